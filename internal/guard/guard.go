@@ -1,0 +1,120 @@
+// Package guard holds the two checks that every port of usher's own shares: is the
+// Host header one that is answered here, and does the caller know the key?
+package guard
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// Hosts says which Host headers are answered. A page that a browser loaded from
+// evil.example can make that name point to 127.0.0.1 (DNS rebinding) and then
+// counts as same-origin; but its requests still carry Host: evil.example.
+type Hosts struct {
+	any   bool
+	anyIP bool
+	names map[string]bool // lower case; with or without a port
+}
+
+// NewHosts returns the rule for a listener at listen (host:port, or unix:/path).
+// What is allowed besides the plain names of loopback is the listener's own host
+// and the names in allowed; "*" among those is any. With anyIP every IP address is
+// fine too: rebinding needs a name, so where a key is demanded an address does no
+// harm, and load balancers and probes use it.
+func NewHosts(listen string, allowed []string, anyIP bool) *Hosts {
+	h := &Hosts{anyIP: anyIP, names: map[string]bool{"localhost": true}}
+	if strings.HasPrefix(listen, "unix:") {
+		h.any = true
+	}
+	if host, _, err := net.SplitHostPort(listen); err == nil && host != "" {
+		if addr, err := netip.ParseAddr(host); err != nil || !addr.IsUnspecified() {
+			h.names[strings.ToLower(host)] = true
+		}
+	}
+	for _, name := range allowed {
+		if name == "*" {
+			h.any = true
+		}
+		h.names[strings.ToLower(strings.Trim(name, "[]"))] = true
+	}
+	return h
+}
+
+// Allowed says whether host, as a request carried it, is answered.
+func (h *Hosts) Allowed(host string) bool {
+	if h.any {
+		return true
+	}
+	name, bracketed, ok := splitHost(host)
+	if !ok {
+		return false
+	}
+	addr, err := netip.ParseAddr(name)
+	isIP := err == nil
+	// An IPv6 address stands in brackets, anything else does not.
+	if bracketed != (isIP && addr.Is6()) {
+		return false
+	}
+	switch {
+	case isIP && h.anyIP:
+		return true
+	// Written plainly: ParseAddr takes no short or octal forms of IPv4, and a
+	// mapped address (::ffff:127.0.0.1) is neither Is4 nor "::1".
+	case isIP && (addr.Is4() && addr.IsLoopback() || name == "::1"):
+		return true
+	}
+	lower := strings.ToLower(name)
+	return h.names[lower] || h.names[strings.ToLower(host)]
+}
+
+// splitHost splits the port off a Host header.
+func splitHost(host string) (name string, bracketed, ok bool) {
+	name = host
+	if rest, found := strings.CutPrefix(host, "["); found {
+		inner, after, closed := strings.Cut(rest, "]")
+		if !closed || after != "" && !validPort(after) {
+			return "", false, false
+		}
+		return inner, true, inner != ""
+	}
+	if i := strings.IndexByte(host, ':'); i >= 0 {
+		if !validPort(host[i:]) {
+			return "", false, false
+		}
+		name = host[:i]
+	}
+	return name, false, name != ""
+}
+
+// validPort says whether s is a colon and up to five digits.
+func validPort(s string) bool {
+	if len(s) > 6 || s[0] != ':' {
+		return false
+	}
+	for _, c := range s[1:] {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// Equal compares a secret in a time that tells nothing of where, or in length,
+// the two differ. An empty want matches nothing.
+func Equal(got, want string) bool {
+	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && want != ""
+}
+
+// Bearer returns the token of an Authorization header of the Bearer scheme.
+func Bearer(h http.Header) (token string, ok bool) {
+	scheme, token, found := strings.Cut(h.Get("Authorization"), " ")
+	if !found || !strings.EqualFold(scheme, "bearer") {
+		return "", false
+	}
+	return strings.Trim(token, " "), true
+}

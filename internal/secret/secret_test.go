@@ -1,0 +1,142 @@
+package secret
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFromFile(t *testing.T) {
+	dir := t.TempDir()
+	for _, tc := range []struct {
+		name, content, want string
+		err                 error
+	}{
+		{"plain", "s3cret", "s3cret", nil},
+		{"newline", "s3cret\n", "s3cret", nil},
+		{"windows newline", "s3cret\r\n", "s3cret", nil},
+		{"inner and leading white space stays", " a b\t\n", " a b\t", nil},
+		{"empty", "", "", ErrEmpty},
+		{"only a newline", "\n", "", ErrEmpty},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(dir, strings.ReplaceAll(tc.name, " ", "-"))
+			write(t, path, tc.content)
+			v, err := FromFile(path)
+			if !errors.Is(err, tc.err) || v.Get() != tc.want {
+				t.Fatalf("got %q, %v; want %q, %v", v.Get(), err, tc.want, tc.err)
+			}
+		})
+	}
+	huge := filepath.Join(dir, "huge")
+	write(t, huge, strings.Repeat("x", maxSize+1))
+	if _, err := FromFile(huge); err == nil {
+		t.Error("a file beyond the bound was taken for a secret")
+	}
+	if _, err := FromFile(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing file: %v", err)
+	}
+}
+
+// The kubelet swaps the symlink ..data; a person truncates and writes. Both must
+// be seen, and neither an empty, nor a half-written, nor a missing file may count.
+func TestWatch(t *testing.T) {
+	dir := t.TempDir()
+	for _, sub := range []string{"v1", "v2"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, sub, "secret"), sub+"\n")
+	}
+	link := filepath.Join(dir, "..data")
+	if err := os.Symlink("v1", link); err != nil {
+		t.Fatal(err)
+	}
+	mounted := filepath.Join(link, "secret")
+	plain := filepath.Join(dir, "plain")
+	write(t, plain, "first")
+
+	synctest.Test(t, func(t *testing.T) {
+		a, err := FromFile(mounted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := FromFile(plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes := 0
+		b.OnChange(func() { changes++ })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go Watch(ctx, slog.New(slog.DiscardHandler), a, b, nil, New("fixed"))
+		wait := func() { time.Sleep(3 * pollEvery); synctest.Wait() }
+
+		tmp := link + ".tmp"
+		if err := os.Symlink("v2", tmp); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(tmp, link); err != nil {
+			t.Fatal(err)
+		}
+		wait()
+		if got := a.Get(); got != "v2" {
+			t.Errorf("after the symlink was swapped: %q", got)
+		}
+
+		write(t, plain, "")
+		wait()
+		if got := b.Get(); got != "first" {
+			t.Errorf("truncated file: %q, want the last good value", got)
+		}
+		write(t, plain, "sec")
+		time.Sleep(pollEvery)
+		synctest.Wait()
+		if got := b.Get(); got != "first" {
+			t.Errorf("half-written file: %q, want the last good value", got)
+		}
+		write(t, plain, "second\n")
+		wait()
+		if got := b.Get(); got != "second" || changes != 1 {
+			t.Errorf("after the change: %q, %d calls of OnChange, want 1", got, changes)
+		}
+		if err := os.Remove(plain); err != nil {
+			t.Fatal(err)
+		}
+		wait()
+		if got := b.Get(); got != "second" {
+			t.Errorf("removed file: %q, want the last good value", got)
+		}
+		write(t, plain, "third")
+		wait()
+		if got := b.Get(); got != "third" || changes != 2 {
+			t.Errorf("after it came back: %q, %d calls of OnChange, want 2", got, changes)
+		}
+	})
+}
+
+func TestNeverPrinted(t *testing.T) {
+	v := New("hunter2")
+	var out strings.Builder
+	slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "v", v, "in", struct{ V *Value }{v})
+	encoded, _ := json.Marshal(v)
+	fmt.Fprintf(&out, "%v %+v %#v %s %q %s", v, v, v, v, v, encoded)
+	if strings.Contains(out.String(), "hunter2") {
+		t.Fatalf("the secret shows: %s", out.String())
+	}
+}

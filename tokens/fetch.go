@@ -1,0 +1,174 @@
+package tokens
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+const (
+	fetchTimeout  = 10 * time.Second
+	maxAnswer     = 1 << 20
+	maxShownError = 300 // characters of a description that are passed on
+)
+
+// RejectedError says that the token endpoint was asked and refused.
+type RejectedError struct {
+	Status      int
+	Code        string // its error code, such as invalid_client
+	Description string // its own words, shortened, and without the secret
+}
+
+func (e *RejectedError) Error() string {
+	if e.Description == "" {
+		return fmt.Sprintf("the token endpoint refused: %s", e.Code)
+	}
+	return fmt.Sprintf("the token endpoint refused: %s: %s", e.Code, e.Description)
+}
+
+// Client asks a token endpoint for tokens of one identity.
+type Client struct {
+	// URL of the token endpoint. Required.
+	URL string
+	// ID of the API client application. Required.
+	ID string
+	// Secret returns the current client secret. Required.
+	Secret func() string
+	// Scope is what to ask for, space-separated. Required.
+	Scope string
+	// HTTP sends the request. Required; a redirect is an error whatever its
+	// CheckRedirect says, as following one would show the secret to somebody else.
+	HTTP http.RoundTripper
+	// UserAgent to send; none when empty.
+	UserAgent string
+}
+
+// Fetch asks once. Its error is a *RejectedError when the endpoint refused, and
+// something else when it could not be reached or its answer makes no sense.
+func (c *Client) Fetch(ctx context.Context) (*Token, error) {
+	token, _, err := c.fetch(ctx)
+	return token, err
+}
+
+// fetch is Fetch; beside the error it tells for how long the endpoint wishes not
+// to be asked again, if it said so.
+func (c *Client) fetch(ctx context.Context) (_ *Token, retryAfter time.Duration, _ error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+
+	secret := c.Secret()
+	form := url.Values{
+		"grant_type":    {"client_credentials"},
+		"scope":         {c.Scope},
+		"client_id":     {c.ID},
+		"client_secret": {secret},
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, 0, err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", c.UserAgent)
+
+	asked := time.Now()
+	resp, err := c.HTTP.RoundTrip(req)
+	if err != nil {
+		return nil, 0, fmt.Errorf("the token endpoint can't be reached: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return nil, 0, fmt.Errorf("the token endpoint's answer broke off: %w", err)
+	}
+	if len(body) > maxAnswer {
+		return nil, 0, fmt.Errorf("the token endpoint's answer is larger than %d bytes", maxAnswer)
+	}
+	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
+		retryAfter = time.Duration(min(s, 3600)) * time.Second
+	}
+	token, err := readAnswer(resp.StatusCode, body, asked, secret)
+	return token, retryAfter, err
+}
+
+// readAnswer makes a token, or an error, of what the token endpoint said.
+func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token, error) {
+	// A map, not a struct: encoding/json would match a struct's fields in any case.
+	var fields map[string]json.RawMessage
+	jsonErr := json.Unmarshal(body, &fields)
+	switch {
+	case status == 400 || status == 401 || status == 403:
+		if code := text(fields["error"]); code != "" {
+			return nil, &RejectedError{
+				Status:      status,
+				Code:        presentable(code, secret),
+				Description: presentable(text(fields["error_description"]), secret),
+			}
+		}
+		return nil, fmt.Errorf("the token endpoint answered %d without an OAuth error", status)
+	case status >= 300 && status < 400:
+		return nil, fmt.Errorf("the token endpoint answered %d: a redirect, which usher does not follow with a secret; is the base address right?", status)
+	case status < 200 || status > 299:
+		return nil, fmt.Errorf("the token endpoint answered %d", status)
+	case jsonErr != nil:
+		// Not %w: a syntax error would quote from the answer, which may hold a token.
+		return nil, fmt.Errorf("the token endpoint answered %d with something else than a JSON object", status)
+	}
+	value := text(fields["access_token"])
+	if err := checkToken(value); err != nil {
+		return nil, err
+	}
+	if kind := text(fields["token_type"]); fields["token_type"] != nil && !strings.EqualFold(kind, "bearer") {
+		return nil, errors.New("the token endpoint gave a token of another type than bearer")
+	}
+	return newToken(value, asked, lifeOf(value, fields["expires_in"])), nil
+}
+
+// checkToken refuses what could not stand in a header, or would break out of it.
+func checkToken(value string) error {
+	if value == "" {
+		return errors.New("the token endpoint's answer has no access_token")
+	}
+	for i := range len(value) {
+		if c := value[i]; c <= ' ' || c >= 0x7f {
+			return errors.New("the token endpoint gave a token with a character that no token has")
+		}
+	}
+	return nil
+}
+
+func text(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) != nil {
+		return ""
+	}
+	return s
+}
+
+// presentable makes somebody else's words fit to be logged and passed on: short,
+// on one line, and without the secret, which a careless endpoint may echo.
+func presentable(s, secret string) string {
+	if secret != "" {
+		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret)} {
+			s = strings.ReplaceAll(s, form, "[redacted]")
+		}
+	}
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s)
+	if runes := []rune(s); len(runes) > maxShownError {
+		s = string(runes[:maxShownError]) + "…"
+	}
+	return s
+}
