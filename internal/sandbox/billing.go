@@ -1,0 +1,215 @@
+package sandbox
+
+import (
+	"crypto/rand"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/graph-gophers/graphql-go"
+)
+
+// Client is an API client application of the billing service.
+type Client struct {
+	ID, Secret string   // both required: neither can be empty and still be accepted
+	Scopes     []string // those it may ask for, such as standard:read
+
+	// TokenLife is how long its tokens live, in whole seconds (a fraction is
+	// dropped, one second at least). Default 7200 s.
+	TokenLife time.Duration
+}
+
+// Billing is a billing service: an [http.Handler] with POST /oauth/token, POST
+// /graphql and nothing else. It keeps everything in memory and is safe for
+// concurrent use.
+type Billing struct {
+	// OnCall, when set before serving, sees every call that reaches the GraphQL
+	// endpoint, whether it is then accepted or not. Calls come concurrently.
+	OnCall func(r *http.Request, body []byte)
+
+	key     []byte // signs the tokens
+	parser  *jwt.Parser
+	schema  *graphql.Schema
+	tokens  faulty
+	graphql faulty
+
+	mu             sync.Mutex
+	clients        map[string]Client // by ID, guarded by mu
+	issued         map[string]grant  // by jti: every token that is not revoked, guarded by mu
+	revokePrevious bool              // guarded by mu
+	tokenRequests  int               // guarded by mu
+	ok             int               // guarded by mu
+	unauthorized   int               // guarded by mu
+}
+
+// NewBilling returns a service that knows these clients, in good health.
+func NewBilling(clients ...Client) *Billing {
+	b := &Billing{
+		key:     make([]byte, 32),
+		parser:  newParser(),
+		schema:  newSchema(),
+		clients: make(map[string]Client),
+		issued:  make(map[string]grant),
+	}
+	_, _ = rand.Read(b.key) // never fails, by its documentation
+	for _, c := range clients {
+		c.TokenLife = wholeLife(c.TokenLife)
+		b.clients[c.ID] = c
+	}
+	return b
+}
+
+const (
+	maxTokenBody = 64 << 10
+	maxCallBody  = 64 << 20 // far beyond any replay limit, so that streaming can be tried
+)
+
+// ServeHTTP answers as the service does. A fault that closes the connection
+// panics with [http.ErrAbortHandler], which an [http.Server] understands.
+func (b *Billing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.EscapedPath() {
+	case "/oauth/token":
+		b.serveToken(w, r)
+	case "/graphql":
+		b.serveGraphQL(w, r)
+	default:
+		textAnswer(http.StatusNotFound, "not found").write(w)
+	}
+}
+
+func (b *Billing) serveToken(w http.ResponseWriter, r *http.Request) {
+	b.mu.Lock()
+	b.tokenRequests++
+	b.mu.Unlock()
+	body, refusal := readPost(w, r, maxTokenBody)
+	b.tokens.serve(w, r, func() answer {
+		if refusal != nil {
+			return *refusal
+		}
+		return b.token(r.Header.Get("Content-Type"), body)
+	}, func(int) {})
+}
+
+func (b *Billing) serveGraphQL(w http.ResponseWriter, r *http.Request) {
+	body, refusal := readPost(w, r, maxCallBody)
+	if b.OnCall != nil {
+		b.OnCall(r, body)
+	}
+	b.graphql.serve(w, r, func() answer {
+		if refusal != nil {
+			return *refusal
+		}
+		a := b.call(r, body)
+		b.count(a.status)
+		return a
+	}, func(int) {})
+}
+
+func (b *Billing) count(status int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch status {
+	case http.StatusOK:
+		b.ok++
+	case http.StatusUnauthorized:
+		b.unauthorized++
+	}
+}
+
+// readPost reads a request's body, or says why there is none to be had.
+func readPost(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var refusal answer
+	switch _, tooLarge := errors.AsType[*http.MaxBytesError](err); {
+	case r.Method != http.MethodPost:
+		refusal = textAnswer(http.StatusMethodNotAllowed, "method not allowed")
+		refusal.header.Set("Allow", http.MethodPost)
+	case tooLarge:
+		refusal = textAnswer(http.StatusRequestEntityTooLarge, "body too large")
+	case err != nil:
+		refusal = textAnswer(http.StatusBadRequest, "body broke off")
+	default:
+		return body, nil
+	}
+	return body, &refusal
+}
+
+// SetTokenLife sets how long the client's tokens live that are issued from now
+// on; see [Client]. It panics when there is no such client.
+func (b *Billing) SetTokenLife(clientID string, d time.Duration) {
+	b.change(clientID, func(c *Client) { c.TokenLife = wholeLife(d) })
+}
+
+// SetSecret rotates the client's secret: the old one is refused from now on.
+// Tokens live on. It panics when there is no such client.
+func (b *Billing) SetSecret(clientID, secret string) {
+	b.change(clientID, func(c *Client) { c.Secret = secret })
+}
+
+// change edits a client. A misspelt ID is a slip in the calling program, which
+// should not pass for a test that ran.
+func (b *Billing) change(clientID string, edit func(*Client)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c, known := b.clients[clientID]
+	if !known {
+		panic("sandbox: no client " + clientID)
+	}
+	edit(&c)
+	b.clients[clientID] = c
+}
+
+// RemoveClient deletes an API client: its secret and its tokens are refused
+// from now on.
+func (b *Billing) RemoveClient(clientID string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.clients, clientID)
+}
+
+// Revoke makes every token issued so far invalid.
+func (b *Billing) Revoke() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.issued)
+}
+
+// RevokePreviousOnIssue sets whether a new token of a client makes its former
+// ones invalid, whatever their scopes.
+func (b *Billing) RevokePreviousOnIssue(on bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.revokePrevious = on
+}
+
+// FailTokens makes the token endpoint misbehave; a zero Fault heals it.
+func (b *Billing) FailTokens(f Fault) { b.tokens.set(f) }
+
+// FailGraphQL makes the GraphQL endpoint misbehave; a zero Fault heals it.
+func (b *Billing) FailGraphQL(f Fault) { b.graphql.set(f) }
+
+// TokenRequests returns how many requests reached the token endpoint, whatever
+// was answered.
+func (b *Billing) TokenRequests() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tokenRequests
+}
+
+// Calls returns how many GraphQL calls were answered with 200 and with 401. What
+// a fault answered counts as neither.
+func (b *Billing) Calls() (ok, unauthorized int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ok, b.unauthorized
+}
+
+func wholeLife(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 7200 * time.Second
+	}
+	return max(d.Truncate(time.Second), time.Second)
+}

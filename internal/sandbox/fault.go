@@ -1,0 +1,171 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A Fault says how an endpoint misbehaves. The zero Fault is good health.
+//
+// First comes the Delay, then, by what is set, silence (Hang), a closed
+// connection (HangUp), an answer of the fault's own (Status, Body), or else the
+// real answer.
+type Fault struct {
+	Delay  time.Duration // before anything is answered
+	Status int           // answered instead of the real status; 200 when only Body is set
+	Body   string        // answered instead of the real body
+	Header http.Header   // added to the fault's own answer, such as Retry-After
+	Hang   bool          // no answer at all, until the request's context ends
+	HangUp bool          // connection closed without an answer; with Status or Body: in the middle of it
+
+	// Applied means that the request takes effect all the same, before the
+	// delay: the token is issued, the snapshot is kept, and just the answer is
+	// late or lost on its way back.
+	Applied bool
+
+	// Times heals the endpoint after so many requests; 0 means never.
+	Times int
+}
+
+// none reports whether the fault is good health.
+func (f Fault) none() bool {
+	return f.Delay <= 0 && !f.ownAnswer() && !f.Hang && !f.HangUp
+}
+
+// ownAnswer reports whether the fault replaces the real answer by another.
+func (f Fault) ownAnswer() bool { return f.Status != 0 || f.Body != "" }
+
+// answer is what a handler's logic returns; faulty.serve alone writes it.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// jsonAnswer is an answer with v as its body.
+func jsonAnswer(status int, v any) answer {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // our own types: a slip in this package, not in a request
+	}
+	return answer{status, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, body}
+}
+
+// textAnswer is for what no client should ever have asked.
+func textAnswer(status int, text string) answer {
+	return answer{status, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, []byte(text + "\n")}
+}
+
+// faulty stands between an endpoint's logic and the wire.
+type faulty struct {
+	mu    sync.Mutex
+	fault Fault // guarded by mu
+}
+
+func (s *faulty) set(f Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = f
+}
+
+func (s *faulty) healthy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fault.none()
+}
+
+// take returns the fault for one request, and counts it off.
+func (s *faulty) take() Fault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.fault
+	if f.Times > 0 {
+		s.fault.Times--
+		if s.fault.Times == 0 {
+			s.fault = Fault{}
+		}
+	}
+	return f
+}
+
+// serve answers the request with what work returns, or as the fault wants it.
+// Just before, sent is told the status: 0 when there is to be no whole answer.
+//
+// The request's body must have been read to its end: only then does net/http
+// notice that the client went away, and ends a delay or a hang.
+func (s *faulty) serve(w http.ResponseWriter, r *http.Request, work func() answer, sent func(status int)) {
+	f := s.take()
+	var a answer
+	if f.Applied {
+		a = work()
+	}
+	if f.Hang || !pause(r.Context(), f.Delay) {
+		<-r.Context().Done()
+		sent(0)
+		panic(http.ErrAbortHandler)
+	}
+	switch {
+	case f.ownAnswer():
+		a = f.answer()
+	case f.HangUp:
+		sent(0)
+		panic(http.ErrAbortHandler)
+	case !f.Applied:
+		a = work()
+	}
+	if f.HangUp {
+		breakOff(w, a)
+		sent(0)
+		panic(http.ErrAbortHandler)
+	}
+	sent(a.status)
+	a.write(w)
+}
+
+// answer is the fault's own answer.
+func (f Fault) answer() answer {
+	a := answer{f.Status, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, []byte(f.Body)}
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	if json.Valid(a.body) {
+		a.header.Set("Content-Type", "application/json; charset=utf-8")
+	}
+	maps.Copy(a.header, f.Header)
+	return a
+}
+
+func (a answer) write(w http.ResponseWriter) {
+	maps.Copy(w.Header(), a.header)
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body) // the client may be gone: nobody is left to tell
+}
+
+// breakOff promises one byte more than it sends.
+func breakOff(w http.ResponseWriter, a answer) {
+	maps.Copy(w.Header(), a.header)
+	w.Header().Set("Content-Length", strconv.Itoa(len(a.body)+1))
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body)
+	_ = http.NewResponseController(w).Flush()
+}
+
+// pause waits for d and reports whether ctx outlived it.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,124 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestFaultAnswers(t *testing.T) {
+	b := NewBilling(testClient())
+	tok := getToken(t, b).AccessToken
+	b.FailTokens(Fault{Status: 503, Body: "down", Header: http.Header{"Retry-After": {"7"}}, Times: 2})
+	for range 2 {
+		w := post(b, "/oauth/token", formType, fields().Encode())
+		if w.Code != 503 || w.Body.String() != "down" || w.Header().Get("Retry-After") != "7" {
+			t.Errorf("token fault: %d %q %v", w.Code, w.Body, w.Header())
+		}
+	}
+	getToken(t, b) // two times only
+	b.FailGraphQL(Fault{Body: `{"odd":1}`})
+	if w := ask(b, tok, typename); w.Code != 200 || w.Body.String() != `{"odd":1}` || !strings.HasPrefix(w.Header().Get("Content-Type"), "application/json") {
+		t.Errorf("GraphQL fault: %d %q %v", w.Code, w.Body, w.Header())
+	}
+	if ok, _ := b.Calls(); ok != 0 {
+		t.Errorf("a fault's answer was counted as a call")
+	}
+	b.FailGraphQL(Fault{})
+	wantAccess(t, b, tok, "")
+	if n := b.TokenRequests(); n != 4 {
+		t.Errorf("TokenRequests %d", n)
+	}
+}
+
+func TestFaultDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBilling(testClient())
+		b.SetTokenLife("app", 2*time.Second)
+		start := time.Now()
+		b.FailTokens(Fault{Delay: 3 * time.Second})
+		tok := getToken(t, b)
+		if took := time.Since(start); took != 3*time.Second || tok.CreatedAt != time.Now().Unix() {
+			t.Errorf("answered after %v, created %d", took, tok.CreatedAt)
+		}
+		wantAccess(t, b, tok.AccessToken, "")
+
+		b.FailTokens(Fault{Delay: 3 * time.Second, Applied: true})
+		wantAccess(t, b, getToken(t, b).AccessToken, "expired") // its life ran while it was on its way
+	})
+}
+
+func TestFaultHangEndsWithTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBilling(testClient())
+		b.FailGraphQL(Fault{Hang: true})
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		start := time.Now()
+		defer func() {
+			if r := recover(); r != http.ErrAbortHandler {
+				t.Errorf("recovered %v", r)
+			}
+			if took := time.Since(start); took != 5*time.Second {
+				t.Errorf("hung for %v", took)
+			}
+		}()
+		r := httptest.NewRequestWithContext(ctx, "POST", "/graphql", strings.NewReader(typename))
+		b.ServeHTTP(httptest.NewRecorder(), r)
+	})
+}
+
+func TestFaultHangUp(t *testing.T) {
+	b := NewBilling(testClient())
+	s := httptest.NewServer(b)
+	defer s.Close()
+	send := func() (string, error) {
+		resp, err := s.Client().Post(s.URL+"/graphql", "application/json", strings.NewReader(typename))
+		if err != nil {
+			return "", err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return string(body), err
+	}
+	b.FailGraphQL(Fault{HangUp: true})
+	if body, err := send(); !errors.Is(err, io.EOF) {
+		t.Errorf("hung up: %q %v", body, err)
+	}
+	b.FailGraphQL(Fault{HangUp: true, Status: 200, Body: "half"})
+	if body, err := send(); body != "half" || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("broken off: %q %v", body, err)
+	}
+}
+
+// Many at once, in a bubble, with every knob turned meanwhile: for the race
+// detector, and to see that nothing outlives its request.
+func TestConcurrentUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBilling(testClient())
+		b.FailTokens(Fault{Delay: time.Second})
+		tok := getToken(t, b).AccessToken
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() { getToken(t, b) })
+			wg.Go(func() {
+				if w := ask(b, tok, `{"query":"{ accounts(filter: \"zephyr\") { id name } }"}`); w.Code != http.StatusOK {
+					t.Errorf("call: %d %s", w.Code, w.Body)
+				}
+			})
+		}
+		b.SetTokenLife("app", time.Minute)
+		b.RevokePreviousOnIssue(false)
+		wg.Wait()
+		if ok, unauthorized := b.Calls(); ok != 50 || unauthorized != 0 || b.TokenRequests() != 51 {
+			t.Errorf("calls %d %d, token requests %d", ok, unauthorized, b.TokenRequests())
+		}
+	})
+}

@@ -1,0 +1,129 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/graph-gophers/graphql-go"
+)
+
+// The published interface shows one query. There is no mutation, so that
+// nothing works here that the real service may not know.
+const schemaText = `
+schema { query: Query }
+
+type Query {
+	# Accounts whose name contains the filter, in any case; all of them without one.
+	accounts(filter: String, limit: Int): [Account!]!
+}
+
+type Account {
+	id: ID!
+	name: String!
+}
+`
+
+func newSchema() *graphql.Schema {
+	return graphql.MustParseSchema(schemaText, &queries{}, graphql.UseFieldResolvers())
+}
+
+// errorItem is an element of the GraphQL endpoint's 401 body.
+type errorItem struct {
+	Description []string `json:"description"`
+}
+
+// call answers a GraphQL call.
+func (b *Billing) call(r *http.Request, body []byte) answer {
+	token, found := bearer(r.Header)
+	if !found {
+		return unauthorized("The access token is missing")
+	}
+	scopes, fault := b.check(token)
+	if fault != "" {
+		return unauthorized(fault)
+	}
+	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || mediaType != "application/json" {
+		return queryError(http.StatusUnsupportedMediaType, "Content-Type must be application/json")
+	}
+	var q struct {
+		Query         string         `json:"query"`
+		Variables     map[string]any `json:"variables"`
+		OperationName string         `json:"operationName"`
+	}
+	if err := json.Unmarshal(body, &q); err != nil {
+		return queryError(http.StatusBadRequest, "the body is not a GraphQL request: "+err.Error())
+	}
+	ctx := context.WithValue(r.Context(), scopesKey{}, scopes)
+	return jsonAnswer(http.StatusOK, b.schema.Exec(ctx, q.Query, q.OperationName, q.Variables))
+}
+
+// bearer returns the token of the one Authorization header. Two headers are
+// none: which of them counts would be a guess.
+func bearer(h http.Header) (token string, found bool) {
+	values := h.Values("Authorization")
+	if len(values) != 1 {
+		return "", false
+	}
+	scheme, token, found := strings.Cut(values[0], " ")
+	return token, found && strings.EqualFold(scheme, "Bearer")
+}
+
+// unauthorized is the documented answer to an expired token, given for every
+// token that is not accepted.
+func unauthorized(description string) answer {
+	a := jsonAnswer(http.StatusUnauthorized, []errorItem{{[]string{description}}})
+	a.header.Set("WWW-Authenticate", `Bearer realm="usher sandbox", error="invalid_token"`)
+	return a
+}
+
+func queryError(status int, message string) answer {
+	type item struct {
+		Message string `json:"message"`
+	}
+	return jsonAnswer(status, map[string][]item{"errors": {{message}}})
+}
+
+// scopesKey is the context key of the scopes that a call's token carries.
+type scopesKey struct{}
+
+// queries resolves the schema's root.
+type queries struct{}
+
+// Accounts needs the scope standard:read. Asking for the schema itself needs a
+// valid token alone, which is how usher's check tries one of any scope.
+func (*queries) Accounts(ctx context.Context, args struct {
+	Filter *string
+	Limit  *int32
+}) ([]accountNode, error) {
+	scopes, _ := ctx.Value(scopesKey{}).([]string)
+	if !slices.Contains(scopes, "standard:read") {
+		return nil, errors.New("the access token lacks the scope standard:read")
+	}
+	limit := len(accounts())
+	if args.Limit != nil {
+		if *args.Limit < 0 {
+			return nil, errors.New("limit must not be negative")
+		}
+		limit = int(*args.Limit)
+	}
+	var filter string
+	if args.Filter != nil {
+		filter = strings.ToLower(*args.Filter)
+	}
+	found := []accountNode{}
+	for _, a := range accounts() {
+		if len(found) >= limit {
+			break
+		}
+		if strings.Contains(strings.ToLower(a.Name), filter) {
+			found = append(found, a.node())
+		}
+	}
+	return found, nil
+}

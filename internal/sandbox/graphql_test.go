@@ -1,0 +1,146 @@
+package sandbox
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+type result struct {
+	Data   *struct{ Accounts []accountNode }
+	Errors []struct {
+		Message         string
+		Locations, Path any
+	}
+}
+
+func (r result) errorText() string {
+	var texts []string
+	for _, e := range r.Errors {
+		texts = append(texts, e.Message)
+	}
+	return strings.Join(texts, "; ")
+}
+
+func TestAccounts(t *testing.T) {
+	all := len(accounts())
+	const q = `"query":"query A($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }"`
+	tests := []struct {
+		name, body string
+		count      int
+		first      string
+	}{
+		{"all", `{` + q + `}`, all, "Acme GmbH"},
+		{"variables null", `{` + q + `,"variables":null}`, all, "Acme GmbH"},
+		{"empty filter", `{` + q + `,"variables":{"filter":"","limit":7}}`, 7, "Acme GmbH"},
+		{"filter", `{` + q + `,"variables":{"filter":"zephyr"},"operationName":"A"}`, 10, "Zephyr GmbH"},
+		{"filter and limit", `{` + q + `,"variables":{"filter":"älv","limit":2}}`, 2, "Älvdal GmbH"},
+		{"limit beyond all", `{` + q + `,"variables":{"limit":100000}}`, all, "Acme GmbH"},
+		{"limit 0", `{` + q + `,"variables":{"limit":0}}`, 0, ""},
+		{"no match", `{` + q + `,"variables":{"filter":"nobody"}}`, 0, ""},
+		{"inline", `{"query":"{ accounts(limit: 1) { name } }"}`, 1, "Acme GmbH"},
+	}
+	b := NewBilling(testClient())
+	tok := getToken(t, b).AccessToken
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := ask(b, tok, tt.body)
+			got := decode[result](t, w)
+			if w.Code != http.StatusOK || got.Errors != nil || got.Data == nil || len(got.Data.Accounts) != tt.count {
+				t.Fatalf("%d %+v, want %d accounts", w.Code, got, tt.count)
+			}
+			if tt.count > 0 && got.Data.Accounts[0].Name != tt.first {
+				t.Errorf("first is %q, want %q", got.Data.Accounts[0].Name, tt.first)
+			}
+		})
+	}
+}
+
+func TestInventedAccounts(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, a := range accounts() {
+		if seen[a.Name] || seen[strconv.Itoa(a.ID)] {
+			t.Errorf("twice: %+v", a)
+		}
+		seen[a.Name], seen[strconv.Itoa(a.ID)] = true, true
+	}
+	if len(accounts()) != 300 {
+		t.Errorf("%d accounts", len(accounts()))
+	}
+}
+
+func TestBadCalls(t *testing.T) {
+	b := NewBilling(testClient())
+	tok := getToken(t, b).AccessToken
+	for _, tt := range []struct {
+		name, contentType, body string
+		status                  int
+		message                 string
+	}{
+		{"unknown field", "application/json", `{"query":"{ accounts { secrets } }"}`, 200, "secrets"},
+		{"wrong variable", "application/json", `{"query":"query($l: Int) { accounts(limit: $l) { id } }","variables":{"l":"many"}}`, 200, "l"},
+		{"syntax", "application/json", `{"query":"{ accounts("}`, 200, "syntax error"},
+		{"no query", "application/json", `{}`, 200, "operation"},
+		{"mutation", "application/json", `{"query":"mutation { accounts { id } }"}`, 200, "mutation"},
+		{"negative limit", "application/json", `{"query":"{ accounts(limit: -1) { id } }"}`, 200, "negative"},
+		{"not JSON", "application/json", `query`, 400, "not a GraphQL request"},
+		{"two values", "application/json", typename + typename, 400, "not a GraphQL request"},
+		{"form", formType, typename, 415, "Content-Type"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := post(b, "/graphql", tt.contentType, tt.body, "Authorization", "Bearer "+tok)
+			got := decode[result](t, w)
+			if w.Code != tt.status || !strings.Contains(got.errorText(), tt.message) {
+				t.Errorf("%d %q, want %d with %q", w.Code, got.errorText(), tt.status, tt.message)
+			}
+		})
+	}
+}
+
+func TestScopeOfCalls(t *testing.T) {
+	b := NewBilling(testClient())
+	tok := getToken(t, b, "scope", "standard:write").AccessToken
+	wantAccess(t, b, tok, "")
+	got := decode[result](t, ask(b, tok, `{"query":"{ accounts { id } }"}`))
+	if !strings.Contains(got.errorText(), "standard:read") {
+		t.Errorf("accounts without standard:read: %+v", got)
+	}
+}
+
+func TestAuthorizationHeader(t *testing.T) {
+	b := NewBilling(testClient())
+	tok := getToken(t, b).AccessToken
+	for name, tt := range map[string]struct {
+		target string
+		header []string
+		status int
+	}{
+		"bearer":           {"/graphql", []string{"Authorization", "Bearer " + tok}, 200},
+		"any case":         {"/graphql", []string{"Authorization", "bearer " + tok}, 200},
+		"none":             {"/graphql", nil, 401},
+		"other scheme":     {"/graphql", []string{"Authorization", "Token " + tok}, 401},
+		"scheme alone":     {"/graphql", []string{"Authorization", "Bearer"}, 401},
+		"no scheme":        {"/graphql", []string{"Authorization", tok}, 401},
+		"twice":            {"/graphql", []string{"Authorization", "Bearer " + tok, "Authorization", "Bearer " + tok}, 401},
+		"in the query":     {"/graphql?access_token=" + tok, nil, 401},
+		"query is ignored": {"/graphql?a=b", []string{"Authorization", "Bearer " + tok}, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if w := post(b, tt.target, "application/json", typename, tt.header...); w.Code != tt.status {
+				t.Errorf("%d %s, want %d", w.Code, w.Body, tt.status)
+			}
+		})
+	}
+}
+
+func TestOnCall(t *testing.T) {
+	b := NewBilling(testClient())
+	var seen []string
+	b.OnCall = func(r *http.Request, body []byte) { seen = append(seen, r.Header.Get("X-Mark")+string(body)) }
+	post(b, "/graphql", "application/json", "refused", "X-Mark", "1")
+	post(b, "/graphql", "application/json", typename, "X-Mark", "2", "Authorization", "Bearer "+getToken(t, b).AccessToken)
+	if len(seen) != 2 || seen[0] != "1refused" || seen[1] != "2"+typename {
+		t.Errorf("seen %q", seen)
+	}
+}

@@ -1,0 +1,164 @@
+package sandbox
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// oauthError is the token endpoint's error object.
+type oauthError struct {
+	Error       string `json:"error"`
+	Description string `json:"error_description"`
+}
+
+// tokenResponse holds the four documented fields, no more.
+type tokenResponse struct {
+	AccessToken string `json:"access_token"`
+	TokenType   string `json:"token_type"`
+	ExpiresIn   int64  `json:"expires_in"`
+	CreatedAt   int64  `json:"created_at"`
+}
+
+const issuer = "usher-sandbox"
+
+// claims are those of an access token. The subject is the client's ID.
+type claims struct {
+	Scope string `json:"scope"`
+	jwt.RegisteredClaims
+}
+
+// grant is what the service remembers of a token. The JWT counts in whole
+// seconds, so its exp can lie up to a second before the end of expires_in; the
+// service goes by its own, exact end, as one that keeps tokens in a table does.
+type grant struct {
+	clientID string
+	expires  time.Time
+}
+
+// token answers a token request.
+//
+// The order of the checks is that of the usual OAuth servers: the grant first,
+// then the client, then the scope. A stranger thus can't find out the scopes.
+func (b *Billing) token(contentType string, body []byte) answer {
+	form := parseForm(contentType, body)
+	if form.one("grant_type") != "client_credentials" {
+		return refuseToken(http.StatusBadRequest, "unsupported_grant_type",
+			"The authorization grant type is not supported by the authorization server.")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c, known := b.clients[form.one("client_id")]
+	if !sameSecret(c.Secret, form.one("client_secret")) || !known {
+		return refuseToken(http.StatusUnauthorized, "invalid_client",
+			"Client authentication failed due to unknown client, no client authentication included, or unsupported authentication method.")
+	}
+	scopes := strings.FieldsFunc(form.one("scope"), func(r rune) bool { return r == ' ' })
+	foreign := func(s string) bool { return !slices.Contains(c.Scopes, s) }
+	if len(scopes) == 0 || slices.ContainsFunc(scopes, foreign) {
+		return refuseToken(http.StatusBadRequest, "invalid_scope",
+			"The requested scope is invalid, unknown, or malformed.")
+	}
+	a := jsonAnswer(http.StatusOK, b.issueLocked(c, strings.Join(scopes, " ")))
+	a.header.Set("Cache-Control", "no-store")
+	return a
+}
+
+func refuseToken(status int, code, description string) answer {
+	a := jsonAnswer(status, oauthError{code, description})
+	a.header.Set("Cache-Control", "no-store")
+	if status == http.StatusUnauthorized {
+		a.header.Set("WWW-Authenticate", `Bearer realm="usher sandbox", error="`+code+`"`)
+	}
+	return a
+}
+
+// issueLocked signs a token and remembers it.
+func (b *Billing) issueLocked(c Client, scope string) tokenResponse {
+	now := time.Now().Round(0) // the wall clock: a laptop's sleep counts
+	maps.DeleteFunc(b.issued, func(_ string, g grant) bool {
+		return !now.Before(g.expires) || b.revokePrevious && g.clientID == c.ID
+	})
+	cl := claims{scope, jwt.RegisteredClaims{
+		Issuer:    issuer,
+		Subject:   c.ID,
+		IssuedAt:  &jwt.NumericDate{Time: now},
+		ExpiresAt: &jwt.NumericDate{Time: now.Add(c.TokenLife)},
+		ID:        rand.Text(),
+	}}
+	signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256, cl).SignedString(b.key)
+	if err != nil {
+		panic(err) // HMAC with a key of our own can't fail
+	}
+	b.issued[cl.ID] = grant{c.ID, now.Add(c.TokenLife)}
+	return tokenResponse{signed, "Bearer", int64(c.TokenLife / time.Second), now.Unix()}
+}
+
+func newParser() *jwt.Parser {
+	// The library knows exp to the second alone; check is exact. See grant.
+	return jwt.NewParser(jwt.WithValidMethods([]string{"HS256"}), jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation())
+}
+
+// check returns the scopes of a token, or what is wrong with it in words.
+func (b *Billing) check(token string) (scopes []string, fault string) {
+	var cl claims
+	_, err := b.parser.ParseWithClaims(token, &cl, func(*jwt.Token) (any, error) { return b.key, nil })
+	if err != nil || cl.Issuer != issuer || cl.ExpiresAt == nil {
+		return nil, "The access token is invalid"
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g, live := b.issued[cl.ID]
+	_, known := b.clients[cl.Subject]
+	now := time.Now()
+	switch {
+	case live && !now.Before(g.expires), !live && !now.Before(cl.ExpiresAt.Time):
+		return nil, "The access token expired"
+	case !live:
+		return nil, "The access token was revoked"
+	case !known:
+		return nil, "The access token is invalid"
+	}
+	return strings.Fields(cl.Scope), ""
+}
+
+// form holds the fields of a form-encoded body.
+type form url.Values
+
+// parseForm returns no fields at all for a body that is not form-encoded: a JSON
+// body is a request without a grant type.
+func parseForm(contentType string, body []byte) form {
+	mediaType, _, err := mime.ParseMediaType(contentType)
+	if err != nil || mediaType != "application/x-www-form-urlencoded" {
+		return nil
+	}
+	values, err := url.ParseQuery(string(body))
+	if err != nil {
+		return nil
+	}
+	return form(values)
+}
+
+// one returns a field's value, none when it is there twice (RFC 6749, 3.2).
+func (f form) one(name string) string {
+	if len(f[name]) != 1 {
+		return ""
+	}
+	return f[name][0]
+}
+
+// sameSecret takes as long for a wrong secret as for the right one. An empty
+// secret is nobody's.
+func sameSecret(want, got string) bool {
+	w, g := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
+	return subtle.ConstantTimeCompare(w[:], g[:]) == 1 && want != ""
+}

@@ -1,0 +1,174 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// inProcess calls a handler without a network, so that a synctest bubble can
+// wait for it.
+type inProcess struct{ http.Handler }
+
+func (h inProcess) RoundTrip(r *http.Request) (resp *http.Response, err error) {
+	defer func() {
+		switch e := recover(); e {
+		case nil:
+		case http.ErrAbortHandler:
+			resp, err = nil, context.Cause(r.Context())
+			if err == nil {
+				err = io.ErrUnexpectedEOF
+			}
+		default:
+			panic(e)
+		}
+	}()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+func newPair(seed uint64) (*Sender, *Receiver) {
+	rc := NewReceiver()
+	s := NewSender("http://receiver.example/webhooks", seed)
+	s.Client.Transport = inProcess{rc}
+	return s, rc
+}
+
+func mustChange(t *testing.T, s *Sender) Entry {
+	t.Helper()
+	e, err := s.Change(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestChangesKeepReceiverInLine(t *testing.T) {
+	s, rc := newPair(1)
+	for range 100 {
+		before := s.Tenants()
+		e := mustChange(t, s)
+		if e.Status != http.StatusOK || e.Took < 0 || e.Tenant == "" || !strings.Contains(e.What, ": ") {
+			t.Fatalf("entry %+v", e)
+		}
+		changed := 0
+		for i, now := range s.Tenants() {
+			if now.Digest != before[i].Digest {
+				changed++
+			}
+		}
+		if changed != 1 {
+			t.Fatalf("%s: %d tenants changed", e.What, changed)
+		}
+	}
+	want, got := s.Tenants(), rc.Tenants()
+	if len(got) != len(want) {
+		t.Fatalf("the receiver knows %d tenants of %d", len(got), len(want))
+	}
+	for i := range want {
+		if want[i].Digest != got[i].Digest || want[i].String() != got[i].String() {
+			t.Errorf("receiver has %v\nshould have  %v", got[i], want[i])
+		}
+	}
+}
+
+func TestSameSeedSameWebhooks(t *testing.T) {
+	a, _ := newPair(7)
+	b, _ := newPair(7)
+	c, _ := newPair(8)
+	differs := false
+	for range 100 {
+		ea, eb, ec := mustChange(t, a), mustChange(t, b), mustChange(t, c)
+		if !bytes.Equal(ea.Body, eb.Body) || ea.What != eb.What {
+			t.Fatalf("seed 7 made %q and %q", ea.What, eb.What)
+		}
+		differs = differs || !bytes.Equal(ea.Body, ec.Body)
+	}
+	if !differs {
+		t.Error("seeds 7 and 8 make the same")
+	}
+}
+
+func TestResend(t *testing.T) {
+	s, rc := newPair(1)
+	first := mustChange(t, s)
+	mustChange(t, s)
+	again, err := s.Resend(t.Context(), first.N)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.N != 3 || again.ResentOf != first.N || !bytes.Equal(again.Body, first.Body) || !strings.Contains(again.What, first.What) {
+		t.Errorf("entry %+v", again)
+	}
+	if d := rc.Deliveries(); len(d) != 3 || d[2].Digest != d[0].Digest {
+		t.Errorf("deliveries %+v", d)
+	}
+	if _, err := s.Resend(t.Context(), 99); err == nil {
+		t.Error("99 was resent")
+	}
+	if log := s.Log(); len(log) != 3 || log[2].N != 3 || log[2].Status != 200 {
+		t.Errorf("log %+v", log)
+	}
+}
+
+func TestLogIsBounded(t *testing.T) {
+	s, _ := newPair(1)
+	for range logSize + 5 {
+		mustChange(t, s)
+	}
+	if log := s.Log(); len(log) != logSize || log[0].N != 6 {
+		t.Errorf("%d entries from %d", len(log), log[0].N)
+	}
+}
+
+func TestSendNotesTheAnswer(t *testing.T) {
+	var got *http.Request
+	var body []byte
+	s := NewSender("http://gate.example/webhooks", 1)
+	s.Header = http.Header{"x-webhook-token": {"secret"}}
+	s.Client.Transport = inProcess{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r
+		body, _ = io.ReadAll(r.Body)
+		w.Header().Set("Usher-Decision", "rejected")
+		w.WriteHeader(422)
+		_, _ = io.WriteString(w, strings.Repeat("x", 2*excerptSize))
+	})}
+	e, err := s.Send(t.Context(), []byte("nonsense"))
+	if err != nil || e.Status != 422 || e.Header.Get("Usher-Decision") != "rejected" || len(e.Answer) != excerptSize {
+		t.Errorf("entry %+v, %v", e, err)
+	}
+	if got.Header.Get("X-Webhook-Token") != "secret" || got.Header.Get("Content-Type") != "application/json" || string(body) != "nonsense" {
+		t.Errorf("sent %v %q", got.Header, body)
+	}
+}
+
+func TestSendWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, rc := newPair(1)
+		rc.Behave(Fault{Hang: true})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		e, err := s.Change(ctx)
+		if err == nil || e.Status != 0 || e.Answer == "" || e.Took != 10*time.Second {
+			t.Errorf("entry %+v, %v", e, err)
+		}
+		if log := s.Log(); len(log) != 1 || log[0].Answer != e.Answer {
+			t.Errorf("log %+v", log)
+		}
+	})
+}
+
+func TestRedirectIsAnAnswer(t *testing.T) {
+	s := NewSender("http://gate.example/", 1)
+	s.Client.Transport = inProcess{http.RedirectHandler("http://elsewhere.example/", http.StatusTemporaryRedirect)}
+	if e, err := s.Change(t.Context()); err != nil || e.Status != http.StatusTemporaryRedirect {
+		t.Errorf("entry %+v, %v", e, err)
+	}
+}
