@@ -1,0 +1,91 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"usher/tokens"
+)
+
+// problem is an answer of usher's own, in the shape of a GraphQL response.
+type problem struct {
+	status     int
+	code       string
+	message    string
+	reason     string        // the token endpoint's error code
+	retryAfter time.Duration // zero: nothing said
+	close      bool          // the connection can't be used for another call
+}
+
+// problemOf is the one table that makes answers of errors.
+func problemOf(err error) *problem {
+	var (
+		body     *bodyError
+		noToken  *tokens.NoTokenError
+		rejected *tokens.RejectedError
+		upstream *upstreamError
+	)
+	switch {
+	// First: what a caller's broken body does to the connection upstream is not
+	// the service's fault.
+	case errors.As(err, &body):
+		return &problem{status: http.StatusBadRequest, code: "BAD_REQUEST", close: true,
+			message: "the request's body could not be read: " + body.err.Error()}
+	case errors.As(err, &rejected) && errors.As(err, &noToken):
+		return &problem{status: http.StatusBadGateway, code: "TOKEN_REJECTED",
+			message: err.Error(), reason: rejected.Code, retryAfter: noToken.RetryAfter}
+	case errors.As(err, &noToken):
+		return &problem{status: http.StatusServiceUnavailable, code: "TOKEN_UNAVAILABLE",
+			message: err.Error(), retryAfter: max(noToken.RetryAfter, time.Second)}
+	case errors.As(err, &upstream) && upstream.timeout():
+		return &problem{status: http.StatusGatewayTimeout, code: "UPSTREAM_TIMEOUT",
+			message: fmt.Sprintf("the billing service did not answer in time: %v", upstream.err)}
+	case errors.As(err, &upstream):
+		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
+			message: fmt.Sprintf("the billing service can't be reached: %v", upstream.err)}
+	default: // what ReverseProxy itself finds wrong with the service's answer
+		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
+			message: fmt.Sprintf("the billing service's answer can't be used: %v", err)}
+	}
+}
+
+type (
+	response struct {
+		Errors []responseError `json:"errors"`
+	}
+	responseError struct {
+		Message    string     `json:"message"`
+		Extensions extensions `json:"extensions"`
+	}
+	extensions struct {
+		Code   string `json:"code"`
+		Reason string `json:"reason,omitempty"`
+	}
+)
+
+func (p *problem) write(w http.ResponseWriter) {
+	body, err := json.Marshal(response{[]responseError{{p.message, extensions{p.code, p.reason}}}})
+	if err != nil { // strings always marshal
+		panic(err)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(body)+1))
+	if p.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds()))))
+	}
+	if p.status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", `Bearer realm="usher"`)
+	}
+	if p.close {
+		h.Set("Connection", "close")
+	}
+	w.WriteHeader(p.status)
+	_, _ = w.Write(append(body, '\n'))
+}

@@ -1,0 +1,121 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"time"
+
+	"usher/tokens"
+)
+
+// transport is the hot path: take the token, send; on a 401 renew, send again.
+// It is a RoundTripper because there a missing token can be returned as an error:
+// no request leaves without one.
+type transport struct {
+	source   *tokens.Source
+	upstream http.RoundTripper
+	limit    int64
+	replayed func()
+}
+
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, err := readPayload(req, t.limit)
+	if err != nil {
+		return nil, err
+	}
+	token, err := t.source.Token(req.Context())
+	if err != nil {
+		return nil, err
+	}
+	resp, err := t.send(req, &body, token)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized {
+		return resp, err
+	}
+	if body.stream != nil { // it is gone: the caller has to send it again
+		t.source.Discard(token)
+		return resp, nil
+	}
+	fresh, err := t.source.Replace(req.Context(), token)
+	if errors.Is(err, tokens.ErrKept) {
+		return resp, nil
+	}
+	dispose(resp)
+	if err != nil {
+		return nil, err
+	}
+	if t.replayed != nil {
+		t.replayed()
+	}
+	req.Header = req.Header.Clone() // the first try may still be writing its own
+	return t.send(req, &body, fresh)
+}
+
+// send sends the call once. More precisely: until one byte of it has left. A
+// connection from the pool can turn out to be dead already, and then nothing is
+// lost in taking the next one; this ends at the latest with one freshly dialled.
+func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) (*http.Response, error) {
+	for {
+		var took taken
+		out := req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: took.note}))
+		out.Header["Authorization"] = token.Header()
+		body.attach(out)
+		resp, err := t.upstream.RoundTrip(out)
+		switch {
+		case err == nil:
+			return resp, nil
+		case body.stream == nil && took.reused && took.untouched() && req.Context().Err() == nil:
+			continue
+		}
+		return nil, &upstreamError{err: err, connected: took.conn != nil}
+	}
+}
+
+// dispose of an answer that nobody will read: drained, so that its connection can
+// be used again, but neither for long nor to any length.
+func dispose(resp *http.Response) {
+	stop := time.AfterFunc(time.Second, func() { resp.Body.Close() })
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
+	stop.Stop()
+	resp.Body.Close()
+}
+
+// taken is the connection that a try got, and what had been written to it before.
+type taken struct {
+	conn    net.Conn
+	counted *countedConn
+	before  int64
+	reused  bool
+}
+
+func (t *taken) note(info httptrace.GotConnInfo) {
+	t.conn, t.reused = info.Conn, info.Reused
+	if t.counted = counted(info.Conn); t.counted != nil {
+		t.before = t.counted.written.Load()
+	}
+}
+
+// untouched says whether certainly nothing was written since. The Transport
+// returns an error only after its writing goroutine has ended.
+func (t *taken) untouched() bool {
+	return t.counted != nil && t.counted.written.Load() == t.before
+}
+
+// upstreamError marks what went wrong between usher and the service.
+type upstreamError struct {
+	err       error
+	connected bool
+}
+
+func (e *upstreamError) Error() string { return e.err.Error() }
+func (e *upstreamError) Unwrap() error { return e.err }
+
+// timeout says whether the service was reached but did not answer in time. A
+// timeout of the dialling means that it was not reached.
+func (e *upstreamError) timeout() bool {
+	var ne net.Error
+	return e.connected && (errors.As(e.err, &ne) && ne.Timeout() || errors.Is(e.err, context.DeadlineExceeded))
+}
