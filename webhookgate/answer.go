@@ -1,0 +1,143 @@
+package webhookgate
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// The decisions, as senders, logs and metrics know them.
+const (
+	forwarded = "forwarded"
+	duplicate = "duplicate"
+	rejected  = "rejected"
+	failed    = "failed"
+)
+
+// comeBack is the Retry-After of every 503: long enough for a burst to pass,
+// short enough that a change does not stay away for no reason.
+const comeBack = 5 * time.Second
+
+const maxFaults = 20
+
+// An answer is what the sender is told. The fields that are JSON are described
+// in the package's documentation.
+type answer struct {
+	status int
+	header map[string]string // further headers; nil for none
+
+	Decision string           `json:"decision"`
+	Error    string           `json:"error,omitempty"`
+	Faults   []Fault          `json:"faults,omitempty"`
+	Webhook  string           `json:"webhook,omitempty"`
+	Tries    int              `json:"tries,omitempty"`
+	Receiver *receiversAnswer `json:"receiver,omitempty"`
+}
+
+// A Fault is one thing that is wrong with a body.
+type Fault struct {
+	Path    string `json:"path"` // a JSON pointer
+	Message string `json:"message"`
+}
+
+type receiversAnswer struct {
+	Status int    `json:"status"`
+	Body   string `json:"body"`
+}
+
+// reject refuses what the sender did wrong.
+func reject(status int, why string) *answer {
+	return &answer{status: status, Decision: rejected, Error: why}
+}
+
+// faulty refuses a body for its faults, and tells at most maxFaults of them. The
+// sentence names the first, since some webhook logs show no more than a line.
+func faulty(status int, faults []Fault) *answer {
+	path := faults[0].Path
+	if path == "" {
+		path = "the body"
+	}
+	why := path + " " + faults[0].Message
+	switch more := len(faults) - 1; {
+	case more == 1:
+		why += ", and one more fault"
+	case more > 1:
+		why += fmt.Sprintf(", and %d more faults", more)
+	}
+	no := reject(status, why)
+	no.Faults = faults[:min(len(faults), maxFaults)]
+	return no
+}
+
+// busy sends the sender away for a while.
+func busy(why string) *answer {
+	return &answer{
+		status:   http.StatusServiceUnavailable,
+		header:   map[string]string{"Retry-After": seconds(comeBack)},
+		Decision: failed,
+		Error:    why,
+	}
+}
+
+// with adds a header.
+func (a *answer) with(name, value string) *answer {
+	if a.header == nil {
+		a.header = make(map[string]string)
+	}
+	a.header[name] = value
+	return a
+}
+
+// duplicateOf answers a copy of a snapshot that the receiver holds.
+func duplicateOf(webhook string) answer {
+	return answer{status: http.StatusOK, Decision: duplicate, Webhook: webhook}
+}
+
+// shared is the answer to a copy of the webhook that a was the answer to.
+func (a answer) shared() answer {
+	if a.Decision == forwarded {
+		return duplicateOf(a.Webhook)
+	}
+	return a
+}
+
+func (a *answer) write(w http.ResponseWriter) {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false) // people read this in a webhook log
+	if err := enc.Encode(a); err != nil {
+		panic(err) // strings and numbers only: can't happen
+	}
+	h := w.Header()
+	for name, value := range a.header {
+		h.Set(name, value)
+	}
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(body.Len()))
+	h.Set("Usher-Decision", a.Decision)
+	w.WriteHeader(a.status)
+	w.Write(body.Bytes()) // a sender that has gone is not told, and that is all
+}
+
+// seconds writes d as Retry-After has it.
+func seconds(d time.Duration) string {
+	return strconv.Itoa(int(math.Ceil(d.Seconds())))
+}
+
+// clip bounds what others wrote before it is shown: at most n bytes, whole
+// characters, valid UTF-8.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return strings.ToValidUTF8(s, "\uFFFD")
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return strings.ToValidUTF8(s[:n], "\uFFFD") + "…"
+}

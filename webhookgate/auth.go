@@ -1,0 +1,150 @@
+package webhookgate
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+const tokenHeader = "X-Webhook-Token"
+
+// checkToken looks for a shared secret in the four places where senders can put
+// one. Where the path has a segment for it, that one must be right: a wrong
+// secret is not excused by another.
+func (g *Gate) checkToken(v *visit) *answer {
+	if g.cfg.Tokens == nil {
+		return nil
+	}
+	presented := pathSecrets(v.pathSecret)
+	if v.pathSecret == "" {
+		presented = headerSecrets(v.r.Header)
+	}
+	if !oneOf(presented, g.cfg.Tokens()) {
+		return noToken()
+	}
+	return nil
+}
+
+func noToken() *answer {
+	return reject(http.StatusUnauthorized, "the shared secret is missing or wrong").with("WWW-Authenticate", "Bearer")
+}
+
+// pathSecrets are the readings of a path segment: as it was sent, and unescaped,
+// since some senders escape what need not be and others escape nothing.
+func pathSecrets(segment string) []string {
+	if plain, err := url.PathUnescape(segment); err == nil && plain != segment {
+		return []string{segment, plain}
+	}
+	return []string{segment}
+}
+
+// headerSecrets are all the secrets that the headers hold.
+func headerSecrets(h http.Header) []string {
+	secrets := h.Values(tokenHeader)
+	secrets = secrets[:len(secrets):len(secrets)] // appending must not reach into h
+	for _, value := range h.Values("Authorization") {
+		scheme, rest, _ := strings.Cut(value, " ")
+		rest = strings.Trim(rest, " ")
+		switch {
+		case strings.EqualFold(scheme, "Bearer"):
+			secrets = append(secrets, rest)
+		case strings.EqualFold(scheme, "Basic"):
+			pair, err := decodeBase64(rest)
+			if _, password, ok := strings.Cut(string(pair), ":"); ok && err == nil {
+				secrets = append(secrets, password)
+			}
+		}
+	}
+	return secrets
+}
+
+// oneOf compares every presented secret with every good one, all the way, over
+// digests: neither how long it takes nor where it stops tells anything about a
+// good one. An empty good one matches nothing.
+func oneOf(presented, good []string) bool {
+	digests := make([][sha256.Size]byte, len(presented))
+	for i, p := range presented {
+		digests[i] = sha256.Sum256([]byte(p))
+	}
+	match := 0
+	for _, secret := range good {
+		if secret == "" {
+			continue
+		}
+		want := sha256.Sum256([]byte(secret))
+		for i := range digests {
+			match |= subtle.ConstantTimeCompare(digests[i][:], want[:])
+		}
+	}
+	return match == 1
+}
+
+// checkSignature verifies the body's HMAC, in whichever scheme is configured.
+func (g *Gate) checkSignature(h http.Header, body []byte) *answer {
+	if g.cfg.HMACSecret == nil {
+		return nil
+	}
+	secret := g.cfg.HMACSecret()
+	if g.cfg.HMACStandard {
+		key, err := ParseSecretKey(secret)
+		if err != nil {
+			g.cfg.Log.Error("webhook signatures can't be checked", "error", err)
+			return reject(http.StatusUnauthorized, "signatures can't be checked at the moment")
+		}
+		if why := verifyStandard(key, h, body, time.Now()); why != "" {
+			return reject(http.StatusUnauthorized, why)
+		}
+		return nil
+	}
+	if !verifyHMAC(secret, h.Values(g.cfg.HMACHeader), body) {
+		return reject(http.StatusUnauthorized, "the signature in "+g.cfg.HMACHeader+" is missing or does not fit the body")
+	}
+	return nil
+}
+
+// verifyHMAC wants exactly one signature: with several, which of them a proxy or
+// the receiver would go by is anybody's guess.
+func verifyHMAC(secret string, signatures []string, body []byte) bool {
+	if secret == "" || len(signatures) != 1 {
+		return false
+	}
+	got, ok := parseSignature(signatures[0])
+	return ok && hmac.Equal(got, sign([]byte(secret), body))
+}
+
+// parseSignature reads an HMAC-SHA256 in hex or base64, with or without
+// "sha256=". The two can't be confused: 32 bytes are 64 digits in one and at
+// most 44 characters in the other.
+func parseSignature(s string) ([]byte, bool) {
+	s = strings.TrimSpace(s)
+	const prefix = "sha256="
+	if len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix) {
+		s = s[len(prefix):]
+	}
+	decode := decodeBase64
+	if len(s) == hex.EncodedLen(sha256.Size) {
+		decode = hex.DecodeString
+	}
+	mac, err := decode(s)
+	return mac, err == nil && len(mac) == sha256.Size
+}
+
+// decodeBase64 reads either alphabet, padded or not.
+func decodeBase64(s string) ([]byte, error) {
+	s = strings.NewReplacer("-", "+", "_", "/").Replace(s)
+	return base64.RawStdEncoding.DecodeString(strings.TrimRight(s, "="))
+}
+
+func sign(key []byte, parts ...[]byte) []byte {
+	mac := hmac.New(sha256.New, key)
+	for _, part := range parts {
+		mac.Write(part)
+	}
+	return mac.Sum(nil)
+}

@@ -1,0 +1,56 @@
+package webhookgate
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+)
+
+const (
+	// bodyPatience is how long each bodyStep of a body may take. A sender is
+	// only known for sure once its body's signature is: per byte, this would
+	// let anyone hold a place in flight for ever.
+	bodyPatience = 30 * time.Second
+	bodyStep     = 64 << 10
+
+	// drainPatience is for the rest of a request that has been answered.
+	drainPatience = 5 * time.Second
+)
+
+// readBody reads the whole body, up to max bytes, as long as it keeps coming.
+func readBody(w http.ResponseWriter, r *http.Request, max int64) ([]byte, *answer) {
+	if r.ContentLength > max {
+		return nil, tooLarge(max)
+	}
+	conn := http.NewResponseController(w)
+	src := http.MaxBytesReader(w, r.Body, max)
+	var body bytes.Buffer
+	body.Grow(int(min(max, bodyStep, r.ContentLength+1)) + bytes.MinRead)
+	for {
+		conn.SetReadDeadline(time.Now().Add(bodyPatience))
+		_, err := io.CopyN(&body, src, bodyStep)
+		switch {
+		case err == nil:
+			continue
+		case err == io.EOF:
+			// Left in place, the deadline would be taken for the sender
+			// hanging up during a long delivery.
+			conn.SetReadDeadline(time.Time{})
+			return body.Bytes(), nil
+		case errors.As(err, new(*http.MaxBytesError)):
+			return nil, tooLarge(max)
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, reject(http.StatusRequestTimeout, "the body stopped coming").with("Connection", "close")
+		default:
+			return nil, reject(http.StatusBadRequest, "the body broke off").with("Connection", "close")
+		}
+	}
+}
+
+func tooLarge(max int64) *answer {
+	return reject(http.StatusRequestEntityTooLarge, "the body is larger than the "+strconv.FormatInt(max, 10)+" bytes accepted here")
+}

@@ -1,0 +1,189 @@
+package webhookgate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// TenantProvisioningChange is the one event type that the billing service
+// documents, and so the one that the built-in schema describes.
+const TenantProvisioningChange = "TenantProvisioningChange"
+
+// Config is what a Gate is made of. Whatever checks it names must all pass.
+type Config struct {
+	// Path is where webhooks are posted. It is compared whole, in the escaped
+	// form in which it was sent: nothing is cleaned or redirected.
+	// Default: /webhooks.
+	Path string
+
+	// Tokens returns the shared secrets that are good at the moment, any of
+	// which will do. It is called for every request and must be quick.
+	// Nil: not checked. A function that returns none, or only empty ones,
+	// refuses everyone: a lost secret never opens the gate.
+	Tokens func() []string
+
+	// HMACSecret returns the key of the signatures over the body. It is
+	// called for every webhook and must be quick.
+	// Nil: not checked. A function that returns nothing refuses everyone.
+	HMACSecret func() string
+
+	// HMACHeader carries the signature, in hex or base64.
+	// Default: X-Signature. Not used with HMACStandard.
+	HMACHeader string
+
+	// HMACStandard asks for the Standard Webhooks headers instead. HMACSecret
+	// must then return what ParseSecretKey understands.
+	HMACStandard bool
+
+	// AllowCIDRs are the senders' addresses. Empty: any.
+	AllowCIDRs []netip.Prefix
+
+	// TrustedProxies are the peers whose X-Forwarded-For is believed.
+	// Empty: nobody's, and the peer is the sender.
+	TrustedProxies []netip.Prefix
+
+	// Types are the event types let through, "*" being any.
+	// Default: TenantProvisioningChange.
+	Types []string
+
+	// Schema is a JSON Schema that every webhook must fit, in place of the
+	// built-in one. It must hold all that it refers to.
+	// Nil: built in, and applied to TenantProvisioningChange alone.
+	Schema []byte
+
+	// MaxBody is the largest body taken, in bytes. Default: 1 MiB.
+	MaxBody int64
+
+	// DedupSize is how many idle tenants are remembered. Default: 10000.
+	DedupSize int
+
+	// DedupWindow is how long after its acceptance a snapshot counts as held
+	// by the receiver. Zero: every webhook is delivered.
+	DedupWindow time.Duration
+
+	// ForwardURL is the receiver; required. Its query is kept, and its
+	// userinfo becomes Basic auth towards the receiver.
+	ForwardURL *url.URL
+
+	// Timeout is for each try, up to the receiver's last byte. Default: 10s.
+	Timeout time.Duration
+
+	// Attempts is how often one delivery is tried at most. Default: 3.
+	Attempts int
+
+	// MaxInflight is how many webhooks may be under way at once; whoever comes
+	// on top is told 503. Default: 256.
+	MaxInflight int
+
+	// SignSecret returns the key with which deliveries are signed, in the
+	// form that ParseSecretKey understands. Called for each try. Nil: they are
+	// not signed. While it returns nonsense nothing is delivered.
+	SignSecret func() string
+
+	// Transport carries the tries. It must honour the request's context and
+	// must not send a request twice of its own accord.
+	// Default: one of the gate's own.
+	Transport http.RoundTripper
+
+	// Log gets one line per webhook and one per failed try; no secrets, no
+	// payloads. Default: nowhere.
+	Log *slog.Logger
+
+	// Received is told of every answer: its decision (forwarded, duplicate,
+	// rejected, failed) and how long it took. May be nil.
+	Received func(decision string, took time.Duration)
+
+	// Attempted is told of every try: ok (a 2xx), status (any other answer),
+	// timeout, or error (no answer for another reason). May be nil.
+	Attempted func(result string)
+}
+
+// New makes a Gate, or says what is wrong with cfg.
+func New(cfg Config) (*Gate, error) {
+	cfg.setDefaults()
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("webhook gate: %w", err)
+	}
+	validator, err := newValidator(cfg.Types, cfg.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("webhook gate: schema: %w", err)
+	}
+	g := &Gate{
+		cfg:       cfg,
+		validator: validator,
+		receiver:  newReceiver(&cfg),
+		idle:      make(chan struct{}),
+	}
+	g.deliveries, g.cancel = context.WithCancel(context.Background())
+	g.lanes, err = newPassThrough(cfg.DedupSize, cfg.DedupWindow, func(w *Webhook) answer {
+		return g.receiver.deliver(g.deliveries, w)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("webhook gate: %w", err)
+	}
+	return g, nil
+}
+
+func (c *Config) setDefaults() {
+	setDefault(&c.Path, "/webhooks")
+	setDefault(&c.HMACHeader, "X-Signature")
+	setDefault(&c.MaxBody, 1<<20)
+	setDefault(&c.DedupSize, 10000)
+	setDefault(&c.Timeout, 10*time.Second)
+	setDefault(&c.Attempts, 3)
+	setDefault(&c.MaxInflight, 256)
+	if len(c.Types) == 0 {
+		c.Types = []string{TenantProvisioningChange}
+	}
+	c.AllowCIDRs = unmapped(c.AllowCIDRs)
+	c.TrustedProxies = unmapped(c.TrustedProxies)
+	if c.Transport == nil {
+		c.Transport = newTransport(c.MaxInflight)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Received == nil {
+		c.Received = func(string, time.Duration) {}
+	}
+	if c.Attempted == nil {
+		c.Attempted = func(string) {}
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (c *Config) check() error {
+	_, badEscape := url.PathUnescape(c.Path)
+	switch {
+	case !strings.HasPrefix(c.Path, "/") || strings.ContainsAny(c.Path, "?# ") || badEscape != nil:
+		return fmt.Errorf("path %q: must begin with / and be escaped as in a URL", c.Path)
+	case c.ForwardURL == nil:
+		return errors.New("no receiver to forward to")
+	case c.ForwardURL.Scheme != "http" && c.ForwardURL.Scheme != "https" || c.ForwardURL.Host == "":
+		return fmt.Errorf("receiver %s: must be an http or https address", c.ForwardURL.Redacted())
+	case c.MaxBody < 0 || c.DedupSize < 0 || c.DedupWindow < 0 || c.Timeout < 0 || c.Attempts < 0 || c.MaxInflight < 0:
+		return errors.New("sizes, counts and durations must not be negative")
+	case slices.Contains(c.Types, ""):
+		return errors.New("an event type is empty")
+	}
+	for _, p := range slices.Concat(c.AllowCIDRs, c.TrustedProxies) {
+		if !p.IsValid() {
+			return errors.New("an address range is not valid")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,252 @@
+package webhookgate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	firstPause   = 500 * time.Millisecond // at most, before the second try; doubling
+	longestPause = 10 * time.Second       // also what a receiver may ask for: a sender is waiting
+	maxExcerpt   = 1 << 10                // of a receiver's answer, shown to the sender
+	maxAnswer    = 64 << 10               // of it, read at all, so that the connection can be used again
+)
+
+// receiver is the customer's application, seen from here.
+type receiver struct {
+	url       *url.URL // without userinfo
+	basicAuth string   // what the userinfo became; may be empty
+	transport http.RoundTripper
+	timeout   time.Duration
+	attempts  int
+	secret    func() string // for signatures; may be nil
+	jitter    func(ceiling time.Duration) time.Duration
+	attempted func(result string)
+	log       *slog.Logger
+}
+
+func newReceiver(cfg *Config) *receiver {
+	target := *cfg.ForwardURL
+	target.User = nil
+	rc := &receiver{
+		url:       &target,
+		transport: cfg.Transport,
+		timeout:   cfg.Timeout,
+		attempts:  cfg.Attempts,
+		secret:    cfg.SignSecret,
+		jitter:    rand.N[time.Duration],
+		attempted: cfg.Attempted,
+		log:       cfg.Log,
+	}
+	if user := cfg.ForwardURL.User; user != nil {
+		password, _ := user.Password()
+		req := http.Request{Header: make(http.Header)}
+		req.SetBasicAuth(user.Username(), password)
+		rc.basicAuth = req.Header.Get("Authorization")
+	}
+	return rc
+}
+
+// newTransport is for one receiver. Redirects are for an http.Client to follow,
+// so none are. HTTP/1.1 only: HTTP/2 sends again by itself what the other side
+// says it has not looked at, and tries are ours to count.
+func newTransport(conns int) *http.Transport {
+	t := &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext,
+		DisableCompression:     true, // no Accept-Encoding that the sender didn't send
+		MaxIdleConnsPerHost:    conns,
+		IdleConnTimeout:        30 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+		Protocols:              new(http.Protocols),
+	}
+	t.Protocols.SetHTTP1(true)
+	return t
+}
+
+// deliver tries w until the receiver takes it, or there is no point in going on.
+// It ends early only when ctx does.
+func (rc *receiver) deliver(ctx context.Context, w *Webhook) answer {
+	tries := 0
+	for ctx.Err() == nil {
+		t := rc.try(ctx, w)
+		tries++
+		rc.attempted(t.result())
+		if t.accepted() {
+			return answer{status: http.StatusOK, Decision: forwarded, Webhook: w.ID, Tries: tries}
+		}
+		rc.logFailure(w, tries, t)
+		pause, again := rc.pause(t, tries)
+		if ctx.Err() == nil && (!again || tries >= rc.attempts) {
+			return t.failure(w, tries, rc.timeout)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	no := *shuttingDown()
+	no.Webhook, no.Tries = w.ID, tries
+	return no
+}
+
+// try sends w to the receiver once.
+func (rc *receiver) try(ctx context.Context, w *Webhook) attempt {
+	ctx, cancel := context.WithTimeout(ctx, rc.timeout)
+	defer cancel()
+	req, err := rc.request(ctx, w)
+	if err != nil {
+		return attempt{err: err}
+	}
+	resp, err := rc.transport.RoundTrip(req)
+	if err != nil {
+		return attempt{err: err}
+	}
+	defer resp.Body.Close()
+	t := attempt{status: resp.StatusCode, retryAfter: retryAfter(resp.Header)}
+	// A 2xx is an acceptance, whatever comes or does not come after it. Still
+	// its body is waited for: until then the receiver may not be done.
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if resp.Header.Get("Content-Encoding") == "" {
+		t.excerpt = clip(string(body), maxExcerpt)
+	}
+	return t
+}
+
+// errUnsigned is why nothing is sent when the signing secret has become
+// unusable: a receiver that gets unsigned webhooks for a while learns to take
+// them.
+var errUnsigned = errors.New("the signing secret can't be used")
+
+// request is one try's: the same webhook, its own timestamp and signature.
+func (rc *receiver) request(ctx context.Context, w *Webhook) (*http.Request, error) {
+	h := w.Header.Clone()
+	timestamp := strconv.FormatInt(time.Now().Unix(), 10)
+	h.Set(idHeader, w.ID)
+	h.Set(timestampHeader, timestamp)
+	if rc.secret != nil {
+		key, err := ParseSecretKey(rc.secret())
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errUnsigned, err)
+		}
+		h.Set(signatureHeader, signStandard(key, w.ID, timestamp, w.Body))
+	}
+	req := &http.Request{
+		Method:        http.MethodPost,
+		URL:           rc.url,
+		Host:          rc.url.Host,
+		Header:        h,
+		ContentLength: int64(len(w.Body)),
+		// No GetBody: with one, http.Transport would by itself send again
+		// what has an Idempotency-Key and was lost on a reused connection.
+		Body: io.NopCloser(bytes.NewReader(w.Body)),
+	}
+	return req.WithContext(ctx), nil
+}
+
+// An attempt is what became of one try.
+type attempt struct {
+	status     int // zero: there was no answer, but err
+	err        error
+	retryAfter time.Duration // what the receiver asked for
+	excerpt    string        // of its answer
+}
+
+func (t attempt) accepted() bool { return t.status/100 == 2 }
+
+func (t attempt) timedOut() bool {
+	var timeout net.Error
+	return errors.Is(t.err, context.DeadlineExceeded) || errors.As(t.err, &timeout) && timeout.Timeout()
+}
+
+// result is the try's name in metrics.
+func (t attempt) result() string {
+	switch {
+	case t.accepted():
+		return "ok"
+	case t.status != 0:
+		return "status"
+	case t.timedOut():
+		return "timeout"
+	default:
+		return "error"
+	}
+}
+
+// pause says whether there is a point in another try after t, the nth, and when:
+// with full jitter, so that what failed together does not come again together.
+func (rc *receiver) pause(t attempt, n int) (time.Duration, bool) {
+	switch t.status {
+	case 0, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+	default:
+		if t.status < 500 {
+			return 0, false
+		}
+	}
+	if t.retryAfter > longestPause || errors.Is(t.err, errUnsigned) {
+		return 0, false
+	}
+	ceiling := min(longestPause, firstPause<<min(n-1, 10))
+	return max(t.retryAfter, rc.jitter(ceiling)), true
+}
+
+// failure is what the sender is told when t was the last try, the nth. What the
+// network said stays in the log: it names addresses that are not the sender's
+// business.
+func (t attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
+	a := answer{status: http.StatusBadGateway, Decision: failed, Webhook: w.ID, Tries: n}
+	switch {
+	case errors.Is(t.err, errUnsigned):
+		return *busy("usher can't sign deliveries at the moment; please send this webhook again")
+	case t.status != 0:
+		a.Receiver = &receiversAnswer{t.status, t.excerpt}
+		a.Error = fmt.Sprintf("the receiver answered %s", strings.TrimSpace(fmt.Sprint(t.status, " ", http.StatusText(t.status))))
+		if t.retryAfter > longestPause {
+			a.Error += fmt.Sprintf(" and asked to wait %s seconds", seconds(t.retryAfter))
+		}
+	case t.timedOut():
+		a.status = http.StatusGatewayTimeout
+		a.Error = fmt.Sprintf("the receiver did not answer within %v", timeout)
+	default:
+		a.Error = "the receiver could not be reached"
+	}
+	if n > 1 {
+		a.Error += fmt.Sprintf(", on the last of %d tries", n)
+	}
+	return a
+}
+
+func (rc *receiver) logFailure(w *Webhook, n int, t attempt) {
+	attrs := append(w.attrs(), slog.Int("try", n), slog.String("result", t.result()))
+	if t.status != 0 {
+		attrs = append(attrs, slog.Int("receiver_status", t.status))
+	} else {
+		attrs = append(attrs, slog.String("error", t.err.Error()))
+	}
+	rc.log.LogAttrs(context.Background(), slog.LevelInfo, "webhook try failed", attrs...)
+}
+
+// retryAfter reads the header of that name: seconds, or a date. What can't be
+// read is not there.
+func retryAfter(h http.Header) time.Duration {
+	value := h.Get("Retry-After")
+	if n, err := strconv.ParseUint(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(min(n, 1<<32)) * time.Second // bounded, or it would overflow
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return max(0, time.Until(at))
+}

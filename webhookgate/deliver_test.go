@@ -1,0 +1,274 @@
+package webhookgate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestTries(t *testing.T) {
+	// A receiver's answers, in words: a status, "timeout", "refused", each with
+	// a Retry-After behind a slash if it has one. The last goes on for ever.
+	tests := []struct {
+		answers string
+		want    int
+		tries   int
+		least   time.Duration // it takes so long
+		most    time.Duration
+		says    string
+	}{
+		{"200", 200, 1, 0, 0, ""},
+		{"204", 200, 1, 0, 0, ""},
+		{"299", 200, 1, 0, 0, ""},
+		{"500 200", 200, 2, 0, firstPause, ""},
+		{"refused 200", 200, 2, 0, firstPause, ""},
+		{"timeout 200", 200, 2, 10 * time.Second, 10*time.Second + firstPause, ""},
+		{"408 200", 200, 2, 0, firstPause, ""},
+		{"425 200", 200, 2, 0, firstPause, ""},
+		{"429 200", 200, 2, 0, firstPause, ""},
+		{"503 429 200", 200, 3, 0, 3 * firstPause, ""},
+		{"500", 502, 3, 0, 3 * firstPause, "answered 500 Internal Server Error, on the last of 3 tries"},
+		{"refused", 502, 3, 0, 3 * firstPause, "could not be reached, on the last of 3 tries"},
+		{"timeout", 504, 3, 30 * time.Second, 30*time.Second + 3*firstPause, "did not answer within 10s"},
+		{"timeout timeout 500", 502, 3, 20 * time.Second, 20*time.Second + 3*firstPause, "answered 500"},
+		{"500 500 timeout", 504, 3, 10 * time.Second, 10*time.Second + 3*firstPause, "did not answer"},
+		{"400", 502, 1, 0, 0, "answered 400 Bad Request"},
+		{"401", 502, 1, 0, 0, "401"},
+		{"404", 502, 1, 0, 0, "404"},
+		{"410", 502, 1, 0, 0, "410"},
+		{"422", 502, 1, 0, 0, "422"},
+		{"499", 502, 1, 0, 0, "answered 499"},
+		{"301", 502, 1, 0, 0, "301 Moved Permanently"},
+		{"307", 502, 1, 0, 0, "307 Temporary Redirect"},
+		{"304", 502, 1, 0, 0, "304"},
+		{"503/3 200", 200, 2, 3 * time.Second, 3 * time.Second, ""},
+		{"429/10 200", 200, 2, 10 * time.Second, 10 * time.Second, ""},
+		{"429/11 200", 502, 1, 0, 0, "429 Too Many Requests and asked to wait 11 seconds"},
+		{"503/99999999999999999999 200", 502, 1, 0, 0, "asked to wait"},
+		{"503/0 200", 200, 2, 0, firstPause, ""},
+		{"503/-5 200", 200, 2, 0, firstPause, ""},
+		{"503/soon 200", 200, 2, 0, firstPause, ""},
+		{"503/date+4s 200", 200, 2, 4 * time.Second, 4 * time.Second, ""},
+		{"503/date-4s 200", 200, 2, 0, firstPause, ""},
+		{"503/date+60s 200", 502, 1, 0, 0, "asked to wait 60 seconds"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.answers, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				answers := strings.Fields(tt.answers)
+				var ids, stamps []string
+				g := newGate(t, func(c *Config) {
+					c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+						word := answers[min(len(ids), len(answers)-1)]
+						ids = append(ids, r.Header.Get("webhook-id"))
+						stamps = append(stamps, r.Header.Get("webhook-timestamp"))
+						if want := strconv.FormatInt(time.Now().Unix(), 10); stamps[len(stamps)-1] != want {
+							t.Errorf("timestamp %s, want %s", stamps[len(stamps)-1], want)
+						}
+						return inWords(r.Context(), word)
+					})
+				})
+				start := time.Now()
+				got := post(t, g, documented)
+				took := time.Since(start)
+				if got.Code != tt.want || got.Tries != tt.tries || len(ids) != tt.tries || !strings.Contains(got.Error, tt.says) {
+					t.Errorf("got %v after %d tries, want %d %q after %d", got, len(ids), tt.want, tt.says, tt.tries)
+				}
+				if took < tt.least || took > tt.most {
+					t.Errorf("took %v, want %v to %v", took, tt.least, tt.most)
+				}
+				for _, id := range ids {
+					if id != ids[0] || id != got.Webhook {
+						t.Errorf("ids %q, told %q", ids, got.Webhook)
+					}
+				}
+			})
+		})
+	}
+}
+
+func inWords(ctx context.Context, word string) (*http.Response, error) {
+	switch word {
+	case "timeout":
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case "refused":
+		return nil, errors.New("connection refused")
+	}
+	word, after, asked := strings.Cut(word, "/")
+	status, err := strconv.Atoi(word)
+	if err != nil {
+		panic(err)
+	}
+	if !asked {
+		return respond(status, ""), nil
+	}
+	if in, ok := strings.CutPrefix(after, "date"); ok {
+		d, err := time.ParseDuration(in)
+		if err != nil {
+			panic(err)
+		}
+		after = time.Now().Add(d).UTC().Format(http.TimeFormat)
+	}
+	return respond(status, "", "Retry-After", after), nil
+}
+
+func TestPausesHaveFullJitter(t *testing.T) {
+	rc := newGate(t, nil).receiver
+	for n, ceiling := range map[int]time.Duration{1: firstPause, 2: 2 * firstPause, 4: 8 * firstPause, 10: longestPause, 1000: longestPause} {
+		var low, high int
+		for range 1000 {
+			pause, again := rc.pause(attempt{status: 500}, n)
+			if !again || pause < 0 || pause >= ceiling {
+				t.Fatalf("try %d: pause %v, %v", n, pause, again)
+			}
+			if pause < ceiling/4 {
+				low++
+			} else if pause > ceiling*3/4 {
+				high++
+			}
+		}
+		if low < 150 || high < 150 {
+			t.Errorf("try %d: of 1000 pauses %d are short and %d long", n, low, high)
+		}
+	}
+}
+
+func TestReceiversAnswerIsShown(t *testing.T) {
+	for _, tt := range []struct {
+		resp *http.Response
+		want string
+	}{
+		{respond(400, `{"reason":"<no> such plan"}`), `{"reason":"<no> such plan"}`},
+		{respond(400, strings.Repeat("é", 5000)), strings.Repeat("é", maxExcerpt/2) + "…"},
+		{respond(400, "a\xffb"), "a\uFFFDb"},
+		{respond(400, "\x1f\x8b", "Content-Encoding", "gzip"), ""},
+	} {
+		g := newGate(t, func(c *Config) {
+			c.Transport = roundTrip(func(*http.Request) (*http.Response, error) { return tt.resp, nil })
+		})
+		got := post(t, g, documented)
+		if got.Code != 502 || got.Receiver == nil || got.Receiver.Status != 400 || got.Receiver.Body != tt.want {
+			t.Errorf("got %v, want %q", got, tt.want)
+		}
+	}
+}
+
+// endless is an answer that does not end by itself.
+type endless struct{ ctx context.Context }
+
+func (e endless) Read(p []byte) (int, error) {
+	<-e.ctx.Done()
+	return 0, e.ctx.Err()
+}
+
+func (endless) Close() error { return nil }
+
+func TestAnAcceptanceIsAnAcceptance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		g := newGate(t, func(c *Config) {
+			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+				tries++
+				return &http.Response{StatusCode: 200, Body: endless{r.Context()}}, nil
+			})
+		})
+		if got := post(t, g, documented); got.Code != 200 || tries != 1 {
+			t.Errorf("%v after %d tries", got, tries)
+		}
+		if got := post(t, g, documented); got.Decision != duplicate {
+			t.Errorf("again: %v", got)
+		}
+	})
+}
+
+func TestSigning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key := "whsec_a2V5"
+		var signatures []string
+		g := newGate(t, func(c *Config) {
+			c.SignSecret = func() string { return key }
+			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+				body, _ := io.ReadAll(r.Body)
+				if why := verifyStandard([]byte("key"), r.Header, body, time.Now()); why != "" {
+					t.Error(why)
+				}
+				signatures = append(signatures, r.Header.Get("webhook-signature"))
+				if len(signatures) == 1 {
+					return respond(503, "", "Retry-After", "2"), nil
+				}
+				return respond(200, ""), nil
+			})
+		})
+		if got := post(t, g, documented, "Webhook-Signature", "v1,the sender's"); got.Code != 200 {
+			t.Errorf("%v", got)
+		}
+		if len(signatures) != 2 || signatures[0] == signatures[1] {
+			t.Errorf("signatures %q", signatures)
+		}
+		key = "nonsense"
+		if got := post(t, g, snapshot("acme", "A")); got.Code != 503 || len(signatures) != 2 {
+			t.Errorf("with a bad key: %v, %d deliveries", got, len(signatures))
+		}
+	})
+}
+
+// TestOwnTransport is about what net/http does by itself.
+func TestOwnTransport(t *testing.T) {
+	var requests atomic.Int32
+	var header atomic.Pointer[http.Header]
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := requests.Add(1)
+		h := r.Header.Clone()
+		header.Store(&h)
+		io.Copy(io.Discard, r.Body)
+		switch {
+		case r.URL.Path == "/moved":
+			http.Redirect(w, r, "/hook", http.StatusTemporaryRedirect)
+		case n == 2: // on the connection of the first
+			conn, _, _ := w.(http.Hijacker).Hijack()
+			conn.Close()
+		}
+	}))
+	defer receiver.Close()
+	target, _ := url.Parse(receiver.URL + "/hook")
+	var results []string
+	g := newGate(t, func(c *Config) {
+		c.ForwardURL, c.Transport, c.Attempts = target, nil, 1
+		c.Attempted = func(r string) { results = append(results, r) }
+	})
+	for i, want := range []int{200, 502, 200} {
+		got := post(t, g, snapshot("acme", fmt.Sprint(i)), "Idempotency-Key", "k")
+		if got.Code != want || int(requests.Load()) != i+1 {
+			t.Fatalf("webhook %d: %v, the receiver has seen %d requests", i, got, requests.Load())
+		}
+	}
+	if got := fmt.Sprint(results); got != "[ok error ok]" {
+		t.Errorf("results %s", got)
+	}
+	h := *header.Load()
+	if h["User-Agent"] != nil || h["Accept-Encoding"] != nil {
+		t.Errorf("net/http added %v", h)
+	}
+	moved := *target
+	moved.Path = "/moved"
+	g = newGate(t, func(c *Config) { c.ForwardURL, c.Transport = &moved, nil })
+	before := requests.Load()
+	if got := post(t, g, documented); got.Code != 502 || got.Receiver.Status != 307 || requests.Load() != before+1 {
+		t.Errorf("redirected: %v, %d requests", got, requests.Load()-before)
+	}
+	receiver.Close()
+	if got := post(t, g, documented); got.Code != 502 || strings.Contains(got.Body.String(), "127.0.0.1") {
+		t.Errorf("gone: %v", got)
+	}
+}

@@ -1,0 +1,205 @@
+package webhookgate
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Gate is the http.Handler that webhooks are posted to.
+type Gate struct {
+	cfg       Config
+	validator *validator
+	receiver  *receiver
+	lanes     *passThrough
+
+	deliveries context.Context    // what deliveries run under: no request's, so that a sender may hang up
+	cancel     context.CancelFunc // ends deliveries
+
+	mu       sync.Mutex // guards what follows
+	inflight int
+	closing  bool
+	idle     chan struct{} // closed when closing and nothing is in flight
+}
+
+// A visit is one request and what has been found out about it so far.
+type visit struct {
+	w          http.ResponseWriter
+	r          *http.Request
+	from       netip.Addr // the sender's; not valid when it can't be told
+	pathSecret string     // the path's last segment, where secrets may be, as it was sent
+	admitted   bool       // it holds a place in flight
+	webhook    *Webhook   // once it has passed every check
+}
+
+// ServeHTTP answers one request, counts it and logs it.
+func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	v := &visit{w: w, r: r}
+	defer g.leave(v)
+	// net/http reads on after the handler, to keep the connection. Whoever is
+	// turned away before their body was read gets so long to be done with it.
+	// (An error means that w is no connection, and then nothing can hang.)
+	http.NewResponseController(w).SetReadDeadline(start.Add(drainPatience))
+
+	a := g.handle(v)
+	a.write(w)
+
+	took := time.Since(start)
+	g.cfg.Received(a.Decision, took)
+	g.report(v, a, took)
+}
+
+// handle is the way of a webhook, top to bottom. The first station that objects
+// says what the sender is told.
+func (g *Gate) handle(v *visit) *answer {
+	if no := g.route(v); no != nil {
+		return no
+	}
+	if no := g.checkAddress(v); no != nil {
+		return no
+	}
+	if no := g.checkToken(v); no != nil {
+		return no
+	}
+	if no := g.enter(v); no != nil {
+		return no
+	}
+	body, no := readBody(v.w, v.r, g.cfg.MaxBody)
+	if no != nil {
+		return no
+	}
+	if no := g.checkSignature(v.r.Header, body); no != nil {
+		return no
+	}
+	value, no := parseBody(body)
+	if no != nil {
+		return no
+	}
+	if no := g.validator.check(value); no != nil {
+		return no
+	}
+	v.webhook = g.newWebhook(v, body, value)
+	a := g.lanes.send(v.webhook)
+	return &a
+}
+
+// route lets through what is posted to the gate's path, or to one segment below
+// it where secrets may be given so.
+func (g *Gate) route(v *visit) *answer {
+	if m := v.r.Method; m == http.MethodConnect || m == http.MethodTrace {
+		return reject(http.StatusMethodNotAllowed, m+" is never accepted here").
+			with("Allow", http.MethodPost).with("Connection", "close")
+	}
+	path := v.r.URL.EscapedPath()
+	if path != g.cfg.Path {
+		segment, below := strings.CutPrefix(path, strings.TrimSuffix(g.cfg.Path, "/")+"/")
+		if !below || strings.Contains(segment, "/") || g.cfg.Tokens == nil {
+			return reject(http.StatusNotFound, "there is nothing at this path")
+		}
+		if segment == "" {
+			return noToken() // "{path}/" asks for a secret and gives none
+		}
+		v.pathSecret = segment
+	}
+	if v.r.Method != http.MethodPost {
+		return reject(http.StatusMethodNotAllowed, "webhooks are sent with POST").with("Allow", http.MethodPost)
+	}
+	return nil
+}
+
+// enter takes a place in flight. It is held until the answer is written, also
+// when the sender has long hung up, so that it bounds deliveries too.
+func (g *Gate) enter(v *visit) *answer {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.closing:
+		return shuttingDown()
+	case g.inflight >= g.cfg.MaxInflight:
+		return busy("too many webhooks at once; please send this one again")
+	}
+	g.inflight++
+	v.admitted = true
+	return nil
+}
+
+func (g *Gate) leave(v *visit) {
+	if !v.admitted {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inflight--
+	if g.closing && g.inflight == 0 {
+		close(g.idle)
+	}
+}
+
+func shuttingDown() *answer {
+	return busy("usher is shutting down; please send this webhook again")
+}
+
+// Shutdown turns new webhooks away and waits until those under way are
+// answered. When ctx ends first their deliveries are broken off, their senders
+// told 503, and ctx's error is returned.
+func (g *Gate) Shutdown(ctx context.Context) error {
+	g.mu.Lock()
+	if !g.closing {
+		g.closing = true
+		if g.inflight == 0 {
+			close(g.idle)
+		}
+	}
+	g.mu.Unlock()
+
+	select {
+	case <-g.idle:
+		return nil
+	default: // asked first: with nothing under way it does not matter that ctx has ended
+	}
+	select {
+	case <-g.idle:
+		return nil
+	case <-ctx.Done():
+	}
+	g.cancel()
+	select {
+	case <-g.idle:
+	case <-time.After(lastWords):
+	}
+	return ctx.Err()
+}
+
+// lastWords is how long senders of broken-off deliveries have to take their
+// answer: they should know that theirs was not delivered.
+const lastWords = time.Second
+
+func (g *Gate) report(v *visit, a *answer, took time.Duration) {
+	level := slog.LevelInfo
+	if a.Decision == failed {
+		level = slog.LevelWarn
+	}
+	attrs := make([]slog.Attr, 0, 12)
+	attrs = append(attrs, slog.String("decision", a.Decision), slog.Int("status", a.status), slog.Duration("took", took))
+	if v.from.IsValid() {
+		attrs = append(attrs, slog.String("from", v.from.String()))
+	}
+	if w := v.webhook; w != nil {
+		attrs = append(attrs, w.attrs()...)
+	}
+	if a.Decision == duplicate {
+		attrs = append(attrs, slog.String("duplicate_of", a.Webhook))
+	}
+	if a.Tries > 0 {
+		attrs = append(attrs, slog.Int("tries", a.Tries))
+	}
+	if a.Error != "" {
+		attrs = append(attrs, slog.String("error", a.Error))
+	}
+	g.cfg.Log.LogAttrs(context.Background(), level, "webhook answered", attrs...)
+}

@@ -1,0 +1,157 @@
+package webhookgate
+
+import (
+	"crypto/tls"
+	"encoding/hex"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// received lets one webhook through a gate and returns what the receiver got.
+func received(t *testing.T, change func(*Config), r *http.Request) *http.Request {
+	t.Helper()
+	var got *http.Request
+	g := newGate(t, func(c *Config) {
+		c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+			got = r
+			return respond(200, ""), nil
+		})
+		if change != nil {
+			change(c)
+		}
+	})
+	if a := serve(t, g, r); a.Code != 200 {
+		t.Fatalf("not forwarded: %v", a)
+	}
+	return got
+}
+
+func TestHeadersForwarded(t *testing.T) {
+	ours := []string{"User-Agent", "Webhook-Id", "Webhook-Timestamp", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+	withToken := func(c *Config) { c.Tokens = tokens("good") }
+	tests := []struct {
+		name   string
+		change func(*Config)
+		sent   []string // names; the values are "v"
+		want   []string // beside ours
+	}{
+		{"end to end", nil, []string{"Content-Type", "X-Custom", "Accept", "Accept-Encoding", "Idempotency-Key", "Cookie", "Webhook-Other"},
+			[]string{"Content-Type", "X-Custom", "Accept", "Accept-Encoding", "Idempotency-Key", "Cookie", "Webhook-Other"}},
+		{"hop by hop", nil, []string{"Connection", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
+			"Transfer-Encoding", "Upgrade", "Expect", "Transfer_encoding", "V"}, nil}, // V: named by Connection
+		{"forwarding claims", nil, []string{"X-Forwarded-Port", "X_forwarded_for", "X_Forwarded-Host", "X-Forwarded_Proto", "Forwarded", "X-Real-Ip", "X_Real_IP"}, nil},
+		{"another's webhook headers", nil, []string{"Webhook-Signature", "webhook_id", "Webhook_Timestamp", "webhook.signature", "Webhook_Other"}, nil},
+		{"secrets that are checked", withToken, []string{"Authorization", "X_Webhook_Token", "X-Webhook_token", "X.Webhook.Token"}, nil},
+		{"secrets that are not", nil, []string{"Authorization", "X-Webhook-Token", "X-Signature"}, []string{"Authorization", "X-Webhook-Token", "X-Signature"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := request(documented)
+			for _, name := range tt.sent {
+				r.Header[name] = []string{"v"}
+			}
+			if tt.change != nil {
+				r.Header.Set("X-Webhook-Token", "good")
+			}
+			got := slices.Sorted(maps.Keys(received(t, tt.change, r).Header))
+			want := slices.Sorted(slices.Values(slices.Concat(ours, tt.want)))
+			if !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestSignatureHeaderStaysHere(t *testing.T) {
+	mac := sign([]byte("key"), []byte(documented))
+	r := request(documented, "X-Sig", "sha256="+hex.EncodeToString(mac))
+	const lookAlike = "X_sig"
+	r.Header[lookAlike] = []string{"v"}
+	got := received(t, func(c *Config) { c.HMACSecret, c.HMACHeader = secret("key"), "X-Sig" }, r)
+	if got.Header["X-Sig"] != nil || got.Header[lookAlike] != nil {
+		t.Errorf("forwarded: %v", got.Header)
+	}
+}
+
+func TestPathSecretStaysHere(t *testing.T) {
+	r := request(documented, "X-Original-Uri", "/webhooks/s3cret?x", "X-Envoy-Original-Path", "/a/webhooks/s3cret", "X-Custom", "kept")
+	r.URL.Path = "/webhooks/s3cret"
+	got := received(t, func(c *Config) { c.Tokens = tokens("s3cret") }, r)
+	for name, values := range got.Header {
+		if strings.Contains(strings.Join(values, " "), "s3cret") {
+			t.Errorf("%s: %q", name, values)
+		}
+	}
+	if got.Header.Get("X-Custom") != "kept" || strings.Contains(got.URL.String(), "s3cret") {
+		t.Errorf("to %s with %v", got.URL, got.Header)
+	}
+}
+
+func TestForwardedFor(t *testing.T) {
+	trusting := func(c *Config) { c.TrustedProxies = prefixes("192.0.2.0/24") }
+	for _, tt := range []struct {
+		change func(*Config)
+		peer   string
+		sent   []string
+		want   string // for, host, proto
+	}{
+		{nil, "203.0.113.9:1", nil, "203.0.113.9 example.com http"},
+		{nil, "[::ffff:203.0.113.9]:1", nil, "203.0.113.9 example.com http"},
+		{nil, "@", nil, " example.com http"},
+		{nil, "203.0.113.9:1", []string{"X-Forwarded-For", "1.1.1.1", "X-Forwarded-Host", "evil", "X-Forwarded-Proto", "https"}, "203.0.113.9 example.com http"},
+		{trusting, "192.0.2.7:1", []string{"X-Forwarded-For", "1.1.1.1", "X-Forwarded-For", "2.2.2.2", "X-Forwarded-Host", "hooks.example", "X-Forwarded-Proto", "https"},
+			"1.1.1.1, 2.2.2.2, 192.0.2.7 hooks.example https"},
+		{trusting, "203.0.113.9:1", []string{"X-Forwarded-For", "1.1.1.1", "X-Forwarded-Proto", "https"}, "203.0.113.9 example.com http"},
+	} {
+		r := request(documented, tt.sent...)
+		r.RemoteAddr = tt.peer
+		h := received(t, tt.change, r).Header
+		if got := h.Get("X-Forwarded-For") + " " + h.Get("X-Forwarded-Host") + " " + h.Get("X-Forwarded-Proto"); got != tt.want {
+			t.Errorf("from %s with %q: got %q, want %q", tt.peer, tt.sent, got, tt.want)
+		}
+	}
+	r := request(documented)
+	r.TLS = new(tls.ConnectionState)
+	if got := received(t, nil, r).Header.Get("X-Forwarded-Proto"); got != "https" {
+		t.Errorf("over TLS: %s", got)
+	}
+}
+
+func TestWhatTheReceiverGets(t *testing.T) {
+	odd := " " + documented + "\n" // every byte counts
+	r := request(odd, "Content-Type", "application/json; charset=utf-8", "X-Many", "1", "X-Many", "2")
+	r.URL.RawQuery = "secret=maybe"
+	var body string
+	var sent *http.Request
+	g := newGate(t, func(c *Config) {
+		c.ForwardURL, _ = url.Parse("http://us%40er:pa%3Ass@receiver.test:3000/hook/%2F?tenant=x&a=b")
+		c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+			b, _ := io.ReadAll(r.Body)
+			body, sent = string(b), r
+			return respond(201, ""), nil
+		})
+	})
+	if got := serve(t, g, r); got.Code != 200 || got.Webhook != sent.Header.Get("Webhook-Id") || got.Tries != 1 {
+		t.Errorf("%v", got)
+	}
+	if sent.Method != "POST" || sent.URL.String() != "http://receiver.test:3000/hook/%2F?tenant=x&a=b" || sent.Host != "receiver.test:3000" {
+		t.Errorf("%s %s at %s", sent.Method, sent.URL, sent.Host)
+	}
+	if body != odd || sent.ContentLength != int64(len(odd)) || sent.GetBody != nil || sent.Body == nil {
+		t.Errorf("%d bytes, Content-Length %d, GetBody %v", len(body), sent.ContentLength, sent.GetBody != nil)
+	}
+	if user, password, ok := sent.BasicAuth(); !ok || user != "us@er" || password != "pa:ss" {
+		t.Errorf("Basic auth %q %q %v", user, password, ok)
+	}
+	if got := sent.Header["X-Many"]; !slices.Equal(got, []string{"1", "2"}) {
+		t.Errorf("X-Many: %q", got)
+	}
+	if got := sent.Header.Get("Content-Type"); got != "application/json; charset=utf-8" {
+		t.Errorf("Content-Type: %q", got)
+	}
+}

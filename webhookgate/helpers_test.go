@@ -1,0 +1,158 @@
+package webhookgate
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// documented is a webhook with all that the billing service documents.
+const documented = `{"type":"TenantProvisioningChange","payload":{"tenant":{"id":4711,"code":"acme-prod","name":"Acme Production",
+"platform":{"id":3,"code":"cloud","name":"Acme Cloud"},"account":{"id":991,"name":"Acme Ltd","billing_day":1,"contacts":[
+{"id":5,"first_name":"Ada","last_name":"Byron","email":"ada@example.com"},
+{"id":6,"first_name":"Alan","last_name":"Turing","email":"alan@example.com"}]}},"change":{"features":[
+{"code":"users","name":"Users","value":"","quantity":25},
+{"code":"sso","name":"Single sign-on","value":"","quantity":null},
+{"code":"storage","name":"Storage (GB)","value":"","quantity":500}],"subscriptions":[{"id":812,"state":"active",
+"start_date":"2025-01-01","end_date":"2025-12-31","trial_start_date":null,"trial_end_date":null,
+"plan":{"code":"pro","name":"Professional"},"price_list":{"code":"eur","name":"Euro"},"product":{"code":"suite","name":"Suite"},
+"features":[{"code":"users","name":"Users","value":"","quantity":25},{"code":"sso","name":"Single sign-on","value":"","quantity":null},
+{"code":"storage","name":"Storage (GB)","value":"","quantity":500}]}]}}}`
+
+// snapshot is a small webhook of a tenant; what tells two of them apart is name.
+func snapshot(tenant, name string) string {
+	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":{"features":[{"code":%q}]}}}`, tenant, name)
+}
+
+// roundTrip is a receiver that is a function.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// respond makes a receiver's answer.
+func respond(status int, body string, header ...string) *http.Response {
+	h := make(http.Header)
+	for i := 0; i < len(header); i += 2 {
+		h.Add(header[i], header[i+1])
+	}
+	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(body))}
+}
+
+// counting is a receiver that takes as long as it is told, and answers 200.
+type counting struct {
+	takes time.Duration
+
+	mu     sync.Mutex
+	bodies []string
+}
+
+func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-time.After(c.takes):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bodies = append(c.bodies, string(body))
+	return respond(200, ""), nil
+}
+
+func (c *counting) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.bodies)
+}
+
+// newGate is a gate before a receiver that says 200, unless change says
+// otherwise.
+func newGate(t testing.TB, change func(*Config)) *Gate {
+	t.Helper()
+	cfg := Config{
+		ForwardURL:  &url.URL{Scheme: "http", Host: "receiver.test", Path: "/hook"},
+		DedupWindow: 10 * time.Minute,
+		Transport:   new(counting),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	g, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// reply is an answer as a sender sees it.
+type reply struct {
+	*httptest.ResponseRecorder
+	answer
+}
+
+func (r reply) String() string {
+	return fmt.Sprintf("%d %s %s", r.Code, r.ResponseRecorder.Header().Get("Usher-Decision"), r.Body)
+}
+
+// serve hands a request to the gate, and checks what goes for every answer.
+func serve(t testing.TB, g *Gate, r *http.Request) reply {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	g.ServeHTTP(rec, r)
+	got := reply{ResponseRecorder: rec}
+	if ct := rec.Header().Get("Content-Type"); ct != "application/json" {
+		t.Errorf("Content-Type is %q", ct)
+	}
+	if err := json.Unmarshal(rec.Body.Bytes(), &got.answer); err != nil {
+		t.Errorf("answer %q: %v", rec.Body, err)
+	}
+	decision := rec.Header().Get("Usher-Decision")
+	if decision != got.Decision {
+		t.Errorf("Usher-Decision is %q, the body says %q", decision, got.Decision)
+	}
+	switch {
+	case rec.Code == 200 && (decision == forwarded || decision == duplicate):
+	case rec.Code/100 == 4 && decision == rejected && got.Error != "":
+	case rec.Code/100 == 5 && decision == failed && got.Error != "":
+	default:
+		t.Errorf("status and decision don't go together: %v", got)
+	}
+	if retry := rec.Header().Get("Retry-After"); (rec.Code == 503) != (retry != "") {
+		t.Errorf("%d with Retry-After %q", rec.Code, retry)
+	}
+	return got
+}
+
+// post sends body to the gate's default path.
+func post(t testing.TB, g *Gate, body string, header ...string) reply {
+	t.Helper()
+	return serve(t, g, request(body, header...))
+}
+
+func request(body string, header ...string) *http.Request {
+	r := httptest.NewRequest("POST", "/webhooks", strings.NewReader(body))
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	return r
+}
+
+// logTo makes a logger that writes into a buffer.
+func logTo(buf *bytes.Buffer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(buf, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func secret(s string) func() string      { return func() string { return s } }
+func tokens(s ...string) func() []string { return func() []string { return s } }

@@ -1,0 +1,124 @@
+package webhookgate
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestParse(t *testing.T) {
+	deep := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	tests := []struct {
+		body string
+		want string // a part of what is wrong; empty: nothing
+	}{
+		{`{}`, ""},
+		{" \r\n\t{ \"a\" : [ 1 , { } , [ ] ] , \"b\" : null } \n", ""},
+		{`{"a":1,"A":2,"á":3}`, ""},
+		{`"\u00e9\ud83d\ude00\\u\"\/"`, ""},
+		{`[0, -1, 1.5e3, 1E+400, 1e-400, 123456789012345678901234567890]`, ""},
+		{deep(maxDepth), ""},
+		{``, "the body is empty"},
+		{" \n", "the body is empty"},
+		{`{`, "the body is not JSON: unexpected end"},
+		{"{\n  \"a\": 1,\n}", "line 3, column 1"},
+		{`{} {}`, "after top-level value"},
+		{`{}x`, "after top-level value"},
+		{"\ufeff{}", "the body is not JSON"},
+		{`{'a':1}`, "the body is not JSON"},
+		{`{"a":01}`, "the body is not JSON"},
+		{`{"a":NaN}`, "the body is not JSON"},
+		{"{\"a\":\"\n\"}", "the body is not JSON"},
+		{"{\n\"a\":\"b\xff\"}", "not valid UTF-8, at line 2, column 7"},
+		{"\"\xed\xa0\x80\"", "not valid UTF-8"},
+		{`{"a":1,"b":2,"a":1}`, "/a is there twice"},
+		{`{"code":1,"\u0063ode":2}`, "/code is there twice"},
+		{`{"x":[{},{"a/b~c":{"":0,"":0}}]}`, "/x/1/a~1b~0c/ is there twice"},
+		{`{"a":"\ud83d"}`, "/a holds half a character"},
+		{`{"a":["\ude00\ud83d"]}`, "/a/0 holds half a character"},
+		{`{"a":"\ud83dx\ude00"}`, "/a holds half a character"},
+		{`{"a":"\ud83d\n"}`, "/a holds half a character"},
+		{`{"\ud83d":1}`, "holds half a character"},
+		{deep(maxDepth + 1), "is nested more than 64 deep"},
+		{strings.Repeat(`{"a":`, 65) + "1" + strings.Repeat("}", 65), "is nested more than 64 deep"},
+		{`{"a":1e401}`, "/a is a number beyond all bounds"},
+		{`{"a":-1E-401}`, "/a is a number beyond all bounds"},
+		{`{"a":1e99999999999999999999}`, "/a is a number beyond all bounds"},
+		{`{"a":` + strings.Repeat("9", 401) + `}`, "/a is a number beyond all bounds"},
+	}
+	for _, tt := range tests {
+		value, no := parseBody([]byte(tt.body))
+		switch {
+		case tt.want == "":
+			if no != nil {
+				t.Errorf("%.60s: %s", tt.body, no.Error)
+			} else if want := decode(t, tt.body); !reflect.DeepEqual(value, want) {
+				t.Errorf("%.60s: got %v, want %v", tt.body, value, want)
+			}
+		case no == nil:
+			t.Errorf("%.60s: passes, want %q", tt.body, tt.want)
+		case no.status != 400 || !strings.Contains(no.Error, tt.want):
+			t.Errorf("%.60s: got %d %q, want %q", tt.body, no.status, no.Error, tt.want)
+		}
+	}
+}
+
+// decode is what encoding/json makes of it.
+func decode(t *testing.T, body string) any {
+	t.Helper()
+	dec := json.NewDecoder(strings.NewReader(body))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func FuzzBody(f *testing.F) {
+	for _, s := range []string{documented, snapshot("a", "b"), `{"a":1,"a":2}`, `{"a":"\ud800"}`, `[1e400,-0.0,1E-2]`, "\xff", "{} {}", `"\\\""`,
+		`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":""},"change":{"features":[{"quantity":1.5}]}}}`,
+		`{"type":"Other","payload":null}`, strings.Repeat("[", 70), `{"":{"":[{"":""}]}}`} {
+		f.Add([]byte(s))
+	}
+	builtIn, err := newValidator([]string{"*"}, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	picky, err := newValidator([]string{"*"}, []byte(`{"type":"object","minProperties":1,"maxProperties":3,"properties":{"type":{"enum":["A",1,null]}},
+		"additionalProperties":{"anyOf":[{"type":"number","minimum":0,"multipleOf":0.5},{"type":"array","uniqueItems":true,"maxItems":3}]}}`))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		value, no := parseBody(body)
+		if no == nil && (!json.Valid(body) || !utf8.Valid(body)) {
+			t.Fatal("what is not JSON passes")
+		}
+		if no != nil {
+			if no.status != 400 || no.Error == "" || !utf8.ValidString(no.Error) {
+				t.Errorf("refused with %d %q", no.status, no.Error)
+			}
+			return
+		}
+		if want := decode(t, string(body)); !reflect.DeepEqual(value, want) {
+			t.Errorf("read as %v, by encoding/json as %v", value, want)
+		}
+		for _, v := range []*validator{builtIn, picky} {
+			first, second := v.check(value), v.check(value)
+			if !reflect.DeepEqual(first, second) {
+				t.Errorf("faults differ: %v and %v", first, second)
+			}
+			if first != nil && (len(first.Faults) == 0 || len(first.Faults) > maxFaults) {
+				t.Errorf("%d faults", len(first.Faults))
+			}
+		}
+		typ := stringAt(value, "type")
+		lane := laneOf(typ, value)
+		if typ == TenantProvisioningChange && builtIn.check(value) == nil && lane.Tenant == "" {
+			t.Error("validated, and without a tenant")
+		}
+	})
+}

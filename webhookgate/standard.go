@@ -1,0 +1,91 @@
+package webhookgate
+
+import (
+	"crypto/hmac"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Standard Webhooks (standardwebhooks.com): three headers, and a signature over
+// "id.timestamp.body".
+const (
+	idHeader        = "Webhook-Id"
+	timestampHeader = "Webhook-Timestamp"
+	signatureHeader = "Webhook-Signature"
+
+	tolerance = 5 * time.Minute
+)
+
+// ParseSecretKey reads a Standard Webhooks secret: the key in base64 after
+// "whsec_". Its errors do not show the secret.
+func ParseSecretKey(s string) ([]byte, error) {
+	encoded, ok := strings.CutPrefix(s, "whsec_")
+	if !ok {
+		return nil, errors.New(`must be "whsec_" and the key in base64`)
+	}
+	key, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(encoded, "="))
+	if err != nil {
+		return nil, errors.New(`what follows "whsec_" must be base64`)
+	}
+	if len(key) == 0 {
+		return nil, errors.New(`the key after "whsec_" is empty`)
+	}
+	return key, nil
+}
+
+// signStandard is the value of the signature header for one try.
+func signStandard(key []byte, id, timestamp string, body []byte) string {
+	return "v1," + base64.StdEncoding.EncodeToString(standardMAC(key, id, timestamp, body))
+}
+
+func standardMAC(key []byte, id, timestamp string, body []byte) []byte {
+	return sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body)
+}
+
+// verifyStandard says what is wrong with the sender's Standard Webhooks headers,
+// or nothing. Each must be there once. The signature header may list several,
+// as senders do while they rotate keys; one that fits is enough.
+func verifyStandard(key []byte, h http.Header, body []byte, now time.Time) string {
+	for _, name := range []string{idHeader, timestampHeader, signatureHeader} {
+		if values := h.Values(name); len(values) != 1 || values[0] == "" {
+			return strings.ToLower(name) + " must be given once"
+		}
+	}
+	timestamp := h.Get(timestampHeader)
+	sent, err := strconv.ParseInt(timestamp, 10, 64)
+	if err != nil {
+		return "webhook-timestamp must be a Unix time in seconds"
+	}
+	if off := now.Unix() - sent; off > int64(tolerance/time.Second) || off < -int64(tolerance/time.Second) {
+		return "webhook-timestamp is more than five minutes off"
+	}
+	want := standardMAC(key, h.Get(idHeader), timestamp, body)
+	fits := false
+	for _, mac := range standardSignatures(h.Get(signatureHeader)) {
+		fits = hmac.Equal(mac, want) || fits
+	}
+	if !fits {
+		return "webhook-signature does not fit the body"
+	}
+	return ""
+}
+
+// standardSignatures are the v1 signatures in a space-separated list. Other
+// versions and what can't be read are passed over, as the standard wants it.
+func standardSignatures(list string) [][]byte {
+	var macs [][]byte
+	for _, entry := range strings.Fields(list) {
+		version, encoded, _ := strings.Cut(entry, ",")
+		if version != "v1" {
+			continue
+		}
+		if mac, err := base64.StdEncoding.DecodeString(encoded); err == nil {
+			macs = append(macs, mac)
+		}
+	}
+	return macs
+}

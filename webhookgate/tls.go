@@ -1,0 +1,106 @@
+package webhookgate
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+)
+
+// TLSConfig makes a server's configuration from files that may be replaced
+// while it serves. They are read at each handshake, which costs little beside
+// the handshake; times and inodes are not looked at, since files are truncated
+// and symlinks swapped. What can't be read, or does not fit together (a new
+// certificate beside the old key), leaves the last good ones in use, and is
+// logged once. With a clientCAFile, clients must have a certificate from it.
+func TLSConfig(certFile, keyFile, clientCAFile string, log *slog.Logger) (*tls.Config, error) {
+	files := &tlsFiles{names: []string{certFile, keyFile}, log: log}
+	if clientCAFile != "" {
+		files.names = append(files.names, clientCAFile)
+	}
+	if err := files.reload(); err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return files.current(), nil
+		},
+	}, nil
+}
+
+type tlsFiles struct {
+	names []string // certificate, key, and client CAs if any
+	log   *slog.Logger
+
+	mu       sync.Mutex  // guards what follows
+	contents [][]byte    // what config was made of
+	config   *tls.Config // the last good one
+	problem  string      // the last one logged
+}
+
+// current is the configuration that the files make now, or the last good one.
+func (f *tlsFiles) current() *tls.Config {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	problem := ""
+	if err := f.reload(); err != nil {
+		problem = err.Error()
+	}
+	if problem != f.problem && problem != "" {
+		f.log.Warn("TLS files can't be used, the last good ones stay in use", "error", problem)
+	}
+	f.problem = problem
+	return f.config
+}
+
+func (f *tlsFiles) reload() error {
+	contents := make([][]byte, len(f.names))
+	changed := f.config == nil
+	for i, name := range f.names {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		contents[i] = content
+		changed = changed || !bytes.Equal(content, f.contents[i])
+	}
+	if !changed {
+		return nil
+	}
+	config, err := f.parse(contents)
+	if err != nil {
+		return err
+	}
+	if f.config != nil {
+		f.log.Info("TLS files have changed and are in use", "certificate", f.names[0])
+	}
+	f.contents, f.config = contents, config
+	return nil
+}
+
+func (f *tlsFiles) parse(contents [][]byte) (*tls.Config, error) {
+	cert, err := tls.X509KeyPair(contents[0], contents[1])
+	if err != nil {
+		return nil, fmt.Errorf("%s, %s: %w", f.names[0], f.names[1], err)
+	}
+	config := &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		Certificates: []tls.Certificate{cert},
+		NextProtos:   []string{"http/1.1"}, // whatever the server's own list says: webhooks come one by one
+	}
+	if len(contents) > 2 {
+		config.ClientCAs = x509.NewCertPool()
+		if !config.ClientCAs.AppendCertsFromPEM(contents[2]) {
+			return nil, fmt.Errorf("%s: %w", f.names[2], errors.New("no certificate in it"))
+		}
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+		// A resumed session would carry on under the CAs of its beginning.
+		config.SessionTicketsDisabled = true
+	}
+	return config, nil
+}

@@ -1,0 +1,231 @@
+package webhookgate
+
+import (
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+)
+
+//go:embed schema.json
+var builtIn []byte
+
+// maxShown is how many bytes are shown of a path or a name that somebody else
+// chose.
+const maxShown = 200
+
+// A validator knows which webhooks have a shape that may be let through.
+type validator struct {
+	types  []string
+	any    bool // "*" is among them
+	own    bool // the schema is the user's, and so applies to every type
+	schema *jsonschema.Schema
+}
+
+func newValidator(types []string, own []byte) (*validator, error) {
+	source := own
+	if source == nil {
+		source = builtIn
+	}
+	schema, err := compile(source)
+	if err != nil {
+		return nil, err
+	}
+	return &validator{types: types, any: slices.Contains(types, "*"), own: own != nil, schema: schema}, nil
+}
+
+func compile(source []byte) (*jsonschema.Schema, error) {
+	if !json.Valid(source) {
+		return nil, errors.New("not JSON: " + syntaxError(source))
+	}
+	doc, fault := (&parser{src: string(source)}).value(0) // a name twice would be a rule lost
+	if fault != nil {
+		return nil, fmt.Errorf("%s %s", fault.Path, fault.Message)
+	}
+	const base = "schema:///"
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	c.AssertFormat() // else "format": "date" is a mere remark since 2019-09
+	c.UseLoader(noLoader{})
+	if err := c.AddResource(base, doc); err != nil {
+		return nil, err
+	}
+	schema, err := c.Compile(base)
+	var invalid *jsonschema.SchemaValidationError
+	var why *jsonschema.ValidationError
+	switch {
+	case errors.As(err, &invalid) && errors.As(invalid.Err, &why):
+		return nil, notSchema(faultsIn(why))
+	case err != nil:
+		return nil, errors.New(strings.ReplaceAll(err.Error(), base, "")) // that name is ours, and tells nobody anything
+	}
+	return schema, nil
+}
+
+// notSchema puts what is wrong with a schema into one line.
+func notSchema(faults []Fault) error {
+	var parts []string
+	for _, f := range faults[:min(len(faults), maxFaults)] {
+		parts = append(parts, f.Path+" "+f.Message)
+	}
+	return errors.New("not a JSON Schema: " + strings.Join(parts, "; "))
+}
+
+// noLoader keeps a schema to itself: usher fetches nothing that decides what is
+// let through from the network or the disk.
+type noLoader struct{}
+
+func (noLoader) Load(url string) (any, error) {
+	return nil, errors.New("other files and addresses are not loaded; put what is referred to under $defs")
+}
+
+// check says what is wrong with a webhook's shape, or nothing.
+func (v *validator) check(value any) *answer {
+	faults := v.faults(value)
+	if len(faults) == 0 {
+		return nil
+	}
+	return faulty(http.StatusUnprocessableEntity, faults)
+}
+
+func (v *validator) faults(value any) []Fault {
+	object, _ := value.(map[string]any)
+	typ, typed := object["type"].(string)
+	switch {
+	case typed && !v.lets(typ):
+		return []Fault{{"/type", fmt.Sprintf("is %q; let through here: %s", clip(typ, maxShown), strings.Join(v.types, ", "))}}
+	case v.own:
+		faults := v.schemaFaults(value)
+		if !typed && !v.any && len(faults) == 0 { // the user's schema may not care, the list of types does
+			faults = []Fault{{"/type", "must be a string that names the event"}}
+		}
+		return faults
+	case typed && typ != TenantProvisioningChange:
+		return nil // nothing is documented about it
+	default:
+		return v.schemaFaults(value)
+	}
+}
+
+func (v *validator) lets(typ string) bool {
+	return v.any || slices.Contains(v.types, typ)
+}
+
+func (v *validator) schemaFaults(value any) []Fault {
+	err := v.schema.Validate(value)
+	var invalid *jsonschema.ValidationError
+	if !errors.As(err, &invalid) {
+		return nil
+	}
+	return faultsIn(invalid)
+}
+
+func faultsIn(e *jsonschema.ValidationError) []Fault {
+	faults := leaves(nil, e)
+	// Maps have no order, and a sender who tries again should see the same.
+	slices.SortFunc(faults, func(a, b Fault) int {
+		if c := strings.Compare(a.Path, b.Path); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Message, b.Message)
+	})
+	return slices.Compact(faults)
+}
+
+// leaves collects what is wrong in the end from a tree of what failed why.
+func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
+	add := func(member, message string) {
+		f := &Fault{Message: message}
+		if member != "" {
+			f.below(member)
+		}
+		for _, token := range slices.Backward(e.InstanceLocation) {
+			f.below(token)
+		}
+		faults = append(faults, Fault{clip(f.Path, maxShown), f.Message})
+	}
+	switch k := e.ErrorKind.(type) {
+	case *kind.Required:
+		for _, name := range k.Missing {
+			add(name, "is missing")
+		}
+	case *kind.AdditionalProperties:
+		for _, name := range k.Properties {
+			add(name, "is not expected here")
+		}
+	case *kind.AnyOf, *kind.OneOf:
+		add("", message(e))
+	default:
+		if len(e.Causes) == 0 {
+			add("", message(e))
+		}
+	}
+	for _, cause := range e.Causes {
+		faults = leaves(faults, cause)
+	}
+	return faults
+}
+
+// message says what is wrong in words for whoever reads the sender's webhook
+// log. It shows no values but dates: it goes to our log too.
+func message(e *jsonschema.ValidationError) string {
+	switch k := e.ErrorKind.(type) {
+	case *kind.Type:
+		got := articles([]string{k.Got})
+		if k.Got == "number" && slices.Contains(k.Want, "integer") {
+			got = "a fraction"
+		}
+		return fmt.Sprintf("must be %s, not %s", articles(k.Want), got)
+	case *kind.MinLength:
+		if k.Want == 1 {
+			return "must not be empty"
+		}
+		return fmt.Sprintf("must be at least %d characters long", k.Want)
+	case *kind.Minimum:
+		return "must be at least " + k.Want.RatString()
+	case *kind.Maximum:
+		return "must be at most " + k.Want.RatString()
+	case *kind.Format:
+		if k.Want == "date" {
+			return fmt.Sprintf("must be a real date written as YYYY-MM-DD, not %q", clip(fmt.Sprint(k.Got), 20))
+		}
+		return "is not a valid " + k.Want
+	case *kind.Pattern:
+		return "must match the pattern " + k.Want
+	case *kind.FalseSchema:
+		return "is not expected here"
+	case *kind.Not:
+		return "has a form that is not let through"
+	case *kind.AnyOf:
+		return "has none of the forms that are let through"
+	case *kind.OneOf:
+		return "must have exactly one of the forms that are let through"
+	default:
+		bare := jsonschema.ValidationError{ErrorKind: e.ErrorKind}
+		return strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "at '': "), "value ")
+	}
+}
+
+// articles writes types as a sentence does: "an integer or null".
+func articles(types []string) string {
+	var named []string
+	for _, t := range types {
+		switch t {
+		case "null": // comes last
+		case "array", "integer", "object":
+			named = append(named, "an "+t)
+		default:
+			named = append(named, "a "+t)
+		}
+	}
+	if slices.Contains(types, "null") {
+		named = append(named, "null")
+	}
+	return strings.Join(named, " or ")
+}

@@ -1,0 +1,275 @@
+package webhookgate
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestFaults is also where the wording is seen.
+func TestFaults(t *testing.T) {
+	with := func(old, new string) string {
+		if !strings.Contains(documented, old) {
+			t.Fatalf("no %s in the documented webhook", old)
+		}
+		return strings.Replace(documented, old, new, 1)
+	}
+	tests := []struct {
+		body string
+		want []string // "path message"
+	}{
+		{documented, nil},
+		{snapshot("acme", "A"), nil},
+		{with(`"quantity":25`, `"quantity":1.0`), nil},
+		{with(`"quantity":25`, `"quantity":1e2`), nil},
+		{with(`"quantity":25`, `"quantity":-123456789012345678901234567890`), nil},
+		{with(`"code":"pro"`, `"code":null`), nil},
+		{with(`"trial_start_date":null`, `"trial_start_date":"2024-02-29"`), nil},
+		{with(`"id":4711`, `"id":4711,"further":{"fields":[]}`), nil},
+		{with(`"state":"active"`, `"state":"whatever"`), nil},
+
+		{`[]`, []string{" must be an object, not an array"}},
+		{`"text"`, []string{" must be an object, not a string"}},
+		{`null`, []string{" must be an object, not null"}},
+		{`{}`, []string{"/payload is missing", "/type is missing"}},
+		{`{"type":5,"payload":{}}`, []string{"/payload/change is missing", "/payload/tenant is missing", "/type must be a string, not a number"}},
+		{`{"type":"TenantProvisioningChange","payload":{"tenant":{},"change":{}}}`, []string{"/payload/tenant/code is missing"}},
+		{`{"type":"TenantProvisioningChange","payload":{"Tenant":{"code":"a"},"change":{}}}`, []string{"/payload/tenant is missing"}},
+		{`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":""},"change":null}}`, []string{
+			"/payload/change must be an object, not null", "/payload/tenant/code must not be empty"}},
+		{`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":7},"change":{"features":{},"subscriptions":[1]}}}`, []string{
+			"/payload/change/features must be an array, not an object",
+			"/payload/change/subscriptions/0 must be an object, not a number",
+			"/payload/tenant/code must be a string, not a number"}},
+		{with(`"id":4711`, `"id":"4711"`), []string{"/payload/tenant/id must be an integer, not a string"}},
+		{with(`"quantity":25`, `"quantity":2.5`), []string{"/payload/change/features/0/quantity must be an integer or null, not a fraction"}},
+		{with(`"quantity":25`, `"quantity":"25"`), []string{"/payload/change/features/0/quantity must be an integer or null, not a string"}},
+		{with(`"value":""`, `"value":null`), []string{"/payload/change/features/0/value must be a string, not null"}},
+		{with(`"billing_day":1`, `"billing_day":true`), []string{"/payload/tenant/account/billing_day must be an integer, not a boolean"}},
+		{with(`"email":"ada@example.com"`, `"email":null`), []string{"/payload/tenant/account/contacts/0/email must be a string, not null"}},
+		{with(`"code":"pro"`, `"code":1`), []string{"/payload/change/subscriptions/0/plan/code must be a string or null, not a number"}},
+		{with(`"code":"eur"`, `"code":null`), []string{"/payload/change/subscriptions/0/price_list/code must be a string, not null"}},
+		{with(`2025-12-31`, `2025-02-30`), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD, not "2025-02-30"`}},
+		{with(`2025-12-31`, `2025-2-3`), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD, not "2025-2-3"`}},
+		{with(`2025-12-31`, `2025-12-31T00:00:00Z`), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD, not "2025-12-31T00:00:00Z"`}},
+		{with(`2025-12-31`, ``), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD, not ""`}},
+		{with(`"start_date":"2025-01-01"`, `"start_date":null`), []string{"/payload/change/subscriptions/0/start_date must be a string, not null"}},
+		{with(`"trial_end_date":null`, `"trial_end_date":"soon"`), []string{`/payload/change/subscriptions/0/trial_end_date must be a real date written as YYYY-MM-DD, not "soon"`}},
+		{with("TenantProvisioningChange", "InvoiceCreated"), []string{`/type is "InvoiceCreated"; let through here: TenantProvisioningChange`}},
+		{with("TenantProvisioningChange", "tenantProvisioningChange"), []string{`/type is "tenantProvisioningChange"; let through here: TenantProvisioningChange`}},
+	}
+	g := newGate(t, nil)
+	for _, tt := range tests {
+		got := post(t, g, tt.body)
+		if tt.want == nil {
+			if got.Code != 200 {
+				t.Errorf("%.80s…: %v", tt.body, got)
+			}
+			continue
+		}
+		if faults := lines(got.Faults); got.Code != 422 || !slices.Equal(faults, tt.want) {
+			t.Errorf("%.80s…: got %d\n\t%s\nwant\n\t%s", tt.body, got.Code, strings.Join(faults, "\n\t"), strings.Join(tt.want, "\n\t"))
+		}
+	}
+}
+
+// TestEveryDocumentedFieldIsTyped takes the documented webhook apart: wherever
+// something stands, something of another kind must be refused, at that place.
+func TestEveryDocumentedFieldIsTyped(t *testing.T) {
+	v, err := newValidator([]string{"*"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := decode(t, documented)
+	checked := 0
+	var walk func(path string, value any, set func(any))
+	walk = func(path string, value any, set func(any)) {
+		var wrong any = []any{}
+		switch value := value.(type) {
+		case map[string]any:
+			for name, member := range value {
+				walk(path+"/"+name, member, func(x any) { value[name] = x })
+			}
+		case []any:
+			wrong = map[string]any{}
+			for i, item := range value {
+				walk(path+"/"+strconv.Itoa(i), item, func(x any) { value[i] = x })
+			}
+		}
+		set(wrong)
+		if faults := v.faults(root); len(faults) != 1 || faults[0].Path != path {
+			t.Errorf("with %v at %s: %v", wrong, path, faults)
+		}
+		set(value)
+		checked++
+	}
+	walk("", root, func(x any) { root = x })
+	if checked < 70 || len(v.faults(root)) != 0 {
+		t.Errorf("%d places, in the end %v", checked, v.faults(root))
+	}
+}
+
+func lines(faults []Fault) []string {
+	var out []string
+	for _, f := range faults {
+		out = append(out, f.Path+" "+f.Message)
+	}
+	return out
+}
+
+func TestSentenceNamesTheFirstFault(t *testing.T) {
+	g := newGate(t, nil)
+	for body, want := range map[string]string{
+		`[]`:                   "the body must be an object, not an array",
+		`{"type":5}`:           "/payload is missing, and one more fault",
+		`{"payload":[]}`:       "/payload must be an object, not an array, and one more fault",
+		`{"payload":{},"a":1}`: "/payload/change is missing, and 2 more faults",
+	} {
+		if got := post(t, g, body); got.Error != want {
+			t.Errorf("%s: got %q, want %q", body, got.Error, want)
+		}
+	}
+}
+
+func TestAtMostTwentyFaults(t *testing.T) {
+	body := strings.Replace(snapshot("acme", "A"), `{"code":"A"}`, strings.TrimSuffix(strings.Repeat(`{"code":1},`, 50), ","), 1)
+	got := post(t, newGate(t, nil), body)
+	if got.Code != 422 || len(got.Faults) != 20 || !strings.Contains(got.Error, "49 more faults") {
+		t.Errorf("%d faults: %v", len(got.Faults), got)
+	}
+}
+
+func TestTypes(t *testing.T) {
+	other, broken := `{"type":"Other","payload":7}`, `{"type":"TenantProvisioningChange","payload":7}`
+	for _, tt := range []struct {
+		types  []string
+		schema string
+		body   string
+		want   int
+	}{
+		{nil, "", other, 422},
+		{[]string{"Other"}, "", other, 200},
+		{[]string{"Other"}, "", broken, 422},
+		{[]string{"Other"}, "", documented, 422},
+		{[]string{"Other", TenantProvisioningChange}, "", documented, 200},
+		{[]string{"Other", TenantProvisioningChange}, "", broken, 422},
+		{[]string{"*"}, "", other, 200},
+		{[]string{"*"}, "", broken, 422},
+		{[]string{"*"}, "", `{"payload":7}`, 422},
+		{[]string{"*"}, "", `[]`, 422},
+		{nil, `{"required":["payload"]}`, broken, 200},
+		{nil, `{"required":["payload"]}`, other, 422},
+		{nil, `{"required":["payload"]}`, `{"payload":7}`, 422},
+		{nil, `{"required":["payload"]}`, `[]`, 422},
+		{[]string{"*"}, `{"required":["payload"]}`, other, 200},
+		{[]string{"*"}, `{"required":["payload"]}`, `{"payload":7}`, 200},
+		{[]string{"*"}, `{"required":["payload"]}`, `{"type":"Other"}`, 422},
+		{[]string{"*"}, `true`, `[]`, 200},
+		{[]string{"*"}, `false`, documented, 422},
+	} {
+		g := newGate(t, func(c *Config) {
+			if c.Types = tt.types; tt.schema != "" {
+				c.Schema = []byte(tt.schema)
+			}
+		})
+		if got := post(t, g, tt.body); got.Code != tt.want {
+			t.Errorf("types %q, schema %s, %.40s: got %v, want %d", tt.types, tt.schema, tt.body, got, tt.want)
+		}
+	}
+}
+
+func TestOwnSchemaFaults(t *testing.T) {
+	for schema, want := range map[string]string{
+		`{"additionalProperties":false,"properties":{"type":{}}}`:                                     "/payload is not expected here",
+		`{"properties":{"payload":false}}`:                                                            "/payload is not expected here",
+		`{"properties":{"type":{"enum":["A","B"]}}}`:                                                  "/type must be one of 'A', 'B'",
+		`{"properties":{"payload":{"const":1}}}`:                                                      "/payload must be 1",
+		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"maximum":9}}}}}}}`:    "/payload/tenant/id must be at most 9",
+		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"minimum":5000}}}}}}}`: "/payload/tenant/id must be at least 5000",
+		`{"properties":{"type":{"minLength":100}}}`:                                                   "/type must be at least 100 characters long",
+		`{"properties":{"type":{"pattern":"^x"}}}`:                                                    "/type must match the pattern ^x",
+		`{"properties":{"type":{"format":"email"}}}`:                                                  "/type is not a valid email",
+		`{"properties":{"type":{"not":{"type":"string"}}}}`:                                           "/type has a form that is not let through",
+		`{"$ref":"#/$defs/a","$defs":{"a":{"required":["b/c"]}}}`:                                     "/b~1c is missing",
+		`{"$schema":"http://json-schema.org/draft-07/schema#","type":"array"}`:                        " must be an array, not an object",
+		`{"properties":{"type":{"anyOf":[{"type":"null"},{"type":"number"}]}}}`: "/type has none of the forms that are let through" +
+			"|/type must be a number, not a string|/type must be null, not a string",
+		`{"properties":{"type":{"oneOf":[{"type":"string"},{"minLength":1}]}}}`: "/type must have exactly one of the forms that are let through",
+	} {
+		g := newGate(t, func(c *Config) { c.Schema = []byte(schema) })
+		got := post(t, g, documented)
+		if faults := strings.Join(lines(got.Faults), "|"); got.Code != 422 || faults != want {
+			t.Errorf("%s: got %d %q, want %q", schema, got.Code, faults, want)
+		}
+	}
+}
+
+func TestBadSchemas(t *testing.T) {
+	for schema, want := range map[string][]string{
+		"{\n \"a\": }": {"not JSON", "line 2, column 7"},
+		`{"properties":{"a":{"type":"string","type":"null"}}}`: {"/properties/a/type is there twice"},
+		``:                                    {"not JSON"},
+		`{"type":"strnig"}`:                   {"not a JSON Schema: /type ", "'string'"},
+		`{"properties":{"a":{"minimum":""}}}`: {"/properties/a/minimum must be a number, not a string"},
+		`{"$ref":"https://example.com/s"}`:    {"https://example.com/s", "not loaded", "$defs"},
+		`{"$ref":"file:///etc/passwd"}`:       {"file:///etc/passwd", "not loaded"},
+		`{"$ref":"other.json"}`:               {"other.json", "not loaded"},
+		`{"$ref":"#/$defs/missing"}`:          {"#/$defs/missing", "not found"},
+		`{"$schema":"https://example.com/x"}`: {"https://example.com/x", "not loaded"},
+		`{"pattern":"(?=x)"}`:                 {"/pattern is not a valid regex"},
+	} {
+		_, err := newValidator([]string{"*"}, []byte(schema))
+		if err == nil {
+			t.Errorf("%s: passes", schema)
+			continue
+		}
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: more than a line: %q", schema, err)
+		}
+		for _, part := range want {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %q does not say %q", schema, err, part)
+			}
+		}
+	}
+}
+
+// A chosen name must not make the answer larger than the question.
+func TestLongNamesAreClipped(t *testing.T) {
+	g := newGate(t, func(c *Config) { c.Schema = []byte(`{"additionalProperties":{"type":"string"}}`) })
+	got := post(t, g, fmt.Sprintf(`{"type":"TenantProvisioningChange",%q:{}}`, strings.Repeat("é", 5000)))
+	if got.Code != 422 || got.Body.Len() > 2000 {
+		t.Errorf("%d, %d bytes", got.Code, got.Body.Len())
+	}
+}
+
+func BenchmarkParseAndValidate(b *testing.B) {
+	v, err := newValidator([]string{TenantProvisioningChange}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	body := []byte(documented)
+	b.SetBytes(int64(len(body)))
+	b.Run("parse", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, no := parseBody(body); no != nil {
+				b.Fatal(no.Error)
+			}
+		}
+	})
+	b.Run("parse and validate", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			value, no := parseBody(body)
+			if no == nil {
+				no = v.check(value)
+			}
+			if no != nil {
+				b.Fatal(no.Error)
+			}
+		}
+	})
+}

@@ -1,0 +1,93 @@
+package webhookgate
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// A Webhook is one that has passed every check, with all that it takes to
+// deliver it. Nothing in it changes any more.
+type Webhook struct {
+	ID       string // a UUIDv7: what the receiver gets as webhook-id, on every try
+	Type     string
+	Lane     Lane
+	Snapshot bool              // the receiver holds it, once accepted, until it accepts another: dedup applies
+	Digest   [sha256.Size]byte // of Body
+	Body     []byte            // as it came
+	Header   http.Header       // as the receiver gets it, but for what is each try's own
+	Received time.Time
+}
+
+// A Lane is the line in which webhooks wait for each other: that of a tenant,
+// or, where a webhook names none, that of its type. Sharing a lane costs time
+// only; it is never a reason to drop anything.
+type Lane struct {
+	Platform, Tenant string
+	Type             string // only without a tenant
+}
+
+func (g *Gate) newWebhook(v *visit, body []byte, value any) *Webhook {
+	now := time.Now()
+	typ := stringAt(value, "type")
+	lane := laneOf(typ, value)
+	return &Webhook{
+		ID:   newID(now),
+		Type: typ,
+		Lane: lane,
+		// Of other events nobody says that they are snapshots, and without
+		// a tenant nobody knows of whom: the same bytes twice may be two
+		// changes.
+		Snapshot: typ == TenantProvisioningChange && lane.Tenant != "",
+		Digest:   sha256.Sum256(body),
+		Body:     body,
+		Header:   g.forwardHeader(v),
+		Received: now,
+	}
+}
+
+// laneOf takes the names from the very value that was validated, letter by
+// letter: encoding/json's struct fields would match in any case.
+func laneOf(typ string, value any) Lane {
+	tenant := stringAt(value, "payload", "tenant", "code")
+	if tenant == "" {
+		return Lane{Type: typ}
+	}
+	return Lane{Platform: stringAt(value, "payload", "tenant", "platform", "code"), Tenant: tenant}
+}
+
+// stringAt is the string at a path of names, and empty where there is none. It
+// is a copy: lanes are remembered, and should not keep a whole body with them.
+func stringAt(value any, path ...string) string {
+	for _, name := range path {
+		object, _ := value.(map[string]any)
+		value = object[name]
+	}
+	s, _ := value.(string)
+	return strings.Clone(s)
+}
+
+func (w *Webhook) attrs() []slog.Attr {
+	return []slog.Attr{
+		slog.String("webhook", w.ID),
+		slog.String("type", clip(w.Type, maxShown)),
+		slog.String("platform", clip(w.Lane.Platform, maxShown)),
+		slog.String("tenant", clip(w.Lane.Tenant, maxShown)),
+	}
+}
+
+// newID makes a UUIDv7 (RFC 9562): the time in milliseconds, then chance.
+func newID(now time.Time) string {
+	var u [16]byte
+	rand.Read(u[6:])
+	for i, ms := 5, now.UnixMilli(); i >= 0; i, ms = i-1, ms>>8 {
+		u[i] = byte(ms)
+	}
+	u[6] = u[6]&0x0f | 0x70 // version 7
+	u[8] = u[8]&0x3f | 0x80 // variant
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
