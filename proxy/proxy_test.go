@@ -201,7 +201,7 @@ func TestReplay(t *testing.T) {
 			defer mu.Unlock()
 			*got = append(*got, fmt.Sprintf("%s %x %v", r.Header.Get("Authorization")[:7], sha256.Sum256(body), err))
 			if len(*got) == 1 {
-				http.Error(w, `[{"description":["token is expired"]}]`, 401)
+				http.Error(w, `[{"description":["token is expired"]}]`, http.StatusUnauthorized)
 			}
 		})
 	}

@@ -34,6 +34,12 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("the token endpoint refused: %s: %s", e.Code, e.Description)
 }
 
+// Rejected says whether err means that the token endpoint was asked and refused.
+func Rejected(err error) bool {
+	rejected := new(RejectedError)
+	return errors.As(err, &rejected)
+}
+
 // Client asks a token endpoint for tokens of one identity.
 type Client struct {
 	// URL of the token endpoint. Required.

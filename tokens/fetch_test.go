@@ -122,7 +122,7 @@ func TestFetchUnreachable(t *testing.T) {
 	srv := httptest.NewServer(http.NotFoundHandler())
 	srv.Close()
 	_, err := client(srv.URL).Fetch(t.Context())
-	if rejected := new(RejectedError); err == nil || errors.As(err, &rejected) {
+	if err == nil || Rejected(err) {
 		t.Fatalf("got %v", err)
 	}
 }

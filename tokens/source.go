@@ -218,7 +218,7 @@ func (s *Source) run(ctx context.Context, f *fetch) {
 		s.failed = nil
 	} else {
 		s.failed = s.failed.follow(err, retryAfter)
-		if rejected := new(RejectedError); errors.As(err, &rejected) && s.client.Secret() != secret {
+		if Rejected(err) && s.client.Secret() != secret {
 			s.failed = nil // the secret changed meanwhile: ask with the new one at once
 		}
 	}
@@ -284,7 +284,7 @@ func (s *Source) Ready(ctx context.Context) (*Token, error) {
 		if err == nil {
 			return t, nil
 		}
-		if rejected := new(RejectedError); errors.As(err, &rejected) {
+		if Rejected(err) {
 			return nil, err
 		}
 		wait := firstBackoff

@@ -224,7 +224,7 @@ func TestRefusalIsRemembered(t *testing.T) {
 		synctest.Wait()
 		for range 100 {
 			_, err := s.Token(t.Context())
-			if rejected := new(RejectedError); !errors.As(err, &rejected) {
+			if !Rejected(err) {
 				t.Fatalf("got %v", err)
 			}
 		}
@@ -404,8 +404,7 @@ func TestReady(t *testing.T) {
 		}
 		e.set(func(e *endpoint) { e.status, e.body = 400, `{"error":"invalid_scope"}` })
 		time.Sleep(lastBackoff)
-		rejected := new(RejectedError)
-		if _, err := s.Ready(t.Context()); !errors.As(err, &rejected) {
+		if _, err := s.Ready(t.Context()); !Rejected(err) {
 			t.Errorf("refused: %v", err)
 		}
 		e.set(func(e *endpoint) { e.status = 0 })

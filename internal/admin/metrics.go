@@ -1,0 +1,196 @@
+package admin
+
+import (
+	"net/http"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"usher/tokens"
+)
+
+// Metrics are usher's figures for Prometheus. The rooms of the house do not know
+// it: what they tell through their hooks is wired to the methods of [Port],
+// [Identity] and [Gate] where the program is put together.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	proxyRequests *prometheus.CounterVec
+	proxyDuration *prometheus.HistogramVec
+	proxyInFlight *prometheus.GaugeVec
+	proxyRetries  *prometheus.CounterVec
+
+	tokenRequests *prometheus.CounterVec
+	tokenExpiry   *prometheus.GaugeVec
+	tokenEarly    *prometheus.CounterVec
+}
+
+// NewMetrics returns the metrics of one usher, in a registry of their own.
+func NewMetrics(version, commit string) *Metrics {
+	r := prometheus.NewRegistry()
+	m := &Metrics{
+		registry: r,
+		proxyRequests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_proxy_requests_total", Help: "Calls on a local port, by the status that the caller saw (499: it hung up).",
+		}, []string{"port", "code"}),
+		proxyDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "usher_proxy_request_duration_seconds", Help: "From a call's header to the last byte of its answer.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, []string{"port"}),
+		proxyInFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "usher_proxy_in_flight", Help: "Calls under way.",
+		}, []string{"port"}),
+		proxyRetries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_proxy_retries_total", Help: "Calls sent a second time, with a new token, after a 401.",
+		}, []string{"port"}),
+		tokenRequests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_token_requests_total", Help: "Requests to the token endpoint, by result: ok, rejected or unavailable.",
+		}, []string{"port", "result"}),
+		tokenExpiry: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "usher_token_expiry_timestamp_seconds", Help: "When the last token that was fetched ends; 0 before the first.",
+		}, []string{"port"}),
+		tokenEarly: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_token_early_revocations_total", Help: "Tokens that the service refused long before their end.",
+		}, []string{"port"}),
+	}
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "usher_build_info", Help: "1, with the build in the labels.",
+		ConstLabels: prometheus.Labels{"version": version, "commit": commit, "goversion": runtime.Version()},
+	})
+	info.Set(1)
+	r.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info,
+		m.proxyRequests, m.proxyDuration, m.proxyInFlight, m.proxyRetries,
+		m.tokenRequests, m.tokenExpiry, m.tokenEarly,
+	)
+	return m
+}
+
+// Handler serves the metrics.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Port counts the calls of one local port. Its handles are looked up once, here,
+// and not with each call.
+type Port struct {
+	requests *prometheus.CounterVec
+	codes    [600]atomic.Pointer[prometheus.Counter] // by status, as they occur
+	duration prometheus.Observer
+	inFlight prometheus.Gauge
+	retries  prometheus.Counter
+}
+
+// Port returns the figures of the port of this name.
+func (m *Metrics) Port(name string) *Port {
+	return &Port{
+		requests: m.proxyRequests.MustCurryWith(prometheus.Labels{"port": name}),
+		duration: m.proxyDuration.WithLabelValues(name),
+		inFlight: m.proxyInFlight.WithLabelValues(name),
+		retries:  m.proxyRetries.WithLabelValues(name),
+	}
+}
+
+// Started counts a call that begins.
+func (p *Port) Started() { p.inFlight.Inc() }
+
+// Finished counts a call that has ended.
+func (p *Port) Finished(status int, took time.Duration) {
+	p.inFlight.Dec()
+	p.duration.Observe(took.Seconds())
+	p.code(status).Inc()
+}
+
+// Replayed counts a second try.
+func (p *Port) Replayed() { p.retries.Inc() }
+
+func (p *Port) code(status int) prometheus.Counter {
+	if status < 0 || status >= len(p.codes) {
+		status = 0
+	}
+	if c := p.codes[status].Load(); c != nil {
+		return *c
+	}
+	c := p.requests.WithLabelValues(strconv.Itoa(status))
+	p.codes[status].Store(&c)
+	return c
+}
+
+// Identity counts what happens to the tokens of one client and scope.
+type Identity struct {
+	ok, rejected, unavailable, early prometheus.Counter
+	expiry                           prometheus.Gauge
+}
+
+// Identity returns the figures of the identity whose first port has this name.
+func (m *Metrics) Identity(port string) *Identity {
+	return &Identity{
+		ok:          m.tokenRequests.WithLabelValues(port, "ok"),
+		rejected:    m.tokenRequests.WithLabelValues(port, "rejected"),
+		unavailable: m.tokenRequests.WithLabelValues(port, "unavailable"),
+		early:       m.tokenEarly.WithLabelValues(port),
+		expiry:      m.tokenExpiry.WithLabelValues(port),
+	}
+}
+
+// Fetched counts a request to the token endpoint.
+func (i *Identity) Fetched(t *tokens.Token, err error) {
+	switch {
+	case err == nil:
+		i.ok.Inc()
+		i.expiry.Set(float64(t.Expiry().UnixMilli()) / 1000)
+	case tokens.Rejected(err):
+		i.rejected.Inc()
+	default:
+		i.unavailable.Inc()
+	}
+}
+
+// EarlyRevoked counts a token refused long before its end.
+func (i *Identity) EarlyRevoked() { i.early.Inc() }
+
+// Gate counts the webhooks.
+type Gate struct {
+	received *prometheus.CounterVec
+	attempts *prometheus.CounterVec
+	duration prometheus.Observer
+}
+
+// Gate returns the figures of the webhook gate.
+func (m *Metrics) Gate() *Gate {
+	g := &Gate{
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_webhook_received_total", Help: "Webhooks, by what became of them.",
+		}, []string{"decision"}),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_webhook_attempts_total", Help: "Tries at the receiver: ok, status (another than 2xx), timeout or error (no answer).",
+		}, []string{"result"}),
+	}
+	duration := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "usher_webhook_duration_seconds", Help: "From a webhook's header to the answer to its sender.",
+		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+	})
+	g.duration = duration
+	m.registry.MustRegister(g.received, g.attempts, duration)
+	for _, decision := range []string{"forwarded", "duplicate", "rejected", "failed"} {
+		g.received.WithLabelValues(decision)
+	}
+	for _, result := range []string{"ok", "status", "timeout", "error"} {
+		g.attempts.WithLabelValues(result)
+	}
+	return g
+}
+
+// Received counts an answer to a sender.
+func (g *Gate) Received(decision string, took time.Duration) {
+	g.received.WithLabelValues(decision).Inc()
+	g.duration.Observe(took.Seconds())
+}
+
+// Attempted counts a try at the receiver.
+func (g *Gate) Attempted(result string) { g.attempts.WithLabelValues(result).Inc() }

@@ -1,0 +1,135 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"usher/tokens"
+)
+
+// check tries the settings for real, without opening a port: one line for each
+// thing that is tried.
+func check(ctx context.Context, p Process) int {
+	s, ok := p.settings(p.Environ)
+	if !ok {
+		return exitUsage
+	}
+	for _, name := range s.Unknown {
+		fmt.Fprintf(p.Stdout, "note  %s is not known and not used\n", name)
+	}
+	o, err := newOutbound(s, p.Environ, newLog(p.Stderr, &s.Admin), nil)
+	if err != nil {
+		return p.failed(err)
+	}
+	fmt.Fprintln(p.Stdout, "ok    settings")
+	c := &checker{out: p.Stdout, outbound: o, token: make(map[*tokens.Source]*tokens.Token)}
+	for _, port := range s.Ports {
+		c.port(ctx, port)
+	}
+	if s.Webhook.forward != nil {
+		c.receiver(ctx, s.Webhook.forward)
+	}
+	if c.failed {
+		return exitFailed
+	}
+	return exitOK
+}
+
+type checker struct {
+	out      io.Writer
+	outbound *outbound
+	token    map[*tokens.Source]*tokens.Token // by identity: none is asked for twice
+	failed   bool
+}
+
+func (c *checker) ok(format string, args ...any) {
+	fmt.Fprintf(c.out, "ok    "+format+"\n", args...)
+}
+
+func (c *checker) fail(format string, args ...any) {
+	c.failed = true
+	fmt.Fprintf(c.out, "FAIL  "+format+"\n", args...)
+}
+
+func (c *checker) port(ctx context.Context, p Port) {
+	source := c.outbound.of[p.Name]
+	token := c.token[source]
+	if token == nil {
+		var err error
+		if token, err = c.outbound.clients[p.Name].Fetch(ctx); err != nil {
+			c.fail("token for port %s: %v%s", p.Name, err, hint(err, p))
+			return
+		}
+		c.token[source] = token
+	}
+	c.ok("token for port %s: valid for %v, fingerprint %s", p.Name, time.Until(token.Expiry()).Round(time.Second), token)
+	if err := c.typename(ctx, token); err != nil {
+		c.fail("graphql for port %s: %v", p.Name, err)
+		return
+	}
+	c.ok("graphql for port %s: {__typename} was answered", p.Name)
+}
+
+// hint says what to do about a refusal.
+func hint(err error, p Port) string {
+	switch {
+	case !tokens.Rejected(err):
+		return "; check USHER_BASE_URL"
+	case strings.Contains(err.Error(), "invalid_scope"):
+		return fmt.Sprintf("; check %sSCOPE: only scopes that are assigned to the API client can be asked for", p.prefix)
+	default:
+		return fmt.Sprintf("; check %sCLIENT_ID and %sCLIENT_SECRET", p.prefix, p.prefix)
+	}
+}
+
+func (c *checker) typename(ctx context.Context, token *tokens.Token) error {
+	ctx, cancel := context.WithTimeout(ctx, c.outbound.settings.Outbound.UpstreamTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.outbound.target.String(), strings.NewReader(`{"query":"{__typename}"}`))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", userAgent())
+	req.Header["Authorization"] = token.Header()
+	resp, err := c.outbound.upstream.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	switch {
+	case err != nil:
+		return err
+	case resp.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("%s answered 404; is USHER_BASE_URL right?", c.outbound.target.Redacted())
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("%s answered %d", c.outbound.target.Redacted(), resp.StatusCode)
+	case !json.Valid(body):
+		return fmt.Errorf("%s answered something else than JSON; is USHER_BASE_URL right?", c.outbound.target.Redacted())
+	}
+	return nil
+}
+
+// receiver only knocks: a webhook would change something.
+func (c *checker) receiver(ctx context.Context, u *url.URL) {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	addr := net.JoinHostPort(u.Hostname(), port)
+	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		c.fail("receiver: %v; check USHER_WEBHOOK_FORWARD_URL", err)
+		return
+	}
+	conn.Close()
+	c.ok("receiver: %s accepts connections", addr)
+}

@@ -1,0 +1,133 @@
+// Package command is usher as a program: its commands, its settings, and how the
+// rooms of the house are put together. Arguments, environment and output are
+// passed in, so that a test can run the whole of it.
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+)
+
+// What the process ends with. exec ends with its command's own code.
+const (
+	exitOK     = 0
+	exitFailed = 1 // while running; a port that is taken included
+	exitUsage  = 2 // bad settings or usage
+)
+
+// Process is what a program gets from its surroundings.
+type Process struct {
+	Args    []string // without the program's name
+	Environ []string // as os.Environ gives it
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+}
+
+const usage = `usher stands between your software and the billing service: it puts a token on
+each call that leaves, and checks, deduplicates and forwards the webhooks that come.
+
+  usher              serve, as the environment variables say
+  usher demo         try it: the same in front of a built-in billing service,
+                     without an account, a network or any setting
+  usher exec -- CMD ARG...
+                     run CMD with USHER_URL set to a port of its own
+  usher check        try the settings: tokens, the API, the receiver; opens no port
+  usher healthcheck  ask a running usher whether it is ready
+  usher version      print version, commit and Go version
+
+To serve, these have to be set:
+
+  USHER_BASE_URL       the billing service, such as https://billing.example.com
+  USHER_CLIENT_ID      of the API client application
+  USHER_CLIENT_SECRET  of the API client application (or USHER_CLIENT_SECRET_FILE)
+
+Then call http://127.0.0.1:8080/graphql as if it were the service, without a token.
+With USHER_WEBHOOK_FORWARD_URL set to your receiver, send the service's webhooks to
+http://127.0.0.1:8090/webhooks. All settings: see the README.
+`
+
+// Main runs usher and returns its exit code. ctx ending is an orderly shutdown.
+func Main(ctx context.Context, p Process) int {
+	name, args := "serve", p.Args
+	if len(args) > 0 {
+		name, args = args[0], args[1:]
+	}
+	switch name {
+	case "-h", "-help", "--help", "help":
+		fmt.Fprint(p.Stdout, usage)
+		return exitOK
+	}
+	if name != "exec" && len(args) > 0 {
+		if args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
+			fmt.Fprint(p.Stdout, usage)
+			return exitOK
+		}
+		return p.misused("usher %s takes no arguments, but got %q", name, strings.Join(args, " "))
+	}
+	switch name {
+	case "serve":
+		return serve(ctx, p)
+	case "demo":
+		return demo(ctx, p)
+	case "exec":
+		return execute(ctx, p, args)
+	case "check":
+		return check(ctx, p)
+	case "healthcheck":
+		return healthcheck(ctx, p)
+	case "version", "-v", "-version", "--version":
+		fmt.Fprintf(p.Stdout, "usher %s, commit %s, %s\n", buildVersion(), buildCommit(), runtime.Version())
+		return exitOK
+	}
+	return p.misused("there is no command %q", name)
+}
+
+func (p *Process) misused(format string, args ...any) int {
+	fmt.Fprintf(p.Stderr, format+"\nusher -h tells what there is\n", args...)
+	return exitUsage
+}
+
+// settings reads the settings, or prints all that is wrong with them.
+func (p *Process) settings(environ []string) (*Settings, bool) {
+	s, err := readSettings(environ)
+	if err != nil {
+		fmt.Fprintln(p.Stderr, err)
+		return nil, false
+	}
+	return s, true
+}
+
+func (p *Process) failed(err error) int {
+	fmt.Fprintln(p.Stderr, "usher:", err)
+	return exitFailed
+}
+
+func serve(ctx context.Context, p Process) int {
+	s, ok := p.settings(p.Environ)
+	if !ok {
+		return exitUsage
+	}
+	log := newLog(p.Stderr, &s.Admin)
+	for _, name := range s.Unknown {
+		log.Warn("unknown variable, not used", "name", name)
+	}
+	h, err := build(s, p.Environ, log)
+	if err != nil {
+		return p.failed(err)
+	}
+	if err := h.open(); err != nil {
+		return p.failed(err)
+	}
+	log.Info("usher starts", "version", buildVersion())
+	if h.gate != nil {
+		log.Info("webhooks are passed through: run one replica only, as with more the third of A, B, A could be taken for a duplicate")
+	}
+	if err := h.run(ctx); err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}

@@ -1,0 +1,217 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"usher/internal/sandbox"
+)
+
+const (
+	demoTokenLife    = 30 * time.Second
+	demoWebhookEvery = 4 * time.Second
+	demoToken        = "demo-webhook-token"
+)
+
+// demo serves as ever, in front of a billing service and a receiver of its own.
+func demo(ctx context.Context, p Process) int {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	world, err := newDemoWorld()
+	if err != nil {
+		return p.failed(err)
+	}
+	defer world.close()
+	environ, replaced := world.environment(p.Environ)
+	s, ok := p.settings(environ)
+	if !ok {
+		return exitUsage
+	}
+	h, err := build(s, environ, newLog(p.Stderr, &s.Admin))
+	if err != nil {
+		return p.failed(err)
+	}
+	if err := h.open(); err != nil {
+		return p.failed(err)
+	}
+	say := &narrator{out: p.Stdout, colour: isTerminal(p.Stdout) && newReader(p.Environ).env["NO_COLOR"] == ""}
+	say.welcome(h, world, replaced)
+
+	var running sync.WaitGroup
+	running.Go(func() { world.play(ctx, h, say) })
+	defer running.Wait()
+	if err := h.run(ctx); err != nil {
+		stop()
+		return p.failed(err)
+	}
+	stop()
+	return exitOK
+}
+
+// demoWorld is what usher stands between in the demo.
+type demoWorld struct {
+	billing  *sandbox.Billing
+	receiver *sandbox.Receiver
+	servers  []*http.Server
+	urls     []string // of the billing service and the receiver
+}
+
+func newDemoWorld() (*demoWorld, error) {
+	w := &demoWorld{
+		billing: sandbox.NewBilling(sandbox.Client{
+			ID: "demo", Secret: "demo-secret", Scopes: []string{"standard:read", "standard:write"}, TokenLife: demoTokenLife,
+		}),
+		receiver: sandbox.NewReceiver(),
+	}
+	for _, handler := range []http.Handler{w.billing, w.receiver} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			w.close()
+			return nil, err
+		}
+		server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+		w.servers = append(w.servers, server)
+		w.urls = append(w.urls, "http://"+l.Addr().String())
+		go func() { _ = server.Serve(l) }()
+	}
+	return w, nil
+}
+
+func (w *demoWorld) close() {
+	for _, s := range w.servers {
+		s.Close()
+	}
+}
+
+// demoKeeps are the caller's settings that the demo heeds; for the rest it has its
+// own, so that it works whatever the environment says of a real service.
+var demoKeeps = []string{
+	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN",
+	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE",
+	"USHER_LOG_LEVEL", "USHER_LOG_FORMAT", "USHER_SHUTDOWN_DELAY", "USHER_SHUTDOWN_GRACE",
+}
+
+// environment is the demo's own. Of the default ports, those that are taken are
+// replaced by free ones.
+func (w *demoWorld) environment(environ []string) (demo, replaced []string) {
+	given := newReader(environ).env
+	demo = []string{
+		"USHER_BASE_URL=" + w.urls[0], "USHER_CLIENT_ID=demo", "USHER_CLIENT_SECRET=demo-secret",
+		"USHER_WEBHOOK_FORWARD_URL=" + w.urls[1] + "/provisioning", "USHER_WEBHOOK_TOKEN=" + demoToken,
+	}
+	for _, name := range demoKeeps {
+		demo = append(demo, name+"="+given[name])
+	}
+	for _, v := range variables() {
+		if !strings.HasSuffix(v.Name, "_LISTEN") || v.Default == "" || given[v.Name] != "" {
+			continue
+		}
+		l, err := net.Listen("tcp", v.Default)
+		if err == nil {
+			l.Close()
+			continue
+		}
+		demo = append(demo, v.Name+"=127.0.0.1:0")
+		replaced = append(replaced, v.Default)
+	}
+	return demo, replaced
+}
+
+// play has a webhook sent every few seconds until ctx ends: mostly a change, now
+// and then one that was sent before, now and then with a receiver that fails.
+func (w *demoWorld) play(ctx context.Context, h *house, say *narrator) {
+	gate := h.door("webhooks")
+	sender := sandbox.NewSender(gate.url()+h.settings.Webhook.Path, uint64(time.Now().UnixNano()))
+	sender.Header = http.Header{"Authorization": {"Bearer " + demoToken}}
+	tick := time.NewTicker(demoWebhookEvery)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var entry sandbox.Entry
+		var err error
+		switch {
+		case n%4 == 0:
+			entry, err = sender.Resend(ctx, len(sender.Log()))
+		case n%5 == 0:
+			w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable, Times: 1})
+			fallthrough
+		default:
+			entry, err = sender.Change(ctx)
+		}
+		if ctx.Err() == nil {
+			say.webhook(entry, err)
+		}
+	}
+}
+
+func (h *house) door(name string) *door {
+	i := slices.IndexFunc(h.all(), func(d *door) bool { return d.name == name })
+	return h.all()[i]
+}
+
+// narrator tells a person what the demo does.
+type narrator struct {
+	out    io.Writer
+	colour bool
+}
+
+func (n *narrator) paint(code, s string) string {
+	if !n.colour {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+func (n *narrator) welcome(h *house, w *demoWorld, replaced []string) {
+	bold := func(s string) string { return n.paint("1", s) }
+	dim := func(s string) string { return n.paint("2", s) }
+	port := h.doors[0].url() + "/graphql"
+	curl := fmt.Sprintf(`curl -s %s -H 'Content-Type: application/json' -d '{"query":"{ accounts(limit: 3) { id name } }"}'`, port)
+	fmt.Fprintf(n.out, "%s: everything runs on this machine, and nothing leaves it.\n\n", bold("usher demo"))
+	fmt.Fprintf(n.out, "  local port       %s\n", bold(port))
+	fmt.Fprintf(n.out, "  webhook gate     %s\n", bold(h.door("webhooks").url()+h.settings.Webhook.Path))
+	if h.admin != nil {
+		fmt.Fprintf(n.out, "  admin port       %s\n", bold(h.admin.url()))
+	}
+	fmt.Fprintf(n.out, "  billing service  %s  %s\n", w.urls[0], dim("(built in; its tokens live 30 s, so that you see renewals)"))
+	fmt.Fprintf(n.out, "  receiver         %s  %s\n", w.urls[1], dim("(built in)"))
+	for _, addr := range replaced {
+		fmt.Fprintf(n.out, "\n  %s is taken: a free port was used instead.\n", addr)
+	}
+	fmt.Fprintf(n.out, "\nCall the billing service as a program would that knows nothing of OAuth:\n\n  %s\n", bold(curl))
+	fmt.Fprintf(n.out, "\nWithout usher the same call is refused:\n\n  %s\n", strings.Replace(curl, port, w.urls[0]+"/graphql", 1))
+	if h.admin != nil {
+		fmt.Fprintf(n.out, "\nThen look at its figures:\n\n  curl -s %s/metrics | grep ^usher_\n", h.admin.url())
+	}
+	fmt.Fprintf(n.out, "\nA webhook comes every few seconds; some are sent twice, and now and then the\nreceiver fails. Below: what changed, and what became of it. Ctrl-C ends the demo.\n\n")
+}
+
+func (n *narrator) webhook(e sandbox.Entry, err error) {
+	decision := e.Header.Get("Usher-Decision")
+	colour := map[string]string{"forwarded": "32", "duplicate": "33"}[decision]
+	switch {
+	case err != nil:
+		decision, colour = err.Error(), "31"
+	case colour == "":
+		colour = "31"
+	}
+	again := ""
+	if e.ResentOf != 0 {
+		again = "sent again: "
+	}
+	fmt.Fprintf(n.out, "%s  webhook  %s  %s%s\n", e.At.Format(time.TimeOnly), n.paint(colour, fmt.Sprintf("%-9s", decision)), again, e.What)
+}

@@ -1,0 +1,173 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"usher/tokens"
+)
+
+const (
+	exitNotExecutable = 126 // as shells have it
+	exitNotFound      = 127
+
+	// tokenPatience is how long exec waits for an endpoint that can't be reached.
+	tokenPatience = 30 * time.Second
+)
+
+// execute runs a command beside a port of its own: for scripts and jobs.
+func execute(ctx context.Context, p Process, args []string) int {
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	} else if len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		return p.misused("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
+	}
+	if len(args) == 0 {
+		return p.misused("usher exec needs a command: usher exec -- CMD ARG...")
+	}
+	s, ok := p.settings(jobEnvironment(p.Environ))
+	if !ok {
+		return exitUsage
+	}
+	if newReader(p.Environ).env["USHER_LOG_LEVEL"] == "" {
+		s.Admin.level = slog.LevelWarn // standard error is the script's
+	}
+	log := newLog(p.Stderr, &s.Admin)
+	o, err := newOutbound(s, p.Environ, log, nil)
+	if err != nil {
+		return p.failed(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return p.failed(err)
+	}
+	port := s.Ports[0]
+	port.Listen = listener.Addr().String()
+	server := newServer(o.handler(port, nil), log)
+
+	// From here on no signal is lost: until the command runs it ends the wait,
+	// afterwards it is passed on.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, passedOn...)
+	defer signal.Stop(signals)
+
+	background, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	defer func() { stop(); server.Close(); running.Wait() }()
+	running.Go(func() { o.run(background) })
+	running.Go(func() { _ = server.Serve(listener) })
+
+	if code, ok := waitForToken(ctx, p, o.of[mainPort], signals); !ok {
+		return code
+	}
+	return runCommand(ctx, p, args, "http://"+port.Listen+"/graphql", signals)
+}
+
+// jobEnvironment is what exec reads its settings from: not what concerns listeners
+// that it does not open.
+func jobEnvironment(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains([]string{"USHER_LISTEN", "USHER_KEY", "USHER_KEY_FILE"}, name) ||
+			strings.HasPrefix(name, "USHER_PORTS_") || strings.HasPrefix(name, "USHER_WEBHOOK_") || strings.HasPrefix(name, "USHER_ADMIN_")
+	})
+}
+
+func waitForToken(ctx context.Context, p Process, source *tokens.Source, signals <-chan os.Signal) (code int, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, tokenPatience)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := source.Ready(ctx)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return p.failed(fmt.Errorf("no token could be had: %w", err)), false
+		}
+		return exitOK, true
+	case sig := <-signals:
+		return signalCode(sig), false
+	}
+}
+
+// runCommand runs args with the job's environment and returns its exit code.
+func runCommand(ctx context.Context, p Process, args []string, url string, signals <-chan os.Signal) int {
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = commandEnvironment(p.Environ, url)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.Stdin, p.Stdout, p.Stderr
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(p.Stderr, "usher:", err)
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+			return exitNotFound
+		}
+		return exitNotExecutable
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	cancelled := ctx.Done()
+	for {
+		select {
+		case err := <-ended:
+			return exitCode(cmd, err)
+		case sig := <-signals:
+			if !fromTerminal(sig) {
+				_ = cmd.Process.Signal(sig) // it may have ended meanwhile
+			}
+		case <-cancelled:
+			terminate(cmd.Process)
+			cancelled = nil
+		}
+	}
+}
+
+// commandEnvironment is environ without usher's secrets, and with USHER_URL.
+func commandEnvironment(environ []string, url string) []string {
+	var env []string
+	proxied := false
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		switch {
+		case name == "USHER_URL" || isSecret(name):
+			continue
+		case slices.Contains([]string{"HTTP_PROXY", "ALL_PROXY"}, strings.ToUpper(name)):
+			proxied = true
+		}
+		env = append(env, kv)
+	}
+	if proxied {
+		// Many clients send even 127.0.0.1 through the proxy unless told not to.
+		env = exemptLoopback(env)
+	}
+	return append(env, "USHER_URL="+url)
+}
+
+func exemptLoopback(env []string) []string {
+	for _, name := range []string{"NO_PROXY", "no_proxy"} {
+		i := slices.IndexFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+		if i < 0 {
+			env = append(env, name+"=127.0.0.1")
+		} else {
+			env[i] = strings.TrimSuffix(env[i], ",") + ",127.0.0.1"
+		}
+	}
+	return env
+}
+
+// isSecret says whether a variable holds one of usher's secrets, or its file's name.
+func isSecret(name string) bool {
+	generic := strings.TrimSuffix(portIndex.ReplaceAllString(name, "USHER_PORTS_n_"), "_FILE")
+	return slices.ContainsFunc(variables(), func(v variable) bool { return v.Secret && v.Name == generic })
+}

@@ -1,0 +1,50 @@
+//go:build unix
+
+package command
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// passedOn are the signals that exec's command gets instead of usher.
+var passedOn = []os.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
+}
+
+func signalCode(sig os.Signal) int { return 128 + int(sig.(syscall.Signal)) }
+
+// fromTerminal says whether the command got sig already: Ctrl-C and Ctrl-\ go to
+// every process in the foreground of the terminal, and to many programs a second
+// one means something else than the first.
+func fromTerminal(sig os.Signal) bool {
+	if sig != syscall.SIGINT && sig != syscall.SIGQUIT {
+		return false
+	}
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	foreground, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && foreground == unix.Getpgrp()
+}
+
+func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) }
+
+func exitCode(cmd *exec.Cmd, err error) int {
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			return 128 + int(status.Signal())
+		}
+		return exit.ExitCode()
+	}
+	if cmd.ProcessState != nil {
+		return cmd.ProcessState.ExitCode() // it ended well; copying its output did not
+	}
+	return exitFailed
+}

@@ -1,0 +1,31 @@
+//go:build unix
+
+package command
+
+import (
+	"net"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// umask is the process's: two listeners must not set it at once.
+var umask sync.Mutex
+
+// listenUnix binds a socket that its owner and group can use. The mode is right
+// from the first moment: a chmod after the bind would leave a gap.
+func listenUnix(path string) (net.Listener, error) {
+	umask.Lock()
+	defer umask.Unlock()
+	old := syscall.Umask(0o117)
+	l, err := net.Listen("unix", path)
+	syscall.Umask(old)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}

@@ -1,0 +1,32 @@
+package command
+
+import (
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/lmittmann/tint"
+	"golang.org/x/term"
+)
+
+// newLog returns the log that the settings ask for, on w.
+func newLog(w io.Writer, a *Admin) *slog.Logger {
+	terminal := isTerminal(w)
+	if a.LogFormat == "json" || a.LogFormat == "auto" && !terminal {
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: a.level, ReplaceAttr: readable}))
+	}
+	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: a.level, TimeFormat: "15:04:05.000", NoColor: !terminal}))
+}
+
+// readable writes a duration as 1.5s, where JSON would have nanoseconds.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

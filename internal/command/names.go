@@ -1,0 +1,133 @@
+package command
+
+import (
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// variable is one that usher knows.
+type variable struct {
+	Name, Default string
+	Secret        bool // can be given as Name_FILE too
+}
+
+// variables returns all, those of a further port with n in the place of its index.
+func variables() []variable {
+	var all []variable
+	for _, section := range []struct {
+		prefix string
+		of     reflect.Type
+	}{
+		{"", reflect.TypeFor[Outbound]()},
+		{"USHER_PORTS_n_", reflect.TypeFor[Port]()},
+		{"", reflect.TypeFor[Webhook]()},
+		{"", reflect.TypeFor[Admin]()},
+	} {
+		for i := range section.of.NumField() {
+			tag := section.of.Field(i).Tag
+			if name := tag.Get("env"); name != "" {
+				all = append(all, variable{section.prefix + name, tag.Get("envDefault"), false})
+			}
+			if name := tag.Get("secret"); name != "" {
+				all = append(all, variable{section.prefix + name, "", true})
+			}
+		}
+	}
+	return all
+}
+
+// knownNames returns every name that counts, _FILE twins included.
+func knownNames() []string {
+	var names []string
+	for _, v := range variables() {
+		names = append(names, v.Name)
+		if v.Secret {
+			names = append(names, v.Name+"_FILE")
+		}
+	}
+	return append(names, "USHER_WEBHOOK_INBOX")
+}
+
+var (
+	portIndex = regexp.MustCompile(`^USHER_PORTS_(0|[1-9][0-9]*)_`)
+	// What Kubernetes puts into every pod for a service called usher, or usher-….
+	kubernetes = regexp.MustCompile(`^USHER_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)$`)
+	serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
+)
+
+// unknown looks at the USHER_ variables that nobody knows. One that looks like a
+// slip of a known name is a problem: a setting that silently does nothing may be
+// the one that keeps a port closed. It returns the others.
+func (r *reader) unknown() []string {
+	known := knownNames()
+	var strangers []string
+	for name, value := range r.env {
+		if !strings.HasPrefix(name, "USHER_") || name == "USHER_URL" {
+			continue
+		}
+		generic := portIndex.ReplaceAllString(name, "USHER_PORTS_n_")
+		if slices.Contains(known, generic) || kubernetes.MatchString(name) ||
+			name == "USHER_PORT" || strings.HasSuffix(name, "_PORT") && serviceURL.MatchString(value) {
+			continue
+		}
+		strangers = append(strangers, name)
+	}
+	slices.Sort(strangers)
+	return slices.DeleteFunc(strangers, func(name string) bool {
+		meant := nearest(name, known)
+		if meant != "" {
+			r.problem(name, "is not known: did you mean %s?", meant)
+		}
+		return meant != ""
+	})
+}
+
+// nearest returns the known name that name is a slip of, or the empty string.
+func nearest(name string, known []string) string {
+	index := "0"
+	if m := portIndex.FindStringSubmatch(name); m != nil {
+		index = m[1]
+	}
+	best, least := "", 3
+	for _, k := range known {
+		k = strings.Replace(k, "USHER_PORTS_n_", "USHER_PORTS_"+index+"_", 1)
+		allowed := 2
+		if len(k) < len("USHER_")+6 { // a short name is near to too much
+			allowed = 1
+		}
+		if d := distance(name, k); d <= allowed && d < least {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance counts the letters to add, drop, replace or swap with their neighbour.
+func distance(a, b string) int {
+	if d := len(a) - len(b); d > 2 || d < -2 {
+		return 3
+	}
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}

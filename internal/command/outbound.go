@@ -1,0 +1,148 @@
+package command
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"usher/internal/admin"
+	"usher/internal/guard"
+	"usher/internal/secret"
+	"usher/proxy"
+	"usher/tokens"
+)
+
+// outbound is the way to the billing service: one pool of connections, and one
+// token source for each identity among the ports.
+type outbound struct {
+	settings *Settings
+	log      *slog.Logger
+	upstream *http.Transport
+	target   *url.URL
+	sources  []*tokens.Source          // each once
+	of       map[string]*tokens.Source // by the port's name
+	clients  map[string]*tokens.Client // by the port's name
+}
+
+// identity is what makes two ports share a token.
+type identity struct{ clientID, secret, scope string }
+
+func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin.Metrics) (*outbound, error) {
+	o := &outbound{
+		settings: s, log: log,
+		target:  endpoint(s.Outbound.base, "/graphql"),
+		of:      make(map[string]*tokens.Source),
+		clients: make(map[string]*tokens.Client),
+	}
+	if err := o.connect(environ); err != nil {
+		return nil, err
+	}
+	shared := make(map[identity]*tokens.Source)
+	for _, p := range s.Ports {
+		scopes := strings.Fields(p.Scope)
+		slices.Sort(scopes)
+		id := identity{p.ClientID, p.ClientSecret.Get(), strings.Join(scopes, " ")}
+		client := &tokens.Client{
+			URL:       endpoint(s.Outbound.base, "/oauth/token").String(),
+			ID:        p.ClientID,
+			Secret:    p.ClientSecret.Get,
+			Scope:     p.Scope,
+			HTTP:      o.upstream,
+			UserAgent: userAgent(),
+		}
+		o.clients[p.Name] = client
+		if shared[id] == nil {
+			source := tokens.NewSource(client, log.With("port", p.Name))
+			if metrics != nil {
+				m := metrics.Identity(p.Name)
+				source.Fetched, source.EarlyRevoked = m.Fetched, m.EarlyRevoked
+			}
+			p.ClientSecret.OnChange(source.SecretChanged)
+			shared[id] = source
+			o.sources = append(o.sources, source)
+		}
+		o.of[p.Name] = shared[id]
+	}
+	return o, nil
+}
+
+// endpoint is a path below the base address. (URL.JoinPath would make a relative
+// path of a base without one, and clean a prefix that has to stay as it is.)
+func endpoint(base *url.URL, path string) *url.URL {
+	u := *base
+	u.Path += path
+	if u.RawPath != "" {
+		u.RawPath += path
+	}
+	return &u
+}
+
+// connect sets up the pool of connections.
+func (o *outbound) connect(environ []string) error {
+	env := newReader(environ).env
+	either := func(name string) string {
+		if v := env[name]; v != "" {
+			return v
+		}
+		return env[strings.ToLower(name)]
+	}
+	proxyFor := (&httpproxy.Config{
+		HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), NoProxy: either("NO_PROXY"),
+		CGI: env["REQUEST_METHOD"] != "",
+	}).ProxyFunc()
+	cfg := proxy.UpstreamConfig{
+		Timeout: o.settings.Outbound.UpstreamTimeout,
+		Proxy:   func(r *http.Request) (*url.URL, error) { return proxyFor(r.URL) },
+	}
+	if ca := o.settings.Outbound.ca; ca != nil {
+		roots, err := x509.SystemCertPool()
+		if err != nil {
+			return err
+		}
+		roots.AppendCertsFromPEM(ca)
+		cfg.TLS = &tls.Config{RootCAs: roots}
+	}
+	o.upstream = proxy.NewUpstream(cfg)
+	return nil
+}
+
+// run keeps the tokens fresh and the secret files watched until ctx ends, and
+// returns when everything it started has ended.
+func (o *outbound) run(ctx context.Context) {
+	var running sync.WaitGroup
+	for _, source := range o.sources {
+		running.Go(func() { source.Run(ctx) })
+	}
+	running.Go(func() { secret.Watch(ctx, o.log, o.settings.secrets()...) })
+	running.Wait()
+	o.upstream.CloseIdleConnections()
+}
+
+// handler returns the handler of a local port; metrics may be nil.
+func (o *outbound) handler(p Port, metrics *admin.Metrics) http.Handler {
+	cfg := proxy.Config{
+		Name:        p.Name,
+		Target:      o.target,
+		Source:      o.of[p.Name],
+		Upstream:    o.upstream,
+		ReplayLimit: int64(o.settings.Outbound.ReplayLimit),
+		Hosts:       guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
+		Log:         o.log,
+	}
+	if p.Key != nil {
+		cfg.Key = p.Key.Get
+	}
+	if metrics != nil {
+		m := metrics.Port(p.Name)
+		cfg.Started, cfg.Finished, cfg.Replayed = m.Started, m.Finished, m.Replayed
+	}
+	return proxy.New(cfg)
+}

@@ -1,0 +1,243 @@
+package command
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+
+	"usher/internal/secret"
+)
+
+// problems is everything that is wrong with the settings, one line each.
+type problems []string
+
+func (p problems) Error() string { return strings.Join(p, "\n") }
+
+// reader reads settings and gathers what is wrong with them.
+type reader struct {
+	env      map[string]string
+	problems problems
+	bad      map[string]bool // variables with a problem: no second one about the same
+}
+
+// newReader takes an environment as os.Environ gives it; of a name that is there
+// twice the last counts. An empty variable counts as not set.
+func newReader(environ []string) *reader {
+	r := &reader{env: make(map[string]string), bad: make(map[string]bool)}
+	for _, kv := range environ {
+		if name, value, _ := strings.Cut(kv, "="); value != "" {
+			r.env[name] = value
+		} else {
+			delete(r.env, name)
+		}
+	}
+	return r
+}
+
+func (r *reader) problem(name, format string, args ...any) {
+	if r.bad[name] {
+		return
+	}
+	r.bad[name] = true
+	r.problems = append(r.problems, name+" "+fmt.Sprintf(format, args...))
+}
+
+// invalid says that name, which is no secret, holds the wrong thing.
+func (r *reader) invalid(name, want string) {
+	r.problem(name, "is %q, but should hold %s", r.env[name], want)
+}
+
+func (r *reader) require(name string, ok bool, want string) {
+	if !ok {
+		r.problem(name, "is not set, but should hold %s", want)
+	}
+}
+
+func (r *reader) positive(name string, n int64) {
+	if n <= 0 {
+		r.invalid(name, "a number above zero")
+	}
+}
+
+// section reads the variables of one struct; its fields' names start with prefix.
+func (r *reader) section(prefix string, dst any) {
+	err := env.ParseWithOptions(dst, env.Options{Environment: r.env, Prefix: prefix})
+	var all env.AggregateError
+	if errors.As(err, &all) {
+		for _, err := range all.Errors {
+			var parse env.ParseError
+			if !errors.As(err, &parse) {
+				panic(err) // a mistake in the struct's tags
+			}
+			field, _ := reflect.TypeOf(dst).Elem().FieldByName(parse.Name)
+			r.invalid(prefix+field.Tag.Get("env"), wanted[field.Type])
+		}
+	}
+	v := reflect.ValueOf(dst).Elem()
+	for i := range v.NumField() {
+		if name := v.Type().Field(i).Tag.Get("secret"); name != "" {
+			v.Field(i).Set(reflect.ValueOf(r.secret(prefix + name)))
+		}
+	}
+}
+
+// wanted says what a variable of a type should hold.
+var wanted = map[reflect.Type]string{
+	reflect.TypeFor[bool]():          "true or false",
+	reflect.TypeFor[int]():           "a whole number",
+	reflect.TypeFor[time.Duration](): "a duration, such as 90s or 10m",
+	reflect.TypeFor[size]():          "a size in bytes, or with KiB or MiB, such as 1MiB",
+}
+
+// secret reads the secret name, or the file that name_FILE gives.
+func (r *reader) secret(name string) *secret.Value {
+	value, path := r.env[name], r.env[name+"_FILE"]
+	switch {
+	case value != "" && path != "":
+		r.problem(name, "and %s_FILE are both set, but only one of them should be", name)
+	case value != "":
+		return secret.New(value)
+	case path != "":
+		v, err := secret.FromFile(path)
+		if err == nil {
+			return v
+		}
+		r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v", path, err)
+		r.bad[name] = true
+		// Something, so that what builds on it is not reported missing as well.
+		return secret.New("unreadable")
+	}
+	return nil
+}
+
+// headerSafe makes sure that a secret that callers send in a header can be sent.
+func (r *reader) headerSafe(name string, v *secret.Value) {
+	s := v.Get()
+	if strings.TrimSpace(s) != s || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f }) {
+		r.problem(name, "has white space at an end, or a control character (not shown), but should hold what can be sent in a header")
+	}
+}
+
+// listen checks the address of a listener, and says whether it is reached from
+// this machine alone.
+func (r *reader) listen(name, value string) (loopback, ok bool) {
+	const want = "host:port, such as 127.0.0.1:8080, or unix:/path"
+	if path, found := strings.CutPrefix(value, "unix:"); found {
+		if path == "" {
+			r.invalid(name, want)
+			return false, false
+		}
+		return true, true
+	}
+	host, port, err := net.SplitHostPort(value)
+	if err != nil {
+		r.invalid(name, want)
+		return false, false
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		r.invalid(name, want+"; the port is a number up to 65535")
+		return false, false
+	}
+	return loopbackHost(host), true
+}
+
+func loopbackHost(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
+
+// prefixes reads networks; a single address is a network of one.
+func (r *reader) prefixes(name string, values list) []netip.Prefix {
+	var out []netip.Prefix
+	for _, value := range values {
+		p, err := netip.ParsePrefix(value)
+		if addr, addrErr := netip.ParseAddr(value); addrErr == nil {
+			p, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil {
+			r.problem(name, "has %q, but should hold networks such as 192.0.2.0/24, separated by commas", value)
+			return nil
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func (r *reader) file(name, path string) []byte {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		r.problem(name, "is %q, but should name a file that can be read: %v", path, err)
+	}
+	return data
+}
+
+func (r *reader) certificates(name, path string) []byte {
+	data := r.file(name, path)
+	if data != nil && !x509.NewCertPool().AppendCertsFromPEM(data) {
+		r.problem(name, "is %q, but should name a file with certificates in PEM", path)
+	}
+	return data
+}
+
+// portIndexes finds the n of USHER_PORTS_n_…, in order; gaps do no harm.
+func (r *reader) portIndexes() []string {
+	var indexes []int
+	for name := range r.env {
+		rest, ok := strings.CutPrefix(name, "USHER_PORTS_")
+		index, _, found := strings.Cut(rest, "_")
+		n, err := strconv.Atoi(index)
+		if ok && found && err == nil && strconv.Itoa(n) == index && n >= 0 && !slices.Contains(indexes, n) {
+			indexes = append(indexes, n)
+		}
+	}
+	slices.Sort(indexes)
+	out := make([]string, len(indexes))
+	for i, n := range indexes {
+		out[i] = strconv.Itoa(n)
+	}
+	return out
+}
+
+// list is a setting of several values, separated by commas.
+type list []string
+
+func (l *list) UnmarshalText(text []byte) error {
+	*l = nil
+	for part := range strings.SplitSeq(string(text), ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			*l = append(*l, part)
+		}
+	}
+	return nil
+}
+
+// size is a number of bytes.
+type size int64
+
+func (s *size) UnmarshalText(text []byte) error {
+	number, unit := string(text), int64(1)
+	if n, ok := strings.CutSuffix(number, "KiB"); ok {
+		number, unit = n, 1<<10
+	} else if n, ok := strings.CutSuffix(number, "MiB"); ok {
+		number, unit = n, 1<<20
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+	if err != nil || n < 0 || n > (1<<40)/unit {
+		return errors.New("not a size")
+	}
+	*s = size(n * unit)
+	return nil
+}

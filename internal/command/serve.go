@@ -1,0 +1,227 @@
+package command
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"usher/internal/admin"
+	"usher/internal/guard"
+	"usher/webhookgate"
+)
+
+// house is a running usher: its listeners, and what stands behind them.
+type house struct {
+	settings *Settings
+	log      *slog.Logger
+	outbound *outbound
+	gate     *webhookgate.Gate // nil: off
+	doors    []*door           // the local ports and the gate
+	admin    *door             // nil: off
+	stopping atomic.Bool
+}
+
+// door is one listener.
+type door struct {
+	variable string // that says where it is
+	name     string
+	addr     string
+	handler  http.Handler
+	tls      *tls.Config
+	listener net.Listener
+	server   *http.Server
+}
+
+// url is where the door can be reached, once it is open.
+func (d *door) url() string {
+	if path, ok := strings.CutPrefix(d.addr, "unix:"); ok {
+		return "unix:" + path
+	}
+	scheme := "http"
+	if d.tls != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + d.listener.Addr().String()
+}
+
+// build puts an usher together. It opens nothing yet.
+func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
+	h := &house{settings: s, log: log}
+	metrics := admin.NewMetrics(buildVersion(), buildCommit())
+	var err error
+	if h.outbound, err = newOutbound(s, environ, log, metrics); err != nil {
+		return nil, err
+	}
+	for _, p := range s.Ports {
+		h.doors = append(h.doors, &door{
+			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
+			handler: h.outbound.handler(p, metrics),
+		})
+	}
+	if s.Webhook.forward != nil {
+		if err := h.buildGate(metrics); err != nil {
+			return nil, err
+		}
+	}
+	if s.Admin.Listen != "off" {
+		cfg := admin.Config{
+			Hosts:   guard.NewHosts(s.Admin.Listen, s.Outbound.AllowedHosts, s.Admin.Token != nil),
+			Unready: h.unready,
+			Metrics: metrics.Handler(),
+			Version: buildVersion(),
+			Log:     log,
+		}
+		if s.Admin.Token != nil {
+			cfg.Token = s.Admin.Token.Get
+		}
+		h.admin = &door{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: s.Admin.Listen, handler: admin.New(cfg)}
+	}
+	return h, nil
+}
+
+// unready says what keeps usher from being ready. After the first token an outage
+// of the billing service is no reason: it must not take the customer's pod down.
+func (h *house) unready() []string {
+	var problems []string
+	if h.stopping.Load() {
+		problems = append(problems, "shutting down")
+	}
+	for _, p := range h.settings.Ports {
+		state := h.outbound.of[p.Name].State()
+		switch {
+		case state.Had:
+		case state.Err != nil:
+			problems = append(problems, fmt.Sprintf("port %s has had no token yet: %v", p.Name, state.Err))
+		default:
+			problems = append(problems, fmt.Sprintf("port %s has had no token yet", p.Name))
+		}
+	}
+	return problems
+}
+
+// open binds every listener before anything is served: an address that is taken
+// is an error of start-up.
+func (h *house) open() error {
+	for _, d := range h.all() {
+		l, err := listen(d.addr)
+		if err != nil {
+			h.closeListeners()
+			return fmt.Errorf("%s: can't listen on %s: %w", d.variable, d.addr, err)
+		}
+		d.listener = l
+		if d.tls != nil {
+			d.listener = tls.NewListener(l, d.tls)
+		}
+		d.server = newServer(d.handler, h.log.With("listener", d.name))
+		d.server.TLSConfig = d.tls
+	}
+	return nil
+}
+
+func (h *house) all() []*door {
+	if h.admin == nil {
+		return h.doors
+	}
+	return append([]*door{h.admin}, h.doors...)
+}
+
+func (h *house) closeListeners() {
+	for _, d := range h.all() {
+		if d.listener != nil {
+			d.listener.Close()
+		}
+	}
+}
+
+// run serves until ctx ends or a signal comes, and then shuts down: orderly, or,
+// on a second signal, at once.
+func (h *house) run(ctx context.Context) error {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+
+	background, stopBackground := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { h.outbound.run(background) })
+	defer func() { stopBackground(); running.Wait() }()
+
+	failed := make(chan error, len(h.doors)+1)
+	for _, d := range h.all() {
+		h.log.Info("listening", "listener", d.name, "address", d.url())
+		running.Go(func() {
+			if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("%s: %w", d.variable, err)
+			}
+		})
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+		h.log.Info("shutting down")
+	case sig := <-signals:
+		h.log.Info("shutting down", "signal", sig.String())
+	case err = <-failed:
+		h.log.Error("a listener failed", "err", err)
+	}
+	atOnce, stop := context.WithCancelCause(context.Background())
+	defer stop(nil)
+	go func() {
+		select {
+		case <-signals:
+			stop(errSecondSignal)
+		case <-atOnce.Done():
+		}
+	}()
+	return errors.Join(err, h.shutdown(atOnce))
+}
+
+var errSecondSignal = errors.New("a second signal: ended at once")
+
+// shutdown: unready but serving for the delay, then no new connections and what
+// is under way may finish within the grace; the admin port closes last. It ends
+// early when atOnce does, with its cause.
+func (h *house) shutdown(atOnce context.Context) error {
+	h.stopping.Store(true)
+	select {
+	case <-time.After(h.settings.Admin.ShutdownDelay):
+	case <-atOnce.Done():
+	}
+	grace, cancel := context.WithTimeout(atOnce, h.settings.Admin.ShutdownGrace)
+	defer cancel()
+	var closing sync.WaitGroup
+	for _, d := range h.doors {
+		closing.Go(func() {
+			if d.server.Shutdown(grace) != nil {
+				h.log.Warn("cut off what was still under way", "listener", d.name)
+				d.server.Close()
+			}
+		})
+	}
+	if h.gate != nil {
+		closing.Go(func() {
+			if h.gate.Shutdown(grace) != nil {
+				h.log.Warn("cut off deliveries that were still under way")
+			}
+		})
+	}
+	closing.Wait()
+	if h.admin != nil {
+		last, cancel := context.WithTimeout(atOnce, time.Second)
+		defer cancel()
+		if h.admin.server.Shutdown(last) != nil {
+			h.admin.server.Close()
+		}
+	}
+	return context.Cause(atOnce)
+}

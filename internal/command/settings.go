@@ -1,0 +1,372 @@
+package command
+
+import (
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"usher/internal/secret"
+	"usher/webhookgate"
+)
+
+// Settings is everything that the environment says. The tags name the variables
+// and their defaults, once: what is known, what the README must list and what a
+// misspelt name is compared with all come from here. A secret is also read from
+// the file that its name with _FILE gives.
+type Settings struct {
+	Outbound Outbound
+	Ports    []Port // the main port first, then USHER_PORTS_0_…, USHER_PORTS_1_…
+	Webhook  Webhook
+	Admin    Admin
+
+	// Unknown are USHER_ variables that nobody knows and that look like no slip.
+	Unknown []string
+}
+
+// Outbound is the billing service, and what all local ports share.
+type Outbound struct {
+	BaseURL         string        `env:"USHER_BASE_URL"`
+	ClientID        string        `env:"USHER_CLIENT_ID"`
+	ClientSecret    *secret.Value `secret:"USHER_CLIENT_SECRET"`
+	Scope           string        `env:"USHER_SCOPE" envDefault:"standard:read standard:write"`
+	Listen          string        `env:"USHER_LISTEN" envDefault:"127.0.0.1:8080"`
+	Key             *secret.Value `secret:"USHER_KEY"`
+	Insecure        bool          `env:"USHER_INSECURE" envDefault:"false"`
+	AllowedHosts    list          `env:"USHER_ALLOWED_HOSTS"`
+	AllowPlainHTTP  bool          `env:"USHER_ALLOW_PLAIN_HTTP" envDefault:"false"`
+	ReplayLimit     size          `env:"USHER_REPLAY_LIMIT" envDefault:"1MiB"`
+	UpstreamTimeout time.Duration `env:"USHER_UPSTREAM_TIMEOUT" envDefault:"60s"`
+	CAFile          string        `env:"USHER_CA_FILE"`
+
+	base *url.URL // of BaseURL
+	ca   []byte   // of CAFile
+}
+
+// Port is a local port. What is not given of a further one is the main port's.
+type Port struct {
+	Name         string        `env:"NAME"`
+	Listen       string        `env:"LISTEN"`
+	Scope        string        `env:"SCOPE"`
+	ClientID     string        `env:"CLIENT_ID"`
+	ClientSecret *secret.Value `secret:"CLIENT_SECRET"`
+	Key          *secret.Value `secret:"KEY"`
+
+	prefix string // of its variables
+}
+
+// Webhook is the gate. It is on when ForwardURL is set.
+type Webhook struct {
+	ForwardURL     string        `env:"USHER_WEBHOOK_FORWARD_URL"`
+	Listen         string        `env:"USHER_WEBHOOK_LISTEN" envDefault:"127.0.0.1:8090"`
+	Path           string        `env:"USHER_WEBHOOK_PATH" envDefault:"/webhooks"`
+	Token          *secret.Value `secret:"USHER_WEBHOOK_TOKEN"`
+	HMACSecret     *secret.Value `secret:"USHER_WEBHOOK_HMAC_SECRET"`
+	HMACHeader     string        `env:"USHER_WEBHOOK_HMAC_HEADER" envDefault:"X-Signature"`
+	HMACScheme     string        `env:"USHER_WEBHOOK_HMAC_SCHEME" envDefault:"body"`
+	AllowCIDRs     list          `env:"USHER_WEBHOOK_ALLOW_CIDRS"`
+	TrustedProxies list          `env:"USHER_WEBHOOK_TRUSTED_PROXIES"`
+	TLSCertFile    string        `env:"USHER_WEBHOOK_TLS_CERT_FILE"`
+	TLSKeyFile     string        `env:"USHER_WEBHOOK_TLS_KEY_FILE"`
+	TLSClientCA    string        `env:"USHER_WEBHOOK_TLS_CLIENT_CA_FILE"`
+	Insecure       bool          `env:"USHER_WEBHOOK_INSECURE" envDefault:"false"`
+	Types          list          `env:"USHER_WEBHOOK_TYPES" envDefault:"TenantProvisioningChange"`
+	SchemaFile     string        `env:"USHER_WEBHOOK_SCHEMA_FILE"`
+	MaxBody        size          `env:"USHER_WEBHOOK_MAX_BODY" envDefault:"1MiB"`
+	DedupSize      int           `env:"USHER_WEBHOOK_DEDUP_SIZE" envDefault:"10000"`
+	DedupWindow    time.Duration `env:"USHER_WEBHOOK_DEDUP_WINDOW" envDefault:"10m"`
+	Timeout        time.Duration `env:"USHER_WEBHOOK_TIMEOUT" envDefault:"10s"`
+	Attempts       int           `env:"USHER_WEBHOOK_ATTEMPTS" envDefault:"3"`
+	MaxInflight    int           `env:"USHER_WEBHOOK_MAX_INFLIGHT" envDefault:"256"`
+	SignSecret     *secret.Value `secret:"USHER_WEBHOOK_SIGN_SECRET"`
+
+	forward *url.URL // of ForwardURL; nil: the gate is off
+	schema  []byte   // of SchemaFile
+	allow   []netip.Prefix
+	trusted []netip.Prefix
+}
+
+// Admin is the admin port, the log and the end.
+type Admin struct {
+	Listen        string        `env:"USHER_ADMIN_LISTEN" envDefault:"127.0.0.1:9090"`
+	Token         *secret.Value `secret:"USHER_ADMIN_TOKEN"`
+	LogLevel      string        `env:"USHER_LOG_LEVEL" envDefault:"info"`
+	LogFormat     string        `env:"USHER_LOG_FORMAT" envDefault:"auto"`
+	ShutdownDelay time.Duration `env:"USHER_SHUTDOWN_DELAY" envDefault:"0s"`
+	ShutdownGrace time.Duration `env:"USHER_SHUTDOWN_GRACE" envDefault:"15s"`
+
+	level slog.Level // of LogLevel
+}
+
+// mainPort is the main port's name in logs and metrics.
+const mainPort = "main"
+
+// readSettings makes settings of the environment, or says everything that is
+// wrong with it.
+func readSettings(environ []string) (*Settings, error) {
+	r := newReader(environ)
+	s := new(Settings)
+	r.section("", &s.Outbound)
+	r.section("", &s.Webhook)
+	r.section("", &s.Admin)
+	s.Unknown = r.unknown()
+	s.Outbound.check(r)
+	s.Ports = readPorts(r, &s.Outbound)
+	s.Admin.check(r)
+	s.Webhook.check(r)
+	checkDistinct(r, s)
+	if len(r.problems) > 0 {
+		return nil, r.problems
+	}
+	return s, nil
+}
+
+func (o *Outbound) check(r *reader) {
+	r.require("USHER_BASE_URL", o.BaseURL != "", "the billing service's base address, such as https://billing.example.com")
+	r.require("USHER_CLIENT_ID", o.ClientID != "", "the Client ID of the API client application")
+	r.require("USHER_CLIENT_SECRET", o.ClientSecret != nil, "the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
+	if o.BaseURL != "" {
+		o.base = baseURL(r, o.BaseURL, o.AllowPlainHTTP)
+	}
+	o.Scope = strings.Join(strings.Fields(o.Scope), " ")
+	if o.Scope == "" {
+		r.problem("USHER_SCOPE", "holds only white space, but should hold scope names, separated by spaces")
+	}
+	if o.UpstreamTimeout <= 0 {
+		r.invalid("USHER_UPSTREAM_TIMEOUT", "a duration above zero, such as 60s")
+	}
+	for _, host := range o.AllowedHosts {
+		if strings.ContainsAny(host, "/ @") || strings.Contains(host, "*") && host != "*" {
+			r.invalid("USHER_ALLOWED_HOSTS", "host names or addresses, separated by commas, or * for any")
+			break
+		}
+	}
+	if o.CAFile != "" {
+		o.ca = r.certificates("USHER_CA_FILE", o.CAFile)
+	}
+}
+
+// baseURL checks the service's address: the client secret goes there.
+func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
+	const name, want = "USHER_BASE_URL", "an address such as https://billing.example.com, without user, query or fragment"
+	u, err := url.Parse(value)
+	switch {
+	case err != nil || u.Host == "" || u.Hostname() == "" || u.Opaque != "":
+		r.invalid(name, want)
+	case u.User != nil:
+		r.problem(name, "holds a user name or password (not shown), but should hold "+want)
+	case u.Scheme != "https" && u.Scheme != "http", u.RawQuery != "" || u.ForceQuery, u.Fragment != "":
+		r.invalid(name, want)
+	case u.Scheme == "http" && !loopbackHost(u.Hostname()) && !plainHTTP:
+		r.invalid(name, "an https address: over plain http the client secret can be read on the way (USHER_ALLOW_PLAIN_HTTP=true if you must)")
+	default:
+		u.Path = strings.TrimRight(u.Path, "/")
+		u.RawPath = strings.TrimRight(u.RawPath, "/")
+		return u
+	}
+	return nil
+}
+
+func readPorts(r *reader, o *Outbound) []Port {
+	ports := []Port{{
+		Name: mainPort, Listen: o.Listen, Scope: o.Scope, ClientID: o.ClientID,
+		ClientSecret: o.ClientSecret, Key: o.Key, prefix: "USHER_",
+	}}
+	names := map[string]string{mainPort: "the main port"}
+	for _, index := range r.portIndexes() {
+		p := Port{prefix: "USHER_PORTS_" + index + "_"}
+		r.section(p.prefix, &p)
+		if p.Name == "" {
+			p.Name = index
+		}
+		if strings.ContainsFunc(p.Name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
+			r.invalid(p.prefix+"NAME", "a short name without white space")
+		}
+		if other, taken := names[p.Name]; taken {
+			r.problem(p.prefix+"NAME", "is %q, but should differ from the name of %s", p.Name, other)
+		}
+		names[p.Name] = p.prefix + "…"
+		r.require(p.prefix+"LISTEN", p.Listen != "", "the port's address, such as 127.0.0.1:8081")
+		if p.Scope = strings.Join(strings.Fields(p.Scope), " "); p.Scope == "" {
+			p.Scope = o.Scope
+		}
+		if p.ClientID == "" {
+			p.ClientID = o.ClientID
+		}
+		if p.ClientSecret == nil {
+			p.ClientSecret = o.ClientSecret
+		}
+		if p.Key == nil {
+			p.Key = o.Key
+		}
+		ports = append(ports, p)
+	}
+	for _, p := range ports {
+		if p.Listen == "" {
+			continue
+		}
+		loopback, ok := r.listen(p.prefix+"LISTEN", p.Listen)
+		if ok && !loopback && p.Key == nil && !o.Insecure {
+			r.problem(p.prefix+"LISTEN", "is %q, which others can reach, and callers need no key: set %sKEY (or %sKEY_FILE), or USHER_INSECURE=true if everybody there may act in your name",
+				p.Listen, p.prefix, p.prefix)
+		}
+		r.headerSafe(p.prefix+"KEY", p.Key)
+	}
+	return ports
+}
+
+func (a *Admin) check(r *reader) {
+	if a.Listen != "off" {
+		loopback, ok := r.listen("USHER_ADMIN_LISTEN", a.Listen)
+		if ok && !loopback && a.Token == nil {
+			r.problem("USHER_ADMIN_LISTEN", "is %q, which others can reach: set USHER_ADMIN_TOKEN (or USHER_ADMIN_TOKEN_FILE), or listen on 127.0.0.1", a.Listen)
+		}
+	}
+	r.headerSafe("USHER_ADMIN_TOKEN", a.Token)
+	if err := a.level.UnmarshalText([]byte(a.LogLevel)); err != nil {
+		r.invalid("USHER_LOG_LEVEL", "debug, info, warn or error")
+	}
+	switch a.LogFormat {
+	case "auto", "text", "json":
+	default:
+		r.invalid("USHER_LOG_FORMAT", "auto, text or json")
+	}
+	if a.ShutdownDelay < 0 {
+		r.invalid("USHER_SHUTDOWN_DELAY", "a duration, such as 5s")
+	}
+	if a.ShutdownGrace < 0 {
+		r.invalid("USHER_SHUTDOWN_GRACE", "a duration, such as 15s")
+	}
+}
+
+func (w *Webhook) check(r *reader) {
+	if r.env["USHER_WEBHOOK_INBOX"] != "" {
+		// Not to be passed over with a warning: whoever sets it relies on it.
+		r.problem("USHER_WEBHOOK_INBOX", "is set, but this version has no inbox yet: unset it to pass webhooks through")
+	}
+	if w.ForwardURL == "" {
+		return
+	}
+	w.forward = forwardURL(r, w.ForwardURL)
+	loopback, ok := r.listen("USHER_WEBHOOK_LISTEN", w.Listen)
+	checked := w.Token != nil || w.HMACSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
+	if ok && !loopback && !checked && !w.Insecure {
+		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
+	}
+	if !strings.HasPrefix(w.Path, "/") || strings.ContainsAny(w.Path, "?# ") || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
+		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks")
+	}
+	w.checkSecrets(r)
+	w.allow = r.prefixes("USHER_WEBHOOK_ALLOW_CIDRS", w.AllowCIDRs)
+	w.trusted = r.prefixes("USHER_WEBHOOK_TRUSTED_PROXIES", w.TrustedProxies)
+	w.checkTLS(r)
+	if w.SchemaFile != "" {
+		if w.schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); w.schema != nil && w.forward != nil {
+			if _, err := webhookgate.New(webhookgate.Config{ForwardURL: w.forward, Schema: w.schema}); err != nil {
+				r.problem("USHER_WEBHOOK_SCHEMA_FILE", "names %s, which should be a JSON Schema: %v", w.SchemaFile, err)
+			}
+		}
+	}
+	r.positive("USHER_WEBHOOK_MAX_BODY", int64(w.MaxBody))
+	r.positive("USHER_WEBHOOK_DEDUP_SIZE", int64(w.DedupSize))
+	r.positive("USHER_WEBHOOK_ATTEMPTS", int64(w.Attempts))
+	r.positive("USHER_WEBHOOK_MAX_INFLIGHT", int64(w.MaxInflight))
+	if w.DedupWindow < 0 {
+		r.invalid("USHER_WEBHOOK_DEDUP_WINDOW", "a duration such as 10m, or 0 to turn dedup off")
+	}
+	if w.Timeout <= 0 {
+		r.invalid("USHER_WEBHOOK_TIMEOUT", "a duration above zero, such as 10s")
+	}
+}
+
+func forwardURL(r *reader, value string) *url.URL {
+	u, err := url.Parse(value)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" {
+		// It may hold the receiver's password: not shown.
+		r.problem("USHER_WEBHOOK_FORWARD_URL", "should hold the receiver's address, such as http://127.0.0.1:3000/provisioning")
+		return nil
+	}
+	return u
+}
+
+func (w *Webhook) checkSecrets(r *reader) {
+	for _, token := range strings.Split(w.Token.Get(), ",") {
+		if w.Token != nil && strings.TrimSpace(token) == "" {
+			r.problem("USHER_WEBHOOK_TOKEN", "has an empty part: it should hold one secret, or several separated by commas")
+			break
+		}
+	}
+	r.headerSafe("USHER_WEBHOOK_TOKEN", w.Token)
+	switch w.HMACScheme {
+	case "body":
+	case "standard":
+		if w.HMACSecret == nil {
+			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
+		} else if _, err := webhookgate.ParseSecretKey(w.HMACSecret.Get()); err != nil {
+			r.problem("USHER_WEBHOOK_HMAC_SECRET", "should hold whsec_ and the key in base64, as USHER_WEBHOOK_HMAC_SCHEME is standard")
+		}
+	default:
+		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
+	}
+	if w.SignSecret != nil {
+		if _, err := webhookgate.ParseSecretKey(w.SignSecret.Get()); err != nil {
+			r.problem("USHER_WEBHOOK_SIGN_SECRET", "should hold whsec_ and the key in base64")
+		}
+	}
+}
+
+func (w *Webhook) checkTLS(r *reader) {
+	if (w.TLSCertFile == "") != (w.TLSKeyFile == "") {
+		r.problem("USHER_WEBHOOK_TLS_CERT_FILE", "and USHER_WEBHOOK_TLS_KEY_FILE should be set both, or neither")
+		return
+	}
+	if w.TLSCertFile == "" {
+		if w.TLSClientCA != "" {
+			r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", "is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE too")
+		}
+		return
+	}
+	if _, err := webhookgate.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, slog.New(slog.DiscardHandler)); err != nil {
+		r.problem("USHER_WEBHOOK_TLS_CERT_FILE", "and its companions should hold PEM files: %v", err)
+	}
+}
+
+// checkDistinct finds two listeners on one address.
+func checkDistinct(r *reader, s *Settings) {
+	seen := make(map[string]string)
+	see := func(name, addr string) {
+		if strings.HasSuffix(addr, ":0") || addr == "" || addr == "off" {
+			return
+		}
+		if other, taken := seen[addr]; taken {
+			r.problem(name, "is %q, but should differ from %s", addr, other)
+			return
+		}
+		seen[addr] = name
+	}
+	for _, p := range s.Ports {
+		see(p.prefix+"LISTEN", p.Listen)
+	}
+	if s.Webhook.ForwardURL != "" {
+		see("USHER_WEBHOOK_LISTEN", s.Webhook.Listen)
+	}
+	see("USHER_ADMIN_LISTEN", s.Admin.Listen)
+}
+
+// secrets returns every secret, for the watcher of their files.
+func (s *Settings) secrets() []*secret.Value {
+	values := []*secret.Value{
+		s.Outbound.ClientSecret, s.Outbound.Key, s.Admin.Token,
+		s.Webhook.Token, s.Webhook.HMACSecret, s.Webhook.SignSecret,
+	}
+	for _, p := range s.Ports[1:] {
+		if p.ClientSecret != s.Outbound.ClientSecret {
+			values = append(values, p.ClientSecret)
+		}
+		if p.Key != s.Outbound.Key {
+			values = append(values, p.Key)
+		}
+	}
+	return values
+}

@@ -1,0 +1,233 @@
+package command
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var minimal = []string{
+	"USHER_BASE_URL=https://billing.example.com", "USHER_CLIENT_ID=app", "USHER_CLIENT_SECRET=t0psecret",
+}
+
+func with(extra ...string) []string { return append(slices.Clone(minimal), extra...) }
+
+func TestDefaults(t *testing.T) {
+	s, err := readSettings(with("USHER_SCOPE=", "USHER_LISTEN=")) // empty counts as not set
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.Ports[0]
+	if p.Name != "main" || p.Listen != "127.0.0.1:8080" || p.Scope != "standard:read standard:write" || p.Key != nil {
+		t.Errorf("main port %+v", p)
+	}
+	if s.Outbound.ReplayLimit != 1<<20 || s.Webhook.forward != nil || s.Admin.Listen != "127.0.0.1:9090" {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestPorts(t *testing.T) {
+	s, err := readSettings(with("USHER_KEY=k",
+		"USHER_PORTS_0_LISTEN=127.0.0.1:8081", "USHER_PORTS_0_SCOPE=standard:read",
+		"USHER_PORTS_7_LISTEN=unix:/run/x.sock", "USHER_PORTS_7_NAME=scripts", "USHER_PORTS_7_CLIENT_ID=other",
+		"USHER_PORTS_7_CLIENT_SECRET=other-secret", "USHER_PORTS_7_KEY=k7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Ports) != 3 {
+		t.Fatalf("%d ports", len(s.Ports))
+	}
+	if p := s.Ports[1]; p.Name != "0" || p.Scope != "standard:read" || p.ClientID != "app" || p.ClientSecret.Get() != "t0psecret" || p.Key.Get() != "k" {
+		t.Errorf("inherits: %+v", p)
+	}
+	if p := s.Ports[2]; p.Name != "scripts" || p.ClientID != "other" || p.ClientSecret.Get() != "other-secret" || p.Key.Get() != "k7" || p.Scope != "standard:read standard:write" {
+		t.Errorf("its own: %+v", p)
+	}
+}
+
+// Each problem is one line that names the variable and says what it should hold;
+// never what a secret holds.
+func TestProblems(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		env  []string
+		want []string // a line each, in any order: parts of it
+	}{
+		{"nothing set", nil, []string{"USHER_BASE_URL is not set", "USHER_CLIENT_ID is not set", "USHER_CLIENT_SECRET is not set"}},
+		{"all at once", with("USHER_LISTEN=8080", "USHER_UPSTREAM_TIMEOUT=soon", "USHER_REPLAY_LIMIT=1MB", "USHER_INSECURE=yes", "USHER_LOG_LEVEL=loud", "USHER_LOG_FORMAT=xml", "USHER_SHUTDOWN_GRACE=-1s"),
+			[]string{`USHER_LISTEN is "8080", but should hold host:port`, `USHER_UPSTREAM_TIMEOUT is "soon", but should hold a duration`, `USHER_REPLAY_LIMIT is "1MB", but should hold a size`,
+				`USHER_INSECURE is "yes", but should hold true or false`, `USHER_LOG_LEVEL is "loud"`, `USHER_LOG_FORMAT is "xml"`, `USHER_SHUTDOWN_GRACE is "-1s"`}},
+		{"plain http", with("USHER_BASE_URL=http://billing.example.com"), []string{"USHER_ALLOW_PLAIN_HTTP"}},
+		{"no scheme", with("USHER_BASE_URL=billing.example.com"), []string{`USHER_BASE_URL is "billing.example.com"`}},
+		{"typo in the scheme", with("USHER_BASE_URL=htps://billing.example.com"), []string{"USHER_BASE_URL"}},
+		{"query", with("USHER_BASE_URL=https://billing.example.com?x=1"), []string{"USHER_BASE_URL"}},
+		{"user info", with("USHER_BASE_URL=https://u:t0psecret@billing.example.com"), []string{"USHER_BASE_URL holds a user name or password"}},
+		{"beyond loopback", with("USHER_LISTEN=0.0.0.0:8080"), []string{"USHER_KEY (or USHER_KEY_FILE), or USHER_INSECURE=true"}},
+		{"all interfaces", with("USHER_LISTEN=:8080"), []string{"USHER_INSECURE"}},
+		{"further port beyond loopback", with("USHER_PORTS_0_LISTEN=[::]:81"), []string{"USHER_PORTS_0_KEY"}},
+		{"further port without an address", with("USHER_PORTS_0_SCOPE=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
+		{"same name", with("USHER_PORTS_0_NAME=main", "USHER_PORTS_0_LISTEN=127.0.0.1:81"), []string{"USHER_PORTS_0_NAME"}},
+		{"same address", with("USHER_PORTS_0_LISTEN=127.0.0.1:8080"), []string{"USHER_PORTS_0_LISTEN is \"127.0.0.1:8080\", but should differ from USHER_LISTEN"}},
+		{"admin beyond loopback", with("USHER_ADMIN_LISTEN=0.0.0.0:9090"), []string{"USHER_ADMIN_TOKEN"}},
+		{"port number", with("USHER_LISTEN=127.0.0.1:99999"), []string{"65535"}},
+		{"both", with("USHER_CLIENT_SECRET_FILE=/x"), []string{"USHER_CLIENT_SECRET and USHER_CLIENT_SECRET_FILE are both set"}},
+		{"no such file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+dir+"/none"), []string{"USHER_CLIENT_SECRET_FILE is"}},
+		{"empty file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+empty), []string{"the file is empty"}},
+		{"no CA", with("USHER_CA_FILE=" + dir + "/none"), []string{"USHER_CA_FILE"}},
+		{"CA without certificates", with("USHER_CA_FILE=" + empty), []string{"certificates in PEM"}},
+		{"key that can't be sent", with("USHER_KEY=t0psecret "), []string{"USHER_KEY has white space"}},
+		{"slip", with("USHER_CLINET_ID=x"), []string{"USHER_CLINET_ID is not known: did you mean USHER_CLIENT_ID?"}},
+		{"slip of a file", with("USHER_CLIENT_SECRET_FLIE=x"), []string{"did you mean USHER_CLIENT_SECRET_FILE?"}},
+		{"slip in a port", with("USHER_PORTS_3_LISTEN=127.0.0.1:83", "USHER_PORTS_3_SCOP=x"), []string{"did you mean USHER_PORTS_3_SCOPE?"}},
+		{"slip before the index", with("USHER_PORT_0_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_0_LISTEN?"}},
+		{"slip of a short name", with("USHER_KEYS=t0psecret"), []string{"did you mean USHER_KEY?"}},
+		{"hosts", with("USHER_ALLOWED_HOSTS=*.example.com"), []string{"USHER_ALLOWED_HOSTS"}},
+		{"scope", with("USHER_SCOPE=  "), []string{"USHER_SCOPE"}},
+		{"gate beyond loopback", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=0.0.0.0:8090"), []string{"USHER_WEBHOOK_INSECURE"}},
+		{"receiver", with("USHER_WEBHOOK_FORWARD_URL=r:t0psecret"), []string{"USHER_WEBHOOK_FORWARD_URL"}},
+		{"empty token among several", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TOKEN=a,,b"), []string{"USHER_WEBHOOK_TOKEN has an empty part"}},
+		{"network", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS=10.0.0.0/8,nowhere"), []string{`USHER_WEBHOOK_ALLOW_CIDRS has "nowhere"`}},
+		{"half of TLS", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CERT_FILE=/x"), []string{"both, or neither"}},
+		{"client CA without TLS", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CLIENT_CA_FILE=/x"), []string{"client certificates need TLS"}},
+		{"no schema", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_SCHEMA_FILE"}},
+		{"scheme", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=md5"), []string{"body or standard"}},
+		{"standard without a key", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=t0psecret!"), []string{"whsec_"}},
+		{"numbers", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ATTEMPTS=0", "USHER_WEBHOOK_MAX_INFLIGHT=many", "USHER_WEBHOOK_DEDUP_WINDOW=-1s"),
+			[]string{`USHER_WEBHOOK_ATTEMPTS is "0"`, `USHER_WEBHOOK_MAX_INFLIGHT is "many", but should hold a whole number`, "USHER_WEBHOOK_DEDUP_WINDOW"}},
+		{"inbox", with("USHER_WEBHOOK_INBOX=file:/x"), []string{"no inbox yet"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := readSettings(tc.env)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			lines := strings.Split(err.Error(), "\n")
+			if len(lines) != len(tc.want) {
+				t.Errorf("%d problems, want %d:\n%s", len(lines), len(tc.want), err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q is missing in:\n%s", want, err)
+				}
+			}
+			if strings.Contains(err.Error(), "t0psecret") {
+				t.Errorf("a secret shows:\n%s", err)
+			}
+		})
+	}
+}
+
+func TestFine(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("from-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name    string
+		env     []string
+		unknown []string
+	}{
+		{"http on loopback", with("USHER_BASE_URL=http://127.0.0.1:1/prefix/"), nil},
+		{"http on IPv6 loopback", with("USHER_BASE_URL=http://[::1]:1"), nil},
+		{"plain http on purpose", with("USHER_BASE_URL=http://billing", "USHER_ALLOW_PLAIN_HTTP=true"), nil},
+		{"key", with("USHER_LISTEN=0.0.0.0:8080", "USHER_KEY=k"), nil},
+		{"insecure on purpose", with("USHER_LISTEN=:8080", "USHER_INSECURE=true"), nil},
+		{"file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+secret), nil},
+		{"unix", with("USHER_LISTEN=unix:/run/usher.sock"), nil},
+		{"no admin port", with("USHER_ADMIN_LISTEN=off"), nil},
+		{"stranger", with("USHER_FAVOURITE_COLOUR=blue", "USHER_URL=x"), []string{"USHER_FAVOURITE_COLOUR"}},
+		{"Kubernetes", with("USHER_SERVICE_HOST=10.0.0.1", "USHER_SERVICE_PORT=8080", "USHER_SERVICE_PORT_HTTP=8080", "USHER_PORT=tcp://10.0.0.1:8080",
+			"USHER_PORT_8080_TCP=tcp://10.0.0.1:8080", "USHER_PORT_8080_TCP_ADDR=10.0.0.1", "USHER_PORT_8080_TCP_PORT=8080", "USHER_PORT_8080_TCP_PROTO=tcp", "USHER_PORT_53_UDP=x",
+			"USHER_WEBHOOK_SERVICE_HOST=10.0.0.2", "USHER_WEBHOOK_PORT=tcp://10.0.0.2:8090", "USHER_WEBHOOK_PORT_8090_TCP_ADDR=10.0.0.2"), nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, err := readSettings(tc.env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(s.Unknown, tc.unknown) {
+				t.Errorf("unknown: %q", s.Unknown)
+			}
+		})
+	}
+}
+
+func TestSize(t *testing.T) {
+	for text, want := range map[string]int64{"0": 0, "17": 17, "2KiB": 2048, "3MiB": 3 << 20, "1 MiB": 1 << 20, "": -1, "-1": -1, "1GB": -1, "1.5MiB": -1, "MiB": -1, "99999999999MiB": -1} {
+		var s size
+		err := s.UnmarshalText([]byte(text))
+		if (err != nil) != (want < 0) || err == nil && int64(s) != want {
+			t.Errorf("%q: %d, %v", text, s, err)
+		}
+	}
+}
+
+func TestEndpoint(t *testing.T) {
+	for base, want := range map[string]string{
+		"https://billing.example.com":           "https://billing.example.com/graphql",
+		"https://billing.example.com/":          "https://billing.example.com/graphql",
+		"https://billing.example.com/a/b/":      "https://billing.example.com/a/b/graphql",
+		"https://billing.example.com/a%2Fb":     "https://billing.example.com/a%2Fb/graphql",
+		"https://billing.example.com:8443/x":    "https://billing.example.com:8443/x/graphql",
+		"https://billing.example.com/graphql/v": "https://billing.example.com/graphql/v/graphql",
+	} {
+		u := baseURL(newReader(nil), base, false)
+		if got := endpoint(u, "/graphql"); got.String() != want || !strings.HasPrefix(got.RequestURI(), "/") {
+			t.Errorf("%s: %s", base, got)
+		}
+	}
+}
+
+// The README's tables list every variable with its default, and nothing else.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make(map[string]string) // name → default
+	row := regexp.MustCompile("(?m)^\\| `(USHER_[A-Za-z0-9_]+)` \\| ([^|]*) \\|")
+	for _, m := range row.FindAllStringSubmatch(string(readme), -1) {
+		rows[m[1]] = strings.TrimSpace(m[2])
+	}
+	for _, v := range variables() {
+		got, ok := rows[v.Name]
+		if !ok {
+			t.Errorf("the README does not list %s", v.Name)
+			continue
+		}
+		if v.Default != "" && got != "`"+v.Default+"`" {
+			t.Errorf("the README says that the default of %s is %s, but it is %q", v.Name, got, v.Default)
+		}
+		if v.Default == "" && strings.HasPrefix(got, "`") {
+			t.Errorf("the README gives a default for %s: %s", v.Name, got)
+		}
+		delete(rows, v.Name)
+	}
+	for name := range rows {
+		t.Errorf("the README lists %s, which nobody knows", name)
+	}
+}
+
+func FuzzSettings(f *testing.F) {
+	f.Add("USHER_LISTEN", "unix:")
+	f.Add("USHER_BASE_URL", "https://[::1")
+	f.Add("USHER_PORTS_0_LISTEN", ":1")
+	f.Add("USHER_WEBHOOK_ALLOW_CIDRS", "::/0,")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		if strings.HasSuffix(name, "_FILE") {
+			return // would read the machine's files
+		}
+		s, err := readSettings(with("USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", name+"="+value))
+		if (s == nil) == (err == nil) {
+			t.Fatalf("%v, %v", s, err)
+		}
+	})
+}
