@@ -9,9 +9,6 @@ import (
 	"time"
 )
 
-// bodyPatience is how long a caller's body may stand still.
-const bodyPatience = 30 * time.Second
-
 // bodyError marks what went wrong on the caller's side of the call.
 type bodyError struct{ err error }
 
@@ -22,14 +19,19 @@ func (e *bodyError) Unwrap() error { return e.err }
 // stand still, and its errors are told from those of the connection upstream.
 type callerBody struct {
 	io.ReadCloser
-	control *http.ResponseController
-	ended   atomic.Bool // it was read to its end
+	control  *http.ResponseController
+	patience time.Duration
+	ended    atomic.Bool // it was read to its end
 }
 
 func (b *callerBody) Read(p []byte) (int, error) {
-	// net/http takes the deadline off when it has read the body's end. Where it
-	// can't be set (a test's recorder) there is no connection to hold up.
-	_ = b.control.SetReadDeadline(time.Now().Add(bodyPatience))
+	// Once the end has been read net/http takes the deadline off, and watches the
+	// connection for a caller that hangs up: a new deadline would look like one.
+	if b.ended.Load() {
+		return 0, io.EOF
+	}
+	// Where it can't be set (a test's recorder) there is no connection to hold up.
+	_ = b.control.SetReadDeadline(time.Now().Add(b.patience))
 	n, err := b.ReadCloser.Read(p)
 	switch {
 	case err == io.EOF:
@@ -84,9 +86,10 @@ func (once) Close() error { return nil }
 
 // attach makes the payload the body of req.
 //
-// GetBody stays nil, and Body is never nil where the Transport would take the
-// call for repeatable (by its method, or for an Idempotency-Key): whether a call
-// is sent again is decided in transport.go alone.
+// GetBody stays nil, and Body is neither nil nor http.NoBody, also where there is
+// none: the Transport would take such a call for repeatable (HTTP/1 by its method or
+// an Idempotency-Key, HTTP/2 whenever the other side closes), and whether a call is
+// sent again is decided in transport.go alone.
 func (p *payload) attach(req *http.Request) {
 	req.GetBody = nil
 	req.ContentLength = p.length
@@ -96,21 +99,7 @@ func (p *payload) attach(req *http.Request) {
 	case len(p.bytes) > 0:
 		// A plain in-memory reader, so that headers and body leave in one write.
 		req.Body = io.NopCloser(bytes.NewReader(p.bytes))
-	case repeatable(req):
-		req.Body = once{bytes.NewReader(nil)}
 	default:
-		req.Body = http.NoBody
+		req.Body = once{bytes.NewReader(nil)}
 	}
-}
-
-// repeatable is net/http's notion of a request without a body that may be sent
-// twice (Request.isReplayable).
-func repeatable(req *http.Request) bool {
-	switch req.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-		return true
-	}
-	_, key := req.Header["Idempotency-Key"]
-	_, xkey := req.Header["X-Idempotency-Key"]
-	return key || xkey
 }

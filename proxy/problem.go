@@ -44,10 +44,10 @@ func problemOf(err error) *problem {
 			message: err.Error(), retryAfter: max(noToken.RetryAfter, time.Second)}
 	case errors.As(err, &upstream) && upstream.timeout():
 		return &problem{status: http.StatusGatewayTimeout, code: "UPSTREAM_TIMEOUT",
-			message: fmt.Sprintf("the billing service did not answer in time: %v", upstream.err)}
+			message: fmt.Sprintf("the billing service did not answer in time: %v", upstream)}
 	case errors.As(err, &upstream):
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
-			message: fmt.Sprintf("the billing service can't be reached: %v", upstream.err)}
+			message: fmt.Sprintf("the billing service can't be reached: %v", upstream)}
 	default: // what ReverseProxy itself finds wrong with the service's answer
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
 			message: fmt.Sprintf("the billing service's answer can't be used: %v", err)}

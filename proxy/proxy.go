@@ -54,19 +54,23 @@ type Config struct {
 // path is the only one that leaves.
 const path = "/graphql"
 
+// bodyPatience is how long a caller's body may stand still.
+const bodyPatience = 30 * time.Second
+
 // statusGone is counted for a caller that hung up before it was answered: nobody
 // sees it. (nginx's number.)
 const statusGone = 499
 
 // Handler serves one local port.
 type Handler struct {
-	cfg   Config
-	proxy *httputil.ReverseProxy
+	cfg      Config
+	proxy    *httputil.ReverseProxy
+	patience time.Duration
 }
 
 // New returns the handler of a local port.
 func New(cfg Config) *Handler {
-	h := &Handler{cfg: cfg}
+	h := &Handler{cfg: cfg, patience: bodyPatience}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite:      h.rewrite,
 		Transport:    &transport{source: cfg.Source, upstream: cfg.Upstream, limit: cfg.ReplayLimit, replayed: cfg.Replayed},
@@ -82,7 +86,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.cfg.Started()
 	}
 	begin := time.Now()
-	out := &outcome{ResponseWriter: w}
+	out := &outcome{ResponseWriter: w, no1xx: !r.ProtoAtLeast(1, 1)}
 	defer func() {
 		broken := recover()
 		took := time.Since(begin)
@@ -103,7 +107,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// dropped here, before ReverseProxy would take it up.
 	r.Header.Del("Upgrade")
 	if r.ContentLength != 0 {
-		out.body = &callerBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
+		out.body = &callerBody{ReadCloser: r.Body, control: http.NewResponseController(w), patience: h.patience}
 		r.Body = out.body
 	}
 	h.proxy.ServeHTTP(out, r)
@@ -138,12 +142,12 @@ func private(name string) bool {
 		}
 	}
 	switch name {
-	case "Authorization", "X-Usher-Key", "Forwarded", "X-Real-Ip",
+	case "Authorization", "X-Usher-Key", "Forwarded", "Via", "X-Real-Ip", "X-Original-Forwarded-For",
 		"Expect",         // answered on this hop
 		"Http2-Settings": // goes with Upgrade: h2c
 		return true
 	}
-	return strings.HasPrefix(name, "X-Forwarded-")
+	return strings.HasPrefix(name, "X-Forwarded")
 }
 
 // fail is ReverseProxy's error handler: no answer of the service's can be had.
@@ -187,6 +191,9 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 	}
 	if p := out.problem; p != nil {
 		attrs = append(attrs, slog.String("code", p.code), slog.String("why", p.message))
+		if p.code == "HOST_REFUSED" {
+			attrs = append(attrs, slog.String("host", r.Host))
+		}
 	}
 	h.cfg.Log.LogAttrs(r.Context(), level, message, attrs...)
 }
@@ -211,14 +218,25 @@ func breakOff(w http.ResponseWriter, r *http.Request) {
 // outcome is the ResponseWriter of one call; it remembers what the caller saw.
 type outcome struct {
 	http.ResponseWriter
+	no1xx   bool        // the caller does not know 1xx answers
 	body    *callerBody // nil when there is none
 	status  int
 	problem *problem // when the answer is usher's own
 }
 
 func (o *outcome) WriteHeader(status int) {
-	if o.status == 0 && status >= 200 { // 1xx are not the answer yet
+	if status < 200 { // not the answer yet
+		if !o.no1xx {
+			o.ResponseWriter.WriteHeader(status)
+		}
+		return
+	}
+	if o.status == 0 {
 		o.status = status
+	}
+	// net/http would guess a type that the service did not give.
+	if h := o.Header(); h["Content-Type"] == nil {
+		h["Content-Type"] = nil
 	}
 	o.ResponseWriter.WriteHeader(status)
 }

@@ -379,6 +379,7 @@ func TestWhatLeaves(t *testing.T) {
 		"Forwarded":           {"for=1.2.3.4"},
 		"X-Forwarded-For":     {"1.2.3.4"},
 		"X-Forwarded-Port":    {"1"},
+		"Via":                 {"1.1 proxy"},
 		"X_forwarded_host":    {"evil"},
 		"X-Real-Ip":           {"1.2.3.4"},
 		"Content_Length":      {"7"},
@@ -533,6 +534,87 @@ func TestBrokenRequestBody(t *testing.T) {
 	}
 	if ok, unauthorized := r.billing.Calls(); ok+unauthorized != 0 {
 		t.Errorf("%d broken calls were taken by the service", ok+unauthorized)
+	}
+}
+
+// The patience with a caller's body ends with the body: an answer may take longer,
+// also to a body that streams.
+func TestAnswerSlowerThanBodyPatience(t *testing.T) {
+	const patience = 50 * time.Millisecond
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		time.Sleep(5 * patience)
+		io.WriteString(w, "first")
+		w.(http.Flusher).Flush()
+		time.Sleep(5 * patience)
+		io.WriteString(w, " last")
+	}))
+	r.Config.Handler.(*Handler).patience = patience
+	for _, size := range []int{10, replayLimit + 10} {
+		for _, chunked := range []bool{false, true} {
+			var body io.Reader = strings.NewReader(strings.Repeat("x", size))
+			if chunked {
+				body = io.MultiReader(body)
+			}
+			resp, err := http.Post(r.URL+"/graphql", "application/json", body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status, answer := read(t, resp); status != 200 || answer != "first last" {
+				t.Errorf("%d bytes, chunked %v: %d %q", size, chunked, status, answer)
+			}
+		}
+	}
+}
+
+// A body that stands still is given up.
+func TestStalledBody(t *testing.T) {
+	r := newRig(t, nil)
+	r.Config.Handler.(*Handler).patience = 50 * time.Millisecond
+	conn, err := net.Dial("tcp", r.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	io.WriteString(conn, "POST /graphql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+	answer, _ := io.ReadAll(conn)
+	if !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") {
+		t.Errorf("got %q", answer)
+	}
+}
+
+// Whatever is sent, the Transport has no means to send it a second time by itself,
+// on HTTP/2 neither.
+func TestNothingForTheTransportToResend(t *testing.T) {
+	for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "QUERY"} {
+		for _, p := range []payload{{}, {bytes: []byte(query), length: 1}, {stream: strings.NewReader(query), length: -1}} {
+			req := &http.Request{Method: method, Header: http.Header{}, GetBody: func() (io.ReadCloser, error) { return nil, nil }}
+			p.attach(req)
+			if req.GetBody != nil || req.Body == nil || req.Body == http.NoBody {
+				t.Errorf("%s: body %v, GetBody set: %v", method, req.Body, req.GetBody != nil)
+			}
+		}
+	}
+}
+
+// An answer without a type stays without one, and HTTP/1.0 is spared 1xx.
+func TestNothingAddedToAnswers(t *testing.T) {
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header()["Content-Type"] = nil
+		io.WriteString(w, "<html>")
+	}))
+	for _, proto := range []string{"HTTP/1.0", "HTTP/1.1"} {
+		conn, err := net.Dial("tcp", r.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET /graphql %s\r\nHost: localhost\r\nConnection: close\r\n\r\n", proto)
+		answer, _ := io.ReadAll(conn)
+		if strings.Contains(string(answer), "Content-Type") || strings.Contains(string(answer), " 103 ") != (proto == "HTTP/1.1") {
+			t.Errorf("%s: %q", proto, answer)
+		}
 	}
 }
 

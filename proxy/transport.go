@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"time"
 
 	"usher/tokens"
@@ -23,6 +24,11 @@ type transport struct {
 }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	// Before the body is read, so that a caller whom nothing can be done for is told
+	// at once; and again after it, as that may take a while.
+	if _, err := t.source.Token(req.Context()); err != nil {
+		return nil, err
+	}
 	body, err := readPayload(req, t.limit)
 	if err != nil {
 		return nil, err
@@ -110,7 +116,16 @@ type upstreamError struct {
 	connected bool
 }
 
-func (e *upstreamError) Error() string { return e.err.Error() }
+func (e *upstreamError) Error() string {
+	switch text := e.err.Error(); {
+	case errors.Is(e.err, io.EOF), strings.Contains(text, "server closed idle connection"):
+		return "it closed the connection without an answer"
+	case strings.Contains(text, "define Request.GetBody"):
+		return "it refused the call on this connection (HTTP/2 GOAWAY or REFUSED_STREAM)"
+	default:
+		return text
+	}
+}
 func (e *upstreamError) Unwrap() error { return e.err }
 
 // timeout says whether the service was reached but did not answer in time. A

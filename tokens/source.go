@@ -58,6 +58,7 @@ type Source struct {
 	underway *fetch
 	failed   *failure // of the last fetch; nil when it succeeded
 	forced   *rate.Limiter
+	keeping  bool // refused tokens are kept at the moment
 }
 
 // fetch is a request under way. done is closed when it has ended, and the outcome
@@ -154,11 +155,17 @@ func (s *Source) drop(refused *Token) (*Token, *fetch, error) {
 	// A fetch that is under way anyhow, or a backoff that forbids one, does not
 	// count as forced.
 	if dropped && s.underway == nil && !s.failed.inForce(now) && !s.forced.Allow() {
+		first := !s.keeping
+		s.keeping = true
 		s.mu.Unlock()
+		if first {
+			s.log.Warn("tokens are refused again and again: the current one is kept for a while, and the 401s go to the callers", "token", refused)
+		}
 		return nil, nil, ErrKept
 	}
 	if dropped {
 		s.current.Store(nil)
+		s.keeping = false
 	}
 	t, f, err := s.join(now)
 	s.mu.Unlock()
@@ -236,7 +243,7 @@ func (s *Source) run(ctx context.Context, f *fetch) {
 	if err == nil {
 		s.log.Info("token fetched", "token", token, "life", token.life)
 	} else if ctx.Err() == nil {
-		s.log.Warn("no token could be fetched", "err", err, "next_try_in", wait.Round(time.Millisecond))
+		s.log.Warn("no token could be fetched", "url", s.client.URL, "err", err, "next_try_in", wait.Round(time.Millisecond))
 	}
 }
 
