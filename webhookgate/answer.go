@@ -15,6 +15,7 @@ import (
 // The decisions, as senders, logs and metrics know them.
 const (
 	forwarded = "forwarded"
+	queued    = "queued"
 	duplicate = "duplicate"
 	rejected  = "rejected"
 	failed    = "failed"

@@ -88,6 +88,13 @@ type Config struct {
 	// not signed. While it returns nonsense nothing is delivered.
 	SignSecret func() string
 
+	// Keep, where set, takes every webhook that has passed the checks in place
+	// of the lanes here, and answers for its delivery from then on. It returns
+	// the webhook-id of the snapshot that w is a duplicate of, or none; an error
+	// means that w is not safe, and the sender is told to send it again. DedupSize,
+	// DedupWindow and Attempts are then not used here.
+	Keep func(w *Webhook) (duplicateOf string, err error)
+
 	// Transport carries the tries. It must honour the request's context and
 	// must not send a request twice of its own accord.
 	// Default: one of the gate's own.
@@ -97,8 +104,8 @@ type Config struct {
 	// payloads. Default: nowhere.
 	Log *slog.Logger
 
-	// Received is told of every answer: its decision (forwarded, duplicate,
-	// rejected, failed) and how long it took. May be nil.
+	// Received is told of every answer: its decision (forwarded, queued,
+	// duplicate, rejected, failed) and how long it took. May be nil.
 	Received func(decision string, took time.Duration)
 
 	// Attempted is told of every try: ok (a 2xx), status (any other answer),

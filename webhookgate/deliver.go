@@ -82,8 +82,7 @@ func (rc *receiver) deliver(ctx context.Context, w *Webhook) answer {
 	for ctx.Err() == nil {
 		t := rc.try(ctx, w)
 		tries++
-		rc.attempted(t.result())
-		if t.accepted() {
+		if t.Accepted() {
 			return answer{status: http.StatusOK, Decision: forwarded, Webhook: w.ID, Tries: tries}
 		}
 		rc.logFailure(w, tries, t)
@@ -101,25 +100,35 @@ func (rc *receiver) deliver(ctx context.Context, w *Webhook) answer {
 	return no
 }
 
-// try sends w to the receiver once.
-func (rc *receiver) try(ctx context.Context, w *Webhook) attempt {
+// Try sends w to the receiver once. It is for those who keep webhooks themselves
+// (see Config.Keep), and decide themselves whether and when to try again.
+func (g *Gate) Try(ctx context.Context, w *Webhook) Attempt { return g.receiver.try(ctx, w) }
+
+// try sends w to the receiver once, and counts it.
+func (rc *receiver) try(ctx context.Context, w *Webhook) Attempt {
+	t := rc.send(ctx, w)
+	rc.attempted(t.result())
+	return t
+}
+
+func (rc *receiver) send(ctx context.Context, w *Webhook) Attempt {
 	ctx, cancel := context.WithTimeout(ctx, rc.timeout)
 	defer cancel()
 	req, err := rc.request(ctx, w)
 	if err != nil {
-		return attempt{err: err}
+		return Attempt{Err: err}
 	}
 	resp, err := rc.transport.RoundTrip(req)
 	if err != nil {
-		return attempt{err: err}
+		return Attempt{Err: err}
 	}
 	defer resp.Body.Close()
-	t := attempt{status: resp.StatusCode, retryAfter: retryAfter(resp.Header)}
+	t := Attempt{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header)}
 	// A 2xx is an acceptance, whatever comes or does not come after it. Still
 	// its body is waited for: until then the receiver may not be done.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if resp.Header.Get("Content-Encoding") == "" {
-		t.excerpt = clip(string(body), maxExcerpt)
+		t.Excerpt = clip(string(body), maxExcerpt)
 	}
 	return t
 }
@@ -133,6 +142,9 @@ var errUnsigned = errors.New("the signing secret can't be used")
 func (rc *receiver) request(ctx context.Context, w *Webhook) (*http.Request, error) {
 	h := w.Header.Clone()
 	timestamp := strconv.FormatInt(time.Now().Unix(), 10)
+	if rc.basicAuth != "" { // not in w: it may be kept on disk, and outlive the password
+		h.Set("Authorization", rc.basicAuth)
+	}
 	h.Set(idHeader, w.ID)
 	h.Set(timestampHeader, timestamp)
 	if rc.secret != nil {
@@ -155,27 +167,28 @@ func (rc *receiver) request(ctx context.Context, w *Webhook) (*http.Request, err
 	return req.WithContext(ctx), nil
 }
 
-// An attempt is what became of one try.
-type attempt struct {
-	status     int // zero: there was no answer, but err
-	err        error
-	retryAfter time.Duration // what the receiver asked for
-	excerpt    string        // of its answer
+// An Attempt is what became of one try.
+type Attempt struct {
+	Status     int // zero: there was no answer, but Err
+	Err        error
+	RetryAfter time.Duration // what the receiver asked for
+	Excerpt    string        // of its answer
 }
 
-func (t attempt) accepted() bool { return t.status/100 == 2 }
+// Accepted says whether the receiver has taken the webhook over.
+func (t Attempt) Accepted() bool { return t.Status/100 == 2 }
 
-func (t attempt) timedOut() bool {
+func (t Attempt) timedOut() bool {
 	var timeout net.Error
-	return errors.Is(t.err, context.DeadlineExceeded) || errors.As(t.err, &timeout) && timeout.Timeout()
+	return errors.Is(t.Err, context.DeadlineExceeded) || errors.As(t.Err, &timeout) && timeout.Timeout()
 }
 
 // result is the try's name in metrics.
-func (t attempt) result() string {
+func (t Attempt) result() string {
 	switch {
-	case t.accepted():
+	case t.Accepted():
 		return "ok"
-	case t.status != 0:
+	case t.Status != 0:
 		return "status"
 	case t.timedOut():
 		return "timeout"
@@ -186,34 +199,34 @@ func (t attempt) result() string {
 
 // pause says whether there is a point in another try after t, the nth, and when:
 // with full jitter, so that what failed together does not come again together.
-func (rc *receiver) pause(t attempt, n int) (time.Duration, bool) {
-	switch t.status {
+func (rc *receiver) pause(t Attempt, n int) (time.Duration, bool) {
+	switch t.Status {
 	case 0, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 	default:
-		if t.status < 500 {
+		if t.Status < 500 {
 			return 0, false
 		}
 	}
-	if t.retryAfter > longestPause || errors.Is(t.err, errUnsigned) {
+	if t.RetryAfter > longestPause || errors.Is(t.Err, errUnsigned) {
 		return 0, false
 	}
 	ceiling := min(longestPause, firstPause<<min(n-1, 10))
-	return max(t.retryAfter, rc.jitter(ceiling)), true
+	return max(t.RetryAfter, rc.jitter(ceiling)), true
 }
 
 // failure is what the sender is told when t was the last try, the nth. What the
 // network said stays in the log: it names addresses that are not the sender's
 // business.
-func (t attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
+func (t Attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
 	a := answer{status: http.StatusBadGateway, Decision: failed, Webhook: w.ID, Tries: n}
 	switch {
-	case errors.Is(t.err, errUnsigned):
+	case errors.Is(t.Err, errUnsigned):
 		return *busy("usher can't sign deliveries at the moment; please send this webhook again")
-	case t.status != 0:
-		a.Receiver = &receiversAnswer{t.status, t.excerpt}
-		a.Error = fmt.Sprintf("the receiver answered %s", strings.TrimSpace(fmt.Sprint(t.status, " ", http.StatusText(t.status))))
-		if t.retryAfter > longestPause {
-			a.Error += fmt.Sprintf(" and asked to wait %s seconds", seconds(t.retryAfter))
+	case t.Status != 0:
+		a.Receiver = &receiversAnswer{t.Status, t.Excerpt}
+		a.Error = fmt.Sprintf("the receiver answered %s", strings.TrimSpace(fmt.Sprint(t.Status, " ", http.StatusText(t.Status))))
+		if t.RetryAfter > longestPause {
+			a.Error += fmt.Sprintf(" and asked to wait %s seconds", seconds(t.RetryAfter))
 		}
 	case t.timedOut():
 		a.status = http.StatusGatewayTimeout
@@ -227,12 +240,12 @@ func (t attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
 	return a
 }
 
-func (rc *receiver) logFailure(w *Webhook, n int, t attempt) {
+func (rc *receiver) logFailure(w *Webhook, n int, t Attempt) {
 	attrs := append(w.attrs(), slog.Int("try", n), slog.String("result", t.result()))
-	if t.status != 0 {
-		attrs = append(attrs, slog.Int("receiver_status", t.status))
+	if t.Status != 0 {
+		attrs = append(attrs, slog.Int("receiver_status", t.Status))
 	} else {
-		attrs = append(attrs, slog.String("error", t.err.Error()))
+		attrs = append(attrs, slog.String("error", t.Err.Error()))
 	}
 	rc.log.LogAttrs(context.Background(), slog.LevelInfo, "webhook try failed", attrs...)
 }

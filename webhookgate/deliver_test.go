@@ -128,7 +128,7 @@ func TestPausesHaveFullJitter(t *testing.T) {
 	for n, ceiling := range map[int]time.Duration{1: firstPause, 2: 2 * firstPause, 4: 8 * firstPause, 10: longestPause, 1000: longestPause} {
 		var low, high int
 		for range 1000 {
-			pause, again := rc.pause(attempt{status: 500}, n)
+			pause, again := rc.pause(Attempt{Status: 500}, n)
 			if !again || pause < 0 || pause >= ceiling {
 				t.Fatalf("try %d: pause %v, %v", n, pause, again)
 			}

@@ -21,7 +21,7 @@
 // Every answer is a JSON object, and its decision is in the Usher-Decision
 // header too:
 //
-//	decision   forwarded, duplicate (both 200), rejected (4xx) or failed (5xx)
+//	decision   forwarded, queued, duplicate (all 200), rejected (4xx) or failed (5xx)
 //	error      a sentence on what is wrong; not there on a 200
 //	faults     what is wrong with the body: a list of {"path", "message"}, the
 //	           path being a JSON pointer, at most 20 of them

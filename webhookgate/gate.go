@@ -84,9 +84,30 @@ func (g *Gate) handle(v *visit) *answer {
 		return no
 	}
 	v.webhook = g.newWebhook(v, body, value)
+	if g.cfg.Keep != nil {
+		return g.keep(v.webhook)
+	}
 	a := g.lanes.send(v.webhook)
 	return &a
 }
+
+// keep hands w over to whoever keeps webhooks.
+func (g *Gate) keep(w *Webhook) *answer {
+	original, err := g.cfg.Keep(w)
+	switch {
+	case err != nil:
+		g.cfg.Log.Error("webhook could not be kept", "webhook", w.ID, "err", err)
+		return busy("the inbox can't be written at the moment; please send this webhook again")
+	case original != "":
+		a := duplicateOf(original)
+		return &a
+	}
+	return &answer{status: http.StatusOK, Decision: queued, Webhook: w.ID}
+}
+
+// Forget drops what is remembered of the lanes of a tenant, and says of how many:
+// its next snapshot is delivered whatever it is.
+func (g *Gate) Forget(tenant string) int { return g.lanes.forget(tenant) }
 
 // route lets through what is posted to the gate's path, or to one segment below
 // it where secrets may be given so.

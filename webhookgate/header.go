@@ -49,9 +49,6 @@ func (g *Gate) forwardHeader(v *visit) http.Header {
 	if _, sent := out["User-Agent"]; !sent {
 		out["User-Agent"] = []string{""} // or net/http would name itself
 	}
-	if g.receiver.basicAuth != "" {
-		out.Set("Authorization", g.receiver.basicAuth)
-	}
 	g.addForwarded(out, v.r)
 	return out
 }

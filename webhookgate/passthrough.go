@@ -112,6 +112,19 @@ func (p *passThrough) finish(w *Webhook, l *lane, d *delivery) {
 	}
 }
 
+// forget empties the memory of a tenant's lanes, on every platform.
+func (p *passThrough) forget(tenant string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, lane := range p.memory.Keys() {
+		if lane.Tenant == tenant && p.memory.Remove(lane) {
+			n++
+		}
+	}
+	return n
+}
+
 func (p *passThrough) dedups(w *Webhook) bool {
 	return p.window > 0 && w.Snapshot
 }

@@ -177,7 +177,7 @@ func (m *Metrics) Gate() *Gate {
 	})
 	g.duration = duration
 	m.registry.MustRegister(g.received, g.attempts, duration)
-	for _, decision := range []string{"forwarded", "duplicate", "rejected", "failed"} {
+	for _, decision := range []string{"forwarded", "queued", "duplicate", "rejected", "failed"} {
 		g.received.WithLabelValues(decision)
 	}
 	for _, result := range []string{"ok", "status", "timeout", "error"} {
@@ -194,3 +194,35 @@ func (g *Gate) Received(decision string, took time.Duration) {
 
 // Attempted counts a try at the receiver.
 func (g *Gate) Attempted(result string) { g.attempts.WithLabelValues(result).Inc() }
+
+// Inbox registers the figures of the inbox, which stats returns when they are asked
+// for.
+func (m *Metrics) Inbox(stats func() (pending int, oldest time.Duration, parked int)) {
+	m.registry.MustRegister(&inboxCollector{
+		stats:   stats,
+		pending: prometheus.NewDesc("usher_inbox_pending", "Webhooks that wait for their delivery.", nil, nil),
+		oldest:  prometheus.NewDesc("usher_inbox_oldest_seconds", "Age of the oldest of them.", nil, nil),
+		parked:  prometheus.NewDesc("usher_inbox_parked", "Webhooks that are not tried any more and were not overtaken.", nil, nil),
+	})
+}
+
+// inboxCollector takes all three figures at one moment.
+type inboxCollector struct {
+	stats                   func() (int, time.Duration, int)
+	pending, oldest, parked *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *inboxCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.pending
+	ch <- c.oldest
+	ch <- c.parked
+}
+
+// Collect implements prometheus.Collector.
+func (c *inboxCollector) Collect(ch chan<- prometheus.Metric) {
+	pending, oldest, parked := c.stats()
+	ch <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(pending))
+	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, oldest.Seconds())
+	ch <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(parked))
+}

@@ -66,7 +66,12 @@ func startProcess(t *testing.T, environ []string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{cmd: exec.Command(path, args...)}
+	return startCommand(t, environ, exec.Command(path, args...))
+}
+
+func startCommand(t *testing.T, environ []string, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{cmd: cmd}
 	p.ended = make(chan struct{})
 	p.cmd.Env = append(environ, "PATH="+os.Getenv("PATH"))
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
@@ -158,7 +163,7 @@ func TestExec(t *testing.T) {
 	if err := os.WriteFile(file, []byte("t0psecret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := s.environ("USHER_KEY=k3y", "USHER_WEBHOOK_TOKEN=wt0ken", "USHER_PORTS_0_LISTEN=0.0.0.0:1", "USHER_PORTS_0_CLIENT_SECRET=p0secret",
+	env := s.environ("USHER_KEY=k3y", "USHER_WEBHOOK_TOKEN=wt0ken", "USHER_PORTS_0_LISTEN=0.0.0.0:1", "USHER_PORTS_0_CLIENT_SECRET=p0secret", "USHER_ADMIN_TOKN=sl1p",
 		"USHER_ADMIN_TOKEN_FILE="+file, "USHER_LOG_LEVEL=", "HTTP_PROXY=http://127.0.0.1:1", "NO_PROXY=intranet", "MINE=stays", "USHER_URL=http://old")
 	for _, tc := range []struct {
 		name, script string
@@ -172,16 +177,28 @@ func TestExec(t *testing.T) {
 		{"url", `echo "$USHER_URL"`, env, 0, "/graphql\n"},
 		{"environment", `env`, env, 0, "MINE=stays\n"},
 		{"past the proxy", `env`, env, 0, "NO_PROXY=intranet,127.0.0.1\n"},
+		{"past the proxy, in small letters", `env`, env, 0, "no_proxy=intranet,127.0.0.1\n"},
+		{"hang-ups ignored, as under nohup", `kill -HUP $PPID; sleep 0.2; echo alive`, nil, 0, "alive\n"},
 		{"refused", "echo ran", append(s.environ(), "USHER_CLIENT_SECRET=wr0ng"), 1, "invalid_client"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p := startProcess(t, tc.environ, "exec", "--", "sh", "-c", tc.script)
+			args := []string{"exec", "--", "sh", "-c", tc.script}
+			p := (*process)(nil)
+			if tc.environ == nil {
+				path, err := binary()
+				if err != nil {
+					t.Fatal(err)
+				}
+				p = startCommand(t, env, exec.Command("sh", append([]string{"-c", `trap '' HUP; exec "$0" "$@"`, path}, args...)...))
+			} else {
+				p = startProcess(t, tc.environ, args...)
+			}
 			<-p.ended
 			out := p.stdout.String() + p.stderr.String()
 			if p.code != tc.code || !strings.Contains(out, tc.want) {
 				t.Errorf("%d, want %d with %q:\n%s", p.code, tc.code, tc.want, out)
 			}
-			for _, secret := range []string{"t0psecret", "k3y", "wt0ken", "p0secret", file, "wr0ng"} {
+			for _, secret := range []string{"t0psecret", "k3y", "wt0ken", "p0secret", "sl1p", file, "wr0ng"} {
 				if strings.Contains(out, secret) {
 					t.Errorf("%s reaches the command", secret)
 				}

@@ -64,7 +64,7 @@ func (c *checker) port(ctx context.Context, p Port) {
 	if token == nil {
 		var err error
 		if token, err = c.outbound.clients[p.Name].Fetch(ctx); err != nil {
-			c.fail("token for port %s: %v%s", p.Name, err, hint(err, p))
+			c.fail("token for port %s: %v%s", p.Name, err, c.hint(err, p))
 			return
 		}
 		c.token[source] = token
@@ -77,15 +77,23 @@ func (c *checker) port(ctx context.Context, p Port) {
 	c.ok("graphql for port %s: {__typename} was answered", p.Name)
 }
 
-// hint says what to do about a refusal.
-func hint(err error, p Port) string {
+// hint says what to do about a refusal, with the variables that are in force.
+func (c *checker) hint(err error, p Port) string {
+	main := c.outbound.settings.Ports[0]
+	id, scope := p.prefix, p.prefix
+	if p.ClientID == main.ClientID && p.ClientSecret == main.ClientSecret {
+		id = main.prefix
+	}
+	if p.Scope == main.Scope {
+		scope = main.prefix
+	}
 	switch {
 	case !tokens.Rejected(err):
 		return "; check USHER_BASE_URL"
 	case strings.Contains(err.Error(), "invalid_scope"):
-		return fmt.Sprintf("; check %sSCOPE: only scopes that are assigned to the API client can be asked for", p.prefix)
+		return fmt.Sprintf("; check %sSCOPE: only scopes that are assigned to the API client can be asked for", scope)
 	default:
-		return fmt.Sprintf("; check %sCLIENT_ID and %sCLIENT_SECRET", p.prefix, p.prefix)
+		return fmt.Sprintf("; check %sCLIENT_ID and %sCLIENT_SECRET", id, id)
 	}
 }
 

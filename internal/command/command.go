@@ -37,6 +37,8 @@ each call that leaves, and checks, deduplicates and forwards the webhooks that c
                      run CMD with USHER_URL set to a port of its own
   usher check        try the settings: tokens, the API, the receiver; opens no port
   usher healthcheck  ask a running usher whether it is ready
+  usher inbox        see the webhooks that a running usher keeps, send one again:
+                     ls, show ID, redeliver ID..., forget TENANT
   usher version      print version, commit and Go version
 
 To serve, these have to be set:
@@ -61,8 +63,8 @@ func Main(ctx context.Context, p Process) int {
 		fmt.Fprint(p.Stdout, usage)
 		return exitOK
 	}
-	if name != "exec" && len(args) > 0 {
-		if args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
+	if name != "exec" && name != "inbox" && len(args) > 0 {
+		if isHelp(args[0]) {
 			fmt.Fprint(p.Stdout, usage)
 			return exitOK
 		}
@@ -79,12 +81,16 @@ func Main(ctx context.Context, p Process) int {
 		return check(ctx, p)
 	case "healthcheck":
 		return healthcheck(ctx, p)
+	case "inbox":
+		return inboxCommand(ctx, p, args)
 	case "version", "-v", "-version", "--version":
 		fmt.Fprintf(p.Stdout, "usher %s, commit %s, %s\n", buildVersion(), buildCommit(), runtime.Version())
 		return exitOK
 	}
 	return p.misused("there is no command %q", name)
 }
+
+func isHelp(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
 func (p *Process) misused(format string, args ...any) int {
 	fmt.Fprintf(p.Stderr, format+"\nusher -h tells what there is\n", args...)
@@ -120,11 +126,12 @@ func serve(ctx context.Context, p Process) int {
 		return p.failed(err)
 	}
 	if err := h.open(); err != nil {
+		h.close()
 		return p.failed(err)
 	}
 	log.Info("usher starts", "version", buildVersion())
 	if h.gate != nil {
-		log.Info("webhooks are passed through: run one replica only, as with more the third of A, B, A could be taken for a duplicate")
+		log.Info("the gate is made for one replica: with more, each remembers only what it saw itself, and the third of A, B, A could be taken for a duplicate")
 	}
 	if err := h.run(ctx); err != nil {
 		return p.failed(err)

@@ -7,11 +7,10 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"usher/internal/sandbox"
@@ -25,14 +24,17 @@ const (
 
 // demo serves as ever, in front of a billing service and a receiver of its own.
 func demo(ctx context.Context, p Process) int {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	world, err := newDemoWorld()
 	if err != nil {
 		return p.failed(err)
 	}
 	defer world.close()
-	environ, replaced := world.environment(p.Environ)
+	inboxDir, err := os.MkdirTemp("", "usher-demo-")
+	if err != nil {
+		return p.failed(err)
+	}
+	defer os.RemoveAll(inboxDir)
+	environ, replaced := world.environment(p.Environ, inboxDir)
 	s, ok := p.settings(environ)
 	if !ok {
 		return exitUsage
@@ -42,19 +44,21 @@ func demo(ctx context.Context, p Process) int {
 		return p.failed(err)
 	}
 	if err := h.open(); err != nil {
+		h.close()
 		return p.failed(err)
 	}
 	say := &narrator{out: p.Stdout, colour: isTerminal(p.Stdout) && newReader(p.Environ).env["NO_COLOR"] == ""}
 	say.welcome(h, world, replaced)
 
+	playing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { world.play(ctx, h, say) })
-	defer running.Wait()
-	if err := h.run(ctx); err != nil {
-		stop()
+	running.Go(func() { world.play(playing, h, say) })
+	err = h.run(ctx)
+	stop()
+	running.Wait()
+	if err != nil {
 		return p.failed(err)
 	}
-	stop()
 	return exitOK
 }
 
@@ -103,11 +107,12 @@ var demoKeeps = []string{
 
 // environment is the demo's own. Of the default ports, those that are taken are
 // replaced by free ones.
-func (w *demoWorld) environment(environ []string) (demo, replaced []string) {
+func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replaced []string) {
 	given := newReader(environ).env
 	demo = []string{
 		"USHER_BASE_URL=" + w.urls[0], "USHER_CLIENT_ID=demo", "USHER_CLIENT_SECRET=demo-secret",
 		"USHER_WEBHOOK_FORWARD_URL=" + w.urls[1] + "/provisioning", "USHER_WEBHOOK_TOKEN=" + demoToken,
+		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(inboxDir, "inbox.db"),
 	}
 	for _, name := range demoKeeps {
 		demo = append(demo, name+"="+given[name])
@@ -128,28 +133,35 @@ func (w *demoWorld) environment(environ []string) (demo, replaced []string) {
 }
 
 // play has a webhook sent every few seconds until ctx ends: mostly a change, now
-// and then one that was sent before, now and then with a receiver that fails.
+// and then one that was sent before; and now and then the receiver is down for a
+// while, and what came meanwhile is delivered when it is back.
 func (w *demoWorld) play(ctx context.Context, h *house, say *narrator) {
 	gate := h.door("webhooks")
 	sender := sandbox.NewSender(gate.url()+h.settings.Webhook.Path, uint64(time.Now().UnixNano()))
 	sender.Header = http.Header{"Authorization": {"Bearer " + demoToken}}
 	tick := time.NewTicker(demoWebhookEvery)
 	defer tick.Stop()
+	seen := time.Now()
 	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
+		seen = say.deliveries(w.receiver.Deliveries(), seen)
+		switch n % 12 {
+		case 6:
+			w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+			say.receiver("31", "down", "what comes now waits in the inbox: usher inbox ls shows it")
+		case 9:
+			w.receiver.Behave(sandbox.Fault{})
+			say.receiver("32", "back", "")
+		}
 		var entry sandbox.Entry
 		var err error
-		switch {
-		case n%4 == 0:
+		if n%4 == 0 {
 			entry, err = sender.Resend(ctx, len(sender.Log()))
-		case n%5 == 0:
-			w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable, Times: 1})
-			fallthrough
-		default:
+		} else {
 			entry, err = sender.Change(ctx)
 		}
 		if ctx.Err() == nil {
@@ -197,21 +209,38 @@ func (n *narrator) welcome(h *house, w *demoWorld, replaced []string) {
 	if h.admin != nil {
 		fmt.Fprintf(n.out, "\nThen look at its figures:\n\n  curl -s %s/metrics | grep ^usher_\n", h.admin.url())
 	}
-	fmt.Fprintf(n.out, "\nA webhook comes every few seconds; some are sent twice, and now and then the\nreceiver fails. Below: what changed, and what became of it. Ctrl-C ends the demo.\n\n")
+	fmt.Fprintf(n.out, "\nA webhook comes every few seconds; some are sent twice, and now and then the\nreceiver is down for a while. Below: what changed, and what became of it. Ctrl-C\nends the demo.\n\n")
 }
 
 func (n *narrator) webhook(e sandbox.Entry, err error) {
 	decision := e.Header.Get("Usher-Decision")
-	colour := map[string]string{"forwarded": "32", "duplicate": "33"}[decision]
+	colour := map[string]string{"queued": "36", "duplicate": "33"}[decision]
 	switch {
 	case err != nil:
 		decision, colour = err.Error(), "31"
 	case colour == "":
 		colour = "31"
 	}
-	again := ""
-	if e.ResentOf != 0 {
-		again = "sent again: "
+	n.line(e.At, "webhook", colour, decision, e.What)
+}
+
+// deliveries tells of those that the receiver accepted after seen, and returns when
+// the last of them was.
+func (n *narrator) deliveries(all []sandbox.Delivery, seen time.Time) time.Time {
+	last := seen
+	for _, d := range all {
+		if d.Until.After(seen) && d.Applied && d.Status == http.StatusOK {
+			n.line(d.Until, "receiver", "32", "has it", d.Tenant)
+			last = d.Until
+		}
 	}
-	fmt.Fprintf(n.out, "%s  webhook  %s  %s%s\n", e.At.Format(time.TimeOnly), n.paint(colour, fmt.Sprintf("%-9s", decision)), again, e.What)
+	return last
+}
+
+func (n *narrator) receiver(colour, state, what string) {
+	n.line(time.Now(), "receiver", colour, state, what)
+}
+
+func (n *narrator) line(at time.Time, who, colour, what, detail string) {
+	fmt.Fprintf(n.out, "%s  %-8s  %s  %s\n", at.Format(time.TimeOnly), who, n.paint(colour, fmt.Sprintf("%-9s", what)), detail)
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ const (
 func execute(ctx context.Context, p Process, args []string) int {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
+	} else if len(args) > 0 && isHelp(args[0]) {
+		fmt.Fprint(p.Stdout, usage)
+		return exitOK
 	} else if len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		return p.misused("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
 	}
@@ -59,7 +63,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	// From here on no signal is lost: until the command runs it ends the wait,
 	// afterwards it is passed on.
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, passedOn...)
+	signal.Notify(signals, slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored)...) // nohup's stays ignored
 	defer signal.Stop(signals)
 
 	background, stop := context.WithCancel(context.Background())
@@ -154,20 +158,36 @@ func commandEnvironment(environ []string, url string) []string {
 	return append(env, "USHER_URL="+url)
 }
 
+// exemptLoopback adds 127.0.0.1 to what goes past the proxy, in the spelling that
+// is in use; some clients read only the one, some only the other.
 func exemptLoopback(env []string) []string {
-	for _, name := range []string{"NO_PROXY", "no_proxy"} {
-		i := slices.IndexFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
-		if i < 0 {
-			env = append(env, name+"=127.0.0.1")
-		} else {
-			env[i] = strings.TrimSuffix(env[i], ",") + ",127.0.0.1"
-		}
+	values := newReader(env).env
+	exempt := cmp.Or(values["no_proxy"], values["NO_PROXY"])
+	switch exempt {
+	case "*":
+		return env
+	case "":
+		exempt = "127.0.0.1"
+	default:
+		exempt = strings.TrimSuffix(exempt, ",") + ",127.0.0.1"
 	}
-	return env
+	env = slices.DeleteFunc(env, func(kv string) bool {
+		return strings.HasPrefix(kv, "NO_PROXY=") || strings.HasPrefix(kv, "no_proxy=")
+	})
+	return append(env, "NO_PROXY="+exempt, "no_proxy="+exempt)
 }
 
-// isSecret says whether a variable holds one of usher's secrets, or its file's name.
+// isSecret says whether a variable of usher's holds a secret, or the name of its
+// file, or may hold one: a slip of a secret's name would, and so may an address.
 func isSecret(name string) bool {
-	generic := strings.TrimSuffix(portIndex.ReplaceAllString(name, "USHER_PORTS_n_"), "_FILE")
-	return slices.ContainsFunc(variables(), func(v variable) bool { return v.Secret && v.Name == generic })
+	rest, ours := strings.CutPrefix(name, "USHER_")
+	if !ours {
+		return false
+	}
+	for _, part := range []string{"SECRET", "TOKEN", "KEY", "PORTS_", "WEBHOOK_", "ADMIN_"} {
+		if strings.Contains(rest, part) {
+			return true
+		}
+	}
+	return false
 }

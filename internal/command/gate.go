@@ -1,9 +1,12 @@
 package command
 
 import (
+	"context"
 	"strings"
+	"time"
 
 	"usher/internal/admin"
+	"usher/internal/inbox"
 	"usher/webhookgate"
 )
 
@@ -40,6 +43,16 @@ func (h *house) buildGate(metrics *admin.Metrics) error {
 		cfg.SignSecret = w.SignSecret.Get
 	}
 	var err error
+	if w.Inbox != "" {
+		if h.inbox, err = h.openInbox(); err != nil {
+			return err
+		}
+		metrics.Inbox(func() (pending int, oldest time.Duration, parked int) {
+			s := h.inbox.Stats()
+			return s.Pending, s.Oldest, s.Parked
+		})
+		cfg.Keep = h.inbox.Keep
+	}
 	if h.gate, err = webhookgate.New(cfg); err != nil {
 		return err
 	}
@@ -51,6 +64,50 @@ func (h *house) buildGate(metrics *admin.Metrics) error {
 	}
 	h.doors = append(h.doors, d)
 	return nil
+}
+
+func (h *house) openInbox() (*inbox.Inbox, error) {
+	w := &h.settings.Webhook
+	return inbox.Open(inbox.Config{
+		URL: w.Inbox,
+		Try: func(ctx context.Context, w *webhookgate.Webhook) webhookgate.Attempt {
+			return h.gate.Try(ctx, w) // the gate is there before the first delivery
+		},
+		Attempts:    w.InboxAttempts,
+		MaxAge:      w.InboxMaxAge,
+		Concurrency: w.InboxConcurrency,
+		KeepLatest:  w.InboxKeep == "latest",
+		DedupSize:   w.DedupSize,
+		DedupWindow: w.DedupWindow,
+		Log:         h.log,
+	})
+}
+
+// startCourier begins to deliver what is in the inbox. What it returns ends that:
+// between deliveries, or in the middle of them once its context has ended.
+func (h *house) startCourier() (stop func(context.Context) error) {
+	if h.inbox == nil {
+		return func(context.Context) error { return nil }
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	hard, cut := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		h.inbox.Run(ctx, hard)
+	}()
+	return func(grace context.Context) error {
+		defer cut()
+		cancel()
+		select {
+		case <-ended:
+			return nil
+		case <-grace.Done():
+		}
+		cut()
+		<-ended
+		return grace.Err()
+	}
 }
 
 func splitTokens(s string) []string {

@@ -47,11 +47,12 @@ func knownNames() []string {
 			names = append(names, v.Name+"_FILE")
 		}
 	}
-	return append(names, "USHER_WEBHOOK_INBOX")
+	return names
 }
 
 var (
 	portIndex = regexp.MustCompile(`^USHER_PORTS_(0|[1-9][0-9]*)_`)
+	nearIndex = regexp.MustCompile(`^USHER_[A-Z]+_([0-9]+)_`) // of a slip
 	// What Kubernetes puts into every pod for a service called usher, or usher-….
 	kubernetes = regexp.MustCompile(`^USHER_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)$`)
 	serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
@@ -87,7 +88,7 @@ func (r *reader) unknown() []string {
 // nearest returns the known name that name is a slip of, or the empty string.
 func nearest(name string, known []string) string {
 	index := "0"
-	if m := portIndex.FindStringSubmatch(name); m != nil {
+	if m := nearIndex.FindStringSubmatch(name); m != nil {
 		index = m[1]
 	}
 	best, least := "", 3

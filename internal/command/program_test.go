@@ -592,7 +592,9 @@ func TestDemo(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, p.stdout.String())
 		}
 	}
-	eventually(t, "a webhook forwarded", func() bool { return strings.Contains(p.stdout.String(), "forwarded") })
+	eventually(t, "a webhook delivered", func() bool {
+		return strings.Contains(p.stdout.String(), "queued") && strings.Contains(p.stdout.String(), "has it")
+	})
 	p.stop()
 	<-p.ended
 	if p.code != 0 {

@@ -105,6 +105,7 @@ func (r *reader) secret(name string) *secret.Value {
 	switch {
 	case value != "" && path != "":
 		r.problem(name, "and %s_FILE are both set, but only one of them should be", name)
+		return secret.New("undecided")
 	case value != "":
 		return secret.New(value)
 	case path != "":

@@ -18,6 +18,7 @@ import (
 
 	"usher/internal/admin"
 	"usher/internal/guard"
+	"usher/internal/inbox"
 	"usher/webhookgate"
 )
 
@@ -27,6 +28,7 @@ type house struct {
 	log      *slog.Logger
 	outbound *outbound
 	gate     *webhookgate.Gate // nil: off
+	inbox    *inbox.Inbox      // nil: webhooks are passed through
 	doors    []*door           // the local ports and the gate
 	admin    *door             // nil: off
 	stopping atomic.Bool
@@ -52,7 +54,11 @@ func (d *door) url() string {
 	if d.tls != nil {
 		scheme = "https"
 	}
-	return scheme + "://" + d.listener.Addr().String()
+	addr := d.listener.Addr().String()
+	if tcp, ok := d.listener.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		addr = fmt.Sprintf("127.0.0.1:%d", tcp.Port) // what answers there to its name
+	}
+	return scheme + "://" + addr
 }
 
 // build puts an usher together. It opens nothing yet.
@@ -82,6 +88,7 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 			Version: buildVersion(),
 			Log:     log,
 		}
+		h.showInbox(&cfg)
 		if s.Admin.Token != nil {
 			cfg.Token = s.Admin.Token.Get
 		}
@@ -90,12 +97,28 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	return h, nil
 }
 
+// showInbox lets the admin port see the inbox and the gate's memory.
+func (h *house) showInbox(cfg *admin.Config) {
+	switch {
+	case h.inbox != nil:
+		cfg.Inbox = &admin.Inbox{List: h.inbox.List, Show: h.inbox.Show, Redeliver: h.inbox.Redeliver}
+		cfg.Forget = h.inbox.Forget
+	case h.gate != nil:
+		cfg.Forget = func(tenant string) (int, error) { return h.gate.Forget(tenant), nil }
+	}
+}
+
 // unready says what keeps usher from being ready. After the first token an outage
 // of the billing service is no reason: it must not take the customer's pod down.
 func (h *house) unready() []string {
 	var problems []string
 	if h.stopping.Load() {
 		problems = append(problems, "shutting down")
+	}
+	if h.inbox != nil {
+		if err := h.inbox.Err(); err != nil {
+			problems = append(problems, err.Error())
+		}
 	}
 	for _, p := range h.settings.Ports {
 		state := h.outbound.of[p.Name].State()
@@ -116,7 +139,6 @@ func (h *house) open() error {
 	for _, d := range h.all() {
 		l, err := listen(d.addr)
 		if err != nil {
-			h.closeListeners()
 			return fmt.Errorf("%s: can't listen on %s: %w", d.variable, d.addr, err)
 		}
 		d.listener = l
@@ -136,11 +158,22 @@ func (h *house) all() []*door {
 	return append([]*door{h.admin}, h.doors...)
 }
 
-func (h *house) closeListeners() {
+// close gives back what build and open took, when run was not reached.
+func (h *house) close() {
 	for _, d := range h.all() {
 		if d.listener != nil {
 			d.listener.Close()
 		}
+	}
+	h.closeInbox()
+}
+
+func (h *house) closeInbox() {
+	if h.inbox == nil {
+		return
+	}
+	if err := h.inbox.Close(); err != nil {
+		h.log.Error("the inbox could not be closed", "err", err)
 	}
 }
 
@@ -154,7 +187,8 @@ func (h *house) run(ctx context.Context) error {
 	background, stopBackground := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { h.outbound.run(background) })
-	defer func() { stopBackground(); running.Wait() }()
+	defer func() { stopBackground(); running.Wait(); h.closeInbox() }()
+	stopCourier := h.startCourier()
 
 	failed := make(chan error, len(h.doors)+1)
 	for _, d := range h.all() {
@@ -183,7 +217,7 @@ func (h *house) run(ctx context.Context) error {
 		case <-atOnce.Done():
 		}
 	}()
-	return errors.Join(err, h.shutdown(atOnce))
+	return errors.Join(err, h.shutdown(atOnce, stopCourier))
 }
 
 var errSecondSignal = errors.New("a second signal: ended at once")
@@ -191,7 +225,7 @@ var errSecondSignal = errors.New("a second signal: ended at once")
 // shutdown: unready but serving for the delay, then no new connections and what
 // is under way may finish within the grace; the admin port closes last. It ends
 // early when atOnce does, with its cause.
-func (h *house) shutdown(atOnce context.Context) error {
+func (h *house) shutdown(atOnce context.Context, stopCourier func(context.Context) error) error {
 	h.stopping.Store(true)
 	select {
 	case <-time.After(h.settings.Admin.ShutdownDelay):
@@ -210,7 +244,7 @@ func (h *house) shutdown(atOnce context.Context) error {
 	}
 	if h.gate != nil {
 		closing.Go(func() {
-			if h.gate.Shutdown(grace) != nil {
+			if errors.Join(h.gate.Shutdown(grace), stopCourier(grace)) != nil {
 				h.log.Warn("cut off deliveries that were still under way")
 			}
 		})

@@ -81,6 +81,12 @@ type Webhook struct {
 	MaxInflight    int           `env:"USHER_WEBHOOK_MAX_INFLIGHT" envDefault:"256"`
 	SignSecret     *secret.Value `secret:"USHER_WEBHOOK_SIGN_SECRET"`
 
+	Inbox            string        `env:"USHER_WEBHOOK_INBOX"`
+	InboxAttempts    int           `env:"USHER_WEBHOOK_INBOX_ATTEMPTS" envDefault:"20"`
+	InboxMaxAge      time.Duration `env:"USHER_WEBHOOK_INBOX_MAX_AGE" envDefault:"72h"`
+	InboxConcurrency int           `env:"USHER_WEBHOOK_INBOX_CONCURRENCY" envDefault:"32"`
+	InboxKeep        string        `env:"USHER_WEBHOOK_INBOX_KEEP" envDefault:"all"`
+
 	forward *url.URL // of ForwardURL; nil: the gate is off
 	schema  []byte   // of SchemaFile
 	allow   []netip.Prefix
@@ -142,6 +148,11 @@ func (o *Outbound) check(r *reader) {
 			break
 		}
 	}
+	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"} {
+		if value := r.env[name]; value != "" && !isProxy(value) {
+			r.problem(name, "can't be read (not shown, as it may hold a password), but should hold a proxy's address, such as http://proxy:3128")
+		}
+	}
 	if o.CAFile != "" {
 		o.ca = r.certificates("USHER_CA_FILE", o.CAFile)
 	}
@@ -152,10 +163,10 @@ func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 	const name, want = "USHER_BASE_URL", "an address such as https://billing.example.com, without user, query or fragment"
 	u, err := url.Parse(value)
 	switch {
-	case err != nil || u.Host == "" || u.Hostname() == "" || u.Opaque != "":
-		r.invalid(name, want)
-	case u.User != nil:
+	case err == nil && u.User != nil, err != nil && strings.Contains(value, "@"):
 		r.problem(name, "holds a user name or password (not shown), but should hold "+want)
+	case err != nil || u.Hostname() == "" || u.Opaque != "":
+		r.invalid(name, want)
 	case u.Scheme != "https" && u.Scheme != "http", u.RawQuery != "" || u.ForceQuery, u.Fragment != "":
 		r.invalid(name, want)
 	case u.Scheme == "http" && !loopbackHost(u.Hostname()) && !plainHTTP:
@@ -166,6 +177,16 @@ func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 		return u
 	}
 	return nil
+}
+
+// isProxy: as net/http takes it, with or without a scheme. One that it can't read it
+// would pass over, and go without.
+func isProxy(value string) bool {
+	u, err := url.Parse(value)
+	if err != nil || u.Scheme == "" || u.Host == "" {
+		u, err = url.Parse("http://" + value)
+	}
+	return err == nil && u.Hostname() != ""
 }
 
 func readPorts(r *reader, o *Outbound) []Port {
@@ -211,7 +232,9 @@ func readPorts(r *reader, o *Outbound) []Port {
 			r.problem(p.prefix+"LISTEN", "is %q, which others can reach, and callers need no key: set %sKEY (or %sKEY_FILE), or USHER_INSECURE=true if everybody there may act in your name",
 				p.Listen, p.prefix, p.prefix)
 		}
-		r.headerSafe(p.prefix+"KEY", p.Key)
+		if p.prefix == "USHER_" || p.Key != o.Key {
+			r.headerSafe(p.prefix+"KEY", p.Key)
+		}
 	}
 	return ports
 }
@@ -241,9 +264,8 @@ func (a *Admin) check(r *reader) {
 }
 
 func (w *Webhook) check(r *reader) {
-	if r.env["USHER_WEBHOOK_INBOX"] != "" {
-		// Not to be passed over with a warning: whoever sets it relies on it.
-		r.problem("USHER_WEBHOOK_INBOX", "is set, but this version has no inbox yet: unset it to pass webhooks through")
+	if w.ForwardURL == "" && w.Inbox != "" {
+		r.problem("USHER_WEBHOOK_INBOX", "is set, but USHER_WEBHOOK_FORWARD_URL, which says where webhooks go, is not")
 	}
 	if w.ForwardURL == "" {
 		return
@@ -272,6 +294,7 @@ func (w *Webhook) check(r *reader) {
 	r.positive("USHER_WEBHOOK_DEDUP_SIZE", int64(w.DedupSize))
 	r.positive("USHER_WEBHOOK_ATTEMPTS", int64(w.Attempts))
 	r.positive("USHER_WEBHOOK_MAX_INFLIGHT", int64(w.MaxInflight))
+	w.checkInbox(r)
 	if w.DedupWindow < 0 {
 		r.invalid("USHER_WEBHOOK_DEDUP_WINDOW", "a duration such as 10m, or 0 to turn dedup off")
 	}
@@ -313,6 +336,25 @@ func (w *Webhook) checkSecrets(r *reader) {
 		if _, err := webhookgate.ParseSecretKey(w.SignSecret.Get()); err != nil {
 			r.problem("USHER_WEBHOOK_SIGN_SECRET", "should hold whsec_ and the key in base64")
 		}
+	}
+}
+
+func (w *Webhook) checkInbox(r *reader) {
+	switch path, isFile := strings.CutPrefix(w.Inbox, "file:"); {
+	case w.Inbox == "":
+	case strings.HasPrefix(w.Inbox, "nats:"):
+		// Not to be passed over: whoever sets it relies on it.
+		r.problem("USHER_WEBHOOK_INBOX", "names a NATS cluster, which this version can't use yet; it should hold file:/path")
+	case !isFile || path == "":
+		r.invalid("USHER_WEBHOOK_INBOX", "file:/path, such as file:/var/lib/usher/inbox.db")
+	}
+	r.positive("USHER_WEBHOOK_INBOX_ATTEMPTS", int64(w.InboxAttempts))
+	r.positive("USHER_WEBHOOK_INBOX_CONCURRENCY", int64(w.InboxConcurrency))
+	if w.InboxMaxAge <= 0 {
+		r.invalid("USHER_WEBHOOK_INBOX_MAX_AGE", "a duration above zero, such as 72h")
+	}
+	if w.InboxKeep != "all" && w.InboxKeep != "latest" {
+		r.invalid("USHER_WEBHOOK_INBOX_KEEP", "all or latest")
 	}
 }
 

@@ -70,6 +70,10 @@ func TestProblems(t *testing.T) {
 		{"typo in the scheme", with("USHER_BASE_URL=htps://billing.example.com"), []string{"USHER_BASE_URL"}},
 		{"query", with("USHER_BASE_URL=https://billing.example.com?x=1"), []string{"USHER_BASE_URL"}},
 		{"user info", with("USHER_BASE_URL=https://u:t0psecret@billing.example.com"), []string{"USHER_BASE_URL holds a user name or password"}},
+		{"user info that can't be parsed", with("USHER_BASE_URL=https://u:t0psecret%zz@billing.example.com"), []string{"USHER_BASE_URL holds a user name or password"}},
+		{"proxy", with("HTTPS_PROXY=http://u:t0psecret%zz@proxy:1"), []string{"HTTPS_PROXY can't be read"}},
+		{"bad key that is inherited", with("USHER_KEY=k ", "USHER_PORTS_0_LISTEN=127.0.0.1:81"), []string{"USHER_KEY has white space"}},
+		{"both, beyond loopback", with("USHER_KEY=k", "USHER_KEY_FILE=/x", "USHER_LISTEN=:8080"), []string{"USHER_KEY and USHER_KEY_FILE are both set"}},
 		{"beyond loopback", with("USHER_LISTEN=0.0.0.0:8080"), []string{"USHER_KEY (or USHER_KEY_FILE), or USHER_INSECURE=true"}},
 		{"all interfaces", with("USHER_LISTEN=:8080"), []string{"USHER_INSECURE"}},
 		{"further port beyond loopback", with("USHER_PORTS_0_LISTEN=[::]:81"), []string{"USHER_PORTS_0_KEY"}},
@@ -88,6 +92,7 @@ func TestProblems(t *testing.T) {
 		{"slip of a file", with("USHER_CLIENT_SECRET_FLIE=x"), []string{"did you mean USHER_CLIENT_SECRET_FILE?"}},
 		{"slip in a port", with("USHER_PORTS_3_LISTEN=127.0.0.1:83", "USHER_PORTS_3_SCOP=x"), []string{"did you mean USHER_PORTS_3_SCOPE?"}},
 		{"slip before the index", with("USHER_PORT_0_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_0_LISTEN?"}},
+		{"slip before a larger index", with("USHER_PORT_12_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_12_LISTEN?"}},
 		{"slip of a short name", with("USHER_KEYS=t0psecret"), []string{"did you mean USHER_KEY?"}},
 		{"hosts", with("USHER_ALLOWED_HOSTS=*.example.com"), []string{"USHER_ALLOWED_HOSTS"}},
 		{"scope", with("USHER_SCOPE=  "), []string{"USHER_SCOPE"}},
@@ -102,7 +107,10 @@ func TestProblems(t *testing.T) {
 		{"standard without a key", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=t0psecret!"), []string{"whsec_"}},
 		{"numbers", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ATTEMPTS=0", "USHER_WEBHOOK_MAX_INFLIGHT=many", "USHER_WEBHOOK_DEDUP_WINDOW=-1s"),
 			[]string{`USHER_WEBHOOK_ATTEMPTS is "0"`, `USHER_WEBHOOK_MAX_INFLIGHT is "many", but should hold a whole number`, "USHER_WEBHOOK_DEDUP_WINDOW"}},
-		{"inbox", with("USHER_WEBHOOK_INBOX=file:/x"), []string{"no inbox yet"}},
+		{"inbox without a receiver", with("USHER_WEBHOOK_INBOX=file:/x"), []string{"USHER_WEBHOOK_FORWARD_URL"}},
+		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_KEEP=some", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_ATTEMPTS=-1"),
+			[]string{`USHER_WEBHOOK_INBOX is "/x", but should hold file:/path`, "all or latest", "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_ATTEMPTS"}},
+		{"inbox of a later version", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=nats://h"), []string{"can't use yet"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := readSettings(tc.env)
@@ -142,6 +150,7 @@ func TestFine(t *testing.T) {
 		{"insecure on purpose", with("USHER_LISTEN=:8080", "USHER_INSECURE=true"), nil},
 		{"file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+secret), nil},
 		{"unix", with("USHER_LISTEN=unix:/run/usher.sock"), nil},
+		{"proxy without a scheme", with("HTTPS_PROXY=proxy:3128"), nil},
 		{"no admin port", with("USHER_ADMIN_LISTEN=off"), nil},
 		{"stranger", with("USHER_FAVOURITE_COLOUR=blue", "USHER_URL=x"), []string{"USHER_FAVOURITE_COLOUR"}},
 		{"Kubernetes", with("USHER_SERVICE_HOST=10.0.0.1", "USHER_SERVICE_PORT=8080", "USHER_SERVICE_PORT_HTTP=8080", "USHER_PORT=tcp://10.0.0.1:8080",

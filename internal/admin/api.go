@@ -1,0 +1,254 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"usher/internal/changes"
+	"usher/internal/inbox"
+)
+
+// Inbox is what the admin port can see and do of the inbox. All are required.
+type Inbox struct {
+	List      func(inbox.Filter) ([]inbox.Entry, error)
+	Show      func(id uint64) (*inbox.Item, error)
+	Redeliver func(id uint64, force bool) error
+}
+
+// What the API answers, for those who call it.
+type (
+	// List is the answer of GET /api/inbox.
+	List struct {
+		Webhooks []inbox.Entry `json:"webhooks"` // the newest first
+	}
+
+	// Detail is the answer of GET /api/inbox/{id}.
+	Detail struct {
+		inbox.Entry
+		Header   http.Header     `json:"header"`             // as the receiver gets it, less what could be a secret
+		Payload  json.RawMessage `json:"payload"`            // the body; one that is no JSON as a string
+		Previous uint64          `json:"previous,omitempty"` // the tenant's snapshot before it, if that is still there
+		Changes  []string        `json:"changes"`            // against the previous one, in words
+	}
+
+	// Redelivered is the answer of POST /api/inbox/{id}/redeliver.
+	Redelivered struct {
+		ID uint64 `json:"id"`
+	}
+
+	// Forgotten is the answer of POST /api/forget.
+	Forgotten struct {
+		Forgotten int `json:"forgotten"` // lanes
+	}
+
+	// Problem is every answer but a 200.
+	Problem struct {
+		Error  string       `json:"error"`
+		Latest *inbox.Entry `json:"latest,omitempty"` // what a redelivery without force would overwrite
+	}
+)
+
+// DefaultLimit is how many webhooks a list has at most, unless it is asked for more.
+const DefaultLimit = 1000
+
+// maxRequest bounds the body of a request.
+const maxRequest = 64 << 10
+
+// refusal is an error that the caller has made.
+type refusal struct {
+	status int
+	why    string
+}
+
+func (e *refusal) Error() string { return e.why }
+
+func badRequest(format string, args ...any) error {
+	return &refusal{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
+
+// api makes a page of a func that returns its answer, or why there is none. Here
+// and nowhere else errors become status codes.
+func (h *handler) api(answer func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
+		v, err := answer(r)
+		var refused *refusal
+		var overwrite *inbox.OverwriteError
+		switch {
+		case err == nil:
+			writeJSON(w, http.StatusOK, v)
+		case errors.As(err, &refused):
+			h.refuse(w, r, refused.status, refused.why)
+		case errors.Is(err, inbox.ErrNotFound):
+			h.refuse(w, r, http.StatusNotFound, err.Error())
+		case errors.As(err, &overwrite):
+			writeJSON(w, http.StatusConflict, Problem{err.Error(), &overwrite.Latest})
+		case errors.Is(err, inbox.ErrWaiting):
+			h.refuse(w, r, http.StatusConflict, err.Error())
+		default:
+			h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
+			writeJSON(w, http.StatusInternalServerError, Problem{Error: err.Error()})
+		}
+	}
+}
+
+func (h *handler) inbox() (*Inbox, error) {
+	if h.cfg.Inbox == nil {
+		return nil, &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
+	}
+	return h.cfg.Inbox, nil
+}
+
+func (h *handler) list(r *http.Request) (any, error) {
+	box, err := h.inbox()
+	if err != nil {
+		return nil, err
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("the query can't be read: %v", err)
+	}
+	f := inbox.Filter{State: inbox.State(query.Get("state")), Tenant: query.Get("tenant"), Limit: DefaultLimit}
+	known := []inbox.State{"", inbox.Waiting, inbox.Delivered, inbox.Parked, inbox.Superseded}
+	if !slices.Contains(known, f.State) {
+		return nil, badRequest("there is no state %q: it should be waiting, delivered, parked or superseded", f.State)
+	}
+	if limit := query.Get("limit"); limit != "" {
+		n, err := strconv.ParseUint(limit, 10, 31)
+		if err != nil {
+			return nil, badRequest("limit is %q, but should be a number; 0 for all", limit)
+		}
+		f.Limit = int(n)
+	}
+	entries, err := box.List(f)
+	if entries == nil {
+		entries = []inbox.Entry{} // [] and not null
+	}
+	return List{entries}, err
+}
+
+func (h *handler) show(r *http.Request) (any, error) {
+	box, id, err := h.addressed(r)
+	if err != nil {
+		return nil, err
+	}
+	item, err := box.Show(id)
+	if err != nil {
+		return nil, err
+	}
+	d := Detail{Entry: item.Entry, Header: shown(item.Header), Payload: payload(item.Body)}
+	var previous []byte
+	if item.Previous != nil {
+		d.Previous, previous = item.Previous.ID, item.Previous.Body
+	}
+	if d.Changes = changes.Between(previous, item.Body); d.Changes == nil {
+		d.Changes = []string{}
+	}
+	return d, nil
+}
+
+func (h *handler) redeliver(r *http.Request) (any, error) {
+	box, id, err := h.addressed(r)
+	if err != nil {
+		return nil, err
+	}
+	var wanted struct{ Force bool }
+	if err := decodeBody(r, &wanted, `{"force":true}`); err != nil {
+		return nil, err
+	}
+	if force := r.URL.Query().Get("force"); force != "" {
+		if wanted.Force, err = strconv.ParseBool(force); err != nil {
+			return nil, badRequest("force is %q, but should be true or false", force)
+		}
+	}
+	if err := box.Redeliver(id, wanted.Force); err != nil {
+		return nil, err
+	}
+	h.cfg.Log.Info("webhook sent again by hand", "id", id, "force", wanted.Force, "from", r.RemoteAddr)
+	return Redelivered{id}, nil
+}
+
+func (h *handler) forget(r *http.Request) (any, error) {
+	if h.cfg.Forget == nil {
+		return nil, &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
+	}
+	var wanted struct{ Tenant string }
+	if err := decodeBody(r, &wanted, `{"tenant":"…"}`); err != nil {
+		return nil, err
+	}
+	if wanted.Tenant == "" {
+		return nil, badRequest(`the body names no tenant, but should be {"tenant":"…"}`)
+	}
+	n, err := h.cfg.Forget(wanted.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	h.cfg.Log.Info("dedup memory dropped by hand", "tenant", wanted.Tenant, "lanes", n, "from", r.RemoteAddr)
+	return Forgotten{n}, nil
+}
+
+// addressed returns the inbox and the id of the webhook that a request is about.
+func (h *handler) addressed(r *http.Request) (*Inbox, uint64, error) {
+	box, err := h.inbox()
+	if err != nil {
+		return nil, 0, err
+	}
+	id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
+	if err != nil {
+		return nil, 0, inbox.ErrNotFound
+	}
+	return box, id, nil
+}
+
+// decodeBody reads a JSON body; an empty one leaves v as it is. Its Content-Type is
+// not asked for: what keeps foreign pages out is the check of their origin.
+func decodeBody(r *http.Request, v any, want string) error {
+	body, err := io.ReadAll(r.Body)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return &refusal{http.StatusRequestEntityTooLarge, "the body is too large"}
+	case err != nil:
+		return badRequest("the body can't be read: %v", err)
+	case len(bytes.TrimSpace(body)) == 0:
+		return nil
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return badRequest("the body should be JSON, such as %s: %v", want, err)
+	}
+	return nil
+}
+
+// payload is a body as a JSON value.
+func payload(body []byte) json.RawMessage {
+	if json.Valid(body) && utf8.Valid(body) {
+		return body
+	}
+	text, _ := json.Marshal(string(body)) // a string can always be marshalled
+	return text
+}
+
+// private are parts of the names of headers that may hold a secret: those that the
+// gate knows never came so far, but a sender may have others for the receiver.
+var private = []string{"auth", "cookie", "token", "secret", "password", "signature", "api-key", "apikey"}
+
+// shown returns the header without what may be a secret.
+func shown(h http.Header) http.Header {
+	out := make(http.Header, len(h))
+	for name, values := range h {
+		normal := strings.ReplaceAll(strings.ToLower(name), "_", "-")
+		if !slices.ContainsFunc(private, func(part string) bool { return strings.Contains(normal, part) }) {
+			out[name] = values
+		}
+	}
+	return out
+}

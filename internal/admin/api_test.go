@@ -1,0 +1,219 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/guard"
+	"usher/internal/inbox"
+)
+
+const (
+	five = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[{"code":"users","quantity":5}]}}}`
+	ten  = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[{"code":"users","quantity":10,"name":"R&D"}]}}}`
+)
+
+// fakeInbox writes down what it is asked for.
+type fakeInbox struct{ asked []string }
+
+func (f *fakeInbox) note(format string, args ...any) {
+	f.asked = append(f.asked, fmt.Sprintf(format, args...))
+}
+
+func (f *fakeInbox) config(token string) Config {
+	entry := func(id uint64, state inbox.State) inbox.Entry {
+		return inbox.Entry{ID: id, Tenant: "acme", Received: time.Unix(1e9, 0).UTC(), Status: inbox.Status{State: state}}
+	}
+	items := map[uint64]*inbox.Item{
+		3: {
+			Entry: entry(3, inbox.Parked), Body: []byte(ten), Previous: &inbox.Previous{ID: 2, Body: []byte(five)},
+			Header: http.Header{
+				"Content-Type": {"application/json"}, "X-Forwarded-For": {"192.0.2.1"}, "Authorization": {"Basic s3cret"}, "Cookie": {"s3cret"},
+				"Webhook-Signature": {"s3cret"}, "X-Api-Key": {"s3cret"}, "X_webhook_TOKEN": {"s3cret"}, "X-Signature": {"s3cret"},
+			},
+		},
+		2: {Entry: entry(2, inbox.Delivered), Body: []byte(five)},
+		1: {Entry: entry(1, inbox.Parked), Body: []byte("{\xff")},
+	}
+	cfg := Config{
+		Hosts:   guard.NewHosts("127.0.0.1:9090", nil, false),
+		Unready: func() []string { return nil },
+		Metrics: http.NotFoundHandler(),
+		Log:     slog.New(slog.DiscardHandler),
+		Inbox: &Inbox{
+			List: func(filter inbox.Filter) ([]inbox.Entry, error) {
+				f.note("list %q %q %d", filter.State, filter.Tenant, filter.Limit)
+				switch filter.Tenant {
+				case "nobody":
+					return nil, nil
+				case "broken":
+					return nil, errors.New("input/output error")
+				}
+				return []inbox.Entry{items[3].Entry, items[2].Entry}, nil
+			},
+			Show: func(id uint64) (*inbox.Item, error) {
+				if items[id] == nil {
+					return nil, inbox.ErrNotFound
+				}
+				return items[id], nil
+			},
+			Redeliver: func(id uint64, force bool) error {
+				f.note("redeliver %d %t", id, force)
+				switch {
+				case items[id] == nil:
+					return fmt.Errorf("webhook %d: %w", id, inbox.ErrNotFound)
+				case id == 1:
+					return inbox.ErrWaiting
+				case id == 2 && !force:
+					return &inbox.OverwriteError{ID: 2, Latest: items[3].Entry}
+				}
+				return nil
+			},
+		},
+		Forget: func(tenant string) (int, error) {
+			f.note("forget %s", tenant)
+			return 2, nil
+		},
+	}
+	if token != "" {
+		cfg.Token = func() string { return token }
+	}
+	return cfg
+}
+
+func ask(h http.Handler, method, target, body string, header ...string) (int, string) {
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	r.Host = "127.0.0.1:9090"
+	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			r.Host = header[i+1]
+		}
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+func TestAPI(t *testing.T) {
+	const browser = "Sec-Fetch-Site"
+	for _, tc := range []struct {
+		name, method, target, body string
+		header                     []string
+		status                     int
+		want                       string // in the answer
+		asked                      string // of the inbox
+	}{
+		{"list", "GET", "/api/inbox", "", nil, 200, `{"webhooks":[{"id":3,`, `list "" "" 1000`},
+		{"list some", "GET", "/api/inbox?state=parked&tenant=ac%26me&limit=5", "", nil, 200, `"state":"parked"`, `list "parked" "ac&me" 5`},
+		{"list all", "GET", "/api/inbox?limit=0", "", nil, 200, "", `list "" "" 0`},
+		{"list none", "GET", "/api/inbox?tenant=nobody", "", nil, 200, `{"webhooks":[]}`, `list "" "nobody" 1000`},
+		{"list of no state", "GET", "/api/inbox?state=lost", "", nil, 400, "waiting, delivered, parked or superseded", ""},
+		{"list with a bad limit", "GET", "/api/inbox?limit=-1", "", nil, 400, "limit", ""},
+		{"list with a bad query", "GET", "/api/inbox?state=%zz", "", nil, 400, "query", ""},
+		{"list fails", "GET", "/api/inbox?tenant=broken", "", nil, 500, "input/output error", `list "" "broken" 1000`},
+
+		{"show", "GET", "/api/inbox/3", "", nil, 200, `"previous":2,"changes":["users 5 → 10"]`, ""},
+		{"show the payload as it came", "GET", "/api/inbox/3", "", nil, 200, `"payload":` + ten, ""},
+		{"show the header", "GET", "/api/inbox/3", "", nil, 200, `"header":{"Content-Type":["application/json"],"X-Forwarded-For":["192.0.2.1"]}`, ""},
+		{"show a first one", "GET", "/api/inbox/2", "", nil, 200, `"changes":["+ users (5)"]`, ""},
+		{"show what is no JSON", "GET", "/api/inbox/1", "", nil, 200, `"payload":"{\ufffd","changes":[]`, ""},
+		{"show nothing", "GET", "/api/inbox/4", "", nil, 404, "no such webhook", ""},
+		{"show no number", "GET", "/api/inbox/x", "", nil, 404, "no such webhook", ""},
+		{"show a number too large", "GET", "/api/inbox/18446744073709551616", "", nil, 404, "no such webhook", ""},
+
+		{"redeliver", "POST", "/api/inbox/3/redeliver", "", nil, 200, `{"id":3}`, "redeliver 3 false"},
+		{"redeliver an old one", "POST", "/api/inbox/2/redeliver", "", nil, 409, `it would overwrite 3, received`, "redeliver 2 false"},
+		{"what it would overwrite", "POST", "/api/inbox/2/redeliver", "", nil, 409, `"latest":{"id":3,`, "redeliver 2 false"},
+		{"by force, in the query", "POST", "/api/inbox/2/redeliver?force=true", "", nil, 200, `{"id":2}`, "redeliver 2 true"},
+		{"by force, in the body", "POST", "/api/inbox/2/redeliver", `{"force":true}`, nil, 200, `{"id":2}`, "redeliver 2 true"},
+		{"not by force", "POST", "/api/inbox/2/redeliver?force=false", "", nil, 409, "", "redeliver 2 false"},
+		{"by what", "POST", "/api/inbox/2/redeliver?force=yes", "", nil, 400, "true or false", ""},
+		{"redeliver with another body", "POST", "/api/inbox/2/redeliver", "force=true", nil, 400, "should be JSON", ""},
+		{"redeliver what waits", "POST", "/api/inbox/1/redeliver", "", nil, 409, "waits for its delivery already", "redeliver 1 false"},
+		{"redeliver nothing", "POST", "/api/inbox/4/redeliver", "", nil, 404, "no such webhook", "redeliver 4 false"},
+
+		{"forget", "POST", "/api/forget", `{"tenant":"acme"}`, nil, 200, `{"forgotten":2}`, "forget acme"},
+		{"forget nobody", "POST", "/api/forget", `{}`, nil, 400, "names no tenant", ""},
+		{"forget nothing at all", "POST", "/api/forget", "", nil, 400, "names no tenant", ""},
+		{"forget a number", "POST", "/api/forget", `{"tenant":5}`, nil, 400, "should be JSON", ""},
+		{"forget too much", "POST", "/api/forget", strings.Repeat(" ", maxRequest+1), nil, 413, "too large", ""},
+
+		{"act by reading", "GET", "/api/inbox/3/redeliver", "", nil, 405, "POST", ""},
+		{"forget by reading", "GET", "/api/forget", "", nil, 405, "POST", ""},
+		{"write what is read", "POST", "/api/inbox", "", nil, 405, "read", ""},
+		{"no cleaning", "GET", "/api//inbox", "", nil, 404, "no such page", ""},
+		{"no cleaning of dots", "POST", "/x/../api/forget", `{"tenant":"acme"}`, nil, 404, "no such page", ""},
+		{"no slash at the end", "GET", "/api/inbox/", "", nil, 404, "no such page", ""},
+		{"nothing further down", "GET", "/api/inbox/3/x", "", nil, 404, "no such page", ""},
+		{"no unescaping", "GET", "/api/inbox%2f3", "", nil, 404, "no such page", ""},
+
+		{"from a page elsewhere", "POST", "/api/forget", `{"tenant":"acme"}`, []string{browser, "cross-site"}, 403, "origin", ""},
+		{"from a neighbour's page", "POST", "/api/inbox/3/redeliver", "", []string{browser, "same-site"}, 403, "origin", ""},
+		{"from a page in an old browser", "POST", "/api/inbox/3/redeliver", "", []string{"Origin", "http://evil.example"}, 403, "origin", ""},
+		{"from a page without an origin", "POST", "/api/inbox/3/redeliver", "", []string{"Origin", "null"}, 403, "origin", ""},
+		{"from our own page", "POST", "/api/inbox/3/redeliver", "", []string{browser, "same-origin", "Origin", "http://127.0.0.1:9090"}, 200, "", "redeliver 3 false"},
+		{"by another name", "GET", "/api/inbox", "", []string{"Host", "evil.example"}, 421, "Host", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := new(fakeInbox)
+			status, body := ask(New(f.config("")), tc.method, tc.target, tc.body, tc.header...)
+			if status != tc.status || !strings.Contains(body, tc.want) {
+				t.Errorf("%d %s\nwant %d with %s", status, body, tc.status, tc.want)
+			}
+			if !json.Valid([]byte(body)) || strings.Contains(body, "s3cret") {
+				t.Errorf("not to be shown: %s", body)
+			}
+			if asked := strings.Join(f.asked, "; "); asked != tc.asked {
+				t.Errorf("asked for %q, want %q", asked, tc.asked)
+			}
+		})
+	}
+}
+
+func TestAPINeedsTheToken(t *testing.T) {
+	f := new(fakeInbox)
+	h := New(f.config("adm1n"))
+	for _, call := range []struct{ method, target, body string }{
+		{"GET", "/api/inbox", ""}, {"GET", "/api/inbox/3", ""}, {"POST", "/api/inbox/3/redeliver", ""}, {"POST", "/api/forget", `{"tenant":"acme"}`},
+	} {
+		if status, body := ask(h, call.method, call.target, call.body); status != 401 {
+			t.Errorf("%s %s without the token: %d %s", call.method, call.target, status, body)
+		}
+		if len(f.asked) > 0 {
+			t.Errorf("asked for %q", f.asked)
+		}
+		if status, body := ask(h, call.method, call.target, call.body, "Authorization", "Bearer adm1n"); status != 200 {
+			t.Errorf("%s %s: %d %s", call.method, call.target, status, body)
+		}
+		f.asked = nil
+	}
+}
+
+// Without an inbox dedup can be told to forget all the same.
+func TestAPIWithoutAnInbox(t *testing.T) {
+	f := new(fakeInbox)
+	cfg := f.config("")
+	cfg.Inbox = nil
+	h := New(cfg)
+	for _, call := range [][2]string{{"GET", "/api/inbox"}, {"GET", "/api/inbox/3"}, {"POST", "/api/inbox/3/redeliver"}} {
+		if status, body := ask(h, call[0], call[1], ""); status != 404 || !strings.Contains(body, "this usher has no inbox") {
+			t.Errorf("%s: %d %s", call[1], status, body)
+		}
+	}
+	if status, body := ask(h, "POST", "/api/forget", `{"tenant":"acme"}`); status != 200 || !slices.Equal(f.asked, []string{"forget acme"}) {
+		t.Errorf("%d %s %q", status, body, f.asked)
+	}
+	cfg.Forget = nil
+	if status, body := ask(New(cfg), "POST", "/api/forget", `{"tenant":"acme"}`); status != 404 || !strings.Contains(body, "no webhook gate") {
+		t.Errorf("%d %s", status, body)
+	}
+}

@@ -1,0 +1,98 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"usher/internal/admin"
+)
+
+// adminAPI calls a running usher through its admin port.
+type adminAPI struct {
+	client     *http.Client
+	url, token string
+}
+
+// apiError is an answer of the API that is no 200.
+type apiError struct {
+	status int
+	admin.Problem
+}
+
+func (e *apiError) Error() string { return visible(e.Problem.Error) }
+
+// newAdminAPI reads the settings that it takes to call the admin port, and no more:
+// whoever looks into the inbox need not have the others.
+func newAdminAPI(environ []string) (*adminAPI, error) {
+	r := newReader(environ)
+	var a Admin
+	r.section("", &a)
+	if a.Listen == "off" {
+		return nil, errors.New("USHER_ADMIN_LISTEN is off: there is no port to ask")
+	}
+	r.listen("USHER_ADMIN_LISTEN", a.Listen)
+	r.headerSafe("USHER_ADMIN_TOKEN", a.Token)
+	bad := slices.DeleteFunc(r.problems, func(problem string) bool { return !strings.HasPrefix(problem, "USHER_ADMIN_") })
+	if len(bad) > 0 {
+		return nil, bad
+	}
+	client, url := adminClient(a.Listen)
+	client.Timeout = 30 * time.Second
+	return &adminAPI{client, url, a.Token.Get()}, nil
+}
+
+// call sends body, if there is one, as JSON, and decodes the answer into result. It
+// returns the answer's bytes too.
+func (a *adminAPI) call(ctx context.Context, method, target string, body, result any) ([]byte, error) {
+	var content io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		content = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, a.url+target, content)
+	if err != nil {
+		return nil, fmt.Errorf("USHER_ADMIN_LISTEN: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
+	}
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no usher could be asked (USHER_ADMIN_LISTEN says where): %w", err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("the answer broke off: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, a.refused(resp.StatusCode, raw)
+	}
+	if err := json.Unmarshal(raw, result); err != nil {
+		return nil, fmt.Errorf("%s answered something that an usher would not: %w", a.url, err)
+	}
+	return raw, nil
+}
+
+func (a *adminAPI) refused(status int, raw []byte) error {
+	e := &apiError{status: status}
+	switch err := json.Unmarshal(raw, &e.Problem); {
+	case status == http.StatusUnauthorized:
+		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, as the running usher has it"
+	case err != nil || e.Problem.Error == "":
+		e.Problem.Error = fmt.Sprintf("%s answered %d: is there an usher?", a.url, status)
+	}
+	return e
+}

@@ -1,0 +1,318 @@
+//go:build unix
+
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// ledger is a receiver that notes what it accepts of each tenant, in order: the
+// number of users, which the senders count up.
+type ledger struct {
+	mu   sync.Mutex
+	down bool
+	got  map[string][]int
+}
+
+func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Payload struct {
+			Tenant struct{ Code string }
+			Change struct{ Features []struct{ Quantity int } }
+		}
+	}
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.down {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	tenant := body.Payload.Tenant.Code
+	l.got[tenant] = append(l.got[tenant], body.Payload.Change.Features[0].Quantity)
+}
+
+func (l *ledger) setDown(down bool) { l.mu.Lock(); defer l.mu.Unlock(); l.down = down }
+
+// last is what the receiver holds of a tenant.
+func (l *ledger) last(tenant string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.got[tenant]); n > 0 {
+		return l.got[tenant][n-1]
+	}
+	return 0
+}
+
+func newLedger(t *testing.T) (*ledger, string) {
+	t.Helper()
+	l := &ledger{got: make(map[string][]int)}
+	srv := httptest.NewServer(l)
+	t.Cleanup(srv.Close)
+	return l, srv.URL
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Killed at random moments under eight senders, twenty times: whatever was answered
+// 200 is delivered, at least once, and in order for each tenant.
+func TestKilledAtAnyMoment(t *testing.T) {
+	s := newService(t)
+	receiver, receiverURL := newLedger(t)
+	gate := freeAddr(t)
+	environ := s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+gate,
+		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_LOG_LEVEL=warn")
+	const senders, kills = 8, 20
+	acked := make([]int, senders) // the last number that was answered 200, of each sender's tenant
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: senders}}
+	var sending sync.WaitGroup
+	for i := range senders {
+		sending.Go(func() {
+			for n := 1; ctx.Err() == nil; {
+				resp, err := client.Post("http://"+gate+"/webhooks", "application/json", strings.NewReader(snapshot(fmt.Sprint("t", i), n)))
+				if err != nil { // it was killed just now: the service would send it again, too
+					time.Sleep(5 * time.Millisecond)
+					continue
+				}
+				io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+				if resp.StatusCode == 200 {
+					acked[i] = n
+					n++
+				}
+			}
+		})
+	}
+	for range kills {
+		p := startProcess(t, environ)
+		eventually(t, "listening", func() bool {
+			conn, err := net.Dial("tcp", gate)
+			if err == nil {
+				conn.Close()
+			}
+			return err == nil
+		})
+		time.Sleep(time.Duration(rand.IntN(250)) * time.Millisecond) // any moment
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+	stop()
+	sending.Wait()
+
+	startProcess(t, environ)
+	total, repeated := 0, 0
+	for i := range senders {
+		tenant := fmt.Sprint("t", i)
+		eventually(t, "all delivered", func() bool { return receiver.last(tenant) == acked[i] || receiver.last(tenant) == acked[i]+1 })
+		receiver.mu.Lock()
+		got := receiver.got[tenant]
+		receiver.mu.Unlock()
+		most := 0
+		for _, n := range got {
+			switch {
+			case n == most+1:
+				most = n
+			case n <= most: // once more, after a kill
+				repeated++
+			default:
+				t.Errorf("tenant %s: %d came after %d", tenant, n, most)
+			}
+		}
+		if most < acked[i] {
+			t.Errorf("tenant %s: %d was answered 200, but only %d arrived", tenant, acked[i], most)
+		}
+		total += acked[i]
+	}
+	if total < senders*kills {
+		t.Errorf("only %d webhooks were acknowledged: the test saw too little", total)
+	}
+	t.Logf("%d kills, %d senders: %d webhooks answered 200, none lost, none out of order, %d delivered more than once", kills, senders, total, repeated)
+}
+
+// The receiver is down, then up: `usher inbox` shows what waits, and it arrives.
+func TestInboxOnTheBinary(t *testing.T) {
+	s := newService(t)
+	receiver, receiverURL := newLedger(t)
+	receiver.setDown(true)
+	p := startProcess(t, s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db")))
+	p.ready(t)
+	url := p.url(t, "webhooks") + "/webhooks"
+	for _, n := range []int{5, 10} {
+		if status, decision, answer := post(t, url, snapshot("acme", n)); status != 200 || decision != "queued" {
+			t.Fatalf("%d %s %s", status, decision, answer)
+		}
+	}
+	if _, decision, _ := post(t, url, snapshot("acme", 10)); decision != "duplicate" {
+		t.Errorf("a copy of the tail is %s", decision)
+	}
+	run := func(args ...string) (int, string) {
+		c := startProcess(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.url(t, "admin"), "http://")}, append([]string{"inbox"}, args...)...)
+		<-c.ended
+		return c.code, c.stdout.String() + c.stderr.String()
+	}
+	code, out := run("ls")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	row := func(id string) []string {
+		for _, line := range lines {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == id {
+				return f
+			}
+		}
+		return nil
+	}
+	if code != 0 || row("1") == nil || row("2") == nil || row("1")[1] != "waiting" {
+		t.Errorf("ls: %d\n%s", code, out)
+	}
+	if code, out := run("show", "2"); code != 0 || !strings.Contains(out, "users 5 → 10") {
+		t.Errorf("show: %d\n%s", code, out)
+	}
+	_, metrics := get(t, p.url(t, "admin")+"/metrics")
+	for _, want := range []string{"usher_inbox_pending 2", "usher_inbox_parked 0", "usher_inbox_oldest_seconds ", `usher_webhook_received_total{decision="queued"} 2`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+	receiver.setDown(false)
+	eventually(t, "delivered", func() bool { return receiver.last("acme") == 10 })
+	eventually(t, "settled", func() bool {
+		_, out := run("ls", "--state", "delivered", "--json")
+		return strings.Count(out, `"delivered"`) == 2
+	})
+	if code, out := run("redeliver", "1"); code != 1 || !strings.Contains(out, "--force") {
+		t.Errorf("an old one over a new one: %d\n%s", code, out)
+	}
+	if code, out := run("redeliver", "--force", "1"); code != 0 {
+		t.Errorf("redeliver: %d\n%s", code, out)
+	}
+	eventually(t, "redelivered", func() bool { return receiver.last("acme") == 5 })
+	if code, out := run("forget", "acme"); code != 0 {
+		t.Errorf("forget: %d\n%s", code, out)
+	}
+	receiver.mu.Lock()
+	defer receiver.mu.Unlock()
+	if !slices.Equal(receiver.got["acme"], []int{5, 10, 5}) {
+		t.Errorf("the receiver got %v", receiver.got["acme"])
+	}
+}
+
+// Two on one file: the second says so and ends.
+func TestInboxInUse(t *testing.T) {
+	s := newService(t)
+	environ := s.environ("USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"))
+	first := startProcess(t, environ)
+	first.url(t, "webhooks")
+	second := startProcess(t, environ)
+	if <-second.ended; second.code != 1 || !strings.Contains(second.stderr.String(), "another usher has it open") {
+		t.Errorf("%d %s", second.code, second.stderr.String())
+	}
+}
+
+// brokenDisk sends webhooks to an usher whose disk breaks at some moment, and holds
+// that it says so at once and for good; then to one that has the same file and a
+// receiver, and holds that what was acknowledged is there, and no more.
+func brokenDisk(t *testing.T, file string, start func(environ []string) *process) {
+	s := newService(t)
+	receiver, receiverURL := newLedger(t)
+	receiver.setDown(true)
+	environ := s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_INBOX=file:"+file, "USHER_LOG_LEVEL=info")
+	p := start(environ)
+	p.ready(t)
+	url := p.url(t, "webhooks") + "/webhooks"
+	acked, refused := 0, 0
+	for n := 1; n <= 3000 && refused < 20; n++ {
+		switch status, _, answer := post(t, url, snapshot(fmt.Sprint("t", n), n)); {
+		case status == 200 && refused == 0:
+			acked = n
+		case status == 200:
+			t.Fatalf("webhook %d was taken in after one that was not", n)
+		case status == 503 && strings.Contains(answer, "inbox"):
+			refused++
+		default:
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+	if acked == 0 || refused == 0 {
+		t.Fatalf("%d taken in, %d refused: the disk did not break", acked, refused)
+	}
+	if status, body := get(t, p.url(t, "admin")+"/readyz"); status != 503 || !strings.Contains(body, "inbox can't be written") {
+		t.Errorf("/readyz: %d %s", status, body)
+	}
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+
+	receiver.setDown(false)
+	startProcess(t, environ)
+	for n := 1; n <= acked; n++ {
+		eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
+	}
+	receiver.mu.Lock()
+	defer receiver.mu.Unlock()
+	// The one whose sync failed may be there or not: the kernel would not tell. Its
+	// sender was told to send it again, and the same snapshot twice does no harm.
+	if extra := len(receiver.got) - acked; extra < 0 || extra > 1 {
+		t.Errorf("%d tenants arrived, %d were acknowledged", len(receiver.got), acked)
+	}
+	t.Logf("%d acknowledged, then %d times 503; after a restart %d were there", acked, refused, len(receiver.got))
+}
+
+// The kernel reports that a sync failed.
+func TestSyncError(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("no strace on this machine: package inbox has a sync fail by other means")
+	}
+	brokenDisk(t, filepath.Join(t.TempDir(), "inbox.db"), func(environ []string) *process {
+		path, err := binary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// -D: usher is our child, and strace its.
+		p := startCommand(t, environ, exec.Command(strace, "-D", "-f", "-qq", "-o", "/dev/null",
+			"-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=60+", path))
+		select {
+		case <-p.ended:
+			t.Skipf("strace can't trace here: %s", p.stderr.String())
+		case <-time.After(time.Second):
+		}
+		return p
+	})
+}
+
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=1m", "usher-test", dir).CombinedOutput(); err != nil {
+		t.Skipf("no small disk can be had here: %s", out)
+	}
+	t.Cleanup(func() { _ = exec.Command("umount", "-l", dir).Run() })
+	brokenDisk(t, filepath.Join(dir, "inbox.db"), func(environ []string) *process { return startProcess(t, environ) })
+}

@@ -1,0 +1,300 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"usher/internal/admin"
+	"usher/internal/guard"
+	"usher/internal/inbox"
+)
+
+// inboxServer is an admin port in front of a few webhooks, as usher inbox finds it.
+type inboxServer struct {
+	addr  string
+	asked []string // of the inbox
+}
+
+const (
+	formerBody = `{"type":"TenantProvisioningChange","payload":{"change":{"features":[{"code":"users","quantity":5}]}}}`
+	latestBody = `{"type":"TenantProvisioningChange","payload":{"change":{"features":[{"code":"users","quantity":10,"name":"R&D ` + "\u009b" + `2J"}]}}}`
+)
+
+func newInboxServer(t *testing.T, token string) *inboxServer {
+	t.Helper()
+	s := new(inboxServer)
+	now := time.Now()
+	entries := []inbox.Entry{
+		{ID: 100200, Platform: "eu", Tenant: strings.Repeat("tenant-", 20), Received: now, Status: inbox.Status{State: inbox.Waiting, Tries: 12, Attempts: []inbox.Attempt{
+			{At: now, Took: time.Millisecond, Error: `Post "http://` + strings.Repeat("receiver.", 20) + `/": connection refused`}}}},
+		{ID: 4, Webhook: "019", Type: "TenantProvisioningChange", Platform: "eu", Tenant: "acme\x1b[2J\n", Received: now.Add(-90 * time.Minute), Status: inbox.Status{
+			State: inbox.Parked, Why: "the receiver answered 422", Changed: now.Add(-time.Hour), Again: now.Add(-80 * time.Minute), Tries: 1,
+			Attempts: []inbox.Attempt{{At: now, Took: 35 * time.Millisecond, Status: 503}, {At: now, Took: time.Second, Status: 422}}}},
+		{ID: 3, Type: "Other", Received: now.Add(-72 * time.Hour), Status: inbox.Status{State: inbox.Superseded, Why: "by 4"}},
+		{ID: 2, Tenant: "acme", Received: now.Add(-5 * time.Second), Status: inbox.Status{State: inbox.Delivered}},
+		{ID: 1, Status: inbox.Status{State: inbox.Parked, Why: "damaged"}},
+	}
+	note := func(format string, args ...any) { s.asked = append(s.asked, fmt.Sprintf(format, args...)) }
+	find := func(id uint64) *inbox.Entry {
+		if i := slices.IndexFunc(entries, func(e inbox.Entry) bool { return e.ID == id }); i >= 0 {
+			return &entries[i]
+		}
+		return nil
+	}
+	cfg := admin.Config{
+		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Unready: func() []string { return nil }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
+		Inbox: &admin.Inbox{
+			List: func(f inbox.Filter) ([]inbox.Entry, error) {
+				note("list %q %q %d", f.State, f.Tenant, f.Limit)
+				if f.Limit > 0 && f.Limit < len(entries) {
+					return entries[:f.Limit], nil
+				}
+				return entries, nil
+			},
+			Show: func(id uint64) (*inbox.Item, error) {
+				switch e := find(id); {
+				case e == nil:
+					return nil, inbox.ErrNotFound
+				case id == 1:
+					return &inbox.Item{Entry: *e, Body: []byte("torn\x1b")}, nil
+				default:
+					return &inbox.Item{Entry: *e, Body: []byte(latestBody), Previous: &inbox.Previous{ID: 2, Body: []byte(formerBody)}}, nil
+				}
+			},
+			Redeliver: func(id uint64, force bool) error {
+				note("redeliver %d %t", id, force)
+				switch e := find(id); {
+				case e == nil:
+					return inbox.ErrNotFound
+				case id == 2 && !force:
+					return &inbox.OverwriteError{ID: 2, Latest: *find(4)}
+				}
+				return nil
+			},
+		},
+		Forget: func(tenant string) (int, error) {
+			note("forget %s", tenant)
+			return len(tenant) - 3, nil
+		},
+	}
+	if token != "" {
+		cfg.Token = func() string { return token }
+	}
+	srv := httptest.NewServer(admin.New(cfg))
+	t.Cleanup(srv.Close)
+	s.addr = strings.TrimPrefix(srv.URL, "http://")
+	return s
+}
+
+// run runs usher inbox with args to its end.
+func (s *inboxServer) run(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := start(t, []string{"USHER_ADMIN_LISTEN=" + s.addr}, append([]string{"inbox"}, args...)...)
+	<-p.ended
+	return p
+}
+
+func TestInboxList(t *testing.T) {
+	s := newInboxServer(t, "")
+	p := s.run(t, "ls")
+	lines := strings.Split(strings.TrimSuffix(p.stdout.String(), "\n"), "\n")
+	if p.code != 0 || p.stderr.String() != "" || len(lines) != 5 {
+		t.Fatalf("%d %s\n%s", p.code, p.stderr.String(), p.stdout.String())
+	}
+	for i, want := range [][]string{
+		{"100200", "waiting", "eu/", "12", "0s", "refused"},
+		{"4", "parked", `eu/acme\u001b[2J\u000a`, "1", "1h", "422 Unprocessable Entity"},
+		{"3", "superseded", "(Other)", "0", "3d", "by 4"},
+		{"2", "delivered", "acme", "0", "5s", "-"},
+		{"1", "parked", "-", "0", "-", "damaged"},
+	} {
+		fields := strings.Fields(lines[i])
+		if fields[0] != want[0] || fields[1] != want[1] || !strings.HasPrefix(fields[2], want[2]) || fields[3] != want[3] || !strings.HasSuffix(lines[i], want[5]) {
+			t.Errorf("%s\nwant %q", lines[i], want)
+		}
+		if i != 0 && i != 3 && fields[4] != want[4] { // these two depend on the clock
+			t.Errorf("age %s, want %s", fields[4], want[4])
+		}
+		if n := utf8.RuneCountInString(lines[i]); n > 100 {
+			t.Errorf("%d columns: %s", n, lines[i])
+		}
+	}
+	if !slices.Equal(s.asked, []string{`list "" "" 1000`}) {
+		t.Errorf("asked for %q", s.asked)
+	}
+}
+
+func TestInboxListForATerminal(t *testing.T) {
+	var out strings.Builder
+	now := time.Now()
+	entries := []inbox.Entry{
+		{ID: 12, Tenant: "acme", Received: now.Add(-3 * time.Minute), Status: inbox.Status{State: inbox.Parked, Tries: 20, Attempts: []inbox.Attempt{{Status: 500}}}},
+		{ID: 7, Platform: "eu", Tenant: "acme", Received: now.Add(time.Second), Status: inbox.Status{State: inbox.Waiting, Attempts: []inbox.Attempt{{Status: 599, Error: "odd"}}}},
+	}
+	if err := printList(&out, entries, now, true); err != nil {
+		t.Fatal(err)
+	}
+	want := "" +
+		"ID  STATE    TENANT   TRIES  AGE  LAST ANSWER\n" +
+		"12  parked   acme     20     3m   500 Internal Server Error\n" +
+		"7   waiting  eu/acme  0      0s   599: odd\n"
+	if out.String() != want {
+		t.Errorf("\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	long := inbox.Entry{ID: 1<<64 - 1, Tenant: strings.Repeat("é", 200), Status: inbox.Status{State: inbox.Superseded, Tries: 99999, Why: strings.Repeat("é", 200)}}
+	if err := printList(&out, []inbox.Entry{long}, now, false); err != nil || utf8.RuneCountInString(out.String()) != 100+len("\n") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	for _, tc := range []struct {
+		entries []inbox.Entry
+		want    string
+	}{
+		{nil, "0 webhooks"}, {entries[:1], "1 webhook: 1 parked"}, {entries, "2 webhooks: 1 waiting, 1 parked"},
+	} {
+		if got := summary(tc.entries); got != tc.want {
+			t.Errorf("%q, want %q", got, tc.want)
+		}
+	}
+}
+
+func TestInboxShow(t *testing.T) {
+	s := newInboxServer(t, "")
+	p := s.run(t, "show", "4")
+	if p.code != 0 {
+		t.Fatalf("%d %s", p.code, p.stderr.String())
+	}
+	for _, want := range []string{
+		"id          4\n", "state       parked\n", "because     the receiver answered 422\n", `tenant      eu/acme\u001b[2J\u000a` + "\n", "webhook-id  019\n",
+		", 1h ago\n", "sent again  ", "      35ms  503 Service Unavailable\n", "        1s  422 Unprocessable Entity\n",
+		"changes against 2\n  users 5 → 10\n", "payload\n{\n  \"type\": \"TenantProvisioningChange\",\n", `"name": "R&D \u009b2J"` + "\n",
+	} {
+		if !strings.Contains(p.stdout.String(), want) {
+			t.Errorf("no %q in:\n%s", want, p.stdout.String())
+		}
+	}
+	p = s.run(t, "show", "1")
+	if out := p.stdout.String(); p.code != 0 || !strings.HasSuffix(out, "payload\n"+`torn\u001b`+"\n") || !strings.Contains(out, "no snapshot before it is known") {
+		t.Errorf("%d\n%s", p.code, out)
+	}
+}
+
+func TestInboxJSON(t *testing.T) {
+	s := newInboxServer(t, "")
+	var list admin.List
+	p := s.run(t, "ls", "--json", "--state", "parked")
+	if err := json.Unmarshal([]byte(p.stdout.String()), &list); p.code != 0 || err != nil || len(list.Webhooks) != 5 || list.Webhooks[1].Tenant != "acme\x1b[2J\n" {
+		t.Errorf("%d %v %+v", p.code, err, list)
+	}
+	var detail admin.Detail
+	p = s.run(t, "show", "4", "--json")
+	if err := json.Unmarshal([]byte(p.stdout.String()), &detail); p.code != 0 || err != nil || string(detail.Payload) != latestBody || detail.Previous != 2 {
+		t.Errorf("%d %v %+v", p.code, err, detail)
+	}
+}
+
+func TestInboxCommands(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		args   []string
+		code   int
+		stdout string // parts of what is printed
+		stderr string
+		asked  string
+	}{
+		{"filters", []string{"ls", "--tenant", "ac me", "--state=waiting", "-limit", "0"}, 0, "", "", `list "waiting" "ac me" 0`},
+		{"more than are shown", []string{"ls", "--limit", "2"}, 0, "", "the newest 2 are shown", `list "" "" 2`},
+		{"no such state", []string{"ls", "--state", "lost"}, 2, "", `no state "lost"`, ""},
+		{"show of nothing", []string{"show", "9"}, 1, "", "no such webhook", ""},
+
+		{"redeliver", []string{"redeliver", "4"}, 0, "4 waits to be sent again\n", "", "redeliver 4 false"},
+		{"redeliver several", []string{"redeliver", "9", "2", "4"}, 1, "4 waits to be sent again\n", "9 is not sent again: there is no such webhook", "redeliver 9 false; redeliver 2 false; redeliver 4 false"},
+		{"redeliver an old one", []string{"redeliver", "2"}, 1, "", "it would overwrite 4, received ", "redeliver 2 false"},
+		{"how to redeliver it", []string{"redeliver", "2"}, 1, "", "; --force sends it all the same\n", "redeliver 2 false"},
+		{"by force", []string{"redeliver", "--force", "2"}, 0, "2 waits", "", "redeliver 2 true"},
+		{"flags after the ids", []string{"redeliver", "2", "4", "--force"}, 0, "2 waits to be sent again\n4 waits", "", "redeliver 2 true; redeliver 4 true"},
+
+		{"forget", []string{"forget", "acme"}, 0, "tenant \"acme\": 1 lane forgotten\n", "", "forget acme"},
+		{"forget several lanes", []string{"forget", "acmes"}, 0, ": 2 lanes forgotten\n", "", "forget acmes"},
+		{"forget what looks like a flag", []string{"forget", "--", "-acme"}, 0, "-acme", "", "forget -acme"},
+
+		{"nothing to do", nil, 2, "", "usher inbox redeliver [--force] ID...", ""},
+		{"something else", []string{"list"}, 2, "", `there is no "list"`, ""},
+		{"help", []string{"-h"}, 0, "usher inbox redeliver [--force] ID...", "", ""},
+		{"help of a part", []string{"ls", "--help"}, 0, "usher inbox ls", "", ""},
+		{"ls of something", []string{"ls", "acme"}, 2, "", `ls takes no "acme"`, ""},
+		{"show without an id", []string{"show"}, 2, "", "one id", ""},
+		{"show of two", []string{"show", "1", "2"}, 2, "", "one id", ""},
+		{"show of a name", []string{"show", "acme"}, 2, "", `"acme" is no id`, ""},
+		{"redeliver nothing", []string{"redeliver", "--force"}, 2, "", "takes ids", ""},
+		{"redeliver a name", []string{"redeliver", "1", "acme"}, 2, "", `"acme" is no id`, ""},
+		{"forget nobody", []string{"forget"}, 2, "", "one tenant", ""},
+		{"forget the empty one", []string{"forget", ""}, 2, "", "one tenant", ""},
+		{"unknown flag", []string{"show", "4", "--force"}, 2, "", "-force", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newInboxServer(t, "")
+			p := s.run(t, tc.args...)
+			if p.code != tc.code || !strings.Contains(p.stdout.String(), tc.stdout) || !strings.Contains(p.stderr.String(), tc.stderr) {
+				t.Errorf("%d\n%s\n%s", p.code, p.stdout.String(), p.stderr.String())
+			}
+			if asked := strings.Join(s.asked, "; "); asked != tc.asked {
+				t.Errorf("asked for %q, want %q", asked, tc.asked)
+			}
+		})
+	}
+}
+
+func TestInboxFindsThePort(t *testing.T) {
+	s := newInboxServer(t, "adm1n")
+	_, port, _ := strings.Cut(s.addr, ":")
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("adm1n\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	listen := func(addr string, extra ...string) []string {
+		return append([]string{"USHER_ADMIN_LISTEN=" + addr}, extra...)
+	}
+	for _, tc := range []struct {
+		name    string
+		environ []string
+		code    int
+		want    string
+	}{
+		{"token", listen(s.addr, "USHER_ADMIN_TOKEN=adm1n"), 0, "parked"},
+		{"token in a file", listen("0.0.0.0:"+port, "USHER_ADMIN_TOKEN_FILE="+file), 0, "parked"},
+		{"the other settings do not matter", listen(s.addr, "USHER_ADMIN_TOKEN=adm1n", "USHER_SHUTDOWN_GRACE=soon", "USHER_CLIENT_SECRET_FILE=/none"), 0, "parked"},
+		{"no token", listen(s.addr), 1, "set USHER_ADMIN_TOKEN"},
+		{"wrong token", listen(s.addr, "USHER_ADMIN_TOKEN=wr0ng"), 1, "set USHER_ADMIN_TOKEN"},
+		{"no usher there", listen("127.0.0.1:1"), 1, "USHER_ADMIN_LISTEN says where"},
+		{"another program there", listen(strings.TrimPrefix(other.URL, "http://")), 1, "is there an usher?"},
+		{"no admin port", listen("off"), 1, "USHER_ADMIN_LISTEN is off"},
+		{"bad address", listen("9090"), 2, `USHER_ADMIN_LISTEN is "9090"`},
+		{"token twice", listen(s.addr, "USHER_ADMIN_TOKEN=adm1n", "USHER_ADMIN_TOKEN_FILE="+file), 2, "both set"},
+		{"token not to be read", listen(s.addr, "USHER_ADMIN_TOKEN_FILE="+file+".not"), 2, "USHER_ADMIN_TOKEN_FILE"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := start(t, tc.environ, "inbox", "ls")
+			<-p.ended
+			out := p.stdout.String() + p.stderr.String()
+			if p.code != tc.code || !strings.Contains(out, tc.want) {
+				t.Errorf("%d, want %d with %q:\n%s", p.code, tc.code, tc.want, out)
+			}
+			if strings.Contains(out, "adm1n") || strings.Contains(out, "wr0ng") {
+				t.Errorf("the token shows:\n%s", out)
+			}
+		})
+	}
+}

@@ -1,0 +1,240 @@
+package command
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"usher/internal/admin"
+	"usher/internal/inbox"
+)
+
+const (
+	lineWidth   = 100 // of a list
+	tenantWidth = 36
+	columnGap   = "  "
+)
+
+// printList prints one line for each webhook.
+func printList(w io.Writer, entries []inbox.Entry, now time.Time, heading bool) error {
+	var rows [][]string
+	if heading {
+		rows = append(rows, []string{"ID", "STATE", "TENANT", "TRIES", "AGE", "LAST ANSWER"})
+	}
+	for i := range entries {
+		e := &entries[i]
+		rows = append(rows, []string{
+			strconv.FormatUint(e.ID, 10), visible(string(e.State)), shorten(tenantOf(e), tenantWidth),
+			strconv.Itoa(e.Tries), age(e.Received, now), lastAnswer(e),
+		})
+	}
+	var out strings.Builder
+	widths := columnWidths(rows)
+	for _, row := range rows {
+		left := lineWidth
+		last := len(row) - 1
+		for i, cell := range row[:last] {
+			out.WriteString(cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)) + columnGap)
+			left -= widths[i] + len(columnGap)
+		}
+		out.WriteString(shorten(row[last], left) + "\n")
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+func columnWidths(rows [][]string) []int {
+	var widths []int
+	for _, row := range rows {
+		widths = append(widths, make([]int, len(row)-len(widths))...)
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	return widths
+}
+
+// summary counts the states.
+func summary(entries []inbox.Entry) string {
+	count := make(map[inbox.State]int)
+	for i := range entries {
+		count[entries[i].State]++
+	}
+	words := fmt.Sprintf("%d webhooks", len(entries))
+	if len(entries) == 1 {
+		words = "1 webhook"
+	}
+	separator := ": "
+	for _, state := range []inbox.State{inbox.Waiting, inbox.Parked, inbox.Delivered, inbox.Superseded} {
+		if count[state] > 0 {
+			words += fmt.Sprintf("%s%d %s", separator, count[state], state)
+			separator = ", "
+		}
+	}
+	return words
+}
+
+// printDetail prints all there is of a webhook.
+func printDetail(w io.Writer, d *admin.Detail, now time.Time) error {
+	var out strings.Builder
+	fact := func(name, format string, args ...any) {
+		fmt.Fprintf(&out, "%-11s %s\n", name, visible(fmt.Sprintf(format, args...)))
+	}
+	fact("id", "%d", d.ID)
+	fact("state", "%s", d.State)
+	if d.Why != "" {
+		fact("because", "%s", d.Why)
+	}
+	fact("since", "%s", moment(d.Changed, now))
+	fact("tenant", "%s", tenantOf(&d.Entry))
+	fact("type", "%s", d.Type)
+	fact("received", "%s", moment(d.Received, now))
+	if !d.Again.IsZero() {
+		fact("sent again", "%s", moment(d.Again, now))
+	}
+	fact("webhook-id", "%s", d.Webhook)
+	fact("tries", "%d", d.Tries)
+
+	section := func(title string) { fmt.Fprintf(&out, "\n%s\n", title) }
+	if len(d.Attempts) > 0 {
+		section("attempts")
+		for i := range d.Attempts {
+			a := &d.Attempts[i]
+			fmt.Fprintf(&out, "  %s  %8v  %s\n", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), visible(answerOf(a)))
+		}
+	}
+	if d.Previous != 0 {
+		section(fmt.Sprintf("changes against %d", d.Previous))
+	} else {
+		section("changes (no snapshot before it is known)")
+	}
+	if len(d.Changes) == 0 {
+		out.WriteString("  none\n")
+	}
+	for _, change := range d.Changes {
+		fmt.Fprintf(&out, "  %s\n", visible(change))
+	}
+	section("payload")
+	out.WriteString(payloadText(d.Payload) + "\n")
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// payloadText indents a payload; one that is no JSON comes as a string.
+func payloadText(raw json.RawMessage) string {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return visible(text)
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, raw, "", "  "); err != nil {
+		return visible(string(raw))
+	}
+	lines := strings.Split(indented.String(), "\n")
+	for i := range lines {
+		lines[i] = visible(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// tenantOf names a tenant, or, where a webhook has none, its type in brackets.
+func tenantOf(e *inbox.Entry) string {
+	switch {
+	case e.Tenant == "" && e.Type == "":
+		return "-" // a damaged record
+	case e.Tenant == "":
+		return visible("(" + e.Type + ")")
+	case e.Platform == "":
+		return visible(e.Tenant)
+	default:
+		return visible(e.Platform + "/" + e.Tenant)
+	}
+}
+
+// lastAnswer is what the receiver said last, or else what is known instead.
+func lastAnswer(e *inbox.Entry) string {
+	switch n := len(e.Attempts); {
+	case n > 0:
+		return visible(answerOf(&e.Attempts[n-1]))
+	case e.Why != "":
+		return visible(e.Why)
+	default:
+		return "-"
+	}
+}
+
+func answerOf(a *inbox.Attempt) string {
+	if a.Status == 0 {
+		return cmp.Or(a.Error, "no answer")
+	}
+	answer := strings.TrimSpace(fmt.Sprintf("%d %s", a.Status, http.StatusText(a.Status)))
+	if a.Error != "" {
+		answer += ": " + a.Error
+	}
+	return answer
+}
+
+func moment(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return fmt.Sprintf("%s, %s ago", t.UTC().Format(time.RFC3339), age(t, now))
+}
+
+// age is short and rough, as in a list.
+func age(since, now time.Time) string {
+	d := max(0, now.Sub(since))
+	switch {
+	case since.IsZero():
+		return "-"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	default:
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	}
+}
+
+// shorten cuts out the middle of what is longer than n characters: of an address
+// or an error the end says as much as the beginning.
+func shorten(s string, n int) string {
+	runes := []rune(s)
+	if len(runes) <= n {
+		return s
+	}
+	n = max(n, 3) - 1
+	return string(runes[:n-n/2]) + "…" + string(runes[len(runes)-n/2:])
+}
+
+// visible writes what can't be seen as JSON does (\u001b), so that nothing that
+// came with a webhook can steer a terminal, or make one line two.
+func visible(s string) string {
+	if strings.IndexFunc(s, func(c rune) bool { return !unicode.IsPrint(c) }) < 0 {
+		return s
+	}
+	var out strings.Builder
+	for _, c := range s {
+		switch {
+		case unicode.IsPrint(c):
+			out.WriteRune(c)
+		case c > 0xffff:
+			high, low := utf16.EncodeRune(c)
+			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, c)
+		}
+	}
+	return out.String()
+}

@@ -1,0 +1,475 @@
+package inbox
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"usher/webhookgate"
+)
+
+// What the file holds. A record that has no status waits and was never tried.
+var (
+	recordBucket = []byte("records") // id → record
+	statusBucket = []byte("status")  // id → status
+	laneBucket   = []byte("lanes")   // lane → tail
+)
+
+// settleDelay is how long updates may wait for company. A webhook that comes in does
+// not wait, and takes them along.
+const settleDelay = 20 * time.Millisecond
+
+// boltStore is the embedded store. All writing is done by one goroutine: whatever
+// has come while a transaction was being synced shares the next one.
+type boltStore struct {
+	db      *bbolt.DB
+	log     *slog.Logger
+	window  time.Duration
+	deliver func(r *record, again bool)
+
+	// update is db.Update; a test can have it fail.
+	update func(func(*bbolt.Tx) error) error
+
+	signal chan struct{} // there is work for the writer
+	closed chan struct{} // the writer has ended
+	broken atomic.Pointer[error]
+	syncs  atomic.Int64 // transactions, for the bench
+
+	mu     sync.Mutex // guards what follows
+	queue  []*op
+	urgent bool // somebody waits for one of them
+
+	// The writer's own.
+	tails   *lru.Cache[webhookgate.Lane, *laneTail]
+	history history
+}
+
+// laneTail is a lane's tail and how it stands: the lane's memory.
+type laneTail struct {
+	tail
+	state State
+	at    time.Time // when it came into that state
+}
+
+// op is one piece of work for the writer.
+type op struct {
+	webhook *webhookgate.Webhook // to append
+	record  *record              // to update
+	again   bool                 // the record is to be delivered once more
+	force   bool                 // also over a newer one of its lane
+	forget  string               // a tenant
+	stop    bool
+
+	result result
+	done   chan struct{} // nil: nobody waits
+}
+
+type result struct {
+	duplicateOf string
+	deliver     *record // that is to be delivered now
+	forgotten   int
+	err         error
+}
+
+// openBolt opens, or makes, the file at path.
+func openBolt(path string, size int, window time.Duration, log *slog.Logger, deliver func(r *record, again bool)) (*boltStore, error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout:      time.Second,
+		FreelistType: bbolt.FreelistMapType,
+		// It is made anew from the pages at the next start; writing it out with each
+		// transaction would cost more than the webhooks.
+		NoFreelistSync: true,
+	})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, fmt.Errorf("the inbox %s is in use: another usher has it open", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the inbox %s can't be opened: %w", path, err)
+	}
+	tails, err := lru.New[webhookgate.Lane, *laneTail](size)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	s := &boltStore{
+		db: db, log: log, window: window, deliver: deliver, update: db.Update, tails: tails,
+		signal: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range [][]byte{recordBucket, statusBucket, laneBucket} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = db.View(s.history.load)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("the inbox %s can't be used: %w", path, err), db.Close())
+	}
+	go s.write()
+	return s, nil
+}
+
+func (s *boltStore) Append(w *webhookgate.Webhook) (string, error) {
+	if err := s.Err(); err != nil {
+		return "", err
+	}
+	r := s.do(&op{webhook: w})
+	return r.duplicateOf, r.err
+}
+
+func (s *boltStore) Update(r *record) {
+	c := *r // as it stands now
+	s.push(&op{record: &c})
+}
+
+func (s *boltStore) Again(r *record, force bool) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	return s.do(&op{record: r, again: true, force: force}).err
+}
+
+func (s *boltStore) Forget(tenant string) (int, error) {
+	if err := s.Err(); err != nil {
+		return 0, err
+	}
+	r := s.do(&op{forget: tenant})
+	return r.forgotten, r.err
+}
+
+func (s *boltStore) do(o *op) result {
+	o.done = make(chan struct{})
+	s.push(o)
+	select {
+	case <-o.done:
+	case <-s.closed:
+		select {
+		case <-o.done: // the writer's last
+		default:
+			return result{err: errClosed}
+		}
+	}
+	return o.result
+}
+
+var errClosed = errors.New("the inbox is closed")
+
+// push never blocks: the writer itself may come here, through deliver.
+func (s *boltStore) push(o *op) {
+	s.mu.Lock()
+	s.queue = append(s.queue, o)
+	s.urgent = s.urgent || o.done != nil
+	s.mu.Unlock()
+	select {
+	case s.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (s *boltStore) Err() error {
+	if err := s.broken.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (s *boltStore) Close() error {
+	s.do(&op{stop: true})
+	<-s.closed
+	return s.db.Close()
+}
+
+// write is the writer: it gathers what there is, commits it, and tells those who
+// wait.
+func (s *boltStore) write() {
+	defer close(s.closed)
+	for stop := false; !stop; {
+		batch := s.gather()
+		err := s.Err()
+		if err == nil {
+			err = s.commit(batch)
+		}
+		for _, o := range batch {
+			stop = stop || o.stop
+			switch {
+			case err != nil:
+				o.result = result{err: err}
+			case o.result.deliver != nil:
+				s.deliver(o.result.deliver, o.again)
+			}
+			if o.done != nil {
+				close(o.done)
+			}
+		}
+	}
+}
+
+// gather returns the next batch: what is there, and if nobody waits for that, what
+// comes within the delay.
+func (s *boltStore) gather() []*op {
+	var delay <-chan time.Time
+	for {
+		s.mu.Lock()
+		if s.urgent {
+			batch := s.take()
+			s.mu.Unlock()
+			return batch
+		}
+		if len(s.queue) > 0 && delay == nil {
+			delay = time.After(settleDelay)
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.signal:
+		case <-delay:
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.take()
+		}
+	}
+}
+
+// take empties the queue. s.mu is held.
+func (s *boltStore) take() []*op {
+	batch := s.queue
+	s.queue, s.urgent = nil, false
+	return batch
+}
+
+// commit writes a batch in one transaction. After a failure nothing is written any
+// more: a sync that failed may have lost pages that a later one reports as safe.
+func (s *boltStore) commit(batch []*op) error {
+	if s.decided(batch) {
+		return nil
+	}
+	err := s.update(func(tx *bbolt.Tx) error {
+		for _, o := range batch {
+			if err := s.apply(tx, o); err != nil {
+				return err
+			}
+		}
+		return s.history.trim(tx, time.Now())
+	})
+	s.syncs.Add(1)
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("the inbox can't be written, and takes nothing in until usher is restarted: %w", err)
+	s.broken.Store(&err)
+	s.tails.Purge()
+	s.log.Error("inbox broken", "err", err)
+	return err
+}
+
+// decided answers a batch of nothing but copies of tails that are durable and in
+// memory, and says whether it was one.
+func (s *boltStore) decided(batch []*op) bool {
+	for _, o := range batch {
+		if o.stop {
+			continue
+		}
+		if o.webhook == nil {
+			return false
+		}
+		t, ok := s.tails.Get(o.webhook.Lane)
+		if !ok || !s.holds(t, o.webhook) {
+			return false
+		}
+		o.result.duplicateOf = t.Webhook
+	}
+	return true
+}
+
+func (s *boltStore) apply(tx *bbolt.Tx, o *op) error {
+	switch {
+	case o.webhook != nil:
+		return s.append(tx, o)
+	case o.record != nil:
+		return s.settle(tx, o)
+	case o.forget != "":
+		return s.forget(tx, o)
+	}
+	return nil
+}
+
+func (s *boltStore) append(tx *bbolt.Tx, o *op) error {
+	w := o.webhook
+	t, err := s.tailOf(tx, w.Lane)
+	if err != nil {
+		return err
+	}
+	if t != nil && s.holds(t, w) {
+		o.result.duplicateOf = t.Webhook
+		return nil
+	}
+	records := tx.Bucket(recordBucket)
+	id, err := records.NextSequence()
+	if err != nil {
+		return err
+	}
+	var previous uint64
+	if t != nil {
+		previous = t.ID
+	}
+	b, err := encodeRecord(w, previous)
+	if err != nil {
+		return err
+	}
+	records.FillPercent = 0.9 // ids only grow
+	if err := records.Put(idKey(id), b); err != nil {
+		return err
+	}
+	o.result.deliver = &record{id: id, webhook: w, status: Status{State: Waiting, Changed: w.Received}}
+	return s.setTail(tx, w.Lane, &laneTail{tail: tailFor(w, id), state: Waiting, at: w.Received})
+}
+
+// holds says whether t is exactly w, and the receiver has it or will get it as its
+// lane's last: while t waits the window does not apply.
+func (s *boltStore) holds(t *laneTail, w *webhookgate.Webhook) bool {
+	if s.window <= 0 || !w.Snapshot || !t.Snapshot || !bytes.Equal(t.Digest, w.Digest[:]) {
+		return false
+	}
+	return t.state == Waiting || t.state == Delivered && elapsed(t.at) < s.window
+}
+
+// elapsed is by the clock that went further: one stands still while a machine
+// sleeps, the other can be set back.
+func elapsed(t time.Time) time.Duration {
+	return max(time.Since(t), time.Now().Round(0).Sub(t.Round(0)))
+}
+
+// tailOf returns a lane's tail; nil when it has none, or what it has can't be read.
+func (s *boltStore) tailOf(tx *bbolt.Tx, lane webhookgate.Lane) (*laneTail, error) {
+	if t, ok := s.tails.Get(lane); ok {
+		return t, nil
+	}
+	b := tx.Bucket(laneBucket).Get(laneKey(lane))
+	if b == nil {
+		return nil, nil
+	}
+	last, err := decodeTail(b)
+	if err != nil {
+		s.log.Error("damaged memory of a lane, not used", "platform", lane.Platform, "tenant", lane.Tenant)
+		return nil, nil
+	}
+	// Of a record that is gone, or damaged and so will not be delivered, nothing is a
+	// copy: nothing is dropped on a guess.
+	t := &laneTail{tail: last}
+	if record := tx.Bucket(recordBucket).Get(idKey(t.ID)); record != nil {
+		r := readRecord(t.ID, record, tx.Bucket(statusBucket).Get(idKey(t.ID)))
+		t.state, t.at = r.status.State, r.status.Changed
+	}
+	s.tails.Add(lane, t)
+	return t, nil
+}
+
+func (s *boltStore) setTail(tx *bbolt.Tx, lane webhookgate.Lane, t *laneTail) error {
+	b, err := json.Marshal(t.tail)
+	if err != nil {
+		return err
+	}
+	s.tails.Add(lane, t)
+	return tx.Bucket(laneBucket).Put(laneKey(lane), seal(b))
+}
+
+// settle writes how a record stands now.
+func (s *boltStore) settle(tx *bbolt.Tx, o *op) error {
+	r := o.record
+	if o.again {
+		if err := s.setAgain(tx, o); err != nil || o.result.err != nil {
+			return err
+		}
+	}
+	b, err := encodeStatus(&r.status)
+	if err != nil {
+		return err
+	}
+	status := tx.Bucket(statusBucket)
+	was := status.Get(idKey(r.id))
+	s.history.changed(tx, r.id, was, b)
+	status.FillPercent = 0.9
+	if err := status.Put(idKey(r.id), b); err != nil {
+		return err
+	}
+	if t, ok := s.tails.Get(r.webhook.Lane); ok && t.ID == r.id {
+		c := *t
+		c.state, c.at = r.status.State, r.status.Changed
+		s.tails.Add(r.webhook.Lane, &c)
+	}
+	return nil
+}
+
+// setAgain makes a record that is delivered once more its lane's tail, as the last
+// that the receiver will get; unless something else waits there. Then which of the
+// two comes last is a race between the courier and this store's knowledge, so the
+// lane's memory is emptied: nothing is dropped on a guess.
+func (s *boltStore) setAgain(tx *bbolt.Tx, o *op) error {
+	r, w := o.record, o.record.webhook
+	t, err := s.tailOf(tx, w.Lane)
+	if err != nil {
+		return err
+	}
+	if t != nil && t.ID > r.id && !o.force {
+		o.result.err = errOvertaken
+		return nil
+	}
+	o.result.deliver = r
+	if t != nil && t.state == Waiting && t.ID != r.id {
+		return s.setTail(tx, w.Lane, t.emptied())
+	}
+	return s.setTail(tx, w.Lane, &laneTail{tail: tailFor(w, r.id), state: Waiting, at: r.status.Changed})
+}
+
+// errOvertaken says that something newer has come into the lane.
+var errOvertaken = errors.New("a newer webhook of this tenant has come")
+
+// emptied is t as a place in the lane that is no copy of anything.
+func (t *laneTail) emptied() *laneTail {
+	c := *t
+	c.Snapshot = false
+	return &c
+}
+
+// forget empties memories. The tails stay: which record is a lane's last must be
+// known also when it is not to be compared with.
+func (s *boltStore) forget(tx *bbolt.Tx, o *op) error {
+	var found []webhookgate.Lane
+	err := tx.Bucket(laneBucket).ForEach(func(_, v []byte) error {
+		if t, err := decodeTail(v); err == nil && t.Lane.Tenant == o.forget {
+			found = append(found, t.Lane)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, lane := range found {
+		t, err := s.tailOf(tx, lane)
+		if err != nil {
+			return err
+		}
+		if t == nil || !t.Snapshot {
+			continue
+		}
+		o.result.forgotten++
+		if err := s.setTail(tx, lane, t.emptied()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func keyID(k []byte) uint64 { return binary.BigEndian.Uint64(k) }

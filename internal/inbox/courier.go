@@ -1,0 +1,474 @@
+package inbox
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"usher/webhookgate"
+)
+
+const (
+	firstPause = time.Second
+	lastPause  = 5 * time.Minute
+	// longestWish bounds what a receiver's Retry-After can ask for.
+	longestWish = time.Hour
+	// keptAttempts is how many of a webhook's attempts are remembered.
+	keptAttempts = 20
+)
+
+// courier delivers what waits in the store: in each lane one at a time and in
+// order, over all lanes as many at once as the receiver can take. A lane that waits
+// is an entry in a heap; there are goroutines only for deliveries under way.
+type courier struct {
+	store      Store
+	try        func(context.Context, *webhookgate.Webhook) webhookgate.Attempt
+	attempts   int
+	maxAge     time.Duration
+	keepLatest bool
+	log        *slog.Logger
+	pause      func(ceiling time.Duration) time.Duration // full jitter
+
+	wake chan struct{} // something has changed for run
+
+	mu      sync.Mutex // guards what follows; never held over I/O
+	lanes   map[webhookgate.Lane]*lane
+	queue   laneQueue // lanes that have something to deliver, by when they may
+	breaker breaker
+	down    bool // some lane waits because the receiver was down
+	pending int
+}
+
+// lane is a tenant's line. It exists while something in it waits or is parked.
+type lane struct {
+	key      webhookgate.Lane
+	waiting  []*record // the first is next; while busy it is being delivered
+	parked   []*record
+	busy     bool
+	failures int       // in a row, of the first
+	down     bool      // the last failure said that the receiver is down
+	last     time.Time // when the first was last tried
+	wish     time.Time // when the receiver wished to be asked again
+	at       time.Time // when the first may be tried
+	index    int       // in the queue; -1 when not in it
+}
+
+// take takes a record in that waits: a new one at its lane's end, one that is sent
+// again at its front. Its content is read when its turn comes; a long queue must not
+// fill the memory.
+func (c *courier) take(r *record, again bool) {
+	slim := *r.webhook
+	slim.Body, slim.Header = nil, nil
+	r = &record{id: r.id, webhook: &slim, status: r.status}
+	c.mu.Lock()
+	l := c.lane(slim.Lane)
+	var superseded []*record
+	switch {
+	case again:
+		c.again(l, r)
+	case c.keepLatest && slim.Snapshot:
+		superseded = c.supersede(l)
+		fallthrough
+	default:
+		l.waiting = append(l.waiting, r)
+	}
+	c.pending++
+	c.schedule(l, time.Now())
+	c.settle(superseded)
+	c.mu.Unlock()
+	c.poke()
+}
+
+// supersede takes out of a lane what waits and was never tried, as something newer
+// has come.
+func (c *courier) supersede(l *lane) (gone []*record) {
+	l.waiting = slices.DeleteFunc(l.waiting, func(w *record) bool {
+		being := l.busy && w == l.waiting[0]
+		if being || len(w.status.Attempts) > 0 || !w.webhook.Snapshot || !w.status.Again.IsZero() {
+			return false
+		}
+		w.enter(Superseded, "a newer snapshot of the tenant came before it was tried")
+		gone = append(gone, w)
+		return true
+	})
+	c.pending -= len(gone)
+	return gone
+}
+
+// restore takes in what the store had at the start.
+func (c *courier) restore(records []*record) {
+	// What was sent again by hand goes ahead of the rest of its lane.
+	slices.SortStableFunc(records, func(a, b *record) int {
+		x, y := a.status.Again, b.status.Again
+		switch {
+		case x.IsZero() == y.IsZero():
+			return x.Compare(y)
+		case y.IsZero():
+			return -1
+		default:
+			return 1
+		}
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range records {
+		l := c.lane(r.webhook.Lane)
+		if r.status.State == Parked {
+			l.parked = append(l.parked, r)
+			continue
+		}
+		l.waiting = append(l.waiting, r)
+		c.pending++
+		c.schedule(l, time.Now())
+	}
+}
+
+// again puts a record in front of what its lane has waiting, but behind others that
+// were sent again before it.
+func (c *courier) again(l *lane, r *record) {
+	l.parked = slices.DeleteFunc(l.parked, func(p *record) bool { return p.id == r.id })
+	front := 0
+	for front < len(l.waiting) && (l.busy && front == 0 || !l.waiting[front].status.Again.IsZero()) {
+		front++
+	}
+	if front == 0 {
+		l.failures, l.down, l.at = 0, false, time.Now()
+	}
+	l.waiting = slices.Insert(l.waiting, front, r)
+}
+
+func (c *courier) waits(key webhookgate.Lane, id uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lanes[key]
+	return l != nil && slices.ContainsFunc(l.waiting, func(r *record) bool { return r.id == id })
+}
+
+func (c *courier) lane(key webhookgate.Lane) *lane {
+	l := c.lanes[key]
+	if l == nil {
+		l = &lane{key: key, index: -1}
+		c.lanes[key] = l
+	}
+	return l
+}
+
+// schedule puts l where it belongs in the queue, if it has something to deliver and
+// is not at it.
+func (c *courier) schedule(l *lane, now time.Time) {
+	if l.busy || len(l.waiting) == 0 {
+		return
+	}
+	if l.at.Before(now) && l.index < 0 {
+		l.at = now // behind those that wait already
+	}
+	if l.index < 0 {
+		heap.Push(&c.queue, l)
+	} else {
+		heap.Fix(&c.queue, l.index)
+	}
+}
+
+// run delivers until ctx ends, and returns when the deliveries under way have
+// ended. Those run under hard.
+func (c *courier) run(ctx, hard context.Context) {
+	var underway sync.WaitGroup
+	defer underway.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		case <-timer.C:
+		}
+		for {
+			l, r, wait := c.next(time.Now())
+			if l == nil {
+				timer.Reset(wait)
+				break
+			}
+			underway.Go(func() { c.deliver(hard, l, r) })
+		}
+	}
+}
+
+// next takes the lane whose turn it is, with what is first in it, or says how long
+// there is none.
+func (c *courier) next(now time.Time) (*lane, *record, time.Duration) {
+	const long = time.Hour // whatever happens before wakes run
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		return nil, nil, long
+	}
+	l := c.queue[0]
+	at := l.at
+	if c.breaker.open && l.down {
+		at = l.wish // the breaker sees to the pauses, and lanes with long ones must not keep it from probing
+	}
+	if wait := at.Sub(now); wait > 0 {
+		return nil, nil, wait
+	}
+	if wait, ok := c.breaker.admit(now); !ok {
+		if wait == 0 {
+			wait = long
+		}
+		return nil, nil, wait
+	}
+	heap.Pop(&c.queue)
+	l.busy = true
+	return l, l.waiting[0], 0
+}
+
+// deliver tries r, the first of a lane, once.
+func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
+	full, err := c.store.Read(r.id)
+	var a webhookgate.Attempt
+	began := time.Now()
+	if err == nil {
+		a = c.try(ctx, full.webhook)
+	}
+	cut := ctx.Err() != nil && !a.Accepted()
+
+	c.mu.Lock()
+	l.busy, l.last = false, began
+	var changed []*record
+	switch now := time.Now(); {
+	case cut: // usher is ending: as if it had not been tried
+		c.breaker.abandoned()
+	case errors.Is(err, ErrDamaged), errors.Is(err, ErrNotFound):
+		c.breaker.abandoned()
+		changed = c.park(l, err.Error())
+	case err != nil: // the store can't be read at the moment
+		c.breaker.abandoned()
+		l.at = now.Add(lastPause)
+	default:
+		r.note(began, now, a)
+		changed = c.conclude(l, a, now)
+	}
+	c.schedule(l, time.Now())
+	if len(l.waiting) == 0 && len(l.parked) == 0 {
+		delete(c.lanes, l.key)
+	}
+	c.settle(changed)
+	outcome := *r // the next try may begin as soon as the lock is free
+	c.mu.Unlock()
+	c.poke()
+	c.report(&outcome, a, err, cut)
+}
+
+// conclude decides what becomes of the first of a lane after a try, and returns the
+// records that stand otherwise now. c.mu is held.
+func (c *courier) conclude(l *lane, a webhookgate.Attempt, now time.Time) []*record {
+	r := l.waiting[0]
+	if !isDown(a) {
+		r.status.Tries++
+	}
+	switch {
+	case a.Accepted():
+		c.breaker.answered()
+		if c.down {
+			c.wakeDown()
+		}
+		return c.delivered(l)
+	case isDown(a):
+		c.down = true
+		c.breaker.failed(now)
+	default:
+		c.breaker.answered()
+	}
+	switch {
+	case isFinal(a.Status):
+		return c.park(l, "the receiver will not take it: "+http.StatusText(a.Status))
+	case r.status.Tries >= c.attempts:
+		return c.park(l, "every try failed")
+	case now.Sub(r.since()) > c.maxAge:
+		return c.park(l, "too old")
+	}
+	l.down = isDown(a)
+	ceiling := min(firstPause<<min(l.failures, 20), lastPause)
+	l.failures++
+	l.wish = now.Add(min(a.RetryAfter, longestWish))
+	l.at = later(l.wish, now.Add(c.pause(ceiling)))
+	return []*record{r}
+}
+
+// isDown: these say that the receiver is down, and nothing of the webhook.
+func isDown(a webhookgate.Attempt) bool {
+	switch a.Status {
+	case 0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+// isFinal: these say that this webhook will never be taken.
+func isFinal(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
+}
+
+// delivered: the first of a lane was accepted. What is parked of the tenant and
+// older has been overtaken.
+func (c *courier) delivered(l *lane) []*record {
+	r := c.shift(l)
+	r.enter(Delivered, "")
+	changed := []*record{r}
+	if r.webhook.Snapshot {
+		l.parked = slices.DeleteFunc(l.parked, func(p *record) bool {
+			if p.id > r.id || !p.webhook.Snapshot {
+				return false
+			}
+			p.enter(Superseded, "a newer snapshot of the tenant was accepted")
+			changed = append(changed, p)
+			return true
+		})
+	}
+	return changed
+}
+
+func (c *courier) park(l *lane, why string) []*record {
+	r := c.shift(l)
+	r.enter(Parked, why)
+	l.parked = append(l.parked, r)
+	return []*record{r}
+}
+
+// shift takes the first out of a lane.
+func (c *courier) shift(l *lane) *record {
+	r := l.waiting[0]
+	l.waiting = slices.Delete(l.waiting, 0, 1)
+	c.pending--
+	l.failures, l.down, l.at = 0, false, time.Time{}
+	return r
+}
+
+// wakeDown has the lanes try again that wait because the receiver was down: soon,
+// but none twice within the first pause.
+func (c *courier) wakeDown() {
+	c.down = false
+	for _, l := range c.queue {
+		if l.down {
+			if soon := l.last.Add(firstPause); soon.Before(l.at) {
+				l.at = soon
+			}
+		}
+	}
+	heap.Init(&c.queue)
+}
+
+// settle tells the store how records stand now. c.mu is held, as of two notes of the
+// same record the later has to come last; the store only takes them down.
+func (c *courier) settle(records []*record) {
+	for _, r := range records {
+		c.store.Update(r)
+	}
+}
+
+func (c *courier) poke() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *courier) report(r *record, a webhookgate.Attempt, err error, cut bool) {
+	attrs := []slog.Attr{
+		slog.Uint64("id", r.id), slog.String("webhook", r.webhook.ID),
+		slog.String("platform", r.webhook.Lane.Platform), slog.String("tenant", r.webhook.Lane.Tenant),
+		slog.String("state", string(r.status.State)), slog.Int("tries", r.status.Tries),
+	}
+	level, message := slog.LevelInfo, "webhook delivered"
+	switch {
+	case cut:
+		message = "delivery broken off, it waits for the next start"
+	case errors.Is(err, ErrDamaged):
+		level, message = slog.LevelError, "webhook damaged, parked"
+		attrs = append(attrs, slog.Any("err", err))
+	case err != nil:
+		level, message = slog.LevelError, "webhook can't be read"
+		attrs = append(attrs, slog.Any("err", err))
+	case a.Accepted():
+	default:
+		if message = "delivery failed, webhook waits"; r.status.State == Parked {
+			level, message = slog.LevelWarn, "webhook parked"
+			attrs = append(attrs, slog.String("why", r.status.Why))
+		}
+		if a.Status != 0 {
+			attrs = append(attrs, slog.Int("receiver_status", a.Status))
+		} else {
+			attrs = append(attrs, slog.Any("err", a.Err))
+		}
+	}
+	c.log.LogAttrs(context.Background(), level, message, attrs...)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// fullJitter is any time up to ceiling.
+func fullJitter(ceiling time.Duration) time.Duration { return rand.N(ceiling) }
+
+// since is when a record's age begins.
+func (r *record) since() time.Time {
+	if !r.status.Again.IsZero() {
+		return r.status.Again
+	}
+	return r.webhook.Received
+}
+
+func (r *record) enter(s State, why string) {
+	r.status.State, r.status.Why, r.status.Changed = s, why, time.Now()
+}
+
+func (r *record) note(began, ended time.Time, a webhookgate.Attempt) {
+	n := Attempt{At: began, Took: ended.Sub(began), Status: a.Status}
+	if a.Err != nil {
+		n.Error = a.Err.Error()
+	}
+	if len(r.status.Attempts) == keptAttempts {
+		r.status.Attempts = slices.Delete(slices.Clone(r.status.Attempts), 0, 1)
+	}
+	// A slice of its own: the store may still be writing the former one.
+	r.status.Attempts = append(slices.Clip(r.status.Attempts), n)
+}
+
+// laneQueue is a heap of lanes by when they may deliver.
+type laneQueue []*lane
+
+func (q laneQueue) Len() int           { return len(q) }
+func (q laneQueue) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
+func (q laneQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+func (q *laneQueue) Push(x any) {
+	l := x.(*lane)
+	l.index = len(*q)
+	*q = append(*q, l)
+}
+
+func (q *laneQueue) Pop() any {
+	old := *q
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	l.index = -1
+	return l
+}

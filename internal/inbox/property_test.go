@@ -1,0 +1,589 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/bbolt"
+	"pgregory.net/rapid"
+
+	"usher/webhookgate"
+)
+
+// TestNothingIsLostOrDroppedOnAGuess throws random traffic at an inbox: copies, changes
+// back and forth, a receiver that fails, hangs, times out having applied a snapshot or
+// not, redeliveries, forgetting, evictions, waits beyond the window, for several
+// tenants at once; and every now and then the process is gone, and another one finds
+// the file as it was committed at that moment. Then it asks what may never be:
+//
+//	(a) a copy answered duplicate of what the receiver neither holds for sure as its
+//	    latest nor is about to get as such,
+//	(b) a delivery that overlaps or overtakes another of its tenant, or is made again
+//	    without a crash to excuse it,
+//	(c) a webhook that was acknowledged, and is neither delivered, nor parked for a
+//	    reason, nor superseded by a newer one,
+//	(d) a receiver that in the end does not hold the newest that it accepted.
+func TestNothingIsLostOrDroppedOnAGuess(t *testing.T) {
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		checks.Value.Set("1000") // rapid's 100 would let a broken inbox pass now and then
+		defer checks.Value.Set(checks.DefValue)
+	}
+	var seen sync.Map // what came up at all: a test in which nothing is parked proves nothing
+	rapid.Check(t, func(rt *rapid.T) {
+		rapid.SyncTest(rt, func(rt *rapid.T) {
+			w := newWorld(rt)
+			defer w.end()
+			for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+				w.step(rt)
+			}
+			w.calm()
+			w.judge(rt, &seen)
+		})
+	})
+	for _, what := range []string{"duplicate", "delivered", "parked", "superseded", "crash", "in doubt", "repeat", "redelivered", "forced"} {
+		if _, ok := seen.Load(what); !ok && !t.Failed() {
+			t.Errorf("never seen: %s", what)
+		}
+	}
+}
+
+const (
+	testWindow  = time.Minute
+	testTimeout = 2 * time.Second
+	testMaxAge  = 10 * time.Minute
+	testTries   = 3
+	testDisk    = 3 * time.Millisecond // before a commit, and once more after it
+	// A crash may undo what an Update noted within that time.
+	testSettled = settleDelay + 8*testDisk
+)
+
+// A world is an inbox, who sends to it, and what is behind it.
+type world struct {
+	cfg     Config
+	dir     string
+	tenants []string
+	jitter  time.Duration // in percent of the ceiling
+	senders sync.WaitGroup
+
+	inbox *Inbox
+	kill  func() // ends the courier, its deliveries at once, and closes the store
+
+	mu         sync.Mutex
+	generation int // crashes so far
+	crashes    []time.Time
+	healthy    bool
+	arrivals   []*arrival          // in order
+	byID       map[string]*arrival // by webhook-id
+	tries      []*attempt          // in the order of their beginnings
+	underway   map[string]int      // by tenant
+	latest     map[string]string   // what the receiver holds, by tenant
+	violations []string
+}
+
+// An arrival is one webhook and what became of it.
+type arrival struct {
+	number           int
+	webhook          *webhookgate.Webhook
+	tenant, snapshot string
+	at               time.Time
+	plan             []string // what the receiver will do with it, a word for each try
+
+	generation int
+	returned   bool   // from Keep, before a crash
+	original   string // what it was said to be a duplicate of
+	again      []redelivery
+	entry      *Entry // as it stands in the end; nil: it was not kept
+}
+
+// A redelivery of an arrival, and how many arrivals there were before it.
+type redelivery struct {
+	after  int
+	at     time.Time
+	forced bool
+}
+
+// An attempt is one try at the receiver.
+type attempt struct {
+	*arrival
+	generation   int
+	instance     int // how many redeliveries went before
+	began, ended time.Time
+	status       int
+	cut          bool // by a crash
+}
+
+func (a *attempt) accepted() bool { return a.status == 200 }
+
+// ahead says whether what is tried stood in the lane when n came.
+func (a *attempt) ahead(n *arrival) bool {
+	if a.instance == 0 {
+		return a.number < n.number
+	}
+	return a.arrival.again[a.instance-1].after <= n.number
+}
+
+func newWorld(rt *rapid.T) *world {
+	w := &world{
+		tenants:  []string{"t1", "t2", "t3"}[:rapid.IntRange(1, 3).Draw(rt, "tenants")],
+		jitter:   time.Duration(rapid.SampledFrom([]int{0, 50, 100}).Draw(rt, "jitter")),
+		byID:     make(map[string]*arrival),
+		underway: make(map[string]int),
+		latest:   make(map[string]string),
+	}
+	var err error
+	if w.dir, err = os.MkdirTemp("", "inbox"); err != nil {
+		rt.Fatal(err)
+	}
+	w.cfg = config(w.dir, new(receiver))
+	w.cfg.Attempts, w.cfg.MaxAge = testTries, testMaxAge
+	w.cfg.DedupWindow = testWindow
+	w.cfg.DedupSize = rapid.IntRange(1, 3).Draw(rt, "dedup size")
+	w.cfg.KeepLatest = rapid.Bool().Draw(rt, "keep latest")
+	w.cfg.Concurrency = rapid.IntRange(1, 4).Draw(rt, "concurrency")
+	w.start()
+	return w
+}
+
+func (w *world) path() string { return filepath.Join(w.dir, fmt.Sprint(w.generation, ".db")) }
+
+// start begins a process's life.
+func (w *world) start() {
+	generation := w.generation
+	w.cfg.URL = "file:" + w.path()
+	w.cfg.Try = func(ctx context.Context, wh *webhookgate.Webhook) webhookgate.Attempt {
+		return w.receive(ctx, generation, wh)
+	}
+	i, err := Open(w.cfg)
+	if err != nil {
+		panic(err)
+	}
+	s := i.store.(*boltStore)
+	s.db.NoSync = true // it is the kernel's copy that survives here
+	update := s.update
+	s.update = func(f func(*bbolt.Tx) error) error {
+		time.Sleep(testDisk)
+		err := update(f)
+		time.Sleep(testDisk) // it is safe, and nobody knows yet
+		return err
+	}
+	i.courier.pause = func(ceiling time.Duration) time.Duration { return ceiling * w.jitter / 100 }
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { i.Run(ctx, ctx) })
+	w.inbox = i
+	w.kill = func() {
+		cancel()
+		running.Wait()
+		if err := i.Close(); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (w *world) end() {
+	w.kill()
+	w.senders.Wait()
+	os.RemoveAll(w.dir)
+}
+
+func (w *world) step(rt *rapid.T) {
+	switch rapid.SampledFrom([]string{"send", "send", "send", "send", "sleep", "sleep", "redeliver", "redeliver", "crash", "forget"}).Draw(rt, "step") {
+	case "send":
+		w.send(rt)
+	case "sleep":
+		time.Sleep(rapid.SampledFrom([]time.Duration{
+			time.Millisecond, testDisk, 10 * time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond,
+			testTimeout, testWindow / 2, testWindow - time.Second, testWindow + time.Second, 3 * time.Minute,
+		}).Draw(rt, "sleep"))
+	case "redeliver":
+		w.redeliver(rt)
+	case "crash":
+		w.crash()
+	case "forget":
+		if _, err := w.inbox.Forget(rapid.SampledFrom(w.tenants).Draw(rt, "tenant")); err != nil {
+			rt.Fatal(err)
+		}
+	}
+	synctest.Wait()
+}
+
+// send brings one webhook and returns once it stands in the writer's queue, so that
+// the order of arrivals is known.
+func (w *world) send(rt *rapid.T) {
+	word := rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "refused", "timeout", "applied, timeout"})
+	a := &arrival{
+		number:     len(w.arrivals),
+		tenant:     rapid.SampledFrom(w.tenants).Draw(rt, "tenant"),
+		snapshot:   rapid.SampledFrom([]string{"A", "B"}).Draw(rt, "snapshot"),
+		at:         time.Now(),
+		generation: w.generation,
+		plan:       rapid.SliceOfN(word, 1, 4).Draw(rt, "plan"),
+	}
+	a.webhook = webhook(a.tenant, a.snapshot)
+	w.mu.Lock()
+	w.arrivals = append(w.arrivals, a)
+	w.byID[a.webhook.ID] = a
+	w.mu.Unlock()
+	i := w.inbox
+	w.senders.Go(func() {
+		original, err := i.Keep(a.webhook)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if a.generation != w.generation {
+			return // nobody was there any more to be told
+		}
+		if err != nil {
+			w.violations = append(w.violations, fmt.Sprintf("arrival %d: %v", a.number, err))
+		}
+		a.returned, a.original = true, original
+	})
+}
+
+func (w *world) redeliver(rt *rapid.T) {
+	entries, err := w.inbox.List(Filter{})
+	if err != nil {
+		rt.Fatal(err)
+	}
+	if len(entries) == 0 {
+		return
+	}
+	e := entries[rapid.IntRange(0, min(5, len(entries)-1)).Draw(rt, "entry")]
+	force := rapid.Bool().Draw(rt, "force")
+	a := w.byID[e.Webhook]
+	w.mu.Lock()
+	a.again = append(a.again, redelivery{after: len(w.arrivals), at: time.Now(), forced: force})
+	w.mu.Unlock()
+	err = w.inbox.Redeliver(e.ID, force)
+	if err == nil {
+		return
+	}
+	w.mu.Lock()
+	a.again = a.again[:len(a.again)-1]
+	w.mu.Unlock()
+	if overwrite := new(OverwriteError); !errors.Is(err, ErrWaiting) && (force || !errors.As(err, &overwrite)) {
+		rt.Errorf("redelivering %d: %v", a.number, err)
+	}
+}
+
+// crash ends the process, and starts another one on what is on the disk at that
+// moment. Deliveries under way are cut, what was noted and not yet written is gone,
+// and whoever waits in Keep never learns whether his webhook is there.
+func (w *world) crash() {
+	synctest.Wait()
+	file, err := os.ReadFile(w.path())
+	if err != nil {
+		panic(err)
+	}
+	w.mu.Lock()
+	w.generation++
+	w.crashes = append(w.crashes, time.Now())
+	w.mu.Unlock()
+	w.kill()
+	if err := os.WriteFile(w.path(), file, 0o600); err != nil {
+		panic(err)
+	}
+	w.start()
+}
+
+// receive is the receiver: it does as the webhook's plan says, and keeps a diary.
+func (w *world) receive(ctx context.Context, generation int, wh *webhookgate.Webhook) webhookgate.Attempt {
+	w.mu.Lock()
+	if generation != w.generation {
+		w.mu.Unlock()
+		return webhookgate.Attempt{Err: context.Canceled} // the dead deliver nothing
+	}
+	a := w.byID[wh.ID]
+	t := &attempt{arrival: a, generation: generation, instance: len(a.again), began: time.Now()}
+	w.tries = append(w.tries, t)
+	word := "ok"
+	if !w.healthy && len(a.plan) > 0 {
+		word, a.plan = a.plan[0], a.plan[1:]
+	}
+	if w.underway[a.tenant]++; w.underway[a.tenant] > 1 {
+		w.violations = append(w.violations, fmt.Sprintf("(b) arrival %d overlaps another delivery to %s", a.number, a.tenant))
+	}
+	if string(wh.Body) != a.snapshot || wh.Header.Get("X-Test") != "1" {
+		w.violations = append(w.violations, fmt.Sprintf("(c) arrival %d was delivered as %q %v", a.number, wh.Body, wh.Header))
+	}
+	after, applied := strings.CutPrefix(word, "applied, ")
+	if applied {
+		word = after
+		w.latest[a.tenant] = a.snapshot // whatever usher gets to know of it
+	}
+	w.mu.Unlock()
+
+	took := 20 * time.Millisecond
+	switch word {
+	case "refused":
+		took = 0
+	case "timeout":
+		took = testTimeout
+	case "ok slowly":
+		word, took = "ok", testTimeout/2
+	}
+	select {
+	case <-time.After(took):
+	case <-ctx.Done():
+		t.cut = true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.underway[a.tenant]--
+	t.ended = time.Now()
+	switch {
+	case t.cut:
+		return webhookgate.Attempt{Err: ctx.Err()}
+	case word == "refused":
+		return webhookgate.Attempt{Err: syscall.ECONNREFUSED}
+	case word == "timeout":
+		return webhookgate.Attempt{Err: context.DeadlineExceeded}
+	case word == "ok":
+		w.latest[a.tenant] = a.snapshot
+		t.status = 200
+	default:
+		t.status, _ = strconv.Atoi(word)
+	}
+	return webhookgate.Attempt{Status: t.status}
+}
+
+// calm has the receiver answer 200 for long enough, and looks where everything stands.
+func (w *world) calm() {
+	w.mu.Lock()
+	w.healthy = true
+	w.mu.Unlock()
+	time.Sleep(2 * lastPause)
+	w.senders.Wait()
+	synctest.Wait()
+	entries, err := w.inbox.List(Filter{})
+	if err != nil {
+		panic(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range entries {
+		w.byID[e.Webhook].entry = &e
+	}
+	if s := w.inbox.Stats(); s.Pending != 0 {
+		w.violations = append(w.violations, fmt.Sprintf("(c) still pending: %+v", s))
+	}
+}
+
+func (w *world) judge(rt *rapid.T, seen *sync.Map) {
+	for _, v := range w.violations {
+		rt.Errorf("%s", v)
+	}
+	for range w.crashes {
+		seen.Store("crash", true)
+	}
+	for _, a := range w.arrivals {
+		switch {
+		case !a.returned:
+			if a.entry != nil {
+				seen.Store("in doubt", true)
+			}
+		case a.original != "":
+			seen.Store("duplicate", true)
+			w.judgeDuplicate(rt, a)
+		case a.entry == nil:
+			rt.Errorf("(c) arrival %d was acknowledged, and is gone", a.number)
+		default:
+			w.judgeKept(rt, a)
+		}
+		if a.entry != nil {
+			seen.Store(string(a.entry.State), true)
+		}
+		for _, r := range a.again {
+			seen.Store(map[bool]string{true: "forced", false: "redelivered"}[r.forced], true)
+		}
+	}
+	w.judgeOrder(rt, seen)
+	for _, tenant := range w.tenants {
+		w.judgeEnd(rt, tenant)
+	}
+	if rt.Failed() {
+		w.tell(rt)
+	}
+}
+
+// judgeDuplicate is (a): of all that stood in the lane when n came, the last that was
+// sent to the receiver is what n was. It was accepted within the window before n, or
+// n came before its end.
+func (w *world) judgeDuplicate(rt *rapid.T, n *arrival) {
+	original := w.byID[n.original]
+	if original.tenant != n.tenant || original.snapshot != n.snapshot {
+		rt.Errorf("(a) arrival %d was said to be a copy of %d", n.number, original.number)
+	}
+	var last *attempt
+	for _, t := range w.tries {
+		if t.tenant == n.tenant && t.ahead(n) {
+			last = t
+		}
+	}
+	if w.cfg.KeepLatest && w.neverConcluded(original, n) {
+		return // it stood last, and what came after n superseded it
+	}
+	switch {
+	case last == nil || last.snapshot != n.snapshot:
+		rt.Errorf("(a) arrival %d (%s of %s) was dropped; the receiver got something else after %d", n.number, n.snapshot, n.tenant, original.number)
+	case last.accepted() && n.at.Sub(last.ended) >= testWindow:
+		rt.Errorf("(a) arrival %d (%s of %s) was dropped %v after the acceptance", n.number, n.snapshot, n.tenant, n.at.Sub(last.ended))
+	case !last.accepted() && last.ended.Before(n.at):
+		rt.Errorf("(a) arrival %d (%s of %s) was dropped, and %d had failed for good", n.number, n.snapshot, n.tenant, last.number)
+	}
+}
+
+// neverConcluded says of n's original that it was neither accepted nor refused before
+// its redelivery, if any, and that nothing came between the two.
+func (w *world) neverConcluded(original, n *arrival) bool {
+	for _, m := range w.arrivals[original.number+1 : n.number] {
+		if m.tenant == n.tenant && m.entry != nil {
+			return false
+		}
+	}
+	for _, t := range w.tries {
+		if t.arrival == original && t.ahead(n) && (t.accepted() || t.status == 422) && !w.lost(t) {
+			return false
+		}
+	}
+	return true
+}
+
+// lost says whether a crash may have undone what usher had learnt from a try.
+func (w *world) lost(t *attempt) bool {
+	return t.generation < len(w.crashes) && !t.ended.Add(testSettled).Before(w.crashes[t.generation])
+}
+
+// judgeKept is (c), for one that was acknowledged.
+func (w *world) judgeKept(rt *rapid.T, a *arrival) {
+	var last *attempt
+	refusals := 0
+	accepted := false
+	for _, t := range w.tries {
+		if t.arrival == a && t.instance == len(a.again) {
+			last = t
+			accepted = accepted || t.accepted()
+			if t.status == 500 {
+				refusals++
+			}
+		}
+	}
+	since := a.webhook.Received
+	if len(a.again) > 0 {
+		since = a.again[len(a.again)-1].at
+	}
+	good := false
+	switch e := a.entry; e.State {
+	case Delivered:
+		good = accepted
+	case Parked:
+		good = last != nil && (last.status == 422 || refusals >= testTries || last.ended.Sub(since) > testMaxAge)
+	case Superseded:
+		for _, b := range w.arrivals[a.number+1:] {
+			good = good || b.tenant == a.tenant && b.entry != nil && (w.cfg.KeepLatest && len(a.again) == 0 || w.wasAccepted(b))
+		}
+	}
+	if !good {
+		rt.Errorf("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v", a.number, a.entry.State, a.entry.Why, len(a.again), last)
+	}
+}
+
+func (w *world) wasAccepted(a *arrival) bool {
+	for _, t := range w.tries {
+		if t.arrival == a && t.accepted() {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeOrder is (b).
+func (w *world) judgeOrder(rt *rapid.T, seen *sync.Map) {
+	type life struct {
+		tenant     string
+		generation int
+	}
+	type delivery struct {
+		*arrival
+		instance int
+	}
+	front := make(map[life]int)             // the highest number tried so far
+	accepted := make(map[delivery]*attempt) // when it was
+	for _, t := range w.tries {
+		d := delivery{t.arrival, t.instance}
+		if before := accepted[d]; before != nil {
+			seen.Store("repeat", true)
+			if before.generation == t.generation || !w.lost(before) {
+				rt.Errorf("(b) arrival %d was accepted, and delivered again", t.number)
+			}
+		}
+		if t.accepted() {
+			accepted[d] = t
+		}
+		if t.instance > 0 {
+			continue
+		}
+		l := life{t.tenant, t.generation}
+		if t.number < front[l] {
+			rt.Errorf("(b) arrival %d was delivered after %d of the same tenant", t.number, front[l])
+		}
+		front[l] = max(front[l], t.number)
+	}
+}
+
+// judgeEnd is (d).
+func (w *world) judgeEnd(rt *rapid.T, tenant string) {
+	var newest *arrival
+	for _, a := range w.arrivals {
+		if a.tenant == tenant && a.entry != nil {
+			newest = a
+		}
+	}
+	if newest == nil || newest.entry.State == Parked {
+		return
+	}
+	for _, a := range w.arrivals {
+		for _, r := range a.again {
+			if a.tenant == tenant && r.forced && a.number < newest.number && r.after > newest.number {
+				return // somebody wanted it so
+			}
+		}
+	}
+	if w.latest[tenant] != newest.snapshot {
+		rt.Errorf("(d) the receiver holds %s of %s, the newest is %s (arrival %d, %s)", w.latest[tenant], tenant, newest.snapshot, newest.number, newest.entry.State)
+	}
+}
+
+// tell writes the story of a failure.
+func (w *world) tell(rt *rapid.T) {
+	begin := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // a bubble's time begins there
+	for _, a := range w.arrivals {
+		state := "not kept"
+		if a.entry != nil {
+			state = fmt.Sprint("id ", a.entry.ID, " ", a.entry.State)
+		}
+		if a.original != "" {
+			state = fmt.Sprint("duplicate of ", w.byID[a.original].number)
+		}
+		rt.Logf("%v: arrival %d: %s of %s, returned %v, %s", a.at.Sub(begin), a.number, a.snapshot, a.tenant, a.returned, state)
+		for _, r := range a.again {
+			rt.Logf("   redelivered at %v, before arrival %d, forced %v", r.at.Sub(begin), r.after, r.forced)
+		}
+	}
+	for _, t := range w.tries {
+		rt.Logf("%v to %v: try of %d (%s of %s): %d, cut %v", t.began.Sub(begin), t.ended.Sub(begin), t.number, t.snapshot, t.tenant, t.status, t.cut)
+	}
+	for _, c := range w.crashes {
+		rt.Logf("%v: crash", c.Sub(begin))
+	}
+}
