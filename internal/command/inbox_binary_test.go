@@ -3,19 +3,23 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -23,12 +27,20 @@ import (
 // ledger is a receiver that notes what it accepts of each tenant, in order: the
 // number of users, which the senders count up.
 type ledger struct {
-	mu   sync.Mutex
-	down bool
-	got  map[string][]int
+	mu       sync.Mutex
+	down     bool
+	refused  int
+	got      map[string][]int
+	underway int
+	most     int // at once
 }
 
 func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	l.mu.Lock()
+	l.underway++
+	l.most = max(l.most, l.underway)
+	l.mu.Unlock()
+	defer func() { l.mu.Lock(); l.underway--; l.mu.Unlock() }()
 	var body struct {
 		Payload struct {
 			Tenant struct{ Code string }
@@ -42,6 +54,7 @@ func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.down {
+		l.refused++
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
@@ -315,4 +328,120 @@ func TestFullDisk(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", "-l", dir).Run() })
 	brokenDisk(t, filepath.Join(dir, "inbox.db"), func(environ []string) *process { return startProcess(t, environ) })
+}
+
+// One bit of a record flips on the disk while usher is off: that record is reported
+// and parked, and all others are delivered.
+func TestFlippedBit(t *testing.T) {
+	s := newService(t)
+	receiver, receiverURL := newLedger(t)
+	receiver.setDown(true)
+	file := filepath.Join(t.TempDir(), "inbox.db")
+	environ := s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=file:"+file)
+	p := startProcess(t, environ)
+	url := p.url(t, "webhooks") + "/webhooks"
+	for n := 1; n <= 50; n++ {
+		if status, _, answer := post(t, url, snapshot(fmt.Sprint("t", n), n)); status != 200 {
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+	p.signal(t, syscall.SIGTERM)
+	<-p.ended
+
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := []byte(snapshot("t7", 7))
+	if !bytes.Contains(b, body) {
+		t.Fatal("the body is not in the file")
+	}
+	damaged := bytes.Clone(body)
+	damaged[len(damaged)/2] ^= 4
+	if err := os.WriteFile(file, bytes.ReplaceAll(b, body, damaged), 0o600); err != nil { // old pages have it, too
+		t.Fatal(err)
+	}
+
+	receiver.setDown(false)
+	p = startProcess(t, environ)
+	for n := 1; n <= 50; n++ {
+		if n != 7 {
+			eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
+		}
+	}
+	if receiver.last("t7") != 0 {
+		t.Error("the damaged one was delivered")
+	}
+	if !strings.Contains(p.stderr.String(), "webhook damaged, parked") {
+		t.Error("the damage was not reported")
+	}
+	c := startProcess(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.url(t, "admin"), "http://")}, "inbox", "ls", "--state", "parked")
+	if <-c.ended; c.code != 0 || strings.Count(c.stdout.String(), "parked") != 1 {
+		t.Errorf("usher inbox ls: %d %s%s", c.code, c.stdout.String(), c.stderr.String())
+	}
+}
+
+var outage = flag.Duration("outage", 3*time.Second, "how long TestOutageOnTheBinary keeps its receiver down")
+
+// 5,000 tenants wait while the receiver is down; when it is back all is delivered, in
+// order, and never more at once than allowed.
+func TestOutageOnTheBinary(t *testing.T) {
+	s := newService(t)
+	receiver, receiverURL := newLedger(t)
+	receiver.setDown(true)
+	p := startProcess(t, s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_LEVEL=info",
+		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db")))
+	url := p.url(t, "webhooks") + "/webhooks"
+	down := time.Now()
+	const tenants, each = 5000, 2
+	var sending sync.WaitGroup
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+	for i := range 16 {
+		sending.Go(func() {
+			for n := i; n < tenants*each; n += 16 { // a tenant's webhooks all come from one sender
+				resp, err := client.Post(url, "application/json", strings.NewReader(snapshot(fmt.Sprint("t", i, "-", n/16%((tenants+15)/16)), n)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+				if resp.StatusCode != 200 {
+					t.Errorf("status %d", resp.StatusCode)
+				}
+			}
+		})
+	}
+	sending.Wait()
+	time.Sleep(*outage - time.Since(down))
+	receiver.mu.Lock()
+	refused := receiver.refused
+	receiver.mu.Unlock()
+	receiver.setDown(false)
+	back := time.Now()
+	var first time.Duration
+	eventually(t, "all delivered", func() bool {
+		receiver.mu.Lock()
+		defer receiver.mu.Unlock()
+		n := 0
+		for _, got := range receiver.got {
+			n += len(got)
+		}
+		if first == 0 && n > 0 {
+			first = time.Since(back)
+		}
+		return n >= tenants*each
+	})
+	receiver.mu.Lock()
+	defer receiver.mu.Unlock()
+	for tenant, got := range receiver.got {
+		if !slices.IsSorted(got) {
+			t.Errorf("tenant %s: %v", tenant, got)
+		}
+	}
+	if receiver.most > 32 {
+		t.Errorf("%d deliveries at once", receiver.most)
+	}
+	t.Logf("down for %v with %d webhooks of %d tenants waiting and %d tries; first delivery %v and all %v after its return, %d at once at most",
+		outage, tenants*each, len(receiver.got), refused, first.Round(time.Millisecond), time.Since(back).Round(time.Millisecond), receiver.most)
 }

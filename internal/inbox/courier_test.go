@@ -17,6 +17,18 @@ import (
 	"usher/webhookgate"
 )
 
+func (r *receiver) slow(delay time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.delay = delay
+}
+
+func (r *receiver) tried() []time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]time.Time(nil), r.tries...)
+}
+
 // meanwhile is a store in which things happen at the worst moment.
 type meanwhile struct {
 	Store
@@ -37,7 +49,7 @@ func TestRedeliveryDoesNotUndoWhatCameMeanwhile(t *testing.T) {
 		i := open(t, config(t.TempDir(), rc))
 		i.keep("t", "A")
 		time.Sleep(time.Second)
-		rc.delay = time.Second
+		rc.slow(time.Second)
 		i.Inbox.store = meanwhile{i.Inbox.store, func() {
 			i.keep("t", "B")
 			time.Sleep(time.Second / 2) // it is being delivered
@@ -124,7 +136,7 @@ func TestRedeliveryAheadOfARedelivery(t *testing.T) {
 			i.keep("t", s)
 			time.Sleep(time.Second)
 		}
-		rc.delay = time.Second
+		rc.slow(time.Second)
 		failed := false
 		rc.set(func(w *webhookgate.Webhook, _ int) webhookgate.Attempt {
 			if string(w.Body) == "B" && !failed {
@@ -157,7 +169,7 @@ func TestSeveralRedeliveriesKeepTheirOrder(t *testing.T) {
 			i.keep("t", s)
 			time.Sleep(time.Second)
 		}
-		rc.delay = time.Second
+		rc.slow(time.Second)
 		for id := range uint64(3) {
 			if err := i.Redeliver(id+1, true); err != nil {
 				t.Fatal(err)
@@ -295,8 +307,8 @@ func TestRetryAfter(t *testing.T) {
 					i.courier.pause = func(ceiling time.Duration) time.Duration { return ceiling }
 					i.keep("t", "A")
 					time.Sleep(2 * time.Hour)
-					if len(rc.tries) != 2 || rc.tries[1].Sub(rc.tries[0]) != test.waits {
-						t.Errorf("%d: tried at %v", code, rc.tries)
+					if at := rc.tried(); len(at) != 2 || at[1].Sub(at[0]) != test.waits {
+						t.Errorf("%d: tried at %v", code, at)
 					}
 				}
 			})
@@ -336,6 +348,7 @@ func TestConcurrencyOverAllLanes(t *testing.T) {
 		for len(rc.accepted()) < 30 {
 			time.Sleep(time.Second)
 		}
+		synctest.Wait()
 		if rc.most != 3 || time.Since(began) > 12*time.Second {
 			t.Errorf("%d at once, done after %v", rc.most, time.Since(began))
 		}
@@ -376,8 +389,8 @@ func TestEndIsOrderly(t *testing.T) {
 		rc = new(receiver)
 		open(t, config(dir, rc)).want(Delivered, Delivered)
 		wantGot(t, rc, "t:A", "t:B")
-		if len(rc.tries) != 2 {
-			t.Errorf("%d tries", len(rc.tries))
+		if n := len(rc.tried()); n != 2 {
+			t.Errorf("%d tries", n)
 		}
 	})
 }

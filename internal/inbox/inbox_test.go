@@ -73,7 +73,9 @@ func status(code int) func(*webhookgate.Webhook, int) webhookgate.Attempt {
 
 var errDown = errors.New("connection refused")
 
-func refusing(*webhookgate.Webhook, int) webhookgate.Attempt { return webhookgate.Attempt{Err: errDown} }
+func refusing(*webhookgate.Webhook, int) webhookgate.Attempt {
+	return webhookgate.Attempt{Err: errDown}
+}
 
 // config is that of a test's inbox in dir.
 func config(dir string, r *receiver) Config {
