@@ -413,9 +413,9 @@ func (s *boltStore) settle(tx *bbolt.Tx, o *op) error {
 }
 
 // setAgain makes a record that is delivered once more its lane's tail, as the last
-// that the receiver will get; unless something else waits there. Then which of the
-// two comes last is a race between the courier and this store's knowledge, so the
-// lane's memory is emptied: nothing is dropped on a guess.
+// that the receiver will get; unless something else waits there, or what does is not
+// known. Then which comes last is a race between the courier and this store's
+// knowledge, so the lane's memory is emptied: nothing is dropped on a guess.
 func (s *boltStore) setAgain(tx *bbolt.Tx, o *op) error {
 	r, w := o.record, o.record.webhook
 	t, err := s.tailOf(tx, w.Lane)
@@ -430,7 +430,11 @@ func (s *boltStore) setAgain(tx *bbolt.Tx, o *op) error {
 	if t != nil && t.state == Waiting && t.ID != r.id {
 		return s.setTail(tx, w.Lane, t.emptied())
 	}
-	return s.setTail(tx, w.Lane, &laneTail{tail: tailFor(w, r.id), state: Waiting, at: r.status.Changed})
+	next := &laneTail{tail: tailFor(w, r.id), state: Waiting, at: r.status.Changed}
+	if t == nil {
+		next = next.emptied()
+	}
+	return s.setTail(tx, w.Lane, next)
 }
 
 // errOvertaken says that something newer has come into the lane.

@@ -37,12 +37,13 @@ type courier struct {
 
 	wake chan struct{} // something has changed for run
 
-	mu      sync.Mutex // guards what follows; never held over I/O
-	lanes   map[webhookgate.Lane]*lane
-	queue   laneQueue // lanes that have something to deliver, by when they may
-	breaker breaker
-	down    bool // some lane waits because the receiver was down
-	pending int
+	mu       sync.Mutex // guards what follows; never held over I/O
+	lanes    map[webhookgate.Lane]*lane
+	queue    laneQueue // lanes that have something to deliver, by when they may
+	breaker  breaker
+	accepted time.Time // when the receiver last took something
+	down     bool      // some lane waits because the receiver was down
+	pending  int
 }
 
 // lane is a tenant's line. It exists while something in it waits or is parked.
@@ -52,7 +53,7 @@ type lane struct {
 	parked   []*record
 	busy     bool
 	failures int       // in a row, of the first
-	down     bool      // the last failure said that the receiver is down
+	down     bool      // it waits because the receiver as a whole seems to be down
 	last     time.Time // when the first was last tried
 	wish     time.Time // when the receiver wished to be asked again
 	at       time.Time // when the first may be tried
@@ -239,6 +240,7 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	cut := ctx.Err() != nil && !a.Accepted()
 
 	c.mu.Lock()
+	before := l.last
 	l.busy, l.last = false, began
 	var changed []*record
 	switch now := time.Now(); {
@@ -252,7 +254,7 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 		l.at = now.Add(lastPause)
 	default:
 		r.note(began, now, a)
-		changed = c.conclude(l, a, now)
+		changed = c.conclude(l, a, before, now)
 	}
 	c.schedule(l, time.Now())
 	if len(l.waiting) == 0 && len(l.parked) == 0 {
@@ -266,8 +268,9 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 }
 
 // conclude decides what becomes of the first of a lane after a try, and returns the
-// records that stand otherwise now. c.mu is held.
-func (c *courier) conclude(l *lane, a webhookgate.Attempt, now time.Time) []*record {
+// records that stand otherwise now. before is when it was tried the last time, if it
+// was. c.mu is held.
+func (c *courier) conclude(l *lane, a webhookgate.Attempt, before, now time.Time) []*record {
 	r := l.waiting[0]
 	if !isDown(a) {
 		r.status.Tries++
@@ -275,12 +278,12 @@ func (c *courier) conclude(l *lane, a webhookgate.Attempt, now time.Time) []*rec
 	switch {
 	case a.Accepted():
 		c.breaker.answered()
+		c.accepted = now
 		if c.down {
 			c.wakeDown()
 		}
 		return c.delivered(l)
 	case isDown(a):
-		c.down = true
 		c.breaker.failed(now)
 	default:
 		c.breaker.answered()
@@ -293,7 +296,11 @@ func (c *courier) conclude(l *lane, a webhookgate.Attempt, now time.Time) []*rec
 	case now.Sub(r.since()) > c.maxAge:
 		return c.park(l, "too old")
 	}
-	l.down = isDown(a)
+	// A lane that finds the receiver down again, though others were taken meanwhile,
+	// has a trouble of its own: waking it with each of them would let some such lanes
+	// take up every place.
+	l.down = isDown(a) && !(l.failures > 0 && c.accepted.After(before))
+	c.down = c.down || l.down
 	ceiling := min(firstPause<<min(l.failures, 20), lastPause)
 	l.failures++
 	l.wish = now.Add(min(a.RetryAfter, longestWish))

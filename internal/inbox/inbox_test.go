@@ -379,6 +379,32 @@ func TestReturnIsNoticed(t *testing.T) {
 	})
 }
 
+// A tenant that the receiver can never answer in time does not profit from the others'
+// success: it keeps its own, long pauses.
+func TestLaneWithATroubleOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		rc := &receiver{answer: func(w *webhookgate.Webhook, _ int) webhookgate.Attempt {
+			if w.Lane.Tenant == "bad" {
+				tries++
+				return webhookgate.Attempt{Err: context.DeadlineExceeded}
+			}
+			return webhookgate.Attempt{Status: 200}
+		}}
+		i := open(t, config(t.TempDir(), rc))
+		i.keep("bad", "A")
+		for n := range 600 {
+			i.keep("good", fmt.Sprint(n))
+			time.Sleep(time.Second)
+		}
+		rc.mu.Lock()
+		defer rc.mu.Unlock()
+		if len(rc.got) != 600 || tries < 5 || tries > 30 {
+			t.Errorf("%d accepted; %d tries of the bad one in ten minutes", len(rc.got), tries)
+		}
+	})
+}
+
 // A receiver that says when it wants to be asked again is not asked before.
 func TestRetryAfterIsHeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
