@@ -324,12 +324,8 @@ func (s *boltStore) append(tx *bbolt.Tx, o *op) error {
 	if t != nil {
 		previous = t.ID
 	}
-	b, err := encodeRecord(w, previous)
-	if err != nil {
-		return err
-	}
 	records.FillPercent = 0.9 // ids only grow
-	if err := records.Put(idKey(id), b); err != nil {
+	if err := records.Put(idKey(id), encodeRecord(w, previous)); err != nil {
 		return err
 	}
 	o.result.deliver = &record{id: id, webhook: w, status: Status{State: Waiting, Changed: w.Received}}

@@ -19,6 +19,9 @@ const (
 	lastPause  = 5 * time.Minute
 	// longestWish bounds what a receiver's Retry-After can ask for.
 	longestWish = time.Hour
+	// holdMost is how many bytes of content may wait in memory, so that what is
+	// delivered soon need not be read again. A long queue must not fill it.
+	holdMost = 8 << 20
 	// keptAttempts is how many of a webhook's attempts are remembered.
 	keptAttempts = 20
 )
@@ -44,6 +47,7 @@ type courier struct {
 	accepted time.Time // when the receiver last took something
 	down     bool      // some lane waits because the receiver was down
 	pending  int
+	held     int // bytes of content in memory
 }
 
 // lane is a tenant's line. It exists while something in it waits or is parked.
@@ -61,13 +65,16 @@ type lane struct {
 }
 
 // take takes a record in that waits: a new one at its lane's end, one that is sent
-// again at its front. Its content is read when its turn comes; a long queue must not
-// fill the memory.
+// again at its front.
 func (c *courier) take(r *record, again bool) {
-	slim := *r.webhook
+	whole, slim := r.webhook, *r.webhook
 	slim.Body, slim.Header = nil, nil
 	r = &record{id: r.id, webhook: &slim, status: r.status}
 	c.mu.Lock()
+	if c.held < holdMost {
+		r.whole = whole
+		c.held += len(whole.Body)
+	}
 	l := c.lane(slim.Lane)
 	var superseded []*record
 	switch {
@@ -95,11 +102,35 @@ func (c *courier) supersede(l *lane) (gone []*record) {
 			return false
 		}
 		w.enter(Superseded, "a newer snapshot of the tenant came before it was tried")
+		c.release(w)
 		gone = append(gone, w)
 		return true
 	})
 	c.pending -= len(gone)
 	return gone
+}
+
+// release lets go of the content of r. c.mu is held.
+func (c *courier) release(r *record) {
+	if r.whole != nil {
+		c.held -= len(r.whole.Body)
+		r.whole = nil
+	}
+}
+
+// content is the whole webhook of r, from memory or from the store.
+func (c *courier) content(r *record) (*webhookgate.Webhook, error) {
+	c.mu.Lock()
+	whole := r.whole
+	c.mu.Unlock()
+	if whole != nil {
+		return whole, nil
+	}
+	full, err := c.store.Read(r.id)
+	if err != nil {
+		return nil, err
+	}
+	return full.webhook, nil
 }
 
 // restore takes in what the store had at the start.
@@ -196,7 +227,18 @@ func (c *courier) run(ctx, hard context.Context) {
 				timer.Reset(wait)
 				break
 			}
-			underway.Go(func() { c.deliver(hard, l, r) })
+			underway.Go(func() {
+				// Whoever has ended one begins the next: that need not wait until run
+				// and a new goroutine get their turn.
+				for l != nil {
+					c.deliver(hard, l, r)
+					if ctx.Err() != nil {
+						return
+					}
+					l, r, _ = c.next(time.Now())
+				}
+				c.poke() // for the timer
+			})
 		}
 	}
 }
@@ -231,17 +273,18 @@ func (c *courier) next(now time.Time) (*lane, *record, time.Duration) {
 
 // deliver tries r, the first of a lane, once.
 func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
-	full, err := c.store.Read(r.id)
+	whole, err := c.content(r)
 	var a webhookgate.Attempt
 	began := time.Now()
 	if err == nil {
-		a = c.try(ctx, full.webhook)
+		a = c.try(ctx, whole)
 	}
 	cut := ctx.Err() != nil && !a.Accepted()
 
 	c.mu.Lock()
 	before := l.last
 	l.busy, l.last = false, began
+	c.release(r) // a failed one may wait for long
 	var changed []*record
 	switch now := time.Now(); {
 	case cut: // usher is ending: as if it had not been tried
@@ -261,9 +304,12 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 		delete(c.lanes, l.key)
 	}
 	c.settle(changed)
-	outcome := *r // the next try may begin as soon as the lock is free
+	outcome := *r                                                    // the next try may begin as soon as the lock is free
+	room := c.breaker.underway+1 < c.breaker.now && len(c.queue) > 1 // for others than who goes on here
 	c.mu.Unlock()
-	c.poke()
+	if room {
+		c.poke()
+	}
 	c.report(&outcome, a, err, cut)
 }
 

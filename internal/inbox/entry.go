@@ -97,6 +97,7 @@ type record struct {
 	id      uint64
 	webhook *webhookgate.Webhook
 	status  Status
+	whole   *webhookgate.Webhook // the courier's: with its content; nil: to be read from the store
 }
 
 func (r *record) entry() Entry {

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -47,34 +48,30 @@ func unseal(b []byte) ([]byte, error) {
 	return b[sealSize:], nil
 }
 
-// envelope is what a record says of its body.
-type envelope struct {
-	Webhook  string
-	Type     string
-	Lane     webhookgate.Lane
-	Snapshot bool
-	Digest   []byte
-	Header   map[string][][]byte // values need not be UTF-8, which JSON strings have to be
-	Received time.Time
-	Previous uint64 // id of the lane's tail at the time; 0: none was known
-}
-
-// encodeRecord: the envelope's length, the envelope in JSON, the body as it came.
-func encodeRecord(w *webhookgate.Webhook, previous uint64) ([]byte, error) {
-	header := make(map[string][][]byte, len(w.Header))
+// encodeRecord: what there is to say of the body, then the body as it came. Not JSON:
+// header values need not be UTF-8, and this is done for every webhook.
+func encodeRecord(w *webhookgate.Webhook, previous uint64) []byte {
+	b := make([]byte, 0, 512)
+	b = binary.AppendUvarint(b, previous) // id of the lane's tail at the time; 0: none was known
+	b = binary.AppendVarint(b, w.Received.UnixNano())
+	if w.Snapshot {
+		b = append(b, 1)
+	} else {
+		b = append(b, 0)
+	}
+	b = append(b, w.Digest[:]...)
+	for _, s := range []string{w.ID, w.Type, w.Lane.Platform, w.Lane.Tenant, w.Lane.Type} {
+		b = appendText(b, s)
+	}
+	b = binary.AppendUvarint(b, uint64(len(w.Header)))
 	for name, values := range w.Header {
+		b = appendText(b, name)
+		b = binary.AppendUvarint(b, uint64(len(values)))
 		for _, v := range values {
-			header[name] = append(header[name], []byte(v))
+			b = appendText(b, v)
 		}
 	}
-	e, err := json.Marshal(envelope{
-		Webhook: w.ID, Type: w.Type, Lane: w.Lane, Snapshot: w.Snapshot, Digest: w.Digest[:],
-		Header: header, Received: w.Received, Previous: previous,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return seal(binary.BigEndian.AppendUint32(nil, uint32(len(e))), e, w.Body), nil
+	return seal(b, w.Body)
 }
 
 // decodeRecord returns the webhook and the id of the one before it. Nothing of it
@@ -84,26 +81,68 @@ func decodeRecord(b []byte) (*webhookgate.Webhook, uint64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(b) < 4 || uint32(len(b)-4) < binary.BigEndian.Uint32(b) {
-		return nil, 0, ErrDamaged
-	}
-	n := 4 + binary.BigEndian.Uint32(b)
-	var e envelope
-	if err := json.Unmarshal(b[4:n], &e); err != nil || len(e.Digest) != len(webhookgate.Webhook{}.Digest) {
-		return nil, 0, ErrDamaged
-	}
-	w := &webhookgate.Webhook{
-		ID: e.Webhook, Type: e.Type, Lane: e.Lane, Snapshot: e.Snapshot, Received: e.Received,
-		Header: make(http.Header, len(e.Header)), Body: append([]byte(nil), b[n:]...),
-	}
-	for name, values := range e.Header {
-		for _, v := range values {
-			w.Header[name] = append(w.Header[name], string(v))
+	f := &fields{rest: b}
+	previous := f.number()
+	w := &webhookgate.Webhook{Received: time.Unix(0, f.signed()), Snapshot: f.number() == 1}
+	copy(w.Digest[:], f.take(uint64(len(w.Digest))))
+	w.ID, w.Type = f.text(), f.text()
+	w.Lane = webhookgate.Lane{Platform: f.text(), Tenant: f.text(), Type: f.text()}
+	w.Header = make(http.Header)
+	for n := f.number(); n > 0 && !f.bad; n-- {
+		name := f.text()
+		for n := f.number(); n > 0 && !f.bad; n-- {
+			w.Header[name] = append(w.Header[name], f.text())
 		}
 	}
-	copy(w.Digest[:], e.Digest)
-	return w, e.Previous, nil
+	if f.bad {
+		return nil, 0, ErrDamaged
+	}
+	w.Body = bytes.Clone(f.rest)
+	return w, previous, nil
 }
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// fields reads what encodeRecord wrote. Where it ends too early all that follows is
+// empty, and bad.
+type fields struct {
+	rest []byte
+	bad  bool
+}
+
+func (f *fields) number() uint64 {
+	n, size := binary.Uvarint(f.rest)
+	f.skip(size)
+	return n
+}
+
+func (f *fields) signed() int64 {
+	n, size := binary.Varint(f.rest)
+	f.skip(size)
+	return n
+}
+
+func (f *fields) skip(size int) {
+	if size <= 0 {
+		f.rest, f.bad = nil, true
+		return
+	}
+	f.rest = f.rest[size:]
+}
+
+func (f *fields) take(n uint64) []byte {
+	if n > uint64(len(f.rest)) {
+		f.rest, f.bad = nil, true
+		return nil
+	}
+	b := f.rest[:n]
+	f.rest = f.rest[n:]
+	return b
+}
+
+func (f *fields) text() string { return string(f.take(f.number())) }
 
 // encodeStatus puts the state first, so that it can be told without the rest.
 func encodeStatus(s *Status) ([]byte, error) {

@@ -25,11 +25,7 @@ func TestRecordComesBackAsItWas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := webhook("t", "A")
 			change(w)
-			b, err := encodeRecord(w, 7)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, previous, err := decodeRecord(b)
+			got, previous, err := decodeRecord(encodeRecord(w, 7))
 			if err != nil || previous != 7 {
 				t.Fatal(previous, err)
 			}
@@ -64,10 +60,7 @@ func TestLaneKeysDiffer(t *testing.T) {
 
 // Every single bit counts.
 func TestEveryFlippedBitIsSeen(t *testing.T) {
-	record, err := encodeRecord(webhook("t", "A"), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	record := encodeRecord(webhook("t", "A"), 0)
 	status, err := encodeStatus(&Status{State: Waiting, Changed: time.Now(), Attempts: []Attempt{{Status: 500}}})
 	if err != nil {
 		t.Fatal(err)
@@ -94,10 +87,7 @@ func TestEveryFlippedBitIsSeen(t *testing.T) {
 func FuzzRecord(f *testing.F) {
 	w := webhook("t", "A")
 	w.Header = http.Header{"A": {"b", ""}}
-	b, err := encodeRecord(w, 3)
-	if err != nil {
-		f.Fatal(err)
-	}
+	b := encodeRecord(w, 3)
 	f.Add(b)
 	f.Add(seal([]byte{0xff, 0xff, 0xff, 0xff}, []byte("{}")))
 	f.Add(seal([]byte{0, 0, 0, 2}, []byte("{}")))
@@ -112,11 +102,7 @@ func FuzzRecord(f *testing.F) {
 				}
 				continue
 			}
-			again, err := encodeRecord(w, previous)
-			if err != nil {
-				t.Skip() // a time that JSON reads and does not write
-			}
-			x, p, err := decodeRecord(again)
+			x, p, err := decodeRecord(encodeRecord(w, previous))
 			if err != nil || p != previous || !bytes.Equal(x.Body, w.Body) || x.ID != w.ID || x.Lane != w.Lane || x.Digest != w.Digest {
 				t.Fatalf("%+v, then %+v, %v", w, x, err)
 			}
