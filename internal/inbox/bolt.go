@@ -52,6 +52,7 @@ type boltStore struct {
 	// The writer's own.
 	tails   *lru.Cache[webhookgate.Lane, *laneTail]
 	history history
+	pacer   pacer
 }
 
 // laneTail is a lane's tail and how it stands: the lane's memory.
@@ -81,8 +82,8 @@ type result struct {
 	err         error
 }
 
-// openBolt opens, or makes, the file at path.
-func openBolt(path string, size int, window time.Duration, log *slog.Logger, deliver func(r *record, again bool)) (*boltStore, error) {
+// openBolt opens, or makes, the file at path; what is to be delivered goes to c.
+func openBolt(path string, size int, window time.Duration, log *slog.Logger, c *courier) (*boltStore, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout:      time.Second,
 		FreelistType: bbolt.FreelistMapType,
@@ -101,7 +102,7 @@ func openBolt(path string, size int, window time.Duration, log *slog.Logger, del
 		return nil, errors.Join(err, db.Close())
 	}
 	s := &boltStore{
-		db: db, log: log, window: window, deliver: deliver, update: db.Update, tails: tails,
+		db: db, log: log, window: window, deliver: c.take, update: db.Update, tails: tails, pacer: pacer{progress: c.progress},
 		signal: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
@@ -224,9 +225,9 @@ func (s *boltStore) gather() []*op {
 	for {
 		s.mu.Lock()
 		if s.urgent {
-			batch := s.take()
 			s.mu.Unlock()
-			return batch
+			s.pacer.wait()
+			return s.take()
 		}
 		if len(s.queue) > 0 && delay == nil {
 			delay = time.After(settleDelay)
@@ -235,17 +236,18 @@ func (s *boltStore) gather() []*op {
 		select {
 		case <-s.signal:
 		case <-delay:
-			s.mu.Lock()
-			defer s.mu.Unlock()
 			return s.take()
 		}
 	}
 }
 
-// take empties the queue. s.mu is held.
+// take empties the queue.
 func (s *boltStore) take() []*op {
+	s.mu.Lock()
 	batch := s.queue
 	s.queue, s.urgent = nil, false
+	s.mu.Unlock()
+	s.pacer.begin(batch)
 	return batch
 }
 

@@ -48,6 +48,7 @@ type courier struct {
 	down     bool      // some lane waits because the receiver was down
 	pending  int
 	held     int // bytes of content in memory
+	ended    int // deliveries so far
 }
 
 // lane is a tenant's line. It exists while something in it waits or is parked.
@@ -91,6 +92,16 @@ func (c *courier) take(r *record, again bool) {
 	c.settle(superseded)
 	c.mu.Unlock()
 	c.poke()
+}
+
+// progress says whether something waits for nothing but a place among the deliveries
+// under way, and how many of those have ended so far.
+func (c *courier) progress() (behind bool, ended int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b := &c.breaker
+	behind = !b.open && b.underway >= b.now && len(c.queue) > 0 && !c.queue[0].at.After(time.Now())
+	return behind, c.ended
 }
 
 // supersede takes out of a lane what waits and was never tried, as something newer
@@ -285,6 +296,7 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	before := l.last
 	l.busy, l.last = false, began
 	c.release(r) // a failed one may wait for long
+	c.ended++
 	var changed []*record
 	switch now := time.Now(); {
 	case cut: // usher is ending: as if it had not been tried

@@ -55,7 +55,7 @@ func Open(cfg Config) (*Inbox, error) {
 		lanes:   make(map[webhookgate.Lane]*lane),
 		breaker: newBreaker(cfg.Concurrency),
 	}
-	store, err := openBolt(path, cfg.DedupSize, cfg.DedupWindow, cfg.Log, c.take)
+	store, err := openBolt(path, cfg.DedupSize, cfg.DedupWindow, cfg.Log, c)
 	if err != nil {
 		return nil, err
 	}
