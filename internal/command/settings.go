@@ -2,13 +2,11 @@ package command
 
 import (
 	"log/slog"
-	"net/netip"
 	"net/url"
 	"strings"
 	"time"
 
 	"usher/internal/secret"
-	"usher/webhookgate"
 )
 
 // Settings is everything that the environment says. The tags name the variables
@@ -54,43 +52,6 @@ type Port struct {
 	Key          *secret.Value `secret:"KEY"`
 
 	prefix string // of its variables
-}
-
-// Webhook is the gate. It is on when ForwardURL is set.
-type Webhook struct {
-	ForwardURL     string        `env:"USHER_WEBHOOK_FORWARD_URL"`
-	Listen         string        `env:"USHER_WEBHOOK_LISTEN" envDefault:"127.0.0.1:8090"`
-	Path           string        `env:"USHER_WEBHOOK_PATH" envDefault:"/webhooks"`
-	Token          *secret.Value `secret:"USHER_WEBHOOK_TOKEN"`
-	HMACSecret     *secret.Value `secret:"USHER_WEBHOOK_HMAC_SECRET"`
-	HMACHeader     string        `env:"USHER_WEBHOOK_HMAC_HEADER" envDefault:"X-Signature"`
-	HMACScheme     string        `env:"USHER_WEBHOOK_HMAC_SCHEME" envDefault:"body"`
-	AllowCIDRs     list          `env:"USHER_WEBHOOK_ALLOW_CIDRS"`
-	TrustedProxies list          `env:"USHER_WEBHOOK_TRUSTED_PROXIES"`
-	TLSCertFile    string        `env:"USHER_WEBHOOK_TLS_CERT_FILE"`
-	TLSKeyFile     string        `env:"USHER_WEBHOOK_TLS_KEY_FILE"`
-	TLSClientCA    string        `env:"USHER_WEBHOOK_TLS_CLIENT_CA_FILE"`
-	Insecure       bool          `env:"USHER_WEBHOOK_INSECURE" envDefault:"false"`
-	Types          list          `env:"USHER_WEBHOOK_TYPES" envDefault:"TenantProvisioningChange"`
-	SchemaFile     string        `env:"USHER_WEBHOOK_SCHEMA_FILE"`
-	MaxBody        size          `env:"USHER_WEBHOOK_MAX_BODY" envDefault:"1MiB"`
-	DedupSize      int           `env:"USHER_WEBHOOK_DEDUP_SIZE" envDefault:"10000"`
-	DedupWindow    time.Duration `env:"USHER_WEBHOOK_DEDUP_WINDOW" envDefault:"10m"`
-	Timeout        time.Duration `env:"USHER_WEBHOOK_TIMEOUT" envDefault:"10s"`
-	Attempts       int           `env:"USHER_WEBHOOK_ATTEMPTS" envDefault:"3"`
-	MaxInflight    int           `env:"USHER_WEBHOOK_MAX_INFLIGHT" envDefault:"256"`
-	SignSecret     *secret.Value `secret:"USHER_WEBHOOK_SIGN_SECRET"`
-
-	Inbox            string        `env:"USHER_WEBHOOK_INBOX"`
-	InboxAttempts    int           `env:"USHER_WEBHOOK_INBOX_ATTEMPTS" envDefault:"20"`
-	InboxMaxAge      time.Duration `env:"USHER_WEBHOOK_INBOX_MAX_AGE" envDefault:"72h"`
-	InboxConcurrency int           `env:"USHER_WEBHOOK_INBOX_CONCURRENCY" envDefault:"32"`
-	InboxKeep        string        `env:"USHER_WEBHOOK_INBOX_KEEP" envDefault:"all"`
-
-	forward *url.URL // of ForwardURL; nil: the gate is off
-	schema  []byte   // of SchemaFile
-	allow   []netip.Prefix
-	trusted []netip.Prefix
 }
 
 // Admin is the admin port, the log and the end.
@@ -260,117 +221,6 @@ func (a *Admin) check(r *reader) {
 	}
 	if a.ShutdownGrace < 0 {
 		r.invalid("USHER_SHUTDOWN_GRACE", "a duration, such as 15s")
-	}
-}
-
-func (w *Webhook) check(r *reader) {
-	if w.ForwardURL == "" && w.Inbox != "" {
-		r.problem("USHER_WEBHOOK_INBOX", "is set, but USHER_WEBHOOK_FORWARD_URL, which says where webhooks go, is not")
-	}
-	if w.ForwardURL == "" {
-		return
-	}
-	w.forward = forwardURL(r, w.ForwardURL)
-	loopback, ok := r.listen("USHER_WEBHOOK_LISTEN", w.Listen)
-	checked := w.Token != nil || w.HMACSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
-	if ok && !loopback && !checked && !w.Insecure {
-		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
-	}
-	if !strings.HasPrefix(w.Path, "/") || strings.ContainsAny(w.Path, "?# ") || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
-		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks")
-	}
-	w.checkSecrets(r)
-	w.allow = r.prefixes("USHER_WEBHOOK_ALLOW_CIDRS", w.AllowCIDRs)
-	w.trusted = r.prefixes("USHER_WEBHOOK_TRUSTED_PROXIES", w.TrustedProxies)
-	w.checkTLS(r)
-	if w.SchemaFile != "" {
-		if w.schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); w.schema != nil && w.forward != nil {
-			if _, err := webhookgate.New(webhookgate.Config{ForwardURL: w.forward, Schema: w.schema}); err != nil {
-				r.problem("USHER_WEBHOOK_SCHEMA_FILE", "names %s, which should be a JSON Schema: %v", w.SchemaFile, err)
-			}
-		}
-	}
-	r.positive("USHER_WEBHOOK_MAX_BODY", int64(w.MaxBody))
-	r.positive("USHER_WEBHOOK_DEDUP_SIZE", int64(w.DedupSize))
-	r.positive("USHER_WEBHOOK_ATTEMPTS", int64(w.Attempts))
-	r.positive("USHER_WEBHOOK_MAX_INFLIGHT", int64(w.MaxInflight))
-	w.checkInbox(r)
-	if w.DedupWindow < 0 {
-		r.invalid("USHER_WEBHOOK_DEDUP_WINDOW", "a duration such as 10m, or 0 to turn dedup off")
-	}
-	if w.Timeout <= 0 {
-		r.invalid("USHER_WEBHOOK_TIMEOUT", "a duration above zero, such as 10s")
-	}
-}
-
-func forwardURL(r *reader, value string) *url.URL {
-	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" {
-		// It may hold the receiver's password: not shown.
-		r.problem("USHER_WEBHOOK_FORWARD_URL", "should hold the receiver's address, such as http://127.0.0.1:3000/provisioning")
-		return nil
-	}
-	return u
-}
-
-func (w *Webhook) checkSecrets(r *reader) {
-	for _, token := range strings.Split(w.Token.Get(), ",") {
-		if w.Token != nil && strings.TrimSpace(token) == "" {
-			r.problem("USHER_WEBHOOK_TOKEN", "has an empty part: it should hold one secret, or several separated by commas")
-			break
-		}
-	}
-	r.headerSafe("USHER_WEBHOOK_TOKEN", w.Token)
-	switch w.HMACScheme {
-	case "body":
-	case "standard":
-		if w.HMACSecret == nil {
-			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
-		} else if _, err := webhookgate.ParseSecretKey(w.HMACSecret.Get()); err != nil {
-			r.problem("USHER_WEBHOOK_HMAC_SECRET", "should hold whsec_ and the key in base64, as USHER_WEBHOOK_HMAC_SCHEME is standard")
-		}
-	default:
-		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
-	}
-	if w.SignSecret != nil {
-		if _, err := webhookgate.ParseSecretKey(w.SignSecret.Get()); err != nil {
-			r.problem("USHER_WEBHOOK_SIGN_SECRET", "should hold whsec_ and the key in base64")
-		}
-	}
-}
-
-func (w *Webhook) checkInbox(r *reader) {
-	switch path, isFile := strings.CutPrefix(w.Inbox, "file:"); {
-	case w.Inbox == "":
-	case strings.HasPrefix(w.Inbox, "nats:"):
-		// Not to be passed over: whoever sets it relies on it.
-		r.problem("USHER_WEBHOOK_INBOX", "names a NATS cluster, which this version can't use yet; it should hold file:/path")
-	case !isFile || path == "":
-		r.invalid("USHER_WEBHOOK_INBOX", "file:/path, such as file:/var/lib/usher/inbox.db")
-	}
-	r.positive("USHER_WEBHOOK_INBOX_ATTEMPTS", int64(w.InboxAttempts))
-	r.positive("USHER_WEBHOOK_INBOX_CONCURRENCY", int64(w.InboxConcurrency))
-	if w.InboxMaxAge <= 0 {
-		r.invalid("USHER_WEBHOOK_INBOX_MAX_AGE", "a duration above zero, such as 72h")
-	}
-	if w.InboxKeep != "all" && w.InboxKeep != "latest" {
-		r.invalid("USHER_WEBHOOK_INBOX_KEEP", "all or latest")
-	}
-}
-
-func (w *Webhook) checkTLS(r *reader) {
-	if (w.TLSCertFile == "") != (w.TLSKeyFile == "") {
-		r.problem("USHER_WEBHOOK_TLS_CERT_FILE", "and USHER_WEBHOOK_TLS_KEY_FILE should be set both, or neither")
-		return
-	}
-	if w.TLSCertFile == "" {
-		if w.TLSClientCA != "" {
-			r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", "is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE too")
-		}
-		return
-	}
-	if _, err := webhookgate.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, slog.New(slog.DiscardHandler)); err != nil {
-		r.problem("USHER_WEBHOOK_TLS_CERT_FILE", "and its companions should hold PEM files: %v", err)
 	}
 }
 

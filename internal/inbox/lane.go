@@ -1,0 +1,46 @@
+package inbox
+
+import (
+	"time"
+
+	"usher/webhookgate"
+)
+
+// lane is a tenant's line. It exists while something in it waits or is parked.
+type lane struct {
+	key      webhookgate.Lane
+	waiting  []*record // the first is next; while busy it is being delivered
+	parked   []*record
+	busy     bool
+	failures int       // in a row, of the first
+	down     bool      // it waits because the receiver as a whole seems to be down
+	last     time.Time // when the first was last tried
+	wish     time.Time // when the receiver wished to be asked again
+	at       time.Time // when the first may be tried
+	index    int       // in the queue; -1 when not in it
+}
+
+// laneQueue is a heap of lanes by when they may deliver.
+type laneQueue []*lane
+
+func (q laneQueue) Len() int           { return len(q) }
+func (q laneQueue) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
+func (q laneQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+func (q *laneQueue) Push(x any) {
+	l := x.(*lane)
+	l.index = len(*q)
+	*q = append(*q, l)
+}
+
+func (q *laneQueue) Pop() any {
+	old := *q
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	l.index = -1
+	return l
+}
