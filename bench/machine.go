@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// describe says what the figures were measured on. dir is on the disk in question.
+func describe(dir string) string {
+	parts := []string{strconv.Itoa(runtime.NumCPU()) + " cores"}
+	if model := field("/proc/cpuinfo", "model name"); model != "" {
+		parts[0] += " (" + model + ")"
+	}
+	if kB, err := strconv.Atoi(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB")); err == nil {
+		parts = append(parts, fmt.Sprintf("%.0f GiB", float64(kB)/(1<<20)))
+	}
+	system := runtime.GOOS + "/" + runtime.GOARCH
+	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		version, _, _ := strings.Cut(strings.TrimSpace(string(release)), "-") // what follows is who built it
+		system = "Linux " + version + " " + runtime.GOARCH
+	}
+	return strings.Join(append(parts, system, "inbox on "+fileSystem(dir)), ", ")
+}
+
+// field is the value of the first line of a file that begins with name and a colon.
+func field(file, name string) string {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// fileSystem is the type of the one that dir is on.
+func fileSystem(dir string) string {
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	b, readErr := os.ReadFile("/proc/self/mounts")
+	if err != nil || readErr != nil {
+		return "a file system that can't be told"
+	}
+	kind, longest := "a file system that can't be told", -1
+	for line := range strings.Lines(string(b)) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 {
+			continue
+		}
+		below := fields[1] == "/" || dir == fields[1] || strings.HasPrefix(dir, fields[1]+"/")
+		if below && len(fields[1]) >= longest {
+			kind, longest = fields[2], len(fields[1])
+		}
+	}
+	return kind
+}
+
+// memory is what a process holds: of its own, and mapped from files, which the
+// kernel takes back when it needs the space.
+type memory struct{ anon, file int64 }
+
+func memoryOf(pid int) memory {
+	kB := func(name string) int64 {
+		n, _ := strconv.ParseInt(strings.TrimSuffix(field(fmt.Sprintf("/proc/%d/status", pid), name), " kB"), 10, 64)
+		return n << 10
+	}
+	return memory{kB("RssAnon"), kB("RssFile")}
+}
+
+// tick is the unit of /proc/PID/stat. It is the same on every Linux in practice.
+const tick = 0.01
+
+// cpuOf is the CPU time that a process has used, in seconds; 0 where that can't be told.
+func cpuOf(pid int) float64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(b), ") ") // the name before it may hold anything
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return float64(user+system) * tick
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+)
+
+// part is one half of what is measured, and a section of the results.
+type part struct {
+	name string
+	run  func(context.Context, *bench) ([]*table, error)
+}
+
+var parts = []part{
+	{"Inbound", inbound},
+}
+
+// bench is what all parts have in common.
+type bench struct {
+	quick bool
+	dir   string // temporary, on the disk that is to be measured
+	usher string // the binary
+	log   string // usher's log level
+	loud  bool   // show usher's log
+}
+
+// pick is the figure for a quick run, or that for a full one.
+func pick[T any](b *bench, quick, full T) T {
+	if b.quick {
+		return quick
+	}
+	return full
+}
+
+// say tells how far the run is. The results are on standard output alone.
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// longest is the end of every run, whatever hangs.
+const longest = 10 * time.Minute
+
+func run(ctx context.Context) error {
+	b := new(bench)
+	flag.BoolVar(&b.quick, "quick", false, "about a minute instead of five; the figures scatter more")
+	flag.StringVar(&b.dir, "dir", os.TempDir(), "a folder on the `disk` that is to be measured")
+	flag.StringVar(&b.usher, "usher", "", "measure this `binary`; by default the one of this module is built")
+	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
+	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
+	output := flag.String("o", "", "write the results to this `file` as well, as Markdown")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("there are no arguments, but there is %q", flag.Arg(0))
+	}
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+
+	machine := describe(b.dir)
+	dir, err := os.MkdirTemp(b.dir, "usher-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	b.dir = dir
+	if b.usher == "" {
+		if b.usher, err = build(ctx, dir); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	r := &results{
+		machine: machine,
+		usher:   versionOf(ctx, b.usher),
+		command: "go run ./bench " + strings.Join(shownArgs(), " "),
+		date:    began,
+	}
+	for _, p := range parts {
+		tables, err := p.run(ctx, b)
+		if err != nil {
+			return fmt.Errorf("%s: %w", strings.ToLower(p.name), err)
+		}
+		r.sections = append(r.sections, section{p.name, tables})
+	}
+	r.took = time.Since(began)
+	r.text(os.Stdout)
+	if *output == "" {
+		return nil
+	}
+	f, err := os.Create(*output)
+	if err != nil {
+		return err
+	}
+	r.markdown(f)
+	return f.Close()
+}
+
+// shownArgs is the command line, less where its results go and less paths of this
+// machine: the latter are described with the disk.
+func shownArgs() []string {
+	var args []string
+	flag.Visit(func(f *flag.Flag) {
+		switch {
+		case f.Name == "o", f.Name == "dir", f.Name == "usher":
+		case f.Value.String() == "true":
+			args = append(args, "-"+f.Name)
+		default:
+			args = append(args, "-"+f.Name+" "+f.Value.String())
+		}
+	})
+	return args
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"usher/internal/sandbox"
+)
+
+// build makes the binary that is measured: with the toolchain that go.mod names,
+// where the go command can take it, else with the one there is.
+func build(ctx context.Context, dir string) (string, error) {
+	path := filepath.Join(dir, "usher")
+	compile := func(toolchain string) ([]byte, error) {
+		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, "usher")
+		c.Env = append(os.Environ(), "GOTOOLCHAIN="+toolchain)
+		return c.CombinedOutput()
+	}
+	mod := struct{ Toolchain string }{}
+	if out, err := exec.CommandContext(ctx, "go", "mod", "edit", "-json").Output(); err == nil {
+		_ = json.Unmarshal(out, &mod) // then there is none
+	}
+	if mod.Toolchain != "" {
+		if _, err := compile(mod.Toolchain); err == nil {
+			return path, nil
+		}
+	}
+	if out, err := compile(cmp.Or(os.Getenv("GOTOOLCHAIN"), "local")); err != nil {
+		return "", fmt.Errorf("usher does not build: %s", out)
+	}
+	return path, nil
+}
+
+func versionOf(ctx context.Context, path string) string {
+	out, err := exec.CommandContext(ctx, path, "version").Output()
+	if err != nil {
+		return err.Error()
+	}
+	return strings.Join(strings.Fields(string(out)), " ")
+}
+
+// startBilling gives usher somebody to fetch a token from.
+func startBilling() (url string, stop func()) {
+	service := httptest.NewServer(sandbox.NewBilling(sandbox.Client{
+		ID: "bench", Secret: "bench", Scopes: []string{"standard:read", "standard:write"},
+	}))
+	return service.URL, service.Close
+}
+
+// usher is one that runs.
+type usher struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+	gate  string // the address of the webhook port
+	admin string
+	inbox string // its file; empty: it passes through
+}
+
+// start runs usher with these settings, besides those that every one here has, and
+// returns when it is ready. under is the command to run it with, where there is one.
+func (b *bench) start(ctx context.Context, under []string, settings ...string) (*usher, error) {
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	u := &usher{ended: make(chan struct{}), gate: ports[1], admin: ports[2]}
+	args := append(under[:len(under):len(under)], b.usher)
+	u.cmd = exec.Command(args[0], args[1:]...)
+	u.cmd.Env = append([]string{
+		"PATH=" + os.Getenv("PATH"),
+		"USHER_CLIENT_ID=bench", "USHER_CLIENT_SECRET=bench",
+		"USHER_LISTEN=" + ports[0], "USHER_WEBHOOK_LISTEN=" + u.gate, "USHER_ADMIN_LISTEN=" + u.admin,
+		"USHER_LOG_LEVEL=" + b.log,
+		// A place in flight is given back after the answer, so that 256 senders
+		// hold more than 256 for moments.
+		"USHER_WEBHOOK_MAX_INFLIGHT=1024",
+	}, settings...)
+	if b.loud {
+		u.cmd.Stderr = os.Stderr
+	}
+	if err := u.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(u.ended)
+		_ = u.cmd.Wait() // how it ended is of no interest: it was told to
+	}()
+	if err := u.ready(ctx); err != nil {
+		u.stop()
+		return nil, err
+	}
+	return u, nil
+}
+
+// freePorts returns loopback addresses that nobody listened on a moment ago.
+func freePorts(n int) ([]string, error) {
+	var addresses []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		addresses = append(addresses, l.Addr().String())
+	}
+	return addresses, nil
+}
+
+func (u *usher) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		if resp, err := http.Get("http://" + u.admin + "/readyz"); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-u.ended:
+			return errors.New("usher ended at once; -v shows what it says")
+		case <-ctx.Done():
+			return errors.New("usher does not become ready; -v shows what it says")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// stop ends usher, and returns when it has ended.
+func (u *usher) stop() {
+	_ = u.cmd.Process.Signal(os.Interrupt)
+	select {
+	case <-u.ended:
+	case <-time.After(20 * time.Second):
+		_ = u.cmd.Process.Kill()
+		<-u.ended
+	}
+}
+
+func (u *usher) pid() int { return u.cmd.Process.Pid }
+
+// metric returns one of usher's figures, one without labels.
+func (u *usher) metric(name string) (float64, error) {
+	resp, err := http.Get("http://" + u.admin + "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, fmt.Errorf("usher has no metric %s", name)
+}
+
+// pending is how many webhooks wait in the inbox.
+func (u *usher) pending() (int, error) {
+	n, err := u.metric("usher_inbox_pending")
+	return int(n), err
+}
+
+// drained waits until no webhook waits in the inbox any more.
+func (u *usher) drained(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		n, err := u.pending()
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d webhooks still wait in the inbox", n)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
