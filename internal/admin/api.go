@@ -233,7 +233,7 @@ func payload(body []byte) json.RawMessage {
 	if json.Valid(body) && utf8.Valid(body) {
 		return body
 	}
-	text, _ := json.Marshal(string(body)) // a string can always be marshalled
+	text, _ := json.Marshal(strings.ToValidUTF8(string(body), "\uFFFD")) // a string can always be marshalled
 	return text
 }
 

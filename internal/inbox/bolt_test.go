@@ -87,8 +87,8 @@ func TestDamagedRecord(t *testing.T) {
 					break
 				}
 				end += i + 1
-				begin := bytes.LastIndex(b[:end], []byte(`w{"state":"waiting"`))
-				b[begin] ^= 'w' ^ 's'
+				begin := bytes.LastIndex(b[:end], []byte(`{"state":"waiting"`))
+				b[begin-1] = 's' // it may be one already: a status has several answers
 			}
 			if err := os.WriteFile(path, b, 0o600); err != nil {
 				t.Fatal(err)

@@ -78,13 +78,13 @@ func (c *courier) take(r *record, again bool) {
 	c.poke()
 }
 
-// progress says whether something waits for nothing but a place among the deliveries
-// under way, and how many of those have ended so far.
+// progress says whether more wait for nothing but a place among the deliveries under
+// way than there are places, and how many of those have ended so far.
 func (c *courier) progress() (behind bool, ended int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := &c.breaker
-	behind = !b.open && b.underway >= b.now && len(c.queue) > 0 && !c.queue[0].at.After(time.Now())
+	behind = !b.open && b.underway >= b.now && len(c.queue) > b.limit && !c.queue[0].at.After(time.Now())
 	return behind, c.ended
 }
 
