@@ -10,10 +10,18 @@ import (
 	"usher/webhookgate"
 )
 
+// inboxFigures are zero without an inbox: dashboards need not care whether there is one.
+func (h *house) inboxFigures() (pending int, oldest time.Duration, parked int) {
+	if h.inbox == nil {
+		return 0, 0, 0
+	}
+	s := h.inbox.Stats()
+	return s.Pending, s.Oldest, s.Parked
+}
+
 // buildGate puts the webhook gate together.
-func (h *house) buildGate(metrics *admin.Metrics) error {
+func (h *house) buildGate(m *admin.Gate) error {
 	w := &h.settings.Webhook
-	m := metrics.Gate()
 	cfg := webhookgate.Config{
 		Path:           w.Path,
 		HMACHeader:     w.HMACHeader,
@@ -47,10 +55,6 @@ func (h *house) buildGate(metrics *admin.Metrics) error {
 		if h.inbox, err = h.openInbox(); err != nil {
 			return err
 		}
-		metrics.Inbox(func() (pending int, oldest time.Duration, parked int) {
-			s := h.inbox.Stats()
-			return s.Pending, s.Oldest, s.Parked
-		})
 		cfg.Keep = h.inbox.Keep
 	}
 	if h.gate, err = webhookgate.New(cfg); err != nil {

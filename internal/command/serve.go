@@ -75,8 +75,10 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 			handler: h.outbound.handler(p, metrics),
 		})
 	}
+	gateMetrics := metrics.Gate()
+	metrics.Inbox(h.inboxFigures)
 	if s.Webhook.forward != nil {
-		if err := h.buildGate(metrics); err != nil {
+		if err := h.buildGate(gateMetrics); err != nil {
 			return nil, err
 		}
 	}
