@@ -41,7 +41,7 @@ type boltStore struct {
 	signal chan struct{} // there is work for the writer
 	closed chan struct{} // the writer has ended
 	broken atomic.Pointer[error]
-	syncs  atomic.Int64 // transactions, for the bench
+	syncs  atomic.Int64 // transactions so far, for tests
 
 	mu     sync.Mutex // guards what follows
 	queue  []*op

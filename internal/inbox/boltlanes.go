@@ -35,10 +35,7 @@ func (s *boltStore) apply(tx *bbolt.Tx, o *op) error {
 
 func (s *boltStore) append(tx *bbolt.Tx, o *op) error {
 	w := o.webhook
-	t, err := s.tailOf(tx, w.Lane)
-	if err != nil {
-		return err
-	}
+	t := s.tailOf(tx, w.Lane)
 	if t != nil && s.holds(t, w) {
 		o.result.duplicateOf = t.Webhook
 		return nil
@@ -76,18 +73,18 @@ func elapsed(t time.Time) time.Duration {
 }
 
 // tailOf returns a lane's tail; nil when it has none, or what it has can't be read.
-func (s *boltStore) tailOf(tx *bbolt.Tx, lane webhookgate.Lane) (*laneTail, error) {
+func (s *boltStore) tailOf(tx *bbolt.Tx, lane webhookgate.Lane) *laneTail {
 	if t, ok := s.tails.Get(lane); ok {
-		return t, nil
+		return t
 	}
 	b := tx.Bucket(laneBucket).Get(laneKey(lane))
 	if b == nil {
-		return nil, nil
+		return nil
 	}
 	last, err := decodeTail(b)
 	if err != nil {
 		s.log.Error("damaged memory of a lane, not used", "platform", lane.Platform, "tenant", lane.Tenant)
-		return nil, nil
+		return nil
 	}
 	// Of a record that is gone, or damaged and so will not be delivered, nothing is a
 	// copy: nothing is dropped on a guess.
@@ -97,7 +94,7 @@ func (s *boltStore) tailOf(tx *bbolt.Tx, lane webhookgate.Lane) (*laneTail, erro
 		t.state, t.at = r.status.State, r.status.Changed
 	}
 	s.tails.Add(lane, t)
-	return t, nil
+	return t
 }
 
 func (s *boltStore) setTail(tx *bbolt.Tx, lane webhookgate.Lane, t *laneTail) error {
@@ -142,10 +139,7 @@ func (s *boltStore) settle(tx *bbolt.Tx, o *op) error {
 // knowledge, so the lane's memory is emptied: nothing is dropped on a guess.
 func (s *boltStore) setAgain(tx *bbolt.Tx, o *op) error {
 	r, w := o.record, o.record.webhook
-	t, err := s.tailOf(tx, w.Lane)
-	if err != nil {
-		return err
-	}
+	t := s.tailOf(tx, w.Lane)
 	if t != nil && t.ID > r.id && !o.force {
 		o.result.err = errOvertaken
 		return nil
@@ -185,10 +179,7 @@ func (s *boltStore) forget(tx *bbolt.Tx, o *op) error {
 		return err
 	}
 	for _, lane := range found {
-		t, err := s.tailOf(tx, lane)
-		if err != nil {
-			return err
-		}
+		t := s.tailOf(tx, lane)
 		if t == nil || !t.Snapshot {
 			continue
 		}
