@@ -47,6 +47,10 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(os.Stdout, resp.Body)
 		os.Exit(0)
 	}
+	if config := os.Getenv(natsNode); config != "" {
+		runNode(config)
+		os.Exit(0)
+	}
 	code := m.Run()
 	if path, err := binary(); err == nil {
 		os.RemoveAll(filepath.Dir(path))

@@ -130,8 +130,8 @@ func serve(ctx context.Context, p Process) int {
 		return p.failed(err)
 	}
 	log.Info("usher starts", "version", buildVersion())
-	if h.gate != nil {
-		log.Info("the gate is made for one replica: with more, each remembers only what it saw itself, and the third of A, B, A could be taken for a duplicate")
+	if h.gate != nil && s.Webhook.nats == nil {
+		log.Info("the gate is made for one replica: with more, each remembers only what it saw itself, and the third of A, B, A could be taken for a duplicate; replicas share an inbox on NATS")
 	}
 	if err := h.run(ctx); err != nil {
 		return p.failed(err)

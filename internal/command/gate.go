@@ -73,7 +73,8 @@ func (h *house) buildGate(m *admin.Gate) error {
 func (h *house) openInbox() (*inbox.Inbox, error) {
 	w := &h.settings.Webhook
 	return inbox.Open(inbox.Config{
-		URL: w.Inbox,
+		URL:  w.Inbox,
+		NATS: w.nats,
 		Try: func(ctx context.Context, w *webhookgate.Webhook) webhookgate.Attempt {
 			return h.gate.Try(ctx, w) // the gate is there before the first delivery
 		},

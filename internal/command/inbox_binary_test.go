@@ -33,6 +33,9 @@ type ledger struct {
 	got      map[string][]int
 	underway int
 	most     int // at once
+
+	latest  time.Time     // when something was last accepted
+	longest time.Duration // between two of those
 }
 
 func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -60,6 +63,32 @@ func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	tenant := body.Payload.Tenant.Code
 	l.got[tenant] = append(l.got[tenant], body.Payload.Change.Features[0].Quantity)
+	now := time.Now()
+	if !l.latest.IsZero() {
+		l.longest = max(l.longest, now.Sub(l.latest))
+	}
+	l.latest = now
+}
+
+// all is what the receiver got of a tenant, in order.
+func (l *ledger) all(tenant string) []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.got[tenant])
+}
+
+func (l *ledger) count(tenant string) int { return len(l.all(tenant)) }
+
+// highest is the highest number that the receiver got of a tenant.
+func (l *ledger) highest(tenant string) int {
+	return slices.Max(append(l.all(tenant), 0))
+}
+
+// gap is the longest time between two deliveries.
+func (l *ledger) gap() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.longest
 }
 
 func (l *ledger) setDown(down bool) { l.mu.Lock(); defer l.mu.Unlock(); l.down = down }

@@ -85,13 +85,13 @@ func start(t *testing.T, environ []string, args ...string) *program {
 // eventually waits for something that another goroutine or process brings about.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for range 1500 {
+	for range 6000 {
 		if f() {
 			return
 		}
 		time.Sleep(10 * time.Millisecond) // real processes and sockets: nothing to wait on
 	}
-	t.Fatalf("in 15 s: not %s", what)
+	t.Fatalf("in 60 s: not %s", what)
 }
 
 // url finds where a listener is, from the log.

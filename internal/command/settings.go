@@ -251,6 +251,7 @@ func (s *Settings) secrets() []*secret.Value {
 	values := []*secret.Value{
 		s.Outbound.ClientSecret, s.Outbound.Key, s.Admin.Token,
 		s.Webhook.Token, s.Webhook.HMACSecret, s.Webhook.SignSecret,
+		s.Webhook.InboxPassword, s.Webhook.InboxToken,
 	}
 	for _, p := range s.Ports[1:] {
 		if p.ClientSecret != s.Outbound.ClientSecret {

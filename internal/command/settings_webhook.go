@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/inbox"
 	"usher/internal/secret"
 	"usher/webhookgate"
 )
@@ -42,10 +43,21 @@ type Webhook struct {
 	InboxConcurrency int           `env:"USHER_WEBHOOK_INBOX_CONCURRENCY" envDefault:"32"`
 	InboxKeep        string        `env:"USHER_WEBHOOK_INBOX_KEEP" envDefault:"all"`
 
+	// Of an inbox on NATS.
+	InboxUser      string        `env:"USHER_WEBHOOK_INBOX_USER"`
+	InboxPassword  *secret.Value `secret:"USHER_WEBHOOK_INBOX_PASSWORD"`
+	InboxToken     *secret.Value `secret:"USHER_WEBHOOK_INBOX_TOKEN"`
+	InboxNKey      *secret.Value `secret:"USHER_WEBHOOK_INBOX_NKEY"`
+	InboxCredsFile string        `env:"USHER_WEBHOOK_INBOX_CREDS_FILE"`
+	InboxCAFile    string        `env:"USHER_WEBHOOK_INBOX_CA_FILE"`
+	InboxCertFile  string        `env:"USHER_WEBHOOK_INBOX_CERT_FILE"`
+	InboxKeyFile   string        `env:"USHER_WEBHOOK_INBOX_KEY_FILE"`
+
 	forward *url.URL // of ForwardURL; nil: the gate is off
 	schema  []byte   // of SchemaFile
 	allow   []netip.Prefix
 	trusted []netip.Prefix
+	nats    *inbox.NATS // of Inbox, if it is on NATS
 }
 
 func (w *Webhook) check(r *reader) {
@@ -121,25 +133,6 @@ func (w *Webhook) checkSecrets(r *reader) {
 		if _, err := webhookgate.ParseSecretKey(w.SignSecret.Get()); err != nil {
 			r.problem("USHER_WEBHOOK_SIGN_SECRET", "should hold whsec_ and the key in base64")
 		}
-	}
-}
-
-func (w *Webhook) checkInbox(r *reader) {
-	switch path, isFile := strings.CutPrefix(w.Inbox, "file:"); {
-	case w.Inbox == "":
-	case strings.HasPrefix(w.Inbox, "nats:"):
-		// Not to be passed over: whoever sets it relies on it.
-		r.problem("USHER_WEBHOOK_INBOX", "names a NATS cluster, which this version can't use yet; it should hold file:/path")
-	case !isFile || path == "":
-		r.invalid("USHER_WEBHOOK_INBOX", "file:/path, such as file:/var/lib/usher/inbox.db")
-	}
-	r.positive("USHER_WEBHOOK_INBOX_ATTEMPTS", int64(w.InboxAttempts))
-	r.positive("USHER_WEBHOOK_INBOX_CONCURRENCY", int64(w.InboxConcurrency))
-	if w.InboxMaxAge <= 0 {
-		r.invalid("USHER_WEBHOOK_INBOX_MAX_AGE", "a duration above zero, such as 72h")
-	}
-	if w.InboxKeep != "all" && w.InboxKeep != "latest" {
-		r.invalid("USHER_WEBHOOK_INBOX_KEEP", "all or latest")
 	}
 }
 

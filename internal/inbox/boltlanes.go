@@ -63,7 +63,13 @@ func (s *boltStore) holds(t *laneTail, w *webhookgate.Webhook) bool {
 	if s.window <= 0 || !w.Snapshot || !t.Snapshot || !bytes.Equal(t.Digest, w.Digest[:]) {
 		return false
 	}
-	return t.state == Waiting || t.state == Delivered && elapsed(t.at) < s.window
+	return stillHeld(t.state, t.at, s.window)
+}
+
+// stillHeld says of a lane's tail, by how it stands and since when, whether the
+// receiver holds it or will get it.
+func stillHeld(state State, since time.Time, window time.Duration) bool {
+	return state == Waiting || state == Delivered && elapsed(since) < window
 }
 
 // elapsed is by the clock that went further: one stands still while a machine

@@ -35,6 +35,7 @@ type courier struct {
 	keepLatest bool
 	log        *slog.Logger
 	pause      func(ceiling time.Duration) time.Duration // full jitter
+	may        func() bool                               // whether a delivery may begin here, and not elsewhere; nil: always
 
 	wake chan struct{} // something has changed for run
 
@@ -56,7 +57,7 @@ func (c *courier) take(r *record, again bool) {
 	slim.Body, slim.Header = nil, nil
 	r = &record{id: r.id, webhook: &slim, status: r.status}
 	c.mu.Lock()
-	if c.held < holdMost {
+	if whole.Body != nil && c.held < holdMost {
 		r.whole = whole
 		c.held += len(whole.Body)
 	}
@@ -244,7 +245,7 @@ func (c *courier) next(now time.Time) (*lane, *record, time.Duration) {
 	const long = time.Hour // whatever happens before wakes run
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.queue) == 0 {
+	if len(c.queue) == 0 || c.may != nil && !c.may() {
 		return nil, nil, long
 	}
 	l := c.queue[0]
@@ -322,4 +323,18 @@ func (c *courier) poke() {
 	case c.wake <- struct{}{}:
 	default:
 	}
+}
+
+// stats counts what waits and what is parked.
+func (c *courier) stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := Stats{Pending: c.pending}
+	for _, l := range c.lanes {
+		s.Parked += len(l.parked)
+		for _, r := range l.waiting {
+			s.Oldest = max(s.Oldest, time.Since(r.webhook.Received))
+		}
+	}
+	return s
 }

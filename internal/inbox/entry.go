@@ -74,6 +74,10 @@ type Filter struct {
 	Limit  int // the newest so many; 0: all
 }
 
+func (f *Filter) matches(e *Entry) bool {
+	return (f.State == "" || e.State == f.State) && (f.Tenant == "" || e.Tenant == f.Tenant)
+}
+
 // ErrNotFound says that the inbox has no webhook of that id (any more).
 var ErrNotFound = errors.New("there is no such webhook in the inbox")
 

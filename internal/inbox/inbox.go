@@ -14,8 +14,10 @@ import (
 
 // Config is what an inbox needs to know.
 type Config struct {
-	// URL says where webhooks are kept: file:/path. Required.
+	// URL says where webhooks are kept: file:/path. Required without NATS.
 	URL string
+	// NATS has them kept by a cluster, for several replicas.
+	NATS *NATS
 	// Try sends a webhook to the receiver once. Required.
 	Try func(context.Context, *webhookgate.Webhook) webhookgate.Attempt
 	// Attempts and MaxAge are when a webhook is parked. Both required.
@@ -33,28 +35,29 @@ type Config struct {
 	DedupWindow time.Duration
 	// Log is told what becomes of each webhook. Required.
 	Log *slog.Logger
+
+	pause func(time.Duration) time.Duration // tests' own: the courier's
 }
 
 // Inbox keeps webhooks and delivers them.
 type Inbox struct {
 	store   Store
-	courier *courier
+	run     func(ctx, hard context.Context)
+	stats   func() Stats
+	courier *courier   // nil: where several replicas share the store, one comes with each lease
 	acting  sync.Mutex // one redelivery at a time: what it checks must still hold when it acts
 }
 
-// Open opens the store and takes in what waits there. Run begins the deliveries.
+// Open opens the store. What waits there is delivered by Run.
 func Open(cfg Config) (*Inbox, error) {
+	if cfg.NATS != nil {
+		return openShared(cfg)
+	}
 	path, ok := strings.CutPrefix(cfg.URL, "file:")
 	if !ok || path == "" {
 		return nil, fmt.Errorf("%q is no inbox that this version knows: file:/path", cfg.URL)
 	}
-	c := &courier{
-		try: cfg.Try, attempts: cfg.Attempts, maxAge: cfg.MaxAge, keepLatest: cfg.KeepLatest,
-		log: cfg.Log, pause: fullJitter,
-		wake:    make(chan struct{}, 1),
-		lanes:   make(map[webhookgate.Lane]*lane),
-		breaker: newBreaker(cfg.Concurrency),
-	}
+	c := newCourier(cfg)
 	store, err := openBolt(path, cfg.DedupSize, cfg.DedupWindow, cfg.Log, c)
 	if err != nil {
 		return nil, err
@@ -71,7 +74,37 @@ func Open(cfg Config) (*Inbox, error) {
 		}
 	}
 	c.restore(records)
-	return &Inbox{store: store, courier: c}, nil
+	return &Inbox{store: store, run: c.run, stats: c.stats, courier: c}, nil
+}
+
+// openShared opens a store that other replicas use as well. One of them delivers.
+func openShared(cfg Config) (*Inbox, error) {
+	store, err := openJetStream(cfg.NATS, cfg.DedupWindow, cfg.Log)
+	if err != nil {
+		return nil, err
+	}
+	run := func(ctx, hard context.Context) {
+		store.run(ctx, hard, func() *courier {
+			c := newCourier(cfg)
+			c.store, c.may = store, store.leading
+			return c
+		})
+	}
+	return &Inbox{store: store, run: run, stats: store.stats}, nil
+}
+
+func newCourier(cfg Config) *courier {
+	pause := cfg.pause
+	if pause == nil {
+		pause = fullJitter
+	}
+	return &courier{
+		try: cfg.Try, attempts: cfg.Attempts, maxAge: cfg.MaxAge, keepLatest: cfg.KeepLatest,
+		log: cfg.Log, pause: pause,
+		wake:    make(chan struct{}, 1),
+		lanes:   make(map[webhookgate.Lane]*lane),
+		breaker: newBreaker(cfg.Concurrency),
+	}
 }
 
 // Keep takes a webhook in; see webhookgate.Config.Keep.
@@ -81,7 +114,7 @@ func (i *Inbox) Keep(w *webhookgate.Webhook) (duplicateOf string, err error) {
 
 // Run delivers until ctx ends, and returns when the deliveries under way have ended;
 // when hard ends those are broken off, and wait for the next start.
-func (i *Inbox) Run(ctx, hard context.Context) { i.courier.run(ctx, hard) }
+func (i *Inbox) Run(ctx, hard context.Context) { i.run(ctx, hard) }
 
 // Close closes the store. Neither Keep nor Run may be under way.
 func (i *Inbox) Close() error { return i.store.Close() }
@@ -109,7 +142,7 @@ func (i *Inbox) Redeliver(id uint64, force bool) error {
 		return err
 	}
 	lane := r.webhook.Lane
-	if r.status.State == Waiting || i.courier.waits(lane, id) {
+	if r.status.State == Waiting || i.courier != nil && i.courier.waits(lane, id) {
 		return ErrWaiting
 	}
 	newest, ok, err := i.store.Newest(lane)
@@ -139,16 +172,4 @@ type Stats struct {
 }
 
 // Stats counts.
-func (i *Inbox) Stats() Stats {
-	c := i.courier
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := Stats{Pending: c.pending}
-	for _, l := range c.lanes {
-		s.Parked += len(l.parked)
-		for _, r := range l.waiting {
-			s.Oldest = max(s.Oldest, time.Since(r.webhook.Received))
-		}
-	}
-	return s
-}
+func (i *Inbox) Stats() Stats { return i.stats() }

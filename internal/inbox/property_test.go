@@ -24,25 +24,42 @@ import (
 // TestNothingIsLostOrDroppedOnAGuess throws random traffic at an inbox: copies, changes
 // back and forth, a receiver that fails, hangs, times out having applied a snapshot or
 // not, redeliveries, forgetting, evictions, waits beyond the window, for several
-// tenants at once; and every now and then the process is gone, and another one finds
-// the file as it was committed at that moment. Then it asks what may never be:
+// tenants at once; and every now and then a process is gone, and another one finds
+// the store as it was at that moment. On NATS there are two of them, with a server and
+// wires that get cut for a while. Then it asks what may never be:
 //
 //	(a) a copy answered duplicate of what the receiver neither holds for sure as its
 //	    latest nor is about to get as such,
 //	(b) a delivery that overlaps or overtakes another of its tenant, or is made again
-//	    without a crash to excuse it,
+//	    without a crash or a cut to excuse it,
 //	(c) a webhook that was acknowledged, and is neither delivered, nor parked for a
 //	    reason, nor superseded by a newer one,
 //	(d) a receiver that in the end does not hold the newest that it accepted.
 func TestNothingIsLostOrDroppedOnAGuess(t *testing.T) {
-	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		checks.Value.Set("1000") // rapid's 100 would let a broken inbox pass now and then
-		defer checks.Value.Set(checks.DefValue)
+	t.Run("file", func(t *testing.T) {
+		checkWorlds(t, 1000, func(w *world) { w.places = []*place{{world: w}} })
+	})
+	t.Run("nats", func(t *testing.T) {
+		checkWorlds(t, 100, func(w *world) {
+			w.server = newBubbleServer()
+			for n := range 2 {
+				w.places = append(w.places, &place{world: w, number: n, wire: &wire{server: w.server, delay: testDisk}})
+			}
+		}, "cut")
+	})
+}
+
+// checkWorlds tries so many worlds, each with the places that build gives it. What is
+// expected has to come up at all: a test in which nothing is parked proves nothing.
+func checkWorlds(t *testing.T, checks int, build func(*world), expected ...string) {
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		f.Value.Set(strconv.Itoa(checks)) // rapid's own number would let a broken inbox pass now and then
+		defer f.Value.Set(f.DefValue)
 	}
-	var seen sync.Map // what came up at all: a test in which nothing is parked proves nothing
+	var seen sync.Map
 	rapid.Check(t, func(rt *rapid.T) {
 		rapid.SyncTest(rt, func(rt *rapid.T) {
-			w := newWorld(rt)
+			w := newWorld(rt, build)
 			defer w.end()
 			for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 				w.step(rt)
@@ -51,7 +68,8 @@ func TestNothingIsLostOrDroppedOnAGuess(t *testing.T) {
 			w.judge(rt, &seen)
 		})
 	})
-	for _, what := range []string{"duplicate", "delivered", "parked", "superseded", "crash", "in doubt", "repeat", "redelivered", "forced"} {
+	expected = append(expected, "duplicate", "delivered", "parked", "superseded", "crash", "in doubt", "repeat", "redelivered", "forced")
+	for _, what := range expected {
 		if _, ok := seen.Load(what); !ok && !t.Failed() {
 			t.Errorf("never seen: %s", what)
 		}
@@ -68,19 +86,19 @@ const (
 	testSettled = settleDelay + 8*testDisk
 )
 
-// A world is an inbox, who sends to it, and what is behind it.
+// A world is an inbox, of one process or of several, who sends to it, and what is
+// behind it.
 type world struct {
 	cfg     Config
 	dir     string
 	tenants []string
 	jitter  time.Duration // in percent of the ceiling
 	senders sync.WaitGroup
-
-	inbox *Inbox
-	kill  func() // ends the courier, its deliveries at once, and closes the store
+	server  *bubbleServer // nil: the inbox is a file
+	places  []*place
+	dying   sync.WaitGroup
 
 	mu         sync.Mutex
-	generation int // crashes so far
 	crashes    []time.Time
 	healthy    bool
 	arrivals   []*arrival          // in order
@@ -91,6 +109,27 @@ type world struct {
 	violations []string
 }
 
+// A place is where a process runs; after a crash another one.
+type place struct {
+	world  *world
+	number int
+	wire   *wire
+	inbox  *Inbox
+	life   *life
+	kill   func() // ends the courier, its deliveries at once, and closes the store
+	files  int
+}
+
+// A life is that of one process. What it learnt just before one of its troubles may be
+// lost with it.
+type life struct {
+	place    *place
+	dead     bool
+	troubles []trouble
+}
+
+type trouble struct{ from, to time.Time }
+
 // An arrival is one webhook and what became of it.
 type arrival struct {
 	number           int
@@ -99,11 +138,12 @@ type arrival struct {
 	at               time.Time
 	plan             []string // what the receiver will do with it, a word for each try
 
-	generation int
-	returned   bool   // from Keep, before a crash
-	original   string // what it was said to be a duplicate of
-	again      []redelivery
-	entry      *Entry // as it stands in the end; nil: it was not kept
+	life     *life
+	returned bool   // from Keep, before a crash, and not with an error
+	ended    bool   // Keep did
+	original string // what it was said to be a duplicate of
+	again    []redelivery
+	entry    *Entry // as it stands in the end; nil: it was not kept
 }
 
 // A redelivery of an arrival, and how many arrivals there were before it.
@@ -116,11 +156,11 @@ type redelivery struct {
 // An attempt is one try at the receiver.
 type attempt struct {
 	*arrival
-	generation   int
+	life         *life
 	instance     int // how many redeliveries went before
 	began, ended time.Time
 	status       int
-	cut          bool // by a crash
+	cut          bool // by a crash, or with the lease
 }
 
 func (a *attempt) accepted() bool { return a.status == 200 }
@@ -133,7 +173,7 @@ func (a *attempt) ahead(n *arrival) bool {
 	return a.arrival.again[a.instance-1].after <= n.number
 }
 
-func newWorld(rt *rapid.T) *world {
+func newWorld(rt *rapid.T, build func(*world)) *world {
 	w := &world{
 		tenants:  []string{"t1", "t2", "t3"}[:rapid.IntRange(1, 3).Draw(rt, "tenants")],
 		jitter:   time.Duration(rapid.SampledFrom([]int{0, 50, 100}).Draw(rt, "jitter")),
@@ -151,38 +191,49 @@ func newWorld(rt *rapid.T) *world {
 	w.cfg.DedupSize = rapid.IntRange(1, 3).Draw(rt, "dedup size")
 	w.cfg.KeepLatest = rapid.Bool().Draw(rt, "keep latest")
 	w.cfg.Concurrency = rapid.IntRange(1, 4).Draw(rt, "concurrency")
-	w.start()
+	w.cfg.pause = func(ceiling time.Duration) time.Duration { return ceiling * w.jitter / 100 }
+	build(w)
+	for _, p := range w.places {
+		p.start()
+	}
 	return w
 }
 
-func (w *world) path() string { return filepath.Join(w.dir, fmt.Sprint(w.generation, ".db")) }
+func (p *place) path() string { return filepath.Join(p.world.dir, fmt.Sprint(p.files, ".db")) }
 
 // start begins a process's life.
-func (w *world) start() {
-	generation := w.generation
-	w.cfg.URL = "file:" + w.path()
-	w.cfg.Try = func(ctx context.Context, wh *webhookgate.Webhook) webhookgate.Attempt {
-		return w.receive(ctx, generation, wh)
+func (p *place) start() {
+	w, life := p.world, &life{place: p}
+	cfg := w.cfg
+	cfg.URL = "file:" + p.path()
+	cfg.Try = func(ctx context.Context, wh *webhookgate.Webhook) webhookgate.Attempt {
+		return w.receive(ctx, life, wh)
 	}
-	i, err := Open(w.cfg)
+	if p.wire != nil {
+		cfg = shared(cfg, p.wire)
+	}
+	i, err := Open(cfg)
 	if err != nil {
 		panic(err)
 	}
-	s := i.store.(*boltStore)
-	s.db.NoSync = true // it is the kernel's copy that survives here
-	update := s.update
-	s.update = func(f func(*bbolt.Tx) error) error {
-		time.Sleep(testDisk)
-		err := update(f)
-		time.Sleep(testDisk) // it is safe, and nobody knows yet
-		return err
+	if s, ok := i.store.(*boltStore); ok {
+		s.db.NoSync = true // it is the kernel's copy that survives here
+		update := s.update
+		s.update = func(f func(*bbolt.Tx) error) error {
+			time.Sleep(testDisk)
+			err := update(f)
+			time.Sleep(testDisk) // it is safe, and nobody knows yet
+			return err
+		}
 	}
-	i.courier.pause = func(ceiling time.Duration) time.Duration { return ceiling * w.jitter / 100 }
+	for i.Err() != nil {
+		time.Sleep(testDisk)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { i.Run(ctx, ctx) })
-	w.inbox = i
-	w.kill = func() {
+	p.inbox, p.life = i, life
+	p.kill = func() {
 		cancel()
 		running.Wait()
 		if err := i.Close(); err != nil {
@@ -192,66 +243,109 @@ func (w *world) start() {
 }
 
 func (w *world) end() {
-	w.kill()
+	for _, p := range w.places {
+		p.kill()
+	}
 	w.senders.Wait()
+	w.dying.Wait()
+	if w.server != nil {
+		w.server.end()
+	}
 	os.RemoveAll(w.dir)
 }
 
 func (w *world) step(rt *rapid.T) {
-	switch rapid.SampledFrom([]string{"send", "send", "send", "send", "sleep", "sleep", "redeliver", "redeliver", "crash", "forget"}).Draw(rt, "step") {
+	p := w.places[rapid.IntRange(0, len(w.places)-1).Draw(rt, "place")]
+	steps := []string{"send", "send", "send", "send", "sleep", "sleep", "redeliver", "redeliver", "crash", "forget"}
+	if p.wire != nil {
+		steps = append(steps, "cut")
+	}
+	switch rapid.SampledFrom(steps).Draw(rt, "step") {
 	case "send":
-		w.send(rt)
+		p.send(rt)
 	case "sleep":
 		time.Sleep(rapid.SampledFrom([]time.Duration{
 			time.Millisecond, testDisk, 10 * time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond,
 			testTimeout, testWindow / 2, testWindow - time.Second, testWindow + time.Second, 3 * time.Minute,
 		}).Draw(rt, "sleep"))
 	case "redeliver":
-		w.redeliver(rt)
+		p.redeliver(rt)
 	case "crash":
-		w.crash()
+		p.crash()
+	case "cut":
+		p.cut(rapid.SampledFrom([]time.Duration{10 * time.Millisecond, time.Second, 3 * time.Second, 7 * time.Second}).Draw(rt, "for"))
 	case "forget":
-		if _, err := w.inbox.Forget(rapid.SampledFrom(w.tenants).Draw(rt, "tenant")); err != nil {
+		p.settle()
+		if _, err := p.inbox.Forget(rapid.SampledFrom(w.tenants).Draw(rt, "tenant")); err != nil {
 			rt.Fatal(err)
 		}
 	}
 	synctest.Wait()
 }
 
-// send brings one webhook and returns once it stands in the writer's queue, so that
+// settle waits until the place is in order, and those who send elsewhere have their
+// answers: between two replicas nothing else says what came first.
+func (p *place) settle() {
+	if p.wire == nil {
+		return
+	}
+	for p.inbox.Err() != nil || p.world.sending(p) {
+		time.Sleep(testDisk)
+	}
+}
+
+func (w *world) sending(elsewhere *place) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range w.arrivals {
+		if a.life.place != elsewhere && !a.ended {
+			return true
+		}
+	}
+	return false
+}
+
+// send brings one webhook and returns once it stands in the store's queue, so that
 // the order of arrivals is known.
-func (w *world) send(rt *rapid.T) {
+func (p *place) send(rt *rapid.T) {
+	w := p.world
+	for w.sending(p) {
+		time.Sleep(testDisk)
+	}
 	word := rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "refused", "timeout", "applied, timeout"})
 	a := &arrival{
-		number:     len(w.arrivals),
-		tenant:     rapid.SampledFrom(w.tenants).Draw(rt, "tenant"),
-		snapshot:   rapid.SampledFrom([]string{"A", "B"}).Draw(rt, "snapshot"),
-		at:         time.Now(),
-		generation: w.generation,
-		plan:       rapid.SliceOfN(word, 1, 4).Draw(rt, "plan"),
+		number:   len(w.arrivals),
+		tenant:   rapid.SampledFrom(w.tenants).Draw(rt, "tenant"),
+		snapshot: rapid.SampledFrom([]string{"A", "B"}).Draw(rt, "snapshot"),
+		at:       time.Now(),
+		life:     p.life,
+		plan:     rapid.SliceOfN(word, 1, 4).Draw(rt, "plan"),
 	}
 	a.webhook = webhook(a.tenant, a.snapshot)
 	w.mu.Lock()
 	w.arrivals = append(w.arrivals, a)
 	w.byID[a.webhook.ID] = a
 	w.mu.Unlock()
-	i := w.inbox
+	i := p.inbox
 	w.senders.Go(func() {
 		original, err := i.Keep(a.webhook)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if a.generation != w.generation {
+		a.ended = true
+		if a.life.dead {
 			return // nobody was there any more to be told
 		}
-		if err != nil {
+		if err != nil && len(a.life.troubles) == 0 {
 			w.violations = append(w.violations, fmt.Sprintf("arrival %d: %v", a.number, err))
 		}
-		a.returned, a.original = true, original
+		a.returned, a.original = err == nil, original
 	})
 }
 
-func (w *world) redeliver(rt *rapid.T) {
-	entries, err := w.inbox.List(Filter{})
+func (p *place) redeliver(rt *rapid.T) {
+	p.settle()
+	w := p.world
+	entries, err := p.inbox.List(Filter{})
 	if err != nil {
 		rt.Fatal(err)
 	}
@@ -264,11 +358,16 @@ func (w *world) redeliver(rt *rapid.T) {
 	w.mu.Lock()
 	a.again = append(a.again, redelivery{after: len(w.arrivals), at: time.Now(), forced: force})
 	w.mu.Unlock()
-	err = w.inbox.Redeliver(e.ID, force)
+	err = p.inbox.Redeliver(e.ID, force)
 	if err == nil {
 		return
 	}
 	w.mu.Lock()
+	for _, t := range w.tries { // begun meanwhile
+		if t.arrival == a && t.instance == len(a.again) {
+			t.instance--
+		}
+	}
 	a.again = a.again[:len(a.again)-1]
 	w.mu.Unlock()
 	if overwrite := new(OverwriteError); !errors.Is(err, ErrWaiting) && (force || !errors.As(err, &overwrite)) {
@@ -276,35 +375,57 @@ func (w *world) redeliver(rt *rapid.T) {
 	}
 }
 
-// crash ends the process, and starts another one on what is on the disk at that
+// crash ends a process, and starts another one on what is in the store at that
 // moment. Deliveries under way are cut, what was noted and not yet written is gone,
 // and whoever waits in Keep never learns whether his webhook is there.
-func (w *world) crash() {
+func (p *place) crash() {
 	synctest.Wait()
-	file, err := os.ReadFile(w.path())
+	w := p.world
+	now := time.Now()
+	w.mu.Lock()
+	p.life.dead = true
+	p.life.troubles = append(p.life.troubles, trouble{now, now})
+	w.crashes = append(w.crashes, now)
+	w.mu.Unlock()
+	if p.wire != nil {
+		p.wire.sever()
+		p.inbox.store.(*jetStore).nc.Close()
+		w.dying.Go(p.kill) // it takes until the lease is over to give up
+		p.wire.mend()
+		p.start()
+		return
+	}
+	file, err := os.ReadFile(p.path())
 	if err != nil {
 		panic(err)
 	}
-	w.mu.Lock()
-	w.generation++
-	w.crashes = append(w.crashes, time.Now())
-	w.mu.Unlock()
-	w.kill()
-	if err := os.WriteFile(w.path(), file, 0o600); err != nil {
+	p.kill()
+	p.files++
+	if err := os.WriteFile(p.path(), file, 0o600); err != nil {
 		panic(err)
 	}
-	w.start()
+	p.start()
+}
+
+// cut takes a place off the network for a while.
+func (p *place) cut(d time.Duration) {
+	now := time.Now()
+	p.world.mu.Lock()
+	p.life.troubles = append(p.life.troubles, trouble{now, now.Add(d)})
+	p.world.mu.Unlock()
+	p.wire.sever()
+	time.AfterFunc(d, p.wire.mend)
 }
 
 // receive is the receiver: it does as the webhook's plan says, and keeps a diary.
-func (w *world) receive(ctx context.Context, generation int, wh *webhookgate.Webhook) webhookgate.Attempt {
+func (w *world) receive(ctx context.Context, life *life, wh *webhookgate.Webhook) webhookgate.Attempt {
 	w.mu.Lock()
-	if generation != w.generation {
+	if life.dead {
 		w.mu.Unlock()
 		return webhookgate.Attempt{Err: context.Canceled} // the dead deliver nothing
 	}
 	a := w.byID[wh.ID]
-	t := &attempt{arrival: a, generation: generation, instance: len(a.again), began: time.Now()}
+	t := &attempt{arrival: a, life: life, instance: len(a.again), began: time.Now()}
 	w.tries = append(w.tries, t)
 	word := "ok"
 	if !w.healthy && len(a.plan) > 0 {
@@ -365,7 +486,8 @@ func (w *world) calm() {
 	time.Sleep(2 * lastPause)
 	w.senders.Wait()
 	synctest.Wait()
-	entries, err := w.inbox.List(Filter{})
+	one := w.places[0].inbox
+	entries, err := one.List(Filter{})
 	if err != nil {
 		panic(err)
 	}
@@ -374,7 +496,7 @@ func (w *world) calm() {
 	for _, e := range entries {
 		w.byID[e.Webhook].entry = &e
 	}
-	if s := w.inbox.Stats(); s.Pending != 0 {
+	if s := one.Stats(); s.Pending != 0 {
 		w.violations = append(w.violations, fmt.Sprintf("(c) still pending: %+v", s))
 	}
 }
@@ -385,6 +507,11 @@ func (w *world) judge(rt *rapid.T, seen *sync.Map) {
 	}
 	for range w.crashes {
 		seen.Store("crash", true)
+	}
+	for _, p := range w.places {
+		if !p.life.dead && len(p.life.troubles) > 0 {
+			seen.Store("cut", true)
+		}
 	}
 	for _, a := range w.arrivals {
 		switch {
@@ -438,7 +565,7 @@ func (w *world) judgeDuplicate(rt *rapid.T, n *arrival) {
 		rt.Errorf("(a) arrival %d (%s of %s) was dropped; the receiver got something else after %d", n.number, n.snapshot, n.tenant, original.number)
 	case last.accepted() && n.at.Sub(last.ended) >= testWindow:
 		rt.Errorf("(a) arrival %d (%s of %s) was dropped %v after the acceptance", n.number, n.snapshot, n.tenant, n.at.Sub(last.ended))
-	case !last.accepted() && last.ended.Before(n.at):
+	case !last.accepted() && last.ended.Before(n.at) && !w.unknown(last, n.at):
 		rt.Errorf("(a) arrival %d (%s of %s) was dropped, and %d had failed for good", n.number, n.snapshot, n.tenant, last.number)
 	}
 }
@@ -459,9 +586,20 @@ func (w *world) neverConcluded(original, n *arrival) bool {
 	return true
 }
 
-// lost says whether a crash may have undone what usher had learnt from a try.
+// lost says whether a crash or a cut may have undone what usher had learnt from a try.
 func (w *world) lost(t *attempt) bool {
-	return t.generation < len(w.crashes) && !t.ended.Add(testSettled).Before(w.crashes[t.generation])
+	for _, x := range t.life.troubles {
+		// Who is cut off delivers on for a while, and none of it gets known.
+		if !t.ended.Add(testSettled).Before(x.from) && t.began.Before(x.to.Add(leaseTime+testSettled)) {
+			return true
+		}
+	}
+	return false
+}
+
+// unknown says whether the end of a try may not have been known to all at that time.
+func (w *world) unknown(t *attempt, at time.Time) bool {
+	return w.server != nil && !t.ended.Add(testSettled).Before(at) || t.cut
 }
 
 // judgeKept is (c), for one that was acknowledged.
@@ -509,21 +647,21 @@ func (w *world) wasAccepted(a *arrival) bool {
 
 // judgeOrder is (b).
 func (w *world) judgeOrder(rt *rapid.T, seen *sync.Map) {
-	type life struct {
-		tenant     string
-		generation int
+	type during struct {
+		tenant string
+		life   *life
 	}
 	type delivery struct {
 		*arrival
 		instance int
 	}
-	front := make(map[life]int)             // the highest number tried so far
+	front := make(map[during]int)           // the highest number tried so far
 	accepted := make(map[delivery]*attempt) // when it was
 	for _, t := range w.tries {
 		d := delivery{t.arrival, t.instance}
 		if before := accepted[d]; before != nil {
 			seen.Store("repeat", true)
-			if before.generation == t.generation || !w.lost(before) {
+			if !w.lost(before) {
 				rt.Errorf("(b) arrival %d was accepted, and delivered again", t.number)
 			}
 		}
@@ -533,7 +671,7 @@ func (w *world) judgeOrder(rt *rapid.T, seen *sync.Map) {
 		if t.instance > 0 {
 			continue
 		}
-		l := life{t.tenant, t.generation}
+		l := during{t.tenant, t.life}
 		if t.number < front[l] {
 			rt.Errorf("(b) arrival %d was delivered after %d of the same tenant", t.number, front[l])
 		}

@@ -77,7 +77,7 @@ func (s *boltStore) List(f Filter) ([]Entry, error) {
 		c := tx.Bucket(recordBucket).Cursor()
 		for k, v := c.Last(); k != nil && (f.Limit == 0 || len(out) < f.Limit); k, v = c.Prev() {
 			e := readRecord(keyID(k), v, status.Get(k)).entry()
-			if (f.State == "" || e.State == f.State) && (f.Tenant == "" || e.Tenant == f.Tenant) {
+			if f.matches(&e) {
 				out = append(out, e)
 			}
 		}

@@ -1,0 +1,298 @@
+//go:build unix
+
+package command
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// fleet is three ushers with an inbox on a cluster of three servers.
+type fleet struct {
+	*cluster
+	service  *service
+	receiver *ledger
+	ushers   []*replica
+}
+
+// replica is one usher; after a kill another one in its place.
+type replica struct {
+	*process
+	gate  string // its address, the same in each life
+	wires *wires
+	env   []string
+}
+
+func newFleet(t *testing.T) *fleet {
+	f := &fleet{cluster: newCluster(t), service: newService(t)}
+	var receiverURL string
+	f.receiver, receiverURL = newLedger(t)
+	for range 3 {
+		u := &replica{gate: freeAddr(t), wires: f.cluster.wires()}
+		u.env = f.service.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+u.gate, "USHER_WEBHOOK_INBOX="+u.wires.url())
+		f.ushers = append(f.ushers, u)
+		u.start(t)
+	}
+	for _, u := range f.ushers {
+		u.ready(t)
+	}
+	return f
+}
+
+func (u *replica) start(t *testing.T) { u.process = startProcess(t, u.env) }
+
+// delivers says whether it is this one that delivers, as far as it says so itself.
+func (u *replica) delivers() bool {
+	log := u.stderr.String()
+	return strings.LastIndex(log, `"this replica delivers now"`) > strings.LastIndex(log, `"this replica no longer delivers"`)
+}
+
+// deliverer returns the usher that delivers.
+func (f *fleet) deliverer() *replica {
+	f.t.Helper()
+	var found *replica
+	eventually(f.t, "somebody delivers", func() bool {
+		for _, u := range f.ushers {
+			select {
+			case <-u.ended:
+			default:
+				if u.delivers() {
+					found = u
+				}
+			}
+		}
+		return found != nil
+	})
+	return found
+}
+
+func TestReplicasAreOne(t *testing.T) {
+	f := newFleet(t)
+	for i, step := range []struct {
+		usher, number int
+		decision      string
+	}{
+		{0, 5, "queued"}, {1, 10, "queued"}, {0, 5, "queued"}, // A, B, A
+		{2, 5, "duplicate"}, {1, 5, "duplicate"},
+		{2, 10, "queued"},
+	} {
+		status, decision, answer := post(t, "http://"+f.ushers[step.usher].gate+"/webhooks", snapshot("acme", step.number))
+		if status != 200 || decision != step.decision {
+			t.Errorf("step %d: %d %s %s", i, status, decision, answer)
+		}
+	}
+	eventually(t, "all delivered", func() bool { return f.receiver.count("acme") == 4 })
+	if got := fmt.Sprint(f.receiver.all("acme")); got != "[5 10 5 10]" {
+		t.Errorf("delivered %s", got)
+	}
+
+	// Copies that come to all three at once are one.
+	for round := range 10 {
+		var decisions [30]string
+		var sending sync.WaitGroup
+		for i := range decisions {
+			sending.Go(func() {
+				_, decisions[i], _ = post(t, "http://"+f.ushers[i%3].gate+"/webhooks", snapshot("copies", round+1))
+			})
+		}
+		sending.Wait()
+		queued := 0
+		for _, d := range decisions {
+			switch d {
+			case "queued":
+				queued++
+			case "duplicate":
+			default:
+				t.Errorf("round %d: a copy was %s", round, d)
+			}
+		}
+		if queued != 1 {
+			t.Errorf("round %d: %d of 30 copies were queued", round, queued)
+		}
+	}
+	eventually(t, "copies delivered", func() bool { return f.receiver.last("copies") == 10 })
+	if got := f.receiver.count("copies"); got != 10 {
+		t.Errorf("%d deliveries for 10 webhooks in 30 copies each", got)
+	}
+
+	// What any of them is asked, it answers for all.
+	for i, u := range f.ushers {
+		status, body := get(t, u.url(t, "admin")+"/api/inbox?tenant=acme")
+		if status != 200 || strings.Count(body, `"state":"delivered"`) != 4 {
+			t.Errorf("usher %d: %d %s", i, status, body)
+		}
+	}
+}
+
+// Under load, whatever fails: what was answered 200 is delivered, and in order for
+// each tenant.
+func TestClusterUnderFire(t *testing.T) {
+	f := newFleet(t)
+	l := f.load(8)
+	step := func(what string, harm, mend func()) {
+		t.Helper()
+		l.progress()
+		harm()
+		began := time.Now()
+		l.progress()
+		t.Logf("%s: deliveries go on within %v", what, time.Since(began).Round(time.Millisecond))
+		mend()
+		for _, u := range f.ushers {
+			u.ready(t)
+		}
+	}
+	var u *replica
+	step("the delivering usher is killed", func() {
+		u = f.deliverer()
+		_ = u.cmd.Process.Kill()
+		<-u.ended
+	}, func() { u.start(t) })
+	leader := f.leader()
+	other := (leader + 1) % 3
+	step("a NATS node is killed", func() { f.kill(other) }, func() { f.cluster.start(other) })
+	leader = f.leader()
+	step("the stream's leader is killed", func() { f.kill(leader) }, func() { f.cluster.start(leader) })
+	step("the delivering usher is cut off", func() {
+		u = f.deliverer()
+		u.wires.set(true)
+	}, func() { u.wires.set(false) })
+	step("the delivering usher hangs", func() {
+		u = f.deliverer()
+		u.signal(t, syscall.SIGSTOP)
+	}, func() { u.signal(t, syscall.SIGCONT) })
+	step("the delivering usher is told to end", func() {
+		u = f.deliverer()
+		u.signal(t, syscall.SIGTERM)
+		<-u.ended
+	}, func() { u.start(t) })
+	l.progress()
+	l.end()
+	l.judge()
+}
+
+// Two of three nodes down: nothing is answered 200, and the load balancer is told. When
+// they are back it goes on.
+func TestNoMajority(t *testing.T) {
+	f := newFleet(t)
+	u := f.ushers[0]
+	send := func(n int) (int, string) {
+		status, _, answer := post(t, "http://"+u.gate+"/webhooks", snapshot("acme", n))
+		return status, answer
+	}
+	if status, answer := send(1); status != 200 {
+		t.Fatalf("%d %s", status, answer)
+	}
+	f.kill(0)
+	f.kill(1)
+	resp, err := http.Post("http://"+u.gate+"/webhooks", "application/json", strings.NewReader(snapshot("acme", 2)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("%d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+	}
+	for _, u := range f.ushers {
+		eventually(t, "unready", func() bool {
+			status, _ := get(t, u.url(t, "admin")+"/readyz")
+			return status == 503
+		})
+	}
+	if status, answer := send(2); status != 503 {
+		t.Errorf("%d %s", status, answer)
+	}
+	f.cluster.start(0)
+	f.cluster.start(1)
+	eventually(t, "taken in again", func() bool {
+		status, _ := send(3)
+		return status == 200
+	})
+	for _, u := range f.ushers {
+		u.ready(t)
+	}
+	eventually(t, "delivered", func() bool { return f.receiver.last("acme") == 3 })
+}
+
+// load is senders, one for each tenant, that count up and send each number to a usher
+// at random until it is answered 200.
+type load struct {
+	f       *fleet
+	acked   []atomic.Int64
+	stop    context.CancelFunc
+	sending sync.WaitGroup
+}
+
+func (f *fleet) load(tenants int) *load {
+	ctx, stop := context.WithCancel(f.t.Context())
+	l := &load{f: f, acked: make([]atomic.Int64, tenants), stop: stop}
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: tenants}}
+	for i := range tenants {
+		l.sending.Go(func() {
+			for n := 1; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+				gate := f.ushers[rand.IntN(len(f.ushers))].gate
+				resp, err := client.Post("http://"+gate+"/webhooks", "application/json", bytes.NewReader([]byte(snapshot(fmt.Sprint("t", i), n))))
+				if err != nil {
+					continue
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+				if resp.StatusCode == 200 {
+					l.acked[i].Store(int64(n))
+					n++
+				}
+			}
+		})
+	}
+	return l
+}
+
+// progress waits until what has been answered by now is delivered, and some more.
+func (l *load) progress() {
+	l.f.t.Helper()
+	wants := make([]int, len(l.acked))
+	for i := range wants {
+		wants[i] = int(l.acked[i].Load()) + 10
+	}
+	for i, want := range wants {
+		eventually(l.f.t, "progress", func() bool { return l.f.receiver.highest(fmt.Sprint("t", i)) >= want })
+	}
+}
+
+func (l *load) end() {
+	l.stop()
+	l.sending.Wait()
+}
+
+func (l *load) judge() {
+	t := l.f.t
+	acked, delivered, repeated := 0, 0, 0
+	for i := range l.acked {
+		tenant, last := fmt.Sprint("t", i), int(l.acked[i].Load())
+		acked += last
+		eventually(t, "all delivered", func() bool { n := l.f.receiver.last(tenant); return n == last || n == last+1 })
+		most := 0
+		for _, n := range l.f.receiver.all(tenant) {
+			delivered++
+			switch {
+			case n == most+1:
+				most = n
+			case n <= most:
+				repeated++
+			default:
+				t.Errorf("tenant %s: %d came after %d", tenant, n, most)
+			}
+		}
+	}
+	t.Logf("%d webhooks answered 200, %d deliveries, %d of them repeated, longest gap between deliveries %v",
+		acked, delivered, repeated, l.f.receiver.gap().Round(time.Millisecond))
+}

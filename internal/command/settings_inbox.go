@@ -1,0 +1,126 @@
+package command
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"strings"
+
+	"usher/internal/inbox"
+	"usher/internal/secret"
+)
+
+func (w *Webhook) checkInbox(r *reader) {
+	switch path, isFile := strings.CutPrefix(w.Inbox, "file:"); {
+	case inbox.IsNATS(w.Inbox):
+		w.checkNATS(r)
+	case w.Inbox != "" && (!isFile || path == ""):
+		r.invalid("USHER_WEBHOOK_INBOX", "file:/path, such as file:/var/lib/usher/inbox.db, or nats://host,host,host")
+	}
+	if !inbox.IsNATS(w.Inbox) {
+		w.refuseNATS(r)
+	}
+	r.positive("USHER_WEBHOOK_INBOX_ATTEMPTS", int64(w.InboxAttempts))
+	r.positive("USHER_WEBHOOK_INBOX_CONCURRENCY", int64(w.InboxConcurrency))
+	if w.InboxMaxAge <= 0 {
+		r.invalid("USHER_WEBHOOK_INBOX_MAX_AGE", "a duration above zero, such as 72h")
+	}
+	if w.InboxKeep != "all" && w.InboxKeep != "latest" {
+		r.invalid("USHER_WEBHOOK_INBOX_KEEP", "all or latest")
+	}
+}
+
+// identities are the ways to say who usher is to the inbox's servers.
+func (w *Webhook) identities() (set []string) {
+	for _, way := range []struct {
+		name string
+		set  bool
+	}{
+		{"USHER_WEBHOOK_INBOX_USER", w.InboxUser != ""},
+		{"USHER_WEBHOOK_INBOX_TOKEN", w.InboxToken != nil},
+		{"USHER_WEBHOOK_INBOX_NKEY", w.InboxNKey != nil},
+		{"USHER_WEBHOOK_INBOX_CREDS_FILE", w.InboxCredsFile != ""},
+	} {
+		if way.set {
+			set = append(set, way.name)
+		}
+	}
+	return set
+}
+
+// refuseNATS: whoever sets one of these relies on it.
+func (w *Webhook) refuseNATS(r *reader) {
+	set := w.identities()
+	for _, file := range []struct{ name, value string }{
+		{"USHER_WEBHOOK_INBOX_CA_FILE", w.InboxCAFile}, {"USHER_WEBHOOK_INBOX_CERT_FILE", w.InboxCertFile}, {"USHER_WEBHOOK_INBOX_KEY_FILE", w.InboxKeyFile},
+	} {
+		if file.value != "" {
+			set = append(set, file.name)
+		}
+	}
+	if w.InboxPassword != nil {
+		set = append(set, "USHER_WEBHOOK_INBOX_PASSWORD")
+	}
+	for _, name := range set {
+		r.problem(name, "is set, but is only for an inbox on NATS: USHER_WEBHOOK_INBOX should then hold nats://host,host,host")
+	}
+}
+
+func (w *Webhook) checkNATS(r *reader) {
+	n, err := inbox.ParseNATS(w.Inbox)
+	if err != nil {
+		r.problem("USHER_WEBHOOK_INBOX", "%v; it should hold nats://host,host,host, and can end with ?stream=NAME&replicas=N", err)
+		return
+	}
+	if set := w.identities(); len(set) > 1 {
+		r.problem(set[0], "and %s are both set, but only one of them should be", set[1])
+	}
+	if w.InboxPassword != nil && w.InboxUser == "" {
+		r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, but USHER_WEBHOOK_INBOX_USER, whose password it is, is not")
+	}
+	if w.InboxNKey != nil && !strings.HasPrefix(w.InboxNKey.Get(), "SU") {
+		r.problem("USHER_WEBHOOK_INBOX_NKEY", "should hold the seed of a user's NKey, which begins with SU (not shown)")
+	}
+	if w.InboxCredsFile != "" {
+		r.file("USHER_WEBHOOK_INBOX_CREDS_FILE", w.InboxCredsFile)
+	}
+	n.User, n.CredsFile = w.InboxUser, w.InboxCredsFile
+	n.Password, n.Token, n.Seed = getter(w.InboxPassword), getter(w.InboxToken), getter(w.InboxNKey)
+	n.TLS = w.inboxTLS(r, strings.HasPrefix(w.Inbox, "tls:"))
+	w.nats = n
+}
+
+func getter(v *secret.Value) func() string {
+	if v == nil {
+		return nil
+	}
+	return v.Get
+}
+
+// inboxTLS is nil where nothing asks for TLS. The client certificate is read again for
+// each connection.
+func (w *Webhook) inboxTLS(r *reader, demanded bool) *tls.Config {
+	cert, key := w.InboxCertFile, w.InboxKeyFile
+	if (cert == "") != (key == "") {
+		r.problem("USHER_WEBHOOK_INBOX_CERT_FILE", "and USHER_WEBHOOK_INBOX_KEY_FILE should be set both, or neither")
+		return nil
+	}
+	if w.InboxCAFile == "" && cert == "" && !demanded {
+		return nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if w.InboxCAFile != "" {
+		cfg.RootCAs = x509.NewCertPool()
+		cfg.RootCAs.AppendCertsFromPEM(r.certificates("USHER_WEBHOOK_INBOX_CA_FILE", w.InboxCAFile))
+	}
+	if cert != "" {
+		load := func() (*tls.Certificate, error) {
+			c, err := tls.LoadX509KeyPair(cert, key)
+			return &c, err
+		}
+		if _, err := load(); err != nil {
+			r.problem("USHER_WEBHOOK_INBOX_CERT_FILE", "and USHER_WEBHOOK_INBOX_KEY_FILE should hold a certificate and its key in PEM: %v", err)
+		}
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	}
+	return cfg
+}

@@ -1,0 +1,259 @@
+package inbox
+
+import (
+	"bytes"
+	"compress/flate"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/webhookgate"
+)
+
+// Append writes w at its lane's end, unless it is a copy of what is there.
+func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
+	if err := s.Err(); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
+	defer cancel()
+	token := laneToken(w.Lane)
+	leave, err := s.line(ctx, token)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	sure := false // the mirror holds all that had been agreed on when w came
+	for {
+		last, holds := s.mirror.tail(token, w)
+		if last.Webhook == w.ID {
+			return "", nil // an earlier try got there, and its answer did not get here
+		}
+		switch {
+		case holds && sure:
+			return last.Webhook, nil
+		case holds:
+			err = s.catchUp(ctx)
+		default:
+			var seq uint64
+			if seq, err = s.publish(ctx, s.recordMessage(w, last.ID)); err == nil {
+				s.mirror.setTail(token, tailFor(w, seq))
+				return "", nil
+			}
+			if isConflict(err) || passing(err) {
+				err = s.refresh(ctx, w.Lane, last.ID)
+			}
+		}
+		if err != nil {
+			return "", fmt.Errorf("the inbox's servers did not take the webhook: %w", err)
+		}
+		sure = true
+	}
+}
+
+// passing says whether an error may be of the moment, as while the servers elect a
+// leader. Whether the message was taken is then not known.
+func passing(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, jetstream.ErrNoStreamResponse)
+}
+
+// refresh catches up. If the mirror still has the lane end with was, which the servers
+// do not know as its last, it asks them.
+func (s *jetStore) refresh(ctx context.Context, lane webhookgate.Lane, was uint64) error {
+	if err := s.catchUp(ctx); err != nil {
+		return err
+	}
+	token := laneToken(lane)
+	if now, _ := s.mirror.tail(token, new(webhookgate.Webhook)); now.ID != was {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	// Only as a place in the lane: nothing is held to be a copy of it.
+	last := tail{Lane: lane}
+	m, err := s.stream().GetLastMsgForSubject(ctx, s.laneSubject(lane))
+	switch {
+	case err == nil:
+		last.ID = m.Sequence
+	case !errors.Is(err, jetstream.ErrMsgNotFound): // else it was finished and old, and is deleted
+		return err
+	}
+	s.mirror.replaceTail(token, was, last)
+	return nil
+}
+
+// line has the webhooks of a lane that come in here appended one after the other, in
+// the order of their arrival; at once they would only refuse each other.
+func (s *jetStore) line(ctx context.Context, token string) (leave func(), err error) {
+	mine := make(chan struct{})
+	s.mu.Lock()
+	before := s.lines[token]
+	s.lines[token] = mine
+	s.mu.Unlock()
+	leave = func() {
+		s.mu.Lock()
+		if s.lines[token] == mine {
+			delete(s.lines, token)
+		}
+		s.mu.Unlock()
+		close(mine)
+	}
+	if before == nil {
+		return leave, nil
+	}
+	select {
+	case <-before:
+		return leave, nil
+	case <-ctx.Done():
+		go func() {
+			<-before
+			leave()
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// Again notes that a record waits once more. That is refused when something has come
+// into its lane since this replica looked, and then looked at anew.
+func (s *jetStore) Again(r *record, force bool) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
+	defer cancel()
+	lane := r.webhook.Lane
+	status, err := encodeStatus(&r.status)
+	if err != nil {
+		return err
+	}
+	var last tail
+	for err := s.catchUp(ctx); ; err = s.refresh(ctx, lane, last.ID) {
+		if err != nil {
+			return err
+		}
+		now, ok := s.mirror.find(r.id)
+		last, _ = s.mirror.tail(now.token, r.webhook)
+		switch {
+		case !ok:
+			return ErrNotFound
+		case now.status.State == Waiting:
+			return ErrWaiting
+		case last.ID > r.id && !force:
+			return errOvertaken
+		case last.ID != r.id:
+			// The receiver will hold something else than the lane's last.
+			if _, err := s.publish(ctx, message(s.forgetSubject(lane), nil)); err != nil {
+				return err
+			}
+		}
+		m := message(s.statusSubject(r.id), status)
+		expectOn(m, s.laneSubject(lane), last.ID)
+		seq, err := s.publish(ctx, m)
+		if err == nil {
+			return s.mirror.await(ctx, seq)
+		}
+		if !isConflict(err) {
+			return err
+		}
+	}
+}
+
+// Forget tells the lanes of a tenant to forget, and counts those that knew something.
+func (s *jetStore) Forget(tenant string) (int, error) {
+	if err := s.Err(); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
+	defer cancel()
+	if err := s.catchUp(ctx); err != nil {
+		return 0, err
+	}
+	lanes := s.mirror.remembering(tenant)
+	for n, lane := range lanes {
+		seq, err := s.publish(ctx, message(s.forgetSubject(lane), nil))
+		if err == nil {
+			err = s.mirror.await(ctx, seq)
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return len(lanes), nil
+}
+
+const (
+	encodingHeader = "Usher-Encoding"
+	deflate        = "deflate"
+	// deflateFrom is the size from which a record is compressed: the servers take
+	// messages up to 1 MiB, unless they are told otherwise, and a webhook may be as large.
+	deflateFrom = 64 << 10
+	// inflatedMost bounds what a record may grow to.
+	inflatedMost = 1 << 30
+)
+
+// recordMessage is w as it goes into the log, behind last. The lane can be read in its
+// header, by people.
+func (s *jetStore) recordMessage(w *webhookgate.Webhook, last uint64) *nats.Msg {
+	m := nats.NewMsg(s.laneSubject(w.Lane))
+	m.Data = encodeRecord(w, last)
+	for name, value := range map[string]string{"Usher-Webhook": w.ID, "Usher-Type": w.Type, "Usher-Platform": w.Lane.Platform, "Usher-Tenant": w.Lane.Tenant} {
+		m.Header.Set(name, fmt.Sprintf("%.200q", value))
+	}
+	if len(m.Data) >= deflateFrom {
+		var b bytes.Buffer
+		z, _ := flate.NewWriter(&b, flate.BestSpeed) // the level is known
+		z.Write(m.Data)                              // to memory
+		z.Close()
+		m.Data = b.Bytes()
+		m.Header.Set(encodingHeader, deflate)
+	}
+	expect(m, last)
+	return m
+}
+
+// unpackRecord is the reverse of recordMessage.
+func unpackRecord(data []byte, deflated bool) (*webhookgate.Webhook, uint64, error) {
+	if deflated {
+		var err error
+		if data, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(data)), inflatedMost)); err != nil {
+			return nil, 0, ErrDamaged
+		}
+	}
+	return decodeRecord(data)
+}
+
+// content reads a record from the log.
+func (s *jetStore) content(id uint64) (*webhookgate.Webhook, uint64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
+	defer cancel()
+	m, err := s.message(ctx, id)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		// A leader that was just elected may not have it ready; once it has taken a
+		// mark it has.
+		if err := s.catchUp(ctx); err != nil {
+			return nil, 0, err
+		}
+		if m, err = s.message(ctx, id); errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil, 0, ErrNotFound
+		}
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return unpackRecord(m.Data, m.Header.Get(encodingHeader) == deflate)
+}
+
+func (s *jetStore) message(ctx context.Context, id uint64) (m *jetstream.RawStreamMsg, err error) {
+	for {
+		request, cancel := context.WithTimeout(ctx, requestTimeout)
+		m, err = s.stream().GetMsg(request, id)
+		cancel()
+		if !passing(err) || ctx.Err() != nil {
+			return m, err
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package inbox
+
+import (
+	"fmt"
+	"time"
+
+	"usher/webhookgate"
+)
+
+// The reading half of jetStore: from the mirror, and the contents from the log.
+
+func (s *jetStore) Unfinished() ([]*record, error) {
+	s.mirror.mu.Lock()
+	defer s.mirror.mu.Unlock()
+	return s.mirror.unfinished(), nil
+}
+
+func (s *jetStore) Read(id uint64) (*record, error) {
+	r, ok := s.mirror.find(id)
+	if !ok {
+		return nil, fmt.Errorf("webhook %d: %w", id, ErrNotFound)
+	}
+	w, _, err := s.content(id)
+	if err != nil {
+		return nil, fmt.Errorf("webhook %d: %w", id, err)
+	}
+	return &record{id: id, webhook: w, status: r.status}, nil
+}
+
+func (s *jetStore) List(f Filter) ([]Entry, error) {
+	m := s.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []Entry
+	for n := len(m.order) - 1; n >= 0 && (f.Limit == 0 || len(out) < f.Limit); n-- {
+		if e := m.order[n].entry(); f.matches(&e) {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+func (s *jetStore) Show(id uint64) (*Item, error) {
+	r, ok := s.mirror.find(id)
+	if !ok {
+		return nil, ErrNotFound
+	}
+	item := &Item{Entry: r.entry()}
+	w, previous, err := s.content(id)
+	if err != nil {
+		return item, nil // as much of it as there is
+	}
+	item.Header, item.Body = w.Header, w.Body
+	if before, _, err := s.content(previous); previous != 0 && err == nil {
+		item.Previous = &Previous{ID: previous, Body: before.Body}
+	}
+	return item, nil
+}
+
+func (s *jetStore) Newest(lane webhookgate.Lane) (Entry, bool, error) {
+	m, token := s.mirror, laneToken(lane)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for n := len(m.order) - 1; n >= 0; n-- {
+		if r := m.order[n]; r.token == token {
+			return r.entry(), true, nil
+		}
+	}
+	return Entry{}, false, nil
+}
+
+// stats counts what all replicas together have.
+func (s *jetStore) stats() Stats {
+	m := s.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := Stats{Pending: m.pending, Parked: m.parked}
+	if m.pending == 0 {
+		return out
+	}
+	for _, r := range m.order { // the first that waits is the oldest
+		if r.status.State == Waiting {
+			out.Oldest = time.Since(r.webhook.Received)
+			break
+		}
+	}
+	return out
+}
+
+// remembering returns the lanes of a tenant that something is remembered of.
+func (m *mirror) remembering(tenant string) (lanes []webhookgate.Lane) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.lanes {
+		if l.Lane.Tenant == tenant && l.Snapshot && l.ID > l.emptied {
+			lanes = append(lanes, l.Lane)
+		}
+	}
+	return lanes
+}

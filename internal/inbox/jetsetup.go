@@ -1,0 +1,100 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// misfitError says that the stream that is there can't be usher's inbox.
+type misfitError struct{ faults []string }
+
+func (e *misfitError) Error() string {
+	return "the stream that is there does not fit: " + strings.Join(e.faults, "; ")
+}
+
+// prepare makes the stream, or looks at the one that is there.
+func (s *jetStore) prepare(ctx context.Context) error {
+	if !s.nc.IsConnected() {
+		return lastError(s.nc)
+	}
+	stream, err := s.js.Stream(ctx, s.cfg.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) && s.stream() == nil {
+		// Several replicas may do this at once: with the same settings all succeed.
+		stream, err = s.js.CreateStream(ctx, s.wanted())
+		if err == nil {
+			s.log.Info("inbox stream made", "stream", s.cfg.Stream, "replicas", stream.CachedInfo().Config.Replicas)
+		}
+	}
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return &misfitError{[]string{"another replica has just made it otherwise: all of them need the same settings"}}
+	}
+	if err != nil {
+		return err // a stream that is not there any more is never made again: servers that have just started may not know it yet
+	}
+	info := stream.CachedInfo()
+	if faults := s.misfits(&info.Config); len(faults) > 0 {
+		return &misfitError{faults}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.handle != nil && !s.handle.CachedInfo().Created.Equal(info.Created) {
+		s.fatal = errReplaced
+		return s.fatal
+	}
+	s.handle = stream
+	return nil
+}
+
+// errReplaced: what this replica believes is of a log that is no more.
+var errReplaced = errors.New("its stream was deleted while usher ran, and what waited in it is gone with it; usher needs a restart")
+
+// wanted is the stream as usher makes it. Nothing in it goes by itself: usher deletes
+// what is finished and old, and what waits stays until it is delivered.
+func (s *jetStore) wanted() jetstream.StreamConfig {
+	replicas := s.cfg.Replicas
+	switch {
+	case replicas > 0:
+	case s.nc.ConnectedClusterName() != "":
+		replicas = 3
+	default:
+		replicas = 1
+	}
+	return jetstream.StreamConfig{
+		Name:        s.cfg.Stream,
+		Description: "usher's inbox of webhooks",
+		Subjects:    []string{s.prefix + ">"},
+		Storage:     jetstream.FileStorage,
+		Replicas:    replicas,
+		Retention:   jetstream.LimitsPolicy,
+		Discard:     jetstream.DiscardNew,
+		AllowRollup: true,
+	}
+}
+
+// misfits names what is wrong with a stream that somebody else has made.
+func (s *jetStore) misfits(c *jetstream.StreamConfig) (faults []string) {
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Sprintf(format, args...))
+		}
+	}
+	check(slices.Contains(c.Subjects, s.prefix+">"), "its subjects are %q, and should be %q", c.Subjects, s.prefix+">")
+	check(c.Storage == jetstream.FileStorage, "its storage should be file")
+	check(c.Retention == jetstream.LimitsPolicy, "its retention should be limits")
+	check(c.Discard == jetstream.DiscardNew || c.MaxBytes <= 0 && c.MaxMsgs <= 0,
+		"it discards old messages when it is full, which are webhooks that wait: discard should be new")
+	check(c.MaxAge == 0, "it deletes messages after %v, also webhooks that wait: there should be no max_age", c.MaxAge)
+	check(c.MaxMsgsPerSubject <= 0, "it keeps %d messages per subject: there should be no such limit", c.MaxMsgsPerSubject)
+	check(c.AllowRollup, "allow_rollup_hdrs should be on")
+	check(!c.DenyDelete && !c.DenyPurge, "it denies deletes or purges: usher deletes what is finished and old")
+	check(!c.AllowDirect, "allow_direct should be off: a server that is behind may not answer for the others")
+	check(c.Mirror == nil && len(c.Sources) == 0, "it gets messages from another stream")
+	check(!c.Sealed, "it is sealed")
+	check(s.cfg.Replicas == 0 || c.Replicas == s.cfg.Replicas, "it has %d replicas, and should have %d", c.Replicas, s.cfg.Replicas)
+	return faults
+}

@@ -1,0 +1,77 @@
+package inbox
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// replicas runs test in a bubble with a server and n replicas, all of which deliver
+// to r.
+func replicas(t *testing.T, n int, r *receiver, test func(t *testing.T, replicas []*running, wires []*wire)) {
+	synctest.Test(t, func(t *testing.T) {
+		server := newBubbleServer()
+		defer server.end()
+		var all []*running
+		var wires []*wire
+		for range n {
+			w := &wire{server: server, delay: time.Millisecond}
+			wires = append(wires, w)
+			all = append(all, open(t, shared(config("", r), w)))
+		}
+		for _, replica := range all {
+			waitReady(replica)
+		}
+		test(t, all, wires)
+		for n, replica := range all {
+			wires[n].mend()
+			replica.stop()
+		}
+	})
+}
+
+func waitReady(r *running) {
+	for r.Err() != nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (r *running) mustKeep(tenant, snapshot string) (duplicate bool) {
+	r.t.Helper()
+	original, err := r.Keep(webhook(tenant, snapshot))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return original != ""
+}
+
+func TestSharedInboxIsOneForAllReplicas(t *testing.T) {
+	r := new(receiver)
+	replicas(t, 3, r, func(t *testing.T, replicas []*running, _ []*wire) {
+		for n, step := range []struct {
+			replica  int
+			snapshot string
+			copy     bool
+		}{{0, "A", false}, {1, "A", true}, {1, "B", false}, {0, "A", false}, {2, "A", true}, {2, "B", false}} {
+			if got := replicas[step.replica].mustKeep("acme", step.snapshot); got != step.copy {
+				t.Errorf("step %d: duplicate %v", n, got)
+			}
+		}
+		time.Sleep(time.Minute)
+		if got := r.accepted(); !slices.Equal(got, []string{"acme:A", "acme:B", "acme:A", "acme:B"}) {
+			t.Errorf("delivered %q", got)
+		}
+		time.Sleep(10 * time.Minute)
+		if replicas[0].mustKeep("acme", "B") {
+			t.Error("dropped after the window")
+		}
+		time.Sleep(time.Second)
+		for n, replica := range replicas {
+			entries, err := replica.List(Filter{})
+			if err != nil || len(entries) != 5 {
+				t.Errorf("replica %d lists %d: %v", n, len(entries), err)
+			}
+		}
+	})
+}

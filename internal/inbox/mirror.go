@@ -1,0 +1,323 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"usher/webhookgate"
+)
+
+// mirror is what the log says, as far as this replica has read it.
+type mirror struct {
+	window time.Duration
+	log    *slog.Logger
+	stir   chan struct{} // something has changed for whoever waits for the lease
+
+	mu       sync.Mutex // guards what follows
+	applied  uint64     // sequence of the last message that is in here
+	heard    time.Time  // when that was
+	caughtUp bool       // all was read at least once
+	moved    chan struct{}
+	records  map[uint64]*mirrored
+	order    []*mirrored // the same, by id
+	lanes    map[string]*mirrorLane
+	lease    leaseSeen
+	pending  int
+	parked   int
+	finished int   // records that are only kept to be looked at
+	bytes    int64 // of those
+	trimmed  time.Time
+
+	// deliver is the courier's take, while this replica delivers.
+	deliver func(r *record, again bool)
+}
+
+// mirrored is a record without its content.
+type mirrored struct {
+	record
+	token    string // of its lane
+	previous uint64 // of its lane
+	size     int64
+	noted    uint64 // sequence of the message that says how it stands; 0: it waits
+}
+
+// mirrorLane is what the log remembers of a lane.
+type mirrorLane struct {
+	tail
+	emptied uint64 // at this sequence the lane was told to forget
+	records int    // of it that are there
+}
+
+func newMirror(window time.Duration, log *slog.Logger) *mirror {
+	return &mirror{
+		window: window, log: log, stir: make(chan struct{}, 1), heard: time.Now(), trimmed: time.Now(),
+		records: make(map[uint64]*mirrored), lanes: make(map[string]*mirrorLane),
+	}
+}
+
+func (m *mirror) poke() {
+	select {
+	case m.stir <- struct{}{}:
+	default:
+	}
+}
+
+// heardAt says when something was last read from the log, and whether all was.
+func (m *mirror) heardAt() (time.Time, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.heard, m.caughtUp
+}
+
+// await returns when the mirror holds the message of that sequence.
+func (m *mirror) await(ctx context.Context, seq uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for m.applied < seq {
+		if m.moved == nil {
+			m.moved = make(chan struct{})
+		}
+		moved := m.moved
+		m.mu.Unlock()
+		select {
+		case <-moved:
+			m.mu.Lock()
+		case <-ctx.Done():
+			m.mu.Lock()
+			return ctx.Err()
+		}
+	}
+	m.caughtUp = true
+	return nil
+}
+
+// begin says where to read on.
+func (m *mirror) begin() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.applied + 1
+}
+
+// advance notes that the message of that sequence is in. m.mu is held.
+func (m *mirror) advance(seq uint64) {
+	m.applied, m.heard = seq, time.Now()
+	if m.moved != nil {
+		close(m.moved)
+		m.moved = nil
+	}
+}
+
+// lane returns what is known of a lane. m.mu is held.
+func (m *mirror) lane(token string) *mirrorLane {
+	l := m.lanes[token]
+	if l == nil {
+		l = new(mirrorLane)
+		m.lanes[token] = l
+	}
+	return l
+}
+
+// appended takes in a webhook.
+func (m *mirror) appended(seq uint64, token string, data []byte, deflated bool) {
+	w, previous, err := unpackRecord(data, deflated)
+	r := &mirrored{token: token, previous: previous, size: int64(len(data))}
+	r.id, r.webhook, r.status = seq, w, Status{State: Waiting}
+	if err != nil {
+		m.log.Error("webhook damaged, parked", "id", seq)
+		r.webhook, r.status.State, r.status.Why = new(webhookgate.Webhook), Parked, ErrDamaged.Error()
+	}
+	whole := r.webhook
+	slim := *whole
+	slim.Body, slim.Header = nil, nil
+	r.webhook, r.status.Changed = &slim, slim.Received
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.records[seq] = r
+	m.order = append(m.order, r)
+	l := m.lane(token)
+	l.records++
+	l.tail = tailFor(&slim, seq)
+	m.count(r, 1)
+	if m.deliver != nil && r.status.State == Waiting {
+		m.deliver(&record{id: seq, webhook: whole, status: r.status}, false)
+	}
+	m.advance(seq)
+}
+
+// noted takes in how a record stands.
+func (m *mirror) noted(seq, id uint64, data []byte) {
+	status, err := decodeStatus(data)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer m.advance(seq)
+	r := m.records[id]
+	if r == nil {
+		return // it was deleted, and this is what is left of it
+	}
+	if err != nil {
+		m.log.Error("status damaged, webhook parked", "id", id)
+		status = r.status
+		status.State, status.Why = Parked, ErrDamaged.Error()
+	}
+	again := status.State == Waiting && status.Again.After(r.status.Again)
+	m.count(r, -1)
+	r.status, r.noted = status, seq
+	m.count(r, 1)
+	if again && m.deliver != nil {
+		c := r.record
+		m.deliver(&c, true)
+	}
+}
+
+// forgot takes in that a lane is to forget.
+func (m *mirror) forgot(seq uint64, token string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := m.lanes[token]; l != nil {
+		l.emptied = seq
+	}
+	m.advance(seq)
+}
+
+// leased takes in who delivers.
+func (m *mirror) leased(seq uint64, l leaseSeen) {
+	m.mu.Lock()
+	changed := l.Holder != m.lease.Holder
+	l.seq, l.seen = seq, time.Now()
+	m.lease = l
+	m.advance(seq)
+	m.mu.Unlock()
+	if changed {
+		m.poke()
+	}
+}
+
+// passed takes in a message that says nothing.
+func (m *mirror) passed(seq uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.advance(seq)
+}
+
+// count adds a record to the figures, or takes it out. m.mu is held.
+func (m *mirror) count(r *mirrored, by int) {
+	switch r.status.State {
+	case Waiting:
+		m.pending += by
+	case Parked:
+		m.parked += by
+	default:
+		m.finished += by
+		m.bytes += int64(by) * r.size
+	}
+}
+
+// tail returns the last of a lane, as far as is known, and whether the receiver has
+// exactly w, or will get it as the lane's last.
+func (m *mirror) tail(token string, w *webhookgate.Webhook) (last tail, holds bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.lanes[token]
+	if l == nil {
+		return tail{}, false
+	}
+	if m.window <= 0 || !w.Snapshot || !l.Snapshot || l.ID <= l.emptied || !bytes.Equal(l.Digest, w.Digest[:]) {
+		return l.tail, false
+	}
+	r := m.records[l.ID]
+	if r == nil {
+		return l.tail, true // from here, and not yet read back
+	}
+	return l.tail, stillHeld(r.status.State, r.status.Changed, m.window)
+}
+
+// setTail notes what a lane ends with, before it is read from the log.
+func (m *mirror) setTail(token string, t tail) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := m.lane(token); l.ID < t.ID {
+		l.tail = t
+	}
+}
+
+// replaceTail puts right what a lane ends with, if that is still was.
+func (m *mirror) replaceTail(token string, was uint64, t tail) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := m.lane(token); l.ID == was {
+		l.tail = t
+	}
+}
+
+// attach hands to c all that is unfinished, and from then on what comes.
+func (m *mirror) attach(c *courier) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c.restore(m.unfinished())
+	m.deliver = c.take
+}
+
+func (m *mirror) detach() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.deliver = nil
+}
+
+// unfinished returns the records that wait or are parked. m.mu is held.
+func (m *mirror) unfinished() (out []*record) {
+	for _, r := range m.order {
+		if r.status.State == Waiting || r.status.State == Parked {
+			c := r.record
+			out = append(out, &c)
+		}
+	}
+	return out
+}
+
+// find returns a record as it stands; ok is false when it is not there.
+func (m *mirror) find(id uint64) (_ mirrored, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.records[id]
+	if r == nil {
+		return mirrored{}, false
+	}
+	return *r, true
+}
+
+// trim drops the oldest of what is finished, as the limits demand, and returns what it
+// dropped, and where what is left begins.
+func (m *mirror) trim(now time.Time) (dropped []uint64, begin uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	full := m.finished > keepCount+keepCount/10 || m.bytes > keepBytes+keepBytes/10
+	if !full && now.Sub(m.trimmed) < trimEvery {
+		return nil, 0
+	}
+	m.trimmed = now
+	m.order = slices.DeleteFunc(m.order, func(r *mirrored) bool {
+		done := r.status.State == Delivered || r.status.State == Superseded
+		if !done || m.finished <= keepCount && m.bytes <= keepBytes && now.Sub(r.status.Changed) < keepAge {
+			return false
+		}
+		m.count(r, -1)
+		delete(m.records, r.id)
+		if l := m.lanes[r.token]; l != nil {
+			if l.records--; l.records <= 0 && l.ID <= r.id {
+				delete(m.lanes, r.token)
+			}
+		}
+		dropped = append(dropped, r.id)
+		return true
+	})
+	begin = m.lease.seq // the lease stays in any case
+	if len(m.order) > 0 {
+		begin = min(begin, m.order[0].id)
+	}
+	return dropped, begin
+}

@@ -1,0 +1,154 @@
+package inbox
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats-server/v2/server/ats"
+	"github.com/nats-io/nats.go"
+)
+
+// TestMain starts the one goroutine that all servers of a process share here, outside
+// of any test's bubble: there it would keep time from passing.
+func TestMain(m *testing.M) {
+	ats.Register()
+	os.Exit(m.Run())
+}
+
+// bubbleServer is a NATS server that is reached without a network, so that it can run
+// in a synctest bubble: its time is the test's.
+type bubbleServer struct {
+	*server.Server
+	dir string
+}
+
+func newBubbleServer() *bubbleServer {
+	dir, err := os.MkdirTemp("", "nats")
+	if err != nil {
+		panic(err)
+	}
+	s, err := server.NewServer(&server.Options{ServerName: "one", DontListen: true, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true})
+	if err != nil {
+		panic(err)
+	}
+	go s.Start()
+	if !s.ReadyForConnections(10 * time.Second) {
+		panic("the server does not start")
+	}
+	return &bubbleServer{Server: s, dir: dir}
+}
+
+func (s *bubbleServer) end() {
+	s.Shutdown()
+	s.WaitForShutdown()
+	os.RemoveAll(s.dir)
+	// Client and server keep timers in pools, and one of this bubble is of no use in
+	// the next. After two collections pools are empty.
+	runtime.GC()
+	runtime.GC()
+}
+
+// wire connects a replica with the server. It can be cut.
+type wire struct {
+	server *bubbleServer
+	delay  time.Duration // each way
+
+	mu    sync.Mutex // guards what follows
+	cut   bool
+	conns []net.Conn
+}
+
+var errCut = errors.New("the wire is cut")
+
+// InProcessConn is how the client connects.
+func (w *wire) InProcessConn() (net.Conn, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cut {
+		return nil, errCut
+	}
+	c, err := w.server.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	w.conns = append(w.conns, c)
+	return delayed(c, w.delay), nil
+}
+
+func (w *wire) sever() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = true
+	for _, c := range w.conns {
+		c.Close()
+	}
+	w.conns = nil
+}
+
+func (w *wire) mend() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = false
+}
+
+// delayed is c with a delay in both directions, once the two have greeted each other.
+// Nothing waits in a Write, nor in the greeting: clients do both under a lock, and who
+// waits for a lock keeps a bubble's time from passing.
+func delayed(c net.Conn, delay time.Duration) net.Conn {
+	near, far := net.Pipe()
+	var greeted atomic.Bool
+	go pump(c, far, delay, &greeted)
+	go pump(far, c, delay, &greeted)
+	return near
+}
+
+func pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool) {
+	type piece struct {
+		data []byte
+		due  time.Time
+	}
+	pieces := make(chan piece, 100_000)
+	go func() {
+		defer dst.Close()
+		for p := range pieces {
+			time.Sleep(time.Until(p.due))
+			if _, err := dst.Write(p.data); err != nil {
+				src.Close()
+			}
+		}
+	}()
+	defer close(pieces)
+	for {
+		b := make([]byte, 64<<10)
+		n, err := src.Read(b)
+		if err != nil {
+			return
+		}
+		p := piece{data: b[:n], due: time.Now()}
+		if greeted.Load() {
+			p.due = p.due.Add(delay)
+		} else if bytes.Contains(p.data, []byte("PONG")) {
+			greeted.Store(true)
+		}
+		pieces <- p
+	}
+}
+
+// shared makes cfg that of a replica at the end of w.
+func shared(cfg Config, w *wire) Config {
+	cfg.URL = ""
+	cfg.NATS = &NATS{Servers: []string{nats.DefaultURL}, Stream: "USHER", options: []nats.Option{nats.InProcessServer(w)}}
+	if testing.Verbose() {
+		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	return cfg
+}
