@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/inbox"
 	"usher/tokens"
 )
 
@@ -35,6 +36,9 @@ func check(ctx context.Context, p Process) int {
 	}
 	if s.Webhook.forward != nil {
 		c.receiver(ctx, s.Webhook.forward)
+	}
+	if s.Webhook.nats != nil {
+		c.inbox(ctx, s.Webhook.nats)
 	}
 	if c.failed {
 		return exitFailed
@@ -140,4 +144,16 @@ func (c *checker) receiver(ctx context.Context, u *url.URL) {
 	}
 	conn.Close()
 	c.ok("receiver: %s accepts connections", addr)
+}
+
+// inbox only looks: a stream that is missing is made by usher itself.
+func (c *checker) inbox(ctx context.Context, n *inbox.NATS) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	found, err := n.Check(ctx)
+	if err != nil {
+		c.fail("inbox: %v; check USHER_WEBHOOK_INBOX and the settings that begin with it", err)
+		return
+	}
+	c.ok("inbox: %s", found)
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -97,4 +99,37 @@ func (s *jetStore) misfits(c *jetstream.StreamConfig) (faults []string) {
 	check(!c.Sealed, "it is sealed")
 	check(s.cfg.Replicas == 0 || c.Replicas == s.cfg.Replicas, "it has %d replicas, and should have %d", c.Replicas, s.cfg.Replicas)
 	return faults
+}
+
+// Check says whether the servers can be reached and used, without changing anything.
+func (n *NATS) Check(ctx context.Context) (found string, err error) {
+	log := slog.New(slog.DiscardHandler)
+	nc, err := n.connect(log, func() {})
+	if err != nil {
+		return "", err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return "", err
+	}
+	s := &jetStore{cfg: n, nc: nc, js: js, prefix: prefixOf(n)}
+	for !nc.IsConnected() {
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return "", lastError(nc)
+		}
+	}
+	stream, err := js.Stream(ctx, n.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Sprintf("the stream %s will be made, with %d replicas", n.Stream, s.wanted().Replicas), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if faults := s.misfits(&stream.CachedInfo().Config); len(faults) > 0 {
+		return "", &misfitError{faults}
+	}
+	return fmt.Sprintf("the stream %s is there, with %d replicas", n.Stream, stream.CachedInfo().Config.Replicas), nil
 }

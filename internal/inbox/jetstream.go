@@ -72,7 +72,7 @@ func openJetStream(cfg *NATS, window time.Duration, log *slog.Logger) (*jetStore
 	ctx, end := context.WithCancel(context.Background())
 	s := &jetStore{
 		cfg: cfg, log: log, end: end,
-		self: nuid.Next(), prefix: strings.ToLower(cfg.Stream) + ".",
+		self: nuid.Next(), prefix: prefixOf(cfg),
 		mirror: newMirror(window, log),
 		lines:  make(map[string]chan struct{}),
 	}
@@ -169,6 +169,9 @@ func (s *jetStore) Close() error {
 	s.nc.Close()
 	return nil
 }
+
+// prefixOf begins the subjects of a stream: no two may share one.
+func prefixOf(cfg *NATS) string { return strings.ToLower(cfg.Stream) + "." }
 
 // Subjects. The mirror takes them apart again.
 func (s *jetStore) laneSubject(lane webhookgate.Lane) string {

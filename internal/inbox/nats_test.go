@@ -1,0 +1,177 @@
+package inbox
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+)
+
+func TestParseNATS(t *testing.T) {
+	for _, c := range []struct {
+		address string
+		servers string
+		stream  string
+		copies  int
+		fault   string
+	}{
+		{"nats://a", "nats://a:4222", "USHER", 0, ""},
+		{"nats://a,b:5000,[::1]:6000", "nats://a:4222 nats://b:5000 nats://[::1]:6000", "USHER", 0, ""},
+		{"tls://a/", "tls://a:4222", "USHER", 0, ""},
+		{"nats://a?stream=EU&replicas=5", "nats://a:4222", "EU", 5, ""},
+		{"nats://user:pw@a", "", "", 0, "user or password"},
+		{"nats://", "", "", 0, "host"},
+		{"nats://a,,b", "", "", 0, "host"},
+		{"nats://a/path", "", "", 0, "host"},
+		{"nats://a?stream=x.y", "", "", 0, "stream"},
+		{"nats://a?stream=", "", "", 0, "stream"},
+		{"nats://a?replicas=0", "", "", 0, "replicas"},
+		{"nats://a?replicas=three", "", "", 0, "replicas"},
+		{"nats://a?copies=3", "", "", 0, `"copies"`},
+		{"nats://a?%zz", "", "", 0, "question mark"},
+	} {
+		n, err := ParseNATS(c.address)
+		if c.fault != "" {
+			if err == nil || !strings.Contains(err.Error(), c.fault) || strings.Contains(err.Error(), "pw") {
+				t.Errorf("%s: %v", c.address, err)
+			}
+			continue
+		}
+		if err != nil || strings.Join(n.Servers, " ") != c.servers || n.Stream != c.stream || n.Replicas != c.copies {
+			t.Errorf("%s: %+v %v", c.address, n, err)
+		}
+	}
+}
+
+// listening starts a server with a port.
+func listening(t *testing.T, opts *server.Options) string {
+	t.Helper()
+	opts.Host, opts.Port, opts.JetStream, opts.StoreDir, opts.NoSigs, opts.NoLog = "127.0.0.1", -1, true, t.TempDir(), true, true
+	s, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server does not start")
+	}
+	return s.Addr().String()
+}
+
+func TestIdentities(t *testing.T) {
+	user, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, _ := user.PublicKey()
+	seed, _ := user.Seed()
+	web := httptest.NewTLSServer(nil) // for its certificate
+	defer web.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(web.Certificate())
+	fixed := func(s string) func() string { return func() string { return s } }
+	for _, c := range []struct {
+		name   string
+		server server.Options
+		right  NATS
+		wrong  NATS
+	}{
+		{"password", server.Options{Users: []*server.User{{Username: "u", Password: "pw"}}},
+			NATS{User: "u", Password: fixed("pw")}, NATS{User: "u", Password: fixed("no")}},
+		{"token", server.Options{Authorization: "tk"}, NATS{Token: fixed("tk")}, NATS{Token: fixed("no")}},
+		{"nkey", server.Options{Nkeys: []*server.NkeyUser{{Nkey: public}}}, NATS{Seed: fixed(string(seed))}, NATS{}},
+		{"TLS", server.Options{TLS: true, TLSConfig: &tls.Config{Certificates: web.TLS.Certificates}},
+			NATS{TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}}, NATS{TLS: &tls.Config{}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			addr := listening(t, &c.server)
+			try := func(n NATS) (*jetStore, error) {
+				n.Servers, n.Stream = []string{"nats://" + addr}, "USHER"
+				return openJetStream(&n, time.Minute, slog.New(slog.DiscardHandler))
+			}
+			s, err := try(c.right)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for deadline := time.Now().Add(10 * time.Second); s.Err() != nil && time.Now().Before(deadline); {
+				time.Sleep(10 * time.Millisecond) // a real server and sockets: nothing to wait on
+			}
+			if err := s.Err(); err != nil {
+				t.Error(err)
+			}
+			s.Close()
+			s, err = try(c.wrong)
+			if err == nil {
+				err = s.Err()
+				s.Close()
+			}
+			if err == nil || strings.Contains(err.Error(), "no\"") {
+				t.Errorf("let in: %v", err)
+			}
+			t.Log(err)
+		})
+	}
+}
+
+// A stream that is there and does not fit is an error of the start, that names all
+// that is wrong with it.
+func TestMisfits(t *testing.T) {
+	good := (&jetStore{cfg: &NATS{Stream: "USHER", Replicas: 1}, prefix: "usher."})
+	for _, c := range []struct {
+		change func(*jetstream.StreamConfig)
+		fault  string
+	}{
+		{func(*jetstream.StreamConfig) {}, ""},
+		{func(c *jetstream.StreamConfig) { c.Discard, c.MaxBytes = jetstream.DiscardNew, 1<<30 }, ""},
+		{func(c *jetstream.StreamConfig) { c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<30 }, "discard"},
+		{func(c *jetstream.StreamConfig) { c.Discard, c.MaxMsgs = jetstream.DiscardOld, 1000 }, "discard"},
+		{func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, "max_age"},
+		{func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 5 }, "per subject"},
+		{func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }, "storage"},
+		{func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy }, "retention"},
+		{func(c *jetstream.StreamConfig) { c.AllowRollup = false }, "allow_rollup"},
+		{func(c *jetstream.StreamConfig) { c.DenyDelete = true }, "denies"},
+		{func(c *jetstream.StreamConfig) { c.AllowDirect = true }, "allow_direct"},
+		{func(c *jetstream.StreamConfig) { c.Subjects = []string{"usher.in.*"} }, "subjects"},
+		{func(c *jetstream.StreamConfig) { c.Replicas = 3 }, "replicas"},
+		{func(c *jetstream.StreamConfig) { c.Sealed = true }, "sealed"},
+	} {
+		cfg := jetstream.StreamConfig{
+			Subjects: []string{"usher.>"}, Storage: jetstream.FileStorage, Replicas: 1, Discard: jetstream.DiscardNew, AllowRollup: true,
+		}
+		c.change(&cfg)
+		faults := good.misfits(&cfg)
+		if c.fault == "" && len(faults) > 0 || c.fault != "" && !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, c.fault) }) {
+			t.Errorf("%s: %q", c.fault, faults)
+		}
+	}
+
+	addr := listening(t, new(server.Options))
+	cfg := &NATS{Servers: []string{"nats://" + addr}, Stream: "USHER", Replicas: 1}
+	nc, err := cfg.connect(slog.New(slog.DiscardHandler), func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "USHER", Subjects: []string{"usher.>"}, MaxAge: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = openJetStream(cfg, time.Minute, slog.New(slog.DiscardHandler))
+	if got := fmt.Sprint(err); !strings.Contains(got, "max_age") || !strings.Contains(got, "allow_rollup_hdrs") {
+		t.Error(got)
+	}
+}
