@@ -12,17 +12,37 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// misfitError says that the stream that is there can't be usher's inbox.
-type misfitError struct{ faults []string }
+// misfitError says that the servers, or the stream that is there, can't be usher's
+// inbox.
+type misfitError struct {
+	what   string
+	faults []string
+}
 
-func (e *misfitError) Error() string {
-	return "the stream that is there does not fit: " + strings.Join(e.faults, "; ")
+func (e *misfitError) Error() string { return e.what + ": " + strings.Join(e.faults, "; ") }
+
+const badStream = "the stream that is there does not fit"
+
+// oldest is the first version whose servers refuse, also in a cluster, each message
+// that comes after one that it did not expect.
+var oldest = []int{2, 12}
+
+// checkVersion says whether a server is too old.
+func checkVersion(name, version string) error {
+	var have [2]int
+	if n, _ := fmt.Sscanf(version, "%d.%d", &have[0], &have[1]); n == 2 && slices.Compare(have[:], oldest) < 0 {
+		return &misfitError{"a server is too old", []string{fmt.Sprintf("%s runs NATS %s, and usher needs %d.%d or newer", name, version, oldest[0], oldest[1])}}
+	}
+	return nil
 }
 
 // prepare makes the stream, or looks at the one that is there.
 func (s *jetStore) prepare(ctx context.Context) error {
 	if !s.nc.IsConnected() {
 		return lastError(s.nc)
+	}
+	if err := checkVersion(s.nc.ConnectedServerName(), s.nc.ConnectedServerVersion()); err != nil {
+		return err
 	}
 	stream, err := s.js.Stream(ctx, s.cfg.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) && s.stream() == nil {
@@ -33,14 +53,14 @@ func (s *jetStore) prepare(ctx context.Context) error {
 		}
 	}
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return &misfitError{[]string{"another replica has just made it otherwise: all of them need the same settings"}}
+		return &misfitError{badStream, []string{"another replica has just made it otherwise: all of them need the same settings"}}
 	}
 	if err != nil {
 		return err // a stream that is not there any more is never made again: servers that have just started may not know it yet
 	}
 	info := stream.CachedInfo()
 	if faults := s.misfits(&info.Config); len(faults) > 0 {
-		return &misfitError{faults}
+		return &misfitError{badStream, faults}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,6 +141,9 @@ func (n *NATS) Check(ctx context.Context) (found string, err error) {
 			return "", lastError(nc)
 		}
 	}
+	if err := checkVersion(nc.ConnectedServerName(), nc.ConnectedServerVersion()); err != nil {
+		return "", err
+	}
 	stream, err := js.Stream(ctx, n.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Sprintf("the stream %s will be made, with %d replicas", n.Stream, s.wanted().Replicas), nil
@@ -129,7 +152,7 @@ func (n *NATS) Check(ctx context.Context) (found string, err error) {
 		return "", err
 	}
 	if faults := s.misfits(&stream.CachedInfo().Config); len(faults) > 0 {
-		return "", &misfitError{faults}
+		return "", &misfitError{badStream, faults}
 	}
 	return fmt.Sprintf("the stream %s is there, with %d replicas", n.Stream, stream.CachedInfo().Config.Replicas), nil
 }
