@@ -104,8 +104,14 @@ func (s *jetStore) free() (bool, uint64) {
 	return m.caughtUp && (l.Holder == "" || l.Holder == s.self || elapsed(l.seen) > leaseTime), l.seq
 }
 
-// claim writes the lease behind last, and then waits until all before it was read.
+// claim writes the lease behind last, and then waits until all before it was read. Who
+// can't read the log at the moment leaves the lease to others.
 func (s *jetStore) claim(ctx context.Context, last uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, holdTime)
+	defer cancel()
+	if s.catchUp(ctx) != nil {
+		return false
+	}
 	d, err := s.writeLease(ctx, s.self, last)
 	if err != nil {
 		if !isConflict(err) && ctx.Err() == nil {
@@ -113,8 +119,6 @@ func (s *jetStore) claim(ctx context.Context, last uint64) bool {
 		}
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, holdTime)
-	defer cancel()
 	if s.mirror.await(ctx, d.seq) != nil {
 		return false
 	}
@@ -131,6 +135,11 @@ func (s *jetStore) renew(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if heard, _ := s.mirror.heardAt(); elapsed(heard) > leaseTime {
+			// Its own renewals do not come back: it would not see what there is to deliver.
+			s.log.Warn("inbox log can't be read, another replica may deliver")
+			return
 		}
 		held := s.until.Load()
 		limit, cancel := context.WithDeadline(ctx, held.from.Add(holdTime))
