@@ -133,7 +133,7 @@ func (rc *receiver) apply(body []byte) error {
 	path := filepath.Join(rc.dir, hex.EncodeToString(name[:])+".json")
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+	if err := os.WriteFile(path+".new", append(content, '\n'), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(path+".new", path) // all of it, or nothing

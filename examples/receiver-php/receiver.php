@@ -52,7 +52,7 @@ function apply(string $dir, array $payload): void
     $path = $dir . '/' . hash('sha256', $state['platform'] . "\0" . $state['code']) . '.json';
     $new = tempnam($dir, 'new');
     if ($new === false
-        || file_put_contents($new, json_encode($state, JSON_THROW_ON_ERROR)) === false
+        || file_put_contents($new, json_encode($state, JSON_THROW_ON_ERROR) . "\n") === false
         || !rename($new, $path)) { // all of it, or nothing
         throw new RuntimeException("$path can't be written");
     }
