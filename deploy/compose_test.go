@@ -1,20 +1,17 @@
 package deploy_test
 
 import (
-	"bytes"
 	"context"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"usher/internal/command"
+	"usher/internal/trial"
 )
 
 // What compose.yaml says, done without Docker: the same commands and settings as
@@ -40,7 +37,7 @@ func TestCompose(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	local, admin, billing, receiver, gate := freeAddress(t), freeAddress(t), freeAddress(t), freeAddress(t), freeAddress(t)
+	local, admin, billing, receiver, gate := trial.FreeAddress(t), trial.FreeAddress(t), trial.FreeAddress(t), trial.FreeAddress(t), trial.FreeAddress(t)
 	here := []string{
 		"0.0.0.0:9000", billing, "sandbox:9000", billing, "0.0.0.0:9001", receiver, "sandbox:9001", receiver,
 		"0.0.0.0:8090", gate, "usher:8090", gate, "file:/var/lib/usher/", "file:" + dir + "/",
@@ -59,7 +56,12 @@ func TestCompose(t *testing.T) {
 		args = append(args, replace.Replace(arg))
 	}
 	world := exec.Command(sandbox, args...)
-	var seen output
+	var seen, log, printed trial.Output
+	defer func() {
+		if t.Failed() {
+			t.Logf("the sandbox:\n%susher:\n%sthe app:\n%s", &seen, &log, &printed)
+		}
+	}()
 	world.Stdout, world.Stderr = &seen, &seen
 	if err := world.Start(); err != nil {
 		t.Fatal(err)
@@ -71,68 +73,26 @@ func TestCompose(t *testing.T) {
 		env = append(env, name+"="+replace.Replace(value))
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	var log output
 	ended := make(chan int, 1)
 	run := func(ctx context.Context, args ...string) int {
 		return command.Main(ctx, command.Process{Args: args, Environ: env, Stdin: strings.NewReader(""), Stdout: &log, Stderr: &log})
 	}
 	go func() { ended <- run(ctx) }()
 	defer func() { stop(); <-ended }()
-	eventually(t, "healthy", &log, func() bool { return run(ctx, "healthcheck") == 0 })
+	trial.Eventually(t, "healthy", func() bool { return run(ctx, "healthcheck") == 0 })
 
 	// The app's loop goes on while the script succeeds; a tenth of a second for its 5.
 	script := strings.NewReplacer("/app/", "../examples/accounts/", "python ", python+" ", "sleep 5", "sleep 0.1").Replace(file.Services["app"].Command[2])
 	app := exec.Command("sh", "-c", script)
 	app.Env = []string{"PATH=" + os.Getenv("PATH"), "USHER_URL=http://" + local + "/graphql"}
-	var printed output
 	app.Stdout, app.Stderr = &printed, &printed
 	if err := app.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = app.Process.Kill(); _ = app.Wait() }()
-	eventually(t, "called twice", &printed, func() bool { return strings.Count(printed.String(), "1001 Acme GmbH") >= 2 })
-	eventually(t, "delivered", &seen, func() bool {
+	trial.Eventually(t, "called twice", func() bool { return strings.Count(printed.String(), "1001 Acme GmbH") >= 2 })
+	trial.Eventually(t, "delivered", func() bool {
 		s := seen.String()
 		return strings.Contains(s, "200 queued") && strings.Contains(s, "200 duplicate") && strings.Count(s, "receiver: /provisioning") >= 2
 	})
-}
-
-// output is what a program has printed so far.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
-func eventually(t *testing.T, what string, log *output, f func() bool) {
-	t.Helper()
-	for range 600 {
-		if f() {
-			return
-		}
-		time.Sleep(25 * time.Millisecond) // other processes: nothing to wait on
-	}
-	t.Fatalf("in 15 s: not %s:\n%s", what, log)
-}
-
-// freeAddress is a loopback address that nobody listened on a moment ago.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

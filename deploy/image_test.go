@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 // The final stage of the Dockerfile, built from a binary of this tree and run: as the
@@ -56,7 +57,7 @@ func TestImage(t *testing.T) {
 
 	settings := []string{
 		"TZ=Asia/Tokyo", "USHER_BASE_URL=" + service.URL, "USHER_CLIENT_ID=app", "USHER_CLIENT_SECRET=t0psecret",
-		"USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=" + freeAddress(t), "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=" + trial.FreeAddress(t), "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_INBOX=file:/var/lib/usher/inbox.db",
 	}
 	health := b.inContainer(container, settings, image.Healthcheck.Test[1:]...)

@@ -3,7 +3,6 @@
 package examples
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,12 +11,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"usher/internal/command"
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 // built is where the binaries of this test are.
@@ -68,16 +66,7 @@ func environ(t *testing.T, extra ...string) []string {
 }
 
 // usher is one that runs in this process until the test ends.
-type usher struct {
-	mu  sync.Mutex
-	log bytes.Buffer
-}
-
-func (u *usher) Write(p []byte) (int, error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.log.Write(p)
-}
+type usher struct{ log trial.Output }
 
 func start(t *testing.T, environ []string) *usher {
 	t.Helper()
@@ -85,14 +74,12 @@ func start(t *testing.T, environ []string) *usher {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan int, 1)
 	go func() {
-		ended <- command.Main(ctx, command.Process{Environ: environ, Stdin: strings.NewReader(""), Stdout: u, Stderr: u})
+		ended <- command.Main(ctx, command.Process{Environ: environ, Stdin: strings.NewReader(""), Stdout: &u.log, Stderr: &u.log})
 	}()
 	t.Cleanup(func() {
 		cancel()
 		if code := <-ended; code != 0 || t.Failed() {
-			u.mu.Lock()
-			t.Logf("usher ended with %d:\n%s", code, u.log.String())
-			u.mu.Unlock()
+			t.Logf("usher ended with %d:\n%s", code, &u.log)
 		}
 	})
 	return u
@@ -102,9 +89,7 @@ func start(t *testing.T, environ []string) *usher {
 func (u *usher) url(t *testing.T, listener string) string {
 	t.Helper()
 	var address string
-	eventually(t, listener+" is open", func() bool {
-		u.mu.Lock()
-		defer u.mu.Unlock()
+	trial.Eventually(t, "listening: "+listener, func() bool {
 		for line := range strings.SplitSeq(u.log.String(), "\n") {
 			var entry struct{ Msg, Listener, Address string }
 			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" && entry.Listener == listener {
@@ -115,15 +100,4 @@ func (u *usher) url(t *testing.T, listener string) string {
 		return false
 	})
 	return address
-}
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for range 1500 {
-		if f() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond) // other processes: nothing to wait on
-	}
-	t.Fatalf("in 15 s: not so that %s", what)
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 const signSecret = "whsec_aW4gdGhlIGV4YW1wbGVzLCBub3QgZm9yIHlvdQ=="
@@ -38,7 +39,7 @@ func TestReceivers(t *testing.T) {
 // tryReceiver runs a receiver behind usher: it ends up with what the subscriptions
 // say, and refuses what usher did not sign.
 func tryReceiver(t *testing.T, program func(addr string) *exec.Cmd) {
-	dir, addr := t.TempDir(), freeAddress(t)
+	dir, addr := t.TempDir(), trial.FreeAddress(t)
 	cmd := program(addr)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "WEBHOOK_SECRET=" + signSecret, "STATE_DIR=" + dir, "LISTEN=" + addr}
 	var log strings.Builder
@@ -53,7 +54,7 @@ func tryReceiver(t *testing.T, program func(addr string) *exec.Cmd) {
 			t.Log(log.String())
 		}
 	})
-	eventually(t, "the receiver listens", func() bool {
+	trial.Eventually(t, "listening: the receiver", func() bool {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
 			conn.Close()
@@ -191,15 +192,4 @@ func post(t *testing.T, url string, timestamp int64, signature string, body []by
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, resp.Body)
 	return resp.StatusCode
-}
-
-// freeAddress is a loopback address that nobody listened on a moment ago.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
