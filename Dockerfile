@@ -11,7 +11,10 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-ARG VERSION COMMIT TARGETOS TARGETARCH
+ARG VERSION
+ARG COMMIT
+ARG TARGETOS
+ARG TARGETARCH
 RUN .ci/release -o /dist "${TARGETOS:-linux}/${TARGETARCH:-amd64}" \
     && install -D "/dist/usher-${TARGETOS:-linux}-${TARGETARCH:-amd64}" /image/usher \
     && install -D -m 644 /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ca-certificates.crt \
@@ -19,7 +22,8 @@ RUN .ci/release -o /dist "${TARGETOS:-linux}/${TARGETARCH:-amd64}" \
     && mkdir /state
 
 FROM scratch
-ARG VERSION COMMIT
+ARG VERSION
+ARG COMMIT
 LABEL org.opencontainers.image.title="usher" \
       org.opencontainers.image.description="Puts an OAuth token on each call to a billing service; checks, deduplicates and forwards its webhooks" \
       org.opencontainers.image.version="${VERSION}" \
