@@ -14,6 +14,8 @@ func TestAccounts(t *testing.T) {
 	const want = "1027 Brücke GmbH\n1057 Brücke Ltd\n1087 Brücke Logistics\n"
 	env := environ(t)
 	url := start(t, env).url(t, "main") + "/graphql"
+	writing := append(env[:len(env):len(env)], "USHER_SCOPE=standard:write") // may not see accounts
+	refusing := start(t, writing).url(t, "main") + "/graphql"
 	for _, tc := range []struct {
 		name, needs string
 		command     []string
@@ -35,6 +37,10 @@ func TestAccounts(t *testing.T) {
 			if out, err := run(env, "http://127.0.0.1:1/graphql", tc.command...); err == nil || !strings.Contains(out, "127.0.0.1") {
 				t.Errorf("nobody listens there: %v %s", err, out)
 			}
+			// A refusal by GraphQL comes with a 200: who reads no JSON shows it as it is.
+			if out, err := run(env, refusing, tc.command...); !strings.Contains(out, "lacks the scope") || err == nil && !strings.Contains(out, `"errors"`) {
+				t.Errorf("refused: %v %s", err, out)
+			}
 			if out, err := run(env, url+"/elsewhere", tc.command...); err == nil || !strings.Contains(out, "NOT_FOUND") {
 				t.Errorf("no such page: %v %s", err, out)
 			}
@@ -47,6 +53,9 @@ func TestAccounts(t *testing.T) {
 		exec := []string{binary(t, "usher"), "exec", "--", "./accounts/report.sh", "Brücke"}
 		if out, err := run(env, "", exec...); err != nil || table(out) != want {
 			t.Errorf("%v, got\n%s", err, out)
+		}
+		if out, err := run(writing, "", exec...); err == nil || !strings.Contains(out, "lacks the scope") {
+			t.Errorf("refused: %v %s", err, out)
 		}
 		refused := append(env[:len(env):len(env)], "USHER_CLIENT_SECRET=wrong")
 		if out, err := run(refused, "", exec...); err == nil || !strings.Contains(out, "invalid_client") {

@@ -13,8 +13,7 @@ accounts() {
 	JSON
 }
 
-answer=$(accounts "${1:-acme}")
-if [[ $answer == *'"errors"'* ]]; then
+if ! answer=$(accounts "${1:-acme}") || [[ $answer == *'"errors"'* ]]; then
 	echo "the billing service can't do that: $answer" >&2
 	exit 1
 fi
