@@ -48,6 +48,10 @@ type Source struct {
 	Fetched      func(*Token, error)
 	EarlyRevoked func()
 
+	// Advice, if set before Run, says what to do about a failed request; it is logged
+	// beside the failure.
+	Advice func(error) string
+
 	current atomic.Pointer[Token]
 	had     atomic.Bool // whether there ever was a token
 
@@ -243,7 +247,11 @@ func (s *Source) run(ctx context.Context, f *fetch) {
 	if err == nil {
 		s.log.Info("token fetched", "token", token, "life", token.life)
 	} else if ctx.Err() == nil {
-		s.log.Warn("no token could be fetched", "url", s.client.URL, "err", err, "next_try_in", wait.Round(time.Millisecond))
+		attrs := []any{"url", s.client.URL, "err", err, "next_try_in", wait.Round(time.Millisecond)}
+		if s.Advice != nil {
+			attrs = append(attrs, "advice", s.Advice(err))
+		}
+		s.log.Warn("no token could be fetched", attrs...)
 	}
 }
 

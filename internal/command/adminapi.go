@@ -70,7 +70,7 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no usher could be asked (USHER_ADMIN_LISTEN says where): %w", err)
+		return nil, notAsked(err)
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)

@@ -68,7 +68,7 @@ func (c *checker) port(ctx context.Context, p Port) {
 	if token == nil {
 		var err error
 		if token, err = c.outbound.clients[p.Name].Fetch(ctx); err != nil {
-			c.fail("token for port %s: %v%s", p.Name, err, c.hint(err, p))
+			c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.advise(err, p))
 			return
 		}
 		c.token[source] = token
@@ -79,26 +79,6 @@ func (c *checker) port(ctx context.Context, p Port) {
 		return
 	}
 	c.ok("graphql for port %s: {__typename} was answered", p.Name)
-}
-
-// hint says what to do about a refusal, with the variables that are in force.
-func (c *checker) hint(err error, p Port) string {
-	main := c.outbound.settings.Ports[0]
-	id, scope := p.prefix, p.prefix
-	if p.ClientID == main.ClientID && p.ClientSecret == main.ClientSecret {
-		id = main.prefix
-	}
-	if p.Scope == main.Scope {
-		scope = main.prefix
-	}
-	switch {
-	case !tokens.Rejected(err):
-		return "; check USHER_BASE_URL"
-	case strings.Contains(err.Error(), "invalid_scope"):
-		return fmt.Sprintf("; check %sSCOPE: only scopes that are assigned to the API client can be asked for", scope)
-	default:
-		return fmt.Sprintf("; check %sCLIENT_ID and %sCLIENT_SECRET", id, id)
-	}
 }
 
 func (c *checker) typename(ctx context.Context, token *tokens.Token) error {
@@ -139,7 +119,7 @@ func (c *checker) receiver(ctx context.Context, u *url.URL) {
 	addr := net.JoinHostPort(u.Hostname(), port)
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		c.fail("receiver: %v; check USHER_WEBHOOK_FORWARD_URL", err)
+		c.fail("receiver: %v; is it running? USHER_WEBHOOK_FORWARD_URL says where", err)
 		return
 	}
 	conn.Close()

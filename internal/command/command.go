@@ -87,7 +87,7 @@ func Main(ctx context.Context, p Process) int {
 		fmt.Fprintf(p.Stdout, "usher %s, commit %s, %s\n", buildVersion(), buildCommit(), runtime.Version())
 		return exitOK
 	}
-	return p.misused("there is no command %q", name)
+	return p.misused("there is no command %q%s", name, adviseCommand(name))
 }
 
 func isHelp(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }

@@ -15,8 +15,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"usher/tokens"
 )
 
 const (
@@ -72,7 +70,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	running.Go(func() { o.run(background) })
 	running.Go(func() { _ = server.Serve(listener) })
 
-	if code, ok := waitForToken(ctx, p, o.of[mainPort], signals); !ok {
+	if code, ok := waitForToken(ctx, p, o, signals); !ok {
 		return code
 	}
 	return runCommand(ctx, p, args, "http://"+port.Listen+"/graphql", signals)
@@ -88,18 +86,18 @@ func jobEnvironment(environ []string) []string {
 	})
 }
 
-func waitForToken(ctx context.Context, p Process, source *tokens.Source, signals <-chan os.Signal) (code int, ok bool) {
+func waitForToken(ctx context.Context, p Process, o *outbound, signals <-chan os.Signal) (code int, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, tokenPatience)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := source.Ready(ctx)
+		_, err := o.of[mainPort].Ready(ctx)
 		done <- err
 	}()
 	select {
 	case err := <-done:
 		if err != nil {
-			return p.failed(fmt.Errorf("no token could be had: %w", err)), false
+			return p.failed(fmt.Errorf("no token could be had: %w; %s", err, o.advise(err, o.settings.Ports[0]))), false
 		}
 		return exitOK, true
 	case sig := <-signals:

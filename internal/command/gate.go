@@ -53,7 +53,7 @@ func (h *house) buildGate(m *admin.Gate) error {
 	var err error
 	if w.Inbox != "" {
 		if h.inbox, err = h.openInbox(); err != nil {
-			return err
+			return adviseInbox(err)
 		}
 		cfg.Keep = h.inbox.Keep
 	}

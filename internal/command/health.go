@@ -29,7 +29,7 @@ func healthcheck(ctx context.Context, p Process) int {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return p.failed(err)
+		return p.failed(notAsked(err))
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))

@@ -61,6 +61,7 @@ func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin
 		o.clients[p.Name] = client
 		if shared[id] == nil {
 			source := tokens.NewSource(client, log.With("port", p.Name))
+			source.Advice = func(err error) string { return o.advise(err, p) }
 			if metrics != nil {
 				m := metrics.Identity(p.Name)
 				source.Fetched, source.EarlyRevoked = m.Fetched, m.EarlyRevoked

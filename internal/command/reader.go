@@ -113,7 +113,7 @@ func (r *reader) secret(name string) *secret.Value {
 		if err == nil {
 			return v
 		}
-		r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v", path, err)
+		r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, adviseUser(err))
 		r.bad[name] = true
 		// Something, so that what builds on it is not reported missing as well.
 		return secret.New("unreadable")
@@ -180,7 +180,7 @@ func (r *reader) prefixes(name string, values list) []netip.Prefix {
 func (r *reader) file(name, path string) []byte {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		r.problem(name, "is %q, but should name a file that can be read: %v", path, err)
+		r.problem(name, "is %q, but should name a file that can be read: %v%s", path, err, adviseUser(err))
 	}
 	return data
 }

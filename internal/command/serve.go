@@ -141,7 +141,7 @@ func (h *house) open() error {
 	for _, d := range h.all() {
 		l, err := listen(d.addr)
 		if err != nil {
-			return fmt.Errorf("%s: can't listen on %s: %w", d.variable, d.addr, err)
+			return fmt.Errorf("%s: can't listen on %s: %w%s", d.variable, d.addr, err, adviseListener(d.variable, err))
 		}
 		d.listener = l
 		if d.tls != nil {

@@ -90,7 +90,11 @@ func readSettings(environ []string) (*Settings, error) {
 }
 
 func (o *Outbound) check(r *reader) {
-	r.require("USHER_BASE_URL", o.BaseURL != "", "the billing service's base address, such as https://billing.example.com")
+	address := "the billing service's base address, such as https://billing.example.com"
+	if o.ClientID == "" && o.ClientSecret == nil {
+		address += "; to try usher without one, run usher demo"
+	}
+	r.require("USHER_BASE_URL", o.BaseURL != "", address)
 	r.require("USHER_CLIENT_ID", o.ClientID != "", "the Client ID of the API client application")
 	r.require("USHER_CLIENT_SECRET", o.ClientSecret != nil, "the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
 	if o.BaseURL != "" {

@@ -1,0 +1,111 @@
+package deploy_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"usher/internal/command"
+	"usher/internal/trial"
+)
+
+// composition is as much of compose.yaml as is looked at here.
+type composition struct {
+	Services map[string]struct {
+		Environment map[string]string
+		Command     []string
+	}
+	Secrets map[string]struct{ File string }
+}
+
+// What compose.yaml says, done without Docker: the same commands and settings as
+// processes, with the services' names, the secrets and the volume replaced by what
+// stands for them on one machine.
+func TestCompose(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("python3 is not installed: compose.yaml's app is not tried")
+	}
+	content, err := os.ReadFile("compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file composition
+	if err := yaml.Unmarshal(content, &file); err != nil {
+		t.Fatal(err)
+	}
+	dir, local := t.TempDir(), trial.FreeAddress(t)
+	here := file.onThisMachine(t, dir)
+
+	sandbox := filepath.Join(dir, "sandbox")
+	if out, err := exec.Command("go", "build", "-o", sandbox, "usher/examples/sandbox").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	args := []string{"-every", "50ms"}
+	for _, arg := range file.Services["sandbox"].Command {
+		args = append(args, here.Replace(arg))
+	}
+	world := spawn(t, exec.Command(sandbox, args...))
+
+	env := []string{"USHER_LISTEN=" + local, "USHER_ADMIN_LISTEN=" + trial.FreeAddress(t)}
+	for name, value := range file.Services["usher"].Environment {
+		env = append(env, name+"="+here.Replace(value))
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var log trial.Output
+	usher := func(ctx context.Context, args ...string) int {
+		return command.Main(ctx, command.Process{Args: args, Environ: env, Stdin: strings.NewReader(""), Stdout: &log, Stderr: &log})
+	}
+	ended := make(chan int, 1)
+	go func() { ended <- usher(ctx) }()
+	defer func() { stop(); <-ended }()
+	trial.Eventually(t, "healthy", func() bool { return usher(ctx, "healthcheck") == 0 })
+
+	// The app's loop goes on while the script succeeds; a tenth of a second for its 5.
+	script := strings.NewReplacer("/app/", "../examples/accounts/", "python ", python+" ", "sleep 5", "sleep 0.1").Replace(file.Services["app"].Command[2])
+	loop := exec.Command("sh", "-c", script)
+	loop.Env = []string{"PATH=" + os.Getenv("PATH"), "USHER_URL=http://" + local + "/graphql"}
+	app := spawn(t, loop)
+	trial.Eventually(t, "called twice", func() bool { return strings.Count(app.String(), "1001 Acme GmbH") >= 2 })
+	trial.Eventually(t, "delivered", func() bool {
+		s := world.String()
+		return strings.Contains(s, "200 queued") && strings.Contains(s, "200 duplicate") && strings.Count(s, "receiver: /provisioning") >= 2
+	})
+}
+
+// onThisMachine replaces what is somewhere else in a container.
+func (c *composition) onThisMachine(t *testing.T, dir string) *strings.Replacer {
+	t.Helper()
+	billing, receiver, gate := trial.FreeAddress(t), trial.FreeAddress(t), trial.FreeAddress(t)
+	here := []string{
+		"0.0.0.0:9000", billing, "sandbox:9000", billing, "0.0.0.0:9001", receiver, "sandbox:9001", receiver,
+		"0.0.0.0:8090", gate, "usher:8090", gate, "file:/var/lib/usher/", "file:" + dir + "/",
+	}
+	for name, secret := range c.Secrets {
+		here = append(here, "/run/secrets/"+name, secret.File)
+	}
+	return strings.NewReplacer(here...)
+}
+
+// spawn runs a program until the test ends.
+func spawn(t *testing.T, cmd *exec.Cmd) *trial.Output {
+	t.Helper()
+	out := new(trial.Output)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s printed:\n%s", cmd, out)
+		}
+	})
+	return out
+}

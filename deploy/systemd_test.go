@@ -1,0 +1,48 @@
+package deploy_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The unit is one that systemd takes without a complaint, and that gives the service
+// next to nothing.
+func TestUnit(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("systemd-analyze is not installed: the unit is not tried")
+	}
+	unit, err := os.ReadFile("systemd/usher.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It wants to find the program; any will do.
+	const start = "\nExecStart=/usr/local/bin/usher\n"
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(unit), start) {
+		t.Fatal("the unit does not start usher")
+	}
+	path := filepath.Join(t.TempDir(), "usher.service")
+	if err := os.WriteFile(path, []byte(strings.Replace(string(unit), start, "\nExecStart="+self+"\n", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("systemd-analyze", "verify", path).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "usher.service") { // unknown keys are said, but no failure
+		t.Errorf("verify: %v\n%s", err, out)
+	}
+	out, err = exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", path).CombinedOutput()
+	level := regexp.MustCompile(`Overall exposure level for usher.service: ([0-9.]+)`).FindSubmatch(out)
+	if level == nil {
+		t.Skipf("this systemd-analyze can't tell: %v\n%s", err, out)
+	}
+	if exposure, err := strconv.ParseFloat(string(level[1]), 64); err != nil || exposure > 1.5 {
+		t.Errorf("exposure %s, want 1.5 at the most:\n%s", level[1], out)
+	}
+}

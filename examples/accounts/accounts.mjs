@@ -1,0 +1,28 @@
+#!/usr/bin/env node
+// The accounts whose name contains FILTER: node accounts.mjs [FILTER]
+// Node 18 or later, no package. It needs no token: usher puts one on the call.
+const url = process.env.USHER_URL ?? 'http://127.0.0.1:8080/graphql';
+const query = 'query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }';
+
+async function graphql(query, variables) {
+  const response = await fetch(url, {
+    method: 'POST',
+    headers: { 'Content-Type': 'application/json' },
+    body: JSON.stringify({ query, variables }),
+    signal: AbortSignal.timeout(60_000),
+  }).catch((e) => {
+    throw new Error(`${url}: ${e.cause?.message ?? e.message}; is usher running?`);
+  });
+  if (!response.ok) throw new Error(`${url} answered ${response.status}: ${await response.text()}`);
+  const { data, errors } = await response.json();
+  if (errors) throw new Error(errors.map((error) => error.message).join('; '));
+  return data;
+}
+
+try {
+  const { accounts } = await graphql(query, { filter: process.argv[2] ?? 'acme', limit: 3 });
+  for (const { id, name } of accounts) console.log(`${id} ${name}`);
+} catch (e) {
+  console.error(e.message);
+  process.exitCode = 1;
+}

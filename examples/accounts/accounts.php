@@ -1,0 +1,38 @@
+<?php
+// The accounts whose name contains FILTER: php accounts.php [FILTER]
+// No extension needed. It needs no token: usher puts one on the call.
+declare(strict_types=1);
+
+function graphql(string $query, array $variables): array
+{
+    $url = getenv('USHER_URL') ?: 'http://127.0.0.1:8080/graphql';
+    $body = @file_get_contents($url, false, stream_context_create(['http' => [
+        'method' => 'POST',
+        'header' => 'Content-Type: application/json',
+        'content' => json_encode(['query' => $query, 'variables' => $variables], JSON_THROW_ON_ERROR),
+        'timeout' => 60,
+        'ignore_errors' => true, // the answer to a failed call says why
+    ]]));
+    if ($body === false) {
+        throw new RuntimeException("$url can't be reached; is usher running?");
+    }
+    $status = $http_response_header[0];
+    if (!str_contains($status, ' 200 ')) {
+        throw new RuntimeException("$url answered $status: $body");
+    }
+    $answer = json_decode($body, true, 512, JSON_THROW_ON_ERROR);
+    if (!empty($answer['errors'])) {
+        throw new RuntimeException(implode('; ', array_column($answer['errors'], 'message')));
+    }
+    return $answer['data'];
+}
+
+$query = 'query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }';
+try {
+    foreach (graphql($query, ['filter' => $argv[1] ?? 'acme', 'limit' => 3])['accounts'] as $account) {
+        echo $account['id'], ' ', $account['name'], "\n";
+    }
+} catch (Exception $e) {
+    fwrite(STDERR, $e->getMessage() . "\n");
+    exit(1);
+}

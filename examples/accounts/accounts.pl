@@ -1,0 +1,29 @@
+#!/usr/bin/env perl
+# The accounts whose name contains FILTER: accounts.pl [FILTER]
+# Perl's core modules only. It needs no token: usher puts one on the call.
+use strict;
+use warnings;
+use Encode qw(decode);
+use HTTP::Tiny;
+use JSON::PP;
+
+my $url   = $ENV{USHER_URL} || 'http://127.0.0.1:8080/graphql';
+my $query = 'query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }';
+
+sub graphql {
+    my ($query, $variables) = @_;
+    my $response = HTTP::Tiny->new(timeout => 60)->post($url, {
+        headers => { 'Content-Type' => 'application/json' },
+        content => encode_json({ query => $query, variables => $variables }),
+    });
+    # 599 is HTTP::Tiny's own: there was no answer.
+    die "$url: $response->{content}Is usher running?\n" if $response->{status} == 599;
+    die "$url answered $response->{status}: $response->{content}\n" unless $response->{success};
+    my $answer = decode_json($response->{content});
+    die join('; ', map { $_->{message} } @{ $answer->{errors} }), "\n" if $answer->{errors};
+    return $answer->{data};
+}
+
+binmode STDOUT, ':encoding(UTF-8)';
+my $filter = decode('UTF-8', $ARGV[0] // 'acme');
+print "$_->{id} $_->{name}\n" for @{ graphql($query, { filter => $filter, limit => 3 })->{accounts} };

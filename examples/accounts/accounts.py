@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""The accounts whose name contains FILTER: accounts.py [FILTER]
+
+Python's standard library only. It needs no token: usher puts one on the call.
+"""
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+
+URL = os.environ.get("USHER_URL", "http://127.0.0.1:8080/graphql")
+QUERY = "query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }"
+
+
+def graphql(query, variables):
+    call = urllib.request.Request(
+        URL,
+        data=json.dumps({"query": query, "variables": variables}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(call, timeout=60) as response:
+            answer = json.load(response)
+    except urllib.error.HTTPError as e:
+        sys.exit(f"{URL} answered {e.code}: {e.read().decode(errors='replace')}")
+    except OSError as e:
+        sys.exit(f"{URL}: {e}; is usher running?")
+    if answer.get("errors"):
+        sys.exit("; ".join(error["message"] for error in answer["errors"]))
+    return answer["data"]
+
+
+filter = sys.argv[1] if len(sys.argv) > 1 else "acme"
+for account in graphql(QUERY, {"filter": filter, "limit": 3})["accounts"]:
+    print(account["id"], account["name"])

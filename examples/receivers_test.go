@@ -1,0 +1,195 @@
+package examples
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/sandbox"
+	"usher/internal/trial"
+)
+
+const signSecret = "whsec_aW4gdGhlIGV4YW1wbGVzLCBub3QgZm9yIHlvdQ=="
+
+func TestReceivers(t *testing.T) {
+	t.Run("Go", func(t *testing.T) {
+		t.Parallel()
+		path := binary(t, "usher/examples/receiver-go")
+		tryReceiver(t, func(string) *exec.Cmd { return exec.Command(path) })
+	})
+	t.Run("PHP", func(t *testing.T) {
+		t.Parallel()
+		needs(t, "php")
+		tryReceiver(t, func(addr string) *exec.Cmd { return exec.Command("php", "-S", addr, "receiver-php/receiver.php") })
+	})
+}
+
+// tryReceiver runs a receiver behind usher: it ends up with what the subscriptions
+// say, and refuses what usher did not sign.
+func tryReceiver(t *testing.T, program func(addr string) *exec.Cmd) {
+	dir, addr := t.TempDir(), trial.FreeAddress(t)
+	cmd := program(addr)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "WEBHOOK_SECRET=" + signSecret, "STATE_DIR=" + dir, "LISTEN=" + addr}
+	var log strings.Builder
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	trial.Eventually(t, "listening: the receiver", func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+
+	target := "http://" + addr + "/provisioning"
+	gate := start(t, environ(t, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+target, "USHER_WEBHOOK_SIGN_SECRET="+signSecret)).url(t, "webhooks")
+	sender := sandbox.NewSender(gate+"/webhooks", 7)
+	for range 40 {
+		entry, err := sender.Change(t.Context())
+		if err != nil || entry.Header.Get("Usher-Decision") != "forwarded" {
+			t.Fatalf("%v: %d %s", err, entry.Status, entry.Answer)
+		}
+	}
+	want := make(map[string]map[string]*int)
+	for _, entry := range sender.Log() {
+		t := tenantOf(t, entry.Body)
+		want[t.Platform+"/"+t.Code] = t.Features
+	}
+	wantState(t, dir, want)
+
+	// What follows comes past usher. An old snapshot, so that it would show.
+	body := sender.Log()[0].Body
+	now := time.Now().Unix()
+	good := signature(signSecret, "a", now, body)
+	for _, tc := range []struct {
+		name      string
+		timestamp int64
+		signature string
+		body      []byte
+	}{
+		{"not signed", now, "", body},
+		{"of another key", now, signature("whsec_"+base64.StdEncoding.EncodeToString([]byte("forged")), "a", now, body), body},
+		{"of another time", now + 1, good, body},
+		{"of another body", now, good, append([]byte(" "), body...)},
+		{"too old", now - 301, signature(signSecret, "a", now-301, body), body},
+		{"from the future", now + 400, signature(signSecret, "a", now+400, body), body},
+		{"of another version", now, strings.Replace(good, "v1,", "v2,", 1), body},
+	} {
+		if status := post(t, target, tc.timestamp, tc.signature, tc.body); status != http.StatusUnauthorized {
+			t.Errorf("%s: %d, want 401", tc.name, status)
+		}
+	}
+	wantState(t, dir, want)
+
+	// Several signatures, as while keys are rotated: one that fits is enough. And once
+	// more: the same snapshot twice is the same state.
+	old := tenantOf(t, body)
+	want[old.Platform+"/"+old.Code] = old.Features
+	for range 2 {
+		if status := post(t, target, now, "v1,bm90IHRoaXMgb25l v2,x "+good, body); status/100 != 2 {
+			t.Errorf("one of several fits: %d", status)
+		}
+		wantState(t, dir, want)
+	}
+}
+
+// tenantState is what the receivers keep.
+type tenantState struct {
+	Platform, Code string
+	Features       map[string]*int
+}
+
+// tenantOf is what they should make of a webhook.
+func tenantOf(t *testing.T, body []byte) tenantState {
+	t.Helper()
+	var webhook struct {
+		Payload struct {
+			Tenant struct {
+				Code     string
+				Platform struct{ Code string }
+			}
+			Change struct {
+				Features []sandbox.Feature
+			}
+		}
+	}
+	if err := json.Unmarshal(body, &webhook); err != nil {
+		t.Fatal(err)
+	}
+	p := webhook.Payload
+	s := tenantState{p.Tenant.Platform.Code, p.Tenant.Code, make(map[string]*int)}
+	for _, f := range p.Change.Features {
+		s.Features[f.Code] = f.Quantity
+	}
+	return s
+}
+
+func wantState(t *testing.T, dir string, want map[string]map[string]*int) {
+	t.Helper()
+	files, err := filepath.Glob(dir + "/*")
+	if err != nil || len(files) != len(want) {
+		t.Fatalf("%d files for %d tenants, %v", len(files), len(want), err)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s tenantState
+		if err := json.Unmarshal(content, &s); err != nil {
+			t.Fatalf("%v in %s", err, content)
+		}
+		features, known := want[s.Platform+"/"+s.Code]
+		same := func(a, b *int) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
+		if !known || !maps.EqualFunc(s.Features, features, same) {
+			t.Errorf("%s/%s is known as %s", s.Platform, s.Code, content)
+		}
+	}
+}
+
+func signature(secret, id string, timestamp int64, body []byte) string {
+	key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "%s.%d.%s", id, timestamp, body)
+	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// post sends a webhook with the id "a" past usher.
+func post(t *testing.T, url string, timestamp int64, signature string, body []byte) int {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(string(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Webhook-Id", "a")
+	req.Header.Set("Webhook-Timestamp", fmt.Sprint(timestamp))
+	req.Header.Set("Webhook-Signature", signature)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode
+}

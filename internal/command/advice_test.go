@@ -1,0 +1,97 @@
+package command
+
+import (
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"usher/internal/sandbox"
+)
+
+// What a newcomer gets wrong: each time it is said what was wrong, and what to do.
+func TestAdvice(t *testing.T) {
+	s := newService(t)
+	overTLS := httptest.NewTLSServer(sandbox.NewBilling())
+	defer overTLS.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	none := filepath.Join(t.TempDir(), "none")
+	host := strings.TrimPrefix(s.url, "http://")
+	for _, tc := range []struct {
+		name  string
+		args  []string
+		extra []string
+		code  int
+		want  []string
+	}{
+		{"wrong secret", []string{"exec", "--", "true"}, []string{"USHER_CLIENT_SECRET=wr0ng"}, 1, []string{"invalid_client", "check USHER_CLIENT_ID and USHER_CLIENT_SECRET"}},
+		{"wrong scope", []string{"exec", "--", "true"}, []string{"USHER_SCOPE=admin"}, 1, []string{"invalid_scope", "check USHER_SCOPE"}},
+		{"wrong scope of a further port", []string{"check"}, []string{"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=admin"}, 1, []string{"ok    token for port main", "check USHER_PORTS_0_SCOPE"}},
+		{"base address with a typo in its path", []string{"check"}, []string{"USHER_BASE_URL=" + s.url + "/apo"}, 1, []string{"answered 404", "asked was " + s.url + "/apo/oauth/token: check USHER_BASE_URL"}},
+		{"base address of the endpoint", []string{"check"}, []string{"USHER_BASE_URL=" + s.url + "/graphql"}, 1, []string{"USHER_BASE_URL should end before that path"}},
+		{"nobody there", []string{"check"}, []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"connection refused", "check USHER_BASE_URL"}},
+		{"https where there is none", []string{"check"}, []string{"USHER_BASE_URL=https://" + host}, 1, []string{"nobody speaks https there", "USHER_BASE_URL"}},
+		{"http where there is https", []string{"check"}, []string{"USHER_BASE_URL=" + strings.Replace(overTLS.URL, "https", "http", 1)}, 1, []string{"answered 400", "should it start with https?"}},
+		{"http beyond this machine", []string{"check"}, []string{"USHER_BASE_URL=http://billing.example.com"}, 2, []string{"should hold an https address", "USHER_ALLOW_PLAIN_HTTP"}},
+		{"a CA of one's own", []string{"check"}, []string{"USHER_BASE_URL=" + overTLS.URL}, 1, []string{"unknown authority", "USHER_CA_FILE"}},
+		{"a proxy that is not there", []string{"check"}, []string{"USHER_BASE_URL=https://billing.example.com", "HTTPS_PROXY=" + gone.URL}, 1, []string{"proxyconnect", "check HTTPS_PROXY"}},
+		{"receiver down", []string{"check"}, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"is it running? USHER_WEBHOOK_FORWARD_URL"}},
+		{"port taken", nil, []string{"USHER_LISTEN=" + taken.Addr().String()}, 1, []string{"something listens there already", "set USHER_LISTEN to another address"}},
+		{"somebody else's address", nil, []string{"USHER_LISTEN=192.0.2.1:8080", "USHER_KEY=k"}, 1, []string{"this machine has no such address"}},
+		{"socket without a folder", nil, []string{"USHER_LISTEN=unix:" + none + "/x"}, 1, []string{"the socket's folder must be there"}},
+		{"inbox without a folder", nil, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL, "USHER_WEBHOOK_INBOX=file:" + none + "/x"}, 1, []string{"USHER_WEBHOOK_INBOX: ", "its folder must be there"}},
+		{"secret without a file", nil, []string{"USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE=" + none}, 2, []string{"USHER_CLIENT_SECRET_FILE is", "no such file"}},
+		{"nothing set", nil, []string{"USHER_BASE_URL=", "USHER_CLIENT_ID=", "USHER_CLIENT_SECRET="}, 2, []string{"USHER_BASE_URL is not set", "run usher demo"}},
+		{"exec without --", []string{"exec", "-x"}, nil, 2, []string{"write usher exec -- CMD"}},
+		{"no exec at all", []string{"./report.sh"}, nil, 2, []string{"write usher exec -- ./report.sh"}},
+		{"misspelt command", []string{"chekc"}, nil, 2, []string{"did you mean check?"}},
+		{"nobody to ask", []string{"healthcheck"}, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, 1, []string{"is one running? (USHER_ADMIN_LISTEN says where)"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := start(t, s.environ(tc.extra...), tc.args...)
+			<-p.ended
+			out := p.stdout.String() + p.stderr.String()
+			if p.code != tc.code {
+				t.Errorf("%d, want %d", p.code, tc.code)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("%q is missing in:\n%s", want, out)
+				}
+			}
+			if strings.Contains(out, "wr0ng") {
+				t.Error("the secret shows")
+			}
+		})
+	}
+}
+
+// Who only starts it, and looks at the log.
+func TestAdviceInTheLog(t *testing.T) {
+	p := start(t, newService(t).environ("USHER_CLIENT_SECRET=wr0ng"))
+	eventually(t, "said", func() bool {
+		return strings.Contains(p.stderr.String(), `"advice":"check USHER_CLIENT_ID and USHER_CLIENT_SECRET"`)
+	})
+}
+
+func TestAdviceOnRights(t *testing.T) {
+	if os.Geteuid() <= 0 {
+		t.Skip("root may read everything, and Windows has no user ids: not tried")
+	}
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("x"), 0o000); err != nil {
+		t.Fatal(err)
+	}
+	_, err := readSettings(with("USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE="+file))
+	if err == nil || !strings.Contains(err.Error(), "usher runs as user ") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,185 @@
+package command
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// root is where the module is.
+const root = "../../"
+
+// pending are settings that the examples use and that the next version brings. Take
+// them out, and accepted below, when readSettings knows them.
+var pending = []string{
+	"USHER_WEBHOOK_INBOX_USER", "USHER_WEBHOOK_INBOX_PASSWORD", "USHER_WEBHOOK_INBOX_PASSWORD_FILE",
+	"USHER_WEBHOOK_INBOX_TOKEN", "USHER_WEBHOOK_INBOX_TOKEN_FILE", "USHER_WEBHOOK_INBOX_NKEY", "USHER_WEBHOOK_INBOX_NKEY_FILE",
+	"USHER_WEBHOOK_INBOX_CREDS_FILE", "USHER_WEBHOOK_INBOX_CA_FILE", "USHER_WEBHOOK_INBOX_CERT_FILE", "USHER_WEBHOOK_INBOX_KEY_FILE",
+}
+
+// accepted is env without what is pending.
+func accepted(env []string) []string {
+	if slices.Contains(knownNames(), pending[0]) {
+		return env
+	}
+	var known []string
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		if slices.Contains(pending, name) {
+			continue
+		}
+		if name == "USHER_WEBHOOK_INBOX" && strings.HasPrefix(value, "nats:") {
+			kv = name + "=file:/var/lib/usher/inbox.db"
+		}
+		known = append(known, kv)
+	}
+	return known
+}
+
+// Whatever a page or an example calls a setting is one.
+func TestNamesInDocsAndExamples(t *testing.T) {
+	names := regexp.MustCompile(`USHER_[A-Za-z0-9_]*[A-Za-z0-9]`)
+	known := append(knownNames(), "USHER_URL")
+	files := 0
+	for _, file := range documents(t) {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files++
+		for _, at := range names.FindAllIndex(content, -1) {
+			name := string(content[at[0]:at[1]])
+			if bytes.HasPrefix(content[at[1]:], []byte("_")) {
+				continue // USHER_PORTS_0_…: the beginning of several
+			}
+			generic := portIndex.ReplaceAllString(name, "USHER_PORTS_n_")
+			if !slices.Contains(known, generic) && !slices.Contains(pending, name) {
+				t.Errorf("%s speaks of %s, which nobody knows", file, name)
+			}
+		}
+	}
+	if files < 10 {
+		t.Errorf("only %d files looked at", files)
+	}
+}
+
+// documents are the files in which people read what settings there are.
+func documents(t *testing.T) []string {
+	t.Helper()
+	files := []string{root + "README.md", root + "Dockerfile"}
+	for _, dir := range []string{"deploy", "examples", "docs"} {
+		err := filepath.WalkDir(root+dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() && filepath.Ext(path) != ".go" {
+				files = append(files, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+// Each deployment, as it stands, is one that usher starts with: every variable is
+// known and holds what it should.
+func TestDeploymentsAreAccepted(t *testing.T) {
+	environments := map[string][]string{"systemd": unitEnvironment(t, root+"deploy/systemd/usher.service")}
+	for _, file := range []string{"deploy/compose.yaml", "deploy/kubernetes/sidecar.yaml", "deploy/kubernetes/gateway.yaml"} {
+		environments[file] = yamlEnvironment(t, root+file)
+	}
+	for name, env := range environments {
+		t.Run(name, func(t *testing.T) {
+			if len(env) < 4 {
+				t.Fatalf("only %q was found", env)
+			}
+			s, err := readSettings(accepted(withFiles(t, env)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(s.Unknown) > 0 {
+				t.Errorf("unknown: %q", s.Unknown)
+			}
+		})
+	}
+}
+
+// yamlEnvironment finds the one environment with usher's variables in a file: a map,
+// as Compose has it, or a list of names and values, as Kubernetes has it.
+func yamlEnvironment(t *testing.T, file string) []string {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var env []string
+	var visit func(node any)
+	visit = func(node any) {
+		switch node := node.(type) {
+		case []any:
+			for _, child := range node {
+				visit(child)
+			}
+		case map[string]any:
+			if name, ok := node["name"].(string); ok && strings.HasPrefix(name, "USHER_") {
+				env = append(env, name+"="+node["value"].(string))
+			}
+			for name, child := range node {
+				if value, ok := child.(string); ok && strings.HasPrefix(name, "USHER_") {
+					env = append(env, name+"="+value)
+				}
+				visit(child)
+			}
+		}
+	}
+	for documents := yaml.NewDecoder(f); ; {
+		var document any
+		if err := documents.Decode(&document); errors.Is(err, io.EOF) {
+			return env
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		visit(document)
+	}
+}
+
+func unitEnvironment(t *testing.T, file string) []string {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var env []string
+	for line := range strings.Lines(string(content)) {
+		if kv, ok := strings.CutPrefix(strings.TrimSpace(line), "Environment="); ok {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// withFiles puts a file of the test in the place of each that is mounted elsewhere.
+func withFiles(t *testing.T, env []string) []string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(path, []byte("whsec_YSBrZXkgb2YgdGhlIHRlc3Q=\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env = slices.Clone(env)
+	for i, kv := range env {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasSuffix(name, "_FILE") {
+			env[i] = name + "=" + path
+		}
+	}
+	return env
+}
