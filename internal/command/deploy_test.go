@@ -18,33 +18,6 @@ import (
 // root is where the module is.
 const root = "../../"
 
-// pending are settings that the examples use and that the next version brings. Take
-// them out, and accepted below, when readSettings knows them.
-var pending = []string{
-	"USHER_WEBHOOK_INBOX_USER", "USHER_WEBHOOK_INBOX_PASSWORD", "USHER_WEBHOOK_INBOX_PASSWORD_FILE",
-	"USHER_WEBHOOK_INBOX_TOKEN", "USHER_WEBHOOK_INBOX_TOKEN_FILE", "USHER_WEBHOOK_INBOX_NKEY", "USHER_WEBHOOK_INBOX_NKEY_FILE",
-	"USHER_WEBHOOK_INBOX_CREDS_FILE", "USHER_WEBHOOK_INBOX_CA_FILE", "USHER_WEBHOOK_INBOX_CERT_FILE", "USHER_WEBHOOK_INBOX_KEY_FILE",
-}
-
-// accepted is env without what is pending.
-func accepted(env []string) []string {
-	if slices.Contains(knownNames(), pending[0]) {
-		return env
-	}
-	var known []string
-	for _, kv := range env {
-		name, value, _ := strings.Cut(kv, "=")
-		if slices.Contains(pending, name) {
-			continue
-		}
-		if name == "USHER_WEBHOOK_INBOX" && strings.HasPrefix(value, "nats:") {
-			kv = name + "=file:/var/lib/usher/inbox.db"
-		}
-		known = append(known, kv)
-	}
-	return known
-}
-
 // Whatever a page or an example calls a setting is one.
 func TestNamesInDocsAndExamples(t *testing.T) {
 	names := regexp.MustCompile(`USHER_[A-Za-z0-9_]*[A-Za-z0-9]`)
@@ -62,7 +35,7 @@ func TestNamesInDocsAndExamples(t *testing.T) {
 				continue // USHER_PORTS_0_…: the beginning of several
 			}
 			generic := portIndex.ReplaceAllString(name, "USHER_PORTS_n_")
-			if !slices.Contains(known, generic) && !slices.Contains(pending, name) {
+			if !slices.Contains(known, generic) {
 				t.Errorf("%s speaks of %s, which nobody knows", file, name)
 			}
 		}
@@ -102,7 +75,7 @@ func TestDeploymentsAreAccepted(t *testing.T) {
 			if len(env) < 4 {
 				t.Fatalf("only %q was found", env)
 			}
-			s, err := readSettings(accepted(withFiles(t, env)))
+			s, err := readSettings(withFiles(t, env))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -110,7 +110,6 @@ func TestProblems(t *testing.T) {
 		{"inbox without a receiver", with("USHER_WEBHOOK_INBOX=file:/x"), []string{"USHER_WEBHOOK_FORWARD_URL"}},
 		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_KEEP=some", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_ATTEMPTS=-1"),
 			[]string{`USHER_WEBHOOK_INBOX is "/x", but should hold file:/path`, "all or latest", "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_ATTEMPTS"}},
-		{"inbox of a later version", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=nats://h"), []string{"can't use yet"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := readSettings(tc.env)
