@@ -278,7 +278,7 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	cut := ctx.Err() != nil && !a.Accepted()
 
 	c.mu.Lock()
-	before := l.last
+	before, wasDown := l.last, c.breaker.open
 	l.busy, l.last = false, began
 	c.release(r) // a failed one may wait for long
 	c.ended++
@@ -303,11 +303,18 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	c.settle(changed)
 	outcome := *r                                                    // the next try may begin as soon as the lock is free
 	room := c.breaker.underway+1 < c.breaker.now && len(c.queue) > 1 // for others than who goes on here
+	down, pending := c.breaker.open, c.pending
 	c.mu.Unlock()
 	if room {
 		c.poke()
 	}
 	c.report(&outcome, a, err, cut)
+	switch {
+	case down && !wasDown:
+		c.log.Warn("receiver seems to be down, it is tried with one delivery at a time", "pending", pending)
+	case wasDown && !down:
+		c.log.Info("receiver answers again", "pending", pending)
+	}
 }
 
 // settle tells the store how records stand now. c.mu is held, as of two notes of the

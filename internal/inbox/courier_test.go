@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -391,6 +392,31 @@ func TestEndIsOrderly(t *testing.T) {
 		wantGot(t, rc, "t:A", "t:B")
 		if n := len(rc.tried()); n != 2 {
 			t.Errorf("%d tries", n)
+		}
+	})
+}
+
+// An outage is said once when it begins and once when it ends, however many tries
+// there were between.
+func TestOutageIsSaidOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(receiver)
+		r.set(refusing)
+		var log bytes.Buffer
+		cfg := config(t.TempDir(), r)
+		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		i := open(t, cfg)
+		for n := range 20 {
+			if _, err := i.Keep(webhook(fmt.Sprint("t", n), "A")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		r.set(nil)
+		time.Sleep(time.Minute)
+		i.stop()
+		if down, back := strings.Count(log.String(), "level=WARN msg=\"receiver seems to be down"), strings.Count(log.String(), "receiver answers again"); down != 1 || back != 1 {
+			t.Errorf("said down %d times, back %d times", down, back)
 		}
 	})
 }
