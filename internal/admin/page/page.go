@@ -13,8 +13,8 @@ import (
 	"embed"
 	"encoding/hex"
 	"html/template"
-	"io/fs"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -63,10 +63,13 @@ func Write(w http.ResponseWriter, status int, name string, shell Shell) error {
 	return nil
 }
 
+// statics are the files that are served as they are.
+var statics = []string{"usher.css", "usher.js", "icon.svg"}
+
 // edition changes with the files, so that browsers may keep them.
 var edition = func() string {
 	sum := sha256.New()
-	for _, name := range []string{"usher.css", "usher.js", "icon.svg"} {
+	for _, name := range statics {
 		b, err := files.ReadFile("static/" + name)
 		if err != nil {
 			panic(err) // embedded: a slip of ours
@@ -78,15 +81,16 @@ var edition = func() string {
 
 // Static serves an embedded file.
 func Static(w http.ResponseWriter, r *http.Request) {
-	root, err := fs.Sub(files, "static")
-	if err != nil {
-		panic(err) // embedded: a slip of ours
+	name := r.PathValue("id")
+	if !slices.Contains(statics, name) {
+		http.NotFound(w, r)
+		return
 	}
 	w.Header().Set("Cache-Control", "private, max-age=3600")
 	if !strings.Contains(r.URL.RawQuery, edition) {
 		w.Header().Set("Cache-Control", "no-store")
 	}
-	http.ServeFileFS(w, r, root, r.PathValue("id"))
+	http.ServeFileFS(w, r, files, "static/"+name)
 }
 
 var funcs = template.FuncMap{
