@@ -25,7 +25,7 @@ func portCharts(p *PortStatus, now time.Time) []page.Chart {
 		errorRate := float64(m.Failed) / length
 		starts = append(starts, m.Start)
 		fine.Values = append(fine.Values, rate-errorRate)
-		fine.Cells = append(fine.Cells, perSecond(rate))
+		fine.Cells = append(fine.Cells, figure(rate))
 		failed.Values = append(failed.Values, errorRate)
 		failed.Cells = append(failed.Cells, strconv.Itoa(m.Failed))
 		p50.Values, p50.Cells = append(p50.Values, milliseconds(m.P50)), append(p50.Cells, tookWords(m.P50))
@@ -39,8 +39,8 @@ func portCharts(p *PortStatus, now time.Time) []page.Chart {
 		p50.Total, p99.Total = p50.Cells[n-1], p99.Cells[n-1]
 	}
 	rates := page.NewBars("calls-"+p.Name, "Calls per second",
-		fmt.Sprintf("%s in the last hour, %s; at most %s per second.", page.Plural(calls, "call", "calls"), page.Plural(errors, "error", "errors"), perSecond(busiest)),
-		starts, []page.Series{fine, failed}, perSecond)
+		fmt.Sprintf("%s in the last hour, %s; at most %s per second.", page.Plural(calls, "call", "calls"), page.Plural(errors, "error", "errors"), figure(busiest)),
+		starts, []page.Series{fine, failed}, figure)
 	rates.Mark("token renewed", "m-renewed", renewed)
 	rates.Mark("401 replayed", "m-replayed", replayed)
 	times := page.NewLines("latency-"+p.Name, "Time until the answer's last byte",
@@ -49,17 +49,20 @@ func portCharts(p *PortStatus, now time.Time) []page.Chart {
 	return []page.Chart{rates, times}
 }
 
-// gateChart stacks the gate's decisions.
-func gateChart(g *GateStatus) page.Chart {
+// gateChart stacks the gate's decisions. What it accepts is queued where there is an
+// inbox, else forwarded: the other never happens.
+func gateChart(g *GateStatus, hasInbox bool) page.Chart {
 	var starts []time.Time
-	series := make([]page.Series, len(Decisions))
+	var series []page.Series
 	total, summary := 0, ""
 	for _, m := range g.Minutes {
 		starts = append(starts, m.Start)
 	}
-	for i, decision := range Decisions {
-		s := &series[i]
-		s.Class, s.Label = "c-"+decision, decision
+	for _, decision := range Decisions {
+		if decision == "forwarded" && hasInbox || decision == "queued" && !hasInbox {
+			continue
+		}
+		s := page.Series{Class: "c-" + decision, Label: decision}
 		n := 0
 		for _, m := range g.Minutes {
 			s.Values = append(s.Values, float64(m.Decisions[decision]))
@@ -67,6 +70,7 @@ func gateChart(g *GateStatus) page.Chart {
 			n += m.Decisions[decision]
 		}
 		s.Total = page.Count(n)
+		series = append(series, s)
 		total += n
 		if n > 0 {
 			summary += fmt.Sprintf(", %s %s", page.Count(n), decision)
@@ -74,10 +78,11 @@ func gateChart(g *GateStatus) page.Chart {
 	}
 	return page.NewBars("decisions", "Webhooks per minute",
 		page.Plural(total, "webhook", "webhooks")+" in the last hour"+summary+".", starts, series,
-		func(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) })
+		figure)
 }
 
-func perSecond(v float64) string {
+// figure writes a rate, or another figure of any size.
+func figure(v float64) string {
 	if v >= 100 {
 		return page.Count(int(v))
 	}

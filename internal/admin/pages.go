@@ -78,7 +78,7 @@ func (h *Handler) overview(*http.Request) (*view, error) {
 		o.Charts = append(o.Charts, portCharts(&o.Ports[i], now))
 	}
 	if o.Status.Gate != nil {
-		o.Gate = &gateView{o.Status.Gate, gateChart(o.Status.Gate)}
+		o.Gate = &gateView{o.Status.Gate, gateChart(o.Status.Gate, o.HasInbox)}
 		list, err := h.webhooks(Selection{limit: 6})
 		if err != nil {
 			return nil, err

@@ -39,7 +39,7 @@ func tokenWords(p *PortState, now time.Time) (words, tone string) {
 	case err != nil && tokens.Rejected(err):
 		return "no token: the token endpoint refuses", bad
 	case err != nil:
-		return "no token: the token endpoint can't be reached", bad
+		return "no token: none can be had at the moment", bad
 	case p.Token.Had:
 		return "no valid token: a new one is on its way", warn
 	default:
@@ -80,7 +80,7 @@ func portTroubles(p *PortState) (all []Trouble) {
 	case errors.As(err, &refused):
 		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: token endpoint refuses: %s", p.Name, refused.Code), effect + " " + p.remedy(refused.Code), ""})
 	case err != nil:
-		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: no token could be fetched: %v", p.Name, err),
+		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: %v", p.Name, err),
 			effect + " Check USHER_BASE_URL and the way there (network, proxy, certificates); usher check tries it. usher goes on trying, at least once a minute.", ""})
 	case !p.Token.Had:
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})

@@ -54,7 +54,7 @@ func TestTroubles(t *testing.T) {
 		{"refused for another reason", nil, port(tokens.State{Err: refused("access_denied")}), nil, nil,
 			[]string{"bad", "access_denied", "USHER_CLIENT_ID, USHER_CLIENT_SECRET_FILE and USHER_PORTS_0_SCOPE"}},
 		{"unreachable", nil, port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil,
-			[]string{"bad", "no token could be fetched: connection refused", "Check USHER_BASE_URL"}},
+			[]string{"bad", "Port main: connection refused", "Check USHER_BASE_URL"}},
 		{"no token yet", nil, port(tokens.State{}), nil, nil, []string{"warn", "has had no token yet", ""}},
 		{"revoked", nil, with(port(fine), func(p *PortState) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil,
 			[]string{"warn", "2 tokens were refused long before the end", "API client of its own"}},
@@ -104,7 +104,7 @@ func TestTokenWords(t *testing.T) {
 		{tokens.State{}, "waiting for its first token", "warn"},
 		{tokens.State{Had: true}, "no valid token: a new one is on its way", "warn"},
 		{tokens.State{Err: &tokens.RejectedError{Code: "invalid_client"}}, "no token: the token endpoint refuses", "bad"},
-		{tokens.State{Err: fmt.Errorf("down")}, "no token: the token endpoint can't be reached", "bad"},
+		{tokens.State{Err: fmt.Errorf("down")}, "no token: none can be had at the moment", "bad"},
 	} {
 		if words, tone := tokenWords(&PortState{Token: tc.state}, time.Now()); words != tc.want || tone != tc.tone {
 			t.Errorf("%q %s, want %q %s", words, tone, tc.want, tc.tone)

@@ -81,11 +81,11 @@ func (b *tab) text(selector string) string {
 // until waits for a JavaScript expression to become true.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
-	for range 300 {
+	for range 600 {
 		if evaluate[bool](b, `!!(`+expression+`)`) {
 			return
 		}
 		time.Sleep(50 * time.Millisecond) // a real browser: nothing to wait on
 	}
-	b.t.Fatalf("in 15 s: not %s\nThe page shows:\n%s", what, b.text("body"))
+	b.t.Fatalf("in 30 s: not %s\nThe page shows:\n%s", what, b.text("body"))
 }
