@@ -4,25 +4,27 @@ import "cmp"
 
 // Rights is what one snapshot says that a tenant may use, in words for people.
 type Rights struct {
-	Name          string // the tenant's; empty where the payload has none
-	Features      []Feature
-	Subscriptions []Subscription
+	Name          string         `json:"name,omitempty"` // the tenant's; empty where the payload has none
+	Features      []Feature      `json:"features"`
+	Subscriptions []Subscription `json:"subscriptions"`
 }
 
 // Feature is one that the tenant should have.
 type Feature struct {
-	Code, Name string
-	Limit      string // a number, or "unlimited"
-	Value      string
+	Code  string `json:"code"`
+	Name  string `json:"name,omitempty"`
+	Limit string `json:"limit"` // a number, or "unlimited"
+	Value string `json:"value,omitempty"`
 }
 
 // Subscription is what the features come from.
 type Subscription struct {
-	Label      string // product or plan
-	State      string
-	Plan       string
-	Start, End string // dates
-	TrialEnd   string
+	Label    string `json:"label"` // product or plan
+	State    string `json:"state,omitempty"`
+	Plan     string `json:"plan,omitempty"`
+	Start    string `json:"start,omitempty"` // a date, as the others
+	End      string `json:"end,omitempty"`
+	TrialEnd string `json:"trial_end,omitempty"`
 }
 
 // Read returns the rights in the body of a webhook; ok is false where none can be
