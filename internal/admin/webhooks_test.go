@@ -19,7 +19,9 @@ import (
 func busy(n int) *Handler {
 	cfg := new(fakeInbox).config("")
 	cfg.Journal = journal.New(false)
-	cfg.Gate = func() *GateState { return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receiver: "http://receiver"} }
+	cfg.Gate = func() *GateState {
+		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receiver: "http://receiver"}
+	}
 	begin := time.Unix(1e9, 0)
 	var entries []inbox.Entry
 	for i := 1; i <= n; i++ {

@@ -40,7 +40,9 @@ func TestWords(t *testing.T) {
 
 func TestCharts(t *testing.T) {
 	starts := []time.Time{time.Unix(0, 0), time.Unix(60, 0), time.Unix(120, 0)}
-	series := func(values ...float64) Series { return Series{Class: "c", Label: "l", Values: values, Cells: make([]string, 3)} }
+	series := func(values ...float64) Series {
+		return Series{Class: "c", Label: "l", Values: values, Cells: make([]string, 3)}
+	}
 	unit := func(v float64) string { return number(v) }
 	c := NewBars("id", "Title", "Summary", starts, []Series{series(3, 0, 1000), series(0, 0, 1)}, unit)
 	if c.Empty || c.Scale[0] != "2000.0" || len(c.Bars) != 3 || c.Width() != 30 {
