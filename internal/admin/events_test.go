@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,9 +54,9 @@ func follow(h http.Handler) *follower {
 
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var changes uint64
+		var changes atomic.Uint64
 		cfg := new(fakeInbox).config("")
-		cfg.Changes = func() uint64 { return changes }
+		cfg.Changes = changes.Load
 		h := New(cfg)
 		f := follow(h)
 		synctest.Wait()
@@ -70,7 +71,7 @@ func TestEvents(t *testing.T) {
 		if n := step(5 * time.Second); n != 0 {
 			t.Errorf("told %d times of nothing", n)
 		}
-		changes += 100
+		changes.Add(100)
 		// Once, and once more when what changed has settled.
 		if a, b, c := step(time.Second), step(time.Second), step(time.Second); a != 1 || b != 1 || c != 0 {
 			t.Errorf("told of a change: %d, %d, %d", a, b, c)

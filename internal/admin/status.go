@@ -108,7 +108,8 @@ type InboxStatus struct {
 
 // status gathers how everything stands.
 func (h *Handler) status() *Status {
-	s := &Status{Version: h.cfg.Version, Ready: len(h.cfg.Unready()) == 0, Ports: []PortStatus{}}
+	unready := h.cfg.Unready()
+	s := &Status{Version: h.cfg.Version, Ready: len(unready) == 0, Ports: []PortStatus{}}
 	var ports []PortState
 	if h.cfg.Ports != nil {
 		ports = h.cfg.Ports()
@@ -124,7 +125,7 @@ func (h *Handler) status() *Status {
 	if box := h.cfg.Inbox; box != nil && box.Stats != nil {
 		s.Inbox = inboxStatus(box.Stats(), box.Err())
 	}
-	s.Wrong = troubles(h.cfg.Unready(), ports, gate, s.Inbox)
+	s.Wrong = troubles(unready, ports, gate, s.Inbox)
 	return s
 }
 

@@ -65,6 +65,9 @@ func troubles(unready []string, ports []PortState, gate *GateState, box *InboxSt
 	if gate != nil && box == nil {
 		all = append(all, passTroubles(gate)...)
 	}
+	if gate != nil {
+		all = append(all, senderTroubles(gate)...)
+	}
 	slices.SortStableFunc(all, func(a, b Trouble) int { return strings.Compare(a.Severity, b.Severity) })
 	return all
 }
@@ -146,6 +149,17 @@ func passTroubles(gate *GateState) []Trouble {
 	}
 	return []Trouble{{bad, fmt.Sprintf("%s: %s in the last %d minutes", down, page.Plural(failed, "webhook failed", "webhooks failed"), lately),
 		fmt.Sprintf("Bring the receiver %s back, then resend them from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.", gate.Receiver), "/webhooks?decision=failed"}}
+}
+
+// senderTroubles speaks up when nothing but what is turned away arrives. Some of it
+// always may: anybody can knock.
+func senderTroubles(gate *GateState) []Trouble {
+	rejected := sum(gate.Decisions, lately, slices.Index(Decisions[:], "rejected"))
+	if rejected < 3 || rejected != sum(gate.Decisions, lately) {
+		return nil
+	}
+	return []Trouble{{warn, fmt.Sprintf("Every webhook of the last %d minutes was rejected: %s", lately, page.Count(rejected)),
+		"See why: the sender may have another secret than the gate, or send a payload that was customised (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?decision=rejected"}}
 }
 
 // receiverWords says what is wrong with the receiver; nothing when it took the last one.

@@ -24,6 +24,10 @@ const (
 	// maxPayload bounds what is remembered of one payload, maxPayloads of all.
 	maxPayload  = 64 << 10
 	maxPayloads = 16 << 20
+
+	// maxHeader and maxText bound the rest: a tenant's code, too, is what others wrote.
+	maxHeader = 8 << 10
+	maxText   = 512
 )
 
 // Entry is a decision.
@@ -60,7 +64,7 @@ type Journal struct {
 	refused ring
 	bytes   int                         // of payloads
 	oldest  int                         // no entry of passed before this one has a payload
-	last    map[webhookgate.Lane]uint64 // Seq of each tenant's last snapshot
+	last    map[lane]uint64 // Seq of each tenant's last snapshot
 }
 
 // ring holds the last entries; the n-th that came stands at n modulo its size.
@@ -77,7 +81,7 @@ func New(payloads bool) *Journal {
 		payloads: payloads,
 		passed:   ring{entries: make([]*Entry, size)},
 		refused:  ring{entries: make([]*Entry, size)},
-		last:     make(map[webhookgate.Lane]uint64),
+		last:     make(map[lane]uint64),
 	}
 }
 
@@ -87,8 +91,11 @@ func (j *Journal) Add(o webhookgate.Outcome) {
 		return
 	}
 	e := &Entry{
-		At: o.At, Took: o.Took, Status: o.Status, Decision: o.Decision, Why: o.Why, Faults: o.Faults,
+		At: o.At, Took: o.Took, Status: o.Status, Decision: o.Decision, Why: clip(o.Why),
 		DuplicateOf: o.DuplicateOf, Tries: o.Tries, Receiver: o.Receiver,
+	}
+	for _, f := range o.Faults {
+		e.Faults = append(e.Faults, webhookgate.Fault{Path: clip(f.Path), Message: clip(f.Message)})
 	}
 	if o.From.IsValid() {
 		e.From = o.From.String()
@@ -102,24 +109,50 @@ func (j *Journal) Add(o webhookgate.Outcome) {
 		j.refused.add(e)
 		return
 	}
-	e.Webhook, e.Type, e.Platform, e.Tenant = w.ID, w.Type, w.Lane.Platform, w.Lane.Tenant
+	e.Webhook, e.Type, e.Platform, e.Tenant = w.ID, clip(w.Type), clip(w.Lane.Platform), clip(w.Lane.Tenant)
 	// A duplicate changes nothing, and what it says stands with its original.
 	if j.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload {
-		e.Header, e.Payload = w.Header, withoutContacts(w.Body)
+		e.Payload = withoutContacts(w.Body)
+		if sizeOf(w.Header) <= maxHeader {
+			e.Header = w.Header
+		}
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.seq++
 	e.Seq = j.seq
 	if e.Payload != nil && w.Snapshot {
-		e.Previous = j.last[w.Lane]
-		j.last[w.Lane] = e.Seq
+		e.Previous = j.last[e.lane()]
+		j.last[e.lane()] = e.Seq
 	}
 	j.forget(j.passed.add(e))
 	j.bytes += len(e.Payload)
 	for j.bytes > maxPayloads {
 		j.dropOldest()
 	}
+}
+
+// lane is a tenant.
+type lane struct{ platform, tenant string }
+
+func (e *Entry) lane() lane { return lane{e.Platform, e.Tenant} }
+
+// clip bounds a text, and lets go of the larger one that it was a part of.
+func clip(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	return strings.ToValidUTF8(strings.Clone(s[:maxText]), "") + "…"
+}
+
+func sizeOf(h http.Header) int {
+	n := 0
+	for name, values := range h {
+		for _, v := range values {
+			n += len(name) + len(v)
+		}
+	}
+	return n
 }
 
 // add puts e in and returns what has to go for it, or nil.
@@ -136,9 +169,8 @@ func (j *Journal) forget(e *Entry) {
 		return
 	}
 	j.bytes -= len(e.Payload)
-	lane := webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}
-	if j.last[lane] == e.Seq {
-		delete(j.last, lane)
+	if j.last[e.lane()] == e.Seq {
+		delete(j.last, e.lane())
 	}
 }
 

@@ -114,6 +114,13 @@ func TestBounds(t *testing.T) {
 	if sum != j.bytes {
 		t.Errorf("%d bytes are kept, %d are counted", sum, j.bytes)
 	}
+	o := outcome(strings.Repeat("ä", maxPayload), "forwarded", `{}`)
+	o.Why, o.Faults = large, []webhookgate.Fault{{Path: large, Message: large}}
+	o.Webhook.Header = http.Header{"X-Large": {large}}
+	j.Add(o)
+	if e := j.List(Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || e.Header != nil || !strings.HasSuffix(e.Tenant, "ä…") {
+		t.Errorf("kept: %+v", e)
+	}
 	j.Add(outcome("huge", "forwarded", large+strings.Repeat(" ", maxPayload)))
 	if e := j.List(Filter{Limit: 1})[0]; e.Tenant != "huge" || e.Payload != nil {
 		t.Errorf("kept: %s, %d bytes", e.Tenant, len(e.Payload))

@@ -5,6 +5,12 @@
 (() => {
   const follow = document.getElementById('follow');
   if (!follow || !document.querySelector('[data-live]')) return;
+  // What was done is said once, not again with each reload.
+  const here = new URL(location.href);
+  if (here.searchParams.has('did')) {
+    here.searchParams.delete('did');
+    history.replaceState(null, '', here);
+  }
   let stream = null;
   let busy = false;
   let again = false;
