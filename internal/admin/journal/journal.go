@@ -62,8 +62,8 @@ type Journal struct {
 	seq     uint64
 	passed  ring
 	refused ring
-	bytes   int                         // of payloads
-	oldest  int                         // no entry of passed before this one has a payload
+	bytes   int             // of payloads
+	oldest  int             // no entry of passed before this one has a payload
 	last    map[lane]uint64 // Seq of each tenant's last snapshot
 }
 
