@@ -55,9 +55,20 @@ func (b *tab) open(url string) {
 	b.do(chromedp.Navigate(url))
 }
 
+// click clicks on what a selector finds, once it is there. What is found may be replaced
+// before it is clicked on, as the page is live: then once more.
 func (b *tab) click(selector string) {
 	b.t.Helper()
-	b.do(chromedp.Click(chromedp.CSS(selector)))
+	var err error
+	for range 5 {
+		ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
+		err = chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector)))
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+	b.t.Fatalf("%s can't be clicked on: %v\nThe page shows:\n%s", selector, err, b.text("body"))
 }
 
 // evaluate returns what a JavaScript expression comes to.
@@ -78,11 +89,12 @@ func (b *tab) text(selector string) string {
 	return evaluate[string](b, `document.querySelector("`+selector+`")?.innerText ?? ""`)
 }
 
-// until waits for a JavaScript expression to become true.
+// until waits for a JavaScript expression to become true. One that fails is not true: the
+// next page may just be on its way.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
 	for range 600 {
-		if evaluate[bool](b, `!!(`+expression+`)`) {
+		if ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`!!(`+expression+`)`)); err == nil && ok {
 			return
 		}
 		time.Sleep(50 * time.Millisecond) // a real browser: nothing to wait on

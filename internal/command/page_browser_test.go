@@ -160,7 +160,7 @@ func TestPageInABrowser(t *testing.T) {
 	b.until("sent all the same", `location.pathname == "/webhooks/1"`)
 
 	b.click(`.who`)
-	b.until("the tenant", `document.querySelector("#timeline-live")`)
+	b.until("the tenant", `document.querySelector("#timeline-live") && document.querySelector(".features")`)
 	if text := b.text("#timeline-live"); strings.Count(text, "delivered") < 3 {
 		t.Errorf("the timeline says:\n%s", text)
 	}
@@ -204,9 +204,7 @@ func TestPageWithoutScript(t *testing.T) {
 	b.click("form button")
 	b.until("sent again", `location.href.endsWith("/webhooks/2?did=redelivered")`)
 	eventually(t, "delivered again", func() bool { return len(w.receiver.Deliveries()) == 3 })
-	if !strings.Contains(b.text("footer"), "Without JavaScript") {
-		t.Error("nothing says that the page stands still")
-	}
+	b.until("told that the page stands still", `document.querySelector("footer").innerText.includes("Without JavaScript")`)
 }
 
 // With an admin token a browser asks for a password, and the page follows as ever.

@@ -58,7 +58,7 @@ func TestScreenshots(t *testing.T) {
 }
 
 func emulate(phone, dark bool) chromedp.Action[chromedp.Void] {
-	viewport, scheme := chromedp.EmulateViewport(1200, 1000), "light"
+	viewport, scheme := chromedp.EmulateViewport(1200, 900), "light"
 	if phone {
 		viewport = chromedp.EmulateViewport(390, 844, chromedp.EmulateScale(1.5), chromedp.EmulateMobile)
 	}
