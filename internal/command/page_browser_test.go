@@ -124,8 +124,13 @@ func TestPageInABrowser(t *testing.T) {
 	if status, decision, _ := post(t, w.gate, snapshot("acme", 20)); status != 200 || decision != "queued" {
 		t.Fatalf("%d %s", status, decision)
 	}
+	// Whoever is at something is not disturbed by what comes.
+	evaluate[bool](b, `document.querySelector("#w-3 .when a").focus(), document.querySelector("#calls-main-table").open = true`)
 	b.until("told that the receiver is down", `document.querySelector("#wrong").innerText.includes("The receiver answers with errors: 1 webhook waits")`)
 	b.until("the latest waits", `document.querySelector("#latest-live tbody tr").innerText.includes("waiting")`)
+	if !evaluate[bool](b, `document.activeElement === document.querySelector("#w-3 .when a") && document.querySelector("#calls-main-table").open`) {
+		t.Errorf("the focus, or the opened table, is lost: %s", evaluate[string](b, `document.activeElement.outerHTML`))
+	}
 	stayed(b)
 
 	b.open(w.admin + "/webhooks/4")

@@ -21,22 +21,48 @@
     follow.textContent = text;
   };
 
-  // A new part must not take away what its reader is at: focus, an opened table, a
-  // selected text.
-  const swap = (old, fresh) => {
-    if (old.innerHTML === fresh.innerHTML) return;
-    const selection = getSelection();
-    if (selection && !selection.isCollapsed && old.contains(selection.anchorNode)) return;
-    const focused = old.contains(document.activeElement) ? document.activeElement : null;
-    const key = focused && (focused.id ? '#' + CSS.escape(focused.id) :
-      focused.getAttribute('href') ? 'a[href="' + CSS.escape(focused.getAttribute('href')) + '"]' : 'summary');
-    for (const open of old.querySelectorAll('details[open][id]')) {
-      const twin = fresh.querySelector('#' + CSS.escape(open.id));
-      if (twin) twin.open = true;
+  // A new part must not take away what its reader is at: focus, a selected text, an opened
+  // table. So nodes stay where they can, those with an id wherever they have moved to,
+  // and only what differs in them is changed.
+  const morph = (old, fresh) => {
+    if (old.isEqualNode(fresh)) return old;
+    if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName || old.id !== fresh.id) return fresh;
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      old.data = fresh.data;
+      return old;
     }
-    old.replaceChildren(...fresh.childNodes);
-    if (key) old.querySelector(key)?.focus({preventScroll: true});
+    for (const {name} of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && name !== 'open') old.removeAttribute(name);
+    }
+    for (const {name, value} of fresh.attributes) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    const known = new Map([...old.children].filter((c) => c.id).map((c) => [c.id, c]));
+    const nameless = [...old.childNodes].filter((c) => !c.id);
+    let place = old.firstChild;
+    for (const child of [...fresh.childNodes]) {
+      const twin = child.id ? known.get(child.id) : nameless.shift();
+      const kept = twin ? morph(twin, child) : child;
+      if (kept === place) {
+        place = place.nextSibling;
+      } else {
+        old.insertBefore(kept, place);
+      }
+    }
+    while (place) {
+      const gone = place;
+      place = place.nextSibling;
+      gone.remove();
+    }
+    return old;
   };
+
+  // Nor must it move what somebody is about to click on.
+  let held = false;
+  addEventListener('pointerdown', () => { held = true; }, true);
+  for (const end of ['pointerup', 'pointercancel', 'blur']) {
+    addEventListener(end, () => { held = false; }, true);
+  }
 
   const refresh = async () => {
     if (busy) {
@@ -49,10 +75,11 @@
     try {
       const answer = await fetch(location.href, {headers: {Accept: 'text/html'}});
       const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html');
-      if (answer.ok) {
+      again ||= held;
+      if (answer.ok && !held) {
         for (const old of document.querySelectorAll('[data-live]')) {
           const twin = fresh.getElementById(old.id);
-          if (twin) swap(old, twin);
+          if (twin) morph(old, twin);
         }
       }
     } catch {
