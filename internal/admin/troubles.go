@@ -21,8 +21,8 @@ const (
 
 	// patience is how long a webhook may wait before somebody should know; less is
 	// enough when the last try failed.
-	patience = time.Minute
-	lessOfIt = 3 * time.Second
+	patience      = time.Minute
+	shortPatience = 3 * time.Second
 )
 
 // tokenWords says in words how a port's token stands.
@@ -126,7 +126,7 @@ func inboxTroubles(gate *GateState, box *InboxStatus) (all []Trouble) {
 		all = append(all, Trouble{bad, "The inbox takes nothing in: " + box.Error,
 			"Senders are told 503, and usher is unready. Mend the disk or the cluster (USHER_WEBHOOK_INBOX says where), then restart usher; nothing that was answered 200 is lost.", ""})
 	}
-	if down := receiverWords(gate); box.Oldest > patience || down != "" && box.Oldest > lessOfIt {
+	if down := receiverWords(gate); box.Oldest > patience || down != "" && box.Oldest > shortPatience {
 		if down == "" {
 			down = "The receiver is slow to take webhooks"
 		}
