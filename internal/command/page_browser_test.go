@@ -237,7 +237,7 @@ func TestPageOnAPhone(t *testing.T) {
 	w.receiver.Behave(sandbox.Fault{Status: http.StatusBadRequest})
 	w.send(t, "parked", 1)
 	post(t, w.gate, "{")
-	b.do(emulate(true, false))
+	b.do(emulate(true, false, 800))
 	for _, path := range []string{"/", "/webhooks", "/webhooks/2", "/webhooks/3", "/webhooks/d1", "/webhooks/2/redeliver", "/tenant?platform=crm&code=" + long, "/tenant/forget?code=" + long, "/nowhere"} {
 		b.open(w.admin + path)
 		if over := evaluate[int](b, `document.documentElement.scrollWidth - innerWidth`); over > 0 {

@@ -33,7 +33,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("%d: %q", n, got)
 		}
 	}
-	if got := Short(strings.Split("abcdefg", "")); got != "a, b, c, d, e, and 2 more" {
+	if got := Short([]string{"+ a", "- b", "c", "d", "e", "f", "g"}); got != "+\u00a0a, -\u00a0b, c, d, e, and 2 more" {
 		t.Error(got)
 	}
 }

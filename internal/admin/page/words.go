@@ -74,13 +74,22 @@ func Plural(n int, one, many string) string {
 	return Count(n) + " " + many
 }
 
-// Short writes the first few of a list of words, and how many more there are.
-func Short(words []string) string {
+// Short writes the first few of a list of changes, and how many more there are. A sign
+// stays with what it is of.
+func Short(changes []string) string {
 	const most = 5
-	if len(words) > most {
-		return strings.Join(words[:most], ", ") + fmt.Sprintf(", and %d more", len(words)-most)
+	more := ""
+	if n := len(changes) - most; n > 0 {
+		changes, more = changes[:most], fmt.Sprintf(", and %d more", n)
 	}
-	return strings.Join(words, ", ")
+	shown := make([]string, len(changes))
+	for i, c := range changes {
+		if sign(c) != "changed" {
+			c = c[:1] + "\u00a0" + c[2:]
+		}
+		shown[i] = c
+	}
+	return strings.Join(shown, ", ") + more
 }
 
 // tone is the colour that a state or a decision has.
