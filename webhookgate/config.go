@@ -108,6 +108,10 @@ type Config struct {
 	// duplicate, rejected, failed) and how long it took. May be nil.
 	Received func(decision string, took time.Duration)
 
+	// Answered is told of every answer with all that is known of it, before the
+	// sender has it: it must be quick. May be nil.
+	Answered func(Outcome)
+
 	// Attempted is told of every try: ok (a 2xx), status (any other answer),
 	// timeout, or error (no answer for another reason). May be nil.
 	Attempted func(result string)
@@ -160,6 +164,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Received == nil {
 		c.Received = func(string, time.Duration) {}
+	}
+	if c.Answered == nil {
+		c.Answered = func(Outcome) {}
 	}
 	if c.Attempted == nil {
 		c.Attempted = func(string) {}

@@ -51,6 +51,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	took := time.Since(start)
 	g.cfg.Received(a.Decision, took)
+	g.cfg.Answered(v.outcome(a, start, took))
 	g.report(v, a, took)
 }
 

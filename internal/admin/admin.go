@@ -1,15 +1,22 @@
-// Package admin is the port for those who run usher: is it alive, is it ready,
-// what are its figures, what is in its inbox. It knows nothing of how the rest is
-// put together; what it shows and does reaches it through the funcs of its Config.
+// Package admin is the port for those who run usher: is it alive, is it ready, what are
+// its figures, what became of a webhook. It knows nothing of how the rest is put
+// together; what it shows and does reaches it through the funcs of its Config.
+//
+// Every page is made of what the API answers: status.go, webhooks.go and tenant.go
+// gather it, api.go writes it as JSON, pages.go has package page draw it.
 package admin
 
 import (
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 
+	"usher/internal/admin/journal"
+	"usher/internal/admin/page"
 	"usher/internal/guard"
 )
 
@@ -26,95 +33,150 @@ type Config struct {
 	Unready func() []string
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
+	// Ports returns how the local ports stand. May be nil.
+	Ports func() []PortState
+	// Gate returns how the webhook gate stands; nil when it is off.
+	Gate func() *GateState
+	// Journal has the gate's last decisions; nil when the gate is off.
+	Journal *journal.Journal
 	// Inbox is what can be seen and done of the inbox; nil when there is none.
 	Inbox *Inbox
 	// Forget drops what dedup remembers of a tenant, on whatever platform, and
 	// returns of how many lanes; nil when there is no gate. It works without an
 	// inbox too.
 	Forget func(tenant string) (int, error)
-	// Version is shown on the front page.
+	// Changes returns a number that goes up with whatever a page shows. May be nil.
+	Changes func() uint64
+	// Version is shown on the page.
 	Version string
 	// Log is told of refused requests, and of what was done by hand. Required.
 	Log *slog.Logger
 }
 
 // New returns the handler of the admin port.
-func New(cfg Config) http.Handler {
-	h := &handler{cfg: cfg}
-	h.pages = []page{
-		{path: "/healthz", serve: h.alive, probe: true},
-		{path: "/readyz", serve: h.ready, probe: true},
-		{path: "/metrics", serve: cfg.Metrics.ServeHTTP},
-		{path: "/", serve: h.front},
-		{path: "/api/inbox", serve: h.api(h.list)},
-		{path: "/api/inbox/{id}", serve: h.api(h.show)},
-		{path: "/api/inbox/{id}/redeliver", serve: h.api(h.redeliver), acts: true},
-		{path: "/api/forget", serve: h.api(h.forget), acts: true},
+func New(cfg Config) *Handler {
+	h := &Handler{cfg: cfg, streams: make(chan struct{}, maxStreams), closing: make(chan struct{})}
+	h.routes = []route{
+		{path: "/healthz", read: h.alive, probe: true},
+		{path: "/readyz", read: h.ready, probe: true},
+		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
+
+		{path: "/", read: h.page(h.overview)},
+		{path: "/webhooks", read: h.page(h.webhookList)},
+		{path: "/webhooks/{id}", read: h.page(h.oneWebhook)},
+		{path: "/webhooks/{id}/redeliver", read: h.page(h.askRedeliver), act: h.page(h.doRedeliver)},
+		{path: "/tenant", read: h.page(h.oneTenant)},
+		{path: "/tenant/forget", read: h.page(h.askForget), act: h.page(h.doForget)},
+		{path: "/static/{id}", read: page.Static},
+
+		{path: "/api/status", read: h.api(func(*http.Request) (any, error) { return h.status(), nil })},
+		{path: "/api/webhooks", read: h.api(h.apiWebhooks)},
+		{path: "/api/webhooks/{id}", read: h.api(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
+		{path: "/api/tenant", read: h.api(h.apiTenant)},
+		{path: "/api/events", read: h.events},
+		{path: "/api/inbox", read: h.api(h.list)},
+		{path: "/api/inbox/{id}", read: h.api(h.show)},
+		{path: "/api/inbox/{id}/redeliver", act: h.api(h.redeliver)},
+		{path: "/api/forget", act: h.api(h.forget)},
 	}
 	return h
 }
 
-type handler struct {
-	cfg    Config
-	pages  []page
-	origin http.CrossOriginProtection
+// Handler serves the admin port.
+type Handler struct {
+	cfg       Config
+	routes    []route
+	origin    http.CrossOriginProtection
+	acted     atomic.Uint64 // things done by hand
+	streams   chan struct{} // one for each page that follows
+	closing   chan struct{} // closed to end the streams
+	closeOnce sync.Once
 }
 
-// page is something that the port answers.
-type page struct {
-	path  string // as it is sent; {id} stands for one segment
-	serve http.HandlerFunc
-	probe bool // answers any Host, and needs no token
-	acts  bool // takes a POST; all others can only be read
+// route is something that the port answers.
+type route struct {
+	path  string           // as it is sent; {id} stands for one segment
+	read  http.HandlerFunc // answers GET and HEAD; may be nil
+	act   http.HandlerFunc // answers POST; may be nil
+	probe bool             // answers any Host, and needs no token
 }
 
-func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	p := h.find(r)
-	guarded := p == nil || !p.probe
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	header.Set("Content-Security-Policy", page.Policy)
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Cross-Origin-Opener-Policy", "same-origin")
+	header.Set("Referrer-Policy", "same-origin")
+	header.Set("X-Content-Type-Options", "nosniff")
+	to := h.find(r)
+	guarded := to == nil || !to.probe
 	switch {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
-		w.Header().Set("Connection", "close")
+		header.Set("Connection", "close")
 		h.refuse(w, r, http.StatusMethodNotAllowed, r.Method+" is not for this port")
 	case guarded && !h.cfg.Hosts.Allowed(r.Host):
 		h.refuse(w, r, http.StatusMisdirectedRequest, "this Host is not answered here: call the port by its address, or allow the name with USHER_ALLOWED_HOSTS")
 	case guarded && h.cfg.Token != nil && !h.knowsToken(r):
-		w.Header().Set("WWW-Authenticate", `Basic realm="usher"`)
+		header.Set("WWW-Authenticate", `Basic realm="usher", charset="UTF-8"`)
 		h.refuse(w, r, http.StatusUnauthorized, "the admin token is missing or wrong: send it as 'Authorization: Bearer TOKEN', or as the password of Basic auth")
 	case h.origin.Check(r) != nil:
 		// A browser that knows the password adds it to what any page sends.
 		h.refuse(w, r, http.StatusForbidden, "a page of another origin can't act here")
-	case p == nil:
+	case guarded && embedded(r):
+		h.refuse(w, r, http.StatusForbidden, "a page of another origin can't read here")
+	case to == nil:
 		h.refuse(w, r, http.StatusNotFound, "there is no such page")
-	case p.acts && r.Method != http.MethodPost:
-		w.Header().Set("Allow", "POST")
+	case r.Method == http.MethodPost && to.act != nil:
+		to.act(w, r)
+	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && to.read != nil:
+		to.read(w, r)
+	case to.read == nil:
+		header.Set("Allow", "POST")
 		h.refuse(w, r, http.StatusMethodNotAllowed, "this acts, and takes a POST")
-	case !p.acts && r.Method != http.MethodGet && r.Method != http.MethodHead:
-		w.Header().Set("Allow", "GET, HEAD")
-		h.refuse(w, r, http.StatusMethodNotAllowed, "this page can only be read")
 	default:
-		p.serve(w, r)
+		header.Set("Allow", "GET, HEAD")
+		if to.act != nil {
+			header.Set("Allow", "GET, HEAD, POST")
+		}
+		h.refuse(w, r, http.StatusMethodNotAllowed, "this page can only be read")
 	}
 }
 
-// find returns the page that a request is for, or nil. The path is compared as it
+// embedded says whether a page of another origin asks for something to use it: an image,
+// a script, a stream. It could not read the answer, but it could learn that there is
+// one, and hold streams. A link that somebody follows is fine.
+func embedded(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-origin", "none":
+		return false
+	case "":
+		// An older browser, or one that does not trust plain http; or no browser.
+		origin := r.Header.Get("Origin")
+		u, err := url.Parse(origin)
+		return origin != "" && (err != nil || u.Host != r.Host)
+	default:
+		return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
+	}
+}
+
+// find returns the route that a request is for, or nil. The path is compared as it
 // was sent: http.ServeMux would clean it and answer with a redirect.
-func (h *handler) find(r *http.Request) *page {
+func (h *Handler) find(r *http.Request) *route {
 	path := r.URL.EscapedPath()
-	for i := range h.pages {
-		if id, ok := h.pages[i].match(path); ok {
+	for i := range h.routes {
+		if id, ok := h.routes[i].match(path); ok {
 			r.SetPathValue("id", id)
-			return &h.pages[i]
+			return &h.routes[i]
 		}
 	}
 	return nil
 }
 
-func (p *page) match(path string) (id string, ok bool) {
-	before, after, wild := strings.Cut(p.path, "{id}")
+func (to *route) match(path string) (id string, ok bool) {
+	before, after, wild := strings.Cut(to.path, "{id}")
 	if !wild {
-		return "", path == p.path
+		return "", path == to.path
 	}
 	if id, ok = strings.CutPrefix(path, before); ok {
 		id, ok = strings.CutSuffix(id, after)
@@ -122,11 +184,11 @@ func (p *page) match(path string) (id string, ok bool) {
 	return id, ok && id != "" && !strings.Contains(id, "/")
 }
 
-func (h *handler) alive(w http.ResponseWriter, _ *http.Request) {
+func (h *Handler) alive(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"alive": true})
 }
 
-func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
+func (h *Handler) ready(w http.ResponseWriter, _ *http.Request) {
 	problems := h.cfg.Unready()
 	status := http.StatusOK
 	if len(problems) > 0 {
@@ -137,12 +199,7 @@ func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
 }
 
-func (h *handler) front(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	fmt.Fprintf(w, "usher %s\n\n/healthz    is it alive?\n/readyz     is it ready, and if not, why?\n/metrics    for Prometheus\n/api/inbox  what waits, what is parked\n", h.cfg.Version)
-}
-
-func (h *handler) knowsToken(r *http.Request) bool {
+func (h *Handler) knowsToken(r *http.Request) bool {
 	token := h.cfg.Token()
 	bearer, _ := guard.Bearer(r.Header)
 	_, password, _ := r.BasicAuth()
@@ -150,9 +207,22 @@ func (h *handler) knowsToken(r *http.Request) bool {
 	return asBearer || asPassword
 }
 
-func (h *handler) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
 	h.cfg.Log.Info("admin request refused", "method", r.Method, "status", status, "why", why, "from", r.RemoteAddr)
-	writeJSON(w, status, Problem{Error: why})
+	h.fail(w, r, status, Problem{Error: why})
+}
+
+// fail answers with a problem: people get a page, programs JSON.
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, status int, problem Problem) {
+	if !strings.Contains(r.Header.Get("Accept"), "text/html") || strings.HasPrefix(r.URL.Path, "/api/") {
+		writeJSON(w, status, problem)
+		return
+	}
+	shell := page.Shell{Title: http.StatusText(status), Body: map[string]any{"Status": status, "Why": problem.Error}}
+	if err := page.Write(w, status, "failure", shell); err != nil {
+		h.cfg.Log.Error("page can't be drawn", "err", err)
+		writeJSON(w, status, problem)
+	}
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

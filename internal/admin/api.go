@@ -9,19 +9,20 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
-	"usher/internal/changes"
 	"usher/internal/inbox"
 )
 
-// Inbox is what the admin port can see and do of the inbox. All are required.
+// Inbox is what the admin port can see and do of the inbox. All are required, but Stats
+// and Err only for the page.
 type Inbox struct {
 	List      func(inbox.Filter) ([]inbox.Entry, error)
 	Show      func(id uint64) (*inbox.Item, error)
 	Redeliver func(id uint64, force bool) error
+	Stats     func() inbox.Stats
+	Err       func() error
 }
 
 // What the API answers, for those who call it.
@@ -77,136 +78,64 @@ func badRequest(format string, args ...any) error {
 
 // api makes a page of a func that returns its answer, or why there is none. Here
 // and nowhere else errors become status codes.
-func (h *handler) api(answer func(*http.Request) (any, error)) http.HandlerFunc {
+func (h *Handler) api(answer func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
-		v, err := answer(r)
-		var refused *refusal
-		var overwrite *inbox.OverwriteError
-		switch {
-		case err == nil:
+		if v, err := answer(r); err != nil {
+			h.explain(w, r, err)
+		} else {
 			writeJSON(w, http.StatusOK, v)
-		case errors.As(err, &refused):
-			h.refuse(w, r, refused.status, refused.why)
-		case errors.Is(err, inbox.ErrNotFound):
-			h.refuse(w, r, http.StatusNotFound, err.Error())
-		case errors.As(err, &overwrite):
-			writeJSON(w, http.StatusConflict, Problem{err.Error(), &overwrite.Latest})
-		case errors.Is(err, inbox.ErrWaiting):
-			h.refuse(w, r, http.StatusConflict, err.Error())
-		default:
-			h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
-			writeJSON(w, http.StatusInternalServerError, Problem{Error: err.Error()})
 		}
 	}
 }
 
-func (h *handler) inbox() (*Inbox, error) {
-	if h.cfg.Inbox == nil {
-		return nil, &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
+// explain answers with an error.
+func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
+	var refused *refusal
+	var overwrite *inbox.OverwriteError
+	switch {
+	case errors.As(err, &refused):
+		h.refuse(w, r, refused.status, refused.why)
+	case errors.Is(err, inbox.ErrNotFound):
+		h.refuse(w, r, http.StatusNotFound, err.Error())
+	case errors.As(err, &overwrite):
+		h.fail(w, r, http.StatusConflict, Problem{err.Error(), &overwrite.Latest})
+	case errors.Is(err, inbox.ErrWaiting):
+		h.refuse(w, r, http.StatusConflict, err.Error())
+	default:
+		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
+		h.fail(w, r, http.StatusInternalServerError, Problem{Error: err.Error()})
 	}
-	return h.cfg.Inbox, nil
 }
 
-func (h *handler) list(r *http.Request) (any, error) {
-	box, err := h.inbox()
+func (h *Handler) apiWebhooks(r *http.Request) (any, error) {
+	s, err := readSelection(r.URL.RawQuery)
 	if err != nil {
 		return nil, err
 	}
-	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, badRequest("the query can't be read: %v", err)
-	}
-	f := inbox.Filter{State: inbox.State(query.Get("state")), Tenant: query.Get("tenant"), Limit: DefaultLimit}
-	known := []inbox.State{"", inbox.Waiting, inbox.Delivered, inbox.Parked, inbox.Superseded}
-	if !slices.Contains(known, f.State) {
-		return nil, badRequest("there is no state %q: it should be waiting, delivered, parked or superseded", f.State)
-	}
-	if limit := query.Get("limit"); limit != "" {
-		n, err := strconv.ParseUint(limit, 10, 31)
-		if err != nil {
-			return nil, badRequest("limit is %q, but should be a number; 0 for all", limit)
-		}
-		f.Limit = int(n)
-	}
-	entries, err := box.List(f)
-	if entries == nil {
-		entries = []inbox.Entry{} // [] and not null
-	}
-	return List{entries}, err
+	return h.webhooks(s)
 }
 
-func (h *handler) show(r *http.Request) (any, error) {
-	box, id, err := h.addressed(r)
+func (h *Handler) apiTenant(r *http.Request) (any, error) {
+	platform, code, err := readTenant(r.URL.Query())
 	if err != nil {
 		return nil, err
 	}
-	item, err := box.Show(id)
-	if err != nil {
-		return nil, err
-	}
-	d := Detail{Entry: item.Entry, Header: shown(item.Header), Payload: payload(item.Body)}
-	var previous []byte
-	if item.Previous != nil {
-		d.Previous, previous = item.Previous.ID, item.Previous.Body
-	}
-	if d.Changes = changes.Between(previous, item.Body); d.Changes == nil {
-		d.Changes = []string{}
-	}
-	return d, nil
+	return h.tenant(platform, code)
 }
 
-func (h *handler) redeliver(r *http.Request) (any, error) {
-	box, id, err := h.addressed(r)
-	if err != nil {
-		return nil, err
+func readTenant(query url.Values) (platform, code string, err error) {
+	if code = query.Get("code"); code == "" {
+		return "", "", badRequest("code is missing: it should be the code of a tenant, and platform that of its platform")
 	}
-	var wanted struct{ Force bool }
-	if err := decodeBody(r, &wanted, `{"force":true}`); err != nil {
-		return nil, err
-	}
-	if force := r.URL.Query().Get("force"); force != "" {
-		if wanted.Force, err = strconv.ParseBool(force); err != nil {
-			return nil, badRequest("force is %q, but should be true or false", force)
-		}
-	}
-	if err := box.Redeliver(id, wanted.Force); err != nil {
-		return nil, err
-	}
-	h.cfg.Log.Info("webhook sent again by hand", "id", id, "force", wanted.Force, "from", r.RemoteAddr)
-	return Redelivered{id}, nil
+	return query.Get("platform"), code, nil
 }
 
-func (h *handler) forget(r *http.Request) (any, error) {
-	if h.cfg.Forget == nil {
-		return nil, &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
+func checkState(s inbox.State) error {
+	if known := []inbox.State{"", inbox.Waiting, inbox.Delivered, inbox.Parked, inbox.Superseded}; !slices.Contains(known, s) {
+		return badRequest("there is no state %q: it should be waiting, delivered, parked or superseded", s)
 	}
-	var wanted struct{ Tenant string }
-	if err := decodeBody(r, &wanted, `{"tenant":"…"}`); err != nil {
-		return nil, err
-	}
-	if wanted.Tenant == "" {
-		return nil, badRequest(`the body names no tenant, but should be {"tenant":"…"}`)
-	}
-	n, err := h.cfg.Forget(wanted.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	h.cfg.Log.Info("dedup memory dropped by hand", "tenant", wanted.Tenant, "lanes", n, "from", r.RemoteAddr)
-	return Forgotten{n}, nil
-}
-
-// addressed returns the inbox and the id of the webhook that a request is about.
-func (h *handler) addressed(r *http.Request) (*Inbox, uint64, error) {
-	box, err := h.inbox()
-	if err != nil {
-		return nil, 0, err
-	}
-	id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
-	if err != nil {
-		return nil, 0, inbox.ErrNotFound
-	}
-	return box, id, nil
+	return nil
 }
 
 // decodeBody reads a JSON body; an empty one leaves v as it is. Its Content-Type is

@@ -22,6 +22,7 @@ type snapshot struct {
 
 type feature struct {
 	code     text
+	name     text
 	quantity text // the limit; empty: none
 	value    text
 }
@@ -102,6 +103,7 @@ func readFeatures(items []any) []feature {
 	for _, item := range items {
 		f := feature{
 			code:     cmp.Or(scalar(item, "code"), scalar(item, "name")),
+			name:     scalar(item, "name"),
 			quantity: scalar(item, "quantity"),
 			value:    scalar(item, "value"),
 		}

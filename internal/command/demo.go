@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -53,6 +54,7 @@ func demo(ctx context.Context, p Process) int {
 	playing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { world.play(playing, h, say) })
+	running.Go(func() { legacyProgram(playing, h.doors[0].url()+"/graphql") })
 	err = h.run(ctx)
 	stop()
 	running.Wait()
@@ -170,6 +172,36 @@ func (w *demoWorld) play(ctx context.Context, h *house, say *narrator) {
 	}
 }
 
+// legacyProgram is one that knows nothing of OAuth: a few calls a second, now more and now
+// fewer, so that there is something to see on the page.
+func legacyProgram(ctx context.Context, url string) {
+	if !strings.HasPrefix(url, "http") {
+		return // a socket: whoever asked for one has something to call it with
+	}
+	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	for n := 0; ; n++ {
+		pause := 300*time.Millisecond + time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		const query = `{"query":"{ accounts(limit: 3) { id name } }"}`
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(query))
+		if err != nil {
+			return
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := client.Do(req)
+		if err != nil {
+			continue // usher ends, or will answer the next one
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+}
+
 func (h *house) door(name string) *door {
 	i := slices.IndexFunc(h.all(), func(d *door) bool { return d.name == name })
 	return h.all()[i]
@@ -197,7 +229,7 @@ func (n *narrator) welcome(h *house, w *demoWorld, replaced []string) {
 	fmt.Fprintf(n.out, "  local port       %s\n", bold(port))
 	fmt.Fprintf(n.out, "  webhook gate     %s\n", bold(h.door("webhooks").url()+h.settings.Webhook.Path))
 	if h.admin != nil {
-		fmt.Fprintf(n.out, "  admin port       %s\n", bold(h.admin.url()))
+		fmt.Fprintf(n.out, "  admin page       %s\n", bold(h.admin.url()))
 	}
 	fmt.Fprintf(n.out, "  billing service  %s  %s\n", w.urls[0], dim("(built in; its tokens live 30 s, so that you see renewals)"))
 	fmt.Fprintf(n.out, "  receiver         %s  %s\n", w.urls[1], dim("(built in)"))
@@ -207,7 +239,7 @@ func (n *narrator) welcome(h *house, w *demoWorld, replaced []string) {
 	fmt.Fprintf(n.out, "\nCall the billing service as a program would that knows nothing of OAuth:\n\n  %s\n", bold(curl))
 	fmt.Fprintf(n.out, "\nWithout usher the same call is refused:\n\n  %s\n", strings.Replace(curl, port, w.urls[0]+"/graphql", 1))
 	if h.admin != nil {
-		fmt.Fprintf(n.out, "\nThen look at its figures:\n\n  curl -s %s/metrics | grep ^usher_\n", h.admin.url())
+		fmt.Fprintf(n.out, "\nThen open the admin page in a browser: its charts, each webhook and what it changed,\nlive. The demo makes a few calls a second of its own.\n")
 	}
 	fmt.Fprintf(n.out, "\nA webhook comes every few seconds; some are sent twice, and now and then the\nreceiver is down for a while. Below: what changed, and what became of it. Ctrl-C\nends the demo.\n\n")
 }

@@ -56,7 +56,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	}
 	port := s.Ports[0]
 	port.Listen = listener.Addr().String()
-	server := newServer(o.handler(port, nil), log)
+	server := newServer(o.handler(port), log)
 
 	// From here on no signal is lost: until the command runs it ends the wait,
 	// afterwards it is passed on.

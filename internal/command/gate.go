@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/admin/journal"
 	"usher/internal/inbox"
 	"usher/webhookgate"
 )
@@ -50,6 +51,8 @@ func (h *house) buildGate(m *admin.Gate) error {
 	if w.SignSecret != nil {
 		cfg.SignSecret = w.SignSecret.Get
 	}
+	h.journal = journal.New(w.Inbox == "")
+	cfg.Answered = h.journal.Add
 	var err error
 	if w.Inbox != "" {
 		if h.inbox, err = h.openInbox(); err != nil {

@@ -30,6 +30,14 @@ type outbound struct {
 	sources  []*tokens.Source          // each once
 	of       map[string]*tokens.Source // by the port's name
 	clients  map[string]*tokens.Client // by the port's name
+	figures  map[string]portFigures    // by the port's name; empty without metrics
+}
+
+// portFigures are a port's own, and those of its token.
+type portFigures struct {
+	calls    *admin.Port
+	identity *admin.Identity
+	owner    string // the first port of the identity
 }
 
 // identity is what makes two ports share a token.
@@ -41,11 +49,13 @@ func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin
 		target:  endpoint(s.Outbound.base, "/graphql"),
 		of:      make(map[string]*tokens.Source),
 		clients: make(map[string]*tokens.Client),
+		figures: make(map[string]portFigures),
 	}
 	if err := o.connect(environ); err != nil {
 		return nil, err
 	}
 	shared := make(map[identity]*tokens.Source)
+	counted := make(map[identity]portFigures)
 	for _, p := range s.Ports {
 		scopes := strings.Fields(p.Scope)
 		slices.Sort(scopes)
@@ -65,12 +75,18 @@ func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin
 			if metrics != nil {
 				m := metrics.Identity(p.Name)
 				source.Fetched, source.EarlyRevoked = m.Fetched, m.EarlyRevoked
+				counted[id] = portFigures{identity: m, owner: p.Name}
 			}
 			p.ClientSecret.OnChange(source.SecretChanged)
 			shared[id] = source
 			o.sources = append(o.sources, source)
 		}
 		o.of[p.Name] = shared[id]
+		if metrics != nil {
+			figures := counted[id]
+			figures.calls = metrics.Port(p.Name)
+			o.figures[p.Name] = figures
+		}
 	}
 	return o, nil
 }
@@ -127,8 +143,8 @@ func (o *outbound) run(ctx context.Context) {
 	o.upstream.CloseIdleConnections()
 }
 
-// handler returns the handler of a local port; metrics may be nil.
-func (o *outbound) handler(p Port, metrics *admin.Metrics) http.Handler {
+// handler returns the handler of a local port.
+func (o *outbound) handler(p Port) http.Handler {
 	cfg := proxy.Config{
 		Name:        p.Name,
 		Target:      o.target,
@@ -141,8 +157,7 @@ func (o *outbound) handler(p Port, metrics *admin.Metrics) http.Handler {
 	if p.Key != nil {
 		cfg.Key = p.Key.Get
 	}
-	if metrics != nil {
-		m := metrics.Port(p.Name)
+	if m := o.figures[p.Name].calls; m != nil {
 		cfg.Started, cfg.Finished, cfg.Replayed = m.Started, m.Finished, m.Replayed
 	}
 	return proxy.New(cfg)

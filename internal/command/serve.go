@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/admin/journal"
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/webhookgate"
@@ -28,6 +29,7 @@ type house struct {
 	log      *slog.Logger
 	outbound *outbound
 	gate     *webhookgate.Gate // nil: off
+	journal  *journal.Journal  // of the gate's decisions; nil: off
 	inbox    *inbox.Inbox      // nil: webhooks are passed through
 	doors    []*door           // the local ports and the gate
 	admin    *door             // nil: off
@@ -41,6 +43,7 @@ type door struct {
 	addr     string
 	handler  http.Handler
 	tls      *tls.Config
+	closing  func() // told when the server begins to close; may be nil
 	listener net.Listener
 	server   *http.Server
 }
@@ -72,7 +75,7 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	for _, p := range s.Ports {
 		h.doors = append(h.doors, &door{
 			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
-			handler: h.outbound.handler(p, metrics),
+			handler: h.outbound.handler(p),
 		})
 	}
 	gateMetrics := metrics.Gate()
@@ -90,24 +93,14 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 			Version: buildVersion(),
 			Log:     log,
 		}
-		h.showInbox(&cfg)
+		h.show(&cfg, metrics, gateMetrics)
 		if s.Admin.Token != nil {
 			cfg.Token = s.Admin.Token.Get
 		}
-		h.admin = &door{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: s.Admin.Listen, handler: admin.New(cfg)}
+		handler := admin.New(cfg)
+		h.admin = &door{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: s.Admin.Listen, handler: handler, closing: handler.Close}
 	}
 	return h, nil
-}
-
-// showInbox lets the admin port see the inbox and the gate's memory.
-func (h *house) showInbox(cfg *admin.Config) {
-	switch {
-	case h.inbox != nil:
-		cfg.Inbox = &admin.Inbox{List: h.inbox.List, Show: h.inbox.Show, Redeliver: h.inbox.Redeliver}
-		cfg.Forget = h.inbox.Forget
-	case h.gate != nil:
-		cfg.Forget = func(tenant string) (int, error) { return h.gate.Forget(tenant), nil }
-	}
 }
 
 // unready says what keeps usher from being ready. After the first token an outage
@@ -149,6 +142,9 @@ func (h *house) open() error {
 		}
 		d.server = newServer(d.handler, h.log.With("listener", d.name))
 		d.server.TLSConfig = d.tls
+		if d.closing != nil {
+			d.server.RegisterOnShutdown(d.closing)
+		}
 	}
 	return nil
 }

@@ -1,9 +1,11 @@
 package inbox
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"usher/webhookgate"
@@ -71,11 +73,27 @@ type Previous struct {
 type Filter struct {
 	State  State
 	Tenant string
-	Limit  int // the newest so many; 0: all
+	Search string // in any case of letters: in the content, and in all that tells a webhook from others
+	Before uint64 // only ids below it: where a former list ended
+	Limit  int    // the newest so many; 0: all
 }
 
-func (f *Filter) matches(e *Entry) bool {
-	return (f.State == "" || e.State == f.State) && (f.Tenant == "" || e.Tenant == f.Tenant)
+// match says whether f selects a webhook. body is its content, for the search; a
+// store that does not have it at hand may leave it out.
+func (f *Filter) match(e *Entry, body []byte) bool {
+	switch {
+	case f.State != "" && e.State != f.State, f.Tenant != "" && e.Tenant != f.Tenant, f.Before != 0 && e.ID >= f.Before:
+		return false
+	case f.Search == "":
+		return true
+	}
+	search := strings.ToLower(f.Search)
+	for _, s := range []string{e.Tenant, e.Platform, e.Type, e.Webhook} {
+		if strings.Contains(strings.ToLower(s), search) {
+			return true
+		}
+	}
+	return bytes.Contains(bytes.ToLower(body), []byte(search))
 }
 
 // ErrNotFound says that the inbox has no webhook of that id (any more).

@@ -27,13 +27,14 @@ func (s *jetStore) Read(id uint64) (*record, error) {
 	return &record{id: id, webhook: w, status: r.status}, nil
 }
 
+// List searches in what the mirror has, which is not the contents.
 func (s *jetStore) List(f Filter) ([]Entry, error) {
 	m := s.mirror
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []Entry
 	for n := len(m.order) - 1; n >= 0 && (f.Limit == 0 || len(out) < f.Limit); n-- {
-		if e := m.order[n].entry(); f.matches(&e) {
+		if e := m.order[n].entry(); f.match(&e, nil) {
 			out = append(out, e)
 		}
 	}

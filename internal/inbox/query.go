@@ -75,9 +75,17 @@ func (s *boltStore) List(f Filter) ([]Entry, error) {
 	err := s.db.View(func(tx *bbolt.Tx) error {
 		status := tx.Bucket(statusBucket)
 		c := tx.Bucket(recordBucket).Cursor()
-		for k, v := c.Last(); k != nil && (f.Limit == 0 || len(out) < f.Limit); k, v = c.Prev() {
-			e := readRecord(keyID(k), v, status.Get(k)).entry()
-			if f.matches(&e) {
+		k, v := c.Last()
+		if f.Before != 0 {
+			if k, _ = c.Seek(idKey(f.Before)); k != nil {
+				k, v = c.Prev()
+			} else {
+				k, v = c.Last()
+			}
+		}
+		for ; k != nil && (f.Limit == 0 || len(out) < f.Limit); k, v = c.Prev() {
+			r := readRecord(keyID(k), v, status.Get(k))
+			if e := r.entry(); f.match(&e, r.webhook.Body) {
 				out = append(out, e)
 			}
 		}

@@ -1,0 +1,87 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	metricName = regexp.MustCompile(`\b(?:usher|process|go)_[a-z_]+\b`)
+	selector   = regexp.MustCompile(`\b(usher_[a-z_]+)\{([^}]*)\}`)
+	labelName  = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)`)
+)
+
+// existing returns the names of all metrics, with their labels.
+func existing(t *testing.T) map[string][]string {
+	t.Helper()
+	m := NewMetrics("v1", "abc")
+	port, id, gate := m.Port("main"), m.Identity("main"), m.Gate()
+	m.Inbox(func() (int, time.Duration, int) { return 0, 0, 0 })
+	port.Started()
+	port.Finished(200, time.Millisecond)
+	id.Fetched(nil, errors.New("down"))
+	gate.Received("queued", time.Millisecond)
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := make(map[string][]string)
+	for _, f := range families {
+		labels := []string{"instance"} // which Prometheus adds
+		for _, l := range f.Metric[0].Label {
+			labels = append(labels, l.GetName())
+		}
+		names[f.GetName()] = labels
+		if f.Metric[0].Histogram != nil {
+			names[f.GetName()+"_bucket"] = append(labels, "le")
+			names[f.GetName()+"_sum"], names[f.GetName()+"_count"] = labels, labels
+		}
+	}
+	return names
+}
+
+// The dashboard and the alerts ask for nothing that usher does not have.
+func TestDashboardAndAlerts(t *testing.T) {
+	known := existing(t)
+	for _, file := range []string{"../../deploy/grafana/usher.json", "../../deploy/prometheus/alerts.yaml"} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.ReplaceAll(string(b), `\"`, `"`)
+		found := metricName.FindAllString(text, -1)
+		if len(found) < 5 {
+			t.Errorf("%s names only %q", file, found)
+		}
+		for _, name := range found {
+			if known[name] == nil {
+				t.Errorf("%s: there is no metric %s", file, name)
+			}
+		}
+		for _, m := range selector.FindAllStringSubmatch(text, -1) {
+			for _, label := range labelName.FindAllStringSubmatch(m[2], -1) {
+				if !slices.Contains(known[m[1]], label[1]) {
+					t.Errorf("%s: %s has no label %s", file, m[1], label[1])
+				}
+			}
+		}
+		if strings.HasSuffix(file, ".json") && !json.Valid(b) {
+			t.Errorf("%s is no JSON", file)
+		}
+	}
+	alerts, err := os.ReadFile("../../deploy/prometheus/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"- alert:", "expr:", "for:", "summary:", "description:"} {
+		if n := strings.Count(string(alerts), " "+part); n != 5 {
+			t.Errorf("%d times %s, want 5", n, part)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package admin
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"usher/internal/admin/hour"
+)
+
+// Gate counts the webhooks.
+type Gate struct {
+	received  *prometheus.CounterVec
+	attempts  *prometheus.CounterVec
+	duration  prometheus.Observer
+	decisions *hour.Ring
+	tries     *hour.Ring
+	last      atomic.Pointer[string] // result of the last try
+	changes   *atomic.Uint64
+}
+
+// Gate returns the figures of the webhook gate.
+func (m *Metrics) Gate() *Gate {
+	g := &Gate{
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_webhook_received_total", Help: "Webhooks, by what became of them.",
+		}, []string{"decision"}),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_webhook_attempts_total", Help: "Tries at the receiver: ok, status (another than 2xx), timeout or error (no answer).",
+		}, []string{"result"}),
+		decisions: hour.New(false),
+		tries:     hour.New(false),
+		changes:   &m.changes,
+	}
+	duration := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "usher_webhook_duration_seconds", Help: "From a webhook's header to the answer to its sender.",
+		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+	})
+	g.duration = duration
+	m.registry.MustRegister(g.received, g.attempts, duration)
+	for _, decision := range Decisions {
+		g.received.WithLabelValues(decision)
+	}
+	for _, result := range []string{"ok", "status", "timeout", "error"} {
+		g.attempts.WithLabelValues(result)
+	}
+	return g
+}
+
+// Received counts an answer to a sender.
+func (g *Gate) Received(decision string, took time.Duration) {
+	g.received.WithLabelValues(decision).Inc()
+	g.duration.Observe(took.Seconds())
+	if i := slices.Index(Decisions[:], decision); i >= 0 {
+		g.decisions.Count(i)
+	}
+	g.changes.Add(1)
+}
+
+// Attempted counts a try at the receiver.
+func (g *Gate) Attempted(result string) {
+	g.attempts.WithLabelValues(result).Inc()
+	kind := TriesTaken
+	if result != "ok" {
+		kind = TriesFailed
+	}
+	g.tries.Count(kind)
+	g.last.Store(&result)
+	g.changes.Add(1)
+}
+
+// Hour is the gate's last hour: its decisions, and the tries at the receiver.
+func (g *Gate) Hour() (decisions, tries []hour.Minute) { return g.decisions.Last(), g.tries.Last() }
+
+// LastTry is the result of the last try at the receiver; empty before the first.
+func (g *Gate) LastTry() string {
+	if last := g.last.Load(); last != nil {
+		return *last
+	}
+	return ""
+}
+
+// Inbox registers the figures of the inbox, which stats returns when they are asked
+// for.
+func (m *Metrics) Inbox(stats func() (pending int, oldest time.Duration, parked int)) {
+	m.registry.MustRegister(&inboxCollector{
+		stats:   stats,
+		pending: prometheus.NewDesc("usher_inbox_pending", "Webhooks that wait for their delivery.", nil, nil),
+		oldest:  prometheus.NewDesc("usher_inbox_oldest_seconds", "Age of the oldest of them.", nil, nil),
+		parked:  prometheus.NewDesc("usher_inbox_parked", "Webhooks that are not tried any more and were not overtaken.", nil, nil),
+	})
+}
+
+// inboxCollector takes all three figures at one moment.
+type inboxCollector struct {
+	stats                   func() (int, time.Duration, int)
+	pending, oldest, parked *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *inboxCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.pending
+	ch <- c.oldest
+	ch <- c.parked
+}
+
+// Collect implements prometheus.Collector.
+func (c *inboxCollector) Collect(ch chan<- prometheus.Metric) {
+	pending, oldest, parked := c.stats()
+	ch <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(pending))
+	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, oldest.Seconds())
+	ch <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(parked))
+}

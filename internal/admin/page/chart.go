@@ -1,0 +1,178 @@
+package page
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Chart is a drawing of the last hour, a column for each minute. Its labels are text
+// beside the SVG and not in it: that is stretched to the width there is, and letters
+// must not be.
+type Chart struct {
+	ID      string
+	Title   string
+	Summary string    // what it shows, in a sentence
+	Scale   [3]string // labels of the vertical axis: top, middle, bottom
+	Bars    []Bar
+	Lines   []Line
+	Strips  []Strip
+	Columns []Column
+	Legend  []Key
+	Empty   bool // there is nothing to draw
+}
+
+// The drawing is so large, before it is stretched.
+const (
+	column = 10
+	height = 100
+)
+
+// Bar is a part of a column.
+type Bar struct {
+	Class      string
+	X, Y, W, H string
+}
+
+// Line is a path over the columns; it has gaps where there is no figure.
+type Line struct{ Class, Path string }
+
+// Strip is a row below the drawing, with a mark in the minutes when something happened.
+type Strip struct {
+	Label, Class string
+	Total        int
+	Marks        []int // x of each
+}
+
+// Column is a minute: what a pointer that rests on it is told, and a row of the table.
+type Column struct {
+	X     int
+	Label string
+	Cells []string
+}
+
+// Key explains a colour, and names a column of the table.
+type Key struct{ Class, Label, Total string }
+
+// Series is what one colour stands for: a figure for each minute.
+type Series struct {
+	Class, Label, Total string
+	Values              []float64 // NaN: none
+	Cells               []string  // the same in words
+}
+
+// NewBars stacks the series, the first at the bottom.
+func NewBars(id, title, summary string, starts []time.Time, series []Series, unit func(float64) string) Chart {
+	c := newChart(id, title, summary, starts, series)
+	top := 0.0
+	for i := range starts {
+		sum := 0.0
+		for _, s := range series {
+			sum += s.Values[i]
+		}
+		top = max(top, sum)
+	}
+	c.scale(top, unit)
+	top = ceiling(top)
+	for i := range starts {
+		y := float64(height)
+		for _, s := range series {
+			h := s.Values[i] / top * height
+			if h <= 0 {
+				continue
+			}
+			h = max(h, 1.5) // one among thousands is still to be seen
+			y -= h
+			c.Bars = append(c.Bars, Bar{s.Class, strconv.Itoa(i*column + 1), number(max(y, 0)), strconv.Itoa(column - 2), number(h)})
+		}
+	}
+	return c
+}
+
+// NewLines draws a line for each series.
+func NewLines(id, title, summary string, starts []time.Time, series []Series, unit func(float64) string) Chart {
+	c := newChart(id, title, summary, starts, series)
+	top := 0.0
+	for _, s := range series {
+		for _, v := range s.Values {
+			if !math.IsNaN(v) {
+				top = max(top, v)
+			}
+		}
+	}
+	c.scale(top, unit)
+	top = ceiling(top)
+	for _, s := range series {
+		var path strings.Builder
+		for i, v := range s.Values {
+			if math.IsNaN(v) {
+				continue
+			}
+			x, y := i*column, number(height-v/top*height)
+			// Each minute is a step: a point alone would not be seen.
+			if i == 0 || math.IsNaN(s.Values[i-1]) {
+				fmt.Fprintf(&path, "M%d %s", x, y)
+			} else {
+				fmt.Fprintf(&path, "L%d %s", x, y)
+			}
+			fmt.Fprintf(&path, "H%d", x+column)
+		}
+		c.Lines = append(c.Lines, Line{s.Class, path.String()})
+	}
+	return c
+}
+
+func newChart(id, title, summary string, starts []time.Time, series []Series) Chart {
+	c := Chart{ID: id, Title: title, Summary: summary}
+	for _, s := range series {
+		c.Legend = append(c.Legend, Key{s.Class, s.Label, s.Total})
+	}
+	for i, start := range starts {
+		col := Column{X: i * column, Label: start.UTC().Format("15:04")}
+		for _, s := range series {
+			col.Cells = append(col.Cells, s.Cells[i])
+		}
+		c.Columns = append(c.Columns, col)
+	}
+	return c
+}
+
+// Mark adds a strip.
+func (c *Chart) Mark(label, class string, counts []int) {
+	s := Strip{Label: label, Class: class}
+	for i, n := range counts {
+		s.Total += n
+		if n > 0 {
+			s.Marks = append(s.Marks, i*column+2)
+		}
+	}
+	c.Strips = append(c.Strips, s)
+}
+
+// Width of the drawing.
+func (c Chart) Width() int { return len(c.Columns) * column }
+
+func (c *Chart) scale(top float64, unit func(float64) string) {
+	c.Empty = top == 0
+	top = ceiling(top)
+	c.Scale = [3]string{unit(top), unit(top / 2), "0"}
+}
+
+// ceiling is the next of 1, 2, 5, 10, … above v.
+func ceiling(v float64) float64 {
+	if v <= 0 {
+		return 1
+	}
+	power := math.Pow(10, math.Floor(math.Log10(v)))
+	for _, step := range []float64{1, 2, 5} {
+		if v <= step*power {
+			return step * power
+		}
+	}
+	return 10 * power
+}
+
+// number writes v for an SVG.
+func number(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }

@@ -1,0 +1,107 @@
+// Package page draws the admin port's pages: templates, charts, and words for times
+// and numbers. What they show is put together in package admin; nothing here asks
+// anybody for anything.
+//
+// There is no build step and nothing from elsewhere: the pages, one style sheet and
+// one small script are embedded. Without the script all can be read and done; with it
+// the parts of a page that are marked data-live follow what happens.
+package page
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"html/template"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+//go:embed html static
+var files embed.FS
+
+// Shell is what surrounds every page.
+type Shell struct {
+	Title   string
+	At      string // which of the main pages it belongs to: overview or webhooks
+	Version string
+	Live    bool // it follows what happens
+	Notice  string
+	Body    any
+}
+
+// names of the pages; each is the layout with its own main part.
+var names = []string{"overview", "webhooks", "webhook", "tenant", "confirm", "failure"}
+
+var templates = parse()
+
+func parse() map[string]*template.Template {
+	base := template.Must(template.New("layout.html").Funcs(funcs).ParseFS(files, "html/layout.html", "html/parts.html"))
+	all := make(map[string]*template.Template)
+	for _, name := range names {
+		all[name] = template.Must(template.Must(base.Clone()).ParseFS(files, "html/"+name+".html"))
+	}
+	return all
+}
+
+// Policy lets a page load what this port serves, and nothing else. Scripts and styles
+// come as files: what others wrote into a payload can't become one.
+const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+// Write renders a page whole, and only then sends it: one that fails half way is no page.
+func Write(w http.ResponseWriter, status int, name string, shell Shell) error {
+	var out bytes.Buffer
+	if err := templates[name].Execute(&out, shell); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(out.Bytes()) // the reader may be gone; nothing to do about it
+	return nil
+}
+
+// statics are the files that are served as they are.
+var statics = []string{"usher.css", "usher.js", "icon.svg"}
+
+// edition changes with the files, so that browsers may keep them.
+var edition = func() string {
+	sum := sha256.New()
+	for _, name := range statics {
+		b, err := files.ReadFile("static/" + name)
+		if err != nil {
+			panic(err) // embedded: a slip of ours
+		}
+		sum.Write(b)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:4])
+}()
+
+// Static serves an embedded file.
+func Static(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("id")
+	if !slices.Contains(statics, name) {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Cache-Control", "private, max-age=3600")
+	if !strings.Contains(r.URL.RawQuery, edition) {
+		w.Header().Set("Cache-Control", "no-store")
+	}
+	http.ServeFileFS(w, r, files, "static/"+name)
+}
+
+var funcs = template.FuncMap{
+	"ago":     func(t time.Time) string { return Ago(time.Since(t)) },
+	"stamp":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" },
+	"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"span":    Span,
+	"count":   Count,
+	"short":   Short,
+	"edition": func() string { return edition },
+	"tone":    tone,
+	"sign":    sign,
+	"tenant":  tenantURL,
+}

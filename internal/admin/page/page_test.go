@@ -1,0 +1,93 @@
+package page
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestWords(t *testing.T) {
+	for _, tc := range []struct {
+		d         time.Duration
+		span, ago string
+	}{
+		{-time.Second, "0 s", "just now"},
+		{350 * time.Microsecond, "0.35 ms", "just now"},
+		{35 * time.Millisecond, "35 ms", "just now"},
+		{1500 * time.Millisecond, "1.5 s", "1 s ago"},
+		{34 * time.Second, "34 s", "34 s ago"},
+		{130 * time.Second, "2 min 10 s", "2 min ago"},
+		{26 * time.Minute, "26 min", "26 min ago"},
+		{94 * time.Minute, "1 h 34 min", "1 h ago"},
+		{2 * time.Hour, "2 h", "2 h ago"},
+		{76 * time.Hour, "3 d 4 h", "3 d ago"},
+	} {
+		plain := func(s string) string { return strings.ReplaceAll(s, "\u00a0", " ") }
+		if s, a := plain(Span(tc.d)), plain(Ago(tc.d)); s != tc.span || a != tc.ago {
+			t.Errorf("%v: %q, %q", tc.d, s, a)
+		}
+	}
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1\u202f000", 1234567: "1\u202f234\u202f567"} {
+		if got := Count(n); got != want {
+			t.Errorf("%d: %q", n, got)
+		}
+	}
+	if got := Short([]string{"+ a", "- b", "c", "d", "e", "f", "g"}); got != "+\u00a0a, -\u00a0b, c, d, e, and 2 more" {
+		t.Error(got)
+	}
+}
+
+func TestCharts(t *testing.T) {
+	starts := []time.Time{time.Unix(0, 0), time.Unix(60, 0), time.Unix(120, 0)}
+	series := func(values ...float64) Series {
+		return Series{Class: "c", Label: "l", Values: values, Cells: make([]string, 3)}
+	}
+	unit := func(v float64) string { return number(v) }
+	c := NewBars("id", "Title", "Summary", starts, []Series{series(3, 0, 1000), series(0, 0, 1)}, unit)
+	if c.Empty || c.Scale[0] != "2000.0" || len(c.Bars) != 3 || c.Width() != 30 {
+		t.Errorf("%+v", c)
+	}
+	if b := c.Bars[2]; b.Y != "48.5" || b.H != "1.5" {
+		t.Errorf("one among thousands is not to be seen: %+v", b)
+	}
+	c.Mark("m", "c", []int{0, 2, 1})
+	if s := c.Strips[0]; s.Total != 3 || len(s.Marks) != 2 {
+		t.Errorf("%+v", s)
+	}
+	c = NewLines("id", "Title", "Summary", starts, []Series{series(5, math.NaN(), 10)}, unit)
+	if c.Lines[0].Path != "M0 50.0H10M20 0.0H30" {
+		t.Errorf("%q", c.Lines[0].Path)
+	}
+	if c = NewBars("id", "Title", "Summary", starts, []Series{series(0, 0, 0)}, unit); !c.Empty || len(c.Bars) != 0 {
+		t.Errorf("%+v", c)
+	}
+	for v, want := range map[float64]float64{0: 1, 1: 1, 1.1: 2, 4: 5, 6: 10, 0.03: 0.05, 1200: 2000} {
+		if got := ceiling(v); math.Abs(got-want) > 1e-9 {
+			t.Errorf("above %g: %g, want %g", v, got, want)
+		}
+	}
+}
+
+// The policy forbids what is inline, so there must be none; and the pages fetch nothing
+// from elsewhere.
+func TestTemplates(t *testing.T) {
+	for _, dir := range []string{"html", "static"} {
+		entries, err := files.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			b, err := files.ReadFile(dir + "/" + e.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := strings.ReplaceAll(string(b), "http://www.w3.org/2000/svg", "")
+			for _, bad := range []string{" style=", "<style", " onclick=", " onload=", "javascript:", "http://", "https://", "url("} {
+				if strings.Contains(text, bad) {
+					t.Errorf("%s has %q", e.Name(), bad)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,118 @@
+// Follows what happens: the server says that something has changed, and the parts of
+// this page that are marked data-live are fetched again and put in place of the old
+// ones. Without this script the page can be read and used all the same.
+'use strict';
+(() => {
+  const follow = document.getElementById('follow');
+  if (!follow || !document.querySelector('[data-live]')) return;
+  // What was done is said once, not again with each reload.
+  const here = new URL(location.href);
+  if (here.searchParams.has('did')) {
+    here.searchParams.delete('did');
+    history.replaceState(null, '', here);
+  }
+  let stream = null;
+  let busy = false;
+  let again = false;
+
+  const say = (text, tone) => {
+    follow.hidden = false;
+    follow.className = 'follow ' + tone;
+    follow.textContent = text;
+  };
+
+  // A new part must not take away what its reader is at: focus, a selected text, an opened
+  // table. So nodes stay where they can, those with an id wherever they have moved to,
+  // and only what differs in them is changed.
+  const morph = (old, fresh) => {
+    if (old.isEqualNode(fresh)) return old;
+    if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName || old.id !== fresh.id) return fresh;
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      old.data = fresh.data;
+      return old;
+    }
+    for (const {name} of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && name !== 'open') old.removeAttribute(name);
+    }
+    for (const {name, value} of fresh.attributes) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    const known = new Map([...old.children].filter((c) => c.id).map((c) => [c.id, c]));
+    const nameless = [...old.childNodes].filter((c) => !c.id);
+    let place = old.firstChild;
+    for (const child of [...fresh.childNodes]) {
+      const twin = child.id ? known.get(child.id) : nameless.shift();
+      const kept = twin ? morph(twin, child) : child;
+      if (kept === place) {
+        place = place.nextSibling;
+      } else {
+        old.insertBefore(kept, place);
+      }
+    }
+    while (place) {
+      const gone = place;
+      place = place.nextSibling;
+      gone.remove();
+    }
+    return old;
+  };
+
+  // Nor must it move what somebody is about to click on.
+  let held = false;
+  addEventListener('pointerdown', () => { held = true; }, true);
+  for (const end of ['pointerup', 'pointercancel', 'blur']) {
+    addEventListener(end, () => { held = false; }, true);
+  }
+
+  const refresh = async () => {
+    if (busy) {
+      again = true;
+      return;
+    }
+    busy = true;
+    again = false;
+    const began = performance.now();
+    try {
+      const answer = await fetch(location.href, {headers: {Accept: 'text/html'}});
+      const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html');
+      again ||= held;
+      if (answer.ok && !held) {
+        for (const old of document.querySelectorAll('[data-live]')) {
+          const twin = fresh.getElementById(old.id);
+          if (twin) morph(old, twin);
+        }
+      }
+    } catch {
+      // usher is away: the stream notices, and says so
+    }
+    // A page that is costly to make is asked for less often.
+    setTimeout(() => {
+      busy = false;
+      if (again) refresh();
+    }, Math.max(500, 4 * (performance.now() - began)));
+  };
+
+  // Browsers allow a handful of connections to one server over all tabs: one that
+  // nobody looks at must not hold one.
+  const open = () => {
+    if (stream || document.hidden) return;
+    stream = new EventSource('/api/events');
+    stream.onopen = () => say('live', 'good');
+    stream.addEventListener('change', refresh);
+    stream.onerror = () => {
+      say('not connected', 'bad');
+      if (stream.readyState === EventSource.CLOSED) {
+        stream = null;
+        setTimeout(open, 5000);
+      }
+    };
+  };
+  const close = () => {
+    stream?.close();
+    stream = null;
+  };
+  document.addEventListener('visibilitychange', () => document.hidden ? close() : open());
+  addEventListener('pagehide', close);
+  addEventListener('pageshow', open);
+  open();
+})();

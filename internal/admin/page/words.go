@@ -1,0 +1,123 @@
+package page
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Span writes how long something takes: 34 s, 26 min, 1 h 34 min, 3 d 4 h; and what is
+// shorter than a second as 35 ms.
+func Span(d time.Duration) string {
+	two := func(a time.Duration, unit string, b time.Duration, lesser string) string {
+		if b == 0 {
+			return fmt.Sprintf("%d\u00a0%s", a, unit)
+		}
+		return fmt.Sprintf("%d\u00a0%s %d\u00a0%s", a, unit, b, lesser)
+	}
+	const day = 24 * time.Hour
+	switch {
+	case d < 0:
+		return "0\u00a0s"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%.2g\u00a0ms", float64(d)/float64(time.Millisecond))
+	case d < time.Second:
+		return fmt.Sprintf("%d\u00a0ms", d.Milliseconds())
+	case d < 10*time.Second && d%time.Second >= 100*time.Millisecond:
+		return fmt.Sprintf("%.1f\u00a0s", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%d\u00a0s", d/time.Second)
+	case d < 10*time.Minute:
+		return two(d/time.Minute, "min", d%time.Minute/time.Second, "s")
+	case d < time.Hour:
+		return fmt.Sprintf("%d\u00a0min", d/time.Minute)
+	case d < day:
+		return two(d/time.Hour, "h", d%time.Hour/time.Minute, "min")
+	default:
+		return two(d/day, "d", d%day/time.Hour, "h")
+	}
+}
+
+// Ago writes how long something is past, with one unit: a list is read by size.
+func Ago(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < time.Second:
+		return "just now"
+	case d < time.Minute:
+		return fmt.Sprintf("%d\u00a0s ago", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d\u00a0min ago", d/time.Minute)
+	case d < 2*day:
+		return fmt.Sprintf("%d\u00a0h ago", d/time.Hour)
+	default:
+		return fmt.Sprintf("%d\u00a0d ago", d/day)
+	}
+}
+
+// Count writes a number with its thousands apart.
+func Count(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "\u202f" + s[i:]
+	}
+	return s
+}
+
+// Plural writes a number with what it counts.
+func Plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return Count(n) + " " + many
+}
+
+// Short writes the first few of a list of changes, and how many more there are. A sign
+// stays with what it is of.
+func Short(changes []string) string {
+	const most = 5
+	more := ""
+	if n := len(changes) - most; n > 0 {
+		changes, more = changes[:most], fmt.Sprintf(", and %d more", n)
+	}
+	shown := make([]string, len(changes))
+	for i, c := range changes {
+		if sign(c) != "changed" {
+			c = c[:1] + "\u00a0" + c[2:]
+		}
+		shown[i] = c
+	}
+	return strings.Join(shown, ", ") + more
+}
+
+// tone is the colour that a state or a decision has.
+func tone(state string) string {
+	switch state {
+	case "delivered", "forwarded", "ok":
+		return "good"
+	case "parked", "failed", "bad":
+		return "bad"
+	case "waiting", "rejected", "warn":
+		return "warn"
+	default: // superseded, duplicate: nothing to do, nothing to be glad of
+		return "calm"
+	}
+}
+
+// sign is the class of a change in words.
+func sign(change string) string {
+	switch {
+	case strings.HasPrefix(change, "+ "):
+		return "added"
+	case strings.HasPrefix(change, "- "):
+		return "removed"
+	default:
+		return "changed"
+	}
+}
+
+func tenantURL(platform, code string) string {
+	return "/tenant?" + url.Values{"platform": {platform}, "code": {code}}.Encode()
+}

@@ -1,0 +1,72 @@
+package admin
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+
+	"usher/internal/changes"
+)
+
+// Tenant is the answer of GET /api/tenant: what it should have now, and how that came.
+type Tenant struct {
+	Platform  string          `json:"platform"`
+	Code      string          `json:"code"`
+	Rights    *changes.Rights `json:"rights,omitempty"` // of the latest snapshot that has come, delivered or not
+	Snapshots []Webhook       `json:"snapshots"`        // the newest first
+	More      bool            `json:"more,omitempty"`   // there are older ones
+	Elsewhere []string        `json:"elsewhere,omitempty"`
+}
+
+// maxTimeline is how many of a tenant's snapshots are shown, and maxScan how many pages
+// of webhooks are looked through for them: a tenant of the same code on another platform
+// may have all the others.
+const (
+	maxTimeline = 100
+	maxScan     = 10
+)
+
+// tenant gathers a tenant's snapshots. Duplicates are none: they changed nothing.
+func (h *Handler) tenant(platform, code string) (*Tenant, error) {
+	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
+	selection := Selection{Tenant: code, limit: maxTimeline}
+	for range maxScan {
+		list, err := h.webhooks(selection)
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range list.Webhooks {
+			switch {
+			case w.Platform != platform:
+				if !slices.Contains(t.Elsewhere, w.Platform) {
+					t.Elsewhere = append(t.Elsewhere, w.Platform)
+				}
+			case w.Decision == "duplicate" || w.Decision == "failed" && h.cfg.Inbox != nil:
+			case len(t.Snapshots) < maxTimeline:
+				t.Snapshots = append(t.Snapshots, w)
+			default:
+				t.More = true
+			}
+		}
+		if list.Next == "" || len(t.Snapshots) == maxTimeline {
+			break
+		}
+		if selection, err = readSelection(url.Values{"tenant": {code}, "before": {list.Next}}.Encode()); err != nil {
+			return nil, err
+		}
+	}
+	if len(t.Snapshots) == 0 {
+		if len(t.Elsewhere) > 0 {
+			return nil, &refusal{http.StatusNotFound, "nothing is known of this tenant on this platform, but it is on another"}
+		}
+		return nil, &refusal{http.StatusNotFound, "nothing is known of this tenant: none of its webhooks is kept"}
+	}
+	latest, err := h.webhook(t.Snapshots[0].ID)
+	if err != nil {
+		return nil, err
+	}
+	if rights, ok := changes.Read(latest.Payload); ok {
+		t.Rights = &rights
+	}
+	return t, nil
+}

@@ -1,0 +1,189 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"usher/internal/admin/hour"
+	"usher/internal/admin/page"
+	"usher/tokens"
+)
+
+const (
+	bad  = "bad"
+	warn = "warn"
+
+	// lately is how many minutes back something counts as going on.
+	lately = 5
+
+	// patience is how long a webhook may wait before somebody should know; less is
+	// enough when the last try failed.
+	patience      = time.Minute
+	shortPatience = 3 * time.Second
+)
+
+// tokenWords says in words how a port's token stands.
+func tokenWords(p *PortState, now time.Time) (words, tone string) {
+	t, err := p.Token.Token, p.Token.Err
+	switch {
+	case t != nil:
+		words = fmt.Sprintf("token valid for %s, renewed %s, fingerprint %s",
+			page.Span(t.Expiry().Sub(now).Round(time.Second)), page.Ago(now.Sub(t.Asked())), t.Fingerprint())
+		if err != nil {
+			return words + "; its renewal fails", warn
+		}
+		return words, "good"
+	case err != nil && tokens.Rejected(err):
+		return "no token: the token endpoint refuses", bad
+	case err != nil:
+		return "no token: none can be had at the moment", bad
+	case p.Token.Had:
+		return "no valid token: a new one is on its way", warn
+	default:
+		return "waiting for its first token", warn
+	}
+}
+
+// troubles says what is wrong, the worst first, and what to do.
+func troubles(unready []string, ports []PortState, gate *GateState, box *InboxStatus) []Trouble {
+	all := []Trouble{} // [] and not null
+	if slices.Contains(unready, "shutting down") {
+		all = append(all, Trouble{warn, "usher is shutting down", "What is under way may still finish.", ""})
+	}
+	all = append(all, inboxTroubles(gate, box)...)
+	for i := range ports {
+		if p := &ports[i]; p.Shares == "" {
+			all = append(all, portTroubles(p)...)
+		}
+	}
+	for i := range ports {
+		all = append(all, callTroubles(&ports[i])...)
+	}
+	if gate != nil && box == nil {
+		all = append(all, passTroubles(gate)...)
+	}
+	if gate != nil {
+		all = append(all, senderTroubles(gate)...)
+	}
+	slices.SortStableFunc(all, func(a, b Trouble) int { return strings.Compare(a.Severity, b.Severity) })
+	return all
+}
+
+func portTroubles(p *PortState) (all []Trouble) {
+	err := p.Token.Err
+	severity, effect := bad, "Calls are answered with an error."
+	if t := p.Token.Token; t != nil {
+		severity, effect = warn, "Calls go on with the current token, for another "+page.Span(time.Until(t.Expiry()).Round(time.Second))+"."
+	}
+	var refused *tokens.RejectedError
+	switch {
+	case errors.As(err, &refused):
+		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: token endpoint refuses: %s", p.Name, refused.Code), effect + " " + p.remedy(refused.Code), ""})
+	case err != nil:
+		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: %v", p.Name, err),
+			effect + " Check USHER_BASE_URL and the way there (network, proxy, certificates); usher check tries it. usher goes on trying, at least once a minute.", ""})
+	case !p.Token.Had:
+		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
+	}
+	if n := sum(p.Tokens, hour.Minutes, TokensRevoked); n > 0 {
+		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s refused long before the end, in the last hour", p.Name, page.Plural(n, "token was", "tokens were")),
+			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
+	}
+	return all
+}
+
+// remedy says what to look at, by the token endpoint's error code.
+func (p *PortState) remedy(code string) string {
+	switch code {
+	case "invalid_client":
+		return fmt.Sprintf("Check %s and %s: the id or the secret is wrong, or the API client was deleted.", p.SecretVariable, p.ClientVariable)
+	case "invalid_scope":
+		return fmt.Sprintf("Check %s: a scope is unknown, or not assigned to the API client.", p.ScopeVariable)
+	default:
+		return fmt.Sprintf("Check %s, %s and %s against the API client in the billing service.", p.ClientVariable, p.SecretVariable, p.ScopeVariable)
+	}
+}
+
+// callTroubles speaks up when a good part of the calls fail.
+func callTroubles(p *PortState) []Trouble {
+	failed := sum(p.Calls, lately, CallsFailed)
+	calls := failed + sum(p.Calls, lately, CallsFine)
+	if failed < 3 || failed*10 < calls || p.Token.Token == nil { // without a token there is another line
+		return nil
+	}
+	return []Trouble{{warn, fmt.Sprintf("Port %s: %s of %s failed in the last %d minutes", p.Name, page.Count(failed), page.Plural(calls, "call", "calls"), lately),
+		"The log says with each what it was answered, and why; usher_proxy_requests_total counts them by status.", ""}}
+}
+
+func inboxTroubles(gate *GateState, box *InboxStatus) (all []Trouble) {
+	if box == nil {
+		return nil
+	}
+	if box.Error != "" {
+		all = append(all, Trouble{bad, "The inbox takes nothing in: " + box.Error,
+			"Senders are told 503, and usher is unready. Mend the disk or the cluster (USHER_WEBHOOK_INBOX says where), then restart usher; nothing that was answered 200 is lost.", ""})
+	}
+	if down := receiverWords(gate); box.Oldest > patience || down != "" && box.Oldest > shortPatience {
+		if down == "" {
+			down = "The receiver is slow to take webhooks"
+		}
+		all = append(all, Trouble{bad, fmt.Sprintf("%s: %s, the oldest for %s", down, page.Plural(box.Waiting, "webhook waits", "webhooks wait"), page.Span(box.Oldest.Round(time.Second))),
+			fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", gate.Receiver), "/webhooks?state=waiting"})
+	}
+	if box.Parked > 0 {
+		all = append(all, Trouble{warn, page.Plural(box.Parked, "webhook is parked", "webhooks are parked"),
+			"The receiver did not take them, and they are not tried any more. See why, mend the receiver, then send them again.", "/webhooks?state=parked"})
+	}
+	return all
+}
+
+// passTroubles are those of a gate without an inbox.
+func passTroubles(gate *GateState) []Trouble {
+	failed := sum(gate.Decisions, lately, slices.Index(Decisions[:], "failed"))
+	down := receiverWords(gate)
+	if failed == 0 || down == "" {
+		return nil
+	}
+	return []Trouble{{bad, fmt.Sprintf("%s: %s in the last %d minutes", down, page.Plural(failed, "webhook failed", "webhooks failed"), lately),
+		fmt.Sprintf("Bring the receiver %s back, then resend them from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.", gate.Receiver), "/webhooks?decision=failed"}}
+}
+
+// senderTroubles speaks up when nothing but what is turned away arrives. Some of it
+// always may: anybody can knock.
+func senderTroubles(gate *GateState) []Trouble {
+	rejected := sum(gate.Decisions, lately, slices.Index(Decisions[:], "rejected"))
+	if rejected < 3 || rejected != sum(gate.Decisions, lately) {
+		return nil
+	}
+	return []Trouble{{warn, fmt.Sprintf("Every webhook of the last %d minutes was rejected: %s", lately, page.Count(rejected)),
+		"See why: the sender may have another secret than the gate, or send a payload that was customised (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?decision=rejected"}}
+}
+
+// receiverWords says what is wrong with the receiver; nothing when it took the last one.
+func receiverWords(gate *GateState) string {
+	if gate == nil {
+		return ""
+	}
+	switch gate.LastTry {
+	case "error":
+		return "The receiver can't be reached"
+	case "timeout":
+		return "The receiver does not answer in time"
+	case "status":
+		return "The receiver answers with errors"
+	default:
+		return ""
+	}
+}
+
+// sum adds up some kinds over the last n minutes.
+func sum(minutes []hour.Minute, n int, kinds ...int) int {
+	total := 0
+	for _, m := range minutes[max(0, len(minutes)-n):] {
+		total += m.Sum(kinds...)
+	}
+	return total
+}

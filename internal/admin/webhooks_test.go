@@ -1,0 +1,229 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/admin/journal"
+	"usher/internal/inbox"
+	"usher/webhookgate"
+)
+
+// busy is an admin port with an inbox of n webhooks, a second apart, and after every
+// third of them a duplicate that the inbox never saw.
+func busy(n int) *Handler {
+	cfg := new(fakeInbox).config("")
+	cfg.Journal = journal.New(false)
+	cfg.Gate = func() *GateState {
+		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receiver: "http://receiver"}
+	}
+	begin := time.Unix(1e9, 0)
+	var entries []inbox.Entry
+	for i := 1; i <= n; i++ {
+		at := begin.Add(time.Duration(i) * time.Second)
+		entries = append(entries, inbox.Entry{ID: uint64(i), Tenant: fmt.Sprint("t", i%2), Platform: "crm", Received: at, Status: inbox.Status{State: inbox.Delivered}})
+		if i%3 == 0 {
+			cfg.Journal.Add(webhookgate.Outcome{
+				At: at.Add(time.Millisecond), Decision: "duplicate", Status: 200, DuplicateOf: "x",
+				Webhook: &webhookgate.Webhook{Lane: webhookgate.Lane{Platform: "docs", Tenant: fmt.Sprint("t", i%2)}},
+			})
+		}
+	}
+	slices.Reverse(entries)
+	cfg.Inbox.List = func(f inbox.Filter) (out []inbox.Entry, _ error) {
+		for _, e := range entries {
+			if (f.Before == 0 || e.ID < f.Before) && (f.Tenant == "" || f.Tenant == e.Tenant) && len(out) < f.Limit {
+				out = append(out, e)
+			}
+		}
+		return out, nil
+	}
+	cfg.Inbox.Show = func(id uint64) (*inbox.Item, error) {
+		item := &inbox.Item{Entry: entries[n-int(id)], Body: []byte(ten)}
+		if id > 1 {
+			item.Previous = &inbox.Previous{ID: id - 1, Body: []byte(five)}
+		}
+		return item, nil
+	}
+	return New(cfg)
+}
+
+// Page after page, each webhook comes once, the newest first, from both sources.
+func TestWebhooksPageByPage(t *testing.T) {
+	h := busy(100)
+	for _, tc := range []struct {
+		query string
+		want  int
+	}{{"", 133}, {"&tenant=t1", 67}, {"&decision=duplicate", 33}, {"&decision=queued", 100}, {"&state=delivered", 100}, {"&decision=rejected", 0}} {
+		seen := make(map[string]bool)
+		before, last := "", time.Now()
+		for pages := 0; ; pages++ {
+			target := "/api/webhooks?limit=7" + tc.query
+			if before != "" {
+				target += "&before=" + before
+			}
+			status, body := ask(h, "GET", target, "")
+			var list WebhookList
+			if err := json.Unmarshal([]byte(body), &list); err != nil || status != 200 || pages > 30 {
+				t.Fatalf("%d %s", status, body)
+			}
+			for _, w := range list.Webhooks {
+				if seen[w.ID] || w.Received.After(last) {
+					t.Fatalf("%s: %s is there twice, or too late", tc.query, w.ID)
+				}
+				seen[w.ID], last = true, w.Received
+			}
+			if before = list.Next; before == "" {
+				break
+			}
+		}
+		if len(seen) != tc.want {
+			t.Errorf("%q: %d webhooks, want %d", tc.query, len(seen), tc.want)
+		}
+	}
+}
+
+func TestPages(t *testing.T) {
+	h := busy(100)
+	html := []string{"Accept", "text/html,*/*"}
+	for _, tc := range []struct {
+		name, target string
+		status       int
+		want         []string // in the page
+	}{
+		{"overview", "/", 200, []string{"Webhook gate", "http://receiver", "all webhooks", "users 5 → 10"}},
+		{"list", "/webhooks", 200, []string{`href="/webhooks?before=`, "users 5 → 10", "nothing: the same as before", "data-live"}},
+		{"further on", "/webhooks?before=50.20&tenant=t1", 200, []string{`href="/webhooks?tenant=t1">Newest`, `value="t1"`}},
+		{"none", "/webhooks?decision=failed", 200, []string{"Nothing fits"}},
+		{"bad selection", "/webhooks?decision=lost", 400, []string{"there is no decision", "To the overview"}},
+		{"bad cursor", "/webhooks?before=x", 400, []string{"before is"}},
+		{"bad limit", "/webhooks?limit=0", 400, []string{"limit is"}},
+		{"one", "/webhooks/7", 200, []string{`<li class="changed">users 5 → 10</li>`, "webhook 6", "Send again…", "&#34;quantity&#34;: 10"}},
+		{"the first", "/webhooks/1", 200, []string{"all of it is new", `<li class="added">`}},
+		{"a decision", "/webhooks/d3", 200, []string{"duplicate", "/webhooks?search=x"}},
+		{"no decision", "/webhooks/d999", 404, []string{"not remembered"}},
+		{"no webhook", "/webhooks/x", 404, []string{"no such webhook"}},
+		{"asked", "/webhooks/7/redeliver", 200, []string{`method="post" action="/webhooks/7/redeliver"`, "No, go back"}},
+		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it should have now", "<code>users</code>", "also on docs", "Forget tenant…"}},
+		{"tenant elsewhere", "/tenant?platform=mars&code=t1", 404, []string{"on another"}},
+		{"no tenant", "/tenant?platform=mars&code=nobody", 404, []string{"nothing is known"}},
+		{"tenant without a code", "/tenant", 400, []string{"code is missing"}},
+		{"style", "/static/usher.css", 200, []string{"--ground"}},
+		{"no such file", "/static/nothing", 404, nil},
+		{"nor the templates", "/static/..%2fhtml%2flayout.html", 404, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			status, body := ask(h, "GET", tc.target, "", html...)
+			if status != tc.status {
+				t.Fatalf("%d %s", status, body)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(body, want) {
+					t.Errorf("no %q in\n%s", want, body)
+				}
+			}
+		})
+	}
+}
+
+// What others wrote stays text.
+func TestPagesEscape(t *testing.T) {
+	const evil = `<script>alert(1)</script>"'&`
+	cfg := new(fakeInbox).config("")
+	cfg.Inbox = nil
+	cfg.Gate = func() *GateState { return &GateState{} }
+	cfg.Journal = journal.New(true)
+	body, err := json.Marshal(map[string]any{"payload": map[string]any{"tenant": map[string]any{"name": evil}, "change": map[string]any{"features": []any{map[string]any{"code": evil, "name": evil}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Journal.Add(webhookgate.Outcome{
+		Decision: "failed", Status: 502, Why: evil, Faults: []webhookgate.Fault{{Path: evil, Message: evil}},
+		Webhook: &webhookgate.Webhook{ID: evil, Type: evil, Lane: webhookgate.Lane{Platform: evil, Tenant: evil}, Snapshot: true, Body: body, Header: http.Header{"X-" + evil: {evil}}},
+	})
+	h := New(cfg)
+	for _, target := range []string{"/", "/webhooks", "/webhooks/d1", "/webhooks?tenant=%3Cscript%3E", "/tenant?code=" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26&platform=%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26", "/tenant/forget?code=%3Cscript%3E"} {
+		status, page := ask(h, "GET", target, "", "Accept", "text/html")
+		if status != 200 || strings.Contains(strings.ReplaceAll(page, `<script src="/static/usher.js`, ""), "<script") {
+			t.Errorf("%s: %d\n%s", target, status, page)
+		}
+	}
+}
+
+func TestActions(t *testing.T) {
+	form := []string{"Content-Type", "application/x-www-form-urlencoded", "Accept", "text/html", "Sec-Fetch-Site", "same-origin"}
+	for _, tc := range []struct {
+		name, target, body string
+		status             int
+		want, asked        string
+	}{
+		{"redeliver", "/webhooks/3/redeliver", "", 303, "", "redeliver 3 false"},
+		{"an old one", "/webhooks/2/redeliver", "", 409, `name="force" value="true"`, "redeliver 2 false"},
+		{"an old one all the same", "/webhooks/2/redeliver", "force=true", 303, "", "redeliver 2 true"},
+		{"what waits", "/webhooks/1/redeliver", "", 409, "waits for its delivery already", "redeliver 1 false"},
+		{"what is not there", "/webhooks/9/redeliver", "", 404, "no such webhook", "redeliver 9 false"},
+		{"force is not taken from the address", "/webhooks/2/redeliver?force=true", "", 409, "", "redeliver 2 false"},
+		{"forget", "/tenant/forget", "code=acme&platform=crm", 303, "", "forget acme"},
+		{"forget nobody", "/tenant/forget", "", 400, "code is missing", ""},
+		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 400, "form", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := new(fakeInbox)
+			status, body := ask(New(f.config("")), "POST", tc.target, tc.body, form...)
+			if status != tc.status || !strings.Contains(body, tc.want) || strings.Join(f.asked, "; ") != tc.asked {
+				t.Errorf("%d, asked for %q\n%s", status, f.asked, body)
+			}
+		})
+	}
+	// Neither a foreign page, nor anything but a POST.
+	f := new(fakeInbox)
+	h := New(f.config(""))
+	for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}, {"Origin", "null"}} {
+		for _, target := range []string{"/webhooks/3/redeliver", "/tenant/forget"} {
+			if status, _ := ask(h, "POST", target, "code=acme", append(header, form[:4]...)...); status != 403 {
+				t.Errorf("%s from %s: %d", target, header, status)
+			}
+		}
+	}
+	for _, method := range []string{"PUT", "DELETE", "PATCH"} {
+		if status, _ := ask(h, method, "/webhooks/3/redeliver", ""); status != 405 {
+			t.Errorf("%s: %d", method, status)
+		}
+	}
+	ask(h, "GET", "/webhooks/3/redeliver?force=true", "")
+	if len(f.asked) > 0 {
+		t.Errorf("asked for %q", f.asked)
+	}
+}
+
+// What a foreign page embeds is refused; a link that somebody follows is not.
+func TestEmbedded(t *testing.T) {
+	h := New(new(fakeInbox).config(""))
+	for _, tc := range []struct {
+		status int
+		header []string
+	}{
+		{200, nil},
+		{200, []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Mode", "navigate"}},
+		{200, []string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Mode", "cors"}},
+		{200, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}},
+		{403, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}},
+		{403, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors"}},
+		{403, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"}},
+		{403, []string{"Origin", "http://evil.example"}},
+		{403, []string{"Origin", "null"}},
+		{200, []string{"Origin", "http://127.0.0.1:9090"}},
+	} {
+		if status, body := ask(h, "GET", "/api/inbox", "", tc.header...); status != tc.status {
+			t.Errorf("%q: %d %s", tc.header, status, body)
+		}
+	}
+	if status, _ := ask(h, "GET", "/healthz", "", "Sec-Fetch-Site", "cross-site"); status != 200 {
+		t.Errorf("a probe: %d", status)
+	}
+}

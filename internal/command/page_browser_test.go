@@ -1,0 +1,250 @@
+package command
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/chromedp"
+
+	"usher/internal/sandbox"
+)
+
+// watched is a program with an inbox, and a receiver whose answers can be held back.
+type watched struct {
+	*program
+	receiver *sandbox.Receiver
+	hold     atomic.Pointer[chan struct{}] // a delivery waits until it is closed
+	gate     string
+	admin    string
+}
+
+func startWatched(t *testing.T, extra ...string) *watched {
+	t.Helper()
+	w := &watched{receiver: sandbox.NewReceiver()}
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if hold := w.hold.Load(); hold != nil {
+			<-*hold
+		}
+		w.receiver.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(srv.Close)
+	w.program = start(t, newService(t).environ(append([]string{
+		"USHER_WEBHOOK_FORWARD_URL=" + srv.URL + "/provisioning", "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db"),
+	}, extra...)...))
+	w.gate, w.admin = w.url(t, "webhooks")+"/webhooks", w.url(t, "admin")
+	w.ready(t)
+	return w
+}
+
+// send posts snapshots of a tenant, with so many users, and waits until they are delivered.
+func (w *watched) send(t *testing.T, tenant string, users ...int) {
+	t.Helper()
+	for _, n := range users {
+		if status, decision, answer := post(t, w.gate, snapshot(tenant, n)); status != 200 || decision != "queued" {
+			t.Fatalf("%d %s %s", status, decision, answer)
+		}
+	}
+	eventually(t, "delivered", func() bool {
+		_, metrics := get(t, w.admin+"/metrics")
+		return strings.Contains(metrics, "\nusher_inbox_pending 0\n")
+	})
+}
+
+// complaints gathers what Chromium has to complain of: a script that fails, or
+// something that the page's own policy forbids.
+func (b *tab) complaints() func() []string {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.ctx)
+	events := chromedp.Events(ctx, cdplog.EntryAdded)
+	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, cdplog.Enable, cdp.Empty{})
+		return err
+	}))
+	var all []string
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e, err := range events {
+			if err != nil {
+				return
+			}
+			all = append(all, e.Entry.Text)
+		}
+	}()
+	return func() []string {
+		cancel()
+		<-done
+		return all
+	}
+}
+
+// A webhook is found by its tenant, and what it changed is read; the receiver goes
+// down, and what comes then waits and is parked; it is sent again and delivered; and
+// all of that shows without a reload.
+func TestPageInABrowser(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	w.send(t, "acme", 5, 10)
+	w.send(t, "other", 7)
+	complaints := b.complaints()
+
+	b.open(w.admin + "/")
+	b.until("all is well", `document.querySelector("#wrong").innerText.includes("All is well")`)
+	if text := b.text("#ports-live"); !strings.Contains(text, "token valid for ") || !strings.Contains(text, "fingerprint ") {
+		t.Errorf("the port is described so:\n%s", text)
+	}
+	b.click(`nav a[href="/webhooks"]`)
+	b.until("three webhooks", `document.querySelectorAll(".rows tbody tr").length == 3`)
+	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=tenant]`), "acme\r"))
+	b.until("two webhooks", `document.querySelectorAll(".rows tbody tr").length == 2`)
+	if row := b.text(".rows tbody tr"); !strings.Contains(row, "users 5 → 10") || !strings.Contains(row, "delivered") {
+		t.Errorf("the row says %q", row)
+	}
+	b.click(".rows tbody tr .when a")
+	b.until("the webhook", `document.querySelector("#diff")`)
+	if diff := b.text("#diff"); diff != "users 5 → 10" {
+		t.Errorf("the diff says %q", diff)
+	}
+	if payload := b.text("#body"); !strings.Contains(payload, `"quantity": 10`) {
+		t.Errorf("the payload is %q", payload)
+	}
+
+	w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+	b.open(w.admin + "/")
+	stay(b)
+	if status, decision, _ := post(t, w.gate, snapshot("acme", 20)); status != 200 || decision != "queued" {
+		t.Fatalf("%d %s", status, decision)
+	}
+	// Whoever is at something is not disturbed by what comes.
+	evaluate[bool](b, `document.querySelector("#w-3 .when a").focus(), document.querySelector("#calls-main-table").open = true`)
+	b.until("told that the receiver is down", `document.querySelector("#wrong").innerText.includes("The receiver answers with errors: 1 webhook waits")`)
+	b.until("the latest waits", `document.querySelector("#latest-live tbody tr").innerText.includes("waiting")`)
+	if !evaluate[bool](b, `document.activeElement === document.querySelector("#w-3 .when a") && document.querySelector("#calls-main-table").open`) {
+		t.Errorf("the focus, or the opened table, is lost: %s", evaluate[string](b, `document.activeElement.outerHTML`))
+	}
+	stayed(b)
+
+	b.open(w.admin + "/webhooks/4")
+	stay(b)
+	if text := b.text("#stand"); !strings.Contains(text, "waiting") {
+		t.Errorf("webhook 4 stands so:\n%s", text)
+	}
+	w.receiver.BehaveTo("acme", sandbox.Fault{Status: http.StatusUnprocessableEntity})
+	b.until("parked", `document.querySelector("#stand .badge").innerText == "parked"`)
+	b.until("the attempt is shown", `document.querySelector("#attempts-live").innerText.includes("422")`)
+	stayed(b)
+
+	w.receiver.BehaveTo("acme", sandbox.Fault{})
+	w.receiver.Behave(sandbox.Fault{})
+	hold := make(chan struct{})
+	w.hold.Store(&hold)
+	b.click(`a[href="/webhooks/4/redeliver"]`)
+	b.until("asked", `document.querySelector("h1").innerText == "Send webhook 4 again?"`)
+	b.do(chromedp.SendKeys(chromedp.CSS(`form button`), "\r")) // by keyboard
+	b.until("it waits again", `document.querySelector("#stand .badge")?.innerText == "waiting"`)
+	stay(b)
+	close(hold)
+	b.until("delivered", `document.querySelector("#stand .badge").innerText == "delivered"`)
+	stayed(b)
+	w.hold.Store(nil)
+
+	// An old one would undo what came after it: asked twice.
+	b.open(w.admin + "/webhooks/1/redeliver")
+	b.click("form button")
+	b.until("warned", `document.querySelector(".troubles")?.innerText.includes("would overwrite 4")`)
+	b.click("form button.danger")
+	b.until("sent all the same", `location.pathname == "/webhooks/1"`)
+
+	b.click(`.who`)
+	b.until("the tenant", `document.querySelector("#timeline-live") && document.querySelector(".features")`)
+	if text := b.text("#timeline-live"); strings.Count(text, "delivered") < 3 {
+		t.Errorf("the timeline says:\n%s", text)
+	}
+	if text := b.text(".features"); !strings.Contains(text, "users") || !strings.Contains(text, "20") {
+		t.Errorf("the features are:\n%s", text)
+	}
+	b.click(`a[href^="/tenant/forget"]`)
+	b.click("form button")
+	b.until("forgotten", `document.querySelector(".notice")?.innerText.includes("has forgotten")`)
+	for _, complaint := range complaints() {
+		if !strings.Contains(complaint, "409") { // the warning above is one
+			t.Errorf("the browser complains: %s", complaint)
+		}
+	}
+}
+
+// stay marks the page that is open; stayed finds out whether it still is.
+func stay(b *tab) { evaluate[bool](b, `window.stays = true`) }
+
+func stayed(b *tab) {
+	b.t.Helper()
+	if !evaluate[bool](b, `window.stays === true`) {
+		b.t.Error("the page was loaded again")
+	}
+}
+
+// Without its script the page can be read, and what it offers be done.
+func TestPageWithoutScript(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	w.send(t, "acme", 5, 10)
+	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		return err
+	}))
+	b.open(w.admin + "/webhooks?tenant=acme")
+	if text := b.text(".rows"); !strings.Contains(text, "users 5 → 10") {
+		t.Errorf("the list says:\n%s", text)
+	}
+	b.open(w.admin + "/webhooks/2/redeliver")
+	b.click("form button")
+	b.until("sent again", `location.href.endsWith("/webhooks/2?did=redelivered")`)
+	eventually(t, "delivered again", func() bool { return len(w.receiver.Deliveries()) == 3 })
+	b.until("told that the page stands still", `document.querySelector("footer").innerText.includes("Without JavaScript")`)
+}
+
+// With an admin token a browser asks for a password, and the page follows as ever.
+func TestPageWithAPassword(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t, "USHER_ADMIN_TOKEN=adm1n")
+	b.open(strings.Replace(w.admin, "http://", "http://me:adm1n@", 1) + "/webhooks")
+	b.until("live", `document.querySelector(".follow.good")`)
+	resp, err := http.Get(w.admin + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 401 || !strings.HasPrefix(resp.Header.Get("WWW-Authenticate"), "Basic ") {
+		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+	}
+}
+
+// Long names, and no room: nothing hangs over the edge.
+func TestPageOnAPhone(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	long := strings.Repeat("a-tenant-with-a-very-long-name-", 6) + strings.Repeat("x", 80)
+	w.send(t, long, 5, 10)
+	w.receiver.Behave(sandbox.Fault{Status: http.StatusBadRequest})
+	w.send(t, "parked", 1)
+	post(t, w.gate, "{")
+	b.do(emulate(true, false, 800))
+	for _, path := range []string{"/", "/webhooks", "/webhooks/2", "/webhooks/3", "/webhooks/d1", "/webhooks/2/redeliver", "/tenant?platform=crm&code=" + long, "/tenant/forget?code=" + long, "/nowhere"} {
+		b.open(w.admin + path)
+		if over := evaluate[int](b, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
+			t.Errorf("%s is %d pixels too wide", path, over)
+		}
+		if text := b.text("main"); text == "" {
+			t.Errorf("%s is empty", path)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package command
+
+import (
+	"usher/internal/admin"
+	"usher/internal/secret"
+)
+
+// show lets the admin port see how everything stands.
+func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate) {
+	cfg.Changes = metrics.Changes
+	cfg.Ports = h.portStates
+	if h.gate == nil {
+		return
+	}
+	cfg.Journal = h.journal
+	cfg.Gate = func() *admin.GateState { return h.gateState(gate) }
+	cfg.Forget = func(tenant string) (int, error) { return h.gate.Forget(tenant), nil }
+	if h.inbox != nil {
+		cfg.Inbox = &admin.Inbox{
+			List: h.inbox.List, Show: h.inbox.Show, Redeliver: h.inbox.Redeliver, Stats: h.inbox.Stats, Err: h.inbox.Err,
+		}
+		cfg.Forget = h.inbox.Forget
+	}
+}
+
+func (h *house) portStates() []admin.PortState {
+	var states []admin.PortState
+	for i, p := range h.settings.Ports {
+		figures := h.outbound.figures[p.Name]
+		s := admin.PortState{
+			Name: p.Name, Address: h.doors[i].url(), Scope: p.Scope, Keyed: p.Key != nil,
+			Token: h.outbound.of[p.Name].State(),
+			Calls: figures.calls.Hour(), Tokens: figures.identity.Hour(),
+		}
+		if figures.owner != p.Name {
+			s.Shares = figures.owner
+		}
+		main := &h.settings.Outbound
+		s.ClientVariable = variableOf(p, "CLIENT_ID", p.ClientID == main.ClientID, nil)
+		s.SecretVariable = variableOf(p, "CLIENT_SECRET", p.ClientSecret == main.ClientSecret, p.ClientSecret)
+		s.ScopeVariable = variableOf(p, "SCOPE", p.Scope == main.Scope, nil)
+		states = append(states, s)
+	}
+	return states
+}
+
+// variableOf is the name of the variable that a setting of p comes from: its own, or the
+// main port's where it is inherited; with _FILE where a secret is in a file.
+func variableOf(p Port, name string, inherited bool, value *secret.Value) string {
+	prefix := p.prefix
+	if inherited {
+		prefix = "USHER_"
+	}
+	if value.Path() != "" {
+		name += "_FILE"
+	}
+	return prefix + name
+}
+
+func (h *house) gateState(m *admin.Gate) *admin.GateState {
+	decisions, tries := m.Hour()
+	// Of the receiver's address the host alone: the rest may hold a secret.
+	forward := h.settings.Webhook.forward
+	return &admin.GateState{
+		Address: h.door("webhooks").url() + h.settings.Webhook.Path, Receiver: forward.Scheme + "://" + forward.Host,
+		Decisions: decisions, Tries: tries, LastTry: m.LastTry(),
+	}
+}
