@@ -69,11 +69,13 @@ func fileSystem(dir string) string {
 type memory struct{ anon, file int64 }
 
 func memoryOf(pid int) memory {
-	kB := func(name string) int64 {
-		n, _ := strconv.ParseInt(strings.TrimSuffix(field(fmt.Sprintf("/proc/%d/status", pid), name), " kB"), 10, 64)
-		return n << 10
-	}
-	return memory{kB("RssAnon"), kB("RssFile")}
+	return memory{statusOf(pid, "RssAnon"), statusOf(pid, "RssFile")}
+}
+
+// statusOf is one of a process's sizes, in bytes, by its name in /proc/PID/status.
+func statusOf(pid int, name string) int64 {
+	n, _ := strconv.ParseInt(strings.TrimSuffix(field(fmt.Sprintf("/proc/%d/status", pid), name), " kB"), 10, 64)
+	return n << 10
 }
 
 // tick is the unit of /proc/PID/stat. It is the same on every Linux in practice.
