@@ -107,7 +107,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// dropped here, before ReverseProxy would take it up.
 	r.Header.Del("Upgrade")
 	if r.ContentLength != 0 {
-		out.body = &callerBody{ReadCloser: r.Body, control: http.NewResponseController(w), patience: h.patience}
+		out.caller.ReadCloser, out.caller.writer, out.caller.patience = r.Body, w, h.patience
+		out.body = &out.caller
 		r.Body = out.body
 	}
 	h.proxy.ServeHTTP(out, r)
@@ -219,7 +220,8 @@ func breakOff(w http.ResponseWriter, r *http.Request) {
 type outcome struct {
 	http.ResponseWriter
 	no1xx   bool        // the caller does not know 1xx answers
-	body    *callerBody // nil when there is none
+	caller  callerBody
+	body    *callerBody // caller, or nil when it sends none
 	status  int
 	problem *problem // when the answer is usher's own
 }
