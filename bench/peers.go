@@ -165,11 +165,14 @@ func usherCommand(o *court, listen, way string) (args, env []string, err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	return []string{o.usher}, []string{
-		"USHER_CLIENT_ID=bench", "USHER_CLIENT_SECRET=bench",
-		"USHER_BASE_URL=" + o.base(way), "USHER_CA_FILE=" + o.cert,
+	env = []string{
+		"USHER_CLIENT_ID=bench", "USHER_CLIENT_SECRET=bench", "USHER_BASE_URL=" + o.base(way),
 		"USHER_LISTEN=" + listen, "USHER_ADMIN_LISTEN=" + ports[0], "USHER_LOG_LEVEL=" + o.log,
-	}, nil
+	}
+	if way != plain {
+		env = append(env, "USHER_CA_FILE="+o.cert)
+	}
+	return []string{o.usher}, env, nil
 }
 
 func reverseProxyCommand(o *court, listen, way string, idle int) (args, env []string, err error) {

@@ -27,7 +27,7 @@ func build(ctx context.Context, dir, pkg string) (string, error) {
 	path := filepath.Join(dir, filepath.Base(pkg))
 	compile := func(toolchain string) ([]byte, error) {
 		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, pkg)
-		c.Env = append(os.Environ(), "GOTOOLCHAIN="+toolchain)
+		c.Env = append(os.Environ(), "GOTOOLCHAIN="+toolchain, "CGO_ENABLED=0") // static, as it is shipped
 		return c.CombinedOutput()
 	}
 	mod := struct{ Toolchain string }{}

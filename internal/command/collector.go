@@ -88,10 +88,14 @@ func (c *collector) adjust() {
 
 // gcPercent is the GOGC with which the next collection comes at floor, or when the
 // heap has doubled, whichever is later. The runtime's rule is to let it grow by so
-// many percent of what it has to scan: what is live, and besides stacks and globals.
+// many percent of what it has to scan (what is live, and besides stacks and globals),
+// but to so many percent of smallestHeap at least.
 func gcPercent(live, besides, floor uint64) int {
 	if live >= floor {
 		return 100
 	}
-	return int(max(100, min(1000, 100*(floor-live)/max(1, live+besides))))
+	return int(max(100, min(100*floor/smallestHeap, 100*(floor-live)/max(1, live+besides))))
 }
+
+// smallestHeap is what the runtime lets be at GOGC=100, however little is live.
+const smallestHeap = 4 << 20

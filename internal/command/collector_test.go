@@ -13,8 +13,8 @@ func TestGCPercent(t *testing.T) {
 		live, besides uint64
 		want          int
 	}{
-		{0, 0, 1000},
-		{1 * mib, 0, 1000},
+		{0, 0, 600},
+		{1 * mib, 0, 600},
 		{4 * mib, 0, 500},
 		{4 * mib, 4 * mib, 250},
 		{12 * mib, 0, 100},
