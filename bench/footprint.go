@@ -59,11 +59,11 @@ func (o *court) weigh(ctx context.Context, p peer, f *footprint) error {
 	}
 	time.Sleep(200 * time.Millisecond) // the start is over by then
 	f.idle = append(f.idle, statusOf(r.pid(), "VmRSS"))
-	at64, err := o.reading(ctx, r.process, scenario{plain, sizes[0], 64}, window(o.bench), r.address)
+	at64, err := o.reading(ctx, r.process, scenario{plain, sizes[0], 64}, window, r.address)
 	if err != nil {
 		return err
 	}
-	many, err := o.reading(ctx, r.process, scenario{plain, sizes[0], crowd}, window(o.bench), r.address)
+	many, err := o.reading(ctx, r.process, scenario{plain, sizes[0], crowd}, window, r.address)
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (o *court) measureWay(ctx context.Context, f *findings, way string) error {
 		}
 		all = append(all, r)
 	}
-	rounds := pick(o.bench, 1, 5)
+	rounds := pick(o.bench, 1, 9)
 	for round := range rounds {
 		for _, s := range scenarios {
 			if s.way != way || o.quick && s.size != sizes[0] && (way != plain || s.connections == 1) {
@@ -139,7 +139,7 @@ func (o *court) round(ctx context.Context, readings map[string][]reading, s scen
 		if r.pool && (s.connections == 1 || s.way != plain) {
 			continue
 		}
-		one, err := o.reading(ctx, r.process, s, window(o.bench), r.address)
+		one, err := o.reading(ctx, r.process, s, window, r.address)
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
@@ -148,15 +148,17 @@ func (o *court) round(ctx context.Context, readings map[string][]reading, s scen
 	if s.connections > 1 {
 		return nil
 	}
-	c, err := o.load(ctx, 1, window(o.bench), openTarget(s.size), o.service[plain])
+	c, err := o.load(ctx, 1, window, openTarget(s.size), o.service[plain])
 	readings[direct] = append(readings[direct], reading{calls: c})
 	return err
 }
 
-func window(b *bench) time.Duration { return pick(b, time.Second, 2*time.Second) }
+// window is how long a load lasts: many short ones in turns say more than a few long
+// ones where other things run too. (wrk counts in whole seconds.)
+const window = time.Second
 
 // reading loads a program and watches it meanwhile.
-func (o *court) reading(ctx context.Context, p *process, s scenario, window time.Duration, addresses ...string) (r reading, err error) {
+func (o *court) reading(ctx context.Context, p *process, s scenario, length time.Duration, addresses ...string) (r reading, err error) {
 	before, done, highest := cpuOf(p.pid()), make(chan struct{}), make(chan int64)
 	go func() {
 		most := int64(0)
@@ -170,7 +172,7 @@ func (o *court) reading(ctx context.Context, p *process, s scenario, window time
 			}
 		}
 	}()
-	r.calls, err = o.load(ctx, s.connections, window, target(s.size), addresses...)
+	r.calls, err = o.load(ctx, s.connections, length, target(s.size), addresses...)
 	close(done)
 	r.rss = <-highest
 	r.cpu = (cpuOf(p.pid()) - before) / float64(max(1, r.Requests))

@@ -48,7 +48,7 @@ func (o *court) growConnections(ctx context.Context, s *spread) error {
 	for range pick(o.bench, 1, 3) {
 		for _, n := range connectionCounts {
 			for i, to := range []map[int][]reading{s.connections, s.peer} {
-				r, err := o.reading(ctx, all[i].process, scenario{plain, sizes[0], n}, window(o.bench), all[i].address)
+				r, err := o.reading(ctx, all[i].process, scenario{plain, sizes[0], n}, window, all[i].address)
 				if err != nil {
 					return err
 				}
@@ -81,7 +81,7 @@ func (o *court) growPorts(ctx context.Context, s *spread) error {
 	for range pick(o.bench, 1, 3) {
 		for _, n := range portCounts {
 			// Not a whole second, so that all of them have the same load.
-			one, err := o.reading(ctx, r.process, scenario{plain, sizes[0], 60}, window(o.bench)-time.Millisecond, addresses[:n]...)
+			one, err := o.reading(ctx, r.process, scenario{plain, sizes[0], 60}, window-time.Millisecond, addresses[:n]...)
 			if err != nil {
 				return err
 			}

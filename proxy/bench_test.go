@@ -141,6 +141,16 @@ func BenchmarkGuard(b *testing.B) {
 	}
 }
 
+func TestGuardAllocatesNothing(t *testing.T) {
+	cfg := benchConfig(t)
+	cfg.Key = func() string { return "k3y" }
+	h, r := New(cfg), benchRequest(t)
+	r.Header.Set("Authorization", "Bearer k3y")
+	if n := testing.AllocsPerRun(100, func() { _ = h.check(r) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // BenchmarkTransport is the token's way into a call.
 func BenchmarkTransport(b *testing.B) {
 	cfg := benchConfig(b)

@@ -118,10 +118,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // removed the hop-by-hop headers by now, those that Connection names included;
 // the token is not in yet, so that no such trick can remove it.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
-	target := *h.cfg.Target
+	*pr.Out.URL = *h.cfg.Target // a copy that ReverseProxy has made for us
 	// As it came: ReverseProxy has dropped what it could not parse.
-	target.RawQuery, target.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
-	pr.Out.URL = &target
+	pr.Out.URL.RawQuery, pr.Out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
 	pr.Out.Host = ""
 	pr.Out.Trailer = nil
 	for name := range pr.Out.Header {

@@ -116,6 +116,17 @@ func TestShapeRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
+func TestShapeAllocatesNothing(t *testing.T) {
+	v, err := newValidator([]string{"*"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := decode(t, documented)
+	if n := testing.AllocsPerRun(100, func() { _ = v.check(value) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // The library's own reports stay what they are: the shape is only asked first.
 func TestUsersSchemaHasNoShape(t *testing.T) {
 	v, err := newValidator([]string{"*"}, []byte(strings.TrimSpace(string(builtIn))))
