@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// part is one half of what is measured, and a section of the results.
+// part is one part of what is measured, and a section of the results.
 type part struct {
 	name string
 	run  func(context.Context, *bench) ([]*table, error)
@@ -19,6 +19,7 @@ type part struct {
 var parts = []part{
 	{"Outbound", outbound},
 	{"Inbound", inbound},
+	{"Micro", micro},
 }
 
 // bench is what all parts have in common.
@@ -72,7 +73,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.usher, "usher", "", "measure this `binary`; by default the one of this module is built")
 	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
-	only := flag.String("only", "", "measure this `half` alone: outbound or inbound")
+	only := flag.String("only", "", "measure this `part` alone: outbound, inbound or micro")
 	output := flag.String("o", "", "write the results to this `file` as well, as Markdown")
 	flag.Parse()
 	if flag.NArg() > 0 {
