@@ -7,7 +7,7 @@ import (
 	"runtime/metrics"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 )
 
 // usher holds little, so the garbage collector's rule, to run when the heap has
@@ -19,9 +19,11 @@ const heapFloor = 16 << 20
 
 // collector adapts GOGC to what was in use at the last collection.
 type collector struct {
-	floor   uint64
-	percent int // as it was set last
-	stopped atomic.Bool
+	floor uint64
+
+	mu      sync.Mutex // guards what follows, and GOGC itself
+	percent int        // as it was set last
+	stopped bool
 }
 
 // tuneCollector starts that, and keeps to the container's memory where there is a
@@ -36,7 +38,9 @@ func tuneCollector(environ []string) (stop func()) {
 	c := &collector{floor: floor, percent: 100}
 	c.arm()
 	return func() {
-		c.stopped.Store(true)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.stopped = true
 		debug.SetGCPercent(100)
 		debug.SetMemoryLimit(before)
 	}
@@ -72,7 +76,9 @@ func (c *collector) arm() {
 }
 
 func (c *collector) adjust() {
-	if c.stopped.Load() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
 		return
 	}
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}
