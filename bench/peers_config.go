@@ -60,7 +60,7 @@ defaults
   timeout connect 10s
   timeout client 60s
   timeout server 60s
-  http-reuse safe
+  http-reuse always
 frontend local
   bind %s backlog 4096
   default_backend service
