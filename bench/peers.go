@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,12 +24,14 @@ type peer struct {
 	// pool alone, and so only where many call at once.
 	pool bool
 	// lacks is the way to the service that it does not know.
-	lacks string
-	// command is how to run it: listening there, calling the service by this way.
-	command func(o *court, listen, way string) (args, env []string, err error)
+	lacks   string
+	command command
 	// version asks the program for its version.
 	version []string
 }
+
+// command is how to run a peer: listening there, calling the service by this way.
+type command func(o *court, listen, way string) (args, env []string, err error)
 
 const (
 	ours     = "usher"
@@ -38,18 +41,10 @@ const (
 
 var peers = []peer{
 	{name: ours, command: usherCommand},
-	{name: asItIs, command: func(o *court, listen, way string) ([]string, []string, error) {
-		return reverseProxyCommand(o, listen, way, 0)
-	}},
-	{name: asItIs + ", pool", pool: true, command: func(o *court, listen, way string) ([]string, []string, error) {
-		return reverseProxyCommand(o, listen, way, keptPool)
-	}},
-	{name: "Caddy", program: "caddy", version: []string{"version"},
-		command: func(o *court, listen, way string) ([]string, []string, error) { return caddyCommand(o, listen, way, 0) }},
-	{name: "Caddy, pool", program: "caddy", pool: true,
-		command: func(o *court, listen, way string) ([]string, []string, error) {
-			return caddyCommand(o, listen, way, keptPool)
-		}},
+	{name: asItIs, command: reverseProxyCommand(0)},
+	{name: asItIs + ", pool", pool: true, command: reverseProxyCommand(keptPool)},
+	{name: "Caddy", program: "caddy", command: caddyCommand(0), version: []string{"version"}},
+	{name: "Caddy, pool", program: "caddy", pool: true, command: caddyCommand(keptPool)},
 	{name: "nginx", program: "nginx", lacks: tls2, command: nginxCommand, version: []string{"-v"}},
 	{name: "haproxy", program: "haproxy", command: haproxyCommand, version: []string{"-v"}},
 }
@@ -84,14 +79,15 @@ func (o *court) missing() []string {
 	return names
 }
 
+var versionNumber = regexp.MustCompile(`\d+\.\d+\.\d+\S*`)
+
 // versions says what is measured beside usher.
 func (o *court) versions(ctx context.Context) string {
 	var all []string
-	number := regexpVersion()
 	for _, p := range peers {
 		if path := o.programs[p.program]; path != "" && p.version != nil {
 			out, _ := exec.CommandContext(ctx, path, p.version...).CombinedOutput() // then there is none to be seen
-			all = append(all, p.program+" "+number.FindString(string(out)))
+			all = append(all, p.program+" "+versionNumber.FindString(string(out)))
 		}
 	}
 	return strings.Join(all, ", ")
@@ -175,9 +171,11 @@ func usherCommand(o *court, listen, way string) (args, env []string, err error) 
 	return []string{o.usher}, env, nil
 }
 
-func reverseProxyCommand(o *court, listen, way string, idle int) (args, env []string, err error) {
-	return []string{o.self, "reverseproxy", "-listen", listen, "-to", o.base(way), "-token", o.token, "-idle", strconv.Itoa(idle)},
-		[]string{"SSL_CERT_FILE=" + o.cert}, nil
+func reverseProxyCommand(idle int) command {
+	return func(o *court, listen, way string) (args, env []string, err error) {
+		return []string{o.self, "reverseproxy", "-listen", listen, "-to", o.base(way), "-token", o.token, "-idle", strconv.Itoa(idle)},
+			[]string{"SSL_CERT_FILE=" + o.cert}, nil
+	}
 }
 
 // file is one of a peer's own, by the address that it listens on.

@@ -3,15 +3,12 @@ package main
 import (
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 )
 
 // The peers that have a configuration file. Each is told what a careful person would
 // tell it for this one purpose: one worker, connections to the service kept, no access
 // log, the service's certificate checked.
-
-func regexpVersion() *regexp.Regexp { return regexp.MustCompile(`\d+\.\d+\.\d+\S*`) }
 
 func nginxCommand(o *court, listen, way string) (args, env []string, err error) {
 	temporary := ""
@@ -72,15 +69,16 @@ backend service
 	return []string{o.programs["haproxy"], "-f", file, "-db", "-q"}, nil, os.WriteFile(file, []byte(text), 0o600)
 }
 
-func caddyCommand(o *court, listen, way string, idle int) (args, env []string, err error) {
-	transport := ""
-	if idle > 0 {
-		transport += fmt.Sprintf("      keepalive_idle_conns_per_host %d\n", idle)
-	}
-	if way != plain {
-		transport += fmt.Sprintf("      tls\n      tls_trusted_ca_certs %s\n", o.cert)
-	}
-	text := fmt.Sprintf(`{
+func caddyCommand(idle int) command {
+	return func(o *court, listen, way string) (args, env []string, err error) {
+		transport := ""
+		if idle > 0 {
+			transport += fmt.Sprintf("      keepalive_idle_conns_per_host %d\n", idle)
+		}
+		if way != plain {
+			transport += fmt.Sprintf("      tls\n      tls_trusted_ca_certs %s\n", o.cert)
+		}
+		text := fmt.Sprintf(`{
   admin off
   auto_https off
 }
@@ -92,8 +90,9 @@ http://%s {
   }
 }
 `, listen, o.base(way), o.token, transport)
-	file := o.file(listen, "Caddyfile")
-	home := o.file(listen, "caddy")
-	return []string{o.programs["caddy"], "run", "--config", file, "--adapter", "caddyfile"},
-		[]string{"HOME=" + home, "XDG_DATA_HOME=" + home, "XDG_CONFIG_HOME=" + home}, os.WriteFile(file, []byte(text), 0o600)
+		file := o.file(listen, "Caddyfile")
+		home := o.file(listen, "caddy")
+		return []string{o.programs["caddy"], "run", "--config", file, "--adapter", "caddyfile"},
+			[]string{"HOME=" + home, "XDG_DATA_HOME=" + home, "XDG_CONFIG_HOME=" + home}, os.WriteFile(file, []byte(text), 0o600)
+	}
 }
