@@ -26,6 +26,17 @@ func describe(dir string) string {
 	return strings.Join(append(parts, system, "inbox on "+fileSystem(dir)), ", ")
 }
 
+// busy is the machine's load average of the last minute: what else it had to do. Where
+// that is more than it has cores, times and rates say little, and ratios something.
+func busy() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	minute, _, _ := strings.Cut(string(b), " ")
+	return minute
+}
+
 // field is the value of the first line of a file that begins with name and a colon.
 func field(file, name string) string {
 	b, err := os.ReadFile(file)

@@ -82,7 +82,7 @@ func run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 
-	machine := describe(b.dir)
+	machine, load := describe(b.dir), busy()
 	dir, err := os.MkdirTemp(b.dir, "usher-bench-")
 	if err != nil {
 		return err
@@ -99,6 +99,7 @@ func run(ctx context.Context) error {
 		machine: machine,
 		usher:   versionOf(ctx, b.usher),
 		command: "go run ./bench " + strings.Join(shownArgs(), " "),
+		load:    load,
 		date:    began,
 	}
 	for _, p := range parts {
