@@ -6,6 +6,6 @@
 // service and the load, processes too, share another. What is compared is measured
 // in turns, several rounds of it, and a figure is the median of its rounds: on a
 // machine where other things run too, two figures of different runs say little about
-// each other. Nothing here fails because something was slow; webhooks that are lost or
-// out of order are said, and calls that are refused end the run.
+// each other. Nothing here fails because something was slow; calls that are refused and
+// webhooks that are lost or out of order are said.
 package main

@@ -124,6 +124,9 @@ func (f *findings) scenario(s scenario) *table {
 			cpu = ""
 		}
 		t.add(name, cpu, share, number(median(all, perSecond)), quick(all, calls.p50), quick(all, calls.p99))
+		if refused, sum := refusals(all); refused > 0 {
+			t.note("What should not be: %d of %d calls to %s were not answered with 200.", refused, sum, name)
+		}
 	}
 	for _, p := range peers {
 		if p.lacks == s.way {
@@ -131,6 +134,15 @@ func (f *findings) scenario(s scenario) *table {
 		}
 	}
 	return t
+}
+
+// refusals counts the calls that were not answered with 200, and all.
+func refusals(all []reading) (refused, sum int) {
+	for _, r := range all {
+		refused += r.Refused
+		sum += r.Refused + r.Requests
+	}
+	return refused, sum
 }
 
 func (c calls) p50() time.Duration { return c.P50 }
