@@ -78,12 +78,12 @@ func inbound(ctx context.Context, b *bench) ([]*table, error) {
 }
 
 // gate starts an usher: durable where there is a file for its inbox.
-func (y *yard) gate(ctx context.Context, under []string, file, level string) (*usher, error) {
-	settings := []string{
+func (y *yard) gate(ctx context.Context, under []string, file, level string, more ...string) (*usher, error) {
+	settings := append([]string{
 		"USHER_BASE_URL=" + y.billing,
 		"USHER_WEBHOOK_FORWARD_URL=http://" + y.receiver.address + "/",
 		"USHER_LOG_LEVEL=" + level,
-	}
+	}, more...)
 	if file != "" {
 		settings = append(settings, "USHER_WEBHOOK_INBOX=file:"+file)
 	}

@@ -26,6 +26,17 @@ func describe(dir string) string {
 	return strings.Join(append(parts, system, "inbox on "+fileSystem(dir)), ", ")
 }
 
+// busy is the machine's load average of the last minute: what else it had to do. Where
+// that is more than it has cores, times and rates say little, and ratios something.
+func busy() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	minute, _, _ := strings.Cut(string(b), " ")
+	return minute
+}
+
 // field is the value of the first line of a file that begins with name and a colon.
 func field(file, name string) string {
 	b, err := os.ReadFile(file)
@@ -69,11 +80,13 @@ func fileSystem(dir string) string {
 type memory struct{ anon, file int64 }
 
 func memoryOf(pid int) memory {
-	kB := func(name string) int64 {
-		n, _ := strconv.ParseInt(strings.TrimSuffix(field(fmt.Sprintf("/proc/%d/status", pid), name), " kB"), 10, 64)
-		return n << 10
-	}
-	return memory{kB("RssAnon"), kB("RssFile")}
+	return memory{statusOf(pid, "RssAnon"), statusOf(pid, "RssFile")}
+}
+
+// statusOf is one of a process's sizes, in bytes, by its name in /proc/PID/status.
+func statusOf(pid int, name string) int64 {
+	n, _ := strconv.ParseInt(strings.TrimSuffix(field(fmt.Sprintf("/proc/%d/status", pid), name), " kB"), 10, 64)
+	return n << 10
 }
 
 // tick is the unit of /proc/PID/stat. It is the same on every Linux in practice.

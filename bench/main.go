@@ -10,14 +10,16 @@ import (
 	"time"
 )
 
-// part is one half of what is measured, and a section of the results.
+// part is one part of what is measured, and a section of the results.
 type part struct {
 	name string
 	run  func(context.Context, *bench) ([]*table, error)
 }
 
 var parts = []part{
+	{"Outbound", outbound},
 	{"Inbound", inbound},
+	{"Micro", micro},
 }
 
 // bench is what all parts have in common.
@@ -43,6 +45,15 @@ func (b *bench) say(format string, args ...any) {
 }
 
 func main() {
+	if len(os.Args) > 1 {
+		if role := roles[os.Args[1]]; role != nil {
+			if err := role(os.Args[2:]); err != nil {
+				fmt.Fprintln(os.Stderr, "bench "+os.Args[1]+":", err)
+				os.Exit(1)
+			}
+			return
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx)
 	stop()
@@ -53,15 +64,16 @@ func main() {
 }
 
 // longest is the end of every run, whatever hangs.
-const longest = 10 * time.Minute
+const longest = 25 * time.Minute
 
 func run(ctx context.Context) error {
 	b := new(bench)
-	flag.BoolVar(&b.quick, "quick", false, "about a minute instead of five; the figures scatter more")
+	flag.BoolVar(&b.quick, "quick", false, "two minutes instead of a quarter of an hour; the figures scatter more")
 	flag.StringVar(&b.dir, "dir", os.TempDir(), "a folder on the `disk` that is to be measured")
 	flag.StringVar(&b.usher, "usher", "", "measure this `binary`; by default the one of this module is built")
 	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
+	only := flag.String("only", "", "measure this `part` alone: outbound, inbound or micro")
 	output := flag.String("o", "", "write the results to this `file` as well, as Markdown")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -70,7 +82,7 @@ func run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 
-	machine := describe(b.dir)
+	machine, load := describe(b.dir), busy()
 	dir, err := os.MkdirTemp(b.dir, "usher-bench-")
 	if err != nil {
 		return err
@@ -78,7 +90,7 @@ func run(ctx context.Context) error {
 	defer os.RemoveAll(dir)
 	b.dir = dir
 	if b.usher == "" {
-		if b.usher, err = build(ctx, dir); err != nil {
+		if b.usher, err = build(ctx, dir, "usher"); err != nil {
 			return err
 		}
 	}
@@ -87,9 +99,13 @@ func run(ctx context.Context) error {
 		machine: machine,
 		usher:   versionOf(ctx, b.usher),
 		command: "go run ./bench " + strings.Join(shownArgs(), " "),
+		load:    load,
 		date:    began,
 	}
 	for _, p := range parts {
+		if *only != "" && !strings.EqualFold(*only, p.name) {
+			continue
+		}
 		tables, err := p.run(ctx, b)
 		if err != nil {
 			return fmt.Errorf("%s: %w", strings.ToLower(p.name), err)

@@ -12,6 +12,7 @@ import (
 // results are all that a run has found out.
 type results struct {
 	machine, usher, command string
+	load                    string // of the machine, before the run
 	date                    time.Time
 	took                    time.Duration
 	sections                []section
@@ -90,6 +91,7 @@ func (r *results) preamble() []string {
 		"machine: " + r.machine,
 		"usher: " + r.usher,
 		"command: " + strings.TrimSpace(r.command),
+		fmt.Sprintf("load average before the run: %s (0 on a quiet machine; beyond its cores, only the ratios say something)", r.load),
 		fmt.Sprintf("date: %s, %s long", r.date.UTC().Format("2006-01-02 15:04 MST"), r.took.Round(time.Second)),
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,7 +132,7 @@ func (s *sender) send(l *load) error {
 	if _, err := s.conn.Write(s.request.Bytes()); err != nil {
 		return err
 	}
-	status, err := s.answer()
+	status, err := readAnswer(s.answers)
 	if err != nil {
 		return err
 	}
@@ -145,32 +144,6 @@ func (s *sender) send(l *load) error {
 	l.acknowledged++
 	l.latencies = append(l.latencies, time.Since(began))
 	return nil
-}
-
-// answer reads one answer to its end.
-func (s *sender) answer() (status int, err error) {
-	length := 0
-	for first := true; ; first = false {
-		line, err := s.answers.ReadSlice('\n')
-		if err != nil {
-			return 0, err
-		}
-		name, value, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		switch {
-		case first:
-			code, _, _ := strings.Cut(value, " ")
-			if status, err = strconv.Atoi(code); err != nil {
-				return 0, err
-			}
-		case strings.EqualFold(name, "Content-Length:"):
-			if length, err = strconv.Atoi(value); err != nil {
-				return 0, err
-			}
-		case name == "":
-			_, err := s.answers.Discard(length)
-			return status, err
-		}
-	}
 }
 
 // writeBody writes a tenant's nth webhook, of the documented shape and 1.2 KB long.

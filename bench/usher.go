@@ -20,13 +20,14 @@ import (
 	"usher/internal/sandbox"
 )
 
-// build makes the binary that is measured: with the toolchain that go.mod names,
-// where the go command can take it, else with the one there is.
-func build(ctx context.Context, dir string) (string, error) {
-	path := filepath.Join(dir, "usher")
+// build makes a binary that is measured, of a package of this module: with the
+// toolchain that go.mod names, where the go command can take it, else with the one
+// there is.
+func build(ctx context.Context, dir, pkg string) (string, error) {
+	path := filepath.Join(dir, filepath.Base(pkg))
 	compile := func(toolchain string) ([]byte, error) {
-		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, "usher")
-		c.Env = append(os.Environ(), "GOTOOLCHAIN="+toolchain)
+		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, pkg)
+		c.Env = append(os.Environ(), "GOTOOLCHAIN="+toolchain, "CGO_ENABLED=0") // static, as it is shipped
 		return c.CombinedOutput()
 	}
 	mod := struct{ Toolchain string }{}
@@ -39,7 +40,7 @@ func build(ctx context.Context, dir string) (string, error) {
 		}
 	}
 	if out, err := compile(cmp.Or(os.Getenv("GOTOOLCHAIN"), "local")); err != nil {
-		return "", fmt.Errorf("usher does not build: %s", out)
+		return "", fmt.Errorf("%s does not build: %s", pkg, out)
 	}
 	return path, nil
 }
@@ -62,8 +63,7 @@ func startBilling() (url string, stop func()) {
 
 // usher is one that runs.
 type usher struct {
-	cmd   *exec.Cmd
-	ended chan struct{}
+	*process
 	gate  string // the address of the webhook port
 	admin string
 	inbox string // its file; empty: it passes through
@@ -76,11 +76,8 @@ func (b *bench) start(ctx context.Context, under []string, settings ...string) (
 	if err != nil {
 		return nil, err
 	}
-	u := &usher{ended: make(chan struct{}), gate: ports[1], admin: ports[2]}
-	args := append(under[:len(under):len(under)], b.usher)
-	u.cmd = exec.Command(args[0], args[1:]...)
-	u.cmd.Env = append([]string{
-		"PATH=" + os.Getenv("PATH"),
+	u := &usher{gate: ports[1], admin: ports[2]}
+	env := append([]string{
 		"USHER_CLIENT_ID=bench", "USHER_CLIENT_SECRET=bench",
 		"USHER_LISTEN=" + ports[0], "USHER_WEBHOOK_LISTEN=" + u.gate, "USHER_ADMIN_LISTEN=" + u.admin,
 		"USHER_LOG_LEVEL=" + b.log,
@@ -88,16 +85,9 @@ func (b *bench) start(ctx context.Context, under []string, settings ...string) (
 		// hold more than 256 for moments.
 		"USHER_WEBHOOK_MAX_INFLIGHT=1024",
 	}, settings...)
-	if b.loud {
-		u.cmd.Stderr = os.Stderr
-	}
-	if err := u.cmd.Start(); err != nil {
+	if u.process, err = b.launch(append(under[:len(under):len(under)], b.usher), env); err != nil {
 		return nil, err
 	}
-	go func() {
-		defer close(u.ended)
-		_ = u.cmd.Wait() // how it ended is of no interest: it was told to
-	}()
 	if err := u.ready(ctx); err != nil {
 		u.stop()
 		return nil, err
@@ -138,19 +128,6 @@ func (u *usher) ready(ctx context.Context) error {
 		}
 	}
 }
-
-// stop ends usher, and returns when it has ended.
-func (u *usher) stop() {
-	_ = u.cmd.Process.Signal(os.Interrupt)
-	select {
-	case <-u.ended:
-	case <-time.After(20 * time.Second):
-		_ = u.cmd.Process.Kill()
-		<-u.ended
-	}
-}
-
-func (u *usher) pid() int { return u.cmd.Process.Pid }
 
 // metric returns one of usher's figures, one without labels.
 func (u *usher) metric(name string) (float64, error) {

@@ -19,7 +19,7 @@ func (e *bodyError) Unwrap() error { return e.err }
 // stand still, and its errors are told from those of the connection upstream.
 type callerBody struct {
 	io.ReadCloser
-	control  *http.ResponseController
+	writer   http.ResponseWriter // of the connection that it comes from
 	patience time.Duration
 	ended    atomic.Bool // it was read to its end
 }
@@ -31,7 +31,7 @@ func (b *callerBody) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	// Where it can't be set (a test's recorder) there is no connection to hold up.
-	_ = b.control.SetReadDeadline(time.Now().Add(b.patience))
+	_ = http.NewResponseController(b.writer).SetReadDeadline(time.Now().Add(b.patience))
 	n, err := b.ReadCloser.Read(p)
 	switch {
 	case err == io.EOF:
@@ -50,17 +50,23 @@ type payload struct {
 	length int64     // as http.Request.ContentLength
 }
 
+// firstRead is how much of a body is taken at its word about its length: beyond it,
+// memory is taken as the bytes arrive, not as the header promises them.
+const firstRead = 32 << 10
+
 // readPayload reads the body of req if it is within limit.
 func readPayload(req *http.Request, limit int64) (payload, error) {
 	if req.Body == nil || req.Body == http.NoBody {
 		return payload{}, nil
 	}
-	if req.ContentLength > limit {
-		return payload{stream: req.Body, length: req.ContentLength}, nil
+	switch length := req.ContentLength; {
+	case length > limit:
+		return payload{stream: req.Body, length: length}, nil
+	case length >= 0 && length <= firstRead:
+		return readKnown(req.Body, int(length))
 	}
-	// Memory is taken as the bytes arrive, not as the header promises them.
 	var buf bytes.Buffer
-	buf.Grow(int(min(max(req.ContentLength, 0), 32<<10)) + bytes.MinRead)
+	buf.Grow(int(min(max(req.ContentLength, 0), firstRead)) + bytes.MinRead)
 	n, err := buf.ReadFrom(io.LimitReader(req.Body, limit+1))
 	if err != nil {
 		return payload{}, asBodyError(err)
@@ -69,6 +75,23 @@ func readPayload(req *http.Request, limit int64) (payload, error) {
 		return payload{stream: io.MultiReader(&buf, req.Body), length: -1}, nil
 	}
 	return payload{bytes: buf.Bytes(), length: n}, nil
+}
+
+// readKnown reads a body of this length to its end: before it has seen that, net/http
+// does not look out for a caller that hangs up.
+func readKnown(body io.Reader, length int) (payload, error) {
+	data := make([]byte, length+1) // room to see the end
+	for n := 0; ; {
+		m, err := body.Read(data[n:])
+		switch n += m; {
+		case n > length:
+			return payload{}, &bodyError{errors.New("it is longer than it said")}
+		case err == io.EOF:
+			return payload{bytes: data[:n], length: int64(n)}, nil
+		case err != nil:
+			return payload{}, asBodyError(err)
+		}
+	}
 }
 
 func asBodyError(err error) error {

@@ -107,7 +107,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// dropped here, before ReverseProxy would take it up.
 	r.Header.Del("Upgrade")
 	if r.ContentLength != 0 {
-		out.body = &callerBody{ReadCloser: r.Body, control: http.NewResponseController(w), patience: h.patience}
+		out.caller.ReadCloser, out.caller.writer, out.caller.patience = r.Body, w, h.patience
+		out.body = &out.caller
 		r.Body = out.body
 	}
 	h.proxy.ServeHTTP(out, r)
@@ -117,10 +118,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // removed the hop-by-hop headers by now, those that Connection names included;
 // the token is not in yet, so that no such trick can remove it.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
-	target := *h.cfg.Target
+	*pr.Out.URL = *h.cfg.Target // a copy that ReverseProxy has made for us
 	// As it came: ReverseProxy has dropped what it could not parse.
-	target.RawQuery, target.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
-	pr.Out.URL = &target
+	pr.Out.URL.RawQuery, pr.Out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
 	pr.Out.Host = ""
 	pr.Out.Trailer = nil
 	for name := range pr.Out.Header {
@@ -218,8 +218,9 @@ func breakOff(w http.ResponseWriter, r *http.Request) {
 // outcome is the ResponseWriter of one call; it remembers what the caller saw.
 type outcome struct {
 	http.ResponseWriter
-	no1xx   bool        // the caller does not know 1xx answers
-	body    *callerBody // nil when there is none
+	no1xx   bool // the caller does not know 1xx answers
+	caller  callerBody
+	body    *callerBody // caller, or nil when it sends none
 	status  int
 	problem *problem // when the answer is usher's own
 }
@@ -249,10 +250,12 @@ func (o *outcome) answer(p *problem) {
 	p.write(o)
 }
 
-// buffers lends ReverseProxy what it copies answers with.
+// buffers lends ReverseProxy what it copies answers with: twice of what it would take
+// by itself, which saves large answers a third of their system calls. More than that
+// costs memory where many answers stream at once.
 type buffers struct{}
 
-var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+var bufferPool = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-func (buffers) Get() []byte  { return bufferPool.Get().(*[32 << 10]byte)[:] }
-func (buffers) Put(b []byte) { bufferPool.Put((*[32 << 10]byte)(b)) }
+func (buffers) Get() []byte  { return bufferPool.Get().(*[64 << 10]byte)[:] }
+func (buffers) Put(b []byte) { bufferPool.Put((*[64 << 10]byte)(b)) }

@@ -788,11 +788,14 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 	for _, method := range []string{"GET", "POST"} {
 		t.Run(method, func(t *testing.T) {
 			var calls atomic.Int64
-			var broken atomic.Bool
+			var broken, refused atomic.Bool
 			r := newRig(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }), func(c *Config) {
 				tr := c.Upstream.(*http.Transport)
 				dial := tr.DialContext
 				tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if refused.Load() {
+						return nil, errors.New("connection refused")
+					}
 					conn, err := dial(ctx, network, addr)
 					if err == nil {
 						cc := conn.(*countedConn)
@@ -820,6 +823,10 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 			broken.Store(true) // writes on the connections that there are fail, with nothing written
 			if status := send(); status != 200 || calls.Load() != 2 {
 				t.Errorf("second: %d after %d calls", status, calls.Load())
+			}
+			refused.Store(true) // and there is no other to be had
+			if status := send(); status != 502 || calls.Load() != 2 {
+				t.Errorf("third: %d after %d calls", status, calls.Load())
 			}
 		})
 	}

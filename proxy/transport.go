@@ -37,7 +37,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := t.send(req, &body, token)
+	var took taken
+	req = took.watch(req)
+	resp, err := t.send(req, &body, token, &took)
 	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		return resp, err
 	}
@@ -56,24 +58,26 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.replayed != nil {
 		t.replayed()
 	}
-	req.Header = req.Header.Clone() // the first try may still be writing its own
-	return t.send(req, &body, fresh)
+	req = req.WithContext(req.Context()) // a copy: the first try may still be writing its own
+	req.Header = req.Header.Clone()
+	return t.send(req, &body, fresh, &took)
 }
 
 // send sends the call once. More precisely: until one byte of it has left. A
 // connection from the pool can turn out to be dead already, and then nothing is
 // lost in taking the next one; this ends at the latest with one freshly dialled.
-func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) (*http.Response, error) {
+func (t *transport) send(req *http.Request, body *payload, token *tokens.Token, took *taken) (*http.Response, error) {
+	// In place: ReverseProxy has made this request for us alone.
+	req.Header["Authorization"] = token.Header()
 	for {
-		var took taken
-		out := req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: took.note}))
-		out.Header["Authorization"] = token.Header()
-		body.attach(out)
-		resp, err := t.upstream.RoundTrip(out)
+		*took = taken{}
+		body.attach(req)
+		resp, err := t.upstream.RoundTrip(req)
 		switch {
 		case err == nil:
 			return resp, nil
 		case body.stream == nil && took.reused && took.untouched() && req.Context().Err() == nil:
+			req = req.WithContext(req.Context()) // a copy: what failed is the Transport's
 			continue
 		}
 		return nil, &upstreamError{err: err, connected: took.conn != nil}
@@ -97,6 +101,20 @@ type taken struct {
 	reused  bool
 }
 
+// watch returns req such that t notes the connection of each of its tries. ReverseProxy
+// has put a trace into the context, made for this call alone, so ours joins it: a
+// second one, and a copy of the request to hold it, would cost as much as all the
+// rest in here. Nothing else has seen the trace yet.
+func (t *taken) watch(req *http.Request) *http.Request {
+	ctx := req.Context()
+	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.GotConn == nil {
+		trace.GotConn = t.note
+		return req
+	}
+	return req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: t.note}))
+}
+
+// note is called by the Transport within RoundTrip, on the goroutine that called it.
 func (t *taken) note(info httptrace.GotConnInfo) {
 	t.conn, t.reused = info.Conn, info.Reused
 	if t.counted = counted(info.Conn); t.counted != nil {

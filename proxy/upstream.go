@@ -36,9 +36,10 @@ func NewUpstream(cfg UpstreamConfig) *http.Transport {
 		},
 		TLSClientConfig:     cfg.TLS,
 		TLSHandshakeTimeout: 10 * time.Second,
-		// All calls go to one host; net/http's default of 2 idle connections would
-		// have a busy port dial for almost every call.
-		MaxIdleConnsPerHost: 512,
+		// All calls go to one host, and net/http's default of 2 idle connections would
+		// have a busy port dial for almost every call. There are never more than there
+		// were calls at once.
+		MaxIdleConnsPerHost: 4096,
 		// Below the minute after which common load balancers drop a connection.
 		IdleConnTimeout:       50 * time.Second,
 		ResponseHeaderTimeout: cfg.Timeout,

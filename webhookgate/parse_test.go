@@ -115,6 +115,7 @@ func FuzzBody(f *testing.F) {
 				t.Errorf("%d faults", len(first.Faults))
 			}
 		}
+		agree(t, builtIn, value)
 		typ := stringAt(value, "type")
 		lane := laneOf(typ, value)
 		if typ == TenantProvisioningChange && builtIn.check(value) == nil && lane.Tenant == "" {

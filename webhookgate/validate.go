@@ -26,21 +26,29 @@ type validator struct {
 	any    bool // "*" is among them
 	own    bool // the schema is the user's, and so applies to every type
 	schema *jsonschema.Schema
+	shape  *shape // of the built-in schema; nil for the user's
 }
 
 func newValidator(types []string, own []byte) (*validator, error) {
+	v := &validator{types: types, any: slices.Contains(types, "*"), own: own != nil}
 	source := own
 	if source == nil {
 		source = builtIn
 	}
-	schema, err := compile(source)
+	doc, err := readSchema(source)
 	if err != nil {
 		return nil, err
 	}
-	return &validator{types: types, any: slices.Contains(types, "*"), own: own != nil, schema: schema}, nil
+	if !v.own {
+		if v.shape, err = newShape(doc); err != nil {
+			return nil, err
+		}
+	}
+	v.schema, err = compile(doc)
+	return v, err
 }
 
-func compile(source []byte) (*jsonschema.Schema, error) {
+func readSchema(source []byte) (doc any, err error) {
 	if !json.Valid(source) {
 		return nil, errors.New("not JSON: " + syntaxError(source))
 	}
@@ -48,6 +56,10 @@ func compile(source []byte) (*jsonschema.Schema, error) {
 	if fault != nil {
 		return nil, fmt.Errorf("%s %s", fault.Path, fault.Message)
 	}
+	return doc, nil
+}
+
+func compile(doc any) (*jsonschema.Schema, error) {
 	const base = "schema:///"
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
@@ -118,6 +130,9 @@ func (v *validator) lets(typ string) bool {
 }
 
 func (v *validator) schemaFaults(value any) []Fault {
+	if v.shape != nil && v.shape.fits(value) {
+		return nil
+	}
 	err := v.schema.Validate(value)
 	var invalid *jsonschema.ValidationError
 	if !errors.As(err, &invalid) {

@@ -117,6 +117,7 @@ func serve(ctx context.Context, p Process) int {
 	if !ok {
 		return exitUsage
 	}
+	defer tuneCollector(p.Environ)()
 	log := newLog(p.Stderr, &s.Admin)
 	for _, name := range s.Unknown {
 		log.Warn("unknown variable, not used", "name", name)

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// findings are all that the outbound half has found out.
+type findings struct {
+	*court
+	versions   string
+	readings   map[scenario]map[string][]reading // by the peer's name
+	footprints map[string]*footprint
+	spread     *spread
+	coldStart  *coldStart
+}
+
+func cpuMicros(r reading) float64 { return r.cpu * 1e6 }
+func perSecond(r reading) float64 { return r.rate() }
+func self(f float64) float64      { return f }
+func fromSize(n int64) float64    { return float64(n) }
+
+func fromTime(d time.Duration) float64 { return float64(d) }
+
+// microseconds writes a time that may be well below one millisecond.
+func microseconds(f float64) string {
+	if f >= 1000 {
+		return fmt.Sprintf("%.1f ms", f/1e3)
+	}
+	return fmt.Sprintf("%.1f µs", f)
+}
+
+func (f *findings) tables() []*table {
+	tables := []*table{f.aims()}
+	for _, s := range scenarios {
+		if f.readings[s] != nil {
+			tables = append(tables, f.scenario(s))
+		}
+	}
+	return append(tables, f.latency(), f.footprint(), f.connections(), f.ports(), f.rest())
+}
+
+// share is the median of usher's CPU time per call over a peer's in the same round:
+// what else the machine does in a while hits both.
+func (f *findings) share(s scenario, name string) (float64, bool) {
+	us, them := f.readings[s][ours], f.readings[s][name]
+	if len(us) == 0 || len(them) != len(us) {
+		return 0, false
+	}
+	var shares []float64
+	for i := range us {
+		if them[i].cpu > 0 {
+			shares = append(shares, us[i].cpu/them[i].cpu)
+		}
+	}
+	return median(shares, self), len(shares) > 0
+}
+
+// aims puts what was reached beside what was aimed at.
+func (f *findings) aims() *table {
+	t := &table{title: "Aims: CPU time per call, usher's over another's in the same round", header: []string{"", "aim", "reached"}}
+	for _, a := range []struct {
+		s    scenario
+		peer string
+		aim  float64
+	}{
+		{scenarios[0], asItIs, 0.42}, {scenarios[1], asItIs, 0.48}, {scenarios[2], asItIs, 0.85}, {scenarios[3], asItIs, 0.85},
+		{scenarios[0], "Caddy", 0.60}, {scenarios[1], "Caddy", 0.65},
+		{scenarios[0], "nginx", 3.5}, {scenarios[1], "nginx", 2.3}, {scenarios[4], "nginx", 2.8},
+	} {
+		reached := "not measured"
+		if share, ok := f.share(a.s, a.peer); ok {
+			reached = fmt.Sprintf("%.2f", share)
+		}
+		t.add(fmt.Sprintf("%s, over %s", a.s, a.peer), fmt.Sprintf("≤ %.2f", a.aim), reached)
+	}
+	us, them := f.footprints[ours], f.footprints[asItIs]
+	t.add("memory (RSS), idle", "≤ 20 MB", megabytes(us.idle))
+	t.add(fmt.Sprintf("memory (RSS), %d connections", crowd), "≤ 110 MB", megabytes(us.atCrowd))
+	t.add("start to first 200, over "+asItIs, "≤ 2.00", fmt.Sprintf("%.2f", median(us.starts, fromTime)/median(them.starts, fromTime)))
+	for _, line := range f.method() {
+		t.note("%s", line)
+	}
+	return t
+}
+
+// method is how all this was measured.
+func (f *findings) method() []string {
+	where := "Nothing is pinned: that takes two cores and taskset."
+	if f.pins.measured != nil {
+		where = "What is measured has one core (GOMAXPROCS=1, one worker), the load and the service share another."
+	}
+	with := "our own generator"
+	if f.wrk != "" {
+		with = "wrk, one thread"
+	}
+	lines := []string{
+		fmt.Sprintf("A call is a POST of %d bytes; its answer comes with a Content-Length. The service refuses calls without the token, a JWT of %d bytes. "+
+			"Load: %s. %s CPU time is user and system, of the whole process.", len(query), len(f.token), with, where),
+		"usher runs as it comes: metrics on, log at info. " + asItIs + " is Go's httputil.ReverseProxy with a fixed header and all else as it comes, " +
+			"built with the same compiler; \"pool\" keeps " + fmt.Sprint(keptPool) + " idle connections. nginx and haproxy keep as many, Caddy 32 unless told.",
+	}
+	if f.versions != "" {
+		lines = append(lines, "Beside it: "+f.versions+".")
+	}
+	if missing := f.missing(); missing != nil {
+		lines = append(lines, "Not installed here: "+strings.Join(missing, ", ")+".")
+	}
+	return lines
+}
+
+// scenario is the table of one way of calling.
+func (f *findings) scenario(s scenario) *table {
+	t := &table{title: s.String(), header: []string{"", "CPU per call", "usher's over it", "calls/s", "p50", "p99"}}
+	for _, name := range names(f.readings[s]) {
+		all := f.readings[s][name]
+		cpu, share := microseconds(median(all, cpuMicros)), ""
+		if ratio, ok := f.share(s, name); ok && name != ours {
+			share = fmt.Sprintf("%.2f", ratio)
+		}
+		if name == direct {
+			cpu = ""
+		}
+		t.add(name, cpu, share, number(median(all, perSecond)), quick(all, calls.p50), quick(all, calls.p99))
+		if refused, sum := refusals(all); refused > 0 {
+			t.note("What should not be: %d of %d calls to %s were not answered with 200.", refused, sum, name)
+		}
+	}
+	for _, p := range peers {
+		if p.lacks == s.way {
+			t.note("%s does not speak HTTP/2 to the service.", p.name)
+		}
+	}
+	return t
+}
+
+// refusals counts the calls that were not answered with 200, and all.
+func refusals(all []reading) (refused, sum int) {
+	for _, r := range all {
+		refused += r.Refused
+		sum += r.Refused + r.Requests
+	}
+	return refused, sum
+}
+
+func (c calls) p50() time.Duration { return c.P50 }
+func (c calls) p99() time.Duration { return c.P99 }
+
+// quick writes the median of a latency.
+func quick(all []reading, get func(calls) time.Duration) string {
+	return microseconds(median(all, func(r reading) float64 { return get(r.calls).Seconds() * 1e6 }))
+}
+
+// latency is what a proxy adds for a lone caller.
+func (f *findings) latency() *table {
+	s := scenarios[2]
+	t := &table{title: "Added latency, " + s.String(), header: []string{"", "p50", "p99"}}
+	none := f.readings[s][direct]
+	added := func(name string, get func(calls) time.Duration) string {
+		var all []float64
+		for i, r := range f.readings[s][name] {
+			all = append(all, (get(r.calls)-get(none[i].calls)).Seconds()*1e6)
+		}
+		return microseconds(median(all, self))
+	}
+	for _, name := range slices.DeleteFunc(names(f.readings[s]), func(name string) bool { return name == direct }) {
+		t.add(name, added(name, calls.p50), added(name, calls.p99))
+	}
+	t.note("Over a call straight to the service in the same round.")
+	return t
+}
