@@ -10,7 +10,6 @@ package proxy
 import (
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -209,8 +208,8 @@ func breakOff(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		tcp.SetLinger(0)
+	if tcp, ok := conn.(interface{ SetLinger(int) error }); ok {
+		_ = tcp.SetLinger(0) // on a socket file there is no reset
 	}
 	conn.Close()
 }

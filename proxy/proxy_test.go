@@ -163,7 +163,7 @@ func TestRevocationUnderLoad(t *testing.T) {
 	bodies := make([][]byte, 500)
 	for i := range bodies {
 		pad := strings.Repeat("x", rand.IntN(20<<10))
-		bodies[i] = fmt.Appendf(nil, `{"query":"query($p: Int){ accounts(limit: $p) { id } }","variables":{"p":%d,"pad":%q}}`, i%7, pad)
+		bodies[i] = fmt.Appendf(nil, `{"query":"query($p: Int){ accounts(limit: $p) { id } }","variables":{"p":%d,"call":%d,"pad":%q}}`, i%7, i, pad)
 		wg.Go(func() {
 			resp, err := client.Post(r.URL+"/graphql", "application/json", bytes.NewReader(bodies[i]))
 			if err != nil {

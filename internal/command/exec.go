@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"usher/internal/guard"
 	"usher/tokens"
 )
 
@@ -70,7 +71,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	var running sync.WaitGroup
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.run(background) })
-	running.Go(func() { _ = server.Serve(listener) })
+	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, log)) })
 
 	if code, ok := waitForToken(ctx, p, o.of[mainPort], signals); !ok {
 		return code
