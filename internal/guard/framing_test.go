@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// oneByOne scans in pieces of this size.
+// scanAll scans in pieces of this size.
 func scanAll(f *framing, data string, step int) (objection string) {
 	for len(data) > 0 && objection == "" {
 		n := min(step, len(data))
@@ -41,16 +41,15 @@ func TestFraming(t *testing.T) {
 		{"length in hex", "POST / HTTP/1.1\r\nContent-Length: 0x5\r\n\r\n", "not a number"},
 		{"length of nothing", "POST / HTTP/1.1\r\nContent-Length:\r\n\r\n", "not a number"},
 		{"length beyond 63 bits", "POST / HTTP/1.1\r\nContent-Length: 9223372036854775808\r\n\r\n", "not a number"},
-		{"chunked twice", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", "twice"},
-		{"gzip, chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "else than chunked"},
-		{"xchunked", "POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n", "else than chunked"},
 		{"chunked in HTTP/1.0", "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.0"},
 		{"folded", "GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", "folded"},
-		{"folded with a tab", "GET / HTTP/1.1\r\nTransfer-Encoding:\r\n\tchunked\r\n\r\n", "else than chunked"},
+		{"folded with a tab", "GET / HTTP/1.1\r\nTransfer-Encoding:\r\n\tchunked\r\n\r\n", "folded"},
 		{"bare LF", "GET / HTTP/1.1\nHost: a\n\n", "bare LF"},
 		{"bare LF at the end of the head", "GET / HTTP/1.1\r\nHost: a\r\n\n", "bare LF"},
 		{"bare CR", "GET / HTTP/1.1\r\nA: b\rContent-Length: 5\r\n\r\n", "CR in it"},
 		{"two CRs", "GET / HTTP/1.1\r\nA: b\r\r\n\r\n", "CR in it"},
+		{"500 headers", "GET / HTTP/1.1\r\n" + strings.Repeat("A: b\r\n", 500) + "\r\n" + get, ""},
+		{"501 headers", "GET / HTTP/1.1\r\n" + strings.Repeat("A: b\r\n", 501) + "\r\n", "too many"},
 		{"no version", "GET /\r\n\r\n", "request line"},
 		{"HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "request line"},
 		{"HTTP/1.2", "GET / HTTP/1.2\r\n\r\n", "request line"},

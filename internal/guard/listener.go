@@ -63,7 +63,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if objection == "" {
 		return n, err
 	}
-	c.log.Info("request refused: it could be read in two ways", "why", objection, "from", c.RemoteAddr().String())
+	c.log.Info("request refused unread", "why", objection, "from", c.RemoteAddr().String())
 	c.refused, c.end = true, errFraming
 	if c.framing.inHead() {
 		c.inject, c.end = refusal, io.EOF
