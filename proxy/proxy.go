@@ -200,8 +200,12 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 // breakOff sees to it that an answer that broke off does not look whole. From
 // HTTP/1.1 on, net/http does by not ending the chunks; a caller of HTTP/1.0 takes
 // the end of the connection for the end of the answer, so it has to be a reset.
+//
+// What there is of the answer is sent, be it the status alone: many clients take a
+// connection that ends before any answer for leave to send the call again.
 func breakOff(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoAtLeast(1, 1) {
+		_ = http.NewResponseController(w).Flush() // the caller may be gone
 		return
 	}
 	conn, _, err := http.NewResponseController(w).Hijack()

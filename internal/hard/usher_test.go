@@ -192,6 +192,9 @@ func (u *usher) ready(t *testing.T) *usher {
 	return u
 }
 
+// end shuts usher down, before the test ends.
+func (u *usher) end() { u.stop(); <-u.ended }
+
 // eventually waits for something that another goroutine or process brings about.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()

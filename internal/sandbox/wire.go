@@ -63,7 +63,7 @@ type link struct {
 	wire   *Wire
 	ends   [2]*net.TCPConn // by the direction whose bytes they send: client, server
 	passed [2]int          // bytes since the disturbance was set; guarded by wire.mu
-	silent bool            // guarded by wire.mu
+	silent bool            // nothing is passed on any more; guarded by wire.mu
 }
 
 // NewWire returns a good wire to target, a host and port, that listens on loopback.
@@ -164,9 +164,7 @@ func (l *link) pump(d Direction) {
 				err = errors.Join(err, werr)
 			}
 			if pass < n {
-				l.wire.mu.Lock()
-				l.breakOff(l.wire.now.Break)
-				l.wire.mu.Unlock()
+				l.exceed()
 			}
 		}
 		switch {
@@ -201,22 +199,28 @@ func (l *link) admit(d Direction, n int) int {
 	return pass
 }
 
+// exceed ends the connection, as the disturbance says, unless it has ended by now.
+func (l *link) exceed() {
+	l.wire.mu.Lock()
+	defer l.wire.mu.Unlock()
+	if !l.silent {
+		l.breakOff(l.wire.now.Break)
+	}
+}
+
 // breakOff ends the connection. wire.mu is held.
 func (l *link) breakOff(how How) {
-	if l.silent && how == Silence {
-		return
-	}
 	if l.wire.now.Once {
 		l.wire.now = Disturbance{}
 	}
-	if how == Silence {
-		l.silent = true
-		return
-	}
+	l.silent = true
 	for _, end := range l.ends {
-		if how == Reset {
+		switch how {
+		case Reset:
 			_ = end.SetLinger(0)
+			_ = end.Close()
+		case HangUp: // the connection is gone once both ends have closed theirs, too
+			_ = end.CloseWrite()
 		}
-		_ = end.Close()
 	}
 }
