@@ -56,6 +56,10 @@ const path = "/graphql"
 // bodyPatience is how long a caller's body may stand still.
 const bodyPatience = 30 * time.Second
 
+// drainPatience is for the rest of a request that usher answers itself. net/http
+// reads it, to keep the connection, and would wait for it as long as it takes.
+const drainPatience = 5 * time.Second
+
 // statusGone is counted for a caller that hung up before it was answered: nobody
 // sees it. (nginx's number.)
 const statusGone = 499
@@ -249,6 +253,8 @@ func (o *outcome) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
 func (o *outcome) answer(p *problem) {
 	o.problem = p
+	// Where it can't be set (a test's recorder) there is no connection to hold up.
+	_ = http.NewResponseController(o.ResponseWriter).SetReadDeadline(time.Now().Add(drainPatience))
 	p.write(o)
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 
 	"usher/internal/guard"
 )
@@ -54,6 +55,9 @@ func New(cfg Config) http.Handler {
 	return h
 }
 
+// bodyPatience is for the whole of a request's body.
+const bodyPatience = 10 * time.Second
+
 type handler struct {
 	cfg    Config
 	pages  []page
@@ -71,6 +75,11 @@ type page struct {
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if r.ContentLength != 0 {
+		// A body is short here. net/http would wait for the rest of it as long as it
+		// takes, also of a request that is refused.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience))
+	}
 	p := h.find(r)
 	guarded := p == nil || !p.probe
 	switch {

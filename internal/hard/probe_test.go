@@ -64,6 +64,11 @@ func ports(t *testing.T) []*port {
 	w.receiver.OnDelivery, w.toReceiver.Tap = receiver.note, receiver.tap
 	u := start(t, w.environ("USHER_KEY="+portKey, "USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_ADMIN_TOKEN="+adminToken, "USHER_WEBHOOK_DEDUP_WINDOW=0")).ready(t)
 	service.take() // the token request, which holds the client's secret
+	return portsOf(u, service, receiver)
+}
+
+// portsOf are the ports of an usher with these credentials, and who stands behind them.
+func portsOf(u *usher, service, receiver *witness) []*port {
 	return []*port{
 		{"local", u.local, "/graphql", "X-Usher-Key: " + portKey, query, func(p probe) string { return p.local }, service},
 		{"gate", u.gate, "/webhooks", "X-Webhook-Token: " + webhookToken, snapshot("acme", 5), func(p probe) string { return p.gate }, receiver},

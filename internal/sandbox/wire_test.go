@@ -95,5 +95,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-func isReset(err error) bool { return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) }
-func isEnd(err error) bool   { return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) }
+func isReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+func isEnd(err error) bool { return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) }

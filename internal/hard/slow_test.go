@@ -1,0 +1,123 @@
+//go:build unix
+
+package hard
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// slow is a way to hold a connection: what is sent at once, and how it goes on.
+type slow struct {
+	name   string
+	head   string // with {path}, {host}, {auth} as in probes
+	drip   bool   // a byte each second, else nothing more
+	longer bool   // takes half a minute to be closed: with -long alone
+}
+
+func slows() []slow {
+	body := "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n"
+	return []slow{
+		{"nothing is sent", "", false, false},
+		{"a head, a byte each second", "POST {path} HTTP/1.1\r\nHost: {host}\r\nX-Slow: ", true, false},
+		{"a stranger's body, a byte each second", body + "\r\n{", true, false},
+		{"a stranger's body that stands still", body + "\r\n{", false, false},
+		{"a known caller's body that stands still", body + "{auth}\r\n\r\n{", false, true},
+	}
+}
+
+// Many slow connections on every port. Each is closed by usher in the end, and a good
+// request to the same port is answered rightly all the while.
+func TestSlowConnections(t *testing.T) {
+	t.Parallel() // it waits
+	w := newWorld(t)
+	u := startProcess(t, w.environ("USHER_KEY="+portKey, "USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_ADMIN_TOKEN="+adminToken, "USHER_WEBHOOK_DEDUP_WINDOW=0")).ready(t)
+	before := openFiles(u.pid)
+	each := pick(20, 1000)
+	for _, p := range portsOf(u, nil, nil) {
+		t.Run(p.name, func(t *testing.T) {
+			if !*long {
+				t.Parallel()
+			}
+			held := new(sync.WaitGroup)
+			open := make(chan struct{})
+			for _, s := range slows() {
+				if s.longer && !*long {
+					continue
+				}
+				for range each {
+					held.Go(func() { hold(t, p, s) })
+				}
+			}
+			go func() { held.Wait(); close(open) }()
+			most, rss, n := 0, 0, 0
+			for done := false; !done; n++ {
+				if got := exchange(t, p, p.fill(good())); got != fine {
+					t.Errorf("a good request beside them: %s", got)
+				}
+				most, rss = max(most, openFiles(u.pid)-before), max(rss, residentMB(u.pid))
+				select {
+				case <-open:
+					done = true
+				case <-time.After(200 * time.Millisecond):
+				}
+			}
+			t.Logf("%d good requests answered meanwhile; up to %d descriptors more, %d MB resident", n, most, rss)
+		})
+	}
+	t.Cleanup(func() { // after the parallel ones
+		eventually(t, "all descriptors given back", func() bool { return openFiles(u.pid) <= before+8 })
+	})
+}
+
+// hold keeps a connection as s says until the other side closes it.
+func hold(t *testing.T, p *port, s slow) {
+	conn, err := net.Dial("tcp", p.addr)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close()
+	conn.SetReadDeadline(time.Now().Add(2 * time.Minute)) // a bound for the test, not for usher
+	stop := make(chan struct{})
+	var dripping sync.WaitGroup
+	dripping.Go(func() {
+		_, err := io.WriteString(conn, p.fill(s.head))
+		for err == nil && s.drip {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Second):
+				_, err = io.WriteString(conn, "x")
+			}
+		}
+	})
+	answer, err := io.ReadAll(conn)
+	if os.IsTimeout(err) {
+		t.Errorf("%s: not closed", s.name)
+	}
+	if strings.HasPrefix(string(answer), "HTTP/1.1 2") {
+		t.Errorf("%s: %s", s.name, answer)
+	}
+	close(stop)
+	dripping.Wait()
+}
+
+// residentMB is what a process holds in memory; 0 where that can't be told.
+func residentMB(pid int) int {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(b)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kB, _ := strconv.Atoi(strings.Fields(value)[0])
+			return kB >> 10
+		}
+	}
+	return 0
+}
