@@ -62,7 +62,7 @@ func TestSlowConnections(t *testing.T) {
 				if got := exchange(t, p, p.fill(good())); got != fine {
 					t.Errorf("a good request beside them: %s", got)
 				}
-				most, rss = max(most, openFiles(u.pid)-before), max(rss, residentMB(u.pid))
+				most, rss = max(most, openFiles(u.pid)-before), max(rss, statusMB(u.pid, "VmRSS:"))
 				select {
 				case <-open:
 					done = true
@@ -110,11 +110,12 @@ func hold(t *testing.T, p *port, s slow) {
 	dripping.Wait()
 }
 
-// residentMB is what a process holds in memory; 0 where that can't be told.
-func residentMB(pid int) int {
+// statusMB is a figure of /proc/PID/status: VmRSS: is what a process holds in memory,
+// VmHWM: the most that it ever held. 0 where that can't be told.
+func statusMB(pid int, name string) int {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(b)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if value, ok := strings.CutPrefix(line, name); ok {
 			kB, _ := strconv.Atoi(strings.Fields(value)[0])
 			return kB >> 10
 		}
