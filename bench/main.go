@@ -62,12 +62,13 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.usher, "usher", "", "measure this `binary`; by default the one of this module is built")
 	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
+	soak := flag.Duration("soak", 0, "measure nothing, but run traffic through faults for so `long`, and see whether all adds up")
 	output := flag.String("o", "", "write the results to this `file` as well, as Markdown")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("there are no arguments, but there is %q", flag.Arg(0))
 	}
-	ctx, cancel := context.WithTimeout(ctx, longest)
+	ctx, cancel := context.WithTimeout(ctx, longest+*soak)
 	defer cancel()
 
 	machine := describe(b.dir)
@@ -81,6 +82,9 @@ func run(ctx context.Context) error {
 		if b.usher, err = build(ctx, dir); err != nil {
 			return err
 		}
+	}
+	if *soak > 0 {
+		return b.runSoak(ctx, *soak)
 	}
 	began := time.Now()
 	r := &results{
