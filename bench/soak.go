@@ -293,8 +293,9 @@ func (s *soak) report(length time.Duration, samples []soakSample, after soakSamp
 	for _, what := range slices.Sorted(maps.Keys(s.odd)) {
 		fmt.Printf("odd: %d times %s\n", s.odd[what], what)
 	}
-	fmt.Printf("\n%8s %10s %10s %12s %12s\n", "time", "memory", "heap", "goroutines", "descriptors")
+	fmt.Printf("\n%8s %10s %10s %10s %12s %12s\n", "time", "memory", "mapped", "heap", "goroutines", "descriptors")
 	for _, p := range append(samples, after) {
-		fmt.Printf("%8v %8.1fMB %8.1fMB %12.0f %12.0f\n", p.at.Round(time.Second), p.resident/1e6, p.heap/1e6, p.goroutines, p.files)
+		fmt.Printf("%8v %8.1fMB %8.1fMB %8.1fMB %12.0f %12.0f\n", p.at.Round(time.Second),
+			float64(p.memory.anon)/1e6, float64(p.memory.file)/1e6, p.heap/1e6, p.goroutines, p.files)
 	}
 }
