@@ -63,7 +63,7 @@ const maxFloodMB = 1024
 // good webhook among them is taken, and memory stays within the bound.
 func TestWebhookFlood(t *testing.T) {
 	w := newWorld(t)
-	senders := pick(8, 256)
+	senders := pick(4, 256)
 	for _, f := range floods() {
 		t.Run(f.name, func(t *testing.T) {
 			u := startProcess(t, w.environ("USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_WEBHOOK_DEDUP_WINDOW=0", "USHER_LOG_LEVEL=info")).ready(t)
