@@ -62,6 +62,9 @@ const maxFloodMB = 1024
 // TestWebhookFlood sends each kind from as many senders at once as the gate lets in. A
 // good webhook among them is taken, and memory stays within the bound.
 func TestWebhookFlood(t *testing.T) {
+	if !*long {
+		t.Parallel()
+	}
 	w := newWorld(t)
 	senders := pick(4, 256)
 	for _, f := range floods() {

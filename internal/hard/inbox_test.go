@@ -9,6 +9,7 @@ import (
 // A tenant's code can be as long as a body. With an inbox it becomes part of a key on
 // disk, and must not be what breaks the file for everybody else.
 func TestLongCodesInTheInbox(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	u := start(t, w.environ("USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"))).ready(t)
 	for _, length := range []int{1, 1000, 32 << 10, 33 << 10, 64 << 10, 1 << 19} {

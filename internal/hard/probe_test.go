@@ -87,6 +87,7 @@ func (p *port) fill(raw string) string {
 // TestProbes sends each probe of the table to each port, on a connection of its own,
 // and compares the answers and what reached the other side.
 func TestProbes(t *testing.T) {
+	t.Parallel()
 	all := ports(t)
 	for _, group := range groups() {
 		for _, pr := range group.probes {
