@@ -41,46 +41,51 @@ func TestSlowConnections(t *testing.T) {
 	w := newWorld(t)
 	u := startProcess(t, w.environ("USHER_KEY="+portKey, "USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_ADMIN_TOKEN="+adminToken, "USHER_WEBHOOK_DEDUP_WINDOW=0")).ready(t)
 	before := openFiles(u.pid)
-	each := pick(20, 1000)
+	var all sync.WaitGroup
 	for _, p := range portsOf(u, nil, nil) {
-		t.Run(p.name, func(t *testing.T) {
-			if !*long {
-				t.Parallel()
-			}
-			held := new(sync.WaitGroup)
-			open := make(chan struct{})
-			for _, s := range slows() {
-				if s.longer && !*long {
-					continue
-				}
-				for range each {
-					held.Go(func() { hold(t, p, s) })
-				}
-			}
-			go func() { held.Wait(); close(open) }()
-			most, rss := 0, 0
-			var took []time.Duration
-			for done := false; !done; {
-				began := time.Now()
-				if got := exchange(t, p, p.fill(good())); got != fine {
-					t.Errorf("a good request beside them: %s", got)
-				}
-				took = append(took, time.Since(began))
-				most, rss = max(most, openFiles(u.pid)-before), max(rss, statusMB(u.pid, "VmRSS:"))
-				select {
-				case <-open:
-					done = true
-				case <-time.After(200 * time.Millisecond):
-				}
-			}
-			slices.Sort(took)
-			t.Logf("%d good requests answered meanwhile, half of them within %v, the slowest in %v; up to %d descriptors more, %d MB resident",
-				len(took), took[len(took)/2].Round(time.Microsecond), took[len(took)-1].Round(time.Millisecond), most, rss)
+		all.Go(func() {
+			t.Run(p.name, func(t *testing.T) { besideSlowOnes(t, u, p, pick(20, 1000)) })
 		})
+		if *long { // one port after the other
+			all.Wait()
+		}
 	}
-	t.Cleanup(func() { // after the parallel ones
-		eventually(t, "all descriptors given back", func() bool { return openFiles(u.pid) <= before+8 })
-	})
+	all.Wait()
+	eventually(t, "all descriptors given back", func() bool { return openFiles(u.pid) <= before+8 })
+}
+
+// besideSlowOnes opens so many slow connections of each kind, and sends good requests
+// until all of them are closed.
+func besideSlowOnes(t *testing.T, u *usher, p *port, each int) {
+	var held sync.WaitGroup
+	for _, s := range slows() {
+		if s.longer && !*long {
+			continue
+		}
+		for range each {
+			held.Go(func() { hold(t, p, s) })
+		}
+	}
+	closed := make(chan struct{})
+	go func() { held.Wait(); close(closed) }()
+	most, rss := 0, 0
+	var took []time.Duration
+	for done := false; !done; {
+		began := time.Now()
+		if got := exchange(t, p, p.fill(good())); got != fine {
+			t.Errorf("a good request beside them: %s", got)
+		}
+		took = append(took, time.Since(began))
+		most, rss = max(most, openFiles(u.pid)), max(rss, statusMB(u.pid, "VmRSS:"))
+		select {
+		case <-closed:
+			done = true
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	slices.Sort(took)
+	t.Logf("%d good requests answered meanwhile, half of them within %v, the slowest in %v; up to %d descriptors, %d MB resident",
+		len(took), took[len(took)/2].Round(time.Microsecond), took[len(took)-1].Round(time.Millisecond), most, rss)
 }
 
 // hold keeps a connection as s says until the other side closes it.
