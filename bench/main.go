@@ -74,12 +74,13 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
 	only := flag.String("only", "", "measure this `part` alone: outbound, inbound or micro")
+	soak := flag.Duration("soak", 0, "measure nothing, but run traffic through faults for so `long`, and see whether all adds up")
 	output := flag.String("o", "", "write the results to this `file` as well, as Markdown")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("there are no arguments, but there is %q", flag.Arg(0))
 	}
-	ctx, cancel := context.WithTimeout(ctx, longest)
+	ctx, cancel := context.WithTimeout(ctx, longest+*soak)
 	defer cancel()
 
 	machine, load := describe(b.dir), busy()
@@ -93,6 +94,9 @@ func run(ctx context.Context) error {
 		if b.usher, err = build(ctx, dir, "usher"); err != nil {
 			return err
 		}
+	}
+	if *soak > 0 {
+		return b.runSoak(ctx, *soak)
 	}
 	began := time.Now()
 	r := &results{

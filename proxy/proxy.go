@@ -10,7 +10,6 @@ package proxy
 import (
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -56,6 +55,10 @@ const path = "/graphql"
 
 // bodyPatience is how long a caller's body may stand still.
 const bodyPatience = 30 * time.Second
+
+// drainPatience is for the rest of a request that usher answers itself. net/http
+// reads it, to keep the connection, and would wait for it as long as it takes.
+const drainPatience = 5 * time.Second
 
 // statusGone is counted for a caller that hung up before it was answered: nobody
 // sees it. (nginx's number.)
@@ -201,16 +204,20 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 // breakOff sees to it that an answer that broke off does not look whole. From
 // HTTP/1.1 on, net/http does by not ending the chunks; a caller of HTTP/1.0 takes
 // the end of the connection for the end of the answer, so it has to be a reset.
+//
+// What there is of the answer is sent, be it the status alone: many clients take a
+// connection that ends before any answer for leave to send the call again.
 func breakOff(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoAtLeast(1, 1) {
+		_ = http.NewResponseController(w).Flush() // the caller may be gone
 		return
 	}
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
 	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		tcp.SetLinger(0)
+	if tcp, ok := conn.(interface{ SetLinger(int) error }); ok {
+		_ = tcp.SetLinger(0) // on a socket file there is no reset
 	}
 	conn.Close()
 }
@@ -247,6 +254,8 @@ func (o *outcome) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
 func (o *outcome) answer(p *problem) {
 	o.problem = p
+	// Where it can't be set (a test's recorder) there is no connection to hold up.
+	_ = http.NewResponseController(o.ResponseWriter).SetReadDeadline(time.Now().Add(drainPatience))
 	p.write(o)
 }
 

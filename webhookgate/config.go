@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -131,6 +132,7 @@ func New(cfg Config) (*Gate, error) {
 		cfg:       cfg,
 		validator: validator,
 		receiver:  newReceiver(&cfg),
+		readers:   make(chan struct{}, runtime.GOMAXPROCS(0)),
 		idle:      make(chan struct{}),
 	}
 	g.deliveries, g.cancel = context.WithCancel(context.Background())

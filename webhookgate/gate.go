@@ -16,6 +16,7 @@ type Gate struct {
 	validator *validator
 	receiver  *receiver
 	lanes     *passThrough
+	readers   chan struct{} // holds one for each body that is being parsed and validated
 
 	deliveries context.Context    // what deliveries run under: no request's, so that a sender may hang up
 	cancel     context.CancelFunc // ends deliveries
@@ -77,19 +78,29 @@ func (g *Gate) handle(v *visit) *answer {
 	if no := g.checkSignature(v.r.Header, body); no != nil {
 		return no
 	}
-	value, no := parseBody(body)
-	if no != nil {
+	if v.webhook, no = g.read(v, body); no != nil {
 		return no
 	}
-	if no := g.validator.check(value); no != nil {
-		return no
-	}
-	v.webhook = g.newWebhook(v, body, value)
 	if g.cfg.Keep != nil {
 		return g.keep(v.webhook)
 	}
 	a := g.lanes.send(v.webhook)
 	return &a
+}
+
+// read makes a webhook of a body, if it is one. A body takes many times its size in
+// memory while it is looked at, so only as many are as there are processors to do it.
+func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
+	g.readers <- struct{}{}
+	defer func() { <-g.readers }()
+	value, no := parseBody(body)
+	if no != nil {
+		return nil, no
+	}
+	if no := g.validator.check(value); no != nil {
+		return nil, no
+	}
+	return g.newWebhook(v, body, value), nil
 }
 
 // keep hands w over to whoever keeps webhooks.

@@ -16,6 +16,11 @@ const (
 	// maxDepth bounds the stack that a body can make us and the receiver use.
 	maxDepth = 64
 
+	// maxValues bounds how many values a body can hold, or one for each ten bytes
+	// where bodies may be so large. A value of two bytes costs forty in memory, and
+	// eight hundred where it is of the wrong type and that has to be said.
+	maxValues = 100_000
+
 	// maxNumber and maxExponent bound what a number can cost: math/big, which
 	// the schema is checked with, needs ten milliseconds for 1e999999, and a
 	// body has room for a hundred thousand of those. Both are beyond what a
@@ -53,11 +58,15 @@ func parseBody(body []byte) (any, *answer) {
 // (Decoder.Token would do, at several times the cost.) Faults get their path on the
 // way out.
 type parser struct {
-	src string
-	pos int
+	src    string
+	pos    int
+	values int // so far
 }
 
 func (p *parser) value(depth int) (any, *Fault) {
+	if p.values++; p.values > max(maxValues, len(p.src)/10) {
+		return nil, &Fault{Message: "is one value too many"}
+	}
 	p.space()
 	switch p.src[p.pos] {
 	case '{':

@@ -77,6 +77,29 @@ func decode(t *testing.T, body string) any {
 	return v
 }
 
+// What a body can cost is bounded: by its values where they are small, by its size
+// where it is large.
+func TestManyValues(t *testing.T) {
+	list := func(n, size int) []byte {
+		body := "[" + strings.Repeat("1,", n-2) + "1]"
+		return append([]byte(body), strings.Repeat(" ", max(0, size-len(body)))...)
+	}
+	for _, tt := range []struct {
+		name   string
+		body   []byte
+		passes bool
+	}{
+		{"as many as there may be", list(maxValues, 0), true},
+		{"one more", list(maxValues+1, 0), false},
+		{"as many as there are ten bytes", list(200_000, 2_000_000), true},
+		{"one more than that", list(200_001, 2_000_000), false},
+	} {
+		if _, no := parseBody(tt.body); (no == nil) != tt.passes {
+			t.Errorf("%s: %v", tt.name, no)
+		}
+	}
+}
+
 func FuzzBody(f *testing.F) {
 	for _, s := range []string{documented, snapshot("a", "b"), `{"a":1,"a":2}`, `{"a":"\ud800"}`, `[1e400,-0.0,1E-2]`, "\xff", "{} {}", `"\\\""`,
 		`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":""},"change":{"features":[{"quantity":1.5}]}}}`,

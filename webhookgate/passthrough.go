@@ -13,6 +13,10 @@ import (
 // being delivered.
 const maxWaiting = 32
 
+// maxRemembered is how long the codes of a lane may be, together, for it to be
+// remembered: the memory is bounded in lanes, and a code can be as long as a body.
+const maxRemembered = 4 << 10
+
 // passThrough takes webhooks to the receiver while their senders wait: one at a
 // time in each lane, in order of arrival, lanes independent of each other. And
 // it remembers what the receiver holds.
@@ -107,7 +111,7 @@ func (p *passThrough) finish(w *Webhook, l *lane, d *delivery) {
 		return
 	}
 	delete(p.active, w.Lane)
-	if p.dedups(w) && d.answer.Decision == forwarded {
+	if p.dedups(w) && d.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
 		p.memory.Add(w.Lane, accepted{w.ID, w.Digest, time.Now()})
 	}
 }

@@ -31,6 +31,8 @@ type Lane struct {
 	Type             string // only without a tenant
 }
 
+func (l Lane) size() int { return len(l.Platform) + len(l.Tenant) + len(l.Type) }
+
 func (g *Gate) newWebhook(v *visit, body []byte, value any) *Webhook {
 	now := time.Now()
 	typ := stringAt(value, "type")

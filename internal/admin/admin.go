@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"usher/internal/admin/journal"
 	"usher/internal/admin/page"
@@ -82,6 +83,9 @@ func New(cfg Config) *Handler {
 	return h
 }
 
+// bodyPatience is for the whole of a request's body.
+const bodyPatience = 10 * time.Second
+
 // Handler serves the admin port.
 type Handler struct {
 	cfg       Config
@@ -109,6 +113,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Referrer-Policy", "same-origin")
 	header.Set("X-Content-Type-Options", "nosniff")
+	if r.ContentLength != 0 {
+		// A body is short here. net/http would wait for the rest of it as long as it
+		// takes, also of a request that is refused.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience))
+	}
 	to := h.find(r)
 	guarded := to == nil || !to.probe
 	switch {

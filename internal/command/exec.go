@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"usher/internal/guard"
 )
 
 const (
@@ -68,7 +70,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	var running sync.WaitGroup
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.run(background) })
-	running.Go(func() { _ = server.Serve(listener) })
+	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, log)) })
 
 	if code, ok := waitForToken(ctx, p, o, signals); !ok {
 		return code

@@ -31,13 +31,17 @@ type reader struct {
 }
 
 // newReader takes an environment as os.Environ gives it; of a name that is there
-// twice the last counts. An empty variable counts as not set.
+// twice the last counts. An empty variable counts as not set. What has no name is
+// passed over: Windows keeps a current folder for each drive in variables such as
+// =C:, and a field without a name would be taken for it.
 func newReader(environ []string) *reader {
 	r := &reader{env: make(map[string]string), bad: make(map[string]bool)}
 	for _, kv := range environ {
-		if name, value, _ := strings.Cut(kv, "="); value != "" {
+		switch name, value, _ := strings.Cut(kv, "="); {
+		case name == "":
+		case value != "":
 			r.env[name] = value
-		} else {
+		default:
 			delete(r.env, name)
 		}
 	}

@@ -136,12 +136,9 @@ func (h *house) open() error {
 		if err != nil {
 			return fmt.Errorf("%s: can't listen on %s: %w%s", d.variable, d.addr, err, adviseListener(d.variable, err))
 		}
-		d.listener = l
-		if d.tls != nil {
-			d.listener = tls.NewListener(l, d.tls)
-		}
-		d.server = newServer(d.handler, h.log.With("listener", d.name))
-		d.server.TLSConfig = d.tls
+		log := h.log.With("listener", d.name)
+		d.listener = guard.Listener(l, d.tls, log)
+		d.server = newServer(d.handler, log)
 		if d.closing != nil {
 			d.server.RegisterOnShutdown(d.closing)
 		}

@@ -1,5 +1,6 @@
-// Package guard holds the two checks that every port of usher's own shares: is the
-// Host header one that is answered here, and does the caller know the key?
+// Package guard holds the checks that every port of usher's own shares: can the
+// request be read in one way only, is the Host header one that is answered here, and
+// does the caller know the key?
 package guard
 
 import (

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"usher/webhookgate"
 )
@@ -72,7 +72,7 @@ func openJetStream(cfg *NATS, window time.Duration, log *slog.Logger) (*jetStore
 	ctx, end := context.WithCancel(context.Background())
 	s := &jetStore{
 		cfg: cfg, log: log, end: end,
-		self: nuid.Next(), prefix: prefixOf(cfg),
+		self: rand.Text(), prefix: prefixOf(cfg),
 		mirror: newMirror(window, log),
 		lines:  make(map[string]chan struct{}),
 	}

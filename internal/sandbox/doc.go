@@ -9,8 +9,9 @@
 // The sandbox is honest: where the published interface says that something is
 // refused, it is refused here; where the interface is silent, the sandbox takes
 // the stricter reading, so that what works against it has a fair chance to work
-// against the real service. A [Fault] makes each of them fail on demand.
+// against the real service. A [Fault] makes each of them fail on demand, and a
+// [Wire] the network in front of them.
 //
-// Nothing here starts a goroutine of its own, and time comes from package time
-// alone: everything works inside a testing/synctest bubble.
+// Nothing here but a Wire starts a goroutine of its own, and time comes from package
+// time alone: everything but a Wire works inside a testing/synctest bubble.
 package sandbox

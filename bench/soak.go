@@ -1,0 +1,301 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"usher/internal/sandbox"
+)
+
+// soak runs traffic both ways through one usher for a long time, while tokens expire
+// and are revoked, secrets are rotated and the receiver goes down and comes back. At
+// the end the counts must balance, and usher must not have grown.
+type soak struct {
+	*bench
+	billing  *sandbox.Billing
+	receiver *receiver
+	cmd      *exec.Cmd
+	ports    []string // local, gate, admin
+	secret   string   // the file of the client's secret
+	token    string   // the file of the gate's
+	current  atomic.Value
+	began    time.Time
+
+	calls, answered atomic.Int64 // outbound
+	hooks, taken    atomic.Int64 // inbound: sent, and answered with 200
+	mu              sync.Mutex   // guards what follows
+	odd             map[string]int
+	did             map[string]int
+	sent            map[string]int // by tenant: the number of its next webhook
+}
+
+const (
+	soakCallers = 8
+	soakSenders = 8
+	soakPace    = 4 * time.Millisecond // of each caller and sender, on top of the answer
+	soakSettle  = 20 * time.Second     // until usher is as large as it gets
+)
+
+// runSoak is bench -soak.
+func (b *bench) runSoak(ctx context.Context, length time.Duration) error {
+	s := &soak{bench: b, began: time.Now(), odd: map[string]int{}, did: map[string]int{}, sent: map[string]int{}}
+	if err := s.start(); err != nil {
+		return err
+	}
+	defer s.stop()
+	traffic, end := context.WithTimeout(ctx, length)
+	defer end()
+	var running sync.WaitGroup
+	for i := range soakCallers {
+		running.Go(func() { s.call(traffic, i) })
+	}
+	for i := range soakSenders {
+		running.Go(func() { s.send(traffic, i) })
+	}
+	running.Go(func() { s.disturb(traffic) })
+	samples := s.watch(traffic)
+	running.Wait()
+	err := errors.Join(ctx.Err(), s.drain(ctx))
+	after := s.sample()
+	s.report(length, samples, after)
+	return errors.Join(err, s.balance(samples, after))
+}
+
+// start brings up the service, the receiver and usher.
+func (s *soak) start() (err error) {
+	s.billing = sandbox.NewBilling(sandbox.Client{
+		ID: "soak", Secret: "secret-0", Scopes: []string{"standard:read", "standard:write"}, TokenLife: 5 * time.Second,
+	})
+	service := httptest.NewServer(s.billing)
+	if s.receiver, err = newReceiver(); err != nil {
+		return err
+	}
+	if s.ports, err = freePorts(3); err != nil {
+		return err
+	}
+	s.secret, s.token = filepath.Join(s.dir, "client-secret"), filepath.Join(s.dir, "webhook-token")
+	s.current.Store("token-0")
+	if err := errors.Join(replace(s.secret, "secret-0"), replace(s.token, "token-0")); err != nil {
+		return err
+	}
+	s.cmd = exec.Command(s.usher)
+	s.cmd.Env = []string{
+		"USHER_BASE_URL=" + service.URL, "USHER_CLIENT_ID=soak", "USHER_CLIENT_SECRET_FILE=" + s.secret,
+		"USHER_LISTEN=" + s.ports[0], "USHER_WEBHOOK_LISTEN=" + s.ports[1], "USHER_ADMIN_LISTEN=" + s.ports[2],
+		"USHER_WEBHOOK_FORWARD_URL=http://" + s.receiver.address, "USHER_WEBHOOK_TOKEN_FILE=" + s.token,
+		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(s.dir, "soak.db"), "USHER_LOG_LEVEL=" + s.log,
+	}
+	if s.loud {
+		s.cmd.Stderr = os.Stderr
+	}
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	for range 1000 {
+		if resp, err := http.Get("http://" + s.ports[2] + "/readyz"); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return errors.New("usher does not become ready; -v shows what it says")
+}
+
+func (s *soak) stop() {
+	_ = s.cmd.Process.Signal(os.Interrupt)
+	_ = s.cmd.Wait() // how it ended is of no interest: it was told to
+}
+
+// replace writes a file as a whole, so that nobody reads half of it.
+func replace(path, content string) error {
+	if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// post sends a request and reads its answer to the end.
+func post(client *http.Client, url, token string, body []byte) (status int, answer string, err error) {
+	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("X-Webhook-Token", token)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+// call is one caller. Whatever happens to tokens and secrets, all that it should ever
+// see is its answer.
+func (s *soak) call(ctx context.Context, i int) {
+	client := &http.Client{Transport: new(http.Transport)}
+	defer client.CloseIdleConnections()
+	for n := 0; ctx.Err() == nil; n++ {
+		query := fmt.Appendf(nil, `{"query":"query($n: Int){ accounts(limit: $n) { id } }","variables":{"n":%d,"caller":%d}}`, n%5, i)
+		s.calls.Add(1)
+		status, answer, err := post(client, "http://"+s.ports[0]+"/graphql", "", query)
+		switch {
+		case err != nil:
+			s.strange("call: " + err.Error())
+		case status != http.StatusOK || strings.Count(answer, `"id"`) != n%5:
+			s.strange(fmt.Sprintf("call: %d %.120s", status, answer))
+		default:
+			s.answered.Add(1)
+		}
+		time.Sleep(soakPace)
+	}
+}
+
+// send is one sender, with tenants of its own. What is not taken it sends again, as
+// the billing service's webhook log lets one do.
+func (s *soak) send(ctx context.Context, i int) {
+	client := &http.Client{Transport: new(http.Transport)}
+	defer client.CloseIdleConnections()
+	var body bytes.Buffer
+	for n := 0; ctx.Err() == nil; n++ {
+		tenant := fmt.Sprintf("soak-%d-%d", i, n%tenantsEach)
+		s.mu.Lock()
+		number := s.sent[tenant]
+		s.mu.Unlock()
+		body.Reset()
+		writeBody(&body, tenant, number)
+		for {
+			s.hooks.Add(1)
+			status, answer, err := post(client, "http://"+s.ports[1]+"/webhooks", s.current.Load().(string), body.Bytes())
+			if err == nil && status == http.StatusOK {
+				break
+			}
+			s.strange(fmt.Sprintf("webhook: %d %.120s %v", status, answer, err))
+			time.Sleep(100 * time.Millisecond)
+		}
+		s.taken.Add(1)
+		s.mu.Lock()
+		s.sent[tenant]++
+		s.mu.Unlock()
+		time.Sleep(soakPace)
+	}
+}
+
+func (s *soak) strange(what string) { s.mu.Lock(); defer s.mu.Unlock(); s.odd[what]++ }
+func (s *soak) note(what string)    { s.mu.Lock(); defer s.mu.Unlock(); s.did[what]++ }
+
+// disturb does, in turns of 3 s, what happens to an usher in a year.
+func (s *soak) disturb(ctx context.Context) {
+	wait := func(d time.Duration) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		}
+	}
+	for n := 1; ctx.Err() == nil; n++ {
+		wait(3 * time.Second)
+		switch n % 5 {
+		case 0:
+			s.note("tokens revoked")
+			s.billing.Revoke()
+		case 1:
+			s.note("client secret rotated")
+			secret := fmt.Sprint("secret-", n)
+			s.billing.SetSecret("soak", secret)
+			_ = replace(s.secret, secret)
+		case 2:
+			s.note("webhook secret rotated")
+			old, fresh := s.current.Load().(string), fmt.Sprint("token-", n)
+			_ = replace(s.token, old+","+fresh)
+			wait(5 * time.Second) // until usher has read it
+			s.current.Store(fresh)
+			wait(time.Second) // what was on its way
+			_ = replace(s.token, fresh)
+		case 3:
+			s.note("receiver down for 2 s")
+			s.receiver.down()
+			wait(2 * time.Second)
+			if err := s.receiver.up(); err != nil {
+				s.strange(err.Error())
+			}
+		case 4:
+			s.note("receiver restarted")
+			s.receiver.down()
+			if err := s.receiver.up(); err != nil {
+				s.strange(err.Error())
+			}
+		}
+	}
+}
+
+// drain waits until the inbox is empty.
+func (s *soak) drain(ctx context.Context) error {
+	for range 600 {
+		if s.sample().pending == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return errors.New("webhooks still wait in the inbox after a minute")
+}
+
+// balance says what does not add up.
+func (s *soak) balance(samples []soakSample, after soakSample) error {
+	var errs []error
+	if a, c := s.answered.Load(), s.calls.Load(); a != c {
+		errs = append(errs, fmt.Errorf("%d calls, but %d right answers", c, a))
+	}
+	if d, n := s.receiver.delivered.Load(), s.taken.Load(); d != n {
+		errs = append(errs, fmt.Errorf("%d webhooks answered with 200, but %d delivered", n, d))
+	}
+	for tenant, n := range s.sent {
+		if lacking := s.receiver.lacks(tenant, n); lacking > 0 {
+			errs = append(errs, fmt.Errorf("%s: %d webhooks lost", tenant, lacking))
+		}
+	}
+	if n := s.receiver.disorder.Load() + s.receiver.strange.Load(); n > 0 {
+		errs = append(errs, fmt.Errorf("%d webhooks out of order or unreadable", n))
+	}
+	return errors.Join(append(errs, grown(samples, after))...)
+}
+
+// report prints what was seen.
+func (s *soak) report(length time.Duration, samples []soakSample, after soakSample) {
+	fmt.Printf("soak of %v\n\ncalls              %d, answered rightly %d\nwebhooks           %d sent, %d answered 200, %d delivered, %d of those more than once\n",
+		length, s.calls.Load(), s.answered.Load(), s.hooks.Load(), s.taken.Load(), s.receiver.delivered.Load(), s.receiver.repeats.Load())
+	fmt.Printf("token requests     %d\n", s.billing.TokenRequests())
+	for _, what := range slices.Sorted(maps.Keys(s.did)) {
+		fmt.Printf("%-24s %d times\n", what, s.did[what])
+	}
+	for _, what := range slices.Sorted(maps.Keys(s.odd)) {
+		fmt.Printf("odd: %d times %s\n", s.odd[what], what)
+	}
+	fmt.Printf("\n%8s %10s %10s %10s %12s %12s\n", "time", "memory", "mapped", "heap", "goroutines", "descriptors")
+	for _, p := range append(samples, after) {
+		fmt.Printf("%8v %8.1fMB %8.1fMB %8.1fMB %12.0f %12.0f\n", p.at.Round(time.Second),
+			float64(p.memory.anon)/1e6, float64(p.memory.file)/1e6, p.heap/1e6, p.goroutines, p.files)
+	}
+}

@@ -1,0 +1,49 @@
+package admin
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// FuzzRequest sends any method, path, query and body to the admin port. Whatever it
+// is, there is an answer out of the documented ones, in JSON, and only a POST acts.
+func FuzzRequest(f *testing.F) {
+	f.Add("GET", "/api/inbox", "state=parked&tenant=acme&limit=5", "")
+	f.Add("GET", "/api/inbox/3", "", "")
+	f.Add("POST", "/api/inbox/3/redeliver", "force=true", "")
+	f.Add("POST", "/api/inbox/18446744073709551616/redeliver", "force=%zz", `{"force":1}`)
+	f.Add("POST", "/api/forget", "", `{"tenant":"acme"}`)
+	f.Add("POST", "/api/forget", "", `{"Tenant":"acme","tenant":null} {}`)
+	f.Add("DELETE", "/api/inbox/%33", "limit=-1", "")
+	f.Fuzz(func(t *testing.T, method, path, query, body string) {
+		r := httptest.NewRequest("GET", "/", strings.NewReader(body))
+		r.Method, r.Host = method, "localhost"
+		u, err := url.ParseRequestURI(path)
+		if err != nil {
+			return // net/http would not have passed it on
+		}
+		u.RawQuery = query
+		r.URL = u
+		box := new(fakeInbox)
+		w := httptest.NewRecorder()
+		New(box.config("")).ServeHTTP(w, r)
+		switch w.Code {
+		case 200, 400, 403, 404, 405, 409, 413, 500:
+		default:
+			t.Errorf("%s %s?%s: %d", method, path, query, w.Code)
+		}
+		if w.Header().Get("Content-Type") == "application/json" && method != http.MethodHead && !json.Valid(w.Body.Bytes()) {
+			t.Errorf("not JSON: %s", w.Body)
+		}
+		for _, did := range box.asked {
+			acts := strings.HasPrefix(did, "redeliver") || strings.HasPrefix(did, "forget")
+			if acts && method != http.MethodPost {
+				t.Errorf("%s made it %s", method, did)
+			}
+		}
+	})
+}

@@ -1,0 +1,106 @@
+package guard
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// serve runs a server behind a Listener until the test ends. It answers with the body
+// that came, and whether it came over TLS.
+func serve(t *testing.T, config *tls.Config, log io.Writer) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		fmt.Fprintf(w, "%s tls=%t", body, r.TLS != nil)
+	})}
+	go srv.Serve(Listener(l, config, slog.New(slog.NewTextHandler(log, nil))))
+	t.Cleanup(func() { srv.Close() })
+	return l.Addr().String()
+}
+
+func dial(t *testing.T, addr string, config *tls.Config) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if config == nil {
+		return conn
+	}
+	return tls.Client(conn, config)
+}
+
+// A request that is objected to is refused after the answers to those before it, on a
+// plain connection and over TLS, however its bytes are cut.
+func TestListener(t *testing.T) {
+	certified := httptest.NewTLSServer(nil)
+	defer certified.Close()
+	const (
+		good = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+		both = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+	)
+	for _, config := range []*tls.Config{nil, {Certificates: certified.TLS.Certificates}} {
+		var log bytes.Buffer
+		addr := serve(t, config, &log)
+		clientConfig := config
+		if config != nil {
+			clientConfig = &tls.Config{InsecureSkipVerify: true}
+		}
+		for _, step := range []int{1, 3, 1000} {
+			conn := dial(t, addr, clientConfig)
+			for raw := good + both; raw != ""; {
+				n := min(step, len(raw))
+				if _, err := io.WriteString(conn, raw[:n]); err != nil {
+					break // refused before all of it was sent
+				}
+				raw = raw[n:]
+			}
+			answers, _ := io.ReadAll(conn)
+			first, second, _ := strings.Cut(string(answers), fmt.Sprintf("hello tls=%t", config != nil))
+			if !strings.HasPrefix(first, "HTTP/1.1 200 ") || !strings.HasPrefix(second, "HTTP/1.1 400 ") {
+				t.Errorf("tls %t, %d bytes at a time: %q", config != nil, step, answers)
+			}
+		}
+	}
+}
+
+func TestPlainRequestToTLS(t *testing.T) {
+	certified := httptest.NewTLSServer(nil)
+	defer certified.Close()
+	var log bytes.Buffer
+	conn := dial(t, serve(t, &tls.Config{Certificates: certified.TLS.Certificates}, &log), nil)
+	io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	answer, _ := io.ReadAll(conn)
+	if !strings.HasPrefix(string(answer), "HTTP/1.0 400 ") || !strings.Contains(string(answer), "HTTPS") {
+		t.Errorf("%q", answer)
+	}
+}
+
+// A body that is badly framed is an error for whoever reads it.
+func TestBadlyFramedBody(t *testing.T) {
+	var log bytes.Buffer
+	conn := dial(t, serve(t, nil, &log), nil)
+	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n5\nworld\r\n0\r\n\r\n")
+	answer, _ := io.ReadAll(conn)
+	if !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") || !strings.Contains(string(answer), "badly framed") {
+		t.Errorf("%q", answer)
+	}
+}

@@ -1,0 +1,24 @@
+// Package hard tries to break usher: the whole program, in front of a network and
+// services that fail, and behind callers that mean harm or know no better. It has
+// tests only. What they show is told in docs/security.md and docs/reliability.md,
+// whose tables name them; the tables of probes there are written by them.
+//
+//	go test ./internal/hard                     # the short form, as in CI
+//	go test ./internal/hard -long -timeout 30m  # every byte, every connection
+//	go test ./internal/hard -run Documented -write  # writes the tables anew
+package hard
+
+import "flag"
+
+var (
+	long  = flag.Bool("long", false, "the long form: thousands of connections, every byte of an exchange")
+	write = flag.Bool("write", false, "write the tables in docs anew")
+)
+
+// pick is the figure of the form that runs.
+func pick[T any](short, longer T) T {
+	if *long {
+		return longer
+	}
+	return short
+}

@@ -1,0 +1,197 @@
+package hard
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"usher/internal/sandbox"
+)
+
+// leaks fails the test if more goroutines or descriptors are left after f, and after
+// what f has to clean up, than there were before. It is for tests that run alone.
+func leaks(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	// The first use of signals starts a goroutine that stays.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt)
+	signal.Stop(signals)
+	client.CloseIdleConnections()
+	goroutines, files := runtime.NumGoroutine(), openFiles(os.Getpid())
+	t.Run("leaks nothing", f)
+	client.CloseIdleConnections()
+	for range 500 {
+		if runtime.NumGoroutine() <= goroutines && openFiles(os.Getpid()) <= files {
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // goroutines that are about to end
+	}
+	buf := make([]byte, 1<<20)
+	t.Errorf("%d goroutines, were %d; %d descriptors, were %d:\n%s", runtime.NumGoroutine(), goroutines,
+		openFiles(os.Getpid()), files, buf[:runtime.Stack(buf, true)])
+}
+
+// openFiles is how many descriptors a process has; 0 where that can't be told.
+func openFiles(pid int) int {
+	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return 0
+	}
+	return len(list)
+}
+
+// breaks are the ways in which each byte of an exchange is the last.
+func breaks(length func(sandbox.Direction) int, every int, do func(sandbox.Disturbance)) {
+	for _, how := range []sandbox.How{sandbox.Reset, sandbox.HangUp} {
+		for _, d := range []sandbox.Direction{sandbox.Up, sandbox.Down} {
+			for after := 0; after <= length(d); after += every {
+				do(sandbox.Disturbance{Break: how, Direction: d, After: after})
+			}
+		}
+	}
+}
+
+// measure returns how many bytes f sends and gets over a wire that nobody has used yet;
+// prepare comes before, and is not counted.
+func measure(w *sandbox.Wire, prepare, f func()) func(sandbox.Direction) int {
+	var n [2]atomic.Int64
+	w.Tap = func(d sandbox.Direction, p []byte) { n[d].Add(int64(len(p))) }
+	prepare()
+	before := [2]int64{n[0].Load(), n[1].Load()}
+	f()
+	length := [2]int{int(n[0].Load() - before[0]), int(n[1].Load() - before[1])}
+	return func(d sandbox.Direction) int { return length[d] }
+}
+
+// The connection to the service ends at each byte of a call, either way. Each caller
+// gets the right answer, usher's own 502, or an answer that breaks off; the service
+// never gets a call twice.
+func TestCallBrokenAtEachByte(t *testing.T) {
+	leaks(t, func(t *testing.T) {
+		w := newWorld(t)
+		var u *usher
+		var whole reply
+		length := measure(w.toService, func() { u = start(t, w.environ()).ready(t) }, func() { whole = u.call() })
+		seen := map[string]int{}
+		breaks(length, pick(7, 1), func(d sandbox.Disturbance) {
+			before, _ := w.billing.Calls()
+			w.toService.Disturb(d)
+			r := u.call()
+			switch after, _ := w.billing.Calls(); {
+			case after > before+1:
+				t.Errorf("%+v: the service got it %d times", d, after-before)
+			case r.err != nil && r.status == 200:
+				seen["answer breaks off"]++
+			case r.err != nil:
+				t.Errorf("%+v: %v", d, r.err)
+			case r.status == 502 && r.code() == "UPSTREAM_UNREACHABLE":
+				seen["502 UPSTREAM_UNREACHABLE"]++
+			case r.status == 200 && r.body == whole.body:
+				seen["200"]++
+			default:
+				t.Errorf("%+v: %d %s", d, r.status, r.body)
+			}
+		})
+		w.toService.Disturb(sandbox.Disturbance{})
+		if r := u.call(); r.status != 200 {
+			t.Errorf("afterwards: %d %s %v", r.status, r.body, r.err)
+		}
+		t.Logf("%d bytes up, %d down: %v", length(sandbox.Up), length(sandbox.Down), seen)
+	})
+}
+
+// The connection ends at each byte of the first token request. The caller is told
+// 503 with Retry-After, or is answered; and the next try, a second later, succeeds.
+func TestTokenBrokenAtEachByte(t *testing.T) {
+	leaks(t, func(t *testing.T) {
+		w := newWorld(t)
+		length := measure(w.toService, func() {}, func() { start(t, w.environ()).ready(t).end() })
+		seen := map[string]int{}
+		var last *usher
+		breaks(length, pick(47, 1), func(d sandbox.Disturbance) {
+			if last != nil {
+				last.end()
+			}
+			w.toService.Disturb(d)
+			u := start(t, w.environ())
+			r := u.call()
+			switch {
+			case r.err != nil && r.status == 200:
+				seen["answer breaks off"]++ // the token came, and then the call was broken
+			case r.err != nil:
+				t.Errorf("%+v: %v", d, r.err)
+			case r.status == 503 && r.code() == "TOKEN_UNAVAILABLE" && r.header.Get("Retry-After") != "":
+				seen["503 TOKEN_UNAVAILABLE"]++
+			case r.status == 502 && r.code() == "UPSTREAM_UNREACHABLE":
+				seen["502 UPSTREAM_UNREACHABLE"]++
+			case r.status == 200:
+				seen["200"]++
+			default:
+				t.Errorf("%+v: %d %s", d, r.status, r.body)
+			}
+			if strings.Contains(u.log.String()+r.body, clientSecret) {
+				t.Errorf("%+v: the secret shows:\n%s", d, u.log.String())
+			}
+			last = u
+		})
+		w.toService.Disturb(sandbox.Disturbance{Break: sandbox.Reset, Direction: sandbox.Down, After: 100, Once: true})
+		u := start(t, w.environ())
+		if r := u.call(); r.status != 503 {
+			t.Errorf("%d %s", r.status, r.body)
+		}
+		u.ready(t) // by itself
+		t.Logf("%d bytes up, %d down: %v", length(sandbox.Up), length(sandbox.Down), seen)
+	})
+}
+
+// The connection to the receiver ends at each byte of a delivery. The sender is told
+// 200 only if the receiver has the webhook; what failed is delivered when it is sent
+// again, and never taken for a duplicate.
+func TestDeliveryBrokenAtEachByte(t *testing.T) {
+	leaks(t, func(t *testing.T) {
+		w := newWorld(t)
+		u := start(t, w.environ("USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
+		length := measure(w.toReceiver, func() {}, func() { u.send(snapshot("acme", 100)) })
+		seen := map[string]int{}
+		n := 100
+		breaks(length, pick(7, 1), func(d sandbox.Disturbance) {
+			n++
+			body := snapshot("acme", n)
+			w.toReceiver.Disturb(d)
+			r := u.send(body)
+			held := holds(w.receiver, n)
+			switch decision := r.header.Get("Usher-Decision"); {
+			case r.err != nil:
+				t.Errorf("%+v: %v", d, r.err)
+			case r.status == 200 && decision == "forwarded" && held:
+				seen["200 forwarded"]++
+			case r.status == 502 && decision == "failed":
+				seen["502 failed"]++
+				w.toReceiver.Disturb(sandbox.Disturbance{})
+				if r := u.send(body); r.status != 200 || r.header.Get("Usher-Decision") != "forwarded" || !holds(w.receiver, n) {
+					t.Errorf("%+v: sent again: %d %s", d, r.status, r.body)
+				}
+			default:
+				t.Errorf("%+v: %d %s, receiver has it: %v", d, r.status, r.body, held)
+			}
+		})
+		t.Logf("%d bytes up, %d down: %v", length(sandbox.Up), length(sandbox.Down), seen)
+	})
+}
+
+// holds says whether the receiver holds the snapshot with so many users.
+func holds(rc *sandbox.Receiver, users int) bool {
+	for _, tenant := range rc.Tenants() {
+		for _, f := range tenant.Features {
+			if f.Quantity != nil && int(*f.Quantity) == users {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,226 @@
+package sandbox
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Wire is a network that fails on demand: a TCP proxy in front of one server. Where
+// a [Fault] is a server that misbehaves, a Disturbance is what happens on the way.
+// Unlike the rest of this package it has goroutines, two for each connection.
+type Wire struct {
+	// Tap, when set before the first connection, sees all bytes that were passed on,
+	// each direction's in order. The two come concurrently.
+	Tap func(d Direction, p []byte)
+
+	listener net.Listener
+	target   string
+	pumps    sync.WaitGroup
+
+	mu     sync.Mutex         // guards what follows
+	now    Disturbance        // in force
+	links  map[*link]struct{} // open connections
+	dialed int
+	closed bool
+}
+
+// Direction of the bytes on a [Wire].
+type Direction int
+
+const (
+	Up   Direction = iota // from the client to the server
+	Down                  // from the server to the client
+)
+
+// How a connection ends on a [Wire].
+type How int
+
+const (
+	Whole   How = iota // it does not
+	Reset              // both ends see a reset
+	HangUp             // both ends see an orderly close
+	Silence            // nothing is passed on any more, either way, but it stays open
+)
+
+// Disturbance is what a [Wire] does to its connections. The zero one is a good wire.
+type Disturbance struct {
+	Latency    time.Duration // before each piece that is passed on, either way
+	CloseDelay time.Duration // before the end of one direction is passed on
+
+	// Break ends a connection once After bytes have gone in a direction since the
+	// disturbance was set: the next byte is not passed on.
+	Break     How
+	Direction Direction
+	After     int
+	Once      bool // on one connection alone, then the wire is good again
+}
+
+// link is one connection through the wire.
+type link struct {
+	wire   *Wire
+	ends   [2]*net.TCPConn // by the direction whose bytes they send: client, server
+	passed [2]int          // bytes since the disturbance was set; guarded by wire.mu
+	silent bool            // nothing is passed on any more; guarded by wire.mu
+}
+
+// NewWire returns a good wire to target, a host and port, that listens on loopback.
+func NewWire(target string) (*Wire, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	w := &Wire{listener: l, target: target, links: make(map[*link]struct{})}
+	w.pumps.Go(w.accept)
+	return w, nil
+}
+
+// URL is where the wire begins.
+func (w *Wire) URL() string { return "http://" + w.listener.Addr().String() }
+
+// Disturb sets what happens from now on, on open connections too.
+func (w *Wire) Disturb(d Disturbance) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = d
+	for l := range w.links {
+		l.passed = [2]int{}
+	}
+}
+
+// Open returns how many connections are open, and Dialed how many there ever were.
+func (w *Wire) Open() int   { w.mu.Lock(); defer w.mu.Unlock(); return len(w.links) }
+func (w *Wire) Dialed() int { w.mu.Lock(); defer w.mu.Unlock(); return w.dialed }
+
+// BreakAll ends every open connection, as How says, without regard to what is under way.
+func (w *Wire) BreakAll(how How) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for l := range w.links {
+		l.breakOff(how)
+	}
+}
+
+// Close ends the wire and all of its connections.
+func (w *Wire) Close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.listener.Close()
+	w.BreakAll(Reset)
+	w.pumps.Wait()
+}
+
+func (w *Wire) accept() {
+	for {
+		client, err := w.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", w.target)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		l := &link{wire: w, ends: [2]*net.TCPConn{client.(*net.TCPConn), server.(*net.TCPConn)}}
+		w.mu.Lock()
+		w.dialed++
+		w.links[l] = struct{}{}
+		if w.closed {
+			l.breakOff(Reset)
+		}
+		w.mu.Unlock()
+		w.pumps.Go(l.serve)
+	}
+}
+
+// serve passes bytes on until both directions have ended.
+func (l *link) serve() {
+	var both sync.WaitGroup
+	both.Go(func() { l.pump(Up) })
+	both.Go(func() { l.pump(Down) })
+	both.Wait()
+	l.wire.mu.Lock()
+	delete(l.wire.links, l)
+	l.wire.mu.Unlock()
+	l.ends[Up].Close()
+	l.ends[Down].Close()
+}
+
+func (l *link) pump(d Direction) {
+	from, to := l.ends[d], l.ends[1-d]
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		time.Sleep(l.wire.disturbance().Latency)
+		if n > 0 {
+			pass := l.admit(d, n)
+			if l.wire.Tap != nil && pass > 0 {
+				l.wire.Tap(d, buf[:pass])
+			}
+			if _, werr := to.Write(buf[:pass]); werr != nil {
+				err = errors.Join(err, werr)
+			}
+			if pass < n {
+				l.exceed()
+			}
+		}
+		switch {
+		case err == io.EOF && !l.isSilent():
+			time.Sleep(l.wire.disturbance().CloseDelay)
+			_ = to.CloseWrite()
+			return
+		case err != nil:
+			_ = to.CloseWrite()
+			return
+		}
+	}
+}
+
+func (w *Wire) disturbance() Disturbance { w.mu.Lock(); defer w.mu.Unlock(); return w.now }
+
+func (l *link) isSilent() bool { l.wire.mu.Lock(); defer l.wire.mu.Unlock(); return l.silent }
+
+// admit says how many of the next n bytes may pass.
+func (l *link) admit(d Direction, n int) int {
+	l.wire.mu.Lock()
+	defer l.wire.mu.Unlock()
+	now := &l.wire.now
+	pass := n
+	switch {
+	case l.silent:
+		return 0
+	case now.Break != Whole && now.Direction == d:
+		pass = min(n, max(0, now.After-l.passed[d]))
+	}
+	l.passed[d] += pass
+	return pass
+}
+
+// exceed ends the connection, as the disturbance says, unless it has ended by now.
+func (l *link) exceed() {
+	l.wire.mu.Lock()
+	defer l.wire.mu.Unlock()
+	if !l.silent {
+		l.breakOff(l.wire.now.Break)
+	}
+}
+
+// breakOff ends the connection. wire.mu is held.
+func (l *link) breakOff(how How) {
+	if l.wire.now.Once {
+		l.wire.now = Disturbance{}
+	}
+	l.silent = true
+	for _, end := range l.ends {
+		switch how {
+		case Reset:
+			_ = end.SetLinger(0)
+			_ = end.Close()
+		case HangUp: // the connection is gone once both ends have closed theirs, too
+			_ = end.CloseWrite()
+		}
+	}
+}
