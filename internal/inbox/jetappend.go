@@ -27,12 +27,13 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 		return "", err
 	}
 	defer leave()
+	begin := s.mirror.begin()
 	sure := false // the mirror holds all that had been agreed on when w came
 	for {
-		last, holds := s.mirror.tail(token, w)
-		if last.Webhook == w.ID {
+		if sure && s.mirror.has(token, w.ID, begin) {
 			return "", nil // an earlier try got there, and its answer did not get here
 		}
+		last, holds := s.mirror.tail(token, w)
 		switch {
 		case holds && sure:
 			return last.Webhook, nil

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,6 +73,30 @@ func TestSharedInboxIsOneForAllReplicas(t *testing.T) {
 			if err != nil || len(entries) != 5 {
 				t.Errorf("replica %d lists %d: %v", n, len(entries), err)
 			}
+		}
+	})
+}
+
+// The servers have A, but their answer is lost, and before the replica is back another
+// one has appended B. A must not be appended again: it would undo B.
+func TestSharedInboxAppendsOnceThoughTheAnswerIsLost(t *testing.T) {
+	r := new(receiver)
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			if replicas[0].mustKeep("acme", "A") {
+				t.Error("A was taken for a copy")
+			}
+		})
+		time.Sleep(3 * wires[0].delay / 2) // it is there, its answer is on the way
+		wires[0].sever()
+		time.Sleep(100 * time.Millisecond)
+		replicas[1].mustKeep("acme", "B")
+		wires[0].mend()
+		sending.Wait()
+		time.Sleep(time.Minute)
+		if got := r.accepted(); !slices.Equal(got, []string{"acme:A", "acme:B"}) {
+			t.Errorf("delivered %q", got)
 		}
 	})
 }

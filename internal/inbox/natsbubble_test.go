@@ -80,8 +80,9 @@ func (w *wire) InProcessConn() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.conns = append(w.conns, c)
-	return delayed(c, w.delay), nil
+	near, far := delayed(c, w.delay)
+	w.conns = append(w.conns, c, far) // what is on its way is lost with it, answers too
+	return near, nil
 }
 
 func (w *wire) sever() {
@@ -103,12 +104,12 @@ func (w *wire) mend() {
 // delayed is c with a delay in both directions, once the two have greeted each other.
 // Nothing waits in a Write, nor in the greeting: clients do both under a lock, and who
 // waits for a lock keeps a bubble's time from passing.
-func delayed(c net.Conn, delay time.Duration) net.Conn {
-	near, far := net.Pipe()
+func delayed(c net.Conn, delay time.Duration) (near, far net.Conn) {
+	near, far = net.Pipe()
 	var greeted atomic.Bool
 	go pump(c, far, delay, &greeted)
 	go pump(far, c, delay, &greeted)
-	return near
+	return near, far
 }
 
 func pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool) {
