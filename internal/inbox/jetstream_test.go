@@ -1,11 +1,15 @@
 package inbox
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // replicas runs test in a bubble with a server and n replicas, all of which deliver
@@ -97,6 +101,30 @@ func TestSharedInboxAppendsOnceThoughTheAnswerIsLost(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got := r.accepted(); !slices.Equal(got, []string{"acme:A", "acme:B"}) {
 			t.Errorf("delivered %q", got)
+		}
+	})
+}
+
+// One that is gone already is no reason to leave the rest in the log for ever.
+func TestSharedInboxErasesTheRest(t *testing.T) {
+	replicas(t, 1, new(receiver), func(t *testing.T, replicas []*running, _ []*wire) {
+		one := replicas[0]
+		store := one.store.(*jetStore)
+		one.mustKeep("acme", "A")
+		one.mustKeep("acme", "B")
+		time.Sleep(time.Second)
+		entries, err := one.List(Filter{})
+		if err != nil || len(entries) != 2 {
+			t.Fatal(len(entries), err)
+		}
+		first, second := entries[1].ID, entries[0].ID
+		for _, ids := range [][]uint64{{first}, {first, second}} {
+			if err := store.erase(context.Background(), ids, 0); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := store.message(context.Background(), second); !errors.Is(err, jetstream.ErrMsgNotFound) {
+			t.Errorf("the second is still there: %v", err)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -46,7 +47,8 @@ func (s *jetStore) erase(ctx context.Context, ids []uint64, begin uint64) error 
 			return nil
 		}
 		// The record first: one without a status would seem to wait.
-		if err := s.request(ctx, func(ctx context.Context) error { return s.stream().DeleteMsg(ctx, id) }); err != nil {
+		err := s.request(ctx, func(ctx context.Context) error { return s.stream().DeleteMsg(ctx, id) })
+		if err != nil && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // who delivered before has deleted it
 			return err
 		}
 		if err := s.request(ctx, func(ctx context.Context) error {
