@@ -128,3 +128,33 @@ func TestSharedInboxErasesTheRest(t *testing.T) {
 		}
 	})
 }
+
+// Replicas' clocks differ. That must not make a redelivery look like an earlier one.
+func TestSharedInboxRedeliversWhateverTheClocksSay(t *testing.T) {
+	r := new(receiver)
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, _ []*wire) {
+		replicas[0].mustKeep("acme", "A")
+		time.Sleep(time.Second)
+		entries, err := replicas[0].List(Filter{})
+		if err != nil || len(entries) != 1 {
+			t.Fatal(len(entries), err)
+		}
+		again, err := replicas[0].store.Read(entries[0].ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ahead := time.Now().Add(time.Minute)
+		again.status = Status{State: Waiting, Changed: ahead, Again: ahead}
+		if err := replicas[0].store.Again(again, false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := replicas[1].Redeliver(again.id, false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if got := r.accepted(); len(got) != 3 {
+			t.Errorf("delivered %q", got)
+		}
+	})
+}
