@@ -47,9 +47,11 @@ func (s *jetStore) erase(ctx context.Context, ids []uint64, begin uint64) error 
 			return nil
 		}
 		// The record first: one without a status would seem to wait.
-		err := s.request(ctx, func(ctx context.Context) error { return s.stream().DeleteMsg(ctx, id) })
-		if err != nil && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // who delivered before has deleted it
-			return err
+		if err := s.request(ctx, func(ctx context.Context) error { return s.stream().DeleteMsg(ctx, id) }); err != nil {
+			// Who delivered before may have deleted it.
+			if _, gone := s.message(ctx, id); !errors.Is(gone, jetstream.ErrMsgNotFound) {
+				return err
+			}
 		}
 		if err := s.request(ctx, func(ctx context.Context) error {
 			return s.stream().Purge(ctx, jetstream.WithPurgeSubject(s.statusSubject(id)))
