@@ -291,7 +291,8 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 		changed = c.park(l, err.Error())
 	case err != nil: // the store can't be read at the moment
 		c.breaker.abandoned()
-		l.at = now.Add(lastPause)
+		l.at = now.Add(min(firstPause<<min(l.failures, 20), lastPause))
+		l.failures++
 	default:
 		r.note(began, now, a)
 		changed = c.conclude(l, a, before, now)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/webhookgate"
 )
 
 // replicas runs test in a bubble with a server and n replicas, all of which deliver
@@ -155,6 +157,31 @@ func TestSharedInboxRedeliversWhateverTheClocksSay(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got := r.accepted(); len(got) != 3 {
 			t.Errorf("delivered %q", got)
+		}
+	})
+}
+
+// A second try needs the webhook's content from the servers. Where those can't be
+// reached for a moment the lane waits for a moment.
+func TestSharedInboxReadsAgainSoon(t *testing.T) {
+	r := new(receiver)
+	var tried []time.Time
+	r.set(func(*webhookgate.Webhook, int) webhookgate.Attempt {
+		tried = append(tried, time.Now())
+		return webhookgate.Attempt{Status: map[bool]int{true: 500, false: 200}[len(tried) == 1]}
+	})
+	replicas(t, 1, r, func(t *testing.T, replicas []*running, wires []*wire) {
+		replicas[0].mustKeep("acme", "A")
+		for range 10 {
+			time.Sleep(10 * time.Millisecond)
+			wires[0].sever()
+			time.Sleep(time.Millisecond)
+			wires[0].mend()
+			time.Sleep(200 * time.Millisecond)
+		}
+		time.Sleep(time.Hour)
+		if len(tried) != 2 || tried[1].Sub(tried[0]) > time.Minute {
+			t.Errorf("tried at %v", tried)
 		}
 	})
 }
