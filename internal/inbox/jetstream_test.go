@@ -185,3 +185,28 @@ func TestSharedInboxReadsAgainSoon(t *testing.T) {
 		}
 	})
 }
+
+// A lane lives on while something of it is parked. What it ended with may be dropped
+// before that, and is then no longer what a copy could be one of.
+func TestSharedInboxWindowEndsWithTheRecord(t *testing.T) {
+	r := new(receiver)
+	replicas(t, 1, r, func(t *testing.T, replicas []*running, _ []*wire) {
+		one := replicas[0]
+		r.set(status(422))
+		event := webhook("acme", "an event")
+		event.Snapshot = false // no snapshot will supersede it
+		if _, err := one.Keep(event); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		r.set(nil)
+		one.mustKeep("acme", "A")
+		time.Sleep(time.Hour)
+		if dropped, _ := one.store.(*jetStore).mirror.trim(time.Now().Add(keepAge)); len(dropped) != 1 {
+			t.Fatalf("dropped %d", len(dropped))
+		}
+		if one.mustKeep("acme", "A") {
+			t.Error("taken for a copy, long after the window")
+		}
+	})
+}

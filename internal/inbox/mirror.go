@@ -231,7 +231,7 @@ func (m *mirror) tail(token string, w *webhookgate.Webhook) (last tail, holds bo
 	}
 	r := m.records[l.ID]
 	if r == nil {
-		return l.tail, true // from here, and not yet read back
+		return l.tail, l.ID > m.applied // from here, and not yet read back; else it was finished and old, and is dropped
 	}
 	return l.tail, stillHeld(r.status.State, r.status.Changed, m.window)
 }
