@@ -134,7 +134,7 @@ func (s *jetStore) Err() error {
 	case !caughtUp:
 		trouble = errors.New("its log is still being read")
 	case elapsed(heard) > silence:
-		trouble = errors.New("no majority of its servers has answered of late")
+		trouble = errSilent
 	default:
 		return nil
 	}

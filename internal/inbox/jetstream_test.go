@@ -210,3 +210,22 @@ func TestSharedInboxWindowEndsWithTheRecord(t *testing.T) {
 		}
 	})
 }
+
+// A consumer that hangs is not waited for. A pause stands for that here: its server is
+// well, and its heartbeats come.
+func TestSharedInboxLeavesAConsumerThatHangs(t *testing.T) {
+	replicas(t, 2, new(receiver), func(t *testing.T, replicas []*running, _ []*wire) {
+		stream := replicas[0].store.(*jetStore).stream()
+		for consumer := range stream.ListConsumers(context.Background()).Info() {
+			if _, err := stream.PauseConsumer(context.Background(), consumer.Name, time.Now().Add(24*time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, replica := range replicas {
+			if err := replica.Err(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
