@@ -231,12 +231,19 @@ type mark struct {
 // catchUp returns when the mirror holds all that had been agreed on when it was
 // called.
 func (s *jetStore) catchUp(ctx context.Context) error {
+	begin := s.mirror.begin()
 	seq, err := s.mark(ctx)
 	for passing(err) && ctx.Err() == nil {
 		seq, err = s.mark(ctx)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case seq < begin: // what was read before the mark was made is behind it
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.fatal = errShorter
+		return s.fatal
 	}
 	return s.mirror.await(ctx, seq)
 }

@@ -3,7 +3,9 @@ package inbox
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -227,5 +229,58 @@ func TestSharedInboxLeavesAConsumerThatHangs(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	})
+}
+
+// Servers that come back without the end of the log give its sequences to other
+// webhooks. Nobody who has read the former ones would read those: nothing may be taken
+// in on that, and who is asked has to say what to do.
+func TestSharedInboxNoticesThatTheLogIsShorter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := newBubbleServer()
+		r := new(receiver)
+		w := &wire{server: first, delay: time.Millisecond}
+		one := open(t, shared(config("", r), w))
+		waitReady(one)
+		stop := func(s *bubbleServer) {
+			w.sever()
+			s.Shutdown()
+			s.WaitForShutdown()
+		}
+		stop(first)
+		backup := t.TempDir()
+		if err := os.CopyFS(backup, os.DirFS(first.dir)); err != nil {
+			t.Fatal(err)
+		}
+		second := startBubbleServer(first.dir)
+		w.replace(second)
+		time.Sleep(time.Minute)
+		for n := range 20 {
+			one.mustKeep("acme", strconv.Itoa(n))
+		}
+		time.Sleep(time.Second)
+		stop(second)
+		restored := startBubbleServer(backup)
+		defer second.end()
+		defer restored.end()
+		w.replace(restored)
+		taken := 0
+		for range 1000 {
+			time.Sleep(time.Millisecond)
+			if _, err := one.Keep(webhook("other", strconv.Itoa(taken))); err == nil {
+				taken++
+			}
+		}
+		if err := one.Err(); !errors.Is(err, errShorter) {
+			t.Errorf("it says %v", err)
+		}
+		one.stop()
+		one = open(t, shared(config("", r), w))
+		time.Sleep(time.Minute)
+		got := r.accepted()
+		if got = got[20:]; len(got) != taken {
+			t.Errorf("%d were acknowledged, and %d delivered", taken, len(got))
+		}
+		one.stop()
 	})
 }

@@ -36,6 +36,11 @@ func newBubbleServer() *bubbleServer {
 	if err != nil {
 		panic(err)
 	}
+	return startBubbleServer(dir)
+}
+
+// startBubbleServer starts a server on what is in dir.
+func startBubbleServer(dir string) *bubbleServer {
 	s, err := server.NewServer(&server.Options{ServerName: "one", DontListen: true, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true})
 	if err != nil {
 		panic(err)
@@ -99,6 +104,14 @@ func (w *wire) mend() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut = false
+}
+
+// replace has the wire lead to another server. It is mended.
+func (w *wire) replace(server *bubbleServer) {
+	w.mu.Lock()
+	w.server = server
+	w.mu.Unlock()
+	w.mend()
 }
 
 // delayed is c with a delay in both directions, once the two have greeted each other.
