@@ -101,7 +101,9 @@ func (s *jetStore) free() (bool, uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := &m.lease
-	return m.caughtUp && (l.Holder == "" || l.Holder == s.self || elapsed(l.seen) > leaseTime), l.seq
+	// By the monotonic clock alone: the other one can be set forward, and the holder's
+	// was not.
+	return m.caughtUp && (l.Holder == "" || l.Holder == s.self || time.Since(l.seen) > leaseTime), l.seq
 }
 
 // claim writes the lease behind last, and then waits until all before it was read.
