@@ -245,8 +245,11 @@ func (c *courier) next(now time.Time) (*lane, *record, time.Duration) {
 	const long = time.Hour // whatever happens before wakes run
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.queue) == 0 || c.may != nil && !c.may() {
+	if len(c.queue) == 0 {
 		return nil, nil, long
+	}
+	if c.may != nil && !c.may() {
+		return nil, nil, firstPause // a renewal may still come through, and wakes nobody
 	}
 	l := c.queue[0]
 	at := l.at

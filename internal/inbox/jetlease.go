@@ -129,12 +129,14 @@ func (s *jetStore) renew(ctx context.Context) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
 	for s.leading() {
+		held := s.until.Load()
 		select {
 		case <-ctx.Done():
 			return
+		case <-time.After(time.Until(held.from.Add(holdTime))): // what is under way ends now, not with the next tick
+			continue
 		case <-tick.C:
 		}
-		held := s.until.Load()
 		limit, cancel := context.WithDeadline(ctx, held.from.Add(holdTime))
 		d, err := s.writeLease(limit, s.self, held.seq)
 		cancel()
