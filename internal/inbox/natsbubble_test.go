@@ -55,6 +55,7 @@ func startBubbleServer(dir string) *bubbleServer {
 func (s *bubbleServer) end() {
 	s.Shutdown()
 	s.WaitForShutdown()
+	time.Sleep(time.Second) // until nothing is on any wire
 	os.RemoveAll(s.dir)
 	// Client and server keep timers in pools, and one of this bubble is of no use in
 	// the next. After two collections pools are empty.
