@@ -62,6 +62,8 @@ const (
 	// servers is elected within some seconds.
 	requestTimeout = 2 * time.Second
 	appendTimeout  = 5 * time.Second
+	// markPause is between two marks that did not get through.
+	markPause = 50 * time.Millisecond
 	// silence is how long the log may say nothing: the lease is renewed every second.
 	silence = leaseTime + 3*time.Second
 )
@@ -234,7 +236,12 @@ func (s *jetStore) catchUp(ctx context.Context) error {
 	begin := s.mirror.begin()
 	seq, err := s.mark(ctx)
 	for passing(err) && ctx.Err() == nil {
-		seq, err = s.mark(ctx)
+		select {
+		case <-time.After(markPause): // that no leader is there is said at once
+			seq, err = s.mark(ctx)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
 	}
 	switch {
 	case err != nil:

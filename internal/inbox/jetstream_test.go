@@ -284,3 +284,23 @@ func TestSharedInboxNoticesThatTheLogIsShorter(t *testing.T) {
 		one.stop()
 	})
 }
+
+// While there is no leader the servers say so at once, and need not be asked at once
+// again.
+func TestSharedInboxDoesNotStormServersWithoutALeader(t *testing.T) {
+	replicas(t, 1, new(receiver), func(t *testing.T, replicas []*running, _ []*wire) {
+		store := replicas[0].store.(*jetStore)
+		if err := store.js.DeleteStream(context.Background(), store.cfg.Stream); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		before := store.nc.Stats().OutMsgs
+		if err := store.catchUp(ctx); err == nil {
+			t.Error("caught up with nothing")
+		}
+		if sent := store.nc.Stats().OutMsgs - before; sent > 60 {
+			t.Errorf("%d requests in a second", sent)
+		}
+	})
+}
