@@ -295,6 +295,7 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	case err != nil: // the store can't be read at the moment
 		c.breaker.abandoned()
 		l.at = now.Add(min(firstPause<<min(l.failures, 20), lastPause))
+		l.down = false // or an open breaker would have it tried at once, again and again
 		l.failures++
 	default:
 		r.note(began, now, a)

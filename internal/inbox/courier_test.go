@@ -41,6 +41,37 @@ func (m meanwhile) Newest(lane webhookgate.Lane) (Entry, bool, error) {
 	return e, ok, err
 }
 
+// unreadable is a store whose contents can't be read.
+type unreadable struct {
+	Store
+	reads *atomic.Int32
+}
+
+func (u unreadable) Read(uint64) (*record, error) {
+	u.reads.Add(1)
+	time.Sleep(time.Millisecond)
+	return nil, errors.New("not at the moment")
+}
+
+// The receiver is down, and what its lanes have waiting can't be read: that is not
+// tried without a pause, as nothing of it tells whether the receiver is back.
+func TestUnreadableStoreWhileTheReceiverIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(receiver)
+		rc.set(refusing)
+		i := open(t, config(t.TempDir(), rc))
+		var reads atomic.Int32
+		i.courier.store = unreadable{i.courier.store, &reads}
+		for n := range 2 * opensAfter {
+			i.keep(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(time.Minute)
+		if n := reads.Load(); n == 0 || n > 20*opensAfter {
+			t.Errorf("%d reads in a minute", n)
+		}
+	})
+}
+
 // A redelivery that was checked against what was the latest then must not undo what
 // came in between: nobody has said force.
 func TestRedeliveryDoesNotUndoWhatCameMeanwhile(t *testing.T) {
