@@ -304,3 +304,50 @@ func TestSharedInboxDoesNotStormServersWithoutALeader(t *testing.T) {
 		}
 	})
 }
+
+// A note that is refused, and then lost with the replica, takes those after it along:
+// a lane whose second is noted as delivered, and its first is not, would be delivered
+// the wrong way round by whoever takes over.
+func TestSharedInboxNotesALaneInOrder(t *testing.T) {
+	r := new(receiver)
+	r.set(refusing)
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
+		time.Sleep(leaseTime)
+		leader, other := 0, 1
+		if !replicas[leader].store.(*jetStore).leading() {
+			leader, other = other, leader
+		}
+		wires[leader].sever() // and come back by a longer wire
+		wires[leader].delay = testWire
+		wires[leader].mend()
+		time.Sleep(leaseTime)
+		replicas[other].mustKeep("acme", "A")
+		replicas[other].mustKeep("acme", "B")
+		time.Sleep(time.Minute)
+		near, far := replicas[other].store.(*jetStore), replicas[leader].store.(*jetStore)
+		if !far.leading() {
+			t.Fatal("it did not keep the lease")
+		}
+		waiting, err := far.Unfinished()
+		if err != nil || len(waiting) != 2 {
+			t.Fatal(len(waiting), err)
+		}
+		status, err := encodeStatus(&waiting[0].status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := near.publish(context.Background(), message(near.statusSubject(waiting[0].id), status)); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range waiting { // the first is refused: the leader does not know of that yet
+			r.enter(Delivered, "")
+			far.Update(r)
+		}
+		time.Sleep(testWire + testWire/2)
+		wires[leader].sever()
+		time.Sleep(time.Minute)
+		if left, err := near.Unfinished(); err != nil || len(left) == 1 {
+			t.Errorf("%d are left: %v", len(left), err)
+		}
+	})
+}
