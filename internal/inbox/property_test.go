@@ -377,6 +377,9 @@ func (p *place) redeliver(rt *rapid.T) {
 	w.mu.Unlock()
 	err = p.inbox.Redeliver(e.ID, force)
 	if err == nil {
+		if rapid.Bool().Draw(rt, "and a copy") { // of what the receiver will no longer hold
+			p.send(rt, a.tenant, w.newest(a.tenant).snapshot)
+		}
 		return
 	}
 	w.mu.Lock()
@@ -698,6 +701,16 @@ func (w *world) judgeOrder(rt *rapid.T, seen *sync.Map) {
 		}
 		front[l] = t
 	}
+}
+
+// newest is the last arrival of a tenant.
+func (w *world) newest(tenant string) (newest *arrival) {
+	for _, a := range w.arrivals {
+		if a.tenant == tenant {
+			newest = a
+		}
+	}
+	return newest
 }
 
 // judgeEnd is (d).
