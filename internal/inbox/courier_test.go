@@ -162,7 +162,7 @@ func TestRedeliveryAheadOfARedelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc := new(receiver)
 		i := open(t, config(t.TempDir(), rc))
-
+		i.courier.pause = func(ceiling time.Duration) time.Duration { return ceiling }
 		for _, s := range []string{"A", "B", "C"} {
 			i.keep("t", s)
 			time.Sleep(time.Second)
@@ -286,7 +286,7 @@ func TestNotesOfOneWebhookKeepTheirOrder(t *testing.T) {
 		cfg := config(t.TempDir(), rc)
 		cfg.Log = slog.New(slowLog{slog.DiscardHandler, "delivery failed, webhook waits", new(atomic.Bool)})
 		i := open(t, cfg)
-
+		i.courier.pause = func(time.Duration) time.Duration { return 0 }
 		i.keep("t", "A")
 		time.Sleep(time.Second)
 		i.keep("other", "A") // has the courier look at its lanes
@@ -301,7 +301,7 @@ func TestSuccessWakesAfterAnotherAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc := &receiver{answer: refusing}
 		i := open(t, config(t.TempDir(), rc))
-
+		i.courier.pause = func(ceiling time.Duration) time.Duration { return ceiling }
 		i.keep("waits", "A")
 		time.Sleep(20 * time.Minute) // its pause is five minutes by now
 		back := time.Now()
@@ -335,7 +335,7 @@ func TestRetryAfter(t *testing.T) {
 						return webhookgate.Attempt{Status: 200}
 					}}
 					i := open(t, config(t.TempDir(), rc))
-
+					i.courier.pause = func(ceiling time.Duration) time.Duration { return ceiling }
 					i.keep("t", "A")
 					time.Sleep(2 * time.Hour)
 					if at := rc.tried(); len(at) != 2 || at[1].Sub(at[0]) != test.waits {
