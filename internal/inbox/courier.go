@@ -245,8 +245,11 @@ func (c *courier) next(now time.Time) (*lane, *record, time.Duration) {
 	const long = time.Hour // whatever happens before wakes run
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.queue) == 0 || c.may != nil && !c.may() {
+	if len(c.queue) == 0 {
 		return nil, nil, long
+	}
+	if c.may != nil && !c.may() {
+		return nil, nil, firstPause // a renewal may still come through, and wakes nobody
 	}
 	l := c.queue[0]
 	at := l.at
@@ -291,7 +294,9 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 		changed = c.park(l, err.Error())
 	case err != nil: // the store can't be read at the moment
 		c.breaker.abandoned()
-		l.at = now.Add(lastPause)
+		l.at = now.Add(min(firstPause<<min(l.failures, 20), lastPause))
+		l.down = false // or an open breaker would have it tried at once, again and again
+		l.failures++
 	default:
 		r.note(began, now, a)
 		changed = c.conclude(l, a, before, now)

@@ -42,6 +42,37 @@ func (m meanwhile) Newest(lane webhookgate.Lane) (Entry, bool, error) {
 	return e, ok, err
 }
 
+// unreadable is a store whose contents can't be read.
+type unreadable struct {
+	Store
+	reads *atomic.Int32
+}
+
+func (u unreadable) Read(uint64) (*record, error) {
+	u.reads.Add(1)
+	time.Sleep(time.Millisecond)
+	return nil, errors.New("not at the moment")
+}
+
+// The receiver is down, and what its lanes have waiting can't be read: that is not
+// tried without a pause, as nothing of it tells whether the receiver is back.
+func TestUnreadableStoreWhileTheReceiverIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(receiver)
+		rc.set(refusing)
+		i := open(t, config(t.TempDir(), rc))
+		var reads atomic.Int32
+		i.courier.store = unreadable{i.courier.store, &reads}
+		for n := range 2 * opensAfter {
+			i.keep(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(time.Minute)
+		if n := reads.Load(); n == 0 || n > 20*opensAfter {
+			t.Errorf("%d reads in a minute", n)
+		}
+	})
+}
+
 // A redelivery that was checked against what was the latest then must not undo what
 // came in between: nobody has said force.
 func TestRedeliveryDoesNotUndoWhatCameMeanwhile(t *testing.T) {
@@ -132,7 +163,7 @@ func TestRedeliveryAheadOfARedelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc := new(receiver)
 		i := open(t, config(t.TempDir(), rc))
-
+		i.courier.pause = func(ceiling time.Duration) time.Duration { return ceiling }
 		for _, s := range []string{"A", "B", "C"} {
 			i.keep("t", s)
 			time.Sleep(time.Second)
@@ -256,7 +287,7 @@ func TestNotesOfOneWebhookKeepTheirOrder(t *testing.T) {
 		cfg := config(t.TempDir(), rc)
 		cfg.Log = slog.New(slowLog{slog.DiscardHandler, "delivery failed, webhook waits", new(atomic.Bool)})
 		i := open(t, cfg)
-
+		i.courier.pause = func(time.Duration) time.Duration { return 0 }
 		i.keep("t", "A")
 		time.Sleep(time.Second)
 		i.keep("other", "A") // has the courier look at its lanes
@@ -271,7 +302,7 @@ func TestSuccessWakesAfterAnotherAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc := &receiver{answer: refusing}
 		i := open(t, config(t.TempDir(), rc))
-
+		i.courier.pause = func(ceiling time.Duration) time.Duration { return ceiling }
 		i.keep("waits", "A")
 		time.Sleep(20 * time.Minute) // its pause is five minutes by now
 		back := time.Now()
@@ -305,7 +336,7 @@ func TestRetryAfter(t *testing.T) {
 						return webhookgate.Attempt{Status: 200}
 					}}
 					i := open(t, config(t.TempDir(), rc))
-
+					i.courier.pause = func(ceiling time.Duration) time.Duration { return ceiling }
 					i.keep("t", "A")
 					time.Sleep(2 * time.Hour)
 					if at := rc.tried(); len(at) != 2 || at[1].Sub(at[0]) != test.waits {

@@ -27,12 +27,13 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 		return "", err
 	}
 	defer leave()
+	begin := s.mirror.begin()
 	sure := false // the mirror holds all that had been agreed on when w came
 	for {
-		last, holds := s.mirror.tail(token, w)
-		if last.Webhook == w.ID {
+		if sure && s.mirror.has(token, w.ID, begin) {
 			return "", nil // an earlier try got there, and its answer did not get here
 		}
+		last, holds := s.mirror.tail(token, w)
 		switch {
 		case holds && sure:
 			return last.Webhook, nil
@@ -126,10 +127,6 @@ func (s *jetStore) Again(r *record, force bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
 	defer cancel()
 	lane := r.webhook.Lane
-	status, err := encodeStatus(&r.status)
-	if err != nil {
-		return err
-	}
 	var last tail
 	for err := s.catchUp(ctx); ; err = s.refresh(ctx, lane, last.ID) {
 		if err != nil {
@@ -149,6 +146,14 @@ func (s *jetStore) Again(r *record, force bool) error {
 			if _, err := s.publish(ctx, message(s.forgetSubject(lane), nil)); err != nil {
 				return err
 			}
+		}
+		if !r.status.Again.After(now.status.Again) {
+			// The replica that did this the last time has a clock that is ahead of ours.
+			r.status.Again = now.status.Again.Add(1)
+		}
+		status, err := encodeStatus(&r.status)
+		if err != nil {
+			return err
 		}
 		m := message(s.statusSubject(r.id), status)
 		expectOn(m, s.laneSubject(lane), last.ID)

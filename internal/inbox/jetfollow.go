@@ -65,11 +65,29 @@ func (s *jetStore) read(ctx context.Context) error {
 		}
 		s.setTrouble(nil)
 	}()
-	<-ctx.Done()
+	s.watch(ctx, broken)
 	r.stop()
 	consuming.Stop()
 	<-reached
 	return context.Cause(ctx)
+}
+
+// watch returns when ctx ends, and ends it when the log says nothing for too long: a
+// consumer may hang, though its server is well.
+func (s *jetStore) watch(ctx context.Context, broken context.CancelCauseFunc) {
+	tick := time.NewTicker(silence)
+	defer tick.Stop()
+	for {
+		before := s.mirror.begin()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if s.mirror.begin() == before {
+			broken(errSilent)
+		}
+	}
 }
 
 // logReader takes messages as they come. One that is missing ends it.
@@ -89,7 +107,10 @@ func (r *logReader) stop() {
 	r.stopped = true
 }
 
-var errGap = errors.New("a message of the log is missing")
+var (
+	errGap    = errors.New("a message of the log is missing")
+	errSilent = errors.New("no majority of its servers has answered of late")
+)
 
 func (r *logReader) message(m jetstream.Msg) {
 	r.mu.Lock()

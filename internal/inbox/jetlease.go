@@ -101,7 +101,9 @@ func (s *jetStore) free() (bool, uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := &m.lease
-	return m.caughtUp && (l.Holder == "" || l.Holder == s.self || elapsed(l.seen) > leaseTime), l.seq
+	// By the monotonic clock alone: the other one can be set forward, and the holder's
+	// was not.
+	return m.caughtUp && (l.Holder == "" || l.Holder == s.self || time.Since(l.seen) > leaseTime), l.seq
 }
 
 // claim writes the lease behind last, and then waits until all before it was read. Who
@@ -131,9 +133,12 @@ func (s *jetStore) renew(ctx context.Context) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
 	for s.leading() {
+		held := s.until.Load()
 		select {
 		case <-ctx.Done():
 			return
+		case <-time.After(time.Until(held.from.Add(holdTime))): // what is under way ends now, not with the next tick
+			continue
 		case <-tick.C:
 		}
 		if heard, _ := s.mirror.heardAt(); elapsed(heard) > leaseTime {
@@ -141,7 +146,6 @@ func (s *jetStore) renew(ctx context.Context) {
 			s.log.Warn("inbox log can't be read, another replica may deliver")
 			return
 		}
-		held := s.until.Load()
 		limit, cancel := context.WithDeadline(ctx, held.from.Add(holdTime))
 		d, err := s.writeLease(limit, s.self, held.seq)
 		cancel()

@@ -75,6 +75,9 @@ func (s *jetStore) prepare(ctx context.Context) error {
 // errReplaced: what this replica believes is of a log that is no more.
 var errReplaced = errors.New("its stream was deleted while usher ran, and what waited in it is gone with it; usher needs a restart")
 
+// errShorter: the same, and its sequences are given to other messages now.
+var errShorter = errors.New("its servers have lost the end of its log, as after a power failure without sync_interval: always, or were restored from a backup; usher needs a restart")
+
 // wanted is the stream as usher makes it. Nothing in it goes by itself: usher deletes
 // what is finished and old, and what waits stays until it is delivered.
 func (s *jetStore) wanted() jetstream.StreamConfig {

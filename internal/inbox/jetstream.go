@@ -62,6 +62,8 @@ const (
 	// servers is elected within some seconds.
 	requestTimeout = 2 * time.Second
 	appendTimeout  = 5 * time.Second
+	// markPause is between two marks that did not get through.
+	markPause = 50 * time.Millisecond
 	// silence is how long the log may say nothing: the lease is renewed every second.
 	silence = leaseTime + 3*time.Second
 )
@@ -134,7 +136,7 @@ func (s *jetStore) Err() error {
 	case !caughtUp:
 		trouble = errors.New("its log is still being read")
 	case elapsed(heard) > silence:
-		trouble = errors.New("no majority of its servers has answered of late")
+		trouble = errSilent
 	default:
 		return nil
 	}
@@ -234,12 +236,24 @@ type mark struct {
 // catchUp returns when the mirror holds all that had been agreed on when it was
 // called.
 func (s *jetStore) catchUp(ctx context.Context) error {
+	begin := s.mirror.begin()
 	seq, err := s.mark(ctx)
 	for passing(err) && ctx.Err() == nil {
-		seq, err = s.mark(ctx)
+		select {
+		case <-time.After(markPause): // that no leader is there is said at once
+			seq, err = s.mark(ctx)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case seq < begin: // what was read before the mark was made is behind it
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.fatal = errShorter
+		return s.fatal
 	}
 	return s.mirror.await(ctx, seq)
 }

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -47,7 +48,10 @@ func (s *jetStore) erase(ctx context.Context, ids []uint64, begin uint64) error 
 		}
 		// The record first: one without a status would seem to wait.
 		if err := s.request(ctx, func(ctx context.Context) error { return s.stream().DeleteMsg(ctx, id) }); err != nil {
-			return err
+			// Who delivered before may have deleted it.
+			if _, gone := s.message(ctx, id); !errors.Is(gone, jetstream.ErrMsgNotFound) {
+				return err
+			}
 		}
 		if err := s.request(ctx, func(ctx context.Context) error {
 			return s.stream().Purge(ctx, jetstream.WithPurgeSubject(s.statusSubject(id)))

@@ -231,9 +231,25 @@ func (m *mirror) tail(token string, w *webhookgate.Webhook) (last tail, holds bo
 	}
 	r := m.records[l.ID]
 	if r == nil {
-		return l.tail, true // from here, and not yet read back
+		return l.tail, l.ID > m.applied // from here, and not yet read back; else it was finished and old, and is dropped
 	}
 	return l.tail, stillHeld(r.status.State, r.status.Changed, m.window)
+}
+
+// has says whether a lane has that webhook among what came from begin on. It need not
+// be the last: another replica may have been there since.
+func (m *mirror) has(token, webhook string, begin uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range slices.Backward(m.order) {
+		if r.id < begin {
+			break
+		}
+		if r.token == token && r.webhook.ID == webhook {
+			return true
+		}
+	}
+	return false
 }
 
 // setTail notes what a lane ends with, before it is read from the log.

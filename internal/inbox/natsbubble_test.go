@@ -36,6 +36,11 @@ func newBubbleServer() *bubbleServer {
 	if err != nil {
 		panic(err)
 	}
+	return startBubbleServer(dir)
+}
+
+// startBubbleServer starts a server on what is in dir.
+func startBubbleServer(dir string) *bubbleServer {
 	s, err := server.NewServer(&server.Options{ServerName: "one", DontListen: true, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true})
 	if err != nil {
 		panic(err)
@@ -50,6 +55,7 @@ func newBubbleServer() *bubbleServer {
 func (s *bubbleServer) end() {
 	s.Shutdown()
 	s.WaitForShutdown()
+	time.Sleep(time.Second) // until nothing is on any wire
 	os.RemoveAll(s.dir)
 	// Client and server keep timers in pools, and one of this bubble is of no use in
 	// the next. After two collections pools are empty.
@@ -80,8 +86,9 @@ func (w *wire) InProcessConn() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.conns = append(w.conns, c)
-	return delayed(c, w.delay), nil
+	near, far := delayed(c, w.delay)
+	w.conns = append(w.conns, c, far) // what is on its way is lost with it, answers too
+	return near, nil
 }
 
 func (w *wire) sever() {
@@ -100,15 +107,23 @@ func (w *wire) mend() {
 	w.cut = false
 }
 
+// replace has the wire lead to another server. It is mended.
+func (w *wire) replace(server *bubbleServer) {
+	w.mu.Lock()
+	w.server = server
+	w.mu.Unlock()
+	w.mend()
+}
+
 // delayed is c with a delay in both directions, once the two have greeted each other.
 // Nothing waits in a Write, nor in the greeting: clients do both under a lock, and who
 // waits for a lock keeps a bubble's time from passing.
-func delayed(c net.Conn, delay time.Duration) net.Conn {
-	near, far := net.Pipe()
+func delayed(c net.Conn, delay time.Duration) (near, far net.Conn) {
+	near, far = net.Pipe()
 	var greeted atomic.Bool
 	go pump(c, far, delay, &greeted)
 	go pump(far, c, delay, &greeted)
-	return near
+	return near, far
 }
 
 func pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool) {
