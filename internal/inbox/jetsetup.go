@@ -111,8 +111,9 @@ func (s *jetStore) misfits(c *jetstream.StreamConfig) (faults []string) {
 	check(slices.Contains(c.Subjects, s.prefix+">"), "its subjects are %q, and should be %q", c.Subjects, s.prefix+">")
 	check(c.Storage == jetstream.FileStorage, "its storage should be file")
 	check(c.Retention == jetstream.LimitsPolicy, "its retention should be limits")
-	check(c.Discard == jetstream.DiscardNew || c.MaxBytes <= 0 && c.MaxMsgs <= 0,
-		"it discards old messages when it is full, which are webhooks that wait: discard should be new")
+	// Full, it would drop webhooks that wait, or refuse also what says that they were
+	// delivered, and so never get empty.
+	check(c.MaxBytes <= 0 && c.MaxMsgs <= 0, "it has room for %d bytes and %d messages at most (-1: any): there should be no max_bytes and no max_msgs", c.MaxBytes, c.MaxMsgs)
 	check(c.MaxAge == 0, "it deletes messages after %v, also webhooks that wait: there should be no max_age", c.MaxAge)
 	check(c.MaxMsgsPerSubject <= 0, "it keeps %d messages per subject: there should be no such limit", c.MaxMsgsPerSubject)
 	check(c.AllowRollup, "allow_rollup_hdrs should be on")

@@ -140,9 +140,9 @@ func TestMisfits(t *testing.T) {
 		fault  string
 	}{
 		{func(*jetstream.StreamConfig) {}, ""},
-		{func(c *jetstream.StreamConfig) { c.Discard, c.MaxBytes = jetstream.DiscardNew, 1<<30 }, ""},
-		{func(c *jetstream.StreamConfig) { c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<30 }, "discard"},
-		{func(c *jetstream.StreamConfig) { c.Discard, c.MaxMsgs = jetstream.DiscardOld, 1000 }, "discard"},
+		{func(c *jetstream.StreamConfig) { c.Discard, c.MaxBytes = jetstream.DiscardOld, -1 }, ""},
+		{func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 30 }, "max_bytes"},
+		{func(c *jetstream.StreamConfig) { c.MaxMsgs = 1000 }, "max_msgs"},
 		{func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, "max_age"},
 		{func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 5 }, "per subject"},
 		{func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }, "storage"},
