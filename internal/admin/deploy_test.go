@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"usher/internal/inbox"
 )
 
 var (
@@ -22,7 +23,7 @@ func existing(t *testing.T) map[string][]string {
 	t.Helper()
 	m := NewMetrics("v1", "abc")
 	port, id, gate := m.Port("main"), m.Identity("main"), m.Gate()
-	m.Inbox(func() (int, time.Duration, int) { return 0, 0, 0 })
+	m.Inbox(func() inbox.Stats { return inbox.Stats{} })
 	port.Started()
 	port.Finished(200, time.Millisecond)
 	id.Fetched(nil, errors.New("down"))

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"usher/internal/admin/hour"
+	"usher/internal/inbox"
 )
 
 // Gate counts the webhooks.
@@ -84,19 +85,20 @@ func (g *Gate) LastTry() string {
 
 // Inbox registers the figures of the inbox, which stats returns when they are asked
 // for.
-func (m *Metrics) Inbox(stats func() (pending int, oldest time.Duration, parked int)) {
+func (m *Metrics) Inbox(stats func() inbox.Stats) {
 	m.registry.MustRegister(&inboxCollector{
-		stats:   stats,
-		pending: prometheus.NewDesc("usher_inbox_pending", "Webhooks that wait for their delivery.", nil, nil),
-		oldest:  prometheus.NewDesc("usher_inbox_oldest_seconds", "Age of the oldest of them.", nil, nil),
-		parked:  prometheus.NewDesc("usher_inbox_parked", "Webhooks that are not tried any more and were not overtaken.", nil, nil),
+		stats:      stats,
+		pending:    prometheus.NewDesc("usher_inbox_pending", "Webhooks that wait for their delivery.", nil, nil),
+		oldest:     prometheus.NewDesc("usher_inbox_oldest_seconds", "Age of the oldest of them.", nil, nil),
+		parked:     prometheus.NewDesc("usher_inbox_parked", "Webhooks that are not tried any more and were not overtaken.", nil, nil),
+		delivering: prometheus.NewDesc("usher_inbox_delivering", "1 where webhooks are delivered from here, and not by another replica.", nil, nil),
 	})
 }
 
-// inboxCollector takes all three figures at one moment.
+// inboxCollector takes all figures at one moment.
 type inboxCollector struct {
-	stats                   func() (int, time.Duration, int)
-	pending, oldest, parked *prometheus.Desc
+	stats                               func() inbox.Stats
+	pending, oldest, parked, delivering *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -104,12 +106,18 @@ func (c *inboxCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.pending
 	ch <- c.oldest
 	ch <- c.parked
+	ch <- c.delivering
 }
 
 // Collect implements prometheus.Collector.
 func (c *inboxCollector) Collect(ch chan<- prometheus.Metric) {
-	pending, oldest, parked := c.stats()
-	ch <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(pending))
-	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, oldest.Seconds())
-	ch <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(parked))
+	s := c.stats()
+	delivering := 0.0
+	if s.Delivering {
+		delivering = 1
+	}
+	ch <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(s.Pending))
+	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, s.Oldest.Seconds())
+	ch <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(s.Parked))
+	ch <- prometheus.MustNewConstMetric(c.delivering, prometheus.GaugeValue, delivering)
 }

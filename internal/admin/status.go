@@ -100,10 +100,11 @@ type GateMinute struct {
 
 // InboxStatus counts what is in the inbox.
 type InboxStatus struct {
-	Waiting int           `json:"waiting"`
-	Oldest  time.Duration `json:"oldest"`
-	Parked  int           `json:"parked"`
-	Error   string        `json:"error,omitempty"` // why it takes nothing in any more
+	Waiting    int           `json:"waiting"`
+	Oldest     time.Duration `json:"oldest"`
+	Parked     int           `json:"parked"`
+	Delivering bool          `json:"delivering"`      // from here, and not by another replica
+	Error      string        `json:"error,omitempty"` // why it takes nothing in any more
 }
 
 // status gathers how everything stands.
@@ -164,7 +165,7 @@ func gateStatus(g *GateState) *GateStatus {
 }
 
 func inboxStatus(stats inbox.Stats, err error) *InboxStatus {
-	s := &InboxStatus{Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked}
+	s := &InboxStatus{Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked, Delivering: stats.Delivering}
 	if err != nil {
 		s.Error = err.Error()
 	}

@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"strings"
-	"time"
 
 	"usher/internal/admin"
 	"usher/internal/admin/journal"
@@ -12,12 +11,11 @@ import (
 )
 
 // inboxFigures are zero without an inbox: dashboards need not care whether there is one.
-func (h *house) inboxFigures() (pending int, oldest time.Duration, parked int) {
+func (h *house) inboxFigures() inbox.Stats {
 	if h.inbox == nil {
-		return 0, 0, 0
+		return inbox.Stats{}
 	}
-	s := h.inbox.Stats()
-	return s.Pending, s.Oldest, s.Parked
+	return h.inbox.Stats()
 }
 
 // buildGate puts the webhook gate together.

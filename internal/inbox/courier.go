@@ -341,7 +341,7 @@ func (c *courier) poke() {
 func (c *courier) stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := Stats{Pending: c.pending}
+	s := Stats{Pending: c.pending, Delivering: true}
 	for _, l := range c.lanes {
 		s.Parked += len(l.parked)
 		for _, r := range l.waiting {

@@ -169,6 +169,8 @@ type Stats struct {
 	Pending int           // waiting or being delivered
 	Oldest  time.Duration // age of the oldest of them
 	Parked  int
+
+	Delivering bool // it is this replica that delivers
 }
 
 // Stats counts.

@@ -75,7 +75,7 @@ func (s *jetStore) stats() Stats {
 	m := s.mirror
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := Stats{Pending: m.pending, Parked: m.parked}
+	out := Stats{Pending: m.pending, Parked: m.parked, Delivering: s.leading()}
 	if m.pending == 0 {
 		return out
 	}
