@@ -88,9 +88,7 @@ func (s *jetStore) writeNote(r *record) bool {
 		expect(m, now.noted)
 		ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 		seq, err := s.publish(ctx, m)
-		if err == nil {
-			err = s.mirror.await(ctx, seq) // the next one builds on it
-		} else if isConflict(err) {
+		if isConflict(err) {
 			err = s.catchUp(ctx)
 			cancel()
 			if err == nil {
@@ -99,6 +97,7 @@ func (s *jetStore) writeNote(r *record) bool {
 		}
 		cancel()
 		if err == nil {
+			s.mirror.setNoted(r.id, seq) // the next one builds on it
 			return true
 		}
 		s.log.Debug("inbox note not written yet", "id", r.id, "err", err)

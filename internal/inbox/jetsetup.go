@@ -23,9 +23,9 @@ func (e *misfitError) Error() string { return e.what + ": " + strings.Join(e.fau
 
 const badStream = "the stream that is there does not fit"
 
-// oldest is the first version whose servers refuse, also in a cluster, each message
-// that comes after one that it did not expect.
-var oldest = []int{2, 12}
+// oldest is the first version that knows all that is asked of it: a message can depend on
+// what is last on another subject.
+var oldest = []int{2, 11}
 
 // checkVersion says whether a server is too old.
 func checkVersion(name, version string) error {

@@ -166,11 +166,21 @@ func (m *mirror) noted(seq, id uint64, data []byte) {
 	}
 	again := status.State == Waiting && status.Again.After(r.status.Again)
 	m.count(r, -1)
-	r.status, r.noted = status, seq
+	r.status, r.noted = status, max(r.noted, seq)
 	m.count(r, 1)
 	if again && m.deliver != nil {
 		c := r.record
 		m.deliver(&c, true)
+	}
+}
+
+// setNoted notes the sequence of what was said of a record last, before it is read from
+// the log.
+func (m *mirror) setNoted(id, seq uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r := m.records[id]; r != nil {
+		r.noted = max(r.noted, seq)
 	}
 }
 

@@ -53,7 +53,7 @@ func TestParseNATS(t *testing.T) {
 }
 
 func TestVersions(t *testing.T) {
-	for version, good := range map[string]bool{"2.12.0": true, "2.15.2": true, "3.0.0-RC.1": true, "2.11.9": false, "1.4.1": false, "dev": true} {
+	for version, good := range map[string]bool{"2.11.0": true, "2.15.2": true, "3.0.0-RC.1": true, "2.10.29": false, "1.4.1": false, "dev": true} {
 		if err := checkVersion("n0", version); (err == nil) != good {
 			t.Errorf("%s: %v", version, err)
 		}
