@@ -23,6 +23,7 @@ type Inbox struct {
 	Redeliver func(id uint64, force bool) error
 	Stats     func() inbox.Stats
 	Err       func() error
+	Shared    bool // with other replicas
 }
 
 // What the API answers, for those who call it.
@@ -104,7 +105,11 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, http.StatusConflict, err.Error())
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
-		h.fail(w, r, http.StatusInternalServerError, Problem{Error: err.Error()})
+		status := http.StatusInternalServerError
+		if box := h.cfg.Inbox; box != nil && box.Err != nil && box.Err() != nil {
+			status = http.StatusServiceUnavailable
+		}
+		h.fail(w, r, status, Problem{Error: err.Error()})
 	}
 }
 

@@ -116,8 +116,11 @@ func (c *inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	if s.Delivering {
 		delivering = 1
 	}
+	ch <- prometheus.MustNewConstMetric(c.delivering, prometheus.GaugeValue, delivering)
+	if s.Unknown {
+		return // zeros would seem to say that all is well
+	}
 	ch <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(s.Pending))
 	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, s.Oldest.Seconds())
 	ch <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(s.Parked))
-	ch <- prometheus.MustNewConstMetric(c.delivering, prometheus.GaugeValue, delivering)
 }

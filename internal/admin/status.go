@@ -104,6 +104,7 @@ type InboxStatus struct {
 	Oldest     time.Duration `json:"oldest"`
 	Parked     int           `json:"parked"`
 	Delivering bool          `json:"delivering"`      // from here, and not by another replica
+	Shared     bool          `json:"shared"`          // with other replicas
 	Error      string        `json:"error,omitempty"` // why it takes nothing in any more
 }
 
@@ -125,6 +126,7 @@ func (h *Handler) status() *Status {
 	}
 	if box := h.cfg.Inbox; box != nil && box.Stats != nil {
 		s.Inbox = inboxStatus(box.Stats(), box.Err())
+		s.Inbox.Shared = box.Shared
 	}
 	s.Wrong = troubles(unready, ports, gate, s.Inbox)
 	return s

@@ -124,7 +124,7 @@ func inboxTroubles(gate *GateState, box *InboxStatus) (all []Trouble) {
 	}
 	if box.Error != "" {
 		all = append(all, Trouble{bad, "The inbox takes nothing in: " + box.Error,
-			"Senders are told 503, and usher is unready. Mend the disk or the cluster (USHER_WEBHOOK_INBOX says where), then restart usher; nothing that was answered 200 is lost.", ""})
+			"Senders are told 503, and usher is unready; nothing that was answered 200 is lost. " + whatToMend(box), ""})
 	}
 	if down := receiverWords(gate); box.Oldest > patience || down != "" && box.Oldest > shortPatience {
 		if down == "" {
@@ -186,4 +186,11 @@ func sum(minutes []hour.Minute, n int, kinds ...int) int {
 		total += m.Sum(kinds...)
 	}
 	return total
+}
+
+func whatToMend(box *InboxStatus) string {
+	if box.Shared {
+		return "Look after the NATS servers (USHER_WEBHOOK_INBOX says which): when they are back it goes on by itself."
+	}
+	return "Mend the disk (USHER_WEBHOOK_INBOX says where), then restart usher."
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"usher/internal/inbox"
 	"usher/tokens"
 )
 
@@ -21,20 +22,16 @@ import (
 // that are in force there.
 func (o *outbound) advise(err error, p Port) string {
 	main := o.settings.Ports[0]
-	id, scope := p.prefix, p.prefix
-	if p.ClientID == main.ClientID && p.ClientSecret == main.ClientSecret {
-		id = main.prefix
-	}
-	if p.Scope == main.Scope {
-		scope = main.prefix
-	}
 	switch {
 	case !tokens.Rejected(err):
 		return o.adviseAddress(err)
 	case strings.Contains(err.Error(), "invalid_scope"):
-		return fmt.Sprintf("check %sSCOPE: only scopes that are assigned to the API client can be asked for", scope)
+		scope := variableOf(p, "SCOPE", p.Scope == main.Scope, nil)
+		return fmt.Sprintf("check %s: only scopes that are assigned to the API client can be asked for", scope)
 	default:
-		return fmt.Sprintf("check %sCLIENT_ID and %sCLIENT_SECRET", id, id)
+		id := variableOf(p, "CLIENT_ID", p.ClientID == main.ClientID, nil)
+		secret := variableOf(p, "CLIENT_SECRET", p.ClientSecret == main.ClientSecret, p.ClientSecret)
+		return fmt.Sprintf("check %s and %s", id, secret)
 	}
 }
 
@@ -56,7 +53,7 @@ func (o *outbound) adviseAddress(err error) string {
 	case errors.As(err, &notTLS):
 		return asked + ", and nobody speaks https there: check USHER_BASE_URL"
 	case strings.HasSuffix(base.Path, "/graphql"), strings.HasSuffix(base.Path, "/oauth/token"):
-		return asked + ": USHER_BASE_URL should end before that path, which usher adds itself"
+		return asked + ": leave out what follows the base address in USHER_BASE_URL (/graphql, /oauth/token), usher adds that itself"
 	case base.Scheme == "http" && !unreached:
 		return asked + ": check USHER_BASE_URL; should it start with https?"
 	}
@@ -94,6 +91,9 @@ func adviseInbox(err error) error {
 		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; its folder must be there", err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w%s, who must be allowed to write in its folder", err, adviseUser(err))
+	}
+	if errors.Is(err, inbox.ErrInUse) {
+		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; end that one, or name another file", err)
 	}
 	return fmt.Errorf("USHER_WEBHOOK_INBOX: %w", err)
 }

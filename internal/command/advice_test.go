@@ -36,7 +36,7 @@ func TestAdvice(t *testing.T) {
 		{"wrong scope", []string{"exec", "--", "true"}, []string{"USHER_SCOPE=admin"}, 1, []string{"invalid_scope", "check USHER_SCOPE"}},
 		{"wrong scope of a further port", []string{"check"}, []string{"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=admin"}, 1, []string{"ok    token for port main", "check USHER_PORTS_0_SCOPE"}},
 		{"base address with a typo in its path", []string{"check"}, []string{"USHER_BASE_URL=" + s.url + "/apo"}, 1, []string{"answered 404", "asked was " + s.url + "/apo/oauth/token: check USHER_BASE_URL"}},
-		{"base address of the endpoint", []string{"check"}, []string{"USHER_BASE_URL=" + s.url + "/graphql"}, 1, []string{"USHER_BASE_URL should end before that path"}},
+		{"base address of the endpoint", []string{"check"}, []string{"USHER_BASE_URL=" + s.url + "/graphql"}, 1, []string{"leave out what follows the base address in USHER_BASE_URL"}},
 		{"nobody there", []string{"check"}, []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"connection refused", "check USHER_BASE_URL"}},
 		{"https where there is none", []string{"check"}, []string{"USHER_BASE_URL=https://" + host}, 1, []string{"nobody speaks https there", "USHER_BASE_URL"}},
 		{"http where there is https", []string{"check"}, []string{"USHER_BASE_URL=" + strings.Replace(overTLS.URL, "https", "http", 1)}, 1, []string{"answered 400", "should it start with https?"}},

@@ -37,8 +37,11 @@ func check(ctx context.Context, p Process) int {
 	if s.Webhook.forward != nil {
 		c.receiver(ctx, s.Webhook.forward)
 	}
-	if s.Webhook.nats != nil {
-		c.inbox(ctx, s.Webhook.nats)
+	switch w := &s.Webhook; {
+	case w.nats != nil:
+		c.sharedInbox(ctx, w.nats)
+	case w.forward != nil && w.Inbox != "":
+		c.fileInbox(strings.TrimPrefix(w.Inbox, "file:"))
 	}
 	if c.failed {
 		return exitFailed
@@ -126,8 +129,18 @@ func (c *checker) receiver(ctx context.Context, u *url.URL) {
 	c.ok("receiver: %s accepts connections", addr)
 }
 
-// inbox only looks: a stream that is missing is made by usher itself.
-func (c *checker) inbox(ctx context.Context, n *inbox.NATS) {
+// fileInbox changes nothing: an inbox that is missing is made by usher itself.
+func (c *checker) fileInbox(path string) {
+	found, err := inbox.CheckFile(path)
+	if err != nil {
+		c.fail("inbox: %v", adviseInbox(err))
+		return
+	}
+	c.ok("inbox: %s", found)
+}
+
+// sharedInbox only looks: a stream that is missing is made by usher itself.
+func (c *checker) sharedInbox(ctx context.Context, n *inbox.NATS) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	found, err := n.Check(ctx)

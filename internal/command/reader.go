@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -58,6 +59,10 @@ func (r *reader) problem(name, format string, args ...any) {
 
 // invalid says that name, which is no secret, holds the wrong thing.
 func (r *reader) invalid(name, want string) {
+	if strings.Contains(r.env[name], "@") {
+		r.problem(name, "should hold %s (what it holds is not shown: there may be a password in it)", want)
+		return
+	}
 	r.problem(name, "is %q, but should hold %s", r.env[name], want)
 }
 
@@ -117,7 +122,11 @@ func (r *reader) secret(name string) *secret.Value {
 		if err == nil {
 			return v
 		}
-		r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, adviseUser(err))
+		if errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(path, `/\.`) {
+			r.problem(name+"_FILE", "names no file that is there; if it holds the secret itself (not shown), set %s instead", name)
+		} else {
+			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, adviseUser(err))
+		}
 		r.bad[name] = true
 		// Something, so that what builds on it is not reported missing as well.
 		return secret.New("unreadable")

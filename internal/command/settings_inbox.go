@@ -3,6 +3,7 @@ package command
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"strings"
 
 	"usher/internal/inbox"
@@ -67,6 +68,10 @@ func (w *Webhook) refuseNATS(r *reader) {
 
 func (w *Webhook) checkNATS(r *reader) {
 	n, err := inbox.ParseNATS(w.Inbox)
+	if errors.Is(err, inbox.ErrUserInAddress) {
+		r.problem("USHER_WEBHOOK_INBOX", "has a user or password in it (not shown), which belong in USHER_WEBHOOK_INBOX_USER and USHER_WEBHOOK_INBOX_PASSWORD, or a token in USHER_WEBHOOK_INBOX_TOKEN")
+		return
+	}
 	if err != nil {
 		r.problem("USHER_WEBHOOK_INBOX", "%v; it should hold nats://host,host,host, and can end with ?stream=NAME&replicas=N", err)
 		return
@@ -85,7 +90,7 @@ func (w *Webhook) checkNATS(r *reader) {
 	}
 	n.User, n.CredsFile = w.InboxUser, w.InboxCredsFile
 	n.Password, n.Token, n.Seed = getter(w.InboxPassword), getter(w.InboxToken), getter(w.InboxNKey)
-	n.TLS = w.inboxTLS(r, strings.HasPrefix(w.Inbox, "tls:"))
+	n.TLS = w.inboxTLS(r, strings.HasPrefix(strings.ToLower(w.Inbox), "tls:"))
 	w.nats = n
 }
 

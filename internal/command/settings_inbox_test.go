@@ -3,6 +3,7 @@
 package command
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -61,5 +62,66 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 		if out := p.stdout.String(); !strings.Contains(out, want) {
 			t.Errorf("%s\n%s", out, p.stderr.String())
 		}
+	}
+}
+
+// check says of a file what usher will find, and leaves nothing behind.
+func TestCheckLooksAtTheFile(t *testing.T) {
+	service := newService(t)
+	_, receiver := newLedger(t)
+	dir := t.TempDir()
+	look := func(path, want string) {
+		t.Helper()
+		p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_INBOX=file:"+path), "check")
+		<-p.ended
+		if out := p.stdout.String(); !strings.Contains(out, want) {
+			t.Errorf("%s: %s", path, out)
+		}
+	}
+	look(dir+"/none/inbox.db", "FAIL  inbox: USHER_WEBHOOK_INBOX: ")
+	look(dir+"/inbox.db", "ok    inbox: "+dir+"/inbox.db will be made")
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
+		t.Errorf("left behind: %v %v", files, err)
+	}
+	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=file:"+dir+"/inbox.db"))
+	p.ready(t)
+	look(dir+"/inbox.db", "ok    inbox: "+dir+"/inbox.db is in use")
+	p.stop()
+	<-p.ended
+	look(dir+"/inbox.db", "ok    inbox: "+dir+"/inbox.db is there")
+}
+
+// Whatever holds a password is not shown, also where it was put in the wrong place.
+func TestNoPasswordInProblems(t *testing.T) {
+	for _, kv := range []string{
+		"USHER_WEBHOOK_INBOX=natss://u:hush@h", "USHER_WEBHOOK_INBOX=NATS://u:hush@h", "USHER_WEBHOOK_INBOX=u:hush@h",
+		"USHER_BASE_URL=u:hush@h", "USHER_CLIENT_SECRET_FILE=hush",
+	} {
+		env := []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:3000"}
+		if !strings.HasPrefix(kv, "USHER_BASE_URL") {
+			env = append(env, "USHER_BASE_URL=https://billing.example")
+		}
+		if !strings.HasPrefix(kv, "USHER_CLIENT_SECRET") {
+			env = append(env, "USHER_CLIENT_SECRET=s")
+		}
+		if _, err := readSettings(append(env, kv)); err == nil || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%s: %v", kv, err)
+		}
+	}
+}
+
+// While nothing could be read from the servers nobody says that nothing is there.
+func TestInboxThatWasNeverReached(t *testing.T) {
+	service := newService(t)
+	_, receiver := newLedger(t)
+	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+freeAddr(t)))
+	admin := p.url(t, "admin")
+	for path, want := range map[string]int{"/api/inbox": 503, "/api/inbox/1": 503, "/readyz": 503, "/healthz": 200} {
+		if status, body := get(t, admin+path); status != want || want == 503 && !strings.Contains(body, "refused") {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if _, metrics := get(t, admin+"/metrics"); strings.Contains(metrics, "\nusher_inbox_pending") || !strings.Contains(metrics, "\nusher_inbox_delivering 0") {
+		t.Error("the metrics seem to know")
 	}
 }

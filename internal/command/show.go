@@ -18,6 +18,7 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 	if h.inbox != nil {
 		cfg.Inbox = &admin.Inbox{
 			List: h.inbox.List, Show: h.inbox.Show, Redeliver: h.inbox.Redeliver, Stats: h.inbox.Stats, Err: h.inbox.Err,
+			Shared: h.settings.Webhook.nats != nil,
 		}
 		cfg.Forget = h.inbox.Forget
 	}

@@ -4,7 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,6 +76,9 @@ type result struct {
 	err         error
 }
 
+// ErrInUse says that another process has the inbox's file open.
+var ErrInUse = errors.New("in use: another usher has it open")
+
 // openBolt opens, or makes, the file at path; what is to be delivered goes to c.
 func openBolt(path string, size int, window time.Duration, log *slog.Logger, c *courier) (*boltStore, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
@@ -83,7 +89,7 @@ func openBolt(path string, size int, window time.Duration, log *slog.Logger, c *
 		NoFreelistSync: true,
 	})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("the inbox %s is in use: another usher has it open", path)
+		return nil, fmt.Errorf("the inbox %s is %w", path, ErrInUse)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the inbox %s can't be opened: %w", path, err)
@@ -287,3 +293,28 @@ func (s *boltStore) decided(batch []*op) bool {
 }
 
 func keyID(k []byte) uint64 { return binary.BigEndian.Uint64(k) }
+
+// CheckFile says whether there is an inbox at path, or can be, and changes nothing.
+func CheckFile(path string) (found string, err error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		// Whether it can be made is shown by making something else.
+		probe, err := os.CreateTemp(filepath.Dir(path), ".usher-check-*")
+		if err != nil {
+			return "", err
+		}
+		return path + " will be made", errors.Join(probe.Close(), os.Remove(probe.Name()))
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	file.Close()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 100 * time.Millisecond, ReadOnly: true})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return path + " is in use: an usher has it open", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return path + " is there", db.Close()
+}

@@ -171,6 +171,7 @@ type Stats struct {
 	Parked  int
 
 	Delivering bool // it is this replica that delivers
+	Unknown    bool // nothing could be read yet: the figures say nothing
 }
 
 // Stats counts.

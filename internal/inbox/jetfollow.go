@@ -16,7 +16,8 @@ import (
 // follow reads the log into the mirror until ctx ends, whatever becomes of servers
 // and connections meanwhile.
 func (s *jetStore) follow(ctx context.Context) {
-	const pause = 250 * time.Millisecond
+	const pause, sayEvery = 250 * time.Millisecond, time.Minute
+	said := time.Now() // by firstLook
 	for ctx.Err() == nil {
 		err := s.prepare(ctx)
 		if err == nil {
@@ -26,6 +27,10 @@ func (s *jetStore) follow(ctx context.Context) {
 			return
 		}
 		s.setTrouble(err)
+		if time.Since(said) > sayEvery {
+			said = time.Now()
+			s.log.Warn("inbox still not usable, trying on", "err", err)
+		}
 		s.log.Debug("inbox log broke off", "err", err)
 		select {
 		case <-time.After(pause):

@@ -30,6 +30,9 @@ func (s *jetStore) Read(id uint64) (*record, error) {
 // List searches in what the mirror has, which is not the contents.
 func (s *jetStore) List(f Filter) ([]Entry, error) {
 	m := s.mirror
+	if _, read := m.heardAt(); !read {
+		return nil, s.Err() // what is there is not known, which is not the same as nothing
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []Entry
@@ -43,6 +46,9 @@ func (s *jetStore) List(f Filter) ([]Entry, error) {
 
 func (s *jetStore) Show(id uint64) (*Item, error) {
 	r, ok := s.mirror.find(id)
+	if _, read := s.mirror.heardAt(); !ok && !read {
+		return nil, s.Err()
+	}
 	if !ok {
 		return nil, ErrNotFound
 	}
@@ -75,7 +81,7 @@ func (s *jetStore) stats() Stats {
 	m := s.mirror
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := Stats{Pending: m.pending, Parked: m.parked, Delivering: s.leading()}
+	out := Stats{Pending: m.pending, Parked: m.parked, Delivering: s.leading(), Unknown: !m.caughtUp}
 	if m.pending == 0 {
 		return out
 	}

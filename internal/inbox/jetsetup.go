@@ -39,7 +39,7 @@ func checkVersion(name, version string) error {
 // prepare makes the stream, or looks at the one that is there.
 func (s *jetStore) prepare(ctx context.Context) error {
 	if !s.nc.IsConnected() {
-		return lastError(s.nc)
+		return s.why()
 	}
 	if err := checkVersion(s.nc.ConnectedServerName(), s.nc.ConnectedServerVersion()); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (s *jetStore) misfits(c *jetstream.StreamConfig) (faults []string) {
 // Check says whether the servers can be reached and used, without changing anything.
 func (n *NATS) Check(ctx context.Context) (found string, err error) {
 	log := slog.New(slog.DiscardHandler)
-	nc, err := n.connect(log, func() {})
+	nc, why, err := n.connect(log, func() {})
 	if err != nil {
 		return "", err
 	}
@@ -142,7 +142,7 @@ func (n *NATS) Check(ctx context.Context) (found string, err error) {
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return "", lastError(nc)
+			return "", why()
 		}
 	}
 	if err := checkVersion(nc.ConnectedServerName(), nc.ConnectedServerVersion()); err != nil {

@@ -37,6 +37,7 @@ type jetStore struct {
 	cfg    *NATS
 	log    *slog.Logger
 	nc     *nats.Conn
+	why    func() error // there is no connection
 	js     jetstream.JetStream
 	self   string // this replica, in the lease
 	prefix string // of all subjects
@@ -64,6 +65,9 @@ const (
 	appendTimeout  = 5 * time.Second
 	// markPause is between two marks that did not get through.
 	markPause = 50 * time.Millisecond
+	// firstPatience is how long a start waits for the servers, to find out whether the
+	// settings fit.
+	firstPatience = 3 * time.Second
 	// silence is how long the log may say nothing: the lease is renewed every second.
 	silence = leaseTime + 3*time.Second
 )
@@ -80,7 +84,7 @@ func openJetStream(cfg *NATS, window time.Duration, log *slog.Logger) (*jetStore
 	}
 	s.notes.init()
 	var err error
-	if s.nc, err = cfg.connect(log, s.mirror.poke); err != nil {
+	if s.nc, s.why, err = cfg.connect(log, s.mirror.poke); err != nil {
 		end()
 		return nil, fmt.Errorf("the inbox's servers can't be used: %w", err)
 	}
@@ -102,7 +106,7 @@ func openJetStream(cfg *NATS, window time.Duration, log *slog.Logger) (*jetStore
 // firstLook gives the servers some time to answer. What is wrong with the settings,
 // or with the stream that is there, is an error of the start.
 func (s *jetStore) firstLook(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
+	ctx, cancel := context.WithTimeout(ctx, firstPatience)
 	defer cancel()
 	for {
 		err := s.prepare(ctx)
@@ -132,7 +136,7 @@ func (s *jetStore) Err() error {
 	switch {
 	case trouble != nil:
 	case !s.nc.IsConnected():
-		trouble = fmt.Errorf("not connected: %w", lastError(s.nc))
+		trouble = s.why()
 	case !caughtUp:
 		trouble = errors.New("its log is still being read")
 	case elapsed(heard) > silence:
@@ -141,13 +145,6 @@ func (s *jetStore) Err() error {
 		return nil
 	}
 	return fmt.Errorf("the inbox %s can't be used: %w", s.cfg.Stream, trouble)
-}
-
-func lastError(nc *nats.Conn) error {
-	if err := nc.LastError(); err != nil {
-		return err
-	}
-	return nats.ErrNoServers
 }
 
 func (s *jetStore) setTrouble(err error) {

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,6 +43,7 @@ var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // IsNATS says whether an inbox of that address is one on a NATS cluster.
 func IsNATS(address string) bool {
+	address = strings.ToLower(address)
 	return strings.HasPrefix(address, "nats://") || strings.HasPrefix(address, "tls://")
 }
 
@@ -48,9 +51,10 @@ func IsNATS(address string) bool {
 // wrong, and nothing of what may be a password.
 func ParseNATS(address string) (*NATS, error) {
 	scheme, rest, _ := strings.Cut(address, "://")
+	scheme = strings.ToLower(scheme)
 	hosts, rawQuery, _ := strings.Cut(rest, "?")
 	if strings.Contains(hosts, "@") {
-		return nil, errors.New("has a user or password in it: those have settings of their own")
+		return nil, ErrUserInAddress
 	}
 	n := &NATS{Stream: "USHER"}
 	for host := range strings.SplitSeq(strings.TrimSuffix(hosts, "/"), ",") {
@@ -85,9 +89,14 @@ func ParseNATS(address string) (*NATS, error) {
 	return n, nil
 }
 
+// ErrUserInAddress says that an address holds what belongs in User and Password.
+var ErrUserInAddress = errors.New("has a user or password in it")
+
 // connect begins to connect, and goes on with that in the background for as long as
-// it takes. changed is called whenever a connection is made or lost.
-func (n *NATS) connect(log *slog.Logger, changed func()) (*nats.Conn, error) {
+// it takes. changed is called whenever a connection is made or lost. why says of a
+// connection that is not there what is in its way.
+func (n *NATS) connect(log *slog.Logger, changed func()) (nc *nats.Conn, why func() error, err error) {
+	var failed atomic.Pointer[error]
 	host, err := os.Hostname()
 	if err != nil {
 		host = "of an unknown host"
@@ -103,6 +112,7 @@ func (n *NATS) connect(log *slog.Logger, changed func()) (*nats.Conn, error) {
 		nats.Timeout(2 * time.Second),
 		// A server that hangs is left after some seconds.
 		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { failed.Store(&err) }),
 		nats.ConnectHandler(func(c *nats.Conn) {
 			log.Info("inbox connected", "server", c.ConnectedServerName())
 			changed()
@@ -127,7 +137,7 @@ func (n *NATS) connect(log *slog.Logger, changed func()) (*nats.Conn, error) {
 	case n.Seed != nil:
 		option, err := seedOption(n.Seed)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		options = append(options, option)
 	case n.Token != nil:
@@ -143,7 +153,14 @@ func (n *NATS) connect(log *slog.Logger, changed func()) (*nats.Conn, error) {
 	if n.TLS != nil {
 		options = append(options, nats.Secure(n.TLS))
 	}
-	return nats.Connect(strings.Join(n.Servers, ","), append(options, n.options...)...)
+	nc, err = nats.Connect(strings.Join(n.Servers, ","), append(options, n.options...)...)
+	return nc, func() error {
+		err := nc.LastError()
+		if last := failed.Load(); last != nil && (err == nil || errors.Is(err, nats.ErrNoServers)) {
+			err = *last
+		}
+		return fmt.Errorf("no connection to %s: %w", strings.Join(n.Servers, ", "), cmp.Or(err, nats.ErrNoServers))
+	}, err
 }
 
 // seedOption signs the servers' challenges with an NKey.

@@ -166,7 +166,7 @@ func TestMisfits(t *testing.T) {
 
 	addr := listening(t, new(server.Options))
 	cfg := &NATS{Servers: []string{"nats://" + addr}, Stream: "USHER", Replicas: 1}
-	nc, err := cfg.connect(slog.New(slog.DiscardHandler), func() {})
+	nc, _, err := cfg.connect(slog.New(slog.DiscardHandler), func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
