@@ -1,4 +1,4 @@
-# docker build -t usher --build-arg VERSION=v1.0.0 --build-arg COMMIT=$(git rev-parse HEAD) .
+# docker build -t usher --build-arg VERSION=v0.1.0 --build-arg COMMIT=$(git rev-parse HEAD) .
 #
 # All of the final image comes from two folders that the stage "build" leaves, /image and
 # /state. So it can be built from a binary that is there already, without a registry or a

@@ -35,7 +35,10 @@ type courier struct {
 	keepLatest bool
 	log        *slog.Logger
 	pause      func(ceiling time.Duration) time.Duration // full jitter
-	may        func() bool                               // whether a delivery may begin here, and not elsewhere; nil: always
+	// awaitNotes has a lane wait until the store has written how its last one stands:
+	// where another replica may take over, what is not written is delivered again.
+	awaitNotes bool
+	may        func() bool // whether a delivery may begin here, and not elsewhere; nil: always
 
 	wake chan struct{} // something has changed for run
 
@@ -190,7 +193,7 @@ func (c *courier) lane(key webhookgate.Lane) *lane {
 // schedule puts l where it belongs in the queue, if it has something to deliver and
 // is not at it.
 func (c *courier) schedule(l *lane, now time.Time) {
-	if l.busy || len(l.waiting) == 0 {
+	if l.busy || l.noting || len(l.waiting) == 0 {
 		return
 	}
 	if l.at.Before(now) && l.index < 0 {
@@ -301,11 +304,9 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 		r.note(began, now, a)
 		changed = c.conclude(l, a, before, now)
 	}
-	c.schedule(l, time.Now())
-	if len(l.waiting) == 0 && len(l.parked) == 0 {
-		delete(c.lanes, l.key)
-	}
 	c.settle(changed)
+	c.schedule(l, time.Now())
+	c.tidy(l)
 	outcome := *r                                                    // the next try may begin as soon as the lock is free
 	room := c.breaker.underway+1 < c.breaker.now && len(c.queue) > 1 // for others than who goes on here
 	down, pending := c.breaker.open, c.pending
@@ -326,7 +327,29 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 // same record the later has to come last; the store only takes them down.
 func (c *courier) settle(records []*record) {
 	for _, r := range records {
+		if l := c.lanes[r.webhook.Lane]; c.awaitNotes && l != nil {
+			l.noting = true
+		}
 		c.store.Update(r)
+	}
+}
+
+// noted is told that all notes of a lane are written, or given up.
+func (c *courier) noted(key webhookgate.Lane) {
+	c.mu.Lock()
+	if l := c.lanes[key]; l != nil {
+		l.noting = false
+		c.schedule(l, time.Now())
+		c.tidy(l)
+	}
+	c.mu.Unlock()
+	c.poke()
+}
+
+// tidy drops a lane that nothing is left of. c.mu is held.
+func (c *courier) tidy(l *lane) {
+	if len(l.waiting) == 0 && len(l.parked) == 0 && !l.noting && !l.busy {
+		delete(c.lanes, l.key)
 	}
 }
 

@@ -86,7 +86,7 @@ func openShared(cfg Config) (*Inbox, error) {
 	run := func(ctx, hard context.Context) {
 		store.run(ctx, hard, func() *courier {
 			c := newCourier(cfg)
-			c.store, c.may = store, store.leading
+			c.store, c.may, c.awaitNotes = store, store.leading, true
 			return c
 		})
 	}

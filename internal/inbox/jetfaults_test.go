@@ -3,9 +3,11 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -279,6 +281,43 @@ func TestSharedInboxNotesALaneInOrder(t *testing.T) {
 		time.Sleep(time.Minute)
 		if left, err := near.Unfinished(); err != nil || len(left) == 1 {
 			t.Errorf("%d are left: %v", len(left), err)
+		}
+	})
+}
+
+// Who is cut off delivers one more of each lane at most: the next waits until the
+// servers know of the last. So no more than that comes again from who takes over.
+func TestTakeoverRepeatsOneOfALane(t *testing.T) {
+	const lanes, each = 5, 20
+	r := &receiver{delay: 50 * time.Millisecond}
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
+		first := delivering(t, replicas)
+		var sending sync.WaitGroup
+		for lane := range lanes {
+			sending.Go(func() {
+				for n := range each {
+					replicas[1-first].mustKeep(fmt.Sprint("t", lane), fmt.Sprint(n))
+				}
+			})
+		}
+		sending.Wait()
+		time.Sleep(200 * time.Millisecond)
+		wires[first].sever()
+		time.Sleep(10 * time.Second)
+		wires[first].mend()
+		time.Sleep(time.Minute)
+		got := r.accepted()
+		if repeated := len(got) - lanes*each; repeated < 0 || repeated > lanes {
+			t.Errorf("%d deliveries of %d webhooks in %d lanes", len(got), lanes*each, lanes)
+		}
+		next := make(map[string]int)
+		for _, delivery := range got {
+			tenant, number, _ := strings.Cut(delivery, ":")
+			n, err := strconv.Atoi(number)
+			if err != nil || n > next[tenant] {
+				t.Errorf("%s came when %d was next", delivery, next[tenant])
+			}
+			next[tenant] = n + 1
 		}
 	})
 }

@@ -61,6 +61,7 @@ func (s *jetStore) run(ctx, hard context.Context, newCourier func() *courier) {
 		}()
 		s.log.Info("this replica delivers now")
 		c := newCourier()
+		s.notes.tell(c.noted)
 		s.mirror.attach(c)
 		c.run(term, cut)
 		s.mirror.detach()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"usher/webhookgate"
 )
 
 // notesAtOnce is how many notes are on their way to the servers at the same time.
@@ -15,14 +17,23 @@ const notesAtOnce = 64
 type notes struct {
 	slots chan struct{}
 
-	mu    sync.Mutex           // guards what follows
-	lanes map[string][]*record // of each, the first is being written
-	idle  chan struct{}        // closed when the last is; nil: nobody waits for that
+	mu    sync.Mutex             // guards what follows
+	told  func(webhookgate.Lane) // when all of a lane are written
+	lanes map[string][]*record   // of each, the first is being written
+	idle  chan struct{}          // closed when the last is; nil: nobody waits for that
 }
 
 func (n *notes) init() {
 	n.slots = make(chan struct{}, notesAtOnce)
 	n.lanes = make(map[string][]*record)
+	n.told = func(webhookgate.Lane) {}
+}
+
+// tell has told called for each lane whose notes are written, or given up.
+func (n *notes) tell(told func(webhookgate.Lane)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told = told
 }
 
 // Update takes a note down; it is written in the background.
@@ -39,12 +50,12 @@ func (s *jetStore) Update(r *record) {
 	}
 	n.lanes[token] = append(waiting, &c)
 	if len(waiting) == 0 {
-		go s.writeNotes(token)
+		go s.writeNotes(token, c.webhook.Lane)
 	}
 }
 
 // writeNotes writes the notes of one lane until there are no more.
-func (s *jetStore) writeNotes(token string) {
+func (s *jetStore) writeNotes(token string, lane webhookgate.Lane) {
 	n := &s.notes
 	n.slots <- struct{}{}
 	defer func() { <-n.slots }()
@@ -65,8 +76,10 @@ func (s *jetStore) writeNotes(token string) {
 				n.idle = nil
 			}
 		}
+		told := n.told
 		n.mu.Unlock()
 		if done {
+			told(lane)
 			return
 		}
 	}

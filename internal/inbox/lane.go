@@ -12,6 +12,7 @@ type lane struct {
 	waiting  []*record // the first is next; while busy it is being delivered
 	parked   []*record
 	busy     bool
+	noting   bool      // how its last one stands is being written, and the next one waits for that
 	failures int       // in a row, of the first
 	down     bool      // it waits because the receiver as a whole seems to be down
 	last     time.Time // when the first was last tried
