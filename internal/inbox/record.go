@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/http"
+	"sync"
 	"time"
 
 	"usher/webhookgate"
@@ -19,7 +20,8 @@ const (
 	sealSize      = 5
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// castagnoli takes a millisecond to make, which a start without an inbox can do without.
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 func seal(parts ...[]byte) []byte {
 	n := sealSize
@@ -31,7 +33,7 @@ func seal(parts ...[]byte) []byte {
 	for _, p := range parts {
 		b = append(b, p...)
 	}
-	binary.BigEndian.PutUint32(b[1:], crc32.Checksum(b[sealSize:], castagnoli))
+	binary.BigEndian.PutUint32(b[1:], crc32.Checksum(b[sealSize:], castagnoli()))
 	return b
 }
 
@@ -42,7 +44,7 @@ func unseal(b []byte) ([]byte, error) {
 		return nil, ErrDamaged
 	case b[0] != formatVersion:
 		return nil, fmt.Errorf("%w, or of format %d, which this version does not know", ErrDamaged, b[0])
-	case crc32.Checksum(b[sealSize:], castagnoli) != binary.BigEndian.Uint32(b[1:]):
+	case crc32.Checksum(b[sealSize:], castagnoli()) != binary.BigEndian.Uint32(b[1:]):
 		return nil, ErrDamaged
 	}
 	return b[sealSize:], nil

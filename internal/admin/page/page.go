@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -35,7 +36,8 @@ type Shell struct {
 // names of the pages; each is the layout with its own main part.
 var names = []string{"overview", "webhooks", "webhook", "tenant", "confirm", "failure"}
 
-var templates = parse()
+// templates are parsed when somebody looks: most who start usher do not.
+var templates = sync.OnceValue(parse)
 
 func parse() map[string]*template.Template {
 	base := template.Must(template.New("layout.html").Funcs(funcs).ParseFS(files, "html/layout.html", "html/parts.html"))
@@ -54,7 +56,7 @@ const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // Write renders a page whole, and only then sends it: one that fails half way is no page.
 func Write(w http.ResponseWriter, status int, name string, shell Shell) error {
 	var out bytes.Buffer
-	if err := templates[name].Execute(&out, shell); err != nil {
+	if err := templates()[name].Execute(&out, shell); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
