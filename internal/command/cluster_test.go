@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"usher/internal/trial"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -75,7 +76,7 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{t: t}
 	var routes []string
 	for i := range 3 {
-		n := &node{Name: fmt.Sprint("n", i), Client: freeAddr(t), Route: freeAddr(t), Dir: t.TempDir()}
+		n := &node{Name: fmt.Sprint("n", i), Client: trial.FreeAddress(t), Route: trial.FreeAddress(t), Dir: t.TempDir()}
 		c.nodes = append(c.nodes, n)
 		routes = append(routes, n.Route)
 	}

@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"usher/internal/trial"
 )
 
 // ledger is a receiver that notes what it accepts of each tenant, in order: the
@@ -111,22 +112,12 @@ func newLedger(t *testing.T) (*ledger, string) {
 	return l, srv.URL
 }
 
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // Killed at random moments under eight senders, twenty times: whatever was answered
 // 200 is delivered, at least once, and in order for each tenant.
 func TestKilledAtAnyMoment(t *testing.T) {
 	s := newService(t)
 	receiver, receiverURL := newLedger(t)
-	gate := freeAddr(t)
+	gate := trial.FreeAddress(t)
 	environ := s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+gate,
 		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_LOG_LEVEL=warn")
 	const senders, kills = 8, 20

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"usher/internal/trial"
 )
 
 // fleet is three ushers with an inbox on a cluster of three servers.
@@ -38,7 +39,7 @@ func newFleet(t *testing.T) *fleet {
 	var receiverURL string
 	f.receiver, receiverURL = newLedger(t)
 	for range 3 {
-		u := &replica{gate: freeAddr(t), wires: f.cluster.wires()}
+		u := &replica{gate: trial.FreeAddress(t), wires: f.cluster.wires()}
 		u.env = f.service.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+u.gate, "USHER_WEBHOOK_INBOX="+u.wires.url())
 		f.ushers = append(f.ushers, u)
 		u.start(t)

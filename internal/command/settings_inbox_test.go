@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"usher/internal/trial"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -54,8 +55,8 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 	service := newService(t)
 	_, receiver := newLedger(t)
 	for address, want := range map[string]string{
-		s.Addr().String(): "ok    inbox: the stream USHER will be made, with 1 replicas",
-		freeAddr(t):       "FAIL  inbox: ",
+		s.Addr().String():    "ok    inbox: the stream USHER will be made, with 1 replicas",
+		trial.FreeAddress(t): "FAIL  inbox: ",
 	} {
 		p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_INBOX=nats://"+address), "check")
 		<-p.ended
@@ -114,7 +115,7 @@ func TestNoPasswordInProblems(t *testing.T) {
 func TestInboxThatWasNeverReached(t *testing.T) {
 	service := newService(t)
 	_, receiver := newLedger(t)
-	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+freeAddr(t)))
+	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+trial.FreeAddress(t)))
 	admin := p.url(t, "admin")
 	for path, want := range map[string]int{"/api/inbox": 503, "/api/inbox/1": 503, "/readyz": 503, "/healthz": 200} {
 		if status, body := get(t, admin+path); status != want || want == 503 && !strings.Contains(body, "refused") {

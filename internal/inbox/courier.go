@@ -339,6 +339,9 @@ func (c *courier) noted(key webhookgate.Lane) {
 	c.mu.Lock()
 	if l := c.lanes[key]; l != nil {
 		l.noting = false
+		if c.accepted.After(l.last) {
+			l.wake() // wakeDown saw only lanes in the queue
+		}
 		c.schedule(l, time.Now())
 		c.tidy(l)
 	}

@@ -451,3 +451,23 @@ func TestOutageIsSaidOnce(t *testing.T) {
 		}
 	})
 }
+
+// A lane whose note is being written is in no queue. When the receiver has taken
+// something meanwhile it is woken as the others were.
+func TestNotingLaneIsWoken(t *testing.T) {
+	c := newCourier(config(t.TempDir(), new(receiver)))
+	for _, taken := range []bool{true, false} {
+		w := webhook(fmt.Sprint(taken), "A")
+		began := time.Now()
+		l := c.lane(w.Lane)
+		l.waiting = []*record{{id: 1, webhook: w}}
+		l.down, l.noting, l.last, l.at = true, true, began, began.Add(lastPause)
+		if c.accepted = began.Add(-time.Second); taken {
+			c.accepted = began.Add(time.Millisecond)
+		}
+		c.noted(w.Lane)
+		if soon := !l.at.After(began.Add(firstPause)); l.index < 0 || soon != taken {
+			t.Errorf("taken %v: woken %v, in the queue %v", taken, soon, l.index >= 0)
+		}
+	}
+}

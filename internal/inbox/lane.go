@@ -21,6 +21,14 @@ type lane struct {
 	index    int       // in the queue; -1 when not in it
 }
 
+// wake has a lane try again soon if it waits because the receiver was down; but not
+// twice within the first pause.
+func (l *lane) wake() {
+	if soon := l.last.Add(firstPause); l.down && soon.Before(l.at) {
+		l.at = soon
+	}
+}
+
 // laneQueue is a heap of lanes by when they may deliver.
 type laneQueue []*lane
 

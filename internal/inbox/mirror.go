@@ -141,7 +141,9 @@ func (m *mirror) appended(seq uint64, token string, data []byte, deflated bool) 
 	m.order = append(m.order, r)
 	l := m.lane(token)
 	l.records++
-	l.tail = tailFor(&slim, seq)
+	if l.ID < seq { // else it was appended from here, and another one after it
+		l.tail = tailFor(&slim, seq)
+	}
 	m.count(r, 1)
 	if m.deliver != nil && r.status.State == Waiting {
 		m.deliver(&record{id: seq, webhook: whole, status: r.status}, false)
@@ -152,6 +154,9 @@ func (m *mirror) appended(seq uint64, token string, data []byte, deflated bool) 
 // noted takes in how a record stands.
 func (m *mirror) noted(seq, id uint64, data []byte) {
 	status, err := decodeStatus(data)
+	if err != nil {
+		m.log.Error("status damaged, its webhook is parked", "id", id)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.advance(seq)
@@ -160,7 +165,6 @@ func (m *mirror) noted(seq, id uint64, data []byte) {
 		return // it was deleted, and this is what is left of it
 	}
 	if err != nil {
-		m.log.Error("status damaged, webhook parked", "id", id)
 		status = r.status
 		status.State, status.Why = Parked, ErrDamaged.Error()
 	}

@@ -112,11 +112,7 @@ func (c *courier) shift(l *lane) *record {
 func (c *courier) wakeDown() {
 	c.down = false
 	for _, l := range c.queue {
-		if l.down {
-			if soon := l.last.Add(firstPause); soon.Before(l.at) {
-				l.at = soon
-			}
-		}
+		l.wake()
 	}
 	heap.Init(&c.queue)
 }
