@@ -146,6 +146,7 @@ func private(name string) bool {
 	}
 	switch name {
 	case "Authorization", "X-Usher-Key", "Forwarded", "Via", "X-Real-Ip", "X-Original-Forwarded-For",
+		"Te",             // a hop's own; ReverseProxy lets "trailers" pass
 		"Expect",         // answered on this hop
 		"Http2-Settings": // goes with Upgrade: h2c
 		return true
