@@ -60,6 +60,11 @@ const bodyPatience = 30 * time.Second
 // reads it, to keep the connection, and would wait for it as long as it takes.
 const drainPatience = 5 * time.Second
 
+// flushPatience is how long a part of an answer of known length may wait for the rest.
+// Most come whole, and then head and body leave in one write. (One of unknown length is
+// passed on at once.)
+const flushPatience = 10 * time.Millisecond
+
 // statusGone is counted for a caller that hung up before it was answered: nobody
 // sees it. (nginx's number.)
 const statusGone = 499
@@ -79,6 +84,7 @@ func New(cfg Config) *Handler {
 		Transport:      &transport{source: cfg.Source, upstream: cfg.Upstream, limit: cfg.ReplayLimit, replayed: cfg.Replayed},
 		ModifyResponse: makeRoomForTrailers,
 		ErrorHandler:   h.fail,
+		FlushInterval:  flushPatience,
 		BufferPool:     buffers{},
 		ErrorLog:       stdlog.New(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
 	}

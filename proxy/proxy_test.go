@@ -739,6 +739,33 @@ func TestTrailersOfHTTP2(t *testing.T) {
 	}
 }
 
+// What there is of an answer is passed on, also where its length is known: its head,
+// before any of the body is there, and each part of it.
+func TestStreamsKnownLength(t *testing.T) {
+	step := make(chan struct{})
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		for _, part := range []string{"", "first", " last"} {
+			io.WriteString(w, part)
+			w.(http.Flusher).Flush()
+			<-step
+		}
+	}))
+	resp, err := http.Get(r.URL + "/graphql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for _, part := range []string{"first", " last"} {
+		step <- struct{}{}
+		got := make([]byte, len(part))
+		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != part {
+			t.Fatalf("%q %v", got, err)
+		}
+	}
+	close(step)
+}
+
 func TestStreamsAndCancels(t *testing.T) {
 	cancelled := make(chan struct{})
 	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
