@@ -35,17 +35,12 @@ func newHTTP2World(t *testing.T, each func(http.ResponseWriter, *http.Request)) 
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes break off here
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
-	wire, err := sandbox.NewWire(srv.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(wire.Close)
-	w.toService = wire
+	w.toService = wireFrom(t, srv)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return w, []string{"USHER_BASE_URL=" + strings.Replace(wire.URL(), "http:", "https:", 1), "USHER_CA_FILE=" + ca}
+	return w, []string{"USHER_BASE_URL=" + strings.Replace(w.toService.URL(), "http:", "https:", 1), "USHER_CA_FILE=" + ca}
 }
 
 // The one connection that carries everything ends at each byte of a call. As over
