@@ -72,6 +72,7 @@ func TestHTTP2Faults(t *testing.T) {
 	leaks(t, func(t *testing.T) {
 		w, variables := newHTTP2World(t, nil)
 		u := start(t, w.environ(append(variables, "USHER_UPSTREAM_TIMEOUT=300ms")...)).ready(t)
+		u.call() // on the connection that the rest share
 		for _, tc := range []struct {
 			name   string
 			fault  sandbox.Fault
