@@ -124,5 +124,21 @@ func (p *payload) attach(req *http.Request) {
 		req.Body = io.NopCloser(bytes.NewReader(p.bytes))
 	default:
 		req.Body = once{bytes.NewReader(nil)}
+		frameEmpty(req)
+	}
+}
+
+// frameEmpty has a call without a body leave as it came. By itself the Transport, which
+// can't know that the body is empty, would make chunks of it, and some services refuse
+// those. It writes no Content-Length beside a body of unknown length; but what it takes
+// for any other header, as this name is not spelt its way, it writes. (HTTP/2 has
+// neither, and leaves both out.)
+func frameEmpty(req *http.Request) {
+	if len(req.TransferEncoding) > 0 {
+		return
+	}
+	req.TransferEncoding = []string{"identity"}
+	if _, ok := req.Header["Content-Length"]; ok {
+		req.Header["content-length"] = []string{"0"}
 	}
 }

@@ -48,7 +48,7 @@ func problemOf(err error) *problem {
 	case errors.As(err, &upstream):
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
 			message: fmt.Sprintf("the billing service can't be reached: %v", upstream)}
-	default: // what ReverseProxy itself finds wrong with the service's answer
+	default: // what is wrong with the service's answer itself
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
 			message: fmt.Sprintf("the billing service's answer can't be used: %v", err)}
 	}

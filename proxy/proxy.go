@@ -60,6 +60,11 @@ const bodyPatience = 30 * time.Second
 // reads it, to keep the connection, and would wait for it as long as it takes.
 const drainPatience = 5 * time.Second
 
+// flushPatience is how long a part of an answer of known length may wait for the rest.
+// Most come whole, and then head and body leave in one write. (One of unknown length is
+// passed on at once.)
+const flushPatience = 10 * time.Millisecond
+
 // statusGone is counted for a caller that hung up before it was answered: nobody
 // sees it. (nginx's number.)
 const statusGone = 499
@@ -75,11 +80,13 @@ type Handler struct {
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, patience: bodyPatience}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite:      h.rewrite,
-		Transport:    &transport{source: cfg.Source, upstream: cfg.Upstream, limit: cfg.ReplayLimit, replayed: cfg.Replayed},
-		ErrorHandler: h.fail,
-		BufferPool:   buffers{},
-		ErrorLog:     stdlog.New(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
+		Rewrite:        h.rewrite,
+		Transport:      &transport{source: cfg.Source, upstream: cfg.Upstream, limit: cfg.ReplayLimit, replayed: cfg.Replayed},
+		ModifyResponse: makeRoomForTrailers,
+		ErrorHandler:   h.fail,
+		FlushInterval:  flushPatience,
+		BufferPool:     buffers{},
+		ErrorLog:       stdlog.New(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
 	}
 	return h
 }
@@ -146,11 +153,22 @@ func private(name string) bool {
 	}
 	switch name {
 	case "Authorization", "X-Usher-Key", "Forwarded", "Via", "X-Real-Ip", "X-Original-Forwarded-For",
+		"Te",             // a hop's own; ReverseProxy lets "trailers" pass
 		"Expect",         // answered on this hop
 		"Http2-Settings": // goes with Upgrade: h2c
 		return true
 	}
 	return strings.HasPrefix(name, "X-Forwarded")
+}
+
+// makeRoomForTrailers has an answer leave in chunks when trailers follow it. From
+// HTTP/2 they may come with a Content-Length, and in HTTP/1.1 nothing can follow that.
+// A caller of HTTP/1.0 has no chunks, and HEAD no trailers.
+func makeRoomForTrailers(resp *http.Response) error {
+	if caller := resp.Request; len(resp.Trailer) > 0 && caller.ProtoAtLeast(1, 1) && caller.Method != http.MethodHead {
+		resp.Header.Del("Content-Length")
+	}
+	return nil
 }
 
 // fail is ReverseProxy's error handler: no answer of the service's can be had.

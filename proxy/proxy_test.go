@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +17,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -304,6 +308,11 @@ func TestOwnAnswers(t *testing.T) {
 			w.Header().Set("Upgrade", "websocket")
 			w.WriteHeader(101)
 		}), nil, 502, "UPSTREAM_UNREACHABLE", ""},
+		{"service answers with a status that is none", sandbox.Fault{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, _ := w.(http.Hijacker).Hijack()
+			defer conn.Close()
+			io.WriteString(conn, "HTTP/1.1 099 What\r\nContent-Length: 0\r\n\r\n")
+		}), nil, 502, "UPSTREAM_UNREACHABLE", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t, tc.graphql, func(c *Config) {
@@ -375,7 +384,7 @@ func TestWhatLeaves(t *testing.T) {
 		"Keep-Alive":          {"5"},
 		"Proxy-Authorization": {"Basic x"},
 		"Proxy_Authorization": {"Basic x"},
-		"Te":                  {"gzip"},
+		"Te":                  {"trailers"},
 		"Forwarded":           {"for=1.2.3.4"},
 		"X-Forwarded-For":     {"1.2.3.4"},
 		"X-Forwarded-Port":    {"1"},
@@ -418,6 +427,48 @@ func TestWhatLeaves(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("did not reach the service: %v", want)
+	}
+}
+
+// A call without a body leaves framed as it came: there are services that refuse
+// chunks, and others that insist on a length.
+func TestEmptyBody(t *testing.T) {
+	type framing struct {
+		Length  []string
+		Chunked bool
+	}
+	var seen framing
+	r := newRig(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		seen = framing{r.Header["Content-Length"], len(r.TransferEncoding) > 0}
+		if body, err := io.ReadAll(r.Body); len(body) > 0 || err != nil {
+			t.Errorf("body %q, %v", body, err)
+		}
+	}))
+	conn, err := net.Dial("tcp", r.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	from := bufio.NewReader(conn)
+	for _, method := range []string{"POST", "PUT", "GET", "DELETE", "QUERY"} {
+		for header, want := range map[string]framing{
+			"":                               {nil, false},
+			"Content-Length: 0\r\n":          {[]string{"0"}, false},
+			"Transfer-Encoding: chunked\r\n": {nil, true},
+		} {
+			end := ""
+			if want.Chunked {
+				end = "0\r\n\r\n"
+			}
+			fmt.Fprintf(conn, "%s /graphql HTTP/1.1\r\nHost: localhost\r\n%s\r\n%s", method, header, end)
+			resp, err := http.ReadResponse(from, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status, _ := read(t, resp); status != 200 || !reflect.DeepEqual(seen, want) {
+				t.Errorf("%s with %q: %d, %+v", method, header, status, seen)
+			}
+		}
 	}
 }
 
@@ -644,6 +695,75 @@ func TestAnswersUntouched(t *testing.T) {
 		resp.Header.Get("Location") != "/elsewhere" || len(resp.Header["Set-Cookie"]) != 2 || resp.Trailer.Get("X-Sum") != "42" {
 		t.Errorf("%d %q %v %v", status, answer, resp.Header, resp.Trailer)
 	}
+}
+
+// HTTP/2 has trailers after a body of known length, HTTP/1.1 after chunks only. Where
+// there are none to be had (HEAD, HTTP/1.0) the length stays.
+func TestTrailersOfHTTP2(t *testing.T) {
+	service := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "2")
+		w.Header().Set("Trailer", "X-Sum")
+		io.WriteString(w, "hi")
+		w.Header().Set("X-Sum", strconv.Itoa(r.ProtoMajor))
+	}))
+	service.EnableHTTP2 = true
+	service.StartTLS()
+	t.Cleanup(service.Close)
+	r := newRig(t, nil, func(c *Config) {
+		roots := x509.NewCertPool()
+		roots.AddCert(service.Certificate())
+		upstream := NewUpstream(UpstreamConfig{Timeout: 5 * time.Second, TLS: &tls.Config{RootCAs: roots}})
+		t.Cleanup(upstream.CloseIdleConnections)
+		c.Upstream = upstream
+		c.Target, _ = url.Parse(service.URL + path)
+	})
+	for _, tc := range []struct{ method, proto, length, body, trailer string }{
+		{"GET", "HTTP/1.1", "", "hi", "2"},
+		{"HEAD", "HTTP/1.1", "2", "", ""},
+		{"GET", "HTTP/1.0", "2", "hi", ""},
+	} {
+		conn, err := net.Dial("tcp", r.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "%s /graphql %s\r\nHost: localhost\r\n\r\n", tc.method, tc.proto)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: tc.method})
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, body := read(t, resp)
+		if status != 200 || resp.Header.Get("Content-Length") != tc.length || body != tc.body || resp.Trailer.Get("X-Sum") != tc.trailer {
+			t.Errorf("%s %s: %d %q %v %v", tc.method, tc.proto, status, body, resp.Header, resp.Trailer)
+		}
+	}
+}
+
+// What there is of an answer is passed on, also where its length is known: its head,
+// before any of the body is there, and each part of it.
+func TestStreamsKnownLength(t *testing.T) {
+	step := make(chan struct{})
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		for _, part := range []string{"", "first", " last"} {
+			io.WriteString(w, part)
+			w.(http.Flusher).Flush()
+			<-step
+		}
+	}))
+	resp, err := http.Get(r.URL + "/graphql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for _, part := range []string{"first", " last"} {
+		step <- struct{}{}
+		got := make([]byte, len(part))
+		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != part {
+			t.Fatalf("%q %v", got, err)
+		}
+	}
+	close(step)
 }
 
 func TestStreamsAndCancels(t *testing.T) {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -74,6 +75,11 @@ func (t *transport) send(req *http.Request, body *payload, token *tokens.Token, 
 		body.attach(req)
 		resp, err := t.upstream.RoundTrip(req)
 		switch {
+		case err == nil && resp.StatusCode < 200:
+			// 1xx that is not the answer yet never comes here. net/http would panic over a
+			// status below 100; and nobody asked to switch protocols.
+			resp.Body.Close()
+			return nil, fmt.Errorf("its status is %d", resp.StatusCode)
 		case err == nil:
 			return resp, nil
 		case body.stream == nil && took.reused && took.untouched() && req.Context().Err() == nil:

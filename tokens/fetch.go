@@ -14,8 +14,10 @@ import (
 	"unicode"
 )
 
+// FetchTimeout is how long one request to the token endpoint may take.
+const FetchTimeout = 10 * time.Second
+
 const (
-	fetchTimeout  = 10 * time.Second
 	maxAnswer     = 1 << 20
 	maxShownError = 300 // characters of a description that are passed on
 )
@@ -67,7 +69,7 @@ func (c *Client) Fetch(ctx context.Context) (*Token, error) {
 // fetch is Fetch; beside the error it tells for how long the endpoint wishes not
 // to be asked again, if it said so.
 func (c *Client) fetch(ctx context.Context) (_ *Token, retryAfter time.Duration, _ error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	ctx, cancel := context.WithTimeout(ctx, FetchTimeout)
 	defer cancel()
 
 	secret := c.Secret()

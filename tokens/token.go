@@ -103,6 +103,9 @@ func seconds(raw json.RawMessage) (time.Duration, bool) {
 	if json.Unmarshal(raw, &quoted) == nil {
 		text = strings.TrimSpace(quoted)
 	}
+	if strings.Trim(text, "0123456789.eE+-") != "" { // ParseFloat knows hex, and "Infinity"
+		return 0, false
+	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil && !math.IsInf(f, 1) { // a number beyond float64 is just very long
 		return 0, false

@@ -20,17 +20,18 @@ import (
 	"usher/tokens"
 )
 
-// outbound is the way to the billing service: one pool of connections, and one
+// outbound is the way to the billing service: a pool of connections, and one
 // token source for each identity among the ports.
 type outbound struct {
-	settings *Settings
-	log      *slog.Logger
-	upstream *http.Transport
-	target   *url.URL
-	sources  []*tokens.Source          // each once
-	of       map[string]*tokens.Source // by the port's name
-	clients  map[string]*tokens.Client // by the port's name
-	figures  map[string]portFigures    // by the port's name; empty without metrics
+	settings  *Settings
+	log       *slog.Logger
+	upstream  *http.Transport
+	forTokens *http.Transport // upstream too, unless calls have less time than tokens
+	target    *url.URL
+	sources   []*tokens.Source          // each once
+	of        map[string]*tokens.Source // by the port's name
+	clients   map[string]*tokens.Client // by the port's name
+	figures   map[string]portFigures    // by the port's name; empty without metrics
 }
 
 // portFigures are a port's own, and those of its token.
@@ -65,7 +66,7 @@ func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin
 			ID:        p.ClientID,
 			Secret:    p.ClientSecret.Get,
 			Scope:     p.Scope,
-			HTTP:      o.upstream,
+			HTTP:      o.forTokens,
 			UserAgent: userAgent(),
 		}
 		o.clients[p.Name] = client
@@ -102,7 +103,7 @@ func endpoint(base *url.URL, path string) *url.URL {
 	return &u
 }
 
-// connect sets up the pool of connections.
+// connect sets up the connections.
 func (o *outbound) connect(environ []string) error {
 	env := newReader(environ).env
 	either := func(name string) string {
@@ -128,6 +129,13 @@ func (o *outbound) connect(environ []string) error {
 		cfg.TLS = &tls.Config{RootCAs: roots}
 	}
 	o.upstream = proxy.NewUpstream(cfg)
+	o.forTokens = o.upstream
+	if cfg.Timeout < tokens.FetchTimeout {
+		// The time that somebody gives to calls may be too short for tokens, and then
+		// there would never be one.
+		cfg.Timeout = tokens.FetchTimeout
+		o.forTokens = proxy.NewUpstream(cfg)
+	}
 	return nil
 }
 
@@ -141,6 +149,7 @@ func (o *outbound) run(ctx context.Context) {
 	running.Go(func() { secret.Watch(ctx, o.log, o.settings.secrets()...) })
 	running.Wait()
 	o.upstream.CloseIdleConnections()
+	o.forTokens.CloseIdleConnections()
 }
 
 // handler returns the handler of a local port.

@@ -237,6 +237,17 @@ func TestTokenEndpointDown(t *testing.T) {
 	eventually(t, "recovered", func() bool { resp, _ := call(t, url); return resp.StatusCode == 200 })
 }
 
+// USHER_UPSTREAM_TIMEOUT is for calls: a token endpoint that is slower has its ten
+// seconds all the same, and the callers wait.
+func TestTokenSlowerThanCallsMayBe(t *testing.T) {
+	s := newService(t)
+	s.FailTokens(sandbox.Fault{Delay: 800 * time.Millisecond})
+	p := start(t, s.environ("USHER_UPSTREAM_TIMEOUT=500ms"))
+	wantCall(t, p.url(t, "main"), 200, "accounts")
+	s.FailGraphQL(sandbox.Fault{Hang: true})
+	wantCall(t, p.url(t, "main"), 504, "UPSTREAM_TIMEOUT")
+}
+
 func TestSecretRotation(t *testing.T) {
 	s := newService(t)
 	file := filepath.Join(t.TempDir(), "secret")

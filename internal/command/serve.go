@@ -136,14 +136,18 @@ func (h *house) open() error {
 		if err != nil {
 			return fmt.Errorf("%s: can't listen on %s: %w%s", d.variable, d.addr, err, adviseListener(d.variable, err))
 		}
-		log := h.log.With("listener", d.name)
-		d.listener = guard.Listener(l, d.tls, log)
-		d.server = newServer(d.handler, log)
-		if d.closing != nil {
-			d.server.RegisterOnShutdown(d.closing)
-		}
+		d.hang(l, h.log.With("listener", d.name))
 	}
 	return nil
+}
+
+// hang puts the door where l listens.
+func (d *door) hang(l net.Listener, log *slog.Logger) {
+	d.listener = guard.Listener(l, d.tls, log)
+	d.server = newServer(d.handler, log)
+	if d.closing != nil {
+		d.server.RegisterOnShutdown(d.closing)
+	}
 }
 
 func (h *house) all() []*door {

@@ -93,6 +93,7 @@ func TestProblems(t *testing.T) {
 		{"slip in a port", with("USHER_PORTS_3_LISTEN=127.0.0.1:83", "USHER_PORTS_3_SCOP=x"), []string{"did you mean USHER_PORTS_3_SCOPE?"}},
 		{"slip before the index", with("USHER_PORT_0_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_0_LISTEN?"}},
 		{"slip before a larger index", with("USHER_PORT_12_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_12_LISTEN?"}},
+		{"index of two digits", with("USHER_PORTS_00_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_0_LISTEN?"}},
 		{"slip of a short name", with("USHER_KEYS=t0psecret"), []string{"did you mean USHER_KEY?"}},
 		{"hosts", with("USHER_ALLOWED_HOSTS=*.example.com"), []string{"USHER_ALLOWED_HOSTS"}},
 		{"scope", with("USHER_SCOPE=  "), []string{"USHER_SCOPE"}},

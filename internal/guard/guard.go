@@ -40,7 +40,9 @@ func NewHosts(listen string, allowed []string, anyIP bool) *Hosts {
 		if name == "*" {
 			h.any = true
 		}
-		h.names[strings.ToLower(strings.Trim(name, "[]"))] = true
+		name = strings.ToLower(name)
+		h.names[name] = true // "[fd00::1]:81" stays as it is, "[fd00::1]" is any port of it
+		h.names[strings.Trim(name, "[]")] = true
 	}
 	return h
 }

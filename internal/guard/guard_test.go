@@ -9,7 +9,7 @@ func TestHosts(t *testing.T) {
 	loopback := NewHosts("127.0.0.1:8080", nil, false)
 	wide := NewHosts("0.0.0.0:8080", nil, false)
 	keyed := NewHosts("0.0.0.0:8080", nil, true)
-	named := NewHosts("usher.internal:8080", []string{"Billing.local", "[fd00::1]", "other:81"}, false)
+	named := NewHosts("usher.internal:8080", []string{"Billing.local", "[fd00::1]", "other:81", "[FD00::2]:81"}, false)
 	own := NewHosts("192.0.2.7:8080", nil, false)
 	for _, tc := range []struct {
 		name  string
@@ -58,6 +58,8 @@ func TestHosts(t *testing.T) {
 		{"allowed address", named, "[fd00::1]:8080", true},
 		{"allowed with its port", named, "other:81", true},
 		{"allowed with another port", named, "other:82", false},
+		{"allowed address with its port", named, "[fd00::2]:81", true},
+		{"allowed address with another port", named, "[fd00::2]:82", false},
 		{"star", NewHosts("127.0.0.1:1", []string{"*"}, false), "evil.example", true},
 		{"unix socket", NewHosts("unix:/run/usher.sock", nil, false), "whatever", true},
 	} {

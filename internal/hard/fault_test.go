@@ -78,31 +78,37 @@ func TestCallBrokenAtEachByte(t *testing.T) {
 		var whole reply
 		length := measure(w.toService, func() { u = start(t, w.environ()).ready(t) }, func() { whole = u.call() })
 		seen := map[string]int{}
-		breaks(length, pick(7, 1), func(d sandbox.Disturbance) {
-			before, _ := w.billing.Calls()
-			w.toService.Disturb(d)
-			r := u.call()
-			switch after, _ := w.billing.Calls(); {
-			case after > before+1:
-				t.Errorf("%+v: the service got it %d times", d, after-before)
-			case r.err != nil && r.status == 200:
-				seen["answer breaks off"]++
-			case r.err != nil:
-				t.Errorf("%+v: %v", d, r.err)
-			case r.status == 502 && r.code() == "UPSTREAM_UNREACHABLE":
-				seen["502 UPSTREAM_UNREACHABLE"]++
-			case r.status == 200 && r.body == whole.body:
-				seen["200"]++
-			default:
-				t.Errorf("%+v: %d %s", d, r.status, r.body)
-			}
-		})
+		breaks(length, pick(7, 1), func(d sandbox.Disturbance) { seen[brokenCall(t, w, u, d, whole)]++ })
 		w.toService.Disturb(sandbox.Disturbance{})
 		if r := u.call(); r.status != 200 {
 			t.Errorf("afterwards: %d %s %v", r.status, r.body, r.err)
 		}
 		t.Logf("%d bytes up, %d down: %v", length(sandbox.Up), length(sandbox.Down), seen)
 	})
+}
+
+// brokenCall makes a call over a disturbed wire, and says what became of it: whole is
+// the right answer.
+func brokenCall(t *testing.T, w *world, u *usher, d sandbox.Disturbance, whole reply) string {
+	t.Helper()
+	before, _ := w.billing.Calls()
+	w.toService.Disturb(d)
+	r := u.call()
+	switch after, _ := w.billing.Calls(); {
+	case after > before+1:
+		t.Errorf("%+v: the service got it %d times", d, after-before)
+	case r.err != nil && r.status == 200:
+		return "answer breaks off"
+	case r.err != nil:
+		t.Errorf("%+v: %v", d, r.err)
+	case r.status == 502 && r.code() == "UPSTREAM_UNREACHABLE":
+		return "502 UPSTREAM_UNREACHABLE"
+	case r.status == 200 && r.body == whole.body:
+		return "200"
+	default:
+		t.Errorf("%+v: %d %s", d, r.status, r.body)
+	}
+	return "wrong"
 }
 
 // The connection ends at each byte of the first token request. The caller is told

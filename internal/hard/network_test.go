@@ -131,47 +131,52 @@ func TestIdleConnectionsClosedByTheOtherSide(t *testing.T) {
 func TestConnectionsResetUnderLoad(t *testing.T) {
 	leaks(t, func(t *testing.T) {
 		w := newWorld(t)
-		u := start(t, w.environ()).ready(t)
-		stop, resets := make(chan struct{}), sync.WaitGroup{}
-		resets.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(5 * time.Millisecond):
-					w.toService.BreakAll(sandbox.Reset)
+		resetUnderLoad(t, w, start(t, w.environ()).ready(t), 5*time.Millisecond)
+	})
+}
+
+// resetUnderLoad resets all connections to the service, every so often, while it is called.
+func resetUnderLoad(t *testing.T, w *world, u *usher, every time.Duration) {
+	t.Helper()
+	stop, resets := make(chan struct{}), sync.WaitGroup{}
+	resets.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(every):
+				w.toService.BreakAll(sandbox.Reset)
+			}
+		}
+	})
+	var mu sync.Mutex
+	right, failed := 0, 0
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for range pick(40, 1000) {
+				r := u.call()
+				mu.Lock()
+				switch {
+				case r.status == 200 && r.err == nil:
+					right++
+				case r.status == 502 && r.code() == "UPSTREAM_UNREACHABLE", r.status == 200 && r.err != nil:
+					failed++
+				default:
+					t.Errorf("%d %s %v", r.status, r.body, r.err)
 				}
+				mu.Unlock()
 			}
 		})
-		var mu sync.Mutex
-		right, failed := 0, 0
-		var callers sync.WaitGroup
-		for range 8 {
-			callers.Go(func() {
-				for range pick(40, 1000) {
-					r := u.call()
-					mu.Lock()
-					switch {
-					case r.status == 200 && r.err == nil:
-						right++
-					case r.status == 502 && r.code() == "UPSTREAM_UNREACHABLE", r.status == 200 && r.err != nil:
-						failed++
-					default:
-						t.Errorf("%d %s %v", r.status, r.body, r.err)
-					}
-					mu.Unlock()
-				}
-			})
-		}
-		callers.Wait()
-		close(stop)
-		resets.Wait()
-		if ok, _ := w.billing.Calls(); ok < right || ok > right+failed {
-			t.Errorf("the service answered %d calls, callers saw %d right and %d failed", ok, right, failed)
-		}
-		if right == 0 {
-			t.Error("no call got through")
-		}
-		t.Logf("%d calls answered, %d failed", right, failed)
-	})
+	}
+	callers.Wait()
+	close(stop)
+	resets.Wait()
+	if ok, _ := w.billing.Calls(); ok < right || ok > right+failed {
+		t.Errorf("the service answered %d calls, callers saw %d right and %d failed", ok, right, failed)
+	}
+	if right == 0 {
+		t.Error("no call got through")
+	}
+	t.Logf("%d calls answered, %d failed", right, failed)
 }

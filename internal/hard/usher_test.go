@@ -64,6 +64,12 @@ func wireTo(t *testing.T, h http.Handler) *sandbox.Wire {
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
+	return wireFrom(t, srv)
+}
+
+// wireFrom is a wire that leads to srv.
+func wireFrom(t *testing.T, srv *httptest.Server) *sandbox.Wire {
+	t.Helper()
 	wire, err := sandbox.NewWire(srv.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
