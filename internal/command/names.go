@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"reflect"
 	"regexp"
 	"slices"
@@ -89,7 +90,7 @@ func (r *reader) unknown() []string {
 func nearest(name string, known []string) string {
 	index := "0"
 	if m := nearIndex.FindStringSubmatch(name); m != nil {
-		index = m[1]
+		index = cmp.Or(strings.TrimLeft(m[1], "0"), "0")
 	}
 	best, least := "", 3
 	for _, k := range known {

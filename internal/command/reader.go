@@ -1,6 +1,8 @@
 package command
 
 import (
+	"cmp"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/caarlos0/env/v11"
@@ -105,6 +108,7 @@ var wanted = map[reflect.Type]string{
 	reflect.TypeFor[bool]():          "true or false",
 	reflect.TypeFor[int]():           "a whole number",
 	reflect.TypeFor[time.Duration](): "a duration, such as 90s or 10m",
+	reflect.TypeFor[list]():          "a list, separated by commas",
 	reflect.TypeFor[size]():          "a size in bytes, or with KiB or MiB, such as 1MiB",
 }
 
@@ -116,6 +120,9 @@ func (r *reader) secret(name string) *secret.Value {
 		r.problem(name, "and %s_FILE are both set, but only one of them should be", name)
 		return secret.New("undecided")
 	case value != "":
+		if strings.TrimSpace(value) == "" {
+			r.problem(name, "holds only white space, but should hold a secret")
+		}
 		return secret.New(value)
 	case path != "":
 		v, err := secret.FromFile(path)
@@ -145,13 +152,21 @@ func (r *reader) headerSafe(name string, v *secret.Value) {
 // listen checks the address of a listener, and says whether it is reached from
 // this machine alone.
 func (r *reader) listen(name, value string) (loopback, ok bool) {
-	const want = "host:port, such as 127.0.0.1:8080, or unix:/path"
+	want := "host:port, such as 127.0.0.1:8080, or unix:/path"
+	if name == "USHER_ADMIN_LISTEN" {
+		want = "host:port, such as 127.0.0.1:9090, unix:/path, or off"
+	}
 	if path, found := strings.CutPrefix(value, "unix:"); found {
-		if path == "" {
+		most := len(syscall.RawSockaddrUnix{}.Path) - 1
+		switch {
+		case path == "":
 			r.invalid(name, want)
-			return false, false
+		case path[0] == '@':
+			r.problem(name, "is %q, but should hold the path of a file: one in no folder has no mode that keeps others out", value)
+		case len(path) > most:
+			r.invalid(name, fmt.Sprintf("%s; a socket's path has at most %d bytes, and this one %d", want, most, len(path)))
 		}
-		return true, true
+		return true, !r.bad[name]
 	}
 	host, port, err := net.SplitHostPort(value)
 	if err != nil {
@@ -194,6 +209,7 @@ func (r *reader) file(name, path string) []byte {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		r.problem(name, "is %q, but should name a file that can be read: %v%s", path, err, adviseUser(err))
+		return nil
 	}
 	return data
 }
@@ -206,26 +222,43 @@ func (r *reader) certificates(name, path string) []byte {
 	return data
 }
 
-// portIndexes finds the n of USHER_PORTS_n_…, in order; gaps do no harm.
-func (r *reader) portIndexes() []string {
-	var indexes []int
-	for name := range r.env {
-		rest, ok := strings.CutPrefix(name, "USHER_PORTS_")
-		index, _, found := strings.Cut(rest, "_")
-		n, err := strconv.Atoi(index)
-		if ok && found && err == nil && strconv.Itoa(n) == index && n >= 0 && !slices.Contains(indexes, n) {
-			indexes = append(indexes, n)
+// keyPair checks the files of prefix_CERT_FILE and prefix_KEY_FILE, and says whether
+// there are two that fit.
+func (r *reader) keyPair(prefix, certFile, keyFile string) bool {
+	certName, keyName := prefix+"_CERT_FILE", prefix+"_KEY_FILE"
+	if certFile == "" || keyFile == "" {
+		if certFile != keyFile {
+			r.problem(certName, "and %s should be set both, or neither", keyName)
 		}
+		return false
 	}
-	slices.Sort(indexes)
-	out := make([]string, len(indexes))
-	for i, n := range indexes {
-		out[i] = strconv.Itoa(n)
+	cert, key := r.file(certName, certFile), r.file(keyName, keyFile)
+	if cert == nil || key == nil {
+		return false
 	}
-	return out
+	_, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)", keyName, err, certFile, keyFile)
+	}
+	return err == nil
 }
 
-// list is a setting of several values, separated by commas.
+// portIndexes finds the n of USHER_PORTS_n_…, in order; gaps do no harm.
+func (r *reader) portIndexes() []string {
+	var indexes []string
+	for name := range r.env {
+		if m := portIndex.FindStringSubmatch(name); m != nil && !slices.Contains(indexes, m[1]) {
+			indexes = append(indexes, m[1])
+		}
+	}
+	slices.SortFunc(indexes, func(a, b string) int { // as numbers, of any length
+		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+	})
+	return indexes
+}
+
+// list is a setting of several values, separated by commas. One that is set but has
+// none is an error: a check that it was to configure would be off.
 type list []string
 
 func (l *list) UnmarshalText(text []byte) error {
@@ -234,6 +267,9 @@ func (l *list) UnmarshalText(text []byte) error {
 		if part = strings.TrimSpace(part); part != "" {
 			*l = append(*l, part)
 		}
+	}
+	if *l == nil {
+		return errors.New("an empty list")
 	}
 	return nil
 }

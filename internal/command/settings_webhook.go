@@ -1,11 +1,14 @@
 package command
 
 import (
-	"log/slog"
+	"fmt"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"usher/internal/inbox"
 	"usher/internal/secret"
@@ -103,11 +106,32 @@ func (w *Webhook) check(r *reader) {
 func forwardURL(r *reader, value string) *url.URL {
 	u, err := url.Parse(value)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" {
-		// It may hold the receiver's password: not shown.
-		r.problem("USHER_WEBHOOK_FORWARD_URL", "should hold the receiver's address, such as http://127.0.0.1:3000/provisioning")
+		holds := ""
+		if start := startOf(value); start != "" {
+			holds = fmt.Sprintf("is %q, but ", start)
+		}
+		r.problem("USHER_WEBHOOK_FORWARD_URL", "%sshould hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
 		return nil
 	}
 	return u
+}
+
+// startOf is what can be shown of a receiver's address: not its path, which may hold a
+// secret, and nothing at all where a password may stand before that.
+func startOf(value string) string {
+	host, end := value, ""
+	if _, rest, found := strings.Cut(value, "://"); found {
+		host = rest
+	}
+	scheme := strings.TrimSuffix(value, host)
+	if i := strings.IndexAny(host, "/?#"); i >= 0 {
+		host, end = host[:i], "/…"
+	}
+	_, port, found := strings.Cut(host, ":")
+	if _, err := strconv.ParseUint(port, 10, 16); strings.Contains(value, "@") || found && err != nil {
+		return ""
+	}
+	return scheme + host + end
 }
 
 func (w *Webhook) checkSecrets(r *reader) {
@@ -118,6 +142,9 @@ func (w *Webhook) checkSecrets(r *reader) {
 		}
 	}
 	r.headerSafe("USHER_WEBHOOK_TOKEN", w.Token)
+	if !httpguts.ValidHeaderFieldName(w.HMACHeader) {
+		r.invalid("USHER_WEBHOOK_HMAC_HEADER", "the name of a header, such as X-Signature")
+	}
 	switch w.HMACScheme {
 	case "body":
 	case "standard":
@@ -137,17 +164,12 @@ func (w *Webhook) checkSecrets(r *reader) {
 }
 
 func (w *Webhook) checkTLS(r *reader) {
-	if (w.TLSCertFile == "") != (w.TLSKeyFile == "") {
-		r.problem("USHER_WEBHOOK_TLS_CERT_FILE", "and USHER_WEBHOOK_TLS_KEY_FILE should be set both, or neither")
-		return
-	}
-	if w.TLSCertFile == "" {
-		if w.TLSClientCA != "" {
-			r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", "is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE too")
-		}
-		return
-	}
-	if _, err := webhookgate.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, slog.New(slog.DiscardHandler)); err != nil {
-		r.problem("USHER_WEBHOOK_TLS_CERT_FILE", "and its companions should hold PEM files: %v", err)
+	r.keyPair("USHER_WEBHOOK_TLS", w.TLSCertFile, w.TLSKeyFile)
+	switch {
+	case w.TLSClientCA == "":
+	case w.TLSCertFile == "" && w.TLSKeyFile == "":
+		r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", "is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE too")
+	default:
+		r.certificates("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", w.TLSClientCA)
 	}
 }
