@@ -652,3 +652,15 @@ func TestDemo(t *testing.T) {
 		t.Errorf("exit code %d: %s", p.code, p.stderr.String())
 	}
 }
+
+// The line to copy works on a socket too.
+func TestDemoOnASocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "demo.sock")
+	p := start(t, []string{"USHER_LISTEN=unix:" + path, "USHER_ADMIN_LISTEN=off", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"}, "demo")
+	eventually(t, "welcome", func() bool { return strings.Contains(p.stdout.String(), "Ctrl-C") })
+	for _, want := range []string{"local port       unix:" + path + "\n", "curl -s --unix-socket '" + path + "' http://localhost/graphql -H", "curl -s http://127.0.0.1:"} {
+		if !strings.Contains(p.stdout.String(), want) {
+			t.Errorf("no %q in:\n%s", want, p.stdout.String())
+		}
+	}
+}
