@@ -106,7 +106,7 @@ func (r *reader) section(prefix string, dst any) {
 // wanted says what a variable of a type should hold.
 var wanted = map[reflect.Type]string{
 	reflect.TypeFor[bool]():          "true or false",
-	reflect.TypeFor[int]():           "a whole number",
+	reflect.TypeFor[int]():           "a whole number, up to 2147483647",
 	reflect.TypeFor[time.Duration](): "a duration, such as 90s or 10m",
 	reflect.TypeFor[list]():          "a list, separated by commas",
 	reflect.TypeFor[size]():          "a size in bytes, or with KiB or MiB, such as 1MiB",

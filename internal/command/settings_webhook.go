@@ -76,8 +76,9 @@ func (w *Webhook) check(r *reader) {
 	if ok && !loopback && !checked && !w.Insecure {
 		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
-	if !strings.HasPrefix(w.Path, "/") || strings.ContainsAny(w.Path, "?# ") || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
-		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks")
+	// It is compared with what the sender asked for, as that is written on the wire.
+	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
+		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
 	}
 	w.checkSecrets(r)
 	w.allow = r.prefixes("USHER_WEBHOOK_ALLOW_CIDRS", w.AllowCIDRs)
