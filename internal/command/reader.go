@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -149,6 +147,16 @@ func (r *reader) headerSafe(name string, v *secret.Value) {
 	}
 }
 
+// scope returns the scope names of value with one space between them. None at all is
+// a problem: a port that is to have few would inherit many.
+func (r *reader) scope(name, value string) string {
+	names := strings.Fields(value)
+	if len(names) == 0 {
+		r.problem(name, "holds only white space, but should hold scope names, separated by spaces")
+	}
+	return strings.Join(names, " ")
+}
+
 // listen checks the address of a listener, and says whether it is reached from
 // this machine alone.
 func (r *reader) listen(name, value string) (loopback, ok bool) {
@@ -241,20 +249,6 @@ func (r *reader) keyPair(prefix, certFile, keyFile string) bool {
 		r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)", keyName, err, certFile, keyFile)
 	}
 	return err == nil
-}
-
-// portIndexes finds the n of USHER_PORTS_n_…, in order; gaps do no harm.
-func (r *reader) portIndexes() []string {
-	var indexes []string
-	for name := range r.env {
-		if m := portIndex.FindStringSubmatch(name); m != nil && !slices.Contains(indexes, m[1]) {
-			indexes = append(indexes, m[1])
-		}
-	}
-	slices.SortFunc(indexes, func(a, b string) int { // as numbers, of any length
-		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
-	})
-	return indexes
 }
 
 // list is a setting of several values, separated by commas. One that is set but has

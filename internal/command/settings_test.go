@@ -106,6 +106,7 @@ func TestProblems(t *testing.T) {
 			[]string{"USHER_CLIENT_SECRET holds only white space", "USHER_WEBHOOK_HMAC_SECRET holds only white space"}},
 		{"hosts", with("USHER_ALLOWED_HOSTS=*.example.com"), []string{"USHER_ALLOWED_HOSTS"}},
 		{"scope", with("USHER_SCOPE=  "), []string{"USHER_SCOPE"}},
+		{"scope of a further port", with("USHER_PORTS_0_LISTEN=127.0.0.1:81", "USHER_PORTS_0_SCOPE=  "), []string{"USHER_PORTS_0_SCOPE holds only white space"}},
 		{"gate beyond loopback", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=0.0.0.0:8090"), []string{"USHER_WEBHOOK_INSECURE"}},
 		{"receiver", with("USHER_WEBHOOK_FORWARD_URL=r:t0psecret"), []string{"USHER_WEBHOOK_FORWARD_URL should hold"}},
 		{"receiver with a password", with("USHER_WEBHOOK_FORWARD_URL=ftp://u:t0psecret@r/x"), []string{"USHER_WEBHOOK_FORWARD_URL should hold"}},
@@ -181,6 +182,7 @@ func TestFine(t *testing.T) {
 		{"Kubernetes", with("USHER_SERVICE_HOST=10.0.0.1", "USHER_SERVICE_PORT=8080", "USHER_SERVICE_PORT_HTTP=8080", "USHER_PORT=tcp://10.0.0.1:8080",
 			"USHER_PORT_8080_TCP=tcp://10.0.0.1:8080", "USHER_PORT_8080_TCP_ADDR=10.0.0.1", "USHER_PORT_8080_TCP_PORT=8080", "USHER_PORT_8080_TCP_PROTO=tcp", "USHER_PORT_53_UDP=x",
 			"USHER_WEBHOOK_SERVICE_HOST=10.0.0.2", "USHER_WEBHOOK_PORT=tcp://10.0.0.2:8090", "USHER_WEBHOOK_PORT_8090_TCP_ADDR=10.0.0.2"), nil},
+		{"Kubernetes, with a service that is called as a further port", with("USHER_PORTS_0_SERVICE_HOST=10.0.0.1", "USHER_PORTS_0_PORT=tcp://10.0.0.1:8080", "USHER_PORTS_0_PORT_8080_TCP=tcp://10.0.0.1:8080"), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := readSettings(tc.env)
