@@ -5,10 +5,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
@@ -55,7 +55,7 @@ func (r *reader) problem(name, format string, args ...any) {
 		return
 	}
 	r.bad[name] = true
-	r.problems = append(r.problems, name+" "+fmt.Sprintf(format, args...))
+	r.problems = append(r.problems, visible(name+" "+fmt.Sprintf(format, args...))) // one line, whatever an error quotes
 }
 
 // invalid says that name, which is no secret, holds the wrong thing.
@@ -127,7 +127,7 @@ func (r *reader) secret(name string) *secret.Value {
 		if err == nil {
 			return v
 		}
-		if errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(path, `/\.`) {
+		if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
 			r.problem(name+"_FILE", "names no file that is there; if it holds the secret itself (not shown), set %s instead", name)
 		} else {
 			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, adviseUser(err))
