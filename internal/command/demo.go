@@ -47,7 +47,7 @@ func demo(ctx context.Context, p Process) int {
 		h.close()
 		return p.failed(err)
 	}
-	say := &narrator{out: p.Stdout, colour: isTerminal(p.Stdout) && newReader(p.Environ).env["NO_COLOR"] == ""}
+	say := &narrator{out: p.Stdout, colour: isTerminal(p.Stdout) && !s.Admin.noColour}
 	say.welcome(h, world, replaced)
 
 	playing, stop := context.WithCancel(ctx)
@@ -103,7 +103,7 @@ func (w *demoWorld) close() {
 var demoKeeps = []string{
 	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN",
 	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE",
-	"USHER_LOG_LEVEL", "USHER_LOG_FORMAT", "USHER_SHUTDOWN_DELAY", "USHER_SHUTDOWN_GRACE",
+	"USHER_LOG_LEVEL", "USHER_LOG_FORMAT", "USHER_SHUTDOWN_DELAY", "USHER_SHUTDOWN_GRACE", "NO_COLOR",
 }
 
 // environment is the demo's own. Of the default ports, those that are taken are

@@ -63,7 +63,8 @@ type Admin struct {
 	ShutdownDelay time.Duration `env:"USHER_SHUTDOWN_DELAY" envDefault:"0s"`
 	ShutdownGrace time.Duration `env:"USHER_SHUTDOWN_GRACE" envDefault:"15s"`
 
-	level slog.Level // of LogLevel
+	level    slog.Level // of LogLevel
+	noColour bool       // NO_COLOR is set, see https://no-color.org
 }
 
 // mainPort is the main port's name in logs and metrics.
@@ -77,6 +78,7 @@ func readSettings(environ []string) (*Settings, error) {
 	r.section("", &s.Outbound)
 	r.section("", &s.Webhook)
 	r.section("", &s.Admin)
+	s.Admin.noColour = r.env["NO_COLOR"] != ""
 	s.Unknown = r.unknown()
 	s.Outbound.check(r)
 	s.Ports = readPorts(r, &s.Outbound)

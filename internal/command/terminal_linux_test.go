@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"os"
@@ -91,5 +92,29 @@ func TestExecInterrupted(t *testing.T) {
 				t.Errorf("exit code %d, want the script's 7:\n%s", code, shown.String())
 			}
 		})
+	}
+}
+
+// On a terminal the log has colours, unless NO_COLOR says that there should be none.
+func TestLogOnATerminal(t *testing.T) {
+	for _, tc := range []struct {
+		env     []string
+		colours bool
+	}{
+		{nil, true},
+		{[]string{"NO_COLOR=1"}, false},
+		{[]string{"NO_COLOR="}, true},
+		{[]string{"USHER_LOG_FORMAT=json"}, false},
+	} {
+		keyboard, screen := newTerminal(t)
+		s, err := readSettings(with(tc.env...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		newLog(screen, &s.Admin).Info("hello")
+		line, err := bufio.NewReader(keyboard).ReadString('\n')
+		if json := strings.HasPrefix(line, "{"); err != nil || strings.Contains(line, "\x1b[") != tc.colours || json != (s.Admin.LogFormat == "json") {
+			t.Errorf("%q: %q, %v", tc.env, line, err)
+		}
 	}
 }
