@@ -133,6 +133,7 @@ func TestProblems(t *testing.T) {
 			[]string{"USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE should hold a certificate and its key in PEM"}},
 		{"client CA without TLS", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CLIENT_CA_FILE=/x"), []string{"client certificates need TLS"}},
 		{"no schema", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_SCHEMA_FILE"}},
+		{"no schema and no receiver", with("USHER_WEBHOOK_FORWARD_URL=here", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_FORWARD_URL", "USHER_WEBHOOK_SCHEMA_FILE"}},
 		{"scheme", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=md5"), []string{"body or standard"}},
 		{"standard without a key", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=t0psecret!"), []string{"whsec_"}},
 		{"numbers", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ATTEMPTS=0", "USHER_WEBHOOK_MAX_INFLIGHT=many", "USHER_WEBHOOK_DEDUP_WINDOW=-1s"),

@@ -84,13 +84,7 @@ func (w *Webhook) check(r *reader) {
 	w.allow = r.prefixes("USHER_WEBHOOK_ALLOW_CIDRS", w.AllowCIDRs)
 	w.trusted = r.prefixes("USHER_WEBHOOK_TRUSTED_PROXIES", w.TrustedProxies)
 	w.checkTLS(r)
-	if w.SchemaFile != "" {
-		if w.schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); w.schema != nil && w.forward != nil {
-			if _, err := webhookgate.New(webhookgate.Config{ForwardURL: w.forward, Schema: w.schema}); err != nil {
-				r.problem("USHER_WEBHOOK_SCHEMA_FILE", "names %s, which should be a JSON Schema: %v", w.SchemaFile, err)
-			}
-		}
-	}
+	w.checkSchema(r)
 	r.positive("USHER_WEBHOOK_MAX_BODY", int64(w.MaxBody))
 	r.positive("USHER_WEBHOOK_DEDUP_SIZE", int64(w.DedupSize))
 	r.positive("USHER_WEBHOOK_ATTEMPTS", int64(w.Attempts))
@@ -101,6 +95,19 @@ func (w *Webhook) check(r *reader) {
 	}
 	if w.Timeout <= 0 {
 		r.invalid("USHER_WEBHOOK_TIMEOUT", "a duration above zero, such as 10s")
+	}
+}
+
+func (w *Webhook) checkSchema(r *reader) {
+	if w.SchemaFile == "" {
+		return
+	}
+	if w.schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); w.schema == nil {
+		return
+	}
+	anywhere := &url.URL{Scheme: "http", Host: "localhost"} // the receiver's own address may be bad too
+	if _, err := webhookgate.New(webhookgate.Config{ForwardURL: anywhere, Schema: w.schema}); err != nil {
+		r.problem("USHER_WEBHOOK_SCHEMA_FILE", "is %q, but should name a file with a JSON Schema: %v", w.SchemaFile, err)
 	}
 }
 
