@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -78,7 +79,7 @@ func (c *checker) port(ctx context.Context, p Port) {
 	}
 	c.ok("token for port %s: valid for %v, fingerprint %s", p.Name, time.Until(token.Expiry()).Round(time.Second), token)
 	if err := c.typename(ctx, token); err != nil {
-		c.fail("graphql for port %s: %v", p.Name, err)
+		c.fail("graphql for port %s: %s: %v", p.Name, c.outbound.target.Redacted(), err)
 		return
 	}
 	c.ok("graphql for port %s: {__typename} was answered", p.Name)
@@ -96,21 +97,42 @@ func (c *checker) typename(ctx context.Context, token *tokens.Token) error {
 	req.Header["Authorization"] = token.Header()
 	resp, err := c.outbound.upstream.RoundTrip(req)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; a token could be had from the same address, so try again, or give it more time with USHER_UPSTREAM_TIMEOUT", err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	switch {
-	case err != nil:
-		return err
-	case resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("%s answered 404; is USHER_BASE_URL right?", c.outbound.target.Redacted())
-	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s answered %d", c.outbound.target.Redacted(), resp.StatusCode)
-	case !json.Valid(body):
-		return fmt.Errorf("%s answered something else than JSON; is USHER_BASE_URL right?", c.outbound.target.Redacted())
+	if err != nil {
+		return fmt.Errorf("the answer broke off: %w; try again", err)
 	}
-	return nil
+	return judge(resp.StatusCode, body, token)
+}
+
+// judge says what is wrong with an answer of the API's, and what to do about it.
+func judge(status int, body []byte, token *tokens.Token) error {
+	switch {
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return fmt.Errorf("answered %d; the service refuses the token that it has just given out: does somebody else use this API client, and may it use the API?", status)
+	case status >= 500:
+		return fmt.Errorf("answered %d; that is the service's own trouble, try again later", status)
+	case status != http.StatusOK:
+		return fmt.Errorf("answered %d; is USHER_BASE_URL right?", status)
+	case !json.Valid(body):
+		return errors.New("answered something else than JSON; is USHER_BASE_URL right?")
+	}
+	var answer struct {
+		Data   json.RawMessage
+		Errors []json.RawMessage
+	}
+	_ = json.Unmarshal(body, &answer) // of another shape: it was answered, and that is all that was asked
+	if len(answer.Errors) == 0 || len(answer.Data) > 0 && string(answer.Data) != "null" {
+		return nil
+	}
+	var first struct{ Message string }
+	if json.Unmarshal(answer.Errors[0], &first) == nil && first.Message != "" {
+		secret := strings.TrimPrefix(token.Header()[0], "Bearer ")
+		first.Message = ": " + visible(strings.ReplaceAll(first.Message, secret, "[redacted]"))
+	}
+	return fmt.Errorf("answered with an error%s; may this API client, with these scopes, use the API?", first.Message)
 }
 
 // receiver only knocks: a webhook would change something.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 )
 
@@ -58,36 +57,36 @@ func Main(ctx context.Context, p Process) int {
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
-	switch name {
-	case "-h", "-help", "--help", "help":
-		fmt.Fprint(p.Stdout, usage)
-		return exitOK
-	}
-	if name != "exec" && name != "inbox" && len(args) > 0 {
-		if isHelp(args[0]) {
-			fmt.Fprint(p.Stdout, usage)
-			return exitOK
-		}
-		return p.misused("usher %s takes no arguments, but got %q", name, strings.Join(args, " "))
-	}
+	var run func(context.Context, Process) int
 	switch name {
 	case "serve":
-		return serve(ctx, p)
+		run = serve
 	case "demo":
-		return demo(ctx, p)
+		run = demo
 	case "exec":
 		return execute(ctx, p, args)
 	case "check":
-		return check(ctx, p)
+		run = check
 	case "healthcheck":
-		return healthcheck(ctx, p)
+		run = healthcheck
 	case "inbox":
 		return inboxCommand(ctx, p, args)
 	case "version", "-v", "-version", "--version":
-		fmt.Fprintf(p.Stdout, "usher %s, commit %s, %s\n", buildVersion(), buildCommit(), runtime.Version())
+		run = printVersion
+	case "-h", "-help", "--help", "help":
+		fmt.Fprint(p.Stdout, usage)
+		return exitOK
+	default:
+		return p.misused("there is no command %q%s", name, adviseCommand(name))
+	}
+	if len(args) > 0 && isHelp(args[0]) {
+		fmt.Fprint(p.Stdout, usage)
 		return exitOK
 	}
-	return p.misused("there is no command %q%s", name, adviseCommand(name))
+	if len(args) > 0 {
+		return p.misused("usher %s takes no arguments, but got %q", name, strings.Join(args, " "))
+	}
+	return run(ctx, p)
 }
 
 func isHelp(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }

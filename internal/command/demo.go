@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,7 +47,7 @@ func demo(ctx context.Context, p Process) int {
 		h.close()
 		return p.failed(err)
 	}
-	say := &narrator{out: p.Stdout, colour: isTerminal(p.Stdout) && newReader(p.Environ).env["NO_COLOR"] == ""}
+	say := &narrator{out: p.Stdout, colour: isTerminal(p.Stdout) && !s.Admin.noColour}
 	say.welcome(h, world, replaced)
 
 	playing, stop := context.WithCancel(ctx)
@@ -104,7 +103,7 @@ func (w *demoWorld) close() {
 var demoKeeps = []string{
 	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN",
 	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE",
-	"USHER_LOG_LEVEL", "USHER_LOG_FORMAT", "USHER_SHUTDOWN_DELAY", "USHER_SHUTDOWN_GRACE",
+	"USHER_LOG_LEVEL", "USHER_LOG_FORMAT", "USHER_SHUTDOWN_DELAY", "USHER_SHUTDOWN_GRACE", "NO_COLOR",
 }
 
 // environment is the demo's own. Of the default ports, those that are taken are
@@ -138,8 +137,7 @@ func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replac
 // and then one that was sent before; and now and then the receiver is down for a
 // while, and what came meanwhile is delivered when it is back.
 func (w *demoWorld) play(ctx context.Context, h *house, say *narrator) {
-	gate := h.door("webhooks")
-	sender := sandbox.NewSender(gate.url()+h.settings.Webhook.Path, uint64(time.Now().UnixNano()))
+	sender := sandbox.NewSender(h.webhooks.url()+h.settings.Webhook.Path, uint64(time.Now().UnixNano()))
 	sender.Header = http.Header{"Authorization": {"Bearer " + demoToken}}
 	tick := time.NewTicker(demoWebhookEvery)
 	defer tick.Stop()
@@ -202,11 +200,6 @@ func legacyProgram(ctx context.Context, url string) {
 	}
 }
 
-func (h *house) door(name string) *door {
-	i := slices.IndexFunc(h.all(), func(d *door) bool { return d.name == name })
-	return h.all()[i]
-}
-
 // narrator tells a person what the demo does.
 type narrator struct {
 	out    io.Writer
@@ -224,10 +217,14 @@ func (n *narrator) welcome(h *house, w *demoWorld, replaced []string) {
 	bold := func(s string) string { return n.paint("1", s) }
 	dim := func(s string) string { return n.paint("2", s) }
 	port := h.doors[0].url() + "/graphql"
-	curl := fmt.Sprintf(`curl -s %s -H 'Content-Type: application/json' -d '{"query":"{ accounts(limit: 3) { id name } }"}'`, port)
+	called := port // as curl has it
+	if path, ok := strings.CutPrefix(h.doors[0].addr, "unix:"); ok {
+		port, called = h.doors[0].addr, "--unix-socket '"+path+"' http://localhost/graphql"
+	}
+	curl := fmt.Sprintf(`curl -s %s -H 'Content-Type: application/json' -d '{"query":"{ accounts(limit: 3) { id name } }"}'`, called)
 	fmt.Fprintf(n.out, "%s: everything runs on this machine, and nothing leaves it.\n\n", bold("usher demo"))
 	fmt.Fprintf(n.out, "  local port       %s\n", bold(port))
-	fmt.Fprintf(n.out, "  webhook gate     %s\n", bold(h.door("webhooks").url()+h.settings.Webhook.Path))
+	fmt.Fprintf(n.out, "  webhook gate     %s\n", bold(h.webhooks.url()+h.settings.Webhook.Path))
 	if h.admin != nil {
 		fmt.Fprintf(n.out, "  admin page       %s\n", bold(h.admin.url()))
 	}
@@ -237,7 +234,7 @@ func (n *narrator) welcome(h *house, w *demoWorld, replaced []string) {
 		fmt.Fprintf(n.out, "\n  %s is taken: a free port was used instead.\n", addr)
 	}
 	fmt.Fprintf(n.out, "\nCall the billing service as a program would that knows nothing of OAuth:\n\n  %s\n", bold(curl))
-	fmt.Fprintf(n.out, "\nWithout usher the same call is refused:\n\n  %s\n", strings.Replace(curl, port, w.urls[0]+"/graphql", 1))
+	fmt.Fprintf(n.out, "\nWithout usher the same call is refused:\n\n  %s\n", strings.Replace(curl, called, w.urls[0]+"/graphql", 1))
 	if h.admin != nil {
 		fmt.Fprintf(n.out, "\nThen open the admin page in a browser: its charts, each webhook and what it changed,\nlive. The demo makes a few calls a second of its own.\n")
 	}

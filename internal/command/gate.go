@@ -67,6 +67,7 @@ func (h *house) buildGate(m *admin.Gate) error {
 			return err
 		}
 	}
+	h.webhooks = d
 	h.doors = append(h.doors, d)
 	return nil
 }

@@ -15,7 +15,7 @@ func newLog(w io.Writer, a *Admin) *slog.Logger {
 	if a.LogFormat == "json" || a.LogFormat == "auto" && !terminal {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: a.level, ReplaceAttr: readable}))
 	}
-	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: a.level, TimeFormat: "15:04:05.000", NoColor: !terminal}))
+	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: a.level, TimeFormat: "15:04:05.000", NoColor: !terminal || a.noColour}))
 }
 
 // readable writes a duration as 1.5s, where JSON would have nanoseconds.

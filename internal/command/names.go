@@ -59,6 +59,25 @@ var (
 	serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
+// portIndexes finds the n of USHER_PORTS_n_…, in order; gaps do no harm.
+func (r *reader) portIndexes() []string {
+	var indexes []string
+	for name, value := range r.env {
+		m := portIndex.FindStringSubmatch(name)
+		if m != nil && !slices.Contains(indexes, m[1]) && !ofKubernetes(name, value) {
+			indexes = append(indexes, m[1])
+		}
+	}
+	slices.SortFunc(indexes, func(a, b string) int { // as numbers, of any length
+		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+	})
+	return indexes
+}
+
+func ofKubernetes(name, value string) bool {
+	return name == "USHER_PORT" || kubernetes.MatchString(name) || strings.HasSuffix(name, "_PORT") && serviceURL.MatchString(value)
+}
+
 // unknown looks at the USHER_ variables that nobody knows. One that looks like a
 // slip of a known name is a problem: a setting that silently does nothing may be
 // the one that keeps a port closed. It returns the others.
@@ -66,15 +85,10 @@ func (r *reader) unknown() []string {
 	known := knownNames()
 	var strangers []string
 	for name, value := range r.env {
-		if !strings.HasPrefix(name, "USHER_") || name == "USHER_URL" {
-			continue
-		}
 		generic := portIndex.ReplaceAllString(name, "USHER_PORTS_n_")
-		if slices.Contains(known, generic) || kubernetes.MatchString(name) ||
-			name == "USHER_PORT" || strings.HasSuffix(name, "_PORT") && serviceURL.MatchString(value) {
-			continue
+		if strings.HasPrefix(name, "USHER_") && name != "USHER_URL" && !slices.Contains(known, generic) && !ofKubernetes(name, value) {
+			strangers = append(strangers, name)
 		}
-		strangers = append(strangers, name)
 	}
 	slices.Sort(strangers)
 	return slices.DeleteFunc(strangers, func(name string) bool {

@@ -516,6 +516,7 @@ func TestExitCodes(t *testing.T) {
 		{"bad settings of check", nil, []string{"check"}, 2, "USHER_BASE_URL is not set"},
 		{"bad settings of exec", nil, []string{"exec", "--", "true"}, 2, "USHER_BASE_URL is not set"},
 		{"unknown command", nil, []string{"sevre"}, 2, `no command "sevre"`},
+		{"unknown command with arguments", nil, []string{"./report.sh", "--help"}, 2, "write usher exec -- ./report.sh"},
 		{"too much", nil, []string{"version", "x"}, 2, "takes no arguments"},
 		{"exec of nothing", s.environ(), []string{"exec", "--"}, 2, "needs a command"},
 		{"help", nil, []string{"-h"}, 0, "usher exec -- CMD"},
@@ -551,66 +552,5 @@ func TestHealthcheck(t *testing.T) {
 	p.ready(t)
 	if code := probe(); code != 0 {
 		t.Errorf("ready: %d", code)
-	}
-}
-
-func TestCheck(t *testing.T) {
-	s := newService(t)
-	receiver := httptest.NewServer(sandbox.NewReceiver())
-	defer receiver.Close()
-	gone := httptest.NewServer(nil)
-	gone.Close()
-	for _, tc := range []struct {
-		name  string
-		extra []string
-		code  int
-		want  []string
-	}{
-		{"all well", []string{"USHER_WEBHOOK_FORWARD_URL=" + receiver.URL, "USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=standard:read"}, 0,
-			[]string{"ok    settings", "ok    token for port main", "ok    graphql for port main", "ok    token for port 0", "ok    receiver"}},
-		{"wrong secret", []string{"USHER_CLIENT_SECRET=wr0ng"}, 1, []string{"FAIL  token for port main", "invalid_client", "check USHER_CLIENT_ID and USHER_CLIENT_SECRET"}},
-		{"wrong scope", []string{"USHER_SCOPE=standard:admin"}, 1, []string{"invalid_scope", "check USHER_SCOPE"}},
-		{"wrong prefix", []string{"USHER_BASE_URL=" + s.url + "/v2"}, 1, []string{"answered 404", "USHER_BASE_URL"}},
-		{"unreachable", []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"can't be reached", "USHER_BASE_URL"}},
-		{"receiver down", []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"ok    graphql", "FAIL  receiver", "USHER_WEBHOOK_FORWARD_URL"}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			p := start(t, s.environ(tc.extra...), "check")
-			<-p.ended
-			if p.code != tc.code {
-				t.Errorf("%d, want %d", p.code, tc.code)
-			}
-			for _, want := range tc.want {
-				if !strings.Contains(p.stdout.String(), want) {
-					t.Errorf("no %q in:\n%s", want, p.stdout.String())
-				}
-			}
-			if strings.Contains(p.stdout.String(), "wr0ng") {
-				t.Error("the secret shows")
-			}
-		})
-	}
-}
-
-func TestDemo(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:8080")
-	if err == nil {
-		defer taken.Close()
-	} // else it is taken already
-	p := start(t, []string{"USHER_BASE_URL=https://not.used", "USHER_KEYS=slip", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json"}, "demo")
-	p.ready(t)
-	wantCall(t, p.url(t, "main"), 200, "accounts")
-	for _, want := range []string{"curl -s " + p.url(t, "main") + "/graphql", "127.0.0.1:8080 is taken", "Ctrl-C"} {
-		if !strings.Contains(p.stdout.String(), want) {
-			t.Errorf("no %q in:\n%s", want, p.stdout.String())
-		}
-	}
-	eventually(t, "a webhook delivered", func() bool {
-		return strings.Contains(p.stdout.String(), "queued") && strings.Contains(p.stdout.String(), "has it")
-	})
-	p.stop()
-	<-p.ended
-	if p.code != 0 {
-		t.Errorf("exit code %d: %s", p.code, p.stderr.String())
 	}
 }

@@ -1,17 +1,18 @@
 package command
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/caarlos0/env/v11"
@@ -54,7 +55,7 @@ func (r *reader) problem(name, format string, args ...any) {
 		return
 	}
 	r.bad[name] = true
-	r.problems = append(r.problems, name+" "+fmt.Sprintf(format, args...))
+	r.problems = append(r.problems, visible(name+" "+fmt.Sprintf(format, args...))) // one line, whatever an error quotes
 }
 
 // invalid says that name, which is no secret, holds the wrong thing.
@@ -103,8 +104,9 @@ func (r *reader) section(prefix string, dst any) {
 // wanted says what a variable of a type should hold.
 var wanted = map[reflect.Type]string{
 	reflect.TypeFor[bool]():          "true or false",
-	reflect.TypeFor[int]():           "a whole number",
+	reflect.TypeFor[int]():           "a whole number, up to 2147483647",
 	reflect.TypeFor[time.Duration](): "a duration, such as 90s or 10m",
+	reflect.TypeFor[list]():          "a list, separated by commas",
 	reflect.TypeFor[size]():          "a size in bytes, or with KiB or MiB, such as 1MiB",
 }
 
@@ -116,13 +118,16 @@ func (r *reader) secret(name string) *secret.Value {
 		r.problem(name, "and %s_FILE are both set, but only one of them should be", name)
 		return secret.New("undecided")
 	case value != "":
+		if strings.TrimSpace(value) == "" {
+			r.problem(name, "holds only white space, but should hold a secret")
+		}
 		return secret.New(value)
 	case path != "":
 		v, err := secret.FromFile(path)
 		if err == nil {
 			return v
 		}
-		if errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(path, `/\.`) {
+		if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
 			r.problem(name+"_FILE", "names no file that is there; if it holds the secret itself (not shown), set %s instead", name)
 		} else {
 			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, adviseUser(err))
@@ -142,16 +147,34 @@ func (r *reader) headerSafe(name string, v *secret.Value) {
 	}
 }
 
+// scope returns the scope names of value with one space between them. None at all is
+// a problem: a port that is to have few would inherit many.
+func (r *reader) scope(name, value string) string {
+	names := strings.Fields(value)
+	if len(names) == 0 {
+		r.problem(name, "holds only white space, but should hold scope names, separated by spaces")
+	}
+	return strings.Join(names, " ")
+}
+
 // listen checks the address of a listener, and says whether it is reached from
 // this machine alone.
 func (r *reader) listen(name, value string) (loopback, ok bool) {
-	const want = "host:port, such as 127.0.0.1:8080, or unix:/path"
+	want := "host:port, such as 127.0.0.1:8080, or unix:/path"
+	if name == "USHER_ADMIN_LISTEN" {
+		want = "host:port, such as 127.0.0.1:9090, unix:/path, or off"
+	}
 	if path, found := strings.CutPrefix(value, "unix:"); found {
-		if path == "" {
+		most := len(syscall.RawSockaddrUnix{}.Path) - 1
+		switch {
+		case path == "":
 			r.invalid(name, want)
-			return false, false
+		case path[0] == '@':
+			r.problem(name, "is %q, but should hold the path of a file: one in no folder has no mode that keeps others out", value)
+		case len(path) > most:
+			r.invalid(name, fmt.Sprintf("%s; a socket's path has at most %d bytes, and this one %d", want, most, len(path)))
 		}
-		return true, true
+		return true, !r.bad[name]
 	}
 	host, port, err := net.SplitHostPort(value)
 	if err != nil {
@@ -194,6 +217,7 @@ func (r *reader) file(name, path string) []byte {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		r.problem(name, "is %q, but should name a file that can be read: %v%s", path, err, adviseUser(err))
+		return nil
 	}
 	return data
 }
@@ -206,26 +230,29 @@ func (r *reader) certificates(name, path string) []byte {
 	return data
 }
 
-// portIndexes finds the n of USHER_PORTS_n_…, in order; gaps do no harm.
-func (r *reader) portIndexes() []string {
-	var indexes []int
-	for name := range r.env {
-		rest, ok := strings.CutPrefix(name, "USHER_PORTS_")
-		index, _, found := strings.Cut(rest, "_")
-		n, err := strconv.Atoi(index)
-		if ok && found && err == nil && strconv.Itoa(n) == index && n >= 0 && !slices.Contains(indexes, n) {
-			indexes = append(indexes, n)
+// keyPair checks the files of prefix_CERT_FILE and prefix_KEY_FILE, and says whether
+// there are two that fit.
+func (r *reader) keyPair(prefix, certFile, keyFile string) bool {
+	certName, keyName := prefix+"_CERT_FILE", prefix+"_KEY_FILE"
+	if certFile == "" || keyFile == "" {
+		if certFile != keyFile {
+			r.problem(certName, "and %s should be set both, or neither", keyName)
 		}
+		return false
 	}
-	slices.Sort(indexes)
-	out := make([]string, len(indexes))
-	for i, n := range indexes {
-		out[i] = strconv.Itoa(n)
+	cert, key := r.file(certName, certFile), r.file(keyName, keyFile)
+	if cert == nil || key == nil {
+		return false
 	}
-	return out
+	_, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)", keyName, err, certFile, keyFile)
+	}
+	return err == nil
 }
 
-// list is a setting of several values, separated by commas.
+// list is a setting of several values, separated by commas. One that is set but has
+// none is an error: a check that it was to configure would be off.
 type list []string
 
 func (l *list) UnmarshalText(text []byte) error {
@@ -234,6 +261,9 @@ func (l *list) UnmarshalText(text []byte) error {
 		if part = strings.TrimSpace(part); part != "" {
 			*l = append(*l, part)
 		}
+	}
+	if *l == nil {
+		return errors.New("an empty list")
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ type house struct {
 	journal  *journal.Journal  // of the gate's decisions; nil: off
 	inbox    *inbox.Inbox      // nil: webhooks are passed through
 	doors    []*door           // the local ports and the gate
+	webhooks *door             // of doors the gate's; nil: off
 	admin    *door             // nil: off
 	stopping atomic.Bool
 }

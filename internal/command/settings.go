@@ -63,7 +63,8 @@ type Admin struct {
 	ShutdownDelay time.Duration `env:"USHER_SHUTDOWN_DELAY" envDefault:"0s"`
 	ShutdownGrace time.Duration `env:"USHER_SHUTDOWN_GRACE" envDefault:"15s"`
 
-	level slog.Level // of LogLevel
+	level    slog.Level // of LogLevel
+	noColour bool       // NO_COLOR is set, see https://no-color.org
 }
 
 // mainPort is the main port's name in logs and metrics.
@@ -77,6 +78,7 @@ func readSettings(environ []string) (*Settings, error) {
 	r.section("", &s.Outbound)
 	r.section("", &s.Webhook)
 	r.section("", &s.Admin)
+	s.Admin.noColour = r.env["NO_COLOR"] != ""
 	s.Unknown = r.unknown()
 	s.Outbound.check(r)
 	s.Ports = readPorts(r, &s.Outbound)
@@ -100,10 +102,7 @@ func (o *Outbound) check(r *reader) {
 	if o.BaseURL != "" {
 		o.base = baseURL(r, o.BaseURL, o.AllowPlainHTTP)
 	}
-	o.Scope = strings.Join(strings.Fields(o.Scope), " ")
-	if o.Scope == "" {
-		r.problem("USHER_SCOPE", "holds only white space, but should hold scope names, separated by spaces")
-	}
+	o.Scope = r.scope("USHER_SCOPE", o.Scope)
 	if o.UpstreamTimeout <= 0 {
 		r.invalid("USHER_UPSTREAM_TIMEOUT", "a duration above zero, such as 60s")
 	}
@@ -174,8 +173,10 @@ func readPorts(r *reader, o *Outbound) []Port {
 		}
 		names[p.Name] = p.prefix + "…"
 		r.require(p.prefix+"LISTEN", p.Listen != "", "the port's address, such as 127.0.0.1:8081")
-		if p.Scope = strings.Join(strings.Fields(p.Scope), " "); p.Scope == "" {
+		if p.Scope == "" {
 			p.Scope = o.Scope
+		} else {
+			p.Scope = r.scope(p.prefix+"SCOPE", p.Scope)
 		}
 		if p.ClientID == "" {
 			p.ClientID = o.ClientID

@@ -105,11 +105,8 @@ func getter(v *secret.Value) func() string {
 // each connection.
 func (w *Webhook) inboxTLS(r *reader, demanded bool) *tls.Config {
 	cert, key := w.InboxCertFile, w.InboxKeyFile
-	if (cert == "") != (key == "") {
-		r.problem("USHER_WEBHOOK_INBOX_CERT_FILE", "and USHER_WEBHOOK_INBOX_KEY_FILE should be set both, or neither")
-		return nil
-	}
-	if w.InboxCAFile == "" && cert == "" && !demanded {
+	pair := r.keyPair("USHER_WEBHOOK_INBOX", cert, key)
+	if w.InboxCAFile == "" && !pair && !demanded {
 		return nil
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -117,15 +114,11 @@ func (w *Webhook) inboxTLS(r *reader, demanded bool) *tls.Config {
 		cfg.RootCAs = x509.NewCertPool()
 		cfg.RootCAs.AppendCertsFromPEM(r.certificates("USHER_WEBHOOK_INBOX_CA_FILE", w.InboxCAFile))
 	}
-	if cert != "" {
-		load := func() (*tls.Certificate, error) {
+	if pair {
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			c, err := tls.LoadX509KeyPair(cert, key)
 			return &c, err
 		}
-		if _, err := load(); err != nil {
-			r.problem("USHER_WEBHOOK_INBOX_CERT_FILE", "and USHER_WEBHOOK_INBOX_KEY_FILE should hold a certificate and its key in PEM: %v", err)
-		}
-		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	}
 	return cfg
 }

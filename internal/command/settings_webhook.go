@@ -1,11 +1,14 @@
 package command
 
 import (
-	"log/slog"
+	"fmt"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"usher/internal/inbox"
 	"usher/internal/secret"
@@ -73,20 +76,15 @@ func (w *Webhook) check(r *reader) {
 	if ok && !loopback && !checked && !w.Insecure {
 		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
-	if !strings.HasPrefix(w.Path, "/") || strings.ContainsAny(w.Path, "?# ") || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
-		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks")
+	// It is compared with what the sender asked for, as that is written on the wire.
+	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
+		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
 	}
 	w.checkSecrets(r)
 	w.allow = r.prefixes("USHER_WEBHOOK_ALLOW_CIDRS", w.AllowCIDRs)
 	w.trusted = r.prefixes("USHER_WEBHOOK_TRUSTED_PROXIES", w.TrustedProxies)
 	w.checkTLS(r)
-	if w.SchemaFile != "" {
-		if w.schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); w.schema != nil && w.forward != nil {
-			if _, err := webhookgate.New(webhookgate.Config{ForwardURL: w.forward, Schema: w.schema}); err != nil {
-				r.problem("USHER_WEBHOOK_SCHEMA_FILE", "names %s, which should be a JSON Schema: %v", w.SchemaFile, err)
-			}
-		}
-	}
+	w.checkSchema(r)
 	r.positive("USHER_WEBHOOK_MAX_BODY", int64(w.MaxBody))
 	r.positive("USHER_WEBHOOK_DEDUP_SIZE", int64(w.DedupSize))
 	r.positive("USHER_WEBHOOK_ATTEMPTS", int64(w.Attempts))
@@ -100,14 +98,48 @@ func (w *Webhook) check(r *reader) {
 	}
 }
 
+func (w *Webhook) checkSchema(r *reader) {
+	if w.SchemaFile == "" {
+		return
+	}
+	if w.schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); w.schema == nil {
+		return
+	}
+	anywhere := &url.URL{Scheme: "http", Host: "localhost"} // the receiver's own address may be bad too
+	if _, err := webhookgate.New(webhookgate.Config{ForwardURL: anywhere, Schema: w.schema}); err != nil {
+		r.problem("USHER_WEBHOOK_SCHEMA_FILE", "is %q, but should name a file with a JSON Schema: %v", w.SchemaFile, err)
+	}
+}
+
 func forwardURL(r *reader, value string) *url.URL {
 	u, err := url.Parse(value)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" {
-		// It may hold the receiver's password: not shown.
-		r.problem("USHER_WEBHOOK_FORWARD_URL", "should hold the receiver's address, such as http://127.0.0.1:3000/provisioning")
+		holds := ""
+		if start := startOf(value); start != "" {
+			holds = fmt.Sprintf("is %q, but ", start)
+		}
+		r.problem("USHER_WEBHOOK_FORWARD_URL", "%sshould hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
 		return nil
 	}
 	return u
+}
+
+// startOf is what can be shown of a receiver's address: not its path, which may hold a
+// secret, and nothing at all where a password may stand before that.
+func startOf(value string) string {
+	host, end := value, ""
+	if _, rest, found := strings.Cut(value, "://"); found {
+		host = rest
+	}
+	scheme := strings.TrimSuffix(value, host)
+	if i := strings.IndexAny(host, "/?#"); i >= 0 {
+		host, end = host[:i], "/…"
+	}
+	_, port, found := strings.Cut(host, ":")
+	if _, err := strconv.ParseUint(port, 10, 16); strings.Contains(value, "@") || found && err != nil {
+		return ""
+	}
+	return scheme + host + end
 }
 
 func (w *Webhook) checkSecrets(r *reader) {
@@ -118,6 +150,9 @@ func (w *Webhook) checkSecrets(r *reader) {
 		}
 	}
 	r.headerSafe("USHER_WEBHOOK_TOKEN", w.Token)
+	if !httpguts.ValidHeaderFieldName(w.HMACHeader) {
+		r.invalid("USHER_WEBHOOK_HMAC_HEADER", "the name of a header, such as X-Signature")
+	}
 	switch w.HMACScheme {
 	case "body":
 	case "standard":
@@ -137,17 +172,12 @@ func (w *Webhook) checkSecrets(r *reader) {
 }
 
 func (w *Webhook) checkTLS(r *reader) {
-	if (w.TLSCertFile == "") != (w.TLSKeyFile == "") {
-		r.problem("USHER_WEBHOOK_TLS_CERT_FILE", "and USHER_WEBHOOK_TLS_KEY_FILE should be set both, or neither")
-		return
-	}
-	if w.TLSCertFile == "" {
-		if w.TLSClientCA != "" {
-			r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", "is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE too")
-		}
-		return
-	}
-	if _, err := webhookgate.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, slog.New(slog.DiscardHandler)); err != nil {
-		r.problem("USHER_WEBHOOK_TLS_CERT_FILE", "and its companions should hold PEM files: %v", err)
+	r.keyPair("USHER_WEBHOOK_TLS", w.TLSCertFile, w.TLSKeyFile)
+	switch {
+	case w.TLSClientCA == "":
+	case w.TLSCertFile == "" && w.TLSKeyFile == "":
+		r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", "is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE too")
+	default:
+		r.certificates("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", w.TLSClientCA)
 	}
 }

@@ -63,7 +63,7 @@ func (h *house) gateState(m *admin.Gate) *admin.GateState {
 	// Of the receiver's address the host alone: the rest may hold a secret.
 	forward := h.settings.Webhook.forward
 	return &admin.GateState{
-		Address: h.door("webhooks").url() + h.settings.Webhook.Path, Receiver: forward.Scheme + "://" + forward.Host,
+		Address: h.webhooks.url() + h.settings.Webhook.Path, Receiver: forward.Scheme + "://" + forward.Host,
 		Decisions: decisions, Tries: tries, LastTry: m.LastTry(),
 	}
 }

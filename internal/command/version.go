@@ -1,12 +1,22 @@
 package command
 
-import "runtime/debug"
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
 
 // Set by the release build.
 var (
 	version string
 	commit  string
 )
+
+func printVersion(_ context.Context, p Process) int {
+	fmt.Fprintf(p.Stdout, "usher %s, commit %s, %s\n", buildVersion(), buildCommit(), runtime.Version())
+	return exitOK
+}
 
 func buildVersion() string {
 	if version != "" {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"net/http"
@@ -135,5 +136,23 @@ func TestTLSUpstream(t *testing.T) {
 				t.Errorf("the service was called over %s, want %s", proto, want)
 			}
 		})
+	}
+}
+
+// A port may be called what usher calls a listener of its own.
+func TestPortNamedAsTheGate(t *testing.T) {
+	s := newService(t)
+	p := start(t, s.environ("USHER_PORTS_0_NAME=webhooks", "USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_1_NAME=admin", "USHER_PORTS_1_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"))
+	_, body := get(t, p.url(t, "admin")+"/api/status")
+	var state struct {
+		Ports []struct{ Name, Address string }
+		Gate  struct{ Address string }
+	}
+	if err := json.Unmarshal([]byte(body), &state); err != nil || len(state.Ports) != 3 {
+		t.Fatalf("%v: %s", err, body)
+	}
+	if port := state.Ports[1]; port.Name != "webhooks" || state.Gate.Address == port.Address+"/webhooks" {
+		t.Errorf("the gate's address is that of the port: %s", body)
 	}
 }

@@ -1,0 +1,98 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"usher/internal/sandbox"
+)
+
+func TestCheck(t *testing.T) {
+	s := newService(t)
+	receiver := httptest.NewServer(sandbox.NewReceiver())
+	defer receiver.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	for _, tc := range []struct {
+		name  string
+		extra []string
+		code  int
+		want  []string
+	}{
+		{"all well", []string{"USHER_WEBHOOK_FORWARD_URL=" + receiver.URL, "USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=standard:read"}, 0,
+			[]string{"ok    settings", "ok    token for port main", "ok    graphql for port main", "ok    token for port 0", "ok    receiver"}},
+		{"wrong secret", []string{"USHER_CLIENT_SECRET=wr0ng"}, 1, []string{"FAIL  token for port main", "invalid_client", "check USHER_CLIENT_ID and USHER_CLIENT_SECRET"}},
+		{"wrong scope", []string{"USHER_SCOPE=standard:admin"}, 1, []string{"invalid_scope", "check USHER_SCOPE"}},
+		{"wrong prefix", []string{"USHER_BASE_URL=" + s.url + "/v2"}, 1, []string{"answered 404", "USHER_BASE_URL"}},
+		{"unreachable", []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"can't be reached", "USHER_BASE_URL"}},
+		{"receiver down", []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"ok    graphql", "FAIL  receiver", "USHER_WEBHOOK_FORWARD_URL"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := start(t, s.environ(tc.extra...), "check")
+			<-p.ended
+			if p.code != tc.code {
+				t.Errorf("%d, want %d", p.code, tc.code)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(p.stdout.String(), want) {
+					t.Errorf("no %q in:\n%s", want, p.stdout.String())
+				}
+			}
+			if strings.Contains(p.stdout.String(), "wr0ng") {
+				t.Error("the secret shows")
+			}
+		})
+	}
+}
+
+// A token alone is not all well: the API has to take it, and each way in which it
+// does not is one line that says what to do.
+func TestCheckOfTheAPI(t *testing.T) {
+	s := newService(t)
+	for _, tc := range []struct {
+		name  string
+		fault sandbox.Fault
+		code  int
+		want  string
+	}{
+		{"refused", sandbox.Fault{Status: 401, Body: `[{"description":["expired"]}]`}, 1, "answered 401; the service refuses the token that it has just given out"},
+		{"moved", sandbox.Fault{Status: 301}, 1, "answered 301; is USHER_BASE_URL right?"},
+		{"broken", sandbox.Fault{Status: 500}, 1, "answered 500; that is the service's own trouble, try again later"},
+		{"a web page", sandbox.Fault{Status: 200, Body: "<html>"}, 1, "is USHER_BASE_URL right?"},
+		{"an error", sandbox.Fault{Status: 200, Body: `{"data":null,"errors":[{"message":"not for\nyou"}]}`}, 1, `answered with an error: not for\u000ayou; `},
+		{"an error without a message", sandbox.Fault{Status: 200, Body: `{"errors":[1]}`}, 1, "answered with an error; "},
+		{"an answer in spite of an error", sandbox.Fault{Status: 200, Body: `{"data":{"__typename":"Query"},"errors":[{"message":"deprecated"}]}`}, 0, "ok    graphql for port main"},
+		{"a connection that breaks", sandbox.Fault{HangUp: true}, 1, "; a token could be had from the same address, so try again"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s.FailGraphQL(tc.fault)
+			p := start(t, s.environ(), "check")
+			<-p.ended
+			out := p.stdout.String()
+			if lines := strings.Count(out, "\n"); p.code != tc.code || !strings.Contains(out, tc.want) || lines != 3 {
+				t.Errorf("%d, want %d with %q, and 3 lines:\n%s", p.code, tc.code, tc.want, out)
+			}
+		})
+	}
+}
+
+// An error of the API's may repeat the token that it was sent.
+func TestCheckShowsNoToken(t *testing.T) {
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/oauth/token" {
+			io.WriteString(w, `{"access_token":"t0ken-of-the-test","expires_in":300}`)
+			return
+		}
+		fmt.Fprintf(w, `{"errors":[{"message":"not good: %s"}]}`, r.Header.Get("Authorization"))
+	}))
+	defer echo.Close()
+	p := start(t, with("USHER_BASE_URL="+echo.URL), "check")
+	<-p.ended
+	if out := p.stdout.String() + p.stderr.String(); p.code != 1 || strings.Contains(out, "t0ken-of-the-test") || !strings.Contains(out, "not good: Bearer [redacted]") {
+		t.Errorf("%d:\n%s", p.code, out)
+	}
+}

@@ -1,0 +1,120 @@
+package command
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// newTerminal opens a pseudo-terminal: what a person types goes into keyboard, and
+// what is shown comes out of it; screen is what a program has for its three streams.
+func newTerminal(t *testing.T) (keyboard, screen *os.File) {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no pseudo-terminal: ", err)
+	}
+	t.Cleanup(func() { keyboard.Close() })
+	if err := unix.IoctlSetPointerInt(int(keyboard.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(keyboard.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	screen, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { screen.Close() })
+	return keyboard, screen
+}
+
+// countInterrupts is a script that ends with 7 on SIGUSR1, and says then how many
+// interrupts it got.
+const countInterrupts = `n=0; trap 'n=$((n+1)); echo got INT' INT; trap 'echo "INT came $n times"; exit 7' USR1; echo ready; while :; do sleep 0.1; done`
+
+// Ctrl-C goes to every process in the foreground of a terminal. The command has it
+// already, and usher must not give it a second one: to many programs that means
+// something else than the first. What is sent to usher alone is passed on.
+func TestExecInterrupted(t *testing.T) {
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := append(newService(t).environ(), "PATH="+os.Getenv("PATH"))
+	for _, tc := range []struct {
+		name     string
+		terminal bool // that usher is in the foreground of, with Ctrl-C for an interrupt
+	}{
+		{"on a terminal", true},
+		{"without one", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			keyboard, screen := newTerminal(t)
+			var shown output
+			go io.Copy(&shown, keyboard)
+
+			cmd := exec.Command(path, "exec", "--", "sh", "-c", countInterrupts)
+			cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, screen, screen, screen
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: tc.terminal} // of Stdin
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }) // the script too
+			has := func(part string) func() bool {
+				return func() bool { return strings.Contains(shown.String(), part) }
+			}
+			eventually(t, "running", has("ready"))
+			if tc.terminal {
+				_, err = keyboard.WriteString("\x03")
+			} else {
+				err = cmd.Process.Signal(os.Interrupt)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "interrupted", has("got INT"))
+			// Usher passes signals on in turn: a second interrupt would be there first.
+			if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			eventually(t, "counted", has("times"))
+			if code := cmd.ProcessState.ExitCode(); code != 7 || !has("INT came 1 times")() {
+				t.Errorf("exit code %d, want the script's 7:\n%s", code, shown.String())
+			}
+		})
+	}
+}
+
+// On a terminal the log has colours, unless NO_COLOR says that there should be none.
+func TestLogOnATerminal(t *testing.T) {
+	for _, tc := range []struct {
+		env     []string
+		colours bool
+	}{
+		{nil, true},
+		{[]string{"NO_COLOR=1"}, false},
+		{[]string{"NO_COLOR="}, true},
+		{[]string{"USHER_LOG_FORMAT=json"}, false},
+	} {
+		keyboard, screen := newTerminal(t)
+		s, err := readSettings(with(tc.env...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		newLog(screen, &s.Admin).Info("hello")
+		line, err := bufio.NewReader(keyboard).ReadString('\n')
+		if json := strings.HasPrefix(line, "{"); err != nil || strings.Contains(line, "\x1b[") != tc.colours || json != (s.Admin.LogFormat == "json") {
+			t.Errorf("%q: %q, %v", tc.env, line, err)
+		}
+	}
+}
