@@ -25,7 +25,9 @@ const (
 // short enough that a change does not stay away for no reason.
 const comeBack = 5 * time.Second
 
-const maxFaults = 20
+// maxFaults bounds an answer: a body has room for a hundred thousand faults, and who
+// reads it wants them all only while they can be read.
+const maxFaults = 1000
 
 // An answer is what the sender is told. The fields that are JSON are described
 // in the package's documentation.

@@ -124,6 +124,9 @@ func (rc *receiver) send(ctx context.Context, w *Webhook) Attempt {
 	}
 	defer resp.Body.Close()
 	t := Attempt{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header)}
+	if t.Status == http.StatusSwitchingProtocols {
+		return t // what follows is no answer, but a connection that no timeout ends
+	}
 	// A 2xx is an acceptance, whatever comes or does not come after it. Still
 	// its body is waited for: until then the receiver may not be done.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

@@ -233,6 +233,11 @@ func TestOwnTransport(t *testing.T) {
 		header.Store(&h)
 		io.Copy(io.Discard, r.Body)
 		switch {
+		case r.URL.Path == "/switched":
+			conn, _, _ := w.(http.Hijacker).Hijack()
+			io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n")
+			io.Copy(io.Discard, conn) // it is the other side that has to close it
+			conn.Close()
 		case r.URL.Path == "/moved":
 			http.Redirect(w, r, "/hook", http.StatusTemporaryRedirect)
 		case n == 2: // on the connection of the first
@@ -266,6 +271,12 @@ func TestOwnTransport(t *testing.T) {
 	before := requests.Load()
 	if got := post(t, g, documented); got.Code != 502 || got.Receiver.Status != 307 || requests.Load() != before+1 {
 		t.Errorf("redirected: %v, %d requests", got, requests.Load()-before)
+	}
+	switched := *target
+	switched.Path = "/switched"
+	g = newGate(t, func(c *Config) { c.ForwardURL, c.Transport = &switched, nil })
+	if got := post(t, g, documented); got.Code != 502 || got.Receiver.Status != 101 {
+		t.Errorf("another protocol: %v", got)
 	}
 	receiver.Close()
 	if got := post(t, g, documented); got.Code != 502 || strings.Contains(got.Body.String(), "127.0.0.1") {

@@ -24,7 +24,7 @@
 //	decision   forwarded, queued, duplicate (all 200), rejected (4xx) or failed (5xx)
 //	error      a sentence on what is wrong; not there on a 200
 //	faults     what is wrong with the body: a list of {"path", "message"}, the
-//	           path being a JSON pointer, at most 20 of them
+//	           path being a JSON pointer, at most 1,000 of them
 //	webhook    the webhook-id under which the receiver got it; a duplicate
 //	           shows that of the delivery which it is a duplicate of
 //	tries      how often the receiver was tried

@@ -40,7 +40,7 @@ func (g *Gate) forwardHeader(v *visit) http.Header {
 		lookAlike := n != strings.ToLower(name)
 		switch {
 		case neverForwarded[n], drop[n], strings.HasPrefix(n, "x-forwarded-"):
-		case lookAlike && strings.HasPrefix(n, "webhook-"):
+		case lookAlike && (strings.HasPrefix(n, "webhook-") || n == normal(tokenHeader)):
 		case v.leaks(values):
 		default:
 			out[name] = values

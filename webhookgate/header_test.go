@@ -47,7 +47,7 @@ func TestHeadersForwarded(t *testing.T) {
 		{"forwarding claims", nil, []string{"X-Forwarded-Port", "X_forwarded_for", "X_Forwarded-Host", "X-Forwarded_Proto", "Forwarded", "X-Real-Ip", "X_Real_IP"}, nil},
 		{"another's webhook headers", nil, []string{"Webhook-Signature", "webhook_id", "Webhook_Timestamp", "webhook.signature", "Webhook_Other"}, nil},
 		{"secrets that are checked", withToken, []string{"Authorization", "X_Webhook_Token", "X-Webhook_token", "X.Webhook.Token"}, nil},
-		{"secrets that are not", nil, []string{"Authorization", "X-Webhook-Token", "X-Signature"}, []string{"Authorization", "X-Webhook-Token", "X-Signature"}},
+		{"secrets that are not", nil, []string{"Authorization", "X-Webhook-Token", "X_Webhook_Token", "X-Signature"}, []string{"Authorization", "X-Webhook-Token", "X-Signature"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -83,7 +83,7 @@ func compile(doc any) (*jsonschema.Schema, error) {
 // notSchema puts what is wrong with a schema into one line.
 func notSchema(faults []Fault) error {
 	var parts []string
-	for _, f := range faults[:min(len(faults), maxFaults)] {
+	for _, f := range faults[:min(len(faults), maxShownFaults)] {
 		parts = append(parts, f.Path+" "+f.Message)
 	}
 	return errors.New("not a JSON Schema: " + strings.Join(parts, "; "))

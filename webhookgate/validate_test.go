@@ -133,11 +133,16 @@ func TestSentenceNamesTheFirstFault(t *testing.T) {
 	}
 }
 
-func TestAtMostTwentyFaults(t *testing.T) {
-	body := strings.Replace(snapshot("acme", "A"), `{"code":"A"}`, strings.TrimSuffix(strings.Repeat(`{"code":1},`, 50), ","), 1)
-	got := post(t, newGate(t, nil), body)
-	if got.Code != 422 || len(got.Faults) != 20 || !strings.Contains(got.Error, "49 more faults") {
-		t.Errorf("%d faults: %v", len(got.Faults), got)
+// The sender is told every fault, up to a bound that only an attack meets; those who
+// keep outcomes get the first of them.
+func TestEveryFaultIsTold(t *testing.T) {
+	for _, n := range []int{50, maxFaults, 2 * maxFaults} {
+		kept := 0
+		g := newGate(t, func(c *Config) { c.Answered = func(o Outcome) { kept = len(o.Faults) } })
+		got := post(t, g, strings.Replace(snapshot("acme", "A"), `{"code":"A"}`, strings.TrimSuffix(strings.Repeat(`{"code":1},`, n), ","), 1))
+		if got.Code != 422 || len(got.Faults) != min(n, maxFaults) || kept != maxShownFaults || !strings.Contains(got.Error, fmt.Sprintf("%d more faults", n-1)) {
+			t.Errorf("%d of %d faults, %d kept: %s", len(got.Faults), n, kept, got.Error)
+		}
 	}
 }
 
