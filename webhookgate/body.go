@@ -17,8 +17,9 @@ const (
 	bodyPatience = 30 * time.Second
 	bodyStep     = 64 << 10
 
-	// drainPatience is for the rest of a request that has been answered.
+	// drainPatience and maxDrain are for the rest of a request that has been answered.
 	drainPatience = 5 * time.Second
+	maxDrain      = 64 << 20
 )
 
 // readBody reads the whole body, up to max bytes, as long as it keeps coming.
@@ -53,4 +54,15 @@ func readBody(w http.ResponseWriter, r *http.Request, max int64) ([]byte, *answe
 
 func tooLarge(max int64) *answer {
 	return reject(http.StatusRequestEntityTooLarge, "the body is larger than the "+strconv.FormatInt(max, 10)+" bytes accepted here")
+}
+
+// drain takes in what a sender still sends that has been refused. Many look for an
+// answer only when they are done, and a connection that is closed on them before is
+// reset: they would never learn why. Who waits to be told to go on sends nothing.
+func drain(w http.ResponseWriter, r *http.Request) {
+	conn := http.NewResponseController(w)
+	if r.Header.Get("Expect") != "" || conn.Flush() != nil || conn.SetReadDeadline(time.Now().Add(drainPatience)) != nil {
+		return
+	}
+	io.CopyN(io.Discard, r.Body, maxDrain)
 }

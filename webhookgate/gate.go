@@ -37,8 +37,15 @@ type visit struct {
 	webhook    *Webhook   // once it has passed every check
 }
 
-// ServeHTTP answers one request, counts it and logs it.
+// ServeHTTP answers one request.
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if a := g.answer(w, r); a.Decision == rejected && a.header["Connection"] != "close" {
+		drain(w, r)
+	}
+}
+
+// answer answers one request, counts it and logs it.
+func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	start := time.Now()
 	v := &visit{w: w, r: r}
 	defer g.leave(v)
@@ -54,6 +61,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.cfg.Received(a.Decision, took)
 	g.cfg.Answered(v.outcome(a, start, took))
 	g.report(v, a, took)
+	return a
 }
 
 // handle is the way of a webhook, top to bottom. The first station that objects

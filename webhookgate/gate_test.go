@@ -272,6 +272,20 @@ func TestOverTheWire(t *testing.T) {
 			}
 		}
 	})
+	for path, want := range map[string]string{"/webhooks/wrong": " 401 ", "/webhooks/good": " 413 "} {
+		t.Run("who sends all before looking for an answer finds it:"+want, func(t *testing.T) {
+			const size = 20 << 20 // more than the kernel takes in for somebody who does not read
+			conn := dial(t, gate)
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: gate\r\nContent-Length: %d\r\n\r\n", path, size)
+			if _, err := io.CopyN(conn, repeated(' '), size); err != nil {
+				t.Error(err)
+			}
+			line, err := bufio.NewReader(conn).ReadString('\n')
+			if err != nil || !strings.Contains(line, want) {
+				t.Errorf("%q, %v", line, err)
+			}
+		})
+	}
 	for _, method := range []string{"TRACE", "CONNECT"} {
 		t.Run(method+" ends the connection", func(t *testing.T) {
 			conn := dial(t, gate)
@@ -282,6 +296,16 @@ func TestOverTheWire(t *testing.T) {
 			}
 		})
 	}
+}
+
+// repeated is a reader of nothing but one byte.
+type repeated byte
+
+func (b repeated) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(b)
+	}
+	return len(p), nil
 }
 
 func dial(t *testing.T, s *httptest.Server) net.Conn {
