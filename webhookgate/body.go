@@ -43,6 +43,7 @@ func readBody(w http.ResponseWriter, r *http.Request, max int64) ([]byte, *answe
 			conn.SetReadDeadline(time.Time{})
 			return body.Bytes(), nil
 		case errors.As(err, new(*http.MaxBytesError)):
+			conn.SetReadDeadline(time.Now().Add(drainPatience))
 			return nil, tooLarge(max)
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, reject(http.StatusRequestTimeout, "the body stopped coming").with("Connection", "close")
@@ -60,9 +61,7 @@ func tooLarge(max int64) *answer {
 // answer only when they are done, and a connection that is closed on them before is
 // reset: they would never learn why. Who waits to be told to go on sends nothing.
 func drain(w http.ResponseWriter, r *http.Request) {
-	conn := http.NewResponseController(w)
-	if r.Header.Get("Expect") != "" || conn.Flush() != nil || conn.SetReadDeadline(time.Now().Add(drainPatience)) != nil {
-		return
+	if r.Header.Get("Expect") == "" && http.NewResponseController(w).Flush() == nil {
+		io.CopyN(io.Discard, r.Body, maxDrain) // until the deadline, at the latest
 	}
-	io.CopyN(io.Discard, r.Body, maxDrain)
 }

@@ -39,7 +39,11 @@ type visit struct {
 
 // ServeHTTP answers one request.
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if a := g.answer(w, r); a.Decision == rejected && a.header["Connection"] != "close" {
+	// Whoever is turned away before their body was read gets so long to be done
+	// with it. (An error means that w is no connection, and then nothing can hang.)
+	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainPatience))
+	a := g.answer(w, r)
+	if err == nil && a.status >= 400 && a.header["Connection"] != "close" {
 		drain(w, r)
 	}
 }
@@ -49,11 +53,6 @@ func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	start := time.Now()
 	v := &visit{w: w, r: r}
 	defer g.leave(v)
-	// net/http reads on after the handler, to keep the connection. Whoever is
-	// turned away before their body was read gets so long to be done with it.
-	// (An error means that w is no connection, and then nothing can hang.)
-	http.NewResponseController(w).SetReadDeadline(start.Add(drainPatience))
-
 	a := g.handle(v)
 	a.write(w)
 
