@@ -181,11 +181,16 @@ func (r *reader) listen(name, value string) (loopback, ok bool) {
 		r.invalid(name, want)
 		return false, false
 	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+	if !portNumber(port) {
 		r.invalid(name, want+"; the port is a number up to 65535")
 		return false, false
 	}
 	return loopbackHost(host), true
+}
+
+func portNumber(port string) bool {
+	_, err := strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 func loopbackHost(host string) bool {

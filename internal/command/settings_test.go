@@ -124,6 +124,7 @@ func TestProblems(t *testing.T) {
 		{"path that is an address", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=//host/a"), []string{`USHER_WEBHOOK_PATH is "//host/a"`}},
 		{"path with a query", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/a?"), []string{`USHER_WEBHOOK_PATH is "/a?"`}},
 		{"path with a fragment", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/a#"), []string{`USHER_WEBHOOK_PATH is "/a#"`}},
+		{"receiver's port", with("USHER_WEBHOOK_FORWARD_URL=http://r:99999"), []string{"USHER_WEBHOOK_FORWARD_URL should hold"}},
 		{"empty token among several", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TOKEN=a,,b"), []string{"USHER_WEBHOOK_TOKEN has an empty part"}},
 		{"network", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS=10.0.0.0/8,nowhere"), []string{`USHER_WEBHOOK_ALLOW_CIDRS has "nowhere"`}},
 		{"half of TLS", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CERT_FILE=/x"), []string{"both, or neither"}},

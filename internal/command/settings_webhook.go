@@ -1,10 +1,10 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -113,7 +113,7 @@ func (w *Webhook) checkSchema(r *reader) {
 
 func forwardURL(r *reader, value string) *url.URL {
 	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" || !portNumber(cmp.Or(u.Port(), "0")) {
 		holds := ""
 		if start := startOf(value); start != "" {
 			holds = fmt.Sprintf("is %q, but ", start)
@@ -136,7 +136,7 @@ func startOf(value string) string {
 		host, end = host[:i], "/…"
 	}
 	_, port, found := strings.Cut(host, ":")
-	if _, err := strconv.ParseUint(port, 10, 16); strings.Contains(value, "@") || found && err != nil {
+	if strings.Contains(value, "@") || found && !portNumber(port) {
 		return ""
 	}
 	return scheme + host + end

@@ -92,15 +92,15 @@ func (c *courier) progress() (behind bool, ended int) {
 	return behind, c.ended
 }
 
-// supersede takes out of a lane what waits and was never tried, as something newer
-// has come.
+// supersede takes out of a lane what waits, tried or not, as something newer has come.
+// The lane's pauses stay: they are not the webhook's.
 func (c *courier) supersede(l *lane) (gone []*record) {
 	l.waiting = slices.DeleteFunc(l.waiting, func(w *record) bool {
 		being := l.busy && w == l.waiting[0]
-		if being || len(w.status.Attempts) > 0 || !w.webhook.Snapshot || !w.status.Again.IsZero() {
+		if being || !w.webhook.Snapshot || !w.status.Again.IsZero() {
 			return false
 		}
-		w.enter(Superseded, "a newer snapshot of the tenant came before it was tried")
+		w.enter(Superseded, newerCame)
 		c.release(w)
 		gone = append(gone, w)
 		return true

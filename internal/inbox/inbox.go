@@ -25,8 +25,7 @@ type Config struct {
 	MaxAge   time.Duration
 	// Concurrency is how many deliveries may be under way at once. Required.
 	Concurrency int
-	// KeepLatest has a snapshot that was never tried superseded by a newer one of
-	// its tenant.
+	// KeepLatest has a snapshot that waits superseded by a newer one of its tenant.
 	KeepLatest bool
 	// DedupSize is how many lanes' memories are held in memory; those of all are on
 	// disk. DedupWindow is how long a delivered snapshot counts as held by the

@@ -320,8 +320,27 @@ func TestKeepLatest(t *testing.T) {
 		}
 		rc.set(nil)
 		time.Sleep(time.Minute)
-		wantGot(t, rc, "t:A", "t:D") // A had been tried: what became of it nobody knows
-		i.want(Delivered, Superseded, Superseded, Delivered)
+		wantGot(t, rc, "t:D")
+		i.want(Superseded, Superseded, Superseded, Delivered)
+
+		// What is being delivered when a newer one comes is superseded when it fails.
+		rc.slow(time.Second)
+		rc.set(func(w *webhookgate.Webhook, _ int) webhookgate.Attempt {
+			if string(w.Body) == "E" {
+				return webhookgate.Attempt{Status: 500}
+			}
+			return webhookgate.Attempt{Status: 200}
+		})
+		i.keep("t", "E")
+		time.Sleep(time.Second / 2)
+		i.keep("t", "F")
+		i.want(Superseded, Superseded, Superseded, Delivered, Waiting, Waiting)
+		time.Sleep(time.Minute)
+		wantGot(t, rc, "t:D", "t:F")
+		i.want(Superseded, Superseded, Superseded, Delivered, Superseded, Delivered)
+		if s := i.Stats(); s.Pending != 0 {
+			t.Errorf("%+v", s)
+		}
 	})
 }
 

@@ -51,8 +51,16 @@ func (c *courier) conclude(l *lane, a webhookgate.Attempt, before, now time.Time
 	l.failures++
 	l.wish = now.Add(min(a.RetryAfter, longestWish))
 	l.at = later(l.wish, now.Add(c.pause(ceiling)))
+	if c.keepLatest && r.webhook.Snapshot && r.status.Again.IsZero() && slices.ContainsFunc(l.waiting, r.newer) {
+		l.waiting = slices.Delete(l.waiting, 0, 1)
+		c.pending--
+		r.enter(Superseded, newerCame)
+	}
 	return []*record{r}
 }
+
+// newerCame is why a snapshot is superseded that the receiver has not accepted.
+const newerCame = "a newer snapshot of the tenant came before it was delivered"
 
 // isDown: these say that the receiver is down, and nothing of the webhook.
 func isDown(a webhookgate.Attempt) bool {
@@ -157,6 +165,9 @@ func later(a, b time.Time) time.Time {
 
 // fullJitter is any time up to ceiling.
 func fullJitter(ceiling time.Duration) time.Duration { return rand.N(ceiling) }
+
+// newer says whether another record of r's lane is a newer snapshot.
+func (r *record) newer(other *record) bool { return other.id > r.id && other.webhook.Snapshot }
 
 // since is when a record's age begins.
 func (r *record) since() time.Time {
