@@ -1,0 +1,277 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/sandbox"
+)
+
+func TestOwnAnswers(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		tokens  sandbox.Fault
+		graphql http.Handler
+		change  func(*Config)
+		status  int
+		code    string
+		header  string
+	}{
+		{"rejected", sandbox.Fault{Status: 401, Body: `{"error":"invalid_client","error_description":"unknown client"}`}, nil, nil, 502, "TOKEN_REJECTED", "Retry-After"},
+		{"nonsense", sandbox.Fault{Status: 200, Body: `nonsense`}, nil, nil, 503, "TOKEN_UNAVAILABLE", "Retry-After"},
+		{"token endpoint hangs up", sandbox.Fault{HangUp: true}, nil, nil, 503, "TOKEN_UNAVAILABLE", "Retry-After"},
+		{"service hangs up", sandbox.Fault{}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), nil, 502, "UPSTREAM_UNREACHABLE", ""},
+		{"service is silent", sandbox.Fault{}, http.HandlerFunc(silent),
+			func(c *Config) { c.Upstream.(*http.Transport).ResponseHeaderTimeout = 50 * time.Millisecond }, 504, "UPSTREAM_TIMEOUT", ""},
+		{"service switches protocols", sandbox.Fault{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", "websocket")
+			w.WriteHeader(101)
+		}), nil, 502, "UPSTREAM_UNREACHABLE", ""},
+		{"service answers with a status that is none", sandbox.Fault{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, _ := w.(http.Hijacker).Hijack()
+			defer conn.Close()
+			io.WriteString(conn, "HTTP/1.1 099 What\r\nContent-Length: 0\r\n\r\n")
+		}), nil, 502, "UPSTREAM_UNREACHABLE", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, tc.graphql, func(c *Config) {
+				if tc.change != nil {
+					tc.change(c)
+				}
+			})
+			if tc.tokens.Status != 0 || tc.tokens.HangUp {
+				r.billing.FailTokens(tc.tokens)
+				r.billing.Revoke()
+			}
+			// The first token may have been fetched before the fault was in place.
+			resp, err := http.Post(r.URL+"/graphql", "application/json", strings.NewReader(query))
+			if err != nil {
+				t.Fatal(err)
+			}
+			status, answer := read(t, resp)
+			if status != tc.status || code(t, answer) != tc.code || resp.Header.Get("Content-Type") != "application/json" {
+				t.Fatalf("%d %s", status, answer)
+			}
+			if tc.header != "" && resp.Header.Get(tc.header) == "" {
+				t.Errorf("no %s", tc.header)
+			}
+			if tc.code == "TOKEN_REJECTED" && (!strings.Contains(answer, `"reason":"invalid_client"`) || !strings.Contains(answer, "unknown client")) {
+				t.Errorf("the reason is missing: %s", answer)
+			}
+			if log := r.log.String(); !strings.Contains(log, "call failed") || !strings.Contains(log, tc.code) {
+				t.Errorf("the log does not say why: %s", log)
+			}
+		})
+	}
+}
+
+// silent takes a call and never answers. It reads the body first: before that
+// net/http does not notice that a caller hung up.
+func silent(_ http.ResponseWriter, r *http.Request) {
+	io.Copy(io.Discard, r.Body)
+	<-r.Context().Done()
+}
+
+func TestUnreachable(t *testing.T) {
+	r := newRig(t, nil, func(c *Config) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Target = &url.URL{Scheme: "http", Host: l.Addr().String(), Path: "/graphql"}
+		l.Close()
+	})
+	if status, answer := r.post(t, query); status != 502 || code(t, answer) != "UPSTREAM_UNREACHABLE" {
+		t.Errorf("%d %s", status, answer)
+	}
+}
+
+// An answer without a type stays without one, and HTTP/1.0 is spared 1xx.
+func TestNothingAddedToAnswers(t *testing.T) {
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header()["Content-Type"] = nil
+		io.WriteString(w, "<html>")
+	}))
+	for _, proto := range []string{"HTTP/1.0", "HTTP/1.1"} {
+		conn, err := net.Dial("tcp", r.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET /graphql %s\r\nHost: localhost\r\nConnection: close\r\n\r\n", proto)
+		answer, _ := io.ReadAll(conn)
+		if strings.Contains(string(answer), "Content-Type") || strings.Contains(string(answer), " 103 ") != (proto == "HTTP/1.1") {
+			t.Errorf("%s: %q", proto, answer)
+		}
+	}
+}
+
+// Bytes, compression, status, trailers and redirects come back as they are.
+func TestAnswersUntouched(t *testing.T) {
+	packed := []byte("\x1f\x8b not really gzip \x00\xff")
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if ae, ok := r.Header["Accept-Encoding"]; ok {
+			t.Errorf("Accept-Encoding %q, which the caller did not send", ae)
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("Location", "/elsewhere")
+		w.Header().Add("Set-Cookie", "a=1")
+		w.Header().Add("Set-Cookie", "b=2")
+		w.Header().Set("Trailer", "X-Sum")
+		w.WriteHeader(307)
+		w.Write(packed)
+		w.Header().Set("X-Sum", "42")
+	}))
+	req, _ := http.NewRequest("POST", r.URL+"/graphql", strings.NewReader(query))
+	resp, err := (&http.Transport{DisableCompression: true}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, answer := read(t, resp)
+	if status != 307 || answer != string(packed) || resp.Header.Get("Content-Encoding") != "gzip" ||
+		resp.Header.Get("Location") != "/elsewhere" || len(resp.Header["Set-Cookie"]) != 2 || resp.Trailer.Get("X-Sum") != "42" {
+		t.Errorf("%d %q %v %v", status, answer, resp.Header, resp.Trailer)
+	}
+}
+
+// HTTP/2 has trailers after a body of known length, HTTP/1.1 after chunks only. Where
+// there are none to be had (HEAD, HTTP/1.0) the length stays.
+func TestTrailersOfHTTP2(t *testing.T) {
+	service := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "2")
+		w.Header().Set("Trailer", "X-Sum")
+		io.WriteString(w, "hi")
+		w.Header().Set("X-Sum", strconv.Itoa(r.ProtoMajor))
+	}))
+	service.EnableHTTP2 = true
+	service.StartTLS()
+	t.Cleanup(service.Close)
+	r := newRig(t, nil, func(c *Config) {
+		roots := x509.NewCertPool()
+		roots.AddCert(service.Certificate())
+		upstream := NewUpstream(UpstreamConfig{Timeout: 5 * time.Second, TLS: &tls.Config{RootCAs: roots}})
+		t.Cleanup(upstream.CloseIdleConnections)
+		c.Upstream = upstream
+		c.Target, _ = url.Parse(service.URL + path)
+	})
+	for _, tc := range []struct{ method, proto, length, body, trailer string }{
+		{"GET", "HTTP/1.1", "", "hi", "2"},
+		{"HEAD", "HTTP/1.1", "2", "", ""},
+		{"GET", "HTTP/1.0", "2", "hi", ""},
+	} {
+		conn, err := net.Dial("tcp", r.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "%s /graphql %s\r\nHost: localhost\r\n\r\n", tc.method, tc.proto)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: tc.method})
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, body := read(t, resp)
+		if status != 200 || resp.Header.Get("Content-Length") != tc.length || body != tc.body || resp.Trailer.Get("X-Sum") != tc.trailer {
+			t.Errorf("%s %s: %d %q %v %v", tc.method, tc.proto, status, body, resp.Header, resp.Trailer)
+		}
+	}
+}
+
+// What there is of an answer is passed on, also where its length is known: its head,
+// before any of the body is there, and each part of it.
+func TestStreamsKnownLength(t *testing.T) {
+	step := make(chan struct{})
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		for _, part := range []string{"", "first", " last"} {
+			io.WriteString(w, part)
+			w.(http.Flusher).Flush()
+			<-step
+		}
+	}))
+	resp, err := http.Get(r.URL + "/graphql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for _, part := range []string{"first", " last"} {
+		step <- struct{}{}
+		got := make([]byte, len(part))
+		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != part {
+			t.Fatalf("%q %v", got, err)
+		}
+	}
+	close(step)
+}
+
+func TestStreamsAndCancels(t *testing.T) {
+	cancelled := make(chan struct{})
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "data: 1\n\n")
+		w.(http.Flusher).Flush()
+		silent(w, r)
+		close(cancelled)
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	req, _ := http.NewRequestWithContext(ctx, "POST", r.URL+"/graphql", strings.NewReader(query))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	first := make([]byte, 9)
+	if _, err := io.ReadFull(resp.Body, first); err != nil || string(first) != "data: 1\n\n" {
+		t.Fatalf("%q %v", first, err)
+	}
+	cancel() // the caller goes away
+	<-cancelled
+}
+
+// An answer that breaks off must not look whole, in any version of HTTP.
+func TestBrokenAnswer(t *testing.T) {
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery == "sized" {
+			w.Header().Set("Content-Length", "1000")
+		}
+		io.WriteString(w, `{"data":{"half":`)
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	for _, proto := range []string{"HTTP/1.1", "HTTP/1.0"} {
+		for _, kind := range []string{"sized", "chunked"} {
+			t.Run(proto+" "+kind, func(t *testing.T) {
+				conn, err := net.Dial("tcp", r.Listener.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				fmt.Fprintf(conn, "GET /graphql?%s %s\r\nHost: localhost\r\n\r\n", kind, proto)
+				answer, err := io.ReadAll(conn)
+				switch {
+				case proto == "HTTP/1.1" && !bytes.HasPrefix(answer, []byte("HTTP/1.1 200 OK\r\n")):
+					t.Errorf("no answer at all, which may look like leave to try again: %q", answer)
+				case err != nil, len(answer) == 0: // the caller can't miss it
+				case kind == "sized" && bytes.Contains(answer, []byte("Content-Length: 1000")):
+				case kind == "chunked" && bytes.Contains(answer, []byte("chunked")) && !bytes.HasSuffix(answer, []byte("0\r\n\r\n")):
+				default:
+					t.Errorf("looks whole: %q", answer)
+				}
+			})
+		}
+	}
+}

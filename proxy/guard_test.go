@@ -1,0 +1,98 @@
+package proxy
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+func TestGuard(t *testing.T) {
+	var calls atomic.Int64
+	graphql := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) })
+	open := newRig(t, graphql)
+	keyed := newRig(t, graphql, func(c *Config) { c.Key = func() string { return "sesame" } })
+	for _, tc := range []struct {
+		name   string
+		rig    *rig
+		method string
+		path   string
+		host   string
+		header http.Header
+		status int
+		code   string
+	}{
+		{"plain", open, "POST", "/graphql", "", nil, 200, ""},
+		{"any method", open, "PATCH", "/graphql", "", nil, 200, ""},
+		{"authorization of the caller's own", open, "POST", "/graphql", "", http.Header{"Authorization": {"Basic abc"}}, 200, ""},
+		{"other path", open, "POST", "/", "", nil, 404, "NOT_FOUND"},
+		{"token endpoint", open, "POST", "/oauth/token", "", nil, 404, "NOT_FOUND"},
+		{"below", open, "POST", "/graphql/x", "", nil, 404, "NOT_FOUND"},
+		{"trailing slash", open, "POST", "/graphql/", "", nil, 404, "NOT_FOUND"},
+		{"escaped", open, "POST", "/%67raphql", "", nil, 404, "NOT_FOUND"},
+		{"dots", open, "POST", "/x/../graphql", "", nil, 404, "NOT_FOUND"},
+		{"other case", open, "POST", "/GraphQL", "", nil, 404, "NOT_FOUND"},
+		{"trace", open, "TRACE", "/graphql", "", nil, 405, "METHOD_REFUSED"},
+		{"rebound", open, "POST", "/graphql", "evil.example", nil, 421, "HOST_REFUSED"},
+		{"page", open, "POST", "/graphql", "", http.Header{"Origin": {"https://evil.example"}}, 403, "BROWSER_REFUSED"},
+		{"opaque origin", open, "POST", "/graphql", "", http.Header{"Origin": {"null"}}, 403, "BROWSER_REFUSED"},
+		{"preflight", open, "OPTIONS", "/graphql", "", http.Header{"Origin": {"https://evil.example"}}, 403, "BROWSER_REFUSED"},
+		{"image of a page", open, "GET", "/graphql?query={x}", "", http.Header{"Sec-Fetch-Site": {"cross-site"}}, 403, "BROWSER_REFUSED"},
+		{"page of the same origin", open, "POST", "/graphql", "", http.Header{"Sec-Fetch-Site": {"same-origin"}}, 403, "BROWSER_REFUSED"},
+		{"address bar", open, "GET", "/graphql", "", http.Header{"Sec-Fetch-Site": {"none"}}, 200, ""},
+		{"no key", keyed, "POST", "/graphql", "", nil, 401, "KEY_REQUIRED"},
+		{"no key, other path", keyed, "POST", "/", "", nil, 401, "KEY_REQUIRED"},
+		{"wrong key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesam"}}, 401, "KEY_REQUIRED"},
+		{"empty key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {""}}, 401, "KEY_REQUIRED"},
+		{"key as basic", keyed, "POST", "/graphql", "", http.Header{"Authorization": {"Basic sesame"}}, 401, "KEY_REQUIRED"},
+		{"key in its header", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesame"}}, 200, ""},
+		{"key as bearer", keyed, "POST", "/graphql", "", http.Header{"Authorization": {"bearer sesame"}}, 200, ""},
+		{"page that knows the key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesame"}, "Origin": {"x"}}, 403, "BROWSER_REFUSED"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := calls.Load()
+			req, err := http.NewRequest(tc.method, tc.rig.URL, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.URL.Opaque = tc.path // as it is, on the request line
+			req.Host = tc.host
+			for k, v := range tc.header {
+				req.Header[k] = v
+			}
+			resp, err := http.DefaultTransport.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			status, answer := read(t, resp)
+			if status != tc.status {
+				t.Fatalf("%d, want %d: %s", status, tc.status, answer)
+			}
+			if tc.code != "" && code(t, answer) != tc.code {
+				t.Errorf("got %s", answer)
+			}
+			if passed := calls.Load() > before; passed != (tc.status == 200) {
+				t.Errorf("reached the service: %v", passed)
+			}
+		})
+	}
+	if strings.Contains(keyed.log.String(), "sesame") {
+		t.Error("the key is in the log")
+	}
+}
+
+func TestConnectIsRefusedAndClosed(t *testing.T) {
+	r := newRig(t, nil)
+	conn, err := net.Dial("tcp", r.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	io.WriteString(conn, "CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\nGET /graphql HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	answers, _ := io.ReadAll(conn)
+	if !strings.HasPrefix(string(answers), "HTTP/1.1 405 ") || strings.Count(string(answers), "HTTP/1.1 ") != 1 {
+		t.Errorf("got %s", answers)
+	}
+}

@@ -1,0 +1,323 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"usher/internal/sandbox"
+)
+
+// 500 callers, all with a token that has just been revoked: each gets its own
+// right answer, and the token endpoint is asked once.
+func TestRevocationUnderLoad(t *testing.T) {
+	r := newRig(t, nil)
+	seen := make(map[[32]byte]int)
+	var mu sync.Mutex
+	r.billing.OnCall = func(_ *http.Request, body []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[sha256.Sum256(body)]++
+	}
+	r.post(t, query)
+	before := r.billing.TokenRequests()
+	r.billing.Revoke()
+	r.billing.FailTokens(sandbox.Fault{Delay: 100 * time.Millisecond})
+
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 500}}
+	var wg sync.WaitGroup
+	bodies := make([][]byte, 500)
+	for i := range bodies {
+		pad := strings.Repeat("x", rand.IntN(20<<10))
+		bodies[i] = fmt.Appendf(nil, `{"query":"query($p: Int){ accounts(limit: $p) { id } }","variables":{"p":%d,"call":%d,"pad":%q}}`, i%7, i, pad)
+		wg.Go(func() {
+			resp, err := client.Post(r.URL+"/graphql", "application/json", bytes.NewReader(bodies[i]))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			var answer struct{ Data struct{ Accounts []any } }
+			if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != 200 || len(answer.Data.Accounts) != i%7 {
+				t.Errorf("call %d: %d, %d accounts, %v", i, resp.StatusCode, len(answer.Data.Accounts), err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := r.billing.TokenRequests() - before; n != 1 {
+		t.Errorf("%d token requests, want 1", n)
+	}
+	for i, body := range bodies {
+		if n := seen[sha256.Sum256(body)]; n < 1 || n > 2 {
+			t.Errorf("body %d reached the service %d times", i, n)
+		}
+	}
+	if r.replayed.Load() == 0 {
+		t.Error("no second try was counted")
+	}
+}
+
+func TestReplay(t *testing.T) {
+	// first401 answers the first call with 401 and shows it what it got.
+	first401 := func(got *[]string) http.Handler {
+		var mu sync.Mutex
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			mu.Lock()
+			defer mu.Unlock()
+			*got = append(*got, fmt.Sprintf("%s %x %v", r.Header.Get("Authorization")[:7], sha256.Sum256(body), err))
+			if len(*got) == 1 {
+				http.Error(w, `[{"description":["token is expired"]}]`, http.StatusUnauthorized)
+			}
+		})
+	}
+	big := make([]byte, 8<<20)
+	for i := range big {
+		big[i] = byte(rand.Int())
+	}
+	for _, tc := range []struct {
+		name       string
+		body       []byte
+		chunked    bool
+		wantTries  int
+		wantStatus int
+	}{
+		{"empty", nil, false, 2, 200},
+		{"small", []byte(query), false, 2, 200},
+		{"chunked", big[:replayLimit/2], true, 2, 200},
+		{"at the limit", big[:replayLimit], false, 2, 200},
+		{"at the limit, chunked", big[:replayLimit], true, 2, 200},
+		{"beyond the limit", big[:replayLimit+1], false, 1, 401},
+		{"beyond the limit, chunked", big[:replayLimit+1], true, 1, 401},
+		{"8 MiB", big, false, 1, 401},
+		{"8 MiB chunked", big, true, 1, 401},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var got []string
+			r := newRig(t, first401(&got))
+			var body io.Reader = bytes.NewReader(tc.body)
+			if tc.chunked {
+				body = io.MultiReader(body) // hides the length
+			}
+			resp, err := http.Post(r.URL+"/graphql", "application/json", body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status, _ := read(t, resp); status != tc.wantStatus {
+				t.Errorf("status %d, want %d", status, tc.wantStatus)
+			}
+			want := fmt.Sprintf("Bearer  %x <nil>", sha256.Sum256(tc.body))
+			if len(got) != tc.wantTries {
+				t.Errorf("%d tries, want %d", len(got), tc.wantTries)
+			}
+			for i, g := range got {
+				if g != want {
+					t.Errorf("try %d was %s, want %s", i, g, want)
+				}
+			}
+			// The token that failed is dropped in each case.
+			if status, _ := r.post(t, query); status != 200 || r.billing.TokenRequests() != 2 {
+				t.Errorf("next call: %d after %d token requests", status, r.billing.TokenRequests())
+			}
+		})
+	}
+}
+
+func TestSecond401GoesToTheCaller(t *testing.T) {
+	var calls atomic.Int64
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		w.Header().Set("X-Kept", "yes")
+		w.WriteHeader(401)
+		io.WriteString(w, `[{"description":["no"]}]`)
+	}))
+	for i := range 30 {
+		resp, err := http.Post(r.URL+"/graphql", "application/json", strings.NewReader(query))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, answer := read(t, resp); status != 401 || answer != `[{"description":["no"]}]` || resp.Header.Get("X-Kept") != "yes" {
+			t.Fatalf("call %d: %d %s", i, status, answer)
+		}
+	}
+	// One to begin with, a burst of five, and one a second.
+	if n := r.billing.TokenRequests(); n < 6 || n > 8 {
+		t.Errorf("%d token requests for 30 calls", n)
+	}
+	if n := calls.Load(); n > 38 {
+		t.Errorf("%d calls upstream for 30", n)
+	}
+}
+
+// Whatever is sent, the Transport has no means to send it a second time by itself,
+// on HTTP/2 neither.
+func TestNothingForTheTransportToResend(t *testing.T) {
+	for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "QUERY"} {
+		for _, p := range []payload{{}, {bytes: []byte(query), length: 1}, {stream: strings.NewReader(query), length: -1}} {
+			req := &http.Request{Method: method, Header: http.Header{}, GetBody: func() (io.ReadCloser, error) { return nil, nil }}
+			p.attach(req)
+			if req.GetBody != nil || req.Body == nil || req.Body == http.NoBody {
+				t.Errorf("%s: body %v, GetBody set: %v", method, req.Body, req.GetBody != nil)
+			}
+		}
+	}
+}
+
+// hangUpServer accepts connections, answers the first request of each with 200 and
+// closes the connection after it has read the second one, as a service does whose
+// keep-alive ran out. It counts the requests that it read.
+func hangUpServer(t *testing.T) (addr string, requests *atomic.Int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	requests = new(atomic.Int64)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				from := bufio.NewReader(conn)
+				for i := range 2 {
+					req, err := http.ReadRequest(from)
+					if err != nil {
+						return
+					}
+					io.Copy(io.Discard, req.Body)
+					requests.Add(1)
+					if i == 0 {
+						io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+					}
+				}
+			}()
+		}
+	}()
+	return l.Addr().String(), requests
+}
+
+// http.Transport by itself sends a call again when a reused connection breaks and
+// the call looks harmless to it. It may not be.
+func TestNeverSentTwice(t *testing.T) {
+	for _, tc := range []struct {
+		name, method, body string
+		header             http.Header
+	}{
+		{"GET", "GET", "", nil},
+		{"HEAD", "HEAD", "", nil},
+		{"OPTIONS", "OPTIONS", "", nil},
+		{"POST", "POST", query, nil},
+		{"POST with a key", "POST", query, http.Header{"Idempotency-Key": {"1"}}},
+		{"POST with the other key", "POST", query, http.Header{"X-Idempotency-Key": {"1"}}},
+		{"empty POST with a key", "POST", "", http.Header{"Idempotency-Key": {"1"}}},
+		{"DELETE", "DELETE", "", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			addr, requests := hangUpServer(t)
+			r := newRig(t, nil, func(c *Config) { c.Target = &url.URL{Scheme: "http", Host: addr, Path: "/graphql"} })
+			send := func() int {
+				req, _ := http.NewRequest(tc.method, r.URL+"/graphql", strings.NewReader(tc.body))
+				for k, v := range tc.header {
+					req.Header[k] = v
+				}
+				resp, err := http.DefaultTransport.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				return resp.StatusCode
+			}
+			if status := send(); status != 200 {
+				t.Fatalf("first: %d", status)
+			}
+			if status := send(); status != 502 || requests.Load() != 2 {
+				t.Errorf("second: %d, and the service read %d requests, want 502 and 2", status, requests.Load())
+			}
+			if status := send(); status != 200 {
+				t.Errorf("third, on a new connection: %d", status)
+			}
+		})
+	}
+}
+
+// A connection that died before a byte was written costs nobody a failed call.
+func TestDeadConnectionsAreReplaced(t *testing.T) {
+	for _, method := range []string{"GET", "POST"} {
+		t.Run(method, func(t *testing.T) {
+			var calls atomic.Int64
+			var broken, refused atomic.Bool
+			r := newRig(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }), func(c *Config) {
+				tr := c.Upstream.(*http.Transport)
+				dial := tr.DialContext
+				tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if refused.Load() {
+						return nil, errors.New("connection refused")
+					}
+					conn, err := dial(ctx, network, addr)
+					if err == nil {
+						cc := conn.(*countedConn)
+						cc.Conn = &brittleConn{Conn: cc.Conn, broken: &broken}
+					}
+					return conn, err
+				}
+			})
+			send := func() int {
+				var body io.Reader
+				if method == "POST" {
+					body = strings.NewReader(query)
+				}
+				req, _ := http.NewRequest(method, r.URL+"/graphql", body)
+				resp, err := http.DefaultTransport.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				return resp.StatusCode
+			}
+			if status := send(); status != 200 {
+				t.Fatalf("first: %d", status)
+			}
+			broken.Store(true) // writes on the connections that there are fail, with nothing written
+			if status := send(); status != 200 || calls.Load() != 2 {
+				t.Errorf("second: %d after %d calls", status, calls.Load())
+			}
+			refused.Store(true) // and there is no other to be had
+			if status := send(); status != 502 || calls.Load() != 2 {
+				t.Errorf("third: %d after %d calls", status, calls.Load())
+			}
+		})
+	}
+}
+
+// brittleConn fails its first write after broken is set, as a connection does that
+// the other side has reset; connections dialled later are fine.
+type brittleConn struct {
+	net.Conn
+	broken *atomic.Bool
+	used   atomic.Bool
+}
+
+func (c *brittleConn) Write(p []byte) (int, error) {
+	if c.used.Swap(true) && c.broken.Load() {
+		return 0, errors.New("broken pipe")
+	}
+	return c.Conn.Write(p)
+}
