@@ -278,10 +278,13 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	whole, err := c.content(r)
 	var a webhookgate.Attempt
 	began := time.Now()
-	if err == nil {
+	// A process that was stopped since its turn has not been told yet that it lost the
+	// right to deliver, and would send what others have gone beyond.
+	lost := c.may != nil && !c.may()
+	if err == nil && !lost {
 		a = c.try(ctx, whole)
 	}
-	cut := ctx.Err() != nil && !a.Accepted()
+	cut := lost || ctx.Err() != nil && !a.Accepted()
 
 	c.mu.Lock()
 	before, wasDown := l.last, c.breaker.open
@@ -290,7 +293,7 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	c.ended++
 	var changed []*record
 	switch now := time.Now(); {
-	case cut: // usher is ending: as if it had not been tried
+	case cut: // usher is ending, or no longer delivers: as if it had not been tried
 		c.breaker.abandoned()
 	case errors.Is(err, ErrDamaged), errors.Is(err, ErrNotFound):
 		c.breaker.abandoned()

@@ -72,19 +72,28 @@ func (s *jetStore) refresh(ctx context.Context, lane webhookgate.Lane, was uint6
 	if now, _ := s.mirror.tail(token, new(webhookgate.Webhook)); now.ID != was {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	// Only as a place in the lane: nothing is held to be a copy of it.
-	last := tail{Lane: lane}
-	m, err := s.stream().GetLastMsgForSubject(ctx, s.laneSubject(lane))
-	switch {
-	case err == nil:
-		last.ID = m.Sequence
-	case !errors.Is(err, jetstream.ErrMsgNotFound): // else it was finished and old, and is deleted
-		return err
+	last, err := s.lastOn(ctx, s.laneSubject(lane))
+	if err == nil && last != was { // it was finished and old, and is deleted
+		// Only as a place in the lane: nothing is held to be a copy of it.
+		s.mirror.replaceTail(token, was, tail{Lane: lane, ID: last})
 	}
-	s.mirror.replaceTail(token, was, last)
-	return nil
+	return err
+}
+
+// lastOn asks the servers for the last message of a subject, zero being none, and
+// returns when the mirror is as far. It is for a mirror that has caught up, and still
+// expects another one than they do: what it expects was deleted.
+func (s *jetStore) lastOn(ctx context.Context, subject string) (seq uint64, err error) {
+	request, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	m, err := s.stream().GetLastMsgForSubject(request, subject)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return m.Sequence, s.mirror.await(ctx, m.Sequence)
 }
 
 // line has the webhooks of a lane that come in here appended one after the other, in

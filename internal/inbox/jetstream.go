@@ -43,7 +43,8 @@ type jetStore struct {
 	prefix string // of all subjects
 	mirror *mirror
 	notes  notes
-	end    context.CancelFunc // ends the background work
+	alive  context.Context    // of the background work
+	end    context.CancelFunc // ends it
 	ended  sync.WaitGroup
 
 	until atomic.Pointer[deadline] // how long this replica may deliver
@@ -77,7 +78,7 @@ const (
 func openJetStream(cfg *NATS, window time.Duration, log *slog.Logger) (*jetStore, error) {
 	ctx, end := context.WithCancel(context.Background())
 	s := &jetStore{
-		cfg: cfg, log: log, end: end,
+		cfg: cfg, log: log, alive: ctx, end: end,
 		self: rand.Text(), prefix: prefixOf(cfg),
 		mirror: newMirror(window, log),
 		lines:  make(map[string]chan struct{}),
@@ -163,7 +164,9 @@ func (s *jetStore) stream() jetstream.Stream {
 // Close ends the background work. What Update noted was written when the lease was
 // given up.
 func (s *jetStore) Close() error {
-	s.end()
+	s.mu.Lock()
+	s.end() // under the lock: mark begins nothing after that
+	s.mu.Unlock()
 	s.ended.Wait()
 	s.nc.Close()
 	return nil
@@ -259,6 +262,10 @@ func (s *jetStore) catchUp(ctx context.Context) error {
 // at once share one.
 func (s *jetStore) mark(ctx context.Context) (uint64, error) {
 	s.mu.Lock()
+	if err := s.alive.Err(); err != nil {
+		s.mu.Unlock()
+		return 0, err
+	}
 	m := s.next
 	if m == nil {
 		m = &mark{made: make(chan struct{})}
@@ -266,7 +273,7 @@ func (s *jetStore) mark(ctx context.Context) (uint64, error) {
 	}
 	if !s.marking {
 		s.marking = true
-		go s.makeMarks()
+		s.ended.Go(s.makeMarks)
 	}
 	s.mu.Unlock()
 	select {
@@ -287,7 +294,7 @@ func (s *jetStore) makeMarks() {
 		if m == nil {
 			return
 		}
-		m.seq, m.err = s.publish(context.Background(), message(s.prefix+"mark", nil))
+		m.seq, m.err = s.publish(s.alive, message(s.prefix+"mark", nil))
 		close(m.made)
 	}
 }

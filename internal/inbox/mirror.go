@@ -188,6 +188,15 @@ func (m *mirror) setNoted(id, seq uint64) {
 	}
 }
 
+// replaceNoted puts right which message says how a record stands, if that is still was.
+func (m *mirror) replaceNoted(id, was, seq uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r := m.records[id]; r != nil && r.noted == was {
+		r.noted = seq
+	}
+}
+
 // forgot takes in that a lane is to forget.
 func (m *mirror) forgot(seq uint64, token string) {
 	m.mu.Lock()
@@ -208,6 +217,16 @@ func (m *mirror) leased(seq uint64, l leaseSeen) {
 	m.mu.Unlock()
 	if changed {
 		m.poke()
+	}
+}
+
+// replaceLease puts right which message is the lease's last, if that is still was. Who
+// holds it stays as it is known.
+func (m *mirror) replaceLease(was, seq uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lease.seq == was {
+		m.lease.seq = seq
 	}
 }
 

@@ -1,0 +1,137 @@
+package inbox
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/webhookgate"
+)
+
+// What people do to the stream of an inbox that is in use. What they delete is gone;
+// nothing else may be, and usher goes on by itself.
+
+// With the lease's message gone nobody could renew it, nor take it over.
+func TestSharedInboxDeliversAfterAPurge(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opts []jetstream.StreamPurgeOpt
+	}{
+		{"of all", nil},
+		{"of the lease", []jetstream.StreamPurgeOpt{jetstream.WithPurgeSubject("usher.lease")}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := new(receiver)
+			replicas(t, 2, r, func(t *testing.T, replicas []*running, _ []*wire) {
+				replicas[0].mustKeep("acme", "A")
+				time.Sleep(time.Second)
+				if err := replicas[0].store.(*jetStore).stream().Purge(t.Context(), c.opts...); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+				replicas[0].mustKeep("acme", "B")
+				replicas[1].mustKeep("other", "C")
+				time.Sleep(time.Second)
+				got := r.accepted()
+				slices.Sort(got)
+				if !slices.Equal(got, []string{"acme:A", "acme:B", "other:C"}) {
+					t.Errorf("delivered %q", got)
+				}
+				delivering(t, replicas)
+			})
+		})
+	}
+}
+
+// A note builds on the last one of its webhook. With that one gone it is written all
+// the same, and the servers are not asked again and again.
+func TestSharedInboxNotesWhereTheLastNoteIsGone(t *testing.T) {
+	r := new(receiver)
+	r.set(status(500))
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, _ []*wire) {
+		replicas[0].mustKeep("acme", "A")
+		replicas[1].mustKeep("acme", "B")
+		time.Sleep(time.Second)
+		store := replicas[delivering(t, replicas)].store.(*jetStore)
+		if err := store.stream().Purge(t.Context(), jetstream.WithPurgeSubject("usher.status.*")); err != nil {
+			t.Fatal(err)
+		}
+		r.set(nil)
+		before := store.nc.Stats().OutMsgs
+		time.Sleep(time.Minute)
+		if got := r.accepted(); !slices.Equal(got, []string{"acme:A", "acme:B"}) {
+			t.Errorf("delivered %q", got)
+		}
+		if sent := store.nc.Stats().OutMsgs - before; sent > 200 { // the lease alone is sixty
+			t.Errorf("%d requests in a minute", sent)
+		}
+		for n, replica := range replicas {
+			if s := replica.Stats(); s.Pending != 0 {
+				t.Errorf("replica %d: %+v", n, s)
+			}
+		}
+	})
+}
+
+// To look for a lane's end does not make its copies webhooks of their own.
+func TestSharedInboxRefreshKeepsTheLanesMemory(t *testing.T) {
+	replicas(t, 1, new(receiver), func(t *testing.T, replicas []*running, _ []*wire) {
+		one := replicas[0]
+		store := one.store.(*jetStore)
+		one.mustKeep("acme", "A")
+		time.Sleep(time.Second)
+		lane := webhook("acme", "").Lane
+		last, _ := store.mirror.tail(laneToken(lane), new(webhookgate.Webhook))
+		if err := store.refresh(t.Context(), lane, last.ID); err != nil {
+			t.Fatal(err)
+		}
+		if !one.mustKeep("acme", "A") {
+			t.Error("a copy was taken for a webhook of its own")
+		}
+	})
+}
+
+// Nothing of a store that was closed goes on.
+func TestSharedInboxEndsWhenClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := newBubbleServer()
+		defer server.end()
+		cfg := shared(config("", new(receiver)), &wire{server: server, delay: 300 * time.Millisecond})
+		s, err := openJetStream(cfg.NATS, time.Minute, cfg.Log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for s.Err() != nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if _, err := s.Append(webhook("acme", "A")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		waiting, err := s.Unfinished()
+		if err != nil || len(waiting) != 1 {
+			t.Fatal(len(waiting), err)
+		}
+		s.until.Store(&deadline{from: time.Now()})
+		s.Update(waiting[0])
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_ = s.catchUp(ctx) // nobody waits for its mark
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		for _, f := range []string{"makeMarks", "writeNotes"} {
+			if strings.Contains(string(stacks), "(*jetStore)."+f) {
+				t.Errorf("%s goes on", f)
+			}
+		}
+	})
+}
