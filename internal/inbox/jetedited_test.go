@@ -135,3 +135,48 @@ func TestSharedInboxEndsWhenClosed(t *testing.T) {
 		}
 	})
 }
+
+// A limit that somebody gives to the stream may cost webhooks that wait: no more are taken in, it is said why, and those that are there are delivered. Without the limit all
+// is well again.
+func TestSharedInboxNoticesThatItsStreamIsEdited(t *testing.T) {
+	r := new(receiver)
+	r.set(status(500))
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
+		replicas[0].mustKeep("acme", "A")
+		store := replicas[0].store.(*jetStore)
+		edit := func(most int64) {
+			cfg := store.wanted()
+			cfg.MaxMsgs = most
+			if _, err := store.js.UpdateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+		edit(1e6)
+		for n, replica := range replicas {
+			if err := replica.Err(); err == nil || !strings.Contains(err.Error(), "max_msgs") {
+				t.Errorf("replica %d says %v", n, err)
+			}
+			if _, err := replica.Keep(webhook("acme", "B")); err == nil {
+				t.Errorf("replica %d took a webhook in", n)
+			}
+		}
+		for _, w := range wires { // a new connection makes no difference
+			w.sever()
+			w.mend()
+		}
+		time.Sleep(time.Minute)
+		r.set(nil)
+		time.Sleep(10 * time.Minute)
+		if got := r.accepted(); !slices.Equal(got, []string{"acme:A"}) {
+			t.Errorf("delivered %q", got)
+		}
+		edit(-1)
+		for _, replica := range replicas {
+			if err := replica.Err(); err != nil {
+				t.Error(err)
+			}
+		}
+		replicas[1].mustKeep("acme", "C")
+	})
+}

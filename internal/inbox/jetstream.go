@@ -52,6 +52,7 @@ type jetStore struct {
 	mu      sync.Mutex       // guards what follows
 	handle  jetstream.Stream // nil: not yet seen
 	trouble error            // why it can't be followed at the moment
+	misfit  error            // why nothing may be taken in, though it can
 	fatal   error            // why it never will again
 	next    *mark            // the mark that is made next
 	marking bool
@@ -71,6 +72,8 @@ const (
 	firstPatience = 3 * time.Second
 	// silence is how long the log may say nothing: the lease is renewed every second.
 	silence = leaseTime + 3*time.Second
+	// lookEvery is how often the stream is looked at, for what somebody may have edited.
+	lookEvery = time.Minute
 )
 
 // openJetStream connects and reads the log. Servers that can't be reached are no
@@ -131,7 +134,7 @@ func (s *jetStore) firstLook(ctx context.Context) error {
 // Err says why nothing can be taken in at the moment.
 func (s *jetStore) Err() error {
 	s.mu.Lock()
-	trouble := errors.Join(s.fatal, s.trouble)
+	trouble := errors.Join(s.fatal, s.misfit, s.trouble)
 	s.mu.Unlock()
 	heard, caughtUp := s.mirror.heardAt()
 	switch {

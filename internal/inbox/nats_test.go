@@ -231,6 +231,13 @@ func TestMisfits(t *testing.T) {
 		{func(c *jetstream.StreamConfig) { c.Subjects = []string{"usher.in.*"} }, "subjects"},
 		{func(c *jetstream.StreamConfig) { c.Replicas = 3 }, "replicas"},
 		{func(c *jetstream.StreamConfig) { c.Sealed = true }, "sealed"},
+		{func(c *jetstream.StreamConfig) { c.NoAck = true }, "no_ack"},
+		{func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1 << 10 }, "max_msg_size"},
+		{func(c *jetstream.StreamConfig) { c.MaxMsgSize = -1 }, ""},
+		{func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode }, "persist_mode"},
+		{func(c *jetstream.StreamConfig) {
+			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: ">", Destination: "x.>"}
+		}, "subject_transform"},
 	} {
 		cfg := jetstream.StreamConfig{
 			Subjects: []string{"usher.>"}, Storage: jetstream.FileStorage, Replicas: 1, Discard: jetstream.DiscardNew, AllowRollup: true,
