@@ -168,7 +168,11 @@ func (s *jetStore) Again(r *record, force bool) error {
 		expectOn(m, s.laneSubject(lane), last.ID)
 		seq, err := s.publish(ctx, m)
 		if err == nil {
-			return s.mirror.await(ctx, seq)
+			err = s.mirror.await(ctx, seq)
+			if _, ok := s.mirror.find(r.id); err == nil && !ok {
+				return ErrNotFound // it was old, and dropped before this was written
+			}
+			return err
 		}
 		if !isConflict(err) {
 			return err

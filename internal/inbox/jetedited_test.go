@@ -2,8 +2,10 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -178,5 +180,83 @@ func TestSharedInboxNoticesThatItsStreamIsEdited(t *testing.T) {
 			}
 		}
 		replicas[1].mustKeep("acme", "C")
+	})
+}
+
+// A redelivery and the deletion of what is old may meet. Either the webhook is sent again,
+// or it is said that it is gone; nobody waits for it in vain.
+func TestSharedInboxRedeliversOrDeletes(t *testing.T) {
+	const rounds = 40
+	r := new(receiver)
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
+		leader := delivering(t, replicas)
+		other := 1 - leader
+		wires[other].sever()
+		wires[other].delay = testWire
+		wires[other].mend()
+		time.Sleep(time.Second)
+		waitReady(replicas[other])
+		want := 0
+		for n := range rounds {
+			replicas[leader].mustKeep("acme", strconv.Itoa(n))
+			want++
+			time.Sleep(time.Second)
+			newest, ok, err := replicas[other].store.Newest(webhook("acme", "").Lane)
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			answer := make(chan error, 1)
+			go func() { answer <- replicas[other].Redeliver(newest.ID, false) }()
+			time.Sleep(time.Duration(n) * 10 * time.Millisecond)
+			if err := replicas[leader].store.(*jetStore).trim(t.Context(), time.Now().Add(keepAge+time.Duration(n)*trimEvery)); err != nil {
+				t.Fatal(err)
+			}
+			switch err := <-answer; {
+			case err == nil:
+				want++
+			case !errors.Is(err, ErrNotFound):
+				t.Errorf("round %d: %v", n, err)
+			}
+			time.Sleep(time.Second)
+			if got := len(r.accepted()); got != want {
+				t.Errorf("round %d: %d deliveries, and %d were expected", n, got, want)
+				want = got
+			}
+			for i, replica := range replicas {
+				if s := replica.Stats(); s.Pending != 0 {
+					t.Errorf("round %d, replica %d: %+v", n, i, s)
+				}
+			}
+		}
+		if want == rounds || want == 2*rounds {
+			t.Error("they never met")
+		}
+	})
+}
+
+// What was to go, and is still there because who delivered then is no more, goes all the
+// same.
+func TestSharedInboxDeletesWhatOthersLeft(t *testing.T) {
+	replicas(t, 1, new(receiver), func(t *testing.T, replicas []*running, _ []*wire) {
+		one := replicas[0]
+		store := one.store.(*jetStore)
+		one.mustKeep("acme", "A")
+		one.mustKeep("acme", "B")
+		time.Sleep(time.Second)
+		entries, err := one.List(Filter{})
+		if err != nil || len(entries) != 2 {
+			t.Fatal(len(entries), err)
+		}
+		newer, older := entries[0].ID, entries[1].ID
+		if _, err := store.publish(t.Context(), message("usher.trim", strconv.AppendUint(nil, older, 10))); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if _, err := store.message(t.Context(), older); !errors.Is(err, jetstream.ErrMsgNotFound) {
+			t.Errorf("it is still there: %v", err)
+		}
+		if _, err := store.message(t.Context(), newer); err != nil {
+			t.Error(err)
+		}
 	})
 }

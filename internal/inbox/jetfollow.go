@@ -158,6 +158,12 @@ func (s *jetStore) apply(m jetstream.Msg, seq uint64) {
 		s.mirror.noted(seq, id, m.Data())
 	case "forget":
 		s.mirror.forgot(seq, token)
+	case "trim":
+		end, err := strconv.ParseUint(string(m.Data()), 10, 64)
+		if err != nil {
+			s.log.Error("inbox trim can't be read", "err", fmt.Errorf("message %d: %w", seq, err))
+		}
+		s.mirror.trimmed(seq, end)
 	case "lease":
 		var l leaseSeen
 		if err := json.Unmarshal(m.Data(), &l); err != nil {

@@ -28,9 +28,10 @@ type mirror struct {
 	lease    leaseSeen
 	pending  int
 	parked   int
-	finished int   // records that are only kept to be looked at
-	bytes    int64 // of those
-	trimmed  time.Time
+	finished int       // records that are only kept to be looked at
+	bytes    int64     // of those
+	looked   time.Time // for what has become too old
+	dropped  []uint64  // by the last trim, and perhaps still in the log
 
 	// deliver is the courier's take, while this replica delivers.
 	deliver func(r *record, again bool)
@@ -54,7 +55,7 @@ type mirrorLane struct {
 
 func newMirror(window time.Duration, log *slog.Logger) *mirror {
 	return &mirror{
-		window: window, log: log, stir: make(chan struct{}, 1), heard: time.Now(), trimmed: time.Now(),
+		window: window, log: log, stir: make(chan struct{}, 1), heard: time.Now(), looked: time.Now(),
 		records: make(map[uint64]*mirrored), lanes: make(map[string]*mirrorLane),
 	}
 }
@@ -337,36 +338,4 @@ func (m *mirror) find(id uint64) (_ mirrored, ok bool) {
 		return mirrored{}, false
 	}
 	return *r, true
-}
-
-// trim drops the oldest of what is finished, as the limits demand, and returns what it
-// dropped, and where what is left begins.
-func (m *mirror) trim(now time.Time) (dropped []uint64, begin uint64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	full := m.finished > keepCount+keepCount/10 || m.bytes > keepBytes+keepBytes/10
-	if !full && now.Sub(m.trimmed) < trimEvery {
-		return nil, 0
-	}
-	m.trimmed = now
-	m.order = slices.DeleteFunc(m.order, func(r *mirrored) bool {
-		done := r.status.State == Delivered || r.status.State == Superseded
-		if !done || m.finished <= keepCount && m.bytes <= keepBytes && now.Sub(r.status.Changed) < keepAge {
-			return false
-		}
-		m.count(r, -1)
-		delete(m.records, r.id)
-		if l := m.lanes[r.token]; l != nil {
-			if l.records--; l.records <= 0 && l.ID <= r.id {
-				delete(m.lanes, r.token)
-			}
-		}
-		dropped = append(dropped, r.id)
-		return true
-	})
-	begin = m.lease.seq // the lease stays in any case
-	if len(m.order) > 0 {
-		begin = min(begin, m.order[0].id)
-	}
-	return dropped, begin
 }
