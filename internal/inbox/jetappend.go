@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,12 +23,12 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
 	defer cancel()
 	token := laneToken(w.Lane)
+	came, begin := time.Now(), s.mirror.begin()
 	leave, err := s.line(ctx, token)
 	if err != nil {
 		return "", err
 	}
 	defer leave()
-	begin := s.mirror.begin()
 	sure := false // the mirror holds all that had been agreed on when w came
 	for {
 		if sure && s.mirror.has(token, w.ID, begin) {
@@ -39,6 +40,8 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 			return last.Webhook, nil
 		case holds:
 			err = s.catchUp(ctx)
+		case time.Since(came) > staleAfter && s.mirror.overtook(token, w, begin):
+			err = errStale
 		default:
 			var seq uint64
 			if seq, err = s.publish(ctx, s.recordMessage(w, last.ID)); err == nil {
@@ -55,6 +58,13 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 		sure = true
 	}
 }
+
+// staleAfter is how long a webhook may wait to be appended before its sender may have
+// given it up, and sent it elsewhere.
+const staleAfter = 500 * time.Millisecond
+
+// errStale: who sent it has gone on, or will send it again.
+var errStale = errors.New("the same came through another replica meanwhile, and then something newer")
 
 // passing says whether an error may be of the moment, as while the servers elect a
 // leader. Whether the message was taken is then not known.

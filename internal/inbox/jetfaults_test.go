@@ -42,6 +42,36 @@ func TestSharedInboxAppendsOnceThoughTheAnswerIsLost(t *testing.T) {
 	})
 }
 
+// A does not get to the servers, and its sender, tired of waiting, sends it to another
+// replica, and then B. The first A must not be appended now: it would undo B. Nor may it
+// be dropped, as it could be a change back to A: its sender, if it is still there, is to
+// come again.
+func TestSharedInboxRefusesWhatItsSenderHasGoneBeyond(t *testing.T) {
+	r := new(receiver)
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			if _, err := replicas[0].Keep(webhook("acme", "A")); !errors.Is(err, errStale) {
+				t.Errorf("it says %v", err)
+			}
+		})
+		time.Sleep(wires[0].delay / 2) // it is on its way
+		wires[0].sever()
+		time.Sleep(time.Second)
+		replicas[1].mustKeep("acme", "A")
+		replicas[1].mustKeep("acme", "B")
+		wires[0].mend()
+		sending.Wait()
+		if replicas[0].mustKeep("acme", "A") {
+			t.Error("a change back to A was taken for a copy")
+		}
+		time.Sleep(time.Minute)
+		if got := r.accepted(); !slices.Equal(got, []string{"acme:A", "acme:B", "acme:A"}) {
+			t.Errorf("delivered %q", got)
+		}
+	})
+}
+
 // One that is gone already is no reason to leave the rest in the log for ever.
 func TestSharedInboxErasesTheRest(t *testing.T) {
 	replicas(t, 1, new(receiver), func(t *testing.T, replicas []*running, _ []*wire) {
