@@ -280,11 +280,15 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	began := time.Now()
 	// A process that was stopped since its turn has not been told yet that it lost the
 	// right to deliver, and would send what others have gone beyond.
-	lost := c.may != nil && !c.may()
-	if err == nil && !lost {
-		a = c.try(ctx, whole)
+	may := func() bool { return c.may == nil || c.may() }
+	if err == nil && may() {
+		sending := ctx
+		if c.may != nil {
+			sending = fenced(ctx, c.may)
+		}
+		a = c.try(sending, whole)
 	}
-	cut := lost || ctx.Err() != nil && !a.Accepted()
+	cut := (ctx.Err() != nil || !may()) && !a.Accepted()
 
 	c.mu.Lock()
 	before, wasDown := l.last, c.breaker.open
