@@ -240,14 +240,7 @@ func TestSharedInboxDeletesWhatOthersLeft(t *testing.T) {
 	replicas(t, 1, new(receiver), func(t *testing.T, replicas []*running, _ []*wire) {
 		one := replicas[0]
 		store := one.store.(*jetStore)
-		one.mustKeep("acme", "A")
-		one.mustKeep("acme", "B")
-		time.Sleep(time.Second)
-		entries, err := one.List(Filter{})
-		if err != nil || len(entries) != 2 {
-			t.Fatal(len(entries), err)
-		}
-		newer, older := entries[0].ID, entries[1].ID
+		older, newer := one.twoDelivered()
 		if _, err := store.publish(t.Context(), message("usher.trim", strconv.AppendUint(nil, older, 10))); err != nil {
 			t.Fatal(err)
 		}

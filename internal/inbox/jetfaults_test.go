@@ -72,19 +72,25 @@ func TestSharedInboxRefusesWhatItsSenderHasGoneBeyond(t *testing.T) {
 	})
 }
 
+// twoDelivered has two webhooks of a lane delivered.
+func (r *running) twoDelivered() (first, second uint64) {
+	r.t.Helper()
+	r.mustKeep("acme", "A")
+	r.mustKeep("acme", "B")
+	time.Sleep(time.Second)
+	entries, err := r.List(Filter{})
+	if err != nil || len(entries) != 2 {
+		r.t.Fatal(len(entries), err)
+	}
+	return entries[1].ID, entries[0].ID
+}
+
 // One that is gone already is no reason to leave the rest in the log for ever.
 func TestSharedInboxErasesTheRest(t *testing.T) {
 	replicas(t, 1, new(receiver), func(t *testing.T, replicas []*running, _ []*wire) {
 		one := replicas[0]
 		store := one.store.(*jetStore)
-		one.mustKeep("acme", "A")
-		one.mustKeep("acme", "B")
-		time.Sleep(time.Second)
-		entries, err := one.List(Filter{})
-		if err != nil || len(entries) != 2 {
-			t.Fatal(len(entries), err)
-		}
-		first, second := entries[1].ID, entries[0].ID
+		first, second := one.twoDelivered()
 		for _, ids := range [][]uint64{{first}, {first, second}} {
 			if err := store.erase(context.Background(), ids, 0); err != nil {
 				t.Error(err)
