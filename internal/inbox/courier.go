@@ -278,10 +278,17 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	whole, err := c.content(r)
 	var a webhookgate.Attempt
 	began := time.Now()
-	if err == nil {
-		a = c.try(ctx, whole)
+	// A process that was stopped since its turn has not been told yet that it lost the
+	// right to deliver, and would send what others have gone beyond.
+	may := func() bool { return c.may == nil || c.may() }
+	if err == nil && may() {
+		sending := ctx
+		if c.may != nil {
+			sending = fenced(ctx, c.may)
+		}
+		a = c.try(sending, whole)
 	}
-	cut := ctx.Err() != nil && !a.Accepted()
+	cut := (ctx.Err() != nil || !may()) && !a.Accepted()
 
 	c.mu.Lock()
 	before, wasDown := l.last, c.breaker.open
@@ -290,7 +297,7 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	c.ended++
 	var changed []*record
 	switch now := time.Now(); {
-	case cut: // usher is ending: as if it had not been tried
+	case cut: // usher is ending, or no longer delivers: as if it had not been tried
 		c.breaker.abandoned()
 	case errors.Is(err, ErrDamaged), errors.Is(err, ErrNotFound):
 		c.breaker.abandoned()

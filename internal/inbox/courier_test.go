@@ -471,3 +471,40 @@ func TestNotingLaneIsWoken(t *testing.T) {
 		}
 	}
 }
+
+// slowReads is a store whose contents take a while to be read.
+type slowReads struct {
+	Store
+	delay time.Duration
+}
+
+func (s slowReads) Read(id uint64) (*record, error) {
+	time.Sleep(s.delay)
+	return s.Store.Read(id)
+}
+
+// A replica that was stopped between its turn and the sending may have lost the right to
+// deliver, and nobody has told it yet: another one may have delivered what comes after.
+func TestNothingIsSentAfterTheRightToIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(receiver)
+		i := open(t, config(t.TempDir(), rc))
+		var lost atomic.Bool
+		c := i.courier
+		c.mu.Lock()
+		c.store = slowReads{c.store, time.Second}
+		c.may = func() bool { return !lost.Load() }
+		c.held = holdMost // so that it is read
+		c.mu.Unlock()
+		i.keep("acme", "A")
+		time.Sleep(time.Second / 2)
+		lost.Store(true)
+		time.Sleep(time.Minute)
+		if n := len(rc.tried()); n != 0 {
+			t.Errorf("%d tries without the right to", n)
+		}
+		lost.Store(false)
+		time.Sleep(time.Minute)
+		wantGot(t, rc, "acme:A")
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,12 +23,12 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
 	defer cancel()
 	token := laneToken(w.Lane)
+	came, begin := time.Now(), s.mirror.begin()
 	leave, err := s.line(ctx, token)
 	if err != nil {
 		return "", err
 	}
 	defer leave()
-	begin := s.mirror.begin()
 	sure := false // the mirror holds all that had been agreed on when w came
 	for {
 		if sure && s.mirror.has(token, w.ID, begin) {
@@ -39,6 +40,8 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 			return last.Webhook, nil
 		case holds:
 			err = s.catchUp(ctx)
+		case time.Since(came) > staleAfter && s.mirror.overtook(token, w, begin):
+			err = errStale
 		default:
 			var seq uint64
 			if seq, err = s.publish(ctx, s.recordMessage(w, last.ID)); err == nil {
@@ -56,6 +59,13 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 	}
 }
 
+// staleAfter is how long a webhook may wait to be appended before its sender may have
+// given it up, and sent it elsewhere.
+const staleAfter = 500 * time.Millisecond
+
+// errStale: who sent it has gone on, or will send it again.
+var errStale = errors.New("the same came through another replica meanwhile, and then something newer")
+
 // passing says whether an error may be of the moment, as while the servers elect a
 // leader. Whether the message was taken is then not known.
 func passing(err error) bool {
@@ -72,19 +82,28 @@ func (s *jetStore) refresh(ctx context.Context, lane webhookgate.Lane, was uint6
 	if now, _ := s.mirror.tail(token, new(webhookgate.Webhook)); now.ID != was {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	// Only as a place in the lane: nothing is held to be a copy of it.
-	last := tail{Lane: lane}
-	m, err := s.stream().GetLastMsgForSubject(ctx, s.laneSubject(lane))
-	switch {
-	case err == nil:
-		last.ID = m.Sequence
-	case !errors.Is(err, jetstream.ErrMsgNotFound): // else it was finished and old, and is deleted
-		return err
+	last, err := s.lastOn(ctx, s.laneSubject(lane))
+	if err == nil && last != was { // it was finished and old, and is deleted
+		// Only as a place in the lane: nothing is held to be a copy of it.
+		s.mirror.replaceTail(token, was, tail{Lane: lane, ID: last})
 	}
-	s.mirror.replaceTail(token, was, last)
-	return nil
+	return err
+}
+
+// lastOn asks the servers for the last message of a subject, zero being none, and
+// returns when the mirror is as far. It is for a mirror that has caught up, and still
+// expects another one than they do: what it expects was deleted.
+func (s *jetStore) lastOn(ctx context.Context, subject string) (seq uint64, err error) {
+	request, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	m, err := s.stream().GetLastMsgForSubject(request, subject)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return m.Sequence, s.mirror.await(ctx, m.Sequence)
 }
 
 // line has the webhooks of a lane that come in here appended one after the other, in
@@ -159,7 +178,11 @@ func (s *jetStore) Again(r *record, force bool) error {
 		expectOn(m, s.laneSubject(lane), last.ID)
 		seq, err := s.publish(ctx, m)
 		if err == nil {
-			return s.mirror.await(ctx, seq)
+			err = s.mirror.await(ctx, seq)
+			if _, ok := s.mirror.find(r.id); err == nil && !ok {
+				return ErrNotFound // it was old, and dropped before this was written
+			}
+			return err
 		}
 		if !isConflict(err) {
 			return err

@@ -42,19 +42,55 @@ func TestSharedInboxAppendsOnceThoughTheAnswerIsLost(t *testing.T) {
 	})
 }
 
+// A does not get to the servers, and its sender, tired of waiting, sends it to another
+// replica, and then B. The first A must not be appended now: it would undo B. Nor may it
+// be dropped, as it could be a change back to A: its sender, if it is still there, is to
+// come again.
+func TestSharedInboxRefusesWhatItsSenderHasGoneBeyond(t *testing.T) {
+	r := new(receiver)
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			if _, err := replicas[0].Keep(webhook("acme", "A")); !errors.Is(err, errStale) {
+				t.Errorf("it says %v", err)
+			}
+		})
+		time.Sleep(wires[0].delay / 2) // it is on its way
+		wires[0].sever()
+		time.Sleep(time.Second)
+		replicas[1].mustKeep("acme", "A")
+		replicas[1].mustKeep("acme", "B")
+		wires[0].mend()
+		sending.Wait()
+		if replicas[0].mustKeep("acme", "A") {
+			t.Error("a change back to A was taken for a copy")
+		}
+		time.Sleep(time.Minute)
+		if got := r.accepted(); !slices.Equal(got, []string{"acme:A", "acme:B", "acme:A"}) {
+			t.Errorf("delivered %q", got)
+		}
+	})
+}
+
+// twoDelivered has two webhooks of a lane delivered.
+func (r *running) twoDelivered() (first, second uint64) {
+	r.t.Helper()
+	r.mustKeep("acme", "A")
+	r.mustKeep("acme", "B")
+	time.Sleep(time.Second)
+	entries, err := r.List(Filter{})
+	if err != nil || len(entries) != 2 {
+		r.t.Fatal(len(entries), err)
+	}
+	return entries[1].ID, entries[0].ID
+}
+
 // One that is gone already is no reason to leave the rest in the log for ever.
 func TestSharedInboxErasesTheRest(t *testing.T) {
 	replicas(t, 1, new(receiver), func(t *testing.T, replicas []*running, _ []*wire) {
 		one := replicas[0]
 		store := one.store.(*jetStore)
-		one.mustKeep("acme", "A")
-		one.mustKeep("acme", "B")
-		time.Sleep(time.Second)
-		entries, err := one.List(Filter{})
-		if err != nil || len(entries) != 2 {
-			t.Fatal(len(entries), err)
-		}
-		first, second := entries[1].ID, entries[0].ID
+		first, second := one.twoDelivered()
 		for _, ids := range [][]uint64{{first}, {first, second}} {
 			if err := store.erase(context.Background(), ids, 0); err != nil {
 				t.Error(err)
@@ -137,8 +173,11 @@ func TestSharedInboxWindowEndsWithTheRecord(t *testing.T) {
 		r.set(nil)
 		one.mustKeep("acme", "A")
 		time.Sleep(time.Hour)
-		if dropped, _ := one.store.(*jetStore).mirror.trim(time.Now().Add(keepAge)); len(dropped) != 1 {
-			t.Fatalf("dropped %d", len(dropped))
+		if err := one.store.(*jetStore).trim(t.Context(), time.Now().Add(keepAge)); err != nil {
+			t.Fatal(err)
+		}
+		if left := standing(t, one); len(left) != 1 {
+			t.Fatalf("%d are left", len(left))
 		}
 		if one.mustKeep("acme", "A") {
 			t.Error("taken for a copy, long after the window")

@@ -78,19 +78,26 @@ func (s *jetStore) read(ctx context.Context) error {
 }
 
 // watch returns when ctx ends, and ends it when the log says nothing for too long: a
-// consumer may hang, though its server is well.
+// consumer may hang, though its server is well. Now and then it looks at the stream.
 func (s *jetStore) watch(ctx context.Context, broken context.CancelCauseFunc) {
-	tick := time.NewTicker(silence)
+	tick, look := time.NewTicker(silence), time.NewTicker(lookEvery)
 	defer tick.Stop()
+	defer look.Stop()
+	before := s.mirror.begin()
 	for {
-		before := s.mirror.begin()
 		select {
 		case <-ctx.Done():
 			return
+		case <-look.C:
+			if err := s.prepare(ctx); err != nil {
+				s.log.Debug("inbox stream not looked at", "err", err)
+			}
 		case <-tick.C:
-		}
-		if s.mirror.begin() == before {
-			broken(errSilent)
+			now := s.mirror.begin()
+			if now == before {
+				broken(errSilent)
+			}
+			before = now
 		}
 	}
 }
@@ -151,6 +158,12 @@ func (s *jetStore) apply(m jetstream.Msg, seq uint64) {
 		s.mirror.noted(seq, id, m.Data())
 	case "forget":
 		s.mirror.forgot(seq, token)
+	case "trim":
+		end, err := strconv.ParseUint(string(m.Data()), 10, 64)
+		if err != nil {
+			s.log.Error("inbox trim can't be read", "err", fmt.Errorf("message %d: %w", seq, err))
+		}
+		s.mirror.trimmed(seq, end)
 	case "lease":
 		var l leaseSeen
 		if err := json.Unmarshal(m.Data(), &l); err != nil {

@@ -61,7 +61,7 @@ func (s *jetStore) run(ctx, hard context.Context, newCourier func() *courier) {
 		}()
 		s.log.Info("this replica delivers now")
 		c := newCourier()
-		s.notes.tell(c.noted)
+		s.notes.begin(c.noted)
 		s.mirror.attach(c)
 		c.run(term, cut)
 		s.mirror.detach()
@@ -116,10 +116,12 @@ func (s *jetStore) claim(ctx context.Context, last uint64) bool {
 		return false
 	}
 	d, err := s.writeLease(ctx, s.self, last)
+	if isConflict(err) {
+		_ = s.relearn(ctx, last) // the next claim is better
+	} else if err != nil && ctx.Err() == nil {
+		s.log.Debug("inbox lease not had", "err", err)
+	}
 	if err != nil {
-		if !isConflict(err) && ctx.Err() == nil {
-			s.log.Debug("inbox lease not had", "err", err)
-		}
 		return false
 	}
 	if s.mirror.await(ctx, d.seq) != nil {
@@ -165,7 +167,7 @@ func (s *jetStore) renew(ctx context.Context) {
 func (s *jetStore) mine(held *deadline) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	if s.catchUp(ctx) != nil {
+	if s.relearn(ctx, held.seq) != nil {
 		return true // not known; the next renewal tells
 	}
 	s.mirror.mu.Lock()
@@ -175,6 +177,26 @@ func (s *jetStore) mine(held *deadline) bool {
 	}
 	s.until.Store(&deadline{from: held.from, seq: s.mirror.lease.seq})
 	return true
+}
+
+// relearn catches up with the lease. If its last message still seems to be was, it asks
+// the servers: somebody may have deleted that, and without it nobody could have the
+// lease again.
+func (s *jetStore) relearn(ctx context.Context, was uint64) error {
+	if err := s.catchUp(ctx); err != nil {
+		return err
+	}
+	s.mirror.mu.Lock()
+	now := s.mirror.lease.seq
+	s.mirror.mu.Unlock()
+	if now != was {
+		return nil
+	}
+	last, err := s.lastOn(ctx, s.prefix+"lease")
+	if err == nil {
+		s.mirror.replaceLease(was, last)
+	}
+	return err
 }
 
 // giveBack lets the next replica have the lease at once. It is not renewed any more.

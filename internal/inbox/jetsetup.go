@@ -36,7 +36,8 @@ func checkVersion(name, version string) error {
 	return nil
 }
 
-// prepare makes the stream, or looks at the one that is there.
+// prepare makes the stream, or looks at the one that is there. One that fitted once, and
+// was edited since, can be followed on: what waits in it is still to be delivered.
 func (s *jetStore) prepare(ctx context.Context) error {
 	if !s.nc.IsConnected() {
 		return s.why()
@@ -59,16 +60,24 @@ func (s *jetStore) prepare(ctx context.Context) error {
 		return err // a stream that is not there any more is never made again: servers that have just started may not know it yet
 	}
 	info := stream.CachedInfo()
+	var misfit error
 	if faults := s.misfits(&info.Config); len(faults) > 0 {
-		return &misfitError{badStream, faults}
+		misfit = &misfitError{badStream, faults}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.handle != nil && !s.handle.CachedInfo().Created.Equal(info.Created) {
+	switch {
+	case s.handle == nil && misfit != nil:
+		return misfit
+	case s.handle != nil && !s.handle.CachedInfo().Created.Equal(info.Created):
 		s.fatal = errReplaced
 		return s.fatal
+	case misfit != nil && s.misfit == nil:
+		s.log.Error("inbox stream was edited, nothing more is taken in", "err", misfit)
+	case misfit == nil && s.misfit != nil:
+		s.log.Info("inbox stream fits again")
 	}
-	s.handle = stream
+	s.handle, s.misfit = stream, misfit
 	return nil
 }
 
@@ -121,6 +130,10 @@ func (s *jetStore) misfits(c *jetstream.StreamConfig) (faults []string) {
 	check(!c.AllowDirect, "allow_direct should be off: a server that is behind may not answer for the others")
 	check(c.Mirror == nil && len(c.Sources) == 0, "it gets messages from another stream")
 	check(!c.Sealed, "it is sealed")
+	check(!c.NoAck, "no_ack should be off: usher waits until a message is acknowledged")
+	check(c.MaxMsgSize <= 0, "it takes messages of %d bytes at most: there should be no max_msg_size", c.MaxMsgSize)
+	check(c.PersistMode == jetstream.DefaultPersistMode, "its persist_mode is %v: it would acknowledge what is not on disk", c.PersistMode)
+	check(c.SubjectTransform == nil, "there should be no subject_transform")
 	check(s.cfg.Replicas == 0 || c.Replicas == s.cfg.Replicas, "it has %d replicas, and should have %d", c.Replicas, s.cfg.Replicas)
 	return faults
 }

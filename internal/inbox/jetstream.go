@@ -43,7 +43,8 @@ type jetStore struct {
 	prefix string // of all subjects
 	mirror *mirror
 	notes  notes
-	end    context.CancelFunc // ends the background work
+	alive  context.Context    // of the background work
+	end    context.CancelFunc // ends it
 	ended  sync.WaitGroup
 
 	until atomic.Pointer[deadline] // how long this replica may deliver
@@ -51,6 +52,7 @@ type jetStore struct {
 	mu      sync.Mutex       // guards what follows
 	handle  jetstream.Stream // nil: not yet seen
 	trouble error            // why it can't be followed at the moment
+	misfit  error            // why nothing may be taken in, though it can
 	fatal   error            // why it never will again
 	next    *mark            // the mark that is made next
 	marking bool
@@ -70,6 +72,8 @@ const (
 	firstPatience = 3 * time.Second
 	// silence is how long the log may say nothing: the lease is renewed every second.
 	silence = leaseTime + 3*time.Second
+	// lookEvery is how often the stream is looked at, for what somebody may have edited.
+	lookEvery = time.Minute
 )
 
 // openJetStream connects and reads the log. Servers that can't be reached are no
@@ -77,7 +81,7 @@ const (
 func openJetStream(cfg *NATS, window time.Duration, log *slog.Logger) (*jetStore, error) {
 	ctx, end := context.WithCancel(context.Background())
 	s := &jetStore{
-		cfg: cfg, log: log, end: end,
+		cfg: cfg, log: log, alive: ctx, end: end,
 		self: rand.Text(), prefix: prefixOf(cfg),
 		mirror: newMirror(window, log),
 		lines:  make(map[string]chan struct{}),
@@ -130,7 +134,7 @@ func (s *jetStore) firstLook(ctx context.Context) error {
 // Err says why nothing can be taken in at the moment.
 func (s *jetStore) Err() error {
 	s.mu.Lock()
-	trouble := errors.Join(s.fatal, s.trouble)
+	trouble := errors.Join(s.fatal, s.misfit, s.trouble)
 	s.mu.Unlock()
 	heard, caughtUp := s.mirror.heardAt()
 	switch {
@@ -163,7 +167,9 @@ func (s *jetStore) stream() jetstream.Stream {
 // Close ends the background work. What Update noted was written when the lease was
 // given up.
 func (s *jetStore) Close() error {
-	s.end()
+	s.mu.Lock()
+	s.end() // under the lock: mark begins nothing after that
+	s.mu.Unlock()
 	s.ended.Wait()
 	s.nc.Close()
 	return nil
@@ -259,6 +265,10 @@ func (s *jetStore) catchUp(ctx context.Context) error {
 // at once share one.
 func (s *jetStore) mark(ctx context.Context) (uint64, error) {
 	s.mu.Lock()
+	if err := s.alive.Err(); err != nil {
+		s.mu.Unlock()
+		return 0, err
+	}
 	m := s.next
 	if m == nil {
 		m = &mark{made: make(chan struct{})}
@@ -266,7 +276,7 @@ func (s *jetStore) mark(ctx context.Context) (uint64, error) {
 	}
 	if !s.marking {
 		s.marking = true
-		go s.makeMarks()
+		s.ended.Go(s.makeMarks)
 	}
 	s.mu.Unlock()
 	select {
@@ -287,7 +297,7 @@ func (s *jetStore) makeMarks() {
 		if m == nil {
 			return
 		}
-		m.seq, m.err = s.publish(context.Background(), message(s.prefix+"mark", nil))
+		m.seq, m.err = s.publish(s.alive, message(s.prefix+"mark", nil))
 		close(m.made)
 	}
 }

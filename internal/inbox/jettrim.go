@@ -3,13 +3,19 @@ package inbox
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// tend drops what is finished and old: from the mirror, and where this replica
-// delivers from the log.
+// The replica that delivers drops what is finished and old. It says so in the log first,
+// up to which record, and each mirror drops what is finished when it reads that. So a
+// redelivery either comes before it, and then the record waits and stays; or after it,
+// and finds the record gone. Only what was dropped is deleted.
+
+// tend drops what is finished and old, where this replica delivers.
 func (s *jetStore) tend(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -19,13 +25,105 @@ func (s *jetStore) tend(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		dropped, begin := s.mirror.trim(time.Now())
-		if len(dropped) == 0 || !s.leading() {
+		if !s.leading() {
 			continue
 		}
-		if err := s.erase(ctx, dropped, begin); err != nil && ctx.Err() == nil {
+		if err := s.trim(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			s.log.Warn("inbox could not delete what is finished", "err", err)
 		}
+	}
+}
+
+func (s *jetStore) trim(ctx context.Context, now time.Time) error {
+	if end := s.mirror.excess(now); end != 0 {
+		seq, err := s.publish(ctx, message(s.prefix+"trim", strconv.AppendUint(nil, end, 10)))
+		if err == nil {
+			err = s.request(ctx, func(ctx context.Context) error { return s.mirror.await(ctx, seq) })
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// What who delivered before has left is among these.
+	ids, begin := s.mirror.toErase()
+	if len(ids) == 0 {
+		return nil
+	}
+	err := s.erase(ctx, ids, begin)
+	if err == nil {
+		s.mirror.erased(ids)
+	}
+	return err
+}
+
+// excess says up to which record what is finished is too much, or too old; zero: none is.
+func (m *mirror) excess(now time.Time) (end uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	full := m.finished > keepCount+keepCount/10 || m.bytes > keepBytes+keepBytes/10
+	if !full && now.Sub(m.looked) < trimEvery {
+		return 0
+	}
+	m.looked = now
+	count, bytes := m.finished, m.bytes
+	for _, r := range m.order {
+		if !r.finished() {
+			continue
+		}
+		if count <= keepCount && bytes <= keepBytes && now.Sub(r.status.Changed) < keepAge {
+			break // those that follow are younger, or near enough
+		}
+		count, bytes, end = count-1, bytes-r.size, r.id
+	}
+	return end
+}
+
+func (r *mirrored) finished() bool {
+	return r.status.State == Delivered || r.status.State == Superseded
+}
+
+// trimmed takes in that what is finished goes, up to the record end.
+func (m *mirror) trimmed(seq, end uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var dropped []uint64
+	m.order = slices.DeleteFunc(m.order, func(r *mirrored) bool {
+		if r.id > end || !r.finished() {
+			return false
+		}
+		m.count(r, -1)
+		delete(m.records, r.id)
+		if l := m.lanes[r.token]; l != nil {
+			if l.records--; l.records <= 0 && l.ID <= r.id {
+				delete(m.lanes, r.token)
+			}
+		}
+		dropped = append(dropped, r.id)
+		return true
+	})
+	if len(dropped) > 0 {
+		m.dropped = dropped
+	}
+	m.advance(seq)
+}
+
+// toErase returns what was dropped last, and where what is left begins.
+func (m *mirror) toErase() (ids []uint64, begin uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	begin = m.lease.seq // the lease stays in any case
+	if len(m.order) > 0 {
+		begin = min(begin, m.order[0].id)
+	}
+	return m.dropped, begin
+}
+
+// erased notes that these are no longer in the log.
+func (m *mirror) erased(ids []uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.Equal(m.dropped, ids) {
+		m.dropped = nil
 	}
 }
 

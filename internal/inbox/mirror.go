@@ -28,9 +28,10 @@ type mirror struct {
 	lease    leaseSeen
 	pending  int
 	parked   int
-	finished int   // records that are only kept to be looked at
-	bytes    int64 // of those
-	trimmed  time.Time
+	finished int       // records that are only kept to be looked at
+	bytes    int64     // of those
+	looked   time.Time // for what has become too old
+	dropped  []uint64  // by the last trim, and perhaps still in the log
 
 	// deliver is the courier's take, while this replica delivers.
 	deliver func(r *record, again bool)
@@ -54,7 +55,7 @@ type mirrorLane struct {
 
 func newMirror(window time.Duration, log *slog.Logger) *mirror {
 	return &mirror{
-		window: window, log: log, stir: make(chan struct{}, 1), heard: time.Now(), trimmed: time.Now(),
+		window: window, log: log, stir: make(chan struct{}, 1), heard: time.Now(), looked: time.Now(),
 		records: make(map[uint64]*mirrored), lanes: make(map[string]*mirrorLane),
 	}
 }
@@ -188,6 +189,15 @@ func (m *mirror) setNoted(id, seq uint64) {
 	}
 }
 
+// replaceNoted puts right which message says how a record stands, if that is still was.
+func (m *mirror) replaceNoted(id, was, seq uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r := m.records[id]; r != nil && r.noted == was {
+		r.noted = seq
+	}
+}
+
 // forgot takes in that a lane is to forget.
 func (m *mirror) forgot(seq uint64, token string) {
 	m.mu.Lock()
@@ -208,6 +218,16 @@ func (m *mirror) leased(seq uint64, l leaseSeen) {
 	m.mu.Unlock()
 	if changed {
 		m.poke()
+	}
+}
+
+// replaceLease puts right which message is the lease's last, if that is still was. Who
+// holds it stays as it is known.
+func (m *mirror) replaceLease(was, seq uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lease.seq == was {
+		m.lease.seq = seq
 	}
 }
 
@@ -253,13 +273,24 @@ func (m *mirror) tail(token string, w *webhookgate.Webhook) (last tail, holds bo
 // has says whether a lane has that webhook among what came from begin on. It need not
 // be the last: another replica may have been there since.
 func (m *mirror) has(token, webhook string, begin uint64) bool {
+	return m.since(token, begin, func(r *webhookgate.Webhook) bool { return r.ID == webhook })
+}
+
+// overtook says whether a lane has a copy of w among what came from begin on. It is for
+// one that is not the lane's last.
+func (m *mirror) overtook(token string, w *webhookgate.Webhook, begin uint64) bool {
+	return w.Snapshot && m.since(token, begin, func(r *webhookgate.Webhook) bool { return r.Digest == w.Digest })
+}
+
+// since says whether a lane has such a webhook among what came from begin on.
+func (m *mirror) since(token string, begin uint64, such func(*webhookgate.Webhook) bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range slices.Backward(m.order) {
 		if r.id < begin {
 			break
 		}
-		if r.token == token && r.webhook.ID == webhook {
+		if r.token == token && such(r.webhook) {
 			return true
 		}
 	}
@@ -318,36 +349,4 @@ func (m *mirror) find(id uint64) (_ mirrored, ok bool) {
 		return mirrored{}, false
 	}
 	return *r, true
-}
-
-// trim drops the oldest of what is finished, as the limits demand, and returns what it
-// dropped, and where what is left begins.
-func (m *mirror) trim(now time.Time) (dropped []uint64, begin uint64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	full := m.finished > keepCount+keepCount/10 || m.bytes > keepBytes+keepBytes/10
-	if !full && now.Sub(m.trimmed) < trimEvery {
-		return nil, 0
-	}
-	m.trimmed = now
-	m.order = slices.DeleteFunc(m.order, func(r *mirrored) bool {
-		done := r.status.State == Delivered || r.status.State == Superseded
-		if !done || m.finished <= keepCount && m.bytes <= keepBytes && now.Sub(r.status.Changed) < keepAge {
-			return false
-		}
-		m.count(r, -1)
-		delete(m.records, r.id)
-		if l := m.lanes[r.token]; l != nil {
-			if l.records--; l.records <= 0 && l.ID <= r.id {
-				delete(m.lanes, r.token)
-			}
-		}
-		dropped = append(dropped, r.id)
-		return true
-	})
-	begin = m.lease.seq // the lease stays in any case
-	if len(m.order) > 0 {
-		begin = min(begin, m.order[0].id)
-	}
-	return dropped, begin
 }

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
@@ -87,6 +90,7 @@ func TestIdentities(t *testing.T) {
 	defer web.Close()
 	roots := x509.NewCertPool()
 	roots.AddCert(web.Certificate())
+	operated := newOperated(t)
 	fixed := func(s string) func() string { return func() string { return s } }
 	for _, c := range []struct {
 		name   string
@@ -98,6 +102,7 @@ func TestIdentities(t *testing.T) {
 			NATS{User: "u", Password: fixed("pw")}, NATS{User: "u", Password: fixed("no")}},
 		{"token", server.Options{Authorization: "tk"}, NATS{Token: fixed("tk")}, NATS{Token: fixed("no")}},
 		{"nkey", server.Options{Nkeys: []*server.NkeyUser{{Nkey: public}}}, NATS{Seed: fixed(string(seed))}, NATS{}},
+		{"credentials", operated.options, NATS{CredsFile: operated.creds(t)}, NATS{CredsFile: newOperated(t).creds(t)}},
 		{"TLS", server.Options{TLS: true, TLSConfig: &tls.Config{Certificates: web.TLS.Certificates}},
 			NATS{TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}}, NATS{TLS: &tls.Config{}}},
 	} {
@@ -131,6 +136,79 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
+// operated is how servers run that let in whom an operator has signed.
+type operated struct {
+	key      nkeys.KeyPair
+	resolver *server.MemAccResolver
+	options  server.Options
+}
+
+func newOperated(t *testing.T) *operated {
+	t.Helper()
+	o := &operated{resolver: new(server.MemAccResolver)}
+	var public string
+	o.key, public = newKey(t, nkeys.CreateOperator)
+	claims := jwt.NewOperatorClaims(public)
+	_, claims.SystemAccount = o.account(t, jwt.JetStreamLimits{})
+	o.options = server.Options{
+		TrustedOperators: []*jwt.OperatorClaims{claims}, AccountResolver: o.resolver, SystemAccount: claims.SystemAccount,
+	}
+	return o
+}
+
+func newKey(t *testing.T, create func() (nkeys.KeyPair, error)) (key nkeys.KeyPair, public string) {
+	t.Helper()
+	key, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if public, err = key.PublicKey(); err != nil {
+		t.Fatal(err)
+	}
+	return key, public
+}
+
+// account makes an account, known to the servers.
+func (o *operated) account(t *testing.T, limits jwt.JetStreamLimits) (key nkeys.KeyPair, public string) {
+	t.Helper()
+	key, public = newKey(t, nkeys.CreateAccount)
+	claims := jwt.NewAccountClaims(public)
+	claims.Limits.JetStreamLimits = limits
+	signed, err := claims.Encode(o.key)
+	if err == nil {
+		err = o.resolver.Store(public, signed)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, public
+}
+
+// creds writes the credentials of a user in an account of its own, that may have one
+// stream, and that on disk.
+func (o *operated) creds(t *testing.T) (path string) {
+	t.Helper()
+	account, _ := o.account(t, jwt.JetStreamLimits{DiskStorage: jwt.NoLimit, Streams: 1, Consumer: jwt.NoLimit})
+	user, public := newKey(t, nkeys.CreateUser)
+	signed, err := jwt.NewUserClaims(public).Encode(account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := user.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := jwt.FormatUserConfig(signed, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(t.TempDir(), "usher.creds")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // A stream that is there and does not fit is an error of the start, that names all
 // that is wrong with it.
 func TestMisfits(t *testing.T) {
@@ -153,6 +231,13 @@ func TestMisfits(t *testing.T) {
 		{func(c *jetstream.StreamConfig) { c.Subjects = []string{"usher.in.*"} }, "subjects"},
 		{func(c *jetstream.StreamConfig) { c.Replicas = 3 }, "replicas"},
 		{func(c *jetstream.StreamConfig) { c.Sealed = true }, "sealed"},
+		{func(c *jetstream.StreamConfig) { c.NoAck = true }, "no_ack"},
+		{func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1 << 10 }, "max_msg_size"},
+		{func(c *jetstream.StreamConfig) { c.MaxMsgSize = -1 }, ""},
+		{func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode }, "persist_mode"},
+		{func(c *jetstream.StreamConfig) {
+			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: ">", Destination: "x.>"}
+		}, "subject_transform"},
 	} {
 		cfg := jetstream.StreamConfig{
 			Subjects: []string{"usher.>"}, Storage: jetstream.FileStorage, Replicas: 1, Discard: jetstream.DiscardNew, AllowRollup: true,
