@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 // binary builds usher once, for what only a process can show.
@@ -154,7 +155,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	go http.Post(p.url(t, "main")+"/graphql", "application/json", strings.NewReader(query))
 	<-entered
 	p.signal(t, syscall.SIGTERM)
-	eventually(t, "shutting down", func() bool { return strings.Contains(p.stderr.String(), "shutting down") })
+	trial.Eventually(t, "shutting down", func() bool { return strings.Contains(p.stderr.String(), "shutting down") })
 	p.signal(t, syscall.SIGTERM)
 	if <-p.ended; p.code != 1 {
 		t.Errorf("exit code %d: %s", p.code, p.stderr.String())
@@ -233,14 +234,14 @@ func TestExecCalls(t *testing.T) {
 func TestExecPassesSignalsOn(t *testing.T) {
 	s := newService(t)
 	p := startProcess(t, s.environ(), "exec", "--", "sh", "-c", `trap 'echo got TERM; exit 3' TERM; echo ready; while :; do sleep 0.1; done`)
-	eventually(t, "running", func() bool { return strings.Contains(p.stdout.String(), "ready") })
+	trial.Eventually(t, "running", func() bool { return strings.Contains(p.stdout.String(), "ready") })
 	p.signal(t, syscall.SIGTERM)
 	if <-p.ended; p.code != 3 || !strings.Contains(p.stdout.String(), "got TERM") {
 		t.Errorf("%d %s", p.code, p.stdout.String())
 	}
 
 	p = startProcess(t, s.environ(), "exec", "--", "sh", "-c", `echo ready; exec sleep 60`)
-	eventually(t, "running", func() bool { return strings.Contains(p.stdout.String(), "ready") })
+	trial.Eventually(t, "running", func() bool { return strings.Contains(p.stdout.String(), "ready") })
 	p.signal(t, syscall.SIGHUP)
 	if <-p.ended; p.code != 129 {
 		t.Errorf("after SIGHUP: %d, want 129", p.code)

@@ -15,11 +15,12 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"usher/internal/trial"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/trial"
 )
 
 // natsNode makes this test's own binary a NATS server: a process that can be killed.
@@ -152,7 +153,7 @@ func (c *cluster) ask(question func(context.Context, jetstream.JetStream) error)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	eventually(c.t, "an answer of the cluster", func() bool {
+	trial.Eventually(c.t, "an answer of the cluster", func() bool {
 		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
 		defer cancel()
 		return question(ctx, js) == nil

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"usher/internal/trial"
 )
 
 func TestDemo(t *testing.T) {
@@ -20,7 +22,7 @@ func TestDemo(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, p.stdout.String())
 		}
 	}
-	eventually(t, "a webhook delivered", func() bool {
+	trial.Eventually(t, "a webhook delivered", func() bool {
 		return strings.Contains(p.stdout.String(), "queued") && strings.Contains(p.stdout.String(), "has it")
 	})
 	p.stop()
@@ -34,7 +36,7 @@ func TestDemo(t *testing.T) {
 func TestDemoOnASocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "demo.sock")
 	p := start(t, []string{"USHER_LISTEN=unix:" + path, "USHER_ADMIN_LISTEN=off", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"}, "demo")
-	eventually(t, "welcome", func() bool { return strings.Contains(p.stdout.String(), "Ctrl-C") })
+	trial.Eventually(t, "welcome", func() bool { return strings.Contains(p.stdout.String(), "Ctrl-C") })
 	for _, want := range []string{"local port       unix:" + path + "\n", "curl -s --unix-socket '" + path + "' http://localhost/graphql -H", "curl -s http://127.0.0.1:"} {
 		if !strings.Contains(p.stdout.String(), want) {
 			t.Errorf("no %q in:\n%s", want, p.stdout.String())

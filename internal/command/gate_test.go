@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 // gated is a program with a gate in front of a receiver.
@@ -183,7 +184,7 @@ func TestGateSecretsAndRejections(t *testing.T) {
 	if err := os.WriteFile(file, []byte("n3wtoken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "rotated", func() bool { status, _, _ := post(t, g.url+"/0ldtoken", snapshot("b", 1)); return status == 401 })
+	trial.Eventually(t, "rotated", func() bool { status, _, _ := post(t, g.url+"/0ldtoken", snapshot("b", 1)); return status == 401 })
 	g.stop()
 	<-g.ended
 	for _, secret := range []string{"0ldtoken", "n3wtoken", "wr0ng"} {

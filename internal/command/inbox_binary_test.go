@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
 	"usher/internal/trial"
 )
 
@@ -145,7 +146,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 	for range kills {
 		p := startProcess(t, environ)
-		eventually(t, "listening", func() bool {
+		trial.Eventually(t, "listening", func() bool {
 			conn, err := net.Dial("tcp", gate)
 			if err == nil {
 				conn.Close()
@@ -163,7 +164,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	total, repeated := 0, 0
 	for i := range senders {
 		tenant := fmt.Sprint("t", i)
-		eventually(t, "all delivered", func() bool { return receiver.last(tenant) == acked[i] || receiver.last(tenant) == acked[i]+1 })
+		trial.Eventually(t, "all delivered", func() bool { return receiver.last(tenant) == acked[i] || receiver.last(tenant) == acked[i]+1 })
 		receiver.mu.Lock()
 		got := receiver.got[tenant]
 		receiver.mu.Unlock()
@@ -234,8 +235,8 @@ func TestInboxOnTheBinary(t *testing.T) {
 		}
 	}
 	receiver.setDown(false)
-	eventually(t, "delivered", func() bool { return receiver.last("acme") == 10 })
-	eventually(t, "settled", func() bool {
+	trial.Eventually(t, "delivered", func() bool { return receiver.last("acme") == 10 })
+	trial.Eventually(t, "settled", func() bool {
 		_, out := run("ls", "--state", "delivered", "--json")
 		return strings.Count(out, `"delivered"`) == 2
 	})
@@ -245,7 +246,7 @@ func TestInboxOnTheBinary(t *testing.T) {
 	if code, out := run("redeliver", "--force", "1"); code != 0 {
 		t.Errorf("redeliver: %d\n%s", code, out)
 	}
-	eventually(t, "redelivered", func() bool { return receiver.last("acme") == 5 })
+	trial.Eventually(t, "redelivered", func() bool { return receiver.last("acme") == 5 })
 	if code, out := run("forget", "acme"); code != 0 {
 		t.Errorf("forget: %d\n%s", code, out)
 	}
@@ -306,7 +307,7 @@ func brokenDisk(t *testing.T, file string, start func(environ []string) *process
 	receiver.setDown(false)
 	startProcess(t, environ)
 	for n := 1; n <= acked; n++ {
-		eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
+		trial.Eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
 	}
 	receiver.mu.Lock()
 	defer receiver.mu.Unlock()
@@ -386,7 +387,7 @@ func TestFlippedBit(t *testing.T) {
 	p = startProcess(t, environ)
 	for n := 1; n <= 50; n++ {
 		if n != 7 {
-			eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
+			trial.Eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
 		}
 	}
 	if receiver.last("t7") != 0 {
@@ -440,7 +441,7 @@ func TestOutageOnTheBinary(t *testing.T) {
 	receiver.setDown(false)
 	back := time.Now()
 	var first time.Duration
-	eventually(t, "all delivered", func() bool {
+	trial.Eventually(t, "all delivered", func() bool {
 		receiver.mu.Lock()
 		defer receiver.mu.Unlock()
 		n := 0

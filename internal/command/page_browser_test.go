@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 // watched is a program with an inbox, and a receiver whose answers can be held back.
@@ -53,7 +54,7 @@ func (w *watched) send(t *testing.T, tenant string, users ...int) {
 			t.Fatalf("%d %s %s", status, decision, answer)
 		}
 	}
-	eventually(t, "delivered", func() bool {
+	trial.Eventually(t, "delivered", func() bool {
 		_, metrics := get(t, w.admin+"/metrics")
 		return strings.Contains(metrics, "\nusher_inbox_pending 0\n")
 	})
@@ -208,7 +209,7 @@ func TestPageWithoutScript(t *testing.T) {
 	b.open(w.admin + "/webhooks/2/redeliver")
 	b.click("form button")
 	b.until("sent again", `location.href.endsWith("/webhooks/2?did=redelivered")`)
-	eventually(t, "delivered again", func() bool { return len(w.receiver.Deliveries()) == 3 })
+	trial.Eventually(t, "delivered again", func() bool { return len(w.receiver.Deliveries()) == 3 })
 	b.until("told that the page stands still", `document.querySelector("footer").innerText.includes("Without JavaScript")`)
 }
 

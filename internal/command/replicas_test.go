@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
 	"usher/internal/trial"
 )
 
@@ -62,7 +63,7 @@ func (u *replica) delivers() bool {
 func (f *fleet) deliverer() *replica {
 	f.t.Helper()
 	var found *replica
-	eventually(f.t, "somebody delivers", func() bool {
+	trial.Eventually(f.t, "somebody delivers", func() bool {
 		for _, u := range f.ushers {
 			select {
 			case <-u.ended:
@@ -92,7 +93,7 @@ func TestReplicasAreOne(t *testing.T) {
 			t.Errorf("step %d: %d %s %s", i, status, decision, answer)
 		}
 	}
-	eventually(t, "all delivered", func() bool { return f.receiver.count("acme") == 4 })
+	trial.Eventually(t, "all delivered", func() bool { return f.receiver.count("acme") == 4 })
 	if got := fmt.Sprint(f.receiver.all("acme")); got != "[5 10 5 10]" {
 		t.Errorf("delivered %s", got)
 	}
@@ -121,7 +122,7 @@ func TestReplicasAreOne(t *testing.T) {
 			t.Errorf("round %d: %d of 30 copies were queued", round, queued)
 		}
 	}
-	eventually(t, "copies delivered", func() bool { return f.receiver.last("copies") == 10 })
+	trial.Eventually(t, "copies delivered", func() bool { return f.receiver.last("copies") == 10 })
 	if got := f.receiver.count("copies"); got != 10 {
 		t.Errorf("%d deliveries for 10 webhooks in 30 copies each", got)
 	}
@@ -211,7 +212,7 @@ func TestNoMajority(t *testing.T) {
 		t.Errorf("%d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
 	}
 	for _, u := range f.ushers {
-		eventually(t, "unready", func() bool {
+		trial.Eventually(t, "unready", func() bool {
 			status, _ := get(t, u.url(t, "admin")+"/readyz")
 			return status == 503
 		})
@@ -221,14 +222,14 @@ func TestNoMajority(t *testing.T) {
 	}
 	f.cluster.start(0)
 	f.cluster.start(1)
-	eventually(t, "taken in again", func() bool {
+	trial.Eventually(t, "taken in again", func() bool {
 		status, _ := send(3)
 		return status == 200
 	})
 	for _, u := range f.ushers {
 		u.ready(t)
 	}
-	eventually(t, "delivered", func() bool { return f.receiver.last("acme") == 3 })
+	trial.Eventually(t, "delivered", func() bool { return f.receiver.last("acme") == 3 })
 }
 
 // load is senders, one for each tenant, that count up and send each number to a usher
@@ -287,7 +288,7 @@ func (l *load) progress() {
 		wants[i] = int(l.acked[i].Load()) + 10
 	}
 	for i, want := range wants {
-		eventually(l.f.t, "progress", func() bool { return l.f.receiver.highest(fmt.Sprint("t", i)) >= want })
+		trial.Eventually(l.f.t, "progress", func() bool { return l.f.receiver.highest(fmt.Sprint("t", i)) >= want })
 	}
 }
 
@@ -302,7 +303,7 @@ func (l *load) judge() {
 	for i := range l.acked {
 		tenant, last := fmt.Sprint("t", i), int(l.acked[i].Load())
 		acked += last
-		eventually(t, "all delivered", func() bool { n := l.f.receiver.last(tenant); return n == last || n == last+1 })
+		trial.Eventually(t, "all delivered", func() bool { n := l.f.receiver.last(tenant); return n == last || n == last+1 })
 		most := 0
 		for _, n := range l.f.receiver.all(tenant) {
 			delivered++

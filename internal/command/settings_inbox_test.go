@@ -6,9 +6,10 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"usher/internal/trial"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"usher/internal/trial"
 )
 
 func TestInboxSettings(t *testing.T) {
@@ -51,7 +52,7 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 	}
 	go s.Start()
 	defer s.Shutdown()
-	eventually(t, "a server", func() bool { return s.Addr() != nil })
+	trial.Eventually(t, "a server", func() bool { return s.Addr() != nil })
 	service := newService(t)
 	_, receiver := newLedger(t)
 	for address, want := range map[string]string{

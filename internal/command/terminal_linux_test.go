@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"usher/internal/trial"
 )
 
 // newTerminal opens a pseudo-terminal: what a person types goes into keyboard, and
@@ -59,7 +61,7 @@ func TestExecInterrupted(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			keyboard, screen := newTerminal(t)
-			var shown output
+			var shown trial.Output
 			go io.Copy(&shown, keyboard)
 
 			cmd := exec.Command(path, "exec", "--", "sh", "-c", countInterrupts)
@@ -72,7 +74,7 @@ func TestExecInterrupted(t *testing.T) {
 			has := func(part string) func() bool {
 				return func() bool { return strings.Contains(shown.String(), part) }
 			}
-			eventually(t, "running", has("ready"))
+			trial.Eventually(t, "running", has("ready"))
 			if tc.terminal {
 				_, err = keyboard.WriteString("\x03")
 			} else {
@@ -81,13 +83,13 @@ func TestExecInterrupted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "interrupted", has("got INT"))
+			trial.Eventually(t, "interrupted", has("got INT"))
 			// Usher passes signals on in turn: a second interrupt would be there first.
 			if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 				t.Fatal(err)
 			}
 			_ = cmd.Wait()
-			eventually(t, "counted", has("times"))
+			trial.Eventually(t, "counted", has("times"))
 			if code := cmd.ProcessState.ExitCode(); code != 7 || !has("INT came 1 times")() {
 				t.Errorf("exit code %d, want the script's 7:\n%s", code, shown.String())
 			}

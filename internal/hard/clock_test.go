@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 // One-second tokens, and callers that take longer than that to send their body: the
@@ -120,7 +121,7 @@ func TestExpiryDuringAnOutage(t *testing.T) {
 	w.billing.SetTokenLife("app", time.Second)
 	u := start(t, w.environ()).ready(t)
 	w.billing.FailTokens(sandbox.Fault{Status: 500})
-	eventually(t, "over", func() bool { r := u.call(); return r.status == 503 && r.code() == "TOKEN_UNAVAILABLE" })
+	trial.Eventually(t, "over", func() bool { r := u.call(); return r.status == 503 && r.code() == "TOKEN_UNAVAILABLE" })
 	_, refused := w.billing.Calls()
 	for range 50 {
 		if r := u.call(); r.status != 503 || r.header.Get("Retry-After") == "" {
@@ -131,5 +132,5 @@ func TestExpiryDuringAnOutage(t *testing.T) {
 		t.Errorf("%d calls left with a token that was over", after-refused)
 	}
 	w.billing.FailTokens(sandbox.Fault{})
-	eventually(t, "answered again", func() bool { return u.call().status == 200 })
+	trial.Eventually(t, "answered again", func() bool { return u.call().status == 200 })
 }

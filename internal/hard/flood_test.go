@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"usher/internal/trial"
 )
 
 // flood is a kind of webhook that is sent in great numbers, and what it is answered.
@@ -84,7 +86,7 @@ func TestWebhookFlood(t *testing.T) {
 				})
 			}
 			all.Go(func() {
-				eventually(t, "taken beside the flood", func() bool { return u.sendAs(snapshot("good", 5), true).status == 200 })
+				trial.Eventually(t, "taken beside the flood", func() bool { return u.sendAs(snapshot("good", 5), true).status == 200 })
 			})
 			all.Wait()
 			for status := range seen {

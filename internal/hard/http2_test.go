@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 // newHTTP2World is a world whose service speaks HTTP/2, over TLS; the variables tell
@@ -55,11 +56,11 @@ func TestHTTP2CallBrokenAtEachByte(t *testing.T) {
 		breaks(length, pick(23, 1), func(d sandbox.Disturbance) {
 			// A connection that has been greeted: the handshake is not what is broken here.
 			w.toService.Disturb(sandbox.Disturbance{})
-			eventually(t, "a good call", func() bool { return u.call().status == 200 })
+			trial.Eventually(t, "a good call", func() bool { return u.call().status == 200 })
 			seen[brokenCall(t, w, u, d, whole)]++
 		})
 		w.toService.Disturb(sandbox.Disturbance{})
-		eventually(t, "a good call afterwards", func() bool { return u.call().status == 200 })
+		trial.Eventually(t, "a good call afterwards", func() bool { return u.call().status == 200 })
 		if seen["502 UPSTREAM_UNREACHABLE"] == 0 || w.toService.Dialed() < 10 {
 			t.Errorf("%v over %d connections: nothing was broken", seen, w.toService.Dialed())
 		}

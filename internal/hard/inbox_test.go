@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"usher/internal/trial"
 )
 
 // A tenant's code can be as long as a body. With an inbox it becomes part of a key on
@@ -27,5 +29,5 @@ func TestLongCodesInTheInbox(t *testing.T) {
 	if r := u.send(snapshot("acme", 5)); r.status != 200 {
 		t.Errorf("a good one afterwards: %d %s", r.status, r.body)
 	}
-	eventually(t, "delivered", func() bool { return len(w.receiver.Deliveries()) == 7 })
+	trial.Eventually(t, "delivered", func() bool { return len(w.receiver.Deliveries()) == 7 })
 }

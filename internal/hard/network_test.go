@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 // A connection that is open but silent: the bytes go nowhere, and no error comes
@@ -115,7 +116,7 @@ func TestIdleConnectionsClosedByTheOtherSide(t *testing.T) {
 			w.toService.BreakAll(sandbox.HangUp)
 			w.toReceiver.BreakAll(sandbox.HangUp)
 			// Until usher has closed its end, too: before that a call could be on its way.
-			eventually(t, "closed", func() bool { return w.toService.Open()+w.toReceiver.Open() == 0 })
+			trial.Eventually(t, "closed", func() bool { return w.toService.Open()+w.toReceiver.Open() == 0 })
 		}
 		if n := w.toService.Dialed(); n < rounds {
 			t.Errorf("%d connections in %d rounds", n, rounds)

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"usher/internal/trial"
 )
 
 // slow is a way to hold a connection: what is sent at once, and how it goes on.
@@ -51,7 +53,7 @@ func TestSlowConnections(t *testing.T) {
 		}
 	}
 	all.Wait()
-	eventually(t, "all descriptors given back", func() bool { return openFiles(u.pid) <= before+8 })
+	trial.Eventually(t, "all descriptors given back", func() bool { return openFiles(u.pid) <= before+8 })
 }
 
 // besideSlowOnes opens so many slow connections of each kind, and sends good requests

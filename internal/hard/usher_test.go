@@ -19,6 +19,7 @@ import (
 
 	"usher/internal/command"
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 // What nobody but usher, and whoever it is meant for, may ever see.
@@ -175,7 +176,7 @@ func startProcess(t *testing.T, environ []string) *usher {
 func (u *usher) find(t *testing.T) {
 	t.Helper()
 	where := map[string]*string{"main": &u.local, "webhooks": &u.gate, "admin": &u.admin}
-	eventually(t, "listening", func() bool {
+	trial.Eventually(t, "listening", func() bool {
 		select {
 		case <-u.ended:
 			t.Fatalf("ended with %d: %s", u.code, u.log.String())
@@ -194,24 +195,12 @@ func (u *usher) find(t *testing.T) {
 // ready waits for the first token.
 func (u *usher) ready(t *testing.T) *usher {
 	t.Helper()
-	eventually(t, "ready", func() bool { return get(t, u.admin, "/readyz").status == 200 })
+	trial.Eventually(t, "ready", func() bool { return get(t, u.admin, "/readyz").status == 200 })
 	return u
 }
 
 // end shuts usher down, before the test ends.
 func (u *usher) end() { u.stop(); <-u.ended }
-
-// eventually waits for something that another goroutine or process brings about.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for range 3000 {
-		if f() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond) // real sockets: nothing to wait on
-	}
-	t.Fatalf("in 30 s: not %s", what)
-}
 
 // reply is what a caller gets to see.
 type reply struct {

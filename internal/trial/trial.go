@@ -28,16 +28,16 @@ func (o *Output) String() string {
 	return o.b.String()
 }
 
-// Eventually waits for something that another process brings about.
+// Eventually waits for something that another goroutine or process brings about.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for range 1500 {
+	for range 6000 {
 		if f() {
 			return
 		}
-		time.Sleep(10 * time.Millisecond) // other processes: nothing to wait on
+		time.Sleep(10 * time.Millisecond) // real processes and sockets: nothing to wait on
 	}
-	t.Fatalf("in 15 s: not %s", what)
+	t.Fatalf("in 60 s: not %s", what)
 }
 
 // FreeAddress is a loopback address that nobody listened on a moment ago.
