@@ -20,6 +20,7 @@ import (
 	"usher/internal/admin/journal"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/proxy"
 	"usher/webhookgate"
 )
 
@@ -44,7 +45,8 @@ type door struct {
 	addr     string
 	handler  http.Handler
 	tls      *tls.Config
-	closing  func() // told when the server begins to close; may be nil
+	refuse   guard.Refuse // what no handler sees; nil: net/http does
+	closing  func()       // told when the server begins to close; may be nil
 	listener net.Listener
 	server   *http.Server
 }
@@ -76,7 +78,7 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	for _, p := range s.Ports {
 		h.doors = append(h.doors, &door{
 			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
-			handler: h.outbound.handler(p),
+			handler: h.outbound.handler(p), refuse: proxy.Refuse,
 		})
 	}
 	gateMetrics := metrics.Gate()
@@ -144,7 +146,7 @@ func (h *house) open() error {
 
 // hang puts the door where l listens.
 func (d *door) hang(l net.Listener, log *slog.Logger) {
-	d.listener = guard.Listener(l, d.tls, log)
+	d.listener = guard.Listener(l, d.tls, d.refuse, log)
 	d.server = newServer(d.handler, log)
 	if d.closing != nil {
 		d.server.RegisterOnShutdown(d.closing)

@@ -15,15 +15,17 @@ import (
 //
 // Nothing is buffered and nothing is written here. A head that is objected to is
 // broken off, with something after it that no parser takes for a header, so that
-// net/http itself refuses it: in turn, after the answers to what came before it.
-func Listener(l net.Listener, config *tls.Config, log *slog.Logger) net.Listener {
-	return &listener{l, config, log}
+// net/http itself refuses it: in turn, after the answers to what came before it. What
+// net/http answers so is given the port's own shape by refuse; nil leaves it as it is.
+func Listener(l net.Listener, config *tls.Config, refuse Refuse, log *slog.Logger) net.Listener {
+	return &listener{l, config, refuse, log}
 }
 
 type listener struct {
 	net.Listener
-	tls *tls.Config
-	log *slog.Logger
+	tls    *tls.Config
+	refuse Refuse
+	log    *slog.Logger
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -32,10 +34,10 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if l.tls == nil {
-		return &conn{Conn: inner, log: l.log}, nil
+		return &conn{Conn: inner, refuse: l.refuse, log: l.log}, nil
 	}
 	secured := tls.Server(inner, l.tls)
-	return &tlsConn{conn: conn{Conn: secured, log: l.log}, tls: secured}, nil
+	return &tlsConn{conn: conn{Conn: secured, refuse: l.refuse, log: l.log}, tls: secured}, nil
 }
 
 // refusal completes a line that was begun so that it is malformed, whatever it was.
@@ -47,15 +49,16 @@ var errFraming = errors.New("the body is badly framed")
 // conn is a connection whose requests are looked at as they are read.
 type conn struct {
 	net.Conn
-	log     *slog.Logger
-	framing framing
-	refused bool
-	inject  string // what is to be read before the end, once refused
-	end     error  // then
+	refuse    Refuse
+	log       *slog.Logger
+	framing   framing
+	objection string // to what was read; then nothing more is
+	inject    string // what is to be read before the end, once objected to
+	end       error  // then
 }
 
 func (c *conn) Read(p []byte) (int, error) {
-	if c.refused {
+	if c.objection != "" {
 		return c.last(p)
 	}
 	n, err := c.Conn.Read(p)
@@ -64,7 +67,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		return n, err
 	}
 	c.log.Info("request refused unread", "why", objection, "from", c.RemoteAddr().String())
-	c.refused, c.end = true, errFraming
+	c.objection, c.end = objection, errFraming
 	if c.framing.inHead() {
 		c.inject, c.end = refusal, io.EOF
 	}

@@ -3,6 +3,7 @@ package hard
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -181,6 +182,8 @@ func exchange(t *testing.T, p *port, raw string) string {
 			continue
 		case strings.Contains(string(body), callersOwn):
 			t.Errorf("an answer shows a credential: %s", body)
+		case !p.shaped(resp, body):
+			t.Errorf("an answer in nobody's shape: %v %s", resp.Header, body)
 		}
 		codes = append(codes, fmt.Sprint(resp.StatusCode))
 	}
@@ -189,6 +192,26 @@ func exchange(t *testing.T, p *port, raw string) string {
 		return strings.Join(codes[:n-1], " ")
 	}
 	return strings.Join(codes, " ") + " closed"
+}
+
+// shaped says whether an answer is of the kind that the port always gives, also to what
+// no handler has seen.
+func (p *port) shaped(resp *http.Response, body []byte) bool {
+	switch {
+	case resp.StatusCode == http.StatusExpectationFailed: // net/http's own, without a body
+		return len(body) == 0
+	case p.name == "local":
+		var r struct {
+			Data   any
+			Errors []struct{ Extensions struct{ Code string } }
+		}
+		return json.Unmarshal(body, &r) == nil && (r.Data != nil || len(r.Errors) == 1 && r.Errors[0].Extensions.Code != "")
+	case p.name == "gate":
+		var r struct{ Decision string }
+		return json.Unmarshal(body, &r) == nil && r.Decision != "" && r.Decision == resp.Header.Get("Usher-Decision")
+	default:
+		return true
+	}
 }
 
 func isReset(err error) bool {
