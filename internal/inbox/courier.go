@@ -280,15 +280,15 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	began := time.Now()
 	// A process that was stopped since its turn has not been told yet that it lost the
 	// right to deliver, and would send what others have gone beyond.
-	may := func() bool { return c.may == nil || c.may() }
-	if err == nil && may() {
+	leave := &right{may: c.may}
+	if err == nil && leave.held() {
 		sending := ctx
 		if c.may != nil {
-			sending = fenced(ctx, c.may)
+			sending = fenced(ctx, leave.held)
 		}
 		a = c.try(sending, whole)
 	}
-	cut := (ctx.Err() != nil || !may()) && !a.Accepted()
+	cut := (ctx.Err() != nil || !leave.held()) && !a.Accepted()
 
 	c.mu.Lock()
 	before, wasDown := l.last, c.breaker.open
