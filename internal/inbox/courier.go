@@ -3,7 +3,6 @@ package inbox
 import (
 	"container/heap"
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -273,11 +272,40 @@ func (c *courier) next(now time.Time) (*lane, *record, time.Duration) {
 	return l, l.waiting[0], 0
 }
 
+// delivery is what came of a record's turn.
+type delivery struct {
+	began   time.Time
+	attempt webhookgate.Attempt
+	err     error // its content could not be read
+	cut     bool  // usher is ending, or no longer delivers: as if it had not been tried
+}
+
 // deliver tries r, the first of a lane, once.
 func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
+	d := c.send(ctx, r)
+	c.mu.Lock()
+	wasDown := c.breaker.open
+	c.finish(l, r, &d)
+	outcome := *r                                                    // the next try may begin as soon as the lock is free
+	room := c.breaker.underway+1 < c.breaker.now && len(c.queue) > 1 // for others than who goes on here
+	down, pending := c.breaker.open, c.pending
+	c.mu.Unlock()
+	if room {
+		c.poke()
+	}
+	c.report(&outcome, &d)
+	switch {
+	case down && !wasDown:
+		c.log.Warn("receiver seems to be down, it is tried with one delivery at a time", "pending", pending)
+	case wasDown && !down:
+		c.log.Info("receiver answers again", "pending", pending)
+	}
+}
+
+// send tries r once, if its content can be had and this process may.
+func (c *courier) send(ctx context.Context, r *record) (d delivery) {
 	whole, err := c.content(r)
-	var a webhookgate.Attempt
-	began := time.Now()
+	d.began, d.err = time.Now(), err
 	// A process that was stopped since its turn has not been told yet that it lost the
 	// right to deliver, and would send what others have gone beyond.
 	leave := &right{may: c.may}
@@ -286,48 +314,10 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 		if c.may != nil {
 			sending = fenced(ctx, leave.held)
 		}
-		a = c.try(sending, whole)
+		d.attempt = c.try(sending, whole)
 	}
-	cut := (ctx.Err() != nil || !leave.held()) && !a.Accepted()
-
-	c.mu.Lock()
-	before, wasDown := l.last, c.breaker.open
-	l.busy, l.last = false, began
-	c.release(r) // a failed one may wait for long
-	c.ended++
-	var changed []*record
-	switch now := time.Now(); {
-	case cut: // usher is ending, or no longer delivers: as if it had not been tried
-		c.breaker.abandoned()
-	case errors.Is(err, ErrDamaged), errors.Is(err, ErrNotFound):
-		c.breaker.abandoned()
-		changed = c.park(l, err.Error())
-	case err != nil: // the store can't be read at the moment
-		c.breaker.abandoned()
-		l.at = now.Add(min(firstPause<<min(l.failures, 20), lastPause))
-		l.down = false // or an open breaker would have it tried at once, again and again
-		l.failures++
-	default:
-		r.note(began, now, a)
-		changed = c.conclude(l, a, before, now)
-	}
-	c.settle(changed)
-	c.schedule(l, time.Now())
-	c.tidy(l)
-	outcome := *r                                                    // the next try may begin as soon as the lock is free
-	room := c.breaker.underway+1 < c.breaker.now && len(c.queue) > 1 // for others than who goes on here
-	down, pending := c.breaker.open, c.pending
-	c.mu.Unlock()
-	if room {
-		c.poke()
-	}
-	c.report(&outcome, a, err, cut)
-	switch {
-	case down && !wasDown:
-		c.log.Warn("receiver seems to be down, it is tried with one delivery at a time", "pending", pending)
-	case wasDown && !down:
-		c.log.Info("receiver answers again", "pending", pending)
-	}
+	d.cut = (ctx.Err() != nil || !leave.held()) && !d.attempt.Accepted()
+	return d
 }
 
 // settle tells the store how records stand now. c.mu is held, as of two notes of the
