@@ -196,9 +196,11 @@ func laneKey(l webhookgate.Lane) []byte {
 	return sum[:]
 }
 
-// tailFor is the tail that w becomes as the record id.
+// tailFor is the tail that w becomes as the record id. The digest is a copy: a slice of w's
+// own would keep all of w in memory, its content included, for as long as the lane is
+// remembered.
 func tailFor(w *webhookgate.Webhook, id uint64) tail {
-	return tail{Lane: w.Lane, ID: id, Webhook: w.ID, Snapshot: w.Snapshot, Digest: w.Digest[:]}
+	return tail{Lane: w.Lane, ID: id, Webhook: w.ID, Snapshot: w.Snapshot, Digest: bytes.Clone(w.Digest[:])}
 }
 
 func decodeTail(b []byte) (t tail, err error) {
