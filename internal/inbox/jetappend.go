@@ -253,35 +253,3 @@ func unpackRecord(data []byte, deflated bool) (*webhookgate.Webhook, uint64, err
 	}
 	return decodeRecord(data)
 }
-
-// content reads a record from the log.
-func (s *jetStore) content(id uint64) (*webhookgate.Webhook, uint64, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
-	defer cancel()
-	m, err := s.message(ctx, id)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		// A leader that was just elected may not have it ready; once it has taken a
-		// mark it has.
-		if err := s.catchUp(ctx); err != nil {
-			return nil, 0, err
-		}
-		if m, err = s.message(ctx, id); errors.Is(err, jetstream.ErrMsgNotFound) {
-			return nil, 0, ErrNotFound
-		}
-	}
-	if err != nil {
-		return nil, 0, err
-	}
-	return unpackRecord(m.Data, m.Header.Get(encodingHeader) == deflate)
-}
-
-func (s *jetStore) message(ctx context.Context, id uint64) (m *jetstream.RawStreamMsg, err error) {
-	for {
-		request, cancel := context.WithTimeout(ctx, requestTimeout)
-		m, err = s.stream().GetMsg(request, id)
-		cancel()
-		if !passing(err) || ctx.Err() != nil {
-			return m, err
-		}
-	}
-}

@@ -1,8 +1,12 @@
 package inbox
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/webhookgate"
 )
@@ -94,14 +98,34 @@ func (s *jetStore) stats() Stats {
 	return out
 }
 
-// remembering returns the lanes of a tenant that something is remembered of.
-func (m *mirror) remembering(tenant string) (lanes []webhookgate.Lane) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, l := range m.lanes {
-		if l.Lane.Tenant == tenant && l.Snapshot && l.ID > l.emptied {
-			lanes = append(lanes, l.Lane)
+// content reads a record from the log.
+func (s *jetStore) content(id uint64) (*webhookgate.Webhook, uint64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
+	defer cancel()
+	m, err := s.message(ctx, id)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		// A leader that was just elected may not have it ready; once it has taken a
+		// mark it has.
+		if err := s.catchUp(ctx); err != nil {
+			return nil, 0, err
+		}
+		if m, err = s.message(ctx, id); errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil, 0, ErrNotFound
 		}
 	}
-	return lanes
+	if err != nil {
+		return nil, 0, err
+	}
+	return unpackRecord(m.Data, m.Header.Get(encodingHeader) == deflate)
+}
+
+func (s *jetStore) message(ctx context.Context, id uint64) (m *jetstream.RawStreamMsg, err error) {
+	for {
+		request, cancel := context.WithTimeout(ctx, requestTimeout)
+		m, err = s.stream().GetMsg(request, id)
+		cancel()
+		if !passing(err) || ctx.Err() != nil {
+			return m, err
+		}
+	}
 }

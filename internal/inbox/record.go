@@ -184,6 +184,7 @@ type tail struct {
 }
 
 func idKey(id uint64) []byte { return binary.BigEndian.AppendUint64(nil, id) }
+func keyID(k []byte) uint64  { return binary.BigEndian.Uint64(k) }
 
 // laneKey is a digest of what can't be that of another lane: JSON quotes what would
 // be ambiguous, and a tenant's code may be longer than a key of the store's.
