@@ -62,7 +62,10 @@ func (s *jetStore) Show(id uint64) (*Item, error) {
 		return item, nil // as much of it as there is
 	}
 	item.Header, item.Body = w.Header, w.Body
-	if before, _, err := s.content(previous); previous != 0 && err == nil {
+	if previous == 0 {
+		return item, nil
+	}
+	if before, _, err := s.content(previous); err == nil {
 		item.Previous = &Previous{ID: previous, Body: before.Body}
 	}
 	return item, nil
@@ -91,7 +94,7 @@ func (s *jetStore) stats() Stats {
 	}
 	for _, r := range m.order { // the first that waits is the oldest
 		if r.status.State == Waiting {
-			out.Oldest = time.Since(r.webhook.Received)
+			out.Oldest = max(0, time.Since(r.webhook.Received)) // by another replica's clock, perhaps
 			break
 		}
 	}

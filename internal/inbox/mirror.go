@@ -192,6 +192,13 @@ func (m *mirror) leased(seq uint64, l leaseSeen) {
 	}
 }
 
+// leaseNow returns the lease as it was read last, and whether all was read.
+func (m *mirror) leaseNow() (_ leaseSeen, caughtUp bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lease, m.caughtUp
+}
+
 // replaceLease puts right which message is the lease's last, if that is still was. Who
 // holds it stays as it is known.
 func (m *mirror) replaceLease(was, seq uint64) {
