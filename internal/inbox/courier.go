@@ -269,11 +269,16 @@ func (c *courier) stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := Stats{Pending: c.pending, Delivering: true}
+	now := time.Now()
+	oldest := now
 	for _, l := range c.lanes {
 		s.Parked += len(l.parked)
 		for _, r := range l.waiting {
-			s.Oldest = max(s.Oldest, time.Since(r.webhook.Received))
+			if r.webhook.Received.Before(oldest) {
+				oldest = r.webhook.Received
+			}
 		}
 	}
+	s.Oldest = now.Sub(oldest)
 	return s
 }
