@@ -73,7 +73,7 @@ const statusGone = 499
 type Handler struct {
 	cfg      Config
 	proxy    *httputil.ReverseProxy
-	patience time.Duration
+	patience time.Duration // bodyPatience, but for tests
 }
 
 // New returns the handler of a local port.

@@ -18,15 +18,13 @@ type failure struct {
 	next    time.Time     // when it ends
 }
 
-// inForce says whether f forbids a request now. It is fine on a nil f.
-func (f *failure) inForce(now time.Time) bool { return f != nil && now.Before(f.next) }
-
-// wait is how long f forbids a request from now on. It is fine on a nil f.
-func (f *failure) wait() time.Duration {
+// wait is how long f forbids a request from now on; zero: it does not. It is fine on a
+// nil f.
+func (f *failure) wait(now time.Time) time.Duration {
 	if f == nil {
 		return 0
 	}
-	return max(0, time.Until(f.next))
+	return max(0, f.next.Sub(now))
 }
 
 // follow is the failure after f, which may be nil: its backoff is twice as long,

@@ -52,8 +52,8 @@ type Client struct {
 	Secret func() string
 	// Scope is what to ask for, space-separated. Required.
 	Scope string
-	// HTTP sends the request. Required; a redirect is an error whatever its
-	// CheckRedirect says, as following one would show the secret to somebody else.
+	// HTTP sends the request. Required. A redirect is an error: following one would
+	// show the secret to somebody else.
 	HTTP http.RoundTripper
 	// UserAgent to send; none when empty.
 	UserAgent string

@@ -57,8 +57,8 @@ type Source struct {
 
 	wake chan struct{} // has Run look at the schedule again
 
-	mu       sync.Mutex // guards what follows; never held over I/O, never taken to read a valid token
-	ctx      context.Context
+	mu       sync.Mutex      // guards what follows; never held over I/O, never taken to read a valid token
+	ctx      context.Context // of Run, which fetches run under
 	underway *fetch
 	failed   *failure // of the last fetch; nil when it succeeded
 	forced   *rate.Limiter
@@ -71,6 +71,23 @@ type fetch struct {
 	done  chan struct{}
 	token *Token
 	err   error
+}
+
+// wait waits for the outcome, until ctx ends or for ten seconds.
+func (f *fetch) wait(ctx context.Context) (*Token, error) {
+	timeout := time.NewTimer(waitLimit)
+	defer timeout.Stop()
+	select {
+	case <-f.done:
+		return f.token, f.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-timeout.C:
+		return nil, &NoTokenError{
+			Err:        fmt.Errorf("the token endpoint did not answer within %v", waitLimit),
+			RetryAfter: time.Second,
+		}
+	}
 }
 
 // NewSource returns a source without a token. Run makes it live.
@@ -111,7 +128,7 @@ func (s *Source) step(now time.Time) time.Duration {
 	case s.underway != nil:
 		return nap // its end wakes Run
 	case s.failed != nil:
-		if wait := s.failed.next.Sub(now); wait > 0 {
+		if wait := s.failed.wait(now); wait > 0 {
 			return wait
 		}
 	case t != nil && t.age(now) < t.renewAt:
@@ -158,7 +175,7 @@ func (s *Source) drop(refused *Token) (*Token, *fetch, error) {
 	dropped := s.current.Load() == refused
 	// A fetch that is under way anyhow, or a backoff that forbids one, does not
 	// count as forced.
-	if dropped && s.underway == nil && !s.failed.inForce(now) && !s.forced.Allow() {
+	if dropped && s.underway == nil && s.failed.wait(now) == 0 && !s.forced.Allow() {
 		first := !s.keeping
 		s.keeping = true
 		s.mu.Unlock()
@@ -191,8 +208,8 @@ func (s *Source) join(now time.Time) (*Token, *fetch, error) {
 		return t, nil, nil
 	}
 	if s.underway == nil {
-		if s.failed.inForce(now) {
-			return nil, nil, &NoTokenError{Err: s.failed.err, RetryAfter: s.failed.next.Sub(now)}
+		if wait := s.failed.wait(now); wait > 0 {
+			return nil, nil, &NoTokenError{Err: s.failed.err, RetryAfter: wait}
 		}
 		s.start()
 	}
@@ -203,12 +220,12 @@ func (s *Source) join(now time.Time) (*Token, *fetch, error) {
 func (s *Source) start() {
 	f := &fetch{done: make(chan struct{})}
 	s.underway = f
-	go s.run(s.ctx, f)
+	go s.fetch(s.ctx, f)
 }
 
-// run is the life of one fetch. It runs on the source's context, never on that of
-// the caller who happened to need it first.
-func (s *Source) run(ctx context.Context, f *fetch) {
+// fetch sends the request and tells those who wait for f. It runs on the source's
+// context, never on that of the caller who happened to need it first.
+func (s *Source) fetch(ctx context.Context, f *fetch) {
 	secret := s.client.Secret()
 	token, retryAfter, err := s.client.fetch(ctx)
 	if err == nil && !token.valid(time.Now()) {
@@ -222,18 +239,17 @@ func (s *Source) run(ctx context.Context, f *fetch) {
 
 	s.mu.Lock()
 	s.underway = nil
-	if err == nil {
-		token.renewAt = renewal(token.life)
+	switch {
+	case err == nil:
 		s.current.Store(token)
 		s.had.Store(true)
 		s.failed = nil
-	} else {
+	case Rejected(err) && s.client.Secret() != secret:
+		s.failed = nil // the secret changed meanwhile: ask with the new one at once
+	default:
 		s.failed = s.failed.follow(err, retryAfter)
-		if Rejected(err) && s.client.Secret() != secret {
-			s.failed = nil // the secret changed meanwhile: ask with the new one at once
-		}
 	}
-	wait := s.failed.wait()
+	wait := s.failed.wait(time.Now())
 	s.mu.Unlock()
 
 	if err == nil {
@@ -243,16 +259,22 @@ func (s *Source) run(ctx context.Context, f *fetch) {
 	}
 	close(f.done)
 	s.poke()
+	if ctx.Err() == nil {
+		s.report(token, err, wait)
+	}
+}
 
+// report logs the outcome of a fetch.
+func (s *Source) report(token *Token, err error, wait time.Duration) {
 	if err == nil {
 		s.log.Info("token fetched", "token", token, "life", token.life)
-	} else if ctx.Err() == nil {
-		attrs := []any{"url", s.client.URL, "err", err, "next_try_in", wait.Round(time.Millisecond)}
-		if s.Advice != nil {
-			attrs = append(attrs, "advice", s.Advice(err))
-		}
-		s.log.Warn("no token could be fetched", attrs...)
+		return
 	}
+	attrs := []any{"url", s.client.URL, "err", err, "next_try_in", wait.Round(time.Millisecond)}
+	if s.Advice != nil {
+		attrs = append(attrs, "advice", s.Advice(err))
+	}
+	s.log.Warn("no token could be fetched", attrs...)
 }
 
 // SecretChanged has a source that failed ask again at once.
@@ -267,69 +289,5 @@ func (s *Source) poke() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
-	}
-}
-
-// State is what a source can tell of itself.
-type State struct {
-	Had   bool   // whether it ever had a token
-	Token *Token // the current one, if it is valid
-	Err   error  // why the last fetch failed; nil when it did not
-}
-
-// State returns a snapshot.
-func (s *Source) State() State {
-	st := State{Had: s.had.Load()}
-	if t := s.current.Load(); t != nil && t.valid(time.Now()) {
-		st.Token = t
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.failed != nil {
-		st.Err = s.failed.err
-	}
-	return st
-}
-
-// Ready waits until there is a token. It ends at once when the endpoint refuses,
-// and goes on trying until ctx ends when it can't be asked. Run must be running.
-func (s *Source) Ready(ctx context.Context) (*Token, error) {
-	for {
-		t, err := s.Token(ctx)
-		if err == nil {
-			return t, nil
-		}
-		if Rejected(err) {
-			return nil, err
-		}
-		wait := firstBackoff
-		if none := new(NoTokenError); errors.As(err, &none) {
-			wait = none.RetryAfter
-		}
-		select {
-		case <-ctx.Done():
-			// Why there is none says more than that the time is up.
-			if why := s.State().Err; why != nil {
-				err = why
-			}
-			return nil, err
-		case <-time.After(wait):
-		}
-	}
-}
-
-func (f *fetch) wait(ctx context.Context) (*Token, error) {
-	timeout := time.NewTimer(waitLimit)
-	defer timeout.Stop()
-	select {
-	case <-f.done:
-		return f.token, f.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-timeout.C:
-		return nil, &NoTokenError{
-			Err:        fmt.Errorf("the token endpoint did not answer within %v", waitLimit),
-			RetryAfter: time.Second,
-		}
 	}
 }

@@ -54,7 +54,7 @@ func newToken(value string, asked time.Time, life time.Duration) *Token {
 		asked:       asked,
 		askedWall:   asked.Round(0),
 		life:        life,
-		renewAt:     life * 4 / 5,
+		renewAt:     renewal(life),
 	}
 }
 

@@ -22,15 +22,15 @@ const (
 	maxDrain      = 64 << 20
 )
 
-// readBody reads the whole body, up to max bytes, as long as it keeps coming.
-func readBody(w http.ResponseWriter, r *http.Request, max int64) ([]byte, *answer) {
-	if r.ContentLength > max {
-		return nil, tooLarge(max)
+// readBody reads the whole body, up to limit bytes, as long as it keeps coming.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit)
 	}
 	conn := http.NewResponseController(w)
-	src := http.MaxBytesReader(w, r.Body, max)
+	src := http.MaxBytesReader(w, r.Body, limit)
 	var body bytes.Buffer
-	body.Grow(int(min(max, bodyStep, r.ContentLength+1)) + bytes.MinRead)
+	body.Grow(int(min(limit, bodyStep, r.ContentLength+1)) + bytes.MinRead)
 	for {
 		conn.SetReadDeadline(time.Now().Add(bodyPatience))
 		_, err := io.CopyN(&body, src, bodyStep)
@@ -44,7 +44,7 @@ func readBody(w http.ResponseWriter, r *http.Request, max int64) ([]byte, *answe
 			return body.Bytes(), nil
 		case errors.As(err, new(*http.MaxBytesError)):
 			conn.SetReadDeadline(time.Now().Add(drainPatience))
-			return nil, tooLarge(max)
+			return nil, tooLarge(limit)
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, reject(http.StatusRequestTimeout, "the body stopped coming").with("Connection", "close")
 		default:
@@ -53,8 +53,8 @@ func readBody(w http.ResponseWriter, r *http.Request, max int64) ([]byte, *answe
 	}
 }
 
-func tooLarge(max int64) *answer {
-	return reject(http.StatusRequestEntityTooLarge, "the body is larger than the "+strconv.FormatInt(max, 10)+" bytes accepted here")
+func tooLarge(limit int64) *answer {
+	return reject(http.StatusRequestEntityTooLarge, "the body is larger than the "+strconv.FormatInt(limit, 10)+" bytes accepted here")
 }
 
 // drain takes in what a sender still sends that has been refused. Many look for an

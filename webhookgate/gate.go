@@ -48,17 +48,17 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer answers one request, counts it and logs it.
+// answer answers one request, counts it and logs it. It is counted first: who has the
+// answer should find it in the figures.
 func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	start := time.Now()
 	v := &visit{w: w, r: r}
 	defer g.leave(v)
 	a := g.handle(v)
-	a.write(w)
-
 	took := time.Since(start)
 	g.cfg.Received(a.Decision, took)
 	g.cfg.Answered(v.outcome(a, start, took))
+	a.write(w)
 	g.report(v, a, took)
 	return a
 }

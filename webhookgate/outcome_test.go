@@ -2,7 +2,10 @@ package webhookgate
 
 import (
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 )
 
 // Whoever shows webhooks to people is told what became of each.
@@ -37,5 +40,24 @@ func TestOutcomes(t *testing.T) {
 	}
 	if o := told[3]; o.Decision != failed || o.Status != 502 || o.Receiver != 422 || o.Tries != 1 || o.Why == "" {
 		t.Errorf("%+v", o)
+	}
+}
+
+// Who has the answer finds it counted and shown, however long it is.
+func TestOutcomeIsToldBeforeTheAnswer(t *testing.T) {
+	rec := httptest.NewRecorder()
+	told := 0
+	look := func() {
+		if told++; rec.Body.Len() > 0 {
+			t.Error("told after the sender")
+		}
+	}
+	g := newGate(t, func(c *Config) {
+		c.Received = func(string, time.Duration) { look() }
+		c.Answered = func(Outcome) { look() }
+	})
+	g.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/webhooks", strings.NewReader("[]")))
+	if told != 2 || rec.Code != http.StatusUnprocessableEntity {
+		t.Errorf("told %d times, status %d", told, rec.Code)
 	}
 }

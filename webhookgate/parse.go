@@ -233,8 +233,7 @@ func codeUnit(digits string) rune {
 
 // syntaxError says what encoding/json has against body, and where.
 func syntaxError(body []byte) string {
-	var any json.RawMessage
-	err := json.Unmarshal(body, &any)
+	err := json.Unmarshal(body, new(json.RawMessage))
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) {
 		return fmt.Sprint(err)

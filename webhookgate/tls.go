@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -96,7 +95,7 @@ func (f *tlsFiles) parse(contents [][]byte) (*tls.Config, error) {
 	if len(contents) > 2 {
 		config.ClientCAs = x509.NewCertPool()
 		if !config.ClientCAs.AppendCertsFromPEM(contents[2]) {
-			return nil, fmt.Errorf("%s: %w", f.names[2], errors.New("no certificate in it"))
+			return nil, fmt.Errorf("%s: no certificate in it", f.names[2])
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 		// A resumed session would carry on under the CAs of its beginning.

@@ -135,10 +135,14 @@ func (v *validator) schemaFaults(value any) []Fault {
 	}
 	err := v.schema.Validate(value)
 	var invalid *jsonschema.ValidationError
-	if !errors.As(err, &invalid) {
+	switch {
+	case err == nil:
 		return nil
+	case errors.As(err, &invalid):
+		return faultsIn(invalid)
+	default: // the library knows no other error; if it ever does, what was not checked does not pass
+		return []Fault{{Message: "can't be checked against the schema"}}
 	}
-	return faultsIn(invalid)
 }
 
 func faultsIn(e *jsonschema.ValidationError) []Fault {

@@ -34,8 +34,7 @@ func Read(body []byte) (_ Rights, ok bool) {
 	if !ok {
 		return Rights{}, false
 	}
-	value, _ := decode(body) // as read has done
-	r := Rights{Name: scalar(member(member(value, "payload"), "tenant"), "name").String()}
+	r := Rights{Name: s.tenant.String()}
 	for _, f := range s.features {
 		r.Features = append(r.Features, Feature{f.code.String(), f.name.String(), f.limit().String(), f.value.String()})
 	}

@@ -16,6 +16,7 @@ const maxSubscriptions = 500
 // snapshot is what a payload says of the tenant's rights. What is missing, or of an
 // unexpected type, is empty.
 type snapshot struct {
+	tenant        text // its name
 	features      []feature
 	subscriptions []subscription
 }
@@ -74,13 +75,18 @@ func read(body []byte) (snapshot, bool) {
 	if err != nil {
 		return snapshot{}, false
 	}
-	change, ok := member(member(value, "payload"), "change").(map[string]any)
+	payload := member(value, "payload")
+	change, ok := member(payload, "change").(map[string]any)
 	features, ok1 := list(change["features"])
 	subscriptions, ok2 := list(change["subscriptions"])
 	if !ok || !ok1 || !ok2 || len(subscriptions) > maxSubscriptions {
 		return snapshot{}, false
 	}
-	return snapshot{readFeatures(features), readSubscriptions(subscriptions)}, true
+	return snapshot{
+		tenant:        scalar(member(payload, "tenant"), "name"),
+		features:      readFeatures(features),
+		subscriptions: readSubscriptions(subscriptions),
+	}, true
 }
 
 // decode reads JSON with its names as they are written, where the fields of a

@@ -3,9 +3,7 @@ package inbox
 import (
 	"container/heap"
 	"context"
-	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -53,35 +51,6 @@ type courier struct {
 	ended    int // deliveries so far
 }
 
-// take takes a record in that waits: a new one at its lane's end, one that is sent
-// again at its front.
-func (c *courier) take(r *record, again bool) {
-	whole, slim := r.webhook, *r.webhook
-	slim.Body, slim.Header = nil, nil
-	r = &record{id: r.id, webhook: &slim, status: r.status}
-	c.mu.Lock()
-	if whole.Body != nil && c.held < holdMost {
-		r.whole = whole
-		c.held += len(whole.Body)
-	}
-	l := c.lane(slim.Lane)
-	var superseded []*record
-	switch {
-	case again:
-		c.again(l, r)
-	case c.keepLatest && slim.Snapshot:
-		superseded = c.supersede(l)
-		fallthrough
-	default:
-		l.waiting = append(l.waiting, r)
-	}
-	c.pending++
-	c.schedule(l, time.Now())
-	c.settle(superseded)
-	c.mu.Unlock()
-	c.poke()
-}
-
 // progress says whether more wait for nothing but a place among the deliveries under
 // way than there are places, and how many of those have ended so far.
 func (c *courier) progress() (behind bool, ended int) {
@@ -90,23 +59,6 @@ func (c *courier) progress() (behind bool, ended int) {
 	b := &c.breaker
 	behind = !b.open && b.underway >= b.now && len(c.queue) > b.limit && !c.queue[0].at.After(time.Now())
 	return behind, c.ended
-}
-
-// supersede takes out of a lane what waits, tried or not, as something newer has come.
-// The lane's pauses stay: they are not the webhook's.
-func (c *courier) supersede(l *lane) (gone []*record) {
-	l.waiting = slices.DeleteFunc(l.waiting, func(w *record) bool {
-		being := l.busy && w == l.waiting[0]
-		if being || !w.webhook.Snapshot || !w.status.Again.IsZero() {
-			return false
-		}
-		w.enter(Superseded, newerCame)
-		c.release(w)
-		gone = append(gone, w)
-		return true
-	})
-	c.pending -= len(gone)
-	return gone
 }
 
 // release lets go of the content of r. c.mu is held.
@@ -130,55 +82,6 @@ func (c *courier) content(r *record) (*webhookgate.Webhook, error) {
 		return nil, err
 	}
 	return full.webhook, nil
-}
-
-// restore takes in what the store had at the start.
-func (c *courier) restore(records []*record) {
-	// What was sent again by hand goes ahead of the rest of its lane.
-	slices.SortStableFunc(records, func(a, b *record) int {
-		x, y := a.status.Again, b.status.Again
-		switch {
-		case x.IsZero() == y.IsZero():
-			return x.Compare(y)
-		case y.IsZero():
-			return -1
-		default:
-			return 1
-		}
-	})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, r := range records {
-		l := c.lane(r.webhook.Lane)
-		if r.status.State == Parked {
-			l.parked = append(l.parked, r)
-			continue
-		}
-		l.waiting = append(l.waiting, r)
-		c.pending++
-		c.schedule(l, time.Now())
-	}
-}
-
-// again puts a record in front of what its lane has waiting, but behind others that
-// were sent again before it.
-func (c *courier) again(l *lane, r *record) {
-	l.parked = slices.DeleteFunc(l.parked, func(p *record) bool { return p.id == r.id })
-	front := 0
-	for front < len(l.waiting) && (l.busy && front == 0 || !l.waiting[front].status.Again.IsZero()) {
-		front++
-	}
-	if front == 0 {
-		l.failures, l.down, l.at = 0, false, time.Now()
-	}
-	l.waiting = slices.Insert(l.waiting, front, r)
-}
-
-func (c *courier) waits(key webhookgate.Lane, id uint64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l := c.lanes[key]
-	return l != nil && slices.ContainsFunc(l.waiting, func(r *record) bool { return r.id == id })
 }
 
 func (c *courier) lane(key webhookgate.Lane) *lane {
@@ -273,47 +176,20 @@ func (c *courier) next(now time.Time) (*lane, *record, time.Duration) {
 	return l, l.waiting[0], 0
 }
 
+// delivery is what came of a record's turn.
+type delivery struct {
+	began   time.Time
+	attempt webhookgate.Attempt
+	err     error // its content could not be read
+	cut     bool  // usher is ending, or no longer delivers: as if it had not been tried
+}
+
 // deliver tries r, the first of a lane, once.
 func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
-	whole, err := c.content(r)
-	var a webhookgate.Attempt
-	began := time.Now()
-	// A process that was stopped since its turn has not been told yet that it lost the
-	// right to deliver, and would send what others have gone beyond.
-	may := func() bool { return c.may == nil || c.may() }
-	if err == nil && may() {
-		sending := ctx
-		if c.may != nil {
-			sending = fenced(ctx, c.may)
-		}
-		a = c.try(sending, whole)
-	}
-	cut := (ctx.Err() != nil || !may()) && !a.Accepted()
-
+	d := c.send(ctx, r)
 	c.mu.Lock()
-	before, wasDown := l.last, c.breaker.open
-	l.busy, l.last = false, began
-	c.release(r) // a failed one may wait for long
-	c.ended++
-	var changed []*record
-	switch now := time.Now(); {
-	case cut: // usher is ending, or no longer delivers: as if it had not been tried
-		c.breaker.abandoned()
-	case errors.Is(err, ErrDamaged), errors.Is(err, ErrNotFound):
-		c.breaker.abandoned()
-		changed = c.park(l, err.Error())
-	case err != nil: // the store can't be read at the moment
-		c.breaker.abandoned()
-		l.at = now.Add(min(firstPause<<min(l.failures, 20), lastPause))
-		l.down = false // or an open breaker would have it tried at once, again and again
-		l.failures++
-	default:
-		r.note(began, now, a)
-		changed = c.conclude(l, a, before, now)
-	}
-	c.settle(changed)
-	c.schedule(l, time.Now())
-	c.tidy(l)
+	wasDown := c.breaker.open
+	c.finish(l, r, &d)
 	outcome := *r                                                    // the next try may begin as soon as the lock is free
 	room := c.breaker.underway+1 < c.breaker.now && len(c.queue) > 1 // for others than who goes on here
 	down, pending := c.breaker.open, c.pending
@@ -321,13 +197,31 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	if room {
 		c.poke()
 	}
-	c.report(&outcome, a, err, cut)
+	c.report(&outcome, &d)
 	switch {
 	case down && !wasDown:
 		c.log.Warn("receiver seems to be down, it is tried with one delivery at a time", "pending", pending)
 	case wasDown && !down:
 		c.log.Info("receiver answers again", "pending", pending)
 	}
+}
+
+// send tries r once, if its content can be had and this process may.
+func (c *courier) send(ctx context.Context, r *record) (d delivery) {
+	whole, err := c.content(r)
+	d.began, d.err = time.Now(), err
+	// A process that was stopped since its turn has not been told yet that it lost the
+	// right to deliver, and would send what others have gone beyond.
+	leave := &right{may: c.may}
+	if err == nil && leave.held() {
+		sending := ctx
+		if c.may != nil {
+			sending = fenced(ctx, leave.held)
+		}
+		d.attempt = c.try(sending, whole)
+	}
+	d.cut = (ctx.Err() != nil || !leave.held()) && !d.attempt.Accepted()
+	return d
 }
 
 // settle tells the store how records stand now. c.mu is held, as of two notes of the
@@ -375,11 +269,16 @@ func (c *courier) stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := Stats{Pending: c.pending, Delivering: true}
+	now := time.Now()
+	oldest := now
 	for _, l := range c.lanes {
 		s.Parked += len(l.parked)
 		for _, r := range l.waiting {
-			s.Oldest = max(s.Oldest, time.Since(r.webhook.Received))
+			if r.webhook.Received.Before(oldest) {
+				oldest = r.webhook.Received
+			}
 		}
 	}
+	s.Oldest = now.Sub(oldest)
 	return s
 }

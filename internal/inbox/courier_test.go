@@ -508,3 +508,24 @@ func TestNothingIsSentAfterTheRightToIsLost(t *testing.T) {
 		wantGot(t, rc, "acme:A")
 	})
 }
+
+// A renewal of the lease may get through just after a delivery was held back for the want
+// of it: that is no try, and says nothing of the receiver.
+func TestRightThatComesBackMakesNoTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(receiver)
+		i := open(t, config(t.TempDir(), rc))
+		var asked atomic.Int32
+		c := i.courier
+		c.mu.Lock()
+		c.may = func() bool { return asked.Add(1) != 2 } // not once it is about to be sent
+		c.mu.Unlock()
+		i.keep("acme", "A")
+		time.Sleep(time.Minute)
+		wantGot(t, rc, "acme:A")
+		entries, err := i.List(Filter{})
+		if err != nil || len(entries) != 1 || len(entries[0].Attempts) != 1 || entries[0].Attempts[0].Status != 200 {
+			t.Errorf("%+v, %v", entries, err)
+		}
+	})
+}

@@ -122,6 +122,13 @@ type record struct {
 	whole   *webhookgate.Webhook // the courier's: with its content; nil: to be read from the store
 }
 
+// slim returns w without its content.
+func slim(w *webhookgate.Webhook) *webhookgate.Webhook {
+	c := *w
+	c.Body, c.Header = nil, nil
+	return &c
+}
+
 func (r *record) entry() Entry {
 	w := r.webhook
 	return Entry{

@@ -4,7 +4,23 @@ import (
 	"context"
 	"net"
 	"net/http/httptrace"
+	"sync/atomic"
 )
+
+// right is the leave to make one delivery. Lost once, it is lost for that delivery, though
+// a renewal of the lease may bring it back a moment later: what was held back meanwhile
+// must not be taken for a try that failed.
+type right struct {
+	may  func() bool // nil: always
+	lost atomic.Bool
+}
+
+func (r *right) held() bool {
+	if r.may != nil && !r.may() {
+		r.lost.Store(true)
+	}
+	return !r.lost.Load()
+}
 
 // fenced is a context for one request, that is not sent unless may agrees. It is asked at
 // the last moment, when the request stands ready in a buffer: a process may be stopped for

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -63,8 +64,7 @@ func (h *history) trim(tx *bbolt.Tx, now time.Time) error {
 		return nil
 	}
 	h.checked, h.behind = now, false
-	type victim struct{ key, record []byte }
-	var victims []victim
+	var victims [][]byte
 	count, bytes := h.count, h.bytes
 	records := tx.Bucket(recordBucket)
 	c := tx.Bucket(statusBucket).Cursor()
@@ -84,27 +84,31 @@ func (h *history) trim(tx *bbolt.Tx, now time.Time) error {
 				break
 			}
 		}
-		record := records.Get(k)
-		count, bytes = count-1, bytes-int64(len(record))
-		victims = append(victims, victim{k, record})
+		count, bytes = count-1, bytes-int64(len(records.Get(k)))
+		victims = append(victims, slices.Clone(k)) // a deletion may move what k points to
 	}
 	if h.from = 0; k != nil {
 		h.from = keyID(k)
 	}
-	for _, victim := range victims {
-		if err := forgetTailOf(tx, victim.key, victim.record); err != nil {
-			return err
-		}
-		key := append([]byte(nil), victim.key...) // the deletion may move what k points to
-		if err := tx.Bucket(statusBucket).Delete(key); err != nil {
-			return err
-		}
-		if err := records.Delete(key); err != nil {
+	for _, key := range victims {
+		if err := drop(tx, key); err != nil {
 			return err
 		}
 	}
 	h.count, h.bytes = count, bytes
 	return nil
+}
+
+// drop deletes a record, its status, and what its lane remembers of it.
+func drop(tx *bbolt.Tx, key []byte) error {
+	records := tx.Bucket(recordBucket)
+	if err := forgetTailOf(tx, key, records.Get(key)); err != nil {
+		return err
+	}
+	if err := tx.Bucket(statusBucket).Delete(key); err != nil {
+		return err
+	}
+	return records.Delete(key)
 }
 
 // forgetTailOf drops a lane's memory if it is of the record that goes: lanes that

@@ -232,15 +232,33 @@ func (s *jetStore) recordMessage(w *webhookgate.Webhook, last uint64) *nats.Msg 
 		m.Header.Set(name, fmt.Sprintf("%.200q", value))
 	}
 	if len(m.Data) >= deflateFrom {
-		var b bytes.Buffer
-		z, _ := flate.NewWriter(&b, flate.BestSpeed) // the level is known
-		z.Write(m.Data)                              // to memory
-		z.Close()
-		m.Data = b.Bytes()
+		m.Data = compress(m.Data)
 		m.Header.Set(encodingHeader, deflate)
 	}
 	expect(m, last)
 	return m
+}
+
+// compress makes a record smaller. What has hardly a repetition in it, base64 say, is stored
+// as it is by every fast level since Go 1.27; by its letters alone it still gets smaller,
+// and has to, or the servers would not take it.
+func compress(data []byte) []byte {
+	fast := compressAt(flate.BestSpeed, data)
+	if len(fast) < len(data)/4*3 {
+		return fast
+	}
+	if letters := compressAt(flate.HuffmanOnly, data); len(letters) < len(fast) {
+		return letters
+	}
+	return fast
+}
+
+func compressAt(level int, data []byte) []byte {
+	var b bytes.Buffer
+	z, _ := flate.NewWriter(&b, level) // the level is known
+	z.Write(data)                      // to memory
+	z.Close()
+	return b.Bytes()
 }
 
 // unpackRecord is the reverse of recordMessage.
@@ -252,36 +270,4 @@ func unpackRecord(data []byte, deflated bool) (*webhookgate.Webhook, uint64, err
 		}
 	}
 	return decodeRecord(data)
-}
-
-// content reads a record from the log.
-func (s *jetStore) content(id uint64) (*webhookgate.Webhook, uint64, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
-	defer cancel()
-	m, err := s.message(ctx, id)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		// A leader that was just elected may not have it ready; once it has taken a
-		// mark it has.
-		if err := s.catchUp(ctx); err != nil {
-			return nil, 0, err
-		}
-		if m, err = s.message(ctx, id); errors.Is(err, jetstream.ErrMsgNotFound) {
-			return nil, 0, ErrNotFound
-		}
-	}
-	if err != nil {
-		return nil, 0, err
-	}
-	return unpackRecord(m.Data, m.Header.Get(encodingHeader) == deflate)
-}
-
-func (s *jetStore) message(ctx context.Context, id uint64) (m *jetstream.RawStreamMsg, err error) {
-	for {
-		request, cancel := context.WithTimeout(ctx, requestTimeout)
-		m, err = s.stream().GetMsg(request, id)
-		cancel()
-		if !passing(err) || ctx.Err() != nil {
-			return m, err
-		}
-	}
 }

@@ -98,13 +98,10 @@ func (s *jetStore) acquire(ctx context.Context) bool {
 
 // free says whether the lease can be had, and which message is its last.
 func (s *jetStore) free() (bool, uint64) {
-	m := s.mirror
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	l := &m.lease
+	l, caughtUp := s.mirror.leaseNow()
 	// By the monotonic clock alone: the other one can be set forward, and the holder's
 	// was not.
-	return m.caughtUp && (l.Holder == "" || l.Holder == s.self || time.Since(l.seen) > leaseTime), l.seq
+	return caughtUp && (l.Holder == "" || l.Holder == s.self || time.Since(l.seen) > leaseTime), l.seq
 }
 
 // claim writes the lease behind last, and then waits until all before it was read. Who
@@ -170,12 +167,11 @@ func (s *jetStore) mine(held *deadline) bool {
 	if s.relearn(ctx, held.seq) != nil {
 		return true // not known; the next renewal tells
 	}
-	s.mirror.mu.Lock()
-	defer s.mirror.mu.Unlock()
-	if s.mirror.lease.Holder != s.self {
+	l, _ := s.mirror.leaseNow()
+	if l.Holder != s.self {
 		return false
 	}
-	s.until.Store(&deadline{from: held.from, seq: s.mirror.lease.seq})
+	s.until.Store(&deadline{from: held.from, seq: l.seq})
 	return true
 }
 
@@ -186,10 +182,7 @@ func (s *jetStore) relearn(ctx context.Context, was uint64) error {
 	if err := s.catchUp(ctx); err != nil {
 		return err
 	}
-	s.mirror.mu.Lock()
-	now := s.mirror.lease.seq
-	s.mirror.mu.Unlock()
-	if now != was {
+	if now, _ := s.mirror.leaseNow(); now.seq != was {
 		return nil
 	}
 	last, err := s.lastOn(ctx, s.prefix+"lease")

@@ -1,8 +1,12 @@
 package inbox
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/webhookgate"
 )
@@ -58,7 +62,10 @@ func (s *jetStore) Show(id uint64) (*Item, error) {
 		return item, nil // as much of it as there is
 	}
 	item.Header, item.Body = w.Header, w.Body
-	if before, _, err := s.content(previous); previous != 0 && err == nil {
+	if previous == 0 {
+		return item, nil
+	}
+	if before, _, err := s.content(previous); err == nil {
 		item.Previous = &Previous{ID: previous, Body: before.Body}
 	}
 	return item, nil
@@ -87,21 +94,41 @@ func (s *jetStore) stats() Stats {
 	}
 	for _, r := range m.order { // the first that waits is the oldest
 		if r.status.State == Waiting {
-			out.Oldest = time.Since(r.webhook.Received)
+			out.Oldest = max(0, time.Since(r.webhook.Received)) // by another replica's clock, perhaps
 			break
 		}
 	}
 	return out
 }
 
-// remembering returns the lanes of a tenant that something is remembered of.
-func (m *mirror) remembering(tenant string) (lanes []webhookgate.Lane) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, l := range m.lanes {
-		if l.Lane.Tenant == tenant && l.Snapshot && l.ID > l.emptied {
-			lanes = append(lanes, l.Lane)
+// content reads a record from the log.
+func (s *jetStore) content(id uint64) (*webhookgate.Webhook, uint64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
+	defer cancel()
+	m, err := s.message(ctx, id)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		// A leader that was just elected may not have it ready; once it has taken a
+		// mark it has.
+		if err := s.catchUp(ctx); err != nil {
+			return nil, 0, err
+		}
+		if m, err = s.message(ctx, id); errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil, 0, ErrNotFound
 		}
 	}
-	return lanes
+	if err != nil {
+		return nil, 0, err
+	}
+	return unpackRecord(m.Data, m.Header.Get(encodingHeader) == deflate)
+}
+
+func (s *jetStore) message(ctx context.Context, id uint64) (m *jetstream.RawStreamMsg, err error) {
+	for {
+		request, cancel := context.WithTimeout(ctx, requestTimeout)
+		m, err = s.stream().GetMsg(request, id)
+		cancel()
+		if !passing(err) || ctx.Err() != nil {
+			return m, err
+		}
+	}
 }

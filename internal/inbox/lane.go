@@ -21,6 +21,9 @@ type lane struct {
 	index    int       // in the queue; -1 when not in it
 }
 
+// ceiling is the longest pause after the next failure in a row.
+func (l *lane) ceiling() time.Duration { return min(firstPause<<min(l.failures, 20), lastPause) }
+
 // wake has a lane try again soon if it waits because the receiver was down; but not
 // twice within the first pause.
 func (l *lane) wake() {

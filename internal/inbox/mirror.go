@@ -1,10 +1,8 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -40,17 +38,9 @@ type mirror struct {
 // mirrored is a record without its content.
 type mirrored struct {
 	record
-	token    string // of its lane
-	previous uint64 // of its lane
-	size     int64
-	noted    uint64 // sequence of the message that says how it stands; 0: it waits
-}
-
-// mirrorLane is what the log remembers of a lane.
-type mirrorLane struct {
-	tail
-	emptied uint64 // at this sequence the lane was told to forget
-	records int    // of it that are there
+	token string // of its lane
+	size  int64
+	noted uint64 // sequence of the message that says how it stands; 0: it waits
 }
 
 func newMirror(window time.Duration, log *slog.Logger) *mirror {
@@ -112,29 +102,20 @@ func (m *mirror) advance(seq uint64) {
 	}
 }
 
-// lane returns what is known of a lane. m.mu is held.
-func (m *mirror) lane(token string) *mirrorLane {
-	l := m.lanes[token]
-	if l == nil {
-		l = new(mirrorLane)
-		m.lanes[token] = l
-	}
-	return l
-}
-
 // appended takes in a webhook.
 func (m *mirror) appended(seq uint64, token string, data []byte, deflated bool) {
-	w, previous, err := unpackRecord(data, deflated)
-	r := &mirrored{token: token, previous: previous, size: int64(len(data))}
-	r.id, r.webhook, r.status = seq, w, Status{State: Waiting}
+	whole, _, err := unpackRecord(data, deflated)
+	status := Status{State: Waiting}
 	if err != nil {
 		m.log.Error("webhook damaged, parked", "id", seq)
-		r.webhook, r.status.State, r.status.Why = new(webhookgate.Webhook), Parked, ErrDamaged.Error()
+		whole, status.State, status.Why = new(webhookgate.Webhook), Parked, ErrDamaged.Error()
 	}
-	whole := r.webhook
-	slim := *whole
-	slim.Body, slim.Header = nil, nil
-	r.webhook, r.status.Changed = &slim, slim.Received
+	status.Changed = whole.Received
+	r := &mirrored{
+		record: record{id: seq, webhook: slim(whole), status: status},
+		token:  token,
+		size:   int64(len(data)),
+	}
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,11 +124,11 @@ func (m *mirror) appended(seq uint64, token string, data []byte, deflated bool) 
 	l := m.lane(token)
 	l.records++
 	if l.ID < seq { // else it was appended from here, and another one after it
-		l.tail = tailFor(&slim, seq)
+		l.tail = tailFor(whole, seq)
 	}
 	m.count(r, 1)
-	if m.deliver != nil && r.status.State == Waiting {
-		m.deliver(&record{id: seq, webhook: whole, status: r.status}, false)
+	if m.deliver != nil && status.State == Waiting {
+		m.deliver(&record{id: seq, webhook: whole, status: status}, false)
 	}
 	m.advance(seq)
 }
@@ -198,16 +179,6 @@ func (m *mirror) replaceNoted(id, was, seq uint64) {
 	}
 }
 
-// forgot takes in that a lane is to forget.
-func (m *mirror) forgot(seq uint64, token string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if l := m.lanes[token]; l != nil {
-		l.emptied = seq
-	}
-	m.advance(seq)
-}
-
 // leased takes in who delivers.
 func (m *mirror) leased(seq uint64, l leaseSeen) {
 	m.mu.Lock()
@@ -219,6 +190,13 @@ func (m *mirror) leased(seq uint64, l leaseSeen) {
 	if changed {
 		m.poke()
 	}
+}
+
+// leaseNow returns the lease as it was read last, and whether all was read.
+func (m *mirror) leaseNow() (_ leaseSeen, caughtUp bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lease, m.caughtUp
 }
 
 // replaceLease puts right which message is the lease's last, if that is still was. Who
@@ -248,70 +226,6 @@ func (m *mirror) count(r *mirrored, by int) {
 	default:
 		m.finished += by
 		m.bytes += int64(by) * r.size
-	}
-}
-
-// tail returns the last of a lane, as far as is known, and whether the receiver has
-// exactly w, or will get it as the lane's last.
-func (m *mirror) tail(token string, w *webhookgate.Webhook) (last tail, holds bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	l := m.lanes[token]
-	if l == nil {
-		return tail{}, false
-	}
-	if m.window <= 0 || !w.Snapshot || !l.Snapshot || l.ID <= l.emptied || !bytes.Equal(l.Digest, w.Digest[:]) {
-		return l.tail, false
-	}
-	r := m.records[l.ID]
-	if r == nil {
-		return l.tail, l.ID > m.applied // from here, and not yet read back; else it was finished and old, and is dropped
-	}
-	return l.tail, stillHeld(r.status.State, r.status.Changed, m.window)
-}
-
-// has says whether a lane has that webhook among what came from begin on. It need not
-// be the last: another replica may have been there since.
-func (m *mirror) has(token, webhook string, begin uint64) bool {
-	return m.since(token, begin, func(r *webhookgate.Webhook) bool { return r.ID == webhook })
-}
-
-// overtook says whether a lane has a copy of w among what came from begin on. It is for
-// one that is not the lane's last.
-func (m *mirror) overtook(token string, w *webhookgate.Webhook, begin uint64) bool {
-	return w.Snapshot && m.since(token, begin, func(r *webhookgate.Webhook) bool { return r.Digest == w.Digest })
-}
-
-// since says whether a lane has such a webhook among what came from begin on.
-func (m *mirror) since(token string, begin uint64, such func(*webhookgate.Webhook) bool) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, r := range slices.Backward(m.order) {
-		if r.id < begin {
-			break
-		}
-		if r.token == token && such(r.webhook) {
-			return true
-		}
-	}
-	return false
-}
-
-// setTail notes what a lane ends with, before it is read from the log.
-func (m *mirror) setTail(token string, t tail) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if l := m.lane(token); l.ID < t.ID {
-		l.tail = t
-	}
-}
-
-// replaceTail puts right what a lane ends with, if that is still was.
-func (m *mirror) replaceTail(token string, was uint64, t tail) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if l := m.lane(token); l.ID == was {
-		l.tail = t
 	}
 }
 

@@ -13,6 +13,33 @@ import (
 	"usher/webhookgate"
 )
 
+// finish ends the turn of r, the first of a lane. c.mu is held.
+func (c *courier) finish(l *lane, r *record, d *delivery) {
+	before := l.last
+	l.busy, l.last = false, d.began
+	c.release(r) // a failed one may wait for long
+	c.ended++
+	var changed []*record
+	switch now := time.Now(); {
+	case d.cut:
+		c.breaker.abandoned()
+	case errors.Is(d.err, ErrDamaged), errors.Is(d.err, ErrNotFound):
+		c.breaker.abandoned()
+		changed = c.park(l, d.err.Error())
+	case d.err != nil: // the store can't be read at the moment
+		c.breaker.abandoned()
+		l.at = now.Add(l.ceiling())
+		l.down = false // or an open breaker would have it tried at once, again and again
+		l.failures++
+	default:
+		r.note(d.began, now, d.attempt)
+		changed = c.conclude(l, d.attempt, before, now)
+	}
+	c.settle(changed)
+	c.schedule(l, time.Now())
+	c.tidy(l)
+}
+
 // conclude decides what becomes of the first of a lane after a try, and returns the
 // records that stand otherwise now. before is when it was tried the last time, if it
 // was. c.mu is held.
@@ -47,10 +74,9 @@ func (c *courier) conclude(l *lane, a webhookgate.Attempt, before, now time.Time
 	// take up every place.
 	l.down = isDown(a) && !(l.failures > 0 && c.accepted.After(before))
 	c.down = c.down || l.down
-	ceiling := min(firstPause<<min(l.failures, 20), lastPause)
-	l.failures++
 	l.wish = now.Add(min(a.RetryAfter, longestWish))
-	l.at = later(l.wish, now.Add(c.pause(ceiling)))
+	l.at = later(l.wish, now.Add(c.pause(l.ceiling())))
+	l.failures++
 	if c.keepLatest && r.webhook.Snapshot && r.status.Again.IsZero() && slices.ContainsFunc(l.waiting, r.newer) {
 		l.waiting = slices.Delete(l.waiting, 0, 1)
 		c.pending--
@@ -125,27 +151,30 @@ func (c *courier) wakeDown() {
 	heap.Init(&c.queue)
 }
 
-func (c *courier) report(r *record, a webhookgate.Attempt, err error, cut bool) {
+func (c *courier) report(r *record, d *delivery) {
 	attrs := []slog.Attr{
 		slog.Uint64("id", r.id), slog.String("webhook", r.webhook.ID),
 		slog.String("platform", r.webhook.Lane.Platform), slog.String("tenant", r.webhook.Lane.Tenant),
 		slog.String("state", string(r.status.State)), slog.Int("tries", r.status.Tries),
 	}
 	level, message := slog.LevelInfo, "webhook delivered"
-	switch {
-	case cut:
+	switch a := d.attempt; {
+	case d.cut:
 		message = "delivery broken off, it waits for the next start"
-	case errors.Is(err, ErrDamaged):
+	case errors.Is(d.err, ErrDamaged):
 		level, message = slog.LevelError, "webhook damaged, parked"
-		attrs = append(attrs, slog.Any("err", err))
-	case err != nil:
+		attrs = append(attrs, slog.Any("err", d.err))
+	case d.err != nil:
 		level, message = slog.LevelError, "webhook can't be read"
-		attrs = append(attrs, slog.Any("err", err))
+		attrs = append(attrs, slog.Any("err", d.err))
 	case a.Accepted():
 	default:
-		if message = "delivery failed, webhook waits"; r.status.State == Parked {
+		switch message = "delivery failed, webhook waits"; r.status.State {
+		case Parked:
 			level, message = slog.LevelWarn, "webhook parked"
 			attrs = append(attrs, slog.String("why", r.status.Why))
+		case Superseded:
+			message = "delivery failed, webhook superseded"
 		}
 		if a.Status != 0 {
 			attrs = append(attrs, slog.Int("receiver_status", a.Status))

@@ -184,6 +184,7 @@ type tail struct {
 }
 
 func idKey(id uint64) []byte { return binary.BigEndian.AppendUint64(nil, id) }
+func keyID(k []byte) uint64  { return binary.BigEndian.Uint64(k) }
 
 // laneKey is a digest of what can't be that of another lane: JSON quotes what would
 // be ambiguous, and a tenant's code may be longer than a key of the store's.
@@ -196,9 +197,11 @@ func laneKey(l webhookgate.Lane) []byte {
 	return sum[:]
 }
 
-// tailFor is the tail that w becomes as the record id.
+// tailFor is the tail that w becomes as the record id. The digest is a copy: a slice of w's
+// own would keep all of w in memory, its content included, for as long as the lane is
+// remembered.
 func tailFor(w *webhookgate.Webhook, id uint64) tail {
-	return tail{Lane: w.Lane, ID: id, Webhook: w.ID, Snapshot: w.Snapshot, Digest: w.Digest[:]}
+	return tail{Lane: w.Lane, ID: id, Webhook: w.ID, Snapshot: w.Snapshot, Digest: bytes.Clone(w.Digest[:])}
 }
 
 func decodeTail(b []byte) (t tail, err error) {

@@ -3,11 +3,16 @@ package inbox
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/http"
 	"reflect"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
+	"weak"
 
+	"usher/internal/trial"
 	"usher/webhookgate"
 )
 
@@ -144,5 +149,24 @@ func FuzzStatus(f *testing.F) {
 				t.Fatalf("%+v, then %+v, %v", s, x, err)
 			}
 		}
+	})
+}
+
+// A lane's memory lives as long as the lane is remembered, and there are thousands: it
+// must not keep the content of the webhook that it was made of.
+func TestMemoryOfALaneKeepsNoContent(t *testing.T) {
+	rc := new(receiver)
+	i := open(t, config(t.TempDir(), rc))
+	kept := make([]weak.Pointer[webhookgate.Webhook], 10)
+	for n := range kept {
+		w := webhook(fmt.Sprint("tenant-", n), "A")
+		kept[n] = weak.Make(w)
+		if _, err := i.Keep(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trial.Eventually(t, "the contents let go of", func() bool {
+		runtime.GC()
+		return !slices.ContainsFunc(kept, func(w weak.Pointer[webhookgate.Webhook]) bool { return w.Value() != nil })
 	})
 }

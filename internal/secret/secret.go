@@ -37,7 +37,7 @@ type Value struct {
 	path    string // of the file it comes from, or empty
 	watched bool   // whether path names a regular file that can be read again
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards onChange
 	onChange []func()
 
 	// Watch's own: what the last look at the file gave.

@@ -1,0 +1,55 @@
+package tokens
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// State is what a source can tell of itself.
+type State struct {
+	Had   bool   // whether it ever had a token
+	Token *Token // the current one, if it is valid
+	Err   error  // why the last fetch failed; nil when it did not
+}
+
+// State returns a snapshot.
+func (s *Source) State() State {
+	st := State{Had: s.had.Load()}
+	if t := s.current.Load(); t != nil && t.valid(time.Now()) {
+		st.Token = t
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil {
+		st.Err = s.failed.err
+	}
+	return st
+}
+
+// Ready waits until there is a token. It ends at once when the endpoint refuses,
+// and goes on trying until ctx ends when it can't be asked. Run must be running.
+func (s *Source) Ready(ctx context.Context) (*Token, error) {
+	for {
+		t, err := s.Token(ctx)
+		if err == nil {
+			return t, nil
+		}
+		if Rejected(err) {
+			return nil, err
+		}
+		wait := firstBackoff
+		if none := new(NoTokenError); errors.As(err, &none) {
+			wait = none.RetryAfter
+		}
+		select {
+		case <-ctx.Done():
+			// Why there is none says more than that the time is up.
+			if why := s.State().Err; why != nil {
+				err = why
+			}
+			return nil, err
+		case <-time.After(wait):
+		}
+	}
+}
