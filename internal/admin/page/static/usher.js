@@ -16,6 +16,7 @@
   let again = false;
 
   const say = (text, tone) => {
+    if (follow.textContent === text) return; // it is read out each time that it is set
     follow.hidden = false;
     follow.className = 'follow ' + tone;
     follow.textContent = text;
@@ -57,11 +58,12 @@
     return old;
   };
 
-  // Nor must it move what somebody is about to click on.
+  // Nor must it move what somebody is about to click on. (What opens a menu may never be
+  // told of its end; and blur is the window's alone: it does not bubble.)
   let held = false;
-  addEventListener('pointerdown', () => { held = true; }, true);
-  for (const end of ['pointerup', 'pointercancel', 'blur']) {
-    addEventListener(end, () => { held = false; }, true);
+  addEventListener('pointerdown', () => { held = true; });
+  for (const end of ['pointerup', 'pointercancel', 'contextmenu', 'blur']) {
+    addEventListener(end, () => { held = false; });
   }
 
   const refresh = async () => {
@@ -76,11 +78,14 @@
       const answer = await fetch(location.href, {headers: {Accept: 'text/html'}});
       const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html');
       again ||= held;
-      if (answer.ok && !held) {
+      if (!answer.ok) {
+        say('out of date', 'bad'); // what it shows is gone, or can't be had
+      } else if (!held) {
         for (const old of document.querySelectorAll('[data-live]')) {
           const twin = fresh.getElementById(old.id);
           if (twin) morph(old, twin);
         }
+        if (stream?.readyState === EventSource.OPEN) say('live', 'good');
       }
     } catch {
       // usher is away: the stream notices, and says so
@@ -97,8 +102,7 @@
   const open = () => {
     if (stream || document.hidden) return;
     stream = new EventSource('/api/events');
-    stream.onopen = () => say('live', 'good');
-    stream.addEventListener('change', refresh);
+    stream.addEventListener('change', refresh); // the first comes at once
     stream.onerror = () => {
       say('not connected', 'bad');
       if (stream.readyState === EventSource.CLOSED) {
