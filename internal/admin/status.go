@@ -106,6 +106,7 @@ type InboxStatus struct {
 	Delivering bool          `json:"delivering"`      // from here, and not by another replica
 	Shared     bool          `json:"shared"`          // with other replicas
 	Error      string        `json:"error,omitempty"` // why it takes nothing in any more
+	Unknown    bool          `json:"-"`               // nothing could be read yet: the counts say nothing
 }
 
 // status gathers how everything stands.
@@ -167,7 +168,7 @@ func gateStatus(g *GateState) *GateStatus {
 }
 
 func inboxStatus(stats inbox.Stats, err error) *InboxStatus {
-	s := &InboxStatus{Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked, Delivering: stats.Delivering}
+	s := &InboxStatus{Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked, Delivering: stats.Delivering, Unknown: stats.Unknown}
 	if err != nil {
 		s.Error = err.Error()
 	}

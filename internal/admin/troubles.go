@@ -135,7 +135,7 @@ func inboxTroubles(gate *GateState, box *InboxStatus) (all []Trouble) {
 	}
 	if box.Parked > 0 {
 		all = append(all, Trouble{warn, page.Plural(box.Parked, "webhook is parked", "webhooks are parked"),
-			"The receiver did not take them, and they are not tried any more. See why, mend the receiver, then send them again.", "/webhooks?state=parked"})
+			"The receiver did not take what is parked, and it is not tried any more. See why, mend the receiver, then send it again.", "/webhooks?state=parked"})
 	}
 	return all
 }
