@@ -21,8 +21,8 @@ type PortState struct {
 	// the token endpoint refuses.
 	ClientVariable, SecretVariable, ScopeVariable string
 
-	Calls  []hour.Minute // see CallsFine and so on
-	Tokens []hour.Minute // see TokensRenewed and so on
+	Calls  []hour.Minute // see callsFine and so on
+	Tokens []hour.Minute // see tokensRenewed and so on
 }
 
 // GateState is how the webhook gate stands.
@@ -30,7 +30,6 @@ type GateState struct {
 	Address   string // where webhooks are posted
 	Receiver  string // where they go: no more of it than anybody may see
 	Decisions []hour.Minute
-	Tries     []hour.Minute
 	LastTry   string // ok, status, timeout or error; empty before the first
 }
 
@@ -144,11 +143,11 @@ func portStatus(p *PortState, now time.Time) PortStatus {
 	s.State, s.Tone = tokenWords(p, now)
 	for i, m := range p.Calls {
 		minute := PortMinute{
-			Start: m.Start, Calls: m.Sum(CallsFine, CallsFailed), Failed: m.Counts[CallsFailed],
-			Replayed: m.Counts[CallsReplayed], P50: m.P50, P99: m.P99,
+			Start: m.Start, Calls: m.Sum(callsFine, callsFailed), Failed: m.Counts[callsFailed],
+			Replayed: m.Counts[callsReplayed], P50: m.P50, P99: m.P99,
 		}
 		if i < len(p.Tokens) {
-			minute.Renewed = p.Tokens[i].Counts[TokensRenewed]
+			minute.Renewed = p.Tokens[i].Counts[tokensRenewed]
 		}
 		s.Minutes = append(s.Minutes, minute)
 	}
