@@ -222,6 +222,35 @@ func TestPageAfterARestart(t *testing.T) {
 	stayed(b)
 }
 
+// A connection over which nothing comes any more, though nobody was told of its end, is
+// given up: a laptop slept, or a network changed.
+func TestPageOverADeadConnection(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	b.open(w.admin + "/")
+	b.until("live", `document.querySelector(".follow.good")`)
+	stay(b)
+	// From now on streams open and are silent, and time is short.
+	evaluate[bool](b, `(() => {
+		const wait = setTimeout;
+		window.setTimeout = (f, ms) => wait(f, ms / 100);
+		window.streams = [];
+		window.EventSource = class extends EventTarget {
+			static OPEN = 1;
+			readyState = 1;
+			constructor() { super(); streams.push(this); }
+			close() { this.readyState = 2; }
+		};
+		dispatchEvent(new Event("pagehide"));
+		return dispatchEvent(new Event("pageshow"));
+	})()`)
+	b.until("another try", `streams.length > 2 && streams[0].readyState == 2`)
+	b.until("told so", `document.querySelector("#follow").innerText == "not connected"`)
+	evaluate[bool](b, `!!setInterval(() => streams.at(-1).dispatchEvent(new Event("change")), 50)`)
+	b.until("live again", `document.querySelector(".follow.good")`)
+	stayed(b)
+}
+
 // Without its script the page can be read, and what it offers be done.
 func TestPageWithoutScript(t *testing.T) {
 	b := newTab(t)

@@ -11,6 +11,10 @@
     here.searchParams.delete('did');
     history.replaceState(null, '', here);
   }
+  // The server says something every ten seconds. A connection that is silent for longer is
+  // dead, though nobody was told: a laptop slept, or a network changed.
+  const patience = 25000;
+  let silence = 0; // a timer
   let stream = null;
   let busy = false;
   let again = false;
@@ -75,7 +79,7 @@
     again = false;
     const began = performance.now();
     try {
-      const answer = await fetch(location.href, {headers: {Accept: 'text/html'}});
+      const answer = await fetch(location.href, {headers: {Accept: 'text/html'}, signal: AbortSignal.timeout(patience)});
       const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html');
       again ||= held;
       if (!answer.ok) {
@@ -102,18 +106,31 @@
   const open = () => {
     if (stream || document.hidden) return;
     stream = new EventSource('/api/events');
-    stream.addEventListener('change', refresh); // the first comes at once
+    stream.addEventListener('change', () => { // the first comes at once
+      expect();
+      refresh();
+    });
+    expect();
     stream.onerror = () => {
       say('not connected', 'bad');
       if (stream.readyState === EventSource.CLOSED) {
-        stream = null;
+        close();
         setTimeout(open, 5000);
       }
     };
   };
   const close = () => {
+    clearTimeout(silence);
     stream?.close();
     stream = null;
+  };
+  const expect = () => {
+    clearTimeout(silence);
+    silence = setTimeout(() => {
+      say('not connected', 'bad');
+      close();
+      open();
+    }, patience);
   };
   document.addEventListener('visibilitychange', () => document.hidden ? close() : open());
   addEventListener('pagehide', close);
