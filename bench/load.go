@@ -37,11 +37,9 @@ func (c calls) rate() float64 { return float64(c.Requests) / c.Took.Seconds() }
 // this program.
 func (o *court) load(ctx context.Context, connections int, window time.Duration, target string, addresses ...string) (c calls, err error) {
 	if o.wrk != "" && len(addresses) == 1 && window%time.Second == 0 {
-		c, err = o.callWithWrk(ctx, addresses[0], connections, window, target)
-	} else {
-		c, err = o.callAsProcess(ctx, addresses, connections, window, target)
+		return o.callWithWrk(ctx, addresses[0], connections, window, target)
 	}
-	return c, err
+	return o.callAsProcess(ctx, addresses, connections, window, target)
 }
 
 func (o *court) callAsProcess(ctx context.Context, addresses []string, connections int, window time.Duration, target string) (c calls, err error) {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,10 +27,9 @@ type soak struct {
 	*bench
 	billing  *sandbox.Billing
 	receiver *receiver
-	cmd      *exec.Cmd
-	ports    []string // local, gate, admin
-	secret   string   // the file of the client's secret
-	token    string   // the file of the gate's
+	subject  *usher
+	secret   string // the file of the client's secret
+	token    string // the file of the gate's
 	current  atomic.Value
 	began    time.Time
 
@@ -53,10 +51,11 @@ const (
 // runSoak is bench -soak.
 func (b *bench) runSoak(ctx context.Context, length time.Duration) error {
 	s := &soak{bench: b, began: time.Now(), odd: map[string]int{}, did: map[string]int{}, sent: map[string]int{}}
-	if err := s.start(); err != nil {
+	stop, err := s.start(ctx)
+	if err != nil {
 		return err
 	}
-	defer s.stop()
+	defer stop()
 	traffic, end := context.WithTimeout(ctx, length)
 	defer end()
 	var running sync.WaitGroup
@@ -69,57 +68,46 @@ func (b *bench) runSoak(ctx context.Context, length time.Duration) error {
 	running.Go(func() { s.disturb(traffic) })
 	samples := s.watch(traffic)
 	running.Wait()
-	err := errors.Join(ctx.Err(), s.drain(ctx))
+	err = errors.Join(ctx.Err(), s.subject.drained(ctx))
 	after := s.sample()
 	s.report(length, samples, after)
 	return errors.Join(err, s.balance(samples, after))
 }
 
-// start brings up the service, the receiver and usher.
-func (s *soak) start() (err error) {
+// start brings up the service, the receiver and usher. What it returns ends them.
+func (s *soak) start(ctx context.Context) (stop func(), err error) {
 	s.billing = sandbox.NewBilling(sandbox.Client{
 		ID: "soak", Secret: "secret-0", Scopes: []string{"standard:read", "standard:write"}, TokenLife: 5 * time.Second,
 	})
-	service := httptest.NewServer(s.billing)
 	if s.receiver, err = newReceiver(); err != nil {
-		return err
+		return nil, err
 	}
-	if s.ports, err = freePorts(3); err != nil {
-		return err
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
 	}
 	s.secret, s.token = filepath.Join(s.dir, "client-secret"), filepath.Join(s.dir, "webhook-token")
 	s.current.Store("token-0")
 	if err := errors.Join(replace(s.secret, "secret-0"), replace(s.token, "token-0")); err != nil {
-		return err
+		return nil, err
 	}
-	s.cmd = exec.Command(s.usher)
-	s.cmd.Env = []string{
+	service := httptest.NewServer(s.billing)
+	s.subject = &usher{local: ports[0], gate: ports[1], admin: ports[2], inbox: filepath.Join(s.dir, "soak.db")}
+	s.subject.process, err = s.launch([]string{s.usher}, []string{
 		"USHER_BASE_URL=" + service.URL, "USHER_CLIENT_ID=soak", "USHER_CLIENT_SECRET_FILE=" + s.secret,
-		"USHER_LISTEN=" + s.ports[0], "USHER_WEBHOOK_LISTEN=" + s.ports[1], "USHER_ADMIN_LISTEN=" + s.ports[2],
+		"USHER_LISTEN=" + s.subject.local, "USHER_WEBHOOK_LISTEN=" + s.subject.gate, "USHER_ADMIN_LISTEN=" + s.subject.admin,
 		"USHER_WEBHOOK_FORWARD_URL=http://" + s.receiver.address, "USHER_WEBHOOK_TOKEN_FILE=" + s.token,
-		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(s.dir, "soak.db"), "USHER_LOG_LEVEL=" + s.log,
+		"USHER_WEBHOOK_INBOX=file:" + s.subject.inbox, "USHER_LOG_LEVEL=" + s.log,
+	})
+	if err != nil {
+		return nil, err
 	}
-	if s.loud {
-		s.cmd.Stderr = os.Stderr
+	stop = func() { s.subject.stop(); s.receiver.down(); service.Close() }
+	if err := s.subject.ready(ctx); err != nil {
+		stop()
+		return nil, err
 	}
-	if err := s.cmd.Start(); err != nil {
-		return err
-	}
-	for range 1000 {
-		if resp, err := http.Get("http://" + s.ports[2] + "/readyz"); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return errors.New("usher does not become ready; -v shows what it says")
-}
-
-func (s *soak) stop() {
-	_ = s.cmd.Process.Signal(os.Interrupt)
-	_ = s.cmd.Wait() // how it ended is of no interest: it was told to
+	return stop, nil
 }
 
 // replace writes a file as a whole, so that nobody reads half of it.
@@ -157,7 +145,7 @@ func (s *soak) call(ctx context.Context, i int) {
 	for n := 0; ctx.Err() == nil; n++ {
 		query := fmt.Appendf(nil, `{"query":"query($n: Int){ accounts(limit: $n) { id } }","variables":{"n":%d,"caller":%d}}`, n%5, i)
 		s.calls.Add(1)
-		status, answer, err := post(client, "http://"+s.ports[0]+"/graphql", "", query)
+		status, answer, err := post(client, "http://"+s.subject.local+"/graphql", "", query)
 		switch {
 		case err != nil:
 			s.strange("call: " + err.Error())
@@ -185,7 +173,7 @@ func (s *soak) send(ctx context.Context, i int) {
 		writeBody(&body, tenant, number)
 		for {
 			s.hooks.Add(1)
-			status, answer, err := post(client, "http://"+s.ports[1]+"/webhooks", s.current.Load().(string), body.Bytes())
+			status, answer, err := post(client, "http://"+s.subject.gate+"/webhooks", s.current.Load().(string), body.Bytes())
 			if err == nil && status == http.StatusOK {
 				break
 			}
@@ -245,21 +233,6 @@ func (s *soak) disturb(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// drain waits until the inbox is empty.
-func (s *soak) drain(ctx context.Context) error {
-	for range 600 {
-		if s.sample().pending == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-	return errors.New("webhooks still wait in the inbox after a minute")
 }
 
 // balance says what does not add up.

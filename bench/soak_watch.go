@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,9 +13,9 @@ import (
 
 // soakSample is how large usher is at a time, by its own metrics.
 type soakSample struct {
-	at                               time.Duration
-	memory                           memory // what is mapped of the inbox, which grows, apart
-	heap, goroutines, files, pending float64
+	at                      time.Duration
+	memory                  memory // what is mapped of the inbox, which grows, apart
+	heap, goroutines, files float64
 }
 
 // watch samples usher until ctx ends: twenty times, once it has settled.
@@ -37,15 +36,14 @@ func (s *soak) watch(ctx context.Context) (samples []soakSample) {
 
 // sample reads usher's metrics. What can't be read is zero, and shows in the report.
 func (s *soak) sample() soakSample {
-	p := soakSample{at: time.Since(s.began), memory: memoryOf(s.cmd.Process.Pid), pending: -1}
-	resp, err := http.Get("http://" + s.ports[2] + "/metrics")
+	p := soakSample{at: time.Since(s.began), memory: memoryOf(s.subject.pid())}
+	resp, err := http.Get("http://" + s.subject.admin + "/metrics")
 	if err != nil {
 		return p
 	}
 	defer resp.Body.Close()
 	fields := map[string]*float64{
-		"go_memstats_heap_inuse_bytes": &p.heap, "go_goroutines": &p.goroutines,
-		"process_open_fds": &p.files, "usher_inbox_pending": &p.pending,
+		"go_memstats_heap_inuse_bytes": &p.heap, "go_goroutines": &p.goroutines, "process_open_fds": &p.files,
 	}
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		name, value, _ := strings.Cut(lines.Text(), " ")
@@ -67,7 +65,7 @@ func grown(samples []soakSample, after soakSample) error {
 	}
 	var errs []error
 	check := func(what string, of func(soakSample) float64, factor, slack float64) {
-		first, last := usual(samples[:n], of), usual(samples[len(samples)-n:], of)
+		first, last := median(samples[:n], of), median(samples[len(samples)-n:], of)
 		if last > first*factor+slack {
 			errs = append(errs, fmt.Errorf("%s grew from %.0f to %.0f", what, first, last))
 		}
@@ -83,14 +81,4 @@ func grown(samples []soakSample, after soakSample) error {
 		errs = append(errs, fmt.Errorf("%.0f goroutines when all was done, %.0f at most before", after.goroutines, most))
 	}
 	return errors.Join(errs...)
-}
-
-// usual is the median.
-func usual(samples []soakSample, of func(soakSample) float64) float64 {
-	var all []float64
-	for _, p := range samples {
-		all = append(all, of(p))
-	}
-	slices.Sort(all)
-	return all[len(all)/2]
 }

@@ -64,7 +64,8 @@ func startBilling() (url string, stop func()) {
 // usher is one that runs.
 type usher struct {
 	*process
-	gate  string // the address of the webhook port
+	local string // the addresses of its ports
+	gate  string
 	admin string
 	inbox string // its file; empty: it passes through
 }
@@ -76,10 +77,10 @@ func (b *bench) start(ctx context.Context, under []string, settings ...string) (
 	if err != nil {
 		return nil, err
 	}
-	u := &usher{gate: ports[1], admin: ports[2]}
+	u := &usher{local: ports[0], gate: ports[1], admin: ports[2]}
 	env := append([]string{
 		"USHER_CLIENT_ID=bench", "USHER_CLIENT_SECRET=bench",
-		"USHER_LISTEN=" + ports[0], "USHER_WEBHOOK_LISTEN=" + u.gate, "USHER_ADMIN_LISTEN=" + u.admin,
+		"USHER_LISTEN=" + u.local, "USHER_WEBHOOK_LISTEN=" + u.gate, "USHER_ADMIN_LISTEN=" + u.admin,
 		"USHER_LOG_LEVEL=" + b.log,
 		// A place in flight is given back after the answer, so that 256 senders
 		// hold more than 256 for moments.

@@ -63,23 +63,17 @@ func serve(name, addr string, h http.Handler) {
 	go func() { log.Fatal(server.Serve(l)) }()
 }
 
-// send sends webhooks until ctx ends; every fourth is one that was sent before.
+// send sends webhooks until ctx ends.
 func send(ctx context.Context, sender *sandbox.Sender, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for n := 1; ; n++ {
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		var entry sandbox.Entry
-		var err error
-		if n%4 == 0 {
-			entry, err = sender.Resend(ctx, n-1)
-		} else {
-			entry, err = sender.Change(ctx)
-		}
+		entry, err := sender.Next(ctx)
 		outcome := fmt.Sprintf("%d %s", entry.Status, entry.Header.Get("Usher-Decision"))
 		if err != nil {
 			outcome = err.Error()

@@ -77,8 +77,7 @@ func badRequest(format string, args ...any) error {
 	return &refusal{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// api makes a page of a func that returns its answer, or why there is none. Here
-// and nowhere else errors become status codes.
+// api makes a handler of a func that returns its answer, or why there is none.
 func (h *Handler) api(answer func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
@@ -90,7 +89,7 @@ func (h *Handler) api(answer func(*http.Request) (any, error)) http.HandlerFunc 
 	}
 }
 
-// explain answers with an error.
+// explain answers with an error. Here and nowhere else errors become status codes.
 func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 	var refused *refusal
 	var overwrite *inbox.OverwriteError

@@ -83,23 +83,17 @@ func (m *Metrics) Changes() uint64 { return m.changes.Load() }
 
 // What the rings of the last hour count: calls of a port,
 const (
-	CallsFine = iota
-	CallsFailed
-	CallsReplayed
+	callsFine = iota
+	callsFailed
+	callsReplayed
 )
 
-// what became of the requests for a token,
+// and what became of the requests for a token. A gate's counts its decisions.
 const (
-	TokensRenewed = iota
-	TokensRejected
-	TokensUnavailable
-	TokensRevoked
-)
-
-// decisions of the gate (see Decisions), and tries at the receiver.
-const (
-	TriesTaken = iota
-	TriesFailed
+	tokensRenewed = iota
+	tokensRejected
+	tokensUnavailable
+	tokensRevoked
 )
 
 // Decisions are those of the gate, in the order in which its ring counts them.
@@ -135,9 +129,9 @@ func (p *Port) Finished(status int, took time.Duration) {
 	p.inFlight.Dec()
 	p.duration.Observe(took.Seconds())
 	p.code(status).Inc()
-	kind := CallsFine
+	kind := callsFine
 	if status >= 400 && status != 499 { // who hung up has seen no error
-		kind = CallsFailed
+		kind = callsFailed
 	}
 	p.hour.Took(kind, took)
 }
@@ -145,7 +139,7 @@ func (p *Port) Finished(status int, took time.Duration) {
 // Replayed counts a second try.
 func (p *Port) Replayed() {
 	p.retries.Inc()
-	p.hour.Count(CallsReplayed)
+	p.hour.Count(callsReplayed)
 }
 
 // Hour is the port's last hour.
@@ -190,13 +184,13 @@ func (i *Identity) Fetched(t *tokens.Token, err error) {
 	case err == nil:
 		i.ok.Inc()
 		i.expiry.Set(float64(t.Expiry().UnixMilli()) / 1000)
-		i.hour.Count(TokensRenewed)
+		i.hour.Count(tokensRenewed)
 	case tokens.Rejected(err):
 		i.rejected.Inc()
-		i.hour.Count(TokensRejected)
+		i.hour.Count(tokensRejected)
 	default:
 		i.unavailable.Inc()
-		i.hour.Count(TokensUnavailable)
+		i.hour.Count(tokensUnavailable)
 	}
 	i.changes.Add(1)
 }
@@ -204,7 +198,7 @@ func (i *Identity) Fetched(t *tokens.Token, err error) {
 // EarlyRevoked counts a token refused long before its end.
 func (i *Identity) EarlyRevoked() {
 	i.early.Inc()
-	i.hour.Count(TokensRevoked)
+	i.hour.Count(tokensRevoked)
 	i.changes.Add(1)
 }
 

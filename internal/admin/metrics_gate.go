@@ -17,7 +17,6 @@ type Gate struct {
 	attempts  *prometheus.CounterVec
 	duration  prometheus.Observer
 	decisions *hour.Ring
-	tries     *hour.Ring
 	last      atomic.Pointer[string] // result of the last try
 	changes   *atomic.Uint64
 }
@@ -32,7 +31,6 @@ func (m *Metrics) Gate() *Gate {
 			Name: "usher_webhook_attempts_total", Help: "Tries at the receiver: ok, status (another than 2xx), timeout or error (no answer).",
 		}, []string{"result"}),
 		decisions: hour.New(false),
-		tries:     hour.New(false),
 		changes:   &m.changes,
 	}
 	duration := prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -63,17 +61,12 @@ func (g *Gate) Received(decision string, took time.Duration) {
 // Attempted counts a try at the receiver.
 func (g *Gate) Attempted(result string) {
 	g.attempts.WithLabelValues(result).Inc()
-	kind := TriesTaken
-	if result != "ok" {
-		kind = TriesFailed
-	}
-	g.tries.Count(kind)
 	g.last.Store(&result)
 	g.changes.Add(1)
 }
 
-// Hour is the gate's last hour: its decisions, and the tries at the receiver.
-func (g *Gate) Hour() (decisions, tries []hour.Minute) { return g.decisions.Last(), g.tries.Last() }
+// Hour is the gate's last hour: its decisions, in the order of Decisions.
+func (g *Gate) Hour() []hour.Minute { return g.decisions.Last() }
 
 // LastTry is the result of the last try at the receiver; empty before the first.
 func (g *Gate) LastTry() string {

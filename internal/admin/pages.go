@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,6 +131,8 @@ type webhookView struct {
 	Indent  string // the payload, written out
 	Again   bool   // it can be sent again
 	InInbox bool
+
+	HasInbox bool // there is one, whether or not it is in it
 }
 
 func (h *Handler) oneWebhook(r *http.Request) (*view, error) {
@@ -137,7 +140,7 @@ func (h *Handler) oneWebhook(r *http.Request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &webhookView{WebhookDetail: d, Lines: d.lines, InInbox: d.State != ""}
+	v := &webhookView{WebhookDetail: d, Lines: d.lines, InInbox: d.State != "", HasInbox: h.cfg.Inbox != nil}
 	v.Again = v.InInbox && d.State != "waiting"
 	if d.Payload != nil {
 		v.Indent = indent(d.Payload)
@@ -163,6 +166,7 @@ type tenantView struct {
 	*Tenant
 	Latest    Webhook
 	Held      bool // the receiver has taken the latest
+	Values    bool // some feature has one
 	CanForget bool
 }
 
@@ -177,5 +181,8 @@ func (h *Handler) oneTenant(r *http.Request) (*view, error) {
 	}
 	v := &tenantView{Tenant: t, Latest: t.Snapshots[0], CanForget: h.cfg.Forget != nil}
 	v.Held = v.Latest.Outcome() == "delivered" || v.Latest.Outcome() == "forwarded"
+	if t.Rights != nil {
+		v.Values = slices.ContainsFunc(t.Rights.Features, func(f changes.Feature) bool { return f.Value != "" })
+	}
 	return &view{name: "tenant", shell: page.Shell{Title: code, At: "webhooks", Live: true, Body: v}}, nil
 }

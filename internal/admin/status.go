@@ -21,8 +21,8 @@ type PortState struct {
 	// the token endpoint refuses.
 	ClientVariable, SecretVariable, ScopeVariable string
 
-	Calls  []hour.Minute // see CallsFine and so on
-	Tokens []hour.Minute // see TokensRenewed and so on
+	Calls  []hour.Minute // see callsFine and so on
+	Tokens []hour.Minute // see tokensRenewed and so on
 }
 
 // GateState is how the webhook gate stands.
@@ -30,7 +30,6 @@ type GateState struct {
 	Address   string // where webhooks are posted
 	Receiver  string // where they go: no more of it than anybody may see
 	Decisions []hour.Minute
-	Tries     []hour.Minute
 	LastTry   string // ok, status, timeout or error; empty before the first
 }
 
@@ -106,6 +105,7 @@ type InboxStatus struct {
 	Delivering bool          `json:"delivering"`      // from here, and not by another replica
 	Shared     bool          `json:"shared"`          // with other replicas
 	Error      string        `json:"error,omitempty"` // why it takes nothing in any more
+	Unknown    bool          `json:"-"`               // nothing could be read yet: the counts say nothing
 }
 
 // status gathers how everything stands.
@@ -143,11 +143,11 @@ func portStatus(p *PortState, now time.Time) PortStatus {
 	s.State, s.Tone = tokenWords(p, now)
 	for i, m := range p.Calls {
 		minute := PortMinute{
-			Start: m.Start, Calls: m.Sum(CallsFine, CallsFailed), Failed: m.Counts[CallsFailed],
-			Replayed: m.Counts[CallsReplayed], P50: m.P50, P99: m.P99,
+			Start: m.Start, Calls: m.Sum(callsFine, callsFailed), Failed: m.Counts[callsFailed],
+			Replayed: m.Counts[callsReplayed], P50: m.P50, P99: m.P99,
 		}
 		if i < len(p.Tokens) {
-			minute.Renewed = p.Tokens[i].Counts[TokensRenewed]
+			minute.Renewed = p.Tokens[i].Counts[tokensRenewed]
 		}
 		s.Minutes = append(s.Minutes, minute)
 	}
@@ -167,7 +167,7 @@ func gateStatus(g *GateState) *GateStatus {
 }
 
 func inboxStatus(stats inbox.Stats, err error) *InboxStatus {
-	s := &InboxStatus{Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked, Delivering: stats.Delivering}
+	s := &InboxStatus{Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked, Delivering: stats.Delivering, Unknown: stats.Unknown}
 	if err != nil {
 		s.Error = err.Error()
 	}

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"net/http"
-	"net/url"
 	"slices"
 
 	"usher/internal/changes"
@@ -42,18 +41,17 @@ func (h *Handler) tenant(platform, code string) (*Tenant, error) {
 					t.Elsewhere = append(t.Elsewhere, w.Platform)
 				}
 			case w.Decision == "duplicate" || w.Decision == "failed" && h.cfg.Inbox != nil:
-			case len(t.Snapshots) < maxTimeline:
-				t.Snapshots = append(t.Snapshots, w)
 			default:
-				t.More = true
+				t.Snapshots = append(t.Snapshots, w)
 			}
 		}
-		if list.Next == "" || len(t.Snapshots) == maxTimeline {
+		if list.Next == "" || len(t.Snapshots) > maxTimeline {
 			break
 		}
-		if selection, err = readSelection(url.Values{"tenant": {code}, "before": {list.Next}}.Encode()); err != nil {
-			return nil, err
-		}
+		selection.before = list.next
+	}
+	if t.More = len(t.Snapshots) > maxTimeline; t.More {
+		t.Snapshots = t.Snapshots[:maxTimeline]
 	}
 	if len(t.Snapshots) == 0 {
 		if len(t.Elsewhere) > 0 {

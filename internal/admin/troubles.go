@@ -88,7 +88,7 @@ func portTroubles(p *PortState) (all []Trouble) {
 	case !p.Token.Had:
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
 	}
-	if n := sum(p.Tokens, hour.Minutes, TokensRevoked); n > 0 {
+	if n := sum(p.Tokens, hour.Minutes, tokensRevoked); n > 0 {
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s refused long before the end, in the last hour", p.Name, page.Plural(n, "token was", "tokens were")),
 			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
 	}
@@ -109,8 +109,8 @@ func (p *PortState) remedy(code string) string {
 
 // callTroubles speaks up when a good part of the calls fail.
 func callTroubles(p *PortState) []Trouble {
-	failed := sum(p.Calls, lately, CallsFailed)
-	calls := failed + sum(p.Calls, lately, CallsFine)
+	failed := sum(p.Calls, lately, callsFailed)
+	calls := failed + sum(p.Calls, lately, callsFine)
 	if failed < 3 || failed*10 < calls || p.Token.Token == nil { // without a token there is another line
 		return nil
 	}
@@ -135,7 +135,7 @@ func inboxTroubles(gate *GateState, box *InboxStatus) (all []Trouble) {
 	}
 	if box.Parked > 0 {
 		all = append(all, Trouble{warn, page.Plural(box.Parked, "webhook is parked", "webhooks are parked"),
-			"The receiver did not take them, and they are not tried any more. See why, mend the receiver, then send them again.", "/webhooks?state=parked"})
+			"The receiver did not take what is parked, and it is not tried any more. See why, mend the receiver, then send it again.", "/webhooks?state=parked"})
 	}
 	return all
 }

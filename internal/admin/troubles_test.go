@@ -66,7 +66,7 @@ func TestTroubles(t *testing.T) {
 		{"receiver away for a moment", nil, port(fine), gate("error"), &InboxStatus{Waiting: 1, Oldest: time.Second}, nil},
 		{"receiver slow", nil, port(fine), gate("ok"), &InboxStatus{Waiting: 5, Oldest: 2 * time.Minute}, []string{"bad", "slow", ""}},
 		{"receiver late", nil, port(fine), gate("timeout"), &InboxStatus{Waiting: 5, Oldest: 2 * time.Minute}, []string{"bad", "does not answer in time", ""}},
-		{"parked", nil, port(fine), gate("status"), &InboxStatus{Parked: 1}, []string{"warn", "1 webhook is parked", "send them again"}},
+		{"parked", nil, port(fine), gate("status"), &InboxStatus{Parked: 1}, []string{"warn", "1 webhook is parked", "send it again"}},
 		{"inbox broken", nil, port(fine), gate("ok"), &InboxStatus{Error: "no space left"}, []string{"bad", "takes nothing in: no space left", "restart"}},
 		{"passed through and failed", nil, port(fine), gate("status", 0, 0, 0, 0, 3), nil, []string{"bad", "answers with errors: 3 webhooks failed", "resend them"}},
 		{"failed, but well again", nil, port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil},

@@ -59,6 +59,8 @@ type WebhookDetail struct {
 type WebhookList struct {
 	Webhooks []Webhook `json:"webhooks"`       // the newest first
 	Next     string    `json:"next,omitempty"` // before= of those that follow
+
+	next cursor // the same, for who goes on without an address
 }
 
 // Selection is what a list is asked for.
@@ -133,18 +135,18 @@ func (h *Handler) webhooks(s Selection) (WebhookList, error) {
 		return WebhookList{}, err
 	}
 	decisions := h.fromJournal(s)
-	list, next := WebhookList{Webhooks: []Webhook{}}, s.before
+	list := WebhookList{Webhooks: []Webhook{}, next: s.before}
 	for len(list.Webhooks) < s.limit && len(entries)+len(decisions) > 0 {
 		if len(decisions) == 0 || len(entries) > 0 && !entries[0].Received.Before(decisions[0].At) {
 			list.Webhooks = append(list.Webhooks, h.ofInbox(&entries[0]))
-			next.inbox, entries = entries[0].ID, entries[1:]
+			list.next.inbox, entries = entries[0].ID, entries[1:]
 		} else {
 			list.Webhooks = append(list.Webhooks, h.ofJournal(decisions[0]))
-			next.journal, decisions = decisions[0].Seq, decisions[1:]
+			list.next.journal, decisions = decisions[0].Seq, decisions[1:]
 		}
 	}
 	if len(entries)+len(decisions) > 0 {
-		list.Next = next.String()
+		list.Next = list.next.String()
 	}
 	return list, nil
 }

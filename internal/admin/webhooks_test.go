@@ -227,3 +227,22 @@ func TestEmbedded(t *testing.T) {
 		t.Errorf("a probe: %d", status)
 	}
 }
+
+// Of a tenant with more snapshots than are shown it is said that there are older ones.
+func TestTenantWithManySnapshots(t *testing.T) {
+	for n, want := range map[int]bool{2 * maxTimeline: false, 2*maxTimeline + 2: true, 5 * maxTimeline: true} {
+		for _, duplicates := range []bool{false, true} {
+			h := busy(n)
+			if !duplicates {
+				h.cfg.Journal = nil
+			}
+			tenant, err := h.tenant("crm", "t1") // every other webhook is its own
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(tenant.Snapshots) != maxTimeline || tenant.More != want {
+				t.Errorf("of %d, duplicates %v: %d are shown, more: %v, want %v", n/2, duplicates, len(tenant.Snapshots), tenant.More, want)
+			}
+		}
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -36,7 +35,7 @@ func newAdminAPI(environ []string) (*adminAPI, error) {
 	var a Admin
 	r.section("", &a)
 	if a.Listen == "off" {
-		return nil, errors.New("USHER_ADMIN_LISTEN is off: there is no port to ask")
+		return nil, errAdminOff
 	}
 	r.listen("USHER_ADMIN_LISTEN", a.Listen)
 	r.headerSafe("USHER_ADMIN_TOKEN", a.Token)

@@ -21,16 +21,13 @@ import (
 // advise says what to do when no token could be had for a port, with the variables
 // that are in force there.
 func (o *outbound) advise(err error, p Port) string {
-	main := o.settings.Ports[0]
+	id, secret, scope := o.settings.namesOf(p)
 	switch {
 	case !tokens.Rejected(err):
 		return o.adviseAddress(err)
 	case strings.Contains(err.Error(), "invalid_scope"):
-		scope := variableOf(p, "SCOPE", p.Scope == main.Scope, nil)
 		return fmt.Sprintf("check %s: only scopes that are assigned to the API client can be asked for", scope)
 	default:
-		id := variableOf(p, "CLIENT_ID", p.ClientID == main.ClientID, nil)
-		secret := variableOf(p, "CLIENT_SECRET", p.ClientSecret == main.ClientSecret, p.ClientSecret)
 		return fmt.Sprintf("check %s and %s", id, secret)
 	}
 }

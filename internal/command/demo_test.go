@@ -2,10 +2,13 @@ package command
 
 import (
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"usher/internal/sandbox"
 	"usher/internal/trial"
 )
 
@@ -41,5 +44,21 @@ func TestDemoOnASocket(t *testing.T) {
 		if !strings.Contains(p.stdout.String(), want) {
 			t.Errorf("no %q in:\n%s", want, p.stdout.String())
 		}
+	}
+}
+
+// A delivery is told once, also where a later one was accepted before it.
+func TestDeliveriesAreToldOnce(t *testing.T) {
+	var out strings.Builder
+	say := &narrator{out: &out}
+	begin := time.Now()
+	accepted := func(tenant string, after time.Duration) sandbox.Delivery {
+		return sandbox.Delivery{Tenant: tenant, Until: begin.Add(after), Applied: true, Status: http.StatusOK}
+	}
+	all := []sandbox.Delivery{accepted("slow", 2*time.Second), accepted("quick", time.Second)}
+	seen := say.deliveries(all, begin)
+	say.deliveries(append(all, accepted("next", 3*time.Second)), seen)
+	if got := strings.Count(out.String(), "has it"); got != 3 {
+		t.Errorf("%d deliveries were told, want 3:\n%s", got, out.String())
 	}
 }

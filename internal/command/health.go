@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,8 @@ import (
 	"time"
 )
 
+var errAdminOff = errors.New("USHER_ADMIN_LISTEN is off: there is no port to ask")
+
 // healthcheck asks a running usher whether it is ready. It reads one setting and
 // no more: a probe must not depend on the secrets being mounted.
 func healthcheck(ctx context.Context, p Process) int {
@@ -18,7 +21,7 @@ func healthcheck(ctx context.Context, p Process) int {
 	var a Admin
 	r.section("", &a)
 	if a.Listen == "off" {
-		return p.failed(fmt.Errorf("USHER_ADMIN_LISTEN is off: there is no port to ask"))
+		return p.failed(errAdminOff)
 	}
 	client, url := adminClient(a.Listen)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

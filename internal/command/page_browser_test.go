@@ -125,6 +125,8 @@ func TestPageInABrowser(t *testing.T) {
 	if status, decision, _ := post(t, w.gate, snapshot("acme", 20)); status != 200 || decision != "queued" {
 		t.Fatalf("%d %s", status, decision)
 	}
+	// A menu that was opened with a right click does not hold up what comes: its end is not told.
+	evaluate[bool](b, `["pointerdown", "contextmenu"].every((name) => document.body.dispatchEvent(new PointerEvent(name, {bubbles: true})))`)
 	// Whoever is at something is not disturbed by what comes.
 	evaluate[bool](b, `document.querySelector("#w-3 .when a").focus(), document.querySelector("#calls-main-table").open = true`)
 	b.until("told that the receiver is down", `document.querySelector("#wrong").innerText.includes("The receiver answers with errors: 1 webhook waits")`)
@@ -191,6 +193,62 @@ func stayed(b *tab) {
 	if !evaluate[bool](b, `window.stays === true`) {
 		b.t.Error("the page was loaded again")
 	}
+}
+
+// The gate's decisions are numbered anew after a restart. A page that shows one of before
+// says that it is out of date; and when there is another one of its number, all of the
+// page is about that.
+func TestPageAfterARestart(t *testing.T) {
+	b := newTab(t)
+	address := "USHER_ADMIN_LISTEN=" + trial.FreeAddress(t)
+	w := startWatched(t, address)
+	post(t, w.gate, `{"type":"TenantProvisioningChange"}`)
+	b.open(w.admin + "/webhooks/d1")
+	b.until("live", `document.querySelector(".follow.good")`)
+	if text := b.text("main"); !strings.Contains(text, "/payload") {
+		t.Fatalf("the page does not say what is wrong with it:\n%s", text)
+	}
+	stay(b)
+	w.stop()
+	<-w.ended
+	b.until("told that usher is away", `document.querySelector("#follow").innerText == "not connected"`)
+	w = startWatched(t, address)
+	b.until("told that it is gone", `document.querySelector("#follow").innerText == "out of date"`)
+	post(t, w.gate, "{")
+	b.until("live again", `document.querySelector(".follow.good")`)
+	if text := b.text("main"); strings.Contains(text, "/payload") {
+		t.Errorf("two webhooks are mixed:\n%s", text)
+	}
+	stayed(b)
+}
+
+// A connection over which nothing comes any more, though nobody was told of its end, is
+// given up: a laptop slept, or a network changed.
+func TestPageOverADeadConnection(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	b.open(w.admin + "/")
+	b.until("live", `document.querySelector(".follow.good")`)
+	stay(b)
+	// From now on streams open and are silent, and time is short.
+	evaluate[bool](b, `(() => {
+		const wait = setTimeout;
+		window.setTimeout = (f, ms) => wait(f, ms / 100);
+		window.streams = [];
+		window.EventSource = class extends EventTarget {
+			static OPEN = 1;
+			readyState = 1;
+			constructor() { super(); streams.push(this); }
+			close() { this.readyState = 2; }
+		};
+		dispatchEvent(new Event("pagehide"));
+		return dispatchEvent(new Event("pageshow"));
+	})()`)
+	b.until("another try", `streams.length > 2 && streams[0].readyState == 2`)
+	b.until("told so", `document.querySelector("#follow").innerText == "not connected"`)
+	evaluate[bool](b, `!!setInterval(() => streams.at(-1).dispatchEvent(new Event("change")), 50)`)
+	b.until("live again", `document.querySelector(".follow.good")`)
+	stayed(b)
 }
 
 // Without its script the page can be read, and what it offers be done.

@@ -53,8 +53,8 @@ type door struct {
 
 // url is where the door can be reached, once it is open.
 func (d *door) url() string {
-	if path, ok := strings.CutPrefix(d.addr, "unix:"); ok {
-		return "unix:" + path
+	if strings.HasPrefix(d.addr, "unix:") {
+		return d.addr
 	}
 	scheme := "http"
 	if d.tls != nil {
@@ -67,7 +67,8 @@ func (d *door) url() string {
 	return scheme + "://" + addr
 }
 
-// build puts an usher together. It opens nothing yet.
+// build puts an usher together. Of what it uses only the inbox is opened yet: one that
+// can't be is an error of start-up.
 func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	h := &house{settings: s, log: log}
 	metrics := admin.NewMetrics(buildVersion(), buildCommit())
@@ -85,6 +86,7 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	metrics.Inbox(h.inboxFigures)
 	if s.Webhook.forward != nil {
 		if err := h.buildGate(gateMetrics); err != nil {
+			h.closeInbox()
 			return nil, err
 		}
 	}

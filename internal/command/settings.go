@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"log/slog"
 	"net/url"
 	"strings"
@@ -160,49 +161,51 @@ func readPorts(r *reader, o *Outbound) []Port {
 	}}
 	names := map[string]string{mainPort: "the main port"}
 	for _, index := range r.portIndexes() {
-		p := Port{prefix: "USHER_PORTS_" + index + "_"}
-		r.section(p.prefix, &p)
-		if p.Name == "" {
-			p.Name = index
-		}
-		if strings.ContainsFunc(p.Name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
-			r.invalid(p.prefix+"NAME", "a short name without white space")
-		}
+		p := readPort(r, index, &ports[0])
 		if other, taken := names[p.Name]; taken {
 			r.problem(p.prefix+"NAME", "is %q, but should differ from the name of %s", p.Name, other)
 		}
 		names[p.Name] = p.prefix + "…"
-		r.require(p.prefix+"LISTEN", p.Listen != "", "the port's address, such as 127.0.0.1:8081")
-		if p.Scope == "" {
-			p.Scope = o.Scope
-		} else {
-			p.Scope = r.scope(p.prefix+"SCOPE", p.Scope)
-		}
-		if p.ClientID == "" {
-			p.ClientID = o.ClientID
-		}
-		if p.ClientSecret == nil {
-			p.ClientSecret = o.ClientSecret
-		}
-		if p.Key == nil {
-			p.Key = o.Key
-		}
 		ports = append(ports, p)
 	}
 	for _, p := range ports {
-		if p.Listen == "" {
-			continue
-		}
-		loopback, ok := r.listen(p.prefix+"LISTEN", p.Listen)
-		if ok && !loopback && p.Key == nil && !o.Insecure {
-			r.problem(p.prefix+"LISTEN", "is %q, which others can reach, and callers need no key: set %sKEY (or %sKEY_FILE), or USHER_INSECURE=true if everybody there may act in your name",
-				p.Listen, p.prefix, p.prefix)
-		}
-		if p.prefix == "USHER_" || p.Key != o.Key {
-			r.headerSafe(p.prefix+"KEY", p.Key)
-		}
+		p.check(r, o)
 	}
 	return ports
+}
+
+// readPort reads a further port. What is not given is the main port's.
+func readPort(r *reader, index string, main *Port) Port {
+	p := Port{prefix: "USHER_PORTS_" + index + "_"}
+	r.section(p.prefix, &p)
+	p.Name = cmp.Or(p.Name, index)
+	if strings.ContainsFunc(p.Name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
+		r.invalid(p.prefix+"NAME", "a short name without white space")
+	}
+	r.require(p.prefix+"LISTEN", p.Listen != "", "the port's address, such as 127.0.0.1:8081")
+	if p.Scope != "" {
+		p.Scope = r.scope(p.prefix+"SCOPE", p.Scope)
+	} else {
+		p.Scope = main.Scope
+	}
+	p.ClientID = cmp.Or(p.ClientID, main.ClientID)
+	p.ClientSecret = cmp.Or(p.ClientSecret, main.ClientSecret)
+	p.Key = cmp.Or(p.Key, main.Key)
+	return p
+}
+
+func (p *Port) check(r *reader, o *Outbound) {
+	if p.Listen == "" {
+		return // said already
+	}
+	loopback, ok := r.listen(p.prefix+"LISTEN", p.Listen)
+	if ok && !loopback && p.Key == nil && !o.Insecure {
+		r.problem(p.prefix+"LISTEN", "is %q, which others can reach, and callers need no key: set %sKEY (or %sKEY_FILE), or USHER_INSECURE=true if everybody there may act in your name",
+			p.Listen, p.prefix, p.prefix)
+	}
+	if p.prefix == "USHER_" || p.Key != o.Key {
+		r.headerSafe(p.prefix+"KEY", p.Key)
+	}
 }
 
 func (a *Admin) check(r *reader) {
@@ -251,7 +254,24 @@ func checkDistinct(r *reader, s *Settings) {
 	see("USHER_ADMIN_LISTEN", s.Admin.Listen)
 }
 
-// secrets returns every secret, for the watcher of their files.
+// namesOf returns the variables that the identity of p comes from: its own, or the main
+// port's where it is inherited; with _FILE where the secret is in a file.
+func (s *Settings) namesOf(p Port) (clientID, clientSecret, scope string) {
+	of := func(name string, inherited bool) string {
+		if inherited {
+			return s.Ports[0].prefix + name
+		}
+		return p.prefix + name
+	}
+	clientSecret = of("CLIENT_SECRET", p.ClientSecret == s.Outbound.ClientSecret)
+	if p.ClientSecret.Path() != "" {
+		clientSecret += "_FILE"
+	}
+	return of("CLIENT_ID", p.ClientID == s.Outbound.ClientID), clientSecret, of("SCOPE", p.Scope == s.Outbound.Scope)
+}
+
+// secrets returns every secret whose file is watched: all but the NKey of the inbox, which
+// is read at the start alone.
 func (s *Settings) secrets() []*secret.Value {
 	values := []*secret.Value{
 		s.Outbound.ClientSecret, s.Outbound.Key, s.Admin.Token,

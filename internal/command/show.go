@@ -1,9 +1,6 @@
 package command
 
-import (
-	"usher/internal/admin"
-	"usher/internal/secret"
-)
+import "usher/internal/admin"
 
 // show lets the admin port see how everything stands.
 func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate) {
@@ -36,34 +33,17 @@ func (h *house) portStates() []admin.PortState {
 		if figures.owner != p.Name {
 			s.Shares = figures.owner
 		}
-		main := &h.settings.Outbound
-		s.ClientVariable = variableOf(p, "CLIENT_ID", p.ClientID == main.ClientID, nil)
-		s.SecretVariable = variableOf(p, "CLIENT_SECRET", p.ClientSecret == main.ClientSecret, p.ClientSecret)
-		s.ScopeVariable = variableOf(p, "SCOPE", p.Scope == main.Scope, nil)
+		s.ClientVariable, s.SecretVariable, s.ScopeVariable = h.settings.namesOf(p)
 		states = append(states, s)
 	}
 	return states
 }
 
-// variableOf is the name of the variable that a setting of p comes from: its own, or the
-// main port's where it is inherited; with _FILE where a secret is in a file.
-func variableOf(p Port, name string, inherited bool, value *secret.Value) string {
-	prefix := p.prefix
-	if inherited {
-		prefix = "USHER_"
-	}
-	if value.Path() != "" {
-		name += "_FILE"
-	}
-	return prefix + name
-}
-
 func (h *house) gateState(m *admin.Gate) *admin.GateState {
-	decisions, tries := m.Hour()
 	// Of the receiver's address the host alone: the rest may hold a secret.
 	forward := h.settings.Webhook.forward
 	return &admin.GateState{
 		Address: h.webhooks.url() + h.settings.Webhook.Path, Receiver: forward.Scheme + "://" + forward.Host,
-		Decisions: decisions, Tries: tries, LastTry: m.LastTry(),
+		Decisions: m.Hour(), LastTry: m.LastTry(),
 	}
 }

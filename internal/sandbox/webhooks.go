@@ -98,6 +98,18 @@ func (s *Sender) Resend(ctx context.Context, n int) (Entry, error) {
 	})
 }
 
+// Next sends what comes next in a day of the service's: a change, or, every fourth
+// time, the webhook before once more. An error means that there was no answer.
+func (s *Sender) Next(ctx context.Context) (Entry, error) {
+	s.mu.Lock()
+	last := s.count
+	s.mu.Unlock()
+	if last%4 == 3 {
+		return s.Resend(ctx, last)
+	}
+	return s.Change(ctx)
+}
+
 // Log returns the last 500 webhooks in the order in which they were sent. One
 // that still waits for its answer has status 0.
 func (s *Sender) Log() []Entry {

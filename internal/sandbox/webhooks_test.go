@@ -118,6 +118,25 @@ func TestResend(t *testing.T) {
 	}
 }
 
+// Every fourth is the one before once more, also when the log has long begun to drop
+// the oldest.
+func TestNext(t *testing.T) {
+	s, _ := newPair(1)
+	for n := 1; n <= 2*logSize+8; n++ {
+		e, err := s.Next(t.Context())
+		if err != nil {
+			t.Fatalf("webhook %d: %v", n, err)
+		}
+		want := 0
+		if n%4 == 0 {
+			want = n - 1
+		}
+		if e.N != n || e.ResentOf != want {
+			t.Fatalf("webhook %d is number %d, and %d again, want %d", n, e.N, e.ResentOf, want)
+		}
+	}
+}
+
 func TestLogIsBounded(t *testing.T) {
 	s, _ := newPair(1)
 	for range logSize + 5 {

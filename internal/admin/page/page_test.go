@@ -14,6 +14,8 @@ func TestWords(t *testing.T) {
 	}{
 		{-time.Second, "0 s", "just now"},
 		{350 * time.Microsecond, "0.35 ms", "just now"},
+		{2500 * time.Microsecond, "2.5 ms", "just now"},
+		{9990 * time.Microsecond, "10 ms", "just now"},
 		{35 * time.Millisecond, "35 ms", "just now"},
 		{1500 * time.Millisecond, "1.5 s", "1 s ago"},
 		{34 * time.Second, "34 s", "34 s ago"},

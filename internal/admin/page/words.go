@@ -9,7 +9,7 @@ import (
 )
 
 // Span writes how long something takes: 34 s, 26 min, 1 h 34 min, 3 d 4 h; and what is
-// shorter than a second as 35 ms.
+// shorter than a second as 35 ms, or 2.5 ms.
 func Span(d time.Duration) string {
 	two := func(a time.Duration, unit string, b time.Duration, lesser string) string {
 		if b == 0 {
@@ -21,7 +21,7 @@ func Span(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "0\u00a0s"
-	case d < time.Millisecond:
+	case d < 10*time.Millisecond:
 		return fmt.Sprintf("%.2g\u00a0ms", float64(d)/float64(time.Millisecond))
 	case d < time.Second:
 		return fmt.Sprintf("%d\u00a0ms", d.Milliseconds())

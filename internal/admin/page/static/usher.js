@@ -11,11 +11,16 @@
     here.searchParams.delete('did');
     history.replaceState(null, '', here);
   }
+  // The server says something every ten seconds. A connection that is silent for longer is
+  // dead, though nobody was told: a laptop slept, or a network changed.
+  const patience = 25000;
+  let silence = 0; // a timer
   let stream = null;
   let busy = false;
   let again = false;
 
   const say = (text, tone) => {
+    if (follow.textContent === text) return; // it is read out each time that it is set
     follow.hidden = false;
     follow.className = 'follow ' + tone;
     follow.textContent = text;
@@ -57,11 +62,12 @@
     return old;
   };
 
-  // Nor must it move what somebody is about to click on.
+  // Nor must it move what somebody is about to click on. (What opens a menu may never be
+  // told of its end; and blur is the window's alone: it does not bubble.)
   let held = false;
-  addEventListener('pointerdown', () => { held = true; }, true);
-  for (const end of ['pointerup', 'pointercancel', 'blur']) {
-    addEventListener(end, () => { held = false; }, true);
+  addEventListener('pointerdown', () => { held = true; });
+  for (const end of ['pointerup', 'pointercancel', 'contextmenu', 'blur']) {
+    addEventListener(end, () => { held = false; });
   }
 
   const refresh = async () => {
@@ -73,14 +79,17 @@
     again = false;
     const began = performance.now();
     try {
-      const answer = await fetch(location.href, {headers: {Accept: 'text/html'}});
+      const answer = await fetch(location.href, {headers: {Accept: 'text/html'}, signal: AbortSignal.timeout(patience)});
       const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html');
       again ||= held;
-      if (answer.ok && !held) {
+      if (!answer.ok) {
+        say('out of date', 'bad'); // what it shows is gone, or can't be had
+      } else if (!held) {
         for (const old of document.querySelectorAll('[data-live]')) {
           const twin = fresh.getElementById(old.id);
           if (twin) morph(old, twin);
         }
+        if (stream?.readyState === EventSource.OPEN) say('live', 'good');
       }
     } catch {
       // usher is away: the stream notices, and says so
@@ -97,19 +106,31 @@
   const open = () => {
     if (stream || document.hidden) return;
     stream = new EventSource('/api/events');
-    stream.onopen = () => say('live', 'good');
-    stream.addEventListener('change', refresh);
+    stream.addEventListener('change', () => { // the first comes at once
+      expect();
+      refresh();
+    });
+    expect();
     stream.onerror = () => {
       say('not connected', 'bad');
       if (stream.readyState === EventSource.CLOSED) {
-        stream = null;
+        close();
         setTimeout(open, 5000);
       }
     };
   };
   const close = () => {
+    clearTimeout(silence);
     stream?.close();
     stream = null;
+  };
+  const expect = () => {
+    clearTimeout(silence);
+    silence = setTimeout(() => {
+      say('not connected', 'bad');
+      close();
+      open();
+    }, patience);
   };
   document.addEventListener('visibilitychange', () => document.hidden ? close() : open());
   addEventListener('pagehide', close);
