@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,7 +25,7 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 	defer cancel()
 	token := laneToken(w.Lane)
 	came, begin := time.Now(), s.mirror.begin()
-	leave, err := s.line(ctx, token)
+	ahead, leave, err := s.line(ctx, token, w.ID)
 	if err != nil {
 		return "", err
 	}
@@ -40,7 +41,7 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 			return last.Webhook, nil
 		case holds:
 			err = s.catchUp(ctx)
-		case time.Since(came) > staleAfter && s.mirror.overtook(token, w, begin):
+		case time.Since(came) > staleAfter && s.mirror.overtook(token, w, came.Add(staleAfter/2), ahead):
 			err = errStale
 		default:
 			var seq uint64
@@ -60,7 +61,8 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 }
 
 // staleAfter is how long a webhook may wait to be appended before its sender may have
-// given it up, and sent it elsewhere.
+// given it up, and sent it elsewhere. Half of it is how late a mirror learns, at most,
+// unless the servers are in trouble: what is learned of later came later.
 const staleAfter = 500 * time.Millisecond
 
 // errStale: who sent it has gone on, or will send it again.
@@ -106,34 +108,44 @@ func (s *jetStore) lastOn(ctx context.Context, subject string) (seq uint64, err 
 	return m.Sequence, s.mirror.await(ctx, m.Sequence)
 }
 
+// turn is that of a webhook in a line.
+type turn struct {
+	webhook string
+	left    chan struct{} // closed when it has left
+}
+
 // line has the webhooks of a lane that come in here appended one after the other, in
-// the order of their arrival; at once they would only refuse each other.
-func (s *jetStore) line(ctx context.Context, token string) (leave func(), err error) {
-	mine := make(chan struct{})
+// the order of their arrival; at once they would only refuse each other. It returns
+// those that were ahead.
+func (s *jetStore) line(ctx context.Context, token, webhook string) (ahead []turn, leave func(), err error) {
+	mine := turn{webhook, make(chan struct{})}
 	s.mu.Lock()
-	before := s.lines[token]
-	s.lines[token] = mine
+	ahead = s.lines[token]
+	s.lines[token] = append(slices.Clip(ahead), mine)
 	s.mu.Unlock()
 	leave = func() {
 		s.mu.Lock()
-		if s.lines[token] == mine {
+		if rest := s.lines[token][1:]; len(rest) > 0 {
+			s.lines[token] = rest
+		} else {
 			delete(s.lines, token)
 		}
 		s.mu.Unlock()
-		close(mine)
+		close(mine.left)
 	}
-	if before == nil {
-		return leave, nil
+	if len(ahead) == 0 {
+		return nil, leave, nil
 	}
+	before := ahead[len(ahead)-1].left
 	select {
 	case <-before:
-		return leave, nil
+		return ahead, leave, nil
 	case <-ctx.Done():
 		go func() {
 			<-before
 			leave()
 		}()
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
 }
 

@@ -72,6 +72,34 @@ func TestSharedInboxRefusesWhatItsSenderHasGoneBeyond(t *testing.T) {
 	})
 }
 
+// A tenant that changes back and forth faster than the servers take it in is not taken
+// for one whose sender has gone elsewhere, neither for what came in here just before nor
+// for what came in elsewhere before that and is only now learned of.
+func TestSharedInboxTakesABurst(t *testing.T) {
+	r := new(receiver)
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
+		wires[0].delay = 100 * time.Millisecond
+		wires[0].sever() // what is there goes by the old one
+		wires[0].mend()
+		time.Sleep(10 * time.Second)
+		replicas[1].mustKeep("acme", "A")
+		replicas[1].mustKeep("acme", "B")
+		want := []string{"acme:A", "acme:B"}
+		var sending sync.WaitGroup
+		for n := range 12 {
+			snapshot := string("CDAB"[n%4])
+			want = append(want, "acme:"+snapshot)
+			sending.Go(func() { replicas[0].mustKeep("acme", snapshot) })
+			synctest.Wait() // it stands in the line
+		}
+		sending.Wait()
+		time.Sleep(time.Minute)
+		if got := r.accepted(); !slices.Equal(got, want) {
+			t.Errorf("delivered %q, want %q", got, want)
+		}
+	})
+}
+
 // twoDelivered has two webhooks of a lane delivered.
 func (r *running) twoDelivered() (first, second uint64) {
 	r.t.Helper()

@@ -56,7 +56,7 @@ type jetStore struct {
 	fatal   error            // why it never will again
 	next    *mark            // the mark that is made next
 	marking bool
-	lines   map[string]chan struct{} // who appends to a lane from here
+	lines   map[string][]turn // who appends to a lane from here, the first now
 }
 
 const (
@@ -82,7 +82,7 @@ func openJetStream(cfg *NATS, window time.Duration, log *slog.Logger) (*jetStore
 		cfg: cfg, log: log, alive: ctx, end: end,
 		self: rand.Text(), prefix: prefixOf(cfg),
 		mirror: newMirror(window, log),
-		lines:  make(map[string]chan struct{}),
+		lines:  make(map[string][]turn),
 	}
 	s.notes.init()
 	var err error

@@ -38,7 +38,8 @@ type mirror struct {
 // mirrored is a record without its content.
 type mirrored struct {
 	record
-	token string // of its lane
+	token string    // of its lane
+	seen  time.Time // when it was read from the log
 	size  int64
 	noted uint64 // sequence of the message that says how it stands; 0: it waits
 }
@@ -114,6 +115,7 @@ func (m *mirror) appended(seq uint64, token string, data []byte, deflated bool) 
 	r := &mirrored{
 		record: record{id: seq, webhook: slim(whole), status: status},
 		token:  token,
+		seen:   time.Now(),
 		size:   int64(len(data)),
 	}
 

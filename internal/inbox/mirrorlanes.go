@@ -3,6 +3,7 @@ package inbox
 import (
 	"bytes"
 	"slices"
+	"time"
 
 	"usher/webhookgate"
 )
@@ -70,24 +71,30 @@ func (m *mirror) tail(token string, w *webhookgate.Webhook) (last tail, holds bo
 // has says whether a lane has that webhook among what came from begin on. It need not
 // be the last: another replica may have been there since.
 func (m *mirror) has(token, webhook string, begin uint64) bool {
-	return m.since(token, begin, func(r *webhookgate.Webhook) bool { return r.ID == webhook })
-}
-
-// overtook says whether a lane has a copy of w among what came from begin on. It is for
-// one that is not the lane's last.
-func (m *mirror) overtook(token string, w *webhookgate.Webhook, begin uint64) bool {
-	return w.Snapshot && m.since(token, begin, func(r *webhookgate.Webhook) bool { return r.Digest == w.Digest })
-}
-
-// since says whether a lane has such a webhook among what came from begin on.
-func (m *mirror) since(token string, begin uint64, such func(*webhookgate.Webhook) bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range slices.Backward(m.order) {
 		if r.id < begin {
 			break
 		}
-		if r.token == token && such(r.webhook) {
+		if r.token == token && r.webhook.ID == webhook {
+			return true
+		}
+	}
+	return false
+}
+
+// overtook says whether a copy of w has come into its lane since then, but not from here,
+// where these were ahead of it. It is for one that is not the lane's last.
+func (m *mirror) overtook(token string, w *webhookgate.Webhook, since time.Time, ahead []turn) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range slices.Backward(m.order) {
+		if r.seen.Before(since) {
+			break
+		}
+		if r.token == token && r.webhook.Snapshot && r.webhook.Digest == w.Digest &&
+			!slices.ContainsFunc(ahead, func(t turn) bool { return t.webhook == r.webhook.ID }) {
 			return true
 		}
 	}

@@ -53,9 +53,12 @@ func startBubbleServer(dir string) *bubbleServer {
 }
 
 func (s *bubbleServer) end() {
+	// The server sleeps with a lock held when it shuts down. Whoever waits for that lock
+	// keeps time from passing, so what is on any wire has to arrive before.
+	time.Sleep(time.Second)
 	s.Shutdown()
 	s.WaitForShutdown()
-	time.Sleep(time.Second) // until nothing is on any wire
+	time.Sleep(time.Second) // until nothing is on any wire again
 	os.RemoveAll(s.dir)
 	// Client and server keep timers in pools, and one of this bubble is of no use in
 	// the next. After two collections pools are empty.
