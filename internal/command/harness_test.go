@@ -92,20 +92,19 @@ func (p *program) ready(t *testing.T) {
 func get(t *testing.T, url string) (int, string) {
 	t.Helper()
 	resp, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(body)
+	resp, body := whole(t, resp, err)
+	return resp.StatusCode, body
 }
 
 func call(t *testing.T, url string) (*http.Response, string) {
 	t.Helper()
 	resp, err := http.Post(url+"/graphql", "application/json", strings.NewReader(query))
+	return whole(t, resp, err)
+}
+
+// whole reads an answer, which has to come whole.
+func whole(t *testing.T, resp *http.Response, err error) (*http.Response, string) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}

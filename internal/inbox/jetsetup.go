@@ -64,21 +64,33 @@ func (s *jetStore) prepare(ctx context.Context) error {
 	if faults := s.misfits(&info.Config); len(faults) > 0 {
 		misfit = &misfitError{badStream, faults}
 	}
+	before, err := s.adopt(stream, misfit)
+	switch {
+	case err != nil:
+		return err
+	case misfit != nil && before == nil:
+		s.log.Error("inbox stream was edited, nothing more is taken in", "err", misfit)
+	case misfit == nil && before != nil:
+		s.log.Info("inbox stream fits again")
+	}
+	return nil
+}
+
+// adopt takes a stream as it is found, unless it never fitted, or is not the one that this
+// replica has followed. It returns what did not fit before.
+func (s *jetStore) adopt(stream jetstream.Stream, misfit error) (before, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.handle == nil && misfit != nil:
-		return misfit
-	case s.handle != nil && !s.handle.CachedInfo().Created.Equal(info.Created):
+		return nil, misfit
+	case s.handle != nil && !s.handle.CachedInfo().Created.Equal(stream.CachedInfo().Created):
 		s.fatal = errReplaced
-		return s.fatal
-	case misfit != nil && s.misfit == nil:
-		s.log.Error("inbox stream was edited, nothing more is taken in", "err", misfit)
-	case misfit == nil && s.misfit != nil:
-		s.log.Info("inbox stream fits again")
+		return nil, s.fatal
 	}
+	before = s.misfit
 	s.handle, s.misfit = stream, misfit
-	return nil
+	return before, nil
 }
 
 // errReplaced: what this replica believes is of a log that is no more.
