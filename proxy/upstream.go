@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"sync/atomic"
 	"time"
+
+	"usher/internal/socket"
 )
 
 // UpstreamConfig is what the connections to the billing service need to know.
@@ -32,7 +34,7 @@ func NewUpstream(cfg UpstreamConfig) *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			return &countedConn{Conn: conn, patience: cfg.Timeout}, nil
+			return &countedConn{Conn: socket.Direct(conn), patience: cfg.Timeout}, nil
 		},
 		TLSClientConfig:     cfg.TLS,
 		TLSHandshakeTimeout: 10 * time.Second,
