@@ -8,7 +8,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,7 +46,36 @@ func (o *court) footprint(ctx context.Context, f *findings) error {
 			}
 		}
 	}
+	f.beforeMain = o.beforeMain(ctx)
 	return nil
+}
+
+// beforeMain is what usher's packages take to get ready, before its first line runs, and
+// the one among them that takes the most.
+type beforeMain struct {
+	all, most []float64 // milliseconds
+	name      string
+}
+
+var initLine = regexp.MustCompile(`(?m)^init (\S+) @\S+ ms, (\S+) ms clock`)
+
+// beforeMain has the runtime tell.
+func (o *court) beforeMain(ctx context.Context) (b beforeMain) {
+	for range pick(o.bench, 1, 9) {
+		args := slices.Concat(o.pins.measured, []string{o.usher, "version"})
+		c := exec.CommandContext(ctx, args[0], args[1:]...)
+		c.Env = append(os.Environ(), "GODEBUG=inittrace=1", "GOMAXPROCS=1")
+		out, _ := c.CombinedOutput() // then there is nothing to be seen
+		sum, most := 0.0, 0.0
+		for _, line := range initLine.FindAllSubmatch(out, -1) {
+			took, _ := strconv.ParseFloat(string(line[2]), 64) // zero: not a number, which can't be
+			if sum += took; took > most {
+				most, b.name = took, string(line[1])
+			}
+		}
+		b.all, b.most = append(b.all, sum), append(b.most, most)
+	}
+	return b
 }
 
 // weigh takes the figures of a freshly started peer.

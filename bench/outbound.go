@@ -38,8 +38,9 @@ const direct = "direct"
 // reading is what one load says of one peer.
 type reading struct {
 	calls
-	cpu float64 // of the peer, in seconds per call
-	rss int64   // of the peer, at its highest
+	cpu    float64 // of the peer, in seconds per call
+	beside float64 // usher's, right before or after
+	rss    int64   // of the peer, at its highest
 }
 
 // outbound measures usher and its peers, each in turn, in each scenario.
@@ -115,7 +116,7 @@ func (o *court) measureWay(ctx context.Context, f *findings, way string) error {
 		}
 		all = append(all, r)
 	}
-	rounds := pick(o.bench, 1, 9)
+	rounds := pick(o.bench, 1, 11)
 	for round := range rounds {
 		for _, s := range scenarios {
 			if s.way != way || o.quick && s.size != sizes[0] && (way != plain || s.connections == 1) {
@@ -133,18 +134,31 @@ func (o *court) measureWay(ctx context.Context, f *findings, way string) error {
 	return nil
 }
 
-// round takes one reading of each: nobody is always the first.
+// round takes one reading of each peer, and one of usher right before or after it: what
+// else the machine does changes from second to second, and should hit both. Nobody is
+// always the first.
 func (o *court) round(ctx context.Context, readings map[string][]reading, s scenario, all []*running, round int) error {
+	usher := all[slices.IndexFunc(all, func(r *running) bool { return r.name == ours })]
 	for turn := range all {
 		r := all[(turn+round)%len(all)]
-		if r.pool && (s.connections == 1 || s.way != plain) {
+		if r == usher || r.pool && (s.connections == 1 || s.way != plain) {
 			continue
 		}
-		one, err := o.reading(ctx, r.process, s, window, r.address)
-		if err != nil {
-			return fmt.Errorf("%s: %w", r.name, err)
+		pair := []*running{usher, r}
+		if (turn+round)%2 == 1 {
+			slices.Reverse(pair)
 		}
-		readings[r.name] = append(readings[r.name], one)
+		got := make(map[*running]reading)
+		for _, p := range pair {
+			one, err := o.reading(ctx, p.process, s, window, p.address)
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+			got[p] = one
+		}
+		us, them := got[usher], got[r]
+		them.beside = us.cpu
+		readings[ours], readings[r.name] = append(readings[ours], us), append(readings[r.name], them)
 	}
 	if s.connections > 1 {
 		return nil
