@@ -25,8 +25,11 @@ import (
 // there is.
 func build(ctx context.Context, dir, pkg string) (string, error) {
 	path := filepath.Join(dir, filepath.Base(pkg))
+	// Where git can't say, the results say that it is unknown.
+	commit, _ := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12").Output()
 	compile := func(toolchain string) ([]byte, error) {
-		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, pkg)
+		c := exec.CommandContext(ctx, "go", "build", "-trimpath",
+			"-ldflags=-X usher/internal/command.commit="+strings.TrimSpace(string(commit)), "-o", path, pkg)
 		c.Env = append(os.Environ(), "GOTOOLCHAIN="+toolchain, "CGO_ENABLED=0") // static, as it is shipped
 		return c.CombinedOutput()
 	}
