@@ -20,6 +20,7 @@ import (
 	"usher/internal/admin/journal"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/internal/socket"
 	"usher/proxy"
 	"usher/webhookgate"
 )
@@ -46,6 +47,7 @@ type door struct {
 	handler  http.Handler
 	tls      *tls.Config
 	refuse   guard.Refuse // what no handler sees; nil: net/http does
+	direct   bool         // its handlers pass on and do not compute: see package socket
 	closing  func()       // told when the server begins to close; may be nil
 	listener net.Listener
 	server   *http.Server
@@ -79,7 +81,7 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	for _, p := range s.Ports {
 		h.doors = append(h.doors, &door{
 			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
-			handler: h.outbound.handler(p), refuse: proxy.Refuse,
+			handler: h.outbound.handler(p), refuse: proxy.Refuse, direct: true,
 		})
 	}
 	gateMetrics := metrics.Gate()
@@ -148,6 +150,9 @@ func (h *house) open() error {
 
 // hang puts the door where l listens.
 func (d *door) hang(l net.Listener, log *slog.Logger) {
+	if d.direct {
+		l = socket.Listener(l)
+	}
 	d.listener = guard.Listener(l, d.tls, d.refuse, log)
 	d.server = newServer(d.handler, log)
 	if d.closing != nil {

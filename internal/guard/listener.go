@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"time"
-
-	"usher/internal/socket"
 )
 
 // Listener returns l with a look at each connection's requests before net/http has
@@ -35,7 +33,6 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	inner = socket.Direct(inner)
 	if l.tls == nil {
 		return &conn{Conn: inner, refuse: l.refuse, log: l.log}, nil
 	}

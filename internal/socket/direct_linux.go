@@ -35,9 +35,12 @@ type direct struct {
 	streak atomic.Int32
 }
 
-// maxStreak ends in a call that the runtime sees. Somebody who never has to wait keeps
-// others from running, and only the thread that was not woken would put an end to that.
-const maxStreak = 16
+// Somebody who never has to wait would keep others from running, too. So after
+// maxStreak comes a call that the runtime sees, and a write that may take long is one.
+const (
+	maxStreak = 16
+	longWrite = 1 << 20
+)
 
 // half is one direction of a connection, and what is being done there.
 type half struct {
@@ -49,8 +52,7 @@ type half struct {
 }
 
 func (d *direct) Read(p []byte) (int, error) {
-	if len(p) == 0 || d.streak.Add(1) > maxStreak {
-		d.streak.Store(0)
+	if len(p) == 0 || d.tooLong() {
 		return d.TCPConn.Read(p)
 	}
 	h := &d.in
@@ -69,8 +71,7 @@ func (d *direct) Read(p []byte) (int, error) {
 }
 
 func (d *direct) Write(p []byte) (int, error) {
-	if d.streak.Add(1) > maxStreak {
-		d.streak.Store(0)
+	if len(p) == 0 || len(p) > longWrite || d.tooLong() {
 		return d.TCPConn.Write(p)
 	}
 	h := &d.out
@@ -83,6 +84,15 @@ func (d *direct) Write(p []byte) (int, error) {
 		return h.n, d.failure("write", err, h.err)
 	}
 	return h.n, nil
+}
+
+// tooLong counts a call, and says whether it ends a streak.
+func (d *direct) tooLong() bool {
+	if d.streak.Add(1) <= maxStreak {
+		return false
+	}
+	d.streak.Store(0)
+	return true
 }
 
 // tryRead and tryWrite return false when there is something to wait for: they are

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -101,7 +103,11 @@ func TestLikeNet(t *testing.T) {
 		{"write nothing", func(near net.Conn, _ *net.TCPConn) (int, error) { return near.Write(nil) }},
 		{"write more than is taken at once", func(near net.Conn, far *net.TCPConn) (int, error) {
 			go io.Copy(io.Discard, far)
-			return near.Write(make([]byte, 32<<20))
+			return near.Write(make([]byte, 32*longWrite))
+		}},
+		{"write nothing after CloseWrite", func(near net.Conn, _ *net.TCPConn) (int, error) {
+			near.(interface{ CloseWrite() error }).CloseWrite()
+			return near.Write(nil)
 		}},
 		{"write after Close", func(near net.Conn, _ *net.TCPConn) (int, error) {
 			near.Close()
@@ -161,13 +167,57 @@ func TestWriteBreaksOff(t *testing.T) {
 	near, far := pair(t)
 	conn := Direct(near)
 	conn.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
-	n, err := conn.Write(make([]byte, 64<<20))
-	if !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 || n == 64<<20 {
-		t.Fatalf("%d, %v", n, err)
+	sum, last := 0, 0
+	var err error
+	for err == nil {
+		last, err = conn.Write(make([]byte, longWrite))
+		sum += last
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) || sum == 0 || last == longWrite {
+		t.Fatalf("%d, the last time %d, %v", sum, last, err)
 	}
 	conn.Close()
-	if got, err := io.Copy(io.Discard, far); err != nil || got != int64(n) {
-		t.Errorf("%d were written, %d came: %v", n, got, err)
+	if got, err := io.Copy(io.Discard, far); err != nil || got != int64(sum) {
+		t.Errorf("%d were written, %d came: %v", sum, got, err)
+	}
+}
+
+// TestManyReaders has each byte come to one of them, once.
+func TestManyReaders(t *testing.T) {
+	near, far := pair(t)
+	conn := Direct(near)
+	const size = 1 << 20
+	sent := make([]byte, size)
+	for i := range sent {
+		sent[i] = byte(i % 251)
+	}
+	go func() {
+		for part := range slices.Chunk(sent, 1000) {
+			far.Write(part)
+		}
+		far.CloseWrite()
+	}()
+	var count [251]atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			p := make([]byte, 700)
+			for {
+				n, err := conn.Read(p)
+				for _, b := range p[:n] {
+					count[b].Add(1)
+				}
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	for b := range count {
+		if got, want := count[b].Load(), int64((size-b+250)/251); got != want {
+			t.Fatalf("byte %d: %d times, not %d", b, got, want)
+		}
 	}
 }
 
@@ -214,38 +264,47 @@ func TestBytes(t *testing.T) {
 // TestOthersRun has one goroutine that never waits, on the only thread there is for Go
 // code, after everything was idle. What others do must go on meanwhile.
 func TestOthersRun(t *testing.T) {
+	for name, call := range map[string]func(net.Conn) error{
+		"reads":  func(c net.Conn) error { _, err := c.Read(make([]byte, 1)); return err },
+		"writes": func(c net.Conn) error { _, err := c.Write(make([]byte, 1)); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := Direct(fed(t))
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+			if _, err := conn.Read(make([]byte, 1)); err != nil { // waits
+				t.Fatal(err)
+			}
+			var ran atomic.Bool
+			go ran.Store(true)
+			for n := 0; !ran.Load(); n++ {
+				if err := call(conn); err != nil || n > feedSize/2 {
+					t.Fatalf("after %d calls nobody else has run: %v", n, err)
+				}
+			}
+		})
+	}
+}
+
+// fed returns a connection from another process, which sends a lot and reads what it
+// gets. A timer or a system call of this process would wake the thread that keeps watch.
+func fed(t *testing.T) net.Conn {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	// Another process sends: a timer or a system call of this one would wake the thread
-	// that keeps watch.
 	feed := exec.Command(os.Args[0])
 	feed.Env = append(os.Environ(), feedTo+"="+l.Addr().String())
 	if err := feed.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer feed.Wait()
-	accepted, err := l.Accept()
+	conn, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer accepted.Close()
-	conn := Direct(accepted)
-
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	p := make([]byte, 1)
-	if _, err := conn.Read(p); err != nil { // waits
-		t.Fatal(err)
-	}
-	var ran atomic.Bool
-	go ran.Store(true)
-	for n := 0; !ran.Load(); n++ {
-		if _, err := conn.Read(p); err != nil || n > feedSize/2 {
-			t.Fatalf("after %d reads nobody else has run: %v", n, err)
-		}
-	}
+	t.Cleanup(func() { conn.Close(); feed.Wait() })
+	return conn
 }
 
 const (
@@ -254,13 +313,15 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if to := os.Getenv(feedTo); to != "" {
-		conn, err := net.Dial("tcp", to)
-		if err == nil {
-			time.Sleep(100 * time.Millisecond) // until nothing is left to do for the other
-			_, _ = conn.Write(make([]byte, feedSize))
-		}
-		return
+	to := os.Getenv(feedTo)
+	if to == "" {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	conn, err := net.Dial("tcp", to)
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Later, when nothing is left to do for the other end.
+	time.AfterFunc(100*time.Millisecond, func() { conn.Write(make([]byte, feedSize)) })
+	io.Copy(io.Discard, conn) // until that hangs up
 }
