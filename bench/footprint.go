@@ -65,7 +65,7 @@ func (o *court) beforeMain(ctx context.Context) (b beforeMain) {
 		args := slices.Concat(o.pins.measured, []string{o.usher, "version"})
 		c := exec.CommandContext(ctx, args[0], args[1:]...)
 		c.Env = append(os.Environ(), "GODEBUG=inittrace=1", "GOMAXPROCS=1")
-		out, _ := c.CombinedOutput() // then there is nothing to be seen
+		out, _ := c.CombinedOutput() // then the results do not speak of it
 		sum, most := 0.0, 0.0
 		for _, line := range initLine.FindAllSubmatch(out, -1) {
 			took, _ := strconv.ParseFloat(string(line[2]), 64) // zero: not a number, which can't be

@@ -68,7 +68,7 @@ const longest = 25 * time.Minute
 
 func run(ctx context.Context) error {
 	b := new(bench)
-	flag.BoolVar(&b.quick, "quick", false, "two minutes instead of a quarter of an hour; the figures scatter more")
+	flag.BoolVar(&b.quick, "quick", false, "two minutes instead of twenty; the figures scatter more")
 	flag.StringVar(&b.dir, "dir", os.TempDir(), "a folder on the `disk` that is to be measured")
 	flag.StringVar(&b.usher, "usher", "", "measure this `binary`; by default the one of this module is built")
 	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")

@@ -144,19 +144,20 @@ func (o *court) round(ctx context.Context, readings map[string][]reading, s scen
 		if r == usher || r.pool && (s.connections == 1 || s.way != plain) {
 			continue
 		}
-		pair := []*running{usher, r}
+		var us, them reading
+		pair := []struct {
+			*running
+			to *reading
+		}{{usher, &us}, {r, &them}}
 		if (turn+round)%2 == 1 {
 			slices.Reverse(pair)
 		}
-		got := make(map[*running]reading)
 		for _, p := range pair {
-			one, err := o.reading(ctx, p.process, s, window, p.address)
-			if err != nil {
+			var err error
+			if *p.to, err = o.reading(ctx, p.process, s, window, p.address); err != nil {
 				return fmt.Errorf("%s: %w", p.name, err)
 			}
-			got[p] = one
 		}
-		us, them := got[usher], got[r]
 		them.beside = us.cpu
 		readings[ours], readings[r.name] = append(readings[ours], us), append(readings[r.name], them)
 	}

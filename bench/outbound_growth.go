@@ -20,9 +20,10 @@ func (f *findings) footprint() *table {
 	}
 	t.note("A peer of its own for each round: idle after one call, then at its highest while 1 KB answers are asked for. " +
 		"usher's start includes the fetching of its token. The binaries of usher and of " + asItIs + " (which is this whole bench) have their symbols.")
-	b := f.beforeMain
-	t.note("%.1f ms of usher's start are over before its first line runs, while the packages that it is built of get ready: %.1f ms for %s alone.",
-		median(b.all, self), median(b.most, self), b.name)
+	if b := f.beforeMain; b.name != "" {
+		t.note("%.1f ms of usher's start are over before its first line runs, while the packages that it is built of get ready: %.1f ms for %s alone.",
+			median(b.all, self), median(b.most, self), b.name)
+	}
 	return t
 }
 

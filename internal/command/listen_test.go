@@ -26,9 +26,19 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 func (p pipes) Close() error   { close(p); return nil }
 
-// Every listener closes a connection on which nothing is asked any more, and one on
-// which nothing was ever asked.
-func TestIdleConnectionsAreClosed(t *testing.T) {
+// Who computes must be interrupted, or calls wait for it: a search on the admin port held
+// them up for most of a second.
+func TestOnlyLocalPortsAreDirect(t *testing.T) {
+	for _, d := range testHouse(t).all() {
+		if local := d.name != "admin" && d.name != "webhooks"; d.direct != local {
+			t.Errorf("%s: direct is %v", d.name, d.direct)
+		}
+	}
+}
+
+// testHouse has two local ports, a gate and an admin port.
+func testHouse(t *testing.T) *house {
+	t.Helper()
 	environ := []string{
 		"USHER_BASE_URL=http://127.0.0.1:1", "USHER_CLIENT_ID=app", "USHER_CLIENT_SECRET=t0psecret",
 		"USHER_PORTS_0_LISTEN=127.0.0.1:8081", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1",
@@ -37,16 +47,21 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.DiscardHandler)
-	house, err := build(settings, environ, log)
+	house, err := build(settings, environ, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	doors := house.all()
-	if len(doors) != 4 {
-		t.Fatalf("%d listeners: a local port, another, the gate and the admin port are four", len(doors))
+	if n := len(house.all()); n != 4 {
+		t.Fatalf("%d listeners: a local port, another, the gate and the admin port are four", n)
 	}
-	for _, d := range doors {
+	return house
+}
+
+// Every listener closes a connection on which nothing is asked any more, and one on
+// which nothing was ever asked.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for _, d := range testHouse(t).all() {
 		for _, tc := range []struct {
 			name   string
 			asks   bool

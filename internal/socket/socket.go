@@ -10,8 +10,8 @@
 // elsewhere, so they can do without.
 //
 // The price: the same thread interrupts goroutines that run for long. Whoever is woken
-// by such a read and then computes keeps others from running until it is done. So this is for
-// those who pass things on, as the local ports do, and not for the gate, which
+// by such a read and then computes keeps others from running until it is done. So this
+// is for those who pass things on, as the local ports do, and not for the gate, which
 // parses, or the admin port, which searches.
 package socket
 
