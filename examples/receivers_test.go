@@ -112,6 +112,13 @@ func tryReceiver(t *testing.T, program func(addr string) *exec.Cmd) {
 		}
 		wantState(t, dir, want)
 	}
+
+	// What was sent before that comes too late.
+	other := []byte(strings.ReplaceAll(string(body), `"quantity"`, `"amount"`))
+	if status := post(t, target, now-1, signature(signSecret, "a", now-1, other), other); status != http.StatusInternalServerError {
+		t.Errorf("late: %d, want 500", status)
+	}
+	wantState(t, dir, want)
 }
 
 // tenantState is what the receivers keep.

@@ -64,7 +64,7 @@ func newReceiver(cfg *Config) *receiver {
 func newTransport(conns int) *http.Transport {
 	t := &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext,
+		DialContext:            dialFenced(&net.Dialer{KeepAlive: 15 * time.Second}),
 		DisableCompression:     true, // no Accept-Encoding that the sender didn't send
 		MaxIdleConnsPerHost:    conns,
 		IdleConnTimeout:        30 * time.Second,

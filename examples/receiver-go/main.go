@@ -56,11 +56,12 @@ func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Before anything else: what is not signed is nobody's.
-	if err := verify(rc.key, r.Header, body, time.Now()); err != nil {
+	sent, err := verify(rc.key, r.Header, body, time.Now())
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return
 	}
-	if err := rc.apply(body); err != nil {
+	if err := rc.apply(body, sent); err != nil {
 		// usher tries again later. (A 400 or 422 would say: never try this one again.)
 		log.Print(err)
 		http.Error(w, "could not be applied", http.StatusInternalServerError)
@@ -71,12 +72,13 @@ func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // verify checks the headers of standardwebhooks.com: a signature over
 // "id.timestamp.body", of one of several keys while they are rotated, and a time
-// that is not long ago, so that an old webhook can't be sent again by a stranger.
-func verify(key []byte, h http.Header, body []byte, now time.Time) error {
+// that is not long ago, so that an old webhook can't be sent again by a stranger. It
+// returns that time, in seconds.
+func verify(key []byte, h http.Header, body []byte, now time.Time) (int64, error) {
 	id, stamp := h.Get("Webhook-Id"), h.Get("Webhook-Timestamp")
 	seconds, err := strconv.ParseInt(stamp, 10, 64)
 	if err != nil || now.Sub(time.Unix(seconds, 0)).Abs() > 5*time.Minute {
-		return errors.New("webhook-timestamp is missing or too far off")
+		return 0, errors.New("webhook-timestamp is missing or too far off")
 	}
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(id + "." + stamp + "."))
@@ -84,10 +86,10 @@ func verify(key []byte, h http.Header, body []byte, now time.Time) error {
 	want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 	for _, signature := range strings.Fields(h.Get("Webhook-Signature")) {
 		if hmac.Equal([]byte(signature), []byte(want)) { // takes the same time wherever they differ
-			return nil
+			return seconds, nil
 		}
 	}
-	return errors.New("webhook-signature does not fit")
+	return 0, errors.New("webhook-signature does not fit")
 }
 
 // state is what the application has to know of a tenant.
@@ -95,12 +97,13 @@ type state struct {
 	Platform string          `json:"platform"`
 	Code     string          `json:"code"`
 	Features map[string]*int `json:"features"` // the limit of each; null: no limit
+	Sent     int64           `json:"sent"`     // the webhook-timestamp of all that
 }
 
 // apply puts the snapshot in the place of all that was known of the tenant: what it
 // does not list is off. So the same one twice does no harm, and none is missed when
 // one is left out.
-func (rc *receiver) apply(body []byte) error {
+func (rc *receiver) apply(body []byte, sent int64) error {
 	var webhook struct {
 		Payload struct {
 			Tenant struct {
@@ -119,7 +122,7 @@ func (rc *receiver) apply(body []byte) error {
 		return err
 	}
 	tenant := webhook.Payload.Tenant
-	s := state{tenant.Platform.Code, tenant.Code, map[string]*int{}}
+	s := state{tenant.Platform.Code, tenant.Code, map[string]*int{}, sent}
 	for _, f := range webhook.Payload.Change.Features {
 		s.Features[f.Code] = f.Quantity
 	}
@@ -133,6 +136,13 @@ func (rc *receiver) apply(body []byte) error {
 	path := filepath.Join(rc.dir, hex.EncodeToString(name[:])+".json")
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
+	// Where several ushers share an inbox, one that hung in the middle of sending may
+	// do so when it goes on, after others have sent newer ones. Refused, not left out:
+	// were it only a clock that was set back, usher would come again.
+	var known state
+	if old, err := os.ReadFile(path); err == nil && json.Unmarshal(old, &known) == nil && sent < known.Sent {
+		return errors.New("what is known of the tenant was sent later")
+	}
 	if err := os.WriteFile(path+".new", append(content, '\n'), 0o600); err != nil {
 		return err
 	}

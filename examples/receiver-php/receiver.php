@@ -17,8 +17,8 @@ function answer(int $status, string $message = ''): never
 
 // Checks the headers of standardwebhooks.com: a signature over "id.timestamp.body", of
 // one of several keys while they are rotated, and a time that is not long ago, so that
-// an old webhook can't be sent again by a stranger.
-function verify(string $key, string $body): void
+// an old webhook can't be sent again by a stranger. Returns that time, in seconds.
+function verify(string $key, string $body): int
 {
     $id = $_SERVER['HTTP_WEBHOOK_ID'] ?? '';
     $timestamp = $_SERVER['HTTP_WEBHOOK_TIMESTAMP'] ?? '';
@@ -28,7 +28,7 @@ function verify(string $key, string $body): void
     $want = 'v1,' . base64_encode(hash_hmac('sha256', "$id.$timestamp.$body", $key, true));
     foreach (explode(' ', $_SERVER['HTTP_WEBHOOK_SIGNATURE'] ?? '') as $signature) {
         if (hash_equals($want, $signature)) { // takes the same time wherever they differ
-            return;
+            return (int) $timestamp;
         }
     }
     answer(401, 'webhook-signature does not fit');
@@ -36,7 +36,7 @@ function verify(string $key, string $body): void
 
 // Puts the snapshot in the place of all that was known of the tenant: what it does not
 // list is off. So the same one twice does no harm.
-function apply(string $dir, array $payload): void
+function apply(string $dir, array $payload, int $sent): void
 {
     $features = [];
     foreach ($payload['change']['features'] ?? [] as $feature) {
@@ -46,10 +46,18 @@ function apply(string $dir, array $payload): void
         'platform' => $payload['tenant']['platform']['code'] ?? '',
         'code' => $payload['tenant']['code'],
         'features' => (object) $features,
+        'sent' => $sent,
     ];
     // A code is somebody else's text: it can't be a file's name. And a code alone does
     // not name a tenant: another platform may have the same one.
     $path = $dir . '/' . hash('sha256', $state['platform'] . "\0" . $state['code']) . '.json';
+    // Where several ushers share an inbox, one that hung in the middle of sending may do
+    // so when it goes on, after others have sent newer ones. Refused, not left out: were
+    // it only a clock that was set back, usher would come again.
+    $known = is_file($path) ? json_decode((string) file_get_contents($path), true) : null;
+    if ($sent < ($known['sent'] ?? 0)) {
+        throw new RuntimeException('what is known of the tenant was sent later');
+    }
     $new = tempnam($dir, 'new');
     if ($new === false
         || file_put_contents($new, json_encode($state, JSON_THROW_ON_ERROR) . "\n") === false
@@ -68,9 +76,9 @@ if ($_SERVER['REQUEST_METHOD'] !== 'POST' || parse_url($_SERVER['REQUEST_URI'], 
     answer(404);
 }
 $body = (string) file_get_contents('php://input');
-verify($key, $body); // before anything else: what is not signed is nobody's
+$sent = verify($key, $body); // before anything else: what is not signed is nobody's
 try {
-    apply($dir, json_decode($body, true, 512, JSON_THROW_ON_ERROR)['payload']);
+    apply($dir, json_decode($body, true, 512, JSON_THROW_ON_ERROR)['payload'], $sent);
 } catch (Throwable $e) {
     // usher tries again later. (A 400 or 422 would say: never try this one again.)
     error_log($e->getMessage());

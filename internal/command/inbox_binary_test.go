@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,6 +36,9 @@ type ledger struct {
 	got      map[string][]int
 	underway int
 	most     int // at once
+
+	stamps map[string]int64 // if not nil: the highest webhook-timestamp of each tenant, and an older one is refused
+	late   int              // how many were
 
 	latest  time.Time     // when something was last accepted
 	longest time.Duration // between two of those
@@ -64,6 +68,15 @@ func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	tenant := body.Payload.Tenant.Code
+	if l.stamps != nil {
+		stamp, err := strconv.ParseInt(r.Header.Get("Webhook-Timestamp"), 10, 64)
+		if err != nil || stamp < l.stamps[tenant] {
+			l.late++
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		l.stamps[tenant] = stamp
+	}
 	l.got[tenant] = append(l.got[tenant], body.Payload.Change.Features[0].Quantity)
 	now := time.Now()
 	if !l.latest.IsZero() {

@@ -39,6 +39,7 @@ func newFleet(t *testing.T) *fleet {
 	f := &fleet{cluster: newCluster(t), service: newService(t)}
 	var receiverURL string
 	f.receiver, receiverURL = newLedger(t)
+	f.receiver.stamps = make(map[string]int64) // as docs/operations.md advises
 	for range 3 {
 		u := &replica{gate: trial.FreeAddress(t), wires: f.cluster.wires()}
 		u.env = f.service.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+u.gate, "USHER_WEBHOOK_INBOX="+u.wires.url())
@@ -174,7 +175,6 @@ func TestClusterUnderFire(t *testing.T) {
 		// sender has sent it elsewhere.
 		l.avoid(u)
 		u.signal(t, syscall.SIGSTOP)
-		l.hangs()
 	}, func() {
 		u.signal(t, syscall.SIGCONT)
 		l.progress() // what it was at is not sent now
@@ -236,7 +236,6 @@ func TestNoMajority(t *testing.T) {
 // load is senders, one for each tenant, that count up and send each number to a usher
 // at random until it is answered 200.
 type load struct {
-	stood   []int // by lane: see hangs
 	f       *fleet
 	acked   []atomic.Int64
 	avoided atomic.Pointer[replica]
@@ -294,13 +293,6 @@ func (l *load) progress() {
 	}
 }
 
-// hangs notes what each lane's next delivery is when the delivering usher hangs.
-func (l *load) hangs() {
-	for i := range l.acked {
-		l.stood = append(l.stood, l.f.receiver.highest(fmt.Sprint("t", i))+1)
-	}
-}
-
 func (l *load) end() {
 	l.stop()
 	l.sending.Wait()
@@ -308,7 +300,7 @@ func (l *load) end() {
 
 func (l *load) judge() {
 	t := l.f.t
-	acked, delivered, repeated, late := 0, 0, 0, 0
+	acked, delivered, repeated := 0, 0, 0
 	for i := range l.acked {
 		tenant, last := fmt.Sprint("t", i), int(l.acked[i].Load())
 		acked += last
@@ -321,16 +313,17 @@ func (l *load) judge() {
 				most = n
 			case n == most:
 				repeated++
-			case n == l.stood[i] && late == 0:
-				// Stopped between its last look at the lease and the write: no process can
-				// keep that from itself. It is rare, and one delivery.
-				late++
-				t.Logf("tenant %s: %d came late, after %d", tenant, n, most)
 			default:
 				t.Errorf("tenant %s: %d came after %d", tenant, n, most)
 			}
 		}
 	}
-	t.Logf("%d webhooks answered 200, %d deliveries, %d of them repeated, longest gap between deliveries %v",
-		acked, delivered, repeated, l.f.receiver.gap().Round(time.Millisecond))
+	l.f.receiver.mu.Lock()
+	late := l.f.receiver.late
+	l.f.receiver.mu.Unlock()
+	if late > len(l.acked) { // one of each lane, by the usher that was stopped
+		t.Errorf("%d came late", late)
+	}
+	t.Logf("%d webhooks answered 200, %d deliveries, %d of them repeated, %d more refused as late, longest gap between deliveries %v",
+		acked, delivered, repeated, late, l.f.receiver.gap().Round(time.Millisecond))
 }

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -71,7 +72,7 @@ type result struct {
 	err         error
 }
 
-func (s *boltStore) Append(w *webhookgate.Webhook) (string, error) {
+func (s *boltStore) Append(_ context.Context, w *webhookgate.Webhook) (string, error) {
 	if err := s.Err(); err != nil {
 		return "", err
 	}

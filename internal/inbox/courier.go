@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"usher/webhookgate"
@@ -206,6 +207,21 @@ func (c *courier) deliver(ctx context.Context, l *lane, r *record) {
 	}
 }
 
+// right is the leave to make one delivery. Lost once, it is lost for that delivery, though
+// a renewal of the lease may bring it back a moment later: what was held back meanwhile
+// must not be taken for a try that failed.
+type right struct {
+	may  func() bool // nil: always
+	lost atomic.Bool
+}
+
+func (r *right) held() bool {
+	if r.may != nil && !r.may() {
+		r.lost.Store(true)
+	}
+	return !r.lost.Load()
+}
+
 // send tries r once, if its content can be had and this process may.
 func (c *courier) send(ctx context.Context, r *record) (d delivery) {
 	whole, err := c.content(r)
@@ -216,7 +232,7 @@ func (c *courier) send(ctx context.Context, r *record) (d delivery) {
 	if err == nil && leave.held() {
 		sending := ctx
 		if c.may != nil {
-			sending = fenced(ctx, leave.held)
+			sending = webhookgate.Fenced(ctx, leave.held)
 		}
 		d.attempt = c.try(sending, whole)
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // Append writes w at its lane's end, unless it is a copy of what is there.
-func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
+func (s *jetStore) Append(sender context.Context, w *webhookgate.Webhook) (string, error) {
 	if err := s.Err(); err != nil {
 		return "", err
 	}
@@ -41,7 +41,9 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 			return last.Webhook, nil
 		case holds:
 			err = s.catchUp(ctx)
-		case time.Since(came) > staleAfter && s.mirror.overtook(token, w, came.Add(staleAfter/2), ahead):
+		case time.Since(came) > staleAfter && sender.Err() != nil:
+			err = errGone
+		case time.Since(came) > staleAfter && s.mirror.overtook(token, came.Add(staleAfter/2), ahead):
 			err = errStale
 		default:
 			var seq uint64
@@ -61,12 +63,17 @@ func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 }
 
 // staleAfter is how long a webhook may wait to be appended before its sender may have
-// given it up, and sent it elsewhere. Half of it is how late a mirror learns, at most,
-// unless the servers are in trouble: what is learned of later came later.
+// given it up, and gone on through another replica. What came in there then is newer, and
+// the webhook would undo it. Half of it is how late a mirror learns, at most, unless the
+// servers are in trouble: what is learned of later came later.
 const staleAfter = 500 * time.Millisecond
 
-// errStale: who sent it has gone on, or will send it again.
-var errStale = errors.New("the same came through another replica meanwhile, and then something newer")
+// Who sent it has gone on, or will send it again. Where a sender hung up, the log need not
+// tell: what it has sent elsewhere since may have been a copy of what the lane ends with.
+var (
+	errStale = errors.New("something newer of its tenant came through another replica meanwhile")
+	errGone  = errors.New("its sender has gone meanwhile")
+)
 
 // passing says whether an error may be of the moment, as while the servers elect a
 // leader. Whether the message was taken is then not known.

@@ -42,33 +42,74 @@ func TestSharedInboxAppendsOnceThoughTheAnswerIsLost(t *testing.T) {
 	})
 }
 
-// A does not get to the servers, and its sender, tired of waiting, sends it to another
-// replica, and then B. The first A must not be appended now: it would undo B. Nor may it
-// be dropped, as it could be a change back to A: its sender, if it is still there, is to
-// come again.
+// A does not get to the servers, and its sender, tired of waiting, goes on through another
+// replica. The first A must not be appended now: it would undo what came after it. Nor may
+// it be dropped, as it could be a change back to A: its sender, if it is still there, is
+// to come again.
 func TestSharedInboxRefusesWhatItsSenderHasGoneBeyond(t *testing.T) {
-	r := new(receiver)
-	replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
-		var sending sync.WaitGroup
-		sending.Go(func() {
-			if _, err := replicas[0].Keep(webhook("acme", "A")); !errors.Is(err, errStale) {
-				t.Errorf("it says %v", err)
-			}
+	for name, tc := range map[string]struct {
+		before, elsewhere []string
+		hangsUp           bool
+		want              error
+	}{
+		"it sends A elsewhere, then B":                {nil, []string{"A", "B"}, false, errStale},
+		"elsewhere A is known from a try before that": {[]string{"A"}, []string{"A", "B"}, false, errStale},
+		"it gives A up, and sends B":                  {nil, []string{"B"}, false, errStale},
+		"it goes back to B, which is there":           {[]string{"B"}, []string{"B"}, true, errGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := new(receiver)
+			replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
+				var want []string
+				keep := func(snapshots []string) {
+					for _, s := range snapshots {
+						if !replicas[1].mustKeep("acme", s) {
+							want = append(want, "acme:"+s)
+						}
+					}
+				}
+				keep(tc.before)
+				sender, hangUp := context.WithCancel(t.Context())
+				defer hangUp()
+				var sending sync.WaitGroup
+				sending.Go(func() {
+					if _, err := replicas[0].Keep(sender, webhook("acme", "A")); !errors.Is(err, tc.want) {
+						t.Errorf("it says %v, want %v", err, tc.want)
+					}
+				})
+				time.Sleep(wires[0].delay / 2) // it is on its way
+				wires[0].sever()
+				time.Sleep(time.Second)
+				if tc.hangsUp {
+					hangUp()
+				}
+				keep(tc.elsewhere)
+				wires[0].mend()
+				sending.Wait()
+				if replicas[0].mustKeep("acme", "A") {
+					t.Error("a change back to A was taken for a copy")
+				}
+				time.Sleep(time.Minute)
+				if got := r.accepted(); !slices.Equal(got, append(want, "acme:A")) {
+					t.Errorf("delivered %q", got)
+				}
+			})
 		})
-		time.Sleep(wires[0].delay / 2) // it is on its way
-		wires[0].sever()
-		time.Sleep(time.Second)
-		replicas[1].mustKeep("acme", "A")
-		replicas[1].mustKeep("acme", "B")
-		wires[0].mend()
-		sending.Wait()
-		if replicas[0].mustKeep("acme", "A") {
-			t.Error("a change back to A was taken for a copy")
+	}
+}
+
+// A sender that does not wait for the answer has its webhook taken in, as long as nothing
+// is in the way.
+func TestSharedInboxKeepsWhatItsSenderDoesNotWaitFor(t *testing.T) {
+	r := new(receiver)
+	replicas(t, 1, r, func(t *testing.T, replicas []*running, _ []*wire) {
+		sender, hangUp := context.WithCancel(t.Context())
+		hangUp()
+		if _, err := replicas[0].Keep(sender, webhook("acme", "A")); err != nil {
+			t.Error(err)
 		}
 		time.Sleep(time.Minute)
-		if got := r.accepted(); !slices.Equal(got, []string{"acme:A", "acme:B", "acme:A"}) {
-			t.Errorf("delivered %q", got)
-		}
+		wantGot(t, r, "acme:A")
 	})
 }
 
@@ -194,7 +235,7 @@ func TestSharedInboxWindowEndsWithTheRecord(t *testing.T) {
 		r.set(status(422))
 		event := webhook("acme", "an event")
 		event.Snapshot = false // no snapshot will supersede it
-		if _, err := one.Keep(event); err != nil {
+		if _, err := one.Keep(t.Context(), event); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -267,7 +308,7 @@ func TestSharedInboxNoticesThatTheLogIsShorter(t *testing.T) {
 		taken := 0
 		for range 1000 {
 			time.Sleep(time.Millisecond)
-			if _, err := one.Keep(webhook("other", strconv.Itoa(taken))); err == nil {
+			if _, err := one.Keep(t.Context(), webhook("other", strconv.Itoa(taken))); err == nil {
 				taken++
 			}
 		}

@@ -45,7 +45,7 @@ func waitReady(r *running) {
 
 func (r *running) mustKeep(tenant, snapshot string) (duplicate bool) {
 	r.t.Helper()
-	original, err := r.Keep(webhook(tenant, snapshot))
+	original, err := r.Keep(r.t.Context(), webhook(tenant, snapshot))
 	if err != nil {
 		r.t.Fatal(err)
 	}

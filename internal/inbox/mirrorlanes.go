@@ -84,17 +84,16 @@ func (m *mirror) has(token, webhook string, begin uint64) bool {
 	return false
 }
 
-// overtook says whether a copy of w has come into its lane since then, but not from here,
-// where these were ahead of it. It is for one that is not the lane's last.
-func (m *mirror) overtook(token string, w *webhookgate.Webhook, since time.Time, ahead []turn) bool {
+// overtook says whether something has come into a lane since then, but not from here,
+// where these were ahead.
+func (m *mirror) overtook(token string, since time.Time, ahead []turn) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range slices.Backward(m.order) {
 		if r.seen.Before(since) {
 			break
 		}
-		if r.token == token && r.webhook.Snapshot && r.webhook.Digest == w.Digest &&
-			!slices.ContainsFunc(ahead, func(t turn) bool { return t.webhook == r.webhook.ID }) {
+		if r.token == token && !slices.ContainsFunc(ahead, func(t turn) bool { return t.webhook == r.webhook.ID }) {
 			return true
 		}
 	}

@@ -21,6 +21,9 @@ func (w *world) judge(rt *rapid.T, seen *sync.Map) {
 		}
 	}
 	for _, a := range w.arrivals {
+		if a.given {
+			seen.Store("given up", true)
+		}
 		switch {
 		case !a.returned:
 			if a.entry != nil {
@@ -58,23 +61,36 @@ func (w *world) judgeDuplicate(rt *rapid.T, n *arrival) {
 	if original.tenant != n.tenant || original.snapshot != n.snapshot {
 		rt.Errorf("(a) arrival %d was said to be a copy of %d", n.number, original.number)
 	}
-	var last *attempt
-	for _, t := range w.tries {
-		if t.tenant == n.tenant && t.ahead(n) {
-			last = t
-		}
-	}
 	if w.cfg.KeepLatest && w.neverConcluded(original, n) {
 		return // it stood last, and what came after n superseded it
 	}
+	var last, lastAnswered *attempt
+	for _, t := range w.tries {
+		switch {
+		case t.tenant != n.tenant:
+		case t.ahead(n):
+			last, lastAnswered = t, t
+		case t.instance > 0 && t.arrival.again[t.instance-1].at.Before(n.answered):
+			lastAnswered = t // n waited while it was sent again: which was first nobody can say
+		}
+	}
+	if why := w.notHeld(last, n); why != "" && w.notHeld(lastAnswered, n) != "" {
+		rt.Errorf("(a) arrival %d (%s of %s) was dropped as a copy of %d; %s", n.number, n.snapshot, n.tenant, original.number, why)
+	}
+}
+
+// notHeld says why after a try, the last of its tenant when n came, the receiver does not
+// hold what n was.
+func (w *world) notHeld(last *attempt, n *arrival) string {
 	switch {
 	case last == nil || last.snapshot != n.snapshot:
-		rt.Errorf("(a) arrival %d (%s of %s) was dropped; the receiver got something else after %d", n.number, n.snapshot, n.tenant, original.number)
+		return "the receiver got something else since"
 	case last.accepted() && n.at.Sub(last.ended) >= testWindow:
-		rt.Errorf("(a) arrival %d (%s of %s) was dropped %v after the acceptance", n.number, n.snapshot, n.tenant, n.at.Sub(last.ended))
+		return fmt.Sprint("that was accepted ", n.at.Sub(last.ended), " before")
 	case !last.accepted() && last.ended.Before(n.at) && !w.unknown(last, n.at):
-		rt.Errorf("(a) arrival %d (%s of %s) was dropped, and %d had failed for good", n.number, n.snapshot, n.tenant, last.number)
+		return fmt.Sprint("and ", last.number, " had failed for good")
 	}
+	return ""
 }
 
 // neverConcluded says of n's original that it was neither accepted nor refused before

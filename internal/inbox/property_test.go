@@ -80,13 +80,14 @@ func checkWorlds(t *testing.T, checks int, build func(*rapid.T, *world), expecte
 }
 
 const (
-	testWindow  = time.Minute
-	testTimeout = 2 * time.Second
-	testMaxAge  = 10 * time.Minute
-	testTries   = 3
-	testDisk    = 3 * time.Millisecond // before a commit, and once more after it
-	testWire    = 50 * time.Millisecond
-	testSettled = settleDelay + 8*testDisk
+	testWindow   = time.Minute
+	testTimeout  = 2 * time.Second
+	testMaxAge   = 10 * time.Minute
+	testTries    = 3
+	testDisk     = 3 * time.Millisecond // before a commit, and once more after it
+	testWire     = 50 * time.Millisecond
+	testPatience = 2 * staleAfter // of senders
+	testSettled  = settleDelay + 8*testDisk
 )
 
 // A world is an inbox, of one process or of several, who sends to it, and what is
@@ -143,8 +144,11 @@ type arrival struct {
 	plan             []string // what the receiver will do with it, a word for each try
 
 	life     *life
-	returned bool   // from Keep, before a crash, and not with an error
-	ended    bool   // Keep did
+	returned bool      // from Keep, before a crash, and not with an error
+	ended    bool      // Keep did
+	answered time.Time // when it did
+	given    bool      // up, by its sender, who has gone on elsewhere
+	hangUp   context.CancelFunc
 	original string // what it was said to be a duplicate of
 	again    []redelivery
 	entry    *Entry // as it stands in the end; nil: it was not kept
@@ -311,21 +315,37 @@ func (p *place) settle() {
 func (w *world) sending(elsewhere *place) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return len(w.unanswered(elsewhere)) > 0
+}
+
+// unanswered are the arrivals elsewhere that have no answer yet. w.mu is held.
+func (w *world) unanswered(elsewhere *place) (waiting []*arrival) {
 	for _, a := range w.arrivals {
 		if a.life.place != elsewhere && !a.ended {
-			return true
+			waiting = append(waiting, a)
 		}
 	}
-	return false
+	return waiting
+}
+
+// giveUp has those who sent elsewhere wait no longer.
+func (w *world) giveUp(elsewhere *place) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range w.unanswered(elsewhere) {
+		a.given = true
+		a.hangUp()
+	}
 }
 
 // send brings one webhook and returns once it stands in the store's queue, so that
 // the order of arrivals is known.
 func (p *place) send(rt *rapid.T, tenant, snapshot string) {
 	w := p.world
-	for w.sending(p) {
+	for began := time.Now(); w.sending(p) && time.Since(began) < testPatience; {
 		time.Sleep(testDisk)
 	}
+	w.giveUp(p)
 	word := rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "refused", "timeout", "applied, timeout"})
 	a := &arrival{
 		number:   len(w.arrivals),
@@ -336,17 +356,20 @@ func (p *place) send(rt *rapid.T, tenant, snapshot string) {
 		plan:     rapid.SliceOfN(word, 1, 4).Draw(rt, "plan"),
 	}
 	a.webhook = webhook(a.tenant, a.snapshot)
+	var sender context.Context
+	sender, a.hangUp = context.WithCancel(context.Background())
 	w.mu.Lock()
 	w.arrivals = append(w.arrivals, a)
 	w.byID[a.webhook.ID] = a
 	w.mu.Unlock()
 	i := p.inbox
 	w.senders.Go(func() {
-		original, err := i.Keep(a.webhook)
+		defer a.hangUp()
+		original, err := i.Keep(sender, a.webhook)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		a.ended = true
-		if a.life.dead {
+		a.ended, a.answered = true, time.Now()
+		if a.life.dead || a.given {
 			return // nobody was there any more to be told
 		}
 		if err != nil && len(a.life.troubles) == 0 {
