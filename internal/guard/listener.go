@@ -95,6 +95,16 @@ func (c *conn) SetLinger(seconds int) error {
 	return errors.ErrUnsupported
 }
 
+// CloseWrite is what net/http looks for: where it does not read a body to its end, the
+// caller learns at once that its answer is whole, and not when the connection is closed
+// half a second later.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
 // handshakePatience is for a client that does not read what a handshake sends.
 const handshakePatience = 10 * time.Second
 

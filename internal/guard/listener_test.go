@@ -104,3 +104,42 @@ func TestBadlyFramedBody(t *testing.T) {
 		t.Errorf("%q", answer)
 	}
 }
+
+// Who is done with its answer can say so, and still read what comes.
+func TestHalfClose(t *testing.T) {
+	certified := httptest.NewTLSServer(nil)
+	defer certified.Close()
+	for _, config := range []*tls.Config{nil, {Certificates: certified.TLS.Certificates}} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l = Listener(l, config, nil, slog.New(slog.DiscardHandler))
+		defer l.Close()
+		var far *tls.Config
+		if config != nil {
+			far = &tls.Config{InsecureSkipVerify: true}
+		}
+		client := dial(t, l.Addr().String(), far)
+		go io.WriteString(client, "GET")
+		server, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		head := make([]byte, 3)
+		if _, err := io.ReadFull(server, head); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+			t.Error(err)
+		}
+		if n, err := client.Read(head); n != 0 || err != io.EOF {
+			t.Errorf("TLS %v: the client reads %d bytes, %v", config != nil, n, err)
+		}
+		go io.WriteString(client, " / ")
+		if _, err := io.ReadFull(server, head); err != nil || string(head) != " / " {
+			t.Errorf("TLS %v: the server reads %q, %v", config != nil, head, err)
+		}
+	}
+}

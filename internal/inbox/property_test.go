@@ -328,13 +328,19 @@ func (w *world) unanswered(elsewhere *place) (waiting []*arrival) {
 	return waiting
 }
 
-// giveUp has those who sent elsewhere wait no longer.
+// giveUp has those who sent elsewhere wait no longer. What is on the wire at that moment
+// still arrives, and nobody can say whether before or after what is sent now: so it
+// returns when it has.
 func (w *world) giveUp(elsewhere *place) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, a := range w.unanswered(elsewhere) {
+	waiting := w.unanswered(elsewhere)
+	for _, a := range waiting {
 		a.given = true
 		a.hangUp()
+	}
+	w.mu.Unlock()
+	if len(waiting) > 0 {
+		time.Sleep(2 * testWire)
 	}
 }
 
