@@ -93,9 +93,8 @@ type Config struct {
 	// of the lanes here, and answers for its delivery from then on. It returns
 	// the webhook-id of the snapshot that w is a duplicate of, or none; an error
 	// means that w is not safe, and the sender is told to send it again. DedupSize,
-	// DedupWindow and Attempts are then not used here. ctx ends when the sender has
-	// gone, which is no reason by itself not to keep w.
-	Keep func(ctx context.Context, w *Webhook) (duplicateOf string, err error)
+	// DedupWindow and Attempts are then not used here.
+	Keep func(w *Webhook) (duplicateOf string, err error)
 
 	// Transport carries the tries. It must honour the request's context and
 	// must not send a request twice of its own accord.

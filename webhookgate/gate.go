@@ -89,7 +89,7 @@ func (g *Gate) handle(v *visit) *answer {
 		return no
 	}
 	if g.cfg.Keep != nil {
-		return g.keep(v.r.Context(), v.webhook)
+		return g.keep(v.webhook)
 	}
 	a := g.lanes.send(v.webhook)
 	return &a
@@ -111,8 +111,8 @@ func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 }
 
 // keep hands w over to whoever keeps webhooks.
-func (g *Gate) keep(ctx context.Context, w *Webhook) *answer {
-	original, err := g.cfg.Keep(ctx, w)
+func (g *Gate) keep(w *Webhook) *answer {
+	original, err := g.cfg.Keep(w)
 	switch {
 	case err != nil:
 		g.cfg.Log.Error("webhook could not be kept", "webhook", w.ID, "err", err)

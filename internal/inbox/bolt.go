@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -72,7 +71,7 @@ type result struct {
 	err         error
 }
 
-func (s *boltStore) Append(_ context.Context, w *webhookgate.Webhook) (string, error) {
+func (s *boltStore) Append(w *webhookgate.Webhook) (string, error) {
 	if err := s.Err(); err != nil {
 		return "", err
 	}

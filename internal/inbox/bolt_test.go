@@ -106,7 +106,7 @@ func TestDamagedRecord(t *testing.T) {
 				for _, tenant := range tenants {
 					w := webhook(tenant, "body of "+tenant)
 					w.Type = "type of " + tenant
-					if _, err := i.Keep(t.Context(), w); err != nil {
+					if _, err := i.Keep(w); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -154,7 +154,7 @@ func TestGroupCommit(t *testing.T) {
 		s.update = func(f func(*bbolt.Tx) error) error { time.Sleep(disk); return update(f) }
 
 		began := time.Now()
-		if _, err := i.Keep(t.Context(), webhook("alone", "A")); err != nil || time.Since(began) != disk {
+		if _, err := i.Keep(webhook("alone", "A")); err != nil || time.Since(began) != disk {
 			t.Errorf("a lone webhook took %v, %v", time.Since(began), err)
 		}
 		before := s.syncs.Load()
@@ -162,7 +162,7 @@ func TestGroupCommit(t *testing.T) {
 		for n := range 64 {
 			senders.Go(func() {
 				time.Sleep(time.Duration(n) * disk / 64)
-				if _, err := i.Keep(t.Context(), webhook(fmt.Sprint("t", n), "A")); err != nil {
+				if _, err := i.Keep(webhook(fmt.Sprint("t", n), "A")); err != nil {
 					t.Error(err)
 				}
 			})
@@ -172,7 +172,7 @@ func TestGroupCommit(t *testing.T) {
 			t.Errorf("64 webhooks within one sync's time took %d transactions", n)
 		}
 		before = s.syncs.Load()
-		if dup, err := i.Keep(t.Context(), webhook("t1", "A")); dup == "" || err != nil || s.syncs.Load() != before {
+		if dup, err := i.Keep(webhook("t1", "A")); dup == "" || err != nil || s.syncs.Load() != before {
 			t.Errorf("a duplicate %q took %d transactions, %v", dup, s.syncs.Load()-before, err)
 		}
 	})
@@ -200,14 +200,14 @@ func TestFullDisk(t *testing.T) {
 		var senders sync.WaitGroup
 		for n := range 10 {
 			senders.Go(func() {
-				if dup, err := i.Keep(t.Context(), webhook(fmt.Sprint("t", n%5), "C")); !errors.Is(err, syscall.ENOSPC) {
+				if dup, err := i.Keep(webhook(fmt.Sprint("t", n%5), "C")); !errors.Is(err, syscall.ENOSPC) {
 					t.Errorf("%q, %v", dup, err)
 				}
 			})
 		}
 		senders.Wait()
 		s.update = update // room again; that tells nothing of the file
-		if _, err := i.Keep(t.Context(), webhook("t", "B")); err == nil || i.Err() == nil {
+		if _, err := i.Keep(webhook("t", "B")); err == nil || i.Err() == nil {
 			t.Error("a copy was acknowledged after the fault")
 		}
 		if err := i.Redeliver(1, true); err == nil {
@@ -234,7 +234,7 @@ func TestLongTenantCode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc := new(receiver)
 		i := open(t, config(t.TempDir(), rc))
-		_, long := i.Keep(t.Context(), webhook(strings.Repeat("t", bbolt.MaxKeySize), "A"))
+		_, long := i.Keep(webhook(strings.Repeat("t", bbolt.MaxKeySize), "A"))
 		if i.Err() != nil {
 			t.Fatalf("broken by one webhook (%v): %v", long, i.Err())
 		}
@@ -256,7 +256,7 @@ func TestNobodyWaitsForAClosedInbox(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	for name, call := range map[string]func() error{
-		"keep":      func() error { _, err := i.Keep(t.Context(), webhook("t", "A")); return err },
+		"keep":      func() error { _, err := i.Keep(webhook("t", "A")); return err },
 		"forget":    func() error { _, err := i.Forget("t"); return err },
 		"redeliver": func() error { return i.Redeliver(1, true) },
 		"list":      func() error { _, err := i.List(Filter{}); return err },
@@ -281,7 +281,7 @@ func TestReadOutlivesItsTransaction(t *testing.T) {
 	}
 	defer i.Close()
 	body := strings.Repeat("first", 2000)
-	if _, err := i.Keep(t.Context(), webhook("t", body)); err != nil {
+	if _, err := i.Keep(webhook("t", body)); err != nil {
 		t.Fatal(err)
 	}
 	r, err := i.store.Read(1)
@@ -297,7 +297,7 @@ func TestReadOutlivesItsTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range 20 {
-		if _, err := i.Keep(t.Context(), webhook(fmt.Sprint("u", n), strings.Repeat("other", 2000))); err != nil {
+		if _, err := i.Keep(webhook(fmt.Sprint("u", n), strings.Repeat("other", 2000))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -319,7 +319,7 @@ func BenchmarkKeep(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		n++
-		if _, err := i.Keep(b.Context(), webhook(fmt.Sprint("t", n%1000), body+fmt.Sprint(n))); err != nil {
+		if _, err := i.Keep(webhook(fmt.Sprint("t", n%1000), body+fmt.Sprint(n))); err != nil {
 			b.Fatal(err)
 		}
 	}

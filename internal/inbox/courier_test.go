@@ -401,7 +401,7 @@ func TestEndIsOrderly(t *testing.T) {
 		done := make(chan struct{})
 		go func() { i.Run(soft, hard); close(done) }()
 		for _, s := range []string{"A", "B"} {
-			if _, err := i.Keep(t.Context(), webhook("t", s)); err != nil {
+			if _, err := i.Keep(webhook("t", s)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -438,7 +438,7 @@ func TestOutageIsSaidOnce(t *testing.T) {
 		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		i := open(t, cfg)
 		for n := range 20 {
-			if _, err := i.Keep(t.Context(), webhook(fmt.Sprint("t", n), "A")); err != nil {
+			if _, err := i.Keep(webhook(fmt.Sprint("t", n), "A")); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -107,8 +107,8 @@ func newCourier(cfg Config) *courier {
 }
 
 // Keep takes a webhook in; see webhookgate.Config.Keep.
-func (i *Inbox) Keep(ctx context.Context, w *webhookgate.Webhook) (duplicateOf string, err error) {
-	return i.store.Append(ctx, w)
+func (i *Inbox) Keep(w *webhookgate.Webhook) (duplicateOf string, err error) {
+	return i.store.Append(w)
 }
 
 // Run delivers until ctx ends, and returns when the deliveries under way have ended;

@@ -133,7 +133,7 @@ func webhook(tenant, body string) *webhookgate.Webhook {
 // keep takes a webhook in and says whether it was a duplicate.
 func (r *running) keep(tenant, body string) bool {
 	r.t.Helper()
-	dup, err := r.Keep(r.t.Context(), webhook(tenant, body))
+	dup, err := r.Keep(webhook(tenant, body))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -448,17 +448,17 @@ func TestSyncFailureIsFinal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.Keep(t.Context(), webhook("t", "A")); err != nil {
+	if _, err := i.Keep(webhook("t", "A")); err != nil {
 		t.Fatal(err)
 	}
 	s := i.store.(*boltStore)
 	healthy := s.update
 	s.update = func(func(*bbolt.Tx) error) error { return errors.New("input/output error") }
-	if _, err := i.Keep(t.Context(), webhook("t", "B")); err == nil {
+	if _, err := i.Keep(webhook("t", "B")); err == nil {
 		t.Error("taken in though the sync failed")
 	}
 	s.update = healthy
-	if _, err := i.Keep(t.Context(), webhook("t", "C")); err == nil || i.Err() == nil {
+	if _, err := i.Keep(webhook("t", "C")); err == nil || i.Err() == nil {
 		t.Error("a sync that failed was tried again")
 	}
 	if err := i.Close(); err != nil {

@@ -16,8 +16,9 @@ import (
 	"usher/webhookgate"
 )
 
-// Append writes w at its lane's end, unless it is a copy of what is there.
-func (s *jetStore) Append(sender context.Context, w *webhookgate.Webhook) (string, error) {
+// Append writes w at its lane's end, unless it is a copy of what is there. Then it writes
+// that such a copy came: who still waits to append what came before it has to know.
+func (s *jetStore) Append(w *webhookgate.Webhook) (string, error) {
 	if err := s.Err(); err != nil {
 		return "", err
 	}
@@ -30,30 +31,32 @@ func (s *jetStore) Append(sender context.Context, w *webhookgate.Webhook) (strin
 		return "", err
 	}
 	defer leave()
-	sure := false // the mirror holds all that had been agreed on when w came
+	sure := false  // the mirror holds all that had been agreed on when w came
+	noted := false // that w is a copy
 	for {
 		if sure && s.mirror.has(token, w.ID, begin) {
 			return "", nil // an earlier try got there, and its answer did not get here
 		}
 		last, holds := s.mirror.tail(token, w)
+		var seq uint64
 		switch {
-		case holds && sure:
+		case holds && noted:
 			return last.Webhook, nil
 		case holds:
-			err = s.catchUp(ctx)
-		case time.Since(came) > staleAfter && sender.Err() != nil:
-			err = errGone
-		case time.Since(came) > staleAfter && s.mirror.overtook(token, came.Add(staleAfter/2), ahead):
+			if seq, err = s.publish(ctx, s.copyMessage(w, last.end)); err == nil {
+				noted = true
+				err = s.mirror.await(ctx, seq)
+			}
+		case time.Since(came) > staleAfter && s.mirror.overtook(token, w, came.Add(staleAfter/2), ahead):
 			err = errStale
 		default:
-			var seq uint64
-			if seq, err = s.publish(ctx, s.recordMessage(w, last.ID)); err == nil {
+			if seq, err = s.publish(ctx, s.recordMessage(w, last)); err == nil {
 				s.mirror.setTail(token, tailFor(w, seq))
 				return "", nil
 			}
-			if isConflict(err) || passing(err) {
-				err = s.refresh(ctx, w.Lane, last.ID)
-			}
+		}
+		if isConflict(err) || passing(err) && ctx.Err() == nil {
+			err = s.refresh(ctx, w.Lane, last.end)
 		}
 		if err != nil {
 			return "", fmt.Errorf("the inbox's servers did not take the webhook: %w", err)
@@ -68,12 +71,8 @@ func (s *jetStore) Append(sender context.Context, w *webhookgate.Webhook) (strin
 // servers are in trouble: what is learned of later came later.
 const staleAfter = 500 * time.Millisecond
 
-// Who sent it has gone on, or will send it again. Where a sender hung up, the log need not
-// tell: what it has sent elsewhere since may have been a copy of what the lane ends with.
-var (
-	errStale = errors.New("something newer of its tenant came through another replica meanwhile")
-	errGone  = errors.New("its sender has gone meanwhile")
-)
+// errStale: who sent it has gone on, or will send it again.
+var errStale = errors.New("something newer of its tenant came through another replica meanwhile")
 
 // passing says whether an error may be of the moment, as while the servers elect a
 // leader. Whether the message was taken is then not known.
@@ -88,13 +87,12 @@ func (s *jetStore) refresh(ctx context.Context, lane webhookgate.Lane, was uint6
 		return err
 	}
 	token := laneToken(lane)
-	if now, _ := s.mirror.tail(token, new(webhookgate.Webhook)); now.ID != was {
+	if now, _ := s.mirror.tail(token, new(webhookgate.Webhook)); now.end != was {
 		return nil
 	}
 	last, err := s.lastOn(ctx, s.laneSubject(lane))
-	if err == nil && last != was { // it was finished and old, and is deleted
-		// Only as a place in the lane: nothing is held to be a copy of it.
-		s.mirror.replaceTail(token, was, tail{Lane: lane, ID: last})
+	if err == nil && last != was { // it was old, and is deleted
+		s.mirror.replaceEnd(lane, was, last)
 	}
 	return err
 }
@@ -123,14 +121,14 @@ type turn struct {
 
 // line has the webhooks of a lane that come in here appended one after the other, in
 // the order of their arrival; at once they would only refuse each other. It returns
-// those that were ahead.
-func (s *jetStore) line(ctx context.Context, token, webhook string) (ahead []turn, leave func(), err error) {
+// those that were ahead, and how to leave it.
+func (s *jetStore) line(ctx context.Context, token, webhook string) ([]turn, func(), error) {
 	mine := turn{webhook, make(chan struct{})}
 	s.mu.Lock()
-	ahead = s.lines[token]
+	ahead := s.lines[token]
 	s.lines[token] = append(slices.Clip(ahead), mine)
 	s.mu.Unlock()
-	leave = func() {
+	leave := func() {
 		s.mu.Lock()
 		if rest := s.lines[token][1:]; len(rest) > 0 {
 			s.lines[token] = rest
@@ -165,8 +163,8 @@ func (s *jetStore) Again(r *record, force bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), appendTimeout)
 	defer cancel()
 	lane := r.webhook.Lane
-	var last tail
-	for err := s.catchUp(ctx); ; err = s.refresh(ctx, lane, last.ID) {
+	var last mirrorLane
+	for err := s.catchUp(ctx); ; err = s.refresh(ctx, lane, last.end) {
 		if err != nil {
 			return err
 		}
@@ -194,7 +192,7 @@ func (s *jetStore) Again(r *record, force bool) error {
 			return err
 		}
 		m := message(s.statusSubject(r.id), status)
-		expectOn(m, s.laneSubject(lane), last.ID)
+		expectOn(m, s.laneSubject(lane), last.end)
 		seq, err := s.publish(ctx, m)
 		if err == nil {
 			err = s.mirror.await(ctx, seq)
@@ -242,11 +240,11 @@ const (
 	inflatedMost = 1 << 30
 )
 
-// recordMessage is w as it goes into the log, behind last. The lane can be read in its
-// header, by people.
-func (s *jetStore) recordMessage(w *webhookgate.Webhook, last uint64) *nats.Msg {
+// recordMessage is w as it goes into the log, at the end of its lane. That can be read in
+// its header, by people.
+func (s *jetStore) recordMessage(w *webhookgate.Webhook, last mirrorLane) *nats.Msg {
 	m := nats.NewMsg(s.laneSubject(w.Lane))
-	m.Data = encodeRecord(w, last)
+	m.Data = encodeRecord(w, last.ID)
 	for name, value := range map[string]string{"Usher-Webhook": w.ID, "Usher-Type": w.Type, "Usher-Platform": w.Lane.Platform, "Usher-Tenant": w.Lane.Tenant} {
 		m.Header.Set(name, fmt.Sprintf("%.200q", value))
 	}
@@ -254,7 +252,19 @@ func (s *jetStore) recordMessage(w *webhookgate.Webhook, last uint64) *nats.Msg 
 		m.Data = compress(m.Data)
 		m.Header.Set(encodingHeader, deflate)
 	}
-	expect(m, last)
+	expect(m, last.end)
+	return m
+}
+
+// copyHeader marks a message that says that a copy of its lane's last came, and which.
+const copyHeader = "Usher-Copy"
+
+// copyMessage says that w came, a copy of what is last in its lane. It stands in the lane
+// itself, as only there the servers refuse what was to stand in its place.
+func (s *jetStore) copyMessage(w *webhookgate.Webhook, end uint64) *nats.Msg {
+	m := nats.NewMsg(s.laneSubject(w.Lane))
+	m.Header.Set(copyHeader, w.ID)
+	expect(m, end)
 	return m
 }
 

@@ -112,7 +112,7 @@ func TestSharedInboxEndsWhenClosed(t *testing.T) {
 		for s.Err() != nil {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if _, err := s.Append(t.Context(), webhook("acme", "A")); err != nil {
+		if _, err := s.Append(webhook("acme", "A")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -159,7 +159,7 @@ func TestSharedInboxNoticesThatItsStreamIsEdited(t *testing.T) {
 			if err := replica.Err(); err == nil || !strings.Contains(err.Error(), "max_msgs") {
 				t.Errorf("replica %d says %v", n, err)
 			}
-			if _, err := replica.Keep(t.Context(), webhook("acme", "B")); err == nil {
+			if _, err := replica.Keep(webhook("acme", "B")); err == nil {
 				t.Errorf("replica %d took a webhook in", n)
 			}
 		}

@@ -49,67 +49,80 @@ func TestSharedInboxAppendsOnceThoughTheAnswerIsLost(t *testing.T) {
 func TestSharedInboxRefusesWhatItsSenderHasGoneBeyond(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before, elsewhere []string
-		hangsUp           bool
 		want              error
 	}{
-		"it sends A elsewhere, then B":                {nil, []string{"A", "B"}, false, errStale},
-		"elsewhere A is known from a try before that": {[]string{"A"}, []string{"A", "B"}, false, errStale},
-		"it gives A up, and sends B":                  {nil, []string{"B"}, false, errStale},
-		"it goes back to B, which is there":           {[]string{"B"}, []string{"B"}, true, errGone},
+		"it sends A elsewhere, then B":                {nil, []string{"A", "B"}, errStale},
+		"elsewhere A is known from a try before that": {[]string{"A"}, []string{"A", "B"}, errStale},
+		"it gives A up, and sends B":                  {nil, []string{"B"}, errStale},
+		"it goes back to B, which is there":           {[]string{"B"}, []string{"B"}, errStale},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := new(receiver)
-			replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
-				var want []string
-				keep := func(snapshots []string) {
-					for _, s := range snapshots {
-						if !replicas[1].mustKeep("acme", s) {
-							want = append(want, "acme:"+s)
+		for how, trouble := range map[string]struct{ begin, end func(*wire) }{
+			"lost":  {(*wire).sever, (*wire).mend},
+			"stuck": {func(w *wire) { w.stuck.Store(true) }, func(w *wire) { w.stuck.Store(false) }},
+		} {
+			t.Run(name+"; the first is "+how, func(t *testing.T) {
+				r := new(receiver)
+				replicas(t, 2, r, func(t *testing.T, replicas []*running, wires []*wire) {
+					var want []string
+					keep := func(snapshots []string) {
+						for _, s := range snapshots {
+							if !replicas[1].mustKeep("acme", s) {
+								want = append(want, "acme:"+s)
+							}
 						}
 					}
-				}
-				keep(tc.before)
-				sender, hangUp := context.WithCancel(t.Context())
-				defer hangUp()
-				var sending sync.WaitGroup
-				sending.Go(func() {
-					if _, err := replicas[0].Keep(sender, webhook("acme", "A")); !errors.Is(err, tc.want) {
-						t.Errorf("it says %v, want %v", err, tc.want)
+					keep(tc.before)
+					time.Sleep(time.Second)
+					var sending sync.WaitGroup
+					sending.Go(func() {
+						if _, err := replicas[0].Keep(webhook("acme", "A")); !errors.Is(err, tc.want) {
+							t.Errorf("it says %v, want %v", err, tc.want)
+						}
+					})
+					time.Sleep(wires[0].delay / 2) // it is on its way
+					trouble.begin(wires[0])
+					time.Sleep(time.Second)
+					keep(tc.elsewhere)
+					trouble.end(wires[0])
+					sending.Wait()
+					if replicas[0].mustKeep("acme", "A") {
+						t.Error("a change back to A was taken for a copy")
+					}
+					time.Sleep(time.Minute)
+					if got := r.accepted(); !slices.Equal(got, append(want, "acme:A")) {
+						t.Errorf("delivered %q", got)
 					}
 				})
-				time.Sleep(wires[0].delay / 2) // it is on its way
-				wires[0].sever()
-				time.Sleep(time.Second)
-				if tc.hangsUp {
-					hangUp()
-				}
-				keep(tc.elsewhere)
-				wires[0].mend()
-				sending.Wait()
-				if replicas[0].mustKeep("acme", "A") {
-					t.Error("a change back to A was taken for a copy")
-				}
-				time.Sleep(time.Minute)
-				if got := r.accepted(); !slices.Equal(got, append(want, "acme:A")) {
-					t.Errorf("delivered %q", got)
-				}
 			})
-		})
+		}
 	}
 }
 
-// A sender that does not wait for the answer has its webhook taken in, as long as nothing
-// is in the way.
-func TestSharedInboxKeepsWhatItsSenderDoesNotWaitFor(t *testing.T) {
+// Webhooks of a tenant that came at once, and stand in line while the servers say nothing,
+// are all answered, and the line goes on afterwards.
+func TestSharedInboxLineOutlivesAnOutage(t *testing.T) {
 	r := new(receiver)
-	replicas(t, 1, r, func(t *testing.T, replicas []*running, _ []*wire) {
-		sender, hangUp := context.WithCancel(t.Context())
-		hangUp()
-		if _, err := replicas[0].Keep(sender, webhook("acme", "A")); err != nil {
-			t.Error(err)
+	replicas(t, 1, r, func(t *testing.T, replicas []*running, wires []*wire) {
+		one := replicas[0]
+		wires[0].stuck.Store(true)
+		var sending sync.WaitGroup
+		for n := range 5 {
+			sending.Go(func() {
+				if _, err := one.Keep(webhook("acme", strconv.Itoa(n))); err == nil {
+					t.Error("taken in without servers")
+				}
+			})
 		}
+		sending.Wait()
+		wires[0].stuck.Store(false)
+		for one.Err() != nil {
+			time.Sleep(time.Second)
+		}
+		one.mustKeep("acme", "last")
 		time.Sleep(time.Minute)
-		wantGot(t, r, "acme:A")
+		if got := r.accepted(); len(got) == 0 || got[len(got)-1] != "acme:last" {
+			t.Errorf("delivered %q", got)
+		}
 	})
 }
 
@@ -235,7 +248,7 @@ func TestSharedInboxWindowEndsWithTheRecord(t *testing.T) {
 		r.set(status(422))
 		event := webhook("acme", "an event")
 		event.Snapshot = false // no snapshot will supersede it
-		if _, err := one.Keep(t.Context(), event); err != nil {
+		if _, err := one.Keep(event); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -308,7 +321,7 @@ func TestSharedInboxNoticesThatTheLogIsShorter(t *testing.T) {
 		taken := 0
 		for range 1000 {
 			time.Sleep(time.Millisecond)
-			if _, err := one.Keep(t.Context(), webhook("other", strconv.Itoa(taken))); err == nil {
+			if _, err := one.Keep(webhook("other", strconv.Itoa(taken))); err == nil {
 				taken++
 			}
 		}

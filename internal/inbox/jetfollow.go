@@ -148,6 +148,10 @@ func (s *jetStore) apply(m jetstream.Msg, seq uint64) {
 	kind, token, _ := strings.Cut(strings.TrimPrefix(m.Subject(), s.prefix), ".")
 	switch kind {
 	case "in":
+		if webhook := m.Headers().Get(copyHeader); webhook != "" {
+			s.mirror.copyCame(seq, token, webhook)
+			return
+		}
 		s.mirror.appended(seq, token, m.Data(), m.Headers().Get(encodingHeader) == deflate)
 	case "status":
 		id, err := strconv.ParseUint(token, 10, 64)

@@ -28,10 +28,11 @@ import (
 //
 //   - A webhook is appended with the sequence that its lane is expected to end with.
 //     If another replica was faster the servers refuse it, and it is looked at anew.
-//   - A copy is only dropped after the mirror has caught up with a mark that this
-//     replica wrote into the log after the copy had come, and that a majority of the
-//     servers took. Reading the lane's last message would not do: a server that was
-//     cut off, and does not know it yet, still tells what it has.
+//   - A copy is only dropped after it was noted in its lane, by a message that is
+//     refused like a webhook if another replica was faster, and that the mirror has
+//     then read. Reading the lane's last message would not do: a server that was cut
+//     off, and does not know it yet, still tells what it has. And whoever still waits to
+//     append what came before the copy is refused too.
 //   - Only the replica that holds the lease delivers (see lease).
 type jetStore struct {
 	cfg    *NATS

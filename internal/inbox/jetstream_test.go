@@ -45,7 +45,7 @@ func waitReady(r *running) {
 
 func (r *running) mustKeep(tenant, snapshot string) (duplicate bool) {
 	r.t.Helper()
-	original, err := r.Keep(r.t.Context(), webhook(tenant, snapshot))
+	original, err := r.Keep(webhook(tenant, snapshot))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -288,6 +288,46 @@ func TestSharedHistoryIsBounded(t *testing.T) {
 		replicas[0].mustKeep("t0", "first")
 		if item, err := replicas[1].Show(parkedID(t, replicas[1])); err != nil || string(item.Body) != "bad" {
 			t.Errorf("%v %v", item, err)
+		}
+	})
+}
+
+// So does what is noted of copies, though the record before them stays.
+func TestSharedCopiesAreBounded(t *testing.T) {
+	r := new(receiver)
+	replicas(t, 2, r, func(t *testing.T, replicas []*running, _ []*wire) {
+		const tenants = 50
+		total := keepCount + keepCount/5
+		replicas[0].mustKeep("quiet", "A")
+		replicas[0].mustKeep("quiet", "A")
+		var sending sync.WaitGroup
+		for s := range tenants {
+			replicas[s%2].mustKeep(fmt.Sprint("t", s), "A")
+			sending.Go(func() {
+				for range total / tenants {
+					if !replicas[s%2].mustKeep(fmt.Sprint("t", s), "A") {
+						t.Errorf("t%d: a copy was taken in", s)
+					}
+				}
+			})
+		}
+		sending.Wait()
+		time.Sleep(2 * time.Minute)
+		info, err := replicas[0].store.(*jetStore).stream().Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most := uint64(keepCount + keepCount/10 + 2*tenants + 100); info.State.Msgs > most || info.State.Msgs < keepCount {
+			t.Errorf("%d messages in the stream", info.State.Msgs)
+		}
+		// A lane that no longer ends where it did still knows what a copy is, and takes in
+		// what is none.
+		if !replicas[1].mustKeep("quiet", "A") || replicas[0].mustKeep("quiet", "B") || replicas[1].mustKeep("quiet", "A") {
+			t.Error("a copy was taken in, or what is none was not")
+		}
+		time.Sleep(time.Minute)
+		if got := r.accepted(); len(got) != tenants+3 {
+			t.Errorf("%d deliveries", len(got))
 		}
 	})
 }

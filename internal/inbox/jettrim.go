@@ -45,15 +45,19 @@ func (s *jetStore) trim(ctx context.Context, now time.Time) error {
 		}
 	}
 	// What who delivered before has left is among these.
-	ids, begin := s.mirror.toErase()
-	if len(ids) == 0 {
-		return nil
+	if ids, begin := s.mirror.toErase(); len(ids) > 0 {
+		if err := s.erase(ctx, ids, begin); err != nil {
+			return err
+		}
+		s.mirror.erased(ids, begin)
 	}
-	err := s.erase(ctx, ids, begin)
-	if err == nil {
-		s.mirror.erased(ids)
+	for _, seq := range s.mirror.oldCopies(now) {
+		if err := s.delete(ctx, seq); err != nil || !s.leading() {
+			return err
+		}
+		s.mirror.copyErased(seq)
 	}
-	return err
+	return nil
 }
 
 // excess says up to which record what is finished is too much, or too old; zero: none is.
@@ -118,13 +122,37 @@ func (m *mirror) toErase() (ids []uint64, begin uint64) {
 	return m.dropped, begin
 }
 
-// erased notes that these are no longer in the log.
-func (m *mirror) erased(ids []uint64) {
+// erased notes that these are no longer in the log, nor anything before begin.
+func (m *mirror) erased(ids []uint64, begin uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if slices.Equal(m.dropped, ids) {
 		m.dropped = nil
 	}
+	m.copies = slices.DeleteFunc(m.copies, func(c copied) bool { return c.seq < begin })
+}
+
+// oldCopies returns the messages about copies that are too many. The latest stay: what
+// they are there for may still be on its way.
+func (m *mirror) oldCopies(now time.Time) (old []uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.copies) <= keepCount+keepCount/10 {
+		return nil
+	}
+	for _, c := range m.copies[:len(m.copies)-keepCount] {
+		if now.Sub(c.seen) < time.Minute {
+			break
+		}
+		old = append(old, c.seq)
+	}
+	return old
+}
+
+func (m *mirror) copyErased(seq uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.copies = slices.DeleteFunc(m.copies, func(c copied) bool { return c.seq == seq })
 }
 
 // erase deletes records from the log. What goes before begin goes at once, with all
@@ -145,11 +173,8 @@ func (s *jetStore) erase(ctx context.Context, ids []uint64, begin uint64) error 
 			return nil
 		}
 		// The record first: one without a status would seem to wait.
-		if err := s.request(ctx, func(ctx context.Context) error { return s.stream().DeleteMsg(ctx, id) }); err != nil {
-			// Who delivered before may have deleted it.
-			if _, gone := s.message(ctx, id); !errors.Is(gone, jetstream.ErrMsgNotFound) {
-				return err
-			}
+		if err := s.delete(ctx, id); err != nil {
+			return err
 		}
 		if err := s.request(ctx, func(ctx context.Context) error {
 			return s.stream().Purge(ctx, jetstream.WithPurgeSubject(s.statusSubject(id)))
@@ -158,6 +183,18 @@ func (s *jetStore) erase(ctx context.Context, ids []uint64, begin uint64) error 
 		}
 	}
 	return nil
+}
+
+// delete deletes one message. Who delivered before may have done so.
+func (s *jetStore) delete(ctx context.Context, seq uint64) error {
+	err := s.request(ctx, func(ctx context.Context) error { return s.stream().DeleteMsg(ctx, seq) })
+	if err == nil {
+		return nil
+	}
+	if _, gone := s.message(ctx, seq); errors.Is(gone, jetstream.ErrMsgNotFound) {
+		return nil
+	}
+	return err
 }
 
 func (s *jetStore) request(ctx context.Context, do func(context.Context) error) error {

@@ -23,6 +23,7 @@ type mirror struct {
 	records  map[uint64]*mirrored
 	order    []*mirrored // the same, by id
 	lanes    map[string]*mirrorLane
+	copies   []copied // by sequence
 	lease    leaseSeen
 	pending  int
 	parked   int
@@ -125,9 +126,7 @@ func (m *mirror) appended(seq uint64, token string, data []byte, deflated bool) 
 	m.order = append(m.order, r)
 	l := m.lane(token)
 	l.records++
-	if l.ID < seq { // else it was appended from here, and another one after it
-		l.tail = tailFor(whole, seq)
-	}
+	l.extend(tailFor(whole, seq)) // it may have been from here, and another one after it
 	m.count(r, 1)
 	if m.deliver != nil && status.State == Waiting {
 		m.deliver(&record{id: seq, webhook: whole, status: status}, false)

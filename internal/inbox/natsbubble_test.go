@@ -70,6 +70,7 @@ func (s *bubbleServer) end() {
 type wire struct {
 	server *bubbleServer
 	delay  time.Duration // each way
+	stuck  atomic.Bool   // what is on its way arrives when it no longer is
 
 	mu    sync.Mutex // guards what follows
 	cut   bool
@@ -82,14 +83,14 @@ var errCut = errors.New("the wire is cut")
 func (w *wire) InProcessConn() (net.Conn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.cut {
+	if w.cut || w.stuck.Load() {
 		return nil, errCut
 	}
 	c, err := w.server.InProcessConn()
 	if err != nil {
 		return nil, err
 	}
-	near, far := delayed(c, w.delay)
+	near, far := w.delayed(c)
 	w.conns = append(w.conns, c, far) // what is on its way is lost with it, answers too
 	return near, nil
 }
@@ -121,24 +122,28 @@ func (w *wire) replace(server *bubbleServer) {
 // delayed is c with a delay in both directions, once the two have greeted each other.
 // Nothing waits in a Write, nor in the greeting: clients do both under a lock, and who
 // waits for a lock keeps a bubble's time from passing.
-func delayed(c net.Conn, delay time.Duration) (near, far net.Conn) {
+func (w *wire) delayed(c net.Conn) (near, far net.Conn) {
 	near, far = net.Pipe()
 	var greeted atomic.Bool
-	go pump(c, far, delay, &greeted)
-	go pump(far, c, delay, &greeted)
+	go w.pump(c, far, &greeted)
+	go w.pump(far, c, &greeted)
 	return near, far
 }
 
-func pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool) {
+func (w *wire) pump(dst, src net.Conn, greeted *atomic.Bool) {
 	type piece struct {
 		data []byte
 		due  time.Time
+		late bool // with a delay, and after what is stuck
 	}
 	pieces := make(chan piece, 100_000)
 	go func() {
 		defer dst.Close()
 		for p := range pieces {
 			time.Sleep(time.Until(p.due))
+			for p.late && w.stuck.Load() {
+				time.Sleep(time.Millisecond)
+			}
 			if _, err := dst.Write(p.data); err != nil {
 				src.Close()
 			}
@@ -153,7 +158,7 @@ func pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool) {
 		}
 		p := piece{data: b[:n], due: time.Now()}
 		if greeted.Load() {
-			p.due = p.due.Add(delay)
+			p.due, p.late = p.due.Add(w.delay), true
 		} else if bytes.Contains(p.data, []byte("PONG")) {
 			greeted.Store(true)
 		}

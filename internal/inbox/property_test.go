@@ -148,8 +148,7 @@ type arrival struct {
 	ended    bool      // Keep did
 	answered time.Time // when it did
 	given    bool      // up, by its sender, who has gone on elsewhere
-	hangUp   context.CancelFunc
-	original string // what it was said to be a duplicate of
+	original string    // what it was said to be a duplicate of
 	again    []redelivery
 	entry    *Entry // as it stands in the end; nil: it was not kept
 }
@@ -267,7 +266,7 @@ func (w *world) step(rt *rapid.T) {
 	p := w.places[rapid.IntRange(0, len(w.places)-1).Draw(rt, "place")]
 	steps := []string{"send", "send", "send", "send", "copy", "copy", "sleep", "sleep", "redeliver", "redeliver", "crash", "forget"}
 	if p.wire != nil {
-		steps = append(steps, "cut")
+		steps = append(steps, "cut", "stick")
 	}
 	switch rapid.SampledFrom(steps).Draw(rt, "step") {
 	case "send":
@@ -290,7 +289,9 @@ func (w *world) step(rt *rapid.T) {
 		}
 		p.crash()
 	case "cut":
-		p.cut(rapid.SampledFrom([]time.Duration{10 * time.Millisecond, time.Second, 3 * time.Second, 7 * time.Second}).Draw(rt, "for"))
+		p.cut(rapid.SampledFrom(cuts).Draw(rt, "for"))
+	case "stick":
+		p.stick(rapid.SampledFrom(cuts).Draw(rt, "for"))
 	case "forget":
 		p.settle()
 		if _, err := p.inbox.Forget(rapid.SampledFrom(w.tenants).Draw(rt, "tenant")); err != nil && p.inbox.Err() == nil {
@@ -328,19 +329,12 @@ func (w *world) unanswered(elsewhere *place) (waiting []*arrival) {
 	return waiting
 }
 
-// giveUp has those who sent elsewhere wait no longer. What is on the wire at that moment
-// still arrives, and nobody can say whether before or after what is sent now: so it
-// returns when it has.
+// giveUp has those who sent elsewhere wait no longer.
 func (w *world) giveUp(elsewhere *place) {
 	w.mu.Lock()
-	waiting := w.unanswered(elsewhere)
-	for _, a := range waiting {
+	defer w.mu.Unlock()
+	for _, a := range w.unanswered(elsewhere) {
 		a.given = true
-		a.hangUp()
-	}
-	w.mu.Unlock()
-	if len(waiting) > 0 {
-		time.Sleep(2 * testWire)
 	}
 }
 
@@ -362,16 +356,13 @@ func (p *place) send(rt *rapid.T, tenant, snapshot string) {
 		plan:     rapid.SliceOfN(word, 1, 4).Draw(rt, "plan"),
 	}
 	a.webhook = webhook(a.tenant, a.snapshot)
-	var sender context.Context
-	sender, a.hangUp = context.WithCancel(context.Background())
 	w.mu.Lock()
 	w.arrivals = append(w.arrivals, a)
 	w.byID[a.webhook.ID] = a
 	w.mu.Unlock()
 	i := p.inbox
 	w.senders.Go(func() {
-		defer a.hangUp()
-		original, err := i.Keep(sender, a.webhook)
+		original, err := i.Keep(a.webhook)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		a.ended, a.answered = true, time.Now()
@@ -459,14 +450,28 @@ func (p *place) crash() {
 	p.start()
 }
 
+// cuts is how long they last.
+var cuts = []time.Duration{10 * time.Millisecond, time.Second, 3 * time.Second, 7 * time.Second}
+
 // cut takes a place off the network for a while.
 func (p *place) cut(d time.Duration) {
-	now := time.Now()
-	p.world.mu.Lock()
-	p.life.troubles = append(p.life.troubles, trouble{now, now.Add(d)})
-	p.world.mu.Unlock()
+	p.trouble(d)
 	p.wire.sever()
 	time.AfterFunc(d, p.wire.mend)
+}
+
+// stick has what a place sends and gets arrive so much later.
+func (p *place) stick(d time.Duration) {
+	p.trouble(d)
+	p.wire.stuck.Store(true)
+	time.AfterFunc(d, func() { p.wire.stuck.Store(false) })
+}
+
+func (p *place) trouble(d time.Duration) {
+	now := time.Now()
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	p.life.troubles = append(p.life.troubles, trouble{now, now.Add(d)})
 }
 
 // receive is the receiver: it does as the webhook's plan says, and keeps a diary.

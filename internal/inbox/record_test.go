@@ -161,7 +161,7 @@ func TestMemoryOfALaneKeepsNoContent(t *testing.T) {
 	for n := range kept {
 		w := webhook(fmt.Sprint("tenant-", n), "A")
 		kept[n] = weak.Make(w)
-		if _, err := i.Keep(t.Context(), w); err != nil {
+		if _, err := i.Keep(w); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"context"
 	"errors"
 
 	"usher/webhookgate"
@@ -13,10 +12,8 @@ type Store interface {
 	// returns the tail's webhook-id, and the tail is durable. The record is handed to
 	// the func that the store was opened with, before Append returns and in the
 	// order in which the store took things in. After an error w is not there, and
-	// will not be after a restart as far as the store can tell. ctx ends when the sender
-	// has gone: that alone is no reason not to take w in, but what comes late then may
-	// undo what the sender has sent elsewhere since.
-	Append(ctx context.Context, w *webhookgate.Webhook) (duplicateOf string, err error)
+	// will not be after a restart as far as the store can tell.
+	Append(w *webhookgate.Webhook) (duplicateOf string, err error)
 
 	// Update notes how a record stands now. It must not block: it only takes the note
 	// down, and what of it is lost in a crash is a delivery that will be made again.
