@@ -105,6 +105,7 @@ type world struct {
 
 	mu         sync.Mutex
 	crashes    []time.Time
+	troubled   bool // some place was, and what was stuck there may get in the way of others
 	healthy    bool
 	arrivals   []*arrival          // in order
 	byID       map[string]*arrival // by webhook-id
@@ -369,7 +370,7 @@ func (p *place) send(rt *rapid.T, tenant, snapshot string) {
 		if a.life.dead || a.given {
 			return // nobody was there any more to be told
 		}
-		if err != nil && len(a.life.troubles) == 0 {
+		if err != nil && len(a.life.troubles) == 0 && !(w.troubled && errors.Is(err, errStale)) {
 			w.violations = append(w.violations, fmt.Sprintf("arrival %d: %v", a.number, err))
 		}
 		a.returned, a.original = err == nil, original
@@ -472,6 +473,7 @@ func (p *place) trouble(d time.Duration) {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	p.life.troubles = append(p.life.troubles, trouble{now, now.Add(d)})
+	p.world.troubled = true
 }
 
 // receive is the receiver: it does as the webhook's plan says, and keeps a diary.
