@@ -125,12 +125,12 @@ func (w *wire) replace(server *bubbleServer) {
 func (w *wire) delayed(c net.Conn) (near, far net.Conn) {
 	near, far = net.Pipe()
 	var greeted atomic.Bool
-	go w.pump(c, far, &greeted)
-	go w.pump(far, c, &greeted)
+	go w.pump(c, far, w.delay, &greeted)
+	go w.pump(far, c, w.delay, &greeted)
 	return near, far
 }
 
-func (w *wire) pump(dst, src net.Conn, greeted *atomic.Bool) {
+func (w *wire) pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool) {
 	type piece struct {
 		data []byte
 		due  time.Time
@@ -158,7 +158,7 @@ func (w *wire) pump(dst, src net.Conn, greeted *atomic.Bool) {
 		}
 		p := piece{data: b[:n], due: time.Now()}
 		if greeted.Load() {
-			p.due, p.late = p.due.Add(w.delay), true
+			p.due, p.late = p.due.Add(delay), true
 		} else if bytes.Contains(p.data, []byte("PONG")) {
 			greeted.Store(true)
 		}
