@@ -11,7 +11,8 @@ import (
 // Fenced is a context for a Try of which nothing is sent unless may agrees, for each
 // piece at the last moment. A process may be stopped for a while at any time, and when it
 // goes on it does what it was about to, before anything has told it that another replica
-// delivers. What is left is a stop between that last look and the system call.
+// delivers. What is left is a stop between that last look and the system call. It is for
+// a gate with a transport of its own: who puts in another one has to fence it himself.
 func Fenced(ctx context.Context, may func() bool) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(got httptrace.GotConnInfo) { fenceOf(got.Conn).may.Store(&may) },

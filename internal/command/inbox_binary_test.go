@@ -99,6 +99,13 @@ func (l *ledger) highest(tenant string) int {
 	return slices.Max(append(l.all(tenant), 0))
 }
 
+// refusedLate is how many were refused for an older webhook-timestamp.
+func (l *ledger) refusedLate() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.late
+}
+
 // gap is the longest time between two deliveries.
 func (l *ledger) gap() time.Duration {
 	l.mu.Lock()

@@ -174,6 +174,9 @@ func TestClusterUnderFire(t *testing.T) {
 		// What is sent to it now would lie in its sockets until it goes on, long after its
 		// sender has sent it elsewhere.
 		l.avoid(u)
+		if n := f.receiver.refusedLate(); n > 0 {
+			t.Errorf("%d came late, and no usher was stopped", n)
+		}
 		u.signal(t, syscall.SIGSTOP)
 	}, func() {
 		u.signal(t, syscall.SIGCONT)
@@ -318,9 +321,7 @@ func (l *load) judge() {
 			}
 		}
 	}
-	l.f.receiver.mu.Lock()
-	late := l.f.receiver.late
-	l.f.receiver.mu.Unlock()
+	late := l.f.receiver.refusedLate()
 	if late > len(l.acked) { // one of each lane, by the usher that was stopped
 		t.Errorf("%d came late", late)
 	}

@@ -47,14 +47,11 @@ func TestSharedInboxAppendsOnceThoughTheAnswerIsLost(t *testing.T) {
 // it be dropped, as it could be a change back to A: its sender, if it is still there, is
 // to come again.
 func TestSharedInboxRefusesWhatItsSenderHasGoneBeyond(t *testing.T) {
-	for name, tc := range map[string]struct {
-		before, elsewhere []string
-		want              error
-	}{
-		"it sends A elsewhere, then B":                {nil, []string{"A", "B"}, errStale},
-		"elsewhere A is known from a try before that": {[]string{"A"}, []string{"A", "B"}, errStale},
-		"it gives A up, and sends B":                  {nil, []string{"B"}, errStale},
-		"it goes back to B, which is there":           {[]string{"B"}, []string{"B"}, errStale},
+	for name, tc := range map[string]struct{ before, elsewhere []string }{
+		"it sends A elsewhere, then B":                {nil, []string{"A", "B"}},
+		"elsewhere A is known from a try before that": {[]string{"A"}, []string{"A", "B"}},
+		"it gives A up, and sends B":                  {nil, []string{"B"}},
+		"it goes back to B, which is there":           {[]string{"B"}, []string{"B"}},
 	} {
 		for how, trouble := range map[string]struct{ begin, end func(*wire) }{
 			"lost":  {(*wire).sever, (*wire).mend},
@@ -75,8 +72,8 @@ func TestSharedInboxRefusesWhatItsSenderHasGoneBeyond(t *testing.T) {
 					time.Sleep(time.Second)
 					var sending sync.WaitGroup
 					sending.Go(func() {
-						if _, err := replicas[0].Keep(webhook("acme", "A")); !errors.Is(err, tc.want) {
-							t.Errorf("it says %v, want %v", err, tc.want)
+						if _, err := replicas[0].Keep(webhook("acme", "A")); !errors.Is(err, errStale) {
+							t.Errorf("it says %v", err)
 						}
 					})
 					time.Sleep(wires[0].delay / 2) // it is on its way
