@@ -27,14 +27,15 @@ type transport struct {
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	// Before the body is read, so that a caller whom nothing can be done for is told
 	// at once; and again after it, as that may take a while.
-	if _, err := t.source.Token(req.Context()); err != nil {
+	token, err := t.source.Token(req.Context())
+	if err != nil {
 		return nil, err
 	}
 	body, err := readPayload(req, t.limit)
 	if err != nil {
 		return nil, err
 	}
-	token, err := t.source.Token(req.Context())
+	token, err = t.source.Latest(req.Context(), token)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +46,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	if body.stream != nil { // it is gone: the caller has to send it again
-		t.source.Discard(token)
+		t.source.Refused(token)
 		return resp, nil
 	}
 	fresh, err := t.source.Replace(req.Context(), token)
