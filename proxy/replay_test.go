@@ -188,7 +188,7 @@ func TestSecond401GoesToTheCaller(t *testing.T) {
 // on HTTP/2 neither.
 func TestNothingForTheTransportToResend(t *testing.T) {
 	for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "QUERY"} {
-		for _, p := range []payload{{}, {bytes: []byte(query), length: 1}, {stream: strings.NewReader(query), length: -1}} {
+		for _, p := range []*payload{{}, {bytes: []byte(query), length: 1}, {bytes: []byte("{"), more: [][]byte{[]byte("}")}, length: 2}, {stream: strings.NewReader(query), length: -1}} {
 			req := &http.Request{Method: method, Header: http.Header{}, GetBody: func() (io.ReadCloser, error) { return nil, nil }}
 			p.attach(req)
 			if req.GetBody != nil || req.Body == nil || req.Body == http.NoBody {

@@ -21,6 +21,7 @@ type transport struct {
 	source   *tokens.Source
 	upstream http.RoundTripper
 	limit    int64
+	memory   *Memory
 	replayed func()
 }
 
@@ -31,8 +32,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := readPayload(req, t.limit)
-	if err != nil {
+	body := new(payload)
+	if out, ok := req.Body.(outgoing); ok {
+		body = &out.caller.payload // the handler releases it
+	}
+	if err := body.read(req, t.limit, t.memory); err != nil {
 		return nil, err
 	}
 	token, err = t.source.Latest(req.Context(), token)
@@ -41,7 +45,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	var took taken
 	req = took.watch(req)
-	resp, err := t.send(req, &body, token, &took)
+	resp, err := t.send(req, body, token, &took)
 	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		return resp, err
 	}
@@ -62,7 +66,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	req = req.WithContext(req.Context()) // a copy: the first try may still be writing its own
 	req.Header = req.Header.Clone()
-	return t.send(req, &body, fresh, &took)
+	return t.send(req, body, fresh, &took)
 }
 
 // send sends the call once. More precisely: until one byte of it has left. A
