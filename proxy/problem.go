@@ -54,12 +54,6 @@ func problemOf(err error) *problem {
 	}
 }
 
-// Refuse answers a request that could not be read, and so never came to a Handler.
-func Refuse(w http.ResponseWriter, status int, why string) {
-	p := &problem{status: status, code: "BAD_REQUEST", message: "the request could not be read: " + why, close: true}
-	p.write(w)
-}
-
 type (
 	response struct {
 		Errors []responseError `json:"errors"`

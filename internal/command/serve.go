@@ -21,7 +21,6 @@ import (
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/socket"
-	"usher/proxy"
 	"usher/webhookgate"
 )
 
@@ -46,9 +45,8 @@ type door struct {
 	addr     string
 	handler  http.Handler
 	tls      *tls.Config
-	refuse   guard.Refuse // what no handler sees; nil: net/http does
-	direct   bool         // its handlers pass on and do not compute: see package socket
-	closing  func()       // told when the server begins to close; may be nil
+	direct   bool   // its handlers pass on and do not compute: see package socket
+	closing  func() // told when the server begins to close; may be nil
 	listener net.Listener
 	server   *http.Server
 }
@@ -81,7 +79,7 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	for _, p := range s.Ports {
 		h.doors = append(h.doors, &door{
 			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
-			handler: h.outbound.handler(p), refuse: proxy.Refuse, direct: true,
+			handler: h.outbound.handler(p), direct: true,
 		})
 	}
 	gateMetrics := metrics.Gate()
@@ -153,7 +151,7 @@ func (d *door) hang(l net.Listener, log *slog.Logger) {
 	if d.direct {
 		l = socket.Listener(l)
 	}
-	d.listener = guard.Listener(l, d.tls, d.refuse, log)
+	d.listener = guard.Listener(l, d.tls, log)
 	d.server = newServer(d.handler, log)
 	if d.closing != nil {
 		d.server.RegisterOnShutdown(d.closing)
