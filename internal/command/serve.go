@@ -141,6 +141,7 @@ func (h *house) open() error {
 		if err != nil {
 			return fmt.Errorf("%s: can't listen on %s: %w%s", d.variable, d.addr, err, adviseListener(d.variable, err))
 		}
+		d.handler = draining(&h.stopping, d.handler)
 		d.hang(l, h.log.With("listener", d.name))
 	}
 	return nil
