@@ -81,7 +81,8 @@ func (p *problem) write(w http.ResponseWriter) {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds()))))
 	}
 	if p.status == http.StatusUnauthorized {
-		h.Set("WWW-Authenticate", `Bearer realm="usher"`)
+		// Some clients send a password only when they are asked for one.
+		h["Www-Authenticate"] = []string{`Bearer realm="usher"`, `Basic realm="usher"`}
 	}
 	if p.close {
 		h.Set("Connection", "close")

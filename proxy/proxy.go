@@ -40,8 +40,8 @@ type Config struct {
 	ReplayMemory *Memory
 	// Hosts says which Host headers are answered. Required.
 	Hosts *guard.Hosts
-	// Key returns what callers must know; nil when no key is demanded. One that
-	// returns the empty string lets nobody in.
+	// Key returns what callers must know, one of several separated by commas; nil when
+	// no key is demanded. One that returns the empty string lets nobody in.
 	Key func() string
 	// Log is told of every call that failed, at info or above. Required.
 	Log *slog.Logger
