@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"usher/internal/guard"
+	"usher/internal/peer"
 	"usher/internal/socket"
 )
 
@@ -41,6 +42,9 @@ func execute(ctx context.Context, p Process, args []string) int {
 	if len(args) == 0 {
 		return p.misused("usher exec needs a command: usher exec -- CMD ARG...")
 	}
+	if err := hideMemory(); err != nil {
+		return p.failed(fmt.Errorf("usher's own secrets can't be hidden from the command: %w", err))
+	}
 	s, ok := p.settings(jobEnvironment(p.Environ))
 	if !ok {
 		return exitUsage
@@ -57,6 +61,10 @@ func execute(ctx context.Context, p Process, args []string) int {
 	if err != nil {
 		return p.failed(err)
 	}
+	listener, err = peer.SameUser(listener, log)
+	if err != nil {
+		return p.failed(err)
+	}
 	port := s.Ports[0]
 	port.Listen = listener.Addr().String()
 	server := newServer(o.handler(port), log)
@@ -64,8 +72,11 @@ func execute(ctx context.Context, p Process, args []string) int {
 	// From here on no signal is lost: until the command runs it ends the wait,
 	// afterwards it is passed on.
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored)...) // nohup's stays ignored
-	defer signal.Stop(signals)
+	// What is ignored stays so, as under nohup. Notify without a signal would mean all.
+	if wanted := slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored); len(wanted) > 0 {
+		signal.Notify(signals, wanted...)
+		defer signal.Stop(signals)
+	}
 
 	background, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
