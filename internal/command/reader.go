@@ -162,7 +162,7 @@ func (r *reader) scope(name, value string) string {
 func (r *reader) listen(name, value string) (loopback, ok bool) {
 	want := "host:port, such as 127.0.0.1:8080, or unix:/path"
 	if name == "USHER_ADMIN_LISTEN" {
-		want = "host:port, such as 127.0.0.1:9090, unix:/path, or off"
+		want = "host:port, such as 127.0.0.1:9095, unix:/path, or off"
 	}
 	if path, found := strings.CutPrefix(value, "unix:"); found {
 		most := len(syscall.RawSockaddrUnix{}.Path) - 1

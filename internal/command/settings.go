@@ -57,7 +57,7 @@ type Port struct {
 
 // Admin is the admin port, the log and the end.
 type Admin struct {
-	Listen        string        `env:"USHER_ADMIN_LISTEN" envDefault:"127.0.0.1:9090"`
+	Listen        string        `env:"USHER_ADMIN_LISTEN" envDefault:"127.0.0.1:9095"`
 	Token         *secret.Value `secret:"USHER_ADMIN_TOKEN"`
 	LogLevel      string        `env:"USHER_LOG_LEVEL" envDefault:"info"`
 	LogFormat     string        `env:"USHER_LOG_FORMAT" envDefault:"auto"`

@@ -24,7 +24,7 @@ func TestDefaults(t *testing.T) {
 	if p.Name != "main" || p.Listen != "127.0.0.1:8080" || p.Scope != "standard:read standard:write" || p.Key != nil {
 		t.Errorf("main port %+v", p)
 	}
-	if s.Outbound.ReplayLimit != 1<<20 || s.Webhook.forward != nil || s.Admin.Listen != "127.0.0.1:9090" {
+	if s.Outbound.ReplayLimit != 1<<20 || s.Webhook.forward != nil || s.Admin.Listen != "127.0.0.1:9095" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -80,8 +80,8 @@ func TestProblems(t *testing.T) {
 		{"further port without an address", with("USHER_PORTS_0_SCOPE=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
 		{"same name", with("USHER_PORTS_0_NAME=main", "USHER_PORTS_0_LISTEN=127.0.0.1:81"), []string{"USHER_PORTS_0_NAME"}},
 		{"same address", with("USHER_PORTS_0_LISTEN=127.0.0.1:8080"), []string{"USHER_PORTS_0_LISTEN is \"127.0.0.1:8080\", but should differ from USHER_LISTEN"}},
-		{"admin beyond loopback", with("USHER_ADMIN_LISTEN=0.0.0.0:9090"), []string{"USHER_ADMIN_TOKEN"}},
-		{"no admin port, misspelt", with("USHER_ADMIN_LISTEN=OFF"), []string{`USHER_ADMIN_LISTEN is "OFF", but should hold host:port, such as 127.0.0.1:9090, unix:/path, or off`}},
+		{"admin beyond loopback", with("USHER_ADMIN_LISTEN=0.0.0.0:9095"), []string{"USHER_ADMIN_TOKEN"}},
+		{"no admin port, misspelt", with("USHER_ADMIN_LISTEN=OFF"), []string{`USHER_ADMIN_LISTEN is "OFF", but should hold host:port, such as 127.0.0.1:9095, unix:/path, or off`}},
 		{"socket with a long path", with("USHER_LISTEN=unix:/" + strings.Repeat("x", 200)), []string{"a socket's path has at most"}},
 		{"socket without a file", with("USHER_LISTEN=unix:@usher"), []string{`USHER_LISTEN is "unix:@usher", but should hold the path of a file`}},
 		{"port number", with("USHER_LISTEN=127.0.0.1:99999"), []string{"65535"}},
