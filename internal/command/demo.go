@@ -34,7 +34,7 @@ func demo(ctx context.Context, p Process) int {
 	}
 	defer os.RemoveAll(inboxDir)
 	environ, replaced := world.environment(p.Environ, inboxDir)
-	s, ok := p.settings(environ)
+	s, ok := p.settings(environ, needAny)
 	if !ok {
 		return exitUsage
 	}

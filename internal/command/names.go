@@ -26,14 +26,21 @@ func variables() []variable {
 		{"", reflect.TypeFor[Webhook]()},
 		{"", reflect.TypeFor[Admin]()},
 	} {
-		for i := range section.of.NumField() {
-			tag := section.of.Field(i).Tag
-			if name := tag.Get("env"); name != "" {
-				all = append(all, variable{section.prefix + name, tag.Get("envDefault"), false})
-			}
-			if name := tag.Get("secret"); name != "" {
-				all = append(all, variable{section.prefix + name, "", true})
-			}
+		all = append(all, variablesIn(section.prefix, section.of)...)
+	}
+	return all
+}
+
+// variablesIn returns those of one struct.
+func variablesIn(prefix string, of reflect.Type) []variable {
+	var all []variable
+	for i := range of.NumField() {
+		tag := of.Field(i).Tag
+		if name := tag.Get("env"); name != "" {
+			all = append(all, variable{prefix + name, tag.Get("envDefault"), false})
+		}
+		if name := tag.Get("secret"); name != "" {
+			all = append(all, variable{prefix + name, "", true})
 		}
 	}
 	return all
@@ -59,11 +66,12 @@ var (
 	serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
-// portIndexes finds the n of USHER_PORTS_n_…, in order; gaps do no harm.
-func (r *reader) portIndexes() []string {
+// indexes finds the n of USHER_PORTS_n_…, or of whatever pattern stands for, in order;
+// gaps do no harm.
+func (r *reader) indexes(pattern *regexp.Regexp) []string {
 	var indexes []string
 	for name, value := range r.env {
-		m := portIndex.FindStringSubmatch(name)
+		m := pattern.FindStringSubmatch(name)
 		if m != nil && !slices.Contains(indexes, m[1]) && !ofKubernetes(name, value) {
 			indexes = append(indexes, m[1])
 		}

@@ -133,7 +133,8 @@ func TestPortsShareTokens(t *testing.T) {
 	s := newService(t)
 	p := start(t, s.environ(
 		"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=standard:write  standard:read", "USHER_PORTS_0_NAME=same",
-		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_SCOPE=standard:read", "USHER_PORTS_1_NAME=readonly", "USHER_PORTS_1_KEY=k"))
+		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_SCOPE=standard:read", "USHER_PORTS_1_NAME=readonly", "USHER_PORTS_1_KEY=k",
+		"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"))
 	p.ready(t)
 	wantCall(t, p.url(t, "main"), 200, "accounts")
 	wantCall(t, p.url(t, "same"), 200, "accounts")

@@ -61,7 +61,18 @@ func TestProblems(t *testing.T) {
 		env  []string
 		want []string // a line each, in any order: parts of it
 	}{
-		{"nothing set", nil, []string{"USHER_BASE_URL is not set", "USHER_CLIENT_ID is not set", "USHER_CLIENT_SECRET is not set"}},
+		{"nothing set", nil, []string{"every part of usher is off: set USHER_BASE_URL to call the billing service, USHER_WEBHOOK_FORWARD_URL to receive webhooks, or USHER_ENTITLEMENTS_LISTEN"}},
+		{"nothing that switches a part on", []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_TOKEN=t0psecret"}, []string{"every part of usher is off"}},
+		{"the gate switched off, and nothing else on", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"}, []string{"every part of usher is off"}},
+		{"nothing but the address", minimal[:1], []string{"USHER_CLIENT_ID is not set", "USHER_CLIENT_SECRET is not set"}},
+		{"bad values of outbound, which is off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_UPSTREAM_TIMEOUT=soon", "USHER_LISTEN=8080", "USHER_CLIENT_SECRET_FILE=/nowhere",
+			"USHER_CA_FILE=" + empty, "USHER_PORTS_0_SCOPE=  ", "USHER_PORTS_1_LISTEN=x"},
+			[]string{`USHER_UPSTREAM_TIMEOUT is "soon"`, `USHER_LISTEN is "8080"`, "USHER_CLIENT_SECRET_FILE is", "certificates in PEM", "USHER_PORTS_0_SCOPE holds only white space", `USHER_PORTS_1_LISTEN is "x"`}},
+		{"bad values of the gate, which is off", with("USHER_WEBHOOK_TIMEOUT=soon", "USHER_WEBHOOK_ALLOW_CIDRS=nowhere", "USHER_WEBHOOK_PATH=a", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_TLS_CERT_FILE=/x", "USHER_WEBHOOK_TLS_KEY_FILE=/x",
+			"USHER_WEBHOOK_HMAC_SCHEME=md5", "USHER_WEBHOOK_LISTEN=8090"),
+			[]string{`USHER_WEBHOOK_TIMEOUT is "soon"`, `USHER_WEBHOOK_ALLOW_CIDRS has "nowhere"`, "USHER_WEBHOOK_PATH", "USHER_WEBHOOK_INBOX is", "USHER_WEBHOOK_TLS_CERT_FILE is", "USHER_WEBHOOK_TLS_KEY_FILE is",
+				"USHER_WEBHOOK_HMAC_SCHEME", `USHER_WEBHOOK_LISTEN is "8090", but should hold host:port, such as 127.0.0.1:8090, unix:/path, or off`}},
+		{"gate switched off in capitals", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=OFF"}, []string{`USHER_WEBHOOK_LISTEN is "OFF"`}},
 		{"all at once", with("USHER_LISTEN=8080", "USHER_UPSTREAM_TIMEOUT=soon", "USHER_REPLAY_LIMIT=1MB", "USHER_INSECURE=yes", "USHER_LOG_LEVEL=loud", "USHER_LOG_FORMAT=xml", "USHER_SHUTDOWN_GRACE=-1s"),
 			[]string{`USHER_LISTEN is "8080", but should hold host:port`, `USHER_UPSTREAM_TIMEOUT is "soon", but should hold a duration`, `USHER_REPLAY_LIMIT is "1MB", but should hold a size`,
 				`USHER_INSECURE is "yes", but should hold true or false`, `USHER_LOG_LEVEL is "loud"`, `USHER_LOG_FORMAT is "xml"`, `USHER_SHUTDOWN_GRACE is "-1s"`}},
@@ -139,7 +150,6 @@ func TestProblems(t *testing.T) {
 		{"standard without a key", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=t0psecret!"), []string{"whsec_"}},
 		{"numbers", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ATTEMPTS=0", "USHER_WEBHOOK_MAX_INFLIGHT=many", "USHER_WEBHOOK_DEDUP_WINDOW=-1s"),
 			[]string{`USHER_WEBHOOK_ATTEMPTS is "0"`, `USHER_WEBHOOK_MAX_INFLIGHT is "many", but should hold a whole number`, "USHER_WEBHOOK_DEDUP_WINDOW"}},
-		{"inbox without a receiver", with("USHER_WEBHOOK_INBOX=file:/x"), []string{"USHER_WEBHOOK_FORWARD_URL"}},
 		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_KEEP=some", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_ATTEMPTS=-1"),
 			[]string{`USHER_WEBHOOK_INBOX is "/x", but should hold file:/path`, "all or latest", "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_ATTEMPTS"}},
 	} {

@@ -15,7 +15,7 @@ import (
 	"usher/webhookgate"
 )
 
-// Webhook is the gate. It is on when ForwardURL is set.
+// Webhook is the gate: see on.
 type Webhook struct {
 	ForwardURL     string        `env:"USHER_WEBHOOK_FORWARD_URL"`
 	Listen         string        `env:"USHER_WEBHOOK_LISTEN" envDefault:"127.0.0.1:8090"`
@@ -64,18 +64,10 @@ type Webhook struct {
 }
 
 func (w *Webhook) check(r *reader) {
-	if w.ForwardURL == "" && w.Inbox != "" {
-		r.problem("USHER_WEBHOOK_INBOX", "is set, but USHER_WEBHOOK_FORWARD_URL, which says where webhooks go, is not")
+	if w.ForwardURL != "" {
+		w.forward = forwardURL(r, w.ForwardURL)
 	}
-	if w.ForwardURL == "" {
-		return
-	}
-	w.forward = forwardURL(r, w.ForwardURL)
-	loopback, ok := r.listen("USHER_WEBHOOK_LISTEN", w.Listen)
-	checked := w.Token != nil || w.HMACSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
-	if ok && !loopback && !checked && !w.Insecure {
-		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
-	}
+	w.checkListener(r)
 	// It is compared with what the sender asked for, as that is written on the wire.
 	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
 		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
@@ -95,6 +87,29 @@ func (w *Webhook) check(r *reader) {
 	}
 	if w.Timeout <= 0 {
 		r.invalid("USHER_WEBHOOK_TIMEOUT", "a duration above zero, such as 10s")
+	}
+}
+
+// on says whether webhooks are taken in: that takes somewhere to put them.
+func (w *Webhook) on() bool { return w.ForwardURL != "" && w.Listen != "off" }
+
+// part is the gate, with what switches it on.
+func (w *Webhook) part() part {
+	p := gatePart
+	if w.Listen == "off" {
+		p.setting = "set USHER_WEBHOOK_LISTEN to an address"
+	}
+	return p
+}
+
+func (w *Webhook) checkListener(r *reader) {
+	if w.Listen == "off" {
+		return
+	}
+	loopback, ok := r.listen("USHER_WEBHOOK_LISTEN", w.Listen)
+	checked := w.Token != nil || w.HMACSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
+	if w.on() && ok && !loopback && !checked && !w.Insecure {
+		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
 }
 
@@ -156,8 +171,10 @@ func (w *Webhook) checkSecrets(r *reader) {
 	switch w.HMACScheme {
 	case "body":
 	case "standard":
-		if w.HMACSecret == nil {
+		if w.HMACSecret == nil && w.on() {
 			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
+		} else if w.HMACSecret == nil {
+			break
 		} else if _, err := webhookgate.ParseSecretKey(w.HMACSecret.Get()); err != nil {
 			r.problem("USHER_WEBHOOK_HMAC_SECRET", "should hold whsec_ and the key in base64, as USHER_WEBHOOK_HMAC_SCHEME is standard")
 		}

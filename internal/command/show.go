@@ -5,7 +5,9 @@ import "usher/internal/admin"
 // show lets the admin port see how everything stands.
 func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate) {
 	cfg.Changes = metrics.Changes
-	cfg.Ports = h.portStates
+	if h.outbound != nil {
+		cfg.Ports = h.portStates
+	}
 	if h.gate == nil {
 		return
 	}
