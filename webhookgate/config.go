@@ -40,6 +40,10 @@ type Config struct {
 	// Default: X-Signature. Not used with HMACStandard.
 	HMACHeader string
 
+	// HMACAlgorithm is what the signature is made with: sha256, sha512 or sha1.
+	// Default: sha256. Not used with HMACStandard.
+	HMACAlgorithm string
+
 	// HMACStandard asks for the Standard Webhooks headers instead. HMACSecret
 	// must then return what ParseSecretKey understands.
 	HMACStandard bool
@@ -148,6 +152,7 @@ func New(cfg Config) (*Gate, error) {
 func (c *Config) setDefaults() {
 	setDefault(&c.Path, "/webhooks")
 	setDefault(&c.HMACHeader, "X-Signature")
+	setDefault(&c.HMACAlgorithm, "sha256")
 	setDefault(&c.MaxBody, 1<<20)
 	setDefault(&c.DedupSize, 10000)
 	setDefault(&c.Timeout, 10*time.Second)
@@ -184,6 +189,7 @@ func setDefault[T comparable](field *T, value T) {
 
 func (c *Config) check() error {
 	_, badEscape := url.PathUnescape(c.Path)
+	_, known := algorithms[c.HMACAlgorithm]
 	switch {
 	case !strings.HasPrefix(c.Path, "/") || strings.ContainsAny(c.Path, "?# ") || badEscape != nil:
 		return fmt.Errorf("path %q: must begin with / and be escaped as in a URL", c.Path)
@@ -193,6 +199,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("receiver %s: must be an http or https address", c.ForwardURL.Redacted())
 	case c.MaxBody < 0 || c.DedupSize < 0 || c.DedupWindow < 0 || c.Timeout < 0 || c.Attempts < 0 || c.MaxInflight < 0:
 		return errors.New("sizes, counts and durations must not be negative")
+	case !known:
+		return fmt.Errorf("HMAC algorithm %q: must be sha256, sha512 or sha1", c.HMACAlgorithm)
 	case slices.Contains(c.Types, ""):
 		return errors.New("an event type is empty")
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"usher/internal/trace"
 )
 
 // A Gate is the http.Handler that webhooks are posted to.
@@ -231,6 +233,8 @@ func (g *Gate) report(v *visit, a *answer, took time.Duration) {
 	}
 	if w := v.webhook; w != nil {
 		attrs = append(attrs, w.attrs()...)
+	} else if id := trace.ID(v.r.Header); id != "" {
+		attrs = append(attrs, slog.String("trace_id", id))
 	}
 	if a.Decision == duplicate {
 		attrs = append(attrs, slog.String("duplicate_of", a.Webhook))

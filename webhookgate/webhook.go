@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"usher/internal/trace"
 )
 
 // A Webhook is one that has passed every check, with all that it takes to
@@ -73,13 +75,21 @@ func stringAt(value any, path ...string) string {
 	return strings.Clone(s)
 }
 
+// TraceID is the trace id of the sender's traceparent, or nothing. The receiver gets that
+// header, so it is kept with the webhook.
+func (w *Webhook) TraceID() string { return trace.ID(w.Header) }
+
 func (w *Webhook) attrs() []slog.Attr {
-	return []slog.Attr{
+	attrs := append(make([]slog.Attr, 0, 8),
 		slog.String("webhook", w.ID),
 		slog.String("type", clip(w.Type, maxShown)),
 		slog.String("platform", clip(w.Lane.Platform, maxShown)),
 		slog.String("tenant", clip(w.Lane.Tenant, maxShown)),
+	)
+	if id := w.TraceID(); id != "" {
+		attrs = append(attrs, slog.String("trace_id", id))
 	}
+	return attrs
 }
 
 // newID makes a UUIDv7 (RFC 9562): the time in milliseconds, then chance.

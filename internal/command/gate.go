@@ -24,6 +24,7 @@ func (h *house) buildGate(m *admin.Gate) error {
 	cfg := webhookgate.Config{
 		Path:           w.Path,
 		HMACHeader:     w.HMACHeader,
+		HMACAlgorithm:  w.HMACAlgorithm,
 		HMACStandard:   w.HMACScheme == "standard",
 		AllowCIDRs:     w.allow,
 		TrustedProxies: w.trusted,

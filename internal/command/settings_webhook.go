@@ -23,6 +23,7 @@ type Webhook struct {
 	Token          *secret.Value `secret:"USHER_WEBHOOK_TOKEN"`
 	HMACSecret     *secret.Value `secret:"USHER_WEBHOOK_HMAC_SECRET"`
 	HMACHeader     string        `env:"USHER_WEBHOOK_HMAC_HEADER" envDefault:"X-Signature"`
+	HMACAlgorithm  string        `env:"USHER_WEBHOOK_HMAC_ALGORITHM" envDefault:"sha256"`
 	HMACScheme     string        `env:"USHER_WEBHOOK_HMAC_SCHEME" envDefault:"body"`
 	AllowCIDRs     list          `env:"USHER_WEBHOOK_ALLOW_CIDRS"`
 	TrustedProxies list          `env:"USHER_WEBHOOK_TRUSTED_PROXIES"`
@@ -168,16 +169,15 @@ func (w *Webhook) checkSecrets(r *reader) {
 	if !httpguts.ValidHeaderFieldName(w.HMACHeader) {
 		r.invalid("USHER_WEBHOOK_HMAC_HEADER", "the name of a header, such as X-Signature")
 	}
+	switch w.HMACAlgorithm {
+	case "sha256", "sha512", "sha1":
+	default:
+		r.invalid("USHER_WEBHOOK_HMAC_ALGORITHM", "sha256, sha512 or sha1")
+	}
 	switch w.HMACScheme {
 	case "body":
 	case "standard":
-		if w.HMACSecret == nil && w.on() {
-			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
-		} else if w.HMACSecret == nil {
-			break
-		} else if _, err := webhookgate.ParseSecretKey(w.HMACSecret.Get()); err != nil {
-			r.problem("USHER_WEBHOOK_HMAC_SECRET", "should hold whsec_ and the key in base64, as USHER_WEBHOOK_HMAC_SCHEME is standard")
-		}
+		w.checkStandard(r)
 	default:
 		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
 	}
@@ -185,6 +185,22 @@ func (w *Webhook) checkSecrets(r *reader) {
 		if _, err := webhookgate.ParseSecretKey(w.SignSecret.Get()); err != nil {
 			r.problem("USHER_WEBHOOK_SIGN_SECRET", "should hold whsec_ and the key in base64")
 		}
+	}
+}
+
+// checkStandard: the Standard Webhooks scheme has its own form of a key, and one algorithm.
+func (w *Webhook) checkStandard(r *reader) {
+	if w.HMACAlgorithm != "sha256" {
+		r.problem("USHER_WEBHOOK_HMAC_ALGORITHM", "is %q, but should be sha256, as USHER_WEBHOOK_HMAC_SCHEME is standard", w.HMACAlgorithm)
+	}
+	if w.HMACSecret == nil {
+		if w.on() {
+			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
+		}
+		return
+	}
+	if _, err := webhookgate.ParseSecretKey(w.HMACSecret.Get()); err != nil {
+		r.problem("USHER_WEBHOOK_HMAC_SECRET", "should hold whsec_ and the key in base64, as USHER_WEBHOOK_HMAC_SCHEME is standard")
 	}
 }
 
