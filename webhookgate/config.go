@@ -59,6 +59,12 @@ type Config struct {
 	// Default: TenantProvisioningChange.
 	Types []string
 
+	// SyncTypes are event types that ask the receiver a question. They are let
+	// through as well, and must not be among Types. Each is tried once, never kept
+	// or deduplicated, and the receiver's status, Content-Type and body are the
+	// answer.
+	SyncTypes []string
+
 	// Schema is a JSON Schema that every webhook must fit, in place of the
 	// built-in one. It must hold all that it refers to.
 	// Nil: built in, and applied to TenantProvisioningChange alone.
@@ -128,7 +134,7 @@ func New(cfg Config) (*Gate, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("webhook gate: %w", err)
 	}
-	validator, err := newValidator(cfg.Types, cfg.Schema)
+	validator, err := newValidator(slices.Concat(cfg.Types, cfg.SyncTypes), cfg.Schema)
 	if err != nil {
 		return nil, fmt.Errorf("webhook gate: schema: %w", err)
 	}
@@ -201,8 +207,15 @@ func (c *Config) check() error {
 		return errors.New("sizes, counts and durations must not be negative")
 	case !known:
 		return fmt.Errorf("HMAC algorithm %q: must be sha256, sha512 or sha1", c.HMACAlgorithm)
-	case slices.Contains(c.Types, ""):
+	case slices.Contains(c.Types, "") || slices.Contains(c.SyncTypes, ""):
 		return errors.New("an event type is empty")
+	case slices.Contains(c.SyncTypes, "*"):
+		return errors.New("the event types that ask a question must be named, * is none")
+	}
+	for _, typ := range c.SyncTypes {
+		if slices.Contains(c.Types, typ) {
+			return fmt.Errorf("event type %q can't be both: delivered, and a question", typ)
+		}
 	}
 	for _, p := range slices.Concat(c.AllowCIDRs, c.TrustedProxies) {
 		if !p.IsValid() {

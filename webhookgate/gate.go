@@ -90,6 +90,9 @@ func (g *Gate) handle(v *visit) *answer {
 	if v.webhook, no = g.read(v, body); no != nil {
 		return no
 	}
+	if g.asks(v.webhook.Type) {
+		return g.ask(v)
+	}
 	if g.cfg.Keep != nil {
 		return g.keep(v.webhook)
 	}

@@ -45,8 +45,8 @@ func (g *Gate) newWebhook(v *visit, body []byte, value any) *Webhook {
 		Lane: lane,
 		// Of other events nobody says that they are snapshots, and without
 		// a tenant nobody knows of whom: the same bytes twice may be two
-		// changes.
-		Snapshot: typ == TenantProvisioningChange && lane.Tenant != "",
+		// changes. A question changes nothing.
+		Snapshot: typ == TenantProvisioningChange && lane.Tenant != "" && !g.asks(typ),
 		Digest:   sha256.Sum256(body),
 		Body:     body,
 		Header:   g.forwardHeader(v),

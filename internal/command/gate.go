@@ -29,6 +29,7 @@ func (h *house) buildGate(m *admin.Gate) error {
 		AllowCIDRs:     w.allow,
 		TrustedProxies: w.trusted,
 		Types:          w.Types,
+		SyncTypes:      w.SyncTypes,
 		Schema:         w.schema,
 		MaxBody:        int64(w.MaxBody),
 		DedupSize:      w.DedupSize,

@@ -147,6 +147,9 @@ func TestProblems(t *testing.T) {
 		{"no schema", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_SCHEMA_FILE"}},
 		{"no schema and no receiver", with("USHER_WEBHOOK_FORWARD_URL=here", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_FORWARD_URL", "USHER_WEBHOOK_SCHEMA_FILE"}},
 		{"scheme", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=md5"), []string{"body or standard"}},
+		{"sync type that is delivered too", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=Checkout,TenantProvisioningChange"),
+			[]string{`USHER_WEBHOOK_SYNC_TYPES has "TenantProvisioningChange", which is in USHER_WEBHOOK_TYPES too`}},
+		{"all types as sync types", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=*", "USHER_WEBHOOK_TYPES=*"), []string{`USHER_WEBHOOK_SYNC_TYPES is "*"`}},
 		{"algorithm", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_ALGORITHM=md5"), []string{`USHER_WEBHOOK_HMAC_ALGORITHM is "md5", but should hold sha256, sha512 or sha1`}},
 		{"algorithm of the standard", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=whsec_a2V5", "USHER_WEBHOOK_HMAC_ALGORITHM=sha512"),
 			[]string{`USHER_WEBHOOK_HMAC_ALGORITHM is "sha512", but should be sha256`}},
@@ -188,6 +191,7 @@ func TestFine(t *testing.T) {
 		env     []string
 		unknown []string
 	}{
+		{"sync types beside all types", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=Checkout", "USHER_WEBHOOK_TYPES=*"), nil},
 		{"http on loopback", with("USHER_BASE_URL=http://127.0.0.1:1/prefix/"), nil},
 		{"http on IPv6 loopback", with("USHER_BASE_URL=http://[::1]:1"), nil},
 		{"plain http on purpose", with("USHER_BASE_URL=http://billing", "USHER_ALLOW_PLAIN_HTTP=true"), nil},

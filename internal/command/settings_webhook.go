@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ type Webhook struct {
 	TLSClientCA    string        `env:"USHER_WEBHOOK_TLS_CLIENT_CA_FILE"`
 	Insecure       bool          `env:"USHER_WEBHOOK_INSECURE" envDefault:"false"`
 	Types          list          `env:"USHER_WEBHOOK_TYPES" envDefault:"TenantProvisioningChange"`
+	SyncTypes      list          `env:"USHER_WEBHOOK_SYNC_TYPES"`
 	SchemaFile     string        `env:"USHER_WEBHOOK_SCHEMA_FILE"`
 	MaxBody        size          `env:"USHER_WEBHOOK_MAX_BODY" envDefault:"1MiB"`
 	DedupSize      int           `env:"USHER_WEBHOOK_DEDUP_SIZE" envDefault:"10000"`
@@ -77,6 +79,7 @@ func (w *Webhook) check(r *reader) {
 	w.allow = r.prefixes("USHER_WEBHOOK_ALLOW_CIDRS", w.AllowCIDRs)
 	w.trusted = r.prefixes("USHER_WEBHOOK_TRUSTED_PROXIES", w.TrustedProxies)
 	w.checkTLS(r)
+	w.checkTypes(r)
 	w.checkSchema(r)
 	r.positive("USHER_WEBHOOK_MAX_BODY", int64(w.MaxBody))
 	r.positive("USHER_WEBHOOK_DEDUP_SIZE", int64(w.DedupSize))
@@ -111,6 +114,17 @@ func (w *Webhook) checkListener(r *reader) {
 	checked := w.Token != nil || w.HMACSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
 	if w.on() && ok && !loopback && !checked && !w.Insecure {
 		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
+	}
+}
+
+func (w *Webhook) checkTypes(r *reader) {
+	for _, typ := range w.SyncTypes {
+		switch {
+		case typ == "*":
+			r.invalid("USHER_WEBHOOK_SYNC_TYPES", "event types by their names, separated by commas: * is none")
+		case slices.Contains(w.Types, typ):
+			r.problem("USHER_WEBHOOK_SYNC_TYPES", "has %q, which is in USHER_WEBHOOK_TYPES too: a type should be in one of them", typ)
+		}
 	}
 }
 
