@@ -80,9 +80,14 @@ type Config struct {
 	// by the receiver. Zero: every webhook is delivered.
 	DedupWindow time.Duration
 
-	// ForwardURL is the receiver; required. Its query is kept, and its
-	// userinfo becomes Basic auth towards the receiver.
+	// ForwardURL is the receiver of all that no other takes. Its query is kept, and
+	// its userinfo becomes Basic auth towards the receiver. Nil: only what one of
+	// Receivers takes is let through.
 	ForwardURL *url.URL
+
+	// Receivers are those that take the webhooks of some platforms. One at least,
+	// or ForwardURL, is required.
+	Receivers []Receiver
 
 	// Timeout is for each try, up to the receiver's last byte. Default: 10s.
 	Timeout time.Duration
@@ -91,7 +96,8 @@ type Config struct {
 	Attempts int
 
 	// MaxInflight is how many webhooks may be under way at once; whoever comes
-	// on top is told 503. Default: 256.
+	// on top is told 503. Each receiver may have an equal share of them.
+	// Default: 256.
 	MaxInflight int
 
 	// SignSecret returns the key with which deliveries are signed, in the
@@ -106,7 +112,7 @@ type Config struct {
 	// DedupWindow and Attempts are then not used here.
 	Keep func(w *Webhook) (duplicateOf string, err error)
 
-	// Transport carries the tries. It must honour the request's context and
+	// Transport carries the tries at ForwardURL. It must honour the request's context and
 	// must not send a request twice of its own accord.
 	// Default: one of the gate's own.
 	Transport http.RoundTripper
@@ -123,9 +129,10 @@ type Config struct {
 	// sender has it: it must be quick. May be nil.
 	Answered func(Outcome)
 
-	// Attempted is told of every try: ok (a 2xx), status (any other answer),
-	// timeout, or error (no answer for another reason). May be nil.
-	Attempted func(result string)
+	// Attempted is told of every try: the receiver's name, what came of it (ok: a
+	// 2xx; status: any other answer; timeout; error: no answer for another
+	// reason), and how long it took. May be nil.
+	Attempted func(receiver, result string, took time.Duration)
 }
 
 // New makes a Gate, or says what is wrong with cfg.
@@ -138,16 +145,21 @@ func New(cfg Config) (*Gate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("webhook gate: schema: %w", err)
 	}
+	receivers, err := newReceivers(&cfg)
+	if err != nil {
+		return nil, fmt.Errorf("webhook gate: %w", err)
+	}
 	g := &Gate{
 		cfg:       cfg,
 		validator: validator,
-		receiver:  newReceiver(&cfg),
+		receivers: receivers,
+		share:     share(cfg.MaxInflight, len(receivers.all), cfg.Keep != nil),
 		readers:   make(chan struct{}, runtime.GOMAXPROCS(0)),
 		idle:      make(chan struct{}),
 	}
 	g.deliveries, g.cancel = context.WithCancel(context.Background())
-	g.lanes, err = newPassThrough(cfg.DedupSize, cfg.DedupWindow, func(w *Webhook) answer {
-		return g.receiver.deliver(g.deliveries, w)
+	g.lanes, err = newPassThrough(cfg.DedupSize, cfg.DedupWindow, func(rc *receiver, w *Webhook) answer {
+		return rc.deliver(g.deliveries, w)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("webhook gate: %w", err)
@@ -169,9 +181,6 @@ func (c *Config) setDefaults() {
 	}
 	c.AllowCIDRs = unmapped(c.AllowCIDRs)
 	c.TrustedProxies = unmapped(c.TrustedProxies)
-	if c.Transport == nil {
-		c.Transport = newTransport(c.MaxInflight)
-	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -182,7 +191,7 @@ func (c *Config) setDefaults() {
 		c.Answered = func(Outcome) {}
 	}
 	if c.Attempted == nil {
-		c.Attempted = func(string) {}
+		c.Attempted = func(string, string, time.Duration) {}
 	}
 }
 
@@ -199,10 +208,6 @@ func (c *Config) check() error {
 	switch {
 	case !strings.HasPrefix(c.Path, "/") || strings.ContainsAny(c.Path, "?# ") || badEscape != nil:
 		return fmt.Errorf("path %q: must begin with / and be escaped as in a URL", c.Path)
-	case c.ForwardURL == nil:
-		return errors.New("no receiver to forward to")
-	case c.ForwardURL.Scheme != "http" && c.ForwardURL.Scheme != "https" || c.ForwardURL.Host == "":
-		return fmt.Errorf("receiver %s: must be an http or https address", c.ForwardURL.Redacted())
 	case c.MaxBody < 0 || c.DedupSize < 0 || c.DedupWindow < 0 || c.Timeout < 0 || c.Attempts < 0 || c.MaxInflight < 0:
 		return errors.New("sizes, counts and durations must not be negative")
 	case !known:

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // maxDecision is how much of a receiver's answer is passed on; a place in flight is held
@@ -30,8 +31,8 @@ func (g *Gate) ask(v *visit) *answer {
 	ctx, cancel := context.WithCancel(v.r.Context())
 	defer cancel()
 	defer context.AfterFunc(g.deliveries, cancel)() // a shutdown whose grace is over
-	w := v.webhook
-	a, t := g.receiver.ask(ctx, w)
+	w, rc := v.webhook, v.receiver
+	a, t := rc.ask(ctx, w)
 	if a == nil {
 		switch {
 		case v.r.Context().Err() != nil:
@@ -39,8 +40,8 @@ func (g *Gate) ask(v *visit) *answer {
 		case g.deliveries.Err() != nil:
 			a = shuttingDown()
 		default:
-			g.receiver.logFailure(w, 1, t)
-			no := t.failure(w, 1, g.receiver.timeout)
+			rc.logFailure(w, 1, t)
+			no := t.failure(w, 1, rc.timeout)
 			a = &no
 		}
 	}
@@ -55,6 +56,7 @@ const statusHungUp = 499
 func (rc *receiver) ask(asker context.Context, w *Webhook) (*answer, Attempt) {
 	ctx, cancel := context.WithTimeout(asker, rc.timeout)
 	defer cancel()
+	start := time.Now()
 	a, err := rc.exchange(ctx, w)
 	t := Attempt{Err: err}
 	if err == nil {
@@ -65,7 +67,7 @@ func (rc *receiver) ask(asker context.Context, w *Webhook) (*answer, Attempt) {
 		result = "ok" // a no is an answer, too
 	}
 	if asker.Err() == nil { // else it says nothing about the receiver
-		rc.attempted(result)
+		rc.attempted(rc.name, result, time.Since(start))
 	}
 	return a, t
 }

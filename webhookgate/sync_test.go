@@ -64,7 +64,9 @@ func TestQuestionIsAnsweredByTheReceiver(t *testing.T) {
 					t.Errorf("asked %q", b)
 				}
 				return respond(tt.status, tt.body, append([]string{"X-Private", "stays here"}, tt.header...)...), nil
-			}, func(c *Config) { c.Attempted = func(result string) { results = append(results, result) } })
+			}, func(c *Config) {
+				c.Attempted = func(_, result string, _ time.Duration) { results = append(results, result) }
+			})
 			for range 2 { // the same twice is asked twice
 				rec := ask(g, question)
 				h := rec.Header()
@@ -183,7 +185,7 @@ func TestQuestionEndsWithItsSender(t *testing.T) {
 			return nil, r.Context().Err()
 		}, func(c *Config) {
 			c.Log = logTo(&log)
-			c.Attempted = func(result string) { t.Errorf("counted: %s", result) }
+			c.Attempted = func(_, result string, _ time.Duration) { t.Errorf("counted: %s", result) }
 		})
 		ctx, hangUp := context.WithCancel(t.Context())
 		go func() { time.Sleep(time.Second); hangUp() }()

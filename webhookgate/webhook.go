@@ -26,8 +26,9 @@ type Webhook struct {
 }
 
 // A Lane is the line in which webhooks wait for each other: that of a tenant,
-// or, where a webhook names none, that of its type. Sharing a lane costs time
-// only; it is never a reason to drop anything.
+// or, where a webhook names none, that of its platform and type. Sharing a lane
+// costs time only; it is never a reason to drop anything. All of a lane go to one
+// receiver, which follows from the platform.
 type Lane struct {
 	Platform, Tenant string
 	Type             string // only without a tenant
@@ -35,10 +36,8 @@ type Lane struct {
 
 func (l Lane) size() int { return len(l.Platform) + len(l.Tenant) + len(l.Type) }
 
-func (g *Gate) newWebhook(v *visit, body []byte, value any) *Webhook {
+func (g *Gate) newWebhook(v *visit, body []byte, typ string, lane Lane) *Webhook {
 	now := time.Now()
-	typ := stringAt(value, "type")
-	lane := laneOf(typ, value)
 	return &Webhook{
 		ID:   newID(now),
 		Type: typ,
@@ -57,11 +56,14 @@ func (g *Gate) newWebhook(v *visit, body []byte, value any) *Webhook {
 // laneOf takes the names from the very value that was validated, letter by
 // letter: encoding/json's struct fields would match in any case.
 func laneOf(typ string, value any) Lane {
-	tenant := stringAt(value, "payload", "tenant", "code")
-	if tenant == "" {
-		return Lane{Type: typ}
+	lane := Lane{
+		Platform: stringAt(value, "payload", "tenant", "platform", "code"),
+		Tenant:   stringAt(value, "payload", "tenant", "code"),
 	}
-	return Lane{Platform: stringAt(value, "payload", "tenant", "platform", "code"), Tenant: tenant}
+	if lane.Tenant == "" {
+		lane.Type = typ
+	}
+	return lane
 }
 
 // stringAt is the string at a path of names, and empty where there is none. It

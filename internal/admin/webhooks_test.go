@@ -20,7 +20,7 @@ func busy(n int) *Handler {
 	cfg := new(fakeInbox).config("")
 	cfg.Journal = journal.New(false)
 	cfg.Gate = func() *GateState {
-		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receiver: "http://receiver"}
+		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []ReceiverState{{Name: "main", Address: "http://receiver"}}}
 	}
 	begin := time.Unix(1e9, 0)
 	var entries []inbox.Entry

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -135,7 +134,9 @@ func judge(status int, body []byte, token *tokens.Token) error {
 }
 
 func (c *checker) gate(ctx context.Context, w *Webhook) {
-	c.receiver(ctx, w.forward)
+	for _, receiver := range w.receivers {
+		c.receiver(ctx, receiver)
+	}
 	switch {
 	case w.nats != nil:
 		c.sharedInbox(ctx, w.nats)
@@ -145,7 +146,8 @@ func (c *checker) gate(ctx context.Context, w *Webhook) {
 }
 
 // receiver only knocks: a webhook would change something.
-func (c *checker) receiver(ctx context.Context, u *url.URL) {
+func (c *checker) receiver(ctx context.Context, r Receiver) {
+	u := r.forward
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
@@ -153,11 +155,11 @@ func (c *checker) receiver(ctx context.Context, u *url.URL) {
 	addr := net.JoinHostPort(u.Hostname(), port)
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		c.fail("receiver: %v; is it running? USHER_WEBHOOK_FORWARD_URL says where", err)
+		c.fail("receiver %s: %v; is it running? %s says where", r.Name, err, r.variable())
 		return
 	}
 	conn.Close()
-	c.ok("receiver: %s accepts connections", addr)
+	c.ok("receiver %s: %s accepts connections", r.Name, addr)
 }
 
 // fileInbox changes nothing: an inbox that is missing is made by usher itself.

@@ -21,6 +21,7 @@ func (h *house) inboxFigures() inbox.Stats {
 // buildGate puts the webhook gate together.
 func (h *house) buildGate(m *admin.Gate) error {
 	w := &h.settings.Webhook
+	main, further := w.gateReceivers()
 	cfg := webhookgate.Config{
 		Path:           w.Path,
 		HMACHeader:     w.HMACHeader,
@@ -34,7 +35,7 @@ func (h *house) buildGate(m *admin.Gate) error {
 		MaxBody:        int64(w.MaxBody),
 		DedupSize:      w.DedupSize,
 		DedupWindow:    w.DedupWindow,
-		ForwardURL:     w.forward,
+		Receivers:      further,
 		Timeout:        w.Timeout,
 		Attempts:       w.Attempts,
 		MaxInflight:    w.MaxInflight,
@@ -48,8 +49,11 @@ func (h *house) buildGate(m *admin.Gate) error {
 	if w.HMACSecret != nil {
 		cfg.HMACSecret = w.HMACSecret.Get
 	}
-	if w.SignSecret != nil {
-		cfg.SignSecret = w.SignSecret.Get
+	if main != nil {
+		cfg.ForwardURL, cfg.SignSecret = main.forward, getter(main.SignSecret)
+	}
+	for _, c := range w.receivers {
+		m.Receiver(c.Name) // there with zeros from the start
 	}
 	h.journal = journal.New(w.Inbox == "")
 	cfg.Answered = h.journal.Add

@@ -66,6 +66,9 @@ func (s *Settings) unused(r *reader) []Unused {
 	}
 	if !s.gateOn() {
 		add(s.Webhook.part(), "", reflect.TypeFor[Webhook]())
+		for _, index := range r.indexes(receiverIndex) { // of a gate that was switched off
+			add(s.Webhook.part(), "USHER_WEBHOOK_RECEIVERS_"+index+"_", reflect.TypeFor[Receiver]())
+		}
 	}
 	return unused
 }

@@ -28,6 +28,8 @@ func TestUnusedSettings(t *testing.T) {
 			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"},
 		{"gate switched off", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"), []string{"USHER_WEBHOOK_FORWARD_URL"},
 			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"},
+		{"gate switched off, with receivers", with("USHER_WEBHOOK_RECEIVERS_4_PLATFORMS=crm", "USHER_WEBHOOK_LISTEN=off"), []string{"USHER_WEBHOOK_RECEIVERS_4_PLATFORMS"},
+			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"},
 		{"outbound off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_CLIENT_ID=x", "USHER_CLIENT_SECRET=x", "USHER_LISTEN=0.0.0.0:8080", "USHER_PORTS_3_SCOPE=x", "USHER_PORTS_3_KEY=k", "USHER_ALLOWED_HOSTS=x"},
 			[]string{"USHER_CLIENT_ID", "USHER_CLIENT_SECRET", "USHER_LISTEN", "USHER_PORTS_3_SCOPE", "USHER_PORTS_3_KEY"}, "outbound is off; to switch it on, set USHER_BASE_URL"},
 	} {

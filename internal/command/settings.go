@@ -84,6 +84,7 @@ func readSettingsFor(environ []string, needed need) (*Settings, error) {
 	s := new(Settings)
 	r.section("", &s.Outbound)
 	r.section("", &s.Webhook)
+	s.Webhook.further = len(r.indexes(receiverIndex)) > 0
 	r.section("", &s.Admin)
 	s.Admin.noColour = r.env["NO_COLOR"] != ""
 	s.Unknown = r.unknown()
@@ -191,7 +192,7 @@ func readPort(r *reader, index string, o *Outbound, main *Port) Port {
 	p := Port{prefix: "USHER_PORTS_" + index + "_"}
 	r.section(p.prefix, &p)
 	p.Name = cmp.Or(p.Name, index)
-	if strings.ContainsFunc(p.Name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
+	if !shortName(p.Name) {
 		r.invalid(p.prefix+"NAME", "a short name without white space")
 	}
 	r.require(p.prefix+"LISTEN", p.Listen != "" || o.BaseURL == "", "the port's address, such as 127.0.0.1:8081")
@@ -289,6 +290,11 @@ func (s *Settings) secrets() []*secret.Value {
 	if s.gateOn() {
 		w := &s.Webhook
 		values = append(values, w.Token, w.HMACSecret, w.SignSecret, w.InboxPassword, w.InboxToken)
+		for _, c := range w.receivers {
+			if !slices.Contains(values, c.SignSecret) { // it may be inherited
+				values = append(values, c.SignSecret)
+			}
+		}
 	}
 	for _, p := range s.Ports { // each once: what is inherited is the main port's
 		for _, v := range []*secret.Value{p.ClientSecret, p.Key} {

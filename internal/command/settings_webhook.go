@@ -59,17 +59,15 @@ type Webhook struct {
 	InboxCertFile  string        `env:"USHER_WEBHOOK_INBOX_CERT_FILE"`
 	InboxKeyFile   string        `env:"USHER_WEBHOOK_INBOX_KEY_FILE"`
 
-	forward *url.URL // of ForwardURL; nil: the gate is off
-	schema  []byte   // of SchemaFile
-	allow   []netip.Prefix
-	trusted []netip.Prefix
-	nats    *inbox.NATS // of Inbox, if it is on NATS
+	further   bool       // there are USHER_WEBHOOK_RECEIVERS_n_…
+	receivers []Receiver // that of ForwardURL, then USHER_WEBHOOK_RECEIVERS_0_…, USHER_WEBHOOK_RECEIVERS_1_…
+	schema    []byte     // of SchemaFile
+	allow     []netip.Prefix
+	trusted   []netip.Prefix
+	nats      *inbox.NATS // of Inbox, if it is on NATS
 }
 
 func (w *Webhook) check(r *reader) {
-	if w.ForwardURL != "" {
-		w.forward = forwardURL(r, w.ForwardURL)
-	}
 	w.checkListener(r)
 	// It is compared with what the sender asked for, as that is written on the wire.
 	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
@@ -86,6 +84,7 @@ func (w *Webhook) check(r *reader) {
 	r.positive("USHER_WEBHOOK_ATTEMPTS", int64(w.Attempts))
 	r.positive("USHER_WEBHOOK_MAX_INFLIGHT", int64(w.MaxInflight))
 	w.checkInbox(r)
+	w.receivers = readReceivers(r, w)
 	if w.DedupWindow < 0 {
 		r.invalid("USHER_WEBHOOK_DEDUP_WINDOW", "a duration such as 10m, or 0 to turn dedup off")
 	}
@@ -95,7 +94,7 @@ func (w *Webhook) check(r *reader) {
 }
 
 // on says whether webhooks are taken in: that takes somewhere to put them.
-func (w *Webhook) on() bool { return w.ForwardURL != "" && w.Listen != "off" }
+func (w *Webhook) on() bool { return (w.ForwardURL != "" || w.further) && w.Listen != "off" }
 
 // part is the gate, with what switches it on.
 func (w *Webhook) part() part {
@@ -141,14 +140,14 @@ func (w *Webhook) checkSchema(r *reader) {
 	}
 }
 
-func forwardURL(r *reader, value string) *url.URL {
+func forwardURL(r *reader, name, value string) *url.URL {
 	u, err := url.Parse(value)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" || !portNumber(cmp.Or(u.Port(), "0")) {
 		holds := ""
 		if start := startOf(value); start != "" {
 			holds = fmt.Sprintf("is %q, but ", start)
 		}
-		r.problem("USHER_WEBHOOK_FORWARD_URL", "%sshould hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
+		r.problem(name, "%sshould hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
 		return nil
 	}
 	return u
@@ -195,11 +194,7 @@ func (w *Webhook) checkSecrets(r *reader) {
 	default:
 		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
 	}
-	if w.SignSecret != nil {
-		if _, err := webhookgate.ParseSecretKey(w.SignSecret.Get()); err != nil {
-			r.problem("USHER_WEBHOOK_SIGN_SECRET", "should hold whsec_ and the key in base64")
-		}
-	}
+	r.signSecret("USHER_WEBHOOK_SIGN_SECRET", w.SignSecret)
 }
 
 // checkStandard: the Standard Webhooks scheme has its own form of a key, and one algorithm.
