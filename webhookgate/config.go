@@ -112,6 +112,11 @@ type Config struct {
 	// DedupWindow and Attempts are then not used here.
 	Keep func(w *Webhook) (duplicateOf string, err error)
 
+	// KeepUnclaimed has Keep take what no receiver takes, too, where it would be
+	// refused otherwise: for those who have another use for a webhook than to
+	// deliver it. Questions are still refused. No receiver is required then.
+	KeepUnclaimed bool
+
 	// Transport carries the tries at ForwardURL. It must honour the request's context and
 	// must not send a request twice of its own accord.
 	// Default: one of the gate's own.
@@ -206,6 +211,8 @@ func (c *Config) check() error {
 	_, badEscape := url.PathUnescape(c.Path)
 	_, known := algorithms[c.HMACAlgorithm]
 	switch {
+	case c.KeepUnclaimed && c.Keep == nil:
+		return errors.New("nobody keeps what no receiver takes")
 	case !strings.HasPrefix(c.Path, "/") || strings.ContainsAny(c.Path, "?# ") || badEscape != nil:
 		return fmt.Errorf("path %q: must begin with / and be escaped as in a URL", c.Path)
 	case c.MaxBody < 0 || c.DedupSize < 0 || c.DedupWindow < 0 || c.Timeout < 0 || c.Attempts < 0 || c.MaxInflight < 0:

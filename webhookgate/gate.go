@@ -37,7 +37,7 @@ type visit struct {
 	from       netip.Addr // the sender's; not valid when it can't be told
 	pathSecret string     // the path's last segment, where secrets may be, as it was sent
 	admitted   bool       // it holds a place in flight
-	receiver   *receiver  // whose webhook it is
+	receiver   *receiver  // whose webhook it is; nil: nobody's, or not known yet
 	taken      bool       // it holds one of the receiver's places, too
 	webhook    *Webhook   // once it has passed every check
 }
@@ -121,7 +121,7 @@ func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 	}
 	typ := stringAt(value, "type")
 	lane := laneOf(typ, value)
-	if v.receiver = g.receivers.takes(lane.Platform); v.receiver == nil {
+	if v.receiver = g.receivers.takes(lane.Platform); v.receiver == nil && !g.keepsAnyway(typ) {
 		return nil, unclaimed(lane.Platform)
 	}
 	return g.newWebhook(v, body, typ, lane), nil

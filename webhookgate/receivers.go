@@ -72,7 +72,7 @@ func newReceivers(cfg *Config) (*receivers, error) {
 		}
 		rs.all = append(rs.all, rc)
 	}
-	if len(rs.all) == 0 {
+	if len(rs.all) == 0 && !cfg.KeepUnclaimed {
 		return nil, errors.New("no receiver to forward to")
 	}
 	return rs, nil
@@ -87,15 +87,14 @@ func (rs *receivers) takes(platform string) *receiver {
 	return rs.rest
 }
 
-// ReceiverOf returns the name of the receiver that gets a platform's webhooks; ok is false
+// ReceiverOf returns the name of the receiver that gets the webhooks of a lane, or nothing
 // when nobody does. Who keeps webhooks should ask before each try: what waits is stored by
 // its tenant, and its receiver follows from the settings of today.
-func (g *Gate) ReceiverOf(platform string) (name string, ok bool) {
-	rc := g.receivers.takes(platform)
-	if rc == nil {
-		return "", false
+func (g *Gate) ReceiverOf(l Lane) string {
+	if rc := g.receivers.takes(l.Platform); rc != nil {
+		return rc.name
 	}
-	return rc.name, true
+	return ""
 }
 
 // ErrNoReceiver is why a webhook could not be tried: nobody takes those of its platform.
@@ -109,6 +108,11 @@ func (g *Gate) Try(ctx context.Context, w *Webhook) Attempt {
 		return Attempt{Err: ErrNoReceiver}
 	}
 	return rc.try(ctx, w)
+}
+
+// keepsAnyway says whether a webhook of this type is kept though nobody takes it.
+func (g *Gate) keepsAnyway(typ string) bool {
+	return g.cfg.Keep != nil && g.cfg.KeepUnclaimed && !g.asks(typ)
 }
 
 // unclaimed refuses a webhook that nobody takes.

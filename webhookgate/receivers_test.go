@@ -195,6 +195,27 @@ func TestQuestionsLeaveRoomForTheInbox(t *testing.T) {
 	})
 }
 
+// Who has another use for webhooks can keep those that nobody takes; never questions, which
+// nobody would answer.
+func TestKeepUnclaimed(t *testing.T) {
+	for _, receivers := range [][]Receiver{nil, {{Name: "docs", Platforms: []string{"docs"}, URL: address("docs.test")}}} {
+		var kept []*Webhook
+		g := newGate(t, func(c *Config) {
+			c.ForwardURL, c.Transport, c.Receivers, c.KeepUnclaimed, c.SyncTypes = nil, nil, receivers, true, []string{"Checkout"}
+			c.Keep = func(w *Webhook) (string, error) { kept = append(kept, w); return "", nil }
+		})
+		if rec := ask(g, of("crm", "a", "A")); rec.Code != 200 || len(kept) != 1 || g.ReceiverOf(kept[0].Lane) != "" {
+			t.Errorf("%d %s: %v", rec.Code, rec.Body, kept)
+		}
+		if rec := ask(g, question); rec.Code != 422 || len(kept) != 1 {
+			t.Errorf("%d %s: %v", rec.Code, rec.Body, kept)
+		}
+	}
+	if _, err := New(Config{KeepUnclaimed: true}); err == nil {
+		t.Error("kept by nobody")
+	}
+}
+
 // Who keeps webhooks asks by the platform, at each try.
 func TestTryAndReceiverOf(t *testing.T) {
 	var got []string
@@ -204,11 +225,10 @@ func TestTryAndReceiverOf(t *testing.T) {
 		c.Receivers = []Receiver{{Name: "docs", Platforms: []string{"docs"}, URL: address("docs.test"), Transport: note("docs", &got)}}
 		c.Attempted = func(receiver, result string, _ time.Duration) { tried = append(tried, receiver+" "+result) }
 	})
-	if name, ok := g.ReceiverOf("docs"); name != "docs" || !ok {
-		t.Errorf("%q %v", name, ok)
-	}
-	if name, ok := g.ReceiverOf("crm"); name != "" || ok {
-		t.Errorf("%q %v", name, ok)
+	for platform, want := range map[string]string{"docs": "docs", "crm": "", "": ""} {
+		if got := g.ReceiverOf(Lane{Platform: platform, Tenant: "a"}); got != want {
+			t.Errorf("of %q: %q, want %q", platform, got, want)
+		}
 	}
 	if a := g.Try(context.Background(), &Webhook{Lane: Lane{Platform: "docs", Tenant: "a"}, Header: make(http.Header)}); !a.Accepted() {
 		t.Errorf("%+v", a)

@@ -57,15 +57,17 @@ func (h *house) buildGate(m *admin.Gate) error {
 	}
 	h.journal = journal.New(w.Inbox == "")
 	cfg.Answered = h.journal.Add
+	if w.Inbox != "" {
+		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return h.inbox.Keep(w) }
+	}
 	var err error
+	if h.gate, err = webhookgate.New(cfg); err != nil {
+		return err
+	}
 	if w.Inbox != "" {
 		if h.inbox, err = h.openInbox(); err != nil {
 			return adviseInbox(err)
 		}
-		cfg.Keep = h.inbox.Keep
-	}
-	if h.gate, err = webhookgate.New(cfg); err != nil {
-		return err
 	}
 	d := &door{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: h.gate, refuse: webhookgate.Refuse}
 	if w.TLSCertFile != "" {
@@ -81,11 +83,9 @@ func (h *house) buildGate(m *admin.Gate) error {
 func (h *house) openInbox() (*inbox.Inbox, error) {
 	w := &h.settings.Webhook
 	return inbox.Open(inbox.Config{
-		URL:  w.Inbox,
-		NATS: w.nats,
-		Try: func(ctx context.Context, w *webhookgate.Webhook) webhookgate.Attempt {
-			return h.gate.Try(ctx, w) // the gate is there before the first delivery
-		},
+		URL:         w.Inbox,
+		NATS:        w.nats,
+		Try:         h.gate.Try,
 		Attempts:    w.InboxAttempts,
 		MaxAge:      w.InboxMaxAge,
 		Concurrency: w.InboxConcurrency,
