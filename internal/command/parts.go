@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+
+	"usher/internal/secret"
 )
 
 // A part is something that usher does. Each is on when it has its setting, and works
@@ -53,7 +55,8 @@ func (s *Settings) unused(r *reader) []Unused {
 	var unused []Unused
 	add := func(p part, prefix string, of reflect.Type) {
 		for _, name := range namesIn(prefix, of) {
-			if r.env[name] != "" && r.env[name] != "off" && !slices.Contains(everyPort, name) {
+			switchedOff := name == "USHER_WEBHOOK_LISTEN" && r.env[name] == "off" // which is used
+			if r.env[name] != "" && !switchedOff && !slices.Contains(everyPort, name) {
 				unused = append(unused, Unused{name, p.off()})
 			}
 		}
@@ -86,4 +89,27 @@ func namesIn(prefix string, of reflect.Type) []string {
 		}
 	}
 	return names
+}
+
+// secrets returns every secret whose file is watched: all of the parts that are on, but
+// the NKey of the inbox, which is read at the start alone.
+func (s *Settings) secrets() []*secret.Value {
+	values := []*secret.Value{s.Admin.Token}
+	if s.gateOn() {
+		w := &s.Webhook
+		values = append(values, w.Token, w.HMACSecret, w.SignSecret, w.InboxPassword, w.InboxToken)
+		for _, c := range w.receivers {
+			if !slices.Contains(values, c.SignSecret) { // it may be inherited
+				values = append(values, c.SignSecret)
+			}
+		}
+	}
+	for _, p := range s.Ports { // each once: what is inherited is the main port's
+		for _, v := range []*secret.Value{p.ClientSecret, p.Key} {
+			if !slices.Contains(values, v) {
+				values = append(values, v)
+			}
+		}
+	}
+	return values
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"log/slog"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -281,27 +280,4 @@ func (s *Settings) namesOf(p Port) (clientID, clientSecret, scope string) {
 		clientSecret += "_FILE"
 	}
 	return of("CLIENT_ID", p.ClientID == s.Outbound.ClientID), clientSecret, of("SCOPE", p.Scope == s.Outbound.Scope)
-}
-
-// secrets returns every secret whose file is watched: all of the parts that are on, but
-// the NKey of the inbox, which is read at the start alone.
-func (s *Settings) secrets() []*secret.Value {
-	values := []*secret.Value{s.Admin.Token}
-	if s.gateOn() {
-		w := &s.Webhook
-		values = append(values, w.Token, w.HMACSecret, w.SignSecret, w.InboxPassword, w.InboxToken)
-		for _, c := range w.receivers {
-			if !slices.Contains(values, c.SignSecret) { // it may be inherited
-				values = append(values, c.SignSecret)
-			}
-		}
-	}
-	for _, p := range s.Ports { // each once: what is inherited is the main port's
-		for _, v := range []*secret.Value{p.ClientSecret, p.Key} {
-			if !slices.Contains(values, v) {
-				values = append(values, v)
-			}
-		}
-	}
-	return values
 }
