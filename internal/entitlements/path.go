@@ -115,12 +115,11 @@ func notFound(to target) error {
 // of the pen (quantiy), or the rest of a code that somebody put in unescaped, and then
 // the question would be about another tenant ("tenant=acme&co"). So is one that is
 // there twice.
-func query(r *http.Request, known ...string) (map[string]string, error) {
+func query(r *http.Request, known ...string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, badRequest("The query cannot be read. Percent-encode the values.")
 	}
-	params := make(map[string]string, len(values))
 	for name, v := range values {
 		switch {
 		case !slices.Contains(known, name):
@@ -130,15 +129,14 @@ func query(r *http.Request, known ...string) (map[string]string, error) {
 		case !utf8.ValidString(v[0]):
 			return nil, badRequest("The query parameter " + name + " is not UTF-8.")
 		}
-		params[name] = v[0]
 	}
-	return params, nil
+	return values, nil
 }
 
 // optional returns a parameter that may be empty, or nil when it is not there.
-func optional(params map[string]string, name string) *string {
-	if v, ok := params[name]; ok {
-		return &v
+func optional(params url.Values, name string) *string {
+	if v := params[name]; len(v) > 0 {
+		return &v[0]
 	}
 	return nil
 }

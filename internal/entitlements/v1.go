@@ -84,8 +84,8 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request) (answer, error) 
 	if err != nil {
 		return answer{}, err
 	}
-	tenant, feature := params["tenant"], params["feature"]
-	quantity, ok := quantityOf(params)
+	tenant, feature := params.Get("tenant"), params.Get("feature")
+	quantity, ok := quantityOf(optional(params, "quantity"))
 	switch {
 	case tenant == "":
 		return answer{}, badRequest("The query parameter tenant is missing.")
@@ -115,19 +115,15 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request) (answer, error) 
 
 // quantityOf returns how much is asked for, 0 unless it is said. More than a uint64 can
 // hold is more than any limit.
-func quantityOf(params map[string]string) (_ uint64, ok bool) {
-	written, ok := params["quantity"]
-	if !ok {
+func quantityOf(written *string) (_ uint64, ok bool) {
+	if written == nil {
 		return 0, true
 	}
-	if written == "" {
-		return 0, false
-	}
-	for _, c := range written {
+	for _, c := range *written {
 		if c < '0' || c > '9' {
 			return 0, false
 		}
 	}
-	n, _ := strconv.ParseUint(written, 10, 64) // digits: all that can be wrong is the range, and then n is the largest
-	return n, true
+	n, _ := strconv.ParseUint(*written, 10, 64) // digits: all that can be wrong is the range, and then n is the largest
+	return n, *written != ""
 }
