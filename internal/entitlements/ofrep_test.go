@@ -114,6 +114,11 @@ func TestFlagErrors(t *testing.T) {
 	if got := content(t, resp); !strings.Contains(got, `"key":"a/b"`) {
 		t.Errorf("no key: %s", got)
 	}
+	for _, target := range []string{flagURL + "/users?", flagURL + "/users?x", flagURL + "?platform=eu"} { // a key that was not escaped
+		if resp := ask(t, h, "POST", target, `{"context":{"targetingKey":"acme"}}`); resp.StatusCode != 400 || errorCode(t, resp) != "PARSE_ERROR" {
+			t.Errorf("%s: %s", target, resp.Status)
+		}
+	}
 	for target, status := range map[string]int{flagURL + "/": 404, flagURL + "/%ff": 404, "/ofrep/v1/configuration": 404, "/ofrep/v1/evaluate//flags": 404} {
 		if resp := ask(t, h, "POST", target, `{"context":{"targetingKey":"acme"}}`); resp.StatusCode != status || errorCode(t, resp) != "GENERAL" {
 			t.Errorf("%s: %s", target, resp.Status)

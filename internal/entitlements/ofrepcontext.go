@@ -19,6 +19,10 @@ const (
 
 // readContext reads of whom the question is.
 func readContext(w http.ResponseWriter, r *http.Request) (tenant string, platform *string, err error) {
+	if r.URL.RawQuery != "" || r.URL.ForceQuery {
+		// Some providers do not escape the key, and of "a?b" only "a" would be left.
+		return "", nil, parseError("There must be no query. Percent-encode the key.")
+	}
 	conn := http.NewResponseController(w)
 	_ = conn.SetReadDeadline(time.Now().Add(bodyPatience))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxContext))
