@@ -65,7 +65,7 @@ func throughServer(b *testing.B, h http.Handler, request string) {
 // single is a listener of one connection.
 type single struct {
 	once sync.Once
-	conn *loop
+	conn net.Conn
 }
 
 func (l *single) Accept() (conn net.Conn, err error) {

@@ -57,11 +57,18 @@ func New(cfg Config) *Handler {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// Whoever keeps an answer keeps a customer locked out, or in.
 	w.Header().Set("Cache-Control", "no-store")
-	if r.ContentLength != 0 {
+	to := parsePath(sentPath(r.URL))
+	switch {
+	case r.ContentLength == 0:
+	case to.ofrep:
 		// Where it can't be set (a test's recorder) there is no connection to hold up.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainPatience))
+	default:
+		// A web server that passes a visitor's Content-Length on, and not what it counts,
+		// is a common slip. net/http would wait for that body before it answers, unless
+		// the connection is not to be used again.
+		w.Header().Set("Connection", "close")
 	}
-	to := parsePath(sentPath(r.URL))
 	a, err := h.answer(w, r, to)
 	if err != nil {
 		h.problem(w, to, err)
