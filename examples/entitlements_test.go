@@ -3,7 +3,6 @@ package examples
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http/httptest"
 	"os"
@@ -54,13 +53,20 @@ func entitled(t *testing.T) *entitlementsPort {
 // webhook has a tenant's features replaced, as a webhook does.
 func (p *entitlementsPort) webhook(t *testing.T, tenant, features string) {
 	t.Helper()
-	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q,"platform":{"code":"eu"}},"change":{"features":[%s]}}}`, tenant, features)
-	s, err := entitlements.Parse([]byte(body))
+	p.seq++
+	e := entitlementsOf(t, features)
+	e.Platform, e.Tenant, e.Seq = "eu", tenant, p.seq
+	p.index.Put(e)
+}
+
+// entitlementsOf is what a webhook with these features says.
+func entitlementsOf(t *testing.T, features string) entitlements.Entry {
+	t.Helper()
+	s, err := entitlements.Parse([]byte(`{"type":"TenantProvisioningChange","payload":{"change":{"features":[` + features + `]}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.seq++
-	p.index.Put(entitlements.Entry{Platform: "eu", Tenant: tenant, Snapshot: s, AsOf: time.Now(), Webhook: "w", Seq: p.seq})
+	return entitlements.Entry{Snapshot: s, AsOf: time.Now(), Webhook: "w"}
 }
 
 // Each language asks the same, and tells a no from what nobody knows.

@@ -415,13 +415,3 @@ func TestOutageInLog(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
-
-// What no handler sees has the port's shape.
-func TestRefuse(t *testing.T) {
-	w := httptest.NewRecorder()
-	Refuse(w, http.StatusBadRequest, "a line ends with a bare LF")
-	resp := w.Result()
-	if code := errorCode(t, resp); resp.StatusCode != 400 || code != "BAD_REQUEST" || resp.Header.Get("Cache-Control") != "no-store" || resp.Header.Get("Connection") != "close" {
-		t.Errorf("%s %s %v", resp.Status, code, resp.Header)
-	}
-}

@@ -66,13 +66,6 @@ func denied(message string) error {
 	return &problem{status: http.StatusForbidden, code: "DENIED", message: message}
 }
 
-// Refuse answers a request that could not be read, and so never came to a Handler.
-func Refuse(w http.ResponseWriter, status int, why string) {
-	w.Header().Set("Cache-Control", "no-store")
-	p := &problem{status: status, code: "BAD_REQUEST", message: "The request could not be read: " + why + ".", close: true}
-	p.write(w, target{})
-}
-
 type (
 	errorBody struct {
 		Error errorDetail `json:"error"`
