@@ -29,7 +29,7 @@ var taken = time.Date(2026, 5, 1, 12, 0, 0, 123456789, time.FixedZone("", 7200))
 //	empty (eu)     an empty list
 //	silent (eu)    no list
 //	old (eu)       as acme, but stale
-//	lost           can't be read now
+//	lost, starting can't be read now
 //	broken         a store that fails
 func shop(t testing.TB) Lookup {
 	x := NewIndex(0)
@@ -55,6 +55,8 @@ func shop(t testing.TB) Lookup {
 		switch tenant {
 		case "lost":
 			return Answer{}, &NotReadyError{RetryAfter: 2500 * time.Millisecond, Why: "the servers of the inbox cannot be reached"}
+		case "starting":
+			return Answer{}, &NotReadyError{Why: "the inbox is being read"}
 		case "broken":
 			return Answer{}, errors.New("open /var/lib/secret-path: input/output error")
 		}
@@ -197,6 +199,7 @@ func TestTargets(t *testing.T) {
 		{"/v1/entitlements/acme/users?platform=", 404, "TENANT_UNKNOWN", ""},
 		{"/v1/entitlements/lost", 503, "NOT_READY", ""},
 		{"/v1/entitlements/lost/users", 503, "NOT_READY", ""},
+		{"/v1/entitlements/starting", 503, "NOT_READY", ""},
 		{"/v1/entitlements/broken", 503, "NOT_READY", ""},
 		{"/v1/entitlements/broken/users", 503, "NOT_READY", ""},
 
@@ -304,7 +307,7 @@ func TestTargets(t *testing.T) {
 			if resp.StatusCode != tc.status || code != tc.code || limit != tc.limit {
 				t.Errorf("%s %s: %d %s, limit %q; want %d %s, %q", method, tc.target, resp.StatusCode, code, limit, tc.status, tc.code, tc.limit)
 			}
-			wait := map[string]string{"lost": "3", "broken": "1"}
+			wait := map[string]string{"lost": "3", "broken": "1", "starting": "1"}
 			for tenant, want := range wait {
 				if got := resp.Header.Get("Retry-After"); tc.status == 503 && strings.Contains(tc.target, tenant) && got != want {
 					t.Errorf("%s: Retry-After is %q", tc.target, got)

@@ -27,9 +27,27 @@ func TestStoredForm(t *testing.T) {
 	if err := again.UnmarshalBinary(stored); err != nil || !slices.Equal(slices.Collect(again.Features()), whole) {
 		t.Errorf("%+v, %v", again, err)
 	}
-	for _, bad := range []string{"", "\x00", "\x12", "\x10more", "\x11", "\x11\x00\x00", "\x11\x01\x00\x00\x00\x00", "\x11\x01\x01a\x00\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x00", "\x11\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"} {
+	for _, bad := range []string{"", "\x00", "\x12", "\x10more", "\x11", "\x11\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "\x11\x00\x00", "\x11\x01\x00\x00\x00\x00", "\x11\x01\x01a\x00\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x00", "\x11\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"} {
 		if err := new(Snapshot).UnmarshalBinary([]byte(bad)); err == nil {
 			t.Errorf("%q was read", bad)
 		}
 	}
+}
+
+// Whatever a disk gives back, it is an error or a snapshot that can be used.
+func FuzzStored(f *testing.F) {
+	stored, _ := listing(f, `{"code":"users","name":"Users","quantity":25}`, `{"code":"sso","value":"saml"}`).AppendBinary(nil)
+	f.Add(stored)
+	f.Add([]byte{storedUnknown})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var s Snapshot
+		if s.UnmarshalBinary(data) != nil {
+			return
+		}
+		for feature := range s.Features() {
+			if feature.Code == "" || feature.Limit < Unlimited || feature.Limit > MaxLimit {
+				t.Fatalf("%+v in %q", feature, data)
+			}
+		}
+	})
 }

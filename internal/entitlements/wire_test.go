@@ -2,6 +2,7 @@ package entitlements
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -47,6 +48,31 @@ func TestContextThatStopsComing(t *testing.T) {
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil || resp.StatusCode != 400 || errorCode(t, resp) != "PARSE_ERROR" || time.Since(begin) > bodyPatience+drainPatience {
 			t.Errorf("%v, %v, after %v", resp, err, time.Since(begin))
+		}
+		conn.Close()
+		synctest.Wait()
+	})
+}
+
+// A store that takes its time is not cut short by the time that a body has to come in.
+func TestSlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(t)
+		fast := cfg.Lookup
+		cfg.Lookup = func(ctx context.Context, tenant string, platform *string) (Answer, error) {
+			select {
+			case <-time.After(bodyPatience + drainPatience):
+				return fast(ctx, tenant, platform)
+			case <-ctx.Done():
+				return Answer{}, ctx.Err()
+			}
+		}
+		conn := wired(t, New(cfg))
+		const body = `{"context":{"targetingKey":"acme"}}`
+		go io.WriteString(conn, "POST /ofrep/v1/evaluate/flags/users HTTP/1.1\r\nHost: 127.0.0.1:8070\r\nContent-Length: 35\r\n\r\n"+body)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != 200 {
+			t.Errorf("%v, %v", resp, err)
 		}
 		conn.Close()
 		synctest.Wait()
