@@ -54,12 +54,6 @@ func problemOf(err error) *problem {
 	}
 }
 
-// Refuse answers a request that could not be read, and so never came to a Handler.
-func Refuse(w http.ResponseWriter, status int, why string) {
-	p := &problem{status: status, code: "BAD_REQUEST", message: "the request could not be read: " + why, close: true}
-	p.write(w)
-}
-
 type (
 	response struct {
 		Errors []responseError `json:"errors"`
@@ -87,7 +81,8 @@ func (p *problem) write(w http.ResponseWriter) {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds()))))
 	}
 	if p.status == http.StatusUnauthorized {
-		h.Set("WWW-Authenticate", `Bearer realm="usher"`)
+		// Some clients send a password only when they are asked for one.
+		h["Www-Authenticate"] = []string{`Bearer realm="usher"`, `Basic realm="usher"`}
 	}
 	if p.close {
 		h.Set("Connection", "close")

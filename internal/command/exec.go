@@ -18,7 +18,6 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/socket"
-	"usher/proxy"
 )
 
 const (
@@ -72,7 +71,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	var running sync.WaitGroup
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.run(background) })
-	running.Go(func() { _ = server.Serve(guard.Listener(socket.Listener(listener), nil, proxy.Refuse, log)) })
+	running.Go(func() { _ = server.Serve(guard.Listener(socket.Listener(listener), nil, log)) })
 
 	if code, ok := waitForToken(ctx, p, o, signals); !ok {
 		return code
