@@ -38,7 +38,7 @@ func entitled(t *testing.T) *entitlementsPort {
 			return entitlements.Answer{Entry: e}, err
 		},
 		Hosts: guard.NewHosts(port.Listener.Addr().String(), nil, false),
-		Keys:  func() []string { return []string{theKey} },
+		Key:   func() string { return theKey },
 		Log:   slog.New(slog.DiscardHandler),
 	})
 	port.Start()

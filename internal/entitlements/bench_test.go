@@ -29,7 +29,7 @@ func BenchmarkCheck(b *testing.B) {
 	cfg := config(b)
 	cfg.Checked = func(string) {}
 	keyed := cfg
-	keyed.Keys = func() []string { return []string{"first-key-0123456789"} }
+	keyed.Key = func() string { return "first-key-0123456789" }
 	b.Run("bare", func(b *testing.B) { throughServer(b, http.HandlerFunc(bare), request+"\r\n") })
 	b.Run("usher", func(b *testing.B) { throughServer(b, New(cfg), request+"\r\n") })
 	b.Run("usher with a key", func(b *testing.B) { throughServer(b, New(keyed), request+key+"\r\n") })

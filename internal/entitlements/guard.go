@@ -2,7 +2,6 @@ package entitlements
 
 import (
 	"net/http"
-	"slices"
 
 	"usher/internal/guard"
 )
@@ -22,57 +21,24 @@ func (h *Handler) guard(r *http.Request, to target) error {
 	case !h.cfg.Hosts.Allowed(r.Host):
 		return &problem{status: http.StatusMisdirectedRequest, code: "HOST_REFUSED",
 			message: "This Host is not answered here: call the port by its address, or allow the name with USHER_ALLOWED_HOSTS."}
-	case to.page != checkPage && fromBrowser(r.Header):
+	case to.page != checkPage && guard.FromBrowser(r.Header):
 		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
 			message: "This call comes from a web page. Browsers are refused here: ask from your server."}
-	case h.cfg.Keys != nil && !knowsKey(keysIn(r, to), h.cfg.Keys()):
+	case h.cfg.Key != nil && !knowsKey(r.Header, to, h.cfg.Key()):
 		return &problem{status: http.StatusUnauthorized, code: codeKeyRequired,
-			message: "The key of this port is missing or wrong: send it as 'Authorization: Bearer KEY' or as 'X-Usher-Key: KEY'."}
+			message: "The key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'."}
 	}
 	return nil
 }
 
-// fromBrowser: a page's script can't keep its browser from sending these, and nothing
-// but a browser has reason to send them. none is a person's own doing.
-func fromBrowser(h http.Header) bool {
-	if _, ok := h["Origin"]; ok {
-		return true
-	}
-	for _, site := range h["Sec-Fetch-Site"] {
-		if site != "none" {
-			return true
-		}
-	}
-	return false
-}
-
-// keysIn returns what the caller presents as a key.
-func keysIn(r *http.Request, to target) []string {
-	given := r.Header.Values("X-Usher-Key")
-	if to.page == checkPage && len(given) > 0 {
-		return given
-	}
-	keys := slices.Clone(given)
-	if bearer, ok := guard.Bearer(r.Header); ok {
-		keys = append(keys, bearer)
-	}
-	if _, password, ok := r.BasicAuth(); ok {
-		keys = append(keys, password)
-	}
+// knowsKey says whether the caller presents a key, one of those separated by commas.
+func knowsKey(h http.Header, to target, keys string) bool {
+	known := false
 	if to.ofrep {
-		keys = append(keys, r.Header.Values("X-Api-Key")...)
+		known = guard.HasKey(http.Header{guard.KeyHeader: h["X-Api-Key"]}, keys)
 	}
-	return keys
-}
-
-// knowsKey compares everything with everything, all the way: how long it takes tells
-// nothing.
-func knowsKey(presented, good []string) bool {
-	knows := false
-	for _, p := range presented {
-		for _, g := range good {
-			knows = guard.Equal(p, g) || knows
-		}
+	if own := h[guard.KeyHeader]; to.page == checkPage && own != nil {
+		h = http.Header{guard.KeyHeader: own}
 	}
-	return knows
+	return guard.HasKey(h, keys) || known
 }

@@ -21,7 +21,7 @@ func TestKey(t *testing.T) {
 		second  = "second-key-987654321"
 	)
 	cfg := config(t)
-	cfg.Keys = func() []string { return []string{good, second} }
+	cfg.Key = func() string { return good + ", " + second }
 	h := New(cfg)
 	for _, tc := range []struct {
 		name   string
@@ -75,8 +75,8 @@ func TestKey(t *testing.T) {
 		})
 	}
 	// A key file that can't be read, or is empty, lets nobody in.
-	for _, keys := range [][]string{nil, {}, {""}} {
-		cfg.Keys = func() []string { return keys }
+	for _, keys := range []string{"", ",", " , "} {
+		cfg.Key = func() string { return keys }
 		for _, header := range []string{"X-Usher-Key: ", "X-Other: 1", "Authorization: Bearer", basic("", ""), "X-API-Key: "} {
 			if resp := ask(t, New(cfg), "GET", feature, "", header); resp.StatusCode != 401 {
 				t.Errorf("keys %q, %s: %s", keys, header, resp.Status)
@@ -84,7 +84,7 @@ func TestKey(t *testing.T) {
 		}
 	}
 	// Nothing is told to who has no key: no tenant, no path, no method.
-	cfg.Keys = func() []string { return []string{good} }
+	cfg.Key = func() string { return good }
 	for _, target := range []string{"/v1/entitlements/nobody", "/elsewhere", "/v1/check", "/v1/check?tenant=nobody&feature=x"} {
 		for _, method := range []string{"GET", "DELETE"} {
 			if resp := ask(t, New(cfg), method, target, ""); resp.StatusCode != 401 {

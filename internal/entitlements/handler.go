@@ -22,9 +22,9 @@ type Config struct {
 	Lookup Lookup
 	// Hosts says which Host headers are answered. Required.
 	Hosts *guard.Hosts
-	// Keys returns what callers must know, any of them; nil when no key is demanded.
-	// One that returns none lets nobody in.
-	Keys func() []string
+	// Key returns what callers must know, one of several separated by commas; nil when
+	// no key is demanded. One that returns the empty string lets nobody in.
+	Key func() string
 	// Checked is told of each question about one feature and what came of it, one of
 	// Enabled, Denied and Unknown. It must not block; nil is not told.
 	Checked func(result string)

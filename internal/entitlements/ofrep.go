@@ -161,4 +161,3 @@ func knows(lists []string, tag string) bool {
 	}
 	return false
 }
-

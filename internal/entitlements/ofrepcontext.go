@@ -23,13 +23,11 @@ func readContext(w http.ResponseWriter, r *http.Request) (tenant string, platfor
 		// Some providers do not escape the key, and of "a?b" only "a" would be left.
 		return "", nil, parseError("There must be no query. Percent-encode the key.")
 	}
-	conn := http.NewResponseController(w)
-	_ = conn.SetReadDeadline(time.Now().Add(bodyPatience))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // until the body's end: then net/http takes it off
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxContext))
 	if err != nil {
 		return "", nil, parseError("The body is too large, or it broke off.")
 	}
-	_ = conn.SetReadDeadline(time.Time{}) // left in place, it would be taken for the caller hanging up
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return "", nil, parseError("The body is not JSON.")
 	}
