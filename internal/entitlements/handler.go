@@ -155,14 +155,10 @@ func write(w http.ResponseWriter, status int, body any) {
 	if err := enc.Encode(body); err != nil {
 		panic(err) // strings, numbers and times only: can't happen
 	}
-	writeJSON(w, status, b.Bytes())
-}
-
-func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a caller that has gone is not told, and that is all
+	_, _ = w.Write(b.Bytes()) // a caller that has gone is not told, and that is all
 }
 
 // seconds writes a duration as headers have it; what is not zero is one at least.

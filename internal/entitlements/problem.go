@@ -32,13 +32,13 @@ var errFeaturesUnknown = errors.New("the last webhook of this tenant has no list
 // is NOT_READY: a store that fails must never become a "no".
 func problemOf(err error) *problem {
 	var (
-		ready     *problem
+		made      *problem
 		ambiguous *AmbiguousError
 		notReady  *NotReadyError
 	)
 	switch {
-	case errors.As(err, &ready):
-		return ready
+	case errors.As(err, &made):
+		return made
 	case errors.Is(err, ErrUnknown):
 		return &problem{status: http.StatusNotFound, code: "TENANT_UNKNOWN", ofrep: "FLAG_NOT_FOUND",
 			message: "Unknown tenant: " + err.Error() + "."}
