@@ -1,0 +1,137 @@
+package examples
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/entitlements"
+	"usher/internal/guard"
+	"usher/internal/trial"
+)
+
+// theKey is demanded on the port of entitled.
+const theKey = "entitlements-key-0123"
+
+// entitlementsPort is one that knows the tenants acme (reports, users: 25, tier: gold),
+// brücke & söhne (reports) and small (nothing).
+type entitlementsPort struct {
+	url    string
+	server *httptest.Server
+	index  *entitlements.Index
+	seq    uint64
+}
+
+func entitled(t *testing.T) *entitlementsPort {
+	t.Helper()
+	p := &entitlementsPort{index: entitlements.NewIndex(0)}
+	port := httptest.NewUnstartedServer(nil)
+	port.Config.Handler = entitlements.New(entitlements.Config{
+		Lookup: func(_ context.Context, tenant string, platform *string) (entitlements.Answer, error) {
+			e, _, err := p.index.Find(tenant, platform)
+			return entitlements.Answer{Entry: e}, err
+		},
+		Hosts: guard.NewHosts(port.Listener.Addr().String(), nil, false),
+		Key:   func() string { return theKey },
+		Log:   slog.New(slog.DiscardHandler),
+	})
+	port.Start()
+	t.Cleanup(port.Close)
+	p.url, p.server = port.URL, port
+	p.webhook(t, "acme", `{"code":"reports"},{"code":"users","quantity":25},{"code":"tier","value":"gold"}`)
+	p.webhook(t, "brücke & söhne", `{"code":"reports"}`)
+	p.webhook(t, "small", ``)
+	return p
+}
+
+// webhook has a tenant's features replaced, as a webhook does.
+func (p *entitlementsPort) webhook(t *testing.T, tenant, features string) {
+	t.Helper()
+	p.seq++
+	e := entitlementsOf(t, features)
+	e.Platform, e.Tenant, e.Seq = "eu", tenant, p.seq
+	p.index.Put(e)
+}
+
+// entitlementsOf is what a webhook with these features says.
+func entitlementsOf(t *testing.T, features string) entitlements.Entry {
+	t.Helper()
+	s, err := entitlements.Parse([]byte(`{"type":"TenantProvisioningChange","payload":{"change":{"features":[` + features + `]}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entitlements.Entry{Snapshot: s, AsOf: time.Now(), Webhook: "w"}
+}
+
+// Each language asks the same, and tells a no from what nobody knows.
+func TestMay(t *testing.T) {
+	port := entitled(t)
+	for _, tc := range []struct {
+		name, needs string
+		command     []string
+	}{
+		{"curl", "curl", []string{"./entitlements/may.sh"}},
+		{"Python", "python3", []string{"python3", "entitlements/may.py"}},
+		{"PHP", "php", []string{"php", "entitlements/may.php"}},
+		{"Perl", "perl", []string{"perl", "entitlements/may.pl"}},
+		{"Java", "java", []string{"java", "entitlements/May.java"}},
+		{"Node", "node", []string{"node", "entitlements/may.mjs"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			needs(t, tc.needs)
+			for _, q := range []struct {
+				url, key, tenant, feature string
+				exit                      int
+				out                       string
+			}{
+				{port.url, theKey, "acme", "reports", 0, "yes\n"},
+				{port.url, theKey, "brücke & söhne", "reports", 0, "yes\n"},
+				{port.url, theKey, "small", "reports", 1, "no\n"},
+				{port.url, theKey, "nobody", "reports", 2, "TENANT_UNKNOWN"},
+				{port.url, "wrong", "acme", "reports", 2, "KEY_REQUIRED"},
+				{"http://127.0.0.1:1", theKey, "acme", "reports", 2, "127.0.0.1"},
+			} {
+				env := []string{"ENTITLEMENTS_URL=" + q.url, "ENTITLEMENTS_KEY=" + q.key}
+				out, err := run(env, "", append(tc.command, q.tenant, q.feature)...)
+				if got := exitCode(err); got != q.exit || q.exit < 2 && out != q.out || !strings.Contains(out, q.out) {
+					t.Errorf("may %s %s: exit %d, want %d: %s", q.tenant, q.feature, got, q.exit, out)
+				}
+			}
+		})
+	}
+}
+
+func exitCode(err error) int {
+	var ended *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &ended):
+		return ended.ExitCode()
+	default:
+		return -1
+	}
+}
+
+// serve runs a program in the foreground until the test ends.
+func serve(t *testing.T, env []string, command ...string) *trial.Output {
+	t.Helper()
+	var out trial.Output
+	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "HOME="+t.TempDir())
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	return &out
+}

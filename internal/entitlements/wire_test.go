@@ -1,0 +1,83 @@
+package entitlements
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// wired serves one connection within a bubble, and returns its other end.
+func wired(t *testing.T, h http.Handler) net.Conn {
+	near, far := net.Pipe()
+	l := &single{conn: far}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { near.Close(); server.Close() })
+	return near
+}
+
+// ended closes a connection and gives the server the time that it takes to notice.
+func ended(conn net.Conn) {
+	conn.Close()
+	time.Sleep(time.Second)
+}
+
+// A check whose body never comes is answered at once: a web server that passes the
+// visitor's Content-Length on must not wait with every visitor.
+func TestCheckWithoutItsBody(t *testing.T) {
+	for _, framing := range []string{"Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			begin := time.Now()
+			conn := wired(t, New(config(t)))
+			go io.WriteString(conn, "GET /v1/check?tenant=acme&feature=users HTTP/1.1\r\nHost: 127.0.0.1:8070\r\n"+framing+"\r\n")
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || resp.StatusCode != 204 || time.Since(begin) != 0 {
+				t.Errorf("%v, %v, after %v", resp, err, time.Since(begin))
+			}
+			ended(conn)
+		})
+	}
+}
+
+// A question whose body stops coming is an error, and soon.
+func TestContextThatStopsComing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		conn := wired(t, New(config(t)))
+		go io.WriteString(conn, "POST /ofrep/v1/evaluate/flags/users HTTP/1.1\r\nHost: 127.0.0.1:8070\r\nContent-Length: 100\r\n\r\n{")
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != 400 || errorCode(t, resp) != "PARSE_ERROR" || time.Since(begin) > bodyPatience+drainPatience {
+			t.Errorf("%v, %v, after %v", resp, err, time.Since(begin))
+		}
+		ended(conn)
+	})
+}
+
+// A store that takes its time is not cut short by the time that a body has to come in.
+func TestSlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(t)
+		fast := cfg.Lookup
+		cfg.Lookup = func(ctx context.Context, tenant string, platform *string) (Answer, error) {
+			select {
+			case <-time.After(bodyPatience + drainPatience):
+				return fast(ctx, tenant, platform)
+			case <-ctx.Done():
+				return Answer{}, ctx.Err()
+			}
+		}
+		conn := wired(t, New(cfg))
+		const body = `{"context":{"targetingKey":"acme"}}`
+		go io.WriteString(conn, "POST /ofrep/v1/evaluate/flags/users HTTP/1.1\r\nHost: 127.0.0.1:8070\r\nContent-Length: 35\r\n\r\n"+body)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != 200 {
+			t.Errorf("%v, %v", resp, err)
+		}
+		ended(conn)
+	})
+}
