@@ -7,6 +7,8 @@ package courier
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
+	"sync"
 	"time"
 
 	"usher/internal/inbox/record"
@@ -18,7 +20,7 @@ import (
 // this replica delivers. A Term must be comparable.
 type Term interface {
 	// Held says whether a delivery may begin, and whether one under way may still
-	// write to the receiver.
+	// write to the receiver. It must be quick and must not call the courier.
 	Held() bool
 
 	// Content reads a webhook whole; record.ErrNotFound, or an error that says
@@ -58,63 +60,168 @@ type Config struct {
 	Pause func(ceiling time.Duration) time.Duration
 }
 
-// Stats are figures of the moment. What the store has not noted yet counts as before.
-type Stats struct {
-	Figures
-	Receivers map[string]ReceiverStats // by name; "" has what nobody takes at the moment
-}
+// holdMost is how many bytes of content may wait in memory, so that what is delivered soon
+// need not be read again. A long queue must not fill it.
+const holdMost = 8 << 20
 
-// Figures count webhooks.
-type Figures struct {
-	Pending int           // waiting or being delivered
-	Oldest  time.Duration // age of the oldest of them
-	Parked  int
-}
+// Courier delivers. A lane that waits is an entry in a heap; there are goroutines only for
+// deliveries under way.
+type Courier struct {
+	cfg  Config
+	wake chan struct{} // something has changed for Run
 
-// ReceiverStats are the figures of one receiver.
-type ReceiverStats struct {
-	Figures
-	Down bool // it seems to be, and is tried with one delivery at a time
+	mu        sync.Mutex // guards what follows; never held over I/O, nor while a Term is called, but for Held
+	receivers []*receiver
+	terms     map[Term]*term
+	lanes     map[webhookgate.Lane]*lane
+	held      int // bytes of content in memory
 }
-
-// Courier delivers.
-type Courier struct{ cfg Config }
 
 // New makes a courier. It delivers while Run runs.
-func New(cfg Config) *Courier { return &Courier{cfg: cfg} }
+func New(cfg Config) *Courier {
+	if cfg.Pause == nil {
+		cfg.Pause = rand.N[time.Duration]
+	}
+	c := &Courier{
+		cfg:   cfg,
+		wake:  make(chan struct{}, 1),
+		terms: make(map[Term]*term),
+		lanes: make(map[webhookgate.Lane]*lane),
+	}
+	for _, r := range cfg.Receivers {
+		c.receivers = append(c.receivers, newReceiver(r))
+	}
+	return c
+}
 
 // Run delivers until ctx ends, and returns when the deliveries under way have ended. Those
 // run under hard.
-func (c *Courier) Run(ctx, hard context.Context) {}
-
-// Begin takes in what waits and what is parked in the lanes of a term. What was sent again
-// by hand comes first, then what is older.
-func (c *Courier) Begin(t Term, unfinished []*record.Record) {}
-
-// Take takes one more in that waits: at its lane's end, or where it is sent again by hand,
-// ahead of what was not. whole is its webhook with its content, or nil.
-func (c *Courier) Take(t Term, r *record.Record, whole *webhookgate.Webhook, again bool) {}
-
-// Remove takes out what waits and is not being delivered, or is parked, and returns it
-// as it stands. The next of its lane may be delivered at once.
-func (c *Courier) Remove(t Term, lane webhookgate.Lane, id uint64) (record.Record, bool) {
-	return record.Record{}, false
+func (c *Courier) Run(ctx, hard context.Context) {
+	var underway sync.WaitGroup
+	defer underway.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hard.Done():
+			return
+		case <-c.wake:
+		case <-timer.C:
+		}
+		wait := long
+		for _, rc := range c.receivers {
+			for {
+				t, pause := c.next(rc)
+				if t == nil {
+					wait = min(wait, pause)
+					break
+				}
+				underway.Go(func() { c.work(ctx, hard, t) })
+			}
+		}
+		timer.Reset(wait)
+	}
 }
 
-// Waits says whether a webhook is to be delivered or is being so.
-func (c *Courier) Waits(lane webhookgate.Lane, id uint64) bool { return false }
-
-// Find returns what waits or is parked as it stands now.
-func (c *Courier) Find(lane webhookgate.Lane, id uint64) (record.Record, bool) {
-	return record.Record{}, false
+// work makes one delivery after the other to a receiver, as long as there are: who has
+// ended one begins the next, which need not wait until Run and a new goroutine get their
+// turn.
+func (c *Courier) work(ctx, hard context.Context, t *turn) {
+	for t != nil {
+		c.deliver(hard, t)
+		if ctx.Err() != nil || hard.Err() != nil {
+			return
+		}
+		t, _ = c.next(t.receiver)
+	}
+	c.poke() // for the timer
 }
 
-// Retry has a lane tried now, whatever it waits for.
-func (c *Courier) Retry(lane webhookgate.Lane, id uint64) {}
+// turn is that of the first of a lane.
+type turn struct {
+	receiver *receiver
+	lane     *lane
+	item     *item
+}
 
-// End drops the lanes of a term and cuts off its deliveries; it returns when none is under
-// way. Notes that the store has not got yet are dropped too.
-func (c *Courier) End(t Term) {}
+// next takes the lane whose turn it is, with what is first in it, or says how long
+// there is none.
+func (c *Courier) next(rc *receiver) (*turn, time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for {
+		l, wait := rc.candidate(now)
+		if l == nil {
+			return nil, wait
+		}
+		if !l.term.Held() {
+			// A renewal may still come through, and wakes nobody.
+			rc.remove(l)
+			l.at, l.wish = now.Add(firstPause), now.Add(firstPause)
+			rc.add(l)
+			continue
+		}
+		wait, ok := rc.breaker.admit(now)
+		if !ok && wait == 0 {
+			wait = long
+		}
+		if !ok {
+			return nil, wait
+		}
+		rc.remove(l)
+		l.busy = true
+		l.term.underway++
+		return &turn{rc, l, l.waiting[0]}, 0
+	}
+}
 
-// Stats counts.
-func (c *Courier) Stats() Stats { return Stats{} }
+// route finds who takes the webhooks of a lane; nil: nobody.
+func (c *Courier) route(key webhookgate.Lane) *receiver {
+	if c.cfg.Route == nil {
+		return c.receivers[0]
+	}
+	name := c.cfg.Route(key)
+	for _, rc := range c.receivers {
+		if rc.Name == name && name != "" {
+			return rc
+		}
+	}
+	return nil
+}
+
+// schedule puts l where it belongs, after whatever has changed. c.mu is held.
+func (c *Courier) schedule(l *lane) {
+	if l.queue != nil {
+		l.queue.remove(l)
+	}
+	switch {
+	case l.busy || len(l.notes) > 0 || l.term.ended:
+		return
+	case len(l.waiting) == 0:
+		if len(l.parked) == 0 {
+			delete(c.lanes, l.key)
+		}
+		return
+	}
+	rc := c.route(l.key)
+	if rc == nil {
+		return
+	}
+	if l.at.IsZero() {
+		l.at = time.Now()
+	}
+	if l.down && rc.woken.After(l.last) {
+		l.wake() // wakeDown saw only lanes in the heap
+	}
+	rc.add(l)
+}
+
+func (c *Courier) poke() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}

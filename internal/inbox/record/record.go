@@ -118,7 +118,7 @@ var (
 	// ErrBusy says that a webhook is being delivered at this very moment.
 	ErrBusy = errors.New("this webhook is being delivered at the moment")
 	// ErrFull says that as much waits, or is parked, as the inbox may hold.
-	ErrFull = errors.New("the inbox is full")
+	ErrFull = webhookgate.ErrFull
 	// ErrDamaged says that a record's checksum does not fit its bytes.
 	ErrDamaged = errors.New("the record is damaged: its checksum does not fit")
 )
