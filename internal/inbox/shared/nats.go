@@ -1,4 +1,4 @@
-package inbox
+package shared
 
 import (
 	"cmp"
@@ -35,7 +35,7 @@ type NATS struct {
 	// TLS is used where a server asks for it, or its address begins with tls.
 	TLS *tls.Config
 
-	options []nats.Option // tests' own
+	Options []nats.Option // tests' own
 }
 
 // streamName is what JetStream takes as a stream's name, and can begin a subject.
@@ -153,7 +153,7 @@ func (n *NATS) connect(log *slog.Logger, changed func()) (nc *nats.Conn, why fun
 	if n.TLS != nil {
 		options = append(options, nats.Secure(n.TLS))
 	}
-	nc, err = nats.Connect(strings.Join(n.Servers, ","), append(options, n.options...)...)
+	nc, err = nats.Connect(strings.Join(n.Servers, ","), append(options, n.Options...)...)
 	return nc, func() error {
 		err := nc.LastError()
 		if last := failed.Load(); last != nil && (err == nil || errors.Is(err, nats.ErrNoServers)) {
