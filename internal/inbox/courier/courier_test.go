@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -78,6 +79,20 @@ func (d *desk) change(f func()) {
 	f()
 }
 
+// noted are all notes so far.
+func (d *desk) noted() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.notes)
+}
+
+// stands is how a webhook stands, as noted.
+func (d *desk) stands(id uint64) record.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.status[id]
+}
+
 // full is the longest pause there is.
 func full(ceiling time.Duration) time.Duration { return ceiling }
 
@@ -114,9 +129,10 @@ func (d *desk) sendWebhook(w, whole *webhookgate.Webhook) uint64 {
 	d.next++
 	id := d.next
 	d.contents[id] = w
-	d.status[id] = record.Status{State: record.Waiting, Changed: w.Received}
+	status := record.Status{State: record.Waiting, Changed: w.Received}
+	d.status[id] = status
 	d.mu.Unlock()
-	d.Take(d, &record.Record{ID: id, Webhook: w, Status: d.status[id]}, whole, false)
+	d.Take(d, &record.Record{ID: id, Webhook: w, Status: status}, whole, false)
 	return id
 }
 
@@ -159,15 +175,15 @@ func TestParking(t *testing.T) {
 		d.send("t", "C")
 		// Of a parked one's fate the store learns after that of what overtook it.
 		d.want(record.Superseded, record.Superseded, record.Delivered)
-		if d.status[3].Receiver != "main" {
-			t.Errorf("accepted by %q", d.status[3].Receiver)
+		if d.stands(3).Receiver != "main" {
+			t.Errorf("accepted by %q", d.stands(3).Receiver)
 		}
 
 		rc.Set(inboxtest.Status(500))
 		d.send("u", "A")
 		time.Sleep(3 * time.Hour)
 		d.want(record.Superseded, record.Superseded, record.Delivered, record.Parked)
-		if s := d.status[4]; s.Tries != 20 || s.Counted != 20 || len(s.Attempts) != record.KeptAttempts || s.Why == "" {
+		if s := d.stands(4); s.Tries != 20 || s.Counted != 20 || len(s.Attempts) != record.KeptAttempts || s.Why == "" {
 			t.Errorf("%+v", s)
 		}
 
@@ -176,7 +192,7 @@ func TestParking(t *testing.T) {
 		d.send("v", "A")
 		time.Sleep(3 * time.Hour)
 		d.want(record.Superseded, record.Superseded, record.Delivered, record.Parked, record.Waiting)
-		if s := d.status[5]; s.Tries < 21 || s.Counted != 0 || len(s.Attempts) != record.KeptAttempts {
+		if s := d.stands(5); s.Tries < 21 || s.Counted != 0 || len(s.Attempts) != record.KeptAttempts {
 			t.Errorf("%+v", s)
 		}
 		time.Sleep(2 * time.Hour)
@@ -194,10 +210,10 @@ func TestTriesAreTheFirstsAlone(t *testing.T) {
 		d.send("t", "B")
 		time.Sleep(2 * time.Hour)
 		d.want(record.Waiting, record.Waiting)
-		if first := d.status[1]; time.Since(first.Attempts[record.KeptAttempts-1].At) > lastPause+time.Minute {
+		if first := d.stands(1); time.Since(first.Attempts[record.KeptAttempts-1].At) > lastPause+time.Minute {
 			t.Errorf("%+v", first)
 		}
-		if second := d.status[2]; len(second.Attempts) != 0 || second.Tries != 0 {
+		if second := d.stands(2); len(second.Attempts) != 0 || second.Tries != 0 {
 			t.Errorf("%+v", second)
 		}
 	})
@@ -212,7 +228,7 @@ func TestKeepLatest(t *testing.T) {
 				cfg := config(rc)
 				cfg.KeepLatest = true
 				d := run(t, cfg)
-				d.noting = noting
+				d.change(func() { d.noting = noting })
 				for _, body := range []string{"A", "B", "C", "D"} {
 					d.send("t", body)
 					time.Sleep(time.Millisecond)
@@ -336,8 +352,8 @@ func TestEndIsOrderly(t *testing.T) {
 		d.cut()
 		<-done
 		d.want(record.Waiting, record.Waiting)
-		if len(d.notes) != 0 || len(rc.Tried()) != 1 {
-			t.Errorf("noted %v after %d tries", d.notes, len(rc.Tried()))
+		if len(d.noted()) != 0 || len(rc.Tried()) != 1 {
+			t.Errorf("noted %v after %d tries", d.noted(), len(rc.Tried()))
 		}
 	})
 }
@@ -352,15 +368,19 @@ func TestUnreadableStoreWhileTheReceiverIsDown(t *testing.T) {
 		rc.Set(inboxtest.Refusing)
 		d := run(t, config(rc))
 		reads := 0
-		d.read = func() error {
-			d.change(func() { reads++ })
-			time.Sleep(time.Millisecond)
-			return errNotNow
-		}
+		d.change(func() {
+			d.read = func() error {
+				d.change(func() { reads++ })
+				time.Sleep(time.Millisecond)
+				return errNotNow
+			}
+		})
 		for n := range 2 * opensAfter {
 			d.sendWebhook(inboxtest.Webhook(fmt.Sprint("t", n), "A"), nil)
 		}
 		time.Sleep(time.Minute)
+		d.mu.Lock()
+		defer d.mu.Unlock()
 		if reads == 0 || reads > 20*opensAfter {
 			t.Errorf("%d reads in a minute", reads)
 		}
@@ -373,14 +393,14 @@ func TestContentIsGone(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rc := new(inboxtest.Receiver)
 			d := run(t, config(rc))
-			d.read = func() error { return fault }
+			d.change(func() { d.read = func() error { return fault } })
 			d.sendWebhook(inboxtest.Webhook("t", "A"), nil)
 			next := inboxtest.Webhook("t", "B")
 			next.Snapshot = false // or it would supersede the other
 			d.sendWebhook(next, next)
 			d.want(record.Parked, record.Delivered)
-			if d.status[1].Why != fault.Error() {
-				t.Errorf("parked: %q", d.status[1].Why)
+			if d.stands(1).Why != fault.Error() {
+				t.Errorf("parked: %q", d.stands(1).Why)
 			}
 		})
 	}

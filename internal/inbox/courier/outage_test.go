@@ -24,7 +24,7 @@ func TestOutage(t *testing.T) {
 			rc.Set(inboxtest.Refusing)
 			rc.Slow(10 * time.Millisecond)
 			d := run(t, config(rc))
-			d.noting = noting
+			d.change(func() { d.noting = noting })
 			for n := range 5000 {
 				d.send(fmt.Sprint("t", n), "A")
 			}
@@ -129,7 +129,7 @@ func TestNotingLaneIsWoken(t *testing.T) {
 		cfg := config(rc)
 		cfg.Pause = func(time.Duration) time.Duration { return lastPause }
 		d := run(t, cfg)
-		d.noting = time.Second
+		d.change(func() { d.noting = time.Second })
 		d.send("t", "A")
 		time.Sleep(time.Second / 2)
 		d.send("u", "A")
@@ -282,7 +282,7 @@ func TestReceiversDoNotWaitForEachOther(t *testing.T) {
 		if n := len(receivers[1].Accepted()); n != 20 {
 			t.Errorf("%d of 20 delivered to the second, which is back", n)
 		}
-		if w := d.status[2]; w.State != record.Delivered || w.Receiver != "refuses" {
+		if w := d.stands(2); w.State != record.Delivered || w.Receiver != "refuses" {
 			t.Errorf("%+v", w)
 		}
 	})

@@ -44,7 +44,7 @@ func TestNotesKeepTheirOrder(t *testing.T) {
 			cfg.Pause = func(time.Duration) time.Duration { return 0 }
 			cfg.Log = slog.New(slowLog{slog.DiscardHandler, "webhook delivered", new(atomic.Bool)})
 			d := run(t, cfg)
-			d.noting = noting
+			d.change(func() { d.noting = noting })
 			rc.Set(func(w *webhookgate.Webhook, n int) webhookgate.Attempt {
 				if string(w.Body) == "B" && n < 4 {
 					return webhookgate.Attempt{Status: 500}
@@ -58,7 +58,7 @@ func TestNotesKeepTheirOrder(t *testing.T) {
 				time.Sleep(time.Second / 10)
 				d.poke() // something else is sent, say
 			}
-			if got := fmt.Sprint(d.notes); got != "[1:delivered 2:waiting 2:waiting 2:delivered 3:delivered]" {
+			if got := fmt.Sprint(d.noted()); got != "[1:delivered 2:waiting 2:waiting 2:delivered 3:delivered]" {
 				t.Errorf("noted %v", got)
 			}
 			at := rc.Tried()
@@ -78,8 +78,8 @@ func TestNothingIsSentAfterTheRightToIsLost(t *testing.T) {
 		rc := new(inboxtest.Receiver)
 		d := run(t, config(rc))
 		var lost atomic.Bool
-		d.held = func() bool { return !lost.Load() }
-		d.read = func() error { time.Sleep(time.Second); return nil }
+		d.change(func() { d.held = func() bool { return !lost.Load() } })
+		d.change(func() { d.read = func() error { time.Sleep(time.Second); return nil } })
 		d.sendWebhook(inboxtest.Webhook("acme", "A"), nil)
 		time.Sleep(time.Second / 2)
 		lost.Store(true)
@@ -100,11 +100,11 @@ func TestRightThatComesBackMakesNoTry(t *testing.T) {
 		rc := new(inboxtest.Receiver)
 		d := run(t, config(rc))
 		var asked atomic.Int32
-		d.held = func() bool { return asked.Add(1) != 2 } // not once it is about to be sent
+		d.change(func() { d.held = func() bool { return asked.Add(1) != 2 } }) // not once it is about to be sent
 		d.send("acme", "A")
 		time.Sleep(time.Minute)
 		rc.Want(t, "acme:A")
-		if a := d.status[1].Attempts; len(a) != 1 || a[0].Status != 200 {
+		if a := d.stands(1).Attempts; len(a) != 1 || a[0].Status != 200 {
 			t.Errorf("%+v", a)
 		}
 	})
@@ -189,7 +189,7 @@ func TestNotedAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc := new(inboxtest.Receiver)
 		d := run(t, config(rc))
-		d.noting = time.Minute
+		d.change(func() { d.noting = time.Minute })
 		d.send("t", "A")
 		d.send("t", "B")
 		time.Sleep(time.Second)
@@ -229,7 +229,7 @@ func TestRemove(t *testing.T) {
 		if _, ok := d.Remove(d, lane, 2); ok {
 			t.Error("removed while it is being delivered")
 		}
-		d.noting = time.Second
+		d.change(func() { d.noting = time.Second })
 		time.Sleep(time.Second)
 		if _, ok := d.Remove(d, lane, 2); ok {
 			t.Error("removed while its delivery is noted")
