@@ -70,6 +70,9 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 		case err != nil:
 		case s.holds(&last, a):
 			if err = s.noteCopy(ctx, a.place, last); err == nil {
+				if s.cfg.OnSnapshot != nil {
+					s.cfg.OnSnapshot(a.Lane, last.Last, nil) // which may be another replica's, and not known here yet
+				}
 				return last.Webhook, nil
 			}
 		case s.stale(&last, a):
@@ -130,7 +133,7 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 		h.Accepted = time.Now()
 	}
 	if !h.Bears {
-		h.Bearer = last.Bearer
+		h.Last, h.Bearer = last.Last, last.Bearer
 	}
 	m := nats.NewMsg(s.subject("in", a.place))
 	putContent(m, a.Webhook, 0)
@@ -155,6 +158,9 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 	if a.Lane.Tenant != "" {
 		s.ends.Add(a.place, e)
 		s.replaced(last, &e)
+	}
+	if a.Snapshot && s.cfg.OnSnapshot != nil {
+		s.cfg.OnSnapshot(a.Lane, seq, a.Webhook)
 	}
 	if a.kept {
 		return s.finishKept(ctx, a, seq)

@@ -12,8 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"usher/internal/inbox/record"
 )
 
 // A lease is a message that says which replica delivers a part. Its holder writes it anew
@@ -103,7 +101,7 @@ func (s *Store) Run(ctx, hard context.Context) {
 		case <-s.leases.stir:
 		case <-tick.C:
 		}
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && s.nc.IsConnected() {
 			s.balance(ctx, hard)
 		}
 	}
@@ -337,5 +335,3 @@ func (s *Store) Delivers() bool {
 	defer s.leases.mu.Unlock()
 	return slices.ContainsFunc(s.leases.terms[:], func(t *term) bool { return t != nil && t.Held() })
 }
-
-var _ = record.Elapsed

@@ -51,8 +51,10 @@ type head struct {
 	Arrived uint64 `json:"arrived,omitempty"`
 	Replica string `json:"replica,omitempty"`
 
-	// Bears says that this message's content is, or has in it, the lane's last snapshot. Else
-	// Bearer is the sequence of the message that has it; zero: there is none.
+	// Last is the id of the lane's last snapshot; zero: this message, if it bears one, else there
+	// is none. Bears says that it is this message's content; if not, Bearer is the sequence of
+	// the message whose content it is.
+	Last   uint64 `json:"last,omitempty"`
 	Bears  bool   `json:"bears,omitempty"`
 	Bearer uint64 `json:"bearer,omitempty"`
 }
@@ -88,7 +90,9 @@ func newEnd(seq uint64, h head) end {
 		h.Arrived = seq
 	}
 	if h.Bears {
-		h.Bearer = seq
+		if h.Bearer = seq; h.Last == 0 {
+			h.Last = seq
+		}
 	}
 	return end{seq, h}
 }

@@ -227,7 +227,7 @@ func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, m *nats.Msg, l
 	if last.Bearer != id {
 		raw, err := t.s.read(ctx, last.Bearer)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			h.Bearer = 0 // somebody has deleted it
+			h.Bearer, h.Last = 0, 0 // somebody has deleted it
 			return nil
 		}
 		if err != nil {

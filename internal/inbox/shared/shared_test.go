@@ -166,14 +166,13 @@ func TestDelivers(t *testing.T) {
 // first one.
 func TestCutOffReplicaDropsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
-		c.receiver.Set(inboxtest.Refusing)
-		one, two := c.start(), c.start()
+		one, two, tenant := c.elsewhere()
 		defer one.stop()
 		defer two.stop()
-		until(t, "both deliver", func() bool { return one.Delivers() && two.Delivers() })
+		c.receiver.Set(inboxtest.Refusing)
 		one.send(t, "parked", "X")
-		one.send(t, "acme", "A")
-		if original := two.keep(t, inboxtest.Webhook("acme", "A")); original == "" {
+		one.send(t, tenant, "A")
+		if original := two.keep(t, inboxtest.Webhook(tenant, "A")); original == "" {
 			t.Error("a copy of what waits is not recognised by another replica")
 		}
 		two.wire.Sever()
@@ -184,9 +183,9 @@ func TestCutOffReplicaDropsNothing(t *testing.T) {
 			return webhookgate.Attempt{Status: 200}
 		})
 		until(t, "A delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
-		one.send(t, "acme", "B")
+		one.send(t, tenant, "B")
 		until(t, "B delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
-		if original := one.keep(t, inboxtest.Webhook("acme", "B")); original == "" {
+		if original := one.keep(t, inboxtest.Webhook(tenant, "B")); original == "" {
 			t.Error("a copy of B is not recognised")
 		}
 		for n := range 200 {
@@ -194,8 +193,9 @@ func TestCutOffReplicaDropsNothing(t *testing.T) {
 		}
 		two.wire.Mend()
 		until(t, "connected again", func() bool { return two.Err() == nil })
-		two.send(t, "acme", "A")
+		two.send(t, tenant, "A")
 		until(t, "all delivered", func() bool { return len(c.receiver.Accepted()) == 203 })
+		until(t, "parked", func() bool { return two.states(t)[record.Parked] == 1 })
 		if got := two.states(t); got[record.Waiting] != 0 || got[record.Parked] != 1 || got[record.Delivered] != 203 {
 			t.Errorf("the replica that was away sees %v", got)
 		}

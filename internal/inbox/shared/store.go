@@ -35,6 +35,11 @@ type Config struct {
 	DedupWindow time.Duration
 	// MaxBytes is what may wait or be parked. Required.
 	MaxBytes int64
+	// OnSnapshot is told, of each lane, the id of the last snapshot that was taken in for it,
+	// through whichever replica, and has all of them once Following says so. w is that
+	// snapshot where it came through this replica, which is told before its sender; else nil, and
+	// Snapshot reads it. It must be quick. Nil: nobody wants to know.
+	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
 	// Log is told what happens. Required.
 	Log *slog.Logger
 }
@@ -63,6 +68,7 @@ type Store struct {
 	troubled atomic.Int64  // when a request last took too long, in Unix nanoseconds
 	heard    atomic.Int64  // when the servers last took or told something, likewise
 	leases   leases
+	follower follower
 
 	mu      sync.Mutex // guards what follows
 	stream  jetstream.Stream
@@ -105,6 +111,9 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 		return nil, err
 	}
 	s.background.Go(func() { s.watch(ctx) })
+	if cfg.OnSnapshot != nil {
+		s.background.Go(func() { s.followSnapshots(ctx) })
+	}
 	return s, nil
 }
 

@@ -152,13 +152,23 @@ func (t *term) mine(ctx context.Context, held *hold) bool {
 	return true
 }
 
-// giveBack lets the next replica have the lease at once. It is not renewed any more.
+// giveBack lets the next replica have the lease at once. It is not renewed any more, but the
+// last renewal may have got through without its answer.
 func (t *term) giveBack() {
 	held := t.hold.Swap(nil)
 	if held == nil || record.Elapsed(held.from) >= holdTime {
 		return
 	}
-	if _, err := t.s.writeLease(context.Background(), t.part, "", held.seq); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	_, err := t.s.writeLease(ctx, t.part, "", held.seq)
+	if isConflict(err) {
+		var now leaseSeen
+		if now, err = t.s.relearn(ctx, t.part, held.seq); err == nil && now.Holder == t.s.self {
+			_, err = t.s.writeLease(ctx, t.part, "", now.seq)
+		}
+	}
+	if err != nil {
 		t.s.log.Debug("inbox lease not given back", "part", t.part, "err", err)
 	}
 }
