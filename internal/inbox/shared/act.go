@@ -32,6 +32,9 @@ func (s *Store) Redeliver(id uint64, force bool) error {
 	if f.Status.State == record.Waiting {
 		return s.ask(ctx, &errand{Act: "retry", ID: id, Lane: f.Webhook.Lane})
 	}
+	if f.Status.State == record.Kept && s.cfg.Route(f.Webhook.Lane) == "" {
+		return errors.New("this webhook was kept: no receiver takes those of its platform")
+	}
 	for {
 		err := s.sendAgain(ctx, f, force)
 		if !isConflict(err) {

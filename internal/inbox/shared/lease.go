@@ -146,7 +146,7 @@ func (s *Store) balance(ctx, hard context.Context) {
 	}
 	l.mu.Unlock()
 	for n := share; n < len(held); n++ {
-		held[n].leave()
+		held[n].handOver()
 	}
 	var claims sync.WaitGroup
 	for n := 0; n < len(order) && len(held)+n < share; n++ {

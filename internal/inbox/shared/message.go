@@ -104,7 +104,7 @@ func (e *end) lane() webhookgate.Lane { return laneOf(&e.head) }
 
 func laneOf(h *head) webhookgate.Lane {
 	if h.Tenant == "" {
-		return webhookgate.Lane{Type: h.Type}
+		return webhookgate.Lane{Platform: h.Platform, Type: h.Type}
 	}
 	return webhookgate.Lane{Platform: h.Platform, Tenant: h.Tenant}
 }

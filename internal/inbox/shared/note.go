@@ -25,7 +25,8 @@ func (t *term) Note(r record.Record, whole *webhookgate.Webhook, noted func()) {
 // write writes how r stands, for as long as the term lasts: after that its word no longer
 // counts, and who took over delivers again what was not written.
 func (t *term) write(ctx context.Context, r *record.Record, whole *webhookgate.Webhook) error {
-	leave, err := t.writing.enter(ctx, placeOf(r.Webhook.Lane))
+	place := placeOf(r.Webhook.Lane)
+	leave, err := t.writing.enter(ctx, place)
 	if err != nil {
 		return err
 	}
@@ -33,8 +34,32 @@ func (t *term) write(ctx context.Context, r *record.Record, whole *webhookgate.W
 	t.mu.Lock()
 	at := *t.at(r.ID)
 	t.mu.Unlock()
+	if r.Status.State == record.Waiting {
+		return t.insist(ctx, r, func() error { return t.stand(ctx, r, place) })
+	}
+	var m *nats.Msg
+	for _, step := range []func() error{
+		func() (err error) { m, err = t.content(ctx, r, whole, at); return err },
+		func() error { return t.copyOut(ctx, m, r, place) },
+		func() error { return t.takeOut(ctx, m, r, place, at) },
+		func() error { return t.s.remove(ctx, at.status) },
+	} {
+		if err := t.insist(ctx, r, step); err != nil {
+			return err
+		}
+	}
+	if r.Status.State != record.Parked {
+		t.mu.Lock()
+		delete(t.spots, r.ID)
+		t.mu.Unlock()
+	}
+	return nil
+}
+
+// insist takes a step until it is done, or the term is over.
+func (t *term) insist(ctx context.Context, r *record.Record, step func() error) error {
 	for {
-		err := t.settle(ctx, r, whole, at)
+		err := step()
 		if err == nil {
 			return nil
 		}
@@ -48,33 +73,34 @@ func (t *term) write(ctx context.Context, r *record.Record, whole *webhookgate.W
 	}
 }
 
-// settle writes how r stands, which was at that spot until now. It can be done again where
-// it got only so far.
-func (t *term) settle(ctx context.Context, r *record.Record, whole *webhookgate.Webhook, at spot) error {
-	place := placeOf(r.Webhook.Lane)
-	if r.Status.State == record.Waiting {
-		m := nats.NewMsg(t.s.idSubject("status", place, r.ID))
-		putStatus(m, &r.Status)
-		seq, err := t.fenced(ctx, m)
-		if err == nil {
-			t.mu.Lock()
-			t.at(r.ID).status = seq
-			t.mu.Unlock()
-		}
-		return err
+// stand writes how a webhook stands that goes on waiting.
+func (t *term) stand(ctx context.Context, r *record.Record, place string) error {
+	m := nats.NewMsg(t.s.idSubject("status", place, r.ID))
+	putStatus(m, &r.Status)
+	seq, err := t.fenced(ctx, m)
+	if err == nil {
+		t.mu.Lock()
+		t.at(r.ID).status = seq
+		t.mu.Unlock()
 	}
-	m, err := t.content(ctx, r, whole, at)
-	if err != nil {
-		return err
-	}
+	return err
+}
+
+// copyOut writes a webhook to where it belongs from now on.
+func (t *term) copyOut(ctx context.Context, m *nats.Msg, r *record.Record, place string) error {
 	if r.Status.State == record.Parked {
-		if err := t.park(ctx, m, r, place); err != nil {
-			return err
-		}
-	} else if _, err := t.s.publish(ctx, withSubject(m, t.s.historySubject(place, r.ID))); err != nil {
-		return err
+		return t.park(ctx, m, r, place)
 	}
-	return t.clear(ctx, m, r, place, at)
+	_, err := t.s.publish(ctx, withSubject(m, t.s.historySubject(place, r.ID)))
+	return err
+}
+
+// takeOut takes a webhook away from where it was.
+func (t *term) takeOut(ctx context.Context, m *nats.Msg, r *record.Record, place string, at spot) error {
+	if at.kind == "" {
+		return t.vacate(ctx, m, r, place)
+	}
+	return t.s.remove(ctx, at.seq)
 }
 
 // park writes a webhook to a place of its own.
@@ -140,30 +166,6 @@ func withSubject(m *nats.Msg, subject string) *nats.Msg {
 		c.Header[name] = values
 	}
 	return c
-}
-
-// clear takes a webhook away from where it was. m is its content.
-func (t *term) clear(ctx context.Context, m *nats.Msg, r *record.Record, place string, at spot) error {
-	var err error
-	if at.kind == "" {
-		err = t.vacate(ctx, m, r, place)
-	} else {
-		err = t.s.remove(ctx, at.seq)
-	}
-	if err != nil {
-		return err
-	}
-	if at.status != 0 {
-		if err := t.s.remove(ctx, at.status); err != nil {
-			return err
-		}
-	}
-	if r.Status.State != record.Parked {
-		t.mu.Lock()
-		delete(t.spots, r.ID)
-		t.mu.Unlock()
-	}
-	return nil
 }
 
 // vacate takes a webhook out of its lane. Where it was the last, and alone, the lane's memory

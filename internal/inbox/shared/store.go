@@ -273,8 +273,11 @@ func (s *Store) read(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, 
 	return request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return stream.GetMsg(ctx, seq) })
 }
 
-// remove deletes a message. One that is gone already is fine.
+// remove deletes a message, zero being none. One that is gone already is fine.
 func (s *Store) remove(ctx context.Context, seq uint64) error {
+	if seq == 0 {
+		return nil
+	}
 	stream, _, err := s.streams()
 	if err != nil {
 		return err

@@ -26,6 +26,7 @@ type term struct {
 	heard   atomic.Int64 // when something was last read of the part, in Unix nanoseconds
 	leaving chan struct{}
 	leaves  sync.Once
+	limit   atomic.Int64  // how long deliveries may go on then; zero: as long as they take
 	ended   chan struct{} // closed when this replica has done with the part
 	fresh   fresh
 	writing lines // one note at a time in a lane
@@ -80,6 +81,15 @@ func (t *term) Held() bool {
 // leave has the term end.
 func (t *term) leave() { t.leaves.Do(func() { close(t.leaving) }) }
 
+// handOver has the term end for another replica to go on soon: what is under way by then is cut
+// off, and comes again there.
+func (t *term) handOver() {
+	t.limit.Store(int64(handOverTime))
+	t.leave()
+}
+
+const handOverTime = 5 * time.Second
+
 // run serves the part until it is asked to leave, or the lease is lost. Deliveries under way
 // may finish, unless the lease or hard ends first.
 func (t *term) run(hard context.Context) {
@@ -95,7 +105,11 @@ func (t *term) run(hard context.Context) {
 	helping.Go(func() { t.follow(work) })
 	s.log.Debug("inbox part taken over", "part", t.part)
 	<-t.leaving
+	if limit := time.Duration(t.limit.Load()); limit > 0 {
+		defer time.AfterFunc(limit, cutOff).Stop()
+	}
 	s.courier.End(cut, t)
+	cutOff()
 	done()
 	helping.Wait()
 	t.giveBack()
@@ -197,6 +211,10 @@ func (t *term) follow(ctx context.Context) {
 // take takes one message in.
 func (t *term) take(m jetstream.Msg, seq uint64) {
 	kind, place, id := t.s.split(m.Subject())
+	// What is sent again is handed over before anything that came after it: else that could
+	// be delivered first, and be undone.
+	then := func() {}
+	defer func() { then() }()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.next = seq + 1
@@ -204,7 +222,7 @@ func (t *term) take(m jetstream.Msg, seq uint64) {
 	case "in":
 		t.takeLane(m, seq, place)
 	case "parked", "again":
-		t.takeSpot(m, seq, kind, id)
+		then = t.takeSpot(m, seq, kind, id)
 	case "status":
 		if s, err := readStatus(m.Headers()); err == nil && t.gather != nil {
 			t.gather.status[id] = s
@@ -268,24 +286,25 @@ func (t *term) slim(h *head, seq uint64) *webhookgate.Webhook {
 	return w
 }
 
-// takeSpot takes in a webhook that is parked, or sent again. t.mu is held.
-func (t *term) takeSpot(m jetstream.Msg, seq uint64, kind string, id uint64) {
+// takeSpot takes in a webhook that is parked, or sent again, and returns what is to be done once
+// t.mu, which is held, is free.
+func (t *term) takeSpot(m jetstream.Msg, seq uint64, kind string, id uint64) (then func()) {
+	then = func() {}
 	h, err := readHead(m.Headers())
 	status, err2 := readStatus(m.Headers())
 	if err := errors.Join(err, err2); err != nil {
 		t.s.log.Error("inbox has a damaged message", "seq", seq)
-		return
+		return then
 	}
 	p := t.at(id)
 	if t.gather == nil && (kind == "parked" || p.kind == "again" && p.seq >= seq) {
-		return // written here
+		return then // written here
 	}
 	r := &record.Record{ID: id, Webhook: t.slim(&h, seq), Status: status}
 	if t.gather == nil {
 		before := *p
 		p.kind, p.seq = kind, seq
-		t.s.background.Go(func() { t.sendAgain(r, before) })
-		return
+		return func() { t.sendAgain(r, before) }
 	}
 	switch {
 	case p.kind == "parked" && kind == "again":
@@ -293,10 +312,11 @@ func (t *term) takeSpot(m jetstream.Msg, seq uint64, kind string, id uint64) {
 		t.s.background.Go(func() { _ = t.s.remove(t.s.alive, old) })
 	case p.kind == "again":
 		t.s.background.Go(func() { _ = t.s.remove(t.s.alive, seq) }) // sent again since
-		return
+		return then
 	}
 	p.kind, p.seq = kind, seq
 	t.gather.records[id] = r
+	return then
 }
 
 // sendAgain hands over what somebody had sent again, and was before until now.
@@ -305,7 +325,7 @@ func (t *term) sendAgain(r *record.Record, before spot) {
 		for !t.removed(r) && t.Held() {
 			pause(t.s.alive, 10*time.Millisecond) // how it was parked is still being written
 		}
-		_ = t.s.remove(t.s.alive, before.seq)
+		t.s.background.Go(func() { _ = t.s.remove(t.s.alive, before.seq) })
 	}
 	t.s.courier.Take(t, r, nil, true)
 }
