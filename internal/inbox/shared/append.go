@@ -78,19 +78,30 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 		case s.stale(&last, a):
 			return "", ErrStale
 		default:
-			if err = s.extend(ctx, a, last); err == nil {
+			// Without an answer it is not known whether they have it. Sent again as it was, it is
+			// known to them by its id, or still fits, or is refused: then they do not have it.
+			for err = s.extend(ctx, a, last); s.again(ctx, err); err = s.extend(ctx, a, last) {
+			}
+			if err == nil {
 				return "", nil
 			}
 		}
 		s.ends.Remove(a.place)
-		if !isConflict(err) && !passing(err) || ctx.Err() != nil {
+		if !isConflict(err) && !s.again(ctx, err) {
 			return "", err
 		}
-		if passing(err) {
-			s.troubled.Store(time.Now().UnixNano())
-			pause(ctx, 50*time.Millisecond) // that no leader is there is said at once
-		}
 	}
+}
+
+// again says whether to ask the servers again, and waits a little: that no leader is there
+// is said at once.
+func (s *Store) again(ctx context.Context, err error) bool {
+	if !passing(err) || ctx.Err() != nil {
+		return false
+	}
+	s.troubled.Store(time.Now().UnixNano())
+	pause(ctx, 50*time.Millisecond)
+	return ctx.Err() == nil
 }
 
 // holds says whether the receiver has exactly a, or will get it as its lane's last.

@@ -15,13 +15,13 @@ type lines struct {
 }
 
 // enter returns when all that came before have left, with the func to leave.
-func (l *lines) enter(ctx context.Context, place string) (leave func(), err error) {
+func (l *lines) enter(ctx context.Context, place string) (func(), error) {
 	mine := make(chan struct{})
 	l.mu.Lock()
 	before := l.lanes[place]
 	l.lanes[place] = mine
 	l.mu.Unlock()
-	leave = func() {
+	leave := func() {
 		l.mu.Lock()
 		if l.lanes[place] == mine {
 			delete(l.lanes, place)

@@ -228,11 +228,8 @@ func (s *Store) Close() error {
 func (s *Store) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	began := time.Now()
+	defer s.timed(time.Now())
 	ack, err := s.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
-	if time.Since(began) > slow {
-		s.troubled.Store(time.Now().UnixNano())
-	}
 	if err != nil {
 		return 0, err
 	}
@@ -241,6 +238,13 @@ func (s *Store) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 		s.saw(ack.Sequence)
 	}
 	return ack.Sequence, nil
+}
+
+// timed notes when a request that began then took too long.
+func (s *Store) timed(began time.Time) {
+	if time.Since(began) > slow {
+		s.troubled.Store(time.Now().UnixNano())
+	}
 }
 
 // saw notes that the stream has a message of that sequence.
@@ -259,6 +263,7 @@ func (s *Store) lastOn(ctx context.Context, subject string) (*jetstream.RawStrea
 	if err != nil {
 		return nil, err
 	}
+	defer s.timed(time.Now())
 	return request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 		return stream.GetLastMsgForSubject(ctx, subject)
 	})

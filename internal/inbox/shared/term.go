@@ -31,12 +31,11 @@ type term struct {
 	fresh   fresh
 	writing lines // one note at a time in a lane
 
-	mu      sync.Mutex // guards what follows
-	next    uint64     // where to read on
-	gather  *gathered  // what there was, until all of it is read; nil: the courier has it
-	lanes   map[string]*lane
-	spots   map[uint64]*spot
-	missing int // contents that the servers did not have, in a row
+	mu     sync.Mutex // guards what follows
+	next   uint64     // where to read on
+	gather *gathered  // what there was, until all of it is read; nil: the courier has it
+	lanes  map[string]*lane
+	spots  map[uint64]*spot
 }
 
 // lane is one in which something waits.
@@ -379,21 +378,19 @@ func (t *term) Content(id uint64) (*webhookgate.Webhook, error) {
 	}
 	t.mu.Unlock()
 	m, err := t.s.read(t.s.alive, seq)
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	// A leader that was just elected may not have it ready.
+	for n := 0; n < 3 && errors.Is(err, jetstream.ErrMsgNotFound); n++ {
+		pause(t.s.alive, 500*time.Millisecond)
+		m, err = t.s.read(t.s.alive, seq)
+	}
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		// A leader that was just elected may not have it ready. If it is not there later on
-		// either, somebody has deleted it: then all is read again.
-		if t.missing++; t.missing > 3 {
-			t.s.log.Warn("inbox has lost webhooks, it is read again", "part", t.part)
-			t.leave()
-		}
+		t.s.log.Error("inbox has lost webhooks that waited: somebody has deleted them; it is read again", "part", t.part, "id", id)
+		t.leave()
 		return nil, fmt.Errorf("webhook %d: the servers do not have it", id)
 	}
 	if err != nil {
 		return nil, err
 	}
-	t.missing = 0
 	w, _, err := readContent(m.Header, m.Data)
 	return w, err
 }

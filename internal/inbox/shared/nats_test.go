@@ -1,4 +1,4 @@
-package inbox
+package shared
 
 import (
 	"crypto/tls"
@@ -11,12 +11,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
+
+	"usher/internal/inbox/courier"
+	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/natstest"
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
 )
 
 func TestParseNATS(t *testing.T) {
@@ -108,9 +115,9 @@ func TestIdentities(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			addr := listening(t, &c.server)
-			try := func(n NATS) (*jetStore, error) {
+			try := func(n NATS) (*Store, error) {
 				n.Servers, n.Stream = []string{"nats://" + addr}, "USHER"
-				return openJetStream(&n, time.Minute, slog.New(slog.DiscardHandler))
+				return open(&n)
 			}
 			s, err := try(c.right)
 			if err != nil {
@@ -184,11 +191,11 @@ func (o *operated) account(t *testing.T, limits jwt.JetStreamLimits) (key nkeys.
 	return key, public
 }
 
-// creds writes the credentials of a user in an account of its own, that may have one
-// stream, and that on disk.
+// creds writes the credentials of a user in an account of its own, that may have two
+// streams, and those on disk.
 func (o *operated) creds(t *testing.T) (path string) {
 	t.Helper()
-	account, _ := o.account(t, jwt.JetStreamLimits{DiskStorage: jwt.NoLimit, Streams: 1, Consumer: jwt.NoLimit})
+	account, _ := o.account(t, jwt.JetStreamLimits{DiskStorage: jwt.NoLimit, Streams: 2, Consumer: jwt.NoLimit})
 	user, public := newKey(t, nkeys.CreateUser)
 	signed, err := jwt.NewUserClaims(public).Encode(account)
 	if err != nil {
@@ -209,17 +216,28 @@ func (o *operated) creds(t *testing.T) (path string) {
 	return path
 }
 
+// open opens a store that only takes in.
+func open(n *NATS) (*Store, error) {
+	log := slog.New(slog.DiscardHandler)
+	return Open(Config{
+		NATS: n, Route: func(webhookgate.Lane) string { return "main" }, Idle: true, DedupSize: 10, DedupWindow: time.Minute,
+		MaxBytes: 64 << 20, Log: log,
+	}, courier.New(courier.Config{Attempts: 1, MaxAge: time.Hour, Log: log}))
+}
+
 // A stream that is there and does not fit is an error of the start, that names all
 // that is wrong with it.
 func TestMisfits(t *testing.T) {
-	good := (&jetStore{cfg: &NATS{Stream: "USHER", Replicas: 1}, prefix: "usher."})
+	s := &Store{cfg: Config{NATS: &NATS{Stream: "USHER", Replicas: 1}, MaxBytes: 1 << 30}, prefix: "usher.", historyPrefix: "usher_history."}
 	for _, c := range []struct {
 		change func(*jetstream.StreamConfig)
 		fault  string
 	}{
 		{func(*jetstream.StreamConfig) {}, ""},
-		{func(c *jetstream.StreamConfig) { c.Discard, c.MaxBytes = jetstream.DiscardOld, -1 }, ""},
-		{func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 30 }, "max_bytes"},
+		{func(c *jetstream.StreamConfig) { c.MaxBytes = 16 << 20 }, ""},
+		{func(c *jetstream.StreamConfig) { c.MaxBytes = -1 }, "max_bytes"},
+		{func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld }, "discard"},
+		{func(c *jetstream.StreamConfig) { c.Metadata = nil }, "not made by this version"},
 		{func(c *jetstream.StreamConfig) { c.MaxMsgs = 1000 }, "max_msgs"},
 		{func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, "max_age"},
 		{func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 5 }, "per subject"},
@@ -239,11 +257,9 @@ func TestMisfits(t *testing.T) {
 			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: ">", Destination: "x.>"}
 		}, "subject_transform"},
 	} {
-		cfg := jetstream.StreamConfig{
-			Subjects: []string{"usher.>"}, Storage: jetstream.FileStorage, Replicas: 1, Discard: jetstream.DiscardNew, AllowRollup: true,
-		}
+		cfg := s.wanted()
 		c.change(&cfg)
-		faults := good.misfits(&cfg)
+		faults := misfits(s.wanted(), &cfg, 1)
 		if c.fault == "" && len(faults) > 0 || c.fault != "" && !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, c.fault) }) {
 			t.Errorf("%s: %q", c.fault, faults)
 		}
@@ -260,11 +276,63 @@ func TestMisfits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "USHER", Subjects: []string{"usher.>"}, MaxAge: time.Hour}); err != nil {
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "USHER", Subjects: []string{"usher.>"}, MaxAge: time.Hour, Metadata: map[string]string{formatKey: format},
+	}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = openJetStream(cfg, time.Minute, slog.New(slog.DiscardHandler))
+	_, err = open(cfg)
 	if got := fmt.Sprint(err); !strings.Contains(got, "max_age") || !strings.Contains(got, "allow_rollup_hdrs") {
 		t.Error(got)
 	}
+}
+
+// least are the permissions that docs/operations.md names.
+func least(stream string) *server.Permissions {
+	name := strings.ToLower(stream)
+	publish := []string{name + ".>", name + "_history.>", name + "_live.>"}
+	for _, s := range []string{stream, stream + "_HISTORY"} {
+		publish = append(publish,
+			"$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s,
+			"$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.DELETE."+s+".*", "$JS.API.CONSUMER.MSG.NEXT."+s+".*")
+	}
+	return &server.Permissions{
+		Publish:   &server.SubjectPermission{Allow: publish},
+		Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>", name + "_live.>"}},
+		Response:  &server.ResponsePermission{MaxMsgs: 1},
+	}
+}
+
+// The permissions that the documentation names are enough for everything.
+func TestLeastPermissions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{t: t, server: natstest.New(func(o *server.Options) {
+			o.Users = []*server.User{{Username: "u", Password: "pw", Permissions: least("USHER")}}
+		})}
+		defer c.server.End()
+		c.change = func(cfg *Config, _ *courier.Config) {
+			cfg.NATS.User, cfg.NATS.Password = "u", func() string { return "pw" }
+		}
+		owner, other, tenant := c.elsewhere()
+		defer owner.stop()
+		defer other.stop()
+		c.receiver.Set(inboxtest.Status(422))
+		owner.send(t, tenant, "A")
+		until(t, "parked", func() bool { return owner.courier.Stats().Parked == 1 })
+		e := other.only(t, tenant, record.Parked)
+		if err := other.Discard(e.ID); err != nil {
+			t.Error(err)
+		}
+		c.receiver.Set(nil)
+		if err := other.Redeliver(e.ID, false); err != nil {
+			t.Error(err)
+		}
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+		if _, err := other.Forget(nil, tenant); err != nil {
+			t.Error(err)
+		}
+		if item, err := other.Show(e.ID); err != nil || string(item.Body) != "A" {
+			t.Error(err)
+		}
+	})
 }
