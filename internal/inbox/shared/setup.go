@@ -129,7 +129,7 @@ func (s *Store) look(ctx context.Context) error {
 
 func (s *Store) adopt(stream, history jetstream.Stream, misfit error) {
 	info := stream.CachedInfo()
-	s.room.set(int64(info.State.Bytes), info.Config.MaxBytes)
+	s.room.set(int64(info.State.Bytes), min(info.Config.MaxBytes, s.cfg.MaxBytes))
 	s.saw(info.State.LastSeq)
 	s.heard.Store(time.Now().UnixNano())
 	s.mu.Lock()
@@ -153,7 +153,7 @@ var errReplaced = errors.New("its stream was deleted while usher ran, and what w
 func (s *Store) provide(ctx context.Context, want jetstream.StreamConfig, mayMake bool) (jetstream.Stream, error) {
 	stream, err := s.js.Stream(ctx, want.Name)
 	if !errors.Is(err, jetstream.ErrStreamNotFound) || !mayMake {
-		return stream, err
+		return s.grow(ctx, stream, want, err)
 	}
 	asked := want.MaxBytes
 	for {
@@ -174,6 +174,24 @@ func (s *Store) provide(ctx context.Context, want jetstream.StreamConfig, mayMak
 	if want.MaxBytes < asked {
 		s.log.Warn("inbox servers grant less room than asked for", "stream", want.Name, "asked", asked, "granted", want.MaxBytes)
 	}
+	return stream, nil
+}
+
+// grow gives a stream that was made with less room as much as is asked for now, if the servers
+// grant it. One with more keeps it: another replica may want that.
+func (s *Store) grow(ctx context.Context, stream jetstream.Stream, want jetstream.StreamConfig, err error) (jetstream.Stream, error) {
+	if err != nil {
+		return nil, err
+	}
+	cfg := stream.CachedInfo().Config
+	if known, _, _ := s.streams(); known != nil || cfg.MaxBytes >= want.MaxBytes || cfg.Metadata[formatKey] != format {
+		return stream, nil
+	}
+	cfg.MaxBytes = want.MaxBytes
+	if grown, err := s.js.UpdateStream(ctx, cfg); err == nil {
+		return grown, nil
+	}
+	s.log.Warn("inbox stream has less room than asked for", "stream", want.Name, "asked", want.MaxBytes, "has", stream.CachedInfo().Config.MaxBytes)
 	return stream, nil
 }
 
@@ -280,17 +298,34 @@ func (r *room) check(size int) error {
 	return nil
 }
 
+// measureEvery is how long the last measure is good for: other replicas fill it, too.
+func (r *room) measureEvery() time.Duration {
+	if r.used.Load() > r.limit.Load()/4*3 {
+		return 100 * time.Millisecond
+	}
+	return time.Second
+}
+
 // measure asks the servers how full the stream is.
 func (s *Store) measure(ctx context.Context) error {
 	stream, _, err := s.streams()
 	if err != nil {
 		return err
 	}
+	known := s.seen.Load()
 	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return stream.Info(ctx) })
 	if err != nil {
 		return err
 	}
-	s.room.set(int64(info.State.Bytes), info.Config.MaxBytes)
+	if info.State.LastSeq < known {
+		// They have lost the end of it, as after a power failure without sync_interval: always, or
+		// were restored from a backup. What is known here may be of messages that are no more.
+		s.log.Error("inbox servers have lost the stream's end, it is read again", "had", known, "have", info.State.LastSeq)
+		s.seen.Store(info.State.LastSeq)
+		s.ends.Purge()
+		s.follower.restart()
+	}
+	s.room.set(int64(info.State.Bytes), min(info.Config.MaxBytes, s.cfg.MaxBytes))
 	s.saw(info.State.LastSeq)
 	s.heard.Store(time.Now().UnixNano())
 	return nil

@@ -18,6 +18,16 @@ type follower struct {
 	mu    sync.Mutex // guards what follows
 	ready bool       // all was read once
 	since time.Time  // from when on nothing was heard any more; zero: it is being followed
+	again func()     // has all be read again; nil: nobody follows
+}
+
+// restart has all be read again.
+func (f *follower) restart() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.again != nil {
+		f.again()
+	}
 }
 
 // Following says for how long nothing was heard of what other replicas take in; zero while
@@ -34,7 +44,7 @@ func (s *Store) Following() (stale time.Duration, ready bool) {
 // followSnapshots tells OnSnapshot what comes in, until ctx ends.
 func (s *Store) followSnapshots(ctx context.Context) {
 	f := &s.follower
-	next := uint64(0)
+	next := uint64(0) // where to read on; zero: from the beginning
 	heard := func(ready bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -45,8 +55,15 @@ func (s *Store) followSnapshots(ctx context.Context) {
 		if next > 0 {
 			cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, next
 		}
-		ready := false
-		err := s.consume(ctx, cfg, func() {
+		ready, restart := false, false
+		reading, stop := context.WithCancel(ctx)
+		f.mu.Lock()
+		f.again = func() {
+			restart = true
+			stop()
+		}
+		f.mu.Unlock()
+		err := s.consume(reading, cfg, func() {
 			ready = true
 			heard(true)
 		}, func(m jetstream.Msg, seq uint64) {
@@ -55,10 +72,15 @@ func (s *Store) followSnapshots(ctx context.Context) {
 				next = seq + 1
 			}
 		})
+		stop()
 		if ctx.Err() != nil {
 			return
 		}
 		f.mu.Lock()
+		f.again = nil
+		if restart {
+			next = 0
+		}
 		if f.since.IsZero() {
 			f.since = time.Now()
 		}

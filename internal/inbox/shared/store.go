@@ -155,15 +155,15 @@ func (s *Store) firstLook(ctx context.Context) error {
 
 // watch looks at the streams until ctx ends: how full they are, and whether they still fit.
 func (s *Store) watch(ctx context.Context) {
-	const every, sayEvery = time.Second, time.Minute
+	const sayEvery = time.Minute
 	said, looked := time.Now(), time.Now()
 	for {
-		pause(ctx, every)
+		pause(ctx, s.room.measureEvery())
 		if ctx.Err() != nil {
 			return
 		}
 		err := s.measure(ctx)
-		if err != nil || s.trouble1() != nil || time.Since(looked) > lookEvery {
+		if err != nil || s.inTrouble() != nil || time.Since(looked) > lookEvery {
 			looked = time.Now()
 			err = s.look(ctx)
 			s.setTrouble(err)
@@ -200,7 +200,7 @@ func (s *Store) setTrouble(err error) {
 	s.trouble = err
 }
 
-func (s *Store) trouble1() error {
+func (s *Store) inTrouble() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.trouble
