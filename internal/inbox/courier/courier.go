@@ -178,6 +178,15 @@ func (c *Courier) next(rc *receiver) (*turn, time.Duration) {
 	}
 }
 
+// ReceiverOf names the receiver of a lane's webhooks at the moment; empty: nobody takes
+// them.
+func (c *Courier) ReceiverOf(key webhookgate.Lane) string {
+	if rc := c.route(key); rc != nil {
+		return rc.Name
+	}
+	return ""
+}
+
 // route finds who takes the webhooks of a lane; nil: nobody.
 func (c *Courier) route(key webhookgate.Lane) *receiver {
 	if c.cfg.Route == nil {

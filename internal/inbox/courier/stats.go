@@ -33,10 +33,7 @@ func (c *Courier) Stats() Stats {
 	for _, l := range c.lanes {
 		f := l.figures(now)
 		s.add(f)
-		name := ""
-		if rc := c.route(l.key); rc != nil {
-			name = rc.Name
-		}
+		name := c.ReceiverOf(l.key)
 		r := s.Receivers[name]
 		r.add(f)
 		s.Receivers[name] = r

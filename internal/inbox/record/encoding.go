@@ -203,11 +203,11 @@ func LaneKey(l webhookgate.Lane) []byte {
 // TenantKey is what the LaneKeys of a tenant begin with.
 func TenantKey(tenant string) []byte { return digest(tenant) }
 
-// digest is of the strings as JSON, which quotes what would be ambiguous.
-func digest(s ...string) []byte {
-	b, err := json.Marshal(s)
-	if err != nil {
-		panic(err) // strings always marshal
+// digest is of the strings with their lengths: put together they would be ambiguous.
+func digest(texts ...string) []byte {
+	b := make([]byte, 0, 128)
+	for _, s := range texts {
+		b = appendText(b, s)
 	}
 	sum := sha256.Sum256(b)
 	return sum[:16:16]

@@ -150,8 +150,6 @@ func FuzzStatus(f *testing.F) {
 	})
 }
 
-// What can't be UTF-8 in JSON must not make two lanes one: what is not UTF-8 never gets
-// past the gate.
 func TestTenantKeyBeginsItsLanes(t *testing.T) {
 	for _, l := range []webhookgate.Lane{{Platform: "p", Tenant: "t"}, {Tenant: "t"}, {Platform: "t", Tenant: "t"}} {
 		if !bytes.HasPrefix(LaneKey(l), TenantKey("t")) || bytes.HasPrefix(LaneKey(l), TenantKey("p")) {

@@ -46,9 +46,9 @@ type Entry struct {
 // Status is the part of an Entry that changes.
 type Status struct {
 	State    State     `json:"state"`
-	Why      string    `json:"why,omitempty"` // it is parked, superseded or discarded
-	Changed  time.Time `json:"changed"`       // when it came into this state
-	Tries    int       `json:"tries"`         // since it came, or was last sent again by hand
+	Why      string    `json:"why,omitempty"`      // it is parked, superseded or discarded
+	Changed  time.Time `json:"changed"`            // when it came into this state
+	Tries    int       `json:"tries"`              // since it came, or was last sent again by hand
 	Counted  int       `json:"counted,omitempty"`  // of them: not those that found the receiver down
 	Receiver string    `json:"receiver,omitempty"` // that was last tried; once delivered: that accepted it
 	Attempts []Attempt `json:"attempts,omitempty"`

@@ -1,10 +1,12 @@
-package inbox
+package file
 
 import (
 	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"usher/internal/inbox/record"
 )
 
 // How much of what is finished is kept to be looked at. The file grows to that and
@@ -28,35 +30,12 @@ type history struct {
 	added   int       // by the transaction that is being made
 }
 
-func (h *history) load(tx *bbolt.Tx) error {
-	records := tx.Bucket(recordBucket)
-	return tx.Bucket(statusBucket).ForEach(func(k, v []byte) error {
-		if finished(v) {
-			h.count++
-			h.bytes += int64(len(records.Get(k)))
-		}
-		return nil
-	})
-}
-
-// changed notes that a record's status becomes another.
-func (h *history) changed(tx *bbolt.Tx, id uint64, was, now []byte) {
-	if finished(was) == finished(now) {
-		return
-	}
-	size := int64(len(tx.Bucket(recordBucket).Get(idKey(id))))
-	if finished(now) {
-		h.count++
-		h.added++
-		h.bytes += size
-	} else {
-		h.count--
-		h.bytes -= size
-	}
-}
+func (h *history) add(size int64)    { h.count, h.added, h.bytes = h.count+1, h.added+1, h.bytes+size }
+func (h *history) remove(size int64) { h.count, h.bytes = h.count-1, h.bytes-size }
 
 // trim deletes the oldest of what is finished, some at a time.
-func (h *history) trim(tx *bbolt.Tx, now time.Time) error {
+func (s *Store) trim(tx *bbolt.Tx, now time.Time) error {
+	h := &s.history
 	most := trimAtOnce + h.added
 	h.added = 0
 	full := h.count > keepCount+keepCount/10 || h.bytes > keepBytes+keepBytes/10
@@ -68,17 +47,17 @@ func (h *history) trim(tx *bbolt.Tx, now time.Time) error {
 	count, bytes := h.count, h.bytes
 	records := tx.Bucket(recordBucket)
 	c := tx.Bucket(statusBucket).Cursor()
-	k, v := c.Seek(idKey(h.from))
+	k, v := c.Seek(record.IDKey(h.from))
 	for visited := 0; k != nil; k, v = c.Next() {
 		if visited++; visited > 20*most || len(victims) == most {
 			h.behind = true
 			break
 		}
-		if !finished(v) {
+		if !record.Finished(v) {
 			continue
 		}
 		if count <= keepCount && bytes <= keepBytes {
-			status, err := decodeStatus(v)
+			status, err := record.DecodeStatus(v)
 			if err == nil && now.Sub(status.Changed) < keepAge {
 				k = nil // those that follow are younger, or near enough
 				break
@@ -88,10 +67,10 @@ func (h *history) trim(tx *bbolt.Tx, now time.Time) error {
 		victims = append(victims, slices.Clone(k)) // a deletion may move what k points to
 	}
 	if h.from = 0; k != nil {
-		h.from = keyID(k)
+		h.from = record.KeyID(k)
 	}
 	for _, key := range victims {
-		if err := drop(tx, key); err != nil {
+		if err := s.drop(tx, key); err != nil {
 			return err
 		}
 	}
@@ -99,29 +78,20 @@ func (h *history) trim(tx *bbolt.Tx, now time.Time) error {
 	return nil
 }
 
-// drop deletes a record, its status, and what its lane remembers of it.
-func drop(tx *bbolt.Tx, key []byte) error {
+// drop deletes a record and its status. Where its lane still has to remember it, the memory
+// tells from then on how it stood: the window must not end with the history.
+func (s *Store) drop(tx *bbolt.Tx, key []byte) error {
 	records := tx.Bucket(recordBucket)
-	if err := forgetTailOf(tx, key, records.Get(key)); err != nil {
-		return err
+	if w, err := record.DecodeSlim(records.Get(key)); err == nil {
+		m, err := decodeMemory(tx.Bucket(laneBucket).Get(record.LaneKey(w.Lane)))
+		if err == nil && m.ID == record.KeyID(key) {
+			if err := s.recall(tx, w.Lane).write(tx); err != nil {
+				return err
+			}
+		}
 	}
 	if err := tx.Bucket(statusBucket).Delete(key); err != nil {
 		return err
 	}
 	return records.Delete(key)
-}
-
-// forgetTailOf drops a lane's memory if it is of the record that goes: lanes that
-// nothing is left of must not pile up.
-func forgetTailOf(tx *bbolt.Tx, key, record []byte) error {
-	w, _, err := decodeRecord(record)
-	if err != nil {
-		return nil // its lane can't be told; what is kept of it does no harm
-	}
-	lanes := tx.Bucket(laneBucket)
-	t, err := decodeTail(lanes.Get(laneKey(w.Lane)))
-	if err != nil || t.ID != keyID(key) {
-		return nil
-	}
-	return lanes.Delete(laneKey(w.Lane))
 }
