@@ -52,6 +52,9 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	var unfinished []*record.Record
 	err = db.View(func(tx *bbolt.Tx) error {
 		unfinished, err = s.load(tx)
+		if err == nil && cfg.OnSnapshot != nil {
+			err = s.tellSnapshots(tx)
+		}
 		return err
 	})
 	if err != nil {
