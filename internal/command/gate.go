@@ -85,15 +85,24 @@ func (h *house) openInbox() (*inbox.Inbox, error) {
 	return inbox.Open(inbox.Config{
 		URL:         w.Inbox,
 		NATS:        w.nats,
-		Try:         h.gate.Try,
+		Receivers:   h.inboxReceivers(),
+		Route:       h.gate.ReceiverOf,
 		Attempts:    w.InboxAttempts,
 		MaxAge:      w.InboxMaxAge,
-		Concurrency: w.InboxConcurrency,
 		KeepLatest:  w.InboxKeep == "latest",
 		DedupSize:   w.DedupSize,
 		DedupWindow: w.DedupWindow,
+		MaxBytes:    int64(w.InboxMaxBytes),
 		Log:         h.log,
 	})
+}
+
+// inboxReceivers are the receivers as the inbox knows them.
+func (h *house) inboxReceivers() (all []inbox.Receiver) {
+	for _, c := range h.settings.Webhook.receivers {
+		all = append(all, inbox.Receiver{Name: c.Name, Try: h.gate.Try, Concurrency: c.Concurrency})
+	}
+	return all
 }
 
 // startCourier begins to deliver what is in the inbox. What it returns ends that:
