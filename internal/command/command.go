@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"usher/internal/stdlog"
 )
 
 // What the process ends with. exec ends with its command's own code.
@@ -118,6 +120,7 @@ func serve(ctx context.Context, p Process) int {
 	}
 	defer tuneCollector(p.Environ)()
 	log := newLog(p.Stderr, &s.Admin)
+	defer stdlog.TakeOver(log)()
 	for _, name := range s.Unknown {
 		log.Warn("unknown variable, not used", "name", name)
 	}

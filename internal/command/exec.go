@@ -19,6 +19,7 @@ import (
 	"usher/internal/guard"
 	"usher/internal/peer"
 	"usher/internal/socket"
+	"usher/internal/stdlog"
 )
 
 const (
@@ -53,6 +54,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 		s.Admin.level = slog.LevelWarn // standard error is the script's
 	}
 	log := newLog(p.Stderr, &s.Admin)
+	defer stdlog.TakeOver(log)()
 	o, err := newOutbound(s, p.Environ, log, nil)
 	if err != nil {
 		return p.failed(err)
