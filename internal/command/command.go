@@ -26,6 +26,7 @@ type Process struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
+	Self    string // the program's own file; empty where it should not be started again
 }
 
 const usage = `usher stands between your software and the billing service: it puts a token on
