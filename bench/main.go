@@ -19,6 +19,7 @@ type part struct {
 var parts = []part{
 	{"Outbound", outbound},
 	{"Inbound", inbound},
+	{"Receivers", severalReceivers},
 	{"Micro", micro},
 }
 
@@ -73,7 +74,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.usher, "usher", "", "measure this `binary`; by default the one of this module is built")
 	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
-	only := flag.String("only", "", "measure this `part` alone: outbound, inbound or micro")
+	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers or micro")
 	soak := flag.Duration("soak", 0, "measure nothing, but run traffic through faults for so `long`, and see whether all adds up")
 	output := flag.String("o", "", "write the results to this `file` as well, as Markdown")
 	flag.Parse()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/secret"
 	"usher/tokens"
 )
 
@@ -152,7 +153,7 @@ func (e *upstreamError) Error() string {
 	case strings.Contains(text, "define Request.GetBody"):
 		return "it refused the call on this connection (HTTP/2 GOAWAY or REFUSED_STREAM)"
 	default:
-		return text
+		return secret.Unquoted(text)
 	}
 }
 func (e *upstreamError) Unwrap() error { return e.err }
