@@ -41,6 +41,8 @@ each call that leaves, and checks, deduplicates and forwards the webhooks that c
   usher healthcheck  ask a running usher whether it is ready
   usher inbox        see the webhooks that a running usher keeps, send one again:
                      ls, show ID, redeliver ID..., forget TENANT
+  usher entitlements TENANT [FEATURE]
+                     ask a running usher what a tenant may use
   usher version      print version, commit and Go version
 
 To call the billing service, set these:
@@ -79,6 +81,8 @@ func Main(ctx context.Context, p Process) int {
 		run = healthcheck
 	case "inbox":
 		return inboxCommand(ctx, p, args)
+	case "entitlements":
+		return entitlementsCommand(ctx, p, args)
 	case "version", "-v", "-version", "--version":
 		run = printVersion
 	case "-h", "-help", "--help", "help":

@@ -34,7 +34,9 @@ type house struct {
 	journal  *journal.Journal  // of the gate's decisions; nil: off
 	inbox    *inbox.Inbox      // nil: webhooks are passed through
 	doors    []*door           // the local ports and the gate
+	rights   *rights           // what tenants may use; nil: there is no inbox
 	webhooks *door             // of doors the gate's; nil: off
+	answers  *door             // of doors that of entitlements; nil: off
 	admin    *door             // nil: off
 	stopping atomic.Bool
 }
@@ -81,11 +83,18 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	var gateMetrics *admin.Gate
 	if s.gateOn() {
 		gateMetrics = metrics.Gate()
-		metrics.Inbox(h.inboxFigures)
 		if err := h.buildGate(gateMetrics); err != nil {
-			h.closeInbox()
 			return nil, err
 		}
+	}
+	if s.gateOn() || s.entitlementsOn() {
+		metrics.Inbox(h.inboxFigures)
+		if err := h.buildInbox(); err != nil {
+			return nil, err
+		}
+	}
+	if s.entitlementsOn() {
+		h.buildEntitlements(metrics.Entitlements(h.rights.index.Len))
 	}
 	if s.Admin.Listen != "off" {
 		cfg := admin.Config{

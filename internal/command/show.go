@@ -8,6 +8,9 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 	if h.outbound != nil {
 		cfg.Ports = h.portStates
 	}
+	if h.rights != nil {
+		cfg.Entitlements = h.adminEntitlements()
+	}
 	if h.gate == nil {
 		return
 	}
