@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/bbolt"
+
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/file"
 	"usher/internal/inbox/record"
@@ -103,7 +105,8 @@ type Config struct {
 	// Log is told what becomes of each webhook. Required.
 	Log *slog.Logger
 
-	pause func(time.Duration) time.Duration // tests' own: the courier's
+	pause  func(time.Duration) time.Duration            // tests' own: the courier's
+	update func(*bbolt.DB, func(*bbolt.Tx) error) error // and the file store's
 }
 
 // store is what must survive the process, or be agreed on by several. What is said of a
@@ -157,7 +160,7 @@ func openStore(cfg Config, c *courier.Courier) (store, error) {
 	}
 	return file.Open(file.Config{
 		Path: path, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow, MaxBytes: cfg.MaxBytes,
-		OnSnapshot: cfg.OnSnapshot, Log: cfg.Log,
+		OnSnapshot: cfg.OnSnapshot, Log: cfg.Log, Update: cfg.update,
 	}, c)
 }
 

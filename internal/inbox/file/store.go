@@ -38,6 +38,8 @@ type Config struct {
 	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
 	// Log is told of what is damaged or broken. Required.
 	Log *slog.Logger
+	// Update makes a transaction. Nil: the database's own. A test can have it be slow.
+	Update func(*bbolt.DB, func(*bbolt.Tx) error) error
 }
 
 // Store keeps webhooks in a file. Its methods may be called concurrently.

@@ -117,6 +117,8 @@ var (
 	ErrFinished = errors.New("this webhook is not waiting any more")
 	// ErrBusy says that a webhook is being delivered at this very moment.
 	ErrBusy = errors.New("this webhook is being delivered at the moment")
+	// ErrNobody says that just now no replica delivers what the request is about.
+	ErrNobody = errors.New("no replica delivers this tenant's webhooks at the moment: try again in some seconds")
 	// ErrFull says that as much waits, or is parked, as the inbox may hold.
 	ErrFull = webhookgate.ErrFull
 	// ErrDamaged says that a record's checksum does not fit its bytes.

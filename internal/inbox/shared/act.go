@@ -144,7 +144,7 @@ func (s *Store) endsOf(ctx context.Context, platform *string, tenant string) (ma
 	place := placeOf(webhookgate.Lane{Tenant: tenant})
 	token, _, _ := strings.Cut(place, ".")
 	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
-		return stream.Info(ctx, jetstream.WithSubjectFilter(s.part(partOf(place), "in."+token+".*")))
+		return stream.Info(ctx, jetstream.WithSubjectFilter(s.part(s.partOf(place), "in."+token+".*")))
 	})
 	if err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ var answers = []error{record.ErrWaiting, record.ErrBusy, record.ErrFinished, rec
 
 // ask has an errand done.
 func (s *Store) ask(ctx context.Context, e *errand) error {
-	part := partOf(placeOf(e.Lane))
+	part := s.partOf(placeOf(e.Lane))
 	if t := s.term(part); t != nil && t.Held() {
 		return t.do(ctx, e)
 	}
@@ -198,7 +198,7 @@ func (s *Store) ask(ctx context.Context, e *errand) error {
 	}
 	m, err := s.nc.RequestWithContext(ctx, fmt.Sprintf("%sdo.%x", s.livePrefix, part), data)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return errors.New("no replica delivers this tenant's webhooks at the moment: try again in some seconds")
+		return record.ErrNobody
 	}
 	if err != nil {
 		return err

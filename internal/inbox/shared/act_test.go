@@ -29,7 +29,7 @@ func (c *cluster) elsewhere() (owner, other *replica, tenant string) {
 	until(c.t, "each has its share", func() bool { return owner.terms() == parts/2 && other.terms() == parts/2 })
 	for n := 0; ; n++ {
 		tenant = fmt.Sprint("tenant", n)
-		if owner.term(partOf(placeOf(webhookgate.Lane{Platform: "p", Tenant: tenant}))) != nil {
+		if owner.term(owner.partOf(placeOf(webhookgate.Lane{Platform: "p", Tenant: tenant}))) != nil {
 			return owner, other, tenant
 		}
 	}

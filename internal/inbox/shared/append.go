@@ -157,7 +157,7 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 	if int64(m.Size()) > s.nc.MaxPayload() {
 		return fmt.Errorf("%w: it takes %d bytes, and the inbox's servers take %d", webhookgate.ErrTooLarge, m.Size(), s.nc.MaxPayload())
 	}
-	if t := s.term(partOf(a.place)); t != nil {
+	if t := s.term(s.partOf(a.place)); t != nil {
 		t.fresh.put(a.Webhook)
 	}
 	seq, err := s.publish(ctx, m)

@@ -57,12 +57,14 @@ type leases struct {
 
 	mu    sync.Mutex // guards what follows
 	read  bool       // all leases were read once
+	parts int        // there are
 	seen  [parts]leaseSeen
 	terms [parts]*term         // of this replica
 	peers map[string]time.Time // when others were last heard of
 }
 
-func (l *leases) init() {
+func (l *leases) init(parts int) {
+	l.parts = parts
 	l.stir = make(chan struct{}, 1)
 	l.peers = make(map[string]time.Time)
 }
@@ -135,8 +137,8 @@ func (s *Store) balance(ctx, hard context.Context) {
 	var held []*term
 	free := make(map[int]leaseSeen)
 	var order []int
-	for n := range parts {
-		part := (first + n) % parts
+	for n := range l.parts {
+		part := (first + n) % l.parts
 		if t := l.terms[part]; t != nil {
 			held = append(held, t)
 		} else if l.free(part, s.self) {
@@ -168,11 +170,11 @@ func (l *leases) share(self string, now time.Time) (n, first int) {
 	}
 	slices.Sort(names)
 	at := slices.Index(names, self)
-	n = parts / len(names)
-	if at < parts%len(names) {
+	n = l.parts / len(names)
+	if at < l.parts%len(names) {
 		n++
 	}
-	return n, at * parts / len(names)
+	return n, at * l.parts / len(names)
 }
 
 // free says whether a part can be had. By the monotonic clock alone: the other one can be set
@@ -283,7 +285,7 @@ func (s *Store) readLeases(ctx context.Context) error {
 		s.leases.mu.Unlock()
 		s.leases.poke()
 	}, func(m jetstream.Msg, seq uint64) {
-		part := partOf(strings.TrimPrefix(m.Subject(), s.prefix))
+		part := s.partOf(strings.TrimPrefix(m.Subject(), s.prefix))
 		now := leaseSeen{seq: seq}
 		if err := json.Unmarshal(m.Data(), &now.leaseMessage); err != nil {
 			s.log.Error("inbox lease can't be read", "part", part, "err", err)

@@ -35,7 +35,9 @@ type NATS struct {
 	// TLS is used where a server asks for it, or its address begins with tls.
 	TLS *tls.Config
 
-	Options []nats.Option // tests' own
+	// Tests' own.
+	Options []nats.Option
+	Parts   int // into which the lanes fall; zero: as ever
 }
 
 // streamName is what JetStream takes as a stream's name, and can begin a subject.

@@ -55,6 +55,7 @@ type Store struct {
 	self          string // this replica
 	prefix        string // of the subjects of what is not finished
 	historyPrefix string // of what is
+	parts         int    // into which the lanes fall
 	livePrefix    string // of what replicas tell each other, and nobody keeps
 
 	alive      context.Context // of the background work
@@ -102,7 +103,10 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	s.lines.lanes = make(map[string]chan struct{})
 	s.room.limit.Store(cfg.MaxBytes)
 	s.heard.Store(time.Now().UnixNano())
-	s.leases.init()
+	if s.parts = parts; cfg.NATS.Parts > 0 {
+		s.parts = cfg.NATS.Parts
+	}
+	s.leases.init(s.parts)
 	if err := s.connect(); err != nil {
 		stop()
 		if s.nc != nil {
