@@ -77,15 +77,19 @@ func (h *house) openInbox() (*inbox.Inbox, error) {
 	return inbox.Open(inbox.Config{
 		URL:  w.Inbox,
 		NATS: w.nats,
-		Try: func(ctx context.Context, w *webhookgate.Webhook) webhookgate.Attempt {
-			return h.gate.Try(ctx, w) // the gate is there before the first delivery
-		},
+		Receivers: []inbox.Receiver{{
+			Name: "main",
+			Try: func(ctx context.Context, w *webhookgate.Webhook) webhookgate.Attempt {
+				return h.gate.Try(ctx, w) // the gate is there before the first delivery
+			},
+			Concurrency: w.InboxConcurrency,
+		}},
 		Attempts:    w.InboxAttempts,
 		MaxAge:      w.InboxMaxAge,
-		Concurrency: w.InboxConcurrency,
 		KeepLatest:  w.InboxKeep == "latest",
 		DedupSize:   w.DedupSize,
 		DedupWindow: w.DedupWindow,
+		MaxBytes:    int64(w.InboxMaxBytes),
 		Log:         h.log,
 	})
 }

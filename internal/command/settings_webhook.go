@@ -44,6 +44,7 @@ type Webhook struct {
 	InboxAttempts    int           `env:"USHER_WEBHOOK_INBOX_ATTEMPTS" envDefault:"20"`
 	InboxMaxAge      time.Duration `env:"USHER_WEBHOOK_INBOX_MAX_AGE" envDefault:"72h"`
 	InboxConcurrency int           `env:"USHER_WEBHOOK_INBOX_CONCURRENCY" envDefault:"32"`
+	InboxMaxBytes    size          `env:"USHER_WEBHOOK_INBOX_MAX_BYTES" envDefault:"1GiB"`
 	InboxKeep        string        `env:"USHER_WEBHOOK_INBOX_KEEP" envDefault:"all"`
 
 	// Of an inbox on NATS.

@@ -189,10 +189,13 @@ func (c *Courier) ReceiverOf(key webhookgate.Lane) string {
 
 // route finds who takes the webhooks of a lane; nil: nobody.
 func (c *Courier) route(key webhookgate.Lane) *receiver {
-	if c.cfg.Route == nil {
+	if c.cfg.Route == nil && len(c.receivers) > 0 {
 		return c.receivers[0]
 	}
-	name := c.cfg.Route(key)
+	name := ""
+	if c.cfg.Route != nil {
+		name = c.cfg.Route(key)
+	}
 	for _, rc := range c.receivers {
 		if rc.Name == name && name != "" {
 			return rc

@@ -47,7 +47,7 @@ func (s *Store) redeliver(tx *bbolt.Tx, o *op, id uint64, force bool) error {
 	case r.Status.State == record.Waiting:
 		o.result.err = record.ErrWaiting
 	case m.Newest > id && !force:
-		o.result.err = &record.OverwriteError{ID: id, Latest: s.newest(tx, m)}
+		o.result.err = &record.OverwriteError{ID: id, Latest: newest(tx, m)}
 	case r.Status.State == record.Parked:
 		// From here on no note of the courier's can have it superseded.
 		stands, ok := s.courier.Remove(s.term, lane, id)
@@ -81,16 +81,17 @@ func (s *Store) redeliver(tx *bbolt.Tx, o *op, id uint64, force bool) error {
 	return s.remember(tx, next)
 }
 
-// newest is the entry of what came last into a lane.
-func (s *Store) newest(tx *bbolt.Tx, m *memory) record.Entry {
-	if value, status := get(tx, m.Newest); value != nil {
-		r := read(m.Newest, value, status, false)
-		return r.Entry()
+// newest is the entry of what came last into a lane; of a copy that was not kept, of what it
+// is a copy of.
+func newest(tx *bbolt.Tx, m *memory) record.Entry {
+	for _, id := range []uint64{m.Newest, m.ID} {
+		if value, status := get(tx, id); value != nil {
+			r := read(id, value, status, false)
+			return r.Entry()
+		}
 	}
-	e := record.Entry{ID: m.Newest, Platform: m.Lane.Platform, Tenant: m.Lane.Tenant, Received: m.Received}
-	if m.ID == m.Newest {
-		e.State = m.State
-	}
+	e := record.Entry{ID: m.Newest, Webhook: m.Webhook, Platform: m.Lane.Platform, Tenant: m.Lane.Tenant, Received: m.Received}
+	e.State = m.State
 	return e
 }
 

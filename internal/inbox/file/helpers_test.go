@@ -43,7 +43,8 @@ func (s *setup) logTo(log *slog.Logger) { s.Log, s.courier.Log = log, log }
 type running struct {
 	*Store
 	t    *testing.T
-	stop func() // as an orderly end
+	stop func()                      // as an orderly end
+	told map[webhookgate.Lane]uint64 // by OnSnapshot
 }
 
 // open opens an inbox that delivers, and openStore one that does not.

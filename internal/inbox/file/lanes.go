@@ -68,25 +68,25 @@ func (s *Store) holds(m *memory, o *op) bool {
 
 func (s *Store) append(tx *bbolt.Tx, o *op) error {
 	w := o.webhook
-	m := s.memory(tx, w.Lane)
-	if s.holds(m, o) {
+	records, m := tx.Bucket(recordBucket), s.memory(tx, w.Lane)
+	copied := s.holds(m, o)
+	if copied {
 		o.result.duplicateOf = m.Webhook
 		if m.saw(w) {
 			return nil
 		}
-		same := *w // something else came since, and m was sent again by hand
-		same.ID = m.Webhook
-		return s.see(tx, m, m.ID, &same)
 	}
 	value := record.Encode(w, m.ID)
-	if !o.kept && s.isFull(int64(len(value))) {
+	if !o.kept && !copied && s.isFull(int64(len(value))) {
 		o.result.err = record.ErrFull
 		return nil
 	}
-	records := tx.Bucket(recordBucket)
 	id, err := records.NextSequence()
 	if err != nil {
 		return err
+	}
+	if copied { // something else came since, and its receiver was sent this again by hand
+		return s.see(tx, m, id, o)
 	}
 	records.FillPercent = 0.9 // ids only grow
 	if err := records.Put(record.IDKey(id), value); err != nil {
@@ -102,22 +102,21 @@ func (s *Store) append(tx *bbolt.Tx, o *op) error {
 	} else {
 		o.result.deliver = r
 	}
-	m = m.last(r)
-	m.Newest, m.Received = id, w.Received
-	return s.see(tx, m, id, w)
+	return s.see(tx, m.last(r), id, o)
 }
 
-// see remembers m, and w as its lane's snapshot if it is one.
-func (s *Store) see(tx *bbolt.Tx, m *memory, id uint64, w *webhookgate.Webhook) error {
+// see remembers m, and what came as its lane's newest, and as its snapshot if it is one.
+func (s *Store) see(tx *bbolt.Tx, m *memory, id uint64, o *op) error {
+	w, next := o.webhook, *m
+	next.Newest, next.Received = id, w.Received
 	if w.Snapshot {
-		c := *m
-		c.Seen = bytes.Clone(w.Digest[:])
-		m = &c
+		next.Seen = bytes.Clone(w.Digest[:])
+		o.result.snapshot = id
 		if err := tx.Bucket(snapshotBucket).Put(record.LaneKey(w.Lane), encodeSnapshot(id, w)); err != nil {
 			return err
 		}
 	}
-	return s.remember(tx, m)
+	return s.remember(tx, &next)
 }
 
 // isFull says whether there is no room for size more bytes that wait, and the log when

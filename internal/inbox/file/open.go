@@ -48,10 +48,16 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 		cfg: cfg, db: db, courier: c, update: db.Update, memories: memories, unwritten: make(map[uint64]*op),
 		signal: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
+	if cfg.Update != nil {
+		s.update = func(f func(*bbolt.Tx) error) error { return cfg.Update(db, f) }
+	}
 	s.term = &term{Store: s}
 	var unfinished []*record.Record
 	err = db.View(func(tx *bbolt.Tx) error {
 		unfinished, err = s.load(tx)
+		if err == nil && cfg.OnSnapshot != nil {
+			err = s.tellSnapshots(tx)
+		}
 		return err
 	})
 	if err != nil {

@@ -1,9 +1,10 @@
 package file
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -126,38 +127,34 @@ func encodeSnapshot(id uint64, w *webhookgate.Webhook) []byte {
 	return record.Encode(&c, id)
 }
 
-// Snapshot returns a lane's last snapshot, and which webhook it was; ok is false where
-// there was none.
-func (s *Store) Snapshot(lane webhookgate.Lane) (body []byte, e record.Entry, ok bool, err error) {
+// Snapshot reads the last snapshot that was taken in for a lane, and its id.
+func (s *Store) Snapshot(_ context.Context, lane webhookgate.Lane) (w *webhookgate.Webhook, id uint64, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		value := tx.Bucket(snapshotBucket).Get(record.LaneKey(lane))
 		if value == nil {
-			return nil
+			return record.ErrNotFound
 		}
-		w, id, err := record.Decode(value)
-		if err != nil {
-			return err
-		}
-		r := &record.Record{ID: id, Webhook: w}
-		body, e, ok = w.Body, r.Entry(), true
-		return nil
+		w, id, err = record.Decode(value)
+		return err
 	})
-	return body, e, ok, err
+	if err != nil {
+		return nil, 0, fmt.Errorf("the last snapshot of tenant %q: %w", lane.Tenant, err)
+	}
+	return w, id, nil
 }
 
-// Lanes returns the lanes of a tenant that have a snapshot.
-func (s *Store) Lanes(tenant string) (lanes []webhookgate.Lane, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		c := tx.Bucket(snapshotBucket).Cursor()
-		prefix := record.TenantKey(tenant)
-		for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
-			w, err := record.DecodeSlim(v)
-			if err != nil {
-				return err
-			}
-			lanes = append(lanes, w.Lane)
+// tellSnapshots tells OnSnapshot of those that are there.
+func (s *Store) tellSnapshots(tx *bbolt.Tx) error {
+	return tx.Bucket(snapshotBucket).ForEach(func(_, v []byte) error {
+		w, id, err := record.Decode(v)
+		if err != nil {
+			s.cfg.Log.Error("damaged snapshot of a tenant, not used")
+			return nil
 		}
+		s.cfg.OnSnapshot(w.Lane, id, nil)
 		return nil
 	})
-	return lanes, err
 }
+
+// Following says that all snapshots are known: nobody else takes any in.
+func (s *Store) Following() (stale time.Duration, ready bool) { return 0, true }

@@ -32,8 +32,14 @@ type Config struct {
 	DedupWindow time.Duration
 	// MaxBytes bounds what waits or is parked. Zero: it is not bounded.
 	MaxBytes int64
+	// OnSnapshot is told, of each lane, the id of the last snapshot that was taken in
+	// for it: of those that are there by Open, without w; of each that comes before its
+	// sender is answered. It must be quick. Nil: nobody wants to know.
+	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
 	// Log is told of what is damaged or broken. Required.
 	Log *slog.Logger
+	// Update makes a transaction. Nil: the database's own. A test can have it be slow.
+	Update func(*bbolt.DB, func(*bbolt.Tx) error) error
 }
 
 // Store keeps webhooks in a file. Its methods may be called concurrently.
@@ -82,6 +88,7 @@ type result struct {
 	duplicateOf string
 	deliver     *record.Record // that is to be delivered now
 	again       bool           // by hand
+	snapshot    uint64         // the id of what came, if it is its lane's snapshot
 	count       int
 	err         error
 }
@@ -110,6 +117,9 @@ func (t *term) Note(r record.Record, _ *webhookgate.Webhook, noted func()) {
 // Run delivers until ctx ends, and returns when the deliveries under way have ended;
 // when hard ends those are broken off, and wait for the next start.
 func (s *Store) Run(ctx, hard context.Context) { s.courier.Run(ctx, hard) }
+
+// Delivers says that this replica delivers: there is no other.
+func (s *Store) Delivers() bool { return true }
 
 // Usage says how many bytes wait or are parked, and how many may; 0: any number.
 func (s *Store) Usage() (used, limit int64) { return s.used.Load(), s.cfg.MaxBytes }

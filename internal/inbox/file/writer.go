@@ -31,16 +31,24 @@ func (s *Store) write() {
 		}
 		for _, o := range s.batch {
 			stop = stop || o.stop
-			switch {
-			case err != nil:
-				o.result = result{err: err}
-			case o.result.deliver != nil:
-				s.courier.Take(s.term, o.result.deliver, o.result.deliver.Webhook, o.result.again)
-			}
-			if o.done != nil {
-				close(o.done)
-			}
+			s.conclude(o, err)
 		}
+	}
+}
+
+// conclude tells whom it concerns what came of a piece of work.
+func (s *Store) conclude(o *op, err error) {
+	if err != nil {
+		o.result = result{err: err}
+	}
+	if r := &o.result; r.snapshot != 0 && s.cfg.OnSnapshot != nil {
+		s.cfg.OnSnapshot(o.webhook.Lane, r.snapshot, o.webhook)
+	}
+	if r := &o.result; r.deliver != nil {
+		s.courier.Take(s.term, r.deliver, r.deliver.Webhook, r.again)
+	}
+	if o.done != nil {
+		close(o.done)
 	}
 }
 
