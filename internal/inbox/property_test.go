@@ -292,7 +292,7 @@ func (w *world) step(rt *rapid.T) {
 		p.crash()
 	case "forget":
 		p.settle()
-		if _, err := p.inbox.Forget(nil, rapid.SampledFrom(w.tenants).Draw(rt, "tenant")); err != nil && p.inbox.Err() == nil {
+		if _, err := p.inbox.Forget(nil, rapid.SampledFrom(w.tenants).Draw(rt, "tenant")); err != nil && !p.excused(err) {
 			rt.Fatal(err)
 		}
 	default:
@@ -311,6 +311,22 @@ func (p *place) settle() {
 		time.Sleep(testDisk)
 	}
 	time.Sleep(4 * testWire) // until all know what was noted
+}
+
+// excused says whether a place may say no, as it is cut off, or was until a moment ago, or
+// nobody delivers just then.
+func (p *place) excused(err error) bool {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	if errors.Is(err, record.ErrNobody) || p.inbox.Err() != nil {
+		return true
+	}
+	for _, t := range p.life.troubles {
+		if time.Since(t.to) < testLease {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) sending(elsewhere *place) bool {
@@ -414,7 +430,7 @@ func (p *place) redeliver(rt *rapid.T) {
 	p.settle()
 	w := p.world
 	entries, err := p.inbox.List(Filter{})
-	if err != nil {
+	if err != nil && !p.excused(err) {
 		rt.Fatal(err)
 	}
 	if len(entries) == 0 {
@@ -444,7 +460,7 @@ func (p *place) redeliver(rt *rapid.T) {
 	}
 	a.again = a.again[:len(a.again)-1]
 	w.mu.Unlock()
-	if p.inbox.Err() != nil {
+	if p.excused(err) {
 		return // the cut before has only now been noticed
 	}
 	if overwrite := new(OverwriteError); !errors.Is(err, ErrWaiting) && (force || !errors.As(err, &overwrite)) {
@@ -457,7 +473,7 @@ func (p *place) discard(rt *rapid.T) {
 	p.settle()
 	w := p.world
 	entries, err := p.inbox.List(Filter{})
-	if err != nil {
+	if err != nil && !p.excused(err) {
 		rt.Fatal(err)
 	}
 	entries = slices.DeleteFunc(entries, func(e Entry) bool { return e.State.Finished() })
@@ -471,7 +487,7 @@ func (p *place) discard(rt *rapid.T) {
 		a := w.byID[e.Webhook]
 		a.discards = append(a.discards, discard{time.Now(), len(a.again)})
 		w.mu.Unlock()
-	case p.inbox.Err() == nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFinished) && !errors.Is(err, record.ErrNobody):
+	case !p.excused(err) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFinished):
 		rt.Errorf("discarding %d: %v", e.ID, err)
 	}
 }

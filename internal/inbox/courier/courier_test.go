@@ -304,14 +304,14 @@ func TestConcurrencyOverAllLanes(t *testing.T) {
 	})
 }
 
-// What waits before the start: sent again first, then by age; a lane's order is held.
+// What waits before the start, by age; what is sent again goes ahead of what came after it.
 func TestBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc := new(inboxtest.Receiver)
 		d := &desk{Courier: New(config(rc)), t: t, contents: make(map[uint64]*webhookgate.Webhook), status: make(map[uint64]record.Status)}
 		now := time.Now()
 		var all []*record.Record
-		for id, again := range []time.Time{{}, {}, now, {}, now.Add(-time.Minute), {}} {
+		for id, again := range []time.Time{now, {}, now.Add(-time.Minute), {}, now.Add(time.Minute), {}} {
 			w := inboxtest.Webhook("t", fmt.Sprint(id))
 			r := &record.Record{ID: uint64(id), Webhook: w, Status: record.Status{State: record.Waiting, Again: again}}
 			if id == 5 {
@@ -328,7 +328,7 @@ func TestBegin(t *testing.T) {
 		go d.Run(ctx, ctx)
 		time.Sleep(time.Second)
 		cancel()
-		rc.Want(t, "t:4", "t:2", "t:0", "t:1", "t:3")
+		rc.Want(t, "t:0", "t:1", "t:2", "t:3", "t:4")
 	})
 }
 

@@ -19,21 +19,13 @@ type Forever struct{}
 func (Forever) Held() bool { return true }
 func (Forever) forever()   {}
 
-// Begin takes in what waits and what is parked in the lanes of a term. What was sent again
-// by hand comes first, then what is older. Nothing is taken in a term before.
+// Begin takes in what waits and what is parked in the lanes of a term, by age; what was
+// sent again by hand has the place in its lane that Take would give it. Nothing is taken in
+// a term before.
 func (c *Courier) Begin(t Term, unfinished []*record.Record) {
 	unfinished = slices.Clone(unfinished)
 	slices.SortFunc(unfinished, func(a, b *record.Record) int {
-		x, y := a.Status.Again, b.Status.Again
-		switch {
-		case x.IsZero() != y.IsZero() && x.IsZero():
-			return 1
-		case x.IsZero() != y.IsZero():
-			return -1
-		case !x.Equal(y):
-			return x.Compare(y)
-		}
-		return cmp.Compare(a.ID, b.ID)
+		return cmp.Or(a.Status.Again.Compare(b.Status.Again), cmp.Compare(a.ID, b.ID)) // zero: before all
 	})
 	c.mu.Lock()
 	tm := &term{Term: t, idle: make(chan struct{}), noted: make(chan struct{}, 1)}
@@ -43,9 +35,12 @@ func (c *Courier) Begin(t Term, unfinished []*record.Record) {
 	c.terms[t] = tm
 	for _, r := range unfinished {
 		l := c.lane(tm, r.Webhook.Lane)
-		if it := newItem(l, r); r.Status.State == record.Parked {
+		switch it := newItem(l, r); {
+		case r.Status.State == record.Parked:
 			l.parked = append(l.parked, it)
-		} else {
+		case !r.Status.Again.IsZero():
+			l.again(it)
+		default:
 			l.waiting = append(l.waiting, it)
 		}
 		if l.queue == nil {
@@ -77,7 +72,7 @@ func newItem(l *lane, r *record.Record) *item {
 }
 
 // Take takes one more in that waits: at its lane's end, or where it is sent again by hand,
-// ahead of what was not. whole is its webhook with its content, or nil.
+// ahead of what came after it and was not. whole is its webhook with its content, or nil.
 func (c *Courier) Take(t Term, r *record.Record, whole *webhookgate.Webhook, again bool) {
 	c.mu.Lock()
 	tm := c.terms[t]
@@ -108,11 +103,16 @@ func (c *Courier) Take(t Term, r *record.Record, whole *webhookgate.Webhook, aga
 	c.poke()
 }
 
-// again puts it in front of what waits, but behind others that were sent again before it.
+// again puts it in front of what waits, but behind what is older, which would undo it, and
+// behind others that were sent again before it.
 func (l *lane) again(it *item) {
 	l.parked = slices.DeleteFunc(l.parked, func(p *item) bool { return p.ID == it.ID })
 	front := 0
-	for front < len(l.waiting) && (l.busy && front == 0 || !l.waiting[front].Status.Again.IsZero()) {
+	for front < len(l.waiting) {
+		before := l.waiting[front]
+		if being := l.busy && front == 0; !being && before.Status.Again.IsZero() && before.ID > it.ID {
+			break
+		}
 		front++
 	}
 	if front == 0 {
@@ -170,6 +170,14 @@ func (c *Courier) Remove(t Term, key webhookgate.Lane, id uint64) (record.Record
 func (c *Courier) Waits(key webhookgate.Lane, id uint64) bool {
 	r, ok := c.Find(key, id)
 	return ok && r.Status.State == record.Waiting
+}
+
+// Idle says whether nothing of a lane waits.
+func (c *Courier) Idle(key webhookgate.Lane) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lanes[key]
+	return l == nil || len(l.waiting) == 0
 }
 
 // Find returns what waits or is parked as it stands now.

@@ -273,25 +273,26 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// Several that are sent again go ahead of the rest, in the order in which they were asked
-// for.
+// Several that are sent again go ahead of what came after them, in the order in which they
+// were asked for.
 func TestAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc := new(inboxtest.Receiver)
 		rc.Slow(time.Second)
 		d := run(t, config(rc))
+		d.change(func() { d.next = 100 })
 		for _, body := range []string{"A", "B"} {
 			d.send("t", body)
 		}
 		synctest.Wait()
-		for n := range 3 {
+		for n, id := range []uint64{3, 2, 1, 200} {
 			w := inboxtest.Webhook("t", fmt.Sprint("again ", n))
-			r := &record.Record{ID: uint64(100 + n), Webhook: w}
+			r := &record.Record{ID: id, Webhook: w}
 			r.SendAgain()
 			d.Take(d, r, w, true)
 		}
 		time.Sleep(time.Minute)
-		rc.Want(t, "t:A", "t:again 0", "t:again 1", "t:again 2", "t:B")
+		rc.Want(t, "t:A", "t:again 0", "t:again 1", "t:again 2", "t:B", "t:again 3")
 	})
 }
 

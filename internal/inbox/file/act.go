@@ -68,14 +68,13 @@ func (s *Store) redeliver(tx *bbolt.Tx, o *op, id uint64, force bool) error {
 		return err
 	}
 	o.result.deliver, o.result.again = r, true
-	// It is what the receiver will get last; unless something else waits there, or
-	// what does is not known. Then which comes last is a race with the courier, and
-	// nothing is dropped on a guess.
+	// It is what the receiver will get last; unless something else waits in the lane, as
+	// far as the store knows or the courier does. Then nothing is dropped on a guess.
 	next := m.last(r)
 	switch {
 	case m.State == record.Waiting && m.ID != id:
 		next = m.emptied()
-	case m.ID == 0:
+	case m.ID == 0, !s.courier.Idle(lane):
 		next = next.emptied()
 	}
 	return s.remember(tx, next)
