@@ -3,7 +3,6 @@ package inbox
 import (
 	"log/slog"
 	"os"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -97,9 +96,4 @@ func (o *natsOpener) several() bool          { return true }
 func (o *natsOpener) end() {
 	o.dying.Wait()
 	o.server.End()
-	if os.Getenv("DUMP") != "" {
-		time.Sleep(time.Minute)
-		b := make([]byte, 8<<20)
-		os.WriteFile("/tmp/stacks.txt", b[:runtime.Stack(b, true)], 0o600)
-	}
 }

@@ -321,9 +321,11 @@ func (p *place) excused(err error) bool {
 	if errors.Is(err, record.ErrNobody) || p.inbox.Err() != nil {
 		return true
 	}
-	for _, t := range p.life.troubles {
-		if time.Since(t.to) < testLease {
-			return true
+	for _, other := range p.world.places { // who is asked may have to ask another one
+		for _, t := range other.life.troubles {
+			if time.Since(t.to) < testLease {
+				return true
+			}
 		}
 	}
 	return false

@@ -126,7 +126,7 @@ func (s *Store) receiverOf(a *arriving) string {
 // something came into its lane through another replica. What this one has put there was ahead
 // of a. Only snapshots undo each other.
 func (s *Store) stale(last *end, a *arriving) bool {
-	if !a.Snapshot || last.Arrived <= a.seen || last.Replica == s.self && last.Snapshot {
+	if !a.Snapshot || last.others(s.self) <= a.seen {
 		return false
 	}
 	return time.Since(a.came) > patience || s.troubled.Load() > a.came.UnixNano()
@@ -139,7 +139,7 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 		kind = keptKind
 	}
 	h := newHead(kind, a.Webhook)
-	h.Replica = s.self
+	h.Replica, h.Foreign = s.self, last.others(s.self)
 	if a.kept {
 		h.Accepted = time.Now()
 	}
@@ -188,7 +188,7 @@ func (s *Store) finishKept(ctx context.Context, a *arriving, id uint64) error {
 // noteCopy notes at the lane's end that a copy of its last came.
 func (s *Store) noteCopy(ctx context.Context, place string, last end) error {
 	h := last.again(copyKind)
-	h.Arrived, h.Replica = 0, s.self
+	h.Arrived, h.Replica, h.Foreign = 0, s.self, last.others(s.self)
 	e, err := s.restate(ctx, place, last, h)
 	if err == nil {
 		s.ends.Add(place, e)

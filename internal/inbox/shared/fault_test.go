@@ -264,3 +264,33 @@ func TestMessagesAreDeleted(t *testing.T) {
 		})
 	}
 }
+
+// A copy that stood in line before A, and is noted once the servers answer again, must not hide
+// from A what came through another replica meanwhile.
+func TestACopyAheadHidesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		one, two := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway}), c.start()
+		defer one.stop()
+		defer two.stop()
+		time.Sleep(10 * time.Second)
+		two.send(t, "acme", "B")
+		time.Sleep(time.Second)
+		one.wire.Stuck.Store(true)
+		var sending sync.WaitGroup
+		sending.Go(func() { one.Append(inboxtest.Webhook("acme", "B"), false) })
+		time.Sleep(time.Millisecond)
+		sending.Go(func() {
+			if _, err := one.Append(inboxtest.Webhook("acme", "A"), false); !errors.Is(err, ErrStale) {
+				t.Errorf("A, whose sender has gone on: %v", err)
+			}
+		})
+		time.Sleep(time.Second)
+		if original := two.keep(t, inboxtest.Webhook("acme", "B")); original == "" {
+			t.Error("B is no copy")
+		}
+		one.wire.Stuck.Store(false)
+		sending.Wait()
+		time.Sleep(time.Minute)
+		c.receiver.Want(t, "acme:B")
+	})
+}

@@ -47,9 +47,10 @@ type head struct {
 	Receiver string    `json:"receiver,omitempty"`
 
 	// Arrived is the sequence of what came last into the lane, webhook or copy; zero: this
-	// message. Replica is through which it came.
+	// message. Replica is through which it came, and Foreign what came last through any other.
 	Arrived uint64 `json:"arrived,omitempty"`
 	Replica string `json:"replica,omitempty"`
+	Foreign uint64 `json:"foreign,omitempty"`
 
 	// Last is the id of the lane's last snapshot; zero: this message, if it bears one, else there
 	// is none. Bears says that it is this message's content; if not, Bearer is the sequence of
@@ -95,6 +96,14 @@ func newEnd(seq uint64, h head) end {
 		}
 	}
 	return end{seq, h}
+}
+
+// others is what came last through another replica than this one.
+func (e *end) others(self string) uint64 {
+	if e.Replica == self {
+		return e.Foreign
+	}
+	return e.Arrived
 }
 
 // isNote: all that the message says is said again by the one that comes after it.
