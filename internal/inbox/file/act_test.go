@@ -347,3 +347,33 @@ func TestForget(t *testing.T) {
 		}
 	})
 }
+
+// The lane's last was discarded, and something before it still waits: what is sent again is
+// not what the receiver gets last.
+func TestRedeliveryBeforeWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(inboxtest.Receiver)
+		i := open(t, config(t.TempDir(), rc))
+		i.keep("t", "A")
+		time.Sleep(time.Second)
+		rc.Set(inboxtest.Status(500))
+		i.keep("t", "B")
+		i.keep("t", "C")
+		time.Sleep(time.Second)
+		if err := i.Discard(3); err != nil {
+			t.Fatal(err)
+		}
+		if err := i.Redeliver(1, true); err != nil {
+			t.Fatal(err)
+		}
+		if i.keep("t", "A") {
+			t.Error("a copy of A was dropped; the receiver gets B after it")
+		}
+		if err := i.Redeliver(3, true); err != nil { // it is newer than B: not ahead of that
+			t.Fatal(err)
+		}
+		rc.Set(nil)
+		time.Sleep(time.Hour)
+		rc.Want(t, "t:A", "t:A", "t:B", "t:C", "t:A")
+	})
+}

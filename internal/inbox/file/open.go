@@ -145,16 +145,20 @@ var compactFrom int64 = 64 << 20
 // compact makes a file anew of which most is empty, as after an outage. bbolt uses freed
 // pages again, but never gives them back. A crash leaves either file whole at the path.
 func compact(cfg Config, db *bbolt.DB) (*bbolt.DB, error) {
-	beside := cfg.Path + ".compact"
+	path := cfg.Path
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // and not the link is replaced
+	}
+	beside := path + ".compact"
 	os.Remove(beside) // of a crash
-	info, err := os.Stat(cfg.Path)
+	info, err := os.Stat(path)
 	free := int64(db.Stats().FreePageN) * int64(db.Info().PageSize)
 	if err != nil || info.Size() < compactFrom || free < info.Size()/2 {
 		return db, nil
 	}
 	smaller, err := copyTo(beside, db)
 	if err == nil {
-		err = os.Rename(beside, cfg.Path)
+		err = os.Rename(beside, path)
 	}
 	if err != nil { // there may be no room for it
 		cfg.Log.Warn("inbox not compacted", "err", err)
@@ -164,7 +168,7 @@ func compact(cfg Config, db *bbolt.DB) (*bbolt.DB, error) {
 		os.Remove(beside)
 		return db, nil
 	}
-	err = errors.Join(syncDir(filepath.Dir(cfg.Path)), db.Close())
+	err = errors.Join(syncDir(filepath.Dir(path)), db.Close())
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the inbox %s can't be compacted: %w", cfg.Path, err), smaller.Close())
 	}

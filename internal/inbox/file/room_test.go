@@ -167,11 +167,16 @@ func TestCompaction(t *testing.T) {
 	}
 	var log bytes.Buffer
 	cfg.logTo(slog.New(slog.NewTextHandler(&log, nil)))
+	file := cfg.Path
+	cfg.Path = filepath.Join(t.TempDir(), "link.db")
+	if err := os.Symlink(file, cfg.Path); err != nil {
+		t.Fatal(err)
+	}
 	s = openStore(t, cfg)
 	if now := size(t, cfg.Path); now > was/4 || !strings.Contains(log.String(), "inbox compacted") {
 		t.Errorf("%d bytes were %d before; %s", now, was, log.String())
 	}
-	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 1 {
+	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 1 || files[0] != file {
 		t.Errorf("there are %v", files)
 	}
 	if _, err := Open(cfg.Config, courier.New(cfg.courier)); !errors.Is(err, ErrInUse) {
