@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -22,6 +21,14 @@ type callerBody struct {
 	writer   http.ResponseWriter // of the connection that it comes from
 	patience time.Duration
 	ended    atomic.Bool // it was read to its end
+	payload  payload     // what was made of it on its way out
+}
+
+// outgoing is the same body as ReverseProxy has it: wrapped, so that nobody reads from
+// it when the call is over.
+type outgoing struct {
+	io.ReadCloser
+	caller *callerBody
 }
 
 func (b *callerBody) Read(p []byte) (int, error) {
@@ -42,65 +49,6 @@ func (b *callerBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// payload is the body of one call on its way out: in memory when it is within the
-// replay limit, and so can be sent again, or a stream.
-type payload struct {
-	bytes  []byte
-	stream io.Reader // not nil: beyond the limit
-	length int64     // as http.Request.ContentLength
-}
-
-// firstRead is how much of a body is taken at its word about its length: beyond it,
-// memory is taken as the bytes arrive, not as the header promises them.
-const firstRead = 32 << 10
-
-// readPayload reads the body of req if it is within limit.
-func readPayload(req *http.Request, limit int64) (payload, error) {
-	if req.Body == nil || req.Body == http.NoBody {
-		return payload{}, nil
-	}
-	switch length := req.ContentLength; {
-	case length > limit:
-		return payload{stream: req.Body, length: length}, nil
-	case length >= 0 && length <= firstRead:
-		return readKnown(req.Body, int(length))
-	}
-	var buf bytes.Buffer
-	buf.Grow(int(min(max(req.ContentLength, 0), firstRead)) + bytes.MinRead)
-	n, err := buf.ReadFrom(io.LimitReader(req.Body, limit+1))
-	if err != nil {
-		return payload{}, asBodyError(err)
-	}
-	if n > limit {
-		return payload{stream: io.MultiReader(&buf, req.Body), length: -1}, nil
-	}
-	return payload{bytes: buf.Bytes(), length: n}, nil
-}
-
-// readKnown reads a body of this length to its end: before it has seen that, net/http
-// does not look out for a caller that hangs up.
-func readKnown(body io.Reader, length int) (payload, error) {
-	data := make([]byte, length+1) // room to see the end
-	for n := 0; ; {
-		m, err := body.Read(data[n:])
-		switch n += m; {
-		case n > length:
-			return payload{}, &bodyError{errors.New("it is longer than it said")}
-		case err == io.EOF:
-			return payload{bytes: data[:n], length: int64(n)}, nil
-		case err != nil:
-			return payload{}, asBodyError(err)
-		}
-	}
-}
-
-func asBodyError(err error) error {
-	if already := new(bodyError); errors.As(err, &already) {
-		return err
-	}
-	return &bodyError{err}
-}
-
 // once is a body that http.Transport can't send a second time by itself, as it
 // would do with an empty one when a reused connection breaks.
 type once struct{ io.Reader }
@@ -119,6 +67,8 @@ func (p *payload) attach(req *http.Request) {
 	switch {
 	case p.stream != nil:
 		req.Body = once{p.stream}
+	case len(p.more) > 0:
+		req.Body = once{p.reader()}
 	case len(p.bytes) > 0:
 		// A plain in-memory reader, so that headers and body leave in one write.
 		req.Body = io.NopCloser(bytes.NewReader(p.bytes))

@@ -35,6 +35,9 @@ type Config struct {
 	// ReplayLimit is the largest request body that is kept for a second try after
 	// a 401; larger ones stream, and are sent once. Zero keeps none.
 	ReplayLimit int64
+	// ReplayMemory is what all bodies that are kept may take, those of other ports
+	// included. Required.
+	ReplayMemory *Memory
 	// Hosts says which Host headers are answered. Required.
 	Hosts *guard.Hosts
 	// Key returns what callers must know; nil when no key is demanded. One that
@@ -80,8 +83,9 @@ type Handler struct {
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, patience: bodyPatience}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite:        h.rewrite,
-		Transport:      &transport{source: cfg.Source, upstream: cfg.Upstream, limit: cfg.ReplayLimit, replayed: cfg.Replayed},
+		Rewrite: h.rewrite,
+		Transport: &transport{source: cfg.Source, upstream: cfg.Upstream,
+			limit: cfg.ReplayLimit, memory: cfg.ReplayMemory, replayed: cfg.Replayed},
 		ModifyResponse: makeRoomForTrailers,
 		ErrorHandler:   h.fail,
 		FlushInterval:  flushPatience,
@@ -99,6 +103,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := &outcome{ResponseWriter: w, no1xx: !r.ProtoAtLeast(1, 1)}
 	defer func() {
 		broken := recover()
+		out.caller.payload.release()
 		took := time.Since(begin)
 		if h.cfg.Finished != nil {
 			h.cfg.Finished(out.status, took)
@@ -131,6 +136,9 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	*pr.Out.URL = *h.cfg.Target // a copy that ReverseProxy has made for us
 	// As it came: ReverseProxy has dropped what it could not parse.
 	pr.Out.URL.RawQuery, pr.Out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
+	if caller, ok := pr.In.Body.(*callerBody); ok && pr.Out.Body != nil {
+		pr.Out.Body = outgoing{pr.Out.Body, caller}
+	}
 	pr.Out.Host = ""
 	pr.Out.Trailer = nil
 	for name := range pr.Out.Header {

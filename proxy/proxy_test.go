@@ -68,7 +68,7 @@ func newRig(t *testing.T, graphql http.Handler, change ...func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Name: "main", Target: target, Source: source, Upstream: upstream, ReplayLimit: replayLimit,
+		Name: "main", Target: target, Source: source, Upstream: upstream, ReplayLimit: replayLimit, ReplayMemory: NewMemory(32 << 20),
 		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Log: log,
 		Replayed: func() { r.replayed.Add(1) },
 		Finished: func(status int, _ time.Duration) {

@@ -137,6 +137,27 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// One 401 while the token endpoint is down is told to who got it, and no one else.
+func TestOne401InAnOutage(t *testing.T) {
+	var odd atomic.Bool
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if odd.Swap(false) {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	r.post(t, query)
+	r.billing.FailTokens(sandbox.Fault{Status: http.StatusServiceUnavailable})
+	odd.Store(true)
+	if status, answer := r.post(t, query); status != 503 || code(t, answer) != "TOKEN_UNAVAILABLE" {
+		t.Errorf("who got the 401: %d %s", status, answer)
+	}
+	for i := range 20 {
+		if status, answer := r.post(t, query); status != 200 {
+			t.Errorf("call %d after it: %d %s", i, status, answer)
+		}
+	}
+}
+
 func TestSecond401GoesToTheCaller(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -167,7 +188,7 @@ func TestSecond401GoesToTheCaller(t *testing.T) {
 // on HTTP/2 neither.
 func TestNothingForTheTransportToResend(t *testing.T) {
 	for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "QUERY"} {
-		for _, p := range []payload{{}, {bytes: []byte(query), length: 1}, {stream: strings.NewReader(query), length: -1}} {
+		for _, p := range []*payload{{}, {bytes: []byte(query), length: 1}, {bytes: []byte("{"), more: [][]byte{[]byte("}")}, length: 2}, {stream: strings.NewReader(query), length: -1}} {
 			req := &http.Request{Method: method, Header: http.Header{}, GetBody: func() (io.ReadCloser, error) { return nil, nil }}
 			p.attach(req)
 			if req.GetBody != nil || req.Body == nil || req.Body == http.NoBody {

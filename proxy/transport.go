@@ -21,31 +21,36 @@ type transport struct {
 	source   *tokens.Source
 	upstream http.RoundTripper
 	limit    int64
+	memory   *Memory
 	replayed func()
 }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	// Before the body is read, so that a caller whom nothing can be done for is told
 	// at once; and again after it, as that may take a while.
-	if _, err := t.source.Token(req.Context()); err != nil {
-		return nil, err
-	}
-	body, err := readPayload(req, t.limit)
+	token, err := t.source.Token(req.Context())
 	if err != nil {
 		return nil, err
 	}
-	token, err := t.source.Token(req.Context())
+	body := new(payload)
+	if out, ok := req.Body.(outgoing); ok {
+		body = &out.caller.payload // the handler releases it
+	}
+	if err := body.read(req, t.limit, t.memory); err != nil {
+		return nil, err
+	}
+	token, err = t.source.Latest(req.Context(), token)
 	if err != nil {
 		return nil, err
 	}
 	var took taken
 	req = took.watch(req)
-	resp, err := t.send(req, &body, token, &took)
+	resp, err := t.send(req, body, token, &took)
 	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		return resp, err
 	}
 	if body.stream != nil { // it is gone: the caller has to send it again
-		t.source.Discard(token)
+		t.source.Refused(token)
 		return resp, nil
 	}
 	fresh, err := t.source.Replace(req.Context(), token)
@@ -61,7 +66,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	req = req.WithContext(req.Context()) // a copy: the first try may still be writing its own
 	req.Header = req.Header.Clone()
-	return t.send(req, &body, fresh, &took)
+	return t.send(req, body, fresh, &took)
 }
 
 // send sends the call once. More precisely: until one byte of it has left. A

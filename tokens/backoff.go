@@ -14,7 +14,7 @@ const (
 // one has to wait for that. A nil *failure is none.
 type failure struct {
 	err     error
-	backoff time.Duration // that is in force, before jitter
+	backoff time.Duration // that is in force, before jitter; zero: none is, the next try is due
 	next    time.Time     // when it ends
 }
 
@@ -32,7 +32,7 @@ func (f *failure) wait(now time.Time) time.Duration {
 func (f *failure) follow(err error, retryAfter time.Duration) *failure {
 	backoff := firstBackoff
 	if f != nil {
-		backoff = min(2*f.backoff, lastBackoff)
+		backoff = min(max(2*f.backoff, firstBackoff), lastBackoff)
 	}
 	wait := jitter(backoff, 0.8, 1.2)
 	wait = min(max(wait, retryAfter), lastBackoff)

@@ -16,24 +16,18 @@ const (
 	// waitLimit is how long a caller without a token waits for one.
 	waitLimit = 10 * time.Second
 
-	// forcedBurst fetches may be forced by 401s in a row, then one each forcedEvery.
-	forcedBurst = 5
-	forcedEvery = time.Second
-
 	// nap is the longest that Run sleeps: its timer stands still while a laptop
 	// sleeps, and the token should be renewed soon after it wakes.
 	nap = 10 * time.Second
 )
-
-// ErrKept says that Replace did not ask for a new token: too many were refused
-// of late, and the caller should pass the service's 401 on.
-var ErrKept = errors.New("too many tokens were refused of late: no new one is asked for")
 
 // NoTokenError says that there is no valid token, why, and when the next try is due.
 type NoTokenError struct {
 	Err        error // a *RejectedError in its chain when the endpoint refused
 	RetryAfter time.Duration
 }
+
+var errStopped = errors.New("usher is shutting down")
 
 func (e *NoTokenError) Error() string { return e.Err.Error() }
 func (e *NoTokenError) Unwrap() error { return e.Err }
@@ -57,12 +51,17 @@ type Source struct {
 
 	wake chan struct{} // has Run look at the schedule again
 
-	mu       sync.Mutex      // guards what follows; never held over I/O, never taken to read a valid token
-	ctx      context.Context // of Run, which fetches run under
+	ctx     context.Context // which fetches run under: they end with Run, not with a caller
+	stop    context.CancelFunc
+	fetches sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows; never held over I/O, never taken to read a valid token that was not refused
+	stopped  bool       // Run has ended: no fetch starts any more
 	underway *fetch
 	failed   *failure // of the last fetch; nil when it succeeded
 	forced   *rate.Limiter
-	keeping  bool // refused tokens are kept at the moment
+	keeping  bool   // refused tokens are kept at the moment
+	blamed   *Token // the last one that was reported as refused long before its end
 }
 
 // fetch is a request under way. done is closed when it has ended, and the outcome
@@ -73,9 +72,9 @@ type fetch struct {
 	err   error
 }
 
-// wait waits for the outcome, until ctx ends or for ten seconds.
-func (f *fetch) wait(ctx context.Context) (*Token, error) {
-	timeout := time.NewTimer(waitLimit)
+// wait waits for the outcome, until ctx ends or for so long.
+func (f *fetch) wait(ctx context.Context, limit time.Duration) (*Token, error) {
+	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
 	select {
 	case <-f.done:
@@ -92,21 +91,21 @@ func (f *fetch) wait(ctx context.Context) (*Token, error) {
 
 // NewSource returns a source without a token. Run makes it live.
 func NewSource(client *Client, log *slog.Logger) *Source {
-	return &Source{
+	s := &Source{
 		client: client,
 		log:    log,
 		wake:   make(chan struct{}, 1),
-		ctx:    context.Background(),
 		forced: rate.NewLimiter(rate.Every(forcedEvery), forcedBurst),
 	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
 }
 
 // Run fetches the first token, and then a new one in time before each one's end,
-// until ctx ends. Nothing that goes wrong ends it.
+// until ctx ends. Nothing that goes wrong ends it. It returns when no fetch is under
+// way any more, and from then on there is none: a source runs once.
 func (s *Source) Run(ctx context.Context) {
-	s.mu.Lock()
-	s.ctx = ctx
-	s.mu.Unlock()
+	defer s.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -118,6 +117,14 @@ func (s *Source) Run(ctx context.Context) {
 		}
 		timer.Reset(min(s.step(time.Now()), nap))
 	}
+}
+
+func (s *Source) end() {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	s.stop()
+	s.fetches.Wait()
 }
 
 // step starts a fetch if one is due, and says when to look again.
@@ -134,93 +141,70 @@ func (s *Source) step(now time.Time) time.Duration {
 	case t != nil && t.age(now) < t.renewAt:
 		return t.renewAt - t.age(now)
 	}
-	s.start()
+	_ = s.start() // it says no only when Run is about to end
 	return nap
 }
 
-// Token returns the current token. With a valid one at hand it neither waits nor
-// locks nor allocates. Without, it waits for the fetch under way, until ctx ends
-// or for ten seconds; between two tries of an endpoint that fails it says so at
-// once, with a *NoTokenError.
+// Token returns the current token. With a valid one at hand that was not refused it
+// neither waits nor locks nor allocates. Without, it waits for the fetch under way,
+// until ctx ends or for ten seconds; between two tries of an endpoint that fails it
+// says so at once, with a *NoTokenError. One that was refused is about to be replaced:
+// that is worth a short wait, and then it is still the best there is.
 func (s *Source) Token(ctx context.Context) (*Token, error) {
-	if t := s.current.Load(); t != nil && t.valid(time.Now()) {
+	if t := s.current.Load(); t != nil && t.valid(time.Now()) && !t.refused.Load() {
 		return t, nil
 	}
 	s.mu.Lock()
 	t, f, err := s.join(time.Now())
 	s.mu.Unlock()
-	if t != nil || err != nil {
+	switch {
+	case f == nil:
 		return t, err
+	case t == nil:
+		return f.wait(ctx, waitLimit)
 	}
-	return f.wait(ctx)
+	fresh, err := f.wait(ctx, refusedLimit)
+	switch {
+	case err == nil:
+		return fresh, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case t.valid(time.Now()):
+		return t, nil
+	}
+	return f.wait(ctx, waitLimit-refusedLimit)
 }
 
-// Replace returns another token than refused, which the service answered with
-// 401. If refused is still the current one it is dropped, and a new one is
-// fetched: once, for all who ask. ErrKept means that refused stays in place.
-func (s *Source) Replace(ctx context.Context, refused *Token) (*Token, error) {
-	t, f, err := s.drop(refused)
-	if t != nil || err != nil {
-		return t, err
-	}
-	return f.wait(ctx)
-}
-
-// Discard is Replace for a caller that has no use for the new token.
-func (s *Source) Discard(refused *Token) { _, _, _ = s.drop(refused) }
-
-func (s *Source) drop(refused *Token) (*Token, *fetch, error) {
-	now := time.Now()
-	s.mu.Lock()
-	dropped := s.current.Load() == refused
-	// A fetch that is under way anyhow, or a backoff that forbids one, does not
-	// count as forced.
-	if dropped && s.underway == nil && s.failed.wait(now) == 0 && !s.forced.Allow() {
-		first := !s.keeping
-		s.keeping = true
-		s.mu.Unlock()
-		if first {
-			s.log.Warn("tokens are refused again and again: the current one is kept for a while, and the 401s go to the callers", "token", refused)
-		}
-		return nil, nil, ErrKept
-	}
-	if dropped {
-		s.current.Store(nil)
-		s.keeping = false
-	}
-	t, f, err := s.join(now)
-	s.mu.Unlock()
-
-	if age := refused.age(now); dropped && age < refused.renewAt {
-		s.log.Warn("token refused long before its end: if another program uses the same API client, its new tokens may revoke ours",
-			"token", refused, "age", age.Round(time.Millisecond), "left", (refused.life - age).Round(time.Millisecond))
-		if s.EarlyRevoked != nil {
-			s.EarlyRevoked()
-		}
-	}
-	return t, f, err
-}
-
-// join returns the current token if it is valid, else the fetch under way, which
-// it starts if need be, else the failure whose backoff is in force. s.mu is held.
+// join returns the current token if it is valid; the fetch under way if there is no
+// such token, or it was refused; else the failure whose backoff is in force. A fetch
+// that is needed and not under way is started. s.mu is held.
 func (s *Source) join(now time.Time) (*Token, *fetch, error) {
 	if t := s.current.Load(); t != nil && t.valid(now) {
+		if t.refused.Load() {
+			return t, s.underway, nil
+		}
 		return t, nil, nil
 	}
 	if s.underway == nil {
 		if wait := s.failed.wait(now); wait > 0 {
 			return nil, nil, &NoTokenError{Err: s.failed.err, RetryAfter: wait}
 		}
-		s.start()
+		if err := s.start(); err != nil {
+			return nil, nil, err
+		}
 	}
 	return nil, s.underway, nil
 }
 
 // start sends a request on its way. s.mu is held, and none is under way.
-func (s *Source) start() {
+func (s *Source) start() error {
+	if s.stopped {
+		return &NoTokenError{Err: errStopped, RetryAfter: time.Second}
+	}
 	f := &fetch{done: make(chan struct{})}
 	s.underway = f
-	go s.fetch(s.ctx, f)
+	s.fetches.Go(func() { s.fetch(s.ctx, f) })
+	return nil
 }
 
 // fetch sends the request and tells those who wait for f. It runs on the source's
@@ -232,7 +216,7 @@ func (s *Source) fetch(ctx context.Context, f *fetch) {
 		token, err = nil, errors.New("the token endpoint took longer to answer than its token lives")
 	}
 	if ctx.Err() != nil { // shutting down, which is no failure of the endpoint's
-		err = errors.New("usher is shutting down")
+		err = errStopped
 	} else if s.Fetched != nil {
 		s.Fetched(token, err)
 	}
@@ -245,9 +229,12 @@ func (s *Source) fetch(ctx context.Context, f *fetch) {
 		s.had.Store(true)
 		s.failed = nil
 	case Rejected(err) && s.client.Secret() != secret:
-		s.failed = nil // the secret changed meanwhile: ask with the new one at once
+		s.failed = &failure{err: err} // the secret changed meanwhile: ask with the new one at once
 	default:
 		s.failed = s.failed.follow(err, retryAfter)
+	}
+	if t := s.current.Load(); t != nil && err != nil {
+		t.refused.Store(false) // there is no other: it serves on while it is valid
 	}
 	wait := s.failed.wait(time.Now())
 	s.mu.Unlock()
@@ -280,7 +267,9 @@ func (s *Source) report(token *Token, err error, wait time.Duration) {
 // SecretChanged has a source that failed ask again at once.
 func (s *Source) SecretChanged() {
 	s.mu.Lock()
-	s.failed = nil
+	if s.failed != nil {
+		s.failed = &failure{err: s.failed.err}
+	}
 	s.mu.Unlock()
 	s.poke()
 }

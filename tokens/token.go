@@ -16,6 +16,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -44,6 +45,8 @@ type Token struct {
 
 	life    time.Duration
 	renewAt time.Duration // the age at which it is time for a new one
+
+	refused atomic.Bool // by the service, and the fetch that is under way is to replace it
 }
 
 func newToken(value string, asked time.Time, life time.Duration) *Token {

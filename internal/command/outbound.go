@@ -28,6 +28,7 @@ type outbound struct {
 	upstream  *http.Transport
 	forTokens *http.Transport // upstream too, unless calls have less time than tokens
 	target    *url.URL
+	memory    *proxy.Memory             // for the bodies of all ports
 	sources   []*tokens.Source          // each once
 	of        map[string]*tokens.Source // by the port's name
 	clients   map[string]*tokens.Client // by the port's name
@@ -48,6 +49,7 @@ func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin
 	o := &outbound{
 		settings: s, log: log,
 		target:  endpoint(s.Outbound.base, "/graphql"),
+		memory:  proxy.NewMemory(int64(s.Outbound.ReplayMemory)),
 		of:      make(map[string]*tokens.Source),
 		clients: make(map[string]*tokens.Client),
 		figures: make(map[string]portFigures),
@@ -155,13 +157,14 @@ func (o *outbound) run(ctx context.Context) {
 // handler returns the handler of a local port.
 func (o *outbound) handler(p Port) http.Handler {
 	cfg := proxy.Config{
-		Name:        p.Name,
-		Target:      o.target,
-		Source:      o.of[p.Name],
-		Upstream:    o.upstream,
-		ReplayLimit: int64(o.settings.Outbound.ReplayLimit),
-		Hosts:       guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
-		Log:         o.log,
+		Name:         p.Name,
+		Target:       o.target,
+		Source:       o.of[p.Name],
+		Upstream:     o.upstream,
+		ReplayLimit:  int64(o.settings.Outbound.ReplayLimit),
+		ReplayMemory: o.memory,
+		Hosts:        guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
+		Log:          o.log,
 	}
 	if p.Key != nil {
 		cfg.Key = p.Key.Get

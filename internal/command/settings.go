@@ -36,6 +36,7 @@ type Outbound struct {
 	AllowedHosts    list          `env:"USHER_ALLOWED_HOSTS"`
 	AllowPlainHTTP  bool          `env:"USHER_ALLOW_PLAIN_HTTP" envDefault:"false"`
 	ReplayLimit     size          `env:"USHER_REPLAY_LIMIT" envDefault:"1MiB"`
+	ReplayMemory    size          `env:"USHER_REPLAY_MEMORY" envDefault:"32MiB"`
 	UpstreamTimeout time.Duration `env:"USHER_UPSTREAM_TIMEOUT" envDefault:"60s"`
 	CAFile          string        `env:"USHER_CA_FILE"`
 

@@ -1,0 +1,194 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+)
+
+// Memory bounds what the bodies of all local ports that are kept for a second try may
+// take together. When it is used up further bodies stream: nobody waits for it.
+type Memory struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// NewMemory returns a memory of so many bytes.
+func NewMemory(limit int64) *Memory { return &Memory{limit: limit} }
+
+// take says whether there was room for n more bytes.
+func (m *Memory) take(n int64) bool {
+	if m.used.Add(n) <= m.limit {
+		return true
+	}
+	m.used.Add(-n)
+	return false
+}
+
+const (
+	// alwaysKept is the size up to which bodies are kept whatever there is of memory:
+	// most are smaller, and some stalled uploads should not cost everybody the replay.
+	alwaysKept = 16 << 10
+	// pieceSize is the most by which a larger one grows at a time.
+	pieceSize = 64 << 10
+	// firstPiece is the first one of a body of unknown length.
+	firstPiece = 4 << 10
+)
+
+// payload is the body of one call on its way out: in memory when it is within the
+// replay limit, and so can be sent again, or a stream.
+type payload struct {
+	bytes  []byte    // most bodies are one piece
+	more   [][]byte  // what follows it
+	stream io.Reader // not nil: not kept
+	length int64     // as http.Request.ContentLength
+
+	memory *Memory
+	taken  atomic.Int64 // of memory
+}
+
+// release gives back the memory. It leaves the pieces: the first try may still be
+// writing them.
+func (p *payload) release() {
+	if n := p.taken.Swap(0); n > 0 {
+		p.memory.used.Add(-n)
+	}
+}
+
+// read takes the body of req in if it is within limit, and there is memory for it.
+func (p *payload) read(req *http.Request, limit int64, memory *Memory) error {
+	if req.Body == nil || req.Body == http.NoBody {
+		return nil
+	}
+	p.memory = memory
+	switch length := req.ContentLength; {
+	case length > limit:
+		p.stream, p.length = req.Body, length
+		return nil
+	case length >= 0 && length <= alwaysKept:
+		return p.readSmall(req.Body, int(length))
+	default:
+		return p.readLarge(req.Body, length, limit)
+	}
+}
+
+// readSmall reads a body of this length to its end: before it has seen that, net/http
+// does not look out for a caller that hangs up.
+func (p *payload) readSmall(body io.Reader, length int) error {
+	data := make([]byte, length+1) // room to see the end
+	for n := 0; ; {
+		m, err := body.Read(data[n:])
+		switch n += m; {
+		case n > length:
+			return errTooLong
+		case err == io.EOF:
+			p.bytes, p.length = data[:n], int64(n)
+			return nil
+		case err != nil:
+			return asBodyError(err)
+		}
+	}
+}
+
+var errTooLong = &bodyError{errors.New("it is longer than it said")}
+
+// readLarge reads a body in pieces: memory is taken as the bytes arrive, not as the
+// header promises them, and no piece is larger than what is to come. length is -1 when
+// the header says nothing.
+func (p *payload) readLarge(body io.Reader, length, limit int64) error {
+	most := limit
+	if length >= 0 {
+		most = length
+	}
+	for have := int64(0); ; {
+		size := nextPiece(have, most, length >= 0)
+		if have > alwaysKept && !p.take(have, size) {
+			p.streamOn(body, length)
+			return nil
+		}
+		piece := make([]byte, size)
+		n, err := io.ReadFull(body, piece)
+		p.add(piece[:n])
+		have += int64(n)
+		switch {
+		case err == io.EOF || err == io.ErrUnexpectedEOF:
+			p.length = have
+			return nil
+		case err != nil:
+			return asBodyError(err)
+		case have <= most: // it goes on, or its end is still to be seen
+		case length >= 0:
+			return errTooLong
+		default:
+			p.streamOn(body, length)
+			return nil
+		}
+	}
+}
+
+// nextPiece is how much to read after have bytes: as much again, within bounds. The end
+// has to be seen, so the last piece of what is always kept, and the last piece of all,
+// are one byte larger than what may come.
+func nextPiece(have, most int64, known bool) int64 {
+	size := min(have, pieceSize)
+	switch {
+	case have == 0 && !known:
+		size = firstPiece
+	case have == 0 || have <= alwaysKept && have+size > alwaysKept:
+		size = alwaysKept + 1 - have
+	}
+	return min(size, most-have+1)
+}
+
+// take takes memory for a piece, and for those before that were within what is always
+// kept.
+func (p *payload) take(have, size int64) bool {
+	if p.taken.Load() == 0 {
+		size += have
+	}
+	if !p.memory.take(size) {
+		return false
+	}
+	p.taken.Add(size)
+	return true
+}
+
+func (p *payload) add(piece []byte) {
+	switch {
+	case len(piece) == 0:
+	case p.bytes == nil:
+		p.bytes = piece
+	default:
+		p.more = append(p.more, piece)
+	}
+}
+
+// reader reads what is kept, from the beginning.
+func (p *payload) reader() io.Reader {
+	readers := []io.Reader{bytes.NewReader(p.bytes)}
+	for _, piece := range p.more {
+		readers = append(readers, bytes.NewReader(piece))
+	}
+	return io.MultiReader(readers...)
+}
+
+// streamOn makes a stream of what was read and the rest of body. What was read is given
+// back once it has been sent.
+func (p *payload) streamOn(body io.Reader, length int64) {
+	p.stream, p.length = io.MultiReader(p.reader(), atEnd(p.release), body), length
+	p.bytes, p.more = nil, nil
+}
+
+// atEnd is an empty reader that tells when it is read.
+type atEnd func()
+
+func (f atEnd) Read([]byte) (int, error) { f(); return 0, io.EOF }
+
+func asBodyError(err error) error {
+	if already := new(bodyError); errors.As(err, &already) {
+		return err
+	}
+	return &bodyError{err}
+}

@@ -1,0 +1,106 @@
+package tokens
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// What happens on a 401. The token that was refused is not dropped: while no other can
+// be had, one odd answer of the service would stop every call. It is marked, which has
+// those who come meanwhile wait a little for the new one.
+
+const (
+	// refusedLimit is how long a caller waits for the token that is to replace one that
+	// was refused, before it goes with that one.
+	refusedLimit = 2 * time.Second
+
+	// forcedBurst fetches may be forced by 401s in a row, then one each forcedEvery.
+	forcedBurst = 5
+	forcedEvery = time.Second
+)
+
+// ErrKept says that Replace did not ask for a new token: too many were refused
+// of late, and the caller should pass the service's 401 on.
+var ErrKept = errors.New("too many tokens were refused of late: no new one is asked for")
+
+// Replace returns another token than refused, which the service answered with 401. If
+// refused is still the current one a new one is fetched: once, for all who ask, and not
+// during a backoff. When that fails, the error is for this caller alone: refused serves
+// the others while it is valid. ErrKept means that no new one was asked for.
+func (s *Source) Replace(ctx context.Context, refused *Token) (*Token, error) {
+	f, err := s.refuse(refused)
+	switch {
+	case err != nil:
+		return nil, err
+	case f == nil: // it is another one by now
+		return s.Token(ctx)
+	}
+	return f.wait(ctx, waitLimit)
+}
+
+// Refused is Replace for a caller that has no use for the new token.
+func (s *Source) Refused(refused *Token) { _, _ = s.refuse(refused) }
+
+// Latest is Token for a caller that got t a while ago: t is good enough if it is still
+// the current one, and then the caller does not wait for its replacement once more.
+func (s *Source) Latest(ctx context.Context, t *Token) (*Token, error) {
+	if t == s.current.Load() && t.valid(time.Now()) {
+		return t, nil
+	}
+	return s.Token(ctx)
+}
+
+// refuse marks the token and returns the fetch that is to replace it; neither a fetch
+// nor an error when it is not the current one any more.
+func (s *Source) refuse(refused *Token) (*fetch, error) {
+	now := time.Now()
+	s.mu.Lock()
+	if s.current.Load() != refused {
+		s.mu.Unlock()
+		return nil, nil
+	}
+	f, err := s.force(refused, now)
+	kept := errors.Is(err, ErrKept)
+	begins := kept && !s.keeping
+	s.keeping = kept
+	early := !kept && refused != s.blamed && refused.age(now) < refused.renewAt
+	if early {
+		s.blamed = refused // once for each
+	}
+	s.mu.Unlock()
+
+	if begins {
+		s.log.Warn("tokens are refused again and again: the current one is kept for a while, and the 401s go to the callers", "token", refused)
+	}
+	if early {
+		s.reportEarly(refused, refused.age(now))
+	}
+	return f, err
+}
+
+// force returns the fetch under way, or starts one, unless that is not the time for it.
+// s.mu is held.
+func (s *Source) force(refused *Token, now time.Time) (*fetch, error) {
+	if s.underway == nil {
+		if wait := s.failed.wait(now); wait > 0 {
+			return nil, &NoTokenError{Err: s.failed.err, RetryAfter: wait}
+		}
+		if !s.forced.Allow() {
+			return nil, ErrKept
+		}
+		if err := s.start(); err != nil {
+			return nil, err
+		}
+	}
+	refused.refused.Store(true)
+	return s.underway, nil
+}
+
+func (s *Source) reportEarly(t *Token, age time.Duration) {
+	s.log.Warn("token refused long before its end: if another program uses the same API client, its new tokens may revoke ours",
+		"token", t, "age", age.Round(time.Millisecond), "left", (t.life - age).Round(time.Millisecond))
+	if s.EarlyRevoked != nil {
+		s.EarlyRevoked()
+	}
+}
