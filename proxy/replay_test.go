@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +23,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/wire"
 )
 
 // 500 callers, all with a token that has just been revoked: each gets its own
@@ -184,20 +188,6 @@ func TestSecond401GoesToTheCaller(t *testing.T) {
 	}
 }
 
-// Whatever is sent, the Transport has no means to send it a second time by itself,
-// on HTTP/2 neither.
-func TestNothingForTheTransportToResend(t *testing.T) {
-	for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "QUERY"} {
-		for _, p := range []*payload{{}, {bytes: []byte(query), length: 1}, {bytes: []byte("{"), more: [][]byte{[]byte("}")}, length: 2}, {stream: strings.NewReader(query), length: -1}} {
-			req := &http.Request{Method: method, Header: http.Header{}, GetBody: func() (io.ReadCloser, error) { return nil, nil }}
-			p.attach(req)
-			if req.GetBody != nil || req.Body == nil || req.Body == http.NoBody {
-				t.Errorf("%s: body %v, GetBody set: %v", method, req.Body, req.GetBody != nil)
-			}
-		}
-	}
-}
-
 // hangUpServer accepts connections, answers the first request of each with 200 and
 // closes the connection after it has read the second one, as a service does whose
 // keep-alive ran out. It counts the requests that it read.
@@ -286,19 +276,15 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 			var calls atomic.Int64
 			var broken, refused atomic.Bool
 			r := newRig(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }), func(c *Config) {
-				tr := c.Upstream.(*http.Transport)
-				dial := tr.DialContext
-				tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				upstream := NewUpstream(wire.Config{Timeout: 5 * time.Second, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if refused.Load() {
 						return nil, errors.New("connection refused")
 					}
-					conn, err := dial(ctx, network, addr)
-					if err == nil {
-						cc := conn.(*countedConn)
-						cc.Conn = &brittleConn{Conn: cc.Conn, broken: &broken}
-					}
-					return conn, err
-				}
+					conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+					return &brittleConn{Conn: conn, broken: &broken}, err
+				}})
+				t.Cleanup(upstream.CloseIdleConnections)
+				c.Upstream = upstream
 			})
 			send := func() int {
 				var body io.Reader
@@ -323,6 +309,79 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 			refused.Store(true) // and there is no other to be had
 			if status := send(); status != 502 || calls.Load() != 2 {
 				t.Errorf("third: %d after %d calls", status, calls.Load())
+			}
+		})
+	}
+}
+
+// The service closes its idle connections, as it does when it restarts, and the next call
+// notices nothing of it: over TLS neither, where the end of a connection is a message.
+func TestIdleConnectionsClosedByTheService(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
+			var calls atomic.Int64
+			service := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }))
+			if secure {
+				service.StartTLS()
+			} else {
+				service.Start()
+			}
+			t.Cleanup(service.Close)
+			r := newRig(t, nil, func(c *Config) {
+				cfg := wire.Config{Timeout: 5 * time.Second}
+				if secure {
+					cfg.TLS = service.Client().Transport.(*http.Transport).TLSClientConfig
+				}
+				upstream := NewUpstream(cfg)
+				t.Cleanup(upstream.CloseIdleConnections)
+				c.Upstream = upstream
+				c.Target, _ = url.Parse(service.URL + path)
+			})
+			for n := range int64(20) {
+				if status, answer := r.post(t, query); status != 200 || calls.Load() != n+1 {
+					t.Fatalf("call %d: %d %s, %d came", n, status, answer, calls.Load())
+				}
+				service.CloseClientConnections()
+			}
+		})
+	}
+}
+
+// What a service sends after its answer, or instead of one, may be somebody's data: none
+// of it gets into a log, be it through net/http's own, nor into an answer of usher's.
+func TestForeignBytesStayOutOfTheLog(t *testing.T) {
+	const private = "jane.doe@example.com"
+	var printed logBuffer
+	log.SetOutput(&printed)
+	defer log.SetOutput(os.Stderr)
+	for name, answer := range map[string]string{
+		"after an answer":     "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}" + private,
+		"a second answer":     "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\nX: " + private + "\r\n\r\n",
+		"no answer":           private + "\r\n\r\n",
+		"a head that is none": "HTTP/1.1 200 OK\r\n" + private + "\r\n\r\n",
+		"a bad length":        "HTTP/1.1 200 OK\r\nContent-Length: " + private + "\r\n\r\n",
+		"a bad trailer":       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + private + "\r\n\r\n",
+		"a bad chunk":         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + private + "\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, _ := w.(http.Hijacker).Hijack()
+				defer conn.Close()
+				io.WriteString(conn, answer)
+				time.Sleep(10 * time.Millisecond) // for who would look at it while it is idle
+			}))
+			for range 2 {
+				resp, err := http.Post(r.URL+path, "application/json", strings.NewReader(query))
+				if err != nil {
+					continue // it broke off
+				}
+				if body, _ := io.ReadAll(resp.Body); strings.Contains(string(body), private) {
+					t.Errorf("answered %d %s", resp.StatusCode, body)
+				}
+				resp.Body.Close()
+			}
+			if text := r.log.String() + printed.String(); strings.Contains(text, private) {
+				t.Errorf("in the log: %s", text)
 			}
 		})
 	}

@@ -45,9 +45,14 @@ const lastWord = time.Second
 var (
 	errNoAnswer = errors.New("it closed the connection without an answer")
 	errCutShort = errors.New("it closed the connection in the middle of its answer's header")
-	errHeadLong = errors.New("the header of its answer is too long")
-	errNotHTTP  = errors.New("its answer is not HTTP/1.1")
+	errHeadLong = &AnswerError{"its header is too long"}
+	errNotHTTP  = &AnswerError{"it is not HTTP/1.1"}
 )
+
+// AnswerError says that there was an answer, but none that could be used.
+type AnswerError struct{ why string }
+
+func (e *AnswerError) Error() string { return e.why }
 
 // noAnswerInTime is a net.Error.
 type noAnswerInTime struct{ limit time.Duration }
@@ -171,7 +176,7 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 			return resp, nil
 		case resp.StatusCode < 100 || resp.StatusCode == http.StatusSwitchingProtocols:
 			// net/http's server would panic over the first; the second nobody asked for.
-			return nil, fmt.Errorf("its status is %d", resp.StatusCode)
+			return nil, &AnswerError{fmt.Sprintf("its status is %d", resp.StatusCode)}
 		case trace != nil && trace.Got1xxResponse != nil:
 			if err := trace.Got1xxResponse(resp.StatusCode, textproto.MIMEHeader(resp.Header)); err != nil {
 				return nil, err
