@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -69,8 +70,13 @@ func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) 
 	req.Header["Authorization"] = token.Header()
 	body.attach(req)
 	resp, err := t.upstream.RoundTrip(req)
-	if unusable := new(wire.AnswerError); err != nil && !errors.As(err, &unusable) {
-		err = &upstreamError{err}
+	switch unusable := new(wire.AnswerError); {
+	case err == nil && resp.StatusCode < 200:
+		// net/http would panic over a status below 100; and nobody asked to switch protocols.
+		resp.Body.Close()
+		return nil, fmt.Errorf("its status is %d", resp.StatusCode)
+	case err != nil && !errors.As(err, &unusable):
+		return nil, &upstreamError{err}
 	}
 	return resp, err
 }

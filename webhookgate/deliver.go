@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"usher/internal/wire"
 )
 
 const (
@@ -58,21 +60,10 @@ func newReceiver(cfg *Config) *receiver {
 	return rc
 }
 
-// newTransport is for one receiver. Redirects are for an http.Client to follow,
-// so none are. HTTP/1.1 only: HTTP/2 sends again by itself what the other side
-// says it has not looked at, and tries are ours to count.
-func newTransport(conns int) *http.Transport {
-	t := &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            dialFenced(&net.Dialer{KeepAlive: 15 * time.Second}),
-		DisableCompression:     true, // no Accept-Encoding that the sender didn't send
-		MaxIdleConnsPerHost:    conns,
-		IdleConnTimeout:        30 * time.Second,
-		MaxResponseHeaderBytes: 64 << 10,
-		Protocols:              new(http.Protocols),
-	}
-	t.Protocols.SetHTTP1(true)
-	return t
+// newTransport is for one receiver. No proxy: a webhook and the receiver's password are
+// nobody's business in between, and a proxy's own 200 would count as the receiver's.
+func newTransport(conns int) *wire.Client {
+	return wire.New(wire.Config{MaxIdle: conns, IdleTimeout: 30 * time.Second, MaxHead: 64 << 10})
 }
 
 // deliver tries w until the receiver takes it, or there is no point in going on.
@@ -124,9 +115,6 @@ func (rc *receiver) send(ctx context.Context, w *Webhook) Attempt {
 	}
 	defer resp.Body.Close()
 	t := Attempt{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header)}
-	if t.Status == http.StatusSwitchingProtocols {
-		return t // what follows is no answer, but a connection that no timeout ends
-	}
 	// A 2xx is an acceptance, whatever comes or does not come after it. Still
 	// its body is waited for: until then the receiver may not be done.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -163,9 +151,7 @@ func (rc *receiver) request(ctx context.Context, w *Webhook) (*http.Request, err
 		Host:          rc.url.Host,
 		Header:        h,
 		ContentLength: int64(len(w.Body)),
-		// No GetBody: with one, http.Transport would by itself send again
-		// what has an Idempotency-Key and was lost on a reused connection.
-		Body: io.NopCloser(bytes.NewReader(w.Body)),
+		Body:          io.NopCloser(bytes.NewReader(w.Body)),
 	}
 	return req.WithContext(ctx), nil
 }

@@ -81,7 +81,7 @@ func TestOddAnswers(t *testing.T) {
 	long := strings.Repeat("x", 17<<10)
 	for name, tc := range map[string]struct {
 		answer string
-		differ string // why ours fails where http.Transport's does not
+		differ string // why ours is not http.Transport's
 	}{
 		"bare LF":                        {"HTTP/1.1 200 OK\nContent-Length: 2\n\nok", ""},
 		"folded":                         {"HTTP/1.1 200 OK\r\nX-Long: a\r\n b\r\nContent-Length: 2\r\n\r\nok", ""},
@@ -117,8 +117,8 @@ func TestOddAnswers(t *testing.T) {
 		"negative status":                {"HTTP/1.1 -20 OK\r\nContent-Length: 0\r\n\r\n", ""},
 		"status without words":           {"HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", ""},
 		"status 999":                     {"HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n", ""},
-		"status 099":                     {"HTTP/1.1 099 Odd\r\nContent-Length: 0\r\n\r\n", "net/http's server panics when it is to pass it on"},
-		"101":                            {"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", "no protocol upgrade passes"},
+		"status 099":                     {"HTTP/1.1 099 Odd\r\nContent-Length: 0\r\n\r\n", ""},
+		"101":                            {"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", ""},
 		"head over the bound":            {"HTTP/1.1 200 OK\r\nX-Long: " + long + "\r\nContent-Length: 0\r\n\r\n", ""},
 		"status line over the bound":     {"HTTP/1.1 200 " + long + "\r\nContent-Length: 0\r\n\r\n", ""},
 		"one below the bound":            {"HTTP/1.1 200 OK\r\nX-Long: " + long[:15<<10] + "\r\nContent-Length: 2\r\n\r\nok", ""},
@@ -133,6 +133,7 @@ func TestOddAnswers(t *testing.T) {
 		"NUL in a value":                 {"HTTP/1.1 200 OK\r\nX-Odd: a\x00b\r\nContent-Length: 2\r\n\r\nok", ""},
 		"more than the length":           {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokay then", ""},
 		"a second answer":                {okAnswer + okAnswer, ""},
+		"what follows 101":               {"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nmore", "no protocol upgrade passes, so nobody reads it"},
 	} {
 		for _, method := range []string{"GET", "HEAD", "POST"} {
 			t.Run(name+" "+method, func(t *testing.T) {
@@ -141,7 +142,7 @@ func TestOddAnswers(t *testing.T) {
 					io.WriteString(conn, tc.answer)
 				})
 				if tc.differ != "" {
-					if !strings.HasSuffix(ours, "failed") || strings.HasSuffix(theirs, "failed") {
+					if ours == theirs {
 						t.Errorf("%s\nhttp.Transport: %s, where this should differ: %s", ours, theirs, tc.differ)
 					}
 					return
@@ -209,9 +210,9 @@ func TestRequests(t *testing.T) {
 		"chunked":         {"POST", "/g", reader("hello"), -1, nil, "POST /g HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"},
 		"chunked, empty":  {"POST", "/g", reader(""), -1, nil, "POST /g HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
 		"framing is ours": {"POST", "/g", reader("hi"), 2, func(r *http.Request) {
-			r.Header = http.Header{"Transfer-Encoding": {"chunked"}, "Content-Length": {"9"}, "Trailer": {"X"}, "Connection": {"x"}, "Host": {"evil"}}
+			r.Header = http.Header{"User-Agent": {""}, "Transfer-Encoding": {"chunked"}, "Content-Length": {"9"}, "Trailer": {"X"}, "Connection": {"x"}, "Host": {"evil"}}
 		}, "POST /g HTTP/1.1\r\nHost: HOST\r\nContent-Length: 2\r\n\r\nhi"},
-		"headers, sorted":   {"GET", "/g", nil, 0, func(r *http.Request) { r.Header = http.Header{"B": {"2", "3"}, "A": {"1"}} }, "GET /g HTTP/1.1\r\nHost: HOST\r\nA: 1\r\nB: 2\r\nB: 3\r\n\r\n"},
+		"headers, sorted":   {"GET", "/g", nil, 0, func(r *http.Request) { r.Header = http.Header{"User-Agent": {"test"}, "B": {"2", "3"}, "A": {"1"}} }, "GET /g HTTP/1.1\r\nHost: HOST\r\nUser-Agent: test\r\nA: 1\r\nB: 2\r\nB: 3\r\n\r\n"},
 		"a host of its own": {"GET", "/g", nil, 0, func(r *http.Request) { r.Host = "büro.example" }, "GET /g HTTP/1.1\r\nHost: xn--bro-hoa.example\r\n\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

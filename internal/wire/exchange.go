@@ -171,12 +171,12 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 		switch {
 		case err != nil:
 			return nil, c.headError(err)
-		case resp.StatusCode >= 200:
+		case resp.StatusCode == http.StatusSwitchingProtocols:
+			resp.Close = true // nobody asked for it, and what follows is no HTTP
+			return resp, nil
+		case resp.StatusCode >= 200 || resp.StatusCode < 100:
 			c.budget = math.MaxInt64
 			return resp, nil
-		case resp.StatusCode < 100 || resp.StatusCode == http.StatusSwitchingProtocols:
-			// net/http's server would panic over the first; the second nobody asked for.
-			return nil, &AnswerError{fmt.Sprintf("its status is %d", resp.StatusCode)}
 		case trace != nil && trace.Got1xxResponse != nil:
 			if err := trace.Got1xxResponse(resp.StatusCode, textproto.MIMEHeader(resp.Header)); err != nil {
 				return nil, err

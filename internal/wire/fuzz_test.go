@@ -31,9 +31,11 @@ func reference(data []byte, method string) (words string, taken int) {
 	for {
 		resp, err := http.ReadResponse(from, &http.Request{Method: method})
 		switch {
-		case err != nil, resp.StatusCode < 100, resp.StatusCode == 101:
+		case err != nil:
 			return "failed", -1
-		case resp.StatusCode < 200:
+		case resp.StatusCode == 101:
+			resp.Close = true
+		case resp.StatusCode >= 100 && resp.StatusCode < 200:
 			continue
 		}
 		body, err := io.ReadAll(resp.Body)

@@ -76,8 +76,9 @@ func (out *outgoing) closeBody() {
 	}
 }
 
-// ours are the headers that frame a message, or are the connection's own.
-var ours = map[string]bool{"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Trailer": true, "Connection": true}
+// ours are the headers that frame a message, or are the connection's own; and User-Agent,
+// which is empty where none is to be sent.
+var ours = map[string]bool{"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Trailer": true, "Connection": true, "User-Agent": true}
 
 // writeHead refuses what could be read as more than one request. Header.WriteSubset would
 // mend some of that, and leave out the rest.
@@ -111,6 +112,11 @@ func (out *outgoing) writeHead(req *http.Request) error {
 	case out.rest != nil || said: // without a body: as whoever made the request has it
 		b.WriteString("Content-Length: ")
 		b.Write(strconv.AppendInt(b.AvailableBuffer(), out.length, 10))
+		b.WriteString("\r\n")
+	}
+	if agent := req.Header.Get("User-Agent"); agent != "" {
+		b.WriteString("User-Agent: ")
+		b.WriteString(agent)
 		b.WriteString("\r\n")
 	}
 	if req.Close {

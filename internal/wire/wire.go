@@ -44,16 +44,16 @@ type Config struct {
 	MaxIdle int
 	// IdleTimeout is how long they are kept. Required where MaxIdle is set.
 	IdleTimeout time.Duration
-	// MaxHead is how long the heads of an answer may be, those of 1xx and the trailers
-	// aside from their own limit in net/http included. Zero: 1 MiB.
+	// MaxHead is how long the heads of an answer may be, those of 1xx included. Zero:
+	// 1 MiB.
 	MaxHead int64
 	// Dial makes a TCP connection. Nil: a net.Dialer's, within 10 s.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // Client is an http.RoundTripper over connections of its own. It follows no redirect,
-// adds no header but Host, those that frame the body, and what the URL's proxy wants,
-// sends no trailers, and takes no 101.
+// adds no header but Host and those that frame the body, and sends no trailers. After a
+// 101 there is no body, and the connection is closed.
 type Client struct {
 	cfg  Config
 	pool pool
