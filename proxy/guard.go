@@ -20,9 +20,9 @@ func (h *Handler) check(r *http.Request) *problem {
 	case fromBrowser(r.Header):
 		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
 			message: "this call comes from a web page, and client credentials are not for browsers"}
-	case h.cfg.Key != nil && !h.knowsKey(r.Header):
+	case h.cfg.Key != nil && !guard.HasKey(r.Header, h.cfg.Key()):
 		return &problem{status: http.StatusUnauthorized, code: "KEY_REQUIRED",
-			message: "the key of this port is missing or wrong: send it as 'Authorization: Bearer KEY' or as 'X-Usher-Key: KEY'"}
+			message: "the key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'"}
 	// As it was sent: RawPath is set where the escaped form was another one.
 	case r.URL.Path != path || r.URL.RawPath != "":
 		return &problem{status: http.StatusNotFound, code: "NOT_FOUND",
@@ -43,12 +43,4 @@ func fromBrowser(h http.Header) bool {
 		}
 	}
 	return false
-}
-
-func (h *Handler) knowsKey(header http.Header) bool {
-	key := h.cfg.Key()
-	bearer, _ := guard.Bearer(header)
-	asBearer := guard.Equal(bearer, key)
-	asHeader := guard.Equal(header.Get("X-Usher-Key"), key)
-	return asBearer || asHeader
 }

@@ -13,7 +13,7 @@ func TestGuard(t *testing.T) {
 	var calls atomic.Int64
 	graphql := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) })
 	open := newRig(t, graphql)
-	keyed := newRig(t, graphql, func(c *Config) { c.Key = func() string { return "sesame" } })
+	keyed := newRig(t, graphql, func(c *Config) { c.Key = func() string { return "sesame, open-please" } })
 	for _, tc := range []struct {
 		name   string
 		rig    *rig
@@ -47,6 +47,13 @@ func TestGuard(t *testing.T) {
 		{"wrong key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesam"}}, 401, "KEY_REQUIRED"},
 		{"empty key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {""}}, 401, "KEY_REQUIRED"},
 		{"key as basic", keyed, "POST", "/graphql", "", http.Header{"Authorization": {"Basic sesame"}}, 401, "KEY_REQUIRED"},
+		{"wrong password", keyed, "POST", "/graphql", "", basic("sesame", "sesam"), 401, "KEY_REQUIRED"},
+		{"both keys", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesame, open-please"}}, 401, "KEY_REQUIRED"},
+		{"what stands between the keys", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {","}}, 401, "KEY_REQUIRED"},
+		{"key as password", keyed, "POST", "/graphql", "", basic("whoever", "sesame"), 200, ""},
+		{"key as password, no user", keyed, "POST", "/graphql", "", basic("", "open-please"), 200, ""},
+		{"the second key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"open-please"}}, 200, ""},
+		{"the second key as bearer, another in its header", keyed, "POST", "/graphql", "", http.Header{"Authorization": {"Bearer open-please"}, "X-Usher-Key": {"x"}}, 200, ""},
 		{"key in its header", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesame"}}, 200, ""},
 		{"key as bearer", keyed, "POST", "/graphql", "", http.Header{"Authorization": {"bearer sesame"}}, 200, ""},
 		{"page that knows the key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesame"}, "Origin": {"x"}}, 403, "BROWSER_REFUSED"},
@@ -81,6 +88,12 @@ func TestGuard(t *testing.T) {
 	if strings.Contains(keyed.log.String(), "sesame") {
 		t.Error("the key is in the log")
 	}
+}
+
+func basic(user, password string) http.Header {
+	req := http.Request{Header: http.Header{}}
+	req.SetBasicAuth(user, password)
+	return req.Header
 }
 
 func TestConnectIsRefusedAndClosed(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"usher/internal/secret"
 	"usher/tokens"
 )
 
@@ -50,14 +51,8 @@ func problemOf(err error) *problem {
 			message: fmt.Sprintf("the billing service can't be reached: %v", upstream)}
 	default: // what is wrong with the service's answer itself
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
-			message: fmt.Sprintf("the billing service's answer can't be used: %v", err)}
+			message: "the billing service's answer can't be used: " + secret.Unquoted(err.Error())}
 	}
-}
-
-// Refuse answers a request that could not be read, and so never came to a Handler.
-func Refuse(w http.ResponseWriter, status int, why string) {
-	p := &problem{status: status, code: "BAD_REQUEST", message: "the request could not be read: " + why, close: true}
-	p.write(w)
 }
 
 type (
@@ -87,7 +82,8 @@ func (p *problem) write(w http.ResponseWriter) {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds()))))
 	}
 	if p.status == http.StatusUnauthorized {
-		h.Set("WWW-Authenticate", `Bearer realm="usher"`)
+		// Some clients send a password only when they are asked for one.
+		h["Www-Authenticate"] = []string{`Bearer realm="usher"`, `Basic realm="usher"`}
 	}
 	if p.close {
 		h.Set("Connection", "close")

@@ -19,6 +19,7 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/stdlog"
+	"usher/internal/trace"
 	"usher/tokens"
 )
 
@@ -40,8 +41,8 @@ type Config struct {
 	ReplayMemory *Memory
 	// Hosts says which Host headers are answered. Required.
 	Hosts *guard.Hosts
-	// Key returns what callers must know; nil when no key is demanded. One that
-	// returns the empty string lets nobody in.
+	// Key returns what callers must know, one of several separated by commas; nil when
+	// no key is demanded. One that returns the empty string lets nobody in.
 	Key func() string
 	// Log is told of every call that failed, at info or above. Required.
 	Log *slog.Logger
@@ -117,6 +118,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out.answer(p)
 		return
 	}
+	out.passed = true
 	// No protocol switch passes: an Upgrade (as Java's client sends for h2c) is
 	// dropped here, before ReverseProxy would take it up.
 	r.Header.Del("Upgrade")
@@ -213,7 +215,25 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 			attrs = append(attrs, slog.String("host", r.Host))
 		}
 	}
+	if level >= slog.LevelInfo {
+		attrs = append(attrs, whichCall(r, out)...)
+	}
 	h.cfg.Log.LogAttrs(r.Context(), level, message, attrs...)
+}
+
+// whichCall says which one failed, as far as the caller told.
+func whichCall(r *http.Request, out *outcome) (attrs []slog.Attr) {
+	add := func(name, value string) {
+		if value != "" {
+			attrs = append(attrs, slog.String(name, value))
+		}
+	}
+	if out.passed { // what strangers send is not looked into
+		add("operation", operation(r, &out.caller.payload))
+	}
+	add("trace_id", trace.ID(r.Header))
+	add("request_id", requestID(r.Header))
+	return attrs
 }
 
 // breakOff sees to it that an answer that broke off does not look whole. From
@@ -241,6 +261,7 @@ func breakOff(w http.ResponseWriter, r *http.Request) {
 type outcome struct {
 	http.ResponseWriter
 	no1xx   bool // the caller does not know 1xx answers
+	passed  bool // the guard let the call in
 	caller  callerBody
 	body    *callerBody // caller, or nil when it sends none
 	status  int

@@ -59,15 +59,6 @@ func reject(status int, why string) *answer {
 	return &answer{status: status, Decision: rejected, Error: why}
 }
 
-// Refuse answers a request that could not be read, and so never came to a Gate.
-func Refuse(w http.ResponseWriter, status int, why string) {
-	a := reject(status, "the request could not be read: "+why).with("Connection", "close")
-	if status >= 500 {
-		a.Decision = failed
-	}
-	a.write(w)
-}
-
 // faulty refuses a body for its faults, and tells at most maxFaults of them. The
 // sentence names the first, since some webhook logs show no more than a line.
 func faulty(status int, faults []Fault) *answer {

@@ -46,7 +46,7 @@ func TestAdvice(t *testing.T) {
 		{"a proxy that is not there", []string{"check"}, []string{"USHER_BASE_URL=https://billing.example.com", "HTTPS_PROXY=" + gone.URL}, 1, []string{"proxyconnect", "check HTTPS_PROXY"}},
 		{"receiver down", []string{"check"}, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"is it running? USHER_WEBHOOK_FORWARD_URL"}},
 		{"port taken", nil, []string{"USHER_LISTEN=" + taken.Addr().String()}, 1, []string{"something listens there already", "set USHER_LISTEN to another address"}},
-		{"somebody else's address", nil, []string{"USHER_LISTEN=192.0.2.1:8080", "USHER_KEY=k"}, 1, []string{"this machine has no such address"}},
+		{"somebody else's address", nil, []string{"USHER_LISTEN=192.0.2.1:8080", "USHER_KEY=sixteen-letters-"}, 1, []string{"this machine has no such address"}},
 		{"socket without a folder", nil, []string{"USHER_LISTEN=unix:" + none + "/x"}, 1, []string{"the socket's folder must be there"}},
 		{"inbox without a folder", nil, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL, "USHER_WEBHOOK_INBOX=file:" + none + "/x"}, 1, []string{"USHER_WEBHOOK_INBOX: ", "its folder must be there"}},
 		{"secret without a file", nil, []string{"USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE=" + none}, 2, []string{"USHER_CLIENT_SECRET_FILE is", "no such file"}},

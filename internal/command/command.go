@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"usher/internal/stdlog"
 )
 
 // What the process ends with. exec ends with its command's own code.
@@ -24,6 +26,7 @@ type Process struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
+	Self    string // the program's own file; empty where it should not be started again
 }
 
 const usage = `usher stands between your software and the billing service: it puts a token on
@@ -118,6 +121,7 @@ func serve(ctx context.Context, p Process) int {
 	}
 	defer tuneCollector(p.Environ)()
 	log := newLog(p.Stderr, &s.Admin)
+	defer stdlog.TakeOver(log)()
 	for _, name := range s.Unknown {
 		log.Warn("unknown variable, not used", "name", name)
 	}

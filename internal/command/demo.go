@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/stdlog"
 )
 
 const (
@@ -38,7 +39,9 @@ func demo(ctx context.Context, p Process) int {
 	if !ok {
 		return exitUsage
 	}
-	h, err := build(s, environ, newLog(p.Stderr, &s.Admin))
+	log := newLog(p.Stderr, &s.Admin)
+	defer stdlog.TakeOver(log)()
+	h, err := build(s, environ, log)
 	if err != nil {
 		return p.failed(err)
 	}

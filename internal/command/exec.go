@@ -17,8 +17,9 @@ import (
 	"time"
 
 	"usher/internal/guard"
+	"usher/internal/peer"
 	"usher/internal/socket"
-	"usher/proxy"
+	"usher/internal/stdlog"
 )
 
 const (
@@ -33,6 +34,8 @@ const (
 func execute(ctx context.Context, p Process, args []string) int {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
+	} else if len(args) == 1 && args[0] == witnessArg && witnessArg != "" {
+		return beWitness(p)
 	} else if len(args) > 0 && isHelp(args[0]) {
 		fmt.Fprint(p.Stdout, usage)
 		return exitOK
@@ -42,6 +45,9 @@ func execute(ctx context.Context, p Process, args []string) int {
 	if len(args) == 0 {
 		return p.misused("usher exec needs a command: usher exec -- CMD ARG...")
 	}
+	if err := hideMemory(); err != nil {
+		return p.failed(fmt.Errorf("usher's own secrets can't be hidden from the command: %w", err))
+	}
 	s, ok := p.settings(jobEnvironment(p.Environ))
 	if !ok {
 		return exitUsage
@@ -50,11 +56,16 @@ func execute(ctx context.Context, p Process, args []string) int {
 		s.Admin.level = slog.LevelWarn // standard error is the script's
 	}
 	log := newLog(p.Stderr, &s.Admin)
+	defer stdlog.TakeOver(log)()
 	o, err := newOutbound(s, p.Environ, log, nil)
 	if err != nil {
 		return p.failed(err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return p.failed(err)
+	}
+	listener, err = peer.SameUser(listener, log)
 	if err != nil {
 		return p.failed(err)
 	}
@@ -65,14 +76,17 @@ func execute(ctx context.Context, p Process, args []string) int {
 	// From here on no signal is lost: until the command runs it ends the wait,
 	// afterwards it is passed on.
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored)...) // nohup's stays ignored
-	defer signal.Stop(signals)
+	// What is ignored stays so, as under nohup. Notify without a signal would mean all.
+	if wanted := slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored); len(wanted) > 0 {
+		signal.Notify(signals, wanted...)
+		defer signal.Stop(signals)
+	}
 
 	background, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.run(background) })
-	running.Go(func() { _ = server.Serve(guard.Listener(socket.Listener(listener), nil, proxy.Refuse, log)) })
+	running.Go(func() { _ = server.Serve(guard.Listener(socket.Listener(listener), nil, log)) })
 
 	if code, ok := waitForToken(ctx, p, o, signals); !ok {
 		return code
@@ -114,6 +128,8 @@ func runCommand(ctx context.Context, p Process, args []string, url string, signa
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = commandEnvironment(p.Environ, url)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.Stdin, p.Stdout, p.Stderr
+	witness := startWitness(p.Self) // before it, so that it misses nothing
+	defer witness.stop()
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(p.Stderr, "usher:", err)
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
@@ -129,7 +145,7 @@ func runCommand(ctx context.Context, p Process, args []string, url string, signa
 		case err := <-ended:
 			return exitCode(cmd, err)
 		case sig := <-signals:
-			if !fromTerminal(sig) {
+			if !witness.saw(sig) {
 				_ = cmd.Process.Signal(sig) // it may have ended meanwhile
 			}
 		case <-cancelled:

@@ -61,7 +61,7 @@ func (h *house) buildGate(m *admin.Gate) error {
 	if h.gate, err = webhookgate.New(cfg); err != nil {
 		return err
 	}
-	d := &door{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: h.gate, refuse: webhookgate.Refuse}
+	d := &door{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: h.gate}
 	if w.TLSCertFile != "" {
 		if d.tls, err = webhookgate.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, h.log); err != nil {
 			return err

@@ -43,8 +43,19 @@ type portFigures struct {
 	owner    string // the first port of the identity
 }
 
-// identity is what makes two ports share a token.
-type identity struct{ clientID, secret, scope string }
+// identity is what makes two ports share a token. A secret that is in a file is known by
+// that: two files may hold the same today, and only one of them change tomorrow.
+type identity struct{ clientID, file, secret, scope string }
+
+func identityOf(p Port) identity {
+	scopes := strings.Fields(p.Scope)
+	slices.Sort(scopes)
+	id := identity{clientID: p.ClientID, file: p.ClientSecret.Path(), scope: strings.Join(scopes, " ")}
+	if id.file == "" {
+		id.secret = p.ClientSecret.Get()
+	}
+	return id
+}
 
 func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin.Metrics) (*outbound, error) {
 	o := &outbound{
@@ -61,9 +72,7 @@ func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin
 	shared := make(map[identity]*tokens.Source)
 	counted := make(map[identity]portFigures)
 	for _, p := range s.Ports {
-		scopes := strings.Fields(p.Scope)
-		slices.Sort(scopes)
-		id := identity{p.ClientID, p.ClientSecret.Get(), strings.Join(scopes, " ")}
+		id := identityOf(p)
 		client := &tokens.Client{
 			URL:       endpoint(s.Outbound.base, "/oauth/token").String(),
 			ID:        p.ClientID,

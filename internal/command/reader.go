@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/caarlos0/env/v11"
 
@@ -145,6 +146,38 @@ func (r *reader) headerSafe(name string, v *secret.Value) {
 	if strings.TrimSpace(s) != s || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f }) {
 		r.problem(name, "has white space at an end, or a control character (not shown), but should hold what can be sent in a header")
 	}
+}
+
+// shortestKey is the least that a key of a port has which others can reach: they can try
+// many.
+const shortestKey = 16
+
+// keys checks what callers of a port must know: one key, or several separated by commas.
+// What its file holds later is held to the same.
+func (r *reader) keys(name string, v *secret.Value, reachable bool) {
+	if v == nil || r.bad[name] {
+		return
+	}
+	r.headerSafe(name, v)
+	if err := checkKeys(v.Get(), reachable); err != nil {
+		r.problem(name, "%v", err)
+	}
+	if reachable { // another port may have the same key, and not be
+		v.Require(func(keys string) error { return checkKeys(keys, true) })
+	}
+}
+
+// checkKeys says what is wrong with keys, without showing them.
+func checkKeys(keys string, reachable bool) error {
+	for key := range strings.SplitSeq(keys, ",") {
+		switch key = strings.TrimSpace(key); {
+		case key == "":
+			return errors.New("has an empty part (not shown): it should hold one key, or several separated by commas")
+		case reachable && utf8.RuneCountInString(key) < shortestKey:
+			return fmt.Errorf("holds a key (not shown) that is shorter than %d characters: on a port that others can reach, keys should be longer", shortestKey)
+		}
+	}
+	return nil
 }
 
 // scope returns the scope names of value with one space between them. None at all is

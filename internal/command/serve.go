@@ -21,7 +21,6 @@ import (
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/socket"
-	"usher/proxy"
 	"usher/webhookgate"
 )
 
@@ -46,9 +45,8 @@ type door struct {
 	addr     string
 	handler  http.Handler
 	tls      *tls.Config
-	refuse   guard.Refuse // what no handler sees; nil: net/http does
-	direct   bool         // its handlers pass on and do not compute: see package socket
-	closing  func()       // told when the server begins to close; may be nil
+	direct   bool   // its handlers pass on and do not compute: see package socket
+	closing  func() // told when the server begins to close; may be nil
 	listener net.Listener
 	server   *http.Server
 }
@@ -81,7 +79,7 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	for _, p := range s.Ports {
 		h.doors = append(h.doors, &door{
 			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
-			handler: h.outbound.handler(p), refuse: proxy.Refuse, direct: true,
+			handler: h.outbound.handler(p), direct: true,
 		})
 	}
 	gateMetrics := metrics.Gate()
@@ -143,6 +141,7 @@ func (h *house) open() error {
 		if err != nil {
 			return fmt.Errorf("%s: can't listen on %s: %w%s", d.variable, d.addr, err, adviseListener(d.variable, err))
 		}
+		d.handler = draining(&h.stopping, d.handler)
 		d.hang(l, h.log.With("listener", d.name))
 	}
 	return nil
@@ -153,7 +152,7 @@ func (d *door) hang(l net.Listener, log *slog.Logger) {
 	if d.direct {
 		l = socket.Listener(l)
 	}
-	d.listener = guard.Listener(l, d.tls, d.refuse, log)
+	d.listener = guard.Listener(l, d.tls, log)
 	d.server = newServer(d.handler, log)
 	if d.closing != nil {
 		d.server.RegisterOnShutdown(d.closing)

@@ -204,9 +204,11 @@ func (p *Port) check(r *reader, o *Outbound) {
 		r.problem(p.prefix+"LISTEN", "is %q, which others can reach, and callers need no key: set %sKEY (or %sKEY_FILE), or USHER_INSECURE=true if everybody there may act in your name",
 			p.Listen, p.prefix, p.prefix)
 	}
-	if p.prefix == "USHER_" || p.Key != o.Key {
-		r.headerSafe(p.prefix+"KEY", p.Key)
+	name := p.prefix + "KEY"
+	if p.Key == o.Key {
+		name = "USHER_KEY" // its own, or inherited
 	}
+	r.keys(name, p.Key, ok && !loopback)
 }
 
 func (a *Admin) check(r *reader) {

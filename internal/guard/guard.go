@@ -119,6 +119,28 @@ func Equal(got, want string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && want != ""
 }
 
+// KeyHeader is where callers put a key who need Authorization for something else.
+const KeyHeader = "X-Usher-Key"
+
+// HasKey says whether a caller knows one of keys, which are separated by commas: as
+// Authorization: Bearer, as the password of Basic authentication, or in X-Usher-Key. It
+// looks at all of them, so that how long it takes tells nothing.
+func HasKey(h http.Header, keys string) bool {
+	bearer, _ := Bearer(h)
+	_, password, _ := (&http.Request{Header: h}).BasicAuth()
+	own := h.Get(KeyHeader)
+	known := false
+	for key := range strings.SplitSeq(keys, ",") {
+		key = strings.TrimSpace(key)
+		for _, got := range [...]string{bearer, password, own} {
+			if Equal(got, key) {
+				known = true
+			}
+		}
+	}
+	return known
+}
+
 // Bearer returns the token of an Authorization header of the Bearer scheme.
 func Bearer(h http.Header) (token string, ok bool) {
 	scheme, token, found := strings.Cut(h.Get("Authorization"), " ")

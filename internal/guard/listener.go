@@ -15,17 +15,16 @@ import (
 //
 // Nothing is buffered and nothing is written here. A head that is objected to is
 // broken off, with something after it that no parser takes for a header, so that
-// net/http itself refuses it: in turn, after the answers to what came before it. What
-// net/http answers so is given the port's own shape by refuse; nil leaves it as it is.
-func Listener(l net.Listener, config *tls.Config, refuse Refuse, log *slog.Logger) net.Listener {
-	return &listener{l, config, refuse, log}
+// net/http itself refuses it with its own plain 400: in turn, after the answers to what
+// came before it.
+func Listener(l net.Listener, config *tls.Config, log *slog.Logger) net.Listener {
+	return &listener{l, config, log}
 }
 
 type listener struct {
 	net.Listener
-	tls    *tls.Config
-	refuse Refuse
-	log    *slog.Logger
+	tls *tls.Config
+	log *slog.Logger
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -34,10 +33,10 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if l.tls == nil {
-		return &conn{Conn: inner, refuse: l.refuse, log: l.log}, nil
+		return &conn{Conn: inner, log: l.log}, nil
 	}
 	secured := tls.Server(inner, l.tls)
-	return &tlsConn{conn: conn{Conn: secured, refuse: l.refuse, log: l.log}, tls: secured}, nil
+	return &tlsConn{conn: conn{Conn: secured, log: l.log}, tls: secured}, nil
 }
 
 // refusal completes a line that was begun so that it is malformed, whatever it was.
@@ -49,7 +48,6 @@ var errFraming = errors.New("the body is badly framed")
 // conn is a connection whose requests are looked at as they are read.
 type conn struct {
 	net.Conn
-	refuse    Refuse
 	log       *slog.Logger
 	framing   framing
 	objection string // to what was read; then nothing more is

@@ -30,7 +30,7 @@ func serve(t *testing.T, config *tls.Config, log io.Writer) (addr string) {
 		}
 		fmt.Fprintf(w, "%s tls=%t", body, r.TLS != nil)
 	})}
-	go srv.Serve(Listener(l, config, nil, slog.New(slog.NewTextHandler(log, nil))))
+	go srv.Serve(Listener(l, config, slog.New(slog.NewTextHandler(log, nil))))
 	t.Cleanup(func() { srv.Close() })
 	return l.Addr().String()
 }
@@ -114,7 +114,7 @@ func TestHalfClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l = Listener(l, config, nil, slog.New(slog.DiscardHandler))
+		l = Listener(l, config, slog.New(slog.DiscardHandler))
 		defer l.Close()
 		var far *tls.Config
 		if config != nil {

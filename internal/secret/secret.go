@@ -37,6 +37,8 @@ type Value struct {
 	path    string // of the file it comes from, or empty
 	watched bool   // whether path names a regular file that can be read again
 
+	require func(string) error // of what the file holds; nil: nothing
+
 	mu       sync.Mutex // guards onChange
 	onChange []func()
 
@@ -81,6 +83,11 @@ func (v *Value) Path() string {
 	}
 	return v.path
 }
+
+// Require has check decide whether a new content of the file may be used; where it says
+// no, the last good value stays. Its error must not hold the value. To be called before
+// Watch.
+func (v *Value) Require(check func(string) error) { v.require = check }
 
 // OnChange has f called, from Watch's goroutine, after each change of the value.
 func (v *Value) OnChange(f func()) {
@@ -128,6 +135,9 @@ func Watch(ctx context.Context, log *slog.Logger, values ...*Value) {
 // saw the same: a file that is being rewritten in place may be half there.
 func (v *Value) look(log *slog.Logger) {
 	value, _, err := read(v.path)
+	if err == nil && v.require != nil {
+		err = v.require(value)
+	}
 	if err != nil {
 		if complaint := err.Error(); complaint != v.complaint {
 			v.complaint = complaint

@@ -130,6 +130,43 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// A content that is not good enough does not take the place of the last good one.
+func TestRequire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "key")
+		write(t, path, "long enough")
+		v, err := FromFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.Require(func(s string) error {
+			if len(s) < 10 {
+				return errors.New("it is too short")
+			}
+			return nil
+		})
+		var log strings.Builder
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { Watch(ctx, slog.New(slog.NewTextHandler(&log, nil)), v); close(done) }()
+		write(t, path, "hunter2")
+		time.Sleep(3 * pollEvery)
+		if got := v.Get(); got != "long enough" {
+			t.Errorf("a bad one: %q", got)
+		}
+		write(t, path, "long enough again")
+		time.Sleep(3 * pollEvery)
+		if got := v.Get(); got != "long enough again" {
+			t.Errorf("a good one: %q", got)
+		}
+		cancel()
+		<-done
+		if strings.Count(log.String(), "too short") != 1 || strings.Contains(log.String(), "hunter2") {
+			t.Errorf("the log: %s", log.String())
+		}
+	})
+}
+
 func TestNeverPrinted(t *testing.T) {
 	v := New("hunter2")
 	var out strings.Builder
@@ -138,5 +175,20 @@ func TestNeverPrinted(t *testing.T) {
 	fmt.Fprintf(&out, "%v %+v %#v %s %q %s", v, v, v, v, v, encoded)
 	if strings.Contains(out.String(), "hunter2") {
 		t.Fatalf("the secret shows: %s", out.String())
+	}
+}
+
+func TestUnquoted(t *testing.T) {
+	for text, want := range map[string]string{
+		"connection refused": "connection refused",
+		fmt.Sprintf("malformed HTTP response %q", `{"a":"t0ken \\"}`): `malformed HTTP response "…"`,
+		fmt.Sprintf("starting with %q; err=%q", "t0\nken", "t0\"ken"): `starting with "…"; err="…"`,
+		`cut off: "t0k`:                           `cut off: "…"`,
+		"malformed MIME header line: t0ken":       "malformed MIME header",
+		"dial: malformed MIME header: x: \"t0k\"": "dial: malformed MIME header",
+	} {
+		if got := Unquoted(text); got != want {
+			t.Errorf("%s: %s", text, got)
+		}
 	}
 }

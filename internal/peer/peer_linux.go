@@ -1,0 +1,223 @@
+package peer
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// SameUser returns l, which listens on an IPv4 address of loopback, with the connections
+// of this process's user alone. It is an error when the kernel does not tell whose they
+// are.
+func SameUser(l net.Listener, log *slog.Logger) (net.Listener, error) {
+	user := uint32(os.Geteuid())
+	// The second is for kernels without the first, such as gVisor.
+	var all []error
+	for _, ask := range []owner{askKernel, readTable} {
+		err := try(l, ask, user)
+		if err == nil {
+			return &listener{Listener: l, owner: ask, user: user, log: log}, nil
+		}
+		all = append(all, err)
+	}
+	return nil, fmt.Errorf("the kernel does not tell whose process calls: %w", errors.Join(all...))
+}
+
+// try has ask find a connection of our own.
+func try(l net.Listener, ask owner, user uint32) error {
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	// It may not be ours that is accepted first; whose it is is not the question yet.
+	accepted, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	defer accepted.Close()
+	uid, err := ask(addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
+	if err == nil && uid != user {
+		err = fmt.Errorf("our own connection is said to be of user %d, not %d", uid, user)
+	}
+	return err
+}
+
+var errGone = errors.New("no process holds the other end")
+
+// What linux/inet_diag.h and sock_diag.h say. A message has the layout of C structs:
+// those below have no gaps.
+const (
+	sockDiagByFamily = 20
+	stateListen      = 10
+)
+
+// sockID is inet_diag_sockid. Ports and addresses are in the network's order.
+type sockID struct {
+	LocalPort, RemotePort [2]byte
+	Local, Remote         [16]byte
+	Interface             uint32
+	Cookie                [2]uint32
+}
+
+// request is a nlmsghdr and inet_diag_req_v2.
+type request struct {
+	Length          uint32
+	Type, Flags     uint16
+	Sequence, From  uint32
+	Family, Proto   uint8
+	Extensions, Pad uint8
+	States          uint32
+	ID              sockID
+}
+
+// found is inet_diag_msg.
+type found struct {
+	Family, State, Timer, Retransmits uint8
+	ID                                sockID
+	Expires, ReadQueue, WriteQueue    uint32
+	UID, Inode                        uint32
+}
+
+// askKernel asks by sock_diag. A client with a dual-stack socket is an IPv6 one to the
+// kernel, with mapped addresses.
+func askKernel(client, server netip.AddrPort) (uint32, error) {
+	uid, err := askFamily(unix.AF_INET, client, server)
+	if errors.Is(err, unix.ENOENT) {
+		uid, err = askFamily(unix.AF_INET6, client, server)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		err = errGone
+	}
+	return uid, err
+}
+
+func askFamily(family uint8, client, server netip.AddrPort) (uint32, error) {
+	id := sockID{Cookie: [2]uint32{^uint32(0), ^uint32(0)}} // none
+	binary.BigEndian.PutUint16(id.LocalPort[:], client.Port())
+	binary.BigEndian.PutUint16(id.RemotePort[:], server.Port())
+	id.Local, id.Remote = inFamily(family, client.Addr()), inFamily(family, server.Addr())
+	req := request{
+		Type: sockDiagByFamily, Flags: unix.NLM_F_REQUEST, Sequence: 1,
+		Family: family, Proto: unix.IPPROTO_TCP, States: ^uint32(0), ID: id,
+	}
+	req.Length = uint32(binary.Size(req))
+	kind, payload, err := exchange(req)
+	switch {
+	case err != nil:
+		return 0, err
+	case kind == unix.NLMSG_ERROR && len(payload) >= 4:
+		return 0, os.NewSyscallError("sock_diag", unix.Errno(-int32(binary.NativeEndian.Uint32(payload))))
+	case kind != sockDiagByFamily:
+		return 0, fmt.Errorf("sock_diag: an answer of type %d", kind)
+	}
+	var sock found
+	if _, err := binary.Decode(payload, binary.NativeEndian, &sock); err != nil {
+		return 0, fmt.Errorf("sock_diag: %w", err)
+	}
+	// Where there is no such connection the kernel finds who listens on that port; and what
+	// no process holds any more counts as root's.
+	if sock.State == stateListen || sock.Inode == 0 || sock.ID.LocalPort != id.LocalPort || sock.ID.RemotePort != id.RemotePort {
+		return 0, errGone
+	}
+	return sock.UID, nil
+}
+
+// inFamily is an IPv4 address as sockets of a family have it.
+func inFamily(family uint8, addr netip.Addr) (b [16]byte) {
+	if family == unix.AF_INET6 {
+		return addr.As16()
+	}
+	copy(b[:], addr.AsSlice())
+	return b
+}
+
+// exchange sends a message to the kernel and returns its answer. It is given a socket of
+// its own each time: that is some microseconds for each connection, and nothing to
+// keep in step.
+func exchange(req request) (kind uint16, payload []byte, err error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_INET_DIAG)
+	if err != nil {
+		return 0, nil, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	// It answers within the send; should it not, nobody must wait for it.
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
+		return 0, nil, os.NewSyscallError("setsockopt", err)
+	}
+	message, err := binary.Append(nil, binary.NativeEndian, req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return 0, nil, os.NewSyscallError("sendto", err)
+	}
+	buf := make([]byte, 4096)
+	n, _, err := unix.Recvfrom(fd, buf, 0)
+	switch {
+	case err != nil:
+		return 0, nil, os.NewSyscallError("recvfrom", err)
+	case n < unix.NLMSG_HDRLEN:
+		return 0, nil, errors.New("sock_diag: an answer without a header")
+	}
+	return binary.NativeEndian.Uint16(buf[4:]), buf[unix.NLMSG_HDRLEN:n], nil
+}
+
+// readTable looks into the tables of all connections, of IPv4 and of IPv6 sockets.
+func readTable(client, server netip.AddrPort) (uint32, error) {
+	for path, family := range map[string]uint8{"/proc/net/tcp": unix.AF_INET, "/proc/net/tcp6": unix.AF_INET6} {
+		uid, err := readFamily(path, inTable(family, client), inTable(family, server))
+		if !errors.Is(err, errGone) && !errors.Is(err, os.ErrNotExist) {
+			return uid, err
+		}
+	}
+	return 0, errGone
+}
+
+func readFamily(path, client, server string) (uint32, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		// sl local remote state queues timer retransmits uid timeout inode
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 10 || fields[1] != client || fields[2] != server {
+			continue
+		}
+		if fields[9] == "0" {
+			return 0, errGone
+		}
+		uid, err := strconv.ParseUint(fields[7], 10, 32)
+		return uint32(uid), err
+	}
+	if err := lines.Err(); err != nil {
+		return 0, err
+	}
+	return 0, errGone
+}
+
+// inTable is an address as the tables have it: words of the machine's order, in hex.
+func inTable(family uint8, a netip.AddrPort) string {
+	b := inFamily(family, a.Addr())
+	words := b[:4]
+	if family == unix.AF_INET6 {
+		words = b[:]
+	}
+	var s strings.Builder
+	for ; len(words) > 0; words = words[4:] {
+		fmt.Fprintf(&s, "%08X", binary.NativeEndian.Uint32(words))
+	}
+	return fmt.Sprintf("%s:%04X", s.String(), a.Port())
+}
