@@ -20,6 +20,7 @@ type part struct {
 var parts = []part{
 	{"Outbound", outbound},
 	{"Inbound", inbound},
+	{"Receivers", severalReceivers},
 	{"Micro", micro},
 }
 
@@ -77,7 +78,7 @@ func run(ctx context.Context) error {
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
 	flag.IntVar(&b.rounds, "rounds", 0, "take `n` readings of each outbound figure; by default 11, or 1 with -quick")
 	beside := flag.String("beside", "", "measure this `binary`, an usher of before, as one more beside usher")
-	only := flag.String("only", "", "measure this `part` alone: outbound, inbound or micro")
+	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers or micro")
 	soak := flag.Duration("soak", 0, "measure nothing, but run traffic through faults for so `long`, and see whether all adds up")
 	output := flag.String("o", "", "write the results to this `file` as well, as Markdown")
 	flag.Parse()

@@ -42,13 +42,18 @@ type mount struct {
 	Path string `yaml:"mountPath"`
 }
 
+type probe struct {
+	HTTPGet struct{ Path string } `yaml:"httpGet"`
+}
+
 type container struct {
 	Name            string
 	RestartPolicy   string `yaml:"restartPolicy"`
 	Env             []struct{ Name, Value string }
-	VolumeMounts    []mount        `yaml:"volumeMounts"`
-	StartupProbe    map[string]any `yaml:"startupProbe"`
-	ReadinessProbe  map[string]any `yaml:"readinessProbe"`
+	VolumeMounts    []mount `yaml:"volumeMounts"`
+	StartupProbe    *probe  `yaml:"startupProbe"`
+	ReadinessProbe  *probe  `yaml:"readinessProbe"`
+	LivenessProbe   *probe  `yaml:"livenessProbe"`
 	SecurityContext struct {
 		ReadOnly   bool  `yaml:"readOnlyRootFilesystem"`
 		Escalation *bool `yaml:"allowPrivilegeEscalation"`
@@ -67,6 +72,7 @@ func TestManifests(t *testing.T) {
 	all := objects(t, "kubernetes/gateway.yaml")
 	gateway := all["Deployment"].Spec
 	tryPod(t, gateway.Template.Spec, gateway.Template.Spec.Containers[0])
+	tryGateway(t, gateway.Template.Spec.Containers[0])
 	if budget := all["PodDisruptionBudget"].Spec.MinAvailable; budget < 1 || budget >= gateway.Replicas {
 		t.Errorf("of %d replicas %d must be available: none can be lost, or none can be drained", gateway.Replicas, budget)
 	}
@@ -80,6 +86,26 @@ func TestManifests(t *testing.T) {
 		if gateway.Template.Metadata.Labels[label] != value {
 			t.Errorf("the Service selects %s=%s, which no pod has", label, value)
 		}
+	}
+}
+
+// tryGateway checks that a gateway holds nothing of the billing service, stays in the load
+// balancer for as long as it takes webhooks, and is not restarted for what a restart does
+// not help.
+func tryGateway(t *testing.T, usher *container) {
+	t.Helper()
+	for _, e := range usher.Env {
+		if strings.HasPrefix(e.Name, "USHER_CLIENT_") || e.Name == "USHER_BASE_URL" {
+			t.Errorf("a gateway does not need %s", e.Name)
+		}
+	}
+	for want, p := range map[string]*probe{"/readyz/gate": usher.ReadinessProbe, "/healthz": usher.StartupProbe} {
+		if p == nil || p.HTTPGet.Path != want {
+			t.Errorf("a probe asks %+v, want %s", p, want)
+		}
+	}
+	if p := usher.LivenessProbe; p == nil || p.HTTPGet.Path != "/healthz" {
+		t.Errorf("the liveness probe asks %+v", p)
 	}
 }
 

@@ -35,6 +35,8 @@ type answer struct {
 	status int
 	header map[string]string // further headers; nil for none
 
+	decision *decision // the receiver's answer, in the place of all that follows; nil: none
+
 	Decision string           `json:"decision"`
 	Error    string           `json:"error,omitempty"`
 	Faults   []Fault          `json:"faults,omitempty"`
@@ -111,6 +113,10 @@ func (a answer) shared() answer {
 }
 
 func (a *answer) write(w http.ResponseWriter) {
+	if a.decision != nil {
+		a.decision.write(w, a.status)
+		return
+	}
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)
 	enc.SetEscapeHTML(false) // people read this in a webhook log

@@ -2,10 +2,13 @@ package webhookgate
 
 import (
 	"crypto/hmac"
+	"crypto/sha1"
 	"crypto/sha256"
+	"crypto/sha512"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
+	"hash"
 	"net/http"
 	"net/url"
 	"strings"
@@ -102,37 +105,56 @@ func (g *Gate) checkSignature(h http.Header, body []byte) *answer {
 		}
 		return nil
 	}
-	if !verifyHMAC(secret, h.Values(g.cfg.HMACHeader), body) {
+	if !algorithms[g.cfg.HMACAlgorithm].verify(secret, h.Values(g.cfg.HMACHeader), body) {
 		return reject(http.StatusUnauthorized, "the signature in "+g.cfg.HMACHeader+" is missing or does not fit the body")
 	}
 	return nil
 }
 
-// verifyHMAC wants exactly one signature: with several, which of them a proxy or
-// the receiver would go by is anybody's guess.
-func verifyHMAC(secret string, signatures []string, body []byte) bool {
+// An algorithm is a hash that the body's HMAC can be made with.
+type algorithm struct {
+	name string
+	hash func() hash.Hash
+	size int // of the HMAC, in bytes
+}
+
+var algorithms = map[string]algorithm{
+	"sha1":   {"sha1", sha1.New, sha1.Size}, // for senders that know nothing better: as an HMAC it is not broken
+	"sha256": {"sha256", sha256.New, sha256.Size},
+	"sha512": {"sha512", sha512.New, sha512.Size},
+}
+
+// verify wants exactly one signature: with several, which of them a proxy or the
+// receiver would go by is anybody's guess.
+func (a algorithm) verify(secret string, signatures []string, body []byte) bool {
 	if secret == "" || len(signatures) != 1 {
 		return false
 	}
-	got, ok := parseSignature(signatures[0])
-	return ok && hmac.Equal(got, sign([]byte(secret), body))
+	got, ok := a.parse(signatures[0])
+	return ok && hmac.Equal(got, a.sign([]byte(secret), body))
 }
 
-// parseSignature reads an HMAC-SHA256 in hex or base64, with or without
-// "sha256=". The two can't be confused: 32 bytes are 64 digits in one and at
-// most 44 characters in the other.
-func parseSignature(s string) ([]byte, bool) {
+// parse reads an HMAC in hex or base64, with or without the algorithm's name and "=". Hex
+// and base64 can't be confused: for the same bytes, the former is longer.
+func (a algorithm) parse(s string) ([]byte, bool) {
 	s = strings.TrimSpace(s)
-	const prefix = "sha256="
-	if len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix) {
-		s = s[len(prefix):]
+	if name, rest, found := strings.Cut(s, "="); found && strings.EqualFold(name, a.name) {
+		s = rest
 	}
 	decode := decodeBase64
-	if len(s) == hex.EncodedLen(sha256.Size) {
+	if len(s) == hex.EncodedLen(a.size) {
 		decode = hex.DecodeString
 	}
 	mac, err := decode(s)
-	return mac, err == nil && len(mac) == sha256.Size
+	return mac, err == nil && len(mac) == a.size
+}
+
+func (a algorithm) sign(key []byte, parts ...[]byte) []byte {
+	mac := hmac.New(a.hash, key)
+	for _, part := range parts {
+		mac.Write(part)
+	}
+	return mac.Sum(nil)
 }
 
 // decodeBase64 reads either alphabet, padded or not.
@@ -141,10 +163,5 @@ func decodeBase64(s string) ([]byte, error) {
 	return base64.RawStdEncoding.DecodeString(strings.TrimRight(s, "="))
 }
 
-func sign(key []byte, parts ...[]byte) []byte {
-	mac := hmac.New(sha256.New, key)
-	for _, part := range parts {
-		mac.Write(part)
-	}
-	return mac.Sum(nil)
-}
+// sign makes an HMAC-SHA256.
+func sign(key []byte, parts ...[]byte) []byte { return algorithms["sha256"].sign(key, parts...) }

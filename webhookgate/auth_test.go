@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -128,6 +129,36 @@ func TestHMAC(t *testing.T) {
 	})
 }
 
+func TestSignatureAlgorithms(t *testing.T) {
+	for name, a := range algorithms {
+		mac := a.sign([]byte("key"), []byte(documented))
+		hexed, based := hex.EncodeToString(mac), base64.StdEncoding.EncodeToString(mac)
+		for signature, want := range map[string]int{
+			hexed: 200, strings.ToUpper(hexed): 200, based: 200, strings.TrimRight(based, "="): 200, base64.URLEncoding.EncodeToString(mac): 200,
+			name + "=" + hexed: 200, strings.ToUpper(name) + "=" + based: 200,
+			"md5=" + hexed: 401, hexed[:len(hexed)-2]: 401, hexed + "00": 401, "": 401,
+		} {
+			for gate := range algorithms {
+				g := newGate(t, func(c *Config) { c.HMACSecret, c.HMACAlgorithm = secret("key"), gate })
+				expect := want
+				if gate != name {
+					expect = 401 // never another than the one that was asked for
+				}
+				if got := post(t, g, documented, "X-Signature", signature); got.Code != expect {
+					t.Errorf("%q at a gate with %s: got %v, want %d", signature, gate, got, expect)
+				}
+			}
+		}
+	}
+	// RFC 2202, test case 2: not only in agreement with ourselves.
+	if got := hex.EncodeToString(algorithms["sha1"].sign([]byte("Jefe"), []byte("what do ya want for nothing?"))); got != "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79" {
+		t.Error(got)
+	}
+	if _, err := New(Config{ForwardURL: &url.URL{Scheme: "http", Host: "r"}, HMACAlgorithm: "md5"}); err == nil {
+		t.Error("md5 is accepted")
+	}
+}
+
 func TestStandardWebhooks(t *testing.T) {
 	// The example of the specification's reference libraries.
 	key, err := ParseSecretKey("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
@@ -237,15 +268,15 @@ func FuzzSignatures(f *testing.F) {
 		f.Add(s, "1614265330")
 	}
 	f.Fuzz(func(t *testing.T, s, timestamp string) {
-		if got, ok := parseSignature(s); ok {
+		if got, ok := algorithms["sha256"].parse(s); ok {
 			// What was read says the same in either spelling.
 			for _, again := range []string{hex.EncodeToString(got), "sha256=" + base64.URLEncoding.EncodeToString(got)} {
-				if back, ok := parseSignature(again); !ok || string(back) != string(got) {
+				if back, ok := algorithms["sha256"].parse(again); !ok || string(back) != string(got) {
 					t.Errorf("%q is %x, and as %q it is %x", s, got, again, back)
 				}
 			}
 		}
-		if verifyHMAC("key", []string{s}, []byte("not the body")) {
+		if algorithms["sha256"].verify("key", []string{s}, []byte("not the body")) {
 			t.Errorf("%q fits a body that it was not made for", s)
 		}
 		list := standardSignatures(s)

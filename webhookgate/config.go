@@ -40,6 +40,10 @@ type Config struct {
 	// Default: X-Signature. Not used with HMACStandard.
 	HMACHeader string
 
+	// HMACAlgorithm is what the signature is made with: sha256, sha512 or sha1.
+	// Default: sha256. Not used with HMACStandard.
+	HMACAlgorithm string
+
 	// HMACStandard asks for the Standard Webhooks headers instead. HMACSecret
 	// must then return what ParseSecretKey understands.
 	HMACStandard bool
@@ -54,6 +58,12 @@ type Config struct {
 	// Types are the event types let through, "*" being any.
 	// Default: TenantProvisioningChange.
 	Types []string
+
+	// SyncTypes are event types that ask the receiver a question. They are let
+	// through as well, and must not be among Types. Each is tried once, never kept
+	// or deduplicated, and the receiver's status, Content-Type and body are the
+	// answer.
+	SyncTypes []string
 
 	// Schema is a JSON Schema that every webhook must fit, in place of the
 	// built-in one. It must hold all that it refers to.
@@ -70,9 +80,14 @@ type Config struct {
 	// by the receiver. Zero: every webhook is delivered.
 	DedupWindow time.Duration
 
-	// ForwardURL is the receiver; required. Its query is kept, and its
-	// userinfo becomes Basic auth towards the receiver.
+	// ForwardURL is the receiver of all that no other takes. Its query is kept, and
+	// its userinfo becomes Basic auth towards the receiver. Nil: only what one of
+	// Receivers takes is let through.
 	ForwardURL *url.URL
+
+	// Receivers are those that take the webhooks of some platforms. One at least,
+	// or ForwardURL, is required.
+	Receivers []Receiver
 
 	// Timeout is for each try, up to the receiver's last byte. Default: 10s.
 	Timeout time.Duration
@@ -81,7 +96,8 @@ type Config struct {
 	Attempts int
 
 	// MaxInflight is how many webhooks may be under way at once; whoever comes
-	// on top is told 503. Default: 256.
+	// on top is told 503. Each receiver may have an equal share of them.
+	// Default: 256.
 	MaxInflight int
 
 	// SignSecret returns the key with which deliveries are signed, in the
@@ -96,7 +112,12 @@ type Config struct {
 	// DedupWindow and Attempts are then not used here.
 	Keep func(w *Webhook) (duplicateOf string, err error)
 
-	// Transport carries the tries. It must honour the request's context and
+	// KeepUnclaimed has Keep take what no receiver takes, too, where it would be
+	// refused otherwise: for those who have another use for a webhook than to
+	// deliver it. Questions are still refused. No receiver is required then.
+	KeepUnclaimed bool
+
+	// Transport carries the tries at ForwardURL. It must honour the request's context and
 	// must not send a request twice of its own accord.
 	// Default: one of the gate's own.
 	Transport http.RoundTripper
@@ -113,9 +134,10 @@ type Config struct {
 	// sender has it: it must be quick. May be nil.
 	Answered func(Outcome)
 
-	// Attempted is told of every try: ok (a 2xx), status (any other answer),
-	// timeout, or error (no answer for another reason). May be nil.
-	Attempted func(result string)
+	// Attempted is told of every try: the receiver's name, what came of it (ok: a
+	// 2xx; status: any other answer; timeout; error: no answer for another
+	// reason), and how long it took. May be nil.
+	Attempted func(receiver, result string, took time.Duration)
 }
 
 // New makes a Gate, or says what is wrong with cfg.
@@ -124,20 +146,25 @@ func New(cfg Config) (*Gate, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("webhook gate: %w", err)
 	}
-	validator, err := newValidator(cfg.Types, cfg.Schema)
+	validator, err := newValidator(slices.Concat(cfg.Types, cfg.SyncTypes), cfg.Schema)
 	if err != nil {
 		return nil, fmt.Errorf("webhook gate: schema: %w", err)
+	}
+	receivers, err := newReceivers(&cfg)
+	if err != nil {
+		return nil, fmt.Errorf("webhook gate: %w", err)
 	}
 	g := &Gate{
 		cfg:       cfg,
 		validator: validator,
-		receiver:  newReceiver(&cfg),
+		receivers: receivers,
+		share:     share(cfg.MaxInflight, len(receivers.all), cfg.Keep != nil),
 		readers:   make(chan struct{}, runtime.GOMAXPROCS(0)),
 		idle:      make(chan struct{}),
 	}
 	g.deliveries, g.cancel = context.WithCancel(context.Background())
-	g.lanes, err = newPassThrough(cfg.DedupSize, cfg.DedupWindow, func(w *Webhook) answer {
-		return g.receiver.deliver(g.deliveries, w)
+	g.lanes, err = newPassThrough(cfg.DedupSize, cfg.DedupWindow, func(rc *receiver, w *Webhook) answer {
+		return rc.deliver(g.deliveries, w)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("webhook gate: %w", err)
@@ -148,6 +175,7 @@ func New(cfg Config) (*Gate, error) {
 func (c *Config) setDefaults() {
 	setDefault(&c.Path, "/webhooks")
 	setDefault(&c.HMACHeader, "X-Signature")
+	setDefault(&c.HMACAlgorithm, "sha256")
 	setDefault(&c.MaxBody, 1<<20)
 	setDefault(&c.DedupSize, 10000)
 	setDefault(&c.Timeout, 10*time.Second)
@@ -158,9 +186,6 @@ func (c *Config) setDefaults() {
 	}
 	c.AllowCIDRs = unmapped(c.AllowCIDRs)
 	c.TrustedProxies = unmapped(c.TrustedProxies)
-	if c.Transport == nil {
-		c.Transport = newTransport(c.MaxInflight)
-	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -171,7 +196,7 @@ func (c *Config) setDefaults() {
 		c.Answered = func(Outcome) {}
 	}
 	if c.Attempted == nil {
-		c.Attempted = func(string) {}
+		c.Attempted = func(string, string, time.Duration) {}
 	}
 }
 
@@ -184,17 +209,25 @@ func setDefault[T comparable](field *T, value T) {
 
 func (c *Config) check() error {
 	_, badEscape := url.PathUnescape(c.Path)
+	_, known := algorithms[c.HMACAlgorithm]
 	switch {
+	case c.KeepUnclaimed && c.Keep == nil:
+		return errors.New("nobody keeps what no receiver takes")
 	case !strings.HasPrefix(c.Path, "/") || strings.ContainsAny(c.Path, "?# ") || badEscape != nil:
 		return fmt.Errorf("path %q: must begin with / and be escaped as in a URL", c.Path)
-	case c.ForwardURL == nil:
-		return errors.New("no receiver to forward to")
-	case c.ForwardURL.Scheme != "http" && c.ForwardURL.Scheme != "https" || c.ForwardURL.Host == "":
-		return fmt.Errorf("receiver %s: must be an http or https address", c.ForwardURL.Redacted())
 	case c.MaxBody < 0 || c.DedupSize < 0 || c.DedupWindow < 0 || c.Timeout < 0 || c.Attempts < 0 || c.MaxInflight < 0:
 		return errors.New("sizes, counts and durations must not be negative")
-	case slices.Contains(c.Types, ""):
+	case !known:
+		return fmt.Errorf("HMAC algorithm %q: must be sha256, sha512 or sha1", c.HMACAlgorithm)
+	case slices.Contains(c.Types, "") || slices.Contains(c.SyncTypes, ""):
 		return errors.New("an event type is empty")
+	case slices.Contains(c.SyncTypes, "*"):
+		return errors.New("the event types that ask a question must be named, * is none")
+	}
+	for _, typ := range c.SyncTypes {
+		if slices.Contains(c.Types, typ) {
+			return fmt.Errorf("event type %q can't be both: delivered, and a question", typ)
+		}
 	}
 	for _, p := range slices.Concat(c.AllowCIDRs, c.TrustedProxies) {
 		if !p.IsValid() {

@@ -2,6 +2,7 @@ package webhookgate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,9 @@ const (
 	maxAnswer    = 64 << 10               // of it, read at all, so that the connection can be used again
 )
 
-// receiver is the customer's application, seen from here.
+// receiver is an application of the customer's, seen from here.
 type receiver struct {
+	name      string
 	url       *url.URL // without userinfo
 	basicAuth string   // what the userinfo became; may be empty
 	transport http.RoundTripper
@@ -34,30 +36,39 @@ type receiver struct {
 	attempts  int
 	secret    func() string // for signatures; may be nil
 	jitter    func(ceiling time.Duration) time.Duration
-	attempted func(result string)
+	attempted func(receiver, result string, took time.Duration)
 	log       *slog.Logger
+
+	inflight int // webhooks under way to it, while their senders wait; guarded by Gate.mu
 }
 
-func newReceiver(cfg *Config) *receiver {
-	target := *cfg.ForwardURL
+func newReceiver(cfg *Config, r Receiver) (*receiver, error) {
+	if r.URL == nil || r.URL.Scheme != "http" && r.URL.Scheme != "https" || r.URL.Host == "" {
+		return nil, fmt.Errorf("receiver %s: %s: must be an http or https address", r.Name, r.URL.Redacted())
+	}
+	target := *r.URL
 	target.User = nil
 	rc := &receiver{
+		name:      r.Name,
 		url:       &target,
-		transport: cfg.Transport,
-		timeout:   cfg.Timeout,
+		transport: r.Transport,
+		timeout:   cmp.Or(r.Timeout, cfg.Timeout),
 		attempts:  cfg.Attempts,
-		secret:    cfg.SignSecret,
+		secret:    r.SignSecret,
 		jitter:    rand.N[time.Duration],
 		attempted: cfg.Attempted,
 		log:       cfg.Log,
 	}
-	if user := cfg.ForwardURL.User; user != nil {
+	if rc.transport == nil {
+		rc.transport = newTransport(cfg.MaxInflight)
+	}
+	if user := r.URL.User; user != nil {
 		password, _ := user.Password()
 		req := http.Request{Header: make(http.Header)}
 		req.SetBasicAuth(user.Username(), password)
 		rc.basicAuth = req.Header.Get("Authorization")
 	}
-	return rc
+	return rc, nil
 }
 
 // newTransport is for one receiver. No proxy: a webhook and the receiver's password are
@@ -91,14 +102,11 @@ func (rc *receiver) deliver(ctx context.Context, w *Webhook) answer {
 	return no
 }
 
-// Try sends w to the receiver once. It is for those who keep webhooks themselves
-// (see Config.Keep), and decide themselves whether and when to try again.
-func (g *Gate) Try(ctx context.Context, w *Webhook) Attempt { return g.receiver.try(ctx, w) }
-
 // try sends w to the receiver once, and counts it.
 func (rc *receiver) try(ctx context.Context, w *Webhook) Attempt {
+	start := time.Now()
 	t := rc.send(ctx, w)
-	rc.attempted(t.result())
+	rc.attempted(rc.name, t.result(), time.Since(start))
 	return t
 }
 
@@ -230,7 +238,7 @@ func (t Attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
 }
 
 func (rc *receiver) logFailure(w *Webhook, n int, t Attempt) {
-	attrs := append(w.attrs(), slog.Int("try", n), slog.String("result", t.result()))
+	attrs := append(w.attrs(), slog.String("receiver", rc.name), slog.Int("try", n), slog.String("result", t.result()))
 	if t.Status != 0 {
 		attrs = append(attrs, slog.Int("receiver_status", t.Status))
 	} else {

@@ -124,7 +124,7 @@ func inWords(ctx context.Context, word string) (*http.Response, error) {
 }
 
 func TestPausesHaveFullJitter(t *testing.T) {
-	rc := newGate(t, nil).receiver
+	rc := newGate(t, nil).receivers.rest
 	for n, ceiling := range map[int]time.Duration{1: firstPause, 2: 2 * firstPause, 4: 8 * firstPause, 10: longestPause, 1000: longestPause} {
 		var low, high int
 		for range 1000 {
@@ -250,7 +250,7 @@ func TestOwnTransport(t *testing.T) {
 	var results []string
 	g := newGate(t, func(c *Config) {
 		c.ForwardURL, c.Transport, c.Attempts = target, nil, 1
-		c.Attempted = func(r string) { results = append(results, r) }
+		c.Attempted = func(_, r string, _ time.Duration) { results = append(results, r) }
 	})
 	for i, want := range []int{200, 502, 200} {
 		got := post(t, g, snapshot("acme", fmt.Sprint(i)), "Idempotency-Key", "k")

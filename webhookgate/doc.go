@@ -16,9 +16,12 @@
 // lane has the same bytes, and was accepted within the window. In every other
 // case, doubt included, the snapshot is delivered: A, B, A is three changes.
 //
+// Event types that ask the receiver a question (Config.SyncTypes) leave that way
+// after the schema: they are sent once, in no lane, and answered by the receiver.
+//
 // # Answers
 //
-// Every answer is a JSON object, and its decision is in the Usher-Decision
+// Every answer but the receiver's to a question is a JSON object, and its decision is in the Usher-Decision
 // header too:
 //
 //	decision   forwarded, queued, duplicate (all 200), rejected (4xx) or failed (5xx)

@@ -8,13 +8,16 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"usher/internal/trace"
 )
 
 // A Gate is the http.Handler that webhooks are posted to.
 type Gate struct {
 	cfg       Config
 	validator *validator
-	receiver  *receiver
+	receivers *receivers
+	share     int // of what may be in flight: each receiver's
 	lanes     *passThrough
 	readers   chan struct{} // holds one for each body that is being parsed and validated
 
@@ -34,6 +37,8 @@ type visit struct {
 	from       netip.Addr // the sender's; not valid when it can't be told
 	pathSecret string     // the path's last segment, where secrets may be, as it was sent
 	admitted   bool       // it holds a place in flight
+	receiver   *receiver  // whose webhook it is; nil: nobody's, or not known yet
+	taken      bool       // it holds one of the receiver's places, too
 	webhook    *Webhook   // once it has passed every check
 }
 
@@ -88,10 +93,17 @@ func (g *Gate) handle(v *visit) *answer {
 	if v.webhook, no = g.read(v, body); no != nil {
 		return no
 	}
-	if g.cfg.Keep != nil {
+	question := g.asks(v.webhook.Type)
+	if g.cfg.Keep != nil && !question {
 		return g.keep(v.webhook)
 	}
-	a := g.lanes.send(v.webhook)
+	if no := g.take(v); no != nil {
+		return no
+	}
+	if question {
+		return g.ask(v)
+	}
+	a := g.lanes.send(v.receiver, v.webhook)
 	return &a
 }
 
@@ -107,7 +119,12 @@ func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 	if no := g.validator.check(value); no != nil {
 		return nil, no
 	}
-	return g.newWebhook(v, body, value), nil
+	typ := stringAt(value, "type")
+	lane := laneOf(typ, value)
+	if v.receiver = g.receivers.takes(lane.Platform); v.receiver == nil && !g.keepsAnyway(typ) {
+		return nil, unclaimed(lane.Platform)
+	}
+	return g.newWebhook(v, body, typ, lane), nil
 }
 
 // keep hands w over to whoever keeps webhooks.
@@ -175,6 +192,9 @@ func (g *Gate) leave(v *visit) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.inflight--
+	if v.taken {
+		v.receiver.inflight--
+	}
 	if g.closing && g.inflight == 0 {
 		close(g.idle)
 	}
@@ -231,6 +251,11 @@ func (g *Gate) report(v *visit, a *answer, took time.Duration) {
 	}
 	if w := v.webhook; w != nil {
 		attrs = append(attrs, w.attrs()...)
+	} else if id := trace.ID(v.r.Header); id != "" {
+		attrs = append(attrs, slog.String("trace_id", id))
+	}
+	if v.receiver != nil && len(g.receivers.all) > 1 {
+		attrs = append(attrs, slog.String("receiver", v.receiver.name))
 	}
 	if a.Decision == duplicate {
 		attrs = append(attrs, slog.String("duplicate_of", a.Webhook))

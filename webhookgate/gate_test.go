@@ -161,7 +161,7 @@ func TestHooksAndLog(t *testing.T) {
 		c.SignSecret = secret("whsec_c2lnbmluZy1rZXk=")
 		c.ForwardURL, _ = url.Parse("http://user:passw0rd@receiver.test/hook")
 		c.Received = func(decision string, _ time.Duration) { decisions = append(decisions, decision) }
-		c.Attempted = func(result string) { results = append(results, result) }
+		c.Attempted = func(_, result string, _ time.Duration) { results = append(results, result) }
 		c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 			if len(results) == 1 {
 				return nil, errors.New("connection refused")

@@ -33,7 +33,7 @@ var neverForwarded = map[string]bool{
 // forwardHeader is what the receiver gets of the sender's headers, and where
 // they came from. The secrets that the gate has checked stay here.
 func (g *Gate) forwardHeader(v *visit) http.Header {
-	drop := g.consumed(v.r.Header)
+	drop := g.consumed(v.receiver, v.r.Header)
 	out := make(http.Header, len(v.r.Header)+8)
 	for name, values := range v.r.Header {
 		n := normal(name)
@@ -55,7 +55,7 @@ func (g *Gate) forwardHeader(v *visit) http.Header {
 
 // consumed are the names, normal, that this request or the settings add to
 // neverForwarded.
-func (g *Gate) consumed(h http.Header) map[string]bool {
+func (g *Gate) consumed(rc *receiver, h http.Header) map[string]bool {
 	drop := make(map[string]bool)
 	for _, list := range h.Values("Connection") {
 		for name := range strings.SplitSeq(list, ",") {
@@ -69,7 +69,7 @@ func (g *Gate) consumed(h http.Header) map[string]bool {
 	if g.cfg.HMACSecret != nil && !g.cfg.HMACStandard {
 		drop[normal(g.cfg.HMACHeader)] = true
 	}
-	if g.receiver.basicAuth != "" {
+	if rc != nil && rc.basicAuth != "" {
 		drop["authorization"] = true
 	}
 	return drop

@@ -21,7 +21,7 @@ const maxRemembered = 4 << 10
 // time in each lane, in order of arrival, lanes independent of each other. And
 // it remembers what the receiver holds.
 type passThrough struct {
-	deliver func(*Webhook) answer
+	deliver func(*receiver, *Webhook) answer
 	window  time.Duration // zero: nothing is a duplicate
 
 	mu     sync.Mutex                 // guards what follows, lanes' insides included
@@ -42,14 +42,19 @@ type delivery struct {
 	answer answer
 }
 
-// accepted is the last snapshot that the receiver took with a 2xx.
+// accepted is the last snapshot that a receiver took with a 2xx.
 type accepted struct {
-	webhook string
-	digest  [sha256.Size]byte
-	at      time.Time
+	receiver string // what another one took does not count
+	webhook  string
+	digest   [sha256.Size]byte
+	at       time.Time
 }
 
-func newPassThrough(size int, window time.Duration, deliver func(*Webhook) answer) (*passThrough, error) {
+func (a accepted) is(rc *receiver, w *Webhook) bool {
+	return a.receiver == rc.name && a.digest == w.Digest
+}
+
+func newPassThrough(size int, window time.Duration, deliver func(*receiver, *Webhook) answer) (*passThrough, error) {
 	memory, err := lru.New[Lane, accepted](size)
 	if err != nil {
 		return nil, err
@@ -59,11 +64,11 @@ func newPassThrough(size int, window time.Duration, deliver func(*Webhook) answe
 
 // send delivers w when its turn comes, unless the receiver holds exactly it, or
 // is about to: then w shares what becomes of the other.
-func (p *passThrough) send(w *Webhook) answer {
+func (p *passThrough) send(rc *receiver, w *Webhook) answer {
 	p.mu.Lock()
 	l := p.active[w.Lane]
 	if l == nil {
-		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.digest == w.Digest && elapsed(held.at) < p.window {
+		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.is(rc, w) && elapsed(held.at) < p.window {
 			p.mu.Unlock()
 			return duplicateOf(held.webhook) // held.at stays: the window does not slide
 		}
@@ -92,17 +97,17 @@ func (p *passThrough) send(w *Webhook) answer {
 	p.memory.Remove(w.Lane)
 	p.mu.Unlock()
 
-	defer p.finish(w, l, d) // deferred: not even a panic may leave a lane standing
+	defer p.finish(rc, w, l, d) // deferred: not even a panic may leave a lane standing
 	if before != nil {
 		<-before.done
 	}
-	d.answer = p.deliver(w)
+	d.answer = p.deliver(rc, w)
 	return d.answer
 }
 
 // finish gives the lane to whoever waits next, and to those who wait for the
 // outcome. The last one out leaves behind what the receiver is known to hold.
-func (p *passThrough) finish(w *Webhook, l *lane, d *delivery) {
+func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, d *delivery) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer close(d.done)
@@ -112,7 +117,7 @@ func (p *passThrough) finish(w *Webhook, l *lane, d *delivery) {
 	}
 	delete(p.active, w.Lane)
 	if p.dedups(w) && d.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
-		p.memory.Add(w.Lane, accepted{w.ID, w.Digest, time.Now()})
+		p.memory.Add(w.Lane, accepted{rc.name, w.ID, w.Digest, time.Now()})
 	}
 }
 

@@ -273,14 +273,39 @@ func TestElapsedByEitherClock(t *testing.T) {
 	}
 }
 
+// What another receiver accepted does not count.
+func TestMemoryNamesItsReceiver(t *testing.T) {
+	tries := 0
+	p, err := newPassThrough(10, time.Minute, func(_ *receiver, w *Webhook) answer {
+		tries++
+		return answer{status: 200, Decision: forwarded, Webhook: w.ID}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &Webhook{ID: "id", Lane: Lane{Platform: "crm", Tenant: "acme"}, Snapshot: true}
+	one, other := &receiver{name: "one"}, &receiver{name: "other"}
+	for i, step := range []struct {
+		to   *receiver
+		want string
+	}{{one, forwarded}, {one, duplicate}, {other, forwarded}, {other, duplicate}, {one, forwarded}} {
+		if got := p.send(step.to, w); got.Decision != step.want {
+			t.Errorf("step %d, to %s: %s, want %s", i, step.to.name, got.Decision, step.want)
+		}
+	}
+	if tries != 3 {
+		t.Errorf("%d tries", tries)
+	}
+}
+
 func BenchmarkLane(b *testing.B) {
-	p, err := newPassThrough(10000, time.Minute, func(w *Webhook) answer {
+	p, err := newPassThrough(10000, time.Minute, func(_ *receiver, w *Webhook) answer {
 		return answer{status: 200, Decision: forwarded, Webhook: w.ID}
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
-	hooks := [2]*Webhook{}
+	hooks, rc := [2]*Webhook{}, new(receiver)
 	for i := range hooks {
 		hooks[i] = &Webhook{ID: "id", Lane: Lane{Tenant: "acme"}, Snapshot: true}
 		hooks[i].Digest[0] = byte(i)
@@ -288,13 +313,13 @@ func BenchmarkLane(b *testing.B) {
 	b.Run("change", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
-			p.send(hooks[i%2])
+			p.send(rc, hooks[i%2])
 		}
 	})
 	b.Run("duplicate", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			p.send(hooks[0])
+			p.send(rc, hooks[0])
 		}
 	})
 }

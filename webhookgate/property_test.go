@@ -17,13 +17,16 @@ import (
 )
 
 // TestNothingIsDroppedOnAGuess throws random traffic at a gate: copies, changes
-// back and forth, a receiver that fails, hangs, times out having applied a
-// snapshot or not, senders that hang up, evictions, waits beyond the window, all
-// of it for several tenants at once. Then it asks what may never be:
+// back and forth, two receivers with failures of their own, each of which fails,
+// hangs, times out having applied a snapshot or not; senders that hang up, evictions,
+// waits beyond the window, all of it for several tenants at once, some of which have
+// the same code on two platforms. Then it asks what may never be:
 //
 //	(a) a snapshot suppressed that the receiver did not certainly hold as its latest,
 //	(b) a delivery that overtakes or overlaps another of its tenant,
-//	(c) a 200 for a snapshot that the receiver neither accepted nor held.
+//	(c) a 200 for a snapshot that the receiver neither accepted nor held,
+//	(d) a webhook at a receiver that its platform is not given to,
+//	(e) a webhook that waits, or finds no room, for the sake of another receiver.
 func TestNothingIsDroppedOnAGuess(t *testing.T) {
 	// Rapid's default of 100 would let a broken gate pass now and then.
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
@@ -35,11 +38,18 @@ func TestNothingIsDroppedOnAGuess(t *testing.T) {
 		rapid.SyncTest(rt, func(rt *rapid.T) {
 			world := newWorld(t, rt)
 			for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-				if rapid.IntRange(0, 2).Draw(rt, "step") == 0 {
+				switch rapid.IntRange(0, 8).Draw(rt, "step") {
+				case 0, 1, 2:
 					time.Sleep(rapid.SampledFrom(world.sleeps).Draw(rt, "sleep"))
-					continue
+				case 3: // an outage, or the end of one
+					receiver := rapid.SampledFrom([]string{MainReceiver, "docs"}).Draw(rt, "receiver")
+					mood := rapid.SampledFrom([]string{"", "", "timeout", "500"}).Draw(rt, "mood")
+					world.mu.Lock()
+					world.moods[receiver] = mood
+					world.mu.Unlock()
+				default:
+					world.send(rt)
 				}
-				world.send(rt)
 			}
 			world.senders.Wait()
 			world.judge(rt)
@@ -58,6 +68,7 @@ func TestNothingIsDroppedOnAGuess(t *testing.T) {
 const (
 	testWindow  = time.Minute
 	testTimeout = 2 * time.Second
+	testShare   = 4 // of what may be in flight: each receiver's
 )
 
 // A world is a gate, who sends to it, and what is behind it.
@@ -70,6 +81,8 @@ type world struct {
 	mu         sync.Mutex
 	arrivals   []*arrival        // in order
 	latest     map[string]string // what the receiver holds, by tenant
+	moods      map[string]string // of each receiver: what it does, whatever a plan says; empty: the plan
+	unanswered map[string]int    // webhooks of each tenant and of each receiver that are in the gate
 	tries      map[string]int    // by webhook-id
 	underWay   map[string]int    // by tenant
 	deliveries []int             // arrivals' numbers, as their tries began
@@ -79,32 +92,42 @@ type world struct {
 // An arrival is one webhook, what became of it, and what the receiver knows of it.
 type arrival struct {
 	number           int
-	tenant, snapshot string
+	tenant, snapshot string // the tenant with its platform
+	receiver         string // that gets it
 	at               time.Time
+	alone            bool // no other of its tenant was in the gate
+	room             bool // its receiver had some
 	status           int
 	decision         string
 
 	delivered  bool
+	firstTry   time.Time
 	acceptedAt time.Time // zero: the receiver never said 2xx
 }
 
 func newWorld(t *testing.T, rt *rapid.T) *world {
 	w := &world{
-		tenants:  []string{"t1", "t2", "t3"}[:rapid.IntRange(1, 3).Draw(rt, "tenants")],
-		sleeps:   []time.Duration{time.Millisecond, 300 * time.Millisecond, testTimeout, testWindow / 2, testWindow - time.Second, testWindow + time.Second},
-		latest:   make(map[string]string),
-		tries:    make(map[string]int),
-		underWay: make(map[string]int),
+		tenants:    []string{"crm/t1", "docs/t1", "docs/t2", "/t1"}[:rapid.IntRange(1, 4).Draw(rt, "tenants")],
+		moods:      make(map[string]string),
+		unanswered: make(map[string]int),
+		sleeps:     []time.Duration{time.Millisecond, 300 * time.Millisecond, testTimeout, testWindow / 2, testWindow - time.Second, testWindow + time.Second},
+		latest:     make(map[string]string),
+		tries:      make(map[string]int),
+		underWay:   make(map[string]int),
 	}
 	w.gate = newGate(t, func(c *Config) {
-		c.Transport = roundTrip(w.receive)
+		c.Transport = w.receiver(MainReceiver)
+		c.Receivers = []Receiver{{Name: "docs", Platforms: []string{"docs"}, URL: c.ForwardURL, Transport: w.receiver("docs")}}
 		c.DedupWindow = testWindow
 		c.DedupSize = rapid.IntRange(1, 3).Draw(rt, "dedup size")
 		c.Timeout = testTimeout
 		c.Attempts = rapid.IntRange(1, 2).Draw(rt, "attempts")
-		c.MaxInflight = 64
+		c.MaxInflight = 2*testShare + 32 // with room for those that are turned away
 	})
-	w.gate.receiver.jitter = func(ceiling time.Duration) time.Duration { return ceiling / 2 } // or failures could not be replayed
+	w.gate.share = testShare
+	for _, rc := range w.gate.receivers.all {
+		rc.jitter = func(ceiling time.Duration) time.Duration { return ceiling / 2 } // or failures could not be replayed
+	}
 	return w
 }
 
@@ -118,8 +141,14 @@ func (w *world) send(rt *rapid.T) {
 		snapshot: rapid.SampledFrom([]string{"A", "B"}).Draw(rt, "snapshot"),
 		at:       time.Now(),
 	}
+	platform, code, _ := strings.Cut(a.tenant, "/")
+	if a.receiver = MainReceiver; platform == "docs" {
+		a.receiver = "docs"
+	}
 	w.mu.Lock()
 	w.arrivals = append(w.arrivals, a)
+	a.alone, a.room = w.unanswered[a.tenant] == 0, w.unanswered[a.receiver] < testShare
+	w.count(a, 1)
 	w.mu.Unlock()
 	word := rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "ok slowly", "500", "400", "refused", "timeout", "timeout applied"})
 	plan := word.Draw(rt, "first try") + "," + word.Draw(rt, "second try")
@@ -128,22 +157,44 @@ func (w *world) send(rt *rapid.T) {
 		ctx, hangUp := context.WithTimeout(context.Background(), patience)
 		defer hangUp()
 		rec := httptest.NewRecorder()
-		w.gate.ServeHTTP(rec, request(snapshot(a.tenant, a.snapshot),
+		body := strings.Replace(snapshot(code, a.snapshot), `"tenant":{`, fmt.Sprintf(`"tenant":{"platform":{"code":%q},`, platform), 1)
+		w.gate.ServeHTTP(rec, request(body,
 			"X-Arrival", strconv.Itoa(a.number), "X-Plan", plan).WithContext(ctx))
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		a.status, a.decision = rec.Code, rec.Header().Get("Usher-Decision")
+		w.count(a, -1)
 	})
 	synctest.Wait()
 }
 
-// receive is the receiver: it does as the webhook's plan says, and keeps a diary.
-func (w *world) receive(r *http.Request) (*http.Response, error) {
+// count adds n to what is in the gate. It needs w.mu.
+func (w *world) count(a *arrival, n int) {
+	w.unanswered[a.tenant] += n
+	w.unanswered[a.receiver] += n
+}
+
+// receiver is one that does as its mood or the webhook's plan says, and keeps a diary.
+func (w *world) receiver(name string) roundTrip {
+	return func(r *http.Request) (*http.Response, error) { return w.receive(name, r) }
+}
+
+func (w *world) receive(name string, r *http.Request) (*http.Response, error) {
 	number, _ := strconv.Atoi(r.Header.Get("X-Arrival"))
 	w.mu.Lock()
 	a := w.arrivals[number]
 	word := strings.Split(r.Header.Get("X-Plan"), ",")[w.tries[r.Header.Get("webhook-id")]]
+	if mood := w.moods[name]; mood != "" {
+		word = mood
+	}
 	w.tries[r.Header.Get("webhook-id")]++
 	w.deliveries = append(w.deliveries, number)
-	a.delivered = true
+	if !a.delivered {
+		a.delivered, a.firstTry = true, time.Now()
+	}
+	if name != a.receiver {
+		w.violations = append(w.violations, fmt.Sprintf("(d) arrival %d of %s came to %s", number, a.tenant, name))
+	}
 	if w.underWay[a.tenant]++; w.underWay[a.tenant] > 1 {
 		w.violations = append(w.violations, fmt.Sprintf("(b) arrival %d overlaps another delivery to %s", number, a.tenant))
 	}
@@ -195,6 +246,12 @@ func (w *world) judge(rt *rapid.T) {
 	}
 	holds := make(map[string]*arrival)
 	for _, a := range w.arrivals {
+		if a.alone && a.delivered && !a.firstTry.Equal(a.at) {
+			rt.Errorf("(e) arrival %d (%s) waited %v, though nothing of its tenant was before it", a.number, a.tenant, a.firstTry.Sub(a.at))
+		}
+		if a.room && a.alone && !a.delivered && a.status != 200 {
+			rt.Errorf("(e) arrival %d (%s) was told %d, though its receiver had room", a.number, a.tenant, a.status)
+		}
 		held := holds[a.tenant]
 		switch {
 		case a.delivered:

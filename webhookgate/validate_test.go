@@ -29,6 +29,11 @@ func TestFaults(t *testing.T) {
 		{with(`"trial_start_date":null`, `"trial_start_date":"2024-02-29"`), nil},
 		{with(`"id":4711`, `"id":4711,"further":{"fields":[]}`), nil},
 		{with(`"state":"active"`, `"state":"whatever"`), nil},
+		{with(`"end_date":"2025-12-31"`, `"end_date":null`), nil}, // a subscription without an end
+		{with(`"price_list":{"code":"eur","name":"Euro"}`, `"price_list":null`), nil},
+		{with(`"features":[
+{"code":"users"`, `"features":[null,
+{"code":"users"`), nil},
 
 		{`[]`, []string{" must be an object, not an array"}},
 		{`"text"`, []string{" must be an object, not a string"}},
@@ -40,22 +45,18 @@ func TestFaults(t *testing.T) {
 		{`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":""},"change":null}}`, []string{
 			"/payload/change must be an object, not null", "/payload/tenant/code must not be empty"}},
 		{`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":7},"change":{"features":{},"subscriptions":[1]}}}`, []string{
-			"/payload/change/features must be an array, not an object",
-			"/payload/change/subscriptions/0 must be an object, not a number",
+			"/payload/change/features must be an array or null, not an object",
+			"/payload/change/subscriptions/0 must be an object or null, not a number",
 			"/payload/tenant/code must be a string, not a number"}},
-		{with(`"id":4711`, `"id":"4711"`), []string{"/payload/tenant/id must be an integer, not a string"}},
+		{with(`"id":4711`, `"id":"4711"`), []string{"/payload/tenant/id must be an integer or null, not a string"}},
 		{with(`"quantity":25`, `"quantity":2.5`), []string{"/payload/change/features/0/quantity must be an integer or null, not a fraction"}},
 		{with(`"quantity":25`, `"quantity":"25"`), []string{"/payload/change/features/0/quantity must be an integer or null, not a string"}},
-		{with(`"value":""`, `"value":null`), []string{"/payload/change/features/0/value must be a string, not null"}},
-		{with(`"billing_day":1`, `"billing_day":true`), []string{"/payload/tenant/account/billing_day must be an integer, not a boolean"}},
-		{with(`"email":"ada@example.com"`, `"email":null`), []string{"/payload/tenant/account/contacts/0/email must be a string, not null"}},
+		{with(`"billing_day":1`, `"billing_day":true`), []string{"/payload/tenant/account/billing_day must be an integer or null, not a boolean"}},
 		{with(`"code":"pro"`, `"code":1`), []string{"/payload/change/subscriptions/0/plan/code must be a string or null, not a number"}},
-		{with(`"code":"eur"`, `"code":null`), []string{"/payload/change/subscriptions/0/price_list/code must be a string, not null"}},
 		{with(`2025-12-31`, `2025-02-30`), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD, not "2025-02-30"`}},
 		{with(`2025-12-31`, `2025-2-3`), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD, not "2025-2-3"`}},
 		{with(`2025-12-31`, `2025-12-31T00:00:00Z`), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD, not "2025-12-31T00:00:00Z"`}},
 		{with(`2025-12-31`, ``), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD, not ""`}},
-		{with(`"start_date":"2025-01-01"`, `"start_date":null`), []string{"/payload/change/subscriptions/0/start_date must be a string, not null"}},
 		{with(`"trial_end_date":null`, `"trial_end_date":"soon"`), []string{`/payload/change/subscriptions/0/trial_end_date must be a real date written as YYYY-MM-DD, not "soon"`}},
 		{with("TenantProvisioningChange", "InvoiceCreated"), []string{`/type is "InvoiceCreated"; let through here: TenantProvisioningChange`}},
 		{with("TenantProvisioningChange", "tenantProvisioningChange"), []string{`/type is "tenantProvisioningChange"; let through here: TenantProvisioningChange`}},
@@ -108,6 +109,63 @@ func TestEveryDocumentedFieldIsTyped(t *testing.T) {
 	walk("", root, func(x any) { root = x })
 	if checked < 70 || len(v.faults(root)) != 0 {
 		t.Errorf("%d places, in the end %v", checked, v.faults(root))
+	}
+}
+
+// TestNullCountsAsAbsent puts null wherever something stands in the documented webhook:
+// it passes, as if nothing stood there, but for the five members that are required.
+func TestNullCountsAsAbsent(t *testing.T) {
+	v, err := newValidator([]string{"*"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	required := []string{"", "/type", "/payload", "/payload/tenant", "/payload/tenant/code", "/payload/change"}
+	root := decode(t, documented)
+	refused, checked := 0, 0
+	var walk func(path string, value any, set func(any))
+	walk = func(path string, value any, set func(any)) {
+		switch value := value.(type) {
+		case map[string]any:
+			for name, member := range value {
+				walk(path+"/"+name, member, func(x any) { value[name] = x })
+			}
+		case []any:
+			for i, item := range value {
+				walk(path+"/"+strconv.Itoa(i), item, func(x any) { value[i] = x })
+			}
+		}
+		set(nil)
+		switch faults := v.faults(root); {
+		case slices.Contains(required, path):
+			if refused++; len(faults) != 1 || faults[0].Path != path {
+				t.Errorf("null at %s: %v", path, faults)
+			}
+		case len(faults) > 0 || !v.shape.fits(root):
+			t.Errorf("null at %s: %v; at a glance: %v", path, faults, v.shape.fits(root))
+		}
+		set(value)
+		checked++
+	}
+	walk("", root, func(x any) { root = x })
+	if refused != len(required) || checked < 70 {
+		t.Errorf("%d of %d places refused", refused, checked)
+	}
+}
+
+// A platform that is null is none: its tenants have the lane that they have without it.
+func TestNullDoesNotChangeTheLane(t *testing.T) {
+	for body, want := range map[string]Lane{
+		`{"type":"T","payload":{"tenant":{"code":"a"},"change":{}}}`:                          {Tenant: "a"},
+		`{"type":"T","payload":{"tenant":{"code":"a","platform":null},"change":{}}}`:          {Tenant: "a"},
+		`{"type":"T","payload":{"tenant":{"code":"a","platform":{"code":null}},"change":{}}}`: {Tenant: "a"},
+		`{"type":"T","payload":{"tenant":{"code":"a","platform":{"code":""}},"change":{}}}`:   {Tenant: "a"},
+		`{"type":"T","payload":{"tenant":{"code":null}}}`:                                     {Type: "T"},
+		`{"type":"T","payload":{"tenant":null}}`:                                              {Type: "T"},
+		`{"type":"T","payload":null}`:                                                         {Type: "T"},
+	} {
+		if got := laneOf("T", decode(t, body)); got != want {
+			t.Errorf("%s: %+v, want %+v", body, got, want)
+		}
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"usher/internal/trace"
 )
 
 // A Webhook is one that has passed every check, with all that it takes to
@@ -24,8 +26,9 @@ type Webhook struct {
 }
 
 // A Lane is the line in which webhooks wait for each other: that of a tenant,
-// or, where a webhook names none, that of its type. Sharing a lane costs time
-// only; it is never a reason to drop anything.
+// or, where a webhook names none, that of its platform and type. Sharing a lane
+// costs time only; it is never a reason to drop anything. All of a lane go to one
+// receiver, which follows from the platform.
 type Lane struct {
 	Platform, Tenant string
 	Type             string // only without a tenant
@@ -33,18 +36,16 @@ type Lane struct {
 
 func (l Lane) size() int { return len(l.Platform) + len(l.Tenant) + len(l.Type) }
 
-func (g *Gate) newWebhook(v *visit, body []byte, value any) *Webhook {
+func (g *Gate) newWebhook(v *visit, body []byte, typ string, lane Lane) *Webhook {
 	now := time.Now()
-	typ := stringAt(value, "type")
-	lane := laneOf(typ, value)
 	return &Webhook{
 		ID:   newID(now),
 		Type: typ,
 		Lane: lane,
 		// Of other events nobody says that they are snapshots, and without
 		// a tenant nobody knows of whom: the same bytes twice may be two
-		// changes.
-		Snapshot: typ == TenantProvisioningChange && lane.Tenant != "",
+		// changes. A question changes nothing.
+		Snapshot: typ == TenantProvisioningChange && lane.Tenant != "" && !g.asks(typ),
 		Digest:   sha256.Sum256(body),
 		Body:     body,
 		Header:   g.forwardHeader(v),
@@ -55,11 +56,14 @@ func (g *Gate) newWebhook(v *visit, body []byte, value any) *Webhook {
 // laneOf takes the names from the very value that was validated, letter by
 // letter: encoding/json's struct fields would match in any case.
 func laneOf(typ string, value any) Lane {
-	tenant := stringAt(value, "payload", "tenant", "code")
-	if tenant == "" {
-		return Lane{Type: typ}
+	lane := Lane{
+		Platform: stringAt(value, "payload", "tenant", "platform", "code"),
+		Tenant:   stringAt(value, "payload", "tenant", "code"),
 	}
-	return Lane{Platform: stringAt(value, "payload", "tenant", "platform", "code"), Tenant: tenant}
+	if lane.Tenant == "" {
+		lane.Type = typ
+	}
+	return lane
 }
 
 // stringAt is the string at a path of names, and empty where there is none. It
@@ -73,13 +77,21 @@ func stringAt(value any, path ...string) string {
 	return strings.Clone(s)
 }
 
+// TraceID is the trace id of the sender's traceparent, or nothing. The receiver gets that
+// header, so it is kept with the webhook.
+func (w *Webhook) TraceID() string { return trace.ID(w.Header) }
+
 func (w *Webhook) attrs() []slog.Attr {
-	return []slog.Attr{
+	attrs := append(make([]slog.Attr, 0, 8),
 		slog.String("webhook", w.ID),
 		slog.String("type", clip(w.Type, maxShown)),
 		slog.String("platform", clip(w.Lane.Platform, maxShown)),
 		slog.String("tenant", clip(w.Lane.Tenant, maxShown)),
+	)
+	if id := w.TraceID(); id != "" {
+		attrs = append(attrs, slog.String("trace_id", id))
 	}
+	return attrs
 }
 
 // newID makes a UUIDv7 (RFC 9562): the time in milliseconds, then chance.

@@ -124,7 +124,9 @@ func (rc *receiver) apply(body []byte, sent int64) error {
 	tenant := webhook.Payload.Tenant
 	s := state{tenant.Platform.Code, tenant.Code, map[string]*int{}, sent}
 	for _, f := range webhook.Payload.Change.Features {
-		s.Features[f.Code] = f.Quantity
+		if f.Code != "" { // null counts as absent, everywhere
+			s.Features[f.Code] = f.Quantity
+		}
 	}
 	content, err := json.Marshal(s)
 	if err != nil {

@@ -40,7 +40,9 @@ function apply(string $dir, array $payload, int $sent): void
 {
     $features = [];
     foreach ($payload['change']['features'] ?? [] as $feature) {
-        $features[$feature['code']] = $feature['quantity'] ?? null; // its limit; null: no limit
+        if (isset($feature['code'])) { // null counts as absent, everywhere
+            $features[$feature['code']] = $feature['quantity'] ?? null; // its limit; null: no limit
+        }
     }
     $state = [
         'platform' => $payload['tenant']['platform']['code'] ?? '',

@@ -32,6 +32,8 @@ type Config struct {
 	// Unready returns what keeps usher from being ready, in words; nothing when it
 	// is. Required.
 	Unready func() []string
+	// Parts are usher's parts; /readyz/NAME speaks of each alone.
+	Parts []Part
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
 	// Ports returns how the local ports stand. May be nil.
@@ -52,6 +54,13 @@ type Config struct {
 	Version string
 	// Log is told of refused requests, and of what was done by hand. Required.
 	Log *slog.Logger
+}
+
+// Part is one of usher's parts.
+type Part struct {
+	Name    string          // as in /readyz/NAME
+	Unready func() []string // what keeps it from being ready; nil: it is off
+	Off     string          // that it is off, and what switches it on, in words
 }
 
 // New returns the handler of the admin port.
@@ -79,6 +88,9 @@ func New(cfg Config) *Handler {
 		{path: "/api/inbox/{id}", read: h.api(h.show)},
 		{path: "/api/inbox/{id}/redeliver", act: h.api(h.redeliver)},
 		{path: "/api/forget", act: h.api(h.forget)},
+	}
+	for _, p := range cfg.Parts {
+		h.routes = append(h.routes, route{path: "/readyz/" + p.Name, read: p.ready, probe: true})
 	}
 	return h
 }
@@ -198,7 +210,20 @@ func (h *Handler) alive(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (h *Handler) ready(w http.ResponseWriter, _ *http.Request) {
-	problems := h.cfg.Unready()
+	writeReady(w, h.cfg.Unready())
+}
+
+// ready of a part that is off is a 404: whoever asks has the wrong usher, or forgot a
+// setting, and should not take it for one that will be ready soon.
+func (p Part) ready(w http.ResponseWriter, _ *http.Request) {
+	if p.Unready == nil {
+		writeJSON(w, http.StatusNotFound, map[string]any{"ready": false, "problems": []string{p.Off}})
+		return
+	}
+	writeReady(w, p.Unready())
+}
+
+func writeReady(w http.ResponseWriter, problems []string) {
 	status := http.StatusOK
 	if len(problems) > 0 {
 		status = http.StatusServiceUnavailable
@@ -227,7 +252,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, status int, probl
 		writeJSON(w, status, problem)
 		return
 	}
-	shell := page.Shell{Title: http.StatusText(status), Body: map[string]any{"Status": status, "Why": problem.Error}}
+	shell := page.Shell{Title: http.StatusText(status), Gate: h.cfg.Gate != nil, Body: map[string]any{"Status": status, "Why": problem.Error}}
 	if err := page.Write(w, status, "failure", shell); err != nil {
 		h.cfg.Log.Error("page can't be drawn", "err", err)
 		writeJSON(w, status, problem)

@@ -28,14 +28,14 @@ func TestAdmin(t *testing.T) {
 	id.Fetched(nil, &tokens.RejectedError{Code: "invalid_client"})
 	id.EarlyRevoked()
 	cfg := Config{
-		Hosts:   guard.NewHosts("127.0.0.1:9090", nil, false),
+		Hosts:   guard.NewHosts("127.0.0.1:9095", nil, false),
 		Unready: func() []string { return problems },
 		Metrics: metrics.Handler(),
 		Log:     slog.New(slog.DiscardHandler),
 	}
 	open := New(cfg)
 	cfg.Token = func() string { return "adm1n" }
-	cfg.Hosts = guard.NewHosts("0.0.0.0:9090", nil, true)
+	cfg.Hosts = guard.NewHosts("0.0.0.0:9095", nil, true)
 	keyed := New(cfg)
 
 	get := func(h http.Handler, method, path, host string, header http.Header) (int, string) {
@@ -62,14 +62,14 @@ func TestAdmin(t *testing.T) {
 		want                     string
 	}{
 		{"alive", "GET", "/healthz", "localhost", open, nil, 200, `"alive":true`},
-		{"alive by any host", "GET", "/healthz", "10.0.0.7:9090", open, nil, 200, ""},
+		{"alive by any host", "GET", "/healthz", "10.0.0.7:9095", open, nil, 200, ""},
 		{"alive without the token", "GET", "/healthz", "x", keyed, nil, 200, ""},
 		{"unready", "GET", "/readyz", "10.0.0.7", keyed, nil, 503, "no token yet"},
-		{"metrics", "GET", "/metrics", "127.0.0.1:9090", open, nil, 200, `usher_proxy_requests_total{code="200",port="main"} 1`},
-		{"metrics, in flight", "GET", "/metrics", "127.0.0.1:9090", open, nil, 200, `usher_proxy_in_flight{port="main"} 0`},
-		{"metrics of tokens", "GET", "/metrics", "127.0.0.1:9090", open, nil, 200, `usher_token_requests_total{port="main",result="unavailable"} 1`},
-		{"metrics of Go", "GET", "/metrics", "127.0.0.1:9090", open, nil, 200, "go_goroutines"},
-		{"build", "GET", "/metrics", "127.0.0.1:9090", open, nil, 200, `usher_build_info{commit="abc",goversion="`},
+		{"metrics", "GET", "/metrics", "127.0.0.1:9095", open, nil, 200, `usher_proxy_requests_total{code="200",port="main"} 1`},
+		{"metrics, in flight", "GET", "/metrics", "127.0.0.1:9095", open, nil, 200, `usher_proxy_in_flight{port="main"} 0`},
+		{"metrics of tokens", "GET", "/metrics", "127.0.0.1:9095", open, nil, 200, `usher_token_requests_total{port="main",result="unavailable"} 1`},
+		{"metrics of Go", "GET", "/metrics", "127.0.0.1:9095", open, nil, 200, "go_goroutines"},
+		{"build", "GET", "/metrics", "127.0.0.1:9095", open, nil, 200, `usher_build_info{commit="abc",goversion="`},
 		{"rebound", "GET", "/metrics", "evil.example", open, nil, 421, "Host"},
 		{"by address, without a token", "GET", "/metrics", "10.0.0.7", open, nil, 421, ""},
 		{"no token", "GET", "/metrics", "10.0.0.7", keyed, nil, 401, "admin token"},

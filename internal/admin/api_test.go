@@ -44,7 +44,7 @@ func (f *fakeInbox) config(token string) Config {
 		1: {Entry: entry(1, inbox.Parked), Body: []byte("{\xff")},
 	}
 	cfg := Config{
-		Hosts:   guard.NewHosts("127.0.0.1:9090", nil, false),
+		Hosts:   guard.NewHosts("127.0.0.1:9095", nil, false),
 		Unready: func() []string { return nil },
 		Metrics: http.NotFoundHandler(),
 		Log:     slog.New(slog.DiscardHandler),
@@ -91,7 +91,7 @@ func (f *fakeInbox) config(token string) Config {
 
 func ask(h http.Handler, method, target, body string, header ...string) (int, string) {
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
-	r.Host = "127.0.0.1:9090"
+	r.Host = "127.0.0.1:9095"
 	for i := 0; i < len(header); i += 2 {
 		if header[i] == "Host" {
 			r.Host = header[i+1]
@@ -160,7 +160,7 @@ func TestAPI(t *testing.T) {
 		{"from a neighbour's page", "POST", "/api/inbox/3/redeliver", "", []string{browser, "same-site"}, 403, "origin", ""},
 		{"from a page in an old browser", "POST", "/api/inbox/3/redeliver", "", []string{"Origin", "http://evil.example"}, 403, "origin", ""},
 		{"from a page without an origin", "POST", "/api/inbox/3/redeliver", "", []string{"Origin", "null"}, 403, "origin", ""},
-		{"from our own page", "POST", "/api/inbox/3/redeliver", "", []string{browser, "same-origin", "Origin", "http://127.0.0.1:9090"}, 200, "", "redeliver 3 false"},
+		{"from our own page", "POST", "/api/inbox/3/redeliver", "", []string{browser, "same-origin", "Origin", "http://127.0.0.1:9095"}, 200, "", "redeliver 3 false"},
 		{"by another name", "GET", "/api/inbox", "", []string{"Host", "evil.example"}, 421, "Host", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -28,6 +28,7 @@ func existing(t *testing.T) map[string][]string {
 	port.Finished(200, time.Millisecond)
 	id.Fetched(nil, errors.New("down"))
 	gate.Received("queued", time.Millisecond)
+	gate.Attempted("main", "ok", time.Millisecond)
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

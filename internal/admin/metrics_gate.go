@@ -2,6 +2,7 @@ package admin
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,37 +16,65 @@ import (
 type Gate struct {
 	received  *prometheus.CounterVec
 	attempts  *prometheus.CounterVec
+	tries     *prometheus.HistogramVec
 	duration  prometheus.Observer
 	decisions *hour.Ring
-	last      atomic.Pointer[string] // result of the last try
 	changes   *atomic.Uint64
+
+	mu        sync.Mutex // guards what follows
+	receivers map[string]*GateReceiver
 }
+
+// GateReceiver counts the tries at one receiver.
+type GateReceiver struct {
+	took prometheus.Observer
+	last atomic.Pointer[string] // result of the last try
+}
+
+// results are those of a try.
+var results = []string{"ok", "status", "timeout", "error"}
 
 // Gate returns the figures of the webhook gate.
 func (m *Metrics) Gate() *Gate {
+	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	g := &Gate{
 		received: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "usher_webhook_received_total", Help: "Webhooks, by what became of them.",
 		}, []string{"decision"}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "usher_webhook_attempts_total", Help: "Tries at the receiver: ok, status (another than 2xx), timeout or error (no answer).",
-		}, []string{"result"}),
+			Name: "usher_webhook_attempts_total", Help: "Tries at a receiver: ok, status (another than 2xx), timeout or error (no answer).",
+		}, []string{"receiver", "result"}),
+		tries: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "usher_webhook_attempt_duration_seconds", Help: "How long a try at a receiver took.", Buckets: buckets,
+		}, []string{"receiver"}),
 		decisions: hour.New(false),
 		changes:   &m.changes,
+		receivers: make(map[string]*GateReceiver),
 	}
 	duration := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "usher_webhook_duration_seconds", Help: "From a webhook's header to the answer to its sender.",
-		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		Name: "usher_webhook_duration_seconds", Help: "From a webhook's header to the answer to its sender.", Buckets: buckets,
 	})
 	g.duration = duration
-	m.registry.MustRegister(g.received, g.attempts, duration)
+	m.registry.MustRegister(g.received, g.attempts, g.tries, duration)
 	for _, decision := range Decisions {
 		g.received.WithLabelValues(decision)
 	}
-	for _, result := range []string{"ok", "status", "timeout", "error"} {
-		g.attempts.WithLabelValues(result)
-	}
 	return g
+}
+
+// Receiver returns the figures of the receiver of this name.
+func (g *Gate) Receiver(name string) *GateReceiver {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.receivers[name]
+	if r == nil {
+		r = &GateReceiver{took: g.tries.WithLabelValues(name)}
+		for _, result := range results {
+			g.attempts.WithLabelValues(name, result)
+		}
+		g.receivers[name] = r
+	}
+	return r
 }
 
 // Received counts an answer to a sender.
@@ -58,10 +87,12 @@ func (g *Gate) Received(decision string, took time.Duration) {
 	g.changes.Add(1)
 }
 
-// Attempted counts a try at the receiver.
-func (g *Gate) Attempted(result string) {
-	g.attempts.WithLabelValues(result).Inc()
-	g.last.Store(&result)
+// Attempted counts a try at a receiver.
+func (g *Gate) Attempted(receiver, result string, took time.Duration) {
+	g.attempts.WithLabelValues(receiver, result).Inc()
+	r := g.Receiver(receiver)
+	r.took.Observe(took.Seconds())
+	r.last.Store(&result)
 	g.changes.Add(1)
 }
 
@@ -69,8 +100,8 @@ func (g *Gate) Attempted(result string) {
 func (g *Gate) Hour() []hour.Minute { return g.decisions.Last() }
 
 // LastTry is the result of the last try at the receiver; empty before the first.
-func (g *Gate) LastTry() string {
-	if last := g.last.Load(); last != nil {
+func (r *GateReceiver) LastTry() string {
+	if last := r.last.Load(); last != nil {
 		return *last
 	}
 	return ""

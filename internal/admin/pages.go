@@ -34,7 +34,7 @@ func (h *Handler) page(draw func(*http.Request) (*view, error)) http.HandlerFunc
 			http.Redirect(w, r, v.goTo, http.StatusSeeOther)
 			return
 		}
-		v.shell.Version = h.cfg.Version
+		v.shell.Version, v.shell.Gate = h.cfg.Version, h.cfg.Gate != nil
 		if v.shell.Live {
 			v.shell.Notice = notice(r.URL.Query().Get("did"))
 		}

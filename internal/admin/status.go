@@ -28,9 +28,16 @@ type PortState struct {
 // GateState is how the webhook gate stands.
 type GateState struct {
 	Address   string // where webhooks are posted
-	Receiver  string // where they go: no more of it than anybody may see
+	Receivers []ReceiverState
 	Decisions []hour.Minute
-	LastTry   string // ok, status, timeout or error; empty before the first
+}
+
+// ReceiverState is how a receiver stands.
+type ReceiverState struct {
+	Name      string
+	Platforms []string // whose webhooks it gets; none: all that no other gets
+	Address   string   // no more of it than anybody may see
+	LastTry   string   // ok, status, timeout or error; empty before the first
 }
 
 // Status is the answer of GET /api/status: what the overview shows.
@@ -85,10 +92,19 @@ type PortMinute struct {
 
 // GateStatus is the webhook gate.
 type GateStatus struct {
-	Address  string       `json:"address"`
-	Receiver string       `json:"receiver"`
-	LastTry  string       `json:"last_try,omitempty"`
-	Minutes  []GateMinute `json:"minutes"`
+	Address   string           `json:"address"`
+	Receivers []ReceiverStatus `json:"receivers"`
+	Minutes   []GateMinute     `json:"minutes"`
+}
+
+// ReceiverStatus is one receiver.
+type ReceiverStatus struct {
+	Name      string   `json:"name"`
+	Platforms []string `json:"platforms"` // whose webhooks it gets; none: all that no other gets
+	Address   string   `json:"address"`
+	LastTry   string   `json:"last_try,omitempty"`
+	State     string   `json:"state"` // in words
+	Tone      string   `json:"-"`
 }
 
 // GateMinute is what the gate decided within one.
@@ -155,7 +171,12 @@ func portStatus(p *PortState, now time.Time) PortStatus {
 }
 
 func gateStatus(g *GateState) *GateStatus {
-	s := &GateStatus{Address: g.Address, Receiver: g.Receiver, LastTry: g.LastTry}
+	s := &GateStatus{Address: g.Address, Receivers: []ReceiverStatus{}}
+	for _, r := range g.Receivers {
+		status := ReceiverStatus{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address, LastTry: r.LastTry}
+		status.State, status.Tone = r.words()
+		s.Receivers = append(s.Receivers, status)
+	}
 	for _, m := range g.Decisions {
 		minute := GateMinute{m.Start, make(map[string]int, len(Decisions))}
 		for i, decision := range Decisions {

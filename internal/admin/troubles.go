@@ -126,12 +126,12 @@ func inboxTroubles(gate *GateState, box *InboxStatus) (all []Trouble) {
 		all = append(all, Trouble{bad, "The inbox takes nothing in: " + box.Error,
 			"Senders are told 503, and usher is unready; nothing that was answered 200 is lost. " + whatToMend(box), ""})
 	}
-	if down := receiverWords(gate); box.Oldest > patience || down != "" && box.Oldest > shortPatience {
+	if down, which := receiversDown(gate); box.Oldest > patience || down != "" && box.Oldest > shortPatience {
 		if down == "" {
 			down = "The receiver is slow to take webhooks"
 		}
 		all = append(all, Trouble{bad, fmt.Sprintf("%s: %s, the oldest for %s", down, page.Plural(box.Waiting, "webhook waits", "webhooks wait"), page.Span(box.Oldest.Round(time.Second))),
-			fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", gate.Receiver), "/webhooks?state=waiting"})
+			fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", which), "/webhooks?state=waiting"})
 	}
 	if box.Parked > 0 {
 		all = append(all, Trouble{warn, page.Plural(box.Parked, "webhook is parked", "webhooks are parked"),
@@ -143,12 +143,12 @@ func inboxTroubles(gate *GateState, box *InboxStatus) (all []Trouble) {
 // passTroubles are those of a gate without an inbox.
 func passTroubles(gate *GateState) []Trouble {
 	failed := sum(gate.Decisions, lately, slices.Index(Decisions[:], "failed"))
-	down := receiverWords(gate)
+	down, which := receiversDown(gate)
 	if failed == 0 || down == "" {
 		return nil
 	}
 	return []Trouble{{bad, fmt.Sprintf("%s: %s in the last %d minutes", down, page.Plural(failed, "webhook failed", "webhooks failed"), lately),
-		fmt.Sprintf("Bring the receiver %s back, then resend them from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.", gate.Receiver), "/webhooks?decision=failed"}}
+		fmt.Sprintf("Bring the receiver %s back, then resend them from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.", which), "/webhooks?decision=failed"}}
 }
 
 // senderTroubles speaks up when nothing but what is turned away arrives. Some of it
@@ -162,20 +162,44 @@ func senderTroubles(gate *GateState) []Trouble {
 		"See why: the sender may have another secret than the gate, or send a payload that was customised (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?decision=rejected"}}
 }
 
-// receiverWords says what is wrong with the receiver; nothing when it took the last one.
-func receiverWords(gate *GateState) string {
+// receiversDown says what is wrong with which receivers, and where they are: those that
+// did not take their last webhook, or, when each did, nothing and where all of them are.
+func receiversDown(gate *GateState) (words, addresses string) {
 	if gate == nil {
-		return ""
+		return "", ""
 	}
-	switch gate.LastTry {
+	var wrong, down, all []string
+	for _, r := range gate.Receivers {
+		all = append(all, r.Address)
+		trouble, tone := r.words()
+		if tone != bad {
+			continue
+		}
+		name := "The receiver"
+		if len(gate.Receivers) > 1 {
+			name += " " + r.Name
+		}
+		wrong, down = append(wrong, name+" "+trouble), append(down, r.Address)
+	}
+	if down == nil {
+		down = all
+	}
+	return strings.Join(wrong, "; "), strings.Join(down, ", ")
+}
+
+// words says how a receiver took the last webhook.
+func (r *ReceiverState) words() (words, tone string) {
+	switch r.LastTry {
 	case "error":
-		return "The receiver can't be reached"
+		return "can't be reached", bad
 	case "timeout":
-		return "The receiver does not answer in time"
+		return "does not answer in time", bad
 	case "status":
-		return "The receiver answers with errors"
+		return "answers with errors", bad
+	case "ok":
+		return "takes webhooks", "good"
 	default:
-		return ""
+		return "has not been tried yet", ""
 	}
 }
 

@@ -29,7 +29,7 @@ func TestTroubles(t *testing.T) {
 	fine := tokens.State{Had: true, Token: held}
 	refused := func(code string) error { return &tokens.RejectedError{Code: code} }
 	gate := func(last string, decisions ...int) *GateState {
-		return &GateState{Receiver: "http://receiver:3000", LastTry: last, Decisions: lastHour(decisions...)}
+		return &GateState{Receivers: []ReceiverState{{Name: "main", Address: "http://receiver:3000", LastTry: last}}, Decisions: lastHour(decisions...)}
 	}
 	with := func(p PortState, edit func(*PortState)) PortState {
 		edit(&p)

@@ -20,7 +20,7 @@ func busy(n int) *Handler {
 	cfg := new(fakeInbox).config("")
 	cfg.Journal = journal.New(false)
 	cfg.Gate = func() *GateState {
-		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receiver: "http://receiver"}
+		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []ReceiverState{{Name: "main", Address: "http://receiver"}}}
 	}
 	begin := time.Unix(1e9, 0)
 	var entries []inbox.Entry
@@ -217,7 +217,7 @@ func TestEmbedded(t *testing.T) {
 		{403, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"}},
 		{403, []string{"Origin", "http://evil.example"}},
 		{403, []string{"Origin", "null"}},
-		{200, []string{"Origin", "http://127.0.0.1:9090"}},
+		{200, []string{"Origin", "http://127.0.0.1:9095"}},
 	} {
 		if status, body := ask(h, "GET", "/api/inbox", "", tc.header...); status != tc.status {
 			t.Errorf("%q: %d %s", tc.header, status, body)

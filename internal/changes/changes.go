@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 )
@@ -52,7 +53,8 @@ func Between(previous, next []byte) []string {
 	}
 }
 
-// equal says whether two bodies mean the same; members may stand in another order.
+// equal says whether two bodies mean the same: members may stand in another order, and
+// what is null may be missing.
 func equal(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -62,7 +64,25 @@ func equal(a, b []byte) bool {
 		return false
 	}
 	right, err := decode(b)
-	return err == nil && reflect.DeepEqual(left, right)
+	return err == nil && reflect.DeepEqual(present(left), present(right))
+}
+
+// present takes out of value whatever is null.
+func present(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		maps.DeleteFunc(v, func(_ string, member any) bool { return member == nil })
+		for name, member := range v {
+			v[name] = present(member)
+		}
+	case []any:
+		v = slices.DeleteFunc(v, func(item any) bool { return item == nil })
+		for i, item := range v {
+			v[i] = present(item)
+		}
+		return v
+	}
+	return value
 }
 
 func differences(before, after *snapshot) []string {

@@ -53,6 +53,10 @@ var cases = []struct {
 	want                 []string
 }{
 	{"the same", features(users5), features(users5), nil},
+	{"null for what was missing", features(`{"code":"users"}`), features(`{"code":"users","value":null,"quantity":null,"name":null},null`), nil},
+	{"missing for what was null", subscriptions(sub(`"price_list":null`, `"end_date":null`)), strings.Replace(subscriptions(sub()), `"end_date":"2026-01-01",`, "", 1), nil},
+	{"an end where there was none", subscriptions(sub(`"end_date":null`)), subscriptions(sub()), []string{"subscription end none → 2026-01-01"}},
+	{"lists that are null", features(users5), `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":null,"subscriptions":null}}}`, []string{"- users"}},
 	{"another quantity", features(users5), features(users10), []string{"users 5 → 10"}},
 	{"no limit any more", features(users5), features(users), []string{"users 5 → unlimited"}},
 	{"a limit", features(users), features(users5), []string{"users unlimited → 5"}},

@@ -50,7 +50,7 @@ func TestAdvice(t *testing.T) {
 		{"socket without a folder", nil, []string{"USHER_LISTEN=unix:" + none + "/x"}, 1, []string{"the socket's folder must be there"}},
 		{"inbox without a folder", nil, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL, "USHER_WEBHOOK_INBOX=file:" + none + "/x"}, 1, []string{"USHER_WEBHOOK_INBOX: ", "its folder must be there"}},
 		{"secret without a file", nil, []string{"USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE=" + none}, 2, []string{"USHER_CLIENT_SECRET_FILE is", "no such file"}},
-		{"nothing set", nil, []string{"USHER_BASE_URL=", "USHER_CLIENT_ID=", "USHER_CLIENT_SECRET="}, 2, []string{"USHER_BASE_URL is not set", "run usher demo"}},
+		{"nothing set", nil, []string{"USHER_BASE_URL=", "USHER_CLIENT_ID=", "USHER_CLIENT_SECRET="}, 2, []string{"USHER_BASE_URL is not set", "run 'usher demo'"}},
 		{"exec without --", []string{"exec", "-x"}, nil, 2, []string{"write usher exec -- CMD"}},
 		{"no exec at all", []string{"./report.sh"}, nil, 2, []string{"write usher exec -- ./report.sh"}},
 		{"misspelt command", []string{"chekc"}, nil, 2, []string{"did you mean check?"}},

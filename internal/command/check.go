@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -19,30 +18,29 @@ import (
 // check tries the settings for real, without opening a port: one line for each
 // thing that is tried.
 func check(ctx context.Context, p Process) int {
-	s, ok := p.settings(p.Environ)
+	s, ok := p.settings(p.Environ, needAny)
 	if !ok {
 		return exitUsage
 	}
 	for _, name := range s.Unknown {
 		fmt.Fprintf(p.Stdout, "note  %s is not known and not used\n", name)
 	}
-	o, err := newOutbound(s, p.Environ, newLog(p.Stderr, &s.Admin), nil)
-	if err != nil {
-		return p.failed(err)
+	for _, u := range s.Unused {
+		fmt.Fprintf(p.Stdout, "note  %s is not used: %s\n", u.Name, u.Why)
+	}
+	c := &checker{out: p.Stdout, token: make(map[*tokens.Source]*tokens.Token)}
+	if s.outboundOn() {
+		var err error
+		if c.outbound, err = newOutbound(s, p.Environ, newLog(p.Stderr, &s.Admin), nil); err != nil {
+			return p.failed(err)
+		}
 	}
 	fmt.Fprintln(p.Stdout, "ok    settings")
-	c := &checker{out: p.Stdout, outbound: o, token: make(map[*tokens.Source]*tokens.Token)}
 	for _, port := range s.Ports {
 		c.port(ctx, port)
 	}
-	if s.Webhook.forward != nil {
-		c.receiver(ctx, s.Webhook.forward)
-	}
-	switch w := &s.Webhook; {
-	case w.nats != nil:
-		c.sharedInbox(ctx, w.nats)
-	case w.forward != nil && w.Inbox != "":
-		c.fileInbox(strings.TrimPrefix(w.Inbox, "file:"))
+	if s.gateOn() {
+		c.gate(ctx, &s.Webhook)
 	}
 	if c.failed {
 		return exitFailed
@@ -52,7 +50,7 @@ func check(ctx context.Context, p Process) int {
 
 type checker struct {
 	out      io.Writer
-	outbound *outbound
+	outbound *outbound                        // nil: off
 	token    map[*tokens.Source]*tokens.Token // by identity: none is asked for twice
 	failed   bool
 }
@@ -135,8 +133,21 @@ func judge(status int, body []byte, token *tokens.Token) error {
 	return fmt.Errorf("answered with an error%s; may this API client, with these scopes, use the API?", first.Message)
 }
 
+func (c *checker) gate(ctx context.Context, w *Webhook) {
+	for _, receiver := range w.receivers {
+		c.receiver(ctx, receiver)
+	}
+	switch {
+	case w.nats != nil:
+		c.sharedInbox(ctx, w.nats)
+	case w.Inbox != "":
+		c.fileInbox(strings.TrimPrefix(w.Inbox, "file:"))
+	}
+}
+
 // receiver only knocks: a webhook would change something.
-func (c *checker) receiver(ctx context.Context, u *url.URL) {
+func (c *checker) receiver(ctx context.Context, r Receiver) {
+	u := r.forward
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
@@ -144,11 +155,11 @@ func (c *checker) receiver(ctx context.Context, u *url.URL) {
 	addr := net.JoinHostPort(u.Hostname(), port)
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		c.fail("receiver: %v; is it running? USHER_WEBHOOK_FORWARD_URL says where", err)
+		c.fail("receiver %s: %v; is it running? %s says where", r.Name, err, r.variable())
 		return
 	}
 	conn.Close()
-	c.ok("receiver: %s accepts connections", addr)
+	c.ok("receiver %s: %s accepts connections", r.Name, addr)
 }
 
 // fileInbox changes nothing: an inbox that is missing is made by usher itself.

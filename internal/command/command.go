@@ -43,15 +43,20 @@ each call that leaves, and checks, deduplicates and forwards the webhooks that c
                      ls, show ID, redeliver ID..., forget TENANT
   usher version      print version, commit and Go version
 
-To serve, these have to be set:
+To call the billing service, set these:
 
   USHER_BASE_URL       the billing service, such as https://billing.example.com
   USHER_CLIENT_ID      of the API client application
   USHER_CLIENT_SECRET  of the API client application (or USHER_CLIENT_SECRET_FILE)
 
 Then call http://127.0.0.1:8080/graphql as if it were the service, without a token.
-With USHER_WEBHOOK_FORWARD_URL set to your receiver, send the service's webhooks to
-http://127.0.0.1:8090/webhooks. All settings: see the README.
+
+To receive its webhooks, set this (it works without the others):
+
+  USHER_WEBHOOK_FORWARD_URL  your receiver, such as http://127.0.0.1:3000/provisioning
+
+Then have the service send its webhooks to http://127.0.0.1:8090/webhooks.
+All settings: see the README.
 `
 
 // Main runs usher and returns its exit code. ctx ending is an orderly shutdown.
@@ -100,8 +105,8 @@ func (p *Process) misused(format string, args ...any) int {
 }
 
 // settings reads the settings, or prints all that is wrong with them.
-func (p *Process) settings(environ []string) (*Settings, bool) {
-	s, err := readSettings(environ)
+func (p *Process) settings(environ []string, needed need) (*Settings, bool) {
+	s, err := readSettingsFor(environ, needed)
 	if err != nil {
 		fmt.Fprintln(p.Stderr, err)
 		return nil, false
@@ -115,7 +120,7 @@ func (p *Process) failed(err error) int {
 }
 
 func serve(ctx context.Context, p Process) int {
-	s, ok := p.settings(p.Environ)
+	s, ok := p.settings(p.Environ, needAny)
 	if !ok {
 		return exitUsage
 	}
@@ -124,6 +129,9 @@ func serve(ctx context.Context, p Process) int {
 	defer stdlog.TakeOver(log)()
 	for _, name := range s.Unknown {
 		log.Warn("unknown variable, not used", "name", name)
+	}
+	for _, u := range s.Unused {
+		log.Warn("setting not used", "name", u.Name, "why", u.Why)
 	}
 	h, err := build(s, p.Environ, log)
 	if err != nil {

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -22,7 +23,7 @@ const (
 	demoToken        = "demo-webhook-token"
 )
 
-// demo serves as ever, in front of a billing service and a receiver of its own.
+// demo serves as ever, in front of a billing service and two receivers of its own.
 func demo(ctx context.Context, p Process) int {
 	world, err := newDemoWorld()
 	if err != nil {
@@ -35,7 +36,7 @@ func demo(ctx context.Context, p Process) int {
 	}
 	defer os.RemoveAll(inboxDir)
 	environ, replaced := world.environment(p.Environ, inboxDir)
-	s, ok := p.settings(environ)
+	s, ok := p.settings(environ, needAny)
 	if !ok {
 		return exitUsage
 	}
@@ -67,20 +68,27 @@ func demo(ctx context.Context, p Process) int {
 
 // demoWorld is what usher stands between in the demo.
 type demoWorld struct {
-	billing  *sandbox.Billing
-	receiver *sandbox.Receiver
-	servers  []*http.Server
-	urls     []string // of the billing service and the receiver
+	billing   *sandbox.Billing
+	receivers [len(demoPlatforms)]*sandbox.Receiver
+	servers   []*http.Server
+	urls      []string // of the billing service, then of the receivers
 }
+
+// demoPlatforms are those of the built-in billing service; each has a receiver.
+var demoPlatforms = [...]string{"crm", "docs"}
 
 func newDemoWorld() (*demoWorld, error) {
 	w := &demoWorld{
 		billing: sandbox.NewBilling(sandbox.Client{
 			ID: "demo", Secret: "demo-secret", Scopes: []string{"standard:read", "standard:write"}, TokenLife: demoTokenLife,
 		}),
-		receiver: sandbox.NewReceiver(),
 	}
-	for _, handler := range []http.Handler{w.billing, w.receiver} {
+	handlers := []http.Handler{w.billing}
+	for i := range w.receivers {
+		w.receivers[i] = sandbox.NewReceiver()
+		handlers = append(handlers, w.receivers[i])
+	}
+	for _, handler := range handlers {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			w.close()
@@ -114,8 +122,12 @@ func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replac
 	given := newReader(environ).env
 	demo = []string{
 		"USHER_BASE_URL=" + w.urls[0], "USHER_CLIENT_ID=demo", "USHER_CLIENT_SECRET=demo-secret",
-		"USHER_WEBHOOK_FORWARD_URL=" + w.urls[1] + "/provisioning", "USHER_WEBHOOK_TOKEN=" + demoToken,
+		"USHER_WEBHOOK_TOKEN=" + demoToken,
 		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(inboxDir, "inbox.db"),
+	}
+	for i, platform := range demoPlatforms {
+		prefix := fmt.Sprintf("USHER_WEBHOOK_RECEIVERS_%d_", i)
+		demo = append(demo, prefix+"NAME="+platform, prefix+"PLATFORMS="+platform, prefix+"FORWARD_URL="+w.urls[1+i]+"/provisioning")
 	}
 	for _, name := range demoKeeps {
 		demo = append(demo, name+"="+given[name])
@@ -136,28 +148,34 @@ func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replac
 }
 
 // play has a webhook sent every few seconds until ctx ends: mostly a change, now
-// and then one that was sent before; and now and then the receiver is down for a
-// while, and what came meanwhile is delivered when it is back.
+// and then one that was sent before; and now and then one of the receivers is down for
+// a while, and what came for it meanwhile is delivered when it is back.
 func (w *demoWorld) play(ctx context.Context, h *house, say *narrator) {
 	sender := sandbox.NewSender(h.webhooks.url()+h.settings.Webhook.Path, uint64(time.Now().UnixNano()))
 	sender.Header = http.Header{"Authorization": {"Bearer " + demoToken}}
 	tick := time.NewTicker(demoWebhookEvery)
 	defer tick.Stop()
-	seen := time.Now()
+	var seen [len(demoPlatforms)]time.Time // up to when the deliveries of each receiver are told
+	for i := range seen {
+		seen[i] = time.Now()
+	}
 	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		seen = say.deliveries(w.receiver.Deliveries(), seen)
+		for i, platform := range demoPlatforms {
+			seen[i] = say.deliveries(platform, w.receivers[i].Deliveries(), seen[i])
+		}
+		which := n / 12 % len(demoPlatforms)
 		switch n % 12 {
 		case 6:
-			w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
-			say.receiver("31", "down", "what comes now waits in the inbox: usher inbox ls shows it")
+			w.receivers[which].Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+			say.receiver(demoPlatforms[which], "31", "down", "what comes for it now waits in the inbox: usher inbox ls shows it")
 		case 9:
-			w.receiver.Behave(sandbox.Fault{})
-			say.receiver("32", "back", "")
+			w.receivers[which].Behave(sandbox.Fault{})
+			say.receiver(demoPlatforms[which], "32", "back", "")
 		}
 		entry, err := sender.Next(ctx)
 		if ctx.Err() == nil {

@@ -39,7 +39,9 @@ func (n *narrator) welcome(h *house, w *demoWorld, replaced []string) {
 		fmt.Fprintf(n.out, "  admin page       %s\n", bold(h.admin.url()))
 	}
 	fmt.Fprintf(n.out, "  billing service  %s  %s\n", w.urls[0], dim("(built in; its tokens live 30 s, so that you see renewals)"))
-	fmt.Fprintf(n.out, "  receiver         %s  %s\n", w.urls[1], dim("(built in)"))
+	for i, platform := range demoPlatforms {
+		fmt.Fprintf(n.out, "  receiver         %s  %s\n", w.urls[1+i], dim("(built in; gets the webhooks of the platform "+platform+")"))
+	}
 	for _, addr := range replaced {
 		fmt.Fprintf(n.out, "\n  %s is taken: a free port was used instead.\n", addr)
 	}
@@ -48,7 +50,7 @@ func (n *narrator) welcome(h *house, w *demoWorld, replaced []string) {
 	if h.admin != nil {
 		fmt.Fprintf(n.out, "\nThen open the admin page in a browser: its charts, each webhook and what it changed,\nlive. The demo makes a few calls a second of its own.\n")
 	}
-	fmt.Fprintf(n.out, "\nA webhook comes every few seconds; some are sent twice, and now and then the\nreceiver is down for a while. Below: what changed, and what became of it. Ctrl-C\nends the demo.\n\n")
+	fmt.Fprintf(n.out, "\nA webhook comes every few seconds; some are sent twice, and now and then one of\nthe receivers is down for a while. Below: what changed, and what became of it.\nCtrl-C ends the demo.\n\n")
 }
 
 func (n *narrator) webhook(e sandbox.Entry, err error) {
@@ -63,13 +65,13 @@ func (n *narrator) webhook(e sandbox.Entry, err error) {
 	n.line(e.At, "webhook", colour, decision, e.What)
 }
 
-// deliveries tells of those that the receiver accepted after seen, and returns when
-// the last of them was.
-func (n *narrator) deliveries(all []sandbox.Delivery, seen time.Time) time.Time {
+// deliveries tells of those that a receiver accepted after seen, and returns when the
+// last of them was.
+func (n *narrator) deliveries(receiver string, all []sandbox.Delivery, seen time.Time) time.Time {
 	last := seen
 	for _, d := range all {
 		if d.Until.After(seen) && d.Applied && d.Status == http.StatusOK {
-			n.line(d.Until, "receiver", "32", "has it", d.Tenant)
+			n.line(d.Until, receiver, "32", "has it", d.Tenant)
 			if d.Until.After(last) { // they stand in the order of their arrival
 				last = d.Until
 			}
@@ -78,8 +80,8 @@ func (n *narrator) deliveries(all []sandbox.Delivery, seen time.Time) time.Time 
 	return last
 }
 
-func (n *narrator) receiver(colour, state, what string) {
-	n.line(time.Now(), "receiver", colour, state, what)
+func (n *narrator) receiver(name, colour, state, what string) {
+	n.line(time.Now(), name, colour, state, what)
 }
 
 func (n *narrator) line(at time.Time, who, colour, what, detail string) {

@@ -20,6 +20,9 @@ func TestDemo(t *testing.T) {
 	p := start(t, []string{"USHER_BASE_URL=https://not.used", "USHER_KEYS=slip", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json"}, "demo")
 	p.ready(t)
 	wantCall(t, p.url(t, "main"), 200, "accounts")
+	if _, status := get(t, p.url(t, "admin")+"/api/status"); !strings.Contains(status, `"platforms":["crm"]`) || !strings.Contains(status, `"platforms":["docs"]`) {
+		t.Errorf("not two receivers: %s", status)
+	}
 	for _, want := range []string{"curl -s " + p.url(t, "main") + "/graphql", "127.0.0.1:8080 is taken", "Ctrl-C"} {
 		if !strings.Contains(p.stdout.String(), want) {
 			t.Errorf("no %q in:\n%s", want, p.stdout.String())
@@ -56,8 +59,8 @@ func TestDeliveriesAreToldOnce(t *testing.T) {
 		return sandbox.Delivery{Tenant: tenant, Until: begin.Add(after), Applied: true, Status: http.StatusOK}
 	}
 	all := []sandbox.Delivery{accepted("slow", 2*time.Second), accepted("quick", time.Second)}
-	seen := say.deliveries(all, begin)
-	say.deliveries(append(all, accepted("next", 3*time.Second)), seen)
+	seen := say.deliveries("crm", all, begin)
+	say.deliveries("crm", append(all, accepted("next", 3*time.Second)), seen)
 	if got := strings.Count(out.String(), "has it"); got != 3 {
 		t.Errorf("%d deliveries were told, want 3:\n%s", got, out.String())
 	}

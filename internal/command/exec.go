@@ -18,6 +18,7 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/peer"
+	"usher/internal/secret"
 	"usher/internal/socket"
 	"usher/internal/stdlog"
 )
@@ -48,7 +49,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	if err := hideMemory(); err != nil {
 		return p.failed(fmt.Errorf("usher's own secrets can't be hidden from the command: %w", err))
 	}
-	s, ok := p.settings(jobEnvironment(p.Environ))
+	s, ok := p.settings(jobEnvironment(p.Environ), needOutbound)
 	if !ok {
 		return exitUsage
 	}
@@ -86,6 +87,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	var running sync.WaitGroup
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.run(background) })
+	running.Go(func() { secret.Watch(background, log, s.secrets()...) })
 	running.Go(func() { _ = server.Serve(guard.Listener(socket.Listener(listener), nil, log)) })
 
 	if code, ok := waitForToken(ctx, p, o, signals); !ok {
@@ -100,7 +102,8 @@ func jobEnvironment(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains([]string{"USHER_LISTEN", "USHER_KEY", "USHER_KEY_FILE"}, name) ||
-			strings.HasPrefix(name, "USHER_PORTS_") || strings.HasPrefix(name, "USHER_WEBHOOK_") || strings.HasPrefix(name, "USHER_ADMIN_")
+			strings.HasPrefix(name, "USHER_PORTS_") || strings.HasPrefix(name, "USHER_WEBHOOK_") ||
+			strings.HasPrefix(name, "USHER_ENTITLEMENTS_") || strings.HasPrefix(name, "USHER_ADMIN_")
 	})
 }
 
@@ -202,7 +205,7 @@ func isSecret(name string) bool {
 	if !ours {
 		return false
 	}
-	for _, part := range []string{"SECRET", "TOKEN", "KEY", "PORTS_", "WEBHOOK_", "ADMIN_"} {
+	for _, part := range []string{"SECRET", "TOKEN", "KEY", "PORTS_", "WEBHOOK_", "ENTITLEMENTS_", "ADMIN_"} {
 		if strings.Contains(rest, part) {
 			return true
 		}

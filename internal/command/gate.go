@@ -21,18 +21,21 @@ func (h *house) inboxFigures() inbox.Stats {
 // buildGate puts the webhook gate together.
 func (h *house) buildGate(m *admin.Gate) error {
 	w := &h.settings.Webhook
+	main, further := w.gateReceivers()
 	cfg := webhookgate.Config{
 		Path:           w.Path,
 		HMACHeader:     w.HMACHeader,
+		HMACAlgorithm:  w.HMACAlgorithm,
 		HMACStandard:   w.HMACScheme == "standard",
 		AllowCIDRs:     w.allow,
 		TrustedProxies: w.trusted,
 		Types:          w.Types,
+		SyncTypes:      w.SyncTypes,
 		Schema:         w.schema,
 		MaxBody:        int64(w.MaxBody),
 		DedupSize:      w.DedupSize,
 		DedupWindow:    w.DedupWindow,
-		ForwardURL:     w.forward,
+		Receivers:      further,
 		Timeout:        w.Timeout,
 		Attempts:       w.Attempts,
 		MaxInflight:    w.MaxInflight,
@@ -46,20 +49,25 @@ func (h *house) buildGate(m *admin.Gate) error {
 	if w.HMACSecret != nil {
 		cfg.HMACSecret = w.HMACSecret.Get
 	}
-	if w.SignSecret != nil {
-		cfg.SignSecret = w.SignSecret.Get
+	if main != nil {
+		cfg.ForwardURL, cfg.SignSecret = main.forward, getter(main.SignSecret)
+	}
+	for _, c := range w.receivers {
+		m.Receiver(c.Name) // there with zeros from the start
 	}
 	h.journal = journal.New(w.Inbox == "")
 	cfg.Answered = h.journal.Add
+	if w.Inbox != "" {
+		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return h.inbox.Keep(w) }
+	}
 	var err error
+	if h.gate, err = webhookgate.New(cfg); err != nil {
+		return err
+	}
 	if w.Inbox != "" {
 		if h.inbox, err = h.openInbox(); err != nil {
 			return adviseInbox(err)
 		}
-		cfg.Keep = h.inbox.Keep
-	}
-	if h.gate, err = webhookgate.New(cfg); err != nil {
-		return err
 	}
 	d := &door{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: h.gate}
 	if w.TLSCertFile != "" {
@@ -75,11 +83,9 @@ func (h *house) buildGate(m *admin.Gate) error {
 func (h *house) openInbox() (*inbox.Inbox, error) {
 	w := &h.settings.Webhook
 	return inbox.Open(inbox.Config{
-		URL:  w.Inbox,
-		NATS: w.nats,
-		Try: func(ctx context.Context, w *webhookgate.Webhook) webhookgate.Attempt {
-			return h.gate.Try(ctx, w) // the gate is there before the first delivery
-		},
+		URL:         w.Inbox,
+		NATS:        w.nats,
+		Try:         h.gate.Try,
 		Attempts:    w.InboxAttempts,
 		MaxAge:      w.InboxMaxAge,
 		Concurrency: w.InboxConcurrency,

@@ -84,7 +84,7 @@ func TestGateABA(t *testing.T) {
 	_, metrics := get(t, g.program.url(t, "admin")+"/metrics")
 	for _, want := range []string{
 		`usher_webhook_received_total{decision="forwarded"} 3`, `usher_webhook_received_total{decision="duplicate"} 2`,
-		`usher_webhook_attempts_total{result="ok"} 3`, `usher_webhook_duration_seconds_count 5`,
+		`usher_webhook_attempts_total{receiver="main",result="ok"} 3`, `usher_webhook_duration_seconds_count 5`,
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s in the metrics", want)

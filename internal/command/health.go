@@ -10,9 +10,64 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"usher/internal/admin"
 )
 
 var errAdminOff = errors.New("USHER_ADMIN_LISTEN is off: there is no port to ask")
+
+// unready says what keeps usher from being ready.
+func (h *house) unready() []string {
+	return append(h.ending(), append(h.inboxProblems(), h.tokenProblems()...)...)
+}
+
+// parts are what /readyz/NAME speaks of: each by itself, so that a token endpoint that
+// refuses does not take a gate out of its load balancer.
+func (h *house) parts() []admin.Part {
+	outbound := admin.Part{Name: outboundPart.name, Off: outboundPart.off()}
+	if h.outbound != nil {
+		outbound.Unready = func() []string { return append(h.ending(), h.tokenProblems()...) }
+	}
+	gate := admin.Part{Name: gatePart.name, Off: h.settings.Webhook.part().off()}
+	if h.gate != nil {
+		gate.Unready = func() []string { return append(h.ending(), h.inboxProblems()...) }
+	}
+	return []admin.Part{outbound, gate, {Name: entitlementsPart.name, Off: entitlementsPart.off()}}
+}
+
+func (h *house) ending() []string {
+	if !h.stopping.Load() {
+		return nil
+	}
+	return []string{"shutting down"}
+}
+
+func (h *house) inboxProblems() []string {
+	if h.inbox == nil {
+		return nil
+	}
+	if err := h.inbox.Err(); err != nil {
+		return []string{err.Error()}
+	}
+	return nil
+}
+
+// tokenProblems: after the first token an outage of the billing service is no reason to
+// be unready: it must not take the customer's pod down.
+func (h *house) tokenProblems() []string {
+	var problems []string
+	for _, p := range h.settings.Ports {
+		state := h.outbound.of[p.Name].State()
+		switch {
+		case state.Had:
+		case state.Err != nil:
+			problems = append(problems, fmt.Sprintf("port %s has had no token yet: %v", p.Name, state.Err))
+		default:
+			problems = append(problems, fmt.Sprintf("port %s has had no token yet", p.Name))
+		}
+	}
+	return problems
+}
 
 // healthcheck asks a running usher whether it is ready. It reads one setting and
 // no more: a probe must not depend on the secrets being mounted.

@@ -14,7 +14,8 @@ type variable struct {
 	Secret        bool // can be given as Name_FILE too
 }
 
-// variables returns all, those of a further port with n in the place of its index.
+// variables returns all, those of a further port or receiver with n in the place of its
+// index.
 func variables() []variable {
 	var all []variable
 	for _, section := range []struct {
@@ -24,16 +25,24 @@ func variables() []variable {
 		{"", reflect.TypeFor[Outbound]()},
 		{"USHER_PORTS_n_", reflect.TypeFor[Port]()},
 		{"", reflect.TypeFor[Webhook]()},
+		{"USHER_WEBHOOK_RECEIVERS_n_", reflect.TypeFor[Receiver]()},
 		{"", reflect.TypeFor[Admin]()},
 	} {
-		for i := range section.of.NumField() {
-			tag := section.of.Field(i).Tag
-			if name := tag.Get("env"); name != "" {
-				all = append(all, variable{section.prefix + name, tag.Get("envDefault"), false})
-			}
-			if name := tag.Get("secret"); name != "" {
-				all = append(all, variable{section.prefix + name, "", true})
-			}
+		all = append(all, variablesIn(section.prefix, section.of)...)
+	}
+	return all
+}
+
+// variablesIn returns those of one struct.
+func variablesIn(prefix string, of reflect.Type) []variable {
+	var all []variable
+	for i := range of.NumField() {
+		tag := of.Field(i).Tag
+		if name := tag.Get("env"); name != "" {
+			all = append(all, variable{prefix + name, tag.Get("envDefault"), false})
+		}
+		if name := tag.Get("secret"); name != "" {
+			all = append(all, variable{prefix + name, "", true})
 		}
 	}
 	return all
@@ -52,18 +61,20 @@ func knownNames() []string {
 }
 
 var (
-	portIndex = regexp.MustCompile(`^USHER_PORTS_(0|[1-9][0-9]*)_`)
-	nearIndex = regexp.MustCompile(`^USHER_[A-Z]+_([0-9]+)_`) // of a slip
+	portIndex     = regexp.MustCompile(`^USHER_PORTS_(0|[1-9][0-9]*)_`)
+	receiverIndex = regexp.MustCompile(`^USHER_WEBHOOK_RECEIVERS_(0|[1-9][0-9]*)_`)
+	nearIndex     = regexp.MustCompile(`^USHER_[A-Z_]+_([0-9]+)_`) // of a slip
 	// What Kubernetes puts into every pod for a service called usher, or usher-….
 	kubernetes = regexp.MustCompile(`^USHER_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)$`)
 	serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
-// portIndexes finds the n of USHER_PORTS_n_…, in order; gaps do no harm.
-func (r *reader) portIndexes() []string {
+// indexes finds the n of USHER_PORTS_n_…, or of whatever pattern stands for, in order;
+// gaps do no harm.
+func (r *reader) indexes(pattern *regexp.Regexp) []string {
 	var indexes []string
 	for name, value := range r.env {
-		m := portIndex.FindStringSubmatch(name)
+		m := pattern.FindStringSubmatch(name)
 		if m != nil && !slices.Contains(indexes, m[1]) && !ofKubernetes(name, value) {
 			indexes = append(indexes, m[1])
 		}
@@ -85,8 +96,7 @@ func (r *reader) unknown() []string {
 	known := knownNames()
 	var strangers []string
 	for name, value := range r.env {
-		generic := portIndex.ReplaceAllString(name, "USHER_PORTS_n_")
-		if strings.HasPrefix(name, "USHER_") && name != "USHER_URL" && !slices.Contains(known, generic) && !ofKubernetes(name, value) {
+		if generic := generic(name); strings.HasPrefix(name, "USHER_") && name != "USHER_URL" && !slices.Contains(known, generic) && !ofKubernetes(name, value) {
 			strangers = append(strangers, name)
 		}
 	}
@@ -100,6 +110,12 @@ func (r *reader) unknown() []string {
 	})
 }
 
+// generic puts n in the place of an index.
+func generic(name string) string {
+	name = portIndex.ReplaceAllString(name, "USHER_PORTS_n_")
+	return receiverIndex.ReplaceAllString(name, "USHER_WEBHOOK_RECEIVERS_n_")
+}
+
 // nearest returns the known name that name is a slip of, or the empty string.
 func nearest(name string, known []string) string {
 	index := "0"
@@ -108,7 +124,7 @@ func nearest(name string, known []string) string {
 	}
 	best, least := "", 3
 	for _, k := range known {
-		k = strings.Replace(k, "USHER_PORTS_n_", "USHER_PORTS_"+index+"_", 1)
+		k = strings.Replace(k, "_n_", "_"+index+"_", 1)
 		allowed := 2
 		if len(k) < len("USHER_")+6 { // a short name is near to too much
 			allowed = 1

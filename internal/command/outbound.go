@@ -15,7 +15,6 @@ import (
 
 	"usher/internal/admin"
 	"usher/internal/guard"
-	"usher/internal/secret"
 	"usher/internal/wire"
 	"usher/proxy"
 	"usher/tokens"
@@ -148,14 +147,13 @@ func (o *outbound) connect(environ []string) error {
 	return nil
 }
 
-// run keeps the tokens fresh and the secret files watched until ctx ends, and
-// returns when everything it started has ended.
+// run keeps the tokens fresh until ctx ends, and returns when everything it started has
+// ended.
 func (o *outbound) run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, source := range o.sources {
 		running.Go(func() { source.Run(ctx) })
 	}
-	running.Go(func() { secret.Watch(ctx, o.log, o.settings.secrets()...) })
 	running.Wait()
 	o.upstream.CloseIdleConnections()
 	o.forTokens.CloseIdleConnections()

@@ -75,7 +75,7 @@ func TestStatusNamesTheVariable(t *testing.T) {
 	var status admin.Status
 	trial.Eventually(t, "refused", func() bool {
 		status = getJSON[admin.Status](t, url)
-		return len(status.Wrong) == 1 && status.Ports[0].Token != nil
+		return len(status.Wrong) == 1 && status.Ports[0].Token != nil && status.Ports[1].Error != ""
 	})
 	if what, do := status.Wrong[0].What, status.Wrong[0].Do; what != "Port jobs: token endpoint refuses: invalid_client" || !strings.Contains(do, "Check USHER_PORTS_0_CLIENT_SECRET_FILE and USHER_CLIENT_ID") {
 		t.Errorf("%q %q", what, do)

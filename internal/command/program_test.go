@@ -133,7 +133,8 @@ func TestPortsShareTokens(t *testing.T) {
 	s := newService(t)
 	p := start(t, s.environ(
 		"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=standard:write  standard:read", "USHER_PORTS_0_NAME=same",
-		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_SCOPE=standard:read", "USHER_PORTS_1_NAME=readonly", "USHER_PORTS_1_KEY=k"))
+		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_SCOPE=standard:read", "USHER_PORTS_1_NAME=readonly", "USHER_PORTS_1_KEY=k",
+		"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"))
 	p.ready(t)
 	wantCall(t, p.url(t, "main"), 200, "accounts")
 	wantCall(t, p.url(t, "same"), 200, "accounts")
@@ -152,7 +153,7 @@ func TestPortsShareTokens(t *testing.T) {
 		`usher_token_early_revocations_total{port="main"} 0`,
 		`usher_token_expiry_timestamp_seconds{port="main"} 1.`,
 		`usher_proxy_request_duration_seconds_count{port="main"} 1`,
-		`usher_webhook_received_total{decision="queued"} 0`, `usher_webhook_attempts_total{result="ok"} 0`, `usher_webhook_duration_seconds_count 0`,
+		`usher_webhook_received_total{decision="queued"} 0`, `usher_webhook_attempts_total{receiver="main",result="ok"} 0`, `usher_webhook_duration_seconds_count 0`,
 		`usher_inbox_pending 0`, `usher_inbox_oldest_seconds 0`, `usher_inbox_parked 0`,
 		`usher_build_info{`, `process_open_fds`, `go_goroutines`,
 	} {

@@ -194,8 +194,11 @@ func (r *reader) scope(name, value string) string {
 // this machine alone.
 func (r *reader) listen(name, value string) (loopback, ok bool) {
 	want := "host:port, such as 127.0.0.1:8080, or unix:/path"
-	if name == "USHER_ADMIN_LISTEN" {
-		want = "host:port, such as 127.0.0.1:9090, unix:/path, or off"
+	switch name {
+	case "USHER_ADMIN_LISTEN":
+		want = "host:port, such as 127.0.0.1:9095, unix:/path, or off"
+	case "USHER_WEBHOOK_LISTEN":
+		want = "host:port, such as 127.0.0.1:8090, unix:/path, or off"
 	}
 	if path, found := strings.CutPrefix(value, "unix:"); found {
 		most := len(syscall.RawSockaddrUnix{}.Path) - 1

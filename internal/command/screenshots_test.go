@@ -13,7 +13,7 @@ import (
 
 // TestScreenshots takes those in docs/screenshots from a running demo:
 //
-//	USHER_SCREENSHOTS=docs/screenshots USHER_SCREENSHOTS_OF=http://127.0.0.1:9090 go test -run TestScreenshots ./internal/command
+//	USHER_SCREENSHOTS=docs/screenshots USHER_SCREENSHOTS_OF=http://127.0.0.1:9095 go test -run TestScreenshots ./internal/command
 func TestScreenshots(t *testing.T) {
 	dir, url := os.Getenv("USHER_SCREENSHOTS"), os.Getenv("USHER_SCREENSHOTS_OF")
 	if dir == "" || url == "" {

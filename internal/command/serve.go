@@ -20,6 +20,7 @@ import (
 	"usher/internal/admin/journal"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/internal/secret"
 	"usher/internal/socket"
 	"usher/webhookgate"
 )
@@ -28,7 +29,7 @@ import (
 type house struct {
 	settings *Settings
 	log      *slog.Logger
-	outbound *outbound
+	outbound *outbound         // nil: off
 	gate     *webhookgate.Gate // nil: off
 	journal  *journal.Journal  // of the gate's decisions; nil: off
 	inbox    *inbox.Inbox      // nil: webhooks are passed through
@@ -72,19 +73,15 @@ func (d *door) url() string {
 func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	h := &house{settings: s, log: log}
 	metrics := admin.NewMetrics(buildVersion(), buildCommit())
-	var err error
-	if h.outbound, err = newOutbound(s, environ, log, metrics); err != nil {
-		return nil, err
+	if s.outboundOn() {
+		if err := h.buildOutbound(environ, metrics); err != nil {
+			return nil, err
+		}
 	}
-	for _, p := range s.Ports {
-		h.doors = append(h.doors, &door{
-			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
-			handler: h.outbound.handler(p), direct: true,
-		})
-	}
-	gateMetrics := metrics.Gate()
-	metrics.Inbox(h.inboxFigures)
-	if s.Webhook.forward != nil {
+	var gateMetrics *admin.Gate
+	if s.gateOn() {
+		gateMetrics = metrics.Gate()
+		metrics.Inbox(h.inboxFigures)
 		if err := h.buildGate(gateMetrics); err != nil {
 			h.closeInbox()
 			return nil, err
@@ -94,6 +91,7 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 		cfg := admin.Config{
 			Hosts:   guard.NewHosts(s.Admin.Listen, s.Outbound.AllowedHosts, s.Admin.Token != nil),
 			Unready: h.unready,
+			Parts:   h.parts(),
 			Metrics: metrics.Handler(),
 			Version: buildVersion(),
 			Log:     log,
@@ -108,29 +106,17 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	return h, nil
 }
 
-// unready says what keeps usher from being ready. After the first token an outage
-// of the billing service is no reason: it must not take the customer's pod down.
-func (h *house) unready() []string {
-	var problems []string
-	if h.stopping.Load() {
-		problems = append(problems, "shutting down")
-	}
-	if h.inbox != nil {
-		if err := h.inbox.Err(); err != nil {
-			problems = append(problems, err.Error())
-		}
+func (h *house) buildOutbound(environ []string, metrics *admin.Metrics) (err error) {
+	if h.outbound, err = newOutbound(h.settings, environ, h.log, metrics); err != nil {
+		return err
 	}
 	for _, p := range h.settings.Ports {
-		state := h.outbound.of[p.Name].State()
-		switch {
-		case state.Had:
-		case state.Err != nil:
-			problems = append(problems, fmt.Sprintf("port %s has had no token yet: %v", p.Name, state.Err))
-		default:
-			problems = append(problems, fmt.Sprintf("port %s has had no token yet", p.Name))
-		}
+		h.doors = append(h.doors, &door{
+			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
+			handler: h.outbound.handler(p), direct: true,
+		})
 	}
-	return problems
+	return nil
 }
 
 // open binds every listener before anything is served: an address that is taken
@@ -194,7 +180,10 @@ func (h *house) run(ctx context.Context) error {
 
 	background, stopBackground := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { h.outbound.run(background) })
+	running.Go(func() { secret.Watch(background, h.log, h.settings.secrets()...) })
+	if h.outbound != nil {
+		running.Go(func() { h.outbound.run(background) })
+	}
 	defer func() { stopBackground(); running.Wait(); h.closeInbox() }()
 	stopCourier := h.startCourier()
 

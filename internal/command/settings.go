@@ -16,15 +16,18 @@ import (
 // the file that its name with _FILE gives.
 type Settings struct {
 	Outbound Outbound
-	Ports    []Port // the main port first, then USHER_PORTS_0_…, USHER_PORTS_1_…
+	Ports    []Port // the main port first, then USHER_PORTS_0_…, USHER_PORTS_1_…; none when outbound is off
 	Webhook  Webhook
 	Admin    Admin
 
 	// Unknown are USHER_ variables that nobody knows and that look like no slip.
 	Unknown []string
+	// Unused are those of a part that is off.
+	Unused []Unused
 }
 
-// Outbound is the billing service, and what all local ports share.
+// Outbound is the billing service, and what all local ports share. It is on when BaseURL
+// is set.
 type Outbound struct {
 	BaseURL         string        `env:"USHER_BASE_URL"`
 	ClientID        string        `env:"USHER_CLIENT_ID"`
@@ -58,7 +61,7 @@ type Port struct {
 
 // Admin is the admin port, the log and the end.
 type Admin struct {
-	Listen        string        `env:"USHER_ADMIN_LISTEN" envDefault:"127.0.0.1:9090"`
+	Listen        string        `env:"USHER_ADMIN_LISTEN" envDefault:"127.0.0.1:9095"`
 	Token         *secret.Value `secret:"USHER_ADMIN_TOKEN"`
 	LogLevel      string        `env:"USHER_LOG_LEVEL" envDefault:"info"`
 	LogFormat     string        `env:"USHER_LOG_FORMAT" envDefault:"auto"`
@@ -73,15 +76,20 @@ type Admin struct {
 const mainPort = "main"
 
 // readSettings makes settings of the environment, or says everything that is
-// wrong with it.
-func readSettings(environ []string) (*Settings, error) {
+// wrong with it. A value that can't be read is wrong also where its part is off.
+func readSettings(environ []string) (*Settings, error) { return readSettingsFor(environ, needAny) }
+
+func readSettingsFor(environ []string, needed need) (*Settings, error) {
 	r := newReader(environ)
 	s := new(Settings)
 	r.section("", &s.Outbound)
 	r.section("", &s.Webhook)
+	s.Webhook.further = len(r.indexes(receiverIndex)) > 0
 	r.section("", &s.Admin)
 	s.Admin.noColour = r.env["NO_COLOR"] != ""
 	s.Unknown = r.unknown()
+	s.Unused = s.unused(r)
+	needed(s, r)
 	s.Outbound.check(r)
 	s.Ports = readPorts(r, &s.Outbound)
 	s.Admin.check(r)
@@ -94,15 +102,11 @@ func readSettings(environ []string) (*Settings, error) {
 }
 
 func (o *Outbound) check(r *reader) {
-	address := "the billing service's base address, such as https://billing.example.com"
-	if o.ClientID == "" && o.ClientSecret == nil {
-		address += "; to try usher without one, run usher demo"
-	}
-	r.require("USHER_BASE_URL", o.BaseURL != "", address)
-	r.require("USHER_CLIENT_ID", o.ClientID != "", "the Client ID of the API client application")
-	r.require("USHER_CLIENT_SECRET", o.ClientSecret != nil, "the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
 	if o.BaseURL != "" {
 		o.base = baseURL(r, o.BaseURL, o.AllowPlainHTTP)
+		r.require("USHER_CLIENT_ID", o.ClientID != "", "the Client ID of the API client application")
+		r.require("USHER_CLIENT_SECRET", o.ClientSecret != nil, "the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
+		checkProxies(r)
 	}
 	o.Scope = r.scope("USHER_SCOPE", o.Scope)
 	if o.UpstreamTimeout <= 0 {
@@ -114,13 +118,16 @@ func (o *Outbound) check(r *reader) {
 			break
 		}
 	}
+	if o.CAFile != "" {
+		o.ca = r.certificates("USHER_CA_FILE", o.CAFile)
+	}
+}
+
+func checkProxies(r *reader) {
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"} {
 		if value := r.env[name]; value != "" && !isProxy(value) {
 			r.problem(name, "can't be read (not shown, as it may hold a password), but should hold a proxy's address, such as http://proxy:3128")
 		}
-	}
-	if o.CAFile != "" {
-		o.ca = r.certificates("USHER_CA_FILE", o.CAFile)
 	}
 }
 
@@ -155,14 +162,16 @@ func isProxy(value string) bool {
 	return err == nil && u.Hostname() != ""
 }
 
+// readPorts returns the ports; none when outbound is off, but what is set for them is
+// read all the same.
 func readPorts(r *reader, o *Outbound) []Port {
 	ports := []Port{{
 		Name: mainPort, Listen: o.Listen, Scope: o.Scope, ClientID: o.ClientID,
 		ClientSecret: o.ClientSecret, Key: o.Key, prefix: "USHER_",
 	}}
 	names := map[string]string{mainPort: "the main port"}
-	for _, index := range r.portIndexes() {
-		p := readPort(r, index, &ports[0])
+	for _, index := range r.indexes(portIndex) {
+		p := readPort(r, index, o, &ports[0])
 		if other, taken := names[p.Name]; taken {
 			r.problem(p.prefix+"NAME", "is %q, but should differ from the name of %s", p.Name, other)
 		}
@@ -172,18 +181,21 @@ func readPorts(r *reader, o *Outbound) []Port {
 	for _, p := range ports {
 		p.check(r, o)
 	}
+	if o.BaseURL == "" {
+		return nil
+	}
 	return ports
 }
 
 // readPort reads a further port. What is not given is the main port's.
-func readPort(r *reader, index string, main *Port) Port {
+func readPort(r *reader, index string, o *Outbound, main *Port) Port {
 	p := Port{prefix: "USHER_PORTS_" + index + "_"}
 	r.section(p.prefix, &p)
 	p.Name = cmp.Or(p.Name, index)
-	if strings.ContainsFunc(p.Name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
+	if !shortName(p.Name) {
 		r.invalid(p.prefix+"NAME", "a short name without white space")
 	}
-	r.require(p.prefix+"LISTEN", p.Listen != "", "the port's address, such as 127.0.0.1:8081")
+	r.require(p.prefix+"LISTEN", p.Listen != "" || o.BaseURL == "", "the port's address, such as 127.0.0.1:8081")
 	if p.Scope != "" {
 		p.Scope = r.scope(p.prefix+"SCOPE", p.Scope)
 	} else {
@@ -200,7 +212,7 @@ func (p *Port) check(r *reader, o *Outbound) {
 		return // said already
 	}
 	loopback, ok := r.listen(p.prefix+"LISTEN", p.Listen)
-	if ok && !loopback && p.Key == nil && !o.Insecure {
+	if ok && !loopback && p.Key == nil && !o.Insecure && o.BaseURL != "" {
 		r.problem(p.prefix+"LISTEN", "is %q, which others can reach, and callers need no key: set %sKEY (or %sKEY_FILE), or USHER_INSECURE=true if everybody there may act in your name",
 			p.Listen, p.prefix, p.prefix)
 	}
@@ -251,7 +263,7 @@ func checkDistinct(r *reader, s *Settings) {
 	for _, p := range s.Ports {
 		see(p.prefix+"LISTEN", p.Listen)
 	}
-	if s.Webhook.ForwardURL != "" {
+	if s.gateOn() {
 		see("USHER_WEBHOOK_LISTEN", s.Webhook.Listen)
 	}
 	see("USHER_ADMIN_LISTEN", s.Admin.Listen)
@@ -271,23 +283,4 @@ func (s *Settings) namesOf(p Port) (clientID, clientSecret, scope string) {
 		clientSecret += "_FILE"
 	}
 	return of("CLIENT_ID", p.ClientID == s.Outbound.ClientID), clientSecret, of("SCOPE", p.Scope == s.Outbound.Scope)
-}
-
-// secrets returns every secret whose file is watched: all but the NKey of the inbox, which
-// is read at the start alone.
-func (s *Settings) secrets() []*secret.Value {
-	values := []*secret.Value{
-		s.Outbound.ClientSecret, s.Outbound.Key, s.Admin.Token,
-		s.Webhook.Token, s.Webhook.HMACSecret, s.Webhook.SignSecret,
-		s.Webhook.InboxPassword, s.Webhook.InboxToken,
-	}
-	for _, p := range s.Ports[1:] {
-		if p.ClientSecret != s.Outbound.ClientSecret {
-			values = append(values, p.ClientSecret)
-		}
-		if p.Key != s.Outbound.Key {
-			values = append(values, p.Key)
-		}
-	}
-	return values
 }

@@ -17,7 +17,7 @@ func (w *Webhook) checkInbox(r *reader) {
 	case w.Inbox != "" && (!isFile || path == ""):
 		r.invalid("USHER_WEBHOOK_INBOX", "file:/path, such as file:/var/lib/usher/inbox.db, or nats://host,host,host")
 	}
-	if !inbox.IsNATS(w.Inbox) {
+	if w.on() && !inbox.IsNATS(w.Inbox) {
 		w.refuseNATS(r)
 	}
 	r.positive("USHER_WEBHOOK_INBOX_ATTEMPTS", int64(w.InboxAttempts))

@@ -15,6 +15,12 @@ var minimal = []string{
 
 func with(extra ...string) []string { return append(slices.Clone(minimal), extra...) }
 
+// two is a gate with two receivers, and none for other platforms.
+func two(extra ...string) []string {
+	return append([]string{"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://a",
+		"USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=http://b"}, extra...)
+}
+
 func TestDefaults(t *testing.T) {
 	s, err := readSettings(with("USHER_SCOPE=", "USHER_LISTEN=")) // empty counts as not set
 	if err != nil {
@@ -24,7 +30,7 @@ func TestDefaults(t *testing.T) {
 	if p.Name != "main" || p.Listen != "127.0.0.1:8080" || p.Scope != "standard:read standard:write" || p.Key != nil {
 		t.Errorf("main port %+v", p)
 	}
-	if s.Outbound.ReplayLimit != 1<<20 || s.Webhook.forward != nil || s.Admin.Listen != "127.0.0.1:9090" {
+	if s.Outbound.ReplayLimit != 1<<20 || s.gateOn() || s.Admin.Listen != "127.0.0.1:9095" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -61,7 +67,18 @@ func TestProblems(t *testing.T) {
 		env  []string
 		want []string // a line each, in any order: parts of it
 	}{
-		{"nothing set", nil, []string{"USHER_BASE_URL is not set", "USHER_CLIENT_ID is not set", "USHER_CLIENT_SECRET is not set"}},
+		{"nothing set", nil, []string{"every part of usher is off: set USHER_BASE_URL to call the billing service, USHER_WEBHOOK_FORWARD_URL to receive webhooks, or USHER_ENTITLEMENTS_LISTEN"}},
+		{"nothing that switches a part on", []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_TOKEN=t0psecret"}, []string{"every part of usher is off"}},
+		{"the gate switched off, and nothing else on", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"}, []string{"every part of usher is off"}},
+		{"nothing but the address", minimal[:1], []string{"USHER_CLIENT_ID is not set", "USHER_CLIENT_SECRET is not set"}},
+		{"bad values of outbound, which is off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_UPSTREAM_TIMEOUT=soon", "USHER_LISTEN=8080", "USHER_CLIENT_SECRET_FILE=/nowhere",
+			"USHER_CA_FILE=" + empty, "USHER_PORTS_0_SCOPE=  ", "USHER_PORTS_1_LISTEN=x"},
+			[]string{`USHER_UPSTREAM_TIMEOUT is "soon"`, `USHER_LISTEN is "8080"`, "USHER_CLIENT_SECRET_FILE is", "certificates in PEM", "USHER_PORTS_0_SCOPE holds only white space", `USHER_PORTS_1_LISTEN is "x"`}},
+		{"bad values of the gate, which is off", with("USHER_WEBHOOK_TIMEOUT=soon", "USHER_WEBHOOK_ALLOW_CIDRS=nowhere", "USHER_WEBHOOK_PATH=a", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_TLS_CERT_FILE=/x", "USHER_WEBHOOK_TLS_KEY_FILE=/x",
+			"USHER_WEBHOOK_HMAC_SCHEME=md5", "USHER_WEBHOOK_LISTEN=8090"),
+			[]string{`USHER_WEBHOOK_TIMEOUT is "soon"`, `USHER_WEBHOOK_ALLOW_CIDRS has "nowhere"`, "USHER_WEBHOOK_PATH", "USHER_WEBHOOK_INBOX is", "USHER_WEBHOOK_TLS_CERT_FILE is", "USHER_WEBHOOK_TLS_KEY_FILE is",
+				"USHER_WEBHOOK_HMAC_SCHEME", `USHER_WEBHOOK_LISTEN is "8090", but should hold host:port, such as 127.0.0.1:8090, unix:/path, or off`}},
+		{"gate switched off in capitals", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=OFF"}, []string{`USHER_WEBHOOK_LISTEN is "OFF"`}},
 		{"all at once", with("USHER_LISTEN=8080", "USHER_UPSTREAM_TIMEOUT=soon", "USHER_REPLAY_LIMIT=1MB", "USHER_INSECURE=yes", "USHER_LOG_LEVEL=loud", "USHER_LOG_FORMAT=xml", "USHER_SHUTDOWN_GRACE=-1s"),
 			[]string{`USHER_LISTEN is "8080", but should hold host:port`, `USHER_UPSTREAM_TIMEOUT is "soon", but should hold a duration`, `USHER_REPLAY_LIMIT is "1MB", but should hold a size`,
 				`USHER_INSECURE is "yes", but should hold true or false`, `USHER_LOG_LEVEL is "loud"`, `USHER_LOG_FORMAT is "xml"`, `USHER_SHUTDOWN_GRACE is "-1s"`}},
@@ -85,8 +102,8 @@ func TestProblems(t *testing.T) {
 		{"further port without an address", with("USHER_PORTS_0_SCOPE=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
 		{"same name", with("USHER_PORTS_0_NAME=main", "USHER_PORTS_0_LISTEN=127.0.0.1:81"), []string{"USHER_PORTS_0_NAME"}},
 		{"same address", with("USHER_PORTS_0_LISTEN=127.0.0.1:8080"), []string{"USHER_PORTS_0_LISTEN is \"127.0.0.1:8080\", but should differ from USHER_LISTEN"}},
-		{"admin beyond loopback", with("USHER_ADMIN_LISTEN=0.0.0.0:9090"), []string{"USHER_ADMIN_TOKEN"}},
-		{"no admin port, misspelt", with("USHER_ADMIN_LISTEN=OFF"), []string{`USHER_ADMIN_LISTEN is "OFF", but should hold host:port, such as 127.0.0.1:9090, unix:/path, or off`}},
+		{"admin beyond loopback", with("USHER_ADMIN_LISTEN=0.0.0.0:9095"), []string{"USHER_ADMIN_TOKEN"}},
+		{"no admin port, misspelt", with("USHER_ADMIN_LISTEN=OFF"), []string{`USHER_ADMIN_LISTEN is "OFF", but should hold host:port, such as 127.0.0.1:9095, unix:/path, or off`}},
 		{"socket with a long path", with("USHER_LISTEN=unix:/" + strings.Repeat("x", 200)), []string{"a socket's path has at most"}},
 		{"socket without a file", with("USHER_LISTEN=unix:@usher"), []string{`USHER_LISTEN is "unix:@usher", but should hold the path of a file`}},
 		{"port number", with("USHER_LISTEN=127.0.0.1:99999"), []string{"65535"}},
@@ -141,10 +158,32 @@ func TestProblems(t *testing.T) {
 		{"no schema", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_SCHEMA_FILE"}},
 		{"no schema and no receiver", with("USHER_WEBHOOK_FORWARD_URL=here", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_FORWARD_URL", "USHER_WEBHOOK_SCHEMA_FILE"}},
 		{"scheme", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=md5"), []string{"body or standard"}},
+		{"sync type that is delivered too", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=Checkout,TenantProvisioningChange"),
+			[]string{`USHER_WEBHOOK_SYNC_TYPES has "TenantProvisioningChange", which is in USHER_WEBHOOK_TYPES too`}},
+		{"all types as sync types", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=*", "USHER_WEBHOOK_TYPES=*"), []string{`USHER_WEBHOOK_SYNC_TYPES is "*"`}},
+		{"algorithm", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_ALGORITHM=md5"), []string{`USHER_WEBHOOK_HMAC_ALGORITHM is "md5", but should hold sha256, sha512 or sha1`}},
+		{"algorithm of the standard", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=whsec_a2V5", "USHER_WEBHOOK_HMAC_ALGORITHM=sha512"),
+			[]string{`USHER_WEBHOOK_HMAC_ALGORITHM is "sha512", but should be sha256`}},
+		{"standard without a secret", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard"), []string{"USHER_WEBHOOK_HMAC_SECRET is not set"}},
 		{"standard without a key", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=t0psecret!"), []string{"whsec_"}},
 		{"numbers", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ATTEMPTS=0", "USHER_WEBHOOK_MAX_INFLIGHT=many", "USHER_WEBHOOK_DEDUP_WINDOW=-1s"),
 			[]string{`USHER_WEBHOOK_ATTEMPTS is "0"`, `USHER_WEBHOOK_MAX_INFLIGHT is "many", but should hold a whole number`, "USHER_WEBHOOK_DEDUP_WINDOW"}},
-		{"inbox without a receiver", with("USHER_WEBHOOK_INBOX=file:/x"), []string{"USHER_WEBHOOK_FORWARD_URL"}},
+		{"receiver without an address or platforms", []string{"USHER_WEBHOOK_RECEIVERS_0_NAME=crm"}, []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL is not set", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is not set"}},
+		{"receiver without an address", []string{"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm"}, []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL is not set, but should hold the receiver's address"}},
+		{"receiver without platforms", []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://r"}, []string{"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is not set, but should hold the codes"}},
+		{"receiver with no platform in its list", []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://r", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=,"}, []string{`USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is ","`}},
+		{"platform claimed twice", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs,crm"),
+			[]string{`USHER_WEBHOOK_RECEIVERS_1_PLATFORMS has "crm", which USHER_WEBHOOK_RECEIVERS_0_PLATFORMS has too`}},
+		{"name used twice", two("USHER_WEBHOOK_RECEIVERS_0_NAME=x", "USHER_WEBHOOK_RECEIVERS_1_NAME=x"), []string{`USHER_WEBHOOK_RECEIVERS_1_NAME is "x", but should differ from the name of USHER_WEBHOOK_RECEIVERS_0_…`}},
+		{"name of the main receiver", two("USHER_WEBHOOK_RECEIVERS_0_NAME=main"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "main", but should differ from the name of USHER_WEBHOOK_FORWARD_URL`}},
+		{"name that is an index", two("USHER_WEBHOOK_RECEIVERS_0_NAME=1"), []string{`USHER_WEBHOOK_RECEIVERS_1_NAME is "1", but should differ`}},
+		{"name with a space", two("USHER_WEBHOOK_RECEIVERS_0_NAME=a b"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "a b"`}},
+		{"receiver's own values", two("USHER_WEBHOOK_RECEIVERS_0_TIMEOUT=0s", "USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY=0", "USHER_WEBHOOK_RECEIVERS_1_TIMEOUT=soon", "USHER_WEBHOOK_RECEIVERS_1_SIGN_SECRET=t0psecret",
+			"USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=ftp://u:t0psecret@r"),
+			[]string{`USHER_WEBHOOK_RECEIVERS_0_TIMEOUT is "0s"`, `USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY is "0"`, `USHER_WEBHOOK_RECEIVERS_1_TIMEOUT is "soon"`, "USHER_WEBHOOK_RECEIVERS_1_SIGN_SECRET should hold whsec_", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL should hold"}},
+		{"slip in a receiver", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORM=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_1_PLATFORMS?"}},
+		{"slip before a receiver's index", two("USHER_WEBHOOK_RECEIVER_2_PLATFORMS=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_2_PLATFORMS?"}},
+		{"places for too few receivers", two("USHER_WEBHOOK_MAX_INFLIGHT=2"), []string{`USHER_WEBHOOK_MAX_INFLIGHT is "2", but should hold more than there are receivers`}},
 		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_KEEP=some", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_ATTEMPTS=-1"),
 			[]string{`USHER_WEBHOOK_INBOX is "/x", but should hold file:/path`, "all or latest", "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_ATTEMPTS"}},
 	} {
@@ -179,6 +218,10 @@ func TestFine(t *testing.T) {
 		env     []string
 		unknown []string
 	}{
+		{"two receivers", two(), nil},
+		{"its own platform twice", two("USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm,crm"), nil},
+		{"Kubernetes, with a service that is called as a receiver", with("USHER_WEBHOOK_RECEIVERS_0_SERVICE_HOST=10.0.0.1", "USHER_WEBHOOK_RECEIVERS_0_PORT=tcp://10.0.0.1:8080", "USHER_WEBHOOK_RECEIVERS_0_PORT_80_TCP_ADDR=x"), nil},
+		{"sync types beside all types", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=Checkout", "USHER_WEBHOOK_TYPES=*"), nil},
 		{"http on loopback", with("USHER_BASE_URL=http://127.0.0.1:1/prefix/"), nil},
 		{"http on IPv6 loopback", with("USHER_BASE_URL=http://[::1]:1"), nil},
 		{"plain http on purpose", with("USHER_BASE_URL=http://billing", "USHER_ALLOW_PLAIN_HTTP=true"), nil},
@@ -281,4 +324,33 @@ func FuzzSettings(f *testing.F) {
 			t.Fatalf("%v, %v", s, err)
 		}
 	})
+}
+
+func TestReceivers(t *testing.T) {
+	key := "whsec_a2V5"
+	s, err := readSettings([]string{
+		"USHER_WEBHOOK_FORWARD_URL=http://main", "USHER_WEBHOOK_SIGN_SECRET=" + key, "USHER_WEBHOOK_TIMEOUT=3s", "USHER_WEBHOOK_INBOX_CONCURRENCY=7",
+		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm, mail", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://crm/hook",
+		"USHER_WEBHOOK_RECEIVERS_12_NAME=documents", "USHER_WEBHOOK_RECEIVERS_12_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_12_FORWARD_URL=https://docs",
+		"USHER_WEBHOOK_RECEIVERS_12_SIGN_SECRET=whsec_b3RoZXI=", "USHER_WEBHOOK_RECEIVERS_12_TIMEOUT=1m", "USHER_WEBHOOK_RECEIVERS_12_CONCURRENCY=2",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &s.Webhook
+	if len(w.receivers) != 3 || len(s.Unused)+len(s.Unknown) > 0 {
+		t.Fatalf("%+v, %v, %v", w.receivers, s.Unused, s.Unknown)
+	}
+	if c := w.receivers[0]; c.Name != "main" || c.forward.Host != "main" || c.SignSecret.Get() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 || len(c.Platforms) > 0 {
+		t.Errorf("main: %+v", c)
+	}
+	if c := w.receivers[1]; c.Name != "0" || !slices.Equal(c.Platforms, []string{"crm", "mail"}) || c.SignSecret.Get() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 {
+		t.Errorf("inherits: %+v", c)
+	}
+	if c := w.receivers[2]; c.Name != "documents" || c.forward.Scheme != "https" || c.SignSecret.Get() != "whsec_b3RoZXI=" || c.Timeout.String() != "1m0s" || c.Concurrency != 2 {
+		t.Errorf("its own: %+v", c)
+	}
+	if n := len(s.secrets()); n != 7 { // the admin's, five of the gate, one receiver's own
+		t.Errorf("%d secrets are watched", n)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 	"usher/webhookgate"
 )
 
-// Webhook is the gate. It is on when ForwardURL is set.
+// Webhook is the gate: see on.
 type Webhook struct {
 	ForwardURL     string        `env:"USHER_WEBHOOK_FORWARD_URL"`
 	Listen         string        `env:"USHER_WEBHOOK_LISTEN" envDefault:"127.0.0.1:8090"`
@@ -23,6 +24,7 @@ type Webhook struct {
 	Token          *secret.Value `secret:"USHER_WEBHOOK_TOKEN"`
 	HMACSecret     *secret.Value `secret:"USHER_WEBHOOK_HMAC_SECRET"`
 	HMACHeader     string        `env:"USHER_WEBHOOK_HMAC_HEADER" envDefault:"X-Signature"`
+	HMACAlgorithm  string        `env:"USHER_WEBHOOK_HMAC_ALGORITHM" envDefault:"sha256"`
 	HMACScheme     string        `env:"USHER_WEBHOOK_HMAC_SCHEME" envDefault:"body"`
 	AllowCIDRs     list          `env:"USHER_WEBHOOK_ALLOW_CIDRS"`
 	TrustedProxies list          `env:"USHER_WEBHOOK_TRUSTED_PROXIES"`
@@ -31,6 +33,7 @@ type Webhook struct {
 	TLSClientCA    string        `env:"USHER_WEBHOOK_TLS_CLIENT_CA_FILE"`
 	Insecure       bool          `env:"USHER_WEBHOOK_INSECURE" envDefault:"false"`
 	Types          list          `env:"USHER_WEBHOOK_TYPES" envDefault:"TenantProvisioningChange"`
+	SyncTypes      list          `env:"USHER_WEBHOOK_SYNC_TYPES"`
 	SchemaFile     string        `env:"USHER_WEBHOOK_SCHEMA_FILE"`
 	MaxBody        size          `env:"USHER_WEBHOOK_MAX_BODY" envDefault:"1MiB"`
 	DedupSize      int           `env:"USHER_WEBHOOK_DEDUP_SIZE" envDefault:"10000"`
@@ -56,26 +59,16 @@ type Webhook struct {
 	InboxCertFile  string        `env:"USHER_WEBHOOK_INBOX_CERT_FILE"`
 	InboxKeyFile   string        `env:"USHER_WEBHOOK_INBOX_KEY_FILE"`
 
-	forward *url.URL // of ForwardURL; nil: the gate is off
-	schema  []byte   // of SchemaFile
-	allow   []netip.Prefix
-	trusted []netip.Prefix
-	nats    *inbox.NATS // of Inbox, if it is on NATS
+	further   bool       // there are USHER_WEBHOOK_RECEIVERS_n_…
+	receivers []Receiver // that of ForwardURL, then USHER_WEBHOOK_RECEIVERS_0_…, USHER_WEBHOOK_RECEIVERS_1_…
+	schema    []byte     // of SchemaFile
+	allow     []netip.Prefix
+	trusted   []netip.Prefix
+	nats      *inbox.NATS // of Inbox, if it is on NATS
 }
 
 func (w *Webhook) check(r *reader) {
-	if w.ForwardURL == "" && w.Inbox != "" {
-		r.problem("USHER_WEBHOOK_INBOX", "is set, but USHER_WEBHOOK_FORWARD_URL, which says where webhooks go, is not")
-	}
-	if w.ForwardURL == "" {
-		return
-	}
-	w.forward = forwardURL(r, w.ForwardURL)
-	loopback, ok := r.listen("USHER_WEBHOOK_LISTEN", w.Listen)
-	checked := w.Token != nil || w.HMACSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
-	if ok && !loopback && !checked && !w.Insecure {
-		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
-	}
+	w.checkListener(r)
 	// It is compared with what the sender asked for, as that is written on the wire.
 	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
 		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
@@ -84,17 +77,53 @@ func (w *Webhook) check(r *reader) {
 	w.allow = r.prefixes("USHER_WEBHOOK_ALLOW_CIDRS", w.AllowCIDRs)
 	w.trusted = r.prefixes("USHER_WEBHOOK_TRUSTED_PROXIES", w.TrustedProxies)
 	w.checkTLS(r)
+	w.checkTypes(r)
 	w.checkSchema(r)
 	r.positive("USHER_WEBHOOK_MAX_BODY", int64(w.MaxBody))
 	r.positive("USHER_WEBHOOK_DEDUP_SIZE", int64(w.DedupSize))
 	r.positive("USHER_WEBHOOK_ATTEMPTS", int64(w.Attempts))
 	r.positive("USHER_WEBHOOK_MAX_INFLIGHT", int64(w.MaxInflight))
 	w.checkInbox(r)
+	w.receivers = readReceivers(r, w)
 	if w.DedupWindow < 0 {
 		r.invalid("USHER_WEBHOOK_DEDUP_WINDOW", "a duration such as 10m, or 0 to turn dedup off")
 	}
 	if w.Timeout <= 0 {
 		r.invalid("USHER_WEBHOOK_TIMEOUT", "a duration above zero, such as 10s")
+	}
+}
+
+// on says whether webhooks are taken in: that takes somewhere to put them.
+func (w *Webhook) on() bool { return (w.ForwardURL != "" || w.further) && w.Listen != "off" }
+
+// part is the gate, with what switches it on.
+func (w *Webhook) part() part {
+	p := gatePart
+	if w.Listen == "off" {
+		p.setting = "set USHER_WEBHOOK_LISTEN to an address"
+	}
+	return p
+}
+
+func (w *Webhook) checkListener(r *reader) {
+	if w.Listen == "off" {
+		return
+	}
+	loopback, ok := r.listen("USHER_WEBHOOK_LISTEN", w.Listen)
+	checked := w.Token != nil || w.HMACSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
+	if w.on() && ok && !loopback && !checked && !w.Insecure {
+		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
+	}
+}
+
+func (w *Webhook) checkTypes(r *reader) {
+	for _, typ := range w.SyncTypes {
+		switch {
+		case typ == "*":
+			r.invalid("USHER_WEBHOOK_SYNC_TYPES", "event types by their names, separated by commas: * is none")
+		case slices.Contains(w.Types, typ):
+			r.problem("USHER_WEBHOOK_SYNC_TYPES", "has %q, which is in USHER_WEBHOOK_TYPES too: a type should be in one of them", typ)
+		}
 	}
 }
 
@@ -111,14 +140,14 @@ func (w *Webhook) checkSchema(r *reader) {
 	}
 }
 
-func forwardURL(r *reader, value string) *url.URL {
+func forwardURL(r *reader, name, value string) *url.URL {
 	u, err := url.Parse(value)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" || !portNumber(cmp.Or(u.Port(), "0")) {
 		holds := ""
 		if start := startOf(value); start != "" {
 			holds = fmt.Sprintf("is %q, but ", start)
 		}
-		r.problem("USHER_WEBHOOK_FORWARD_URL", "%sshould hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
+		r.problem(name, "%sshould hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
 		return nil
 	}
 	return u
@@ -153,21 +182,34 @@ func (w *Webhook) checkSecrets(r *reader) {
 	if !httpguts.ValidHeaderFieldName(w.HMACHeader) {
 		r.invalid("USHER_WEBHOOK_HMAC_HEADER", "the name of a header, such as X-Signature")
 	}
+	switch w.HMACAlgorithm {
+	case "sha256", "sha512", "sha1":
+	default:
+		r.invalid("USHER_WEBHOOK_HMAC_ALGORITHM", "sha256, sha512 or sha1")
+	}
 	switch w.HMACScheme {
 	case "body":
 	case "standard":
-		if w.HMACSecret == nil {
-			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
-		} else if _, err := webhookgate.ParseSecretKey(w.HMACSecret.Get()); err != nil {
-			r.problem("USHER_WEBHOOK_HMAC_SECRET", "should hold whsec_ and the key in base64, as USHER_WEBHOOK_HMAC_SCHEME is standard")
-		}
+		w.checkStandard(r)
 	default:
 		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
 	}
-	if w.SignSecret != nil {
-		if _, err := webhookgate.ParseSecretKey(w.SignSecret.Get()); err != nil {
-			r.problem("USHER_WEBHOOK_SIGN_SECRET", "should hold whsec_ and the key in base64")
+	r.signSecret("USHER_WEBHOOK_SIGN_SECRET", w.SignSecret)
+}
+
+// checkStandard: the Standard Webhooks scheme has its own form of a key, and one algorithm.
+func (w *Webhook) checkStandard(r *reader) {
+	if w.HMACAlgorithm != "sha256" {
+		r.problem("USHER_WEBHOOK_HMAC_ALGORITHM", "is %q, but should be sha256, as USHER_WEBHOOK_HMAC_SCHEME is standard", w.HMACAlgorithm)
+	}
+	if w.HMACSecret == nil {
+		if w.on() {
+			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
 		}
+		return
+	}
+	if _, err := webhookgate.ParseSecretKey(w.HMACSecret.Get()); err != nil {
+		r.problem("USHER_WEBHOOK_HMAC_SECRET", "should hold whsec_ and the key in base64, as USHER_WEBHOOK_HMAC_SCHEME is standard")
 	}
 }
 

@@ -5,7 +5,9 @@ import "usher/internal/admin"
 // show lets the admin port see how everything stands.
 func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate) {
 	cfg.Changes = metrics.Changes
-	cfg.Ports = h.portStates
+	if h.outbound != nil {
+		cfg.Ports = h.portStates
+	}
 	if h.gate == nil {
 		return
 	}
@@ -40,10 +42,14 @@ func (h *house) portStates() []admin.PortState {
 }
 
 func (h *house) gateState(m *admin.Gate) *admin.GateState {
-	// Of the receiver's address the host alone: the rest may hold a secret.
-	forward := h.settings.Webhook.forward
-	return &admin.GateState{
-		Address: h.webhooks.url() + h.settings.Webhook.Path, Receiver: forward.Scheme + "://" + forward.Host,
-		Decisions: m.Hour(), LastTry: m.LastTry(),
+	w := &h.settings.Webhook
+	state := &admin.GateState{Address: h.webhooks.url() + w.Path, Decisions: m.Hour()}
+	for _, c := range w.receivers {
+		state.Receivers = append(state.Receivers, admin.ReceiverState{
+			Name: c.Name, Platforms: c.Platforms,
+			Address: c.forward.Scheme + "://" + c.forward.Host, // the rest may hold a secret
+			LastTry: m.Receiver(c.Name).LastTry(),
+		})
 	}
+	return state
 }

@@ -53,7 +53,7 @@ func (w *world) move(sub *Subscription, state string) string {
 	former := sub.State
 	sub.State = state
 	if state == "canceled" {
-		sub.EndDate = date(w.today)
+		sub.EndDate = new(date(w.today))
 	}
 	return fmt.Sprintf("%s %s → %s", sub.Product.Name, former, state)
 }

@@ -15,7 +15,8 @@ import (
 const EventType = "TenantProvisioningChange"
 
 // envelope is the body of a webhook. Pointers with omitempty are the fields
-// that are present in some payloads, pointers without are null in some.
+// that are present in some payloads, pointers without are null in some. (What may
+// be null the service does not say: see withNulls.)
 type envelope struct {
 	Type    string `json:"type"`
 	Payload struct {
@@ -69,7 +70,7 @@ type Subscription struct {
 	ID             *int      `json:"id,omitempty"` // present in some payloads
 	State          string    `json:"state"`
 	StartDate      string    `json:"start_date"`
-	EndDate        string    `json:"end_date"`
+	EndDate        *string   `json:"end_date"`         // nil without an end
 	TrialStartDate *string   `json:"trial_start_date"` // nil without a trial
 	TrialEndDate   *string   `json:"trial_end_date"`
 	Plan           Plan      `json:"plan"`

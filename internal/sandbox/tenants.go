@@ -27,6 +27,7 @@ type tenantState struct {
 
 	// The payload can be customised in the service: what this tenant's shows.
 	withIDs, withProducts bool
+	withNulls             bool // what it leaves out is there, and null
 }
 
 // world is the service's tenants and how they change. It is deterministic: the
@@ -84,7 +85,7 @@ func (w *world) newTenant(i int) *tenantState {
 		owner = 0
 	}
 	a := accounts()[owner*37%len(accounts())]
-	t := &tenantState{withIDs: i%2 == 0, withProducts: i%4 < 2}
+	t := &tenantState{withIDs: i%2 == 0, withProducts: i%4 < 2, withNulls: i%5 == 3}
 	r := &t.record
 	r.ID, r.Name, r.Platform = 501+i, a.Name, home.platform
 	r.Code = strings.ReplaceAll(strings.ToLower(a.Name), " ", "-")
@@ -111,7 +112,7 @@ func (w *world) subscribe(t *tenantState, p *product, trial bool) {
 		ID:        new(w.lastID),
 		State:     "active",
 		StartDate: date(w.today),
-		EndDate:   date(w.today.AddDate(1, 0, -1)),
+		EndDate:   new(date(w.today.AddDate(1, 0, -1))),
 		Plan:      Plan{new("standard"), "Standard"},
 		PriceList: &Coded{"eur-2026", "Euro 2026"},
 		Product:   &p.Coded,
@@ -122,7 +123,7 @@ func (w *world) subscribe(t *tenantState, p *product, trial bool) {
 		sub.TrialStartDate, sub.TrialEndDate = new(date(w.today)), new(date(w.today.AddDate(0, 0, 30)))
 	}
 	if w.random.IntN(3) == 0 {
-		sub.Plan = Plan{nil, "Individual agreement"}
+		sub.Plan, sub.EndDate = Plan{nil, "Individual agreement"}, nil // until somebody cancels it
 	}
 	if i := slices.Index(t.products, p); i >= 0 {
 		t.subs[i] = sub
@@ -156,7 +157,45 @@ func (t *tenantState) render() []byte {
 	if err != nil {
 		panic(err) // our own types
 	}
+	if t.withNulls {
+		return withNulls(body)
+	}
 	return body
+}
+
+// withNulls writes a null wherever a webhook leaves out a field that is present in some
+// payloads, and for an empty list of contacts: the service does not say what may be null.
+func withNulls(body []byte) []byte {
+	var e map[string]any
+	if err := json.Unmarshal(body, &e); err != nil {
+		panic(err) // our own types
+	}
+	payload := e["payload"].(map[string]any)
+	account := payload["tenant"].(map[string]any)["account"].(map[string]any)
+	if len(account["contacts"].([]any)) == 0 {
+		account["contacts"] = nil
+	}
+	change := payload["change"].(map[string]any)
+	fill(change["features"], "value")
+	fill(change["subscriptions"], "id", "price_list", "product")
+	for _, sub := range change["subscriptions"].([]any) {
+		fill(sub.(map[string]any)["features"], "value")
+	}
+	body, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // it was JSON
+	}
+	return body
+}
+
+// fill gives each object of a list the members that it lacks, as nulls.
+func fill(list any, names ...string) {
+	for _, item := range list.([]any) {
+		object := item.(map[string]any)
+		for _, name := range names {
+			object[name] = object[name] // nil where there is none
+		}
+	}
 }
 
 // cloneFeatures copies what a change may write to. Quantities and values are

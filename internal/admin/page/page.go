@@ -29,6 +29,7 @@ type Shell struct {
 	At      string // which of the main pages it belongs to: overview or webhooks
 	Version string
 	Live    bool // it follows what happens
+	Gate    bool // the webhook gate is on: its pages are linked
 	Notice  string
 	Body    any
 }

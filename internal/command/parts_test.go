@@ -1,0 +1,182 @@
+package command
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"usher/internal/sandbox"
+	"usher/internal/trial"
+)
+
+// A setting of a part that is off is not an error, but it is said, with what switches
+// the part on.
+func TestUnusedSettings(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		env  []string
+		want []string // the names
+		why  string
+	}{
+		{"both on", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TOKEN=x", "USHER_KEY=x"), nil, ""},
+		{"gate off", with("USHER_WEBHOOK_TOKEN=x", "USHER_WEBHOOK_INBOX=file:/x", "USHER_WEBHOOK_INBOX_USER=u", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_LISTEN=0.0.0.0:8090"),
+			[]string{"USHER_WEBHOOK_LISTEN", "USHER_WEBHOOK_TOKEN", "USHER_WEBHOOK_HMAC_SCHEME", "USHER_WEBHOOK_INBOX", "USHER_WEBHOOK_INBOX_USER"},
+			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"},
+		{"gate switched off", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"), []string{"USHER_WEBHOOK_FORWARD_URL"},
+			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"},
+		{"gate switched off, with receivers", with("USHER_WEBHOOK_RECEIVERS_4_PLATFORMS=crm", "USHER_WEBHOOK_LISTEN=off"), []string{"USHER_WEBHOOK_RECEIVERS_4_PLATFORMS"},
+			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"},
+		{"outbound off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_CLIENT_ID=x", "USHER_CLIENT_SECRET=x", "USHER_LISTEN=0.0.0.0:8080", "USHER_PORTS_3_SCOPE=x", "USHER_PORTS_3_KEY=k", "USHER_ALLOWED_HOSTS=x"},
+			[]string{"USHER_CLIENT_ID", "USHER_CLIENT_SECRET", "USHER_LISTEN", "USHER_PORTS_3_SCOPE", "USHER_PORTS_3_KEY"}, "outbound is off; to switch it on, set USHER_BASE_URL"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, err := readSettings(tc.env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, u := range s.Unused {
+				names = append(names, u.Name)
+				if u.Why != tc.why {
+					t.Errorf("%s: %q, want %q", u.Name, u.Why, tc.why)
+				}
+			}
+			if !slices.Equal(names, tc.want) {
+				t.Errorf("unused: %q, want %q", names, tc.want)
+			}
+		})
+	}
+}
+
+// gateway is the environment of a gate alone, without anything of the billing service.
+func gateway(forward string, extra ...string) []string {
+	return append([]string{
+		"USHER_WEBHOOK_FORWARD_URL=" + forward, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
+	}, extra...)
+}
+
+// A gate alone is ready at once, takes webhooks, and has nothing of a local port: no
+// listener, no metric, no place on the page, no line of check. Its secrets rotate.
+func TestGateAlone(t *testing.T) {
+	r := sandbox.NewReceiver()
+	receiver := httptest.NewServer(r)
+	defer receiver.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("0ldtoken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := gateway(receiver.URL, "USHER_WEBHOOK_TOKEN_FILE="+token, "USHER_CLIENT_ID=left-over", "USHER_LISTEN=127.0.0.1:1")
+	p := start(t, env)
+	admin := p.url(t, "admin")
+	if status, body := get(t, admin+"/readyz"); status != 200 { // at once
+		t.Errorf("%d %s", status, body)
+	}
+	wantReady(t, admin, "gate", 200, `{"problems":[],"ready":true}`)
+	wantReady(t, admin, "outbound", 404, `{"problems":["outbound is off; to switch it on, set USHER_BASE_URL"],"ready":false}`)
+	wantReady(t, admin, "entitlements", 404, `to switch it on, set USHER_ENTITLEMENTS_LISTEN`)
+	url := p.url(t, "webhooks") + "/webhooks"
+	if status, _, answer := post(t, url+"/0ldtoken", snapshot("acme", 5)); status != 200 {
+		t.Errorf("%d %s", status, answer)
+	}
+	if err := os.WriteFile(token, []byte("n3wtoken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	trial.Eventually(t, "rotated", func() bool { status, _, _ := post(t, url+"/n3wtoken", snapshot("acme", 6)); return status == 200 })
+	_, metrics := get(t, admin+"/metrics")
+	_, page := get(t, admin+"/")
+	_, status := get(t, admin+"/api/status")
+	if strings.Contains(metrics, "usher_proxy_") || strings.Contains(metrics, "usher_token_") || !strings.Contains(metrics, "usher_inbox_pending 0") {
+		t.Error(metrics)
+	}
+	if strings.Contains(page, "Local ports") || !strings.Contains(page, "Webhook gate") || !strings.Contains(page, "All is well") {
+		t.Error(page)
+	}
+	if !strings.Contains(status, `"ports":[]`) || !strings.Contains(status, `"ready":true`) {
+		t.Error(status)
+	}
+	if log := p.stderr.String(); strings.Contains(log, `"listener":"main"`) ||
+		!strings.Contains(log, `"name":"USHER_CLIENT_ID","why":"outbound is off; to switch it on, set USHER_BASE_URL"`) {
+		t.Error(log)
+	}
+	c := start(t, env, "check")
+	<-c.ended
+	want := "note  USHER_CLIENT_ID is not used: outbound is off; to switch it on, set USHER_BASE_URL\n" +
+		"note  USHER_LISTEN is not used: outbound is off; to switch it on, set USHER_BASE_URL\nok    settings\nok    receiver"
+	if out := c.stdout.String(); c.code != 0 || !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 4 {
+		t.Errorf("%d\n%s", c.code, out)
+	}
+}
+
+// Outbound alone has nothing of the gate.
+func TestOutboundAlone(t *testing.T) {
+	p := start(t, newService(t).environ("USHER_WEBHOOK_TOKEN=left-over"))
+	p.ready(t)
+	admin := p.url(t, "admin")
+	wantReady(t, admin, "outbound", 200, `"ready":true`)
+	wantReady(t, admin, "gate", 404, "the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL")
+	_, metrics := get(t, admin+"/metrics")
+	if strings.Contains(metrics, "usher_webhook_") || strings.Contains(metrics, "usher_inbox_") || !strings.Contains(metrics, "usher_token_requests_total") {
+		t.Error(metrics)
+	}
+	_, page := get(t, admin+"/")
+	if !strings.Contains(page, "Local ports") || strings.Contains(page, "ebhook") {
+		t.Error(page)
+	}
+	if log := p.stderr.String(); strings.Contains(log, `"listener":"webhooks"`) || !strings.Contains(log, `"name":"USHER_WEBHOOK_TOKEN","why":"the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"`) {
+		t.Error(log)
+	}
+}
+
+// A client that the service refuses keeps the local port from being ready, and the gate
+// in the load balancer.
+func TestGateOfARefusedClient(t *testing.T) {
+	g := startGate(t, "USHER_CLIENT_SECRET=wr0ng")
+	admin := g.program.url(t, "admin")
+	trial.Eventually(t, "refused", func() bool {
+		status, body := get(t, admin+"/readyz/outbound")
+		return status == 503 && strings.Contains(body, "invalid_client")
+	})
+	wantReady(t, admin, "gate", 200, `"ready":true`)
+	if status, _ := get(t, admin+"/readyz"); status != 503 {
+		t.Errorf("/readyz: %d", status)
+	}
+	if status, decision, answer := post(t, g.url, snapshot("acme", 5)); status != 200 || decision != "forwarded" {
+		t.Errorf("%d %s", status, answer)
+	}
+}
+
+// The probes need no token and answer any Host.
+func TestReadinessOfAPartIsForProbes(t *testing.T) {
+	p := start(t, gateway("http://127.0.0.1:1", "USHER_ADMIN_TOKEN=adm1ntoken"))
+	req, err := http.NewRequest("GET", p.url(t, "admin")+"/readyz/gate", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "10.0.0.7:9095"
+	resp, err := http.DefaultClient.Do(req)
+	resp, body := whole(t, resp, err)
+	if resp.StatusCode != 200 {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+}
+
+func TestExecWithoutAService(t *testing.T) {
+	for _, env := range [][]string{nil, {"USHER_WEBHOOK_FORWARD_URL=http://r"}, {"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_CLIENT_ID=x"}} {
+		p := start(t, env, "exec", "--", "true")
+		<-p.ended
+		if out := p.stderr.String(); p.code != 2 || !strings.HasPrefix(out, "USHER_BASE_URL is not set") || strings.Count(out, "\n") != 1 {
+			t.Errorf("with %q: %d %s", env, p.code, out)
+		}
+	}
+}
+
+func wantReady(t *testing.T, admin, part string, status int, want string) {
+	t.Helper()
+	if got, body := get(t, admin+"/readyz/"+part); got != status || !strings.Contains(body, want) {
+		t.Errorf("/readyz/%s: %d %s, want %d with %s", part, got, body, status, want)
+	}
+}

@@ -1,0 +1,148 @@
+package webhookgate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// MainReceiver is the name of the receiver of Config.ForwardURL.
+const MainReceiver = "main"
+
+// A Receiver is an application of the customer's that takes the webhooks of some
+// platforms.
+type Receiver struct {
+	// Name is what logs and metrics call it. Required, and nobody else's.
+	Name string
+
+	// Platforms are the codes of the platforms whose webhooks it gets, letter by
+	// letter. At least one, and none that another receiver has.
+	Platforms []string
+
+	// URL is its address; as Config.ForwardURL. Required.
+	URL *url.URL
+
+	// SignSecret is as Config.SignSecret. Nil: its deliveries are not signed.
+	SignSecret func() string
+
+	// Timeout is for each try. Default: Config.Timeout.
+	Timeout time.Duration
+
+	// Transport carries its tries; as Config.Transport. Default: one of its own, so
+	// that no receiver's connections are another's.
+	Transport http.RoundTripper
+}
+
+// receivers knows who gets which webhook: the one place where that is decided.
+type receivers struct {
+	all  []*receiver
+	of   map[string]*receiver // by the platform's code
+	rest *receiver            // gets what nobody else does; nil: nobody
+}
+
+func newReceivers(cfg *Config) (*receivers, error) {
+	rs := &receivers{of: make(map[string]*receiver)}
+	if cfg.ForwardURL != nil {
+		rest, err := newReceiver(cfg, Receiver{Name: MainReceiver, URL: cfg.ForwardURL, SignSecret: cfg.SignSecret, Transport: cfg.Transport})
+		if err != nil {
+			return nil, err
+		}
+		rs.rest, rs.all = rest, append(rs.all, rest)
+	}
+	names := map[string]bool{MainReceiver: true}
+	for _, r := range cfg.Receivers {
+		rc, err := newReceiver(cfg, r)
+		switch {
+		case err != nil:
+			return nil, err
+		case r.Name == "" || names[r.Name]:
+			return nil, fmt.Errorf("receiver %q: its name is empty, or another's", r.Name)
+		case len(r.Platforms) == 0:
+			return nil, fmt.Errorf("receiver %s: no platforms", r.Name)
+		}
+		names[r.Name] = true
+		for _, platform := range r.Platforms {
+			if other := rs.of[platform]; platform == "" || other != nil && other != rc {
+				return nil, fmt.Errorf("receiver %s: platform %q is empty, or another's", r.Name, platform)
+			}
+			rs.of[platform] = rc
+		}
+		rs.all = append(rs.all, rc)
+	}
+	if len(rs.all) == 0 && !cfg.KeepUnclaimed {
+		return nil, errors.New("no receiver to forward to")
+	}
+	return rs, nil
+}
+
+// takes returns the receiver of a platform's webhooks, nil when nobody takes them. The
+// empty code is that of webhooks without a platform.
+func (rs *receivers) takes(platform string) *receiver {
+	if rc := rs.of[platform]; rc != nil {
+		return rc
+	}
+	return rs.rest
+}
+
+// ReceiverOf returns the name of the receiver that gets the webhooks of a lane, or nothing
+// when nobody does. Who keeps webhooks should ask before each try: what waits is stored by
+// its tenant, and its receiver follows from the settings of today.
+func (g *Gate) ReceiverOf(l Lane) string {
+	if rc := g.receivers.takes(l.Platform); rc != nil {
+		return rc.name
+	}
+	return ""
+}
+
+// ErrNoReceiver is why a webhook could not be tried: nobody takes those of its platform.
+var ErrNoReceiver = errors.New("no receiver takes webhooks of this platform")
+
+// Try sends w to the receiver of its platform once. It is for those who keep webhooks
+// themselves (see Config.Keep), and decide themselves whether and when to try again.
+func (g *Gate) Try(ctx context.Context, w *Webhook) Attempt {
+	rc := g.receivers.takes(w.Lane.Platform)
+	if rc == nil {
+		return Attempt{Err: ErrNoReceiver}
+	}
+	return rc.try(ctx, w)
+}
+
+// keepsAnyway says whether a webhook of this type is kept though nobody takes it.
+func (g *Gate) keepsAnyway(typ string) bool {
+	return g.cfg.Keep != nil && g.cfg.KeepUnclaimed && !g.asks(typ)
+}
+
+// unclaimed refuses a webhook that nobody takes.
+func unclaimed(platform string) *answer {
+	message := fmt.Sprintf("is %q, and no receiver takes webhooks of this platform", clip(platform, maxShown))
+	if platform == "" {
+		message = "is missing, and no receiver takes webhooks without a platform"
+	}
+	return faulty(http.StatusUnprocessableEntity, []Fault{{"/payload/tenant/platform/code", message}})
+}
+
+// share is how many webhooks may be under way to one receiver at once: an equal part of
+// what may be under way in all, so that those that hang can't take the places of the
+// others. With an inbox only questions go to a receiver while their sender waits, and what
+// the inbox takes in counts as one receiver more.
+func share(inflight, receivers int, kept bool) int {
+	if kept {
+		receivers++
+	}
+	return max(1, inflight/receivers)
+}
+
+// take takes one of the places of the visit's receiver. It is given back by leave.
+func (g *Gate) take(v *visit) *answer {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if v.receiver.inflight >= g.share {
+		return busy(fmt.Sprintf("too many webhooks at once for the receiver %s; please send this one again", v.receiver.name))
+	}
+	v.receiver.inflight++
+	v.taken = true
+	return nil
+}

@@ -1,0 +1,230 @@
+package webhookgate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const question = `{"type":"Checkout","payload":{"tenant":{"code":"acme","platform":{"code":"crm"}},"cart":[1]}}`
+
+// asking is a gate whose receiver is asked about checkouts. Whatever is kept is a fault.
+func asking(t *testing.T, receive roundTrip, change func(*Config)) *Gate {
+	t.Helper()
+	return newGate(t, func(c *Config) {
+		c.SyncTypes, c.Transport = []string{"Checkout"}, receive
+		c.Keep = func(w *Webhook) (string, error) {
+			t.Errorf("%s was kept", w.Type)
+			return "", nil
+		}
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// ask sends a question; what comes back need not be an answer of usher's.
+func ask(g *Gate, body string) *httptest.ResponseRecorder {
+	rec := httptest.NewRecorder()
+	g.ServeHTTP(rec, request(body))
+	return rec
+}
+
+func TestQuestionIsAnsweredByTheReceiver(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		status       int
+		body         string
+		header       []string
+		contentTypes []string
+	}{
+		{"yes", 200, `{"allowed":true}`, []string{"Content-Type", "application/json; charset=utf-8"}, []string{"application/json; charset=utf-8"}},
+		{"no", 403, `["no seats left",{"limit":5}]`, []string{"Content-Type", "application/vnd.shop+json"}, []string{"application/vnd.shop+json"}},
+		{"its own trouble", 503, "<html>", []string{"Content-Type", "text/html"}, []string{"text/html"}},
+		{"somewhere else", 302, "", []string{"Location", "http://elsewhere"}, nil},
+		{"nothing to say", 204, "", nil, nil},
+		{"of no type", 200, "<html>", nil, nil},
+		{"pressed", 200, "\x1f\x8b", []string{"Content-Type", "a/b", "Content-Encoding", "gzip"}, []string{"a/b"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var sent *http.Request
+			var results []string
+			g := asking(t, func(r *http.Request) (*http.Response, error) {
+				sent = r
+				b, _ := io.ReadAll(r.Body)
+				if string(b) != question {
+					t.Errorf("asked %q", b)
+				}
+				return respond(tt.status, tt.body, append([]string{"X-Private", "stays here"}, tt.header...)...), nil
+			}, func(c *Config) {
+				c.Attempted = func(_, result string, _ time.Duration) { results = append(results, result) }
+			})
+			for range 2 { // the same twice is asked twice
+				rec := ask(g, question)
+				h := rec.Header()
+				if rec.Code != tt.status || rec.Body.String() != tt.body || h.Get("Usher-Decision") != "forwarded" {
+					t.Errorf("%d %v %q", rec.Code, h, rec.Body)
+				}
+				if got := h.Values("Content-Type"); strings.Join(got, "|") != strings.Join(tt.contentTypes, "|") {
+					t.Errorf("Content-Type %q", got)
+				}
+				if h.Get("X-Private") != "" || h.Get("Location") != "" || (h.Get("Content-Encoding") != "") != (tt.name == "pressed") {
+					t.Errorf("%v", h)
+				}
+			}
+			want := "ok ok"
+			if tt.status >= 500 {
+				want = "status status"
+			}
+			if got := strings.Join(results, " "); got != want || sent.Header.Get("Webhook-Id") == "" {
+				t.Errorf("tries: %s, want %s; sent %v", got, want, sent.Header)
+			}
+		})
+	}
+}
+
+// What the receiver does not answer whole, and in time, is no decision.
+func TestQuestionWithoutAnAnswer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		receive roundTrip
+		status  int
+	}{
+		"unreachable":   {func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") }, 502},
+		"too slow":      {func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }, 504},
+		"breaks off":    {func(*http.Request) (*http.Response, error) { return broken(errors.New("reset")), nil }, 502},
+		"never ends":    {func(r *http.Request) (*http.Response, error) { return broken(context.DeadlineExceeded), nil }, 504},
+		"switches":      {func(*http.Request) (*http.Response, error) { return respond(101, ""), nil }, 502},
+		"without sense": {func(*http.Request) (*http.Response, error) { return respond(99, ""), nil }, 502},
+		"too large": {func(*http.Request) (*http.Response, error) {
+			return respond(200, strings.Repeat("x", maxDecision+1)), nil
+		}, 502},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tries := 0
+				g := asking(t, func(r *http.Request) (*http.Response, error) { tries++; return tt.receive(r) }, nil)
+				begin := time.Now()
+				got := post(t, g, question)
+				if got.Code != tt.status || got.Decision != failed || tries != 1 || got.Tries != 1 {
+					t.Errorf("%v after %d tries", got, tries)
+				}
+				if took := time.Since(begin); took != 0 && took != 10*time.Second {
+					t.Errorf("took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// broken is an answer whose body ends with err.
+func broken(err error) *http.Response {
+	resp := respond(200, "")
+	resp.Body = io.NopCloser(io.MultiReader(strings.NewReader(`{"allowed":`), failing{err}))
+	return resp
+}
+
+type failing struct{ err error }
+
+func (r failing) Read([]byte) (int, error) { return 0, r.err }
+
+// A question waits for nothing: not for a delivery of its tenant that hangs, nor for
+// another question; and it goes through every check that webhooks go through.
+func TestQuestionsWaitInNoQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		g := newGate(t, func(c *Config) {
+			c.SyncTypes = []string{"Checkout"}
+			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+				if b, _ := io.ReadAll(r.Body); strings.Contains(string(b), TenantProvisioningChange) {
+					<-hang
+				}
+				return respond(200, "yes"), nil
+			})
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() { post(t, g, snapshot("acme", "A")) })
+		synctest.Wait()
+		for range 50 {
+			if rec := ask(g, question); rec.Code != 200 || rec.Body.String() != "yes" {
+				t.Fatalf("%d %s", rec.Code, rec.Body)
+			}
+		}
+		close(hang)
+		wg.Wait()
+	})
+	never := func(*http.Request) (*http.Response, error) { t.Error("asked"); return respond(200, ""), nil }
+	for body, want := range map[string]int{question[1:]: 400, strings.Replace(question, "Checkout", "checkout", 1): 422} {
+		if got := post(t, asking(t, never, nil), body); got.Code != want {
+			t.Errorf("%s: %v", body, got)
+		}
+	}
+	if got := post(t, asking(t, never, func(c *Config) { c.Tokens = tokens("secret") }), question); got.Code != 401 {
+		t.Error(got)
+	}
+	if got := post(t, asking(t, never, func(c *Config) { c.Schema = []byte(`{"required":["id"]}`) }), question); got.Code != 422 {
+		t.Error(got)
+	}
+}
+
+// The sender's hang-up ends the try; nothing is said about the receiver.
+func TestQuestionEndsWithItsSender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		cancelled := false
+		g := asking(t, func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			cancelled = true
+			return nil, r.Context().Err()
+		}, func(c *Config) {
+			c.Log = logTo(&log)
+			c.Attempted = func(_, result string, _ time.Duration) { t.Errorf("counted: %s", result) }
+		})
+		ctx, hangUp := context.WithCancel(t.Context())
+		go func() { time.Sleep(time.Second); hangUp() }()
+		begin := time.Now()
+		g.ServeHTTP(httptest.NewRecorder(), request(question).WithContext(ctx))
+		if !cancelled || time.Since(begin) != time.Second || !strings.Contains(log.String(), "the sender hung up") {
+			t.Errorf("cancelled %v after %v: %s", cancelled, time.Since(begin), log.String())
+		}
+	})
+}
+
+// A shutdown waits for the answer, and when its grace is over says so.
+func TestQuestionAtShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := asking(t, func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}, nil)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if got := post(t, g, question); got.Code != 503 {
+				t.Error(got)
+			}
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if g.Shutdown(ctx) == nil {
+			t.Error("it did not wait")
+		}
+		wg.Wait()
+	})
+}
+
+func TestSyncTypesOfAConfig(t *testing.T) {
+	for _, types := range []string{"", "*", TenantProvisioningChange} {
+		cfg := Config{ForwardURL: newGate(t, nil).cfg.ForwardURL, SyncTypes: []string{types}}
+		if _, err := New(cfg); err == nil {
+			t.Errorf("%q is accepted", types)
+		}
+	}
+}
