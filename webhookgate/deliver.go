@@ -77,6 +77,16 @@ func newTransport(conns int) *wire.Client {
 	return wire.New(wire.Config{MaxIdle: conns, IdleTimeout: 30 * time.Second, MaxHead: 64 << 10})
 }
 
+// CloseIdleConnections closes the connections to the receivers that nothing is under way
+// on: after Shutdown, when whoever keeps webhooks tries no more either.
+func (g *Gate) CloseIdleConnections() {
+	for _, rc := range g.receivers.all {
+		if own, ok := rc.transport.(*wire.Client); ok {
+			own.CloseIdleConnections()
+		}
+	}
+}
+
 // deliver tries w until the receiver takes it, or there is no point in going on.
 // It ends early only when ctx does.
 func (rc *receiver) deliver(ctx context.Context, w *Webhook) answer {

@@ -162,6 +162,13 @@ func (h *house) close() {
 	h.closeInbox()
 }
 
+// hangUp closes the connections that are left when nothing is under way any more.
+func (h *house) hangUp() {
+	if h.gate != nil {
+		h.gate.CloseIdleConnections()
+	}
+}
+
 func (h *house) closeInbox() {
 	if h.inbox == nil {
 		return
@@ -184,7 +191,7 @@ func (h *house) run(ctx context.Context) error {
 	if h.outbound != nil {
 		running.Go(func() { h.outbound.run(background) })
 	}
-	defer func() { stopBackground(); running.Wait(); h.closeInbox() }()
+	defer func() { stopBackground(); running.Wait(); h.closeInbox(); h.hangUp() }()
 	stopCourier := h.startCourier()
 
 	failed := make(chan error, len(h.doors)+1)

@@ -17,8 +17,7 @@ type pool struct {
 	mu      sync.Mutex
 	idle    map[place][]*conn // oldest first; guarded by mu
 	count   int               // of all; guarded by mu
-	sweeper *time.Timer       // guarded by mu
-	armed   bool              // the sweeper will come; guarded by mu
+	sweeper *time.Timer       // nil: there is nothing to sweep; guarded by mu
 	closed  bool              // what comes back is closed; guarded by mu
 }
 
@@ -58,34 +57,23 @@ func (p *pool) add(c *conn) bool {
 	}
 	p.idle[c.where] = append(p.idle[c.where], c)
 	p.count++
-	if !p.armed {
-		p.arm(p.limit)
+	if p.sweeper == nil {
+		p.sweeper = time.AfterFunc(p.limit/sweeps, p.sweep)
 	}
 	return true
 }
 
-// arm has the sweeper come after d. The caller holds mu.
-func (p *pool) arm(d time.Duration) {
-	p.armed = true
-	if p.sweeper == nil {
-		p.sweeper = time.AfterFunc(d, p.sweep)
-	} else {
-		p.sweeper.Reset(d)
-	}
-}
+// sweeps is how often, in the time that an idle connection is kept, all of them are looked
+// at: those that the other side has closed would otherwise hold their descriptors.
+const sweeps = 10
 
-// sweep closes what has been idle for too long.
 func (p *pool) sweep() {
-	now, next := time.Now(), time.Duration(0)
-	p.remove(func(c *conn) bool {
-		left := p.limit - c.age(now)
-		if left > 0 && (next == 0 || left < next) {
-			next = left
-		}
-		return left <= 0
-	}, func() {
-		if p.armed = p.count > 0; p.armed {
-			p.arm(next)
+	now := time.Now()
+	p.remove(func(c *conn) bool { return c.age(now) >= p.limit || c.socket.instant() && !c.quiet() }, func() {
+		if p.sweeper != nil && p.count > 0 {
+			p.sweeper.Reset(p.limit / sweeps)
+		} else {
+			p.sweeper = nil
 		}
 	})
 }
@@ -93,15 +81,15 @@ func (p *pool) sweep() {
 func (p *pool) empty() {
 	p.remove(func(*conn) bool { return true }, func() {
 		p.closed = true
-		if p.armed {
-			p.armed = false
+		if p.sweeper != nil {
 			p.sweeper.Stop()
+			p.sweeper = nil
 		}
 	})
 }
 
-// remove closes those that are to go, after it has called then under the lock. The lock
-// is not held while they are closed, which over TLS is a write.
+// remove closes those that are to go, after it has called then, which is done under the
+// lock as well. It is not held while they are closed: over TLS that is a write.
 func (p *pool) remove(goes func(*conn) bool, then func()) {
 	var gone []*conn
 	p.mu.Lock()

@@ -77,7 +77,7 @@ func TestPool(t *testing.T) {
 		time.Sleep(59 * time.Second)
 		calls(1)
 		expect("shortly before its time", 1, 5)
-		time.Sleep(61 * time.Second)
+		time.Sleep(67 * time.Second) // it is looked at every six
 		synctest.Wait()
 		expect("after its time", 0, 5)
 		calls(2)
@@ -88,6 +88,41 @@ func TestPool(t *testing.T) {
 		expect("and used again", 1, 8)
 		cl.CloseIdleConnections()
 	})
+}
+
+// The sweep closes what the other side has closed or spoken on, and nothing else.
+func TestSweepLooks(t *testing.T) {
+	closed, release := make(chan struct{}, 2), make(chan struct{})
+	addr, count := serve(t, func(conn net.Conn, from *bufio.Reader, nth int) {
+		readCall(from)
+		<-release
+		io.WriteString(conn, okAnswer)
+		if nth == 0 {
+			conn.(*net.TCPConn).CloseWrite()
+			io.Copy(io.Discard, from)
+			closed <- struct{}{}
+			return
+		}
+		io.Copy(io.Discard, from)
+	})
+	cl := newClient(t)
+	var running sync.WaitGroup
+	for range 2 {
+		running.Go(func() { call(cl, request(t, t.Context(), "GET", "http://"+addr, nil)) })
+	}
+	for count() < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	close(release)
+	running.Wait()
+	for cl.pool.count == 2 {
+		time.Sleep(time.Millisecond)
+		cl.pool.sweep()
+	}
+	<-closed
+	if cl.pool.sweep(); cl.pool.count != 1 {
+		t.Errorf("%d connections are left of one that was closed and one that was not", cl.pool.count)
+	}
 }
 
 // While a machine sleeps the monotonic clock stands still; the wall clock may be set back.
