@@ -64,7 +64,7 @@ func TestStorm(t *testing.T) {
 		var callers sync.WaitGroup
 		for caller := range 16 {
 			callers.Go(func() {
-				for n := range 150 {
+				for n := range 60 {
 					letter := string(rune('a' + caller))
 					id := strings.Repeat(letter, 1+n%5) + fmt.Sprint("-", n)
 					ctx, cancel := context.WithCancel(t.Context())
@@ -99,7 +99,7 @@ func TestStorm(t *testing.T) {
 				t.Errorf("%s came %d times", id, n)
 			}
 		}
-		if right.Load() < 1000 {
+		if right.Load() < 400 {
 			t.Errorf("only %d were answered", right.Load())
 		}
 	})

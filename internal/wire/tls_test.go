@@ -4,15 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -134,76 +128,6 @@ func TestFarewellWithTheAnswer(t *testing.T) {
 	}
 	if count() != 3 {
 		t.Errorf("%d connections", count())
-	}
-}
-
-// A server says new keys, and wants some of us, while the connection is idle and in the
-// middle of an answer. It is not what a call has to notice, and the connection is kept.
-func TestKeyUpdates(t *testing.T) {
-	openssl, err := exec.LookPath("openssl")
-	if err != nil {
-		t.Skip("needs openssl, which can be told to update its keys")
-	}
-	server, client := certificates(t)
-	dir := t.TempDir()
-	key, err := x509.MarshalPKCS8PrivateKey(server.Certificates[0].PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: server.Certificates[0].Certificate[0]}, "key.pem": {Type: "PRIVATE KEY", Bytes: key}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	cmd := exec.Command(openssl, "s_server", "-accept", addr, "-tls1_3", "-cert", filepath.Join(dir, "cert.pem"), "-key", filepath.Join(dir, "key.pem"))
-	in, _ := cmd.StdinPipe()
-	out, _ := cmd.StdoutPipe()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { cmd.Process.Kill(); cmd.Wait() }()
-	said := bufio.NewReader(out)
-	until := func(word string) {
-		t.Helper()
-		for {
-			line, err := said.ReadString('\n')
-			if err != nil {
-				t.Fatalf("waiting for %q: %v", word, err)
-			}
-			if strings.Contains(line, word) {
-				return
-			}
-		}
-	}
-	until("ACCEPT")
-	cl := newClient(t, func(c *Config) { c.TLS = client })
-	for i := range 3 {
-		got := make(chan string, 1)
-		go func() {
-			status, body, err := call(cl, request(t, t.Context(), "GET", "https://"+addr+"/"+fmt.Sprint(i), nil))
-			got <- fmt.Sprint(status, " ", body, " ", err)
-		}()
-		until(fmt.Sprintf("GET /%d ", i))
-		// Each line is one write of the server's; K and k are its commands. (Its line ends
-		// are bare, which net/http takes.)
-		for _, line := range []string{"HTTP/1.1 200 OK\n", "K\n", "Content-Length: 4\n", "k\n", "\n", "one\n", "K\n", "k\n"} {
-			io.WriteString(in, line)
-			time.Sleep(20 * time.Millisecond) // s_server reads lines that come together as one
-		}
-		if got := <-got; got != "200 one\n <nil>" {
-			t.Fatalf("call %d: %q", i, got)
-		}
-	}
-	cl.pool.mu.Lock()
-	defer cl.pool.mu.Unlock()
-	if cl.pool.count != 1 {
-		t.Error("the connection was not kept")
 	}
 }
 

@@ -8,10 +8,11 @@
 //	request.go   the head, and a body that fits beside it, become one piece of bytes
 //	pool.go      an idle connection is looked at and taken, or
 //	dial.go      a new one is made: TCP, a proxy's tunnel, TLS
-//	exchange.go  the piece is written, the answer's head is read, both by the caller's
-//	             own goroutine; only a body that does not fit is sent by a second one
+//	exchange.go  the piece is written and the answer's head is read, by the caller's own
+//	             goroutine; only a body that does not fit is sent by another (send.go)
 //	answer.go    the answer's body; at its end the connection goes back to the pool
-//	socket.go    what lies below TLS: the fence, and a look at what has come unasked
+//	conn.go      a connection, and the look at it before it is used again
+//	socket.go    what lies below TLS: the fence, and reads that do not wait
 //
 // The danger in all of it is that somebody gets the answer to somebody else's call. So
 // a connection is used again only when its answer was read exactly to the end, nothing
@@ -37,8 +38,9 @@ type Config struct {
 	Timeout time.Duration
 	// TLS holds the roots to trust; nil: the system's.
 	TLS *tls.Config
-	// Proxy returns the proxy on the way to an address, if any. It is asked when a
-	// connection is made. Nil: there is none.
+	// Proxy returns the proxy on the way to an address, if any: one that opens tunnels
+	// (CONNECT, also for http), or speaks SOCKS5. It is asked when a connection is made.
+	// Nil: there is none.
 	Proxy func(*url.URL) (*url.URL, error)
 	// MaxIdle is how many idle connections are kept. Zero: none.
 	MaxIdle int
