@@ -171,6 +171,53 @@ func TestNothingSentIsSentAgain(t *testing.T) {
 	})
 }
 
+// half writes half of what it is given, once it is told to, and fails.
+type half struct {
+	net.Conn
+	broken *atomic.Bool
+}
+
+func (h half) Write(p []byte) (int, error) {
+	if !h.broken.CompareAndSwap(true, false) {
+		return h.Conn.Write(p)
+	}
+	n, _ := h.Conn.Write(p[:len(p)/2])
+	return n, errors.New("broken pipe")
+}
+
+// A write that breaks off: without TLS the other side may have read half of the call. Half
+// of a record it can't read, so over TLS nothing has left, and the call is sent again.
+func TestHalfWritten(t *testing.T) {
+	plainAndTLS(t, func(t *testing.T, start func(script) (string, func() int), cl *Client) {
+		var calls atomic.Int32
+		url, count := start(func(conn net.Conn, from *bufio.Reader, _ int) {
+			for {
+				if _, err := http.ReadRequest(from); err != nil {
+					return
+				}
+				calls.Add(1)
+				io.WriteString(conn, okAnswer)
+			}
+		})
+		var broken atomic.Bool
+		dial := cl.cfg.Dial
+		cl.cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			return half{conn, &broken}, err
+		}
+		for i, secure := 0, strings.HasPrefix(url, "https"); i < 2; i++ {
+			_, _, err := call(cl, request(t, t.Context(), "GET", url, nil))
+			if again := err == nil; again != (i == 0 || secure) {
+				t.Errorf("call %d: %v", i, err)
+			}
+			broken.Store(true)
+		}
+		if secure := strings.HasPrefix(url, "https"); secure && (calls.Load() != 2 || count() != 2) || !secure && calls.Load() != 1 {
+			t.Errorf("%d calls over %d connections", calls.Load(), count())
+		}
+	})
+}
+
 // Where a byte has left it is not sent again, but for calls that say that they may be.
 func TestSentOnce(t *testing.T) {
 	plainAndTLS(t, func(t *testing.T, start func(script) (string, func() int), cl *Client) {
