@@ -139,6 +139,35 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// A 401 that comes while the body is still on its way: the second try must not be
+// disturbed by the first, which may still be writing.
+func TestEarly401(t *testing.T) {
+	body := make([]byte, 8<<20) // more than a connection holds
+	for i := range body {
+		body[i] = byte(rand.Int())
+	}
+	var calls atomic.Int64
+	second := make(chan struct{})
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) == 1 {
+			w.WriteHeader(http.StatusUnauthorized)
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-second:
+			case <-r.Context().Done():
+			}
+			return
+		}
+		close(second)
+		if got, err := io.ReadAll(r.Body); err != nil || !bytes.Equal(got, body) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+	}), func(c *Config) { c.ReplayLimit = int64(len(body)) })
+	if status, answer := r.post(t, string(body)); status != 200 || calls.Load() != 2 {
+		t.Errorf("%d after %d calls: %s", status, calls.Load(), answer)
+	}
+}
+
 // One 401 while the token endpoint is down is told to who got it, and no one else.
 func TestOne401InAnOutage(t *testing.T) {
 	var odd atomic.Bool
