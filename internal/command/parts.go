@@ -20,7 +20,7 @@ type part struct {
 var (
 	outboundPart     = part{"outbound", "outbound", "set USHER_BASE_URL"}
 	gatePart         = part{"gate", "the webhook gate", "set USHER_WEBHOOK_FORWARD_URL"}
-	entitlementsPart = part{"entitlements", "entitlements", "set USHER_ENTITLEMENTS_LISTEN"}
+	entitlementsPart = part{"entitlements", "the entitlements port", "set USHER_ENTITLEMENTS_LISTEN"}
 )
 
 // off says that a part is, and what to do about it.
