@@ -70,15 +70,23 @@ func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) 
 	req.Header["Authorization"] = token.Header()
 	body.attach(req)
 	resp, err := t.upstream.RoundTrip(req)
-	switch unusable := new(wire.AnswerError); {
-	case err == nil && resp.StatusCode < 200:
+	switch {
+	case err != nil:
+		return nil, failure(err)
+	case resp.StatusCode < 200:
 		// net/http would panic over a status below 100; and nobody asked to switch protocols.
 		resp.Body.Close()
 		return nil, fmt.Errorf("its status is %d", resp.StatusCode)
-	case err != nil && !errors.As(err, &unusable):
-		return nil, &upstreamError{err}
 	}
-	return resp, err
+	return resp, nil
+}
+
+// failure tells a service that can't be reached from one whose answer can't be used.
+func failure(err error) error {
+	if unusable := new(wire.AnswerError); errors.As(err, &unusable) {
+		return err
+	}
+	return &upstreamError{err}
 }
 
 // dispose of an answer that nobody will read: drained, so that its connection can
