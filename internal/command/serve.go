@@ -21,7 +21,6 @@ import (
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/secret"
-	"usher/internal/socket"
 	"usher/webhookgate"
 )
 
@@ -46,7 +45,6 @@ type door struct {
 	addr     string
 	handler  http.Handler
 	tls      *tls.Config
-	direct   bool   // its handlers pass on and do not compute: see package socket
 	closing  func() // told when the server begins to close; may be nil
 	listener net.Listener
 	server   *http.Server
@@ -113,7 +111,7 @@ func (h *house) buildOutbound(environ []string, metrics *admin.Metrics) (err err
 	for _, p := range h.settings.Ports {
 		h.doors = append(h.doors, &door{
 			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
-			handler: h.outbound.handler(p), direct: true,
+			handler: h.outbound.handler(p),
 		})
 	}
 	return nil
@@ -135,9 +133,6 @@ func (h *house) open() error {
 
 // hang puts the door where l listens.
 func (d *door) hang(l net.Listener, log *slog.Logger) {
-	if d.direct {
-		l = socket.Listener(l)
-	}
 	d.listener = guard.Listener(l, d.tls, log)
 	d.server = newServer(d.handler, log)
 	if d.closing != nil {
