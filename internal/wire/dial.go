@@ -66,7 +66,7 @@ func (c *conn) setUp(ctx context.Context, u *url.URL) error {
 	if err != nil || u.Scheme == "http" {
 		return err
 	}
-	return c.addTLS(ctx, u.Hostname())
+	return c.addTLS(ctx, addr)
 }
 
 func (c *conn) connect(ctx context.Context, addr string) error {
@@ -92,7 +92,7 @@ func (c *conn) tunnel(ctx context.Context, via *url.URL, addr string) error {
 		return err
 	}
 	if via.Scheme == "https" {
-		if err := c.addTLS(ctx, via.Hostname()); err != nil {
+		if err := c.addTLS(ctx, proxyAddr); err != nil {
 			return err
 		}
 	}
@@ -160,14 +160,14 @@ func (b below) DialContext(ctx context.Context, _, addr string) (net.Conn, error
 	return b.c.Conn, nil
 }
 
-// addTLS puts TLS on top of what there is.
-func (c *conn) addTLS(ctx context.Context, server string) error {
+// addTLS puts TLS with who is at addr on top of what there is.
+func (c *conn) addTLS(ctx context.Context, addr string) (err error) {
 	cfg := c.client.cfg.TLS.Clone()
 	if cfg == nil {
 		cfg = new(tls.Config)
 	}
-	if cfg.ServerName == "" {
-		cfg.ServerName = server
+	if cfg.ServerName, _, err = net.SplitHostPort(addr); err != nil {
+		return err
 	}
 	cfg.NextProtos = []string{"http/1.1"}
 	cfg.DynamicRecordSizingDisabled = true // a write of ours is one record, and one system call

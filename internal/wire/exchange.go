@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"os"
 	"time"
 )
 
@@ -28,13 +29,6 @@ var (
 type AnswerError struct{ why string }
 
 func (e *AnswerError) Error() string { return e.why }
-
-// noAnswerInTime is a net.Error.
-type noAnswerInTime struct{ limit time.Duration }
-
-func (e noAnswerInTime) Error() string { return fmt.Sprintf("no answer within %v", e.limit) }
-func (noAnswerInTime) Timeout() bool   { return true }
-func (noAnswerInTime) Temporary() bool { return true }
 
 // exchange sends a request and reads its answer up to the body. When there is no answer,
 // lost says that the call may be sent again: nothing of it has left, or it is repeatable
@@ -114,7 +108,7 @@ func (c *conn) headError() error {
 	case err == nil:
 		return errNotHTTP
 	case isTimeout(err):
-		return noAnswerInTime{c.client.cfg.Timeout}
+		return fmt.Errorf("no answer within %v: %w", c.client.cfg.Timeout, os.ErrDeadlineExceeded)
 	case err != io.EOF && err != io.ErrUnexpectedEOF:
 		return err
 	case c.budget < c.client.cfg.MaxHead:

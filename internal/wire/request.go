@@ -89,7 +89,7 @@ func (out *outgoing) writeHead(req *http.Request) error {
 	}
 	target := req.URL.RequestURI()
 	method := cmp.Or(req.Method, http.MethodGet)
-	if !validMethod(method) || strings.ContainsFunc(target, isControl) {
+	if strings.ContainsFunc(method, notToken) || strings.ContainsFunc(target, isControl) {
 		return errors.New("the method or the address can't stand in a request")
 	}
 	for name, values := range req.Header {
@@ -149,10 +149,7 @@ func hostHeader(req *http.Request) (string, error) {
 }
 
 func isControl(r rune) bool { return r <= ' ' || r == 0x7f }
-
-func validMethod(method string) bool {
-	return !strings.ContainsFunc(method, func(r rune) bool { return !httpguts.IsTokenRune(r) })
-}
+func notToken(r rune) bool  { return !httpguts.IsTokenRune(r) }
 
 // takeBody reads a body that fits into the first write.
 func (out *outgoing) takeBody() error {
