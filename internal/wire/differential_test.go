@@ -210,9 +210,10 @@ func TestRequests(t *testing.T) {
 		"chunked":         {"POST", "/g", reader("hello"), -1, nil, "POST /g HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"},
 		"chunked, empty":  {"POST", "/g", reader(""), -1, nil, "POST /g HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
 		"framing is ours": {"POST", "/g", reader("hi"), 2, func(r *http.Request) {
-			r.Header = http.Header{"User-Agent": {""}, "Transfer-Encoding": {"chunked"}, "Content-Length": {"9"}, "Trailer": {"X"}, "Connection": {"x"}, "Host": {"evil"}}
+			r.Header = http.Header{"User-Agent": {""}, "Transfer-Encoding": {"chunked"}, "Content-Length": {"9"}, "content-length": {"8"}, "Trailer": {"X"}, "Connection": {"x"}, "Host": {"evil"}}
 		}, "POST /g HTTP/1.1\r\nHost: HOST\r\nContent-Length: 2\r\n\r\nhi"},
-		"headers, sorted":   {"GET", "/g", nil, 0, func(r *http.Request) { r.Header = http.Header{"User-Agent": {"test"}, "B": {"2", "3"}, "A": {"1"}} }, "GET /g HTTP/1.1\r\nHost: HOST\r\nUser-Agent: test\r\nA: 1\r\nB: 2\r\nB: 3\r\n\r\n"},
+		"headers":           {"GET", "/g", nil, 0, func(r *http.Request) { r.Header = http.Header{"B": {"2", " 3 "}} }, "GET /g HTTP/1.1\r\nHost: HOST\r\nB: 2\r\nB: 3\r\n\r\n"},
+		"a name":            {"GET", "/g", nil, 0, func(r *http.Request) { r.Header = http.Header{"User-Agent": {"test"}} }, "GET /g HTTP/1.1\r\nHost: HOST\r\nUser-Agent: test\r\n\r\n"},
 		"a host of its own": {"GET", "/g", nil, 0, func(r *http.Request) { r.Host = "büro.example" }, "GET /g HTTP/1.1\r\nHost: xn--bro-hoa.example\r\n\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/textproto"
 	"strconv"
 	"strings"
 	"sync"
@@ -76,57 +77,59 @@ func (out *outgoing) closeBody() {
 	}
 }
 
-// ours are the headers that frame a message, or are the connection's own; and User-Agent,
-// which is empty where none is to be sent.
-var ours = map[string]bool{"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Trailer": true, "Connection": true, "User-Agent": true}
-
-// writeHead refuses what could be read as more than one request. Header.WriteSubset would
-// mend some of that, and leave out the rest.
+// writeHead refuses what could be read as more than one request.
 func (out *outgoing) writeHead(req *http.Request) error {
 	host, err := hostHeader(req)
 	if err != nil {
 		return err
 	}
-	target := req.URL.RequestURI()
-	method := cmp.Or(req.Method, http.MethodGet)
+	method, target := cmp.Or(req.Method, http.MethodGet), req.URL.RequestURI()
 	if strings.ContainsFunc(method, notToken) || strings.ContainsFunc(target, isControl) {
 		return errors.New("the method or the address can't stand in a request")
+	}
+	out.write(method, " ", target, " HTTP/1.1\r\nHost: ", host, "\r\n")
+	switch _, said := req.Header["Content-Length"]; {
+	case out.rest != nil && out.length < 0:
+		out.write("Transfer-Encoding: chunked\r\n")
+	case out.rest != nil || said: // without a body: as whoever made the request has it
+		out.write("Content-Length: ", strconv.FormatInt(out.length, 10), "\r\n")
+	}
+	if req.Close {
+		out.write("Connection: close\r\n")
 	}
 	for name, values := range req.Header {
 		if !httpguts.ValidHeaderFieldName(name) {
 			return fmt.Errorf("%q can't be the name of a header", name)
 		}
 		for _, value := range values {
-			if !httpguts.ValidHeaderFieldValue(value) {
+			switch {
+			case !httpguts.ValidHeaderFieldValue(value):
 				return fmt.Errorf("the value of header %s can't be sent", name) // it may be a secret
+			case ours(name), name == "User-Agent" && value == "": // as http.Transport has it: none
+			default:
+				out.write(name, ": ", textproto.TrimString(value), "\r\n")
 			}
 		}
 	}
-	b := out.first
-	for _, part := range [...]string{method, " ", target, " HTTP/1.1\r\nHost: ", host, "\r\n"} {
-		b.WriteString(part)
-	}
-	switch _, said := req.Header["Content-Length"]; {
-	case out.rest != nil && out.length < 0:
-		b.WriteString("Transfer-Encoding: chunked\r\n")
-	case out.rest != nil || said: // without a body: as whoever made the request has it
-		b.WriteString("Content-Length: ")
-		b.Write(strconv.AppendInt(b.AvailableBuffer(), out.length, 10))
-		b.WriteString("\r\n")
-	}
-	if agent := req.Header.Get("User-Agent"); agent != "" {
-		b.WriteString("User-Agent: ")
-		b.WriteString(agent)
-		b.WriteString("\r\n")
-	}
-	if req.Close {
-		b.WriteString("Connection: close\r\n")
-	}
-	if err := req.Header.WriteSubset(b, ours); err != nil {
-		return err
-	}
-	b.WriteString("\r\n")
+	out.write("\r\n")
 	return nil
+}
+
+func (out *outgoing) write(parts ...string) {
+	for _, part := range parts {
+		out.first.WriteString(part)
+	}
+}
+
+// ours says whether a header frames a message, or is the connection's own, however it is
+// spelt: a second Content-Length would make two requests of one.
+func ours(name string) bool {
+	for _, own := range [...]string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection"} {
+		if len(name) == len(own) && strings.EqualFold(name, own) {
+			return true
+		}
+	}
+	return false
 }
 
 // hostHeader is what Host holds: ASCII, and without the zone of an address, which means
