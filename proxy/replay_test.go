@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/wire"
 )
 
 // 500 callers, all with a token that has just been revoked: each gets its own
@@ -213,20 +215,6 @@ func TestSecond401GoesToTheCaller(t *testing.T) {
 	}
 }
 
-// Whatever is sent, the Transport has no means to send it a second time by itself,
-// on HTTP/2 neither.
-func TestNothingForTheTransportToResend(t *testing.T) {
-	for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "QUERY"} {
-		for _, p := range []*payload{{}, {bytes: []byte(query), length: 1}, {bytes: []byte("{"), more: [][]byte{[]byte("}")}, length: 2}, {stream: strings.NewReader(query), length: -1}} {
-			req := &http.Request{Method: method, Header: http.Header{}, GetBody: func() (io.ReadCloser, error) { return nil, nil }}
-			p.attach(req)
-			if req.GetBody != nil || req.Body == nil || req.Body == http.NoBody {
-				t.Errorf("%s: body %v, GetBody set: %v", method, req.Body, req.GetBody != nil)
-			}
-		}
-	}
-}
-
 // hangUpServer accepts connections, answers the first request of each with 200 and
 // closes the connection after it has read the second one, as a service does whose
 // keep-alive ran out. It counts the requests that it read.
@@ -315,19 +303,15 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 			var calls atomic.Int64
 			var broken, refused atomic.Bool
 			r := newRig(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }), func(c *Config) {
-				tr := c.Upstream.(*http.Transport)
-				dial := tr.DialContext
-				tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				upstream := NewUpstream(wire.Config{Timeout: 5 * time.Second, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if refused.Load() {
 						return nil, errors.New("connection refused")
 					}
-					conn, err := dial(ctx, network, addr)
-					if err == nil {
-						cc := conn.(*countedConn)
-						cc.Conn = &brittleConn{Conn: cc.Conn, broken: &broken}
-					}
-					return conn, err
-				}
+					conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+					return &brittleConn{Conn: conn, broken: &broken}, err
+				}})
+				t.Cleanup(upstream.CloseIdleConnections)
+				c.Upstream = upstream
 			})
 			send := func() int {
 				var body io.Reader
@@ -352,6 +336,39 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 			refused.Store(true) // and there is no other to be had
 			if status := send(); status != 502 || calls.Load() != 2 {
 				t.Errorf("third: %d after %d calls", status, calls.Load())
+			}
+		})
+	}
+}
+
+// The service closes its idle connections, as it does when it restarts, and the next call
+// notices nothing of it: over TLS neither, where the end of a connection is a message.
+func TestIdleConnectionsClosedByTheService(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
+			var calls atomic.Int64
+			service := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }))
+			if secure {
+				service.StartTLS()
+			} else {
+				service.Start()
+			}
+			t.Cleanup(service.Close)
+			r := newRig(t, nil, func(c *Config) {
+				cfg := wire.Config{Timeout: 5 * time.Second}
+				if secure {
+					cfg.TLS = service.Client().Transport.(*http.Transport).TLSClientConfig
+				}
+				upstream := NewUpstream(cfg)
+				t.Cleanup(upstream.CloseIdleConnections)
+				c.Upstream = upstream
+				c.Target, _ = url.Parse(service.URL + path)
+			})
+			for n := range int64(20) {
+				if status, answer := r.post(t, query); status != 200 || calls.Load() != n+1 {
+					t.Fatalf("call %d: %d %s, %d came", n, status, answer, calls.Load())
+				}
+				service.CloseClientConnections()
 			}
 		})
 	}

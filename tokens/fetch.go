@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"usher/internal/secret"
+	"usher/internal/wire"
 )
 
 // FetchTimeout is how long one request to the token endpoint may take.
@@ -91,6 +92,9 @@ func (c *Client) fetch(ctx context.Context) (_ *Token, retryAfter time.Duration,
 		"client_id":     {c.ID},
 		"client_secret": {secret},
 	}
+	// Asked twice, the endpoint gives two tokens, and nobody is worse off. Asked once, on a
+	// connection that it has just closed, it would be down for everybody until the next try.
+	ctx = wire.With(ctx, wire.Call{Repeatable: true})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, strings.NewReader(form.Encode()))
 	if err != nil {
 		return nil, 0, err

@@ -89,7 +89,7 @@ func (h *house) buildEntitlements(m *admin.Entitlements) {
 	if e.Key != nil {
 		cfg.Key = e.Key.Get
 	}
-	h.answers = &door{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg), direct: true}
+	h.answers = &door{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
 	h.doors = append(h.doors, h.answers)
 }
 

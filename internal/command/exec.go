@@ -19,7 +19,6 @@ import (
 	"usher/internal/guard"
 	"usher/internal/peer"
 	"usher/internal/secret"
-	"usher/internal/socket"
 	"usher/internal/stdlog"
 )
 
@@ -88,7 +87,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.run(background) })
 	running.Go(func() { secret.Watch(background, log, s.secrets()...) })
-	running.Go(func() { _ = server.Serve(guard.Listener(socket.Listener(listener), nil, log)) })
+	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, log)) })
 
 	if code, ok := waitForToken(ctx, p, o, signals); !ok {
 		return code

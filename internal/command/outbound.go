@@ -15,6 +15,7 @@ import (
 
 	"usher/internal/admin"
 	"usher/internal/guard"
+	"usher/internal/wire"
 	"usher/proxy"
 	"usher/tokens"
 )
@@ -24,8 +25,8 @@ import (
 type outbound struct {
 	settings  *Settings
 	log       *slog.Logger
-	upstream  *http.Transport
-	forTokens *http.Transport // upstream too, unless calls have less time than tokens
+	upstream  *wire.Client
+	forTokens *wire.Client // upstream too, unless calls have less time than tokens
 	target    *url.URL
 	memory    *proxy.Memory             // for the bodies of all ports
 	sources   []*tokens.Source          // each once
@@ -122,14 +123,11 @@ func (o *outbound) connect(environ []string) error {
 		}
 		return env[strings.ToLower(name)]
 	}
-	proxyFor := (&httpproxy.Config{
+	cfg := wire.Config{Timeout: o.settings.Outbound.UpstreamTimeout}
+	cfg.Proxy = (&httpproxy.Config{
 		HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), NoProxy: either("NO_PROXY"),
 		CGI: env["REQUEST_METHOD"] != "",
 	}).ProxyFunc()
-	cfg := proxy.UpstreamConfig{
-		Timeout: o.settings.Outbound.UpstreamTimeout,
-		Proxy:   func(r *http.Request) (*url.URL, error) { return proxyFor(r.URL) },
-	}
 	if ca := o.settings.Outbound.ca; ca != nil {
 		roots, err := x509.SystemCertPool()
 		if err != nil {

@@ -21,7 +21,6 @@ import (
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/secret"
-	"usher/internal/socket"
 	"usher/webhookgate"
 )
 
@@ -48,7 +47,6 @@ type door struct {
 	addr     string
 	handler  http.Handler
 	tls      *tls.Config
-	direct   bool   // its handlers pass on and do not compute: see package socket
 	closing  func() // told when the server begins to close; may be nil
 	listener net.Listener
 	server   *http.Server
@@ -122,7 +120,7 @@ func (h *house) buildOutbound(environ []string, metrics *admin.Metrics) (err err
 	for _, p := range h.settings.Ports {
 		h.doors = append(h.doors, &door{
 			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
-			handler: h.outbound.handler(p), direct: true,
+			handler: h.outbound.handler(p),
 		})
 	}
 	return nil
@@ -144,9 +142,6 @@ func (h *house) open() error {
 
 // hang puts the door where l listens.
 func (d *door) hang(l net.Listener, log *slog.Logger) {
-	if d.direct {
-		l = socket.Listener(l)
-	}
 	d.listener = guard.Listener(l, d.tls, log)
 	d.server = newServer(d.handler, log)
 	if d.closing != nil {
@@ -171,6 +166,13 @@ func (h *house) close() {
 	h.closeInbox()
 }
 
+// hangUp closes the connections that are left when nothing is under way any more.
+func (h *house) hangUp() {
+	if h.gate != nil {
+		h.gate.CloseIdleConnections()
+	}
+}
+
 func (h *house) closeInbox() {
 	if h.inbox == nil {
 		return
@@ -193,7 +195,7 @@ func (h *house) run(ctx context.Context) error {
 	if h.outbound != nil {
 		running.Go(func() { h.outbound.run(background) })
 	}
-	defer func() { stopBackground(); running.Wait(); h.closeInbox() }()
+	defer func() { stopBackground(); running.Wait(); h.closeInbox(); h.hangUp() }()
 	stopCourier := h.startCourier()
 
 	failed := make(chan error, len(h.doors)+1)
