@@ -68,6 +68,8 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 		}
 		switch {
 		case err != nil:
+		case last.Webhook == a.Webhook.ID:
+			return "", nil // it is there, and the answer that said so was lost
 		case s.holds(&last, a):
 			if err = s.noteCopy(ctx, a.place, last); err == nil {
 				if s.cfg.OnSnapshot != nil {
