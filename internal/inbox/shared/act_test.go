@@ -35,14 +35,7 @@ func (c *cluster) elsewhere() (owner, other *replica, tenant string) {
 	}
 }
 
-func (r *replica) terms() (held int) {
-	for part := range parts {
-		if t := r.term(part); t != nil && t.Held() {
-			held++
-		}
-	}
-	return held
-}
+func (r *replica) terms() int { return r.held() }
 
 // What is parked, waits or is finished can be acted upon through whichever replica.
 func TestActThroughAnotherReplica(t *testing.T) {

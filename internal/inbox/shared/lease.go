@@ -97,11 +97,18 @@ func (s *Store) Run(ctx, hard context.Context) {
 	helping.Go(func() { s.beHere(help) })
 	tick := time.NewTicker(balanceEvery)
 	defer tick.Stop()
+	var said, before int
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-s.leases.stir:
 		case <-tick.C:
+			held := s.held()
+			if held == before && held != said { // it has settled
+				said = held
+				s.log.Info("this replica delivers its share of the inbox", "parts", held, "of", s.parts)
+			}
+			before = held
 		}
 		if ctx.Err() == nil && s.nc.IsConnected() {
 			s.balance(ctx, hard)
@@ -331,9 +338,17 @@ func (s *Store) beHere(ctx context.Context) {
 	}
 }
 
-// Delivers says whether this replica delivers anything at the moment.
-func (s *Store) Delivers() bool {
+// held is how many parts this replica delivers.
+func (s *Store) held() (n int) {
 	s.leases.mu.Lock()
 	defer s.leases.mu.Unlock()
-	return slices.ContainsFunc(s.leases.terms[:], func(t *term) bool { return t != nil && t.Held() })
+	for _, t := range s.leases.terms {
+		if t != nil && t.Held() {
+			n++
+		}
+	}
+	return n
 }
+
+// Delivers says whether this replica delivers anything at the moment.
+func (s *Store) Delivers() bool { return s.held() > 0 }

@@ -194,6 +194,10 @@ func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[u
 			from = to - size
 		}
 		found, err := s.scan(ctx, stream, subject, from, to)
+		for n := 0; passing(err) && n < 5 && ctx.Err() == nil; n++ { // a consumer that was just made may not be there yet
+			pause(ctx, 100*time.Millisecond)
+			found, err = s.scan(ctx, stream, subject, from, to)
+		}
 		if err != nil {
 			return err
 		}

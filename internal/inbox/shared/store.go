@@ -213,11 +213,15 @@ func (s *Store) inTrouble() error {
 // streams are what requests go through.
 func (s *Store) streams() (stream, history jetstream.Stream, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stream == nil {
-		return nil, nil, errors.New("its servers have not been reached yet")
+	stream, history = s.stream, s.history
+	s.mu.Unlock()
+	if stream != nil {
+		return stream, history, nil
 	}
-	return s.stream, s.history, nil
+	if err := s.Err(); err != nil {
+		return nil, nil, err
+	}
+	return nil, nil, errors.New("the inbox's servers have not been reached yet")
 }
 
 // Close ends the background work. Run has ended.
