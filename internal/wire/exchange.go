@@ -47,7 +47,7 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 	c.socket.fence = call.Fence
 	c.readErr, c.budget = nil, c.client.cfg.MaxHead
 	n, writeErr := c.write(out.first.Bytes())
-	if writeErr != nil && (n == 0 || c.socket.fenced) {
+	if writeErr != nil && (n == 0 || c.socket.fenced.Load()) {
 		return nil, n == 0, fail(writeErr)
 	}
 	var sent *sending

@@ -38,7 +38,7 @@ func (s *sending) end(bodyErr, writeErr error) {
 	defer s.mu.Unlock()
 	s.over, s.err = true, errors.Join(bodyErr, writeErr)
 	switch {
-	case bodyErr != nil || s.c.socket.fenced:
+	case bodyErr != nil || s.c.socket.fenced.Load():
 		s.c.abandon()
 	case s.heard:
 		_ = s.c.SetWriteDeadline(time.Time{})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -13,7 +14,7 @@ type socket struct {
 	net.Conn
 	raw     syscall.RawConn // nil where there is no descriptor to look at
 	fence   func() error    // of the call under way; may be nil
-	fenced  bool            // it has said no, after which nothing is to be sent or waited for
+	fenced  atomic.Bool     // it has said no, after which nothing is to be sent or waited for
 	looking bool            // a read does not wait
 }
 
@@ -29,7 +30,7 @@ func newSocket(c net.Conn) *socket {
 func (s *socket) Write(p []byte) (int, error) {
 	if s.fence != nil {
 		if err := s.fence(); err != nil {
-			s.fenced = true
+			s.fenced.Store(true)
 			return 0, err
 		}
 	}
