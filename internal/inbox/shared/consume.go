@@ -14,6 +14,9 @@ var (
 	errHung = errors.New("nothing was read for too long")
 )
 
+// pullBytes is how much is asked for at once; more only where one message may be as large.
+const pullBytes = 4 << 20
+
 // consume reads messages, in order and none left out, until ctx ends or something breaks off.
 // Its consumer lives in the memory of one server, acknowledges nothing, and is made anew each
 // time. whole is called when all that was there at the beginning has been read.
@@ -61,7 +64,12 @@ func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole
 			whole = nil
 		}
 	}
-	consuming, err := consumer.Consume(take1, jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(time.Second),
+	// Webhooks may be large: many of them at once would fill the memory.
+	var most jetstream.PullConsumeOpt = jetstream.PullMaxMessages(500)
+	if !cfg.HeadersOnly {
+		most = jetstream.PullMaxMessagesWithBytesLimit(500, int(max(pullBytes, 2*s.nc.MaxPayload())))
+	}
+	consuming, err := consumer.Consume(take1, most, jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { broken(err) }))
 	if err != nil {
 		return err

@@ -186,25 +186,39 @@ func (t *term) giveBack() {
 	}
 }
 
-// follow reads the part until ctx ends. Where that breaks off it reads on: nobody else
-// deletes what waits.
+// follow reads the part until ctx ends: what there is without its content, as that may be much,
+// and then what comes with it, as that is delivered soon. Where it breaks off it reads on: nobody
+// else deletes what waits.
 func (t *term) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		t.mu.Lock()
-		from := t.next
+		from, begun := t.next, t.gather == nil
 		t.mu.Unlock()
-		err := t.s.consume(ctx, jetstream.ConsumerConfig{
-			FilterSubject: t.s.part(t.part, ">"), HeadersOnly: true,
+		reading, stop := context.WithCancel(ctx)
+		err := t.s.consume(reading, jetstream.ConsumerConfig{
+			FilterSubject: t.s.part(t.part, ">"), HeadersOnly: !begun,
 			DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
 		}, func() {}, func(m jetstream.Msg, seq uint64) {
-			t.take(m, seq)
+			if t.take(m, seq); !begun && t.hasBegun() {
+				stop()
+			}
 			t.heard.Store(time.Now().UnixNano())
 		})
+		stop()
+		if !begun && t.hasBegun() {
+			continue
+		}
 		if ctx.Err() == nil {
 			t.s.log.Debug("inbox part can't be read", "part", t.part, "err", err)
 			pause(ctx, 100*time.Millisecond)
 		}
 	}
+}
+
+func (t *term) hasBegun() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.gather == nil
 }
 
 // take takes one message in.
@@ -269,7 +283,11 @@ func (t *term) takeLane(m jetstream.Msg, seq uint64, place string) {
 		t.gather.records[seq], t.gather.inLane[seq] = r, true
 		return
 	}
-	t.s.courier.Take(t, r, t.fresh.take(w.ID), false)
+	whole := t.fresh.take(w.ID)
+	if whole == nil && len(m.Data()) > 0 {
+		whole, _, _ = readContent(m.Headers(), m.Data()) // what is damaged is found out at its turn
+	}
+	t.s.courier.Take(t, r, whole, false)
 }
 
 // slim is what there is to know of a webhook but its content, whose message is seq.
