@@ -231,7 +231,7 @@ func (f *fleet) load(tenants int) *load {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: tenants}}
 	for i := range tenants {
 		l.sending.Go(func() {
-			for n := 1; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+			for n := 1; ctx.Err() == nil; time.Sleep(15 * time.Millisecond) {
 				u := f.ushers[rand.IntN(len(f.ushers))]
 				l.under.RLock()
 				if u == l.avoided.Load() {
