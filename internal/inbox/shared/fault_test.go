@@ -15,6 +15,7 @@ import (
 
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
+	"usher/internal/inbox/record"
 	"usher/webhookgate"
 )
 
@@ -292,5 +293,62 @@ func TestACopyAheadHidesNothing(t *testing.T) {
 		sending.Wait()
 		time.Sleep(time.Minute)
 		c.receiver.Want(t, "acme:B")
+	})
+}
+
+// The servers come back without the end of the stream: what is known here is of messages that
+// are no more. All is read again, and goes on.
+func TestStreamGetsShorter(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		r := c.start()
+		defer r.stop()
+		until(t, "it delivers", func() bool { return r.terms() == parts })
+		r.send(t, "acme", "A")
+		time.Sleep(5 * time.Second)
+		r.seen.Add(1_000_000) // as if there had been so much more
+		r.ends.Add(placeOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}), newEnd(999_999, head{Kind: memoryKind}))
+		time.Sleep(5 * time.Second)
+		if seen := r.seen.Load(); seen > 1_000_000 {
+			t.Errorf("it still believes in message %d", seen)
+		}
+		r.send(t, "acme", "B")
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
+	})
+}
+
+// Lanes in backoff, with all that waits behind them, hold up no other, also after a takeover.
+func TestManyWaitAndOthersPass(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.receiver.Set(func(w *webhookgate.Webhook, _ int) webhookgate.Attempt {
+			if strings.HasPrefix(w.Lane.Tenant, "ill") {
+				return webhookgate.Attempt{Status: 500}
+			}
+			return webhookgate.Attempt{Status: 200}
+		})
+		one := c.start()
+		defer one.stop()
+		until(t, "it delivers", func() bool { return one.terms() == parts })
+		for n := range 400 {
+			one.send(t, fmt.Sprint("ill", n%40), fmt.Sprint(n))
+		}
+		one.send(t, "well", "A")
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+		two := c.start()
+		defer two.stop()
+		one.stop()
+		until(t, "taken over", func() bool { return two.courier.Stats().Pending == 400 })
+		entries, err := two.List(record.Filter{State: record.Waiting, Limit: 500})
+		if err != nil || len(entries) != 400 {
+			t.Fatalf("%d wait: %v", len(entries), err)
+		}
+		tried := 0
+		for _, e := range entries {
+			tried += min(e.Tries, 1)
+		}
+		if tried != 40 {
+			t.Errorf("the tries of %d webhooks are known, want those of the first of each lane", tried)
+		}
+		two.send(t, "well", "B")
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
 	})
 }
