@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"usher/internal/sdnotify"
 )
 
 // What the process ends with. exec ends with its command's own code.
@@ -24,6 +26,8 @@ type Process struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
+
+	serves func() // called once usher serves, for Windows' service manager; may be nil
 }
 
 const usage = `usher stands between your software and the billing service: it puts a token on
@@ -65,7 +69,7 @@ func Main(ctx context.Context, p Process) int {
 	var run func(context.Context, Process) int
 	switch name {
 	case "serve":
-		run = serve
+		run = supervised
 	case "demo":
 		run = demo
 	case "exec":
@@ -133,6 +137,7 @@ func serve(ctx context.Context, p Process) int {
 	if err != nil {
 		return p.failed(err)
 	}
+	h.starter = supervisor{systemd: sdnotify.New(p.Environ), serves: p.serves, log: log}
 	if err := h.open(); err != nil {
 		h.close()
 		return p.failed(err)

@@ -65,7 +65,10 @@ func documents(t *testing.T) []string {
 // Each deployment, as it stands, is one that usher starts with: every variable is
 // known and holds what it should.
 func TestDeploymentsAreAccepted(t *testing.T) {
-	environments := map[string][]string{"systemd": unitEnvironment(t, root+"deploy/systemd/usher.service")}
+	environments := make(map[string][]string)
+	for _, file := range []string{"deploy/systemd/usher.service", "deploy/systemd/usher-gate.service"} {
+		environments[file] = unitEnvironment(t, root+file)
+	}
 	for _, file := range []string{"deploy/compose.yaml", "deploy/kubernetes/sidecar.yaml", "deploy/kubernetes/gateway.yaml"} {
 		environments[file] = yamlEnvironment(t, root+file)
 	}

@@ -36,6 +36,7 @@ type house struct {
 	doors    []*door           // the local ports and the gate
 	webhooks *door             // of doors the gate's; nil: off
 	admin    *door             // nil: off
+	starter  supervisor
 	stopping atomic.Bool
 }
 
@@ -196,6 +197,8 @@ func (h *house) run(ctx context.Context) error {
 			}
 		})
 	}
+	running.Go(func() { h.starter.systemd.Watch(background) })
+	h.starter.ready()
 	var err error
 	select {
 	case <-ctx.Done():
@@ -205,6 +208,7 @@ func (h *house) run(ctx context.Context) error {
 	case err = <-failed:
 		h.log.Error("a listener failed", "err", err)
 	}
+	h.starter.stopping()
 	atOnce, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	go func() {
