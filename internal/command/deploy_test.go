@@ -69,7 +69,7 @@ func TestDeploymentsAreAccepted(t *testing.T) {
 	for _, file := range []string{"deploy/systemd/usher.service", "deploy/systemd/usher-gate.service"} {
 		environments[file] = unitEnvironment(t, root+file)
 	}
-	for _, file := range []string{"deploy/compose.yaml", "deploy/kubernetes/sidecar.yaml", "deploy/kubernetes/gateway.yaml", "deploy/helm/testdata/file.yaml", "deploy/helm/testdata/nats.yaml"} {
+	for _, file := range []string{"deploy/compose.yaml", "deploy/compose.cluster.yaml", "deploy/kubernetes/sidecar.yaml", "deploy/kubernetes/gateway.yaml", "deploy/helm/testdata/file.yaml", "deploy/helm/testdata/nats.yaml"} {
 		environments[file] = yamlEnvironment(t, root+file)
 	}
 	for name, env := range environments {
