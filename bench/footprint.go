@@ -34,7 +34,7 @@ type footprint struct {
 func (o *court) footprint(ctx context.Context, f *findings) error {
 	f.footprints = make(map[string]*footprint)
 	for range pick(o.bench, 2, 5) {
-		for _, p := range o.installed(plain) {
+		for _, p := range o.installed() {
 			if p.pool {
 				continue
 			}

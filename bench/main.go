@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 )
@@ -19,16 +20,18 @@ type part struct {
 var parts = []part{
 	{"Outbound", outbound},
 	{"Inbound", inbound},
+	{"Receivers", severalReceivers},
 	{"Micro", micro},
 }
 
 // bench is what all parts have in common.
 type bench struct {
-	quick bool
-	dir   string // temporary, on the disk that is to be measured
-	usher string // the binary
-	log   string // usher's log level
-	loud  bool   // show usher's log
+	quick  bool
+	dir    string // temporary, on the disk that is to be measured
+	usher  string // the binary
+	log    string // usher's log level
+	loud   bool   // show usher's log
+	rounds int    // of what is measured in turns; zero: as many as usual
 }
 
 // pick is the figure for a quick run, or that for a full one.
@@ -73,12 +76,17 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.usher, "usher", "", "measure this `binary`; by default the one of this module is built")
 	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
-	only := flag.String("only", "", "measure this `part` alone: outbound, inbound or micro")
+	flag.IntVar(&b.rounds, "rounds", 0, "take `n` readings of each outbound figure; by default 11, or 1 with -quick")
+	beside := flag.String("beside", "", "measure this `binary`, an usher of before, as one more beside usher")
+	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers or micro")
 	soak := flag.Duration("soak", 0, "measure nothing, but run traffic through faults for so `long`, and see whether all adds up")
 	output := flag.String("o", "", "write the results to this `file` as well, as Markdown")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("there are no arguments, but there is %q", flag.Arg(0))
+	}
+	if *beside != "" {
+		peers = slices.Insert(peers, 1, peer{name: before, command: beforeCommand(*beside)})
 	}
 	ctx, cancel := context.WithTimeout(ctx, longest+*soak)
 	defer cancel()
@@ -135,7 +143,7 @@ func shownArgs() []string {
 	var args []string
 	flag.Visit(func(f *flag.Flag) {
 		switch {
-		case f.Name == "o", f.Name == "dir", f.Name == "usher":
+		case f.Name == "o", f.Name == "dir", f.Name == "usher", f.Name == "beside":
 		case f.Value.String() == "true":
 			args = append(args, "-"+f.Name)
 		default:

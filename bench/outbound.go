@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func (s scenario) String() string {
 // scenarios are those that every peer is measured in.
 var scenarios = []scenario{
 	{plain, sizes[0], 64}, {plain, sizes[1], 64}, {plain, sizes[0], 1}, {plain, sizes[1], 1},
-	{tls1, sizes[0], 64}, {tls1, sizes[1], 64}, {tls2, sizes[0], 64}, {tls2, sizes[1], 64},
+	{tls1, sizes[0], 64}, {tls1, sizes[1], 64},
 }
 
 // direct is nobody in between: what is left is the service and the load.
@@ -51,7 +52,7 @@ func outbound(ctx context.Context, b *bench) ([]*table, error) {
 	}
 	defer stop()
 	f := &findings{court: o, versions: o.versions(ctx), readings: make(map[scenario]map[string][]reading)}
-	for _, way := range []string{plain, tls1, tls2} {
+	for _, way := range []string{plain, tls1} {
 		if err := o.measureWay(ctx, f, way); err != nil {
 			return nil, err
 		}
@@ -87,13 +88,13 @@ func newCourt(ctx context.Context, b *bench) (o *court, stop func(), err error) 
 	if err := newCertificate(o.cert, key); err != nil {
 		return nil, nil, err
 	}
-	ports, err := freePorts(3)
+	ports, err := freePorts(2)
 	if err != nil {
 		return nil, nil, err
 	}
-	o.service[plain], o.service[tls1], o.service[tls2] = ports[0], ports[1], ports[2]
+	o.service[plain], o.service[tls1] = ports[0], ports[1]
 	service, err := o.launch(slices.Concat(o.pins.others, []string{
-		o.self, "service", "-token", o.token, "-cert", o.cert, "-key", key, "-plain", ports[0], "-tls1", ports[1], "-tls2", ports[2],
+		o.self, "service", "-token", o.token, "-cert", o.cert, "-key", key, "-plain", ports[0], "-tls1", ports[1],
 	}), []string{"GOMAXPROCS=1"})
 	if err != nil {
 		return nil, nil, err
@@ -109,14 +110,14 @@ func (o *court) measureWay(ctx context.Context, f *findings, way string) error {
 			r.stop()
 		}
 	}()
-	for _, p := range o.installed(way) {
+	for _, p := range o.installed() {
 		r, err := o.run(ctx, p, way)
 		if err != nil {
 			return err
 		}
 		all = append(all, r)
 	}
-	rounds := pick(o.bench, 1, 11)
+	rounds := cmp.Or(o.rounds, pick(o.bench, 1, 11))
 	for round := range rounds {
 		for _, s := range scenarios {
 			if s.way != way || o.quick && s.size != sizes[0] && (way != plain || s.connections == 1) {

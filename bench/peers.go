@@ -22,9 +22,7 @@ type peer struct {
 	program string
 	// pool marks a variant that differs from its neighbour above in the size of its
 	// pool alone, and so only where many call at once.
-	pool bool
-	// lacks is the way to the service that it does not know.
-	lacks   string
+	pool    bool
 	command command
 	// version asks the program for its version.
 	version []string
@@ -35,6 +33,7 @@ type command func(o *court, listen, way string) (args, env []string, err error)
 
 const (
 	ours     = "usher"
+	before   = "usher, before" // see -beside
 	asItIs   = "ReverseProxy"
 	keptPool = 1024 // idle connections, where a peer has to be told
 )
@@ -45,7 +44,7 @@ var peers = []peer{
 	{name: asItIs + ", pool", pool: true, command: reverseProxyCommand(keptPool)},
 	{name: "Caddy", program: "caddy", command: caddyCommand(0), version: []string{"version"}},
 	{name: "Caddy, pool", program: "caddy", pool: true, command: caddyCommand(keptPool)},
-	{name: "nginx", program: "nginx", lacks: tls2, command: nginxCommand, version: []string{"-v"}},
+	{name: "nginx", program: "nginx", command: nginxCommand, version: []string{"-v"}},
 	{name: "haproxy", program: "haproxy", command: haproxyCommand, version: []string{"-v"}},
 }
 
@@ -61,10 +60,10 @@ type court struct {
 	programs map[string]string // the peers' programs that are installed
 }
 
-// installed are the peers that can be measured this way.
-func (o *court) installed(way string) []peer {
+// installed are the peers that can be measured.
+func (o *court) installed() []peer {
 	return slices.DeleteFunc(slices.Clone(peers), func(p peer) bool {
-		return p.lacks == way || p.program != "" && o.programs[p.program] == ""
+		return p.program != "" && o.programs[p.program] == ""
 	})
 }
 
@@ -169,6 +168,14 @@ func usherCommand(o *court, listen, way string) (args, env []string, err error) 
 		env = append(env, "USHER_CA_FILE="+o.cert)
 	}
 	return []string{o.usher}, env, nil
+}
+
+// beforeCommand is the same with another binary.
+func beforeCommand(binary string) command {
+	return func(o *court, listen, way string) (args, env []string, err error) {
+		_, env, err = usherCommand(o, listen, way)
+		return []string{binary}, env, err
+	}
 }
 
 func reverseProxyCommand(idle int) command {

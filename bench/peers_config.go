@@ -43,11 +43,8 @@ http {
 
 func haproxyCommand(o *court, listen, way string) (args, env []string, err error) {
 	secure := ""
-	switch way {
-	case tls1:
+	if way == tls1 {
 		secure = fmt.Sprintf("ssl verify required ca-file %s verifyhost localhost alpn http/1.1", o.cert)
-	case tls2:
-		secure = fmt.Sprintf("ssl verify required ca-file %s verifyhost localhost alpn h2", o.cert)
 	}
 	text := fmt.Sprintf(`global
   nbthread 1

@@ -30,7 +30,7 @@ func serviceRole(args []string) error {
 	certFile := flags.String("cert", "", "its certificate")
 	keyFile := flags.String("key", "", "and the key")
 	addresses := map[string]*string{
-		plain: flags.String("plain", "", "listens here"), tls1: flags.String("tls1", "", "and here"), tls2: flags.String("tls2", "", "and here"),
+		plain: flags.String("plain", "", "listens here"), tls1: flags.String("tls1", "", "and here"),
 	}
 	if err := flags.Parse(args); err != nil {
 		return err

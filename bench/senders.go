@@ -21,14 +21,15 @@ const tenantsEach = 4
 // sender sends webhooks one after the other over one connection. It speaks just as
 // much HTTP as that takes: the load should leave the machine to usher.
 type sender struct {
-	conn    net.Conn
-	answers *bufio.Reader
-	host    string
-	tenants []string
-	sent    []atomic.Int64 // of each tenant, acknowledged; also the number of its next one
-	turn    int
-	request bytes.Buffer
-	body    bytes.Buffer
+	conn     net.Conn
+	answers  *bufio.Reader
+	host     string
+	platform string // of its tenants
+	tenants  []string
+	sent     []atomic.Int64 // of each tenant, acknowledged; also the number of its next one
+	turn     int
+	request  bytes.Buffer
+	body     bytes.Buffer
 }
 
 // fleet is so many senders to one usher, each with tenants of its own.
@@ -43,7 +44,7 @@ func newFleet(address, round string, senders, tenants int) (fleet, error) {
 			f.close()
 			return nil, err
 		}
-		s := &sender{conn: conn, answers: bufio.NewReader(conn), host: address, sent: make([]atomic.Int64, tenants)}
+		s := &sender{conn: conn, answers: bufio.NewReader(conn), host: address, platform: "crm", sent: make([]atomic.Int64, tenants)}
 		for n := range tenants {
 			s.tenants = append(s.tenants, fmt.Sprintf("%s-%d-%d", round, i, n))
 		}
@@ -122,7 +123,7 @@ func (s *sender) send(l *load) error {
 	i := s.turn
 	s.turn = (s.turn + 1) % len(s.tenants)
 	s.body.Reset()
-	writeBody(&s.body, s.tenants[i], int(s.sent[i].Load()))
+	writeBody(&s.body, s.platform, s.tenants[i], int(s.sent[i].Load()))
 	s.request.Reset()
 	fmt.Fprintf(&s.request, "POST /webhooks HTTP/1.1\r\nHost: %s\r\nUser-Agent: billing\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
 		s.host, s.body.Len())
@@ -148,9 +149,10 @@ func (s *sender) send(l *load) error {
 
 // writeBody writes a tenant's nth webhook, of the documented shape and 1.2 KB long.
 // Where the tenant and the number stand in it, the receiver looks for them.
-func writeBody(b *bytes.Buffer, tenant string, n int) {
+func writeBody(b *bytes.Buffer, platform, tenant string, n int) {
 	fmt.Fprintf(b, `{"type":"TenantProvisioningChange","payload":{"tenant":{"id":4711,"code":"%s","name":"Älvdal Logistics",`, tenant)
-	b.WriteString(`"platform":{"id":11,"code":"crm","name":"CRM Cloud"},"account":{"id":1027,"name":"Älvdal Logistics","billing_day":14,` +
+	fmt.Fprintf(b, `"platform":{"id":11,"code":"%s","name":"CRM Cloud"},`, platform)
+	b.WriteString(`"account":{"id":1027,"name":"Älvdal Logistics","billing_day":14,` +
 		`"contacts":[{"id":9021,"first_name":"Ada","last_name":"Kovač","email":"contact1@customer1027.example"},` +
 		`{"id":9022,"first_name":"Jörg","last_name":"Weiß","email":"contact2@customer1027.example"}]}},"change":{"features":[` +
 		`{"code":"users","name":"Users","value":"","quantity":`)

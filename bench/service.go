@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -15,11 +14,10 @@ import (
 	"time"
 )
 
-// The three ways to reach the service.
+// The two ways to reach the service.
 const (
 	plain = "plain HTTP/1.1"
 	tls1  = "TLS, HTTP/1.1"
-	tls2  = "TLS, HTTP/2"
 )
 
 // service is the billing service that the outbound calls go to: it hands out one
@@ -65,13 +63,9 @@ func answerOf(status int, body []byte) []byte {
 		status, http.StatusText(status), time.Now().UTC().Format(http.TimeFormat), len(body), body)
 }
 
-// serve answers on l until it is closed: in HTTP/1.1 by itself, HTTP/2 with net/http.
+// serve answers on l until it is closed.
 func (s *service) serve(l net.Listener, way string, cert tls.Certificate) error {
-	switch way {
-	case tls2:
-		server := &http.Server{Handler: s, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}}}
-		return server.ServeTLS(l, "", "")
-	case tls1:
+	if way == tls1 {
 		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}})
 	}
 	for {
@@ -138,16 +132,4 @@ func (s *service) answer(target string, authorized bool) []byte {
 		s.calls.Add(1)
 		return answer
 	}
-}
-
-// ServeHTTP says the same by net/http's means.
-func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body) // where it breaks off there is nobody to be told
-	answer := s.answer(r.URL.RequestURI(), r.Header.Get("Authorization") == string(s.authorization))
-	head, body, _ := bytes.Cut(answer, []byte("\r\n\r\n"))
-	status, _ := strconv.Atoi(string(head[len("HTTP/1.1 "):][:3]))
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body)
 }

@@ -170,7 +170,7 @@ func (s *soak) send(ctx context.Context, i int) {
 		number := s.sent[tenant]
 		s.mu.Unlock()
 		body.Reset()
-		writeBody(&body, tenant, number)
+		writeBody(&body, "crm", tenant, number)
 		for {
 			s.hooks.Add(1)
 			status, answer, err := post(client, "http://"+s.subject.gate+"/webhooks", s.current.Load().(string), body.Bytes())

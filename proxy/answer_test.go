@@ -1,23 +1,19 @@
 package proxy
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/wire"
 )
 
 func TestOwnAnswers(t *testing.T) {
@@ -35,7 +31,7 @@ func TestOwnAnswers(t *testing.T) {
 		{"token endpoint hangs up", sandbox.Fault{HangUp: true}, nil, nil, 503, "TOKEN_UNAVAILABLE", "Retry-After"},
 		{"service hangs up", sandbox.Fault{}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), nil, 502, "UPSTREAM_UNREACHABLE", ""},
 		{"service is silent", sandbox.Fault{}, http.HandlerFunc(silent),
-			func(c *Config) { c.Upstream.(*http.Transport).ResponseHeaderTimeout = 50 * time.Millisecond }, 504, "UPSTREAM_TIMEOUT", ""},
+			func(c *Config) { c.Upstream = NewUpstream(wire.Config{Timeout: 50 * time.Millisecond}) }, 504, "UPSTREAM_TIMEOUT", ""},
 		{"service switches protocols", sandbox.Fault{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Connection", "Upgrade")
 			w.Header().Set("Upgrade", "websocket")
@@ -146,48 +142,6 @@ func TestAnswersUntouched(t *testing.T) {
 	if status != 307 || answer != string(packed) || resp.Header.Get("Content-Encoding") != "gzip" ||
 		resp.Header.Get("Location") != "/elsewhere" || len(resp.Header["Set-Cookie"]) != 2 || resp.Trailer.Get("X-Sum") != "42" {
 		t.Errorf("%d %q %v %v", status, answer, resp.Header, resp.Trailer)
-	}
-}
-
-// HTTP/2 has trailers after a body of known length, HTTP/1.1 after chunks only. Where
-// there are none to be had (HEAD, HTTP/1.0) the length stays.
-func TestTrailersOfHTTP2(t *testing.T) {
-	service := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Length", "2")
-		w.Header().Set("Trailer", "X-Sum")
-		io.WriteString(w, "hi")
-		w.Header().Set("X-Sum", strconv.Itoa(r.ProtoMajor))
-	}))
-	service.EnableHTTP2 = true
-	service.StartTLS()
-	t.Cleanup(service.Close)
-	r := newRig(t, nil, func(c *Config) {
-		roots := x509.NewCertPool()
-		roots.AddCert(service.Certificate())
-		upstream := NewUpstream(UpstreamConfig{Timeout: 5 * time.Second, TLS: &tls.Config{RootCAs: roots}})
-		t.Cleanup(upstream.CloseIdleConnections)
-		c.Upstream = upstream
-		c.Target, _ = url.Parse(service.URL + path)
-	})
-	for _, tc := range []struct{ method, proto, length, body, trailer string }{
-		{"GET", "HTTP/1.1", "", "hi", "2"},
-		{"HEAD", "HTTP/1.1", "2", "", ""},
-		{"GET", "HTTP/1.0", "2", "hi", ""},
-	} {
-		conn, err := net.Dial("tcp", r.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		fmt.Fprintf(conn, "%s /graphql %s\r\nHost: localhost\r\n\r\n", tc.method, tc.proto)
-		resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: tc.method})
-		if err != nil {
-			t.Fatal(err)
-		}
-		status, body := read(t, resp)
-		if status != 200 || resp.Header.Get("Content-Length") != tc.length || body != tc.body || resp.Trailer.Get("X-Sum") != tc.trailer {
-			t.Errorf("%s %s: %d %q %v %v", tc.method, tc.proto, status, body, resp.Header, resp.Trailer)
-		}
 	}
 }
 

@@ -49,46 +49,21 @@ func (b *callerBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// once is a body that http.Transport can't send a second time by itself, as it
-// would do with an empty one when a reused connection breaks.
-type once struct{ io.Reader }
-
-func (once) Close() error { return nil }
-
-// attach makes the payload the body of req.
-//
-// GetBody stays nil, and Body is neither nil nor http.NoBody, also where there is
-// none: the Transport would take such a call for repeatable (HTTP/1 by its method or
-// an Idempotency-Key, HTTP/2 whenever the other side closes), and whether a call is
-// sent again is decided in transport.go alone.
+// attach makes the payload the body of req. Without a body it leaves as it came, with a
+// Content-Length or without one, or in chunks: there are services that insist on the one,
+// and others that refuse the other.
 func (p *payload) attach(req *http.Request) {
-	req.GetBody = nil
 	req.ContentLength = p.length
 	switch {
 	case p.stream != nil:
-		req.Body = once{p.stream}
+		req.Body = io.NopCloser(p.stream)
 	case len(p.more) > 0:
-		req.Body = once{p.reader()}
+		req.Body = io.NopCloser(p.reader())
 	case len(p.bytes) > 0:
-		// A plain in-memory reader, so that headers and body leave in one write.
 		req.Body = io.NopCloser(bytes.NewReader(p.bytes))
+	case len(req.TransferEncoding) > 0:
+		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(nil)), -1
 	default:
-		req.Body = once{bytes.NewReader(nil)}
-		frameEmpty(req)
-	}
-}
-
-// frameEmpty has a call without a body leave as it came. By itself the Transport, which
-// can't know that the body is empty, would make chunks of it, and some services refuse
-// those. It writes no Content-Length beside a body of unknown length; but what it takes
-// for any other header, as this name is not spelt its way, it writes. (HTTP/2 has
-// neither, and leaves both out.)
-func frameEmpty(req *http.Request) {
-	if len(req.TransferEncoding) > 0 {
-		return
-	}
-	req.TransferEncoding = []string{"identity"}
-	if _, ok := req.Header["Content-Length"]; ok {
-		req.Header["content-length"] = []string{"0"}
+		req.Body = nil
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"usher/internal/secret"
 	"usher/tokens"
 )
 
@@ -50,7 +51,7 @@ func problemOf(err error) *problem {
 			message: fmt.Sprintf("the billing service can't be reached: %v", upstream)}
 	default: // what is wrong with the service's answer itself
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
-			message: fmt.Sprintf("the billing service's answer can't be used: %v", err)}
+			message: "the billing service's answer can't be used: " + secret.Unquoted(err.Error())}
 	}
 }
 

@@ -87,11 +87,10 @@ func New(cfg Config) *Handler {
 		Rewrite: h.rewrite,
 		Transport: &transport{source: cfg.Source, upstream: cfg.Upstream,
 			limit: cfg.ReplayLimit, memory: cfg.ReplayMemory, replayed: cfg.Replayed},
-		ModifyResponse: makeRoomForTrailers,
-		ErrorHandler:   h.fail,
-		FlushInterval:  flushPatience,
-		BufferPool:     buffers{},
-		ErrorLog:       stdlog.New(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
+		ErrorHandler:  h.fail,
+		FlushInterval: flushPatience,
+		BufferPool:    buffers{},
+		ErrorLog:      stdlog.New(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
 	}
 	return h
 }
@@ -169,16 +168,6 @@ func private(name string) bool {
 		return true
 	}
 	return strings.HasPrefix(name, "X-Forwarded")
-}
-
-// makeRoomForTrailers has an answer leave in chunks when trailers follow it. From
-// HTTP/2 they may come with a Content-Length, and in HTTP/1.1 nothing can follow that.
-// A caller of HTTP/1.0 has no chunks, and HEAD no trailers.
-func makeRoomForTrailers(resp *http.Response) error {
-	if caller := resp.Request; len(resp.Trailer) > 0 && caller.ProtoAtLeast(1, 1) && caller.Method != http.MethodHead {
-		resp.Header.Del("Content-Length")
-	}
-	return nil
 }
 
 // fail is ReverseProxy's error handler: no answer of the service's can be had.

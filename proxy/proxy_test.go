@@ -18,6 +18,7 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/sandbox"
+	"usher/internal/wire"
 	"usher/tokens"
 )
 
@@ -51,7 +52,7 @@ func newRig(t *testing.T, graphql http.Handler, change ...func(*Config)) *rig {
 	t.Cleanup(service.Close)
 
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	forTokens, upstream := NewUpstream(UpstreamConfig{Timeout: 5 * time.Second}), NewUpstream(UpstreamConfig{Timeout: 5 * time.Second})
+	forTokens, upstream := NewUpstream(wire.Config{Timeout: 5 * time.Second}), NewUpstream(wire.Config{Timeout: 5 * time.Second})
 	t.Cleanup(forTokens.CloseIdleConnections)
 	t.Cleanup(upstream.CloseIdleConnections)
 	source := tokens.NewSource(&tokens.Client{

@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/wire"
 )
 
 // 500 callers, all with a token that has just been revoked: each gets its own
@@ -137,6 +139,35 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// A 401 that comes while the body is still on its way: the second try must not be
+// disturbed by the first, which may still be writing.
+func TestEarly401(t *testing.T) {
+	body := make([]byte, 8<<20) // more than a connection holds
+	for i := range body {
+		body[i] = byte(rand.Int())
+	}
+	var calls atomic.Int64
+	second := make(chan struct{})
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) == 1 {
+			w.WriteHeader(http.StatusUnauthorized)
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-second:
+			case <-r.Context().Done():
+			}
+			return
+		}
+		close(second)
+		if got, err := io.ReadAll(r.Body); err != nil || !bytes.Equal(got, body) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+	}), func(c *Config) { c.ReplayLimit = int64(len(body)) })
+	if status, answer := r.post(t, string(body)); status != 200 || calls.Load() != 2 {
+		t.Errorf("%d after %d calls: %s", status, calls.Load(), answer)
+	}
+}
+
 // One 401 while the token endpoint is down is told to who got it, and no one else.
 func TestOne401InAnOutage(t *testing.T) {
 	var odd atomic.Bool
@@ -181,20 +212,6 @@ func TestSecond401GoesToTheCaller(t *testing.T) {
 	}
 	if n := calls.Load(); n > 38 {
 		t.Errorf("%d calls upstream for 30", n)
-	}
-}
-
-// Whatever is sent, the Transport has no means to send it a second time by itself,
-// on HTTP/2 neither.
-func TestNothingForTheTransportToResend(t *testing.T) {
-	for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "QUERY"} {
-		for _, p := range []*payload{{}, {bytes: []byte(query), length: 1}, {bytes: []byte("{"), more: [][]byte{[]byte("}")}, length: 2}, {stream: strings.NewReader(query), length: -1}} {
-			req := &http.Request{Method: method, Header: http.Header{}, GetBody: func() (io.ReadCloser, error) { return nil, nil }}
-			p.attach(req)
-			if req.GetBody != nil || req.Body == nil || req.Body == http.NoBody {
-				t.Errorf("%s: body %v, GetBody set: %v", method, req.Body, req.GetBody != nil)
-			}
-		}
 	}
 }
 
@@ -286,19 +303,15 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 			var calls atomic.Int64
 			var broken, refused atomic.Bool
 			r := newRig(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }), func(c *Config) {
-				tr := c.Upstream.(*http.Transport)
-				dial := tr.DialContext
-				tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				upstream := NewUpstream(wire.Config{Timeout: 5 * time.Second, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if refused.Load() {
 						return nil, errors.New("connection refused")
 					}
-					conn, err := dial(ctx, network, addr)
-					if err == nil {
-						cc := conn.(*countedConn)
-						cc.Conn = &brittleConn{Conn: cc.Conn, broken: &broken}
-					}
-					return conn, err
-				}
+					conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+					return &brittleConn{Conn: conn, broken: &broken}, err
+				}})
+				t.Cleanup(upstream.CloseIdleConnections)
+				c.Upstream = upstream
 			})
 			send := func() int {
 				var body io.Reader
@@ -323,6 +336,39 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 			refused.Store(true) // and there is no other to be had
 			if status := send(); status != 502 || calls.Load() != 2 {
 				t.Errorf("third: %d after %d calls", status, calls.Load())
+			}
+		})
+	}
+}
+
+// The service closes its idle connections, as it does when it restarts, and the next call
+// notices nothing of it: over TLS neither, where the end of a connection is a message.
+func TestIdleConnectionsClosedByTheService(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
+			var calls atomic.Int64
+			service := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }))
+			if secure {
+				service.StartTLS()
+			} else {
+				service.Start()
+			}
+			t.Cleanup(service.Close)
+			r := newRig(t, nil, func(c *Config) {
+				cfg := wire.Config{Timeout: 5 * time.Second}
+				if secure {
+					cfg.TLS = service.Client().Transport.(*http.Transport).TLSClientConfig
+				}
+				upstream := NewUpstream(cfg)
+				t.Cleanup(upstream.CloseIdleConnections)
+				c.Upstream = upstream
+				c.Target, _ = url.Parse(service.URL + path)
+			})
+			for n := range int64(20) {
+				if status, answer := r.post(t, query); status != 200 || calls.Load() != n+1 {
+					t.Fatalf("call %d: %d %s, %d came", n, status, answer, calls.Load())
+				}
+				service.CloseClientConnections()
 			}
 		})
 	}

@@ -1,16 +1,14 @@
 package proxy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
-	"strings"
 	"time"
 
+	"usher/internal/wire"
 	"usher/tokens"
 )
 
@@ -43,9 +41,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	var took taken
-	req = took.watch(req)
-	resp, err := t.send(req, body, token, &took)
+	resp, err := t.send(req, body, token)
 	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		return resp, err
 	}
@@ -64,35 +60,33 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.replayed != nil {
 		t.replayed()
 	}
-	req = req.WithContext(req.Context()) // a copy: the first try may still be writing its own
-	req.Header = req.Header.Clone()
-	return t.send(req, body, fresh, &took)
+	return t.send(req, body, fresh)
 }
 
-// send sends the call once. More precisely: until one byte of it has left. A
-// connection from the pool can turn out to be dead already, and then nothing is
-// lost in taking the next one; this ends at the latest with one freshly dialled.
-func (t *transport) send(req *http.Request, body *payload, token *tokens.Token, took *taken) (*http.Response, error) {
+// send sends the call once. (Where a connection from the pool turns out to be dead before
+// a byte of the call has left, wire takes the next one.)
+func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) (*http.Response, error) {
 	// In place: ReverseProxy has made this request for us alone.
 	req.Header["Authorization"] = token.Header()
-	for {
-		*took = taken{}
-		body.attach(req)
-		resp, err := t.upstream.RoundTrip(req)
-		switch {
-		case err == nil && resp.StatusCode < 200:
-			// 1xx that is not the answer yet never comes here. net/http would panic over a
-			// status below 100; and nobody asked to switch protocols.
-			resp.Body.Close()
-			return nil, fmt.Errorf("its status is %d", resp.StatusCode)
-		case err == nil:
-			return resp, nil
-		case body.stream == nil && took.reused && took.untouched() && req.Context().Err() == nil:
-			req = req.WithContext(req.Context()) // a copy: what failed is the Transport's
-			continue
-		}
-		return nil, &upstreamError{err: err, connected: took.conn != nil}
+	body.attach(req)
+	resp, err := t.upstream.RoundTrip(req)
+	switch {
+	case err != nil:
+		return nil, failure(err)
+	case resp.StatusCode < 200:
+		// net/http would panic over a status below 100; and nobody asked to switch protocols.
+		resp.Body.Close()
+		return nil, fmt.Errorf("its status is %d", resp.StatusCode)
 	}
+	return resp, nil
+}
+
+// failure tells a service that can't be reached from one whose answer can't be used.
+func failure(err error) error {
+	if unusable := new(wire.AnswerError); errors.As(err, &unusable) {
+		return err
+	}
+	return &upstreamError{err}
 }
 
 // dispose of an answer that nobody will read: drained, so that its connection can
@@ -104,62 +98,16 @@ func dispose(resp *http.Response) {
 	resp.Body.Close()
 }
 
-// taken is the connection that a try got, and what had been written to it before.
-type taken struct {
-	conn    net.Conn
-	counted *countedConn
-	before  int64
-	reused  bool
-}
-
-// watch returns req such that t notes the connection of each of its tries. ReverseProxy
-// has put a trace into the context, made for this call alone, so ours joins it: a
-// second one, and a copy of the request to hold it, would cost as much as all the
-// rest in here. Nothing else has seen the trace yet.
-func (t *taken) watch(req *http.Request) *http.Request {
-	ctx := req.Context()
-	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.GotConn == nil {
-		trace.GotConn = t.note
-		return req
-	}
-	return req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: t.note}))
-}
-
-// note is called by the Transport within RoundTrip, on the goroutine that called it.
-func (t *taken) note(info httptrace.GotConnInfo) {
-	t.conn, t.reused = info.Conn, info.Reused
-	if t.counted = counted(info.Conn); t.counted != nil {
-		t.before = t.counted.written.Load()
-	}
-}
-
-// untouched says whether certainly nothing was written since. The Transport
-// returns an error only after its writing goroutine has ended.
-func (t *taken) untouched() bool {
-	return t.counted != nil && t.counted.written.Load() == t.before
-}
-
 // upstreamError marks what went wrong between usher and the service.
-type upstreamError struct {
-	err       error
-	connected bool
-}
+type upstreamError struct{ err error }
 
-func (e *upstreamError) Error() string {
-	switch text := e.err.Error(); {
-	case errors.Is(e.err, io.EOF), strings.Contains(text, "server closed idle connection"):
-		return "it closed the connection without an answer"
-	case strings.Contains(text, "define Request.GetBody"):
-		return "it refused the call on this connection (HTTP/2 GOAWAY or REFUSED_STREAM)"
-	default:
-		return text
-	}
-}
+func (e *upstreamError) Error() string { return e.err.Error() }
 func (e *upstreamError) Unwrap() error { return e.err }
 
 // timeout says whether the service was reached but did not answer in time. A
 // timeout of the dialling means that it was not reached.
 func (e *upstreamError) timeout() bool {
-	var ne net.Error
-	return e.connected && (errors.As(e.err, &ne) && ne.Timeout() || errors.Is(e.err, context.DeadlineExceeded))
+	var timeout net.Error
+	unreached := new(wire.DialError)
+	return errors.As(e.err, &timeout) && timeout.Timeout() && !errors.As(e.err, &unreached)
 }

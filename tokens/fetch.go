@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"usher/internal/secret"
+	"usher/internal/wire"
 )
 
 // FetchTimeout is how long one request to the token endpoint may take.
@@ -35,6 +38,16 @@ func (e *RejectedError) Error() string {
 	}
 	return fmt.Sprintf("the token endpoint refused: %s: %s", e.Code, e.Description)
 }
+
+// wireError is what went wrong on the way. Its text does not show what came over the
+// wire, where tokens are.
+type wireError struct {
+	what string
+	err  error
+}
+
+func (e *wireError) Error() string { return e.what + ": " + secret.Unquoted(e.err.Error()) }
+func (e *wireError) Unwrap() error { return e.err }
 
 // Rejected says whether err means that the token endpoint was asked and refused.
 func Rejected(err error) bool {
@@ -79,6 +92,9 @@ func (c *Client) fetch(ctx context.Context) (_ *Token, retryAfter time.Duration,
 		"client_id":     {c.ID},
 		"client_secret": {secret},
 	}
+	// Asked twice, the endpoint gives two tokens, and nobody is worse off. Asked once, on a
+	// connection that it has just closed, it would be down for everybody until the next try.
+	ctx = wire.With(ctx, wire.Call{Repeatable: true})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, strings.NewReader(form.Encode()))
 	if err != nil {
 		return nil, 0, err
@@ -90,12 +106,12 @@ func (c *Client) fetch(ctx context.Context) (_ *Token, retryAfter time.Duration,
 	asked := time.Now()
 	resp, err := c.HTTP.RoundTrip(req)
 	if err != nil {
-		return nil, 0, fmt.Errorf("the token endpoint can't be reached: %w", err)
+		return nil, 0, &wireError{"the token endpoint can't be reached", err}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
-		return nil, 0, fmt.Errorf("the token endpoint's answer broke off: %w", err)
+		return nil, 0, &wireError{"the token endpoint's answer broke off", err}
 	}
 	if len(body) > maxAnswer {
 		return nil, 0, fmt.Errorf("the token endpoint's answer is larger than %d bytes", maxAnswer)

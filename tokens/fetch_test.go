@@ -8,8 +8,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"usher/internal/wire"
 )
 
 func client(url string) *Client {
@@ -54,6 +57,32 @@ func TestFetchSendsForm(t *testing.T) {
 				t.Errorf("header %q", got)
 			}
 		})
+	}
+}
+
+// A connection from the pool that the endpoint closes as the request comes costs nobody
+// anything: a token request may be sent again.
+func TestFetchOnADeadConnection(t *testing.T) {
+	var requests atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		if requests.Add(1) == 2 {
+			panic(http.ErrAbortHandler)
+		}
+		io.WriteString(w, `{"access_token":"abc","token_type":"Bearer","expires_in":60}`)
+	}))
+	defer srv.Close()
+	c := client(srv.URL)
+	connections := wire.New(wire.Config{MaxIdle: 1, IdleTimeout: time.Minute})
+	defer connections.CloseIdleConnections()
+	c.HTTP = connections
+	for i := range 2 {
+		if _, err := c.Fetch(t.Context()); err != nil {
+			t.Errorf("fetch %d: %v", i, err)
+		}
+	}
+	if n := requests.Load(); n != 3 {
+		t.Errorf("%d requests, want 3: the second came twice", n)
 	}
 }
 

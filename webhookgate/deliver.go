@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"usher/internal/wire"
 )
 
 const (
@@ -69,21 +71,20 @@ func newReceiver(cfg *Config, r Receiver) (*receiver, error) {
 	return rc, nil
 }
 
-// newTransport is for one receiver. Redirects are for an http.Client to follow,
-// so none are. HTTP/1.1 only: HTTP/2 sends again by itself what the other side
-// says it has not looked at, and tries are ours to count.
-func newTransport(conns int) *http.Transport {
-	t := &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            dialFenced(&net.Dialer{KeepAlive: 15 * time.Second}),
-		DisableCompression:     true, // no Accept-Encoding that the sender didn't send
-		MaxIdleConnsPerHost:    conns,
-		IdleConnTimeout:        30 * time.Second,
-		MaxResponseHeaderBytes: 64 << 10,
-		Protocols:              new(http.Protocols),
+// newTransport is for one receiver. No proxy: a webhook and the receiver's password are
+// nobody's business in between, and a proxy's own 200 would count as the receiver's.
+func newTransport(conns int) *wire.Client {
+	return wire.New(wire.Config{MaxIdle: conns, IdleTimeout: 30 * time.Second, MaxHead: 64 << 10})
+}
+
+// CloseIdleConnections closes the connections to the receivers that nothing is under way
+// on: after Shutdown, when whoever keeps webhooks tries no more either.
+func (g *Gate) CloseIdleConnections() {
+	for _, rc := range g.receivers.all {
+		if own, ok := rc.transport.(*wire.Client); ok {
+			own.CloseIdleConnections()
+		}
 	}
-	t.Protocols.SetHTTP1(true)
-	return t
 }
 
 // deliver tries w until the receiver takes it, or there is no point in going on.
@@ -132,9 +133,6 @@ func (rc *receiver) send(ctx context.Context, w *Webhook) Attempt {
 	}
 	defer resp.Body.Close()
 	t := Attempt{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header)}
-	if t.Status == http.StatusSwitchingProtocols {
-		return t // what follows is no answer, but a connection that no timeout ends
-	}
 	// A 2xx is an acceptance, whatever comes or does not come after it. Still
 	// its body is waited for: until then the receiver may not be done.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -171,9 +169,7 @@ func (rc *receiver) request(ctx context.Context, w *Webhook) (*http.Request, err
 		Host:          rc.url.Host,
 		Header:        h,
 		ContentLength: int64(len(w.Body)),
-		// No GetBody: with one, http.Transport would by itself send again
-		// what has an Idempotency-Key and was lost on a reused connection.
-		Body: io.NopCloser(bytes.NewReader(w.Body)),
+		Body:          io.NopCloser(bytes.NewReader(w.Body)),
 	}
 	return req.WithContext(ctx), nil
 }

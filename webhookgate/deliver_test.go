@@ -223,7 +223,7 @@ func TestSigning(t *testing.T) {
 	})
 }
 
-// TestOwnTransport is about what net/http does by itself.
+// TestOwnTransport is about what an HTTP client may do by itself.
 func TestOwnTransport(t *testing.T) {
 	var requests atomic.Int32
 	var header atomic.Pointer[http.Header]
@@ -263,7 +263,7 @@ func TestOwnTransport(t *testing.T) {
 	}
 	h := *header.Load()
 	if h["User-Agent"] != nil || h["Accept-Encoding"] != nil {
-		t.Errorf("net/http added %v", h)
+		t.Errorf("it was given %v", h)
 	}
 	moved := *target
 	moved.Path = "/moved"
@@ -281,6 +281,24 @@ func TestOwnTransport(t *testing.T) {
 	receiver.Close()
 	if got := post(t, g, documented); got.Code != 502 || strings.Contains(got.Body.String(), "127.0.0.1") {
 		t.Errorf("gone: %v", got)
+	}
+}
+
+// A webhook goes to its receiver and to nobody else, whatever the environment says of
+// proxies: one would see all of it, and answer in the receiver's place.
+func TestDeliveriesUseNoProxy(t *testing.T) {
+	var proxied atomic.Int32
+	proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { proxied.Add(1) }))
+	defer proxy.Close()
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {
+		t.Setenv(name, proxy.URL)
+	}
+	for _, receiver := range []string{"http://receiver.invalid/hook", "https://receiver.invalid/hook"} {
+		target, _ := url.Parse(receiver)
+		g := newGate(t, func(c *Config) { c.ForwardURL, c.Transport, c.Attempts = target, nil, 1 })
+		if got := post(t, g, documented); got.Code != 502 || proxied.Load() != 0 {
+			t.Errorf("%s: %v, and the proxy was asked %d times", receiver, got, proxied.Load())
+		}
 	}
 }
 

@@ -7,6 +7,9 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"usher/internal/wire"
 )
 
 // What may no longer be sent, or not to its end, does not arrive; however far it has got.
@@ -22,8 +25,7 @@ func TestFence(t *testing.T) {
 				}
 			}))
 			defer server.Close()
-			transport := newTransport(1)
-			transport.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig
+			transport := wire.New(wire.Config{TLS: server.Client().Transport.(*http.Transport).TLSClientConfig, MaxIdle: 1, IdleTimeout: time.Minute})
 			defer transport.CloseIdleConnections()
 			for n, step := range []struct {
 				size, looks int // how often it may
@@ -45,7 +47,6 @@ func TestFence(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				req.GetBody = nil // as the gate has it: else it would be sent again
 				resp, err := transport.RoundTrip(req)
 				if err == nil {
 					resp.Body.Close()

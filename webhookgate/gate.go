@@ -127,20 +127,6 @@ func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 	return g.newWebhook(v, body, typ, lane), nil
 }
 
-// keep hands w over to whoever keeps webhooks.
-func (g *Gate) keep(w *Webhook) *answer {
-	original, err := g.cfg.Keep(w)
-	switch {
-	case err != nil:
-		g.cfg.Log.Error("webhook could not be kept", "webhook", w.ID, "err", err)
-		return busy("the inbox can't be written at the moment; please send this webhook again")
-	case original != "":
-		a := duplicateOf(original)
-		return &a
-	}
-	return &answer{status: http.StatusOK, Decision: queued, Webhook: w.ID}
-}
-
 // Forget drops what is remembered of the lanes of a tenant, and says of how many:
 // its next snapshot is delivered whatever it is.
 func (g *Gate) Forget(tenant string) int { return g.lanes.forget(tenant) }

@@ -48,6 +48,8 @@ type Config struct {
 	// returns of how many lanes; nil when there is no gate. It works without an
 	// inbox too.
 	Forget func(tenant string) (int, error)
+	// Entitlements answers /api/entitlements; nil when there is no inbox to answer from.
+	Entitlements http.HandlerFunc
 	// Changes returns a number that goes up with whatever a page shows. May be nil.
 	Changes func() uint64
 	// Version is shown on the page.
@@ -88,6 +90,9 @@ func New(cfg Config) *Handler {
 		{path: "/api/inbox/{id}", read: h.api(h.show)},
 		{path: "/api/inbox/{id}/redeliver", act: h.api(h.redeliver)},
 		{path: "/api/forget", act: h.api(h.forget)},
+	}
+	if cfg.Entitlements != nil {
+		h.routes = append(h.routes, route{path: "/api/entitlements", read: cfg.Entitlements})
 	}
 	for _, p := range cfg.Parts {
 		h.routes = append(h.routes, route{path: "/readyz/" + p.Name, read: p.ready, probe: true})

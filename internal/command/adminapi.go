@@ -87,6 +87,10 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 
 func (a *adminAPI) refused(status int, raw []byte) error {
 	e := &apiError{status: status}
+	if coded := new(codedError); coded.message(raw) != "" {
+		e.Problem.Error = coded.Error.Message
+		return e
+	}
 	switch err := json.Unmarshal(raw, &e.Problem); {
 	case status == http.StatusUnauthorized:
 		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, as the running usher has it"

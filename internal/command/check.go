@@ -40,7 +40,12 @@ func check(ctx context.Context, p Process) int {
 		c.port(ctx, port)
 	}
 	if s.gateOn() {
-		c.gate(ctx, &s.Webhook)
+		for _, receiver := range s.Webhook.receivers {
+			c.receiver(ctx, receiver)
+		}
+	}
+	if s.gateOn() || s.entitlementsOn() {
+		c.inbox(ctx, &s.Webhook)
 	}
 	if c.failed {
 		return exitFailed
@@ -133,10 +138,7 @@ func judge(status int, body []byte, token *tokens.Token) error {
 	return fmt.Errorf("answered with an error%s; may this API client, with these scopes, use the API?", first.Message)
 }
 
-func (c *checker) gate(ctx context.Context, w *Webhook) {
-	for _, receiver := range w.receivers {
-		c.receiver(ctx, receiver)
-	}
+func (c *checker) inbox(ctx context.Context, w *Webhook) {
 	switch {
 	case w.nats != nil:
 		c.sharedInbox(ctx, w.nats)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"usher/internal/sdnotify"
+	"usher/internal/stdlog"
 )
 
 // What the process ends with. exec ends with its command's own code.
@@ -26,6 +27,7 @@ type Process struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
+	Self    string // the program's own file; empty where it should not be started again
 
 	serves func() // called once usher serves, for Windows' service manager; may be nil
 }
@@ -42,6 +44,8 @@ each call that leaves, and checks, deduplicates and forwards the webhooks that c
   usher healthcheck  ask a running usher whether it is ready
   usher inbox        see the webhooks that a running usher keeps, send one again:
                      ls, show ID, redeliver ID..., forget TENANT
+  usher entitlements TENANT [FEATURE]
+                     ask a running usher what a tenant may use
   usher version      print version, commit and Go version
 
 To call the billing service, set these:
@@ -80,6 +84,8 @@ func Main(ctx context.Context, p Process) int {
 		run = healthcheck
 	case "inbox":
 		return inboxCommand(ctx, p, args)
+	case "entitlements":
+		return entitlementsCommand(ctx, p, args)
 	case "version", "-v", "-version", "--version":
 		run = printVersion
 	case "-h", "-help", "--help", "help":
@@ -127,6 +133,7 @@ func serve(ctx context.Context, p Process) int {
 	}
 	defer tuneCollector(p.Environ)()
 	log := newLog(p.Stderr, &s.Admin)
+	defer stdlog.TakeOver(log)()
 	for _, name := range s.Unknown {
 		log.Warn("unknown variable, not used", "name", name)
 	}

@@ -14,12 +14,14 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/stdlog"
 )
 
 const (
 	demoTokenLife    = 30 * time.Second
 	demoWebhookEvery = 4 * time.Second
 	demoToken        = "demo-webhook-token"
+	demoEntitlements = "127.0.0.1:8070" // by default this part is off
 )
 
 // demo serves as ever, in front of a billing service and two receivers of its own.
@@ -39,7 +41,9 @@ func demo(ctx context.Context, p Process) int {
 	if !ok {
 		return exitUsage
 	}
-	h, err := build(s, environ, newLog(p.Stderr, &s.Admin))
+	log := newLog(p.Stderr, &s.Admin)
+	defer stdlog.TakeOver(log)()
+	h, err := build(s, environ, log)
 	if err != nil {
 		return p.failed(err)
 	}
@@ -108,7 +112,7 @@ func (w *demoWorld) close() {
 // demoKeeps are the caller's settings that the demo heeds; for the rest it has its
 // own, so that it works whatever the environment says of a real service.
 var demoKeeps = []string{
-	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN",
+	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN",
 	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE",
 	"USHER_LOG_LEVEL", "USHER_LOG_FORMAT", "USHER_SHUTDOWN_DELAY", "USHER_SHUTDOWN_GRACE", "NO_COLOR",
 }
@@ -130,16 +134,20 @@ func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replac
 		demo = append(demo, name+"="+given[name])
 	}
 	for _, v := range variables() {
+		if v.Name == "USHER_ENTITLEMENTS_LISTEN" {
+			v.Default = demoEntitlements
+		}
 		if !strings.HasSuffix(v.Name, "_LISTEN") || v.Default == "" || given[v.Name] != "" {
 			continue
 		}
-		l, err := net.Listen("tcp", v.Default)
-		if err == nil {
+		addr := v.Default
+		if l, err := net.Listen("tcp", v.Default); err == nil {
 			l.Close()
-			continue
+		} else {
+			addr = "127.0.0.1:0"
+			replaced = append(replaced, v.Default)
 		}
-		demo = append(demo, v.Name+"=127.0.0.1:0")
-		replaced = append(replaced, v.Default)
+		demo = append(demo, v.Name+"="+addr)
 	}
 	return demo, replaced
 }

@@ -35,6 +35,7 @@ func (n *narrator) welcome(h *house, w *demoWorld, replaced []string) {
 	fmt.Fprintf(n.out, "%s: everything runs on this machine, and nothing leaves it.\n\n", bold("usher demo"))
 	fmt.Fprintf(n.out, "  local port       %s\n", bold(port))
 	fmt.Fprintf(n.out, "  webhook gate     %s\n", bold(h.webhooks.url()+h.settings.Webhook.Path))
+	fmt.Fprintf(n.out, "  entitlements     %s\n", bold(h.answers.url()+"/v1/entitlements/…"))
 	if h.admin != nil {
 		fmt.Fprintf(n.out, "  admin page       %s\n", bold(h.admin.url()))
 	}

@@ -19,7 +19,7 @@ import (
 	"usher/internal/guard"
 	"usher/internal/peer"
 	"usher/internal/secret"
-	"usher/internal/socket"
+	"usher/internal/stdlog"
 )
 
 const (
@@ -34,6 +34,8 @@ const (
 func execute(ctx context.Context, p Process, args []string) int {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
+	} else if len(args) == 1 && args[0] == witnessArg && witnessArg != "" {
+		return beWitness(p)
 	} else if len(args) > 0 && isHelp(args[0]) {
 		fmt.Fprint(p.Stdout, usage)
 		return exitOK
@@ -54,6 +56,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 		s.Admin.level = slog.LevelWarn // standard error is the script's
 	}
 	log := newLog(p.Stderr, &s.Admin)
+	defer stdlog.TakeOver(log)()
 	o, err := newOutbound(s, p.Environ, log, nil)
 	if err != nil {
 		return p.failed(err)
@@ -84,7 +87,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.run(background) })
 	running.Go(func() { secret.Watch(background, log, s.secrets()...) })
-	running.Go(func() { _ = server.Serve(guard.Listener(socket.Listener(listener), nil, log)) })
+	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, log)) })
 
 	if code, ok := waitForToken(ctx, p, o, signals); !ok {
 		return code
@@ -127,6 +130,8 @@ func runCommand(ctx context.Context, p Process, args []string, url string, signa
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = commandEnvironment(p.Environ, url)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.Stdin, p.Stdout, p.Stderr
+	witness := startWitness(p.Self) // before it, so that it misses nothing
+	defer witness.stop()
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(p.Stderr, "usher:", err)
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
@@ -142,7 +147,7 @@ func runCommand(ctx context.Context, p Process, args []string, url string, signa
 		case err := <-ended:
 			return exitCode(cmd, err)
 		case sig := <-signals:
-			if !fromTerminal(sig) {
+			if !witness.saw(sig) {
 				_ = cmd.Process.Signal(sig) // it may have ended meanwhile
 			}
 		case <-cancelled:

@@ -18,9 +18,7 @@ var passedOn = []os.Signal{
 
 func signalCode(sig os.Signal) int { return 128 + int(sig.(syscall.Signal)) }
 
-// fromTerminal says whether the command got sig already: Ctrl-C and Ctrl-\ go to
-// every process in the foreground of the terminal, and to many programs a second
-// one means something else than the first.
+// fromTerminal guesses, where there is no witness, whether the command got sig already.
 func fromTerminal(sig os.Signal) bool {
 	if sig != syscall.SIGINT && sig != syscall.SIGQUIT {
 		return false

@@ -59,15 +59,11 @@ func (h *house) buildGate(m *admin.Gate) error {
 	cfg.Answered = h.journal.Add
 	if w.Inbox != "" {
 		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return h.inbox.Keep(w) }
+		cfg.KeepUnclaimed = w.keeps
 	}
 	var err error
 	if h.gate, err = webhookgate.New(cfg); err != nil {
 		return err
-	}
-	if w.Inbox != "" {
-		if h.inbox, err = h.openInbox(); err != nil {
-			return adviseInbox(err)
-		}
 	}
 	d := &door{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: h.gate}
 	if w.TLSCertFile != "" {
@@ -80,20 +76,41 @@ func (h *house) buildGate(m *admin.Gate) error {
 	return nil
 }
 
-func (h *house) openInbox() (*inbox.Inbox, error) {
+// buildInbox opens the inbox, if there is one. Without a gate it is only read.
+func (h *house) buildInbox() (err error) {
 	w := &h.settings.Webhook
-	return inbox.Open(inbox.Config{
+	if w.Inbox == "" {
+		return nil
+	}
+	h.rights = newRights()
+	cfg := inbox.Config{
 		URL:         w.Inbox,
 		NATS:        w.nats,
-		Try:         h.gate.Try,
+		OnSnapshot:  h.rights.onSnapshot,
 		Attempts:    w.InboxAttempts,
 		MaxAge:      w.InboxMaxAge,
-		Concurrency: w.InboxConcurrency,
 		KeepLatest:  w.InboxKeep == "latest",
 		DedupSize:   w.DedupSize,
 		DedupWindow: w.DedupWindow,
+		MaxBytes:    int64(w.InboxMaxBytes),
 		Log:         h.log,
-	})
+	}
+	if h.gate != nil {
+		cfg.Receivers, cfg.Route, cfg.KeepUnclaimed = h.inboxReceivers(), h.gate.ReceiverOf, w.keeps
+	}
+	if h.inbox, err = inbox.Open(cfg); err != nil {
+		return adviseInbox(err)
+	}
+	h.rights.inbox = h.inbox
+	return nil
+}
+
+// inboxReceivers are the receivers as the inbox knows them.
+func (h *house) inboxReceivers() (all []inbox.Receiver) {
+	for _, c := range h.settings.Webhook.receivers {
+		all = append(all, inbox.Receiver{Name: c.Name, Try: h.gate.Try, Concurrency: c.Concurrency})
+	}
+	return all
 }
 
 // startCourier begins to deliver what is in the inbox. What it returns ends that:

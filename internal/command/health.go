@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +19,7 @@ var errAdminOff = errors.New("USHER_ADMIN_LISTEN is off: there is no port to ask
 
 // unready says what keeps usher from being ready.
 func (h *house) unready() []string {
-	return append(h.ending(), append(h.inboxProblems(), h.tokenProblems()...)...)
+	return slices.Concat(h.ending(), h.inboxProblems(), h.entitlementsProblems(), h.tokenProblems())
 }
 
 // parts are what /readyz/NAME speaks of: each by itself, so that a token endpoint that
@@ -32,7 +33,12 @@ func (h *house) parts() []admin.Part {
 	if h.gate != nil {
 		gate.Unready = func() []string { return append(h.ending(), h.inboxProblems()...) }
 	}
-	return []admin.Part{outbound, gate, {Name: entitlementsPart.name, Off: entitlementsPart.off()}}
+	answers := admin.Part{Name: entitlementsPart.name, Off: entitlementsPart.off()}
+	if h.answers != nil {
+		// What is held is answered also while the inbox's servers can't be reached.
+		answers.Unready = func() []string { return append(h.ending(), h.entitlementsProblems()...) }
+	}
+	return []admin.Part{outbound, gate, answers}
 }
 
 func (h *house) ending() []string {

@@ -44,13 +44,8 @@ func inboxCommand(ctx context.Context, p Process, args []string) int {
 		return exitUsage
 	}
 	api, err := newAdminAPI(p.Environ)
-	var bad problems
-	switch {
-	case errors.As(err, &bad):
-		fmt.Fprintln(p.Stderr, bad)
-		return exitUsage
-	case err != nil:
-		return p.failed(err)
+	if err != nil {
+		return p.unasked(err)
 	}
 	switch o.verb {
 	case "ls":

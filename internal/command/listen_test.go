@@ -26,16 +26,6 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 func (p pipes) Close() error   { close(p); return nil }
 
-// Who computes must be interrupted, or calls wait for it: a search on the admin port held
-// them up for most of a second.
-func TestOnlyLocalPortsAreDirect(t *testing.T) {
-	for _, d := range testHouse(t).all() {
-		if local := d.name != "admin" && d.name != "webhooks"; d.direct != local {
-			t.Errorf("%s: direct is %v", d.name, d.direct)
-		}
-	}
-}
-
 // testHouse has two local ports, a gate and an admin port.
 func testHouse(t *testing.T) *house {
 	t.Helper()

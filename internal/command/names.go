@@ -26,6 +26,7 @@ func variables() []variable {
 		{"USHER_PORTS_n_", reflect.TypeFor[Port]()},
 		{"", reflect.TypeFor[Webhook]()},
 		{"USHER_WEBHOOK_RECEIVERS_n_", reflect.TypeFor[Receiver]()},
+		{"", reflect.TypeFor[Entitlements]()},
 		{"", reflect.TypeFor[Admin]()},
 	} {
 		all = append(all, variablesIn(section.prefix, section.of)...)

@@ -15,6 +15,7 @@ import (
 
 	"usher/internal/admin"
 	"usher/internal/guard"
+	"usher/internal/wire"
 	"usher/proxy"
 	"usher/tokens"
 )
@@ -24,8 +25,8 @@ import (
 type outbound struct {
 	settings  *Settings
 	log       *slog.Logger
-	upstream  *http.Transport
-	forTokens *http.Transport // upstream too, unless calls have less time than tokens
+	upstream  *wire.Client
+	forTokens *wire.Client // upstream too, unless calls have less time than tokens
 	target    *url.URL
 	memory    *proxy.Memory             // for the bodies of all ports
 	sources   []*tokens.Source          // each once
@@ -41,8 +42,19 @@ type portFigures struct {
 	owner    string // the first port of the identity
 }
 
-// identity is what makes two ports share a token.
-type identity struct{ clientID, secret, scope string }
+// identity is what makes two ports share a token. A secret that is in a file is known by
+// that: two files may hold the same today, and only one of them change tomorrow.
+type identity struct{ clientID, file, secret, scope string }
+
+func identityOf(p Port) identity {
+	scopes := strings.Fields(p.Scope)
+	slices.Sort(scopes)
+	id := identity{clientID: p.ClientID, file: p.ClientSecret.Path(), scope: strings.Join(scopes, " ")}
+	if id.file == "" {
+		id.secret = p.ClientSecret.Get()
+	}
+	return id
+}
 
 func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin.Metrics) (*outbound, error) {
 	o := &outbound{
@@ -59,9 +71,7 @@ func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin
 	shared := make(map[identity]*tokens.Source)
 	counted := make(map[identity]portFigures)
 	for _, p := range s.Ports {
-		scopes := strings.Fields(p.Scope)
-		slices.Sort(scopes)
-		id := identity{p.ClientID, p.ClientSecret.Get(), strings.Join(scopes, " ")}
+		id := identityOf(p)
 		client := &tokens.Client{
 			URL:       endpoint(s.Outbound.base, "/oauth/token").String(),
 			ID:        p.ClientID,
@@ -113,14 +123,11 @@ func (o *outbound) connect(environ []string) error {
 		}
 		return env[strings.ToLower(name)]
 	}
-	proxyFor := (&httpproxy.Config{
+	cfg := wire.Config{Timeout: o.settings.Outbound.UpstreamTimeout}
+	cfg.Proxy = (&httpproxy.Config{
 		HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), NoProxy: either("NO_PROXY"),
 		CGI: env["REQUEST_METHOD"] != "",
 	}).ProxyFunc()
-	cfg := proxy.UpstreamConfig{
-		Timeout: o.settings.Outbound.UpstreamTimeout,
-		Proxy:   func(r *http.Request) (*url.URL, error) { return proxyFor(r.URL) },
-	}
 	if ca := o.settings.Outbound.ca; ca != nil {
 		roots, err := x509.SystemCertPool()
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"usher/internal/secret"
 )
@@ -20,7 +21,7 @@ type part struct {
 var (
 	outboundPart     = part{"outbound", "outbound", "set USHER_BASE_URL"}
 	gatePart         = part{"gate", "the webhook gate", "set USHER_WEBHOOK_FORWARD_URL"}
-	entitlementsPart = part{"entitlements", "entitlements", "set USHER_ENTITLEMENTS_LISTEN"}
+	entitlementsPart = part{"entitlements", "the entitlements port", "set USHER_ENTITLEMENTS_LISTEN"}
 )
 
 // off says that a part is, and what to do about it.
@@ -35,7 +36,7 @@ type need func(*Settings, *reader)
 
 // needAny is for those that serve: one part has to be on.
 func needAny(s *Settings, r *reader) {
-	if !s.outboundOn() && !s.gateOn() {
+	if !s.outboundOn() && !s.gateOn() && !s.entitlementsOn() {
 		r.problem("USHER_BASE_URL", "is not set, and every part of usher is off: set USHER_BASE_URL to call the billing service, "+
 			"USHER_WEBHOOK_FORWARD_URL to receive webhooks, or USHER_ENTITLEMENTS_LISTEN to answer what a tenant may use. To try usher without settings, run 'usher demo'")
 	}
@@ -56,7 +57,8 @@ func (s *Settings) unused(r *reader) []Unused {
 	add := func(p part, prefix string, of reflect.Type) {
 		for _, name := range namesIn(prefix, of) {
 			switchedOff := name == "USHER_WEBHOOK_LISTEN" && r.env[name] == "off" // which is used
-			if r.env[name] != "" && !switchedOff && !slices.Contains(everyPort, name) {
+			read := s.entitlementsOn() && (strings.HasPrefix(name, "USHER_WEBHOOK_INBOX") || name == "USHER_INSECURE")
+			if r.env[name] != "" && !switchedOff && !read && !slices.Contains(everyPort, name) {
 				unused = append(unused, Unused{name, p.off()})
 			}
 		}
@@ -66,6 +68,9 @@ func (s *Settings) unused(r *reader) []Unused {
 		for _, index := range r.indexes(portIndex) {
 			add(outboundPart, "USHER_PORTS_"+index+"_", reflect.TypeFor[Port]())
 		}
+	}
+	if !s.entitlementsOn() {
+		add(entitlementsPart, "", reflect.TypeFor[Entitlements]())
 	}
 	if !s.gateOn() {
 		add(s.Webhook.part(), "", reflect.TypeFor[Webhook]())
@@ -95,6 +100,12 @@ func namesIn(prefix string, of reflect.Type) []string {
 // the NKey of the inbox, which is read at the start alone.
 func (s *Settings) secrets() []*secret.Value {
 	values := []*secret.Value{s.Admin.Token}
+	if s.entitlementsOn() {
+		values = append(values, s.Entitlements.Key)
+	}
+	if s.entitlementsOn() && !s.gateOn() {
+		values = append(values, s.Webhook.InboxPassword, s.Webhook.InboxToken)
+	}
 	if s.gateOn() {
 		w := &s.Webhook
 		values = append(values, w.Token, w.HMACSecret, w.SignSecret, w.InboxPassword, w.InboxToken)

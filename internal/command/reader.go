@@ -108,7 +108,7 @@ var wanted = map[reflect.Type]string{
 	reflect.TypeFor[int]():           "a whole number, up to 2147483647",
 	reflect.TypeFor[time.Duration](): "a duration, such as 90s or 10m",
 	reflect.TypeFor[list]():          "a list, separated by commas",
-	reflect.TypeFor[size]():          "a size in bytes, or with KiB or MiB, such as 1MiB",
+	reflect.TypeFor[size]():          "a size in bytes, or with KiB, MiB or GiB, such as 1MiB",
 }
 
 // secret reads the secret name, or the file that name_FILE gives.
@@ -314,10 +314,11 @@ type size int64
 
 func (s *size) UnmarshalText(text []byte) error {
 	number, unit := string(text), int64(1)
-	if n, ok := strings.CutSuffix(number, "KiB"); ok {
-		number, unit = n, 1<<10
-	} else if n, ok := strings.CutSuffix(number, "MiB"); ok {
-		number, unit = n, 1<<20
+	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
+		if n, ok := strings.CutSuffix(number, suffix); ok {
+			number, unit = n, bytes
+			break
+		}
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
 	if err != nil || n < 0 || n > (1<<40)/unit {

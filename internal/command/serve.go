@@ -21,7 +21,6 @@ import (
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/secret"
-	"usher/internal/socket"
 	"usher/webhookgate"
 )
 
@@ -34,7 +33,9 @@ type house struct {
 	journal  *journal.Journal  // of the gate's decisions; nil: off
 	inbox    *inbox.Inbox      // nil: webhooks are passed through
 	doors    []*door           // the local ports and the gate
+	rights   *rights           // what tenants may use; nil: there is no inbox
 	webhooks *door             // of doors the gate's; nil: off
+	answers  *door             // of doors that of entitlements; nil: off
 	admin    *door             // nil: off
 	starter  supervisor
 	stopping atomic.Bool
@@ -47,7 +48,6 @@ type door struct {
 	addr     string
 	handler  http.Handler
 	tls      *tls.Config
-	direct   bool   // its handlers pass on and do not compute: see package socket
 	closing  func() // told when the server begins to close; may be nil
 	listener net.Listener
 	server   *http.Server
@@ -82,11 +82,18 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	var gateMetrics *admin.Gate
 	if s.gateOn() {
 		gateMetrics = metrics.Gate()
-		metrics.Inbox(h.inboxFigures)
 		if err := h.buildGate(gateMetrics); err != nil {
-			h.closeInbox()
 			return nil, err
 		}
+	}
+	if s.gateOn() || s.entitlementsOn() {
+		metrics.Inbox(h.inboxFigures)
+		if err := h.buildInbox(); err != nil {
+			return nil, err
+		}
+	}
+	if s.entitlementsOn() {
+		h.buildEntitlements(metrics.Entitlements(h.rights.index.Len))
 	}
 	if s.Admin.Listen != "off" {
 		cfg := admin.Config{
@@ -114,7 +121,7 @@ func (h *house) buildOutbound(environ []string, metrics *admin.Metrics) (err err
 	for _, p := range h.settings.Ports {
 		h.doors = append(h.doors, &door{
 			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
-			handler: h.outbound.handler(p), direct: true,
+			handler: h.outbound.handler(p),
 		})
 	}
 	return nil
@@ -136,9 +143,6 @@ func (h *house) open() error {
 
 // hang puts the door where l listens.
 func (d *door) hang(l net.Listener, log *slog.Logger) {
-	if d.direct {
-		l = socket.Listener(l)
-	}
 	d.listener = guard.Listener(l, d.tls, log)
 	d.server = newServer(d.handler, log)
 	if d.closing != nil {
@@ -163,6 +167,13 @@ func (h *house) close() {
 	h.closeInbox()
 }
 
+// hangUp closes the connections that are left when nothing is under way any more.
+func (h *house) hangUp() {
+	if h.gate != nil {
+		h.gate.CloseIdleConnections()
+	}
+}
+
 func (h *house) closeInbox() {
 	if h.inbox == nil {
 		return
@@ -185,7 +196,7 @@ func (h *house) run(ctx context.Context) error {
 	if h.outbound != nil {
 		running.Go(func() { h.outbound.run(background) })
 	}
-	defer func() { stopBackground(); running.Wait(); h.closeInbox() }()
+	defer func() { stopBackground(); running.Wait(); h.closeInbox(); h.hangUp() }()
 	stopCourier := h.startCourier()
 
 	failed := make(chan error, len(h.doors)+1)

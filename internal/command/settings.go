@@ -20,6 +20,8 @@ type Settings struct {
 	Webhook  Webhook
 	Admin    Admin
 
+	Entitlements Entitlements
+
 	// Unknown are USHER_ variables that nobody knows and that look like no slip.
 	Unknown []string
 	// Unused are those of a part that is off.
@@ -85,6 +87,8 @@ func readSettingsFor(environ []string, needed need) (*Settings, error) {
 	r.section("", &s.Outbound)
 	r.section("", &s.Webhook)
 	s.Webhook.further = len(r.indexes(receiverIndex)) > 0
+	r.section("", &s.Entitlements)
+	s.Webhook.keeps = s.entitlementsOn() && s.Webhook.Inbox != ""
 	r.section("", &s.Admin)
 	s.Admin.noColour = r.env["NO_COLOR"] != ""
 	s.Unknown = r.unknown()
@@ -94,6 +98,7 @@ func readSettingsFor(environ []string, needed need) (*Settings, error) {
 	s.Ports = readPorts(r, &s.Outbound)
 	s.Admin.check(r)
 	s.Webhook.check(r)
+	s.Entitlements.check(r, s)
 	checkDistinct(r, s)
 	if len(r.problems) > 0 {
 		return nil, r.problems
@@ -266,6 +271,7 @@ func checkDistinct(r *reader, s *Settings) {
 	if s.gateOn() {
 		see("USHER_WEBHOOK_LISTEN", s.Webhook.Listen)
 	}
+	see("USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen)
 	see("USHER_ADMIN_LISTEN", s.Admin.Listen)
 }
 

@@ -22,6 +22,7 @@ func (w *Webhook) checkInbox(r *reader) {
 	}
 	r.positive("USHER_WEBHOOK_INBOX_ATTEMPTS", int64(w.InboxAttempts))
 	r.positive("USHER_WEBHOOK_INBOX_CONCURRENCY", int64(w.InboxConcurrency))
+	r.positive("USHER_WEBHOOK_INBOX_MAX_BYTES", int64(w.InboxMaxBytes))
 	if w.InboxMaxAge <= 0 {
 		r.invalid("USHER_WEBHOOK_INBOX_MAX_AGE", "a duration above zero, such as 72h")
 	}

@@ -255,7 +255,7 @@ func TestFine(t *testing.T) {
 }
 
 func TestSize(t *testing.T) {
-	for text, want := range map[string]int64{"0": 0, "17": 17, "2KiB": 2048, "3MiB": 3 << 20, "1 MiB": 1 << 20, "": -1, "-1": -1, "1GB": -1, "1.5MiB": -1, "MiB": -1, "99999999999MiB": -1} {
+	for text, want := range map[string]int64{"0": 0, "17": 17, "2KiB": 2048, "3MiB": 3 << 20, "1 MiB": 1 << 20, "4GiB": 4 << 30, "99999GiB": -1, "": -1, "-1": -1, "1GB": -1, "1.5MiB": -1, "MiB": -1, "99999999999MiB": -1} {
 		var s size
 		err := s.UnmarshalText([]byte(text))
 		if (err != nil) != (want < 0) || err == nil && int64(s) != want {

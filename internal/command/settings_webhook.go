@@ -47,6 +47,7 @@ type Webhook struct {
 	InboxAttempts    int           `env:"USHER_WEBHOOK_INBOX_ATTEMPTS" envDefault:"20"`
 	InboxMaxAge      time.Duration `env:"USHER_WEBHOOK_INBOX_MAX_AGE" envDefault:"72h"`
 	InboxConcurrency int           `env:"USHER_WEBHOOK_INBOX_CONCURRENCY" envDefault:"32"`
+	InboxMaxBytes    size          `env:"USHER_WEBHOOK_INBOX_MAX_BYTES" envDefault:"1GiB"`
 	InboxKeep        string        `env:"USHER_WEBHOOK_INBOX_KEEP" envDefault:"all"`
 
 	// Of an inbox on NATS.
@@ -59,6 +60,7 @@ type Webhook struct {
 	InboxCertFile  string        `env:"USHER_WEBHOOK_INBOX_CERT_FILE"`
 	InboxKeyFile   string        `env:"USHER_WEBHOOK_INBOX_KEY_FILE"`
 
+	keeps     bool       // webhooks that nobody takes are kept, for entitlements
 	further   bool       // there are USHER_WEBHOOK_RECEIVERS_n_…
 	receivers []Receiver // that of ForwardURL, then USHER_WEBHOOK_RECEIVERS_0_…, USHER_WEBHOOK_RECEIVERS_1_…
 	schema    []byte     // of SchemaFile
@@ -94,7 +96,7 @@ func (w *Webhook) check(r *reader) {
 }
 
 // on says whether webhooks are taken in: that takes somewhere to put them.
-func (w *Webhook) on() bool { return (w.ForwardURL != "" || w.further) && w.Listen != "off" }
+func (w *Webhook) on() bool { return (w.ForwardURL != "" || w.further || w.keeps) && w.Listen != "off" }
 
 // part is the gate, with what switches it on.
 func (w *Webhook) part() part {

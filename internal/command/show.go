@@ -8,6 +8,9 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 	if h.outbound != nil {
 		cfg.Ports = h.portStates
 	}
+	if h.rights != nil {
+		cfg.Entitlements = h.adminEntitlements()
+	}
 	if h.gate == nil {
 		return
 	}
@@ -19,7 +22,7 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 			List: h.inbox.List, Show: h.inbox.Show, Redeliver: h.inbox.Redeliver, Stats: h.inbox.Stats, Err: h.inbox.Err,
 			Shared: h.settings.Webhook.nats != nil,
 		}
-		cfg.Forget = h.inbox.Forget
+		cfg.Forget = func(tenant string) (int, error) { return h.inbox.Forget(nil, tenant) }
 	}
 }
 

@@ -54,10 +54,12 @@ func TestExecInterrupted(t *testing.T) {
 	env := append(newService(t).environ(), "PATH="+os.Getenv("PATH"))
 	for _, tc := range []struct {
 		name     string
-		terminal bool // that usher is in the foreground of, with Ctrl-C for an interrupt
+		terminal bool // that usher is in the foreground of
+		typed    bool // Ctrl-C; else a signal to usher alone
 	}{
-		{"on a terminal", true},
-		{"without one", false},
+		{"on a terminal", true, true},
+		{"on a terminal, to usher alone", true, false},
+		{"without one", false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			keyboard, screen := newTerminal(t)
@@ -75,7 +77,7 @@ func TestExecInterrupted(t *testing.T) {
 				return func() bool { return strings.Contains(shown.String(), part) }
 			}
 			trial.Eventually(t, "running", has("ready"))
-			if tc.terminal {
+			if tc.typed {
 				_, err = keyboard.WriteString("\x03")
 			} else {
 				err = cmd.Process.Signal(os.Interrupt)

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 	"unique"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -180,4 +181,22 @@ func ambiguous(places []*place) error {
 	}
 	slices.Sort(e.Platforms)
 	return e
+}
+
+// Know takes in that a tenant has a snapshot of that place in the store's order, which the store
+// reads when somebody asks for it.
+func (x *Index) Know(platform, tenant string, seq uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := x.find(tenant, platform)
+	if p == nil {
+		p = &place{Entry: Entry{Platform: unique.Make(platform).Value(), Tenant: tenant}}
+		x.tenants[tenant] = append(x.tenants[tenant], p)
+		x.count++
+	} else if seq <= p.Seq {
+		return
+	}
+	x.release(p)
+	p.Seq, p.AsOf, p.Webhook = seq, time.Time{}, ""
+	p.Snapshot, p.held = Snapshot{}, false
 }

@@ -1,15 +1,74 @@
+// Package inbox keeps webhooks safe until their receiver has taken them.
+//
+//	record/   a kept webhook: its parts, how it stands, how both are written down
+//	courier/  when and how to try: lanes, backoff, breaker, parking
+//	file/     the embedded store, one bbolt file
+//	shared/   the store on NATS JetStream, for several replicas
+//
+// A store makes a webhook durable before its sender is told 200, and remembers of each
+// lane what its receiver holds. The courier delivers what a store gives it leave to.
 package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
+	"go.etcd.io/bbolt"
+
+	"usher/internal/inbox/courier"
+	"usher/internal/inbox/file"
+	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared"
 	"usher/webhookgate"
+)
+
+// What a webhook in the inbox is; see the package record.
+type (
+	Entry          = record.Entry
+	Status         = record.Status
+	State          = record.State
+	Attempt        = record.Attempt
+	Item           = record.Item
+	Previous       = record.Previous
+	Filter         = record.Filter
+	OverwriteError = record.OverwriteError
+)
+
+// The states of a webhook; see the package record.
+const (
+	Waiting    = record.Waiting
+	Delivered  = record.Delivered
+	Parked     = record.Parked
+	Superseded = record.Superseded
+	Discarded  = record.Discarded
+	Kept       = record.Kept
+)
+
+// Why something is not done; see the packages record and file.
+var (
+	ErrNotFound = record.ErrNotFound
+	ErrWaiting  = record.ErrWaiting
+	ErrFinished = record.ErrFinished
+	ErrBusy     = record.ErrBusy
+	ErrFull     = record.ErrFull
+	ErrInUse    = file.ErrInUse
+)
+
+// Receiver is one who takes webhooks.
+type Receiver = courier.Receiver
+
+// NATS says how servers are reached that keep an inbox for several replicas.
+type NATS = shared.NATS
+
+// What an address says; see the packages file and shared.
+var (
+	IsNATS           = shared.IsNATS
+	ParseNATS        = shared.ParseNATS
+	ErrUserInAddress = shared.ErrUserInAddress
+	CheckFile        = file.Check
 )
 
 // Config is what an inbox needs to know.
@@ -18,160 +77,115 @@ type Config struct {
 	URL string
 	// NATS has them kept by a cluster, for several replicas.
 	NATS *NATS
-	// Try sends a webhook to the receiver once. Required.
-	Try func(context.Context, *webhookgate.Webhook) webhookgate.Attempt
+	// Receivers are those who take webhooks.
+	Receivers []Receiver
+	// Route names the receiver of a lane's webhooks; "" or an unknown name: nobody takes
+	// them at the moment, and they wait. Nil: all go to the first receiver.
+	Route func(webhookgate.Lane) string
+	// KeepUnclaimed has a webhook kept that nobody takes when it comes: it is never
+	// delivered. False: it waits for a receiver.
+	KeepUnclaimed bool
 	// Attempts and MaxAge are when a webhook is parked. Both required.
 	Attempts int
 	MaxAge   time.Duration
-	// Concurrency is how many deliveries may be under way at once. Required.
-	Concurrency int
 	// KeepLatest has a snapshot that waits superseded by a newer one of its tenant.
 	KeepLatest bool
-	// DedupSize is how many lanes' memories are held in memory; those of all are on
-	// disk. DedupWindow is how long a delivered snapshot counts as held by the
+	// DedupSize is how many lanes' memories are held in memory; those of all are
+	// stored. DedupWindow is how long a delivered snapshot counts as held by the
 	// receiver; zero turns dedup off. DedupSize is required.
 	DedupSize   int
 	DedupWindow time.Duration
+	// MaxBytes bounds what waits or is parked; beyond it nothing is taken in. Required.
+	MaxBytes int64
+	// OnSnapshot is told, of each lane, the id of the last snapshot that was taken in
+	// for it, all of them once Following says so. w is that snapshot where it came in
+	// here, before its sender is answered; else nil, and Snapshot reads it. It must be
+	// quick. Nil: nobody wants to know.
+	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
 	// Log is told what becomes of each webhook. Required.
 	Log *slog.Logger
 
-	pause func(time.Duration) time.Duration // tests' own: the courier's
+	pause  func(time.Duration) time.Duration            // tests' own: the courier's
+	update func(*bbolt.DB, func(*bbolt.Tx) error) error // and the file store's
+}
+
+// store is what must survive the process, or be agreed on by several. What is said of a
+// method where it is implemented holds for both stores.
+type store interface {
+	Append(w *webhookgate.Webhook, kept bool) (duplicateOf string, err error)
+	Redeliver(id uint64, force bool) error
+	Discard(id uint64) error
+	Forget(platform *string, tenant string) (int, error)
+	List(record.Filter) ([]record.Entry, error)
+	Show(id uint64) (*record.Item, error)
+	Snapshot(context.Context, webhookgate.Lane) (*webhookgate.Webhook, uint64, error)
+	Following() (stale time.Duration, ready bool)
+	Run(ctx, hard context.Context)
+	Delivers() bool
+	Usage() (used, limit int64)
+	Err() error
+	Close() error
 }
 
 // Inbox keeps webhooks and delivers them.
 type Inbox struct {
-	store   Store
-	run     func(ctx, hard context.Context)
-	stats   func() Stats
-	courier *courier   // nil: where several replicas share the store, one comes with each lease
-	acting  sync.Mutex // one redelivery at a time: what it checks must still hold when it acts
+	store
+	courier       *courier.Courier
+	keepUnclaimed bool
 }
 
 // Open opens the store. What waits there is delivered by Run.
 func Open(cfg Config) (*Inbox, error) {
+	c := courier.New(courier.Config{
+		Receivers: cfg.Receivers, Route: cfg.Route, Attempts: cfg.Attempts, MaxAge: cfg.MaxAge,
+		KeepLatest: cfg.KeepLatest, Log: cfg.Log, Pause: cfg.pause,
+	})
+	s, err := openStore(cfg, c)
+	if err != nil {
+		return nil, err
+	}
+	return &Inbox{store: s, courier: c, keepUnclaimed: cfg.KeepUnclaimed}, nil
+}
+
+func openStore(cfg Config, c *courier.Courier) (store, error) {
 	if cfg.NATS != nil {
-		return openShared(cfg)
+		return shared.Open(shared.Config{
+			NATS: cfg.NATS, Route: c.ReceiverOf, Idle: len(cfg.Receivers) == 0, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow,
+			MaxBytes: cfg.MaxBytes, OnSnapshot: cfg.OnSnapshot, Log: cfg.Log,
+		}, c)
 	}
 	path, ok := strings.CutPrefix(cfg.URL, "file:")
 	if !ok || path == "" {
 		return nil, fmt.Errorf("%q is no inbox that this version knows: file:/path", cfg.URL)
 	}
-	c := newCourier(cfg)
-	store, err := openBolt(path, cfg.DedupSize, cfg.DedupWindow, cfg.Log, c)
-	if err != nil {
-		return nil, err
-	}
-	c.store = store
-	records, err := store.Unfinished()
-	if err != nil {
-		store.Close()
-		return nil, fmt.Errorf("the inbox %s can't be read: %w", path, err)
-	}
-	for _, r := range records {
-		if r.status.Why == ErrDamaged.Error() {
-			cfg.Log.Error("webhook damaged, parked", "id", r.id, "webhook", r.webhook.ID)
-		}
-	}
-	c.restore(records)
-	return &Inbox{store: store, run: c.run, stats: c.stats, courier: c}, nil
-}
-
-// openShared opens a store that other replicas use as well. One of them delivers.
-func openShared(cfg Config) (*Inbox, error) {
-	store, err := openJetStream(cfg.NATS, cfg.DedupWindow, cfg.Log)
-	if err != nil {
-		return nil, err
-	}
-	run := func(ctx, hard context.Context) {
-		store.run(ctx, hard, func() *courier {
-			c := newCourier(cfg)
-			c.store, c.may, c.awaitNotes = store, store.leading, true
-			return c
-		})
-	}
-	return &Inbox{store: store, run: run, stats: store.stats}, nil
-}
-
-func newCourier(cfg Config) *courier {
-	pause := cfg.pause
-	if pause == nil {
-		pause = fullJitter
-	}
-	return &courier{
-		try: cfg.Try, attempts: cfg.Attempts, maxAge: cfg.MaxAge, keepLatest: cfg.KeepLatest,
-		log: cfg.Log, pause: pause,
-		wake:    make(chan struct{}, 1),
-		lanes:   make(map[webhookgate.Lane]*lane),
-		breaker: newBreaker(cfg.Concurrency),
-	}
+	return file.Open(file.Config{
+		Path: path, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow, MaxBytes: cfg.MaxBytes,
+		OnSnapshot: cfg.OnSnapshot, Log: cfg.Log, Update: cfg.update,
+	}, c)
 }
 
 // Keep takes a webhook in; see webhookgate.Config.Keep.
 func (i *Inbox) Keep(w *webhookgate.Webhook) (duplicateOf string, err error) {
-	return i.store.Append(w)
+	return i.Append(w, i.keepUnclaimed && i.courier.ReceiverOf(w.Lane) == "")
 }
 
-// Run delivers until ctx ends, and returns when the deliveries under way have ended;
-// when hard ends those are broken off, and wait for the next start.
-func (i *Inbox) Run(ctx, hard context.Context) { i.run(ctx, hard) }
-
-// Close closes the store. Neither Keep nor Run may be under way.
-func (i *Inbox) Close() error { return i.store.Close() }
-
-// Err says why the inbox takes nothing in any more; nil while it does.
-func (i *Inbox) Err() error { return i.store.Err() }
-
-// List returns the entries that f selects, newest first.
-func (i *Inbox) List(f Filter) ([]Entry, error) { return i.store.List(f) }
-
-// Show returns one webhook.
-func (i *Inbox) Show(id uint64) (*Item, error) { return i.store.Show(id) }
-
-// Forget drops the dedup memory of a tenant, and says of how many lanes.
-func (i *Inbox) Forget(tenant string) (int, error) { return i.store.Forget(tenant) }
-
-// Redeliver has a webhook sent again, ahead of what its lane has waiting, with a
-// fresh count of tries. What is not the latest of its lane would undo what came
-// after it, and needs force.
-func (i *Inbox) Redeliver(id uint64, force bool) error {
-	i.acting.Lock()
-	defer i.acting.Unlock()
-	r, err := i.store.Read(id)
-	if err != nil {
-		return err
-	}
-	lane := r.webhook.Lane
-	if r.status.State == Waiting || i.courier != nil && i.courier.waits(lane, id) {
-		return ErrWaiting
-	}
-	newest, ok, err := i.store.Newest(lane)
-	if err != nil {
-		return err
-	}
-	if ok && newest.ID > id && !force {
-		return &OverwriteError{ID: id, Latest: newest}
-	}
-	now := time.Now()
-	r.status = Status{State: Waiting, Changed: now, Again: now, Attempts: r.status.Attempts}
-	err = i.store.Again(r, force)
-	if !errors.Is(err, errOvertaken) {
-		return err
-	}
-	if newest, _, err = i.store.Newest(lane); err != nil {
-		return err
-	}
-	return &OverwriteError{ID: id, Latest: newest}
-}
-
-// Stats are figures of the moment.
+// Stats are figures of the moment, of what this replica delivers.
 type Stats struct {
-	Pending int           // waiting or being delivered
-	Oldest  time.Duration // age of the oldest of them
-	Parked  int
+	Pending   int           // waiting or being delivered
+	Oldest    time.Duration // age of the oldest of them
+	Parked    int
+	Receivers map[string]courier.ReceiverStats // by name; "" has what nobody takes at the moment
 
-	Delivering bool // it is this replica that delivers
-	Unknown    bool // nothing could be read yet: the figures say nothing
+	Used, Limit int64 // bytes that wait or are parked, and that may
+	Delivering  bool  // this replica delivers
+	Unknown     bool  // the store can't be read: the figures say nothing
 }
 
 // Stats counts.
-func (i *Inbox) Stats() Stats { return i.stats() }
+func (i *Inbox) Stats() Stats {
+	c := i.courier.Stats()
+	s := Stats{Pending: c.Pending, Oldest: c.Oldest, Parked: c.Parked, Receivers: c.Receivers, Delivering: i.Delivers()}
+	s.Used, s.Limit = i.Usage()
+	s.Unknown = !s.Delivering && i.Err() != nil
+	return s
+}

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +12,9 @@ import (
 func (w *world) judge(rt *rapid.T, seen *sync.Map) {
 	for _, v := range w.violations {
 		rt.Errorf("%s", v)
+	}
+	if w.asked > 0 {
+		seen.Store("asked", true)
 	}
 	for range w.crashes {
 		seen.Store("crash", true)
@@ -64,6 +68,11 @@ func (w *world) judgeDuplicate(rt *rapid.T, n *arrival) {
 	if w.cfg.KeepLatest && w.neverConcluded(original, n) {
 		return // it stood last, and what came after n superseded it
 	}
+	for _, d := range original.discards {
+		if d.at.After(n.at) {
+			return // it stood last, and somebody wanted neither of them
+		}
+	}
 	var last, lastAnswered *attempt
 	for _, t := range w.tries {
 		switch {
@@ -85,6 +94,8 @@ func (w *world) notHeld(last *attempt, n *arrival) string {
 	switch {
 	case last == nil || last.snapshot != n.snapshot:
 		return "the receiver got something else since"
+	case last.accepted() && last.receiver != n.receiver && last.ended.Before(n.at):
+		return fmt.Sprint("that was accepted by ", last.receiver)
 	case last.accepted() && n.at.Sub(last.ended) >= testWindow:
 		return fmt.Sprint("that was accepted ", n.at.Sub(last.ended), " before")
 	case !last.accepted() && last.ended.Before(n.at) && !w.unknown(last, n.at):
@@ -113,7 +124,7 @@ func (w *world) neverConcluded(original, n *arrival) bool {
 func (w *world) lost(t *attempt) bool {
 	for _, x := range t.life.troubles {
 		// Who is cut off delivers on for a while, and none of it gets known.
-		if !t.ended.Add(w.settled).Before(x.from) && t.began.Before(x.to.Add(leaseTime+w.settled)) {
+		if !t.ended.Add(w.settled()).Before(x.from) && t.began.Before(x.to.Add(testLease+w.settled())) {
 			return true
 		}
 	}
@@ -122,7 +133,7 @@ func (w *world) lost(t *attempt) bool {
 
 // unknown says whether the end of a try may not have been known to all at that time.
 func (w *world) unknown(t *attempt, at time.Time) bool {
-	return w.server != nil && !t.ended.Add(w.settled).Before(at) || t.cut
+	return w.several() && !t.ended.Add(w.settled()).Before(at) || t.cut
 }
 
 // judgeKept is (c), for one that was acknowledged.
@@ -144,7 +155,10 @@ func (w *world) judgeKept(rt *rapid.T, a *arrival) {
 		since = a.again[len(a.again)-1].at
 	}
 	good := false
+	discarded := slices.ContainsFunc(a.discards, func(d discard) bool { return d.instance == len(a.again) })
 	switch e := a.entry; e.State {
+	case Discarded:
+		good = discarded
 	case Delivered:
 		good = accepted
 	case Parked:
@@ -191,6 +205,11 @@ func (w *world) judgeOrder(rt *rapid.T, seen *sync.Map) {
 		if t.accepted() {
 			accepted[d] = t
 		}
+		for _, x := range t.arrival.discards {
+			if x.instance == t.instance && t.began.After(x.at) {
+				rt.Errorf("(b) arrival %d was discarded, and delivered", t.number)
+			}
+		}
 		if t.instance > 0 {
 			continue
 		}
@@ -221,7 +240,7 @@ func (w *world) judgeEnd(rt *rapid.T, tenant string) {
 			newest = a
 		}
 	}
-	if newest == nil || newest.entry.State == Parked {
+	if newest == nil || newest.entry.State != Delivered {
 		return
 	}
 	for _, a := range w.arrivals {
@@ -231,8 +250,8 @@ func (w *world) judgeEnd(rt *rapid.T, tenant string) {
 			}
 		}
 	}
-	if w.latest[tenant] != newest.snapshot {
-		rt.Errorf("(d) the receiver holds %s of %s, the newest is %s (arrival %d, %s)", w.latest[tenant], tenant, newest.snapshot, newest.number, newest.entry.State)
+	if held := w.latest[holding{newest.entry.Receiver, tenant}]; held != newest.snapshot {
+		rt.Errorf("(d) receiver %s holds %s of %s, the newest is %s (arrival %d, %s)", newest.entry.Receiver, held, tenant, newest.snapshot, newest.number, newest.entry.State)
 	}
 }
 
@@ -252,8 +271,13 @@ func (w *world) tell(rt *rapid.T) {
 			rt.Logf("   redelivered at %v, before arrival %d, forced %v", r.at.Sub(begin), r.after, r.forced)
 		}
 	}
+	for _, a := range w.arrivals {
+		for _, d := range a.discards {
+			rt.Logf("%v: arrival %d discarded", d.at.Sub(begin), a.number)
+		}
+	}
 	for _, t := range w.tries {
-		rt.Logf("%v to %v: try of %d (%s of %s): %d, cut %v", t.began.Sub(begin), t.ended.Sub(begin), t.number, t.snapshot, t.tenant, t.status, t.cut)
+		rt.Logf("%v to %v: try of %d (%s of %s) at %s: %d, cut %v", t.began.Sub(begin), t.ended.Sub(begin), t.number, t.snapshot, t.tenant, t.receiver, t.status, t.cut)
 	}
 	for _, c := range w.crashes {
 		rt.Logf("%v: crash", c.Sub(begin))

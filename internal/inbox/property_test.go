@@ -5,8 +5,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,47 +17,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.etcd.io/bbolt"
 	"pgregory.net/rapid"
 
+	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/record"
 	"usher/webhookgate"
 )
 
-// TestNothingIsLostOrDroppedOnAGuess throws random traffic at an inbox: copies, changes
-// back and forth, a receiver that fails, hangs, times out having applied a snapshot or
-// not, redeliveries, forgetting, evictions, waits beyond the window, for several
-// tenants at once; and every now and then a process is gone, and another one finds
-// the store as it was at that moment. On NATS there are two of them, with a server and
-// wires that get cut for a while. Then it asks what may never be:
-//
-//	(a) a copy answered duplicate of what the receiver neither holds for sure as its
-//	    latest nor is about to get as such,
-//	(b) a delivery that overlaps or overtakes another of its tenant, or is made again
-//	    without a crash or a cut to excuse it,
-//	(c) a webhook that was acknowledged, and is neither delivered, nor parked for a
-//	    reason, nor superseded by a newer one,
-//	(d) a receiver that in the end does not hold the newest that it accepted.
-func TestNothingIsLostOrDroppedOnAGuess(t *testing.T) {
-	t.Run("file", func(t *testing.T) {
-		checkWorlds(t, 1000, func(_ *rapid.T, w *world) { w.places = []*place{{world: w}} },
-			"duplicate", "delivered", "parked", "superseded", "crash", "in doubt", "repeat", "redelivered", "forced")
-	})
-	t.Run("nats", func(t *testing.T) {
-		checkWorlds(t, 100, func(rt *rapid.T, w *world) {
-			w.server = newBubbleServer()
-			for n := range 2 {
-				// Who has the longer wire learns late what the other one has done.
-				delay := rapid.SampledFrom([]time.Duration{testDisk, testWire}).Draw(rt, "wire")
-				w.places = append(w.places, &place{world: w, number: n, wire: &wire{server: w.server, delay: delay}})
-			}
-			w.settled = testSettled + 20*testWire
-		}, "duplicate", "delivered", "crash", "cut", "given up", "redelivered") // in so few no more can be relied on
-	})
-}
-
 // checkWorlds tries so many worlds, each with the places that build gives it. What is
 // expected has to come up at all: a test in which nothing is parked proves nothing.
-func checkWorlds(t *testing.T, checks int, build func(*rapid.T, *world), expected ...string) {
+func checkWorlds(t *testing.T, checks int, build func(*rapid.T, *world) opener, expected ...string) {
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
 		f.Value.Set(strconv.Itoa(checks)) // rapid's own number would let a broken inbox pass now and then
 		defer f.Value.Set(f.DefValue)
@@ -86,9 +57,23 @@ const (
 	testTries    = 3
 	testDisk     = 3 * time.Millisecond // before a commit, and once more after it
 	testWire     = 50 * time.Millisecond
-	testPatience = 2 * staleAfter // of senders
-	testSettled  = settleDelay + 8*testDisk
+	testPatience = time.Second     // of senders
+	testLease    = 5 * time.Second // who is cut off delivers on for so long, at most
+	testPause    = 5 * time.Minute // the longest that anything waits for its next try
+	testSettled  = 20*time.Millisecond + 8*testDisk
 )
+
+// An opener is how a world's processes keep their inbox.
+type opener interface {
+	places() int
+	open(p *place, cfg Config) (*Inbox, error)
+	crash(p *place) // what the process knew is gone, but for what is stored
+	steps() []string
+	trouble(rt *rapid.T, p *place, step string)
+	settled() time.Duration // a crash may undo what was noted within that time
+	several() bool          // who has the inbox learns of it from others, or late
+	end()
+}
 
 // A world is an inbox, of one process or of several, who sends to it, and what is
 // behind it.
@@ -98,10 +83,8 @@ type world struct {
 	tenants []string
 	jitter  time.Duration // in percent of the ceiling
 	senders sync.WaitGroup
-	server  *bubbleServer // nil: the inbox is a file
-	places  []*place
-	dying   sync.WaitGroup
-	settled time.Duration // a crash may undo what was noted within that time
+	opener
+	places []*place
 
 	mu         sync.Mutex
 	crashes    []time.Time
@@ -111,19 +94,23 @@ type world struct {
 	byID       map[string]*arrival // by webhook-id
 	tries      []*attempt          // in the order of their beginnings
 	underway   map[string]int      // by tenant
-	latest     map[string]string   // what the receiver holds, by tenant
+	latest     map[holding]string
+	routes     map[string]string    // platforms' receivers
+	outages    map[string]time.Time // until when a receiver is down
 	violations []string
+	asked      int // snapshots
 }
+
+// A holding is what a receiver has of a tenant.
+type holding struct{ receiver, tenant string }
 
 // A place is where a process runs; after a crash another one.
 type place struct {
 	world  *world
 	number int
-	wire   *wire
 	inbox  *Inbox
 	life   *life
 	kill   func() // ends the courier, its deliveries at once, and closes the store
-	files  int
 }
 
 // A life is that of one process. What it learnt just before one of its troubles may be
@@ -149,8 +136,10 @@ type arrival struct {
 	ended    bool      // Keep did
 	answered time.Time // when it did
 	given    bool      // up, by its sender, who has gone on elsewhere
+	receiver string    // of its platform, when it came
 	original string    // what it was said to be a duplicate of
 	again    []redelivery
+	discards []discard
 	entry    *Entry // as it stands in the end; nil: it was not kept
 }
 
@@ -161,10 +150,17 @@ type redelivery struct {
 	forced bool
 }
 
+// A discard of an arrival, and how often it had been sent again before.
+type discard struct {
+	at       time.Time
+	instance int
+}
+
 // An attempt is one try at the receiver.
 type attempt struct {
 	*arrival
 	life         *life
+	receiver     string
 	instance     int // how many redeliveries went before
 	began, ended time.Time
 	status       int
@@ -181,59 +177,58 @@ func (a *attempt) ahead(n *arrival) bool {
 	return a.arrival.again[a.instance-1].after <= n.number
 }
 
-func newWorld(rt *rapid.T, build func(*rapid.T, *world)) *world {
+func newWorld(rt *rapid.T, build func(*rapid.T, *world) opener) *world {
 	w := &world{
 		tenants:  []string{"t1", "t2", "t3"}[:rapid.IntRange(1, 3).Draw(rt, "tenants")],
 		jitter:   time.Duration(rapid.SampledFrom([]int{0, 50, 100}).Draw(rt, "jitter")),
 		byID:     make(map[string]*arrival),
 		underway: make(map[string]int),
-		latest:   make(map[string]string),
-		settled:  testSettled,
+		latest:   make(map[holding]string),
+		routes:   map[string]string{"p": "one", "q": "two"},
+		outages:  make(map[string]time.Time),
 	}
 	var err error
 	if w.dir, err = os.MkdirTemp("", "inbox"); err != nil {
 		rt.Fatal(err)
 	}
-	w.cfg = config(w.dir, new(receiver))
-	w.cfg.Attempts, w.cfg.MaxAge = testTries, testMaxAge
-	w.cfg.DedupWindow = testWindow
-	w.cfg.DedupSize = rapid.IntRange(1, 3).Draw(rt, "dedup size")
-	w.cfg.KeepLatest = rapid.Bool().Draw(rt, "keep latest")
-	w.cfg.Concurrency = rapid.IntRange(1, 4).Draw(rt, "concurrency")
-	w.cfg.pause = func(ceiling time.Duration) time.Duration { return ceiling * w.jitter / 100 }
-	build(rt, w)
-	for _, p := range w.places {
+	w.cfg = Config{
+		Attempts: testTries, MaxAge: testMaxAge, DedupWindow: testWindow, MaxBytes: 1 << 30,
+		DedupSize:  rapid.IntRange(1, 3).Draw(rt, "dedup size"),
+		KeepLatest: rapid.Bool().Draw(rt, "keep latest"),
+		Log:        slog.New(slog.DiscardHandler),
+		pause:      func(ceiling time.Duration) time.Duration { return ceiling * w.jitter / 100 },
+	}
+	for _, name := range []string{"one", "two"} {
+		w.cfg.Receivers = append(w.cfg.Receivers, Receiver{Name: name, Concurrency: rapid.IntRange(1, 4).Draw(rt, "concurrency")})
+	}
+	w.opener = build(rt, w)
+	for n := range w.opener.places() {
+		p := &place{world: w, number: n}
+		w.places = append(w.places, p)
 		p.start()
 	}
 	return w
 }
 
-func (p *place) path() string { return filepath.Join(p.world.dir, fmt.Sprint(p.files, ".db")) }
+// platform is where a tenant is: some here, some there.
+func platform(tenant string) string { return map[bool]string{true: "q", false: "p"}[tenant == "t2"] }
 
 // start begins a process's life.
 func (p *place) start() {
 	w, life := p.world, &life{place: p}
 	cfg := w.cfg
-	cfg.URL = "file:" + p.path()
-	cfg.Try = func(ctx context.Context, wh *webhookgate.Webhook) webhookgate.Attempt {
-		return w.receive(ctx, life, wh)
+	cfg.Receivers = slices.Clone(cfg.Receivers)
+	for n := range cfg.Receivers {
+		r := &cfg.Receivers[n]
+		r.Try = func(ctx context.Context, wh *webhookgate.Webhook) webhookgate.Attempt {
+			return w.receive(ctx, life, r.Name, wh)
+		}
 	}
-	if p.wire != nil {
-		cfg = shared(cfg, p.wire)
-	}
-	i, err := Open(cfg)
+	routes := maps.Clone(w.routes) // as they are set when it starts
+	cfg.Route = func(l webhookgate.Lane) string { return routes[l.Platform] }
+	i, err := w.open(p, cfg)
 	if err != nil {
 		panic(err)
-	}
-	if s, ok := i.store.(*boltStore); ok {
-		s.db.NoSync = true // it is the kernel's copy that survives here
-		update := s.update
-		s.update = func(f func(*bbolt.Tx) error) error {
-			time.Sleep(testDisk)
-			err := update(f)
-			time.Sleep(testDisk) // it is safe, and nobody knows yet
-			return err
-		}
 	}
 	for i.Err() != nil {
 		time.Sleep(testDisk)
@@ -256,20 +251,17 @@ func (w *world) end() {
 		p.kill()
 	}
 	w.senders.Wait()
-	w.dying.Wait()
-	if w.server != nil {
-		w.server.end()
-	}
+	w.opener.end()
 	os.RemoveAll(w.dir)
 }
 
 func (w *world) step(rt *rapid.T) {
 	p := w.places[rapid.IntRange(0, len(w.places)-1).Draw(rt, "place")]
-	steps := []string{"send", "send", "send", "send", "copy", "copy", "sleep", "sleep", "redeliver", "redeliver", "crash", "forget"}
-	if p.wire != nil {
-		steps = append(steps, "cut", "stick")
+	steps := []string{
+		"send", "send", "send", "send", "copy", "copy", "sleep", "sleep", "redeliver", "redeliver", "crash", "forget",
+		"discard", "outage", "ask",
 	}
-	switch rapid.SampledFrom(steps).Draw(rt, "step") {
+	switch step := rapid.SampledFrom(append(steps, w.steps()...)).Draw(rt, "step"); step {
 	case "send":
 		p.send(rt, rapid.SampledFrom(w.tenants).Draw(rt, "tenant"), rapid.SampledFrom([]string{"A", "B"}).Draw(rt, "snapshot"))
 	case "copy":
@@ -284,20 +276,27 @@ func (w *world) step(rt *rapid.T) {
 		}).Draw(rt, "sleep"))
 	case "redeliver":
 		p.redeliver(rt)
+	case "discard":
+		p.discard(rt)
+	case "outage":
+		d := rapid.SampledFrom([]time.Duration{time.Second, 10 * time.Second, time.Minute}).Draw(rt, "for")
+		w.mu.Lock()
+		w.outages[rapid.SampledFrom([]string{"one", "two"}).Draw(rt, "receiver")] = time.Now().Add(d)
+		w.mu.Unlock()
+	case "ask":
+		p.ask(rapid.SampledFrom(w.tenants).Draw(rt, "tenant"))
 	case "crash":
-		if p.wire != nil && rapid.Bool().Draw(rt, "late") {
-			time.Sleep(p.wire.delay + time.Millisecond) // what was sent is there, the answer on its way
+		if !w.several() && rapid.IntRange(0, 3).Draw(rt, "reroute") == 0 { // platforms change their receivers
+			w.routes["p"], w.routes["q"] = w.routes["q"], w.routes["p"]
 		}
 		p.crash()
-	case "cut":
-		p.cut(rapid.SampledFrom(cuts).Draw(rt, "for"))
-	case "stick":
-		p.stick(rapid.SampledFrom(cuts).Draw(rt, "for"))
 	case "forget":
 		p.settle()
-		if _, err := p.inbox.Forget(rapid.SampledFrom(w.tenants).Draw(rt, "tenant")); err != nil && p.inbox.Err() == nil {
+		if _, err := p.inbox.Forget(nil, rapid.SampledFrom(w.tenants).Draw(rt, "tenant")); err != nil && !p.excused(err) {
 			rt.Fatal(err)
 		}
+	default:
+		w.trouble(rt, p, step)
 	}
 	synctest.Wait()
 }
@@ -305,13 +304,31 @@ func (w *world) step(rt *rapid.T) {
 // settle waits until the place is in order, and those who send elsewhere have their
 // answers: between two replicas nothing else says what came first.
 func (p *place) settle() {
-	if p.wire == nil {
+	if !p.world.several() {
 		return
 	}
 	for p.inbox.Err() != nil || p.world.sending(p) {
 		time.Sleep(testDisk)
 	}
 	time.Sleep(4 * testWire) // until all know what was noted
+}
+
+// excused says whether a place may say no, as it is cut off, or was until a moment ago, or
+// nobody delivers just then.
+func (p *place) excused(err error) bool {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	if errors.Is(err, record.ErrNobody) || p.inbox.Err() != nil {
+		return true
+	}
+	for _, other := range p.world.places { // who is asked may have to ask another one
+		for _, t := range other.life.troubles {
+			if time.Since(t.to) < testLease {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (w *world) sending(elsewhere *place) bool {
@@ -355,8 +372,10 @@ func (p *place) send(rt *rapid.T, tenant, snapshot string) {
 		at:       time.Now(),
 		life:     p.life,
 		plan:     rapid.SliceOfN(word, 1, 4).Draw(rt, "plan"),
+		receiver: w.routes[platform(tenant)],
 	}
-	a.webhook = webhook(a.tenant, a.snapshot)
+	a.webhook = inboxtest.Webhook(a.tenant, a.snapshot)
+	a.webhook.Lane.Platform = platform(tenant)
 	w.mu.Lock()
 	w.arrivals = append(w.arrivals, a)
 	w.byID[a.webhook.ID] = a
@@ -370,18 +389,50 @@ func (p *place) send(rt *rapid.T, tenant, snapshot string) {
 		if a.life.dead || a.given {
 			return // nobody was there any more to be told
 		}
-		if err != nil && len(a.life.troubles) == 0 && !(w.troubled && errors.Is(err, errStale)) {
+		if err != nil && len(a.life.troubles) == 0 && !w.troubled {
 			w.violations = append(w.violations, fmt.Sprintf("arrival %d: %v", a.number, err))
 		}
 		a.returned, a.original = err == nil, original
 	})
 }
 
+// ask asks for a tenant's last snapshot: it is never older than the last that was
+// acknowledged.
+func (p *place) ask(tenant string) {
+	w := p.world
+	w.mu.Lock()
+	var last *arrival
+	for _, a := range w.arrivals {
+		if a.tenant == tenant && a.returned {
+			last = a
+		}
+	}
+	w.mu.Unlock()
+	lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
+	got, _, err := p.inbox.Snapshot(context.Background(), lane)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case last == nil || err != nil && len(p.life.troubles) > 0:
+		return
+	case err != nil:
+		w.violations = append(w.violations, fmt.Sprintf("(e) no snapshot of %s: %v", tenant, err))
+		return
+	}
+	w.asked++
+	for _, a := range w.arrivals[last.number:] {
+		if a.tenant == tenant && a.snapshot == string(got.Body) {
+			return
+		}
+	}
+	w.violations = append(w.violations, fmt.Sprintf("(e) the snapshot of %s is %s; arrival %d, %s, was acknowledged", tenant, got.Body, last.number, last.snapshot))
+}
+
 func (p *place) redeliver(rt *rapid.T) {
 	p.settle()
 	w := p.world
 	entries, err := p.inbox.List(Filter{})
-	if err != nil {
+	if err != nil && !p.excused(err) {
 		rt.Fatal(err)
 	}
 	if len(entries) == 0 {
@@ -389,7 +440,7 @@ func (p *place) redeliver(rt *rapid.T) {
 	}
 	e := entries[rapid.IntRange(0, min(5, len(entries)-1)).Draw(rt, "entry")]
 	force := rapid.Bool().Draw(rt, "force")
-	if p.wire != nil && e.State == Waiting {
+	if w.several() && e.State == Waiting {
 		return // a try that ends before the request gets there would be taken for one of the redelivery
 	}
 	a := w.byID[e.Webhook]
@@ -411,11 +462,35 @@ func (p *place) redeliver(rt *rapid.T) {
 	}
 	a.again = a.again[:len(a.again)-1]
 	w.mu.Unlock()
-	if p.inbox.Err() != nil {
+	if p.excused(err) {
 		return // the cut before has only now been noticed
 	}
 	if overwrite := new(OverwriteError); !errors.Is(err, ErrWaiting) && (force || !errors.As(err, &overwrite)) {
 		rt.Errorf("redelivering %d: %v", a.number, err)
+	}
+}
+
+// discard sets one aside.
+func (p *place) discard(rt *rapid.T) {
+	p.settle()
+	w := p.world
+	entries, err := p.inbox.List(Filter{})
+	if err != nil && !p.excused(err) {
+		rt.Fatal(err)
+	}
+	entries = slices.DeleteFunc(entries, func(e Entry) bool { return e.State.Finished() })
+	if len(entries) == 0 {
+		return
+	}
+	e := entries[rapid.IntRange(0, len(entries)-1).Draw(rt, "entry")]
+	switch err := p.inbox.Discard(e.ID); {
+	case err == nil:
+		w.mu.Lock()
+		a := w.byID[e.Webhook]
+		a.discards = append(a.discards, discard{time.Now(), len(a.again)})
+		w.mu.Unlock()
+	case !p.excused(err) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFinished):
+		rt.Errorf("discarding %d: %v", e.ID, err)
 	}
 }
 
@@ -431,63 +506,26 @@ func (p *place) crash() {
 	p.life.troubles = append(p.life.troubles, trouble{now, now})
 	w.crashes = append(w.crashes, now)
 	w.mu.Unlock()
-	if p.wire != nil {
-		p.wire.sever()
-		p.inbox.store.(*jetStore).nc.Close()
-		w.dying.Go(p.kill) // it takes until the lease is over to give up
-		p.wire.mend()
-		p.start()
-		return
-	}
-	file, err := os.ReadFile(p.path())
-	if err != nil {
-		panic(err)
-	}
-	p.kill()
-	p.files++
-	if err := os.WriteFile(p.path(), file, 0o600); err != nil {
-		panic(err)
-	}
+	w.opener.crash(p)
 	p.start()
 }
 
-// cuts is how long they last.
-var cuts = []time.Duration{10 * time.Millisecond, time.Second, 3 * time.Second, 7 * time.Second}
-
-// cut takes a place off the network for a while.
-func (p *place) cut(d time.Duration) {
-	p.trouble(d)
-	p.wire.sever()
-	time.AfterFunc(d, p.wire.mend)
-}
-
-// stick has what a place sends and gets arrive so much later.
-func (p *place) stick(d time.Duration) {
-	p.trouble(d)
-	p.wire.stuck.Store(true)
-	time.AfterFunc(d, func() { p.wire.stuck.Store(false) })
-}
-
-func (p *place) trouble(d time.Duration) {
-	now := time.Now()
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
-	p.life.troubles = append(p.life.troubles, trouble{now, now.Add(d)})
-	p.world.troubled = true
-}
-
 // receive is the receiver: it does as the webhook's plan says, and keeps a diary.
-func (w *world) receive(ctx context.Context, life *life, wh *webhookgate.Webhook) webhookgate.Attempt {
+func (w *world) receive(ctx context.Context, life *life, receiver string, wh *webhookgate.Webhook) webhookgate.Attempt {
 	w.mu.Lock()
 	if life.dead {
 		w.mu.Unlock()
 		return webhookgate.Attempt{Err: context.Canceled} // the dead deliver nothing
 	}
 	a := w.byID[wh.ID]
-	t := &attempt{arrival: a, life: life, instance: len(a.again), began: time.Now()}
+	t := &attempt{arrival: a, life: life, receiver: receiver, instance: len(a.again), began: time.Now()}
 	w.tries = append(w.tries, t)
 	word := "ok"
-	if !w.healthy && len(a.plan) > 0 {
+	switch {
+	case w.healthy:
+	case time.Now().Before(w.outages[receiver]):
+		word = "refused"
+	case len(a.plan) > 0:
 		word, a.plan = a.plan[0], a.plan[1:]
 	}
 	if w.underway[a.tenant]++; w.underway[a.tenant] > 1 {
@@ -499,7 +537,7 @@ func (w *world) receive(ctx context.Context, life *life, wh *webhookgate.Webhook
 	after, applied := strings.CutPrefix(word, "applied, ")
 	if applied {
 		word = after
-		w.latest[a.tenant] = a.snapshot // whatever usher gets to know of it
+		w.latest[holding{receiver, a.tenant}] = a.snapshot // whatever usher gets to know of it
 	}
 	w.mu.Unlock()
 
@@ -529,7 +567,7 @@ func (w *world) receive(ctx context.Context, life *life, wh *webhookgate.Webhook
 	case word == "timeout":
 		return webhookgate.Attempt{Err: context.DeadlineExceeded}
 	case word == "ok":
-		w.latest[a.tenant] = a.snapshot
+		w.latest[holding{receiver, a.tenant}] = a.snapshot
 		t.status = 200
 	default:
 		t.status, _ = strconv.Atoi(word)
@@ -542,15 +580,19 @@ func (w *world) calm() {
 	w.mu.Lock()
 	w.healthy = true
 	w.mu.Unlock()
-	if w.server == nil {
-		time.Sleep(2 * lastPause)
+	if !w.several() {
+		time.Sleep(2 * testPause)
 	} else {
 		time.Sleep(time.Minute) // longer than any pause that four failures lead to; each second costs
 	}
 	w.senders.Wait()
 	synctest.Wait()
-	one := w.places[0].inbox
-	entries, err := one.List(Filter{})
+	for _, p := range w.places {
+		for _, tenant := range w.tenants {
+			p.ask(tenant)
+		}
+	}
+	entries, err := w.places[0].inbox.List(Filter{})
 	if err != nil {
 		panic(err)
 	}
@@ -559,7 +601,9 @@ func (w *world) calm() {
 	for _, e := range entries {
 		w.byID[e.Webhook].entry = &e
 	}
-	if s := one.Stats(); s.Pending != 0 {
-		w.violations = append(w.violations, fmt.Sprintf("(c) still pending: %+v", s))
+	for _, p := range w.places {
+		if s := p.inbox.Stats(); s.Pending != 0 {
+			w.violations = append(w.violations, fmt.Sprintf("(c) still pending: %+v", s))
+		}
 	}
 }

@@ -193,7 +193,9 @@ func fill(list any, names ...string) {
 	for _, item := range list.([]any) {
 		object := item.(map[string]any)
 		for _, name := range names {
-			object[name] = object[name] // nil where there is none
+			if _, there := object[name]; !there {
+				object[name] = nil
+			}
 		}
 	}
 }

@@ -177,3 +177,18 @@ func TestNeverPrinted(t *testing.T) {
 		t.Fatalf("the secret shows: %s", out.String())
 	}
 }
+
+func TestUnquoted(t *testing.T) {
+	for text, want := range map[string]string{
+		"connection refused": "connection refused",
+		fmt.Sprintf("malformed HTTP response %q", `{"a":"t0ken \\"}`): `malformed HTTP response "…"`,
+		fmt.Sprintf("starting with %q; err=%q", "t0\nken", "t0\"ken"): `starting with "…"; err="…"`,
+		`cut off: "t0k`:                           `cut off: "…"`,
+		"malformed MIME header line: t0ken":       "malformed MIME header",
+		"dial: malformed MIME header: x: \"t0k\"": "dial: malformed MIME header",
+	} {
+		if got := Unquoted(text); got != want {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+}

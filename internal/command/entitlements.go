@@ -1,0 +1,130 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"usher/internal/admin"
+	"usher/internal/entitlements"
+	"usher/internal/guard"
+	"usher/internal/inbox"
+	"usher/webhookgate"
+)
+
+// entitlementsMemory is what the snapshots that are held may take. Others are read from the
+// inbox when somebody asks for them.
+const entitlementsMemory = 64 << 20
+
+// rights knows what each tenant may use: it is fed by the inbox, and answers from it.
+type rights struct {
+	index *entitlements.Index
+	inbox *inbox.Inbox
+}
+
+func newRights() *rights { return &rights{index: entitlements.NewIndex(entitlementsMemory)} }
+
+// onSnapshot takes in a tenant's last snapshot; see inbox.Config.OnSnapshot.
+func (g *rights) onSnapshot(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook) {
+	if w == nil {
+		g.index.Know(lane.Platform, lane.Tenant, id)
+		return
+	}
+	g.index.Put(entry(lane, id, w))
+}
+
+func entry(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook) entitlements.Entry {
+	// What can't be parsed, under a schema of the user's own, has no list of features.
+	snapshot, _ := entitlements.Parse(w.Body)
+	return entitlements.Entry{
+		Platform: lane.Platform, Tenant: lane.Tenant, Snapshot: snapshot, AsOf: w.Received, Webhook: w.ID, Seq: id,
+	}
+}
+
+// readPatience is how long the inbox may take to read a snapshot.
+const readPatience = 2 * time.Second
+
+// lookup is entitlements.Lookup.
+func (g *rights) lookup(ctx context.Context, tenant string, platform *string) (entitlements.Answer, error) {
+	stale, ready := g.inbox.Following()
+	if !ready {
+		return entitlements.Answer{}, notReady("the inbox has not been read yet")
+	}
+	e, held, err := g.index.Find(tenant, platform)
+	if errors.Is(err, entitlements.ErrUnknown) && stale > 0 {
+		// Another replica may have taken it in since.
+		return entitlements.Answer{}, notReady("this tenant is not known here, and the inbox's servers can't be reached")
+	}
+	if err != nil || held {
+		return entitlements.Answer{Entry: e, Stale: stale}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readPatience)
+	defer cancel()
+	lane := webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}
+	w, id, err := g.inbox.Snapshot(ctx, lane)
+	if err != nil || id < e.Seq { // that is older than what is known to be there
+		return entitlements.Answer{}, notReady("the tenant's last webhook can't be read from the inbox at the moment")
+	}
+	read := entry(lane, id, w)
+	g.index.Know(e.Platform, e.Tenant, id)
+	g.index.Restore(read)
+	return entitlements.Answer{Entry: read, Stale: stale}, nil
+}
+
+func notReady(why string) error {
+	return &entitlements.NotReadyError{RetryAfter: time.Second, Why: why}
+}
+
+// buildEntitlements puts the port together that answers what a tenant may use.
+func (h *house) buildEntitlements(m *admin.Entitlements) {
+	e := &h.settings.Entitlements
+	cfg := entitlements.Config{
+		Lookup:  h.rights.lookup,
+		Hosts:   guard.NewHosts(e.Listen, h.settings.Outbound.AllowedHosts, e.Key != nil),
+		Checked: m.Checked,
+		Log:     h.log,
+	}
+	if e.Key != nil {
+		cfg.Key = e.Key.Get
+	}
+	h.answers = &door{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
+	h.doors = append(h.doors, h.answers)
+}
+
+// entitlementsProblems keep the port from answering.
+func (h *house) entitlementsProblems() []string {
+	if h.answers == nil {
+		return nil
+	}
+	if _, ready := h.inbox.Following(); !ready {
+		return []string{"the inbox has not been read yet, so nobody knows what tenants may use"}
+	}
+	return nil
+}
+
+// adminEntitlements answers /api/entitlements?tenant=&feature=&platform= on the admin port, whether
+// the port of its own is on or not. Who gets here has passed the admin port's own checks.
+func (h *house) adminEntitlements() http.HandlerFunc {
+	handler := entitlements.New(entitlements.Config{
+		Lookup: h.rights.lookup, Hosts: guard.NewHosts("", []string{"*"}, true), Log: h.log,
+	})
+	return func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		inner := r.Clone(r.Context())
+		path := "/v1/entitlements/" + url.PathEscape(query.Get("tenant"))
+		if query.Has("feature") {
+			path += "/" + url.PathEscape(query.Get("feature"))
+		}
+		if query.Has("platform") {
+			path += "?platform=" + url.QueryEscape(query.Get("platform"))
+		}
+		inner.RequestURI = path
+		inner.URL, _ = url.Parse(path) // it was escaped
+		for _, name := range []string{"Origin", "Sec-Fetch-Site"} {
+			inner.Header.Del(name)
+		}
+		handler.ServeHTTP(w, inner)
+	}
+}

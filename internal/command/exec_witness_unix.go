@@ -1,0 +1,129 @@
+//go:build unix
+
+package command
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// Ctrl-C goes to every process in the foreground of a terminal, so the command has it
+// already, and to many programs a second one means something else than the first. But
+// `timeout --foreground -s INT usher exec …`, or a kill from elsewhere, goes to usher
+// alone, and then it is to be passed on. Go does not tell where a signal came from. So on
+// a terminal usher starts itself once more, in the same process group: what that witness
+// gets as well, the command has too.
+
+// witnessArg has usher exec be the witness. It is nobody else's business.
+const witnessArg = "--witness"
+
+const (
+	// witnessPatience is how long the witness may take to report a signal that usher has.
+	witnessPatience = 500 * time.Millisecond
+	// staleSighting is the age at which a report is of another signal than the one at hand.
+	staleSighting = time.Second
+)
+
+// witness is nil where there is no terminal, or none could be started.
+type witness struct {
+	cmd  *exec.Cmd
+	seen chan sighting // closed when it has ended
+}
+
+type sighting struct {
+	signal syscall.Signal
+	at     time.Time
+}
+
+// startWitness starts self, the path of this program. None is started where that is not
+// known, as in a test.
+func startWitness(self string) *witness {
+	tty, err := os.Open("/dev/tty")
+	if err != nil || self == "" {
+		return nil
+	}
+	tty.Close()
+	cmd := exec.Command(self, "exec", witnessArg)
+	cmd.Env = []string{} // none of the secrets
+	// Its standard input ends when we do, however that may be, and then it ends too.
+	_, inErr := cmd.StdinPipe()
+	out, outErr := cmd.StdoutPipe()
+	if inErr != nil || outErr != nil || cmd.Start() != nil {
+		return nil
+	}
+	w := &witness{cmd: cmd, seen: make(chan sighting, 16)}
+	ready := make([]byte, 1)
+	if _, err := io.ReadFull(out, ready); err != nil {
+		w.stop()
+		return nil
+	}
+	go w.listen(out)
+	return w
+}
+
+func (w *witness) listen(out io.Reader) {
+	defer close(w.seen)
+	for b := make([]byte, 1); ; {
+		if _, err := io.ReadFull(out, b); err != nil {
+			return
+		}
+		select {
+		case w.seen <- sighting{syscall.Signal(b[0]), time.Now()}:
+		default: // nobody asks, as for signals that usher ignores
+		}
+	}
+}
+
+// saw says whether all processes of the group got sig, and so the command.
+func (w *witness) saw(sig os.Signal) bool {
+	if w == nil || sig != syscall.SIGINT && sig != syscall.SIGQUIT {
+		return fromTerminal(sig)
+	}
+	patience := time.NewTimer(witnessPatience)
+	defer patience.Stop()
+	for {
+		select {
+		case s, alive := <-w.seen:
+			if !alive {
+				return fromTerminal(sig)
+			}
+			if s.signal == sig && time.Since(s.at) < staleSighting {
+				return true
+			}
+		case <-patience.C:
+			return false
+		}
+	}
+}
+
+func (w *witness) stop() {
+	if w == nil {
+		return
+	}
+	_ = w.cmd.Process.Kill() // it may have been stopped by Ctrl-Z, and would not end by itself
+	_ = w.cmd.Wait()
+}
+
+// beWitness reports each signal that a terminal sends, until standard input ends.
+func beWitness(p Process) int {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, p.Stdin)
+	}()
+	_, _ = p.Stdout.Write([]byte{0}) // ready
+	for {
+		select {
+		case sig := <-signals:
+			_, _ = p.Stdout.Write([]byte{byte(sig.(syscall.Signal))})
+		case <-ended:
+			return exitOK
+		}
+	}
+}

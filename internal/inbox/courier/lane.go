@@ -1,0 +1,131 @@
+package courier
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+const (
+	firstPause = time.Second
+	lastPause  = 5 * time.Minute
+	// longestWish bounds what a receiver's Retry-After can ask for.
+	longestWish = time.Hour
+)
+
+// lane is a tenant's line. It exists while something in it waits or is parked.
+type lane struct {
+	key     webhookgate.Lane
+	term    *term
+	waiting []*item // the first is next; while busy it is being delivered
+	parked  []*item
+	busy    bool
+
+	// What the store is told, in order; see notes.go. Until it has taken it down
+	// everything stands as before, and nothing is delivered.
+	notes   []*note
+	noting  bool // the first was given to the store
+	telling bool // somebody is at it
+
+	failures int       // in a row, of the first
+	down     bool      // it waits because the receiver as a whole seems to be down
+	last     time.Time // when the first was last tried
+	wish     time.Time // when the receiver wished to be asked again
+	at       time.Time // when the first may be tried; zero: now, behind those that wait already
+
+	queue     *receiver // in whose heaps it is; nil: in none
+	dueIndex  int
+	downIndex int // -1: not down
+}
+
+// item is a webhook in a lane.
+type item struct {
+	record.Record
+	whole   *webhookgate.Webhook // with its content; nil: to be read from the store
+	leaving bool                 // a note says that it goes
+}
+
+// term is a store's Term, and what is under way in it.
+type term struct {
+	Term
+	fenced   bool
+	ctx      context.Context // ends with it
+	cancel   context.CancelFunc
+	ended    bool
+	underway int
+	idle     chan struct{} // closed once it has ended and nothing is under way
+	noted    chan struct{} // something was noted of it
+}
+
+// ceiling is the longest pause after the next failure in a row.
+func (l *lane) ceiling() time.Duration { return min(firstPause<<min(l.failures, 20), lastPause) }
+
+// reset drops the pauses: what is first from now on has not been tried.
+func (l *lane) reset() {
+	l.failures, l.down = 0, false
+	l.at, l.wish = time.Time{}, time.Time{}
+}
+
+// wake has a lane that waits because the receiver was down try again soon; but not twice
+// within the first pause.
+func (l *lane) wake() {
+	l.down = false
+	if soon := l.last.Add(firstPause); soon.Before(l.at) {
+		l.at = soon
+	}
+}
+
+// drop takes an item out.
+func (l *lane) drop(it *item) {
+	if len(l.waiting) > 0 && l.waiting[0] == it {
+		l.waiting[0] = nil // the rest is not moved: there may be many
+		l.waiting = l.waiting[1:]
+		return
+	}
+	is := func(other *item) bool { return other == it }
+	l.waiting = slices.DeleteFunc(l.waiting, is)
+	l.parked = slices.DeleteFunc(l.parked, is)
+}
+
+// find returns the item of that id.
+func (l *lane) find(id uint64) *item {
+	for _, list := range [][]*item{l.waiting, l.parked} {
+		for _, it := range list {
+			if it.ID == id {
+				return it
+			}
+		}
+	}
+	return nil
+}
+
+// laneHeap is a heap of lanes.
+type laneHeap struct {
+	lanes []*lane
+	less  func(a, b *lane) bool
+	index func(*lane) *int
+}
+
+func (h *laneHeap) Len() int           { return len(h.lanes) }
+func (h *laneHeap) Less(i, j int) bool { return h.less(h.lanes[i], h.lanes[j]) }
+func (h *laneHeap) Swap(i, j int) {
+	h.lanes[i], h.lanes[j] = h.lanes[j], h.lanes[i]
+	*h.index(h.lanes[i]), *h.index(h.lanes[j]) = i, j
+}
+
+func (h *laneHeap) Push(x any) {
+	l := x.(*lane)
+	*h.index(l) = len(h.lanes)
+	h.lanes = append(h.lanes, l)
+}
+
+func (h *laneHeap) Pop() any {
+	last := len(h.lanes) - 1
+	l := h.lanes[last]
+	h.lanes[last] = nil
+	h.lanes = h.lanes[:last]
+	return l
+}

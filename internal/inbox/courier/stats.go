@@ -1,0 +1,59 @@
+package courier
+
+import "time"
+
+// Stats are figures of the moment. What the store has not noted yet counts as before.
+type Stats struct {
+	Figures
+	Receivers map[string]ReceiverStats // by name; "" has what nobody takes at the moment, if there is any
+}
+
+// Figures count webhooks.
+type Figures struct {
+	Pending int           // waiting or being delivered
+	Oldest  time.Duration // age of the oldest of them
+	Parked  int
+}
+
+// ReceiverStats are the figures of one receiver.
+type ReceiverStats struct {
+	Figures
+	Down bool // it seems to be, and is tried with one delivery at a time
+}
+
+// Stats counts.
+func (c *Courier) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := Stats{Receivers: make(map[string]ReceiverStats, len(c.receivers))}
+	for _, rc := range c.receivers {
+		s.Receivers[rc.Name] = ReceiverStats{Down: rc.breaker.open}
+	}
+	now := time.Now()
+	for _, l := range c.lanes {
+		f := l.figures(now)
+		s.add(f)
+		name := c.ReceiverOf(l.key)
+		r := s.Receivers[name]
+		r.add(f)
+		s.Receivers[name] = r
+	}
+	return s
+}
+
+func (f *Figures) add(g Figures) {
+	f.Pending += g.Pending
+	f.Oldest = max(f.Oldest, g.Oldest)
+	f.Parked += g.Parked
+}
+
+func (l *lane) figures(now time.Time) Figures {
+	f := Figures{Pending: len(l.waiting), Parked: len(l.parked)}
+	for _, it := range l.waiting {
+		f.Oldest = max(f.Oldest, now.Sub(it.Webhook.Received))
+		if it.Status.Again.IsZero() {
+			break // those behind it came later
+		}
+	}
+	return f
+}

@@ -1,0 +1,225 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"usher/internal/inbox/courier"
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// What the file holds. A record that has no status waits and was never tried.
+var (
+	recordBucket   = []byte("records")   // id → record
+	statusBucket   = []byte("status")    // id → status
+	laneBucket     = []byte("lanes")     // lane → memory
+	snapshotBucket = []byte("snapshots") // lane → its last snapshot
+	metaBucket     = []byte("meta")
+	formatKey      = []byte("format") // in meta
+)
+
+// ErrInUse says that another process has the inbox's file open.
+var ErrInUse = errors.New("in use: another usher has it open")
+
+// errFormat says that another version has written the file.
+var errFormat = errors.New("written by another version of usher, in a format that this one can't read:" +
+	" let that version deliver what waits, then move the file away")
+
+// Open opens, or makes, the file. What is to be delivered goes to c.
+func Open(cfg Config, c *courier.Courier) (*Store, error) {
+	db, err := openFile(cfg)
+	if err != nil {
+		return nil, err
+	}
+	memories, err := lru.New[webhookgate.Lane, *memory](cfg.DedupSize)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	s := &Store{
+		cfg: cfg, db: db, courier: c, update: db.Update, memories: memories, unwritten: make(map[uint64]*op),
+		signal: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+	if cfg.Update != nil {
+		s.update = func(f func(*bbolt.Tx) error) error { return cfg.Update(db, f) }
+	}
+	s.term = &term{Store: s}
+	var unfinished []*record.Record
+	err = db.View(func(tx *bbolt.Tx) error {
+		unfinished, err = s.load(tx)
+		if err == nil && cfg.OnSnapshot != nil {
+			err = s.tellSnapshots(tx)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("the inbox %s can't be read: %w", cfg.Path, err), db.Close())
+	}
+	c.Begin(s.term, unfinished)
+	go s.write()
+	return s, nil
+}
+
+// load counts what there is, and returns what waits or is parked, without its content. What
+// is damaged is parked.
+func (s *Store) load(tx *bbolt.Tx) (unfinished []*record.Record, err error) {
+	status := tx.Bucket(statusBucket)
+	err = tx.Bucket(recordBucket).ForEach(func(k, v []byte) error {
+		b, size := status.Get(k), int64(len(v))
+		if record.Finished(b) {
+			s.history.add(size)
+			return nil
+		}
+		s.used.Add(size)
+		r := read(record.KeyID(k), v, b, false)
+		if r.Status.Why == record.ErrDamaged.Error() {
+			s.cfg.Log.Error("webhook damaged, parked", "id", r.ID, "webhook", r.Webhook.ID)
+		}
+		unfinished = append(unfinished, r)
+		return nil
+	})
+	s.history.added = 0
+	return unfinished, err
+}
+
+// openFile opens the file at the path, of our format, and not much larger than it has to be.
+func openFile(cfg Config) (*bbolt.DB, error) {
+	db, err := openBolt(cfg.Path)
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, fmt.Errorf("the inbox %s is %w", cfg.Path, ErrInUse)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the inbox %s can't be opened: %w", cfg.Path, err)
+	}
+	if err := db.Update(prepare); err != nil {
+		return nil, errors.Join(fmt.Errorf("the inbox %s can't be used: %w", cfg.Path, err), db.Close())
+	}
+	return compact(cfg, db)
+}
+
+func openBolt(path string) (*bbolt.DB, error) {
+	return bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout:      time.Second,
+		FreelistType: bbolt.FreelistMapType,
+		// It is made anew from the pages at the next start; writing it out with each
+		// transaction would cost more than the webhooks.
+		NoFreelistSync: true,
+	})
+}
+
+// prepare makes the buckets of a new file, and refuses one of another format.
+func prepare(tx *bbolt.Tx) error {
+	if err := checkFormat(tx); err != nil {
+		return err
+	}
+	for _, name := range [][]byte{recordBucket, statusBucket, laneBucket, snapshotBucket, metaBucket} {
+		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+			return err
+		}
+	}
+	return tx.Bucket(metaBucket).Put(formatKey, []byte{record.Format})
+}
+
+func checkFormat(tx *bbolt.Tx) error {
+	meta, records := tx.Bucket(metaBucket), tx.Bucket(recordBucket)
+	switch {
+	case meta == nil && records == nil:
+		return nil
+	case meta == nil || string(meta.Get(formatKey)) != string([]byte{record.Format}):
+		return errFormat
+	}
+	return nil
+}
+
+// compactFrom is how large a file must be to be made smaller.
+var compactFrom int64 = 64 << 20
+
+// compact makes a file anew of which most is empty, as after an outage. bbolt uses freed
+// pages again, but never gives them back. A crash leaves either file whole at the path.
+func compact(cfg Config, db *bbolt.DB) (*bbolt.DB, error) {
+	path := cfg.Path
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // and not the link is replaced
+	}
+	beside := path + ".compact"
+	os.Remove(beside) // of a crash
+	info, err := os.Stat(path)
+	free := int64(db.Stats().FreePageN) * int64(db.Info().PageSize)
+	if err != nil || info.Size() < compactFrom || free < info.Size()/2 {
+		return db, nil
+	}
+	smaller, err := copyTo(beside, db)
+	if err == nil {
+		err = os.Rename(beside, path)
+	}
+	if err != nil { // there may be no room for it
+		cfg.Log.Warn("inbox not compacted", "err", err)
+		if smaller != nil {
+			smaller.Close()
+		}
+		os.Remove(beside)
+		return db, nil
+	}
+	err = errors.Join(syncDir(filepath.Dir(path)), db.Close())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("the inbox %s can't be compacted: %w", cfg.Path, err), smaller.Close())
+	}
+	cfg.Log.Info("inbox compacted", "from_bytes", info.Size(), "to_bytes", info.Size()-free)
+	return smaller, nil
+}
+
+// copyTo copies db into a new file, which is open, and so locked, from its beginning.
+func copyTo(path string, db *bbolt.DB) (*bbolt.DB, error) {
+	smaller, err := openBolt(path)
+	if err != nil {
+		return nil, err
+	}
+	smaller.NoSync = true
+	err = bbolt.Compact(smaller, db, 16<<20)
+	smaller.NoSync = false
+	return smaller, errors.Join(err, smaller.Sync())
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// Check says whether there is an inbox at path, or can be, and changes nothing.
+func Check(path string) (found string, err error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		// Whether it can be made is shown by making something else.
+		probe, err := os.CreateTemp(filepath.Dir(path), ".usher-check-*")
+		if err != nil {
+			return "", err
+		}
+		return path + " will be made", errors.Join(probe.Close(), os.Remove(probe.Name()))
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	file.Close()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 100 * time.Millisecond, ReadOnly: true})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return path + " is in use: an usher has it open", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	if err := errors.Join(db.View(checkFormat), db.Close()); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return path + " is there", nil
+}

@@ -1,0 +1,160 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// The reading half: transactions of their own, beside the writer, with what the writer has
+// not written yet laid over them.
+
+// get returns what the buckets hold of a record.
+func get(tx *bbolt.Tx, id uint64) (value, status []byte) {
+	key := record.IDKey(id)
+	return tx.Bucket(recordBucket).Get(key), tx.Bucket(statusBucket).Get(key)
+}
+
+// read makes a record of what the buckets hold. Where that is damaged it is parked, and
+// says so.
+func read(id uint64, value, status []byte, whole bool) *record.Record {
+	r := &record.Record{ID: id, Status: record.Status{State: record.Waiting}}
+	var err, damaged error
+	if status != nil {
+		r.Status, err = record.DecodeStatus(status)
+	}
+	if whole {
+		r.Webhook, _, damaged = record.Decode(value)
+	} else {
+		r.Webhook, damaged = record.DecodeSlim(value)
+	}
+	if r.Webhook == nil {
+		r.Webhook = new(webhookgate.Webhook)
+	}
+	if r.Status.Changed.IsZero() {
+		r.Status.Changed = r.Webhook.Received
+	}
+	if errors.Join(err, damaged) != nil {
+		r.Status.State, r.Status.Why = record.Parked, record.ErrDamaged.Error()
+	}
+	return r
+}
+
+// Content reads a webhook whole.
+func (t *term) Content(id uint64) (w *webhookgate.Webhook, err error) {
+	err = t.db.View(func(tx *bbolt.Tx) error {
+		value, _ := get(tx, id)
+		if value == nil {
+			return record.ErrNotFound
+		}
+		w, _, err = record.Decode(value)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("webhook %d: %w", id, err)
+	}
+	return w, nil
+}
+
+// List returns the entries that f selects, newest first.
+func (s *Store) List(f record.Filter) ([]record.Entry, error) {
+	var out []record.Entry
+	notes := s.unwrittenNotes()
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		status := tx.Bucket(statusBucket)
+		c := tx.Bucket(recordBucket).Cursor()
+		k, v := c.Last()
+		if f.Before != 0 {
+			if k, _ = c.Seek(record.IDKey(f.Before)); k != nil {
+				k, v = c.Prev()
+			} else {
+				k, v = c.Last()
+			}
+		}
+		for ; k != nil && (f.Limit == 0 || len(out) < f.Limit); k, v = c.Prev() {
+			r := read(record.KeyID(k), v, status.Get(k), f.Search != "")
+			if status, ok := notes[r.ID]; ok {
+				r.Status = status
+			}
+			if e := r.Entry(); f.Match(&e, r.Webhook.Body) {
+				out = append(out, e)
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Show returns a webhook with its content, and that of its tenant's before it.
+func (s *Store) Show(id uint64) (item *record.Item, err error) {
+	notes := s.unwrittenNotes()
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		value, status := get(tx, id)
+		if value == nil {
+			return record.ErrNotFound
+		}
+		r := read(id, value, status, true)
+		if status, ok := notes[id]; ok {
+			r.Status = status
+		}
+		item = &record.Item{Entry: r.Entry(), Header: r.Webhook.Header, Body: r.Webhook.Body}
+		_, before, err := record.Decode(value)
+		if err != nil {
+			return nil // as much of it as there is
+		}
+		previous, _ := get(tx, before)
+		if w, _, err := record.Decode(previous); err == nil {
+			item.Previous = &record.Previous{ID: before, Body: w.Body}
+		}
+		return nil
+	})
+	return item, err
+}
+
+// A lane's snapshot is the last one that was taken in, however it fares with its
+// receiver. It is stored as a record is, without its header, and with its own id in
+// the place of the one before it.
+
+func encodeSnapshot(id uint64, w *webhookgate.Webhook) []byte {
+	c := *w
+	c.Header = nil
+	return record.Encode(&c, id)
+}
+
+// Snapshot reads the last snapshot that was taken in for a lane, and its id.
+func (s *Store) Snapshot(_ context.Context, lane webhookgate.Lane) (w *webhookgate.Webhook, id uint64, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		value := tx.Bucket(snapshotBucket).Get(record.LaneKey(lane))
+		if value == nil {
+			return record.ErrNotFound
+		}
+		w, id, err = record.Decode(value)
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("the last snapshot of tenant %q: %w", lane.Tenant, err)
+	}
+	return w, id, nil
+}
+
+// tellSnapshots tells OnSnapshot of those that are there.
+func (s *Store) tellSnapshots(tx *bbolt.Tx) error {
+	return tx.Bucket(snapshotBucket).ForEach(func(_, v []byte) error {
+		w, id, err := record.Decode(v)
+		if err != nil {
+			s.cfg.Log.Error("damaged snapshot of a tenant, not used")
+			return nil
+		}
+		s.cfg.OnSnapshot(w.Lane, id, nil)
+		return nil
+	})
+}
+
+// Following says that all snapshots are known: nobody else takes any in.
+func (s *Store) Following() (stale time.Duration, ready bool) { return 0, true }

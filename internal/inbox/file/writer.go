@@ -1,0 +1,189 @@
+package file
+
+import (
+	"fmt"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"usher/internal/inbox/record"
+)
+
+const (
+	// settleDelay is how long notes may wait for company. A webhook that comes in does
+	// not wait, and takes them along.
+	settleDelay = 20 * time.Millisecond
+	// pace is the least time between two transactions while several senders wait for
+	// each: on a fast disk there would else be hardly any company to share one. Who
+	// sends alone never waits.
+	pace = 3 * time.Millisecond
+)
+
+// write is the writer: it gathers what there is, commits it, and tells those who
+// wait.
+func (s *Store) write() {
+	defer close(s.closed)
+	for stop := false; !stop; {
+		s.batch = s.gather()
+		err := s.Err()
+		if err == nil {
+			err = s.commit()
+		}
+		for _, o := range s.batch {
+			stop = stop || o.stop
+			s.conclude(o, err)
+		}
+	}
+}
+
+// conclude tells whom it concerns what came of a piece of work.
+func (s *Store) conclude(o *op, err error) {
+	if err != nil {
+		o.result = result{err: err}
+	}
+	if r := &o.result; r.snapshot != 0 && s.cfg.OnSnapshot != nil {
+		s.cfg.OnSnapshot(o.webhook.Lane, r.snapshot, o.webhook)
+	}
+	if r := &o.result; r.deliver != nil {
+		s.courier.Take(s.term, r.deliver, r.deliver.Webhook, r.again)
+	}
+	if o.done != nil {
+		close(o.done)
+	}
+}
+
+// gather returns the next batch: what is there, and if nobody waits for that, what
+// comes within the delay.
+func (s *Store) gather() []*op {
+	var delay <-chan time.Time
+	for {
+		s.mu.Lock()
+		urgent, some := s.urgent, len(s.queue) > 0
+		s.mu.Unlock()
+		if urgent && s.company {
+			time.Sleep(time.Until(s.began.Add(pace)))
+		}
+		if urgent {
+			return s.take()
+		}
+		if some && delay == nil {
+			delay = time.After(settleDelay)
+		}
+		select {
+		case <-s.signal:
+		case <-delay:
+			return s.take()
+		}
+	}
+}
+
+// take empties the queue.
+func (s *Store) take() []*op {
+	s.mu.Lock()
+	batch := s.queue
+	s.queue, s.urgent = nil, false
+	s.mu.Unlock()
+	waiting := 0
+	for _, o := range batch {
+		if o.done != nil {
+			waiting++
+		}
+	}
+	s.company, s.began = waiting > 1, time.Now()
+	return batch
+}
+
+// commit writes the batch in one transaction. After a failure nothing is written any
+// more: a sync that failed may have lost pages that a later one reports as safe.
+func (s *Store) commit() error {
+	if s.decided() {
+		return nil
+	}
+	err := s.update(func(tx *bbolt.Tx) error {
+		for _, o := range s.batch {
+			if err := s.apply(tx, o); err != nil {
+				return err
+			}
+		}
+		return s.trim(tx, time.Now())
+	})
+	s.syncs.Add(1)
+	if err == nil {
+		s.written()
+		return nil
+	}
+	err = fmt.Errorf("the inbox can't be written, and takes nothing in until usher is restarted: %w", err)
+	s.broken.Store(&err)
+	s.memories.Purge()
+	s.cfg.Log.Error("inbox broken", "err", err)
+	return err
+}
+
+func (s *Store) apply(tx *bbolt.Tx, o *op) error {
+	switch {
+	case o.webhook != nil:
+		return s.append(tx, o)
+	case o.note != nil:
+		return s.settle(tx, o.note)
+	case o.act != nil:
+		return o.act(tx, o)
+	}
+	return nil
+}
+
+// decided answers a batch of nothing but copies of what is durable and remembered, and
+// says whether it was one.
+func (s *Store) decided() bool {
+	for _, o := range s.batch {
+		if o.stop {
+			continue
+		}
+		if o.webhook == nil {
+			return false
+		}
+		m, ok := s.memories.Get(o.webhook.Lane)
+		if !ok || !s.holds(m, o) || !m.saw(o.webhook) {
+			return false
+		}
+		o.result.duplicateOf = m.Webhook
+	}
+	return true
+}
+
+// written takes the notes of the batch off the list of those that are not in the file.
+func (s *Store) written() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.batch {
+		if o.note != nil && s.unwritten[o.note.ID] == o {
+			delete(s.unwritten, o.note.ID)
+		}
+	}
+}
+
+// void drops the notes of a record that are not in the file yet: it stands otherwise by
+// now, and the courier, who no longer has it, makes no more of them.
+func (s *Store) void(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, list := range [][]*op{s.batch, s.queue} {
+		for _, o := range list {
+			if o.note != nil && o.note.ID == id {
+				o.note = nil
+			}
+		}
+	}
+	delete(s.unwritten, id)
+}
+
+// unwrittenNotes are the last notes that are not in the file yet. Who reads the file
+// asks for them before: then nothing is shown as older than it was known to be.
+func (s *Store) unwrittenNotes() map[uint64]record.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	notes := make(map[uint64]record.Status, len(s.unwritten))
+	for id, o := range s.unwritten {
+		notes[id] = o.note.Status
+	}
+	return notes
+}

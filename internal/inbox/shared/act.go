@@ -1,0 +1,264 @@
+package shared
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// What people have done, through whichever replica.
+
+// Redeliver has a webhook sent again, ahead of what its lane has waiting, with a fresh count of
+// tries; one that waits is tried now. What is not the latest of its lane would undo what
+// came after it, and needs force.
+func (s *Store) Redeliver(id uint64, force bool) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
+	defer cancel()
+	f, err := s.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	if f.Status.State == record.Waiting {
+		return s.ask(ctx, &errand{Act: "retry", ID: id, Lane: f.Webhook.Lane})
+	}
+	if f.Status.State == record.Kept && s.cfg.Route(f.Webhook.Lane) == "" {
+		return errors.New("this webhook was kept: no receiver takes those of its platform")
+	}
+	for {
+		err := s.sendAgain(ctx, f, force)
+		if !isConflict(err) {
+			return err
+		}
+	}
+}
+
+// sendAgain writes that a webhook is to be sent again. A conflict says that something came into
+// its lane meanwhile.
+func (s *Store) sendAgain(ctx context.Context, f *found, force bool) error {
+	lane := f.Webhook.Lane
+	place := placeOf(lane)
+	var last end
+	if lane.Tenant != "" {
+		var err error
+		if last, err = s.readEnd(ctx, place); err != nil {
+			return err
+		}
+		if last.ID > f.ID && !force {
+			return &record.OverwriteError{ID: f.ID, Latest: s.entryOf(ctx, last)}
+		}
+	}
+	if len(last.Digest) > 0 {
+		// From here on the receiver may hold either: nothing is dropped on a guess.
+		var err error
+		if last, err = s.forget(ctx, place, last); err != nil {
+			return err
+		}
+	}
+	r := f.Record
+	r.SendAgain()
+	m := withSubject(&nats.Msg{Data: f.data, Header: f.header}, s.idSubject("again", place, r.ID))
+	putStatus(m, &r.Status)
+	rollup(m)
+	if lane.Tenant != "" {
+		expectOn(m, s.subject("in", place), last.seq)
+	}
+	_, err := s.publish(ctx, m)
+	return err
+}
+
+// entryOf is what a lane's end says of its last webhook.
+func (s *Store) entryOf(ctx context.Context, last end) record.Entry {
+	if f, err := s.find(ctx, last.ID); err == nil {
+		return f.Entry()
+	}
+	r := record.Record{ID: last.ID, Webhook: slim(&last.head), Status: record.Status{State: record.Delivered, Changed: last.Accepted}}
+	return r.Entry()
+}
+
+// forget empties a lane's memory.
+func (s *Store) forget(ctx context.Context, place string, last end) (end, error) {
+	h := last.again(forgotKind)
+	h.Digest = nil
+	e, err := s.restate(ctx, place, last, h)
+	if err == nil {
+		s.ends.Add(place, e)
+	}
+	return e, err
+}
+
+// Forget drops the dedup memory of a tenant, on one platform or on all, and says of how many
+// lanes.
+func (s *Store) Forget(platform *string, tenant string) (forgotten int, err error) {
+	if err := s.Err(); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
+	defer cancel()
+	ends, err := s.endsOf(ctx, platform, tenant)
+	if err != nil {
+		return 0, err
+	}
+	for place, last := range ends {
+		for len(last.Digest) > 0 {
+			_, err = s.forget(ctx, place, last)
+			if err == nil {
+				forgotten++
+				break
+			}
+			if !isConflict(err) {
+				return forgotten, err
+			}
+			if last, err = s.readEnd(ctx, place); err != nil {
+				return forgotten, err
+			}
+		}
+	}
+	return forgotten, nil
+}
+
+// endsOf returns how the lanes of a tenant end, by their places.
+func (s *Store) endsOf(ctx context.Context, platform *string, tenant string) (map[string]end, error) {
+	if platform != nil {
+		place := placeOf(webhookgate.Lane{Platform: *platform, Tenant: tenant})
+		e, err := s.readEnd(ctx, place)
+		if err != nil || e.seq == 0 {
+			return nil, err
+		}
+		return map[string]end{place: e}, nil
+	}
+	stream, _, err := s.streams()
+	if err != nil {
+		return nil, err
+	}
+	place := placeOf(webhookgate.Lane{Tenant: tenant})
+	token, _, _ := strings.Cut(place, ".")
+	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return stream.Info(ctx, jetstream.WithSubjectFilter(s.part(s.partOf(place), "in."+token+".*")))
+	})
+	if err != nil {
+		return nil, err
+	}
+	ends := make(map[string]end)
+	for subject := range info.State.Subjects {
+		_, place, _ := s.split(subject)
+		if ends[place], err = s.readEnd(ctx, place); err != nil {
+			return nil, err
+		}
+	}
+	return ends, nil
+}
+
+// Discard sets aside a webhook that waits or is parked: it will not be sent any more.
+func (s *Store) Discard(id uint64) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
+	defer cancel()
+	f, err := s.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	if f.Status.State.Finished() {
+		return record.ErrFinished
+	}
+	return s.ask(ctx, &errand{Act: "discard", ID: id, Lane: f.Webhook.Lane})
+}
+
+// errand is what one replica asks of the one that delivers a webhook.
+type errand struct {
+	Act  string
+	ID   uint64
+	Lane webhookgate.Lane
+}
+
+// answers that have a meaning of their own.
+var answers = []error{record.ErrWaiting, record.ErrBusy, record.ErrFinished, record.ErrNotFound}
+
+// ask has an errand done.
+func (s *Store) ask(ctx context.Context, e *errand) error {
+	part := s.partOf(placeOf(e.Lane))
+	if t := s.term(part); t != nil && t.Held() {
+		return t.do(ctx, e)
+	}
+	data, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	m, err := s.nc.RequestWithContext(ctx, fmt.Sprintf("%sdo.%x", s.livePrefix, part), data)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return record.ErrNobody
+	}
+	if err != nil {
+		return err
+	}
+	if len(m.Data) == 0 {
+		return nil
+	}
+	for _, known := range answers {
+		if known.Error() == string(m.Data) {
+			return known
+		}
+	}
+	return errors.New(string(m.Data))
+}
+
+// serve does errands for other replicas until the term ends.
+func (t *term) serve() {
+	served, err := t.s.nc.Subscribe(fmt.Sprintf("%sdo.%x", t.s.livePrefix, t.part), func(m *nats.Msg) {
+		var e errand
+		err := json.Unmarshal(m.Data, &e)
+		if err == nil {
+			ctx, cancel := context.WithTimeout(t.s.alive, appendTimeout)
+			defer cancel()
+			err = t.do(ctx, &e)
+		}
+		var answer []byte
+		if err != nil {
+			answer = []byte(err.Error())
+		}
+		_ = m.Respond(answer) // who asked no longer waits
+	})
+	if err != nil {
+		t.s.log.Error("inbox can't be asked by other replicas", "err", err)
+		return
+	}
+	t.s.background.Go(func() {
+		<-t.leaving
+		_ = served.Unsubscribe()
+	})
+}
+
+// do does an errand.
+func (t *term) do(ctx context.Context, e *errand) error {
+	switch e.Act {
+	case "retry":
+		if !t.s.courier.Waits(e.Lane, e.ID) {
+			return record.ErrNotFound
+		}
+		t.s.courier.Retry(e.Lane, e.ID)
+		return nil
+	case "discard":
+		r, ok := t.s.courier.Remove(t, e.Lane, e.ID)
+		if !ok {
+			if _, there := t.s.courier.Find(e.Lane, e.ID); there {
+				return record.ErrBusy
+			}
+			return record.ErrNotFound
+		}
+		r.Enter(record.Discarded, "discarded by hand")
+		return t.write(ctx, &r, nil)
+	}
+	return fmt.Errorf("%q is nothing that can be asked for", e.Act)
+}

@@ -1,0 +1,269 @@
+package shared
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+const (
+	// appendTimeout is how long a webhook may take to be safe. A new leader among the
+	// servers is elected within some seconds.
+	appendTimeout = 5 * time.Second
+	// slow is how long one request may take while all is well, and patience how long all of
+	// them may. After that the sender may have given up, and gone on through another replica.
+	slow     = 500 * time.Millisecond
+	patience = 3 * time.Second
+)
+
+// ErrStale: who sent the webhook has gone on without it, or will send it again.
+var ErrStale = errors.New("something newer of its tenant came through another replica meanwhile")
+
+// arriving is a webhook on its way into its lane.
+type arriving struct {
+	*webhookgate.Webhook
+	place string
+	kept  bool
+	came  time.Time
+	seen  uint64 // the stream's last message that was known when it came
+}
+
+// Append writes w at its lane's end, unless it is a copy of what is there; then it notes that
+// there.
+func (s *Store) Append(w *webhookgate.Webhook, kept bool) (string, error) {
+	if err := s.Err(); err != nil {
+		return "", err
+	}
+	if err := s.room.check(len(w.Body)); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
+	defer cancel()
+	a := &arriving{Webhook: w, place: placeOf(w.Lane), kept: kept, came: time.Now(), seen: s.seen.Load()}
+	leave, err := s.lines.enter(ctx, a.place)
+	if err == nil {
+		defer leave()
+		var original string
+		if original, err = s.arrive(ctx, a); err == nil {
+			return original, nil
+		}
+	}
+	return "", fmt.Errorf("the inbox's servers did not take the webhook: %w", err)
+}
+
+// arrive tries until w is in its lane, or known as a copy, or it makes no sense to go on.
+func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err error) {
+	for {
+		var last end
+		if a.Lane.Tenant != "" {
+			last, err = s.endOf(ctx, a.place)
+		}
+		switch {
+		case err != nil:
+		case s.holds(&last, a):
+			if err = s.noteCopy(ctx, a.place, last); err == nil {
+				if s.cfg.OnSnapshot != nil {
+					s.cfg.OnSnapshot(a.Lane, last.Last, nil) // which may be another replica's, and not known here yet
+				}
+				return last.Webhook, nil
+			}
+		case s.stale(&last, a):
+			return "", ErrStale
+		default:
+			// Without an answer it is not known whether they have it. Sent again as it was, it is
+			// known to them by its id, or still fits, or is refused: then they do not have it.
+			for err = s.extend(ctx, a, last); s.again(ctx, err); err = s.extend(ctx, a, last) {
+			}
+			if err == nil {
+				return "", nil
+			}
+		}
+		s.ends.Remove(a.place)
+		if !isConflict(err) && !s.again(ctx, err) {
+			return "", err
+		}
+	}
+}
+
+// again says whether to ask the servers again, and waits a little: that no leader is there
+// is said at once.
+func (s *Store) again(ctx context.Context, err error) bool {
+	if !passing(err) || ctx.Err() != nil {
+		return false
+	}
+	s.troubled.Store(time.Now().UnixNano())
+	pause(ctx, 50*time.Millisecond)
+	return ctx.Err() == nil
+}
+
+// holds says whether the receiver has exactly a, or will get it as its lane's last.
+func (s *Store) holds(last *end, a *arriving) bool {
+	if s.cfg.DedupWindow <= 0 || !a.Snapshot || !bytes.Equal(last.Digest, a.Digest[:]) {
+		return false
+	}
+	if last.Accepted.IsZero() {
+		return !a.kept
+	}
+	return last.Receiver == s.receiverOf(a) && record.Held(record.Delivered, last.Accepted, s.cfg.DedupWindow)
+}
+
+func (s *Store) receiverOf(a *arriving) string {
+	if a.kept {
+		return ""
+	}
+	return s.cfg.Route(a.Lane)
+}
+
+// stale says whether a would undo what is newer: while it waited, for longer than is usual,
+// something came into its lane through another replica. What this one has put there was ahead
+// of a. Only snapshots undo each other.
+func (s *Store) stale(last *end, a *arriving) bool {
+	if !a.Snapshot || last.others(s.self) <= a.seen {
+		return false
+	}
+	return time.Since(a.came) > patience || s.troubled.Load() > a.came.UnixNano()
+}
+
+// extend writes a at the end of its lane.
+func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
+	kind := webhookKind
+	if a.kept {
+		kind = keptKind
+	}
+	h := newHead(kind, a.Webhook)
+	h.Replica, h.Foreign = s.self, last.others(s.self)
+	if a.kept {
+		h.Accepted = time.Now()
+	}
+	if !h.Bears {
+		h.Last, h.Bearer = last.Last, last.Bearer
+	}
+	m := nats.NewMsg(s.subject("in", a.place))
+	putContent(m, a.Webhook, 0)
+	h.put(m)
+	// Sent again because its answer did not come, it is known to the servers by its id.
+	m.Header.Set(jetstream.MsgIDHeader, a.Webhook.ID)
+	if a.Lane.Tenant != "" {
+		expect(m, last.seq)
+	}
+	if int64(m.Size()) > s.nc.MaxPayload() {
+		return fmt.Errorf("%w: it takes %d bytes, and the inbox's servers take %d", webhookgate.ErrTooLarge, m.Size(), s.nc.MaxPayload())
+	}
+	if t := s.term(s.partOf(a.place)); t != nil {
+		t.fresh.put(a.Webhook)
+	}
+	seq, err := s.publish(ctx, m)
+	if err != nil {
+		return err
+	}
+	s.room.took(m.Size())
+	e := newEnd(seq, h)
+	if a.Lane.Tenant != "" {
+		s.ends.Add(a.place, e)
+		s.replaced(last, &e)
+	}
+	if a.Snapshot && s.cfg.OnSnapshot != nil {
+		s.cfg.OnSnapshot(a.Lane, seq, a.Webhook)
+	}
+	if a.kept {
+		return s.finishKept(ctx, a, seq)
+	}
+	return nil
+}
+
+// finishKept puts a webhook that nobody takes into the history.
+func (s *Store) finishKept(ctx context.Context, a *arriving, id uint64) error {
+	r := &record.Record{ID: id, Webhook: a.Webhook, Status: record.Status{State: record.Kept, Changed: time.Now()}}
+	return s.toHistory(ctx, r, a.Webhook)
+}
+
+// noteCopy notes at the lane's end that a copy of its last came.
+func (s *Store) noteCopy(ctx context.Context, place string, last end) error {
+	h := last.again(copyKind)
+	h.Arrived, h.Replica, h.Foreign = 0, s.self, last.others(s.self)
+	e, err := s.restate(ctx, place, last, h)
+	if err == nil {
+		s.ends.Add(place, e)
+	}
+	return err
+}
+
+// restate writes a note at the lane's end.
+func (s *Store) restate(ctx context.Context, place string, last end, h head) (end, error) {
+	m := nats.NewMsg(s.subject("in", place))
+	h.put(m)
+	expect(m, last.seq)
+	seq, err := s.publish(ctx, m)
+	if err != nil {
+		return end{}, err
+	}
+	e := newEnd(seq, h)
+	s.replaced(last, &e)
+	return e, nil
+}
+
+// replaced deletes a message that all is said again of by the one after it. Where that
+// fails it does no harm, and goes with the lane's next rollup.
+func (s *Store) replaced(last end, by *end) {
+	obsolete := last.isNote() || (last.Kind == keptKind || last.Kind == memoryKind) && by.Bearer != last.seq
+	if last.seq == 0 || by.Kind == webhookKind || !obsolete {
+		return // what stands before a webhook goes with it
+	}
+	s.background.Go(func() {
+		_ = s.remove(s.alive, last.seq)
+	})
+}
+
+// endOf returns a lane's last message, as far as is known here.
+func (s *Store) endOf(ctx context.Context, place string) (end, error) {
+	if e, ok := s.ends.Get(place); ok {
+		return e, nil
+	}
+	return s.readEnd(ctx, place)
+}
+
+// readEnd asks the servers for a lane's last message.
+func (s *Store) readEnd(ctx context.Context, place string) (end, error) {
+	m, err := s.lastOn(ctx, s.subject("in", place))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return end{}, nil
+	}
+	if err != nil {
+		return end{}, err
+	}
+	h, err := readHead(m.Header)
+	if err != nil {
+		// Only as a place in the lane: nothing is held to be a copy of it.
+		s.log.Error("inbox has a damaged message", "seq", m.Sequence)
+		h = head{Kind: memoryKind}
+	}
+	e := newEnd(m.Sequence, h)
+	s.ends.Add(place, e)
+	return e, nil
+}
+
+// passing says whether an error may be of the moment, as while the servers elect a
+// leader. Whether the message was taken is then not known.
+func passing(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
+		errors.Is(err, nats.ErrNoResponders) || errors.As(err, &api) && (api.ErrorCode == duplicateUnderWay || api.Code == 503)
+}
+
+// duplicateUnderWay: the servers are about to take a message of that id.
+const duplicateUnderWay = 10158
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

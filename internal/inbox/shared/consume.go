@@ -1,0 +1,80 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+var (
+	errGap  = errors.New("a message is missing")
+	errHung = errors.New("nothing was read for too long")
+)
+
+// consume reads messages, in order and none left out, until ctx ends or something breaks off.
+// Its consumer lives in the memory of one server, acknowledges nothing, and is made anew each
+// time. whole is called when all that was there at the beginning has been read.
+func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole func(), take func(jetstream.Msg, uint64)) error {
+	stream, _, err := s.streams()
+	if err != nil {
+		return err
+	}
+	ctx, broken := context.WithCancelCause(ctx)
+	defer broken(nil)
+	cfg.AckPolicy, cfg.Replicas, cfg.MemoryStorage, cfg.InactiveThreshold = jetstream.AckNonePolicy, 1, true, 30*time.Second
+	consumer, err := request(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return stream.CreateConsumer(ctx, cfg) })
+	if err != nil {
+		return err
+	}
+	if consumer.CachedInfo().NumPending == 0 {
+		whole()
+		whole = nil
+	}
+	var (
+		mu      sync.Mutex // held while a message is taken in
+		stopped bool
+		last    uint64 // the consumer's own count
+	)
+	take1 := func(m jetstream.Msg) {
+		mu.Lock()
+		defer mu.Unlock()
+		if stopped {
+			return
+		}
+		meta, err := m.Metadata()
+		if err == nil && meta.Sequence.Consumer != last+1 {
+			err = errGap
+		}
+		if err != nil {
+			stopped = true
+			broken(err)
+			return
+		}
+		last = meta.Sequence.Consumer
+		s.saw(meta.Sequence.Stream)
+		take(m, meta.Sequence.Stream)
+		if whole != nil && meta.NumPending == 0 {
+			whole()
+			whole = nil
+		}
+	}
+	consuming, err := consumer.Consume(take1, jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(time.Second),
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { broken(err) }))
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	mu.Lock()
+	stopped = true
+	mu.Unlock()
+	consuming.Stop()
+	s.background.Go(func() { // it would go by itself, later
+		_, _ = request(s.alive, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, stream.DeleteConsumer(ctx, consumer.CachedInfo().Name)
+		})
+	})
+	return context.Cause(ctx)
+}

@@ -1,0 +1,296 @@
+package shared
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/natstest"
+	"usher/webhookgate"
+)
+
+const farAway = 50 * time.Millisecond
+
+// The servers have A, but their answer is lost, and before the replica is back another
+// one has appended B. A must not be appended again: it would undo B.
+func TestAppendsOnceThoughTheAnswerIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		one, two := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway}), c.start()
+		defer one.stop()
+		defer two.stop()
+		time.Sleep(10 * time.Second)
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			// One server can't tell it that A is there, once B is; three can.
+			if _, err := one.Append(inboxtest.Webhook("acme", "A"), false); err != nil && !errors.Is(err, ErrStale) {
+				t.Error(err)
+			}
+		})
+		time.Sleep(3*farAway + farAway/2) // the lane was read, A is there, its answer is on the way
+		one.wire.Sever()
+		time.Sleep(100 * time.Millisecond)
+		two.send(t, "acme", "B")
+		one.wire.Mend()
+		sending.Wait()
+		time.Sleep(time.Minute)
+		c.receiver.Want(t, "acme:A", "acme:B")
+	})
+}
+
+// A does not get to the servers, and its sender, tired of waiting, goes on through another
+// replica. The first A must not be appended now: it would undo what came after it. Nor may
+// it be dropped, as it could be a change back to A: its sender, if it is still there, is
+// to come again.
+func TestRefusesWhatItsSenderHasGoneBeyond(t *testing.T) {
+	for name, tc := range map[string]struct{ before, elsewhere []string }{
+		"it sends A elsewhere, then B":                {nil, []string{"A", "B"}},
+		"elsewhere A is known from a try before that": {[]string{"A"}, []string{"A", "B"}},
+		"it gives A up, and sends B":                  {nil, []string{"B"}},
+		"it goes back to B, which is there":           {[]string{"B"}, []string{"B"}},
+	} {
+		for how, trouble := range map[string]struct{ begin, end func(*natstest.Wire) }{
+			"lost":  {(*natstest.Wire).Sever, (*natstest.Wire).Mend},
+			"stuck": {func(w *natstest.Wire) { w.Stuck.Store(true) }, func(w *natstest.Wire) { w.Stuck.Store(false) }},
+		} {
+			t.Run(name+"; the first is "+how, func(t *testing.T) {
+				bubble(t, func(t *testing.T, c *cluster) {
+					one, two := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway}), c.start()
+					defer one.stop()
+					defer two.stop()
+					time.Sleep(10 * time.Second)
+					for _, body := range tc.before {
+						two.send(t, "acme", body)
+					}
+					time.Sleep(time.Second)
+					var sending sync.WaitGroup
+					var err error
+					sending.Go(func() { _, err = one.Append(inboxtest.Webhook("acme", "A"), false) })
+					time.Sleep(time.Millisecond)
+					trouble.begin(one.wire)
+					time.Sleep(time.Second)
+					for _, body := range tc.elsewhere {
+						two.keep(t, inboxtest.Webhook("acme", body))
+					}
+					trouble.end(one.wire)
+					sending.Wait()
+					if err == nil {
+						t.Error("A was taken in, or dropped")
+					}
+					time.Sleep(time.Minute)
+					if got := c.receiver.Accepted(); got[len(got)-1] != "acme:B" {
+						t.Errorf("delivered %q", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Webhooks of a tenant that came at once, and stand in line while the servers say nothing,
+// are all answered, and the line goes on afterwards.
+func TestLineOutlivesAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		one := c.startAt(&natstest.Wire{Server: c.server, Delay: time.Millisecond})
+		defer one.stop()
+		time.Sleep(time.Second)
+		one.wire.Stuck.Store(true)
+		var sending sync.WaitGroup
+		for n := range 5 {
+			sending.Go(func() {
+				if _, err := one.Append(inboxtest.Webhook("acme", strconv.Itoa(n)), false); err == nil {
+					t.Error("taken in without servers")
+				}
+			})
+		}
+		sending.Wait()
+		one.wire.Stuck.Store(false)
+		until(t, "it can be used", func() bool { return one.Err() == nil })
+		one.send(t, "acme", "last")
+		time.Sleep(time.Minute)
+		if got := c.receiver.Accepted(); len(got) == 0 || got[len(got)-1] != "acme:last" {
+			t.Errorf("delivered %q", got)
+		}
+	})
+}
+
+// Who is cut off delivers one more of each lane at most: the next waits until the
+// servers know of the last. So no more than that comes again from who takes over.
+func TestTakeoverRepeatsOneOfALane(t *testing.T) {
+	const lanes, each = 5, 20
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.receiver.Slow(50 * time.Millisecond)
+		one := c.start()
+		defer one.stop()
+		until(t, "it has all", func() bool { return one.terms() == parts })
+		var sending sync.WaitGroup
+		for lane := range lanes {
+			sending.Go(func() {
+				for n := range each {
+					one.send(t, fmt.Sprint("t", lane), fmt.Sprint(n))
+				}
+			})
+		}
+		sending.Wait()
+		time.Sleep(200 * time.Millisecond)
+		one.wire.Sever()
+		two := c.start()
+		defer two.stop()
+		time.Sleep(10 * time.Second)
+		one.wire.Mend()
+		time.Sleep(time.Minute)
+		got := c.receiver.Accepted()
+		if repeated := len(got) - lanes*each; repeated < 0 || repeated > lanes {
+			t.Errorf("%d deliveries of %d webhooks in %d lanes", len(got), lanes*each, lanes)
+		}
+		next := make(map[string]int)
+		for _, delivery := range got {
+			tenant, number, _ := strings.Cut(delivery, ":")
+			n, err := strconv.Atoi(number)
+			if err != nil || n > next[tenant] {
+				t.Errorf("%s came when %d was next", delivery, next[tenant])
+			}
+			next[tenant] = n + 1
+		}
+	})
+}
+
+// A webhook may be as large as a message of the servers, which is then one too many
+// bytes; and it comes out as it went in. What is still too large is refused for good.
+func TestLargeWebhook(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		r := c.start()
+		defer r.stop()
+		b := make([]byte, 1<<20)
+		for i := range b {
+			b[i] = byte(' ' + rand.IntN('~'-' '+1)) // nothing in it to be left out
+		}
+		large := string(b)
+		r.send(t, "acme", large)
+		time.Sleep(time.Second)
+		if got := c.receiver.Accepted(); len(got) != 1 || got[0] != "acme:"+large {
+			t.Errorf("%d deliveries", len(got))
+		}
+		if item, err := r.Show(r.only(t, "acme", "").ID); err != nil || string(item.Body) != large {
+			t.Errorf("shown otherwise: %v", err)
+		}
+		if _, err := r.Append(inboxtest.Webhook("acme", large+large), false); !errors.Is(err, webhookgate.ErrTooLarge) {
+			t.Errorf("twice as large: %v", err)
+		}
+	})
+}
+
+// A limit that somebody gives to the stream may cost webhooks that wait: no more are taken in,
+// it is said why, and those that are there are delivered. Without the limit all is well again.
+func TestStreamIsEdited(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.receiver.Set(inboxtest.Status(500))
+		r := c.start()
+		defer r.stop()
+		r.send(t, "acme", "A")
+		edit := func(most int64) {
+			t.Helper()
+			cfg := r.wanted()
+			cfg.MaxMsgs = most
+			if _, err := r.js.UpdateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+		edit(1e6)
+		if err := r.Err(); err == nil || !strings.Contains(err.Error(), "max_msgs") {
+			t.Errorf("it says %v", err)
+		}
+		if _, err := r.Append(inboxtest.Webhook("acme", "B"), false); err == nil {
+			t.Error("it took a webhook in")
+		}
+		r.wire.Sever() // a new connection makes no difference
+		r.wire.Mend()
+		time.Sleep(time.Minute)
+		c.receiver.Set(nil)
+		time.Sleep(10 * time.Minute)
+		c.receiver.Want(t, "acme:A")
+		edit(-1)
+		if err := r.Err(); err != nil {
+			t.Error(err)
+		}
+		r.send(t, "acme", "C")
+	})
+}
+
+// What somebody deletes is gone, but nothing else: deliveries go on.
+func TestMessagesAreDeleted(t *testing.T) {
+	for name, purge := range map[string]func(r *replica) jetstream.StreamPurgeOpt{
+		"everything": func(*replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(">") },
+		"leases":     func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.lease") },
+		"claims":     func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.claim") },
+		"lanes":      func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.in.>") },
+		"status":     func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.status.>") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.receiver.Set(inboxtest.Status(500))
+				r := c.start()
+				defer r.stop()
+				r.send(t, "acme", "A")
+				r.send(t, "acme", "B")
+				time.Sleep(time.Minute)
+				stream, _, err := r.streams()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := stream.Purge(t.Context(), purge(r)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Second)
+				c.receiver.Set(nil)
+				r.send(t, "acme", "C")
+				time.Sleep(10 * time.Minute)
+				if got := c.receiver.Accepted(); !slices.Contains(got, "acme:C") || got[len(got)-1] != "acme:C" {
+					t.Errorf("delivered %q", got)
+				}
+				if s := r.courier.Stats(); s.Pending != 0 {
+					t.Errorf("%d still wait", s.Pending)
+				}
+			})
+		})
+	}
+}
+
+// A copy that stood in line before A, and is noted once the servers answer again, must not hide
+// from A what came through another replica meanwhile.
+func TestACopyAheadHidesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		one, two := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway}), c.start()
+		defer one.stop()
+		defer two.stop()
+		time.Sleep(10 * time.Second)
+		two.send(t, "acme", "B")
+		time.Sleep(time.Second)
+		one.wire.Stuck.Store(true)
+		var sending sync.WaitGroup
+		sending.Go(func() { one.Append(inboxtest.Webhook("acme", "B"), false) })
+		time.Sleep(time.Millisecond)
+		sending.Go(func() {
+			if _, err := one.Append(inboxtest.Webhook("acme", "A"), false); !errors.Is(err, ErrStale) {
+				t.Errorf("A, whose sender has gone on: %v", err)
+			}
+		})
+		time.Sleep(time.Second)
+		if original := two.keep(t, inboxtest.Webhook("acme", "B")); original == "" {
+			t.Error("B is no copy")
+		}
+		one.wire.Stuck.Store(false)
+		sending.Wait()
+		time.Sleep(time.Minute)
+		c.receiver.Want(t, "acme:B")
+	})
+}

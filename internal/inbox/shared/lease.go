@@ -1,0 +1,339 @@
+package shared
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A lease is a message that says which replica delivers a part. Its holder writes it anew
+// every second, and may deliver for holdTime after it began to write the last one that got
+// through. The others take it over when they have seen nothing of it for leaseTime. As
+// that is longer, and begins later, two never deliver at once, whatever the network does;
+// only clocks must go at about the same speed. A replica that was stopped for a while finds
+// out before its next write to the receiver.
+//
+// A claim is written once, when a part is taken over. What the holder notes names it, so that
+// the servers refuse what a former holder sent and was stuck on its way.
+//
+// JetStream can pin a consumer to one client, too. But the pin is known to the
+// consumer's leader alone: the next leader pins whoever asks first, while the former
+// client still delivers, and order in a lane would be lost.
+const (
+	renewEvery = time.Second
+	leaseTime  = 5 * time.Second
+	holdTime   = 4 * time.Second
+	// peerTime is how long a replica counts after it was last heard of. It is shorter than
+	// leaseTime: when a lease runs out the others know how many they are.
+	peerTime = 4 * time.Second
+	// balanceEvery is how often a replica looks whether it has its share.
+	balanceEvery = 250 * time.Millisecond
+)
+
+// leaseMessage is the content of a lease.
+type leaseMessage struct {
+	Holder string `json:"holder"` // empty: it was given back
+	Host   string `json:"host"`   // only to be read by people
+}
+
+// leaseSeen is a lease as this replica last saw it.
+type leaseSeen struct {
+	leaseMessage
+	seq  uint64
+	seen time.Time // by this replica's clock
+}
+
+// leases is what this replica knows of all parts, and of the others that are there.
+type leases struct {
+	stir chan struct{} // something has changed
+
+	mu    sync.Mutex // guards what follows
+	read  bool       // all leases were read once
+	parts int        // there are
+	seen  [parts]leaseSeen
+	terms [parts]*term         // of this replica
+	peers map[string]time.Time // when others were last heard of
+}
+
+func (l *leases) init(parts int) {
+	l.parts = parts
+	l.stir = make(chan struct{}, 1)
+	l.peers = make(map[string]time.Time)
+}
+
+func (l *leases) poke() {
+	select {
+	case l.stir <- struct{}{}:
+	default:
+	}
+}
+
+// term returns this replica's term of a part; nil: it has none.
+func (s *Store) term(part int) *term {
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
+	return s.leases.terms[part]
+}
+
+// Run delivers this replica's share of the parts until ctx ends, and returns when the
+// deliveries under way have ended; when hard ends those are broken off.
+func (s *Store) Run(ctx, hard context.Context) {
+	if s.cfg.Idle {
+		<-ctx.Done()
+		return
+	}
+	var delivering, helping sync.WaitGroup
+	delivering.Go(func() { s.courier.Run(ctx, hard) })
+	help, done := context.WithCancel(s.alive)
+	helping.Go(func() { s.followLeases(help) })
+	helping.Go(func() { s.beHere(help) })
+	tick := time.NewTicker(balanceEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-s.leases.stir:
+		case <-tick.C:
+		}
+		if ctx.Err() == nil && s.nc.IsConnected() {
+			s.balance(ctx, hard)
+		}
+	}
+	s.endTerms()
+	delivering.Wait()
+	done()
+	helping.Wait()
+}
+
+// endTerms gives up all parts, and returns when that is done.
+func (s *Store) endTerms() {
+	var ending []*term
+	s.leases.mu.Lock()
+	for _, t := range s.leases.terms {
+		if t != nil {
+			t.leave()
+			ending = append(ending, t)
+		}
+	}
+	s.leases.mu.Unlock()
+	for _, t := range ending {
+		<-t.ended
+	}
+}
+
+// balance gives up what this replica has beyond its share, or takes what is free.
+func (s *Store) balance(ctx, hard context.Context) {
+	l := &s.leases
+	l.mu.Lock()
+	share, first := l.share(s.self, time.Now())
+	var held []*term
+	free := make(map[int]leaseSeen)
+	var order []int
+	for n := range l.parts {
+		part := (first + n) % l.parts
+		if t := l.terms[part]; t != nil {
+			held = append(held, t)
+		} else if l.free(part, s.self) {
+			order = append(order, part)
+			free[part] = l.seen[part]
+		}
+	}
+	l.mu.Unlock()
+	for n := share; n < len(held); n++ {
+		held[n].handOver()
+	}
+	var claims sync.WaitGroup
+	for n := 0; n < len(order) && len(held)+n < share; n++ {
+		claims.Go(func() { s.claim(ctx, hard, order[n], free[order[n]]) })
+	}
+	claims.Wait()
+}
+
+// share is how many parts this replica should have, and where to begin to look for them:
+// replicas that begin at different places get in each other's way less.
+func (l *leases) share(self string, now time.Time) (n, first int) {
+	names := []string{self}
+	for name, heard := range l.peers {
+		if now.Sub(heard) > peerTime {
+			delete(l.peers, name)
+			continue
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	at := slices.Index(names, self)
+	n = l.parts / len(names)
+	if at < l.parts%len(names) {
+		n++
+	}
+	return n, at * l.parts / len(names)
+}
+
+// free says whether a part can be had. By the monotonic clock alone: the other one can be set
+// forward, and the holder's was not. l.mu is held.
+func (l *leases) free(part int, self string) bool {
+	seen := &l.seen[part]
+	return l.read && (seen.Holder == "" || seen.Holder == self || time.Since(seen.seen) > leaseTime)
+}
+
+// claim tries to take a part over, whose lease was last seen as was.
+func (s *Store) claim(ctx, hard context.Context, part int, was leaseSeen) {
+	ctx, cancel := context.WithTimeout(ctx, holdTime/2)
+	defer cancel()
+	h, err := s.writeLease(ctx, part, s.self, was.seq)
+	if isConflict(err) {
+		s.relearn(ctx, part, was.seq)
+	}
+	if err != nil {
+		s.log.Debug("inbox lease not had", "part", part, "err", err)
+		return
+	}
+	m := nats.NewMsg(s.part(part, "claim"))
+	m.Data = []byte(s.self)
+	rollup(m)
+	claim, err := s.publish(ctx, m)
+	if err != nil {
+		s.log.Debug("inbox part not claimed", "part", part, "err", err)
+		return
+	}
+	t := newTerm(s, part, claim, h)
+	s.leases.mu.Lock()
+	s.leases.terms[part] = t
+	s.leases.mu.Unlock()
+	s.background.Go(func() { t.run(hard) })
+}
+
+// hold is how long a replica may deliver.
+type hold struct {
+	from time.Time // when the renewal that got through was begun
+	seq  uint64    // of that message
+}
+
+// writeLease writes that holder delivers a part, if the lease's last message is still last.
+func (s *Store) writeLease(ctx context.Context, part int, holder string, last uint64) (*hold, error) {
+	host, _ := os.Hostname()
+	data, err := json.Marshal(leaseMessage{Holder: holder, Host: host})
+	if err != nil {
+		return nil, err
+	}
+	m := nats.NewMsg(s.part(part, "lease"))
+	m.Data = data
+	rollup(m)
+	expect(m, last)
+	h := &hold{from: time.Now()}
+	h.seq, err = s.publish(ctx, m)
+	return h, err
+}
+
+// relearn asks the servers for a lease, where they did not have the message that was expected:
+// somebody may have deleted it, and without it nobody could have the lease again.
+func (s *Store) relearn(ctx context.Context, part int, was uint64) (leaseSeen, error) {
+	m, err := s.lastOn(ctx, s.part(part, "lease"))
+	var now leaseSeen
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+	case err != nil:
+		return now, err
+	default:
+		now.seq = m.Sequence
+		_ = json.Unmarshal(m.Data, &now.leaseMessage) // what can't be read runs out
+	}
+	s.leases.saw(part, now, was)
+	return now, nil
+}
+
+// saw takes in a lease. An older one than is known does not count, unless that is was.
+func (l *leases) saw(part int, now leaseSeen, was uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := &l.seen[part]
+	if now.seq == known.seq || now.seq < known.seq && known.seq != was {
+		return
+	}
+	now.seen = time.Now()
+	if now.Holder != known.Holder {
+		defer l.poke()
+	}
+	*known = now
+}
+
+// followLeases reads who delivers what, until ctx ends.
+func (s *Store) followLeases(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := s.readLeases(ctx)
+		if ctx.Err() == nil {
+			s.log.Debug("inbox leases can't be read", "err", err)
+			pause(ctx, 250*time.Millisecond)
+		}
+	}
+}
+
+func (s *Store) readLeases(ctx context.Context) error {
+	return s.consume(ctx, jetstream.ConsumerConfig{
+		FilterSubject: s.prefix + "*.lease", DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
+	}, func() { // all that there were
+		s.leases.mu.Lock()
+		s.leases.read = true
+		s.leases.mu.Unlock()
+		s.leases.poke()
+	}, func(m jetstream.Msg, seq uint64) {
+		part := s.partOf(strings.TrimPrefix(m.Subject(), s.prefix))
+		now := leaseSeen{seq: seq}
+		if err := json.Unmarshal(m.Data(), &now.leaseMessage); err != nil {
+			s.log.Error("inbox lease can't be read", "part", part, "err", err)
+		}
+		s.leases.saw(part, now, 0)
+	})
+}
+
+// beHere tells the others that this replica is there, and listens to them, until ctx ends.
+func (s *Store) beHere(ctx context.Context) {
+	subject := s.livePrefix + "here"
+	heard, err := s.nc.Subscribe(subject, func(m *nats.Msg) {
+		name, gone := strings.CutPrefix(string(m.Data), "gone ")
+		if name == s.self {
+			return
+		}
+		s.leases.mu.Lock()
+		_, known := s.leases.peers[name]
+		if s.leases.peers[name] = time.Now(); gone {
+			delete(s.leases.peers, name)
+		}
+		s.leases.mu.Unlock()
+		if known == gone {
+			s.leases.poke()
+		}
+	})
+	if err != nil {
+		s.log.Error("inbox can't hear of other replicas", "err", err)
+		return
+	}
+	defer heard.Unsubscribe()
+	tick := time.NewTicker(renewEvery)
+	defer tick.Stop()
+	for {
+		_ = s.nc.Publish(subject, []byte(s.self)) // without a connection nobody hears it
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			_ = s.nc.Publish(subject, []byte("gone "+s.self))
+			_ = s.nc.FlushTimeout(requestTimeout)
+			return
+		}
+	}
+}
+
+// Delivers says whether this replica delivers anything at the moment.
+func (s *Store) Delivers() bool {
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
+	return slices.ContainsFunc(s.leases.terms[:], func(t *term) bool { return t != nil && t.Held() })
+}

@@ -1,0 +1,288 @@
+package shared
+
+import (
+	"bytes"
+	"compress/flate"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// Kinds of messages in a lane.
+const (
+	webhookKind = "webhook" // one that waits
+	copyKind    = "copy"    // a copy of the lane's last came
+	keptKind    = "kept"    // a webhook that nobody takes: usher itself is its receiver
+	memoryKind  = "memory"  // what is left of webhooks that are finished
+	forgotKind  = "forgot"  // the lane was told to forget
+)
+
+// head is the header of every message of a lane, and says how the lane ends. What is about
+// "the last" is, in a webhook, about itself.
+type head struct {
+	Kind     string    `json:"kind"`
+	ID       uint64    `json:"id,omitempty"` // of the last webhook; zero: this message's own sequence
+	Webhook  string    `json:"webhook"`
+	Type     string    `json:"type"`
+	Platform string    `json:"platform,omitempty"`
+	Tenant   string    `json:"tenant,omitempty"`
+	Long     bool      `json:"long,omitempty"` // type, platform and tenant are too long for a header: the content has them
+	Received time.Time `json:"received"`
+	Snapshot bool      `json:"snapshot,omitempty"`
+
+	// Digest is that of the last webhook; empty: nothing is a copy of it.
+	Digest []byte `json:"digest,omitempty"`
+	// Accepted is when the receiver of that name took it; zero: it waits.
+	Accepted time.Time `json:"accepted,omitzero"`
+	Receiver string    `json:"receiver,omitempty"`
+
+	// Arrived is the sequence of what came last into the lane, webhook or copy; zero: this
+	// message. Replica is through which it came, and Foreign what came last through any other.
+	Arrived uint64 `json:"arrived,omitempty"`
+	Replica string `json:"replica,omitempty"`
+	Foreign uint64 `json:"foreign,omitempty"`
+
+	// Last is the id of the lane's last snapshot; zero: this message, if it bears one, else there
+	// is none. Bears says that it is this message's content; if not, Bearer is the sequence of
+	// the message whose content it is.
+	Last   uint64 `json:"last,omitempty"`
+	Bears  bool   `json:"bears,omitempty"`
+	Bearer uint64 `json:"bearer,omitempty"`
+}
+
+const (
+	headHeader     = "Usher"
+	statusHeader   = "Usher-Status"
+	encodingHeader = "Usher-Encoding"
+	deflate        = "deflate"
+	// longest is what type, platform and tenant may take in a header. The servers take
+	// headers up to 64 KiB.
+	longest = 8 << 10
+	// deflateFrom is the size from which a content is compressed: the servers take messages
+	// up to 1 MiB, unless they are told otherwise, and a webhook may be as large.
+	deflateFrom = 64 << 10
+	// inflatedMost bounds what a content may grow to.
+	inflatedMost = 1 << 30
+)
+
+// end is a lane's last message, and with it all that there is to know of the lane. The zero
+// value is that of a lane in which nothing ever came.
+type end struct {
+	seq uint64
+	head
+}
+
+// newEnd completes what a message says of itself with its sequence.
+func newEnd(seq uint64, h head) end {
+	if h.ID == 0 {
+		h.ID = seq
+	}
+	if h.Arrived == 0 {
+		h.Arrived = seq
+	}
+	if h.Bears {
+		if h.Bearer = seq; h.Last == 0 {
+			h.Last = seq
+		}
+	}
+	return end{seq, h}
+}
+
+// others is what came last through another replica than this one.
+func (e *end) others(self string) uint64 {
+	if e.Replica == self {
+		return e.Foreign
+	}
+	return e.Arrived
+}
+
+// isNote: all that the message says is said again by the one that comes after it.
+func (e *end) isNote() bool { return e.Kind == copyKind || e.Kind == forgotKind }
+
+func (e *end) lane() webhookgate.Lane { return laneOf(&e.head) }
+
+func laneOf(h *head) webhookgate.Lane {
+	if h.Tenant == "" {
+		return webhookgate.Lane{Platform: h.Platform, Type: h.Type}
+	}
+	return webhookgate.Lane{Platform: h.Platform, Tenant: h.Tenant}
+}
+
+// newHead is the head of w as the lane's last.
+func newHead(kind string, w *webhookgate.Webhook) head {
+	h := head{Kind: kind, Webhook: w.ID, Received: w.Received, Snapshot: w.Snapshot, Bears: w.Snapshot}
+	if w.Snapshot {
+		h.Digest = w.Digest[:]
+	}
+	if h.Long = len(w.Type)+len(w.Lane.Platform)+len(w.Lane.Tenant) > longest; !h.Long {
+		h.Type, h.Platform, h.Tenant = w.Type, w.Lane.Platform, w.Lane.Tenant
+	}
+	return h
+}
+
+// again is what e says, said by another message.
+func (e *end) again(kind string) head {
+	h := e.head
+	h.Kind, h.Bears = kind, false
+	return h
+}
+
+func (h *head) put(m *nats.Msg) {
+	b, err := json.Marshal(h)
+	if err != nil {
+		panic(err) // strings, numbers and times always marshal
+	}
+	m.Header.Set(headHeader, string(b))
+}
+
+func readHead(h nats.Header) (out head, err error) {
+	if json.Unmarshal([]byte(h.Get(headHeader)), &out) != nil || out.Kind == "" {
+		return out, record.ErrDamaged
+	}
+	return out, nil
+}
+
+func putStatus(m *nats.Msg, s *record.Status) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // strings, numbers and times always marshal
+	}
+	m.Header.Set(statusHeader, string(b))
+}
+
+func readStatus(h nats.Header) (s record.Status, err error) {
+	if json.Unmarshal([]byte(h.Get(statusHeader)), &s) != nil || s.State == "" {
+		return s, record.ErrDamaged
+	}
+	return s, nil
+}
+
+// slim is what a head knows of its webhook.
+func slim(h *head) *webhookgate.Webhook {
+	w := &webhookgate.Webhook{ID: h.Webhook, Type: h.Type, Lane: laneOf(h), Received: h.Received, Snapshot: h.Snapshot}
+	copy(w.Digest[:], h.Digest)
+	return w
+}
+
+// putContent puts a webhook into a message whole.
+func putContent(m *nats.Msg, w *webhookgate.Webhook, previous uint64) {
+	m.Data = record.Encode(w, previous)
+	if len(m.Data) >= deflateFrom {
+		m.Data = compress(m.Data)
+		m.Header.Set(encodingHeader, deflate)
+	}
+}
+
+// readContent is the reverse of putContent.
+func readContent(h nats.Header, data []byte) (w *webhookgate.Webhook, previous uint64, err error) {
+	if h.Get(encodingHeader) == deflate {
+		if data, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(data)), inflatedMost)); err != nil {
+			return nil, 0, record.ErrDamaged
+		}
+	}
+	return record.Decode(data)
+}
+
+// compress makes a content smaller. What has hardly a repetition in it, base64 say, is stored
+// as it is by every fast level since Go 1.27; by its letters alone it still gets smaller,
+// and has to, or the servers would not take it.
+func compress(data []byte) []byte {
+	fast := compressAt(flate.BestSpeed, data)
+	if len(fast) < len(data)/4*3 {
+		return fast
+	}
+	if letters := compressAt(flate.HuffmanOnly, data); len(letters) < len(fast) {
+		return letters
+	}
+	return fast
+}
+
+func compressAt(level int, data []byte) []byte {
+	var b bytes.Buffer
+	z, _ := flate.NewWriter(&b, level) // the level is known
+	z.Write(data)                      // to memory
+	z.Close()
+	return b.Bytes()
+}
+
+// Subjects.
+
+// parts is how many parts the lanes fall into: the first letter of the tenant's name in
+// subjects, a hexadecimal digit, says into which. Tests that have no time may have fewer of
+// them delivered.
+const parts = 16
+
+func (s *Store) partOf(place string) int {
+	n, err := strconv.ParseUint(place[:1], 16, 8)
+	if err != nil {
+		return 0
+	}
+	return int(n) % s.parts
+}
+
+// placeOf names a lane in subjects, where not every letter may stand: the tenant, then
+// the rest.
+func placeOf(lane webhookgate.Lane) string {
+	key := record.LaneKey(lane)
+	return fmt.Sprintf("%x.%x", key[:16], key[16:])
+}
+
+func (s *Store) part(n int, rest string) string { return fmt.Sprintf("%s%x.%s", s.prefix, n, rest) }
+
+func (s *Store) subject(kind, place string) string {
+	return s.part(s.partOf(place), kind+"."+place)
+}
+
+func (s *Store) idSubject(kind, place string, id uint64) string {
+	return s.subject(kind, place) + "." + strconv.FormatUint(id, 10)
+}
+
+func (s *Store) historySubject(place string, id uint64) string {
+	return s.historyPrefix + place + "." + strconv.FormatUint(id, 10)
+}
+
+// split takes a subject of a part apart: its kind, the place, and the id where it has one.
+func (s *Store) split(subject string) (kind, place string, id uint64) {
+	words := strings.Split(strings.TrimPrefix(subject, s.prefix), ".")
+	if len(words) < 2 {
+		return "", "", 0
+	}
+	if kind = words[1]; len(words) < 4 {
+		return kind, "", 0
+	}
+	if len(words) > 4 {
+		id, _ = strconv.ParseUint(words[4], 10, 64)
+	}
+	return kind, words[2] + "." + words[3], id
+}
+
+// expect has m refused unless the last message on its subject is that one; zero: none.
+func expect(m *nats.Msg, last uint64) {
+	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+}
+
+// expectOn is expect for another subject than m's own.
+func expectOn(m *nats.Msg, subject string, last uint64) {
+	expect(m, last)
+	m.Header.Set(jetstream.ExpectedLastSubjSeqSubjHeader, subject)
+}
+
+// rollup has m take the place of all before it on its subject.
+func rollup(m *nats.Msg) { m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject) }
+
+// isConflict says whether a message was refused because something else was there.
+func isConflict(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+}

@@ -1,0 +1,315 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// How a webhook stands is written by who delivers its part, in the order of its lane.
+
+// Note writes how r stands now, in the background.
+func (t *term) Note(r record.Record, whole *webhookgate.Webhook, noted func()) {
+	t.s.background.Go(func() {
+		defer noted()
+		t.write(t.s.alive, &r, whole)
+	})
+}
+
+// write writes how r stands, for as long as the term lasts: after that its word no longer
+// counts, and who took over delivers again what was not written.
+func (t *term) write(ctx context.Context, r *record.Record, whole *webhookgate.Webhook) error {
+	place := placeOf(r.Webhook.Lane)
+	leave, err := t.writing.enter(ctx, place)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	t.mu.Lock()
+	at := *t.at(r.ID)
+	t.mu.Unlock()
+	if r.Status.State == record.Waiting {
+		return t.insist(ctx, r, func() error { return t.stand(ctx, r, place) })
+	}
+	var m *nats.Msg
+	for _, step := range []func() error{
+		func() (err error) { m, err = t.content(ctx, r, whole, at); return err },
+		func() error { return t.copyOut(ctx, m, r, place) },
+		func() error { return t.takeOut(ctx, m, r, place, at) },
+		func() error { return t.s.remove(ctx, at.status) },
+	} {
+		if err := t.insist(ctx, r, step); err != nil {
+			return err
+		}
+	}
+	if r.Status.State != record.Parked {
+		t.mu.Lock()
+		delete(t.spots, r.ID)
+		t.mu.Unlock()
+	}
+	return nil
+}
+
+// insist takes a step until it is done, or the term is over.
+func (t *term) insist(ctx context.Context, r *record.Record, step func() error) error {
+	for {
+		err := step()
+		if err == nil {
+			return nil
+		}
+		t.s.log.Debug("inbox note not written yet", "id", r.ID, "err", err)
+		if !t.Held() || ctx.Err() != nil {
+			return err
+		}
+		if !isConflict(err) {
+			pause(ctx, 100*time.Millisecond)
+		}
+	}
+}
+
+// stand writes how a webhook stands that goes on waiting.
+func (t *term) stand(ctx context.Context, r *record.Record, place string) error {
+	m := nats.NewMsg(t.s.idSubject("status", place, r.ID))
+	putStatus(m, &r.Status)
+	seq, err := t.fenced(ctx, m)
+	if err == nil {
+		t.mu.Lock()
+		t.at(r.ID).status = seq
+		t.mu.Unlock()
+	}
+	return err
+}
+
+// copyOut writes a webhook to where it belongs from now on.
+func (t *term) copyOut(ctx context.Context, m *nats.Msg, r *record.Record, place string) error {
+	if r.Status.State == record.Parked {
+		return t.park(ctx, m, r, place)
+	}
+	_, err := t.s.publish(ctx, withSubject(m, t.s.historySubject(place, r.ID)))
+	return err
+}
+
+// takeOut takes a webhook away from where it was.
+func (t *term) takeOut(ctx context.Context, m *nats.Msg, r *record.Record, place string, at spot) error {
+	if at.kind == "" {
+		return t.vacate(ctx, m, r, place)
+	}
+	return t.s.remove(ctx, at.seq)
+}
+
+// park writes a webhook to a place of its own.
+func (t *term) park(ctx context.Context, m *nats.Msg, r *record.Record, place string) error {
+	seq, err := t.fenced(ctx, withSubject(m, t.s.idSubject("parked", place, r.ID)))
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.at(r.ID)
+	p.kind, p.seq, p.status = "parked", seq, 0
+	return nil
+}
+
+// fenced publishes what only the holder of the part may say. A former holder's is refused.
+func (t *term) fenced(ctx context.Context, m *nats.Msg) (uint64, error) {
+	rollup(m)
+	expectOn(m, t.s.part(t.part, "claim"), t.claim)
+	seq, err := t.s.publish(ctx, m)
+	if isConflict(err) {
+		t.s.log.Warn("inbox part was taken over by another replica", "part", t.part)
+		t.hold.Store(nil)
+		t.leave()
+	}
+	return seq, err
+}
+
+// content is r as a message without a subject, whole and with how it stands.
+func (t *term) content(ctx context.Context, r *record.Record, whole *webhookgate.Webhook, at spot) (*nats.Msg, error) {
+	m := nats.NewMsg("")
+	if whole != nil {
+		putContent(m, whole, 0)
+	} else {
+		seq := r.ID
+		if at.kind != "" {
+			seq = at.seq
+		}
+		raw, err := t.s.read(ctx, seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			t.leave() // somebody has deleted it: all is read again
+		}
+		if err != nil {
+			return nil, err
+		}
+		m.Data = raw.Data
+		if encoding := raw.Header.Get(encodingHeader); encoding != "" {
+			m.Header.Set(encodingHeader, encoding)
+		}
+	}
+	h := newHead(webhookKind, r.Webhook)
+	h.ID = r.ID
+	h.put(m)
+	putStatus(m, &r.Status)
+	return m, nil
+}
+
+// withSubject is a copy of m on a subject.
+func withSubject(m *nats.Msg, subject string) *nats.Msg {
+	c := nats.NewMsg(subject)
+	c.Data = m.Data
+	for name, values := range m.Header {
+		c.Header[name] = values
+	}
+	return c
+}
+
+// vacate takes a webhook out of its lane. Where it was the last, and alone, the lane's memory
+// takes the place of all that is there. Where it has the lane's last snapshot, that is
+// written again at the lane's end.
+func (t *term) vacate(ctx context.Context, m *nats.Msg, r *record.Record, place string) error {
+	if r.Webhook.Lane.Tenant == "" {
+		return t.vacated(place, nil, t.s.remove(ctx, r.ID))
+	}
+	t.mu.Lock()
+	l := t.lanes[place]
+	if l == nil {
+		t.mu.Unlock()
+		return nil // it got so far the last time
+	}
+	last, alone := l.end, l.waiting == 1
+	t.mu.Unlock()
+
+	isLast := last.ID == r.ID
+	if !isLast && last.Bearer != r.ID {
+		return t.vacated(place, nil, t.s.remove(ctx, r.ID))
+	}
+	h := last.again(memoryKind)
+	if isLast {
+		if h.Accepted = r.Status.Changed; r.Status.State != record.Delivered {
+			h.Digest = nil // nobody knows what the receiver holds
+		}
+		h.Receiver = r.Status.Receiver
+	}
+	note := nats.NewMsg(t.s.subject("in", place))
+	if err := t.bear(ctx, note, &h, m, last, r.ID); err != nil {
+		return err
+	}
+	h.put(note)
+	expect(note, last.seq)
+	if isLast && alone {
+		rollup(note)
+	}
+	seq, err := t.s.publish(ctx, note)
+	if isConflict(err) {
+		return t.reread(ctx, place, err)
+	}
+	if err != nil {
+		return err
+	}
+	now := newEnd(seq, h)
+	t.s.ends.Add(place, now)
+	if !isLast || !alone {
+		err = t.s.remove(ctx, r.ID)
+	}
+	return t.vacated(place, &now, err)
+}
+
+// bear puts the lane's last snapshot into note, whose head is h. m is the content of the
+// webhook id.
+func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, m *nats.Msg, last end, id uint64) error {
+	if last.Bearer == 0 {
+		return nil
+	}
+	data, encoding := m.Data, m.Header.Get(encodingHeader)
+	if last.Bearer != id {
+		raw, err := t.s.read(ctx, last.Bearer)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			h.Bearer, h.Last = 0, 0 // somebody has deleted it
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		data, encoding = raw.Data, raw.Header.Get(encodingHeader)
+	}
+	note.Data, h.Bears = data, true
+	if encoding != "" {
+		note.Header.Set(encodingHeader, encoding)
+	}
+	return nil
+}
+
+// vacated counts a webhook out of its lane, which ends with now from then on; nil: as before.
+func (t *term) vacated(place string, now *end, err error) error {
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.lanes[place]
+	if l == nil {
+		return nil
+	}
+	if now != nil && now.seq > l.end.seq {
+		l.end = *now
+	}
+	if l.waiting--; l.waiting <= 0 {
+		delete(t.lanes, place)
+	}
+	return nil
+}
+
+// reread asks the servers how a lane ends, and returns conflict, for another try.
+func (t *term) reread(ctx context.Context, place string, conflict error) error {
+	e, err := t.s.readEnd(ctx, place)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.lanes[place]; l != nil {
+		if e.seq == 0 {
+			delete(t.lanes, place) // somebody has deleted all of it
+		} else {
+			l.end = e
+		}
+	}
+	return conflict
+}
+
+// finishParking takes a webhook out of its lane that the former holder of the part had
+// parked, and not taken out.
+func (t *term) finishParking(r *record.Record, at spot) {
+	leave, err := t.writing.enter(t.s.alive, placeOf(r.Webhook.Lane))
+	if err != nil {
+		return
+	}
+	defer leave()
+	for t.Held() {
+		m, err := t.content(t.s.alive, r, nil, at)
+		if err == nil {
+			err = t.vacate(t.s.alive, m, r, placeOf(r.Webhook.Lane))
+		}
+		if err == nil {
+			return
+		}
+		pause(t.s.alive, 100*time.Millisecond)
+	}
+}
+
+// toHistory puts a webhook into the history.
+func (s *Store) toHistory(ctx context.Context, r *record.Record, whole *webhookgate.Webhook) error {
+	m := nats.NewMsg(s.historySubject(placeOf(r.Webhook.Lane), r.ID))
+	putContent(m, whole, 0)
+	h := newHead(webhookKind, r.Webhook)
+	h.ID = r.ID
+	h.put(m)
+	putStatus(m, &r.Status)
+	_, err := s.publish(ctx, m)
+	return err
+}

@@ -1,0 +1,306 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// found is a webhook as the servers have it, whole.
+type found struct {
+	record.Record
+	header nats.Header
+	data   []byte
+}
+
+// find reads a webhook, wherever it is.
+func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
+	stream, history, err := s.streams()
+	if err != nil {
+		return nil, err
+	}
+	any := "*.*." + strconv.FormatUint(id, 10)
+	// Where it is wanted first: what is sent again has a history, too, and what is being
+	// parked may still stand in its lane.
+	for _, look := range []func(context.Context) (*jetstream.RawStreamMsg, error){
+		func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+			return stream.GetLastMsgForSubject(ctx, s.prefix+"*.again."+any)
+		},
+		func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+			return stream.GetLastMsgForSubject(ctx, s.prefix+"*.parked."+any)
+		},
+		func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return stream.GetMsg(ctx, id) },
+		func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+			return history.GetLastMsgForSubject(ctx, s.historyPrefix+any)
+		},
+	} {
+		m, err := request(ctx, look)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if f := s.recognise(ctx, m); f != nil {
+			return f, nil
+		}
+	}
+	return nil, fmt.Errorf("webhook %d: %w", id, record.ErrNotFound)
+}
+
+// recognise makes a webhook of a message; nil: it is none.
+func (s *Store) recognise(ctx context.Context, m *jetstream.RawStreamMsg) *found {
+	h, err := readHead(m.Header)
+	if err != nil || h.Kind != webhookKind {
+		return nil
+	}
+	e := newEnd(m.Sequence, h)
+	f := &found{Record: record.Record{ID: e.ID, Webhook: slim(&h)}, header: m.Header, data: m.Data}
+	if w, _, err := readContent(m.Header, m.Data); err == nil {
+		f.Webhook = w
+	}
+	f.Status = record.Status{State: record.Waiting, Changed: h.Received}
+	if status, err := readStatus(m.Header); err == nil {
+		f.Status = status
+	}
+	if f.Status.State == record.Waiting {
+		s.stand(ctx, &f.Record)
+	}
+	return f
+}
+
+// stand completes how a webhook that waits stands.
+func (s *Store) stand(ctx context.Context, r *record.Record) {
+	if now, ok := s.courier.Find(r.Webhook.Lane, r.ID); ok {
+		r.Status = now.Status
+		return
+	}
+	m, err := s.lastOn(ctx, s.idSubject("status", placeOf(r.Webhook.Lane), r.ID))
+	if err != nil {
+		return
+	}
+	if status, err := readStatus(m.Header); err == nil && !status.Again.Before(r.Status.Again) {
+		r.Status = status
+	}
+}
+
+// Show returns a webhook with its content, and that of its tenant's before it.
+func (s *Store) Show(id uint64) (*record.Item, error) {
+	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
+	defer cancel()
+	f, err := s.find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	item := &record.Item{Entry: f.Entry(), Header: f.Webhook.Header, Body: f.Webhook.Body}
+	if f.Webhook.Lane.Tenant != "" {
+		item.Previous = s.previous(ctx, f)
+	}
+	return item, nil
+}
+
+// previous is the snapshot that was delivered before another one, as far as the history has it.
+func (s *Store) previous(ctx context.Context, f *found) *record.Previous {
+	_, history, err := s.streams()
+	if err != nil {
+		return nil
+	}
+	prefix := s.historyPrefix + placeOf(f.Webhook.Lane) + "."
+	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return history.Info(ctx, jetstream.WithSubjectFilter(prefix+"*"))
+	})
+	if err != nil {
+		return nil
+	}
+	var ids []uint64
+	for subject := range info.State.Subjects {
+		if id, err := strconv.ParseUint(strings.TrimPrefix(subject, prefix), 10, 64); err == nil && id < f.ID {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	for _, id := range slices.Backward(ids) {
+		m, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+			return history.GetLastMsgForSubject(ctx, prefix+strconv.FormatUint(id, 10))
+		})
+		if err != nil {
+			return nil
+		}
+		before := s.recognise(ctx, m)
+		if before != nil && before.Webhook.Snapshot && (before.Status.State == record.Delivered || before.Status.State == record.Kept) {
+			return &record.Previous{ID: id, Body: before.Webhook.Body}
+		}
+	}
+	return nil
+}
+
+// List returns entries, newest first. It searches in what tells webhooks from each other, not
+// in their contents.
+func (s *Store) List(f record.Filter) ([]record.Entry, error) {
+	ctx, cancel := context.WithTimeout(s.alive, time.Minute)
+	defer cancel()
+	stream, history, err := s.streams()
+	if err != nil {
+		return nil, err
+	}
+	records := make(map[uint64]*record.Record)
+	tenant := "*.*"
+	if f.Tenant != "" {
+		token, _, _ := strings.Cut(placeOf(webhookgate.Lane{Tenant: f.Tenant}), ".")
+		tenant = token + ".*"
+	}
+	if f.State == "" || f.State.Finished() {
+		if err := s.collect(ctx, history, records, f, s.historyPrefix+tenant+".*"); err != nil {
+			return nil, err
+		}
+	}
+	if f.State == "" || !f.State.Finished() {
+		for _, subject := range []string{"*.in." + tenant, "*.parked." + tenant + ".*", "*.again." + tenant + ".*"} {
+			if err := s.collect(ctx, stream, records, f, s.prefix+subject); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s.entries(ctx, records, f), nil
+}
+
+// window is how many messages are read at a time, from the stream's end backwards, where
+// only the latest are asked for.
+const window = 4096
+
+// collect reads the latest webhooks of some subjects. What a later subject has is what counts.
+func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[uint64]*record.Record, f record.Filter, subject string) error {
+	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return stream.Info(ctx) })
+	if err != nil {
+		return err
+	}
+	to := info.State.LastSeq + 1
+	for size := uint64(window); to > info.State.FirstSeq; size *= 4 {
+		from := info.State.FirstSeq
+		// Only in lanes does the order of the messages say which webhooks are the latest.
+		if f.Limit > 0 && strings.Contains(subject, ".in.") && to > from+size {
+			from = to - size
+		}
+		found, err := s.scan(ctx, stream, subject, from, to)
+		if err != nil {
+			return err
+		}
+		matching := 0
+		for _, r := range found {
+			into[r.ID] = r
+			if e := r.Entry(); f.Match(&e, nil) {
+				matching++
+			}
+		}
+		if to = from; f.Limit > 0 && matching >= f.Limit {
+			return nil
+		}
+	}
+	return nil
+}
+
+// scan reads the webhooks of a subject from one message up to another, without their contents.
+func (s *Store) scan(ctx context.Context, stream jetstream.Stream, subject string, from, to uint64) (out []*record.Record, err error) {
+	consumer, err := request(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+			FilterSubject: subject, HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1),
+			AckPolicy: jetstream.AckNonePolicy, Replicas: 1, MemoryStorage: true, InactiveThreshold: 10 * time.Second,
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		_, _ = request(ctx, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, stream.DeleteConsumer(ctx, consumer.CachedInfo().Name)
+		})
+	}()
+	for left := consumer.CachedInfo().NumPending; left > 0 && ctx.Err() == nil; {
+		batch, err := consumer.Fetch(int(min(left, 1000)), jetstream.FetchMaxWait(requestTimeout))
+		if err != nil {
+			return nil, err
+		}
+		got := 0
+		for m := range batch.Messages() {
+			got++
+			meta, err := m.Metadata()
+			if err != nil {
+				return nil, err
+			}
+			if left = meta.NumPending; meta.Sequence.Stream >= to {
+				return out, nil
+			}
+			if r := listed(m, meta.Sequence.Stream); r != nil {
+				out = append(out, r)
+			}
+		}
+		if err := batch.Error(); err != nil {
+			return nil, err
+		}
+		if got == 0 {
+			break
+		}
+	}
+	return out, ctx.Err()
+}
+
+// listed makes a record of a message; nil: it is none.
+func listed(m jetstream.Msg, seq uint64) *record.Record {
+	h, err := readHead(m.Headers())
+	if err != nil || h.Kind != webhookKind {
+		return nil
+	}
+	e := newEnd(seq, h)
+	r := &record.Record{ID: e.ID, Webhook: slim(&h), Status: record.Status{State: record.Waiting, Changed: h.Received}}
+	if status, err := readStatus(m.Headers()); err == nil {
+		r.Status = status
+	}
+	return r
+}
+
+// entries selects, and completes how what waits stands: some at a time, as the servers have
+// to be asked for what other replicas deliver.
+func (s *Store) entries(ctx context.Context, records map[uint64]*record.Record, f record.Filter) []record.Entry {
+	ids := slices.Sorted(maps.Keys(records))
+	slices.Reverse(ids)
+	var chosen []*record.Record
+	for _, id := range ids {
+		if e := records[id].Entry(); f.Match(&e, nil) {
+			if chosen = append(chosen, records[id]); f.Limit > 0 && len(chosen) == f.Limit {
+				break
+			}
+		}
+	}
+	slots := make(chan struct{}, 16)
+	var asking sync.WaitGroup
+	for _, r := range chosen {
+		if r.Status.State != record.Waiting {
+			continue
+		}
+		slots <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-slots }()
+			s.stand(ctx, r)
+		})
+	}
+	asking.Wait()
+	out := make([]record.Entry, 0, len(chosen))
+	for _, r := range chosen {
+		if e := r.Entry(); f.Match(&e, nil) { // it may stand otherwise by now
+			out = append(out, e)
+		}
+	}
+	return out
+}

@@ -1,0 +1,148 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// follower is how far this replica knows which snapshots came in through others.
+type follower struct {
+	mu    sync.Mutex // guards what follows
+	ready bool       // all was read once
+	since time.Time  // from when on nothing was heard any more; zero: it is being followed
+	again func()     // has all be read again; nil: nobody follows
+}
+
+// restart has all be read again.
+func (f *follower) restart() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.again != nil {
+		f.again()
+	}
+}
+
+// Following says for how long nothing was heard of what other replicas take in; zero while
+// they are heard. ready is false until all was read once.
+func (s *Store) Following() (stale time.Duration, ready bool) {
+	s.follower.mu.Lock()
+	defer s.follower.mu.Unlock()
+	if !s.follower.since.IsZero() {
+		stale = max(1, time.Since(s.follower.since))
+	}
+	return stale, s.follower.ready
+}
+
+// followSnapshots tells OnSnapshot what comes in, until ctx ends.
+func (s *Store) followSnapshots(ctx context.Context) {
+	f := &s.follower
+	next := uint64(0) // where to read on; zero: from the beginning
+	heard := func(ready bool) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.ready, f.since = f.ready || ready, time.Time{}
+	}
+	for ctx.Err() == nil {
+		cfg := jetstream.ConsumerConfig{FilterSubject: s.prefix + "*.in.>", HeadersOnly: true, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy}
+		if next > 0 {
+			cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, next
+		}
+		ready, restart := false, false
+		reading, stop := context.WithCancel(ctx)
+		f.mu.Lock()
+		f.again = func() {
+			restart = true
+			stop()
+		}
+		f.mu.Unlock()
+		err := s.consume(reading, cfg, func() {
+			ready = true
+			heard(true)
+		}, func(m jetstream.Msg, seq uint64) {
+			s.tellSnapshot(m, seq)
+			if ready {
+				next = seq + 1
+			}
+		})
+		stop()
+		if ctx.Err() != nil {
+			return
+		}
+		f.mu.Lock()
+		f.again = nil
+		if restart {
+			next = 0
+		}
+		if f.since.IsZero() {
+			f.since = time.Now()
+		}
+		f.mu.Unlock()
+		s.log.Debug("inbox can't be followed", "err", err)
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+// tellSnapshot tells OnSnapshot which one a lane has last.
+func (s *Store) tellSnapshot(m jetstream.Msg, seq uint64) {
+	h, err := readHead(m.Headers())
+	if err != nil {
+		return
+	}
+	e := newEnd(seq, h)
+	if e.Last == 0 {
+		return
+	}
+	lane := e.lane()
+	if h.Long {
+		whole, err := s.bearer(s.alive, e)
+		if err != nil {
+			s.log.Error("inbox has a snapshot that can't be read", "seq", seq, "err", err)
+			return
+		}
+		lane = whole.Lane
+	}
+	s.cfg.OnSnapshot(lane, e.Last, nil)
+}
+
+// bearer reads the snapshot that a lane's end names.
+func (s *Store) bearer(ctx context.Context, e end) (*webhookgate.Webhook, error) {
+	m, err := s.read(ctx, e.Bearer)
+	if err != nil {
+		return nil, notFound(err)
+	}
+	w, _, err := readContent(m.Header, m.Data)
+	return w, err
+}
+
+// Snapshot reads the last snapshot that was taken in for a lane, and its id.
+func (s *Store) Snapshot(ctx context.Context, lane webhookgate.Lane) (*webhookgate.Webhook, uint64, error) {
+	place := placeOf(lane)
+	for {
+		e, err := s.readEnd(ctx, place)
+		if err == nil && e.Last == 0 {
+			err = record.ErrNotFound
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		w, err := s.bearer(ctx, e)
+		if err == nil {
+			return w, e.Last, nil
+		}
+		if !errors.Is(err, record.ErrNotFound) || ctx.Err() != nil {
+			return nil, 0, fmt.Errorf("the last snapshot of tenant %q: %w", lane.Tenant, err)
+		}
+		// The lane went on while it was read; unless somebody has deleted what it names.
+		if now, err := s.readEnd(ctx, place); err != nil || now.seq == e.seq {
+			return nil, 0, fmt.Errorf("the last snapshot of tenant %q: %w", lane.Tenant, record.ErrDamaged)
+		}
+	}
+}
