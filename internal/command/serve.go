@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"usher/internal/admin"
@@ -187,7 +186,7 @@ func (h *house) closeInbox() {
 // on a second signal, at once.
 func (h *house) run(ctx context.Context) error {
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	h.starter.signals(signals)
 	defer signal.Stop(signals)
 
 	background, stopBackground := context.WithCancel(context.Background())

@@ -2,6 +2,9 @@ package command
 
 import (
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"usher/internal/sdnotify"
 )
@@ -14,6 +17,15 @@ type supervisor struct {
 	systemd *sdnotify.Notifier // nil: it is not systemd
 	serves  func()             // nil: it is not Windows
 	log     *slog.Logger
+}
+
+// signals has those that end usher sent to c. As a Windows service it gets none: there
+// SIGTERM is also what comes when any user logs off, and who wants it to end says so to the
+// service manager.
+func (s *supervisor) signals(c chan<- os.Signal) {
+	if s.serves == nil {
+		signal.Notify(c, os.Interrupt, syscall.SIGTERM)
+	}
 }
 
 func (s *supervisor) ready() {
