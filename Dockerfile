@@ -15,7 +15,7 @@ ARG VERSION
 ARG COMMIT
 ARG TARGETOS
 ARG TARGETARCH
-RUN .ci/release -o /dist "${TARGETOS:-linux}/${TARGETARCH:-amd64}" \
+RUN .ci/build -o /dist "${TARGETOS:-linux}/${TARGETARCH:-amd64}" \
     && install -D "/dist/usher-${TARGETOS:-linux}-${TARGETARCH:-amd64}" /image/usher \
     && install -D -m 644 /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ca-certificates.crt \
     && install -d -m 1777 /image/tmp \

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,28 +30,20 @@ func TestCompose(t *testing.T) {
 	if err != nil {
 		t.Skip("python3 is not installed: compose.yaml's app is not tried")
 	}
-	content, err := os.ReadFile("compose.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var file composition
-	if err := yaml.Unmarshal(content, &file); err != nil {
+	if err := yaml.Unmarshal(read(t, "compose.yaml"), &file); err != nil {
 		t.Fatal(err)
 	}
-	dir, local := t.TempDir(), trial.FreeAddress(t)
-	here := file.onThisMachine(t, dir)
+	local, admin := trial.FreeAddress(t), trial.FreeAddress(t)
+	here := file.onThisMachine(t, admin)
 
-	sandbox := filepath.Join(dir, "sandbox")
-	if out, err := exec.Command("go", "build", "-o", sandbox, "usher/examples/sandbox").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
 	args := []string{"-every", "50ms"}
 	for _, arg := range file.Services["sandbox"].Command {
 		args = append(args, here.Replace(arg))
 	}
-	world := spawn(t, exec.Command(sandbox, args...))
+	world := spawn(t, exec.Command(build(t, "usher/examples/sandbox", "sandbox"), args...))
 
-	env := []string{"USHER_LISTEN=" + local, "USHER_ADMIN_LISTEN=" + trial.FreeAddress(t)}
+	env := []string{"USHER_LISTEN=" + local}
 	for name, value := range file.Services["usher"].Environment {
 		env = append(env, name+"="+here.Replace(value))
 	}
@@ -65,6 +56,9 @@ func TestCompose(t *testing.T) {
 	go func() { ended <- usher(ctx) }()
 	defer func() { stop(); <-ended }()
 	trial.Eventually(t, "healthy", func() bool { return usher(ctx, "healthcheck") == 0 })
+	if without, with := status(admin, "/", ""), status(admin, "/", "demo-admin-token"); without != 401 || with != 200 {
+		t.Errorf("the admin page answers %d without its token and %d with it", without, with)
+	}
 
 	// The app's loop goes on while the script succeeds; a tenth of a second for its 5.
 	script := strings.NewReplacer("/app/", "../examples/accounts/", "python ", python+" ", "sleep 5", "sleep 0.1").Replace(file.Services["app"].Command[2])
@@ -79,12 +73,13 @@ func TestCompose(t *testing.T) {
 }
 
 // onThisMachine replaces what is somewhere else in a container.
-func (c *composition) onThisMachine(t *testing.T, dir string) *strings.Replacer {
+func (c *composition) onThisMachine(t *testing.T, admin string) *strings.Replacer {
 	t.Helper()
 	billing, receiver, gate := trial.FreeAddress(t), trial.FreeAddress(t), trial.FreeAddress(t)
 	here := []string{
 		"0.0.0.0:9000", billing, "sandbox:9000", billing, "0.0.0.0:9001", receiver, "sandbox:9001", receiver,
-		"0.0.0.0:8090", gate, "usher:8090", gate, "file:/var/lib/usher/", "file:" + dir + "/",
+		"0.0.0.0:8090", gate, "usher:8090", gate, "file:/var/lib/usher/", "file:" + t.TempDir() + "/",
+		"0.0.0.0:9095", admin,
 	}
 	for name, secret := range c.Secrets {
 		here = append(here, "/run/secrets/"+name, secret.File)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -22,10 +23,12 @@ type object struct {
 		Replicas     int
 		MinAvailable int `yaml:"minAvailable"`
 		Selector     any
+		PodSelector  any `yaml:"podSelector"`
 		Template     struct {
 			Metadata struct{ Labels map[string]string }
 			Spec     pod
 		}
+		Claims []struct{ Metadata struct{ Name string } } `yaml:"volumeClaimTemplates"`
 	}
 }
 
@@ -36,9 +39,11 @@ type pod struct {
 	SecurityContext struct {
 		RunAsNonRoot bool `yaml:"runAsNonRoot"`
 	} `yaml:"securityContext"`
+	Volumes []struct{ Name string }
 }
 
 type mount struct {
+	Name string
 	Path string `yaml:"mountPath"`
 }
 
@@ -55,49 +60,81 @@ type container struct {
 	ReadinessProbe  *probe  `yaml:"readinessProbe"`
 	LivenessProbe   *probe  `yaml:"livenessProbe"`
 	SecurityContext struct {
-		ReadOnly   bool  `yaml:"readOnlyRootFilesystem"`
-		Escalation *bool `yaml:"allowPrivilegeEscalation"`
+		RunAsNonRoot bool  `yaml:"runAsNonRoot"`
+		ReadOnly     bool  `yaml:"readOnlyRootFilesystem"`
+		Escalation   *bool `yaml:"allowPrivilegeEscalation"`
 	} `yaml:"securityContext"`
 	Resources struct{ Limits map[string]string }
 }
 
 func TestManifests(t *testing.T) {
-	sidecar := objects(t, "kubernetes/sidecar.yaml")["Deployment"].Spec.Template.Spec
-	usher := sidecar.InitContainers[0]
+	sidecar := objects(t, read(t, "kubernetes/sidecar.yaml")).one(t, "Deployment").Spec.Template.Spec
+	trySidecar(t, sidecar)
+	tryGateway(t, objects(t, read(t, "kubernetes/gateway.yaml")), "Deployment")
+}
+
+// trySidecar checks a pod that usher was added to.
+func trySidecar(t *testing.T, p pod) {
+	t.Helper()
+	if len(p.InitContainers) == 0 {
+		t.Fatal("no init container")
+	}
+	usher := p.InitContainers[0]
 	if usher.Name != "usher" || usher.RestartPolicy != "Always" {
 		t.Errorf("%s with restartPolicy %q is no sidecar", usher.Name, usher.RestartPolicy)
 	}
-	tryPod(t, sidecar, usher)
+	tryPod(t, p, usher)
+}
 
-	all := objects(t, "kubernetes/gateway.yaml")
-	gateway := all["Deployment"].Spec
-	tryPod(t, gateway.Template.Spec, gateway.Template.Spec.Containers[0])
-	tryGateway(t, gateway.Template.Spec.Containers[0])
-	if budget := all["PodDisruptionBudget"].Spec.MinAvailable; budget < 1 || budget >= gateway.Replicas {
-		t.Errorf("of %d replicas %d must be available: none can be lost, or none can be drained", gateway.Replicas, budget)
-	}
-	for _, kind := range []string{"Service", "PodDisruptionBudget", "NetworkPolicy"} {
-		if _, there := all[kind]; !there {
-			t.Errorf("no %s", kind)
+// tryGateway checks a gateway, in a workload of that kind, and what belongs to it.
+func tryGateway(t *testing.T, all manifest, kind string) {
+	t.Helper()
+	gateway := all.one(t, kind).Spec
+	usher := gateway.Template.Spec.Containers[0]
+	tryPod(t, gateway.Template.Spec, usher)
+	tryGate(t, usher)
+	if gateway.Replicas > 1 {
+		if budget := all.one(t, "PodDisruptionBudget").Spec.MinAvailable; budget < 1 || budget >= gateway.Replicas {
+			t.Errorf("of %d replicas %d must be available: none can be lost, or none can be drained", gateway.Replicas, budget)
 		}
 	}
-	service, _ := all["Service"].Spec.Selector.(map[string]any)
-	for label, value := range service {
-		if gateway.Template.Metadata.Labels[label] != value {
-			t.Errorf("the Service selects %s=%s, which no pod has", label, value)
+	all.one(t, "NetworkPolicy")
+	services := 0
+	for _, o := range all {
+		for _, selector := range []any{o.Spec.Selector, o.Spec.PodSelector} {
+			selected, _ := selector.(map[string]any)
+			if match, ok := selected["matchLabels"].(map[string]any); ok {
+				selected = match
+			}
+			for label, value := range selected {
+				if gateway.Template.Metadata.Labels[label] != value {
+					t.Errorf("%s %s selects %s=%s, which no pod has", o.Kind, o.Metadata.Name, label, value)
+				}
+			}
 		}
+		if o.Kind == "Service" && o.Spec.Selector != nil {
+			services++
+		}
+	}
+	if services == 0 {
+		t.Error("no Service")
 	}
 }
 
-// tryGateway checks that a gateway holds nothing of the billing service, stays in the load
+// tryGate checks that a gateway holds nothing of the billing service, stays in the load
 // balancer for as long as it takes webhooks, and is not restarted for what a restart does
 // not help.
-func tryGateway(t *testing.T, usher *container) {
+func tryGate(t *testing.T, usher *container) {
 	t.Helper()
+	seen := make(map[string]bool)
 	for _, e := range usher.Env {
 		if strings.HasPrefix(e.Name, "USHER_CLIENT_") || e.Name == "USHER_BASE_URL" {
 			t.Errorf("a gateway does not need %s", e.Name)
 		}
+		if seen[e.Name] {
+			t.Errorf("%s is set twice", e.Name)
+		}
+		seen[e.Name] = true
 	}
 	for want, p := range map[string]*probe{"/readyz/gate": usher.ReadinessProbe, "/healthz": usher.StartupProbe} {
 		if p == nil || p.HTTPGet.Path != want {
@@ -116,17 +153,16 @@ func tryPod(t *testing.T, p pod, usher *container) {
 		t.Errorf("%s: no startup or no readiness probe", usher.Name)
 	}
 	c := usher.SecurityContext
-	if !p.SecurityContext.RunAsNonRoot || !c.ReadOnly || c.Escalation == nil || *c.Escalation || usher.Resources.Limits["memory"] == "" {
+	if !p.SecurityContext.RunAsNonRoot && !c.RunAsNonRoot || !c.ReadOnly || c.Escalation == nil || *c.Escalation || usher.Resources.Limits["memory"] == "" {
 		t.Errorf("%s may do more than it must", usher.Name)
 	}
 	needs := 15 * time.Second // USHER_SHUTDOWN_GRACE, by default
 	for _, e := range usher.Env {
 		switch {
 		case strings.HasSuffix(e.Name, "_FILE"):
-			mounted := slices.ContainsFunc(usher.VolumeMounts, func(m mount) bool { return strings.HasPrefix(e.Value, m.Path+"/") })
-			if !mounted {
-				t.Errorf("%s is %s, where nothing is mounted", e.Name, e.Value)
-			}
+			tryMounted(t, usher, e.Name, e.Value)
+		case strings.HasPrefix(e.Value, "file:"):
+			tryMounted(t, usher, e.Name, strings.TrimPrefix(e.Value, "file:"))
 		case e.Name == "USHER_SHUTDOWN_DELAY":
 			delay, err := time.ParseDuration(e.Value)
 			if err != nil {
@@ -135,19 +171,44 @@ func tryPod(t *testing.T, p pod, usher *container) {
 			needs += delay
 		}
 	}
-	if time.Duration(p.Grace)*time.Second <= needs {
-		t.Errorf("%s is killed after %d s, but may need %v to end", usher.Name, p.Grace, needs)
+	grace := time.Duration(p.Grace) * time.Second
+	if p.Grace == 0 {
+		grace = 30 * time.Second // as Kubernetes has it
+	}
+	if grace <= needs {
+		t.Errorf("%s is killed after %v, but may need %v to end", usher.Name, grace, needs)
 	}
 }
 
-// objects are those of a file, by their kind.
-func objects(t *testing.T, file string) map[string]object {
+func tryMounted(t *testing.T, usher *container, name, path string) {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+	if !slices.ContainsFunc(usher.VolumeMounts, func(m mount) bool { return strings.HasPrefix(path, m.Path+"/") }) {
+		t.Errorf("%s is %s, where nothing is mounted", name, path)
 	}
-	all := make(map[string]object)
+}
+
+// manifest is what one file, or one rendering, has.
+type manifest []object
+
+// one returns the object of that kind.
+func (m manifest) one(t *testing.T, kind string) object {
+	t.Helper()
+	kinds := make(map[string]int)
+	for _, o := range m {
+		kinds[o.Kind]++
+	}
+	for _, o := range m {
+		if o.Kind == kind && kinds[kind] == 1 {
+			return o
+		}
+	}
+	t.Fatalf("of the kinds %v not one %s", slices.Collect(maps.Keys(kinds)), kind)
+	return object{}
+}
+
+func objects(t *testing.T, content []byte) manifest {
+	t.Helper()
+	var all manifest
 	for documents := yaml.NewDecoder(bytes.NewReader(content)); ; {
 		var o object
 		if err := documents.Decode(&o); errors.Is(err, io.EOF) {
@@ -155,23 +216,24 @@ func objects(t *testing.T, file string) map[string]object {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		all[o.Kind] = o
+		all = append(all, o)
 	}
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
 }
 
 // The images are built with the toolchain that releases are built with.
 func TestImagesToolchain(t *testing.T) {
-	mod, err := os.ReadFile("../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := regexp.MustCompile(`(?m)^toolchain go(.+)$`).FindSubmatch(mod)
+	want := regexp.MustCompile(`(?m)^toolchain go(.+)$`).FindSubmatch(read(t, "../go.mod"))
 	for _, file := range []string{"../Dockerfile", "../examples/sandbox/Dockerfile"} {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := regexp.MustCompile(`(?m)^FROM .*golang:([0-9.]+)`).FindSubmatch(content)
+		got := regexp.MustCompile(`(?m)^FROM .*golang:([0-9.]+)`).FindSubmatch(read(t, file))
 		if want == nil || got == nil || !bytes.Equal(got[1], want[1]) {
 			t.Errorf("%s builds with %s, go.mod has %s", file, got, want)
 		}

@@ -10,13 +10,19 @@ import (
 	"testing"
 )
 
-// The unit is one that systemd takes without a complaint, and that gives the service
+// Each unit is one that systemd takes without a complaint, and that gives the service
 // next to nothing.
-func TestUnit(t *testing.T) {
+func TestUnits(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Skip("systemd-analyze is not installed: the unit is not tried")
+		t.Skip("systemd-analyze is not installed: the units are not tried")
 	}
-	unit, err := os.ReadFile("systemd/usher.service")
+	for _, name := range []string{"usher.service", "usher-gate.service"} {
+		t.Run(name, func(t *testing.T) { tryUnit(t, name) })
+	}
+}
+
+func tryUnit(t *testing.T, name string) {
+	unit, err := os.ReadFile("systemd/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,16 +35,16 @@ func TestUnit(t *testing.T) {
 	if !strings.Contains(string(unit), start) {
 		t.Fatal("the unit does not start usher")
 	}
-	path := filepath.Join(t.TempDir(), "usher.service")
+	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(strings.Replace(string(unit), start, "\nExecStart="+self+"\n", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command("systemd-analyze", "verify", path).CombinedOutput()
-	if err != nil || strings.Contains(string(out), "usher.service") { // unknown keys are said, but no failure
+	if err != nil || strings.Contains(string(out), name) { // unknown keys are said, but no failure
 		t.Errorf("verify: %v\n%s", err, out)
 	}
 	out, err = exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", path).CombinedOutput()
-	level := regexp.MustCompile(`Overall exposure level for usher.service: ([0-9.]+)`).FindSubmatch(out)
+	level := regexp.MustCompile(`Overall exposure level for ` + regexp.QuoteMeta(name) + `: ([0-9.]+)`).FindSubmatch(out)
 	if level == nil {
 		t.Skipf("this systemd-analyze can't tell: %v\n%s", err, out)
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 
+	"usher/internal/sdnotify"
 	"usher/internal/stdlog"
 )
 
@@ -27,6 +28,8 @@ type Process struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 	Self    string // the program's own file; empty where it should not be started again
+
+	serves func() // called once usher serves, for Windows' service manager; may be nil
 }
 
 const usage = `usher stands between your software and the billing service: it puts a token on
@@ -70,7 +73,7 @@ func Main(ctx context.Context, p Process) int {
 	var run func(context.Context, Process) int
 	switch name {
 	case "serve":
-		run = serve
+		run = supervised
 	case "demo":
 		run = demo
 	case "exec":
@@ -141,6 +144,7 @@ func serve(ctx context.Context, p Process) int {
 	if err != nil {
 		return p.failed(err)
 	}
+	h.starter = supervisor{systemd: sdnotify.New(p.Environ), serves: p.serves, log: log}
 	if err := h.open(); err != nil {
 		h.close()
 		return p.failed(err)

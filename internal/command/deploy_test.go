@@ -47,7 +47,7 @@ func TestNamesInDocsAndExamples(t *testing.T) {
 // documents are the files in which people read what settings there are.
 func documents(t *testing.T) []string {
 	t.Helper()
-	files := []string{root + "README.md", root + "Dockerfile"}
+	files := []string{root + "README.md", root + "SECURITY.md", root + "Dockerfile"}
 	for _, dir := range []string{"deploy", "examples", "docs"} {
 		err := filepath.WalkDir(root+dir, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.Type().IsRegular() && filepath.Ext(path) != ".go" {
@@ -65,8 +65,11 @@ func documents(t *testing.T) []string {
 // Each deployment, as it stands, is one that usher starts with: every variable is
 // known and holds what it should.
 func TestDeploymentsAreAccepted(t *testing.T) {
-	environments := map[string][]string{"systemd": unitEnvironment(t, root+"deploy/systemd/usher.service")}
-	for _, file := range []string{"deploy/compose.yaml", "deploy/kubernetes/sidecar.yaml", "deploy/kubernetes/gateway.yaml"} {
+	environments := make(map[string][]string)
+	for _, file := range []string{"deploy/systemd/usher.service", "deploy/systemd/usher-gate.service"} {
+		environments[file] = unitEnvironment(t, root+file)
+	}
+	for _, file := range []string{"deploy/compose.yaml", "deploy/compose.cluster.yaml", "deploy/kubernetes/sidecar.yaml", "deploy/kubernetes/gateway.yaml", "deploy/helm/testdata/file.yaml", "deploy/helm/testdata/nats.yaml"} {
 		environments[file] = yamlEnvironment(t, root+file)
 	}
 	for name, env := range environments {

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"usher/internal/admin"
@@ -37,6 +36,7 @@ type house struct {
 	webhooks *door             // of doors the gate's; nil: off
 	answers  *door             // of doors that of entitlements; nil: off
 	admin    *door             // nil: off
+	starter  supervisor
 	stopping atomic.Bool
 }
 
@@ -186,7 +186,7 @@ func (h *house) closeInbox() {
 // on a second signal, at once.
 func (h *house) run(ctx context.Context) error {
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	h.starter.signals(signals)
 	defer signal.Stop(signals)
 
 	background, stopBackground := context.WithCancel(context.Background())
@@ -207,6 +207,8 @@ func (h *house) run(ctx context.Context) error {
 			}
 		})
 	}
+	running.Go(func() { h.starter.systemd.Watch(background) })
+	h.starter.ready()
 	var err error
 	select {
 	case <-ctx.Done():
@@ -216,6 +218,7 @@ func (h *house) run(ctx context.Context) error {
 	case err = <-failed:
 		h.log.Error("a listener failed", "err", err)
 	}
+	h.starter.stopping()
 	atOnce, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	go func() {

@@ -1,0 +1,8 @@
+//go:build !windows
+
+package command
+
+import "context"
+
+// supervised serves: only Windows starts a service in a way of its own.
+func supervised(ctx context.Context, p Process) int { return serve(ctx, p) }
