@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unique"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -148,6 +149,10 @@ func (h *head) put(m *nats.Msg) {
 func readHead(h nats.Header) (out head, err error) {
 	if json.Unmarshal([]byte(h.Get(headHeader)), &out) != nil || out.Kind == "" {
 		return out, record.ErrDamaged
+	}
+	// There are few of these, and a million webhooks may wait.
+	for _, s := range []*string{&out.Kind, &out.Type, &out.Platform, &out.Receiver, &out.Replica} {
+		*s = unique.Make(*s).Value()
 	}
 	return out, nil
 }

@@ -1,0 +1,75 @@
+package shared
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/record"
+)
+
+// room is how full the stream is. It is asked of the servers now and then, and what came in
+// through this replica since is added: other replicas do the same.
+type room struct {
+	used, limit atomic.Int64
+}
+
+// intakeShare is what of the stream webhooks may fill, in percent: outcomes always have room.
+const intakeShare = 90
+
+func (r *room) set(used, limit int64) {
+	r.used.Store(used)
+	r.limit.Store(limit)
+}
+
+func (r *room) took(size int) { r.used.Add(int64(size)) }
+
+// check says whether a webhook of that size may come in.
+func (r *room) check(size int) error {
+	used, limit := r.used.Load()+int64(size), r.limit.Load()
+	if limit > 0 && used > limit/100*intakeShare {
+		return fmt.Errorf("%w: %d of %d bytes are taken", record.ErrFull, used, limit)
+	}
+	return nil
+}
+
+// measureEvery is how long the last measure is good for: other replicas fill it, too.
+func (r *room) measureEvery() time.Duration {
+	if r.used.Load() > r.limit.Load()/4*3 {
+		return 100 * time.Millisecond
+	}
+	return time.Second
+}
+
+// measure asks the servers how full the stream is.
+func (s *Store) measure(ctx context.Context) error {
+	stream, _, err := s.streams()
+	if err != nil {
+		return err
+	}
+	known := s.seen.Load()
+	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return stream.Info(ctx) })
+	if err != nil {
+		return err
+	}
+	if info.State.LastSeq < known {
+		// They have lost the end of it, as after a power failure without sync_interval: always, or
+		// were restored from a backup. What is known here may be of messages that are no more.
+		s.log.Error("inbox servers have lost the stream's end, it is read again", "had", known, "have", info.State.LastSeq)
+		s.seen.Store(info.State.LastSeq)
+		s.ends.Purge()
+		s.follower.restart()
+	}
+	s.room.set(int64(info.State.Bytes), min(info.Config.MaxBytes, s.cfg.MaxBytes))
+	s.saw(info.State.LastSeq)
+	s.heard.Store(time.Now().UnixNano())
+	return nil
+}
+
+// Usage is how many bytes are taken, and how many there are for webhooks.
+func (s *Store) Usage() (used, limit int64) {
+	return s.room.used.Load(), s.room.limit.Load() / 100 * intakeShare
+}

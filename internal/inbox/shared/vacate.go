@@ -1,0 +1,125 @@
+package shared
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/record"
+)
+
+// vacate takes a webhook out of its lane. Where it was the last, and alone, the lane's memory
+// takes the place of all that is there. Where it has the lane's last snapshot, that is
+// written again at the lane's end.
+func (t *term) vacate(ctx context.Context, m *nats.Msg, r *record.Record, place string) error {
+	if r.Webhook.Lane.Tenant == "" {
+		return t.vacated(r, nil, t.s.remove(ctx, r.ID))
+	}
+	t.mu.Lock()
+	l := t.lanes[r.Webhook.Lane]
+	if l == nil {
+		t.mu.Unlock()
+		return nil // it got so far the last time
+	}
+	last, alone := l.end, l.waiting == 1
+	t.mu.Unlock()
+
+	isLast := last.ID == r.ID
+	if !isLast && last.Bearer != r.ID {
+		return t.vacated(r, nil, t.s.remove(ctx, r.ID))
+	}
+	h := last.again(memoryKind)
+	if isLast {
+		if h.Accepted = r.Status.Changed; r.Status.State != record.Delivered {
+			h.Digest = nil // nobody knows what the receiver holds
+		}
+		h.Receiver = r.Status.Receiver
+	}
+	note := nats.NewMsg(t.s.subject("in", place))
+	if err := t.bear(ctx, note, &h, m, last, r.ID); err != nil {
+		return err
+	}
+	h.put(note)
+	expect(note, last.seq)
+	if isLast && alone {
+		rollup(note)
+	}
+	seq, err := t.s.publish(ctx, note)
+	if isConflict(err) {
+		return t.reread(ctx, r, place, err)
+	}
+	if err != nil {
+		return err
+	}
+	now := newEnd(seq, h)
+	t.s.ends.Add(place, now)
+	if !isLast || !alone {
+		err = t.s.remove(ctx, r.ID)
+	}
+	return t.vacated(r, &now, err)
+}
+
+// bear puts the lane's last snapshot into note, whose head is h. m is the content of the
+// webhook id.
+func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, m *nats.Msg, last end, id uint64) error {
+	if last.Bearer == 0 {
+		return nil
+	}
+	data, encoding := m.Data, m.Header.Get(encodingHeader)
+	if last.Bearer != id {
+		raw, err := t.s.read(ctx, last.Bearer)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			h.Bearer, h.Last = 0, 0 // somebody has deleted it
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		data, encoding = raw.Data, raw.Header.Get(encodingHeader)
+	}
+	note.Data, h.Bears = data, true
+	if encoding != "" {
+		note.Header.Set(encodingHeader, encoding)
+	}
+	return nil
+}
+
+// vacated counts r out of its lane, which ends with now from then on; nil: as before.
+func (t *term) vacated(r *record.Record, now *end, err error) error {
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.lanes[r.Webhook.Lane]
+	if l == nil {
+		return nil
+	}
+	if now != nil && now.seq > l.end.seq {
+		l.end = *now
+	}
+	if l.waiting--; l.waiting <= 0 {
+		delete(t.lanes, r.Webhook.Lane)
+	}
+	return nil
+}
+
+// reread asks the servers how r's lane ends, and returns conflict, for another try.
+func (t *term) reread(ctx context.Context, r *record.Record, place string, conflict error) error {
+	e, err := t.s.readEnd(ctx, place)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.lanes[r.Webhook.Lane]; l != nil {
+		if e.seq == 0 {
+			delete(t.lanes, r.Webhook.Lane) // somebody has deleted all of it
+		} else {
+			l.end = e
+		}
+	}
+	return conflict
+}
