@@ -97,7 +97,7 @@ func adviseInbox(err error) error {
 
 // adviseCommand says what was meant by a command that there is not.
 func adviseCommand(name string) string {
-	meant := nearest(name, []string{"demo", "exec", "check", "healthcheck", "inbox", "version", "help"})
+	meant := nearest(name, []string{"demo", "exec", "check", "healthcheck", "inbox", "entitlements", "version", "help"})
 	switch {
 	case meant != "":
 		return ": did you mean " + meant + "?"

@@ -37,8 +37,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	} else if len(args) == 1 && args[0] == witnessArg && witnessArg != "" {
 		return beWitness(p)
 	} else if len(args) > 0 && isHelp(args[0]) {
-		fmt.Fprint(p.Stdout, usage)
-		return exitOK
+		return p.helpOn("exec")
 	} else if len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		return p.misused("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
 	}

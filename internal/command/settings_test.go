@@ -3,7 +3,6 @@ package command
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -277,36 +276,6 @@ func TestEndpoint(t *testing.T) {
 		if got := endpoint(u, "/graphql"); got.String() != want || !strings.HasPrefix(got.RequestURI(), "/") {
 			t.Errorf("%s: %s", base, got)
 		}
-	}
-}
-
-// The README's tables list every variable with its default, and nothing else.
-func TestReadme(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := make(map[string]string) // name → default
-	row := regexp.MustCompile("(?m)^\\| `(USHER_[A-Za-z0-9_]+)` \\| ([^|]*) \\|")
-	for _, m := range row.FindAllStringSubmatch(string(readme), -1) {
-		rows[m[1]] = strings.TrimSpace(m[2])
-	}
-	for _, v := range variables() {
-		got, ok := rows[v.Name]
-		if !ok {
-			t.Errorf("the README does not list %s", v.Name)
-			continue
-		}
-		if v.Default != "" && got != "`"+v.Default+"`" {
-			t.Errorf("the README says that the default of %s is %s, but it is %q", v.Name, got, v.Default)
-		}
-		if v.Default == "" && strings.HasPrefix(got, "`") {
-			t.Errorf("the README gives a default for %s: %s", v.Name, got)
-		}
-		delete(rows, v.Name)
-	}
-	for name := range rows {
-		t.Errorf("the README lists %s, which nobody knows", name)
 	}
 }
 
