@@ -116,7 +116,7 @@ func serve(ctx context.Context, p Process) int {
 	}
 	log.Info("usher starts", "version", buildVersion())
 	if h.gate != nil && s.Webhook.nats == nil {
-		log.Info("the gate is made for one replica: with more, each remembers only what it saw itself, and the third of A, B, A could be taken for a duplicate; replicas share an inbox on NATS")
+		log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a NATS cluster")
 	}
 	if err := h.run(ctx); err != nil {
 		return p.failed(err)
