@@ -50,7 +50,7 @@ func entitlementsCommand(ctx context.Context, p Process, args []string) int {
 		return exitOK
 	}
 	if len(args) < 1 || len(args) > 2 {
-		return p.misused("usher entitlements needs a tenant: usher entitlements TENANT [FEATURE]")
+		return p.misused("usher entitlements takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
 	}
 	tenant, err := parseTenant(args[0])
 	if err != nil {
