@@ -1,72 +1,57 @@
 package examples
 
 import (
-	"context"
 	"errors"
-	"log/slog"
-	"net/http/httptest"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"usher/internal/entitlements"
-	"usher/internal/guard"
 	"usher/internal/trial"
 )
 
 // theKey is demanded on the port of entitled.
 const theKey = "entitlements-key-0123"
 
-// entitlementsPort is one that knows the tenants acme (reports, users: 25, tier: gold),
-// brücke & söhne (reports) and small (nothing).
+// entitlementsPort is that of an usher which knows the tenants acme (reports, users: 25,
+// tier: gold), brücke & söhne (reports) and small (nothing), all on the platform eu.
 type entitlementsPort struct {
-	url    string
-	server *httptest.Server
-	index  *entitlements.Index
-	seq    uint64
+	url   string
+	gate  string
+	usher *usher
 }
 
 func entitled(t *testing.T) *entitlementsPort {
 	t.Helper()
-	p := &entitlementsPort{index: entitlements.NewIndex(0)}
-	port := httptest.NewUnstartedServer(nil)
-	port.Config.Handler = entitlements.New(entitlements.Config{
-		Lookup: func(_ context.Context, tenant string, platform *string) (entitlements.Answer, error) {
-			e, _, err := p.index.Find(tenant, platform)
-			return entitlements.Answer{Entry: e}, err
-		},
-		Hosts: guard.NewHosts(port.Listener.Addr().String(), nil, false),
-		Key:   func() string { return theKey },
-		Log:   slog.New(slog.DiscardHandler),
+	u := start(t, []string{
+		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db"), "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ENTITLEMENTS_KEY=" + theKey,
+		"USHER_ADMIN_LISTEN=off", "USHER_LOG_FORMAT=json",
 	})
-	port.Start()
-	t.Cleanup(port.Close)
-	p.url, p.server = port.URL, port
-	p.webhook(t, "acme", `{"code":"reports"},{"code":"users","quantity":25},{"code":"tier","value":"gold"}`)
-	p.webhook(t, "brücke & söhne", `{"code":"reports"}`)
-	p.webhook(t, "small", ``)
+	p := &entitlementsPort{url: u.url(t, "entitlements"), gate: u.url(t, "webhooks"), usher: u}
+	p.webhook(t, "eu", "acme", `{"code":"reports"},{"code":"users","quantity":25},{"code":"tier","value":"gold"}`)
+	p.webhook(t, "eu", "brücke & söhne", `{"code":"reports"}`)
+	p.webhook(t, "eu", "small", ``)
 	return p
 }
 
-// webhook has a tenant's features replaced, as a webhook does.
-func (p *entitlementsPort) webhook(t *testing.T, tenant, features string) {
+// webhook has a tenant's features replaced.
+func (p *entitlementsPort) webhook(t *testing.T, platform, tenant, features string) {
 	t.Helper()
-	p.seq++
-	e := entitlementsOf(t, features)
-	e.Platform, e.Tenant, e.Seq = "eu", tenant, p.seq
-	p.index.Put(e)
-}
-
-// entitlementsOf is what a webhook with these features says.
-func entitlementsOf(t *testing.T, features string) entitlements.Entry {
-	t.Helper()
-	s, err := entitlements.Parse([]byte(`{"type":"TenantProvisioningChange","payload":{"change":{"features":[` + features + `]}}}`))
+	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q,"platform":{"code":%q}},"change":{"features":[%s]}}}`, tenant, platform, features)
+	resp, err := http.Post(p.gate+"/webhooks", "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return entitlements.Entry{Snapshot: s, AsOf: time.Now(), Webhook: "w"}
+	defer resp.Body.Close()
+	if answer, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+		t.Fatalf("%d %s", resp.StatusCode, answer)
+	}
 }
 
 // Each language asks the same, and tells a no from what nobody knows.

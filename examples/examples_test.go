@@ -66,19 +66,24 @@ func environ(t *testing.T, extra ...string) []string {
 }
 
 // usher is one that runs in this process until the test ends.
-type usher struct{ log trial.Output }
+type usher struct {
+	log  trial.Output
+	stop func() // ends it, and waits for its end
+}
 
 func start(t *testing.T, environ []string) *usher {
 	t.Helper()
 	u := new(usher)
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan int, 1)
+	ended := make(chan struct{})
+	code := 0
 	go func() {
-		ended <- command.Main(ctx, command.Process{Environ: environ, Stdin: strings.NewReader(""), Stdout: &u.log, Stderr: &u.log})
+		defer close(ended)
+		code = command.Main(ctx, command.Process{Environ: environ, Stdin: strings.NewReader(""), Stdout: &u.log, Stderr: &u.log})
 	}()
+	u.stop = func() { cancel(); <-ended }
 	t.Cleanup(func() {
-		cancel()
-		if code := <-ended; code != 0 || t.Failed() {
+		if u.stop(); code != 0 || t.Failed() {
 			t.Logf("usher ended with %d:\n%s", code, &u.log)
 		}
 	})

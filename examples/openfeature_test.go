@@ -23,9 +23,6 @@ func TestOpenFeature(t *testing.T) {
 			needs(t, tc.needs)
 			command, dir := tc.prepare(t)
 			port := entitled(t)
-			// The same code on another platform.
-			other := entitlementsOf(t, `{"code":"users","quantity":0}`)
-			other.Platform, other.Tenant, other.Seq = "us", "acme", 99
 			ask := func(key string, args ...string) string {
 				t.Helper()
 				cmd := exec.Command(command[0], append(command[1:], args...)...)
@@ -49,10 +46,10 @@ func TestOpenFeature(t *testing.T) {
 			expect(ask(theKey, "small"), "reports false denied\nusers.limit 0 denied\ntier.value  denied\n")
 			expect(ask(theKey, "nobody"), "reports false FLAG_NOT_FOUND\nusers.limit 1 FLAG_NOT_FOUND\ntier.value unknown FLAG_NOT_FOUND\n")
 			expect(ask("wrong", "acme"), "reports false GENERAL\nusers.limit 1 GENERAL\ntier.value unknown GENERAL\n")
-			port.index.Put(other)
+			port.webhook(t, "us", "acme", `{"code":"users","quantity":0}`) // the same code on another platform
 			expect(ask(theKey, "acme"), "reports false INVALID_CONTEXT\nusers.limit 1 INVALID_CONTEXT\ntier.value unknown INVALID_CONTEXT\n")
 			expect(ask(theKey, "acme", "us"), "reports false denied\nusers.limit 0 limited\ntier.value  denied\n")
-			port.webhook(t, "small", `{"code":"reports"},{"code":"users"}`)
+			port.webhook(t, "eu", "small", `{"code":"reports"},{"code":"users"}`)
 			expect(ask(theKey, "small"), "reports true enabled\nusers.limit 9007199254740991 unlimited\ntier.value  denied\n")
 		})
 	}

@@ -19,7 +19,16 @@ import (
 
 // docs/uses.md, done as it says: its commands, in their order, on its own ports, in a
 // network of their own. What it shows as output must come.
-func TestUses(t *testing.T) {
+func TestUses(t *testing.T) { use(t, strings.NewReplacer()) }
+
+// The same by a person, who reads before each step: meanwhile dozens of webhooks have come.
+func TestUsesAtHumanSpeed(t *testing.T) {
+	use(t, strings.NewReplacer(" -every 1s\n", " -every 30ms\n", "\nuntil ./usher inbox", "\nsleep 2\nuntil ./usher inbox"))
+}
+
+// use does docs/uses.md, with changes to its script.
+func use(t *testing.T, changed *strings.Replacer) {
+	t.Helper()
 	for _, program := range []string{"bash", "curl", "python3", "php", "ip"} {
 		needs(t, program)
 	}
@@ -28,6 +37,7 @@ func TestUses(t *testing.T) {
 		t.Fatal(err)
 	}
 	script, want := walkthrough(string(page))
+	script = changed.Replace(script)
 	if len(want) < 10 {
 		t.Fatalf("only %d lines of output found in the page", len(want))
 	}
@@ -96,13 +106,13 @@ func walkthrough(page string) (script string, want []string) {
 				}
 			case n != nil:
 				// All of them say an address when they are there.
-				fmt.Fprintf(&b, "(\n%s) >terminal%s 2>&1 &\n", block, n[1])
+				fmt.Fprintf(&b, "rm -f terminal%s\n(\n%s) >terminal%s 2>&1 &\n", n[1], block, n[1])
 				fmt.Fprintf(&b, "for i in $(seq 300); do grep -q http:// terminal%s && break; sleep 0.1; done\n", n[1])
 			default:
 				b.WriteString(block)
 			}
 		}
-		if strings.HasPrefix(section, "2.") {
+		if strings.HasPrefix(section, "2.") || strings.HasPrefix(section, "3.") {
 			b.WriteString("kill $(jobs -p); wait\n") // "End what runs in the other terminals"
 		}
 	}

@@ -132,11 +132,11 @@ func TestWebServers(t *testing.T) {
 			expect(403, "/reports/1?tenant=acme&feature=reports", "s-small")
 			expect(200, "/reports/1", "s-acme", "X-Tenant: small", "Origin: http://site.example", "Sec-Fetch-Site: cross-site", "Authorization: Bearer visitors-own")
 
-			port.webhook(t, "small", `{"code":"reports"}`)
+			port.webhook(t, "eu", "small", `{"code":"reports"}`)
 			expect(200, "/reports/1", "s-small")
-			port.webhook(t, "small", ``)
+			port.webhook(t, "eu", "small", ``)
 			expect(403, "/reports/1", "s-small")
-			port.server.Close()
+			port.usher.stop()
 			expect(tc.gone, "/reports/1", "s-acme") // nobody is let in on a guess
 		})
 	}

@@ -178,7 +178,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case out.body != nil && !out.body.ended.Load():
 		// Reading the body failed, which cancels the context, and which of the two
 		// comes first up here is a race. The caller may still be there to be told.
-		err = &bodyError{errors.New("it broke off")}
+		err = &bodyError{errors.New("it ended too early")}
 	default:
 		// The caller hung up, or the server is being cut off: nobody listens.
 		out.WriteHeader(statusGone)
@@ -194,7 +194,7 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 	case out.status == statusGone || broken && r.Context().Err() != nil:
 		message = "caller hung up"
 	case broken:
-		message = "answer of the service broke off"
+		message = "the service's answer ended too early"
 	case out.problem != nil:
 		message = "call failed"
 	case out.status >= 500 || out.status == http.StatusUnauthorized:

@@ -111,7 +111,7 @@ func (c *Client) fetch(ctx context.Context) (_ *Token, retryAfter time.Duration,
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
-		return nil, 0, &wireError{"the token endpoint's answer broke off", err}
+		return nil, 0, &wireError{"the token endpoint's answer ended too early", err}
 	}
 	if len(body) > maxAnswer {
 		return nil, 0, fmt.Errorf("the token endpoint's answer is larger than %d bytes", maxAnswer)
@@ -144,14 +144,14 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 		return nil, fmt.Errorf("the token endpoint answered %d", status)
 	case jsonErr != nil:
 		// Not %w: a syntax error would quote from the answer, which may hold a token.
-		return nil, fmt.Errorf("the token endpoint answered %d with something else than a JSON object", status)
+		return nil, fmt.Errorf("the token endpoint answered %d, but not with a JSON object", status)
 	}
 	value := text(fields["access_token"])
 	if err := checkToken(value); err != nil {
 		return nil, err
 	}
 	if kind := text(fields["token_type"]); fields["token_type"] != nil && !strings.EqualFold(kind, "bearer") {
-		return nil, errors.New("the token endpoint gave a token of another type than bearer")
+		return nil, errors.New("the token endpoint issued a token that is not a bearer token")
 	}
 	return newToken(value, asked, lifeOf(value, fields["expires_in"])), nil
 }
@@ -163,7 +163,7 @@ func checkToken(value string) error {
 	}
 	for i := range len(value) {
 		if c := value[i]; c <= ' ' || c >= 0x7f {
-			return errors.New("the token endpoint gave a token with a character that no token has")
+			return errors.New("the token endpoint issued a token with a character that is not allowed in a token")
 		}
 	}
 	return nil

@@ -22,7 +22,7 @@ const (
 
 // ErrKept says that Replace did not ask for a new token: too many were refused
 // of late, and the caller should pass the service's 401 on.
-var ErrKept = errors.New("too many tokens were refused of late: no new one is asked for")
+var ErrKept = errors.New("the service rejected too many tokens recently: usher does not request a new one yet")
 
 // Replace returns another token than refused, which the service answered with 401. If
 // refused is still the current one a new one is fetched: once, for all who ask, and not
@@ -71,7 +71,7 @@ func (s *Source) refuse(refused *Token) (*fetch, error) {
 	s.mu.Unlock()
 
 	if begins {
-		s.log.Warn("tokens are refused again and again: the current one is kept for a while, and the 401s go to the callers", "token", refused)
+		s.log.Warn("the service keeps rejecting new tokens: usher keeps the current one for a while, and callers get the 401", "token", refused)
 	}
 	if early {
 		s.reportEarly(refused, refused.age(now))

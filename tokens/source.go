@@ -261,7 +261,7 @@ func (s *Source) report(token *Token, err error, wait time.Duration) {
 	if s.Advice != nil {
 		attrs = append(attrs, "advice", s.Advice(err))
 	}
-	s.log.Warn("no token could be fetched", attrs...)
+	s.log.Warn("cannot fetch a token", attrs...)
 }
 
 // SecretChanged has a source that failed ask again at once.

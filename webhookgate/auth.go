@@ -98,7 +98,7 @@ func (g *Gate) checkSignature(h http.Header, body []byte) *answer {
 		key, err := ParseSecretKey(secret)
 		if err != nil {
 			g.cfg.Log.Error("webhook signatures can't be checked", "error", err)
-			return reject(http.StatusUnauthorized, "signatures can't be checked at the moment")
+			return reject(http.StatusUnauthorized, "signatures cannot be checked right now")
 		}
 		if why := verifyStandard(key, h, body, time.Now()); why != "" {
 			return reject(http.StatusUnauthorized, why)

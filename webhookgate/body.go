@@ -46,9 +46,9 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ans
 			conn.SetReadDeadline(time.Now().Add(drainPatience))
 			return nil, tooLarge(limit)
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, reject(http.StatusRequestTimeout, "the body stopped coming").with("Connection", "close")
+			return nil, reject(http.StatusRequestTimeout, "the body did not arrive in time").with("Connection", "close")
 		default:
-			return nil, reject(http.StatusBadRequest, "the body broke off").with("Connection", "close")
+			return nil, reject(http.StatusBadRequest, "the body ended too early").with("Connection", "close")
 		}
 	}
 }

@@ -212,7 +212,7 @@ func (c *Config) check() error {
 	_, known := algorithms[c.HMACAlgorithm]
 	switch {
 	case c.KeepUnclaimed && c.Keep == nil:
-		return errors.New("nobody keeps what no receiver takes")
+		return errors.New("webhooks without a receiver need an inbox")
 	case !strings.HasPrefix(c.Path, "/") || strings.ContainsAny(c.Path, "?# ") || badEscape != nil:
 		return fmt.Errorf("path %q: must begin with / and be escaped as in a URL", c.Path)
 	case c.MaxBody < 0 || c.DedupSize < 0 || c.DedupWindow < 0 || c.Timeout < 0 || c.Attempts < 0 || c.MaxInflight < 0:
@@ -222,7 +222,7 @@ func (c *Config) check() error {
 	case slices.Contains(c.Types, "") || slices.Contains(c.SyncTypes, ""):
 		return errors.New("an event type is empty")
 	case slices.Contains(c.SyncTypes, "*"):
-		return errors.New("the event types that ask a question must be named, * is none")
+		return errors.New("the event types that ask a question must be named, * is not allowed")
 	}
 	for _, typ := range c.SyncTypes {
 		if slices.Contains(c.Types, typ) {

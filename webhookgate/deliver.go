@@ -228,7 +228,7 @@ func (t Attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
 	a := answer{status: http.StatusBadGateway, Decision: failed, Webhook: w.ID, Tries: n}
 	switch {
 	case errors.Is(t.Err, errUnsigned):
-		return *busy("usher can't sign deliveries at the moment; please send this webhook again")
+		return *busy("usher cannot sign deliveries right now; please send this webhook again")
 	case t.Status != 0:
 		a.Receiver = &receiversAnswer{t.Status, t.Excerpt}
 		a.Error = fmt.Sprintf("the receiver answered %s", strings.TrimSpace(fmt.Sprint(t.Status, " ", http.StatusText(t.Status))))

@@ -22,10 +22,10 @@ func (g *Gate) keep(w *Webhook) *answer {
 		return reject(http.StatusRequestEntityTooLarge, "this webhook is larger than the inbox's servers accept")
 	case errors.Is(err, ErrFull):
 		g.cfg.Log.Error("inbox is full, webhook refused", "webhook", w.ID, "err", err)
-		return busy("the inbox is full at the moment; please send this webhook again later")
+		return busy("the inbox is full; please send this webhook again later")
 	case err != nil:
-		g.cfg.Log.Error("webhook could not be kept", "webhook", w.ID, "err", err)
-		return busy("the inbox can't be written at the moment; please send this webhook again")
+		g.cfg.Log.Error("cannot store a webhook", "webhook", w.ID, "err", err)
+		return busy("the inbox can't be written right now; please send this webhook again")
 	case original != "":
 		a := duplicateOf(original)
 		return &a

@@ -59,14 +59,14 @@ func newReceivers(cfg *Config) (*receivers, error) {
 		case err != nil:
 			return nil, err
 		case r.Name == "" || names[r.Name]:
-			return nil, fmt.Errorf("receiver %q: its name is empty, or another's", r.Name)
+			return nil, fmt.Errorf("receiver %q: its name is empty, or another receiver has it", r.Name)
 		case len(r.Platforms) == 0:
 			return nil, fmt.Errorf("receiver %s: no platforms", r.Name)
 		}
 		names[r.Name] = true
 		for _, platform := range r.Platforms {
 			if other := rs.of[platform]; platform == "" || other != nil && other != rc {
-				return nil, fmt.Errorf("receiver %s: platform %q is empty, or another's", r.Name, platform)
+				return nil, fmt.Errorf("receiver %s: platform %q is empty, or another receiver has it", r.Name, platform)
 			}
 			rs.of[platform] = rc
 		}

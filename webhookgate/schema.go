@@ -33,7 +33,7 @@ type member struct {
 func newShape(schema any) (*shape, error) {
 	object, ok := schema.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("%v is no schema that a shape can be made of", schema)
+		return nil, fmt.Errorf("%v is not a schema that a shape can be made of", schema)
 	}
 	s := new(shape)
 	for keyword, value := range object {
@@ -82,7 +82,7 @@ func stringsIn(value any) (texts []string, ok bool) {
 func membersIn(value any) ([]member, error) {
 	object, ok := value.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("properties: %v is no object", value)
+		return nil, fmt.Errorf("properties: %v is not an object", value)
 	}
 	var members []member
 	for name, schema := range object {

@@ -83,13 +83,13 @@ func (rc *receiver) exchange(ctx context.Context, w *Webhook) (*answer, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < 200 {
-		return nil, fmt.Errorf("the receiver answered %d, which is no answer", resp.StatusCode)
+		return nil, fmt.Errorf("the receiver answered %d, which is not a final answer", resp.StatusCode)
 	}
 	// Whole, or not at all: what breaks off must not look like a decision.
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDecision+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("the receiver's answer broke off: %w", err)
+		return nil, fmt.Errorf("the receiver's answer ended too early: %w", err)
 	case len(body) > maxDecision:
 		return nil, errors.New("the receiver's answer is larger than " + strconv.Itoa(maxDecision) + " bytes")
 	}

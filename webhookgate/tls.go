@@ -51,7 +51,7 @@ func (f *tlsFiles) current() *tls.Config {
 		problem = err.Error()
 	}
 	if problem != f.problem && problem != "" {
-		f.log.Warn("TLS files can't be used, the last good ones stay in use", "error", problem)
+		f.log.Warn("cannot use the new TLS files, usher keeps the last good ones", "error", problem)
 	}
 	f.problem = problem
 	return f.config

@@ -127,7 +127,7 @@ func TestTLSFilesAreReadAgain(t *testing.T) {
 	write(t, certFile, cert) // not yet the key
 	expect(first)
 	expect(first)
-	if n := strings.Count(log.String(), "TLS files can't be used"); n != 1 {
+	if n := strings.Count(log.String(), "cannot use the new TLS files"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, &log)
 	}
 	write(t, keyFile, key)

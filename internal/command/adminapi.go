@@ -74,13 +74,13 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return nil, fmt.Errorf("the answer broke off: %w", err)
+		return nil, fmt.Errorf("the answer ended too early: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return nil, a.refused(resp.StatusCode, raw)
 	}
 	if err := json.Unmarshal(raw, result); err != nil {
-		return nil, fmt.Errorf("%s answered something that an usher would not: %w", a.url, err)
+		return nil, fmt.Errorf("%s is not an usher, or not of this version: %w", a.url, err)
 	}
 	return raw, nil
 }
@@ -93,7 +93,7 @@ func (a *adminAPI) refused(status int, raw []byte) error {
 	}
 	switch err := json.Unmarshal(raw, &e.Problem); {
 	case status == http.StatusUnauthorized:
-		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, as the running usher has it"
+		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, to that of the running usher"
 	case err != nil || e.Problem.Error == "":
 		e.Problem.Error = fmt.Sprintf("%s answered %d: is there an usher?", a.url, status)
 	}

@@ -26,7 +26,7 @@ func (o *outbound) advise(err error, p Port) string {
 	case !tokens.Rejected(err):
 		return o.adviseAddress(err)
 	case strings.Contains(err.Error(), "invalid_scope"):
-		return fmt.Sprintf("check %s: only scopes that are assigned to the API client can be asked for", scope)
+		return fmt.Sprintf("check %s: usher can request only the scopes assigned to the API client", scope)
 	default:
 		return fmt.Sprintf("check %s and %s", id, secret)
 	}
@@ -35,7 +35,7 @@ func (o *outbound) advise(err error, p Port) string {
 // adviseAddress says what to do when the service does not answer as it should.
 func (o *outbound) adviseAddress(err error) string {
 	base := o.settings.Outbound.base
-	asked := "asked was " + endpoint(base, "/oauth/token").Redacted()
+	asked := "usher tried " + endpoint(base, "/oauth/token").Redacted()
 	var (
 		stranger x509.UnknownAuthorityError
 		notTLS   tls.RecordHeaderError
@@ -44,13 +44,13 @@ func (o *outbound) adviseAddress(err error) string {
 	unreached := errors.As(err, &network)
 	switch {
 	case unreached && network.Op == "proxyconnect":
-		return "check HTTPS_PROXY, or name the service in NO_PROXY if it is reached without"
+		return "check HTTPS_PROXY, or add the service to NO_PROXY if it needs no proxy"
 	case errors.As(err, &stranger):
-		return "USHER_CA_FILE can name a file with the certificates of a CA of your own, or of a proxy that opens TLS"
+		return "if the certificate comes from your own CA, or from a proxy that inspects TLS, set USHER_CA_FILE to a file with the CA's certificates"
 	case errors.As(err, &notTLS):
-		return asked + ", and nobody speaks https there: check USHER_BASE_URL"
+		return asked + ", and the server there does not use https: check USHER_BASE_URL"
 	case strings.HasSuffix(base.Path, "/graphql"), strings.HasSuffix(base.Path, "/oauth/token"):
-		return asked + ": leave out what follows the base address in USHER_BASE_URL (/graphql, /oauth/token), usher adds that itself"
+		return asked + ": remove /graphql or /oauth/token from USHER_BASE_URL, usher adds them itself"
 	case base.Scheme == "http" && !unreached:
 		return asked + ": check USHER_BASE_URL; should it start with https?"
 	}
@@ -61,13 +61,13 @@ func (o *outbound) adviseAddress(err error) string {
 func adviseListener(variable string, err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Sprintf("; something listens there already, perhaps another usher: end it, or set %s to another address", variable)
+		return fmt.Sprintf("; another program uses this address, perhaps another usher: stop it, or set %s to another address", variable)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "; this machine has no such address: take one of its own, 127.0.0.1, or 0.0.0.0 for all of them"
+		return "; this machine does not have that address: use one that it has, 127.0.0.1, or 0.0.0.0 for all"
 	case errors.Is(err, fs.ErrNotExist):
-		return "; the socket's folder must be there"
+		return "; create the socket's folder first"
 	case errors.Is(err, fs.ErrPermission):
-		return adviseUser(err) + ": it needs a port above 1023, or a folder that it may write in"
+		return adviseUser(err) + ": use a port above 1023, or a folder that this user can write to"
 	}
 	return ""
 }
@@ -85,19 +85,19 @@ func adviseUser(err error) string {
 func adviseInbox(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; its folder must be there", err)
+		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; create its folder first", err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w%s, who must be allowed to write in its folder", err, adviseUser(err))
+		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w%s, which needs write access to its folder", err, adviseUser(err))
 	}
 	if errors.Is(err, inbox.ErrInUse) {
-		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; end that one, or name another file", err)
+		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; stop the other usher, or use another file", err)
 	}
 	return fmt.Errorf("USHER_WEBHOOK_INBOX: %w", err)
 }
 
 // adviseCommand says what was meant by a command that there is not.
 func adviseCommand(name string) string {
-	meant := nearest(name, []string{"demo", "exec", "check", "healthcheck", "inbox", "version", "help"})
+	meant := nearest(name, []string{"demo", "exec", "check", "healthcheck", "inbox", "entitlements", "version", "help"})
 	switch {
 	case meant != "":
 		return ": did you mean " + meant + "?"
@@ -109,5 +109,5 @@ func adviseCommand(name string) string {
 
 // notAsked says that no usher answered on the admin port.
 func notAsked(err error) error {
-	return fmt.Errorf("no usher could be asked; is one running? (USHER_ADMIN_LISTEN says where): %w", err)
+	return fmt.Errorf("cannot reach usher. Is it running? (USHER_ADMIN_LISTEN says where): %w", err)
 }

@@ -50,7 +50,7 @@ func entitlementsCommand(ctx context.Context, p Process, args []string) int {
 		return exitOK
 	}
 	if len(args) < 1 || len(args) > 2 {
-		return p.misused("usher entitlements takes a tenant, and a feature if you like: usher entitlements TENANT [FEATURE]")
+		return p.misused("usher entitlements takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
 	}
 	tenant, err := parseTenant(args[0])
 	if err != nil {
@@ -94,7 +94,7 @@ func (p *Process) unasked(err error) int {
 func (p *Process) printGranted(g *granted) {
 	fmt.Fprintf(p.Stdout, "%s, as of %s, by webhook %s\n", visible(showTenant(g.Platform, g.Tenant)), g.AsOf.UTC().Format(time.RFC3339), visible(g.Webhook))
 	if len(g.Features) == 0 {
-		fmt.Fprintln(p.Stdout, "It may use no feature.")
+		fmt.Fprintln(p.Stdout, "This tenant may not use any feature.")
 		return
 	}
 	t := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)

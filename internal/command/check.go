@@ -100,12 +100,12 @@ func (c *checker) typename(ctx context.Context, token *tokens.Token) error {
 	req.Header["Authorization"] = token.Header()
 	resp, err := c.outbound.upstream.RoundTrip(req)
 	if err != nil {
-		return fmt.Errorf("%w; a token could be had from the same address, so try again, or give it more time with USHER_UPSTREAM_TIMEOUT", err)
+		return fmt.Errorf("%w; the same address did answer with a token, so try again, or increase USHER_UPSTREAM_TIMEOUT", err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return fmt.Errorf("the answer broke off: %w; try again", err)
+		return fmt.Errorf("the answer ended too early: %w; try again", err)
 	}
 	return judge(resp.StatusCode, body, token)
 }
@@ -114,13 +114,13 @@ func (c *checker) typename(ctx context.Context, token *tokens.Token) error {
 func judge(status int, body []byte, token *tokens.Token) error {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return fmt.Errorf("answered %d; the service refuses the token that it has just given out: does somebody else use this API client, and may it use the API?", status)
+		return fmt.Errorf("answered %d; the service rejects the token that it has just issued: does another program use this API client, and is the client allowed to use the API?", status)
 	case status >= 500:
-		return fmt.Errorf("answered %d; that is the service's own trouble, try again later", status)
+		return fmt.Errorf("answered %d; this is an error of the service, try again later", status)
 	case status != http.StatusOK:
 		return fmt.Errorf("answered %d; is USHER_BASE_URL right?", status)
 	case !json.Valid(body):
-		return errors.New("answered something else than JSON; is USHER_BASE_URL right?")
+		return errors.New("the answer is not JSON; is USHER_BASE_URL right?")
 	}
 	var answer struct {
 		Data   json.RawMessage
@@ -135,7 +135,7 @@ func judge(status int, body []byte, token *tokens.Token) error {
 		secret := strings.TrimPrefix(token.Header()[0], "Bearer ")
 		first.Message = ": " + visible(strings.ReplaceAll(first.Message, secret, "[redacted]"))
 	}
-	return fmt.Errorf("answered with an error%s; may this API client, with these scopes, use the API?", first.Message)
+	return fmt.Errorf("answered with an error%s; is this API client allowed to use the API with these scopes?", first.Message)
 }
 
 func (c *checker) inbox(ctx context.Context, w *Webhook) {

@@ -59,14 +59,14 @@ func TestCheckOfTheAPI(t *testing.T) {
 		code  int
 		want  string
 	}{
-		{"refused", sandbox.Fault{Status: 401, Body: `[{"description":["expired"]}]`}, 1, "answered 401; the service refuses the token that it has just given out"},
+		{"refused", sandbox.Fault{Status: 401, Body: `[{"description":["expired"]}]`}, 1, "answered 401; the service rejects the token that it has just issued"},
 		{"moved", sandbox.Fault{Status: 301}, 1, "answered 301; is USHER_BASE_URL right?"},
-		{"broken", sandbox.Fault{Status: 500}, 1, "answered 500; that is the service's own trouble, try again later"},
+		{"broken", sandbox.Fault{Status: 500}, 1, "answered 500; this is an error of the service, try again later"},
 		{"a web page", sandbox.Fault{Status: 200, Body: "<html>"}, 1, "is USHER_BASE_URL right?"},
 		{"an error", sandbox.Fault{Status: 200, Body: `{"data":null,"errors":[{"message":"not for\nyou"}]}`}, 1, `answered with an error: not for\u000ayou; `},
 		{"an error without a message", sandbox.Fault{Status: 200, Body: `{"errors":[1]}`}, 1, "answered with an error; "},
 		{"an answer in spite of an error", sandbox.Fault{Status: 200, Body: `{"data":{"__typename":"Query"},"errors":[{"message":"deprecated"}]}`}, 0, "ok    graphql for port main"},
-		{"a connection that breaks", sandbox.Fault{HangUp: true}, 1, "; a token could be had from the same address, so try again"},
+		{"a connection that breaks", sandbox.Fault{HangUp: true}, 1, "; the same address did answer with a token, so try again"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s.FailGraphQL(tc.fault)

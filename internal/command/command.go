@@ -32,38 +32,6 @@ type Process struct {
 	serves func() // called once usher serves, for Windows' service manager; may be nil
 }
 
-const usage = `usher stands between your software and the billing service: it puts a token on
-each call that leaves, and checks, deduplicates and forwards the webhooks that come.
-
-  usher              serve, as the environment variables say
-  usher demo         try it: the same in front of a built-in billing service,
-                     without an account, a network or any setting
-  usher exec -- CMD ARG...
-                     run CMD with USHER_URL set to a port of its own
-  usher check        try the settings: tokens, the API, the receiver; opens no port
-  usher healthcheck  ask a running usher whether it is ready
-  usher inbox        see the webhooks that a running usher keeps, send one again:
-                     ls, show ID, redeliver ID..., forget TENANT
-  usher entitlements TENANT [FEATURE]
-                     ask a running usher what a tenant may use
-  usher version      print version, commit and Go version
-
-To call the billing service, set these:
-
-  USHER_BASE_URL       the billing service, such as https://billing.example.com
-  USHER_CLIENT_ID      of the API client application
-  USHER_CLIENT_SECRET  of the API client application (or USHER_CLIENT_SECRET_FILE)
-
-Then call http://127.0.0.1:8080/graphql as if it were the service, without a token.
-
-To receive its webhooks, set this (it works without the others):
-
-  USHER_WEBHOOK_FORWARD_URL  your receiver, such as http://127.0.0.1:3000/provisioning
-
-Then have the service send its webhooks to http://127.0.0.1:8090/webhooks.
-All settings: see the README.
-`
-
 // Main runs usher and returns its exit code. ctx ending is an orderly shutdown.
 func Main(ctx context.Context, p Process) int {
 	name, args := "serve", p.Args
@@ -89,14 +57,15 @@ func Main(ctx context.Context, p Process) int {
 	case "version", "-v", "-version", "--version":
 		run = printVersion
 	case "-h", "-help", "--help", "help":
-		fmt.Fprint(p.Stdout, usage)
-		return exitOK
+		return p.help(args)
 	default:
 		return p.misused("there is no command %q%s", name, adviseCommand(name))
 	}
 	if len(args) > 0 && isHelp(args[0]) {
-		fmt.Fprint(p.Stdout, usage)
-		return exitOK
+		if strings.HasPrefix(name, "-") {
+			name = "version"
+		}
+		return p.helpOn(name)
 	}
 	if len(args) > 0 {
 		return p.misused("usher %s takes no arguments, but got %q", name, strings.Join(args, " "))
@@ -107,7 +76,7 @@ func Main(ctx context.Context, p Process) int {
 func isHelp(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
 func (p *Process) misused(format string, args ...any) int {
-	fmt.Fprintf(p.Stderr, format+"\nusher -h tells what there is\n", args...)
+	fmt.Fprintf(p.Stderr, format+"\nRun 'usher -h' for help.\n", args...)
 	return exitUsage
 }
 
@@ -151,7 +120,7 @@ func serve(ctx context.Context, p Process) int {
 	}
 	log.Info("usher starts", "version", buildVersion())
 	if h.gate != nil && s.Webhook.nats == nil {
-		log.Info("the gate is made for one replica: with more, each remembers only what it saw itself, and the third of A, B, A could be taken for a duplicate; replicas share an inbox on NATS")
+		log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a NATS cluster")
 	}
 	if err := h.run(ctx); err != nil {
 		return p.failed(err)

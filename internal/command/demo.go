@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,8 +21,7 @@ import (
 )
 
 const (
-	demoTokenLife    = 30 * time.Second
-	demoWebhookEvery = 4 * time.Second
+	demoTokenLife    = 30 * time.Second // so that one sees renewals
 	demoToken        = "demo-webhook-token"
 	demoEntitlements = "127.0.0.1:8070" // by default this part is off
 )
@@ -41,7 +43,7 @@ func demo(ctx context.Context, p Process) int {
 	if !ok {
 		return exitUsage
 	}
-	log := newLog(p.Stderr, &s.Admin)
+	log, level := demoLog(p, s)
 	defer stdlog.TakeOver(log)()
 	h, err := build(s, environ, log)
 	if err != nil {
@@ -52,12 +54,17 @@ func demo(ctx context.Context, p Process) int {
 		return p.failed(err)
 	}
 	say := &narrator{out: p.Stdout, colour: isTerminal(p.Stdout) && !s.Admin.noColour}
-	say.welcome(h, world, replaced)
+	say.welcome(h, replaced)
 
 	playing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { world.play(playing, h, say) })
-	running.Go(func() { legacyProgram(playing, h.doors[0].url()+"/graphql") })
+	running.Go(func() {
+		told := newStory(world, h, say, level)
+		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, h.doors[0]) }) }) {
+			say.hints(h, p.called())
+			told.goOn(playing)
+		}
+	})
 	err = h.run(ctx)
 	stop()
 	running.Wait()
@@ -65,6 +72,17 @@ func demo(ctx context.Context, p Process) int {
 		return p.failed(err)
 	}
 	return exitOK
+}
+
+// demoLog leaves the screen to the story: warnings and errors only, unless the user asks for
+// more. The level is nil where they do.
+func demoLog(p Process, s *Settings) (*slog.Logger, *slog.LevelVar) {
+	if newReader(p.Environ).env["USHER_LOG_LEVEL"] != "" {
+		return newLog(p.Stderr, &s.Admin), nil
+	}
+	level := new(slog.LevelVar)
+	level.Set(slog.LevelWarn)
+	return newLogAt(p.Stderr, &s.Admin, level), level
 }
 
 // demoWorld is what usher stands between in the demo.
@@ -109,8 +127,27 @@ func (w *demoWorld) close() {
 	}
 }
 
-// demoKeeps are the caller's settings that the demo heeds; for the rest it has its
-// own, so that it works whatever the environment says of a real service.
+// receiver is that of a platform.
+func (w *demoWorld) receiver(platform string) *sandbox.Receiver {
+	return w.receivers[slices.Index(demoPlatforms[:], platform)]
+}
+
+// applied are the ids of the webhooks that the receivers have accepted, for each receiver in
+// the order of arrival.
+func (w *demoWorld) applied() []string {
+	var ids []string
+	for _, receiver := range w.receivers {
+		for _, d := range receiver.Deliveries() {
+			if d.Applied && d.Status == http.StatusOK {
+				ids = append(ids, d.WebhookID)
+			}
+		}
+	}
+	return ids
+}
+
+// demoKeeps are the user's settings that the demo uses. For the rest it has its own, so
+// that it works whatever the environment says of a real service.
 var demoKeeps = []string{
 	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN",
 	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE",
@@ -152,60 +189,14 @@ func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replac
 	return demo, replaced
 }
 
-// play has a webhook sent every few seconds until ctx ends: mostly a change, now
-// and then one that was sent before; and now and then one of the receivers is down for
-// a while, and what came for it meanwhile is delivered when it is back.
-func (w *demoWorld) play(ctx context.Context, h *house, say *narrator) {
-	sender := sandbox.NewSender(h.webhooks.url()+h.settings.Webhook.Path, uint64(time.Now().UnixNano()))
-	sender.Header = http.Header{"Authorization": {"Bearer " + demoToken}}
-	tick := time.NewTicker(demoWebhookEvery)
-	defer tick.Stop()
-	var seen [len(demoPlatforms)]time.Time // up to when the deliveries of each receiver are told
-	for i := range seen {
-		seen[i] = time.Now()
-	}
-	for n := 1; ; n++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		for i, platform := range demoPlatforms {
-			seen[i] = say.deliveries(platform, w.receivers[i].Deliveries(), seen[i])
-		}
-		which := n / 12 % len(demoPlatforms)
-		switch n % 12 {
-		case 6:
-			w.receivers[which].Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
-			say.receiver(demoPlatforms[which], "31", "down", "what comes for it now waits in the inbox: usher inbox ls shows it")
-		case 9:
-			w.receivers[which].Behave(sandbox.Fault{})
-			say.receiver(demoPlatforms[which], "32", "back", "")
-		}
-		entry, err := sender.Next(ctx)
-		if ctx.Err() == nil {
-			say.webhook(entry, err)
-		}
-	}
-}
-
 // legacyProgram is one that knows nothing of OAuth: a few calls a second, now more and now
 // fewer, so that there is something to see on the page.
-func legacyProgram(ctx context.Context, url string) {
-	if !strings.HasPrefix(url, "http") {
-		return // a socket: whoever asked for one has something to call it with
-	}
-	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+func legacyProgram(ctx context.Context, port *door) {
+	client, base := port.client()
 	defer client.CloseIdleConnections()
-	for n := 0; ; n++ {
-		pause := 300*time.Millisecond + time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
+	for n := 0; pause(ctx, 300*time.Millisecond+time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond); n++ {
 		const query = `{"query":"{ accounts(limit: 3) { id name } }"}`
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(query))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/graphql", strings.NewReader(query))
 		if err != nil {
 			return
 		}
@@ -217,4 +208,33 @@ func legacyProgram(ctx context.Context, url string) {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}
+}
+
+// called is how the user calls this program, to be printed in a hint. 'go run' builds into
+// a folder of its own, and what is there may be gone.
+func (p *Process) called() string {
+	if p.Self == "" {
+		return "usher"
+	}
+	if strings.Contains(filepath.ToSlash(p.Self), "/go-build") {
+		return "go run ."
+	}
+	if found, err := exec.LookPath("usher"); err == nil && sameFile(found, p.Self) {
+		return "usher"
+	}
+	if here, err := os.Getwd(); err == nil {
+		if rel, err := filepath.Rel(here, p.Self); err == nil && filepath.IsLocal(rel) {
+			return "./" + filepath.ToSlash(rel)
+		}
+	}
+	return p.Self
+}
+
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
 }

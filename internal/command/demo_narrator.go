@@ -3,88 +3,121 @@ package command
 import (
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"time"
-
-	"usher/internal/sandbox"
+	"unicode/utf8"
 )
 
-// narrator tells a person what the demo does.
+// narrator tells a person what the demo does, in lines of up to 80 columns.
 type narrator struct {
 	out    io.Writer
 	colour bool
 }
 
+const (
+	storyColumns = 46 // for what happens, before what comes out of it
+	eventColumns = 57 // the same, with the time
+)
+
 func (n *narrator) paint(code, s string) string {
-	if !n.colour {
+	if !n.colour || s == "" {
 		return s
 	}
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-func (n *narrator) welcome(h *house, w *demoWorld, replaced []string) {
-	bold := func(s string) string { return n.paint("1", s) }
-	dim := func(s string) string { return n.paint("2", s) }
+func (n *narrator) bold(s string) string { return n.paint("1", s) }
+
+func (n *narrator) welcome(h *house, replaced []string) {
 	port := h.doors[0].url() + "/graphql"
 	called := port // as curl has it
 	if path, ok := strings.CutPrefix(h.doors[0].addr, "unix:"); ok {
 		port, called = h.doors[0].addr, "--unix-socket '"+path+"' http://localhost/graphql"
 	}
-	curl := fmt.Sprintf(`curl -s %s -H 'Content-Type: application/json' -d '{"query":"{ accounts(limit: 3) { id name } }"}'`, called)
-	fmt.Fprintf(n.out, "%s: everything runs on this machine, and nothing leaves it.\n\n", bold("usher demo"))
-	fmt.Fprintf(n.out, "  local port       %s\n", bold(port))
-	fmt.Fprintf(n.out, "  webhook gate     %s\n", bold(h.webhooks.url()+h.settings.Webhook.Path))
-	fmt.Fprintf(n.out, "  entitlements     %s\n", bold(h.answers.url()+"/v1/entitlements/…"))
+	fmt.Fprintf(n.out, "%s runs on this machine alone; nothing leaves it. Ctrl-C ends it.\n\n", n.bold("usher demo"))
+	fmt.Fprintf(n.out, "  calls         %s\n", n.bold(port))
+	fmt.Fprintf(n.out, "  webhooks      %s\n", n.bold(h.webhooks.url()+h.settings.Webhook.Path))
+	fmt.Fprintf(n.out, "  entitlements  %s\n", n.bold(h.answers.url()))
 	if h.admin != nil {
-		fmt.Fprintf(n.out, "  admin page       %s\n", bold(h.admin.url()))
-	}
-	fmt.Fprintf(n.out, "  billing service  %s  %s\n", w.urls[0], dim("(built in; its tokens live 30 s, so that you see renewals)"))
-	for i, platform := range demoPlatforms {
-		fmt.Fprintf(n.out, "  receiver         %s  %s\n", w.urls[1+i], dim("(built in; gets the webhooks of the platform "+platform+")"))
+		fmt.Fprintf(n.out, "  admin page    %s\n", n.bold(h.admin.url()))
 	}
 	for _, addr := range replaced {
-		fmt.Fprintf(n.out, "\n  %s is taken: a free port was used instead.\n", addr)
+		fmt.Fprintf(n.out, "  (%s is taken, so a free port is used instead)\n", addr)
 	}
-	fmt.Fprintf(n.out, "\nCall the billing service as a program would that knows nothing of OAuth:\n\n  %s\n", bold(curl))
-	fmt.Fprintf(n.out, "\nWithout usher the same call is refused:\n\n  %s\n", strings.Replace(curl, called, w.urls[0]+"/graphql", 1))
+	fmt.Fprintf(n.out, "\nCall it yourself, without a token:\n\n  curl -s %s -w '\\n' \\\n", called)
+	fmt.Fprintf(n.out, "    -H Content-Type:application/json -d '{\"query\":\"{accounts(limit:3){name}}\"}'\n")
+}
+
+// hints are commands to try, as the user has to write them.
+func (n *narrator) hints(h *house, program string) {
+	fmt.Fprintf(n.out, "\nTry these in another terminal:\n\n")
+	curl := h.answers.url()
+	if path, ok := strings.CutPrefix(h.answers.addr, "unix:"); ok {
+		curl = "--unix-socket '" + path + "' http://localhost"
+	}
+	fmt.Fprintf(n.out, "  curl -s %s/v1/entitlements/acme/users -w '\\n'\n", curl)
 	if h.admin != nil {
-		fmt.Fprintf(n.out, "\nThen open the admin page in a browser: its charts, each webhook and what it changed,\nlive. The demo makes a few calls a second of its own.\n")
+		if addr := strings.TrimPrefix(h.admin.url(), "http://"); addr != adminDefault() {
+			program = "USHER_ADMIN_LISTEN=" + addr + " " + program
+		}
+		fmt.Fprintf(n.out, "  %s entitlements acme\n  %s inbox ls --limit 5\n", program, program)
+		fmt.Fprintf(n.out, "\nThe admin page shows each webhook and what it changed:  %s\n", n.bold(h.admin.url()))
 	}
-	fmt.Fprintf(n.out, "\nA webhook comes every few seconds; some are sent twice, and now and then one of\nthe receivers is down for a while. Below: what changed, and what became of it.\nCtrl-C ends the demo.\n\n")
+	fmt.Fprintf(n.out, "\nFrom now on a webhook comes every few seconds.\n\n")
 }
 
-func (n *narrator) webhook(e sandbox.Entry, err error) {
-	decision := e.Header.Get("Usher-Decision")
-	colour := map[string]string{"queued": "36", "duplicate": "33"}[decision]
-	switch {
-	case err != nil:
-		decision, colour = err.Error(), "31"
-	case colour == "":
-		colour = "31"
-	}
-	n.line(e.At, "webhook", colour, decision, e.What)
-}
-
-// deliveries tells of those that a receiver accepted after seen, and returns when the
-// last of them was.
-func (n *narrator) deliveries(receiver string, all []sandbox.Delivery, seen time.Time) time.Time {
-	last := seen
-	for _, d := range all {
-		if d.Until.After(seen) && d.Applied && d.Status == http.StatusOK {
-			n.line(d.Until, receiver, "32", "has it", d.Tenant)
-			if d.Until.After(last) { // they stand in the order of their arrival
-				last = d.Until
-			}
+// adminDefault is where commands look for a running usher.
+func adminDefault() string {
+	for _, v := range variables() {
+		if v.Name == "USHER_ADMIN_LISTEN" {
+			return v.Default
 		}
 	}
-	return last
+	return ""
 }
 
-func (n *narrator) receiver(name, colour, state, what string) {
-	n.line(time.Now(), name, colour, state, what)
+// step begins a step of the story.
+func (n *narrator) step(number int, title string) {
+	first, rest, more := strings.Cut(title, "\n")
+	fmt.Fprintf(n.out, "\n%s\n", n.bold(fmt.Sprintf("%d. %s", number, first)))
+	if more {
+		fmt.Fprintf(n.out, "%s\n", n.bold("   "+rest))
+	}
 }
 
-func (n *narrator) line(at time.Time, who, colour, what, detail string) {
-	fmt.Fprintf(n.out, "%s  %-8s  %s  %s\n", at.Format(time.TimeOnly), who, n.paint(colour, fmt.Sprintf("%-9s", what)), detail)
+// result tells one thing that happened, and what came out.
+func (n *narrator) result(what, result string) {
+	n.columns("   "+what, storyColumns, result)
+}
+
+// event is a result with its time.
+func (n *narrator) event(what, result string) {
+	n.columns(time.Now().Format(time.TimeOnly)+"  "+what, eventColumns, result)
+}
+
+func (n *narrator) columns(left string, width int, right string) {
+	if right == "" {
+		fmt.Fprintln(n.out, left)
+		return
+	}
+	fmt.Fprintf(n.out, "%-*s%s\n", width, cut(left, width-1), n.paint(colourOf(right), right))
+}
+
+// colourOf is red for what was refused, yellow for what waits or was dropped, else green.
+func colourOf(result string) string {
+	switch {
+	case strings.HasPrefix(result, "4"), strings.HasPrefix(result, "5"), strings.HasPrefix(result, "no"):
+		return "31"
+	case strings.Contains(result, "dropped"), strings.HasSuffix(result, " waiting") && !strings.Contains(result, "0 waiting"):
+		return "33"
+	}
+	return "32"
+}
+
+// cut shortens s to so many characters.
+func cut(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most-1]) + "…"
 }

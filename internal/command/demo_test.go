@@ -2,22 +2,90 @@ package command
 
 import (
 	"net"
-	"net/http"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
-	"usher/internal/sandbox"
 	"usher/internal/trial"
 )
+
+// quickDemo has the demo's story told without its pauses.
+func quickDemo(t *testing.T) {
+	t.Helper()
+	beat, every := demoBeat, demoWebhookEvery
+	demoBeat, demoWebhookEvery = 10*time.Millisecond, 200*time.Millisecond
+	t.Cleanup(func() { demoBeat, demoWebhookEvery = beat, every })
+}
+
+var demoPorts = []string{"USHER_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0"}
+
+// The demo's story, in its order; then webhooks, also while a receiver is down.
+var demoStory = []string{
+	`curl -s http://127\.0\.0\.1:\d+/graphql -w '\\n' \\`,
+	`(?m)^1\. A program calls`,
+	`call without usher +401 Unauthorized\n`,
+	`call through usher +200, 3 accounts\n`,
+	`(?m)^2\. The service revokes the token`,
+	`the service's answer to usher +401\n`,
+	`usher's answer to the program +200, 3 accounts\n`,
+	`(?m)^3\. `,
+	`check +may acme use sso\? +403 no\n`,
+	`webhook +acme: sso added +200 queued, delivered\n`,
+	`check +may acme use sso\? +204 yes\n`,
+	`(?m)^4\. `,
+	`webhook +acme: sso added +200 duplicate, dropped\n`,
+	`(?m)^5\. `,
+	`webhook +acme: 10 users +200 queued, delivered\n`,
+	`check +may acme use sso\? +403 no\n`,
+	`(?m)^6\. Somebody forges`,
+	`401 rejected\n`,
+	`(?m)^7\. Your receiver goes down`,
+	`200 queued, 1 waiting\n`,
+	`200 queued, 2 waiting\n`,
+	`200 queued, 3 waiting\n`,
+	`receiver back\n`,
+	`3 delivered in order, 0 waiting\n`,
+	`Try these in another terminal:\n`,
+	`USHER_ADMIN_LISTEN=127\.0\.0\.1:\d+ usher inbox ls --limit 5\n`,
+	`(?m)^\d\d:\d\d:\d\d  .*200 queued, delivered\n`,
+	`the receiver of crm is down\n`,
+	`the receiver of crm is back\n`,
+	`all that waited is delivered +0 waiting\n`,
+}
+
+func TestDemoStory(t *testing.T) {
+	quickDemo(t)
+	p := start(t, demoPorts, "demo")
+	trial.Eventually(t, "the story and what follows", func() bool { return strings.Contains(p.stdout.String(), "all that waited") })
+	p.stop()
+	<-p.ended
+	rest := p.stdout.String()
+	for _, want := range demoStory {
+		at := regexp.MustCompile(want).FindStringIndex(rest)
+		if at == nil {
+			t.Fatalf("after what came before, no %s in:\n%s", want, p.stdout.String())
+		}
+		rest = rest[at[1]:]
+	}
+	for line := range strings.Lines(p.stdout.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	if log := p.stderr.String(); p.code != 0 || log != "" {
+		t.Errorf("exit code %d, and the log says without being asked:\n%s", p.code, log)
+	}
+}
 
 func TestDemo(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:8080")
 	if err == nil {
 		defer taken.Close()
 	} // else it is taken already
-	p := start(t, []string{"USHER_BASE_URL=https://not.used", "USHER_KEYS=slip", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json"}, "demo")
+	p := start(t, []string{"USHER_BASE_URL=https://not.used", "USHER_KEYS=slip", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json", "USHER_LOG_LEVEL=info"}, "demo")
 	p.ready(t)
 	wantCall(t, p.url(t, "main"), 200, "accounts")
 	if _, status := get(t, p.url(t, "admin")+"/api/status"); !strings.Contains(status, `"platforms":["crm"]`) || !strings.Contains(status, `"platforms":["docs"]`) {
@@ -28,9 +96,6 @@ func TestDemo(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, p.stdout.String())
 		}
 	}
-	trial.Eventually(t, "a webhook delivered", func() bool {
-		return strings.Contains(p.stdout.String(), "queued") && strings.Contains(p.stdout.String(), "has it")
-	})
 	p.stop()
 	<-p.ended
 	if p.code != 0 {
@@ -38,30 +103,42 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// The line to copy works on a socket too.
-func TestDemoOnASocket(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "demo.sock")
-	p := start(t, []string{"USHER_LISTEN=unix:" + path, "USHER_ADMIN_LISTEN=off", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"}, "demo")
-	trial.Eventually(t, "welcome", func() bool { return strings.Contains(p.stdout.String(), "Ctrl-C") })
-	for _, want := range []string{"local port       unix:" + path + "\n", "curl -s --unix-socket '" + path + "' http://localhost/graphql -H", "curl -s http://127.0.0.1:"} {
+// The story and the lines to copy work on sockets, too.
+func TestDemoOnSockets(t *testing.T) {
+	quickDemo(t)
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	p := start(t, []string{"USHER_LISTEN=unix:" + path("calls"), "USHER_ADMIN_LISTEN=off",
+		"USHER_WEBHOOK_LISTEN=unix:" + path("hooks"), "USHER_ENTITLEMENTS_LISTEN=unix:" + path("rights")}, "demo")
+	trial.Eventually(t, "hints", func() bool { return strings.Contains(p.stdout.String(), "From now on") })
+	for _, want := range []string{
+		"  calls         unix:" + path("calls") + "\n",
+		"curl -s --unix-socket '" + path("calls") + "' http://localhost/graphql -w",
+		"curl -s --unix-socket '" + path("rights") + "' http://localhost/v1/entitlements/acme/users -w",
+		"200, 3 accounts", "204 yes", "200 queued, delivered", "3 delivered in order",
+	} {
 		if !strings.Contains(p.stdout.String(), want) {
 			t.Errorf("no %q in:\n%s", want, p.stdout.String())
 		}
 	}
 }
 
-// A delivery is told once, also where a later one was accepted before it.
-func TestDeliveriesAreToldOnce(t *testing.T) {
-	var out strings.Builder
-	say := &narrator{out: &out}
-	begin := time.Now()
-	accepted := func(tenant string, after time.Duration) sandbox.Delivery {
-		return sandbox.Delivery{Tenant: tenant, Until: begin.Add(after), Applied: true, Status: http.StatusOK}
+func TestDemoWithoutGate(t *testing.T) {
+	p := start(t, append(demoPorts, "USHER_WEBHOOK_LISTEN=off"), "demo")
+	<-p.ended
+	if p.code != 2 || !strings.Contains(p.stderr.String(), "set an address") {
+		t.Errorf("%d %s", p.code, p.stderr.String())
 	}
-	all := []sandbox.Delivery{accepted("slow", 2*time.Second), accepted("quick", time.Second)}
-	seen := say.deliveries("crm", all, begin)
-	say.deliveries("crm", append(all, accepted("next", 3*time.Second)), seen)
-	if got := strings.Count(out.String(), "has it"); got != 3 {
-		t.Errorf("%d deliveries were told, want 3:\n%s", got, out.String())
+}
+
+// A hint names the program as its user can.
+func TestCalled(t *testing.T) {
+	for self, want := range map[string]string{
+		"": "usher", "/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .", "/opt/x/usher": "/opt/x/usher",
+	} {
+		p := Process{Self: self}
+		if got := p.called(); got != want {
+			t.Errorf("%q: %q, want %q", self, got, want)
+		}
 	}
 }

@@ -65,7 +65,7 @@ func (g *rights) lookup(ctx context.Context, tenant string, platform *string) (e
 	lane := webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}
 	w, id, err := g.inbox.Snapshot(ctx, lane)
 	if err != nil || id < e.Seq { // that is older than what is known to be there
-		return entitlements.Answer{}, notReady("the tenant's last webhook can't be read from the inbox at the moment")
+		return entitlements.Answer{}, notReady("the tenant's last webhook cannot be read from the inbox right now")
 	}
 	read := entry(lane, id, w)
 	g.index.Know(e.Platform, e.Tenant, id)
@@ -99,7 +99,7 @@ func (h *house) entitlementsProblems() []string {
 		return nil
 	}
 	if _, ready := h.inbox.Following(); !ready {
-		return []string{"the inbox has not been read yet, so nobody knows what tenants may use"}
+		return []string{"the inbox has not been read yet, so usher does not know yet what tenants may use"}
 	}
 	return nil
 }

@@ -37,8 +37,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	} else if len(args) == 1 && args[0] == witnessArg && witnessArg != "" {
 		return beWitness(p)
 	} else if len(args) > 0 && isHelp(args[0]) {
-		fmt.Fprint(p.Stdout, usage)
-		return exitOK
+		return p.helpOn("exec")
 	} else if len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		return p.misused("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
 	}
@@ -46,7 +45,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 		return p.misused("usher exec needs a command: usher exec -- CMD ARG...")
 	}
 	if err := hideMemory(); err != nil {
-		return p.failed(fmt.Errorf("usher's own secrets can't be hidden from the command: %w", err))
+		return p.failed(fmt.Errorf("cannot hide usher's secrets from the command: %w", err))
 	}
 	s, ok := p.settings(jobEnvironment(p.Environ), needOutbound)
 	if !ok {
@@ -117,7 +116,7 @@ func waitForToken(ctx context.Context, p Process, o *outbound, signals <-chan os
 	select {
 	case err := <-done:
 		if err != nil {
-			return p.failed(fmt.Errorf("no token could be had: %w; %s", err, o.advise(err, o.settings.Ports[0]))), false
+			return p.failed(fmt.Errorf("cannot get a token: %w; %s", err, o.advise(err, o.settings.Ports[0]))), false
 		}
 		return exitOK, true
 	case sig := <-signals:

@@ -15,7 +15,7 @@ import (
 	"usher/internal/admin"
 )
 
-var errAdminOff = errors.New("USHER_ADMIN_LISTEN is off: there is no port to ask")
+var errAdminOff = errors.New("USHER_ADMIN_LISTEN is off: there is no admin port")
 
 // unready says what keeps usher from being ready.
 func (h *house) unready() []string {

@@ -38,7 +38,7 @@ func removeStale(path string) error {
 		return err
 	}
 	if info.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("%s exists and is no socket", path)
+		return fmt.Errorf("%s exists and is not a socket", path)
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {

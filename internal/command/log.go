@@ -10,12 +10,15 @@ import (
 )
 
 // newLog returns the log that the settings ask for, on w.
-func newLog(w io.Writer, a *Admin) *slog.Logger {
+func newLog(w io.Writer, a *Admin) *slog.Logger { return newLogAt(w, a, a.level) }
+
+// newLogAt is newLog with a level that may change.
+func newLogAt(w io.Writer, a *Admin, level slog.Leveler) *slog.Logger {
 	terminal := isTerminal(w)
 	if a.LogFormat == "json" || a.LogFormat == "auto" && !terminal {
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: a.level, ReplaceAttr: readable}))
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: readable}))
 	}
-	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: a.level, TimeFormat: "15:04:05.000", NoColor: !terminal || a.noColour}))
+	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !terminal || a.noColour}))
 }
 
 // readable writes a duration as 1.5s, where JSON would have nanoseconds.

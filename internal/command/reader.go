@@ -129,7 +129,7 @@ func (r *reader) secret(name string) *secret.Value {
 			return v
 		}
 		if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
-			r.problem(name+"_FILE", "names no file that is there; if it holds the secret itself (not shown), set %s instead", name)
+			r.problem(name+"_FILE", "names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
 		} else {
 			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, adviseUser(err))
 		}
@@ -206,7 +206,7 @@ func (r *reader) listen(name, value string) (loopback, ok bool) {
 		case path == "":
 			r.invalid(name, want)
 		case path[0] == '@':
-			r.problem(name, "is %q, but should hold the path of a file: one in no folder has no mode that keeps others out", value)
+			r.problem(name, "is %q, but should hold the path of a file: an abstract socket has no mode that keeps other users out", value)
 		case len(path) > most:
 			r.invalid(name, fmt.Sprintf("%s; a socket's path has at most %d bytes, and this one %d", want, most, len(path)))
 		}

@@ -22,7 +22,7 @@ func (e *Entitlements) check(r *reader, s *Settings) {
 		}
 		r.require("USHER_WEBHOOK_INBOX", s.Webhook.Inbox != "", "where webhooks are kept, such as file:/var/lib/usher/inbox.db or nats://host,host,host: USHER_ENTITLEMENTS_LISTEN answers from it")
 		if s.Webhook.Listen == "off" && s.Webhook.Inbox != "" && !inbox.IsNATS(s.Webhook.Inbox) {
-			r.problem("USHER_WEBHOOK_LISTEN", "is off, but a file inbox has no other usher that takes webhooks in: use nats://host,host,host in USHER_WEBHOOK_INBOX, or set an address")
+			r.problem("USHER_WEBHOOK_LISTEN", "is off, but with a file inbox no other usher can take webhooks in: use nats://host,host,host in USHER_WEBHOOK_INBOX, or set an address")
 		}
 	}
 	r.keys("USHER_ENTITLEMENTS_KEY", e.Key, beyond)

@@ -3,7 +3,6 @@ package command
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -109,10 +108,10 @@ func TestProblems(t *testing.T) {
 		{"port number", with("USHER_LISTEN=127.0.0.1:99999"), []string{"65535"}},
 		{"both", with("USHER_CLIENT_SECRET_FILE=/x"), []string{"USHER_CLIENT_SECRET and USHER_CLIENT_SECRET_FILE are both set"}},
 		{"no such file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+dir+"/none"), []string{"USHER_CLIENT_SECRET_FILE is"}},
-		{"secret for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE=t0psecret"), []string{"USHER_CLIENT_SECRET_FILE names no file that is there"}},
-		{"secret with a slash for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE=t0psecret/x="), []string{"USHER_CLIENT_SECRET_FILE names no file that is there"}},
-		{"long secret for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+strings.Repeat("t0psecret.", 50)), []string{"USHER_CLIENT_SECRET_FILE names no file that is there"}},
-		{"secret of several lines for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE=-----BEGIN\nt0psecret/x=\n"), []string{"USHER_CLIENT_SECRET_FILE names no file that is there"}},
+		{"secret for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE=t0psecret"), []string{"USHER_CLIENT_SECRET_FILE names a file that does not exist"}},
+		{"secret with a slash for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE=t0psecret/x="), []string{"USHER_CLIENT_SECRET_FILE names a file that does not exist"}},
+		{"long secret for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+strings.Repeat("t0psecret.", 50)), []string{"USHER_CLIENT_SECRET_FILE names a file that does not exist"}},
+		{"secret of several lines for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE=-----BEGIN\nt0psecret/x=\n"), []string{"USHER_CLIENT_SECRET_FILE names a file that does not exist"}},
 		{"path of several lines", with("USHER_CA_FILE=/no\nwhere"), []string{`USHER_CA_FILE is "/no\nwhere"`}},
 		{"empty file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+empty), []string{"the file is empty"}},
 		{"no CA", with("USHER_CA_FILE=" + dir + "/none"), []string{"USHER_CA_FILE"}},
@@ -277,36 +276,6 @@ func TestEndpoint(t *testing.T) {
 		if got := endpoint(u, "/graphql"); got.String() != want || !strings.HasPrefix(got.RequestURI(), "/") {
 			t.Errorf("%s: %s", base, got)
 		}
-	}
-}
-
-// The README's tables list every variable with its default, and nothing else.
-func TestReadme(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := make(map[string]string) // name → default
-	row := regexp.MustCompile("(?m)^\\| `(USHER_[A-Za-z0-9_]+)` \\| ([^|]*) \\|")
-	for _, m := range row.FindAllStringSubmatch(string(readme), -1) {
-		rows[m[1]] = strings.TrimSpace(m[2])
-	}
-	for _, v := range variables() {
-		got, ok := rows[v.Name]
-		if !ok {
-			t.Errorf("the README does not list %s", v.Name)
-			continue
-		}
-		if v.Default != "" && got != "`"+v.Default+"`" {
-			t.Errorf("the README says that the default of %s is %s, but it is %q", v.Name, got, v.Default)
-		}
-		if v.Default == "" && strings.HasPrefix(got, "`") {
-			t.Errorf("the README gives a default for %s: %s", v.Name, got)
-		}
-		delete(rows, v.Name)
-	}
-	for name := range rows {
-		t.Errorf("the README lists %s, which nobody knows", name)
 	}
 }
 

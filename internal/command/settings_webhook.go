@@ -122,7 +122,7 @@ func (w *Webhook) checkTypes(r *reader) {
 	for _, typ := range w.SyncTypes {
 		switch {
 		case typ == "*":
-			r.invalid("USHER_WEBHOOK_SYNC_TYPES", "event types by their names, separated by commas: * is none")
+			r.invalid("USHER_WEBHOOK_SYNC_TYPES", "event types by name, separated by commas; * is not allowed here")
 		case slices.Contains(w.Types, typ):
 			r.problem("USHER_WEBHOOK_SYNC_TYPES", "has %q, which is in USHER_WEBHOOK_TYPES too: a type should be in one of them", typ)
 		}

@@ -162,7 +162,7 @@ func TestExitCodes(t *testing.T) {
 		{"too much", nil, []string{"version", "x"}, 2, "takes no arguments"},
 		{"exec of nothing", s.environ(), []string{"exec", "--"}, 2, "needs a command"},
 		{"help", nil, []string{"-h"}, 0, "usher exec -- CMD"},
-		{"help of a command", nil, []string{"demo", "--help"}, 0, "usher exec -- CMD"},
+		{"help of a command", nil, []string{"demo", "--help"}, 0, "Usage: usher demo"},
 		{"version", nil, []string{"version"}, 0, "go1."},
 		{"healthcheck of none", []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, []string{"healthcheck"}, 1, "refused"},
 		{"healthcheck without a port", []string{"USHER_ADMIN_LISTEN=off"}, []string{"healthcheck"}, 1, "off"},

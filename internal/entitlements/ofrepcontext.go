@@ -26,7 +26,7 @@ func readContext(w http.ResponseWriter, r *http.Request) (tenant string, platfor
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // until the body's end: then net/http takes it off
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxContext))
 	if err != nil {
-		return "", nil, parseError("The body is too large, or it broke off.")
+		return "", nil, parseError("The body is too large, or it ended too early.")
 	}
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return "", nil, parseError("The body is not JSON.")

@@ -149,13 +149,13 @@ func (f *framing) header(text []byte) (objection string) {
 		case f.counted:
 			return "Content-Length is there twice"
 		case f.chunked:
-			return "Content-Length stands beside Transfer-Encoding"
+			return "both Content-Length and Transfer-Encoding"
 		}
 		f.length, f.counted = n, true
 	case bytes.EqualFold(name, []byte("Transfer-Encoding")):
 		switch {
 		case f.counted:
-			return "Transfer-Encoding stands beside Content-Length"
+			return "both Transfer-Encoding and Content-Length"
 		case f.old:
 			return "Transfer-Encoding in HTTP/1.0" // which net/http would pass over
 		}

@@ -33,8 +33,8 @@ func TestFraming(t *testing.T) {
 		{"HTTP/1.0", "POST / HTTP/1.0\r\nContent-Length: 1\r\n\r\nx", ""},
 		{"not a framing header", "GET / HTTP/1.1\r\nContent_Length: 1\r\nX-Transfer-Encoding: gzip\r\n\r\n", ""},
 
-		{"length and chunks", "POST / HTTP/1.1\r\nContent-Length: 5\r\ntransfer-encoding: chunked\r\n\r\n", "beside"},
-		{"chunks and length", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\ncontent-length: 5\r\n\r\n", "beside"},
+		{"length and chunks", "POST / HTTP/1.1\r\nContent-Length: 5\r\ntransfer-encoding: chunked\r\n\r\n", "both"},
+		{"chunks and length", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\ncontent-length: 5\r\n\r\n", "both"},
 		{"length twice", "POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", "twice"},
 		{"length as a list", "POST / HTTP/1.1\r\nContent-Length: 5, 5\r\n\r\n", "not a number"},
 		{"length with a sign", "POST / HTTP/1.1\r\nContent-Length: +5\r\n\r\n", "not a number"},

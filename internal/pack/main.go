@@ -107,7 +107,7 @@ func packBinary(dir, name, long string, extra []string, source fs.FS, at time.Ti
 // documents are the files that go with each binary.
 func documents(source fs.FS) ([]string, error) {
 	var all []string
-	for _, root := range []string{"README.md", "SECURITY.md", "docs", "deploy"} {
+	for _, root := range []string{"README.md", "docs", "deploy"} {
 		err := fs.WalkDir(source, root, func(p string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil:

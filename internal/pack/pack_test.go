@@ -21,7 +21,7 @@ import (
 
 // tree is a source tree with what belongs into an archive, and what does not.
 var tree = fstest.MapFS{
-	"README.md": {Data: []byte("# usher")}, "SECURITY.md": {Data: []byte("# Security")}, "main.go": {},
+	"README.md": {Data: []byte("# usher")}, "docs/reporting.md": {Data: []byte("# Security")}, "main.go": {},
 	"docs/operations.md": {}, "deploy/compose.yaml": {}, "deploy/compose_test.go": {}, "deploy/helm/testdata/file.yaml": {},
 }
 
@@ -124,7 +124,7 @@ func TestArchives(t *testing.T) {
 
 func checkNames(t *testing.T, modes map[string]fs.FileMode, top, program string) {
 	t.Helper()
-	for _, name := range []string{program, "usher.cdx.json", "README.md", "SECURITY.md", "docs/operations.md", "deploy/compose.yaml"} {
+	for _, name := range []string{program, "usher.cdx.json", "README.md", "docs/reporting.md", "docs/operations.md", "deploy/compose.yaml"} {
 		want := fs.FileMode(0o644)
 		if name == program {
 			want = 0o755

@@ -141,7 +141,7 @@ func (v *Value) look(log *slog.Logger) {
 	if err != nil {
 		if complaint := err.Error(); complaint != v.complaint {
 			v.complaint = complaint
-			log.Warn("secret file can't be used, the last good value stays", "file", v.path, "err", err)
+			log.Warn("cannot use the secret file, usher keeps the last good value", "file", v.path, "err", err)
 		}
 		v.candidate = ""
 		return

@@ -1,0 +1,334 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"usher/internal/sandbox"
+)
+
+// How fast the demo goes: a person reads along. Tests are quicker.
+var (
+	demoBeat         = 2 * time.Second // from one step of the story to the next
+	demoWebhookEvery = 4 * time.Second // afterwards
+)
+
+// story is what the demo shows in its first half minute. One goroutine tells it, so that
+// its lines stand in the order in which things happen.
+type story struct {
+	world  *demoWorld
+	house  *house
+	say    *narrator
+	level  *slog.LevelVar  // of the log; nil where the user chose one
+	sender *sandbox.Sender // the billing service, for the tenant acme
+	forger *sandbox.Sender // somebody who does not know the secret
+	down   string          // the platform whose receiver is down, or none
+	late   bool            // webhooks wait, or did, because a receiver is or was down
+}
+
+func newStory(w *demoWorld, h *house, say *narrator, level *slog.LevelVar) *story {
+	s := &story{world: w, house: h, say: say, level: level}
+	s.sender, s.forger = s.newSender(demoToken), s.newSender("not-the-secret")
+	return s
+}
+
+func (s *story) newSender(token string) *sandbox.Sender {
+	client, base := s.house.webhooks.client()
+	sender := sandbox.NewSender(base+s.house.settings.Webhook.Path, uint64(time.Now().UnixNano()))
+	sender.Header = http.Header{"Authorization": {"Bearer " + token}}
+	sender.Client.Transport = client.Transport
+	return sender
+}
+
+// client reaches what is behind the door, once it is open.
+func (d *door) client() (c *http.Client, base string) {
+	c, base = &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}, d.url()
+	if path, ok := strings.CutPrefix(d.addr, "unix:"); ok {
+		base = "http://localhost"
+		c.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}}
+	}
+	return c, base
+}
+
+// tell tells the story until its end, and reports whether ctx outlived it. program is
+// started once a call of its own would no longer get the 401 that the story is about.
+func (s *story) tell(ctx context.Context, program func()) bool {
+	steps := []struct {
+		title string
+		play  func(context.Context)
+	}{
+		{"A program calls the billing service. It has no token; usher adds one.", s.call},
+		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", s.revoke},
+		{"A webhook changes what the tenant acme may use. Your code can ask usher.", s.change},
+		{"The service sends the same webhook again. Your receiver already has it.", s.repeat},
+		{"acme goes back to what it had. The webhook equals the first one, byte for\nbyte, but it is a change and not a copy: usher delivers it.", s.goBack},
+		{"Somebody forges a webhook, without the secret.", s.forge},
+		{"Your receiver goes down. Webhooks wait in usher's inbox: none is lost.", s.outage},
+	}
+	for i, step := range steps {
+		s.say.step(i+1, step.title)
+		step.play(ctx)
+		if i == 1 {
+			program()
+		}
+		if !pause(ctx, demoBeat) {
+			return false
+		}
+	}
+	return true
+}
+
+// The snapshots of acme. The first and the second differ in sso alone.
+func acme(users int, more ...string) []byte {
+	features := []string{fmt.Sprintf(`{"code":"users","name":"Users","quantity":%d}`, users)}
+	for _, code := range more {
+		features = append(features, fmt.Sprintf(`{"code":%q,"name":%q,"quantity":null}`, code, strings.ToUpper(code)))
+	}
+	return fmt.Appendf(nil, `{"type":%q,"payload":{"tenant":{"code":"acme","name":"Acme","platform":{"code":"crm","name":"CRM"}},"change":{"features":[%s],"subscriptions":[]}}}`,
+		sandbox.EventType, strings.Join(features, ","))
+}
+
+func (s *story) call(ctx context.Context) {
+	s.result(ctx, "call without usher", s.query(ctx, http.DefaultClient, s.world.urls[0]))
+	s.result(ctx, "call through usher", s.throughUsher(ctx))
+}
+
+func (s *story) throughUsher(ctx context.Context) string {
+	client, base := s.house.doors[0].client()
+	return s.query(ctx, client, base)
+}
+
+// query calls the billing service, and says in words what was answered.
+func (s *story) query(ctx context.Context, client *http.Client, base string) string {
+	const query = `{"query":"{ accounts(limit: 3) { id name } }"}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/graphql", strings.NewReader(query))
+	if err != nil {
+		return err.Error()
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		return "no answer"
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		Data struct{ Accounts []struct{ Name string } }
+	}
+	if json.NewDecoder(resp.Body).Decode(&answer) != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Sprintf("%d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	}
+	return fmt.Sprintf("%d, %d accounts", resp.StatusCode, len(answer.Data.Accounts))
+}
+
+func (s *story) revoke(ctx context.Context) {
+	defer s.staged()()
+	_, before := s.world.billing.Calls()
+	s.world.billing.Revoke()
+	s.result(ctx, "token revoked", "")
+	answer := s.throughUsher(ctx)
+	if _, now := s.world.billing.Calls(); now > before {
+		s.result(ctx, "the service's answer to usher", "401")
+	}
+	s.result(ctx, "usher's answer to the program", answer)
+}
+
+func (s *story) change(ctx context.Context) {
+	s.webhook(ctx, "acme: 10 users", acme(10))
+	s.check(ctx)
+	s.webhook(ctx, "acme: sso added", acme(10, "sso"))
+	s.check(ctx)
+}
+
+func (s *story) repeat(ctx context.Context) { s.webhook(ctx, "acme: sso added", acme(10, "sso")) }
+
+func (s *story) goBack(ctx context.Context) {
+	s.webhook(ctx, "acme: 10 users", acme(10))
+	s.check(ctx)
+}
+
+func (s *story) forge(ctx context.Context) {
+	e, err := s.forger.Send(ctx, acme(1000, "sso"))
+	s.result(ctx, "webhook  acme: sso and 1000 users", s.outcome(ctx, e, err))
+	s.check(ctx)
+}
+
+func (s *story) outage(ctx context.Context) {
+	defer s.staged()()
+	s.setDown("crm")
+	s.result(ctx, "receiver down", "")
+	var sent []string
+	for _, users := range []int{25, 50, 100} {
+		sent = append(sent, s.webhook(ctx, fmt.Sprintf("acme: %d users", users), acme(users)))
+	}
+	s.setUp()
+	s.result(ctx, "receiver back", "")
+	for s.waiting() > 0 && pause(ctx, 20*time.Millisecond) {
+	}
+	s.late = false
+	came := slices.DeleteFunc(s.world.applied(), func(id string) bool { return !slices.Contains(sent, id) })
+	order := ""
+	if slices.Equal(came, sent) {
+		order = " in order"
+	}
+	s.result(ctx, "", fmt.Sprintf("%d delivered%s, %d waiting", len(came), order, s.waiting()))
+}
+
+// webhook sends a snapshot of acme, tells what became of it, and returns its id.
+func (s *story) webhook(ctx context.Context, what string, body []byte) (id string) {
+	e, err := s.sender.Send(ctx, body)
+	s.result(ctx, "webhook  "+what, s.outcome(ctx, e, err))
+	return webhookID(e)
+}
+
+// check asks whether acme may use sso, as a program of the customer would.
+func (s *story) check(ctx context.Context) {
+	client, base := s.house.answers.client()
+	word := "no answer"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/v1/check?tenant=acme&feature=sso", nil)
+	if err == nil {
+		if resp, err := client.Do(req); err == nil {
+			resp.Body.Close()
+			word = map[int]string{http.StatusNoContent: "204 yes", http.StatusForbidden: "403 no"}[resp.StatusCode]
+			if word == "" {
+				word = fmt.Sprint(resp.StatusCode)
+			}
+		}
+	}
+	s.result(ctx, "check    may acme use sso?", word)
+}
+
+// outcome says what usher answered to a webhook and, where it was taken in, whether the
+// receiver has it.
+func (s *story) outcome(ctx context.Context, e sandbox.Entry, err error) string {
+	if err != nil {
+		return "no answer"
+	}
+	decision := e.Header.Get("Usher-Decision")
+	answer := fmt.Sprintf("%d %s", e.Status, decision)
+	switch decision {
+	case "queued":
+		patience := 2 * time.Second
+		if s.down != "" {
+			patience = 150 * time.Millisecond // it may be for the other receiver
+		}
+		if s.delivered(ctx, webhookID(e), patience) {
+			return answer + ", delivered"
+		}
+		return fmt.Sprintf("%s, %d waiting", answer, s.waiting())
+	case "duplicate":
+		return answer + ", dropped"
+	}
+	return answer
+}
+
+// webhookID is the id that usher gave the webhook, by its answer.
+func webhookID(e sandbox.Entry) string {
+	var a struct{ Webhook string }
+	_ = json.Unmarshal([]byte(e.Answer), &a)
+	return a.Webhook
+}
+
+// delivered waits until a receiver has taken the webhook over.
+func (s *story) delivered(ctx context.Context, id string, patience time.Duration) bool {
+	for until := time.Now().Add(patience); time.Now().Before(until); {
+		if slices.Contains(s.world.applied(), id) {
+			return true
+		}
+		if !pause(ctx, 10*time.Millisecond) {
+			return false
+		}
+	}
+	return false
+}
+
+func (s *story) waiting() int { return s.house.inboxFigures().Pending }
+
+// result prints a line, a moment after the one before it.
+func (s *story) result(ctx context.Context, what, result string) {
+	if ctx.Err() == nil {
+		s.say.result(what, result)
+	}
+	pause(ctx, demoBeat/4)
+}
+
+// staged keeps warnings out of the log about what the demo brings about, and tells, itself.
+func (s *story) staged() (over func()) {
+	if s.level == nil {
+		return func() {}
+	}
+	s.level.Set(slog.LevelError)
+	return func() { s.level.Set(slog.LevelWarn) }
+}
+
+func (s *story) setDown(platform string) {
+	s.down, s.late = platform, true
+	s.world.receiver(platform).Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+}
+
+func (s *story) setUp() {
+	s.world.receiver(s.down).Behave(sandbox.Fault{})
+	s.down = ""
+}
+
+// goOn has a webhook sent every few seconds until ctx ends: mostly a change, now and then a
+// copy. Now and then one of the receivers is down for a while.
+func (s *story) goOn(ctx context.Context) {
+	sender := s.newSender(demoToken)
+	over := func() {}
+	for n := 0; ; n++ {
+		which := demoPlatforms[n/12%len(demoPlatforms)]
+		switch n % 12 {
+		case 6:
+			over = s.staged()
+			s.setDown(which)
+			s.say.event("the receiver of "+which+" is down", "")
+		case 8:
+			s.setUp()
+			s.say.event("the receiver of "+which+" is back", "")
+		}
+		entry, err := sender.Next(ctx)
+		outcome := s.outcome(ctx, entry, err)
+		if ctx.Err() != nil {
+			return
+		}
+		s.say.event(entry.What, outcome)
+		if !s.watch(ctx, over) {
+			return
+		}
+	}
+}
+
+// watch waits until the next webhook is due. When the last of those that waited for a
+// receiver is delivered, it says so.
+func (s *story) watch(ctx context.Context, over func()) bool {
+	for due := time.Now().Add(demoWebhookEvery); time.Now().Before(due); {
+		if s.late && s.down == "" && s.waiting() == 0 {
+			s.late = false
+			over()
+			s.say.event("all that waited is delivered", "0 waiting")
+		}
+		if !pause(ctx, 50*time.Millisecond) {
+			return false
+		}
+	}
+	return true
+}
+
+// pause waits for d and reports whether ctx outlived it.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -1,0 +1,143 @@
+package command
+
+import (
+	"fmt"
+	"strings"
+)
+
+const usage = `usher stands between your software and the billing service: it puts a token on
+each call that leaves, checks, deduplicates and delivers the webhooks that come,
+and answers what a tenant may use.
+
+Usage:
+
+  usher              serve, as the environment variables say
+  usher demo         try it: a built-in billing service, no account, no network,
+                     no settings
+  usher exec -- CMD ARG...
+                     run a command that calls the billing service
+  usher check        try the settings; opens no port
+  usher healthcheck  ask a running usher whether it is ready
+  usher inbox        see and resend the webhooks that a running usher keeps
+  usher entitlements TENANT [FEATURE]
+                     ask a running usher what a tenant may use
+  usher help [COMMAND | settings [WORD]]
+                     help on a command; all settings, or those about a word
+  usher version      print version, commit and Go version
+
+To call the billing service, set these:
+
+  USHER_BASE_URL       the billing service, such as https://billing.example.com
+  USHER_CLIENT_ID      the client ID of your API client application
+  USHER_CLIENT_SECRET  its client secret (or USHER_CLIENT_SECRET_FILE)
+
+Then call http://127.0.0.1:8080/graphql as if it were the service, without a
+token.
+
+To receive its webhooks, set this (it works without the others):
+
+  USHER_WEBHOOK_FORWARD_URL  your receiver, such as
+                             http://127.0.0.1:3000/provisioning
+
+Then let the service send its webhooks to http://127.0.0.1:8090/webhooks.
+
+Exit codes: 0 success, 1 failed while running, 2 wrong settings or usage.
+`
+
+// commandHelp is what 'usher help COMMAND' and 'usher COMMAND -h' print.
+var commandHelp = map[string]string{
+	"serve": `Usage: usher
+
+Serves until it gets SIGINT or SIGTERM. It has three parts, and each works
+without the others:
+
+  outbound       on when USHER_BASE_URL is set: your programs call
+                 http://127.0.0.1:8080/graphql, and usher adds the token
+  webhook gate   on when USHER_WEBHOOK_FORWARD_URL is set: the billing service
+                 sends to http://127.0.0.1:8090/webhooks, and usher delivers to
+                 your receiver
+  entitlements   on when USHER_ENTITLEMENTS_LISTEN is set: your programs ask
+                 what a tenant may use
+
+The admin page is at http://127.0.0.1:9095. All settings: usher help settings
+`,
+	"demo": `Usage: usher demo
+
+Runs usher between a built-in billing service and two built-in receivers. It
+needs no account, no network and no settings. It shows in half a minute what
+usher does, then sends a webhook every few seconds until you press Ctrl-C.
+
+The demo uses only your listen, admin, log and shutdown settings. If a default
+port is taken it uses a free one. The log shows warnings only;
+USHER_LOG_LEVEL=info shows more.
+`,
+	"exec": `Usage: usher exec -- CMD ARG...
+
+Runs CMD with USHER_URL set to the address of a port of its own, and without
+usher's secrets in its environment. CMD calls the billing service at $USHER_URL,
+without a token. On Linux the port answers only processes of the same user.
+
+It needs USHER_BASE_URL, USHER_CLIENT_ID and USHER_CLIENT_SECRET. It waits up to
+30 s for a token, passes signals on, and exits with CMD's exit code: 128+n if
+signal n ended it, 127 if there is no such command, 1 if there is no token.
+
+  usher exec -- ./report.sh
+`,
+	"check": `Usage: usher check
+
+Tries the settings, and opens no port: it fetches a token for each port and
+sends a call with it, connects to each receiver, and asks the inbox's servers.
+It prints one line for each. Exit code 0 if all is well, 1 if not, 2 if the
+settings are wrong.
+`,
+	"healthcheck": `Usage: usher healthcheck
+
+Asks the admin port of a running usher for /readyz. Exit code 0 if it is ready,
+else 1: for images without a shell. It finds the port by USHER_ADMIN_LISTEN.
+`,
+	"inbox":        inboxUsage,
+	"entitlements": entitlementsUsage,
+	"version": `Usage: usher version
+
+Prints version, commit and Go version.
+`,
+	"help": `Usage: usher help [COMMAND]
+       usher help settings [WORD]
+
+Prints help on a command, or every setting with its default. With WORD it prints
+the settings in whose name or meaning the word occurs:
+
+  usher help settings dedup
+`,
+}
+
+// help is usher help.
+func (p *Process) help(args []string) int {
+	switch {
+	case len(args) == 0:
+		fmt.Fprint(p.Stdout, usage)
+		return exitOK
+	case args[0] == "settings" && len(args) <= 2:
+		word := strings.Join(args[1:], "")
+		if !writeSettings(p.Stdout, word) {
+			return p.misused("no setting is about %q", word)
+		}
+		return exitOK
+	case len(args) > 1:
+		return p.misused("usher help takes one command, but got %q", strings.Join(args, " "))
+	}
+	return p.helpOn(args[0])
+}
+
+// helpOn prints the help of one command.
+func (p *Process) helpOn(name string) int {
+	if isHelp(name) {
+		name = "help"
+	}
+	text, ok := commandHelp[name]
+	if !ok {
+		return p.misused("there is no command %q%s", name, adviseCommand(name))
+	}
+	fmt.Fprint(p.Stdout, text)
+	return exitOK
+}
