@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"usher/internal/admin/hour"
-	"usher/internal/inbox"
 )
 
 // Gate counts the webhooks.
@@ -107,44 +106,9 @@ func (r *GateReceiver) LastTry() string {
 	return ""
 }
 
-// Inbox registers the figures of the inbox, which stats returns when they are asked
-// for.
-func (m *Metrics) Inbox(stats func() inbox.Stats) {
-	m.registry.MustRegister(&inboxCollector{
-		stats:      stats,
-		pending:    prometheus.NewDesc("usher_inbox_pending", "Webhooks that wait for their delivery.", nil, nil),
-		oldest:     prometheus.NewDesc("usher_inbox_oldest_seconds", "Age of the oldest of them.", nil, nil),
-		parked:     prometheus.NewDesc("usher_inbox_parked", "Webhooks that are not tried any more and were not overtaken.", nil, nil),
-		delivering: prometheus.NewDesc("usher_inbox_delivering", "1 where webhooks are delivered from here, and not by another replica.", nil, nil),
-	})
-}
-
-// inboxCollector takes all figures at one moment.
-type inboxCollector struct {
-	stats                               func() inbox.Stats
-	pending, oldest, parked, delivering *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (c *inboxCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.pending
-	ch <- c.oldest
-	ch <- c.parked
-	ch <- c.delivering
-}
-
-// Collect implements prometheus.Collector.
-func (c *inboxCollector) Collect(ch chan<- prometheus.Metric) {
-	s := c.stats()
-	delivering := 0.0
-	if s.Delivering {
-		delivering = 1
-	}
-	ch <- prometheus.MustNewConstMetric(c.delivering, prometheus.GaugeValue, delivering)
-	if s.Unknown {
-		return // zeros would seem to say that all is well
-	}
-	ch <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(s.Pending))
-	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, s.Oldest.Seconds())
-	ch <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(s.Parked))
+// Certificate registers when the gate's own TLS certificate ends, which ends returns.
+func (m *Metrics) Certificate(ends func() time.Time) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "usher_webhook_tls_expiry_timestamp_seconds", Help: "When the certificate that the gate shows to senders ends.",
+	}, func() float64 { return float64(ends().Unix()) }))
 }

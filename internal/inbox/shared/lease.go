@@ -337,3 +337,10 @@ func (s *Store) Delivers() bool {
 	defer s.leases.mu.Unlock()
 	return slices.ContainsFunc(s.leases.terms[:], func(t *term) bool { return t != nil && t.Held() })
 }
+
+// leaseChanged tells what became of a part's lease.
+func (s *Store) leaseChanged(change string) {
+	if s.cfg.LeaseChanged != nil {
+		s.cfg.LeaseChanged(change)
+	}
+}
