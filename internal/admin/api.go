@@ -22,8 +22,16 @@ type Inbox struct {
 	Show      func(id uint64) (*inbox.Item, error)
 	Redeliver func(id uint64, force bool) error
 	Stats     func() inbox.Stats
+	HeldUp    func() []inbox.HeldUp // may be nil
 	Err       func() error
 	Shared    bool // with other replicas
+}
+
+func (box *Inbox) heldUp() []inbox.HeldUp {
+	if box.HeldUp == nil {
+		return nil
+	}
+	return box.HeldUp()
 }
 
 // What the API answers, for those who call it.

@@ -27,10 +27,13 @@ type Gate struct {
 // GateReceiver counts the tries at one receiver.
 type GateReceiver struct {
 	took prometheus.Observer
-	last atomic.Pointer[string] // result of the last try
+	hour *hour.Ring // by result, as in results
+
+	mu     sync.Mutex // guards what follows
+	recent RecentTries
 }
 
-// results are those of a try.
+// results are those of a try, the good one first.
 var results = []string{"ok", "status", "timeout", "error"}
 
 // Gate returns the figures of the webhook gate.
@@ -67,7 +70,7 @@ func (g *Gate) Receiver(name string) *GateReceiver {
 	defer g.mu.Unlock()
 	r := g.receivers[name]
 	if r == nil {
-		r = &GateReceiver{took: g.tries.WithLabelValues(name)}
+		r = &GateReceiver{took: g.tries.WithLabelValues(name), hour: hour.New(false)}
 		for _, result := range results {
 			g.attempts.WithLabelValues(name, result)
 		}
@@ -91,19 +94,35 @@ func (g *Gate) Attempted(receiver, result string, took time.Duration) {
 	g.attempts.WithLabelValues(receiver, result).Inc()
 	r := g.Receiver(receiver)
 	r.took.Observe(took.Seconds())
-	r.last.Store(&result)
+	r.note(result)
 	g.changes.Add(1)
 }
 
 // Hour is the gate's last hour: its decisions, in the order of Decisions.
 func (g *Gate) Hour() []hour.Minute { return g.decisions.Last() }
 
-// LastTry is the result of the last try at the receiver; empty before the first.
-func (r *GateReceiver) LastTry() string {
-	if last := r.last.Load(); last != nil {
-		return *last
+// note takes down the result of a try.
+func (r *GateReceiver) note(result string) {
+	r.hour.Count(max(0, slices.Index(results, result)))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recent.Last = result
+	if result == "ok" {
+		r.recent.InARow = 0
+		return
 	}
-	return ""
+	r.recent.LastFailed = result
+	r.recent.InARow++
+}
+
+// Recent says how the tries of the last minutes went.
+func (r *GateReceiver) Recent() RecentTries {
+	r.mu.Lock()
+	recent := r.recent
+	r.mu.Unlock()
+	minutes := r.hour.Last()
+	recent.OK, recent.Failed = sum(minutes, lately, 0), sum(minutes, lately, 1, 2, 3)
+	return recent
 }
 
 // Certificate registers when the gate's own TLS certificate ends, which ends returns.
