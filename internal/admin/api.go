@@ -133,7 +133,7 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.tenant(platform, code)
+	return h.tenant(r.Context(), platform, code)
 }
 
 func readTenant(query url.Values) (platform, code string, err error) {

@@ -164,9 +164,11 @@ func indent(payload json.RawMessage) string {
 // tenantView is a tenant, and how its latest snapshot stands.
 type tenantView struct {
 	*Tenant
-	Latest    Webhook
-	Held      bool // the receiver has taken the latest
-	Values    bool // some feature has one
+	Latest    *Webhook     // nil: none of its webhooks is kept any more
+	Held      bool         // nobody need take the latest any more
+	Features  []MayFeature // what it may use, or, where usher does not answer that, what its latest webhook says
+	Known     bool         // there is a list of them, be it an empty one
+	Values    bool         // some feature has one
 	CanForget bool
 }
 
@@ -175,14 +177,24 @@ func (h *Handler) oneTenant(r *http.Request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.tenant(platform, code)
+	t, err := h.tenant(r.Context(), platform, code)
 	if err != nil {
 		return nil, err
 	}
-	v := &tenantView{Tenant: t, Latest: t.Snapshots[0], CanForget: h.cfg.Forget != nil}
-	v.Held = v.Latest.Outcome() == "delivered" || v.Latest.Outcome() == "forwarded"
-	if t.Rights != nil {
-		v.Values = slices.ContainsFunc(t.Rights.Features, func(f changes.Feature) bool { return f.Value != "" })
+	v := &tenantView{Tenant: t, Held: true, CanForget: h.cfg.Forget != nil}
+	if len(t.Snapshots) > 0 {
+		v.Latest = &t.Snapshots[0]
+		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, v.Latest.Outcome())
 	}
+	switch {
+	case t.MayUse != nil:
+		v.Features, v.Known = t.MayUse.Features, t.MayUse.Known
+	case t.Rights != nil:
+		v.Known = true
+		for _, f := range t.Rights.Features {
+			v.Features = append(v.Features, MayFeature{f.Code, f.Name, f.Limit, f.Value})
+		}
+	}
+	v.Values = slices.ContainsFunc(v.Features, func(f MayFeature) bool { return f.Value != "" })
 	return &view{name: "tenant", shell: page.Shell{Title: code, At: "webhooks", Live: true, Body: v}}, nil
 }

@@ -126,8 +126,8 @@ func failureWords(result string) string {
 	}
 }
 
-// heldUp makes lines of what the inbox says.
-func heldUp(all []inbox.HeldUp) []HeldUp {
+// heldUpLines makes lines of what the inbox says.
+func heldUpLines(all []inbox.HeldUp) []HeldUp {
 	lines := []HeldUp{} // [] and not null
 	for _, h := range all {
 		lines = append(lines, HeldUp{

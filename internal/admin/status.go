@@ -131,7 +131,7 @@ func (h *Handler) status() *Status {
 		receivers = stats.Receivers
 		s.Inbox = inboxStatus(stats, box.Err())
 		s.Inbox.Shared = box.Shared
-		s.Inbox.HeldUp = heldUp(box.heldUp())
+		s.Inbox.HeldUp = heldUpLines(box.heldUp())
 	}
 	if gate != nil {
 		s.Gate = gateStatus(gate, receivers)

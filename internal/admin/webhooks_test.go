@@ -236,7 +236,7 @@ func TestTenantWithManySnapshots(t *testing.T) {
 			if !duplicates {
 				h.cfg.Journal = nil
 			}
-			tenant, err := h.tenant("crm", "t1") // every other webhook is its own
+			tenant, err := h.tenant(t.Context(), "crm", "t1") // every other webhook is its own
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,10 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 	}
 	if h.rights != nil {
 		cfg.Entitlements = h.adminEntitlements()
+		cfg.MayUse = h.rights.mayUse
+	}
+	if h.answers != nil {
+		cfg.EntitlementsPort = h.entitlementsPort
 	}
 	if h.gate == nil {
 		return

@@ -137,3 +137,27 @@
   addEventListener('pageshow', open);
   open();
 })();
+
+// What can be copied: the text of the element that data-copy names, or else that of the <pre> beside the button. A
+// page that did not come over https, nor from this machine, may not use the clipboard: then the text is selected.
+(() => {
+  const mark = (root) => {
+    for (const button of root.querySelectorAll('[data-copy]')) button.hidden = false;
+  };
+  mark(document);
+  new MutationObserver(() => mark(document)).observe(document.body, {childList: true, subtree: true, attributeFilter: ['hidden']});
+  document.addEventListener('click', async (event) => {
+    const button = event.target.closest('[data-copy]');
+    if (!button) return;
+    const from = button.dataset.copy ? document.getElementById(button.dataset.copy) : button.parentElement.querySelector('pre');
+    const label = button.dataset.label ??= button.textContent;
+    try {
+      await navigator.clipboard.writeText(from.textContent);
+      button.textContent = 'Copied';
+    } catch {
+      getSelection().selectAllChildren(from);
+      button.textContent = 'Selected';
+    }
+    setTimeout(() => { button.textContent = label; }, 2000);
+  });
+})();
