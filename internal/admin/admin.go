@@ -83,6 +83,7 @@ func New(cfg Config) *Handler {
 		{path: "/", read: h.page(h.overview)},
 		{path: "/webhooks", read: h.page(h.webhookList)},
 		{path: "/webhooks/{id}", read: h.page(h.oneWebhook)},
+		{path: "/webhooks/{id}/payload", read: h.download},
 		{path: "/webhooks/{id}/redeliver", read: h.page(h.askRedeliver), act: h.page(h.doRedeliver)},
 		{path: "/tenant", read: h.page(h.oneTenant)},
 		{path: "/tenant/forget", read: h.page(h.askForget), act: h.page(h.doForget)},

@@ -11,6 +11,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/changes"
+	"usher/internal/inbox"
 )
 
 // view is a page to be drawn: its template, and what stands in it; or where to go instead.
@@ -35,7 +36,7 @@ func (h *Handler) page(draw func(*http.Request) (*view, error)) http.HandlerFunc
 			return
 		}
 		v.shell.Version, v.shell.Gate = h.cfg.Version, h.cfg.Gate != nil
-		if v.shell.Live {
+		if v.shell.Live && v.shell.Notice == "" {
 			v.shell.Notice = notice(r.URL.Query().Get("did"))
 		}
 		if err := page.Write(w, max(v.status, http.StatusOK), v.name, v.shell); err != nil {
@@ -111,9 +112,9 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 		return nil, err
 	}
 	p := &webhookPage{WebhookList: list, Selection: s, Gate: h.cfg.Gate != nil, HasInbox: h.cfg.Inbox != nil, Tail: s.before != cursor{}}
-	p.Choices = []string{"forwarded", "duplicate", "rejected", "failed"}
+	p.Choices = passOutcomes
 	if p.HasInbox {
-		p.Choices[0] = "queued"
+		p.Choices = inboxOutcomes
 	}
 	query := s.Query()
 	p.Newest = "/webhooks?" + query.Encode()
@@ -129,6 +130,9 @@ type webhookView struct {
 	*WebhookDetail
 	Lines   []changes.Line
 	Indent  string // the payload, written out
+	Curl    string // a line for a shell that sends it
+	Before  string // id of the tenant's webhook before it; empty: there is none
+	After   string // and after it
 	Again   bool   // it can be sent again
 	InInbox bool
 
@@ -143,9 +147,14 @@ func (h *Handler) oneWebhook(r *http.Request) (*view, error) {
 	v := &webhookView{WebhookDetail: d, Lines: d.lines, InInbox: d.State != "", HasInbox: h.cfg.Inbox != nil}
 	v.Again = v.InInbox && d.State != "waiting"
 	if d.Payload != nil {
-		v.Indent = indent(d.Payload)
+		v.Indent, v.Curl = indent(d.Payload), curlLine(d)
 	}
-	return &view{name: "webhook", shell: page.Shell{Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}}, nil
+	v.Before, v.After = h.neighbours(&d.Webhook)
+	shell := page.Shell{Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}
+	if r.URL.Query().Get("did") == "redelivered" && d.State != string(inbox.Waiting) {
+		shell.Notice = "It was sent again." // what came of it stands below
+	}
+	return &view{name: "webhook", shell: shell}, nil
 }
 
 // indent writes JSON for people; what was no JSON is a string by now.

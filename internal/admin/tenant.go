@@ -32,7 +32,7 @@ const (
 func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, error) {
 	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
 	t.MayUse, t.NotKnown = h.mayUse(ctx, platform, code)
-	selection := Selection{Tenant: code, limit: maxTimeline}
+	selection := Selection{code: code, limit: maxTimeline}
 	for range maxScan {
 		list, err := h.webhooks(selection)
 		if err != nil {
