@@ -129,11 +129,12 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 type webhookView struct {
 	*WebhookDetail
 	Lines   []changes.Line
-	Indent  string // the payload, written out
-	Curl    string // a line for a shell that sends it
-	Before  string // id of the tenant's webhook before it; empty: there is none
-	After   string // and after it
-	Again   bool   // it can be sent again
+	Indent  string  // the payload, written out
+	Curl    string  // a line for a shell that sends it
+	Before  string  // id of the tenant's webhook before it; empty: there is none
+	After   string  // and after it
+	HeldUp  *HeldUp // what holds it up while it waits; nil: nothing is known
+	Again   bool    // it can be sent again
 	InInbox bool
 
 	HasInbox bool // there is one, whether or not it is in it
@@ -150,6 +151,9 @@ func (h *Handler) oneWebhook(r *http.Request) (*view, error) {
 		v.Indent, v.Curl = indent(d.Payload), curlLine(d)
 	}
 	v.Before, v.After = h.neighbours(&d.Webhook)
+	if d.State == string(inbox.Waiting) {
+		v.HeldUp = h.heldUpOf(d.Platform, d.Tenant)
+	}
 	shell := page.Shell{Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}
 	if r.URL.Query().Get("did") == "redelivered" && d.State != string(inbox.Waiting) {
 		shell.Notice = "It was sent again." // what came of it stands below
@@ -175,6 +179,7 @@ type tenantView struct {
 	*Tenant
 	Latest    *Webhook     // nil: none of its webhooks is kept any more
 	Held      bool         // nobody need take the latest any more
+	HeldUp    *HeldUp      // what holds up its webhooks; nil: nothing is known
 	Features  []MayFeature // what it may use, or, where usher does not answer that, what its latest webhook says
 	Known     bool         // there is a list of them, be it an empty one
 	Values    bool         // some feature has one
@@ -194,6 +199,7 @@ func (h *Handler) oneTenant(r *http.Request) (*view, error) {
 	if len(t.Snapshots) > 0 {
 		v.Latest = &t.Snapshots[0]
 		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, v.Latest.Outcome())
+		v.HeldUp = h.heldUpOf(platform, code)
 	}
 	switch {
 	case t.MayUse != nil:

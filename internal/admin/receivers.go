@@ -138,6 +138,19 @@ func heldUpLines(all []inbox.HeldUp) []HeldUp {
 	return lines
 }
 
+// heldUpOf returns what holds up a tenant's webhooks; nil: nothing, or it is another replica that delivers them.
+func (h *Handler) heldUpOf(platform, tenant string) *HeldUp {
+	if h.cfg.Inbox == nil || tenant == "" {
+		return nil
+	}
+	for _, held := range heldUpLines(h.cfg.Inbox.heldUp()) {
+		if held.Platform == platform && held.Tenant == tenant {
+			return &held
+		}
+	}
+	return nil
+}
+
 // Name is the tenant as people write it.
 func (h *HeldUp) Name() string { return page.TenantName(h.Platform, h.Tenant) }
 

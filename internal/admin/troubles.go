@@ -136,7 +136,7 @@ func inboxTroubles(box *InboxStatus) (all []Trouble) {
 	}
 	if box.Parked > 0 {
 		all = append(all, Trouble{warn, page.Plural(box.Parked, "webhook is parked", "webhooks are parked"),
-			"The receiver did not take what is parked, and it is not tried any more. See why, mend the receiver, then send it again.", "/webhooks?state=parked"})
+			"A receiver did not accept what is parked, and usher does not try it again. See why, fix the receiver, then send it again.", "/webhooks?state=parked"})
 	}
 	return all
 }
@@ -165,5 +165,5 @@ func whatToMend(box *InboxStatus) string {
 	if box.Shared {
 		return "Look after the NATS servers (USHER_WEBHOOK_INBOX says which): when they are back it goes on by itself."
 	}
-	return "Mend the disk (USHER_WEBHOOK_INBOX says where), then restart usher."
+	return "Fix the disk (USHER_WEBHOOK_INBOX says where), then restart usher."
 }

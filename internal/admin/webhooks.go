@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"usher/internal/admin/journal"
+	"usher/internal/admin/page"
 	"usher/internal/changes"
 	"usher/internal/inbox"
 	"usher/webhookgate"
@@ -173,8 +174,11 @@ func (h *Handler) ofJournal(e *journal.Entry) Webhook {
 
 // answerWords says what the receiver answered to a try.
 func answerWords(a inbox.Attempt) string {
-	if a.Status == 0 {
+	switch {
+	case a.Status == 0:
 		return cmp.Or(a.Error, "no answer")
+	case a.Answer != "":
+		return strconv.Itoa(a.Status) + ": " + page.Beginning(a.Answer)
 	}
 	return statusWords(a.Status)
 }

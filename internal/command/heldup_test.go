@@ -48,6 +48,15 @@ func TestHeldUp(t *testing.T) {
 			t.Errorf("the page does not say %q", want)
 		}
 	}
+	for path, want := range map[string]string{
+		"/webhooks/1":                            " failed, next in ",
+		"/webhooks/2":                            `held up by <a href="/webhooks/1">1</a> (500 `,
+		"/tenant?platform=docs&code=harbour-ltd": `The tenant is held up by <a href="/webhooks/1">1</a> (500 `,
+	} {
+		if _, page := get(t, w.admin+path); !strings.Contains(page, want) {
+			t.Errorf("%s does not say %q", path, want)
+		}
+	}
 	w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
 	post(t, w.gate, of("docs", "acme", 100))
 	trial.Eventually(t, "told that the receiver is down", banner("bad", "The receiver answers with errors: "))

@@ -99,6 +99,16 @@ func Plural(n int, one, many string) string {
 	return Count(n) + " " + many
 }
 
+// Beginning is the beginning of somebody's words, on one line.
+func Beginning(words string) string {
+	const most = 120
+	words = strings.Join(strings.Fields(words), " ")
+	if runes := []rune(words); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return words
+}
+
 // Short writes the first few of a list of changes, and how many more there are. A sign
 // stays with what it is of.
 func Short(changes []string) string {
