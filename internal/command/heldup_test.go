@@ -49,7 +49,7 @@ func TestHeldUp(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/webhooks/1":                            " failed, next in ",
+		"/webhooks/1":                            " failed, next ",
 		"/webhooks/2":                            `held up by <a href="/webhooks/1">1</a> (500 `,
 		"/tenant?platform=docs&code=harbour-ltd": `The tenant is held up by <a href="/webhooks/1">1</a> (500 `,
 	} {
