@@ -7,6 +7,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -50,6 +51,12 @@ type Config struct {
 	Forget func(tenant string) (int, error)
 	// Entitlements answers /api/entitlements; nil when there is no inbox to answer from.
 	Entitlements http.HandlerFunc
+	// MayUse returns what a tenant may use, by its last snapshot; nil when there is no inbox to
+	// answer from.
+	MayUse func(ctx context.Context, platform, tenant string) (*MayUse, error)
+	// EntitlementsPort returns how a shell calls the port that answers what tenants may use: curl with
+	// its options, and the address. Nil: it is off.
+	EntitlementsPort func() (curl, base string)
 	// Changes returns a number that goes up with whatever a page shows. May be nil.
 	Changes func() uint64
 	// Version is shown on the page.
@@ -76,6 +83,7 @@ func New(cfg Config) *Handler {
 		{path: "/", read: h.page(h.overview)},
 		{path: "/webhooks", read: h.page(h.webhookList)},
 		{path: "/webhooks/{id}", read: h.page(h.oneWebhook)},
+		{path: "/webhooks/{id}/payload", read: h.download},
 		{path: "/webhooks/{id}/redeliver", read: h.page(h.askRedeliver), act: h.page(h.doRedeliver)},
 		{path: "/tenant", read: h.page(h.oneTenant)},
 		{path: "/tenant/forget", read: h.page(h.askForget), act: h.page(h.doForget)},

@@ -22,8 +22,16 @@ type Inbox struct {
 	Show      func(id uint64) (*inbox.Item, error)
 	Redeliver func(id uint64, force bool) error
 	Stats     func() inbox.Stats
+	HeldUp    func() []inbox.HeldUp // may be nil
 	Err       func() error
 	Shared    bool // with other replicas
+}
+
+func (box *Inbox) heldUp() []inbox.HeldUp {
+	if box.HeldUp == nil {
+		return nil
+	}
+	return box.HeldUp()
 }
 
 // What the API answers, for those who call it.
@@ -125,7 +133,7 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.tenant(platform, code)
+	return h.tenant(r.Context(), platform, code)
 }
 
 func readTenant(query url.Values) (platform, code string, err error) {

@@ -18,7 +18,7 @@ func portCharts(p *PortStatus, now time.Time) []page.Chart {
 	p99 := page.Series{Class: "c-p99", Label: "p99"}
 	var renewed, replayed []int
 	calls, errors, busiest, slowest := 0, 0, 0.0, time.Duration(0)
-	for _, m := range p.Minutes {
+	for _, m := range recent(p.Minutes, func(m PortMinute) bool { return m.Calls+m.Renewed+m.Replayed == 0 }) {
 		// Of the minute that is under way, so much is over.
 		length := min(max(now.Sub(m.Start).Seconds(), 10), 60)
 		rate := float64(m.Calls) / length
@@ -55,7 +55,15 @@ func gateChart(g *GateStatus, hasInbox bool) page.Chart {
 	var starts []time.Time
 	var series []page.Series
 	total, summary := 0, ""
-	for _, m := range g.Minutes {
+	minutes := recent(g.Minutes, func(m GateMinute) bool {
+		for _, n := range m.Decisions {
+			if n > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for _, m := range minutes {
 		starts = append(starts, m.Start)
 	}
 	for _, decision := range Decisions {
@@ -64,7 +72,7 @@ func gateChart(g *GateStatus, hasInbox bool) page.Chart {
 		}
 		s := page.Series{Class: "c-" + decision, Label: decision}
 		n := 0
-		for _, m := range g.Minutes {
+		for _, m := range minutes {
 			s.Values = append(s.Values, float64(m.Decisions[decision]))
 			s.Cells = append(s.Cells, strconv.Itoa(m.Decisions[decision]))
 			n += m.Decisions[decision]
@@ -79,6 +87,15 @@ func gateChart(g *GateStatus, hasInbox bool) page.Chart {
 	return page.NewBars("decisions", "Webhooks per minute",
 		page.Plural(total, "webhook", "webhooks")+" in the last hour"+summary+".", starts, series,
 		figure)
+}
+
+// recent leaves out minutes at the beginning in which nothing happened.
+func recent[M any](minutes []M, silent func(M) bool) []M {
+	n := 0
+	for n < len(minutes) && silent(minutes[n]) {
+		n++
+	}
+	return minutes[len(minutes)-page.Recent(len(minutes), n):]
 }
 
 // figure writes a rate, or another figure of any size.

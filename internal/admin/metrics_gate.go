@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"usher/internal/admin/hour"
-	"usher/internal/inbox"
 )
 
 // Gate counts the webhooks.
@@ -28,10 +27,13 @@ type Gate struct {
 // GateReceiver counts the tries at one receiver.
 type GateReceiver struct {
 	took prometheus.Observer
-	last atomic.Pointer[string] // result of the last try
+	hour *hour.Ring // by result, as in results
+
+	mu     sync.Mutex // guards what follows
+	recent RecentTries
 }
 
-// results are those of a try.
+// results are those of a try, the good one first.
 var results = []string{"ok", "status", "timeout", "error"}
 
 // Gate returns the figures of the webhook gate.
@@ -68,7 +70,7 @@ func (g *Gate) Receiver(name string) *GateReceiver {
 	defer g.mu.Unlock()
 	r := g.receivers[name]
 	if r == nil {
-		r = &GateReceiver{took: g.tries.WithLabelValues(name)}
+		r = &GateReceiver{took: g.tries.WithLabelValues(name), hour: hour.New(false)}
 		for _, result := range results {
 			g.attempts.WithLabelValues(name, result)
 		}
@@ -92,59 +94,40 @@ func (g *Gate) Attempted(receiver, result string, took time.Duration) {
 	g.attempts.WithLabelValues(receiver, result).Inc()
 	r := g.Receiver(receiver)
 	r.took.Observe(took.Seconds())
-	r.last.Store(&result)
+	r.note(result)
 	g.changes.Add(1)
 }
 
 // Hour is the gate's last hour: its decisions, in the order of Decisions.
 func (g *Gate) Hour() []hour.Minute { return g.decisions.Last() }
 
-// LastTry is the result of the last try at the receiver; empty before the first.
-func (r *GateReceiver) LastTry() string {
-	if last := r.last.Load(); last != nil {
-		return *last
+// note takes down the result of a try.
+func (r *GateReceiver) note(result string) {
+	r.hour.Count(max(0, slices.Index(results, result)))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recent.Last = result
+	if result == "ok" {
+		r.recent.InARow = 0
+		return
 	}
-	return ""
+	r.recent.LastFailed = result
+	r.recent.InARow++
 }
 
-// Inbox registers the figures of the inbox, which stats returns when they are asked
-// for.
-func (m *Metrics) Inbox(stats func() inbox.Stats) {
-	m.registry.MustRegister(&inboxCollector{
-		stats:      stats,
-		pending:    prometheus.NewDesc("usher_inbox_pending", "Webhooks that wait for their delivery.", nil, nil),
-		oldest:     prometheus.NewDesc("usher_inbox_oldest_seconds", "Age of the oldest of them.", nil, nil),
-		parked:     prometheus.NewDesc("usher_inbox_parked", "Webhooks that are not tried any more and were not overtaken.", nil, nil),
-		delivering: prometheus.NewDesc("usher_inbox_delivering", "1 where webhooks are delivered from here, and not by another replica.", nil, nil),
-	})
+// Recent says how the tries of the last minutes went.
+func (r *GateReceiver) Recent() RecentTries {
+	r.mu.Lock()
+	recent := r.recent
+	r.mu.Unlock()
+	minutes := r.hour.Last()
+	recent.OK, recent.Failed = sum(minutes, lately, 0), sum(minutes, lately, 1, 2, 3)
+	return recent
 }
 
-// inboxCollector takes all figures at one moment.
-type inboxCollector struct {
-	stats                               func() inbox.Stats
-	pending, oldest, parked, delivering *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (c *inboxCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.pending
-	ch <- c.oldest
-	ch <- c.parked
-	ch <- c.delivering
-}
-
-// Collect implements prometheus.Collector.
-func (c *inboxCollector) Collect(ch chan<- prometheus.Metric) {
-	s := c.stats()
-	delivering := 0.0
-	if s.Delivering {
-		delivering = 1
-	}
-	ch <- prometheus.MustNewConstMetric(c.delivering, prometheus.GaugeValue, delivering)
-	if s.Unknown {
-		return // zeros would seem to say that all is well
-	}
-	ch <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(s.Pending))
-	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, s.Oldest.Seconds())
-	ch <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(s.Parked))
+// Certificate registers when the gate's own TLS certificate ends, which ends returns.
+func (m *Metrics) Certificate(ends func() time.Time) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "usher_webhook_tls_expiry_timestamp_seconds", Help: "When the certificate that the gate shows to senders ends.",
+	}, func() float64 { return float64(ends().Unix()) }))
 }

@@ -11,6 +11,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/changes"
+	"usher/internal/inbox"
 )
 
 // view is a page to be drawn: its template, and what stands in it; or where to go instead.
@@ -35,7 +36,7 @@ func (h *Handler) page(draw func(*http.Request) (*view, error)) http.HandlerFunc
 			return
 		}
 		v.shell.Version, v.shell.Gate = h.cfg.Version, h.cfg.Gate != nil
-		if v.shell.Live {
+		if v.shell.Live && v.shell.Notice == "" {
 			v.shell.Notice = notice(r.URL.Query().Get("did"))
 		}
 		if err := page.Write(w, max(v.status, http.StatusOK), v.name, v.shell); err != nil {
@@ -111,9 +112,9 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 		return nil, err
 	}
 	p := &webhookPage{WebhookList: list, Selection: s, Gate: h.cfg.Gate != nil, HasInbox: h.cfg.Inbox != nil, Tail: s.before != cursor{}}
-	p.Choices = []string{"forwarded", "duplicate", "rejected", "failed"}
+	p.Choices = passOutcomes
 	if p.HasInbox {
-		p.Choices[0] = "queued"
+		p.Choices = inboxOutcomes
 	}
 	query := s.Query()
 	p.Newest = "/webhooks?" + query.Encode()
@@ -128,8 +129,12 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 type webhookView struct {
 	*WebhookDetail
 	Lines   []changes.Line
-	Indent  string // the payload, written out
-	Again   bool   // it can be sent again
+	Indent  string  // the payload, written out
+	Curl    string  // a line for a shell that sends it
+	Before  string  // id of the tenant's webhook before it; empty: there is none
+	After   string  // and after it
+	HeldUp  *HeldUp // what holds it up while it waits; nil: nothing is known
+	Again   bool    // it can be sent again
 	InInbox bool
 
 	HasInbox bool // there is one, whether or not it is in it
@@ -143,9 +148,17 @@ func (h *Handler) oneWebhook(r *http.Request) (*view, error) {
 	v := &webhookView{WebhookDetail: d, Lines: d.lines, InInbox: d.State != "", HasInbox: h.cfg.Inbox != nil}
 	v.Again = v.InInbox && d.State != "waiting"
 	if d.Payload != nil {
-		v.Indent = indent(d.Payload)
+		v.Indent, v.Curl = indent(d.Payload), curlLine(d)
 	}
-	return &view{name: "webhook", shell: page.Shell{Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}}, nil
+	v.Before, v.After = h.neighbours(&d.Webhook)
+	if d.State == string(inbox.Waiting) {
+		v.HeldUp = h.heldUpOf(d.Platform, d.Tenant)
+	}
+	shell := page.Shell{Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}
+	if r.URL.Query().Get("did") == "redelivered" && d.State != string(inbox.Waiting) {
+		shell.Notice = "It was sent again." // what came of it stands below
+	}
+	return &view{name: "webhook", shell: shell}, nil
 }
 
 // indent writes JSON for people; what was no JSON is a string by now.
@@ -164,9 +177,12 @@ func indent(payload json.RawMessage) string {
 // tenantView is a tenant, and how its latest snapshot stands.
 type tenantView struct {
 	*Tenant
-	Latest    Webhook
-	Held      bool // the receiver has taken the latest
-	Values    bool // some feature has one
+	Latest    *Webhook     // nil: none of its webhooks is kept any more
+	Held      bool         // nobody need take the latest any more
+	HeldUp    *HeldUp      // what holds up its webhooks; nil: nothing is known
+	Features  []MayFeature // what it may use, or, where usher does not answer that, what its latest webhook says
+	Known     bool         // there is a list of them, be it an empty one
+	Values    bool         // some feature has one
 	CanForget bool
 }
 
@@ -175,14 +191,25 @@ func (h *Handler) oneTenant(r *http.Request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.tenant(platform, code)
+	t, err := h.tenant(r.Context(), platform, code)
 	if err != nil {
 		return nil, err
 	}
-	v := &tenantView{Tenant: t, Latest: t.Snapshots[0], CanForget: h.cfg.Forget != nil}
-	v.Held = v.Latest.Outcome() == "delivered" || v.Latest.Outcome() == "forwarded"
-	if t.Rights != nil {
-		v.Values = slices.ContainsFunc(t.Rights.Features, func(f changes.Feature) bool { return f.Value != "" })
+	v := &tenantView{Tenant: t, Held: true, CanForget: h.cfg.Forget != nil}
+	if len(t.Snapshots) > 0 {
+		v.Latest = &t.Snapshots[0]
+		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, v.Latest.Outcome())
+		v.HeldUp = h.heldUpOf(platform, code)
 	}
+	switch {
+	case t.MayUse != nil:
+		v.Features, v.Known = t.MayUse.Features, t.MayUse.Known
+	case t.Rights != nil:
+		v.Known = true
+		for _, f := range t.Rights.Features {
+			v.Features = append(v.Features, MayFeature{f.Code, f.Name, f.Limit, f.Value})
+		}
+	}
+	v.Values = slices.ContainsFunc(v.Features, func(f MayFeature) bool { return f.Value != "" })
 	return &view{name: "tenant", shell: page.Shell{Title: code, At: "webhooks", Live: true, Body: v}}, nil
 }

@@ -32,14 +32,6 @@ type GateState struct {
 	Decisions []hour.Minute
 }
 
-// ReceiverState is how a receiver stands.
-type ReceiverState struct {
-	Name      string
-	Platforms []string // whose webhooks it gets; none: all that no other gets
-	Address   string   // no more of it than anybody may see
-	LastTry   string   // ok, status, timeout or error; empty before the first
-}
-
 // Status is the answer of GET /api/status: what the overview shows.
 type Status struct {
 	Version string       `json:"version"`
@@ -97,16 +89,6 @@ type GateStatus struct {
 	Minutes   []GateMinute     `json:"minutes"`
 }
 
-// ReceiverStatus is one receiver.
-type ReceiverStatus struct {
-	Name      string   `json:"name"`
-	Platforms []string `json:"platforms"` // whose webhooks it gets; none: all that no other gets
-	Address   string   `json:"address"`
-	LastTry   string   `json:"last_try,omitempty"`
-	State     string   `json:"state"` // in words
-	Tone      string   `json:"-"`
-}
-
 // GateMinute is what the gate decided within one.
 type GateMinute struct {
 	Start     time.Time      `json:"start"`
@@ -118,6 +100,10 @@ type InboxStatus struct {
 	Waiting    int           `json:"waiting"`
 	Oldest     time.Duration `json:"oldest"`
 	Parked     int           `json:"parked"`
+	Used       int64         `json:"used"`            // bytes that wait or are parked
+	Limit      int64         `json:"limit"`           // bytes that may
+	HeldUp     []HeldUp      `json:"held_up"`         // who waits behind a webhook that was tried in vain, the longest first
+	Homeless   int           `json:"homeless"`        // how many wait though no receiver takes their platform
 	Delivering bool          `json:"delivering"`      // from here, and not by another replica
 	Shared     bool          `json:"shared"`          // with other replicas
 	Error      string        `json:"error,omitempty"` // why it takes nothing in any more
@@ -138,13 +124,19 @@ func (h *Handler) status() *Status {
 	var gate *GateState
 	if h.cfg.Gate != nil {
 		gate = h.cfg.Gate()
-		s.Gate = gateStatus(gate)
 	}
+	var receivers map[string]inbox.ReceiverStats
 	if box := h.cfg.Inbox; box != nil && box.Stats != nil {
-		s.Inbox = inboxStatus(box.Stats(), box.Err())
+		stats := box.Stats()
+		receivers = stats.Receivers
+		s.Inbox = inboxStatus(stats, box.Err())
 		s.Inbox.Shared = box.Shared
+		s.Inbox.HeldUp = heldUpLines(box.heldUp())
 	}
-	s.Wrong = troubles(unready, ports, gate, s.Inbox)
+	if gate != nil {
+		s.Gate = gateStatus(gate, receivers)
+	}
+	s.Wrong = h.troubles(unready, ports, gate, s)
 	return s
 }
 
@@ -170,12 +162,16 @@ func portStatus(p *PortState, now time.Time) PortStatus {
 	return s
 }
 
-func gateStatus(g *GateState) *GateStatus {
+// gateStatus has the gate with its receivers; receivers is what the inbox says of them, nil without one.
+func gateStatus(g *GateState, receivers map[string]inbox.ReceiverStats) *GateStatus {
 	s := &GateStatus{Address: g.Address, Receivers: []ReceiverStatus{}}
-	for _, r := range g.Receivers {
-		status := ReceiverStatus{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address, LastTry: r.LastTry}
-		status.State, status.Tone = r.words()
-		s.Receivers = append(s.Receivers, status)
+	for i := range g.Receivers {
+		r := &g.Receivers[i]
+		var box *inbox.ReceiverStats
+		if stats, ok := receivers[r.Name]; ok {
+			box = &stats
+		}
+		s.Receivers = append(s.Receivers, receiverStatus(r, box))
 	}
 	for _, m := range g.Decisions {
 		minute := GateMinute{m.Start, make(map[string]int, len(Decisions))}
@@ -188,7 +184,10 @@ func gateStatus(g *GateState) *GateStatus {
 }
 
 func inboxStatus(stats inbox.Stats, err error) *InboxStatus {
-	s := &InboxStatus{Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked, Delivering: stats.Delivering, Unknown: stats.Unknown}
+	s := &InboxStatus{
+		Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked, Used: stats.Used, Limit: stats.Limit,
+		Homeless: stats.Receivers[""].Pending, Delivering: stats.Delivering, Unknown: stats.Unknown,
+	}
 	if err != nil {
 		s.Error = err.Error()
 	}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"net/http"
 	"slices"
 
@@ -11,9 +12,11 @@ import (
 type Tenant struct {
 	Platform  string          `json:"platform"`
 	Code      string          `json:"code"`
-	Rights    *changes.Rights `json:"rights,omitempty"` // of the latest snapshot that has come, delivered or not
-	Snapshots []Webhook       `json:"snapshots"`        // the newest first
-	More      bool            `json:"more,omitempty"`   // there are older ones
+	MayUse    *MayUse         `json:"may_use,omitempty"`   // as checks are answered at this moment
+	NotKnown  string          `json:"not_known,omitempty"` // why that is not known
+	Rights    *changes.Rights `json:"rights,omitempty"`    // of the latest snapshot that has come, delivered or not
+	Snapshots []Webhook       `json:"snapshots"`           // the newest first
+	More      bool            `json:"more,omitempty"`      // there are older ones
 	Elsewhere []string        `json:"elsewhere,omitempty"`
 }
 
@@ -25,10 +28,11 @@ const (
 	maxScan     = 10
 )
 
-// tenant gathers a tenant's snapshots. Duplicates are none: they changed nothing.
-func (h *Handler) tenant(platform, code string) (*Tenant, error) {
+// tenant gathers what a tenant may use, and its snapshots. Duplicates are none: they changed nothing.
+func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, error) {
 	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
-	selection := Selection{Tenant: code, limit: maxTimeline}
+	t.MayUse, t.NotKnown = h.mayUse(ctx, platform, code)
+	selection := Selection{code: code, limit: maxTimeline}
 	for range maxScan {
 		list, err := h.webhooks(selection)
 		if err != nil {
@@ -53,7 +57,10 @@ func (h *Handler) tenant(platform, code string) (*Tenant, error) {
 	if t.More = len(t.Snapshots) > maxTimeline; t.More {
 		t.Snapshots = t.Snapshots[:maxTimeline]
 	}
-	if len(t.Snapshots) == 0 {
+	switch {
+	case len(t.Snapshots) == 0 && t.MayUse != nil:
+		return t, nil // what it may use is kept for longer than its webhooks
+	case len(t.Snapshots) == 0:
 		if len(t.Elsewhere) > 0 {
 			return nil, &refusal{http.StatusNotFound, "nothing is known of this tenant on this platform, but it is on another"}
 		}

@@ -48,12 +48,15 @@ func tokenWords(p *PortState, now time.Time) (words, tone string) {
 }
 
 // troubles says what is wrong, the worst first, and what to do.
-func troubles(unready []string, ports []PortState, gate *GateState, box *InboxStatus) []Trouble {
+func (h *Handler) troubles(unready []string, ports []PortState, gate *GateState, s *Status) []Trouble {
 	all := []Trouble{} // [] and not null
 	if slices.Contains(unready, "shutting down") {
 		all = append(all, Trouble{warn, "usher is shutting down", "What is under way may still finish.", ""})
 	}
-	all = append(all, inboxTroubles(gate, box)...)
+	if s.Inbox != nil {
+		all = append(all, inboxTroubles(s.Inbox)...)
+		all = append(all, receiverTroubles(s.Gate, s.Inbox)...)
+	}
 	for i := range ports {
 		if p := &ports[i]; p.Shares == "" {
 			all = append(all, portTroubles(p)...)
@@ -62,8 +65,8 @@ func troubles(unready []string, ports []PortState, gate *GateState, box *InboxSt
 	for i := range ports {
 		all = append(all, callTroubles(&ports[i])...)
 	}
-	if gate != nil && box == nil {
-		all = append(all, passTroubles(gate)...)
+	if gate != nil && s.Inbox == nil {
+		all = append(all, passTroubles(s.Gate, gate.Decisions, h.failedTenants())...)
 	}
 	if gate != nil {
 		all = append(all, senderTroubles(gate)...)
@@ -118,37 +121,24 @@ func callTroubles(p *PortState) []Trouble {
 		"The log says with each what it was answered, and why; usher_proxy_requests_total counts them by status.", ""}}
 }
 
-func inboxTroubles(gate *GateState, box *InboxStatus) (all []Trouble) {
-	if box == nil {
-		return nil
-	}
+func inboxTroubles(box *InboxStatus) (all []Trouble) {
 	if box.Error != "" {
 		all = append(all, Trouble{bad, "The inbox takes nothing in: " + box.Error,
 			"Senders are told 503, and usher is unready; nothing that was answered 200 is lost. " + whatToMend(box), ""})
 	}
-	if down, which := receiversDown(gate); box.Oldest > patience || down != "" && box.Oldest > shortPatience {
-		if down == "" {
-			down = "The receiver is slow to take webhooks"
-		}
-		all = append(all, Trouble{bad, fmt.Sprintf("%s: %s, the oldest for %s", down, page.Plural(box.Waiting, "webhook waits", "webhooks wait"), page.Span(box.Oldest.Round(time.Second))),
-			fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", which), "/webhooks?state=waiting"})
+	if box.Limit > 0 && box.Used > box.Limit/10*9 {
+		all = append(all, Trouble{bad, fmt.Sprintf("The inbox is nearly full: %s of %s", page.Bytes(box.Used), page.Bytes(box.Limit)),
+			"When it is full senders are told 503. Have the receivers take what waits, discard what is parked for good, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.", "/webhooks?state=waiting"})
+	}
+	if box.Homeless > 0 {
+		all = append(all, Trouble{bad, page.Plural(box.Homeless, "webhook waits", "webhooks wait") + ", but no receiver takes their platform any more",
+			"Give their platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher.", "/webhooks?state=waiting"})
 	}
 	if box.Parked > 0 {
 		all = append(all, Trouble{warn, page.Plural(box.Parked, "webhook is parked", "webhooks are parked"),
-			"The receiver did not take what is parked, and it is not tried any more. See why, mend the receiver, then send it again.", "/webhooks?state=parked"})
+			"A receiver did not accept what is parked, and usher does not try it again. See why, fix the receiver, then send it again.", "/webhooks?state=parked"})
 	}
 	return all
-}
-
-// passTroubles are those of a gate without an inbox.
-func passTroubles(gate *GateState) []Trouble {
-	failed := sum(gate.Decisions, lately, slices.Index(Decisions[:], "failed"))
-	down, which := receiversDown(gate)
-	if failed == 0 || down == "" {
-		return nil
-	}
-	return []Trouble{{bad, fmt.Sprintf("%s: %s in the last %d minutes", down, page.Plural(failed, "webhook failed", "webhooks failed"), lately),
-		fmt.Sprintf("Bring the receiver %s back, then resend them from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.", which), "/webhooks?decision=failed"}}
 }
 
 // senderTroubles speaks up when nothing but what is turned away arrives. Some of it
@@ -160,47 +150,6 @@ func senderTroubles(gate *GateState) []Trouble {
 	}
 	return []Trouble{{warn, fmt.Sprintf("Every webhook of the last %d minutes was rejected: %s", lately, page.Count(rejected)),
 		"See why: the sender may have another secret than the gate, or send a payload that was customised (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?decision=rejected"}}
-}
-
-// receiversDown says what is wrong with which receivers, and where they are: those that
-// did not take their last webhook, or, when each did, nothing and where all of them are.
-func receiversDown(gate *GateState) (words, addresses string) {
-	if gate == nil {
-		return "", ""
-	}
-	var wrong, down, all []string
-	for _, r := range gate.Receivers {
-		all = append(all, r.Address)
-		trouble, tone := r.words()
-		if tone != bad {
-			continue
-		}
-		name := "The receiver"
-		if len(gate.Receivers) > 1 {
-			name += " " + r.Name
-		}
-		wrong, down = append(wrong, name+" "+trouble), append(down, r.Address)
-	}
-	if down == nil {
-		down = all
-	}
-	return strings.Join(wrong, "; "), strings.Join(down, ", ")
-}
-
-// words says how a receiver took the last webhook.
-func (r *ReceiverState) words() (words, tone string) {
-	switch r.LastTry {
-	case "error":
-		return "can't be reached", bad
-	case "timeout":
-		return "does not answer in time", bad
-	case "status":
-		return "answers with errors", bad
-	case "ok":
-		return "takes webhooks", "good"
-	default:
-		return "has not been tried yet", ""
-	}
 }
 
 // sum adds up some kinds over the last n minutes.
@@ -216,5 +165,5 @@ func whatToMend(box *InboxStatus) string {
 	if box.Shared {
 		return "Look after the NATS servers (USHER_WEBHOOK_INBOX says which): when they are back it goes on by itself."
 	}
-	return "Mend the disk (USHER_WEBHOOK_INBOX says where), then restart usher."
+	return "Fix the disk (USHER_WEBHOOK_INBOX says where), then restart usher."
 }

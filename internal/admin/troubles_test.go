@@ -3,12 +3,15 @@ package admin
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"usher/internal/admin/hour"
+	"usher/internal/inbox"
 	"usher/tokens"
+	"usher/webhookgate"
 )
 
 // lastHour is one with so many of each kind in its last minute.
@@ -16,6 +19,32 @@ func lastHour(counts ...int) []hour.Minute {
 	minutes := make([]hour.Minute, hour.Minutes)
 	copy(minutes[hour.Minutes-1].Counts[:], counts)
 	return minutes
+}
+
+// wrong is what an admin port finds wrong. Two tenants are held up, where the receiver refuses some.
+func wrong(unready []string, port PortState, gate *GateState, box *inbox.Stats, err error) []Trouble {
+	cfg := Config{
+		Unready: func() []string { return unready },
+		Ports:   func() []PortState { return []PortState{port} },
+		Metrics: http.NotFoundHandler(),
+	}
+	if gate != nil {
+		cfg.Gate = func() *GateState { return gate }
+	}
+	if box != nil {
+		cfg.Inbox = &Inbox{
+			Stats: func() inbox.Stats { return *box }, Err: func() error { return err },
+			HeldUp: func() []inbox.HeldUp {
+				return []inbox.HeldUp{
+					{Lane: webhookgate.Lane{Platform: "docs", Tenant: "harbour-ltd"}, Receiver: "main"},
+					{Lane: webhookgate.Lane{Platform: "crm", Tenant: "a/b"}, Receiver: "main"},
+					{Lane: webhookgate.Lane{Platform: "crm", Tenant: "missed"}, Receiver: "main", Down: true},
+					{Lane: webhookgate.Lane{Platform: "crm", Tenant: "other"}, Receiver: "other"},
+				}
+			},
+		}
+	}
+	return New(cfg).status().Wrong
 }
 
 func TestTroubles(t *testing.T) {
@@ -29,7 +58,22 @@ func TestTroubles(t *testing.T) {
 	fine := tokens.State{Had: true, Token: held}
 	refused := func(code string) error { return &tokens.RejectedError{Code: code} }
 	gate := func(last string, decisions ...int) *GateState {
-		return &GateState{Receivers: []ReceiverState{{Name: "main", Address: "http://receiver:3000", LastTry: last}}, Decisions: lastHour(decisions...)}
+		tries := RecentTries{Last: last, LastFailed: last, Failed: 1}
+		if last == "ok" {
+			tries = RecentTries{Last: last, OK: 1}
+		}
+		return &GateState{Receivers: []ReceiverState{{Name: "main", Address: "http://receiver:3000", Tries: tries}}, Decisions: lastHour(decisions...)}
+	}
+	box := func(f inbox.Figures, edit func(*inbox.ReceiverStats)) *inbox.Stats {
+		r := inbox.ReceiverStats{Figures: f}
+		if edit != nil {
+			edit(&r)
+		}
+		return &inbox.Stats{Pending: f.Pending, Oldest: f.Oldest, Parked: f.Parked, Receivers: map[string]inbox.ReceiverStats{"main": r}}
+	}
+	down := func(r *inbox.ReceiverStats) { r.Missed = 3 }
+	refuses := func(n int, none bool) func(*inbox.ReceiverStats) {
+		return func(r *inbox.ReceiverStats) { r.Refused, r.TakesNone = n, none }
 	}
 	with := func(p PortState, edit func(*PortState)) PortState {
 		edit(&p)
@@ -40,44 +84,56 @@ func TestTroubles(t *testing.T) {
 		unready []string
 		port    PortState
 		gate    *GateState
-		box     *InboxStatus
+		box     *inbox.Stats
+		err     error    // the inbox's
 		want    []string // a part of each trouble: severity, what, do
 	}{
-		{"well", nil, port(fine), gate("ok"), &InboxStatus{}, nil},
-		{"gate off", nil, port(fine), nil, nil, nil},
-		{"secret refused", nil, port(tokens.State{Err: refused("invalid_client")}), nil, nil,
+		{"well", nil, port(fine), gate("ok"), box(inbox.Figures{}, nil), nil, nil},
+		{"gate off", nil, port(fine), nil, nil, nil, nil},
+		{"secret refused", nil, port(tokens.State{Err: refused("invalid_client")}), nil, nil, nil,
 			[]string{"bad", "Port main: token endpoint refuses: invalid_client", "Check USHER_CLIENT_SECRET_FILE and USHER_CLIENT_ID"}},
-		{"refused with a token at hand", nil, port(tokens.State{Had: true, Token: held, Err: refused("invalid_client")}), nil, nil,
+		{"refused with a token at hand", nil, port(tokens.State{Had: true, Token: held, Err: refused("invalid_client")}), nil, nil, nil,
 			[]string{"warn", "invalid_client", "Calls go on with the current token"}},
-		{"scope refused", nil, port(tokens.State{Err: refused("invalid_scope")}), nil, nil,
+		{"scope refused", nil, port(tokens.State{Err: refused("invalid_scope")}), nil, nil, nil,
 			[]string{"bad", "invalid_scope", "Check USHER_PORTS_0_SCOPE"}},
-		{"refused for another reason", nil, port(tokens.State{Err: refused("access_denied")}), nil, nil,
+		{"refused for another reason", nil, port(tokens.State{Err: refused("access_denied")}), nil, nil, nil,
 			[]string{"bad", "access_denied", "USHER_CLIENT_ID, USHER_CLIENT_SECRET_FILE and USHER_PORTS_0_SCOPE"}},
-		{"unreachable", nil, port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil,
+		{"unreachable", nil, port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil, nil,
 			[]string{"bad", "Port main: connection refused", "Check USHER_BASE_URL"}},
-		{"no token yet", nil, port(tokens.State{}), nil, nil, []string{"warn", "has had no token yet", ""}},
-		{"revoked", nil, with(port(fine), func(p *PortState) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil,
+		{"no token yet", nil, port(tokens.State{}), nil, nil, nil, []string{"warn", "has had no token yet", ""}},
+		{"revoked", nil, with(port(fine), func(p *PortState) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil,
 			[]string{"warn", "2 tokens were refused long before the end", "API client of its own"}},
-		{"calls fail", nil, with(port(fine), func(p *PortState) { p.Calls = lastHour(5, 5) }), nil, nil,
+		{"calls fail", nil, with(port(fine), func(p *PortState) { p.Calls = lastHour(5, 5) }), nil, nil, nil,
 			[]string{"warn", "5 of 10 calls failed in the last 5 minutes", ""}},
-		{"some calls fail", nil, with(port(fine), func(p *PortState) { p.Calls = lastHour(500, 5) }), nil, nil, nil},
-		{"receiver away", nil, port(fine), gate("error"), &InboxStatus{Waiting: 1204, Oldest: 130 * time.Second},
+		{"some calls fail", nil, with(port(fine), func(p *PortState) { p.Calls = lastHour(500, 5) }), nil, nil, nil, nil},
+		{"receiver away", nil, port(fine), gate("error"), box(inbox.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
 			[]string{"bad", "The receiver can't be reached: 1\u202f204 webhooks wait, the oldest for 2\u00a0min 10\u00a0s", "Bring the receiver http://receiver:3000 back"}},
-		{"receiver away for a moment", nil, port(fine), gate("error"), &InboxStatus{Waiting: 1, Oldest: time.Second}, nil},
-		{"receiver slow", nil, port(fine), gate("ok"), &InboxStatus{Waiting: 5, Oldest: 2 * time.Minute}, []string{"bad", "slow", ""}},
-		{"receiver late", nil, port(fine), gate("timeout"), &InboxStatus{Waiting: 5, Oldest: 2 * time.Minute}, []string{"bad", "does not answer in time", ""}},
-		{"parked", nil, port(fine), gate("status"), &InboxStatus{Parked: 1}, []string{"warn", "1 webhook is parked", "send it again"}},
-		{"inbox broken", nil, port(fine), gate("ok"), &InboxStatus{Error: "no space left"}, []string{"bad", "takes nothing in: no space left", "restart"}},
-		{"passed through and failed", nil, port(fine), gate("status", 0, 0, 0, 0, 3), nil, []string{"bad", "answers with errors: 3 webhooks failed", "resend them"}},
-		{"failed, but well again", nil, port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil},
-		{"some are rejected", nil, port(fine), gate("ok", 1, 0, 0, 30), nil, nil},
-		{"all are rejected", nil, port(fine), gate("ok", 0, 0, 0, 30), nil, []string{"warn", "Every webhook of the last 5 minutes was rejected: 30", "See why"}},
-		{"ending", []string{"shutting down"}, port(fine), nil, nil, []string{"warn", "shutting down", ""}},
-		{"the worst first", nil, port(tokens.State{Err: refused("invalid_client")}), gate("ok"), &InboxStatus{Parked: 2},
+		{"receiver away, but the last that it answered was fine", nil, port(fine), gate("ok"), box(inbox.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
+			[]string{"bad", "The receiver answers with errors: 1\u202f204 webhooks wait", ""}},
+		{"receiver away for a moment", nil, port(fine), gate("error"), box(inbox.Figures{Pending: 1, Oldest: time.Second}, down), nil, nil},
+		{"receiver slow", nil, port(fine), gate("ok"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, nil), nil, []string{"bad", "slow", ""}},
+		{"receiver late", nil, port(fine), gate("timeout"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, down), nil, []string{"bad", "does not answer in time", ""}},
+		{"some tenants are refused, and the last try was fine", nil, port(fine), gate("ok"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
+			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
+		{"some tenants are refused, and the last try failed", nil, port(fine), gate("status"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
+			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
+		{"all tenants are refused", nil, port(fine), gate("status"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(3, true)), nil,
+			[]string{"bad", "The receiver answers with errors: 5 webhooks wait", "Bring the receiver"}},
+		{"parked", nil, port(fine), gate("status"), box(inbox.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send it again"}},
+		{"inbox broken", nil, port(fine), gate("ok"), box(inbox.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes nothing in: no space left", "restart"}},
+		{"inbox nearly full", nil, port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
+		{"nobody's", nil, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: inbox.Figures{Pending: 2}}}}, nil,
+			[]string{"bad", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
+		{"passed through and failed", nil, port(fine), gate("status", 0, 0, 0, 0, 3), nil, nil, []string{"bad", "answers with errors: 3 webhooks failed", "resend them"}},
+		{"failed, but well again", nil, port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil, nil},
+		{"some are rejected", nil, port(fine), gate("ok", 1, 0, 0, 30), nil, nil, nil},
+		{"all are rejected", nil, port(fine), gate("ok", 0, 0, 0, 30), nil, nil, []string{"warn", "Every webhook of the last 5 minutes was rejected: 30", "See why"}},
+		{"ending", []string{"shutting down"}, port(fine), nil, nil, nil, []string{"warn", "shutting down", ""}},
+		{"the worst first", nil, port(tokens.State{Err: refused("invalid_client")}), gate("ok"), box(inbox.Figures{Parked: 2}, nil), nil,
 			[]string{"bad", "invalid_client", "", "warn", "2 webhooks are parked", ""}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := troubles(tc.unready, []PortState{tc.port}, tc.gate, tc.box)
+			got := wrong(tc.unready, tc.port, tc.gate, tc.box, tc.err)
 			if len(got)*3 != len(tc.want) {
 				t.Fatalf("%+v", got)
 			}
@@ -91,7 +147,7 @@ func TestTroubles(t *testing.T) {
 	}
 	shared := port(tokens.State{Err: refused("invalid_client")})
 	shared.Shares = "main"
-	if got := troubles(nil, []PortState{shared}, nil, nil); len(got) != 0 {
+	if got := wrong(nil, shared, nil, nil, nil); len(got) != 0 {
 		t.Errorf("told twice: %+v", got)
 	}
 }

@@ -5,13 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"usher/internal/admin/journal"
+	"usher/internal/admin/page"
 	"usher/internal/changes"
 	"usher/internal/inbox"
 	"usher/webhookgate"
@@ -53,6 +52,7 @@ type WebhookDetail struct {
 	Payload  json.RawMessage     `json:"payload,omitempty"`
 
 	lines []changes.Line
+	body  []byte // the payload as it came
 }
 
 // WebhookList is the answer of GET /api/webhooks.
@@ -61,14 +61,6 @@ type WebhookList struct {
 	Next     string    `json:"next,omitempty"` // before= of those that follow
 
 	next cursor // the same, for who goes on without an address
-}
-
-// Selection is what a list is asked for.
-type Selection struct {
-	Tenant, Decision, State, Search string
-
-	before cursor
-	limit  int
 }
 
 // cursor is where a list went on: the ids of the last that were shown, in the inbox and
@@ -82,51 +74,6 @@ const (
 	pageSize = 50
 	maxPage  = 500
 )
-
-func readSelection(rawQuery string) (Selection, error) {
-	query, err := url.ParseQuery(rawQuery)
-	if err != nil {
-		return Selection{}, badRequest("the query can't be read: %v", err)
-	}
-	s := Selection{
-		Tenant: strings.TrimSpace(query.Get("tenant")), Decision: query.Get("decision"), State: query.Get("state"),
-		Search: strings.TrimSpace(query.Get("search")), limit: pageSize,
-	}
-	if err := checkState(inbox.State(s.State)); err != nil {
-		return s, err
-	}
-	if s.Decision != "" && !slices.Contains(Decisions[:], s.Decision) {
-		return s, badRequest("there is no decision %q: it should be %s", s.Decision, strings.Join(Decisions[:], ", "))
-	}
-	if before := query.Get("before"); before != "" {
-		left, right, _ := strings.Cut(before, ".")
-		var errs [2]error
-		s.before.inbox, errs[0] = strconv.ParseUint(left, 10, 64)
-		s.before.journal, errs[1] = strconv.ParseUint(right, 10, 64)
-		if errs != [2]error{} {
-			return s, badRequest("before is %q, but should be what a former list had as next", before)
-		}
-	}
-	if limit := query.Get("limit"); limit != "" {
-		n, err := strconv.Atoi(limit)
-		if err != nil || n < 1 || n > maxPage {
-			return s, badRequest("limit is %q, but should be a number up to %d", limit, maxPage)
-		}
-		s.limit = n
-	}
-	return s, nil
-}
-
-// Query is the selection as it stands in an address, without where it goes on.
-func (s Selection) Query() url.Values {
-	v := make(url.Values)
-	for name, value := range map[string]string{"tenant": s.Tenant, "decision": s.Decision, "state": s.State, "search": s.Search} {
-		if value != "" {
-			v.Set(name, value)
-		}
-	}
-	return v
-}
 
 // webhooks lists what is in the inbox and what the gate decided, put together by time.
 func (h *Handler) webhooks(s Selection) (WebhookList, error) {
@@ -156,7 +103,8 @@ func (h *Handler) fromInbox(s Selection) ([]inbox.Entry, error) {
 		return nil, nil
 	}
 	return h.cfg.Inbox.List(inbox.Filter{
-		State: inbox.State(s.State), Tenant: s.Tenant, Search: s.Search, Before: s.before.inbox, Limit: s.limit + 1,
+		State: inbox.State(s.State), Tenant: s.code, Platform: s.platform, Since: s.From, Until: s.To,
+		Search: s.Search, Before: s.before.inbox, Limit: s.limit + 1,
 	})
 }
 
@@ -165,7 +113,8 @@ func (h *Handler) fromJournal(s Selection) []*journal.Entry {
 		return nil
 	}
 	return h.cfg.Journal.List(journal.Filter{
-		Decision: s.Decision, Tenant: s.Tenant, Search: s.Search, Before: s.before.journal, Limit: s.limit + 1,
+		Decision: s.Decision, Tenant: s.code, Platform: s.platform, Since: s.From, Until: s.To,
+		Search: s.Search, Before: s.before.journal, Limit: s.limit + 1,
 	})
 }
 
@@ -225,8 +174,11 @@ func (h *Handler) ofJournal(e *journal.Entry) Webhook {
 
 // answerWords says what the receiver answered to a try.
 func answerWords(a inbox.Attempt) string {
-	if a.Status == 0 {
+	switch {
+	case a.Status == 0:
 		return cmp.Or(a.Error, "no answer")
+	case a.Answer != "":
+		return strconv.Itoa(a.Status) + ": " + page.Beginning(a.Answer)
 	}
 	return statusWords(a.Status)
 }
@@ -254,7 +206,7 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	}
 	d := &WebhookDetail{
 		Webhook: bare(&item.Entry), Changed: item.Changed, Again: item.Again, Attempts: item.Attempts,
-		Header: shown(item.Header), Payload: payload(item.Body),
+		Header: shown(item.Header), Payload: payload(item.Body), body: item.Body,
 	}
 	d.compare(item)
 	if item.Previous != nil {
@@ -271,7 +223,7 @@ func (h *Handler) decision(seq uint64) (*WebhookDetail, error) {
 	}
 	d := &WebhookDetail{Webhook: h.ofJournal(e), Faults: e.Faults, Original: e.DuplicateOf}
 	if e.Payload != nil {
-		d.Header, d.Payload = shown(e.Header), payload(e.Payload)
+		d.Header, d.Payload, d.body = shown(e.Header), payload(e.Payload), e.Payload
 	}
 	if previous != nil {
 		d.Previous = "d" + strconv.FormatUint(previous.Seq, 10)

@@ -37,7 +37,7 @@ func busy(n int) *Handler {
 	slices.Reverse(entries)
 	cfg.Inbox.List = func(f inbox.Filter) (out []inbox.Entry, _ error) {
 		for _, e := range entries {
-			if (f.Before == 0 || e.ID < f.Before) && (f.Tenant == "" || f.Tenant == e.Tenant) && len(out) < f.Limit {
+			if f.Match(&e, nil) && len(out) < f.Limit {
 				out = append(out, e)
 			}
 		}
@@ -236,7 +236,7 @@ func TestTenantWithManySnapshots(t *testing.T) {
 			if !duplicates {
 				h.cfg.Journal = nil
 			}
-			tenant, err := h.tenant("crm", "t1") // every other webhook is its own
+			tenant, err := h.tenant(t.Context(), "crm", "t1") // every other webhook is its own
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"usher/internal/admin"
@@ -127,4 +128,32 @@ func (h *house) adminEntitlements() http.HandlerFunc {
 		}
 		handler.ServeHTTP(w, inner)
 	}
+}
+
+// mayUse is what a tenant may use, for the admin port.
+func (g *rights) mayUse(ctx context.Context, platform, tenant string) (*admin.MayUse, error) {
+	answer, err := g.lookup(ctx, tenant, &platform)
+	if err != nil {
+		return nil, err
+	}
+	may := &admin.MayUse{
+		Known: answer.Snapshot.Known(), Features: []admin.MayFeature{}, AsOf: answer.AsOf, Webhook: answer.Webhook, ID: answer.Seq,
+		Stale: answer.Stale,
+	}
+	for f := range answer.Snapshot.Features() {
+		may.Features = append(may.Features, admin.MayFeature{Code: f.Code, Name: f.Name, Limit: f.Limit.String(), Value: f.Value})
+	}
+	return may, nil
+}
+
+// entitlementsPort is how a shell calls the port that answers what tenants may use; never with the key itself.
+func (h *house) entitlementsPort() (curl, base string) {
+	curl, base = "curl", h.answers.url()
+	if path, ok := strings.CutPrefix(base, "unix:"); ok {
+		curl, base = "curl --unix-socket '"+strings.ReplaceAll(path, "'", `'\''`)+"'", "http://localhost"
+	}
+	if h.settings.Entitlements.Key != nil {
+		curl += ` -H "X-Usher-Key: $USHER_ENTITLEMENTS_KEY"`
+	}
+	return curl, base
 }

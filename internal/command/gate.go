@@ -3,19 +3,25 @@ package command
 import (
 	"context"
 	"strings"
+	"time"
 
 	"usher/internal/admin"
 	"usher/internal/admin/journal"
 	"usher/internal/inbox"
+	"usher/internal/inbox/courier"
 	"usher/webhookgate"
 )
 
 // inboxFigures are zero without an inbox: dashboards need not care whether there is one.
 func (h *house) inboxFigures() inbox.Stats {
-	if h.inbox == nil {
-		return inbox.Stats{}
+	if h.inbox != nil {
+		return h.inbox.Stats()
 	}
-	return h.inbox.Stats()
+	s := inbox.Stats{Receivers: make(map[string]courier.ReceiverStats)}
+	for _, c := range h.settings.Webhook.receivers {
+		s.Receivers[c.Name] = courier.ReceiverStats{}
+	}
+	return s
 }
 
 // buildGate puts the webhook gate together.
@@ -76,24 +82,39 @@ func (h *house) buildGate(m *admin.Gate) error {
 	return nil
 }
 
+// certificateEnds is when the gate's own TLS certificate ends, as the files have it now: one
+// that was renewed counts from the next scrape on, also before the next sender comes.
+func (d *door) certificateEnds() time.Time {
+	current, err := d.tls.GetConfigForClient(nil)
+	if err != nil || len(current.Certificates) == 0 {
+		return time.Time{} // webhookgate.TLSConfig has always one
+	}
+	return current.Certificates[0].Leaf.NotAfter
+}
+
 // buildInbox opens the inbox, if there is one. Without a gate it is only read.
-func (h *house) buildInbox() (err error) {
+func (h *house) buildInbox(m *admin.InboxFigures) (err error) {
 	w := &h.settings.Webhook
+	for _, c := range w.receivers {
+		m.Receiver(c.Name)
+	}
 	if w.Inbox == "" {
 		return nil
 	}
 	h.rights = newRights()
 	cfg := inbox.Config{
-		URL:         w.Inbox,
-		NATS:        w.nats,
-		OnSnapshot:  h.rights.onSnapshot,
-		Attempts:    w.InboxAttempts,
-		MaxAge:      w.InboxMaxAge,
-		KeepLatest:  w.InboxKeep == "latest",
-		DedupSize:   w.DedupSize,
-		DedupWindow: w.DedupWindow,
-		MaxBytes:    int64(w.InboxMaxBytes),
-		Log:         h.log,
+		URL:          w.Inbox,
+		NATS:         w.nats,
+		OnSnapshot:   h.rights.onSnapshot,
+		Attempts:     w.InboxAttempts,
+		MaxAge:       w.InboxMaxAge,
+		KeepLatest:   w.InboxKeep == "latest",
+		DedupSize:    w.DedupSize,
+		DedupWindow:  w.DedupWindow,
+		MaxBytes:     int64(w.InboxMaxBytes),
+		Delivered:    m.Delivered,
+		LeaseChanged: m.LeaseChanged,
+		Log:          h.log,
 	}
 	if h.gate != nil {
 		cfg.Receivers, cfg.Route, cfg.KeepUnclaimed = h.inboxReceivers(), h.gate.ReceiverOf, w.keeps

@@ -16,15 +16,16 @@ func newLog(w io.Writer, a *Admin) *slog.Logger { return newLogAt(w, a, a.level)
 func newLogAt(w io.Writer, a *Admin, level slog.Leveler) *slog.Logger {
 	terminal := isTerminal(w)
 	if a.LogFormat == "json" || a.LogFormat == "auto" && !terminal {
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: readable}))
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inSeconds}))
 	}
 	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !terminal || a.noColour}))
 }
 
-// readable writes a duration as 1.5s, where JSON would have nanoseconds.
-func readable(_ []string, a slog.Attr) slog.Attr {
+// inSeconds writes a duration as a number of seconds, which programs that read logs can
+// compare and add up. JSON would have nanoseconds.
+func inSeconds(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
-		a.Value = slog.StringValue(a.Value.Duration().String())
+		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
 	}
 	return a
 }

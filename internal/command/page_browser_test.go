@@ -105,7 +105,7 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	b.click(`nav a[href="/webhooks"]`)
 	b.until("three webhooks", `document.querySelectorAll(".rows tbody tr").length == 3`)
-	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=tenant]`), "acme\r"))
+	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=tenant]`), "crm/acme\r"))
 	b.until("two webhooks", `document.querySelectorAll(".rows tbody tr").length == 2`)
 	if row := b.text(".rows tbody tr"); !strings.Contains(row, "users 5 → 10") || !strings.Contains(row, "delivered") {
 		t.Errorf("the row says %q", row)
@@ -155,8 +155,10 @@ func TestPageInABrowser(t *testing.T) {
 	b.do(chromedp.SendKeys(chromedp.CSS(`form button`), "\r")) // by keyboard
 	b.until("it waits again", `document.querySelector("#stand .badge")?.innerText == "waiting"`)
 	stay(b)
+	b.until("told so", `document.querySelector(".notice")?.innerText == "It is being sent again."`)
 	close(hold)
 	b.until("delivered", `document.querySelector("#stand .badge").innerText == "delivered"`)
+	b.until("not told any more", `!document.querySelector(".notice")`)
 	stayed(b)
 	w.hold.Store(nil)
 
@@ -211,12 +213,12 @@ func TestPageAfterARestart(t *testing.T) {
 	stay(b)
 	w.stop()
 	<-w.ended
-	b.until("told that usher is away", `document.querySelector("#follow").innerText == "not connected"`)
+	b.until("told that usher is away", `/^not connected: as of \d\d:\d\d:\d\d UTC$/.test(document.querySelector("#follow").innerText) && document.querySelector("[data-live].stale")`)
 	w = startWatched(t, address)
-	b.until("told that it is gone", `document.querySelector("#follow").innerText == "out of date"`)
+	b.until("told that it is gone", `document.querySelector("#follow").innerText.startsWith("out of date: as of ")`)
 	post(t, w.gate, "{")
-	b.until("live again", `document.querySelector(".follow.good")`)
-	if text := b.text("main"); strings.Contains(text, "/payload") {
+	b.until("live again", `document.querySelector(".follow.good") && !document.querySelector(".stale")`)
+	if text := b.text("main"); strings.Contains(text, "/payload/change") {
 		t.Errorf("two webhooks are mixed:\n%s", text)
 	}
 	stayed(b)
@@ -245,7 +247,7 @@ func TestPageOverADeadConnection(t *testing.T) {
 		return dispatchEvent(new Event("pageshow"));
 	})()`)
 	b.until("another try", `streams.length > 2 && streams[0].readyState == 2`)
-	b.until("told so", `document.querySelector("#follow").innerText == "not connected"`)
+	b.until("told so", `/^not connected: as of \d\d:\d\d:\d\d UTC$/.test(document.querySelector("#follow").innerText) && document.querySelector("[data-live].stale")`)
 	evaluate[bool](b, `!!setInterval(() => streams.at(-1).dispatchEvent(new Event("change")), 50)`)
 	b.until("live again", `document.querySelector(".follow.good")`)
 	stayed(b)
@@ -305,5 +307,40 @@ func TestPageOnAPhone(t *testing.T) {
 		if text := b.text("main"); text == "" {
 			t.Errorf("%s is empty", path)
 		}
+	}
+}
+
+// A filter is applied once it is changed; a webhook's payload can be copied, and one goes from webhook to webhook of
+// its tenant; a table of figures that is opened moves nothing.
+func TestPageAtHand(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	w.send(t, "acme", 5, 10)
+	w.send(t, "other", 7)
+	post(t, w.gate, "{")
+	b.open(w.admin + "/webhooks")
+	b.until("four lines", `document.querySelectorAll(".rows tbody tr").length == 4`)
+	evaluate[bool](b, `(() => { const s = document.querySelector("select[name=outcome]"); s.value = "rejected"; return s.dispatchEvent(new Event("change", {bubbles: true})); })()`)
+	b.until("one of them, with nothing else in the address", `location.search == "?outcome=rejected" && document.querySelectorAll(".rows tbody tr").length == 1`)
+	b.open(w.admin + "/webhooks?from=2001-01-01T00:00&to=2001-01-02T00:00")
+	b.until("nothing in those days", `document.querySelector("#list").innerText.includes("Nothing fits")`)
+
+	b.open(w.admin + "/webhooks/2")
+	evaluate[bool](b, `!!(navigator.clipboard.writeText = async (text) => { window.copied = text; })`)
+	b.click(`button[data-copy=body]`)
+	b.until("the payload is copied", `JSON.parse(window.copied).payload.tenant.code == "acme"`)
+	b.click(`button[data-copy=curl]`)
+	b.until("the line is copied", `window.copied.startsWith("curl -X POST \"$RECEIVER_URL\" -H ")`)
+	b.click(`.neighbours a[rel=prev]`)
+	b.until("the one before it", `location.pathname == "/webhooks/1" && !document.querySelector(".neighbours a[rel=prev]")`)
+	b.click(`.neighbours a[rel=next]`)
+	b.until("and back", `location.pathname == "/webhooks/2"`)
+
+	b.open(w.admin + "/")
+	const place = `document.querySelector("#latest").getBoundingClientRect().top`
+	before := evaluate[float64](b, place)
+	evaluate[bool](b, `document.querySelector("#decisions-table").open = true`)
+	if after := evaluate[float64](b, place); after != before || evaluate[float64](b, `document.querySelector("#decisions-table .scroll").getBoundingClientRect().height`) < 50 {
+		t.Errorf("the table moves what is below it from %v to %v, or is not there", before, after)
 	}
 }

@@ -84,10 +84,12 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 		if err := h.buildGate(gateMetrics); err != nil {
 			return nil, err
 		}
+		if h.webhooks.tls != nil {
+			metrics.Certificate(h.webhooks.certificateEnds)
+		}
 	}
 	if s.gateOn() || s.entitlementsOn() {
-		metrics.Inbox(h.inboxFigures)
-		if err := h.buildInbox(); err != nil {
+		if err := h.buildInbox(metrics.Inbox(h.inboxFigures)); err != nil {
 			return nil, err
 		}
 	}

@@ -10,6 +10,10 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 	}
 	if h.rights != nil {
 		cfg.Entitlements = h.adminEntitlements()
+		cfg.MayUse = h.rights.mayUse
+	}
+	if h.answers != nil {
+		cfg.EntitlementsPort = h.entitlementsPort
 	}
 	if h.gate == nil {
 		return
@@ -19,7 +23,7 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 	cfg.Forget = func(tenant string) (int, error) { return h.gate.Forget(tenant), nil }
 	if h.inbox != nil {
 		cfg.Inbox = &admin.Inbox{
-			List: h.inbox.List, Show: h.inbox.Show, Redeliver: h.inbox.Redeliver, Stats: h.inbox.Stats, Err: h.inbox.Err,
+			List: h.inbox.List, Show: h.inbox.Show, Redeliver: h.inbox.Redeliver, Stats: h.inbox.Stats, HeldUp: h.inbox.HeldUp, Err: h.inbox.Err,
 			Shared: h.settings.Webhook.nats != nil,
 		}
 		cfg.Forget = func(tenant string) (int, error) { return h.inbox.Forget(nil, tenant) }
@@ -51,7 +55,7 @@ func (h *house) gateState(m *admin.Gate) *admin.GateState {
 		state.Receivers = append(state.Receivers, admin.ReceiverState{
 			Name: c.Name, Platforms: c.Platforms,
 			Address: c.forward.Scheme + "://" + c.forward.Host, // the rest may hold a secret
-			LastTry: m.Receiver(c.Name).LastTry(),
+			Tries:   m.Receiver(c.Name).Recent(),
 		})
 	}
 	return state

@@ -102,6 +102,13 @@ type Config struct {
 	// here, before its sender is answered; else nil, and Snapshot reads it. It must be
 	// quick. Nil: nobody wants to know.
 	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
+	// Delivered is told of each webhook that was accepted: by whom, and how long after it was
+	// taken in, or was last sent again by hand. May be nil.
+	Delivered func(receiver string, after time.Duration)
+	// LeaseChanged is told when this replica begins to deliver a part of a shared inbox
+	// (taken), and when it ends: by itself (given_back), or because its lease ran out
+	// (lost). May be nil.
+	LeaseChanged func(change string)
 	// Log is told what becomes of each webhook. Required.
 	Log *slog.Logger
 
@@ -138,7 +145,7 @@ type Inbox struct {
 func Open(cfg Config) (*Inbox, error) {
 	c := courier.New(courier.Config{
 		Receivers: cfg.Receivers, Route: cfg.Route, Attempts: cfg.Attempts, MaxAge: cfg.MaxAge,
-		KeepLatest: cfg.KeepLatest, Log: cfg.Log, Pause: cfg.pause,
+		KeepLatest: cfg.KeepLatest, Delivered: cfg.Delivered, Log: cfg.Log, Pause: cfg.pause,
 	})
 	s, err := openStore(cfg, c)
 	if err != nil {
@@ -151,7 +158,7 @@ func openStore(cfg Config, c *courier.Courier) (store, error) {
 	if cfg.NATS != nil {
 		return shared.Open(shared.Config{
 			NATS: cfg.NATS, Route: c.ReceiverOf, Idle: len(cfg.Receivers) == 0, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow,
-			MaxBytes: cfg.MaxBytes, OnSnapshot: cfg.OnSnapshot, Log: cfg.Log,
+			MaxBytes: cfg.MaxBytes, OnSnapshot: cfg.OnSnapshot, LeaseChanged: cfg.LeaseChanged, Log: cfg.Log,
 		}, c)
 	}
 	path, ok := strings.CutPrefix(cfg.URL, "file:")

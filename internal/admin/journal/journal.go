@@ -193,9 +193,12 @@ func (j *Journal) dropOldest() {
 type Filter struct {
 	Decision string
 	Tenant   string
-	Search   string // in the payload, and in all that is known of it
-	Before   uint64 // only what came before this one; zero: all
-	Limit    int    // the newest so many
+	Platform *string   // nil: any
+	Since    time.Time // decided at that time or later
+	Until    time.Time // decided before
+	Search   string    // in the payload, and in all that is known of it
+	Before   uint64    // only what came before this one; zero: all
+	Limit    int       // the newest so many
 }
 
 // List returns entries, the newest first. They are shared: read only.
@@ -240,7 +243,8 @@ func (j *Journal) newest() []*Entry {
 func (f *Filter) match(e *Entry) bool {
 	switch {
 	case f.Decision != "" && e.Decision != f.Decision,
-		f.Tenant != "" && e.Tenant != f.Tenant,
+		f.Tenant != "" && e.Tenant != f.Tenant, f.Platform != nil && e.Platform != *f.Platform,
+		e.At.Before(f.Since), !f.Until.IsZero() && !e.At.Before(f.Until),
 		f.Before != 0 && e.Seq >= f.Before:
 		return false
 	case f.Search == "":

@@ -151,6 +151,23 @@ func (c *Chart) Mark(label, class string, counts []int) {
 	c.Strips = append(c.Strips, s)
 }
 
+// Hours are the labels below the drawing: its beginning, middle and end.
+func (c Chart) Hours() [3]string {
+	n := len(c.Columns)
+	return [3]string{fmt.Sprintf("%d min ago", n), fmt.Sprintf("%d min", n/2), "now"}
+}
+
+// Recent is how many minutes of an hour a chart should have, when the first so many were silent: one that has just begun
+// need not show an hour of nothing.
+func Recent(minutes, silent int) int {
+	for _, n := range []int{10, 20, 30} {
+		if minutes-silent <= n && n < minutes {
+			return n
+		}
+	}
+	return minutes
+}
+
 // Width of the drawing.
 func (c Chart) Width() int { return len(c.Columns) * column }
 
@@ -160,13 +177,13 @@ func (c *Chart) scale(top float64, unit func(float64) string) {
 	c.Scale = [3]string{unit(top), unit(top / 2), "0"}
 }
 
-// ceiling is the next of 1, 2, 5, 10, … above v.
+// ceiling is the next round figure above v, and so near that most of the drawing is used.
 func ceiling(v float64) float64 {
 	if v <= 0 {
 		return 1
 	}
 	power := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, step := range []float64{1, 2, 5} {
+	for _, step := range []float64{1, 1.2, 1.6, 2, 3, 4, 5, 6, 8} {
 		if v <= step*power {
 			return step * power
 		}

@@ -47,10 +47,10 @@ func TestCharts(t *testing.T) {
 	}
 	unit := func(v float64) string { return number(v) }
 	c := NewBars("id", "Title", "Summary", starts, []Series{series(3, 0, 1000), series(0, 0, 1)}, unit)
-	if c.Empty || c.Scale[0] != "2000.0" || len(c.Bars) != 3 || c.Width() != 30 {
+	if c.Empty || c.Scale[0] != "1200.0" || len(c.Bars) != 3 || c.Width() != 30 {
 		t.Errorf("%+v", c)
 	}
-	if b := c.Bars[2]; b.Y != "48.5" || b.H != "1.5" {
+	if b := c.Bars[2]; b.Y != "15.2" || b.H != "1.5" {
 		t.Errorf("one among thousands is not to be seen: %+v", b)
 	}
 	c.Mark("m", "c", []int{0, 2, 1})
@@ -64,10 +64,22 @@ func TestCharts(t *testing.T) {
 	if c = NewBars("id", "Title", "Summary", starts, []Series{series(0, 0, 0)}, unit); !c.Empty || len(c.Bars) != 0 {
 		t.Errorf("%+v", c)
 	}
-	for v, want := range map[float64]float64{0: 1, 1: 1, 1.1: 2, 4: 5, 6: 10, 0.03: 0.05, 1200: 2000} {
+	for v, want := range map[float64]float64{0: 1, 1: 1, 1.1: 1.2, 4: 4, 4.1: 5, 6.5: 8, 9: 10, 0.03: 0.03, 1700: 2000} {
 		if got := ceiling(v); math.Abs(got-want) > 1e-9 {
 			t.Errorf("above %g: %g, want %g", v, got, want)
 		}
+	}
+}
+
+// One who has just begun sees minutes, not an hour of nothing; and who has little to see, no more than that.
+func TestRecent(t *testing.T) {
+	for silent, want := range map[int]int{60: 10, 59: 10, 50: 10, 49: 20, 40: 20, 31: 30, 30: 30, 29: 60, 0: 60} {
+		if got := Recent(60, silent); got != want {
+			t.Errorf("%d silent: %d, want %d", silent, got, want)
+		}
+	}
+	if c := (Chart{Columns: make([]Column, 20)}); c.Hours() != [3]string{"20 min ago", "10 min", "now"} {
+		t.Errorf("%q", c.Hours())
 	}
 }
 

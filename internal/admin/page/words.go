@@ -66,12 +66,47 @@ func Count(n int) string {
 	return s
 }
 
+// Bytes writes a size: 640 KiB, 1.5 GiB.
+func Bytes(n int64) string {
+	size, unit := float64(n), "bytes"
+	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if size < 1024 {
+			break
+		}
+		size, unit = size/1024, larger
+	}
+	if size >= 10 || unit == "bytes" {
+		return fmt.Sprintf("%.0f\u00a0%s", size, unit)
+	}
+	return fmt.Sprintf("%.1f\u00a0%s", size, unit)
+}
+
+// TenantName writes a tenant as people do, and as commands and filters read it: platform/tenant, or
+// tenant alone where it has no platform. A slash or a percent sign within a code is percent-encoded.
+func TenantName(platform, tenant string) string {
+	escape := strings.NewReplacer("%", "%25", "/", "%2F").Replace
+	if platform == "" {
+		return escape(tenant)
+	}
+	return escape(platform) + "/" + escape(tenant)
+}
+
 // Plural writes a number with what it counts.
 func Plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
 	return Count(n) + " " + many
+}
+
+// Beginning is the beginning of somebody's words, on one line.
+func Beginning(words string) string {
+	const most = 120
+	words = strings.Join(strings.Fields(words), " ")
+	if runes := []rune(words); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return words
 }
 
 // Short writes the first few of a list of changes, and how many more there are. A sign

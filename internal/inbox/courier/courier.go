@@ -54,6 +54,9 @@ type Config struct {
 	MaxAge   time.Duration
 	// KeepLatest has a snapshot that waits superseded by a newer one of its tenant.
 	KeepLatest bool
+	// Delivered is told of each webhook that was accepted: by whom, and how long after it was
+	// taken in, or was last sent again by hand. May be nil.
+	Delivered func(receiver string, after time.Duration)
 	// Log is told what becomes of each webhook. Required.
 	Log *slog.Logger
 	// Pause is any time up to ceiling. Nil: full jitter.

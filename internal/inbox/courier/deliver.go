@@ -32,6 +32,9 @@ func (c *Courier) deliver(hard context.Context, t *turn) {
 	c.mu.Unlock()
 	c.tell(t.lane) // before anything that may take long, such as a line in the log
 	c.leave(t)
+	if d.attempt.Accepted() && c.cfg.Delivered != nil {
+		c.cfg.Delivered(t.receiver.Name, max(0, outcome.Status.Changed.Sub(outcome.Since()))) // a clock may have been set back
+	}
 	c.report(&outcome, &d)
 	switch {
 	case down && !wasDown:

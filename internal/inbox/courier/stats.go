@@ -19,6 +19,12 @@ type Figures struct {
 type ReceiverStats struct {
 	Figures
 	Down bool // it seems to be, and is tried with one delivery at a time
+
+	// Lanes whose first webhook was tried in vain: because the receiver is down, or
+	// because it does not take that webhook; and whether it has taken nothing since the
+	// first of them failed.
+	Missed, Refused int
+	TakesNone       bool
 }
 
 // Stats counts.
@@ -36,6 +42,15 @@ func (c *Courier) Stats() Stats {
 		name := c.ReceiverOf(l.key)
 		r := s.Receivers[name]
 		r.add(f)
+		if rc := c.route(l.key); rc != nil && l.heldUp(rc) {
+			if l.down {
+				r.Missed++
+			} else {
+				r.Refused++
+			}
+			taken := rc.accepted.After(l.waiting[0].Status.Attempts[0].At)
+			r.TakesNone = !taken && (r.TakesNone || r.Missed+r.Refused == 1)
+		}
 		s.Receivers[name] = r
 	}
 	return s

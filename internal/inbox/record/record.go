@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -83,20 +84,25 @@ type Previous struct {
 
 // Filter selects entries; empty fields select all.
 type Filter struct {
-	State  State
-	Tenant string
-	Search string // in any case of letters: in the content, and in all that tells a webhook from others
-	Before uint64 // only ids below it: where a former list ended
-	Limit  int    // the newest so many; 0: all
+	State    State
+	Tenant   string
+	Platform *string   // nil: any
+	Since    time.Time // received at that time or later
+	Until    time.Time // received before
+	Search   string    // in any case of letters: in the content, and in all that tells a webhook from others; an id
+	Before   uint64    // only ids below it: where a former list ended
+	Limit    int       // the newest so many; 0: all
 }
 
 // Match says whether f selects a webhook. body is its content, for the search; a
 // store that does not have it at hand may leave it out.
 func (f *Filter) Match(e *Entry, body []byte) bool {
 	switch {
-	case f.State != "" && e.State != f.State, f.Tenant != "" && e.Tenant != f.Tenant, f.Before != 0 && e.ID >= f.Before:
+	case f.State != "" && e.State != f.State, f.Tenant != "" && e.Tenant != f.Tenant, f.Platform != nil && e.Platform != *f.Platform,
+		f.Before != 0 && e.ID >= f.Before,
+		e.Received.Before(f.Since), !f.Until.IsZero() && !e.Received.Before(f.Until):
 		return false
-	case f.Search == "":
+	case f.Search == "", f.Search == strconv.FormatUint(e.ID, 10):
 		return true
 	}
 	search := strings.ToLower(f.Search)

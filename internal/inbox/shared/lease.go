@@ -191,3 +191,10 @@ func (s *Store) readLeases(ctx context.Context) error {
 		s.leases.saw(part, now, 0)
 	})
 }
+
+// leaseChanged tells what became of a part's lease.
+func (s *Store) leaseChanged(change string) {
+	if s.cfg.LeaseChanged != nil {
+		s.cfg.LeaseChanged(change)
+	}
+}

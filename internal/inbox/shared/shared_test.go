@@ -324,3 +324,31 @@ func TestStartReadsNoContent(t *testing.T) {
 		}
 	})
 }
+
+// Each part that a replica begins to deliver is counted, and how it ended.
+func TestLeaseChangesAreTold(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		var mu sync.Mutex
+		counts := make(map[string]int)
+		c.change = func(cfg *Config, _ *courier.Config) {
+			cfg.LeaseChanged = func(change string) {
+				mu.Lock()
+				defer mu.Unlock()
+				counts[change]++
+			}
+		}
+		count := func(change string) int {
+			mu.Lock()
+			defer mu.Unlock()
+			return counts[change]
+		}
+		first := c.start()
+		until(t, "all parts are taken", func() bool { return count("taken") == parts })
+		second := c.start()
+		until(t, "half of them are given to another", func() bool { return count("given_back") == parts/2 && count("taken") == parts*3/2 })
+		second.wire.Sever()
+		until(t, "lost by who is cut off", func() bool { return count("lost") == parts/2 })
+		first.stop()
+		second.stop()
+	})
+}

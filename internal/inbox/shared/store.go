@@ -39,6 +39,9 @@ type Config struct {
 	// snapshot where it came through this replica, which is told before its sender; else nil, and
 	// Snapshot reads it. It must be quick. Nil: nobody wants to know.
 	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
+	// LeaseChanged is told when this replica begins to deliver a part (taken), and when it
+	// ends: by itself (given_back), or because its lease ran out (lost). May be nil.
+	LeaseChanged func(change string)
 	// Log is told what happens. Required.
 	Log *slog.Logger
 }

@@ -101,7 +101,13 @@ func (t *term) run(hard context.Context) {
 	})
 	helping.Go(func() { t.follow(work) })
 	s.log.Debug("inbox part taken over", "part", t.part)
+	s.leaseChanged("taken")
 	<-t.leaving
+	change := "given_back"
+	if !t.Held() {
+		change = "lost"
+	}
+	s.leaseChanged(change)
 	if limit := time.Duration(t.limit.Load()); limit > 0 {
 		defer time.AfterFunc(limit, cutOff).Stop()
 	}

@@ -19,6 +19,16 @@
   let busy = false;
   let again = false;
 
+  // What is shown of a time that is over looks like it, and says of when it is.
+  let shown = Date.now();
+  const lost = (words) => {
+    for (const part of document.querySelectorAll('[data-live]')) part.classList.add('stale');
+    say(`${words}: as of ${new Date(shown).toISOString().slice(11, 19)} UTC`, 'bad');
+  };
+  // The message after something was done goes when what it speaks of has changed.
+  const standing = () => [...document.querySelectorAll('#stand .badge, .timeline li:first-child')].map((e) => e.id + (e.querySelector('.badge') ?? e).textContent).join();
+  const first = standing();
+
   const say = (text, tone) => {
     if (follow.textContent === text) return; // it is read out each time that it is set
     follow.hidden = false;
@@ -83,12 +93,14 @@
       const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html');
       again ||= held;
       if (!answer.ok) {
-        say('out of date', 'bad'); // what it shows is gone, or can't be had
+        lost('out of date'); // what it shows is gone, or can't be had
       } else if (!held) {
         for (const old of document.querySelectorAll('[data-live]')) {
           const twin = fresh.getElementById(old.id);
-          if (twin) morph(old, twin);
+          if (twin) morph(old, twin); // which takes the class away, too
         }
+        shown = Date.now();
+        if (standing() !== first) document.querySelector('.notice')?.remove();
         if (stream?.readyState === EventSource.OPEN) say('live', 'good');
       }
     } catch {
@@ -112,7 +124,7 @@
     });
     expect();
     stream.onerror = () => {
-      say('not connected', 'bad');
+      lost('not connected');
       if (stream.readyState === EventSource.CLOSED) {
         close();
         setTimeout(open, 5000);
@@ -127,7 +139,7 @@
   const expect = () => {
     clearTimeout(silence);
     silence = setTimeout(() => {
-      say('not connected', 'bad');
+      lost('not connected');
       close();
       open();
     }, patience);
@@ -136,4 +148,42 @@
   addEventListener('pagehide', close);
   addEventListener('pageshow', open);
   open();
+})();
+
+// A filter is applied as soon as it is changed; text once somebody has left its field, or pressed Enter.
+(() => {
+  for (const form of document.querySelectorAll('form[data-apply]')) {
+    form.querySelector('button').hidden = true;
+    form.addEventListener('change', () => form.requestSubmit());
+    // What is not set need not stand in the address.
+    form.addEventListener('formdata', ({formData}) => {
+      for (const [name, value] of [...formData]) {
+        if (value === '') formData.delete(name);
+      }
+    });
+  }
+})();
+
+// What can be copied: the text of the element that data-copy names, or else that of the <pre> beside the button. A
+// page that did not come over https, nor from this machine, may not use the clipboard: then the text is selected.
+(() => {
+  const mark = (root) => {
+    for (const button of root.querySelectorAll('[data-copy]')) button.hidden = false;
+  };
+  mark(document);
+  new MutationObserver(() => mark(document)).observe(document.body, {childList: true, subtree: true, attributeFilter: ['hidden']});
+  document.addEventListener('click', async (event) => {
+    const button = event.target.closest('[data-copy]');
+    if (!button) return;
+    const from = button.dataset.copy ? document.getElementById(button.dataset.copy) : button.parentElement.querySelector('pre');
+    const label = button.dataset.label ??= button.textContent;
+    try {
+      await navigator.clipboard.writeText(from.textContent);
+      button.textContent = 'Copied';
+    } catch {
+      getSelection().selectAllChildren(from);
+      button.textContent = 'Selected';
+    }
+    setTimeout(() => { button.textContent = label; }, 2000);
+  });
 })();

@@ -1,0 +1,94 @@
+package admin
+
+import (
+	"encoding/json"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox"
+)
+
+func TestReadSelection(t *testing.T) {
+	for _, tc := range []struct{ query, want string }{
+		{"", ""},
+		{"outcome=parked", "state=parked"},
+		{"outcome=kept", "state=kept"},
+		{"outcome=rejected", "decision=rejected"},
+		{"outcome=", ""},
+		{"outcome=lost", `! there is no outcome "lost"`},
+		{"state=lost", `! no state|there is no state`},
+		{"decision=lost", `! there is no decision "lost"`},
+		{"tenant=crm%2Facme", "tenant=crm%2Facme"},
+		{"tenant=+acme+", "tenant=acme"},
+		{"tenant=a%2Fb%2Fc", `! invalid tenant "a/b/c"`},
+		{"tenant=100%25", `! invalid tenant "100%"`},
+		{"from=2026-01-31T08:00&to=2026-01-31T09:00:00Z", "from=2026-01-31T08%3A00&to=2026-01-31T09%3A00"},
+		{"from=yesterday", `! from is "yesterday"`},
+		{"limit=0", "! limit is"},
+		{"before=1", "! before is"},
+	} {
+		s, err := readSelection(tc.query)
+		if problem, bad := strings.CutPrefix(tc.want, "! "); bad {
+			if err == nil || !slices.ContainsFunc(strings.Split(problem, "|"), func(p string) bool { return strings.Contains(err.Error(), p) }) {
+				t.Errorf("%s: %v, want %s", tc.query, err, problem)
+			}
+		} else if err != nil || s.Query().Encode() != tc.want {
+			t.Errorf("%s: %v %s, want %s", tc.query, err, s.Query().Encode(), tc.want)
+		}
+	}
+	s, _ := readSelection("tenant=a%252Fb%2Fc%2525")
+	if s.platform == nil || *s.platform != "a/b" || s.code != "c%" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Both sources know the times and the platform.
+func TestSelectionByTimeAndPlatform(t *testing.T) {
+	e := inbox.Entry{Platform: "crm", Tenant: "acme", Received: time.Unix(1000, 0)}
+	crm, docs := "crm", "docs"
+	for _, tc := range []struct {
+		filter inbox.Filter
+		want   bool
+	}{
+		{inbox.Filter{Platform: &crm}, true}, {inbox.Filter{Platform: &docs}, false},
+		{inbox.Filter{Since: time.Unix(1000, 0), Until: time.Unix(1001, 0)}, true},
+		{inbox.Filter{Since: time.Unix(1001, 0)}, false}, {inbox.Filter{Until: time.Unix(1000, 0)}, false},
+	} {
+		if tc.filter.Match(&e, nil) != tc.want {
+			t.Errorf("%+v", tc.filter)
+		}
+	}
+	h := busy(100) // from 1e9 s on, a second apart; the duplicates are of platform docs
+	for query, want := range map[string]int{"from=2001-09-09T01:47": 81 + 27, "to=2001-09-09T01:47": 19 + 6, "tenant=docs/t1&decision=duplicate": 17} {
+		_, body := ask(h, "GET", "/api/webhooks?limit=500&"+query, "")
+		var list WebhookList
+		if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Webhooks) != want {
+			t.Errorf("%s: %d, want %d", query, len(list.Webhooks), want)
+		}
+	}
+}
+
+// Whatever stands in a payload or a header, a shell takes it as text.
+func TestCurlLine(t *testing.T) {
+	body := "{\"name\":\"it's $(touch /tmp/never) `x`\"}"
+	d := &WebhookDetail{Webhook: Webhook{ID: "7", Webhook: "msg_1"}, Payload: json.RawMessage(body), Header: map[string][]string{"X-Note": {`'; exit 1; '`}}}
+	out, err := exec.Command("sh", "-c", `curl() { for word; do printf '%s\n' "$word"; done; }; RECEIVER_URL=http://r; `+curlLine(d)).Output()
+	want := "-X\nPOST\nhttp://r\n-H\nWebhook-Id: msg_1\n-H\nX-Note: '; exit 1; '\n--data-binary\n" + body + "\n"
+	if err != nil || string(out) != want {
+		t.Errorf("%v\n%s\nwant\n%s", err, out, want)
+	}
+}
+
+// A payload is downloaded as it came, as a file.
+func TestDownload(t *testing.T) {
+	h := busy(3)
+	if status, body := ask(h, "GET", "/webhooks/2/payload", ""); status != 200 || body != ten {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _ := ask(h, "GET", "/webhooks/d1/payload", ""); status != 404 { // a duplicate's is not kept
+		t.Errorf("%d", status)
+	}
+}
