@@ -103,7 +103,7 @@ func (s *Store) Run(ctx, hard context.Context) {
 		case <-s.leases.stir:
 		case <-tick.C:
 		}
-		if ctx.Err() == nil && s.nc.IsConnected() {
+		if ctx.Err() == nil && s.nc.IsConnected() && s.pauses.ready() {
 			s.balance(ctx, hard)
 		}
 	}

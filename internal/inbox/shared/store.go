@@ -40,6 +40,9 @@ type Config struct {
 	// snapshot where it came through this replica, which is told before its sender; else nil, and
 	// Snapshot reads it. It must be quick. Nil: nobody wants to know.
 	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
+	// OnErase is told that a lane was erased, through whichever replica: what came before the
+	// id upTo is gone. Nil: as OnSnapshot.
+	OnErase func(lane webhookgate.Lane, upTo uint64)
 	// Log is told what happens. Required.
 	Log *slog.Logger
 }
@@ -70,6 +73,7 @@ type Store struct {
 	heard    atomic.Int64  // when the servers last took or told something, likewise
 	leases   leases
 	follower follower
+	pauses   pauses
 
 	mu      sync.Mutex // guards what follows
 	stream  jetstream.Stream
@@ -115,6 +119,7 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 		return nil, err
 	}
 	s.background.Go(func() { s.watch(ctx) })
+	s.background.Go(func() { s.followPauses(ctx) })
 	if cfg.OnSnapshot != nil {
 		s.background.Go(func() { s.followSnapshots(ctx) })
 	}
