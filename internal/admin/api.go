@@ -29,7 +29,7 @@ type Inbox struct {
 	Err       func() error
 	// ReceiverOf names the receiver of a tenant's webhooks. Nil: it is not known here.
 	ReceiverOf func(platform, tenant string) string
-	Shared    bool // with other replicas
+	Shared     bool // with other replicas
 }
 
 // What the API answers, for those who call it.

@@ -26,6 +26,13 @@ func (c *Courier) holdsBack(key webhookgate.Lane, receiver string) bool {
 	return slices.ContainsFunc(c.pauses, func(p record.Pause) bool { return p.Covers(key.Platform, key.Tenant, receiver) })
 }
 
+// paused says whether somebody has paused what has its turn.
+func (c *Courier) paused(t *turn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holdsBack(t.lane.key, t.receiver.Name)
+}
+
 // RemoveAll takes out all of a lane that waits or is parked, and returns it as it stands. Where
 // one is being delivered, or the store is still writing how one stands, it takes out nothing,
 // and says no.
