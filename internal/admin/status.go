@@ -118,8 +118,9 @@ type InboxStatus struct {
 	Waiting    int           `json:"waiting"`
 	Oldest     time.Duration `json:"oldest"`
 	Parked     int           `json:"parked"`
-	Delivering bool          `json:"delivering"`      // from here, and not by another replica
-	Shared     bool          `json:"shared"`          // with other replicas
+	Delivering bool          `json:"delivering"` // from here, and not by another replica
+	Shared     bool          `json:"shared"`     // with other replicas
+	Paused     []inbox.Pause `json:"paused,omitempty"`
 	Error      string        `json:"error,omitempty"` // why it takes nothing in any more
 	Unknown    bool          `json:"-"`               // nothing could be read yet: the counts say nothing
 }
@@ -188,7 +189,7 @@ func gateStatus(g *GateState) *GateStatus {
 }
 
 func inboxStatus(stats inbox.Stats, err error) *InboxStatus {
-	s := &InboxStatus{Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked, Delivering: stats.Delivering, Unknown: stats.Unknown}
+	s := &InboxStatus{Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked, Delivering: stats.Delivering, Unknown: stats.Unknown, Paused: stats.Paused}
 	if err != nil {
 		s.Error = err.Error()
 	}

@@ -202,9 +202,12 @@ func answerOf(a *inbox.Attempt) string {
 	if a.Status == 0 {
 		return cmp.Or(a.Error, "no answer")
 	}
+	if words := strings.Fields(a.Answer); len(words) > 0 { // the receiver's own, which say more
+		return fmt.Sprintf("%d: %s", a.Status, strings.Join(words, " "))
+	}
 	answer := strings.TrimSpace(fmt.Sprintf("%d %s", a.Status, http.StatusText(a.Status)))
-	if words := cmp.Or(a.Answer, a.Error); words != "" {
-		answer += ": " + strings.Join(strings.Fields(words), " ")
+	if a.Error != "" {
+		answer += ": " + a.Error
 	}
 	return answer
 }

@@ -22,6 +22,9 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 			return n, nil
 		}
 	}
+	if h.gate != nil || h.inbox != nil {
+		metrics.Paused(func() int { return len(h.inboxFigures().Paused) })
+	}
 	if i := h.inbox; i != nil { // without a gate, too: whichever replica is asked can act
 		cfg.Inbox = &admin.Inbox{
 			List: i.List, Show: i.Show, Redeliver: i.Redeliver, Discard: i.Discard, Pause: i.Pause, Resume: i.Resume, Erase: i.Erase,
