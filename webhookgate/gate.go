@@ -127,9 +127,12 @@ func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 	return g.newWebhook(v, body, typ, lane), nil
 }
 
-// Forget drops what is remembered of the lanes of a tenant, and says of how many:
-// its next snapshot is delivered whatever it is.
-func (g *Gate) Forget(tenant string) int { return g.lanes.forget(tenant) }
+// Forget drops what is remembered of a tenant, and says whether that was anything: its next
+// snapshot is delivered whatever it is.
+func (g *Gate) Forget(platform, tenant string) bool { return g.lanes.forget(platform, tenant) }
+
+// Platforms returns those on which something is remembered of a tenant.
+func (g *Gate) Platforms(tenant string) []string { return g.lanes.platforms(tenant) }
 
 // route lets through what is posted to the gate's path, or to one segment below
 // it where secrets may be given so.

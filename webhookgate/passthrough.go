@@ -121,17 +121,23 @@ func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, d *delivery) {
 	}
 }
 
-// forget empties the memory of a tenant's lanes, on every platform.
-func (p *passThrough) forget(tenant string) int {
+// forget empties the memory of a tenant's lane, and says whether there was one.
+func (p *passThrough) forget(platform, tenant string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := 0
+	return p.memory.Remove(Lane{Platform: platform, Tenant: tenant})
+}
+
+// platforms are those on which something is remembered of a tenant.
+func (p *passThrough) platforms(tenant string) (all []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, lane := range p.memory.Keys() {
-		if lane.Tenant == tenant && p.memory.Remove(lane) {
-			n++
+		if lane.Tenant == tenant {
+			all = append(all, lane.Platform)
 		}
 	}
-	return n
+	return all
 }
 
 func (p *passThrough) dedups(w *Webhook) bool {

@@ -35,9 +35,6 @@ func (h *Handler) askRedeliver(r *http.Request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	if item.State == inbox.Waiting {
-		return nil, inbox.ErrWaiting
-	}
 	return confirm(http.StatusOK, redelivery(r, item.Tenant)), nil
 }
 
@@ -86,7 +83,7 @@ func (h *Handler) askForget(r *http.Request) (*view, error) {
 	}
 	return confirm(http.StatusOK, &confirmation{
 		Question: "Have dedup forget " + code + "?",
-		Effect: "The tenant's next snapshot is delivered even if the receiver was sent exactly that before; on every platform. " +
+		Effect: "The tenant's next snapshot is delivered even if the receiver was sent exactly that before. " +
 			"Use it when somebody changed the receiver's state behind usher's back, then resend the webhook from the billing service's log. " +
 			"Nothing is deleted here.",
 		Button: "Forget it", Action: "/tenant/forget", Fields: map[string]string{"platform": platform, "code": code},
@@ -102,7 +99,7 @@ func (h *Handler) doForget(r *http.Request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := h.drop(r, code)
+	n, err := h.drop(r, Named{platform, code})
 	if err != nil {
 		return nil, err
 	}

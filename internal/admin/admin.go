@@ -45,10 +45,12 @@ type Config struct {
 	Journal *journal.Journal
 	// Inbox is what can be seen and done of the inbox; nil when there is none.
 	Inbox *Inbox
-	// Forget drops what dedup remembers of a tenant, on whatever platform, and
-	// returns of how many lanes; nil when there is no gate. It works without an
-	// inbox too.
-	Forget func(tenant string) (int, error)
+	// Forget drops what dedup remembers of a tenant, and returns of how many lanes; nil
+	// when there is no gate. It works without an inbox too.
+	Forget func(platform, tenant string) (int, error)
+	// Platforms returns those on which a tenant of that code is known. Required with
+	// Forget, and with Inbox.
+	Platforms func(tenant string) ([]string, error)
 	// Entitlements answers /api/entitlements; nil when there is no inbox to answer from.
 	Entitlements http.HandlerFunc
 	// MayUse returns what a tenant may use, by its last snapshot; nil when there is no inbox to
@@ -97,7 +99,11 @@ func New(cfg Config) *Handler {
 		{path: "/api/inbox", read: h.api(h.list)},
 		{path: "/api/inbox/{id}", read: h.api(h.show)},
 		{path: "/api/inbox/{id}/redeliver", act: h.api(h.redeliver)},
+		{path: "/api/inbox/{id}/discard", act: h.api(h.discard)},
+		{path: "/api/pause", act: h.api(h.pause)},
+		{path: "/api/resume", act: h.api(h.resume)},
 		{path: "/api/forget", act: h.api(h.forget)},
+		{path: "/api/erase", act: h.api(h.erase)},
 	}
 	if cfg.Entitlements != nil {
 		h.routes = append(h.routes, route{path: "/api/entitlements", read: cfg.Entitlements})

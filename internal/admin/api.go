@@ -21,10 +21,16 @@ type Inbox struct {
 	List      func(inbox.Filter) ([]inbox.Entry, error)
 	Show      func(id uint64) (*inbox.Item, error)
 	Redeliver func(id uint64, force bool) error
+	Discard   func(id uint64) error
+	Pause     func(inbox.Pause) error
+	Resume    func(inbox.Pause) (bool, error) // false: it was not paused
+	Erase     func(platform, tenant string) (int, error)
 	Stats     func() inbox.Stats
 	HeldUp    func() []inbox.HeldUp // may be nil
 	Err       func() error
-	Shared    bool // with other replicas
+	// ReceiverOf names the receiver of a tenant's webhooks. Nil: it is not known here.
+	ReceiverOf func(platform, tenant string) string
+	Shared     bool // with other replicas
 }
 
 func (box *Inbox) heldUp() []inbox.HeldUp {
@@ -38,7 +44,16 @@ func (box *Inbox) heldUp() []inbox.HeldUp {
 type (
 	// List is the answer of GET /api/inbox.
 	List struct {
-		Webhooks []inbox.Entry `json:"webhooks"` // the newest first
+		Webhooks []Listed      `json:"webhooks"` // the newest first
+		Paused   []inbox.Pause `json:"paused,omitempty"`
+	}
+
+	// Listed is a webhook in a list, and who holds it up.
+	Listed struct {
+		inbox.Entry
+		HeldBy uint64 `json:"held_by,omitempty"` // the webhook of its tenant that failed, and is tried first
+		Behind int    `json:"behind,omitempty"`  // how many, of those listed, wait behind it, as it failed
+		Paused bool   `json:"paused,omitempty"`  // it waits, and somebody has paused its deliveries
 	}
 
 	// Detail is the answer of GET /api/inbox/{id}.
@@ -55,9 +70,28 @@ type (
 		ID uint64 `json:"id"`
 	}
 
+	// Named is what an action on a tenant answers: which tenant that was.
+	Named struct {
+		Platform string `json:"platform"`
+		Tenant   string `json:"tenant"`
+	}
+
 	// Forgotten is the answer of POST /api/forget.
 	Forgotten struct {
-		Forgotten int `json:"forgotten"` // lanes
+		Named
+		Forgotten int `json:"forgotten"` // lanes; 0: nothing was remembered
+	}
+
+	// Erased is the answer of POST /api/erase.
+	Erased struct {
+		Named
+		Webhooks int `json:"webhooks"` // that were deleted
+	}
+
+	// Resumed is the answer of POST /api/resume.
+	Resumed struct {
+		inbox.Pause
+		Was bool `json:"was_paused"`
 	}
 
 	// Problem is every answer but a 200.
@@ -108,8 +142,10 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, http.StatusNotFound, err.Error())
 	case errors.As(err, &overwrite):
 		h.fail(w, r, http.StatusConflict, Problem{err.Error(), &overwrite.Latest})
-	case errors.Is(err, inbox.ErrWaiting):
+	case errors.Is(err, inbox.ErrWaiting), errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy):
 		h.refuse(w, r, http.StatusConflict, err.Error())
+	case errors.Is(err, inbox.ErrNobody), errors.Is(err, inbox.ErrFull):
+		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
 		status := http.StatusInternalServerError
@@ -144,8 +180,8 @@ func readTenant(query url.Values) (platform, code string, err error) {
 }
 
 func checkState(s inbox.State) error {
-	if known := []inbox.State{"", inbox.Waiting, inbox.Delivered, inbox.Parked, inbox.Superseded}; !slices.Contains(known, s) {
-		return badRequest("there is no state %q: it should be waiting, delivered, parked or superseded", s)
+	if s != "" && !slices.Contains(inbox.States, s) {
+		return badRequest("no state %q: it is waiting, parked, delivered, superseded, discarded or kept", s)
 	}
 	return nil
 }

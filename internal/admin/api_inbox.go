@@ -3,7 +3,9 @@ package admin
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"time"
 
 	"usher/internal/changes"
 	"usher/internal/inbox"
@@ -21,31 +23,103 @@ func (h *Handler) list(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	query, err := url.ParseQuery(r.URL.RawQuery)
+	f, err := h.readFilter(r.URL.RawQuery)
 	if err != nil {
-		return nil, badRequest("the query can't be read: %v", err)
-	}
-	f := inbox.Filter{State: inbox.State(query.Get("state")), Tenant: query.Get("tenant"), Search: query.Get("search"), Limit: DefaultLimit}
-	if err := checkState(f.State); err != nil {
 		return nil, err
+	}
+	entries, err := box.List(f)
+	if err != nil {
+		return nil, err
+	}
+	l := List{Webhooks: heldUp(entries)}
+	if box.Stats != nil {
+		l.Paused = box.Stats().Paused
+	}
+	for i := range l.Webhooks {
+		w := &l.Webhooks[i]
+		w.Paused = w.State == inbox.Waiting && slices.ContainsFunc(l.Paused, func(p inbox.Pause) bool { return h.covers(p, &w.Entry) })
+	}
+	return l, nil
+}
+
+// covers says whether a pause holds a webhook back.
+func (h *Handler) covers(p inbox.Pause, e *inbox.Entry) bool {
+	receiver := e.Receiver
+	if h.cfg.Inbox.ReceiverOf != nil {
+		receiver = h.cfg.Inbox.ReceiverOf(e.Platform, e.Tenant)
+	}
+	return p.Covers(e.Platform, e.Tenant, receiver)
+}
+
+// readFilter reads what a list is asked for.
+func (h *Handler) readFilter(rawQuery string) (f inbox.Filter, err error) {
+	query, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		return f, badRequest("the query can't be read: %v", err)
+	}
+	f = inbox.Filter{State: inbox.State(query.Get("state")), Tenant: query.Get("tenant"), Search: query.Get("search"), Limit: DefaultLimit}
+	if err := checkState(f.State); err != nil {
+		return f, err
+	}
+	if query.Has("platform") {
+		platform := query.Get("platform")
+		f.Platform = &platform
+	} else if f.Tenant != "" {
+		known, err := h.tenants(f.Tenant, nil)
+		if err != nil {
+			return f, err
+		}
+		if len(known) > 1 {
+			return f, ambiguous(f.Tenant, known)
+		}
+	}
+	for name, to := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
+		if text := query.Get(name); text != "" {
+			if *to, err = time.Parse(time.RFC3339, text); err != nil {
+				return f, badRequest("%s is %q, but should be a time such as 2026-01-31T08:00:00Z", name, text)
+			}
+		}
 	}
 	if before := query.Get("before"); before != "" {
 		if f.Before, err = strconv.ParseUint(before, 10, 64); err != nil {
-			return nil, badRequest("before is %q, but should be the id of a webhook", before)
+			return f, badRequest("before is %q, but should be the id of a webhook", before)
 		}
 	}
 	if limit := query.Get("limit"); limit != "" {
 		n, err := strconv.ParseUint(limit, 10, 31)
 		if err != nil {
-			return nil, badRequest("limit is %q, but should be a number; 0 for all", limit)
+			return f, badRequest("limit is %q, but should be a number; 0 for all", limit)
 		}
 		f.Limit = int(n)
 	}
-	entries, err := box.List(f)
-	if entries == nil {
-		entries = []inbox.Entry{} // [] and not null
+	return f, nil
+}
+
+// heldUp says of each that waits which one of its tenant holds it up: the one that was tried,
+// and failed.
+func heldUp(entries []inbox.Entry) []Listed {
+	type lane struct{ platform, tenant, kind string }
+	of := func(e *inbox.Entry) lane {
+		if e.Tenant == "" {
+			return lane{platform: e.Platform, kind: e.Type}
+		}
+		return lane{platform: e.Platform, tenant: e.Tenant}
 	}
-	return List{entries}, err
+	list, first := make([]Listed, len(entries)), make(map[lane]*Listed)
+	for i, e := range entries {
+		list[i].Entry = e
+		if e.State == inbox.Waiting && e.Tries > 0 {
+			first[of(&e)] = &list[i] // the oldest, as the newest come first
+		}
+	}
+	for i := range list {
+		e := &list[i]
+		if f := first[of(&e.Entry)]; f != nil && f != e && e.State == inbox.Waiting {
+			e.HeldBy = f.ID
+			f.Behind++
+		}
+	}
+	return list
 }
 
 func (h *Handler) show(r *http.Request) (any, error) {
@@ -95,35 +169,6 @@ func (h *Handler) sendAgain(r *http.Request, box *Inbox, id uint64, force bool) 
 	h.acted.Add(1)
 	h.cfg.Log.Info("webhook sent again by hand", "id", id, "force", force, "from", r.RemoteAddr)
 	return nil
-}
-
-func (h *Handler) forget(r *http.Request) (any, error) {
-	var wanted struct{ Tenant string }
-	if err := decodeBody(r, &wanted, `{"tenant":"…"}`); err != nil {
-		return nil, err
-	}
-	n, err := h.drop(r, wanted.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	return Forgotten{n}, nil
-}
-
-// drop has dedup forget a tenant, and says on how many platforms it did.
-func (h *Handler) drop(r *http.Request, tenant string) (int, error) {
-	if h.cfg.Forget == nil {
-		return 0, &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
-	}
-	if tenant == "" {
-		return 0, badRequest(`the body names no tenant, but should be {"tenant":"…"}`)
-	}
-	n, err := h.cfg.Forget(tenant)
-	if err != nil {
-		return 0, err
-	}
-	h.acted.Add(1)
-	h.cfg.Log.Info("dedup memory dropped by hand", "tenant", tenant, "lanes", n, "from", r.RemoteAddr)
-	return n, nil
 }
 
 // addressed returns the inbox and the id of the webhook that a request is about.

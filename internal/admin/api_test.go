@@ -77,10 +77,20 @@ func (f *fakeInbox) config(token string) Config {
 				}
 				return nil
 			},
+			Discard: func(id uint64) error {
+				f.note("discard %d", id)
+				return map[uint64]error{1: inbox.ErrBusy, 2: inbox.ErrFinished, 4: inbox.ErrNotFound, 5: inbox.ErrNobody}[id]
+			},
+			Pause:  func(p inbox.Pause) error { f.note("pause %s", p); return nil },
+			Resume: func(p inbox.Pause) (bool, error) { f.note("resume %s", p); return true, nil },
+			Erase:  func(platform, tenant string) (int, error) { f.note("erase %s|%s", platform, tenant); return 3, nil },
 		},
-		Forget: func(tenant string) (int, error) {
-			f.note("forget %s", tenant)
-			return 2, nil
+		Platforms: func(tenant string) ([]string, error) {
+			return map[string][]string{"acme": {"eu"}, "twice": {"us", ""}}[tenant], nil
+		},
+		Forget: func(platform, tenant string) (int, error) {
+			f.note("forget %s|%s", platform, tenant)
+			return 1, nil
 		},
 	}
 	if token != "" {
@@ -116,9 +126,12 @@ func TestAPI(t *testing.T) {
 		{"list some", "GET", "/api/inbox?state=parked&tenant=ac%26me&limit=5", "", nil, 200, `"state":"parked"`, `list "parked" "ac&me" 5`},
 		{"list all", "GET", "/api/inbox?limit=0", "", nil, 200, "", `list "" "" 0`},
 		{"list none", "GET", "/api/inbox?tenant=nobody", "", nil, 200, `{"webhooks":[]}`, `list "" "nobody" 1000`},
-		{"list of no state", "GET", "/api/inbox?state=lost", "", nil, 400, "waiting, delivered, parked or superseded", ""},
+		{"list of no state", "GET", "/api/inbox?state=lost", "", nil, 400, "waiting, parked, delivered, superseded, discarded or kept", ""},
 		{"list with a bad limit", "GET", "/api/inbox?limit=-1", "", nil, 400, "limit", ""},
 		{"list with a bad query", "GET", "/api/inbox?state=%zz", "", nil, 400, "query", ""},
+		{"list a tenant", "GET", "/api/inbox?tenant=acme&platform=us&since=2026-01-31T08:00:00Z&until=2026-02-01T08:00:00%2B01:00", "", nil, 200, "", `list "" "acme" 1000`},
+		{"list one of two tenants", "GET", "/api/inbox?tenant=twice", "", nil, 409, "/twice or us/twice", ""},
+		{"list from no time", "GET", "/api/inbox?since=soon", "", nil, 400, "since is", ""},
 		{"list fails", "GET", "/api/inbox?tenant=broken", "", nil, 500, "input/output error", `list "" "broken" 1000`},
 
 		{"show", "GET", "/api/inbox/3", "", nil, 200, `"previous":2,"changes":["users 5 → 10"]`, ""},
@@ -141,7 +154,27 @@ func TestAPI(t *testing.T) {
 		{"redeliver what waits", "POST", "/api/inbox/1/redeliver", "", nil, 409, "waits for its delivery already", "redeliver 1 false"},
 		{"redeliver nothing", "POST", "/api/inbox/4/redeliver", "", nil, 404, "no such webhook", "redeliver 4 false"},
 
-		{"forget", "POST", "/api/forget", `{"tenant":"acme"}`, nil, 200, `{"forgotten":2}`, "forget acme"},
+		{"discard", "POST", "/api/inbox/3/discard", "", nil, 200, `{"id":3}`, "discard 3"},
+		{"discard what is being delivered", "POST", "/api/inbox/1/discard", "", nil, 409, "being delivered", "discard 1"},
+		{"discard what is finished", "POST", "/api/inbox/2/discard", "", nil, 409, "neither waits", "discard 2"},
+		{"discard nothing", "POST", "/api/inbox/4/discard", "", nil, 404, "no such webhook", "discard 4"},
+		{"discard what nobody delivers", "POST", "/api/inbox/5/discard", "", nil, 503, "no replica", "discard 5"},
+
+		{"pause all", "POST", "/api/pause", "", nil, 200, `{}`, "pause all deliveries"},
+		{"pause a tenant", "POST", "/api/pause", `{"tenant":"acme"}`, nil, 200, `{"platform":"eu","tenant":"acme"}`, "pause tenant eu/acme"},
+		{"pause a receiver", "POST", "/api/pause", `{"receiver":"crm"}`, nil, 200, `{"receiver":"crm"}`, "pause receiver crm"},
+		{"pause somebody unknown", "POST", "/api/pause", `{"tenant":"acne"}`, nil, 404, "no tenant acne", ""},
+		{"pause both", "POST", "/api/pause", `{"tenant":"acme","receiver":"crm"}`, nil, 400, "not both", ""},
+		{"pause a platform", "POST", "/api/pause", `{"platform":"eu"}`, nil, 400, "needs a tenant", ""},
+		{"resume", "POST", "/api/resume", `{"receiver":"crm"}`, nil, 200, `{"receiver":"crm","was_paused":true}`, "resume receiver crm"},
+		{"erase", "POST", "/api/erase", `{"tenant":"acme","platform":"eu"}`, nil, 200, `{"platform":"eu","tenant":"acme","webhooks":3}`, "erase eu|acme"},
+		{"erase one of two", "POST", "/api/erase", `{"tenant":"twice"}`, nil, 409, "/twice or us/twice", ""},
+		{"erase without a platform", "POST", "/api/erase", `{"tenant":"twice","platform":""}`, nil, 200, "", "erase |twice"},
+		{"erase nobody", "POST", "/api/erase", `{}`, nil, 400, "names no tenant", ""},
+		{"pause by reading", "GET", "/api/pause", "", nil, 405, "POST", ""},
+
+		{"forget", "POST", "/api/forget", `{"tenant":"acme"}`, nil, 200, `{"platform":"eu","tenant":"acme","forgotten":1}`, "forget eu|acme"},
+		{"forget somebody unknown", "POST", "/api/forget", `{"tenant":"acme","platform":"us"}`, nil, 404, "no tenant us/acme", ""},
 		{"forget nobody", "POST", "/api/forget", `{}`, nil, 400, "names no tenant", ""},
 		{"forget nothing at all", "POST", "/api/forget", "", nil, 400, "names no tenant", ""},
 		{"forget a number", "POST", "/api/forget", `{"tenant":5}`, nil, 400, "should be JSON", ""},
@@ -209,7 +242,7 @@ func TestAPIWithoutAnInbox(t *testing.T) {
 			t.Errorf("%s: %d %s", call[1], status, body)
 		}
 	}
-	if status, body := ask(h, "POST", "/api/forget", `{"tenant":"acme"}`); status != 200 || !slices.Equal(f.asked, []string{"forget acme"}) {
+	if status, body := ask(h, "POST", "/api/forget", `{"tenant":"acme"}`); status != 200 || !slices.Equal(f.asked, []string{"forget eu|acme"}) {
 		t.Errorf("%d %s %q", status, body, f.asked)
 	}
 	cfg.Forget = nil

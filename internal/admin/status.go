@@ -100,12 +100,13 @@ type InboxStatus struct {
 	Waiting    int           `json:"waiting"`
 	Oldest     time.Duration `json:"oldest"`
 	Parked     int           `json:"parked"`
-	Used       int64         `json:"used"`            // bytes that wait or are parked
-	Limit      int64         `json:"limit"`           // bytes that may
-	HeldUp     []HeldUp      `json:"held_up"`         // who waits behind a webhook that was tried in vain, the longest first
-	Homeless   int           `json:"homeless"`        // how many wait though no receiver takes their platform
-	Delivering bool          `json:"delivering"`      // from here, and not by another replica
-	Shared     bool          `json:"shared"`          // with other replicas
+	Used       int64         `json:"used"`       // bytes that wait or are parked
+	Limit      int64         `json:"limit"`      // bytes that may
+	HeldUp     []HeldUp      `json:"held_up"`    // who waits behind a webhook that was tried in vain, the longest first
+	Homeless   int           `json:"homeless"`   // how many wait though no receiver takes their platform
+	Delivering bool          `json:"delivering"` // from here, and not by another replica
+	Shared     bool          `json:"shared"`     // with other replicas
+	Paused     []inbox.Pause `json:"paused,omitempty"`
 	Error      string        `json:"error,omitempty"` // why it takes nothing in any more
 	Unknown    bool          `json:"-"`               // nothing could be read yet: the counts say nothing
 }
@@ -186,7 +187,7 @@ func gateStatus(g *GateState, receivers map[string]inbox.ReceiverStats) *GateSta
 func inboxStatus(stats inbox.Stats, err error) *InboxStatus {
 	s := &InboxStatus{
 		Waiting: stats.Pending, Oldest: stats.Oldest, Parked: stats.Parked, Used: stats.Used, Limit: stats.Limit,
-		Homeless: stats.Receivers[""].Pending, Delivering: stats.Delivering, Unknown: stats.Unknown,
+		Homeless: stats.Receivers[""].Pending, Delivering: stats.Delivering, Unknown: stats.Unknown, Paused: stats.Paused,
 	}
 	if err != nil {
 		s.Error = err.Error()

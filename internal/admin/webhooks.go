@@ -130,7 +130,7 @@ func (h *Handler) ofInbox(e *inbox.Entry) Webhook {
 func bare(e *inbox.Entry) Webhook {
 	w := Webhook{
 		ID: strconv.FormatUint(e.ID, 10), Received: e.Received, Webhook: e.Webhook, Type: e.Type,
-		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: string(e.State), Why: e.Why, Tries: len(e.Attempts),
+		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: string(e.State), Why: e.Why, Tries: e.Tries,
 	}
 	if n := len(e.Attempts); n > 0 {
 		w.Answer = answerWords(e.Attempts[n-1])

@@ -168,7 +168,7 @@ func TestActions(t *testing.T) {
 		{"what waits", "/webhooks/1/redeliver", "", 409, "waits for its delivery already", "redeliver 1 false"},
 		{"what is not there", "/webhooks/9/redeliver", "", 404, "no such webhook", "redeliver 9 false"},
 		{"force is not taken from the address", "/webhooks/2/redeliver?force=true", "", 409, "", "redeliver 2 false"},
-		{"forget", "/tenant/forget", "code=acme&platform=crm", 303, "", "forget acme"},
+		{"forget", "/tenant/forget", "code=acme&platform=crm", 303, "", "forget crm|acme"},
 		{"forget nobody", "/tenant/forget", "", 400, "code is missing", ""},
 		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 400, "form", ""},
 	} {

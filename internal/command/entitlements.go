@@ -36,6 +36,11 @@ func (g *rights) onSnapshot(lane webhookgate.Lane, id uint64, w *webhookgate.Web
 	g.index.Put(entry(lane, id, w))
 }
 
+// onErase forgets a tenant; see inbox.Config.OnErase.
+func (g *rights) onErase(lane webhookgate.Lane, upTo uint64) {
+	g.index.Drop(lane.Platform, lane.Tenant, upTo)
+}
+
 func entry(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook) entitlements.Entry {
 	// What can't be parsed, under a schema of the user's own, has no list of features.
 	snapshot, _ := entitlements.Parse(w.Body)

@@ -106,6 +106,7 @@ func (h *house) buildInbox(m *admin.InboxFigures) (err error) {
 		URL:          w.Inbox,
 		NATS:         w.nats,
 		OnSnapshot:   h.rights.onSnapshot,
+		OnErase:      h.rights.onErase,
 		Attempts:     w.InboxAttempts,
 		MaxAge:       w.InboxMaxAge,
 		KeepLatest:   w.InboxKeep == "latest",

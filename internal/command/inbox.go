@@ -8,55 +8,61 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/inbox"
 )
 
-const inboxUsage = `usher inbox asks a running usher, through its admin port, about the webhooks that it
-keeps, and has it send one again.
+const inboxUsage = `Usage: usher inbox COMMAND
 
-  usher inbox ls [--state STATE] [--tenant TENANT] [--limit N] [--json]
-                     what is there, the newest first, 1000 at most (0: all); a state
-                     is waiting, delivered, parked or superseded
-  usher inbox show ID [--json]
-                     one of them: its tries, what it changed, its payload
-  usher inbox redeliver [--force] ID...
-                     send it again; what is not its tenant's latest needs --force
-  usher inbox forget TENANT
-                     drop what dedup remembers of a tenant, so that its next webhook
-                     is delivered whatever it says; works without an inbox too
+Shows and manages the webhooks that a running usher keeps, through its admin port.
 
-It finds the port by USHER_ADMIN_LISTEN, and sends USHER_ADMIN_TOKEN (or what is in
-USHER_ADMIN_TOKEN_FILE) if that is set.
+  ls [--state S] [--tenant T] [--since WHEN] [--until WHEN] [--limit N] [--json]
+                    list webhooks, the newest first, 1000 at most (--limit 0: all)
+  show ID [--json]  one webhook: its tries, what it changed, its payload
+  redeliver ID...   send again; a webhook that waits for its next try is tried now.
+                    A webhook that is not its tenant's latest needs --force
+  discard ID...     set aside webhooks that wait or are parked: they are never sent,
+                    and stay in the list as discarded
+  pause             stop deliveries until 'resume', also after a restart:
+  resume            all of them, or with --tenant T or --receiver R only some
+  forget TENANT     drop what dedup remembers of a tenant, so that its next webhook is
+                    delivered whatever it says; works without an inbox, too
+  erase TENANT      delete a tenant's webhooks, its entitlements, and what dedup
+                    remembers of it; asks first, unless --yes
+
+redeliver and discard also take --state, --tenant, --since and --until instead of ids.
+They say how many webhooks that is and ask, unless --yes. redeliver then sends only the
+latest of each tenant, unless --force.
+
+A state is waiting, parked, delivered, superseded, discarded or kept. A tenant is
+platform/tenant, or tenant alone, with a slash or percent sign within a code as %2F or
+%25. WHEN is a time (2026-01-31T08:00:00Z), a day (2026-01-31), or how long ago (90m).
+
+The port is that of USHER_ADMIN_LISTEN. USHER_ADMIN_TOKEN (or USHER_ADMIN_TOKEN_FILE) is
+sent if it is set.
 `
 
 // inboxCommand is usher inbox.
 func inboxCommand(ctx context.Context, p Process, args []string) int {
-	o, err := parseInbox(args)
+	o, err := parseInbox(args, time.Now())
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(p.Stdout, inboxUsage)
 		return exitOK
 	}
 	if err != nil {
-		fmt.Fprintf(p.Stderr, "usher inbox: %v\n\n%s", err, inboxUsage)
+		fmt.Fprintf(p.Stderr, "usher inbox: %v. Run 'usher inbox -h' for help.\n", err)
 		return exitUsage
 	}
 	api, err := newAdminAPI(p.Environ)
 	if err != nil {
 		return p.unasked(err)
 	}
-	switch o.verb {
-	case "ls":
-		err = api.list(ctx, p, o)
-	case "show":
-		err = api.show(ctx, p, o)
-	case "redeliver":
-		err = api.redeliver(ctx, p, o)
-	case "forget":
-		err = api.forget(ctx, p, o)
-	}
+	err = inboxVerbs[o.verb](api, ctx, p, o)
 	var refused *apiError
 	switch {
 	case errors.Is(err, errAlreadySaid):
@@ -70,17 +76,17 @@ func inboxCommand(ctx context.Context, p Process, args []string) int {
 	return exitOK
 }
 
+var inboxVerbs = map[string]func(*adminAPI, context.Context, Process, *inboxOptions) error{
+	"ls": (*adminAPI).list, "show": (*adminAPI).show, "redeliver": (*adminAPI).redeliver, "discard": (*adminAPI).discard,
+	"pause": (*adminAPI).pause, "resume": (*adminAPI).pause, "forget": (*adminAPI).forget, "erase": (*adminAPI).erase,
+}
+
 // errAlreadySaid says that something failed, and that the user knows.
 var errAlreadySaid = errors.New("failed")
 
 func (a *adminAPI) list(ctx context.Context, p Process, o *inboxOptions) error {
-	query := url.Values{"limit": {strconv.FormatUint(uint64(o.limit), 10)}}
-	if o.state != "" {
-		query.Set("state", o.state)
-	}
-	if o.tenant != "" {
-		query.Set("tenant", o.tenant)
-	}
+	query := o.filter()
+	query.Set("limit", strconv.FormatUint(uint64(o.limit), 10))
 	var l admin.List
 	raw, err := a.call(ctx, http.MethodGet, "/api/inbox?"+query.Encode(), nil, &l)
 	if err != nil {
@@ -97,10 +103,25 @@ func (a *adminAPI) list(ctx context.Context, p Process, o *inboxOptions) error {
 	if terminal {
 		fmt.Fprintln(p.Stderr, summary(l.Webhooks))
 	}
+	for _, pause := range l.Paused {
+		fmt.Fprintf(p.Stderr, "Paused since %s: %s. 'usher inbox resume%s' goes on.\n",
+			pause.Since.UTC().Format(time.RFC3339), visible(pause.String()), visible(pauseFlag(pause)))
+	}
 	if o.limit > 0 && len(l.Webhooks) >= int(o.limit) {
-		fmt.Fprintf(p.Stderr, "the newest %d are shown; --limit 0 shows all\n", o.limit)
+		fmt.Fprintf(p.Stderr, "Only the newest %d are shown; --limit 0 shows all.\n", o.limit)
 	}
 	return nil
+}
+
+// pauseFlag is how a pause is named on the command line.
+func pauseFlag(p inbox.Pause) string {
+	switch {
+	case p.Tenant != "":
+		return " --tenant " + showTenant(p.Platform, p.Tenant)
+	case p.Receiver != "":
+		return " --receiver " + p.Receiver
+	}
+	return ""
 }
 
 func (a *adminAPI) show(ctx context.Context, p Process, o *inboxOptions) error {
@@ -116,96 +137,137 @@ func (a *adminAPI) show(ctx context.Context, p Process, o *inboxOptions) error {
 	return printDetail(p.Stdout, &d, time.Now())
 }
 
-// redeliver says of each id what became of it, and goes on when one fails.
-func (a *adminAPI) redeliver(ctx context.Context, p Process, o *inboxOptions) error {
-	var failed error
-	for _, id := range o.ids {
-		_, err := a.call(ctx, http.MethodPost, fmt.Sprintf("/api/inbox/%d/redeliver?force=%t", id, o.force), nil, new(admin.Redelivered))
-		if err == nil {
-			fmt.Fprintf(p.Stdout, "%d waits to be sent again\n", id)
-			continue
-		}
-		hint := ""
-		var refused *apiError
-		if errors.As(err, &refused) && refused.Latest != nil {
-			hint = "; --force sends it all the same"
-		}
-		fmt.Fprintf(p.Stderr, "%d is not sent again: %v%s\n", id, err, hint)
-		failed = errAlreadySaid
-	}
-	return failed
-}
-
-func (a *adminAPI) forget(ctx context.Context, p Process, o *inboxOptions) error {
-	var f admin.Forgotten
-	if _, err := a.call(ctx, http.MethodPost, "/api/forget", map[string]string{"tenant": o.tenant}, &f); err != nil {
-		return err
-	}
-	lanes := "lanes"
-	if f.Forgotten == 1 {
-		lanes = "lane"
-	}
-	fmt.Fprintf(p.Stdout, "tenant %q: %d %s forgotten\n", o.tenant, f.Forgotten, lanes)
-	return nil
-}
-
 // inboxOptions is what the arguments say.
 type inboxOptions struct {
-	verb          string
-	state, tenant string
-	limit         uint
-	json, force   bool
-	ids           []uint64
+	verb         string
+	ids          []uint64
+	state        string
+	tenant       tenantName // without a code: none is named
+	receiver     string
+	since, until time.Time
+	limit        uint
+	json, force  bool
+	yes          bool
 }
 
-func parseInbox(args []string) (*inboxOptions, error) {
+// filter has what narrows a list down, as the admin port's API wants it.
+func (o *inboxOptions) filter() url.Values {
+	query := make(url.Values)
+	if o.tenant.Tenant != "" {
+		query = o.tenant.query()
+	}
+	if o.state != "" {
+		query.Set("state", o.state)
+	}
+	for name, t := range map[string]time.Time{"since": o.since, "until": o.until} {
+		if !t.IsZero() {
+			query.Set(name, t.UTC().Format(time.RFC3339))
+		}
+	}
+	return query
+}
+
+func parseInbox(args []string, now time.Time) (*inboxOptions, error) {
+	const verbs = "ls, show, redeliver, discard, pause, resume, forget or erase"
 	if len(args) == 0 {
-		return nil, errors.New("say what to do: ls, show, redeliver or forget")
+		return nil, errors.New("say what to do: " + verbs)
 	}
 	o := &inboxOptions{verb: args[0]}
-	flags := flag.NewFlagSet(o.verb, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says it all
-	switch o.verb {
-	case "ls":
-		flags.StringVar(&o.state, "state", "", "")
-		flags.StringVar(&o.tenant, "tenant", "", "")
-		flags.UintVar(&o.limit, "limit", admin.DefaultLimit, "")
-		flags.BoolVar(&o.json, "json", false, "")
-	case "show":
-		flags.BoolVar(&o.json, "json", false, "")
-	case "redeliver":
-		flags.BoolVar(&o.force, "force", false, "")
-	case "forget":
-	case "-h", "-help", "--help", "help":
+	if isHelp(o.verb) || o.verb == "help" {
 		return nil, flag.ErrHelp
-	default:
-		return nil, fmt.Errorf("there is no %q: it is ls, show, redeliver or forget", o.verb)
 	}
-	words, err := parseFlags(flags, args[1:])
+	if inboxVerbs[o.verb] == nil {
+		return nil, fmt.Errorf("unknown command %q: use %s", o.verb, verbs)
+	}
+	words, err := parseFlags(o.flags(now), args[1:])
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case o.verb == "ls" && len(words) > 0:
-		return nil, fmt.Errorf("ls takes no %q; --tenant and --state narrow it down", words[0])
-	case o.verb == "show" && len(words) != 1:
-		return nil, errors.New("show takes one id, as ls has it")
-	case o.verb == "redeliver" && len(words) == 0:
-		return nil, errors.New("redeliver takes ids, as ls has them")
-	case o.verb == "forget" && (len(words) != 1 || words[0] == ""):
-		return nil, errors.New("forget takes one tenant")
-	case o.verb == "forget":
-		o.tenant = words[0]
-		return o, nil
+	return o, o.take(words)
+}
+
+// flags are those that a command takes.
+func (o *inboxOptions) flags(now time.Time) *flag.FlagSet {
+	flags := flag.NewFlagSet(o.verb, flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error says it all
+	in := func(verbs ...string) bool { return slices.Contains(verbs, o.verb) }
+	if in("ls", "redeliver", "discard") {
+		flags.StringVar(&o.state, "state", "", "")
+		flags.Func("since", "", func(s string) (err error) { o.since, err = parseWhen(s, now); return err })
+		flags.Func("until", "", func(s string) (err error) { o.until, err = parseWhen(s, now); return err })
+	}
+	if in("ls", "redeliver", "discard", "pause", "resume") {
+		flags.Func("tenant", "", func(s string) (err error) { o.tenant, err = parseTenant(s); return err })
+	}
+	if in("pause", "resume") {
+		flags.StringVar(&o.receiver, "receiver", "", "")
+	}
+	if in("ls") {
+		flags.UintVar(&o.limit, "limit", admin.DefaultLimit, "")
+	}
+	if in("ls", "show") {
+		flags.BoolVar(&o.json, "json", false, "")
+	}
+	if in("redeliver") {
+		flags.BoolVar(&o.force, "force", false, "")
+	}
+	if in("redeliver", "discard", "erase") {
+		flags.BoolVar(&o.yes, "yes", false, "")
+	}
+	return flags
+}
+
+// take takes the words that are no flags.
+func (o *inboxOptions) take(words []string) (err error) {
+	if o.state != "" && !slices.Contains(inbox.States, inbox.State(o.state)) {
+		return fmt.Errorf("no state %q: it is waiting, parked, delivered, superseded, discarded or kept", o.state)
+	}
+	filtered := len(o.filter()) > 0
+	switch o.verb {
+	case "ls", "pause", "resume":
+		if len(words) > 0 {
+			return fmt.Errorf("%s takes no %q, only flags such as --tenant", o.verb, words[0])
+		}
+		return nil
+	case "forget", "erase":
+		if len(words) != 1 {
+			return fmt.Errorf("%s takes one tenant", o.verb)
+		}
+		o.tenant, err = parseTenant(words[0])
+		return err
+	case "show":
+		if len(words) != 1 {
+			return errors.New("show takes one id")
+		}
+	default:
+		if len(words) == 0 && !filtered {
+			return fmt.Errorf("%s takes ids, or --state, --tenant, --since or --until", o.verb)
+		}
+		if len(words) > 0 && filtered {
+			return fmt.Errorf("%s takes either ids or filters", o.verb)
+		}
 	}
 	for _, word := range words {
 		id, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no id: ls has them, and they are numbers", word)
+			return fmt.Errorf("invalid id %q: ids are numbers, see 'usher inbox ls'", word)
 		}
 		o.ids = append(o.ids, id)
 	}
-	return o, nil
+	return nil
+}
+
+// parseWhen reads a time, a day, or how long ago.
+func parseWhen(s string, now time.Time) (time.Time, error) {
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
+		if t, err := time.Parse(layout, s); err == nil {
+			return t, nil
+		}
+	}
+	if ago, err := time.ParseDuration(strings.TrimPrefix(s, "-")); err == nil {
+		return now.Add(-ago), nil
+	}
+	return time.Time{}, errors.New("write a time (2026-01-31T08:00:00Z), a day (2026-01-31), or how long ago (90m)")
 }
 
 // parseFlags parses flags wherever they stand, and returns the other words.

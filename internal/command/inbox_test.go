@@ -56,6 +56,9 @@ func newInboxServer(t *testing.T, token string) *inboxServer {
 		Inbox: &admin.Inbox{
 			List: func(f inbox.Filter) ([]inbox.Entry, error) {
 				note("list %q %q %d", f.State, f.Tenant, f.Limit)
+				if f.Platform != nil {
+					note("on %s", *f.Platform)
+				}
 				if f.Limit > 0 && f.Limit < len(entries) {
 					return entries[:f.Limit], nil
 				}
@@ -81,10 +84,36 @@ func newInboxServer(t *testing.T, token string) *inboxServer {
 				}
 				return nil
 			},
+			Discard: func(id uint64) error {
+				note("discard %d", id)
+				if id == 2 {
+					return inbox.ErrFinished
+				}
+				return nil
+			},
+			Pause: func(p inbox.Pause) error { note("pause %s", p); return nil },
+			Resume: func(p inbox.Pause) (bool, error) {
+				note("resume %s", p)
+				return p.Receiver != "main", nil
+			},
+			Erase: func(platform, tenant string) (int, error) { note("erase %s|%s", platform, tenant); return 3, nil },
+			Stats: func() inbox.Stats { return inbox.Stats{} },
+			Err:   func() error { return nil },
 		},
-		Forget: func(tenant string) (int, error) {
-			note("forget %s", tenant)
-			return len(tenant) - 3, nil
+		Platforms: func(tenant string) ([]string, error) {
+			switch tenant {
+			case "nobody":
+				return nil, nil
+			case "twice":
+				return []string{"eu", ""}, nil
+			case "a/b%":
+				return []string{"x/y"}, nil
+			}
+			return []string{"eu"}, nil
+		},
+		Forget: func(platform, tenant string) (int, error) {
+			note("forget %s|%s", platform, tenant)
+			return min(1, len(tenant)-3), nil
 		},
 	}
 	if token != "" {
@@ -137,30 +166,33 @@ func TestInboxList(t *testing.T) {
 func TestInboxListForATerminal(t *testing.T) {
 	var out strings.Builder
 	now := time.Now()
-	entries := []inbox.Entry{
-		{ID: 12, Tenant: "acme", Received: now.Add(-3 * time.Minute), Status: inbox.Status{State: inbox.Parked, Tries: 20, Attempts: []inbox.Attempt{{Status: 500}}}},
-		{ID: 7, Platform: "eu", Tenant: "acme", Received: now.Add(time.Second), Status: inbox.Status{State: inbox.Waiting, Attempts: []inbox.Attempt{{Status: 599, Error: "odd"}}}},
+	entries := []admin.Listed{
+		{Entry: inbox.Entry{ID: 12, Tenant: "a/c", Received: now.Add(-3 * time.Minute), Status: inbox.Status{State: inbox.Parked, Tries: 20, Attempts: []inbox.Attempt{{Status: 500}}}}},
+		{Entry: inbox.Entry{ID: 7, Platform: "eu", Tenant: "acme", Received: now.Add(time.Second), Status: inbox.Status{
+			State: inbox.Waiting, Next: now.Add(40 * time.Second), Attempts: []inbox.Attempt{{Status: 599, Answer: "unknown tenant:\n please create it"}}}}, Behind: 26},
+		{Entry: inbox.Entry{ID: 8, Platform: "eu", Tenant: "acme", Received: now, Status: inbox.Status{State: inbox.Waiting}}, HeldBy: 7, Paused: true},
 	}
 	if err := printList(&out, entries, now, true); err != nil {
 		t.Fatal(err)
 	}
 	want := "" +
-		"ID  STATE    TENANT   TRIES  AGE  LAST ANSWER\n" +
-		"12  parked   acme     20     3m   500 Internal Server Error\n" +
-		"7   waiting  eu/acme  0      0s   599: odd\n"
+		"ID  STATE    TENANT   TRIES  AGE  LAST ANSWER, WHAT HOLDS IT UP\n" +
+		"12  parked   a%2Fc    20     3m   500 Internal Server Error\n" +
+		"7   waiting  eu/acme  0      0s   599: unknown tenant: please creat…t; next try in 40s; 26 behind it\n" +
+		"8   waiting  eu/acme  0      0s   paused; behind 7\n"
 	if out.String() != want {
 		t.Errorf("\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
-	long := inbox.Entry{ID: 1<<64 - 1, Tenant: strings.Repeat("é", 200), Status: inbox.Status{State: inbox.Superseded, Tries: 99999, Why: strings.Repeat("é", 200)}}
-	if err := printList(&out, []inbox.Entry{long}, now, false); err != nil || utf8.RuneCountInString(out.String()) != 100+len("\n") {
+	long := admin.Listed{Entry: inbox.Entry{ID: 1<<64 - 1, Tenant: strings.Repeat("é", 200), Status: inbox.Status{State: inbox.Superseded, Tries: 99999, Why: strings.Repeat("é", 200)}}}
+	if err := printList(&out, []admin.Listed{long}, now, false); err != nil || utf8.RuneCountInString(out.String()) != 100+len("\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	for _, tc := range []struct {
-		entries []inbox.Entry
+		entries []admin.Listed
 		want    string
 	}{
-		{nil, "0 webhooks"}, {entries[:1], "1 webhook: 1 parked"}, {entries, "2 webhooks: 1 waiting, 1 parked"},
+		{nil, "0 webhooks"}, {entries[:1], "1 webhook: 1 parked"}, {entries, "3 webhooks: 2 waiting, 1 parked"},
 	} {
 		if got := summary(tc.entries); got != tc.want {
 			t.Errorf("%q, want %q", got, tc.want)
@@ -213,33 +245,61 @@ func TestInboxCommands(t *testing.T) {
 		asked  string
 	}{
 		{"filters", []string{"ls", "--tenant", "ac me", "--state=waiting", "-limit", "0"}, 0, "", "", `list "waiting" "ac me" 0`},
-		{"more than are shown", []string{"ls", "--limit", "2"}, 0, "", "the newest 2 are shown", `list "" "" 2`},
+		{"a tenant as it is printed", []string{"ls", "--tenant", "x%2Fy/a%2Fb%25"}, 0, "", "", `list "" "a/b%" 1000; on x/y`},
+		{"a tenant without a platform", []string{"ls", "--tenant", "/twice"}, 0, "", "", `list "" "twice" 1000; on `},
+		{"a tenant that could be two", []string{"ls", "--tenant", "twice"}, 1, "", "this could be /twice or eu/twice", ""},
+		{"no tenant at all", []string{"ls", "--tenant", "a/b/c"}, 2, "", "invalid tenant", ""},
+		{"more than are shown", []string{"ls", "--limit", "2"}, 0, "", "newest 2 are shown", `list "" "" 2`},
 		{"no such state", []string{"ls", "--state", "lost"}, 2, "", `no state "lost"`, ""},
+		{"discarded is a state", []string{"ls", "--state", "discarded", "--since", "2h", "--until", "2126-01-31"}, 0, "", "", `list "discarded" "" 1000`},
+		{"no time", []string{"ls", "--since", "soon"}, 2, "", "how long ago", ""},
 		{"show of nothing", []string{"show", "9"}, 1, "", "no such webhook", ""},
 
-		{"redeliver", []string{"redeliver", "4"}, 0, "4 waits to be sent again\n", "", "redeliver 4 false"},
-		{"redeliver several", []string{"redeliver", "9", "2", "4"}, 1, "4 waits to be sent again\n", "9 is not sent again: there is no such webhook", "redeliver 9 false; redeliver 2 false; redeliver 4 false"},
-		{"redeliver an old one", []string{"redeliver", "2"}, 1, "", "it would overwrite 4, received ", "redeliver 2 false"},
-		{"how to redeliver it", []string{"redeliver", "2"}, 1, "", "; --force sends it all the same\n", "redeliver 2 false"},
-		{"by force", []string{"redeliver", "--force", "2"}, 0, "2 waits", "", "redeliver 2 true"},
-		{"flags after the ids", []string{"redeliver", "2", "4", "--force"}, 0, "2 waits to be sent again\n4 waits", "", "redeliver 2 true; redeliver 4 true"},
+		{"redeliver", []string{"redeliver", "4"}, 0, "4 will be sent again\n", "", "redeliver 4 false"},
+		{"redeliver several", []string{"redeliver", "9", "2", "4"}, 1, "4 will be sent again\n", "9 not resent: no such webhook", "redeliver 9 false; redeliver 2 false; redeliver 4 false"},
+		{"redeliver an old one", []string{"redeliver", "2"}, 1, "", "2 not resent: 4 of the same tenant is newer. Use --force to resend it anyway.\n", "redeliver 2 false"},
+		{"by force", []string{"redeliver", "--force", "2"}, 0, "2 will", "", "redeliver 2 true"},
+		{"flags after the ids", []string{"redeliver", "2", "4", "--force"}, 0, "2 will be sent again\n4 will", "", "redeliver 2 true; redeliver 4 true"},
+		{"redeliver by filter", []string{"redeliver", "--state", "parked", "--yes"}, 0, "Redeliver 2 webhooks? yes\n1 will be sent again\n4 will", "", `list "" "" 0; redeliver 1 false; redeliver 4 false`},
+		{"redeliver what waits", []string{"redeliver", "--state", "waiting", "--yes"}, 0, "Redeliver 1 webhook? yes\n", "", `list "" "" 0; redeliver 100200 false`},
+		{"asked, and nobody answers", []string{"redeliver", "--state", "parked"}, 1, "Redeliver 2 webhooks? [y/N] ", "answer y, or use --yes", `list "" "" 0`},
+		{"nothing to redeliver", []string{"redeliver", "--state", "kept"}, 0, "No webhook to redeliver.\n", "", `list "" "" 0`},
+		{"ids and filters", []string{"redeliver", "4", "--state", "parked"}, 2, "", "either ids or filters", ""},
 
-		{"forget", []string{"forget", "acme"}, 0, "tenant \"acme\": 1 lane forgotten\n", "", "forget acme"},
-		{"forget several lanes", []string{"forget", "acmes"}, 0, ": 2 lanes forgotten\n", "", "forget acmes"},
-		{"forget what looks like a flag", []string{"forget", "--", "-acme"}, 0, "-acme", "", "forget -acme"},
+		{"discard", []string{"discard", "4"}, 0, "4 discarded\n", "", "discard 4"},
+		{"discard what is finished", []string{"discard", "2"}, 1, "", "2 not discarded: it neither waits nor is parked\n", "discard 2"},
+		{"discard by filter", []string{"discard", "--since", "1000h", "--yes"}, 0, "Discard 2 webhooks? yes\n100200 discarded\n4 discarded\n", "", `list "" "" 0; discard 100200; discard 4`},
 
-		{"nothing to do", nil, 2, "", "usher inbox redeliver [--force] ID...", ""},
-		{"something else", []string{"list"}, 2, "", `there is no "list"`, ""},
-		{"help", []string{"-h"}, 0, "usher inbox redeliver [--force] ID...", "", ""},
-		{"help of a part", []string{"ls", "--help"}, 0, "usher inbox ls", "", ""},
+		{"pause", []string{"pause"}, 0, "paused: all deliveries; 'usher inbox resume' goes on\n", "", "pause all deliveries"},
+		{"pause a tenant", []string{"pause", "--tenant", "acme"}, 0, "paused: tenant eu/acme; 'usher inbox resume --tenant eu/acme'", "", "pause tenant eu/acme"},
+		{"pause a receiver", []string{"pause", "--receiver", "main"}, 0, "paused: receiver main", "", "pause receiver main"},
+		{"pause both", []string{"pause", "--receiver", "main", "--tenant", "acme"}, 2, "", "not both", ""},
+		{"pause nobody", []string{"pause", "--tenant", "nobody"}, 1, "", "no tenant nobody is known", ""},
+		{"resume", []string{"resume", "--tenant", "eu/acme"}, 0, "resumed: tenant eu/acme\n", "", "resume tenant eu/acme"},
+		{"resume what is not paused", []string{"resume", "--receiver", "main"}, 1, "", "receiver main: not paused", "resume receiver main"},
+
+		{"forget", []string{"forget", "acme"}, 0, "eu/acme forgotten", "", "forget eu|acme"},
+		{"forget what was not remembered", []string{"forget", "eu/abc"}, 0, "dedup remembered nothing", "", "forget eu|abc"},
+		{"forget somebody unknown", []string{"forget", "nobody"}, 1, "", "no tenant nobody is known", ""},
+		{"forget on another platform", []string{"forget", "us/acme"}, 1, "", "no tenant us/acme is known", ""},
+		{"forget one of two", []string{"forget", "twice"}, 1, "", "/twice or eu/twice", ""},
+		{"forget what looks like a flag", []string{"forget", "--", "-acme"}, 0, "-acme", "", "forget eu|-acme"},
+		{"erase", []string{"erase", "acme", "--yes"}, 0, "eu/acme erased: 3 webhooks\n", "", "erase eu|acme"},
+		{"erase without a word", []string{"erase", "acme"}, 1, "Erase acme", "nothing was done", ""},
+		{"erase one of two", []string{"erase", "--yes", "twice"}, 1, "", "/twice or eu/twice", ""},
+
+		{"nothing to do", nil, 2, "", "say what to do: ls, show", ""},
+		{"something else", []string{"list"}, 2, "", `unknown command "list"`, ""},
+		{"help", []string{"-h"}, 0, "redeliver ID...", "", ""},
+		{"help of a part", []string{"ls", "--help"}, 0, "usher inbox", "", ""},
 		{"ls of something", []string{"ls", "acme"}, 2, "", `ls takes no "acme"`, ""},
 		{"show without an id", []string{"show"}, 2, "", "one id", ""},
 		{"show of two", []string{"show", "1", "2"}, 2, "", "one id", ""},
-		{"show of a name", []string{"show", "acme"}, 2, "", `"acme" is no id`, ""},
+		{"show of a name", []string{"show", "acme"}, 2, "", `invalid id "acme": ids are numbers`, ""},
 		{"redeliver nothing", []string{"redeliver", "--force"}, 2, "", "takes ids", ""},
-		{"redeliver a name", []string{"redeliver", "1", "acme"}, 2, "", `"acme" is no id`, ""},
+		{"redeliver a name", []string{"redeliver", "1", "acme"}, 2, "", `invalid id "acme"`, ""},
 		{"forget nobody", []string{"forget"}, 2, "", "one tenant", ""},
-		{"forget the empty one", []string{"forget", ""}, 2, "", "one tenant", ""},
+		{"forget the empty one", []string{"forget", ""}, 2, "", "invalid tenant", ""},
 		{"unknown flag", []string{"show", "4", "--force"}, 2, "", "-force", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -247,6 +307,9 @@ func TestInboxCommands(t *testing.T) {
 			p := s.run(t, tc.args...)
 			if p.code != tc.code || !strings.Contains(p.stdout.String(), tc.stdout) || !strings.Contains(p.stderr.String(), tc.stderr) {
 				t.Errorf("%d\n%s\n%s", p.code, p.stdout.String(), p.stderr.String())
+			}
+			if lines := strings.Count(p.stderr.String(), "\n"); tc.code == 2 && lines != 1 {
+				t.Errorf("%d lines of error:\n%s", lines, p.stderr.String())
 			}
 			if asked := strings.Join(s.asked, "; "); asked != tc.asked {
 				t.Errorf("asked for %q, want %q", asked, tc.asked)

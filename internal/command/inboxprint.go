@@ -25,16 +25,16 @@ const (
 )
 
 // printList prints one line for each webhook.
-func printList(w io.Writer, entries []inbox.Entry, now time.Time, heading bool) error {
+func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool) error {
 	var rows [][]string
 	if heading {
-		rows = append(rows, []string{"ID", "STATE", "TENANT", "TRIES", "AGE", "LAST ANSWER"})
+		rows = append(rows, []string{"ID", "STATE", "TENANT", "TRIES", "AGE", "LAST ANSWER, WHAT HOLDS IT UP"})
 	}
 	for i := range entries {
 		e := &entries[i]
 		rows = append(rows, []string{
-			strconv.FormatUint(e.ID, 10), visible(string(e.State)), shorten(tenantOf(e), tenantWidth),
-			strconv.Itoa(e.Tries), age(e.Received, now), lastAnswer(e),
+			strconv.FormatUint(e.ID, 10), visible(string(e.State)), shorten(tenantOf(&e.Entry), tenantWidth),
+			strconv.Itoa(e.Tries), age(e.Received, now), standing(e, now),
 		})
 	}
 	var out strings.Builder
@@ -64,7 +64,7 @@ func columnWidths(rows [][]string) []int {
 }
 
 // summary counts the states.
-func summary(entries []inbox.Entry) string {
+func summary(entries []admin.Listed) string {
 	count := make(map[inbox.State]int)
 	for i := range entries {
 		count[entries[i].State]++
@@ -74,7 +74,7 @@ func summary(entries []inbox.Entry) string {
 		words = "1 webhook"
 	}
 	separator := ": "
-	for _, state := range []inbox.State{inbox.Waiting, inbox.Parked, inbox.Delivered, inbox.Superseded} {
+	for _, state := range inbox.States {
 		if count[state] > 0 {
 			words += fmt.Sprintf("%s%d %s", separator, count[state], state)
 			separator = ", "
@@ -103,6 +103,12 @@ func printDetail(w io.Writer, d *admin.Detail, now time.Time) error {
 	}
 	fact("webhook-id", "%s", d.Webhook)
 	fact("tries", "%d", d.Tries)
+	if d.Receiver != "" {
+		fact("receiver", "%s", d.Receiver)
+	}
+	if d.State == inbox.Waiting && !d.Next.IsZero() {
+		fact("next try", "%s, in %s", d.Next.UTC().Format(time.RFC3339), age(now, d.Next))
+	}
 
 	section := func(title string) { fmt.Fprintf(&out, "\n%s\n", title) }
 	if len(d.Attempts) > 0 {
@@ -153,11 +159,31 @@ func tenantOf(e *inbox.Entry) string {
 		return "-" // a damaged record
 	case e.Tenant == "":
 		return visible("(" + e.Type + ")")
-	case e.Platform == "":
-		return visible(e.Tenant)
 	default:
-		return visible(e.Platform + "/" + e.Tenant)
+		return visible(showTenant(e.Platform, e.Tenant))
 	}
+}
+
+// standing is what the receiver said last, and what a webhook waits for.
+func standing(e *admin.Listed, now time.Time) string {
+	var words []string
+	if answer := lastAnswer(&e.Entry); answer != "-" {
+		words = append(words, answer)
+	}
+	if e.Paused {
+		words = append(words, "paused")
+	}
+	switch {
+	case e.State != inbox.Waiting:
+	case e.HeldBy != 0:
+		words = append(words, fmt.Sprintf("behind %d", e.HeldBy))
+	case !e.Paused && !e.Next.IsZero():
+		words = append(words, "next try in "+age(now, e.Next))
+	}
+	if e.Behind > 0 {
+		words = append(words, fmt.Sprintf("%d behind it", e.Behind))
+	}
+	return cmp.Or(strings.Join(words, "; "), "-")
 }
 
 // lastAnswer is what the receiver said last, or else what is known instead.
@@ -175,6 +201,9 @@ func lastAnswer(e *inbox.Entry) string {
 func answerOf(a *inbox.Attempt) string {
 	if a.Status == 0 {
 		return cmp.Or(a.Error, "no answer")
+	}
+	if words := strings.Fields(a.Answer); len(words) > 0 { // the receiver's own, which say more
+		return fmt.Sprintf("%d: %s", a.Status, strings.Join(words, " "))
 	}
 	answer := strings.TrimSpace(fmt.Sprintf("%d %s", a.Status, http.StatusText(a.Status)))
 	if a.Error != "" {

@@ -15,18 +15,30 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 	if h.answers != nil {
 		cfg.EntitlementsPort = h.entitlementsPort
 	}
-	if h.gate == nil {
-		return
-	}
-	cfg.Journal = h.journal
-	cfg.Gate = func() *admin.GateState { return h.gateState(gate) }
-	cfg.Forget = func(tenant string) (int, error) { return h.gate.Forget(tenant), nil }
-	if h.inbox != nil {
-		cfg.Inbox = &admin.Inbox{
-			List: h.inbox.List, Show: h.inbox.Show, Redeliver: h.inbox.Redeliver, Stats: h.inbox.Stats, HeldUp: h.inbox.HeldUp, Err: h.inbox.Err,
-			Shared: h.settings.Webhook.nats != nil,
+	if h.gate != nil {
+		cfg.Journal = h.journal
+		cfg.Gate = func() *admin.GateState { return h.gateState(gate) }
+		cfg.Platforms = func(tenant string) ([]string, error) { return h.gate.Platforms(tenant), nil }
+		cfg.Forget = func(platform, tenant string) (n int, _ error) {
+			if h.gate.Forget(platform, tenant) {
+				n = 1
+			}
+			return n, nil
 		}
-		cfg.Forget = func(tenant string) (int, error) { return h.inbox.Forget(nil, tenant) }
+	}
+	if h.gate != nil || h.inbox != nil {
+		metrics.Paused(func() int { return len(h.inboxFigures().Paused) })
+	}
+	if i := h.inbox; i != nil { // without a gate, too: whichever replica is asked can act
+		cfg.Inbox = &admin.Inbox{
+			List: i.List, Show: i.Show, Redeliver: i.Redeliver, Discard: i.Discard, Pause: i.Pause, Resume: i.Resume, Erase: i.Erase,
+			Stats: i.Stats, HeldUp: i.HeldUp, Err: i.Err, Shared: h.settings.Webhook.nats != nil,
+		}
+		if h.gate != nil {
+			cfg.Inbox.ReceiverOf = i.ReceiverOf
+		}
+		cfg.Platforms = i.Platforms
+		cfg.Forget = func(platform, tenant string) (int, error) { return i.Forget(&platform, tenant) }
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ type (
 	Previous       = record.Previous
 	Filter         = record.Filter
 	OverwriteError = record.OverwriteError
+	Pause          = record.Pause
 )
 
 // The states of a webhook; see the package record.
@@ -54,7 +56,15 @@ var (
 	ErrFinished = record.ErrFinished
 	ErrBusy     = record.ErrBusy
 	ErrFull     = record.ErrFull
+	ErrNobody   = record.ErrNobody
 	ErrInUse    = file.ErrInUse
+)
+
+// How tenants are written; see the package record.
+var (
+	ShowTenant  = record.ShowTenant
+	ExactTenant = record.Exact
+	States      = record.States
 )
 
 // Receiver is one who takes webhooks.
@@ -109,6 +119,9 @@ type Config struct {
 	// (taken), and when it ends: by itself (given_back), or because its lease ran out
 	// (lost). May be nil.
 	LeaseChanged func(change string)
+	// OnErase is told that a lane was erased: what came before the id upTo is gone. Nil: as
+	// OnSnapshot.
+	OnErase func(lane webhookgate.Lane, upTo uint64)
 	// Log is told what becomes of each webhook. Required.
 	Log *slog.Logger
 
@@ -123,6 +136,11 @@ type store interface {
 	Redeliver(id uint64, force bool) error
 	Discard(id uint64) error
 	Forget(platform *string, tenant string) (int, error)
+	Erase(platform, tenant string) (int, error)
+	Platforms(tenant string) ([]string, error)
+	Pause(record.Pause) error
+	Resume(record.Pause) (bool, error)
+	Paused() []record.Pause
 	List(record.Filter) ([]record.Entry, error)
 	Show(id uint64) (*record.Item, error)
 	Snapshot(context.Context, webhookgate.Lane) (*webhookgate.Webhook, uint64, error)
@@ -158,7 +176,7 @@ func openStore(cfg Config, c *courier.Courier) (store, error) {
 	if cfg.NATS != nil {
 		return shared.Open(shared.Config{
 			NATS: cfg.NATS, Route: c.ReceiverOf, Idle: len(cfg.Receivers) == 0, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow,
-			MaxBytes: cfg.MaxBytes, OnSnapshot: cfg.OnSnapshot, LeaseChanged: cfg.LeaseChanged, Log: cfg.Log,
+			MaxBytes: cfg.MaxBytes, OnSnapshot: cfg.OnSnapshot, OnErase: cfg.OnErase, LeaseChanged: cfg.LeaseChanged, Log: cfg.Log,
 		}, c)
 	}
 	path, ok := strings.CutPrefix(cfg.URL, "file:")
@@ -167,13 +185,29 @@ func openStore(cfg Config, c *courier.Courier) (store, error) {
 	}
 	return file.Open(file.Config{
 		Path: path, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow, MaxBytes: cfg.MaxBytes,
-		OnSnapshot: cfg.OnSnapshot, Log: cfg.Log, Update: cfg.update,
+		OnSnapshot: cfg.OnSnapshot, OnErase: cfg.OnErase, Log: cfg.Log, Update: cfg.update,
 	}, c)
 }
 
 // Keep takes a webhook in; see webhookgate.Config.Keep.
 func (i *Inbox) Keep(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	return i.Append(w, i.keepUnclaimed && i.courier.ReceiverOf(w.Lane) == "")
+}
+
+// Platforms returns those on which a tenant is known, be it only for a pause of its deliveries.
+func (i *Inbox) Platforms(tenant string) ([]string, error) {
+	all, err := i.store.Platforms(tenant)
+	for _, p := range i.Paused() {
+		if p.Tenant == tenant && !slices.Contains(all, p.Platform) {
+			all = append(all, p.Platform)
+		}
+	}
+	return all, err
+}
+
+// ReceiverOf names who takes a tenant's webhooks; empty: nobody does.
+func (i *Inbox) ReceiverOf(platform, tenant string) string {
+	return i.courier.ReceiverOf(webhookgate.Lane{Platform: platform, Tenant: tenant})
 }
 
 // Stats are figures of the moment, of what this replica delivers.
@@ -183,9 +217,10 @@ type Stats struct {
 	Parked    int
 	Receivers map[string]courier.ReceiverStats // by name; "" has what nobody takes at the moment
 
-	Used, Limit int64 // bytes that wait or are parked, and that may
-	Delivering  bool  // this replica delivers
-	Unknown     bool  // the store can't be read: the figures say nothing
+	Paused      []Pause // what is held back by hand
+	Used, Limit int64   // bytes that wait or are parked, and that may
+	Delivering  bool    // this replica delivers
+	Unknown     bool    // the store can't be read: the figures say nothing
 }
 
 // Stats counts.
@@ -193,6 +228,7 @@ func (i *Inbox) Stats() Stats {
 	c := i.courier.Stats()
 	s := Stats{Pending: c.Pending, Oldest: c.Oldest, Parked: c.Parked, Receivers: c.Receivers, Delivering: i.Delivers()}
 	s.Used, s.Limit = i.Usage()
+	s.Paused = i.Paused()
 	s.Unknown = !s.Delivering && i.Err() != nil
 	return s
 }

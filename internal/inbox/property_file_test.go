@@ -25,10 +25,11 @@ import (
 //	(c) a webhook that was acknowledged, and is neither delivered, nor parked for a
 //	    reason, nor superseded by a newer one, nor discarded,
 //	(d) a receiver that in the end does not hold the newest that it accepted,
-//	(e) a snapshot, for entitlements, that is older than the last acknowledged one.
+//	(e) a snapshot, for entitlements, that is older than the last acknowledged one,
+//	(f) a try of what is paused.
 func TestNothingIsLostOrDroppedOnAGuess(t *testing.T) {
 	checkWorlds(t, 1000, func(_ *rapid.T, w *world) opener { return &fileOpener{dir: w.dir} },
-		"duplicate", "delivered", "parked", "superseded", "discarded", "crash", "in doubt", "repeat", "redelivered", "forced", "asked")
+		"duplicate", "delivered", "parked", "superseded", "discarded", "crash", "in doubt", "repeat", "redelivered", "forced", "asked", "paused")
 }
 
 // A fileOpener keeps the inbox in a file. After a crash it is a copy of what there was.

@@ -16,6 +16,9 @@ func (w *world) judge(rt *rapid.T, seen *sync.Map) {
 	if w.asked > 0 {
 		seen.Store("asked", true)
 	}
+	if w.paused {
+		seen.Store("paused", true)
+	}
 	for range w.crashes {
 		seen.Store("crash", true)
 	}
@@ -107,7 +110,8 @@ func (w *world) notHeld(last *attempt, n *arrival) string {
 // neverConcluded says of n's original that it was neither accepted nor refused before
 // its redelivery, if any, and that nothing came between the two.
 func (w *world) neverConcluded(original, n *arrival) bool {
-	for _, m := range w.arrivals[original.number+1 : n.number] {
+	// An arrival that was stuck on its way may be a copy of one that was sent after it.
+	for _, m := range w.arrivals[min(original.number+1, n.number):n.number] {
 		if m.tenant == n.tenant && m.entry != nil {
 			return false
 		}

@@ -98,7 +98,9 @@ type world struct {
 	routes     map[string]string    // platforms' receivers
 	outages    map[string]time.Time // until when a receiver is down
 	violations []string
-	asked      int // snapshots
+	asked      int                 // snapshots
+	pauses     map[Pause]time.Time // since when nothing of it may be tried
+	paused     bool                // something was
 }
 
 // A holding is what a receiver has of a tenant.
@@ -186,6 +188,7 @@ func newWorld(rt *rapid.T, build func(*rapid.T, *world) opener) *world {
 		latest:   make(map[holding]string),
 		routes:   map[string]string{"p": "one", "q": "two"},
 		outages:  make(map[string]time.Time),
+		pauses:   make(map[Pause]time.Time),
 	}
 	var err error
 	if w.dir, err = os.MkdirTemp("", "inbox"); err != nil {
@@ -259,7 +262,7 @@ func (w *world) step(rt *rapid.T) {
 	p := w.places[rapid.IntRange(0, len(w.places)-1).Draw(rt, "place")]
 	steps := []string{
 		"send", "send", "send", "send", "copy", "copy", "sleep", "sleep", "redeliver", "redeliver", "crash", "forget",
-		"discard", "outage", "ask",
+		"discard", "outage", "ask", "pause", "pause", "resume",
 	}
 	switch step := rapid.SampledFrom(append(steps, w.steps()...)).Draw(rt, "step"); step {
 	case "send":
@@ -278,6 +281,10 @@ func (w *world) step(rt *rapid.T) {
 		p.redeliver(rt)
 	case "discard":
 		p.discard(rt)
+	case "pause":
+		p.pause(rt, rapid.SampledFrom(w.pausable()).Draw(rt, "what"))
+	case "resume":
+		p.resume(rt, rapid.SampledFrom(w.pausable()).Draw(rt, "what"))
 	case "outage":
 		d := rapid.SampledFrom([]time.Duration{time.Second, 10 * time.Second, time.Minute}).Draw(rt, "for")
 		w.mu.Lock()
@@ -440,8 +447,9 @@ func (p *place) redeliver(rt *rapid.T) {
 	}
 	e := entries[rapid.IntRange(0, min(5, len(entries)-1)).Draw(rt, "entry")]
 	force := rapid.Bool().Draw(rt, "force")
-	if w.several() && e.State == Waiting {
-		return // a try that ends before the request gets there would be taken for one of the redelivery
+	if e.State == Waiting { // a try that ends before a request gets there would be taken for one of the redelivery
+		p.inbox.courier.Retry(webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}, e.ID)
+		return
 	}
 	a := w.byID[e.Webhook]
 	w.mu.Lock()
@@ -494,6 +502,41 @@ func (p *place) discard(rt *rapid.T) {
 	}
 }
 
+// pausable is what can be paused.
+func (w *world) pausable() []Pause {
+	return []Pause{{}, {Receiver: "one"}, {Platform: platform(w.tenants[0]), Tenant: w.tenants[0]}}
+}
+
+// pause has something held back; whoever is cut off may go on until its lease ends.
+func (p *place) pause(rt *rapid.T, what Pause) {
+	p.settle()
+	err := p.inbox.Pause(what)
+	if err != nil && !p.excused(err) {
+		rt.Fatal(err)
+	}
+	since := time.Now()
+	if p.world.several() {
+		since = since.Add(testLease)
+	}
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	if _, was := p.world.pauses[what]; !was && err == nil {
+		p.world.pauses[what] = since
+		p.world.paused = true
+	}
+}
+
+// resume ends a pause.
+func (p *place) resume(rt *rapid.T, what Pause) {
+	p.settle()
+	p.world.mu.Lock()
+	delete(p.world.pauses, what)
+	p.world.mu.Unlock()
+	if _, err := p.inbox.Resume(what); err != nil && !p.excused(err) {
+		rt.Fatal(err)
+	}
+}
+
 // crash ends a process, and starts another one on what is in the store at that
 // moment. Deliveries under way are cut, what was noted and not yet written is gone,
 // and whoever waits in Keep never learns whether his webhook is there.
@@ -530,6 +573,11 @@ func (w *world) receive(ctx context.Context, life *life, receiver string, wh *we
 	}
 	if w.underway[a.tenant]++; w.underway[a.tenant] > 1 {
 		w.violations = append(w.violations, fmt.Sprintf("(b) arrival %d overlaps another delivery to %s", a.number, a.tenant))
+	}
+	for what, since := range w.pauses {
+		if what.Covers(wh.Lane.Platform, wh.Lane.Tenant, receiver) && t.began.After(since) {
+			w.violations = append(w.violations, fmt.Sprintf("(f) arrival %d was tried, but %s is paused", a.number, what))
+		}
 	}
 	if string(wh.Body) != a.snapshot || wh.Header.Get("X-Test") != "1" {
 		w.violations = append(w.violations, fmt.Sprintf("(c) arrival %d was delivered as %q %v", a.number, wh.Body, wh.Header))
@@ -575,11 +623,22 @@ func (w *world) receive(ctx context.Context, life *life, receiver string, wh *we
 	return webhookgate.Attempt{Status: t.status}
 }
 
+func (w *world) resumed(what Pause) error {
+	_, err := w.places[0].inbox.Resume(what)
+	return err
+}
+
 // calm has the receiver answer 200 for long enough, and looks where everything stands.
 func (w *world) calm() {
 	w.mu.Lock()
 	w.healthy = true
+	clear(w.pauses)
 	w.mu.Unlock()
+	for _, what := range w.pausable() {
+		for w.resumed(what) != nil {
+			time.Sleep(time.Second)
+		}
+	}
 	if !w.several() {
 		time.Sleep(2 * testPause)
 	} else {

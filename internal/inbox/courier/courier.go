@@ -78,6 +78,7 @@ type Courier struct {
 	terms     map[Term]*term
 	lanes     map[webhookgate.Lane]*lane
 	held      int // bytes of content in memory
+	pauses    []record.Pause
 }
 
 // New makes a courier. It delivers while Run runs.
@@ -222,7 +223,7 @@ func (c *Courier) schedule(l *lane) {
 		return
 	}
 	rc := c.route(l.key)
-	if rc == nil {
+	if rc == nil || c.holdsBack(l.key, rc.Name) {
 		return
 	}
 	if l.at.IsZero() {

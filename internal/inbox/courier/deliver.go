@@ -84,14 +84,16 @@ func (c *Courier) send(hard context.Context, t *turn) (d delivery) {
 	d.began = time.Now()
 	// A process that was stopped since its turn has not been told yet that it lost the
 	// right to deliver, and would send what others have gone beyond.
-	if d.err == nil && leave.held() {
+	// And its content may have taken long to read: somebody may have paused it meanwhile.
+	paused := c.paused(t)
+	if d.err == nil && leave.held() && !paused {
 		sending := ctx
 		if leave.fenced {
 			sending = webhookgate.Fenced(ctx, leave.held)
 		}
 		d.attempt = t.receiver.Try(sending, d.whole)
 	}
-	d.cut = (ctx.Err() != nil || !leave.held()) && !d.attempt.Accepted()
+	d.cut = (ctx.Err() != nil || !leave.held() || paused && d.err == nil) && !d.attempt.Accepted()
 	return d
 }
 

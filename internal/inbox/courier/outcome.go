@@ -73,6 +73,7 @@ func (c *Courier) conclude(t *turn, r *record.Record, d *delivery, before, now t
 		l.wish = now.Add(min(a.RetryAfter, longestWish))
 		l.at = later(l.wish, now.Add(c.cfg.Pause(l.ceiling())))
 		l.failures++
+		r.Status.Next = l.at
 		newer := func(o *item) bool { return o.ID > r.ID && o.Webhook.Snapshot }
 		if c.cfg.KeepLatest && r.Webhook.Snapshot && r.Status.Again.IsZero() && slices.ContainsFunc(l.waiting, newer) {
 			r.Enter(record.Superseded, newerCame)

@@ -17,8 +17,8 @@ import (
 var errAgain = errors.New("ask again")
 
 // Redeliver has a webhook sent again, ahead of what its lane has waiting, with a
-// fresh count of tries. What is not the latest of its lane would undo what came
-// after it, and needs force.
+// fresh count of tries; one that waits is tried now. What is not the latest of its lane
+// would undo what came after it, and needs force.
 func (s *Store) Redeliver(id uint64, force bool) error {
 	for range 100 {
 		err := s.do(&op{act: func(tx *bbolt.Tx, o *op) error { return s.redeliver(tx, o, id, force) }}).err
@@ -45,7 +45,11 @@ func (s *Store) redeliver(tx *bbolt.Tx, o *op, id uint64, force bool) error {
 	m := s.memory(tx, lane)
 	switch {
 	case r.Status.State == record.Waiting:
-		o.result.err = record.ErrWaiting
+		if !s.courier.Waits(lane, id) {
+			o.result.err = errAgain // it was parked or delivered a moment ago
+		}
+		s.courier.Retry(lane, id)
+		return nil
 	case m.Newest > id && !force:
 		o.result.err = &record.OverwriteError{ID: id, Latest: newest(tx, m)}
 	case r.Status.State == record.Parked:
@@ -55,7 +59,7 @@ func (s *Store) redeliver(tx *bbolt.Tx, o *op, id uint64, force bool) error {
 			o.result.err = errAgain
 			return nil
 		}
-		s.void(id)
+		s.void(only(id))
 		r.Status = stands.Status
 	case s.isFull(int64(len(value))):
 		o.result.err = record.ErrFull
@@ -79,6 +83,8 @@ func (s *Store) redeliver(tx *bbolt.Tx, o *op, id uint64, force bool) error {
 	}
 	return s.remember(tx, next)
 }
+
+func only(id uint64) func(uint64) bool { return func(other uint64) bool { return other == id } }
 
 // newest is the entry of what came last into a lane; of a copy that was not kept, of what it
 // is a copy of.
@@ -118,7 +124,7 @@ func (s *Store) discard(tx *bbolt.Tx, o *op, id uint64) error {
 		o.result.err = record.ErrBusy
 		return nil
 	}
-	s.void(id)
+	s.void(only(id))
 	stands.Enter(record.Discarded, "discarded by hand")
 	return s.settle(tx, &stands)
 }

@@ -23,6 +23,7 @@ var (
 	statusBucket   = []byte("status")    // id → status
 	laneBucket     = []byte("lanes")     // lane → memory
 	snapshotBucket = []byte("snapshots") // lane → its last snapshot
+	pauseBucket    = []byte("paused")    // what is held back by hand
 	metaBucket     = []byte("meta")
 	formatKey      = []byte("format") // in meta
 )
@@ -54,7 +55,9 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	s.term = &term{Store: s}
 	var unfinished []*record.Record
 	err = db.View(func(tx *bbolt.Tx) error {
-		unfinished, err = s.load(tx)
+		if unfinished, err = s.load(tx); err == nil {
+			err = s.loadPauses(tx)
+		}
 		if err == nil && cfg.OnSnapshot != nil {
 			err = s.tellSnapshots(tx)
 		}
@@ -120,7 +123,7 @@ func prepare(tx *bbolt.Tx) error {
 	if err := checkFormat(tx); err != nil {
 		return err
 	}
-	for _, name := range [][]byte{recordBucket, statusBucket, laneBucket, snapshotBucket, metaBucket} {
+	for _, name := range [][]byte{recordBucket, statusBucket, laneBucket, snapshotBucket, pauseBucket, metaBucket} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}

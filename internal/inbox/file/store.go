@@ -36,6 +36,9 @@ type Config struct {
 	// for it: of those that are there by Open, without w; of each that comes before its
 	// sender is answered. It must be quick. Nil: nobody wants to know.
 	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
+	// OnErase is told that a lane was erased: what came before the id upTo is gone. Nil: as
+	// OnSnapshot.
+	OnErase func(lane webhookgate.Lane, upTo uint64)
 	// Log is told of what is damaged or broken. Required.
 	Log *slog.Logger
 	// Update makes a transaction. Nil: the database's own. A test can have it be slow.
@@ -55,8 +58,9 @@ type Store struct {
 	signal chan struct{} // there is work for the writer
 	closed chan struct{} // the writer has ended
 	broken atomic.Pointer[error]
-	syncs  atomic.Int64 // transactions so far, for tests
-	used   atomic.Int64 // bytes of what waits or is parked; the writer changes it
+	syncs  atomic.Int64                   // transactions so far, for tests
+	paused atomic.Pointer[[]record.Pause] // the writer changes it
+	used   atomic.Int64                   // bytes of what waits or is parked; the writer changes it
 
 	mu        sync.Mutex // guards what follows
 	queue     []*op
@@ -89,6 +93,8 @@ type result struct {
 	deliver     *record.Record // that is to be delivered now
 	again       bool           // by hand
 	snapshot    uint64         // the id of what came, if it is its lane's snapshot
+	erased      webhookgate.Lane
+	upTo        uint64 // all of that lane is gone up to this id; zero: nothing was erased
 	count       int
 	err         error
 }

@@ -44,6 +44,9 @@ func (s *Store) conclude(o *op, err error) {
 	if r := &o.result; r.snapshot != 0 && s.cfg.OnSnapshot != nil {
 		s.cfg.OnSnapshot(o.webhook.Lane, r.snapshot, o.webhook)
 	}
+	if r := &o.result; r.upTo != 0 && s.cfg.OnErase != nil {
+		s.cfg.OnErase(r.erased, r.upTo)
+	}
 	if r := &o.result; r.deliver != nil {
 		s.courier.Take(s.term, r.deliver, r.deliver.Webhook, r.again)
 	}
@@ -161,19 +164,23 @@ func (s *Store) written() {
 	}
 }
 
-// void drops the notes of a record that are not in the file yet: it stands otherwise by
-// now, and the courier, who no longer has it, makes no more of them.
-func (s *Store) void(id uint64) {
+// void drops the notes of records that are not in the file yet: they stand otherwise by
+// now, and the courier, who no longer has them, makes no more of those.
+func (s *Store) void(is func(id uint64) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, list := range [][]*op{s.batch, s.queue} {
 		for _, o := range list {
-			if o.note != nil && o.note.ID == id {
+			if o.note != nil && is(o.note.ID) {
 				o.note = nil
 			}
 		}
 	}
-	delete(s.unwritten, id)
+	for id := range s.unwritten {
+		if is(id) {
+			delete(s.unwritten, id)
+		}
+	}
 }
 
 // unwrittenNotes are the last notes that are not in the file yet. Who reads the file

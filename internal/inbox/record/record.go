@@ -30,6 +30,9 @@ const (
 	Kept       State = "kept"
 )
 
+// States are all of them, what somebody may have to look at first.
+var States = []State{Waiting, Parked, Delivered, Superseded, Discarded, Kept}
+
 // Finished says whether a webhook in this state is only kept to be looked at.
 func (s State) Finished() bool { return s != Waiting && s != Parked }
 
@@ -53,6 +56,7 @@ type Status struct {
 	Counted  int       `json:"counted,omitempty"`  // of them: not those that found the receiver down
 	Receiver string    `json:"receiver,omitempty"` // that was last tried; once delivered: that accepted it
 	Attempts []Attempt `json:"attempts,omitempty"`
+	Next     time.Time `json:"next,omitzero"` // when it was to be tried again, after the last try
 
 	// Again is when it was last sent back to wait by hand: its age counts from
 	// there, and it goes ahead of what its lane has waiting.
@@ -116,13 +120,13 @@ func (f *Filter) Match(e *Entry, body []byte) bool {
 
 var (
 	// ErrNotFound says that the inbox has no webhook of that id (any more).
-	ErrNotFound = errors.New("there is no such webhook in the inbox")
+	ErrNotFound = errors.New("no such webhook in the inbox")
 	// ErrWaiting says that a webhook needs no redelivery.
 	ErrWaiting = errors.New("this webhook waits for its delivery already")
 	// ErrFinished says that a webhook can't be discarded: nothing would be done with it any more.
-	ErrFinished = errors.New("this webhook is not waiting any more")
+	ErrFinished = errors.New("it neither waits nor is parked")
 	// ErrBusy says that a webhook is being delivered at this very moment.
-	ErrBusy = errors.New("this webhook is being delivered at the moment")
+	ErrBusy = errors.New("it is being delivered at this moment; try again")
 	// ErrNobody says that just now no replica delivers what the request is about.
 	ErrNobody = errors.New("no replica delivers this tenant's webhooks at the moment: try again in some seconds")
 	// ErrFull says that as much waits, or is parked, as the inbox may hold.
@@ -176,7 +180,7 @@ func (r *Record) Since() time.Time {
 
 // Enter has r stand otherwise from now on.
 func (r *Record) Enter(s State, why string) {
-	r.Status.State, r.Status.Why, r.Status.Changed = s, why, time.Now()
+	r.Status.State, r.Status.Why, r.Status.Changed, r.Status.Next = s, why, time.Now(), time.Time{}
 }
 
 // SendAgain has r wait once more, with a fresh count of tries. What was tried stays to be

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -30,7 +31,7 @@ func (s *Store) Redeliver(id uint64, force bool) error {
 		return err
 	}
 	if f.Status.State == record.Waiting {
-		return s.ask(ctx, &errand{Act: "retry", ID: id, Lane: f.Webhook.Lane})
+		return s.ask(ctx, s.partOf(placeOf(f.Webhook.Lane)), &errand{Act: "retry", ID: id, Lane: f.Webhook.Lane})
 	}
 	if f.Status.State == record.Kept && s.cfg.Route(f.Webhook.Lane) == "" {
 		return errors.New("this webhook was kept: no receiver takes those of its platform")
@@ -173,22 +174,22 @@ func (s *Store) Discard(id uint64) error {
 	if f.Status.State.Finished() {
 		return record.ErrFinished
 	}
-	return s.ask(ctx, &errand{Act: "discard", ID: id, Lane: f.Webhook.Lane})
+	return s.ask(ctx, s.partOf(placeOf(f.Webhook.Lane)), &errand{Act: "discard", ID: id, Lane: f.Webhook.Lane})
 }
 
 // errand is what one replica asks of the one that delivers a webhook.
 type errand struct {
-	Act  string
-	ID   uint64
-	Lane webhookgate.Lane
+	Act     string
+	ID      uint64
+	Lane    webhookgate.Lane
+	Subject string `json:",omitempty"` // of a pause
 }
 
 // answers that have a meaning of their own.
 var answers = []error{record.ErrWaiting, record.ErrBusy, record.ErrFinished, record.ErrNotFound}
 
 // ask has an errand done.
-func (s *Store) ask(ctx context.Context, e *errand) error {
-	part := s.partOf(placeOf(e.Lane))
+func (s *Store) ask(ctx context.Context, part int, e *errand) error {
 	if t := s.term(part); t != nil && t.Held() {
 		return t.do(ctx, e)
 	}
@@ -217,18 +218,7 @@ func (s *Store) ask(ctx context.Context, e *errand) error {
 // serve does errands for other replicas until the term ends.
 func (t *term) serve() {
 	served, err := t.s.nc.Subscribe(fmt.Sprintf("%sdo.%x", t.s.livePrefix, t.part), func(m *nats.Msg) {
-		var e errand
-		err := json.Unmarshal(m.Data, &e)
-		if err == nil {
-			ctx, cancel := context.WithTimeout(t.s.alive, appendTimeout)
-			defer cancel()
-			err = t.do(ctx, &e)
-		}
-		var answer []byte
-		if err != nil {
-			answer = []byte(err.Error())
-		}
-		_ = m.Respond(answer) // who asked no longer waits
+		t.s.background.Go(func() { t.answer(m) }) // some take long
 	})
 	if err != nil {
 		t.s.log.Error("inbox can't be asked by other replicas", "err", err)
@@ -238,6 +228,26 @@ func (t *term) serve() {
 		<-t.leaving
 		_ = served.Unsubscribe()
 	})
+}
+
+// answer does what another replica asks for.
+func (t *term) answer(m *nats.Msg) {
+	var e errand
+	err := json.Unmarshal(m.Data, &e)
+	if err == nil {
+		limit := appendTimeout
+		if e.Act == "erase" {
+			limit = eraseTimeout
+		}
+		ctx, cancel := context.WithTimeout(t.s.alive, limit)
+		defer cancel()
+		err = t.do(ctx, &e)
+	}
+	var answer []byte
+	if err != nil {
+		answer = []byte(err.Error())
+	}
+	_ = m.Respond(answer) // who asked no longer waits
 }
 
 // do does an errand.
@@ -259,6 +269,13 @@ func (t *term) do(ctx context.Context, e *errand) error {
 		}
 		r.Enter(record.Discarded, "discarded by hand")
 		return t.write(ctx, &r, nil)
+	case "paused":
+		for !t.s.pauses.knows(e.Subject, e.ID) && ctx.Err() == nil {
+			pause(ctx, 10*time.Millisecond)
+		}
+		return ctx.Err()
+	case "erase":
+		return t.erase(ctx, e.Lane)
 	}
 	return fmt.Errorf("%q is nothing that can be asked for", e.Act)
 }

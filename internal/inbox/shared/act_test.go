@@ -26,11 +26,17 @@ func (r *replica) only(t *testing.T, tenant string, state record.State) record.E
 func (c *cluster) elsewhere() (owner, other *replica, tenant string) {
 	c.t.Helper()
 	owner, other = c.start(), c.start()
+	return owner, other, c.tenantOf(owner, other)
+}
+
+// tenantOf names a tenant whose webhooks owner delivers, once both have their share.
+func (c *cluster) tenantOf(owner, other *replica) string {
+	c.t.Helper()
 	until(c.t, "each has its share", func() bool { return owner.terms() == parts/2 && other.terms() == parts/2 })
 	for n := 0; ; n++ {
-		tenant = fmt.Sprint("tenant", n)
+		tenant := fmt.Sprint("tenant", n)
 		if owner.term(owner.partOf(placeOf(webhookgate.Lane{Platform: "p", Tenant: tenant}))) != nil {
-			return owner, other, tenant
+			return tenant
 		}
 	}
 }

@@ -39,7 +39,7 @@ func (s *Store) Run(ctx, hard context.Context) {
 			}
 			before = held
 		}
-		if ctx.Err() == nil && s.nc.IsConnected() {
+		if ctx.Err() == nil && s.nc.IsConnected() && s.pauses.ready() {
 			s.balance(ctx, hard)
 		}
 	}

@@ -26,6 +26,7 @@ const (
 	keptKind    = "kept"    // a webhook that nobody takes: usher itself is its receiver
 	memoryKind  = "memory"  // what is left of webhooks that are finished
 	forgotKind  = "forgot"  // the lane was told to forget
+	erasedKind  = "erased"  // all before it is deleted
 )
 
 // head is the header of every message of a lane, and says how the lane ends. What is about
@@ -59,6 +60,9 @@ type head struct {
 	Last   uint64 `json:"last,omitempty"`
 	Bears  bool   `json:"bears,omitempty"`
 	Bearer uint64 `json:"bearer,omitempty"`
+
+	// Wiped says of a lane that was erased that nothing is left of it, in the history neither.
+	Wiped bool `json:"wiped,omitempty"`
 }
 
 const (
@@ -108,7 +112,9 @@ func (e *end) others(self string) uint64 {
 }
 
 // isNote: all that the message says is said again by the one that comes after it.
-func (e *end) isNote() bool { return e.Kind == copyKind || e.Kind == forgotKind }
+func (e *end) isNote() bool {
+	return e.Kind == copyKind || e.Kind == forgotKind || e.Kind == erasedKind
+}
 
 func (e *end) lane() webhookgate.Lane { return laneOf(&e.head) }
 

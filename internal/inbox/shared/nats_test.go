@@ -334,5 +334,14 @@ func TestLeastPermissions(t *testing.T) {
 		if item, err := other.Show(e.ID); err != nil || string(item.Body) != "A" {
 			t.Error(err)
 		}
+		if err := other.Pause(record.Pause{}); err != nil {
+			t.Error(err)
+		}
+		if was, err := other.Resume(record.Pause{}); !was || err != nil {
+			t.Error(was, err)
+		}
+		if n, err := other.Erase("p", tenant); n != 1 || err != nil {
+			t.Error(n, err)
+		}
 	})
 }

@@ -85,6 +85,16 @@ func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[u
 
 // scan reads the webhooks of a subject from one message up to another, without their contents.
 func (s *Store) scan(ctx context.Context, stream jetstream.Stream, subject string, from, to uint64) (out []*record.Record, err error) {
+	err = s.visit(ctx, stream, subject, from, to, func(m jetstream.Msg, seq uint64) {
+		if r := listed(m, seq); r != nil {
+			out = append(out, r)
+		}
+	})
+	return out, err
+}
+
+// visit goes through the messages of a subject from one up to another, headers only.
+func (s *Store) visit(ctx context.Context, stream jetstream.Stream, subject string, from, to uint64, each func(jetstream.Msg, uint64)) error {
 	consumer, err := request(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 		return stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
 			FilterSubject: subject, HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1),
@@ -92,7 +102,7 @@ func (s *Store) scan(ctx context.Context, stream jetstream.Stream, subject strin
 		})
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() {
 		_, _ = request(ctx, func(ctx context.Context) (struct{}, error) {
@@ -102,30 +112,28 @@ func (s *Store) scan(ctx context.Context, stream jetstream.Stream, subject strin
 	for left := consumer.CachedInfo().NumPending; left > 0 && ctx.Err() == nil; {
 		batch, err := consumer.Fetch(int(min(left, 1000)), jetstream.FetchMaxWait(requestTimeout))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		got := 0
 		for m := range batch.Messages() {
 			got++
 			meta, err := m.Metadata()
 			if err != nil {
-				return nil, err
+				return err
 			}
 			if left = meta.NumPending; meta.Sequence.Stream >= to {
-				return out, nil
+				return nil
 			}
-			if r := listed(m, meta.Sequence.Stream); r != nil {
-				out = append(out, r)
-			}
+			each(m, meta.Sequence.Stream)
 		}
 		if err := batch.Error(); err != nil {
-			return nil, err
+			return err
 		}
 		if got == 0 {
 			break
 		}
 	}
-	return out, ctx.Err()
+	return ctx.Err()
 }
 
 // listed makes a record of a message; nil: it is none.

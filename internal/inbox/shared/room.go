@@ -61,6 +61,7 @@ func (s *Store) measure(ctx context.Context) error {
 		s.log.Error("inbox servers have lost the stream's end, it is read again", "had", known, "have", info.State.LastSeq)
 		s.seen.Store(info.State.LastSeq)
 		s.ends.Purge()
+		s.pauses.unorder()
 		s.follower.restart()
 	}
 	s.room.set(int64(info.State.Bytes), min(info.Config.MaxBytes, s.cfg.MaxBytes))

@@ -97,17 +97,21 @@ func (s *Store) tellSnapshot(m jetstream.Msg, seq uint64) {
 		return
 	}
 	e := newEnd(seq, h)
-	if e.Last == 0 {
+	if e.Last == 0 && e.Kind != erasedKind {
 		return
 	}
 	lane := e.lane()
 	if h.Long {
-		whole, err := s.bearer(s.alive, e)
+		whole, err := s.whole(s.alive, e)
 		if err != nil {
 			s.log.Error("inbox has a snapshot that can't be read", "seq", seq, "err", err)
 			return
 		}
 		lane = whole.Lane
+	}
+	if e.Kind == erasedKind {
+		s.tellErased(lane, seq)
+		return
 	}
 	s.cfg.OnSnapshot(lane, e.Last, nil)
 }

@@ -42,6 +42,9 @@ type Config struct {
 	// LeaseChanged is told when this replica begins to deliver a part (taken), and when it
 	// ends: by itself (given_back), or because its lease ran out (lost). May be nil.
 	LeaseChanged func(change string)
+	// OnErase is told that a lane was erased, through whichever replica: what came before the
+	// id upTo is gone. Nil: as OnSnapshot.
+	OnErase func(lane webhookgate.Lane, upTo uint64)
 	// Log is told what happens. Required.
 	Log *slog.Logger
 }
@@ -72,6 +75,7 @@ type Store struct {
 	heard    atomic.Int64  // when the servers last took or told something, likewise
 	leases   leases
 	follower follower
+	pauses   pauses
 
 	mu      sync.Mutex // guards what follows
 	stream  jetstream.Stream
@@ -117,6 +121,7 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 		return nil, err
 	}
 	s.background.Go(func() { s.watch(ctx) })
+	s.background.Go(func() { s.followPauses(ctx) })
 	if cfg.OnSnapshot != nil {
 		s.background.Go(func() { s.followSnapshots(ctx) })
 	}

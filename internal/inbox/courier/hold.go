@@ -1,0 +1,57 @@
+package courier
+
+import (
+	"slices"
+
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// HoldBack has nothing tried that one of pauses covers, and all else as before. No delivery of it
+// begins once HoldBack has returned; those under way may finish. What is held back keeps its
+// place.
+func (c *Courier) HoldBack(pauses []record.Pause) {
+	c.mu.Lock()
+	c.pauses = slices.Clone(pauses)
+	for _, l := range c.lanes {
+		c.schedule(l)
+	}
+	c.mu.Unlock()
+	c.poke()
+}
+
+// holdsBack says whether somebody has paused the deliveries of a lane to a receiver. c.mu is
+// held.
+func (c *Courier) holdsBack(key webhookgate.Lane, receiver string) bool {
+	return slices.ContainsFunc(c.pauses, func(p record.Pause) bool { return p.Covers(key.Platform, key.Tenant, receiver) })
+}
+
+// paused says whether somebody has paused what has its turn.
+func (c *Courier) paused(t *turn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holdsBack(t.lane.key, t.receiver.Name)
+}
+
+// RemoveAll takes out all of a lane that waits or is parked, and returns it as it stands. Where
+// one is being delivered, or the store is still writing how one stands, it takes out nothing,
+// and says no.
+func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lanes[key]
+	if l == nil {
+		return nil, true
+	}
+	if l.term.Term != t || l.busy || len(l.notes) > 0 {
+		return nil, false
+	}
+	var out []record.Record
+	for _, it := range slices.Concat(l.waiting, l.parked) {
+		c.release(it)
+		out = append(out, it.Record)
+	}
+	l.waiting, l.parked = nil, nil
+	c.schedule(l)
+	return out, true
+}

@@ -1,0 +1,45 @@
+package record
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// TenantName is a tenant as people write it: platform/tenant, or tenant alone where the platform
+// does not matter. A slash or a percent sign within a code is percent-encoded.
+type TenantName struct {
+	Platform *string // nil: any
+	Tenant   string
+}
+
+// ParseTenant reads what ShowTenant writes, and "/tenant" for one without a platform.
+func ParseTenant(text string) (TenantName, error) {
+	platform, tenant, both := strings.Cut(text, "/")
+	if !both {
+		platform, tenant = "", text
+	}
+	code, err := url.PathUnescape(tenant)
+	p, err2 := url.PathUnescape(platform)
+	if err != nil || err2 != nil || code == "" || strings.Contains(tenant, "/") {
+		return TenantName{}, fmt.Errorf("invalid tenant %q: write platform/tenant or tenant, with a slash or percent sign within a code as %%2F or %%25", text)
+	}
+	name := TenantName{Tenant: code}
+	if both {
+		name.Platform = &p
+	}
+	return name, nil
+}
+
+var escapeCode = strings.NewReplacer("%", "%25", "/", "%2F").Replace
+
+// ShowTenant writes a tenant as ParseTenant reads it.
+func ShowTenant(platform, tenant string) string {
+	if platform == "" {
+		return escapeCode(tenant)
+	}
+	return escapeCode(platform) + "/" + escapeCode(tenant)
+}
+
+// Exact writes a tenant so that no other can be meant: one without a platform as "/tenant".
+func Exact(platform, tenant string) string { return escapeCode(platform) + "/" + escapeCode(tenant) }

@@ -1,0 +1,224 @@
+package shared
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/courier"
+	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/natstest"
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// A pause through one replica holds for all, also for those that start later, and nothing that
+// waits is lost, or overtaken, when it ends.
+func TestPauseForAll(t *testing.T) {
+	for _, p := range []record.Pause{{}, {Receiver: "main"}, {Platform: "p", Tenant: "set below"}} {
+		t.Run(p.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				owner, other, tenant := c.elsewhere()
+				defer other.stop()
+				if p.Tenant != "" {
+					p.Tenant = tenant
+				}
+				if err := other.Pause(p); err != nil {
+					t.Fatal(err)
+				}
+				owner.send(t, tenant, "A")
+				other.send(t, tenant, "B")
+				time.Sleep(time.Minute)
+				if n := len(c.receiver.Tried()); n != 0 {
+					t.Errorf("%d tries while paused", n)
+				}
+				if now := owner.Paused(); len(now) != 1 || !now[0].Same(p) {
+					t.Errorf("the other replica has %v", now)
+				}
+				owner.stop()
+				third := c.start() // and takes parts over
+				defer third.stop()
+				until(t, "each has its share", func() bool { return third.terms() == parts/2 && other.terms() == parts/2 })
+				third.send(t, tenant, "C")
+				time.Sleep(time.Minute)
+				if n := len(c.receiver.Tried()); n != 0 {
+					t.Errorf("%d tries after a replica has taken over", n)
+				}
+				if was, err := third.Resume(p); !was || err != nil {
+					t.Fatal(was, err)
+				}
+				if was, err := other.Resume(p); was || err != nil {
+					t.Errorf("resumed twice: %t, %v", was, err)
+				}
+				until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 3 })
+				c.receiver.Want(t, tenant+":A", tenant+":B", tenant+":C")
+				if now := other.Paused(); len(now) != 0 {
+					t.Errorf("still paused: %v", now)
+				}
+			})
+		})
+	}
+}
+
+// When a pause has been confirmed no replica begins a delivery.
+func TestPauseIsConfirmed(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.receiver.Set(inboxtest.Status(500))
+		owner := c.startAt(&natstest.Wire{Server: c.server, Delay: 200 * time.Millisecond}) // the pause reaches it late
+		other := c.start()
+		defer owner.stop()
+		defer other.stop()
+		tenant := c.tenantOf(owner, other)
+		owner.send(t, tenant, "A")
+		for range 5 {
+			time.Sleep(1700 * time.Millisecond)
+			if err := other.Pause(record.Pause{}); err != nil {
+				t.Fatal(err)
+			}
+			tried := len(c.receiver.Tried())
+			time.Sleep(time.Minute)
+			if n := len(c.receiver.Tried()); n != tried {
+				t.Errorf("%d tries after it was confirmed", n-tried)
+			}
+			if _, err := other.Resume(record.Pause{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.receiver.Set(nil)
+		time.Sleep(6 * time.Minute)
+		c.receiver.Want(t, tenant+":A")
+	})
+}
+
+// contents are those of all messages of both streams.
+func (r *replica) contents(t *testing.T) (all string) {
+	t.Helper()
+	stream, history, err := r.streams()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []jetstream.Stream{stream, history} {
+		info, err := s.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
+			if m, err := s.GetMsg(t.Context(), seq); err == nil {
+				all += string(m.Data) + fmt.Sprint(m.Header)
+			}
+		}
+	}
+	return all
+}
+
+func TestErase(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		told := make(chan string, 1000)
+		c.change = func(cfg *Config, _ *courier.Config) {
+			cfg.OnSnapshot = func(webhookgate.Lane, uint64, *webhookgate.Webhook) {}
+			cfg.OnErase = func(l webhookgate.Lane, _ uint64) { told <- l.Tenant }
+		}
+		owner, other, tenant := c.elsewhere()
+		defer owner.stop()
+		defer other.stop()
+		secret := func(s string) string { return s + "-do-not-keep" }
+		owner.send(t, tenant, secret("delivered"))
+		owner.send(t, "somebody", "else")
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
+		c.receiver.Set(inboxtest.Status(422))
+		owner.send(t, tenant, secret("parked"))
+		until(t, "parked", func() bool { return owner.courier.Stats().Parked == 1 })
+		c.receiver.Set(inboxtest.Status(500))
+		other.send(t, tenant, secret("waiting"))
+		other.send(t, tenant, secret("behind"))
+		time.Sleep(time.Minute)
+		lane := webhookgate.Lane{Platform: "p", Tenant: tenant}
+		if all, err := other.Platforms(tenant); err != nil || fmt.Sprint(all) != "[p]" {
+			t.Fatal(all, err)
+		}
+		if n, err := other.Erase("p", tenant); n != 4 || err != nil {
+			t.Fatal(n, err)
+		}
+		time.Sleep(time.Second)
+		if strings.Contains(owner.contents(t), "do-not-keep") {
+			t.Error("the streams still have its content")
+		}
+		if len(told) < 2 {
+			t.Errorf("%d replicas were told", len(told))
+		}
+		if _, _, err := owner.Snapshot(t.Context(), lane); !errors.Is(err, record.ErrNotFound) {
+			t.Errorf("its snapshot: %v", err)
+		}
+		for _, r := range []*replica{owner, other} {
+			if all, err := r.Platforms(tenant); err != nil || len(all) != 0 {
+				t.Error(all, err)
+			}
+			if entries, err := r.List(record.Filter{}); err != nil || len(entries) != 1 || entries[0].Tenant != "somebody" {
+				t.Error(entries, err)
+			}
+			if s := r.courier.Stats(); s.Pending != 0 || s.Parked != 0 {
+				t.Errorf("a courier has %+v", s)
+			}
+		}
+		tried := len(c.receiver.Tried())
+		time.Sleep(time.Hour)
+		if n := len(c.receiver.Tried()); n != tried {
+			t.Error("what was erased is tried")
+		}
+		c.receiver.Set(nil)
+		owner.send(t, tenant, secret("behind")) // nothing is remembered
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 3 })
+		time.Sleep(time.Second)
+		if waiting, history := other.messages(t); waiting != 2 || history != 2 {
+			t.Errorf("%d messages are left, and %d in the history", waiting, history)
+		}
+		if w, _, err := other.Snapshot(t.Context(), lane); err != nil || string(w.Body) != secret("behind") {
+			t.Error(err)
+		}
+	})
+}
+
+// Whatever comes, or is delivered, while a tenant is erased: nothing of before stays, nothing is
+// stuck, and what is left in the end can be delivered.
+func TestEraseAmidst(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		owner, other, tenant := c.elsewhere()
+		defer owner.stop()
+		defer other.stop()
+		for n := range 30 {
+			c.receiver.Slow(time.Duration(n) * 17 * time.Millisecond)
+			send := func(r *replica, word string) {
+				w := inboxtest.Webhook(tenant, fmt.Sprint(word, n))
+				go func() {
+					if _, err := r.Append(w, false); err != nil {
+						t.Error(err)
+					}
+				}()
+			}
+			send(owner, "before")
+			time.Sleep(time.Duration(n%5) * 10 * time.Millisecond)
+			done := make(chan error)
+			go func() { _, err := other.Erase("p", tenant); done <- err }()
+			time.Sleep(time.Duration(n%7) * 5 * time.Millisecond)
+			send(other, "amidst")
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if waiting := other.waiting(t); len(waiting) != 0 {
+				t.Errorf("round %d: %v waits", n, waiting)
+			}
+		}
+		if n, err := owner.Erase("p", tenant); err != nil {
+			t.Error(n, err)
+		}
+		time.Sleep(time.Second)
+		if waiting, history := other.messages(t); waiting > 1 || history != 0 {
+			t.Errorf("%d messages are left, and %d in the history", waiting, history)
+		}
+	})
+}
