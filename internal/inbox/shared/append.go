@@ -69,7 +69,7 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 		switch {
 		case err != nil:
 		case last.Webhook == a.Webhook.ID:
-			return "", nil // it is there, and the answer that said so was lost
+			return "", s.arrived(ctx, a, last.ID) // it is there, and the answer that said so was lost
 		case s.holds(&last, a):
 			if err = s.noteCopy(ctx, a.place, last); err == nil {
 				if s.cfg.OnSnapshot != nil {
@@ -172,11 +172,16 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 		s.ends.Add(a.place, e)
 		s.replaced(last, &e)
 	}
+	return s.arrived(ctx, a, seq)
+}
+
+// arrived does what is left to do once a is in its lane.
+func (s *Store) arrived(ctx context.Context, a *arriving, id uint64) error {
 	if a.Snapshot && s.cfg.OnSnapshot != nil {
-		s.cfg.OnSnapshot(a.Lane, seq, a.Webhook)
+		s.cfg.OnSnapshot(a.Lane, id, a.Webhook)
 	}
 	if a.kept {
-		return s.finishKept(ctx, a, seq)
+		return s.finishKept(ctx, a, id)
 	}
 	return nil
 }

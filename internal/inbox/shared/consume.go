@@ -9,10 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-var (
-	errGap  = errors.New("a message is missing")
-	errHung = errors.New("nothing was read for too long")
-)
+var errGap = errors.New("a message is missing")
 
 // pullBytes is how much is asked for at once; more only where one message may be as large.
 const pullBytes = 4 << 20

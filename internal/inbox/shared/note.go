@@ -169,15 +169,15 @@ func withSubject(m *nats.Msg, subject string) *nats.Msg {
 }
 
 // finishParking takes a webhook out of its lane that the former holder of the part had
-// parked, and not taken out.
-func (t *term) finishParking(r *record.Record, at spot) {
+// parked, and not taken out. Its content is read from the lane: the other copy may be gone by now.
+func (t *term) finishParking(r *record.Record) {
 	leave, err := t.writing.enter(t.s.alive, placeOf(r.Webhook.Lane))
 	if err != nil {
 		return
 	}
 	defer leave()
 	for t.Held() {
-		m, err := t.content(t.s.alive, r, nil, at)
+		m, err := t.content(t.s.alive, r, nil, spot{})
 		if err == nil {
 			err = t.vacate(t.s.alive, m, r, placeOf(r.Webhook.Lane))
 		}

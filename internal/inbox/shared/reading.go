@@ -197,8 +197,8 @@ func (t *term) begin() {
 			t.s.background.Go(func() { _ = t.s.remove(t.s.alive, p.status) })
 			continue
 		}
-		if p.kind == "parked" && g.inLane[id] {
-			t.s.background.Go(func() { t.finishParking(r, *p) })
+		if p.kind != "" && g.inLane[id] { // sent again since, too: else it would come once more behind what is newer
+			t.s.background.Go(func() { t.finishParking(r) })
 		}
 		if s, ok := g.status[id]; ok && p.kind != "parked" && !s.Again.Before(r.Status.Again) {
 			r.Status = s

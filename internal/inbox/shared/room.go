@@ -15,12 +15,18 @@ import (
 // through this replica since is added: other replicas do the same.
 type room struct {
 	used, limit atomic.Int64
+	largest     atomic.Int64 // message that the servers take
 }
 
-// intakeShare is what of the stream webhooks may fill, in percent: outcomes always have room.
-const intakeShare = 90
+// intake is what of the stream webhooks may fill. The rest is for outcomes, which have the
+// content of their webhook once more: a tenth, and one of the largest at the least.
+func (r *room) intake() int64 {
+	limit := r.limit.Load()
+	return limit - max(limit/10, min(r.largest.Load(), limit/3))
+}
 
-func (r *room) set(used, limit int64) {
+func (r *room) set(used, limit, largest int64) {
+	r.largest.Store(largest)
 	r.used.Store(used)
 	r.limit.Store(limit)
 }
@@ -30,7 +36,7 @@ func (r *room) took(size int) { r.used.Add(int64(size)) }
 // check says whether a webhook of that size may come in.
 func (r *room) check(size int) error {
 	used, limit := r.used.Load()+int64(size), r.limit.Load()
-	if limit > 0 && used > limit/100*intakeShare {
+	if limit > 0 && (used > r.intake() || used+int64(size) > limit) {
 		return fmt.Errorf("%w: %d of %d bytes are taken", record.ErrFull, used, limit)
 	}
 	return nil
@@ -64,7 +70,7 @@ func (s *Store) measure(ctx context.Context) error {
 		s.pauses.unorder()
 		s.follower.restart()
 	}
-	s.room.set(int64(info.State.Bytes), min(info.Config.MaxBytes, s.cfg.MaxBytes))
+	s.room.set(int64(info.State.Bytes), min(info.Config.MaxBytes, s.cfg.MaxBytes), s.nc.MaxPayload())
 	s.saw(info.State.LastSeq)
 	s.heard.Store(time.Now().UnixNano())
 	return nil
@@ -72,5 +78,5 @@ func (s *Store) measure(ctx context.Context) error {
 
 // Usage is how many bytes are taken, and how many there are for webhooks.
 func (s *Store) Usage() (used, limit int64) {
-	return s.room.used.Load(), s.room.limit.Load() / 100 * intakeShare
+	return s.room.used.Load(), s.room.intake()
 }

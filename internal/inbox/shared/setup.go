@@ -126,7 +126,7 @@ func (s *Store) look(ctx context.Context) error {
 
 func (s *Store) adopt(stream, history jetstream.Stream, misfit error) {
 	info := stream.CachedInfo()
-	s.room.set(int64(info.State.Bytes), min(info.Config.MaxBytes, s.cfg.MaxBytes))
+	s.room.set(int64(info.State.Bytes), min(info.Config.MaxBytes, s.cfg.MaxBytes), s.nc.MaxPayload())
 	s.saw(info.State.LastSeq)
 	s.heard.Store(time.Now().UnixNano())
 	s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
@@ -57,6 +58,7 @@ func (s *Store) followSnapshots(ctx context.Context) {
 		}
 		ready, restart := false, false
 		reading, stop := context.WithCancel(ctx)
+		s.background.Go(func() { s.untilCut(reading, stop) })
 		f.mu.Lock()
 		f.again = func() {
 			restart = true
@@ -87,6 +89,18 @@ func (s *Store) followSnapshots(ctx context.Context) {
 		f.mu.Unlock()
 		s.log.Debug("inbox can't be followed", "err", err)
 		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+// untilCut calls stop when the connection is lost: for as long as there is none, the client does not
+// miss what it would else hear from a consumer.
+func (s *Store) untilCut(ctx context.Context, stop func()) {
+	lost := s.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
+	defer s.nc.RemoveStatusListener(lost)
+	select {
+	case <-lost:
+		stop()
+	case <-ctx.Done():
 	}
 }
 

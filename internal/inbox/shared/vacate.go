@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"compress/flate"
 	"context"
 	"errors"
 
@@ -78,6 +79,9 @@ func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, m *nats.Msg, l
 			return err
 		}
 		data, encoding = raw.Data, raw.Header.Get(encodingHeader)
+	}
+	if small := compressAt(flate.BestSpeed, data); encoding == "" && len(small) < len(data) {
+		data, encoding = small, deflate // it stays for as long as there is the tenant
 	}
 	note.Data, h.Bears = data, true
 	if encoding != "" {

@@ -1,0 +1,54 @@
+package shared
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/courier"
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// A replica died when it had parked a webhook and not yet taken it out of its lane, and somebody has
+// it sent again before another has taken over. It is delivered once, and not again behind what is newer.
+func TestSentAgainWhileItsParkingIsUnfinished(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
+		idle := c.start()
+		defer idle.stop()
+		idle.send(t, "t", "A")
+		lane := webhookgate.Lane{Platform: "p", Tenant: "t"}
+		place := placeOf(lane)
+		last, err := idle.readEnd(context.Background(), place)
+		if err != nil || last.ID == 0 {
+			t.Fatal(last, err)
+		}
+		// What the replica that died has left.
+		dead := newTerm(idle.Store, idle.partOf(place), 0, nil)
+		r := &record.Record{ID: last.ID, Webhook: slim(&last.head), Status: record.Status{State: record.Waiting}}
+		r.Enter(record.Parked, "the receiver will not take it")
+		m, err := dead.content(context.Background(), r, nil, spot{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := idle.publish(context.Background(), withSubject(m, idle.idSubject("parked", place, r.ID))); err != nil {
+			t.Fatal(err)
+		}
+		if err := idle.Redeliver(r.ID, false); err != nil {
+			t.Fatal(err)
+		}
+		c.change = func(*Config, *courier.Config) {}
+		one := c.start()
+		defer one.stop()
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+		one.send(t, "t", "B")
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
+		time.Sleep(time.Second)
+		one.stop()
+		two := c.start()
+		defer two.stop()
+		time.Sleep(time.Minute)
+		c.receiver.Want(t, "t:A", "t:B")
+	})
+}
