@@ -306,3 +306,56 @@ func (l *load) judge() {
 	t.Logf("%d webhooks answered 200, %d deliveries, %d of them repeated, %d more refused as late, longest gap between deliveries %v",
 		acked, delivered, repeated, late, l.f.receiver.gap().Round(time.Millisecond))
 }
+
+// Every usher on the cluster answers what a tenant may use, also one that takes no webhooks in: by
+// the webhook that was answered 200, whoever took it, and after everything was killed.
+func TestEntitlementsOnReplicas(t *testing.T) {
+	c := newCluster(t)
+	_, receiverURL := newLedger(t)
+	wires := c.wires()
+	common := []string{
+		"USHER_WEBHOOK_INBOX=" + wires.url(), "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
+	}
+	gate := startProcess(t, append(common, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+receiverURL))
+	reader := startProcess(t, append(common, "USHER_WEBHOOK_LISTEN=off"))
+	limit := func(p *process) string {
+		_, body := get(t, p.url(t, "entitlements")+"/v1/entitlements/acme/users")
+		return body
+	}
+	gate.ready(t)
+	reader.ready(t)
+	if body := limit(reader); !strings.Contains(body, "TENANT_UNKNOWN") {
+		t.Errorf("a tenant that nobody knows: %s", body)
+	}
+	for _, users := range []int{5, 7, 5} {
+		if status, _, answer := post(t, gate.url(t, "webhooks")+"/webhooks", snapshot("acme", users)); status != 200 {
+			t.Fatalf("%d %s", status, answer)
+		}
+		want := fmt.Sprintf(`"limit":%d`, users)
+		if body := limit(gate); !strings.Contains(body, want) {
+			t.Errorf("who answered 200 says %s, want %s", body, want)
+		}
+		trial.Eventually(t, "the other one follows", func() bool { return strings.Contains(limit(reader), want) })
+	}
+	for _, p := range []*process{gate, reader} {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+	again := startProcess(t, append(common, "USHER_WEBHOOK_LISTEN=off"))
+	again.ready(t)
+	if body := limit(again); !strings.Contains(body, `"limit":5`) {
+		t.Errorf("after everything was killed: %s", body)
+	}
+
+	// Without servers it answers what it holds, says how old that is, and denies nobody by what it
+	// does not know.
+	wires.set(true)
+	trial.Eventually(t, "stale", func() bool {
+		resp, err := http.Get(again.url(t, "entitlements") + "/v1/entitlements/acme/users")
+		resp, body := whole(t, resp, err)
+		return resp.StatusCode == 200 && resp.Header.Get("Usher-Stale") != "" && strings.Contains(body, `"limit":5`)
+	})
+	if status, body := get(t, again.url(t, "entitlements")+"/v1/check?tenant=nobody&feature=users"); status != 503 {
+		t.Errorf("nobody knows, and it says %d %s", status, body)
+	}
+}
