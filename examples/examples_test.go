@@ -36,6 +36,9 @@ func TestMain(m *testing.M) {
 // binary builds a program of this module, once.
 func binary(t *testing.T, path string) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("short: it is about built programs, in which nothing looks for races")
+	}
 	file := filepath.Join(built, filepath.Base(path))
 	if _, err := os.Stat(file); err == nil {
 		return file

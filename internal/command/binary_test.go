@@ -67,6 +67,9 @@ type process struct {
 
 func startProcess(t *testing.T, environ []string, args ...string) *process {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("short: it is about the built binary, in which nothing looks for races")
+	}
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)

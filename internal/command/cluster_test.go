@@ -74,6 +74,9 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T) *cluster {
+	if testing.Short() {
+		t.Skip("short: it is about processes, in which nothing looks for races")
+	}
 	c := &cluster{t: t}
 	var routes []string
 	for i := range 3 {
