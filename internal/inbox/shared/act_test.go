@@ -32,7 +32,7 @@ func (c *cluster) elsewhere() (owner, other *replica, tenant string) {
 // tenantOf names a tenant whose webhooks owner delivers, once both have their share.
 func (c *cluster) tenantOf(owner, other *replica) string {
 	c.t.Helper()
-	until(c.t, "each has its share", func() bool { return owner.terms() == parts/2 && other.terms() == parts/2 })
+	until(c.t, "each has its share", func() bool { return owner.terms() == owner.parts/2 && other.terms() == other.parts/2 })
 	for n := 0; ; n++ {
 		tenant := fmt.Sprint("tenant", n)
 		if owner.term(owner.partOf(placeOf(webhookgate.Lane{Platform: "p", Tenant: tenant}))) != nil {
@@ -172,6 +172,7 @@ func TestKept(t *testing.T) {
 // others.
 func TestPartsSpread(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
+		c.parts = parts
 		one := c.start()
 		defer one.stop()
 		until(t, "it has all", func() bool { return one.terms() == parts })

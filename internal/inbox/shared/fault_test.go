@@ -131,7 +131,7 @@ func TestTakeoverRepeatsOneOfALane(t *testing.T) {
 		c.receiver.Slow(50 * time.Millisecond)
 		one := c.start()
 		defer one.stop()
-		until(t, "it has all", func() bool { return one.terms() == parts })
+		until(t, "it has all", func() bool { return one.terms() == one.parts })
 		var sending sync.WaitGroup
 		for lane := range lanes {
 			sending.Go(func() {
@@ -302,7 +302,7 @@ func TestStreamGetsShorter(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		r := c.start()
 		defer r.stop()
-		until(t, "it delivers", func() bool { return r.terms() == parts })
+		until(t, "it delivers", func() bool { return r.terms() == r.parts })
 		r.send(t, "acme", "A")
 		time.Sleep(5 * time.Second)
 		r.seen.Add(1_000_000) // as if there had been so much more
@@ -327,7 +327,7 @@ func TestManyWaitAndOthersPass(t *testing.T) {
 		})
 		one := c.start()
 		defer one.stop()
-		until(t, "it delivers", func() bool { return one.terms() == parts })
+		until(t, "it delivers", func() bool { return one.terms() == one.parts })
 		for n := range 400 {
 			one.send(t, fmt.Sprint("ill", n%40), fmt.Sprint(n))
 		}

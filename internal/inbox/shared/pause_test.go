@@ -42,7 +42,7 @@ func TestPauseForAll(t *testing.T) {
 				owner.stop()
 				third := c.start() // and takes parts over
 				defer third.stop()
-				until(t, "each has its share", func() bool { return third.terms() == parts/2 && other.terms() == parts/2 })
+				until(t, "each has its share", func() bool { return third.terms() == third.parts/2 && other.terms() == other.parts/2 })
 				third.send(t, tenant, "C")
 				time.Sleep(time.Minute)
 				if n := len(c.receiver.Tried()); n != 0 {

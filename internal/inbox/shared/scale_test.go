@@ -25,6 +25,7 @@ func TestDeliveriesScale(t *testing.T) {
 	took := make(map[int]time.Duration)
 	for _, replicas := range []int{1, 3} {
 		bubble(t, func(t *testing.T, c *cluster) {
+			c.parts = parts
 			c.change = func(_ *Config, cfg *courier.Config) { cfg.Receivers[0].Concurrency = 16 }
 			c.receiver.Slow(100 * time.Millisecond)
 			var all []*replica

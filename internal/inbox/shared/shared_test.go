@@ -36,12 +36,13 @@ type cluster struct {
 	server   *natstest.Server
 	receiver inboxtest.Receiver
 	change   func(*Config, *courier.Config)
+	parts    int // fewer than usual: each has a lease that is renewed every second
 }
 
 // bubble runs a test with a server of its own, in a time of its own.
 func bubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cluster{t: t, server: natstest.New(), change: func(*Config, *courier.Config) {}}
+		c := &cluster{t: t, server: natstest.New(), change: func(*Config, *courier.Config) {}, parts: 4}
 		defer c.server.End()
 		test(t, c)
 	})
@@ -59,7 +60,7 @@ func (c *cluster) startAt(wire *natstest.Wire) *replica {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	cfg := Config{
-		NATS:  &NATS{Servers: []string{nats.DefaultURL}, Stream: "USHER", Options: []nats.Option{nats.InProcessServer(wire)}},
+		NATS:  &NATS{Servers: []string{nats.DefaultURL}, Stream: "USHER", Options: []nats.Option{nats.InProcessServer(wire)}, Parts: c.parts},
 		Route: func(webhookgate.Lane) string { return "main" }, DedupSize: 100, DedupWindow: 10 * time.Minute, MaxBytes: 1 << 30, Log: log,
 	}
 	couriers := courier.Config{
@@ -126,7 +127,7 @@ func (r *replica) messages(t *testing.T) (waiting, history int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return int(info.State.Msgs) - 2*parts, int(pastInfo.State.Msgs)
+	return int(info.State.Msgs) - 2*r.parts, int(pastInfo.State.Msgs)
 }
 
 func (r *replica) states(t *testing.T) map[record.State]int {
@@ -343,11 +344,11 @@ func TestLeaseChangesAreTold(t *testing.T) {
 			return counts[change]
 		}
 		first := c.start()
-		until(t, "all parts are taken", func() bool { return count("taken") == parts })
+		until(t, "all parts are taken", func() bool { return count("taken") == c.parts })
 		second := c.start()
-		until(t, "half of them are given to another", func() bool { return count("given_back") == parts/2 && count("taken") == parts*3/2 })
+		until(t, "half of them are given to another", func() bool { return count("given_back") == c.parts/2 && count("taken") == c.parts*3/2 })
 		second.wire.Sever()
-		until(t, "lost by who is cut off", func() bool { return count("lost") == parts/2 })
+		until(t, "lost by who is cut off", func() bool { return count("lost") == c.parts/2 })
 		first.stop()
 		second.stop()
 	})
