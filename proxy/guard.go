@@ -17,7 +17,7 @@ func (h *Handler) check(r *http.Request) *problem {
 	case !h.cfg.Hosts.Allowed(r.Host):
 		return &problem{status: http.StatusMisdirectedRequest, code: "HOST_REFUSED",
 			message: "this Host is not answered here: call the port by its address, or allow the name with USHER_ALLOWED_HOSTS"}
-	case fromBrowser(r.Header):
+	case guard.FromBrowser(r.Header):
 		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
 			message: "this call comes from a web page, and client credentials are not for browsers"}
 	case h.cfg.Key != nil && !guard.HasKey(r.Header, h.cfg.Key()):
@@ -29,18 +29,4 @@ func (h *Handler) check(r *http.Request) *problem {
 			message: "only " + path + " is served here"}
 	}
 	return nil
-}
-
-// fromBrowser: a page's script can't keep its browser from sending these, and
-// nothing but a browser has reason to send them. none is a person's own doing.
-func fromBrowser(h http.Header) bool {
-	if _, ok := h["Origin"]; ok {
-		return true
-	}
-	for _, site := range h["Sec-Fetch-Site"] {
-		if site != "none" {
-			return true
-		}
-	}
-	return false
 }

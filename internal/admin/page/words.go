@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"usher/internal/inbox/record"
 )
 
 // Span writes how long something takes: 34 s, 26 min, 1 h 34 min, 3 d 4 h; and what is
@@ -83,13 +85,7 @@ func Bytes(n int64) string {
 
 // TenantName writes a tenant as people do, and as commands and filters read it: platform/tenant, or
 // tenant alone where it has no platform. A slash or a percent sign within a code is percent-encoded.
-func TenantName(platform, tenant string) string {
-	escape := strings.NewReplacer("%", "%25", "/", "%2F").Replace
-	if platform == "" {
-		return escape(tenant)
-	}
-	return escape(platform) + "/" + escape(tenant)
-}
+func TenantName(platform, tenant string) string { return record.ShowTenant(platform, tenant) }
 
 // Plural writes a number with what it counts.
 func Plural(n int, one, many string) string {
