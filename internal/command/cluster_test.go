@@ -140,6 +140,23 @@ func (c *cluster) leader() (leader int) {
 	return leader
 }
 
+// leaderless says whether a node tells of the stream, and of no leader.
+func (c *cluster) leaderless(i int) bool {
+	nc, err := nats.Connect(c.nodes[i].Client)
+	if err != nil {
+		return false
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+	defer cancel()
+	stream, err := js.Stream(ctx, "USHER")
+	return err == nil && stream.CachedInfo().Cluster.Leader == ""
+}
+
 // ask asks until there is an answer.
 func (c *cluster) ask(question func(context.Context, jetstream.JetStream) error) {
 	c.t.Helper()

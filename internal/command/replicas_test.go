@@ -202,6 +202,17 @@ func TestNoMajority(t *testing.T) {
 	if status, answer := send(2); status != 503 {
 		t.Errorf("%d %s", status, answer)
 	}
+	// The one that is left goes on telling what it knows of the stream, without a leader.
+	// That is no reason to be ready again.
+	trial.Eventually(t, "told of a stream without a leader", func() bool { return f.leaderless(2) })
+	for range 30 {
+		for i, u := range f.ushers {
+			if status, body := get(t, u.url(t, "admin")+"/readyz"); status != 503 {
+				t.Fatalf("usher %d without a majority: %d %s", i, status, body)
+			}
+		}
+		time.Sleep(100 * time.Millisecond) // real processes: it asks the servers each second
+	}
 	f.cluster.start(0)
 	f.cluster.start(1)
 	trial.Eventually(t, "taken in again", func() bool {

@@ -61,6 +61,9 @@ func (s *Store) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !majority(info) {
+		return errSilent
+	}
 	if info.State.LastSeq < known {
 		// They have lost the end of it, as after a power failure without sync_interval: always, or
 		// were restored from a backup. What is known here may be of messages that are no more.
@@ -74,6 +77,22 @@ func (s *Store) measure(ctx context.Context) error {
 	s.saw(info.State.LastSeq)
 	s.heard.Store(time.Now().UnixNano())
 	return nil
+}
+
+// majority says whether who tells of a stream leads it, and has heard from most of those that
+// keep a copy. One that is alone goes on answering from what it has.
+func majority(info *jetstream.StreamInfo) bool {
+	c := info.Cluster
+	if c == nil || info.Config.Replicas <= 1 {
+		return true
+	}
+	heard := 1
+	for _, peer := range c.Replicas {
+		if !peer.Offline && peer.Active < silence {
+			heard++
+		}
+	}
+	return c.Leader != "" && heard > info.Config.Replicas/2
 }
 
 // Usage is how many bytes are taken, and how many there are for webhooks.

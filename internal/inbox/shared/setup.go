@@ -105,6 +105,9 @@ func (s *Store) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !majority(stream.CachedInfo()) {
+		return errSilent
+	}
 	faults := misfits(s.wanted(), &stream.CachedInfo().Config, s.cfg.NATS.Replicas)
 	faults = append(faults, misfits(s.wantedHistory(), &history.CachedInfo().Config, s.cfg.NATS.Replicas)...)
 	var misfit error
