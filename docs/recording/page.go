@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	pageWidth, pageHeight = 664, 676 // of the terminal, less the bar with the address
+	pageWidth, pageHeight = 664, 676 // as the terminal, less the bar with the address
 	barHeight             = 28
-	pageScale             = 1.5
-	pageTime              = 3 * time.Second // for each picture
+	shrink                = 1.5             // so that a desktop's layout fits; the text stays readable
+	pageTime              = 2 * time.Second // for each picture
 )
 
 // shown are the pages at the end: of the admin page, while the demo runs on.
-var shown = []string{"/", "/webhooks?tenant=crm%2Facme"}
+var shown = []string{"/", "/webhooks", "/tenant?platform=crm&code=acme"}
 
 // picture is a page as Chromium shows it.
 type picture struct {
@@ -43,7 +43,7 @@ func photograph(ctx context.Context, admin string) (pictures []picture, err erro
 	defer cancel()
 	ctx, cancel = chromedp.NewContext(ctx)
 	defer cancel()
-	if err := chromedp.Do(ctx, chromedp.EmulateViewport(pageWidth, pageHeight, chromedp.EmulateScale(pageScale))); err != nil {
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(pageWidth*shrink, pageHeight*shrink, chromedp.EmulateScale(1.25))); err != nil {
 		return nil, err
 	}
 	for _, page := range shown {
