@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"usher/internal/inbox"
+	"usher/internal/settings"
 	"usher/tokens"
 )
 
 // check tries the settings for real, without opening a port: one line for each
 // thing that is tried.
 func check(ctx context.Context, p Process) int {
-	s, ok := p.settings(p.Environ, needAny)
+	s, ok := p.settings(p.Environ)
 	if !ok {
 		return exitUsage
 	}
@@ -29,9 +30,9 @@ func check(ctx context.Context, p Process) int {
 		fmt.Fprintf(p.Stdout, "note  %s is not used: %s\n", u.Name, u.Why)
 	}
 	c := &checker{out: p.Stdout, token: make(map[*tokens.Source]*tokens.Token)}
-	if s.outboundOn() {
+	if s.OutboundOn() {
 		var err error
-		if c.outbound, err = newOutbound(s, p.Environ, newLog(p.Stderr, &s.Admin), nil); err != nil {
+		if c.outbound, err = newOutbound(s, newLog(p.Stderr, &s.Admin), nil); err != nil {
 			return p.failed(err)
 		}
 	}
@@ -39,12 +40,12 @@ func check(ctx context.Context, p Process) int {
 	for _, port := range s.Ports {
 		c.port(ctx, port)
 	}
-	if s.gateOn() {
-		for _, receiver := range s.Webhook.receivers {
+	if s.GateOn() {
+		for _, receiver := range s.Webhook.Receivers {
 			c.receiver(ctx, receiver)
 		}
 	}
-	if s.gateOn() || s.entitlementsOn() {
+	if s.GateOn() || s.EntitlementsOn() {
 		c.inbox(ctx, &s.Webhook)
 	}
 	if c.failed {
@@ -69,7 +70,7 @@ func (c *checker) fail(format string, args ...any) {
 	fmt.Fprintf(c.out, "FAIL  "+format+"\n", args...)
 }
 
-func (c *checker) port(ctx context.Context, p Port) {
+func (c *checker) port(ctx context.Context, p settings.Port) {
 	source := c.outbound.of[p.Name]
 	token := c.token[source]
 	if token == nil {
@@ -138,18 +139,18 @@ func judge(status int, body []byte, token *tokens.Token) error {
 	return fmt.Errorf("answered with an error%s; is this API client allowed to use the API with these scopes?", first.Message)
 }
 
-func (c *checker) inbox(ctx context.Context, w *Webhook) {
+func (c *checker) inbox(ctx context.Context, w *settings.Webhook) {
 	switch {
-	case w.nats != nil:
-		c.sharedInbox(ctx, w.nats)
+	case w.NATS != nil:
+		c.sharedInbox(ctx, w.NATS)
 	case w.Inbox != "":
 		c.fileInbox(strings.TrimPrefix(w.Inbox, "file:"))
 	}
 }
 
 // receiver only knocks: a webhook would change something.
-func (c *checker) receiver(ctx context.Context, r Receiver) {
-	u := r.forward
+func (c *checker) receiver(ctx context.Context, r settings.Receiver) {
+	u := r.URL
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
@@ -157,7 +158,7 @@ func (c *checker) receiver(ctx context.Context, r Receiver) {
 	addr := net.JoinHostPort(u.Hostname(), port)
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		c.fail("receiver %s: %v; is it running? %s says where", r.Name, err, r.variable())
+		c.fail("receiver %s: %v; is it running? %s says where", r.Name, err, r.Variable())
 		return
 	}
 	conn.Close()
@@ -168,7 +169,7 @@ func (c *checker) receiver(ctx context.Context, r Receiver) {
 func (c *checker) fileInbox(path string) {
 	found, err := inbox.CheckFile(path)
 	if err != nil {
-		c.fail("inbox: %v", adviseInbox(err))
+		c.fail("inbox: %v", settings.InboxError(err))
 		return
 	}
 	c.ok("inbox: %s", found)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"usher/internal/sdnotify"
+	"usher/internal/settings"
 	"usher/internal/stdlog"
 )
 
@@ -80,9 +81,9 @@ func (p *Process) misused(format string, args ...any) int {
 	return exitUsage
 }
 
-// settings reads the settings, or prints all that is wrong with them.
-func (p *Process) settings(environ []string, needed need) (*Settings, bool) {
-	s, err := readSettingsFor(environ, needed)
+// settings reads the settings of an usher that serves, or prints all that is wrong with them.
+func (p *Process) settings(environ []string) (*settings.Settings, bool) {
+	s, err := settings.Read(environ)
 	if err != nil {
 		fmt.Fprintln(p.Stderr, err)
 		return nil, false
@@ -96,7 +97,7 @@ func (p *Process) failed(err error) int {
 }
 
 func serve(ctx context.Context, p Process) int {
-	s, ok := p.settings(p.Environ, needAny)
+	s, ok := p.settings(p.Environ)
 	if !ok {
 		return exitUsage
 	}
@@ -109,7 +110,7 @@ func serve(ctx context.Context, p Process) int {
 	for _, u := range s.Unused {
 		log.Warn("setting not used", "name", u.Name, "why", u.Why)
 	}
-	h, err := build(s, p.Environ, log)
+	h, err := build(s, log)
 	if err != nil {
 		return p.failed(err)
 	}
@@ -119,7 +120,7 @@ func serve(ctx context.Context, p Process) int {
 		return p.failed(err)
 	}
 	log.Info("usher starts", "version", buildVersion())
-	if h.gate != nil && s.Webhook.nats == nil {
+	if h.gate != nil && s.Webhook.NATS == nil {
 		log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a NATS cluster")
 	}
 	if err := h.run(ctx); err != nil {

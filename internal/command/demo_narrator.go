@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"usher/internal/settings"
 )
 
 // narrator tells a person what the demo does, in lines of up to 80 columns.
@@ -57,23 +59,13 @@ func (n *narrator) hints(h *house, program string) {
 	}
 	fmt.Fprintf(n.out, "  curl -s %s/v1/entitlements/acme/users -w '\\n'\n", curl)
 	if h.admin != nil {
-		if addr := strings.TrimPrefix(h.admin.url(), "http://"); addr != adminDefault() {
+		if addr := strings.TrimPrefix(h.admin.url(), "http://"); addr != settings.Default("USHER_ADMIN_LISTEN") {
 			program = "USHER_ADMIN_LISTEN=" + addr + " " + program
 		}
 		fmt.Fprintf(n.out, "  %s entitlements acme\n  %s inbox ls --limit 5\n", program, program)
 		fmt.Fprintf(n.out, "\nThe admin page shows each webhook and what it changed:  %s\n", n.bold(h.admin.url()))
 	}
 	fmt.Fprintf(n.out, "\nFrom now on a webhook comes every few seconds.\n\n")
-}
-
-// adminDefault is where commands look for a running usher.
-func adminDefault() string {
-	for _, v := range variables() {
-		if v.Name == "USHER_ADMIN_LISTEN" {
-			return v.Default
-		}
-	}
-	return ""
 }
 
 // step begins a step of the story.

@@ -88,12 +88,10 @@ func (h *house) buildEntitlements(m *admin.Entitlements) {
 	e := &h.settings.Entitlements
 	cfg := entitlements.Config{
 		Lookup:  h.rights.lookup,
+		Key:     e.Key.Getter(),
 		Hosts:   guard.NewHosts(e.Listen, h.settings.Outbound.AllowedHosts, e.Key != nil),
 		Checked: m.Checked,
 		Log:     h.log,
-	}
-	if e.Key != nil {
-		cfg.Key = e.Key.Get
 	}
 	h.answers = &door{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
 	h.doors = append(h.doors, h.answers)

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"usher/internal/admin/journal"
 	"usher/internal/inbox"
 	"usher/internal/inbox/courier"
+	"usher/internal/settings"
 	"usher/webhookgate"
 )
 
@@ -18,7 +20,7 @@ func (h *house) inboxFigures() inbox.Stats {
 		return h.inbox.Stats()
 	}
 	s := inbox.Stats{Receivers: make(map[string]courier.ReceiverStats)}
-	for _, c := range h.settings.Webhook.receivers {
+	for _, c := range h.settings.Webhook.Receivers {
 		s.Receivers[c.Name] = courier.ReceiverStats{}
 	}
 	return s
@@ -27,17 +29,18 @@ func (h *house) inboxFigures() inbox.Stats {
 // buildGate puts the webhook gate together.
 func (h *house) buildGate(m *admin.Gate) error {
 	w := &h.settings.Webhook
-	main, further := w.gateReceivers()
+	main, further := gateReceivers(w)
 	cfg := webhookgate.Config{
 		Path:           w.Path,
+		HMACSecret:     w.HMACSecret.Getter(),
 		HMACHeader:     w.HMACHeader,
 		HMACAlgorithm:  w.HMACAlgorithm,
 		HMACStandard:   w.HMACScheme == "standard",
-		AllowCIDRs:     w.allow,
-		TrustedProxies: w.trusted,
+		AllowCIDRs:     w.Allow,
+		TrustedProxies: w.Trusted,
 		Types:          w.Types,
 		SyncTypes:      w.SyncTypes,
-		Schema:         w.schema,
+		Schema:         w.Schema,
 		MaxBody:        int64(w.MaxBody),
 		DedupSize:      w.DedupSize,
 		DedupWindow:    w.DedupWindow,
@@ -52,20 +55,17 @@ func (h *house) buildGate(m *admin.Gate) error {
 	if w.Token != nil {
 		cfg.Tokens = func() []string { return splitTokens(w.Token.Get()) }
 	}
-	if w.HMACSecret != nil {
-		cfg.HMACSecret = w.HMACSecret.Get
-	}
 	if main != nil {
-		cfg.ForwardURL, cfg.SignSecret = main.forward, getter(main.SignSecret)
+		cfg.ForwardURL, cfg.SignSecret = main.URL, main.SignSecret.Getter()
 	}
-	for _, c := range w.receivers {
+	for _, c := range w.Receivers {
 		m.Receiver(c.Name) // there with zeros from the start
 	}
 	h.journal = journal.New(w.Inbox == "")
 	cfg.Answered = h.journal.Add
 	if w.Inbox != "" {
 		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return h.inbox.Keep(w) }
-		cfg.KeepUnclaimed = w.keeps
+		cfg.KeepUnclaimed = w.KeepUnclaimed
 	}
 	var err error
 	if h.gate, err = webhookgate.New(cfg); err != nil {
@@ -82,6 +82,22 @@ func (h *house) buildGate(m *admin.Gate) error {
 	return nil
 }
 
+// gateReceivers are the receivers as the gate knows them: the one for all others, which may
+// be nil, and the further ones.
+func gateReceivers(w *settings.Webhook) (main *settings.Receiver, further []webhookgate.Receiver) {
+	for i := range w.Receivers {
+		c := &w.Receivers[i]
+		if len(c.Platforms) == 0 {
+			main = c
+			continue
+		}
+		further = append(further, webhookgate.Receiver{
+			Name: c.Name, Platforms: slices.Clone(c.Platforms), URL: c.URL, SignSecret: c.SignSecret.Getter(), Timeout: c.Timeout,
+		})
+	}
+	return main, further
+}
+
 // certificateEnds is when the gate's own TLS certificate ends, as the files have it now: one
 // that was renewed counts from the next scrape on, also before the next sender comes.
 func (d *door) certificateEnds() time.Time {
@@ -95,7 +111,7 @@ func (d *door) certificateEnds() time.Time {
 // buildInbox opens the inbox, if there is one. Without a gate it is only read.
 func (h *house) buildInbox(m *admin.InboxFigures) (err error) {
 	w := &h.settings.Webhook
-	for _, c := range w.receivers {
+	for _, c := range w.Receivers {
 		m.Receiver(c.Name)
 	}
 	if w.Inbox == "" {
@@ -104,7 +120,7 @@ func (h *house) buildInbox(m *admin.InboxFigures) (err error) {
 	h.rights = newRights()
 	cfg := inbox.Config{
 		URL:          w.Inbox,
-		NATS:         w.nats,
+		NATS:         w.NATS,
 		OnSnapshot:   h.rights.onSnapshot,
 		OnErase:      h.rights.onErase,
 		Attempts:     w.InboxAttempts,
@@ -118,10 +134,10 @@ func (h *house) buildInbox(m *admin.InboxFigures) (err error) {
 		Log:          h.log,
 	}
 	if h.gate != nil {
-		cfg.Receivers, cfg.Route, cfg.KeepUnclaimed = h.inboxReceivers(), h.gate.ReceiverOf, w.keeps
+		cfg.Receivers, cfg.Route, cfg.KeepUnclaimed = h.inboxReceivers(), h.gate.ReceiverOf, w.KeepUnclaimed
 	}
 	if h.inbox, err = inbox.Open(cfg); err != nil {
-		return adviseInbox(err)
+		return settings.InboxError(err)
 	}
 	h.rights.inbox = h.inbox
 	return nil
@@ -129,7 +145,7 @@ func (h *house) buildInbox(m *admin.InboxFigures) (err error) {
 
 // inboxReceivers are the receivers as the inbox knows them.
 func (h *house) inboxReceivers() (all []inbox.Receiver) {
-	for _, c := range h.settings.Webhook.receivers {
+	for _, c := range h.settings.Webhook.Receivers {
 		all = append(all, inbox.Receiver{Name: c.Name, Try: h.gate.Try, Concurrency: c.Concurrency})
 	}
 	return all

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/settings"
 )
 
 var errAdminOff = errors.New("USHER_ADMIN_LISTEN is off: there is no admin port")
@@ -25,15 +26,16 @@ func (h *house) unready() []string {
 // parts are what /readyz/NAME speaks of: each by itself, so that a token endpoint that
 // refuses does not take a gate out of its load balancer.
 func (h *house) parts() []admin.Part {
-	outbound := admin.Part{Name: outboundPart.name, Off: outboundPart.off()}
+	o, g, e := h.settings.Parts()
+	outbound := admin.Part{Name: o.Name, Off: o.Off}
 	if h.outbound != nil {
 		outbound.Unready = func() []string { return append(h.ending(), h.tokenProblems()...) }
 	}
-	gate := admin.Part{Name: gatePart.name, Off: h.settings.Webhook.part().off()}
+	gate := admin.Part{Name: g.Name, Off: g.Off}
 	if h.gate != nil {
 		gate.Unready = func() []string { return append(h.ending(), h.inboxProblems()...) }
 	}
-	answers := admin.Part{Name: entitlementsPart.name, Off: entitlementsPart.off()}
+	answers := admin.Part{Name: e.Name, Off: e.Off}
 	if h.answers != nil {
 		// What is held is answered also while the inbox's servers can't be reached.
 		answers.Unready = func() []string { return append(h.ending(), h.entitlementsProblems()...) }
@@ -75,16 +77,13 @@ func (h *house) tokenProblems() []string {
 	return problems
 }
 
-// healthcheck asks a running usher whether it is ready. It reads one setting and
-// no more: a probe must not depend on the secrets being mounted.
+// healthcheck asks a running usher whether it is ready.
 func healthcheck(ctx context.Context, p Process) int {
-	r := newReader(p.Environ)
-	var a Admin
-	r.section("", &a)
-	if a.Listen == "off" {
+	addr := settings.AdminListen(p.Environ)
+	if addr == "off" {
 		return p.failed(errAdminOff)
 	}
-	client, url := adminClient(a.Listen)
+	client, url := adminClient(addr)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", nil)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"usher/internal/settings"
 )
 
 // pipes is a listener without a network, for a synctest bubble: there no time passes
@@ -33,11 +35,11 @@ func testHouse(t *testing.T) *house {
 		"USHER_BASE_URL=http://127.0.0.1:1", "USHER_CLIENT_ID=app", "USHER_CLIENT_SECRET=t0psecret",
 		"USHER_PORTS_0_LISTEN=127.0.0.1:8081", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1",
 	}
-	settings, err := readSettings(environ)
+	s, err := settings.Read(environ)
 	if err != nil {
 		t.Fatal(err)
 	}
-	house, err := build(settings, environ, slog.New(slog.DiscardHandler))
+	house, err := build(s, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

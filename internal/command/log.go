@@ -3,22 +3,23 @@ package command
 import (
 	"io"
 	"log/slog"
-	"os"
 
 	"github.com/lmittmann/tint"
-	"golang.org/x/term"
+
+	"usher/internal/settings"
+	"usher/internal/terminal"
 )
 
 // newLog returns the log that the settings ask for, on w.
-func newLog(w io.Writer, a *Admin) *slog.Logger { return newLogAt(w, a, a.level) }
+func newLog(w io.Writer, a *settings.Admin) *slog.Logger { return newLogAt(w, a, a.Level) }
 
 // newLogAt is newLog with a level that may change.
-func newLogAt(w io.Writer, a *Admin, level slog.Leveler) *slog.Logger {
-	terminal := isTerminal(w)
-	if a.LogFormat == "json" || a.LogFormat == "auto" && !terminal {
+func newLogAt(w io.Writer, a *settings.Admin, level slog.Leveler) *slog.Logger {
+	onScreen := terminal.Is(w)
+	if a.LogFormat == "json" || a.LogFormat == "auto" && !onScreen {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inSeconds}))
 	}
-	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !terminal || a.noColour}))
+	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !onScreen || a.NoColour}))
 }
 
 // inSeconds writes a duration as a number of seconds, which programs that read logs can
@@ -30,7 +31,6 @@ func inSeconds(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
+func isTerminal(w io.Writer) bool { return terminal.Is(w) }
+
+func visible(s string) string { return terminal.Visible(s) }

@@ -11,10 +11,9 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/net/http/httpproxy"
-
 	"usher/internal/admin"
 	"usher/internal/guard"
+	"usher/internal/settings"
 	"usher/internal/wire"
 	"usher/proxy"
 	"usher/tokens"
@@ -23,7 +22,7 @@ import (
 // outbound is the way to the billing service: a pool of connections, and one
 // token source for each identity among the ports.
 type outbound struct {
-	settings  *Settings
+	settings  *settings.Settings
 	log       *slog.Logger
 	upstream  *wire.Client
 	forTokens *wire.Client // upstream too, unless calls have less time than tokens
@@ -46,7 +45,7 @@ type portFigures struct {
 // that: two files may hold the same today, and only one of them change tomorrow.
 type identity struct{ clientID, file, secret, scope string }
 
-func identityOf(p Port) identity {
+func identityOf(p settings.Port) identity {
 	scopes := strings.Fields(p.Scope)
 	slices.Sort(scopes)
 	id := identity{clientID: p.ClientID, file: p.ClientSecret.Path(), scope: strings.Join(scopes, " ")}
@@ -56,16 +55,16 @@ func identityOf(p Port) identity {
 	return id
 }
 
-func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin.Metrics) (*outbound, error) {
+func newOutbound(s *settings.Settings, log *slog.Logger, metrics *admin.Metrics) (*outbound, error) {
 	o := &outbound{
 		settings: s, log: log,
-		target:  endpoint(s.Outbound.base, "/graphql"),
+		target:  s.Outbound.Endpoint("/graphql"),
 		memory:  proxy.NewMemory(int64(s.Outbound.ReplayMemory)),
 		of:      make(map[string]*tokens.Source),
 		clients: make(map[string]*tokens.Client),
 		figures: make(map[string]portFigures),
 	}
-	if err := o.connect(environ); err != nil {
+	if err := o.connect(); err != nil {
 		return nil, err
 	}
 	shared := make(map[identity]*tokens.Source)
@@ -73,7 +72,7 @@ func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin
 	for _, p := range s.Ports {
 		id := identityOf(p)
 		client := &tokens.Client{
-			URL:       endpoint(s.Outbound.base, "/oauth/token").String(),
+			URL:       s.Outbound.Endpoint("/oauth/token").String(),
 			ID:        p.ClientID,
 			Secret:    p.ClientSecret.Get,
 			Scope:     p.Scope,
@@ -103,32 +102,10 @@ func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin
 	return o, nil
 }
 
-// endpoint is a path below the base address. (URL.JoinPath would make a relative
-// path of a base without one, and clean a prefix that has to stay as it is.)
-func endpoint(base *url.URL, path string) *url.URL {
-	u := *base
-	u.Path += path
-	if u.RawPath != "" {
-		u.RawPath += path
-	}
-	return &u
-}
-
 // connect sets up the connections.
-func (o *outbound) connect(environ []string) error {
-	env := newReader(environ).env
-	either := func(name string) string {
-		if v := env[name]; v != "" {
-			return v
-		}
-		return env[strings.ToLower(name)]
-	}
-	cfg := wire.Config{Timeout: o.settings.Outbound.UpstreamTimeout}
-	cfg.Proxy = (&httpproxy.Config{
-		HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), NoProxy: either("NO_PROXY"),
-		CGI: env["REQUEST_METHOD"] != "",
-	}).ProxyFunc()
-	if ca := o.settings.Outbound.ca; ca != nil {
+func (o *outbound) connect() error {
+	cfg := wire.Config{Timeout: o.settings.Outbound.UpstreamTimeout, Proxy: o.settings.Outbound.Proxy}
+	if ca := o.settings.Outbound.CA; ca != nil {
 		roots, err := x509.SystemCertPool()
 		if err != nil {
 			return err
@@ -160,19 +137,17 @@ func (o *outbound) run(ctx context.Context) {
 }
 
 // handler returns the handler of a local port.
-func (o *outbound) handler(p Port) http.Handler {
+func (o *outbound) handler(p settings.Port) http.Handler {
 	cfg := proxy.Config{
 		Name:         p.Name,
 		Target:       o.target,
 		Source:       o.of[p.Name],
 		Upstream:     o.upstream,
+		Key:          p.Key.Getter(),
 		ReplayLimit:  int64(o.settings.Outbound.ReplayLimit),
 		ReplayMemory: o.memory,
 		Hosts:        guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
 		Log:          o.log,
-	}
-	if p.Key != nil {
-		cfg.Key = p.Key.Get
 	}
 	if m := o.figures[p.Name].calls; m != nil {
 		cfg.Started, cfg.Finished, cfg.Replayed = m.Started, m.Finished, m.Replayed

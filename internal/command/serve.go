@@ -20,12 +20,13 @@ import (
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/secret"
+	"usher/internal/settings"
 	"usher/webhookgate"
 )
 
 // house is a running usher: its listeners, and what stands behind them.
 type house struct {
-	settings *Settings
+	settings *settings.Settings
 	log      *slog.Logger
 	outbound *outbound         // nil: off
 	gate     *webhookgate.Gate // nil: off
@@ -70,16 +71,16 @@ func (d *door) url() string {
 
 // build puts an usher together. Of what it uses only the inbox is opened yet: one that
 // can't be is an error of start-up.
-func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
+func build(s *settings.Settings, log *slog.Logger) (*house, error) {
 	h := &house{settings: s, log: log}
 	metrics := admin.NewMetrics(buildVersion(), buildCommit())
-	if s.outboundOn() {
-		if err := h.buildOutbound(environ, metrics); err != nil {
+	if s.OutboundOn() {
+		if err := h.buildOutbound(metrics); err != nil {
 			return nil, err
 		}
 	}
 	var gateMetrics *admin.Gate
-	if s.gateOn() {
+	if s.GateOn() {
 		gateMetrics = metrics.Gate()
 		if err := h.buildGate(gateMetrics); err != nil {
 			return nil, err
@@ -88,17 +89,18 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 			metrics.Certificate(h.webhooks.certificateEnds)
 		}
 	}
-	if s.gateOn() || s.entitlementsOn() {
+	if s.GateOn() || s.EntitlementsOn() {
 		if err := h.buildInbox(metrics.Inbox(h.inboxFigures)); err != nil {
 			return nil, err
 		}
 	}
-	if s.entitlementsOn() {
+	if s.EntitlementsOn() {
 		h.buildEntitlements(metrics.Entitlements(h.rights.index.Len))
 	}
 	if s.Admin.Listen != "off" {
 		cfg := admin.Config{
 			Hosts:   guard.NewHosts(s.Admin.Listen, s.Outbound.AllowedHosts, s.Admin.Token != nil),
+			Token:   s.Admin.Token.Getter(),
 			Unready: h.unready,
 			Parts:   h.parts(),
 			Metrics: metrics.Handler(),
@@ -106,22 +108,19 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 			Log:     log,
 		}
 		h.show(&cfg, metrics, gateMetrics)
-		if s.Admin.Token != nil {
-			cfg.Token = s.Admin.Token.Get
-		}
 		handler := admin.New(cfg)
 		h.admin = &door{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: s.Admin.Listen, handler: handler, closing: handler.Close}
 	}
 	return h, nil
 }
 
-func (h *house) buildOutbound(environ []string, metrics *admin.Metrics) (err error) {
-	if h.outbound, err = newOutbound(h.settings, environ, h.log, metrics); err != nil {
+func (h *house) buildOutbound(metrics *admin.Metrics) (err error) {
+	if h.outbound, err = newOutbound(h.settings, h.log, metrics); err != nil {
 		return err
 	}
 	for _, p := range h.settings.Ports {
 		h.doors = append(h.doors, &door{
-			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
+			variable: p.ListenVariable(), name: p.Name, addr: p.Listen,
 			handler: h.outbound.handler(p),
 		})
 	}
@@ -134,7 +133,7 @@ func (h *house) open() error {
 	for _, d := range h.all() {
 		l, err := listen(d.addr)
 		if err != nil {
-			return fmt.Errorf("%s: can't listen on %s: %w%s", d.variable, d.addr, err, adviseListener(d.variable, err))
+			return fmt.Errorf("%s: can't listen on %s: %w%s", d.variable, d.addr, err, settings.ListenAdvice(d.variable, err))
 		}
 		d.handler = draining(&h.stopping, d.handler)
 		d.hang(l, h.log.With("listener", d.name))
@@ -193,7 +192,7 @@ func (h *house) run(ctx context.Context) error {
 
 	background, stopBackground := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { secret.Watch(background, h.log, h.settings.secrets()...) })
+	running.Go(func() { secret.Watch(background, h.log, h.settings.Secrets()...) })
 	if h.outbound != nil {
 		running.Go(func() { h.outbound.run(background) })
 	}

@@ -32,7 +32,7 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 	if i := h.inbox; i != nil { // without a gate, too: whichever replica is asked can act
 		cfg.Inbox = &admin.Inbox{
 			List: i.List, Show: i.Show, Redeliver: i.Redeliver, Discard: i.Discard, Pause: i.Pause, Resume: i.Resume, Erase: i.Erase,
-			Stats: i.Stats, HeldUp: i.HeldUp, Err: i.Err, Shared: h.settings.Webhook.nats != nil,
+			Stats: i.Stats, HeldUp: i.HeldUp, Err: i.Err, Shared: h.settings.Webhook.NATS != nil,
 		}
 		if h.gate != nil {
 			cfg.Inbox.ReceiverOf = i.ReceiverOf
@@ -54,7 +54,7 @@ func (h *house) portStates() []admin.PortState {
 		if figures.owner != p.Name {
 			s.Shares = figures.owner
 		}
-		s.ClientVariable, s.SecretVariable, s.ScopeVariable = h.settings.namesOf(p)
+		s.ClientVariable, s.SecretVariable, s.ScopeVariable = h.settings.IdentityVariables(&p)
 		states = append(states, s)
 	}
 	return states
@@ -63,10 +63,10 @@ func (h *house) portStates() []admin.PortState {
 func (h *house) gateState(m *admin.Gate) *admin.GateState {
 	w := &h.settings.Webhook
 	state := &admin.GateState{Address: h.webhooks.url() + w.Path, Decisions: m.Hour()}
-	for _, c := range w.receivers {
+	for _, c := range w.Receivers {
 		state.Receivers = append(state.Receivers, admin.ReceiverState{
 			Name: c.Name, Platforms: c.Platforms,
-			Address: c.forward.Scheme + "://" + c.forward.Host, // the rest may hold a secret
+			Address: c.URL.Scheme + "://" + c.URL.Host, // the rest may hold a secret
 			Tries:   m.Receiver(c.Name).Recent(),
 		})
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/settings"
 	"usher/internal/trial"
 )
 
@@ -179,11 +180,11 @@ func TestPortsShareATokenBySource(t *testing.T) {
 		"USHER_PORTS_3_LISTEN=127.0.0.1:0", "USHER_PORTS_3_CLIENT_SECRET=t0psecret",
 		"USHER_PORTS_4_LISTEN=127.0.0.1:0", "USHER_PORTS_4_CLIENT_SECRET=t0psecret",
 		"USHER_PORTS_5_LISTEN=127.0.0.1:0", "USHER_PORTS_5_CLIENT_SECRET=another")
-	settings, err := readSettings(environ)
+	read, err := settings.Read(environ)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := newOutbound(settings, environ, slog.New(slog.DiscardHandler), nil)
+	o, err := newOutbound(read, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
