@@ -3,6 +3,7 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"strconv"
 	"strings"
@@ -30,9 +31,8 @@ func newReader(environ []string) *reader {
 }
 
 // Environment returns environ, as os.Environ gives it, by name. Of a name that is there
-// twice the last counts. An empty variable counts as not set. A variable without a name is
-// passed over: Windows keeps a current folder for each drive in variables such as =C:, and
-// a field without a name would be taken for it.
+// twice the last counts. An empty variable counts as not set. Windows keeps a current folder
+// for each drive in variables such as =C:, which have no name.
 func Environment(environ []string) map[string]string {
 	env := make(map[string]string)
 	for _, kv := range environ {
@@ -78,7 +78,10 @@ func (r *reader) positive(name string, n int64) {
 
 // section reads the variables of one struct; its fields' names start with prefix.
 func (r *reader) section(prefix string, dst any) {
-	err := env.ParseWithOptions(dst, env.Options{Environment: r.env, Prefix: prefix})
+	// A variable that is called as the prefix would be taken for each field without a tag.
+	environment := maps.Clone(r.env)
+	delete(environment, prefix)
+	err := env.ParseWithOptions(dst, env.Options{Environment: environment, Prefix: prefix})
 	var all env.AggregateError
 	if errors.As(err, &all) {
 		for _, err := range all.Errors {

@@ -125,6 +125,7 @@ func TestProblems(t *testing.T) {
 		{"slip in the index", with("USHER_PORTS_01_LISTEN=127.0.0.1:83"), []string{"USHER_PORTS_01_LISTEN is not known: did you mean USHER_PORTS_1_LISTEN?"}},
 		{"zeros for an index", with("USHER_PORTS_00_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_0_LISTEN?"}},
 		{"index beyond any number", with("USHER_PORTS_99999999999999999999_SCOPE=x"), []string{"USHER_PORTS_99999999999999999999_LISTEN is not set"}},
+		{"prefix alone", with("USHER_PORTS_0_=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
 		{"slip of a short name", with("USHER_KEYS=t0psecret"), []string{"did you mean USHER_KEY?"}},
 		{"nothing but commas", with("USHER_ALLOWED_HOSTS=,", "USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS= , ", "USHER_WEBHOOK_TYPES=,"),
 			[]string{`USHER_ALLOWED_HOSTS is ","`, `USHER_WEBHOOK_ALLOW_CIDRS is " , ", but should hold a list, separated by commas`, "USHER_WEBHOOK_TYPES"}},
@@ -283,6 +284,7 @@ func FuzzSettings(f *testing.F) {
 	f.Add("USHER_LISTEN", "unix:")
 	f.Add("USHER_BASE_URL", "https://[::1")
 	f.Add("USHER_PORTS_0_LISTEN", ":1")
+	f.Add("USHER_WEBHOOK_RECEIVERS_0_", "x")
 	f.Add("USHER_WEBHOOK_ALLOW_CIDRS", "::/0,")
 	f.Fuzz(func(t *testing.T, name, value string) {
 		if strings.HasSuffix(name, "_FILE") {
