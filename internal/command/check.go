@@ -29,7 +29,7 @@ func check(ctx context.Context, p Process) int {
 	for _, u := range s.Unused {
 		fmt.Fprintf(p.Stdout, "note  %s is not used: %s\n", u.Name, u.Why)
 	}
-	c := &checker{out: p.Stdout, token: make(map[*tokens.Source]*tokens.Token)}
+	c := &checker{out: p.Stdout, tokens: make(map[*identity]*tokens.Token)}
 	if s.OutboundOn() {
 		var err error
 		if c.outbound, err = newOutbound(s, newLog(p.Stderr, &s.Admin), nil); err != nil {
@@ -37,8 +37,10 @@ func check(ctx context.Context, p Process) int {
 		}
 	}
 	fmt.Fprintln(p.Stdout, "ok    settings")
-	for _, port := range s.Ports {
-		c.port(ctx, port)
+	if c.outbound != nil {
+		for _, port := range c.outbound.ports {
+			c.port(ctx, port)
+		}
 	}
 	if s.GateOn() {
 		for _, receiver := range s.Webhook.Receivers {
@@ -56,8 +58,8 @@ func check(ctx context.Context, p Process) int {
 
 type checker struct {
 	out      io.Writer
-	outbound *outbound                        // nil: off
-	token    map[*tokens.Source]*tokens.Token // by identity: none is asked for twice
+	outbound *outbound                   // nil: off
+	tokens   map[*identity]*tokens.Token // none is asked for twice
 	failed   bool
 }
 
@@ -70,16 +72,15 @@ func (c *checker) fail(format string, args ...any) {
 	fmt.Fprintf(c.out, "FAIL  "+format+"\n", args...)
 }
 
-func (c *checker) port(ctx context.Context, p settings.Port) {
-	source := c.outbound.of[p.Name]
-	token := c.token[source]
+func (c *checker) port(ctx context.Context, p *localPort) {
+	token := c.tokens[p.identity]
 	if token == nil {
 		var err error
-		if token, err = c.outbound.clients[p.Name].Fetch(ctx); err != nil {
-			c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.advise(err, p))
+		if token, err = p.client.Fetch(ctx); err != nil {
+			c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.advise(err, &p.Port))
 			return
 		}
-		c.token[source] = token
+		c.tokens[p.identity] = token
 	}
 	c.ok("token for port %s: valid for %v, fingerprint %s", p.Name, time.Until(token.Expiry()).Round(time.Second), token)
 	if err := c.typename(ctx, token); err != nil {

@@ -47,27 +47,27 @@ func demo(ctx context.Context, p Process) int {
 	}
 	log, level := demoLog(p, s)
 	defer stdlog.TakeOver(log)()
-	h, err := build(s, log)
+	u, err := build(s, log)
 	if err != nil {
 		return p.failed(err)
 	}
-	if err := h.open(); err != nil {
-		h.close()
+	if err := u.open(); err != nil {
+		u.close()
 		return p.failed(err)
 	}
 	say := &narrator{out: p.Stdout, colour: isTerminal(p.Stdout) && !s.Admin.NoColour}
-	say.welcome(h, replaced)
+	say.welcome(u, replaced)
 
 	playing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
-		told := newStory(world, h, say, level)
-		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, h.doors[0]) }) }) {
-			say.hints(h, p.called())
+		told := newStory(world, u, say, level)
+		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, u.listeners[0]) }) }) {
+			say.hints(u, p.called())
 			told.goOn(playing)
 		}
 	})
-	err = h.run(ctx)
+	err = u.run(ctx)
 	stop()
 	running.Wait()
 	if err != nil {
@@ -190,7 +190,7 @@ func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replac
 
 // legacyProgram is one that knows nothing of OAuth: a few calls a second, now more and now
 // fewer, so that there is something to see on the page.
-func legacyProgram(ctx context.Context, port *door) {
+func legacyProgram(ctx context.Context, port *listener) {
 	client, base := port.client()
 	defer client.CloseIdleConnections()
 	for n := 0; pause(ctx, 300*time.Millisecond+time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond); n++ {

@@ -70,7 +70,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	if err != nil {
 		return p.failed(err)
 	}
-	port := s.Ports[0]
+	port := o.ports[0]
 	port.Listen = listener.Addr().String()
 	server := newServer(o.handler(port), log)
 
@@ -112,13 +112,13 @@ func waitForToken(ctx context.Context, p Process, o *outbound, signals <-chan os
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := o.of[o.settings.Ports[0].Name].Ready(ctx)
+		_, err := o.ports[0].source.Ready(ctx)
 		done <- err
 	}()
 	select {
 	case err := <-done:
 		if err != nil {
-			return p.failed(fmt.Errorf("cannot get a token: %w; %s", err, o.advise(err, o.settings.Ports[0]))), false
+			return p.failed(fmt.Errorf("cannot get a token: %w; %s", err, o.advise(err, &o.ports[0].Port))), false
 		}
 		return exitOK, true
 	case sig := <-signals:

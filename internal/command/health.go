@@ -19,42 +19,42 @@ import (
 var errAdminOff = errors.New("USHER_ADMIN_LISTEN is off: there is no admin port")
 
 // unready says what keeps usher from being ready.
-func (h *house) unready() []string {
-	return slices.Concat(h.ending(), h.inboxProblems(), h.entitlementsProblems(), h.tokenProblems())
+func (u *usher) unready() []string {
+	return slices.Concat(u.shutdownProblems(), u.inboxProblems(), u.entitlementsProblems(), u.tokenProblems())
 }
 
 // parts are what /readyz/NAME speaks of: each by itself, so that a token endpoint that
 // refuses does not take a gate out of its load balancer.
-func (h *house) parts() []admin.Part {
-	o, g, e := h.settings.Parts()
+func (u *usher) parts() []admin.Part {
+	o, g, e := u.settings.Parts()
 	outbound := admin.Part{Name: o.Name, Off: o.Off}
-	if h.outbound != nil {
-		outbound.Unready = func() []string { return append(h.ending(), h.tokenProblems()...) }
+	if u.outbound != nil {
+		outbound.Unready = func() []string { return append(u.shutdownProblems(), u.tokenProblems()...) }
 	}
 	gate := admin.Part{Name: g.Name, Off: g.Off}
-	if h.gate != nil {
-		gate.Unready = func() []string { return append(h.ending(), h.inboxProblems()...) }
+	if u.gate != nil {
+		gate.Unready = func() []string { return append(u.shutdownProblems(), u.inboxProblems()...) }
 	}
 	answers := admin.Part{Name: e.Name, Off: e.Off}
-	if h.answers != nil {
+	if u.answers != nil {
 		// What is held is answered also while the inbox's servers can't be reached.
-		answers.Unready = func() []string { return append(h.ending(), h.entitlementsProblems()...) }
+		answers.Unready = func() []string { return append(u.shutdownProblems(), u.entitlementsProblems()...) }
 	}
 	return []admin.Part{outbound, gate, answers}
 }
 
-func (h *house) ending() []string {
-	if !h.stopping.Load() {
+func (u *usher) shutdownProblems() []string {
+	if !u.stopping.Load() {
 		return nil
 	}
 	return []string{"shutting down"}
 }
 
-func (h *house) inboxProblems() []string {
-	if h.inbox == nil {
+func (u *usher) inboxProblems() []string {
+	if u.inbox == nil {
 		return nil
 	}
-	if err := h.inbox.Err(); err != nil {
+	if err := u.inbox.Err(); err != nil {
 		return []string{err.Error()}
 	}
 	return nil
@@ -62,10 +62,13 @@ func (h *house) inboxProblems() []string {
 
 // tokenProblems: after the first token an outage of the billing service is no reason to
 // be unready: it must not take the customer's pod down.
-func (h *house) tokenProblems() []string {
+func (u *usher) tokenProblems() []string {
+	if u.outbound == nil {
+		return nil
+	}
 	var problems []string
-	for _, p := range h.settings.Ports {
-		state := h.outbound.of[p.Name].State()
+	for _, p := range u.outbound.ports {
+		state := p.source.State()
 		switch {
 		case state.Had:
 		case state.Err != nil:
@@ -123,4 +126,9 @@ func adminClient(addr string) (*http.Client, string) {
 		}
 	}
 	return &http.Client{Transport: transport}, "http://" + addr
+}
+
+// notAsked says that no usher answered on the admin port.
+func notAsked(err error) error {
+	return fmt.Errorf("cannot reach usher. Is it running? (USHER_ADMIN_LISTEN says where): %w", err)
 }

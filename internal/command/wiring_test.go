@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -188,12 +189,15 @@ func TestPortsShareATokenBySource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	identityOf := func(name string) *identity {
+		return o.ports[slices.IndexFunc(o.ports, func(p *localPort) bool { return p.Name == name })].identity
+	}
 	for name, sharedWith := range map[string]string{"0": "main", "1": "main", "2": "2", "3": "3", "4": "3", "5": "5"} {
-		if o.of[name] != o.of[sharedWith] {
+		if identityOf(name) != identityOf(sharedWith) {
 			t.Errorf("port %s does not share with %s", name, sharedWith)
 		}
 	}
-	if n := len(o.sources); n != 4 {
+	if n := len(o.identities); n != 4 {
 		t.Errorf("%d tokens, want 4: of each file, of a value, of another", n)
 	}
 }
