@@ -17,7 +17,7 @@ type narrator struct {
 }
 
 const (
-	storyColumns = 46 // for what happens, before what comes out of it
+	storyColumns = 46 // the width of what happens, before its result
 	eventColumns = 57 // the same, with the time
 )
 
@@ -77,7 +77,7 @@ func (n *narrator) step(number int, title string) {
 	}
 }
 
-// result tells one thing that happened, and what came out.
+// result prints one thing that happened, and its result.
 func (n *narrator) result(what, result string) {
 	n.columns("   "+what, storyColumns, result)
 }
@@ -106,7 +106,7 @@ func colourOf(result string) string {
 	return "32"
 }
 
-// cut shortens s to so many characters.
+// cut shortens s to at most this many characters.
 func cut(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s
