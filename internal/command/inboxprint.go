@@ -17,12 +17,14 @@ import (
 )
 
 const (
-	lineWidth   = 100 // of a list
-	tenantWidth = 36
-	columnGap   = "  "
+	lineWidth    = 100 // of a list
+	tenantColumn = 2
+	tenantWidth  = 36 // which a longer one exceeds in its own line alone
+	columnGap    = "  "
 )
 
-// printList prints one line for each webhook.
+// printList prints one line for each webhook. A tenant is whole, however long: whoever has to name one
+// copies it from here.
 func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool) error {
 	var rows [][]string
 	if heading {
@@ -31,7 +33,7 @@ func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool)
 	for i := range entries {
 		e := &entries[i]
 		rows = append(rows, []string{
-			strconv.FormatUint(e.ID, 10), visible(string(e.State)), shorten(tenantOf(&e.Entry), tenantWidth),
+			strconv.FormatUint(e.ID, 10), visible(string(e.State)), tenantOf(&e.Entry),
 			strconv.Itoa(e.Tries), age(e.Received, now), standing(e, now),
 		})
 	}
@@ -41,7 +43,7 @@ func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool)
 		left := lineWidth
 		last := len(row) - 1
 		for i, cell := range row[:last] {
-			out.WriteString(cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)) + columnGap)
+			out.WriteString(cell + strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(cell))) + columnGap)
 			left -= widths[i] + len(columnGap)
 		}
 		out.WriteString(shorten(row[last], left) + "\n")
@@ -55,7 +57,11 @@ func columnWidths(rows [][]string) []int {
 	for _, row := range rows {
 		widths = append(widths, make([]int, len(row)-len(widths))...)
 		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			width := utf8.RuneCountInString(cell)
+			if i == tenantColumn {
+				width = min(width, tenantWidth)
+			}
+			widths[i] = max(widths[i], width)
 		}
 	}
 	return widths
