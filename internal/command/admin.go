@@ -59,9 +59,9 @@ func (u *usher) buildAdmin(metrics *admin.Metrics, gate *admin.Gate) {
 
 func (u *usher) portStates() []admin.PortState {
 	var states []admin.PortState
-	for i, p := range u.outbound.ports {
+	for _, p := range u.outbound.ports {
 		s := admin.PortState{
-			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Keyed: p.Key != nil,
+			Name: p.Name, Address: p.listener.url(), Scope: p.Scope, Keyed: p.Key != nil,
 			Token: p.source.State(),
 			Calls: p.calls.Hour(), Tokens: p.counts.Hour(),
 		}

@@ -62,7 +62,7 @@ func demo(ctx context.Context, p Process) int {
 	var running sync.WaitGroup
 	running.Go(func() {
 		told := newStory(world, u, say, level)
-		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, u.listeners[0]) }) }) {
+		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, u.outbound.ports[0].listener) }) }) {
 			say.hints(u, p.called())
 			told.goOn(playing)
 		}

@@ -31,10 +31,10 @@ func (n *narrator) paint(code, s string) string {
 func (n *narrator) bold(s string) string { return n.paint("1", s) }
 
 func (n *narrator) welcome(u *usher, replaced []string) {
-	port := u.listeners[0].url() + "/graphql"
+	port := u.outbound.ports[0].listener.url() + "/graphql"
 	called := port // as curl has it
-	if path, ok := strings.CutPrefix(u.listeners[0].addr, "unix:"); ok {
-		port, called = u.listeners[0].addr, "--unix-socket '"+path+"' http://localhost/graphql"
+	if path, ok := strings.CutPrefix(u.outbound.ports[0].listener.addr, "unix:"); ok {
+		port, called = u.outbound.ports[0].listener.addr, "--unix-socket '"+path+"' http://localhost/graphql"
 	}
 	fmt.Fprintf(n.out, "%s runs on this machine alone; nothing leaves it. Ctrl-C ends it.\n\n", n.bold("usher demo"))
 	fmt.Fprintf(n.out, "  calls         %s\n", n.bold(port))

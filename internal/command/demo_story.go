@@ -90,7 +90,7 @@ func (s *story) call(ctx context.Context) {
 }
 
 func (s *story) throughUsher(ctx context.Context) string {
-	client, base := s.usher.listeners[0].client()
+	client, base := s.usher.outbound.ports[0].listener.client()
 	return s.query(ctx, client, base)
 }
 

@@ -33,13 +33,15 @@ const (
 
 // execute is usher exec: it runs a command, and a local port for it.
 func execute(ctx context.Context, p Process, args []string) int {
-	if len(args) > 0 && args[0] == "--" {
+	switch {
+	case len(args) == 0:
+	case args[0] == "--":
 		args = args[1:]
-	} else if len(args) == 1 && args[0] == witnessArg && witnessArg != "" {
+	case len(args) == 1 && args[0] == witnessArg && witnessArg != "":
 		return beWitness(p)
-	} else if len(args) > 0 && isHelp(args[0]) {
+	case isHelp(args[0]):
 		return p.helpOn("exec")
-	} else if len(args) > 0 && strings.HasPrefix(args[0], "-") {
+	case strings.HasPrefix(args[0], "-"):
 		return p.misused("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
 	}
 	if len(args) == 0 {
@@ -56,6 +58,11 @@ func execute(ctx context.Context, p Process, args []string) int {
 	if settings.Environment(p.Environ)["USHER_LOG_LEVEL"] == "" {
 		s.Admin.Level = slog.LevelWarn // standard error is the script's
 	}
+	return runJob(ctx, p, s, args)
+}
+
+// runJob opens the port, waits for a token, and runs the command.
+func runJob(ctx context.Context, p Process, s *settings.Settings, args []string) int {
 	log := newLog(p.Stderr, &s.Admin)
 	defer stdlog.TakeOver(log)()
 	o, err := newOutbound(s, log, nil)

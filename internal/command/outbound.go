@@ -39,7 +39,8 @@ type outbound struct {
 type localPort struct {
 	settings.Port
 	*identity
-	calls *admin.Port // nil without metrics
+	listener *listener   // nil for exec and check
+	calls    *admin.Port // nil without metrics
 }
 
 // identity is what usher gets a token for: an API client and its scopes. Ports with the same

@@ -114,10 +114,8 @@ func (u *usher) buildOutbound(metrics *admin.Metrics) (err error) {
 		return err
 	}
 	for _, p := range u.outbound.ports {
-		u.listeners = append(u.listeners, &listener{
-			variable: p.ListenVariable(), name: p.Name, addr: p.Listen,
-			handler: u.outbound.handler(p),
-		})
+		p.listener = &listener{variable: p.ListenVariable(), name: p.Name, addr: p.Listen, handler: u.outbound.handler(p)}
+		u.listeners = append(u.listeners, p.listener)
 	}
 	return nil
 }
