@@ -68,7 +68,7 @@ func TestProblems(t *testing.T) {
 	}{
 		{"nothing set", nil, []string{"every part of usher is off: set USHER_BASE_URL to call the billing service, USHER_WEBHOOK_FORWARD_URL to receive webhooks, or USHER_ENTITLEMENTS_LISTEN"}},
 		{"nothing that switches a part on", []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_TOKEN=t0psecret"}, []string{"every part of usher is off"}},
-		{"the gate switched off, and nothing else on", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"}, []string{"every part of usher is off"}},
+		{"the gate switched off, and nothing else on", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"}, []string{"USHER_WEBHOOK_FORWARD_URL to receive webhooks (with an address in USHER_WEBHOOK_LISTEN, which is off), or USHER_ENTITLEMENTS_LISTEN"}},
 		{"nothing but the address", minimal[:1], []string{"USHER_CLIENT_ID is not set", "USHER_CLIENT_SECRET is not set"}},
 		{"bad values of outbound, which is off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_UPSTREAM_TIMEOUT=soon", "USHER_LISTEN=8080", "USHER_CLIENT_SECRET_FILE=/nowhere",
 			"USHER_CA_FILE=" + empty, "USHER_PORTS_0_SCOPE=  ", "USHER_PORTS_1_LISTEN=x"},
