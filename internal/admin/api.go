@@ -54,6 +54,8 @@ type (
 		HeldBy uint64 `json:"held_by,omitempty"` // the webhook of its tenant that failed, and is tried first
 		Behind int    `json:"behind,omitempty"`  // how many, of those listed, wait behind it, as it failed
 		Paused bool   `json:"paused,omitempty"`  // it waits, and somebody has paused its deliveries
+
+		NoReceiver bool `json:"no_receiver,omitempty"` // it waits, and its receiver is gone from the settings
 	}
 
 	// Detail is the answer of GET /api/inbox/{id}.
@@ -63,6 +65,8 @@ type (
 		Payload  json.RawMessage `json:"payload"`            // the body; one that is no JSON as a string
 		Previous uint64          `json:"previous,omitempty"` // the tenant's snapshot before it, if that is still there
 		Changes  []string        `json:"changes"`            // against the previous one, in words
+
+		NoReceiver bool `json:"no_receiver,omitempty"` // as in a list
 	}
 
 	// Redelivered is the answer of POST /api/inbox/{id}/redeliver.

@@ -23,6 +23,9 @@ const (
 	columnGap    = "  "
 )
 
+// noReceiver is what a webhook waits for whose receiver is gone from the settings.
+const noReceiver = "no receiver takes its platform"
+
 // printList prints one line for each webhook. A tenant is whole, however long: whoever has to name one
 // copies it from here.
 func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool) error {
@@ -97,6 +100,9 @@ func printDetail(w io.Writer, d *admin.Detail, now time.Time) error {
 	fact("state", "%s", d.State)
 	if d.Why != "" {
 		fact("because", "%s", d.Why)
+	}
+	if d.NoReceiver {
+		fact("because", "%s", noReceiver)
 	}
 	fact("since", "%s", moment(d.Changed, now))
 	fact("tenant", "%s", tenantOf(&d.Entry))
@@ -179,6 +185,8 @@ func standing(e *admin.Listed, now time.Time) string {
 	}
 	switch {
 	case e.State != inbox.Waiting:
+	case e.NoReceiver:
+		words = append(words, noReceiver)
 	case e.HeldBy != 0:
 		words = append(words, fmt.Sprintf("behind %d", e.HeldBy))
 	case !e.Paused && !e.Next.IsZero():
