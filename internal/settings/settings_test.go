@@ -339,3 +339,33 @@ func TestAdviceOnRights(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a command needs that calls a running usher: other settings may be missing or wrong.
+func TestReadAdmin(t *testing.T) {
+	for _, tc := range []struct {
+		name, listen, problem string
+		env                   []string
+	}{
+		{"nothing set", "127.0.0.1:9095", "", nil},
+		{"off", "off", "", []string{"USHER_ADMIN_LISTEN=off", "USHER_ADMIN_TOKEN_FILE=/nowhere"}},
+		{"beyond loopback, as usher itself would not start", ":9095", "", []string{"USHER_ADMIN_LISTEN=:9095"}},
+		{"others are wrong", "127.0.0.1:9095", "", []string{"USHER_BASE_URL=nowhere", "USHER_LOG_LEVEL=loud", "USHER_SHUTDOWN_GRACE=soon"}},
+		{"no address", "", `USHER_ADMIN_LISTEN is "9095"`, []string{"USHER_ADMIN_LISTEN=9095"}},
+		{"no token", "", "USHER_ADMIN_TOKEN_FILE is", []string{"USHER_ADMIN_TOKEN_FILE=/nowhere"}},
+		{"bad token", "", "USHER_ADMIN_TOKEN has white space", []string{"USHER_ADMIN_TOKEN=t0psecret "}},
+	} {
+		a, err := ReadAdmin(tc.env)
+		switch {
+		case tc.problem == "" && (err != nil || a.Listen != tc.listen):
+			t.Errorf("%s: %+v, %v", tc.name, a, err)
+		case tc.problem != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.problem) || strings.Contains(err.Error(), "t0psecret")):
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+	if got := AdminListen([]string{"USHER_ADMIN_LISTEN=unix:/x", "USHER_ADMIN_TOKEN_FILE=/nowhere"}); got != "unix:/x" {
+		t.Error(got)
+	}
+	if got := AdminListen([]string{"USHER_ADMIN_LISTEN="}); got != "127.0.0.1:9095" {
+		t.Error(got)
+	}
+}
