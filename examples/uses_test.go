@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"usher/internal/testkit"
 )
 
 // docs/uses.md, done as it says: its commands, in their order, on its own ports, in a
@@ -72,7 +74,7 @@ func use(t *testing.T, changed *strings.Replacer) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
-		t.Skipf("no network of its own to be had: docs/uses.md is not tried: %v", err)
+		testkit.Missing(t, "no network of its own to be had: docs/uses.md is not tried: %v", err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v:\n%s", err, out.String())

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // A setting of a part that is off is not an error, but it is said, with what switches
@@ -62,6 +62,7 @@ func gateway(forward string, extra ...string) []string {
 // A gate alone is ready at once, takes webhooks, and has nothing of a local port: no
 // listener, no metric, no place on the page, no line of check. Its secrets rotate.
 func TestGateAlone(t *testing.T) {
+	t.Parallel()
 	r := sandbox.NewReceiver()
 	receiver := httptest.NewServer(r)
 	defer receiver.Close()
@@ -85,7 +86,7 @@ func TestGateAlone(t *testing.T) {
 	if err := os.WriteFile(token, []byte("n3wtoken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	trial.Eventually(t, "rotated", func() bool { status, _, _ := post(t, url+"/n3wtoken", snapshot("acme", 6)); return status == 200 })
+	testkit.Eventually(t, "rotated", func() bool { status, _, _ := post(t, url+"/n3wtoken", snapshot("acme", 6)); return status == 200 })
 	_, metrics := get(t, admin+"/metrics")
 	_, page := get(t, admin+"/")
 	_, status := get(t, admin+"/api/status")
@@ -113,6 +114,7 @@ func TestGateAlone(t *testing.T) {
 
 // Outbound alone has nothing of the gate.
 func TestOutboundAlone(t *testing.T) {
+	t.Parallel()
 	p := start(t, newService(t).environ("USHER_WEBHOOK_TOKEN=left-over"))
 	p.ready(t)
 	admin := p.url(t, "admin")
@@ -134,9 +136,10 @@ func TestOutboundAlone(t *testing.T) {
 // A client that the service refuses keeps the local port from being ready, and the gate
 // in the load balancer.
 func TestGateOfARefusedClient(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, "USHER_CLIENT_SECRET=wr0ng")
 	admin := g.program.url(t, "admin")
-	trial.Eventually(t, "refused", func() bool {
+	testkit.Eventually(t, "refused", func() bool {
 		status, body := get(t, admin+"/readyz/outbound")
 		return status == 503 && strings.Contains(body, "invalid_client")
 	})
@@ -151,6 +154,7 @@ func TestGateOfARefusedClient(t *testing.T) {
 
 // The probes need no token and answer any Host.
 func TestReadinessOfAPartIsForProbes(t *testing.T) {
+	t.Parallel()
 	p := start(t, gateway("http://127.0.0.1:1", "USHER_ADMIN_TOKEN=adm1ntoken"))
 	req, err := http.NewRequest("GET", p.url(t, "admin")+"/readyz/gate", nil)
 	if err != nil {
@@ -165,6 +169,7 @@ func TestReadinessOfAPartIsForProbes(t *testing.T) {
 }
 
 func TestExecWithoutAService(t *testing.T) {
+	t.Parallel()
 	for _, env := range [][]string{nil, {"USHER_WEBHOOK_FORWARD_URL=http://r"}, {"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_CLIENT_ID=x"}} {
 		p := start(t, env, "exec", "--", "true")
 		<-p.ended

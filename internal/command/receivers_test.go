@@ -15,6 +15,7 @@ func of(platform, tenant string, users int) string {
 
 // Two receivers behind one gate, each with its platform; a third platform is nobody's.
 func TestTwoReceivers(t *testing.T) {
+	t.Parallel()
 	crm, docs := sandbox.NewReceiver(), sandbox.NewReceiver()
 	crmServer, docsServer := httptest.NewServer(crm), httptest.NewServer(docs)
 	defer crmServer.Close()

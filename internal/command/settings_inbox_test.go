@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 func TestInboxSettings(t *testing.T) {
@@ -52,12 +52,12 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 	}
 	go s.Start()
 	defer s.Shutdown()
-	trial.Eventually(t, "a server", func() bool { return s.Addr() != nil })
+	testkit.Eventually(t, "a server", func() bool { return s.Addr() != nil })
 	service := newService(t)
 	_, receiver := newLedger(t)
 	for address, want := range map[string]string{
-		s.Addr().String():    "ok    inbox: the stream USHER will be made, with 1 replicas",
-		trial.FreeAddress(t): "FAIL  inbox: ",
+		s.Addr().String():      "ok    inbox: the stream USHER will be made, with 1 replicas",
+		testkit.FreeAddress(t): "FAIL  inbox: ",
 	} {
 		p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_INBOX=nats://"+address), "check")
 		<-p.ended
@@ -116,7 +116,7 @@ func TestNoPasswordInProblems(t *testing.T) {
 func TestInboxThatWasNeverReached(t *testing.T) {
 	service := newService(t)
 	_, receiver := newLedger(t)
-	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+trial.FreeAddress(t)))
+	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+testkit.FreeAddress(t)))
 	admin := p.url(t, "admin")
 	for path, want := range map[string]int{"/api/inbox": 503, "/api/inbox/1": 503, "/readyz": 503, "/healthz": 200} {
 		if status, body := get(t, admin+path); status != want || want == 503 && !strings.Contains(body, "refused") {

@@ -1,6 +1,6 @@
 //go:build unix
 
-package command
+package e2e
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // ledger is a receiver that notes what it accepts of each tenant, in order: the
@@ -136,10 +136,11 @@ func newLedger(t *testing.T) (*ledger, string) {
 // Killed at random moments under eight senders, twenty times: whatever was answered
 // 200 is delivered, at least once, and in order for each tenant.
 func TestKilledAtAnyMoment(t *testing.T) {
-	s := newService(t)
+	t.Parallel()
+	s := testkit.NewService(t)
 	receiver, receiverURL := newLedger(t)
-	gate := trial.FreeAddress(t)
-	environ := s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+gate,
+	gate := testkit.FreeAddress(t)
+	environ := s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+gate,
 		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_LOG_LEVEL=warn")
 	const senders, kills = 8, 20
 	acked := make([]int, senders) // the last number that was answered 200, of each sender's tenant
@@ -150,7 +151,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	for i := range senders {
 		sending.Go(func() {
 			for n := 1; ctx.Err() == nil; {
-				resp, err := client.Post("http://"+gate+"/webhooks", "application/json", strings.NewReader(snapshot(fmt.Sprint("t", i), n)))
+				resp, err := client.Post("http://"+gate+"/webhooks", "application/json", strings.NewReader(testkit.Snapshot(fmt.Sprint("t", i), n)))
 				if err != nil { // it was killed just now: the service would send it again, too
 					time.Sleep(5 * time.Millisecond)
 					continue
@@ -166,7 +167,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 	for range kills {
 		p := startProcess(t, environ)
-		trial.Eventually(t, "listening", func() bool {
+		testkit.Eventually(t, "listening", func() bool {
 			conn, err := net.Dial("tcp", gate)
 			if err == nil {
 				conn.Close()
@@ -174,8 +175,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			return err == nil
 		})
 		time.Sleep(time.Duration(rand.IntN(250)) * time.Millisecond) // any moment
-		_ = p.cmd.Process.Kill()
-		<-p.ended
+		p.Kill()
 	}
 	stop()
 	sending.Wait()
@@ -184,7 +184,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	total, repeated := 0, 0
 	for i := range senders {
 		tenant := fmt.Sprint("t", i)
-		trial.Eventually(t, "all delivered", func() bool { return receiver.last(tenant) == acked[i] || receiver.last(tenant) == acked[i]+1 })
+		testkit.Eventually(t, "all delivered", func() bool { return receiver.last(tenant) == acked[i] || receiver.last(tenant) == acked[i]+1 })
 		receiver.mu.Lock()
 		got := receiver.got[tenant]
 		receiver.mu.Unlock()
@@ -212,25 +212,26 @@ func TestKilledAtAnyMoment(t *testing.T) {
 
 // The receiver is down, then up: `usher inbox` shows what waits, and it arrives.
 func TestInboxOnTheBinary(t *testing.T) {
-	s := newService(t)
+	t.Parallel()
+	s := testkit.NewService(t)
 	receiver, receiverURL := newLedger(t)
 	receiver.setDown(true)
-	p := startProcess(t, s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+	p := startProcess(t, s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db")))
-	p.ready(t)
-	url := p.url(t, "webhooks") + "/webhooks"
+	p.Ready(t)
+	url := p.URL(t, "webhooks") + "/webhooks"
 	for _, n := range []int{5, 10} {
-		if status, decision, answer := post(t, url, snapshot("acme", n)); status != 200 || decision != "queued" {
+		if status, decision, answer := testkit.Post(t, url, testkit.Snapshot("acme", n)); status != 200 || decision != "queued" {
 			t.Fatalf("%d %s %s", status, decision, answer)
 		}
 	}
-	if _, decision, _ := post(t, url, snapshot("acme", 10)); decision != "duplicate" {
+	if _, decision, _ := testkit.Post(t, url, testkit.Snapshot("acme", 10)); decision != "duplicate" {
 		t.Errorf("a copy of the tail is %s", decision)
 	}
 	run := func(args ...string) (int, string) {
-		c := startProcess(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.url(t, "admin"), "http://")}, append([]string{"inbox"}, args...)...)
-		<-c.ended
-		return c.code, c.stdout.String() + c.stderr.String()
+		c := startProcess(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.URL(t, "admin"), "http://")}, append([]string{"inbox"}, args...)...)
+		<-c.Ended
+		return c.Code, c.Stdout.String() + c.Stderr.String()
 	}
 	code, out := run("ls")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -248,15 +249,15 @@ func TestInboxOnTheBinary(t *testing.T) {
 	if code, out := run("show", "2"); code != 0 || !strings.Contains(out, "users 5 → 10") {
 		t.Errorf("show: %d\n%s", code, out)
 	}
-	_, metrics := get(t, p.url(t, "admin")+"/metrics")
+	_, metrics := testkit.Get(t, p.URL(t, "admin")+"/metrics")
 	for _, want := range []string{"usher_inbox_pending 2", "usher_inbox_parked 0", "usher_inbox_oldest_seconds ", `usher_webhook_received_total{decision="queued"} 2`} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s in the metrics", want)
 		}
 	}
 	receiver.setDown(false)
-	trial.Eventually(t, "delivered", func() bool { return receiver.last("acme") == 10 })
-	trial.Eventually(t, "settled", func() bool {
+	testkit.Eventually(t, "delivered", func() bool { return receiver.last("acme") == 10 })
+	testkit.Eventually(t, "settled", func() bool {
 		_, out := run("ls", "--state", "delivered", "--json")
 		return strings.Count(out, `"delivered"`) == 2
 	})
@@ -266,7 +267,7 @@ func TestInboxOnTheBinary(t *testing.T) {
 	if code, out := run("redeliver", "--force", "1"); code != 0 {
 		t.Errorf("redeliver: %d\n%s", code, out)
 	}
-	trial.Eventually(t, "redelivered", func() bool { return receiver.last("acme") == 5 })
+	testkit.Eventually(t, "redelivered", func() bool { return receiver.last("acme") == 5 })
 	if code, out := run("forget", "acme"); code != 0 {
 		t.Errorf("forget: %d\n%s", code, out)
 	}
@@ -279,32 +280,33 @@ func TestInboxOnTheBinary(t *testing.T) {
 
 // Two on one file: the second says so and ends.
 func TestInboxInUse(t *testing.T) {
-	s := newService(t)
-	environ := s.environ("USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+	t.Parallel()
+	s := testkit.NewService(t)
+	environ := s.Environ("USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"))
 	first := startProcess(t, environ)
-	first.url(t, "webhooks")
+	first.URL(t, "webhooks")
 	second := startProcess(t, environ)
-	if <-second.ended; second.code != 1 || !strings.Contains(second.stderr.String(), "another usher has it open") {
-		t.Errorf("%d %s", second.code, second.stderr.String())
+	if <-second.Ended; second.Code != 1 || !strings.Contains(second.Stderr.String(), "another usher has it open") {
+		t.Errorf("%d %s", second.Code, second.Stderr.String())
 	}
 }
 
 // brokenDisk sends webhooks to an usher whose disk breaks at some moment, and holds
 // that it says so at once and for good; then to one that has the same file and a
 // receiver, and holds that what was acknowledged is there, and no more.
-func brokenDisk(t *testing.T, file string, start func(environ []string) *process) {
-	s := newService(t)
+func brokenDisk(t *testing.T, file string, start func(environ []string) *testkit.Usher) {
+	s := testkit.NewService(t)
 	receiver, receiverURL := newLedger(t)
 	receiver.setDown(true)
-	environ := s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+	environ := s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_INBOX=file:"+file, "USHER_LOG_LEVEL=info")
 	p := start(environ)
-	p.ready(t)
-	url := p.url(t, "webhooks") + "/webhooks"
+	p.Ready(t)
+	url := p.URL(t, "webhooks") + "/webhooks"
 	acked, refused := 0, 0
 	for n := 1; n <= 3000 && refused < 20; n++ {
-		switch status, _, answer := post(t, url, snapshot(fmt.Sprint("t", n), n)); {
+		switch status, _, answer := testkit.Post(t, url, testkit.Snapshot(fmt.Sprint("t", n), n)); {
 		case status == 200 && refused == 0:
 			acked = n
 		case status == 200:
@@ -318,16 +320,15 @@ func brokenDisk(t *testing.T, file string, start func(environ []string) *process
 	if acked == 0 || refused == 0 {
 		t.Fatalf("%d taken in, %d refused: the disk did not break", acked, refused)
 	}
-	if status, body := get(t, p.url(t, "admin")+"/readyz"); status != 503 || !strings.Contains(body, "inbox can't be written") {
+	if status, body := testkit.Get(t, p.URL(t, "admin")+"/readyz"); status != 503 || !strings.Contains(body, "inbox can't be written") {
 		t.Errorf("/readyz: %d %s", status, body)
 	}
-	_ = p.cmd.Process.Kill()
-	<-p.ended
+	p.Kill()
 
 	receiver.setDown(false)
 	startProcess(t, environ)
 	for n := 1; n <= acked; n++ {
-		trial.Eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
+		testkit.Eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
 	}
 	receiver.mu.Lock()
 	defer receiver.mu.Unlock()
@@ -341,21 +342,19 @@ func brokenDisk(t *testing.T, file string, start func(environ []string) *process
 
 // The kernel reports that a sync failed.
 func TestSyncError(t *testing.T) {
+	t.Parallel()
 	strace, err := exec.LookPath("strace")
 	if err != nil {
 		t.Skip("no strace on this machine: package inbox has a sync fail by other means")
 	}
-	brokenDisk(t, filepath.Join(t.TempDir(), "inbox.db"), func(environ []string) *process {
-		path, err := binary()
-		if err != nil {
-			t.Fatal(err)
-		}
+	brokenDisk(t, filepath.Join(t.TempDir(), "inbox.db"), func(environ []string) *testkit.Usher {
+		path := testkit.Binary(t)
 		// -D: usher is our child, and strace its.
 		p := startCommand(t, environ, exec.Command(strace, "-D", "-f", "-qq", "-o", "/dev/null",
 			"-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=60+", path))
 		select {
-		case <-p.ended:
-			t.Skipf("strace can't trace here: %s", p.stderr.String())
+		case <-p.Ended:
+			t.Skipf("strace can't trace here: %s", p.Stderr.String())
 		case <-time.After(time.Second):
 		}
 		return p
@@ -363,37 +362,39 @@ func TestSyncError(t *testing.T) {
 }
 
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=1m", "usher-test", dir).CombinedOutput(); err != nil {
 		t.Skipf("no small disk can be had here: %s", out)
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", "-l", dir).Run() })
-	brokenDisk(t, filepath.Join(dir, "inbox.db"), func(environ []string) *process { return startProcess(t, environ) })
+	brokenDisk(t, filepath.Join(dir, "inbox.db"), func(environ []string) *testkit.Usher { return startProcess(t, environ) })
 }
 
 // One bit of a record flips on the disk while usher is off: that record is reported
 // and parked, and all others are delivered.
 func TestFlippedBit(t *testing.T) {
-	s := newService(t)
+	t.Parallel()
+	s := testkit.NewService(t)
 	receiver, receiverURL := newLedger(t)
 	receiver.setDown(true)
 	file := filepath.Join(t.TempDir(), "inbox.db")
-	environ := s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=file:"+file)
+	environ := s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=file:"+file)
 	p := startProcess(t, environ)
-	url := p.url(t, "webhooks") + "/webhooks"
+	url := p.URL(t, "webhooks") + "/webhooks"
 	for n := 1; n <= 50; n++ {
-		if status, _, answer := post(t, url, snapshot(fmt.Sprint("t", n), n)); status != 200 {
+		if status, _, answer := testkit.Post(t, url, testkit.Snapshot(fmt.Sprint("t", n), n)); status != 200 {
 			t.Fatalf("%d %s", status, answer)
 		}
 	}
-	p.signal(t, syscall.SIGTERM)
-	<-p.ended
+	p.Signal(t, syscall.SIGTERM)
+	<-p.Ended
 
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := []byte(snapshot("t7", 7))
+	body := []byte(testkit.Snapshot("t7", 7))
 	if !bytes.Contains(b, body) {
 		t.Fatal("the body is not in the file")
 	}
@@ -407,18 +408,18 @@ func TestFlippedBit(t *testing.T) {
 	p = startProcess(t, environ)
 	for n := 1; n <= 50; n++ {
 		if n != 7 {
-			trial.Eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
+			testkit.Eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
 		}
 	}
 	if receiver.last("t7") != 0 {
 		t.Error("the damaged one was delivered")
 	}
-	if !strings.Contains(p.stderr.String(), "webhook damaged, parked") {
+	if !strings.Contains(p.Stderr.String(), "webhook damaged, parked") {
 		t.Error("the damage was not reported")
 	}
-	c := startProcess(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.url(t, "admin"), "http://")}, "inbox", "ls", "--state", "parked")
-	if <-c.ended; c.code != 0 || strings.Count(c.stdout.String(), "parked") != 1 {
-		t.Errorf("usher inbox ls: %d %s%s", c.code, c.stdout.String(), c.stderr.String())
+	c := startProcess(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.URL(t, "admin"), "http://")}, "inbox", "ls", "--state", "parked")
+	if <-c.Ended; c.Code != 0 || strings.Count(c.Stdout.String(), "parked") != 1 {
+		t.Errorf("usher inbox ls: %d %s%s", c.Code, c.Stdout.String(), c.Stderr.String())
 	}
 }
 
@@ -427,12 +428,13 @@ var outage = flag.Duration("outage", 3*time.Second, "how long TestOutageOnTheBin
 // 5,000 tenants wait while the receiver is down; when it is back all is delivered, in
 // order, and never more at once than allowed.
 func TestOutageOnTheBinary(t *testing.T) {
-	s := newService(t)
+	t.Parallel()
+	s := testkit.NewService(t)
 	receiver, receiverURL := newLedger(t)
 	receiver.setDown(true)
-	p := startProcess(t, s.environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_LEVEL=info",
+	p := startProcess(t, s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_LEVEL=info",
 		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db")))
-	url := p.url(t, "webhooks") + "/webhooks"
+	url := p.URL(t, "webhooks") + "/webhooks"
 	down := time.Now()
 	const tenants, each = 5000, 2
 	var sending sync.WaitGroup
@@ -440,7 +442,7 @@ func TestOutageOnTheBinary(t *testing.T) {
 	for i := range 16 {
 		sending.Go(func() {
 			for n := i; n < tenants*each; n += 16 { // a tenant's webhooks all come from one sender
-				resp, err := client.Post(url, "application/json", strings.NewReader(snapshot(fmt.Sprint("t", i, "-", n/16%((tenants+15)/16)), n)))
+				resp, err := client.Post(url, "application/json", strings.NewReader(testkit.Snapshot(fmt.Sprint("t", i, "-", n/16%((tenants+15)/16)), n)))
 				if err != nil {
 					t.Error(err)
 					return
@@ -461,7 +463,7 @@ func TestOutageOnTheBinary(t *testing.T) {
 	receiver.setDown(false)
 	back := time.Now()
 	var first time.Duration
-	trial.Eventually(t, "all delivered", func() bool {
+	testkit.Eventually(t, "all delivered", func() bool {
 		receiver.mu.Lock()
 		defer receiver.mu.Unlock()
 		n := 0
