@@ -13,8 +13,9 @@ import (
 // Each gets the same accounts, with letters beyond ASCII there and back; and says
 // what is wrong where nobody listens, or where the service refuses.
 func TestAccounts(t *testing.T) {
+	t.Parallel()
 	const want = "1027 Brücke GmbH\n1057 Brücke Ltd\n1087 Brücke Logistics\n"
-	env := testkit.NewService(t).Environ()
+	env := testkit.NewService(t).Environ("USHER_LOG_LEVEL=")
 	url := start(t, env).URL(t, "main") + "/graphql"
 	writing := append(env[:len(env):len(env)], "USHER_SCOPE=standard:write") // may not see accounts
 	refusing := start(t, writing).URL(t, "main") + "/graphql"

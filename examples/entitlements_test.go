@@ -56,6 +56,7 @@ func (p *entitlementsPort) webhook(t *testing.T, platform, tenant, features stri
 
 // Each language asks the same, and tells a no from what nobody knows.
 func TestMay(t *testing.T) {
+	t.Parallel()
 	port := entitled(t)
 	for _, tc := range []struct {
 		name, needs string

@@ -13,6 +13,7 @@ import (
 // OpenFeature's own clients get booleans, numbers and texts, and the program's default
 // where usher does not know.
 func TestOpenFeature(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, needs string
 		prepare     func(t *testing.T) (command []string, dir string)

@@ -24,6 +24,7 @@ import (
 const signSecret = "whsec_aW4gdGhlIGV4YW1wbGVzLCBub3QgZm9yIHlvdQ=="
 
 func TestReceivers(t *testing.T) {
+	t.Parallel()
 	t.Run("Go", func(t *testing.T) {
 		t.Parallel()
 		if testing.Short() {

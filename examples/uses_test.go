@@ -21,10 +21,14 @@ import (
 
 // docs/uses.md, done as it says: its commands, in their order, on its own ports, in a
 // network of their own. What it shows as output must come.
-func TestUses(t *testing.T) { use(t, strings.NewReplacer()) }
+func TestUses(t *testing.T) {
+	t.Parallel()
+	use(t, strings.NewReplacer())
+}
 
 // The same by a person, who reads before each step: meanwhile dozens of webhooks have come.
 func TestUsesAtHumanSpeed(t *testing.T) {
+	t.Parallel()
 	use(t, strings.NewReplacer(" -every 1s\n", " -every 30ms\n", "\nuntil ./usher inbox", "\nsleep 2\nuntil ./usher inbox"))
 }
 

@@ -63,6 +63,7 @@ func configured(t *testing.T, file string, replace map[string]string) (dir strin
 
 // An app behind a web server is reached or refused as the webhook says.
 func TestWebServers(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, file string
 		escape     func(string) string
