@@ -73,9 +73,9 @@ type cluster struct {
 	nodes []*node
 }
 
-// clusters has one of them run at a time: it takes much of a small machine, and servers that
+// clusters has two of them run at a time: it takes much of a small machine, and servers that
 // get no time lose their leaders.
-var clusters = make(chan struct{}, 1)
+var clusters = make(chan struct{}, 2)
 
 func newCluster(t *testing.T) *cluster {
 	if testing.Short() {
