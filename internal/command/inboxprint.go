@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"usher/internal/admin"
@@ -245,25 +243,4 @@ func shorten(s string, n int) string {
 	}
 	n = max(n, 3) - 1
 	return string(runes[:n-n/2]) + "…" + string(runes[len(runes)-n/2:])
-}
-
-// visible writes what can't be seen as JSON does (\u001b), so that nothing that
-// came with a webhook can steer a terminal, or make one line two.
-func visible(s string) string {
-	if strings.IndexFunc(s, func(c rune) bool { return !unicode.IsPrint(c) }) < 0 {
-		return s
-	}
-	var out strings.Builder
-	for _, c := range s {
-		switch {
-		case unicode.IsPrint(c):
-			out.WriteRune(c)
-		case c > 0xffff:
-			high, low := utf16.EncodeRune(c)
-			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, c)
-		}
-	}
-	return out.String()
 }

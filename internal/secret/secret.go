@@ -76,6 +76,15 @@ func (v *Value) Get() string {
 	return *v.current.Load()
 }
 
+// Getter returns Get; nil when v is nil, for those to whom a nil func means that the secret
+// is not set.
+func (v *Value) Getter() func() string {
+	if v == nil {
+		return nil
+	}
+	return v.Get
+}
+
 // Path returns the file that the secret comes from, or the empty string.
 func (v *Value) Path() string {
 	if v == nil {
