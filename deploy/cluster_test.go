@@ -21,6 +21,7 @@ import (
 // the files that it mounts, and three ushers with its settings. Then an usher and a NATS
 // server are taken away, and webhooks still arrive.
 func TestComposeCluster(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("a cluster takes its time: not in short mode")
 	}

@@ -26,6 +26,7 @@ type composition struct {
 // processes, with the services' names, the secrets and the volume replaced by what
 // stands for them on one machine.
 func TestCompose(t *testing.T) {
+	t.Parallel()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("python3 is not installed: compose.yaml's app is not tried")

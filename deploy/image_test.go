@@ -25,6 +25,7 @@ import (
 // user that it names, against a billing service whose certificate only the image's
 // own roots know, with an inbox, a time zone and the image's own health check.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("builds an image: not in short mode")
 	}
