@@ -13,6 +13,7 @@ import (
 )
 
 func TestCheckLooksAtTheInbox(t *testing.T) {
+	t.Parallel()
 	opts := &server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true}
 	s, err := server.NewServer(opts)
 	if err != nil {
@@ -37,6 +38,7 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 
 // check says of a file what usher will find, and leaves nothing behind.
 func TestCheckLooksAtTheFile(t *testing.T) {
+	t.Parallel()
 	service := newService(t)
 	_, receiver := newLedger(t)
 	dir := t.TempDir()
@@ -63,6 +65,7 @@ func TestCheckLooksAtTheFile(t *testing.T) {
 
 // While nothing could be read from the servers nobody says that nothing is there.
 func TestInboxThatWasNeverReached(t *testing.T) {
+	t.Parallel()
 	service := newService(t)
 	_, receiver := newLedger(t)
 	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+testkit.FreeAddress(t)))
