@@ -23,7 +23,7 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 	defer s.Shutdown()
 	testkit.Eventually(t, "a server", func() bool { return s.Addr() != nil })
 	service := newService(t)
-	_, receiver := newLedger(t)
+	_, receiver := testkit.NewLedger(t)
 	for address, want := range map[string]string{
 		s.Addr().String():      "ok    inbox: the stream USHER will be made, with 1 replicas",
 		testkit.FreeAddress(t): "FAIL  inbox: ",
@@ -40,7 +40,7 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 func TestCheckLooksAtTheFile(t *testing.T) {
 	t.Parallel()
 	service := newService(t)
-	_, receiver := newLedger(t)
+	_, receiver := testkit.NewLedger(t)
 	dir := t.TempDir()
 	look := func(path, want string) {
 		t.Helper()
@@ -67,7 +67,7 @@ func TestCheckLooksAtTheFile(t *testing.T) {
 func TestInboxThatWasNeverReached(t *testing.T) {
 	t.Parallel()
 	service := newService(t)
-	_, receiver := newLedger(t)
+	_, receiver := testkit.NewLedger(t)
 	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+testkit.FreeAddress(t)))
 	admin := p.url(t, "admin")
 	for path, want := range map[string]int{"/api/inbox": 503, "/api/inbox/1": 503, "/readyz": 503, "/healthz": 200} {

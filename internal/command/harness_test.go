@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"io"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -38,15 +37,6 @@ func newService(t *testing.T) *service {
 // environ is the least that a program needs to use s; its listeners take free ports.
 func (s *service) environ(extra ...string) []string {
 	return (&testkit.Service{Billing: s.Billing, URL: s.url}).Environ(extra...)
-}
-
-// newLedger is a receiver that takes everything.
-func newLedger(t *testing.T) (*sandbox.Receiver, string) {
-	t.Helper()
-	r := sandbox.NewReceiver()
-	srv := httptest.NewServer(r)
-	t.Cleanup(srv.Close)
-	return r, srv.URL
 }
 
 // program is an usher that runs in this process.

@@ -17,12 +17,17 @@ import (
 )
 
 const (
-	lineWidth   = 100 // of a list
-	tenantWidth = 36
-	columnGap   = "  "
+	lineWidth    = 100 // of a list
+	tenantColumn = 2
+	tenantWidth  = 36 // which a longer one exceeds in its own line alone
+	columnGap    = "  "
 )
 
-// printList prints one line for each webhook.
+// noReceiver is what a webhook waits for whose receiver is gone from the settings.
+const noReceiver = "no receiver takes its platform"
+
+// printList prints one line for each webhook. A tenant is whole, however long: whoever has to name one
+// copies it from here.
 func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool) error {
 	var rows [][]string
 	if heading {
@@ -31,7 +36,7 @@ func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool)
 	for i := range entries {
 		e := &entries[i]
 		rows = append(rows, []string{
-			strconv.FormatUint(e.ID, 10), visible(string(e.State)), shorten(tenantOf(&e.Entry), tenantWidth),
+			strconv.FormatUint(e.ID, 10), visible(string(e.State)), tenantOf(&e.Entry),
 			strconv.Itoa(e.Tries), age(e.Received, now), standing(e, now),
 		})
 	}
@@ -41,7 +46,7 @@ func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool)
 		left := lineWidth
 		last := len(row) - 1
 		for i, cell := range row[:last] {
-			out.WriteString(cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)) + columnGap)
+			out.WriteString(cell + strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(cell))) + columnGap)
 			left -= widths[i] + len(columnGap)
 		}
 		out.WriteString(shorten(row[last], left) + "\n")
@@ -55,7 +60,11 @@ func columnWidths(rows [][]string) []int {
 	for _, row := range rows {
 		widths = append(widths, make([]int, len(row)-len(widths))...)
 		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			width := utf8.RuneCountInString(cell)
+			if i == tenantColumn {
+				width = min(width, tenantWidth)
+			}
+			widths[i] = max(widths[i], width)
 		}
 	}
 	return widths
@@ -91,6 +100,9 @@ func printDetail(w io.Writer, d *admin.Detail, now time.Time) error {
 	fact("state", "%s", d.State)
 	if d.Why != "" {
 		fact("because", "%s", d.Why)
+	}
+	if d.NoReceiver {
+		fact("because", "%s", noReceiver)
 	}
 	fact("since", "%s", moment(d.Changed, now))
 	fact("tenant", "%s", tenantOf(&d.Entry))
@@ -173,6 +185,8 @@ func standing(e *admin.Listed, now time.Time) string {
 	}
 	switch {
 	case e.State != inbox.Waiting:
+	case e.NoReceiver:
+		words = append(words, noReceiver)
 	case e.HeldBy != 0:
 		words = append(words, fmt.Sprintf("behind %d", e.HeldBy))
 	case !e.Paused && !e.Next.IsZero():

@@ -57,7 +57,7 @@ func TestExecAnswersItsUser(t *testing.T) {
 	if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil {
 		t.Errorf("%d bytes, %v", n, err)
 	}
-	testkit.Eventually(t, "said", func() bool { return strings.Contains(p.Stderr.String(), "another user's") })
+	testkit.Eventually(t, "said", func() bool { return strings.Contains(p.Stderr.String(), "another user") })
 	p.Signal(t, syscall.SIGTERM)
 	if <-p.Ended; p.Code != 0 {
 		t.Errorf("%d %s", p.Code, p.Stderr.String())

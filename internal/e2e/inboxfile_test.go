@@ -5,19 +5,16 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,118 +24,12 @@ import (
 	"usher/internal/testkit"
 )
 
-// ledger is a receiver that notes what it accepts of each tenant, in order: the
-// number of users, which the senders count up.
-type ledger struct {
-	mu       sync.Mutex
-	down     bool
-	refused  int
-	got      map[string][]int
-	underway int
-	most     int // at once
-
-	stamps map[string]int64 // if not nil: the highest webhook-timestamp of each tenant, and an older one is refused
-	late   int              // how many were
-
-	latest  time.Time     // when something was last accepted
-	longest time.Duration // between two of those
-}
-
-func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	l.mu.Lock()
-	l.underway++
-	l.most = max(l.most, l.underway)
-	l.mu.Unlock()
-	defer func() { l.mu.Lock(); l.underway--; l.mu.Unlock() }()
-	var body struct {
-		Payload struct {
-			Tenant struct{ Code string }
-			Change struct{ Features []struct{ Quantity int } }
-		}
-	}
-	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.down {
-		l.refused++
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
-	}
-	tenant := body.Payload.Tenant.Code
-	if l.stamps != nil {
-		stamp, err := strconv.ParseInt(r.Header.Get("Webhook-Timestamp"), 10, 64)
-		if err != nil || stamp < l.stamps[tenant] {
-			l.late++
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		l.stamps[tenant] = stamp
-	}
-	l.got[tenant] = append(l.got[tenant], body.Payload.Change.Features[0].Quantity)
-	now := time.Now()
-	if !l.latest.IsZero() {
-		l.longest = max(l.longest, now.Sub(l.latest))
-	}
-	l.latest = now
-}
-
-// all is what the receiver got of a tenant, in order.
-func (l *ledger) all(tenant string) []int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.got[tenant])
-}
-
-func (l *ledger) count(tenant string) int { return len(l.all(tenant)) }
-
-// highest is the highest number that the receiver got of a tenant.
-func (l *ledger) highest(tenant string) int {
-	return slices.Max(append(l.all(tenant), 0))
-}
-
-// refusedLate is how many were refused for an older webhook-timestamp.
-func (l *ledger) refusedLate() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.late
-}
-
-// gap is the longest time between two deliveries.
-func (l *ledger) gap() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.longest
-}
-
-func (l *ledger) setDown(down bool) { l.mu.Lock(); defer l.mu.Unlock(); l.down = down }
-
-// last is what the receiver holds of a tenant.
-func (l *ledger) last(tenant string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if n := len(l.got[tenant]); n > 0 {
-		return l.got[tenant][n-1]
-	}
-	return 0
-}
-
-func newLedger(t *testing.T) (*ledger, string) {
-	t.Helper()
-	l := &ledger{got: make(map[string][]int)}
-	srv := httptest.NewServer(l)
-	t.Cleanup(srv.Close)
-	return l, srv.URL
-}
-
 // Killed at random moments under eight senders, twenty times: whatever was answered
 // 200 is delivered, at least once, and in order for each tenant.
 func TestKilledAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewService(t)
-	receiver, receiverURL := newLedger(t)
+	receiver, receiverURL := testkit.NewLedger(t)
 	gate := testkit.FreeAddress(t)
 	environ := s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+gate,
 		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_LOG_LEVEL=warn")
@@ -184,10 +75,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	total, repeated := 0, 0
 	for i := range senders {
 		tenant := fmt.Sprint("t", i)
-		testkit.Eventually(t, "all delivered", func() bool { return receiver.last(tenant) == acked[i] || receiver.last(tenant) == acked[i]+1 })
-		receiver.mu.Lock()
-		got := receiver.got[tenant]
-		receiver.mu.Unlock()
+		testkit.Eventually(t, "all delivered", func() bool { return receiver.Last(tenant) == acked[i] || receiver.Last(tenant) == acked[i]+1 })
+		got := receiver.All(tenant)
 		most := 0
 		for _, n := range got {
 			switch {
@@ -214,8 +103,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 func TestInboxOnTheBinary(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewService(t)
-	receiver, receiverURL := newLedger(t)
-	receiver.setDown(true)
+	receiver, receiverURL := testkit.NewLedger(t)
+	receiver.SetDown(true)
 	p := startProcess(t, s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db")))
 	p.Ready(t)
@@ -255,8 +144,8 @@ func TestInboxOnTheBinary(t *testing.T) {
 			t.Errorf("no %s in the metrics", want)
 		}
 	}
-	receiver.setDown(false)
-	testkit.Eventually(t, "delivered", func() bool { return receiver.last("acme") == 10 })
+	receiver.SetDown(false)
+	testkit.Eventually(t, "delivered", func() bool { return receiver.Last("acme") == 10 })
 	testkit.Eventually(t, "settled", func() bool {
 		_, out := run("ls", "--state", "delivered", "--json")
 		return strings.Count(out, `"delivered"`) == 2
@@ -267,14 +156,12 @@ func TestInboxOnTheBinary(t *testing.T) {
 	if code, out := run("redeliver", "--force", "1"); code != 0 {
 		t.Errorf("redeliver: %d\n%s", code, out)
 	}
-	testkit.Eventually(t, "redelivered", func() bool { return receiver.last("acme") == 5 })
+	testkit.Eventually(t, "redelivered", func() bool { return receiver.Last("acme") == 5 })
 	if code, out := run("forget", "acme"); code != 0 {
 		t.Errorf("forget: %d\n%s", code, out)
 	}
-	receiver.mu.Lock()
-	defer receiver.mu.Unlock()
-	if !slices.Equal(receiver.got["acme"], []int{5, 10, 5}) {
-		t.Errorf("the receiver got %v", receiver.got["acme"])
+	if got := receiver.All("acme"); !slices.Equal(got, []int{5, 10, 5}) {
+		t.Errorf("the receiver got %v", got)
 	}
 }
 
@@ -297,8 +184,8 @@ func TestInboxInUse(t *testing.T) {
 // receiver, and holds that what was acknowledged is there, and no more.
 func brokenDisk(t *testing.T, file string, start func(environ []string) *testkit.Usher) {
 	s := testkit.NewService(t)
-	receiver, receiverURL := newLedger(t)
-	receiver.setDown(true)
+	receiver, receiverURL := testkit.NewLedger(t)
+	receiver.SetDown(true)
 	environ := s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_INBOX=file:"+file, "USHER_LOG_LEVEL=info")
 	p := start(environ)
@@ -325,19 +212,18 @@ func brokenDisk(t *testing.T, file string, start func(environ []string) *testkit
 	}
 	p.Kill()
 
-	receiver.setDown(false)
+	receiver.SetDown(false)
 	startProcess(t, environ)
 	for n := 1; n <= acked; n++ {
-		testkit.Eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
+		testkit.Eventually(t, "delivered", func() bool { return receiver.Last(fmt.Sprint("t", n)) == n })
 	}
-	receiver.mu.Lock()
-	defer receiver.mu.Unlock()
+	arrived := len(receiver.Tenants())
 	// The one whose sync failed may be there or not: the kernel would not tell. Its
 	// sender was told to send it again, and the same snapshot twice does no harm.
-	if extra := len(receiver.got) - acked; extra < 0 || extra > 1 {
-		t.Errorf("%d tenants arrived, %d were acknowledged", len(receiver.got), acked)
+	if extra := arrived - acked; extra < 0 || extra > 1 {
+		t.Errorf("%d tenants arrived, %d were acknowledged", arrived, acked)
 	}
-	t.Logf("%d acknowledged, then %d times 503; after a restart %d were there", acked, refused, len(receiver.got))
+	t.Logf("%d acknowledged, then %d times 503; after a restart %d were there", acked, refused, arrived)
 }
 
 // The kernel reports that a sync failed.
@@ -376,8 +262,8 @@ func TestFullDisk(t *testing.T) {
 func TestFlippedBit(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewService(t)
-	receiver, receiverURL := newLedger(t)
-	receiver.setDown(true)
+	receiver, receiverURL := testkit.NewLedger(t)
+	receiver.SetDown(true)
 	file := filepath.Join(t.TempDir(), "inbox.db")
 	environ := s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=file:"+file)
 	p := startProcess(t, environ)
@@ -404,14 +290,14 @@ func TestFlippedBit(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	receiver.setDown(false)
+	receiver.SetDown(false)
 	p = startProcess(t, environ)
 	for n := 1; n <= 50; n++ {
 		if n != 7 {
-			testkit.Eventually(t, "delivered", func() bool { return receiver.last(fmt.Sprint("t", n)) == n })
+			testkit.Eventually(t, "delivered", func() bool { return receiver.Last(fmt.Sprint("t", n)) == n })
 		}
 	}
-	if receiver.last("t7") != 0 {
+	if receiver.Last("t7") != 0 {
 		t.Error("the damaged one was delivered")
 	}
 	if !strings.Contains(p.Stderr.String(), "webhook damaged, parked") {
@@ -430,8 +316,8 @@ var outage = flag.Duration("outage", 3*time.Second, "how long TestOutageOnTheBin
 func TestOutageOnTheBinary(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewService(t)
-	receiver, receiverURL := newLedger(t)
-	receiver.setDown(true)
+	receiver, receiverURL := testkit.NewLedger(t)
+	receiver.SetDown(true)
 	p := startProcess(t, s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_LEVEL=info",
 		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db")))
 	url := p.URL(t, "webhooks") + "/webhooks"
@@ -457,34 +343,25 @@ func TestOutageOnTheBinary(t *testing.T) {
 	}
 	sending.Wait()
 	time.Sleep(*outage - time.Since(down))
-	receiver.mu.Lock()
-	refused := receiver.refused
-	receiver.mu.Unlock()
-	receiver.setDown(false)
+	refused := receiver.Figures().Refused
+	receiver.SetDown(false)
 	back := time.Now()
-	var first time.Duration
 	testkit.Eventually(t, "all delivered", func() bool {
-		receiver.mu.Lock()
-		defer receiver.mu.Unlock()
 		n := 0
-		for _, got := range receiver.got {
-			n += len(got)
-		}
-		if first == 0 && n > 0 {
-			first = time.Since(back)
+		for _, tenant := range receiver.Tenants() {
+			n += receiver.Count(tenant)
 		}
 		return n >= tenants*each
 	})
-	receiver.mu.Lock()
-	defer receiver.mu.Unlock()
-	for tenant, got := range receiver.got {
-		if !slices.IsSorted(got) {
+	for _, tenant := range receiver.Tenants() {
+		if got := receiver.All(tenant); !slices.IsSorted(got) {
 			t.Errorf("tenant %s: %v", tenant, got)
 		}
 	}
-	if receiver.most > 32 {
-		t.Errorf("%d deliveries at once", receiver.most)
+	most := receiver.Figures().Most
+	if most > 32 {
+		t.Errorf("%d deliveries at once", most)
 	}
-	t.Logf("down for %v with %d webhooks of %d tenants waiting and %d tries; first delivery %v and all %v after its return, %d at once at most",
-		outage, tenants*each, len(receiver.got), refused, first.Round(time.Millisecond), time.Since(back).Round(time.Millisecond), receiver.most)
+	t.Logf("down for %v with %d webhooks of %d tenants waiting and %d tries; all delivered %v after its return, %d at once at most",
+		outage, tenants*each, len(receiver.Tenants()), refused, time.Since(back).Round(time.Millisecond), most)
 }

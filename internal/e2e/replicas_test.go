@@ -23,7 +23,7 @@ import (
 type fleet struct {
 	*cluster
 	service  *testkit.Service
-	receiver *ledger
+	receiver *testkit.Ledger
 	ushers   []*replica
 }
 
@@ -38,8 +38,8 @@ type replica struct {
 func newFleet(t *testing.T) *fleet {
 	f := &fleet{cluster: newCluster(t), service: testkit.NewService(t)}
 	var receiverURL string
-	f.receiver, receiverURL = newLedger(t)
-	f.receiver.stamps = make(map[string]int64) // as docs/operations.md advises
+	f.receiver, receiverURL = testkit.NewLedger(t)
+	f.receiver.RefuseOlder()
 	for range 3 {
 		u := &replica{gate: testkit.FreeAddress(t), wires: f.cluster.wires()}
 		u.env = f.service.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+u.gate, "USHER_WEBHOOK_INBOX="+u.wires.url())
@@ -73,8 +73,8 @@ func TestReplicasAreOne(t *testing.T) {
 			t.Errorf("step %d: %d %s %s", i, status, decision, answer)
 		}
 	}
-	testkit.Eventually(t, "all delivered", func() bool { return f.receiver.count("acme") == 4 })
-	if got := fmt.Sprint(f.receiver.all("acme")); got != "[5 10 5 10]" {
+	testkit.Eventually(t, "all delivered", func() bool { return f.receiver.Count("acme") == 4 })
+	if got := fmt.Sprint(f.receiver.All("acme")); got != "[5 10 5 10]" {
 		t.Errorf("delivered %s", got)
 	}
 
@@ -102,8 +102,8 @@ func TestReplicasAreOne(t *testing.T) {
 			t.Errorf("round %d: %d of 30 copies were queued", round, queued)
 		}
 	}
-	testkit.Eventually(t, "copies delivered", func() bool { return f.receiver.last("copies") == 10 })
-	if got := f.receiver.count("copies"); got != 10 {
+	testkit.Eventually(t, "copies delivered", func() bool { return f.receiver.Last("copies") == 10 })
+	if got := f.receiver.Count("copies"); got != 10 {
 		t.Errorf("%d deliveries for 10 webhooks in 30 copies each", got)
 	}
 
@@ -153,7 +153,7 @@ func TestClusterUnderFire(t *testing.T) {
 		// What is sent to it now would lie in its sockets until it goes on, long after its
 		// sender has sent it elsewhere.
 		l.avoid(u)
-		if n := f.receiver.refusedLate(); n > 0 {
+		if n := f.receiver.Figures().Late; n > 0 {
 			t.Errorf("%d came late, and no usher was stopped", n)
 		}
 		u.Signal(t, syscall.SIGSTOP)
@@ -224,7 +224,7 @@ func TestNoMajority(t *testing.T) {
 	for _, u := range f.ushers {
 		u.Ready(t)
 	}
-	testkit.Eventually(t, "delivered", func() bool { return f.receiver.last("acme") == 3 })
+	testkit.Eventually(t, "delivered", func() bool { return f.receiver.Last("acme") == 3 })
 }
 
 // load is senders, one for each tenant, that count up and send each number to a usher
@@ -246,7 +246,7 @@ func (f *fleet) load(tenants int) *load {
 	for i := range tenants {
 		l.sending.Go(func() {
 			for n := 1; ctx.Err() == nil; time.Sleep(15 * time.Millisecond) {
-				if n > f.receiver.highest(fmt.Sprint("t", i))+50 {
+				if n > f.receiver.Highest(fmt.Sprint("t", i))+50 {
 					continue
 				}
 				u := f.ushers[rand.IntN(len(f.ushers))]
@@ -287,7 +287,7 @@ func (l *load) progress() {
 		wants[i] = int(l.acked[i].Load()) + 10
 	}
 	for i, want := range wants {
-		testkit.Eventually(l.f.t, "progress", func() bool { return l.f.receiver.highest(fmt.Sprint("t", i)) >= want })
+		testkit.Eventually(l.f.t, "progress", func() bool { return l.f.receiver.Highest(fmt.Sprint("t", i)) >= want })
 	}
 }
 
@@ -302,9 +302,9 @@ func (l *load) judge() {
 	for i := range l.acked {
 		tenant, last := fmt.Sprint("t", i), int(l.acked[i].Load())
 		acked += last
-		testkit.Eventually(t, "all delivered", func() bool { n := l.f.receiver.last(tenant); return n == last || n == last+1 })
+		testkit.Eventually(t, "all delivered", func() bool { n := l.f.receiver.Last(tenant); return n == last || n == last+1 })
 		most := 0
-		for _, n := range l.f.receiver.all(tenant) {
+		for _, n := range l.f.receiver.All(tenant) {
 			delivered++
 			switch {
 			case n == most+1:
@@ -316,12 +316,12 @@ func (l *load) judge() {
 			}
 		}
 	}
-	late := l.f.receiver.refusedLate()
+	late := l.f.receiver.Figures().Late
 	if late > len(l.acked) { // one of each lane, by the usher that was stopped
 		t.Errorf("%d came late", late)
 	}
 	t.Logf("%d webhooks answered 200, %d deliveries, %d of them repeated, %d more refused as late, longest gap between deliveries %v",
-		acked, delivered, repeated, late, l.f.receiver.gap().Round(time.Millisecond))
+		acked, delivered, repeated, late, l.f.receiver.Figures().Gap.Round(time.Millisecond))
 }
 
 // Every usher on the cluster answers what a tenant may use, also one that takes no webhooks in: by
@@ -329,7 +329,7 @@ func (l *load) judge() {
 func TestEntitlementsOnReplicas(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	_, receiverURL := newLedger(t)
+	_, receiverURL := testkit.NewLedger(t)
 	wires := c.wires()
 	common := []string{
 		"USHER_WEBHOOK_INBOX=" + wires.url(), "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
