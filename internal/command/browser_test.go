@@ -17,16 +17,18 @@ type tab struct {
 	ctx context.Context
 }
 
-// browsers has one of them run at a time: it takes all of a small machine.
-var browsers = make(chan struct{}, 1)
+// browsers has two of them run at a time: more are too much for a small machine.
+var browsers = make(chan struct{}, 2)
 
-// newTab starts a Chromium; further options are passed on to it.
+// newTab starts a Chromium, for a test that then runs beside others; further options are
+// passed on to it.
 func newTab(t *testing.T, more ...chromedp.ExecAllocatorOption) *tab {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		testkit.Missing(t, "there is no chromium here: the page is not tried in a browser (Debian: apt-get install chromium)")
 	}
+	t.Parallel()
 	browsers <- struct{}{}
 	t.Cleanup(func() { <-browsers })
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),

@@ -28,7 +28,6 @@ func (w *watched) nothingDone(t *testing.T) {
 // server does. 127.0.0.1 with another port is the same site to a browser, localhost is
 // another.
 func TestForeignPage(t *testing.T) {
-	t.Parallel()
 	b := newTab(t)
 	w := startWatched(t)
 	w.send(t, "acme", 5, 10)
@@ -85,7 +84,6 @@ func await(b *tab, script string) string {
 // A name that was made to point to this machine (DNS rebinding) makes a page of its
 // own origin; but it is not answered under that name.
 func TestReboundName(t *testing.T) {
-	t.Parallel()
 	b := newTab(t, chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
 	w := startWatched(t)
 	w.send(t, "acme", 5, 10)

@@ -15,7 +15,6 @@ import (
 // reaches the service: not from another origin, in whatever way it is sent, nor under
 // a name that was made to point here.
 func TestForeignPageOnALocalPort(t *testing.T) {
-	t.Parallel()
 	b := newTab(t, chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
 	s := newService(t)
 	p := start(t, s.environ())
