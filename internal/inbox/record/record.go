@@ -152,6 +152,7 @@ type Record struct {
 	ID      uint64
 	Webhook *webhookgate.Webhook // may be without its content; see Slim
 	Status  Status
+	Size    int // the bytes that it counts for in its store, where the store wants to know
 }
 
 // Slim returns w without its content.

@@ -42,7 +42,7 @@ func (s *Store) Append(w *webhookgate.Webhook, kept bool) (string, error) {
 	if err := s.Err(); err != nil {
 		return "", err
 	}
-	if err := s.room.check(len(w.Body)); err != nil {
+	if err := s.room.check(len(w.Body), kept); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
@@ -166,7 +166,7 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 	if err != nil {
 		return err
 	}
-	s.room.took(m.Size())
+	s.room.took(sizeOf(m.Header, m.Data), a.kept)
 	e := newEnd(seq, h)
 	if a.Lane.Tenant != "" {
 		s.ends.Add(a.place, e)

@@ -22,7 +22,6 @@ func (s *Store) Run(ctx, hard context.Context) {
 	var delivering, helping sync.WaitGroup
 	delivering.Go(func() { s.courier.Run(ctx, hard) })
 	help, done := context.WithCancel(s.alive)
-	helping.Go(func() { s.followLeases(help) })
 	helping.Go(func() { s.beHere(help) })
 	tick := time.NewTicker(balanceEvery)
 	defer tick.Stop()

@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/courier"
 )
 
 // A lease is a message that says which replica delivers a part. Its holder writes it anew
@@ -39,8 +41,9 @@ const (
 
 // leaseMessage is the content of a lease.
 type leaseMessage struct {
-	Holder string `json:"holder"` // empty: it was given back
-	Host   string `json:"host"`   // only to be read by people
+	Holder       string `json:"holder"` // empty: it was given back
+	Host         string `json:"host"`   // only to be read by people
+	courier.Load        // of the part
 }
 
 // leaseSeen is a lease as this replica last saw it.
@@ -86,7 +89,7 @@ func (s *Store) term(part int) *term {
 func (s *Store) claim(ctx, hard context.Context, part int, was leaseSeen) {
 	ctx, cancel := context.WithTimeout(ctx, holdTime/2)
 	defer cancel()
-	h, err := s.writeLease(ctx, part, s.self, was.seq)
+	h, err := s.writeLease(ctx, part, s.self, was.Load, was.seq)
 	if isConflict(err) {
 		s.relearn(ctx, part, was.seq)
 	}
@@ -103,6 +106,7 @@ func (s *Store) claim(ctx, hard context.Context, part int, was leaseSeen) {
 		return
 	}
 	t := newTerm(s, part, claim, h)
+	t.before = was.Load
 	s.leases.mu.Lock()
 	s.leases.terms[part] = t
 	s.leases.mu.Unlock()
@@ -116,9 +120,9 @@ type hold struct {
 }
 
 // writeLease writes that holder delivers a part, if the lease's last message is still last.
-func (s *Store) writeLease(ctx context.Context, part int, holder string, last uint64) (*hold, error) {
+func (s *Store) writeLease(ctx context.Context, part int, holder string, load courier.Load, last uint64) (*hold, error) {
 	host, _ := os.Hostname()
-	data, err := json.Marshal(leaseMessage{Holder: holder, Host: host})
+	data, err := json.Marshal(leaseMessage{Holder: holder, Host: host, Load: load})
 	if err != nil {
 		return nil, err
 	}

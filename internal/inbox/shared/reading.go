@@ -107,7 +107,7 @@ func (t *term) takeLane(m jetstream.Msg, seq uint64) {
 	}
 	l.end = newEnd(seq, h)
 	l.waiting++
-	r := &record.Record{ID: seq, Webhook: w, Status: record.Status{State: record.Waiting, Changed: w.Received}}
+	r := &record.Record{ID: seq, Webhook: w, Status: record.Status{State: record.Waiting, Changed: w.Received}, Size: sizeOf(m.Headers(), m.Data())}
 	if t.gather != nil {
 		t.gather.records[seq], t.gather.inLane[seq] = r, true
 		return
@@ -146,7 +146,7 @@ func (t *term) takeSpot(m jetstream.Msg, seq uint64, kind string, id uint64) (th
 	if t.gather == nil && (kind == "parked" || p.kind == "again" && p.seq >= seq) {
 		return then // written here
 	}
-	r := &record.Record{ID: id, Webhook: t.slim(&h, seq), Status: status}
+	r := &record.Record{ID: id, Webhook: t.slim(&h, seq), Status: status, Size: sizeOf(m.Headers(), m.Data())}
 	if t.gather == nil {
 		before := *p
 		p.kind, p.seq = kind, seq

@@ -54,7 +54,7 @@ const (
 func (s *Store) wanted() jetstream.StreamConfig {
 	c := s.common(s.cfg.NATS.Stream, s.prefix)
 	c.Description = "usher's inbox: webhooks that wait or are parked, and what lanes remember"
-	c.Discard, c.MaxBytes = jetstream.DiscardNew, s.cfg.MaxBytes
+	c.Discard, c.MaxBytes = jetstream.DiscardNew, s.room.wanted()
 	c.AllowRollup = true
 	c.Duplicates = 30 * time.Second // only while a webhook is being taken in
 	return c
@@ -129,7 +129,7 @@ func (s *Store) look(ctx context.Context) error {
 
 func (s *Store) adopt(stream, history jetstream.Stream, misfit error) {
 	info := stream.CachedInfo()
-	s.room.set(int64(info.State.Bytes), min(info.Config.MaxBytes, s.cfg.MaxBytes), s.nc.MaxPayload())
+	s.measured(info)
 	s.saw(info.State.LastSeq)
 	s.heard.Store(time.Now().UnixNano())
 	s.mu.Lock()
@@ -174,25 +174,38 @@ func (s *Store) provide(ctx context.Context, want jetstream.StreamConfig, mayMak
 	if want.MaxBytes < asked {
 		s.log.Warn("inbox servers grant less room than asked for", "stream", want.Name, "asked", asked, "granted", want.MaxBytes)
 	}
+	s.hasAsked(want.Name, asked)
 	return stream, nil
 }
 
 // grow gives a stream that was made with less room as much as is asked for now, if the servers
-// grant it. One with more keeps it: another replica may want that.
+// grant it. One with more keeps it: another replica may want that. The same is not asked for
+// twice: somebody may have given it less on purpose.
 func (s *Store) grow(ctx context.Context, stream jetstream.Stream, want jetstream.StreamConfig, err error) (jetstream.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
 	cfg := stream.CachedInfo().Config
-	if known, _, _ := s.streams(); known != nil || cfg.MaxBytes >= want.MaxBytes || cfg.Metadata[formatKey] != format {
+	if !s.hasAsked(want.Name, want.MaxBytes) || cfg.MaxBytes >= want.MaxBytes || cfg.Metadata[formatKey] != format {
 		return stream, nil
 	}
 	cfg.MaxBytes = want.MaxBytes
 	if grown, err := s.js.UpdateStream(ctx, cfg); err == nil {
 		return grown, nil
 	}
-	s.log.Warn("inbox stream has less room than asked for", "stream", want.Name, "asked", want.MaxBytes, "has", stream.CachedInfo().Config.MaxBytes)
+	s.log.Warn("inbox servers grant no more room for the stream", "stream", want.Name, "asked", want.MaxBytes, "has", stream.CachedInfo().Config.MaxBytes)
 	return stream, nil
+}
+
+// hasAsked notes that so much was asked for a stream, and says whether that is more than ever.
+func (s *Store) hasAsked(name string, bytes int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if bytes <= s.asked[name] {
+		return false
+	}
+	s.asked[name] = bytes
+	return true
 }
 
 // isRoom says whether a stream was refused for want of room.
@@ -223,7 +236,7 @@ func misfits(want jetstream.StreamConfig, c *jetstream.StreamConfig, replicas in
 	check(c.Storage == want.Storage, "its storage should be file")
 	check(c.Retention == want.Retention, "its retention should be limits")
 	check(c.Discard == want.Discard, "its discard policy should be %v", want.Discard)
-	check(c.MaxBytes >= leastBytes || c.MaxBytes == want.MaxBytes, "it has room for %d bytes: max_bytes should be at least %d", c.MaxBytes, leastBytes)
+	check(c.MaxBytes >= min(leastBytes, want.MaxBytes), "it has room for %d bytes: max_bytes should be at least %d", c.MaxBytes, leastBytes)
 	check(c.MaxMsgs <= 0 || want.MaxMsgs > 0, "it has room for %d messages: there should be no max_msgs", c.MaxMsgs)
 	check(c.MaxAge == 0 || want.MaxAge > 0, "it deletes messages after %v, also webhooks that wait: there should be no max_age", c.MaxAge)
 	check(max(c.MaxMsgsPerSubject, 0) == want.MaxMsgsPerSubject, "it keeps %d messages per subject: max_msgs_per_subject should be %d", c.MaxMsgsPerSubject, want.MaxMsgsPerSubject)

@@ -80,9 +80,10 @@ type Store struct {
 	mu      sync.Mutex // guards what follows
 	stream  jetstream.Stream
 	history jetstream.Stream
-	trouble error // why it can't be used at the moment
-	misfit  error // why nothing may be taken in, though what waits is delivered
-	fatal   error // why it never will be usable again
+	trouble error            // why it can't be used at the moment
+	misfit  error            // why nothing may be taken in, though what waits is delivered
+	fatal   error            // why it never will be usable again
+	asked   map[string]int64 // how many bytes, for each stream
 }
 
 const (
@@ -107,7 +108,7 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 		prefix: name + ".", historyPrefix: name + "_history.", livePrefix: name + "_live.",
 	}
 	s.lines.lanes = make(map[string]chan struct{})
-	s.room.limit.Store(cfg.MaxBytes)
+	s.room.most, s.asked = cfg.MaxBytes, make(map[string]int64)
 	s.heard.Store(time.Now().UnixNano())
 	if s.parts = parts; cfg.NATS.Parts > 0 {
 		s.parts = cfg.NATS.Parts
@@ -122,6 +123,7 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	}
 	s.background.Go(func() { s.watch(ctx) })
 	s.background.Go(func() { s.followPauses(ctx) })
+	s.background.Go(func() { s.followLeases(ctx) })
 	if cfg.OnSnapshot != nil {
 		s.background.Go(func() { s.followSnapshots(ctx) })
 	}
@@ -174,7 +176,7 @@ func (s *Store) watch(ctx context.Context) {
 			return
 		}
 		err := s.measure(ctx)
-		if err != nil || s.inTrouble() != nil || time.Since(looked) > lookEvery {
+		if err != nil || s.inTrouble() != nil || time.Since(looked) > lookEvery || s.wantsMore() {
 			looked = time.Now()
 			err = s.look(ctx)
 			s.setTrouble(err)
@@ -184,6 +186,13 @@ func (s *Store) watch(ctx context.Context) {
 			s.log.Warn("inbox servers still can't be used, trying again", "err", err)
 		}
 	}
+}
+
+// wantsMore says whether the stream should grow, and that was not asked for yet.
+func (s *Store) wantsMore() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.room.wanted() > s.asked[s.cfg.NATS.Stream]
 }
 
 // Err says why nothing can be taken in at the moment.

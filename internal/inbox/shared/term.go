@@ -10,15 +10,17 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"usher/internal/inbox/courier"
 	"usher/internal/inbox/record"
 	"usher/webhookgate"
 )
 
 // term is one part, for as long as this replica delivers it.
 type term struct {
-	s     *Store
-	part  int
-	claim uint64 // its sequence
+	s      *Store
+	part   int
+	claim  uint64       // its sequence
+	before courier.Load // as the lease was found
 
 	hold    atomic.Pointer[hold]
 	heard   atomic.Int64 // when something was last read of the part, in Unix nanoseconds
@@ -75,6 +77,14 @@ func (t *term) Held() bool {
 	return h != nil && record.Elapsed(h.from) < holdTime
 }
 
+// load is what waits or is parked in the part.
+func (t *term) load() courier.Load {
+	if !t.hasBegun() {
+		return t.before
+	}
+	return t.s.courier.Load(t)
+}
+
 // leave has the term end.
 func (t *term) leave() { t.leaves.Do(func() { close(t.leaving) }) }
 
@@ -111,11 +121,12 @@ func (t *term) run(hard context.Context) {
 	if limit := time.Duration(t.limit.Load()); limit > 0 {
 		defer time.AfterFunc(limit, cutOff).Stop()
 	}
+	load := t.load()
 	s.courier.End(cut, t)
 	cutOff()
 	done()
 	helping.Wait()
-	t.giveBack()
+	t.giveBack(load)
 	s.leases.mu.Lock()
 	s.leases.terms[t.part] = nil
 	s.leases.mu.Unlock()
@@ -143,7 +154,7 @@ func (t *term) renew(ctx context.Context) {
 			return
 		}
 		limit, cancel := context.WithDeadline(ctx, held.from.Add(holdTime))
-		h, err := t.s.writeLease(limit, t.part, t.s.self, held.seq)
+		h, err := t.s.writeLease(limit, t.part, t.s.self, t.load(), held.seq)
 		switch {
 		case err == nil:
 			t.hold.Store(h)
@@ -171,18 +182,18 @@ func (t *term) mine(ctx context.Context, held *hold) bool {
 
 // giveBack lets the next replica have the lease at once. It is not renewed any more, but the
 // last renewal may have got through without its answer.
-func (t *term) giveBack() {
+func (t *term) giveBack(load courier.Load) {
 	held := t.hold.Swap(nil)
 	if held == nil || record.Elapsed(held.from) >= holdTime {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	_, err := t.s.writeLease(ctx, t.part, "", held.seq)
+	_, err := t.s.writeLease(ctx, t.part, "", load, held.seq)
 	if isConflict(err) {
 		var now leaseSeen
 		if now, err = t.s.relearn(ctx, t.part, held.seq); err == nil && now.Holder == t.s.self {
-			_, err = t.s.writeLease(ctx, t.part, "", now.seq)
+			_, err = t.s.writeLease(ctx, t.part, "", load, now.seq)
 		}
 	}
 	if err != nil {
