@@ -49,6 +49,11 @@ func (s *Store) Redeliver(id uint64, force bool) error {
 func (s *Store) sendAgain(ctx context.Context, f *found, force bool) error {
 	lane := f.Webhook.Lane
 	place := placeOf(lane)
+	if f.Status.State.Finished() {
+		if err := s.room.check(len(f.data), false); err != nil {
+			return err
+		}
+	}
 	var last end
 	if lane.Tenant != "" {
 		var err error
@@ -68,8 +73,7 @@ func (s *Store) sendAgain(ctx context.Context, f *found, force bool) error {
 	}
 	r := f.Record
 	r.SendAgain()
-	m := withSubject(&nats.Msg{Data: f.data, Header: f.header}, s.idSubject("again", place, r.ID))
-	putStatus(m, &r.Status)
+	m := newMessage(s.idSubject("again", place, r.ID), &r, f.content)
 	rollup(m)
 	if lane.Tenant != "" {
 		expectOn(m, s.subject("in", place), last.seq)

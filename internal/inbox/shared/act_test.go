@@ -230,7 +230,7 @@ func TestBearer(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the bearer %d: %v", last.Bearer, err)
 			}
-			if w, _, err := readContent(m.Header, m.Data); err != nil || string(w.Body) != body {
+			if w, err := packed(m.Header, m.Data).unpack(); err != nil || string(w.Body) != body {
 				t.Errorf("the last snapshot is %s, %v, want %s", w.Body, err, body)
 			}
 		}

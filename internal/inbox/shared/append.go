@@ -34,6 +34,10 @@ type arriving struct {
 	kept  bool
 	came  time.Time
 	seen  uint64 // the stream's last message that was known when it came
+
+	// unsure: the servers have not answered whether they took it, behind the message tried.
+	unsure bool
+	tried  uint64
 }
 
 // Append writes w at its lane's end, unless it is a copy of what is there; then it notes that
@@ -66,12 +70,16 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 		if a.Lane.Tenant != "" {
 			last, err = s.endOf(ctx, a.place)
 		}
+		var found uint64
+		if err == nil && a.unsure && last.seq != a.tried {
+			found, err = s.gotIn(ctx, a, &last)
+		}
 		switch {
 		case err != nil:
-		case last.Webhook == a.Webhook.ID:
-			return "", s.arrived(ctx, a, last.ID) // it is there, and the answer that said so was lost
+		case found != 0:
+			return "", s.arrived(ctx, a, found)
 		case s.holds(&last, a):
-			if err = s.noteCopy(ctx, a.place, last); err == nil {
+			if err = s.noteCopy(ctx, a, last); err == nil {
 				if s.cfg.OnSnapshot != nil {
 					s.cfg.OnSnapshot(a.Lane, last.Last, nil) // which may be another replica's, and not known here yet
 				}
@@ -83,6 +91,7 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 			// Without an answer it is not known whether they have it. Sent again as it was, it is
 			// known to them by its id, or still fits, or is refused: then they do not have it.
 			for err = s.extend(ctx, a, last); s.again(ctx, err); err = s.extend(ctx, a, last) {
+				a.unsure, a.tried = true, last.seq
 			}
 			if err == nil {
 				return "", nil
@@ -149,7 +158,7 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 		h.Last, h.Bearer = last.Last, last.Bearer
 	}
 	m := nats.NewMsg(s.subject("in", a.place))
-	putContent(m, a.Webhook, 0)
+	pack(a.Webhook).put(m)
 	h.put(m)
 	// Sent again because its answer did not come, it is known to the servers by its id.
 	m.Header.Set(jetstream.MsgIDHeader, a.Webhook.ID)
@@ -189,16 +198,72 @@ func (s *Store) arrived(ctx context.Context, a *arriving, id uint64) error {
 // finishKept puts a webhook that nobody takes into the history.
 func (s *Store) finishKept(ctx context.Context, a *arriving, id uint64) error {
 	r := &record.Record{ID: id, Webhook: a.Webhook, Status: record.Status{State: record.Kept, Changed: time.Now()}}
-	return s.toHistory(ctx, r, a.Webhook)
+	_, err := s.publish(ctx, newMessage(s.historySubject(a.place, id), r, pack(a.Webhook)))
+	return err
 }
 
-// noteCopy notes at the lane's end that a copy of its last came.
-func (s *Store) noteCopy(ctx context.Context, place string, last end) error {
+// completeKept puts a webhook that nobody takes into the history, if it is not there: who took it
+// in failed, or died, before that, so that its sender had no answer and has sent it again as a.
+func (s *Store) completeKept(ctx context.Context, a *arriving, last end) error {
+	_, history, err := s.streams()
+	if err != nil {
+		return err
+	}
+	_, err = request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return history.GetLastMsgForSubject(ctx, s.historySubject(a.place, last.ID))
+	})
+	if !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return err
+	}
+	first := *a.Webhook
+	first.ID, first.Received = last.Webhook, last.Received
+	return s.finishKept(ctx, &arriving{Webhook: &first, place: a.place}, last.ID)
+}
+
+// gotIn looks for a webhook whose answer was lost, and returns its id; zero: the servers did not
+// take it. Its lane ends with last by now, so they no longer will.
+func (s *Store) gotIn(ctx context.Context, a *arriving, last *end) (id uint64, err error) {
+	if last.Webhook == a.Webhook.ID {
+		return last.ID, nil
+	}
+	stream, history, err := s.streams()
+	if err != nil {
+		return 0, err
+	}
+	part := s.partOf(a.place)
+	for _, at := range []struct {
+		stream  jetstream.Stream
+		subject string
+		from    uint64
+	}{ // in the order in which it may go from one to the next
+		{stream, s.subject("in", a.place), a.seen + 1},
+		{stream, s.part(part, "*."+a.place+".*"), a.seen + 1},
+		{history, s.historyPrefix + a.place + ".*", 1},
+	} {
+		err := s.visit(ctx, at.stream, at.subject, at.from, endless, func(m jetstream.Msg, seq uint64) {
+			if h, err := readHead(m.Headers()); err == nil && h.Webhook == a.Webhook.ID {
+				id = newEnd(seq, h).ID
+			}
+		})
+		if err != nil || id != 0 {
+			return id, err
+		}
+	}
+	return 0, nil
+}
+
+// noteCopy notes at the lane's end that a, a copy of its last, came.
+func (s *Store) noteCopy(ctx context.Context, a *arriving, last end) error {
+	if a.kept {
+		if err := s.completeKept(ctx, a, last); err != nil {
+			return err
+		}
+	}
 	h := last.again(copyKind)
 	h.Arrived, h.Replica, h.Foreign = 0, s.self, last.others(s.self)
-	e, err := s.restate(ctx, place, last, h)
+	e, err := s.restate(ctx, a.place, last, h)
 	if err == nil {
-		s.ends.Add(place, e)
+		s.ends.Add(a.place, e)
 	}
 	return err
 }

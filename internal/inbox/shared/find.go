@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
@@ -17,8 +16,7 @@ import (
 // found is a webhook as the servers have it, whole.
 type found struct {
 	record.Record
-	header nats.Header
-	data   []byte
+	content
 }
 
 // find reads a webhook, wherever it is.
@@ -63,8 +61,8 @@ func (s *Store) recognise(ctx context.Context, m *jetstream.RawStreamMsg) *found
 		return nil
 	}
 	e := newEnd(m.Sequence, h)
-	f := &found{Record: record.Record{ID: e.ID, Webhook: slim(&h)}, header: m.Header, data: m.Data}
-	if w, _, err := readContent(m.Header, m.Data); err == nil {
+	f := &found{Record: record.Record{ID: e.ID, Webhook: slim(&h)}, content: packed(m.Header, m.Data)}
+	if w, err := f.unpack(); err == nil {
 		f.Webhook = w
 	}
 	f.Status = record.Status{State: record.Waiting, Changed: h.Received}

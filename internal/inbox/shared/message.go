@@ -185,23 +185,51 @@ func slim(h *head) *webhookgate.Webhook {
 	return w
 }
 
-// putContent puts a webhook into a message whole.
-func putContent(m *nats.Msg, w *webhookgate.Webhook, previous uint64) {
-	m.Data = record.Encode(w, previous)
-	if len(m.Data) >= deflateFrom {
-		m.Data = compress(m.Data)
-		m.Header.Set(encodingHeader, deflate)
+// content is a webhook whole, as a message carries it.
+type content struct {
+	data     []byte
+	encoding string
+}
+
+// pack makes w ready for a message.
+func pack(w *webhookgate.Webhook) content {
+	c := content{data: record.Encode(w, 0)}
+	if len(c.data) >= deflateFrom {
+		c = content{compress(c.data), deflate}
+	}
+	return c
+}
+
+// packed is what a message carries.
+func packed(h nats.Header, data []byte) content { return content{data, h.Get(encodingHeader)} }
+
+func (c content) put(m *nats.Msg) {
+	m.Data = c.data
+	if c.encoding != "" {
+		m.Header.Set(encodingHeader, c.encoding)
 	}
 }
 
-// readContent is the reverse of putContent.
-func readContent(h nats.Header, data []byte) (w *webhookgate.Webhook, previous uint64, err error) {
-	if h.Get(encodingHeader) == deflate {
+func (c content) unpack() (w *webhookgate.Webhook, err error) {
+	data := c.data
+	if c.encoding == deflate {
 		if data, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(data)), inflatedMost)); err != nil {
-			return nil, 0, record.ErrDamaged
+			return nil, record.ErrDamaged
 		}
 	}
-	return record.Decode(data)
+	w, _, err = record.Decode(data)
+	return w, err
+}
+
+// newMessage is a webhook outside its lane: whole, and with how it stands.
+func newMessage(subject string, r *record.Record, c content) *nats.Msg {
+	m := nats.NewMsg(subject)
+	c.put(m)
+	h := newHead(webhookKind, r.Webhook)
+	h.ID = r.ID
+	h.put(m)
+	putStatus(m, &r.Status)
+	return m
 }
 
 // compress makes a content smaller. What has hardly a repetition in it, base64 say, is stored

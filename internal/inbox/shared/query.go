@@ -93,6 +93,9 @@ func (s *Store) scan(ctx context.Context, stream jetstream.Stream, subject strin
 	return out, err
 }
 
+// endless is a sequence that no message has.
+const endless = 1<<64 - 1
+
 // visit goes through the messages of a subject from one up to another, headers only.
 func (s *Store) visit(ctx context.Context, stream jetstream.Stream, subject string, from, to uint64, each func(jetstream.Msg, uint64)) error {
 	consumer, err := request(ctx, func(ctx context.Context) (jetstream.Consumer, error) {

@@ -223,6 +223,5 @@ func (t *term) Content(id uint64) (*webhookgate.Webhook, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, _, err := readContent(m.Header, m.Data)
-	return w, err
+	return packed(m.Header, m.Data).unpack()
 }
