@@ -181,7 +181,7 @@ func openStore(cfg Config, c *courier.Courier) (store, error) {
 	}
 	path, ok := strings.CutPrefix(cfg.URL, "file:")
 	if !ok || path == "" {
-		return nil, fmt.Errorf("%q is no inbox that this version knows: file:/path", cfg.URL)
+		return nil, fmt.Errorf("unknown inbox %q: use file:/path or nats://host", cfg.URL)
 	}
 	return file.Open(file.Config{
 		Path: path, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow, MaxBytes: cfg.MaxBytes,

@@ -38,7 +38,7 @@ func (c *Courier) deliver(hard context.Context, t *turn) {
 	c.report(&outcome, &d)
 	switch {
 	case down && !wasDown:
-		c.cfg.Log.Warn("receiver seems to be down, it is tried with one delivery at a time",
+		c.cfg.Log.Warn("receiver seems to be down, trying one delivery at a time",
 			"receiver", t.receiver.Name, "pending", c.Stats().Receivers[t.receiver.Name].Pending)
 	case wasDown && !down:
 		c.cfg.Log.Info("receiver answers again",

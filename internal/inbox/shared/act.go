@@ -34,7 +34,7 @@ func (s *Store) Redeliver(id uint64, force bool) error {
 		return s.ask(ctx, s.partOf(placeOf(f.Webhook.Lane)), &errand{Act: "retry", ID: id, Lane: f.Webhook.Lane})
 	}
 	if f.Status.State == record.Kept && s.cfg.Route(f.Webhook.Lane) == "" {
-		return errors.New("this webhook was kept: no receiver takes those of its platform")
+		return errors.New("no receiver takes webhooks of this platform")
 	}
 	for {
 		err := s.sendAgain(ctx, f, force)
@@ -225,7 +225,7 @@ func (t *term) serve() {
 		t.s.background.Go(func() { t.answer(m) }) // some take long
 	})
 	if err != nil {
-		t.s.log.Error("inbox can't be asked by other replicas", "err", err)
+		t.s.log.Error("cannot listen for requests of other replicas", "err", err)
 		return
 	}
 	t.s.background.Go(func() {
@@ -281,5 +281,5 @@ func (t *term) do(ctx context.Context, e *errand) error {
 	case "erase":
 		return t.erase(ctx, e.Lane)
 	}
-	return fmt.Errorf("%q is nothing that can be asked for", e.Act)
+	return fmt.Errorf("unknown request %q", e.Act)
 }

@@ -25,7 +25,7 @@ const (
 )
 
 // ErrStale: who sent the webhook has gone on without it, or will send it again.
-var ErrStale = errors.New("something newer of its tenant came through another replica meanwhile")
+var ErrStale = errors.New("a newer webhook of its tenant came through another replica in the meantime")
 
 // arriving is a webhook on its way into its lane.
 type arriving struct {
@@ -86,7 +86,9 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 				return last.Webhook, nil
 			}
 		case s.stale(&last, a):
-			return "", ErrStale
+			if err = s.shutOut(ctx, a, last); err == nil {
+				return "", ErrStale
+			}
 		default:
 			// Without an answer it is not known whether they have it. Sent again as it was, it is
 			// known to them by its id, or still fits, or is refused: then they do not have it.
@@ -141,6 +143,17 @@ func (s *Store) stale(last *end, a *arriving) bool {
 		return false
 	}
 	return time.Since(a.came) > patience || s.troubled.Load() > a.came.UnixNano()
+}
+
+// shutOut has the servers refuse a, if they may still get it: its sender is told that it is not
+// there, and what sends it again must not meet the first one.
+func (s *Store) shutOut(ctx context.Context, a *arriving, last end) error {
+	if !a.unsure || last.seq != a.tried {
+		return nil // it expects another end of its lane, and was not found
+	}
+	_, err := s.restate(ctx, a.place, last, last.again(copyKind))
+	s.ends.Remove(a.place)
+	return err
 }
 
 // extend writes a at the end of its lane.

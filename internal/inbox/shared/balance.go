@@ -138,7 +138,7 @@ func (s *Store) beHere(ctx context.Context) {
 		}
 	})
 	if err != nil {
-		s.log.Error("inbox can't hear of other replicas", "err", err)
+		s.log.Error("cannot listen for other replicas", "err", err)
 		return
 	}
 	defer heard.Unsubscribe()

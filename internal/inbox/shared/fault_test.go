@@ -352,3 +352,34 @@ func TestManyWaitAndOthersPass(t *testing.T) {
 		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
 	})
 }
+
+// A webhook that is refused as outdated, and whose first try the servers may still get, can't come in
+// after that.
+func TestRefusedIsShutOut(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		one, two := c.start(), c.start()
+		defer one.stop()
+		defer two.stop()
+		time.Sleep(10 * time.Second)
+		w := inboxtest.Webhook("acme", "A")
+		a := &arriving{Webhook: w, place: placeOf(w.Lane), came: time.Now(), seen: one.seen.Load()}
+		two.send(t, "acme", "B") // its sender has gone on elsewhere
+		time.Sleep(patience + time.Second)
+		last, err := one.readEnd(t.Context(), a.place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.unsure, a.tried = true, last.seq
+		if _, err := one.arrive(t.Context(), a); !errors.Is(err, ErrStale) {
+			t.Fatalf("it was taken in: %v", err)
+		}
+		if err := one.extend(t.Context(), a, last); !isConflict(err) { // what was stuck arrives
+			t.Errorf("the first try came in: %v", err)
+		}
+		if original := two.keep(t, inboxtest.Webhook("acme", "B")); original == "" {
+			t.Error("B is no copy any more")
+		}
+		time.Sleep(time.Minute)
+		c.receiver.Want(t, "acme:B")
+	})
+}

@@ -94,7 +94,7 @@ func (s *Store) claim(ctx, hard context.Context, part int, was leaseSeen) {
 		s.relearn(ctx, part, was.seq)
 	}
 	if err != nil {
-		s.log.Debug("inbox lease not had", "part", part, "err", err)
+		s.log.Debug("inbox lease not taken", "part", part, "err", err)
 		return
 	}
 	m := nats.NewMsg(s.part(part, "claim"))

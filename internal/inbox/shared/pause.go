@@ -103,7 +103,7 @@ func (s *Store) sayPause(message pauseMessage) error {
 	}
 	asking.Wait()
 	if err := errors.Join(unheard...); err != nil {
-		return fmt.Errorf("it is noted, but not all replicas have confirmed it: %w", err)
+		return fmt.Errorf("saved, but not all replicas have confirmed it: %w", err)
 	}
 	return nil
 }

@@ -158,7 +158,7 @@ func (s *Store) measure(ctx context.Context) error {
 	if info.State.LastSeq < known {
 		// They have lost the end of it, as after a power failure without sync_interval: always, or
 		// were restored from a backup. What is known here may be of messages that are no more.
-		s.log.Error("inbox servers have lost the stream's end, it is read again", "had", known, "have", info.State.LastSeq)
+		s.log.Error("the inbox servers have lost the end of the stream, reading it again", "had", known, "have", info.State.LastSeq)
 		s.seen.Store(info.State.LastSeq)
 		s.ends.Purge()
 		s.pauses.unorder()

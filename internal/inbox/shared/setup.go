@@ -53,7 +53,7 @@ const (
 // goes on taking deletions.
 func (s *Store) wanted() jetstream.StreamConfig {
 	c := s.common(s.cfg.NATS.Stream, s.prefix)
-	c.Description = "usher's inbox: webhooks that wait or are parked, and what lanes remember"
+	c.Description = "usher's inbox: webhooks that wait or are parked, and what it remembers of each tenant"
 	c.Discard, c.MaxBytes = jetstream.DiscardNew, s.room.wanted()
 	c.AllowRollup = true
 	c.Duplicates = 30 * time.Second // only while a webhook is being taken in
@@ -112,7 +112,7 @@ func (s *Store) look(ctx context.Context) error {
 	faults = append(faults, misfits(s.wantedHistory(), &history.CachedInfo().Config, s.cfg.NATS.Replicas)...)
 	var misfit error
 	if len(faults) > 0 {
-		misfit = &misfitError{"the streams that are there do not fit", faults}
+		misfit = &misfitError{"the existing streams do not fit", faults}
 	}
 	if first && misfit != nil {
 		return misfit
@@ -138,14 +138,14 @@ func (s *Store) adopt(stream, history jetstream.Stream, misfit error) {
 	s.mu.Unlock()
 	switch {
 	case misfit != nil && before == nil:
-		s.log.Error("inbox streams were edited, no webhook is taken in", "err", misfit)
+		s.log.Error("somebody changed the inbox streams, usher takes no webhooks in", "err", misfit)
 	case misfit == nil && before != nil:
-		s.log.Info("inbox streams fit again")
+		s.log.Info("the inbox streams are right again, usher takes webhooks in")
 	}
 }
 
 // errReplaced: what this replica believes is of a stream that is no more.
-var errReplaced = errors.New("its stream was deleted while usher ran, and what waited in it is gone with it; restart usher")
+var errReplaced = errors.New("somebody deleted its stream while usher ran, and the webhooks that waited in it are lost; restart usher")
 
 // provide returns a stream, and makes it where it may and it is not there. One that was there is
 // never made again: servers that have just started may not know it yet. Where the servers
@@ -170,7 +170,7 @@ func (s *Store) provide(ctx context.Context, want jetstream.StreamConfig, mayMak
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("inbox stream made", "stream", want.Name, "replicas", stream.CachedInfo().Config.Replicas, "max_bytes", want.MaxBytes)
+	s.log.Info("inbox stream created", "stream", want.Name, "replicas", stream.CachedInfo().Config.Replicas, "max_bytes", want.MaxBytes)
 	if want.MaxBytes < asked {
 		s.log.Warn("inbox servers grant less room than asked for", "stream", want.Name, "asked", asked, "granted", want.MaxBytes)
 	}
@@ -281,7 +281,7 @@ func (n *NATS) Check(ctx context.Context) (found string, err error) {
 		return "", err
 	}
 	if faults := misfits(s.wanted(), &stream.CachedInfo().Config, n.Replicas); len(faults) > 0 {
-		return "", &misfitError{"the stream that is there does not fit", faults}
+		return "", &misfitError{"the existing stream does not fit", faults}
 	}
 	return fmt.Sprintf("the stream %s is there, with %d replicas", n.Stream, stream.CachedInfo().Config.Replicas), nil
 }

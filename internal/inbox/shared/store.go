@@ -160,7 +160,7 @@ func (s *Store) firstLook(ctx context.Context) error {
 		pause(ctx, 200*time.Millisecond)
 		if ctx.Err() != nil {
 			s.setTrouble(err)
-			s.log.Warn("inbox servers not reached, trying again", "err", err)
+			s.log.Warn("cannot reach the inbox servers, trying again", "err", err)
 			return nil
 		}
 	}
@@ -183,7 +183,7 @@ func (s *Store) watch(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil && time.Since(said) > sayEvery {
 			said = time.Now()
-			s.log.Warn("inbox servers still can't be used, trying again", "err", err)
+			s.log.Warn("still cannot use the inbox servers, trying again", "err", err)
 		}
 	}
 }
@@ -212,7 +212,7 @@ func (s *Store) Err() error {
 	return fmt.Errorf("the inbox %s can't be used: %w", s.cfg.NATS.Stream, trouble)
 }
 
-var errSilent = errors.New("no majority of its servers has answered of late")
+var errSilent = errors.New("no majority of its servers has answered recently")
 
 func (s *Store) setTrouble(err error) {
 	s.mu.Lock()
@@ -237,7 +237,7 @@ func (s *Store) streams() (stream, history jetstream.Stream, err error) {
 	if err := s.Err(); err != nil {
 		return nil, nil, err
 	}
-	return nil, nil, errors.New("the inbox's servers have not been reached yet")
+	return nil, nil, errors.New("usher has not reached the inbox servers yet")
 }
 
 // Close ends the background work. Run has ended.

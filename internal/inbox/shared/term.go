@@ -150,7 +150,7 @@ func (t *term) renew(ctx context.Context) {
 		}
 		if time.Since(time.Unix(0, t.heard.Load())) > leaseTime {
 			// Its own renewals do not come back: it would not see what there is to deliver.
-			t.s.log.Warn("inbox can't be read, another replica may deliver", "part", t.part)
+			t.s.log.Warn("cannot read the inbox, another replica may deliver", "part", t.part)
 			return
 		}
 		limit, cancel := context.WithDeadline(ctx, held.from.Add(holdTime))
@@ -216,7 +216,7 @@ func (t *term) Content(id uint64) (*webhookgate.Webhook, error) {
 		m, err = t.s.read(t.s.alive, seq)
 	}
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		t.s.log.Error("inbox has lost webhooks that waited: somebody has deleted them; it is read again", "part", t.part, "id", id)
+		t.s.log.Error("somebody deleted webhooks that waited in the inbox, reading it again", "part", t.part, "id", id)
 		t.leave()
 		return nil, fmt.Errorf("webhook %d: the servers do not have it", id)
 	}
