@@ -169,19 +169,7 @@ func (l *leases) saw(part int, now leaseSeen, was uint64) {
 
 // followLeases reads who delivers what, until ctx ends.
 func (s *Store) followLeases(ctx context.Context) {
-	for ctx.Err() == nil {
-		err := s.readLeases(ctx)
-		if ctx.Err() == nil {
-			s.log.Debug("inbox leases can't be read", "err", err)
-			pause(ctx, 250*time.Millisecond)
-		}
-	}
-}
-
-func (s *Store) readLeases(ctx context.Context) error {
-	return s.consume(ctx, jetstream.ConsumerConfig{
-		FilterSubject: s.prefix + "*.lease", DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-	}, func() { // all that there were
+	s.follow(ctx, "*.lease", func() {
 		s.leases.mu.Lock()
 		s.leases.read = true
 		s.leases.mu.Unlock()
@@ -190,7 +178,7 @@ func (s *Store) readLeases(ctx context.Context) error {
 		part := s.partOf(strings.TrimPrefix(m.Subject(), s.prefix))
 		now := leaseSeen{seq: seq}
 		if err := json.Unmarshal(m.Data(), &now.leaseMessage); err != nil {
-			s.log.Error("inbox lease can't be read", "part", part, "err", err)
+			s.log.Error("cannot read an inbox lease", "part", part, "err", err)
 		}
 		s.leases.saw(part, now, 0)
 	})

@@ -170,18 +170,10 @@ func (p *pauses) unorder() {
 
 // followPauses reads what is held back, until ctx ends.
 func (s *Store) followPauses(ctx context.Context) {
-	for ctx.Err() == nil {
-		err := s.consume(ctx, jetstream.ConsumerConfig{
-			FilterSubject: s.prefix + "paused.*", DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-		}, func() {
-			s.pauses.mu.Lock()
-			s.pauses.read = true
-			s.pauses.mu.Unlock()
-			s.leases.poke()
-		}, func(m jetstream.Msg, seq uint64) { s.tookPause(m.Subject(), seq, m.Data()) })
-		if ctx.Err() == nil {
-			s.log.Debug("inbox pauses can't be read", "err", err)
-			pause(ctx, 100*time.Millisecond)
-		}
-	}
+	s.follow(ctx, "paused.*", func() {
+		s.pauses.mu.Lock()
+		s.pauses.read = true
+		s.pauses.mu.Unlock()
+		s.leases.poke()
+	}, func(m jetstream.Msg, seq uint64) { s.tookPause(m.Subject(), seq, m.Data()) })
 }

@@ -165,7 +165,7 @@ func TestErase(t *testing.T) {
 			}
 		}
 		tried := len(c.receiver.Tried())
-		time.Sleep(time.Hour)
+		time.Sleep(6 * time.Minute) // more than the longest pause between two tries
 		if n := len(c.receiver.Tried()); n != tried {
 			t.Error("what was erased is tried")
 		}
@@ -208,7 +208,7 @@ func TestEraseAmidst(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Minute)
+			time.Sleep(10 * time.Second)
 			if waiting := other.waiting(t); len(waiting) != 0 {
 				t.Errorf("round %d: %v waits", n, waiting)
 			}

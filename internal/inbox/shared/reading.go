@@ -114,8 +114,8 @@ func (t *term) takeLane(m jetstream.Msg, seq uint64, h *head) {
 		t.gather.records[seq], t.gather.inLane[seq] = r, true
 		return
 	}
-	whole := t.fresh.take(w.ID)
-	if whole == nil && len(m.Data()) > 0 {
+	var whole *webhookgate.Webhook
+	if len(m.Data()) > 0 {
 		whole, _ = packed(m.Headers(), m.Data()).unpack() // what is damaged is found out at its turn
 	}
 	t.s.courier.Take(t, r, whole, false)

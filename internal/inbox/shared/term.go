@@ -28,8 +28,7 @@ type term struct {
 	leaves  sync.Once
 	limit   atomic.Int64  // how long deliveries may go on then; zero: as long as they take
 	ended   chan struct{} // closed when this replica has done with the part
-	fresh   fresh
-	writing lines // one note at a time in a lane
+	writing lines         // one note at a time in a lane
 
 	mu     sync.Mutex // guards what follows
 	next   uint64     // where to read on
