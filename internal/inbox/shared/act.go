@@ -190,7 +190,7 @@ type errand struct {
 }
 
 // answers that have a meaning of their own.
-var answers = []error{record.ErrWaiting, record.ErrBusy, record.ErrFinished, record.ErrNotFound}
+var answers = []error{record.ErrWaiting, record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody}
 
 // ask has an errand done.
 func (s *Store) ask(ctx context.Context, part int, e *errand) error {
@@ -230,7 +230,7 @@ func (t *term) serve() {
 	}
 	t.s.background.Go(func() {
 		<-t.leaving
-		_ = served.Unsubscribe()
+		_ = served.Drain() // what came before that is answered
 	})
 }
 
@@ -256,6 +256,11 @@ func (t *term) answer(m *nats.Msg) {
 
 // do does an errand.
 func (t *term) do(ctx context.Context, e *errand) error {
+	select {
+	case <-t.leaving:
+		return record.ErrNobody
+	default:
+	}
 	switch e.Act {
 	case "retry":
 		if !t.s.courier.Waits(e.Lane, e.ID) {
