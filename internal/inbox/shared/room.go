@@ -56,15 +56,16 @@ func (r *room) wanted() int64 {
 	return reservation(r.most)
 }
 
-// limit is how many bytes may wait or be parked. r.mu is held.
-func (r *room) limit() int64 { return min(r.most, waitingIn(r.reserved)) }
+// usable is how many bytes of the stream may be filled: a tenth stays free, or what one of the
+// largest messages takes. r.mu is held.
+func (r *room) usable() int64 { return r.reserved - max(r.reserved/10, min(r.largest, r.reserved/3)) }
 
-// left is how many bytes of the stream nobody has a claim to: a tenth stays free, or what
-// one of the largest messages takes, and as much again as waits. r.mu is held.
-func (r *room) left() int64 {
-	free := max(r.reserved/10, min(r.largest, r.reserved/3))
-	return r.reserved - free - r.stream - r.load.Waiting
-}
+// limit is how many bytes may wait or be parked. r.mu is held.
+func (r *room) limit() int64 { return min(r.most, waitingIn(r.reserved), r.usable()/2) }
+
+// left is how many of the usable bytes nobody has a claim to: what waits may need as much again.
+// r.mu is held.
+func (r *room) left() int64 { return r.usable() - r.stream - r.load.Waiting }
 
 func (r *room) set(load courier.Load, info *jetstream.StreamInfo, largest int64) {
 	r.mu.Lock()
@@ -117,12 +118,14 @@ func (r *room) measureEvery() time.Duration {
 	return time.Second
 }
 
-// Usage is how many bytes wait or are parked, and how many may.
+// Usage is how many bytes wait or are parked, and how many may. Room that the stream does not have
+// for them counts as used.
 func (s *Store) Usage() (used, limit int64) {
-	s.room.mu.Lock()
-	defer s.room.mu.Unlock()
-	used = s.room.load.Bytes
-	return used, min(s.room.limit(), used+max(0, s.room.left()/2))
+	r := &s.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limit = r.limit()
+	return max(r.load.Bytes, limit-max(0, r.left()/2)), limit
 }
 
 // load is what waits or is parked: of its own parts this replica knows, of the others what

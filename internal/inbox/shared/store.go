@@ -108,7 +108,7 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 		prefix: name + ".", historyPrefix: name + "_history.", livePrefix: name + "_live.",
 	}
 	s.lines.lanes = make(map[string]chan struct{})
-	s.room.most, s.asked = cfg.MaxBytes, make(map[string]int64)
+	s.room.most, s.room.reserved, s.asked = cfg.MaxBytes, reservation(cfg.MaxBytes), make(map[string]int64)
 	s.heard.Store(time.Now().UnixNano())
 	if s.parts = parts; cfg.NATS.Parts > 0 {
 		s.parts = cfg.NATS.Parts
