@@ -102,6 +102,11 @@ func (s *Store) look(ctx context.Context) error {
 		return err
 	}
 	history, err := s.provide(ctx, s.wantedHistory(), true) // it is only to be looked at
+	for first && isRoom(err) {
+		if stream, err = s.shrink(ctx, stream, err); err == nil {
+			history, err = s.provide(ctx, s.wantedHistory(), true)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -159,10 +164,10 @@ func (s *Store) provide(ctx context.Context, want jetstream.StreamConfig, mayMak
 	for {
 		// Several replicas may do this at once: with the same settings all succeed.
 		stream, err = s.js.CreateStream(ctx, want)
-		if !isRoom(err) || want.MaxBytes/2 < leastBytes {
+		if !isRoom(err) || want.MaxBytes <= leastBytes {
 			break
 		}
-		want.MaxBytes /= 2
+		want.MaxBytes = max(want.MaxBytes/2, leastBytes)
 	}
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		return s.js.Stream(ctx, want.Name) // made by another replica, to which less was granted
@@ -206,6 +211,23 @@ func (s *Store) hasAsked(name string, bytes int64) bool {
 	}
 	s.asked[name] = bytes
 	return true
+}
+
+// shrink halves a stream's room, so that there is some for its history: where the servers grant just
+// what the stream has asked for, nothing is left. Its error is never one of isRoom.
+func (s *Store) shrink(ctx context.Context, stream jetstream.Stream, reason error) (jetstream.Stream, error) {
+	info := stream.CachedInfo()
+	cfg := info.Config
+	cfg.MaxBytes = max(cfg.MaxBytes/2, leastBytes)
+	if cfg.Metadata[formatKey] != format || info.Config.MaxBytes <= leastBytes || info.State.Bytes > uint64(cfg.MaxBytes)/2 {
+		return stream, fmt.Errorf("no room for the history of stream %s: %v", cfg.Name, reason)
+	}
+	smaller, err := s.js.UpdateStream(ctx, cfg)
+	if err != nil {
+		return stream, fmt.Errorf("no room for the history of stream %s (%v), and it can't be made smaller: %v", cfg.Name, reason, err)
+	}
+	s.log.Warn("inbox stream made smaller, so that its history has room", "stream", cfg.Name, "granted", cfg.MaxBytes)
+	return smaller, nil
 }
 
 // isRoom says whether a stream was refused for want of room.
