@@ -74,7 +74,7 @@ func (r *right) held() bool {
 	return !r.lost.Load()
 }
 
-// send tries a webhook once, if its content can be had and this process may.
+// send tries a webhook once, if it can read the content and this process may deliver.
 func (c *Courier) send(hard context.Context, t *turn) (d delivery) {
 	leave := &right{term: t.lane.term}
 	ctx, cancel := context.WithCancel(hard)

@@ -15,7 +15,7 @@ import (
 	"usher/webhookgate"
 )
 
-// What people have done, through whichever replica.
+// Actions of people, through any replica.
 
 // Redeliver has a webhook sent again, ahead of what its lane has waiting, with a fresh count of
 // tries; one that waits is tried now. What is not the latest of its lane would undo what

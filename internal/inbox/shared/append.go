@@ -90,8 +90,8 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 				return "", ErrStale
 			}
 		default:
-			// Without an answer it is not known whether they have it. Sent again as it was, it is
-			// known to them by its id, or still fits, or is refused: then they do not have it.
+			// Without an answer we do not know whether they have it. If it is sent again unchanged,
+			// they know it by its id, or take it, or refuse it because the lane has another end.
 			for err = s.extend(ctx, a, last); s.again(ctx, err); err = s.extend(ctx, a, last) {
 				a.unsure, a.tried = true, last.seq
 			}
@@ -135,9 +135,9 @@ func (s *Store) receiverOf(a *arriving) string {
 	return s.cfg.Route(a.Lane)
 }
 
-// stale says whether a would undo what is newer: while it waited, for longer than is usual,
-// something came into its lane through another replica. What this one has put there was ahead
-// of a. Only snapshots undo each other.
+// stale says whether a would undo something newer: a waited for longer than usual, and
+// meanwhile something came into its lane through another replica. What this replica has put
+// there came before a. Only snapshots undo each other.
 func (s *Store) stale(last *end, a *arriving) bool {
 	if !a.Snapshot || last.others(s.self) <= a.seen {
 		return false

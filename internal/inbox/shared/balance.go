@@ -112,7 +112,7 @@ func (l *leases) share(self string, now time.Time) (n, first int) {
 	return n, at * l.parts / len(names)
 }
 
-// free says whether a part can be had. By the monotonic clock alone: the other one can be set
+// free says whether a part can be taken. By the monotonic clock alone: the other one can be set
 // forward, and the holder's was not. l.mu is held.
 func (l *leases) free(part int, self string) bool {
 	seen := &l.seen[part]

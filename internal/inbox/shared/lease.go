@@ -15,19 +15,19 @@ import (
 	"usher/internal/inbox/courier"
 )
 
-// A lease is a message that says which replica delivers a part. Its holder writes it anew
-// every second, and may deliver for holdTime after it began to write the last one that got
-// through. The others take it over when they have seen nothing of it for leaseTime. As
-// that is longer, and begins later, two never deliver at once, whatever the network does;
-// only clocks must go at about the same speed. A replica that was stopped for a while finds
-// out before its next write to the receiver.
+// A lease is a message that says which replica delivers a part. Its holder writes it again
+// every second. It may deliver for holdTime, counted from when it began to write the last lease
+// that the servers took. The other replicas take the part over when they have seen no new lease
+// for leaseTime. That is longer and begins later, so two replicas never deliver at once, whatever
+// the network does, as long as their clocks run at about the same speed. A replica that was
+// stopped for a while checks its lease before its next write to the receiver.
 //
-// A claim is written once, when a part is taken over. What the holder notes names it, so that
-// the servers refuse what a former holder sent and was stuck on its way.
+// A claim is written once, when a part is taken over. The holder's notes name it, so the
+// servers refuse a note of a former holder that arrives late.
 //
-// JetStream can pin a consumer to one client, too. But the pin is known to the
-// consumer's leader alone: the next leader pins whoever asks first, while the former
-// client still delivers, and order in a lane would be lost.
+// JetStream can pin a consumer to one client, too. But only the consumer's leader knows the pin:
+// the next leader pins the first client that asks, while the former one still delivers, and
+// the order in a lane would be lost.
 const (
 	renewEvery = time.Second
 	leaseTime  = 5 * time.Second

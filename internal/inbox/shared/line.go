@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// lines has the webhooks of a lane that come in here appended one after the other, in the
-// order of their arrival: at once they would only refuse each other.
+// lines lets one webhook of a lane after the other be appended, in the order in which they came
+// to this replica. If they were sent at once, the servers would accept one and refuse the others.
 type lines struct {
 	mu    sync.Mutex               // guards what follows
 	lanes map[string]chan struct{} // of each, who came last closes it when it leaves

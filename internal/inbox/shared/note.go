@@ -12,7 +12,7 @@ import (
 	"usher/webhookgate"
 )
 
-// How a webhook stands is written by who delivers its part, in the order of its lane.
+// The replica that delivers a part writes how its webhooks stand, in the order of each lane.
 
 // Note writes how r stands now, in the background.
 func (t *term) Note(r record.Record, whole *webhookgate.Webhook, noted func()) {

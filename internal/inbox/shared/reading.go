@@ -15,9 +15,9 @@ import (
 
 // How a term learns what its part has, and what comes.
 
-// follow reads the part until ctx ends: what there is without its content, as that may be much,
-// and then what comes with it, as that is delivered soon. Where it breaks off it reads on: nobody
-// else deletes what waits.
+// follow reads the part until ctx ends: first what is stored, without content, because that may be
+// much; then what comes in, with its content, because that is delivered soon. When reading
+// fails it goes on where it stopped: nobody else deletes what waits.
 func (t *term) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		t.mu.Lock()

@@ -33,7 +33,7 @@ func checkVersion(name, version string) error {
 	return nil
 }
 
-// How much of what is finished is kept to be looked at. The servers see to it.
+// How many finished webhooks the servers keep.
 const (
 	keepCount = 10_000
 	keepBytes = 256 << 20
@@ -43,7 +43,7 @@ const (
 // leastBytes is what usher asks for at the least, where the servers do not grant more.
 const leastBytes = 16 << 20
 
-// What the streams say of themselves, so that another version knows what it has before it.
+// The streams' metadata, so that another version recognises the format.
 const (
 	formatKey = "usher-format"
 	format    = "2"

@@ -11,9 +11,9 @@ import (
 	"usher/internal/inbox/record"
 )
 
-// vacate takes a webhook out of its lane. Where it was the last, and alone, the lane's memory
-// takes the place of all that is there. Where it has the lane's last snapshot, that is
-// written again at the lane's end.
+// vacate takes a webhook out of its lane. If it was the last one and nothing else waits, the
+// lane's memory replaces all messages of the lane. If it has the lane's last snapshot, that
+// is written again at the lane's end.
 func (t *term) vacate(ctx context.Context, c content, r *record.Record, place string) error {
 	if r.Webhook.Lane.Tenant == "" {
 		return t.vacated(r, nil, t.s.remove(ctx, r.ID))
