@@ -115,6 +115,9 @@ func run(ctx context.Context) error {
 			strings.TrimSpace("command: go run ./bench " + strings.Join(shownArgs(), " ")),
 			fmt.Sprintf("load average before: %s (0 on a quiet machine; beyond its cores, only the ratios say something)", busy()),
 		}}
+		if *beside != "" {
+			s.facts = append(s.facts, before+": "+versionOf(ctx, *beside))
+		}
 		// What is done stays, whatever becomes of the next.
 		if s.tables, err = p.run(ctx, b); err == nil {
 			fmt.Println(s.markdown())
