@@ -77,7 +77,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.usher, "usher", "", "measure this `binary`; by default the one of this module is built")
 	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
-	flag.IntVar(&b.rounds, "rounds", 0, "take `n` readings of each outbound figure; by default 9, or 1 with -quick")
+	flag.IntVar(&b.rounds, "rounds", 0, "take `n` readings of each outbound figure; by default 8, or 1 with -quick")
 	beside := flag.String("beside", "", "measure this `binary`, an usher of before, as one more beside usher")
 	only := flag.String("only", "", "measure this `part` alone: outbound, inbound or receivers")
 	output := flag.String("o", "", "write the results to this `file` as well; of one that is there, only the parts that are measured change")

@@ -105,7 +105,7 @@ func (o *court) measureWay(ctx context.Context, f *findings, way string) error {
 		}
 		all = append(all, r)
 	}
-	rounds := cmp.Or(o.rounds, pick(o.bench, 1, 9))
+	rounds := cmp.Or(o.rounds, pick(o.bench, 1, 8))
 	for round := range rounds {
 		for _, s := range scenarios {
 			if s.way != way || o.quick && s.size != sizes[0] && (way != plain || s.connections == 1) {
