@@ -54,6 +54,8 @@ type (
 		HeldBy uint64 `json:"held_by,omitempty"` // the webhook of its tenant that failed, and is tried first
 		Behind int    `json:"behind,omitempty"`  // how many, of those listed, wait behind it, as it failed
 		Paused bool   `json:"paused,omitempty"`  // it waits, and somebody has paused its deliveries
+
+		NoReceiver bool `json:"no_receiver,omitempty"` // it waits, and its receiver is gone from the settings
 	}
 
 	// Detail is the answer of GET /api/inbox/{id}.
@@ -63,6 +65,8 @@ type (
 		Payload  json.RawMessage `json:"payload"`            // the body; one that is no JSON as a string
 		Previous uint64          `json:"previous,omitempty"` // the tenant's snapshot before it, if that is still there
 		Changes  []string        `json:"changes"`            // against the previous one, in words
+
+		NoReceiver bool `json:"no_receiver,omitempty"` // as in a list
 	}
 
 	// Redelivered is the answer of POST /api/inbox/{id}/redeliver.
@@ -142,7 +146,7 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, http.StatusNotFound, err.Error())
 	case errors.As(err, &overwrite):
 		h.fail(w, r, http.StatusConflict, Problem{err.Error(), &overwrite.Latest})
-	case errors.Is(err, inbox.ErrWaiting), errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy):
+	case errors.Is(err, inbox.ErrWaiting), errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy), errors.Is(err, inbox.ErrKept):
 		h.refuse(w, r, http.StatusConflict, err.Error())
 	case errors.Is(err, inbox.ErrNobody), errors.Is(err, inbox.ErrFull):
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())

@@ -35,11 +35,22 @@ func (h *Handler) list(r *http.Request) (any, error) {
 	if box.Stats != nil {
 		l.Paused = box.Stats().Paused
 	}
+	homeless := box.homeless()
 	for i := range l.Webhooks {
 		w := &l.Webhooks[i]
 		w.Paused = w.State == inbox.Waiting && slices.ContainsFunc(l.Paused, func(p inbox.Pause) bool { return h.covers(p, &w.Entry) })
+		w.NoReceiver = homeless(&w.Entry)
 	}
 	return l, nil
+}
+
+// homeless returns what says whether a webhook waits though no receiver takes its platform. A
+// replica that delivers no such webhook, as it has no receivers at all, does not know.
+func (box *Inbox) homeless() func(*inbox.Entry) bool {
+	some := box.Stats != nil && box.ReceiverOf != nil && box.Stats().Receivers[""].Pending > 0
+	return func(e *inbox.Entry) bool {
+		return some && e.State == inbox.Waiting && box.ReceiverOf(e.Platform, e.Tenant) == ""
+	}
 }
 
 // covers says whether a pause holds a webhook back.
@@ -131,7 +142,7 @@ func (h *Handler) show(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := Detail{Entry: item.Entry, Header: shown(item.Header), Payload: payload(item.Body)}
+	d := Detail{Entry: item.Entry, Header: shown(item.Header), Payload: payload(item.Body), NoReceiver: box.homeless()(&item.Entry)}
 	var previous []byte
 	if item.Previous != nil {
 		d.Previous, previous = item.Previous.ID, item.Previous.Body

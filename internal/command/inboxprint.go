@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"usher/internal/admin"
@@ -19,12 +17,17 @@ import (
 )
 
 const (
-	lineWidth   = 100 // of a list
-	tenantWidth = 36
-	columnGap   = "  "
+	lineWidth    = 100 // of a list
+	tenantColumn = 2
+	tenantWidth  = 36 // which a longer one exceeds in its own line alone
+	columnGap    = "  "
 )
 
-// printList prints one line for each webhook.
+// noReceiver is what a webhook waits for whose receiver is gone from the settings.
+const noReceiver = "no receiver takes its platform"
+
+// printList prints one line for each webhook. A tenant is whole, however long: whoever has to name one
+// copies it from here.
 func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool) error {
 	var rows [][]string
 	if heading {
@@ -33,7 +36,7 @@ func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool)
 	for i := range entries {
 		e := &entries[i]
 		rows = append(rows, []string{
-			strconv.FormatUint(e.ID, 10), visible(string(e.State)), shorten(tenantOf(&e.Entry), tenantWidth),
+			strconv.FormatUint(e.ID, 10), visible(string(e.State)), tenantOf(&e.Entry),
 			strconv.Itoa(e.Tries), age(e.Received, now), standing(e, now),
 		})
 	}
@@ -43,7 +46,7 @@ func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool)
 		left := lineWidth
 		last := len(row) - 1
 		for i, cell := range row[:last] {
-			out.WriteString(cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)) + columnGap)
+			out.WriteString(cell + strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(cell))) + columnGap)
 			left -= widths[i] + len(columnGap)
 		}
 		out.WriteString(shorten(row[last], left) + "\n")
@@ -57,7 +60,11 @@ func columnWidths(rows [][]string) []int {
 	for _, row := range rows {
 		widths = append(widths, make([]int, len(row)-len(widths))...)
 		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			width := utf8.RuneCountInString(cell)
+			if i == tenantColumn {
+				width = min(width, tenantWidth)
+			}
+			widths[i] = max(widths[i], width)
 		}
 	}
 	return widths
@@ -93,6 +100,9 @@ func printDetail(w io.Writer, d *admin.Detail, now time.Time) error {
 	fact("state", "%s", d.State)
 	if d.Why != "" {
 		fact("because", "%s", d.Why)
+	}
+	if d.NoReceiver {
+		fact("because", "%s", noReceiver)
 	}
 	fact("since", "%s", moment(d.Changed, now))
 	fact("tenant", "%s", tenantOf(&d.Entry))
@@ -175,6 +185,8 @@ func standing(e *admin.Listed, now time.Time) string {
 	}
 	switch {
 	case e.State != inbox.Waiting:
+	case e.NoReceiver:
+		words = append(words, noReceiver)
 	case e.HeldBy != 0:
 		words = append(words, fmt.Sprintf("behind %d", e.HeldBy))
 	case !e.Paused && !e.Next.IsZero():
@@ -245,25 +257,4 @@ func shorten(s string, n int) string {
 	}
 	n = max(n, 3) - 1
 	return string(runes[:n-n/2]) + "…" + string(runes[len(runes)-n/2:])
-}
-
-// visible writes what can't be seen as JSON does (\u001b), so that nothing that
-// came with a webhook can steer a terminal, or make one line two.
-func visible(s string) string {
-	if strings.IndexFunc(s, func(c rune) bool { return !unicode.IsPrint(c) }) < 0 {
-		return s
-	}
-	var out strings.Builder
-	for _, c := range s {
-		switch {
-		case unicode.IsPrint(c):
-			out.WriteRune(c)
-		case c > 0xffff:
-			high, low := utf16.EncodeRune(c)
-			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, c)
-		}
-	}
-	return out.String()
 }

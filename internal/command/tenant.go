@@ -17,7 +17,7 @@ func parseTenant(text string) (tenantName, error) {
 // showTenant writes a tenant as parseTenant reads it.
 func showTenant(platform, tenant string) string { return record.ShowTenant(platform, tenant) }
 
-// query has the tenant as the admin port's API wants it.
+// query returns the tenant as parameters of the admin port's API.
 func (n *tenantName) query() url.Values {
 	q := url.Values{"tenant": {n.Tenant}}
 	if n.Platform != nil {

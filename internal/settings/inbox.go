@@ -1,4 +1,4 @@
-package command
+package settings
 
 import (
 	"crypto/tls"
@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"usher/internal/inbox"
-	"usher/internal/secret"
 )
 
 func (w *Webhook) checkInbox(r *reader) {
@@ -31,7 +30,7 @@ func (w *Webhook) checkInbox(r *reader) {
 	}
 }
 
-// identities are the ways to say who usher is to the inbox's servers.
+// identities returns the settings that are set to log in at the inbox's servers.
 func (w *Webhook) identities() (set []string) {
 	for _, way := range []struct {
 		name string
@@ -49,7 +48,8 @@ func (w *Webhook) identities() (set []string) {
 	return set
 }
 
-// refuseNATS: whoever sets one of these relies on it.
+// refuseNATS reports settings for NATS that are set without an inbox on NATS: the user who
+// sets one relies on it.
 func (w *Webhook) refuseNATS(r *reader) {
 	set := w.identities()
 	for _, file := range []struct{ name, value string }{
@@ -90,20 +90,13 @@ func (w *Webhook) checkNATS(r *reader) {
 		r.file("USHER_WEBHOOK_INBOX_CREDS_FILE", w.InboxCredsFile)
 	}
 	n.User, n.CredsFile = w.InboxUser, w.InboxCredsFile
-	n.Password, n.Token, n.Seed = getter(w.InboxPassword), getter(w.InboxToken), getter(w.InboxNKey)
+	n.Password, n.Token, n.Seed = w.InboxPassword.Getter(), w.InboxToken.Getter(), w.InboxNKey.Getter()
 	n.TLS = w.inboxTLS(r, strings.HasPrefix(strings.ToLower(w.Inbox), "tls:"))
-	w.nats = n
+	w.NATS = n
 }
 
-func getter(v *secret.Value) func() string {
-	if v == nil {
-		return nil
-	}
-	return v.Get
-}
-
-// inboxTLS is nil where nothing asks for TLS. The client certificate is read again for
-// each connection.
+// inboxTLS returns nil if no setting asks for TLS. usher reads the client certificate again
+// for each connection.
 func (w *Webhook) inboxTLS(r *reader, demanded bool) *tls.Config {
 	cert, key := w.InboxCertFile, w.InboxKeyFile
 	pair := r.keyPair("USHER_WEBHOOK_INBOX", cert, key)

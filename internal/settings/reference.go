@@ -1,4 +1,4 @@
-package command
+package settings
 
 import (
 	"fmt"
@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// What every setting means, in the order in which help and docs/reference.md show them. The
-// names and the defaults are those of the settings' structs; a test proves that none is
-// missing here.
+// What every setting means, in the order in which help and docs/reference.md show them. Names
+// and defaults come from the tags of the sections; a test proves that no setting is missing
+// here.
 
 // A section is one table of settings.
 type section struct {
@@ -17,10 +17,10 @@ type section struct {
 	rows  []setting
 }
 
-// A setting is one variable. What it says is Markdown of the simplest kind: `code`.
+// A setting is one variable. Its texts may contain `code`.
 type setting struct {
 	name    string
-	none    string // what to show where there is no default; "none" unless it is said
+	none    string // what to show if there is no default; "none" if empty
 	meaning string
 }
 
@@ -120,17 +120,8 @@ var reference = []section{
 		}},
 }
 
-// known are the variables by name.
-func known() map[string]variable {
-	byName := make(map[string]variable)
-	for _, v := range variables() {
-		byName[v.Name] = v
-	}
-	return byName
-}
-
-// defaultOf says what a setting is when nobody sets it: as code where it is a value.
-func (s *setting) defaultOf(v variable) string {
+// defaultOf returns the default to show: as code if it is a value.
+func (s *setting) defaultOf(v Variable) string {
 	switch {
 	case v.Default != "":
 		return "`" + v.Default + "`"
@@ -140,42 +131,25 @@ func (s *setting) defaultOf(v variable) string {
 	return "none"
 }
 
-// says is what the setting means, and whether a file can hold it.
-func (s *setting) says(v variable) string {
+// says returns what the setting means, and whether a file can hold it.
+func (s *setting) says(v Variable) string {
 	if v.Secret {
 		return s.meaning + " Secret: or `_FILE`."
 	}
 	return s.meaning
 }
 
-// writeTables writes the settings as they stand in docs/reference.md.
-func writeTables(w io.Writer) {
-	byName := known()
-	for _, sec := range reference {
-		fmt.Fprintf(w, "### %s\n\n", sec.title)
-		if sec.intro != "" {
-			fmt.Fprintf(w, "%s\n\n", sec.intro)
-		}
-		fmt.Fprintf(w, "| variable | default | meaning |\n|---|---|---|\n")
-		for _, row := range sec.rows {
-			v := byName[row.name]
-			fmt.Fprintf(w, "| `%s` | %s | %s |\n", row.name, row.defaultOf(v), row.says(v))
-		}
-		fmt.Fprintln(w)
-	}
-}
-
-// writeSettings writes the settings for a terminal: all, or those in whose name or meaning
-// the word occurs. It reports whether there are any.
-func writeSettings(w io.Writer, word string) (found bool) {
-	byName := known()
+// WriteHelp writes the settings for a terminal: all, or those in whose name or meaning the
+// word occurs. It reports whether there are any.
+func WriteHelp(w io.Writer, word string) (found bool) {
+	known := byName()
 	if word == "" {
 		fmt.Fprintln(w, wrap("", plain(settingsIntro)))
 	}
 	for _, sec := range reference {
 		heading := sec.title
 		for _, row := range sec.rows {
-			v := byName[row.name]
+			v := known[row.name]
 			text := row.name + " " + row.says(v)
 			if !strings.Contains(strings.ToLower(text), strings.ToLower(word)) {
 				continue
