@@ -75,14 +75,6 @@ func fileSystem(dir string) string {
 	return kind
 }
 
-// memory is what a process holds: of its own, and mapped from files, which the
-// kernel takes back when it needs the space.
-type memory struct{ anon, file int64 }
-
-func memoryOf(pid int) memory {
-	return memory{statusOf(pid, "RssAnon"), statusOf(pid, "RssFile")}
-}
-
 // statusOf is one of a process's sizes, in bytes, by its name in /proc/PID/status.
 func statusOf(pid int, name string) int64 {
 	n, _ := strconv.ParseInt(strings.TrimSuffix(field(fmt.Sprintf("/proc/%d/status", pid), name), " kB"), 10, 64)
