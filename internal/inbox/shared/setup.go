@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -275,21 +276,22 @@ func misfits(want jetstream.StreamConfig, c *jetstream.StreamConfig, replicas in
 	return faults
 }
 
-// Check says whether the servers can be reached and used, without changing anything.
+// Check says whether the servers can be reached and used, without changing anything. It
+// tries each of them once: somebody waits for the answer.
 func (n *NATS) Check(ctx context.Context) (found string, err error) {
-	nc, why, err := n.connect(slog.New(slog.DiscardHandler), func() {})
+	once := *n
+	once.Options = append(slices.Clone(n.Options), nats.RetryOnFailedConnect(false), nats.MaxReconnects(0))
+	nc, _, err := once.connect(slog.New(slog.DiscardHandler), func() {})
+	if errors.Is(err, nats.ErrNoServers) {
+		err = errors.New("connection refused") // that is when the library says so
+	}
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("no connection to %s: %w", strings.Join(n.Servers, ", "), err)
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return "", err
-	}
-	for !nc.IsConnected() {
-		if pause(ctx, 50*time.Millisecond); ctx.Err() != nil {
-			return "", why()
-		}
 	}
 	if err := checkVersion(nc.ConnectedServerName(), nc.ConnectedServerVersion()); err != nil {
 		return "", err
