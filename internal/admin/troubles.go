@@ -39,7 +39,7 @@ func tokenWords(p *PortState, now time.Time) (words, tone string) {
 	case err != nil && tokens.Rejected(err):
 		return "no token: the token endpoint refuses", bad
 	case err != nil:
-		return "no token: none can be had at the moment", bad
+		return "no token: usher cannot get one right now", bad
 	case p.Token.Had:
 		return "no valid token: a new one is on its way", warn
 	default:

@@ -161,7 +161,7 @@ func TestTokenWords(t *testing.T) {
 		{tokens.State{}, "waiting for its first token", "warn"},
 		{tokens.State{Had: true}, "no valid token: a new one is on its way", "warn"},
 		{tokens.State{Err: &tokens.RejectedError{Code: "invalid_client"}}, "no token: the token endpoint refuses", "bad"},
-		{tokens.State{Err: fmt.Errorf("down")}, "no token: none can be had at the moment", "bad"},
+		{tokens.State{Err: fmt.Errorf("down")}, "no token: usher cannot get one right now", "bad"},
 	} {
 		if words, tone := tokenWords(&PortState{Token: tc.state}, time.Now()); words != tc.want || tone != tc.tone {
 			t.Errorf("%q %s, want %q %s", words, tone, tc.want, tc.tone)

@@ -21,7 +21,7 @@ import (
 	"usher/internal/entitlements"
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 	"usher/webhookgate"
 )
 
@@ -125,7 +125,7 @@ func fill(b *testing.B, s *Store, count int) {
 	for n := range count {
 		w := waitingWebhook(n)
 		m := nats.NewMsg(s.subject("in", placeOf(w.Lane)))
-		putContent(m, w, 0)
+		pack(w).put(m)
 		h := newHead(webhookKind, w)
 		h.put(m)
 		for err = jetstream.ErrTooManyStalledMsgs; err == jetstream.ErrTooManyStalledMsgs; {
@@ -142,7 +142,7 @@ const serverDir = "NATS_BENCHMARK_DIR"
 
 // serverProcess runs a NATS server as a process of its own, whose memory is not ours.
 func serverProcess(b *testing.B) (address string) {
-	address = trial.FreeAddress(b)
+	address = testkit.FreeAddress(b)
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestServerOfBenchmarks$", "-test.timeout", "0")
 	cmd.Env = append(os.Environ(), serverDir+"="+b.TempDir(), "NATS_BENCHMARK_ADDRESS="+address)
 	if _, err := cmd.StdinPipe(); err != nil {
@@ -152,7 +152,7 @@ func serverProcess(b *testing.B) (address string) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	trial.Eventually(b, "the server listens", func() bool {
+	testkit.Eventually(b, "the server listens", func() bool {
 		c, err := net.Dial("tcp", address)
 		if err == nil {
 			c.Close()
