@@ -19,8 +19,10 @@ type part struct {
 	run  func(context.Context, *bench) ([]*table, error)
 }
 
+const outboundPart = "Outbound" // the only one that -beside has a part in
+
 var parts = []part{
-	{"Outbound", outbound},
+	{outboundPart, outbound},
 	{"Inbound", inbound},
 	{"Receivers", severalReceivers},
 }
@@ -115,7 +117,7 @@ func run(ctx context.Context) error {
 			strings.TrimSpace("command: go run ./bench " + strings.Join(shownArgs(), " ")),
 			fmt.Sprintf("load average before: %s (0 on a quiet machine; beyond its cores, only the ratios say something)", busy()),
 		}}
-		if *beside != "" {
+		if *beside != "" && p.name == outboundPart {
 			s.facts = append(s.facts, before+": "+versionOf(ctx, *beside))
 		}
 		// What is done stays, whatever becomes of the next.
