@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"strings"
 	"time"
 
 	"usher/internal/admin/hour"
@@ -47,7 +48,15 @@ type Trouble struct {
 	Severity string `json:"severity"` // bad: something does not work; warn: it will not, or somebody should look
 	What     string `json:"what"`
 	Do       string `json:"do"`
-	Link     string `json:"-"`
+	Link     string `json:"-"` // the page of the webhooks that it is about
+}
+
+// Again is the page that sends those webhooks again; empty: that would be of no use.
+func (t *Trouble) Again() string {
+	if query, _ := strings.CutPrefix(t.Link, "/webhooks?"); query == "outcome=waiting" || query == "outcome=parked" {
+		return "/redeliver?" + query
+	}
+	return ""
 }
 
 // PortStatus is a local port.
@@ -105,7 +114,7 @@ type InboxStatus struct {
 	HeldUp     []HeldUp      `json:"held_up"`    // who waits behind a webhook that was tried in vain, the longest first
 	Homeless   int           `json:"homeless"`   // how many wait though no receiver takes their platform
 	Delivering bool          `json:"delivering"` // from here, and not by another replica
-	Shared     bool          `json:"shared"`     // with other replicas
+	Shared     bool          `json:"shared"`     // with other replicas: the figures are of what this one delivers
 	Paused     []inbox.Pause `json:"paused,omitempty"`
 	Error      string        `json:"error,omitempty"` // why it takes nothing in any more
 	Unknown    bool          `json:"-"`               // nothing could be read yet: the counts say nothing
@@ -132,12 +141,12 @@ func (h *Handler) status() *Status {
 		receivers = stats.Receivers
 		s.Inbox = inboxStatus(stats, box.Err())
 		s.Inbox.Shared = box.Shared
-		s.Inbox.HeldUp = heldUpLines(box.heldUp())
+		s.Inbox.HeldUp = h.heldUp()
 	}
 	if gate != nil {
-		s.Gate = gateStatus(gate, receivers)
+		s.Gate = gateStatus(gate, receivers, h.paused())
 	}
-	s.Wrong = h.troubles(unready, ports, gate, s)
+	s.Wrong = h.troubles(ports, gate, s)
 	return s
 }
 
@@ -164,7 +173,7 @@ func portStatus(p *PortState, now time.Time) PortStatus {
 }
 
 // gateStatus has the gate with its receivers; receivers is what the inbox says of them, nil without one.
-func gateStatus(g *GateState, receivers map[string]inbox.ReceiverStats) *GateStatus {
+func gateStatus(g *GateState, receivers map[string]inbox.ReceiverStats, paused []inbox.Pause) *GateStatus {
 	s := &GateStatus{Address: g.Address, Receivers: []ReceiverStatus{}}
 	for i := range g.Receivers {
 		r := &g.Receivers[i]
@@ -172,7 +181,9 @@ func gateStatus(g *GateState, receivers map[string]inbox.ReceiverStats) *GateSta
 		if stats, ok := receivers[r.Name]; ok {
 			box = &stats
 		}
-		s.Receivers = append(s.Receivers, receiverStatus(r, box))
+		status := receiverStatus(r, box)
+		status.pause(paused)
+		s.Receivers = append(s.Receivers, status)
 	}
 	for _, m := range g.Decisions {
 		minute := GateMinute{m.Start, make(map[string]int, len(Decisions))}

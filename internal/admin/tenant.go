@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"usher/internal/changes"
+	"usher/internal/inbox"
 )
 
 // Tenant is the answer of GET /api/tenant: what it should have now, and how that came.
@@ -32,7 +33,7 @@ const (
 func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, error) {
 	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
 	t.MayUse, t.NotKnown = h.mayUse(ctx, platform, code)
-	selection := Selection{code: code, limit: maxTimeline}
+	selection := Selection{tenant: inbox.TenantName{Tenant: code}, limit: maxTimeline}
 	for range maxScan {
 		list, err := h.webhooks(selection)
 		if err != nil {

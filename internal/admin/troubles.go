@@ -48,9 +48,9 @@ func tokenWords(p *PortState, now time.Time) (words, tone string) {
 }
 
 // troubles says what is wrong, the worst first, and what to do.
-func (h *Handler) troubles(unready []string, ports []PortState, gate *GateState, s *Status) []Trouble {
+func (h *Handler) troubles(ports []PortState, gate *GateState, s *Status) []Trouble {
 	all := []Trouble{} // [] and not null
-	if slices.Contains(unready, "shutting down") {
+	if h.cfg.Stopping != nil && h.cfg.Stopping() {
 		all = append(all, Trouble{warn, "usher is shutting down", "What is under way may still finish.", ""})
 	}
 	if s.Inbox != nil {
@@ -128,15 +128,15 @@ func inboxTroubles(box *InboxStatus) (all []Trouble) {
 	}
 	if box.Limit > 0 && box.Used > box.Limit/10*9 {
 		all = append(all, Trouble{bad, fmt.Sprintf("The inbox is nearly full: %s of %s", page.Bytes(box.Used), page.Bytes(box.Limit)),
-			"When it is full senders are told 503. Have the receivers take what waits, discard what is parked for good, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.", "/webhooks?state=waiting"})
+			"When it is full senders are told 503. Have the receivers take what waits, discard what is parked for good, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.", "/webhooks?outcome=waiting"})
 	}
 	if box.Homeless > 0 {
 		all = append(all, Trouble{bad, page.Plural(box.Homeless, "webhook waits", "webhooks wait") + ", but no receiver takes their platform any more",
-			"Give their platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher.", "/webhooks?state=waiting"})
+			"Give their platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher.", "/webhooks?outcome=waiting"})
 	}
 	if box.Parked > 0 {
 		all = append(all, Trouble{warn, page.Plural(box.Parked, "webhook is parked", "webhooks are parked"),
-			"A receiver did not accept what is parked, and usher does not try it again. See why, fix the receiver, then send it again.", "/webhooks?state=parked"})
+			"A receiver did not accept what is parked, and usher does not try it again. See why, fix the receiver, then send it again.", "/webhooks?outcome=parked"})
 	}
 	return all
 }
@@ -149,7 +149,7 @@ func senderTroubles(gate *GateState) []Trouble {
 		return nil
 	}
 	return []Trouble{{warn, fmt.Sprintf("Every webhook of the last %d minutes was rejected: %s", lately, page.Count(rejected)),
-		"See why: the sender may have another secret than the gate, or send a payload that was customised (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?decision=rejected"}}
+		"See why: the sender may have another secret than the gate, or send a payload that was customised (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?outcome=rejected"}}
 }
 
 // sum adds up some kinds over the last n minutes.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
-	"usher/internal/admin/journal"
+	"usher/internal/admin/decisions"
 	"usher/internal/inbox"
 	"usher/internal/inbox/courier"
 	"usher/webhookgate"
@@ -61,8 +61,8 @@ func (h *house) buildGate(m *admin.Gate) error {
 	for _, c := range w.receivers {
 		m.Receiver(c.Name) // there with zeros from the start
 	}
-	h.journal = journal.New(w.Inbox == "")
-	cfg.Answered = h.journal.Add
+	h.decisions = decisions.New(w.Inbox == "")
+	cfg.Answered = h.decisions.Add
 	if w.Inbox != "" {
 		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return h.inbox.Keep(w) }
 		cfg.KeepUnclaimed = w.keeps

@@ -108,7 +108,7 @@ func TestReplicasAreOne(t *testing.T) {
 
 	// What any of them is asked, it answers for all.
 	for i, u := range f.ushers {
-		status, body := get(t, u.url(t, "admin")+"/api/inbox?tenant=acme")
+		status, body := get(t, u.url(t, "admin")+"/api/webhooks?tenant=acme")
 		if status != 200 || strings.Count(body, `"state":"delivered"`) != 4 {
 			t.Errorf("usher %d: %d %s", i, status, body)
 		}

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
-	"usher/internal/admin/journal"
+	"usher/internal/admin/decisions"
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/secret"
@@ -25,19 +25,19 @@ import (
 
 // house is a running usher: its listeners, and what stands behind them.
 type house struct {
-	settings *Settings
-	log      *slog.Logger
-	outbound *outbound         // nil: off
-	gate     *webhookgate.Gate // nil: off
-	journal  *journal.Journal  // of the gate's decisions; nil: off
-	inbox    *inbox.Inbox      // nil: webhooks are passed through
-	doors    []*door           // the local ports and the gate
-	rights   *rights           // what tenants may use; nil: there is no inbox
-	webhooks *door             // of doors the gate's; nil: off
-	answers  *door             // of doors that of entitlements; nil: off
-	admin    *door             // nil: off
-	starter  supervisor
-	stopping atomic.Bool
+	settings  *Settings
+	log       *slog.Logger
+	outbound  *outbound         // nil: off
+	gate      *webhookgate.Gate // nil: off
+	decisions *decisions.Ring   // the gate's last; nil: off
+	inbox     *inbox.Inbox      // nil: webhooks are passed through
+	doors     []*door           // the local ports and the gate
+	rights    *rights           // what tenants may use; nil: there is no inbox
+	webhooks  *door             // of doors the gate's; nil: off
+	answers   *door             // of doors that of entitlements; nil: off
+	admin     *door             // nil: off
+	starter   supervisor
+	stopping  atomic.Bool
 }
 
 // door is one listener.
@@ -98,12 +98,13 @@ func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
 	}
 	if s.Admin.Listen != "off" {
 		cfg := admin.Config{
-			Hosts:   guard.NewHosts(s.Admin.Listen, s.Outbound.AllowedHosts, s.Admin.Token != nil),
-			Unready: h.unready,
-			Parts:   h.parts(),
-			Metrics: metrics.Handler(),
-			Version: buildVersion(),
-			Log:     log,
+			Hosts:    guard.NewHosts(s.Admin.Listen, s.Outbound.AllowedHosts, s.Admin.Token != nil),
+			Unready:  h.unready,
+			Stopping: h.stopping.Load,
+			Parts:    h.parts(),
+			Metrics:  metrics.Handler(),
+			Version:  buildVersion(),
+			Log:      log,
 		}
 		h.show(&cfg, metrics, gateMetrics)
 		if s.Admin.Token != nil {

@@ -16,7 +16,7 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 		cfg.EntitlementsPort = h.entitlementsPort
 	}
 	if h.gate != nil {
-		cfg.Journal = h.journal
+		cfg.Decisions = h.decisions
 		cfg.Gate = func() *admin.GateState { return h.gateState(gate) }
 		cfg.Platforms = func(tenant string) ([]string, error) { return h.gate.Platforms(tenant), nil }
 		cfg.Forget = func(platform, tenant string) (n int, _ error) {
@@ -33,9 +33,6 @@ func (h *house) show(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate
 		cfg.Inbox = &admin.Inbox{
 			List: i.List, Show: i.Show, Redeliver: i.Redeliver, Discard: i.Discard, Pause: i.Pause, Resume: i.Resume, Erase: i.Erase,
 			Stats: i.Stats, HeldUp: i.HeldUp, Err: i.Err, Shared: h.settings.Webhook.nats != nil,
-		}
-		if h.gate != nil {
-			cfg.Inbox.ReceiverOf = i.ReceiverOf
 		}
 		cfg.Platforms = i.Platforms
 		cfg.Forget = func(platform, tenant string) (int, error) { return i.Forget(&platform, tenant) }
@@ -67,7 +64,7 @@ func (h *house) gateState(m *admin.Gate) *admin.GateState {
 		state.Receivers = append(state.Receivers, admin.ReceiverState{
 			Name: c.Name, Platforms: c.Platforms,
 			Address: c.forward.Scheme + "://" + c.forward.Host, // the rest may hold a secret
-			Tries:   m.Receiver(c.Name).Recent(),
+			Signed:  c.SignSecret != nil, Tries: m.Receiver(c.Name).Recent(),
 		})
 	}
 	return state
