@@ -106,14 +106,17 @@ func (h *Handler) askMany(act string) http.HandlerFunc {
 }
 
 func aboutMany(act string, chosen *Chosen, back, query url.Values) *confirmation {
-	n := len(chosen.Webhooks)
+	n, what := len(chosen.Webhooks), "webhook "+naming(chosen.Webhooks)
+	if n > 1 {
+		what = "webhooks " + naming(chosen.Webhooks)
+	}
 	c := &confirmation{Action: "/" + act + "?" + query.Encode(), Back: "/webhooks?" + back.Encode()}
 	if act == "discard" {
-		c.Question, c.Button, c.Danger = "Discard "+page.Plural(n, "webhook", "webhooks")+"?", "Discard them", true
-		c.Effect = "Their receiver never gets them: " + naming(chosen.Webhooks) + ". They stay in the list as discarded, and you can still send each of them again."
+		c.Question, c.Button, c.Danger = "Discard "+page.Plural(n, "webhook", "webhooks")+"?", "Discard", true
+		c.Effect = "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again."
 	} else {
-		c.Question, c.Button = "Send "+page.Plural(n, "webhook", "webhooks")+" again?", "Send them again"
-		c.Effect = "Their receiver gets them now: " + naming(chosen.Webhooks) + ". Of a tenant's webhooks that wait the first is tried now, and the others follow it."
+		c.Question, c.Button = "Send "+page.Plural(n, "webhook", "webhooks")+" again?", "Send again"
+		c.Effect = "The receiver gets " + what + " now. Of a tenant's webhooks that wait, the first is tried now and the others follow."
 	}
 	if chosen.Older > 0 {
 		c.Warning = page.Plural(chosen.Older, "older one", "older ones") + " of the same tenants are left out: they would undo what is newer."
@@ -270,7 +273,7 @@ func (h *Handler) askErase(r *http.Request) (*view, error) {
 		}
 	}
 	if open > 0 {
-		c.Warning = page.Plural(open, "of them waits or is parked, and is", "of them wait or are parked, and are") + " then never delivered."
+		c.Warning = page.Plural(open, "webhook waits or is parked: it is", "webhooks wait or are parked: they are") + " never delivered."
 	}
 	return confirm(http.StatusOK, c), nil
 }

@@ -118,7 +118,9 @@ type webhookPage struct {
 	Newest   string // address of the beginning
 	Choices  []string
 	Finds    string // what the search looks for
-	Act      bool   // what is selected can be sent again or discarded
+
+	// Addresses of the pages that send all of these again, or discard them; empty: they can't be.
+	Redeliver, Discard string
 }
 
 func (h *Handler) webhookList(r *http.Request) (*view, error) {
@@ -131,12 +133,14 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 		return nil, err
 	}
 	p := &webhookPage{WebhookList: list, Selection: s, Gate: h.cfg.Gate != nil, HasInbox: h.cfg.Inbox != nil, Tail: s.before != cursor{}}
-	p.Choices, p.Finds = passOutcomes, "id, name, text in payload"
+	p.Choices, p.Finds = passOutcomes, "id, name, any text"
 	if p.HasInbox {
 		p.Choices = inboxOutcomes
-		p.Act = s.Narrow() && s.decision() == "" && slices.ContainsFunc(list.Webhooks, func(w Webhook) bool { return w.State != "" })
+		if s.Narrow() && slices.ContainsFunc(list.Webhooks, func(w Webhook) bool { return w.State != "" }) {
+			p.Redeliver, p.Discard = "/redeliver?"+s.Query().Encode(), "/discard?"+s.Query().Encode()
+		}
 		if h.cfg.Inbox.Shared {
-			p.Finds = "id, tenant, platform, type" // the servers do not look into payloads
+			p.Finds = "id, tenant, type" // the servers do not look into payloads
 		}
 	}
 	query := s.Query()

@@ -126,14 +126,24 @@ func failureWords(result string) string {
 func (h *HeldUp) Name() string { return page.TenantName(h.Platform, h.Tenant) }
 
 // NextTry says when it is tried next.
-func (h *HeldUp) NextTry() string {
-	switch next := max(0, time.Until(h.Next)).Round(time.Second); {
-	case h.Paused:
+func (h *HeldUp) NextTry() string { return nextTry(h.Next, h.Paused) }
+
+// NextTry says when one that waits is tried next; empty: nobody knows.
+func (w *Webhook) NextTry() string {
+	if w.waits() && (w.Paused || w.HeldBy == "" && !w.Next.IsZero()) {
+		return nextTry(w.Next, w.Paused)
+	}
+	return ""
+}
+
+func nextTry(at time.Time, paused bool) string {
+	switch next := max(0, time.Until(at)).Round(time.Second); {
+	case paused:
 		return "paused"
 	case next == 0:
-		return "next now"
+		return "next try now"
 	default:
-		return "next in " + page.Span(next)
+		return "next try in " + page.Span(next)
 	}
 }
 
