@@ -1,3 +1,5 @@
+//go:build unix
+
 package command
 
 import (
@@ -10,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -39,7 +42,8 @@ func (r *nightReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 type night struct {
 	t        *testing.T
 	receiver nightReceiver
-	usher    *program
+	environ  []string
+	usher    *process
 }
 
 func (n *night) happen(word string) {
@@ -60,6 +64,10 @@ func (n *night) happen(word string) {
 	case "down":
 		n.receiver.down.Store(true)
 		send("quay-inc", 8)
+	case "restart":
+		n.usher.signal(n.t, syscall.SIGTERM)
+		<-n.usher.ended
+		n.usher = startProcess(n.t, n.environ)
 	case "up":
 		n.receiver.down.Store(false)
 	default:
@@ -74,7 +82,7 @@ func (n *night) run(line string) string {
 	if words[0] != "usher" {
 		n.t.Fatalf("what is %q?", line)
 	}
-	p := start(n.t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(n.usher.url(n.t, "admin"), "http://")}, words[1:]...)
+	p := startProcess(n.t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(n.usher.url(n.t, "admin"), "http://")}, words[1:]...)
 	<-p.ended
 	return p.stdout.String() + p.stderr.String()
 }
@@ -103,7 +111,7 @@ func matches(got, want string) bool {
 	return got == want
 }
 
-// docs/operations.md walks through one night: every command of it prints what is printed there.
+// docs/operations.md walks through one night: every command of it, of the built binary, prints what is printed there.
 func TestOneNight(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
@@ -118,10 +126,11 @@ func TestOneNight(t *testing.T) {
 	n := &night{t: t}
 	receiver := httptest.NewServer(&n.receiver)
 	defer receiver.Close()
-	n.usher = start(t, []string{
+	n.environ = []string{
 		"USHER_WEBHOOK_FORWARD_URL=" + receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
 		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db"),
-	})
+	}
+	n.usher = startProcess(t, n.environ)
 	commands := 0
 	for _, step := range regexp.MustCompile("(?s)<!-- night: (\\w+) -->|```console\n(.*?)```").FindAllStringSubmatch(walk, -1) {
 		if step[1] != "" {
