@@ -157,7 +157,7 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 
 func readTenant(query url.Values) (platform, code string, err error) {
 	if code = query.Get("code"); code == "" {
-		return "", "", badRequest("code is missing: it should be the code of a tenant, and platform that of its platform")
+		return "", "", badRequest("code is missing: give the tenant's code, and its platform's as platform")
 	}
 	return query.Get("platform"), code, nil
 }

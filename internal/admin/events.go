@@ -29,7 +29,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 		defer func() { <-h.streams }()
 	default:
 		w.Header().Set("Retry-After", "10")
-		h.refuse(w, r, http.StatusServiceUnavailable, "too many pages follow what happens: close some")
+		h.refuse(w, r, http.StatusServiceUnavailable, "too many open pages and streams: close some")
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -210,7 +210,7 @@ func refusedTrouble(name, receiver string, held []HeldUp) Trouble {
 		}
 	}
 	return Trouble{warn, name + " does not take the webhooks of " + naming(tenants),
-		"See below what it answers, and who waits behind them; other tenants' webhooks are delivered. usher goes on trying.", "/webhooks?outcome=waiting"}
+		"See below what it answers, and how many wait behind them. Other tenants' webhooks are delivered. usher retries.", "/webhooks?outcome=waiting"}
 }
 
 // naming names the first few of some tenants.

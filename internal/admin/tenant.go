@@ -63,9 +63,9 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 		return t, nil // what it may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
 		if len(t.Elsewhere) > 0 {
-			return nil, &refusal{http.StatusNotFound, "nothing is known of this tenant on this platform, but it is on another"}
+			return nil, &refusal{http.StatusNotFound, "usher knows nothing of this tenant on this platform, but knows it on another"}
 		}
-		return nil, &refusal{http.StatusNotFound, "nothing is known of this tenant: none of its webhooks is kept"}
+		return nil, &refusal{http.StatusNotFound, "usher knows nothing of this tenant: it keeps none of its webhooks"}
 	}
 	latest, err := h.webhook(t.Snapshots[0].ID)
 	if err != nil {

@@ -39,7 +39,7 @@ func tokenWords(p *PortState, now time.Time) (words, tone string) {
 	case err != nil && tokens.Rejected(err):
 		return "no token: the token endpoint refuses", bad
 	case err != nil:
-		return "no token: none can be had at the moment", bad
+		return "no token: usher cannot get one right now", bad
 	case p.Token.Had:
 		return "no valid token: a new one is on its way", warn
 	default:
@@ -118,17 +118,17 @@ func callTroubles(p *PortState) []Trouble {
 		return nil
 	}
 	return []Trouble{{warn, fmt.Sprintf("Port %s: %s of %s failed in the last %d minutes", p.Name, page.Count(failed), page.Plural(calls, "call", "calls"), lately),
-		"The log says with each what it was answered, and why; usher_proxy_requests_total counts them by status.", ""}}
+		"The log has the status and the reason of each; usher_proxy_requests_total counts them by status.", ""}}
 }
 
 func inboxTroubles(box *InboxStatus) (all []Trouble) {
 	if box.Error != "" {
-		all = append(all, Trouble{bad, "The inbox takes nothing in: " + box.Error,
-			"Senders are told 503, and usher is unready; nothing that was answered 200 is lost. " + whatToMend(box), ""})
+		all = append(all, Trouble{bad, "The inbox takes no webhooks: " + box.Error,
+			"Senders get 503, and usher is not ready. Nothing that was answered 200 is lost. " + whatToFix(box), ""})
 	}
 	if box.Limit > 0 && box.Used > box.Limit/10*9 {
 		all = append(all, Trouble{bad, fmt.Sprintf("The inbox is nearly full: %s of %s", page.Bytes(box.Used), page.Bytes(box.Limit)),
-			"When it is full senders are told 503. Have the receivers take what waits, discard what is parked for good, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.", "/webhooks?outcome=waiting"})
+			"When it is full, senders get 503. Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.", "/webhooks?outcome=waiting"})
 	}
 	if box.Homeless > 0 {
 		all = append(all, Trouble{bad, page.Plural(box.Homeless, "webhook waits", "webhooks wait") + ", but no receiver takes their platform any more",
@@ -136,7 +136,7 @@ func inboxTroubles(box *InboxStatus) (all []Trouble) {
 	}
 	if box.Parked > 0 {
 		all = append(all, Trouble{warn, page.Plural(box.Parked, "webhook is parked", "webhooks are parked"),
-			"A receiver did not accept what is parked, and usher does not try it again. See why, fix the receiver, then send it again.", "/webhooks?outcome=parked"})
+			"A receiver refused them, and usher does not retry them. See why, fix the receiver, then send them again.", "/webhooks?outcome=parked"})
 	}
 	return all
 }
@@ -149,7 +149,7 @@ func senderTroubles(gate *GateState) []Trouble {
 		return nil
 	}
 	return []Trouble{{warn, fmt.Sprintf("Every webhook of the last %d minutes was rejected: %s", lately, page.Count(rejected)),
-		"See why: the sender may have another secret than the gate, or send a payload that was customised (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?outcome=rejected"}}
+		"See why: the sender may use another secret than the gate, or send a customised payload (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?outcome=rejected"}}
 }
 
 // sum adds up some kinds over the last n minutes.
@@ -161,9 +161,9 @@ func sum(minutes []hour.Minute, n int, kinds ...int) int {
 	return total
 }
 
-func whatToMend(box *InboxStatus) string {
+func whatToFix(box *InboxStatus) string {
 	if box.Shared {
-		return "Look after the NATS servers (USHER_WEBHOOK_INBOX says which): when they are back it goes on by itself."
+		return "Check the NATS servers in USHER_WEBHOOK_INBOX: when they are back, usher goes on by itself."
 	}
-	return "Fix the disk (USHER_WEBHOOK_INBOX says where), then restart usher."
+	return "Fix the disk of the file in USHER_WEBHOOK_INBOX, then restart usher."
 }

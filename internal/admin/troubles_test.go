@@ -119,8 +119,8 @@ func TestTroubles(t *testing.T) {
 			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
 		{"all tenants are refused", false, port(fine), gate("status"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(3, true)), nil,
 			[]string{"bad", "The receiver answers with errors: 5 webhooks wait", "Bring the receiver"}},
-		{"parked", false, port(fine), gate("status"), box(inbox.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send it again"}},
-		{"inbox broken", false, port(fine), gate("ok"), box(inbox.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes nothing in: no space left", "restart"}},
+		{"parked", false, port(fine), gate("status"), box(inbox.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send them again"}},
+		{"inbox broken", false, port(fine), gate("ok"), box(inbox.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes no webhooks: no space left", "restart"}},
 		{"inbox nearly full", false, port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
 		{"nobody's", false, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: inbox.Figures{Pending: 2}}}}, nil,
 			[]string{"bad", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
@@ -161,7 +161,7 @@ func TestTokenWords(t *testing.T) {
 		{tokens.State{}, "waiting for its first token", "warn"},
 		{tokens.State{Had: true}, "no valid token: a new one is on its way", "warn"},
 		{tokens.State{Err: &tokens.RejectedError{Code: "invalid_client"}}, "no token: the token endpoint refuses", "bad"},
-		{tokens.State{Err: fmt.Errorf("down")}, "no token: none can be had at the moment", "bad"},
+		{tokens.State{Err: fmt.Errorf("down")}, "no token: usher cannot get one right now", "bad"},
 	} {
 		if words, tone := tokenWords(&PortState{Token: tc.state}, time.Now()); words != tc.want || tone != tc.tone {
 			t.Errorf("%q %s, want %q %s", words, tone, tc.want, tc.tone)

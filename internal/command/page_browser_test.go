@@ -323,7 +323,7 @@ func TestPageAtHand(t *testing.T) {
 	evaluate[bool](b, `(() => { const s = document.querySelector("select[name=outcome]"); s.value = "rejected"; return s.dispatchEvent(new Event("change", {bubbles: true})); })()`)
 	b.until("one of them, with nothing else in the address", `location.search == "?outcome=rejected" && document.querySelectorAll(".rows tbody tr").length == 1`)
 	b.open(w.admin + "/webhooks?since=2001-01-01T00:00&until=2001-01-02T00:00")
-	b.until("nothing in those days", `document.querySelector("#list").innerText.includes("Nothing fits")`)
+	b.until("nothing in those days", `document.querySelector("#list").innerText.includes("No webhook matches")`)
 
 	b.open(w.admin + "/webhooks/2")
 	evaluate[bool](b, `!!(navigator.clipboard.writeText = async (text) => { window.copied = text; })`)
