@@ -72,7 +72,7 @@ func use(t *testing.T, changed *strings.Replacer) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
-		t.Skipf("no network of its own to be had: docs/uses.md is not tried: %v", err)
+		t.Skipf("cannot make a network of its own: docs/uses.md is not tried: %v", err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v:\n%s", err, out.String())
@@ -88,7 +88,7 @@ func use(t *testing.T, changed *strings.Replacer) {
 }
 
 // walkthrough makes a script of the page's sh blocks, and a list of what its text blocks
-// show. A block of a terminal runs on, until the page starts another in that terminal.
+// show. What a block starts in a terminal runs until the page starts something else there.
 func walkthrough(page string) (script string, want []string) {
 	var b strings.Builder
 	b.WriteString("set -eu\nip link set lo up\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n")
@@ -105,8 +105,9 @@ func walkthrough(page string) (script string, want []string) {
 					want = append(want, strings.ReplaceAll(pattern, "  ", ` +`))
 				}
 			case n != nil:
-				// All of them say an address when they are there.
-				fmt.Fprintf(&b, "rm -f terminal%s\n(\n%s) >terminal%s 2>&1 &\n", n[1], block, n[1])
+				// One program at a time in a terminal. All of them print an address when they are ready.
+				fmt.Fprintf(&b, "if [ -n \"${pid%[1]s-}\" ]; then kill $pid%[1]s 2>/dev/null && wait $pid%[1]s || true; fi\n", n[1])
+				fmt.Fprintf(&b, "rm -f terminal%[1]s\n(\n%[2]s) >terminal%[1]s 2>&1 &\npid%[1]s=$!\n", n[1], block)
 				fmt.Fprintf(&b, "for i in $(seq 300); do grep -q http:// terminal%s && break; sleep 0.1; done\n", n[1])
 			default:
 				b.WriteString(block)

@@ -14,30 +14,30 @@ type bodyError struct{ err error }
 func (e *bodyError) Error() string { return e.err.Error() }
 func (e *bodyError) Unwrap() error { return e.err }
 
-// callerBody is the body as it comes in. It may take as long as it wants but not
-// stand still, and its errors are told from those of the connection upstream.
+// callerBody is the body as it arrives. It may take as long as it wants but must not
+// stand still. Its errors are marked, so that they are not blamed on the service.
 type callerBody struct {
 	io.ReadCloser
 	writer   http.ResponseWriter // of the connection that it comes from
 	patience time.Duration
 	ended    atomic.Bool // it was read to its end
-	payload  payload     // what was made of it on its way out
+	payload  payload     // the body on its way out
 }
 
-// outgoing is the same body as ReverseProxy has it: wrapped, so that nobody reads from
-// it when the call is over.
+// outgoing is the same body as ReverseProxy passes it on: wrapped, so that nothing reads
+// from it after the call has ended.
 type outgoing struct {
 	io.ReadCloser
 	caller *callerBody
 }
 
 func (b *callerBody) Read(p []byte) (int, error) {
-	// Once the end has been read net/http takes the deadline off, and watches the
-	// connection for a caller that hangs up: a new deadline would look like one.
+	// After the end of the body net/http removes the deadline and watches the connection
+	// for a caller that hangs up. A new deadline would look like a hang-up.
 	if b.ended.Load() {
 		return 0, io.EOF
 	}
-	// Where it can't be set (a test's recorder) there is no connection to hold up.
+	// If it cannot be set (a test's recorder) there is no connection that could stall.
 	_ = http.NewResponseController(b.writer).SetReadDeadline(time.Now().Add(b.patience))
 	n, err := b.ReadCloser.Read(p)
 	switch {
@@ -49,9 +49,9 @@ func (b *callerBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// attach makes the payload the body of req. Without a body it leaves as it came, with a
-// Content-Length or without one, or in chunks: there are services that insist on the one,
-// and others that refuse the other.
+// attach makes the payload the body of req. A request without a body keeps its framing:
+// with a Content-Length, without one, or chunked. Some services insist on one form, others
+// refuse it.
 func (p *payload) attach(req *http.Request) {
 	req.ContentLength = p.length
 	switch {

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// What the log says of a call that failed, so that somebody can find it again: the name
-// of its GraphQL operation, and what the caller calls it. Nothing else of a call is ever
-// logged, and of these only what has the form that they are documented to have.
+// What the log says about a failed call, so that somebody can find it: the name of its
+// GraphQL operation, and the caller's own ids. Nothing else of a call is ever logged, and
+// these only if they have their documented form.
 
 const (
 	// maxSearched is how much of a body is searched for a name.
 	maxSearched = 256 << 10
-	// maxName bounds what is logged of names that others choose.
+	// maxName is the longest name that is logged: others choose them.
 	maxName = 128
 )
 
-// operation is the name of the call's operation: operationName, or the first operation
-// of the query that has one. It is empty where there is none, or the body was not kept.
+// operation returns the name of the call's operation: operationName, or the name of the
+// query's first operation. It is empty if there is none, or the body was not kept.
 func operation(r *http.Request, body *payload) string {
 	if len(body.bytes) > 0 {
 		return operationIn(body.reader())
@@ -32,7 +32,7 @@ func operation(r *http.Request, body *payload) string {
 }
 
 // operationIn finds the name in a GraphQL request in JSON, or in the first of several.
-// It reads token by token: a large body must not be in memory twice.
+// It reads token by token, so that a large body is not in memory twice.
 func operationIn(body io.Reader) string {
 	d := json.NewDecoder(io.LimitReader(body, maxSearched))
 	open, err := d.Token()
@@ -64,7 +64,7 @@ func operationIn(body io.Reader) string {
 	return named(name, query)
 }
 
-// skipRest reads what follows the first token of a value that is an object or a list.
+// skipRest skips the rest of a value whose first token was read.
 func skipRest(d *json.Decoder, first json.Token) error {
 	for depth := nesting(first); depth > 0; {
 		token, err := d.Token()
@@ -86,7 +86,7 @@ func nesting(token json.Token) int {
 	return 0
 }
 
-// named is name, if it is one, or else that of the query's first operation.
+// named returns name if it is a GraphQL name, otherwise that of the query's first operation.
 func named(name, query string) string {
 	if n := nameLength(name); n > 0 && n == len(name) {
 		return name[:min(n, maxName)]
@@ -95,8 +95,8 @@ func named(name, query string) string {
 	return name[:min(len(name), maxName)]
 }
 
-// firstOperation is the name of the first operation in a GraphQL document, empty where
-// that has none. Fragments may stand before it.
+// firstOperation returns the name of the first operation in a GraphQL document; empty if it
+// has none. Fragments may come before it.
 func firstOperation(document string) string {
 	for rest := ignored(document); rest != ""; rest = ignored(rest) {
 		word := rest[:nameLength(rest)]
@@ -107,15 +107,15 @@ func firstOperation(document string) string {
 			return rest[:nameLength(rest)]
 		case "fragment":
 			rest = afterDefinition(rest)
-		default: // an operation without a name, or no GraphQL
+		default: // an operation without a name, or not GraphQL
 			return ""
 		}
 	}
 	return ""
 }
 
-// afterDefinition is what follows the selection set, which is the first braces that are
-// not in other brackets.
+// afterDefinition returns what follows the selection set: the first braces that are not
+// inside other brackets.
 func afterDefinition(s string) string {
 	depth, inBraces := 0, false
 	for s = ignored(s); s != ""; s = ignored(s) {
@@ -137,7 +137,7 @@ func afterDefinition(s string) string {
 	return ""
 }
 
-// afterString is what follows the string, or block string, that s begins with.
+// afterString returns what follows the string, or block string, that s begins with.
 func afterString(s string) string {
 	quote := `"`
 	if strings.HasPrefix(s, `"""`) {
@@ -157,7 +157,7 @@ func afterString(s string) string {
 	return strings.TrimPrefix(s, quote)
 }
 
-// ignored is s without what GraphQL passes over: white space, commas and comments.
+// ignored returns s without leading white space, commas and comments, which GraphQL ignores.
 func ignored(s string) string {
 	for {
 		s = strings.TrimLeft(s, " \t\r\n,\ufeff")
@@ -172,7 +172,7 @@ func ignored(s string) string {
 	}
 }
 
-// nameLength is how long the GraphQL name is that s begins with.
+// nameLength returns the length of the GraphQL name that s begins with.
 func nameLength(s string) int {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -184,7 +184,7 @@ func nameLength(s string) int {
 	return len(s)
 }
 
-// requestID is the caller's X-Request-Id, if it can stand in a log.
+// requestID returns the caller's X-Request-Id if it is safe to log.
 func requestID(h http.Header) string {
 	id := h.Get("X-Request-Id")
 	if len(id) > maxName || strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' }) {

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Memory bounds what the bodies of all local ports that are kept for a second try may
-// take together. When it is used up further bodies stream: nobody waits for it.
+// Memory limits what all bodies that are kept for a second try, on all local ports, may
+// take together. When it is used up further bodies stream; no call waits for it.
 type Memory struct {
 	limit int64
 	used  atomic.Int64
@@ -18,7 +18,7 @@ type Memory struct {
 // NewMemory returns a memory of so many bytes.
 func NewMemory(limit int64) *Memory { return &Memory{limit: limit} }
 
-// take says whether there was room for n more bytes.
+// take reserves n bytes and reports whether there was room for them.
 func (m *Memory) take(n int64) bool {
 	if m.used.Add(n) <= m.limit {
 		return true
@@ -28,17 +28,17 @@ func (m *Memory) take(n int64) bool {
 }
 
 const (
-	// alwaysKept is the size up to which bodies are kept whatever there is of memory:
-	// most are smaller, and some stalled uploads should not cost everybody the replay.
+	// alwaysKept is the size up to which bodies are kept even if the memory is used up. Most
+	// are smaller, and a few stalled uploads must not cost every caller the second try.
 	alwaysKept = 16 << 10
-	// pieceSize is the most by which a larger one grows at a time.
+	// pieceSize is the most that a larger body grows at a time.
 	pieceSize = 64 << 10
-	// firstPiece is the first one of a body of unknown length.
+	// firstPiece is the first piece of a body of unknown length.
 	firstPiece = 4 << 10
 )
 
-// payload is the body of one call on its way out: in memory when it is within the
-// replay limit, and so can be sent again, or a stream.
+// payload is the body of one call on its way out. It is in memory if it is within the
+// replay limit, and can then be sent again. Otherwise it is a stream.
 type payload struct {
 	bytes  []byte    // most bodies are one piece
 	more   [][]byte  // what follows it
@@ -46,10 +46,10 @@ type payload struct {
 	length int64     // as http.Request.ContentLength
 
 	memory *Memory
-	taken  atomic.Int64 // of memory
+	taken  atomic.Int64 // bytes reserved in memory
 }
 
-// release gives back the memory. It leaves the pieces: the first try may still be
+// release gives back the memory. It does not clear the pieces: the first try may still be
 // writing them.
 func (p *payload) release() {
 	if n := p.taken.Swap(0); n > 0 {
@@ -57,7 +57,7 @@ func (p *payload) release() {
 	}
 }
 
-// read takes the body of req in if it is within limit, and there is memory for it.
+// read reads the body of req into memory if it is within limit and there is room for it.
 func (p *payload) read(req *http.Request, limit int64, memory *Memory) error {
 	if req.Body == nil || req.Body == http.NoBody {
 		return nil
@@ -74,8 +74,8 @@ func (p *payload) read(req *http.Request, limit int64, memory *Memory) error {
 	}
 }
 
-// readSmall reads a body of this length to its end: before it has seen that, net/http
-// does not look out for a caller that hangs up.
+// readSmall reads a body of this length to its end. Only after the end does net/http notice
+// a caller that hangs up.
 func (p *payload) readSmall(body io.Reader, length int) error {
 	data := make([]byte, length+1) // room to see the end
 	for n := 0; ; {
@@ -92,11 +92,11 @@ func (p *payload) readSmall(body io.Reader, length int) error {
 	}
 }
 
-var errTooLong = &bodyError{errors.New("it is longer than it said")}
+var errTooLong = &bodyError{errors.New("it is longer than its Content-Length")}
 
-// readLarge reads a body in pieces: memory is taken as the bytes arrive, not as the
-// header promises them, and no piece is larger than what is to come. length is -1 when
-// the header says nothing.
+// readLarge reads a body in pieces. Memory is reserved as the bytes arrive, not as the header
+// announces them, and no piece is larger than the rest of the body. length is -1 if the header
+// does not say.
 func (p *payload) readLarge(body io.Reader, length, limit int64) error {
 	most := limit
 	if length >= 0 {
@@ -118,7 +118,7 @@ func (p *payload) readLarge(body io.Reader, length, limit int64) error {
 			return nil
 		case err != nil:
 			return asBodyError(err)
-		case have <= most: // it goes on, or its end is still to be seen
+		case have <= most: // there is more, or the end has not been read yet
 		case length >= 0:
 			return errTooLong
 		default:
@@ -128,9 +128,9 @@ func (p *payload) readLarge(body io.Reader, length, limit int64) error {
 	}
 }
 
-// nextPiece is how much to read after have bytes: as much again, within bounds. The end
-// has to be seen, so the last piece of what is always kept, and the last piece of all,
-// are one byte larger than what may come.
+// nextPiece returns how much to read after have bytes: as much again, within bounds. The last
+// piece of what is always kept, and the last piece of all, have one byte more than the body
+// may have, so that the read sees its end.
 func nextPiece(have, most int64, known bool) int64 {
 	size := min(have, pieceSize)
 	switch {
@@ -142,8 +142,8 @@ func nextPiece(have, most int64, known bool) int64 {
 	return min(size, most-have+1)
 }
 
-// take takes memory for a piece, and for those before that were within what is always
-// kept.
+// take reserves memory for a piece and, when the body outgrows alwaysKept, for the pieces
+// before it.
 func (p *payload) take(have, size int64) bool {
 	if p.taken.Load() == 0 {
 		size += have
@@ -165,7 +165,7 @@ func (p *payload) add(piece []byte) {
 	}
 }
 
-// reader reads what is kept, from the beginning.
+// reader returns a reader of the kept bytes, from the beginning.
 func (p *payload) reader() io.Reader {
 	readers := []io.Reader{bytes.NewReader(p.bytes)}
 	for _, piece := range p.more {
@@ -174,14 +174,14 @@ func (p *payload) reader() io.Reader {
 	return io.MultiReader(readers...)
 }
 
-// streamOn makes a stream of what was read and the rest of body. What was read is given
-// back once it has been sent.
+// streamOn makes a stream of the bytes that were read and the rest of body. Their memory is
+// given back once they have been sent.
 func (p *payload) streamOn(body io.Reader, length int64) {
 	p.stream, p.length = io.MultiReader(p.reader(), atEnd(p.release), body), length
 	p.bytes, p.more = nil, nil
 }
 
-// atEnd is an empty reader that tells when it is read.
+// atEnd is an empty reader that calls a func when it is read.
 type atEnd func()
 
 func (f atEnd) Read([]byte) (int, error) { f(); return 0, io.EOF }

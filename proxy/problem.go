@@ -13,17 +13,17 @@ import (
 	"usher/tokens"
 )
 
-// problem is an answer of usher's own, in the shape of a GraphQL response.
+// problem is an answer from usher itself, in the form of a GraphQL response.
 type problem struct {
 	status     int
 	code       string
 	message    string
 	reason     string        // the token endpoint's error code
-	retryAfter time.Duration // zero: nothing said
-	close      bool          // the connection can't be used for another call
+	retryAfter time.Duration // zero: no Retry-After
+	close      bool          // the connection cannot be used for another call
 }
 
-// problemOf is the one table that makes answers of errors.
+// problemOf turns errors into answers. This is the only table that does.
 func problemOf(err error) *problem {
 	var (
 		body     *bodyError
@@ -32,8 +32,8 @@ func problemOf(err error) *problem {
 		upstream *upstreamError
 	)
 	switch {
-	// First: what a caller's broken body does to the connection upstream is not
-	// the service's fault.
+	// First, because a caller's broken body also breaks the connection to the service, and
+	// that is not the service's fault.
 	case errors.As(err, &body):
 		return &problem{status: http.StatusBadRequest, code: "BAD_REQUEST", close: true,
 			message: "the request's body could not be read: " + body.err.Error()}
@@ -49,7 +49,7 @@ func problemOf(err error) *problem {
 	case errors.As(err, &upstream):
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
 			message: fmt.Sprintf("the billing service can't be reached: %v", upstream)}
-	default: // what is wrong with the service's answer itself
+	default: // the service's answer itself is wrong
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
 			message: "the billing service's answer can't be used: " + secret.Unquoted(err.Error())}
 	}
@@ -82,7 +82,7 @@ func (p *problem) write(w http.ResponseWriter) {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds()))))
 	}
 	if p.status == http.StatusUnauthorized {
-		// Some clients send a password only when they are asked for one.
+		// Some clients send a password only if they are asked for one.
 		h["Www-Authenticate"] = []string{`Bearer realm="usher"`, `Basic realm="usher"`}
 	}
 	if p.close {

@@ -1,10 +1,10 @@
-// Package proxy is the outbound half of usher: what a caller sends to /graphql on
-// a local port goes to the billing service with a bearer token on it.
+// Package proxy is the outbound part of usher: what a caller sends to /graphql on a local
+// port goes to the billing service with a bearer token.
 //
-// The way of a call is: guard (may this caller use the port at all?), then
-// httputil.ReverseProxy, then transport, which puts the token in and, on a 401,
-// renews it and sends the call once more. Answers stream back untouched. What
-// usher itself has to say is a GraphQL response, made in one place, problem.go.
+// A call passes three stations: guard (may this caller use the port at all?), then
+// httputil.ReverseProxy, then transport, which adds the token and, on a 401, renews it and
+// sends the call once more. Answers stream back unchanged. usher's own answers are GraphQL
+// responses, made in one place, problem.go.
 package proxy
 
 import (
@@ -25,59 +25,58 @@ import (
 
 // Config is what a local port needs to know.
 type Config struct {
-	// Name of the port, in logs. Required.
+	// Name is the port's name in logs. Required.
 	Name string
-	// Target is the address that /graphql stands for. Required.
+	// Target is the service's address of /graphql. Required.
 	Target *url.URL
-	// Source of the tokens. Required.
+	// Source provides the tokens. Required.
 	Source *tokens.Source
 	// Upstream carries the calls; see NewUpstream. Required.
 	Upstream http.RoundTripper
 	// ReplayLimit is the largest request body that is kept for a second try after
 	// a 401; larger ones stream, and are sent once. Zero keeps none.
 	ReplayLimit int64
-	// ReplayMemory is what all bodies that are kept may take, those of other ports
-	// included. Required.
+	// ReplayMemory limits what all kept bodies may take, over all ports. Required.
 	ReplayMemory *Memory
 	// Hosts says which Host headers are answered. Required.
 	Hosts *guard.Hosts
-	// Key returns what callers must know, one of several separated by commas; nil when
-	// no key is demanded. One that returns the empty string lets nobody in.
+	// Key returns the key that callers must send, or several separated by commas. Nil: no key
+	// is required. A func that returns the empty string lets no caller in.
 	Key func() string
-	// Log is told of every call that failed, at info or above. Required.
+	// Log gets a line for every failed call, at info or above. Required.
 	Log *slog.Logger
-	// Started is told of each call that begins, Finished of its end with the
-	// status that the caller saw, Replayed of each second try after a 401. They
-	// must not block; nil ones are not told.
+	// Started is called for each call that begins, Finished at its end with the status that
+	// the caller saw, Replayed for each second try after a 401. They must not block. Each may
+	// be nil.
 	Started  func()
 	Finished func(status int, took time.Duration)
 	Replayed func()
 }
 
-// path is the only one that leaves.
+// path is the only path that usher sends to the service.
 const path = "/graphql"
 
 // bodyPatience is how long a caller's body may stand still.
 const bodyPatience = 30 * time.Second
 
-// drainPatience is for the rest of a request that usher answers itself. net/http
-// reads it, to keep the connection, and would wait for it as long as it takes.
+// drainPatience is the time for the rest of a request that usher answers itself. net/http
+// reads that rest, to keep the connection, and would wait for it without a limit.
 const drainPatience = 5 * time.Second
 
-// flushPatience is how long a part of an answer of known length may wait for the rest.
-// Most come whole, and then head and body leave in one write. (One of unknown length is
-// passed on at once.)
+// flushPatience is how long a part of an answer of known length waits for the rest. Most
+// answers arrive in one piece; head and body then leave in one write. (An answer of unknown
+// length is passed on at once.)
 const flushPatience = 10 * time.Millisecond
 
-// statusGone is counted for a caller that hung up before it was answered: nobody
-// sees it. (nginx's number.)
+// statusGone is counted for a caller that hung up before the answer. No caller ever gets it.
+// (nginx uses the same number.)
 const statusGone = 499
 
 // Handler serves one local port.
 type Handler struct {
 	cfg      Config
 	proxy    *httputil.ReverseProxy
-	patience time.Duration // bodyPatience, but for tests
+	patience time.Duration // bodyPatience; shorter in tests
 }
 
 // New returns the handler of a local port.
@@ -119,8 +118,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out.passed = true
-	// No protocol switch passes: an Upgrade (as Java's client sends for h2c) is
-	// dropped here, before ReverseProxy would take it up.
+	// usher never switches protocols. It drops an Upgrade (Java's client sends one for h2c)
+	// before ReverseProxy acts on it.
 	r.Header.Del("Upgrade")
 	if r.ContentLength != 0 {
 		out.caller.ReadCloser, out.caller.writer, out.caller.patience = r.Body, w, h.patience
@@ -130,12 +129,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(out, r)
 }
 
-// rewrite makes the call that leaves of the call that came. ReverseProxy has
-// removed the hop-by-hop headers by now, those that Connection names included;
-// the token is not in yet, so that no such trick can remove it.
+// rewrite turns the incoming call into the outgoing one. ReverseProxy has already removed the
+// hop-by-hop headers, also those that Connection names. The token is added later, so that no
+// Connection header can remove it.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	*pr.Out.URL = *h.cfg.Target // a copy that ReverseProxy has made for us
-	// As it came: ReverseProxy has dropped what it could not parse.
+	// Exactly as it came: ReverseProxy has dropped the parts that it could not parse.
 	pr.Out.URL.RawQuery, pr.Out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
 	if caller, ok := pr.In.Body.(*callerBody); ok && pr.Out.Body != nil {
 		pr.Out.Body = outgoing{pr.Out.Body, caller}
@@ -149,10 +148,10 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	}
 }
 
-// private says whether a header is the caller's and usher's own affair.
+// private reports whether a header is only between the caller and usher.
 func private(name string) bool {
 	if strings.Contains(name, "_") {
-		// CGI and WSGI servers make X-Usher-Key of X_Usher_Key.
+		// CGI and WSGI servers turn X_Usher_Key into X-Usher-Key.
 		name = http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
 		switch name {
 		case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
@@ -162,32 +161,32 @@ func private(name string) bool {
 	}
 	switch name {
 	case "Authorization", "X-Usher-Key", "Forwarded", "Via", "X-Real-Ip", "X-Original-Forwarded-For",
-		"Te",             // a hop's own; ReverseProxy lets "trailers" pass
-		"Expect",         // answered on this hop
-		"Http2-Settings": // goes with Upgrade: h2c
+		"Te",             // hop-by-hop; ReverseProxy lets "trailers" pass
+		"Expect",         // usher answers it itself
+		"Http2-Settings": // belongs to Upgrade: h2c
 		return true
 	}
 	return strings.HasPrefix(name, "X-Forwarded")
 }
 
-// fail is ReverseProxy's error handler: no answer of the service's can be had.
+// fail is ReverseProxy's error handler: there is no answer from the service to pass on.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	out := w.(*outcome)
 	switch {
 	case r.Context().Err() == nil:
 	case out.body != nil && !out.body.ended.Load():
-		// Reading the body failed, which cancels the context, and which of the two
-		// comes first up here is a race. The caller may still be there to be told.
+		// Reading the body failed, which also cancels the context. It is a race which of the
+		// two errors arrives here. The caller may still be connected and get the answer.
 		err = &bodyError{errors.New("it ended too early")}
 	default:
-		// The caller hung up, or the server is being cut off: nobody listens.
+		// The caller hung up, or usher is shutting down: nobody reads the answer.
 		out.WriteHeader(statusGone)
 		return
 	}
 	out.answer(problemOf(err))
 }
 
-// log writes the one line that a call gets: at info where it failed.
+// log writes the one line of a call: at info if it failed.
 func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken bool) {
 	level, message := slog.LevelInfo, ""
 	switch {
@@ -221,14 +220,14 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 	h.cfg.Log.LogAttrs(r.Context(), level, message, attrs...)
 }
 
-// whichCall says which one failed, as far as the caller told.
+// whichCall returns what identifies a failed call, as far as the caller said.
 func whichCall(r *http.Request, out *outcome) (attrs []slog.Attr) {
 	add := func(name, value string) {
 		if value != "" {
 			attrs = append(attrs, slog.String(name, value))
 		}
 	}
-	if out.passed { // what strangers send is not looked into
+	if out.passed { // usher does not look into what strangers send
 		add("operation", operation(r, &out.caller.payload))
 	}
 	add("trace_id", trace.ID(r.Header))
@@ -236,15 +235,15 @@ func whichCall(r *http.Request, out *outcome) (attrs []slog.Attr) {
 	return attrs
 }
 
-// breakOff sees to it that an answer that broke off does not look whole. From
-// HTTP/1.1 on, net/http does by not ending the chunks; a caller of HTTP/1.0 takes
-// the end of the connection for the end of the answer, so it has to be a reset.
+// breakOff makes sure that an answer that ended too early does not look complete. For
+// HTTP/1.1 callers net/http does that: it does not end the chunks. An HTTP/1.0 caller takes
+// the end of the connection for the end of the answer, so usher resets the connection.
 //
-// What there is of the answer is sent, be it the status alone: many clients take a
-// connection that ends before any answer for leave to send the call again.
+// usher first sends what it has of the answer, even if that is only the status. Many clients
+// send a call again if the connection ends before any answer.
 func breakOff(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoAtLeast(1, 1) {
-		_ = http.NewResponseController(w).Flush() // the caller may be gone
+		_ = http.NewResponseController(w).Flush() // fails if the caller has gone
 		return
 	}
 	conn, _, err := http.NewResponseController(w).Hijack()
@@ -252,7 +251,7 @@ func breakOff(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if tcp, ok := conn.(interface{ SetLinger(int) error }); ok {
-		_ = tcp.SetLinger(0) // on a socket file there is no reset
+		_ = tcp.SetLinger(0) // a unix socket has no reset
 	}
 	conn.Close()
 }
@@ -260,12 +259,12 @@ func breakOff(w http.ResponseWriter, r *http.Request) {
 // outcome is the ResponseWriter of one call; it remembers what the caller saw.
 type outcome struct {
 	http.ResponseWriter
-	no1xx   bool // the caller does not know 1xx answers
+	no1xx   bool // the caller does not understand 1xx answers
 	passed  bool // the guard let the call in
 	caller  callerBody
-	body    *callerBody // caller, or nil when it sends none
+	body    *callerBody // caller, or nil if it sends no body
 	status  int
-	problem *problem // when the answer is usher's own
+	problem *problem // if the answer is usher's own
 }
 
 func (o *outcome) WriteHeader(status int) {
@@ -278,7 +277,7 @@ func (o *outcome) WriteHeader(status int) {
 	if o.status == 0 {
 		o.status = status
 	}
-	// net/http would guess a type that the service did not give.
+	// Without this net/http would guess a type that the service did not send.
 	if h := o.Header(); h["Content-Type"] == nil {
 		h["Content-Type"] = nil
 	}
@@ -290,14 +289,14 @@ func (o *outcome) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
 func (o *outcome) answer(p *problem) {
 	o.problem = p
-	// Where it can't be set (a test's recorder) there is no connection to hold up.
+	// If it cannot be set (a test's recorder) there is no connection that could stall.
 	_ = http.NewResponseController(o.ResponseWriter).SetReadDeadline(time.Now().Add(drainPatience))
 	p.write(o)
 }
 
-// buffers lends ReverseProxy what it copies answers with: as much as Linux keeps for a
-// connection by default until somebody reads it, four times of what ReverseProxy would
-// take by itself: one of 100 KB needs 9 system calls instead of 16.
+// buffers lends ReverseProxy the buffers for copying answers. They are as large as Linux's
+// default receive buffer, and four times as large as ReverseProxy's own: an answer of 100 KB
+// needs 9 system calls instead of 16.
 type buffers struct{}
 
 var bufferPool = sync.Pool{New: func() any { return new([128 << 10]byte) }}

@@ -12,9 +12,9 @@ import (
 	"usher/tokens"
 )
 
-// transport is the hot path: take the token, send; on a 401 renew, send again.
-// It is a RoundTripper because there a missing token can be returned as an error:
-// no request leaves without one.
+// transport is the hot path: add the token and send; on a 401 renew it and send again. It is
+// a RoundTripper because a RoundTripper can return an error if there is no token, so no
+// request leaves without one.
 type transport struct {
 	source   *tokens.Source
 	upstream http.RoundTripper
@@ -24,8 +24,8 @@ type transport struct {
 }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	// Before the body is read, so that a caller whom nothing can be done for is told
-	// at once; and again after it, as that may take a while.
+	// Ask before the body is read, so that a caller gets an error at once if there is no token.
+	// Ask again after it, because reading may take a while.
 	token, err := t.source.Token(req.Context())
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		return resp, err
 	}
-	if body.stream != nil { // it is gone: the caller has to send it again
+	if body.stream != nil { // the body has already left: the caller must send the call again
 		t.source.Refused(token)
 		return resp, nil
 	}
@@ -63,10 +63,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.send(req, body, fresh)
 }
 
-// send sends the call once. (Where a connection from the pool turns out to be dead before
-// a byte of the call has left, wire takes the next one.)
+// send sends the call once. (If a connection from the pool turns out to be dead before a byte
+// of the call has left, wire takes the next one.)
 func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) (*http.Response, error) {
-	// In place: ReverseProxy has made this request for us alone.
+	// Changed in place: ReverseProxy has made this request only for us.
 	req.Header["Authorization"] = token.Header()
 	body.attach(req)
 	resp, err := t.upstream.RoundTrip(req)
@@ -74,14 +74,14 @@ func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) 
 	case err != nil:
 		return nil, failure(err)
 	case resp.StatusCode < 200:
-		// net/http would panic over a status below 100; and nobody asked to switch protocols.
+		// net/http would panic on a status below 100, and usher never asks to switch protocols.
 		resp.Body.Close()
 		return nil, fmt.Errorf("its status is %d", resp.StatusCode)
 	}
 	return resp, nil
 }
 
-// failure tells a service that can't be reached from one whose answer can't be used.
+// failure separates a service that cannot be reached from one whose answer cannot be used.
 func failure(err error) error {
 	if unusable := new(wire.AnswerError); errors.As(err, &unusable) {
 		return err
@@ -89,8 +89,8 @@ func failure(err error) error {
 	return &upstreamError{err}
 }
 
-// dispose of an answer that nobody will read: drained, so that its connection can
-// be used again, but neither for long nor to any length.
+// dispose drains and closes an answer that nobody will read, so that its connection can be
+// used again. It reads only a little, and not for long.
 func dispose(resp *http.Response) {
 	stop := time.AfterFunc(time.Second, func() { resp.Body.Close() })
 	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
@@ -104,8 +104,8 @@ type upstreamError struct{ err error }
 func (e *upstreamError) Error() string { return e.err.Error() }
 func (e *upstreamError) Unwrap() error { return e.err }
 
-// timeout says whether the service was reached but did not answer in time. A
-// timeout of the dialling means that it was not reached.
+// timeout reports whether the service was reached but did not answer in time. If dialling
+// timed out, it was not reached.
 func (e *upstreamError) timeout() bool {
 	var timeout net.Error
 	unreached := new(wire.DialError)

@@ -10,8 +10,8 @@ const (
 	lastBackoff  = 60 * time.Second
 )
 
-// failure is the outcome of the last fetch, when it failed, and how long the next
-// one has to wait for that. A nil *failure is none.
+// failure is the outcome of the last refresh, if it failed, and how long the next one has
+// to wait for that. A nil *failure is none.
 type failure struct {
 	err     error
 	backoff time.Duration // that is in force, before jitter; zero: none is, the next try is due

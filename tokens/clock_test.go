@@ -37,7 +37,7 @@ func TestSuspend(t *testing.T) {
 			t.Errorf("after the sleep: %q", h)
 		}
 		moveWallClock(s, time.Hour)
-		time.Sleep(nap)
+		time.Sleep(longestSleep)
 		synctest.Wait()
 		if n := e.count(); n != 3 {
 			t.Errorf("%d token requests, want 3: nobody called, but it should be renewed", n)
@@ -150,7 +150,7 @@ func TestTwoOnOneClient(t *testing.T) {
 			})
 		}
 		calls.Wait()
-		synctest.Wait() // the last fetch has logged
+		synctest.Wait() // the last refresh has logged
 		if e.issued > 2*(hour+forcedBurst+1) {
 			t.Errorf("%d token requests in an hour", e.issued)
 		}

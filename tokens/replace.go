@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// What happens on a 401. The token that was refused is not dropped: while no other can
-// be had, one odd answer of the service would stop every call. It is marked, which has
-// those who come meanwhile wait a little for the new one.
+// What happens on a 401. usher does not drop the token that was refused: if it could not get
+// another one, a single odd answer of the service would stop every call. It marks the token,
+// so that callers who come meanwhile wait a little for the new one.
 
 const (
 	// refusedLimit is how long a caller waits for the token that is to replace one that
 	// was refused, before it goes with that one.
 	refusedLimit = 2 * time.Second
 
-	// forcedBurst fetches may be forced by 401s in a row, then one each forcedEvery.
+	// 401s may start forcedBurst refreshes in a row, then one each forcedEvery.
 	forcedBurst = 5
 	forcedEvery = time.Second
 )
 
 // ErrKept says that Replace did not ask for a new token: too many were refused
-// of late, and the caller should pass the service's 401 on.
+// recently, and the caller should pass the service's 401 on.
 var ErrKept = errors.New("the service rejected too many tokens recently: usher does not request a new one yet")
 
 // Replace returns another token than refused, which the service answered with 401. If
@@ -29,14 +29,14 @@ var ErrKept = errors.New("the service rejected too many tokens recently: usher d
 // during a backoff. When that fails, the error is for this caller alone: refused serves
 // the others while it is valid. ErrKept means that no new one was asked for.
 func (s *Source) Replace(ctx context.Context, refused *Token) (*Token, error) {
-	f, err := s.refuse(refused)
+	r, err := s.refuse(refused)
 	switch {
 	case err != nil:
 		return nil, err
-	case f == nil: // it is another one by now
+	case r == nil: // it is another one by now
 		return s.Token(ctx)
 	}
-	return f.wait(ctx, waitLimit)
+	return r.wait(ctx, waitLimit)
 }
 
 // Refused is Replace for a caller that has no use for the new token.
@@ -51,22 +51,22 @@ func (s *Source) Latest(ctx context.Context, t *Token) (*Token, error) {
 	return s.Token(ctx)
 }
 
-// refuse marks the token and returns the fetch that is to replace it; neither a fetch
-// nor an error when it is not the current one any more.
-func (s *Source) refuse(refused *Token) (*fetch, error) {
+// refuse marks the token and returns the refresh that is to replace it; neither a refresh
+// nor an error if it is not the current one any more.
+func (s *Source) refuse(refused *Token) (*refresh, error) {
 	now := time.Now()
 	s.mu.Lock()
 	if s.current.Load() != refused {
 		s.mu.Unlock()
 		return nil, nil
 	}
-	f, err := s.force(refused, now)
-	kept := errors.Is(err, ErrKept)
-	begins := kept && !s.keeping
-	s.keeping = kept
-	early := !kept && refused != s.blamed && refused.age(now) < refused.renewAt
+	r, err := s.forceRefresh(refused, now)
+	limited := errors.Is(err, ErrKept)
+	begins := limited && !s.limited
+	s.limited = limited
+	early := !limited && refused != s.reported && refused.age(now) < refused.renewAt
 	if early {
-		s.blamed = refused // once for each
+		s.reported = refused
 	}
 	s.mu.Unlock()
 
@@ -76,12 +76,12 @@ func (s *Source) refuse(refused *Token) (*fetch, error) {
 	if early {
 		s.reportEarly(refused, refused.age(now))
 	}
-	return f, err
+	return r, err
 }
 
-// force returns the fetch under way, or starts one, unless that is not the time for it.
-// s.mu is held.
-func (s *Source) force(refused *Token, now time.Time) (*fetch, error) {
+// forceRefresh returns the refresh under way, or starts one, unless a backoff or the limit
+// forbids it. s.mu is held.
+func (s *Source) forceRefresh(refused *Token, now time.Time) (*refresh, error) {
 	if s.underway == nil {
 		if wait := s.failed.wait(now); wait > 0 {
 			return nil, &NoTokenError{Err: s.failed.err, RetryAfter: wait}
@@ -89,7 +89,7 @@ func (s *Source) force(refused *Token, now time.Time) (*fetch, error) {
 		if !s.forced.Allow() {
 			return nil, ErrKept
 		}
-		if err := s.start(); err != nil {
+		if err := s.startRefresh(); err != nil {
 			return nil, err
 		}
 	}

@@ -209,7 +209,7 @@ func TestHangUpWhileReplaced(t *testing.T) {
 	})
 }
 
-// No fetch outlives Run, whoever asked for it, and none starts after it.
+// No refresh outlives Run, whoever asked for it, and none starts after it.
 func TestNoFetchOutlivesRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &endpoint{delay: time.Hour, life: "100"}
@@ -224,7 +224,7 @@ func TestNoFetchOutlivesRun(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		s.Run(ctx)
 		if s.underway != nil { // without the lock: nobody is there any more
-			t.Error("a fetch is under way")
+			t.Error("a refresh is under way")
 		}
 		if err := <-asked; !errors.Is(err, errStopped) {
 			t.Errorf("who waited is told %v", err)

@@ -16,9 +16,9 @@ const (
 	// waitLimit is how long a caller without a token waits for one.
 	waitLimit = 10 * time.Second
 
-	// nap is the longest that Run sleeps: its timer stands still while a laptop
+	// longestSleep is how long Run sleeps at most: its timer stands still while a laptop
 	// sleeps, and the token should be renewed soon after it wakes.
-	nap = 10 * time.Second
+	longestSleep = 10 * time.Second
 )
 
 // NoTokenError says that there is no valid token, why, and when the next try is due.
@@ -37,8 +37,8 @@ type Source struct {
 	client *Client
 	log    *slog.Logger
 
-	// Fetched, if set before Run, is told the outcome of each request to the token
-	// endpoint, and EarlyRevoked of each token refused long before its end.
+	// Fetched, if set before Run, is called with the outcome of each request to the token
+	// endpoint, and EarlyRevoked for each token refused long before its end.
 	Fetched      func(*Token, error)
 	EarlyRevoked func()
 
@@ -51,34 +51,34 @@ type Source struct {
 
 	wake chan struct{} // has Run look at the schedule again
 
-	ctx     context.Context // which fetches run under: they end with Run, not with a caller
-	stop    context.CancelFunc
-	fetches sync.WaitGroup
+	ctx       context.Context // of all refreshes: they end with Run, not with a caller
+	stop      context.CancelFunc
+	refreshes sync.WaitGroup
 
 	mu       sync.Mutex // guards what follows; never held over I/O, never taken to read a valid token that was not refused
-	stopped  bool       // Run has ended: no fetch starts any more
-	underway *fetch
-	failed   *failure // of the last fetch; nil when it succeeded
-	forced   *rate.Limiter
-	keeping  bool   // refused tokens are kept at the moment
-	blamed   *Token // the last one that was reported as refused long before its end
+	stopped  bool       // Run has ended: no refresh starts any more
+	underway *refresh
+	failed   *failure      // of the last refresh; nil if it succeeded
+	forced   *rate.Limiter // of refreshes that a 401 starts
+	limited  bool          // the limiter said no to the last 401
+	reported *Token        // the last one that was reported as refused long before its end
 }
 
-// fetch is a request under way. done is closed when it has ended, and the outcome
-// stands in token and err.
-type fetch struct {
+// refresh is a request for a new token that is under way. done is closed when it has
+// ended; token and err are its outcome.
+type refresh struct {
 	done  chan struct{}
 	token *Token
 	err   error
 }
 
-// wait waits for the outcome, until ctx ends or for so long.
-func (f *fetch) wait(ctx context.Context, limit time.Duration) (*Token, error) {
+// wait waits for the outcome, until ctx ends or the limit has passed.
+func (r *refresh) wait(ctx context.Context, limit time.Duration) (*Token, error) {
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
 	select {
-	case <-f.done:
-		return f.token, f.err
+	case <-r.done:
+		return r.token, r.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-timeout.C:
@@ -102,8 +102,8 @@ func NewSource(client *Client, log *slog.Logger) *Source {
 }
 
 // Run fetches the first token, and then a new one in time before each one's end,
-// until ctx ends. Nothing that goes wrong ends it. It returns when no fetch is under
-// way any more, and from then on there is none: a source runs once.
+// until ctx ends. No failure ends it. It returns when no refresh is under way any more,
+// and none starts after that: a source runs once.
 func (s *Source) Run(ctx context.Context) {
 	defer s.end()
 	timer := time.NewTimer(0)
@@ -115,7 +115,7 @@ func (s *Source) Run(ctx context.Context) {
 		case <-s.wake:
 		case <-timer.C:
 		}
-		timer.Reset(min(s.step(time.Now()), nap))
+		timer.Reset(min(s.step(time.Now()), longestSleep))
 	}
 }
 
@@ -124,16 +124,16 @@ func (s *Source) end() {
 	s.stopped = true
 	s.mu.Unlock()
 	s.stop()
-	s.fetches.Wait()
+	s.refreshes.Wait()
 }
 
-// step starts a fetch if one is due, and says when to look again.
+// step starts a refresh if one is due, and says when to look again.
 func (s *Source) step(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch t := s.current.Load(); {
 	case s.underway != nil:
-		return nap // its end wakes Run
+		return longestSleep // its end wakes Run
 	case s.failed != nil:
 		if wait := s.failed.wait(now); wait > 0 {
 			return wait
@@ -141,29 +141,29 @@ func (s *Source) step(now time.Time) time.Duration {
 	case t != nil && t.age(now) < t.renewAt:
 		return t.renewAt - t.age(now)
 	}
-	_ = s.start() // it says no only when Run is about to end
-	return nap
+	_ = s.startRefresh() // it fails only when Run is about to end
+	return longestSleep
 }
 
 // Token returns the current token. With a valid one at hand that was not refused it
-// neither waits nor locks nor allocates. Without, it waits for the fetch under way,
+// neither waits nor locks nor allocates. Without one it waits for the refresh under way,
 // until ctx ends or for ten seconds; between two tries of an endpoint that fails it
-// says so at once, with a *NoTokenError. One that was refused is about to be replaced:
-// that is worth a short wait, and then it is still the best there is.
+// returns a *NoTokenError at once. A token that was refused is about to be replaced: Token
+// waits a short time for the new one, and then returns the refused one, which may still work.
 func (s *Source) Token(ctx context.Context) (*Token, error) {
 	if t := s.current.Load(); t != nil && t.valid(time.Now()) && !t.refused.Load() {
 		return t, nil
 	}
 	s.mu.Lock()
-	t, f, err := s.join(time.Now())
+	t, r, err := s.join(time.Now())
 	s.mu.Unlock()
 	switch {
-	case f == nil:
+	case r == nil:
 		return t, err
 	case t == nil:
-		return f.wait(ctx, waitLimit)
+		return r.wait(ctx, waitLimit)
 	}
-	fresh, err := f.wait(ctx, refusedLimit)
+	fresh, err := r.wait(ctx, refusedLimit)
 	switch {
 	case err == nil:
 		return fresh, nil
@@ -172,13 +172,13 @@ func (s *Source) Token(ctx context.Context) (*Token, error) {
 	case t.valid(time.Now()):
 		return t, nil
 	}
-	return f.wait(ctx, waitLimit-refusedLimit)
+	return r.wait(ctx, waitLimit-refusedLimit)
 }
 
-// join returns the current token if it is valid; the fetch under way if there is no
-// such token, or it was refused; else the failure whose backoff is in force. A fetch
-// that is needed and not under way is started. s.mu is held.
-func (s *Source) join(now time.Time) (*Token, *fetch, error) {
+// join returns the current token if it is valid; the refresh under way if there is no
+// such token, or it was refused; else the failure whose backoff is in force. It starts a
+// refresh that is needed and not under way. s.mu is held.
+func (s *Source) join(now time.Time) (*Token, *refresh, error) {
 	if t := s.current.Load(); t != nil && t.valid(now) {
 		if t.refused.Load() {
 			return t, s.underway, nil
@@ -189,29 +189,29 @@ func (s *Source) join(now time.Time) (*Token, *fetch, error) {
 		if wait := s.failed.wait(now); wait > 0 {
 			return nil, nil, &NoTokenError{Err: s.failed.err, RetryAfter: wait}
 		}
-		if err := s.start(); err != nil {
+		if err := s.startRefresh(); err != nil {
 			return nil, nil, err
 		}
 	}
 	return nil, s.underway, nil
 }
 
-// start sends a request on its way. s.mu is held, and none is under way.
-func (s *Source) start() error {
+// startRefresh starts a refresh. s.mu is held, and none is under way.
+func (s *Source) startRefresh() error {
 	if s.stopped {
 		return &NoTokenError{Err: errStopped, RetryAfter: time.Second}
 	}
-	f := &fetch{done: make(chan struct{})}
-	s.underway = f
-	s.fetches.Go(func() { s.fetch(s.ctx, f) })
+	r := &refresh{done: make(chan struct{})}
+	s.underway = r
+	s.refreshes.Go(func() { s.run(s.ctx, r) })
 	return nil
 }
 
-// fetch sends the request and tells those who wait for f. It runs on the source's
-// context, never on that of the caller who happened to need it first.
-func (s *Source) fetch(ctx context.Context, f *fetch) {
+// run carries out a refresh: it sends the request and wakes those who wait for r. ctx is
+// the source's own, never that of the caller who happened to need the token first.
+func (s *Source) run(ctx context.Context, r *refresh) {
 	secret := s.client.Secret()
-	token, retryAfter, err := s.client.fetch(ctx)
+	token, retryAfter, err := s.client.request(ctx)
 	if err == nil && !token.valid(time.Now()) {
 		token, err = nil, errors.New("the token endpoint took longer to answer than its token lives")
 	}
@@ -240,18 +240,18 @@ func (s *Source) fetch(ctx context.Context, f *fetch) {
 	s.mu.Unlock()
 
 	if err == nil {
-		f.token = token
+		r.token = token
 	} else {
-		f.err = &NoTokenError{Err: err, RetryAfter: wait}
+		r.err = &NoTokenError{Err: err, RetryAfter: wait}
 	}
-	close(f.done)
-	s.poke()
+	close(r.done)
+	s.wakeRun()
 	if ctx.Err() == nil {
 		s.report(token, err, wait)
 	}
 }
 
-// report logs the outcome of a fetch.
+// report logs the outcome of a refresh.
 func (s *Source) report(token *Token, err error, wait time.Duration) {
 	if err == nil {
 		s.log.Info("token fetched", "token", token, "life", token.life)
@@ -271,10 +271,10 @@ func (s *Source) SecretChanged() {
 		s.failed = &failure{err: s.failed.err}
 	}
 	s.mu.Unlock()
-	s.poke()
+	s.wakeRun()
 }
 
-func (s *Source) poke() {
+func (s *Source) wakeRun() {
 	select {
 	case s.wake <- struct{}{}:
 	default:

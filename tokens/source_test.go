@@ -134,7 +134,7 @@ func TestWaitsOnItsOwnContext(t *testing.T) {
 		if _, err := s.Token(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("got %v", err)
 		}
-		// The impatient caller did not take the fetch down with it.
+		// The impatient caller did not take the refresh down with it.
 		if h := header(t, s); h != "Bearer t1" || e.count() != 1 {
 			t.Errorf("got %q after %d requests", h, e.count())
 		}

@@ -10,7 +10,7 @@ import (
 type State struct {
 	Had   bool   // whether it ever had a token
 	Token *Token // the current one, if it is valid
-	Err   error  // why the last fetch failed; nil when it did not
+	Err   error  // why the last refresh failed; nil if it did not
 }
 
 // State returns a snapshot.

@@ -46,7 +46,7 @@ type Token struct {
 	life    time.Duration
 	renewAt time.Duration // the age at which it is time for a new one
 
-	refused atomic.Bool // by the service, and the fetch that is under way is to replace it
+	refused atomic.Bool // by the service, and the refresh that is under way is to replace it
 }
 
 func newToken(value string, asked time.Time, life time.Duration) *Token {

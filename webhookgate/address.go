@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// checkAddress finds out whose address the webhook comes from, and refuses it
-// when addresses are checked and this one is not among them, or can't be told.
+// checkAddress finds the sender's address. If addresses are checked, it refuses one that is
+// not allowed or not known.
 func (g *Gate) checkAddress(v *visit) *answer {
 	from, ok := senderAddr(v.r, g.cfg.TrustedProxies)
 	if ok {
@@ -20,11 +20,11 @@ func (g *Gate) checkAddress(v *visit) *answer {
 	return reject(http.StatusForbidden, "webhooks are not accepted from this address")
 }
 
-// senderAddr is the peer's address, or, behind trusted proxies, the rightmost
-// hop in X-Forwarded-For that is not one of them: what stands to its left is the
-// sender's own word. When all hops are trusted the leftmost is the sender. A hop
-// that can't be read, where it would have counted, makes the address unknown;
-// skipping it would believe a hop further left that nobody vouches for.
+// senderAddr returns the peer's address. Behind trusted proxies it is the rightmost hop in
+// X-Forwarded-For that is not a trusted proxy: everything to the left of it is only the
+// sender's claim. If all hops are trusted the leftmost is the sender. If the hop that counts
+// cannot be read, the address is unknown. To skip it would mean to believe a hop further left
+// that no trusted proxy has written.
 func senderAddr(r *http.Request, trusted []netip.Prefix) (netip.Addr, bool) {
 	addr, ok := peerAddr(r)
 	if !ok || !contains(trusted, addr) {
@@ -41,14 +41,13 @@ func senderAddr(r *http.Request, trusted []netip.Prefix) (netip.Addr, bool) {
 	return addr, true
 }
 
-// peerAddr is the other end of the connection; a unix socket's has none.
+// peerAddr returns the address of the other end; a unix socket has none.
 func peerAddr(r *http.Request) (netip.Addr, bool) {
 	ap, err := netip.ParseAddrPort(r.RemoteAddr)
 	return plain(ap.Addr()), err == nil
 }
 
-// parseHop reads an address as proxies write it: bare, in brackets, or with a
-// port.
+// parseHop reads an address in the forms that proxies write: plain, in brackets, with a port.
 func parseHop(s string) (netip.Addr, bool) {
 	s = strings.Trim(s, " \t")
 	if ap, err := netip.ParseAddrPort(s); err == nil {
@@ -64,9 +63,8 @@ func parseHop(s string) (netip.Addr, bool) {
 	return plain(addr), err == nil
 }
 
-// plain makes addresses comparable: 10.0.0.1 is the same sender when a
-// dual-stack socket calls it ::ffff:10.0.0.1, and no prefix contains an address
-// with a zone.
+// plain makes addresses comparable. A dual-stack socket reports 10.0.0.1 as ::ffff:10.0.0.1,
+// and no prefix contains an address with a zone.
 func plain(a netip.Addr) netip.Addr {
 	return a.Unmap().WithZone("")
 }
@@ -75,8 +73,8 @@ func contains(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// unmapped writes prefixes of mapped addresses (::ffff:10.0.0.0/104) as those of
-// the addresses that plain makes of them, which they would else never contain.
+// unmapped turns prefixes of mapped addresses (::ffff:10.0.0.0/104) into prefixes of the
+// addresses that plain returns. Otherwise they would contain none of them.
 func unmapped(prefixes []netip.Prefix) []netip.Prefix {
 	out := slices.Clone(prefixes)
 	for i, p := range out {

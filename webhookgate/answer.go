@@ -21,21 +21,21 @@ const (
 	failed    = "failed"
 )
 
-// comeBack is the Retry-After of every 503: long enough for a burst to pass,
-// short enough that a change does not stay away for no reason.
+// comeBack is the Retry-After of every 503: long enough for a burst to pass, short enough
+// that no change waits without need.
 const comeBack = 5 * time.Second
 
-// maxFaults bounds an answer: a body has room for a hundred thousand faults, and who
-// reads it wants them all only while they can be read.
+// maxFaults limits the size of an answer: a body can have a hundred thousand faults, and
+// nobody can read that many.
 const maxFaults = 1000
 
-// An answer is what the sender is told. The fields that are JSON are described
-// in the package's documentation.
+// An answer is usher's answer to the sender. The package documentation describes its JSON
+// fields.
 type answer struct {
 	status int
 	header map[string]string // further headers; nil for none
 
-	decision *decision // the receiver's answer, in the place of all that follows; nil: none
+	decision *decision // the receiver's own answer, instead of all that follows; nil: none
 
 	Decision string           `json:"decision"`
 	Error    string           `json:"error,omitempty"`
@@ -56,13 +56,13 @@ type receiversAnswer struct {
 	Body   string `json:"body"`
 }
 
-// reject refuses what the sender did wrong.
+// reject is the answer to a request that is the sender's fault.
 func reject(status int, why string) *answer {
 	return &answer{status: status, Decision: rejected, Error: why}
 }
 
-// faulty refuses a body for its faults, and tells at most maxFaults of them. The
-// sentence names the first, since some webhook logs show no more than a line.
+// faulty refuses a body and lists its faults, at most maxFaults. The sentence names the first
+// one, because some webhook logs show only one line.
 func faulty(status int, faults []Fault) *answer {
 	path := faults[0].Path
 	if path == "" {
@@ -80,7 +80,7 @@ func faulty(status int, faults []Fault) *answer {
 	return no
 }
 
-// busy sends the sender away for a while.
+// busy tells the sender to come back later.
 func busy(why string) *answer {
 	return &answer{
 		status:   http.StatusServiceUnavailable,
@@ -99,12 +99,12 @@ func (a *answer) with(name, value string) *answer {
 	return a
 }
 
-// duplicateOf answers a copy of a snapshot that the receiver holds.
+// duplicateOf is the answer to a copy of a snapshot that the receiver holds.
 func duplicateOf(webhook string) answer {
 	return answer{status: http.StatusOK, Decision: duplicate, Webhook: webhook}
 }
 
-// shared is the answer to a copy of the webhook that a was the answer to.
+// shared is the answer to a copy of a webhook that got the answer a.
 func (a answer) shared() answer {
 	if a.Decision == forwarded {
 		return duplicateOf(a.Webhook)
@@ -121,7 +121,7 @@ func (a *answer) write(w http.ResponseWriter) {
 	enc := json.NewEncoder(&body)
 	enc.SetEscapeHTML(false) // people read this in a webhook log
 	if err := enc.Encode(a); err != nil {
-		panic(err) // strings and numbers only: can't happen
+		panic(err) // cannot happen: strings and numbers only
 	}
 	h := w.Header()
 	for name, value := range a.header {
@@ -131,16 +131,16 @@ func (a *answer) write(w http.ResponseWriter) {
 	h.Set("Content-Length", strconv.Itoa(body.Len()))
 	h.Set("Usher-Decision", a.Decision)
 	w.WriteHeader(a.status)
-	w.Write(body.Bytes()) // a sender that has gone is not told, and that is all
+	w.Write(body.Bytes()) // an error means that the sender has gone
 }
 
-// seconds writes d as Retry-After has it.
+// seconds writes d in the form of Retry-After.
 func seconds(d time.Duration) string {
 	return strconv.Itoa(int(math.Ceil(d.Seconds())))
 }
 
-// clip bounds what others wrote before it is shown: at most n bytes, whole
-// characters, valid UTF-8.
+// clip shortens a foreign text before it is shown: at most n bytes, whole characters, valid
+// UTF-8.
 func clip(s string, n int) string {
 	if len(s) <= n {
 		return strings.ToValidUTF8(s, "\uFFFD")

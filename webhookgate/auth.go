@@ -17,9 +17,9 @@ import (
 
 const tokenHeader = "X-Webhook-Token"
 
-// checkToken looks for a shared secret in the four places where senders can put
-// one. Where the path has a segment for it, that one must be right: a wrong
-// secret is not excused by another.
+// checkToken looks for a shared secret in the four places where senders can put one. If the
+// path has a segment for it, that one must be right: another secret does not make up for a
+// wrong one.
 func (g *Gate) checkToken(v *visit) *answer {
 	if g.cfg.Tokens == nil {
 		return nil
@@ -38,8 +38,8 @@ func noToken() *answer {
 	return reject(http.StatusUnauthorized, "the shared secret is missing or wrong").with("WWW-Authenticate", "Bearer")
 }
 
-// pathSecrets are the readings of a path segment: as it was sent, and unescaped,
-// since some senders escape what need not be and others escape nothing.
+// pathSecrets returns the two readings of a path segment: as it was sent, and unescaped. Some
+// senders escape more than they need to, others escape nothing.
 func pathSecrets(segment string) []string {
 	if plain, err := url.PathUnescape(segment); err == nil && plain != segment {
 		return []string{segment, plain}
@@ -47,7 +47,7 @@ func pathSecrets(segment string) []string {
 	return []string{segment}
 }
 
-// headerSecrets are all the secrets that the headers hold.
+// headerSecrets returns all secrets in the headers.
 func headerSecrets(h http.Header) []string {
 	secrets := h.Values(tokenHeader)
 	secrets = secrets[:len(secrets):len(secrets)] // appending must not reach into h
@@ -67,9 +67,9 @@ func headerSecrets(h http.Header) []string {
 	return secrets
 }
 
-// oneOf compares every presented secret with every good one, all the way, over
-// digests: neither how long it takes nor where it stops tells anything about a
-// good one. An empty good one matches nothing.
+// oneOf compares the digests of every presented secret with those of every good one, and never
+// stops early: the time it takes says nothing about a good one. An empty good one matches
+// nothing.
 func oneOf(presented, good []string) bool {
 	digests := make([][sha256.Size]byte, len(presented))
 	for i, p := range presented {
@@ -88,7 +88,7 @@ func oneOf(presented, good []string) bool {
 	return match == 1
 }
 
-// checkSignature verifies the body's HMAC, in whichever scheme is configured.
+// checkSignature verifies the body's HMAC in the configured scheme.
 func (g *Gate) checkSignature(h http.Header, body []byte) *answer {
 	if g.cfg.HMACSecret == nil {
 		return nil
@@ -119,13 +119,13 @@ type algorithm struct {
 }
 
 var algorithms = map[string]algorithm{
-	"sha1":   {"sha1", sha1.New, sha1.Size}, // for senders that know nothing better: as an HMAC it is not broken
+	"sha1":   {"sha1", sha1.New, sha1.Size}, // for senders that support nothing better; as an HMAC it is not broken
 	"sha256": {"sha256", sha256.New, sha256.Size},
 	"sha512": {"sha512", sha512.New, sha512.Size},
 }
 
-// verify wants exactly one signature: with several, which of them a proxy or the
-// receiver would go by is anybody's guess.
+// verify accepts exactly one signature. With several, a proxy or the receiver might use
+// another one than usher.
 func (a algorithm) verify(secret string, signatures []string, body []byte) bool {
 	if secret == "" || len(signatures) != 1 {
 		return false
@@ -134,8 +134,8 @@ func (a algorithm) verify(secret string, signatures []string, body []byte) bool 
 	return ok && hmac.Equal(got, a.sign([]byte(secret), body))
 }
 
-// parse reads an HMAC in hex or base64, with or without the algorithm's name and "=". Hex
-// and base64 can't be confused: for the same bytes, the former is longer.
+// parse reads an HMAC in hex or base64, with or without the algorithm's name and "=". Hex and
+// base64 cannot be confused: for the same bytes hex is longer.
 func (a algorithm) parse(s string) ([]byte, bool) {
 	s = strings.TrimSpace(s)
 	if name, rest, found := strings.Cut(s, "="); found && strings.EqualFold(name, a.name) {

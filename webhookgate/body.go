@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// bodyPatience is how long each bodyStep of a body may take. A sender is
-	// only known for sure once its body's signature is: per byte, this would
-	// let anyone hold a place in flight for ever.
+	// bodyPatience is how long each bodyStep of a body may take. usher knows the sender for
+	// sure only after it has checked the signature. A limit for each byte instead would let
+	// any stranger hold a place in flight for ever.
 	bodyPatience = 30 * time.Second
 	bodyStep     = 64 << 10
 
-	// drainPatience and maxDrain are for the rest of a request that has been answered.
+	// drainPatience and maxDrain limit the rest of a request that has been answered.
 	drainPatience = 5 * time.Second
 	maxDrain      = 64 << 20
 )
 
-// readBody reads the whole body, up to limit bytes, as long as it keeps coming.
+// readBody reads the whole body, up to limit bytes, as long as it keeps arriving.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
@@ -38,8 +38,8 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ans
 		case err == nil:
 			continue
 		case err == io.EOF:
-			// Left in place, the deadline would be taken for the sender
-			// hanging up during a long delivery.
+			// If the deadline stayed, it would look like a sender that hangs up during a long
+			// delivery.
 			conn.SetReadDeadline(time.Time{})
 			return body.Bytes(), nil
 		case errors.As(err, new(*http.MaxBytesError)):
@@ -57,11 +57,11 @@ func tooLarge(limit int64) *answer {
 	return reject(http.StatusRequestEntityTooLarge, "the body is larger than the "+strconv.FormatInt(limit, 10)+" bytes accepted here")
 }
 
-// drain takes in what a sender still sends that has been refused. Many look for an
-// answer only when they are done, and a connection that is closed on them before is
-// reset: they would never learn why. Who waits to be told to go on sends nothing.
+// drain reads what a refused sender still sends. Many senders read the answer only after they
+// have sent everything. If usher closed the connection before, they would see a reset and
+// never learn why. A sender that waits for 100 Continue sends nothing.
 func drain(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Expect") == "" && http.NewResponseController(w).Flush() == nil {
-		io.CopyN(io.Discard, r.Body, maxDrain) // until the deadline, at the latest
+		io.CopyN(io.Discard, r.Body, maxDrain) // ends at the deadline at the latest
 	}
 }

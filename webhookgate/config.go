@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// TenantProvisioningChange is the one event type that the billing service
-// documents, and so the one that the built-in schema describes.
+// TenantProvisioningChange is the only event type that the billing service documents. The
+// built-in schema describes it.
 const TenantProvisioningChange = "TenantProvisioningChange"
 
-// Config is what a Gate is made of. Whatever checks it names must all pass.
+// Config is what a Gate needs. A webhook must pass every check that it configures.
 type Config struct {
-	// Path is where webhooks are posted. It is compared whole, in the escaped
-	// form in which it was sent: nothing is cleaned or redirected.
+	// Path is where webhooks are posted. It is compared exactly as it was sent, escapes
+	// included: nothing is cleaned or redirected.
 	// Default: /webhooks.
 	Path string
 
-	// Tokens returns the shared secrets that are good at the moment, any of
-	// which will do. It is called for every request and must be quick.
-	// Nil: not checked. A function that returns none, or only empty ones,
-	// refuses everyone: a lost secret never opens the gate.
+	// Tokens returns the shared secrets that are valid now; any of them is accepted. It is
+	// called for every request and must be quick.
+	// Nil: not checked. A function that returns none, or only empty ones, refuses everyone:
+	// a lost secret never opens the gate.
 	Tokens func() []string
 
 	// HMACSecret returns the key of the signatures over the body. It is
@@ -51,42 +51,41 @@ type Config struct {
 	// AllowCIDRs are the senders' addresses. Empty: any.
 	AllowCIDRs []netip.Prefix
 
-	// TrustedProxies are the peers whose X-Forwarded-For is believed.
-	// Empty: nobody's, and the peer is the sender.
+	// TrustedProxies are the peers whose X-Forwarded-For is believed. Empty: none, and the
+	// peer is the sender.
 	TrustedProxies []netip.Prefix
 
-	// Types are the event types let through, "*" being any.
+	// Types are the event types to accept; "*" accepts any.
 	// Default: TenantProvisioningChange.
 	Types []string
 
-	// SyncTypes are event types that ask the receiver a question. They are let
-	// through as well, and must not be among Types. Each is tried once, never kept
-	// or deduplicated, and the receiver's status, Content-Type and body are the
-	// answer.
+	// SyncTypes are event types that ask the receiver a question. They are accepted as well,
+	// and must not be in Types. Each is tried once, and never kept or deduplicated. The
+	// receiver's status, Content-Type and body are the answer.
 	SyncTypes []string
 
-	// Schema is a JSON Schema that every webhook must fit, in place of the
-	// built-in one. It must hold all that it refers to.
-	// Nil: built in, and applied to TenantProvisioningChange alone.
+	// Schema is a JSON Schema that every webhook must fit, instead of the built-in one. It
+	// must contain everything that it refers to.
+	// Nil: the built-in one, which applies to TenantProvisioningChange only.
 	Schema []byte
 
-	// MaxBody is the largest body taken, in bytes. Default: 1 MiB.
+	// MaxBody is the largest body to accept, in bytes. Default: 1 MiB.
 	MaxBody int64
 
 	// DedupSize is how many idle tenants are remembered. Default: 10000.
 	DedupSize int
 
-	// DedupWindow is how long after its acceptance a snapshot counts as held
-	// by the receiver. Zero: every webhook is delivered.
+	// DedupWindow is how long after it was accepted a snapshot counts as held by the
+	// receiver. Zero: every webhook is delivered.
 	DedupWindow time.Duration
 
-	// ForwardURL is the receiver of all that no other takes. Its query is kept, and
-	// its userinfo becomes Basic auth towards the receiver. Nil: only what one of
-	// Receivers takes is let through.
+	// ForwardURL is the receiver of all webhooks that no other receiver takes. Its query is
+	// kept, and its userinfo becomes Basic auth. Nil: only webhooks for one of Receivers are
+	// accepted.
 	ForwardURL *url.URL
 
-	// Receivers are those that take the webhooks of some platforms. One at least,
-	// or ForwardURL, is required.
+	// Receivers take the webhooks of some platforms. At least one, or ForwardURL, is
+	// required.
 	Receivers []Receiver
 
 	// Timeout is for each try, up to the receiver's last byte. Default: 10s.
@@ -95,48 +94,47 @@ type Config struct {
 	// Attempts is how often one delivery is tried at most. Default: 3.
 	Attempts int
 
-	// MaxInflight is how many webhooks may be under way at once; whoever comes
-	// on top is told 503. Each receiver may have an equal share of them.
+	// MaxInflight is how many webhooks may be in progress at once; more get 503. Each
+	// receiver may use an equal share.
 	// Default: 256.
 	MaxInflight int
 
-	// SignSecret returns the key with which deliveries are signed, in the
-	// form that ParseSecretKey understands. Called for each try. Nil: they are
-	// not signed. While it returns nonsense nothing is delivered.
+	// SignSecret returns the key that signs deliveries, in the form of ParseSecretKey. It is
+	// called for each try. Nil: deliveries are not signed. While it returns an invalid key
+	// nothing is delivered.
 	SignSecret func() string
 
-	// Keep, where set, takes every webhook that has passed the checks in place
-	// of the lanes here, and answers for its delivery from then on. It returns
-	// the webhook-id of the snapshot that w is a duplicate of, or none; an error
-	// means that w is not safe, and the sender is told to send it again. DedupSize,
-	// DedupWindow and Attempts are then not used here.
+	// Keep, if set, takes every webhook that has passed the checks, and is responsible for its
+	// delivery from then on; the lanes here are not used. It returns the webhook-id of the
+	// snapshot that w duplicates, or none. An error means that w is not stored, and the sender
+	// is told to send it again. DedupSize, DedupWindow and Attempts are then not used.
 	Keep func(w *Webhook) (duplicateOf string, err error)
 
-	// KeepUnclaimed has Keep take what no receiver takes, too, where it would be
-	// refused otherwise: for those who have another use for a webhook than to
-	// deliver it. Questions are still refused. No receiver is required then.
+	// KeepUnclaimed passes webhooks that no receiver takes to Keep, instead of refusing them:
+	// they can be of use even if nobody gets them. Questions without a receiver are still
+	// refused. No receiver is required then.
 	KeepUnclaimed bool
 
-	// Transport carries the tries at ForwardURL. It must honour the request's context and
-	// must not send a request twice of its own accord.
-	// Default: one of the gate's own.
+	// Transport sends the tries to ForwardURL. It must respect the request's context and must
+	// not send a request twice by itself.
+	// Default: the gate makes its own.
 	Transport http.RoundTripper
 
 	// Log gets one line per webhook and one per failed try; no secrets, no
 	// payloads. Default: nowhere.
 	Log *slog.Logger
 
-	// Received is told of every answer: its decision (forwarded, queued,
-	// duplicate, rejected, failed) and how long it took. May be nil.
+	// Received is called for every answer with its decision (forwarded, queued, duplicate,
+	// rejected, failed) and how long it took. May be nil.
 	Received func(decision string, took time.Duration)
 
-	// Answered is told of every answer with all that is known of it, before the
-	// sender has it: it must be quick. May be nil.
+	// Answered is called for every answer with everything that is known about it. It runs
+	// before the sender gets the answer, so it must be quick. May be nil.
 	Answered func(Outcome)
 
-	// Attempted is told of every try: the receiver's name, what came of it (ok: a
-	// 2xx; status: any other answer; timeout; error: no answer for another
-	// reason), and how long it took. May be nil.
+	// Attempted is called for every try with the receiver's name, the result (ok: a 2xx;
+	// status: any other answer; timeout; error: no answer for another reason), and how long
+	// it took. May be nil.
 	Attempted func(receiver, result string, took time.Duration)
 }
 

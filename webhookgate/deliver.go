@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	firstPause   = 500 * time.Millisecond // at most, before the second try; doubling
-	longestPause = 10 * time.Second       // also what a receiver may ask for: a sender is waiting
-	maxExcerpt   = 1 << 10                // of a receiver's answer, shown to the sender
-	maxAnswer    = 64 << 10               // of it, read at all, so that the connection can be used again
+	firstPause   = 500 * time.Millisecond // at most, before the second try; then doubled
+	longestPause = 10 * time.Second       // also for a receiver's Retry-After: a sender is waiting
+	maxExcerpt   = 1 << 10                // how much of a receiver's answer the sender gets
+	maxAnswer    = 64 << 10               // how much of it is read, so that the connection can be used again
 )
 
-// receiver is an application of the customer's, seen from here.
+// receiver is one of the customer's applications, as the gate sees it.
 type receiver struct {
 	name      string
 	url       *url.URL // without userinfo
-	basicAuth string   // what the userinfo became; may be empty
+	basicAuth string   // made from the userinfo; may be empty
 	transport http.RoundTripper
 	timeout   time.Duration
 	attempts  int
@@ -39,7 +39,7 @@ type receiver struct {
 	attempted func(receiver, result string, took time.Duration)
 	log       *slog.Logger
 
-	inflight int // webhooks under way to it, while their senders wait; guarded by Gate.mu
+	inflight int // webhooks on their way to it while their senders wait; guarded by Gate.mu
 }
 
 func newReceiver(cfg *Config, r Receiver) (*receiver, error) {
@@ -71,14 +71,14 @@ func newReceiver(cfg *Config, r Receiver) (*receiver, error) {
 	return rc, nil
 }
 
-// newTransport is for one receiver. No proxy: a webhook and the receiver's password are
-// nobody's business in between, and a proxy's own 200 would count as the receiver's.
+// newTransport is for one receiver. It uses no proxy: a proxy must not see webhooks or the
+// receiver's password, and its own 200 would count as the receiver's.
 func newTransport(conns int) *wire.Client {
 	return wire.New(wire.Config{MaxIdle: conns, IdleTimeout: 30 * time.Second, MaxHead: 64 << 10})
 }
 
-// CloseIdleConnections closes the connections to the receivers that nothing is under way
-// on: after Shutdown, when whoever keeps webhooks tries no more either.
+// CloseIdleConnections closes the idle connections to the receivers. Call it after Shutdown,
+// when the inbox delivers no more either.
 func (g *Gate) CloseIdleConnections() {
 	for _, rc := range g.receivers.all {
 		if own, ok := rc.transport.(*wire.Client); ok {
@@ -87,8 +87,8 @@ func (g *Gate) CloseIdleConnections() {
 	}
 }
 
-// deliver tries w until the receiver takes it, or there is no point in going on.
-// It ends early only when ctx does.
+// deliver tries w until the receiver accepts it, or another try makes no sense. It ends early
+// only if ctx ends.
 func (rc *receiver) deliver(ctx context.Context, w *Webhook) answer {
 	tries := 0
 	for ctx.Err() == nil {
@@ -133,8 +133,8 @@ func (rc *receiver) send(ctx context.Context, w *Webhook) Attempt {
 	}
 	defer resp.Body.Close()
 	t := Attempt{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header)}
-	// A 2xx is an acceptance, whatever comes or does not come after it. Still
-	// its body is waited for: until then the receiver may not be done.
+	// A 2xx means accepted, whatever follows. usher still waits for the body: before its end
+	// the receiver may not be finished.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if resp.Header.Get("Content-Encoding") == "" {
 		t.Excerpt = clip(string(body), maxExcerpt)
@@ -142,16 +142,15 @@ func (rc *receiver) send(ctx context.Context, w *Webhook) Attempt {
 	return t
 }
 
-// errUnsigned is why nothing is sent when the signing secret has become
-// unusable: a receiver that gets unsigned webhooks for a while learns to take
-// them.
+// errUnsigned: nothing is sent while the signing secret cannot be used. If a receiver got
+// unsigned webhooks for a while, somebody might make it accept them.
 var errUnsigned = errors.New("the signing secret can't be used")
 
-// request is one try's: the same webhook, its own timestamp and signature.
+// request makes the request of one try: the same webhook, with its own timestamp and signature.
 func (rc *receiver) request(ctx context.Context, w *Webhook) (*http.Request, error) {
 	h := w.Header.Clone()
 	timestamp := strconv.FormatInt(time.Now().Unix(), 10)
-	if rc.basicAuth != "" { // not in w: it may be kept on disk, and outlive the password
+	if rc.basicAuth != "" { // not part of w, which may be on disk for longer than the password is valid
 		h.Set("Authorization", rc.basicAuth)
 	}
 	h.Set(idHeader, w.ID)
@@ -174,15 +173,15 @@ func (rc *receiver) request(ctx context.Context, w *Webhook) (*http.Request, err
 	return req.WithContext(ctx), nil
 }
 
-// An Attempt is what became of one try.
+// An Attempt is the result of one try.
 type Attempt struct {
-	Status     int // zero: there was no answer, but Err
+	Status     int // zero: there was no answer; see Err
 	Err        error
 	RetryAfter time.Duration // what the receiver asked for
 	Excerpt    string        // of its answer
 }
 
-// Accepted says whether the receiver has taken the webhook over.
+// Accepted reports whether the receiver has accepted the webhook.
 func (t Attempt) Accepted() bool { return t.Status/100 == 2 }
 
 func (t Attempt) timedOut() bool {
@@ -204,8 +203,8 @@ func (t Attempt) result() string {
 	}
 }
 
-// pause says whether there is a point in another try after t, the nth, and when:
-// with full jitter, so that what failed together does not come again together.
+// pause says whether to try again after t, the nth try, and when. It uses full jitter, so that
+// webhooks that failed together are not retried together.
 func (rc *receiver) pause(t Attempt, n int) (time.Duration, bool) {
 	switch t.Status {
 	case 0, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -221,9 +220,8 @@ func (rc *receiver) pause(t Attempt, n int) (time.Duration, bool) {
 	return max(t.RetryAfter, rc.jitter(ceiling)), true
 }
 
-// failure is what the sender is told when t was the last try, the nth. What the
-// network said stays in the log: it names addresses that are not the sender's
-// business.
+// failure is the answer to the sender if t, the nth try, was the last. Network errors stay in
+// the log: they contain addresses that the sender must not see.
 func (t Attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
 	a := answer{status: http.StatusBadGateway, Decision: failed, Webhook: w.ID, Tries: n}
 	switch {
@@ -257,12 +255,11 @@ func (rc *receiver) logFailure(w *Webhook, n int, t Attempt) {
 	rc.log.LogAttrs(context.Background(), slog.LevelInfo, "webhook try failed", attrs...)
 }
 
-// retryAfter reads the header of that name: seconds, or a date. What can't be
-// read is not there.
+// retryAfter reads the Retry-After header: seconds, or a date. An invalid one is ignored.
 func retryAfter(h http.Header) time.Duration {
 	value := h.Get("Retry-After")
 	if n, err := strconv.ParseUint(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
-		return time.Duration(min(n, 1<<32)) * time.Second // bounded, or it would overflow
+		return time.Duration(min(n, 1<<32)) * time.Second // limited, so that it cannot overflow
 	}
 	at, err := http.ParseTime(value)
 	if err != nil {

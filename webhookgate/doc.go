@@ -1,42 +1,41 @@
-// Package webhookgate is the inbound half of usher: it takes the billing
-// service's webhooks, checks who sent them and what they say, and hands them to
-// the customer's application, one at a time and in order for each tenant.
+// Package webhookgate is the inbound part of usher: it takes the billing service's webhooks,
+// checks who sent them and what they contain, and delivers them to the customer's
+// application, one at a time and in order for each tenant.
 //
-// A webhook passes these stations, and the first that objects answers:
+// A webhook passes these stations. The first one that objects answers the sender:
 //
 //	method and path → address, shared secret → a place in flight → body →
 //	signature → JSON → type and schema → the tenant's lane → dedup → receiver
 //
-// Nothing is read before the headers have passed, and nothing is parsed before
-// the signature has.
+// The gate reads nothing of the body before the headers have passed, and parses nothing
+// before the signature has.
 //
-// A webhook is a whole snapshot of what a tenant may use, and carries no id. So
-// dedup asks one thing only: does the receiver already hold exactly this state?
-// The answer is yes when the last snapshot that the receiver accepted in this
-// lane has the same bytes, and was accepted within the window. In every other
-// case, doubt included, the snapshot is delivered: A, B, A is three changes.
+// A webhook is a complete snapshot of what a tenant may use, and carries no id. So dedup asks
+// only one question: does the receiver already hold exactly this state? The answer is yes if
+// the last snapshot that the receiver accepted in this lane has the same bytes, and was
+// accepted within the window. In every other case, also in doubt, the snapshot is delivered:
+// A, B, A is three changes.
 //
-// Event types that ask the receiver a question (Config.SyncTypes) leave that way
-// after the schema: they are sent once, in no lane, and answered by the receiver.
+// Event types that ask the receiver a question (Config.SyncTypes) take another way after the
+// schema: they are sent once, in no lane, and the receiver answers them.
 //
 // # Answers
 //
-// Every answer but the receiver's to a question is a JSON object, and its decision is in the Usher-Decision
-// header too:
+// Every answer is a JSON object, except the receiver's answer to a question. Its decision is
+// in the Usher-Decision header, too:
 //
 //	decision   forwarded, queued, duplicate (all 200), rejected (4xx) or failed (5xx)
-//	error      a sentence on what is wrong; not there on a 200
-//	faults     what is wrong with the body: a list of {"path", "message"}, the
-//	           path being a JSON pointer, at most 1,000 of them
-//	webhook    the webhook-id under which the receiver got it; a duplicate
-//	           shows that of the delivery which it is a duplicate of
-//	tries      how often the receiver was tried
-//	receiver   the receiver's last answer, when it was not a 2xx: {"status",
-//	           "body"}, the body being an excerpt; not there when it gave none
+//	error      a sentence that says what is wrong; missing on a 200
+//	faults     what is wrong with the body: a list of {"path", "message"}, at most
+//	           1,000 of them; the path is a JSON pointer
+//	webhook    the webhook-id that the receiver gets; for a duplicate, the id of
+//	           the webhook that it duplicates
+//	tries      how often usher tried the receiver
+//	receiver   the receiver's last answer, if it was not a 2xx: {"status", "body"};
+//	           the body is an excerpt. Missing if there was no answer
 //
-// Statuses: 200; 400 not JSON, or a body that broke off; 401 secret or
-// signature; 403 address; 404 path; 405 method; 408 the body stopped coming; 413
-// too large; 422 wrong shape or type; 500 usher broke down; 502 the receiver
-// failed; 503 with Retry-After too much at once, shutting down, or unable to
-// sign; 504 the receiver timed out.
+// Statuses: 200; 400 not JSON, or a body that ended too early; 401 secret or signature; 403
+// address; 404 path; 405 method; 408 the body stopped arriving; 413 too large; 422 wrong shape
+// or type; 500 usher itself failed; 502 the receiver failed; 503 with Retry-After: too much at
+// once, shutting down, or unable to sign; 504 the receiver timed out.
 package webhookgate

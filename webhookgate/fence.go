@@ -7,11 +7,11 @@ import (
 	"usher/internal/wire"
 )
 
-// Fenced is a context for a Try of which nothing is sent unless may agrees, for each
-// piece at the last moment. A process may be stopped for a while at any time, and when it
-// goes on it does what it was about to, before anything has told it that another replica
-// delivers. What is left is a stop between that last look and the system call. It is for
-// a gate with a transport of its own: who puts in another one has to fence it himself.
+// Fenced returns a context for a Try that asks may right before each write, and sends nothing
+// if may says no. The hazard: a process can be stopped at any time. When it continues it does
+// what it was about to do, before it learns that another replica now delivers. A stop between
+// the last look and the system call remains possible. Fenced works with the gate's own
+// transport only; another transport has to do this itself.
 func Fenced(ctx context.Context, may func() bool) context.Context {
 	return wire.With(ctx, wire.Call{Fence: func() error {
 		if !may() {
@@ -21,5 +21,5 @@ func Fenced(ctx context.Context, may func() bool) context.Context {
 	}})
 }
 
-// errFenced is why a piece was not sent. The receiver gets no whole request, and so none.
+// errFenced is why a write did not happen. The receiver then gets no complete request.
 var errFenced = errors.New("no longer this replica's to deliver")

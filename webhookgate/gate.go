@@ -17,35 +17,35 @@ type Gate struct {
 	cfg       Config
 	validator *validator
 	receivers *receivers
-	share     int // of what may be in flight: each receiver's
+	share     int // how many of the places in flight each receiver may use
 	lanes     *passThrough
-	readers   chan struct{} // holds one for each body that is being parsed and validated
+	readers   chan struct{} // has one element for each body that is being parsed and validated
 
-	deliveries context.Context    // what deliveries run under: no request's, so that a sender may hang up
+	deliveries context.Context    // of all deliveries, not of a request: they go on if a sender hangs up
 	cancel     context.CancelFunc // ends deliveries
 
 	mu       sync.Mutex // guards what follows
 	inflight int
 	closing  bool
-	idle     chan struct{} // closed when closing and nothing is in flight
+	idle     chan struct{} // closed once closing is set and nothing is in flight
 }
 
-// A visit is one request and what has been found out about it so far.
+// A visit is one request, and what is known about it so far.
 type visit struct {
 	w          http.ResponseWriter
 	r          *http.Request
-	from       netip.Addr // the sender's; not valid when it can't be told
-	pathSecret string     // the path's last segment, where secrets may be, as it was sent
+	from       netip.Addr // the sender's; invalid if unknown
+	pathSecret string     // the path's last segment, which may be a secret, as it was sent
 	admitted   bool       // it holds a place in flight
-	receiver   *receiver  // whose webhook it is; nil: nobody's, or not known yet
-	taken      bool       // it holds one of the receiver's places, too
-	webhook    *Webhook   // once it has passed every check
+	receiver   *receiver  // gets the webhook; nil: no receiver, or not known yet
+	taken      bool       // it also holds one of the receiver's places
+	webhook    *Webhook   // set once it has passed every check
 }
 
 // ServeHTTP answers one request.
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Whoever is turned away before their body was read gets so long to be done
-	// with it. (An error means that w is no connection, and then nothing can hang.)
+	// A sender that is refused before its body was read has this long to finish sending it.
+	// (An error means that w is not a connection, and then nothing can hang.)
 	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainPatience))
 	a := g.answer(w, r)
 	if err == nil && a.status >= 400 && a.header["Connection"] != "close" {
@@ -53,8 +53,8 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer answers one request, counts it and logs it. It is counted first: who has the
-// answer should find it in the figures.
+// answer answers one request, counts it and logs it. It counts first: when a sender has the
+// answer, the metrics must include it.
 func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	start := time.Now()
 	v := &visit{w: w, r: r}
@@ -68,8 +68,8 @@ func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	return a
 }
 
-// handle is the way of a webhook, top to bottom. The first station that objects
-// says what the sender is told.
+// handle is the whole way of a webhook, top to bottom. The first station that objects answers
+// the sender.
 func (g *Gate) handle(v *visit) *answer {
 	if no := g.route(v); no != nil {
 		return no
@@ -107,8 +107,8 @@ func (g *Gate) handle(v *visit) *answer {
 	return &a
 }
 
-// read makes a webhook of a body, if it is one. A body takes many times its size in
-// memory while it is looked at, so only as many are as there are processors to do it.
+// read turns a body into a webhook, or refuses it. While it is parsed a body needs many times
+// its size in memory, so no more bodies are parsed at once than there are processors.
 func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 	g.readers <- struct{}{}
 	defer func() { <-g.readers }()
@@ -127,15 +127,15 @@ func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 	return g.newWebhook(v, body, typ, lane), nil
 }
 
-// Forget drops what is remembered of a tenant, and says whether that was anything: its next
-// snapshot is delivered whatever it is.
+// Forget drops what is remembered about a tenant, so that its next snapshot is delivered in any
+// case. It reports whether anything was remembered.
 func (g *Gate) Forget(platform, tenant string) bool { return g.lanes.forget(platform, tenant) }
 
-// Platforms returns those on which something is remembered of a tenant.
+// Platforms returns the platforms on which something is remembered about a tenant.
 func (g *Gate) Platforms(tenant string) []string { return g.lanes.platforms(tenant) }
 
-// route lets through what is posted to the gate's path, or to one segment below
-// it where secrets may be given so.
+// route lets through a POST to the gate's path, or to one more segment if secrets are
+// configured.
 func (g *Gate) route(v *visit) *answer {
 	if m := v.r.Method; m == http.MethodConnect || m == http.MethodTrace {
 		return reject(http.StatusMethodNotAllowed, m+" is never accepted here").
@@ -148,7 +148,7 @@ func (g *Gate) route(v *visit) *answer {
 			return reject(http.StatusNotFound, "there is nothing at this path")
 		}
 		if segment == "" {
-			return noToken() // "{path}/" asks for a secret and gives none
+			return noToken() // in "{path}/" the secret is empty
 		}
 		v.pathSecret = segment
 	}
@@ -158,8 +158,8 @@ func (g *Gate) route(v *visit) *answer {
 	return nil
 }
 
-// enter takes a place in flight. It is held until the answer is written, also
-// when the sender has long hung up, so that it bounds deliveries too.
+// enter takes a place in flight. The visit holds it until the answer is written, even if the
+// sender has hung up, so that it limits deliveries, too.
 func (g *Gate) enter(v *visit) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -193,9 +193,8 @@ func shuttingDown() *answer {
 	return busy("usher is shutting down; please send this webhook again")
 }
 
-// Shutdown turns new webhooks away and waits until those under way are
-// answered. When ctx ends first their deliveries are broken off, their senders
-// told 503, and ctx's error is returned.
+// Shutdown refuses new webhooks and waits until those in progress are answered. If ctx ends
+// first, it cancels their deliveries, their senders get 503, and it returns ctx's error.
 func (g *Gate) Shutdown(ctx context.Context) error {
 	g.mu.Lock()
 	if !g.closing {
@@ -209,7 +208,7 @@ func (g *Gate) Shutdown(ctx context.Context) error {
 	select {
 	case <-g.idle:
 		return nil
-	default: // asked first: with nothing under way it does not matter that ctx has ended
+	default: // checked first: if nothing is in progress it does not matter that ctx has ended
 	}
 	select {
 	case <-g.idle:
@@ -224,8 +223,8 @@ func (g *Gate) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// lastWords is how long senders of broken-off deliveries have to take their
-// answer: they should know that theirs was not delivered.
+// lastWords is how long senders of cancelled deliveries have to read their answer: they should
+// know that their webhook was not delivered.
 const lastWords = time.Second
 
 func (g *Gate) report(v *visit, a *answer, took time.Duration) {

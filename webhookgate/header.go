@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// neverForwarded are the sender's headers that end at the gate, in the spelling
-// of normal. The first group is between the sender and us alone; the second we
-// write ourselves.
+// neverForwarded are headers of the sender that are not passed on, spelled as by normal. Those
+// of the first group are only between the sender and usher; those of the second usher writes
+// itself.
 var neverForwarded = map[string]bool{
 	"connection":          true,
 	"content-length":      true,
@@ -30,8 +30,8 @@ var neverForwarded = map[string]bool{
 	"webhook-signature": true,
 }
 
-// forwardHeader is what the receiver gets of the sender's headers, and where
-// they came from. The secrets that the gate has checked stay here.
+// forwardHeader returns the headers for the receiver: the sender's, and where they came from.
+// Secrets that the gate has checked are removed.
 func (g *Gate) forwardHeader(v *visit) http.Header {
 	drop := g.consumed(v.receiver, v.r.Header)
 	out := make(http.Header, len(v.r.Header)+8)
@@ -47,14 +47,14 @@ func (g *Gate) forwardHeader(v *visit) http.Header {
 		}
 	}
 	if _, sent := out["User-Agent"]; !sent {
-		out["User-Agent"] = []string{""} // or net/http would name itself
+		out["User-Agent"] = []string{""} // otherwise net/http would send its own
 	}
 	g.addForwarded(out, v.r)
 	return out
 }
 
-// consumed are the names, normal, that this request or the settings add to
-// neverForwarded.
+// consumed returns the names that this request or the settings add to neverForwarded, spelled
+// as by normal.
 func (g *Gate) consumed(rc *receiver, h http.Header) map[string]bool {
 	drop := make(map[string]bool)
 	for _, list := range h.Values("Connection") {
@@ -75,8 +75,8 @@ func (g *Gate) consumed(rc *receiver, h http.Header) map[string]bool {
 	return drop
 }
 
-// normal spells a header as the most forgiving receivers see it: to a CGI-like
-// one, X_Webhook_Token and X-Webhook-Token are both HTTP_X_WEBHOOK_TOKEN.
+// normal spells a header as the most tolerant receivers read it: a CGI-like one sees
+// X_Webhook_Token and X-Webhook-Token as the same HTTP_X_WEBHOOK_TOKEN.
 func normal(name string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
@@ -90,8 +90,8 @@ func normal(name string) string {
 	}, name)
 }
 
-// leaks reports whether a header repeats the secret in the path, as proxies do
-// that add the original address (X-Original-Uri, X-Envoy-Original-Path).
+// leaks reports whether a header repeats the secret in the path. Some proxies add the original
+// address (X-Original-Uri, X-Envoy-Original-Path).
 func (v *visit) leaks(values []string) bool {
 	if v.pathSecret == "" {
 		return false
@@ -104,8 +104,8 @@ func (v *visit) leaks(values []string) bool {
 	return false
 }
 
-// addForwarded says whom the webhook came from. What a trusted proxy says about
-// that is kept and continued; from anyone else it is a mere claim.
+// addForwarded adds X-Forwarded-*. It keeps and extends what a trusted proxy has written;
+// from anyone else it is only a claim, and is replaced.
 func (g *Gate) addForwarded(out http.Header, r *http.Request) {
 	peer, known := peerAddr(r)
 	host, proto := r.Host, "http"

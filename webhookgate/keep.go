@@ -5,16 +5,15 @@ import (
 	"net/http"
 )
 
-// What Config.Keep may say of a webhook that it does not take. Any other error means that it can't
-// be written at the moment.
+// Errors of Config.Keep. Any other error means that the webhook could not be stored for now.
 var (
-	// ErrFull: as much is kept as may be. The sender is told to come again.
+	// ErrFull: the inbox has no room. The sender is told to come back later.
 	ErrFull = errors.New("the inbox is full")
-	// ErrTooLarge: whoever keeps webhooks can't take one as large.
+	// ErrTooLarge: the inbox cannot store a webhook of this size.
 	ErrTooLarge = errors.New("the webhook is too large for the inbox")
 )
 
-// keep hands w over to whoever keeps webhooks.
+// keep hands w over to the inbox.
 func (g *Gate) keep(w *Webhook) *answer {
 	original, err := g.cfg.Keep(w)
 	switch {

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// An Outcome is what became of one request, for those who show it to people.
+// An Outcome is the result of one request, to be shown to people.
 type Outcome struct {
 	At          time.Time
 	Took        time.Duration
-	From        netip.Addr // the sender's; not valid when it can't be told
-	Status      int        // that the sender was answered
+	From        netip.Addr // the sender's; invalid if unknown
+	Status      int        // of the answer to the sender
 	Decision    string
-	Why         string   // it was rejected or failed
-	Faults      []Fault  // of its body: the first of them
-	DuplicateOf string   // the webhook-id of what the receiver holds already
+	Why         string   // why it was rejected or failed
+	Faults      []Fault  // the first faults of its body
+	DuplicateOf string   // the webhook-id of the snapshot that the receiver already holds
 	Tries       int      // at the receiver, while the sender waited
-	Receiver    int      // the status of the last of them; zero: none, or an acceptance
-	Webhook     *Webhook // nil when it did not pass every check
+	Receiver    int      // the status of the last try; zero: no answer, or accepted
+	Webhook     *Webhook // nil if it did not pass every check
 }
 
-// maxShownFaults are enough for people; outcomes are kept, and many of them.
+// maxShownFaults is enough for people, and many outcomes are kept in memory.
 const maxShownFaults = 20
 
 func (v *visit) outcome(a *answer, at time.Time, took time.Duration) Outcome {

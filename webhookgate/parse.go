@@ -13,27 +13,26 @@ import (
 )
 
 const (
-	// maxDepth bounds the stack that a body can make us and the receiver use.
+	// maxDepth limits the stack that a body can make usher and the receiver use.
 	maxDepth = 64
 
-	// maxValues bounds how many values a body can hold, or one for each ten bytes
-	// where bodies may be so large. A value of two bytes costs forty in memory, and
-	// eight hundred where it is of the wrong type and that has to be said.
+	// maxValues limits how many values a body can have; very large bodies may have one for
+	// each ten bytes. A value of two bytes costs forty in memory, and eight hundred if it has
+	// the wrong type and that must be reported.
 	maxValues = 100_000
 
-	// maxNumber and maxExponent bound what a number can cost: math/big, which
-	// the schema is checked with, needs ten milliseconds for 1e999999, and a
-	// body has room for a hundred thousand of those. Both are beyond what a
-	// float64 can hold.
+	// maxNumber and maxExponent limit what a number can cost. The schema is checked with
+	// math/big, which needs ten milliseconds for 1e999999, and a body can have a hundred
+	// thousand of those. Both limits are beyond what a float64 can hold.
 	maxNumber   = 400
 	maxExponent = 400
 )
 
-// parseBody reads body as one JSON value that everybody reads the same way. On
-// top of the grammar it asks for what RFC 7493 (I-JSON) asks for: valid UTF-8,
-// no name twice in one object, no half of a surrogate pair. encoding/json lets
-// all of these pass, and then what was checked need not be what the receiver
-// reads. Numbers stay as they are written, as json.Number.
+// parseBody reads body as one JSON value that every parser reads the same way. Besides the
+// grammar it requires what RFC 7493 (I-JSON) requires: valid UTF-8, no name twice in one
+// object, no half of a surrogate pair. encoding/json accepts all of these, and then the
+// receiver may read something else than usher checked. Numbers stay as they are written, as
+// json.Number.
 func parseBody(body []byte) (any, *answer) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil, reject(http.StatusBadRequest, "the body is empty")
@@ -53,10 +52,9 @@ func parseBody(body []byte) (any, *answer) {
 	return value, nil
 }
 
-// A parser builds a value from src, whose grammar encoding/json has checked
-// already: so it meets nothing but JSON, and finds an end to all that it begins.
-// (Decoder.Token would do, at several times the cost.) Faults get their path on the
-// way out.
+// A parser builds a value from src. encoding/json has already checked the grammar, so the
+// parser meets only JSON, and everything that begins also ends. (Decoder.Token would work, at
+// several times the cost.) Faults get their path on the way back up.
 type parser struct {
 	src    string
 	pos    int
@@ -65,7 +63,7 @@ type parser struct {
 
 func (p *parser) value(depth int) (any, *Fault) {
 	if p.values++; p.values > max(maxValues, len(p.src)/10) {
-		return nil, &Fault{Message: "is one value too many"}
+		return nil, &Fault{Message: "is one value more than allowed"}
 	}
 	p.space()
 	switch p.src[p.pos] {
@@ -100,7 +98,7 @@ func (p *parser) object(depth int) (any, *Fault) {
 			return nil, fault
 		}
 		if _, twice := members[name]; twice {
-			return nil, (&Fault{Message: "is there twice"}).below(name)
+			return nil, (&Fault{Message: "is in the object twice"}).below(name)
 		}
 		p.space()
 		p.pos++ // the colon
@@ -128,7 +126,7 @@ func (p *parser) array(depth int) (any, *Fault) {
 	return items, nil
 }
 
-// more steps to the next member or item, or over end when there is none.
+// more moves to the next member or item, or past end if there is none.
 func (p *parser) more(end byte) bool {
 	p.space()
 	switch p.src[p.pos] {
@@ -158,7 +156,7 @@ func (p *parser) text() (string, *Fault) {
 	for p.pos++; p.src[p.pos] != '"'; p.pos++ {
 		if p.src[p.pos] == '\\' {
 			escaped = true
-			p.pos++ // what is escaped may be a quote
+			p.pos++ // the escaped character may be a quote
 		}
 	}
 	p.pos++
@@ -168,7 +166,7 @@ func (p *parser) text() (string, *Fault) {
 	}
 	var s string
 	if err := json.Unmarshal([]byte(quoted), &s); err != nil || halfPair(quoted) {
-		return "", &Fault{Message: "holds half a character: a surrogate without its other half"}
+		return "", &Fault{Message: "has half a character: a surrogate without its other half"}
 	}
 	return s, nil
 }
@@ -184,7 +182,7 @@ func (p *parser) number() (json.Number, *Fault) {
 		exponent, err = strconv.Atoi(literal[e+1:])
 	}
 	if err != nil || max(exponent, -exponent) > maxExponent || len(literal) > maxNumber {
-		return "", &Fault{Message: "is a number beyond all bounds"}
+		return "", &Fault{Message: "is a number too large or too long"}
 	}
 	return json.Number(literal), nil
 }
@@ -193,7 +191,7 @@ func tooDeep() *Fault {
 	return &Fault{Message: fmt.Sprintf("is nested more than %d deep", maxDepth)}
 }
 
-// below says that the fault was found in the member or item called token.
+// below notes that the fault is inside the member or item called token.
 func (f *Fault) below(token string) *Fault {
 	f.Path = "/" + pointerEscape.Replace(token) + f.Path
 	return f
@@ -227,11 +225,11 @@ func halfPair(quoted string) bool {
 
 // codeUnit reads the four digits of a \u escape.
 func codeUnit(digits string) rune {
-	n, _ := strconv.ParseUint(digits[:4], 16, 32) // digits, as encoding/json has seen
+	n, _ := strconv.ParseUint(digits[:4], 16, 32) // they are digits: encoding/json has checked them
 	return rune(n)
 }
 
-// syntaxError says what encoding/json has against body, and where.
+// syntaxError says why encoding/json refuses body, and where.
 func syntaxError(body []byte) string {
 	err := json.Unmarshal(body, new(json.RawMessage))
 	var syntax *json.SyntaxError
@@ -241,7 +239,7 @@ func syntaxError(body []byte) string {
 	return fmt.Sprintf("%v, at %s", syntax, position(body, int(syntax.Offset)-1))
 }
 
-// badRune is where body stops being UTF-8.
+// badRune returns the offset where body stops being UTF-8.
 func badRune(body []byte) int {
 	for i, r := range string(body) {
 		if _, size := utf8.DecodeRune(body[i:]); r == utf8.RuneError && size == 1 {
@@ -251,7 +249,7 @@ func badRune(body []byte) int {
 	return len(body)
 }
 
-// position writes an offset as editors do, counting from one.
+// position writes an offset as a line and a column, counted from one as editors do.
 func position(body []byte, offset int) string {
 	before := body[:max(0, min(offset, len(body)))]
 	line := bytes.Count(before, []byte("\n"))

@@ -9,28 +9,26 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// maxWaiting is how many webhooks may wait in a lane behind the one that is
-// being delivered.
+// maxWaiting is how many webhooks may wait in a lane behind the one that is being delivered.
 const maxWaiting = 32
 
-// maxRemembered is how long the codes of a lane may be, together, for it to be
-// remembered: the memory is bounded in lanes, and a code can be as long as a body.
+// maxRemembered is how long the codes of a lane may be, together, if the lane is to be
+// remembered. The memory is limited by the number of lanes, and a code can be as long as a body.
 const maxRemembered = 4 << 10
 
-// passThrough takes webhooks to the receiver while their senders wait: one at a
-// time in each lane, in order of arrival, lanes independent of each other. And
-// it remembers what the receiver holds.
+// passThrough delivers webhooks while their senders wait: one at a time in each lane, in order
+// of arrival; lanes do not wait for each other. It remembers what the receiver holds.
 type passThrough struct {
 	deliver func(*receiver, *Webhook) answer
 	window  time.Duration // zero: nothing is a duplicate
 
-	mu     sync.Mutex                 // guards what follows, lanes' insides included
+	mu     sync.Mutex                 // guards what follows, also the lanes themselves
 	active map[Lane]*lane             // lanes with work in them
-	memory *lru.Cache[Lane, accepted] // what the receiver holds of the others; only those can be evicted
+	memory *lru.Cache[Lane, accepted] // what the receiver holds, for all other lanes; only these can be evicted
 }
 
-// A lane with work in it. It has no goroutine: each delivery runs on that of the
-// request which brought it, once the delivery before it is done.
+// A lane with work in it. It has no goroutine of its own: each delivery runs on the goroutine
+// of its request, after the delivery before it has ended.
 type lane struct {
 	tail    *delivery // the last to arrive, being delivered or waiting
 	waiting int
@@ -42,9 +40,9 @@ type delivery struct {
 	answer answer
 }
 
-// accepted is the last snapshot that a receiver took with a 2xx.
+// accepted is the last snapshot that a receiver answered with a 2xx.
 type accepted struct {
-	receiver string // what another one took does not count
+	receiver string // for another receiver it does not count
 	webhook  string
 	digest   [sha256.Size]byte
 	at       time.Time
@@ -62,8 +60,8 @@ func newPassThrough(size int, window time.Duration, deliver func(*receiver, *Web
 	return &passThrough{deliver: deliver, window: window, active: make(map[Lane]*lane), memory: memory}, nil
 }
 
-// send delivers w when its turn comes, unless the receiver holds exactly it, or
-// is about to: then w shares what becomes of the other.
+// send delivers w when its turn comes. If the receiver already holds exactly this snapshot, or
+// is about to, w shares the outcome of that one.
 func (p *passThrough) send(rc *receiver, w *Webhook) answer {
 	p.mu.Lock()
 	l := p.active[w.Lane]
@@ -75,8 +73,8 @@ func (p *passThrough) send(rc *receiver, w *Webhook) answer {
 		l = new(lane)
 		p.active[w.Lane] = l
 	} else if p.dedups(w) && l.tail.digest == w.Digest {
-		// Only of the tail: a copy of what is further ahead comes after
-		// something else, and undoes it.
+		// Compare with the tail only. A copy of a snapshot further ahead comes after a
+		// different one, and undoes it.
 		tail := l.tail
 		p.mu.Unlock()
 		<-tail.done
@@ -92,12 +90,11 @@ func (p *passThrough) send(rc *receiver, w *Webhook) answer {
 	if before != nil {
 		l.waiting++
 	}
-	// From here on the receiver may hold w, or still what it held, and until it
-	// says 2xx nobody knows.
+	// From here on the receiver may hold w or what it held before. Only a 2xx tells.
 	p.memory.Remove(w.Lane)
 	p.mu.Unlock()
 
-	defer p.finish(rc, w, l, d) // deferred: not even a panic may leave a lane standing
+	defer p.finish(rc, w, l, d) // deferred, so that not even a panic blocks the lane
 	if before != nil {
 		<-before.done
 	}
@@ -105,8 +102,8 @@ func (p *passThrough) send(rc *receiver, w *Webhook) answer {
 	return d.answer
 }
 
-// finish gives the lane to whoever waits next, and to those who wait for the
-// outcome. The last one out leaves behind what the receiver is known to hold.
+// finish hands the lane to the next delivery, and the outcome to the copies that wait for it.
+// The last one notes what the receiver holds now.
 func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, d *delivery) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,14 +118,14 @@ func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, d *delivery) {
 	}
 }
 
-// forget empties the memory of a tenant's lane, and says whether there was one.
+// forget empties the memory of a tenant's lane, and reports whether there was anything in it.
 func (p *passThrough) forget(platform, tenant string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.memory.Remove(Lane{Platform: platform, Tenant: tenant})
 }
 
-// platforms are those on which something is remembered of a tenant.
+// platforms returns those on which something is remembered about a tenant.
 func (p *passThrough) platforms(tenant string) (all []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,13 +141,13 @@ func (p *passThrough) dedups(w *Webhook) bool {
 	return p.window > 0 && w.Snapshot
 }
 
-// elapsed is the time since t, by the wall clock or the monotonic one, whichever
-// went further: the latter stands still while a machine sleeps.
+// elapsed returns the time since t by the wall clock or the monotonic clock, whichever says
+// more: the monotonic clock stands still while a machine sleeps.
 func elapsed(t time.Time) time.Duration {
 	return max(time.Since(t), time.Now().Round(0).Sub(t.Round(0)))
 }
 
-// brokenOff is the answer when a delivery does not come to one.
+// brokenOff is the answer if a delivery ends without one.
 func brokenOff() answer {
 	return answer{status: http.StatusInternalServerError, Decision: failed, Error: "usher failed while delivering this webhook"}
 }

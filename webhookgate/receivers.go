@@ -12,14 +12,13 @@ import (
 // MainReceiver is the name of the receiver of Config.ForwardURL.
 const MainReceiver = "main"
 
-// A Receiver is an application of the customer's that takes the webhooks of some
-// platforms.
+// A Receiver is one of the customer's applications. It takes the webhooks of some platforms.
 type Receiver struct {
-	// Name is what logs and metrics call it. Required, and nobody else's.
+	// Name is its name in logs and metrics. Required and unique.
 	Name string
 
-	// Platforms are the codes of the platforms whose webhooks it gets, letter by
-	// letter. At least one, and none that another receiver has.
+	// Platforms are the codes of the platforms whose webhooks it gets; they must match
+	// exactly. At least one, and none of another receiver.
 	Platforms []string
 
 	// URL is its address; as Config.ForwardURL. Required.
@@ -31,16 +30,16 @@ type Receiver struct {
 	// Timeout is for each try. Default: Config.Timeout.
 	Timeout time.Duration
 
-	// Transport carries its tries; as Config.Transport. Default: one of its own, so
-	// that no receiver's connections are another's.
+	// Transport sends its tries; as Config.Transport. Default: one of its own, so that
+	// receivers share no connections.
 	Transport http.RoundTripper
 }
 
-// receivers knows who gets which webhook: the one place where that is decided.
+// receivers decides who gets which webhook. Nothing else does.
 type receivers struct {
 	all  []*receiver
 	of   map[string]*receiver // by the platform's code
-	rest *receiver            // gets what nobody else does; nil: nobody
+	rest *receiver            // gets all other webhooks; may be nil
 }
 
 func newReceivers(cfg *Config) (*receivers, error) {
@@ -78,8 +77,8 @@ func newReceivers(cfg *Config) (*receivers, error) {
 	return rs, nil
 }
 
-// takes returns the receiver of a platform's webhooks, nil when nobody takes them. The
-// empty code is that of webhooks without a platform.
+// takes returns the receiver of a platform's webhooks, or nil. Webhooks without a platform have
+// the empty code.
 func (rs *receivers) takes(platform string) *receiver {
 	if rc := rs.of[platform]; rc != nil {
 		return rc
@@ -87,9 +86,9 @@ func (rs *receivers) takes(platform string) *receiver {
 	return rs.rest
 }
 
-// ReceiverOf returns the name of the receiver that gets the webhooks of a lane, or nothing
-// when nobody does. Who keeps webhooks should ask before each try: what waits is stored by
-// its tenant, and its receiver follows from the settings of today.
+// ReceiverOf returns the name of the receiver of a lane's webhooks, or the empty string. The
+// inbox should ask before each try: it stores webhooks by tenant, and the current settings
+// decide who gets them.
 func (g *Gate) ReceiverOf(l Lane) string {
 	if rc := g.receivers.takes(l.Platform); rc != nil {
 		return rc.name
@@ -97,11 +96,11 @@ func (g *Gate) ReceiverOf(l Lane) string {
 	return ""
 }
 
-// ErrNoReceiver is why a webhook could not be tried: nobody takes those of its platform.
+// ErrNoReceiver: a webhook could not be tried because no receiver takes its platform.
 var ErrNoReceiver = errors.New("no receiver takes webhooks of this platform")
 
-// Try sends w to the receiver of its platform once. It is for those who keep webhooks
-// themselves (see Config.Keep), and decide themselves whether and when to try again.
+// Try sends w to the receiver of its platform once. It is for an inbox (see Config.Keep), which
+// decides itself whether and when to try again.
 func (g *Gate) Try(ctx context.Context, w *Webhook) Attempt {
 	rc := g.receivers.takes(w.Lane.Platform)
 	if rc == nil {
@@ -110,12 +109,12 @@ func (g *Gate) Try(ctx context.Context, w *Webhook) Attempt {
 	return rc.try(ctx, w)
 }
 
-// keepsAnyway says whether a webhook of this type is kept though nobody takes it.
+// keepsAnyway reports whether a webhook of this type is kept although no receiver takes it.
 func (g *Gate) keepsAnyway(typ string) bool {
 	return g.cfg.Keep != nil && g.cfg.KeepUnclaimed && !g.asks(typ)
 }
 
-// unclaimed refuses a webhook that nobody takes.
+// unclaimed refuses a webhook that no receiver takes.
 func unclaimed(platform string) *answer {
 	message := fmt.Sprintf("is %q, and no receiver takes webhooks of this platform", clip(platform, maxShown))
 	if platform == "" {
@@ -124,10 +123,10 @@ func unclaimed(platform string) *answer {
 	return faulty(http.StatusUnprocessableEntity, []Fault{{"/payload/tenant/platform/code", message}})
 }
 
-// share is how many webhooks may be under way to one receiver at once: an equal part of
-// what may be under way in all, so that those that hang can't take the places of the
-// others. With an inbox only questions go to a receiver while their sender waits, and what
-// the inbox takes in counts as one receiver more.
+// share is how many webhooks may be on their way to one receiver at once: an equal part of all
+// places, so that a receiver that hangs cannot take the places of the others. With an inbox only
+// questions go to a receiver while their sender waits, and the inbox itself counts as one more
+// receiver.
 func share(inflight, receivers int, kept bool) int {
 	if kept {
 		receivers++
@@ -135,7 +134,7 @@ func share(inflight, receivers int, kept bool) int {
 	return max(1, inflight/receivers)
 }
 
-// take takes one of the places of the visit's receiver. It is given back by leave.
+// take takes one of the places of the visit's receiver; leave gives it back.
 func (g *Gate) take(v *visit) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,12 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// A shape is the built-in schema in a form that says at a glance of a webhook that
-// it fits; the library takes ten times as long for that, since it is always ready to
-// say what does not. It is made of the very schema, and knows no keyword but those
-// that occur there. That it says yes only where the library would is what the tests
-// of the two together see to; where it says no the library has the last word, and all
-// of the words.
+// A shape is the built-in schema in a form that quickly recognises a webhook that fits. The
+// library takes ten times as long, because it is always ready to explain what does not fit. A
+// shape is made from the same schema, and knows only the keywords that occur there. Tests
+// prove that it accepts a webhook only if the library does. If it does not accept one, the
+// library decides and writes the report.
 type shape struct {
 	types     []string // any of them; none: all
 	required  []string
@@ -28,8 +27,7 @@ type member struct {
 	shape *shape
 }
 
-// newShape makes a shape of a schema, as parsed. A keyword that it does not know is
-// an error.
+// newShape makes a shape from a parsed schema. An unknown keyword is an error.
 func newShape(schema any) (*shape, error) {
 	object, ok := schema.(map[string]any)
 	if !ok {
@@ -95,7 +93,7 @@ func membersIn(value any) ([]member, error) {
 	return members, nil
 }
 
-// fits says whether value, as parsed, certainly satisfies the schema.
+// fits reports whether a parsed value satisfies the schema for sure.
 func (s *shape) fits(value any) bool {
 	switch v := value.(type) {
 	case map[string]any:
@@ -157,6 +155,6 @@ func (s *shape) fitsText(text string) bool {
 	return err == nil
 }
 
-// plainInteger says whether a number is written as one. 1.0 and 1e2 are integers
-// too, as JSON Schema sees it: those are for the library.
+// plainInteger reports whether a number is written as an integer. To JSON Schema 1.0 and 1e2
+// are integers, too: the library decides about those.
 func plainInteger(n json.Number) bool { return !strings.ContainsAny(string(n), ".eE") }

@@ -37,7 +37,7 @@ func ParseSecretKey(s string) ([]byte, error) {
 	return key, nil
 }
 
-// signStandard is the value of the signature header for one try.
+// signStandard returns the value of the signature header for one try.
 func signStandard(key []byte, id, timestamp string, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(standardMAC(key, id, timestamp, body))
 }
@@ -46,9 +46,9 @@ func standardMAC(key []byte, id, timestamp string, body []byte) []byte {
 	return sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body)
 }
 
-// verifyStandard says what is wrong with the sender's Standard Webhooks headers,
-// or nothing. Each must be there once. The signature header may list several,
-// as senders do while they rotate keys; one that fits is enough.
+// verifyStandard returns what is wrong with the sender's Standard Webhooks headers, or nothing.
+// Each must occur once. The signature header may list several signatures, as senders do while
+// they rotate keys; one that fits is enough.
 func verifyStandard(key []byte, h http.Header, body []byte, now time.Time) string {
 	for _, name := range []string{idHeader, timestampHeader, signatureHeader} {
 		if values := h.Values(name); len(values) != 1 || values[0] == "" {
@@ -74,8 +74,8 @@ func verifyStandard(key []byte, h http.Header, body []byte, now time.Time) strin
 	return ""
 }
 
-// standardSignatures are the v1 signatures in a space-separated list. Other
-// versions and what can't be read are passed over, as the standard wants it.
+// standardSignatures returns the v1 signatures of a space-separated list. It ignores other
+// versions and invalid ones, as the standard requires.
 func standardSignatures(list string) [][]byte {
 	var macs [][]byte
 	for _, entry := range strings.Fields(list) {

@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// maxDecision is how much of a receiver's answer is passed on; a place in flight is held
-// for it, so it is bounded.
+// maxDecision is the largest answer of a receiver that is passed on. It is limited because the
+// answer holds a place in flight.
 const maxDecision = 1 << 20
 
-// A decision is the receiver's answer to a question, as it came.
+// A decision is the receiver's unchanged answer to a question.
 type decision struct {
-	header http.Header // what says how to read body, and no more
+	header http.Header // only what is needed to read the body
 	body   []byte
 }
 
-// asks says whether a webhook of this type is a question.
+// asks reports whether a webhook of this type is a question.
 func (g *Gate) asks(typ string) bool { return slices.Contains(g.cfg.SyncTypes, typ) }
 
-// ask takes a question to the receiver, and its answer back. Who asks wants to know now: so
-// there is one try, in no lane, and nothing is kept or remembered. Nor is there a point in
-// going on when nobody waits any more: unlike a delivery it ends with its sender.
+// ask sends a question to the receiver and returns its answer. The sender needs it now: so there
+// is one try, in no lane, and nothing is kept or remembered. If the sender hangs up the try
+// ends, unlike a delivery.
 func (g *Gate) ask(v *visit) *answer {
 	ctx, cancel := context.WithCancel(v.r.Context())
 	defer cancel()
-	defer context.AfterFunc(g.deliveries, cancel)() // a shutdown whose grace is over
+	defer context.AfterFunc(g.deliveries, cancel)() // ends the try when the grace of a shutdown is over
 	w, rc := v.webhook, v.receiver
 	a, t := rc.ask(ctx, w)
 	if a == nil {
@@ -49,7 +49,7 @@ func (g *Gate) ask(v *visit) *answer {
 	return a
 }
 
-// statusHungUp is for logs and metrics: nobody is told any more.
+// statusHungUp is for logs and metrics only: no sender gets it.
 const statusHungUp = 499
 
 // ask sends w once, and returns the receiver's answer, or how the try failed.
@@ -64,9 +64,9 @@ func (rc *receiver) ask(asker context.Context, w *Webhook) (*answer, Attempt) {
 	}
 	result := t.result()
 	if result == "status" && t.Status < 500 {
-		result = "ok" // a no is an answer, too
+		result = "ok" // a "no" is an answer, too
 	}
-	if asker.Err() == nil { // else it says nothing about the receiver
+	if asker.Err() == nil { // otherwise the result says nothing about the receiver
 		rc.attempted(rc.name, result, time.Since(start))
 	}
 	return a, t
@@ -85,7 +85,7 @@ func (rc *receiver) exchange(ctx context.Context, w *Webhook) (*answer, error) {
 	if resp.StatusCode < 200 {
 		return nil, fmt.Errorf("the receiver answered %d, which is not a final answer", resp.StatusCode)
 	}
-	// Whole, or not at all: what breaks off must not look like a decision.
+	// All of it or nothing: half an answer must not look like a decision.
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDecision+1))
 	switch {
 	case err != nil:
@@ -95,12 +95,12 @@ func (rc *receiver) exchange(ctx context.Context, w *Webhook) (*answer, error) {
 	}
 	header := make(http.Header)
 	for _, name := range []string{"Content-Type", "Content-Encoding"} {
-		header[name] = resp.Header.Values(name) // nil: not even a guess
+		header[name] = resp.Header.Values(name) // nil keeps net/http from guessing a type
 	}
 	return &answer{status: resp.StatusCode, Decision: forwarded, decision: &decision{header, body}}, nil
 }
 
-// write hands the receiver's answer to the sender as it is.
+// write passes the receiver's answer to the sender unchanged.
 func (d *decision) write(w http.ResponseWriter, status int) {
 	h := w.Header()
 	for name, values := range d.header {
@@ -109,5 +109,5 @@ func (d *decision) write(w http.ResponseWriter, status int) {
 	h.Set("Content-Length", strconv.Itoa(len(d.body)))
 	h.Set("Usher-Decision", forwarded)
 	w.WriteHeader(status)
-	w.Write(d.body) // a sender that has gone is not told, and that is all
+	w.Write(d.body) // an error means that the sender has gone
 }

@@ -10,12 +10,12 @@ import (
 	"sync"
 )
 
-// TLSConfig makes a server's configuration from files that may be replaced
-// while it serves. They are read at each handshake, which costs little beside
-// the handshake; times and inodes are not looked at, since files are truncated
-// and symlinks swapped. What can't be read, or does not fit together (a new
-// certificate beside the old key), leaves the last good ones in use, and is
-// logged once. With a clientCAFile, clients must have a certificate from it.
+// TLSConfig makes a server's configuration from files that may be replaced while it serves. It
+// reads them at each handshake, which costs little compared with the handshake. It does not
+// rely on times and inodes, because files are truncated and symlinks swapped. If the files
+// cannot be read, or do not fit together (a new certificate with the old key), the last good
+// ones stay in use, and the problem is logged once. With a clientCAFile, clients must have a
+// certificate of that CA.
 func TLSConfig(certFile, keyFile, clientCAFile string, log *slog.Logger) (*tls.Config, error) {
 	files := &tlsFiles{names: []string{certFile, keyFile}, log: log}
 	if clientCAFile != "" {
@@ -37,12 +37,12 @@ type tlsFiles struct {
 	log   *slog.Logger
 
 	mu       sync.Mutex  // guards what follows
-	contents [][]byte    // what config was made of
+	contents [][]byte    // config was made from these
 	config   *tls.Config // the last good one
 	problem  string      // the last one logged
 }
 
-// current is the configuration that the files make now, or the last good one.
+// current returns the configuration from the files as they are now, or the last good one.
 func (f *tlsFiles) current() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +90,7 @@ func (f *tlsFiles) parse(contents [][]byte) (*tls.Config, error) {
 	config := &tls.Config{
 		MinVersion:   tls.VersionTLS12,
 		Certificates: []tls.Certificate{cert},
-		NextProtos:   []string{"http/1.1"}, // whatever the server's own list says: webhooks come one by one
+		NextProtos:   []string{"http/1.1"}, // no HTTP/2, whatever the server's own list says
 	}
 	if len(contents) > 2 {
 		config.ClientCAs = x509.NewCertPool()
@@ -98,7 +98,7 @@ func (f *tlsFiles) parse(contents [][]byte) (*tls.Config, error) {
 			return nil, fmt.Errorf("%s: no certificate in it", f.names[2])
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
-		// A resumed session would carry on under the CAs of its beginning.
+		// A resumed session would still trust the CAs of its first handshake.
 		config.SessionTicketsDisabled = true
 	}
 	return config, nil

@@ -16,15 +16,14 @@ import (
 //go:embed schema.json
 var builtIn []byte
 
-// maxShown is how many bytes are shown of a path or a name that somebody else
-// chose.
+// maxShown is how many bytes of a foreign path or name are shown.
 const maxShown = 200
 
-// A validator knows which webhooks have a shape that may be let through.
+// A validator knows which webhooks have the right type and shape.
 type validator struct {
 	types  []string
 	any    bool // "*" is among them
-	own    bool // the schema is the user's, and so applies to every type
+	own    bool // the schema is the user's own, and applies to every type
 	schema *jsonschema.Schema
 	shape  *shape // of the built-in schema; nil for the user's
 }
@@ -52,7 +51,7 @@ func readSchema(source []byte) (doc any, err error) {
 	if !json.Valid(source) {
 		return nil, errors.New("not JSON: " + syntaxError(source))
 	}
-	doc, fault := (&parser{src: string(source)}).value(0) // a name twice would be a rule lost
+	doc, fault := (&parser{src: string(source)}).value(0) // with a name twice, one of two rules would be ignored
 	if fault != nil {
 		return nil, fmt.Errorf("%s %s", fault.Path, fault.Message)
 	}
@@ -63,7 +62,7 @@ func compile(doc any) (*jsonschema.Schema, error) {
 	const base = "schema:///"
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
-	c.AssertFormat() // else "format": "date" is a mere remark since 2019-09
+	c.AssertFormat() // since 2019-09 "format": "date" is only a remark otherwise
 	c.UseLoader(noLoader{})
 	if err := c.AddResource(base, doc); err != nil {
 		return nil, err
@@ -75,12 +74,12 @@ func compile(doc any) (*jsonschema.Schema, error) {
 	case errors.As(err, &invalid) && errors.As(invalid.Err, &why):
 		return nil, notSchema(faultsIn(why))
 	case err != nil:
-		return nil, errors.New(strings.ReplaceAll(err.Error(), base, "")) // that name is ours, and tells nobody anything
+		return nil, errors.New(strings.ReplaceAll(err.Error(), base, "")) // remove our internal name
 	}
 	return schema, nil
 }
 
-// notSchema puts what is wrong with a schema into one line.
+// notSchema says in one line what is wrong with a schema.
 func notSchema(faults []Fault) error {
 	var parts []string
 	for _, f := range faults[:min(len(faults), maxShownFaults)] {
@@ -89,15 +88,15 @@ func notSchema(faults []Fault) error {
 	return errors.New("not a JSON Schema: " + strings.Join(parts, "; "))
 }
 
-// noLoader keeps a schema to itself: usher fetches nothing that decides what is
-// let through from the network or the disk.
+// noLoader refuses references to other files and addresses: what usher lets through must not
+// depend on something that it loads from the network or the disk.
 type noLoader struct{}
 
 func (noLoader) Load(url string) (any, error) {
 	return nil, errors.New("other files and addresses are not loaded; put what is referred to under $defs")
 }
 
-// check says what is wrong with a webhook's shape, or nothing.
+// check returns what is wrong with a webhook's type or shape, or nil.
 func (v *validator) check(value any) *answer {
 	faults := v.faults(value)
 	if len(faults) == 0 {
@@ -111,15 +110,15 @@ func (v *validator) faults(value any) []Fault {
 	typ, typed := object["type"].(string)
 	switch {
 	case typed && !v.lets(typ):
-		return []Fault{{"/type", fmt.Sprintf("is %q; let through here: %s", clip(typ, maxShown), strings.Join(v.types, ", "))}}
+		return []Fault{{"/type", fmt.Sprintf("is %q; accepted here: %s", clip(typ, maxShown), strings.Join(v.types, ", "))}}
 	case v.own:
 		faults := v.schemaFaults(value)
-		if !typed && !v.any && len(faults) == 0 { // the user's schema may not care, the list of types does
+		if !typed && !v.any && len(faults) == 0 { // the user's schema may not require a type, the list of types does
 			faults = []Fault{{"/type", "must be a string that names the event"}}
 		}
 		return faults
 	case typed && typ != TenantProvisioningChange:
-		return nil // nothing is documented about it
+		return nil // its shape is not documented
 	default:
 		return v.schemaFaults(value)
 	}
@@ -140,14 +139,14 @@ func (v *validator) schemaFaults(value any) []Fault {
 		return nil
 	case errors.As(err, &invalid):
 		return faultsIn(invalid)
-	default: // the library knows no other error; if it ever does, what was not checked does not pass
+	default: // the library has no other error today; if it gets one, the webhook must not pass unchecked
 		return []Fault{{Message: "can't be checked against the schema"}}
 	}
 }
 
 func faultsIn(e *jsonschema.ValidationError) []Fault {
 	faults := leaves(nil, e)
-	// Maps have no order, and a sender who tries again should see the same.
+	// Maps have no order, and a sender that tries again should see the same list.
 	slices.SortFunc(faults, func(a, b Fault) int {
 		if c := strings.Compare(a.Path, b.Path); c != 0 {
 			return c
@@ -157,7 +156,7 @@ func faultsIn(e *jsonschema.ValidationError) []Fault {
 	return slices.Compact(faults)
 }
 
-// leaves collects what is wrong in the end from a tree of what failed why.
+// leaves collects the causes, the leaves of the library's tree of errors.
 func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
 	add := func(member, message string) {
 		f := &Fault{Message: message}
@@ -191,8 +190,8 @@ func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
 	return faults
 }
 
-// message says what is wrong in words for whoever reads the sender's webhook
-// log. It shows no values but dates: it goes to our log too.
+// message says what is wrong, for the person who reads the sender's webhook log. It shows no
+// values except dates, because it is also in usher's log.
 func message(e *jsonschema.ValidationError) string {
 	switch k := e.ErrorKind.(type) {
 	case *kind.Type:
@@ -220,18 +219,18 @@ func message(e *jsonschema.ValidationError) string {
 	case *kind.FalseSchema:
 		return "is not expected here"
 	case *kind.Not:
-		return "has a form that is not let through"
+		return "has a form that is not allowed"
 	case *kind.AnyOf:
-		return "has none of the forms that are let through"
+		return "has none of the allowed forms"
 	case *kind.OneOf:
-		return "must have exactly one of the forms that are let through"
+		return "must have exactly one of the allowed forms"
 	default:
 		bare := jsonschema.ValidationError{ErrorKind: e.ErrorKind}
 		return strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "at '': "), "value ")
 	}
 }
 
-// articles writes types as a sentence does: "an integer or null".
+// articles writes types as in a sentence: "an integer or null".
 func articles(types []string) string {
 	var named []string
 	for _, t := range types {

@@ -58,8 +58,8 @@ func TestFaults(t *testing.T) {
 		{with(`2025-12-31`, `2025-12-31T00:00:00Z`), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD, not "2025-12-31T00:00:00Z"`}},
 		{with(`2025-12-31`, ``), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD, not ""`}},
 		{with(`"trial_end_date":null`, `"trial_end_date":"soon"`), []string{`/payload/change/subscriptions/0/trial_end_date must be a real date written as YYYY-MM-DD, not "soon"`}},
-		{with("TenantProvisioningChange", "InvoiceCreated"), []string{`/type is "InvoiceCreated"; let through here: TenantProvisioningChange`}},
-		{with("TenantProvisioningChange", "tenantProvisioningChange"), []string{`/type is "tenantProvisioningChange"; let through here: TenantProvisioningChange`}},
+		{with("TenantProvisioningChange", "InvoiceCreated"), []string{`/type is "InvoiceCreated"; accepted here: TenantProvisioningChange`}},
+		{with("TenantProvisioningChange", "tenantProvisioningChange"), []string{`/type is "tenantProvisioningChange"; accepted here: TenantProvisioningChange`}},
 	}
 	g := newGate(t, nil)
 	for _, tt := range tests {
@@ -254,12 +254,12 @@ func TestOwnSchemaFaults(t *testing.T) {
 		`{"properties":{"type":{"minLength":100}}}`:                                                   "/type must be at least 100 characters long",
 		`{"properties":{"type":{"pattern":"^x"}}}`:                                                    "/type must match the pattern ^x",
 		`{"properties":{"type":{"format":"email"}}}`:                                                  "/type is not a valid email",
-		`{"properties":{"type":{"not":{"type":"string"}}}}`:                                           "/type has a form that is not let through",
+		`{"properties":{"type":{"not":{"type":"string"}}}}`:                                           "/type has a form that is not allowed",
 		`{"$ref":"#/$defs/a","$defs":{"a":{"required":["b/c"]}}}`:                                     "/b~1c is missing",
 		`{"$schema":"http://json-schema.org/draft-07/schema#","type":"array"}`:                        " must be an array, not an object",
-		`{"properties":{"type":{"anyOf":[{"type":"null"},{"type":"number"}]}}}`: "/type has none of the forms that are let through" +
+		`{"properties":{"type":{"anyOf":[{"type":"null"},{"type":"number"}]}}}`: "/type has none of the allowed forms" +
 			"|/type must be a number, not a string|/type must be null, not a string",
-		`{"properties":{"type":{"oneOf":[{"type":"string"},{"minLength":1}]}}}`: "/type must have exactly one of the forms that are let through",
+		`{"properties":{"type":{"oneOf":[{"type":"string"},{"minLength":1}]}}}`: "/type must have exactly one of the allowed forms",
 	} {
 		g := newGate(t, func(c *Config) { c.Schema = []byte(schema) })
 		got := post(t, g, documented)
@@ -272,7 +272,7 @@ func TestOwnSchemaFaults(t *testing.T) {
 func TestBadSchemas(t *testing.T) {
 	for schema, want := range map[string][]string{
 		"{\n \"a\": }": {"not JSON", "line 2, column 7"},
-		`{"properties":{"a":{"type":"string","type":"null"}}}`: {"/properties/a/type is there twice"},
+		`{"properties":{"a":{"type":"string","type":"null"}}}`: {"/properties/a/type is in the object twice"},
 		``:                                    {"not JSON"},
 		`{"type":"strnig"}`:                   {"not a JSON Schema: /type ", "'string'"},
 		`{"properties":{"a":{"minimum":""}}}`: {"/properties/a/minimum must be a number, not a string"},

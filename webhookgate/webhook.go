@@ -12,23 +12,23 @@ import (
 	"usher/internal/trace"
 )
 
-// A Webhook is one that has passed every check, with all that it takes to
-// deliver it. Nothing in it changes any more.
+// A Webhook has passed every check, and has everything that its delivery needs. It does not
+// change any more.
 type Webhook struct {
 	ID       string // a UUIDv7: what the receiver gets as webhook-id, on every try
 	Type     string
 	Lane     Lane
-	Snapshot bool              // the receiver holds it, once accepted, until it accepts another: dedup applies
+	Snapshot bool              // a tenant's complete state: dedup applies
 	Digest   [sha256.Size]byte // of Body
-	Body     []byte            // as it came
-	Header   http.Header       // as the receiver gets it, but for what is each try's own
+	Body     []byte            // unchanged
+	Header   http.Header       // for the receiver, without what differs in each try
 	Received time.Time
 }
 
-// A Lane is the line in which webhooks wait for each other: that of a tenant,
-// or, where a webhook names none, that of its platform and type. Sharing a lane
-// costs time only; it is never a reason to drop anything. All of a lane go to one
-// receiver, which follows from the platform.
+// A Lane is the queue in which webhooks wait for each other: that of a tenant or, if a webhook
+// names no tenant, that of its platform and type. To share a lane costs only time; it is never
+// a reason to drop anything. All webhooks of a lane go to one receiver, which the platform
+// decides.
 type Lane struct {
 	Platform, Tenant string
 	Type             string // only without a tenant
@@ -42,9 +42,8 @@ func (g *Gate) newWebhook(v *visit, body []byte, typ string, lane Lane) *Webhook
 		ID:   newID(now),
 		Type: typ,
 		Lane: lane,
-		// Of other events nobody says that they are snapshots, and without
-		// a tenant nobody knows of whom: the same bytes twice may be two
-		// changes. A question changes nothing.
+		// Other events are not known to be snapshots, and without a tenant it is not known
+		// whose: the same bytes twice may be two changes. A question changes nothing.
 		Snapshot: typ == TenantProvisioningChange && lane.Tenant != "" && !g.asks(typ),
 		Digest:   sha256.Sum256(body),
 		Body:     body,
@@ -53,8 +52,8 @@ func (g *Gate) newWebhook(v *visit, body []byte, typ string, lane Lane) *Webhook
 	}
 }
 
-// laneOf takes the names from the very value that was validated, letter by
-// letter: encoding/json's struct fields would match in any case.
+// laneOf reads the names from the value that was validated. They must match exactly: the struct
+// fields of encoding/json would match in upper and lower case.
 func laneOf(typ string, value any) Lane {
 	lane := Lane{
 		Platform: stringAt(value, "payload", "tenant", "platform", "code"),
@@ -66,8 +65,8 @@ func laneOf(typ string, value any) Lane {
 	return lane
 }
 
-// stringAt is the string at a path of names, and empty where there is none. It
-// is a copy: lanes are remembered, and should not keep a whole body with them.
+// stringAt returns the string at a path of names, or the empty string. It is a copy, because
+// lanes are remembered and must not keep the whole body in memory.
 func stringAt(value any, path ...string) string {
 	for _, name := range path {
 		object, _ := value.(map[string]any)
@@ -77,8 +76,8 @@ func stringAt(value any, path ...string) string {
 	return strings.Clone(s)
 }
 
-// TraceID is the trace id of the sender's traceparent, or nothing. The receiver gets that
-// header, so it is kept with the webhook.
+// TraceID returns the trace id of the sender's traceparent, or nothing. The receiver gets that
+// header, so it is stored with the webhook.
 func (w *Webhook) TraceID() string { return trace.ID(w.Header) }
 
 func (w *Webhook) attrs() []slog.Attr {
@@ -94,7 +93,7 @@ func (w *Webhook) attrs() []slog.Attr {
 	return attrs
 }
 
-// newID makes a UUIDv7 (RFC 9562): the time in milliseconds, then chance.
+// newID makes a UUIDv7 (RFC 9562): the time in milliseconds, then random bits.
 func newID(now time.Time) string {
 	var u [16]byte
 	rand.Read(u[6:])

@@ -1,6 +1,6 @@
-// Recording makes docs/demo.svg, the moving picture in the README, and docs/demo.txt, what a
-// terminal of 80x40 shows after half a minute, from a real run of the demo. From the top of
-// the tree:
+// Recording makes docs/demo.svg, the moving picture in the README: what the demo prints, then
+// the admin page in Chromium. It also makes docs/demo.txt, what a terminal of 80x40 shows after
+// half a minute. Both come from one real run of the demo. From the top of the tree:
 //
 //	go run ./docs/recording
 package main
@@ -23,11 +23,11 @@ import (
 
 const (
 	columns, rows = 80, 40
-	length        = 20 * time.Second // of the recording; the demo's half minute goes faster
-	rest          = 4 * time.Second  // on the last picture
+	length        = 20 * time.Second // of the whole recording; the demo's half minute goes faster
 	lineHeight    = 17
 	charWidth     = 8.0
 	lastLine      = "From now on a webhook comes every few seconds."
+	lastRest      = time.Second // on the terminal's last lines, before the pages
 )
 
 // line is one that the demo printed.
@@ -38,11 +38,11 @@ type line struct {
 
 func main() {
 	log.SetFlags(0)
-	lines, err := record()
+	lines, pictures, err := record()
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := os.WriteFile("docs/demo.svg", []byte(draw(lines)), 0o644); err != nil {
+	if err := os.WriteFile("docs/demo.svg", []byte(draw(lines, pictures)), 0o644); err != nil {
 		log.Fatal(err)
 	}
 	var screen strings.Builder
@@ -55,16 +55,16 @@ func main() {
 	log.Printf("%d lines in %v", len(lines), lines[len(lines)-1].at.Round(time.Second))
 }
 
-// record runs the demo until its story is told.
-func record() ([]line, error) {
+// record runs the demo until its story is told, then opens its admin page.
+func record() ([]line, []picture, error) {
 	dir, err := os.MkdirTemp("", "usher-recording-")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, "usher")
 	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, out)
+		return nil, nil, fmt.Errorf("%w: %s", err, out)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -73,39 +73,45 @@ func record() ([]line, error) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	begin := time.Now()
-	lines := []line{{0, "$ usher demo"}}
+	lines, admin := []line{{0, "$ usher demo"}}, ""
 	for in := bufio.NewScanner(out); in.Scan(); {
 		text := in.Text()
 		if n := len([]rune(text)); n > columns {
-			return nil, fmt.Errorf("%d columns: %s", n, text)
+			return nil, nil, fmt.Errorf("%d columns: %s", n, text)
 		}
 		lines = append(lines, line{time.Since(begin), text})
+		if url, ok := strings.CutPrefix(text, "  admin page    "); ok {
+			admin = url
+		}
 		if text == lastLine {
 			break
 		}
 	}
+	var pictures []picture
+	if admin == "" {
+		err = errors.New("the demo named no admin page: are its ports free?")
+	} else {
+		pictures, err = photograph(ctx, admin)
+	}
 	cancel()
 	_, _ = io.Copy(io.Discard, out)
 	_ = cmd.Wait() // it was interrupted
-	if len(lines) == 1 {
-		return nil, errors.New("the demo printed nothing: are its ports free?")
-	}
-	return lines, nil
+	return lines, pictures, err
 }
 
-// draw makes an animated picture: each line appears at its time, and what does not fit
-// scrolls.
-func draw(lines []line) string {
-	total := length + rest
-	scale := float64(length) / float64(lines[len(lines)-1].at)
+// draw makes an animated picture: each line appears at its time, lines that do not fit scroll,
+// and the pages come last.
+func draw(lines []line, pictures []picture) string {
+	story := length - time.Duration(len(pictures))*pageTime
+	scale := float64(story-lastRest) / float64(lines[len(lines)-1].at)
 	percent := func(at time.Duration) string {
-		return fmt.Sprintf("%.2f%%", 100*float64(at)*scale/float64(total))
+		return fmt.Sprintf("%.2f%%", 100*float64(at)*scale/float64(length))
 	}
 	var styles, texts, scroll strings.Builder
 	for i, l := range lines {
@@ -118,21 +124,23 @@ func draw(lines []line) string {
 	if over := len(lines) - rows; over > 0 {
 		fmt.Fprintf(&styles, "@keyframes up{0%%{transform:none}\n%s100%%{transform:translateY(-%dpx)}}\n", scroll.String(), over*lineHeight)
 	}
+	pageStyles, pages := drawPages(pictures, story)
 	width, height := int(columns*charWidth)+24, rows*lineHeight+24
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" role="img">
-<title>usher demo in a terminal</title>
+<title>usher demo in a terminal, then its admin page in a browser</title>
 <style>
 text{font:13.3px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre;fill:#d6deeb}
 .b{fill:#fff;font-weight:bold}.r{fill:#ff7b72}.y{fill:#e3b341}.g{fill:#56d364}
-text,#all{animation:%[3]ds step-end infinite}
+text.u{font:12px sans-serif;fill:#444}
+text,#all,.p{animation:%[3]ds step-end infinite}
 #all{animation-name:up}
-@media (prefers-reduced-motion){text,#all{animation:none}#all{transform:translateY(-%[6]dpx)}}
+@media (prefers-reduced-motion){text,#all,.p{animation:none}#all{transform:translateY(-%[6]dpx)}.p{display:none}}
 %[4]s</style>
 <rect width="100%%" height="100%%" rx="8" fill="#0d1117"/>
 <svg x="12" y="8" width="%[7]d" height="%[8]d"><g id="all">
 %[5]s</g></svg>
-</svg>
-`, width, height, int(total.Seconds()), styles.String(), texts.String(), max(0, len(lines)-rows)*lineHeight, width-24, rows*lineHeight+6)
+%[9]s</svg>
+`, width, height, int(length.Seconds()), styles.String()+pageStyles, texts.String(), max(0, len(lines)-rows)*lineHeight, width-24, rows*lineHeight+6, pages)
 }
 
 var (

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // The accounts whose name contains FILTER: node accounts.mjs [FILTER]
-// Node 18 or later, no package. It needs no token: usher puts one on the call.
+// Node 18 or later, no package. It needs no token: usher adds it.
 const url = process.env.USHER_URL ?? 'http://127.0.0.1:8080/graphql';
 const query = 'query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }';
 

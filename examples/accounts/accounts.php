@@ -1,6 +1,6 @@
 <?php
 // The accounts whose name contains FILTER: php accounts.php [FILTER]
-// No extension needed. It needs no token: usher puts one on the call.
+// No extension needed. It needs no token: usher adds it.
 declare(strict_types=1);
 
 function graphql(string $query, array $variables): array

@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # The accounts whose name contains FILTER: accounts.pl [FILTER]
-# Perl's core modules only. It needs no token: usher puts one on the call.
+# Perl's core modules only. It needs no token: usher adds it.
 use strict;
 use warnings;
 use Encode qw(decode);

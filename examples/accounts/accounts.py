@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The accounts whose name contains FILTER: accounts.py [FILTER]
 
-Python's standard library only. It needs no token: usher puts one on the call.
+Python's standard library only. It needs no token: usher adds it.
 """
 import json
 import os

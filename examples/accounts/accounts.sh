@@ -1,10 +1,10 @@
 #!/bin/sh
 # The accounts whose name contains FILTER, as JSON: accounts.sh [FILTER]
-# With curl alone. It needs no token: usher puts one on the call.
+# With curl alone. It needs no token: usher adds it.
 set -eu
 url=${USHER_URL:-http://127.0.0.1:8080/graphql}
 
-# Into the JSON goes what the shell has: fine for words, not for quotes.
+# The shell puts the words into the JSON unchanged: fine for words, not for quotes.
 # (jq would do it properly: jq -n --arg filter "$1" '{…}'.)
 case ${1:-acme} in *[\"\\]*) echo "no quotes or backslashes, please" >&2; exit 2 ;; esac
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # A job for cron: usher exec -- ./report.sh [FILTER]
-# usher exec opens a port for this script alone, says in USHER_URL where it is, and
-# keeps the secrets to itself. It ends when this script does, with its exit code.
+# usher exec opens a port for this script alone, puts its address into USHER_URL, and hides
+# its secrets from the script. It ends when this script ends, with the same exit code.
 set -euo pipefail
 : "${USHER_URL:?run me with: usher exec -- $0}"
 
-# $1 goes into JSON as it is: fine for words of your own, not for anybody else's.
+# $1 goes into the JSON unchanged: fine for your own words, not for somebody else's input.
 accounts() {
 	curl --fail-with-body --silent --show-error --max-time 60 "$USHER_URL" --header 'Content-Type: application/json' --data @- <<-JSON
 		{"query": "query(\$filter: String, \$limit: Int) { accounts(filter: \$filter, limit: \$limit) { id name } }",

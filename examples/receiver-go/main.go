@@ -1,6 +1,6 @@
 // A receiver of webhooks, to start your own from. It takes what usher forwards,
-// makes sure that it comes from usher, and keeps what each tenant may use: here one
-// file for each tenant, in your application rather a table.
+// verifies that it comes from usher, and stores what each tenant may use: here in one
+// file for each tenant, in your application probably in a table.
 //
 //	WEBHOOK_SECRET=whsec_… STATE_DIR=/var/lib/tenants go run ./examples/receiver-go
 //
@@ -55,7 +55,7 @@ func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the body is too large or broke off", http.StatusBadRequest)
 		return
 	}
-	// Before anything else: what is not signed is nobody's.
+	// Before anything else: do nothing with what usher did not sign.
 	sent, err := verify(rc.key, r.Header, body, time.Now())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnauthorized)
@@ -100,9 +100,9 @@ type state struct {
 	Sent     int64           `json:"sent"`     // the webhook-timestamp of all that
 }
 
-// apply puts the snapshot in the place of all that was known of the tenant: what it
-// does not list is off. So the same one twice does no harm, and none is missed when
-// one is left out.
+// apply replaces all that was known of the tenant: a feature that the snapshot does not
+// list is off. So the same snapshot twice does no harm, and one that never came is made up
+// for by the next.
 func (rc *receiver) apply(body []byte, sent int64) error {
 	var webhook struct {
 		Payload struct {
@@ -132,15 +132,15 @@ func (rc *receiver) apply(body []byte, sent int64) error {
 	if err != nil {
 		return err
 	}
-	// A code is somebody else's text: it can't be a file's name. And a code alone
-	// does not name a tenant: another platform may have the same one.
+	// Never use a code as the name of a file: somebody else chose it. And a code alone does
+	// not identify a tenant: another platform may have the same one.
 	name := sha256.Sum256([]byte(s.Platform + "\x00" + s.Code))
 	path := filepath.Join(rc.dir, hex.EncodeToString(name[:])+".json")
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	// Where several ushers share an inbox, one that hung in the middle of sending may
-	// do so when it goes on, after others have sent newer ones. Refused, not left out:
-	// were it only a clock that was set back, usher would come again.
+	// If several ushers share an inbox, one that was stopped while it was sending may send
+	// an old snapshot after others have sent newer ones. Answer 503, not 2xx: if only a
+	// clock was set back, usher has to send it again.
 	var known state
 	if old, err := os.ReadFile(path); err == nil && json.Unmarshal(old, &known) == nil && sent < known.Sent {
 		return errors.New("what is known of the tenant was sent later")

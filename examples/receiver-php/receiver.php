@@ -1,7 +1,7 @@
 <?php
-// A receiver of webhooks, to start your own from. It takes what usher forwards, makes
-// sure that it comes from usher, and keeps what each tenant may use: here one file for
-// each tenant, in your application rather a table.
+// A receiver of webhooks, to start your own from. It takes what usher forwards, verifies
+// that it comes from usher, and stores what each tenant may use: here in one file for each
+// tenant, in your application probably in a table.
 //
 //   WEBHOOK_SECRET=whsec_… STATE_DIR=/var/lib/tenants php -S 127.0.0.1:3000 receiver.php
 //
@@ -34,8 +34,8 @@ function verify(string $key, string $body): int
     answer(401, 'webhook-signature does not fit');
 }
 
-// Puts the snapshot in the place of all that was known of the tenant: what it does not
-// list is off. So the same one twice does no harm.
+// Replaces all that was known of the tenant: a feature that the snapshot does not list is
+// off. So the same snapshot twice does no harm.
 function apply(string $dir, array $payload, int $sent): void
 {
     $features = [];
@@ -50,12 +50,12 @@ function apply(string $dir, array $payload, int $sent): void
         'features' => (object) $features,
         'sent' => $sent,
     ];
-    // A code is somebody else's text: it can't be a file's name. And a code alone does
-    // not name a tenant: another platform may have the same one.
+    // Never use a code as the name of a file: somebody else chose it. And a code alone does
+    // not identify a tenant: another platform may have the same one.
     $path = $dir . '/' . hash('sha256', $state['platform'] . "\0" . $state['code']) . '.json';
-    // Where several ushers share an inbox, one that hung in the middle of sending may do
-    // so when it goes on, after others have sent newer ones. Refused, not left out: were
-    // it only a clock that was set back, usher would come again.
+    // If several ushers share an inbox, one that was stopped while it was sending may send an
+    // old snapshot after others have sent newer ones. Answer 503, not 2xx: if only a clock was
+    // set back, usher has to send it again.
     $known = is_file($path) ? json_decode((string) file_get_contents($path), true) : null;
     if ($sent < ($known['sent'] ?? 0)) {
         throw new RuntimeException('what is known of the tenant was sent later');
@@ -78,7 +78,7 @@ if ($_SERVER['REQUEST_METHOD'] !== 'POST' || parse_url($_SERVER['REQUEST_URI'], 
     answer(404);
 }
 $body = (string) file_get_contents('php://input');
-$sent = verify($key, $body); // before anything else: what is not signed is nobody's
+$sent = verify($key, $body); // before anything else: do nothing with what usher did not sign
 try {
     apply($dir, json_decode($body, true, 512, JSON_THROW_ON_ERROR)['payload'], $sent);
 } catch (Throwable $e) {

@@ -7,11 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/settings"
 )
 
 // adminAPI calls a running usher through its admin port.
@@ -28,20 +27,14 @@ type apiError struct {
 
 func (e *apiError) Error() string { return visible(e.Problem.Error) }
 
-// newAdminAPI reads the settings that it takes to call the admin port, and no more:
-// whoever looks into the inbox need not have the others.
+// newAdminAPI calls the admin port that the settings name.
 func newAdminAPI(environ []string) (*adminAPI, error) {
-	r := newReader(environ)
-	var a Admin
-	r.section("", &a)
+	a, err := settings.ReadAdmin(environ)
+	if err != nil {
+		return nil, err
+	}
 	if a.Listen == "off" {
 		return nil, errAdminOff
-	}
-	r.listen("USHER_ADMIN_LISTEN", a.Listen)
-	r.headerSafe("USHER_ADMIN_TOKEN", a.Token)
-	bad := slices.DeleteFunc(r.problems, func(problem string) bool { return !strings.HasPrefix(problem, "USHER_ADMIN_") })
-	if len(bad) > 0 {
-		return nil, bad
 	}
 	client, url := adminClient(a.Listen)
 	client.Timeout = 30 * time.Second

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"text/tabwriter"
 	"time"
+
+	"usher/internal/settings"
 )
 
 const entitlementsUsage = `Usage: usher entitlements TENANT [FEATURE]
@@ -83,7 +85,7 @@ func entitlementsCommand(ctx context.Context, p Process, args []string) int {
 
 // unasked says why the admin port could not be asked: bad settings are bad usage.
 func (p *Process) unasked(err error) int {
-	var bad problems
+	var bad settings.Problems
 	if errors.As(err, &bad) {
 		fmt.Fprintln(p.Stderr, err)
 		return exitUsage

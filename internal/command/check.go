@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"usher/internal/inbox"
+	"usher/internal/settings"
 	"usher/tokens"
 )
 
 // check tries the settings for real, without opening a port: one line for each
 // thing that is tried.
 func check(ctx context.Context, p Process) int {
-	s, ok := p.settings(p.Environ, needAny)
+	s, ok := p.settings(p.Environ)
 	if !ok {
 		return exitUsage
 	}
@@ -28,23 +29,25 @@ func check(ctx context.Context, p Process) int {
 	for _, u := range s.Unused {
 		fmt.Fprintf(p.Stdout, "note  %s is not used: %s\n", u.Name, u.Why)
 	}
-	c := &checker{out: p.Stdout, token: make(map[*tokens.Source]*tokens.Token)}
-	if s.outboundOn() {
+	c := &checker{out: p.Stdout, tokens: make(map[*identity]*tokens.Token)}
+	if s.OutboundOn() {
 		var err error
-		if c.outbound, err = newOutbound(s, p.Environ, newLog(p.Stderr, &s.Admin), nil); err != nil {
+		if c.outbound, err = newOutbound(s, newLog(p.Stderr, &s.Admin), nil); err != nil {
 			return p.failed(err)
 		}
 	}
 	fmt.Fprintln(p.Stdout, "ok    settings")
-	for _, port := range s.Ports {
-		c.port(ctx, port)
+	if c.outbound != nil {
+		for _, port := range c.outbound.ports {
+			c.port(ctx, port)
+		}
 	}
-	if s.gateOn() {
-		for _, receiver := range s.Webhook.receivers {
+	if s.GateOn() {
+		for _, receiver := range s.Webhook.Receivers {
 			c.receiver(ctx, receiver)
 		}
 	}
-	if s.gateOn() || s.entitlementsOn() {
+	if s.GateOn() || s.EntitlementsOn() {
 		c.inbox(ctx, &s.Webhook)
 	}
 	if c.failed {
@@ -55,8 +58,8 @@ func check(ctx context.Context, p Process) int {
 
 type checker struct {
 	out      io.Writer
-	outbound *outbound                        // nil: off
-	token    map[*tokens.Source]*tokens.Token // by identity: none is asked for twice
+	outbound *outbound                   // nil: off
+	tokens   map[*identity]*tokens.Token // none is asked for twice
 	failed   bool
 }
 
@@ -69,16 +72,15 @@ func (c *checker) fail(format string, args ...any) {
 	fmt.Fprintf(c.out, "FAIL  "+format+"\n", args...)
 }
 
-func (c *checker) port(ctx context.Context, p Port) {
-	source := c.outbound.of[p.Name]
-	token := c.token[source]
+func (c *checker) port(ctx context.Context, p *localPort) {
+	token := c.tokens[p.identity]
 	if token == nil {
 		var err error
-		if token, err = c.outbound.clients[p.Name].Fetch(ctx); err != nil {
-			c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.advise(err, p))
+		if token, err = p.client.Fetch(ctx); err != nil {
+			c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.advise(err, &p.Port))
 			return
 		}
-		c.token[source] = token
+		c.tokens[p.identity] = token
 	}
 	c.ok("token for port %s: valid for %v, fingerprint %s", p.Name, time.Until(token.Expiry()).Round(time.Second), token)
 	if err := c.typename(ctx, token); err != nil {
@@ -138,18 +140,18 @@ func judge(status int, body []byte, token *tokens.Token) error {
 	return fmt.Errorf("answered with an error%s; is this API client allowed to use the API with these scopes?", first.Message)
 }
 
-func (c *checker) inbox(ctx context.Context, w *Webhook) {
+func (c *checker) inbox(ctx context.Context, w *settings.Webhook) {
 	switch {
-	case w.nats != nil:
-		c.sharedInbox(ctx, w.nats)
+	case w.NATS != nil:
+		c.sharedInbox(ctx, w.NATS)
 	case w.Inbox != "":
 		c.fileInbox(strings.TrimPrefix(w.Inbox, "file:"))
 	}
 }
 
 // receiver only knocks: a webhook would change something.
-func (c *checker) receiver(ctx context.Context, r Receiver) {
-	u := r.forward
+func (c *checker) receiver(ctx context.Context, r settings.Receiver) {
+	u := r.URL
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
@@ -157,7 +159,7 @@ func (c *checker) receiver(ctx context.Context, r Receiver) {
 	addr := net.JoinHostPort(u.Hostname(), port)
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		c.fail("receiver %s: %v; is it running? %s says where", r.Name, err, r.variable())
+		c.fail("receiver %s: %v; is it running? %s says where", r.Name, err, r.Variable())
 		return
 	}
 	conn.Close()
@@ -168,7 +170,7 @@ func (c *checker) receiver(ctx context.Context, r Receiver) {
 func (c *checker) fileInbox(path string) {
 	found, err := inbox.CheckFile(path)
 	if err != nil {
-		c.fail("inbox: %v", adviseInbox(err))
+		c.fail("inbox: %v", settings.InboxError(err))
 		return
 	}
 	c.ok("inbox: %s", found)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"usher/internal/settings"
 )
 
 // usher holds little, so the garbage collector's rule, to run when the heap has
@@ -29,7 +31,7 @@ type collector struct {
 // tuneCollector starts that, and keeps to the container's memory where there is a
 // limit. What the user has set with GOGC or GOMEMLIMIT stays. stop puts all back.
 func tuneCollector(environ []string) (stop func()) {
-	env := newReader(environ).env
+	env := settings.Environment(environ)
 	limit, floor := memoryPlan(env["GOMEMLIMIT"], containerMemory())
 	before := debug.SetMemoryLimit(limit) // negative: only asks
 	if env["GOGC"] != "" {

@@ -1,16 +1,19 @@
-// Package command is usher as a program: its commands, its settings, and how the
-// rooms of the house are put together. Arguments, environment and output are
-// passed in, so that a test can run the whole of it.
+// Package command is usher as a program: its commands, and how its parts are put
+// together. Arguments, environment and output are passed in, so that a test can run the
+// whole of it.
 package command
 
 import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 
-	"usher/internal/sdnotify"
-	"usher/internal/stdlog"
+	"github.com/lmittmann/tint"
+
+	"usher/internal/settings"
+	"usher/internal/terminal"
 )
 
 // What the process ends with. exec ends with its command's own code.
@@ -80,9 +83,9 @@ func (p *Process) misused(format string, args ...any) int {
 	return exitUsage
 }
 
-// settings reads the settings, or prints all that is wrong with them.
-func (p *Process) settings(environ []string, needed need) (*Settings, bool) {
-	s, err := readSettingsFor(environ, needed)
+// settings reads the settings of an usher that serves, or prints all that is wrong with them.
+func (p *Process) settings(environ []string) (*settings.Settings, bool) {
+	s, err := settings.Read(environ)
 	if err != nil {
 		fmt.Fprintln(p.Stderr, err)
 		return nil, false
@@ -95,35 +98,39 @@ func (p *Process) failed(err error) int {
 	return exitFailed
 }
 
-func serve(ctx context.Context, p Process) int {
-	s, ok := p.settings(p.Environ, needAny)
-	if !ok {
-		return exitUsage
+// adviseCommand says which command was meant by one that usher does not know.
+func adviseCommand(name string) string {
+	meant := settings.Nearest(name, []string{"demo", "exec", "check", "healthcheck", "inbox", "entitlements", "version", "help"})
+	switch {
+	case meant != "":
+		return ": did you mean " + meant + "?"
+	case strings.ContainsAny(name, `/\`):
+		return fmt.Sprintf(": to run a program, write usher exec -- %s", name)
 	}
-	defer tuneCollector(p.Environ)()
-	log := newLog(p.Stderr, &s.Admin)
-	defer stdlog.TakeOver(log)()
-	for _, name := range s.Unknown {
-		log.Warn("unknown variable, not used", "name", name)
-	}
-	for _, u := range s.Unused {
-		log.Warn("setting not used", "name", u.Name, "why", u.Why)
-	}
-	h, err := build(s, p.Environ, log)
-	if err != nil {
-		return p.failed(err)
-	}
-	h.starter = supervisor{systemd: sdnotify.New(p.Environ), serves: p.serves, log: log}
-	if err := h.open(); err != nil {
-		h.close()
-		return p.failed(err)
-	}
-	log.Info("usher starts", "version", buildVersion())
-	if h.gate != nil && s.Webhook.nats == nil {
-		log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a NATS cluster")
-	}
-	if err := h.run(ctx); err != nil {
-		return p.failed(err)
-	}
-	return exitOK
+	return ""
 }
+
+// newLog returns the log that the settings ask for, on w.
+func newLog(w io.Writer, a *settings.Admin) *slog.Logger { return newLogAt(w, a, a.Level) }
+
+// newLogAt is newLog with a level that may change.
+func newLogAt(w io.Writer, a *settings.Admin, level slog.Leveler) *slog.Logger {
+	onScreen := terminal.Is(w)
+	if a.LogFormat == "json" || a.LogFormat == "auto" && !onScreen {
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inSeconds}))
+	}
+	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !onScreen || a.NoColour}))
+}
+
+// inSeconds writes a duration as a number of seconds, which programs that read logs can
+// compare and add up. JSON would have nanoseconds.
+func inSeconds(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
+	}
+	return a
+}
+
+func isTerminal(w io.Writer) bool { return terminal.Is(w) }
+
+func visible(s string) string { return terminal.Visible(s) }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/settings"
 	"usher/internal/stdlog"
 )
 
@@ -39,33 +41,33 @@ func demo(ctx context.Context, p Process) int {
 	}
 	defer os.RemoveAll(inboxDir)
 	environ, replaced := world.environment(p.Environ, inboxDir)
-	s, ok := p.settings(environ, needAny)
+	s, ok := p.settings(environ)
 	if !ok {
 		return exitUsage
 	}
 	log, level := demoLog(p, s)
 	defer stdlog.TakeOver(log)()
-	h, err := build(s, environ, log)
+	u, err := build(s, log)
 	if err != nil {
 		return p.failed(err)
 	}
-	if err := h.open(); err != nil {
-		h.close()
+	if err := u.open(); err != nil {
+		u.close()
 		return p.failed(err)
 	}
-	say := &narrator{out: p.Stdout, colour: isTerminal(p.Stdout) && !s.Admin.noColour}
-	say.welcome(h, replaced)
+	say := &narrator{out: p.Stdout, colour: isTerminal(p.Stdout) && !s.Admin.NoColour}
+	say.welcome(u, replaced)
 
 	playing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
-		told := newStory(world, h, say, level)
-		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, h.doors[0]) }) }) {
-			say.hints(h, p.called())
+		told := newStory(world, u, say, level)
+		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, u.listeners[0]) }) }) {
+			say.hints(u, p.called())
 			told.goOn(playing)
 		}
 	})
-	err = h.run(ctx)
+	err = u.run(ctx)
 	stop()
 	running.Wait()
 	if err != nil {
@@ -76,8 +78,8 @@ func demo(ctx context.Context, p Process) int {
 
 // demoLog leaves the screen to the story: warnings and errors only, unless the user asks for
 // more. The level is nil where they do.
-func demoLog(p Process, s *Settings) (*slog.Logger, *slog.LevelVar) {
-	if newReader(p.Environ).env["USHER_LOG_LEVEL"] != "" {
+func demoLog(p Process, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
+	if settings.Environment(p.Environ)["USHER_LOG_LEVEL"] != "" {
 		return newLog(p.Stderr, &s.Admin), nil
 	}
 	level := new(slog.LevelVar)
@@ -157,7 +159,7 @@ var demoKeeps = []string{
 // environment is the demo's own. Of the default ports, those that are taken are
 // replaced by free ones.
 func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replaced []string) {
-	given := newReader(environ).env
+	given := settings.Environment(environ)
 	demo = []string{
 		"USHER_BASE_URL=" + w.urls[0], "USHER_CLIENT_ID=demo", "USHER_CLIENT_SECRET=demo-secret",
 		"USHER_WEBHOOK_TOKEN=" + demoToken,
@@ -170,28 +172,25 @@ func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replac
 	for _, name := range demoKeeps {
 		demo = append(demo, name+"="+given[name])
 	}
-	for _, v := range variables() {
-		if v.Name == "USHER_ENTITLEMENTS_LISTEN" {
-			v.Default = demoEntitlements
-		}
-		if !strings.HasSuffix(v.Name, "_LISTEN") || v.Default == "" || given[v.Name] != "" {
+	for _, name := range []string{"USHER_LISTEN", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN", "USHER_ADMIN_LISTEN"} {
+		if given[name] != "" {
 			continue
 		}
-		addr := v.Default
-		if l, err := net.Listen("tcp", v.Default); err == nil {
+		addr := cmp.Or(settings.Default(name), demoEntitlements)
+		if l, err := net.Listen("tcp", addr); err == nil {
 			l.Close()
 		} else {
+			replaced = append(replaced, addr)
 			addr = "127.0.0.1:0"
-			replaced = append(replaced, v.Default)
 		}
-		demo = append(demo, v.Name+"="+addr)
+		demo = append(demo, name+"="+addr)
 	}
 	return demo, replaced
 }
 
 // legacyProgram is one that knows nothing of OAuth: a few calls a second, now more and now
 // fewer, so that there is something to see on the page.
-func legacyProgram(ctx context.Context, port *door) {
+func legacyProgram(ctx context.Context, port *listener) {
 	client, base := port.client()
 	defer client.CloseIdleConnections()
 	for n := 0; pause(ctx, 300*time.Millisecond+time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond); n++ {

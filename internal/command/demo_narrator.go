@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"usher/internal/settings"
 )
 
 // narrator tells a person what the demo does, in lines of up to 80 columns.
@@ -28,18 +30,18 @@ func (n *narrator) paint(code, s string) string {
 
 func (n *narrator) bold(s string) string { return n.paint("1", s) }
 
-func (n *narrator) welcome(h *house, replaced []string) {
-	port := h.doors[0].url() + "/graphql"
+func (n *narrator) welcome(u *usher, replaced []string) {
+	port := u.listeners[0].url() + "/graphql"
 	called := port // as curl has it
-	if path, ok := strings.CutPrefix(h.doors[0].addr, "unix:"); ok {
-		port, called = h.doors[0].addr, "--unix-socket '"+path+"' http://localhost/graphql"
+	if path, ok := strings.CutPrefix(u.listeners[0].addr, "unix:"); ok {
+		port, called = u.listeners[0].addr, "--unix-socket '"+path+"' http://localhost/graphql"
 	}
 	fmt.Fprintf(n.out, "%s runs on this machine alone; nothing leaves it. Ctrl-C ends it.\n\n", n.bold("usher demo"))
 	fmt.Fprintf(n.out, "  calls         %s\n", n.bold(port))
-	fmt.Fprintf(n.out, "  webhooks      %s\n", n.bold(h.webhooks.url()+h.settings.Webhook.Path))
-	fmt.Fprintf(n.out, "  entitlements  %s\n", n.bold(h.answers.url()))
-	if h.admin != nil {
-		fmt.Fprintf(n.out, "  admin page    %s\n", n.bold(h.admin.url()))
+	fmt.Fprintf(n.out, "  webhooks      %s\n", n.bold(u.webhooks.url()+u.settings.Webhook.Path))
+	fmt.Fprintf(n.out, "  entitlements  %s\n", n.bold(u.answers.url()))
+	if u.admin != nil {
+		fmt.Fprintf(n.out, "  admin page    %s\n", n.bold(u.admin.url()))
 	}
 	for _, addr := range replaced {
 		fmt.Fprintf(n.out, "  (%s is taken, so a free port is used instead)\n", addr)
@@ -49,31 +51,21 @@ func (n *narrator) welcome(h *house, replaced []string) {
 }
 
 // hints are commands to try, as the user has to write them.
-func (n *narrator) hints(h *house, program string) {
+func (n *narrator) hints(u *usher, program string) {
 	fmt.Fprintf(n.out, "\nTry these in another terminal:\n\n")
-	curl := h.answers.url()
-	if path, ok := strings.CutPrefix(h.answers.addr, "unix:"); ok {
+	curl := u.answers.url()
+	if path, ok := strings.CutPrefix(u.answers.addr, "unix:"); ok {
 		curl = "--unix-socket '" + path + "' http://localhost"
 	}
 	fmt.Fprintf(n.out, "  curl -s %s/v1/entitlements/acme/users -w '\\n'\n", curl)
-	if h.admin != nil {
-		if addr := strings.TrimPrefix(h.admin.url(), "http://"); addr != adminDefault() {
+	if u.admin != nil {
+		if addr := strings.TrimPrefix(u.admin.url(), "http://"); addr != settings.Default("USHER_ADMIN_LISTEN") {
 			program = "USHER_ADMIN_LISTEN=" + addr + " " + program
 		}
 		fmt.Fprintf(n.out, "  %s entitlements acme\n  %s inbox ls --limit 5\n", program, program)
-		fmt.Fprintf(n.out, "\nThe admin page shows each webhook and what it changed:  %s\n", n.bold(h.admin.url()))
+		fmt.Fprintf(n.out, "\nThe admin page shows each webhook and what it changed:  %s\n", n.bold(u.admin.url()))
 	}
 	fmt.Fprintf(n.out, "\nFrom now on a webhook comes every few seconds.\n\n")
-}
-
-// adminDefault is where commands look for a running usher.
-func adminDefault() string {
-	for _, v := range variables() {
-		if v.Name == "USHER_ADMIN_LISTEN" {
-			return v.Default
-		}
-	}
-	return ""
 }
 
 // step begins a step of the story.

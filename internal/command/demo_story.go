@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -24,7 +23,7 @@ var (
 // its lines stand in the order in which things happen.
 type story struct {
 	world  *demoWorld
-	house  *house
+	usher  *usher
 	say    *narrator
 	level  *slog.LevelVar  // of the log; nil where the user chose one
 	sender *sandbox.Sender // the billing service, for the tenant acme
@@ -33,30 +32,18 @@ type story struct {
 	late   bool            // webhooks wait, or did, because a receiver is or was down
 }
 
-func newStory(w *demoWorld, h *house, say *narrator, level *slog.LevelVar) *story {
-	s := &story{world: w, house: h, say: say, level: level}
+func newStory(w *demoWorld, u *usher, say *narrator, level *slog.LevelVar) *story {
+	s := &story{world: w, usher: u, say: say, level: level}
 	s.sender, s.forger = s.newSender(demoToken), s.newSender("not-the-secret")
 	return s
 }
 
 func (s *story) newSender(token string) *sandbox.Sender {
-	client, base := s.house.webhooks.client()
-	sender := sandbox.NewSender(base+s.house.settings.Webhook.Path, uint64(time.Now().UnixNano()))
+	client, base := s.usher.webhooks.client()
+	sender := sandbox.NewSender(base+s.usher.settings.Webhook.Path, uint64(time.Now().UnixNano()))
 	sender.Header = http.Header{"Authorization": {"Bearer " + token}}
 	sender.Client.Transport = client.Transport
 	return sender
-}
-
-// client reaches what is behind the door, once it is open.
-func (d *door) client() (c *http.Client, base string) {
-	c, base = &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}, d.url()
-	if path, ok := strings.CutPrefix(d.addr, "unix:"); ok {
-		base = "http://localhost"
-		c.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}}
-	}
-	return c, base
 }
 
 // tell tells the story until its end, and reports whether ctx outlived it. program is
@@ -103,7 +90,7 @@ func (s *story) call(ctx context.Context) {
 }
 
 func (s *story) throughUsher(ctx context.Context) string {
-	client, base := s.house.doors[0].client()
+	client, base := s.usher.listeners[0].client()
 	return s.query(ctx, client, base)
 }
 
@@ -191,7 +178,7 @@ func (s *story) webhook(ctx context.Context, what string, body []byte) (id strin
 
 // check asks whether acme may use sso, as a program of the customer would.
 func (s *story) check(ctx context.Context) {
-	client, base := s.house.answers.client()
+	client, base := s.usher.answers.client()
 	word := "no answer"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/v1/check?tenant=acme&feature=sso", nil)
 	if err == nil {
@@ -250,7 +237,7 @@ func (s *story) delivered(ctx context.Context, id string, patience time.Duration
 	return false
 }
 
-func (s *story) waiting() int { return s.house.inboxFigures().Pending }
+func (s *story) waiting() int { return s.usher.inboxFigures().Pending }
 
 // result prints a line, a moment after the one before it.
 func (s *story) result(ctx context.Context, what, result string) {

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"usher/internal/settings"
 )
 
 // root is where the module is.
@@ -21,7 +23,6 @@ const root = "../../"
 // Whatever a page or an example calls a setting is one.
 func TestNamesInDocsAndExamples(t *testing.T) {
 	names := regexp.MustCompile(`USHER_[A-Za-z0-9_]*[A-Za-z0-9]`)
-	known := append(knownNames(), "USHER_URL")
 	files := 0
 	for _, file := range documents(t) {
 		content, err := os.ReadFile(file)
@@ -34,7 +35,7 @@ func TestNamesInDocsAndExamples(t *testing.T) {
 			if bytes.HasPrefix(content[at[1]:], []byte("_")) {
 				continue // USHER_PORTS_0_…: the beginning of several
 			}
-			if !slices.Contains(known, generic(name)) {
+			if name != "USHER_URL" && !settings.Known(name) {
 				t.Errorf("%s speaks of %s, which nobody knows", file, name)
 			}
 		}
@@ -77,7 +78,7 @@ func TestDeploymentsAreAccepted(t *testing.T) {
 			if len(env) < 4 {
 				t.Fatalf("only %q was found", env)
 			}
-			s, err := readSettings(withFiles(t, env))
+			s, err := settings.Read(withFiles(t, env))
 			if err != nil {
 				t.Fatal(err)
 			}

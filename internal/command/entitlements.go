@@ -84,27 +84,25 @@ func notReady(why string) error {
 }
 
 // buildEntitlements puts the port together that answers what a tenant may use.
-func (h *house) buildEntitlements(m *admin.Entitlements) {
-	e := &h.settings.Entitlements
+func (u *usher) buildEntitlements(m *admin.Entitlements) {
+	e := &u.settings.Entitlements
 	cfg := entitlements.Config{
-		Lookup:  h.rights.lookup,
-		Hosts:   guard.NewHosts(e.Listen, h.settings.Outbound.AllowedHosts, e.Key != nil),
+		Lookup:  u.rights.lookup,
+		Key:     e.Key.Getter(),
+		Hosts:   guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
 		Checked: m.Checked,
-		Log:     h.log,
+		Log:     u.log,
 	}
-	if e.Key != nil {
-		cfg.Key = e.Key.Get
-	}
-	h.answers = &door{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
-	h.doors = append(h.doors, h.answers)
+	u.answers = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
+	u.listeners = append(u.listeners, u.answers)
 }
 
 // entitlementsProblems keep the port from answering.
-func (h *house) entitlementsProblems() []string {
-	if h.answers == nil {
+func (u *usher) entitlementsProblems() []string {
+	if u.answers == nil {
 		return nil
 	}
-	if _, ready := h.inbox.Following(); !ready {
+	if _, ready := u.inbox.Following(); !ready {
 		return []string{"the inbox has not been read yet, so usher does not know yet what tenants may use"}
 	}
 	return nil
@@ -112,9 +110,9 @@ func (h *house) entitlementsProblems() []string {
 
 // adminEntitlements answers /api/entitlements?tenant=&feature=&platform= on the admin port, whether
 // the port of its own is on or not. Who gets here has passed the admin port's own checks.
-func (h *house) adminEntitlements() http.HandlerFunc {
+func (u *usher) adminEntitlements() http.HandlerFunc {
 	handler := entitlements.New(entitlements.Config{
-		Lookup: h.rights.lookup, Hosts: guard.NewHosts("", []string{"*"}, true), Log: h.log,
+		Lookup: u.rights.lookup, Hosts: guard.NewHosts("", []string{"*"}, true), Log: u.log,
 	})
 	return func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
@@ -152,12 +150,12 @@ func (g *rights) mayUse(ctx context.Context, platform, tenant string) (*admin.Ma
 }
 
 // entitlementsPort is how a shell calls the port that answers what tenants may use; never with the key itself.
-func (h *house) entitlementsPort() (curl, base string) {
-	curl, base = "curl", h.answers.url()
+func (u *usher) entitlementsPort() (curl, base string) {
+	curl, base = "curl", u.answers.url()
 	if path, ok := strings.CutPrefix(base, "unix:"); ok {
 		curl, base = "curl --unix-socket '"+strings.ReplaceAll(path, "'", `'\''`)+"'", "http://localhost"
 	}
-	if h.settings.Entitlements.Key != nil {
+	if u.settings.Entitlements.Key != nil {
 		curl += ` -H "X-Usher-Key: $USHER_ENTITLEMENTS_KEY"`
 	}
 	return curl, base

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"usher/internal/sandbox"
+	"usher/internal/settings"
 	"usher/internal/trial"
 )
 
@@ -125,7 +126,7 @@ func TestEntitlementsSettings(t *testing.T) {
 		{[]string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://127.0.0.1", "USHER_WEBHOOK_LISTEN=off"}, ""},
 		{[]string{"USHER_ENTITLEMENTS_LISTEN=0.0.0.0:0", "USHER_INSECURE=true", "USHER_WEBHOOK_INBOX=file:x"}, ""},
 	} {
-		_, err := readSettings(tt.env)
+		_, err := settings.Read(tt.env)
 		if got := ""; err != nil {
 			got = err.Error()
 			if tt.want == "" || !strings.Contains(got, tt.want) {

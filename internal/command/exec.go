@@ -19,6 +19,7 @@ import (
 	"usher/internal/guard"
 	"usher/internal/peer"
 	"usher/internal/secret"
+	"usher/internal/settings"
 	"usher/internal/stdlog"
 )
 
@@ -47,16 +48,17 @@ func execute(ctx context.Context, p Process, args []string) int {
 	if err := hideMemory(); err != nil {
 		return p.failed(fmt.Errorf("cannot hide usher's secrets from the command: %w", err))
 	}
-	s, ok := p.settings(jobEnvironment(p.Environ), needOutbound)
-	if !ok {
+	s, err := settings.ReadOutbound(jobEnvironment(p.Environ))
+	if err != nil {
+		fmt.Fprintln(p.Stderr, err)
 		return exitUsage
 	}
-	if newReader(p.Environ).env["USHER_LOG_LEVEL"] == "" {
-		s.Admin.level = slog.LevelWarn // standard error is the script's
+	if settings.Environment(p.Environ)["USHER_LOG_LEVEL"] == "" {
+		s.Admin.Level = slog.LevelWarn // standard error is the script's
 	}
 	log := newLog(p.Stderr, &s.Admin)
 	defer stdlog.TakeOver(log)()
-	o, err := newOutbound(s, p.Environ, log, nil)
+	o, err := newOutbound(s, log, nil)
 	if err != nil {
 		return p.failed(err)
 	}
@@ -68,7 +70,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	if err != nil {
 		return p.failed(err)
 	}
-	port := s.Ports[0]
+	port := o.ports[0]
 	port.Listen = listener.Addr().String()
 	server := newServer(o.handler(port), log)
 
@@ -85,7 +87,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	var running sync.WaitGroup
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.run(background) })
-	running.Go(func() { secret.Watch(background, log, s.secrets()...) })
+	running.Go(func() { secret.Watch(background, log, s.Secrets()...) })
 	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, log)) })
 
 	if code, ok := waitForToken(ctx, p, o, signals); !ok {
@@ -110,13 +112,13 @@ func waitForToken(ctx context.Context, p Process, o *outbound, signals <-chan os
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := o.of[mainPort].Ready(ctx)
+		_, err := o.ports[0].source.Ready(ctx)
 		done <- err
 	}()
 	select {
 	case err := <-done:
 		if err != nil {
-			return p.failed(fmt.Errorf("cannot get a token: %w; %s", err, o.advise(err, o.settings.Ports[0]))), false
+			return p.failed(fmt.Errorf("cannot get a token: %w; %s", err, o.advise(err, &o.ports[0].Port))), false
 		}
 		return exitOK, true
 	case sig := <-signals:
@@ -180,7 +182,7 @@ func commandEnvironment(environ []string, url string) []string {
 // exemptLoopback adds 127.0.0.1 to what goes past the proxy, in the spelling that
 // is in use; some clients read only the one, some only the other.
 func exemptLoopback(env []string) []string {
-	values := newReader(env).env
+	values := settings.Environment(env)
 	exempt := cmp.Or(values["no_proxy"], values["NO_PROXY"])
 	switch exempt {
 	case "*":

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,35 +10,37 @@ import (
 	"usher/internal/admin/decisions"
 	"usher/internal/inbox"
 	"usher/internal/inbox/courier"
+	"usher/internal/settings"
 	"usher/webhookgate"
 )
 
 // inboxFigures are zero without an inbox: dashboards need not care whether there is one.
-func (h *house) inboxFigures() inbox.Stats {
-	if h.inbox != nil {
-		return h.inbox.Stats()
+func (u *usher) inboxFigures() inbox.Stats {
+	if u.inbox != nil {
+		return u.inbox.Stats()
 	}
 	s := inbox.Stats{Receivers: make(map[string]courier.ReceiverStats)}
-	for _, c := range h.settings.Webhook.receivers {
+	for _, c := range u.settings.Webhook.Receivers {
 		s.Receivers[c.Name] = courier.ReceiverStats{}
 	}
 	return s
 }
 
 // buildGate puts the webhook gate together.
-func (h *house) buildGate(m *admin.Gate) error {
-	w := &h.settings.Webhook
-	main, further := w.gateReceivers()
+func (u *usher) buildGate(m *admin.Gate) error {
+	w := &u.settings.Webhook
+	main, further := gateReceivers(w)
 	cfg := webhookgate.Config{
 		Path:           w.Path,
+		HMACSecret:     w.HMACSecret.Getter(),
 		HMACHeader:     w.HMACHeader,
 		HMACAlgorithm:  w.HMACAlgorithm,
 		HMACStandard:   w.HMACScheme == "standard",
-		AllowCIDRs:     w.allow,
-		TrustedProxies: w.trusted,
+		AllowCIDRs:     w.Allow,
+		TrustedProxies: w.Trusted,
 		Types:          w.Types,
 		SyncTypes:      w.SyncTypes,
-		Schema:         w.schema,
+		Schema:         w.Schema,
 		MaxBody:        int64(w.MaxBody),
 		DedupSize:      w.DedupSize,
 		DedupWindow:    w.DedupWindow,
@@ -45,47 +48,60 @@ func (h *house) buildGate(m *admin.Gate) error {
 		Timeout:        w.Timeout,
 		Attempts:       w.Attempts,
 		MaxInflight:    w.MaxInflight,
-		Log:            h.log,
+		Log:            u.log,
 		Received:       m.Received,
 		Attempted:      m.Attempted,
 	}
 	if w.Token != nil {
 		cfg.Tokens = func() []string { return splitTokens(w.Token.Get()) }
 	}
-	if w.HMACSecret != nil {
-		cfg.HMACSecret = w.HMACSecret.Get
-	}
 	if main != nil {
-		cfg.ForwardURL, cfg.SignSecret = main.forward, getter(main.SignSecret)
+		cfg.ForwardURL, cfg.SignSecret = main.URL, main.SignSecret.Getter()
 	}
-	for _, c := range w.receivers {
+	for _, c := range w.Receivers {
 		m.Receiver(c.Name) // there with zeros from the start
 	}
-	h.decisions = decisions.New(w.Inbox == "")
-	cfg.Answered = h.decisions.Add
+	u.decisions = decisions.New(w.Inbox == "")
+	cfg.Answered = u.decisions.Add
 	if w.Inbox != "" {
-		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return h.inbox.Keep(w) }
-		cfg.KeepUnclaimed = w.keeps
+		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Keep(w) }
+		cfg.KeepUnclaimed = w.KeepUnclaimed
 	}
 	var err error
-	if h.gate, err = webhookgate.New(cfg); err != nil {
+	if u.gate, err = webhookgate.New(cfg); err != nil {
 		return err
 	}
-	d := &door{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: h.gate}
+	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
 	if w.TLSCertFile != "" {
-		if d.tls, err = webhookgate.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, h.log); err != nil {
+		if l.tls, err = webhookgate.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, u.log); err != nil {
 			return err
 		}
 	}
-	h.webhooks = d
-	h.doors = append(h.doors, d)
+	u.webhooks = l
+	u.listeners = append(u.listeners, l)
 	return nil
+}
+
+// gateReceivers are the receivers as the gate knows them: the one for all others, which may
+// be nil, and the further ones.
+func gateReceivers(w *settings.Webhook) (main *settings.Receiver, further []webhookgate.Receiver) {
+	for i := range w.Receivers {
+		c := &w.Receivers[i]
+		if len(c.Platforms) == 0 {
+			main = c
+			continue
+		}
+		further = append(further, webhookgate.Receiver{
+			Name: c.Name, Platforms: slices.Clone(c.Platforms), URL: c.URL, SignSecret: c.SignSecret.Getter(), Timeout: c.Timeout,
+		})
+	}
+	return main, further
 }
 
 // certificateEnds is when the gate's own TLS certificate ends, as the files have it now: one
 // that was renewed counts from the next scrape on, also before the next sender comes.
-func (d *door) certificateEnds() time.Time {
-	current, err := d.tls.GetConfigForClient(nil)
+func (l *listener) certificateEnds() time.Time {
+	current, err := l.tls.GetConfigForClient(nil)
 	if err != nil || len(current.Certificates) == 0 {
 		return time.Time{} // webhookgate.TLSConfig has always one
 	}
@@ -93,20 +109,20 @@ func (d *door) certificateEnds() time.Time {
 }
 
 // buildInbox opens the inbox, if there is one. Without a gate it is only read.
-func (h *house) buildInbox(m *admin.InboxFigures) (err error) {
-	w := &h.settings.Webhook
-	for _, c := range w.receivers {
+func (u *usher) buildInbox(m *admin.InboxFigures) (err error) {
+	w := &u.settings.Webhook
+	for _, c := range w.Receivers {
 		m.Receiver(c.Name)
 	}
 	if w.Inbox == "" {
 		return nil
 	}
-	h.rights = newRights()
+	u.rights = newRights()
 	cfg := inbox.Config{
 		URL:          w.Inbox,
-		NATS:         w.nats,
-		OnSnapshot:   h.rights.onSnapshot,
-		OnErase:      h.rights.onErase,
+		NATS:         w.NATS,
+		OnSnapshot:   u.rights.onSnapshot,
+		OnErase:      u.rights.onErase,
 		Attempts:     w.InboxAttempts,
 		MaxAge:       w.InboxMaxAge,
 		KeepLatest:   w.InboxKeep == "latest",
@@ -115,30 +131,30 @@ func (h *house) buildInbox(m *admin.InboxFigures) (err error) {
 		MaxBytes:     int64(w.InboxMaxBytes),
 		Delivered:    m.Delivered,
 		LeaseChanged: m.LeaseChanged,
-		Log:          h.log,
+		Log:          u.log,
 	}
-	if h.gate != nil {
-		cfg.Receivers, cfg.Route, cfg.KeepUnclaimed = h.inboxReceivers(), h.gate.ReceiverOf, w.keeps
+	if u.gate != nil {
+		cfg.Receivers, cfg.Route, cfg.KeepUnclaimed = u.inboxReceivers(), u.gate.ReceiverOf, w.KeepUnclaimed
 	}
-	if h.inbox, err = inbox.Open(cfg); err != nil {
-		return adviseInbox(err)
+	if u.inbox, err = inbox.Open(cfg); err != nil {
+		return settings.InboxError(err)
 	}
-	h.rights.inbox = h.inbox
+	u.rights.inbox = u.inbox
 	return nil
 }
 
 // inboxReceivers are the receivers as the inbox knows them.
-func (h *house) inboxReceivers() (all []inbox.Receiver) {
-	for _, c := range h.settings.Webhook.receivers {
-		all = append(all, inbox.Receiver{Name: c.Name, Try: h.gate.Try, Concurrency: c.Concurrency})
+func (u *usher) inboxReceivers() (all []inbox.Receiver) {
+	for _, c := range u.settings.Webhook.Receivers {
+		all = append(all, inbox.Receiver{Name: c.Name, Try: u.gate.Try, Concurrency: c.Concurrency})
 	}
 	return all
 }
 
 // startCourier begins to deliver what is in the inbox. What it returns ends that:
 // between deliveries, or in the middle of them once its context has ended.
-func (h *house) startCourier() (stop func(context.Context) error) {
-	if h.inbox == nil {
+func (u *usher) startCourier() (stop func(context.Context) error) {
+	if u.inbox == nil {
 		return func(context.Context) error { return nil }
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -146,7 +162,7 @@ func (h *house) startCourier() (stop func(context.Context) error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		h.inbox.Run(ctx, hard)
+		u.inbox.Run(ctx, hard)
 	}()
 	return func(grace context.Context) error {
 		defer cut()

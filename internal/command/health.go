@@ -13,46 +13,48 @@ import (
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/settings"
 )
 
 var errAdminOff = errors.New("USHER_ADMIN_LISTEN is off: there is no admin port")
 
 // unready says what keeps usher from being ready.
-func (h *house) unready() []string {
-	return slices.Concat(h.ending(), h.inboxProblems(), h.entitlementsProblems(), h.tokenProblems())
+func (u *usher) unready() []string {
+	return slices.Concat(u.shutdownProblems(), u.inboxProblems(), u.entitlementsProblems(), u.tokenProblems())
 }
 
 // parts are what /readyz/NAME speaks of: each by itself, so that a token endpoint that
 // refuses does not take a gate out of its load balancer.
-func (h *house) parts() []admin.Part {
-	outbound := admin.Part{Name: outboundPart.name, Off: outboundPart.off()}
-	if h.outbound != nil {
-		outbound.Unready = func() []string { return append(h.ending(), h.tokenProblems()...) }
+func (u *usher) parts() []admin.Part {
+	o, g, e := u.settings.Parts()
+	outbound := admin.Part{Name: o.Name, Off: o.Off}
+	if u.outbound != nil {
+		outbound.Unready = func() []string { return append(u.shutdownProblems(), u.tokenProblems()...) }
 	}
-	gate := admin.Part{Name: gatePart.name, Off: h.settings.Webhook.part().off()}
-	if h.gate != nil {
-		gate.Unready = func() []string { return append(h.ending(), h.inboxProblems()...) }
+	gate := admin.Part{Name: g.Name, Off: g.Off}
+	if u.gate != nil {
+		gate.Unready = func() []string { return append(u.shutdownProblems(), u.inboxProblems()...) }
 	}
-	answers := admin.Part{Name: entitlementsPart.name, Off: entitlementsPart.off()}
-	if h.answers != nil {
+	answers := admin.Part{Name: e.Name, Off: e.Off}
+	if u.answers != nil {
 		// What is held is answered also while the inbox's servers can't be reached.
-		answers.Unready = func() []string { return append(h.ending(), h.entitlementsProblems()...) }
+		answers.Unready = func() []string { return append(u.shutdownProblems(), u.entitlementsProblems()...) }
 	}
 	return []admin.Part{outbound, gate, answers}
 }
 
-func (h *house) ending() []string {
-	if !h.stopping.Load() {
+func (u *usher) shutdownProblems() []string {
+	if !u.stopping.Load() {
 		return nil
 	}
 	return []string{"shutting down"}
 }
 
-func (h *house) inboxProblems() []string {
-	if h.inbox == nil {
+func (u *usher) inboxProblems() []string {
+	if u.inbox == nil {
 		return nil
 	}
-	if err := h.inbox.Err(); err != nil {
+	if err := u.inbox.Err(); err != nil {
 		return []string{err.Error()}
 	}
 	return nil
@@ -60,10 +62,13 @@ func (h *house) inboxProblems() []string {
 
 // tokenProblems: after the first token an outage of the billing service is no reason to
 // be unready: it must not take the customer's pod down.
-func (h *house) tokenProblems() []string {
+func (u *usher) tokenProblems() []string {
+	if u.outbound == nil {
+		return nil
+	}
 	var problems []string
-	for _, p := range h.settings.Ports {
-		state := h.outbound.of[p.Name].State()
+	for _, p := range u.outbound.ports {
+		state := p.source.State()
 		switch {
 		case state.Had:
 		case state.Err != nil:
@@ -75,16 +80,13 @@ func (h *house) tokenProblems() []string {
 	return problems
 }
 
-// healthcheck asks a running usher whether it is ready. It reads one setting and
-// no more: a probe must not depend on the secrets being mounted.
+// healthcheck asks a running usher whether it is ready.
 func healthcheck(ctx context.Context, p Process) int {
-	r := newReader(p.Environ)
-	var a Admin
-	r.section("", &a)
-	if a.Listen == "off" {
+	addr := settings.AdminListen(p.Environ)
+	if addr == "off" {
 		return p.failed(errAdminOff)
 	}
-	client, url := adminClient(a.Listen)
+	client, url := adminClient(addr)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", nil)
@@ -124,4 +126,9 @@ func adminClient(addr string) (*http.Client, string) {
 		}
 	}
 	return &http.Client{Transport: transport}, "http://" + addr
+}
+
+// notAsked says that no usher answered on the admin port.
+func notAsked(err error) error {
+	return fmt.Errorf("cannot reach usher. Is it running? (USHER_ADMIN_LISTEN says where): %w", err)
 }

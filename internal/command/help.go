@@ -3,6 +3,8 @@ package command
 import (
 	"fmt"
 	"strings"
+
+	"usher/internal/settings"
 )
 
 const usage = `usher stands between your software and the billing service: it puts a token on
@@ -119,7 +121,7 @@ func (p *Process) help(args []string) int {
 		return exitOK
 	case args[0] == "settings" && len(args) <= 2:
 		word := strings.Join(args[1:], "")
-		if !writeSettings(p.Stdout, word) {
+		if !settings.WriteHelp(p.Stdout, word) {
 			return p.misused("no setting is about %q", word)
 		}
 		return exitOK

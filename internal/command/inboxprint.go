@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"usher/internal/admin"
@@ -18,12 +16,14 @@ import (
 )
 
 const (
-	lineWidth   = 100 // of a list
-	tenantWidth = 36
-	columnGap   = "  "
+	lineWidth    = 100 // of a list
+	tenantColumn = 2
+	tenantWidth  = 36 // which a longer one exceeds in its own line alone
+	columnGap    = "  "
 )
 
-// printList prints one line for each webhook.
+// printList prints one line for each webhook. A tenant is whole, however long: anybody who has to name one
+// copies it from here.
 func printList(w io.Writer, entries []admin.Webhook, now time.Time, heading bool) error {
 	var rows [][]string
 	if heading {
@@ -32,7 +32,7 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, heading bool
 	for i := range entries {
 		e := &entries[i]
 		rows = append(rows, []string{
-			e.ID, visible(string(e.State)), shorten(tenantOf(e), tenantWidth),
+			e.ID, visible(string(e.State)), tenantOf(e),
 			strconv.Itoa(e.Tries), age(e.Received, now), standing(e, now),
 		})
 	}
@@ -42,7 +42,7 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, heading bool
 		left := lineWidth
 		last := len(row) - 1
 		for i, cell := range row[:last] {
-			out.WriteString(cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)) + columnGap)
+			out.WriteString(cell + strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(cell))) + columnGap)
 			left -= widths[i] + len(columnGap)
 		}
 		out.WriteString(shorten(row[last], left) + "\n")
@@ -56,7 +56,11 @@ func columnWidths(rows [][]string) []int {
 	for _, row := range rows {
 		widths = append(widths, make([]int, len(row)-len(widths))...)
 		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			width := utf8.RuneCountInString(cell)
+			if i == tenantColumn {
+				width = min(width, tenantWidth)
+			}
+			widths[i] = max(widths[i], width)
 		}
 	}
 	return widths
@@ -222,25 +226,4 @@ func shorten(s string, n int) string {
 	}
 	n = max(n, 3) - 1
 	return string(runes[:n-n/2]) + "…" + string(runes[len(runes)-n/2:])
-}
-
-// visible writes what can't be seen as JSON does (\u001b), so that nothing that
-// came with a webhook can steer a terminal, or make one line two.
-func visible(s string) string {
-	if strings.IndexFunc(s, func(c rune) bool { return !unicode.IsPrint(c) }) < 0 {
-		return s
-	}
-	var out strings.Builder
-	for _, c := range s {
-		switch {
-		case unicode.IsPrint(c):
-			out.WriteRune(c)
-		case c > 0xffff:
-			high, low := utf16.EncodeRune(c)
-			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, c)
-		}
-	}
-	return out.String()
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"usher/internal/settings"
 )
 
 // pipes is a listener without a network, for a synctest bubble: there no time passes
@@ -26,32 +28,32 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 func (p pipes) Close() error   { close(p); return nil }
 
-// testHouse has two local ports, a gate and an admin port.
-func testHouse(t *testing.T) *house {
+// testUsher has two local ports, a gate and an admin port.
+func testUsher(t *testing.T) *usher {
 	t.Helper()
 	environ := []string{
 		"USHER_BASE_URL=http://127.0.0.1:1", "USHER_CLIENT_ID=app", "USHER_CLIENT_SECRET=t0psecret",
 		"USHER_PORTS_0_LISTEN=127.0.0.1:8081", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1",
 	}
-	settings, err := readSettings(environ)
+	s, err := settings.Read(environ)
 	if err != nil {
 		t.Fatal(err)
 	}
-	house, err := build(settings, environ, slog.New(slog.DiscardHandler))
+	u, err := build(s, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(house.all()); n != 4 {
+	if n := len(u.all()); n != 4 {
 		t.Fatalf("%d listeners: a local port, another, the gate and the admin port are four", n)
 	}
-	return house
+	return u
 }
 
 // Every listener closes a connection on which nothing is asked any more, and one on
 // which nothing was ever asked.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	for _, d := range testHouse(t).all() {
+	for _, l := range testUsher(t).all() {
 		for _, tc := range []struct {
 			name   string
 			asks   bool
@@ -60,12 +62,12 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 			{"after an answer", true, 3 * time.Minute},
 			{"at once", false, 15 * time.Second},
 		} {
-			t.Run(d.name+" "+tc.name, func(t *testing.T) {
+			t.Run(l.name+" "+tc.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					way := make(pipes)
-					d.hang(way, log)
+					l.attach(way, log)
 					served := make(chan error)
-					go func() { served <- d.server.Serve(d.listener) }()
+					go func() { served <- l.http.Serve(l.socket) }()
 					conn, far := net.Pipe()
 					defer conn.Close()
 					way <- far
@@ -79,7 +81,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 					if took := time.Since(idle); took < tc.within/2 || took > tc.within {
 						t.Errorf("closed after %v", took)
 					}
-					d.server.Close()
+					l.http.Close()
 					<-served
 				})
 			})

@@ -4,131 +4,119 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
 
-	"golang.org/x/net/http/httpproxy"
-
 	"usher/internal/admin"
 	"usher/internal/guard"
+	"usher/internal/settings"
 	"usher/internal/wire"
 	"usher/proxy"
 	"usher/tokens"
 )
 
-// outbound is the way to the billing service: a pool of connections, and one
-// token source for each identity among the ports.
+// outbound is the way to the billing service: a pool of connections, the local ports, and
+// one token for each identity among them.
 type outbound struct {
-	settings  *Settings
-	log       *slog.Logger
-	upstream  *wire.Client
-	forTokens *wire.Client // upstream too, unless calls have less time than tokens
-	target    *url.URL
-	memory    *proxy.Memory             // for the bodies of all ports
-	sources   []*tokens.Source          // each once
-	of        map[string]*tokens.Source // by the port's name
-	clients   map[string]*tokens.Client // by the port's name
-	figures   map[string]portFigures    // by the port's name; empty without metrics
+	settings   *settings.Settings
+	log        *slog.Logger
+	upstream   *wire.Client
+	forTokens  *wire.Client // upstream too, unless calls have less time than tokens
+	target     *url.URL
+	memory     *proxy.Memory // for the bodies of all ports
+	ports      []*localPort  // as the settings have them, the main port first
+	identities []*identity
 }
 
-// portFigures are a port's own, and those of its token.
-type portFigures struct {
-	calls    *admin.Port
-	identity *admin.Identity
-	owner    string // the first port of the identity
+// localPort is a local port at work.
+type localPort struct {
+	settings.Port
+	*identity
+	calls *admin.Port // nil without metrics
 }
 
-// identity is what makes two ports share a token. A secret that is in a file is known by
-// that: two files may hold the same today, and only one of them change tomorrow.
-type identity struct{ clientID, file, secret, scope string }
+// identity is what makes a token: an API client and its scopes. Ports of the same identity
+// share it.
+type identity struct {
+	owner  string // the first port that has it
+	client *tokens.Client
+	source *tokens.Source
+	counts *admin.Identity // nil without metrics
+}
 
-func identityOf(p Port) identity {
+// identityKey says whether two ports have the same identity. A secret in a file is known by
+// its path: two files may hold the same today, and only one of them change tomorrow.
+type identityKey struct{ clientID, file, secret, scope string }
+
+func keyOf(p *settings.Port) identityKey {
 	scopes := strings.Fields(p.Scope)
 	slices.Sort(scopes)
-	id := identity{clientID: p.ClientID, file: p.ClientSecret.Path(), scope: strings.Join(scopes, " ")}
-	if id.file == "" {
-		id.secret = p.ClientSecret.Get()
+	key := identityKey{clientID: p.ClientID, file: p.ClientSecret.Path(), scope: strings.Join(scopes, " ")}
+	if key.file == "" {
+		key.secret = p.ClientSecret.Get()
 	}
-	return id
+	return key
 }
 
-func newOutbound(s *Settings, environ []string, log *slog.Logger, metrics *admin.Metrics) (*outbound, error) {
+// newOutbound puts it together; metrics may be nil.
+func newOutbound(s *settings.Settings, log *slog.Logger, metrics *admin.Metrics) (*outbound, error) {
 	o := &outbound{
 		settings: s, log: log,
-		target:  endpoint(s.Outbound.base, "/graphql"),
-		memory:  proxy.NewMemory(int64(s.Outbound.ReplayMemory)),
-		of:      make(map[string]*tokens.Source),
-		clients: make(map[string]*tokens.Client),
-		figures: make(map[string]portFigures),
+		target: s.Outbound.Endpoint("/graphql"),
+		memory: proxy.NewMemory(int64(s.Outbound.ReplayMemory)),
 	}
-	if err := o.connect(environ); err != nil {
+	if err := o.connect(); err != nil {
 		return nil, err
 	}
-	shared := make(map[identity]*tokens.Source)
-	counted := make(map[identity]portFigures)
-	for _, p := range s.Ports {
-		id := identityOf(p)
-		client := &tokens.Client{
-			URL:       endpoint(s.Outbound.base, "/oauth/token").String(),
-			ID:        p.ClientID,
-			Secret:    p.ClientSecret.Get,
-			Scope:     p.Scope,
-			HTTP:      o.forTokens,
-			UserAgent: userAgent(),
+	byKey := make(map[identityKey]*identity)
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		id := byKey[keyOf(p)]
+		if id == nil {
+			id = o.newIdentity(p, metrics)
+			byKey[keyOf(p)] = id
+			o.identities = append(o.identities, id)
 		}
-		o.clients[p.Name] = client
-		if shared[id] == nil {
-			source := tokens.NewSource(client, log.With("port", p.Name))
-			source.Advice = func(err error) string { return o.advise(err, p) }
-			if metrics != nil {
-				m := metrics.Identity(p.Name)
-				source.Fetched, source.EarlyRevoked = m.Fetched, m.EarlyRevoked
-				counted[id] = portFigures{identity: m, owner: p.Name}
-			}
-			p.ClientSecret.OnChange(source.SecretChanged)
-			shared[id] = source
-			o.sources = append(o.sources, source)
-		}
-		o.of[p.Name] = shared[id]
+		port := &localPort{Port: *p, identity: id}
 		if metrics != nil {
-			figures := counted[id]
-			figures.calls = metrics.Port(p.Name)
-			o.figures[p.Name] = figures
+			port.calls = metrics.Port(p.Name)
 		}
+		o.ports = append(o.ports, port)
 	}
 	return o, nil
 }
 
-// endpoint is a path below the base address. (URL.JoinPath would make a relative
-// path of a base without one, and clean a prefix that has to stay as it is.)
-func endpoint(base *url.URL, path string) *url.URL {
-	u := *base
-	u.Path += path
-	if u.RawPath != "" {
-		u.RawPath += path
+// newIdentity makes the identity of p, the first port that has it.
+func (o *outbound) newIdentity(p *settings.Port, metrics *admin.Metrics) *identity {
+	client := &tokens.Client{
+		URL:       o.settings.Outbound.Endpoint("/oauth/token").String(),
+		ID:        p.ClientID,
+		Secret:    p.ClientSecret.Get,
+		Scope:     p.Scope,
+		HTTP:      o.forTokens,
+		UserAgent: userAgent(),
 	}
-	return &u
+	id := &identity{owner: p.Name, client: client, source: tokens.NewSource(client, o.log.With("port", p.Name))}
+	id.source.Advice = func(err error) string { return o.advise(err, p) }
+	if metrics != nil {
+		id.counts = metrics.Identity(p.Name)
+		id.source.Fetched, id.source.EarlyRevoked = id.counts.Fetched, id.counts.EarlyRevoked
+	}
+	p.ClientSecret.OnChange(id.source.SecretChanged)
+	return id
 }
 
 // connect sets up the connections.
-func (o *outbound) connect(environ []string) error {
-	env := newReader(environ).env
-	either := func(name string) string {
-		if v := env[name]; v != "" {
-			return v
-		}
-		return env[strings.ToLower(name)]
-	}
-	cfg := wire.Config{Timeout: o.settings.Outbound.UpstreamTimeout}
-	cfg.Proxy = (&httpproxy.Config{
-		HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), NoProxy: either("NO_PROXY"),
-		CGI: env["REQUEST_METHOD"] != "",
-	}).ProxyFunc()
-	if ca := o.settings.Outbound.ca; ca != nil {
+func (o *outbound) connect() error {
+	cfg := wire.Config{Timeout: o.settings.Outbound.UpstreamTimeout, Proxy: o.settings.Outbound.Proxy}
+	if ca := o.settings.Outbound.CA; ca != nil {
 		roots, err := x509.SystemCertPool()
 		if err != nil {
 			return err
@@ -151,8 +139,8 @@ func (o *outbound) connect(environ []string) error {
 // ended.
 func (o *outbound) run(ctx context.Context) {
 	var running sync.WaitGroup
-	for _, source := range o.sources {
-		running.Go(func() { source.Run(ctx) })
+	for _, id := range o.identities {
+		running.Go(func() { id.source.Run(ctx) })
 	}
 	running.Wait()
 	o.upstream.CloseIdleConnections()
@@ -160,22 +148,60 @@ func (o *outbound) run(ctx context.Context) {
 }
 
 // handler returns the handler of a local port.
-func (o *outbound) handler(p Port) http.Handler {
+func (o *outbound) handler(p *localPort) http.Handler {
 	cfg := proxy.Config{
 		Name:         p.Name,
 		Target:       o.target,
-		Source:       o.of[p.Name],
+		Source:       p.source,
 		Upstream:     o.upstream,
+		Key:          p.Key.Getter(),
 		ReplayLimit:  int64(o.settings.Outbound.ReplayLimit),
 		ReplayMemory: o.memory,
 		Hosts:        guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
 		Log:          o.log,
 	}
-	if p.Key != nil {
-		cfg.Key = p.Key.Get
-	}
-	if m := o.figures[p.Name].calls; m != nil {
-		cfg.Started, cfg.Finished, cfg.Replayed = m.Started, m.Finished, m.Replayed
+	if p.calls != nil {
+		cfg.Started, cfg.Finished, cfg.Replayed = p.calls.Started, p.calls.Finished, p.calls.Replayed
 	}
 	return proxy.New(cfg)
+}
+
+// advise says what to do when usher cannot get a token for a port, with the variables that
+// count there.
+func (o *outbound) advise(err error, p *settings.Port) string {
+	id, secret, scope := o.settings.IdentityVariables(p)
+	rejected := new(tokens.RejectedError)
+	switch {
+	case !errors.As(err, &rejected):
+		return o.adviseAddress(err)
+	case rejected.Code == "invalid_scope":
+		return fmt.Sprintf("check %s: usher can request only the scopes assigned to the API client", scope)
+	default:
+		return fmt.Sprintf("check %s and %s", id, secret)
+	}
+}
+
+// adviseAddress says what to do when the service does not answer as it should.
+func (o *outbound) adviseAddress(err error) string {
+	base := o.settings.Outbound.Base
+	asked := "usher tried " + o.settings.Outbound.Endpoint("/oauth/token").Redacted()
+	var (
+		stranger x509.UnknownAuthorityError
+		notTLS   tls.RecordHeaderError
+		network  *net.OpError
+	)
+	unreached := errors.As(err, &network)
+	switch {
+	case unreached && network.Op == "proxyconnect":
+		return "check HTTPS_PROXY, or add the service to NO_PROXY if it needs no proxy"
+	case errors.As(err, &stranger):
+		return "if the certificate comes from your own CA, or from a proxy that inspects TLS, set USHER_CA_FILE to a file with the CA's certificates"
+	case errors.As(err, &notTLS):
+		return asked + ", and the server there does not use https: check USHER_BASE_URL"
+	case strings.HasSuffix(base.Path, "/graphql"), strings.HasSuffix(base.Path, "/oauth/token"):
+		return asked + ": remove /graphql or /oauth/token from USHER_BASE_URL, usher adds them itself"
+	case base.Scheme == "http" && !unreached:
+		return asked + ": check USHER_BASE_URL; should it start with https?"
+	}
+	return asked + ": check USHER_BASE_URL"
 }

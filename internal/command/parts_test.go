@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"usher/internal/sandbox"
+	"usher/internal/settings"
 	"usher/internal/trial"
 )
 
@@ -34,7 +35,7 @@ func TestUnusedSettings(t *testing.T) {
 			[]string{"USHER_CLIENT_ID", "USHER_CLIENT_SECRET", "USHER_LISTEN", "USHER_PORTS_3_SCOPE", "USHER_PORTS_3_KEY"}, "outbound is off; to switch it on, set USHER_BASE_URL"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s, err := readSettings(tc.env)
+			s, err := settings.Read(tc.env)
 			if err != nil {
 				t.Fatal(err)
 			}

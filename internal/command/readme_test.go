@@ -1,8 +1,10 @@
 package command
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -38,6 +40,41 @@ func TestDocsAreForSomebody(t *testing.T) {
 		}
 		if !strings.Contains(string(index), "]("+name+")") {
 			t.Errorf("docs/README.md does not list %s", name)
+		}
+	}
+}
+
+// docs/operations.md lists every metric, and docs/security.md every fuzz target with its package.
+func TestListsInDocsAreComplete(t *testing.T) {
+	for _, list := range []struct {
+		page, folder, name string // name has one group: what the page has to name
+		least              int
+	}{
+		{"docs/operations.md", "internal/admin", `[^)]"(usher_\w+)",`, 25},
+		{"docs/security.md", ".", `\nfunc (Fuzz\w+)\(`, 20},
+	} {
+		page, err := os.ReadFile(root + list.page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		err = filepath.WalkDir(root+list.folder, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") {
+				return err
+			}
+			code, err := os.ReadFile(path)
+			for _, m := range regexp.MustCompile(list.name).FindAllSubmatch(code, -1) {
+				found++
+				row := regexp.MustCompile("(?m)^\\| (`\\w+`, )*`" + string(m[1]) + "`.*$").Find(page)
+				folder := filepath.ToSlash(strings.TrimPrefix(filepath.Dir(path), root))
+				if row == nil || strings.HasPrefix(string(m[1]), "Fuzz") && !strings.Contains(string(row), "`"+folder+"`") {
+					t.Errorf("%s has no row for %s of %s", list.page, m[1], folder)
+				}
+			}
+			return err
+		})
+		if err != nil || found < list.least {
+			t.Errorf("%s: only %d found: %v", list.folder, found, err)
 		}
 	}
 }

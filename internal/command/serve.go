@@ -2,15 +2,12 @@ package command
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,111 +16,120 @@ import (
 	"usher/internal/admin/decisions"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/internal/sdnotify"
 	"usher/internal/secret"
+	"usher/internal/settings"
+	"usher/internal/stdlog"
 	"usher/webhookgate"
 )
 
-// house is a running usher: its listeners, and what stands behind them.
-type house struct {
-	settings  *Settings
-	log       *slog.Logger
+// serve is usher without a command.
+func serve(ctx context.Context, p Process) int {
+	s, ok := p.settings(p.Environ)
+	if !ok {
+		return exitUsage
+	}
+	defer tuneCollector(p.Environ)()
+	log := newLog(p.Stderr, &s.Admin)
+	defer stdlog.TakeOver(log)()
+	for _, name := range s.Unknown {
+		log.Warn("unknown variable, not used", "name", name)
+	}
+	for _, u := range s.Unused {
+		log.Warn("setting not used", "name", u.Name, "why", u.Why)
+	}
+	u, err := build(s, log)
+	if err != nil {
+		return p.failed(err)
+	}
+	u.starter = supervisor{systemd: sdnotify.New(p.Environ), serves: p.serves, log: log}
+	if err := u.open(); err != nil {
+		u.close()
+		return p.failed(err)
+	}
+	log.Info("usher starts", "version", buildVersion())
+	if u.gate != nil && s.Webhook.NATS == nil {
+		log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a NATS cluster")
+	}
+	if err := u.run(ctx); err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}
+
+// usher is the running program: its listeners, and what is behind them.
+type usher struct {
+	settings *settings.Settings
+	log      *slog.Logger
+	starter  supervisor
+	stopping atomic.Bool
+
 	outbound  *outbound         // nil: off
 	gate      *webhookgate.Gate // nil: off
 	decisions *decisions.Ring   // the gate's last; nil: off
 	inbox     *inbox.Inbox      // nil: webhooks are passed through
-	doors     []*door           // the local ports and the gate
 	rights    *rights           // what tenants may use; nil: there is no inbox
-	webhooks  *door             // of doors the gate's; nil: off
-	answers   *door             // of doors that of entitlements; nil: off
-	admin     *door             // nil: off
-	starter   supervisor
-	stopping  atomic.Bool
-}
 
-// door is one listener.
-type door struct {
-	variable string // that says where it is
-	name     string
-	addr     string
-	handler  http.Handler
-	tls      *tls.Config
-	closing  func() // told when the server begins to close; may be nil
-	listener net.Listener
-	server   *http.Server
-}
-
-// url is where the door can be reached, once it is open.
-func (d *door) url() string {
-	if strings.HasPrefix(d.addr, "unix:") {
-		return d.addr
-	}
-	scheme := "http"
-	if d.tls != nil {
-		scheme = "https"
-	}
-	addr := d.listener.Addr().String()
-	if tcp, ok := d.listener.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
-		addr = fmt.Sprintf("127.0.0.1:%d", tcp.Port) // what answers there to its name
-	}
-	return scheme + "://" + addr
+	listeners []*listener // all but the admin port's
+	webhooks  *listener   // the gate's; nil: off
+	answers   *listener   // that of entitlements; nil: off
+	admin     *listener   // nil: off
 }
 
 // build puts an usher together. Of what it uses only the inbox is opened yet: one that
 // can't be is an error of start-up.
-func build(s *Settings, environ []string, log *slog.Logger) (*house, error) {
-	h := &house{settings: s, log: log}
+func build(s *settings.Settings, log *slog.Logger) (*usher, error) {
+	u := &usher{settings: s, log: log}
 	metrics := admin.NewMetrics(buildVersion(), buildCommit())
-	if s.outboundOn() {
-		if err := h.buildOutbound(environ, metrics); err != nil {
+	if s.OutboundOn() {
+		if err := u.buildOutbound(metrics); err != nil {
 			return nil, err
 		}
 	}
 	var gateMetrics *admin.Gate
-	if s.gateOn() {
+	if s.GateOn() {
 		gateMetrics = metrics.Gate()
-		if err := h.buildGate(gateMetrics); err != nil {
+		if err := u.buildGate(gateMetrics); err != nil {
 			return nil, err
 		}
-		if h.webhooks.tls != nil {
-			metrics.Certificate(h.webhooks.certificateEnds)
+		if u.webhooks.tls != nil {
+			metrics.Certificate(u.webhooks.certificateEnds)
 		}
 	}
-	if s.gateOn() || s.entitlementsOn() {
-		if err := h.buildInbox(metrics.Inbox(h.inboxFigures)); err != nil {
+	if s.GateOn() || s.EntitlementsOn() {
+		if err := u.buildInbox(metrics.Inbox(u.inboxFigures)); err != nil {
 			return nil, err
 		}
 	}
-	if s.entitlementsOn() {
-		h.buildEntitlements(metrics.Entitlements(h.rights.index.Len))
+	if s.EntitlementsOn() {
+		u.buildEntitlements(metrics.Entitlements(u.rights.index.Len))
 	}
 	if s.Admin.Listen != "off" {
 		cfg := admin.Config{
 			Hosts:    guard.NewHosts(s.Admin.Listen, s.Outbound.AllowedHosts, s.Admin.Token != nil),
-			Unready:  h.unready,
-			Stopping: h.stopping.Load,
-			Parts:    h.parts(),
+			Token:    s.Admin.Token.Getter(),
+			Unready:  u.unready,
+			Stopping: u.stopping.Load,
+			Parts:    u.parts(),
 			Metrics:  metrics.Handler(),
 			Version:  buildVersion(),
 			Log:      log,
 		}
-		h.show(&cfg, metrics, gateMetrics)
-		if s.Admin.Token != nil {
-			cfg.Token = s.Admin.Token.Get
-		}
+		u.wireAdmin(&cfg, metrics, gateMetrics)
 		handler := admin.New(cfg)
-		h.admin = &door{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: s.Admin.Listen, handler: handler, closing: handler.Close}
+		u.admin = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: s.Admin.Listen, handler: handler, closing: handler.Close}
 	}
-	return h, nil
+	return u, nil
 }
 
-func (h *house) buildOutbound(environ []string, metrics *admin.Metrics) (err error) {
-	if h.outbound, err = newOutbound(h.settings, environ, h.log, metrics); err != nil {
+func (u *usher) buildOutbound(metrics *admin.Metrics) (err error) {
+	if u.outbound, err = newOutbound(u.settings, u.log, metrics); err != nil {
 		return err
 	}
-	for _, p := range h.settings.Ports {
-		h.doors = append(h.doors, &door{
-			variable: p.prefix + "LISTEN", name: p.Name, addr: p.Listen,
-			handler: h.outbound.handler(p),
+	for _, p := range u.outbound.ports {
+		u.listeners = append(u.listeners, &listener{
+			variable: p.ListenVariable(), name: p.Name, addr: p.Listen,
+			handler: u.outbound.handler(p),
 		})
 	}
 	return nil
@@ -131,97 +137,88 @@ func (h *house) buildOutbound(environ []string, metrics *admin.Metrics) (err err
 
 // open binds every listener before anything is served: an address that is taken
 // is an error of start-up.
-func (h *house) open() error {
-	for _, d := range h.all() {
-		l, err := listen(d.addr)
+func (u *usher) open() error {
+	for _, l := range u.all() {
+		socket, err := listen(l.addr)
 		if err != nil {
-			return fmt.Errorf("%s: can't listen on %s: %w%s", d.variable, d.addr, err, adviseListener(d.variable, err))
+			return fmt.Errorf("%s: can't listen on %s: %w%s", l.variable, l.addr, err, settings.ListenAdvice(l.variable, err))
 		}
-		d.handler = draining(&h.stopping, d.handler)
-		d.hang(l, h.log.With("listener", d.name))
+		l.handler = draining(&u.stopping, l.handler)
+		l.attach(socket, u.log.With("listener", l.name))
 	}
 	return nil
 }
 
-// hang puts the door where l listens.
-func (d *door) hang(l net.Listener, log *slog.Logger) {
-	d.listener = guard.Listener(l, d.tls, log)
-	d.server = newServer(d.handler, log)
-	if d.closing != nil {
-		d.server.RegisterOnShutdown(d.closing)
+func (u *usher) all() []*listener {
+	if u.admin == nil {
+		return u.listeners
 	}
-}
-
-func (h *house) all() []*door {
-	if h.admin == nil {
-		return h.doors
-	}
-	return append([]*door{h.admin}, h.doors...)
+	return append([]*listener{u.admin}, u.listeners...)
 }
 
 // close gives back what build and open took, when run was not reached.
-func (h *house) close() {
-	for _, d := range h.all() {
-		if d.listener != nil {
-			d.listener.Close()
+func (u *usher) close() {
+	for _, l := range u.all() {
+		if l.socket != nil {
+			l.socket.Close()
 		}
 	}
-	h.closeInbox()
+	u.closeInbox()
 }
 
-// hangUp closes the connections that are left when nothing is under way any more.
-func (h *house) hangUp() {
-	if h.gate != nil {
-		h.gate.CloseIdleConnections()
+// closeIdle closes the connections that are left when no delivery is under way any more.
+func (u *usher) closeIdle() {
+	if u.gate != nil {
+		u.gate.CloseIdleConnections()
 	}
 }
 
-func (h *house) closeInbox() {
-	if h.inbox == nil {
+func (u *usher) closeInbox() {
+	if u.inbox == nil {
 		return
 	}
-	if err := h.inbox.Close(); err != nil {
-		h.log.Error("the inbox could not be closed", "err", err)
+	if err := u.inbox.Close(); err != nil {
+		u.log.Error("the inbox could not be closed", "err", err)
 	}
 }
 
 // run serves until ctx ends or a signal comes, and then shuts down: orderly, or,
 // on a second signal, at once.
-func (h *house) run(ctx context.Context) error {
+func (u *usher) run(ctx context.Context) error {
 	signals := make(chan os.Signal, 2)
-	h.starter.signals(signals)
+	u.starter.signals(signals)
 	defer signal.Stop(signals)
 
 	background, stopBackground := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { secret.Watch(background, h.log, h.settings.secrets()...) })
-	if h.outbound != nil {
-		running.Go(func() { h.outbound.run(background) })
+	running.Go(func() { secret.Watch(background, u.log, u.settings.Secrets()...) })
+	if u.outbound != nil {
+		running.Go(func() { u.outbound.run(background) })
 	}
-	defer func() { stopBackground(); running.Wait(); h.closeInbox(); h.hangUp() }()
-	stopCourier := h.startCourier()
+	defer func() { stopBackground(); running.Wait(); u.closeInbox(); u.closeIdle() }()
+	stopCourier := u.startCourier()
 
-	failed := make(chan error, len(h.doors)+1)
-	for _, d := range h.all() {
-		h.log.Info("listening", "listener", d.name, "address", d.url())
+	failed := make(chan error, len(u.listeners)+1)
+	for _, l := range u.all() {
+		u.log.Info("listening", "listener", l.name, "address", l.url())
 		running.Go(func() {
-			if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
-				failed <- fmt.Errorf("%s: %w", d.variable, err)
+			if err := l.http.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("%s: %w", l.variable, err)
 			}
 		})
 	}
-	running.Go(func() { h.starter.systemd.Watch(background) })
-	h.starter.ready()
+	running.Go(func() { u.starter.systemd.Watch(background) })
+	u.starter.ready()
 	var err error
 	select {
 	case <-ctx.Done():
-		h.log.Info("shutting down")
+		u.log.Info("shutting down")
 	case sig := <-signals:
-		h.log.Info("shutting down", "signal", sig.String())
+		u.log.Info("shutting down", "signal", sig.String())
 	case err = <-failed:
-		h.log.Error("a listener failed", "err", err)
+		u.log.Error("a listener failed", "err", err)
 	}
-	h.starter.stopping()
+	u.starter.stopping()
 	atOnce, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	go func() {
@@ -231,7 +228,7 @@ func (h *house) run(ctx context.Context) error {
 		case <-atOnce.Done():
 		}
 	}()
-	return errors.Join(err, h.shutdown(atOnce, stopCourier))
+	return errors.Join(err, u.shutdown(atOnce, stopCourier))
 }
 
 var errSecondSignal = errors.New("a second signal: ended at once")
@@ -239,36 +236,36 @@ var errSecondSignal = errors.New("a second signal: ended at once")
 // shutdown: unready but serving for the delay, then no new connections and what
 // is under way may finish within the grace; the admin port closes last. It ends
 // early when atOnce does, with its cause.
-func (h *house) shutdown(atOnce context.Context, stopCourier func(context.Context) error) error {
-	h.stopping.Store(true)
+func (u *usher) shutdown(atOnce context.Context, stopCourier func(context.Context) error) error {
+	u.stopping.Store(true)
 	select {
-	case <-time.After(h.settings.Admin.ShutdownDelay):
+	case <-time.After(u.settings.Admin.ShutdownDelay):
 	case <-atOnce.Done():
 	}
-	grace, cancel := context.WithTimeout(atOnce, h.settings.Admin.ShutdownGrace)
+	grace, cancel := context.WithTimeout(atOnce, u.settings.Admin.ShutdownGrace)
 	defer cancel()
 	var closing sync.WaitGroup
-	for _, d := range h.doors {
+	for _, l := range u.listeners {
 		closing.Go(func() {
-			if d.server.Shutdown(grace) != nil {
-				h.log.Warn("cut off what was still under way", "listener", d.name)
-				d.server.Close()
+			if l.http.Shutdown(grace) != nil {
+				u.log.Warn("cut off what was still under way", "listener", l.name)
+				l.http.Close()
 			}
 		})
 	}
-	if h.gate != nil {
+	if u.gate != nil {
 		closing.Go(func() {
-			if errors.Join(h.gate.Shutdown(grace), stopCourier(grace)) != nil {
-				h.log.Warn("cut off deliveries that were still under way")
+			if errors.Join(u.gate.Shutdown(grace), stopCourier(grace)) != nil {
+				u.log.Warn("cut off deliveries that were still under way")
 			}
 		})
 	}
 	closing.Wait()
-	if h.admin != nil {
+	if u.admin != nil {
 		last, cancel := context.WithTimeout(atOnce, time.Second)
 		defer cancel()
-		if h.admin.server.Shutdown(last) != nil {
-			h.admin.server.Close()
+		if u.admin.http.Shutdown(last) != nil {
+			u.admin.http.Close()
 		}
 	}
 	return context.Cause(atOnce)

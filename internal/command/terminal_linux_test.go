@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"usher/internal/settings"
 	"usher/internal/trial"
 )
 
@@ -111,7 +112,7 @@ func TestLogOnATerminal(t *testing.T) {
 		{[]string{"USHER_LOG_FORMAT=json"}, false},
 	} {
 		keyboard, screen := newTerminal(t)
-		s, err := readSettings(with(tc.env...))
+		s, err := settings.Read(with(tc.env...))
 		if err != nil {
 			t.Fatal(err)
 		}

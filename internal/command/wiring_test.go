@@ -13,12 +13,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/settings"
 	"usher/internal/trial"
 )
 
@@ -179,20 +181,23 @@ func TestPortsShareATokenBySource(t *testing.T) {
 		"USHER_PORTS_3_LISTEN=127.0.0.1:0", "USHER_PORTS_3_CLIENT_SECRET=t0psecret",
 		"USHER_PORTS_4_LISTEN=127.0.0.1:0", "USHER_PORTS_4_CLIENT_SECRET=t0psecret",
 		"USHER_PORTS_5_LISTEN=127.0.0.1:0", "USHER_PORTS_5_CLIENT_SECRET=another")
-	settings, err := readSettings(environ)
+	read, err := settings.Read(environ)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := newOutbound(settings, environ, slog.New(slog.DiscardHandler), nil)
+	o, err := newOutbound(read, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	identityOf := func(name string) *identity {
+		return o.ports[slices.IndexFunc(o.ports, func(p *localPort) bool { return p.Name == name })].identity
 	}
 	for name, sharedWith := range map[string]string{"0": "main", "1": "main", "2": "2", "3": "3", "4": "3", "5": "5"} {
-		if o.of[name] != o.of[sharedWith] {
+		if identityOf(name) != identityOf(sharedWith) {
 			t.Errorf("port %s does not share with %s", name, sharedWith)
 		}
 	}
-	if n := len(o.sources); n != 4 {
+	if n := len(o.identities); n != 4 {
 		t.Errorf("%d tokens, want 4: of each file, of a value, of another", n)
 	}
 }

@@ -20,7 +20,7 @@ func (h *Handler) guard(r *http.Request, to target) error {
 			message: r.Method + " is not allowed on this port."}
 	case !h.cfg.Hosts.Allowed(r.Host):
 		return &problem{status: http.StatusMisdirectedRequest, code: "HOST_REFUSED",
-			message: "This Host is not answered here: call the port by its address, or allow the name with USHER_ALLOWED_HOSTS."}
+			message: "This Host is not allowed: call the port by its address, or add the name to USHER_ALLOWED_HOSTS."}
 	case to.page != checkPage && guard.FromBrowser(r.Header):
 		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
 			message: "This call comes from a web page. Browsers are refused here: ask from your server."}

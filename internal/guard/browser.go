@@ -2,9 +2,9 @@ package guard
 
 import "net/http"
 
-// FromBrowser says whether a request comes from a web page. A page's script can't keep
-// its browser from sending these headers, and nothing but a browser has reason to send
-// them. A site of "none" is a person's own doing.
+// FromBrowser reports whether a request comes from a web page. A page's script cannot stop its
+// browser from sending these headers, and only a browser has a reason to send them. The site
+// "none" means that a person typed the address.
 func FromBrowser(h http.Header) bool {
 	if _, ok := h["Origin"]; ok {
 		return true

@@ -5,27 +5,24 @@ import (
 	"math"
 )
 
-// framing follows the requests on one HTTP/1 connection, in step with their bytes,
-// and objects to the first one that two parsers could take for requests of
-// different lengths. That is what request smuggling lives on: a proxy in front of
-// usher sees one request where usher sees two, and the second carries what the
-// proxy would have refused or replaced (its X-Forwarded-For, say).
+// framing follows the requests on one HTTP/1 connection byte by byte, and objects to the first
+// request that two parsers could read with different lengths. Request smuggling depends on
+// that: a proxy in front of usher sees one request, usher sees two, and the second one carries
+// something that the proxy would have refused or replaced (such as X-Forwarded-For).
 //
-// net/http is strict about most of this but lets some pass: Content-Length beside
-// Transfer-Encoding, Content-Length twice, Transfer-Encoding in HTTP/1.0, folded
-// headers, lines that end with a bare LF. By the time a handler sees the request it
-// can't be told any more, so it is looked for here, before net/http.
+// net/http is strict about most of this, but accepts Content-Length beside Transfer-Encoding,
+// Content-Length twice, Transfer-Encoding in HTTP/1.0, folded headers, and lines that end with
+// a bare LF. A handler can no longer see any of this, so framing looks before net/http does.
 //
-// What is not objected to has one reading only, so framing never needs to guess
-// where the next request begins. Everything that does not bear on that (names,
-// values, sizes, the Host) is left to net/http, but for the number of headers, which
-// it bounds from Go 1.27 on only.
+// A request without an objection can be read in one way only, so framing always knows where
+// the next request begins. Everything else (names, values, sizes, the Host) is left to
+// net/http, except the number of headers, which net/http limits only since Go 1.27.
 type framing struct {
 	state   state
-	remain  int64  // bytes of a body, or of a chunk, that pass unread before state goes on
-	partial []byte // of a line: what came of it with earlier reads
+	remain  int64  // bytes of a body or chunk still to come; state applies after them
+	partial []byte // the part of a line that earlier reads returned
 
-	// Of the head that is being read:
+	// About the head that is being read:
 	headers int
 	old     bool  // HTTP/1.0
 	length  int64 // Content-Length
@@ -39,20 +36,19 @@ const maxHeaders = 500
 type state uint8
 
 const (
-	between   state = iota // requests: what comes is the next one's first line
+	between   state = iota // between requests: the next line is a request line
 	inHeaders              // lines up to an empty one
 	chunkSize              // a line with the next chunk's size
 	chunkEnd               // the empty line after a chunk
 	inTrailer              // lines up to an empty one, after the last chunk
 )
 
-// inHead says whether what comes next belongs to a request's head. It is false in
-// a body, whose request a handler has by now.
+// inHead reports whether the next byte belongs to a request's head. In a body it does not, and
+// a handler already has the request.
 func (f *framing) inHead() bool { return f.remain == 0 && f.state <= inHeaders }
 
-// scan takes the next bytes of the connection. With an objection, good is how many
-// of them may still be shown to a parser: the line feed that would complete the
-// line objected to is not among them.
+// scan reads the next bytes of the connection. If it objects, good is how many of them a parser
+// may still see. The line feed that would complete the bad line is not among them.
 func (f *framing) scan(p []byte) (good int, objection string) {
 	for i := 0; i < len(p); {
 		switch {
@@ -61,14 +57,14 @@ func (f *framing) scan(p []byte) (good int, objection string) {
 			f.remain -= n
 			i += int(n)
 			continue
-		// net/http passes over a few of these after a POST, and refuses the rest.
+		// net/http ignores a few of these after a POST, and refuses more.
 		case f.state == between && len(f.partial) == 0 && (p[i] == '\r' || p[i] == '\n'):
 			i++
 			continue
 		}
 		length := bytes.IndexByte(p[i:], '\n')
 		if length < 0 {
-			// Lines have no bound here: net/http stops reading where its own is.
+			// There is no limit for a line here: net/http stops reading at its own limit.
 			f.partial = append(f.partial, p[i:]...)
 			break
 		}
@@ -82,14 +78,14 @@ func (f *framing) scan(p []byte) (good int, objection string) {
 		}
 		f.partial = f.partial[:0]
 		if cap(f.partial) > 4<<10 {
-			f.partial = nil // idle connections should not hold much
+			f.partial = nil // an idle connection should not hold memory
 		}
 		i += length + 1
 	}
 	return len(p), ""
 }
 
-// line takes a line, less its line feed.
+// line reads a line, without its line feed.
 func (f *framing) line(line []byte) (objection string) {
 	text, ok := bytes.CutSuffix(line, []byte("\r"))
 	switch {
@@ -147,7 +143,7 @@ func (f *framing) header(text []byte) (objection string) {
 		case !ok:
 			return "Content-Length is not a number"
 		case f.counted:
-			return "Content-Length is there twice"
+			return "Content-Length occurs twice"
 		case f.chunked:
 			return "both Content-Length and Transfer-Encoding"
 		}
@@ -157,9 +153,9 @@ func (f *framing) header(text []byte) (objection string) {
 		case f.counted:
 			return "both Transfer-Encoding and Content-Length"
 		case f.old:
-			return "Transfer-Encoding in HTTP/1.0" // which net/http would pass over
+			return "Transfer-Encoding in HTTP/1.0" // net/http would ignore it
 		}
-		// Another one than chunked, or a second one: net/http answers 501 and closes.
+		// If it is not chunked, or a second one, net/http answers 501 and closes.
 		f.chunked = true
 	}
 	return ""
@@ -172,7 +168,7 @@ func (f *framing) endHead() {
 	}
 }
 
-// chunk takes the line before a chunk.
+// chunk reads the line before a chunk.
 func (f *framing) chunk(text []byte) (objection string) {
 	digits, _, _ := bytes.Cut(text, []byte(";"))
 	size, ok := number(bytes.TrimRight(digits, " \t"), 16)
@@ -187,8 +183,8 @@ func (f *framing) chunk(text []byte) (objection string) {
 	return ""
 }
 
-// number reads digits and nothing else: no sign, no space, no prefix. (strconv would
-// do, but for each call it would make a string that its errors could quote.)
+// number reads digits and nothing else: no sign, no space, no prefix. (strconv would need a
+// string for each call, because its errors quote it.)
 func number(digits []byte, base int64) (n int64, ok bool) {
 	for _, c := range digits {
 		d := base

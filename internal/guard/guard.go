@@ -1,6 +1,5 @@
-// Package guard holds the checks that every port of usher's own shares: can the
-// request be read in one way only, is the Host header one that is answered here, and
-// does the caller know the key?
+// Package guard has the checks that all ports of usher share: can the request be read in one
+// way only, is its Host allowed, and does the caller know the key?
 package guard
 
 import (
@@ -12,20 +11,19 @@ import (
 	"strings"
 )
 
-// Hosts says which Host headers are answered. A page that a browser loaded from
-// evil.example can make that name point to 127.0.0.1 (DNS rebinding) and then
-// counts as same-origin; but its requests still carry Host: evil.example.
+// Hosts says which Host headers are allowed. A web page from evil.example can make that name
+// point to 127.0.0.1 (DNS rebinding). The browser then treats usher as the same origin, but
+// its requests still carry Host: evil.example.
 type Hosts struct {
 	any   bool
 	anyIP bool
 	names map[string]bool // lower case; with or without a port
 }
 
-// NewHosts returns the rule for a listener at listen (host:port, or unix:/path).
-// What is allowed besides the plain names of loopback is the listener's own host
-// and the names in allowed; "*" among those is any. With anyIP every IP address is
-// fine too: rebinding needs a name, so where a key is demanded an address does no
-// harm, and load balancers and probes use it.
+// NewHosts returns the rule for a listener at listen (host:port, or unix:/path). It allows the
+// plain names of loopback, the listener's own host, and the names in allowed; "*" allows any.
+// With anyIP every IP address is allowed, too: rebinding needs a name, so if a key is required
+// an address does no harm, and load balancers and probes use it.
 func NewHosts(listen string, allowed []string, anyIP bool) *Hosts {
 	h := &Hosts{anyIP: anyIP, names: map[string]bool{"localhost": true}}
 	if strings.HasPrefix(listen, "unix:") {
@@ -47,7 +45,7 @@ func NewHosts(listen string, allowed []string, anyIP bool) *Hosts {
 	return h
 }
 
-// Allowed says whether host, as a request carried it, is answered.
+// Allowed reports whether host, as it was in a request, is allowed.
 func (h *Hosts) Allowed(host string) bool {
 	if h.any {
 		return true
@@ -56,20 +54,20 @@ func (h *Hosts) Allowed(host string) bool {
 	if !ok {
 		return false
 	}
-	if !bracketed && h.names[name] { // as most send it
+	if !bracketed && h.names[name] { // the common case
 		return true
 	}
 	addr, err := netip.ParseAddr(name)
 	isIP := err == nil
-	// An IPv6 address stands in brackets, anything else does not.
+	// An IPv6 address is in brackets, anything else is not.
 	if bracketed != (isIP && addr.Is6()) {
 		return false
 	}
 	switch {
 	case isIP && h.anyIP:
 		return true
-	// Written plainly: ParseAddr takes no short or octal forms of IPv4, and a
-	// mapped address (::ffff:127.0.0.1) is neither Is4 nor "::1".
+	// Only in the plain form: ParseAddr accepts no short or octal forms of IPv4, and a mapped
+	// address (::ffff:127.0.0.1) is neither Is4 nor "::1".
 	case isIP && (addr.Is4() && addr.IsLoopback() || name == "::1"):
 		return true
 	}
@@ -77,7 +75,7 @@ func (h *Hosts) Allowed(host string) bool {
 	return h.names[lower] || h.names[strings.ToLower(host)]
 }
 
-// splitHost splits the port off a Host header.
+// splitHost splits a Host header into the name and the port.
 func splitHost(host string) (name string, bracketed, ok bool) {
 	name = host
 	if rest, found := strings.CutPrefix(host, "["); found {
@@ -96,7 +94,7 @@ func splitHost(host string) (name string, bracketed, ok bool) {
 	return name, false, name != ""
 }
 
-// validPort says whether s is a colon and up to five digits.
+// validPort reports whether s is a colon and up to five digits.
 func validPort(s string) bool {
 	if len(s) > 6 || s[0] != ':' {
 		return false
@@ -109,8 +107,8 @@ func validPort(s string) bool {
 	return true
 }
 
-// Equal compares a secret in a time that tells nothing of where, or in length,
-// the two differ. An empty want matches nothing.
+// Equal compares secrets in a time that does not depend on where they differ, or on their
+// lengths. An empty want matches nothing.
 func Equal(got, want string) bool {
 	if got == "" {
 		return false
@@ -119,12 +117,12 @@ func Equal(got, want string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && want != ""
 }
 
-// KeyHeader is where callers put a key who need Authorization for something else.
+// KeyHeader is for callers that need Authorization for something else.
 const KeyHeader = "X-Usher-Key"
 
-// HasKey says whether a caller knows one of keys, which are separated by commas: as
-// Authorization: Bearer, as the password of Basic authentication, or in X-Usher-Key. It
-// looks at all of them, so that how long it takes tells nothing.
+// HasKey reports whether a caller sent one of keys, which are separated by commas: as
+// Authorization: Bearer, as the password of Basic authentication, or in X-Usher-Key. It always
+// compares all of them, so that the time it takes says nothing.
 func HasKey(h http.Header, keys string) bool {
 	bearer, _ := Bearer(h)
 	_, password, _ := (&http.Request{Header: h}).BasicAuth()

@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// Listener returns l with a look at each connection's requests before net/http has
-// them: one that could be read in two ways (see framing) is answered with 400, and
-// the connection closed. With a TLS configuration the connections are TLS.
+// Listener returns l, and checks the requests of each connection before net/http reads them. A
+// request that can be read in two ways (see framing) gets a 400, and the connection is closed.
+// With a TLS configuration the connections use TLS.
 //
-// Nothing is buffered and nothing is written here. A head that is objected to is
-// broken off, with something after it that no parser takes for a header, so that
-// net/http itself refuses it with its own plain 400: in turn, after the answers to what
-// came before it.
+// The listener buffers and writes nothing. It cuts off a bad head and puts bytes after it that
+// no parser accepts as a header. So net/http itself refuses the request with its own plain 400,
+// after the answers to earlier requests.
 func Listener(l net.Listener, config *tls.Config, log *slog.Logger) net.Listener {
 	return &listener{l, config, log}
 }
@@ -39,20 +38,20 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &tlsConn{conn: conn{Conn: secured, log: l.log}, tls: secured}, nil
 }
 
-// refusal completes a line that was begun so that it is malformed, whatever it was.
+// refusal completes a line so that it is malformed, whatever its beginning.
 const refusal = "\x00\r\n:\r\n\r\n"
 
-// errFraming is for the handler that reads a badly framed body.
+// errFraming is what a handler gets that reads a badly framed body.
 var errFraming = errors.New("the body is badly framed")
 
-// conn is a connection whose requests are looked at as they are read.
+// conn checks the requests of a connection while they are read.
 type conn struct {
 	net.Conn
 	log       *slog.Logger
 	framing   framing
-	objection string // to what was read; then nothing more is
-	inject    string // what is to be read before the end, once objected to
-	end       error  // then
+	objection string // if set, nothing more is read
+	inject    string // after an objection: the bytes that are still read, before end
+	end       error
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -75,7 +74,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.last(p)
 }
 
-// last reads what comes after the last good byte.
+// last returns what a reader gets after the last good byte.
 func (c *conn) last(p []byte) (int, error) {
 	if c.inject == "" {
 		return 0, c.end
@@ -85,7 +84,7 @@ func (c *conn) last(p []byte) (int, error) {
 	return n, nil
 }
 
-// SetLinger is what *net.TCPConn has, for those who have to break off an answer.
+// SetLinger works as that of *net.TCPConn, for code that has to reset the connection.
 func (c *conn) SetLinger(seconds int) error {
 	if tcp, ok := c.Conn.(interface{ SetLinger(int) error }); ok {
 		return tcp.SetLinger(seconds)
@@ -93,9 +92,9 @@ func (c *conn) SetLinger(seconds int) error {
 	return errors.ErrUnsupported
 }
 
-// CloseWrite is what net/http looks for: where it does not read a body to its end, the
-// caller learns at once that its answer is whole, and not when the connection is closed
-// half a second later.
+// CloseWrite exists because net/http uses it. If net/http does not read a body to its end, the
+// caller learns at once that the answer is complete, not half a second later when the
+// connection is closed.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -103,12 +102,12 @@ func (c *conn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// handshakePatience is for a client that does not read what a handshake sends.
+// handshakePatience limits a client that does not read during the handshake.
 const handshakePatience = 10 * time.Second
 
-// tlsConn is a conn over TLS. net/http can't see the *tls.Conn below it, so what it
-// does for one is done here: the handshake, before the first read and within the
-// time for a head, and what r.TLS is made of.
+// tlsConn is a conn over TLS. net/http cannot see the *tls.Conn below it, so tlsConn does what
+// net/http does for one: the handshake before the first read, within the time for a head, and
+// the values of r.TLS.
 type tlsConn struct {
 	conn
 	tls  *tls.Conn
@@ -127,8 +126,8 @@ func (c *tlsConn) Read(p []byte) (int, error) {
 	return c.conn.Read(p)
 }
 
-// handshake ends with an error, always the same, when it fails: what it was is in
-// the log, and net/http should not try to answer.
+// handshake always returns the same error if it fails. The reason is in the log, and net/http
+// should not try to answer.
 func (c *tlsConn) handshake() error {
 	// net/http has set the deadline for reading.
 	_ = c.SetWriteDeadline(time.Now().Add(handshakePatience))
@@ -143,5 +142,5 @@ func (c *tlsConn) handshake() error {
 	return io.EOF
 }
 
-// ConnectionState has net/http set Request.TLS.
+// ConnectionState exists so that net/http sets Request.TLS.
 func (c *tlsConn) ConnectionState() tls.ConnectionState { return c.tls.ConnectionState() }

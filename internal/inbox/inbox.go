@@ -55,6 +55,7 @@ var (
 	ErrNotFound = record.ErrNotFound
 	ErrWaiting  = record.ErrWaiting
 	ErrFinished = record.ErrFinished
+	ErrKept     = record.ErrKept
 	ErrBusy     = record.ErrBusy
 	ErrFull     = record.ErrFull
 	ErrNobody   = record.ErrNobody

@@ -73,8 +73,8 @@ func create(path string, fill func(io.Writer) error) error {
 	return errors.Join(fill(f), f.Close())
 }
 
-// neutral takes out of a bill of materials what depends on the machine that wrote it: the
-// hashes of the tool itself.
+// neutral removes from a bill of materials what depends on the machine that wrote it: the hashes
+// of the tool itself.
 func neutral(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The OCI image format, as much of it as is read and written here.
+// The parts of the OCI image format that are read and written here.
 const (
 	indexType    = "application/vnd.oci.image.index.v1+json"
 	manifestType = "application/vnd.oci.image.manifest.v1+json"
@@ -61,8 +61,8 @@ func (b blobs) addJSON(mediaType string, v any) (descriptor, error) {
 	return b.add(mediaType, content), err
 }
 
-// packImages makes one image for all platforms of the folders that buildah left, one for
-// each, and removes them.
+// packImages makes one image for all platforms from buildah's folders, one for each platform, and
+// removes the folders.
 func packImages(folders []string, to, version string, at time.Time) error {
 	all := make(blobs)
 	list := index{SchemaVersion: 2, MediaType: indexType}
@@ -93,10 +93,10 @@ func packImages(folders []string, to, version string, at time.Time) error {
 	return nil
 }
 
-// take takes over the one image of a folder. buildah has to write Docker's format, since its
-// OCI format has no health check; and that format has the name of a container in it that was
-// made up for the build. Without it, in the OCI format with the health check left in, as
-// Docker's own builder writes it, the image is the same each time.
+// take reads the one image of a folder. buildah has to write Docker's format, because its OCI
+// format has no health check. But Docker's format contains the random name of a container.
+// take removes that name, and writes the OCI format with the health check, as Docker's own
+// builder does. So the image is the same each time.
 func (b blobs) take(folder fs.FS) (descriptor, error) {
 	var top index
 	var m manifest
@@ -138,7 +138,7 @@ func (b blobs) take(folder fs.FS) (descriptor, error) {
 	return d, err
 }
 
-// layout is the files of an image.
+// layout returns the files of an image.
 func layout(all blobs, top []byte) []file {
 	have := func(content []byte) func() ([]byte, error) { return func() ([]byte, error) { return content, nil } }
 	files := []file{{"index.json", 0o644, have(top)}, {"oci-layout", 0o644, have([]byte(`{"imageLayoutVersion":"1.0.0"}`))}}

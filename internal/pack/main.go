@@ -1,13 +1,13 @@
-// Pack puts the files of a release together, for .ci/release. It is a program, and not tar
-// and zip, because theirs differ from machine to machine: from the same files and the same
-// toolchain the same bytes come, on any system.
+// Pack makes the archives and images of a release, for .ci/release. It does not use tar and zip,
+// because their results differ from machine to machine. The same files and the same toolchain
+// give the same bytes here, on any system.
 //
 //	go run ./internal/pack -dir dist -version v0.1.0 -time 1767225600
 //
-// In dist it finds the binaries (usher-OS-ARCH), their bills of materials
-// (usher-OS-ARCH.cdx.json) and images (usher-OS-ARCH.oci, a folder each). It makes an
-// archive of each binary, with the README, the docs and what is under deploy/; one image for
-// all platforms, as a file; and SHA256SUMS of them all.
+// It reads from dist the binaries (usher-OS-ARCH), their bills of materials
+// (usher-OS-ARCH.cdx.json) and images (usher-OS-ARCH.oci, a folder each). It makes one archive
+// for each binary, with the README, the docs and the files under deploy/; one image file for all
+// platforms; and SHA256SUMS of all files.
 package main
 
 import (
@@ -26,9 +26,9 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	dir := flag.String("dir", "dist", "where the binaries are")
-	version := flag.String("version", "", "in the names of the archives")
-	seconds := flag.Int64("time", 0, "of all files in the archives, in seconds since 1970")
+	dir := flag.String("dir", "dist", "the folder with the binaries")
+	version := flag.String("version", "", "the version, for the names of the archives")
+	seconds := flag.Int64("time", 0, "the time of all files in the archives, in seconds since 1970")
 	flag.Parse()
 	if *version == "" {
 		log.Fatal("pack: -version is missing")
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// pack makes all that can be made of what is in dir; source is the tree.
+// pack makes everything that the files in dir allow; source is the source tree.
 func pack(dir string, source fs.FS, version string, at time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -48,7 +48,7 @@ func pack(dir string, source fs.FS, version string, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	version = strings.ReplaceAll(version, "/", "-") // a tag may have one
+	version = strings.ReplaceAll(version, "/", "-") // a tag may contain a slash
 	var images []string
 	for _, e := range entries {
 		name := e.Name()
@@ -75,7 +75,7 @@ func pack(dir string, source fs.FS, version string, at time.Time) error {
 	return writeSums(dir)
 }
 
-// file is one of an archive.
+// file is a file in an archive.
 type file struct {
 	name string
 	mode fs.FileMode
@@ -104,7 +104,7 @@ func packBinary(dir, name, long string, extra []string, source fs.FS, at time.Ti
 	return writeZip(filepath.Join(dir, long+".zip"), files, at)
 }
 
-// documents are the files that go with each binary.
+// documents returns the files that go with each binary.
 func documents(source fs.FS) ([]string, error) {
 	var all []string
 	for _, root := range []string{"README.md", "docs", "deploy"} {
@@ -144,7 +144,7 @@ func writeSums(dir string) error {
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), e.Name())
 	}
 	if !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.HasPrefix(e.Name(), "usher-") }) {
-		return fmt.Errorf("nothing of usher's is in %s", dir)
+		return fmt.Errorf("%s has no files of usher", dir)
 	}
 	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums.String()), 0o644)
 }

@@ -1,8 +1,8 @@
-// Package peer answers only the processes of usher's own user.
+// Package peer accepts connections only from processes of usher's own user.
 //
-// A port on loopback is open to every user of the machine, and has no permissions as a
-// file has. On Linux the kernel can be asked who owns the other end of a connection.
-// Elsewhere it can't, and everybody is answered.
+// Every user of the machine can connect to a port on loopback; a port has no permissions like a
+// file. On Linux the kernel says who owns the other end of a connection. On other systems it
+// does not, and connections of all users are accepted.
 package peer
 
 import (
@@ -11,17 +11,17 @@ import (
 	"net/netip"
 )
 
-// owner returns the user whose socket goes from client to server. A socket that is not
-// there, or that no process holds any more, is an error.
+// owner returns the user who owns the socket from client to server. If there is no such socket,
+// or no process holds it any more, that is an error.
 type owner func(client, server netip.AddrPort) (uid uint32, err error)
 
-// listener closes the connections of others than user, unanswered.
+// listener closes the connections of other users without an answer.
 type listener struct {
 	net.Listener
 	owner owner
 	user  uint32
 	log   *slog.Logger
-	told  bool // of one that was refused; Accept's own
+	told  bool // a refused connection was logged; used by Accept only
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -39,20 +39,21 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// refused is a warning the first time: whoever can connect could fill the log.
+// refused logs a warning the first time only: anybody who can connect could fill the log.
 func (l *listener) refused(uid uint32, err error) {
 	say := l.log.Debug
 	if !l.told {
 		l.told, say = true, l.log.Warn
 	}
 	if err != nil {
-		say("connection refused: it is unknown whose it is", "err", err)
+		say("connection refused: its user is unknown", "err", err)
 		return
 	}
-	say("connection refused: it is another user's", "uid", uid, "answered", l.user)
+	say("connection refused: it belongs to another user", "uid", uid, "answered", l.user)
 }
 
-// addrPort is the zero AddrPort, which nobody owns, for what is not TCP.
+// addrPort returns the address and port of a TCP address. For anything else it returns the zero
+// AddrPort, which no process owns.
 func addrPort(a net.Addr) netip.AddrPort {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {

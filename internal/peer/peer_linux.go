@@ -15,12 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SameUser returns l, which listens on an IPv4 address of loopback, with the connections
-// of this process's user alone. It is an error when the kernel does not tell whose they
-// are.
+// SameUser returns l with the connections of this process's user only. l must listen on an IPv4
+// loopback address. It is an error if the kernel does not say who owns a connection.
 func SameUser(l net.Listener, log *slog.Logger) (net.Listener, error) {
 	user := uint32(os.Geteuid())
-	// The second is for kernels without the first, such as gVisor.
+	// The second is for kernels that do not have the first, such as gVisor.
 	var all []error
 	for _, ask := range []owner{askKernel, readTable} {
 		err := try(l, ask, user)
@@ -29,17 +28,17 @@ func SameUser(l net.Listener, log *slog.Logger) (net.Listener, error) {
 		}
 		all = append(all, err)
 	}
-	return nil, fmt.Errorf("the kernel does not tell whose process calls: %w", errors.Join(all...))
+	return nil, fmt.Errorf("the kernel does not say which user owns a connection: %w", errors.Join(all...))
 }
 
-// try has ask find a connection of our own.
+// try checks that ask finds a connection of our own.
 func try(l net.Listener, ask owner, user uint32) error {
 	conn, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	// It may not be ours that is accepted first; whose it is is not the question yet.
+	// Somebody else's connection may be accepted first. Here it does not matter whose it is.
 	accepted, err := l.Accept()
 	if err != nil {
 		return err
@@ -47,21 +46,21 @@ func try(l net.Listener, ask owner, user uint32) error {
 	defer accepted.Close()
 	uid, err := ask(addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
 	if err == nil && uid != user {
-		err = fmt.Errorf("our own connection is said to be of user %d, not %d", uid, user)
+		err = fmt.Errorf("the kernel says that our own connection belongs to user %d, not %d", uid, user)
 	}
 	return err
 }
 
 var errGone = errors.New("no process holds the other end")
 
-// What linux/inet_diag.h and sock_diag.h say. A message has the layout of C structs:
-// those below have no gaps.
+// From linux/inet_diag.h and sock_diag.h. A message has the layout of C structs; those below have
+// no gaps.
 const (
 	sockDiagByFamily = 20
 	stateListen      = 10
 )
 
-// sockID is inet_diag_sockid. Ports and addresses are in the network's order.
+// sockID is inet_diag_sockid. Ports and addresses are in network byte order.
 type sockID struct {
 	LocalPort, RemotePort [2]byte
 	Local, Remote         [16]byte
@@ -88,8 +87,8 @@ type found struct {
 	UID, Inode                        uint32
 }
 
-// askKernel asks by sock_diag. A client with a dual-stack socket is an IPv6 one to the
-// kernel, with mapped addresses.
+// askKernel asks with sock_diag. To the kernel a client with a dual-stack socket is an IPv6 one,
+// with mapped addresses.
 func askKernel(client, server netip.AddrPort) (uint32, error) {
 	uid, err := askFamily(unix.AF_INET, client, server)
 	if errors.Is(err, unix.ENOENT) {
@@ -124,15 +123,15 @@ func askFamily(family uint8, client, server netip.AddrPort) (uint32, error) {
 	if _, err := binary.Decode(payload, binary.NativeEndian, &sock); err != nil {
 		return 0, fmt.Errorf("sock_diag: %w", err)
 	}
-	// Where there is no such connection the kernel finds who listens on that port; and what
-	// no process holds any more counts as root's.
+	// If there is no such connection the kernel returns the listener on that port. And it
+	// counts a connection that no process holds any more as root's.
 	if sock.State == stateListen || sock.Inode == 0 || sock.ID.LocalPort != id.LocalPort || sock.ID.RemotePort != id.RemotePort {
 		return 0, errGone
 	}
 	return sock.UID, nil
 }
 
-// inFamily is an IPv4 address as sockets of a family have it.
+// inFamily returns an IPv4 address in the form of a socket family.
 func inFamily(family uint8, addr netip.Addr) (b [16]byte) {
 	if family == unix.AF_INET6 {
 		return addr.As16()
@@ -141,16 +140,15 @@ func inFamily(family uint8, addr netip.Addr) (b [16]byte) {
 	return b
 }
 
-// exchange sends a message to the kernel and returns its answer. It is given a socket of
-// its own each time: that is some microseconds for each connection, and nothing to
-// keep in step.
+// exchange sends a message to the kernel and returns its answer. It opens a socket each time:
+// that costs some microseconds for each connection, and there is no state to keep.
 func exchange(req request) (kind uint16, payload []byte, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_INET_DIAG)
 	if err != nil {
 		return 0, nil, os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	// It answers within the send; should it not, nobody must wait for it.
+	// The kernel answers during the send. If it ever does not, do not wait for it.
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
 		return 0, nil, os.NewSyscallError("setsockopt", err)
 	}
@@ -172,7 +170,7 @@ func exchange(req request) (kind uint16, payload []byte, err error) {
 	return binary.NativeEndian.Uint16(buf[4:]), buf[unix.NLMSG_HDRLEN:n], nil
 }
 
-// readTable looks into the tables of all connections, of IPv4 and of IPv6 sockets.
+// readTable searches the tables of all connections, of IPv4 and of IPv6 sockets.
 func readTable(client, server netip.AddrPort) (uint32, error) {
 	for path, family := range map[string]uint8{"/proc/net/tcp": unix.AF_INET, "/proc/net/tcp6": unix.AF_INET6} {
 		uid, err := readFamily(path, inTable(family, client), inTable(family, server))
@@ -208,7 +206,7 @@ func readFamily(path, client, server string) (uint32, error) {
 	return 0, errGone
 }
 
-// inTable is an address as the tables have it: words of the machine's order, in hex.
+// inTable writes an address as the tables do: in hex, in words of the machine's byte order.
 func inTable(family uint8, a netip.AddrPort) string {
 	b := inFamily(family, a.Addr())
 	words := b[:4]

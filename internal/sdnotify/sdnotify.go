@@ -1,6 +1,6 @@
-// Package sdnotify tells systemd how a service stands, as sd_notify(3) does: one datagram
-// to the socket that NOTIFY_SOCKET names. Whoever else sets these variables (Podman, a
-// test) is told the same.
+// Package sdnotify tells systemd the state of a service, as sd_notify(3) does: with one datagram
+// to the socket that NOTIFY_SOCKET names. Other programs that set these variables (Podman, a
+// test) get the same messages.
 package sdnotify
 
 import (
@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// Notifier speaks to one service manager. A nil one speaks to nobody.
+// Notifier sends messages to one service manager. A nil Notifier sends nothing.
 type Notifier struct {
 	socket *net.UnixAddr
-	pings  time.Duration // between two signs of life; 0: none are wanted
+	pings  time.Duration // between two watchdog messages; 0: none are wanted
 }
 
-// New returns who is to be told by this environment, or nil.
+// New returns the Notifier for this environment, or nil.
 func New(environ []string) *Notifier {
 	var socket, usec, pid string
 	for _, kv := range environ {
@@ -32,14 +32,14 @@ func New(environ []string) *Notifier {
 			pid = value
 		}
 	}
-	// A path, or a name without a file, which begins with @. vsock addresses are for virtual
-	// machines' own systemd.
+	// A path, or an abstract name, which begins with @. vsock addresses are for the systemd of
+	// virtual machines.
 	if !strings.HasPrefix(socket, "/") && !strings.HasPrefix(socket, "@") {
 		return nil
 	}
 	n := &Notifier{socket: &net.UnixAddr{Name: socket, Net: "unixgram"}}
 	limit, err := strconv.ParseInt(usec, 10, 64)
-	own := pid == "" || pid == strconv.Itoa(os.Getpid()) // else it was inherited, and is another's
+	own := pid == "" || pid == strconv.Itoa(os.Getpid()) // otherwise the variable was inherited and is for another process
 	if err == nil && limit > 0 && limit <= math.MaxInt64/int64(time.Microsecond) && own {
 		n.pings = time.Duration(limit) * time.Microsecond / 2 // as sd_watchdog_enabled(3) advises
 	}
@@ -52,8 +52,8 @@ func (n *Notifier) Ready() error { return n.send("READY=1") }
 // Stopping says that it has begun to shut down.
 func (n *Notifier) Stopping() error { return n.send("STOPPING=1") }
 
-// Watch gives signs of life until ctx ends, if they are wanted. One that can't be sent is
-// left out: systemd misses it, and acts.
+// Watch sends watchdog messages until ctx ends, if they are wanted. It ignores errors: systemd
+// notices that a message is missing, and acts.
 func (n *Notifier) Watch(ctx context.Context) {
 	if n == nil || n.pings == 0 {
 		return

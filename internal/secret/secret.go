@@ -1,7 +1,6 @@
-// Package secret holds values that must not be seen: passwords, keys and tokens
-// of the settings. A Value comes from a variable, or from a file that is read
-// again when its content changes, and it prints as [redacted] wherever it ends
-// up in a log line or an error by accident.
+// Package secret has values that must never be shown: the passwords, keys and tokens in the
+// settings. A Value comes from a variable, or from a file that is read again when its content
+// changes. If it gets into a log line or an error by accident, it prints as [redacted].
 package secret
 
 import (
@@ -20,29 +19,29 @@ import (
 const (
 	redacted = "[redacted]"
 
-	// maxSize bounds what is read from a file: a secret is short, and a path
-	// that names something endless must not fill the memory.
+	// maxSize limits what is read from a file. A secret is short, and an endless file must
+	// not fill the memory.
 	maxSize = 64 << 10
 
-	// pollEvery is how often Watch compares the files' content. Times and
-	// inodes are not asked: a rewritten file may keep both, and a mounted
-	// secret changes by swapping a symlink two directories up.
+	// pollEvery is how often Watch compares the content of the files. Times and inodes are
+	// not enough: a rewritten file may keep both, and a mounted secret changes when a symlink
+	// two directories up is swapped.
 	pollEvery = 500 * time.Millisecond
 )
 
-// Value is one secret. The zero of *Value (nil) is a secret that is not set.
+// Value is one secret. A nil *Value is a secret that is not set.
 type Value struct {
 	current atomic.Pointer[string]
 
-	path    string // of the file it comes from, or empty
+	path    string // of its file, or empty
 	watched bool   // whether path names a regular file that can be read again
 
-	require func(string) error // of what the file holds; nil: nothing
+	require func(string) error // checks a new content; nil: no check
 
 	mu       sync.Mutex // guards onChange
 	onChange []func()
 
-	// Watch's own: what the last look at the file gave.
+	// Used by Watch only: what it read last.
 	candidate string
 	complaint string
 }
@@ -54,26 +53,35 @@ func New(value string) *Value {
 	return v
 }
 
-// FromFile returns the secret that a file holds, its trailing newline dropped.
+// FromFile returns the secret in a file, without the trailing newline.
 func FromFile(path string) (*Value, error) {
 	v := &Value{path: path}
 	value, regular, err := read(path)
 	if err != nil {
 		return nil, err
 	}
-	// A pipe (as of a shell's process substitution) can be read only once.
+	// A pipe (from a shell's process substitution) can be read only once.
 	v.watched = regular
 	v.current.Store(&value)
 	v.candidate = value
 	return v, nil
 }
 
-// Get returns the current value; the empty string when v is nil.
+// Get returns the current value, or the empty string if v is nil.
 func (v *Value) Get() string {
 	if v == nil {
 		return ""
 	}
 	return *v.current.Load()
+}
+
+// Getter returns Get; nil when v is nil, for those to whom a nil func means that the secret
+// is not set.
+func (v *Value) Getter() func() string {
+	if v == nil {
+		return nil
+	}
+	return v.Get
 }
 
 // Path returns the file that the secret comes from, or the empty string.
@@ -84,12 +92,11 @@ func (v *Value) Path() string {
 	return v.path
 }
 
-// Require has check decide whether a new content of the file may be used; where it says
-// no, the last good value stays. Its error must not hold the value. To be called before
-// Watch.
+// Require sets a check for a new content of the file. If it returns an error, the last good
+// value stays. The error must not contain the value. Call Require before Watch.
 func (v *Value) Require(check func(string) error) { v.require = check }
 
-// OnChange has f called, from Watch's goroutine, after each change of the value.
+// OnChange calls f after each change of the value, on Watch's goroutine.
 func (v *Value) OnChange(f func()) {
 	if v == nil {
 		return
@@ -99,14 +106,14 @@ func (v *Value) OnChange(f func()) {
 	v.onChange = append(v.onChange, f)
 }
 
-// String, GoString, LogValue and MarshalText keep the value out of whatever prints v.
+// String, GoString, LogValue and MarshalText keep the value out of everything that prints v.
 func (v *Value) String() string               { return redacted }
 func (v *Value) GoString() string             { return redacted }
 func (v *Value) LogValue() slog.Value         { return slog.StringValue(redacted) }
 func (v *Value) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// Watch looks at the files of the values until ctx ends, and takes over what
-// changed. The last good value stays when a file can't be read or is empty.
+// Watch reads the files of the values again and again until ctx ends, and uses new values. If a
+// file cannot be read or is empty, the last good value stays.
 func Watch(ctx context.Context, log *slog.Logger, values ...*Value) {
 	var watched []*Value
 	for _, v := range values {
@@ -131,8 +138,8 @@ func Watch(ctx context.Context, log *slog.Logger, values ...*Value) {
 	}
 }
 
-// look reads the file once. A new content counts only when two looks in a row
-// saw the same: a file that is being rewritten in place may be half there.
+// look reads the file once. A new content counts only if two looks in a row see the same: a file
+// that is being rewritten in place may be half-written.
 func (v *Value) look(log *slog.Logger) {
 	value, _, err := read(v.path)
 	if err == nil && v.require != nil {
@@ -186,5 +193,5 @@ func read(path string) (value string, regular bool, err error) {
 	return string(data), info.Mode().IsRegular(), nil
 }
 
-// ErrEmpty is what FromFile answers for a file with nothing in it.
+// ErrEmpty is FromFile's error for an empty file.
 var ErrEmpty = errors.New("the file is empty")

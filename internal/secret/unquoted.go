@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// quoted is what %q makes, or the beginning of it where it was cut off.
+// quoted matches what %q writes, also if its end was cut off.
 var quoted = regexp.MustCompile(`"(?:\\.|[^"\\])*(?:"|$)`)
 
-// Unquoted returns the text of an error, or what a library prints, without what it quotes
-// from the wire: net/http shows the bytes of an answer that it can't read, and they may
-// be customers' data, or a token.
+// Unquoted returns the text of an error, or of a library's log line, without what it quotes.
+// net/http quotes the bytes of an answer that it cannot read, and these may be customers' data
+// or a token.
 func Unquoted(text string) string {
 	// This one quotes without quotation marks.
 	if before, _, found := strings.Cut(text, malformed); found {

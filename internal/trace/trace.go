@@ -1,5 +1,5 @@
-// Package trace reads the header with which callers say what a request is part of, so
-// that a line of our log can be found beside theirs.
+// Package trace reads the traceparent header, which says what a request is part of, so that a
+// line in usher's log can be found together with those of other programs.
 package trace
 
 import (
@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// ID returns the trace id of a traceparent header (W3C Trace Context, section 3.2), or
-// nothing where there is none, several, or one that can't be read. It is foreign text
-// that goes into the log: 32 hex digits, or nothing.
+// ID returns the trace id of a traceparent header (W3C Trace Context, section 3.2). It returns
+// nothing if there is none, more than one, or an invalid one. It is foreign text that goes into
+// the log, so it is 32 hex digits or nothing.
 func ID(h http.Header) string {
 	values := h.Values("Traceparent")
 	if len(values) != 1 {

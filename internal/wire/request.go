@@ -30,7 +30,18 @@ type outgoing struct {
 // on to see what the other side has to say.
 const pieceSize = 32 << 10
 
-var pieces = sync.Pool{New: func() any { return bytes.NewBuffer(make([]byte, 0, pieceSize)) }}
+// smallSize is enough for the head of a call with its token, and a small body beside it. A
+// buffer is held until the answer begins: a thousand calls that wait hold a thousand.
+const smallSize = 4 << 10
+
+var (
+	pieces = newBuffers(pieceSize)
+	small  = newBuffers(smallSize)
+)
+
+func newBuffers(size int) *sync.Pool {
+	return &sync.Pool{New: func() any { return bytes.NewBuffer(make([]byte, 0, size)) }}
+}
 
 // poison is for tests: whoever still looks at something that was given back sees that.
 var poison = false
@@ -43,20 +54,28 @@ func giveBack(b *bytes.Buffer) {
 			full[i] = 0xDB
 		}
 	}
-	if b.Cap() <= 2*pieceSize {
-		b.Reset()
+	b.Reset()
+	switch size := b.Cap(); {
+	case size >= pieceSize && size <= 2*pieceSize:
 		pieces.Put(b)
+	case size >= smallSize && size <= 2*smallSize:
+		small.Put(b)
 	}
 }
 
 func newOutgoing(req *http.Request) (*outgoing, error) {
-	out := &outgoing{first: pieces.Get().(*bytes.Buffer)}
+	out := new(outgoing)
 	if req.Body != nil && req.Body != http.NoBody {
 		out.rest, out.length = req.Body, req.ContentLength
 		if out.length == 0 {
 			out.length = -1 // as http.Request has it
 		}
 	}
+	buffers := small
+	if out.length > smallSize/2 && out.length < pieceSize {
+		buffers = pieces
+	}
+	out.first = buffers.Get().(*bytes.Buffer)
 	err := out.writeHead(req)
 	if err == nil && out.rest != nil && out.length >= 0 && out.length <= int64(out.first.Available()) {
 		err = out.takeBody()

@@ -50,6 +50,8 @@ func (s *Store) redeliver(tx *bbolt.Tx, o *op, id uint64, force bool) error {
 		}
 		s.courier.Retry(lane, id)
 		return nil
+	case r.Status.State == record.Kept && s.courier.ReceiverOf(lane) == "":
+		o.result.err = record.ErrKept
 	case m.Newest > id && !force:
 		o.result.err = &record.OverwriteError{ID: id, Latest: newest(tx, m)}
 	case r.Status.State == record.Parked:

@@ -17,6 +17,7 @@ import (
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
+	"usher/webhookgate"
 )
 
 // What waits is bounded: beyond that senders are told to come again, copies of what waits
@@ -126,6 +127,29 @@ func TestKept(t *testing.T) {
 		if kept("A") {
 			t.Error("a copy after the window was dropped")
 		}
+	})
+}
+
+// What was kept is not sent again while nobody takes it: it would wait for nobody.
+func TestKeptIsSentToNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		receiver := ""
+		cfg := config(t.TempDir(), new(inboxtest.Receiver))
+		cfg.courier.Route = func(webhookgate.Lane) string { return receiver }
+		i := open(t, cfg)
+		if _, err := i.Append(inboxtest.Webhook("t", "A"), true); err != nil {
+			t.Fatal(err)
+		}
+		if err := i.Redeliver(1, true); !errors.Is(err, record.ErrKept) {
+			t.Errorf("%v, want %v", err, record.ErrKept)
+		}
+		i.want(record.Kept)
+		receiver = "main"
+		if err := i.Redeliver(1, false); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		i.want(record.Delivered)
 	})
 }
 

@@ -129,6 +129,8 @@ var (
 	ErrWaiting = errors.New("this webhook waits for its delivery already")
 	// ErrFinished says that a webhook can't be discarded: nothing would be done with it any more.
 	ErrFinished = errors.New("it neither waits nor is parked")
+	// ErrKept says that a webhook can't be sent again: it was kept, and still nobody takes it.
+	ErrKept = errors.New("it was kept: no receiver takes webhooks of its platform")
 	// ErrBusy says that a webhook is being delivered at this very moment.
 	ErrBusy = errors.New("it is being delivered at this moment; try again")
 	// ErrNobody says that just now no replica delivers what the request is about.

@@ -34,7 +34,7 @@ func (s *Store) Redeliver(id uint64, force bool) error {
 		return s.ask(ctx, s.partOf(placeOf(f.Webhook.Lane)), &errand{Act: "retry", ID: id, Lane: f.Webhook.Lane})
 	}
 	if f.Status.State == record.Kept && s.cfg.Route(f.Webhook.Lane) == "" {
-		return errors.New("this webhook was kept: no receiver takes those of its platform")
+		return record.ErrKept
 	}
 	for {
 		err := s.sendAgain(ctx, f, force)

@@ -4,11 +4,47 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
 
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/natstest"
 )
+
+// Servers that grant little have room for both streams, also where all of it is just what
+// the first of them asks for.
+func TestRoomForBothStreams(t *testing.T) {
+	for _, c := range []struct{ store, inbox, history int64 }{
+		{2 << 30, 1 << 30, 256 << 20},
+		{1 << 30, 512 << 20, 256 << 20},
+		{256 << 20, 128 << 20, 128 << 20},
+		{100 << 20, 64 << 20, 32 << 20},
+		{40 << 20, 16 << 20, 16 << 20},
+		{32 << 20, 16 << 20, 16 << 20},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			cl := &cluster{t: t, change: func(*Config, *courier.Config) {}, parts: 4,
+				server: natstest.New(func(o *server.Options) { o.JetStreamMaxStore = c.store })}
+			defer cl.server.End()
+			for start := range 2 {
+				r := cl.start()
+				stream, history, err := r.streams()
+				if err != nil {
+					r.stop()
+					t.Fatalf("%d MiB, start %d: %v", c.store>>20, start, r.Err())
+				}
+				if got, past := stream.CachedInfo().Config.MaxBytes, history.CachedInfo().Config.MaxBytes; got != c.inbox || past != c.history {
+					t.Errorf("%d MiB, start %d: %d MiB and %d for the history, want %d and %d", c.store>>20, start, got>>20, past>>20, c.inbox>>20, c.history>>20)
+				}
+				r.send(t, "acme", fmt.Sprint(start))
+				r.stop()
+			}
+		})
+	}
+}
 
 // What becomes of webhooks finds room in a full inbox, however large they are.
 func TestOutcomesFindRoom(t *testing.T) {

@@ -102,6 +102,11 @@ func (s *Store) look(ctx context.Context) error {
 		return err
 	}
 	history, err := s.provide(ctx, s.wantedHistory(), true) // it is only to be looked at
+	for first && isRoom(err) {
+		if stream, err = s.shrink(ctx, stream, err); err == nil {
+			history, err = s.provide(ctx, s.wantedHistory(), true)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -193,6 +198,23 @@ func (s *Store) grow(ctx context.Context, stream jetstream.Stream, want jetstrea
 	}
 	s.log.Warn("inbox stream has less room than asked for", "stream", want.Name, "asked", want.MaxBytes, "has", stream.CachedInfo().Config.MaxBytes)
 	return stream, nil
+}
+
+// shrink halves a stream's room, so that there is some for its history: where the servers grant just
+// what the stream has asked for, nothing is left. Its error is never one of isRoom.
+func (s *Store) shrink(ctx context.Context, stream jetstream.Stream, reason error) (jetstream.Stream, error) {
+	info := stream.CachedInfo()
+	cfg := info.Config
+	cfg.MaxBytes /= 2
+	if cfg.Metadata[formatKey] != format || cfg.MaxBytes < leastBytes || info.State.Bytes > uint64(cfg.MaxBytes)/2 {
+		return stream, fmt.Errorf("no room for the history of stream %s: %v", cfg.Name, reason)
+	}
+	smaller, err := s.js.UpdateStream(ctx, cfg)
+	if err != nil {
+		return stream, fmt.Errorf("no room for the history of stream %s (%v), and it can't be made smaller: %v", cfg.Name, reason, err)
+	}
+	s.log.Warn("inbox stream made smaller, so that its history has room", "stream", cfg.Name, "granted", cfg.MaxBytes)
+	return smaller, nil
 }
 
 // isRoom says whether a stream was refused for want of room.

@@ -72,16 +72,16 @@ type Client struct {
 	UserAgent string
 }
 
-// Fetch asks once. Its error is a *RejectedError when the endpoint refused, and
-// something else when it could not be reached or its answer makes no sense.
+// Fetch asks once. Its error is a *RejectedError if the endpoint refused, and another one if
+// usher could not reach the endpoint or its answer makes no sense.
 func (c *Client) Fetch(ctx context.Context) (*Token, error) {
-	token, _, err := c.fetch(ctx)
+	token, _, err := c.request(ctx)
 	return token, err
 }
 
-// fetch is Fetch; beside the error it tells for how long the endpoint wishes not
-// to be asked again, if it said so.
-func (c *Client) fetch(ctx context.Context) (_ *Token, retryAfter time.Duration, _ error) {
+// request is Fetch. Its retryAfter is how long the endpoint wishes not to be asked again;
+// zero if it did not say.
+func (c *Client) request(ctx context.Context) (_ *Token, retryAfter time.Duration, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, FetchTimeout)
 	defer cancel()
 
@@ -92,8 +92,8 @@ func (c *Client) fetch(ctx context.Context) (_ *Token, retryAfter time.Duration,
 		"client_id":     {c.ID},
 		"client_secret": {secret},
 	}
-	// Asked twice, the endpoint gives two tokens, and nobody is worse off. Asked once, on a
-	// connection that it has just closed, it would be down for everybody until the next try.
+	// Repeatable: asked twice, the endpoint issues two tokens, which does no harm. Asked only
+	// once, on a connection that it has just closed, it would seem down until the next try.
 	ctx = wire.With(ctx, wire.Call{Repeatable: true})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, strings.NewReader(form.Encode()))
 	if err != nil {

@@ -1,4 +1,4 @@
-package command
+package settings
 
 import (
 	"crypto/tls"
@@ -9,107 +9,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 	"unicode/utf8"
 
-	"github.com/caarlos0/env/v11"
-
 	"usher/internal/secret"
+	"usher/webhookgate"
 )
-
-// problems is everything that is wrong with the settings, one line each.
-type problems []string
-
-func (p problems) Error() string { return strings.Join(p, "\n") }
-
-// reader reads settings and gathers what is wrong with them.
-type reader struct {
-	env      map[string]string
-	problems problems
-	bad      map[string]bool // variables with a problem: no second one about the same
-}
-
-// newReader takes an environment as os.Environ gives it; of a name that is there
-// twice the last counts. An empty variable counts as not set. What has no name is
-// passed over: Windows keeps a current folder for each drive in variables such as
-// =C:, and a field without a name would be taken for it.
-func newReader(environ []string) *reader {
-	r := &reader{env: make(map[string]string), bad: make(map[string]bool)}
-	for _, kv := range environ {
-		switch name, value, _ := strings.Cut(kv, "="); {
-		case name == "":
-		case value != "":
-			r.env[name] = value
-		default:
-			delete(r.env, name)
-		}
-	}
-	return r
-}
-
-func (r *reader) problem(name, format string, args ...any) {
-	if r.bad[name] {
-		return
-	}
-	r.bad[name] = true
-	r.problems = append(r.problems, visible(name+" "+fmt.Sprintf(format, args...))) // one line, whatever an error quotes
-}
-
-// invalid says that name, which is no secret, holds the wrong thing.
-func (r *reader) invalid(name, want string) {
-	if strings.Contains(r.env[name], "@") {
-		r.problem(name, "should hold %s (what it holds is not shown: there may be a password in it)", want)
-		return
-	}
-	r.problem(name, "is %q, but should hold %s", r.env[name], want)
-}
-
-func (r *reader) require(name string, ok bool, want string) {
-	if !ok {
-		r.problem(name, "is not set, but should hold %s", want)
-	}
-}
-
-func (r *reader) positive(name string, n int64) {
-	if n <= 0 {
-		r.invalid(name, "a number above zero")
-	}
-}
-
-// section reads the variables of one struct; its fields' names start with prefix.
-func (r *reader) section(prefix string, dst any) {
-	err := env.ParseWithOptions(dst, env.Options{Environment: r.env, Prefix: prefix})
-	var all env.AggregateError
-	if errors.As(err, &all) {
-		for _, err := range all.Errors {
-			var parse env.ParseError
-			if !errors.As(err, &parse) {
-				panic(err) // a mistake in the struct's tags
-			}
-			field, _ := reflect.TypeOf(dst).Elem().FieldByName(parse.Name)
-			r.invalid(prefix+field.Tag.Get("env"), wanted[field.Type])
-		}
-	}
-	v := reflect.ValueOf(dst).Elem()
-	for i := range v.NumField() {
-		if name := v.Type().Field(i).Tag.Get("secret"); name != "" {
-			v.Field(i).Set(reflect.ValueOf(r.secret(prefix + name)))
-		}
-	}
-}
-
-// wanted says what a variable of a type should hold.
-var wanted = map[reflect.Type]string{
-	reflect.TypeFor[bool]():          "true or false",
-	reflect.TypeFor[int]():           "a whole number, up to 2147483647",
-	reflect.TypeFor[time.Duration](): "a duration, such as 90s or 10m",
-	reflect.TypeFor[list]():          "a list, separated by commas",
-	reflect.TypeFor[size]():          "a size in bytes, or with KiB, MiB or GiB, such as 1MiB",
-}
 
 // secret reads the secret name, or the file that name_FILE gives.
 func (r *reader) secret(name string) *secret.Value {
@@ -238,7 +145,7 @@ func loopbackHost(host string) bool {
 }
 
 // prefixes reads networks; a single address is a network of one.
-func (r *reader) prefixes(name string, values list) []netip.Prefix {
+func (r *reader) prefixes(name string, values List) []netip.Prefix {
 	var out []netip.Prefix
 	for _, value := range values {
 		p, err := netip.ParsePrefix(value)
@@ -292,38 +199,17 @@ func (r *reader) keyPair(prefix, certFile, keyFile string) bool {
 	return err == nil
 }
 
-// list is a setting of several values, separated by commas. One that is set but has
-// none is an error: a check that it was to configure would be off.
-type list []string
-
-func (l *list) UnmarshalText(text []byte) error {
-	*l = nil
-	for part := range strings.SplitSeq(string(text), ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			*l = append(*l, part)
-		}
+// signSecret makes sure that deliveries can be signed.
+func (r *reader) signSecret(name string, v *secret.Value) {
+	if v == nil {
+		return
 	}
-	if *l == nil {
-		return errors.New("an empty list")
+	if _, err := webhookgate.ParseSecretKey(v.Get()); err != nil {
+		r.problem(name, "should hold whsec_ and the key in base64")
 	}
-	return nil
 }
 
-// size is a number of bytes.
-type size int64
-
-func (s *size) UnmarshalText(text []byte) error {
-	number, unit := string(text), int64(1)
-	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
-		if n, ok := strings.CutSuffix(number, suffix); ok {
-			number, unit = n, bytes
-			break
-		}
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-	if err != nil || n < 0 || n > (1<<40)/unit {
-		return errors.New("not a size")
-	}
-	*s = size(n * unit)
-	return nil
+// shortName is what can stand in logs, metrics and commands.
+func shortName(name string) bool {
+	return !strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' })
 }

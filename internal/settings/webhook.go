@@ -1,4 +1,4 @@
-package command
+package settings
 
 import (
 	"cmp"
@@ -26,16 +26,16 @@ type Webhook struct {
 	HMACHeader     string        `env:"USHER_WEBHOOK_HMAC_HEADER" envDefault:"X-Signature"`
 	HMACAlgorithm  string        `env:"USHER_WEBHOOK_HMAC_ALGORITHM" envDefault:"sha256"`
 	HMACScheme     string        `env:"USHER_WEBHOOK_HMAC_SCHEME" envDefault:"body"`
-	AllowCIDRs     list          `env:"USHER_WEBHOOK_ALLOW_CIDRS"`
-	TrustedProxies list          `env:"USHER_WEBHOOK_TRUSTED_PROXIES"`
+	AllowCIDRs     List          `env:"USHER_WEBHOOK_ALLOW_CIDRS"`
+	TrustedProxies List          `env:"USHER_WEBHOOK_TRUSTED_PROXIES"`
 	TLSCertFile    string        `env:"USHER_WEBHOOK_TLS_CERT_FILE"`
 	TLSKeyFile     string        `env:"USHER_WEBHOOK_TLS_KEY_FILE"`
 	TLSClientCA    string        `env:"USHER_WEBHOOK_TLS_CLIENT_CA_FILE"`
 	Insecure       bool          `env:"USHER_WEBHOOK_INSECURE" envDefault:"false"`
-	Types          list          `env:"USHER_WEBHOOK_TYPES" envDefault:"TenantProvisioningChange"`
-	SyncTypes      list          `env:"USHER_WEBHOOK_SYNC_TYPES"`
+	Types          List          `env:"USHER_WEBHOOK_TYPES" envDefault:"TenantProvisioningChange"`
+	SyncTypes      List          `env:"USHER_WEBHOOK_SYNC_TYPES"`
 	SchemaFile     string        `env:"USHER_WEBHOOK_SCHEMA_FILE"`
-	MaxBody        size          `env:"USHER_WEBHOOK_MAX_BODY" envDefault:"1MiB"`
+	MaxBody        Size          `env:"USHER_WEBHOOK_MAX_BODY" envDefault:"1MiB"`
 	DedupSize      int           `env:"USHER_WEBHOOK_DEDUP_SIZE" envDefault:"10000"`
 	DedupWindow    time.Duration `env:"USHER_WEBHOOK_DEDUP_WINDOW" envDefault:"10m"`
 	Timeout        time.Duration `env:"USHER_WEBHOOK_TIMEOUT" envDefault:"10s"`
@@ -47,7 +47,7 @@ type Webhook struct {
 	InboxAttempts    int           `env:"USHER_WEBHOOK_INBOX_ATTEMPTS" envDefault:"20"`
 	InboxMaxAge      time.Duration `env:"USHER_WEBHOOK_INBOX_MAX_AGE" envDefault:"72h"`
 	InboxConcurrency int           `env:"USHER_WEBHOOK_INBOX_CONCURRENCY" envDefault:"32"`
-	InboxMaxBytes    size          `env:"USHER_WEBHOOK_INBOX_MAX_BYTES" envDefault:"1GiB"`
+	InboxMaxBytes    Size          `env:"USHER_WEBHOOK_INBOX_MAX_BYTES" envDefault:"1GiB"`
 	InboxKeep        string        `env:"USHER_WEBHOOK_INBOX_KEEP" envDefault:"all"`
 
 	// Of an inbox on NATS.
@@ -60,13 +60,14 @@ type Webhook struct {
 	InboxCertFile  string        `env:"USHER_WEBHOOK_INBOX_CERT_FILE"`
 	InboxKeyFile   string        `env:"USHER_WEBHOOK_INBOX_KEY_FILE"`
 
-	keeps     bool       // webhooks that nobody takes are kept, for entitlements
-	further   bool       // there are USHER_WEBHOOK_RECEIVERS_n_…
-	receivers []Receiver // that of ForwardURL, then USHER_WEBHOOK_RECEIVERS_0_…, USHER_WEBHOOK_RECEIVERS_1_…
-	schema    []byte     // of SchemaFile
-	allow     []netip.Prefix
-	trusted   []netip.Prefix
-	nats      *inbox.NATS // of Inbox, if it is on NATS
+	KeepUnclaimed bool           `env:"-"` // keep webhooks of platforms without a receiver, for entitlements
+	Receivers     []Receiver     `env:"-"` // that of ForwardURL, then USHER_WEBHOOK_RECEIVERS_0_…, USHER_WEBHOOK_RECEIVERS_1_…
+	Schema        []byte         `env:"-"` // of SchemaFile
+	Allow         []netip.Prefix `env:"-"` // of AllowCIDRs
+	Trusted       []netip.Prefix `env:"-"` // of TrustedProxies
+	NATS          *inbox.NATS    `env:"-"` // of Inbox, if it is on NATS
+
+	further bool // there are USHER_WEBHOOK_RECEIVERS_n_…
 }
 
 func (w *Webhook) check(r *reader) {
@@ -76,8 +77,8 @@ func (w *Webhook) check(r *reader) {
 		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
 	}
 	w.checkSecrets(r)
-	w.allow = r.prefixes("USHER_WEBHOOK_ALLOW_CIDRS", w.AllowCIDRs)
-	w.trusted = r.prefixes("USHER_WEBHOOK_TRUSTED_PROXIES", w.TrustedProxies)
+	w.Allow = r.prefixes("USHER_WEBHOOK_ALLOW_CIDRS", w.AllowCIDRs)
+	w.Trusted = r.prefixes("USHER_WEBHOOK_TRUSTED_PROXIES", w.TrustedProxies)
 	w.checkTLS(r)
 	w.checkTypes(r)
 	w.checkSchema(r)
@@ -86,7 +87,7 @@ func (w *Webhook) check(r *reader) {
 	r.positive("USHER_WEBHOOK_ATTEMPTS", int64(w.Attempts))
 	r.positive("USHER_WEBHOOK_MAX_INFLIGHT", int64(w.MaxInflight))
 	w.checkInbox(r)
-	w.receivers = readReceivers(r, w)
+	w.Receivers = readReceivers(r, w)
 	if w.DedupWindow < 0 {
 		r.invalid("USHER_WEBHOOK_DEDUP_WINDOW", "a duration such as 10m, or 0 to turn dedup off")
 	}
@@ -96,15 +97,8 @@ func (w *Webhook) check(r *reader) {
 }
 
 // on says whether webhooks are taken in: that takes somewhere to put them.
-func (w *Webhook) on() bool { return (w.ForwardURL != "" || w.further || w.keeps) && w.Listen != "off" }
-
-// part is the gate, with what switches it on.
-func (w *Webhook) part() part {
-	p := gatePart
-	if w.Listen == "off" {
-		p.setting = "set USHER_WEBHOOK_LISTEN to an address"
-	}
-	return p
+func (w *Webhook) on() bool {
+	return (w.ForwardURL != "" || w.further || w.KeepUnclaimed) && w.Listen != "off"
 }
 
 func (w *Webhook) checkListener(r *reader) {
@@ -133,11 +127,11 @@ func (w *Webhook) checkSchema(r *reader) {
 	if w.SchemaFile == "" {
 		return
 	}
-	if w.schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); w.schema == nil {
+	if w.Schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); w.Schema == nil {
 		return
 	}
 	anywhere := &url.URL{Scheme: "http", Host: "localhost"} // the receiver's own address may be bad too
-	if _, err := webhookgate.New(webhookgate.Config{ForwardURL: anywhere, Schema: w.schema}); err != nil {
+	if _, err := webhookgate.New(webhookgate.Config{ForwardURL: anywhere, Schema: w.Schema}); err != nil {
 		r.problem("USHER_WEBHOOK_SCHEMA_FILE", "is %q, but should name a file with a JSON Schema: %v", w.SchemaFile, err)
 	}
 }

@@ -1,4 +1,4 @@
-package command
+package settings
 
 import (
 	"crypto/tls"
@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"usher/internal/inbox"
-	"usher/internal/secret"
 )
 
 func (w *Webhook) checkInbox(r *reader) {
@@ -90,16 +89,9 @@ func (w *Webhook) checkNATS(r *reader) {
 		r.file("USHER_WEBHOOK_INBOX_CREDS_FILE", w.InboxCredsFile)
 	}
 	n.User, n.CredsFile = w.InboxUser, w.InboxCredsFile
-	n.Password, n.Token, n.Seed = getter(w.InboxPassword), getter(w.InboxToken), getter(w.InboxNKey)
+	n.Password, n.Token, n.Seed = w.InboxPassword.Getter(), w.InboxToken.Getter(), w.InboxNKey.Getter()
 	n.TLS = w.inboxTLS(r, strings.HasPrefix(strings.ToLower(w.Inbox), "tls:"))
-	w.nats = n
-}
-
-func getter(v *secret.Value) func() string {
-	if v == nil {
-		return nil
-	}
-	return v.Get
+	w.NATS = n
 }
 
 // inboxTLS is nil where nothing asks for TLS. The client certificate is read again for

@@ -1,4 +1,4 @@
-package command
+package settings
 
 import (
 	"fmt"
@@ -120,17 +120,8 @@ var reference = []section{
 		}},
 }
 
-// known are the variables by name.
-func known() map[string]variable {
-	byName := make(map[string]variable)
-	for _, v := range variables() {
-		byName[v.Name] = v
-	}
-	return byName
-}
-
 // defaultOf says what a setting is when nobody sets it: as code where it is a value.
-func (s *setting) defaultOf(v variable) string {
+func (s *setting) defaultOf(v Variable) string {
 	switch {
 	case v.Default != "":
 		return "`" + v.Default + "`"
@@ -141,41 +132,24 @@ func (s *setting) defaultOf(v variable) string {
 }
 
 // says is what the setting means, and whether a file can hold it.
-func (s *setting) says(v variable) string {
+func (s *setting) says(v Variable) string {
 	if v.Secret {
 		return s.meaning + " Secret: or `_FILE`."
 	}
 	return s.meaning
 }
 
-// writeTables writes the settings as they stand in docs/reference.md.
-func writeTables(w io.Writer) {
-	byName := known()
-	for _, sec := range reference {
-		fmt.Fprintf(w, "### %s\n\n", sec.title)
-		if sec.intro != "" {
-			fmt.Fprintf(w, "%s\n\n", sec.intro)
-		}
-		fmt.Fprintf(w, "| variable | default | meaning |\n|---|---|---|\n")
-		for _, row := range sec.rows {
-			v := byName[row.name]
-			fmt.Fprintf(w, "| `%s` | %s | %s |\n", row.name, row.defaultOf(v), row.says(v))
-		}
-		fmt.Fprintln(w)
-	}
-}
-
-// writeSettings writes the settings for a terminal: all, or those in whose name or meaning
-// the word occurs. It reports whether there are any.
-func writeSettings(w io.Writer, word string) (found bool) {
-	byName := known()
+// WriteHelp writes the settings for a terminal: all, or those in whose name or meaning the
+// word occurs. It reports whether there are any.
+func WriteHelp(w io.Writer, word string) (found bool) {
+	known := byName()
 	if word == "" {
 		fmt.Fprintln(w, wrap("", plain(settingsIntro)))
 	}
 	for _, sec := range reference {
 		heading := sec.title
 		for _, row := range sec.rows {
-			v := byName[row.name]
+			v := known[row.name]
 			text := row.name + " " + row.says(v)
 			if !strings.Contains(strings.ToLower(text), strings.ToLower(word)) {
 				continue

@@ -1,10 +1,8 @@
-package command
+package settings
 
 import (
 	"cmp"
 	"net/url"
-	"slices"
-	"strings"
 	"time"
 
 	"usher/internal/secret"
@@ -15,18 +13,19 @@ import (
 // further one is the gate's.
 type Receiver struct {
 	Name        string        `env:"NAME"`
-	Platforms   list          `env:"PLATFORMS"`
+	Platforms   List          `env:"PLATFORMS"`
 	ForwardURL  string        `env:"FORWARD_URL"`
 	SignSecret  *secret.Value `secret:"SIGN_SECRET"`
 	Timeout     time.Duration `env:"TIMEOUT"`
 	Concurrency int           `env:"CONCURRENCY"`
 
-	prefix  string   // of its variables
-	forward *url.URL // of ForwardURL
+	URL *url.URL `env:"-"` // of ForwardURL
+
+	prefix string // of its variables
 }
 
-// variable is where its address comes from.
-func (c *Receiver) variable() string { return c.prefix + "FORWARD_URL" }
+// Variable is the one that its address comes from.
+func (c *Receiver) Variable() string { return c.prefix + "FORWARD_URL" }
 
 // readReceivers returns the receivers: the one for all others first, where there is one,
 // then USHER_WEBHOOK_RECEIVERS_0_…, USHER_WEBHOOK_RECEIVERS_1_….
@@ -37,7 +36,7 @@ func readReceivers(r *reader, w *Webhook) []Receiver {
 			Name: webhookgate.MainReceiver, ForwardURL: w.ForwardURL, SignSecret: w.SignSecret,
 			Timeout: w.Timeout, Concurrency: w.InboxConcurrency, prefix: "USHER_WEBHOOK_",
 		}
-		main.forward = forwardURL(r, main.variable(), main.ForwardURL)
+		main.URL = forwardURL(r, main.Variable(), main.ForwardURL)
 		all = append(all, main)
 	}
 	names := map[string]string{webhookgate.MainReceiver: "USHER_WEBHOOK_FORWARD_URL"}
@@ -70,9 +69,9 @@ func readReceiver(r *reader, index string, w *Webhook) Receiver {
 		r.invalid(c.prefix+"NAME", "a short name without white space")
 	}
 	r.require(c.prefix+"PLATFORMS", len(c.Platforms) > 0 || !w.on(), "the codes of the platforms whose webhooks go there, separated by commas")
-	r.require(c.variable(), c.ForwardURL != "" || !w.on(), "the receiver's address, such as http://127.0.0.1:3000/provisioning")
+	r.require(c.Variable(), c.ForwardURL != "" || !w.on(), "the receiver's address, such as http://127.0.0.1:3000/provisioning")
 	if c.ForwardURL != "" {
-		c.forward = forwardURL(r, c.variable(), c.ForwardURL)
+		c.URL = forwardURL(r, c.Variable(), c.ForwardURL)
 	}
 	if r.env[c.prefix+"TIMEOUT"] != "" && c.Timeout <= 0 {
 		r.invalid(c.prefix+"TIMEOUT", "a duration above zero, such as 10s")
@@ -85,35 +84,4 @@ func readReceiver(r *reader, index string, w *Webhook) Receiver {
 	c.Concurrency = cmp.Or(c.Concurrency, w.InboxConcurrency)
 	c.SignSecret = cmp.Or(c.SignSecret, w.SignSecret)
 	return c
-}
-
-// signSecret makes sure that deliveries can be signed.
-func (r *reader) signSecret(name string, v *secret.Value) {
-	if v == nil {
-		return
-	}
-	if _, err := webhookgate.ParseSecretKey(v.Get()); err != nil {
-		r.problem(name, "should hold whsec_ and the key in base64")
-	}
-}
-
-// shortName is what can stand in logs, metrics and commands.
-func shortName(name string) bool {
-	return !strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' })
-}
-
-// gateReceivers are the receivers as the gate knows them: the one for all others, which may
-// be nil, and the further ones.
-func (w *Webhook) gateReceivers() (main *Receiver, further []webhookgate.Receiver) {
-	for i := range w.receivers {
-		c := &w.receivers[i]
-		if len(c.Platforms) == 0 {
-			main = c
-			continue
-		}
-		further = append(further, webhookgate.Receiver{
-			Name: c.Name, Platforms: slices.Clone(c.Platforms), URL: c.forward, SignSecret: getter(c.SignSecret), Timeout: c.Timeout,
-		})
-	}
-	return main, further
 }

@@ -1,4 +1,4 @@
-package command
+package settings
 
 import (
 	"os"
@@ -21,7 +21,7 @@ func two(extra ...string) []string {
 }
 
 func TestDefaults(t *testing.T) {
-	s, err := readSettings(with("USHER_SCOPE=", "USHER_LISTEN=")) // empty counts as not set
+	s, err := Read(with("USHER_SCOPE=", "USHER_LISTEN=")) // empty counts as not set
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,13 +29,13 @@ func TestDefaults(t *testing.T) {
 	if p.Name != "main" || p.Listen != "127.0.0.1:8080" || p.Scope != "standard:read standard:write" || p.Key != nil {
 		t.Errorf("main port %+v", p)
 	}
-	if s.Outbound.ReplayLimit != 1<<20 || s.gateOn() || s.Admin.Listen != "127.0.0.1:9095" {
+	if s.Outbound.ReplayLimit != 1<<20 || s.GateOn() || s.Admin.Listen != "127.0.0.1:9095" {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestPorts(t *testing.T) {
-	s, err := readSettings(with("USHER_KEY=k",
+	s, err := Read(with("USHER_KEY=k",
 		"USHER_PORTS_0_LISTEN=127.0.0.1:8081", "USHER_PORTS_0_SCOPE=standard:read",
 		"USHER_PORTS_7_LISTEN=unix:/run/x.sock", "USHER_PORTS_7_NAME=scripts", "USHER_PORTS_7_CLIENT_ID=other",
 		"USHER_PORTS_7_CLIENT_SECRET=other-secret", "USHER_PORTS_7_KEY=k7"))
@@ -125,6 +125,7 @@ func TestProblems(t *testing.T) {
 		{"slip in the index", with("USHER_PORTS_01_LISTEN=127.0.0.1:83"), []string{"USHER_PORTS_01_LISTEN is not known: did you mean USHER_PORTS_1_LISTEN?"}},
 		{"zeros for an index", with("USHER_PORTS_00_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_0_LISTEN?"}},
 		{"index beyond any number", with("USHER_PORTS_99999999999999999999_SCOPE=x"), []string{"USHER_PORTS_99999999999999999999_LISTEN is not set"}},
+		{"prefix alone", with("USHER_PORTS_0_=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
 		{"slip of a short name", with("USHER_KEYS=t0psecret"), []string{"did you mean USHER_KEY?"}},
 		{"nothing but commas", with("USHER_ALLOWED_HOSTS=,", "USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS= , ", "USHER_WEBHOOK_TYPES=,"),
 			[]string{`USHER_ALLOWED_HOSTS is ","`, `USHER_WEBHOOK_ALLOW_CIDRS is " , ", but should hold a list, separated by commas`, "USHER_WEBHOOK_TYPES"}},
@@ -187,7 +188,7 @@ func TestProblems(t *testing.T) {
 			[]string{`USHER_WEBHOOK_INBOX is "/x", but should hold file:/path`, "all or latest", "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_ATTEMPTS"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := readSettings(tc.env)
+			_, err := Read(tc.env)
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -242,7 +243,7 @@ func TestFine(t *testing.T) {
 		{"Kubernetes, with a service that is called as a further port", with("USHER_PORTS_0_SERVICE_HOST=10.0.0.1", "USHER_PORTS_0_PORT=tcp://10.0.0.1:8080", "USHER_PORTS_0_PORT_8080_TCP=tcp://10.0.0.1:8080"), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s, err := readSettings(tc.env)
+			s, err := Read(tc.env)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -255,7 +256,7 @@ func TestFine(t *testing.T) {
 
 func TestSize(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "17": 17, "2KiB": 2048, "3MiB": 3 << 20, "1 MiB": 1 << 20, "4GiB": 4 << 30, "99999GiB": -1, "": -1, "-1": -1, "1GB": -1, "1.5MiB": -1, "MiB": -1, "99999999999MiB": -1} {
-		var s size
+		var s Size
 		err := s.UnmarshalText([]byte(text))
 		if (err != nil) != (want < 0) || err == nil && int64(s) != want {
 			t.Errorf("%q: %d, %v", text, s, err)
@@ -272,8 +273,8 @@ func TestEndpoint(t *testing.T) {
 		"https://billing.example.com:8443/x":    "https://billing.example.com:8443/x/graphql",
 		"https://billing.example.com/graphql/v": "https://billing.example.com/graphql/v/graphql",
 	} {
-		u := baseURL(newReader(nil), base, false)
-		if got := endpoint(u, "/graphql"); got.String() != want || !strings.HasPrefix(got.RequestURI(), "/") {
+		o := Outbound{Base: baseURL(newReader(nil), base, false)}
+		if got := o.Endpoint("/graphql"); got.String() != want || !strings.HasPrefix(got.RequestURI(), "/") {
 			t.Errorf("%s: %s", base, got)
 		}
 	}
@@ -283,12 +284,13 @@ func FuzzSettings(f *testing.F) {
 	f.Add("USHER_LISTEN", "unix:")
 	f.Add("USHER_BASE_URL", "https://[::1")
 	f.Add("USHER_PORTS_0_LISTEN", ":1")
+	f.Add("USHER_WEBHOOK_RECEIVERS_0_", "x")
 	f.Add("USHER_WEBHOOK_ALLOW_CIDRS", "::/0,")
 	f.Fuzz(func(t *testing.T, name, value string) {
 		if strings.HasSuffix(name, "_FILE") {
 			return // would read the machine's files
 		}
-		s, err := readSettings(with("USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", name+"="+value))
+		s, err := Read(with("USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", name+"="+value))
 		if (s == nil) == (err == nil) {
 			t.Fatalf("%v, %v", s, err)
 		}
@@ -297,7 +299,7 @@ func FuzzSettings(f *testing.F) {
 
 func TestReceivers(t *testing.T) {
 	key := "whsec_a2V5"
-	s, err := readSettings([]string{
+	s, err := Read([]string{
 		"USHER_WEBHOOK_FORWARD_URL=http://main", "USHER_WEBHOOK_SIGN_SECRET=" + key, "USHER_WEBHOOK_TIMEOUT=3s", "USHER_WEBHOOK_INBOX_CONCURRENCY=7",
 		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm, mail", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://crm/hook",
 		"USHER_WEBHOOK_RECEIVERS_12_NAME=documents", "USHER_WEBHOOK_RECEIVERS_12_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_12_FORWARD_URL=https://docs",
@@ -307,19 +309,33 @@ func TestReceivers(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &s.Webhook
-	if len(w.receivers) != 3 || len(s.Unused)+len(s.Unknown) > 0 {
-		t.Fatalf("%+v, %v, %v", w.receivers, s.Unused, s.Unknown)
+	if len(w.Receivers) != 3 || len(s.Unused)+len(s.Unknown) > 0 {
+		t.Fatalf("%+v, %v, %v", w.Receivers, s.Unused, s.Unknown)
 	}
-	if c := w.receivers[0]; c.Name != "main" || c.forward.Host != "main" || c.SignSecret.Get() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 || len(c.Platforms) > 0 {
+	if c := w.Receivers[0]; c.Name != "main" || c.URL.Host != "main" || c.SignSecret.Get() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 || len(c.Platforms) > 0 {
 		t.Errorf("main: %+v", c)
 	}
-	if c := w.receivers[1]; c.Name != "0" || !slices.Equal(c.Platforms, []string{"crm", "mail"}) || c.SignSecret.Get() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 {
+	if c := w.Receivers[1]; c.Name != "0" || !slices.Equal(c.Platforms, []string{"crm", "mail"}) || c.SignSecret.Get() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 {
 		t.Errorf("inherits: %+v", c)
 	}
-	if c := w.receivers[2]; c.Name != "documents" || c.forward.Scheme != "https" || c.SignSecret.Get() != "whsec_b3RoZXI=" || c.Timeout.String() != "1m0s" || c.Concurrency != 2 {
+	if c := w.Receivers[2]; c.Name != "documents" || c.URL.Scheme != "https" || c.SignSecret.Get() != "whsec_b3RoZXI=" || c.Timeout.String() != "1m0s" || c.Concurrency != 2 {
 		t.Errorf("its own: %+v", c)
 	}
-	if n := len(s.secrets()); n != 7 { // the admin's, five of the gate, one receiver's own
+	if n := len(s.Secrets()); n != 7 { // the admin's, five of the gate, one receiver's own
 		t.Errorf("%d secrets are watched", n)
+	}
+}
+
+func TestAdviceOnRights(t *testing.T) {
+	if os.Geteuid() <= 0 {
+		t.Skip("root may read everything, and Windows has no user ids: not tried")
+	}
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("x"), 0o000); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Read(with("USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE="+file))
+	if err == nil || !strings.Contains(err.Error(), "usher runs as user ") {
+		t.Error(err)
 	}
 }

@@ -1,32 +1,15 @@
-package command
+package settings
 
 import (
 	"cmp"
-	"log/slog"
 	"net/url"
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpproxy"
+
 	"usher/internal/secret"
 )
-
-// Settings is everything that the environment says. The tags name the variables
-// and their defaults, once: what is known, what the README must list and what a
-// misspelt name is compared with all come from here. A secret is also read from
-// the file that its name with _FILE gives.
-type Settings struct {
-	Outbound Outbound
-	Ports    []Port // the main port first, then USHER_PORTS_0_…, USHER_PORTS_1_…; none when outbound is off
-	Webhook  Webhook
-	Admin    Admin
-
-	Entitlements Entitlements
-
-	// Unknown are USHER_ variables that nobody knows and that look like no slip.
-	Unknown []string
-	// Unused are those of a part that is off.
-	Unused []Unused
-}
 
 // Outbound is the billing service, and what all local ports share. It is on when BaseURL
 // is set.
@@ -38,15 +21,16 @@ type Outbound struct {
 	Listen          string        `env:"USHER_LISTEN" envDefault:"127.0.0.1:8080"`
 	Key             *secret.Value `secret:"USHER_KEY"`
 	Insecure        bool          `env:"USHER_INSECURE" envDefault:"false"`
-	AllowedHosts    list          `env:"USHER_ALLOWED_HOSTS"`
+	AllowedHosts    List          `env:"USHER_ALLOWED_HOSTS"`
 	AllowPlainHTTP  bool          `env:"USHER_ALLOW_PLAIN_HTTP" envDefault:"false"`
-	ReplayLimit     size          `env:"USHER_REPLAY_LIMIT" envDefault:"1MiB"`
-	ReplayMemory    size          `env:"USHER_REPLAY_MEMORY" envDefault:"32MiB"`
+	ReplayLimit     Size          `env:"USHER_REPLAY_LIMIT" envDefault:"1MiB"`
+	ReplayMemory    Size          `env:"USHER_REPLAY_MEMORY" envDefault:"32MiB"`
 	UpstreamTimeout time.Duration `env:"USHER_UPSTREAM_TIMEOUT" envDefault:"60s"`
 	CAFile          string        `env:"USHER_CA_FILE"`
 
-	base *url.URL // of BaseURL
-	ca   []byte   // of CAFile
+	Base  *url.URL                         `env:"-"` // of BaseURL
+	CA    []byte                           `env:"-"` // of CAFile
+	Proxy func(*url.URL) (*url.URL, error) `env:"-"` // of HTTPS_PROXY, HTTP_PROXY and NO_PROXY
 }
 
 // Port is a local port. What is not given of a further one is the main port's.
@@ -61,58 +45,31 @@ type Port struct {
 	prefix string // of its variables
 }
 
-// Admin is the admin port, the log and the end.
-type Admin struct {
-	Listen        string        `env:"USHER_ADMIN_LISTEN" envDefault:"127.0.0.1:9095"`
-	Token         *secret.Value `secret:"USHER_ADMIN_TOKEN"`
-	LogLevel      string        `env:"USHER_LOG_LEVEL" envDefault:"info"`
-	LogFormat     string        `env:"USHER_LOG_FORMAT" envDefault:"auto"`
-	ShutdownDelay time.Duration `env:"USHER_SHUTDOWN_DELAY" envDefault:"0s"`
-	ShutdownGrace time.Duration `env:"USHER_SHUTDOWN_GRACE" envDefault:"15s"`
-
-	level    slog.Level // of LogLevel
-	noColour bool       // NO_COLOR is set, see https://no-color.org
-}
-
 // mainPort is the main port's name in logs and metrics.
 const mainPort = "main"
 
-// readSettings makes settings of the environment, or says everything that is
-// wrong with it. A value that can't be read is wrong also where its part is off.
-func readSettings(environ []string) (*Settings, error) { return readSettingsFor(environ, needAny) }
+// ListenVariable is the variable that says where the port listens.
+func (p *Port) ListenVariable() string { return p.prefix + "LISTEN" }
 
-func readSettingsFor(environ []string, needed need) (*Settings, error) {
-	r := newReader(environ)
-	s := new(Settings)
-	r.section("", &s.Outbound)
-	r.section("", &s.Webhook)
-	s.Webhook.further = len(r.indexes(receiverIndex)) > 0
-	r.section("", &s.Entitlements)
-	s.Webhook.keeps = s.entitlementsOn() && s.Webhook.Inbox != ""
-	r.section("", &s.Admin)
-	s.Admin.noColour = r.env["NO_COLOR"] != ""
-	s.Unknown = r.unknown()
-	s.Unused = s.unused(r)
-	needed(s, r)
-	s.Outbound.check(r)
-	s.Ports = readPorts(r, &s.Outbound)
-	s.Admin.check(r)
-	s.Webhook.check(r)
-	s.Entitlements.check(r, s)
-	checkDistinct(r, s)
-	if len(r.problems) > 0 {
-		return nil, r.problems
+// Endpoint is a path below the base address. (URL.JoinPath would make a relative path of a
+// base without one, and clean a prefix that has to stay as it is.)
+func (o *Outbound) Endpoint(path string) *url.URL {
+	u := *o.Base
+	u.Path += path
+	if u.RawPath != "" {
+		u.RawPath += path
 	}
-	return s, nil
+	return &u
 }
 
 func (o *Outbound) check(r *reader) {
 	if o.BaseURL != "" {
-		o.base = baseURL(r, o.BaseURL, o.AllowPlainHTTP)
+		o.Base = baseURL(r, o.BaseURL, o.AllowPlainHTTP)
 		r.require("USHER_CLIENT_ID", o.ClientID != "", "the Client ID of the API client application")
 		r.require("USHER_CLIENT_SECRET", o.ClientSecret != nil, "the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
 		checkProxies(r)
 	}
+	o.Proxy = proxyOf(r.env)
 	o.Scope = r.scope("USHER_SCOPE", o.Scope)
 	if o.UpstreamTimeout <= 0 {
 		r.invalid("USHER_UPSTREAM_TIMEOUT", "a duration above zero, such as 60s")
@@ -124,8 +81,18 @@ func (o *Outbound) check(r *reader) {
 		}
 	}
 	if o.CAFile != "" {
-		o.ca = r.certificates("USHER_CA_FILE", o.CAFile)
+		o.CA = r.certificates("USHER_CA_FILE", o.CAFile)
 	}
+}
+
+// proxyOf is what the environment says about proxies, as everywhere.
+func proxyOf(env map[string]string) func(*url.URL) (*url.URL, error) {
+	either := func(name string) string { return cmp.Or(env[name], env[strings.ToLower(name)]) }
+	cfg := httpproxy.Config{
+		HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), NoProxy: either("NO_PROXY"),
+		CGI: env["REQUEST_METHOD"] != "",
+	}
+	return cfg.ProxyFunc()
 }
 
 func checkProxies(r *reader) {
@@ -157,8 +124,8 @@ func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 	return nil
 }
 
-// isProxy: as net/http takes it, with or without a scheme. One that it can't read it
-// would pass over, and go without.
+// isProxy takes what net/http takes, with or without a scheme. net/http ignores an address
+// that it cannot read, and then calls without a proxy.
 func isProxy(value string) bool {
 	u, err := url.Parse(value)
 	if err != nil || u.Scheme == "" || u.Host == "" {
@@ -228,65 +195,18 @@ func (p *Port) check(r *reader, o *Outbound) {
 	r.keys(name, p.Key, ok && !loopback)
 }
 
-func (a *Admin) check(r *reader) {
-	if a.Listen != "off" {
-		loopback, ok := r.listen("USHER_ADMIN_LISTEN", a.Listen)
-		if ok && !loopback && a.Token == nil {
-			r.problem("USHER_ADMIN_LISTEN", "is %q, which others can reach: set USHER_ADMIN_TOKEN (or USHER_ADMIN_TOKEN_FILE), or listen on 127.0.0.1", a.Listen)
-		}
-	}
-	r.headerSafe("USHER_ADMIN_TOKEN", a.Token)
-	if err := a.level.UnmarshalText([]byte(a.LogLevel)); err != nil {
-		r.invalid("USHER_LOG_LEVEL", "debug, info, warn or error")
-	}
-	switch a.LogFormat {
-	case "auto", "text", "json":
-	default:
-		r.invalid("USHER_LOG_FORMAT", "auto, text or json")
-	}
-	if a.ShutdownDelay < 0 {
-		r.invalid("USHER_SHUTDOWN_DELAY", "a duration, such as 5s")
-	}
-	if a.ShutdownGrace < 0 {
-		r.invalid("USHER_SHUTDOWN_GRACE", "a duration, such as 15s")
-	}
-}
-
-// checkDistinct finds two listeners on one address.
-func checkDistinct(r *reader, s *Settings) {
-	seen := make(map[string]string)
-	see := func(name, addr string) {
-		if strings.HasSuffix(addr, ":0") || addr == "" || addr == "off" {
-			return
-		}
-		if other, taken := seen[addr]; taken {
-			r.problem(name, "is %q, but should differ from %s", addr, other)
-			return
-		}
-		seen[addr] = name
-	}
-	for _, p := range s.Ports {
-		see(p.prefix+"LISTEN", p.Listen)
-	}
-	if s.gateOn() {
-		see("USHER_WEBHOOK_LISTEN", s.Webhook.Listen)
-	}
-	see("USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen)
-	see("USHER_ADMIN_LISTEN", s.Admin.Listen)
-}
-
-// namesOf returns the variables that the identity of p comes from: its own, or the main
-// port's where it is inherited; with _FILE where the secret is in a file.
-func (s *Settings) namesOf(p Port) (clientID, clientSecret, scope string) {
-	of := func(name string, inherited bool) string {
+// IdentityVariables names the variables that the identity of p comes from: its own, or the
+// main port's where it inherits them; with _FILE where the secret is in a file.
+func (s *Settings) IdentityVariables(p *Port) (clientID, clientSecret, scope string) {
+	variable := func(name string, inherited bool) string {
 		if inherited {
 			return s.Ports[0].prefix + name
 		}
 		return p.prefix + name
 	}
-	clientSecret = of("CLIENT_SECRET", p.ClientSecret == s.Outbound.ClientSecret)
+	clientSecret = variable("CLIENT_SECRET", p.ClientSecret == s.Outbound.ClientSecret)
 	if p.ClientSecret.Path() != "" {
 		clientSecret += "_FILE"
 	}
-	return of("CLIENT_ID", p.ClientID == s.Outbound.ClientID), clientSecret, of("SCOPE", p.Scope == s.Outbound.Scope)
+	return variable("CLIENT_ID", p.ClientID == s.Outbound.ClientID), clientSecret, variable("SCOPE", p.Scope == s.Outbound.Scope)
 }

@@ -1,4 +1,4 @@
-package command
+package settings
 
 import (
 	"cmp"
@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// variable is one that usher knows.
-type variable struct {
+// Variable is one that usher knows.
+type Variable struct {
 	Name, Default string
 	Secret        bool // can be given as Name_FILE too
 }
 
-// variables returns all, those of a further port or receiver with n in the place of its
+// Variables returns all, those of a further port or receiver with n in the place of its
 // index.
-func variables() []variable {
-	var all []variable
+func Variables() []Variable {
+	var all []Variable
 	for _, section := range []struct {
 		prefix string
 		of     reflect.Type
@@ -34,25 +34,40 @@ func variables() []variable {
 	return all
 }
 
-// variablesIn returns those of one struct.
-func variablesIn(prefix string, of reflect.Type) []variable {
-	var all []variable
+// variablesIn returns the variables of one struct.
+func variablesIn(prefix string, of reflect.Type) []Variable {
+	var all []Variable
 	for i := range of.NumField() {
 		tag := of.Field(i).Tag
-		if name := tag.Get("env"); name != "" {
-			all = append(all, variable{prefix + name, tag.Get("envDefault"), false})
+		if name := tag.Get("env"); name != "" && name != "-" {
+			all = append(all, Variable{prefix + name, tag.Get("envDefault"), false})
 		}
 		if name := tag.Get("secret"); name != "" {
-			all = append(all, variable{prefix + name, "", true})
+			all = append(all, Variable{prefix + name, "", true})
 		}
 	}
 	return all
 }
 
-// knownNames returns every name that counts, _FILE twins included.
-func knownNames() []string {
+// byName returns the variables by name.
+func byName() map[string]Variable {
+	all := make(map[string]Variable)
+	for _, v := range Variables() {
+		all[v.Name] = v
+	}
+	return all
+}
+
+// Default is the value of a variable that nobody sets; empty for none.
+func Default(name string) string { return byName()[name].Default }
+
+// Known says whether usher knows a variable.
+func Known(name string) bool { return slices.Contains(names(Variables()), generic(name)) }
+
+// names returns the names of variables, with the _FILE of each secret.
+func names(variables []Variable) []string {
 	var names []string
-	for _, v := range variables() {
+	for _, v := range variables {
 		names = append(names, v.Name)
 		if v.Secret {
 			names = append(names, v.Name+"_FILE")
@@ -94,16 +109,16 @@ func ofKubernetes(name, value string) bool {
 // slip of a known name is a problem: a setting that silently does nothing may be
 // the one that keeps a port closed. It returns the others.
 func (r *reader) unknown() []string {
-	known := knownNames()
+	known := names(Variables())
 	var strangers []string
 	for name, value := range r.env {
-		if generic := generic(name); strings.HasPrefix(name, "USHER_") && name != "USHER_URL" && !slices.Contains(known, generic) && !ofKubernetes(name, value) {
+		if strings.HasPrefix(name, "USHER_") && name != "USHER_URL" && !slices.Contains(known, generic(name)) && !ofKubernetes(name, value) {
 			strangers = append(strangers, name)
 		}
 	}
 	slices.Sort(strangers)
 	return slices.DeleteFunc(strangers, func(name string) bool {
-		meant := nearest(name, known)
+		meant := Nearest(name, known)
 		if meant != "" {
 			r.problem(name, "is not known: did you mean %s?", meant)
 		}
@@ -117,8 +132,8 @@ func generic(name string) string {
 	return receiverIndex.ReplaceAllString(name, "USHER_WEBHOOK_RECEIVERS_n_")
 }
 
-// nearest returns the known name that name is a slip of, or the empty string.
-func nearest(name string, known []string) string {
+// Nearest returns the known name that name is a slip of, or the empty string.
+func Nearest(name string, known []string) string {
 	index := "0"
 	if m := nearIndex.FindStringSubmatch(name); m != nil {
 		index = cmp.Or(strings.TrimLeft(m[1], "0"), "0") // 00 is a slip of 0

@@ -1,0 +1,70 @@
+package command
+
+import "usher/internal/admin"
+
+// wireAdmin lets the admin port see and do what the parts that are on can tell and do.
+func (u *usher) wireAdmin(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate) {
+	cfg.Changes = metrics.Changes
+	if u.outbound != nil {
+		cfg.Ports = u.portStates
+	}
+	if u.rights != nil {
+		cfg.Entitlements = u.adminEntitlements()
+		cfg.MayUse = u.rights.mayUse
+	}
+	if u.answers != nil {
+		cfg.EntitlementsPort = u.entitlementsPort
+	}
+	if u.gate != nil {
+		cfg.Decisions = u.decisions
+		cfg.Gate = func() *admin.GateState { return u.gateState(gate) }
+		cfg.Platforms = func(tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
+		cfg.Forget = func(platform, tenant string) (n int, _ error) {
+			if u.gate.Forget(platform, tenant) {
+				n = 1
+			}
+			return n, nil
+		}
+	}
+	if u.gate != nil || u.inbox != nil {
+		metrics.Paused(func() int { return len(u.inboxFigures().Paused) })
+	}
+	if i := u.inbox; i != nil { // without a gate, too: whichever replica is asked can act
+		cfg.Inbox = &admin.Inbox{
+			List: i.List, Show: i.Show, Redeliver: i.Redeliver, Discard: i.Discard, Pause: i.Pause, Resume: i.Resume, Erase: i.Erase,
+			Stats: i.Stats, HeldUp: i.HeldUp, Err: i.Err, Shared: u.settings.Webhook.NATS != nil,
+		}
+		cfg.Platforms = i.Platforms
+		cfg.Forget = func(platform, tenant string) (int, error) { return i.Forget(&platform, tenant) }
+	}
+}
+
+func (u *usher) portStates() []admin.PortState {
+	var states []admin.PortState
+	for i, p := range u.outbound.ports {
+		s := admin.PortState{
+			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Keyed: p.Key != nil,
+			Token: p.source.State(),
+			Calls: p.calls.Hour(), Tokens: p.counts.Hour(),
+		}
+		if p.owner != p.Name {
+			s.Shares = p.owner
+		}
+		s.ClientVariable, s.SecretVariable, s.ScopeVariable = u.settings.IdentityVariables(&p.Port)
+		states = append(states, s)
+	}
+	return states
+}
+
+func (u *usher) gateState(m *admin.Gate) *admin.GateState {
+	w := &u.settings.Webhook
+	state := &admin.GateState{Address: u.webhooks.url() + w.Path, Decisions: m.Hour()}
+	for _, c := range w.Receivers {
+		state.Receivers = append(state.Receivers, admin.ReceiverState{
+			Name: c.Name, Platforms: c.Platforms,
+			Address: c.URL.Scheme + "://" + c.URL.Host, // the rest may hold a secret
+			Signed:  c.SignSecret != nil, Tries: m.Receiver(c.Name).Recent(),
+		})
+	}
+	return state
+}

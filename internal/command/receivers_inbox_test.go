@@ -1,0 +1,117 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"usher/internal/trial"
+)
+
+// Three receivers, of which one hangs and one refuses: the third gets all of its webhooks
+// meanwhile. Then usher is restarted with one platform given to another receiver. What waits
+// goes to whoever takes its platform now, in order.
+func TestReceiversWithAnInbox(t *testing.T) {
+	for name, open := range map[string]func(*testing.T, string) (string, func()){
+		"file": func(_ *testing.T, dir string) (string, func()) {
+			return "file:" + filepath.Join(dir, "inbox.db"), func() {}
+		},
+		"nats": openServer,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, closeInbox := open(t, t.TempDir())
+			t.Cleanup(closeInbox) // after usher has ended
+			receiversOfAnInbox(t, url)
+		})
+	}
+}
+
+func receiversOfAnInbox(t *testing.T, inbox string) {
+	well, wellURL := newLedger(t)
+	refusing, refusingURL := newLedger(t)
+	refusing.setDown(true)
+	recovered := &ledger{got: make(map[string][]int)}
+	var hangs atomic.Bool
+	hanging := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hangs.Load() {
+			_, _ = io.Copy(io.Discard, r.Body) // or the server does not notice that the caller has gone
+			<-r.Context().Done()
+			return
+		}
+		recovered.ServeHTTP(w, r)
+	}))
+	defer hanging.Close()
+	hangs.Store(true)
+
+	// run starts usher with the platforms that the one that is well takes, and the one that refuses.
+	run := func(ofWell, ofRefusing string) *program {
+		env := []string{
+			"USHER_WEBHOOK_INBOX=" + inbox, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
+			"USHER_SHUTDOWN_GRACE=100ms", "USHER_WEBHOOK_TIMEOUT=1s", "USHER_WEBHOOK_INBOX_CONCURRENCY=2",
+		}
+		for n, receiver := range [][3]string{{"well", ofWell, wellURL}, {"refusing", ofRefusing, refusingURL}, {"hanging", "docs", hanging.URL}} {
+			prefix := fmt.Sprintf("USHER_WEBHOOK_RECEIVERS_%d_", n)
+			env = append(env, prefix+"NAME="+receiver[0], prefix+"PLATFORMS="+receiver[1], prefix+"FORWARD_URL="+receiver[2])
+		}
+		p := start(t, env)
+		p.ready(t)
+		return p
+	}
+	p := run("crm", "mail,shop")
+	const tenants, webhooks = 4, 5
+	var want []int // of each tenant
+	for n := 1; n <= webhooks; n++ {
+		want = append(want, n)
+		for i := range tenants {
+			for _, platform := range []string{"docs", "mail", "shop", "crm"} {
+				status, decision, answer := post(t, p.url(t, "webhooks")+"/webhooks", of(platform, fmt.Sprint(platform, i), n))
+				if status != 200 || decision != "queued" {
+					t.Fatalf("%s%d %d: %d %s %s", platform, i, n, status, decision, answer)
+				}
+			}
+		}
+	}
+	has := func(l *ledger, platform string) func() bool {
+		return func() bool {
+			for i := range tenants {
+				if !slices.Equal(l.all(fmt.Sprint(platform, i)), want) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	trial.Eventually(t, "delivered to the receiver that is well", has(well, "crm"))
+	if n := recovered.count("docs0") + refusing.count("mail0") + refusing.count("shop0"); n > 0 {
+		t.Fatalf("%d were taken by receivers that are not well", n)
+	}
+
+	p.stop()
+	<-p.ended
+	p = run("crm,mail", "shop")
+	trial.Eventually(t, "mail delivered to the receiver that takes it now", has(well, "mail"))
+	hangs.Store(false)
+	refusing.setDown(false)
+	trial.Eventually(t, "docs delivered when its receiver answers", has(recovered, "docs"))
+	trial.Eventually(t, "shop delivered when its receiver is back", has(refusing, "shop"))
+	if refusing.count("mail0") > 0 {
+		t.Error("the receiver that has lost a platform got a webhook of it")
+	}
+	trial.Eventually(t, "nothing waits", func() bool {
+		_, status := get(t, p.url(t, "admin")+"/metrics")
+		return strings.Contains(status, "\nusher_inbox_pending 0\n")
+	})
+	if status, decision, answer := post(t, p.url(t, "webhooks")+"/webhooks", of("mail", "mail0", webhooks)); decision != "duplicate" {
+		t.Errorf("what the new receiver accepted: %d %s %s", status, decision, answer)
+	}
+	if status, decision, answer := post(t, p.url(t, "webhooks")+"/webhooks", of("other", "other0", 1)); status != 422 {
+		t.Errorf("a platform that nobody takes: %d %s %s", status, decision, answer)
+	}
+}
