@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -37,9 +38,14 @@ func (h *Handler) act(r *http.Request, act, id string, force bool) error {
 	if err != nil {
 		return err
 	}
-	h.acted.Add(1)
-	h.cfg.Log.Info(done[act], "id", n, "force", force, "from", r.RemoteAddr)
+	h.did(r, slog.LevelInfo, done[act], "id", n, "force", force)
 	return nil
+}
+
+// did notes what somebody has done.
+func (h *Handler) did(r *http.Request, level slog.Level, what string, args ...any) {
+	h.acted.Add(1)
+	h.cfg.Log.Log(r.Context(), level, what, append(args, "from", r.RemoteAddr)...)
 }
 
 var done = map[string]string{"redeliver": "webhook sent again by hand", "discard": "webhook discarded by hand"}
@@ -91,11 +97,6 @@ type target struct {
 	Tenant   string
 	Platform *string // nil: whichever the tenant is on, if that is one
 	Receiver string
-}
-
-// readTarget reads it from the body of a request.
-func readTarget(r *http.Request) (t target, err error) {
-	return t, decodeBody(r, &t, `{"tenant":"…"}, {"receiver":"…"} or {}`)
 }
 
 // formTarget reads it from a form, or from an address.
@@ -159,8 +160,7 @@ func (h *Handler) forget(r *http.Request, t target) (Forgotten, error) {
 	if err != nil {
 		return Forgotten{}, err
 	}
-	h.acted.Add(1)
-	h.cfg.Log.Info("dedup memory dropped by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0, "from", r.RemoteAddr)
+	h.did(r, slog.LevelInfo, "dedup memory dropped by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
 	return Forgotten{named, n}, nil
 }
 
@@ -178,8 +178,7 @@ func (h *Handler) erase(r *http.Request, t target) (Erased, error) {
 	if err != nil {
 		return Erased{}, err
 	}
-	h.acted.Add(1)
-	h.cfg.Log.Warn("tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n, "from", r.RemoteAddr)
+	h.did(r, slog.LevelWarn, "tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
 	return Erased{named, n}, nil
 }
 
@@ -191,8 +190,7 @@ func (h *Handler) pause(r *http.Request, t target) (inbox.Pause, error) {
 	if err := h.cfg.Inbox.Pause(p); err != nil {
 		return p, err
 	}
-	h.acted.Add(1)
-	h.cfg.Log.Warn("deliveries paused by hand", "what", p.String(), "from", r.RemoteAddr)
+	h.did(r, slog.LevelWarn, "deliveries paused by hand", "what", p.String())
 	return p, nil
 }
 
@@ -205,8 +203,7 @@ func (h *Handler) resume(r *http.Request, t target) (Resumed, error) {
 	if err != nil {
 		return Resumed{}, err
 	}
-	h.acted.Add(1)
-	h.cfg.Log.Warn("deliveries resumed by hand", "what", p.String(), "was_paused", was, "from", r.RemoteAddr)
+	h.did(r, slog.LevelWarn, "deliveries resumed by hand", "what", p.String(), "was_paused", was)
 	return Resumed{p, was}, nil
 }
 
@@ -239,8 +236,8 @@ func (h *Handler) pauseOf(t target) (p inbox.Pause, err error) {
 // onTarget makes an action of the API of what is done to a target.
 func onTarget[T any](h *Handler, do func(*http.Request, target) (T, error)) http.HandlerFunc {
 	return h.api(func(r *http.Request) (any, error) {
-		t, err := readTarget(r)
-		if err != nil {
+		var t target
+		if err := decodeBody(r, &t); err != nil {
 			return nil, err
 		}
 		return do(r, t)

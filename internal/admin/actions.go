@@ -25,10 +25,22 @@ type confirmation struct {
 	Fields   map[string]string
 	Back     string
 	Danger   bool
+
+	Other, OtherButton string // where another question is asked; may be empty
 }
 
 func confirm(status int, c *confirmation) *view {
 	return &view{name: "confirm", status: status, shell: page.Shell{Title: c.Question, At: "webhooks", Body: c}}
+}
+
+// form is a page that acts on what a form says.
+func (h *Handler) form(do func(*http.Request, url.Values) (*view, error)) http.HandlerFunc {
+	return h.page(func(r *http.Request) (*view, error) {
+		if err := r.ParseForm(); err != nil {
+			return nil, badRequest("the form can't be read: %v", err)
+		}
+		return do(r, r.PostForm)
+	})
 }
 
 // askOne asks before a webhook is sent again, or discarded.
@@ -64,12 +76,9 @@ func about(act string, w *Webhook) *confirmation {
 
 // doOne does it.
 func (h *Handler) doOne(act string) http.HandlerFunc {
-	return h.page(func(r *http.Request) (*view, error) {
-		if err := r.ParseForm(); err != nil {
-			return nil, badRequest("the form can't be read: %v", err)
-		}
+	return h.form(func(r *http.Request, form url.Values) (*view, error) {
 		id := r.PathValue("id")
-		err := h.act(r, act, id, r.PostForm.Get("force") == "true")
+		err := h.act(r, act, id, form.Get("force") == "true")
 		var overwrite *inbox.OverwriteError
 		if errors.As(err, &overwrite) {
 			// Asked once more, now that it is known what is at stake.
@@ -92,53 +101,70 @@ func (h *Handler) askMany(act string) http.HandlerFunc {
 		if err != nil {
 			return nil, err
 		}
+		force, err := readForce(r)
+		if err != nil {
+			return nil, err
+		}
+		if !s.Narrow() {
+			return nil, errNoFilter
+		}
 		if s.Until.IsZero() {
 			s.Until = time.Now()
 		}
-		chosen, err := h.choose(act, s, false)
+		chosen, err := h.choose(act, s, force)
 		if err != nil {
 			return nil, err
 		}
 		query := s.Query()
 		query.Set("until", s.Until.UTC().Format(time.RFC3339Nano))
-		return confirm(http.StatusOK, aboutMany(act, &chosen, s.Query(), query)), nil
+		c := aboutMany(act, &chosen)
+		c.Action, c.Back = "/"+act+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
+		if chosen.Older > 0 {
+			query.Set("force", "true")
+			c.Other, c.OtherButton = "/"+act+"?"+query.Encode(), "Send the older ones, too…"
+		}
+		if force {
+			c.Fields, c.Danger, c.Warning = map[string]string{"force": "true"}, true, "Older snapshots among them may undo newer ones."
+		}
+		return confirm(http.StatusOK, c), nil
 	})
 }
 
-func aboutMany(act string, chosen *Chosen, back, query url.Values) *confirmation {
+func aboutMany(act string, chosen *Chosen) *confirmation {
 	n, what := len(chosen.Webhooks), "webhook "+naming(chosen.Webhooks)
 	if n > 1 {
 		what = "webhooks " + naming(chosen.Webhooks)
 	}
-	c := &confirmation{Action: "/" + act + "?" + query.Encode(), Back: "/webhooks?" + back.Encode()}
-	if act == "discard" {
+	c := new(confirmation)
+	switch {
+	case n == 0:
+		c.Question, c.Effect = "There is nothing to "+act, "None of these webhooks waits, is parked, or is its tenant's latest."
+	case act == "discard":
 		c.Question, c.Button, c.Danger = "Discard "+page.Plural(n, "webhook", "webhooks")+"?", "Discard", true
 		c.Effect = "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again."
-	} else {
+	default:
 		c.Question, c.Button = "Send "+page.Plural(n, "webhook", "webhooks")+" again?", "Send again"
 		c.Effect = "The receiver gets " + what + " now. Of a tenant's webhooks that wait, the first is tried now and the others follow."
 	}
 	if chosen.Older > 0 {
-		c.Warning = page.Plural(chosen.Older, "older one", "older ones") + " of the same tenants are left out: they would undo what is newer."
-	}
-	if n == 0 {
-		c.Question, c.Effect, c.Button = "There is nothing to "+act, "None of these webhooks can be "+map[string]string{"discard": "discarded: they neither wait nor are parked.", "redeliver": "sent again."}[act], ""
+		c.Warning = page.Plural(chosen.Older, "older one is", "older ones are") + " left out: the same tenants have newer ones, which they would undo."
 	}
 	return c
 }
 
 // doMany does it, and says which ones failed.
 func (h *Handler) doMany(act string) http.HandlerFunc {
-	return h.page(func(r *http.Request) (*view, error) {
+	return h.form(func(r *http.Request, form url.Values) (*view, error) {
 		s, err := readSelection(r.URL.RawQuery)
 		if err != nil {
 			return nil, err
 		}
-		chosen, err := h.choose(act, s, false)
+		force := form.Get("force") == "true"
+		chosen, err := h.choose(act, s, force)
 		if err != nil {
 			return nil, err
 		}
-		acted := h.actOnAll(r, act, chosen.Webhooks, false)
+		acted := h.actOnAll(r, act, chosen.Webhooks, force)
 		if len(acted.Failed) > 0 {
 			var why []string
 			for _, id := range slices.Sorted(maps.Keys(acted.Failed)) {
@@ -186,19 +212,13 @@ func pausePage(p inbox.Pause) string {
 	return "/"
 }
 
-func (h *Handler) doPause(r *http.Request) (*view, error) {
-	if err := r.ParseForm(); err != nil {
-		return nil, badRequest("the form can't be read: %v", err)
-	}
-	p, err := h.pause(r, formTarget(r.PostForm))
+func (h *Handler) doPause(r *http.Request, form url.Values) (*view, error) {
+	p, err := h.pause(r, formTarget(form))
 	return &view{goTo: pausePage(p)}, err // whose banner says it
 }
 
-func (h *Handler) doResume(r *http.Request) (*view, error) {
-	if err := r.ParseForm(); err != nil {
-		return nil, badRequest("the form can't be read: %v", err)
-	}
-	resumed, err := h.resume(r, formTarget(r.PostForm))
+func (h *Handler) doResume(r *http.Request, form url.Values) (*view, error) {
+	resumed, err := h.resume(r, formTarget(form))
 	if resumed.Tenant != "" {
 		return &view{goTo: tenantAddress(resumed.Platform, resumed.Tenant, "resume")}, err
 	}
@@ -226,11 +246,8 @@ func (h *Handler) askForget(r *http.Request) (*view, error) {
 	}), nil
 }
 
-func (h *Handler) doForget(r *http.Request) (*view, error) {
-	if err := r.ParseForm(); err != nil {
-		return nil, badRequest("the form can't be read: %v", err)
-	}
-	t, err := tenantOf(r.PostForm)
+func (h *Handler) doForget(r *http.Request, form url.Values) (*view, error) {
+	t, err := tenantOf(form)
 	if err != nil {
 		return nil, err
 	}
@@ -278,11 +295,8 @@ func (h *Handler) askErase(r *http.Request) (*view, error) {
 	return confirm(http.StatusOK, c), nil
 }
 
-func (h *Handler) doErase(r *http.Request) (*view, error) {
-	if err := r.ParseForm(); err != nil {
-		return nil, badRequest("the form can't be read: %v", err)
-	}
-	t, err := tenantOf(r.PostForm)
+func (h *Handler) doErase(r *http.Request, form url.Values) (*view, error) {
+	t, err := tenantOf(form)
 	if err != nil {
 		return nil, err
 	}

@@ -162,9 +162,9 @@ func readTenant(query url.Values) (platform, code string, err error) {
 	return query.Get("platform"), code, nil
 }
 
-// decodeBody reads a JSON body; an empty one leaves v as it is. Its Content-Type is
+// decodeBody reads a JSON body; an empty one leaves t as it is. Its Content-Type is
 // not asked for: what keeps foreign pages out is the check of their origin.
-func decodeBody(r *http.Request, v any, want string) error {
+func decodeBody(r *http.Request, t *target) error {
 	body, err := io.ReadAll(r.Body)
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -175,8 +175,8 @@ func decodeBody(r *http.Request, v any, want string) error {
 	case len(bytes.TrimSpace(body)) == 0:
 		return nil
 	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return badRequest("the body should be JSON, such as %s: %v", want, err)
+	if err := json.Unmarshal(body, t); err != nil {
+		return badRequest(`the body should be JSON, such as {"tenant":"…"}, {"receiver":"…"} or {}: %v`, err)
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"strings"
 	"time"
 
 	"usher/internal/admin/hour"
@@ -49,14 +48,6 @@ type Trouble struct {
 	What     string `json:"what"`
 	Do       string `json:"do"`
 	Link     string `json:"-"` // the page of the webhooks that it is about
-}
-
-// Again is the page that sends those webhooks again; empty: that would be of no use.
-func (t *Trouble) Again() string {
-	if query, _ := strings.CutPrefix(t.Link, "/webhooks?"); query == "outcome=waiting" || query == "outcome=parked" {
-		return "/redeliver?" + query
-	}
-	return ""
 }
 
 // PortStatus is a local port.

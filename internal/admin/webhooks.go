@@ -41,7 +41,7 @@ type Webhook struct {
 	Behind int       `json:"behind,omitempty"`  // how many wait behind it, as it failed
 	Paused bool      `json:"paused,omitempty"`  // somebody has paused its deliveries
 
-	// Not in lists of more than 500:
+	// Not in lists of the inbox alone, or of more than 500:
 	Changes []string `json:"changes,omitempty"` // against what the receiver took before it, in words
 	First   bool     `json:"first,omitempty"`   // nothing that it took before is known
 }
@@ -95,7 +95,7 @@ func (h *Handler) webhooks(s Selection) (WebhookList, error) {
 		return WebhookList{}, err
 	}
 	decided := h.fromDecisions(s)
-	compared := s.limit > 0 && s.limit <= maxPage
+	compared := !s.kept && s.limit > 0 && s.limit <= maxPage
 	list := WebhookList{Webhooks: []Webhook{}, next: s.before}
 	for (s.limit == 0 || len(list.Webhooks) < s.limit) && len(entries)+len(decided) > 0 {
 		if len(decided) == 0 || len(entries) > 0 && !entries[0].Received.Before(decided[0].At) {

@@ -109,6 +109,14 @@ func TestPages(t *testing.T) {
 		{"no decision", "/webhooks/d999", 404, []string{"not remembered"}},
 		{"no webhook", "/webhooks/x", 404, []string{"no such webhook"}},
 		{"asked", "/webhooks/7/redeliver", 200, []string{`method="post" action="/webhooks/7/redeliver"`, "No, go back"}},
+		{"asked to discard", "/webhooks/7/discard", 200, []string{`method="post" action="/webhooks/7/discard"`, "The receiver never gets this snapshot of crm/t1"}},
+		{"asked for many", "/redeliver?tenant=crm/t1", 200, []string{"Send 1 webhook again?", "49 older ones are left out", "force=true", `action="/redeliver?tenant=crm%2Ft1&amp;until=20`}},
+		{"asked to force many", "/redeliver?tenant=crm/t1&force=true", 200, []string{"Send 50 webhooks again?", "may undo newer ones", `name="force" value="true"`}},
+		{"asked for what can't be", "/discard?outcome=delivered", 200, []string{"There is nothing to discard", "Go back"}},
+		{"asked for all", "/discard", 400, []string{"say which"}},
+		{"asked to pause", "/pause?receiver=main", 200, []string{"Pause receiver main?", `name="receiver" value="main"`}},
+		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"no receiver nobody: there is main"}},
+		{"what a filter offers", "/webhooks?outcome=delivered", 200, []string{`href="/redeliver?outcome=delivered"`}},
 		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it should have now", "<code>users</code>", "also on docs", "Forget tenant…"}},
 		{"tenant elsewhere", "/tenant?platform=mars&code=t1", 404, []string{"on another"}},
 		{"no tenant", "/tenant?platform=mars&code=nobody", 404, []string{"knows nothing"}},
@@ -167,6 +175,20 @@ func TestActions(t *testing.T) {
 		{"an old one all the same", "/webhooks/2/redeliver", "force=true", 303, "", "redeliver 2 true"},
 		{"what is not there", "/webhooks/9/redeliver", "", 404, "no such webhook", "redeliver 9 false"},
 		{"force is not taken from the address", "/webhooks/2/redeliver?force=true", "", 409, "", "redeliver 2 false"},
+		{"discard", "/webhooks/3/discard", "", 303, "", "discard 3"},
+		{"discard what is finished", "/webhooks/2/discard", "", 409, "neither waits", "discard 2"},
+		{"send all again", "/redeliver?outcome=parked", "", 303, "", `list "parked" "" 0; list "" "" 0; redeliver 3 false`},
+		{"send all again, the older ones, too", "/redeliver?outcome=parked", "force=true", 303, "", `list "parked" "" 0; redeliver 2 true; redeliver 3 true`},
+		{"nothing is forced by the address", "/redeliver?outcome=parked&force=true", "", 303, "", `list "parked" "" 0; list "" "" 0; redeliver 3 false`},
+		{"send everything again", "/redeliver", "", 400, "say which", ""},
+		{"discard all", "/discard?tenant=eu/acme&until=2026-01-31T08:00:00.5Z", "", 303, "", `list "" "acme" 0; discard 3`},
+		{"pause", "/pause", "", 303, "", "pause all deliveries"},
+		{"pause a tenant", "/pause", "tenant=acme&platform=eu", 303, "", "pause tenant eu/acme"},
+		{"pause a receiver", "/pause", "receiver=main", 303, "", "pause receiver main"},
+		{"pause nobody", "/pause", "tenant=nobody&platform=eu", 404, "no tenant eu/nobody", ""},
+		{"resume", "/resume", "tenant=acme&platform=eu", 303, "", "resume tenant eu/acme"},
+		{"erase", "/tenant/erase", "code=acme&platform=eu", 303, "", "erase eu|acme"},
+		{"erase nobody", "/tenant/erase", "code=nobody&platform=eu", 404, "no tenant eu/nobody", ""},
 		{"forget", "/tenant/forget", "code=acme&platform=eu", 303, "", "forget eu|acme"},
 		{"forget nobody", "/tenant/forget", "", 400, "code is missing", ""},
 		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 400, "form", ""},
@@ -183,7 +205,7 @@ func TestActions(t *testing.T) {
 	f := new(fakeInbox)
 	h := New(f.config(""))
 	for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}, {"Origin", "null"}} {
-		for _, target := range []string{"/webhooks/3/redeliver", "/tenant/forget"} {
+		for _, target := range []string{"/webhooks/3/redeliver", "/webhooks/3/discard", "/redeliver?outcome=parked", "/discard?outcome=parked", "/pause", "/resume", "/tenant/erase", "/tenant/forget"} {
 			if status, _ := ask(h, "POST", target, "code=acme", append(header, form[:4]...)...); status != 403 {
 				t.Errorf("%s from %s: %d", target, header, status)
 			}
@@ -194,9 +216,13 @@ func TestActions(t *testing.T) {
 			t.Errorf("%s: %d", method, status)
 		}
 	}
-	ask(h, "GET", "/webhooks/3/redeliver?force=true", "")
-	if len(f.asked) > 0 {
-		t.Errorf("asked for %q", f.asked)
+	for _, target := range []string{"/webhooks/3/redeliver?force=true", "/webhooks/3/discard", "/redeliver?outcome=parked", "/discard?outcome=parked", "/pause", "/resume", "/tenant/erase?code=acme&platform=eu"} {
+		ask(h, "GET", target, "")
+	}
+	for _, asked := range f.asked {
+		if !strings.HasPrefix(asked, "list ") {
+			t.Errorf("asked for %q", asked)
+		}
 	}
 }
 

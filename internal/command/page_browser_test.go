@@ -299,7 +299,8 @@ func TestPageOnAPhone(t *testing.T) {
 	w.send(t, "parked", 1)
 	post(t, w.gate, "{")
 	b.do(emulate(true, false, 800))
-	for _, path := range []string{"/", "/webhooks", "/webhooks/2", "/webhooks/3", "/webhooks/d1", "/webhooks/2/redeliver", "/tenant?platform=crm&code=" + long, "/tenant/forget?code=" + long, "/nowhere"} {
+	for _, path := range []string{"/", "/webhooks", "/webhooks/2", "/webhooks/3", "/webhooks/d1", "/webhooks/2/redeliver", "/tenant?platform=crm&code=" + long, "/tenant/forget?code=" + long,
+		"/pause", "/redeliver?outcome=parked", "/webhooks?outcome=parked", "/webhooks/3/discard", "/tenant/erase?platform=crm&code=" + long, "/nowhere"} {
 		b.open(w.admin + path)
 		if over := evaluate[int](b, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
 			t.Errorf("%s is %d pixels too wide", path, over)
