@@ -136,7 +136,7 @@ func inboxTroubles(box *InboxStatus) (all []Trouble) {
 	}
 	if box.Parked > 0 {
 		all = append(all, Trouble{warn, page.Plural(box.Parked, "webhook is parked", "webhooks are parked"),
-			"A receiver refused them, and usher does not retry them. See why, fix the receiver, then send them again.", "/webhooks?outcome=parked"})
+			"The receiver refused what is parked, and usher does not retry it. See why, fix the receiver, then send it again.", "/webhooks?outcome=parked"})
 	}
 	return all
 }

@@ -119,7 +119,7 @@ func TestTroubles(t *testing.T) {
 			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
 		{"all tenants are refused", false, port(fine), gate("status"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(3, true)), nil,
 			[]string{"bad", "The receiver answers with errors: 5 webhooks wait", "Bring the receiver"}},
-		{"parked", false, port(fine), gate("status"), box(inbox.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send them again"}},
+		{"parked", false, port(fine), gate("status"), box(inbox.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send it again"}},
 		{"inbox broken", false, port(fine), gate("ok"), box(inbox.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes no webhooks: no space left", "restart"}},
 		{"inbox nearly full", false, port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
 		{"nobody's", false, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: inbox.Figures{Pending: 2}}}}, nil,
