@@ -176,13 +176,9 @@ func receiverTroubles(gate *GateStatus, box *InboxStatus) (all []Trouble) {
 	if gate == nil {
 		return nil
 	}
-	several := len(gate.Receivers) > 1
 	for i := range gate.Receivers {
 		r := &gate.Receivers[i]
-		name := "The receiver"
-		if several {
-			name += " " + r.Name
-		}
+		name := gate.called(r)
 		waits := fmt.Sprintf("%s, the oldest for %s", page.Plural(r.Waiting, "webhook waits", "webhooks wait"), page.Span(r.Oldest.Round(time.Second)))
 		switch {
 		case r.Oldest <= shortPatience, r.Paused: // which every page says
@@ -190,7 +186,7 @@ func receiverTroubles(gate *GateStatus, box *InboxStatus) (all []Trouble) {
 			all = append(all, Trouble{bad, name + " " + r.State + ": " + waits,
 				fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", r.Address), "/webhooks?outcome=waiting"})
 		case r.wrong == refusesSome:
-			all = append(all, refusedTrouble(name, r.Name, box.HeldUp))
+			all = append(all, refusedTrouble(name, r.Name, box.HeldUp)...)
 		case r.Oldest > patience && len(box.Paused) == 0: // else those may be the oldest
 			all = append(all, Trouble{bad, name + " is slow to take webhooks: " + waits,
 				fmt.Sprintf("See why the receiver %s is slow. Nothing is lost: what waits is delivered in order.", r.Address), "/webhooks?outcome=waiting"})
@@ -202,15 +198,31 @@ func receiverTroubles(gate *GateStatus, box *InboxStatus) (all []Trouble) {
 // namedTenants is how many tenants a trouble names.
 const namedTenants = 3
 
-func refusedTrouble(name, receiver string, held []HeldUp) Trouble {
+func refusedTrouble(name, receiver string, held []HeldUp) []Trouble {
 	var tenants []string
+	paused := false
 	for i := range held {
-		if h := &held[i]; h.Receiver == receiver && !h.Down {
+		switch h := &held[i]; {
+		case h.Receiver != receiver || h.Down:
+		case h.Paused:
+			paused = true
+		default:
 			tenants = append(tenants, h.Name())
 		}
 	}
-	return Trouble{warn, name + " does not take the webhooks of " + naming(tenants),
-		"See below what it answers, and how many wait behind them. Other tenants' webhooks are delivered. usher retries.", "/webhooks?outcome=waiting"}
+	if paused && len(tenants) == 0 { // which every page says
+		return nil
+	}
+	return []Trouble{{warn, name + " does not take the webhooks of " + naming(tenants),
+		"See below what it answers, and how many wait behind them. Other tenants' webhooks are delivered. usher retries.", "/webhooks?outcome=waiting"}}
+}
+
+// called is how a trouble names a receiver.
+func (g *GateStatus) called(r *ReceiverStatus) string {
+	if len(g.Receivers) > 1 {
+		return "The receiver " + r.Name
+	}
+	return "The receiver"
 }
 
 // naming names the first few of some tenants.
@@ -254,11 +266,7 @@ func passTroubles(gate *GateStatus, decisions []hour.Minute, failed []string) []
 	var all []Trouble
 	for i := range gate.Receivers {
 		if r := &gate.Receivers[i]; r.wrong == away {
-			name := "The receiver"
-			if len(gate.Receivers) > 1 {
-				name += " " + r.Name
-			}
-			all = append(all, Trouble{bad, fmt.Sprintf("%s %s: %s in the last %d minutes", name, r.State, page.Plural(n, "webhook failed", "webhooks failed"), lately),
+			all = append(all, Trouble{bad, fmt.Sprintf("%s %s: %s in the last %d minutes", gate.called(r), r.State, page.Plural(n, "webhook failed", "webhooks failed"), lately),
 				fmt.Sprintf("Bring the receiver %s back, %s", r.Address, resend), "/webhooks?outcome=failed"})
 		}
 	}
