@@ -9,6 +9,7 @@ import (
 
 	"usher/internal/admin/decisions"
 	"usher/internal/admin/hour"
+	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
 )
@@ -19,15 +20,7 @@ type ReceiverState struct {
 	Platforms []string // whose webhooks it gets; none: all that no other gets
 	Address   string   // no more of it than anybody may see
 	Signed    bool     // what it gets is signed
-	Tries     RecentTries
-}
-
-// RecentTries are those of the last minutes.
-type RecentTries struct {
-	Last       string // result of the last: ok, status, timeout or error; empty before the first
-	LastFailed string // of the last that was not ok
-	OK, Failed int    // how many
-	InARow     int    // failed, since the last that was ok
+	Tries     metrics.RecentTries
 }
 
 // manyInARow failures, over all tenants, say that the receiver is down, and not that it refuses some
@@ -258,7 +251,7 @@ func (h *Handler) failedTenants() (failed []string) {
 
 // passTroubles are those of a gate without an inbox. failed are the tenants whose last webhook was.
 func passTroubles(gate *GateStatus, decisions []hour.Minute, failed []string) []Trouble {
-	n := sum(decisions, lately, slices.Index(Decisions[:], "failed"))
+	n := hour.Sum(decisions, lately, slices.Index(metrics.Decisions[:], "failed"))
 	if n == 0 {
 		return nil
 	}

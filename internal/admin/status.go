@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"usher/internal/admin/hour"
+	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
 	"usher/tokens"
 )
@@ -21,8 +22,8 @@ type PortState struct {
 	// the token endpoint refuses.
 	ClientVariable, SecretVariable, ScopeVariable string
 
-	Calls  []hour.Minute // see callsFine and so on
-	Tokens []hour.Minute // see tokensRenewed and so on
+	Calls  []hour.Minute // see metrics.CallsFine and so on
+	Tokens []hour.Minute // see metrics.TokensRenewed and so on
 }
 
 // GateState is how the webhook gate stands.
@@ -152,11 +153,11 @@ func portStatus(p *PortState, now time.Time) PortStatus {
 	s.State, s.Tone = tokenWords(p, now)
 	for i, m := range p.Calls {
 		minute := PortMinute{
-			Start: m.Start, Calls: m.Sum(callsFine, callsFailed), Failed: m.Counts[callsFailed],
-			Replayed: m.Counts[callsReplayed], P50: m.P50, P99: m.P99,
+			Start: m.Start, Calls: m.Sum(metrics.CallsFine, metrics.CallsFailed), Failed: m.Counts[metrics.CallsFailed],
+			Replayed: m.Counts[metrics.CallsReplayed], P50: m.P50, P99: m.P99,
 		}
 		if i < len(p.Tokens) {
-			minute.Renewed = p.Tokens[i].Counts[tokensRenewed]
+			minute.Renewed = p.Tokens[i].Counts[metrics.TokensRenewed]
 		}
 		s.Minutes = append(s.Minutes, minute)
 	}
@@ -177,8 +178,8 @@ func gateStatus(g *GateState, receivers map[string]inbox.ReceiverStats, paused [
 		s.Receivers = append(s.Receivers, status)
 	}
 	for _, m := range g.Decisions {
-		minute := GateMinute{m.Start, make(map[string]int, len(Decisions))}
-		for i, decision := range Decisions {
+		minute := GateMinute{m.Start, make(map[string]int, len(metrics.Decisions))}
+		for i, decision := range metrics.Decisions {
 			minute.Decisions[decision] = m.Counts[i]
 		}
 		s.Minutes = append(s.Minutes, minute)

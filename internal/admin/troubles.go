@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/admin/hour"
+	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/tokens"
 )
@@ -16,8 +17,7 @@ const (
 	bad  = "bad"
 	warn = "warn"
 
-	// lately is how many minutes back something counts as going on.
-	lately = 5
+	lately = metrics.Lately
 
 	// patience is how long a webhook may wait before somebody should know; less is
 	// enough when the last try failed.
@@ -91,7 +91,7 @@ func portTroubles(p *PortState) (all []Trouble) {
 	case !p.Token.Had:
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
 	}
-	if n := sum(p.Tokens, hour.Minutes, tokensRevoked); n > 0 {
+	if n := hour.Sum(p.Tokens, hour.Minutes, metrics.TokensRevoked); n > 0 {
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s refused long before the end, in the last hour", p.Name, page.Plural(n, "token was", "tokens were")),
 			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
 	}
@@ -112,8 +112,8 @@ func (p *PortState) remedy(code string) string {
 
 // callTroubles speaks up when a good part of the calls fail.
 func callTroubles(p *PortState) []Trouble {
-	failed := sum(p.Calls, lately, callsFailed)
-	calls := failed + sum(p.Calls, lately, callsFine)
+	failed := hour.Sum(p.Calls, lately, metrics.CallsFailed)
+	calls := failed + hour.Sum(p.Calls, lately, metrics.CallsFine)
 	if failed < 3 || failed*10 < calls || p.Token.Token == nil { // without a token there is another line
 		return nil
 	}
@@ -144,21 +144,12 @@ func inboxTroubles(box *InboxStatus) (all []Trouble) {
 // senderTroubles speaks up when nothing but what is turned away arrives. Some of it
 // always may: anybody can knock.
 func senderTroubles(gate *GateState) []Trouble {
-	rejected := sum(gate.Decisions, lately, slices.Index(Decisions[:], "rejected"))
-	if rejected < 3 || rejected != sum(gate.Decisions, lately) {
+	rejected := hour.Sum(gate.Decisions, lately, slices.Index(metrics.Decisions[:], "rejected"))
+	if rejected < 3 || rejected != hour.Sum(gate.Decisions, lately) {
 		return nil
 	}
 	return []Trouble{{warn, fmt.Sprintf("Every webhook of the last %d minutes was rejected: %s", lately, page.Count(rejected)),
 		"See why: the sender may use another secret than the gate, or send a customised payload (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?outcome=rejected"}}
-}
-
-// sum adds up some kinds over the last n minutes.
-func sum(minutes []hour.Minute, n int, kinds ...int) int {
-	total := 0
-	for _, m := range minutes[max(0, len(minutes)-n):] {
-		total += m.Sum(kinds...)
-	}
-	return total
 }
 
 func whatToFix(box *InboxStatus) string {

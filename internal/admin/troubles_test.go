@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"usher/internal/admin/hour"
+	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
 	"usher/tokens"
 	"usher/webhookgate"
@@ -58,9 +59,9 @@ func TestTroubles(t *testing.T) {
 	fine := tokens.State{Had: true, Token: held}
 	refused := func(code string) error { return &tokens.RejectedError{Code: code} }
 	gate := func(last string, decisions ...int) *GateState {
-		tries := RecentTries{Last: last, LastFailed: last, Failed: 1}
+		tries := metrics.RecentTries{Last: last, LastFailed: last, Failed: 1}
 		if last == "ok" {
-			tries = RecentTries{Last: last, OK: 1}
+			tries = metrics.RecentTries{Last: last, OK: 1}
 		}
 		return &GateState{Receivers: []ReceiverState{{Name: "main", Address: "http://receiver:3000", Tries: tries}}, Decisions: lastHour(decisions...)}
 	}

@@ -1,9 +1,12 @@
 package command
 
-import "usher/internal/admin"
+import (
+	"usher/internal/admin"
+	"usher/internal/admin/metrics"
+)
 
 // wireAdmin lets the admin port see and do what the parts that are on can tell and do.
-func (u *usher) wireAdmin(cfg *admin.Config, metrics *admin.Metrics, gate *admin.Gate) {
+func (u *usher) wireAdmin(cfg *admin.Config, metrics *metrics.Registry, gate *metrics.Gate) {
 	cfg.Changes = metrics.Changes
 	if u.outbound != nil {
 		cfg.Ports = u.portStates
@@ -56,7 +59,7 @@ func (u *usher) portStates() []admin.PortState {
 	return states
 }
 
-func (u *usher) gateState(m *admin.Gate) *admin.GateState {
+func (u *usher) gateState(m *metrics.Gate) *admin.GateState {
 	w := &u.settings.Webhook
 	state := &admin.GateState{Address: u.webhooks.url() + w.Path, Decisions: m.Hour()}
 	for _, c := range w.Receivers {

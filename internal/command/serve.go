@@ -14,6 +14,7 @@ import (
 
 	"usher/internal/admin"
 	"usher/internal/admin/decisions"
+	"usher/internal/admin/metrics"
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/sdnotify"
@@ -80,29 +81,29 @@ type usher struct {
 // can't be is an error of start-up.
 func build(s *settings.Settings, log *slog.Logger) (*usher, error) {
 	u := &usher{settings: s, log: log}
-	metrics := admin.NewMetrics(buildVersion(), buildCommit())
+	m := metrics.New(buildVersion(), buildCommit())
 	if s.OutboundOn() {
-		if err := u.buildOutbound(metrics); err != nil {
+		if err := u.buildOutbound(m); err != nil {
 			return nil, err
 		}
 	}
-	var gateMetrics *admin.Gate
+	var gateMetrics *metrics.Gate
 	if s.GateOn() {
-		gateMetrics = metrics.Gate()
+		gateMetrics = m.Gate()
 		if err := u.buildGate(gateMetrics); err != nil {
 			return nil, err
 		}
 		if u.webhooks.tls != nil {
-			metrics.Certificate(u.webhooks.certificateEnds)
+			m.Certificate(u.webhooks.certificateEnds)
 		}
 	}
 	if s.GateOn() || s.EntitlementsOn() {
-		if err := u.buildInbox(metrics.Inbox(u.inboxFigures)); err != nil {
+		if err := u.buildInbox(m.Inbox(u.inboxFigures)); err != nil {
 			return nil, err
 		}
 	}
 	if s.EntitlementsOn() {
-		u.buildEntitlements(metrics.Entitlements(u.rights.index.Len))
+		u.buildEntitlements(m.Entitlements(u.rights.index.Len))
 	}
 	if s.Admin.Listen != "off" {
 		cfg := admin.Config{
@@ -111,18 +112,18 @@ func build(s *settings.Settings, log *slog.Logger) (*usher, error) {
 			Unready:  u.unready,
 			Stopping: u.stopping.Load,
 			Parts:    u.parts(),
-			Metrics:  metrics.Handler(),
+			Metrics:  m.Handler(),
 			Version:  buildVersion(),
 			Log:      log,
 		}
-		u.wireAdmin(&cfg, metrics, gateMetrics)
+		u.wireAdmin(&cfg, m, gateMetrics)
 		handler := admin.New(cfg)
 		u.admin = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: s.Admin.Listen, handler: handler, closing: handler.Close}
 	}
 	return u, nil
 }
 
-func (u *usher) buildOutbound(metrics *admin.Metrics) (err error) {
+func (u *usher) buildOutbound(metrics *metrics.Registry) (err error) {
 	if u.outbound, err = newOutbound(u.settings, u.log, metrics); err != nil {
 		return err
 	}

@@ -89,6 +89,15 @@ func (m Minute) Sum(kinds ...int) int {
 	return n
 }
 
+// Sum adds up some kinds over the last n minutes.
+func Sum(minutes []Minute, n int, kinds ...int) int {
+	total := 0
+	for _, m := range minutes[max(0, len(minutes)-n):] {
+		total += m.Sum(kinds...)
+	}
+	return total
+}
+
 // Last returns the last hour, the oldest minute first.
 func (r *Ring) Last() []Minute {
 	now := r.now().Unix() / 60
