@@ -91,8 +91,9 @@ func portTroubles(p *PortState) (all []Trouble) {
 	case !p.Token.Had:
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
 	}
-	if n := hour.Sum(p.Tokens, hour.Minutes, metrics.TokensRevoked); n > 0 {
-		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s refused long before the end, in the last hour", p.Name, page.Plural(n, "token was", "tokens were")),
+	// One alone may be that of somebody who changed something; who shares an API client revokes again and again.
+	if n := hour.Sum(p.Tokens, hour.Minutes, metrics.TokensRevoked); n > 1 {
+		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s tokens were refused long before the end, in the last hour", p.Name, page.Count(n)),
 			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
 	}
 	return all

@@ -104,6 +104,7 @@ func TestTroubles(t *testing.T) {
 		{"no token yet", false, port(tokens.State{}), nil, nil, nil, []string{"warn", "has had no token yet", ""}},
 		{"revoked", false, with(port(fine), func(p *PortState) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil,
 			[]string{"warn", "2 tokens were refused long before the end", "API client of its own"}},
+		{"revoked once", false, with(port(fine), func(p *PortState) { p.Tokens = lastHour(3, 0, 0, 1) }), nil, nil, nil, nil},
 		{"calls fail", false, with(port(fine), func(p *PortState) { p.Calls = lastHour(5, 5) }), nil, nil, nil,
 			[]string{"warn", "5 of 10 calls failed in the last 5 minutes", ""}},
 		{"some calls fail", false, with(port(fine), func(p *PortState) { p.Calls = lastHour(500, 5) }), nil, nil, nil, nil},

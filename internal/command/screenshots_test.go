@@ -51,7 +51,11 @@ func TestScreenshots(t *testing.T) {
 		b.until("live", `document.querySelector(".follow.good")`)
 		if shot.path == "/" {
 			// In the dark something is wrong: the demo's receiver is down now and then.
-			for tries := 0; tries < 600 && evaluate[bool](b, `!!document.querySelector("#wrong .troubles")`) != shot.dark; tries++ {
+			trouble := `!!document.querySelector("#wrong .troubles")`
+			if shot.dark {
+				trouble = `!!document.querySelector("#wrong .troubles") && !!document.querySelector("#held-up")`
+			}
+			for tries := 0; tries < 900 && evaluate[bool](b, trouble) != shot.dark; tries++ {
 				time.Sleep(200 * time.Millisecond)
 			}
 		}
