@@ -33,7 +33,7 @@ func (h *Handler) stand(list []Webhook) {
 	if h.cfg.Inbox == nil || !slices.ContainsFunc(list, func(w Webhook) bool { return w.waits() }) {
 		return
 	}
-	paused, heads := h.paused(), make(map[lane]first)
+	paused, homeless, heads := h.paused(), h.someHomeless(), make(map[lane]first)
 	for i := range list {
 		if w := &list[i]; w.waits() && w.Tries > 0 {
 			heads[laneOf(w)] = first{id: w.ID}
@@ -56,6 +56,7 @@ func (h *Handler) stand(list []Webhook) {
 			continue
 		}
 		w.Paused = h.pausedBy(paused, w.Platform, w.Tenant, w.Receiver) != nil
+		w.NoReceiver = homeless && h.receiverOf(w.Platform) == nil
 		switch f, ok := heads[laneOf(w)]; {
 		case ok && f.id == w.ID:
 			w.Behind = f.behind
@@ -142,6 +143,13 @@ func (h *Handler) pausedBy(paused []inbox.Pause, platform, tenant, receiver stri
 		return &paused[i]
 	}
 	return nil
+}
+
+// someHomeless says whether anything waits though no receiver takes its platform. A replica without a gate, which has no
+// receivers at all, does not know.
+func (h *Handler) someHomeless() bool {
+	box := h.cfg.Inbox
+	return box != nil && box.Stats != nil && h.cfg.Gate != nil && box.Stats().Receivers[""].Pending > 0
 }
 
 // receiverOf is the receiver of a platform's webhooks; nil: there is none, or it is not known here.

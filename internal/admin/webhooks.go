@@ -41,6 +41,8 @@ type Webhook struct {
 	Behind int       `json:"behind,omitempty"`  // how many wait behind it, as it failed
 	Paused bool      `json:"paused,omitempty"`  // somebody has paused its deliveries
 
+	NoReceiver bool `json:"no_receiver,omitempty"` // its receiver is gone from the settings
+
 	// Not in lists of the inbox alone, or of more than 500:
 	Changes []string `json:"changes,omitempty"` // against what the receiver took before it, in words
 	First   bool     `json:"first,omitempty"`   // nothing that it took before is known
@@ -244,6 +246,7 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 		return d, nil
 	}
 	d.Paused = h.pausedBy(h.paused(), d.Platform, d.Tenant, d.Receiver) != nil
+	d.NoReceiver = h.someHomeless() && h.receiverOf(d.Platform) == nil
 	switch d.held = h.heldUpOf(d.Platform, d.Tenant); {
 	case d.held == nil:
 	case d.held.Webhook == d.ID:

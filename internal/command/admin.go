@@ -3,11 +3,23 @@ package command
 import (
 	"usher/internal/admin"
 	"usher/internal/admin/metrics"
+	"usher/internal/guard"
 )
 
-// wireAdmin lets the admin port see and do what the parts that are on can tell and do.
-func (u *usher) wireAdmin(cfg *admin.Config, metrics *metrics.Registry, gate *metrics.Gate) {
-	cfg.Changes = metrics.Changes
+// buildAdmin builds the admin port. It shows and does what the parts that are on can.
+func (u *usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
+	a := &u.settings.Admin
+	cfg := admin.Config{
+		Hosts:    guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
+		Token:    a.Token.Getter(),
+		Unready:  u.unready,
+		Stopping: u.stopping.Load,
+		Parts:    u.parts(),
+		Metrics:  metrics.Handler(),
+		Changes:  metrics.Changes,
+		Version:  buildVersion(),
+		Log:      u.log,
+	}
 	if u.outbound != nil {
 		cfg.Ports = u.portStates
 	}
@@ -32,7 +44,7 @@ func (u *usher) wireAdmin(cfg *admin.Config, metrics *metrics.Registry, gate *me
 	if u.gate != nil || u.inbox != nil {
 		metrics.Paused(func() int { return len(u.inboxFigures().Paused) })
 	}
-	if i := u.inbox; i != nil { // without a gate, too: whichever replica is asked can act
+	if i := u.inbox; i != nil { // without a gate, too: every replica can act
 		cfg.Inbox = &admin.Inbox{
 			List: i.List, Show: i.Show, Redeliver: i.Redeliver, Discard: i.Discard, Pause: i.Pause, Resume: i.Resume, Erase: i.Erase,
 			Stats: i.Stats, HeldUp: i.HeldUp, Err: i.Err, Shared: u.settings.Webhook.NATS != nil,
@@ -40,13 +52,15 @@ func (u *usher) wireAdmin(cfg *admin.Config, metrics *metrics.Registry, gate *me
 		cfg.Platforms = i.Platforms
 		cfg.Forget = func(platform, tenant string) (int, error) { return i.Forget(&platform, tenant) }
 	}
+	handler := admin.New(cfg)
+	u.admin = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: handler, closing: handler.Close}
 }
 
 func (u *usher) portStates() []admin.PortState {
 	var states []admin.PortState
-	for i, p := range u.outbound.ports {
+	for _, p := range u.outbound.ports {
 		s := admin.PortState{
-			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Keyed: p.Key != nil,
+			Name: p.Name, Address: p.listener.url(), Scope: p.Scope, Keyed: p.Key != nil,
 			Token: p.source.State(),
 			Calls: p.calls.Hour(), Tokens: p.counts.Hour(),
 		}

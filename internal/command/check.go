@@ -16,8 +16,8 @@ import (
 	"usher/tokens"
 )
 
-// check tries the settings for real, without opening a port: one line for each
-// thing that is tried.
+// check is usher check: it tries the settings without opening a port, and prints one line
+// for each thing that it tries.
 func check(ctx context.Context, p Process) int {
 	s, ok := p.settings(p.Environ)
 	if !ok {
@@ -59,7 +59,7 @@ func check(ctx context.Context, p Process) int {
 type checker struct {
 	out      io.Writer
 	outbound *outbound                   // nil: off
-	tokens   map[*identity]*tokens.Token // none is asked for twice
+	tokens   map[*identity]*tokens.Token // usher asks once for each
 	failed   bool
 }
 
@@ -112,7 +112,7 @@ func (c *checker) typename(ctx context.Context, token *tokens.Token) error {
 	return judge(resp.StatusCode, body, token)
 }
 
-// judge says what is wrong with an answer of the API's, and what to do about it.
+// judge says what is wrong with an answer of the API, and what to do about it.
 func judge(status int, body []byte, token *tokens.Token) error {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
@@ -128,7 +128,7 @@ func judge(status int, body []byte, token *tokens.Token) error {
 		Data   json.RawMessage
 		Errors []json.RawMessage
 	}
-	_ = json.Unmarshal(body, &answer) // of another shape: it was answered, and that is all that was asked
+	_ = json.Unmarshal(body, &answer) // any JSON will do: check only asks for an answer
 	if len(answer.Errors) == 0 || len(answer.Data) > 0 && string(answer.Data) != "null" {
 		return nil
 	}
@@ -149,7 +149,7 @@ func (c *checker) inbox(ctx context.Context, w *settings.Webhook) {
 	}
 }
 
-// receiver only knocks: a webhook would change something.
+// receiver only connects: a webhook would change something.
 func (c *checker) receiver(ctx context.Context, r settings.Receiver) {
 	u := r.URL
 	port := u.Port()
@@ -166,7 +166,7 @@ func (c *checker) receiver(ctx context.Context, r settings.Receiver) {
 	c.ok("receiver %s: %s accepts connections", r.Name, addr)
 }
 
-// fileInbox changes nothing: an inbox that is missing is made by usher itself.
+// fileInbox changes nothing. usher creates a missing inbox when it starts.
 func (c *checker) fileInbox(path string) {
 	found, err := inbox.CheckFile(path)
 	if err != nil {
@@ -176,7 +176,7 @@ func (c *checker) fileInbox(path string) {
 	c.ok("inbox: %s", found)
 }
 
-// sharedInbox only looks: a stream that is missing is made by usher itself.
+// sharedInbox changes nothing. usher creates a missing stream when it starts.
 func (c *checker) sharedInbox(ctx context.Context, n *inbox.NATS) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -16,26 +16,26 @@ import (
 	"usher/internal/terminal"
 )
 
-// What the process ends with. exec ends with its command's own code.
+// Exit codes. exec exits with its command's own code.
 const (
 	exitOK     = 0
 	exitFailed = 1 // while running; a port that is taken included
 	exitUsage  = 2 // bad settings or usage
 )
 
-// Process is what a program gets from its surroundings.
+// Process is what the operating system gives to a program.
 type Process struct {
 	Args    []string // without the program's name
 	Environ []string // as os.Environ gives it
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Self    string // the program's own file; empty where it should not be started again
+	Self    string // the program's own file; empty: usher does not start itself again
 
 	serves func() // called once usher serves, for Windows' service manager; may be nil
 }
 
-// Main runs usher and returns its exit code. ctx ending is an orderly shutdown.
+// Main runs usher and returns its exit code. When ctx ends, usher shuts down in order.
 func Main(ctx context.Context, p Process) int {
 	name, args := "serve", p.Args
 	if len(args) > 0 {

@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	demoTokenLife    = 30 * time.Second // so that one sees renewals
+	demoTokenLife    = 30 * time.Second // short, to show renewals
 	demoToken        = "demo-webhook-token"
 	demoEntitlements = "127.0.0.1:8070" // by default this part is off
 )
 
-// demo serves as ever, in front of a billing service and two receivers of its own.
+// demo is usher demo: it serves between a billing service and two receivers of its own.
 func demo(ctx context.Context, p Process) int {
 	world, err := newDemoWorld()
 	if err != nil {
@@ -62,7 +62,7 @@ func demo(ctx context.Context, p Process) int {
 	var running sync.WaitGroup
 	running.Go(func() {
 		told := newStory(world, u, say, level)
-		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, u.listeners[0]) }) }) {
+		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, u.outbound.ports[0].listener) }) }) {
 			say.hints(u, p.called())
 			told.goOn(playing)
 		}
@@ -87,7 +87,7 @@ func demoLog(p Process, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	return newLogAt(p.Stderr, &s.Admin, level), level
 }
 
-// demoWorld is what usher stands between in the demo.
+// demoWorld is what is around usher in the demo.
 type demoWorld struct {
 	billing   *sandbox.Billing
 	receivers [len(demoPlatforms)]*sandbox.Receiver
@@ -129,13 +129,13 @@ func (w *demoWorld) close() {
 	}
 }
 
-// receiver is that of a platform.
+// receiver returns the receiver of a platform.
 func (w *demoWorld) receiver(platform string) *sandbox.Receiver {
 	return w.receivers[slices.Index(demoPlatforms[:], platform)]
 }
 
-// applied are the ids of the webhooks that the receivers have accepted, for each receiver in
-// the order of arrival.
+// applied returns the ids of the webhooks that the receivers have accepted, for each receiver
+// in the order of arrival.
 func (w *demoWorld) applied() []string {
 	var ids []string
 	for _, receiver := range w.receivers {
@@ -148,16 +148,16 @@ func (w *demoWorld) applied() []string {
 	return ids
 }
 
-// demoKeeps are the user's settings that the demo uses. For the rest it has its own, so
-// that it works whatever the environment says of a real service.
+// demoKeeps are the user's settings that the demo uses. It ignores the others, so that it
+// works also where the environment has settings for a real service.
 var demoKeeps = []string{
 	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN",
 	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE",
 	"USHER_LOG_LEVEL", "USHER_LOG_FORMAT", "USHER_SHUTDOWN_DELAY", "USHER_SHUTDOWN_GRACE", "NO_COLOR",
 }
 
-// environment is the demo's own. Of the default ports, those that are taken are
-// replaced by free ones.
+// environment returns the demo's own environment. If a default port is taken, it uses a
+// free one and returns the default in replaced.
 func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replaced []string) {
 	given := settings.Environment(environ)
 	demo = []string{
@@ -188,8 +188,8 @@ func (w *demoWorld) environment(environ []string, inboxDir string) (demo, replac
 	return demo, replaced
 }
 
-// legacyProgram is one that knows nothing of OAuth: a few calls a second, now more and now
-// fewer, so that there is something to see on the page.
+// legacyProgram calls as a program without OAuth would: a few calls a second, sometimes more
+// and sometimes fewer, so that the page has something to show.
 func legacyProgram(ctx context.Context, port *listener) {
 	client, base := port.client()
 	defer client.CloseIdleConnections()
@@ -202,15 +202,15 @@ func legacyProgram(ctx context.Context, port *listener) {
 		req.Header.Set("Content-Type", "application/json")
 		resp, err := client.Do(req)
 		if err != nil {
-			continue // usher ends, or will answer the next one
+			continue // usher is shutting down, or will answer the next call
 		}
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}
 }
 
-// called is how the user calls this program, to be printed in a hint. 'go run' builds into
-// a folder of its own, and what is there may be gone.
+// called returns how the user calls this program, for a hint. 'go run' builds into a
+// temporary folder, so its path is of no use.
 func (p *Process) called() string {
 	if p.Self == "" {
 		return "usher"

@@ -17,7 +17,7 @@ type narrator struct {
 }
 
 const (
-	storyColumns = 46 // for what happens, before what comes out of it
+	storyColumns = 46 // the width of what happens, before its result
 	eventColumns = 57 // the same, with the time
 )
 
@@ -31,10 +31,10 @@ func (n *narrator) paint(code, s string) string {
 func (n *narrator) bold(s string) string { return n.paint("1", s) }
 
 func (n *narrator) welcome(u *usher, replaced []string) {
-	port := u.listeners[0].url() + "/graphql"
+	port := u.outbound.ports[0].listener.url() + "/graphql"
 	called := port // as curl has it
-	if path, ok := strings.CutPrefix(u.listeners[0].addr, "unix:"); ok {
-		port, called = u.listeners[0].addr, "--unix-socket '"+path+"' http://localhost/graphql"
+	if path, ok := strings.CutPrefix(u.outbound.ports[0].listener.addr, "unix:"); ok {
+		port, called = u.outbound.ports[0].listener.addr, "--unix-socket '"+path+"' http://localhost/graphql"
 	}
 	fmt.Fprintf(n.out, "%s runs on this machine alone; nothing leaves it. Ctrl-C ends it.\n\n", n.bold("usher demo"))
 	fmt.Fprintf(n.out, "  calls         %s\n", n.bold(port))
@@ -77,7 +77,7 @@ func (n *narrator) step(number int, title string) {
 	}
 }
 
-// result tells one thing that happened, and what came out.
+// result prints one thing that happened, and its result.
 func (n *narrator) result(what, result string) {
 	n.columns("   "+what, storyColumns, result)
 }
@@ -106,7 +106,7 @@ func colourOf(result string) string {
 	return "32"
 }
 
-// cut shortens s to so many characters.
+// cut shortens s to at most this many characters.
 func cut(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s

@@ -13,7 +13,7 @@ import (
 	"usher/internal/sandbox"
 )
 
-// How fast the demo goes: a person reads along. Tests are quicker.
+// The demo's speed: a person reads along. Tests set it higher.
 var (
 	demoBeat         = 2 * time.Second // from one step of the story to the next
 	demoWebhookEvery = 4 * time.Second // afterwards
@@ -46,8 +46,8 @@ func (s *story) newSender(token string) *sandbox.Sender {
 	return sender
 }
 
-// tell tells the story until its end, and reports whether ctx outlived it. program is
-// started once a call of its own would no longer get the 401 that the story is about.
+// tell tells the story, and reports whether it came to the end before ctx did. It starts
+// program only after the step about a 401: else one of its calls could get that 401.
 func (s *story) tell(ctx context.Context, program func()) bool {
 	steps := []struct {
 		title string
@@ -90,7 +90,7 @@ func (s *story) call(ctx context.Context) {
 }
 
 func (s *story) throughUsher(ctx context.Context) string {
-	client, base := s.usher.listeners[0].client()
+	client, base := s.usher.outbound.ports[0].listener.client()
 	return s.query(ctx, client, base)
 }
 
@@ -247,7 +247,7 @@ func (s *story) result(ctx context.Context, what, result string) {
 	pause(ctx, demoBeat/4)
 }
 
-// staged keeps warnings out of the log about what the demo brings about, and tells, itself.
+// staged keeps warnings about what the demo does on purpose out of the log.
 func (s *story) staged() (over func()) {
 	if s.level == nil {
 		return func() {}
@@ -266,8 +266,8 @@ func (s *story) setUp() {
 	s.down = ""
 }
 
-// goOn has a webhook sent every few seconds until ctx ends: mostly a change, now and then a
-// copy. Now and then one of the receivers is down for a while.
+// goOn sends a webhook every few seconds until ctx ends: mostly a change, sometimes a copy.
+// Sometimes one of the receivers is down for a while.
 func (s *story) goOn(ctx context.Context) {
 	sender := s.newSender(demoToken)
 	over := func() {}
@@ -310,7 +310,7 @@ func (s *story) watch(ctx context.Context, over func()) bool {
 	return true
 }
 
-// pause waits for d and reports whether ctx outlived it.
+// pause waits for d. It returns false if ctx ended before.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

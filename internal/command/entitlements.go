@@ -16,11 +16,11 @@ import (
 	"usher/webhookgate"
 )
 
-// entitlementsMemory is what the snapshots that are held may take. Others are read from the
+// entitlementsMemory is how much memory snapshots may take. usher reads the others from the
 // inbox when somebody asks for them.
 const entitlementsMemory = 64 << 20
 
-// rights knows what each tenant may use: it is fed by the inbox, and answers from it.
+// rights knows what each tenant may use. The inbox feeds it.
 type rights struct {
 	index *entitlements.Index
 	inbox *inbox.Inbox
@@ -43,7 +43,7 @@ func (g *rights) onErase(lane webhookgate.Lane, upTo uint64) {
 }
 
 func entry(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook) entitlements.Entry {
-	// What can't be parsed, under a schema of the user's own, has no list of features.
+	// Under a schema of the user's own this may fail: then there is no list of features.
 	snapshot, _ := entitlements.Parse(w.Body)
 	return entitlements.Entry{
 		Platform: lane.Platform, Tenant: lane.Tenant, Snapshot: snapshot, AsOf: w.Received, Webhook: w.ID, Seq: id,
@@ -71,7 +71,7 @@ func (g *rights) lookup(ctx context.Context, tenant string, platform *string) (e
 	defer cancel()
 	lane := webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}
 	w, id, err := g.inbox.Snapshot(ctx, lane)
-	if err != nil || id < e.Seq { // that is older than what is known to be there
+	if err != nil || id < e.Seq { // older than the last one that usher knows of
 		return entitlements.Answer{}, notReady("the tenant's last webhook cannot be read from the inbox right now")
 	}
 	read := entry(lane, id, w)
@@ -84,7 +84,7 @@ func notReady(why string) error {
 	return &entitlements.NotReadyError{RetryAfter: time.Second, Why: why}
 }
 
-// buildEntitlements puts the port together that answers what a tenant may use.
+// buildEntitlements builds the port that answers what a tenant may use.
 func (u *usher) buildEntitlements(m *metrics.Entitlements) {
 	e := &u.settings.Entitlements
 	cfg := entitlements.Config{
@@ -98,7 +98,7 @@ func (u *usher) buildEntitlements(m *metrics.Entitlements) {
 	u.listeners = append(u.listeners, u.answers)
 }
 
-// entitlementsProblems keep the port from answering.
+// entitlementsProblems says what keeps the port from answering.
 func (u *usher) entitlementsProblems() []string {
 	if u.answers == nil {
 		return nil
@@ -110,7 +110,7 @@ func (u *usher) entitlementsProblems() []string {
 }
 
 // adminEntitlements answers /api/entitlements?tenant=&feature=&platform= on the admin port, whether
-// the port of its own is on or not. Who gets here has passed the admin port's own checks.
+// the entitlements port is on or not. The admin port has checked the caller before.
 func (u *usher) adminEntitlements() http.HandlerFunc {
 	handler := entitlements.New(entitlements.Config{
 		Lookup: u.rights.lookup, Hosts: guard.NewHosts("", []string{"*"}, true), Log: u.log,
@@ -134,7 +134,7 @@ func (u *usher) adminEntitlements() http.HandlerFunc {
 	}
 }
 
-// mayUse is what a tenant may use, for the admin port.
+// mayUse returns what a tenant may use, for the admin port.
 func (g *rights) mayUse(ctx context.Context, platform, tenant string) (*admin.MayUse, error) {
 	answer, err := g.lookup(ctx, tenant, &platform)
 	if err != nil {
@@ -150,7 +150,7 @@ func (g *rights) mayUse(ctx context.Context, platform, tenant string) (*admin.Ma
 	return may, nil
 }
 
-// entitlementsPort is how a shell calls the port that answers what tenants may use; never with the key itself.
+// entitlementsPort returns how a shell calls the entitlements port, without the key itself.
 func (u *usher) entitlementsPort() (curl, base string) {
 	curl, base = "curl", u.answers.url()
 	if path, ok := strings.CutPrefix(base, "unix:"); ok {

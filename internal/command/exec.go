@@ -27,19 +27,21 @@ const (
 	exitNotExecutable = 126 // as shells have it
 	exitNotFound      = 127
 
-	// tokenPatience is how long exec waits for an endpoint that can't be reached.
+	// tokenPatience is how long exec waits for a token endpoint that it cannot reach.
 	tokenPatience = 30 * time.Second
 )
 
-// execute runs a command beside a port of its own: for scripts and jobs.
+// execute is usher exec: it runs a command, and a local port for it.
 func execute(ctx context.Context, p Process, args []string) int {
-	if len(args) > 0 && args[0] == "--" {
+	switch {
+	case len(args) == 0:
+	case args[0] == "--":
 		args = args[1:]
-	} else if len(args) == 1 && args[0] == witnessArg && witnessArg != "" {
+	case len(args) == 1 && args[0] == witnessArg && witnessArg != "":
 		return beWitness(p)
-	} else if len(args) > 0 && isHelp(args[0]) {
+	case isHelp(args[0]):
 		return p.helpOn("exec")
-	} else if len(args) > 0 && strings.HasPrefix(args[0], "-") {
+	case strings.HasPrefix(args[0], "-"):
 		return p.misused("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
 	}
 	if len(args) == 0 {
@@ -56,6 +58,11 @@ func execute(ctx context.Context, p Process, args []string) int {
 	if settings.Environment(p.Environ)["USHER_LOG_LEVEL"] == "" {
 		s.Admin.Level = slog.LevelWarn // standard error is the script's
 	}
+	return runJob(ctx, p, s, args)
+}
+
+// runJob opens the port, waits for a token, and runs the command.
+func runJob(ctx context.Context, p Process, s *settings.Settings, args []string) int {
 	log := newLog(p.Stderr, &s.Admin)
 	defer stdlog.TakeOver(log)()
 	o, err := newOutbound(s, log, nil)
@@ -74,10 +81,10 @@ func execute(ctx context.Context, p Process, args []string) int {
 	port.Listen = listener.Addr().String()
 	server := newServer(o.handler(port), log)
 
-	// From here on no signal is lost: until the command runs it ends the wait,
-	// afterwards it is passed on.
+	// From here on usher handles every signal: before the command runs a signal ends the
+	// wait, afterwards usher passes it on.
 	signals := make(chan os.Signal, 8)
-	// What is ignored stays so, as under nohup. Notify without a signal would mean all.
+	// Signals that are ignored stay so, as under nohup. Notify without a signal would mean all.
 	if wanted := slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored); len(wanted) > 0 {
 		signal.Notify(signals, wanted...)
 		defer signal.Stop(signals)
@@ -96,8 +103,7 @@ func execute(ctx context.Context, p Process, args []string) int {
 	return runCommand(ctx, p, args, "http://"+port.Listen+"/graphql", signals)
 }
 
-// jobEnvironment is what exec reads its settings from: not what concerns listeners
-// that it does not open.
+// jobEnvironment is environ without the settings of ports that exec does not open.
 func jobEnvironment(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -131,7 +137,7 @@ func runCommand(ctx context.Context, p Process, args []string, url string, signa
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = commandEnvironment(p.Environ, url)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.Stdin, p.Stdout, p.Stderr
-	witness := startWitness(p.Self) // before it, so that it misses nothing
+	witness := startWitness(p.Self) // before the command, so that it misses no signal
 	defer witness.stop()
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(p.Stderr, "usher:", err)
@@ -179,8 +185,8 @@ func commandEnvironment(environ []string, url string) []string {
 	return append(env, "USHER_URL="+url)
 }
 
-// exemptLoopback adds 127.0.0.1 to what goes past the proxy, in the spelling that
-// is in use; some clients read only the one, some only the other.
+// exemptLoopback has clients reach 127.0.0.1 without the proxy. It sets both spellings: some
+// clients read only one of them.
 func exemptLoopback(env []string) []string {
 	values := settings.Environment(env)
 	exempt := cmp.Or(values["no_proxy"], values["NO_PROXY"])
@@ -198,8 +204,8 @@ func exemptLoopback(env []string) []string {
 	return append(env, "NO_PROXY="+exempt, "no_proxy="+exempt)
 }
 
-// isSecret says whether a variable of usher's holds a secret, or the name of its
-// file, or may hold one: a slip of a secret's name would, and so may an address.
+// isSecret says whether a variable may hold a secret of usher, or name its file. That
+// includes names that look like a slip of a secret's name, and addresses.
 func isSecret(name string) bool {
 	rest, ours := strings.CutPrefix(name, "USHER_")
 	if !ours {

@@ -7,14 +7,14 @@ import (
 	"os/exec"
 )
 
-// passedOn: Windows delivers Ctrl-C to every process of the console by itself.
+// passedOn is only Ctrl-C, which Windows sends to every process of the console by itself.
 var passedOn = []os.Signal{os.Interrupt}
 
 func signalCode(os.Signal) int { return 128 + 2 }
 
 func fromTerminal(os.Signal) bool { return true }
 
-// witnessArg is not taken here: an empty argument is a command's name.
+// witnessArg is empty: there is no witness here.
 const witnessArg = ""
 
 type witness struct{}

@@ -18,7 +18,7 @@ var passedOn = []os.Signal{
 
 func signalCode(sig os.Signal) int { return 128 + int(sig.(syscall.Signal)) }
 
-// fromTerminal guesses, where there is no witness, whether the command got sig already.
+// fromTerminal guesses, without a witness, whether the command has got sig already.
 func fromTerminal(sig os.Signal) bool {
 	if sig != syscall.SIGINT && sig != syscall.SIGQUIT {
 		return false

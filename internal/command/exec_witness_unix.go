@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// Ctrl-C goes to every process in the foreground of a terminal, so the command has it
-// already, and to many programs a second one means something else than the first. But
-// `timeout --foreground -s INT usher exec …`, or a kill from elsewhere, goes to usher
-// alone, and then it is to be passed on. Go does not tell where a signal came from. So on
-// a terminal usher starts itself once more, in the same process group: what that witness
-// gets as well, the command has too.
+// A terminal sends Ctrl-C to every process in its foreground, so the command gets it too.
+// usher must not pass it on: to many programs a second Ctrl-C means something else. But
+// `timeout --foreground -s INT usher exec …`, or a kill from elsewhere, sends the signal to
+// usher alone, and then usher must pass it on. Go does not say where a signal came from. So
+// on a terminal usher starts itself once more, in the same process group, as a witness: a
+// signal that the witness gets, the command gets as well.
 
-// witnessArg has usher exec be the witness. It is nobody else's business.
+// witnessArg makes usher exec the witness. It is not for users.
 const witnessArg = "--witness"
 
 const (
 	// witnessPatience is how long the witness may take to report a signal that usher has.
 	witnessPatience = 500 * time.Millisecond
-	// staleSighting is the age at which a report is of another signal than the one at hand.
+	// staleSighting is the age from which a report is about an earlier signal.
 	staleSighting = time.Second
 )
 
-// witness is nil where there is no terminal, or none could be started.
+// witness is nil without a terminal, or if usher could not start it.
 type witness struct {
 	cmd  *exec.Cmd
 	seen chan sighting // closed when it has ended
@@ -39,8 +39,8 @@ type sighting struct {
 	at     time.Time
 }
 
-// startWitness starts self, the path of this program. None is started where that is not
-// known, as in a test.
+// startWitness starts self, the path of this program. Without one, as in a test, it starts
+// none.
 func startWitness(self string) *witness {
 	tty, err := os.Open("/dev/tty")
 	if err != nil || self == "" {
@@ -49,7 +49,7 @@ func startWitness(self string) *witness {
 	tty.Close()
 	cmd := exec.Command(self, "exec", witnessArg)
 	cmd.Env = []string{} // none of the secrets
-	// Its standard input ends when we do, however that may be, and then it ends too.
+	// Its standard input ends when this process ends, in whatever way, and then it ends too.
 	_, inErr := cmd.StdinPipe()
 	out, outErr := cmd.StdoutPipe()
 	if inErr != nil || outErr != nil || cmd.Start() != nil {

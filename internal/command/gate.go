@@ -14,7 +14,7 @@ import (
 	"usher/webhookgate"
 )
 
-// inboxFigures are zero without an inbox: dashboards need not care whether there is one.
+// inboxFigures returns zeros without an inbox: dashboards work with and without one.
 func (u *usher) inboxFigures() inbox.Stats {
 	if u.inbox != nil {
 		return u.inbox.Stats()
@@ -26,7 +26,7 @@ func (u *usher) inboxFigures() inbox.Stats {
 	return s
 }
 
-// buildGate puts the webhook gate together.
+// buildGate builds the webhook gate.
 func (u *usher) buildGate(m *metrics.Gate) error {
 	w := &u.settings.Webhook
 	main, further := gateReceivers(w)
@@ -82,8 +82,8 @@ func (u *usher) buildGate(m *metrics.Gate) error {
 	return nil
 }
 
-// gateReceivers are the receivers as the gate knows them: the one for all others, which may
-// be nil, and the further ones.
+// gateReceivers returns the receivers in the gate's terms: the main one, which may be nil,
+// and the further ones.
 func gateReceivers(w *settings.Webhook) (main *settings.Receiver, further []webhookgate.Receiver) {
 	for i := range w.Receivers {
 		c := &w.Receivers[i]
@@ -98,17 +98,17 @@ func gateReceivers(w *settings.Webhook) (main *settings.Receiver, further []webh
 	return main, further
 }
 
-// certificateEnds is when the gate's own TLS certificate ends, as the files have it now: one
-// that was renewed counts from the next scrape on, also before the next sender comes.
+// certificateEnds says when the gate's own TLS certificate ends. It looks at the files as they
+// are now: a renewed one counts from the next scrape on, also before the next sender comes.
 func (l *listener) certificateEnds() time.Time {
 	current, err := l.tls.GetConfigForClient(nil)
 	if err != nil || len(current.Certificates) == 0 {
-		return time.Time{} // webhookgate.TLSConfig has always one
+		return time.Time{} // does not happen: webhookgate.TLSConfig always has one
 	}
 	return current.Certificates[0].Leaf.NotAfter
 }
 
-// buildInbox opens the inbox, if there is one. Without a gate it is only read.
+// buildInbox opens the inbox, if there is one. Without a gate usher only reads it.
 func (u *usher) buildInbox(m *metrics.Inbox) (err error) {
 	w := &u.settings.Webhook
 	for _, c := range w.Receivers {
@@ -143,7 +143,7 @@ func (u *usher) buildInbox(m *metrics.Inbox) (err error) {
 	return nil
 }
 
-// inboxReceivers are the receivers as the inbox knows them.
+// inboxReceivers returns the receivers in the inbox's terms.
 func (u *usher) inboxReceivers() (all []inbox.Receiver) {
 	for _, c := range u.settings.Webhook.Receivers {
 		all = append(all, inbox.Receiver{Name: c.Name, Try: u.gate.Try, Concurrency: c.Concurrency})
@@ -151,8 +151,8 @@ func (u *usher) inboxReceivers() (all []inbox.Receiver) {
 	return all
 }
 
-// startCourier begins to deliver what is in the inbox. What it returns ends that:
-// between deliveries, or in the middle of them once its context has ended.
+// startCourier starts to deliver what is in the inbox. stop lets the deliveries under way
+// finish, until its context ends; then it cancels them.
 func (u *usher) startCourier() (stop func(context.Context) error) {
 	if u.inbox == nil {
 		return func(context.Context) error { return nil }

@@ -23,8 +23,8 @@ func (u *usher) unready() []string {
 	return slices.Concat(u.shutdownProblems(), u.inboxProblems(), u.entitlementsProblems(), u.tokenProblems())
 }
 
-// parts are what /readyz/NAME speaks of: each by itself, so that a token endpoint that
-// refuses does not take a gate out of its load balancer.
+// parts returns what /readyz/NAME reports on. Each part has a readiness of its own, so that
+// a token endpoint that refuses does not take a gate out of its load balancer.
 func (u *usher) parts() []admin.Part {
 	o, g, e := u.settings.Parts()
 	outbound := admin.Part{Name: o.Name, Off: o.Off}
@@ -37,7 +37,7 @@ func (u *usher) parts() []admin.Part {
 	}
 	answers := admin.Part{Name: e.Name, Off: e.Off}
 	if u.answers != nil {
-		// What is held is answered also while the inbox's servers can't be reached.
+		// usher answers from memory also while it cannot reach the inbox's servers.
 		answers.Unready = func() []string { return append(u.shutdownProblems(), u.entitlementsProblems()...) }
 	}
 	return []admin.Part{outbound, gate, answers}
@@ -60,8 +60,8 @@ func (u *usher) inboxProblems() []string {
 	return nil
 }
 
-// tokenProblems: after the first token an outage of the billing service is no reason to
-// be unready: it must not take the customer's pod down.
+// tokenProblems says which ports never had a token. After the first one an outage of the
+// billing service does not make usher unready: it must not take the customer's pod down.
 func (u *usher) tokenProblems() []string {
 	if u.outbound == nil {
 		return nil
@@ -80,7 +80,7 @@ func (u *usher) tokenProblems() []string {
 	return problems
 }
 
-// healthcheck asks a running usher whether it is ready.
+// healthcheck is usher healthcheck: it asks a running usher whether it is ready.
 func healthcheck(ctx context.Context, p Process) int {
 	addr := settings.AdminListen(p.Environ)
 	if addr == "off" {
@@ -106,8 +106,8 @@ func healthcheck(ctx context.Context, p Process) int {
 	return exitOK
 }
 
-// adminClient returns what reaches an admin port that listens on addr from the
-// same machine, and the address to use with it.
+// adminClient returns a client for the admin port that listens on addr on this machine, and
+// the address to use with it.
 func adminClient(addr string) (*http.Client, string) {
 	transport := &http.Transport{DisableKeepAlives: true}
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {

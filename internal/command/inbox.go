@@ -162,7 +162,7 @@ func (o *inboxOptions) filter() url.Values {
 	}
 	for name, t := range map[string]time.Time{"since": o.since, "until": o.until} {
 		if !t.IsZero() {
-			query.Set(name, t.UTC().Format(time.RFC3339))
+			query.Set(name, t.UTC().Format(time.RFC3339Nano))
 		}
 	}
 	return query

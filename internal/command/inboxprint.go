@@ -22,6 +22,9 @@ const (
 	columnGap    = "  "
 )
 
+// noReceiver is what a webhook waits for whose receiver is gone from the settings.
+const noReceiver = "no receiver takes its platform"
+
 // printList prints one line for each webhook. A tenant is whole, however long: anybody who has to name one
 // copies it from here.
 func printList(w io.Writer, entries []admin.Webhook, now time.Time, heading bool) error {
@@ -93,6 +96,9 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	fact("state", "%s", d.State)
 	if d.Why != "" {
 		fact("because", "%s", d.Why)
+	}
+	if d.NoReceiver {
+		fact("because", "%s", noReceiver)
 	}
 	fact("since", "%s", moment(d.Changed, now))
 	fact("tenant", "%s", tenantOf(&d.Webhook))
@@ -182,6 +188,8 @@ func standing(e *admin.Webhook, now time.Time) string {
 		words = append(words, "paused")
 	}
 	switch {
+	case e.NoReceiver:
+		words = append(words, noReceiver)
 	case e.HeldBy != "":
 		words = append(words, "behind "+e.HeldBy)
 	case !e.Paused && !e.Next.IsZero():

@@ -43,12 +43,12 @@ func (l *listener) url() string {
 	}
 	addr := l.socket.Addr().String()
 	if tcp, ok := l.socket.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
-		addr = fmt.Sprintf("127.0.0.1:%d", tcp.Port) // what answers there to its name
+		addr = fmt.Sprintf("127.0.0.1:%d", tcp.Port) // an address that the Host check accepts
 	}
 	return scheme + "://" + addr
 }
 
-// client returns what calls the listener, once it is open, and the address to use with it.
+// client returns a client for the listener, once it is open, and the address to use with it.
 func (l *listener) client() (c *http.Client, base string) {
 	c, base = &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}, l.url()
 	if path, ok := strings.CutPrefix(l.addr, "unix:"); ok {
@@ -60,7 +60,7 @@ func (l *listener) client() (c *http.Client, base string) {
 	return c, base
 }
 
-// attach has the listener serve what comes in on socket, once its server is started.
+// attach prepares the server that will serve connections of socket.
 func (l *listener) attach(socket net.Listener, log *slog.Logger) {
 	l.socket = guard.Listener(socket, l.tls, log)
 	l.http = newServer(l.handler, log)
@@ -81,8 +81,8 @@ func listen(addr string) (net.Listener, error) {
 	return listenUnix(path)
 }
 
-// removeStale removes the socket that a killed usher left behind, but neither one
-// that somebody answers on nor a file that is no socket.
+// removeStale removes the socket that a killed usher left behind. It does not remove a
+// socket that a program answers on, nor a file that is not a socket.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -105,8 +105,8 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// newServer returns a server with the limits that every listener of usher's has.
-// There is none on how long an answer may take: GraphQL can stream.
+// newServer returns a server with the limits of every listener. An answer may take as long
+// as it likes: GraphQL can stream.
 func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -114,15 +114,15 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          stdlog.New(log, slog.LevelWarn, "http server"),
-		// OPTIONS * is for the handler to refuse, like any other path.
+		// The handler refuses OPTIONS *, like any other path.
 		DisableGeneralOptionsHandler: true,
 	}
 }
 
-// draining returns next such that, once stopping is set, every answer ends its
-// connection, also that to a request which came before. The caller's next one then goes
-// to a connection of its own, and so to whoever serves by then. (SetKeepAlivesEnabled
-// would close idle connections at once, under the feet of a request that is on its way.)
+// draining wraps next: once stopping is set every answer closes its connection, also the
+// answer to a request that came before. The caller then opens a new connection, which goes
+// to a server that is not shutting down. (SetKeepAlivesEnabled would close idle connections
+// at once, and break requests that are on their way.)
 func draining(stopping *atomic.Bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		last := &drainingWriter{ResponseWriter: w, stopping: stopping}

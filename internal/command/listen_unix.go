@@ -9,11 +9,11 @@ import (
 	"syscall"
 )
 
-// umask is the process's: two listeners must not set it at once.
+// umask guards the process's umask: two listeners must not set it at once.
 var umask sync.Mutex
 
-// listenUnix binds a socket that its owner and group can use. The mode is right
-// from the first moment: a chmod after the bind would leave a gap.
+// listenUnix binds a socket that its owner and group can use. The umask sets
+// the mode from the first moment: with a chmod alone there would be a gap after the bind.
 func listenUnix(path string) (net.Listener, error) {
 	umask.Lock()
 	defer umask.Unlock()

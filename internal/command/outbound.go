@@ -35,15 +35,16 @@ type outbound struct {
 	identities []*identity
 }
 
-// localPort is a local port at work.
+// localPort is a local port and what it calls the service with.
 type localPort struct {
 	settings.Port
 	*identity
-	calls *metrics.Port // nil without metrics
+	listener *listener     // nil for exec and check
+	calls    *metrics.Port // nil without metrics
 }
 
-// identity is what makes a token: an API client and its scopes. Ports of the same identity
-// share it.
+// identity is what usher gets a token for: an API client and its scopes. Ports with the same
+// identity share it.
 type identity struct {
 	owner  string // the first port that has it
 	client *tokens.Client
@@ -65,7 +66,7 @@ func keyOf(p *settings.Port) identityKey {
 	return key
 }
 
-// newOutbound puts it together; metrics may be nil.
+// newOutbound builds it; metrics may be nil.
 func newOutbound(s *settings.Settings, log *slog.Logger, metrics *metrics.Registry) (*outbound, error) {
 	o := &outbound{
 		settings: s, log: log,
@@ -127,8 +128,7 @@ func (o *outbound) connect() error {
 	o.upstream = proxy.NewUpstream(cfg)
 	o.forTokens = o.upstream
 	if cfg.Timeout < tokens.FetchTimeout {
-		// The time that somebody gives to calls may be too short for tokens, and then
-		// there would never be one.
+		// A timeout for calls may be too short for tokens, and then usher would never get one.
 		cfg.Timeout = tokens.FetchTimeout
 		o.forTokens = proxy.NewUpstream(cfg)
 	}

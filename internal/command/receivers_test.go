@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"usher/internal/sandbox"
+	"usher/internal/trial"
 )
 
 // of is a snapshot of a tenant on a platform.
@@ -73,4 +74,37 @@ func TestTwoReceivers(t *testing.T) {
 		!strings.Contains(out, "FAIL  receiver 1: ") || !strings.Contains(out, "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL says where") || strings.Contains(out, "s3cret") {
 		t.Errorf("%d\n%s", c.code, out)
 	}
+}
+
+// What waits for a receiver that is gone from the settings goes on waiting, and that is said:
+// in the log, in the list, and of the webhook itself.
+func TestReceiverIsGone(t *testing.T) {
+	receiver := sandbox.NewReceiver()
+	receiver.Behave(sandbox.Fault{Status: 500})
+	server := httptest.NewServer(receiver)
+	defer server.Close()
+	env := []string{
+		"USHER_WEBHOOK_INBOX=file:" + t.TempDir() + "/inbox.db", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=" + server.URL,
+		"USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
+	}
+	p := start(t, append(env, "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm"))
+	if status, _, answer := post(t, p.url(t, "webhooks")+"/webhooks", of("crm", "acme", 5)); status != 200 {
+		t.Fatal(status, answer)
+	}
+	p.stop()
+	<-p.ended
+
+	p = start(t, append(env, "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=docs"))
+	admin := "USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.url(t, "admin"), "http://")
+	const want = "no receiver takes its platform"
+	for _, args := range [][]string{{"inbox", "ls"}, {"inbox", "show", "1"}} {
+		c := start(t, []string{admin}, args...)
+		<-c.ended
+		if out := c.stdout.String(); c.code != 0 || !strings.Contains(out, "waiting") || !strings.Contains(out, want) {
+			t.Errorf("%q: %d\n%s", args, c.code, out)
+		}
+	}
+	trial.Eventually(t, "said in the log", func() bool {
+		return strings.Contains(p.stderr.String(), "webhooks wait, but no receiver takes their platforms")
+	})
 }

@@ -12,10 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"usher/internal/admin"
 	"usher/internal/admin/decisions"
 	"usher/internal/admin/metrics"
-	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/sdnotify"
 	"usher/internal/secret"
@@ -24,7 +22,7 @@ import (
 	"usher/webhookgate"
 )
 
-// serve is usher without a command.
+// serve is usher without a command: it serves until it is told to stop.
 func serve(ctx context.Context, p Process) int {
 	s, ok := p.settings(p.Environ)
 	if !ok {
@@ -77,8 +75,8 @@ type usher struct {
 	admin     *listener   // nil: off
 }
 
-// build puts an usher together. Of what it uses only the inbox is opened yet: one that
-// can't be is an error of start-up.
+// build puts usher together. It opens the inbox, but no listener yet: an inbox that usher
+// cannot open is an error of start-up.
 func build(s *settings.Settings, log *slog.Logger) (*usher, error) {
 	u := &usher{settings: s, log: log}
 	m := metrics.New(buildVersion(), buildCommit())
@@ -106,19 +104,7 @@ func build(s *settings.Settings, log *slog.Logger) (*usher, error) {
 		u.buildEntitlements(m.Entitlements(u.rights.index.Len))
 	}
 	if s.Admin.Listen != "off" {
-		cfg := admin.Config{
-			Hosts:    guard.NewHosts(s.Admin.Listen, s.Outbound.AllowedHosts, s.Admin.Token != nil),
-			Token:    s.Admin.Token.Getter(),
-			Unready:  u.unready,
-			Stopping: u.stopping.Load,
-			Parts:    u.parts(),
-			Metrics:  m.Handler(),
-			Version:  buildVersion(),
-			Log:      log,
-		}
-		u.wireAdmin(&cfg, m, gateMetrics)
-		handler := admin.New(cfg)
-		u.admin = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: s.Admin.Listen, handler: handler, closing: handler.Close}
+		u.buildAdmin(m, gateMetrics)
 	}
 	return u, nil
 }
@@ -128,16 +114,14 @@ func (u *usher) buildOutbound(metrics *metrics.Registry) (err error) {
 		return err
 	}
 	for _, p := range u.outbound.ports {
-		u.listeners = append(u.listeners, &listener{
-			variable: p.ListenVariable(), name: p.Name, addr: p.Listen,
-			handler: u.outbound.handler(p),
-		})
+		p.listener = &listener{variable: p.ListenVariable(), name: p.Name, addr: p.Listen, handler: u.outbound.handler(p)}
+		u.listeners = append(u.listeners, p.listener)
 	}
 	return nil
 }
 
-// open binds every listener before anything is served: an address that is taken
-// is an error of start-up.
+// open binds every listener before usher serves any: an address that is taken is an error of
+// start-up.
 func (u *usher) open() error {
 	for _, l := range u.all() {
 		socket, err := listen(l.addr)
@@ -157,7 +141,7 @@ func (u *usher) all() []*listener {
 	return append([]*listener{u.admin}, u.listeners...)
 }
 
-// close gives back what build and open took, when run was not reached.
+// close releases what build and open took, if usher does not run.
 func (u *usher) close() {
 	for _, l := range u.all() {
 		if l.socket != nil {
@@ -183,8 +167,8 @@ func (u *usher) closeInbox() {
 	}
 }
 
-// run serves until ctx ends or a signal comes, and then shuts down: orderly, or,
-// on a second signal, at once.
+// run serves until ctx ends or a signal comes, and then shuts down: in order or, on a second
+// signal, at once.
 func (u *usher) run(ctx context.Context) error {
 	signals := make(chan os.Signal, 2)
 	u.starter.signals(signals)
@@ -234,9 +218,9 @@ func (u *usher) run(ctx context.Context) error {
 
 var errSecondSignal = errors.New("a second signal: ended at once")
 
-// shutdown: unready but serving for the delay, then no new connections and what
-// is under way may finish within the grace; the admin port closes last. It ends
-// early when atOnce does, with its cause.
+// shutdown first reports that usher is not ready and serves on for the delay. Then it takes
+// no new connections, and lets what is under way finish within the grace. The admin port
+// closes last. When atOnce ends, shutdown returns its cause at once.
 func (u *usher) shutdown(atOnce context.Context, stopCourier func(context.Context) error) error {
 	u.stopping.Store(true)
 	select {

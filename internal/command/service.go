@@ -9,19 +9,17 @@ import (
 	"usher/internal/sdnotify"
 )
 
-// supervisor is who started usher as a service and wants to know how it stands. It is told
-// "ready" when usher listens, not when there has been a token: a start that waits for the
-// billing service would be given up and tried again, which helps nobody. Who has to wait for
-// a token asks /readyz.
+// supervisor is the service manager that started usher. usher reports "ready" when it
+// listens, not when it has a token: a manager would give up a start that waits for the
+// billing service and try again, which does not help. /readyz says whether there is a token.
 type supervisor struct {
 	systemd *sdnotify.Notifier // nil: it is not systemd
 	serves  func()             // nil: it is not Windows
 	log     *slog.Logger
 }
 
-// signals has those that end usher sent to c. As a Windows service it gets none: there
-// SIGTERM is also what comes when any user logs off, and who wants it to end says so to the
-// service manager.
+// signals sends the signals that end usher to c. A Windows service gets none: there SIGTERM
+// comes also when any user logs off, and the service manager has its own way to stop usher.
 func (s *supervisor) signals(c chan<- os.Signal) {
 	if s.serves == nil {
 		signal.Notify(c, os.Interrupt, syscall.SIGTERM)

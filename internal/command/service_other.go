@@ -4,5 +4,5 @@ package command
 
 import "context"
 
-// supervised serves: only Windows starts a service in a way of its own.
+// supervised serves. Only Windows starts services in a way of its own.
 func supervised(ctx context.Context, p Process) int { return serve(ctx, p) }

@@ -18,8 +18,8 @@ func supervised(ctx context.Context, p Process) int {
 	if is, err := svc.IsWindowsService(); err != nil || !is {
 		return serve(ctx, p)
 	}
-	// Nobody sees the output of a service. The event log has it, also where the source can't
-	// be registered: then with a remark that its description is missing.
+	// Nobody sees the output of a service, so it goes to the event log. If the source cannot
+	// be registered, the event log adds that the description is missing.
 	_ = eventlog.InstallAsEventCreate(serviceName, eventlog.Error|eventlog.Warning|eventlog.Info)
 	if events, err := eventlog.Open(serviceName); err == nil {
 		defer events.Close()
@@ -33,7 +33,7 @@ func supervised(ctx context.Context, p Process) int {
 	return s.code
 }
 
-// windowsService is usher towards the service manager.
+// windowsService is usher as the service manager sees it.
 type windowsService struct {
 	ctx     context.Context
 	process Process

@@ -25,7 +25,7 @@ func (n *tenantName) String() string {
 	return record.Exact(*n.Platform, n.Tenant)
 }
 
-// query has the tenant as the admin port's API wants it.
+// query returns the tenant as parameters of the admin port's API.
 func (n *tenantName) query() url.Values {
 	q := url.Values{"tenant": {n.Tenant}}
 	if n.Platform != nil {

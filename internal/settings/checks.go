@@ -41,7 +41,7 @@ func (r *reader) secret(name string) *secret.Value {
 			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, adviseUser(err))
 		}
 		r.bad[name] = true
-		// Something, so that what builds on it is not reported missing as well.
+		// A value, so that the secret is not reported as missing, too.
 		return secret.New("unreadable")
 	}
 	return nil
@@ -55,12 +55,12 @@ func (r *reader) headerSafe(name string, v *secret.Value) {
 	}
 }
 
-// shortestKey is the least that a key of a port has which others can reach: they can try
+// shortestKey is the least length of a key on a port that others can reach: they can try
 // many.
 const shortestKey = 16
 
-// keys checks what callers of a port must know: one key, or several separated by commas.
-// What its file holds later is held to the same.
+// keys checks the keys of a port: one, or several separated by commas. The same check
+// applies whenever the key's file changes.
 func (r *reader) keys(name string, v *secret.Value, reachable bool) {
 	if v == nil || r.bad[name] {
 		return
@@ -69,7 +69,7 @@ func (r *reader) keys(name string, v *secret.Value, reachable bool) {
 	if err := checkKeys(v.Get(), reachable); err != nil {
 		r.problem(name, "%v", err)
 	}
-	if reachable { // another port may have the same key, and not be
+	if reachable { // only then: another port may have the same key, and be on loopback
 		v.Require(func(keys string) error { return checkKeys(keys, true) })
 	}
 }
@@ -87,8 +87,8 @@ func checkKeys(keys string, reachable bool) error {
 	return nil
 }
 
-// scope returns the scope names of value with one space between them. None at all is
-// a problem: a port that is to have few would inherit many.
+// scope returns the scope names of value with one space between them. An empty list
+// is a problem: a port that should have few scopes would inherit many.
 func (r *reader) scope(name, value string) string {
 	names := strings.Fields(value)
 	if len(names) == 0 {
@@ -97,8 +97,8 @@ func (r *reader) scope(name, value string) string {
 	return strings.Join(names, " ")
 }
 
-// listen checks the address of a listener, and says whether it is reached from
-// this machine alone.
+// listen checks the address of a listener, and says whether only this machine can
+// reach it.
 func (r *reader) listen(name, value string) (loopback, ok bool) {
 	want := "host:port, such as 127.0.0.1:8080, or unix:/path"
 	switch name {
@@ -178,8 +178,8 @@ func (r *reader) certificates(name, path string) []byte {
 	return data
 }
 
-// keyPair checks the files of prefix_CERT_FILE and prefix_KEY_FILE, and says whether
-// there are two that fit.
+// keyPair checks the files of prefix_CERT_FILE and prefix_KEY_FILE, and says whether they
+// are a certificate and its key.
 func (r *reader) keyPair(prefix, certFile, keyFile string) bool {
 	certName, keyName := prefix+"_CERT_FILE", prefix+"_KEY_FILE"
 	if certFile == "" || keyFile == "" {
@@ -209,7 +209,7 @@ func (r *reader) signSecret(name string, v *secret.Value) {
 	}
 }
 
-// shortName is what can stand in logs, metrics and commands.
+// shortName says whether a name can be used in logs, metrics and commands.
 func shortName(name string) bool {
 	return !strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' })
 }

@@ -30,7 +30,7 @@ func (w *Webhook) checkInbox(r *reader) {
 	}
 }
 
-// identities are the ways to say who usher is to the inbox's servers.
+// identities returns the settings that are set to log in at the inbox's servers.
 func (w *Webhook) identities() (set []string) {
 	for _, way := range []struct {
 		name string
@@ -48,7 +48,8 @@ func (w *Webhook) identities() (set []string) {
 	return set
 }
 
-// refuseNATS: whoever sets one of these relies on it.
+// refuseNATS reports settings for NATS that are set without an inbox on NATS: the user who
+// sets one relies on it.
 func (w *Webhook) refuseNATS(r *reader) {
 	set := w.identities()
 	for _, file := range []struct{ name, value string }{
@@ -94,8 +95,8 @@ func (w *Webhook) checkNATS(r *reader) {
 	w.NATS = n
 }
 
-// inboxTLS is nil where nothing asks for TLS. The client certificate is read again for
-// each connection.
+// inboxTLS returns nil if no setting asks for TLS. usher reads the client certificate again
+// for each connection.
 func (w *Webhook) inboxTLS(r *reader, demanded bool) *tls.Config {
 	cert, key := w.InboxCertFile, w.InboxKeyFile
 	pair := r.keyPair("USHER_WEBHOOK_INBOX", cert, key)

@@ -14,8 +14,7 @@ type Variable struct {
 	Secret        bool // can be given as Name_FILE too
 }
 
-// Variables returns all, those of a further port or receiver with n in the place of its
-// index.
+// Variables returns all, those of a further port or receiver with n instead of the index.
 func Variables() []Variable {
 	var all []Variable
 	for _, section := range []struct {
@@ -85,8 +84,8 @@ var (
 	serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
-// indexes finds the n of USHER_PORTS_n_…, or of whatever pattern stands for, in order;
-// gaps do no harm.
+// indexes returns the indexes that are in use, n of USHER_PORTS_n_… or of another pattern,
+// in order. There may be gaps.
 func (r *reader) indexes(pattern *regexp.Regexp) []string {
 	var indexes []string
 	for name, value := range r.env {
@@ -105,9 +104,9 @@ func ofKubernetes(name, value string) bool {
 	return name == "USHER_PORT" || kubernetes.MatchString(name) || strings.HasSuffix(name, "_PORT") && serviceURL.MatchString(value)
 }
 
-// unknown looks at the USHER_ variables that nobody knows. One that looks like a
-// slip of a known name is a problem: a setting that silently does nothing may be
-// the one that keeps a port closed. It returns the others.
+// unknown looks at the USHER_ variables that usher does not know. One that looks like a slip
+// of a known name is a problem: the setting that is missing may be the one that keeps a port
+// closed. unknown returns the others.
 func (r *reader) unknown() []string {
 	known := names(Variables())
 	var strangers []string
@@ -126,7 +125,7 @@ func (r *reader) unknown() []string {
 	})
 }
 
-// generic puts n in the place of an index.
+// generic replaces an index with n.
 func generic(name string) string {
 	name = portIndex.ReplaceAllString(name, "USHER_PORTS_n_")
 	return receiverIndex.ReplaceAllString(name, "USHER_WEBHOOK_RECEIVERS_n_")
@@ -142,7 +141,7 @@ func Nearest(name string, known []string) string {
 	for _, k := range known {
 		k = strings.Replace(k, "_n_", "_"+index+"_", 1)
 		allowed := 2
-		if len(k) < len("USHER_")+6 { // a short name is near to too much
+		if len(k) < len("USHER_")+6 { // a short name is near to too many others
 			allowed = 1
 		}
 		if d := distance(name, k); d <= allowed && d < least {

@@ -33,7 +33,7 @@ type Outbound struct {
 	Proxy func(*url.URL) (*url.URL, error) `env:"-"` // of HTTPS_PROXY, HTTP_PROXY and NO_PROXY
 }
 
-// Port is a local port. What is not given of a further one is the main port's.
+// Port is a local port. A further port inherits from the main port what is not given.
 type Port struct {
 	Name         string        `env:"NAME"`
 	Listen       string        `env:"LISTEN"`
@@ -85,7 +85,7 @@ func (o *Outbound) check(r *reader) {
 	}
 }
 
-// proxyOf is what the environment says about proxies, as everywhere.
+// proxyOf reads the usual variables for proxies.
 func proxyOf(env map[string]string) func(*url.URL) (*url.URL, error) {
 	either := func(name string) string { return cmp.Or(env[name], env[strings.ToLower(name)]) }
 	cfg := httpproxy.Config{
@@ -134,8 +134,8 @@ func isProxy(value string) bool {
 	return err == nil && u.Hostname() != ""
 }
 
-// readPorts returns the ports; none when outbound is off, but what is set for them is
-// read all the same.
+// readPorts returns the ports. When outbound is off there are none, but readPorts checks
+// their settings all the same.
 func readPorts(r *reader, o *Outbound) []Port {
 	ports := []Port{{
 		Name: mainPort, Listen: o.Listen, Scope: o.Scope, ClientID: o.ClientID,
@@ -159,7 +159,7 @@ func readPorts(r *reader, o *Outbound) []Port {
 	return ports
 }
 
-// readPort reads a further port. What is not given is the main port's.
+// readPort reads a further port.
 func readPort(r *reader, index string, o *Outbound, main *Port) Port {
 	p := Port{prefix: "USHER_PORTS_" + index + "_"}
 	r.section(p.prefix, &p)
@@ -181,7 +181,7 @@ func readPort(r *reader, index string, o *Outbound, main *Port) Port {
 
 func (p *Port) check(r *reader, o *Outbound) {
 	if p.Listen == "" {
-		return // said already
+		return // already reported
 	}
 	loopback, ok := r.listen(p.prefix+"LISTEN", p.Listen)
 	if ok && !loopback && p.Key == nil && !o.Insecure && o.BaseURL != "" {
@@ -190,7 +190,7 @@ func (p *Port) check(r *reader, o *Outbound) {
 	}
 	name := p.prefix + "KEY"
 	if p.Key == o.Key {
-		name = "USHER_KEY" // its own, or inherited
+		name = "USHER_KEY" // the main port's own, or inherited from it
 	}
 	r.keys(name, p.Key, ok && !loopback)
 }

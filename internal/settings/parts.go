@@ -57,7 +57,7 @@ func (s *Settings) unused(r *reader) []Unused {
 	outbound, gate, entitlements := s.Parts()
 	add := func(p Part, prefix string, of reflect.Type) {
 		for _, name := range names(variablesIn(prefix, of)) {
-			switchedOff := name == "USHER_WEBHOOK_LISTEN" && r.env[name] == "off" // which is used
+			switchedOff := name == "USHER_WEBHOOK_LISTEN" && r.env[name] == "off" // then it is used
 			read := s.EntitlementsOn() && (strings.HasPrefix(name, "USHER_WEBHOOK_INBOX") || name == "USHER_INSECURE")
 			if r.env[name] != "" && !switchedOff && !read && !slices.Contains(everyPort, name) {
 				unused = append(unused, Unused{name, p.Off})
@@ -82,11 +82,11 @@ func (s *Settings) unused(r *reader) []Unused {
 	return unused
 }
 
-// everyPort are those of Outbound that the admin port uses, too.
+// everyPort are the variables of Outbound that the admin port uses, too.
 var everyPort = []string{"USHER_ALLOWED_HOSTS"}
 
-// Secrets returns every secret whose file is watched: all of the parts that are on, but
-// the NKey of the inbox, which is read at the start alone.
+// Secrets returns every secret whose file usher watches: all of the parts that are on, but
+// the NKey of the inbox, which usher reads at the start only.
 func (s *Settings) Secrets() []*secret.Value {
 	values := []*secret.Value{s.Admin.Token}
 	if s.EntitlementsOn() {
@@ -104,7 +104,7 @@ func (s *Settings) Secrets() []*secret.Value {
 			}
 		}
 	}
-	for _, p := range s.Ports { // each once: what is inherited is the main port's
+	for _, p := range s.Ports { // each once: ports may inherit them
 		for _, v := range []*secret.Value{p.ClientSecret, p.Key} {
 			if !slices.Contains(values, v) {
 				values = append(values, v)

@@ -23,7 +23,7 @@ func (p Problems) Error() string { return strings.Join(p, "\n") }
 type reader struct {
 	env      map[string]string
 	problems Problems
-	bad      map[string]bool // variables with a problem: no second one about the same
+	bad      map[string]bool // variables with a problem: only the first one is reported
 }
 
 func newReader(environ []string) *reader {
@@ -52,10 +52,10 @@ func (r *reader) problem(name, format string, args ...any) {
 		return
 	}
 	r.bad[name] = true
-	r.problems = append(r.problems, terminal.Visible(name+" "+fmt.Sprintf(format, args...))) // one line, whatever an error quotes
+	r.problems = append(r.problems, terminal.Visible(name+" "+fmt.Sprintf(format, args...))) // one line, also if an error quotes line breaks
 }
 
-// invalid says that name, which is no secret, holds the wrong thing.
+// invalid reports a variable that holds the wrong thing. It must not be a secret.
 func (r *reader) invalid(name, want string) {
 	if strings.Contains(r.env[name], "@") {
 		r.problem(name, "should hold %s (what it holds is not shown: there may be a password in it)", want)
@@ -78,7 +78,7 @@ func (r *reader) positive(name string, n int64) {
 
 // section reads the variables of one struct; its fields' names start with prefix.
 func (r *reader) section(prefix string, dst any) {
-	// A variable that is called as the prefix would be taken for each field without a tag.
+	// env takes a variable whose name is the prefix for each field without a tag.
 	environment := maps.Clone(r.env)
 	delete(environment, prefix)
 	err := env.ParseWithOptions(dst, env.Options{Environment: environment, Prefix: prefix})
@@ -110,8 +110,8 @@ var wanted = map[reflect.Type]string{
 	reflect.TypeFor[Size]():          "a size in bytes, or with KiB, MiB or GiB, such as 1MiB",
 }
 
-// List is a setting of several values, separated by commas. One that is set but has
-// none is an error: a check that it was to configure would be off.
+// List is a setting of several values, separated by commas. A list that is set
+// but empty is an error: the check that it configures would be off.
 type List []string
 
 func (l *List) UnmarshalText(text []byte) error {

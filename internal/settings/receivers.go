@@ -9,8 +9,8 @@ import (
 	"usher/webhookgate"
 )
 
-// Receiver is an application that webhooks are delivered to. What is not given of a
-// further one is the gate's.
+// Receiver is an application that usher delivers webhooks to. A further receiver inherits
+// from the gate's settings what is not given.
 type Receiver struct {
 	Name        string        `env:"NAME"`
 	Platforms   List          `env:"PLATFORMS"`
@@ -27,8 +27,7 @@ type Receiver struct {
 // Variable is the one that its address comes from.
 func (c *Receiver) Variable() string { return c.prefix + "FORWARD_URL" }
 
-// readReceivers returns the receivers: the one for all others first, where there is one,
-// then USHER_WEBHOOK_RECEIVERS_0_…, USHER_WEBHOOK_RECEIVERS_1_….
+// readReceivers returns the receivers: the main one first, if there is one, then USHER_WEBHOOK_RECEIVERS_0_…, USHER_WEBHOOK_RECEIVERS_1_….
 func readReceivers(r *reader, w *Webhook) []Receiver {
 	var all []Receiver
 	if w.ForwardURL != "" {
@@ -61,7 +60,7 @@ func readReceivers(r *reader, w *Webhook) []Receiver {
 	return all
 }
 
-// readReceiver reads a further receiver. What is not given is the gate's.
+// readReceiver reads a further receiver.
 func readReceiver(r *reader, index string, w *Webhook) Receiver {
 	c := Receiver{prefix: "USHER_WEBHOOK_RECEIVERS_" + index + "_"}
 	r.section(c.prefix, &c)

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// What every setting means, in the order in which help and docs/reference.md show them. The
-// names and the defaults are those of the settings' structs; a test proves that none is
-// missing here.
+// What every setting means, in the order in which help and docs/reference.md show them. Names
+// and defaults come from the tags of the sections; a test proves that no setting is missing
+// here.
 
 // A section is one table of settings.
 type section struct {
@@ -17,10 +17,10 @@ type section struct {
 	rows  []setting
 }
 
-// A setting is one variable. What it says is Markdown of the simplest kind: `code`.
+// A setting is one variable. Its texts may contain `code`.
 type setting struct {
 	name    string
-	none    string // what to show where there is no default; "none" unless it is said
+	none    string // what to show if there is no default; "none" if empty
 	meaning string
 }
 
@@ -120,7 +120,7 @@ var reference = []section{
 		}},
 }
 
-// defaultOf says what a setting is when nobody sets it: as code where it is a value.
+// defaultOf returns the default to show: as code if it is a value.
 func (s *setting) defaultOf(v Variable) string {
 	switch {
 	case v.Default != "":
@@ -131,7 +131,7 @@ func (s *setting) defaultOf(v Variable) string {
 	return "none"
 }
 
-// says is what the setting means, and whether a file can hold it.
+// says returns what the setting means, and whether a file can hold it.
 func (s *setting) says(v Variable) string {
 	if v.Secret {
 		return s.meaning + " Secret: or `_FILE`."

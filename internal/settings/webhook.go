@@ -16,7 +16,7 @@ import (
 	"usher/webhookgate"
 )
 
-// Webhook is the gate: see on.
+// Webhook is the gate and its inbox. See on for what switches the gate on.
 type Webhook struct {
 	ForwardURL     string        `env:"USHER_WEBHOOK_FORWARD_URL"`
 	Listen         string        `env:"USHER_WEBHOOK_LISTEN" envDefault:"127.0.0.1:8090"`
@@ -72,7 +72,7 @@ type Webhook struct {
 
 func (w *Webhook) check(r *reader) {
 	w.checkListener(r)
-	// It is compared with what the sender asked for, as that is written on the wire.
+	// The gate compares it with the path as the sender wrote it, escapes included.
 	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
 		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
 	}
@@ -96,7 +96,7 @@ func (w *Webhook) check(r *reader) {
 	}
 }
 
-// on says whether webhooks are taken in: that takes somewhere to put them.
+// on says whether usher takes webhooks in: it needs somewhere to put them.
 func (w *Webhook) on() bool {
 	return (w.ForwardURL != "" || w.further || w.KeepUnclaimed) && w.Listen != "off"
 }
@@ -130,7 +130,7 @@ func (w *Webhook) checkSchema(r *reader) {
 	if w.Schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); w.Schema == nil {
 		return
 	}
-	anywhere := &url.URL{Scheme: "http", Host: "localhost"} // the receiver's own address may be bad too
+	anywhere := &url.URL{Scheme: "http", Host: "localhost"} // any: the receiver's own address may be invalid, too
 	if _, err := webhookgate.New(webhookgate.Config{ForwardURL: anywhere, Schema: w.Schema}); err != nil {
 		r.problem("USHER_WEBHOOK_SCHEMA_FILE", "is %q, but should name a file with a JSON Schema: %v", w.SchemaFile, err)
 	}
@@ -149,8 +149,8 @@ func forwardURL(r *reader, name, value string) *url.URL {
 	return u
 }
 
-// startOf is what can be shown of a receiver's address: not its path, which may hold a
-// secret, and nothing at all where a password may stand before that.
+// startOf returns what can be shown of a receiver's address: not its path, which may hold a
+// secret, and nothing at all if there may be a password before that.
 func startOf(value string) string {
 	host, end := value, ""
 	if _, rest, found := strings.Cut(value, "://"); found {
@@ -193,7 +193,8 @@ func (w *Webhook) checkSecrets(r *reader) {
 	r.signSecret("USHER_WEBHOOK_SIGN_SECRET", w.SignSecret)
 }
 
-// checkStandard: the Standard Webhooks scheme has its own form of a key, and one algorithm.
+// checkStandard checks the Standard Webhooks scheme, which has its own form of a key, and one
+// algorithm.
 func (w *Webhook) checkStandard(r *reader) {
 	if w.HMACAlgorithm != "sha256" {
 		r.problem("USHER_WEBHOOK_HMAC_ALGORITHM", "is %q, but should be sha256, as USHER_WEBHOOK_HMAC_SCHEME is standard", w.HMACAlgorithm)

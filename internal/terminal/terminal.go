@@ -21,6 +21,7 @@ func Is(w io.Writer) bool {
 // Visible writes what cannot be seen as JSON does (\u001b), so that nothing that came with
 // a webhook, or that an error quotes, can steer a terminal or make one line two.
 func Visible(s string) string {
+	s = strings.ToValidUTF8(s, "\ufffd") // some terminals act on single bytes, such as 0x9b
 	if strings.IndexFunc(s, func(c rune) bool { return !unicode.IsPrint(c) }) < 0 {
 		return s
 	}

@@ -33,8 +33,12 @@ func (c *Courier) Begin(t Term, unfinished []*record.Record) {
 	tm.fenced = !forever
 	tm.ctx, tm.cancel = context.WithCancel(context.Background())
 	c.terms[t] = tm
+	homeless := 0
 	for _, r := range unfinished {
 		l := c.lane(tm, r.Webhook.Lane)
+		if r.Status.State == record.Waiting && c.route(l.key) == nil {
+			homeless++
+		}
 		switch it := newItem(l, r); {
 		case r.Status.State == record.Parked:
 			l.parked = append(l.parked, it)
@@ -49,6 +53,9 @@ func (c *Courier) Begin(t Term, unfinished []*record.Record) {
 	}
 	c.mu.Unlock()
 	c.poke()
+	if homeless > 0 {
+		c.cfg.Log.Warn("webhooks wait, but no receiver takes their platforms: give these to a receiver, or set USHER_WEBHOOK_FORWARD_URL", "webhooks", homeless)
+	}
 }
 
 // lane finds the lane, or makes it. c.mu is held.

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
 	"usher/webhookgate"
@@ -137,5 +138,29 @@ func TestDamagedRecord(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A file that is cut short, as a copy that was broken off is, is an error that says so. Whoever
+// reads beyond its end would crash.
+func TestCutShort(t *testing.T) {
+	cfg := config(t.TempDir(), new(inboxtest.Receiver))
+	s := openStore(t, cfg)
+	if _, err := s.Append(inboxtest.Webhook("t", strings.Repeat("x", 100_000)), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int64{64 << 10, 16 << 10, 8 << 10} {
+		if err := os.Truncate(cfg.Path, size); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(cfg.Config, courier.New(cfg.courier)); err == nil || !strings.Contains(err.Error(), "cut short") {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		if _, err := Check(cfg.Path); err == nil || !strings.Contains(err.Error(), "cut short") {
+			t.Errorf("%d bytes: usher check: %v", size, err)
+		}
 	}
 }

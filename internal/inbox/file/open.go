@@ -95,7 +95,11 @@ func (s *Store) load(tx *bbolt.Tx) (unfinished []*record.Record, err error) {
 
 // openFile opens the file at the path, of our format, and not much larger than it has to be.
 func openFile(cfg Config) (*bbolt.DB, error) {
-	db, err := openBolt(cfg.Path)
+	err := checkWhole(cfg.Path)
+	var db *bbolt.DB
+	if err == nil {
+		db, err = openBolt(cfg.Path)
+	}
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("the inbox %s is %w", cfg.Path, ErrInUse)
 	}
@@ -116,6 +120,29 @@ func openBolt(path string) (*bbolt.DB, error) {
 		// transaction would cost more than the webhooks.
 		NoFreelistSync: true,
 	})
+}
+
+// checkWhole says whether a file that is there is as long as it should be: bbolt maps it into memory,
+// and what is read beyond its end ends the process.
+func checkWhole(path string) error {
+	info, err := os.Stat(path)
+	if err != nil || info.Size() == 0 {
+		return nil // it is made, or opening it says why not
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	err = db.View(func(tx *bbolt.Tx) error { return cutShort(tx, info.Size()) })
+	return errors.Join(err, db.Close())
+}
+
+// cutShort says so if a file should be larger than it is.
+func cutShort(tx *bbolt.Tx, size int64) error {
+	if tx.Size() > size {
+		return fmt.Errorf("it is cut short: it has %d of %d bytes; put a whole copy in its place, or move it away", size, tx.Size())
+	}
+	return nil
 }
 
 // prepare makes the buckets of a new file, and refuses one of another format.
@@ -213,7 +240,11 @@ func Check(path string) (found string, err error) {
 	if err != nil {
 		return "", err
 	}
+	info, err := file.Stat()
 	file.Close()
+	if err != nil {
+		return "", err
+	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 100 * time.Millisecond, ReadOnly: true})
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return path + " is in use: an usher has it open", nil
@@ -221,7 +252,13 @@ func Check(path string) (found string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
-	if err := errors.Join(db.View(checkFormat), db.Close()); err != nil {
+	err = db.View(func(tx *bbolt.Tx) error {
+		if err := cutShort(tx, info.Size()); err != nil {
+			return err
+		}
+		return checkFormat(tx)
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	return path + " is there", nil
