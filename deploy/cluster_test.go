@@ -14,13 +14,14 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"usher/internal/command"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // What compose.cluster.yaml says, done without Docker: three NATS servers and HAProxy with
 // the files that it mounts, and three ushers with its settings. Then an usher and a NATS
 // server are taken away, and webhooks still arrive.
 func TestComposeCluster(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("a cluster takes its time: not in short mode")
 	}
@@ -34,7 +35,7 @@ func TestComposeCluster(t *testing.T) {
 	}
 	c := newComposedCluster(t, &file)
 
-	servers := c.startServers(t, build(t, "github.com/nats-io/nats-server/v2", "nats-server"))
+	servers := c.startServers(t, testkit.Build(t, "github.com/nats-io/nats-server/v2"))
 	var stops []func()
 	for i := range 3 {
 		stops = append(stops, c.startUsher(t, i))
@@ -45,7 +46,7 @@ func TestComposeCluster(t *testing.T) {
 	}
 	spawn(t, exec.Command(haproxy, "-f", config))
 	for i := range 3 {
-		trial.Eventually(t, fmt.Sprintf("usher-%d ready", i), func() bool { return status(c.admin[i], "/readyz/gate", "") == http.StatusOK })
+		testkit.Eventually(t, fmt.Sprintf("usher-%d ready", i), func() bool { return status(c.admin[i], "/readyz/gate", "") == http.StatusOK })
 		if code := status(c.admin[i], "/", ""); code != http.StatusUnauthorized {
 			t.Errorf("the admin page answers %d without its token", code)
 		}
@@ -58,16 +59,16 @@ func TestComposeCluster(t *testing.T) {
 	for _, arg := range file.Services["sandbox"].Command {
 		args = append(args, c.of[0].Replace(arg))
 	}
-	world := spawn(t, exec.Command(build(t, "usher/examples/sandbox", "sandbox"), args...))
+	world := spawn(t, exec.Command(testkit.Build(t, "usher/examples/sandbox"), args...))
 	delivered := func() int { return strings.Count(world.String(), "receiver: /provisioning") }
-	trial.Eventually(t, "delivered", func() bool { return strings.Contains(world.String(), "200 queued") && delivered() >= 3 })
+	testkit.Eventually(t, "delivered", func() bool { return strings.Contains(world.String(), "200 queued") && delivered() >= 3 })
 
 	stops[0]() // the first is likely to be the one that delivers
 	if err := servers[1].Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	before := delivered()
-	trial.Eventually(t, "delivered by the others", func() bool { return delivered() >= before+3 })
+	testkit.Eventually(t, "delivered by the others", func() bool { return delivered() >= before+3 })
 }
 
 // composedCluster is where the services of compose.cluster.yaml are on this machine.
@@ -80,9 +81,9 @@ type composedCluster struct {
 func newComposedCluster(t *testing.T, file *composition) *composedCluster {
 	t.Helper()
 	c := new(composedCluster)
-	receiver, front := trial.FreeAddress(t), trial.FreeAddress(t)
+	receiver, front := testkit.FreeAddress(t), testkit.FreeAddress(t)
 	common := []string{
-		"0.0.0.0:9001", receiver, "sandbox:9001", receiver, "127.0.0.1:9000", trial.FreeAddress(t),
+		"0.0.0.0:9001", receiver, "sandbox:9001", receiver, "127.0.0.1:9000", testkit.FreeAddress(t),
 		"haproxy:8090", front, "bind :8090", "bind " + front, "SHUTDOWN_DELAY=3s", "SHUTDOWN_DELAY=100ms",
 	}
 	for name, secret := range file.Secrets {
@@ -90,8 +91,8 @@ func newComposedCluster(t *testing.T, file *composition) *composedCluster {
 	}
 	var own [3][]string
 	for i := range 3 {
-		gate, client, route := trial.FreeAddress(t), trial.FreeAddress(t), trial.FreeAddress(t)
-		c.admin[i] = trial.FreeAddress(t)
+		gate, client, route := testkit.FreeAddress(t), testkit.FreeAddress(t), testkit.FreeAddress(t)
+		c.admin[i] = testkit.FreeAddress(t)
 		_, port, _ := strings.Cut(c.admin[i], ":")
 		common = append(common, // in HAProxy's file each usher has its own admin port here
 			fmt.Sprintf(" usher-%d:8090", i), " "+gate+" port "+port, fmt.Sprintf("nats-%d:4222", i), client, fmt.Sprintf("nats-%d:6222", i), route)
@@ -127,31 +128,17 @@ func (c *composedCluster) startServers(t *testing.T, program string) (servers [3
 // is what "restart: unless-stopped" does. It returns what ends it.
 func (c *composedCluster) startUsher(t *testing.T, i int) func() {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	log, ended := new(trial.Output), make(chan struct{})
-	go func() {
-		defer close(ended)
+	return testkit.Run(t, func(ctx context.Context, stdout, stderr io.Writer) (code int) {
 		for ctx.Err() == nil {
-			command.Main(ctx, command.Process{Environ: c.env[i], Stdin: strings.NewReader(""), Stdout: log, Stderr: log})
+			code = usher(ctx, c.env[i], stdout, stderr)
 		}
-	}()
-	end := func() { stop(); <-ended }
-	t.Cleanup(func() {
-		end()
-		if t.Failed() {
-			t.Logf("usher-%d printed:\n%s", i, log)
-		}
-	})
-	return end
+		return code
+	}).End
 }
 
-func build(t *testing.T, pkg, name string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("go", "build", "-o", path, pkg).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return path
+// usher runs one to its end.
+func usher(ctx context.Context, env []string, stdout, stderr io.Writer, args ...string) int {
+	return command.Main(ctx, command.Process{Args: args, Environ: env, Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr})
 }
 
 // status is that of a page of an admin port, or 0.

@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -9,8 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"usher/internal/command"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // composition is as much of compose.yaml as is looked at here.
@@ -26,6 +26,7 @@ type composition struct {
 // processes, with the services' names, the secrets and the volume replaced by what
 // stands for them on one machine.
 func TestCompose(t *testing.T) {
+	t.Parallel()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("python3 is not installed: compose.yaml's app is not tried")
@@ -34,28 +35,21 @@ func TestCompose(t *testing.T) {
 	if err := yaml.Unmarshal(read(t, "compose.yaml"), &file); err != nil {
 		t.Fatal(err)
 	}
-	local, admin := trial.FreeAddress(t), trial.FreeAddress(t)
+	local, admin := testkit.FreeAddress(t), testkit.FreeAddress(t)
 	here := file.onThisMachine(t, admin)
 
 	args := []string{"-every", "50ms"}
 	for _, arg := range file.Services["sandbox"].Command {
 		args = append(args, here.Replace(arg))
 	}
-	world := spawn(t, exec.Command(build(t, "usher/examples/sandbox", "sandbox"), args...))
+	world := spawn(t, exec.Command(testkit.Build(t, "usher/examples/sandbox"), args...))
 
 	env := []string{"USHER_LISTEN=" + local}
 	for name, value := range file.Services["usher"].Environment {
 		env = append(env, name+"="+here.Replace(value))
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	var log trial.Output
-	usher := func(ctx context.Context, args ...string) int {
-		return command.Main(ctx, command.Process{Args: args, Environ: env, Stdin: strings.NewReader(""), Stdout: &log, Stderr: &log})
-	}
-	ended := make(chan int, 1)
-	go func() { ended <- usher(ctx) }()
-	defer func() { stop(); <-ended }()
-	trial.Eventually(t, "healthy", func() bool { return usher(ctx, "healthcheck") == 0 })
+	testkit.Run(t, func(ctx context.Context, stdout, stderr io.Writer) int { return usher(ctx, env, stdout, stderr) })
+	testkit.Eventually(t, "healthy", func() bool { return usher(t.Context(), env, io.Discard, io.Discard, "healthcheck") == 0 })
 	if without, with := status(admin, "/", ""), status(admin, "/", "demo-admin-token"); without != 401 || with != 200 {
 		t.Errorf("the admin page answers %d without its token and %d with it", without, with)
 	}
@@ -65,8 +59,8 @@ func TestCompose(t *testing.T) {
 	loop := exec.Command("sh", "-c", script)
 	loop.Env = []string{"PATH=" + os.Getenv("PATH"), "USHER_URL=http://" + local + "/graphql"}
 	app := spawn(t, loop)
-	trial.Eventually(t, "called twice", func() bool { return strings.Count(app.String(), "1001 Acme GmbH") >= 2 })
-	trial.Eventually(t, "delivered", func() bool {
+	testkit.Eventually(t, "called twice", func() bool { return strings.Count(app.String(), "1001 Acme GmbH") >= 2 })
+	testkit.Eventually(t, "delivered", func() bool {
 		s := world.String()
 		return strings.Contains(s, "200 queued") && strings.Contains(s, "200 duplicate") && strings.Count(s, "receiver: /provisioning") >= 2
 	})
@@ -75,7 +69,7 @@ func TestCompose(t *testing.T) {
 // onThisMachine replaces what is somewhere else in a container.
 func (c *composition) onThisMachine(t *testing.T, admin string) *strings.Replacer {
 	t.Helper()
-	billing, receiver, gate := trial.FreeAddress(t), trial.FreeAddress(t), trial.FreeAddress(t)
+	billing, receiver, gate := testkit.FreeAddress(t), testkit.FreeAddress(t), testkit.FreeAddress(t)
 	here := []string{
 		"0.0.0.0:9000", billing, "sandbox:9000", billing, "0.0.0.0:9001", receiver, "sandbox:9001", receiver,
 		"0.0.0.0:8090", gate, "usher:8090", gate, "file:/var/lib/usher/", "file:" + t.TempDir() + "/",
@@ -88,9 +82,9 @@ func (c *composition) onThisMachine(t *testing.T, admin string) *strings.Replace
 }
 
 // spawn runs a program until the test ends.
-func spawn(t *testing.T, cmd *exec.Cmd) *trial.Output {
+func spawn(t *testing.T, cmd *exec.Cmd) *testkit.Output {
 	t.Helper()
-	out := new(trial.Output)
+	out := new(testkit.Output)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -18,13 +18,14 @@ import (
 	"testing"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // The final stage of the Dockerfile, built from a binary of this tree and run: as the
 // user that it names, against a billing service whose certificate only the image's
 // own roots know, with an inbox, a time zone and the image's own health check.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("builds an image: not in short mode")
 	}
@@ -41,7 +42,7 @@ func TestImage(t *testing.T) {
 	container := strings.TrimSpace(b.must(t, "from", "--pull-never", "localhost/usher"))
 	settings := []string{
 		"TZ=Asia/Tokyo", "USHER_BASE_URL=" + service.URL, "USHER_CLIENT_ID=app", "USHER_CLIENT_SECRET=t0psecret",
-		"USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=" + trial.FreeAddress(t), "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=" + testkit.FreeAddress(t), "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_INBOX=file:/var/lib/usher/inbox.db",
 	}
 	healthy := func() bool {
@@ -50,7 +51,7 @@ func TestImage(t *testing.T) {
 	if healthy() {
 		t.Error("healthy before it was started")
 	}
-	usher, log := b.inContainer(container, settings, image.Entrypoint...), new(trial.Output)
+	usher, log := b.inContainer(container, settings, image.Entrypoint...), new(testkit.Output)
 	usher.Stdout, usher.Stderr = log, log
 	usher.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := usher.Start(); err != nil {
@@ -63,7 +64,7 @@ func TestImage(t *testing.T) {
 			t.Log(log)
 		}
 	})
-	trial.Eventually(t, "healthy", healthy)
+	testkit.Eventually(t, "healthy", healthy)
 	tryFiles(t, strings.TrimSpace(b.must(t, "mount", container)))
 	if err := syscall.Kill(ushersPID(t, usher.Process.Pid), syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ package deploy_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,19 +15,18 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/command"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // What systemd would do with the gate's unit, done without it: the unit's environment, a
 // state directory, credentials, and a real socket on which usher says how it stands.
 func TestGateUnit(t *testing.T) {
-	var delivered trial.Output
+	var delivered testkit.Output
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = delivered.Write([]byte(r.Header.Get("webhook-signature") + "\n"))
 	}))
 	defer receiver.Close()
-	gate, state := trial.FreeAddress(t), t.TempDir()
+	gate, state := testkit.FreeAddress(t), t.TempDir()
 	env := gateEnvironment(t, state, gate, receiver.URL)
 
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
@@ -36,19 +36,7 @@ func TestGateUnit(t *testing.T) {
 	defer manager.Close()
 	env = append(env, "NOTIFY_SOCKET="+manager.LocalAddr().String(), "WATCHDOG_USEC=2000")
 
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var log trial.Output
-	ended := make(chan int, 1)
-	go func() {
-		ended <- command.Main(ctx, command.Process{Environ: env, Stdin: strings.NewReader(""), Stdout: &log, Stderr: &log})
-	}()
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(log.String())
-		}
-	})
-
+	u := testkit.Run(t, func(ctx context.Context, stdout, stderr io.Writer) int { return usher(ctx, env, stdout, stderr) })
 	told(t, manager, "READY=1")
 	const webhook = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[],"subscriptions":[]}}}`
 	resp, err := http.Post("http://"+gate+"/webhooks/t0psecret-t0psecret", "application/json", strings.NewReader(webhook))
@@ -59,12 +47,12 @@ func TestGateUnit(t *testing.T) {
 	if resp.StatusCode != http.StatusOK {
 		t.Errorf("the webhook was answered %s", resp.Status)
 	}
-	trial.Eventually(t, "delivered and signed", func() bool { return strings.HasPrefix(delivered.String(), "v1,") })
+	testkit.Eventually(t, "delivered and signed", func() bool { return strings.HasPrefix(delivered.String(), "v1,") })
 	told(t, manager, "WATCHDOG=1")
-	stop()
+	u.Stop()
 	told(t, manager, "STOPPING=1")
-	if code := <-ended; code != 0 {
-		t.Errorf("exit code %d", code)
+	if <-u.Ended; u.Code != 0 {
+		t.Errorf("exit code %d", u.Code)
 	}
 	if _, err := os.Stat(filepath.Join(state, "usher-gate", "inbox.db")); err != nil {
 		t.Errorf("the inbox is not where the unit's StateDirectory is: %v", err)

@@ -6,16 +6,19 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"usher/internal/testkit"
 )
 
 // Each gets the same accounts, with letters beyond ASCII there and back; and says
 // what is wrong where nobody listens, or where the service refuses.
 func TestAccounts(t *testing.T) {
+	t.Parallel()
 	const want = "1027 Brücke GmbH\n1057 Brücke Ltd\n1087 Brücke Logistics\n"
-	env := environ(t)
-	url := start(t, env).url(t, "main") + "/graphql"
+	env := testkit.NewService(t).Environ("USHER_LOG_LEVEL=")
+	url := start(t, env).URL(t, "main") + "/graphql"
 	writing := append(env[:len(env):len(env)], "USHER_SCOPE=standard:write") // may not see accounts
-	refusing := start(t, writing).url(t, "main") + "/graphql"
+	refusing := start(t, writing).URL(t, "main") + "/graphql"
 	for _, tc := range []struct {
 		name, needs string
 		command     []string
@@ -50,7 +53,7 @@ func TestAccounts(t *testing.T) {
 		t.Parallel()
 		needs(t, "bash")
 		needs(t, "curl")
-		exec := []string{binary(t, "usher"), "exec", "--", "./accounts/report.sh", "Brücke"}
+		exec := []string{testkit.Binary(t), "exec", "--", "./accounts/report.sh", "Brücke"}
 		if out, err := run(env, "", exec...); err != nil || table(out) != want {
 			t.Errorf("%v, got\n%s", err, out)
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // theKey is demanded on the port of entitled.
@@ -23,7 +23,7 @@ const theKey = "entitlements-key-0123"
 type entitlementsPort struct {
 	url   string
 	gate  string
-	usher *usher
+	usher *testkit.Usher
 }
 
 func entitled(t *testing.T) *entitlementsPort {
@@ -33,7 +33,7 @@ func entitled(t *testing.T) *entitlementsPort {
 		"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ENTITLEMENTS_KEY=" + theKey,
 		"USHER_ADMIN_LISTEN=off", "USHER_LOG_FORMAT=json",
 	})
-	p := &entitlementsPort{url: u.url(t, "entitlements"), gate: u.url(t, "webhooks"), usher: u}
+	p := &entitlementsPort{url: u.URL(t, "entitlements"), gate: u.URL(t, "webhooks"), usher: u}
 	p.webhook(t, "eu", "acme", `{"code":"reports"},{"code":"users","quantity":25},{"code":"tier","value":"gold"}`)
 	p.webhook(t, "eu", "brücke & söhne", `{"code":"reports"}`)
 	p.webhook(t, "eu", "small", ``)
@@ -56,6 +56,7 @@ func (p *entitlementsPort) webhook(t *testing.T, platform, tenant, features stri
 
 // Each language asks the same, and tells a no from what nobody knows.
 func TestMay(t *testing.T) {
+	t.Parallel()
 	port := entitled(t)
 	for _, tc := range []struct {
 		name, needs string
@@ -106,9 +107,9 @@ func exitCode(err error) int {
 }
 
 // serve runs a program in the foreground until the test ends.
-func serve(t *testing.T, env []string, command ...string) *trial.Output {
+func serve(t *testing.T, env []string, command ...string) *testkit.Output {
 	t.Helper()
-	var out trial.Output
+	var out testkit.Output
 	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
 	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "HOME="+t.TempDir())
 	cmd.Stdout, cmd.Stderr = &out, &out

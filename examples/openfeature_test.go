@@ -6,11 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"usher/internal/testkit"
 )
 
 // OpenFeature's own clients get booleans, numbers and texts, and the program's default
 // where usher does not know.
 func TestOpenFeature(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, needs string
 		prepare     func(t *testing.T) (command []string, dir string)
@@ -61,7 +64,7 @@ func openFeatureNode(t *testing.T) (command []string, dir string) {
 	install := exec.Command("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
 	install.Dir = dir
 	if out, err := install.CombinedOutput(); err != nil {
-		t.Skipf("npm can't install OpenFeature: its example is not tried: %v: %s", err, out)
+		testkit.Missing(t, "npm can't install OpenFeature: its example is not tried: %v: %s", err, out)
 	}
 	bulk(t, dir)
 	return []string{"node", "features.mjs"}, dir
@@ -100,7 +103,7 @@ func openFeatureGo(t *testing.T) (command []string, dir string) {
 		if strings.Contains(string(out), "main.go:") {
 			t.Fatalf("%v: %s", err, out)
 		}
-		t.Skipf("go can't fetch OpenFeature: its example is not tried: %v: %s", err, out)
+		testkit.Missing(t, "go can't fetch OpenFeature: its example is not tried: %v: %s", err, out)
 	}
 	return []string{"./features"}, dir
 }

@@ -18,15 +18,19 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 const signSecret = "whsec_aW4gdGhlIGV4YW1wbGVzLCBub3QgZm9yIHlvdQ=="
 
 func TestReceivers(t *testing.T) {
+	t.Parallel()
 	t.Run("Go", func(t *testing.T) {
 		t.Parallel()
-		path := binary(t, "usher/examples/receiver-go")
+		if testing.Short() {
+			t.Skip("short: it is about built programs, in which nothing looks for races")
+		}
+		path := testkit.Build(t, "usher/examples/receiver-go")
 		tryReceiver(t, func(string) *exec.Cmd { return exec.Command(path) })
 	})
 	t.Run("PHP", func(t *testing.T) {
@@ -39,7 +43,7 @@ func TestReceivers(t *testing.T) {
 // tryReceiver runs a receiver behind usher: it ends up with what the subscriptions
 // say, and refuses what usher did not sign.
 func tryReceiver(t *testing.T, program func(addr string) *exec.Cmd) {
-	dir, addr := t.TempDir(), trial.FreeAddress(t)
+	dir, addr := t.TempDir(), testkit.FreeAddress(t)
 	cmd := program(addr)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "WEBHOOK_SECRET=" + signSecret, "STATE_DIR=" + dir, "LISTEN=" + addr}
 	var log strings.Builder
@@ -54,7 +58,7 @@ func tryReceiver(t *testing.T, program func(addr string) *exec.Cmd) {
 			t.Log(log.String())
 		}
 	})
-	trial.Eventually(t, "listening: the receiver", func() bool {
+	testkit.Eventually(t, "listening: the receiver", func() bool {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
 			conn.Close()
@@ -63,7 +67,7 @@ func tryReceiver(t *testing.T, program func(addr string) *exec.Cmd) {
 	})
 
 	target := "http://" + addr + "/provisioning"
-	gate := start(t, environ(t, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+target, "USHER_WEBHOOK_SIGN_SECRET="+signSecret)).url(t, "webhooks")
+	gate := start(t, testkit.NewService(t).Environ("USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+target, "USHER_WEBHOOK_SIGN_SECRET="+signSecret)).URL(t, "webhooks")
 	sender := sandbox.NewSender(gate+"/webhooks", 7)
 	for range 40 {
 		entry, err := sender.Change(t.Context())

@@ -15,14 +15,20 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"usher/internal/testkit"
 )
 
 // docs/uses.md, done as it says: its commands, in their order, on its own ports, in a
 // network of their own. What it shows as output must come.
-func TestUses(t *testing.T) { use(t, strings.NewReplacer()) }
+func TestUses(t *testing.T) {
+	t.Parallel()
+	use(t, strings.NewReplacer())
+}
 
 // The same by a person, who reads before each step: meanwhile dozens of webhooks have come.
 func TestUsesAtHumanSpeed(t *testing.T) {
+	t.Parallel()
 	use(t, strings.NewReplacer(" -every 1s\n", " -every 30ms\n", "\nuntil ./usher inbox", "\nsleep 2\nuntil ./usher inbox"))
 }
 
@@ -72,7 +78,7 @@ func use(t *testing.T, changed *strings.Replacer) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
-		t.Skipf("cannot make a network of its own: docs/uses.md is not tried: %v", err)
+		testkit.Missing(t, "cannot make a network of its own: docs/uses.md is not tried: %v", err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v:\n%s", err, out.String())

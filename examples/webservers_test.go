@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // tenantApp is an app that knows its visitors by their cookie, and says what it got.
@@ -63,6 +63,7 @@ func configured(t *testing.T, file string, replace map[string]string) (dir strin
 
 // An app behind a web server is reached or refused as the webhook says.
 func TestWebServers(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, file string
 		escape     func(string) string
@@ -80,7 +81,7 @@ func TestWebServers(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			needs(t, tc.name)
 			port := entitled(t)
-			site := trial.FreeAddress(t)
+			site := testkit.FreeAddress(t)
 			dir := configured(t, tc.file, map[string]string{
 				"127.0.0.1:3000": tenantApp(t, tc.escape), "127.0.0.1:8070": strings.TrimPrefix(port.url, "http://"),
 				"127.0.0.1:8000": site, "change-me": theKey,
@@ -112,7 +113,7 @@ func TestWebServers(t *testing.T) {
 				}
 				return resp.StatusCode
 			}
-			trial.Eventually(t, tc.name+" answers", func() bool { return get("/", "s-acme") == 200 })
+			testkit.Eventually(t, tc.name+" answers", func() bool { return get("/", "s-acme") == 200 })
 			expect := func(want int, path, session string, header ...string) {
 				t.Helper()
 				if got := get(path, session, header...); got != want {
@@ -136,7 +137,7 @@ func TestWebServers(t *testing.T) {
 			expect(200, "/reports/1", "s-small")
 			port.webhook(t, "eu", "small", ``)
 			expect(403, "/reports/1", "s-small")
-			port.usher.stop()
+			port.usher.End()
 			expect(tc.gone, "/reports/1", "s-acme") // nobody is let in on a guess
 		})
 	}

@@ -85,6 +85,7 @@ func TestBrokenRequestBody(t *testing.T) {
 // The patience with a caller's body ends with the body: an answer may take longer,
 // also to a body that streams.
 func TestAnswerSlowerThanBodyPatience(t *testing.T) {
+	t.Parallel() // it waits
 	const patience = 50 * time.Millisecond
 	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -114,6 +115,7 @@ func TestAnswerSlowerThanBodyPatience(t *testing.T) {
 
 // A body that stands still is given up.
 func TestStalledBody(t *testing.T) {
+	t.Parallel() // it waits
 	r := newRig(t, nil)
 	r.Config.Handler.(*Handler).patience = 50 * time.Millisecond
 	conn, err := net.Dial("tcp", r.Listener.Addr().String())

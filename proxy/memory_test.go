@@ -16,7 +16,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 func TestPayload(t *testing.T) {
@@ -164,7 +164,7 @@ func TestReplayMemoryFlood(t *testing.T) {
 	}
 	// Those that are whole and those that stream come to the service; those kept in the
 	// middle of their body do not.
-	trial.Eventually(t, "the calls stand still", func() bool {
+	testkit.Eventually(t, "the calls stand still", func() bool {
 		return arrived.Load() >= calls-room/size
 	})
 	if used := memory.used.Load(); used > room {
@@ -183,7 +183,7 @@ func TestReplayMemoryFlood(t *testing.T) {
 		conn.Close()
 	}
 	writing.Wait()
-	trial.Eventually(t, "all memory is given back", func() bool { return memory.used.Load() == 0 })
+	testkit.Eventually(t, "all memory is given back", func() bool { return memory.used.Load() == 0 })
 }
 
 // inUse is what is in use after a collection.
@@ -259,7 +259,7 @@ func TestReplayMemoryUnderLoad(t *testing.T) {
 	if used := memory.used.Load(); used > 1<<20 {
 		t.Errorf("%d bytes taken", used)
 	}
-	trial.Eventually(t, "all memory is given back", func() bool { return memory.used.Load() == 0 })
+	testkit.Eventually(t, "all memory is given back", func() bool { return memory.used.Load() == 0 })
 	if r.replayed.Load() == 0 {
 		t.Error("no call was sent a second time")
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 func TestOperation(t *testing.T) {
@@ -90,7 +90,7 @@ func TestLogNamesTheOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 		read(t, resp)
-		trial.Eventually(t, "logged", func() bool { return strings.Contains(r.log.String()[before:], " status=") })
+		testkit.Eventually(t, "logged", func() bool { return strings.Contains(r.log.String()[before:], " status=") })
 		return r.log.String()[before:]
 	}
 	body := func(pad int) string {

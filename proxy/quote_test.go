@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"usher/internal/stdlog"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // Nothing that a service sends reaches the log, whether it can't be read, or comes
@@ -50,7 +50,7 @@ func TestNothingOfAnAnswerIsLogged(t *testing.T) {
 					t.Errorf("call %d is answered %s", i, body)
 				}
 			}
-			trial.Eventually(t, "logged", func() bool { return strings.Count(r.log.String(), " status=") == 3 })
+			testkit.Eventually(t, "logged", func() bool { return strings.Count(r.log.String(), " status=") == 3 })
 			if log := r.log.String(); strings.Contains(log, "jane") || strings.Contains(log, "example.com") {
 				t.Errorf("the log: %s", log)
 			}

@@ -142,6 +142,7 @@ func TestReplay(t *testing.T) {
 // A 401 that comes while the body is still on its way: the second try must not be
 // disturbed by the first, which may still be writing.
 func TestEarly401(t *testing.T) {
+	t.Parallel()
 	body := make([]byte, 8<<20) // more than a connection holds
 	for i := range body {
 		body[i] = byte(rand.Int())

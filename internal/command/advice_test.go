@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // with is an environment with outbound on, and what is added to it.
@@ -82,7 +82,7 @@ func TestAdvice(t *testing.T) {
 // Who only starts it, and looks at the log.
 func TestAdviceInTheLog(t *testing.T) {
 	p := start(t, newService(t).environ("USHER_CLIENT_SECRET=wr0ng"))
-	trial.Eventually(t, "said", func() bool {
+	testkit.Eventually(t, "said", func() bool {
 		return strings.Contains(p.stderr.String(), `"advice":"check USHER_CLIENT_ID and USHER_CLIENT_SECRET"`)
 	})
 }

@@ -2,12 +2,13 @@ package command
 
 import (
 	"context"
-	"os"
 	"os/exec"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"usher/internal/testkit"
 )
 
 // tab is one of a real Chromium.
@@ -16,16 +17,20 @@ type tab struct {
 	ctx context.Context
 }
 
-// newTab starts a Chromium; further options are passed on to it.
+// browsers has two of them run at a time: more are too much for a small machine.
+var browsers = make(chan struct{}, 2)
+
+// newTab starts a Chromium, for a test that then runs beside others; further options are
+// passed on to it.
 func newTab(t *testing.T, more ...chromedp.ExecAllocatorOption) *tab {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal("there is no chromium here, and these tests have to run")
-		}
-		t.Skip("there is no chromium here: the page is not tried in a browser (Debian: apt-get install chromium)")
+		testkit.Missing(t, "there is no chromium here: the page is not tried in a browser (Debian: apt-get install chromium)")
 	}
+	t.Parallel()
+	browsers <- struct{}{}
+	t.Cleanup(func() { <-browsers })
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
 		chromedp.NoSandbox,                           // tests may run as root, where Chromium's does not work
 		chromedp.Flag("disable-dev-shm-usage", true)) // containers have a small one

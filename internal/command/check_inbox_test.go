@@ -9,10 +9,11 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 func TestCheckLooksAtTheInbox(t *testing.T) {
+	t.Parallel()
 	opts := &server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true}
 	s, err := server.NewServer(opts)
 	if err != nil {
@@ -20,12 +21,12 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 	}
 	go s.Start()
 	defer s.Shutdown()
-	trial.Eventually(t, "a server", func() bool { return s.Addr() != nil })
+	testkit.Eventually(t, "a server", func() bool { return s.Addr() != nil })
 	service := newService(t)
-	_, receiver := newLedger(t)
+	_, receiver := testkit.NewLedger(t)
 	for address, want := range map[string]string{
-		s.Addr().String():    "ok    inbox: the stream USHER will be made, with 1 replicas",
-		trial.FreeAddress(t): "FAIL  inbox: ",
+		s.Addr().String():      "ok    inbox: the stream USHER will be made, with 1 replicas",
+		testkit.FreeAddress(t): "FAIL  inbox: ",
 	} {
 		p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_INBOX=nats://"+address), "check")
 		<-p.ended
@@ -37,8 +38,9 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 
 // check says of a file what usher will find, and leaves nothing behind.
 func TestCheckLooksAtTheFile(t *testing.T) {
+	t.Parallel()
 	service := newService(t)
-	_, receiver := newLedger(t)
+	_, receiver := testkit.NewLedger(t)
 	dir := t.TempDir()
 	look := func(path, want string) {
 		t.Helper()
@@ -63,9 +65,10 @@ func TestCheckLooksAtTheFile(t *testing.T) {
 
 // While nothing could be read from the servers nobody says that nothing is there.
 func TestInboxThatWasNeverReached(t *testing.T) {
+	t.Parallel()
 	service := newService(t)
-	_, receiver := newLedger(t)
-	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+trial.FreeAddress(t)))
+	_, receiver := testkit.NewLedger(t)
+	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+testkit.FreeAddress(t)))
 	admin := p.url(t, "admin")
 	for path, want := range map[string]int{"/api/webhooks": 503, "/api/webhooks/1": 503, "/readyz": 503, "/healthz": 200} {
 		if status, body := get(t, admin+path); status != want || want == 503 && !strings.Contains(body, "refused") {

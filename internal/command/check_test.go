@@ -3,15 +3,19 @@ package command
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"usher/internal/sandbox"
+	"usher/internal/testkit"
 )
 
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	receiver := httptest.NewServer(sandbox.NewReceiver())
 	defer receiver.Close()
@@ -52,6 +56,7 @@ func TestCheck(t *testing.T) {
 // A token alone is not all well: the API has to take it, and each way in which it
 // does not is one line that says what to do.
 func TestCheckOfTheAPI(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for _, tc := range []struct {
 		name  string
@@ -80,8 +85,51 @@ func TestCheckOfTheAPI(t *testing.T) {
 	}
 }
 
+// Somebody waits for check: of what turns a connection away each is asked once, and none
+// of it a second time.
+func TestCheckAsksOnce(t *testing.T) {
+	t.Parallel()
+	closed := testkit.FreeAddress(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var asked atomic.Int64
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			asked.Add(1)
+			conn.Close()
+		}
+	}()
+	for _, tc := range []struct {
+		name    string
+		environ []string
+		want    string
+		asked   int64
+	}{
+		{"servers that refuse", gateway("http://"+l.Addr().String(), "USHER_WEBHOOK_INBOX=nats://"+closed+","+closed), "FAIL  inbox: no connection to nats://" + closed + ", nats://" + closed + ": connection refused; ", 1},
+		{"a server that hangs up", gateway("http://"+closed, "USHER_WEBHOOK_INBOX=nats://"+closed+","+l.Addr().String()), "FAIL  inbox: no connection to nats://" + closed, 1},
+		{"a service that hangs up", with("USHER_BASE_URL=http://" + l.Addr().String()), "FAIL  token for port main: the token endpoint can't be reached", 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			asked.Store(0)
+			p := start(t, tc.environ, "check")
+			<-p.ended
+			if out := p.stdout.String(); p.code != 1 || !strings.Contains(out, tc.want) || asked.Load() != tc.asked {
+				t.Errorf("%d, asked %d times, want %q:\n%s", p.code, asked.Load(), tc.want, out)
+			}
+		})
+	}
+}
+
 // An error of the API's may repeat the token that it was sent.
 func TestCheckShowsNoToken(t *testing.T) {
+	t.Parallel()
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/oauth/token" {
 			io.WriteString(w, `{"access_token":"t0ken-of-the-test","expires_in":300}`)

@@ -53,8 +53,9 @@ func (s *story) tell(ctx context.Context, program func()) bool {
 		title string
 		play  func(context.Context)
 	}{
+		{"The service sends a webhook. usher passes it on to your receiver.", s.first},
 		{"A program calls the billing service. It has no token; usher adds one.", s.call},
-		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", s.revoke},
+		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func(ctx context.Context) { s.revoke(ctx); program() }},
 		{"A webhook changes what the tenant acme may use. Your code can ask usher.", s.change},
 		{"The service sends the same webhook again. Your receiver already has it.", s.repeat},
 		{"acme goes back to what it had. The webhook equals the first one, byte for\nbyte, but it is a change and not a copy: usher delivers it.", s.goBack},
@@ -64,9 +65,6 @@ func (s *story) tell(ctx context.Context, program func()) bool {
 	for i, step := range steps {
 		s.say.step(i+1, step.title)
 		step.play(ctx)
-		if i == 1 {
-			program()
-		}
 		if !pause(ctx, demoBeat) {
 			return false
 		}
@@ -128,8 +126,10 @@ func (s *story) revoke(ctx context.Context) {
 	s.result(ctx, "usher's answer to the program", answer)
 }
 
+// first comes before any pause, so that the page has something to show as soon as it is opened.
+func (s *story) first(ctx context.Context) { s.webhook(ctx, "acme: 10 users", acme(10)) }
+
 func (s *story) change(ctx context.Context) {
-	s.webhook(ctx, "acme: 10 users", acme(10))
 	s.check(ctx)
 	s.webhook(ctx, "acme: sso added", acme(10, "sso"))
 	s.check(ctx)

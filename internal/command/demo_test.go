@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // quickDemo has the demo's story told without its pauses.
@@ -25,24 +25,26 @@ var demoPorts = []string{"USHER_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0
 // The demo's story, in its order; then webhooks, also while a receiver is down.
 var demoStory = []string{
 	`curl -s http://127\.0\.0\.1:\d+/graphql -w '\\n' \\`,
-	`(?m)^1\. A program calls`,
+	`(?m)^1\. The service sends a webhook`,
+	`webhook +acme: 10 users +200 queued, delivered\n`,
+	`(?m)^2\. A program calls`,
 	`call without usher +401 Unauthorized\n`,
 	`call through usher +200, 3 accounts\n`,
-	`(?m)^2\. The service revokes the token`,
+	`(?m)^3\. The service revokes the token`,
 	`the service's answer to usher +401\n`,
 	`usher's answer to the program +200, 3 accounts\n`,
-	`(?m)^3\. `,
+	`(?m)^4\. `,
 	`check +may acme use sso\? +403 no\n`,
 	`webhook +acme: sso added +200 queued, delivered\n`,
 	`check +may acme use sso\? +204 yes\n`,
-	`(?m)^4\. `,
-	`webhook +acme: sso added +200 duplicate, dropped\n`,
 	`(?m)^5\. `,
+	`webhook +acme: sso added +200 duplicate, dropped\n`,
+	`(?m)^6\. `,
 	`webhook +acme: 10 users +200 queued, delivered\n`,
 	`check +may acme use sso\? +403 no\n`,
-	`(?m)^6\. Somebody forges`,
+	`(?m)^7\. Somebody forges`,
 	`401 rejected\n`,
-	`(?m)^7\. Your receiver goes down`,
+	`(?m)^8\. Your receiver goes down`,
 	`200 queued, 1 waiting\n`,
 	`200 queued, 2 waiting\n`,
 	`200 queued, 3 waiting\n`,
@@ -59,7 +61,7 @@ var demoStory = []string{
 func TestDemoStory(t *testing.T) {
 	quickDemo(t)
 	p := start(t, demoPorts, "demo")
-	trial.Eventually(t, "the story and what follows", func() bool { return strings.Contains(p.stdout.String(), "all that waited") })
+	testkit.Eventually(t, "the story and what follows", func() bool { return strings.Contains(p.stdout.String(), "all that waited") })
 	p.stop()
 	<-p.ended
 	rest := p.stdout.String()
@@ -78,6 +80,14 @@ func TestDemoStory(t *testing.T) {
 	if log := p.stderr.String(); p.code != 0 || log != "" {
 		t.Errorf("exit code %d, and the log says without being asked:\n%s", p.code, log)
 	}
+}
+
+// The first webhook does not wait for anything: with pauses of an hour it is delivered, too.
+func TestDemoFirstWebhook(t *testing.T) {
+	quickDemo(t)
+	demoBeat = time.Hour
+	p := start(t, demoPorts, "demo")
+	testkit.Eventually(t, "a webhook delivered", func() bool { return strings.Contains(p.stdout.String(), "200 queued, delivered\n") })
 }
 
 func TestDemo(t *testing.T) {
@@ -110,7 +120,7 @@ func TestDemoOnSockets(t *testing.T) {
 	path := func(name string) string { return filepath.Join(dir, name) }
 	p := start(t, []string{"USHER_LISTEN=unix:" + path("calls"), "USHER_ADMIN_LISTEN=off",
 		"USHER_WEBHOOK_LISTEN=unix:" + path("hooks"), "USHER_ENTITLEMENTS_LISTEN=unix:" + path("rights")}, "demo")
-	trial.Eventually(t, "hints", func() bool { return strings.Contains(p.stdout.String(), "From now on") })
+	testkit.Eventually(t, "hints", func() bool { return strings.Contains(p.stdout.String(), "From now on") })
 	for _, want := range []string{
 		"  calls         unix:" + path("calls") + "\n",
 		"curl -s --unix-socket '" + path("calls") + "' http://localhost/graphql -w",

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // During the delay every listener answers on the connections that there are, and says
 // with each answer that it is the connection's last: also where the call came before.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	p := start(t, s.environ("USHER_SHUTDOWN_DELAY=2s", "USHER_PORTS_0_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1"))
@@ -36,7 +37,7 @@ func TestDrain(t *testing.T) {
 	go func() { resp, _ := call(t, p.url(t, "main")); slow <- resp }()
 	<-entered
 	p.stop()
-	trial.Eventually(t, "shutting down", func() bool { return strings.Contains(p.stderr.String(), "shutting down") })
+	testkit.Eventually(t, "shutting down", func() bool { return strings.Contains(p.stderr.String(), "shutting down") })
 	if resp := <-slow; resp.StatusCode != 200 || !resp.Close {
 		t.Errorf("a call under way: %d, closed: %v", resp.StatusCode, resp.Close)
 	}
@@ -54,6 +55,7 @@ func TestDrain(t *testing.T) {
 
 // In the grace, too.
 func TestDrainInTheGrace(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	p := start(t, s.environ())
 	p.ready(t)

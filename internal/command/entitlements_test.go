@@ -8,7 +8,7 @@ import (
 
 	"usher/internal/sandbox"
 	"usher/internal/settings"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // entitled is a gate that keeps webhooks, and answers from them.
@@ -23,6 +23,7 @@ func entitled(t *testing.T, inbox string, extra ...string) []string {
 // A webhook that is answered 200 is what checks are answered by, from that moment on and after a
 // restart, with no receiver at all: usher itself is it.
 func TestEntitlements(t *testing.T) {
+	t.Parallel()
 	env := entitled(t, "file:"+filepath.Join(t.TempDir(), "inbox.db"))
 	p := start(t, env)
 	p.ready(t)
@@ -91,6 +92,7 @@ func TestEntitlements(t *testing.T) {
 // What has a receiver is delivered, what has none is kept; and what was kept is not delivered
 // later on.
 func TestKeptBesideAReceiver(t *testing.T) {
+	t.Parallel()
 	crm := sandbox.NewReceiver()
 	server := httptest.NewServer(crm)
 	defer server.Close()
@@ -101,13 +103,13 @@ func TestKeptBesideAReceiver(t *testing.T) {
 	gate := p.url(t, "webhooks") + "/webhooks"
 	post(t, gate, of("crm", "acme", 1))
 	post(t, gate, of("docs", "acme", 2))
-	trial.Eventually(t, "delivered", func() bool { return len(crm.Deliveries()) == 1 })
+	testkit.Eventually(t, "delivered", func() bool { return len(crm.Deliveries()) == 1 })
 	p.stop()
 	<-p.ended
 	p = start(t, append(env, "USHER_WEBHOOK_FORWARD_URL="+server.URL))
 	p.ready(t)
 	post(t, p.url(t, "webhooks")+"/webhooks", of("docs", "acme", 3))
-	trial.Eventually(t, "delivered", func() bool { return len(crm.Deliveries()) == 2 })
+	testkit.Eventually(t, "delivered", func() bool { return len(crm.Deliveries()) == 2 })
 	if _, list := get(t, p.url(t, "admin")+"/api/webhooks"); strings.Count(list, `"state":"kept"`) != 1 {
 		t.Error(list)
 	}

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // gated is a program with a gate in front of a receiver.
@@ -39,36 +39,9 @@ func startGate(t *testing.T, extra ...string) *gated {
 	return &gated{p, r, p.url(t, "webhooks") + "/webhooks"}
 }
 
-// snapshot is a webhook that gives a tenant so many users.
-func snapshot(tenant string, users int) string {
-	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"id":1,"code":%q,"name":"T","platform":{"id":1,"code":"crm","name":"CRM"}},`+
-		`"change":{"features":[{"code":"users","name":"Users","quantity":%d}],"subscriptions":[]}}}`, tenant, users)
-}
-
-func post(t *testing.T, url, body string, header ...string) (status int, decision, answer string) {
-	t.Helper()
-	req, err := http.NewRequest("POST", url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, resp.Header.Get("Usher-Decision"), string(b)
-}
-
 // A, A, B, A: the second A is a duplicate, the third is a change.
 func TestGateABA(t *testing.T) {
+	t.Parallel()
 	g := startGate(t)
 	for i, step := range []struct {
 		users    int
@@ -93,6 +66,7 @@ func TestGateABA(t *testing.T) {
 }
 
 func TestGateCopiesAtOnce(t *testing.T) {
+	t.Parallel()
 	g := startGate(t)
 	g.receiver.Behave(sandbox.Fault{Delay: 200 * time.Millisecond})
 	var wg sync.WaitGroup
@@ -112,6 +86,7 @@ func TestGateCopiesAtOnce(t *testing.T) {
 // 50 webhooks of 50 tenants at a cap of 10, while the receiver takes its time: 10
 // are taken, 40 are told to come again, and none is lost silently.
 func TestGateInflightCap(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	var arrived atomic.Int64
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -151,6 +126,7 @@ func TestGateInflightCap(t *testing.T) {
 }
 
 func TestGateSecretsAndRejections(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(file, []byte("0ldtoken, n3wtoken\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -184,7 +160,7 @@ func TestGateSecretsAndRejections(t *testing.T) {
 	if err := os.WriteFile(file, []byte("n3wtoken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	trial.Eventually(t, "rotated", func() bool { status, _, _ := post(t, g.url+"/0ldtoken", snapshot("b", 1)); return status == 401 })
+	testkit.Eventually(t, "rotated", func() bool { status, _, _ := post(t, g.url+"/0ldtoken", snapshot("b", 1)); return status == 401 })
 	g.stop()
 	<-g.ended
 	for _, secret := range []string{"0ldtoken", "n3wtoken", "wr0ng"} {
@@ -196,6 +172,7 @@ func TestGateSecretsAndRejections(t *testing.T) {
 
 // A sender that hangs up does not stop a delivery, and neither does a shutdown.
 func TestGateDrains(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, "USHER_SHUTDOWN_GRACE=10s")
 	entered := make(chan struct{})
 	g.receiver.OnDelivery = func(*http.Request, []byte) { close(entered) }
@@ -215,6 +192,7 @@ func TestGateDrains(t *testing.T) {
 }
 
 func TestGateTLS(t *testing.T) {
+	t.Parallel()
 	certFile, keyFile := certificate(t, "127.0.0.1")
 	certPEM, err := os.ReadFile(certFile)
 	if err != nil {

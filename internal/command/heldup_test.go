@@ -7,7 +7,7 @@ import (
 
 	"usher/internal/admin"
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // A receiver that refuses two tenants and takes the others is not down: the page names the two, what holds
@@ -29,7 +29,7 @@ func TestHeldUp(t *testing.T) {
 		}
 	}
 	refused := banner("warn", "The receiver does not take the webhooks of docs/harbour-ltd and docs/pier-ltd")
-	trial.Eventually(t, "told who is refused", refused)
+	testkit.Eventually(t, "told who is refused", refused)
 	for users := range 20 { // whatever the last try was
 		if post(t, w.gate, of("docs", "acme", users+1)); !refused() {
 			t.Fatalf("another diagnosis: %+v", status.Wrong)
@@ -59,5 +59,5 @@ func TestHeldUp(t *testing.T) {
 	}
 	w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
 	post(t, w.gate, of("docs", "acme", 100))
-	trial.Eventually(t, "told that the receiver is down", banner("bad", "The receiver answers with errors: "))
+	testkit.Eventually(t, "told that the receiver is down", banner("bad", "The receiver answers with errors: "))
 }

@@ -24,6 +24,7 @@ import (
 // after all that can go wrong went wrong: in none of their bytes is a secret, a token,
 // or, without an inbox, a contact's address.
 func TestNothingSecretIsServed(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"inbox", "pass-through"} {
 		t.Run(mode, func(t *testing.T) { crawlForSecrets(t, mode == "inbox") })
 	}

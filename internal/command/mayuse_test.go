@@ -14,6 +14,7 @@ import (
 // A tenant's page says what it may use now, since when and by which webhook, as a check is answered;
 // and the line that asks for it does.
 func TestTenantMayUse(t *testing.T) {
+	t.Parallel()
 	p := start(t, entitled(t, "file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_ENTITLEMENTS_KEY=k3y-of-the-shop!"))
 	p.ready(t)
 	gate, url := p.url(t, "webhooks")+"/webhooks", p.url(t, "admin")

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // metricNames are promised: dashboards and alerts of others may ask for them.
@@ -32,6 +32,7 @@ var metricNames = []string{
 // Whatever is promised of /metrics is there, with an inbox and without; and the figures of one receiver
 // are not those of another.
 func TestMetricNames(t *testing.T) {
+	t.Parallel()
 	main, docs := sandbox.NewReceiver(), sandbox.NewReceiver()
 	mainServer, docsServer := httptest.NewServer(main), httptest.NewServer(docs)
 	defer mainServer.Close()
@@ -51,7 +52,7 @@ func TestMetricNames(t *testing.T) {
 	post(t, gate, of("docs", "acme", 5))
 	post(t, gate, of("docs", "acme", 6))
 	var metrics string
-	trial.Eventually(t, "delivered, and not", func() bool {
+	testkit.Eventually(t, "delivered, and not", func() bool {
 		_, metrics = get(t, p.url(t, "admin")+"/metrics")
 		return strings.Contains(metrics, `usher_webhook_attempts_total{receiver="docs",result="status"} `) && strings.Contains(metrics, "usher_inbox_delivery_seconds_count{receiver=\"main\"} 1\n")
 	})
@@ -91,10 +92,11 @@ func TestMetricNames(t *testing.T) {
 
 // Programs that read the log compare and add up how long something took.
 func TestLogTook(t *testing.T) {
+	t.Parallel()
 	p := start(t, newService(t).environ("USHER_LOG_FORMAT=json", "USHER_LOG_LEVEL=debug"))
 	p.ready(t)
 	wantCall(t, p.url(t, "main"), 200, "accounts")
-	trial.Eventually(t, "a line that says how long it took", func() bool {
+	testkit.Eventually(t, "a line that says how long it took", func() bool {
 		for line := range strings.Lines(p.stderr.String()) {
 			var entry map[string]any
 			if json.Unmarshal([]byte(line), &entry) != nil {

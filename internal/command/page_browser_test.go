@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // watched is a program with an inbox, and a receiver whose answers can be held back.
@@ -54,7 +54,7 @@ func (w *watched) send(t *testing.T, tenant string, users ...int) {
 			t.Fatalf("%d %s %s", status, decision, answer)
 		}
 	}
-	trial.Eventually(t, "delivered", func() bool {
+	testkit.Eventually(t, "delivered", func() bool {
 		_, metrics := get(t, w.admin+"/metrics")
 		return strings.Contains(metrics, "\nusher_inbox_pending 0\n")
 	})
@@ -202,7 +202,7 @@ func stayed(b *tab) {
 // page is about that.
 func TestPageAfterARestart(t *testing.T) {
 	b := newTab(t)
-	address := "USHER_ADMIN_LISTEN=" + trial.FreeAddress(t)
+	address := "USHER_ADMIN_LISTEN=" + testkit.FreeAddress(t)
 	w := startWatched(t, address)
 	post(t, w.gate, `{"type":"TenantProvisioningChange"}`)
 	b.open(w.admin + "/webhooks/d1")
@@ -269,7 +269,7 @@ func TestPageWithoutScript(t *testing.T) {
 	b.open(w.admin + "/webhooks/2/redeliver")
 	b.click("form button")
 	b.until("sent again", `location.href.endsWith("/webhooks/2?did=redeliver")`)
-	trial.Eventually(t, "delivered again", func() bool { return len(w.receiver.Deliveries()) == 3 })
+	testkit.Eventually(t, "delivered again", func() bool { return len(w.receiver.Deliveries()) == 3 })
 	b.until("told that the page stands still", `document.querySelector("footer").innerText.includes("Without JavaScript")`)
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"usher/internal/admin"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 func getJSON[T any](t *testing.T, url string) (v T) {
@@ -73,7 +73,7 @@ func TestStatusNamesTheVariable(t *testing.T) {
 		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_NAME=reports"))
 	url := p.url(t, "admin") + "/api/status"
 	var status admin.Status
-	trial.Eventually(t, "refused", func() bool {
+	testkit.Eventually(t, "refused", func() bool {
 		status = getJSON[admin.Status](t, url)
 		return len(status.Wrong) == 1 && status.Ports[0].Token != nil && status.Ports[1].Error != ""
 	})

@@ -11,7 +11,7 @@ import (
 
 	"usher/internal/sandbox"
 	"usher/internal/settings"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // A setting of a part that is off is not an error, but it is said, with what switches
@@ -63,6 +63,7 @@ func gateway(forward string, extra ...string) []string {
 // A gate alone is ready at once, takes webhooks, and has nothing of a local port: no
 // listener, no metric, no place on the page, no line of check. Its secrets rotate.
 func TestGateAlone(t *testing.T) {
+	t.Parallel()
 	r := sandbox.NewReceiver()
 	receiver := httptest.NewServer(r)
 	defer receiver.Close()
@@ -86,7 +87,7 @@ func TestGateAlone(t *testing.T) {
 	if err := os.WriteFile(token, []byte("n3wtoken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	trial.Eventually(t, "rotated", func() bool { status, _, _ := post(t, url+"/n3wtoken", snapshot("acme", 6)); return status == 200 })
+	testkit.Eventually(t, "rotated", func() bool { status, _, _ := post(t, url+"/n3wtoken", snapshot("acme", 6)); return status == 200 })
 	_, metrics := get(t, admin+"/metrics")
 	_, page := get(t, admin+"/")
 	_, status := get(t, admin+"/api/status")
@@ -114,6 +115,7 @@ func TestGateAlone(t *testing.T) {
 
 // Outbound alone has nothing of the gate.
 func TestOutboundAlone(t *testing.T) {
+	t.Parallel()
 	p := start(t, newService(t).environ("USHER_WEBHOOK_TOKEN=left-over"))
 	p.ready(t)
 	admin := p.url(t, "admin")
@@ -135,9 +137,10 @@ func TestOutboundAlone(t *testing.T) {
 // A client that the service refuses keeps the local port from being ready, and the gate
 // in the load balancer.
 func TestGateOfARefusedClient(t *testing.T) {
+	t.Parallel()
 	g := startGate(t, "USHER_CLIENT_SECRET=wr0ng")
 	admin := g.program.url(t, "admin")
-	trial.Eventually(t, "refused", func() bool {
+	testkit.Eventually(t, "refused", func() bool {
 		status, body := get(t, admin+"/readyz/outbound")
 		return status == 503 && strings.Contains(body, "invalid_client")
 	})
@@ -152,6 +155,7 @@ func TestGateOfARefusedClient(t *testing.T) {
 
 // The probes need no token and answer any Host.
 func TestReadinessOfAPartIsForProbes(t *testing.T) {
+	t.Parallel()
 	p := start(t, gateway("http://127.0.0.1:1", "USHER_ADMIN_TOKEN=adm1ntoken"))
 	req, err := http.NewRequest("GET", p.url(t, "admin")+"/readyz/gate", nil)
 	if err != nil {
@@ -166,6 +170,7 @@ func TestReadinessOfAPartIsForProbes(t *testing.T) {
 }
 
 func TestExecWithoutAService(t *testing.T) {
+	t.Parallel()
 	for _, env := range [][]string{nil, {"USHER_WEBHOOK_FORWARD_URL=http://r"}, {"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_CLIENT_ID=x"}} {
 		p := start(t, env, "exec", "--", "true")
 		<-p.ended

@@ -12,88 +12,13 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
-
-// Four clients call through four expiries and more: no call fails, and the service
-// never sees a token that has expired. (That no call waits either is shown with a
-// clock of its own in package tokens.)
-func TestAcrossExpiries(t *testing.T) {
-	s := newService(t)
-	s.SetTokenLife("app", 2*time.Second)
-	s.FailTokens(sandbox.Fault{Delay: 150 * time.Millisecond})
-	p := start(t, s.environ())
-	p.ready(t)
-	url := p.url(t, "main")
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}
-	var wg sync.WaitGroup
-	until := time.Now().Add(9 * time.Second)
-	var stall time.Duration // the longest that this machine let a goroutine wait
-	wg.Go(func() {
-		for time.Now().Before(until) {
-			before := time.Now()
-			time.Sleep(5 * time.Millisecond)
-			stall = max(stall, time.Since(before))
-		}
-	})
-	for range 4 {
-		wg.Go(func() {
-			for time.Now().Before(until) {
-				resp, err := client.Post(url+"/graphql", "application/json", strings.NewReader(query))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
-				if resp.StatusCode != 200 {
-					t.Errorf("status %d", resp.StatusCode)
-				}
-				time.Sleep(2 * time.Millisecond) // a client's own pace: leaves the CPU to others
-			}
-		})
-	}
-	wg.Wait()
-	// Between renewal and expiry are some 200 ms. Where the machine stands still
-	// for that long a token can expire on its way; no caller noticed, see above.
-	if ok, unauthorized := s.Calls(); unauthorized != 0 && stall < 100*time.Millisecond {
-		t.Errorf("%d of %d calls were made with an expired token", unauthorized, ok)
-	} else {
-		t.Logf("%d calls, %d with a token that expired on its way; longest stall of this machine %v", ok, unauthorized, stall.Round(time.Millisecond))
-	}
-	if n := s.TokenRequests(); n < 5 || n > 8 {
-		t.Errorf("%d token requests in 9 s of 2-second tokens", n)
-	}
-}
-
-func TestTokenEndpointDown(t *testing.T) {
-	s := newService(t)
-	s.SetTokenLife("app", 3*time.Second)
-	p := start(t, s.environ())
-	p.ready(t)
-	url := p.url(t, "main")
-	wantCall(t, url, 200, "accounts")
-	s.FailTokens(sandbox.Fault{Status: 503})
-	wantCall(t, url, 200, "accounts") // the valid token serves on
-	trial.Eventually(t, "503", func() bool { resp, _ := call(t, url); return resp.StatusCode == 503 })
-	before, _ := s.Calls()
-	resp := wantCall(t, url, 503, "TOKEN_UNAVAILABLE")
-	if resp.Header.Get("Retry-After") == "" {
-		t.Error("no Retry-After")
-	}
-	if ok, unauthorized := s.Calls(); ok != before || unauthorized != 0 {
-		t.Errorf("calls went upstream without a valid token: %d, %d", ok-before, unauthorized)
-	}
-	if status, body := get(t, p.url(t, "admin")+"/readyz"); status != 200 {
-		t.Errorf("an outage after the start takes the pod down: %d %s", status, body)
-	}
-	s.FailTokens(sandbox.Fault{})
-	trial.Eventually(t, "recovered", func() bool { resp, _ := call(t, url); return resp.StatusCode == 200 })
-}
 
 // USHER_UPSTREAM_TIMEOUT is for calls: a token endpoint that is slower has its ten
 // seconds all the same, and the callers wait.
 func TestTokenSlowerThanCallsMayBe(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.FailTokens(sandbox.Fault{Delay: 800 * time.Millisecond})
 	p := start(t, s.environ("USHER_UPSTREAM_TIMEOUT=500ms"))
@@ -103,6 +28,7 @@ func TestTokenSlowerThanCallsMayBe(t *testing.T) {
 }
 
 func TestSecretRotation(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	file := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(file, []byte("wrong-secret\n"), 0o600); err != nil {
@@ -124,12 +50,13 @@ func TestSecretRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := time.Now()
-	trial.Eventually(t, "recovered", func() bool { resp, _ := call(t, url); return resp.StatusCode == 200 })
+	testkit.Eventually(t, "recovered", func() bool { resp, _ := call(t, url); return resp.StatusCode == 200 })
 	t.Logf("recovered %v after the change", time.Since(before).Round(time.Millisecond))
 	p.ready(t)
 }
 
 func TestPortsShareTokens(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	p := start(t, s.environ(
 		"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=standard:write  standard:read", "USHER_PORTS_0_NAME=same",
@@ -168,6 +95,7 @@ func TestPortsShareTokens(t *testing.T) {
 
 // Nothing of secrets or tokens in anything that usher shows, at debug level.
 func TestNothingSecretShows(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	var mu sync.Mutex
 	secrets := map[string]bool{"t0psecret": true, "p0rtkey": true, "adm1ntoken": true}

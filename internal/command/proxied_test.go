@@ -93,6 +93,7 @@ func (p *tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // name that only the proxy knows, or at 0.0.0.0, which is this machine but not, as
 // proxies are concerned, loopback.
 func TestHTTPSProxy(t *testing.T) {
+	t.Parallel()
 	certFile, keyFile := certificate(t, "billing.invalid", "0.0.0.0", "127.0.0.1")
 	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {

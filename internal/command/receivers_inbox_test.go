@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // Three receivers, of which one hangs and one refuses: the third gets all of its webhooks
@@ -36,10 +36,10 @@ func TestReceiversWithAnInbox(t *testing.T) {
 }
 
 func receiversOfAnInbox(t *testing.T, inbox string) {
-	well, wellURL := newLedger(t)
-	refusing, refusingURL := newLedger(t)
-	refusing.setDown(true)
-	recovered := &ledger{got: make(map[string][]int)}
+	well, wellURL := testkit.NewLedger(t)
+	refusing, refusingURL := testkit.NewLedger(t)
+	refusing.SetDown(true)
+	recovered := new(testkit.Ledger)
 	var hangs atomic.Bool
 	hanging := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hangs.Load() {
@@ -80,33 +80,33 @@ func receiversOfAnInbox(t *testing.T, inbox string) {
 			}
 		}
 	}
-	has := func(l *ledger, platform string) func() bool {
+	has := func(l *testkit.Ledger, platform string) func() bool {
 		return func() bool {
 			for i := range tenants {
-				if !slices.Equal(l.all(fmt.Sprint(platform, i)), want) {
+				if !slices.Equal(l.All(fmt.Sprint(platform, i)), want) {
 					return false
 				}
 			}
 			return true
 		}
 	}
-	trial.Eventually(t, "delivered to the receiver that is well", has(well, "crm"))
-	if n := recovered.count("docs0") + refusing.count("mail0") + refusing.count("shop0"); n > 0 {
+	testkit.Eventually(t, "delivered to the receiver that is well", has(well, "crm"))
+	if n := recovered.Count("docs0") + refusing.Count("mail0") + refusing.Count("shop0"); n > 0 {
 		t.Fatalf("%d were taken by receivers that are not well", n)
 	}
 
 	p.stop()
 	<-p.ended
 	p = run("crm,mail", "shop")
-	trial.Eventually(t, "mail delivered to the receiver that takes it now", has(well, "mail"))
+	testkit.Eventually(t, "mail delivered to the receiver that takes it now", has(well, "mail"))
 	hangs.Store(false)
-	refusing.setDown(false)
-	trial.Eventually(t, "docs delivered when its receiver answers", has(recovered, "docs"))
-	trial.Eventually(t, "shop delivered when its receiver is back", has(refusing, "shop"))
-	if refusing.count("mail0") > 0 {
+	refusing.SetDown(false)
+	testkit.Eventually(t, "docs delivered when its receiver answers", has(recovered, "docs"))
+	testkit.Eventually(t, "shop delivered when its receiver is back", has(refusing, "shop"))
+	if refusing.Count("mail0") > 0 {
 		t.Error("the receiver that has lost a platform got a webhook of it")
 	}
-	trial.Eventually(t, "nothing waits", func() bool {
+	testkit.Eventually(t, "nothing waits", func() bool {
 		_, status := get(t, p.url(t, "admin")+"/metrics")
 		return strings.Contains(status, "\nusher_inbox_pending 0\n")
 	})

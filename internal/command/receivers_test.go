@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // of is a snapshot of a tenant on a platform.
@@ -16,6 +16,7 @@ func of(platform, tenant string, users int) string {
 
 // Two receivers behind one gate, each with its platform; a third platform is nobody's.
 func TestTwoReceivers(t *testing.T) {
+	t.Parallel()
 	crm, docs := sandbox.NewReceiver(), sandbox.NewReceiver()
 	crmServer, docsServer := httptest.NewServer(crm), httptest.NewServer(docs)
 	defer crmServer.Close()
@@ -104,7 +105,7 @@ func TestReceiverIsGone(t *testing.T) {
 			t.Errorf("%q: %d\n%s", args, c.code, out)
 		}
 	}
-	trial.Eventually(t, "said in the log", func() bool {
+	testkit.Eventually(t, "said in the log", func() bool {
 		return strings.Contains(p.stderr.String(), "webhooks wait, but no receiver takes their platforms")
 	})
 }

@@ -28,7 +28,7 @@ func serve(ctx context.Context, p Process) int {
 	if !ok {
 		return exitUsage
 	}
-	defer tuneCollector(p.Environ)()
+	defer tuneGC(p.Environ)()
 	log := newLog(p.Stderr, &s.Admin)
 	defer stdlog.TakeOver(log)()
 	for _, name := range s.Unknown {

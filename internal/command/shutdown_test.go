@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // The manners of a pod.
 func TestPod(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.FailTokens(sandbox.Fault{Status: 503})
 	p := start(t, s.environ(
@@ -44,10 +45,10 @@ func TestPod(t *testing.T) {
 		t.Errorf("/metrics by address: %d", status)
 	}
 	s.FailTokens(sandbox.Fault{})
-	trial.Eventually(t, "ready", func() bool { status, _ := ask("/readyz"); return status == 200 })
+	testkit.Eventually(t, "ready", func() bool { status, _ := ask("/readyz"); return status == 200 })
 
 	p.stop()
-	trial.Eventually(t, "unready", func() bool {
+	testkit.Eventually(t, "unready", func() bool {
 		status, body := ask("/readyz")
 		return status == 503 && strings.Contains(body, "shutting down")
 	})
@@ -62,6 +63,7 @@ func TestPod(t *testing.T) {
 }
 
 func TestShutdownDrainsAndCuts(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	p := start(t, s.environ("USHER_SHUTDOWN_GRACE=700ms"))
 	p.ready(t)
@@ -96,6 +98,7 @@ func TestShutdownDrainsAndCuts(t *testing.T) {
 }
 
 func TestUnixSocket(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	path := filepath.Join(t.TempDir(), "usher.sock")
 	stale, err := net.Listen("unix", path)
@@ -139,6 +142,7 @@ func TestUnixSocket(t *testing.T) {
 }
 
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -178,6 +182,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestHealthcheck(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.FailTokens(sandbox.Fault{Status: 503})
 	p := start(t, s.environ())

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 const checkout = `{"type":"Checkout","payload":{"tenant":{"code":"acme"},"cart":[1]}}`
@@ -17,6 +17,7 @@ const checkout = `{"type":"Checkout","payload":{"tenant":{"code":"acme"},"cart":
 // A question comes back with the receiver's own answer, and leaves nothing behind, with a
 // durable inbox beside it.
 func TestSyncTypeWithAnInbox(t *testing.T) {
+	t.Parallel()
 	const no = `["no seats left",{"limit":5}]`
 	asked := 0
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -58,6 +59,7 @@ func TestSyncTypeWithAnInbox(t *testing.T) {
 
 // Over a real connection: the receiver sees that its asker has gone.
 func TestSyncTypeHangUp(t *testing.T) {
+	t.Parallel()
 	arrived, gone := make(chan struct{}), make(chan struct{})
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -77,5 +79,5 @@ func TestSyncTypeHangUp(t *testing.T) {
 		t.Errorf("answered %d", resp.StatusCode)
 	}
 	<-gone
-	trial.Eventually(t, "logged", func() bool { return strings.Contains(p.stderr.String(), "the sender hung up") })
+	testkit.Eventually(t, "logged", func() bool { return strings.Contains(p.stderr.String(), "the sender hung up") })
 }

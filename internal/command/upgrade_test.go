@@ -19,7 +19,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 var writeInbox = flag.Bool("write-inbox", false, "write the inboxes in testdata anew, with this version")
@@ -53,6 +53,7 @@ func openServer(t *testing.T, dir string) (string, func()) {
 }
 
 func TestUpgrade(t *testing.T) {
+	t.Parallel()
 	for _, f := range fixtures {
 		t.Run(f.name, func(t *testing.T) {
 			path := filepath.Join("testdata", f.name+".tar.gz")
@@ -74,7 +75,7 @@ func (f *fixture) goOn(t *testing.T, dir string) {
 	receiver.answer.Store("second", http.StatusOK)
 	usher, done := f.start(t, dir, receiver)
 	defer done()
-	trial.Eventually(t, "delivered", func() bool { return len(receiver.got()) >= 2 })
+	testkit.Eventually(t, "delivered", func() bool { return len(receiver.got()) >= 2 })
 	if want := []string{upgradeBody("first", 1), upgradeBody("first", 2)}; !slices.Equal(receiver.got(), want) {
 		t.Fatalf("delivered %q\nwant %q", receiver.got(), want)
 	}
@@ -93,7 +94,7 @@ func (f *fixture) goOn(t *testing.T, dir string) {
 	if code, out := run(t, admin, "inbox", "redeliver", id); code != exitOK {
 		t.Fatalf("redeliver %s: %d %s", id, code, out)
 	}
-	trial.Eventually(t, "sent again", func() bool { return slices.Contains(receiver.got(), upgradeBody("second", 1)) })
+	testkit.Eventually(t, "sent again", func() bool { return slices.Contains(receiver.got(), upgradeBody("second", 1)) })
 }
 
 // write makes the fixture.
@@ -110,7 +111,7 @@ func (f *fixture) write(t *testing.T, path string) {
 		}
 	}
 	admin := []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(usher.url(t, "admin"), "http://")}
-	trial.Eventually(t, "tried and parked", func() bool {
+	testkit.Eventually(t, "tried and parked", func() bool {
 		_, all := run(t, admin, "inbox", "ls")
 		return strings.Contains(all, "parked") && slices.Contains(receiver.got(), upgradeBody("first", 1))
 	})
@@ -135,7 +136,7 @@ func (f *fixture) start(t *testing.T, dir string, receiver http.Handler) (*progr
 
 func run(t *testing.T, environ []string, args ...string) (int, string) {
 	t.Helper()
-	var out trial.Output
+	var out testkit.Output
 	code := Main(t.Context(), Process{Args: args, Environ: environ, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out})
 	return code, out.String()
 }

@@ -21,12 +21,13 @@ import (
 
 	"usher/internal/sandbox"
 	"usher/internal/settings"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // That each setting of the gate reaches it; what it then does is tested in its own
 // package.
 func TestGateSettings(t *testing.T) {
+	t.Parallel()
 	const key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(key, "whsec_"))
 	if err != nil {
@@ -76,6 +77,7 @@ func TestGateSettings(t *testing.T) {
 }
 
 func TestGateSignsAndTriesAgain(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var seen []http.Header
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -99,6 +101,7 @@ func TestGateSignsAndTriesAgain(t *testing.T) {
 }
 
 func TestDedupOff(t *testing.T) {
+	t.Parallel()
 	for name, inbox := range map[string]string{"pass-through": "", "inbox": "file:" + filepath.Join(t.TempDir(), "inbox.db")} {
 		t.Run(name, func(t *testing.T) {
 			g := startGate(t, "USHER_WEBHOOK_DEDUP_WINDOW=0", "USHER_WEBHOOK_INBOX="+inbox)
@@ -114,6 +117,7 @@ func TestDedupOff(t *testing.T) {
 // The service over TLS, with a CA of its own: without USHER_CA_FILE it is not trusted,
 // with it it is. Where it would rather speak HTTP/2, it is called over HTTP/1.1.
 func TestTLSUpstream(t *testing.T) {
+	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("HTTP/2 %v", h2), func(t *testing.T) {
 			var proto string
@@ -145,6 +149,7 @@ func TestTLSUpstream(t *testing.T) {
 
 // A port may be called what usher calls a listener of its own.
 func TestPortNamedAsTheGate(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	p := start(t, s.environ("USHER_PORTS_0_NAME=webhooks", "USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_1_NAME=admin", "USHER_PORTS_1_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"))
@@ -203,6 +208,7 @@ func TestPortsShareATokenBySource(t *testing.T) {
 }
 
 func TestOwnSecretFileIsFollowed(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	path := filepath.Join(t.TempDir(), "own")
 	if err := os.WriteFile(path, []byte("t0psecret"), 0o600); err != nil {
@@ -215,7 +221,7 @@ func TestOwnSecretFileIsFollowed(t *testing.T) {
 	if err := os.WriteFile(path, []byte("r0tated"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	trial.Eventually(t, "the new secret is in use", func() bool {
+	testkit.Eventually(t, "the new secret is in use", func() bool {
 		resp, _ := call(t, p.url(t, "0"))
 		return resp.StatusCode == 200
 	})

@@ -70,8 +70,14 @@ var (
 	States      = record.States
 )
 
-// Receiver is one who takes webhooks.
-type Receiver = courier.Receiver
+// Receiver is one who takes webhooks. The others are what the courier knows of the moment; see the
+// package courier.
+type (
+	Receiver      = courier.Receiver
+	HeldUp        = courier.HeldUp
+	ReceiverStats = courier.ReceiverStats
+	Figures       = courier.Figures
+)
 
 // NATS says how servers are reached that keep an inbox for several replicas.
 type NATS = shared.NATS
@@ -184,7 +190,7 @@ func openStore(cfg Config, c *courier.Courier) (store, error) {
 	}
 	path, ok := strings.CutPrefix(cfg.URL, "file:")
 	if !ok || path == "" {
-		return nil, fmt.Errorf("%q is no inbox that this version knows: file:/path", cfg.URL)
+		return nil, fmt.Errorf("unknown inbox %q: use file:/path or nats://host", cfg.URL)
 	}
 	return file.Open(file.Config{
 		Path: path, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow, MaxBytes: cfg.MaxBytes,
@@ -207,6 +213,10 @@ func (i *Inbox) Platforms(tenant string) ([]string, error) {
 	}
 	return all, err
 }
+
+// HeldUp returns the tenants whose webhooks wait behind one that was tried in vain; of those that
+// this replica delivers.
+func (i *Inbox) HeldUp() []HeldUp { return i.courier.HeldUp() }
 
 // Stats are figures of the moment, of what this replica delivers.
 type Stats struct {

@@ -59,6 +59,7 @@ const (
 	testWire     = 50 * time.Millisecond
 	testPatience = time.Second     // of senders
 	testLease    = 5 * time.Second // who is cut off delivers on for so long, at most
+	testAsking   = 5 * time.Second // who asks another one gives up after so long
 	testPause    = 5 * time.Minute // the longest that anything waits for its next try
 	testSettled  = 20*time.Millisecond + 8*testDisk
 )
@@ -330,7 +331,7 @@ func (p *place) excused(err error) bool {
 	}
 	for _, other := range p.world.places { // who is asked may have to ask another one
 		for _, t := range other.life.troubles {
-			if time.Since(t.to) < testLease {
+			if time.Since(t.to) < testLease+testAsking {
 				return true
 			}
 		}

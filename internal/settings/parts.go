@@ -37,10 +37,15 @@ func (s *Settings) GateOn() bool { return s.Webhook.on() }
 func (s *Settings) EntitlementsOn() bool { return s.Entitlements.Listen != "" }
 
 func requireAnyPart(s *Settings, r *reader) {
-	if !s.OutboundOn() && !s.GateOn() && !s.EntitlementsOn() {
-		r.problem("USHER_BASE_URL", "is not set, and every part of usher is off: set USHER_BASE_URL to call the billing service, "+
-			"USHER_WEBHOOK_FORWARD_URL to receive webhooks, or USHER_ENTITLEMENTS_LISTEN to answer what a tenant may use. To try usher without settings, run 'usher demo'")
+	if s.OutboundOn() || s.GateOn() || s.EntitlementsOn() {
+		return
 	}
+	off := ""
+	if s.Webhook.Listen == "off" {
+		off = " (with an address in USHER_WEBHOOK_LISTEN, which is off)"
+	}
+	r.problem("USHER_BASE_URL", "is not set, and every part of usher is off: set USHER_BASE_URL to call the billing service, "+
+		"USHER_WEBHOOK_FORWARD_URL to receive webhooks%s, or USHER_ENTITLEMENTS_LISTEN to answer what a tenant may use. To try usher without settings, run 'usher demo'", off)
 }
 
 func requireOutbound(s *Settings, r *reader) {

@@ -68,7 +68,7 @@ func TestProblems(t *testing.T) {
 	}{
 		{"nothing set", nil, []string{"every part of usher is off: set USHER_BASE_URL to call the billing service, USHER_WEBHOOK_FORWARD_URL to receive webhooks, or USHER_ENTITLEMENTS_LISTEN"}},
 		{"nothing that switches a part on", []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_TOKEN=t0psecret"}, []string{"every part of usher is off"}},
-		{"the gate switched off, and nothing else on", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"}, []string{"every part of usher is off"}},
+		{"the gate switched off, and nothing else on", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"}, []string{"USHER_WEBHOOK_FORWARD_URL to receive webhooks (with an address in USHER_WEBHOOK_LISTEN, which is off), or USHER_ENTITLEMENTS_LISTEN"}},
 		{"nothing but the address", minimal[:1], []string{"USHER_CLIENT_ID is not set", "USHER_CLIENT_SECRET is not set"}},
 		{"bad values of outbound, which is off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_UPSTREAM_TIMEOUT=soon", "USHER_LISTEN=8080", "USHER_CLIENT_SECRET_FILE=/nowhere",
 			"USHER_CA_FILE=" + empty, "USHER_PORTS_0_SCOPE=  ", "USHER_PORTS_1_LISTEN=x"},
@@ -337,5 +337,35 @@ func TestAdviceOnRights(t *testing.T) {
 	_, err := Read(with("USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE="+file))
 	if err == nil || !strings.Contains(err.Error(), "usher runs as user ") {
 		t.Error(err)
+	}
+}
+
+// What a command needs that calls a running usher: other settings may be missing or wrong.
+func TestReadAdmin(t *testing.T) {
+	for _, tc := range []struct {
+		name, listen, problem string
+		env                   []string
+	}{
+		{"nothing set", "127.0.0.1:9095", "", nil},
+		{"off", "off", "", []string{"USHER_ADMIN_LISTEN=off", "USHER_ADMIN_TOKEN_FILE=/nowhere"}},
+		{"beyond loopback, as usher itself would not start", ":9095", "", []string{"USHER_ADMIN_LISTEN=:9095"}},
+		{"others are wrong", "127.0.0.1:9095", "", []string{"USHER_BASE_URL=nowhere", "USHER_LOG_LEVEL=loud", "USHER_SHUTDOWN_GRACE=soon"}},
+		{"no address", "", `USHER_ADMIN_LISTEN is "9095"`, []string{"USHER_ADMIN_LISTEN=9095"}},
+		{"no token", "", "USHER_ADMIN_TOKEN_FILE is", []string{"USHER_ADMIN_TOKEN_FILE=/nowhere"}},
+		{"bad token", "", "USHER_ADMIN_TOKEN has white space", []string{"USHER_ADMIN_TOKEN=t0psecret "}},
+	} {
+		a, err := ReadAdmin(tc.env)
+		switch {
+		case tc.problem == "" && (err != nil || a.Listen != tc.listen):
+			t.Errorf("%s: %+v, %v", tc.name, a, err)
+		case tc.problem != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.problem) || strings.Contains(err.Error(), "t0psecret")):
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+	if got := AdminListen([]string{"USHER_ADMIN_LISTEN=unix:/x", "USHER_ADMIN_TOKEN_FILE=/nowhere"}); got != "unix:/x" {
+		t.Error(got)
+	}
+	if got := AdminListen([]string{"USHER_ADMIN_LISTEN="}); got != "127.0.0.1:9095" {
+		t.Error(got)
 	}
 }

@@ -38,7 +38,7 @@ func (c *Courier) deliver(hard context.Context, t *turn) {
 	c.report(&outcome, &d)
 	switch {
 	case down && !wasDown:
-		c.cfg.Log.Warn("receiver seems to be down, it is tried with one delivery at a time",
+		c.cfg.Log.Warn("receiver seems to be down, trying one delivery at a time",
 			"receiver", t.receiver.Name, "pending", c.Stats().Receivers[t.receiver.Name].Pending)
 	case wasDown && !down:
 		c.cfg.Log.Info("receiver answers again",
@@ -74,7 +74,7 @@ func (r *right) held() bool {
 	return !r.lost.Load()
 }
 
-// send tries a webhook once, if its content can be had and this process may.
+// send tries a webhook once, if it can read the content and this process may deliver.
 func (c *Courier) send(hard context.Context, t *turn) (d delivery) {
 	leave := &right{term: t.lane.term}
 	ctx, cancel := context.WithCancel(hard)

@@ -49,9 +49,9 @@ func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool
 	var out []record.Record
 	for _, it := range slices.Concat(l.waiting, l.parked) {
 		c.release(it)
+		l.drop(it)
 		out = append(out, it.Record)
 	}
-	l.waiting, l.parked = nil, nil
 	c.schedule(l)
 	return out, true
 }

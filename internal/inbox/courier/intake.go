@@ -41,11 +41,11 @@ func (c *Courier) Begin(t Term, unfinished []*record.Record) {
 		}
 		switch it := newItem(l, r); {
 		case r.Status.State == record.Parked:
-			l.parked = append(l.parked, it)
+			l.park(it)
 		case !r.Status.Again.IsZero():
 			l.again(it)
 		default:
-			l.waiting = append(l.waiting, it)
+			l.wait(len(l.waiting), it)
 		}
 		if l.queue == nil {
 			c.schedule(l)
@@ -75,11 +75,12 @@ func newItem(l *lane, r *record.Record) *item {
 	if w.Type == webhookgate.TenantProvisioningChange {
 		w.Type = webhookgate.TenantProvisioningChange // the constant's memory, not its own
 	}
-	return &item{Record: record.Record{ID: r.ID, Webhook: w, Status: r.Status}}
+	return &item{Record: record.Record{ID: r.ID, Webhook: w, Status: r.Status, Size: r.Size}}
 }
 
 // Take takes one more in that waits: at its lane's end, or where it is sent again by hand,
-// ahead of what came after it and was not. whole is its webhook with its content, or nil.
+// ahead of what came after it and was not. whole is its webhook with its content, or nil. One
+// that is parked is taken in as that.
 func (c *Courier) Take(t Term, r *record.Record, whole *webhookgate.Webhook, again bool) {
 	c.mu.Lock()
 	tm := c.terms[t]
@@ -94,13 +95,15 @@ func (c *Courier) Take(t Term, r *record.Record, whole *webhookgate.Webhook, aga
 		c.held += len(whole.Body)
 	}
 	switch {
+	case r.Status.State == record.Parked:
+		l.park(it)
 	case again:
 		l.again(it)
 	case c.cfg.KeepLatest && it.Webhook.Snapshot:
 		c.supersede(l)
 		fallthrough
 	default:
-		l.waiting = append(l.waiting, it)
+		l.wait(len(l.waiting), it)
 	}
 	if l.queue == nil || again || len(l.notes) > 0 {
 		c.schedule(l)
@@ -113,7 +116,9 @@ func (c *Courier) Take(t Term, r *record.Record, whole *webhookgate.Webhook, aga
 // again puts it in front of what waits, but behind what is older, which would undo it, and
 // behind others that were sent again before it.
 func (l *lane) again(it *item) {
-	l.parked = slices.DeleteFunc(l.parked, func(p *item) bool { return p.ID == it.ID })
+	if n := slices.IndexFunc(l.parked, func(p *item) bool { return p.ID == it.ID }); n >= 0 {
+		l.drop(l.parked[n])
+	}
 	front := 0
 	for front < len(l.waiting) {
 		before := l.waiting[front]
@@ -125,7 +130,7 @@ func (l *lane) again(it *item) {
 	if front == 0 {
 		l.reset()
 	}
-	l.waiting = slices.Insert(l.waiting, front, it)
+	l.wait(front, it)
 }
 
 // supersede has the snapshots go that wait, tried or not, as something newer has come. The

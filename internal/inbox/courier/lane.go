@@ -56,6 +56,7 @@ type term struct {
 	cancel   context.CancelFunc
 	ended    bool
 	underway int
+	load     Load
 	idle     chan struct{} // closed once it has ended and nothing is under way
 	noted    chan struct{} // something was noted of it
 }
@@ -78,16 +79,34 @@ func (l *lane) wake() {
 	}
 }
 
+// wait puts an item in among those that wait.
+func (l *lane) wait(at int, it *item) {
+	l.waiting = slices.Insert(l.waiting, at, it)
+	l.term.load.add(it.Size, it.Size)
+}
+
+// park puts an item in among those that are parked.
+func (l *lane) park(it *item) {
+	l.parked = append(l.parked, it)
+	l.term.load.add(it.Size, 0)
+}
+
 // drop takes an item out.
 func (l *lane) drop(it *item) {
-	if len(l.waiting) > 0 && l.waiting[0] == it {
+	if n := slices.Index(l.parked, it); n >= 0 {
+		l.parked = slices.Delete(l.parked, n, n+1)
+		l.term.load.add(-it.Size, 0)
+	}
+	switch n := slices.Index(l.waiting, it); {
+	case n < 0:
+		return
+	case n == 0:
 		l.waiting[0] = nil // the rest is not moved: there may be many
 		l.waiting = l.waiting[1:]
-		return
+	default:
+		l.waiting = slices.Delete(l.waiting, n, n+1)
 	}
-	is := func(other *item) bool { return other == it }
-	l.waiting = slices.DeleteFunc(l.waiting, is)
-	l.parked = slices.DeleteFunc(l.parked, is)
+	l.term.load.add(-it.Size, -it.Size)
 }
 
 // find returns the item of that id.

@@ -61,7 +61,7 @@ func (c *Courier) noted(l *lane, n *note) {
 		l.drop(n.item)
 		n.item.leaving = false
 		if state == record.Parked {
-			l.parked = append(l.parked, n.item)
+			l.park(n.item)
 		}
 	}
 	c.schedule(l)

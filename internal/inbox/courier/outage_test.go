@@ -228,8 +228,8 @@ func TestOutageIsSaidOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.stop()
 		for line, want := range map[string]int{
-			`level=WARN msg="receiver seems to be down, it is tried with one delivery at a time" receiver=main`: 1,
-			`level=INFO msg="receiver answers again" receiver=main`:                                             1,
+			`level=WARN msg="receiver seems to be down, trying one delivery at a time" receiver=main`: 1,
+			`level=INFO msg="receiver answers again" receiver=main`:                                   1,
 		} {
 			if got := strings.Count(log.String(), line); got != want {
 				t.Errorf("%s: %d times", line, got)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/record"
 	"usher/webhookgate"
 )
 
@@ -89,5 +90,50 @@ func TestHeldUp(t *testing.T) {
 		down.Store(false)
 		time.Sleep(5 * time.Second)
 		look("it is back", 0, 1, false)
+	})
+}
+
+// What waits or is parked is counted by its bytes, whatever becomes of it.
+func TestLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(inboxtest.Receiver)
+		r.Set(inboxtest.Refusing)
+		cfg := config(r)
+		cfg.Pause = full
+		d := run(t, cfg)
+		take := func(id uint64, state record.State, again bool) {
+			w := inboxtest.Webhook("t", "body")
+			d.change(func() { d.contents[id] = w })
+			d.Take(d, &record.Record{ID: id, Webhook: w, Status: record.Status{State: state}, Size: 10}, w, again)
+		}
+		want := func(when string, bytes, waiting int64) {
+			t.Helper()
+			synctest.Wait()
+			if got := d.Load(d); got != (Load{bytes, waiting}) {
+				t.Errorf("%s: %+v", when, got)
+			}
+		}
+		take(1, record.Waiting, false)
+		take(2, record.Waiting, false)
+		take(3, record.Waiting, false)
+		want("three wait", 30, 30)
+		take(4, record.Parked, false)
+		want("one is parked", 40, 30)
+		take(4, record.Waiting, true)
+		want("that is sent again", 40, 40)
+		lane := inboxtest.Webhook("t", "").Lane
+		d.Remove(d, lane, 2)
+		want("one is taken out", 30, 30)
+		r.Set(inboxtest.Status(422))
+		time.Sleep(10 * time.Minute)
+		want("all are parked", 30, 0)
+		d.Remove(d, lane, 1)
+		want("one of them is taken out", 20, 0)
+		r.Set(nil)
+		take(5, record.Waiting, false)
+		want("the others are superseded", 0, 0)
+		take(6, record.Parked, false)
+		d.RemoveAll(d, lane)
+		want("all are taken out", 0, 0)
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"usher/internal/inbox/record"
 )
 
-// What is done by hand. It is done by the writer, in one step with what it decides by.
+// Actions of people. The writer does them, in one step with what it decides by.
 
 // errAgain says that the courier knows something of a record that is not in the file yet.
 var errAgain = errors.New("ask again")

@@ -39,6 +39,7 @@ func TestRedeliveryDoesNotUndoWhatCameMeanwhile(t *testing.T) {
 // Whatever is kept while a redelivery is under way: what the memory claims in the end
 // is what the receiver got last.
 func TestRedeliveryAmongArrivals(t *testing.T) {
+	t.Parallel()
 	for n := range 20 {
 		rc := new(inboxtest.Receiver)
 		i := open(t, config(t.TempDir(), rc))

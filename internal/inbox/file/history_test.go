@@ -84,6 +84,7 @@ func (p *pastStore) check() (count int, unfinished []*record.Record) {
 }
 
 func TestHistoryDoesNotGrow(t *testing.T) {
+	t.Parallel()
 	total := 50_000
 	if testing.Short() {
 		total = 25_000
@@ -123,6 +124,7 @@ func TestHistoryDoesNotGrow(t *testing.T) {
 
 // More may end in one transaction than are trimmed in one.
 func TestHistoryKeepsUp(t *testing.T) {
+	t.Parallel()
 	p := newPast(t, 10)
 	for p.next < 30_000 {
 		p.batch(500, time.Now(), delivered)
@@ -133,6 +135,7 @@ func TestHistoryKeepsUp(t *testing.T) {
 }
 
 func TestHistoryBytes(t *testing.T) {
+	t.Parallel()
 	p := newPast(t, 1<<20)
 	if testing.Short() {
 		t.Skip("writes 350 MB")

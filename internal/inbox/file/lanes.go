@@ -150,7 +150,7 @@ func (s *Store) recall(tx *bbolt.Tx, lane webhookgate.Lane) *memory {
 	}
 	m, err := decodeMemory(b)
 	if err != nil {
-		s.cfg.Log.Error("damaged memory of a tenant, not used", "platform", lane.Platform, "tenant", lane.Tenant)
+		s.cfg.Log.Error("what usher remembers of a tenant is damaged, ignoring it", "platform", lane.Platform, "tenant", lane.Tenant)
 		return &memory{Lane: lane}
 	}
 	// Of a record that is damaged, or gone without a word, nothing is a copy: nothing

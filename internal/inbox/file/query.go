@@ -168,7 +168,7 @@ func (s *Store) tellSnapshots(tx *bbolt.Tx) error {
 	return tx.Bucket(snapshotBucket).ForEach(func(_, v []byte) error {
 		w, id, err := record.Decode(v)
 		if err != nil {
-			s.cfg.Log.Error("damaged snapshot of a tenant, not used")
+			s.cfg.Log.Error("last snapshot of a tenant is damaged, ignoring it")
 			return nil
 		}
 		s.cfg.OnSnapshot(w.Lane, id, nil)

@@ -18,7 +18,7 @@ import (
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 	"usher/webhookgate"
 )
 
@@ -277,7 +277,7 @@ func TestMemoryOfALaneKeepsNoContent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	trial.Eventually(t, "the contents let go of", func() bool {
+	testkit.Eventually(t, "the contents let go of", func() bool {
 		runtime.GC()
 		return !slices.ContainsFunc(kept, func(w weak.Pointer[webhookgate.Webhook]) bool { return w.Value() != nil })
 	})

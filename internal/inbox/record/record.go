@@ -134,7 +134,7 @@ var (
 	// ErrBusy says that a webhook is being delivered at this very moment.
 	ErrBusy = errors.New("it is being delivered at this moment; try again")
 	// ErrNobody says that just now no replica delivers what the request is about.
-	ErrNobody = errors.New("no replica delivers this tenant's webhooks at the moment: try again in some seconds")
+	ErrNobody = errors.New("no replica delivers this tenant's webhooks right now: try again in a few seconds")
 	// ErrFull says that as much waits, or is parked, as the inbox may hold.
 	ErrFull = webhookgate.ErrFull
 	// ErrDamaged says that a record's checksum does not fit its bytes.
@@ -158,6 +158,7 @@ type Record struct {
 	ID      uint64
 	Webhook *webhookgate.Webhook // may be without its content; see Slim
 	Status  Status
+	Size    int // the bytes that it counts for in its store, where the store wants to know
 }
 
 // Slim returns w without its content.

@@ -15,7 +15,7 @@ import (
 	"usher/webhookgate"
 )
 
-// What people have done, through whichever replica.
+// Actions of people, through any replica.
 
 // Redeliver has a webhook sent again, ahead of what its lane has waiting, with a fresh count of
 // tries; one that waits is tried now. What is not the latest of its lane would undo what
@@ -49,6 +49,11 @@ func (s *Store) Redeliver(id uint64, force bool) error {
 func (s *Store) sendAgain(ctx context.Context, f *found, force bool) error {
 	lane := f.Webhook.Lane
 	place := placeOf(lane)
+	if f.Status.State.Finished() {
+		if err := s.room.check(len(f.data), false); err != nil {
+			return err
+		}
+	}
 	var last end
 	if lane.Tenant != "" {
 		var err error
@@ -68,8 +73,7 @@ func (s *Store) sendAgain(ctx context.Context, f *found, force bool) error {
 	}
 	r := f.Record
 	r.SendAgain()
-	m := withSubject(&nats.Msg{Data: f.data, Header: f.header}, s.idSubject("again", place, r.ID))
-	putStatus(m, &r.Status)
+	m := newMessage(s.idSubject("again", place, r.ID), &r, f.content)
 	rollup(m)
 	if lane.Tenant != "" {
 		expectOn(m, s.subject("in", place), last.seq)
@@ -186,7 +190,7 @@ type errand struct {
 }
 
 // answers that have a meaning of their own.
-var answers = []error{record.ErrWaiting, record.ErrBusy, record.ErrFinished, record.ErrNotFound}
+var answers = []error{record.ErrWaiting, record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody}
 
 // ask has an errand done.
 func (s *Store) ask(ctx context.Context, part int, e *errand) error {
@@ -221,12 +225,12 @@ func (t *term) serve() {
 		t.s.background.Go(func() { t.answer(m) }) // some take long
 	})
 	if err != nil {
-		t.s.log.Error("inbox can't be asked by other replicas", "err", err)
+		t.s.log.Error("cannot listen for requests of other replicas", "err", err)
 		return
 	}
 	t.s.background.Go(func() {
 		<-t.leaving
-		_ = served.Unsubscribe()
+		_ = served.Drain() // what came before that is answered
 	})
 }
 
@@ -252,6 +256,11 @@ func (t *term) answer(m *nats.Msg) {
 
 // do does an errand.
 func (t *term) do(ctx context.Context, e *errand) error {
+	select {
+	case <-t.leaving:
+		return record.ErrNobody
+	default:
+	}
 	switch e.Act {
 	case "retry":
 		if !t.s.courier.Waits(e.Lane, e.ID) {
@@ -277,5 +286,5 @@ func (t *term) do(ctx context.Context, e *errand) error {
 	case "erase":
 		return t.erase(ctx, e.Lane)
 	}
-	return fmt.Errorf("%q is nothing that can be asked for", e.Act)
+	return fmt.Errorf("unknown request %q", e.Act)
 }

@@ -8,6 +8,7 @@ import (
 
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
 	"usher/webhookgate"
 )
@@ -230,7 +231,7 @@ func TestBearer(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the bearer %d: %v", last.Bearer, err)
 			}
-			if w, _, err := readContent(m.Header, m.Data); err != nil || string(w.Body) != body {
+			if w, err := packed(m.Header, m.Data).unpack(); err != nil || string(w.Body) != body {
 				t.Errorf("the last snapshot is %s, %v, want %s", w.Body, err, body)
 			}
 		}
@@ -256,5 +257,31 @@ func TestBearer(t *testing.T) {
 		if waiting, _ := r.messages(t); waiting != 1 {
 			t.Errorf("%d messages are left", waiting)
 		}
+	})
+}
+
+// Who gives a part up answers what it was asked before that: who asks is not left waiting.
+func TestAskedWhileLeaving(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.receiver.Set(inboxtest.Refusing)
+		one := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
+		defer one.stop()
+		until(t, "it delivers", func() bool { return one.terms() == one.parts })
+		one.send(t, "acme", "A")
+		time.Sleep(time.Second)
+		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
+		idle := c.start()
+		defer idle.stop()
+		id := idle.only(t, "acme", record.Waiting).ID
+		asking := make(chan error)
+		go func() { asking <- idle.Discard(id) }()
+		time.Sleep(farAway / 2) // the request is on its way
+		part := one.partOf(placeOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}))
+		one.term(part).leave()
+		began := time.Now()
+		if err := <-asking; !errors.Is(err, record.ErrNobody) || time.Since(began) > time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		until(t, "discarded by who has the part then", func() bool { return idle.Discard(id) == nil })
 	})
 }

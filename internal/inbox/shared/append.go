@@ -25,7 +25,7 @@ const (
 )
 
 // ErrStale: who sent the webhook has gone on without it, or will send it again.
-var ErrStale = errors.New("something newer of its tenant came through another replica meanwhile")
+var ErrStale = errors.New("a newer webhook of its tenant came through another replica in the meantime")
 
 // arriving is a webhook on its way into its lane.
 type arriving struct {
@@ -34,6 +34,10 @@ type arriving struct {
 	kept  bool
 	came  time.Time
 	seen  uint64 // the stream's last message that was known when it came
+
+	// unsure: the servers have not answered whether they took it, behind the message tried.
+	unsure bool
+	tried  uint64
 }
 
 // Append writes w at its lane's end, unless it is a copy of what is there; then it notes that
@@ -42,7 +46,7 @@ func (s *Store) Append(w *webhookgate.Webhook, kept bool) (string, error) {
 	if err := s.Err(); err != nil {
 		return "", err
 	}
-	if err := s.room.check(len(w.Body)); err != nil {
+	if err := s.room.check(len(w.Body), kept); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
@@ -66,23 +70,30 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 		if a.Lane.Tenant != "" {
 			last, err = s.endOf(ctx, a.place)
 		}
+		var found uint64
+		if err == nil && a.unsure && last.seq != a.tried {
+			found, err = s.gotIn(ctx, a, &last)
+		}
 		switch {
 		case err != nil:
-		case last.Webhook == a.Webhook.ID:
-			return "", s.arrived(ctx, a, last.ID) // it is there, and the answer that said so was lost
+		case found != 0:
+			return "", s.arrived(ctx, a, found)
 		case s.holds(&last, a):
-			if err = s.noteCopy(ctx, a.place, last); err == nil {
+			if err = s.noteCopy(ctx, a, last); err == nil {
 				if s.cfg.OnSnapshot != nil {
 					s.cfg.OnSnapshot(a.Lane, last.Last, nil) // which may be another replica's, and not known here yet
 				}
 				return last.Webhook, nil
 			}
 		case s.stale(&last, a):
-			return "", ErrStale
+			if err = s.shutOut(ctx, a, last); err == nil {
+				return "", ErrStale
+			}
 		default:
-			// Without an answer it is not known whether they have it. Sent again as it was, it is
-			// known to them by its id, or still fits, or is refused: then they do not have it.
+			// Without an answer we do not know whether they have it. If it is sent again unchanged,
+			// they know it by its id, or take it, or refuse it because the lane has another end.
 			for err = s.extend(ctx, a, last); s.again(ctx, err); err = s.extend(ctx, a, last) {
+				a.unsure, a.tried = true, last.seq
 			}
 			if err == nil {
 				return "", nil
@@ -124,14 +135,25 @@ func (s *Store) receiverOf(a *arriving) string {
 	return s.cfg.Route(a.Lane)
 }
 
-// stale says whether a would undo what is newer: while it waited, for longer than is usual,
-// something came into its lane through another replica. What this one has put there was ahead
-// of a. Only snapshots undo each other.
+// stale says whether a would undo something newer: a waited for longer than usual, and
+// meanwhile something came into its lane through another replica. What this replica has put
+// there came before a. Only snapshots undo each other.
 func (s *Store) stale(last *end, a *arriving) bool {
 	if !a.Snapshot || last.others(s.self) <= a.seen {
 		return false
 	}
 	return time.Since(a.came) > patience || s.troubled.Load() > a.came.UnixNano()
+}
+
+// shutOut has the servers refuse a, if they may still get it: its sender is told that it is not
+// there, and what sends it again must not meet the first one.
+func (s *Store) shutOut(ctx context.Context, a *arriving, last end) error {
+	if !a.unsure || last.seq != a.tried {
+		return nil // it expects another end of its lane, and was not found
+	}
+	_, err := s.restate(ctx, a.place, last, last.again(copyKind))
+	s.ends.Remove(a.place)
+	return err
 }
 
 // extend writes a at the end of its lane.
@@ -149,7 +171,7 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 		h.Last, h.Bearer = last.Last, last.Bearer
 	}
 	m := nats.NewMsg(s.subject("in", a.place))
-	putContent(m, a.Webhook, 0)
+	pack(a.Webhook).put(m)
 	h.put(m)
 	// Sent again because its answer did not come, it is known to the servers by its id.
 	m.Header.Set(jetstream.MsgIDHeader, a.Webhook.ID)
@@ -159,14 +181,11 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 	if int64(m.Size()) > s.nc.MaxPayload() {
 		return fmt.Errorf("%w: it takes %d bytes, and the inbox's servers take %d", webhookgate.ErrTooLarge, m.Size(), s.nc.MaxPayload())
 	}
-	if t := s.term(s.partOf(a.place)); t != nil {
-		t.fresh.put(a.Webhook)
-	}
 	seq, err := s.publish(ctx, m)
 	if err != nil {
 		return err
 	}
-	s.room.took(m.Size())
+	s.room.took(sizeOf(m.Header, m.Data), a.kept)
 	e := newEnd(seq, h)
 	if a.Lane.Tenant != "" {
 		s.ends.Add(a.place, e)
@@ -189,72 +208,58 @@ func (s *Store) arrived(ctx context.Context, a *arriving, id uint64) error {
 // finishKept puts a webhook that nobody takes into the history.
 func (s *Store) finishKept(ctx context.Context, a *arriving, id uint64) error {
 	r := &record.Record{ID: id, Webhook: a.Webhook, Status: record.Status{State: record.Kept, Changed: time.Now()}}
-	return s.toHistory(ctx, r, a.Webhook)
-}
-
-// noteCopy notes at the lane's end that a copy of its last came.
-func (s *Store) noteCopy(ctx context.Context, place string, last end) error {
-	h := last.again(copyKind)
-	h.Arrived, h.Replica, h.Foreign = 0, s.self, last.others(s.self)
-	e, err := s.restate(ctx, place, last, h)
-	if err == nil {
-		s.ends.Add(place, e)
-	}
+	_, err := s.publish(ctx, newMessage(s.historySubject(a.place, id), r, pack(a.Webhook)))
 	return err
 }
 
-// restate writes a note at the lane's end.
-func (s *Store) restate(ctx context.Context, place string, last end, h head) (end, error) {
-	m := nats.NewMsg(s.subject("in", place))
-	h.put(m)
-	expect(m, last.seq)
-	seq, err := s.publish(ctx, m)
+// completeKept puts a webhook that nobody takes into the history, if it is not there: who took it
+// in failed, or died, before that, so that its sender had no answer and has sent it again as a.
+func (s *Store) completeKept(ctx context.Context, a *arriving, last end) error {
+	_, history, err := s.streams()
 	if err != nil {
-		return end{}, err
+		return err
 	}
-	e := newEnd(seq, h)
-	s.replaced(last, &e)
-	return e, nil
-}
-
-// replaced deletes a message that all is said again of by the one after it. Where that
-// fails it does no harm, and goes with the lane's next rollup.
-func (s *Store) replaced(last end, by *end) {
-	obsolete := last.isNote() || (last.Kind == keptKind || last.Kind == memoryKind) && by.Bearer != last.seq
-	if last.seq == 0 || by.Kind == webhookKind || !obsolete {
-		return // what stands before a webhook goes with it
-	}
-	s.background.Go(func() {
-		_ = s.remove(s.alive, last.seq)
+	_, err = request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return history.GetLastMsgForSubject(ctx, s.historySubject(a.place, last.ID))
 	})
+	if !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return err
+	}
+	first := *a.Webhook
+	first.ID, first.Received = last.Webhook, last.Received
+	return s.finishKept(ctx, &arriving{Webhook: &first, place: a.place}, last.ID)
 }
 
-// endOf returns a lane's last message, as far as is known here.
-func (s *Store) endOf(ctx context.Context, place string) (end, error) {
-	if e, ok := s.ends.Get(place); ok {
-		return e, nil
+// gotIn looks for a webhook whose answer was lost, and returns its id; zero: the servers did not
+// take it. Its lane ends with last by now, so they no longer will.
+func (s *Store) gotIn(ctx context.Context, a *arriving, last *end) (id uint64, err error) {
+	if last.Webhook == a.Webhook.ID {
+		return last.ID, nil
 	}
-	return s.readEnd(ctx, place)
-}
-
-// readEnd asks the servers for a lane's last message.
-func (s *Store) readEnd(ctx context.Context, place string) (end, error) {
-	m, err := s.lastOn(ctx, s.subject("in", place))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return end{}, nil
-	}
+	stream, history, err := s.streams()
 	if err != nil {
-		return end{}, err
+		return 0, err
 	}
-	h, err := readHead(m.Header)
-	if err != nil {
-		// Only as a place in the lane: nothing is held to be a copy of it.
-		s.log.Error("inbox has a damaged message", "seq", m.Sequence)
-		h = head{Kind: memoryKind}
+	part := s.partOf(a.place)
+	for _, at := range []struct {
+		stream  jetstream.Stream
+		subject string
+		from    uint64
+	}{ // in the order in which it may go from one to the next
+		{stream, s.subject("in", a.place), a.seen + 1},
+		{stream, s.part(part, "*."+a.place+".*"), a.seen + 1},
+		{history, s.historyPrefix + a.place + ".*", 1},
+	} {
+		err := s.visit(ctx, at.stream, at.subject, at.from, endless, func(m jetstream.Msg, seq uint64) {
+			if h, err := readHead(m.Headers()); err == nil && h.Webhook == a.Webhook.ID {
+				id = newEnd(seq, h).ID
+			}
+		})
+		if err != nil || id != 0 {
+			return id, err
+		}
 	}
-	e := newEnd(m.Sequence, h)
-	s.ends.Add(place, e)
-	return e, nil
+	return 0, nil
 }
 
 // passing says whether an error may be of the moment, as while the servers elect a

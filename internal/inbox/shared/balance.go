@@ -22,7 +22,6 @@ func (s *Store) Run(ctx, hard context.Context) {
 	var delivering, helping sync.WaitGroup
 	delivering.Go(func() { s.courier.Run(ctx, hard) })
 	help, done := context.WithCancel(s.alive)
-	helping.Go(func() { s.followLeases(help) })
 	helping.Go(func() { s.beHere(help) })
 	tick := time.NewTicker(balanceEvery)
 	defer tick.Stop()
@@ -113,7 +112,7 @@ func (l *leases) share(self string, now time.Time) (n, first int) {
 	return n, at * l.parts / len(names)
 }
 
-// free says whether a part can be had. By the monotonic clock alone: the other one can be set
+// free says whether a part can be taken. By the monotonic clock alone: the other one can be set
 // forward, and the holder's was not. l.mu is held.
 func (l *leases) free(part int, self string) bool {
 	seen := &l.seen[part]
@@ -139,7 +138,7 @@ func (s *Store) beHere(ctx context.Context) {
 		}
 	})
 	if err != nil {
-		s.log.Error("inbox can't hear of other replicas", "err", err)
+		s.log.Error("cannot listen for other replicas", "err", err)
 		return
 	}
 	defer heard.Unsubscribe()

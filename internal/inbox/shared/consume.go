@@ -83,3 +83,17 @@ func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole
 	})
 	return context.Cause(ctx)
 }
+
+// follow reads the last message of each of some subjects, and from then on what comes, until ctx
+// ends. Where it breaks off it begins again. whole is called when all that there was has been read.
+func (s *Store) follow(ctx context.Context, subjects string, whole func(), take func(jetstream.Msg, uint64)) {
+	for ctx.Err() == nil {
+		err := s.consume(ctx, jetstream.ConsumerConfig{
+			FilterSubject: s.prefix + subjects, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
+		}, whole, take)
+		if ctx.Err() == nil {
+			s.log.Debug("cannot follow the inbox", "subjects", subjects, "err", err)
+			pause(ctx, 100*time.Millisecond)
+		}
+	}
+}

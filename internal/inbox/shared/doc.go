@@ -10,9 +10,10 @@
 //	P.parked.TENANT.LANE.ID  a webhook that is parked
 //	P.again.TENANT.LANE.ID   a webhook that somebody had sent again
 //	P.lease, P.claim         who delivers the part
+//	paused.WHAT              deliveries that somebody has paused
 //
-// A second stream holds what is finished. How long is left to the servers: it has a limit of
-// age, of bytes and of messages, and nothing here ever walks through it to delete.
+// A second stream holds what is finished. The servers decide how long: it has a limit of age, of
+// bytes and of messages, and no code here walks through it to delete.
 //
 // # A lane
 //
@@ -33,6 +34,16 @@
 // # Who delivers
 //
 // Each part has a lease of its own; see lease.go. Its holder reads what the part has, headers
-// only, hands it to the courier, and from then on what comes in. What the servers and the
-// holder disagree about is put right in one way: it drops the part and reads it again.
+// only, hands it to the courier, and from then on what comes in. If the servers do not have what
+// the holder expects, it gives the part up, takes it again and reads it: there is no other repair.
+//
+// # Which file has what
+//
+//	store setup nats request consume   the connection, the streams, requests, reading
+//	message subject end room           what is written, and whether there is room for it
+//	append line                        how a webhook comes in
+//	lease balance term                 which replica delivers which part
+//	reading note vacate damaged        what a replica reads and writes of its parts
+//	find query snapshot                what is shown
+//	act pause erase                    what people do
 package shared

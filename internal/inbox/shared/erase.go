@@ -74,7 +74,7 @@ func (s *Store) noteErased(ctx context.Context, lane webhookgate.Lane, last end,
 	h.ID, h.Arrived, h.Replica, h.Foreign, h.Wiped = last.ID, last.Arrived, last.Replica, last.Foreign, wiped
 	m := nats.NewMsg(s.subject("in", place))
 	if h.Long {
-		putContent(m, w, 0)
+		pack(w).put(m)
 	}
 	h.put(m)
 	expect(m, last.seq)
@@ -92,7 +92,7 @@ func (s *Store) noteErased(ctx context.Context, lane webhookgate.Lane, last end,
 func (s *Store) wipe(ctx context.Context, stream jetstream.Stream, subject string, before uint64) error {
 	var found []uint64
 	if before == 0 {
-		before = 1<<64 - 1
+		before = endless
 	}
 	err := s.visit(ctx, stream, subject, 1, before, func(_ jetstream.Msg, seq uint64) { found = append(found, seq) })
 	if err != nil {
@@ -222,6 +222,5 @@ func (s *Store) whole(ctx context.Context, e end) (*webhookgate.Webhook, error) 
 	if err != nil {
 		return nil, notFound(err)
 	}
-	w, _, err := readContent(m.Header, m.Data)
-	return w, err
+	return packed(m.Header, m.Data).unpack()
 }

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
@@ -17,8 +16,7 @@ import (
 // found is a webhook as the servers have it, whole.
 type found struct {
 	record.Record
-	header nats.Header
-	data   []byte
+	content
 }
 
 // find reads a webhook, wherever it is.
@@ -58,18 +56,13 @@ func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
 
 // recognise makes a webhook of a message; nil: it is none.
 func (s *Store) recognise(ctx context.Context, m *jetstream.RawStreamMsg) *found {
-	h, err := readHead(m.Header)
-	if err != nil || h.Kind != webhookKind {
+	r := recordIn(m.Header, m.Sequence)
+	if r == nil {
 		return nil
 	}
-	e := newEnd(m.Sequence, h)
-	f := &found{Record: record.Record{ID: e.ID, Webhook: slim(&h)}, header: m.Header, data: m.Data}
-	if w, _, err := readContent(m.Header, m.Data); err == nil {
+	f := &found{*r, packed(m.Header, m.Data)}
+	if w, err := f.unpack(); err == nil {
 		f.Webhook = w
-	}
-	f.Status = record.Status{State: record.Waiting, Changed: h.Received}
-	if status, err := readStatus(m.Header); err == nil {
-		f.Status = status
 	}
 	if f.Status.State == record.Waiting {
 		s.stand(ctx, &f.Record)

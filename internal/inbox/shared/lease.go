@@ -11,21 +11,23 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/courier"
 )
 
-// A lease is a message that says which replica delivers a part. Its holder writes it anew
-// every second, and may deliver for holdTime after it began to write the last one that got
-// through. The others take it over when they have seen nothing of it for leaseTime. As
-// that is longer, and begins later, two never deliver at once, whatever the network does;
-// only clocks must go at about the same speed. A replica that was stopped for a while finds
-// out before its next write to the receiver.
+// A lease is a message that says which replica delivers a part. Its holder writes it again
+// every second. It may deliver for holdTime, counted from when it began to write the last lease
+// that the servers took. The other replicas take the part over when they have seen no new lease
+// for leaseTime. That is longer and begins later, so two replicas never deliver at once, whatever
+// the network does, as long as their clocks run at about the same speed. A replica that was
+// stopped for a while checks its lease before its next write to the receiver.
 //
-// A claim is written once, when a part is taken over. What the holder notes names it, so that
-// the servers refuse what a former holder sent and was stuck on its way.
+// A claim is written once, when a part is taken over. The holder's notes name it, so the
+// servers refuse a note of a former holder that arrives late.
 //
-// JetStream can pin a consumer to one client, too. But the pin is known to the
-// consumer's leader alone: the next leader pins whoever asks first, while the former
-// client still delivers, and order in a lane would be lost.
+// JetStream can pin a consumer to one client, too. But only the consumer's leader knows the pin:
+// the next leader pins the first client that asks, while the former one still delivers, and
+// the order in a lane would be lost.
 const (
 	renewEvery = time.Second
 	leaseTime  = 5 * time.Second
@@ -39,8 +41,9 @@ const (
 
 // leaseMessage is the content of a lease.
 type leaseMessage struct {
-	Holder string `json:"holder"` // empty: it was given back
-	Host   string `json:"host"`   // only to be read by people
+	Holder       string `json:"holder"` // empty: it was given back
+	Host         string `json:"host"`   // only to be read by people
+	courier.Load        // of the part
 }
 
 // leaseSeen is a lease as this replica last saw it.
@@ -86,12 +89,12 @@ func (s *Store) term(part int) *term {
 func (s *Store) claim(ctx, hard context.Context, part int, was leaseSeen) {
 	ctx, cancel := context.WithTimeout(ctx, holdTime/2)
 	defer cancel()
-	h, err := s.writeLease(ctx, part, s.self, was.seq)
+	h, err := s.writeLease(ctx, part, s.self, was.Load, was.seq)
 	if isConflict(err) {
 		s.relearn(ctx, part, was.seq)
 	}
 	if err != nil {
-		s.log.Debug("inbox lease not had", "part", part, "err", err)
+		s.log.Debug("inbox lease not taken", "part", part, "err", err)
 		return
 	}
 	m := nats.NewMsg(s.part(part, "claim"))
@@ -103,6 +106,7 @@ func (s *Store) claim(ctx, hard context.Context, part int, was leaseSeen) {
 		return
 	}
 	t := newTerm(s, part, claim, h)
+	t.before = was.Load
 	s.leases.mu.Lock()
 	s.leases.terms[part] = t
 	s.leases.mu.Unlock()
@@ -116,9 +120,9 @@ type hold struct {
 }
 
 // writeLease writes that holder delivers a part, if the lease's last message is still last.
-func (s *Store) writeLease(ctx context.Context, part int, holder string, last uint64) (*hold, error) {
+func (s *Store) writeLease(ctx context.Context, part int, holder string, load courier.Load, last uint64) (*hold, error) {
 	host, _ := os.Hostname()
-	data, err := json.Marshal(leaseMessage{Holder: holder, Host: host})
+	data, err := json.Marshal(leaseMessage{Holder: holder, Host: host, Load: load})
 	if err != nil {
 		return nil, err
 	}
@@ -165,19 +169,7 @@ func (l *leases) saw(part int, now leaseSeen, was uint64) {
 
 // followLeases reads who delivers what, until ctx ends.
 func (s *Store) followLeases(ctx context.Context) {
-	for ctx.Err() == nil {
-		err := s.readLeases(ctx)
-		if ctx.Err() == nil {
-			s.log.Debug("inbox leases can't be read", "err", err)
-			pause(ctx, 250*time.Millisecond)
-		}
-	}
-}
-
-func (s *Store) readLeases(ctx context.Context) error {
-	return s.consume(ctx, jetstream.ConsumerConfig{
-		FilterSubject: s.prefix + "*.lease", DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-	}, func() { // all that there were
+	s.follow(ctx, "*.lease", func() {
 		s.leases.mu.Lock()
 		s.leases.read = true
 		s.leases.mu.Unlock()
@@ -186,7 +178,7 @@ func (s *Store) readLeases(ctx context.Context) error {
 		part := s.partOf(strings.TrimPrefix(m.Subject(), s.prefix))
 		now := leaseSeen{seq: seq}
 		if err := json.Unmarshal(m.Data(), &now.leaseMessage); err != nil {
-			s.log.Error("inbox lease can't be read", "part", part, "err", err)
+			s.log.Error("cannot read an inbox lease", "part", part, "err", err)
 		}
 		s.leases.saw(part, now, 0)
 	})

@@ -3,12 +3,10 @@ package shared
 import (
 	"context"
 	"sync"
-
-	"usher/webhookgate"
 )
 
-// lines has the webhooks of a lane that come in here appended one after the other, in the
-// order of their arrival: at once they would only refuse each other.
+// lines lets one webhook of a lane after the other be appended, in the order in which they came
+// to this replica. If they were sent at once, the servers would accept one and refuse the others.
 type lines struct {
 	mu    sync.Mutex               // guards what follows
 	lanes map[string]chan struct{} // of each, who came last closes it when it leaves
@@ -41,55 +39,5 @@ func (l *lines) enter(ctx context.Context, place string) (func(), error) {
 			leave()
 		}()
 		return nil, ctx.Err()
-	}
-}
-
-// freshMost is how many bytes of webhooks that came in here are kept at hand until they come
-// back from the servers.
-const freshMost = 4 << 20
-
-// fresh are webhooks that came in through the very replica that will deliver them: it need not
-// read them from the servers.
-type fresh struct {
-	mu    sync.Mutex // guards what follows
-	byID  map[string]*webhookgate.Webhook
-	order []string
-	size  int
-}
-
-func (f *fresh) put(w *webhookgate.Webhook) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.byID == nil {
-		f.byID = make(map[string]*webhookgate.Webhook)
-	}
-	if f.byID[w.ID] != nil {
-		return
-	}
-	f.byID[w.ID] = w
-	f.order = append(f.order, w.ID)
-	f.size += len(w.Body)
-	for f.size > freshMost {
-		f.drop(f.order[0])
-		f.order = f.order[1:]
-	}
-}
-
-// take returns a webhook whole, and lets go of it; nil: it is not at hand.
-func (f *fresh) take(id string) *webhookgate.Webhook {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	w := f.byID[id]
-	f.drop(id)
-	if len(f.byID) == 0 {
-		f.order = nil
-	}
-	return w
-}
-
-func (f *fresh) drop(id string) {
-	if w := f.byID[id]; w != nil {
-		f.size -= len(w.Body)
-		delete(f.byID, id)
 	}
 }

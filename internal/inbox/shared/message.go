@@ -5,10 +5,8 @@ import (
 	"compress/flate"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"time"
 	"unique"
 
@@ -185,23 +183,51 @@ func slim(h *head) *webhookgate.Webhook {
 	return w
 }
 
-// putContent puts a webhook into a message whole.
-func putContent(m *nats.Msg, w *webhookgate.Webhook, previous uint64) {
-	m.Data = record.Encode(w, previous)
-	if len(m.Data) >= deflateFrom {
-		m.Data = compress(m.Data)
-		m.Header.Set(encodingHeader, deflate)
+// content is a webhook whole, as a message carries it.
+type content struct {
+	data     []byte
+	encoding string
+}
+
+// pack makes w ready for a message.
+func pack(w *webhookgate.Webhook) content {
+	c := content{data: record.Encode(w, 0)}
+	if len(c.data) >= deflateFrom {
+		c = content{compress(c.data), deflate}
+	}
+	return c
+}
+
+// packed is what a message carries.
+func packed(h nats.Header, data []byte) content { return content{data, h.Get(encodingHeader)} }
+
+func (c content) put(m *nats.Msg) {
+	m.Data = c.data
+	if c.encoding != "" {
+		m.Header.Set(encodingHeader, c.encoding)
 	}
 }
 
-// readContent is the reverse of putContent.
-func readContent(h nats.Header, data []byte) (w *webhookgate.Webhook, previous uint64, err error) {
-	if h.Get(encodingHeader) == deflate {
+func (c content) unpack() (w *webhookgate.Webhook, err error) {
+	data := c.data
+	if c.encoding == deflate {
 		if data, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(data)), inflatedMost)); err != nil {
-			return nil, 0, record.ErrDamaged
+			return nil, record.ErrDamaged
 		}
 	}
-	return record.Decode(data)
+	w, _, err = record.Decode(data)
+	return w, err
+}
+
+// newMessage is a webhook outside its lane: whole, and with how it stands.
+func newMessage(subject string, r *record.Record, c content) *nats.Msg {
+	m := nats.NewMsg(subject)
+	c.put(m)
+	h := newHead(webhookKind, r.Webhook)
+	h.ID = r.ID
+	h.put(m)
+	putStatus(m, &r.Status)
+	return m
 }
 
 // compress makes a content smaller. What has hardly a repetition in it, base64 say, is stored
@@ -224,57 +250,6 @@ func compressAt(level int, data []byte) []byte {
 	z.Write(data)                      // to memory
 	z.Close()
 	return b.Bytes()
-}
-
-// Subjects.
-
-// parts is how many parts the lanes fall into: the first letter of the tenant's name in
-// subjects, a hexadecimal digit, says into which. Tests that have no time may have fewer of
-// them delivered.
-const parts = 16
-
-func (s *Store) partOf(place string) int {
-	n, err := strconv.ParseUint(place[:1], 16, 8)
-	if err != nil {
-		return 0
-	}
-	return int(n) % s.parts
-}
-
-// placeOf names a lane in subjects, where not every letter may stand: the tenant, then
-// the rest.
-func placeOf(lane webhookgate.Lane) string {
-	key := record.LaneKey(lane)
-	return fmt.Sprintf("%x.%x", key[:16], key[16:])
-}
-
-func (s *Store) part(n int, rest string) string { return fmt.Sprintf("%s%x.%s", s.prefix, n, rest) }
-
-func (s *Store) subject(kind, place string) string {
-	return s.part(s.partOf(place), kind+"."+place)
-}
-
-func (s *Store) idSubject(kind, place string, id uint64) string {
-	return s.subject(kind, place) + "." + strconv.FormatUint(id, 10)
-}
-
-func (s *Store) historySubject(place string, id uint64) string {
-	return s.historyPrefix + place + "." + strconv.FormatUint(id, 10)
-}
-
-// split takes a subject of a part apart: its kind, the place, and the id where it has one.
-func (s *Store) split(subject string) (kind, place string, id uint64) {
-	words := strings.Split(strings.TrimPrefix(subject, s.prefix), ".")
-	if len(words) < 2 {
-		return "", "", 0
-	}
-	if kind = words[1]; len(words) < 4 {
-		return kind, "", 0
-	}
-	if len(words) > 4 {
-		id, _ = strconv.ParseUint(words[4], 10, 64)
-	}
-	return kind, words[2] + "." + words[3], id
 }
 
 // expect has m refused unless the last message on its subject is that one; zero: none.

@@ -25,7 +25,7 @@ type NATS struct {
 	// Stream is the stream's name. Required.
 	Stream string
 	// Replicas is how many servers keep a copy; zero: three in a cluster, one on a
-	// single server, or what the stream that is there has.
+	// single server, or as many as an existing stream has.
 	Replicas int
 	// What usher shows of itself; nil and empty: nothing. The funcs are asked at each
 	// connection.

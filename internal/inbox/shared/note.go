@@ -12,7 +12,7 @@ import (
 	"usher/webhookgate"
 )
 
-// How a webhook stands is written by who delivers its part, in the order of its lane.
+// The replica that delivers a part writes how its webhooks stand, in the order of each lane.
 
 // Note writes how r stands now, in the background.
 func (t *term) Note(r record.Record, whole *webhookgate.Webhook, noted func()) {
@@ -37,11 +37,11 @@ func (t *term) write(ctx context.Context, r *record.Record, whole *webhookgate.W
 	if r.Status.State == record.Waiting {
 		return t.insist(ctx, r, func() error { return t.stand(ctx, r, place) })
 	}
-	var m *nats.Msg
+	var c content
 	for _, step := range []func() error{
-		func() (err error) { m, err = t.content(ctx, r, whole, at); return err },
-		func() error { return t.copyOut(ctx, m, r, place) },
-		func() error { return t.takeOut(ctx, m, r, place, at) },
+		func() (err error) { c, err = t.content(ctx, r, whole, at); return err },
+		func() error { return t.copyOut(ctx, c, r, place) },
+		func() error { return t.takeOut(ctx, c, r, place, at) },
 		func() error { return t.s.remove(ctx, at.status) },
 	} {
 		if err := t.insist(ctx, r, step); err != nil {
@@ -87,25 +87,25 @@ func (t *term) stand(ctx context.Context, r *record.Record, place string) error 
 }
 
 // copyOut writes a webhook to where it belongs from now on.
-func (t *term) copyOut(ctx context.Context, m *nats.Msg, r *record.Record, place string) error {
+func (t *term) copyOut(ctx context.Context, c content, r *record.Record, place string) error {
 	if r.Status.State == record.Parked {
-		return t.park(ctx, m, r, place)
+		return t.park(ctx, c, r, place)
 	}
-	_, err := t.s.publish(ctx, withSubject(m, t.s.historySubject(place, r.ID)))
+	_, err := t.s.publish(ctx, newMessage(t.s.historySubject(place, r.ID), r, c))
 	return err
 }
 
 // takeOut takes a webhook away from where it was.
-func (t *term) takeOut(ctx context.Context, m *nats.Msg, r *record.Record, place string, at spot) error {
+func (t *term) takeOut(ctx context.Context, c content, r *record.Record, place string, at spot) error {
 	if at.kind == "" {
-		return t.vacate(ctx, m, r, place)
+		return t.vacate(ctx, c, r, place)
 	}
 	return t.s.remove(ctx, at.seq)
 }
 
 // park writes a webhook to a place of its own.
-func (t *term) park(ctx context.Context, m *nats.Msg, r *record.Record, place string) error {
-	seq, err := t.fenced(ctx, withSubject(m, t.s.idSubject("parked", place, r.ID)))
+func (t *term) park(ctx context.Context, c content, r *record.Record, place string) error {
+	seq, err := t.fenced(ctx, newMessage(t.s.idSubject("parked", place, r.ID), r, c))
 	if err != nil {
 		return err
 	}
@@ -129,43 +129,23 @@ func (t *term) fenced(ctx context.Context, m *nats.Msg) (uint64, error) {
 	return seq, err
 }
 
-// content is r as a message without a subject, whole and with how it stands.
-func (t *term) content(ctx context.Context, r *record.Record, whole *webhookgate.Webhook, at spot) (*nats.Msg, error) {
-	m := nats.NewMsg("")
+// content is r whole: as the courier has it, or from where it is.
+func (t *term) content(ctx context.Context, r *record.Record, whole *webhookgate.Webhook, at spot) (content, error) {
 	if whole != nil {
-		putContent(m, whole, 0)
-	} else {
-		seq := r.ID
-		if at.kind != "" {
-			seq = at.seq
-		}
-		raw, err := t.s.read(ctx, seq)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			t.leave() // somebody has deleted it: all is read again
-		}
-		if err != nil {
-			return nil, err
-		}
-		m.Data = raw.Data
-		if encoding := raw.Header.Get(encodingHeader); encoding != "" {
-			m.Header.Set(encodingHeader, encoding)
-		}
+		return pack(whole), nil
 	}
-	h := newHead(webhookKind, r.Webhook)
-	h.ID = r.ID
-	h.put(m)
-	putStatus(m, &r.Status)
-	return m, nil
-}
-
-// withSubject is a copy of m on a subject.
-func withSubject(m *nats.Msg, subject string) *nats.Msg {
-	c := nats.NewMsg(subject)
-	c.Data = m.Data
-	for name, values := range m.Header {
-		c.Header[name] = values
+	seq := r.ID
+	if at.kind != "" {
+		seq = at.seq
 	}
-	return c
+	m, err := t.s.read(ctx, seq)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		t.leave() // somebody has deleted it: all is read again
+	}
+	if err != nil {
+		return content{}, err
+	}
+	return packed(m.Header, m.Data), nil
 }
 
 // finishParking takes a webhook out of its lane that the former holder of the part had
@@ -177,25 +157,13 @@ func (t *term) finishParking(r *record.Record) {
 	}
 	defer leave()
 	for t.Held() {
-		m, err := t.content(t.s.alive, r, nil, spot{})
+		c, err := t.content(t.s.alive, r, nil, spot{})
 		if err == nil {
-			err = t.vacate(t.s.alive, m, r, placeOf(r.Webhook.Lane))
+			err = t.vacate(t.s.alive, c, r, placeOf(r.Webhook.Lane))
 		}
 		if err == nil {
 			return
 		}
 		pause(t.s.alive, 100*time.Millisecond)
 	}
-}
-
-// toHistory puts a webhook into the history.
-func (s *Store) toHistory(ctx context.Context, r *record.Record, whole *webhookgate.Webhook) error {
-	m := nats.NewMsg(s.historySubject(placeOf(r.Webhook.Lane), r.ID))
-	putContent(m, whole, 0)
-	h := newHead(webhookKind, r.Webhook)
-	h.ID = r.ID
-	h.put(m)
-	putStatus(m, &r.Status)
-	_, err := s.publish(ctx, m)
-	return err
 }

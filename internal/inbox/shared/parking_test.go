@@ -28,11 +28,11 @@ func TestSentAgainWhileItsParkingIsUnfinished(t *testing.T) {
 		dead := newTerm(idle.Store, idle.partOf(place), 0, nil)
 		r := &record.Record{ID: last.ID, Webhook: slim(&last.head), Status: record.Status{State: record.Waiting}}
 		r.Enter(record.Parked, "the receiver will not take it")
-		m, err := dead.content(context.Background(), r, nil, spot{})
+		whole, err := dead.content(context.Background(), r, nil, spot{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := idle.publish(context.Background(), withSubject(m, idle.idSubject("parked", place, r.ID))); err != nil {
+		if _, err := idle.publish(context.Background(), newMessage(idle.idSubject("parked", place, r.ID), r, whole)); err != nil {
 			t.Fatal(err)
 		}
 		if err := idle.Redeliver(r.ID, false); err != nil {

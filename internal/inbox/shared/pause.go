@@ -94,18 +94,28 @@ func (s *Store) sayPause(message pauseMessage) error {
 	var asking sync.WaitGroup
 	unheard := make([]error, s.parts)
 	for part := range s.parts {
-		asking.Go(func() {
-			unheard[part] = s.ask(ctx, part, &errand{Act: "paused", ID: seq, Subject: m.Subject})
-			if errors.Is(unheard[part], record.ErrNobody) { // who takes it over knows
-				unheard[part] = nil
-			}
-		})
+		asking.Go(func() { unheard[part] = s.confirm(ctx, part, &errand{Act: "paused", ID: seq, Subject: m.Subject}) })
 	}
 	asking.Wait()
 	if err := errors.Join(unheard...); err != nil {
-		return fmt.Errorf("it is noted, but not all replicas have confirmed it: %w", err)
+		return fmt.Errorf("saved, but not all replicas have confirmed it: %w", err)
 	}
 	return nil
+}
+
+// confirm asks who delivers a part, again every second: who was asked may just have given it up.
+func (s *Store) confirm(ctx context.Context, part int, e *errand) error {
+	for {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		err := s.ask(try, part, e)
+		cancel()
+		if errors.Is(err, record.ErrNobody) { // who takes it over knows
+			return nil
+		}
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
 }
 
 // tookPause takes a message in.
@@ -170,18 +180,10 @@ func (p *pauses) unorder() {
 
 // followPauses reads what is held back, until ctx ends.
 func (s *Store) followPauses(ctx context.Context) {
-	for ctx.Err() == nil {
-		err := s.consume(ctx, jetstream.ConsumerConfig{
-			FilterSubject: s.prefix + "paused.*", DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-		}, func() {
-			s.pauses.mu.Lock()
-			s.pauses.read = true
-			s.pauses.mu.Unlock()
-			s.leases.poke()
-		}, func(m jetstream.Msg, seq uint64) { s.tookPause(m.Subject(), seq, m.Data()) })
-		if ctx.Err() == nil {
-			s.log.Debug("inbox pauses can't be read", "err", err)
-			pause(ctx, 100*time.Millisecond)
-		}
-	}
+	s.follow(ctx, "paused.*", func() {
+		s.pauses.mu.Lock()
+		s.pauses.read = true
+		s.pauses.mu.Unlock()
+		s.leases.poke()
+	}, func(m jetstream.Msg, seq uint64) { s.tookPause(m.Subject(), seq, m.Data()) })
 }

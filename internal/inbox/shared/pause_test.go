@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/nats-io/nats.go"
+
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
@@ -165,7 +167,7 @@ func TestErase(t *testing.T) {
 			}
 		}
 		tried := len(c.receiver.Tried())
-		time.Sleep(time.Hour)
+		time.Sleep(6 * time.Minute) // more than the longest pause between two tries
 		if n := len(c.receiver.Tried()); n != tried {
 			t.Error("what was erased is tried")
 		}
@@ -208,7 +210,7 @@ func TestEraseAmidst(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Minute)
+			time.Sleep(10 * time.Second)
 			if waiting := other.waiting(t); len(waiting) != 0 {
 				t.Errorf("round %d: %v waits", n, waiting)
 			}
@@ -219,6 +221,31 @@ func TestEraseAmidst(t *testing.T) {
 		time.Sleep(time.Second)
 		if waiting, history := other.messages(t); waiting > 1 || history != 0 {
 			t.Errorf("%d messages are left, and %d in the history", waiting, history)
+		}
+	})
+}
+
+// Who is asked whether it knows of a pause may just have given its part up, and says nothing: it is
+// asked again.
+func TestPauseAsksAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
+		r := c.start()
+		defer r.stop()
+		asked := 0
+		silent, err := r.nc.Subscribe(r.livePrefix+"do.0", func(m *nats.Msg) {
+			if asked++; asked > 1 {
+				_ = m.Respond(nil)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Pause(record.Pause{}); err != nil {
+			t.Error(err)
+		}
+		if err := silent.Unsubscribe(); err != nil || asked != 2 {
+			t.Errorf("asked %d times, %v", asked, err)
 		}
 	})
 }

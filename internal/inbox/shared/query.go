@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
@@ -86,12 +87,15 @@ func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[u
 // scan reads the webhooks of a subject from one message up to another, without their contents.
 func (s *Store) scan(ctx context.Context, stream jetstream.Stream, subject string, from, to uint64) (out []*record.Record, err error) {
 	err = s.visit(ctx, stream, subject, from, to, func(m jetstream.Msg, seq uint64) {
-		if r := listed(m, seq); r != nil {
+		if r := recordIn(m.Headers(), seq); r != nil {
 			out = append(out, r)
 		}
 	})
 	return out, err
 }
+
+// endless is a sequence that no message has.
+const endless = 1<<64 - 1
 
 // visit goes through the messages of a subject from one up to another, headers only.
 func (s *Store) visit(ctx context.Context, stream jetstream.Stream, subject string, from, to uint64, each func(jetstream.Msg, uint64)) error {
@@ -136,15 +140,14 @@ func (s *Store) visit(ctx context.Context, stream jetstream.Stream, subject stri
 	return ctx.Err()
 }
 
-// listed makes a record of a message; nil: it is none.
-func listed(m jetstream.Msg, seq uint64) *record.Record {
-	h, err := readHead(m.Headers())
+// recordIn makes a record of a message, by its headers; nil: it has none.
+func recordIn(header nats.Header, seq uint64) *record.Record {
+	h, err := readHead(header)
 	if err != nil || h.Kind != webhookKind {
 		return nil
 	}
-	e := newEnd(seq, h)
-	r := &record.Record{ID: e.ID, Webhook: slim(&h), Status: record.Status{State: record.Waiting, Changed: h.Received}}
-	if status, err := readStatus(m.Headers()); err == nil {
+	r := &record.Record{ID: newEnd(seq, h).ID, Webhook: slim(&h), Status: record.Status{State: record.Waiting, Changed: h.Received}}
+	if status, err := readStatus(header); err == nil {
 		r.Status = status
 	}
 	return r

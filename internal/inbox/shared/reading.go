@@ -1,8 +1,8 @@
 package shared
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -15,9 +15,9 @@ import (
 
 // How a term learns what its part has, and what comes.
 
-// follow reads the part until ctx ends: what there is without its content, as that may be much,
-// and then what comes with it, as that is delivered soon. Where it breaks off it reads on: nobody
-// else deletes what waits.
+// follow reads the part until ctx ends: first what is stored, without content, because that may be
+// much; then what comes in, with its content, because that is delivered soon. When reading
+// fails it goes on where it stopped: nobody else deletes what waits.
 func (t *term) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		t.mu.Lock()
@@ -52,7 +52,7 @@ func (t *term) hasBegun() bool {
 
 // take takes one message in.
 func (t *term) take(m jetstream.Msg, seq uint64) {
-	kind, _, id := t.s.split(m.Subject())
+	kind, place, id := t.s.split(m.Subject())
 	// What is sent again is handed over before anything that came after it: else that could
 	// be delivered first, and be undone.
 	then := func() {}
@@ -61,10 +61,17 @@ func (t *term) take(m jetstream.Msg, seq uint64) {
 	defer t.mu.Unlock()
 	t.next = seq + 1
 	switch kind {
-	case "in":
-		t.takeLane(m, seq)
-	case "parked", "again":
-		then = t.takeSpot(m, seq, kind, id)
+	case "in", "parked", "again":
+		h, err := readHead(m.Headers())
+		status, err2 := readStatus(m.Headers())
+		switch {
+		case kind == "in" && err == nil:
+			t.takeLane(m, seq, &h)
+		case err == nil && err2 == nil:
+			then = t.takeSpot(m, seq, kind, id, &h, &status)
+		default:
+			then = func() { t.takeDamaged(kind, place, cmp.Or(id, seq), seq) }
+		}
 	case "status":
 		if s, err := readStatus(m.Headers()); err == nil && t.gather != nil {
 			t.gather.status[id] = s
@@ -87,34 +94,29 @@ func (t *term) at(id uint64) *spot {
 }
 
 // takeLane takes in a message of a lane. t.mu is held.
-func (t *term) takeLane(m jetstream.Msg, seq uint64) {
-	h, err := readHead(m.Headers())
-	if err != nil {
-		t.s.log.Error("inbox has a damaged message", "seq", seq)
-		return
-	}
+func (t *term) takeLane(m jetstream.Msg, seq uint64, h *head) {
 	if h.Kind != webhookKind {
-		if l := t.lanes[laneOf(&h)]; l != nil {
-			l.end = newEnd(seq, h)
+		if l := t.lanes[laneOf(h)]; l != nil {
+			l.end = newEnd(seq, *h)
 		}
 		return
 	}
-	w := t.slim(&h, seq)
+	w := t.slim(h, seq)
 	l := t.lanes[w.Lane]
 	if l == nil {
 		l = new(lane)
 		t.lanes[w.Lane] = l
 	}
-	l.end = newEnd(seq, h)
+	l.end = newEnd(seq, *h)
 	l.waiting++
-	r := &record.Record{ID: seq, Webhook: w, Status: record.Status{State: record.Waiting, Changed: w.Received}}
+	r := &record.Record{ID: seq, Webhook: w, Status: record.Status{State: record.Waiting, Changed: w.Received}, Size: sizeOf(m.Headers(), m.Data())}
 	if t.gather != nil {
 		t.gather.records[seq], t.gather.inLane[seq] = r, true
 		return
 	}
-	whole := t.fresh.take(w.ID)
-	if whole == nil && len(m.Data()) > 0 {
-		whole, _, _ = readContent(m.Headers(), m.Data()) // what is damaged is found out at its turn
+	var whole *webhookgate.Webhook
+	if len(m.Data()) > 0 {
+		whole, _ = packed(m.Headers(), m.Data()).unpack() // what is damaged is found out at its turn
 	}
 	t.s.courier.Take(t, r, whole, false)
 }
@@ -124,7 +126,7 @@ func (t *term) slim(h *head, seq uint64) *webhookgate.Webhook {
 	w := slim(h)
 	if h.Long {
 		if m, err := t.s.read(t.s.alive, seq); err == nil {
-			if whole, _, err := readContent(m.Header, m.Data); err == nil {
+			if whole, err := packed(m.Header, m.Data).unpack(); err == nil {
 				return record.Slim(whole)
 			}
 		}
@@ -134,19 +136,13 @@ func (t *term) slim(h *head, seq uint64) *webhookgate.Webhook {
 
 // takeSpot takes in a webhook that is parked, or sent again, and returns what is to be done once
 // t.mu, which is held, is free.
-func (t *term) takeSpot(m jetstream.Msg, seq uint64, kind string, id uint64) (then func()) {
+func (t *term) takeSpot(m jetstream.Msg, seq uint64, kind string, id uint64, h *head, status *record.Status) (then func()) {
 	then = func() {}
-	h, err := readHead(m.Headers())
-	status, err2 := readStatus(m.Headers())
-	if err := errors.Join(err, err2); err != nil {
-		t.s.log.Error("inbox has a damaged message", "seq", seq)
-		return then
-	}
 	p := t.at(id)
 	if t.gather == nil && (kind == "parked" || p.kind == "again" && p.seq >= seq) {
 		return then // written here
 	}
-	r := &record.Record{ID: id, Webhook: t.slim(&h, seq), Status: status}
+	r := &record.Record{ID: id, Webhook: t.slim(h, seq), Status: *status, Size: sizeOf(m.Headers(), m.Data())}
 	if t.gather == nil {
 		before := *p
 		p.kind, p.seq = kind, seq

@@ -107,7 +107,7 @@ func BenchmarkTakeover(b *testing.B) {
 	for n := range b.N {
 		w := inboxtest.Webhook(fmt.Sprint("tenant-", n), body)
 		m := nats.NewMsg(filler.subject("in", placeOf(w.Lane)))
-		putContent(m, w, 0)
+		pack(w).put(m)
 		h := newHead(webhookKind, w)
 		h.put(m)
 		for {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -33,7 +34,7 @@ func checkVersion(name, version string) error {
 	return nil
 }
 
-// How much of what is finished is kept to be looked at. The servers see to it.
+// How many finished webhooks the servers keep.
 const (
 	keepCount = 10_000
 	keepBytes = 256 << 20
@@ -43,7 +44,7 @@ const (
 // leastBytes is what usher asks for at the least, where the servers do not grant more.
 const leastBytes = 16 << 20
 
-// What the streams say of themselves, so that another version knows what it has before it.
+// The streams' metadata, so that another version recognises the format.
 const (
 	formatKey = "usher-format"
 	format    = "2"
@@ -53,8 +54,8 @@ const (
 // goes on taking deletions.
 func (s *Store) wanted() jetstream.StreamConfig {
 	c := s.common(s.cfg.NATS.Stream, s.prefix)
-	c.Description = "usher's inbox: webhooks that wait or are parked, and what lanes remember"
-	c.Discard, c.MaxBytes = jetstream.DiscardNew, s.cfg.MaxBytes
+	c.Description = "usher's inbox: webhooks that wait or are parked, and what it remembers of each tenant"
+	c.Discard, c.MaxBytes = jetstream.DiscardNew, s.room.wanted()
 	c.AllowRollup = true
 	c.Duplicates = 30 * time.Second // only while a webhook is being taken in
 	return c
@@ -117,7 +118,7 @@ func (s *Store) look(ctx context.Context) error {
 	faults = append(faults, misfits(s.wantedHistory(), &history.CachedInfo().Config, s.cfg.NATS.Replicas)...)
 	var misfit error
 	if len(faults) > 0 {
-		misfit = &misfitError{"the streams that are there do not fit", faults}
+		misfit = &misfitError{"the existing streams do not fit", faults}
 	}
 	if first && misfit != nil {
 		return misfit
@@ -134,7 +135,7 @@ func (s *Store) look(ctx context.Context) error {
 
 func (s *Store) adopt(stream, history jetstream.Stream, misfit error) {
 	info := stream.CachedInfo()
-	s.room.set(int64(info.State.Bytes), min(info.Config.MaxBytes, s.cfg.MaxBytes), s.nc.MaxPayload())
+	s.measured(info)
 	s.saw(info.State.LastSeq)
 	s.heard.Store(time.Now().UnixNano())
 	s.mu.Lock()
@@ -143,14 +144,14 @@ func (s *Store) adopt(stream, history jetstream.Stream, misfit error) {
 	s.mu.Unlock()
 	switch {
 	case misfit != nil && before == nil:
-		s.log.Error("inbox streams were edited, no webhook is taken in", "err", misfit)
+		s.log.Error("somebody changed the inbox streams, usher takes no webhooks in", "err", misfit)
 	case misfit == nil && before != nil:
-		s.log.Info("inbox streams fit again")
+		s.log.Info("the inbox streams are right again, usher takes webhooks in")
 	}
 }
 
 // errReplaced: what this replica believes is of a stream that is no more.
-var errReplaced = errors.New("its stream was deleted while usher ran, and what waited in it is gone with it; restart usher")
+var errReplaced = errors.New("somebody deleted its stream while usher ran, and the webhooks that waited in it are lost; restart usher")
 
 // provide returns a stream, and makes it where it may and it is not there. One that was there is
 // never made again: servers that have just started may not know it yet. Where the servers
@@ -164,10 +165,10 @@ func (s *Store) provide(ctx context.Context, want jetstream.StreamConfig, mayMak
 	for {
 		// Several replicas may do this at once: with the same settings all succeed.
 		stream, err = s.js.CreateStream(ctx, want)
-		if !isRoom(err) || want.MaxBytes/2 < leastBytes {
+		if !isRoom(err) || want.MaxBytes <= leastBytes {
 			break
 		}
-		want.MaxBytes /= 2
+		want.MaxBytes = max(want.MaxBytes/2, leastBytes)
 	}
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		return s.js.Stream(ctx, want.Name) // made by another replica, to which less was granted
@@ -175,29 +176,42 @@ func (s *Store) provide(ctx context.Context, want jetstream.StreamConfig, mayMak
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("inbox stream made", "stream", want.Name, "replicas", stream.CachedInfo().Config.Replicas, "max_bytes", want.MaxBytes)
+	s.log.Info("inbox stream created", "stream", want.Name, "replicas", stream.CachedInfo().Config.Replicas, "max_bytes", want.MaxBytes)
 	if want.MaxBytes < asked {
 		s.log.Warn("inbox servers grant less room than asked for", "stream", want.Name, "asked", asked, "granted", want.MaxBytes)
 	}
+	s.hasAsked(want.Name, asked)
 	return stream, nil
 }
 
 // grow gives a stream that was made with less room as much as is asked for now, if the servers
-// grant it. One with more keeps it: another replica may want that.
+// grant it. One with more keeps it: another replica may want that. The same is not asked for
+// twice: somebody may have given it less on purpose.
 func (s *Store) grow(ctx context.Context, stream jetstream.Stream, want jetstream.StreamConfig, err error) (jetstream.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
 	cfg := stream.CachedInfo().Config
-	if known, _, _ := s.streams(); known != nil || cfg.MaxBytes >= want.MaxBytes || cfg.Metadata[formatKey] != format {
+	if !s.hasAsked(want.Name, want.MaxBytes) || cfg.MaxBytes >= want.MaxBytes || cfg.Metadata[formatKey] != format {
 		return stream, nil
 	}
 	cfg.MaxBytes = want.MaxBytes
 	if grown, err := s.js.UpdateStream(ctx, cfg); err == nil {
 		return grown, nil
 	}
-	s.log.Warn("inbox stream has less room than asked for", "stream", want.Name, "asked", want.MaxBytes, "has", stream.CachedInfo().Config.MaxBytes)
+	s.log.Warn("inbox servers grant no more room for the stream", "stream", want.Name, "asked", want.MaxBytes, "has", stream.CachedInfo().Config.MaxBytes)
 	return stream, nil
+}
+
+// hasAsked notes that so much was asked for a stream, and says whether that is more than ever.
+func (s *Store) hasAsked(name string, bytes int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if bytes <= s.asked[name] {
+		return false
+	}
+	s.asked[name] = bytes
+	return true
 }
 
 // shrink halves a stream's room, so that there is some for its history: where the servers grant just
@@ -205,8 +219,8 @@ func (s *Store) grow(ctx context.Context, stream jetstream.Stream, want jetstrea
 func (s *Store) shrink(ctx context.Context, stream jetstream.Stream, reason error) (jetstream.Stream, error) {
 	info := stream.CachedInfo()
 	cfg := info.Config
-	cfg.MaxBytes /= 2
-	if cfg.Metadata[formatKey] != format || cfg.MaxBytes < leastBytes || info.State.Bytes > uint64(cfg.MaxBytes)/2 {
+	cfg.MaxBytes = max(cfg.MaxBytes/2, leastBytes)
+	if cfg.Metadata[formatKey] != format || info.Config.MaxBytes <= leastBytes || info.State.Bytes > uint64(cfg.MaxBytes)/2 {
 		return stream, fmt.Errorf("no room for the history of stream %s: %v", cfg.Name, reason)
 	}
 	smaller, err := s.js.UpdateStream(ctx, cfg)
@@ -245,7 +259,7 @@ func misfits(want jetstream.StreamConfig, c *jetstream.StreamConfig, replicas in
 	check(c.Storage == want.Storage, "its storage should be file")
 	check(c.Retention == want.Retention, "its retention should be limits")
 	check(c.Discard == want.Discard, "its discard policy should be %v", want.Discard)
-	check(c.MaxBytes >= leastBytes || c.MaxBytes == want.MaxBytes, "it has room for %d bytes: max_bytes should be at least %d", c.MaxBytes, leastBytes)
+	check(c.MaxBytes >= min(leastBytes, want.MaxBytes), "it has room for %d bytes: max_bytes should be at least %d", c.MaxBytes, leastBytes)
 	check(c.MaxMsgs <= 0 || want.MaxMsgs > 0, "it has room for %d messages: there should be no max_msgs", c.MaxMsgs)
 	check(c.MaxAge == 0 || want.MaxAge > 0, "it deletes messages after %v, also webhooks that wait: there should be no max_age", c.MaxAge)
 	check(max(c.MaxMsgsPerSubject, 0) == want.MaxMsgsPerSubject, "it keeps %d messages per subject: max_msgs_per_subject should be %d", c.MaxMsgsPerSubject, want.MaxMsgsPerSubject)
@@ -262,21 +276,22 @@ func misfits(want jetstream.StreamConfig, c *jetstream.StreamConfig, replicas in
 	return faults
 }
 
-// Check says whether the servers can be reached and used, without changing anything.
+// Check says whether the servers can be reached and used, without changing anything. It
+// tries each of them once: somebody waits for the answer.
 func (n *NATS) Check(ctx context.Context) (found string, err error) {
-	nc, why, err := n.connect(slog.New(slog.DiscardHandler), func() {})
+	once := *n
+	once.Options = append(slices.Clone(n.Options), nats.RetryOnFailedConnect(false), nats.MaxReconnects(0))
+	nc, _, err := once.connect(slog.New(slog.DiscardHandler), func() {})
+	if errors.Is(err, nats.ErrNoServers) {
+		err = errors.New("connection refused") // that is when the library says so
+	}
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("no connection to %s: %w", strings.Join(n.Servers, ", "), err)
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return "", err
-	}
-	for !nc.IsConnected() {
-		if pause(ctx, 50*time.Millisecond); ctx.Err() != nil {
-			return "", why()
-		}
 	}
 	if err := checkVersion(nc.ConnectedServerName(), nc.ConnectedServerVersion()); err != nil {
 		return "", err
@@ -290,7 +305,7 @@ func (n *NATS) Check(ctx context.Context) (found string, err error) {
 		return "", err
 	}
 	if faults := misfits(s.wanted(), &stream.CachedInfo().Config, n.Replicas); len(faults) > 0 {
-		return "", &misfitError{"the stream that is there does not fit", faults}
+		return "", &misfitError{"the existing stream does not fit", faults}
 	}
 	return fmt.Sprintf("the stream %s is there, with %d replicas", n.Stream, stream.CachedInfo().Config.Replicas), nil
 }

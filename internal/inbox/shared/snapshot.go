@@ -136,8 +136,7 @@ func (s *Store) bearer(ctx context.Context, e end) (*webhookgate.Webhook, error)
 	if err != nil {
 		return nil, notFound(err)
 	}
-	w, _, err := readContent(m.Header, m.Data)
-	return w, err
+	return packed(m.Header, m.Data).unpack()
 }
 
 // Snapshot reads the last snapshot that was taken in for a lane, and its id.

@@ -80,9 +80,10 @@ type Store struct {
 	mu      sync.Mutex // guards what follows
 	stream  jetstream.Stream
 	history jetstream.Stream
-	trouble error // why it can't be used at the moment
-	misfit  error // why nothing may be taken in, though what waits is delivered
-	fatal   error // why it never will be usable again
+	trouble error            // why it can't be used at the moment
+	misfit  error            // why nothing may be taken in, though what waits is delivered
+	fatal   error            // why it never will be usable again
+	asked   map[string]int64 // how many bytes, for each stream
 }
 
 const (
@@ -107,7 +108,7 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 		prefix: name + ".", historyPrefix: name + "_history.", livePrefix: name + "_live.",
 	}
 	s.lines.lanes = make(map[string]chan struct{})
-	s.room.limit.Store(cfg.MaxBytes)
+	s.room.most, s.room.reserved, s.asked = cfg.MaxBytes, reservation(cfg.MaxBytes), make(map[string]int64)
 	s.heard.Store(time.Now().UnixNano())
 	if s.parts = parts; cfg.NATS.Parts > 0 {
 		s.parts = cfg.NATS.Parts
@@ -122,6 +123,7 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	}
 	s.background.Go(func() { s.watch(ctx) })
 	s.background.Go(func() { s.followPauses(ctx) })
+	s.background.Go(func() { s.followLeases(ctx) })
 	if cfg.OnSnapshot != nil {
 		s.background.Go(func() { s.followSnapshots(ctx) })
 	}
@@ -158,7 +160,7 @@ func (s *Store) firstLook(ctx context.Context) error {
 		pause(ctx, 200*time.Millisecond)
 		if ctx.Err() != nil {
 			s.setTrouble(err)
-			s.log.Warn("inbox servers not reached, trying again", "err", err)
+			s.log.Warn("cannot reach the inbox servers, trying again", "err", err)
 			return nil
 		}
 	}
@@ -174,16 +176,23 @@ func (s *Store) watch(ctx context.Context) {
 			return
 		}
 		err := s.measure(ctx)
-		if err != nil || s.inTrouble() != nil || time.Since(looked) > lookEvery {
+		if err != nil || s.inTrouble() != nil || time.Since(looked) > lookEvery || s.wantsMore() {
 			looked = time.Now()
 			err = s.look(ctx)
 			s.setTrouble(err)
 		}
 		if err != nil && ctx.Err() == nil && time.Since(said) > sayEvery {
 			said = time.Now()
-			s.log.Warn("inbox servers still can't be used, trying again", "err", err)
+			s.log.Warn("still cannot use the inbox servers, trying again", "err", err)
 		}
 	}
+}
+
+// wantsMore says whether the stream should grow, and that was not asked for yet.
+func (s *Store) wantsMore() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.room.wanted() > s.asked[s.cfg.NATS.Stream]
 }
 
 // Err says why nothing can be taken in at the moment.
@@ -203,7 +212,7 @@ func (s *Store) Err() error {
 	return fmt.Errorf("the inbox %s can't be used: %w", s.cfg.NATS.Stream, trouble)
 }
 
-var errSilent = errors.New("no majority of its servers has answered of late")
+var errSilent = errors.New("no majority of its servers has answered recently")
 
 func (s *Store) setTrouble(err error) {
 	s.mu.Lock()
@@ -228,7 +237,7 @@ func (s *Store) streams() (stream, history jetstream.Stream, err error) {
 	if err := s.Err(); err != nil {
 		return nil, nil, err
 	}
-	return nil, nil, errors.New("the inbox's servers have not been reached yet")
+	return nil, nil, errors.New("usher has not reached the inbox servers yet")
 }
 
 // Close ends the background work. Run has ended.

@@ -10,15 +10,17 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"usher/internal/inbox/courier"
 	"usher/internal/inbox/record"
 	"usher/webhookgate"
 )
 
 // term is one part, for as long as this replica delivers it.
 type term struct {
-	s     *Store
-	part  int
-	claim uint64 // its sequence
+	s      *Store
+	part   int
+	claim  uint64       // its sequence
+	before courier.Load // as the lease was found
 
 	hold    atomic.Pointer[hold]
 	heard   atomic.Int64 // when something was last read of the part, in Unix nanoseconds
@@ -26,8 +28,7 @@ type term struct {
 	leaves  sync.Once
 	limit   atomic.Int64  // how long deliveries may go on then; zero: as long as they take
 	ended   chan struct{} // closed when this replica has done with the part
-	fresh   fresh
-	writing lines // one note at a time in a lane
+	writing lines         // one note at a time in a lane
 
 	mu     sync.Mutex // guards what follows
 	next   uint64     // where to read on
@@ -75,6 +76,14 @@ func (t *term) Held() bool {
 	return h != nil && record.Elapsed(h.from) < holdTime
 }
 
+// load is what waits or is parked in the part.
+func (t *term) load() courier.Load {
+	if !t.hasBegun() {
+		return t.before
+	}
+	return t.s.courier.Load(t)
+}
+
 // leave has the term end.
 func (t *term) leave() { t.leaves.Do(func() { close(t.leaving) }) }
 
@@ -111,11 +120,12 @@ func (t *term) run(hard context.Context) {
 	if limit := time.Duration(t.limit.Load()); limit > 0 {
 		defer time.AfterFunc(limit, cutOff).Stop()
 	}
+	load := t.load()
 	s.courier.End(cut, t)
 	cutOff()
 	done()
 	helping.Wait()
-	t.giveBack()
+	t.giveBack(load)
 	s.leases.mu.Lock()
 	s.leases.terms[t.part] = nil
 	s.leases.mu.Unlock()
@@ -139,11 +149,11 @@ func (t *term) renew(ctx context.Context) {
 		}
 		if time.Since(time.Unix(0, t.heard.Load())) > leaseTime {
 			// Its own renewals do not come back: it would not see what there is to deliver.
-			t.s.log.Warn("inbox can't be read, another replica may deliver", "part", t.part)
+			t.s.log.Warn("cannot read the inbox, another replica may deliver", "part", t.part)
 			return
 		}
 		limit, cancel := context.WithDeadline(ctx, held.from.Add(holdTime))
-		h, err := t.s.writeLease(limit, t.part, t.s.self, held.seq)
+		h, err := t.s.writeLease(limit, t.part, t.s.self, t.load(), held.seq)
 		switch {
 		case err == nil:
 			t.hold.Store(h)
@@ -171,18 +181,18 @@ func (t *term) mine(ctx context.Context, held *hold) bool {
 
 // giveBack lets the next replica have the lease at once. It is not renewed any more, but the
 // last renewal may have got through without its answer.
-func (t *term) giveBack() {
+func (t *term) giveBack(load courier.Load) {
 	held := t.hold.Swap(nil)
 	if held == nil || record.Elapsed(held.from) >= holdTime {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	_, err := t.s.writeLease(ctx, t.part, "", held.seq)
+	_, err := t.s.writeLease(ctx, t.part, "", load, held.seq)
 	if isConflict(err) {
 		var now leaseSeen
 		if now, err = t.s.relearn(ctx, t.part, held.seq); err == nil && now.Holder == t.s.self {
-			_, err = t.s.writeLease(ctx, t.part, "", now.seq)
+			_, err = t.s.writeLease(ctx, t.part, "", load, now.seq)
 		}
 	}
 	if err != nil {
@@ -205,13 +215,12 @@ func (t *term) Content(id uint64) (*webhookgate.Webhook, error) {
 		m, err = t.s.read(t.s.alive, seq)
 	}
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		t.s.log.Error("inbox has lost webhooks that waited: somebody has deleted them; it is read again", "part", t.part, "id", id)
+		t.s.log.Error("somebody deleted webhooks that waited in the inbox, reading it again", "part", t.part, "id", id)
 		t.leave()
 		return nil, fmt.Errorf("webhook %d: the servers do not have it", id)
 	}
 	if err != nil {
 		return nil, err
 	}
-	w, _, err := readContent(m.Header, m.Data)
-	return w, err
+	return packed(m.Header, m.Data).unpack()
 }

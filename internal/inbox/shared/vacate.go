@@ -11,10 +11,10 @@ import (
 	"usher/internal/inbox/record"
 )
 
-// vacate takes a webhook out of its lane. Where it was the last, and alone, the lane's memory
-// takes the place of all that is there. Where it has the lane's last snapshot, that is
-// written again at the lane's end.
-func (t *term) vacate(ctx context.Context, m *nats.Msg, r *record.Record, place string) error {
+// vacate takes a webhook out of its lane. If it was the last one and nothing else waits, the
+// lane's memory replaces all messages of the lane. If it has the lane's last snapshot, that
+// is written again at the lane's end.
+func (t *term) vacate(ctx context.Context, c content, r *record.Record, place string) error {
 	if r.Webhook.Lane.Tenant == "" {
 		return t.vacated(r, nil, t.s.remove(ctx, r.ID))
 	}
@@ -39,7 +39,7 @@ func (t *term) vacate(ctx context.Context, m *nats.Msg, r *record.Record, place 
 		h.Receiver = r.Status.Receiver
 	}
 	note := nats.NewMsg(t.s.subject("in", place))
-	if err := t.bear(ctx, note, &h, m, last, r.ID); err != nil {
+	if err := t.bear(ctx, note, &h, c, last, r.ID); err != nil {
 		return err
 	}
 	h.put(note)
@@ -62,13 +62,12 @@ func (t *term) vacate(ctx context.Context, m *nats.Msg, r *record.Record, place 
 	return t.vacated(r, &now, err)
 }
 
-// bear puts the lane's last snapshot into note, whose head is h. m is the content of the
+// bear puts the lane's last snapshot into note, whose head is h. c is the content of the
 // webhook id.
-func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, m *nats.Msg, last end, id uint64) error {
+func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, c content, last end, id uint64) error {
 	if last.Bearer == 0 {
 		return nil
 	}
-	data, encoding := m.Data, m.Header.Get(encodingHeader)
 	if last.Bearer != id {
 		raw, err := t.s.read(ctx, last.Bearer)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -78,15 +77,13 @@ func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, m *nats.Msg, l
 		if err != nil {
 			return err
 		}
-		data, encoding = raw.Data, raw.Header.Get(encodingHeader)
+		c = packed(raw.Header, raw.Data)
 	}
-	if small := compressAt(flate.BestSpeed, data); encoding == "" && len(small) < len(data) {
-		data, encoding = small, deflate // it stays for as long as there is the tenant
+	if small := compressAt(flate.BestSpeed, c.data); c.encoding == "" && len(small) < len(c.data) {
+		c = content{small, deflate} // it stays for as long as there is the tenant
 	}
-	note.Data, h.Bears = data, true
-	if encoding != "" {
-		note.Header.Set(encodingHeader, encoding)
-	}
+	c.put(note)
+	h.Bears = true
 	return nil
 }
 

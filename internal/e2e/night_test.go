@@ -1,6 +1,6 @@
 //go:build unix
 
-package command
+package e2e
 
 import (
 	"fmt"
@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"usher/internal/testkit"
 )
 
 // nightReceiver is the receiver of one night in docs/operations.md.
@@ -43,13 +45,13 @@ type night struct {
 	t        *testing.T
 	receiver nightReceiver
 	environ  []string
-	usher    *process
+	usher    *testkit.Usher
 }
 
 func (n *night) happen(word string) {
 	n.t.Helper()
 	send := func(tenant string, users int) {
-		if status, _, answer := post(n.t, n.usher.url(n.t, "webhooks")+"/webhooks", of("docs", tenant, users)); status != 200 {
+		if status, _, answer := testkit.Post(n.t, n.usher.URL(n.t, "webhooks")+"/webhooks", strings.Replace(testkit.Snapshot(tenant, users), `"code":"crm"`, `"code":"docs"`, 1)); status != 200 {
 			n.t.Fatalf("%d %s", status, answer)
 		}
 	}
@@ -65,8 +67,8 @@ func (n *night) happen(word string) {
 		n.receiver.down.Store(true)
 		send("quay-inc", 8)
 	case "restart":
-		n.usher.signal(n.t, syscall.SIGTERM)
-		<-n.usher.ended
+		n.usher.Signal(n.t, syscall.SIGTERM)
+		<-n.usher.Ended
 		n.usher = startProcess(n.t, n.environ)
 	case "up":
 		n.receiver.down.Store(false)
@@ -82,9 +84,9 @@ func (n *night) run(line string) string {
 	if words[0] != "usher" {
 		n.t.Fatalf("what is %q?", line)
 	}
-	p := startProcess(n.t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(n.usher.url(n.t, "admin"), "http://")}, words[1:]...)
-	<-p.ended
-	return p.stdout.String() + p.stderr.String()
+	p := startProcess(n.t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(n.usher.URL(n.t, "admin"), "http://")}, words[1:]...)
+	<-p.Ended
+	return p.Stdout.String() + p.Stderr.String()
 }
 
 // vague makes what differs from run to run the same.

@@ -1,4 +1,4 @@
-package hard
+package e2e
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/testkit"
 )
 
 // leaks fails the test if more goroutines or descriptors are left after f, and after
@@ -116,12 +117,12 @@ func brokenCall(t *testing.T, w *world, u *usher, d sandbox.Disturbance, whole r
 func TestTokenBrokenAtEachByte(t *testing.T) {
 	leaks(t, func(t *testing.T) {
 		w := newWorld(t)
-		length := measure(w.toService, func() {}, func() { start(t, w.environ()).ready(t).end() })
+		length := measure(w.toService, func() {}, func() { start(t, w.environ()).ready(t).End() })
 		seen := map[string]int{}
 		var last *usher
 		breaks(length, pick(47, 1), func(d sandbox.Disturbance) {
 			if last != nil {
-				last.end()
+				last.End()
 			}
 			w.toService.Disturb(d)
 			u := start(t, w.environ())
@@ -140,8 +141,8 @@ func TestTokenBrokenAtEachByte(t *testing.T) {
 			default:
 				t.Errorf("%+v: %d %s", d, r.status, r.body)
 			}
-			if strings.Contains(u.log.String()+r.body, clientSecret) {
-				t.Errorf("%+v: the secret shows:\n%s", d, u.log.String())
+			if strings.Contains(u.Stderr.String()+r.body, clientSecret) {
+				t.Errorf("%+v: the secret shows:\n%s", d, u.Stderr.String())
 			}
 			last = u
 		})
@@ -162,12 +163,12 @@ func TestDeliveryBrokenAtEachByte(t *testing.T) {
 	leaks(t, func(t *testing.T) {
 		w := newWorld(t)
 		u := start(t, w.environ("USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
-		length := measure(w.toReceiver, func() {}, func() { u.send(snapshot("acme", 100)) })
+		length := measure(w.toReceiver, func() {}, func() { u.send(testkit.Snapshot("acme", 100)) })
 		seen := map[string]int{}
 		n := 100
 		breaks(length, pick(7, 1), func(d sandbox.Disturbance) {
 			n++
-			body := snapshot("acme", n)
+			body := testkit.Snapshot("acme", n)
 			w.toReceiver.Disturb(d)
 			r := u.send(body)
 			held := holds(w.receiver, n)

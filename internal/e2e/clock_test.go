@@ -1,4 +1,4 @@
-package hard
+package e2e
 
 import (
 	"io"
@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // One-second tokens, and callers that take longer than that to send their body: the
@@ -23,7 +23,7 @@ func TestTokensExpireWhileBodiesCome(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 10 {
 		callers.Go(func() {
-			req, err := http.NewRequest("POST", "http://"+u.local+"/graphql", dripping(query, 2500*time.Millisecond))
+			req, err := http.NewRequest("POST", "http://"+u.local+"/graphql", dripping(testkit.Query, 2500*time.Millisecond))
 			if err == nil {
 				req.Header.Set("Content-Type", "application/json")
 			}
@@ -101,7 +101,7 @@ func TestTwoUshersOnOneClient(t *testing.T) {
 		t.Errorf("only %v of %d calls", seen, 4*each)
 	}
 	for _, u := range ushers {
-		if !strings.Contains(u.log.String(), "another program uses the same API client") {
+		if !strings.Contains(u.Stderr.String(), "another program uses the same API client") {
 			t.Error("the log does not say why tokens are refused")
 		}
 		metrics := get(t, u.admin, "/metrics").body
@@ -112,25 +112,32 @@ func TestTwoUshersOnOneClient(t *testing.T) {
 	t.Logf("%v: %d token requests, answers %v", took.Round(time.Millisecond), w.billing.TokenRequests()-before, seen)
 }
 
-// The token endpoint fails while tokens expire: callers are told 503 at once during
-// the backoff, and are answered again once it is back. No request ever leaves with a
-// token that is known to be over.
+// The token endpoint fails: a token that is valid serves on. When it has expired callers
+// are told 503 at once during the backoff, and no request ever leaves with a token that
+// is known to be over; but usher stays ready, as another one would do no better. Callers
+// are answered again once the endpoint is back.
 func TestExpiryDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.billing.SetTokenLife("app", time.Second)
+	w.billing.SetTokenLife("app", 3*time.Second)
 	u := start(t, w.environ()).ready(t)
 	w.billing.FailTokens(sandbox.Fault{Status: 500})
-	trial.Eventually(t, "over", func() bool { r := u.call(); return r.status == 503 && r.code() == "TOKEN_UNAVAILABLE" })
-	_, refused := w.billing.Calls()
+	if r := u.call(); r.status != 200 {
+		t.Errorf("with a valid token: %d %s", r.status, r.body)
+	}
+	testkit.Eventually(t, "over", func() bool { r := u.call(); return r.status == 503 && r.code() == "TOKEN_UNAVAILABLE" })
+	ok, refused := w.billing.Calls()
 	for range 50 {
 		if r := u.call(); r.status != 503 || r.header.Get("Retry-After") == "" {
 			t.Errorf("%d %s", r.status, r.body)
 		}
 	}
-	if _, after := w.billing.Calls(); after != refused {
-		t.Errorf("%d calls left with a token that was over", after-refused)
+	if okAfter, after := w.billing.Calls(); okAfter != ok || after != refused {
+		t.Errorf("%d calls left with a token that was over", okAfter-ok+after-refused)
+	}
+	if r := get(t, u.admin, "/readyz"); r.status != 200 {
+		t.Errorf("an outage after the start takes the pod down: %d %s", r.status, r.body)
 	}
 	w.billing.FailTokens(sandbox.Fault{})
-	trial.Eventually(t, "answered again", func() bool { return u.call().status == 200 })
+	testkit.Eventually(t, "answered again", func() bool { return u.call().status == 200 })
 }

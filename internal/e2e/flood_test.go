@@ -1,6 +1,6 @@
 //go:build unix
 
-package hard
+package e2e
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // flood is a kind of webhook that is sent in great numbers, and what it is answered.
@@ -24,7 +24,7 @@ type flood struct {
 // thousand values: those with as many as that cost the most.
 func floods() []flood {
 	const size, most = 1 << 20, 104_000
-	before, after, _ := strings.Cut(snapshot("flood", 5), `{"code":"users","name":"Users","quantity":5}`)
+	before, after, _ := strings.Cut(testkit.Snapshot("flood", 5), `{"code":"users","name":"Users","quantity":5}`)
 	features := func(item string, n int) string {
 		body := before + strings.TrimSuffix(strings.Repeat(item, n), ",") + after
 		return body + strings.Repeat(" ", size-len(body))
@@ -71,7 +71,7 @@ func TestWebhookFlood(t *testing.T) {
 	senders := pick(4, 256)
 	for _, f := range floods() {
 		t.Run(f.name, func(t *testing.T) {
-			u := startProcess(t, w.environ("USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_WEBHOOK_DEDUP_WINDOW=0", "USHER_LOG_LEVEL=info")).ready(t)
+			u := startBuilt(t, w.environ("USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_WEBHOOK_DEDUP_WINDOW=0", "USHER_LOG_LEVEL=info")).ready(t)
 			var all sync.WaitGroup
 			var mu sync.Mutex
 			seen := map[int]int{}
@@ -86,7 +86,7 @@ func TestWebhookFlood(t *testing.T) {
 				})
 			}
 			all.Go(func() {
-				trial.Eventually(t, "taken beside the flood", func() bool { return u.sendAs(snapshot("good", 5), true).status == 200 })
+				testkit.Eventually(t, "taken beside the flood", func() bool { return u.sendAs(testkit.Snapshot("good", 5), true).status == 200 })
 			})
 			all.Wait()
 			for status := range seen {
@@ -98,12 +98,12 @@ func TestWebhookFlood(t *testing.T) {
 			if seen[f.status] == 0 {
 				t.Errorf("answers %v, none %d", seen, f.status)
 			}
-			peak := statusMB(u.pid, "VmHWM:")
+			peak := statusMB(u.Process.Pid, "VmHWM:")
 			if peak > maxFloodMB {
 				t.Errorf("%d MB at the peak, want %d at most", peak, maxFloodMB)
 			}
 			t.Logf("%d MB at the peak; answers %v", peak, seen)
-			u.end()
+			u.End()
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package hard
+package e2e
 
 import (
 	"fmt"
@@ -31,7 +31,7 @@ func TestProbesAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- probes: go test ./internal/hard -run Documented -write -->\n", "\n<!-- end of probes -->"
+	const begin, end = "<!-- probes: go test ./internal/e2e -run Documented -write -->\n", "\n<!-- end of probes -->"
 	before, rest, ok1 := strings.Cut(string(doc), begin)
 	old, after, ok2 := strings.Cut(rest, end)
 	switch {
@@ -42,7 +42,7 @@ func TestProbesAreDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 	case old != table.String():
-		t.Error("docs/security.md does not have the table of probes as it is: go test ./internal/hard -run Documented -write")
+		t.Error("docs/security.md does not have the table of probes as it is: go test ./internal/e2e -run Documented -write")
 	}
 }
 

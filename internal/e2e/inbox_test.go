@@ -1,11 +1,11 @@
-package hard
+package e2e
 
 import (
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // A tenant's code can be as long as a body. With an inbox it becomes part of a key on
@@ -15,19 +15,19 @@ func TestLongCodesInTheInbox(t *testing.T) {
 	w := newWorld(t)
 	u := start(t, w.environ("USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"))).ready(t)
 	for _, length := range []int{1, 1000, 32 << 10, 33 << 10, 64 << 10, 1 << 19} {
-		r := u.send(snapshot(strings.Repeat("x", length), 5))
+		r := u.send(testkit.Snapshot(strings.Repeat("x", length), 5))
 		if r.status != 200 || r.header.Get("Usher-Decision") != "queued" {
 			t.Errorf("a code of %d bytes: %d %.300s", length, r.status, r.body)
 		}
-		if again := u.send(snapshot(strings.Repeat("x", length), 5)); again.header.Get("Usher-Decision") != "duplicate" {
+		if again := u.send(testkit.Snapshot(strings.Repeat("x", length), 5)); again.header.Get("Usher-Decision") != "duplicate" {
 			t.Errorf("a code of %d bytes again: %d %.300s", length, again.status, again.body)
 		}
 	}
 	if r := get(t, u.admin, "/readyz"); r.status != 200 {
 		t.Errorf("unready: %s", r.body)
 	}
-	if r := u.send(snapshot("acme", 5)); r.status != 200 {
+	if r := u.send(testkit.Snapshot("acme", 5)); r.status != 200 {
 		t.Errorf("a good one afterwards: %d %s", r.status, r.body)
 	}
-	trial.Eventually(t, "delivered", func() bool { return len(w.receiver.Deliveries()) == 7 })
+	testkit.Eventually(t, "delivered", func() bool { return len(w.receiver.Deliveries()) == 7 })
 }

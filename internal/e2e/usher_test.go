@@ -1,25 +1,18 @@
-package hard
+package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"usher/internal/command"
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // What nobody but usher, and whoever it is meant for, may ever see.
@@ -30,14 +23,6 @@ const (
 	adminToken   = "adm1n-t0ken"
 	callersOwn   = "c4llers-0wn-credential"
 )
-
-const query = `{"query":"{ accounts(limit: 1) { id name } }"}`
-
-// snapshot is a webhook that gives a tenant so many users.
-func snapshot(tenant string, users int) string {
-	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"id":1,"code":%q,"name":"T","platform":{"id":1,"code":"crm","name":"CRM"}},`+
-		`"change":{"features":[{"code":"users","name":"Users","quantity":%d}],"subscriptions":[]}}}`, tenant, users)
-}
 
 // world is what usher stands between: the billing service and the receiver, each
 // behind a wire.
@@ -88,119 +73,33 @@ func (w *world) environ(extra ...string) []string {
 	}, extra...)
 }
 
-// usher is one that runs, in this process or in one of its own.
+// usher is one that runs, and where it listens.
 type usher struct {
+	*testkit.Usher
 	local, gate, admin string // host and port of each
-	log                output
-	stop               func() // an orderly shutdown
-	ended              chan struct{}
-	code               int // once ended
-	pid                int
 }
-
-// output gathers what a program prints.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) { o.mu.Lock(); defer o.mu.Unlock(); return o.b.Write(p) }
-func (o *output) String() string              { o.mu.Lock(); defer o.mu.Unlock(); return o.b.String() }
 
 // start runs usher in this process until the test ends.
 func start(t *testing.T, environ []string) *usher {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	u := &usher{ended: make(chan struct{}), pid: os.Getpid(), stop: cancel}
-	go func() {
-		defer close(u.ended)
-		u.code = command.Main(ctx, command.Process{Environ: environ, Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &u.log})
-	}()
-	t.Cleanup(func() { u.stop(); <-u.ended })
-	u.find(t)
-	return u
-}
-
-// binary builds usher once, for what only a process can show.
-var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "usher-hard-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "usher")
-	if out, err := exec.Command("go", "build", "-o", path, "usher").CombinedOutput(); err != nil {
-		return "", errors.New(string(out))
-	}
-	return path, nil
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built {
-		if path, err := binary(); err == nil {
-			os.RemoveAll(filepath.Dir(path))
-		}
-	}
-	os.Exit(code)
-}
-
-var built bool // whether there is a binary to remove
-
-// startProcess runs usher in a process of its own.
-func startProcess(t *testing.T, environ []string) *usher {
-	t.Helper()
-	built = true
-	path, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := &usher{ended: make(chan struct{})}
-	cmd := exec.Command(path)
-	cmd.Env, cmd.Stderr = environ, &u.log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	u.pid = cmd.Process.Pid
-	u.stop = func() { _ = cmd.Process.Signal(os.Interrupt) }
-	go func() {
-		defer close(u.ended)
-		_ = cmd.Wait()
-		u.code = cmd.ProcessState.ExitCode()
-	}()
-	t.Cleanup(func() { _ = cmd.Process.Kill(); <-u.ended })
-	u.find(t)
-	return u
+	return find(t, testkit.Run(t, func(ctx context.Context, stdout, stderr io.Writer) int {
+		return command.Main(ctx, command.Process{Environ: environ, Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr})
+	}))
 }
 
 // find learns from the log where usher listens.
-func (u *usher) find(t *testing.T) {
+func find(t *testing.T, u *testkit.Usher) *usher {
 	t.Helper()
-	where := map[string]*string{"main": &u.local, "webhooks": &u.gate, "admin": &u.admin}
-	trial.Eventually(t, "listening", func() bool {
-		select {
-		case <-u.ended:
-			t.Fatalf("ended with %d: %s", u.code, u.log.String())
-		default:
-		}
-		for line := range strings.SplitSeq(u.log.String(), "\n") {
-			var entry struct{ Msg, Listener, Address string }
-			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
-				_, *where[entry.Listener], _ = strings.Cut(entry.Address, "://")
-			}
-		}
-		return u.local != "" && u.gate != "" && u.admin != ""
-	})
+	host := func(listener string) string { return strings.TrimPrefix(u.URL(t, listener), "http://") }
+	return &usher{u, host("main"), host("webhooks"), host("admin")}
 }
 
 // ready waits for the first token.
 func (u *usher) ready(t *testing.T) *usher {
 	t.Helper()
-	trial.Eventually(t, "ready", func() bool { return get(t, u.admin, "/readyz").status == 200 })
+	u.Ready(t)
 	return u
 }
-
-// end shuts usher down, before the test ends.
-func (u *usher) end() { u.stop(); <-u.ended }
 
 // reply is what a caller gets to see.
 type reply struct {
@@ -229,8 +128,8 @@ func get(t *testing.T, host, path string) reply {
 	return do(http.NewRequest("GET", "http://"+host+path, nil))
 }
 
-// call sends a query to the local port.
-func (u *usher) call() reply { return post(u.local, "/graphql", query) }
+// call sends a testkit.Query to the local port.
+func (u *usher) call() reply { return post(u.local, "/graphql", testkit.Query) }
 
 // send sends a webhook to the gate.
 func (u *usher) send(body string) reply { return post(u.gate, "/webhooks", body) }

@@ -1,4 +1,4 @@
-package hard
+package e2e
 
 import (
 	"fmt"

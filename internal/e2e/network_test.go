@@ -1,4 +1,4 @@
-package hard
+package e2e
 
 import (
 	"sync"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/testkit"
 )
 
 // A connection that is open but silent: the bytes go nowhere, and no error comes
@@ -27,7 +28,7 @@ func TestHalfOpen(t *testing.T) {
 				if r := u.call(); r.status != 504 || r.code() != "UPSTREAM_TIMEOUT" {
 					t.Errorf("call: %d %s %v", r.status, r.body, r.err)
 				}
-				if r := u.send(snapshot("acme", 5)); r.status != 504 || r.header.Get("Usher-Decision") != "failed" {
+				if r := u.send(testkit.Snapshot("acme", 5)); r.status != 504 || r.header.Get("Usher-Decision") != "failed" {
 					t.Errorf("webhook: %d %s %v", r.status, r.body, r.err)
 				}
 				w.toService.Disturb(sandbox.Disturbance{})
@@ -35,7 +36,7 @@ func TestHalfOpen(t *testing.T) {
 				if r := u.call(); r.status != 200 {
 					t.Errorf("call afterwards: %d %s %v", r.status, r.body, r.err)
 				}
-				if r := u.send(snapshot("acme", 5)); r.status != 200 || r.header.Get("Usher-Decision") != "forwarded" {
+				if r := u.send(testkit.Snapshot("acme", 5)); r.status != 200 || r.header.Get("Usher-Decision") != "forwarded" {
 					t.Errorf("webhook afterwards: %d %s %v", r.status, r.body, r.err)
 				}
 			})
@@ -85,13 +86,13 @@ func TestSlowNetwork(t *testing.T) {
 				if r := u.call(); r.status != 200 {
 					t.Errorf("%d %s %v", r.status, r.body, r.err)
 				}
-				if r := u.send(snapshot("acme", i)); r.status != 200 {
+				if r := u.send(testkit.Snapshot("acme", i)); r.status != 200 {
 					t.Errorf("%d %s %v", r.status, r.body, r.err)
 				}
 			})
 		}
 		callers.Wait()
-		u.end() // the other ends are slow to close: it does not wait for them
+		u.End() // the other ends are slow to close: it does not wait for them
 		if n := w.billing.TokenRequests(); n != 1 {
 			t.Errorf("%d token requests", n)
 		}
@@ -109,7 +110,7 @@ func TestIdleConnectionsClosedByTheOtherSide(t *testing.T) {
 			if r := u.call(); r.status != 200 {
 				t.Fatalf("call %d: %d %s %v", i, r.status, r.body, r.err)
 			}
-			if r := u.send(snapshot("acme", i)); r.status != 200 {
+			if r := u.send(testkit.Snapshot("acme", i)); r.status != 200 {
 				t.Fatalf("webhook %d: %d %s %v", i, r.status, r.body, r.err)
 			}
 			w.toService.BreakAll(sandbox.HangUp)

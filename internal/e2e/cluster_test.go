@@ -1,6 +1,6 @@
 //go:build unix
 
-package command
+package e2e
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // natsNode makes this test's own binary a NATS server: a process that can be killed.
@@ -73,14 +73,20 @@ type cluster struct {
 	nodes []*node
 }
 
+// clusters has two of them run at a time: it takes much of a small machine, and servers that
+// get no time lose their leaders.
+var clusters = make(chan struct{}, 2)
+
 func newCluster(t *testing.T) *cluster {
 	if testing.Short() {
 		t.Skip("short: it is about processes, in which nothing looks for races")
 	}
+	clusters <- struct{}{}
+	t.Cleanup(func() { <-clusters })
 	c := &cluster{t: t}
 	var routes []string
 	for i := range 3 {
-		n := &node{Name: fmt.Sprint("n", i), Client: trial.FreeAddress(t), Route: trial.FreeAddress(t), Dir: t.TempDir()}
+		n := &node{Name: fmt.Sprint("n", i), Client: testkit.FreeAddress(t), Route: testkit.FreeAddress(t), Dir: t.TempDir()}
 		c.nodes = append(c.nodes, n)
 		routes = append(routes, n.Route)
 	}
@@ -173,7 +179,7 @@ func (c *cluster) ask(question func(context.Context, jetstream.JetStream) error)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	trial.Eventually(c.t, "an answer of the cluster", func() bool {
+	testkit.Eventually(c.t, "an answer of the cluster", func() bool {
 		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
 		defer cancel()
 		return question(ctx, js) == nil

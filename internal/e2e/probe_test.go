@@ -1,4 +1,4 @@
-package hard
+package e2e
 
 import (
 	"bufio"
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/testkit"
 )
 
 // port is what a good request to one of usher's ports is made of.
@@ -71,8 +72,8 @@ func ports(t *testing.T) []*port {
 // portsOf are the ports of an usher with these credentials, and who stands behind them.
 func portsOf(u *usher, service, receiver *witness) []*port {
 	return []*port{
-		{"local", u.local, "/graphql", "X-Usher-Key: " + portKey, query, func(p probe) string { return p.local }, service},
-		{"gate", u.gate, "/webhooks", "X-Webhook-Token: " + webhookToken, snapshot("acme", 5), func(p probe) string { return p.gate }, receiver},
+		{"local", u.local, "/graphql", "X-Usher-Key: " + portKey, testkit.Query, func(p probe) string { return p.local }, service},
+		{"gate", u.gate, "/webhooks", "X-Webhook-Token: " + webhookToken, testkit.Snapshot("acme", 5), func(p probe) string { return p.gate }, receiver},
 		{"admin", u.admin, "/api/forget", "Authorization: Bearer " + adminToken, `{"tenant":"acme"}`, answeredByForget, new(witness)},
 	}
 }

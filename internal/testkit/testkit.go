@@ -1,10 +1,12 @@
-// Package trial is for tests that run programs: what they print while they run, a
-// port for them to listen on, and the patience that it takes.
-package trial
+// Package testkit is what tests of the whole program share: an usher that runs in the
+// test's own process or in one of its own, a billing service to put behind it, what
+// they print while they run, and the patience that it takes.
+package testkit
 
 import (
 	"bytes"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -31,13 +33,23 @@ func (o *Output) String() string {
 // Eventually waits for something that another goroutine or process brings about.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for range 6000 {
+	for range 6000 { // looks, and not seconds: on a busy machine a look may take long
 		if f() {
 			return
 		}
 		time.Sleep(10 * time.Millisecond) // real processes and sockets: nothing to wait on
 	}
 	t.Fatalf("in 60 s: not %s", what)
+}
+
+// Missing skips a test for want of something that the machine does not have. With CI=true
+// it fails instead: .ci/run has installed all that there is to try.
+func Missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
 }
 
 // FreeAddress is a loopback address that nobody listened on a moment ago.

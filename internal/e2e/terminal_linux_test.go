@@ -1,19 +1,21 @@
-package command
+package e2e
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"usher/internal/settings"
-	"usher/internal/trial"
+	"usher/internal/command"
+	"usher/internal/testkit"
 )
 
 // newTerminal opens a pseudo-terminal: what a person types goes into keyboard, and
@@ -48,11 +50,9 @@ const countInterrupts = `n=0; trap 'n=$((n+1)); echo got INT' INT; trap 'echo "I
 // already, and usher must not give it a second one: to many programs that means
 // something else than the first. What is sent to usher alone is passed on.
 func TestExecInterrupted(t *testing.T) {
-	path, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	env := append(newService(t).environ(), "PATH="+os.Getenv("PATH"))
+	t.Parallel()
+	path := testkit.Binary(t)
+	env := append(testkit.NewService(t).Environ(), "PATH="+os.Getenv("PATH"))
 	for _, tc := range []struct {
 		name     string
 		terminal bool // that usher is in the foreground of
@@ -64,7 +64,7 @@ func TestExecInterrupted(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			keyboard, screen := newTerminal(t)
-			var shown trial.Output
+			var shown testkit.Output
 			go io.Copy(&shown, keyboard)
 
 			cmd := exec.Command(path, "exec", "--", "sh", "-c", countInterrupts)
@@ -77,7 +77,8 @@ func TestExecInterrupted(t *testing.T) {
 			has := func(part string) func() bool {
 				return func() bool { return strings.Contains(shown.String(), part) }
 			}
-			trial.Eventually(t, "running", has("ready"))
+			testkit.Eventually(t, "running", has("ready"))
+			var err error
 			if tc.typed {
 				_, err = keyboard.WriteString("\x03")
 			} else {
@@ -86,13 +87,13 @@ func TestExecInterrupted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			trial.Eventually(t, "interrupted", has("got INT"))
+			testkit.Eventually(t, "interrupted", has("got INT"))
 			// Usher passes signals on in turn: a second interrupt would be there first.
 			if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 				t.Fatal(err)
 			}
 			_ = cmd.Wait()
-			trial.Eventually(t, "counted", has("times"))
+			testkit.Eventually(t, "counted", has("times"))
 			if code := cmd.ProcessState.ExitCode(); code != 7 || !has("INT came 1 times")() {
 				t.Errorf("exit code %d, want the script's 7:\n%s", code, shown.String())
 			}
@@ -102,6 +103,7 @@ func TestExecInterrupted(t *testing.T) {
 
 // On a terminal the log has colours, unless NO_COLOR says that there should be none.
 func TestLogOnATerminal(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		env     []string
 		colours bool
@@ -112,13 +114,17 @@ func TestLogOnATerminal(t *testing.T) {
 		{[]string{"USHER_LOG_FORMAT=json"}, false},
 	} {
 		keyboard, screen := newTerminal(t)
-		s, err := settings.Read(with(tc.env...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		newLog(screen, &s.Admin).Info("hello")
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			command.Main(ctx, command.Process{Environ: testkit.NewService(t).Environ(append([]string{"USHER_LOG_FORMAT="}, tc.env...)...), Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: screen})
+		}()
 		line, err := bufio.NewReader(keyboard).ReadString('\n')
-		if json := strings.HasPrefix(line, "{"); err != nil || strings.Contains(line, "\x1b[") != tc.colours || json != (s.Admin.LogFormat == "json") {
+		stop()
+		go io.Copy(io.Discard, keyboard) // what else it has to say
+		<-ended
+		if json := strings.HasPrefix(line, "{"); err != nil || strings.Contains(line, "\x1b[") != tc.colours || json != slices.Contains(tc.env, "USHER_LOG_FORMAT=json") {
 			t.Errorf("%q: %q, %v", tc.env, line, err)
 		}
 	}

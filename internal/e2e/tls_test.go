@@ -1,4 +1,4 @@
-package hard
+package e2e
 
 import (
 	"encoding/pem"
@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // newTLSWorld is a world whose service is reached over TLS, and would speak HTTP/2, too;
@@ -51,11 +51,11 @@ func TestTLSCallBrokenAtEachByte(t *testing.T) {
 		breaks(length, pick(23, 1), func(d sandbox.Disturbance) {
 			// A connection that has been greeted: the handshake is not what is broken here.
 			w.toService.Disturb(sandbox.Disturbance{})
-			trial.Eventually(t, "a good call", func() bool { return u.call().status == 200 })
+			testkit.Eventually(t, "a good call", func() bool { return u.call().status == 200 })
 			seen[brokenCall(t, w, u, d, whole)]++
 		})
 		w.toService.Disturb(sandbox.Disturbance{})
-		trial.Eventually(t, "a good call afterwards", func() bool { return u.call().status == 200 })
+		testkit.Eventually(t, "a good call afterwards", func() bool { return u.call().status == 200 })
 		if seen["502 UPSTREAM_UNREACHABLE"] == 0 || w.toService.Dialed() < 10 {
 			t.Errorf("%v over %d connections: nothing was broken", seen, w.toService.Dialed())
 		}

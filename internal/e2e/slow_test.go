@@ -1,6 +1,6 @@
 //go:build unix
 
-package hard
+package e2e
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/trial"
+	"usher/internal/testkit"
 )
 
 // slow is a way to hold a connection: what is sent at once, and how it goes on.
@@ -41,8 +41,8 @@ func slows() []slow {
 func TestSlowConnections(t *testing.T) {
 	t.Parallel() // it waits
 	w := newWorld(t)
-	u := startProcess(t, w.environ("USHER_KEY="+portKey, "USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_ADMIN_TOKEN="+adminToken, "USHER_WEBHOOK_DEDUP_WINDOW=0")).ready(t)
-	before := openFiles(u.pid)
+	u := startBuilt(t, w.environ("USHER_KEY="+portKey, "USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_ADMIN_TOKEN="+adminToken, "USHER_WEBHOOK_DEDUP_WINDOW=0")).ready(t)
+	before := openFiles(u.Process.Pid)
 	var all sync.WaitGroup
 	for _, p := range portsOf(u, nil, nil) {
 		all.Go(func() {
@@ -53,7 +53,7 @@ func TestSlowConnections(t *testing.T) {
 		}
 	}
 	all.Wait()
-	trial.Eventually(t, "all descriptors given back", func() bool { return openFiles(u.pid) <= before+8 })
+	testkit.Eventually(t, "all descriptors given back", func() bool { return openFiles(u.Process.Pid) <= before+8 })
 }
 
 // besideSlowOnes opens so many slow connections of each kind, and sends good requests
@@ -78,7 +78,7 @@ func besideSlowOnes(t *testing.T, u *usher, p *port, each int) {
 			t.Errorf("a good request beside them: %s", got)
 		}
 		took = append(took, time.Since(began))
-		most, rss = max(most, openFiles(u.pid)), max(rss, statusMB(u.pid, "VmRSS:"))
+		most, rss = max(most, openFiles(u.Process.Pid)), max(rss, statusMB(u.Process.Pid, "VmRSS:"))
 		select {
 		case <-closed:
 			done = true

@@ -1,0 +1,115 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// takeDamaged parks what a message has whose headers can't be read, so that somebody looks at it:
+// left where it is, it would go with its lane's next rollup. Nothing that came after it is
+// taken in before that is done.
+func (t *term) takeDamaged(kind, place string, id, seq uint64) {
+	ctx := t.s.alive
+	for t.Held() && ctx.Err() == nil {
+		err := t.parkDamaged(ctx, kind, place, id, seq)
+		if err == nil {
+			return
+		}
+		t.s.log.Debug("damaged message not parked yet", "seq", seq, "err", err)
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func (t *term) parkDamaged(ctx context.Context, kind, place string, id, seq uint64) error {
+	m, err := t.s.read(ctx, seq)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil // it got so far the last time
+	}
+	if err != nil {
+		return err
+	}
+	if len(m.Data) == 0 { // a note: every webhook has a content
+		t.s.log.Error("inbox has a damaged note, nothing is taken for a copy until the tenant's next webhook", "seq", seq)
+		return nil
+	}
+	c := packed(m.Header, m.Data)
+	w, err := c.unpack()
+	if err != nil || placeOf(w.Lane) != place {
+		w = &webhookgate.Webhook{Lane: t.strangers(seq), Received: m.Time}
+	}
+	r := &record.Record{ID: id, Webhook: record.Slim(w), Size: sizeOf(m.Header, m.Data)}
+	r.Enter(record.Parked, record.ErrDamaged.Error())
+	if err := t.park(ctx, c, r, placeOf(w.Lane)); err != nil {
+		return err
+	}
+	if kind == "in" {
+		if err := t.endDamaged(ctx, place, seq, w, c); err != nil {
+			return err
+		}
+	}
+	if kind != "parked" { // there the new message has taken its place
+		if err := t.s.remove(ctx, seq); err != nil {
+			return err
+		}
+	}
+	t.s.log.Error("webhook damaged, parked", "id", id, "webhook", w.ID, "platform", w.Lane.Platform, "tenant", w.Lane.Tenant)
+	t.handOverParked(r)
+	return nil
+}
+
+// strangers is a lane of this part for what is not known to be any tenant's.
+func (t *term) strangers(seq uint64) webhookgate.Lane {
+	for n := 0; ; n++ {
+		lane := webhookgate.Lane{Tenant: fmt.Sprintf("unknown-%d-%d", seq, n)}
+		if t.s.partOf(placeOf(lane)) == t.part {
+			return lane
+		}
+	}
+}
+
+// endDamaged ends a lane anew whose last message is damaged, before that is deleted: the servers
+// would else take what expects the message before it. If that was a snapshot, it stays the
+// lane's last.
+func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webhookgate.Webhook, c content) error {
+	last, err := t.s.lastOn(ctx, t.s.subject("in", place))
+	if err != nil || last.Sequence != seq {
+		return err
+	}
+	h := newHead(memoryKind, w)
+	h.ID, h.Digest, h.Accepted = seq, nil, time.Now()
+	note := nats.NewMsg(last.Subject)
+	if h.Bears {
+		h.Last = seq
+	}
+	if h.Bears || h.Long {
+		c.put(note)
+	}
+	h.put(note)
+	expect(note, seq)
+	now, err := t.s.publish(ctx, note)
+	if err == nil {
+		t.s.ends.Add(place, newEnd(now, h))
+	}
+	return err
+}
+
+// handOverParked has the courier know of one that is parked.
+func (t *term) handOverParked(r *record.Record) {
+	t.mu.Lock()
+	gathering := t.gather != nil
+	if gathering {
+		t.gather.records[r.ID] = r
+	}
+	t.mu.Unlock()
+	if _, there := t.s.courier.Find(r.Webhook.Lane, r.ID); !gathering && !there {
+		t.s.courier.Take(t, r, nil, false)
+	}
+}

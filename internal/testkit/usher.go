@@ -1,0 +1,169 @@
+package testkit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Usher is one that runs, in this process or in one of its own.
+type Usher struct {
+	Stdout, Stderr Output
+	Stop           func()        // begins an orderly shutdown
+	Ended          chan struct{} // closed when it has ended
+	Code           int           // its exit code, once it has
+	Process        *os.Process   // nil: it runs in this one
+}
+
+// Run runs usher in this process until the test ends. main is command.Main with its
+// arguments and environment: tests of that package use this one, too.
+func Run(t testing.TB, main func(ctx context.Context, stdout, stderr io.Writer) int) *Usher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	u := &Usher{Stop: cancel, Ended: make(chan struct{})}
+	go func() {
+		defer close(u.Ended)
+		u.Code = main(ctx, &u.Stdout, &u.Stderr)
+	}()
+	t.Cleanup(func() { u.End(); u.tell(t) })
+	return u
+}
+
+// Start runs cmd, which is usher or runs it, in a process of its own until the test ends.
+func Start(t testing.TB, cmd *exec.Cmd) *Usher {
+	t.Helper()
+	u := &Usher{Ended: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = &u.Stdout, &u.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	u.Process = cmd.Process
+	u.Stop = func() { _ = cmd.Process.Signal(os.Interrupt) }
+	go func() {
+		defer close(u.Ended)
+		_ = cmd.Wait()
+		u.Code = cmd.ProcessState.ExitCode()
+	}()
+	t.Cleanup(func() { u.Kill(); u.tell(t) })
+	return u
+}
+
+// End shuts usher down and waits for its end.
+func (u *Usher) End() { u.Stop(); <-u.Ended }
+
+// Kill ends an usher in a process of its own as kill -9 does.
+func (u *Usher) Kill() { _ = u.Process.Kill(); <-u.Ended }
+
+// tell shows the end of usher's log where the test has failed.
+func (u *Usher) tell(t testing.TB) {
+	if log := u.Stderr.String(); t.Failed() && log != "" {
+		t.Logf("usher ended with %d:\n%s", u.Code, log[max(0, len(log)-8<<10):])
+	}
+}
+
+// Signal sends one to an usher in a process of its own.
+func (u *Usher) Signal(t testing.TB, sig os.Signal) {
+	t.Helper()
+	if err := u.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// URL finds where a listener is, from a log in JSON.
+func (u *Usher) URL(t testing.TB, listener string) string {
+	t.Helper()
+	var address string
+	Eventually(t, "listening: "+listener, func() bool {
+		for line := range strings.SplitSeq(u.Stderr.String(), "\n") {
+			var entry struct{ Msg, Listener, Address string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" && entry.Listener == listener {
+				address = entry.Address
+				return true
+			}
+		}
+		select {
+		case <-u.Ended:
+			t.Fatalf("ended with %d: %s", u.Code, u.Stderr.String())
+		default:
+		}
+		return false
+	})
+	return address
+}
+
+// Ready waits until usher says that it is.
+func (u *Usher) Ready(t testing.TB) {
+	t.Helper()
+	url := u.URL(t, "admin") + "/readyz"
+	Eventually(t, "ready", func() bool {
+		status, _ := Get(t, url)
+		return status == 200
+	})
+}
+
+// Build builds a program for the test that asks.
+func Build(t testing.TB, pkg string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "program")
+	if out, err := exec.Command("go", "build", "-o", path, pkg).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return path
+}
+
+// Binary is usher as it is built, for what only a process can show. It is built once for
+// all tests of a package, when the first of them asks.
+func Binary(t testing.TB) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("short: it is about the built binary, in which nothing looks for races")
+	}
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var (
+	built  string // the folder of the binary, for Main to remove
+	binary = sync.OnceValues(func() (string, error) {
+		dir, err := os.MkdirTemp("", "usher-test-")
+		if err != nil {
+			return "", err
+		}
+		built = dir
+		path := filepath.Join(dir, "usher")
+		if out, err := exec.Command("go", "build", "-o", path, "usher").CombinedOutput(); err != nil {
+			return "", errors.New(string(out))
+		}
+		return path, os.Chmod(dir, 0o755) // tests run it as other users, too
+	})
+)
+
+// Main runs the tests of a package, and cleans up after Binary. What runs beside each other
+// (t.Parallel) waits most of the time, for leases, backoffs and processes: more of it at
+// once than there are processors, unless the -parallel flag says otherwise.
+func Main(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0)))
+	}
+	code := m.Run()
+	if built != "" {
+		_ = os.RemoveAll(built)
+	}
+	os.Exit(code)
+}
