@@ -223,7 +223,7 @@ func (h *Handler) pauseOf(t target) (p inbox.Pause, err error) {
 		return inbox.Pause{Platform: named.Platform, Tenant: named.Tenant}, err
 	case t.Receiver != "" && h.cfg.Gate != nil: // without a gate other replicas know them
 		var names []string
-		for _, rc := range h.cfg.Gate().Receivers {
+		for _, rc := range h.receivers() {
 			names = append(names, rc.Name)
 		}
 		if !slices.Contains(names, t.Receiver) && !slices.ContainsFunc(h.paused(), func(o inbox.Pause) bool { return o.Receiver == t.Receiver }) {

@@ -30,8 +30,8 @@ func (h *Handler) choose(act string, s Selection, force bool) (Chosen, error) {
 		return Chosen{}, err
 	}
 	s.limit, s.before = 0, cursor{}
-	f, any := s.filter()
-	if !any {
+	f, possible := s.filter()
+	if !possible {
 		return Chosen{Webhooks: []string{}}, nil
 	}
 	entries, err := box.List(f)

@@ -222,7 +222,7 @@ func (h *Handler) oneTenant(r *http.Request) (*view, error) {
 		return nil, err
 	}
 	v := &tenantView{Tenant: t, Held: true, HasInbox: h.cfg.Inbox != nil, CanForget: h.cfg.Forget != nil}
-	v.Pause = h.pausedBy(h.paused(), platform, code, "")
+	v.Pause = h.receivers().pausedBy(h.paused(), platform, code, "")
 	if len(t.Snapshots) > 0 {
 		v.Latest = &t.Snapshots[0]
 		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, v.Latest.Outcome())

@@ -33,7 +33,7 @@ func (h *Handler) stand(list []Webhook) {
 	if h.cfg.Inbox == nil || !slices.ContainsFunc(list, func(w Webhook) bool { return w.waits() }) {
 		return
 	}
-	paused, homeless, heads := h.paused(), h.someHomeless(), make(map[lane]first)
+	paused, homeless, known, heads := h.paused(), h.someHomeless(), h.receivers(), make(map[lane]first)
 	for i := range list {
 		if w := &list[i]; w.waits() && w.Tries > 0 {
 			heads[laneOf(w)] = first{id: w.ID}
@@ -55,8 +55,8 @@ func (h *Handler) stand(list []Webhook) {
 		if !w.waits() {
 			continue
 		}
-		w.Paused = h.pausedBy(paused, w.Platform, w.Tenant, w.Receiver) != nil
-		w.NoReceiver = homeless && h.receiverOf(w.Platform) == nil
+		w.Paused = known.pausedBy(paused, w.Platform, w.Tenant, w.Receiver) != nil
+		w.NoReceiver = homeless && known.of(w.Platform) == nil
 		switch f, ok := heads[laneOf(w)]; {
 		case ok && f.id == w.ID:
 			w.Behind = f.behind
@@ -84,12 +84,12 @@ type HeldUp struct {
 
 // heldUp are the tenants that are held up, of those whose webhooks this replica delivers.
 func (h *Handler) heldUp() []HeldUp {
-	lines, paused := []HeldUp{}, h.paused() // [] and not null
+	lines, paused, known := []HeldUp{}, h.paused(), h.receivers() // [] and not null
 	for _, held := range h.cfg.Inbox.heldUp() {
 		lines = append(lines, HeldUp{
 			Platform: held.Lane.Platform, Tenant: held.Lane.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatUint(held.ID, 10),
 			Tries: held.Tries, Answer: AnswerWords(held.Last), Next: held.Next, Behind: held.Behind, Down: held.Down,
-			Paused: h.pausedBy(paused, held.Lane.Platform, held.Lane.Tenant, held.Receiver) != nil,
+			Paused: known.pausedBy(paused, held.Lane.Platform, held.Lane.Tenant, held.Receiver) != nil,
 		})
 	}
 	return lines
@@ -130,16 +130,36 @@ func (h *Handler) paused() []inbox.Pause {
 	return h.cfg.Inbox.Stats().Paused
 }
 
-// pausedBy returns the pause that holds a tenant's webhooks back, or nil. receiver is the one that was tried last; the
-// one that will be counts, where it is known.
-func (h *Handler) pausedBy(paused []inbox.Pause, platform, tenant, receiver string) *inbox.Pause {
-	if len(paused) == 0 {
+// receivers are those of the gate; none where it is off, and other replicas know them.
+type receivers []ReceiverState
+
+func (h *Handler) receivers() receivers {
+	if h.cfg.Gate == nil {
 		return nil
 	}
-	if r := h.receiverOf(platform); r != nil {
-		receiver = r.Name
+	return h.cfg.Gate().Receivers
+}
+
+// of is the receiver of a platform's webhooks; nil: there is none, or it is not known here.
+func (all receivers) of(platform string) (others *ReceiverState) {
+	for i := range all {
+		switch r := &all[i]; {
+		case slices.Contains(r.Platforms, platform):
+			return r
+		case len(r.Platforms) == 0:
+			others = r
+		}
 	}
-	if i := slices.IndexFunc(paused, func(p inbox.Pause) bool { return p.Covers(platform, tenant, receiver) }); i >= 0 {
+	return others
+}
+
+// pausedBy returns the pause that holds a tenant's webhooks back, or nil. tried is the receiver that was tried last; the
+// one that will be counts, where it is known.
+func (all receivers) pausedBy(paused []inbox.Pause, platform, tenant, tried string) *inbox.Pause {
+	if r := all.of(platform); r != nil {
+		tried = r.Name
+	}
+	if i := slices.IndexFunc(paused, func(p inbox.Pause) bool { return p.Covers(platform, tenant, tried) }); i >= 0 {
 		return &paused[i]
 	}
 	return nil
@@ -152,23 +172,6 @@ func (h *Handler) someHomeless() bool {
 	return box != nil && box.Stats != nil && h.cfg.Gate != nil && box.Stats().Receivers[""].Pending > 0
 }
 
-// receiverOf is the receiver of a platform's webhooks; nil: there is none, or it is not known here.
-func (h *Handler) receiverOf(platform string) (others *ReceiverState) {
-	if h.cfg.Gate == nil {
-		return nil
-	}
-	gate := h.cfg.Gate()
-	for i := range gate.Receivers {
-		switch r := &gate.Receivers[i]; {
-		case slices.Contains(r.Platforms, platform):
-			return r
-		case len(r.Platforms) == 0:
-			others = r
-		}
-	}
-	return others
-}
-
 // asSent is a webhook's header as its receiver gets it, but for what may be a secret. at is when it was last tried.
 func (h *Handler) asSent(header http.Header, w *Webhook, at time.Time) http.Header {
 	sent := shown(header)
@@ -177,7 +180,7 @@ func (h *Handler) asSent(header http.Header, w *Webhook, at time.Time) http.Head
 	if !at.IsZero() {
 		sent.Set("Webhook-Timestamp", strconv.FormatInt(at.Unix(), 10))
 	}
-	if r := h.receiverOf(w.Platform); r != nil && r.Signed {
+	if r := h.receivers().of(w.Platform); r != nil && r.Signed {
 		sent.Set("Webhook-Signature", "[redacted]")
 	}
 	return sent

@@ -122,8 +122,8 @@ func (h *Handler) webhooks(s Selection) (WebhookList, error) {
 }
 
 func (h *Handler) fromInbox(s Selection) ([]inbox.Entry, error) {
-	f, any := s.filter()
-	if h.cfg.Inbox == nil || !any {
+	f, possible := s.filter()
+	if h.cfg.Inbox == nil || !possible {
 		return nil, nil
 	}
 	if f.Limit > 0 {
@@ -245,8 +245,8 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	if !d.waits() {
 		return d, nil
 	}
-	d.Paused = h.pausedBy(h.paused(), d.Platform, d.Tenant, d.Receiver) != nil
-	d.NoReceiver = h.someHomeless() && h.receiverOf(d.Platform) == nil
+	d.Paused = h.receivers().pausedBy(h.paused(), d.Platform, d.Tenant, d.Receiver) != nil
+	d.NoReceiver = h.someHomeless() && h.receivers().of(d.Platform) == nil
 	switch d.held = h.heldUpOf(d.Platform, d.Tenant); {
 	case d.held == nil:
 	case d.held.Webhook == d.ID:
