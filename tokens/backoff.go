@@ -10,16 +10,15 @@ const (
 	lastBackoff  = 60 * time.Second
 )
 
-// failure is the outcome of the last refresh, if it failed, and how long the next one has
-// to wait for that. A nil *failure is none.
+// failure is the last refresh's failure, and how long the next refresh has to wait because of it.
+// A nil *failure means that it did not fail.
 type failure struct {
 	err     error
-	backoff time.Duration // that is in force, before jitter; zero: none is, the next try is due
+	backoff time.Duration // the current one, before jitter; zero: the next try is due
 	next    time.Time     // when it ends
 }
 
-// wait is how long f forbids a request from now on; zero: it does not. It is fine on a
-// nil f.
+// wait returns how long the next request still has to wait; zero: not at all. f may be nil.
 func (f *failure) wait(now time.Time) time.Duration {
 	if f == nil {
 		return 0
@@ -27,8 +26,8 @@ func (f *failure) wait(now time.Time) time.Duration {
 	return max(0, f.next.Sub(now))
 }
 
-// follow is the failure after f, which may be nil: its backoff is twice as long,
-// or as long as the endpoint asked for, within a minute.
+// follow returns the failure after f, which may be nil. Its backoff is twice as long, or as long as
+// the endpoint asked for, but a minute at most.
 func (f *failure) follow(err error, retryAfter time.Duration) *failure {
 	backoff := firstBackoff
 	if f != nil {
@@ -39,8 +38,8 @@ func (f *failure) follow(err error, retryAfter time.Duration) *failure {
 	return &failure{err: err, backoff: backoff, next: time.Now().Add(wait)}
 }
 
-// renewal is the age at which a token of this life is renewed: about 80%, spread
-// so that many ushers started at once don't ask in step.
+// renewal returns the age at which a token of this life is renewed: about 80%, with jitter, so that
+// many ushers that started together do not ask together.
 func renewal(life time.Duration) time.Duration { return jitter(life, 0.76, 0.82) }
 
 func jitter(d time.Duration, from, to float64) time.Duration {

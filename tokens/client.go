@@ -25,7 +25,7 @@ const (
 	maxShownError = 300 // characters of a description that are passed on
 )
 
-// RejectedError says that the token endpoint was asked and refused.
+// RejectedError says that the token endpoint answered, and refused.
 type RejectedError struct {
 	Status      int
 	Code        string // its error code, such as invalid_client
@@ -39,8 +39,8 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("the token endpoint refused: %s: %s", e.Code, e.Description)
 }
 
-// wireError is what went wrong on the way. Its text does not show what came over the
-// wire, where tokens are.
+// wireError is a failure of the connection. Its text quotes nothing that was received, because that
+// may contain a token.
 type wireError struct {
 	what string
 	err  error
@@ -49,7 +49,7 @@ type wireError struct {
 func (e *wireError) Error() string { return e.what + ": " + secret.Unquoted(e.err.Error()) }
 func (e *wireError) Unwrap() error { return e.err }
 
-// Rejected says whether err means that the token endpoint was asked and refused.
+// Rejected reports whether err means that the token endpoint answered, and refused.
 func Rejected(err error) bool {
 	rejected := new(RejectedError)
 	return errors.As(err, &rejected)
@@ -57,18 +57,18 @@ func Rejected(err error) bool {
 
 // Client asks a token endpoint for tokens of one identity.
 type Client struct {
-	// URL of the token endpoint. Required.
+	// URL is the address of the token endpoint. Required.
 	URL string
-	// ID of the API client application. Required.
+	// ID is the ID of the API client application. Required.
 	ID string
 	// Secret returns the current client secret. Required.
 	Secret func() string
-	// Scope is what to ask for, space-separated. Required.
+	// Scope has the scopes to request, separated by spaces. Required.
 	Scope string
 	// HTTP sends the request. Required. A redirect is an error: following one would
 	// show the secret to somebody else.
 	HTTP http.RoundTripper
-	// UserAgent to send; none when empty.
+	// UserAgent is sent as the User-Agent header; empty: none.
 	UserAgent string
 }
 
@@ -79,8 +79,7 @@ func (c *Client) Fetch(ctx context.Context) (*Token, error) {
 	return token, err
 }
 
-// request is Fetch. Its retryAfter is how long the endpoint wishes not to be asked again;
-// zero if it did not say.
+// request does the work of Fetch. retryAfter is the endpoint's Retry-After, or zero.
 func (c *Client) request(ctx context.Context) (_ *Token, retryAfter time.Duration, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, FetchTimeout)
 	defer cancel()
@@ -123,9 +122,9 @@ func (c *Client) request(ctx context.Context) (_ *Token, retryAfter time.Duratio
 	return token, retryAfter, err
 }
 
-// readAnswer makes a token, or an error, of what the token endpoint said.
+// readAnswer turns the token endpoint's answer into a token or an error.
 func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token, error) {
-	// A map, not a struct: encoding/json would match a struct's fields in any case.
+	// A map, not a struct: a struct's fields would match names in upper and lower case.
 	var fields map[string]json.RawMessage
 	jsonErr := json.Unmarshal(body, &fields)
 	switch {
@@ -143,7 +142,7 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 	case status < 200 || status > 299:
 		return nil, fmt.Errorf("the token endpoint answered %d", status)
 	case jsonErr != nil:
-		// Not %w: a syntax error would quote from the answer, which may hold a token.
+		// Not %w: a syntax error would quote from the answer, which may contain a token.
 		return nil, fmt.Errorf("the token endpoint answered %d, but not with a JSON object", status)
 	}
 	value := text(fields["access_token"])
@@ -156,7 +155,7 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 	return newToken(value, asked, lifeOf(value, fields["expires_in"])), nil
 }
 
-// checkToken refuses what could not stand in a header, or would break out of it.
+// checkToken refuses a token that does not fit into a header, or could break out of it.
 func checkToken(value string) error {
 	if value == "" {
 		return errors.New("the token endpoint's answer has no access_token")
@@ -177,8 +176,8 @@ func text(raw json.RawMessage) string {
 	return s
 }
 
-// presentable makes somebody else's words fit to be logged and passed on: short,
-// on one line, and without the secret, which a careless endpoint may echo.
+// presentable makes a foreign text safe to log and pass on: short, on one line, and without the
+// secret, which a careless endpoint may repeat.
 func presentable(s, secret string) string {
 	if secret != "" {
 		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret)} {

@@ -11,11 +11,11 @@ import (
 // so that callers who come meanwhile wait a little for the new one.
 
 const (
-	// refusedLimit is how long a caller waits for the token that is to replace one that
-	// was refused, before it goes with that one.
+	// refusedLimit is how long a caller waits for the replacement of a refused token. Then it
+	// uses the refused one.
 	refusedLimit = 2 * time.Second
 
-	// 401s may start forcedBurst refreshes in a row, then one each forcedEvery.
+	// A 401 may start forcedBurst refreshes in a row, then one every forcedEvery.
 	forcedBurst = 5
 	forcedEvery = time.Second
 )
@@ -24,22 +24,22 @@ const (
 // recently, and the caller should pass the service's 401 on.
 var ErrKept = errors.New("the service rejected too many tokens recently: usher does not request a new one yet")
 
-// Replace returns another token than refused, which the service answered with 401. If
-// refused is still the current one a new one is fetched: once, for all who ask, and not
-// during a backoff. When that fails, the error is for this caller alone: refused serves
-// the others while it is valid. ErrKept means that no new one was asked for.
+// Replace returns a token other than refused, which the service answered with 401. If refused is
+// still the current one, Replace fetches a new one: once for all callers, and not during a backoff.
+// If that fails, only this caller gets the error; the others use refused while it is valid. ErrKept
+// means that no new one was requested.
 func (s *Source) Replace(ctx context.Context, refused *Token) (*Token, error) {
 	r, err := s.refuse(refused)
 	switch {
 	case err != nil:
 		return nil, err
-	case r == nil: // it is another one by now
+	case r == nil: // it was already replaced
 		return s.Token(ctx)
 	}
 	return r.wait(ctx, waitLimit)
 }
 
-// Refused is Replace for a caller that has no use for the new token.
+// Refused is Replace for a caller that does not need the new token.
 func (s *Source) Refused(refused *Token) { _, _ = s.refuse(refused) }
 
 // Latest is Token for a caller that got t a while ago: t is good enough if it is still
@@ -51,8 +51,8 @@ func (s *Source) Latest(ctx context.Context, t *Token) (*Token, error) {
 	return s.Token(ctx)
 }
 
-// refuse marks the token and returns the refresh that is to replace it; neither a refresh
-// nor an error if it is not the current one any more.
+// refuse marks the token and returns the refresh that will replace it. If it is not the current
+// token any more, refuse returns neither a refresh nor an error.
 func (s *Source) refuse(refused *Token) (*refresh, error) {
 	now := time.Now()
 	s.mu.Lock()

@@ -16,14 +16,14 @@ const (
 	// waitLimit is how long a caller without a token waits for one.
 	waitLimit = 10 * time.Second
 
-	// longestSleep is how long Run sleeps at most: its timer stands still while a laptop
-	// sleeps, and the token should be renewed soon after it wakes.
+	// longestSleep is how long Run waits at most. Its timer stands still while a laptop sleeps,
+	// and the token should be renewed soon after it wakes up.
 	longestSleep = 10 * time.Second
 )
 
 // NoTokenError says that there is no valid token, why, and when the next try is due.
 type NoTokenError struct {
-	Err        error // a *RejectedError in its chain when the endpoint refused
+	Err        error // has a *RejectedError in its chain if the endpoint refused
 	RetryAfter time.Duration
 }
 
@@ -49,7 +49,7 @@ type Source struct {
 	current atomic.Pointer[Token]
 	had     atomic.Bool // whether there ever was a token
 
-	wake chan struct{} // has Run look at the schedule again
+	wake chan struct{} // makes Run check the schedule again
 
 	ctx       context.Context // of all refreshes: they end with Run, not with a caller
 	stop      context.CancelFunc
@@ -59,13 +59,13 @@ type Source struct {
 	stopped  bool       // Run has ended: no refresh starts any more
 	underway *refresh
 	failed   *failure      // of the last refresh; nil if it succeeded
-	forced   *rate.Limiter // of refreshes that a 401 starts
-	limited  bool          // the limiter said no to the last 401
+	forced   *rate.Limiter // limits refreshes that a 401 starts
+	limited  bool          // the limiter refused the last 401
 	reported *Token        // the last one that was reported as refused long before its end
 }
 
-// refresh is a request for a new token that is under way. done is closed when it has
-// ended; token and err are its outcome.
+// refresh is a request for a new token. done is closed when it has ended; token and err are its
+// outcome.
 type refresh struct {
 	done  chan struct{}
 	token *Token
@@ -101,9 +101,9 @@ func NewSource(client *Client, log *slog.Logger) *Source {
 	return s
 }
 
-// Run fetches the first token, and then a new one in time before each one's end,
-// until ctx ends. No failure ends it. It returns when no refresh is under way any more,
-// and none starts after that: a source runs once.
+// Run fetches the first token, and then a new one before each token expires, until ctx ends. No
+// failure ends it. It returns after the last refresh has ended, and none starts after that: a source
+// runs once.
 func (s *Source) Run(ctx context.Context) {
 	defer s.end()
 	timer := time.NewTimer(0)
@@ -127,13 +127,13 @@ func (s *Source) end() {
 	s.refreshes.Wait()
 }
 
-// step starts a refresh if one is due, and says when to look again.
+// step starts a refresh if one is due, and returns when to check again.
 func (s *Source) step(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch t := s.current.Load(); {
 	case s.underway != nil:
-		return longestSleep // its end wakes Run
+		return longestSleep // the end of the refresh wakes Run
 	case s.failed != nil:
 		if wait := s.failed.wait(now); wait > 0 {
 			return wait
@@ -141,7 +141,7 @@ func (s *Source) step(now time.Time) time.Duration {
 	case t != nil && t.age(now) < t.renewAt:
 		return t.renewAt - t.age(now)
 	}
-	_ = s.startRefresh() // it fails only when Run is about to end
+	_ = s.startRefresh() // fails only if Run is about to end
 	return longestSleep
 }
 
@@ -215,7 +215,7 @@ func (s *Source) run(ctx context.Context, r *refresh) {
 	if err == nil && !token.valid(time.Now()) {
 		token, err = nil, errors.New("the token endpoint took longer to answer than its token lives")
 	}
-	if ctx.Err() != nil { // shutting down, which is no failure of the endpoint's
+	if ctx.Err() != nil { // shutting down: not the endpoint's failure
 		err = errStopped
 	} else if s.Fetched != nil {
 		s.Fetched(token, err)
@@ -234,7 +234,7 @@ func (s *Source) run(ctx context.Context, r *refresh) {
 		s.failed = s.failed.follow(err, retryAfter)
 	}
 	if t := s.current.Load(); t != nil && err != nil {
-		t.refused.Store(false) // there is no other: it serves on while it is valid
+		t.refused.Store(false) // there is no other token: use this one while it is valid
 	}
 	wait := s.failed.wait(time.Now())
 	s.mu.Unlock()
@@ -264,7 +264,7 @@ func (s *Source) report(token *Token, err error, wait time.Duration) {
 	s.log.Warn("cannot fetch a token", attrs...)
 }
 
-// SecretChanged has a source that failed ask again at once.
+// SecretChanged makes a source that failed try again at once.
 func (s *Source) SecretChanged() {
 	s.mu.Lock()
 	if s.failed != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// State is what a source can tell of itself.
+// State is the current state of a source.
 type State struct {
 	Had   bool   // whether it ever had a token
 	Token *Token // the current one, if it is valid
@@ -27,8 +27,8 @@ func (s *Source) State() State {
 	return st
 }
 
-// Ready waits until there is a token. It ends at once when the endpoint refuses,
-// and goes on trying until ctx ends when it can't be asked. Run must be running.
+// Ready waits until there is a token. It returns at once if the endpoint refuses. If the endpoint
+// cannot be reached, it waits until ctx ends. Run must be running.
 func (s *Source) Ready(ctx context.Context) (*Token, error) {
 	for {
 		t, err := s.Token(ctx)
@@ -44,7 +44,7 @@ func (s *Source) Ready(ctx context.Context) (*Token, error) {
 		}
 		select {
 		case <-ctx.Done():
-			// Why there is none says more than that the time is up.
+			// The reason says more than that the time is over.
 			if why := s.State().Err; why != nil {
 				err = why
 			}

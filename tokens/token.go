@@ -1,11 +1,9 @@
-// Package tokens keeps an OAuth 2.0 access token at hand, got with the
-// client-credentials grant.
+// Package tokens keeps a valid OAuth 2.0 access token ready, from the client-credentials grant.
 //
-// A [Source] holds the current token of one identity (client and scope). Reading
-// it is one atomic load. It is renewed in the background well before its end, by
-// one request however many callers there are; a caller waits only when there is
-// no valid token, and then on its own context. Every failure has a type that says
-// whether the token endpoint refused ([RejectedError]) or could not be asked.
+// A [Source] holds the current token of one identity (client and scope). To read it is one atomic
+// load. The source renews it in the background well before it expires, with one request for all
+// callers. A caller waits only if there is no valid token, and then on its own context. The type of
+// an error says whether the token endpoint refused ([RejectedError]) or could not be reached.
 package tokens
 
 import (
@@ -23,30 +21,29 @@ import (
 )
 
 const (
-	// unknownLife is assumed where the answer does not say how long a token lives.
+	// unknownLife is used if the answer does not say how long a token lives.
 	unknownLife = 5 * time.Minute
-	// longestLife bounds what an answer may claim.
+	// longestLife is the longest life that usher believes.
 	longestLife = 30 * 24 * time.Hour
-	// shortestLife keeps a life of some milliseconds from becoming a request for
-	// each call.
+	// shortestLife prevents that a life of some milliseconds causes a request for each call.
 	shortestLife = time.Second
 )
 
-// Token is one access token and how long it may be used. It prints as its
-// fingerprint, never as itself.
+// Token is one access token, and how long it may be used. It prints as its fingerprint, never as
+// itself.
 type Token struct {
-	header      []string // the value of the Authorization header, ready to be put there
+	header      []string // the value of the Authorization header, ready for use
 	fingerprint string
 
-	// When it was asked for, by both clocks: the monotonic one stands still while
-	// a laptop sleeps, the wall clock can be set back.
+	// When it was requested, by both clocks: the monotonic one stands still while a laptop
+	// sleeps, the wall clock can be set back.
 	asked     time.Time
 	askedWall time.Time
 
 	life    time.Duration
-	renewAt time.Duration // the age at which it is time for a new one
+	renewAt time.Duration // the age at which to renew it
 
-	refused atomic.Bool // by the service, and the refresh that is under way is to replace it
+	refused atomic.Bool // the service refused it, and a refresh is about to replace it
 }
 
 func newToken(value string, asked time.Time, life time.Duration) *Token {
@@ -61,20 +58,20 @@ func newToken(value string, asked time.Time, life time.Duration) *Token {
 	}
 }
 
-// Header returns the value of the Authorization header that carries t, as an
-// http.Header holds it. It is shared: callers must not change it.
+// Header returns the value of the Authorization header for t, in the form of an http.Header. It is
+// shared: callers must not change it.
 func (t *Token) Header() []string { return t.header }
 
-// Fingerprint identifies t without giving it away: the first 8 hex digits of its SHA-256.
+// Fingerprint identifies t without showing it: the first 8 hex digits of its SHA-256.
 func (t *Token) Fingerprint() string { return t.fingerprint }
 
-// Expiry is when t ends, by the wall clock.
+// Expiry returns when t expires, by the wall clock.
 func (t *Token) Expiry() time.Time { return t.askedWall.Add(t.life) }
 
-// Asked is when t was asked for, by the wall clock.
+// Asked returns when t was requested, by the wall clock.
 func (t *Token) Asked() time.Time { return t.askedWall }
 
-// age is the time since t was asked for, by the clock that went further.
+// age returns the time since t was requested, by the clock that says more.
 func (t *Token) age(now time.Time) time.Duration {
 	return max(now.Sub(t.asked), now.Round(0).Sub(t.askedWall))
 }
@@ -85,8 +82,8 @@ func (t *Token) String() string       { return t.fingerprint }
 func (t *Token) GoString() string     { return t.fingerprint }
 func (t *Token) LogValue() slog.Value { return slog.StringValue(t.fingerprint) }
 
-// lifeOf is the shorter of what the answer says (expires_in) and what the token
-// says of itself (exp minus iat).
+// lifeOf returns the shorter of what the answer says (expires_in) and what the token itself says (exp
+// minus iat).
 func lifeOf(token string, expiresIn json.RawMessage) time.Duration {
 	life := unknownLife
 	if d, ok := seconds(expiresIn); ok {
@@ -98,32 +95,31 @@ func lifeOf(token string, expiresIn json.RawMessage) time.Duration {
 	return life
 }
 
-// seconds reads expires_in: a number, or a number in a string, as some servers
-// write it. Anything else, and what is not positive, does not count.
+// seconds reads expires_in: a number, or a number in a string, as some servers write it. Anything
+// else, and a number that is not positive, does not count.
 func seconds(raw json.RawMessage) (time.Duration, bool) {
 	text := string(raw)
 	var quoted string
 	if json.Unmarshal(raw, &quoted) == nil {
 		text = strings.TrimSpace(quoted)
 	}
-	if strings.Trim(text, "0123456789.eE+-") != "" { // ParseFloat knows hex, and "Infinity"
+	if strings.Trim(text, "0123456789.eE+-") != "" { // ParseFloat would accept hex, and "Infinity"
 		return 0, false
 	}
 	f, err := strconv.ParseFloat(text, 64)
-	if err != nil && !math.IsInf(f, 1) { // a number beyond float64 is just very long
+	if err != nil && !math.IsInf(f, 1) { // a number beyond float64 is just a very long life
 		return 0, false
 	}
 	return clampSeconds(f)
 }
 
-// jwtLife reads the life of a JWT without verifying it: usher is not the token's
-// audience, it only wants to know when to ask for the next one. An opaque token,
-// or one without both claims, has no life of its own; exp alone is not used, as
-// it would compare the service's clock with ours.
+// jwtLife reads the life of a JWT without verifying it: usher is not the token's audience, and only
+// wants to know when to renew it. An opaque token, or one without both claims, does not say. exp
+// alone is not used, because that would compare the service's clock with ours.
 func jwtLife(token string) (time.Duration, bool) {
 	claims := jwt.MapClaims{}
-	// The error is of no interest: claims are read before the algorithm is looked
-	// at, and what could not be read is not there.
+	// The error does not matter: claims are read before the algorithm is checked, and a claim
+	// that cannot be read counts as missing.
 	_, _, _ = jwt.NewParser().ParseUnverified(token, claims)
 	exp, okExp := claims["exp"].(float64)
 	iat, okIat := claims["iat"].(float64)

@@ -52,7 +52,7 @@ type receiver struct {
 func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil {
-		http.Error(w, "the body is too large or broke off", http.StatusBadRequest)
+		http.Error(w, "the body is too large or ended too early", http.StatusBadRequest)
 		return
 	}
 	// Before anything else: do nothing with what usher did not sign.

@@ -240,7 +240,7 @@ func (h *Handler) ready(w http.ResponseWriter, _ *http.Request) {
 	writeReady(w, h.cfg.Unready())
 }
 
-// ready of a part that is off is a 404: whoever asks has the wrong usher, or forgot a
+// ready of a part that is off is a 404: the caller asked the wrong usher, or forgot a
 // setting, and should not take it for one that will be ready soon.
 func (p Part) ready(w http.ResponseWriter, _ *http.Request) {
 	if p.Unready == nil {

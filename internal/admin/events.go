@@ -21,7 +21,7 @@ const (
 )
 
 // events is a stream of server-sent events that say no more than that something has
-// changed: whoever follows asks again for what it shows. Each stream looks by itself, so
+// changed: a page that follows asks again for what it shows. Each stream looks by itself, so
 // that a slow reader holds up nobody.
 func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	select {

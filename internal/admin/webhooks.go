@@ -74,7 +74,7 @@ type WebhookList struct {
 	Next     string        `json:"next,omitempty"` // before= of those that follow
 	Paused   []inbox.Pause `json:"paused,omitempty"`
 
-	next cursor // the same as Next, for who goes on without an address
+	next cursor // the same as Next, not as text
 }
 
 // cursor is where a list went on: the ids of the last that were shown, in the inbox and

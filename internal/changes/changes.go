@@ -1,10 +1,9 @@
-// Package changes says in words what one snapshot of a tenant changed against the
-// one before it: "users 5 → 10", "+ sso", "subscription trial → active".
+// Package changes says in words what changed between two snapshots of a tenant: "users 5 → 10",
+// "+ sso", "subscription trial → active".
 //
-// The words come from the features and subscriptions alone, never from the account
-// and its contacts. Snapshots are foreign, and can be customised in the billing
-// service: what is not where the documentation has it is passed over, and a payload
-// that can't be recognised at all has merely changed.
+// It looks only at the features and subscriptions, never at the account and its contacts. Payloads
+// can be customised in the billing service. So the package ignores what is not at its documented
+// place, and only says "payload changed" if it recognises nothing.
 package changes
 
 import (
@@ -17,18 +16,17 @@ import (
 )
 
 const (
-	// payloadChanged is all that can be said of a change elsewhere in the payload,
-	// or in one that can't be recognised.
+	// payloadChanged is for a change elsewhere in the payload, or in a payload that is not
+	// recognised.
 	payloadChanged = "payload changed"
 
-	// maxWords is where a list stops being read.
+	// maxWords is how long a list may be: nobody reads a longer one.
 	maxWords = 100
 )
 
-// Between says what changed from the snapshot previous to the snapshot next, both
-// the bodies of webhooks. Without a previous one, all that is there was added. The
-// result depends on nothing but the arguments: features first, then subscriptions,
-// in the order of next, what was removed last.
+// Between says what changed from the snapshot previous to the snapshot next; both are bodies of
+// webhooks. Without a previous one, everything counts as added. The order is fixed: features first,
+// then subscriptions, in the order of next; what was removed comes last.
 func Between(previous, next []byte) []string {
 	var before snapshot
 	known := true
@@ -53,8 +51,8 @@ func Between(previous, next []byte) []string {
 	}
 }
 
-// equal says whether two bodies mean the same: members may stand in another order, and
-// what is null may be missing.
+// equal reports whether two bodies mean the same: members may be in another order, and a null may be
+// missing.
 func equal(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -67,7 +65,7 @@ func equal(a, b []byte) bool {
 	return err == nil && reflect.DeepEqual(present(left), present(right))
 }
 
-// present takes out of value whatever is null.
+// present removes every null from value.
 func present(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -102,7 +100,7 @@ func differences(before, after *snapshot) []string {
 			words = append(words, prefix+change)
 		}
 		for _, change := range featureChanges(p.before.features, p.after.features) {
-			// With one product the tenant's features are the subscription's.
+			// With one product the tenant and the subscription have the same features.
 			if !told[change] {
 				words = append(words, prefix+change)
 			}
@@ -117,8 +115,8 @@ func differences(before, after *snapshot) []string {
 	return words
 }
 
-// featureChanges compares by code; of features with the same code, the first with
-// the first, and so on.
+// featureChanges compares by code. If several features have the same code, it compares the first
+// with the first, and so on.
 func featureChanges(before, after []feature) []string {
 	former := make(map[text][]feature)
 	for _, f := range before {
@@ -175,8 +173,7 @@ func subscriptionChanges(before, after *subscription) []string {
 	return words
 }
 
-// tellApart returns the names of two things, or their codes where those differ
-// behind the same name.
+// tellApart returns the names of two things, or their codes if only those differ.
 func tellApart(a, b coded) (from, to text) {
 	if a.code != b.code && a.name == b.name {
 		return a.code, b.code

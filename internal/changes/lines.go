@@ -6,23 +6,22 @@ import (
 	"strings"
 )
 
-// Line is one of the difference between two payloads, written out line by line.
+// Line is one line of the difference between two payloads.
 type Line struct {
 	Op   byte // ' ' in both, '-' only before, '+' only after, '@' for lines left out
 	Text string
 }
 
 const (
-	// maxLines is how long a payload may be for its lines to be compared: the work
-	// is the product of both.
+	// maxLines is the longest payload that is compared: the work grows with the product of both
+	// lengths.
 	maxLines = 2000
 	// around is how many lines are shown before and after a change.
 	around = 3
 )
 
-// Lines compares two payloads line by line, as they are written but indented. It is for
-// what Between has no words for. ok is false where it can't be done: one is no JSON, or
-// too long.
+// Lines compares two payloads line by line, after it has indented them. It is for changes that
+// Between has no words for. ok is false if one of them is not JSON, or too long.
 func Lines(previous, next []byte) (_ []Line, ok bool) {
 	a, okA := indented(previous)
 	b, okB := indented(next)
@@ -40,8 +39,8 @@ func indented(body []byte) ([]string, bool) {
 	return strings.Split(strings.ToValidUTF8(out.String(), "\uFFFD"), "\n"), true
 }
 
-// compare finds the longest common subsequence: in each cell, how many lines the rest of
-// a and the rest of b have in common.
+// compare finds the longest common subsequence. Each cell has the number of lines that the rest of a
+// and the rest of b have in common.
 func compare(a, b []string) []Line {
 	var lines []Line
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {

@@ -5,8 +5,8 @@ import "slices"
 // pair is one subscription in two snapshots.
 type pair struct{ before, after *subscription }
 
-// likenesses are what two subscriptions are known as the same by, the surest first.
-// Neither ids nor codes are present in all payloads.
+// likenesses are the ways to recognise a subscription in another snapshot, the surest first. Not all
+// payloads have ids or codes.
 var likenesses = []func(a, b *subscription) bool{
 	func(a, b *subscription) bool { return a.id != "" && a.id == b.id },
 	func(a, b *subscription) bool {
@@ -16,19 +16,19 @@ var likenesses = []func(a, b *subscription) bool{
 		return a.plan.code != "" && a.plan.code == b.plan.code && !distinct(a, b)
 	},
 	func(a, b *subscription) bool {
-		// By name. Those without any are the same in the order in which they stand.
+		// By name. Those without a name are matched in their order.
 		return a.label == b.label && !distinct(a, b)
 	},
 }
 
-// distinct says that two subscriptions can't be the same one.
+// distinct reports that two subscriptions cannot be the same.
 func distinct(a, b *subscription) bool {
 	differ := func(x, y text) bool { return x != "" && y != "" && x != y }
 	return differ(a.id, b.id) || differ(a.product.code, b.product.code)
 }
 
-// match finds the subscriptions of one snapshot in the other. Where one is left on
-// either side, and nothing speaks against it, these two are taken for the same.
+// match finds the subscriptions of one snapshot in the other. If one is left on each side, and they
+// are not distinct, they count as the same.
 func match(before, after []subscription) (pairs []pair, added, removed []*subscription) {
 	added, removed = pointers(after), pointers(before)
 	was := make(map[*subscription]*subscription)

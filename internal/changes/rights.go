@@ -2,14 +2,14 @@ package changes
 
 import "cmp"
 
-// Rights is what one snapshot says that a tenant may use, in words for people.
+// Rights is what a tenant may use according to one snapshot, in words for people.
 type Rights struct {
-	Name          string         `json:"name,omitempty"` // the tenant's; empty where the payload has none
+	Name          string         `json:"name,omitempty"` // the tenant's; may be empty
 	Features      []Feature      `json:"features"`
 	Subscriptions []Subscription `json:"subscriptions"`
 }
 
-// Feature is one that the tenant should have.
+// Feature is a feature that the tenant should have.
 type Feature struct {
 	Code  string `json:"code"`
 	Name  string `json:"name,omitempty"`
@@ -27,8 +27,7 @@ type Subscription struct {
 	TrialEnd string `json:"trial_end,omitempty"`
 }
 
-// Read returns the rights in the body of a webhook; ok is false where none can be
-// recognised.
+// Read returns the rights in the body of a webhook; ok is false if it recognises none.
 func Read(body []byte) (_ Rights, ok bool) {
 	s, ok := read(body)
 	if !ok {

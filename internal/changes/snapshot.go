@@ -10,10 +10,10 @@ import (
 	"strconv"
 )
 
-// maxSubscriptions bounds the work of matching them. Usually there is one.
+// maxSubscriptions limits the work of matching them. Usually there is one.
 const maxSubscriptions = 500
 
-// snapshot is what a payload says of the tenant's rights. What is missing, or of an
+// snapshot is what a payload says about the tenant's rights. A value that is missing, or has an
 // unexpected type, is empty.
 type snapshot struct {
 	tenant        text // its name
@@ -45,7 +45,7 @@ func (f feature) limit() text { return cmp.Or(f.quantity, "unlimited") }
 
 type subscription struct {
 	id                       text
-	label                    text // tells it from the others of its snapshot, where that can be done
+	label                    text // distinguishes it from the others in its snapshot, if possible
 	state                    text
 	product, plan, priceList coded
 	start, end               text
@@ -69,7 +69,7 @@ type coded struct{ code, name text }
 
 func (c coded) label() text { return cmp.Or(c.name, c.code) }
 
-// read returns the snapshot in the body of a webhook, if it can be recognised.
+// read returns the snapshot in the body of a webhook, if it recognises one.
 func read(body []byte) (snapshot, bool) {
 	value, err := decode(body)
 	if err != nil {
@@ -89,8 +89,8 @@ func read(body []byte) (snapshot, bool) {
 	}, true
 }
 
-// decode reads JSON with its names as they are written, where the fields of a
-// struct would match them in any case, and with its numbers as they are written.
+// decode reads JSON and keeps names and numbers exactly as they are written. The fields of a struct
+// would match names in upper and lower case.
 func decode(body []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
@@ -122,7 +122,7 @@ func readFeatures(items []any) []feature {
 
 func readSubscriptions(items []any) []subscription {
 	var subscriptions []subscription
-	times := make(map[text]int) // that a label occurs
+	times := make(map[text]int) // how often a label occurs
 	for _, item := range items {
 		if _, ok := item.(map[string]any); !ok {
 			continue
@@ -162,20 +162,20 @@ func readCoded(v any, name string) coded {
 	return coded{scalar(v, "code"), scalar(v, "name")}
 }
 
-// member returns an object's member; nil when there is none, or no object.
+// member returns an object's member, or nil.
 func member(v any, name string) any {
 	object, _ := v.(map[string]any)
 	return object[name]
 }
 
-// list returns the items of a list; what is missing is an empty one.
+// list returns the items of a list; a missing list is empty.
 func list(v any) (items []any, ok bool) {
 	items, ok = v.([]any)
 	return items, ok || v == nil
 }
 
-// scalar returns an object's member as text. Of an object or a list there is none:
-// whatever a customised payload puts there must not show by accident.
+// scalar returns an object's member as text. For an object or a list it returns nothing: what a
+// customised payload has there must not be shown by accident.
 func scalar(v any, name string) text {
 	switch v := member(v, name).(type) {
 	case string:

@@ -8,8 +8,8 @@ import (
 // maxShown is how many characters of a foreign text are shown.
 const maxShown = 80
 
-// text is a foreign text. It is compared as it is, and prints short, on one line
-// and without anything that a terminal would act on.
+// text is a foreign text. It is compared unchanged. It prints short, on one line, and without control
+// characters for a terminal.
 type text string
 
 func (t text) String() string {

@@ -25,8 +25,8 @@ const (
 // noReceiver is what a webhook waits for whose receiver is gone from the settings.
 const noReceiver = "no receiver takes its platform"
 
-// printList prints one line for each webhook. A tenant is whole, however long: anybody who has to name one
-// copies it from here.
+// printList prints one line for each webhook. It never shortens a tenant, so that people can copy it
+// from here.
 func printList(w io.Writer, entries []admin.Webhook, now time.Time, heading bool) error {
 	var rows [][]string
 	if heading {

@@ -1,14 +1,13 @@
 // Package entitlements answers one question: may this tenant use this feature?
 //
-// The way of a check is: guard (may this caller ask at all?), then Lookup (what does
-// the tenant's last snapshot say?), then yes or no. A Snapshot is what a webhook says
-// of a tenant's features, in few bytes; an Index holds those of all tenants. Where
-// they are kept beyond the process is no concern of this package: a store implements
-// Lookup and nothing else.
+// A check passes three stations: guard (may this caller ask at all?), then Lookup (what does the
+// tenant's last snapshot say?), then yes or no. A Snapshot is what a webhook says about a
+// tenant's features, in few bytes. An Index holds the snapshots of all tenants. The package does
+// not know where they are stored: a store implements Lookup and nothing else.
 //
-// There is no third answer between yes and no, so the package never makes one up.
-// Whatever is not known (the tenant, its features, the store itself) is an error with
-// a status of its own, and what to do then is the caller's decision.
+// The package says yes or no only if it knows. If something is not known (the tenant, its
+// features, the store itself), the answer is an error with its own status, and the caller
+// decides what to do.
 package entitlements
 
 import (
@@ -19,28 +18,28 @@ import (
 	"time"
 )
 
-// Lookup returns the last snapshot that was taken in for a tenant. platform is nil
-// where the caller named none; a pointer to "" means the tenant that has no platform.
+// Lookup returns the last snapshot that was taken in for a tenant. platform is nil if the caller
+// named none; a pointer to "" means the tenant without a platform.
 //
-// It returns ErrUnknown, an *AmbiguousError or a *NotReadyError; any other error is
-// answered like the last. An implementation owes its callers:
+// It returns ErrUnknown, an *AmbiguousError or a *NotReadyError; any other error counts as not
+// ready. An implementation must guarantee:
 //
 //   - Its answer is never older than a webhook that was answered 200 here before the
 //     call.
-//   - ErrUnknown means that no webhook of that tenant was ever taken in. Where that
-//     can't be known (the records are not read yet, the servers can't be reached) it
-//     is a *NotReadyError: an unknown tenant gets the caller's default.
+//   - ErrUnknown means that no webhook of that tenant was ever taken in. If that is not
+//     certain (the records are not read yet, the servers cannot be reached) it returns a
+//     *NotReadyError, because callers use their default for an unknown tenant.
 //   - Without a platform it returns an answer only if the tenant's code exists on one
 //     platform, counting those whose snapshots it does not hold.
-//   - What it holds but could not compare with the servers is returned with Stale set.
+//   - If it could not compare its answer with the servers, Stale is set.
 //   - It is called concurrently, and returns soon after ctx ends.
 type Lookup func(ctx context.Context, tenant string, platform *string) (Answer, error)
 
 // An Answer is what is known of one tenant.
 type Answer struct {
 	Entry
-	// Stale is for how long it could not be compared with what other replicas may
-	// have taken in; zero while it can.
+	// Stale is for how long the answer could not be compared with what other replicas have
+	// taken in; zero if it could.
 	Stale time.Duration
 }
 
@@ -51,7 +50,7 @@ type Entry struct {
 	Snapshot Snapshot
 	AsOf     time.Time // when the webhook was taken in
 	Webhook  string    // its id
-	Seq      uint64    // its place in the store's order: of two, the higher one is the newer
+	Seq      uint64    // its number in the store's order: the higher one is newer
 }
 
 // ErrUnknown says that no webhook of the tenant was ever taken in.
@@ -73,7 +72,7 @@ func (e *AmbiguousError) Error() string {
 	return "the tenant's code exists on several platforms (" + list + "): name one"
 }
 
-// A NotReadyError says that nothing can be said of a tenant for now.
+// A NotReadyError says that there is no answer about a tenant for now.
 type NotReadyError struct {
 	RetryAfter time.Duration // when to ask again; a second at least
 	Why        string        // shown to the caller

@@ -6,16 +6,15 @@ import (
 	"usher/internal/guard"
 )
 
-// guard says why a request may not pass, or nil. Nothing of the body is read before.
+// guard returns why a request may not pass, or nil. It reads nothing of the body.
 //
-// A check is asked for by a web server on behalf of each of its visitors, with the
-// visitor's own headers on it. So what these say of a browser counts for nothing
-// there, and Authorization is the visitor's as soon as the web server has brought a
-// key of its own.
+// A web server asks /v1/check for each of its visitors, and may send the visitor's own headers.
+// So headers of a browser do not count there, and Authorization is the visitor's if the web
+// server sends its own key in X-Usher-Key.
 func (h *Handler) guard(r *http.Request, to target) error {
 	switch {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
-		// What follows a CONNECT on the wire is not to be read as a request.
+		// Bytes that follow a CONNECT must not be read as a request.
 		return &problem{status: http.StatusMethodNotAllowed, code: codeMethodRefused, close: true,
 			message: r.Method + " is not allowed on this port."}
 	case !h.cfg.Hosts.Allowed(r.Host):
@@ -31,7 +30,7 @@ func (h *Handler) guard(r *http.Request, to target) error {
 	return nil
 }
 
-// knowsKey says whether the caller presents a key, one of those separated by commas.
+// knowsKey reports whether the caller sent one of the keys, which are separated by commas.
 func knowsKey(h http.Header, to target, keys string) bool {
 	known := false
 	if to.ofrep {

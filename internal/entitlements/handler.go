@@ -18,35 +18,35 @@ import (
 
 // Config is what the port needs to know.
 type Config struct {
-	// Lookup says what is known of a tenant. Required.
+	// Lookup returns what is known about a tenant. Required.
 	Lookup Lookup
-	// Hosts says which Host headers are answered. Required.
+	// Hosts says which Host headers are allowed. Required.
 	Hosts *guard.Hosts
-	// Key returns what callers must know, one of several separated by commas; nil when
-	// no key is demanded. One that returns the empty string lets nobody in.
+	// Key returns the key that callers must send, or several separated by commas. Nil: no key
+	// is required. A func that returns the empty string lets no caller in.
 	Key func() string
-	// Checked is told of each question about one feature and what came of it, one of
-	// Enabled, Denied and Unknown. It must not block; nil is not told.
+	// Checked is called for each question about one feature, with Enabled, Denied or Unknown. It
+	// must not block. May be nil.
 	Checked func(result string)
-	// Log is told when nothing can be answered. Required.
+	// Log gets a line if nothing can be answered. Required.
 	Log *slog.Logger
 }
 
-// What comes of a question about a feature.
+// The results of a question about a feature.
 const (
 	Enabled = "enabled"
 	Denied  = "denied"
-	Unknown = "unknown" // nobody knows: the tenant is unknown or ambiguous, or nothing can be read
+	Unknown = "unknown" // the tenant is unknown or ambiguous, or nothing can be read
 )
 
-// drainPatience is for the rest of a request that is answered unread. net/http reads
-// it, to keep the connection, and would wait for it as long as it takes.
+// drainPatience is the time for the rest of a request that is answered before it was read.
+// net/http reads that rest, to keep the connection, and would wait for it without a limit.
 const drainPatience = 5 * time.Second
 
 // Handler serves the port.
 type Handler struct {
 	cfg   Config
-	quiet rate.Sometimes // a shop asks a thousand times a second: its log needs one line
+	quiet rate.Sometimes // callers may ask a thousand times a second: one log line is enough
 }
 
 // New returns the handler of the port.
@@ -55,18 +55,18 @@ func New(cfg Config) *Handler {
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Whoever keeps an answer keeps a customer locked out, or in.
+	// A cached answer would keep a customer locked out, or let in.
 	w.Header().Set("Cache-Control", "no-store")
 	to := parsePath(sentPath(r.URL))
 	switch {
 	case r.ContentLength == 0:
 	case to.ofrep:
-		// Where it can't be set (a test's recorder) there is no connection to hold up.
+		// If it cannot be set (a test's recorder) there is no connection that could stall.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainPatience))
 	default:
-		// A web server that passes a visitor's Content-Length on, and not what it counts,
-		// is a common slip. net/http would wait for that body before it answers, unless
-		// the connection is not to be used again.
+		// A common mistake: a web server passes on a visitor's Content-Length, but not the body.
+		// net/http would wait for that body before it answers, unless the connection is closed
+		// afterwards.
 		w.Header().Set("Connection", "close")
 	}
 	a, err := h.answer(w, r, to)
@@ -77,7 +77,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	write(w, a.status, a.body)
 }
 
-// An answer is one that is no error. Headers of its own are set by then.
+// An answer is a successful one. Its own headers have already been set.
 type answer struct {
 	status int
 	body   any // nil for none
@@ -106,7 +106,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (ans
 	}
 }
 
-// last returns what a tenant may use by its last snapshot.
+// last returns a tenant's last snapshot.
 func (h *Handler) last(ctx context.Context, w http.ResponseWriter, tenant string, platform *string) (Answer, error) {
 	a, err := h.cfg.Lookup(ctx, tenant, platform)
 	if err != nil {
@@ -121,7 +121,7 @@ func (h *Handler) last(ctx context.Context, w http.ResponseWriter, tenant string
 	return a, nil
 }
 
-// count is called for each question about a feature, and nowhere else.
+// count counts a question about a feature.
 func (h *Handler) count(err error, enabled bool) {
 	if h.cfg.Checked == nil {
 		return
@@ -153,15 +153,15 @@ func write(w http.ResponseWriter, status int, body any) {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(body); err != nil {
-		panic(err) // strings, numbers and times only: can't happen
+		panic(err) // cannot happen: strings, numbers and times only
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // a caller that has gone is not told, and that is all
+	_, _ = w.Write(b.Bytes()) // an error means that the caller has gone
 }
 
-// seconds writes a duration as headers have it; what is not zero is one at least.
+// seconds writes a duration for a header, in whole seconds; at least 1 unless it is zero.
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)
 }

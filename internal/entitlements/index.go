@@ -10,11 +10,10 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// An Index holds the last snapshot of each tenant in memory, for a store to answer
-// from. It knows every tenant that it was told of; with a bound it holds the snapshots
-// of those alone that were asked for last. So it can always tell whether a tenant's
-// code exists on several platforms, and never takes the one that it happens to hold
-// for the only one.
+// An Index holds the last snapshot of each tenant in memory, for a store to answer from. It knows
+// every tenant. With a bound it holds only the snapshots that were asked for recently. So it
+// always knows whether a tenant's code exists on several platforms, and never takes the one that
+// it happens to hold for the only one.
 //
 // Its methods may be called concurrently.
 type Index struct {
@@ -23,36 +22,36 @@ type Index struct {
 	mu      sync.RWMutex        // guards what follows
 	tenants map[string][]*place // by the tenant's code, nearly always on one platform
 	count   int                 // of places
-	size    int64               // of the snapshots that are held
+	size    int64               // of the held snapshots
 	recent  *simplelru.LRU[*place, struct{}]
 }
 
-// place is what is known of one tenant on one platform.
+// place is what is known about one tenant on one platform.
 type place struct {
 	Entry
-	held bool // else Entry has no snapshot
+	held bool // if false, Entry has no snapshot
 }
 
-// NewIndex returns an empty index. Its snapshots take about bound bytes at most; zero
-// is for no bound.
+// NewIndex returns an empty index. Its snapshots take about bound bytes at most; zero means no
+// bound.
 func NewIndex(bound int64) *Index {
 	x := &Index{bound: bound, tenants: make(map[string][]*place)}
 	if bound > 0 {
-		// Its own bound is on their number: that is no measure of memory.
-		x.recent, _ = simplelru.NewLRU[*place, struct{}](math.MaxInt, nil) // fails for a size of 0 only
+		// The LRU's own bound is a number of entries, which does not limit memory.
+		x.recent, _ = simplelru.NewLRU[*place, struct{}](math.MaxInt, nil) // fails only for a size of 0
 	}
 	return x
 }
 
-// Put takes in a tenant's snapshot, unless a newer one is there, by Entry.Seq. So it
-// does not matter in which order a store that has several writers calls it.
+// Put stores a tenant's snapshot, unless there is a newer one by Entry.Seq. So a store with several
+// writers may call it in any order.
 func (x *Index) Put(e Entry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.find(e.Tenant, e.Platform)
 	switch {
 	case p == nil:
-		e.Platform = unique.Make(e.Platform).Value() // there are few, and all tenants have one
+		e.Platform = unique.Make(e.Platform).Value() // there are few platforms, and many tenants
 		p = &place{Entry: Entry{Platform: e.Platform, Tenant: e.Tenant}}
 		x.tenants[e.Tenant] = append(x.tenants[e.Tenant], p)
 		x.count++
@@ -62,8 +61,8 @@ func (x *Index) Put(e Entry) {
 	x.hold(p, e)
 }
 
-// Restore takes in again a snapshot that was not held, as the store has read it in
-// the meantime. What has been replaced or dropped since stays so.
+// Restore puts back a snapshot that was not held, after the store has read it. It changes nothing if
+// the snapshot was replaced or dropped meanwhile.
 func (x *Index) Restore(e Entry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -72,8 +71,8 @@ func (x *Index) Restore(e Entry) {
 	}
 }
 
-// Drop forgets a tenant, unless what is known of it is newer than upTo: it came after
-// whatever says that the tenant is to be forgotten.
+// Drop forgets a tenant, unless its snapshot is newer than upTo: then it came after the order to
+// forget.
 func (x *Index) Drop(platform, tenant string, upTo uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -91,11 +90,11 @@ func (x *Index) Drop(platform, tenant string, upTo uint64) {
 	x.tenants[tenant] = places
 }
 
-// Find returns a tenant's last snapshot, or ErrUnknown, or an *AmbiguousError. If held
-// is false, Entry has everything but the snapshot: the store has to read it, and may
-// give it back with Restore.
+// Find returns a tenant's last snapshot, or ErrUnknown, or an *AmbiguousError. If held is false,
+// Entry has everything except the snapshot: the store must read it, and may put it back with
+// Restore.
 func (x *Index) Find(tenant string, platform *string) (_ Entry, held bool, err error) {
-	if x.bound > 0 { // who is asked for counts as recent, and that is a change
+	if x.bound > 0 { // the lookup changes the order of the LRU, so it needs the write lock
 		x.mu.Lock()
 		defer x.mu.Unlock()
 	} else {
@@ -138,10 +137,10 @@ func (x *Index) find(tenant, platform string) *place {
 	return nil
 }
 
-// hold puts e into p, and lets go of others where that is too much. x.mu is held.
+// hold puts e into p, and releases other snapshots if there are too many. x.mu is held.
 func (x *Index) hold(p *place, e Entry) {
 	x.release(p)
-	e.Platform, e.Tenant = p.Platform, p.Tenant // the strings that are held already
+	e.Platform, e.Tenant = p.Platform, p.Tenant // reuse the strings in memory
 	p.Entry, p.held = e, true
 	if x.recent == nil {
 		return
@@ -154,7 +153,7 @@ func (x *Index) hold(p *place, e Entry) {
 	}
 }
 
-// release lets go of a snapshot, and of nothing else. x.mu is held.
+// release drops a snapshot, but the tenant stays known. x.mu is held.
 func (x *Index) release(p *place) {
 	if x.recent == nil || !p.held {
 		return
@@ -164,7 +163,7 @@ func (x *Index) release(p *place) {
 	p.Snapshot, p.held = Snapshot{}, false
 }
 
-// size is about what a snapshot takes in memory if nothing of it is shared.
+// size estimates what a snapshot takes in memory if nothing of it is shared.
 func (s Snapshot) size() int64 {
 	n := 48 + len(s.own)
 	for _, h := range s.names {
@@ -183,8 +182,8 @@ func ambiguous(places []*place) error {
 	return e
 }
 
-// Know takes in that a tenant has a snapshot of that place in the store's order, which the store
-// reads when somebody asks for it.
+// Know notes that a tenant has a snapshot with that number in the store's order. The store reads it
+// when somebody asks for it.
 func (x *Index) Know(platform, tenant string, seq uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

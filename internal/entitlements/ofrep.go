@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// OpenFeature's remote evaluation protocol: each feature is three flags, what its code
-// says (may the tenant use it?), that with .limit and that with .value.
+// OpenFeature's remote evaluation protocol. Each feature is three flags: its code (may the tenant
+// use it?), its code with .limit, and its code with .value.
 
 type (
 	flagBody struct {
@@ -24,8 +24,8 @@ type (
 	}
 )
 
-// static is the reason of all: no rule was evaluated. (With DISABLED, some providers
-// return the program's default, and a tenant that is denied would be let in.)
+// static is the reason in all answers: no rule was evaluated. (With DISABLED, some providers return
+// the program's default, which might let a denied tenant in.)
 const static = "STATIC"
 
 // The variants of flags.
@@ -66,9 +66,8 @@ const (
 	valueSuffix = ".value"
 )
 
-// evaluate returns a flag of a tenant whose features are known, and whether the
-// feature behind it is enabled. A feature that is called users.limit comes before the
-// limit of users.
+// evaluate returns a flag of a tenant whose features are known, and whether the feature behind it
+// is enabled. A feature with the code users.limit comes before the limit of users.
 func evaluate(s Snapshot, key string) (_ flagBody, enabled bool) {
 	if _, whole := s.Feature(key); whole {
 		return codeFlag(key, true), true
@@ -84,8 +83,8 @@ func evaluate(s Snapshot, key string) (_ flagBody, enabled bool) {
 	return codeFlag(key, false), false
 }
 
-// evaluateAll returns the three flags of each feature, each key once and as evaluate
-// has it.
+// evaluateAll returns the three flags of each feature. Each key occurs once, with the result of
+// evaluate.
 func evaluateAll(s Snapshot) []flagBody {
 	flags := make([]flagBody, 0, 3*s.Len()) // never null
 	codes := make(map[string]bool, s.Len())
@@ -120,7 +119,7 @@ func (h *Handler) flag(w http.ResponseWriter, r *http.Request, to target) (answe
 	return answer{http.StatusOK, flag}, nil
 }
 
-// flags answers with all flags of a tenant, unless the caller has just these already.
+// flags answers with all flags of a tenant, or 304 if the caller already has them.
 func (h *Handler) flags(w http.ResponseWriter, r *http.Request) (answer, error) {
 	tenant, platform, err := readContext(w, r)
 	if err != nil {
@@ -130,16 +129,16 @@ func (h *Handler) flags(w http.ResponseWriter, r *http.Request) (answer, error) 
 	a, err := h.last(r.Context(), w, tenant, platform)
 	switch {
 	case errors.Is(err, ErrUnknown), errors.Is(err, errFeaturesUnknown):
-		// No flags: for each of them the program's own default applies.
+		// No flags: the program's own defaults apply.
 	case err != nil:
 		return answer{}, err
 	default:
 		body.Flags = evaluateAll(a.Snapshot)
 	}
-	// Of the whole content, so that it can't outlive it.
+	// A digest of the whole content, so that it changes with it.
 	encoded, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // strings, numbers and booleans only: can't happen
+		panic(err) // cannot happen: strings, numbers and booleans only
 	}
 	sum := sha256.Sum256(encoded)
 	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
@@ -150,7 +149,7 @@ func (h *Handler) flags(w http.ResponseWriter, r *http.Request) (answer, error) 
 	return answer{http.StatusOK, json.RawMessage(encoded)}, nil
 }
 
-// knows says whether a tag is among those that a caller has.
+// knows reports whether the caller has this tag.
 func knows(lists []string, tag string) bool {
 	for _, list := range lists {
 		for known := range strings.SplitSeq(list, ",") {

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// maxContext is how large the body of a question may be, bodyPatience how long it
-	// may take to come.
+	// maxContext is the largest body of a question, bodyPatience how long it may take to
+	// arrive.
 	maxContext   = 256 << 10
 	bodyPatience = 10 * time.Second
 )
 
-// readContext reads of whom the question is.
+// readContext reads which tenant the question is about.
 func readContext(w http.ResponseWriter, r *http.Request) (tenant string, platform *string, err error) {
 	if r.URL.RawQuery != "" || r.URL.ForceQuery {
-		// Some providers do not escape the key, and of "a?b" only "a" would be left.
+		// Some providers do not escape the key. Of "a?b" only "a" would remain.
 		return "", nil, parseError("There must be no query. Percent-encode the key.")
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // until the body's end: then net/http takes it off
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // net/http removes it at the body's end
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxContext))
 	if err != nil {
 		return "", nil, parseError("The body is too large, or it ended too early.")
@@ -52,10 +52,9 @@ func readContext(w http.ResponseWriter, r *http.Request) (tenant string, platfor
 	return *key, platform, nil
 }
 
-// members returns the members of an object in JSON that was found valid. Names count
-// letter by letter, where the fields of a struct would match them in any case; and one
-// that is there twice is refused: whoever wrote it and usher could mean two tenants.
-// What is missing or null has no members.
+// members returns the members of a valid JSON object. Names must match exactly; the fields of a
+// struct would match them in upper and lower case. A name that occurs twice is refused: the caller
+// and usher could mean two different tenants. A missing or null object has no members.
 func members(object json.RawMessage) (_ map[string]json.RawMessage, ok bool) {
 	all := make(map[string]json.RawMessage)
 	if absent(object) {
@@ -79,8 +78,7 @@ func members(object json.RawMessage) (_ map[string]json.RawMessage, ok bool) {
 	return all, true
 }
 
-// optionalText returns a string, or nil where it is missing or null; ok is false for
-// anything else.
+// optionalText returns a string, or nil if it is missing or null; ok is false for anything else.
 func optionalText(value json.RawMessage) (_ *string, ok bool) {
 	if absent(value) {
 		return nil, true
@@ -94,9 +92,9 @@ func optionalText(value json.RawMessage) (_ *string, ok bool) {
 
 func absent(value json.RawMessage) bool { return len(value) == 0 || string(value) == "null" }
 
-// What the protocol says of an error.
+// An error in the form of the protocol.
 type flagError struct {
-	Key     string `json:"key,omitempty"` // not there where all flags were asked for
+	Key     string `json:"key,omitempty"` // missing if the question was about all flags
 	Code    string `json:"errorCode"`
 	Details string `json:"errorDetails"`
 }
@@ -108,12 +106,12 @@ func flagProblem(code, message string) error {
 	return &problem{status: http.StatusBadRequest, ofrep: code, message: message}
 }
 
-// flagBody is the problem as the protocol has it.
+// flagBody returns the problem in the form of the protocol.
 func (p *problem) flagBody(to target) flagError {
 	return flagError{to.feature, cmp.Or(p.ofrep, "GENERAL"), p.message}
 }
 
-// flagStatus is the protocol's status: it has no 409.
+// flagStatus returns the status for the protocol, which has no 409.
 func (p *problem) flagStatus() int {
 	if p.status == http.StatusConflict {
 		return http.StatusBadRequest

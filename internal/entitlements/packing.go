@@ -6,8 +6,8 @@ import (
 	"unique"
 )
 
-// A packed feature is its limit (0: none, else one more than it is) as a varint, and
-// its value. A text is its length as a varint, and its bytes.
+// A packed feature is its limit as a varint (0: no limit, otherwise the limit plus 1), and its value.
+// A text is its length as a varint, and its bytes.
 
 func packOwn(b []byte, limit Limit, value string) []byte {
 	return packText(binary.AppendUvarint(b, uint64(limit+1)), value)
@@ -24,7 +24,7 @@ func unpackOwn(s string) (limit Limit, value, rest string) {
 	return Limit(n) - 1, s[:length], s[length:]
 }
 
-// unpackUint is binary.Uvarint on a string that holds a good one.
+// unpackUint is binary.Uvarint for a string that is known to be valid.
 func unpackUint(s string) (n uint64, rest string) {
 	for i := 0; ; i++ {
 		b := s[i]
@@ -35,9 +35,9 @@ func unpackUint(s string) (n uint64, rest string) {
 	}
 }
 
-// The stored form, for whoever keeps snapshots beyond the process: its version, whether
-// the features are known, how many there are, then each one's code, name, limit and value. It holds
-// nothing else of the webhook: not who the tenant's contacts are, for one.
+// The stored form, for a store on disk: its version, whether the features are known, how many there
+// are, then the code, name, limit and value of each. It contains nothing else of the webhook, and so
+// no contacts.
 const (
 	storedUnknown = 0x10
 	storedKnown   = 0x11
@@ -58,8 +58,8 @@ func (s Snapshot) AppendBinary(b []byte) ([]byte, error) {
 // errDamaged says that bytes are not the stored form of a snapshot.
 var errDamaged = errors.New("not the stored form of a snapshot")
 
-// UnmarshalBinary reads the stored form. It finds what can't be read, but not every
-// damage: a store has checksums for that.
+// UnmarshalBinary reads the stored form. It reports what it cannot read, but does not find every
+// damage: the store has checksums for that.
 func (s *Snapshot) UnmarshalBinary(data []byte) error {
 	switch {
 	case len(data) == 1 && data[0] == storedUnknown:
@@ -71,7 +71,7 @@ func (s *Snapshot) UnmarshalBinary(data []byte) error {
 	u := unpacker{rest: data[1:]}
 	count := u.uint()
 	if count > uint64(len(u.rest)) {
-		return errDamaged // before memory is taken for so many
+		return errDamaged // before it allocates memory for so many
 	}
 	read := Snapshot{known: true, names: make([]unique.Handle[named], 0, count)}
 	var own []byte
@@ -92,8 +92,7 @@ func (s *Snapshot) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// unpacker reads bytes that may be anything. Once it has failed, what it returns is
-// empty.
+// unpacker reads untrusted bytes. After a failure it returns empty values.
 type unpacker struct {
 	rest   []byte
 	failed bool

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// page is one of those that are served.
+// page is one of the pages of the port.
 type page int
 
 const (
@@ -23,9 +23,9 @@ const (
 // target is where a request goes to.
 type target struct {
 	page    page
-	ofrep   bool // it is below /ofrep/, served or not: errors have that protocol's form
+	ofrep   bool // it is below /ofrep/: errors have the form of that protocol
 	tenant  string
-	feature string // of a flag, its key
+	feature string // or the key of a flag
 }
 
 const (
@@ -34,9 +34,9 @@ const (
 	flagsPath  = "/ofrep/v1/evaluate/flags"
 )
 
-// sentPath is the path letter by letter as it was sent. URL.EscapedPath is not: where
-// a path has a letter that should be escaped and is not, it unescapes all of it and
-// escapes it anew, and what was %2F within a tenant's code then divides it.
+// sentPath returns the path exactly as it was sent. URL.EscapedPath alone does not: if a path has a
+// letter that should be escaped and is not, it unescapes the whole path and escapes it again. A %2F
+// inside a tenant's code would then split the code.
 func sentPath(u *url.URL) string {
 	if u.RawPath != "" {
 		return u.RawPath
@@ -44,8 +44,8 @@ func sentPath(u *url.URL) string {
 	return u.EscapedPath()
 }
 
-// parsePath divides a path as it was sent, and only then unescapes its parts: a code
-// may have a slash in it. Nothing is cleaned: ".." is a code like any other.
+// parsePath splits a path as it was sent, and then unescapes its parts, since a code may contain a
+// slash. It cleans nothing: ".." is a code like any other.
 func parsePath(path string) target {
 	to := target{ofrep: strings.HasPrefix(path, "/ofrep/")}
 	switch {
@@ -54,7 +54,7 @@ func parsePath(path string) target {
 	case path == flagsPath:
 		to.page = flagsPage
 	case strings.HasPrefix(path, flagsPath+"/"):
-		// All the rest is the key: some providers escape a slash in it, others don't.
+		// The whole rest is the key: some providers escape a slash in it, others do not.
 		if key, ok := unescape(path[len(flagsPath)+1:]); ok {
 			to.page, to.feature = flagPage, key
 		}
@@ -74,18 +74,18 @@ func parsePath(path string) target {
 	return to
 }
 
-// unescape returns a code. No code is empty, nor anything but UTF-8.
+// unescape returns a code. A code is not empty, and valid UTF-8.
 func unescape(s string) (code string, ok bool) {
 	code, err := url.PathUnescape(s)
 	return code, err == nil && code != "" && utf8.ValidString(code)
 }
 
-// serves says whether a method may be used there.
+// serves returns an error if the method is not allowed there.
 func (to target) serves(method string) error {
 	allow := ""
 	switch to.page {
 	case noPage:
-		return nil // that is what is to be said
+		return nil // the answer is 404, not 405
 	case flagPage, flagsPage:
 		if method == http.MethodPost {
 			return nil
@@ -111,10 +111,9 @@ func notFound(to target) error {
 	return p
 }
 
-// query returns the parameters. Those that are not known are refused: they are a slip
-// of the pen (quantiy), or the rest of a code that somebody put in unescaped, and then
-// the question would be about another tenant ("tenant=acme&co"). So is one that is
-// there twice.
+// query returns the parameters. It refuses unknown ones: they are typing errors (quantiy), or the
+// rest of a code that was not escaped, and then the question would be about another tenant
+// ("tenant=acme&co"). It also refuses a parameter that occurs twice.
 func query(r *http.Request, known ...string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -133,7 +132,7 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 	return values, nil
 }
 
-// optional returns a parameter that may be empty, or nil when it is not there.
+// optional returns a parameter, which may be empty, or nil if it is missing.
 func optional(params url.Values, name string) *string {
 	if v := params[name]; len(v) > 0 {
 		return &v[0]

@@ -13,23 +13,23 @@ const (
 	codeKeyRequired   = "KEY_REQUIRED"
 )
 
-// A problem is any answer that is neither a yes nor what was asked for.
+// A problem is any answer except a yes or the requested data.
 type problem struct {
 	status     int
 	code       string
-	ofrep      string // the code that OFREP has for it, where that is not GENERAL
+	ofrep      string // its code in OFREP; empty: GENERAL
 	message    string
-	retryAfter time.Duration // zero: nothing said
-	allow      string        // the methods that are allowed; empty: nothing said
-	close      bool          // the connection can't be used for another call
+	retryAfter time.Duration // zero: no Retry-After
+	allow      string        // the allowed methods; empty: no Allow header
+	close      bool          // the connection cannot be used for another call
 }
 
 func (p *problem) Error() string { return p.message }
 
 var errFeaturesUnknown = errors.New("the last webhook of this tenant has no list of features")
 
-// problemOf is the one table that makes answers of errors. Whatever it does not know
-// is NOT_READY: a store that fails must never become a "no".
+// problemOf turns errors into answers. This is the only table that does. An unknown error is
+// NOT_READY: a store that fails must never become a "no".
 func problemOf(err error) *problem {
 	var (
 		made      *problem
@@ -51,7 +51,7 @@ func problemOf(err error) *problem {
 	case errors.As(err, &notReady):
 		return &problem{status: http.StatusServiceUnavailable, code: codeNotReady,
 			message: "Not ready: " + notReady.Why + ".", retryAfter: max(notReady.RetryAfter, time.Second)}
-	default: // its words are for the log: they may name files and servers
+	default: // its text is for the log only: it may contain names of files and servers
 		return &problem{status: http.StatusServiceUnavailable, code: codeNotReady,
 			message: "Not ready: the inbox cannot be read.", retryAfter: time.Second}
 	}
@@ -87,7 +87,7 @@ func (p *problem) write(w http.ResponseWriter, to target) {
 	if p.close {
 		h.Set("Connection", "close")
 	}
-	// nginx would hand it on, and the visitor's browser ask for usher's key.
+	// nginx would pass it on, and the visitor's browser would ask for usher's key.
 	if p.code == codeKeyRequired && to.page != checkPage {
 		h.Set("WWW-Authenticate", `Bearer realm="usher"`)
 	}

@@ -17,15 +17,15 @@ type Limit int64
 const (
 	// Unlimited is no limit.
 	Unlimited Limit = -1
-	// MaxLimit is the largest: up to here every program reads the same number out
-	// of JSON. What is above counts as this.
+	// MaxLimit is the largest limit: up to here every program reads the same number from JSON.
+	// Anything above counts as MaxLimit.
 	MaxLimit Limit = 1<<53 - 1
 )
 
-// Allows says whether n is within the limit.
+// Allows reports whether n is within the limit.
 func (l Limit) Allows(n uint64) bool { return l == Unlimited || n <= uint64(l) }
 
-// String is as in the header Usher-Limit.
+// String returns the value of the header Usher-Limit.
 func (l Limit) String() string {
 	if l == Unlimited {
 		return "unlimited"
@@ -49,29 +49,29 @@ type Feature struct {
 	Limit Limit
 }
 
-// A Snapshot is what one webhook says of the features of its tenant. It never
-// changes. The zero Snapshot is that of a webhook without a list of features.
+// A Snapshot is what one webhook says about the features of its tenant. It never changes. The zero
+// Snapshot is that of a webhook without a list of features.
 //
-// There may be 100,000 of them in memory, so it is packed. Codes and names come from
-// the catalogue of one company's products and are held once for all tenants; what is
-// a tenant's own is one string.
+// It is packed, because there may be 100,000 of them in memory. Codes and names come from the
+// product catalogue of one company and are held once for all tenants. The tenant's own values are
+// one string.
 type Snapshot struct {
 	known bool
 	names []unique.Handle[named]
-	own   string // of each feature in turn: its limit and its value, see packing.go
+	own   string // the limit and value of each feature in turn, see packing.go
 }
 
 type named struct{ code, name string }
 
-// Known says whether the webhook had a list of features, be it an empty one. If not,
-// nobody knows what the tenant may use.
+// Known reports whether the webhook had a list of features, even an empty one. If not, it is not
+// known what the tenant may use.
 func (s Snapshot) Known() bool { return s.known }
 
 // Len is the number of features.
 func (s Snapshot) Len() int { return len(s.names) }
 
-// Feature returns the feature of that code, letter by letter. If ok is false, the
-// tenant may not use it, provided that the snapshot is Known.
+// Feature returns the feature with exactly that code. If ok is false and the snapshot is Known, the
+// tenant may not use it.
 func (s Snapshot) Feature(code string) (_ Feature, ok bool) {
 	rest := s.own
 	for _, h := range s.names {
@@ -115,8 +115,8 @@ func newSnapshot(features []Feature) Snapshot {
 // Parse returns the snapshot in the body of a webhook that the gate let through.
 func Parse(body []byte) (Snapshot, error) {
 	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber() // 9007199254740993 should not become another number on the way
-	var value any // not a struct: its fields would match names in any case
+	d.UseNumber() // so that 9007199254740993 does not become another number
+	var value any // not a struct: its fields would match names in upper and lower case
 	if err := d.Decode(&value); err != nil {
 		return Snapshot{}, err
 	}
@@ -126,15 +126,15 @@ func Parse(body []byte) (Snapshot, error) {
 	return FromValue(value), nil
 }
 
-// FromValue returns the snapshot in a webhook that is parsed already: objects are
-// map[string]any, lists []any, numbers json.Number.
+// FromValue returns the snapshot in a parsed webhook: objects are map[string]any, lists []any,
+// numbers json.Number.
 //
-// With a schema of the user's own a webhook need not have the documented types. What
-// can't be understood then is as if it were not there, but never to the tenant's
-// favour: a limit that can't be read is 0, not "no limit".
+// With a schema of the user's own a webhook may not have the documented types. A value that cannot
+// be understood counts as missing, but never in the tenant's favour: a limit that cannot be read is
+// 0, not "no limit".
 func FromValue(value any) Snapshot {
 	list, ok := member(value, "payload", "change", "features").([]any)
-	if !ok { // missing, or null, which counts as that
+	if !ok { // missing or null
 		return Snapshot{}
 	}
 	features := make([]Feature, 0, len(list))
@@ -160,8 +160,8 @@ func FromValue(value any) Snapshot {
 	return newSnapshot(features)
 }
 
-// merge is for a feature that is listed twice, as when two subscriptions have it: the
-// tenant has paid for both.
+// merge combines a feature that is listed twice, because two subscriptions have it: the tenant has
+// paid for both.
 func merge(first, second Feature) Feature {
 	if first.Limit == Unlimited || second.Limit == Unlimited {
 		first.Limit = Unlimited
@@ -186,17 +186,16 @@ func limitOf(quantity any) Limit {
 		return Unlimited
 	case json.Number:
 		written = q.String()
-	case string: // a schema of the user's own may have it so
+	case string: // possible with a schema of the user's own
 		written = q
 	}
 	if strings.Trim(written, "+-.0123456789Ee") != "" {
-		return 0 // strconv reads "inf" too, and what is in hex
+		return 0 // strconv would also read "inf" and hex numbers
 	}
 	if n, err := strconv.ParseInt(written, 10, 64); err == nil {
 		return Limit(max(0, min(n, int64(MaxLimit))))
 	}
-	// Exact below MaxLimit for whatever has no fraction, and infinite where it is too
-	// large to be read.
+	// Exact below MaxLimit for a number without a fraction, and infinite for one that is too large.
 	f, err := strconv.ParseFloat(written, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0
@@ -204,7 +203,7 @@ func limitOf(quantity any) Limit {
 	return Limit(max(0, min(f, float64(MaxLimit))))
 }
 
-// member follows a path of exact names; nil where it does not lead anywhere.
+// member returns the value at a path of exact names, or nil.
 func member(value any, path ...string) any {
 	for _, name := range path {
 		object, _ := value.(map[string]any)

@@ -39,7 +39,7 @@ func enabledBody(f Feature) featureBody {
 	return featureBody{Feature: f.Code, Name: f.Name, Enabled: true, Limit: f.Limit, Value: f.Value}
 }
 
-// tenant answers with all that a tenant may use.
+// tenant answers with everything that a tenant may use.
 func (h *Handler) tenant(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
 	params, err := query(r, "platform")
 	if err != nil {
@@ -78,7 +78,7 @@ func (h *Handler) feature(w http.ResponseWriter, r *http.Request, to target) (an
 	return answer{http.StatusOK, body}, nil
 }
 
-// check answers by its status alone, as web servers want it.
+// check answers with a status only, which is what web servers need.
 func (h *Handler) check(w http.ResponseWriter, r *http.Request) (answer, error) {
 	params, err := query(r, "tenant", "feature", "platform", "quantity")
 	if err != nil {
@@ -102,7 +102,7 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request) (answer, error) 
 	f, enabled := a.Snapshot.Feature(feature)
 	allowed := enabled && f.Limit.Allows(quantity)
 	h.count(nil, allowed)
-	w.Header().Set("Usher-Limit", f.Limit.String()) // 0 where it is not listed
+	w.Header().Set("Usher-Limit", f.Limit.String()) // 0 if it is not listed
 	switch {
 	case allowed:
 		return answer{http.StatusNoContent, nil}, nil
@@ -113,8 +113,8 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request) (answer, error) 
 	}
 }
 
-// quantityOf returns how much is asked for, 0 unless it is said. More than a uint64 can
-// hold is more than any limit.
+// quantityOf returns the requested quantity, 0 if none is given. More than a uint64 can hold is more
+// than any limit.
 func quantityOf(written *string) (_ uint64, ok bool) {
 	if written == nil {
 		return 0, true
@@ -124,6 +124,6 @@ func quantityOf(written *string) (_ uint64, ok bool) {
 			return 0, false
 		}
 	}
-	n, _ := strconv.ParseUint(*written, 10, 64) // digits: all that can be wrong is the range, and then n is the largest
+	n, _ := strconv.ParseUint(*written, 10, 64) // digits only: if it is out of range, n is the largest number
 	return n, *written != ""
 }

@@ -14,7 +14,7 @@ type account struct {
 	Name string
 }
 
-// accountNode is an account as GraphQL shows it.
+// accountNode is an account in the GraphQL API.
 type accountNode struct {
 	ID   graphql.ID
 	Name string

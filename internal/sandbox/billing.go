@@ -14,20 +14,19 @@ import (
 
 // Client is an API client application of the billing service.
 type Client struct {
-	ID, Secret string   // both required: neither can be empty and still be accepted
-	Scopes     []string // those it may ask for, such as standard:read
+	ID, Secret string   // both required; an empty one is never accepted
+	Scopes     []string // the scopes that it may request, such as standard:read
 
-	// TokenLife is how long its tokens live, in whole seconds (a fraction is
-	// dropped, one second at least). Default 7200 s.
+	// TokenLife is how long its tokens live, in whole seconds (rounded down, at least one
+	// second). Default 7200 s.
 	TokenLife time.Duration
 }
 
-// Billing is a billing service: an [http.Handler] with POST /oauth/token, POST
-// /graphql and nothing else. It keeps everything in memory and is safe for
-// concurrent use.
+// Billing is a billing service: an [http.Handler] with POST /oauth/token and POST /graphql, and nothing
+// else. It keeps everything in memory and is safe for concurrent use.
 type Billing struct {
-	// OnCall, when set before serving, sees every call that reaches the GraphQL
-	// endpoint, whether it is then accepted or not. Calls come concurrently.
+	// OnCall is called for every call that reaches the GraphQL endpoint, accepted or not,
+	// also concurrently. Set it before serving.
 	OnCall func(r *http.Request, body []byte)
 
 	key     []byte // signs the tokens
@@ -38,14 +37,14 @@ type Billing struct {
 
 	mu             sync.Mutex
 	clients        map[string]Client // by ID, guarded by mu
-	issued         map[string]grant  // by jti: every token that is not revoked, guarded by mu
+	issued         map[string]grant  // tokens that are not revoked, by jti; guarded by mu
 	revokePrevious bool              // guarded by mu
 	tokenRequests  int               // guarded by mu
 	ok             int               // guarded by mu
 	unauthorized   int               // guarded by mu
 }
 
-// NewBilling returns a service that knows these clients, in good health.
+// NewBilling returns a service with these clients and without faults.
 func NewBilling(clients ...Client) *Billing {
 	b := &Billing{
 		key:     make([]byte, 32),
@@ -54,7 +53,7 @@ func NewBilling(clients ...Client) *Billing {
 		clients: make(map[string]Client),
 		issued:  make(map[string]grant),
 	}
-	_, _ = rand.Read(b.key) // never fails, by its documentation
+	_, _ = rand.Read(b.key) // is documented never to fail
 	for _, c := range clients {
 		c.TokenLife = wholeLife(c.TokenLife)
 		b.clients[c.ID] = c
@@ -64,7 +63,7 @@ func NewBilling(clients ...Client) *Billing {
 
 const (
 	maxTokenBody = 64 << 10
-	maxCallBody  = 64 << 20 // far beyond any replay limit, so that streaming can be tried
+	maxCallBody  = 64 << 20 // far above any replay limit, so that tests can stream
 )
 
 // ServeHTTP answers as the service does. A fault that closes the connection
@@ -119,7 +118,7 @@ func (b *Billing) count(status int) {
 	}
 }
 
-// readPost reads a request's body, or says why there is none to be had.
+// readPost reads a request's body, or returns a refusal.
 func readPost(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var refusal answer
@@ -130,27 +129,27 @@ func readPost(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ans
 	case tooLarge:
 		refusal = textAnswer(http.StatusRequestEntityTooLarge, "body too large")
 	case err != nil:
-		refusal = textAnswer(http.StatusBadRequest, "body broke off")
+		refusal = textAnswer(http.StatusBadRequest, "body ended too early")
 	default:
 		return body, nil
 	}
 	return body, &refusal
 }
 
-// SetTokenLife sets how long the client's tokens live that are issued from now
-// on; see [Client]. It panics when there is no such client.
+// SetTokenLife sets the life of the client's tokens that are issued from now on; see [Client]. It
+// panics if there is no such client.
 func (b *Billing) SetTokenLife(clientID string, d time.Duration) {
 	b.change(clientID, func(c *Client) { c.TokenLife = wholeLife(d) })
 }
 
-// SetSecret rotates the client's secret: the old one is refused from now on.
-// Tokens live on. It panics when there is no such client.
+// SetSecret rotates the client's secret: the old one is refused from now on. Tokens stay valid. It
+// panics if there is no such client.
 func (b *Billing) SetSecret(clientID, secret string) {
 	b.change(clientID, func(c *Client) { c.Secret = secret })
 }
 
-// change edits a client. A misspelt ID is a slip in the calling program, which
-// should not pass for a test that ran.
+// change edits a client. It panics on a wrong ID, so that a typing error in a test does not go
+// unnoticed.
 func (b *Billing) change(clientID string, edit func(*Client)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -177,30 +176,29 @@ func (b *Billing) Revoke() {
 	clear(b.issued)
 }
 
-// RevokePreviousOnIssue sets whether a new token of a client makes its former
-// ones invalid, whatever their scopes.
+// RevokePreviousOnIssue sets whether a new token of a client makes its earlier ones invalid, whatever
+// their scopes.
 func (b *Billing) RevokePreviousOnIssue(on bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.revokePrevious = on
 }
 
-// FailTokens makes the token endpoint misbehave; a zero Fault heals it.
+// FailTokens makes the token endpoint fail; a zero Fault ends that.
 func (b *Billing) FailTokens(f Fault) { b.tokens.set(f) }
 
-// FailGraphQL makes the GraphQL endpoint misbehave; a zero Fault heals it.
+// FailGraphQL makes the GraphQL endpoint fail; a zero Fault ends that.
 func (b *Billing) FailGraphQL(f Fault) { b.graphql.set(f) }
 
-// TokenRequests returns how many requests reached the token endpoint, whatever
-// was answered.
+// TokenRequests returns how many requests reached the token endpoint, whatever their answer.
 func (b *Billing) TokenRequests() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.tokenRequests
 }
 
-// Calls returns how many GraphQL calls were answered with 200 and with 401. What
-// a fault answered counts as neither.
+// Calls returns how many GraphQL calls were answered with 200 and with 401, without those that a
+// fault answered.
 func (b *Billing) Calls() (ok, unauthorized int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// change lets a day pass and something happen to some tenant. It returns the
-// tenant and, in words, what happened.
+// change lets a day pass, and changes something about a tenant. It returns the tenant and, in words,
+// what happened.
 func (w *world) change() (t *tenantState, what string) {
 	w.today = w.today.AddDate(0, 0, 1)
 	t = w.tenants[w.random.IntN(len(w.tenants))]
@@ -17,8 +17,8 @@ func (w *world) change() (t *tenantState, what string) {
 	return t, t.record.Name + ": " + what
 }
 
-// choices lists what can happen to the tenant, the likelier the more often. Each
-// alters its state, so that no two snapshots in a row are the same.
+// choices lists what can happen to the tenant; likely events are in the list more often. Each changes
+// its state, so that no two snapshots in a row are the same.
 func (w *world) choices(t *tenantState) []func() string {
 	var list []func() string
 	may := func(times int, f func() string) { list = append(list, slices.Repeat([]func() string{f}, times)...) }
@@ -58,20 +58,18 @@ func (w *world) move(sub *Subscription, state string) string {
 	return fmt.Sprintf("%s %s → %s", sub.Product.Name, former, state)
 }
 
-// renew replaces a canceled subscription by a new one, this time without a
-// trial.
+// renew replaces a canceled subscription with a new one, this time without a trial.
 func (w *world) renew(t *tenantState, p *product) string {
 	w.subscribe(t, p, false)
 	return p.Name + " canceled → active"
 }
 
-// requote changes a quoted quantity. There are few to choose from, so that a
-// tenant returns to a former snapshot (A, B, A) often.
+// requote changes a quoted quantity. There are few quantities, so that a tenant often returns to an
+// earlier snapshot (A, B, A).
 func (w *world) requote(sub *Subscription) string {
 	var limited []*Feature
 	for i := range sub.Features {
-		// The first feature of a product is always a limited one; others may
-		// have lost their limit.
+		// The first feature of a product always has a limit; others may have lost theirs.
 		if i == 0 || sub.Features[i].Quantity != nil {
 			limited = append(limited, &sub.Features[i])
 		}

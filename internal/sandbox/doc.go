@@ -1,17 +1,16 @@
-// Package sandbox is a billing service and a webhook receiver of our own, to
-// try usher on: the demo runs them, and the tests of the other packages do.
+// Package sandbox is a small billing service and a webhook receiver, to try usher with. The demo and
+// the tests of other packages use it.
 //
 // [Billing] is the service's side of a call: a token endpoint that signs real
 // JWTs and a GraphQL endpoint that checks them. [Sender] is the service's side
 // of a webhook: a small world of tenants whose subscriptions change. [Receiver]
 // is the customer's application, which keeps what each tenant may use.
 //
-// The sandbox is honest: where the published interface says that something is
-// refused, it is refused here; where the interface is silent, the sandbox takes
-// the stricter reading, so that what works against it has a fair chance to work
-// against the real service. A [Fault] makes each of them fail on demand, and a
-// [Wire] the network in front of them.
+// The sandbox is strict. It refuses what the published interface says is refused. If the interface
+// does not say, the sandbox takes the stricter reading. So what works with the sandbox has a good
+// chance to work with the real service. A [Fault] makes each part fail on demand, and a [Wire] makes
+// the network in front of it fail.
 //
-// Nothing here but a Wire starts a goroutine of its own, and time comes from package
-// time alone: everything but a Wire works inside a testing/synctest bubble.
+// Only a Wire starts goroutines, and time comes from package time alone. So everything except a Wire
+// works inside a testing/synctest bubble.
 package sandbox

@@ -10,37 +10,35 @@ import (
 	"time"
 )
 
-// A Fault says how an endpoint misbehaves. The zero Fault is good health.
+// A Fault says how an endpoint fails. The zero Fault is no fault.
 //
-// First comes the Delay, then, by what is set, silence (Hang), a closed
-// connection (HangUp), an answer of the fault's own (Status, Body), or else the
-// real answer.
+// First comes the Delay. Then, depending on what is set, there is no answer (Hang), the connection is
+// closed (HangUp), the fault has its own answer (Status, Body), or the real answer follows.
 type Fault struct {
 	Delay  time.Duration // before anything is answered
-	Status int           // answered instead of the real status; 200 when only Body is set
+	Status int           // answered instead of the real status; 200 if only Body is set
 	Body   string        // answered instead of the real body
 	Header http.Header   // added to the fault's own answer, such as Retry-After
 	Hang   bool          // no answer at all, until the request's context ends
 	HangUp bool          // connection closed without an answer; with Status or Body: in the middle of it
 
-	// Applied means that the request takes effect all the same, before the
-	// delay: the token is issued, the snapshot is kept, and just the answer is
-	// late or lost on its way back.
+	// Applied means that the request still takes effect, before the delay: the token is
+	// issued, the snapshot is stored, and only the answer is late or lost.
 	Applied bool
 
-	// Times heals the endpoint after so many requests; 0 means never.
+	// Times ends the fault after so many requests; 0 means never.
 	Times int
 }
 
-// none reports whether the fault is good health.
+// none reports whether there is no fault.
 func (f Fault) none() bool {
 	return f.Delay <= 0 && !f.ownAnswer() && !f.Hang && !f.HangUp
 }
 
-// ownAnswer reports whether the fault replaces the real answer by another.
+// ownAnswer reports whether the fault replaces the real answer.
 func (f Fault) ownAnswer() bool { return f.Status != 0 || f.Body != "" }
 
-// answer is what a handler's logic returns; faulty.serve alone writes it.
+// answer is what a handler's logic returns; only faulty.serve writes it.
 type answer struct {
 	status int
 	header http.Header
@@ -51,17 +49,17 @@ type answer struct {
 func jsonAnswer(status int, v any) answer {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // our own types: a slip in this package, not in a request
+		panic(err) // our own types: a bug in this package
 	}
 	return answer{status, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, body}
 }
 
-// textAnswer is for what no client should ever have asked.
+// textAnswer is the answer to a request that no client should send.
 func textAnswer(status int, text string) answer {
 	return answer{status, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, []byte(text + "\n")}
 }
 
-// faulty stands between an endpoint's logic and the wire.
+// faulty stands between an endpoint's logic and the network.
 type faulty struct {
 	mu    sync.Mutex
 	fault Fault // guarded by mu
@@ -79,7 +77,7 @@ func (s *faulty) healthy() bool {
 	return s.fault.none()
 }
 
-// take returns the fault for one request, and counts it off.
+// take returns the fault for one request, and counts the request.
 func (s *faulty) take() Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,11 +91,11 @@ func (s *faulty) take() Fault {
 	return f
 }
 
-// serve answers the request with what work returns, or as the fault wants it.
-// Just before, sent is told the status: 0 when there is to be no whole answer.
+// serve answers the request with the result of work, or as the fault says. Just before, it calls sent
+// with the status: 0 if there will be no complete answer.
 //
-// The request's body must have been read to its end: only then does net/http
-// notice that the client went away, and ends a delay or a hang.
+// The request's body must have been read to its end. Only then does net/http notice that the client
+// has gone, and a delay or hang can end.
 func (s *faulty) serve(w http.ResponseWriter, r *http.Request, work func() answer, sent func(status int)) {
 	f := s.take()
 	var a answer
@@ -143,10 +141,10 @@ func (f Fault) answer() answer {
 func (a answer) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.header)
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // the client may be gone: nobody is left to tell
+	_, _ = w.Write(a.body) // an error means that the client has gone
 }
 
-// breakOff promises one byte more than it sends.
+// breakOff announces one byte more than it sends.
 func breakOff(w http.ResponseWriter, a answer) {
 	maps.Copy(w.Header(), a.header)
 	w.Header().Set("Content-Length", strconv.Itoa(len(a.body)+1))

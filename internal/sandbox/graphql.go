@@ -12,8 +12,8 @@ import (
 	"github.com/graph-gophers/graphql-go"
 )
 
-// The published interface shows one query. There is no mutation, so that
-// nothing works here that the real service may not know.
+// The published interface shows one query. There is no mutation, so that nothing works here that the
+// real service may not have.
 const schemaText = `
 schema { query: Query }
 
@@ -63,8 +63,8 @@ func (b *Billing) call(r *http.Request, body []byte) answer {
 	return jsonAnswer(http.StatusOK, b.schema.Exec(ctx, q.Query, q.OperationName, q.Variables))
 }
 
-// bearer returns the token of the one Authorization header. Two headers are
-// none: which of them counts would be a guess.
+// bearer returns the token of the Authorization header. Two headers count as none, because it is not
+// clear which one applies.
 func bearer(h http.Header) (token string, found bool) {
 	values := h.Values("Authorization")
 	if len(values) != 1 {
@@ -74,8 +74,8 @@ func bearer(h http.Header) (token string, found bool) {
 	return token, found && strings.EqualFold(scheme, "Bearer")
 }
 
-// unauthorized is the documented answer to an expired token, given for every
-// token that is not accepted.
+// unauthorized is the documented answer to an expired token. The sandbox uses it for every token that
+// it does not accept.
 func unauthorized(description string) answer {
 	a := jsonAnswer(http.StatusUnauthorized, []errorItem{{[]string{description}}})
 	a.header.Set("WWW-Authenticate", `Bearer realm="usher sandbox", error="invalid_token"`)
@@ -95,8 +95,8 @@ type scopesKey struct{}
 // queries resolves the schema's root.
 type queries struct{}
 
-// Accounts needs the scope standard:read. Asking for the schema itself needs a
-// valid token alone, which is how usher's check tries one of any scope.
+// Accounts needs the scope standard:read. A question about the schema itself needs only a valid
+// token: 'usher check' uses that to try a token of any scope.
 func (*queries) Accounts(ctx context.Context, args struct {
 	Filter *string
 	Limit  *int32

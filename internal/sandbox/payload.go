@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// EventType is the one kind of webhook that the service documents.
+// EventType is the only type of webhook that the service documents.
 const EventType = "TenantProvisioningChange"
 
-// envelope is the body of a webhook. Pointers with omitempty are the fields
-// that are present in some payloads, pointers without are null in some. (What may
-// be null the service does not say: see withNulls.)
+// envelope is the body of a webhook. Pointers with omitempty are fields that are present in some
+// payloads; pointers without it are null in some. (The service does not say what may be null: see
+// withNulls.)
 type envelope struct {
 	Type    string `json:"type"`
 	Payload struct {
@@ -91,8 +91,8 @@ type Coded struct {
 	Name string `json:"name"`
 }
 
-// Tenant is what one snapshot says of a tenant. Platform and Code together tell
-// tenants apart: the same code may exist on two platforms.
+// Tenant is what one snapshot says about a tenant. Platform and Code together identify it: the same
+// code may exist on two platforms.
 type Tenant struct {
 	Platform, Code, Name string
 	Features             []Feature      // what it may use; read only
@@ -117,8 +117,8 @@ func (t Tenant) String() string {
 	return fmt.Sprintf("%s (%s/%s): %s", t.Name, t.Platform, t.Code, strings.Join(uses, ", "))
 }
 
-// readSnapshot returns the tenant that a webhook is about. One that is no
-// snapshot of a tenant gives a Tenant without a code.
+// readSnapshot returns the tenant that a webhook is about. If it is not a snapshot of a tenant, the
+// Tenant has no code.
 func readSnapshot(body []byte) (Tenant, error) {
 	var kind struct {
 		Type string `json:"type"`

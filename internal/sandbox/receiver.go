@@ -9,16 +9,14 @@ import (
 	"time"
 )
 
-// Receiver is the customer's application as far as provisioning goes: an
-// [http.Handler], on any path, that takes each snapshot it is sent and keeps
-// what the tenant may use. It is safe for concurrent use.
+// Receiver is the provisioning part of the customer's application: an [http.Handler], on any path,
+// that accepts each snapshot and stores what the tenant may use. It is safe for concurrent use.
 //
-// A webhook that is no snapshot of a tenant, such as one of another type, is
-// noted and answered with 200; one that is not JSON with 400, one whose fields
-// have wrong types with 422.
+// A webhook that is not a snapshot of a tenant, for example one of another type, is noted and answered
+// with 200. One that is not JSON gets 400, one whose fields have wrong types 422.
 type Receiver struct {
-	// OnDelivery, when set before serving, sees every webhook as it arrives.
-	// Calls come concurrently.
+	// OnDelivery is called for every webhook when it arrives, also concurrently. Set it before
+	// serving.
 	OnDelivery func(r *http.Request, body []byte)
 
 	faulty faulty
@@ -26,36 +24,35 @@ type Receiver struct {
 	mu         sync.Mutex
 	faults     map[string]*faulty // by tenant code, guarded by mu
 	tenants    map[lane]Tenant    // guarded by mu
-	deliveries []*Delivery        // what they point to, too, guarded by mu
+	deliveries []*Delivery        // guarded by mu, with what they point to
 }
 
-// lane tells tenants apart.
+// lane identifies a tenant.
 type lane struct{ platform, code string }
 
 // Delivery is a webhook that reached the receiver.
 type Delivery struct {
-	At, Until        time.Time // Until is zero while it is under way
+	At, Until        time.Time // Until is zero while it is in progress
 	Platform, Tenant string    // their codes; empty when the body has none
 	WebhookID        string    // the header webhook-id
 	Digest           string    // SHA-256 of the body, in hex
 	Applied          bool      // the receiver holds this snapshot, whatever it answered
-	Status           int       // as answered; 0 when there was no whole answer
+	Status           int       // as answered; 0 if there was no complete answer
 }
 
 const deliveriesSize = 10000
 
-// NewReceiver returns a receiver in good health that knows no tenant yet.
+// NewReceiver returns a receiver without faults that knows no tenant yet.
 func NewReceiver() *Receiver {
 	return &Receiver{faults: make(map[string]*faulty), tenants: make(map[lane]Tenant)}
 }
 
-// Behave makes the receiver fail, hang or answer oddly; a zero Fault heals it.
-// What a fault answers or delays is not applied, unless the fault says so or
-// the real answer follows.
+// Behave makes the receiver fail; a zero Fault ends that. A webhook that the fault answers is not
+// applied, unless the fault says so or the real answer follows.
 func (rc *Receiver) Behave(f Fault) { rc.faulty.set(f) }
 
-// BehaveTo does the same to the tenants of one code, and goes before Behave for
-// them; a zero Fault makes Behave count for them again.
+// BehaveTo does the same for the tenants with one code, instead of Behave. After a zero Fault Behave
+// applies to them again.
 func (rc *Receiver) BehaveTo(tenantCode string, f Fault) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -111,7 +108,7 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}, func(status int) { rc.finish(d, status) })
 }
 
-// fault returns what stands between the receiver and this tenant.
+// fault returns the faults that apply to this tenant.
 func (rc *Receiver) fault(tenantCode string) *faulty {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -127,8 +124,7 @@ func (rc *Receiver) note(d *Delivery) {
 	rc.deliveries = keepLast(append(rc.deliveries, d), deliveriesSize)
 }
 
-// apply brings the tenant in line with the snapshot: it replaces all that was
-// known.
+// apply replaces all that was known about the tenant with the snapshot.
 func (rc *Receiver) apply(d *Delivery, t Tenant) answer {
 	if t.Code == "" {
 		return jsonAnswer(http.StatusOK, map[string]bool{"applied": false})

@@ -13,32 +13,31 @@ import (
 type product struct {
 	Coded
 	platform identified
-	features []Feature // those of the plan come first
-	included int       // so many of them are in every plan
+	features []Feature // those of every plan come first
+	included int       // how many of them are in every plan
 }
 
-// tenantState is a tenant and all that the service knows of it. Subscriptions
-// carry every field here; what a payload leaves out is left out when rendered.
+// tenantState is a tenant and all that the service knows about it. Here subscriptions have every
+// field; render leaves out what a payload does not have.
 type tenantState struct {
 	record   tenantRecord
-	products []*product // of each subscription, in their order
+	products []*product // of each subscription, in the same order
 	subs     []Subscription
 	changed  time.Time
 
-	// The payload can be customised in the service: what this tenant's shows.
+	// The payload can be customised in the service. These say what this tenant's has.
 	withIDs, withProducts bool
-	withNulls             bool // what it leaves out is there, and null
+	withNulls             bool // missing fields are null instead
 }
 
-// world is the service's tenants and how they change. It is deterministic: the
-// seed decides everything, and its calendar moves a day with every change,
-// whatever the clock says.
+// world has the service's tenants, and changes them. It is deterministic: the seed decides everything,
+// and its calendar moves one day with every change, whatever the clock says.
 type world struct {
 	random  *rand.Rand
 	catalog []*product
 	tenants []*tenantState
 	today   time.Time
-	lastID  int // of subscriptions
+	lastID  int // the last id of a subscription
 }
 
 const worldTenants = 8
@@ -73,8 +72,8 @@ func newCatalog() []*product {
 	}
 }
 
-// newTenant invents the i-th tenant. The last one has the code of the first, on
-// the other platform: a code alone does not name a tenant.
+// newTenant invents the i-th tenant. The last one has the code of the first, on the other platform: a
+// code alone does not identify a tenant.
 func (w *world) newTenant(i int) *tenantState {
 	home := w.catalog[0]
 	owner := i
@@ -92,7 +91,7 @@ func (w *world) newTenant(i int) *tenantState {
 	r.Account.ID, r.Account.Name, r.Account.BillingDay = a.ID, a.Name, 1+w.random.IntN(28)
 	people := [][2]string{{"Ada", "Kovač"}, {"Jörg", "Weiß"}, {"Mia", "O'Neil"}, {"Noor", "El Amrani"}}
 	r.Account.Contacts = []contact{}
-	for n := range i % 3 { // some accounts have none
+	for n := range i % 3 { // some accounts have no contacts
 		p := people[(i+n)%len(people)]
 		email := fmt.Sprintf("contact%d@customer%d.example", n+1, a.ID)
 		r.Account.Contacts = append(r.Account.Contacts, contact{9001 + 10*i + n, p[0], p[1], email})
@@ -104,8 +103,7 @@ func (w *world) newTenant(i int) *tenantState {
 	return t
 }
 
-// subscribe gives the tenant a new subscription, in place of its former one to
-// the same product.
+// subscribe gives the tenant a new subscription, which replaces an earlier one to the same product.
 func (w *world) subscribe(t *tenantState, p *product, trial bool) {
 	w.lastID++
 	sub := Subscription{
@@ -132,7 +130,7 @@ func (w *world) subscribe(t *tenantState, p *product, trial bool) {
 	t.products, t.subs = append(t.products, p), append(t.subs, sub)
 }
 
-// render is the webhook that tells of the tenant's present state.
+// render returns the webhook with the tenant's current state.
 func (t *tenantState) render() []byte {
 	var e envelope
 	e.Type, e.Payload.Tenant = EventType, t.record
@@ -163,8 +161,8 @@ func (t *tenantState) render() []byte {
 	return body
 }
 
-// withNulls writes a null wherever a webhook leaves out a field that is present in some
-// payloads, and for an empty list of contacts: the service does not say what may be null.
+// withNulls writes a null for each missing field that is present in some payloads, and for an empty
+// list of contacts. The service does not say what may be null.
 func withNulls(body []byte) []byte {
 	var e map[string]any
 	if err := json.Unmarshal(body, &e); err != nil {
@@ -188,7 +186,7 @@ func withNulls(body []byte) []byte {
 	return body
 }
 
-// fill gives each object of a list the members that it lacks, as nulls.
+// fill adds the missing members to each object of a list, as nulls.
 func fill(list any, names ...string) {
 	for _, item := range list.([]any) {
 		object := item.(map[string]any)
@@ -200,8 +198,8 @@ func fill(list any, names ...string) {
 	}
 }
 
-// cloneFeatures copies what a change may write to. Quantities and values are
-// replaced, never written through their pointers.
+// cloneFeatures copies the features that a change may write to. A change replaces quantities and
+// values, and never writes through their pointers.
 func cloneFeatures(f []Feature) []Feature { return append([]Feature{}, f...) }
 
 func date(t time.Time) string { return t.Format(time.DateOnly) }

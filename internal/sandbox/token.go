@@ -21,7 +21,7 @@ type oauthError struct {
 	Description string `json:"error_description"`
 }
 
-// tokenResponse holds the four documented fields, no more.
+// tokenResponse has the four documented fields and no others.
 type tokenResponse struct {
 	AccessToken string `json:"access_token"`
 	TokenType   string `json:"token_type"`
@@ -31,15 +31,15 @@ type tokenResponse struct {
 
 const issuer = "usher-sandbox"
 
-// claims are those of an access token. The subject is the client's ID.
+// claims are the claims of an access token. The subject is the client's ID.
 type claims struct {
 	Scope string `json:"scope"`
 	jwt.RegisteredClaims
 }
 
-// grant is what the service remembers of a token. The JWT counts in whole
-// seconds, so its exp can lie up to a second before the end of expires_in; the
-// service goes by its own, exact end, as one that keeps tokens in a table does.
+// grant is what the service remembers about a token. The JWT has whole seconds, so its exp can be up
+// to a second before the end of expires_in. The service uses its own exact end, like a service that
+// keeps tokens in a table.
 type grant struct {
 	clientID string
 	expires  time.Time
@@ -47,8 +47,8 @@ type grant struct {
 
 // token answers a token request.
 //
-// The order of the checks is that of the usual OAuth servers: the grant first,
-// then the client, then the scope. A stranger thus can't find out the scopes.
+// The checks are in the order of common OAuth servers: the grant first, then the client, then the
+// scope. So a stranger cannot find out the scopes.
 func (b *Billing) token(contentType string, body []byte) answer {
 	form := parseForm(contentType, body)
 	if form.one("grant_type") != "client_credentials" {
@@ -84,7 +84,7 @@ func refuseToken(status int, code, description string) answer {
 
 // issueLocked signs a token and remembers it.
 func (b *Billing) issueLocked(c Client, scope string) tokenResponse {
-	now := time.Now().Round(0) // the wall clock: a laptop's sleep counts
+	now := time.Now().Round(0) // the wall clock, which includes a laptop's sleep
 	maps.DeleteFunc(b.issued, func(_ string, g grant) bool {
 		return !now.Before(g.expires) || b.revokePrevious && g.clientID == c.ID
 	})
@@ -97,18 +97,18 @@ func (b *Billing) issueLocked(c Client, scope string) tokenResponse {
 	}}
 	signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256, cl).SignedString(b.key)
 	if err != nil {
-		panic(err) // HMAC with a key of our own can't fail
+		panic(err) // cannot happen: HMAC with our own key
 	}
 	b.issued[cl.ID] = grant{c.ID, now.Add(c.TokenLife)}
 	return tokenResponse{signed, "Bearer", int64(c.TokenLife / time.Second), now.Unix()}
 }
 
 func newParser() *jwt.Parser {
-	// The library knows exp to the second alone; check is exact. See grant.
+	// The library knows exp only to the second; check is exact. See grant.
 	return jwt.NewParser(jwt.WithValidMethods([]string{"HS256"}), jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation())
 }
 
-// check returns the scopes of a token, or what is wrong with it in words.
+// check returns the scopes of a token, or says what is wrong with it.
 func (b *Billing) check(token string) (scopes []string, fault string) {
 	var cl claims
 	_, err := b.parser.ParseWithClaims(token, &cl, func(*jwt.Token) (any, error) { return b.key, nil })
@@ -134,8 +134,8 @@ func (b *Billing) check(token string) (scopes []string, fault string) {
 // form holds the fields of a form-encoded body.
 type form url.Values
 
-// parseForm returns no fields at all for a body that is not form-encoded: a JSON
-// body is a request without a grant type.
+// parseForm returns no fields for a body that is not form-encoded: a JSON body is a request without a
+// grant type.
 func parseForm(contentType string, body []byte) form {
 	mediaType, _, err := mime.ParseMediaType(contentType)
 	if err != nil || mediaType != "application/x-www-form-urlencoded" {
@@ -148,7 +148,7 @@ func parseForm(contentType string, body []byte) form {
 	return form(values)
 }
 
-// one returns a field's value, none when it is there twice (RFC 6749, 3.2).
+// one returns a field's value, or nothing if it occurs twice (RFC 6749, 3.2).
 func (f form) one(name string) string {
 	if len(f[name]) != 1 {
 		return ""
@@ -156,8 +156,7 @@ func (f form) one(name string) string {
 	return f[name][0]
 }
 
-// sameSecret takes as long for a wrong secret as for the right one. An empty
-// secret is nobody's.
+// sameSecret takes as long for a wrong secret as for the right one. An empty secret never matches.
 func sameSecret(want, got string) bool {
 	w, g := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
 	return subtle.ConstantTimeCompare(w[:], g[:]) == 1 && want != ""

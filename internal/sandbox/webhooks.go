@@ -12,19 +12,18 @@ import (
 	"time"
 )
 
-// Sender is the billing service's sending side: tenants whose subscriptions
-// change, a webhook for each change, and a log of the webhooks from which one
-// can be sent again. It is safe for concurrent use. As the service documents no
-// second try, it makes none.
+// Sender is the sending side of the billing service: tenants whose subscriptions change, a webhook for
+// each change, and a log from which webhooks can be sent again. It is safe for concurrent use. It does
+// not retry, because the service documents no retries.
 type Sender struct {
 	URL    string       // where webhooks go
-	Header http.Header  // sent with each, such as the gate's token; may be nil
-	Client *http.Client // by default one with a time limit of 60 s that follows no redirect
+	Header http.Header  // sent with each webhook, such as the gate's token; may be nil
+	Client *http.Client // by default one with a timeout of 60 s that follows no redirect
 
 	mu    sync.Mutex
 	world *world  // guarded by mu
 	log   []Entry // guarded by mu
-	count int     // of all that were ever sent, guarded by mu
+	count int     // of all webhooks that were ever sent, guarded by mu
 }
 
 // Entry is a line of the webhook log.
@@ -34,11 +33,11 @@ type Entry struct {
 	Took     time.Duration
 	Tenant   string // the tenant's code, where the body has one
 	What     string // in words, such as "Acme GmbH: users 5 → 10"
-	Status   int    // as answered; 0 when there was no answer
+	Status   int    // as answered; 0 if there was no answer
 	Header   http.Header
 	Answer   string // the beginning of the answer's body, or why there was none
 	Body     []byte // what was sent; read only
-	ResentOf int    // the N of the entry that was sent again; 0 for none
+	ResentOf int    // the N of the entry that this one repeats; 0 for none
 }
 
 const (
@@ -46,13 +45,12 @@ const (
 	excerptSize = 1 << 10
 )
 
-// NewSender returns a sender to the URL. Equal seeds make equal tenants, which
-// change in equal ways.
+// NewSender returns a sender to the URL. Equal seeds give equal tenants and equal changes.
 func NewSender(url string, seed uint64) *Sender {
 	return &Sender{
 		URL: url,
 		Client: &http.Client{
-			// Its own, not the shared one: connections end with who made them.
+			// Not the shared one, so that nobody else's connections are in it.
 			Transport:     http.DefaultTransport.(*http.Transport).Clone(),
 			Timeout:       time.Minute,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -61,8 +59,8 @@ func NewSender(url string, seed uint64) *Sender {
 	}
 }
 
-// Change lets something happen to a tenant and sends its new snapshot. An error
-// means that there was no answer; an answer of any status is not one.
+// Change changes something about a tenant and sends its new snapshot. It returns an error only if
+// there was no answer, whatever the status.
 func (s *Sender) Change(ctx context.Context) (Entry, error) {
 	s.mu.Lock()
 	t, what := s.world.change()
@@ -73,12 +71,11 @@ func (s *Sender) Change(ctx context.Context) (Entry, error) {
 
 // Send sends a body as it is.
 func (s *Sender) Send(ctx context.Context, body []byte) (Entry, error) {
-	t, _ := readSnapshot(body) // it may well be nonsense, on purpose
+	t, _ := readSnapshot(body) // the body may be invalid on purpose
 	return s.send(ctx, Entry{Tenant: t.Code, What: "sent by hand", Body: bytes.Clone(body)})
 }
 
-// Resend sends the n-th webhook again, byte for byte, as from the service's
-// webhook log.
+// Resend sends the n-th webhook again, byte for byte, as the service's webhook log does.
 func (s *Sender) Resend(ctx context.Context, n int) (Entry, error) {
 	s.mu.Lock()
 	i := slices.IndexFunc(s.log, func(e Entry) bool { return e.N == n })
@@ -98,8 +95,8 @@ func (s *Sender) Resend(ctx context.Context, n int) (Entry, error) {
 	})
 }
 
-// Next sends what comes next in a day of the service's: a change, or, every fourth
-// time, the webhook before once more. An error means that there was no answer.
+// Next sends a change or, every fourth time, the last webhook once more. It returns an error only if
+// there was no answer.
 func (s *Sender) Next(ctx context.Context) (Entry, error) {
 	s.mu.Lock()
 	last := s.count
@@ -110,16 +107,16 @@ func (s *Sender) Next(ctx context.Context) (Entry, error) {
 	return s.Change(ctx)
 }
 
-// Log returns the last 500 webhooks in the order in which they were sent. One
-// that still waits for its answer has status 0.
+// Log returns the last 500 webhooks in the order in which they were sent. One without an answer so far
+// has status 0.
 func (s *Sender) Log() []Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.log)
 }
 
-// Tenants returns what each tenant may use by its subscriptions: what the
-// receiver should know once every webhook has arrived.
+// Tenants returns what each tenant may use: what the receiver should know once every webhook has
+// arrived.
 func (s *Sender) Tenants() []Tenant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +124,7 @@ func (s *Sender) Tenants() []Tenant {
 	for _, state := range s.world.tenants {
 		t, err := readSnapshot(state.render())
 		if err != nil {
-			panic(err) // our own rendering
+			panic(err) // cannot happen: our own rendering
 		}
 		t.Changed = state.changed
 		list = append(list, t)
@@ -136,8 +133,7 @@ func (s *Sender) Tenants() []Tenant {
 	return list
 }
 
-// send logs the entry at once, in the order of sending, and again when its
-// answer is there.
+// send logs the entry at once, in the order of sending, and completes it when its answer arrives.
 func (s *Sender) send(ctx context.Context, e Entry) (Entry, error) {
 	e.At = time.Now()
 	s.mu.Lock()
@@ -176,7 +172,7 @@ func (s *Sender) post(ctx context.Context, e *Entry) error {
 	defer resp.Body.Close()
 	excerpt, err := io.ReadAll(io.LimitReader(resp.Body, excerptSize))
 	if err != nil {
-		return fmt.Errorf("the answer %d broke off: %w", resp.StatusCode, err)
+		return fmt.Errorf("the answer %d ended too early: %w", resp.StatusCode, err)
 	}
 	e.Status, e.Header = resp.StatusCode, resp.Header
 	e.Answer = strings.ToValidUTF8(string(excerpt), "\uFFFD")

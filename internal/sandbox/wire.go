@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Wire is a network that fails on demand: a TCP proxy in front of one server. Where
-// a [Fault] is a server that misbehaves, a Disturbance is what happens on the way.
-// Unlike the rest of this package it has goroutines, two for each connection.
+// Wire is a network that fails on demand: a TCP proxy in front of one server. A [Fault] is a server
+// that fails; a Disturbance is a failure on the way. Unlike the rest of this package it has
+// goroutines, two for each connection.
 type Wire struct {
-	// Tap, when set before the first connection, sees all bytes that were passed on,
-	// each direction's in order. The two come concurrently.
+	// Tap is called with all bytes that were passed on, in order for each direction; the two
+	// directions are concurrent. Set it before the first connection.
 	Tap func(d Direction, p []byte)
 
 	listener net.Listener
@@ -21,7 +21,7 @@ type Wire struct {
 	pumps    sync.WaitGroup
 
 	mu     sync.Mutex         // guards what follows
-	now    Disturbance        // in force
+	now    Disturbance        // the current one
 	links  map[*link]struct{} // open connections
 	dialed int
 	closed bool
@@ -39,31 +39,31 @@ const (
 type How int
 
 const (
-	Whole   How = iota // it does not
+	Whole   How = iota // it does not end
 	Reset              // both ends see a reset
 	HangUp             // both ends see an orderly close
-	Silence            // nothing is passed on any more, either way, but it stays open
+	Silence            // it stays open, but passes nothing on in either direction
 )
 
 // Disturbance is what a [Wire] does to its connections. The zero one is a good wire.
 type Disturbance struct {
-	Latency    time.Duration // before each piece that is passed on, either way
+	Latency    time.Duration // before each piece, in both directions
 	CloseDelay time.Duration // before the end of one direction is passed on
 
-	// Break ends a connection once After bytes have gone in a direction since the
+	// Break ends a connection after After bytes in a direction, counted from when the
 	// disturbance was set: the next byte is not passed on.
 	Break     How
 	Direction Direction
 	After     int
-	Once      bool // on one connection alone, then the wire is good again
+	Once      bool // on one connection only, then the wire is good again
 }
 
 // link is one connection through the wire.
 type link struct {
 	wire   *Wire
-	ends   [2]*net.TCPConn // by the direction whose bytes they send: client, server
+	ends   [2]*net.TCPConn // client, server: indexed by the direction of the bytes that they send
 	passed [2]int          // bytes since the disturbance was set; guarded by wire.mu
-	silent bool            // nothing is passed on any more; guarded by wire.mu
+	silent bool            // passes nothing on any more; guarded by wire.mu
 }
 
 // NewWire returns a good wire to target, a host and port, that listens on loopback.
@@ -77,10 +77,10 @@ func NewWire(target string) (*Wire, error) {
 	return w, nil
 }
 
-// URL is where the wire begins.
+// URL returns the address of the wire.
 func (w *Wire) URL() string { return "http://" + w.listener.Addr().String() }
 
-// Disturb sets what happens from now on, on open connections too.
+// Disturb sets what happens from now on, also on open connections.
 func (w *Wire) Disturb(d Disturbance) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,7 +94,7 @@ func (w *Wire) Disturb(d Disturbance) {
 func (w *Wire) Open() int   { w.mu.Lock(); defer w.mu.Unlock(); return len(w.links) }
 func (w *Wire) Dialed() int { w.mu.Lock(); defer w.mu.Unlock(); return w.dialed }
 
-// BreakAll ends every open connection, as How says, without regard to what is under way.
+// BreakAll ends every open connection as how says, whatever is in progress.
 func (w *Wire) BreakAll(how How) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,7 +183,7 @@ func (w *Wire) disturbance() Disturbance { w.mu.Lock(); defer w.mu.Unlock(); ret
 
 func (l *link) isSilent() bool { l.wire.mu.Lock(); defer l.wire.mu.Unlock(); return l.silent }
 
-// admit says how many of the next n bytes may pass.
+// admit returns how many of the next n bytes may pass.
 func (l *link) admit(d Direction, n int) int {
 	l.wire.mu.Lock()
 	defer l.wire.mu.Unlock()
@@ -199,7 +199,7 @@ func (l *link) admit(d Direction, n int) int {
 	return pass
 }
 
-// exceed ends the connection, as the disturbance says, unless it has ended by now.
+// exceed ends the connection as the disturbance says, unless it has already ended.
 func (l *link) exceed() {
 	l.wire.mu.Lock()
 	defer l.wire.mu.Unlock()
@@ -219,7 +219,7 @@ func (l *link) breakOff(how How) {
 		case Reset:
 			_ = end.SetLinger(0)
 			_ = end.Close()
-		case HangUp: // the connection is gone once both ends have closed theirs, too
+		case HangUp: // the connection ends when both sides have closed theirs, too
 			_ = end.CloseWrite()
 		}
 	}

@@ -30,9 +30,9 @@ func newReader(environ []string) *reader {
 	return &reader{env: Environment(environ), bad: make(map[string]bool)}
 }
 
-// Environment returns environ, as os.Environ gives it, by name. Of a name that is there
-// twice the last counts. An empty variable counts as not set. Windows keeps a current folder
-// for each drive in variables such as =C:, which have no name.
+// Environment returns the variables of environ, which is like os.Environ's, by name. If a name
+// occurs twice, the last one counts. An empty variable counts as not set. Windows keeps a
+// current folder for each drive in variables such as =C:, which have no name.
 func Environment(environ []string) map[string]string {
 	env := make(map[string]string)
 	for _, kv := range environ {

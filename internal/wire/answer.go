@@ -11,20 +11,20 @@ import (
 
 var errBodyNotHTTP = errors.New("the body of its answer is badly framed")
 
-// answer is the body of an answer. At its end the connection goes back to the pool, if
-// nothing speaks against it; before its end, Close closes the connection.
+// answer is the body of an answer. At its end the connection goes back to the pool, if it can be
+// used again. Before its end, Close closes the connection.
 type answer struct {
 	c     *conn
 	ctx   context.Context
-	src   io.Reader   // of http.ReadResponse, which knows the end
-	sent  *sending    // nil: everything had left when the answer came
+	src   io.Reader   // from http.ReadResponse, which knows the end
+	sent  *sending    // nil: the whole request had left before the answer
 	again bool        // the connection may be used again
-	stop  func() bool // ends the watch over ctx
-	over  atomic.Bool // the connection is no longer this answer's
-	err   error       // of Read, from its end on
+	stop  func() bool // stops watching ctx
+	over  atomic.Bool // the connection no longer belongs to this answer
+	err   error       // what Read returns after the end
 }
 
-// body returns the body of resp. whole says that the request has left as it should.
+// body returns the body of resp. whole says that the whole request has left.
 func (c *conn) body(req *http.Request, resp *http.Response, sent *sending, whole bool, stop func() bool) io.ReadCloser {
 	a := &answer{c: c, ctx: req.Context(), src: resp.Body, sent: sent, stop: stop,
 		again: whole && !resp.Close && !req.Close}
@@ -35,7 +35,7 @@ func (c *conn) body(req *http.Request, resp *http.Response, sent *sending, whole
 	return a
 }
 
-// Read may be called while another goroutine calls Close, as http.Transport has it.
+// Read may be called while another goroutine calls Close, as with http.Transport.
 func (a *answer) Read(p []byte) (int, error) {
 	switch {
 	case a.err != nil:
@@ -57,7 +57,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// failure is why an answer broke off, without a word of what has come.
+// failure says why an answer ended too early. It quotes nothing of the answer.
 func (a *answer) failure(err error) error {
 	switch {
 	case a.ctx.Err() != nil:
@@ -69,7 +69,7 @@ func (a *answer) failure(err error) error {
 	}
 }
 
-// Close gives up on what is left of the answer, and on the connection with it.
+// Close gives up the rest of the answer, and the connection.
 func (a *answer) Close() error {
 	if a.over.CompareAndSwap(false, true) {
 		a.stop()
@@ -84,8 +84,7 @@ func (a *answer) finish() {
 		return
 	}
 	c := a.c
-	// Whoever stops the watch too late does not know whether the connection is being
-	// closed at this moment.
+	// If the watch is stopped too late, the connection may be about to be closed.
 	unwatched := a.stop()
 	if !unwatched || !a.again || a.sent != nil && !a.sent.done() || c.from.Buffered() > 0 {
 		c.abandon()
@@ -99,7 +98,7 @@ func (a *answer) finish() {
 	c.client.pool.put(c)
 }
 
-// poisoned is what somebody reads from who reads on after the end.
+// poisoned catches a read after the end.
 type poisoned struct{}
 
-func (poisoned) Read([]byte) (int, error) { panic("a connection is read by a call that is over") }
+func (poisoned) Read([]byte) (int, error) { panic("a call reads from its connection after its end") }

@@ -6,28 +6,27 @@ import (
 	"time"
 )
 
-// conn is a connection, which carries one call at a time.
+// conn is a connection. It carries one call at a time.
 type conn struct {
 	net.Conn // the socket, or TLS above it
 	client   *Client
 	where    place
 	socket   *socket
-	tls      []*records // what each layer of TLS reads from
+	tls      []*records // the sources of each TLS layer
 	from     *bufio.Reader
 
 	reused    bool
 	idleSince time.Time
 
-	// Of the call under way.
-	budget  int64 // what may be read yet
-	readErr error // why nothing more can be
+	// For the current call.
+	budget  int64 // how much may still be read
+	readErr error // why nothing more can be read
 }
 
-// readSize is of the buffer that a connection keeps for heads. What is longer of a body
-// goes past it.
+// readSize is the size of a connection's buffer for heads. Large parts of a body bypass it.
 const readSize = 4 << 10
 
-// Read is for from.
+// Read is called by from.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.budget <= 0 {
 		c.readErr = errHeadLong
@@ -41,8 +40,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// quiet says whether an idle connection may be used: it is open, and nothing has come on
-// it but what TLS has to say to itself.
+// quiet reports whether an idle connection may be used: it is open, and nothing has arrived
+// except TLS's own messages.
 func (c *conn) quiet() bool {
 	var one [1]byte
 	c.socket.looking = true
@@ -56,26 +55,26 @@ func (c *conn) quiet() bool {
 	return n == 0 && err == error(nothingYet{})
 }
 
-// hangUp ends an idle connection: over TLS, politely.
+// hangUp closes an idle connection, over TLS with a close_notify.
 func (c *conn) hangUp() { c.Conn.Close() }
 
-// abandon ends a connection at once, whatever is on its way. It may be called by anybody.
+// abandon closes a connection at once, whatever is in progress. Any goroutine may call it.
 func (c *conn) abandon() { c.socket.Close() }
 
-// write is one write, within the client's patience. What n counts has left; of a record
-// of TLS that left in part nobody can read anything.
+// write does one write, within the client's timeout. n bytes have left. If only a part of a TLS
+// record has left, the other side cannot read any of it.
 func (c *conn) write(p []byte) (n int, _ error) {
 	if patience := c.client.cfg.Timeout; patience > 0 {
-		_ = c.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails in the write
+		_ = c.SetWriteDeadline(time.Now().Add(patience)) // if the connection is closed the write fails
 	}
 	return c.Conn.Write(p)
 }
 
-// await gives the answer its time, now that all of the request has left.
+// await starts the time limit for the answer, after the whole request has left.
 func (c *conn) await() {
 	var until time.Time
 	if patience := c.client.cfg.Timeout; patience > 0 {
 		until = time.Now().Add(patience)
 	}
-	_ = c.SetDeadline(until) // a closed one fails in the read
+	_ = c.SetDeadline(until) // if the connection is closed the read fails
 }

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// setUpTimeout is for a TCP connection, and again for what comes above it.
+// setUpTimeout is for a TCP connection, and again for the layers above it.
 const setUpTimeout = 10 * time.Second
 
-// DialError says that there was no connection to send a call on: nothing of it has left.
+// DialError says that no connection could be made: nothing of the call has left.
 type DialError struct{ Err error }
 
 func (e *DialError) Error() string { return e.Err.Error() }
@@ -45,7 +45,7 @@ func (cl *Client) dial(ctx context.Context, where place, u *url.URL) (*conn, err
 	return c, nil
 }
 
-// setUp makes the layers: TCP, a proxy's tunnel where there is one, TLS.
+// setUp makes the layers: TCP, a proxy's tunnel if there is a proxy, TLS.
 func (c *conn) setUp(ctx context.Context, u *url.URL) error {
 	var via *url.URL
 	if c.client.cfg.Proxy != nil {
@@ -121,7 +121,7 @@ func (c *conn) askForTunnel(addr string, user *url.Userinfo) error {
 	resp, err := http.ReadResponse(from, &http.Request{Method: http.MethodConnect})
 	switch {
 	case err != nil:
-		return errors.New("the proxy gave no answer that could be read")
+		return errors.New("the proxy's answer cannot be read")
 	case resp.StatusCode != http.StatusOK:
 		return fmt.Errorf("the proxy answered %d", resp.StatusCode)
 	case from.Buffered() > 0:
@@ -146,7 +146,7 @@ func (c *conn) socks(ctx context.Context, via *url.URL, proxyAddr, addr string) 
 	return err
 }
 
-// below is a connection's own way to connect, for who wants to speak SOCKS on it.
+// below lets the SOCKS library use a connection that exists already.
 type below struct{ c *conn }
 
 func (b below) Dial(network, addr string) (net.Conn, error) {
@@ -160,7 +160,7 @@ func (b below) DialContext(ctx context.Context, _, addr string) (net.Conn, error
 	return b.c.Conn, nil
 }
 
-// addTLS puts TLS with who is at addr on top of what there is.
+// addTLS adds a TLS layer, with the server at addr.
 func (c *conn) addTLS(ctx context.Context, addr string) (err error) {
 	cfg := c.client.cfg.TLS.Clone()
 	if cfg == nil {
@@ -170,7 +170,7 @@ func (c *conn) addTLS(ctx context.Context, addr string) (err error) {
 		return err
 	}
 	cfg.NextProtos = []string{"http/1.1"}
-	cfg.DynamicRecordSizingDisabled = true // a write of ours is one record, and one system call
+	cfg.DynamicRecordSizingDisabled = true // each write is one record and one system call
 	from := &records{Conn: c.Conn}
 	c.tls = append(c.tls, from)
 	above := tls.Client(from, cfg)
@@ -183,7 +183,7 @@ func (c *conn) addTLS(ctx context.Context, addr string) (err error) {
 	return nil
 }
 
-// address is the host and port that a URL leads to.
+// address returns the host and port of a URL.
 func address(u *url.URL) (string, error) {
 	port := u.Port()
 	if port == "" {
@@ -191,7 +191,7 @@ func address(u *url.URL) (string, error) {
 	}
 	host, err := httpguts.PunycodeHostPort(u.Hostname())
 	if err != nil || host == "" || port == "" {
-		return "", fmt.Errorf("%s has no address that could be connected to", u.Redacted())
+		return "", fmt.Errorf("%s has no host and port to connect to", u.Redacted())
 	}
 	return net.JoinHostPort(host, port), nil
 }

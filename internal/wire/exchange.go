@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// lastWord is how long an answer may take when the request could not be written to its
-// end. It may be the reason (a 413, say), and has come by then or will not.
+// lastWord is how long to wait for an answer if the request could not be written to its end. The
+// answer may say why (a 413, for example). It arrives within this time or not at all.
 const lastWord = time.Second
 
 var (
@@ -25,14 +25,14 @@ var (
 	errNotHTTP  = &AnswerError{"it is not HTTP/1.1"}
 )
 
-// AnswerError says that there was an answer, but none that could be used.
+// AnswerError says that there was an answer, but it cannot be used.
 type AnswerError struct{ why string }
 
 func (e *AnswerError) Error() string { return e.why }
 
-// exchange sends a request and reads its answer up to the body. When there is no answer,
-// lost says that the call may be sent again: nothing of it has left, or it is repeatable
-// and the connection ended without a byte for it.
+// exchange sends a request and reads its answer up to the body. If there is no answer, lost says
+// that the call may be sent again: nothing of it has left, or it is repeatable and the connection
+// ended without a byte of an answer.
 func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Response, lost bool, _ error) {
 	ctx := req.Context()
 	stop := context.AfterFunc(ctx, c.abandon)
@@ -53,7 +53,7 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 	var sent *sending
 	switch {
 	case writeErr != nil:
-		_ = c.SetDeadline(time.Now().Add(lastWord)) // a closed one fails in the read
+		_ = c.SetDeadline(time.Now().Add(lastWord)) // if the connection is closed the read fails
 	case out.rest != nil:
 		sent = c.send(out)
 	default:
@@ -68,7 +68,7 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 	if err != nil {
 		mute := c.budget == c.client.cfg.MaxHead && !isTimeout(err)
 		if writeErr != nil {
-			err = writeErr // the reason, and not what followed from it
+			err = writeErr // the cause, not its consequence
 		}
 		return nil, mute && sent == nil && call.Repeatable, fail(err)
 	}
@@ -76,7 +76,7 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 	return resp, false, nil
 }
 
-// readHead reads the answer's head, and those of 1xx before it.
+// readHead reads the answer's head, and the 1xx heads before it.
 func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 	trace := httptrace.ContextClientTrace(req.Context())
 	for {
@@ -88,7 +88,7 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 		case err != nil:
 			return nil, c.headError()
 		case resp.StatusCode == http.StatusSwitchingProtocols:
-			resp.Close = true // nobody asked for it, and what follows is no HTTP
+			resp.Close = true // usher did not ask for it, and what follows is not HTTP
 			return resp, nil
 		case resp.StatusCode >= 200 || resp.StatusCode < 100:
 			c.budget = math.MaxInt64
@@ -101,8 +101,8 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// headError is why there is no answer, in words that hold nothing of what has come: those
-// of net/http quote it.
+// headError says why there is no answer. Unlike net/http's errors it quotes nothing of what has
+// arrived.
 func (c *conn) headError() error {
 	switch err := c.readErr; {
 	case err == nil:

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// instant says whether a look at the connection takes no time.
+// instant reports whether a look at the connection takes no time.
 func (s *socket) instant() bool { return s.raw != nil }
 
-// readNow reads what is there, and does not wait.
+// readNow reads what has arrived, and does not wait.
 func (s *socket) readNow(p []byte) (n int, err error) {
 	if s.raw == nil {
 		return s.readWithin(p, time.Millisecond)

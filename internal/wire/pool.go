@@ -8,21 +8,21 @@ import (
 // place is where a connection leads.
 type place struct{ scheme, host string }
 
-// pool holds the idle connections. The one that was used last is taken first, so that
-// those that are too many grow old and go.
+// pool has the idle connections. It returns the one that was used last, so that surplus ones grow
+// old and are closed.
 type pool struct {
 	most  int
 	limit time.Duration
 
 	mu      sync.Mutex
 	idle    map[place][]*conn // oldest first; guarded by mu
-	count   int               // of all; guarded by mu
-	sweeper *time.Timer       // nil: there is nothing to sweep; guarded by mu
-	closed  bool              // what comes back is closed; guarded by mu
+	count   int               // of all connections; guarded by mu
+	sweeper *time.Timer       // nil: nothing to sweep; guarded by mu
+	closed  bool              // connections that come back are closed; guarded by mu
 }
 
-// take returns the idle connection that was used last, or nil. Somebody has to look at
-// it before it is used.
+// take returns the idle connection that was used last, or nil. The caller must check it before it
+// is used.
 func (p *pool) take(where place) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -38,7 +38,7 @@ func (p *pool) take(where place) *conn {
 	return c
 }
 
-// put takes a connection back whose answer was read to its end.
+// put takes back a connection whose answer was read to its end.
 func (p *pool) put(c *conn) {
 	c.idleSince = time.Now()
 	if !p.add(c) {
@@ -63,8 +63,8 @@ func (p *pool) add(c *conn) bool {
 	return true
 }
 
-// sweeps is how often, in the time that an idle connection is kept, all of them are looked
-// at: those that the other side has closed would otherwise hold their descriptors.
+// sweeps is how often all idle connections are checked within IdleTimeout. Otherwise those that
+// the other side has closed would keep their descriptors.
 const sweeps = 10
 
 func (p *pool) sweep() {
@@ -88,8 +88,8 @@ func (p *pool) empty() {
 	})
 }
 
-// remove closes those that are to go, after it has called then, which is done under the
-// lock as well. It is not held while they are closed: over TLS that is a write.
+// remove takes out the connections for which goes returns true, calls then under the same lock,
+// and closes them. It does not hold the lock while it closes them: over TLS that is a write.
 func (p *pool) remove(goes func(*conn) bool, then func()) {
 	var gone []*conn
 	p.mu.Lock()
@@ -114,8 +114,8 @@ func (p *pool) remove(goes func(*conn) bool, then func()) {
 	}
 }
 
-// age is how long the connection has been idle: by the wall clock too, as the other one
-// stands still while a machine sleeps.
+// age returns how long the connection has been idle, by the wall clock or the monotonic clock: the
+// latter stands still while a machine sleeps.
 func (c *conn) age(now time.Time) time.Duration {
 	return max(now.Sub(c.idleSince), now.Round(0).Sub(c.idleSince.Round(0)))
 }

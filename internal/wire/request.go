@@ -17,17 +17,16 @@ import (
 
 // outgoing is a request on its way.
 type outgoing struct {
-	// first is what leaves in the first write: the head, and a body that fits beside it.
-	// Until a byte of it has left it can be written to another connection.
+	// first is the first write: the head, and the body if it fits. Until a byte of it has left
+	// it can be written to another connection.
 	first *bytes.Buffer
-	// rest is the body if it is not in first, and length how long it is; -1: not known.
+	// rest is the body if it is not in first; length is its length, -1 if unknown.
 	rest   io.ReadCloser
 	length int64
 }
 
-// pieceSize is how much is written at once. A piece is small enough for the buffers of the
-// two kernels to take it while the other side does not read, so that who writes it can go
-// on to see what the other side has to say.
+// pieceSize is how much is written at once. The buffers of the two kernels can hold a piece even
+// if the other side does not read. So the writer can go on and read the answer.
 const pieceSize = 32 << 10
 
 // smallSize is enough for the head of a call with its token, and a small body beside it. A
@@ -43,7 +42,7 @@ func newBuffers(size int) *sync.Pool {
 	return &sync.Pool{New: func() any { return bytes.NewBuffer(make([]byte, 0, size)) }}
 }
 
-// poison is for tests: whoever still looks at something that was given back sees that.
+// poison is for tests: it makes a use of something that was given back visible.
 var poison = false
 
 func giveBack(b *bytes.Buffer) {
@@ -68,7 +67,7 @@ func newOutgoing(req *http.Request) (*outgoing, error) {
 	if req.Body != nil && req.Body != http.NoBody {
 		out.rest, out.length = req.Body, req.ContentLength
 		if out.length == 0 {
-			out.length = -1 // as http.Request has it
+			out.length = -1 // as in http.Request
 		}
 	}
 	buffers := small
@@ -96,7 +95,7 @@ func (out *outgoing) closeBody() {
 	}
 }
 
-// writeHead refuses what could be read as more than one request.
+// writeHead writes the head. It refuses what could be read as more than one request.
 func (out *outgoing) writeHead(req *http.Request) error {
 	host, err := hostHeader(req)
 	if err != nil {
@@ -110,7 +109,7 @@ func (out *outgoing) writeHead(req *http.Request) error {
 	switch _, said := req.Header["Content-Length"]; {
 	case out.rest != nil && out.length < 0:
 		out.write("Transfer-Encoding: chunked\r\n")
-	case out.rest != nil || said: // without a body: as whoever made the request has it
+	case out.rest != nil || said: // without a body, only if the request says so
 		out.write("Content-Length: ", strconv.FormatInt(out.length, 10), "\r\n")
 	}
 	if req.Close {
@@ -124,7 +123,7 @@ func (out *outgoing) writeHead(req *http.Request) error {
 			switch {
 			case !httpguts.ValidHeaderFieldValue(value):
 				return fmt.Errorf("the value of header %s can't be sent", name) // it may be a secret
-			case ours(name), name == "User-Agent" && value == "": // as http.Transport has it: none
+			case ours(name), name == "User-Agent" && value == "": // none, as in http.Transport
 			default:
 				out.write(name, ": ", textproto.TrimString(value), "\r\n")
 			}
@@ -140,8 +139,8 @@ func (out *outgoing) write(parts ...string) {
 	}
 }
 
-// ours says whether a header frames a message, or is the connection's own, however it is
-// spelt: a second Content-Length would make two requests of one.
+// ours reports whether a header frames a message or belongs to the connection, in any spelling. A
+// second Content-Length would turn one request into two.
 func ours(name string) bool {
 	for _, own := range [...]string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection"} {
 		if len(name) == len(own) && strings.EqualFold(name, own) {
@@ -151,8 +150,8 @@ func ours(name string) bool {
 	return false
 }
 
-// hostHeader is what Host holds: ASCII, and without the zone of an address, which means
-// something on this machine alone.
+// hostHeader returns the value of Host: ASCII, and without the zone of an address, which has a
+// meaning only on this machine.
 func hostHeader(req *http.Request) (string, error) {
 	host := req.Host
 	if host == "" {
@@ -188,7 +187,7 @@ func (out *outgoing) takeBody() error {
 	return nil
 }
 
-// bodyEnd is the error of a body that ended before its length.
+// bodyEnd returns the error of a body that is shorter than its length.
 func bodyEnd(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return errors.New("the request's body is shorter than its length")
@@ -196,8 +195,8 @@ func bodyEnd(err error) error {
 	return err
 }
 
-// expectEnd looks whether a body ends where its length says. It has to be read to its end
-// in any case: only then is whoever has it to give done with it.
+// expectEnd checks that a body ends where its length says. It must be read to its end in any case:
+// some bodies do work at their end.
 func expectEnd(body io.Reader) error {
 	var one [1]byte
 	switch n, err := io.ReadFull(body, one[:]); {

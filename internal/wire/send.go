@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// sending is a body that a goroutine of its own sends while the answer is waited for.
+// sending is a body that is sent by its own goroutine while the caller waits for the answer.
 type sending struct {
 	c  *conn
 	mu sync.Mutex // guards what follows, and the connection's deadlines
-	// over says that all was sent or nothing more will be, for err.
+	// over says that everything was sent, or that nothing more will be, because of err.
 	over bool
 	err  error
-	// heard says that the answer has begun, or will not come.
+	// heard says that the answer has begun, or that there will be none.
 	heard bool
 }
 
 func (c *conn) send(out *outgoing) *sending {
 	s := &sending{c: c}
 	body, length := out.rest, out.length
-	out.rest = nil // closed from here on by the goroutine
+	out.rest = nil // from here on the goroutine closes it
 	go func() {
 		defer body.Close()
 		s.end(c.sendBody(body, length))
@@ -31,8 +31,8 @@ func (c *conn) send(out *outgoing) *sending {
 	return s
 }
 
-// end notes how the sending ended. A body that could not be had ends the call; when the
-// other side did not want it, it may have said why.
+// end notes how the sending ended. If the body could not be read, the call ends. If the other side
+// did not want the body, its answer may say why.
 func (s *sending) end(bodyErr, writeErr error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,8 +49,8 @@ func (s *sending) end(bodyErr, writeErr error) {
 	}
 }
 
-// answered notes that the head of the answer has come, or err instead, and returns why
-// the sending ended, if it has.
+// answered notes that the head of the answer has arrived, or err instead. It returns why the
+// sending ended, if it has.
 func (s *sending) answered(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,14 +65,14 @@ func (s *sending) answered(err error) error {
 	return s.err
 }
 
-// done says whether all was sent.
+// done reports whether everything was sent.
 func (s *sending) done() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.over && s.err == nil
 }
 
-// sendBody sends a body in pieces, each within the client's patience.
+// sendBody sends a body in pieces, each within the client's timeout.
 func (c *conn) sendBody(body io.Reader, length int64) (bodyErr, writeErr error) {
 	b := pieces.Get().(*bytes.Buffer)
 	defer func() { giveBack(b) }()
@@ -110,8 +110,8 @@ func (c *conn) sendBody(body io.Reader, length int64) (bodyErr, writeErr error) 
 	return nil, nil
 }
 
-// chunk puts the n bytes at buf[at:] into a chunk, in place, and the end of all chunks
-// behind it where it is the last.
+// chunk makes a chunk of the n bytes at buf[at:], in place. After the last one it adds the end of
+// all chunks.
 func chunk(buf []byte, at, n int, last bool) []byte {
 	from, to := at, at
 	if n > 0 {

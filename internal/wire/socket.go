@@ -12,10 +12,10 @@ import (
 // socket is a connection below TLS.
 type socket struct {
 	net.Conn
-	raw     syscall.RawConn // nil where there is no descriptor to look at
-	fence   func() error    // of the call under way; may be nil
-	fenced  atomic.Bool     // it has said no, after which nothing is to be sent or waited for
-	looking bool            // a read does not wait
+	raw     syscall.RawConn // nil if there is no descriptor
+	fence   func() error    // of the current call; may be nil
+	fenced  atomic.Bool     // the fence refused: nothing more is sent or awaited
+	looking bool            // reads do not wait
 }
 
 func newSocket(c net.Conn) *socket {
@@ -26,7 +26,7 @@ func newSocket(c net.Conn) *socket {
 	return s
 }
 
-// Write asks the fence: here, as TLS makes several writes of a large one.
+// Write asks the fence. It does so below TLS, because TLS splits a large write into several.
 func (s *socket) Write(p []byte) (int, error) {
 	if s.fence != nil {
 		if err := s.fence(); err != nil {
@@ -44,17 +44,17 @@ func (s *socket) Read(p []byte) (int, error) {
 	return s.Conn.Read(p)
 }
 
-// nothingYet is the error of a read that would have to wait. TLS can go on after it, as
-// it is a temporary one.
+// nothingYet is the error of a read that would have to wait. It is temporary, so TLS can continue
+// after it.
 type nothingYet struct{}
 
 func (nothingYet) Error() string   { return "nothing has come yet" }
 func (nothingYet) Timeout() bool   { return true }
 func (nothingYet) Temporary() bool { return true }
 
-// records is what TLS reads from, and knows whether that was whole records. What TLS has
-// of a record that is still on its way nobody can see from outside, and it may be the
-// beginning of something that nobody has asked for.
+// records is what TLS reads from. It knows whether TLS has read only complete records. Otherwise
+// nobody could see that TLS holds a part of a record, which may be the beginning of an answer that
+// nobody asked for.
 type records struct {
 	net.Conn
 	head [5]byte // of a record: type, version, length
@@ -81,7 +81,7 @@ func (r *records) Read(p []byte) (int, error) {
 
 func (r *records) whole() bool { return r.have == 0 && r.left == 0 }
 
-// readWithin is readNow where a connection has no descriptor that could be asked.
+// readWithin is readNow for a connection without a descriptor.
 func (s *socket) readWithin(p []byte, patience time.Duration) (int, error) {
 	if err := s.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return 0, err

@@ -1,25 +1,24 @@
-// Package wire is usher's side of its connections to the billing service and to the
-// receiver: an HTTP/1.1 client that carries one call at a time on a connection, and
-// that knows of each call whether a byte of it has left.
+// Package wire is usher's HTTP/1.1 client for the billing service and the receiver. It carries
+// one call at a time on a connection, and knows for each call whether a byte of it has left.
 //
-// http.Transport can't tell that, and by itself sends some calls a second time. Here
-// the way of a call is short enough to see what happens to it:
+// http.Transport cannot tell that, and sends some calls a second time by itself. Here the way
+// of a call is short enough to see what happens to it:
 //
 //	request.go   the head, and a body that fits beside it, become one piece of bytes
-//	pool.go      an idle connection is looked at and taken, or
+//	pool.go      an idle connection is checked and taken, or
 //	dial.go      a new one is made: TCP, a proxy's tunnel, TLS
 //	exchange.go  the piece is written and the answer's head is read, by the caller's own
 //	             goroutine; only a body that does not fit is sent by another (send.go)
 //	answer.go    the answer's body; at its end the connection goes back to the pool
-//	conn.go      a connection, and the look at it before it is used again
-//	socket.go    what lies below TLS: the fence, and reads that do not wait
+//	conn.go      a connection, and the check before it is used again
+//	socket.go    what is below TLS: the fence, and reads that do not wait
 //
-// The danger in all of it is that somebody gets the answer to somebody else's call. So
-// a connection is used again only when its answer was read exactly to the end, nothing
-// is left over, and nothing has come meanwhile.
+// The hazard is that somebody gets the answer to somebody else's call. So a connection is used
+// again only if its answer was read exactly to the end, nothing is left over, and nothing has
+// arrived since.
 //
-// Nothing in here writes a log, and no error quotes what the other side has sent: it may
-// be part of somebody's answer.
+// The package writes no log, and no error quotes what the other side has sent: it may be part
+// of somebody's answer.
 package wire
 
 import (
@@ -38,24 +37,22 @@ type Config struct {
 	Timeout time.Duration
 	// TLS holds the roots to trust; nil: the system's.
 	TLS *tls.Config
-	// Proxy returns the proxy on the way to an address, if any: one that opens tunnels
-	// (CONNECT, also for http), or speaks SOCKS5. It is asked when a connection is made.
-	// Nil: there is none.
+	// Proxy returns the proxy for an address, if any: one that opens tunnels (CONNECT, also
+	// for http), or a SOCKS5 proxy. It is called when a connection is made. Nil: no proxy.
 	Proxy func(*url.URL) (*url.URL, error)
 	// MaxIdle is how many idle connections are kept. Zero: none.
 	MaxIdle int
 	// IdleTimeout is how long they are kept. Required where MaxIdle is set.
 	IdleTimeout time.Duration
-	// MaxHead is how long the heads of an answer may be, those of 1xx included. Zero:
-	// 1 MiB.
+	// MaxHead limits the length of an answer's heads, with those of 1xx. Zero: 1 MiB.
 	MaxHead int64
-	// Dial makes a TCP connection. Nil: a net.Dialer's, within 10 s.
+	// Dial makes a TCP connection. Nil: a net.Dialer does, within 10 s.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// Client is an http.RoundTripper over connections of its own. It follows no redirect,
-// adds no header but Host and those that frame the body, and sends no trailers. After a
-// 101 there is no body, and the connection is closed.
+// Client is an http.RoundTripper with its own connections. It follows no redirects, adds no
+// headers except Host and those that frame the body, and sends no trailers. After a 101 there is
+// no body, and the connection is closed.
 type Client struct {
 	cfg  Config
 	pool pool
@@ -72,26 +69,25 @@ func New(cfg Config) *Client {
 	return &Client{cfg: cfg, pool: pool{most: cfg.MaxIdle, limit: cfg.IdleTimeout}}
 }
 
-// Call is what there is to say about a call beside its request; see With.
+// Call has options for a call, besides its request; see With.
 type Call struct {
-	// Fence is asked before each write to the connection, at the last moment. Its error
-	// ends the call, and the rest of it is not sent.
+	// Fence is called right before each write to the connection. If it returns an error, the
+	// call ends and the rest of it is not sent.
 	Fence func() error
-	// Repeatable says that it does no harm to send the call again where the other side
-	// may have got it. That is done where a connection from the pool ends without a byte
-	// of an answer.
+	// Repeatable says that the call may be sent again even if the other side may have got it.
+	// That happens if a connection from the pool ends without a byte of an answer.
 	Repeatable bool
 }
 
 type callKey struct{}
 
-// With returns a context for a request that is to be made as call says.
+// With returns a context for a request with the options of call.
 func With(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
 
-// RoundTrip sends req and returns its answer, whose body has to be read to its end or
-// closed. A connection that could not be made is a *DialError.
+// RoundTrip sends req and returns its answer. The caller must read the body to its end or close
+// it. If no connection could be made, the error is a *DialError.
 func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	call, _ := ctx.Value(callKey{}).(Call)
@@ -110,9 +106,9 @@ func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err == nil {
 			return resp, nil
 		}
-		// The one rule about sending again. A connection from the pool may turn out to be
-		// dead. Where nothing of the call has left, nothing is risked by taking the next,
-		// and the last of those is a new one.
+		// The only rule about sending again. A connection from the pool may turn out to be
+		// dead. If nothing of the call has left, it is safe to take the next connection. The
+		// last one is a new one.
 		if !lost || !c.reused || ctx.Err() != nil || call.fenced() {
 			out.closeBody()
 			return nil, err
@@ -138,6 +134,6 @@ func (cl *Client) connection(ctx context.Context, u *url.URL) (*conn, error) {
 	}
 }
 
-// CloseIdleConnections closes the idle connections, and has those in use closed when
-// their calls are done, until there is another call.
+// CloseIdleConnections closes the idle connections. Connections in use are closed when their
+// calls end, until there is another call.
 func (cl *Client) CloseIdleConnections() { cl.pool.empty() }

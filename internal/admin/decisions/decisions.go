@@ -20,7 +20,7 @@ import (
 
 const (
 	// size is how many decisions are remembered of those that passed the gate's
-	// checks, and as many again of those that did not: whoever knocks without the
+	// checks, and as many again of those that did not: senders without the
 	// secret must not push the others out.
 	size = 1000
 
