@@ -37,6 +37,7 @@ type (
 	Filter         = record.Filter
 	OverwriteError = record.OverwriteError
 	Pause          = record.Pause
+	TenantName     = record.TenantName
 )
 
 // The states of a webhook; see the package record.
@@ -65,6 +66,7 @@ var (
 var (
 	ShowTenant  = record.ShowTenant
 	ExactTenant = record.Exact
+	ParseTenant = record.ParseTenant
 	States      = record.States
 )
 
@@ -210,11 +212,6 @@ func (i *Inbox) Platforms(tenant string) ([]string, error) {
 		}
 	}
 	return all, err
-}
-
-// ReceiverOf names who takes a tenant's webhooks; empty: nobody does.
-func (i *Inbox) ReceiverOf(platform, tenant string) string {
-	return i.courier.ReceiverOf(webhookgate.Lane{Platform: platform, Tenant: tenant})
 }
 
 // HeldUp returns the tenants whose webhooks wait behind one that was tried in vain; of those that
