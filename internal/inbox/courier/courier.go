@@ -47,7 +47,7 @@ type Receiver struct {
 type Config struct {
 	Receivers []Receiver
 	// Route names the receiver of a lane's webhooks; "" or an unknown name: nobody takes
-	// them at the moment, and they wait. Nil: all go to the first receiver.
+	// them right now, and they wait. Nil: all go to the first receiver.
 	Route func(webhookgate.Lane) string
 	// Attempts and MaxAge are when a webhook is parked. Both required.
 	Attempts int
@@ -182,7 +182,7 @@ func (c *Courier) next(rc *receiver) (*turn, time.Duration) {
 	}
 }
 
-// ReceiverOf names the receiver of a lane's webhooks at the moment; empty: nobody takes
+// ReceiverOf names the receiver of a lane's webhooks right now; empty: nobody takes
 // them.
 func (c *Courier) ReceiverOf(key webhookgate.Lane) string {
 	if rc := c.route(key); rc != nil {

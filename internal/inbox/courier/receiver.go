@@ -11,11 +11,11 @@ type receiver struct {
 	Receiver
 	breaker  breaker
 	accepted time.Time // when it last took something
-	woken    time.Time // when those were last woken who waited because it was down
+	woken    time.Time // when the lanes were last woken that waited because it was down
 
-	// due has all lanes that wait for nothing but their time, by that. down has those
-	// of them that wait because the receiver is down: by when it wished to be asked
-	// again, then by who was tried longest ago. While the breaker is open any of those
+	// due has all lanes that wait for their time, in that order. down has those of them
+	// that wait because the receiver is down: in the order in which it wished to be asked
+	// again, then the one tried longest ago first. While the breaker is open any of those
 	// may be the probe: a lane that must wait hides no other that may go.
 	due, down laneHeap
 }

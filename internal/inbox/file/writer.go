@@ -14,13 +14,12 @@ const (
 	// not wait, and takes them along.
 	settleDelay = 20 * time.Millisecond
 	// pace is the least time between two transactions while several senders wait for
-	// each: on a fast disk there would else be hardly any company to share one. Who
-	// sends alone never waits.
+	// each: on a fast disk few of them would otherwise share one. A sender that is alone
+	// never waits.
 	pace = 3 * time.Millisecond
 )
 
-// write is the writer: it gathers what there is, commits it, and tells those who
-// wait.
+// write is the writer: it gathers operations, commits them, and tells those who wait.
 func (s *Store) write() {
 	defer close(s.closed)
 	for stop := false; !stop; {
@@ -183,8 +182,8 @@ func (s *Store) void(is func(id uint64) bool) {
 	}
 }
 
-// unwrittenNotes are the last notes that are not in the file yet. Who reads the file
-// asks for them before: then nothing is shown as older than it was known to be.
+// unwrittenNotes are the last notes that are not in the file yet. Readers of the file ask
+// for them first, so that they never show an older state than was known.
 func (s *Store) unwrittenNotes() map[uint64]record.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -164,7 +164,7 @@ func Slim(w *webhookgate.Webhook) *webhookgate.Webhook {
 	return &c
 }
 
-// Entry is what there is to show of r.
+// Entry is what is shown of r.
 func (r *Record) Entry() Entry {
 	w := r.Webhook
 	return Entry{
@@ -200,8 +200,8 @@ const (
 	keptAnswers  = 3
 )
 
-// NoteAttempt takes down a try. The attempts noted before are left as they are, for who
-// may still be writing them.
+// NoteAttempt adds a try. It does not change the slice of former attempts: a store may still
+// be writing it.
 func (r *Record) NoteAttempt(began, ended time.Time, a webhookgate.Attempt) {
 	n := Attempt{At: began, Took: ended.Sub(began), Status: a.Status}
 	if a.Err != nil {

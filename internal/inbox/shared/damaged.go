@@ -13,9 +13,8 @@ import (
 	"usher/webhookgate"
 )
 
-// takeDamaged parks what a message has whose headers can't be read, so that somebody looks at it:
-// left where it is, it would go with its lane's next rollup. Nothing that came after it is
-// taken in before that is done.
+// takeDamaged parks a message whose headers can't be read, so that somebody looks at it. In its
+// lane the next rollup would delete it. The messages after it are taken in when that is done.
 func (t *term) takeDamaged(kind, place string, id, seq uint64) {
 	ctx := t.s.alive
 	for t.Held() && ctx.Err() == nil {
@@ -75,9 +74,9 @@ func (t *term) strangers(seq uint64) webhookgate.Lane {
 	}
 }
 
-// endDamaged ends a lane anew whose last message is damaged, before that is deleted: the servers
-// would else take what expects the message before it. If that was a snapshot, it stays the
-// lane's last.
+// endDamaged gives a lane whose last message is damaged a new end, before that message is
+// deleted. Otherwise the servers would accept a write that expects the message before it. If
+// the damaged message had a snapshot, that stays the lane's last.
 func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webhookgate.Webhook, c content) error {
 	last, err := t.s.lastOn(ctx, t.s.subject("in", place))
 	if err != nil || last.Sequence != seq {

@@ -184,9 +184,9 @@ func (s *Store) measured(info *jetstream.StreamInfo) {
 	}
 }
 
-// majority says whether who tells of a stream leads it, and has heard from most of those that
-// keep a copy. One that is alone goes on answering from what it has. It goes by who has a copy
-// and not by how many should have one: while that is being changed the group is another.
+// majority says whether the server that describes a stream leads it, and has heard from most of
+// the servers with a copy. A server that is alone goes on answering from its own copy. The
+// configured number of replicas does not count: while it is being changed the group differs.
 func majority(info *jetstream.StreamInfo) bool {
 	c := info.Cluster
 	if c == nil {

@@ -92,8 +92,8 @@ func (s *Store) followSnapshots(ctx context.Context) {
 	}
 }
 
-// untilCut calls stop when the connection is lost: for as long as there is none, the client does not
-// miss what it would else hear from a consumer.
+// untilCut calls stop when the connection is lost: without one the client does not notice that a
+// consumer is silent.
 func (s *Store) untilCut(ctx context.Context, stop func()) {
 	lost := s.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer s.nc.RemoveStatusListener(lost)
