@@ -59,8 +59,8 @@ func Start(dir string, options ...func(*server.Options)) *Server {
 
 // End ends the server, and what it has kept.
 func (s *Server) End() {
-	// The server sleeps with a lock held when it shuts down. A goroutine that waits for that
-	// lock keeps time from passing, so everything on the wires has to arrive before.
+	// The server sleeps with a lock held when it shuts down. A goroutine that waits for that lock
+	// keeps time from passing, so everything on a wire has to arrive before.
 	time.Sleep(time.Second)
 	s.Shutdown()
 	s.WaitForShutdown()
@@ -120,7 +120,7 @@ func (w *Wire) Mend() {
 	w.cut = false
 }
 
-// Replace has the wire lead to another server. It is no longer cut.
+// Replace makes the wire lead to another server, and repairs it.
 func (w *Wire) Replace(server *Server) {
 	w.mu.Lock()
 	w.Server = server

@@ -52,9 +52,9 @@ func Unseal(b []byte) ([]byte, error) {
 	return b[sealSize:], nil
 }
 
-// Encode writes everything but the body, then the body as it came. previous is the id of
-// the lane's last before it, 0 if none is known. It is not JSON: header values need not be UTF-8,
-// and this is done for every webhook.
+// Encode writes the facts about the body, then the body as it came; previous is
+// the id of the lane's last before it, 0 where none was known. Not JSON: header values
+// need not be UTF-8, and this is done for every webhook.
 func Encode(w *webhookgate.Webhook, previous uint64) []byte {
 	b := make([]byte, 0, 512)
 	b = binary.AppendUvarint(b, previous)

@@ -14,9 +14,9 @@ var errGap = errors.New("a message is missing")
 // pullBytes is how much is asked for at once; more only where one message may be as large.
 const pullBytes = 4 << 20
 
-// consume reads messages, in order and without a gap, until ctx ends or reading fails. Its
-// consumer lives in the memory of one server, acknowledges nothing, and is new each time.
-// whole is called when everything that was stored at the beginning has been read.
+// consume reads messages, in order and without a gap, until ctx ends or something fails.
+// Its consumer lives in the memory of one server, acknowledges nothing, and is made anew each
+// time. whole is called when all that was there at the beginning has been read.
 func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole func(), take func(jetstream.Msg, uint64)) error {
 	stream, _, err := s.streams()
 	if err != nil {
@@ -84,8 +84,8 @@ func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole
 	return context.Cause(ctx)
 }
 
-// follow reads the last message of each of some subjects, and then every new one, until ctx
-// ends. When reading fails it begins again. whole is called when all stored ones have been read.
+// follow reads the last message of each of some subjects, and from then on what comes, until ctx
+// ends. After a failure it begins again. whole is called when all that there was has been read.
 func (s *Store) follow(ctx context.Context, subjects string, whole func(), take func(jetstream.Msg, uint64)) {
 	for ctx.Err() == nil {
 		err := s.consume(ctx, jetstream.ConsumerConfig{

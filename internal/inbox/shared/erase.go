@@ -14,9 +14,9 @@ import (
 // eraseTimeout is how long an erasure may take, with the delivery under way that it waits for.
 const eraseTimeout = 20 * time.Second
 
-// Erase deletes everything that is kept of a tenant: what waits, what is parked, the history, the
-// last snapshot, and what dedup remembers. It says how many webhooks that were. A note stays that
-// there was a lane: without it the servers would accept an older write that arrives late.
+// Erase deletes all that is kept of a tenant: what waits, what is parked, the history, the last
+// snapshot, and what dedup remembers. It says how many webhooks that were. What is left is a note
+// that there was a lane. Without it the servers would accept what was sent before and is still on its way.
 func (s *Store) Erase(platform, tenant string) (int, error) {
 	if err := s.Err(); err != nil {
 		return 0, err

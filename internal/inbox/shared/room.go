@@ -184,9 +184,9 @@ func (s *Store) measured(info *jetstream.StreamInfo) {
 	}
 }
 
-// majority says whether the server that describes a stream leads it, and has heard from most of
-// the servers with a copy. A server that is alone goes on answering from its own copy. The
-// configured number of replicas does not count: while it is being changed the group differs.
+// majority reports whether the server that answered about a stream leads it, and has heard from most of
+// the servers that keep a copy. A server that is alone still answers from what it has. What counts is
+// which servers have a copy, not how many should: while that is being changed the group is another.
 func majority(info *jetstream.StreamInfo) bool {
 	c := info.Cluster
 	if c == nil {

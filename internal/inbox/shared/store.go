@@ -80,7 +80,7 @@ type Store struct {
 	mu      sync.Mutex // guards what follows
 	stream  jetstream.Stream
 	history jetstream.Stream
-	trouble error            // why it can't be used right now
+	trouble error            // why it cannot be used right now
 	misfit  error            // why nothing may be taken in, though what waits is delivered
 	fatal   error            // why it never will be usable again
 	asked   map[string]int64 // how many bytes, for each stream
