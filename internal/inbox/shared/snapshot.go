@@ -89,8 +89,8 @@ func (s *Store) followSnapshots(ctx context.Context) {
 	}
 }
 
-// untilCut calls stop when the connection is lost: for as long as there is none, the client does not
-// miss what it would else hear from a consumer.
+// untilCut calls stop when the connection is lost: without a connection the client does not notice that
+// it hears nothing from a consumer.
 func (s *Store) untilCut(ctx context.Context, stop func()) {
 	lost := s.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer s.nc.RemoveStatusListener(lost)
