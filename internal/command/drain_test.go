@@ -18,7 +18,7 @@ import (
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	p := start(t, s.environ("USHER_SHUTDOWN_DELAY=2s", "USHER_PORTS_0_LISTEN=127.0.0.1:0",
+	p := start(t, s.environ("USHER_SHUTDOWN_DELAY=5s", "USHER_PORTS_0_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1"))
 	p.ready(t)
 	names := []string{"main", "0", "webhooks", "admin"}
@@ -32,7 +32,7 @@ func TestDrain(t *testing.T) {
 	}
 	entered := make(chan struct{}, 1)
 	s.OnCall = func(*http.Request, []byte) { entered <- struct{}{} }
-	s.FailGraphQL(sandbox.Fault{Delay: 300 * time.Millisecond, Times: 1})
+	s.FailGraphQL(sandbox.Fault{Delay: time.Second, Times: 1})
 	slow := make(chan *http.Response, 1)
 	go func() { resp, _ := call(t, p.url(t, "main")); slow <- resp }()
 	<-entered
@@ -61,7 +61,7 @@ func TestDrainInTheGrace(t *testing.T) {
 	p.ready(t)
 	entered := make(chan struct{}, 1)
 	s.OnCall = func(*http.Request, []byte) { entered <- struct{}{} }
-	s.FailGraphQL(sandbox.Fault{Delay: 300 * time.Millisecond, Times: 1})
+	s.FailGraphQL(sandbox.Fault{Delay: time.Second, Times: 1})
 	slow := make(chan *http.Response, 1)
 	go func() { resp, _ := call(t, p.url(t, "main")); slow <- resp }()
 	<-entered

@@ -20,8 +20,8 @@ import (
 func TestTokenSlowerThanCallsMayBe(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.FailTokens(sandbox.Fault{Delay: 800 * time.Millisecond})
-	p := start(t, s.environ("USHER_UPSTREAM_TIMEOUT=500ms"))
+	s.FailTokens(sandbox.Fault{Delay: 1500 * time.Millisecond})
+	p := start(t, s.environ("USHER_UPSTREAM_TIMEOUT=1s"))
 	wantCall(t, p.url(t, "main"), 200, "accounts")
 	s.FailGraphQL(sandbox.Fault{Hang: true})
 	wantCall(t, p.url(t, "main"), 504, "UPSTREAM_TIMEOUT")

@@ -21,7 +21,7 @@ func TestPod(t *testing.T) {
 	s.FailTokens(sandbox.Fault{Status: 503})
 	p := start(t, s.environ(
 		"USHER_SERVICE_HOST=10.0.0.1", "USHER_SERVICE_PORT=8080", "USHER_PORT=tcp://10.0.0.1:8080", "USHER_PORT_8080_TCP_ADDR=10.0.0.1",
-		"USHER_ADMIN_LISTEN=0.0.0.0:0", "USHER_ADMIN_TOKEN=adm1ntoken", "USHER_SHUTDOWN_DELAY=1s"))
+		"USHER_ADMIN_LISTEN=0.0.0.0:0", "USHER_ADMIN_TOKEN=adm1ntoken", "USHER_SHUTDOWN_DELAY=4s"))
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(p.url(t, "admin"), "http://"))
 	ask := func(path string) (int, string) {
 		req, _ := http.NewRequest("GET", "http://127.0.0.1:"+port+path, nil)
@@ -65,7 +65,7 @@ func TestPod(t *testing.T) {
 func TestShutdownDrainsAndCuts(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	p := start(t, s.environ("USHER_SHUTDOWN_GRACE=700ms"))
+	p := start(t, s.environ("USHER_SHUTDOWN_GRACE=3s"))
 	p.ready(t)
 	url := p.url(t, "main")
 	entered := make(chan struct{}, 2)

@@ -22,7 +22,7 @@ func TestHalfOpen(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			leaks(t, func(t *testing.T) {
 				w := newWorld(t)
-				u := start(t, w.environ("USHER_UPSTREAM_TIMEOUT=300ms", "USHER_WEBHOOK_TIMEOUT=300ms", "USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
+				u := start(t, w.environ("USHER_UPSTREAM_TIMEOUT=700ms", "USHER_WEBHOOK_TIMEOUT=700ms", "USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
 				w.toService.Disturb(tc.d)
 				w.toReceiver.Disturb(tc.d)
 				if r := u.call(); r.status != 504 || r.code() != "UPSTREAM_TIMEOUT" {

@@ -168,7 +168,7 @@ func Slim(w *webhookgate.Webhook) *webhookgate.Webhook {
 	return &c
 }
 
-// Entry is what there is to show of r.
+// Entry returns what is shown of r.
 func (r *Record) Entry() Entry {
 	w := r.Webhook
 	return Entry{
@@ -204,7 +204,7 @@ const (
 	keptAnswers  = 3
 )
 
-// NoteAttempt takes down a try. The attempts noted before are left as they are, for who
+// NoteAttempt notes a try. It does not change the attempts noted before, because another goroutine
 // may still be writing them.
 func (r *Record) NoteAttempt(began, ended time.Time, a webhookgate.Attempt) {
 	n := Attempt{At: began, Took: ended.Sub(began), Status: a.Status}
