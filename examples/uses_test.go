@@ -29,7 +29,8 @@ func TestUses(t *testing.T) {
 // The same by a person, who reads before each step: meanwhile dozens of webhooks have come.
 func TestUsesAtHumanSpeed(t *testing.T) {
 	t.Parallel()
-	use(t, strings.NewReplacer(" -every 1s\n", " -every 30ms\n", "\nuntil ./usher inbox", "\nsleep 2\nuntil ./usher inbox"))
+	use(t, strings.NewReplacer(" -every 1s\n", " -every 30ms\n", "\nuntil ./usher inbox", "\nsleep 2\nuntil ./usher inbox",
+		"go build -o try/usher .\n", "cp "+testkit.Binary(t)+" try/usher\n")) // that it can be built the other test shows
 }
 
 // use does docs/uses.md, with changes to its script.

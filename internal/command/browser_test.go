@@ -24,6 +24,9 @@ var browsers = make(chan struct{}, 2)
 // passed on to it.
 func newTab(t *testing.T, more ...chromedp.ExecAllocatorOption) *tab {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("short: it is about the page; the tests of internal/admin look for races behind it")
+	}
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		testkit.Missing(t, "there is no chromium here: the page is not tried in a browser (Debian: apt-get install chromium)")

@@ -53,7 +53,7 @@ func (s *story) tell(ctx context.Context, program func()) bool {
 		title string
 		play  func(context.Context)
 	}{
-		{"The service sends a webhook. usher passes it on to your receiver.", s.first},
+		{"The service sends a webhook. usher delivers it to your receiver.", s.first},
 		{"A program calls the billing service. It has no token; usher adds one.", s.call},
 		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func(ctx context.Context) { s.revoke(ctx); program() }},
 		{"A webhook changes what the tenant acme may use. Your code can ask usher.", s.change},
