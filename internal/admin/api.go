@@ -175,7 +175,17 @@ func decodeBody(r *http.Request, t *target) error {
 	case len(bytes.TrimSpace(body)) == 0:
 		return nil
 	}
-	if err := json.Unmarshal(body, t); err != nil {
+	// A slip in a name, or null, would otherwise mean everything: {"tenants":"acme"} would pause all deliveries.
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	one := &t
+	if err = d.Decode(one); err == nil && *one == nil {
+		err = errors.New("it is null")
+	}
+	if _, end := d.Token(); err == nil && end != io.EOF {
+		err = errors.New("something follows it")
+	}
+	if err != nil {
 		return badRequest(`the body should be JSON, such as {"tenant":"…"}, {"receiver":"…"} or {}: %v`, err)
 	}
 	return nil

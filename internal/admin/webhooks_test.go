@@ -182,6 +182,7 @@ func TestActions(t *testing.T) {
 		{"nothing is forced by the address", "/redeliver?outcome=parked&force=true", "", 303, "", `list "parked" "" 0; list "" "" 0; redeliver 3 false`},
 		{"send everything again", "/redeliver", "", 400, "say which", ""},
 		{"discard all", "/discard?tenant=eu/acme&until=2026-01-31T08:00:00.5Z", "", 303, "", `list "" "acme" 0; discard 3`},
+		{"discard with a slip", "/discard?outcome=parked&tennant=eu/acme", "", 400, "tennant", ""},
 		{"pause", "/pause", "", 303, "", "pause all deliveries"},
 		{"pause a tenant", "/pause", "tenant=acme&platform=eu", 303, "", "pause tenant eu/acme"},
 		{"pause a receiver", "/pause", "receiver=main", 303, "", "pause receiver main"},
