@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -284,5 +285,29 @@ func TestAnswerToAQuestion(t *testing.T) {
 	var list WebhookList
 	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Webhooks) != 2 || list.Webhooks[0].Answer != "403 Forbidden" || list.Webhooks[1].Answer != "accepted" {
 		t.Errorf("%v %s", err, body)
+	}
+}
+
+// A sender may write names of almost a mebibyte. In a list they are cut: a browser takes minutes to lay out such a
+// line, and a page that follows what happens does so again and again.
+func TestLongNames(t *testing.T) {
+	long := strings.Repeat("x", 300_000)
+	cfg := new(fakeInbox).config("")
+	cfg.Gate = func() *GateState { return &GateState{} }
+	cfg.Decisions = decisions.New(false)
+	item := &inbox.Item{
+		Entry: inbox.Entry{ID: 1, Tenant: long, Type: long, Received: time.Now(), Status: inbox.Status{State: inbox.Waiting}},
+		Body:  []byte(strings.ReplaceAll(ten, "users", long)),
+	}
+	cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return []inbox.Entry{item.Entry}, nil }
+	cfg.Inbox.Show = func(uint64) (*inbox.Item, error) { return item, nil }
+	cfg.Inbox.HeldUp = func() []inbox.HeldUp { return []inbox.HeldUp{{Lane: webhookgate.Lane{Tenant: long}, Tries: 9}} }
+	h := New(cfg)
+	for _, target := range []string{"/", "/webhooks"} {
+		_, page := ask(h, "GET", target, "", "Accept", "text/html")
+		text := regexp.MustCompile(`href="[^"]*"`).ReplaceAllLiteralString(page, "")
+		if !strings.Contains(text, "xxx") || strings.Contains(text, strings.Repeat("x", 1000)) {
+			t.Errorf("%s: %d bytes of text", target, len(text))
+		}
 	}
 }
