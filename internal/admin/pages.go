@@ -179,8 +179,13 @@ func (h *Handler) oneWebhook(r *http.Request) (*view, error) {
 	}
 	v.Before, v.After = h.neighbours(&d.Webhook)
 	shell := page.Shell{Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}
-	if r.URL.Query().Get("did") == "redeliver" && !d.waits() {
-		shell.Notice = "It was sent again." // what came of it stands below
+	if r.URL.Query().Get("did") == "redeliver" {
+		switch {
+		case !d.waits():
+			shell.Notice = "It was sent again." // what came of it stands below
+		case d.Down:
+			shell.Notice = "It is sent again when the receiver is back."
+		}
 	}
 	return &view{name: "webhook", shell: shell}, nil
 }
