@@ -202,14 +202,14 @@ func payload(body []byte) json.RawMessage {
 
 // private are parts of the names of headers that may hold a secret: those that the
 // gate knows never came so far, but a sender may have others for the receiver.
-var private = []string{"auth", "cookie", "token", "secret", "password", "signature", "api-key", "apikey"}
+var private = []string{"auth", "cookie", "token", "secret", "pass", "signature", "key", "jwt", "session", "credential"}
 
 // shown returns the header without what may be a secret.
 func shown(h http.Header) http.Header {
 	out := make(http.Header, len(h))
 	for name, values := range h {
 		normal := strings.ReplaceAll(strings.ToLower(name), "_", "-")
-		if !slices.ContainsFunc(private, func(part string) bool { return strings.Contains(normal, part) }) {
+		if normal == "idempotency-key" || !slices.ContainsFunc(private, func(part string) bool { return strings.Contains(normal, part) }) {
 			out[name] = values
 		}
 	}

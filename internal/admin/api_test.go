@@ -38,6 +38,8 @@ func (f *fakeInbox) config(token string) Config {
 			Header: http.Header{
 				"Content-Type": {"application/json"}, "X-Forwarded-For": {"192.0.2.1"}, "Authorization": {"Basic s3cret"}, "Cookie": {"s3cret"},
 				"Webhook-Signature": {"s3cret"}, "X-Api-Key": {"s3cret"}, "X_webhook_TOKEN": {"s3cret"}, "X-Signature": {"s3cret"},
+				"X-Customer-Key": {"s3cret"}, "X-Jwt": {"s3cret"}, "X-Session": {"s3cret"}, "X-Credential": {"s3cret"}, "X-Passphrase": {"s3cret"},
+				"Idempotency-Key": {"shown"},
 			},
 		},
 		2: {Entry: entry(2, inbox.Delivered), Body: []byte(five)},
@@ -139,7 +141,7 @@ func TestAPI(t *testing.T) {
 
 		{"show", "GET", "/api/webhooks/3", "", nil, 200, `"changes":["users 5 → 10"],"previous":"2"`, ""},
 		{"show the payload as it came", "GET", "/api/webhooks/3", "", nil, 200, `"payload":` + ten, ""},
-		{"show the header", "GET", "/api/webhooks/3", "", nil, 200, `"header":{"Content-Type":["application/json"],"Webhook-Id":["msg_3"],"Webhook-Timestamp":["1000000002"],"X-Forwarded-For":["192.0.2.1"]}`, ""},
+		{"show the header", "GET", "/api/webhooks/3", "", nil, 200, `"header":{"Content-Type":["application/json"],"Idempotency-Key":["shown"],"Webhook-Id":["msg_3"],"Webhook-Timestamp":["1000000002"],"X-Forwarded-For":["192.0.2.1"]}`, ""},
 		{"show a first one", "GET", "/api/webhooks/2", "", nil, 200, `"changes":["+ users (5)"],"first":true`, ""},
 		{"show one before which another was not taken", "GET", "/api/webhooks/6", "", nil, 200, `"previous":"2","untaken":"3"`, `list "waiting" "acme" 500`},
 		{"show what is no JSON", "GET", "/api/webhooks/1", "", nil, 200, "\"payload\":\"{\ufffd\"", ""},
