@@ -38,6 +38,14 @@ func (box *Inbox) heldUp() []inbox.HeldUp {
 	return box.HeldUp()
 }
 
+// inboxTrouble is why the inbox takes nothing in; nil: it does, or there is none.
+func (h *Handler) inboxTrouble() error {
+	if box := h.cfg.Inbox; box != nil && box.Err != nil {
+		return box.Err()
+	}
+	return nil
+}
+
 // What the API answers to actions, for those who call it.
 type (
 	// Done is the answer of POST /api/webhooks/{id}/redeliver, and of …/discard.
@@ -121,11 +129,11 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
-		status := http.StatusInternalServerError
-		if box := h.cfg.Inbox; box != nil && box.Err != nil && box.Err() != nil {
-			status = http.StatusServiceUnavailable
+		if trouble := h.inboxTrouble(); trouble != nil {
+			h.fail(w, r, http.StatusServiceUnavailable, Problem{Error: trouble.Error()}) // the cause, rather than where it showed
+			return
 		}
-		h.fail(w, r, status, Problem{Error: err.Error()})
+		h.fail(w, r, http.StatusInternalServerError, Problem{Error: err.Error()})
 	}
 }
 

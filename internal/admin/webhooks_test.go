@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -308,6 +309,22 @@ func TestLongNames(t *testing.T) {
 		text := regexp.MustCompile(`href="[^"]*"`).ReplaceAllLiteralString(page, "")
 		if !strings.Contains(text, "xxx") || strings.Contains(text, strings.Repeat("x", 1000)) {
 			t.Errorf("%s: %d bytes of text", target, len(text))
+		}
+	}
+}
+
+// When the inbox's servers are away somebody looks at the overview to learn why: it must not be an error page itself.
+func TestOverviewWithoutTheInbox(t *testing.T) {
+	cfg := new(fakeInbox).config("")
+	cfg.Gate = func() *GateState { return &GateState{Address: "http://127.0.0.1:8090/webhooks"} }
+	cfg.Decisions = decisions.New(false)
+	cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return nil, errors.New("outbound buffer limit exceeded") }
+	cfg.Inbox.Err = func() error { return errors.New("no connection to nats://n1") }
+	h := New(cfg)
+	for target, want := range map[string]int{"/": 200, "/webhooks": 503, "/api/webhooks": 503} {
+		status, body := ask(h, "GET", target, "", "Accept", "text/html")
+		if status != want || !strings.Contains(body, "no connection to nats://n1") || strings.Contains(body, "buffer") {
+			t.Errorf("%s: %d, want %d\n%s", target, status, want, body)
 		}
 	}
 }
