@@ -87,6 +87,9 @@ func (o *overview) AllPaused() bool {
 	return o.Inbox != nil && slices.ContainsFunc(o.Inbox.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
 }
 
+// Unknown says that the inbox's figures say nothing: it can't be read.
+func (o *overview) Unknown() bool { return o.Inbox != nil && o.Inbox.Unknown }
+
 type gateView struct {
 	*GateStatus
 	Chart page.Chart

@@ -316,11 +316,18 @@ func TestLongNames(t *testing.T) {
 // When the inbox's servers are away somebody looks at the overview to learn why: it must not be an error page itself.
 func TestOverviewWithoutTheInbox(t *testing.T) {
 	cfg := new(fakeInbox).config("")
-	cfg.Gate = func() *GateState { return &GateState{Address: "http://127.0.0.1:8090/webhooks"} }
+	cfg.Gate = func() *GateState {
+		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []ReceiverState{{Name: "main"}}}
+	}
 	cfg.Decisions = decisions.New(false)
 	cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return nil, errors.New("outbound buffer limit exceeded") }
 	cfg.Inbox.Err = func() error { return errors.New("no connection to nats://n1") }
+	cfg.Inbox.Stats = func() inbox.Stats { return inbox.Stats{Unknown: true} }
+	cfg.Inbox.Shared = true
 	h := New(cfg)
+	if _, body := ask(h, "GET", "/", "", "Accept", "text/html"); strings.Contains(body, "another replica delivers") || strings.Contains(body, `data-label="waiting">0`) {
+		t.Errorf("nobody knows that:\n%s", body)
+	}
 	for target, want := range map[string]int{"/": 200, "/webhooks": 503, "/api/webhooks": 503} {
 		status, body := ask(h, "GET", target, "", "Accept", "text/html")
 		if status != want || !strings.Contains(body, "no connection to nats://n1") || strings.Contains(body, "buffer") {
