@@ -188,6 +188,8 @@ func (h *Handler) oneWebhook(r *http.Request) (*view, error) {
 		switch {
 		case !d.waits():
 			shell.Notice = "It was sent again." // what came of it stands below
+		case d.Paused:
+			shell.Notice = "It is sent again once its deliveries are resumed."
 		case d.Down:
 			shell.Notice = "It is sent again when the receiver is back."
 		}

@@ -253,7 +253,7 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	switch d.held = h.heldUpOf(d.Platform, d.Tenant); {
 	case d.held == nil:
 	case d.held.Webhook == d.ID:
-		d.Behind = d.held.Behind
+		d.Behind, d.Down = d.held.Behind, d.held.Down
 	default:
 		d.HeldBy = d.held.Webhook
 	}

@@ -335,3 +335,22 @@ func TestOverviewWithoutTheInbox(t *testing.T) {
 		}
 	}
 }
+
+// What was sent again by hand is not being sent while somebody has paused its deliveries, or while the receiver is down.
+func TestSentAgainInVain(t *testing.T) {
+	for want, prepare := range map[string]func(*Inbox){
+		"It is being sent again.":                           func(*Inbox) {},
+		"It is sent again once its deliveries are resumed.": func(box *Inbox) { box.Stats = func() inbox.Stats { return inbox.Stats{Paused: []inbox.Pause{{}}} } },
+		"It is sent again when the receiver is back.": func(box *Inbox) {
+			box.HeldUp = func() []inbox.HeldUp {
+				return []inbox.HeldUp{{Lane: webhookgate.Lane{Tenant: "acme"}, ID: 6, Tries: 1, Down: true}}
+			}
+		},
+	} {
+		cfg := new(fakeInbox).config("")
+		prepare(cfg.Inbox)
+		if _, body := ask(New(cfg), "GET", "/webhooks/6?did=redeliver", "", "Accept", "text/html"); !strings.Contains(body, want) {
+			t.Errorf("not %q:\n%s", want, body)
+		}
+	}
+}
