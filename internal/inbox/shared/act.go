@@ -271,10 +271,7 @@ func (t *term) do(ctx context.Context, e *errand) error {
 	case "discard":
 		r, ok := t.s.courier.Remove(t, e.Lane, e.ID)
 		if !ok {
-			if _, there := t.s.courier.Find(e.Lane, e.ID); there {
-				return record.ErrBusy
-			}
-			return record.ErrNotFound
+			return record.ErrBusy // or it was delivered after it was found: the next try says so
 		}
 		r.Enter(record.Discarded, "discarded by hand")
 		return t.write(ctx, &r, nil)
