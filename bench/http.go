@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"net/http"
 	"strconv"
 	"strings"
 )
@@ -42,51 +41,24 @@ func readHead(r *bufio.Reader, first func(line []byte), field func(name, value [
 	}
 }
 
-// readAnswer reads one answer to its end.
+// readAnswer reads one answer to its end. All have a length here.
 func readAnswer(r *bufio.Reader) (status int, err error) {
 	length := -1
-	chunked := false
 	err = readHead(r, func(line []byte) {
 		_, rest, _ := strings.Cut(string(line), " ")
 		code, _, _ := strings.Cut(rest, " ")
 		status, _ = strconv.Atoi(code)
 	}, func(name, value []byte) {
-		switch string(name) {
-		case "content-length":
+		if string(name) == "content-length" {
 			length, _ = strconv.Atoi(string(value))
-		case "transfer-encoding":
-			chunked = true
 		}
 	})
-	switch {
-	case err != nil:
+	if err == nil && length < 0 {
+		err = errors.New("an answer without a length")
+	}
+	if err != nil {
 		return 0, err
-	case status == http.StatusNoContent || status == http.StatusNotModified:
-		return status, nil
-	case chunked:
-		return status, discardChunks(r)
-	case length < 0:
-		return 0, errors.New("an answer without a length")
 	}
 	_, err = r.Discard(length)
 	return status, err
-}
-
-func discardChunks(r *bufio.Reader) error {
-	for {
-		line, err := r.ReadSlice('\n')
-		if err != nil {
-			return err
-		}
-		size, err := strconv.ParseInt(string(bytes.TrimSpace(line)), 16, 32)
-		if err != nil {
-			return err
-		}
-		if _, err := r.Discard(int(size) + 2); err != nil { // with the line's end; no trailers here
-			return err
-		}
-		if size == 0 {
-			return nil
-		}
-	}
 }

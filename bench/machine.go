@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -53,34 +53,12 @@ func field(file, name string) string {
 
 // fileSystem is the type of the one that dir is on.
 func fileSystem(dir string) string {
-	dir, err := filepath.Abs(dir)
-	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir)
-	}
-	b, readErr := os.ReadFile("/proc/self/mounts")
-	if err != nil || readErr != nil {
+	out, err := exec.Command("df", "--output=fstype", dir).Output()
+	lines := strings.Fields(string(out))
+	if err != nil || len(lines) == 0 {
 		return "a file system that can't be told"
 	}
-	kind, longest := "a file system that can't be told", -1
-	for line := range strings.Lines(string(b)) {
-		fields := strings.Fields(line)
-		if len(fields) < 3 {
-			continue
-		}
-		below := fields[1] == "/" || dir == fields[1] || strings.HasPrefix(dir, fields[1]+"/")
-		if below && len(fields[1]) >= longest {
-			kind, longest = fields[2], len(fields[1])
-		}
-	}
-	return kind
-}
-
-// memory is what a process holds: of its own, and mapped from files, which the
-// kernel takes back when it needs the space.
-type memory struct{ anon, file int64 }
-
-func memoryOf(pid int) memory {
-	return memory{statusOf(pid, "RssAnon"), statusOf(pid, "RssFile")}
+	return lines[len(lines)-1]
 }
 
 // statusOf is one of a process's sizes, in bytes, by its name in /proc/PID/status.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -17,11 +19,12 @@ type part struct {
 	run  func(context.Context, *bench) ([]*table, error)
 }
 
+const outboundPart = "Outbound" // the only one that -beside has a part in
+
 var parts = []part{
-	{"Outbound", outbound},
+	{outboundPart, outbound},
 	{"Inbound", inbound},
 	{"Receivers", severalReceivers},
-	{"Micro", micro},
 }
 
 // bench is what all parts have in common.
@@ -31,7 +34,7 @@ type bench struct {
 	usher  string // the binary
 	log    string // usher's log level
 	loud   bool   // show usher's log
-	rounds int    // of what is measured in turns; zero: as many as usual
+	rounds int    // of what is measured in turns outbound; zero: as many as usual
 }
 
 // pick is the figure for a quick run, or that for a full one.
@@ -48,18 +51,18 @@ func (b *bench) say(format string, args ...any) {
 }
 
 func main() {
-	if len(os.Args) > 1 {
-		if role := roles[os.Args[1]]; role != nil {
-			if err := role(os.Args[2:]); err != nil {
-				fmt.Fprintln(os.Stderr, "bench "+os.Args[1]+":", err)
-				os.Exit(1)
-			}
-			return
-		}
+	var err error
+	if len(os.Args) == 3 && roles[os.Args[1]] != nil {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin) // until who started this is gone
+			os.Exit(1)
+		}()
+		err = roles[os.Args[1]]([]byte(os.Args[2]))
+	} else {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		err = run(ctx)
+		stop()
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx)
-	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -76,11 +79,10 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.usher, "usher", "", "measure this `binary`; by default the one of this module is built")
 	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
-	flag.IntVar(&b.rounds, "rounds", 0, "take `n` readings of each outbound figure; by default 11, or 1 with -quick")
+	flag.IntVar(&b.rounds, "rounds", 0, "take `n` readings of each outbound figure; by default 8, or 1 with -quick")
 	beside := flag.String("beside", "", "measure this `binary`, an usher of before, as one more beside usher")
-	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers or micro")
-	soak := flag.Duration("soak", 0, "measure nothing, but run traffic through faults for so `long`, and see whether all adds up")
-	output := flag.String("o", "", "write the results to this `file` as well, as Markdown")
+	only := flag.String("only", "", "measure this `part` alone: outbound, inbound or receivers")
+	output := flag.String("o", "", "write the results to this `file` as well; of one that is there, only the parts that are measured change")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("there are no arguments, but there is %q", flag.Arg(0))
@@ -88,10 +90,14 @@ func run(ctx context.Context) error {
 	if *beside != "" {
 		peers = slices.Insert(peers, 1, peer{name: before, command: beforeCommand(*beside)})
 	}
-	ctx, cancel := context.WithTimeout(ctx, longest+*soak)
+	chosen := slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return *only != "" && !strings.EqualFold(*only, p.name) })
+	if len(chosen) == 0 {
+		return fmt.Errorf("there is no part %q: -h names them", *only)
+	}
+	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 
-	machine, load := describe(b.dir), busy()
+	machine := describe(b.dir)
 	dir, err := os.MkdirTemp(b.dir, "usher-bench-")
 	if err != nil {
 		return err
@@ -103,38 +109,29 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
-	if *soak > 0 {
-		return b.runSoak(ctx, *soak)
-	}
-	began := time.Now()
-	r := &results{
-		machine: machine,
-		usher:   versionOf(ctx, b.usher),
-		command: "go run ./bench " + strings.Join(shownArgs(), " "),
-		load:    load,
-		date:    began,
-	}
-	for _, p := range parts {
-		if *only != "" && !strings.EqualFold(*only, p.name) {
-			continue
+	var failed []error
+	for _, p := range chosen {
+		s := section{name: p.name, began: time.Now(), facts: []string{
+			"machine: " + machine,
+			"usher: " + versionOf(ctx, b.usher),
+			strings.TrimSpace("command: go run ./bench " + strings.Join(shownArgs(), " ")),
+			fmt.Sprintf("load average before: %s (0 on a quiet machine; beyond its cores, only the ratios say something)", busy()),
+		}}
+		if *beside != "" && p.name == outboundPart {
+			s.facts = append(s.facts, before+": "+versionOf(ctx, *beside))
 		}
-		tables, err := p.run(ctx, b)
+		// What is done stays, whatever becomes of the next.
+		if s.tables, err = p.run(ctx, b); err == nil {
+			fmt.Println(s.markdown())
+			if *output != "" {
+				err = s.writeTo(*output)
+			}
+		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", strings.ToLower(p.name), err)
+			failed = append(failed, fmt.Errorf("%s: %w", strings.ToLower(p.name), err))
 		}
-		r.sections = append(r.sections, section{p.name, tables})
 	}
-	r.took = time.Since(began)
-	r.text(os.Stdout)
-	if *output == "" {
-		return nil
-	}
-	f, err := os.Create(*output)
-	if err != nil {
-		return err
-	}
-	r.markdown(f)
-	return f.Close()
+	return errors.Join(failed...)
 }
 
 // shownArgs is the command line, less where its results go and less paths of this
@@ -143,7 +140,9 @@ func shownArgs() []string {
 	var args []string
 	flag.Visit(func(f *flag.Flag) {
 		switch {
-		case f.Name == "o", f.Name == "dir", f.Name == "usher", f.Name == "beside":
+		case f.Name == "beside":
+			args = append(args, "-beside OLD")
+		case f.Name == "o", f.Name == "dir", f.Name == "usher":
 		case f.Value.String() == "true":
 			args = append(args, "-"+f.Name)
 		default:

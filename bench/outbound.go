@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"time"
 )
 
 // scenario is one way of calling.
@@ -20,11 +19,7 @@ type scenario struct {
 }
 
 func (s scenario) String() string {
-	plural := "s"
-	if s.connections == 1 {
-		plural = ""
-	}
-	return fmt.Sprintf("%d KB, %d connection%s, %s", s.size>>10, s.connections, plural, s.way)
+	return fmt.Sprintf("%d KB, %s, %s", s.size>>10, plural(s.connections, "connection"), s.way)
 }
 
 // scenarios are those that every peer is measured in.
@@ -57,27 +52,22 @@ func outbound(ctx context.Context, b *bench) ([]*table, error) {
 			return nil, err
 		}
 	}
-	for _, step := range []struct {
-		name string
-		do   func(context.Context, *findings) error
-	}{
-		{"start and memory", o.footprint}, {"growth", o.growth}, {"a thousand cold callers", o.cold},
-	} {
-		b.say("%s", step.name)
-		if err := step.do(ctx, f); err != nil {
-			return nil, fmt.Errorf("%s: %w", step.name, err)
-		}
+	b.say("start and memory")
+	if err := o.footprint(ctx, f); err != nil {
+		return nil, err
 	}
 	return f.tables(), nil
 }
 
 // newCourt starts the service, and finds out what can be measured.
 func newCourt(ctx context.Context, b *bench) (o *court, stop func(), err error) {
-	o = &court{bench: b, pins: findPins(), token: newToken(), service: make(map[string]string), programs: make(map[string]string)}
-	if o.self, err = build(ctx, b.dir, "usher/bench"); err != nil {
+	o = &court{bench: b, pins: findPins(), token: newToken(), programs: make(map[string]string)}
+	if o.wrk, err = exec.LookPath("wrk"); err != nil {
+		return nil, nil, errors.New("wrk makes the load here, and is not installed; -only measures another part")
+	}
+	if o.reverseProxy, err = build(ctx, b.dir, "usher/bench/reverseproxy"); err != nil {
 		return nil, nil, err
 	}
-	o.wrk, _ = exec.LookPath("wrk") // empty: not there
 	for _, p := range peers {
 		if path, err := exec.LookPath(p.program); err == nil {
 			o.programs[p.program] = path
@@ -92,10 +82,8 @@ func newCourt(ctx context.Context, b *bench) (o *court, stop func(), err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	o.service[plain], o.service[tls1] = ports[0], ports[1]
-	service, err := o.launch(slices.Concat(o.pins.others, []string{
-		o.self, "service", "-token", o.token, "-cert", o.cert, "-key", key, "-plain", ports[0], "-tls1", ports[1],
-	}), []string{"GOMAXPROCS=1"})
+	o.service = map[string]string{plain: ports[0], tls1: ports[1]}
+	service, err := o.launchRole(o.pins.others, "service", serviceRole{o.token, o.cert, key, o.service}, "GOMAXPROCS=1")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -117,7 +105,7 @@ func (o *court) measureWay(ctx context.Context, f *findings, way string) error {
 		}
 		all = append(all, r)
 	}
-	rounds := cmp.Or(o.rounds, pick(o.bench, 1, 11))
+	rounds := cmp.Or(o.rounds, pick(o.bench, 1, 8))
 	for round := range rounds {
 		for _, s := range scenarios {
 			if s.way != way || o.quick && s.size != sizes[0] && (way != plain || s.connections == 1) {
@@ -155,7 +143,7 @@ func (o *court) round(ctx context.Context, readings map[string][]reading, s scen
 		}
 		for _, p := range pair {
 			var err error
-			if *p.to, err = o.reading(ctx, p.process, s, window, p.address); err != nil {
+			if *p.to, err = o.reading(ctx, p.process, s, p.address); err != nil {
 				return fmt.Errorf("%s: %w", p.name, err)
 			}
 		}
@@ -165,48 +153,26 @@ func (o *court) round(ctx context.Context, readings map[string][]reading, s scen
 	if s.connections > 1 {
 		return nil
 	}
-	c, err := o.load(ctx, 1, window, openTarget(s.size), o.service[plain])
+	c, err := o.load(ctx, 1, openTarget(s.size), o.service[plain])
 	readings[direct] = append(readings[direct], reading{calls: c})
 	return err
 }
 
-// window is how long a load lasts: many short ones in turns say more than a few long
-// ones where other things run too. (wrk counts in whole seconds.)
-const window = time.Second
-
 // reading loads a program and watches it meanwhile.
-func (o *court) reading(ctx context.Context, p *process, s scenario, length time.Duration, addresses ...string) (r reading, err error) {
+func (o *court) reading(ctx context.Context, p *process, s scenario, address string) (r reading, err error) {
 	for range 3 { // on a machine that is busy with other things, nothing may get done for a second
 		before, highest := cpuOf(p.pid()), watchMemory(p)
-		r.calls, err = o.load(ctx, s.connections, length, target(s.size), addresses...)
+		r.calls, err = o.load(ctx, s.connections, target(s.size), address)
 		r.rss = highest()
 		if err != nil {
 			return r, err
 		}
-		if r.Requests > 0 {
-			r.cpu = (cpuOf(p.pid()) - before) / float64(r.Requests)
+		if r.requests > 0 {
+			r.cpu = (cpuOf(p.pid()) - before) / float64(r.requests)
 			return r, nil
 		}
 	}
 	return r, errors.New("no call was answered")
-}
-
-// watchMemory looks at a program's memory until it is asked for the most of it.
-func watchMemory(p *process) (highest func() int64) {
-	done, most := make(chan struct{}), make(chan int64)
-	go func() {
-		rss := int64(0)
-		for {
-			rss = max(rss, statusOf(p.pid(), "VmRSS"))
-			select {
-			case <-done:
-				most <- rss
-				return
-			case <-time.After(100 * time.Millisecond):
-			}
-		}
-	}()
-	return func() int64 { close(done); return <-most }
 }
 
 // names are the peers that there are readings of, in the usual order.

@@ -2,9 +2,7 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
-	"time"
 )
 
 // findings are all that the outbound half has found out.
@@ -13,26 +11,10 @@ type findings struct {
 	versions   string
 	readings   map[scenario]map[string][]reading // by the peer's name
 	footprints map[string]*footprint
-	beforeMain beforeMain
-	spread     *spread
-	coldStart  *coldStart
 }
 
 func cpuMicros(r reading) float64 { return r.cpu * 1e6 }
 func perSecond(r reading) float64 { return r.rate() }
-func self(f float64) float64      { return f }
-func fromSize(n int64) float64    { return float64(n) }
-
-func fromTime(d time.Duration) float64 { return float64(d) }
-
-// microseconds writes a time that may be well below one millisecond.
-func microseconds(f float64) string {
-	if f >= 1000 {
-		return fmt.Sprintf("%.1f ms", f/1e3)
-	}
-	return fmt.Sprintf("%.1f µs", f)
-}
-
 func (f *findings) tables() []*table {
 	tables := []*table{f.aims()}
 	for _, s := range scenarios {
@@ -40,7 +22,7 @@ func (f *findings) tables() []*table {
 			tables = append(tables, f.scenario(s))
 		}
 	}
-	return append(tables, f.latency(), f.footprint(), f.connections(), f.ports(), f.rest())
+	return append(tables, f.footprint())
 }
 
 // share is the median of usher's CPU time per call over a peer's right beside it.
@@ -73,7 +55,7 @@ func (f *findings) aims() *table {
 			continue // it was not asked for
 		}
 		if ok {
-			reached = fmt.Sprintf("%.2f", share)
+			reached = times(share)
 		}
 		t.add(fmt.Sprintf("%s, over %s", a.s, a.peer), fmt.Sprintf("≤ %.2f", a.aim), reached)
 	}
@@ -94,13 +76,9 @@ func (f *findings) method() []string {
 	if f.pins.measured != nil {
 		where = "What is measured has one core (GOMAXPROCS=1, one worker), the load and the service share another."
 	}
-	with := "our own generator"
-	if f.wrk != "" {
-		with = "wrk, one thread"
-	}
 	lines := []string{
 		fmt.Sprintf("A call is a POST of %d bytes; its answer comes with a Content-Length. The service refuses calls without the token, a JWT of %d bytes. "+
-			"Load: %s. %s CPU time is user and system, of the whole process.", len(query), len(f.token), with, where),
+			"Load: wrk, one thread. %s CPU time is user and system, of the whole process.", len(query), len(f.token), where),
 		"usher runs as it comes: metrics on, log at info. " + asItIs + " is Go's httputil.ReverseProxy with a fixed header and all else as it comes, " +
 			"built with the same compiler; \"pool\" keeps " + fmt.Sprint(keptPool) + " idle connections. nginx and haproxy keep as many, Caddy 32 unless told.",
 	}
@@ -120,12 +98,12 @@ func (f *findings) scenario(s scenario) *table {
 		all := f.readings[s][name]
 		cpu, share := microseconds(median(all, cpuMicros)), ""
 		if ratio, ok := f.share(s, name); ok && name != ours {
-			share = fmt.Sprintf("%.2f", ratio)
+			share = times(ratio)
 		}
 		if name == direct {
 			cpu = ""
 		}
-		t.add(name, cpu, share, number(median(all, perSecond)), quick(all, calls.p50), quick(all, calls.p99))
+		t.add(name, cpu, share, number(median(all, perSecond)), microseconds(median(all, p50)), microseconds(median(all, p99)))
 		if refused, sum := refusals(all); refused > 0 {
 			t.note("What should not be: %d of %d calls to %s were not answered with 200.", refused, sum, name)
 		}
@@ -136,37 +114,11 @@ func (f *findings) scenario(s scenario) *table {
 // refusals counts the calls that were not answered with 200, and all.
 func refusals(all []reading) (refused, sum int) {
 	for _, r := range all {
-		refused += r.Refused
-		sum += r.Refused + r.Requests
+		refused += r.refused
+		sum += r.refused + r.requests
 	}
 	return refused, sum
 }
 
-func (c calls) p50() time.Duration { return c.P50 }
-func (c calls) p99() time.Duration { return c.P99 }
-
-// quick writes the median of a latency.
-func quick(all []reading, get func(calls) time.Duration) string {
-	return microseconds(median(all, func(r reading) float64 { return get(r.calls).Seconds() * 1e6 }))
-}
-
-// latency is what a proxy adds for a lone caller.
-func (f *findings) latency() *table {
-	s := scenarios[2]
-	t := &table{title: "Added latency, " + s.String(), header: []string{"", "p50", "p99"}}
-	none := f.readings[s][direct]
-	added := func(name string, get func(calls) time.Duration) string {
-		var all []float64
-		readings := f.readings[s][name]
-		each := len(readings) / len(none) // of a round
-		for i, r := range readings {
-			all = append(all, (get(r.calls)-get(none[i/each].calls)).Seconds()*1e6)
-		}
-		return microseconds(median(all, self))
-	}
-	for _, name := range slices.DeleteFunc(names(f.readings[s]), func(name string) bool { return name == direct }) {
-		t.add(name, added(name, calls.p50), added(name, calls.p99))
-	}
-	t.note("Over a call straight to the service in the same round.")
-	return t
-}
+func p50(r reading) float64 { return r.p50.Seconds() * 1e6 }
+func p99(r reading) float64 { return r.p99.Seconds() * 1e6 }

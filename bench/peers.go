@@ -51,13 +51,13 @@ var peers = []peer{
 // court is where the outbound half is measured.
 type court struct {
 	*bench
-	pins     pins
-	self     string            // this program, built like usher
-	wrk      string            // empty: not installed
-	token    string            // that the service hands out
-	cert     string            // the service's, and whom to trust
-	service  map[string]string // its addresses, by the way to reach it
-	programs map[string]string // the peers' programs that are installed
+	pins         pins
+	wrk          string            // makes the load
+	reverseProxy string            // built like usher
+	token        string            // that the service hands out
+	cert         string            // the service's, and whom to trust
+	service      map[string]string // its addresses, by the way to reach it
+	programs     map[string]string // the peers' programs that are installed
 }
 
 // installed are the peers that can be measured.
@@ -128,11 +128,13 @@ func (o *court) run(ctx context.Context, p peer, way string) (*running, error) {
 func (r *running) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
+	client := http.Client{Transport: new(http.Transport)} // a pool of its own: nothing of it is left
+	defer client.CloseIdleConnections()
 	for {
-		if c, err := dialCaller(r.address); err == nil {
-			status, err := c.call(target(sizes[0]))
-			c.close()
-			if err == nil && status == http.StatusOK {
+		resp, err := client.Post("http://"+r.address+target(sizes[0]), "application/json", strings.NewReader(query))
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
 				return nil
 			}
 		}
@@ -180,7 +182,7 @@ func beforeCommand(binary string) command {
 
 func reverseProxyCommand(idle int) command {
 	return func(o *court, listen, way string) (args, env []string, err error) {
-		return []string{o.self, "reverseproxy", "-listen", listen, "-to", o.base(way), "-token", o.token, "-idle", strconv.Itoa(idle)},
+		return []string{o.reverseProxy, "-listen", listen, "-to", o.base(way), "-token", o.token, "-idle", strconv.Itoa(idle)},
 			[]string{"SSL_CERT_FILE=" + o.cert}, nil
 	}
 }

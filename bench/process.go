@@ -20,6 +20,9 @@ func (b *bench) launch(args, env []string) (*process, error) {
 	if b.loud {
 		p.cmd.Stdout, p.cmd.Stderr = os.Stderr, os.Stderr
 	}
+	if _, err := p.cmd.StdinPipe(); err != nil { // see main: a role ends with us, however we end
+		return nil, err
+	}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}

@@ -91,23 +91,6 @@ func (rc *receiver) note(tenant []byte, n int) {
 	rc.delivered.Add(1)
 }
 
-// lacks is how many of a tenant's first n webhooks have not come.
-func (rc *receiver) lacks(tenant string, n int) int {
-	rc.mu.Lock()
-	defer rc.mu.Unlock()
-	a := rc.tenants[tenant]
-	if a == nil {
-		return n
-	}
-	lacking := max(0, n-a.next)
-	for i := range a.missing {
-		if i < n {
-			lacking++
-		}
-	}
-	return lacking
-}
-
 // numberOf reads who a webhook of ours is about, and the how manieth it is.
 func numberOf(body []byte) (tenant []byte, n int, ok bool) {
 	_, rest, ok := bytes.Cut(body, []byte(`"code":"`))

@@ -2,24 +2,19 @@ package main
 
 import (
 	"fmt"
-	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 )
 
-// results are all that a run has found out.
-type results struct {
-	machine, usher, command string
-	load                    string // of the machine, before the run
-	date                    time.Time
-	took                    time.Duration
-	sections                []section
-}
-
+// section is what a part has found out, and the circumstances: parts may be measured at
+// different times.
 type section struct {
 	name   string
+	facts  []string
+	began  time.Time
 	tables []*table
 }
 
@@ -35,72 +30,88 @@ func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 func (t *table) note(format string, args ...any) {
 	t.notes = append(t.notes, fmt.Sprintf(format, args...))
 }
-func number(f float64) string        { return fmt.Sprintf("%.0f", f) }
-func percent(f float64) string       { return fmt.Sprintf("%.0f%%", 100*f) }
-func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
-func millis(d time.Duration) string  { return fmt.Sprintf("%.1f ms", d.Seconds()*1e3) }
-func mebibytes(n int64) string       { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+func number(f float64) string       { return fmt.Sprintf("%.0f", f) }
+func times(f float64) string        { return fmt.Sprintf("%.2f", f) }
+func millis(d time.Duration) string { return fmt.Sprintf("%.1f ms", d.Seconds()*1e3) }
 
-// text writes the results for a terminal.
-func (r *results) text(w io.Writer) {
-	for _, line := range r.preamble() {
-		fmt.Fprintln(w, line)
+// plural counts things.
+func plural(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
 	}
-	for _, s := range r.sections {
-		fmt.Fprintf(w, "\n%s\n%s\n", s.name, strings.Repeat("=", len(s.name)))
-		for _, t := range s.tables {
-			fmt.Fprintf(w, "\n%s\n", t.title)
-			widths := t.widths()
-			for _, row := range slices.Concat([][]string{t.header}, t.rows) {
-				fmt.Fprintln(w, "  "+strings.Join(padded(row, widths), "  "))
-			}
-			for _, note := range t.notes {
-				fmt.Fprintln(w, "  "+note)
-			}
-		}
-	}
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// markdown writes the results for the repository.
-func (r *results) markdown(w io.Writer) {
-	fmt.Fprintf(w, "# Results\n\n")
-	for _, line := range r.preamble() {
-		fmt.Fprintln(w, "- "+line)
+// microseconds writes a time that may be well below one millisecond.
+func microseconds(f float64) string {
+	if f >= 1000 {
+		return fmt.Sprintf("%.1f ms", f/1e3)
 	}
-	for _, s := range r.sections {
-		fmt.Fprintf(w, "\n## %s\n", s.name)
-		for _, t := range s.tables {
-			fmt.Fprintf(w, "\n### %s\n\n", t.title)
-			widths := t.widths()
-			rule := []string{strings.Repeat("-", widths[0])}
-			for _, n := range widths[1:] {
-				rule = append(rule, strings.Repeat("-", n-1)+":")
-			}
-			for _, row := range slices.Concat([][]string{t.header, rule}, t.rows) {
-				fmt.Fprintln(w, "| "+strings.Join(padded(row, widths), " | ")+" |")
-			}
-			for _, note := range t.notes {
-				fmt.Fprintln(w, "\n"+note)
-			}
-		}
-	}
+	return fmt.Sprintf("%.1f µs", f)
 }
 
-func (r *results) preamble() []string {
-	return []string{
-		"machine: " + r.machine,
-		"usher: " + r.usher,
-		"command: " + strings.TrimSpace(r.command),
-		fmt.Sprintf("load average before the run: %s (0 on a quiet machine; beyond its cores, only the ratios say something)", r.load),
-		fmt.Sprintf("date: %s, %s long", r.date.UTC().Format("2006-01-02 15:04 MST"), r.took.Round(time.Second)),
+// markdown is the section, for a terminal and for a file.
+func (s *section) markdown() string {
+	var w strings.Builder
+	fmt.Fprintf(&w, "%s%s\n\n", heading, s.name)
+	date := fmt.Sprintf("date: %s, %s long", s.began.UTC().Format("2006-01-02 15:04 MST"), time.Since(s.began).Round(time.Second))
+	for _, fact := range append(s.facts, date) {
+		fmt.Fprintln(&w, "- "+fact)
 	}
+	for _, t := range s.tables {
+		fmt.Fprintf(&w, "\n### %s\n\n", t.title)
+		widths := t.widths()
+		rule := []string{strings.Repeat("-", widths[0])}
+		for _, n := range widths[1:] {
+			rule = append(rule, strings.Repeat("-", n-1)+":")
+		}
+		for _, row := range slices.Concat([][]string{t.header, rule}, t.rows) {
+			fmt.Fprintln(&w, "| "+strings.Join(padded(row, widths), " | ")+" |")
+		}
+		for _, note := range t.notes {
+			fmt.Fprintln(&w, "\n"+note)
+		}
+	}
+	return w.String()
+}
+
+const (
+	title   = "# Results\n"
+	heading = "## " // of a section
+)
+
+// writeTo puts the section into a file, in the place of the one that has its name there.
+func (s *section) writeTo(file string) error {
+	old, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return os.WriteFile(file, []byte(merged(string(old), s.name, s.markdown())), 0o644)
+}
+
+// merged is a file of results with one section replaced. Sections that no part writes any
+// more go.
+func merged(old, name, fresh string) string {
+	sections := map[string]string{name: fresh}
+	for _, text := range strings.Split("\n"+old, "\n"+heading)[1:] {
+		if line, _, _ := strings.Cut(text, "\n"); line != name {
+			sections[line] = heading + strings.TrimRight(text, "\n") + "\n"
+		}
+	}
+	out := title
+	for _, p := range parts {
+		if text := sections[p.name]; text != "" {
+			out += "\n" + text
+		}
+	}
+	return out
 }
 
 func (t *table) widths() []int {
 	widths := make([]int, len(t.header))
 	for _, row := range append(t.rows, t.header) {
 		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell), 2)
 		}
 	}
 	return widths
@@ -131,6 +142,8 @@ func median[T any](all []T, get func(T) float64) float64 {
 	n := len(values)
 	return (values[(n-1)/2] + values[n/2]) / 2
 }
+
+func self(f float64) float64 { return f }
 
 // quantile is the value that a share q of sorted is below.
 func quantile(sorted []time.Duration, q float64) time.Duration {

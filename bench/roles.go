@@ -1,48 +1,67 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/json"
-	"flag"
+	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
 )
 
 // roles are what this program can be besides the bench: it runs itself as another
-// process in these, so that each can have a core of its own.
-var roles = map[string]func(args []string) error{
-	"service":      serviceRole,
-	"reverseproxy": reverseProxyRole,
-	"load":         loadRole,
+// process in these, so that each can have a core, or a death, of its own. What one has to
+// know is the JSON of its only argument.
+var roles = map[string]func(config []byte) error{
+	"service": asRole(serviceRole.run),
+	"nats":    asRole(natsRole.run),
+}
+
+func asRole[T any](run func(T) error) func([]byte) error {
+	return func(config []byte) error {
+		var role T
+		if err := json.Unmarshal(config, &role); err != nil {
+			return err
+		}
+		return run(role)
+	}
+}
+
+// launchRole runs this program in a role. under is the command to run it with, where there is
+// one.
+func (b *bench) launchRole(under []string, name string, role any, env ...string) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	config, err := json.Marshal(role)
+	if err != nil {
+		return nil, err
+	}
+	return b.launch(slices.Concat(under, []string{self, name, string(config)}), env)
 }
 
 // serviceRole is the billing service, at one address for each way to reach it.
-func serviceRole(args []string) error {
-	flags := flag.NewFlagSet("service", flag.ExitOnError)
-	token := flags.String("token", "", "the token it hands out")
-	certFile := flags.String("cert", "", "its certificate")
-	keyFile := flags.String("key", "", "and the key")
-	addresses := map[string]*string{
-		plain: flags.String("plain", "", "listens here"), tls1: flags.String("tls1", "", "and here"),
-	}
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	cert, err := tls.LoadX509KeyPair(*certFile, *keyFile)
+type serviceRole struct {
+	Token, CertFile, KeyFile string
+	Addresses                map[string]string // by the way
+}
+
+func (r serviceRole) run() error {
+	cert, err := tls.LoadX509KeyPair(r.CertFile, r.KeyFile)
 	if err != nil {
 		return err
 	}
-	s := newService(*token)
+	s := newService(r.Token)
 	failed := make(chan error)
-	for way, address := range addresses {
-		l, err := net.Listen("tcp", *address)
+	for way, address := range r.Addresses {
+		l, err := net.Listen("tcp", address)
 		if err != nil {
 			return err
 		}
@@ -51,53 +70,72 @@ func serviceRole(args []string) error {
 	return <-failed
 }
 
-// reverseProxyRole is the proxy that one writes with the standard library in a few
-// lines: a fixed header, and all else as it comes. With idle, its pool keeps so many
-// connections. (It has Rewrite, as NewSingleHostReverseProxy is built on what is
-// deprecated since Go 1.26.)
-func reverseProxyRole(args []string) error {
-	flags := flag.NewFlagSet("reverseproxy", flag.ExitOnError)
-	listen := flags.String("listen", "", "its address")
-	to := flags.String("to", "", "where it sends what it gets")
-	token := flags.String("token", "", "with this token")
-	idle := flags.Int("idle", 0, "idle connections that it keeps")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	target, err := url.Parse(*to)
-	if err != nil {
-		return err
-	}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		r.SetURL(target)
-		r.Out.Header.Set("Authorization", "Bearer "+*token)
-	}}
-	if *idle > 0 {
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, *idle
-		proxy.Transport = transport
-	}
-	return http.ListenAndServe(*listen, proxy)
+// natsRole is a NATS server. It syncs to disk before it acknowledges anything.
+type natsRole struct {
+	Name, Client, Route, Dir string
+	Routes                   []string // of all servers of the cluster
 }
 
-// loadRole is the load, where wrk is not installed or can't do it. It prints its run.
-func loadRole(args []string) error {
-	flags := flag.NewFlagSet("load", flag.ExitOnError)
-	connections := flags.Int("connections", 1, "at once")
-	duration := flags.Duration("duration", time.Second, "so long")
-	addresses := flags.String("addresses", "", "to these, separated by commas")
-	target := flags.String("target", "", "the path and what follows")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	r, err := call(context.Background(), strings.Split(*addresses, ","), *connections, *duration, *target)
+func (r natsRole) run() error {
+	client, err := net.ResolveTCPAddr("tcp", r.Client)
 	if err != nil {
 		return err
 	}
-	out, err := json.Marshal(r)
+	route, err := net.ResolveTCPAddr("tcp", r.Route)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(os.Stdout, string(out))
-	return err
+	opts := &server.Options{
+		ServerName: r.Name, Host: client.IP.String(), Port: client.Port,
+		JetStream: true, StoreDir: r.Dir, SyncAlways: true,
+	}
+	if len(r.Routes) > 1 {
+		opts.Cluster = server.ClusterOpts{Name: "bench", Host: route.IP.String(), Port: route.Port}
+	}
+	for _, address := range r.Routes {
+		opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats", Host: address})
+	}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		return err
+	}
+	s.Start() // ends with a signal
+	if !s.ReadyForConnections(10 * time.Second) {
+		return errors.New("it does not listen")
+	}
+	s.WaitForShutdown()
+	return nil
+}
+
+// startNATS runs so many servers as a cluster, their data below the folder that is measured,
+// and returns the setting that has usher keep its inbox there.
+func (b *bench) startNATS(servers int) (inbox string, stop func(), err error) {
+	clients, err := freePorts(servers)
+	if err != nil {
+		return "", nil, err
+	}
+	routes, err := freePorts(servers)
+	if err != nil {
+		return "", nil, err
+	}
+	var all []*process
+	stop = func() {
+		for _, p := range all {
+			p.stop()
+		}
+	}
+	for i := range servers {
+		dir, err := os.MkdirTemp(b.dir, "nats-")
+		if err == nil {
+			var p *process
+			p, err = b.launchRole(nil, "nats", natsRole{Name: fmt.Sprint("n", i), Client: clients[i], Route: routes[i], Dir: dir, Routes: routes})
+			all = append(all, p)
+		}
+		if err != nil {
+			all = all[:i]
+			stop()
+			return "", nil, err
+		}
+	}
+	return "nats://" + strings.Join(clients, ","), stop, nil
 }

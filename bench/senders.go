@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -26,7 +25,7 @@ type sender struct {
 	host     string
 	platform string // of its tenants
 	tenants  []string
-	sent     []atomic.Int64 // of each tenant, acknowledged; also the number of its next one
+	sent     []int // of each tenant, acknowledged; also the number of its next one
 	turn     int
 	request  bytes.Buffer
 	body     bytes.Buffer
@@ -44,7 +43,7 @@ func newFleet(address, round string, senders, tenants int) (fleet, error) {
 			f.close()
 			return nil, err
 		}
-		s := &sender{conn: conn, answers: bufio.NewReader(conn), host: address, platform: "crm", sent: make([]atomic.Int64, tenants)}
+		s := &sender{conn: conn, answers: bufio.NewReader(conn), host: address, platform: "crm", sent: make([]int, tenants)}
 		for n := range tenants {
 			s.tenants = append(s.tenants, fmt.Sprintf("%s-%d-%d", round, i, n))
 		}
@@ -69,13 +68,11 @@ type load struct {
 
 func (l load) rate() float64 { return float64(l.acknowledged) / l.took.Seconds() }
 
-// run has every sender send as fast as it is answered, until d is over or, where
-// count is not zero, so many are sent in all.
-func (f fleet) run(ctx context.Context, d time.Duration, count int) (load, error) {
+// run has every sender send as fast as it is answered, for so long.
+func (f fleet) run(ctx context.Context, length time.Duration) (load, error) {
 	began := time.Now()
-	return f.each(func(i int, s *sender, l *load) (err error) {
-		share := (count + len(f) - 1 - i) / len(f)
-		for n := 0; err == nil && (count == 0 || n < share) && time.Since(began) < d && ctx.Err() == nil; n++ {
+	return f.each(func(_ int, s *sender, l *load) (err error) {
+		for err == nil && time.Since(began) < length && ctx.Err() == nil {
 			err = s.send(l)
 		}
 		return errors.Join(err, ctx.Err())
@@ -123,7 +120,7 @@ func (s *sender) send(l *load) error {
 	i := s.turn
 	s.turn = (s.turn + 1) % len(s.tenants)
 	s.body.Reset()
-	writeBody(&s.body, s.platform, s.tenants[i], int(s.sent[i].Load()))
+	writeBody(&s.body, s.platform, s.tenants[i], s.sent[i])
 	s.request.Reset()
 	fmt.Fprintf(&s.request, "POST /webhooks HTTP/1.1\r\nHost: %s\r\nUser-Agent: billing\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
 		s.host, s.body.Len())
@@ -141,7 +138,7 @@ func (s *sender) send(l *load) error {
 		l.refused++ // its number is used again, so that there is no gap
 		return nil
 	}
-	s.sent[i].Add(1)
+	s.sent[i]++
 	l.acknowledged++
 	l.latencies = append(l.latencies, time.Since(began))
 	return nil

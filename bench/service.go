@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -26,11 +25,6 @@ type service struct {
 	authorization []byte // that a call must carry
 	grant         []byte // the whole answer of the token endpoint
 	answers       map[string][]byte
-
-	calls  atomic.Int64 // that carried the token
-	grants atomic.Int64
-	// granting, if set, is called before each token is handed out.
-	granting func()
 }
 
 // sizes are those of the answers, as a call's query names them.
@@ -117,10 +111,6 @@ func (s *service) answer(target string, authorized bool) []byte {
 	path, query, _ := strings.Cut(target, "?")
 	switch answer := s.answers[query]; {
 	case path == "/oauth/token":
-		s.grants.Add(1)
-		if s.granting != nil {
-			s.granting()
-		}
 		return s.grant
 	case answer != nil && path == "/open":
 		return answer
@@ -129,7 +119,6 @@ func (s *service) answer(target string, authorized bool) []byte {
 	case !authorized:
 		return refusal
 	default:
-		s.calls.Add(1)
 		return answer
 	}
 }

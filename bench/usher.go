@@ -9,15 +9,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
-
-	"usher/internal/sandbox"
 )
 
 // build makes a binary that is measured, of a package of this module: with the
@@ -56,40 +53,31 @@ func versionOf(ctx context.Context, path string) string {
 	return strings.Join(strings.Fields(string(out)), " ")
 }
 
-// startBilling gives usher somebody to fetch a token from.
-func startBilling() (url string, stop func()) {
-	service := httptest.NewServer(sandbox.NewBilling(sandbox.Client{
-		ID: "bench", Secret: "bench", Scopes: []string{"standard:read", "standard:write"},
-	}))
-	return service.URL, service.Close
-}
-
 // usher is one that runs.
 type usher struct {
 	*process
 	local string // the addresses of its ports
 	gate  string
 	admin string
-	inbox string // its file; empty: it passes through
+	inbox string // the setting; empty: it passes through
 }
 
-// start runs usher with these settings, besides those that every one here has, and
-// returns when it is ready. under is the command to run it with, where there is one.
-func (b *bench) start(ctx context.Context, under []string, settings ...string) (*usher, error) {
+// start runs usher with this inbox, if any, and these settings, besides those that every
+// one here has, and returns when it is ready.
+func (b *bench) start(ctx context.Context, inbox string, settings ...string) (*usher, error) {
 	ports, err := freePorts(3)
 	if err != nil {
 		return nil, err
 	}
-	u := &usher{local: ports[0], gate: ports[1], admin: ports[2]}
+	u := &usher{local: ports[0], gate: ports[1], admin: ports[2], inbox: inbox}
 	env := append([]string{
-		"USHER_CLIENT_ID=bench", "USHER_CLIENT_SECRET=bench",
 		"USHER_LISTEN=" + u.local, "USHER_WEBHOOK_LISTEN=" + u.gate, "USHER_ADMIN_LISTEN=" + u.admin,
-		"USHER_LOG_LEVEL=" + b.log,
+		"USHER_LOG_LEVEL=" + b.log, "USHER_WEBHOOK_INBOX=" + inbox,
 		// A place in flight is given back after the answer, so that 256 senders
 		// hold more than 256 for moments.
 		"USHER_WEBHOOK_MAX_INFLIGHT=1024",
 	}, settings...)
-	if u.process, err = b.launch(append(under[:len(under):len(under)], b.usher), env); err != nil {
+	if u.process, err = b.launch([]string{b.usher}, env); err != nil {
 		return nil, err
 	}
 	if err := u.ready(ctx); err != nil {

@@ -89,14 +89,16 @@ func record() ([]line, []picture, error) {
 		if url, ok := strings.CutPrefix(text, "  admin page    "); ok {
 			admin = url
 		}
+		if strings.Contains(text, "is taken") { // the picture should show the ports that users will see
+			err = errors.New("a port is not free: " + strings.TrimSpace(text))
+			break
+		}
 		if text == lastLine {
 			break
 		}
 	}
 	var pictures []picture
-	if admin == "" {
-		err = errors.New("the demo named no admin page: are its ports free?")
-	} else {
+	if err == nil {
 		pictures, err = photograph(ctx, admin)
 	}
 	cancel()
@@ -114,9 +116,11 @@ func draw(lines []line, pictures []picture) string {
 		return fmt.Sprintf("%.2f%%", 100*float64(at)*scale/float64(length))
 	}
 	var styles, texts, scroll strings.Builder
+	title := false // a title of two lines ends with a full stop
 	for i, l := range lines {
+		title = heading.MatchString(l.text) || title && !strings.HasSuffix(lines[i-1].text, ".")
 		fmt.Fprintf(&styles, "@keyframes l%d{0%%{opacity:0}%s{opacity:1}100%%{opacity:1}}\n", i, percent(l.at))
-		fmt.Fprintf(&texts, "<text y=\"%d\" style=\"animation-name:l%d\"%s>%s</text>\n", (i+1)*lineHeight, i, class(l.text), colours(l.text))
+		fmt.Fprintf(&texts, "<text y=\"%d\" style=\"animation-name:l%d\"%s>%s</text>\n", (i+1)*lineHeight, i, class(title), colours(l.text))
 		if over := i + 1 - rows; over > 0 {
 			fmt.Fprintf(&scroll, "%s{transform:translateY(-%dpx)}\n", percent(l.at), over*lineHeight)
 		}
@@ -144,12 +148,12 @@ text,#all,.p{animation:%[3]ds step-end infinite}
 }
 
 var (
-	heading = regexp.MustCompile(`^\d\. |^\$ `)
+	heading = regexp.MustCompile(`^\d\. `)
 	result  = regexp.MustCompile(`^(   .{42} )(\S.*)$`)
 )
 
-func class(text string) string {
-	if heading.MatchString(text) {
+func class(title bool) string {
+	if title {
 		return ` class="b"`
 	}
 	return ""

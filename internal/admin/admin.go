@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"usher/internal/admin/journal"
+	"usher/internal/admin/decisions"
 	"usher/internal/admin/page"
 	"usher/internal/guard"
 )
@@ -33,6 +33,8 @@ type Config struct {
 	// Unready returns what keeps usher from being ready, in words; nothing when it
 	// is. Required.
 	Unready func() []string
+	// Stopping says that usher is shutting down. May be nil.
+	Stopping func() bool
 	// Parts are usher's parts; /readyz/NAME speaks of each alone.
 	Parts []Part
 	// Metrics serves /metrics. Required.
@@ -41,8 +43,8 @@ type Config struct {
 	Ports func() []PortState
 	// Gate returns how the webhook gate stands; nil when it is off.
 	Gate func() *GateState
-	// Journal has the gate's last decisions; nil when the gate is off.
-	Journal *journal.Journal
+	// Decisions are the gate's last; nil when the gate is off.
+	Decisions *decisions.Ring
 	// Inbox is what can be seen and done of the inbox; nil when there is none.
 	Inbox *Inbox
 	// Forget drops what dedup remembers of a tenant, and returns of how many lanes; nil
@@ -86,24 +88,30 @@ func New(cfg Config) *Handler {
 		{path: "/webhooks", read: h.page(h.webhookList)},
 		{path: "/webhooks/{id}", read: h.page(h.oneWebhook)},
 		{path: "/webhooks/{id}/payload", read: h.download},
-		{path: "/webhooks/{id}/redeliver", read: h.page(h.askRedeliver), act: h.page(h.doRedeliver)},
+		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.doOne("redeliver")},
+		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.doOne("discard")},
+		{path: "/redeliver", read: h.askMany("redeliver"), act: h.doMany("redeliver")},
+		{path: "/discard", read: h.askMany("discard"), act: h.doMany("discard")},
+		{path: "/pause", read: h.page(h.askPause), act: h.form(h.doPause)},
+		{path: "/resume", act: h.form(h.doResume)},
 		{path: "/tenant", read: h.page(h.oneTenant)},
-		{path: "/tenant/forget", read: h.page(h.askForget), act: h.page(h.doForget)},
+		{path: "/tenant/forget", read: h.page(h.askForget), act: h.form(h.doForget)},
+		{path: "/tenant/erase", read: h.page(h.askErase), act: h.form(h.doErase)},
 		{path: "/static/{id}", read: page.Static},
 
 		{path: "/api/status", read: h.api(func(*http.Request) (any, error) { return h.status(), nil })},
 		{path: "/api/webhooks", read: h.api(h.apiWebhooks)},
 		{path: "/api/webhooks/{id}", read: h.api(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
+		{path: "/api/webhooks/{id}/redeliver", act: h.onOne("redeliver")},
+		{path: "/api/webhooks/{id}/discard", act: h.onOne("discard")},
+		{path: "/api/redeliver", read: h.onMany("redeliver"), act: h.onMany("redeliver")},
+		{path: "/api/discard", read: h.onMany("discard"), act: h.onMany("discard")},
+		{path: "/api/pause", act: onTarget(h, h.pause)},
+		{path: "/api/resume", act: onTarget(h, h.resume)},
+		{path: "/api/forget", act: onTarget(h, h.forget)},
+		{path: "/api/erase", act: onTarget(h, h.erase)},
 		{path: "/api/tenant", read: h.api(h.apiTenant)},
 		{path: "/api/events", read: h.events},
-		{path: "/api/inbox", read: h.api(h.list)},
-		{path: "/api/inbox/{id}", read: h.api(h.show)},
-		{path: "/api/inbox/{id}/redeliver", act: h.api(h.redeliver)},
-		{path: "/api/inbox/{id}/discard", act: h.api(h.discard)},
-		{path: "/api/pause", act: h.api(h.pause)},
-		{path: "/api/resume", act: h.api(h.resume)},
-		{path: "/api/forget", act: h.api(h.forget)},
-		{path: "/api/erase", act: h.api(h.erase)},
 	}
 	if cfg.Entitlements != nil {
 		h.routes = append(h.routes, route{path: "/api/entitlements", read: cfg.Entitlements})
@@ -173,7 +181,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		to.read(w, r)
 	case to.read == nil:
 		header.Set("Allow", "POST")
-		h.refuse(w, r, http.StatusMethodNotAllowed, "this acts, and takes a POST")
+		h.refuse(w, r, http.StatusMethodNotAllowed, "this is an action: send a POST")
 	default:
 		header.Set("Allow", "GET, HEAD")
 		if to.act != nil {
@@ -232,7 +240,7 @@ func (h *Handler) ready(w http.ResponseWriter, _ *http.Request) {
 	writeReady(w, h.cfg.Unready())
 }
 
-// ready of a part that is off is a 404: whoever asks has the wrong usher, or forgot a
+// ready of a part that is off is a 404: the caller asked the wrong usher, or forgot a
 // setting, and should not take it for one that will be ready soon.
 func (p Part) ready(w http.ResponseWriter, _ *http.Request) {
 	if p.Unready == nil {

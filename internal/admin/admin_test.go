@@ -10,27 +10,28 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/admin/metrics"
 	"usher/internal/guard"
 	"usher/tokens"
 )
 
 func TestAdmin(t *testing.T) {
 	problems := []string{"port main has had no token yet"}
-	metrics := NewMetrics("v1", "abc")
-	port := metrics.Port("main")
+	m := metrics.New("v1", "abc")
+	port := m.Port("main")
 	port.Started()
 	port.Finished(200, time.Millisecond)
 	port.Started()
 	port.Finished(99999, time.Millisecond)
 	port.Replayed()
-	id := metrics.Identity("main")
+	id := m.Identity("main")
 	id.Fetched(nil, errors.New("down"))
 	id.Fetched(nil, &tokens.RejectedError{Code: "invalid_client"})
 	id.EarlyRevoked()
 	cfg := Config{
 		Hosts:   guard.NewHosts("127.0.0.1:9095", nil, false),
 		Unready: func() []string { return problems },
-		Metrics: metrics.Handler(),
+		Metrics: m.Handler(),
 		Log:     slog.New(slog.DiscardHandler),
 	}
 	open := New(cfg)

@@ -26,11 +26,9 @@ type Inbox struct {
 	Resume    func(inbox.Pause) (bool, error) // false: it was not paused
 	Erase     func(platform, tenant string) (int, error)
 	Stats     func() inbox.Stats
-	HeldUp    func() []inbox.HeldUp // may be nil
+	HeldUp    func() []inbox.HeldUp // of what this replica delivers; may be nil
 	Err       func() error
-	// ReceiverOf names the receiver of a tenant's webhooks. Nil: it is not known here.
-	ReceiverOf func(platform, tenant string) string
-	Shared     bool // with other replicas
+	Shared    bool // with other replicas
 }
 
 func (box *Inbox) heldUp() []inbox.HeldUp {
@@ -40,38 +38,11 @@ func (box *Inbox) heldUp() []inbox.HeldUp {
 	return box.HeldUp()
 }
 
-// What the API answers, for those who call it.
+// What the API answers to actions, for those who call it.
 type (
-	// List is the answer of GET /api/inbox.
-	List struct {
-		Webhooks []Listed      `json:"webhooks"` // the newest first
-		Paused   []inbox.Pause `json:"paused,omitempty"`
-	}
-
-	// Listed is a webhook in a list, and who holds it up.
-	Listed struct {
-		inbox.Entry
-		HeldBy uint64 `json:"held_by,omitempty"` // the webhook of its tenant that failed, and is tried first
-		Behind int    `json:"behind,omitempty"`  // how many, of those listed, wait behind it, as it failed
-		Paused bool   `json:"paused,omitempty"`  // it waits, and somebody has paused its deliveries
-
-		NoReceiver bool `json:"no_receiver,omitempty"` // it waits, and its receiver is gone from the settings
-	}
-
-	// Detail is the answer of GET /api/inbox/{id}.
-	Detail struct {
-		inbox.Entry
-		Header   http.Header     `json:"header"`             // as the receiver gets it, less what could be a secret
-		Payload  json.RawMessage `json:"payload"`            // the body; one that is no JSON as a string
-		Previous uint64          `json:"previous,omitempty"` // the tenant's snapshot before it, if that is still there
-		Changes  []string        `json:"changes"`            // against the previous one, in words
-
-		NoReceiver bool `json:"no_receiver,omitempty"` // as in a list
-	}
-
-	// Redelivered is the answer of POST /api/inbox/{id}/redeliver.
-	Redelivered struct {
-		ID uint64 `json:"id"`
+	// Done is the answer of POST /api/webhooks/{id}/redeliver, and of …/discard.
+	Done struct {
+		ID string `json:"id"`
 	}
 
 	// Named is what an action on a tenant answers: which tenant that was.
@@ -83,7 +54,7 @@ type (
 	// Forgotten is the answer of POST /api/forget.
 	Forgotten struct {
 		Named
-		Forgotten int `json:"forgotten"` // lanes; 0: nothing was remembered
+		Forgotten int `json:"forgotten"` // 0: nothing was remembered
 	}
 
 	// Erased is the answer of POST /api/erase.
@@ -100,13 +71,10 @@ type (
 
 	// Problem is every answer but a 200.
 	Problem struct {
-		Error  string       `json:"error"`
-		Latest *inbox.Entry `json:"latest,omitempty"` // what a redelivery without force would overwrite
+		Error  string   `json:"error"`
+		Latest *Webhook `json:"latest,omitempty"` // what a redelivery without force would overwrite
 	}
 )
-
-// DefaultLimit is how many webhooks a list has at most, unless it is asked for more.
-const DefaultLimit = 1000
 
 // maxRequest bounds the body of a request.
 const maxRequest = 64 << 10
@@ -145,7 +113,8 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, inbox.ErrNotFound):
 		h.refuse(w, r, http.StatusNotFound, err.Error())
 	case errors.As(err, &overwrite):
-		h.fail(w, r, http.StatusConflict, Problem{err.Error(), &overwrite.Latest})
+		latest := bare(&overwrite.Latest)
+		h.fail(w, r, http.StatusConflict, Problem{err.Error(), &latest})
 	case errors.Is(err, inbox.ErrWaiting), errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy), errors.Is(err, inbox.ErrKept):
 		h.refuse(w, r, http.StatusConflict, err.Error())
 	case errors.Is(err, inbox.ErrNobody), errors.Is(err, inbox.ErrFull):
@@ -165,7 +134,17 @@ func (h *Handler) apiWebhooks(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.webhooks(s)
+	if s.kept {
+		if _, err := h.inbox(); err != nil {
+			return nil, err
+		}
+	}
+	if err := h.oneTenantOf(s); err != nil {
+		return nil, err
+	}
+	list, err := h.webhooks(s)
+	list.Paused = h.paused()
+	return list, err
 }
 
 func (h *Handler) apiTenant(r *http.Request) (any, error) {
@@ -178,21 +157,14 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 
 func readTenant(query url.Values) (platform, code string, err error) {
 	if code = query.Get("code"); code == "" {
-		return "", "", badRequest("code is missing: it should be the code of a tenant, and platform that of its platform")
+		return "", "", badRequest("code is missing: give the tenant's code, and its platform's as platform")
 	}
 	return query.Get("platform"), code, nil
 }
 
-func checkState(s inbox.State) error {
-	if s != "" && !slices.Contains(inbox.States, s) {
-		return badRequest("no state %q: it is waiting, parked, delivered, superseded, discarded or kept", s)
-	}
-	return nil
-}
-
-// decodeBody reads a JSON body; an empty one leaves v as it is. Its Content-Type is
+// decodeBody reads a JSON body; an empty one leaves t as it is. Its Content-Type is
 // not asked for: what keeps foreign pages out is the check of their origin.
-func decodeBody(r *http.Request, v any, want string) error {
+func decodeBody(r *http.Request, t *target) error {
 	body, err := io.ReadAll(r.Body)
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -203,8 +175,8 @@ func decodeBody(r *http.Request, v any, want string) error {
 	case len(bytes.TrimSpace(body)) == 0:
 		return nil
 	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return badRequest("the body should be JSON, such as %s: %v", want, err)
+	if err := json.Unmarshal(body, t); err != nil {
+		return badRequest(`the body should be JSON, such as {"tenant":"…"}, {"receiver":"…"} or {}: %v`, err)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 )
 
@@ -66,7 +67,7 @@ func gateChart(g *GateStatus, hasInbox bool) page.Chart {
 	for _, m := range minutes {
 		starts = append(starts, m.Start)
 	}
-	for _, decision := range Decisions {
+	for _, decision := range metrics.Decisions {
 		if decision == "forwarded" && hasInbox || decision == "queued" && !hasInbox {
 			continue
 		}

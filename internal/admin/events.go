@@ -21,7 +21,7 @@ const (
 )
 
 // events is a stream of server-sent events that say no more than that something has
-// changed: whoever follows asks again for what it shows. Each stream looks by itself, so
+// changed: a page that follows asks again for what it shows. Each stream looks by itself, so
 // that a slow reader holds up nobody.
 func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	select {
@@ -29,7 +29,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 		defer func() { <-h.streams }()
 	default:
 		w.Header().Set("Retry-After", "10")
-		h.refuse(w, r, http.StatusServiceUnavailable, "too many pages follow what happens: close some")
+		h.refuse(w, r, http.StatusServiceUnavailable, "too many open pages and streams: close some")
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"usher/internal/inbox"
 )
 
 // MayUse is what a tenant may use, as checks are answered at this moment.
@@ -54,7 +56,7 @@ func (h *Handler) askLines(platform, code, feature string) []string {
 	query := url.Values{"platform": {platform}}
 	if port == nil {
 		// The page does not know by which name it is reached from a shell, but usher's own command does.
-		line := "usher entitlements " + quote(tenantArgument(platform, code))
+		line := "usher entitlements " + quote(inbox.ExactTenant(platform, code))
 		return []string{line, line + " " + quote(feature)}[:1+min(1, len(feature))]
 	}
 	curl, base := port()
@@ -65,13 +67,6 @@ func (h *Handler) askLines(platform, code, feature string) []string {
 		lines = append(lines, curl+" -i "+quote(base+"/v1/check?"+query.Encode()))
 	}
 	return lines
-}
-
-// tenantArgument is a tenant as a command takes it, and no other can be meant: one without a platform
-// as "/tenant".
-func tenantArgument(platform, code string) string {
-	escape := strings.NewReplacer("%", "%25", "/", "%2F").Replace
-	return escape(platform) + "/" + escape(code)
 }
 
 // quote writes a word so that no shell finds anything in it. Codes are foreign.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"usher/internal/admin/journal"
+	"usher/internal/admin/decisions"
 	"usher/internal/inbox"
 )
 
@@ -27,8 +27,8 @@ func (h *Handler) neighbours(w *Webhook) (before, after string) {
 		for _, e := range entries {
 			ids = append(ids, strconv.FormatUint(e.ID, 10))
 		}
-	case h.cfg.Journal != nil:
-		for _, e := range h.cfg.Journal.List(journal.Filter{Tenant: w.Tenant, Platform: &w.Platform, Limit: maxPage}) {
+	case h.cfg.Decisions != nil:
+		for _, e := range h.cfg.Decisions.List(decisions.Filter{Tenant: w.Tenant, Platform: &w.Platform, Limit: maxPage}) {
 			ids = append(ids, "d"+strconv.FormatUint(e.Seq, 10))
 		}
 	}
@@ -45,7 +45,7 @@ func (h *Handler) neighbours(w *Webhook) (before, after string) {
 // curlMost is how long a payload may be within a line for a shell.
 const curlMost = 64 << 10
 
-// curlLine sends a webhook as usher does, but for what may be a secret, and the signature: to a copy of the receiver on
+// curlLine sends a webhook as usher does, but for what may be a secret, the time and the signature: to a copy of the receiver on
 // somebody's desk. Where the receiver is can't be shown here: its address may hold a secret.
 func curlLine(d *WebhookDetail) string {
 	if d.Payload == nil {
@@ -54,8 +54,9 @@ func curlLine(d *WebhookDetail) string {
 	var line strings.Builder
 	line.WriteString(`curl -X POST "$RECEIVER_URL"`)
 	header := d.Header.Clone()
-	header.Del("Content-Length")
-	header.Set("Webhook-Id", d.Webhook.Webhook)
+	for _, name := range []string{"Content-Length", "Webhook-Timestamp", "Webhook-Signature"} {
+		header.Del(name)
+	}
 	names := make([]string, 0, len(header))
 	for name := range header {
 		names = append(names, name)

@@ -35,9 +35,9 @@ func (h *Handler) page(draw func(*http.Request) (*view, error)) http.HandlerFunc
 			http.Redirect(w, r, v.goTo, http.StatusSeeOther)
 			return
 		}
-		v.shell.Version, v.shell.Gate = h.cfg.Version, h.cfg.Gate != nil
+		v.shell.Version, v.shell.Gate, v.shell.Paused = h.cfg.Version, h.cfg.Gate != nil, h.pauseViews()
 		if v.shell.Live && v.shell.Notice == "" {
-			v.shell.Notice = notice(r.URL.Query().Get("did"))
+			v.shell.Notice = notices[r.URL.Query().Get("did")]
 		}
 		if err := page.Write(w, max(v.status, http.StatusOK), v.name, v.shell); err != nil {
 			h.explain(w, r, fmt.Errorf("the page can't be drawn: %w", err))
@@ -45,18 +45,30 @@ func (h *Handler) page(draw func(*http.Request) (*view, error)) http.HandlerFunc
 	}
 }
 
-// notice says what was done just now; it is named in the address, never written there.
-func notice(did string) string {
-	switch did {
-	case "redelivered":
-		return "It is being sent again."
-	case "forgotten":
-		return "Dedup has forgotten this tenant: its next snapshot is delivered, whatever it is."
-	case "forgot-nothing":
-		return "Dedup remembered nothing of this tenant."
-	default:
-		return ""
+// notices say what was done just now; it is named in the address, never written there.
+var notices = map[string]string{
+	"redeliver":      "It is being sent again.",
+	"redeliver-all":  "They are being sent again.",
+	"discard":        "It is discarded.",
+	"discard-all":    "They are discarded.",
+	"resume":         "Deliveries go on.",
+	"forget":         "Forgotten: the tenant's next webhook is delivered whatever it says.",
+	"forget-nothing": "There was nothing to forget about this tenant.",
+	"erase":          "The tenant is erased.",
+}
+
+// pauseView is a pause as every page shows it, with what a form needs to end it.
+type pauseView struct {
+	inbox.Pause
+	Fields map[string]string
+}
+
+func (h *Handler) pauseViews() (all []pauseView) {
+	for _, p := range h.paused() {
+		all = append(all, pauseView{p, fields(p)})
 	}
+	slices.SortFunc(all, func(a, b pauseView) int { return a.Since.Compare(b.Since) })
+	return all
 }
 
 // overview is what the front page shows.
@@ -66,6 +78,11 @@ type overview struct {
 	Gate     *gateView
 	Latest   []Webhook
 	HasInbox bool
+}
+
+// AllPaused says whether all deliveries are.
+func (o *overview) AllPaused() bool {
+	return o.Inbox != nil && slices.ContainsFunc(o.Inbox.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
 }
 
 type gateView struct {
@@ -100,6 +117,10 @@ type webhookPage struct {
 	Older    string // address of those that follow; empty: there are none
 	Newest   string // address of the beginning
 	Choices  []string
+	Finds    string // what the search looks for
+
+	// Addresses of the pages that send all of these again, or discard them; empty: they can't be.
+	Redeliver, Discard string
 }
 
 func (h *Handler) webhookList(r *http.Request) (*view, error) {
@@ -112,9 +133,15 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 		return nil, err
 	}
 	p := &webhookPage{WebhookList: list, Selection: s, Gate: h.cfg.Gate != nil, HasInbox: h.cfg.Inbox != nil, Tail: s.before != cursor{}}
-	p.Choices = passOutcomes
+	p.Choices, p.Finds = passOutcomes, "id, name, any text"
 	if p.HasInbox {
 		p.Choices = inboxOutcomes
+		if s.Narrow() && slices.ContainsFunc(list.Webhooks, func(w Webhook) bool { return w.State != "" }) {
+			p.Redeliver, p.Discard = "/redeliver?"+s.Query().Encode(), "/discard?"+s.Query().Encode()
+		}
+		if h.cfg.Inbox.Shared {
+			p.Finds = "id, tenant, type" // the servers do not look into payloads
+		}
 	}
 	query := s.Query()
 	p.Newest = "/webhooks?" + query.Encode()
@@ -134,8 +161,8 @@ type webhookView struct {
 	Before  string  // id of the tenant's webhook before it; empty: there is none
 	After   string  // and after it
 	HeldUp  *HeldUp // what holds it up while it waits; nil: nothing is known
-	Again   bool    // it can be sent again
 	InInbox bool
+	Open    bool // it waits or is parked: it can be discarded
 
 	HasInbox bool // there is one, whether or not it is in it
 }
@@ -145,17 +172,14 @@ func (h *Handler) oneWebhook(r *http.Request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &webhookView{WebhookDetail: d, Lines: d.lines, InInbox: d.State != "", HasInbox: h.cfg.Inbox != nil}
-	v.Again = v.InInbox && d.State != "waiting"
+	v := &webhookView{WebhookDetail: d, Lines: d.lines, HeldUp: d.held, InInbox: d.State != "", HasInbox: h.cfg.Inbox != nil}
+	v.Open = v.InInbox && !d.State.Finished()
 	if d.Payload != nil {
 		v.Indent, v.Curl = indent(d.Payload), curlLine(d)
 	}
 	v.Before, v.After = h.neighbours(&d.Webhook)
-	if d.State == string(inbox.Waiting) {
-		v.HeldUp = h.heldUpOf(d.Platform, d.Tenant)
-	}
 	shell := page.Shell{Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}
-	if r.URL.Query().Get("did") == "redelivered" && d.State != string(inbox.Waiting) {
+	if r.URL.Query().Get("did") == "redeliver" && !d.waits() {
 		shell.Notice = "It was sent again." // what came of it stands below
 	}
 	return &view{name: "webhook", shell: shell}, nil
@@ -183,6 +207,8 @@ type tenantView struct {
 	Features  []MayFeature // what it may use, or, where usher does not answer that, what its latest webhook says
 	Known     bool         // there is a list of them, be it an empty one
 	Values    bool         // some feature has one
+	Pause     *inbox.Pause // what holds its webhooks back; nil: nobody does
+	HasInbox  bool
 	CanForget bool
 }
 
@@ -195,7 +221,8 @@ func (h *Handler) oneTenant(r *http.Request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &tenantView{Tenant: t, Held: true, CanForget: h.cfg.Forget != nil}
+	v := &tenantView{Tenant: t, Held: true, HasInbox: h.cfg.Inbox != nil, CanForget: h.cfg.Forget != nil}
+	v.Pause = h.receivers().pausedBy(h.paused(), platform, code, "")
 	if len(t.Snapshots) > 0 {
 		v.Latest = &t.Snapshots[0]
 		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, v.Latest.Outcome())

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/admin/decisions"
 	"usher/internal/admin/hour"
-	"usher/internal/admin/journal"
+	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
 )
@@ -18,15 +19,8 @@ type ReceiverState struct {
 	Name      string
 	Platforms []string // whose webhooks it gets; none: all that no other gets
 	Address   string   // no more of it than anybody may see
-	Tries     RecentTries
-}
-
-// RecentTries are those of the last minutes.
-type RecentTries struct {
-	Last       string // result of the last: ok, status, timeout or error; empty before the first
-	LastFailed string // of the last that was not ok
-	OK, Failed int    // how many
-	InARow     int    // failed, since the last that was ok
+	Signed    bool     // what it gets is signed
+	Tries     metrics.RecentTries
 }
 
 // manyInARow failures, over all tenants, say that the receiver is down, and not that it refuses some
@@ -44,8 +38,16 @@ type ReceiverStatus struct {
 	Waiting   int           `json:"waiting"` // in the inbox
 	Oldest    time.Duration `json:"oldest"`
 	Parked    int           `json:"parked"`
+	Paused    bool          `json:"paused"` // somebody has paused its deliveries
 
 	wrong diagnosis
+}
+
+// pause notes that its deliveries are paused, and since then nothing is known of how it does.
+func (s *ReceiverStatus) pause(all []inbox.Pause) {
+	if slices.ContainsFunc(all, func(p inbox.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == s.Name) }) {
+		s.Paused, s.State, s.Tone = true, "paused", warn
+	}
 }
 
 // diagnosis is what is wrong with a receiver.
@@ -56,19 +58,6 @@ const (
 	away        diagnosis = "away"         // it does not take anything
 	refusesSome diagnosis = "refuses some" // it takes others
 )
-
-// HeldUp is a tenant whose webhooks wait behind one that was tried in vain.
-type HeldUp struct {
-	Platform string    `json:"platform"`
-	Tenant   string    `json:"tenant"`
-	Receiver string    `json:"receiver"`
-	Webhook  uint64    `json:"webhook"` // its id in the inbox
-	Tries    int       `json:"tries"`
-	Answer   string    `json:"answer"` // the receiver's last, in words
-	Next     time.Time `json:"next"`
-	Behind   int       `json:"behind"` // how many wait behind it
-	Down     bool      `json:"down"`   // the receiver as a whole seems to be
-}
 
 // receiverStatus says how a receiver stands. box is nil without an inbox.
 func receiverStatus(r *ReceiverState, box *inbox.ReceiverStats) ReceiverStatus {
@@ -126,36 +115,30 @@ func failureWords(result string) string {
 	}
 }
 
-// heldUpLines makes lines of what the inbox says.
-func heldUpLines(all []inbox.HeldUp) []HeldUp {
-	lines := []HeldUp{} // [] and not null
-	for _, h := range all {
-		lines = append(lines, HeldUp{
-			Platform: h.Lane.Platform, Tenant: h.Lane.Tenant, Receiver: h.Receiver, Webhook: h.ID, Tries: h.Tries,
-			Answer: answerWords(h.Last), Next: h.Next, Behind: h.Behind, Down: h.Down,
-		})
-	}
-	return lines
-}
-
-// heldUpOf returns what holds up a tenant's webhooks; nil: nothing, or it is another replica that delivers them.
-func (h *Handler) heldUpOf(platform, tenant string) *HeldUp {
-	if h.cfg.Inbox == nil || tenant == "" {
-		return nil
-	}
-	for _, held := range heldUpLines(h.cfg.Inbox.heldUp()) {
-		if held.Platform == platform && held.Tenant == tenant {
-			return &held
-		}
-	}
-	return nil
-}
-
 // Name is the tenant as people write it.
 func (h *HeldUp) Name() string { return page.TenantName(h.Platform, h.Tenant) }
 
-// NextIn is how long until its next try.
-func (h *HeldUp) NextIn() time.Duration { return max(0, time.Until(h.Next)).Round(time.Second) }
+// NextTry says when it is tried next.
+func (h *HeldUp) NextTry() string { return nextTry(h.Next, h.Paused) }
+
+// NextTry says when one that waits is tried next; empty: nobody knows.
+func (w *Webhook) NextTry() string {
+	if w.waits() && (w.Paused || w.HeldBy == "" && !w.Next.IsZero()) {
+		return nextTry(w.Next, w.Paused)
+	}
+	return ""
+}
+
+func nextTry(at time.Time, paused bool) string {
+	switch next := max(0, time.Until(at)).Round(time.Second); {
+	case paused:
+		return "paused"
+	case next == 0:
+		return "next try now"
+	default:
+		return "next try in " + page.Span(next)
+	}
+}
 
 // shownHeldUp is how many the overview has a line for.
 const shownHeldUp = 10
@@ -186,24 +169,20 @@ func receiverTroubles(gate *GateStatus, box *InboxStatus) (all []Trouble) {
 	if gate == nil {
 		return nil
 	}
-	several := len(gate.Receivers) > 1
 	for i := range gate.Receivers {
 		r := &gate.Receivers[i]
-		name := "The receiver"
-		if several {
-			name += " " + r.Name
-		}
+		name := gate.called(r)
 		waits := fmt.Sprintf("%s, the oldest for %s", page.Plural(r.Waiting, "webhook waits", "webhooks wait"), page.Span(r.Oldest.Round(time.Second)))
 		switch {
-		case r.Oldest <= shortPatience:
+		case r.Oldest <= shortPatience, r.Paused: // which every page says
 		case r.wrong == away:
 			all = append(all, Trouble{bad, name + " " + r.State + ": " + waits,
-				fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", r.Address), "/webhooks?state=waiting"})
+				fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", r.Address), "/webhooks?outcome=waiting"})
 		case r.wrong == refusesSome:
-			all = append(all, refusedTrouble(name, r.Name, box.HeldUp))
-		case r.Oldest > patience:
+			all = append(all, refusedTrouble(name, r.Name, box.HeldUp)...)
+		case r.Oldest > patience && len(box.Paused) == 0: // else those may be the oldest
 			all = append(all, Trouble{bad, name + " is slow to take webhooks: " + waits,
-				fmt.Sprintf("See why the receiver %s is slow. Nothing is lost: what waits is delivered in order.", r.Address), "/webhooks?state=waiting"})
+				fmt.Sprintf("See why the receiver %s is slow. Nothing is lost: what waits is delivered in order.", r.Address), "/webhooks?outcome=waiting"})
 		}
 	}
 	return all
@@ -212,15 +191,31 @@ func receiverTroubles(gate *GateStatus, box *InboxStatus) (all []Trouble) {
 // namedTenants is how many tenants a trouble names.
 const namedTenants = 3
 
-func refusedTrouble(name, receiver string, held []HeldUp) Trouble {
+func refusedTrouble(name, receiver string, held []HeldUp) []Trouble {
 	var tenants []string
+	paused := false
 	for i := range held {
-		if h := &held[i]; h.Receiver == receiver && !h.Down {
+		switch h := &held[i]; {
+		case h.Receiver != receiver || h.Down:
+		case h.Paused:
+			paused = true
+		default:
 			tenants = append(tenants, h.Name())
 		}
 	}
-	return Trouble{warn, name + " does not take the webhooks of " + naming(tenants),
-		"See below what it answers, and who waits behind them; other tenants' webhooks are delivered. usher goes on trying.", "/webhooks?state=waiting"}
+	if paused && len(tenants) == 0 { // which every page says
+		return nil
+	}
+	return []Trouble{{warn, name + " does not take the webhooks of " + naming(tenants),
+		"See below what it answers, and how many wait behind them. Other tenants' webhooks are delivered. usher retries.", "/webhooks?outcome=waiting"}}
+}
+
+// called is how a trouble names a receiver.
+func (g *GateStatus) called(r *ReceiverStatus) string {
+	if len(g.Receivers) > 1 {
+		return "The receiver " + r.Name
+	}
+	return "The receiver"
 }
 
 // naming names the first few of some tenants.
@@ -236,12 +231,12 @@ func naming(tenants []string) string {
 
 // failedTenants are those whose last webhook failed, in the last minutes; the newest first.
 func (h *Handler) failedTenants() (failed []string) {
-	if h.cfg.Journal == nil {
+	if h.cfg.Decisions == nil {
 		return nil
 	}
 	since := time.Now().Add(-lately * time.Minute)
 	seen := make(map[string]bool)
-	for _, e := range h.cfg.Journal.List(journal.Filter{Limit: maxPage}) {
+	for _, e := range h.cfg.Decisions.List(decisions.Filter{Limit: maxPage}) {
 		name := page.TenantName(e.Platform, e.Tenant)
 		if e.At.Before(since) {
 			break
@@ -256,7 +251,7 @@ func (h *Handler) failedTenants() (failed []string) {
 
 // passTroubles are those of a gate without an inbox. failed are the tenants whose last webhook was.
 func passTroubles(gate *GateStatus, decisions []hour.Minute, failed []string) []Trouble {
-	n := sum(decisions, lately, slices.Index(Decisions[:], "failed"))
+	n := hour.Sum(decisions, lately, slices.Index(metrics.Decisions[:], "failed"))
 	if n == 0 {
 		return nil
 	}
@@ -264,16 +259,12 @@ func passTroubles(gate *GateStatus, decisions []hour.Minute, failed []string) []
 	var all []Trouble
 	for i := range gate.Receivers {
 		if r := &gate.Receivers[i]; r.wrong == away {
-			name := "The receiver"
-			if len(gate.Receivers) > 1 {
-				name += " " + r.Name
-			}
-			all = append(all, Trouble{bad, fmt.Sprintf("%s %s: %s in the last %d minutes", name, r.State, page.Plural(n, "webhook failed", "webhooks failed"), lately),
-				fmt.Sprintf("Bring the receiver %s back, %s", r.Address, resend), "/webhooks?decision=failed"})
+			all = append(all, Trouble{bad, fmt.Sprintf("%s %s: %s in the last %d minutes", gate.called(r), r.State, page.Plural(n, "webhook failed", "webhooks failed"), lately),
+				fmt.Sprintf("Bring the receiver %s back, %s", r.Address, resend), "/webhooks?outcome=failed"})
 		}
 	}
 	if len(all) == 0 && len(failed) > 0 {
-		all = append(all, Trouble{warn, "The last webhooks of " + naming(failed) + " failed", "See what the receiver answered, " + resend, "/webhooks?decision=failed"})
+		all = append(all, Trouble{warn, "The last webhooks of " + naming(failed) + " failed", "See what the receiver answered, " + resend, "/webhooks?outcome=failed"})
 	}
 	return all
 }

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"net/url"
 	"slices"
 	"strconv"
@@ -13,57 +12,60 @@ import (
 
 // Selection is what a list is asked for.
 type Selection struct {
-	Tenant   string // as somebody writes it: platform/tenant, or tenant
-	Decision string // of the gate
-	State    string // in the inbox
-	Search   string
-	From, To time.Time // received from then on, and before; zero: whenever
+	Tenant       string // as somebody writes it: platform/tenant, or tenant
+	Outcome      string // a state in the inbox, or else what the gate decided
+	Search       string
+	Since, Until time.Time // received from then on, and before; zero: whenever
 
-	code     string // of the tenant
-	platform *string
-	before   cursor
-	limit    int
+	tenant inbox.TenantName // the same as Tenant
+	kept   bool             // only what is in the inbox
+	before cursor
+	limit  int // 0: all
 }
 
-// inboxOutcomes and passOutcomes are what a webhook can have come to, with an inbox and without: its state there, or
-// else what the gate decided.
+// inboxOutcomes and passOutcomes are what a webhook can have come to, with an inbox and without.
 var (
-	inboxStates   = []string{"waiting", "delivered", "parked", "superseded", "discarded", "kept"}
-	inboxOutcomes = append(slices.Clone(inboxStates), "duplicate", "rejected", "failed")
+	inboxOutcomes = []string{"waiting", "delivered", "parked", "superseded", "discarded", "kept", "duplicate", "rejected", "failed"}
 	passOutcomes  = []string{"forwarded", "duplicate", "rejected", "failed"}
 )
 
-// Outcome is where those selected stand, in a word.
-func (s Selection) Outcome() string { return cmp.Or(s.State, s.Decision) }
-
 // Narrow says whether something is selected by anything.
 func (s Selection) Narrow() bool { return len(s.Query()) > 0 }
+
+// decision is what the gate decided of those selected, if that is what they are selected by.
+func (s Selection) decision() string {
+	if slices.Contains(passOutcomes, s.Outcome) {
+		return s.Outcome
+	}
+	return ""
+}
+
+// filter is the selection, of what is in the inbox; false: nothing there can fit.
+func (s Selection) filter() (inbox.Filter, bool) {
+	return inbox.Filter{
+		State: inbox.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
+		Search: s.Search, Before: s.before.inbox, Limit: s.limit,
+	}, s.decision() == ""
+}
 
 func readSelection(rawQuery string) (s Selection, err error) {
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
 		return s, badRequest("the query can't be read: %v", err)
 	}
-	s = Selection{Decision: query.Get("decision"), State: query.Get("state"), Search: strings.TrimSpace(query.Get("search")), limit: pageSize}
-	if err := checkState(inbox.State(s.State)); err != nil {
-		return s, err
+	s = Selection{
+		Tenant: strings.TrimSpace(query.Get("tenant")), Outcome: query.Get("outcome"), Search: strings.TrimSpace(query.Get("search")),
+		kept: query.Get("inbox") == "true", limit: pageSize,
 	}
-	if s.Decision != "" && !slices.Contains(Decisions[:], s.Decision) {
-		return s, badRequest("there is no decision %q: it should be %s", s.Decision, strings.Join(Decisions[:], ", "))
+	if all := append(slices.Clone(inboxOutcomes), passOutcomes[0]); s.Outcome != "" && !slices.Contains(all, s.Outcome) {
+		return s, badRequest("there is no outcome %q: it should be %s", s.Outcome, strings.Join(all, ", "))
 	}
-	switch outcome := query.Get("outcome"); {
-	case outcome == "":
-	case slices.Contains(inboxStates, outcome):
-		s.State = outcome
-	case slices.Contains(Decisions[:], outcome):
-		s.Decision = outcome
-	default:
-		return s, badRequest("there is no outcome %q: it should be %s", outcome, strings.Join(inboxOutcomes, ", "))
+	if s.Tenant != "" {
+		if s.tenant, err = inbox.ParseTenant(s.Tenant); err != nil {
+			return s, badRequest("%v", err)
+		}
 	}
-	if err := s.readTenant(strings.TrimSpace(query.Get("tenant"))); err != nil {
-		return s, err
-	}
-	for name, to := range map[string]*time.Time{"from": &s.From, "to": &s.To} {
+	for name, to := range map[string]*time.Time{"since": &s.Since, "until": &s.Until} {
 		if *to, err = readTime(name, query.Get(name)); err != nil {
 			return s, err
 		}
@@ -77,35 +79,17 @@ func (s *Selection) readPage(query url.Values) error {
 		left, right, _ := strings.Cut(before, ".")
 		var errs [2]error
 		s.before.inbox, errs[0] = strconv.ParseUint(left, 10, 64)
-		s.before.journal, errs[1] = strconv.ParseUint(right, 10, 64)
+		s.before.decision, errs[1] = strconv.ParseUint(right, 10, 64)
 		if errs != [2]error{} {
 			return badRequest("before is %q, but should be what a former list had as next", before)
 		}
 	}
 	if limit := query.Get("limit"); limit != "" {
-		n, err := strconv.Atoi(limit)
-		if err != nil || n < 1 || n > maxPage {
-			return badRequest("limit is %q, but should be a number up to %d", limit, maxPage)
+		n, err := strconv.ParseUint(limit, 10, 31)
+		if err != nil {
+			return badRequest("limit is %q, but should be a number; 0 for all", limit)
 		}
-		s.limit = n
-	}
-	return nil
-}
-
-// readTenant reads a tenant as people write it; see page.TenantName.
-func (s *Selection) readTenant(text string) error {
-	platform, code, both := strings.Cut(text, "/")
-	if !both {
-		platform, code = "", text
-	}
-	p, err := url.PathUnescape(platform)
-	c, err2 := url.PathUnescape(code)
-	if err != nil || err2 != nil || strings.Contains(code, "/") || both && c == "" {
-		return badRequest("invalid tenant %q: write platform/tenant or tenant, with a slash or percent sign within a code as %%2F or %%25", text)
-	}
-	s.Tenant, s.code = text, c
-	if both {
-		s.platform = &p
+		s.limit = int(n)
 	}
 	return nil
 }
@@ -125,11 +109,11 @@ func readTime(name, text string) (t time.Time, err error) {
 	return t, badRequest("%s is %q, but should be a time in UTC, such as 2026-01-31T08:00", name, text)
 }
 
-// FromInput and ToInput are the times as a browser's field wants them.
-func (s Selection) FromInput() string { return inputOf(s.From) }
+// SinceInput and UntilInput are the times as a browser's field wants them.
+func (s Selection) SinceInput() string { return inputOf(s.Since) }
 
-// ToInput is as FromInput.
-func (s Selection) ToInput() string { return inputOf(s.To) }
+// UntilInput is as SinceInput.
+func (s Selection) UntilInput() string { return inputOf(s.Until) }
 
 func inputOf(t time.Time) string {
 	if t.IsZero() {
@@ -142,7 +126,7 @@ func inputOf(t time.Time) string {
 func (s Selection) Query() url.Values {
 	v := make(url.Values)
 	for name, value := range map[string]string{
-		"tenant": s.Tenant, "decision": s.Decision, "state": s.State, "search": s.Search, "from": s.FromInput(), "to": s.ToInput(),
+		"tenant": s.Tenant, "outcome": s.Outcome, "search": s.Search, "since": s.SinceInput(), "until": s.UntilInput(),
 	} {
 		if value != "" {
 			v.Set(name, value)

@@ -14,20 +14,18 @@ import (
 func TestReadSelection(t *testing.T) {
 	for _, tc := range []struct{ query, want string }{
 		{"", ""},
-		{"outcome=parked", "state=parked"},
-		{"outcome=kept", "state=kept"},
-		{"outcome=rejected", "decision=rejected"},
+		{"outcome=parked", "outcome=parked"},
+		{"outcome=rejected", "outcome=rejected"},
+		{"outcome=forwarded", "outcome=forwarded"},
 		{"outcome=", ""},
 		{"outcome=lost", `! there is no outcome "lost"`},
-		{"state=lost", `! no state|there is no state`},
-		{"decision=lost", `! there is no decision "lost"`},
 		{"tenant=crm%2Facme", "tenant=crm%2Facme"},
 		{"tenant=+acme+", "tenant=acme"},
 		{"tenant=a%2Fb%2Fc", `! invalid tenant "a/b/c"`},
 		{"tenant=100%25", `! invalid tenant "100%"`},
-		{"from=2026-01-31T08:00&to=2026-01-31T09:00:00Z", "from=2026-01-31T08%3A00&to=2026-01-31T09%3A00"},
-		{"from=yesterday", `! from is "yesterday"`},
-		{"limit=0", "! limit is"},
+		{"since=2026-01-31T08:00&until=2026-01-31T09:00:00Z", "since=2026-01-31T08%3A00&until=2026-01-31T09%3A00"},
+		{"since=yesterday", `! since is "yesterday"`},
+		{"limit=-1", "! limit is"},
 		{"before=1", "! before is"},
 	} {
 		s, err := readSelection(tc.query)
@@ -40,7 +38,7 @@ func TestReadSelection(t *testing.T) {
 		}
 	}
 	s, _ := readSelection("tenant=a%252Fb%2Fc%2525")
-	if s.platform == nil || *s.platform != "a/b" || s.code != "c%" {
+	if s.tenant.Platform == nil || *s.tenant.Platform != "a/b" || s.tenant.Tenant != "c%" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -62,7 +60,7 @@ func TestSelectionByTimeAndPlatform(t *testing.T) {
 		}
 	}
 	h := busy(100) // from 1e9 s on, a second apart; the duplicates are of platform docs
-	for query, want := range map[string]int{"from=2001-09-09T01:47": 81 + 27, "to=2001-09-09T01:47": 19 + 6, "tenant=docs/t1&decision=duplicate": 17} {
+	for query, want := range map[string]int{"since=2001-09-09T01:47": 81 + 27, "until=2001-09-09T01:47": 19 + 6, "tenant=docs/t1&outcome=duplicate": 17} {
 		_, body := ask(h, "GET", "/api/webhooks?limit=500&"+query, "")
 		var list WebhookList
 		if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Webhooks) != want {
@@ -74,7 +72,7 @@ func TestSelectionByTimeAndPlatform(t *testing.T) {
 // Whatever stands in a payload or a header, a shell takes it as text.
 func TestCurlLine(t *testing.T) {
 	body := "{\"name\":\"it's $(touch /tmp/never) `x`\"}"
-	d := &WebhookDetail{Webhook: Webhook{ID: "7", Webhook: "msg_1"}, Payload: json.RawMessage(body), Header: map[string][]string{"X-Note": {`'; exit 1; '`}}}
+	d := &WebhookDetail{Webhook: Webhook{ID: "7", Webhook: "msg_1"}, Payload: json.RawMessage(body), Header: map[string][]string{"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {"1"}, "Webhook-Signature": {"[redacted]"}, "X-Note": {`'; exit 1; '`}}}
 	out, err := exec.Command("sh", "-c", `curl() { for word; do printf '%s\n' "$word"; done; }; RECEIVER_URL=http://r; `+curlLine(d)).Output()
 	want := "-X\nPOST\nhttp://r\n-H\nWebhook-Id: msg_1\n-H\nX-Note: '; exit 1; '\n--data-binary\n" + body + "\n"
 	if err != nil || string(out) != want {

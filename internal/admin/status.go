@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"usher/internal/admin/hour"
+	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
 	"usher/tokens"
 )
@@ -21,8 +22,8 @@ type PortState struct {
 	// the token endpoint refuses.
 	ClientVariable, SecretVariable, ScopeVariable string
 
-	Calls  []hour.Minute // see callsFine and so on
-	Tokens []hour.Minute // see tokensRenewed and so on
+	Calls  []hour.Minute // see metrics.CallsFine and so on
+	Tokens []hour.Minute // see metrics.TokensRenewed and so on
 }
 
 // GateState is how the webhook gate stands.
@@ -47,7 +48,7 @@ type Trouble struct {
 	Severity string `json:"severity"` // bad: something does not work; warn: it will not, or somebody should look
 	What     string `json:"what"`
 	Do       string `json:"do"`
-	Link     string `json:"-"`
+	Link     string `json:"-"` // the page of the webhooks that it is about
 }
 
 // PortStatus is a local port.
@@ -105,7 +106,7 @@ type InboxStatus struct {
 	HeldUp     []HeldUp      `json:"held_up"`    // who waits behind a webhook that was tried in vain, the longest first
 	Homeless   int           `json:"homeless"`   // how many wait though no receiver takes their platform
 	Delivering bool          `json:"delivering"` // from here, and not by another replica
-	Shared     bool          `json:"shared"`     // with other replicas
+	Shared     bool          `json:"shared"`     // with other replicas: the figures are of what this one delivers
 	Paused     []inbox.Pause `json:"paused,omitempty"`
 	Error      string        `json:"error,omitempty"` // why it takes nothing in any more
 	Unknown    bool          `json:"-"`               // nothing could be read yet: the counts say nothing
@@ -132,12 +133,12 @@ func (h *Handler) status() *Status {
 		receivers = stats.Receivers
 		s.Inbox = inboxStatus(stats, box.Err())
 		s.Inbox.Shared = box.Shared
-		s.Inbox.HeldUp = heldUpLines(box.heldUp())
+		s.Inbox.HeldUp = h.heldUp()
 	}
 	if gate != nil {
-		s.Gate = gateStatus(gate, receivers)
+		s.Gate = gateStatus(gate, receivers, h.paused())
 	}
-	s.Wrong = h.troubles(unready, ports, gate, s)
+	s.Wrong = h.troubles(ports, gate, s)
 	return s
 }
 
@@ -152,11 +153,11 @@ func portStatus(p *PortState, now time.Time) PortStatus {
 	s.State, s.Tone = tokenWords(p, now)
 	for i, m := range p.Calls {
 		minute := PortMinute{
-			Start: m.Start, Calls: m.Sum(callsFine, callsFailed), Failed: m.Counts[callsFailed],
-			Replayed: m.Counts[callsReplayed], P50: m.P50, P99: m.P99,
+			Start: m.Start, Calls: m.Sum(metrics.CallsFine, metrics.CallsFailed), Failed: m.Counts[metrics.CallsFailed],
+			Replayed: m.Counts[metrics.CallsReplayed], P50: m.P50, P99: m.P99,
 		}
 		if i < len(p.Tokens) {
-			minute.Renewed = p.Tokens[i].Counts[tokensRenewed]
+			minute.Renewed = p.Tokens[i].Counts[metrics.TokensRenewed]
 		}
 		s.Minutes = append(s.Minutes, minute)
 	}
@@ -164,7 +165,7 @@ func portStatus(p *PortState, now time.Time) PortStatus {
 }
 
 // gateStatus has the gate with its receivers; receivers is what the inbox says of them, nil without one.
-func gateStatus(g *GateState, receivers map[string]inbox.ReceiverStats) *GateStatus {
+func gateStatus(g *GateState, receivers map[string]inbox.ReceiverStats, paused []inbox.Pause) *GateStatus {
 	s := &GateStatus{Address: g.Address, Receivers: []ReceiverStatus{}}
 	for i := range g.Receivers {
 		r := &g.Receivers[i]
@@ -172,11 +173,13 @@ func gateStatus(g *GateState, receivers map[string]inbox.ReceiverStats) *GateSta
 		if stats, ok := receivers[r.Name]; ok {
 			box = &stats
 		}
-		s.Receivers = append(s.Receivers, receiverStatus(r, box))
+		status := receiverStatus(r, box)
+		status.pause(paused)
+		s.Receivers = append(s.Receivers, status)
 	}
 	for _, m := range g.Decisions {
-		minute := GateMinute{m.Start, make(map[string]int, len(Decisions))}
-		for i, decision := range Decisions {
+		minute := GateMinute{m.Start, make(map[string]int, len(metrics.Decisions))}
+		for i, decision := range metrics.Decisions {
 			minute.Decisions[decision] = m.Counts[i]
 		}
 		s.Minutes = append(s.Minutes, minute)

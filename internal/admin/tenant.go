@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"usher/internal/changes"
+	"usher/internal/inbox"
 )
 
 // Tenant is the answer of GET /api/tenant: what it should have now, and how that came.
@@ -32,7 +33,7 @@ const (
 func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, error) {
 	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
 	t.MayUse, t.NotKnown = h.mayUse(ctx, platform, code)
-	selection := Selection{code: code, limit: maxTimeline}
+	selection := Selection{tenant: inbox.TenantName{Tenant: code}, limit: maxTimeline}
 	for range maxScan {
 		list, err := h.webhooks(selection)
 		if err != nil {
@@ -62,9 +63,9 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 		return t, nil // what it may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
 		if len(t.Elsewhere) > 0 {
-			return nil, &refusal{http.StatusNotFound, "nothing is known of this tenant on this platform, but it is on another"}
+			return nil, &refusal{http.StatusNotFound, "usher knows nothing of this tenant on this platform, but knows it on another"}
 		}
-		return nil, &refusal{http.StatusNotFound, "nothing is known of this tenant: none of its webhooks is kept"}
+		return nil, &refusal{http.StatusNotFound, "usher knows nothing of this tenant: it keeps none of its webhooks"}
 	}
 	latest, err := h.webhook(t.Snapshots[0].ID)
 	if err != nil {

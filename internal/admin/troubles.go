@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/admin/hour"
+	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/tokens"
 )
@@ -16,8 +17,7 @@ const (
 	bad  = "bad"
 	warn = "warn"
 
-	// lately is how many minutes back something counts as going on.
-	lately = 5
+	lately = metrics.Lately
 
 	// patience is how long a webhook may wait before somebody should know; less is
 	// enough when the last try failed.
@@ -48,9 +48,9 @@ func tokenWords(p *PortState, now time.Time) (words, tone string) {
 }
 
 // troubles says what is wrong, the worst first, and what to do.
-func (h *Handler) troubles(unready []string, ports []PortState, gate *GateState, s *Status) []Trouble {
+func (h *Handler) troubles(ports []PortState, gate *GateState, s *Status) []Trouble {
 	all := []Trouble{} // [] and not null
-	if slices.Contains(unready, "shutting down") {
+	if h.cfg.Stopping != nil && h.cfg.Stopping() {
 		all = append(all, Trouble{warn, "usher is shutting down", "What is under way may still finish.", ""})
 	}
 	if s.Inbox != nil {
@@ -91,8 +91,9 @@ func portTroubles(p *PortState) (all []Trouble) {
 	case !p.Token.Had:
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
 	}
-	if n := sum(p.Tokens, hour.Minutes, tokensRevoked); n > 0 {
-		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s refused long before the end, in the last hour", p.Name, page.Plural(n, "token was", "tokens were")),
+	// One alone may be that of somebody who changed something; who shares an API client revokes again and again.
+	if n := hour.Sum(p.Tokens, hour.Minutes, metrics.TokensRevoked); n > 1 {
+		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s tokens were refused long before the end, in the last hour", p.Name, page.Count(n)),
 			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
 	}
 	return all
@@ -112,31 +113,31 @@ func (p *PortState) remedy(code string) string {
 
 // callTroubles speaks up when a good part of the calls fail.
 func callTroubles(p *PortState) []Trouble {
-	failed := sum(p.Calls, lately, callsFailed)
-	calls := failed + sum(p.Calls, lately, callsFine)
+	failed := hour.Sum(p.Calls, lately, metrics.CallsFailed)
+	calls := failed + hour.Sum(p.Calls, lately, metrics.CallsFine)
 	if failed < 3 || failed*10 < calls || p.Token.Token == nil { // without a token there is another line
 		return nil
 	}
 	return []Trouble{{warn, fmt.Sprintf("Port %s: %s of %s failed in the last %d minutes", p.Name, page.Count(failed), page.Plural(calls, "call", "calls"), lately),
-		"The log says with each what it was answered, and why; usher_proxy_requests_total counts them by status.", ""}}
+		"The log has the status and the reason of each; usher_proxy_requests_total counts them by status.", ""}}
 }
 
 func inboxTroubles(box *InboxStatus) (all []Trouble) {
 	if box.Error != "" {
-		all = append(all, Trouble{bad, "The inbox takes nothing in: " + box.Error,
-			"Senders are told 503, and usher is unready; nothing that was answered 200 is lost. " + whatToMend(box), ""})
+		all = append(all, Trouble{bad, "The inbox takes no webhooks: " + box.Error,
+			"Senders get 503, and usher is not ready. Nothing that was answered 200 is lost. " + whatToFix(box), ""})
 	}
 	if box.Limit > 0 && box.Used > box.Limit/10*9 {
 		all = append(all, Trouble{bad, fmt.Sprintf("The inbox is nearly full: %s of %s", page.Bytes(box.Used), page.Bytes(box.Limit)),
-			"When it is full senders are told 503. Have the receivers take what waits, discard what is parked for good, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.", "/webhooks?state=waiting"})
+			"When it is full, senders get 503. Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.", "/webhooks?outcome=waiting"})
 	}
 	if box.Homeless > 0 {
 		all = append(all, Trouble{bad, page.Plural(box.Homeless, "webhook waits", "webhooks wait") + ", but no receiver takes their platform any more",
-			"Give their platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher.", "/webhooks?state=waiting"})
+			"Give their platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher.", "/webhooks?outcome=waiting"})
 	}
 	if box.Parked > 0 {
 		all = append(all, Trouble{warn, page.Plural(box.Parked, "webhook is parked", "webhooks are parked"),
-			"A receiver did not accept what is parked, and usher does not try it again. See why, fix the receiver, then send it again.", "/webhooks?state=parked"})
+			"The receiver refused what is parked, and usher does not retry it. See why, fix the receiver, then send it again.", "/webhooks?outcome=parked"})
 	}
 	return all
 }
@@ -144,26 +145,17 @@ func inboxTroubles(box *InboxStatus) (all []Trouble) {
 // senderTroubles speaks up when nothing but what is turned away arrives. Some of it
 // always may: anybody can knock.
 func senderTroubles(gate *GateState) []Trouble {
-	rejected := sum(gate.Decisions, lately, slices.Index(Decisions[:], "rejected"))
-	if rejected < 3 || rejected != sum(gate.Decisions, lately) {
+	rejected := hour.Sum(gate.Decisions, lately, slices.Index(metrics.Decisions[:], "rejected"))
+	if rejected < 3 || rejected != hour.Sum(gate.Decisions, lately) {
 		return nil
 	}
 	return []Trouble{{warn, fmt.Sprintf("Every webhook of the last %d minutes was rejected: %s", lately, page.Count(rejected)),
-		"See why: the sender may have another secret than the gate, or send a payload that was customised (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?decision=rejected"}}
+		"See why: the sender may use another secret than the gate, or send a customised payload (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?outcome=rejected"}}
 }
 
-// sum adds up some kinds over the last n minutes.
-func sum(minutes []hour.Minute, n int, kinds ...int) int {
-	total := 0
-	for _, m := range minutes[max(0, len(minutes)-n):] {
-		total += m.Sum(kinds...)
-	}
-	return total
-}
-
-func whatToMend(box *InboxStatus) string {
+func whatToFix(box *InboxStatus) string {
 	if box.Shared {
-		return "Look after the NATS servers (USHER_WEBHOOK_INBOX says which): when they are back it goes on by itself."
+		return "Check the NATS servers in USHER_WEBHOOK_INBOX: when they are back, usher goes on by itself."
 	}
-	return "Fix the disk (USHER_WEBHOOK_INBOX says where), then restart usher."
+	return "Fix the disk of the file in USHER_WEBHOOK_INBOX, then restart usher."
 }

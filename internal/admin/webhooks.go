@@ -9,8 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/admin/journal"
-	"usher/internal/admin/page"
+	"usher/internal/admin/decisions"
 	"usher/internal/changes"
 	"usher/internal/inbox"
 	"usher/webhookgate"
@@ -19,57 +18,73 @@ import (
 // Webhook is a line of GET /api/webhooks: one in the inbox, or a decision of the gate
 // that the inbox never saw.
 type Webhook struct {
-	ID       string    `json:"id"` // a number: in the inbox; with a d before it: one of the last decisions
-	Received time.Time `json:"received"`
-	Webhook  string    `json:"webhook,omitempty"`
-	Type     string    `json:"type,omitempty"`
-	Platform string    `json:"platform,omitempty"`
-	Tenant   string    `json:"tenant,omitempty"`
-	Decision string    `json:"decision"`
-	State    string    `json:"state,omitempty"`  // in the inbox
-	Status   int       `json:"status,omitempty"` // that the sender was answered
-	Why      string    `json:"why,omitempty"`
-	Tries    int       `json:"tries"`
-	Answer   string    `json:"answer,omitempty"` // the receiver's last, in words
-	From     string    `json:"from,omitempty"`
-	Changes  []string  `json:"changes,omitempty"` // against the tenant's snapshot before it, in words
-	First    bool      `json:"first,omitempty"`   // none before it is known
+	ID       string      `json:"id"` // a number: in the inbox; with a d before it: one of the last decisions
+	Received time.Time   `json:"received"`
+	Webhook  string      `json:"webhook,omitempty"` // what the receiver gets as webhook-id
+	Type     string      `json:"type,omitempty"`
+	Platform string      `json:"platform,omitempty"`
+	Tenant   string      `json:"tenant,omitempty"`
+	Decision string      `json:"decision"`
+	State    inbox.State `json:"state,omitempty"`  // in the inbox
+	Changed  time.Time   `json:"changed,omitzero"` // when it came into its state
+	Again    time.Time   `json:"again,omitzero"`   // when it was last sent again by hand
+	Status   int         `json:"status,omitempty"` // that the sender was answered
+	Why      string      `json:"why,omitempty"`
+	Tries    int         `json:"tries"`              // at the receiver, since it came or was last sent again by hand
+	Receiver string      `json:"receiver,omitempty"` // that was last tried; once delivered: that took it
+	Answer   string      `json:"answer,omitempty"`   // the receiver's last, in words
+	From     string      `json:"from,omitempty"`
+
+	// Of one that waits:
+	Next   time.Time `json:"next,omitzero"`     // its next try
+	HeldBy string    `json:"held_by,omitempty"` // the webhook of its tenant that failed, and is tried first
+	Behind int       `json:"behind,omitempty"`  // how many wait behind it, as it failed
+	Paused bool      `json:"paused,omitempty"`  // somebody has paused its deliveries
+
+	NoReceiver bool `json:"no_receiver,omitempty"` // its receiver is gone from the settings
+
+	// Not in lists of the inbox alone, or of more than 500:
+	Changes []string `json:"changes,omitempty"` // against what the receiver took before it, in words
+	First   bool     `json:"first,omitempty"`   // nothing that it took before is known
 }
 
 // Outcome is where it stands, in a word.
-func (w *Webhook) Outcome() string { return cmp.Or(w.State, w.Decision) }
+func (w *Webhook) Outcome() string { return cmp.Or(string(w.State), w.Decision) }
 
 // WebhookDetail is the answer of GET /api/webhooks/{id}.
 type WebhookDetail struct {
 	Webhook
-	Previous string              `json:"previous,omitempty"` // id of the snapshot before it
-	Changed  time.Time           `json:"changed,omitzero"`   // when it came into its state
-	Again    time.Time           `json:"again,omitzero"`     // when it was last sent again by hand
-	Attempts []inbox.Attempt     `json:"attempts,omitempty"`
+	Previous string              `json:"previous,omitempty"` // id of the snapshot that changes compares with
+	Untaken  string              `json:"untaken,omitempty"`  // id of the tenant's snapshot right before it, if the receiver has not taken that
+	Counted  int                 `json:"counted,omitempty"`  // of its tries: those that did not find the receiver down
+	Attempts []inbox.Attempt     `json:"attempts,omitempty"` // the last 20
 	Faults   []webhookgate.Fault `json:"faults,omitempty"`
 	Original string              `json:"duplicate_of,omitempty"` // a webhook-id
-	Header   http.Header         `json:"header,omitempty"`
-	Payload  json.RawMessage     `json:"payload,omitempty"`
+	Header   http.Header         `json:"header,omitempty"`       // as the receiver gets it, less what could be a secret
+	Payload  json.RawMessage     `json:"payload,omitempty"`      // the body; one that is no JSON as a string
 
+	held  *HeldUp // what holds it up while it waits; nil: nothing
 	lines []changes.Line
 	body  []byte // the payload as it came
 }
 
 // WebhookList is the answer of GET /api/webhooks.
 type WebhookList struct {
-	Webhooks []Webhook `json:"webhooks"`       // the newest first
-	Next     string    `json:"next,omitempty"` // before= of those that follow
+	Webhooks []Webhook     `json:"webhooks"`       // the newest first
+	Next     string        `json:"next,omitempty"` // before= of those that follow
+	Paused   []inbox.Pause `json:"paused,omitempty"`
 
-	next cursor // the same, for who goes on without an address
+	next cursor // the same as Next, not as text
 }
 
 // cursor is where a list went on: the ids of the last that were shown, in the inbox and
 // among the decisions.
-type cursor struct{ inbox, journal uint64 }
+type cursor struct{ inbox, decision uint64 }
 
-func (c cursor) String() string { return fmt.Sprintf("%d.%d", c.inbox, c.journal) }
+func (c cursor) String() string { return fmt.Sprintf("%d.%d", c.inbox, c.decision) }
 
-// pageSize is how many webhooks a page has, and maxPage what may be asked for.
+// pageSize is how many webhooks a page has. maxPage is up to how many it is said of each what it changed: for that all
+// of it has to be read.
 const (
 	pageSize = 50
 	maxPage  = 500
@@ -81,59 +96,68 @@ func (h *Handler) webhooks(s Selection) (WebhookList, error) {
 	if err != nil {
 		return WebhookList{}, err
 	}
-	decisions := h.fromJournal(s)
+	decided := h.fromDecisions(s)
+	compared := !s.kept && s.limit > 0 && s.limit <= maxPage
 	list := WebhookList{Webhooks: []Webhook{}, next: s.before}
-	for len(list.Webhooks) < s.limit && len(entries)+len(decisions) > 0 {
-		if len(decisions) == 0 || len(entries) > 0 && !entries[0].Received.Before(decisions[0].At) {
-			list.Webhooks = append(list.Webhooks, h.ofInbox(&entries[0]))
+	for (s.limit == 0 || len(list.Webhooks) < s.limit) && len(entries)+len(decided) > 0 {
+		if len(decided) == 0 || len(entries) > 0 && !entries[0].Received.Before(decided[0].At) {
+			w := bare(&entries[0])
+			if compared {
+				if item, err := h.cfg.Inbox.Show(entries[0].ID); err == nil {
+					w.compare(item)
+				}
+			}
+			list.Webhooks = append(list.Webhooks, w)
 			list.next.inbox, entries = entries[0].ID, entries[1:]
 		} else {
-			list.Webhooks = append(list.Webhooks, h.ofJournal(decisions[0]))
-			list.next.journal, decisions = decisions[0].Seq, decisions[1:]
+			list.Webhooks = append(list.Webhooks, h.ofDecision(decided[0], compared))
+			list.next.decision, decided = decided[0].Seq, decided[1:]
 		}
 	}
-	if len(entries)+len(decisions) > 0 {
+	if len(entries)+len(decided) > 0 {
 		list.Next = list.next.String()
 	}
+	h.stand(list.Webhooks)
 	return list, nil
 }
 
 func (h *Handler) fromInbox(s Selection) ([]inbox.Entry, error) {
-	if h.cfg.Inbox == nil || s.Decision != "" && s.Decision != "queued" {
+	f, possible := s.filter()
+	if h.cfg.Inbox == nil || !possible {
 		return nil, nil
 	}
-	return h.cfg.Inbox.List(inbox.Filter{
-		State: inbox.State(s.State), Tenant: s.code, Platform: s.platform, Since: s.From, Until: s.To,
-		Search: s.Search, Before: s.before.inbox, Limit: s.limit + 1,
-	})
+	if f.Limit > 0 {
+		f.Limit++ // is there more?
+	}
+	return h.cfg.Inbox.List(f)
 }
 
-func (h *Handler) fromJournal(s Selection) []*journal.Entry {
-	if h.cfg.Journal == nil || s.State != "" {
+func (h *Handler) fromDecisions(s Selection) []*decisions.Entry {
+	if h.cfg.Decisions == nil || s.kept || s.Outcome != "" && s.decision() == "" {
 		return nil
 	}
-	return h.cfg.Journal.List(journal.Filter{
-		Decision: s.Decision, Tenant: s.code, Platform: s.platform, Since: s.From, Until: s.To,
-		Search: s.Search, Before: s.before.journal, Limit: s.limit + 1,
-	})
-}
-
-// ofInbox makes a line of an entry. What changed is read for those alone that are shown.
-func (h *Handler) ofInbox(e *inbox.Entry) Webhook {
-	w := bare(e)
-	if item, err := h.cfg.Inbox.Show(e.ID); err == nil {
-		w.compare(item)
+	f := decisions.Filter{
+		Decision: s.Outcome, Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
+		Search: s.Search, Before: s.before.decision, Limit: s.limit,
 	}
-	return w
+	if f.Limit > 0 {
+		f.Limit++
+	}
+	return h.cfg.Decisions.List(f)
 }
 
+// bare makes a line of an entry, but for what it takes to read all of it.
 func bare(e *inbox.Entry) Webhook {
 	w := Webhook{
 		ID: strconv.FormatUint(e.ID, 10), Received: e.Received, Webhook: e.Webhook, Type: e.Type,
-		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: string(e.State), Why: e.Why, Tries: e.Tries,
+		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: e.State, Changed: e.Changed, Again: e.Again,
+		Why: e.Why, Tries: e.Tries, Receiver: e.Receiver,
 	}
 	if n := len(e.Attempts); n > 0 {
-		w.Answer = answerWords(e.Attempts[n-1])
+		w.Answer = AnswerWords(e.Attempts[n-1])
+	}
+	if w.waits() {
+		w.Next = e.Next
 	}
 	return w
 }
@@ -147,7 +171,7 @@ func (w *Webhook) compare(item *inbox.Item) {
 	w.Changes = changes.Between(previous, item.Body)
 }
 
-func (h *Handler) ofJournal(e *journal.Entry) Webhook {
+func (h *Handler) ofDecision(e *decisions.Entry, compared bool) Webhook {
 	w := Webhook{
 		ID: "d" + strconv.FormatUint(e.Seq, 10), Received: e.At, Webhook: e.Webhook, Type: e.Type, Platform: e.Platform,
 		Tenant: e.Tenant, Decision: e.Decision, Status: e.Status, Why: e.Why, Tries: e.Tries, From: e.From,
@@ -160,25 +184,23 @@ func (h *Handler) ofJournal(e *journal.Entry) Webhook {
 	case e.Tries > 0:
 		w.Answer = "no answer"
 	}
-	if e.Payload == nil {
+	if e.Payload == nil || !compared {
 		return w
 	}
-	_, previous := h.cfg.Journal.Get(e.Seq)
-	if w.First = previous == nil; w.First {
-		w.Changes = changes.Between(nil, e.Payload)
-	} else {
-		w.Changes = changes.Between(previous.Payload, e.Payload)
-	}
+	previous := h.cfg.Decisions.Payload(e.Previous)
+	w.First, w.Changes = previous == nil, changes.Between(previous, e.Payload)
 	return w
 }
 
-// answerWords says what the receiver answered to a try.
-func answerWords(a inbox.Attempt) string {
+// AnswerWords says what the receiver answered to a try.
+func AnswerWords(a inbox.Attempt) string {
 	switch {
 	case a.Status == 0:
 		return cmp.Or(a.Error, "no answer")
-	case a.Answer != "":
-		return strconv.Itoa(a.Status) + ": " + page.Beginning(a.Answer)
+	case strings.TrimSpace(a.Answer) != "":
+		return strconv.Itoa(a.Status) + ": " + strings.Join(strings.Fields(a.Answer), " ")
+	case a.Error != "":
+		return statusWords(a.Status) + ": " + a.Error
 	}
 	return statusWords(a.Status)
 }
@@ -189,7 +211,7 @@ func statusWords(status int) string {
 
 // webhook returns one, by its id as it stands in an address.
 func (h *Handler) webhook(id string) (*WebhookDetail, error) {
-	if seq, ok := strings.CutPrefix(id, "d"); ok && h.cfg.Journal != nil {
+	if seq, ok := strings.CutPrefix(id, "d"); ok && h.cfg.Decisions != nil {
 		n, err := strconv.ParseUint(seq, 10, 64)
 		if err != nil {
 			return nil, inbox.ErrNotFound
@@ -204,30 +226,52 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &WebhookDetail{
-		Webhook: bare(&item.Entry), Changed: item.Changed, Again: item.Again, Attempts: item.Attempts,
-		Header: shown(item.Header), Payload: payload(item.Body), body: item.Body,
-	}
+	d := &WebhookDetail{Webhook: bare(&item.Entry), Counted: item.Counted, Attempts: item.Attempts, Payload: payload(item.Body), body: item.Body}
 	d.compare(item)
+	var tried time.Time
+	if n := len(item.Attempts); n > 0 {
+		tried = item.Attempts[n-1].At
+	}
+	d.Header = h.asSent(item.Header, &d.Webhook, tried)
+	var taken uint64
 	if item.Previous != nil {
-		d.Previous = strconv.FormatUint(item.Previous.ID, 10)
+		taken = item.Previous.ID
+		d.Previous = strconv.FormatUint(taken, 10)
 		d.lines, _ = changes.Lines(item.Previous.Body, item.Body)
+	}
+	if item.Before != 0 && item.Before != taken {
+		d.Untaken = strconv.FormatUint(item.Before, 10)
+	}
+	if !d.waits() {
+		return d, nil
+	}
+	d.Paused = h.receivers().pausedBy(h.paused(), d.Platform, d.Tenant, d.Receiver) != nil
+	d.NoReceiver = h.someHomeless() && h.receivers().of(d.Platform) == nil
+	switch d.held = h.heldUpOf(d.Platform, d.Tenant); {
+	case d.held == nil:
+	case d.held.Webhook == d.ID:
+		d.Behind = d.held.Behind
+	default:
+		d.HeldBy = d.held.Webhook
 	}
 	return d, nil
 }
 
 func (h *Handler) decision(seq uint64) (*WebhookDetail, error) {
-	e, previous := h.cfg.Journal.Get(seq)
+	e := h.cfg.Decisions.Get(seq)
 	if e == nil {
 		return nil, &refusal{http.StatusNotFound, "this decision is not remembered any more: the last 1,000 are"}
 	}
-	d := &WebhookDetail{Webhook: h.ofJournal(e), Faults: e.Faults, Original: e.DuplicateOf}
+	d := &WebhookDetail{Webhook: h.ofDecision(e, true), Faults: e.Faults, Original: e.DuplicateOf}
 	if e.Payload != nil {
-		d.Header, d.Payload, d.body = shown(e.Header), payload(e.Payload), e.Payload
+		d.Header, d.Payload, d.body = h.asSent(e.Header, &d.Webhook, time.Time{}), payload(e.Payload), e.Payload
 	}
-	if previous != nil {
-		d.Previous = "d" + strconv.FormatUint(previous.Seq, 10)
-		d.lines, _ = changes.Lines(previous.Payload, e.Payload)
+	if previous := h.cfg.Decisions.Payload(e.Previous); previous != nil && e.Payload != nil {
+		d.Previous = "d" + strconv.FormatUint(e.Previous, 10)
+		d.lines, _ = changes.Lines(previous, e.Payload)
+	}
+	if e.Before != 0 && e.Before != e.Previous {
+		d.Untaken = "d" + strconv.FormatUint(e.Before, 10)
 	}
 	return d, nil
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/admin/journal"
+	"usher/internal/admin/decisions"
 	"usher/internal/inbox"
 	"usher/webhookgate"
 )
@@ -18,7 +18,7 @@ import (
 // third of them a duplicate that the inbox never saw.
 func busy(n int) *Handler {
 	cfg := new(fakeInbox).config("")
-	cfg.Journal = journal.New(false)
+	cfg.Decisions = decisions.New(false)
 	cfg.Gate = func() *GateState {
 		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []ReceiverState{{Name: "main", Address: "http://receiver"}}}
 	}
@@ -28,7 +28,7 @@ func busy(n int) *Handler {
 		at := begin.Add(time.Duration(i) * time.Second)
 		entries = append(entries, inbox.Entry{ID: uint64(i), Tenant: fmt.Sprint("t", i%2), Platform: "crm", Received: at, Status: inbox.Status{State: inbox.Delivered}})
 		if i%3 == 0 {
-			cfg.Journal.Add(webhookgate.Outcome{
+			cfg.Decisions.Add(webhookgate.Outcome{
 				At: at.Add(time.Millisecond), Decision: "duplicate", Status: 200, DuplicateOf: "x",
 				Webhook: &webhookgate.Webhook{Lane: webhookgate.Lane{Platform: "docs", Tenant: fmt.Sprint("t", i%2)}},
 			})
@@ -37,7 +37,7 @@ func busy(n int) *Handler {
 	slices.Reverse(entries)
 	cfg.Inbox.List = func(f inbox.Filter) (out []inbox.Entry, _ error) {
 		for _, e := range entries {
-			if f.Match(&e, nil) && len(out) < f.Limit {
+			if f.Match(&e, nil) && (f.Limit == 0 || len(out) < f.Limit) {
 				out = append(out, e)
 			}
 		}
@@ -59,7 +59,7 @@ func TestWebhooksPageByPage(t *testing.T) {
 	for _, tc := range []struct {
 		query string
 		want  int
-	}{{"", 133}, {"&tenant=t1", 67}, {"&decision=duplicate", 33}, {"&decision=queued", 100}, {"&state=delivered", 100}, {"&decision=rejected", 0}} {
+	}{{"", 133}, {"&tenant=crm/t1", 50}, {"&outcome=duplicate", 33}, {"&inbox=true", 100}, {"&outcome=delivered", 100}, {"&outcome=rejected", 0}} {
 		seen := make(map[string]bool)
 		before, last := "", time.Now()
 		for pages := 0; ; pages++ {
@@ -99,19 +99,27 @@ func TestPages(t *testing.T) {
 		{"overview", "/", 200, []string{"Webhook gate", "http://receiver", "all webhooks", "users 5 → 10"}},
 		{"list", "/webhooks", 200, []string{`href="/webhooks?before=`, "users 5 → 10", "nothing: the same as before", "data-live"}},
 		{"further on", "/webhooks?before=50.20&tenant=t1", 200, []string{`href="/webhooks?tenant=t1">Newest`, `value="t1"`}},
-		{"none", "/webhooks?decision=failed", 200, []string{"Nothing fits"}},
-		{"bad selection", "/webhooks?decision=lost", 400, []string{"there is no decision", "To the overview"}},
+		{"none", "/webhooks?outcome=failed", 200, []string{"No webhook matches"}},
+		{"bad selection", "/webhooks?outcome=lost", 400, []string{"there is no outcome", "To the overview"}},
 		{"bad cursor", "/webhooks?before=x", 400, []string{"before is"}},
-		{"bad limit", "/webhooks?limit=0", 400, []string{"limit is"}},
+		{"bad limit", "/webhooks?limit=x", 400, []string{"limit is"}},
 		{"one", "/webhooks/7", 200, []string{`<li class="changed">users 5 → 10</li>`, "webhook 6", "Send again…", "&#34;quantity&#34;: 10"}},
 		{"the first", "/webhooks/1", 200, []string{"all of it is new", `<li class="added">`}},
 		{"a decision", "/webhooks/d3", 200, []string{"duplicate", "/webhooks?search=x"}},
 		{"no decision", "/webhooks/d999", 404, []string{"not remembered"}},
 		{"no webhook", "/webhooks/x", 404, []string{"no such webhook"}},
 		{"asked", "/webhooks/7/redeliver", 200, []string{`method="post" action="/webhooks/7/redeliver"`, "No, go back"}},
+		{"asked to discard", "/webhooks/7/discard", 200, []string{`method="post" action="/webhooks/7/discard"`, "The receiver never gets this snapshot of crm/t1"}},
+		{"asked for many", "/redeliver?tenant=crm/t1", 200, []string{"Send 1 webhook again?", "49 older ones are left out", "force=true", `action="/redeliver?tenant=crm%2Ft1&amp;until=20`}},
+		{"asked to force many", "/redeliver?tenant=crm/t1&force=true", 200, []string{"Send 50 webhooks again?", "may undo newer ones", `name="force" value="true"`}},
+		{"asked for what can't be", "/discard?outcome=delivered", 200, []string{"There is nothing to discard", "Go back"}},
+		{"asked for all", "/discard", 400, []string{"say which"}},
+		{"asked to pause", "/pause?receiver=main", 200, []string{"Pause receiver main?", `name="receiver" value="main"`}},
+		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"no receiver nobody: there is main"}},
+		{"what a filter offers", "/webhooks?outcome=delivered", 200, []string{`href="/redeliver?outcome=delivered"`}},
 		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it should have now", "<code>users</code>", "also on docs", "Forget tenant…"}},
 		{"tenant elsewhere", "/tenant?platform=mars&code=t1", 404, []string{"on another"}},
-		{"no tenant", "/tenant?platform=mars&code=nobody", 404, []string{"nothing is known"}},
+		{"no tenant", "/tenant?platform=mars&code=nobody", 404, []string{"knows nothing"}},
 		{"tenant without a code", "/tenant", 400, []string{"code is missing"}},
 		{"style", "/static/usher.css", 200, []string{"--ground"}},
 		{"no such file", "/static/nothing", 404, nil},
@@ -137,12 +145,12 @@ func TestPagesEscape(t *testing.T) {
 	cfg := new(fakeInbox).config("")
 	cfg.Inbox = nil
 	cfg.Gate = func() *GateState { return &GateState{} }
-	cfg.Journal = journal.New(true)
+	cfg.Decisions = decisions.New(true)
 	body, err := json.Marshal(map[string]any{"payload": map[string]any{"tenant": map[string]any{"name": evil}, "change": map[string]any{"features": []any{map[string]any{"code": evil, "name": evil}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Journal.Add(webhookgate.Outcome{
+	cfg.Decisions.Add(webhookgate.Outcome{
 		Decision: "failed", Status: 502, Why: evil, Faults: []webhookgate.Fault{{Path: evil, Message: evil}},
 		Webhook: &webhookgate.Webhook{ID: evil, Type: evil, Lane: webhookgate.Lane{Platform: evil, Tenant: evil}, Snapshot: true, Body: body, Header: http.Header{"X-" + evil: {evil}}},
 	})
@@ -165,10 +173,23 @@ func TestActions(t *testing.T) {
 		{"redeliver", "/webhooks/3/redeliver", "", 303, "", "redeliver 3 false"},
 		{"an old one", "/webhooks/2/redeliver", "", 409, `name="force" value="true"`, "redeliver 2 false"},
 		{"an old one all the same", "/webhooks/2/redeliver", "force=true", 303, "", "redeliver 2 true"},
-		{"what waits", "/webhooks/1/redeliver", "", 409, "waits for its delivery already", "redeliver 1 false"},
 		{"what is not there", "/webhooks/9/redeliver", "", 404, "no such webhook", "redeliver 9 false"},
 		{"force is not taken from the address", "/webhooks/2/redeliver?force=true", "", 409, "", "redeliver 2 false"},
-		{"forget", "/tenant/forget", "code=acme&platform=crm", 303, "", "forget crm|acme"},
+		{"discard", "/webhooks/3/discard", "", 303, "", "discard 3"},
+		{"discard what is finished", "/webhooks/2/discard", "", 409, "neither waits", "discard 2"},
+		{"send all again", "/redeliver?outcome=parked", "", 303, "", `list "parked" "" 0; list "" "" 0; redeliver 3 false`},
+		{"send all again, the older ones, too", "/redeliver?outcome=parked", "force=true", 303, "", `list "parked" "" 0; redeliver 2 true; redeliver 3 true`},
+		{"nothing is forced by the address", "/redeliver?outcome=parked&force=true", "", 303, "", `list "parked" "" 0; list "" "" 0; redeliver 3 false`},
+		{"send everything again", "/redeliver", "", 400, "say which", ""},
+		{"discard all", "/discard?tenant=eu/acme&until=2026-01-31T08:00:00.5Z", "", 303, "", `list "" "acme" 0; discard 3`},
+		{"pause", "/pause", "", 303, "", "pause all deliveries"},
+		{"pause a tenant", "/pause", "tenant=acme&platform=eu", 303, "", "pause tenant eu/acme"},
+		{"pause a receiver", "/pause", "receiver=main", 303, "", "pause receiver main"},
+		{"pause nobody", "/pause", "tenant=nobody&platform=eu", 404, "no tenant eu/nobody", ""},
+		{"resume", "/resume", "tenant=acme&platform=eu", 303, "", "resume tenant eu/acme"},
+		{"erase", "/tenant/erase", "code=acme&platform=eu", 303, "", "erase eu|acme"},
+		{"erase nobody", "/tenant/erase", "code=nobody&platform=eu", 404, "no tenant eu/nobody", ""},
+		{"forget", "/tenant/forget", "code=acme&platform=eu", 303, "", "forget eu|acme"},
 		{"forget nobody", "/tenant/forget", "", 400, "code is missing", ""},
 		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 400, "form", ""},
 	} {
@@ -184,7 +205,7 @@ func TestActions(t *testing.T) {
 	f := new(fakeInbox)
 	h := New(f.config(""))
 	for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}, {"Origin", "null"}} {
-		for _, target := range []string{"/webhooks/3/redeliver", "/tenant/forget"} {
+		for _, target := range []string{"/webhooks/3/redeliver", "/webhooks/3/discard", "/redeliver?outcome=parked", "/discard?outcome=parked", "/pause", "/resume", "/tenant/erase", "/tenant/forget"} {
 			if status, _ := ask(h, "POST", target, "code=acme", append(header, form[:4]...)...); status != 403 {
 				t.Errorf("%s from %s: %d", target, header, status)
 			}
@@ -195,9 +216,13 @@ func TestActions(t *testing.T) {
 			t.Errorf("%s: %d", method, status)
 		}
 	}
-	ask(h, "GET", "/webhooks/3/redeliver?force=true", "")
-	if len(f.asked) > 0 {
-		t.Errorf("asked for %q", f.asked)
+	for _, target := range []string{"/webhooks/3/redeliver?force=true", "/webhooks/3/discard", "/redeliver?outcome=parked", "/discard?outcome=parked", "/pause", "/resume", "/tenant/erase?code=acme&platform=eu"} {
+		ask(h, "GET", target, "")
+	}
+	for _, asked := range f.asked {
+		if !strings.HasPrefix(asked, "list ") {
+			t.Errorf("asked for %q", asked)
+		}
 	}
 }
 
@@ -219,7 +244,7 @@ func TestEmbedded(t *testing.T) {
 		{403, []string{"Origin", "null"}},
 		{200, []string{"Origin", "http://127.0.0.1:9095"}},
 	} {
-		if status, body := ask(h, "GET", "/api/inbox", "", tc.header...); status != tc.status {
+		if status, body := ask(h, "GET", "/api/webhooks", "", tc.header...); status != tc.status {
 			t.Errorf("%q: %d %s", tc.header, status, body)
 		}
 	}
@@ -234,7 +259,7 @@ func TestTenantWithManySnapshots(t *testing.T) {
 		for _, duplicates := range []bool{false, true} {
 			h := busy(n)
 			if !duplicates {
-				h.cfg.Journal = nil
+				h.cfg.Decisions = nil
 			}
 			tenant, err := h.tenant(t.Context(), "crm", "t1") // every other webhook is its own
 			if err != nil {

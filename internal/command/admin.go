@@ -2,21 +2,23 @@ package command
 
 import (
 	"usher/internal/admin"
+	"usher/internal/admin/metrics"
 	"usher/internal/guard"
 )
 
 // buildAdmin builds the admin port. It shows and does what the parts that are on can.
-func (u *usher) buildAdmin(metrics *admin.Metrics, gate *admin.Gate) {
+func (u *usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	a := &u.settings.Admin
 	cfg := admin.Config{
-		Hosts:   guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
-		Token:   a.Token.Getter(),
-		Unready: u.unready,
-		Parts:   u.parts(),
-		Metrics: metrics.Handler(),
-		Changes: metrics.Changes,
-		Version: buildVersion(),
-		Log:     u.log,
+		Hosts:    guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
+		Token:    a.Token.Getter(),
+		Unready:  u.unready,
+		Stopping: u.stopping.Load,
+		Parts:    u.parts(),
+		Metrics:  metrics.Handler(),
+		Changes:  metrics.Changes,
+		Version:  buildVersion(),
+		Log:      u.log,
 	}
 	if u.outbound != nil {
 		cfg.Ports = u.portStates
@@ -29,7 +31,7 @@ func (u *usher) buildAdmin(metrics *admin.Metrics, gate *admin.Gate) {
 		cfg.EntitlementsPort = u.entitlementsPort
 	}
 	if u.gate != nil {
-		cfg.Journal = u.journal
+		cfg.Decisions = u.decisions
 		cfg.Gate = func() *admin.GateState { return u.gateState(gate) }
 		cfg.Platforms = func(tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
 		cfg.Forget = func(platform, tenant string) (n int, _ error) {
@@ -46,9 +48,6 @@ func (u *usher) buildAdmin(metrics *admin.Metrics, gate *admin.Gate) {
 		cfg.Inbox = &admin.Inbox{
 			List: i.List, Show: i.Show, Redeliver: i.Redeliver, Discard: i.Discard, Pause: i.Pause, Resume: i.Resume, Erase: i.Erase,
 			Stats: i.Stats, HeldUp: i.HeldUp, Err: i.Err, Shared: u.settings.Webhook.NATS != nil,
-		}
-		if u.gate != nil {
-			cfg.Inbox.ReceiverOf = i.ReceiverOf
 		}
 		cfg.Platforms = i.Platforms
 		cfg.Forget = func(platform, tenant string) (int, error) { return i.Forget(&platform, tenant) }
@@ -74,14 +73,14 @@ func (u *usher) portStates() []admin.PortState {
 	return states
 }
 
-func (u *usher) gateState(m *admin.Gate) *admin.GateState {
+func (u *usher) gateState(m *metrics.Gate) *admin.GateState {
 	w := &u.settings.Webhook
 	state := &admin.GateState{Address: u.webhooks.url() + w.Path, Decisions: m.Hour()}
 	for _, c := range w.Receivers {
 		state.Receivers = append(state.Receivers, admin.ReceiverState{
 			Name: c.Name, Platforms: c.Platforms,
 			Address: c.URL.Scheme + "://" + c.URL.Host, // the rest may hold a secret
-			Tries:   m.Receiver(c.Name).Recent(),
+			Signed:  c.SignSecret != nil, Tries: m.Receiver(c.Name).Recent(),
 		})
 	}
 	return state

@@ -70,7 +70,7 @@ func TestInboxThatWasNeverReached(t *testing.T) {
 	_, receiver := testkit.NewLedger(t)
 	p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+testkit.FreeAddress(t)))
 	admin := p.url(t, "admin")
-	for path, want := range map[string]int{"/api/inbox": 503, "/api/inbox/1": 503, "/readyz": 503, "/healthz": 200} {
+	for path, want := range map[string]int{"/api/webhooks": 503, "/api/webhooks/1": 503, "/readyz": 503, "/healthz": 200} {
 		if status, body := get(t, admin+path); status != want || want == 503 && !strings.Contains(body, "refused") {
 			t.Errorf("%s: %d %s", path, status, body)
 		}

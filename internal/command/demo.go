@@ -76,8 +76,8 @@ func demo(ctx context.Context, p Process) int {
 	return exitOK
 }
 
-// demoLog leaves the screen to the story: warnings and errors only, unless the user asks for
-// more. The level is nil where they do.
+// demoLog leaves the screen to the story: it shows only warnings and errors, unless the user asks
+// for more. Then the level is nil.
 func demoLog(p Process, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	if settings.Environment(p.Environ)["USHER_LOG_LEVEL"] != "" {
 		return newLog(p.Stderr, &s.Admin), nil
@@ -95,7 +95,7 @@ type demoWorld struct {
 	urls      []string // of the billing service, then of the receivers
 }
 
-// demoPlatforms are those of the built-in billing service; each has a receiver.
+// demoPlatforms are the platforms of the built-in billing service; each has a receiver.
 var demoPlatforms = [...]string{"crm", "docs"}
 
 func newDemoWorld() (*demoWorld, error) {

@@ -32,7 +32,7 @@ func (n *narrator) bold(s string) string { return n.paint("1", s) }
 
 func (n *narrator) welcome(u *usher, replaced []string) {
 	port := u.outbound.ports[0].listener.url() + "/graphql"
-	called := port // as curl has it
+	called := port // for curl
 	if path, ok := strings.CutPrefix(u.outbound.ports[0].listener.addr, "unix:"); ok {
 		port, called = u.outbound.ports[0].listener.addr, "--unix-socket '"+path+"' http://localhost/graphql"
 	}
@@ -50,7 +50,7 @@ func (n *narrator) welcome(u *usher, replaced []string) {
 	fmt.Fprintf(n.out, "    -H Content-Type:application/json -d '{\"query\":\"{accounts(limit:3){name}}\"}'\n")
 }
 
-// hints are commands to try, as the user has to write them.
+// hints prints commands to try, exactly as the user has to type them.
 func (n *narrator) hints(u *usher, program string) {
 	fmt.Fprintf(n.out, "\nTry these in another terminal:\n\n")
 	curl := u.answers.url()
@@ -82,7 +82,7 @@ func (n *narrator) result(what, result string) {
 	n.columns("   "+what, storyColumns, result)
 }
 
-// event is a result with its time.
+// event prints a result with its time.
 func (n *narrator) event(what, result string) {
 	n.columns(time.Now().Format(time.TimeOnly)+"  "+what, eventColumns, result)
 }
@@ -95,7 +95,7 @@ func (n *narrator) columns(left string, width int, right string) {
 	fmt.Fprintf(n.out, "%-*s%s\n", width, cut(left, width-1), n.paint(colourOf(right), right))
 }
 
-// colourOf is red for what was refused, yellow for what waits or was dropped, else green.
+// colourOf returns red for what was refused, yellow for what waits or was dropped, otherwise green.
 func colourOf(result string) string {
 	switch {
 	case strings.HasPrefix(result, "4"), strings.HasPrefix(result, "5"), strings.HasPrefix(result, "no"):

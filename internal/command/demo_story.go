@@ -19,13 +19,13 @@ var (
 	demoWebhookEvery = 4 * time.Second // afterwards
 )
 
-// story is what the demo shows in its first half minute. One goroutine tells it, so that
-// its lines stand in the order in which things happen.
+// story is what the demo shows in its first half minute. One goroutine tells it, so that its lines
+// are in the order in which things happen.
 type story struct {
 	world  *demoWorld
 	usher  *usher
 	say    *narrator
-	level  *slog.LevelVar  // of the log; nil where the user chose one
+	level  *slog.LevelVar  // of the log; nil if the user chose one
 	sender *sandbox.Sender // the billing service, for the tenant acme
 	forger *sandbox.Sender // somebody who does not know the secret
 	down   string          // the platform whose receiver is down, or none
@@ -72,7 +72,7 @@ func (s *story) tell(ctx context.Context, program func()) bool {
 	return true
 }
 
-// The snapshots of acme. The first and the second differ in sso alone.
+// The snapshots of acme. The first and the second differ only in sso.
 func acme(users int, more ...string) []byte {
 	features := []string{fmt.Sprintf(`{"code":"users","name":"Users","quantity":%d}`, users)}
 	for _, code := range more {
@@ -193,8 +193,8 @@ func (s *story) check(ctx context.Context) {
 	s.result(ctx, "check    may acme use sso?", word)
 }
 
-// outcome says what usher answered to a webhook and, where it was taken in, whether the
-// receiver has it.
+// outcome says what usher answered to a webhook and, if usher took it in, whether the receiver has
+// it.
 func (s *story) outcome(ctx context.Context, e sandbox.Entry, err error) string {
 	if err != nil {
 		return "no answer"
@@ -217,14 +217,14 @@ func (s *story) outcome(ctx context.Context, e sandbox.Entry, err error) string 
 	return answer
 }
 
-// webhookID is the id that usher gave the webhook, by its answer.
+// webhookID returns the id of the webhook, from usher's answer.
 func webhookID(e sandbox.Entry) string {
 	var a struct{ Webhook string }
 	_ = json.Unmarshal([]byte(e.Answer), &a)
 	return a.Webhook
 }
 
-// delivered waits until a receiver has taken the webhook over.
+// delivered waits until a receiver has accepted the webhook.
 func (s *story) delivered(ctx context.Context, id string, patience time.Duration) bool {
 	for until := time.Now().Add(patience); time.Now().Before(until); {
 		if slices.Contains(s.world.applied(), id) {
@@ -294,8 +294,8 @@ func (s *story) goOn(ctx context.Context) {
 	}
 }
 
-// watch waits until the next webhook is due. When the last of those that waited for a
-// receiver is delivered, it says so.
+// watch waits until the next webhook is due. It reports when the last webhook that waited for a
+// receiver is delivered.
 func (s *story) watch(ctx context.Context, over func()) bool {
 	for due := time.Now().Add(demoWebhookEvery); time.Now().Before(due); {
 		if s.late && s.down == "" && s.waiting() == 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/admin/metrics"
 	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox"
@@ -84,7 +85,7 @@ func notReady(why string) error {
 }
 
 // buildEntitlements builds the port that answers what a tenant may use.
-func (u *usher) buildEntitlements(m *admin.Entitlements) {
+func (u *usher) buildEntitlements(m *metrics.Entitlements) {
 	e := &u.settings.Entitlements
 	cfg := entitlements.Config{
 		Lookup:  u.rights.lookup,

@@ -60,7 +60,7 @@ func TestEntitlements(t *testing.T) {
 	if status, body := get(t, admin+"/readyz/entitlements"); status != 200 {
 		t.Errorf("not ready: %s", body)
 	}
-	if _, list := get(t, admin+"/api/inbox"); strings.Count(list, `"state":"kept"`) != 4 {
+	if _, list := get(t, admin+"/api/webhooks"); strings.Count(list, `"state":"kept"`) != 4 {
 		t.Errorf("what nobody takes is not kept: %s", list)
 	}
 	ask := func(code int, part string, args ...string) {
@@ -110,7 +110,7 @@ func TestKeptBesideAReceiver(t *testing.T) {
 	p.ready(t)
 	post(t, p.url(t, "webhooks")+"/webhooks", of("docs", "acme", 3))
 	testkit.Eventually(t, "delivered", func() bool { return len(crm.Deliveries()) == 2 })
-	if _, list := get(t, p.url(t, "admin")+"/api/inbox"); strings.Count(list, `"state":"kept"`) != 1 {
+	if _, list := get(t, p.url(t, "admin")+"/api/webhooks"); strings.Count(list, `"state":"kept"`) != 1 {
 		t.Error(list)
 	}
 }

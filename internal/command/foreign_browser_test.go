@@ -41,7 +41,7 @@ func TestForeignPage(t *testing.T) {
 			{"read", `fetch(A+"/api/webhooks").then(r => r.text(), () => "failed")`, "failed"},
 			{"read a page", `fetch(A+"/").then(r => r.text(), () => "failed")`, "failed"},
 			{"read blindly", `fetch(A+"/api/status", {mode: "no-cors"}).then(r => r.text(), () => "failed")`, "failed"},
-			{"act", `fetch(A+"/api/inbox/1/redeliver?force=true", {method: "POST"}).then(r => r.text(), () => "failed")`, "failed"},
+			{"act", `fetch(A+"/api/webhooks/1/redeliver?force=true", {method: "POST"}).then(r => r.text(), () => "failed")`, "failed"},
 			{"act blindly", `fetch(A+"/api/forget", {method: "POST", mode: "no-cors", body: '{"tenant":"acme"}'}).then(r => r.text(), () => "failed")`, "failed"},
 			{"act with a form's type", `fetch(A+"/tenant/forget", {method: "POST", mode: "no-cors", body: new URLSearchParams({code: "acme"})}).then(r => r.text(), () => "failed")`, "failed"},
 			{"follow", `new Promise(done => { const s = new EventSource(A+"/api/events"); s.onopen = () => done("open"); s.onerror = () => { s.close(); done("failed"); }; })`, "failed"},
@@ -95,7 +95,7 @@ func TestReboundName(t *testing.T) {
 	b.open(evil + "/healthz") // answers any Host, and so is a place to try things from
 	for _, attempt := range []string{
 		`fetch("/api/webhooks")`, `fetch("/")`, `fetch("/metrics")`, `fetch("/api/events")`,
-		`fetch("/api/inbox/1/redeliver?force=true", {method: "POST"})`, `fetch("/webhooks/1/redeliver", {method: "POST", body: new URLSearchParams({force: "true"})})`,
+		`fetch("/api/webhooks/1/redeliver?force=true", {method: "POST"})`, `fetch("/webhooks/1/redeliver", {method: "POST", body: new URLSearchParams({force: "true"})})`,
 		`fetch("/api/forget", {method: "POST", body: '{"tenant":"acme"}'})`,
 	} {
 		if got := await(b, attempt+`.then(async r => r.status + " " + await r.text())`); !strings.HasPrefix(got, "421 ") || strings.Contains(got, "acme") {

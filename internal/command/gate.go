@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/admin"
-	"usher/internal/admin/journal"
+	"usher/internal/admin/decisions"
+	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
 	"usher/internal/inbox/courier"
 	"usher/internal/settings"
@@ -27,7 +27,7 @@ func (u *usher) inboxFigures() inbox.Stats {
 }
 
 // buildGate builds the webhook gate.
-func (u *usher) buildGate(m *admin.Gate) error {
+func (u *usher) buildGate(m *metrics.Gate) error {
 	w := &u.settings.Webhook
 	main, further := gateReceivers(w)
 	cfg := webhookgate.Config{
@@ -61,8 +61,8 @@ func (u *usher) buildGate(m *admin.Gate) error {
 	for _, c := range w.Receivers {
 		m.Receiver(c.Name) // there with zeros from the start
 	}
-	u.journal = journal.New(w.Inbox == "")
-	cfg.Answered = u.journal.Add
+	u.decisions = decisions.New(w.Inbox == "")
+	cfg.Answered = u.decisions.Add
 	if w.Inbox != "" {
 		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Keep(w) }
 		cfg.KeepUnclaimed = w.KeepUnclaimed
@@ -109,7 +109,7 @@ func (l *listener) certificateEnds() time.Time {
 }
 
 // buildInbox opens the inbox, if there is one. Without a gate usher only reads it.
-func (u *usher) buildInbox(m *admin.InboxFigures) (err error) {
+func (u *usher) buildInbox(m *metrics.Inbox) (err error) {
 	w := &u.settings.Webhook
 	for _, c := range w.Receivers {
 		m.Receiver(c.Name)

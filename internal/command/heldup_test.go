@@ -39,7 +39,7 @@ func TestHeldUp(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	held := status.Inbox.HeldUp
-	if len(held) != 2 || held[0].Tenant != "harbour-ltd" || held[0].Webhook != 1 || held[0].Behind != 2 || held[0].Answer != "500 Internal Server Error" || held[0].Tries == 0 || held[0].Next.IsZero() {
+	if len(held) != 2 || held[0].Tenant != "harbour-ltd" || held[0].Webhook != "1" || held[0].Behind != 2 || held[0].Answer != "500 Internal Server Error" || held[0].Tries == 0 || held[0].Next.IsZero() {
 		t.Errorf("%+v", held)
 	}
 	_, page := get(t, w.admin+"/")

@@ -87,8 +87,9 @@ var errAlreadySaid = errors.New("failed")
 func (a *adminAPI) list(ctx context.Context, p Process, o *inboxOptions) error {
 	query := o.filter()
 	query.Set("limit", strconv.FormatUint(uint64(o.limit), 10))
-	var l admin.List
-	raw, err := a.call(ctx, http.MethodGet, "/api/inbox?"+query.Encode(), nil, &l)
+	query.Set("inbox", "true")
+	var l admin.WebhookList
+	raw, err := a.call(ctx, http.MethodGet, "/api/webhooks?"+query.Encode(), nil, &l)
 	if err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func (a *adminAPI) list(ctx context.Context, p Process, o *inboxOptions) error {
 		fmt.Fprintf(p.Stderr, "Paused since %s: %s. 'usher inbox resume%s' goes on.\n",
 			pause.Since.UTC().Format(time.RFC3339), visible(pause.String()), visible(pauseFlag(pause)))
 	}
-	if o.limit > 0 && len(l.Webhooks) >= int(o.limit) {
+	if l.Next != "" {
 		fmt.Fprintf(p.Stderr, "Only the newest %d are shown; --limit 0 shows all.\n", o.limit)
 	}
 	return nil
@@ -125,8 +126,8 @@ func pauseFlag(p inbox.Pause) string {
 }
 
 func (a *adminAPI) show(ctx context.Context, p Process, o *inboxOptions) error {
-	var d admin.Detail
-	raw, err := a.call(ctx, http.MethodGet, fmt.Sprintf("/api/inbox/%d", o.ids[0]), nil, &d)
+	var d admin.WebhookDetail
+	raw, err := a.call(ctx, http.MethodGet, fmt.Sprintf("/api/webhooks/%d", o.ids[0]), nil, &d)
 	if err != nil {
 		return err
 	}
@@ -154,10 +155,10 @@ type inboxOptions struct {
 func (o *inboxOptions) filter() url.Values {
 	query := make(url.Values)
 	if o.tenant.Tenant != "" {
-		query = o.tenant.query()
+		query.Set("tenant", o.tenant.String())
 	}
 	if o.state != "" {
-		query.Set("state", o.state)
+		query.Set("outcome", o.state)
 	}
 	for name, t := range map[string]time.Time{"since": o.since, "until": o.until} {
 		if !t.IsZero() {
@@ -203,7 +204,7 @@ func (o *inboxOptions) flags(now time.Time) *flag.FlagSet {
 		flags.StringVar(&o.receiver, "receiver", "", "")
 	}
 	if in("ls") {
-		flags.UintVar(&o.limit, "limit", admin.DefaultLimit, "")
+		flags.UintVar(&o.limit, "limit", 1000, "")
 	}
 	if in("ls", "show") {
 		flags.BoolVar(&o.json, "json", false, "")

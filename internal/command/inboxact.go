@@ -6,101 +6,50 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
+	"strconv"
 	"strings"
 
 	"usher/internal/admin"
-	"usher/internal/inbox"
 )
 
 // What usher inbox has a running usher do.
 
-// redeliver says of each webhook what became of it, and goes on when one fails.
+// redeliver sends webhooks again.
 func (a *adminAPI) redeliver(ctx context.Context, p Process, o *inboxOptions) error {
-	ids, err := a.selected(ctx, p, o, func(all []admin.Listed) (chosen []uint64, note string) {
-		latest, older := latestOf(all), 0
-		tried := make(map[[2]string]bool)
-		for _, e := range slices.Backward(o.matching(all)) { // by age: what is sent again keeps its order
-			switch lane := laneOf(&e); {
-			case e.State == inbox.Waiting && tried[lane]: // the one before it is tried now
-			case o.force, e.Tenant == "", e.State == inbox.Waiting, latest[lane] == e.ID:
-				tried[lane] = tried[lane] || e.State == inbox.Waiting && e.Tenant != ""
-				chosen = append(chosen, e.ID)
-			default:
-				older++
-			}
-		}
-		if older > 0 {
-			note = fmt.Sprintf(" (%d older ones of the same tenants are left out; --force sends them, too)", older)
-		}
-		return chosen, note
-	})
-	if err != nil {
-		return err
-	}
-	return a.each(ctx, p, ids, func(id uint64) string { return fmt.Sprintf("/api/inbox/%d/redeliver?force=%t", id, o.force) },
-		"will be sent again", "not resent")
+	return a.each(ctx, p, o, "will be sent again", "not resent")
 }
 
-// discard sets webhooks aside. The newest go first: of a queue that is discarded whole none is
-// delivered because the one before it is gone.
+// discard sets webhooks aside.
 func (a *adminAPI) discard(ctx context.Context, p Process, o *inboxOptions) error {
-	ids, err := a.selected(ctx, p, o, func(all []admin.Listed) (chosen []uint64, _ string) {
-		for _, e := range o.matching(all) {
-			if !e.State.Finished() {
-				chosen = append(chosen, e.ID)
-			}
-		}
-		return chosen, ""
-	})
-	if err != nil {
-		return err
-	}
-	return a.each(ctx, p, ids, func(id uint64) string { return fmt.Sprintf("/api/inbox/%d/discard", id) }, "discarded", "not discarded")
+	return a.each(ctx, p, o, "discarded", "not discarded")
 }
 
 // selected returns the ids that were given, or those of the webhooks that the filters choose,
 // once somebody has agreed.
-func (a *adminAPI) selected(ctx context.Context, p Process, o *inboxOptions, choose func([]admin.Listed) ([]uint64, string)) ([]uint64, error) {
+func (a *adminAPI) selected(ctx context.Context, p Process, o *inboxOptions) ([]string, error) {
 	if len(o.ids) > 0 {
-		return o.ids, nil
+		var ids []string
+		for _, id := range o.ids {
+			ids = append(ids, strconv.FormatUint(id, 10))
+		}
+		return ids, nil
 	}
-	// All of the tenant, or of everybody, in whatever state: only so it is known which is the latest.
-	query := (&inboxOptions{tenant: o.tenant}).filter()
-	query.Set("limit", "0")
-	var l admin.List
-	if _, err := a.call(ctx, http.MethodGet, "/api/inbox?"+query.Encode(), nil, &l); err != nil {
+	query := o.filter()
+	query.Set("force", strconv.FormatBool(o.force))
+	var chosen admin.Chosen
+	if _, err := a.call(ctx, http.MethodGet, "/api/"+o.verb+"?"+query.Encode(), nil, &chosen); err != nil {
 		return nil, err
 	}
-	ids, note := choose(l.Webhooks)
-	if len(ids) == 0 {
+	note := ""
+	if chosen.Older > 0 {
+		note = fmt.Sprintf(" (%d older ones of the same tenants are left out; --force sends them, too)", chosen.Older)
+	}
+	if len(chosen.Webhooks) == 0 {
 		fmt.Fprintf(p.Stdout, "No webhook to %s%s.\n", o.verb, note)
 		return nil, nil
 	}
-	question := fmt.Sprintf("%s %s%s?", strings.ToUpper(o.verb[:1])+o.verb[1:], plural(len(ids), "webhook"), note)
-	return ids, p.agreed(question, o.yes)
-}
-
-// matching are those that the filters choose.
-func (o *inboxOptions) matching(all []admin.Listed) (fits []admin.Listed) {
-	f := inbox.Filter{State: inbox.State(o.state), Since: o.since, Until: o.until}
-	for _, e := range all {
-		if f.Match(&e.Entry, nil) {
-			fits = append(fits, e)
-		}
-	}
-	return fits
-}
-
-func laneOf(e *admin.Listed) [2]string { return [2]string{e.Platform, e.Tenant} }
-
-// latestOf are the newest webhooks of each tenant.
-func latestOf(all []admin.Listed) map[[2]string]uint64 {
-	latest := make(map[[2]string]uint64)
-	for i := range all {
-		latest[laneOf(&all[i])] = max(latest[laneOf(&all[i])], all[i].ID)
-	}
-	return latest
+	question := fmt.Sprintf("%s %s%s?", strings.ToUpper(o.verb[:1])+o.verb[1:], plural(len(chosen.Webhooks), "webhook"), note)
+	return chosen.Webhooks, p.agreed(question, o.yes)
 }
 
 // errRefused says that nothing was done.
@@ -124,20 +73,24 @@ func (p *Process) agreed(question string, yes bool) error {
 	return errRefused
 }
 
-// each has something done to each id, and says what became of it.
-func (a *adminAPI) each(ctx context.Context, p Process, ids []uint64, target func(uint64) string, done, not string) error {
+// each has something done to each webhook, says of each what became of it, and goes on when one fails.
+func (a *adminAPI) each(ctx context.Context, p Process, o *inboxOptions, done, not string) error {
+	ids, err := a.selected(ctx, p, o)
+	if err != nil {
+		return err
+	}
 	var failed error
 	for _, id := range ids {
-		_, err := a.call(ctx, http.MethodPost, target(id), nil, new(admin.Redelivered))
+		_, err := a.call(ctx, http.MethodPost, fmt.Sprintf("/api/webhooks/%s/%s?force=%t", id, o.verb, o.force), nil, new(admin.Done))
 		var refused *apiError
 		switch {
 		case err == nil:
-			fmt.Fprintf(p.Stdout, "%d %s\n", id, done)
+			fmt.Fprintf(p.Stdout, "%s %s\n", id, done)
 			continue
 		case errors.As(err, &refused) && refused.Latest != nil:
-			fmt.Fprintf(p.Stderr, "%d %s: %d of the same tenant is newer. Use --force to resend it anyway.\n", id, not, refused.Latest.ID)
+			fmt.Fprintf(p.Stderr, "%s %s: %s of the same tenant is newer. Use --force to resend it anyway.\n", id, not, refused.Latest.ID)
 		default:
-			fmt.Fprintf(p.Stderr, "%d %s: %v\n", id, not, err)
+			fmt.Fprintf(p.Stderr, "%s %s: %v\n", id, not, err)
 		}
 		failed = errAlreadySaid
 	}
@@ -191,11 +144,7 @@ func (a *adminAPI) forget(ctx context.Context, p Process, o *inboxOptions) error
 }
 
 func (a *adminAPI) erase(ctx context.Context, p Process, o *inboxOptions) error {
-	name := showTenant("", o.tenant.Tenant)
-	if o.tenant.Platform != nil {
-		name = inbox.ExactTenant(*o.tenant.Platform, o.tenant.Tenant)
-	}
-	question := fmt.Sprintf("Erase %s: delete its webhooks, those that wait included, and what it may use?", visible(name))
+	question := fmt.Sprintf("Erase %s: delete its webhooks, those that wait included, and what it may use?", visible(o.tenant.String()))
 	if err := p.agreed(question, o.yes); err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +27,7 @@ const noReceiver = "no receiver takes its platform"
 
 // printList prints one line for each webhook. It never shortens a tenant, so that people can copy it
 // from here.
-func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool) error {
+func printList(w io.Writer, entries []admin.Webhook, now time.Time, heading bool) error {
 	var rows [][]string
 	if heading {
 		rows = append(rows, []string{"ID", "STATE", "TENANT", "TRIES", "AGE", "LAST ANSWER, WHAT HOLDS IT UP"})
@@ -36,7 +35,7 @@ func printList(w io.Writer, entries []admin.Listed, now time.Time, heading bool)
 	for i := range entries {
 		e := &entries[i]
 		rows = append(rows, []string{
-			strconv.FormatUint(e.ID, 10), visible(string(e.State)), tenantOf(&e.Entry),
+			e.ID, visible(string(e.State)), tenantOf(e),
 			strconv.Itoa(e.Tries), age(e.Received, now), standing(e, now),
 		})
 	}
@@ -71,15 +70,12 @@ func columnWidths(rows [][]string) []int {
 }
 
 // summary counts the states.
-func summary(entries []admin.Listed) string {
+func summary(entries []admin.Webhook) string {
 	count := make(map[inbox.State]int)
 	for i := range entries {
 		count[entries[i].State]++
 	}
-	words := fmt.Sprintf("%d webhooks", len(entries))
-	if len(entries) == 1 {
-		words = "1 webhook"
-	}
+	words := plural(len(entries), "webhook")
 	separator := ": "
 	for _, state := range inbox.States {
 		if count[state] > 0 {
@@ -91,12 +87,12 @@ func summary(entries []admin.Listed) string {
 }
 
 // printDetail prints all there is of a webhook.
-func printDetail(w io.Writer, d *admin.Detail, now time.Time) error {
+func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	var out strings.Builder
 	fact := func(name, format string, args ...any) {
 		fmt.Fprintf(&out, "%-11s %s\n", name, visible(fmt.Sprintf(format, args...)))
 	}
-	fact("id", "%d", d.ID)
+	fact("id", "%s", d.ID)
 	fact("state", "%s", d.State)
 	if d.Why != "" {
 		fact("because", "%s", d.Why)
@@ -105,18 +101,23 @@ func printDetail(w io.Writer, d *admin.Detail, now time.Time) error {
 		fact("because", "%s", noReceiver)
 	}
 	fact("since", "%s", moment(d.Changed, now))
-	fact("tenant", "%s", tenantOf(&d.Entry))
+	fact("tenant", "%s", tenantOf(&d.Webhook))
 	fact("type", "%s", d.Type)
 	fact("received", "%s", moment(d.Received, now))
 	if !d.Again.IsZero() {
 		fact("sent again", "%s", moment(d.Again, now))
 	}
-	fact("webhook-id", "%s", d.Webhook)
+	fact("webhook-id", "%s", d.Webhook.Webhook)
 	fact("tries", "%d", d.Tries)
 	if d.Receiver != "" {
 		fact("receiver", "%s", d.Receiver)
 	}
-	if d.State == inbox.Waiting && !d.Next.IsZero() {
+	switch {
+	case d.Paused:
+		fact("next try", "paused")
+	case d.HeldBy != "":
+		fact("next try", "waits behind %s", d.HeldBy)
+	case !d.Next.IsZero():
 		fact("next try", "%s, in %s", d.Next.UTC().Format(time.RFC3339), age(now, d.Next))
 	}
 
@@ -125,13 +126,16 @@ func printDetail(w io.Writer, d *admin.Detail, now time.Time) error {
 		section("attempts")
 		for i := range d.Attempts {
 			a := &d.Attempts[i]
-			fmt.Fprintf(&out, "  %s  %8v  %s\n", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), visible(answerOf(a)))
+			fmt.Fprintf(&out, "  %s  %8v  %s\n", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), visible(admin.AnswerWords(*a)))
 		}
 	}
-	if d.Previous != 0 {
-		section(fmt.Sprintf("changes against %d", d.Previous))
-	} else {
-		section("changes (no snapshot before it is known)")
+	switch {
+	case d.Previous != "" && d.Untaken != "":
+		section(fmt.Sprintf("changes against %s, the last that the receiver took (it did not take %s)", d.Previous, d.Untaken))
+	case d.Previous != "":
+		section("changes against " + d.Previous)
+	default:
+		section("changes (the receiver took no snapshot before it, as far as usher knows)")
 	}
 	if len(d.Changes) == 0 {
 		out.WriteString("  none\n")
@@ -163,7 +167,7 @@ func payloadText(raw json.RawMessage) string {
 }
 
 // tenantOf names a tenant, or, where a webhook has none, its type in brackets.
-func tenantOf(e *inbox.Entry) string {
+func tenantOf(e *admin.Webhook) string {
 	switch {
 	case e.Tenant == "" && e.Type == "":
 		return "-" // a damaged record
@@ -174,21 +178,20 @@ func tenantOf(e *inbox.Entry) string {
 	}
 }
 
-// standing is what the receiver said last, and what a webhook waits for.
-func standing(e *admin.Listed, now time.Time) string {
+// standing is what the receiver said last, or else what is known instead, and what a webhook waits for.
+func standing(e *admin.Webhook, now time.Time) string {
 	var words []string
-	if answer := lastAnswer(&e.Entry); answer != "-" {
-		words = append(words, answer)
+	if answer := cmp.Or(e.Answer, e.Why); answer != "" {
+		words = append(words, visible(answer))
 	}
 	if e.Paused {
 		words = append(words, "paused")
 	}
 	switch {
-	case e.State != inbox.Waiting:
 	case e.NoReceiver:
 		words = append(words, noReceiver)
-	case e.HeldBy != 0:
-		words = append(words, fmt.Sprintf("behind %d", e.HeldBy))
+	case e.HeldBy != "":
+		words = append(words, "behind "+e.HeldBy)
 	case !e.Paused && !e.Next.IsZero():
 		words = append(words, "next try in "+age(now, e.Next))
 	}
@@ -196,32 +199,6 @@ func standing(e *admin.Listed, now time.Time) string {
 		words = append(words, fmt.Sprintf("%d behind it", e.Behind))
 	}
 	return cmp.Or(strings.Join(words, "; "), "-")
-}
-
-// lastAnswer is what the receiver said last, or else what is known instead.
-func lastAnswer(e *inbox.Entry) string {
-	switch n := len(e.Attempts); {
-	case n > 0:
-		return visible(answerOf(&e.Attempts[n-1]))
-	case e.Why != "":
-		return visible(e.Why)
-	default:
-		return "-"
-	}
-}
-
-func answerOf(a *inbox.Attempt) string {
-	if a.Status == 0 {
-		return cmp.Or(a.Error, "no answer")
-	}
-	if words := strings.Fields(a.Answer); len(words) > 0 { // the receiver's own, which say more
-		return fmt.Sprintf("%d: %s", a.Status, strings.Join(words, " "))
-	}
-	answer := strings.TrimSpace(fmt.Sprintf("%d %s", a.Status, http.StatusText(a.Status)))
-	if a.Error != "" {
-		answer += ": " + a.Error
-	}
-	return answer
 }
 
 func moment(t, now time.Time) string {

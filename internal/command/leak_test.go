@@ -142,12 +142,12 @@ var link = regexp.MustCompile(`(?:href|src|action)="([^"]*)"`)
 func crawl(t *testing.T, base, token string) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
-	todo := []string{"/", "/metrics", "/healthz", "/readyz", "/api/status", "/api/webhooks", "/api/inbox", "/api/inbox?limit=0", "/api/events",
+	todo := []string{"/", "/metrics", "/healthz", "/readyz", "/api/status", "/api/webhooks", "/api/webhooks?limit=0", "/api/events",
 		"/api/tenant?platform=crm&code=acme", "/nowhere", "/webhooks?state=lost", "/webhooks?search=acme"}
 	for id := range 8 {
 		for _, prefix := range []string{"", "d"} {
 			n := prefix + string(rune('1'+id))
-			todo = append(todo, "/api/webhooks/"+n, "/api/inbox/"+n, "/webhooks/"+n)
+			todo = append(todo, "/api/webhooks/"+n, "/webhooks/"+n)
 		}
 	}
 	for len(todo) > 0 && len(found) < 300 {

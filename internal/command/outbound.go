@@ -14,7 +14,7 @@ import (
 	"strings"
 	"sync"
 
-	"usher/internal/admin"
+	"usher/internal/admin/metrics"
 	"usher/internal/guard"
 	"usher/internal/settings"
 	"usher/internal/wire"
@@ -39,8 +39,8 @@ type outbound struct {
 type localPort struct {
 	settings.Port
 	*identity
-	listener *listener   // nil for exec and check
-	calls    *admin.Port // nil without metrics
+	listener *listener     // nil for exec and check
+	calls    *metrics.Port // nil without metrics
 }
 
 // identity is what usher gets a token for: an API client and its scopes. Ports with the same
@@ -49,7 +49,7 @@ type identity struct {
 	owner  string // the first port that has it
 	client *tokens.Client
 	source *tokens.Source
-	counts *admin.Identity // nil without metrics
+	counts *metrics.Identity // nil without metrics
 }
 
 // identityKey says whether two ports have the same identity. A secret in a file is known by
@@ -67,7 +67,7 @@ func keyOf(p *settings.Port) identityKey {
 }
 
 // newOutbound builds it; metrics may be nil.
-func newOutbound(s *settings.Settings, log *slog.Logger, metrics *admin.Metrics) (*outbound, error) {
+func newOutbound(s *settings.Settings, log *slog.Logger, metrics *metrics.Registry) (*outbound, error) {
 	o := &outbound{
 		settings: s, log: log,
 		target: s.Outbound.Endpoint("/graphql"),
@@ -95,7 +95,7 @@ func newOutbound(s *settings.Settings, log *slog.Logger, metrics *admin.Metrics)
 }
 
 // newIdentity makes the identity of p, the first port that has it.
-func (o *outbound) newIdentity(p *settings.Port, metrics *admin.Metrics) *identity {
+func (o *outbound) newIdentity(p *settings.Port, metrics *metrics.Registry) *identity {
 	client := &tokens.Client{
 		URL:       o.settings.Outbound.Endpoint("/oauth/token").String(),
 		ID:        p.ClientID,

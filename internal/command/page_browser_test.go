@@ -179,7 +179,7 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	b.click(`a[href^="/tenant/forget"]`)
 	b.click("form button")
-	b.until("forgotten", `document.querySelector(".notice")?.innerText.includes("has forgotten")`)
+	b.until("forgotten", `document.querySelector(".notice")?.innerText.includes("Forgotten")`)
 	for _, complaint := range complaints() {
 		if !strings.Contains(complaint, "409") { // the warning above is one
 			t.Errorf("the browser complains: %s", complaint)
@@ -268,7 +268,7 @@ func TestPageWithoutScript(t *testing.T) {
 	}
 	b.open(w.admin + "/webhooks/2/redeliver")
 	b.click("form button")
-	b.until("sent again", `location.href.endsWith("/webhooks/2?did=redelivered")`)
+	b.until("sent again", `location.href.endsWith("/webhooks/2?did=redeliver")`)
 	testkit.Eventually(t, "delivered again", func() bool { return len(w.receiver.Deliveries()) == 3 })
 	b.until("told that the page stands still", `document.querySelector("footer").innerText.includes("Without JavaScript")`)
 }
@@ -299,7 +299,8 @@ func TestPageOnAPhone(t *testing.T) {
 	w.send(t, "parked", 1)
 	post(t, w.gate, "{")
 	b.do(emulate(true, false, 800))
-	for _, path := range []string{"/", "/webhooks", "/webhooks/2", "/webhooks/3", "/webhooks/d1", "/webhooks/2/redeliver", "/tenant?platform=crm&code=" + long, "/tenant/forget?code=" + long, "/nowhere"} {
+	for _, path := range []string{"/", "/webhooks", "/webhooks/2", "/webhooks/3", "/webhooks/d1", "/webhooks/2/redeliver", "/tenant?platform=crm&code=" + long, "/tenant/forget?code=" + long,
+		"/pause", "/redeliver?outcome=parked", "/webhooks?outcome=parked", "/webhooks/3/discard", "/tenant/erase?platform=crm&code=" + long, "/nowhere"} {
 		b.open(w.admin + path)
 		if over := evaluate[int](b, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
 			t.Errorf("%s is %d pixels too wide", path, over)
@@ -322,8 +323,8 @@ func TestPageAtHand(t *testing.T) {
 	b.until("four lines", `document.querySelectorAll(".rows tbody tr").length == 4`)
 	evaluate[bool](b, `(() => { const s = document.querySelector("select[name=outcome]"); s.value = "rejected"; return s.dispatchEvent(new Event("change", {bubbles: true})); })()`)
 	b.until("one of them, with nothing else in the address", `location.search == "?outcome=rejected" && document.querySelectorAll(".rows tbody tr").length == 1`)
-	b.open(w.admin + "/webhooks?from=2001-01-01T00:00&to=2001-01-02T00:00")
-	b.until("nothing in those days", `document.querySelector("#list").innerText.includes("Nothing fits")`)
+	b.open(w.admin + "/webhooks?since=2001-01-01T00:00&until=2001-01-02T00:00")
+	b.until("nothing in those days", `document.querySelector("#list").innerText.includes("No webhook matches")`)
 
 	b.open(w.admin + "/webhooks/2")
 	evaluate[bool](b, `!!(navigator.clipboard.writeText = async (text) => { window.copied = text; })`)

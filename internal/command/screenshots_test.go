@@ -33,10 +33,10 @@ func TestScreenshots(t *testing.T) {
 		{"overview-phone-dark", "/", "", true, true},
 		{"webhooks-light", "/webhooks", "", false, false},
 		{"webhooks-phone-dark", "/webhooks", "", true, true},
-		{"webhook-light", "/webhooks?state=delivered", ".rows .when a", false, false},
-		{"webhook-phone-light", "/webhooks?state=delivered", ".rows .when a", true, false},
-		{"tenant-dark", "/webhooks?state=delivered", ".rows .tenant a", false, true},
-		{"tenant-phone-light", "/webhooks?state=delivered", ".rows .tenant a", true, false},
+		{"webhook-light", "/webhooks?outcome=delivered", ".rows .when a", false, false},
+		{"webhook-phone-light", "/webhooks?outcome=delivered", ".rows .when a", true, false},
+		{"tenant-dark", "/webhooks?outcome=delivered", ".rows .tenant a", false, true},
+		{"tenant-phone-light", "/webhooks?outcome=delivered", ".rows .tenant a", true, false},
 	} {
 		height := int64(800)
 		if shot.path == "/" {
@@ -51,7 +51,11 @@ func TestScreenshots(t *testing.T) {
 		b.until("live", `document.querySelector(".follow.good")`)
 		if shot.path == "/" {
 			// In the dark something is wrong: the demo's receiver is down now and then.
-			for tries := 0; tries < 600 && evaluate[bool](b, `!!document.querySelector("#wrong .troubles")`) != shot.dark; tries++ {
+			trouble := `!!document.querySelector("#wrong .troubles")`
+			if shot.dark {
+				trouble = `!!document.querySelector("#wrong .troubles") && !!document.querySelector("#held-up")`
+			}
+			for tries := 0; tries < 900 && evaluate[bool](b, trouble) != shot.dark; tries++ {
 				time.Sleep(200 * time.Millisecond)
 			}
 		}

@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"usher/internal/admin"
-	"usher/internal/admin/journal"
+	"usher/internal/admin/decisions"
+	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
 	"usher/internal/sdnotify"
 	"usher/internal/secret"
@@ -63,11 +63,11 @@ type usher struct {
 	starter  supervisor
 	stopping atomic.Bool
 
-	outbound *outbound         // nil: off
-	gate     *webhookgate.Gate // nil: off
-	journal  *journal.Journal  // of the gate's decisions; nil: off
-	inbox    *inbox.Inbox      // nil: webhooks are passed through
-	rights   *rights           // what tenants may use; nil: there is no inbox
+	outbound  *outbound         // nil: off
+	gate      *webhookgate.Gate // nil: off
+	decisions *decisions.Ring   // the gate's last; nil: off
+	inbox     *inbox.Inbox      // nil: webhooks are passed through
+	rights    *rights           // what tenants may use; nil: there is no inbox
 
 	listeners []*listener // all but the admin port's
 	webhooks  *listener   // the gate's; nil: off
@@ -79,37 +79,37 @@ type usher struct {
 // cannot open is an error of start-up.
 func build(s *settings.Settings, log *slog.Logger) (*usher, error) {
 	u := &usher{settings: s, log: log}
-	metrics := admin.NewMetrics(buildVersion(), buildCommit())
+	m := metrics.New(buildVersion(), buildCommit())
 	if s.OutboundOn() {
-		if err := u.buildOutbound(metrics); err != nil {
+		if err := u.buildOutbound(m); err != nil {
 			return nil, err
 		}
 	}
-	var gateMetrics *admin.Gate
+	var gateMetrics *metrics.Gate
 	if s.GateOn() {
-		gateMetrics = metrics.Gate()
+		gateMetrics = m.Gate()
 		if err := u.buildGate(gateMetrics); err != nil {
 			return nil, err
 		}
 		if u.webhooks.tls != nil {
-			metrics.Certificate(u.webhooks.certificateEnds)
+			m.Certificate(u.webhooks.certificateEnds)
 		}
 	}
 	if s.GateOn() || s.EntitlementsOn() {
-		if err := u.buildInbox(metrics.Inbox(u.inboxFigures)); err != nil {
+		if err := u.buildInbox(m.Inbox(u.inboxFigures)); err != nil {
 			return nil, err
 		}
 	}
 	if s.EntitlementsOn() {
-		u.buildEntitlements(metrics.Entitlements(u.rights.index.Len))
+		u.buildEntitlements(m.Entitlements(u.rights.index.Len))
 	}
 	if s.Admin.Listen != "off" {
-		u.buildAdmin(metrics, gateMetrics)
+		u.buildAdmin(m, gateMetrics)
 	}
 	return u, nil
 }
 
-func (u *usher) buildOutbound(metrics *admin.Metrics) (err error) {
+func (u *usher) buildOutbound(metrics *metrics.Registry) (err error) {
 	if u.outbound, err = newOutbound(u.settings, u.log, metrics); err != nil {
 		return err
 	}

@@ -17,6 +17,14 @@ func parseTenant(text string) (tenantName, error) {
 // showTenant writes a tenant as parseTenant reads it.
 func showTenant(platform, tenant string) string { return record.ShowTenant(platform, tenant) }
 
+// String writes it as it was read.
+func (n *tenantName) String() string {
+	if n.Platform == nil {
+		return record.ShowTenant("", n.Tenant)
+	}
+	return record.Exact(*n.Platform, n.Tenant)
+}
+
 // query returns the tenant as parameters of the admin port's API.
 func (n *tenantName) query() url.Values {
 	q := url.Values{"tenant": {n.Tenant}}

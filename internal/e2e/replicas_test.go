@@ -109,7 +109,7 @@ func TestReplicasAreOne(t *testing.T) {
 
 	// What any of them is asked, it answers for all.
 	for i, u := range f.ushers {
-		status, body := testkit.Get(t, u.URL(t, "admin")+"/api/inbox?tenant=acme")
+		status, body := testkit.Get(t, u.URL(t, "admin")+"/api/webhooks?tenant=acme")
 		if status != 200 || strings.Count(body, `"state":"delivered"`) != 4 {
 			t.Errorf("usher %d: %d %s", i, status, body)
 		}

@@ -37,6 +37,7 @@ type (
 	Filter         = record.Filter
 	OverwriteError = record.OverwriteError
 	Pause          = record.Pause
+	TenantName     = record.TenantName
 )
 
 // The states of a webhook; see the package record.
@@ -65,6 +66,7 @@ var (
 var (
 	ShowTenant  = record.ShowTenant
 	ExactTenant = record.Exact
+	ParseTenant = record.ParseTenant
 	States      = record.States
 )
 
@@ -96,8 +98,8 @@ type Config struct {
 	NATS *NATS
 	// Receivers are those who take webhooks.
 	Receivers []Receiver
-	// Route names the receiver of a lane's webhooks; "" or an unknown name: nobody takes
-	// them at the moment, and they wait. Nil: all go to the first receiver.
+	// Route names the receiver of a lane's webhooks; "" or an unknown name: no receiver takes
+	// them for now, and they wait. Nil: all go to the first receiver.
 	Route func(webhookgate.Lane) string
 	// KeepUnclaimed has a webhook kept that nobody takes when it comes: it is never
 	// delivered. False: it waits for a receiver.
@@ -212,11 +214,6 @@ func (i *Inbox) Platforms(tenant string) ([]string, error) {
 	return all, err
 }
 
-// ReceiverOf names who takes a tenant's webhooks; empty: nobody does.
-func (i *Inbox) ReceiverOf(platform, tenant string) string {
-	return i.courier.ReceiverOf(webhookgate.Lane{Platform: platform, Tenant: tenant})
-}
-
 // HeldUp returns the tenants whose webhooks wait behind one that was tried in vain; of those that
 // this replica delivers.
 func (i *Inbox) HeldUp() []HeldUp { return i.courier.HeldUp() }
@@ -226,7 +223,7 @@ type Stats struct {
 	Pending   int           // waiting or being delivered
 	Oldest    time.Duration // age of the oldest of them
 	Parked    int
-	Receivers map[string]courier.ReceiverStats // by name; "" has what nobody takes at the moment
+	Receivers map[string]courier.ReceiverStats // by name; "" has what no receiver takes right now
 
 	Paused      []Pause // what is held back by hand
 	Used, Limit int64   // bytes that wait or are parked, and that may

@@ -31,6 +31,7 @@ type Shell struct {
 	Live    bool // it follows what happens
 	Gate    bool // the webhook gate is on: its pages are linked
 	Notice  string
+	Paused  any // what is paused, each with a Pause and the Fields of a form that ends it
 	Body    any
 }
 
@@ -106,6 +107,7 @@ var funcs = template.FuncMap{
 	"bytes":   Bytes,
 	"name":    TenantName,
 	"short":   Short,
+	"words":   beginning,
 	"edition": func() string { return edition },
 	"tone":    tone,
 	"sign":    sign,

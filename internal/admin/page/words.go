@@ -95,8 +95,8 @@ func Plural(n int, one, many string) string {
 	return Count(n) + " " + many
 }
 
-// Beginning is the beginning of somebody's words, on one line.
-func Beginning(words string) string {
+// beginning is the beginning of somebody's words, on one line.
+func beginning(words string) string {
 	const most = 120
 	words = strings.Join(strings.Fields(words), " ")
 	if runes := []rune(words); len(runes) > most {

@@ -16,7 +16,7 @@ const (
 type breaker struct {
 	limit    int // deliveries at once, at most
 	underway int
-	now      int // the limit at the moment: limit, or less while it recovers
+	now      int // the current limit: limit, or less while the receiver recovers
 	failures int // in a row
 	open     bool
 	probing  bool          // the delivery under way is a probe

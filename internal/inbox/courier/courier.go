@@ -46,8 +46,8 @@ type Receiver struct {
 // Config is what a courier needs to know.
 type Config struct {
 	Receivers []Receiver
-	// Route names the receiver of a lane's webhooks; "" or an unknown name: nobody takes
-	// them at the moment, and they wait. Nil: all go to the first receiver.
+	// Route names the receiver of a lane's webhooks; "" or an unknown name: no receiver takes
+	// them for now, and they wait. Nil: all go to the first receiver.
 	Route func(webhookgate.Lane) string
 	// Attempts and MaxAge are when a webhook is parked. Both required.
 	Attempts int
@@ -182,8 +182,7 @@ func (c *Courier) next(rc *receiver) (*turn, time.Duration) {
 	}
 }
 
-// ReceiverOf names the receiver of a lane's webhooks at the moment; empty: nobody takes
-// them.
+// ReceiverOf names the current receiver of a lane's webhooks; empty: no receiver takes them.
 func (c *Courier) ReceiverOf(key webhookgate.Lane) string {
 	if rc := c.route(key); rc != nil {
 		return rc.Name

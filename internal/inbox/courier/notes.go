@@ -67,7 +67,7 @@ func (c *Courier) noted(l *lane, n *note) {
 	c.schedule(l)
 	telling := l.telling
 	select {
-	case l.term.noted <- struct{}{}: // for who waits in End
+	case l.term.noted <- struct{}{}: // for a goroutine that waits in End
 	default:
 	}
 	c.mu.Unlock()

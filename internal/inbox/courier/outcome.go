@@ -25,7 +25,7 @@ func (c *Courier) finish(t *turn, d *delivery) record.Record {
 		l.reset()
 		r.Enter(record.Parked, d.err.Error())
 		c.note(l, it, r, nil)
-	case d.err != nil: // the store can't be read at the moment
+	case d.err != nil: // the store cannot be read right now
 		b.abandoned()
 		l.at = now.Add(l.ceiling())
 		l.down = false // or an open breaker would have it tried at once, again and again

@@ -13,10 +13,10 @@ type receiver struct {
 	accepted time.Time // when it last took something
 	woken    time.Time // when those were last woken who waited because it was down
 
-	// due has all lanes that wait for nothing but their time, by that. down has those
-	// of them that wait because the receiver is down: by when it wished to be asked
-	// again, then by who was tried longest ago. While the breaker is open any of those
-	// may be the probe: a lane that must wait hides no other that may go.
+	// due has all lanes that only wait for their time, ordered by it. down has those of them
+	// that wait because the receiver is down, ordered by when the receiver wants to be asked
+	// again, then by how long ago they were tried. While the breaker is open any of those may
+	// be the probe: a lane that must wait does not hide one that may go.
 	due, down laneHeap
 }
 

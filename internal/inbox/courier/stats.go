@@ -5,7 +5,7 @@ import "time"
 // Stats are figures of the moment. What the store has not noted yet counts as before.
 type Stats struct {
 	Figures
-	Receivers map[string]ReceiverStats // by name; "" has what nobody takes at the moment, if there is any
+	Receivers map[string]ReceiverStats // by name; "" has what no receiver takes right now, if there is any
 }
 
 // Figures count webhooks.

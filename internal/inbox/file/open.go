@@ -71,8 +71,8 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	return s, nil
 }
 
-// load counts what there is, and returns what waits or is parked, without its content. What
-// is damaged is parked.
+// load counts all records, and returns those that wait or are parked, without their content. Damaged
+// ones are parked.
 func (s *Store) load(tx *bbolt.Tx) (unfinished []*record.Record, err error) {
 	status := tx.Bucket(statusBucket)
 	err = tx.Bucket(recordBucket).ForEach(func(k, v []byte) error {
@@ -122,8 +122,8 @@ func openBolt(path string) (*bbolt.DB, error) {
 	})
 }
 
-// checkWhole says whether a file that is there is as long as it should be: bbolt maps it into memory,
-// and what is read beyond its end ends the process.
+// checkWhole returns an error if an existing file is shorter than it should be: bbolt maps it into
+// memory, and a read beyond its end ends the process.
 func checkWhole(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() == 0 {

@@ -91,7 +91,7 @@ func (s *Store) List(f record.Filter) ([]record.Entry, error) {
 	return out, err
 }
 
-// Show returns a webhook with its content, and that of its tenant's before it.
+// Show returns a webhook with its content, and that of its tenant's which was taken before it.
 func (s *Store) Show(id uint64) (item *record.Item, err error) {
 	notes := s.unwrittenNotes()
 	err = s.db.View(func(tx *bbolt.Tx) error {
@@ -108,13 +108,33 @@ func (s *Store) Show(id uint64) (item *record.Item, err error) {
 		if err != nil {
 			return nil // as much of it as there is
 		}
-		previous, _ := get(tx, before)
-		if w, _, err := record.Decode(previous); err == nil {
-			item.Previous = &record.Previous{ID: before, Body: w.Body}
-		}
+		item.Before, item.Previous = before, taken(tx, before, notes)
 		return nil
 	})
 	return item, err
+}
+
+// lookBack is how many snapshots of a tenant are looked through for one that was taken.
+const lookBack = 100
+
+// taken is the last snapshot that was taken, from one of a tenant's on backwards.
+func taken(tx *bbolt.Tx, id uint64, notes map[uint64]record.Status) *record.Previous {
+	for range lookBack {
+		value, status := get(tx, id)
+		w, before, err := record.Decode(value)
+		if err != nil {
+			return nil
+		}
+		state := read(id, value, status, false).Status.State
+		if note, ok := notes[id]; ok {
+			state = note.State
+		}
+		if state.Taken() {
+			return &record.Previous{ID: id, Body: w.Body}
+		}
+		id = before
+	}
+	return nil
 }
 
 // A lane's snapshot is the last one that was taken in, however it fares with its

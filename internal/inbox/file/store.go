@@ -120,8 +120,8 @@ func (t *term) Note(r record.Record, _ *webhookgate.Webhook, noted func()) {
 	noted()
 }
 
-// Run delivers until ctx ends, and returns when the deliveries under way have ended;
-// when hard ends those are broken off, and wait for the next start.
+// Run delivers until ctx ends, and returns when the deliveries in progress have ended. When hard
+// ends they are cancelled, and wait for the next start.
 func (s *Store) Run(ctx, hard context.Context) { s.courier.Run(ctx, hard) }
 
 // Delivers says that this replica delivers: there is no other.

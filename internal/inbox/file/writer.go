@@ -13,14 +13,13 @@ const (
 	// settleDelay is how long notes may wait for company. A webhook that comes in does
 	// not wait, and takes them along.
 	settleDelay = 20 * time.Millisecond
-	// pace is the least time between two transactions while several senders wait for
-	// each: on a fast disk there would else be hardly any company to share one. Who
-	// sends alone never waits.
+	// pace is the least time between two transactions while several senders wait for each.
+	// Without it, on a fast disk hardly any webhooks would share one. A sender that is alone
+	// never waits.
 	pace = 3 * time.Millisecond
 )
 
-// write is the writer: it gathers what there is, commits it, and tells those who
-// wait.
+// write is the writer: it gathers the queued work, commits it, and tells those who wait.
 func (s *Store) write() {
 	defer close(s.closed)
 	for stop := false; !stop; {
@@ -183,8 +182,8 @@ func (s *Store) void(is func(id uint64) bool) {
 	}
 }
 
-// unwrittenNotes are the last notes that are not in the file yet. Who reads the file
-// asks for them before: then nothing is shown as older than it was known to be.
+// unwrittenNotes returns the last notes that are not in the file yet. A reader of the file asks for
+// them first, so that it never shows an older state than is known.
 func (s *Store) unwrittenNotes() map[uint64]record.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()

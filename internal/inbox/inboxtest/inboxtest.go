@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -131,4 +132,13 @@ func Webhook(tenant, body string) *webhookgate.Webhook {
 		Digest: sha256.Sum256([]byte(body)), Body: []byte(body), Received: time.Now(),
 		Header: http.Header{"X-Test": {"1"}},
 	}
+}
+
+// Heap is the memory in use, without garbage.
+func Heap() uint64 {
+	runtime.GC()
+	runtime.GC() // what is in pools goes with the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -59,8 +59,8 @@ func Start(dir string, options ...func(*server.Options)) *Server {
 
 // End ends the server, and what it has kept.
 func (s *Server) End() {
-	// The server sleeps with a lock held when it shuts down. Whoever waits for that lock
-	// keeps time from passing, so what is on any wire has to arrive before.
+	// The server sleeps with a lock held when it shuts down. A goroutine that waits for that lock
+	// keeps time from passing, so everything on a wire has to arrive before.
 	time.Sleep(time.Second)
 	s.Shutdown()
 	s.WaitForShutdown()
@@ -120,7 +120,7 @@ func (w *Wire) Mend() {
 	w.cut = false
 }
 
-// Replace has the wire lead to another server. It is mended.
+// Replace makes the wire lead to another server, and repairs it.
 func (w *Wire) Replace(server *Server) {
 	w.mu.Lock()
 	w.Server = server
@@ -145,7 +145,7 @@ func (w *Wire) pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool
 		due  time.Time
 		late bool // with a delay, and after what is stuck
 	}
-	pieces := make(chan piece, 100_000)
+	pieces := make(chan piece, 10_000)
 	go func() {
 		defer dst.Close()
 		for p := range pieces {
@@ -159,8 +159,8 @@ func (w *Wire) pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool
 		}
 	}()
 	defer close(pieces)
+	b := make([]byte, 64<<10)
 	for {
-		b := make([]byte, 64<<10)
 		n, err := src.Read(b)
 		if err != nil {
 			return
@@ -168,7 +168,7 @@ func (w *Wire) pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool
 		if count != nil {
 			count.Add(int64(n))
 		}
-		p := piece{data: b[:n], due: time.Now()}
+		p := piece{data: bytes.Clone(b[:n]), due: time.Now()}
 		if greeted.Load() {
 			p.due, p.late = p.due.Add(delay), true
 		} else if bytes.Contains(p.data, []byte("PONG")) {

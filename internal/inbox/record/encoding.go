@@ -52,7 +52,7 @@ func Unseal(b []byte) ([]byte, error) {
 	return b[sealSize:], nil
 }
 
-// Encode writes what there is to say of the body, then the body as it came; previous is
+// Encode writes the facts about the body, then the body as it came; previous is
 // the id of the lane's last before it, 0 where none was known. Not JSON: header values
 // need not be UTF-8, and this is done for every webhook.
 func Encode(w *webhookgate.Webhook, previous uint64) []byte {

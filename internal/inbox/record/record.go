@@ -33,6 +33,9 @@ const (
 // States are all of them, what somebody may have to look at first.
 var States = []State{Waiting, Parked, Delivered, Superseded, Discarded, Kept}
 
+// Taken says whether a receiver took what is in this state, or usher itself, where it has no receiver.
+func (s State) Taken() bool { return s == Delivered || s == Kept }
+
 // Finished says whether a webhook in this state is only kept to be looked at.
 func (s State) Finished() bool { return s != Waiting && s != Parked }
 
@@ -77,10 +80,11 @@ type Item struct {
 	Entry
 	Header   http.Header `json:"header"`
 	Body     []byte      `json:"-"`
-	Previous *Previous   `json:"-"` // its tenant's snapshot before it, if that is still there
+	Previous *Previous   `json:"-"` // the last of its tenant's snapshots before it that was taken, if it is still there
+	Before   uint64      `json:"-"` // its tenant's snapshot right before it, taken or not; zero: none is known
 }
 
-// Previous is the snapshot that came before another one.
+// Previous is a snapshot that a receiver, or usher itself, took before another one.
 type Previous struct {
 	ID   uint64
 	Body []byte
@@ -164,7 +168,7 @@ func Slim(w *webhookgate.Webhook) *webhookgate.Webhook {
 	return &c
 }
 
-// Entry is what there is to show of r.
+// Entry returns what is shown of r.
 func (r *Record) Entry() Entry {
 	w := r.Webhook
 	return Entry{
@@ -200,7 +204,7 @@ const (
 	keptAnswers  = 3
 )
 
-// NoteAttempt takes down a try. The attempts noted before are left as they are, for who
+// NoteAttempt notes a try. It does not change the attempts noted before, because another goroutine
 // may still be writing them.
 func (r *Record) NoteAttempt(began, ended time.Time, a webhookgate.Attempt) {
 	n := Attempt{At: began, Took: ended.Sub(began), Status: a.Status}

@@ -12,8 +12,8 @@ import (
 
 // How the parts spread over the replicas that are there.
 
-// Run delivers this replica's share of the parts until ctx ends, and returns when the
-// deliveries under way have ended; when hard ends those are broken off.
+// Run delivers this replica's share of the parts until ctx ends, and returns when the deliveries in
+// progress have ended. When hard ends they are cancelled.
 func (s *Store) Run(ctx, hard context.Context) {
 	if s.cfg.Idle {
 		<-ctx.Done()
@@ -168,5 +168,5 @@ func (s *Store) held() (n int) {
 	return n
 }
 
-// Delivers says whether this replica delivers anything at the moment.
+// Delivers reports whether this replica delivers anything right now.
 func (s *Store) Delivers() bool { return s.held() > 0 }

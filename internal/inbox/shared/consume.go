@@ -14,7 +14,7 @@ var errGap = errors.New("a message is missing")
 // pullBytes is how much is asked for at once; more only where one message may be as large.
 const pullBytes = 4 << 20
 
-// consume reads messages, in order and none left out, until ctx ends or something breaks off.
+// consume reads messages, in order and without a gap, until ctx ends or something fails.
 // Its consumer lives in the memory of one server, acknowledges nothing, and is made anew each
 // time. whole is called when all that was there at the beginning has been read.
 func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole func(), take func(jetstream.Msg, uint64)) error {
@@ -85,7 +85,7 @@ func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole
 }
 
 // follow reads the last message of each of some subjects, and from then on what comes, until ctx
-// ends. Where it breaks off it begins again. whole is called when all that there was has been read.
+// ends. After a failure it begins again. whole is called when all that there was has been read.
 func (s *Store) follow(ctx context.Context, subjects string, whole func(), take func(jetstream.Msg, uint64)) {
 	for ctx.Err() == nil {
 		err := s.consume(ctx, jetstream.ConsumerConfig{

@@ -75,8 +75,8 @@ func (t *term) strangers(seq uint64) webhookgate.Lane {
 	}
 }
 
-// endDamaged ends a lane anew whose last message is damaged, before that is deleted: the servers
-// would else take what expects the message before it. If that was a snapshot, it stays the
+// endDamaged ends a lane anew whose last message is damaged, before that is deleted. Otherwise the
+// servers would accept a write that expects the message before it. If that was a snapshot, it stays the
 // lane's last.
 func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webhookgate.Webhook, c content) error {
 	last, err := t.s.lastOn(ctx, t.s.subject("in", place))

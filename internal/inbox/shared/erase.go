@@ -16,7 +16,7 @@ const eraseTimeout = 20 * time.Second
 
 // Erase deletes all that is kept of a tenant: what waits, what is parked, the history, the last
 // snapshot, and what dedup remembers. It says how many webhooks that were. What is left is a note
-// that there was a lane: the servers would else take what is stuck on its way since before.
+// that there was a lane. Without it the servers would accept what was sent before and is still on its way.
 func (s *Store) Erase(platform, tenant string) (int, error) {
 	if err := s.Err(); err != nil {
 		return 0, err

@@ -85,7 +85,7 @@ func (s *Store) stand(ctx context.Context, r *record.Record) {
 	}
 }
 
-// Show returns a webhook with its content, and that of its tenant's before it.
+// Show returns a webhook with its content, and that of its tenant's which was taken before it.
 func (s *Store) Show(id uint64) (*record.Item, error) {
 	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
 	defer cancel()
@@ -95,42 +95,62 @@ func (s *Store) Show(id uint64) (*record.Item, error) {
 	}
 	item := &record.Item{Entry: f.Entry(), Header: f.Webhook.Header, Body: f.Webhook.Body}
 	if f.Webhook.Lane.Tenant != "" {
-		item.Previous = s.previous(ctx, f)
+		item.Previous, item.Before = s.previous(ctx, f)
 	}
 	return item, nil
 }
 
-// previous is the snapshot that was delivered before another one, as far as the history has it.
-func (s *Store) previous(ctx context.Context, f *found) *record.Previous {
-	_, history, err := s.streams()
+// previous is the last snapshot before another one that was taken, as far as the history has it; and the id of the
+// tenant's webhook before it, which may not have been.
+func (s *Store) previous(ctx context.Context, f *found) (taken *record.Previous, before uint64) {
+	stream, history, err := s.streams()
 	if err != nil {
-		return nil
+		return nil, 0
 	}
-	prefix := s.historyPrefix + placeOf(f.Webhook.Lane) + "."
-	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
-		return history.Info(ctx, jetstream.WithSubjectFilter(prefix+"*"))
+	place := placeOf(f.Webhook.Lane)
+	lane, prefix := s.subject("in", place), s.historyPrefix+place+"."
+	// What waits: the first of the lane tells whether there is any before it.
+	first, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(lane))
 	})
-	if err != nil {
-		return nil
-	}
-	var ids []uint64
-	for subject := range info.State.Subjects {
-		if id, err := strconv.ParseUint(strings.TrimPrefix(subject, prefix), 10, 64); err == nil && id < f.ID {
-			ids = append(ids, id)
+	if err == nil {
+		if h, err := readHead(first.Header); err == nil {
+			if id := newEnd(first.Sequence, h).ID; id < f.ID {
+				before = id
+			}
 		}
 	}
-	slices.Sort(ids)
-	for _, id := range slices.Backward(ids) {
+	for _, id := range idsBelow(ctx, stream, s.subject("parked", place)+".", f.ID) {
+		before = max(before, id)
+	}
+	for _, id := range slices.Backward(idsBelow(ctx, history, prefix, f.ID)) {
+		before = max(before, id)
 		m, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 			return history.GetLastMsgForSubject(ctx, prefix+strconv.FormatUint(id, 10))
 		})
 		if err != nil {
-			return nil
+			return nil, before
 		}
-		before := s.recognise(ctx, m)
-		if before != nil && before.Webhook.Snapshot && (before.Status.State == record.Delivered || before.Status.State == record.Kept) {
-			return &record.Previous{ID: id, Body: before.Webhook.Body}
+		if r := s.recognise(ctx, m); r != nil && r.Webhook.Snapshot && r.Status.State.Taken() {
+			return &record.Previous{ID: id, Body: r.Webhook.Body}, before
 		}
 	}
-	return nil
+	return nil, before
+}
+
+// idsBelow are the ids below one that a stream has subjects for, in order.
+func idsBelow(ctx context.Context, stream jetstream.Stream, prefix string, limit uint64) (ids []uint64) {
+	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return stream.Info(ctx, jetstream.WithSubjectFilter(prefix+"*"))
+	})
+	if err != nil {
+		return nil
+	}
+	for subject := range info.State.Subjects {
+		if id, err := strconv.ParseUint(strings.TrimPrefix(subject, prefix), 10, 64); err == nil && id < limit {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
 }

@@ -121,7 +121,7 @@ func (t *term) takeLane(m jetstream.Msg, seq uint64, h *head) {
 	t.s.courier.Take(t, r, whole, false)
 }
 
-// slim is what there is to know of a webhook but its content, whose message is seq.
+// slim returns what is known of a webhook, whose message is seq, without its content.
 func (t *term) slim(h *head, seq uint64) *webhookgate.Webhook {
 	w := slim(h)
 	if h.Long {

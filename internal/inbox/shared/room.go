@@ -184,9 +184,9 @@ func (s *Store) measured(info *jetstream.StreamInfo) {
 	}
 }
 
-// majority says whether who tells of a stream leads it, and has heard from most of those that
-// keep a copy. One that is alone goes on answering from what it has. It goes by who has a copy
-// and not by how many should have one: while that is being changed the group is another.
+// majority reports whether the server that answered about a stream leads it, and has heard from most of
+// the servers that keep a copy. A server that is alone still answers from what it has. What counts is
+// which servers have a copy, not how many should: while that is being changed the group is another.
 func majority(info *jetstream.StreamInfo) bool {
 	c := info.Cluster
 	if c == nil {

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -274,38 +272,4 @@ func misfits(want jetstream.StreamConfig, c *jetstream.StreamConfig, replicas in
 	check(c.SubjectTransform == nil, "there should be no subject_transform")
 	check(replicas == 0 || c.Replicas == replicas, "it has %d replicas, and should have %d", c.Replicas, replicas)
 	return faults
-}
-
-// Check says whether the servers can be reached and used, without changing anything. It
-// tries each of them once: somebody waits for the answer.
-func (n *NATS) Check(ctx context.Context) (found string, err error) {
-	once := *n
-	once.Options = append(slices.Clone(n.Options), nats.RetryOnFailedConnect(false), nats.MaxReconnects(0))
-	nc, _, err := once.connect(slog.New(slog.DiscardHandler), func() {})
-	if errors.Is(err, nats.ErrNoServers) {
-		err = errors.New("connection refused") // that is when the library says so
-	}
-	if err != nil {
-		return "", fmt.Errorf("no connection to %s: %w", strings.Join(n.Servers, ", "), err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return "", err
-	}
-	if err := checkVersion(nc.ConnectedServerName(), nc.ConnectedServerVersion()); err != nil {
-		return "", err
-	}
-	s := &Store{cfg: Config{NATS: n}, nc: nc, js: js, prefix: strings.ToLower(n.Stream) + "."}
-	stream, err := js.Stream(ctx, n.Stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Sprintf("the stream %s will be made, with %d replicas", n.Stream, s.wanted().Replicas), nil
-	}
-	if err != nil {
-		return "", err
-	}
-	if faults := misfits(s.wanted(), &stream.CachedInfo().Config, n.Replicas); len(faults) > 0 {
-		return "", &misfitError{"the existing stream does not fit", faults}
-	}
-	return fmt.Sprintf("the stream %s is there, with %d replicas", n.Stream, stream.CachedInfo().Config.Replicas), nil
 }

@@ -45,18 +45,20 @@ func (s *Store) Following() (stale time.Duration, ready bool) {
 // followSnapshots tells OnSnapshot what comes in, until ctx ends.
 func (s *Store) followSnapshots(ctx context.Context) {
 	f := &s.follower
-	next := uint64(0) // where to read on; zero: from the beginning
-	heard := func(ready bool) {
+	next := uint64(1) // where to read on
+	heard := func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.ready, f.since = f.ready || ready, time.Time{}
+		f.ready, f.since = true, time.Time{}
 	}
 	for ctx.Err() == nil {
-		cfg := jetstream.ConsumerConfig{FilterSubject: s.prefix + "*.in.>", HeadersOnly: true, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy}
-		if next > 0 {
-			cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, next
+		// Not the last of each lane alone: of a million lanes the servers take longer to find those
+		// than a request may take, and would be asked for them again and again.
+		cfg := jetstream.ConsumerConfig{
+			FilterSubject: s.prefix + "*.in.>", HeadersOnly: true,
+			DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: next,
 		}
-		ready, restart := false, false
+		restart := false
 		reading, stop := context.WithCancel(ctx)
 		s.background.Go(func() { s.untilCut(reading, stop) })
 		f.mu.Lock()
@@ -65,14 +67,9 @@ func (s *Store) followSnapshots(ctx context.Context) {
 			stop()
 		}
 		f.mu.Unlock()
-		err := s.consume(reading, cfg, func() {
-			ready = true
-			heard(true)
-		}, func(m jetstream.Msg, seq uint64) {
+		err := s.consume(reading, cfg, heard, func(m jetstream.Msg, seq uint64) {
 			s.tellSnapshot(m, seq)
-			if ready {
-				next = seq + 1
-			}
+			next = seq + 1
 		})
 		stop()
 		if ctx.Err() != nil {
@@ -81,7 +78,7 @@ func (s *Store) followSnapshots(ctx context.Context) {
 		f.mu.Lock()
 		f.again = nil
 		if restart {
-			next = 0
+			next = 1
 		}
 		if f.since.IsZero() {
 			f.since = time.Now()
@@ -92,8 +89,8 @@ func (s *Store) followSnapshots(ctx context.Context) {
 	}
 }
 
-// untilCut calls stop when the connection is lost: for as long as there is none, the client does not
-// miss what it would else hear from a consumer.
+// untilCut calls stop when the connection is lost: without a connection the client does not notice that
+// it hears nothing from a consumer.
 func (s *Store) untilCut(ctx context.Context, stop func()) {
 	lost := s.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer s.nc.RemoveStatusListener(lost)

@@ -80,7 +80,7 @@ type Store struct {
 	mu      sync.Mutex // guards what follows
 	stream  jetstream.Stream
 	history jetstream.Stream
-	trouble error            // why it can't be used at the moment
+	trouble error            // why it cannot be used right now
 	misfit  error            // why nothing may be taken in, though what waits is delivered
 	fatal   error            // why it never will be usable again
 	asked   map[string]int64 // how many bytes, for each stream
@@ -195,7 +195,7 @@ func (s *Store) wantsMore() bool {
 	return s.room.wanted() > s.asked[s.cfg.NATS.Stream]
 }
 
-// Err says why nothing can be taken in at the moment.
+// Err says why nothing can be taken in right now.
 func (s *Store) Err() error {
 	s.mu.Lock()
 	trouble := errors.Join(s.fatal, s.misfit, s.trouble)

@@ -148,7 +148,7 @@ func (t *term) renew(ctx context.Context) {
 		case <-tick.C:
 		}
 		if time.Since(time.Unix(0, t.heard.Load())) > leaseTime {
-			// Its own renewals do not come back: it would not see what there is to deliver.
+			// Its own renewals do not come back: it would not see what to deliver.
 			t.s.log.Warn("cannot read the inbox, another replica may deliver", "part", t.part)
 			return
 		}

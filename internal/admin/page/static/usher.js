@@ -26,7 +26,7 @@
     say(`${words}: as of ${new Date(shown).toISOString().slice(11, 19)} UTC`, 'bad');
   };
   // The message after something was done goes when what it speaks of has changed.
-  const standing = () => [...document.querySelectorAll('#stand .badge, .timeline li:first-child')].map((e) => e.id + (e.querySelector('.badge') ?? e).textContent).join();
+  const standing = () => [...document.querySelectorAll('#stand .badge, .timeline li:first-child, #list .badge, #paused b')].map((e) => e.id + (e.querySelector('.badge') ?? e).textContent).join();
   const first = standing();
 
   const say = (text, tone) => {

@@ -1,4 +1,6 @@
-package command
+//go:build unix
+
+package e2e
 
 import (
 	"fmt"
@@ -10,8 +12,11 @@ import (
 	"regexp"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"usher/internal/testkit"
 )
 
 // nightReceiver is the receiver of one night in docs/operations.md.
@@ -39,13 +44,14 @@ func (r *nightReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 type night struct {
 	t        *testing.T
 	receiver nightReceiver
-	usher    *program
+	environ  []string
+	usher    *testkit.Usher
 }
 
 func (n *night) happen(word string) {
 	n.t.Helper()
 	send := func(tenant string, users int) {
-		if status, _, answer := post(n.t, n.usher.url(n.t, "webhooks")+"/webhooks", of("docs", tenant, users)); status != 200 {
+		if status, _, answer := testkit.Post(n.t, n.usher.URL(n.t, "webhooks")+"/webhooks", strings.Replace(testkit.Snapshot(tenant, users), `"code":"crm"`, `"code":"docs"`, 1)); status != 200 {
 			n.t.Fatalf("%d %s", status, answer)
 		}
 	}
@@ -60,6 +66,10 @@ func (n *night) happen(word string) {
 	case "down":
 		n.receiver.down.Store(true)
 		send("quay-inc", 8)
+	case "restart":
+		n.usher.Signal(n.t, syscall.SIGTERM)
+		<-n.usher.Ended
+		n.usher = startProcess(n.t, n.environ)
 	case "up":
 		n.receiver.down.Store(false)
 	default:
@@ -74,9 +84,9 @@ func (n *night) run(line string) string {
 	if words[0] != "usher" {
 		n.t.Fatalf("what is %q?", line)
 	}
-	p := start(n.t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(n.usher.url(n.t, "admin"), "http://")}, words[1:]...)
-	<-p.ended
-	return p.stdout.String() + p.stderr.String()
+	p := startProcess(n.t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(n.usher.URL(n.t, "admin"), "http://")}, words[1:]...)
+	<-p.Ended
+	return p.Stdout.String() + p.Stderr.String()
 }
 
 // vague makes what differs from run to run the same.
@@ -103,7 +113,7 @@ func matches(got, want string) bool {
 	return got == want
 }
 
-// docs/operations.md walks through one night: every command of it prints what is printed there.
+// docs/operations.md walks through one night: every command of it, of the built binary, prints what is printed there.
 func TestOneNight(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
@@ -118,10 +128,11 @@ func TestOneNight(t *testing.T) {
 	n := &night{t: t}
 	receiver := httptest.NewServer(&n.receiver)
 	defer receiver.Close()
-	n.usher = start(t, []string{
+	n.environ = []string{
 		"USHER_WEBHOOK_FORWARD_URL=" + receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
 		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db"),
-	})
+	}
+	n.usher = startProcess(t, n.environ)
 	commands := 0
 	for _, step := range regexp.MustCompile("(?s)<!-- night: (\\w+) -->|```console\n(.*?)```").FindAllStringSubmatch(walk, -1) {
 		if step[1] != "" {

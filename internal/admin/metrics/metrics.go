@@ -1,4 +1,8 @@
-package admin
+// Package metrics has usher's figures, for Prometheus and for the charts of the admin
+// port's page. No other part of usher knows it: what they tell through their hooks is
+// wired to the methods of [Port], [Identity], [Gate], [Inbox] and [Entitlements] where
+// the program is put together.
+package metrics
 
 import (
 	"net/http"
@@ -15,10 +19,8 @@ import (
 	"usher/tokens"
 )
 
-// Metrics are usher's figures, for Prometheus and for the page's charts. The rooms of
-// the house do not know it: what they tell through their hooks is wired to the
-// methods of [Port], [Identity] and [Gate] where the program is put together.
-type Metrics struct {
+// Registry is where the figures of one usher are.
+type Registry struct {
 	registry *prometheus.Registry
 	changes  atomic.Uint64
 
@@ -32,10 +34,10 @@ type Metrics struct {
 	tokenEarly    *prometheus.CounterVec
 }
 
-// NewMetrics returns the metrics of one usher, in a registry of their own.
-func NewMetrics(version, commit string) *Metrics {
+// New returns the metrics of one usher, in a registry of their own.
+func New(version, commit string) *Registry {
 	r := prometheus.NewRegistry()
-	m := &Metrics{
+	m := &Registry{
 		registry: r,
 		proxyRequests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "usher_proxy_requests_total", Help: "Calls on a local port, by the status that the caller saw (499: it hung up).",
@@ -74,26 +76,26 @@ func NewMetrics(version, commit string) *Metrics {
 }
 
 // Handler serves the metrics.
-func (m *Metrics) Handler() http.Handler {
+func (m *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
 // Changes goes up with whatever a page shows, but for calls: those are too many.
-func (m *Metrics) Changes() uint64 { return m.changes.Load() }
+func (m *Registry) Changes() uint64 { return m.changes.Load() }
 
 // What the rings of the last hour count: calls of a port,
 const (
-	callsFine = iota
-	callsFailed
-	callsReplayed
+	CallsFine = iota
+	CallsFailed
+	CallsReplayed
 )
 
 // and what became of the requests for a token. A gate's counts its decisions.
 const (
-	tokensRenewed = iota
-	tokensRejected
-	tokensUnavailable
-	tokensRevoked
+	TokensRenewed = iota
+	TokensRejected
+	TokensUnavailable
+	TokensRevoked
 )
 
 // Decisions are those of the gate, in the order in which its ring counts them.
@@ -111,7 +113,7 @@ type Port struct {
 }
 
 // Port returns the figures of the port of this name.
-func (m *Metrics) Port(name string) *Port {
+func (m *Registry) Port(name string) *Port {
 	return &Port{
 		requests: m.proxyRequests.MustCurryWith(prometheus.Labels{"port": name}),
 		duration: m.proxyDuration.WithLabelValues(name),
@@ -129,9 +131,9 @@ func (p *Port) Finished(status int, took time.Duration) {
 	p.inFlight.Dec()
 	p.duration.Observe(took.Seconds())
 	p.code(status).Inc()
-	kind := callsFine
+	kind := CallsFine
 	if status >= 400 && status != 499 { // who hung up has seen no error
-		kind = callsFailed
+		kind = CallsFailed
 	}
 	p.hour.Took(kind, took)
 }
@@ -139,7 +141,7 @@ func (p *Port) Finished(status int, took time.Duration) {
 // Replayed counts a second try.
 func (p *Port) Replayed() {
 	p.retries.Inc()
-	p.hour.Count(callsReplayed)
+	p.hour.Count(CallsReplayed)
 }
 
 // Hour is the port's last hour.
@@ -166,7 +168,7 @@ type Identity struct {
 }
 
 // Identity returns the figures of the identity whose first port has this name.
-func (m *Metrics) Identity(port string) *Identity {
+func (m *Registry) Identity(port string) *Identity {
 	return &Identity{
 		ok:          m.tokenRequests.WithLabelValues(port, "ok"),
 		rejected:    m.tokenRequests.WithLabelValues(port, "rejected"),
@@ -184,13 +186,13 @@ func (i *Identity) Fetched(t *tokens.Token, err error) {
 	case err == nil:
 		i.ok.Inc()
 		i.expiry.Set(float64(t.Expiry().UnixMilli()) / 1000)
-		i.hour.Count(tokensRenewed)
+		i.hour.Count(TokensRenewed)
 	case tokens.Rejected(err):
 		i.rejected.Inc()
-		i.hour.Count(tokensRejected)
+		i.hour.Count(TokensRejected)
 	default:
 		i.unavailable.Inc()
-		i.hour.Count(tokensUnavailable)
+		i.hour.Count(TokensUnavailable)
 	}
 	i.changes.Add(1)
 }
@@ -198,7 +200,7 @@ func (i *Identity) Fetched(t *tokens.Token, err error) {
 // EarlyRevoked counts a token refused long before its end.
 func (i *Identity) EarlyRevoked() {
 	i.early.Inc()
-	i.hour.Count(tokensRevoked)
+	i.hour.Count(TokensRevoked)
 	i.changes.Add(1)
 }
 

@@ -1,4 +1,4 @@
-package admin
+package metrics
 
 import (
 	"time"
@@ -8,9 +8,9 @@ import (
 	"usher/internal/inbox"
 )
 
-// InboxFigures counts what the inbox tells while it works. What it says when it is asked is
+// Inbox counts what the inbox tells while it works. What it says when it is asked is
 // in Stats, and taken with each scrape.
-type InboxFigures struct {
+type Inbox struct {
 	delivery *prometheus.HistogramVec
 	leases   map[string]prometheus.Counter
 }
@@ -19,8 +19,8 @@ type InboxFigures struct {
 var leaseChanges = []string{"taken", "given_back", "lost"}
 
 // Inbox registers the figures of the inbox. stats returns those of the moment.
-func (m *Metrics) Inbox(stats func() inbox.Stats) *InboxFigures {
-	f := &InboxFigures{
+func (m *Registry) Inbox(stats func() inbox.Stats) *Inbox {
+	f := &Inbox{
 		// From a few milliseconds to the three days after which a webhook is parked.
 		delivery: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "usher_inbox_delivery_seconds", Help: "From a webhook's acceptance (or when it was sent again by hand) to its delivery.",
@@ -39,15 +39,23 @@ func (m *Metrics) Inbox(stats func() inbox.Stats) *InboxFigures {
 }
 
 // Receiver has the figures of a receiver there with zeros from the start.
-func (f *InboxFigures) Receiver(name string) { f.delivery.WithLabelValues(name) }
+func (f *Inbox) Receiver(name string) { f.delivery.WithLabelValues(name) }
 
 // Delivered counts a webhook that a receiver has accepted; see inbox.Config.Delivered.
-func (f *InboxFigures) Delivered(receiver string, after time.Duration) {
+func (f *Inbox) Delivered(receiver string, after time.Duration) {
 	f.delivery.WithLabelValues(receiver).Observe(after.Seconds())
 }
 
 // LeaseChanged counts; see inbox.Config.LeaseChanged.
-func (f *InboxFigures) LeaseChanged(change string) { f.leases[change].Inc() }
+func (f *Inbox) LeaseChanged(change string) { f.leases[change].Inc() }
+
+// Paused registers how many pauses are in force, which paused returns.
+func (m *Registry) Paused(paused func() int) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "usher_inbox_paused",
+		Help: "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.",
+	}, func() float64 { return float64(paused()) }))
+}
 
 // inboxCollector takes all figures at one moment.
 type inboxCollector func() inbox.Stats

@@ -1,4 +1,4 @@
-package admin
+package metrics
 
 import (
 	"slices"
@@ -33,11 +33,22 @@ type GateReceiver struct {
 	recent RecentTries
 }
 
+// RecentTries are those of the last minutes.
+type RecentTries struct {
+	Last       string // result of the last: ok, status, timeout or error; empty before the first
+	LastFailed string // of the last that was not ok
+	OK, Failed int    // how many
+	InARow     int    // failed, since the last that was ok
+}
+
+// Lately is how many minutes back something counts as going on.
+const Lately = 5
+
 // results are those of a try, the good one first.
 var results = []string{"ok", "status", "timeout", "error"}
 
 // Gate returns the figures of the webhook gate.
-func (m *Metrics) Gate() *Gate {
+func (m *Registry) Gate() *Gate {
 	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	g := &Gate{
 		received: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -121,12 +132,12 @@ func (r *GateReceiver) Recent() RecentTries {
 	recent := r.recent
 	r.mu.Unlock()
 	minutes := r.hour.Last()
-	recent.OK, recent.Failed = sum(minutes, lately, 0), sum(minutes, lately, 1, 2, 3)
+	recent.OK, recent.Failed = hour.Sum(minutes, Lately, 0), hour.Sum(minutes, Lately, 1, 2, 3)
 	return recent
 }
 
 // Certificate registers when the gate's own TLS certificate ends, which ends returns.
-func (m *Metrics) Certificate(ends func() time.Time) {
+func (m *Registry) Certificate(ends func() time.Time) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "usher_webhook_tls_expiry_timestamp_seconds", Help: "When the certificate that the gate shows to senders ends.",
 	}, func() float64 { return float64(ends().Unix()) }))

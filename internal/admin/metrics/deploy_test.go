@@ -1,4 +1,4 @@
-package admin
+package metrics
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+
 	"usher/internal/inbox"
 )
 
@@ -21,7 +22,7 @@ var (
 // existing returns the names of all metrics, with their labels.
 func existing(t *testing.T) map[string][]string {
 	t.Helper()
-	m := NewMetrics("v1", "abc")
+	m := New("v1", "abc")
 	port, id, gate := m.Port("main"), m.Identity("main"), m.Gate()
 	m.Inbox(func() inbox.Stats { return inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"main": {}}} }).Receiver("main")
 	m.Certificate(time.Now)
@@ -54,7 +55,7 @@ func existing(t *testing.T) map[string][]string {
 // The dashboard and the alerts ask for nothing that usher does not have.
 func TestDashboardAndAlerts(t *testing.T) {
 	known := existing(t)
-	for _, file := range []string{"../../deploy/grafana/usher.json", "../../deploy/prometheus/alerts.yaml"} {
+	for _, file := range []string{"../../../deploy/grafana/usher.json", "../../../deploy/prometheus/alerts.yaml"} {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

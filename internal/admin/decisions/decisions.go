@@ -1,13 +1,16 @@
-// Package journal remembers the gate's last decisions, in memory, for the admin
+// Package decisions remembers the gate's last decisions, in memory, for the admin
 // port's page. Without an inbox it is all that is known of a webhook; with one it has
 // what the inbox never saw: duplicates and what was turned away.
 //
 // No contact data is kept: contacts are taken out of a payload before it is
 // remembered, and a payload that they can't be taken out of is not.
-package journal
+package decisions
 
 import (
+	"cmp"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +20,7 @@ import (
 
 const (
 	// size is how many decisions are remembered of those that passed the gate's
-	// checks, and as many again of those that did not: whoever knocks without the
+	// checks, and as many again of those that did not: senders without the
 	// secret must not push the others out.
 	size = 1000
 
@@ -51,43 +54,38 @@ type Entry struct {
 	Tenant   string
 	Header   http.Header // as the receiver gets it
 	Payload  []byte      // less contacts; nil when it is not kept
-	Previous uint64      // Seq of the tenant's snapshot before it; zero: none is known
+	Previous uint64      // Seq of the last of the tenant's snapshots before it that the receiver took; zero: none is known
+	Before   uint64      // Seq of the one right before it, taken or not
 }
 
-// Journal is safe for concurrent use.
-type Journal struct {
+// Ring has the last decisions. It is safe for concurrent use.
+type Ring struct {
 	payloads bool
 
 	mu      sync.Mutex // guards what follows
 	seq     uint64
-	passed  ring
-	refused ring
-	bytes   int             // of payloads
-	oldest  int             // no entry of passed before this one has a payload
-	last    map[lane]uint64 // Seq of each tenant's last snapshot
+	passed  []*Entry // in order, as is refused
+	refused []*Entry
+	bytes   int // of payloads
+	last    map[lane]snapshots
 }
 
-// ring holds the last entries; the n-th that came stands at n modulo its size.
-type ring struct {
-	entries []*Entry
-	next    int
-}
+// lane is a tenant, and snapshots are the Seq of its last: the last that was taken, and the last of all.
+type (
+	lane      struct{ platform, tenant string }
+	snapshots struct{ taken, any uint64 }
+)
 
-// New returns an empty journal. With payloads it also keeps those of the webhooks
+// New returns an empty ring. With payloads it also keeps those of the webhooks
 // that passed the checks; without, it leaves out what was put into the inbox, as
 // that is to be seen there.
-func New(payloads bool) *Journal {
-	return &Journal{
-		payloads: payloads,
-		passed:   ring{entries: make([]*Entry, size)},
-		refused:  ring{entries: make([]*Entry, size)},
-		last:     make(map[lane]uint64),
-	}
+func New(payloads bool) *Ring {
+	return &Ring{payloads: payloads, last: make(map[lane]snapshots)}
 }
 
 // Add notes a decision. It is made for webhookgate.Config.Answered.
-func (j *Journal) Add(o webhookgate.Outcome) {
-	if !j.payloads && o.Decision == "queued" {
+func (r *Ring) Add(o webhookgate.Outcome) {
+	if !r.payloads && o.Decision == "queued" {
 		return
 	}
 	e := &Entry{
@@ -102,38 +100,47 @@ func (j *Journal) Add(o webhookgate.Outcome) {
 	}
 	w := o.Webhook
 	if w == nil {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		j.seq++
-		e.Seq = j.seq
-		j.refused.add(e)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.refused, _ = r.push(r.refused, e)
 		return
 	}
 	e.Webhook, e.Type, e.Platform, e.Tenant = w.ID, clip(w.Type), clip(w.Lane.Platform), clip(w.Lane.Tenant)
 	// A duplicate changes nothing, and what it says stands with its original.
-	if j.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload {
+	if r.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload {
 		e.Payload = withoutContacts(w.Body)
 		if sizeOf(w.Header) <= maxHeader {
 			e.Header = w.Header
 		}
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.seq++
-	e.Seq = j.seq
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var gone *Entry
+	if r.passed, gone = r.push(r.passed, e); gone != nil {
+		r.forget(gone)
+	}
 	if e.Payload != nil && w.Snapshot {
-		e.Previous = j.last[e.lane()]
-		j.last[e.lane()] = e.Seq
+		last := r.last[e.lane()]
+		e.Previous, e.Before = last.taken, last.any
+		if last.any = e.Seq; e.Decision == "forwarded" {
+			last.taken = e.Seq
+		}
+		r.last[e.lane()] = last
 	}
-	j.forget(j.passed.add(e))
-	j.bytes += len(e.Payload)
-	for j.bytes > maxPayloads {
-		j.dropOldest()
-	}
+	r.bytes += len(e.Payload)
+	r.dropPayloads()
 }
 
-// lane is a tenant.
-type lane struct{ platform, tenant string }
+// push numbers an entry, adds it to those of its kind, and returns what has to go for it. r.mu is held.
+func (r *Ring) push(all []*Entry, e *Entry) (kept []*Entry, gone *Entry) {
+	r.seq++
+	e.Seq = r.seq
+	if len(all) == size {
+		gone, all[0] = all[0], nil
+		all = all[1:]
+	}
+	return append(all, e), gone
+}
 
 func (e *Entry) lane() lane { return lane{e.Platform, e.Tenant} }
 
@@ -155,36 +162,23 @@ func sizeOf(h http.Header) int {
 	return n
 }
 
-// add puts e in and returns what has to go for it, or nil.
-func (r *ring) add(e *Entry) (gone *Entry) {
-	i := r.next % size
-	gone, r.entries[i] = r.entries[i], e
-	r.next++
-	return gone
-}
-
-// forget notes that an entry's payload goes. j.mu is held.
-func (j *Journal) forget(e *Entry) {
-	if e == nil {
-		return
-	}
-	j.bytes -= len(e.Payload)
-	if j.last[e.lane()] == e.Seq {
-		delete(j.last, e.lane())
+// forget notes that an entry's payload goes. r.mu is held.
+func (r *Ring) forget(e *Entry) {
+	r.bytes -= len(e.Payload)
+	if r.last[e.lane()].any == e.Seq {
+		delete(r.last, e.lane())
 	}
 }
 
-// dropOldest drops the oldest payload. Entries are handed out: what is changed is a
-// copy. j.mu is held.
-func (j *Journal) dropOldest() {
-	for j.oldest = max(j.oldest, j.passed.next-size); j.oldest < j.passed.next; j.oldest++ {
-		i := j.oldest % size
-		if e := j.passed.entries[i]; e.Payload != nil {
-			j.forget(e)
+// dropPayloads drops the oldest payloads, while there are too many. Entries are handed out: what is changed is a
+// copy. r.mu is held.
+func (r *Ring) dropPayloads() {
+	for i := 0; r.bytes > maxPayloads; i++ {
+		if e := r.passed[i]; e.Payload != nil {
+			r.forget(e)
 			bare := *e
 			bare.Payload = nil
-			j.passed.entries[i] = &bare
-			return
+			r.passed[i] = &bare
 		}
 	}
 }
@@ -196,48 +190,26 @@ type Filter struct {
 	Platform *string   // nil: any
 	Since    time.Time // decided at that time or later
 	Until    time.Time // decided before
-	Search   string    // in the payload, and in all that is known of it
+	Search   string    // in the payload, and in all that is known of it; or its id
 	Before   uint64    // only what came before this one; zero: all
-	Limit    int       // the newest so many
+	Limit    int       // the newest so many; 0: all
 }
 
 // List returns entries, the newest first. They are shared: read only.
-func (j *Journal) List(f Filter) []*Entry {
-	j.mu.Lock()
-	all := j.newest()
-	j.mu.Unlock()
-	var out []*Entry
+func (r *Ring) List(f Filter) (out []*Entry) {
+	r.mu.Lock()
+	all := slices.Concat(r.passed, r.refused)
+	r.mu.Unlock()
+	slices.SortFunc(all, func(a, b *Entry) int { return cmp.Compare(b.Seq, a.Seq) })
 	for _, e := range all {
-		if len(out) < f.Limit && f.match(e) {
+		if f.match(e) {
 			out = append(out, e)
+		}
+		if f.Limit > 0 && len(out) == f.Limit {
+			break
 		}
 	}
 	return out
-}
-
-// newest returns all entries, the newest first. j.mu is held.
-func (j *Journal) newest() []*Entry {
-	all := make([]*Entry, 0, 2*size)
-	p, r := j.passed.next-1, j.refused.next-1
-	at := func(r *ring, n int) *Entry {
-		if n < 0 || n < r.next-size {
-			return nil
-		}
-		return r.entries[n%size]
-	}
-	for {
-		a, b := at(&j.passed, p), at(&j.refused, r)
-		switch {
-		case a == nil && b == nil:
-			return all
-		case b == nil || a != nil && a.Seq > b.Seq:
-			all = append(all, a)
-			p--
-		default:
-			all = append(all, b)
-			r--
-		}
-	}
 }
 
 func (f *Filter) match(e *Entry) bool {
@@ -247,7 +219,7 @@ func (f *Filter) match(e *Entry) bool {
 		e.At.Before(f.Since), !f.Until.IsZero() && !e.At.Before(f.Until),
 		f.Before != 0 && e.Seq >= f.Before:
 		return false
-	case f.Search == "":
+	case f.Search == "", f.Search == "d"+strconv.FormatUint(e.Seq, 10):
 		return true
 	}
 	search := strings.ToLower(f.Search)
@@ -259,18 +231,22 @@ func (f *Filter) match(e *Entry) bool {
 	return false
 }
 
-// Get returns the entry of that number, and the one that its tenant had before it; nil
-// where it is not remembered (any more).
-func (j *Journal) Get(seq uint64) (e, previous *Entry) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, entry := range j.newest() {
-		if entry.Seq == seq {
-			e = entry
-		}
-		if e != nil && e.Previous != 0 && entry.Seq == e.Previous {
-			return e, entry
+// Get returns the entry of that number; nil where it is not remembered (any more).
+func (r *Ring) Get(seq uint64) *Entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, all := range [][]*Entry{r.passed, r.refused} {
+		if i, ok := slices.BinarySearchFunc(all, seq, func(e *Entry, seq uint64) int { return cmp.Compare(e.Seq, seq) }); ok {
+			return all[i]
 		}
 	}
-	return e, nil
+	return nil
+}
+
+// Payload returns the payload of the entry of that number; nil where it is not remembered.
+func (r *Ring) Payload(seq uint64) []byte {
+	if e := r.Get(seq); e != nil {
+		return e.Payload
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package admin
+package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
@@ -7,7 +7,7 @@ type Entitlements struct{ results map[string]prometheus.Counter }
 
 // Entitlements returns the figures of the entitlements port. tenants says of how many something is
 // known.
-func (m *Metrics) Entitlements(tenants func() int) *Entitlements {
+func (m *Registry) Entitlements(tenants func() int) *Entitlements {
 	checks := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "usher_entitlement_checks_total", Help: "Questions whether a tenant may use a feature, by the answer: enabled, denied, or unknown (also: ambiguous, or the inbox can't be read).",
 	}, []string{"result"})

@@ -1,0 +1,65 @@
+package admin
+
+import (
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// docs/api.md has every call of the API, and none that there is not; and every status that one is answered with.
+func TestAPIDocument(t *testing.T) {
+	b, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := string(b)
+	var documented, there []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|POST) /[^`?]*)` \\|").FindAllStringSubmatch(doc, -1) {
+		documented = append(documented, m[1])
+	}
+	cfg := new(fakeInbox).config("")
+	cfg.Entitlements = func(http.ResponseWriter, *http.Request) {}
+	for _, to := range New(cfg).routes {
+		path := strings.ReplaceAll(to.path, "{id}", "ID")
+		if !strings.HasPrefix(path, "/api/") && !strings.HasSuffix(path, "/payload") {
+			continue
+		}
+		if to.read != nil {
+			there = append(there, "GET "+path)
+		}
+		if to.act != nil {
+			there = append(there, "POST "+path)
+		}
+	}
+	slices.Sort(documented)
+	slices.Sort(there)
+	if !slices.Equal(documented, there) {
+		t.Errorf("documented:\n%s\nthere:\n%s", strings.Join(documented, "\n"), strings.Join(there, "\n"))
+	}
+	_, statuses, _ := strings.Cut(doc, "## What is not a 200")
+	for _, status := range []int{400, 401, 403, 404, 405, 409, 413, 421, 500, 503} {
+		if !strings.Contains(statuses, "\n| "+strconv.Itoa(status)+" |") {
+			t.Errorf("%d is not documented", status)
+		}
+	}
+	// Nor any other that the code has.
+	source := ""
+	for _, file := range []string{"admin.go", "api.go", "act.go", "events.go", "choose.go", "webhooks.go", "tenant.go", "neighbours.go"} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source += string(b)
+	}
+	known := map[string]bool{"OK": true, "BadRequest": true, "Unauthorized": true, "Forbidden": true, "NotFound": true, "MethodNotAllowed": true,
+		"Conflict": true, "RequestEntityTooLarge": true, "MisdirectedRequest": true, "InternalServerError": true, "ServiceUnavailable": true, "Text": true}
+	for _, m := range regexp.MustCompile(`http\.Status(\w+)`).FindAllStringSubmatch(source, -1) {
+		if !known[m[1]] {
+			t.Errorf("http.Status%s is not among those documented", m[1])
+		}
+	}
+}

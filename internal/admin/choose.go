@@ -1,0 +1,119 @@
+package admin
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+
+	"usher/internal/inbox"
+)
+
+// Chosen are the webhooks that a filter chooses for an action, in the order in which it is done to them: the answer of
+// GET /api/redeliver and GET /api/discard.
+type Chosen struct {
+	Webhooks []string `json:"webhooks"` // their ids
+	Older    int      `json:"older"`    // left out: a newer one of the same tenant would be undone; force takes them in
+}
+
+var errNoFilter = badRequest("say which webhooks: outcome, tenant, search, since or until")
+
+// choose returns those that a filter chooses to be sent again or discarded.
+func (h *Handler) choose(act string, s Selection, force bool) (Chosen, error) {
+	box, err := h.inbox()
+	if err != nil {
+		return Chosen{}, err
+	}
+	if !s.Narrow() {
+		return Chosen{}, errNoFilter
+	}
+	if err := h.oneTenantOf(s); err != nil {
+		return Chosen{}, err
+	}
+	s.limit, s.before = 0, cursor{}
+	f, possible := s.filter()
+	if !possible {
+		return Chosen{Webhooks: []string{}}, nil
+	}
+	entries, err := box.List(f)
+	if err != nil {
+		return Chosen{}, err
+	}
+	if act == "discard" {
+		return toDiscard(entries), nil
+	}
+	all := entries
+	if !force {
+		// All of the tenant, or of everybody, in whatever state: only so it is known which is the latest.
+		if all, err = box.List(inbox.Filter{Tenant: s.tenant.Tenant, Platform: s.tenant.Platform}); err != nil {
+			return Chosen{}, err
+		}
+	}
+	return toRedeliver(entries, all, force), nil
+}
+
+// toDiscard has the newest first: of a queue that is discarded whole none is delivered because the one before it is gone.
+func toDiscard(entries []inbox.Entry) Chosen {
+	c := Chosen{Webhooks: []string{}}
+	for i := range entries {
+		if !entries[i].State.Finished() {
+			c.Webhooks = append(c.Webhooks, strconv.FormatUint(entries[i].ID, 10))
+		}
+	}
+	return c
+}
+
+// toRedeliver has the oldest first: what is sent again keeps its order. Of a tenant's that wait only the first is
+// tried, and of others only the latest, unless forced: each is a whole snapshot, and an older one would undo it.
+func toRedeliver(entries, all []inbox.Entry, force bool) Chosen {
+	c := Chosen{Webhooks: []string{}}
+	latest := make(map[lane]uint64)
+	for i := range all {
+		w := bare(&all[i])
+		latest[laneOf(&w)] = max(latest[laneOf(&w)], all[i].ID)
+	}
+	tried := make(map[lane]bool)
+	for _, e := range slices.Backward(entries) {
+		w := bare(&e)
+		switch l := laneOf(&w); {
+		case w.waits() && w.Tenant != "" && tried[l]: // the one before it is tried now
+		case force, w.Tenant == "", w.waits(), latest[l] == e.ID:
+			tried[l] = tried[l] || w.waits()
+			c.Webhooks = append(c.Webhooks, w.ID)
+		default:
+			c.Older++
+		}
+	}
+	return c
+}
+
+// oneTenantOf refuses a tenant that is named without its platform, and exists on several.
+func (h *Handler) oneTenantOf(s Selection) error {
+	if s.tenant.Tenant == "" || s.tenant.Platform != nil {
+		return nil
+	}
+	if known, err := h.tenants(s.tenant.Tenant, nil); err != nil {
+		return err
+	} else if len(known) > 1 {
+		return ambiguous(s.tenant.Tenant, known)
+	}
+	return nil
+}
+
+// Acted is what became of the webhooks that a filter chose: the answer of POST /api/redeliver and POST /api/discard.
+type Acted struct {
+	Done   []string          `json:"done"`
+	Failed map[string]string `json:"failed,omitempty"` // why, by id
+}
+
+// actOnAll does something to each of those chosen, and goes on when one fails.
+func (h *Handler) actOnAll(r *http.Request, act string, ids []string, force bool) Acted {
+	acted := Acted{Done: []string{}, Failed: make(map[string]string)}
+	for _, id := range ids {
+		if err := h.act(r, act, id, force); err != nil {
+			acted.Failed[id] = err.Error()
+		} else {
+			acted.Done = append(acted.Done, id)
+		}
+	}
+	return acted
+}
