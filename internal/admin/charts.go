@@ -50,8 +50,8 @@ func portCharts(p *PortStatus, now time.Time) []page.Chart {
 	return []page.Chart{rates, times}
 }
 
-// gateChart stacks the gate's decisions. What it accepts is queued where there is an
-// inbox, else forwarded: the other never happens.
+// gateChart stacks the gate's decisions. What it accepts is queued where there is an inbox, else forwarded; with
+// an inbox only what asks a question is forwarded.
 func gateChart(g *GateStatus, hasInbox bool) page.Chart {
 	var starts []time.Time
 	var series []page.Series
@@ -68,15 +68,15 @@ func gateChart(g *GateStatus, hasInbox bool) page.Chart {
 		starts = append(starts, m.Start)
 	}
 	for _, decision := range metrics.Decisions {
-		if decision == "forwarded" && hasInbox || decision == "queued" && !hasInbox {
-			continue
-		}
 		s := page.Series{Class: "c-" + decision, Label: decision}
 		n := 0
 		for _, m := range minutes {
 			s.Values = append(s.Values, float64(m.Decisions[decision]))
 			s.Cells = append(s.Cells, strconv.Itoa(m.Decisions[decision]))
 			n += m.Decisions[decision]
+		}
+		if n == 0 && (decision == "forwarded" && hasInbox || decision == "queued" && !hasInbox) {
+			continue
 		}
 		s.Total = page.Count(n)
 		series = append(series, s)

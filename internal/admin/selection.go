@@ -23,9 +23,10 @@ type Selection struct {
 	limit  int // 0: all
 }
 
-// inboxOutcomes and passOutcomes are what a webhook can have come to, with an inbox and without.
+// inboxOutcomes and passOutcomes are what a webhook can have come to, with an inbox and without. With one, what asks a
+// question is forwarded.
 var (
-	inboxOutcomes = []string{"waiting", "delivered", "parked", "superseded", "discarded", "kept", "duplicate", "rejected", "failed"}
+	inboxOutcomes = []string{"waiting", "delivered", "parked", "superseded", "discarded", "kept", "forwarded", "duplicate", "rejected", "failed"}
 	passOutcomes  = []string{"forwarded", "duplicate", "rejected", "failed"}
 )
 
@@ -57,8 +58,8 @@ func readSelection(rawQuery string) (s Selection, err error) {
 		Tenant: strings.TrimSpace(query.Get("tenant")), Outcome: query.Get("outcome"), Search: strings.TrimSpace(query.Get("search")),
 		kept: query.Get("inbox") == "true", limit: pageSize,
 	}
-	if all := append(slices.Clone(inboxOutcomes), passOutcomes[0]); s.Outcome != "" && !slices.Contains(all, s.Outcome) {
-		return s, badRequest("there is no outcome %q: it should be %s", s.Outcome, strings.Join(all, ", "))
+	if s.Outcome != "" && !slices.Contains(inboxOutcomes, s.Outcome) {
+		return s, badRequest("there is no outcome %q: it should be %s", s.Outcome, strings.Join(inboxOutcomes, ", "))
 	}
 	if s.Tenant != "" {
 		if s.tenant, err = inbox.ParseTenant(s.Tenant); err != nil {

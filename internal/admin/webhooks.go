@@ -179,6 +179,8 @@ func (h *Handler) ofDecision(e *decisions.Entry, compared bool) Webhook {
 	switch {
 	case e.Receiver != 0:
 		w.Answer = statusWords(e.Receiver)
+	case e.Decision == "forwarded" && e.Status >= 300: // the receiver's answer to a question
+		w.Answer = statusWords(e.Status)
 	case e.Decision == "forwarded":
 		w.Answer = "accepted"
 	case e.Tries > 0:

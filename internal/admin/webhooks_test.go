@@ -271,3 +271,17 @@ func TestTenantWithManySnapshots(t *testing.T) {
 		}
 	}
 }
+
+// What the receiver answered to a question is shown as it is, whatever it was.
+func TestAnswerToAQuestion(t *testing.T) {
+	cfg := new(fakeInbox).config("")
+	cfg.Decisions = decisions.New(false)
+	for _, status := range []int{200, 403} {
+		cfg.Decisions.Add(webhookgate.Outcome{Decision: "forwarded", Status: status, Tries: 1, Webhook: &webhookgate.Webhook{Type: "Checkout"}})
+	}
+	_, body := ask(New(cfg), "GET", "/api/webhooks?outcome=forwarded", "")
+	var list WebhookList
+	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Webhooks) != 2 || list.Webhooks[0].Answer != "403 Forbidden" || list.Webhooks[1].Answer != "accepted" {
+		t.Errorf("%v %s", err, body)
+	}
+}

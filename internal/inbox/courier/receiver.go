@@ -11,7 +11,7 @@ type receiver struct {
 	Receiver
 	breaker  breaker
 	accepted time.Time // when it last took something
-	woken    time.Time // when those were last woken who waited because it was down
+	woken    time.Time // when the lanes were last woken that waited because it was down
 
 	// due has all lanes that only wait for their time, ordered by it. down has those of them
 	// that wait because the receiver is down, ordered by when the receiver wants to be asked

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// How the parts spread over the replicas that are there.
+// How the parts spread over the running replicas.
 
 // Run delivers this replica's share of the parts until ctx ends, and returns when the deliveries in
 // progress have ended. When hard ends they are cancelled.

@@ -13,9 +13,8 @@ import (
 	"usher/webhookgate"
 )
 
-// takeDamaged parks what a message has whose headers can't be read, so that somebody looks at it:
-// left where it is, it would go with its lane's next rollup. Nothing that came after it is
-// taken in before that is done.
+// takeDamaged parks a message whose headers can't be read, so that somebody looks at it. In its
+// lane the next rollup would delete it. The messages after it are taken in when that is done.
 func (t *term) takeDamaged(kind, place string, id, seq uint64) {
 	ctx := t.s.alive
 	for t.Held() && ctx.Err() == nil {
