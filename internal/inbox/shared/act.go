@@ -190,7 +190,7 @@ type errand struct {
 }
 
 // answers that have a meaning of their own.
-var answers = []error{record.ErrWaiting, record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody}
+var answers = []error{record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody}
 
 // ask has an errand done.
 func (s *Store) ask(ctx context.Context, part int, e *errand) error {
