@@ -249,3 +249,36 @@ func TestPauseAsksAgain(t *testing.T) {
 		}
 	})
 }
+
+// A replica that was away when somebody paused deliveries, and takes parts over as soon as it is back,
+// has read of that before.
+func TestPausedWhileAway(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		for n := range 10 {
+			one, two := c.start(), c.start()
+			until(t, "both deliver", func() bool { return one.Delivers() && two.Delivers() })
+			two.wire.Sever()
+			until(t, "one delivers all", func() bool { return one.terms() == one.parts })
+			if err := one.Pause(record.Pause{}); err != nil {
+				t.Fatal(err)
+			}
+			for tenant := range 8 {
+				one.send(t, fmt.Sprint("t", tenant), fmt.Sprint(n))
+			}
+			one.stop()
+			time.Sleep(time.Minute + time.Duration(n)*37*time.Millisecond) // its consumers are gone by then
+			tried := len(c.receiver.Tried())
+			two.wire.Mend()
+			until(t, "the other delivers all", func() bool { return two.terms() == two.parts })
+			time.Sleep(10 * time.Second)
+			if n := len(c.receiver.Tried()); n != tried {
+				t.Errorf("%d tries while paused", n-tried)
+			}
+			if was, err := two.Resume(record.Pause{}); !was || err != nil {
+				t.Fatal(was, err)
+			}
+			time.Sleep(time.Minute)
+			two.stop()
+		}
+	})
+}
