@@ -282,3 +282,44 @@ func TestPausedWhileAway(t *testing.T) {
 		}
 	})
 }
+
+// A replica that was away when a tenant was erased learns of it, whatever came into the lane since.
+func TestErasedWhileAway(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		known := make(map[string]uint64)
+		one := c.start()
+		defer one.stop()
+		c.change = func(cfg *Config, _ *courier.Config) {
+			cfg.Idle = true
+			cfg.OnSnapshot = func(l webhookgate.Lane, id uint64, _ *webhookgate.Webhook) { known[l.Tenant] = id }
+			cfg.OnErase = func(l webhookgate.Lane, upTo uint64) {
+				if known[l.Tenant] <= upTo {
+					delete(known, l.Tenant)
+				}
+			}
+		}
+		two := c.start()
+		defer two.stop()
+		one.send(t, "acme", "A")
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+		time.Sleep(time.Second)
+		if known["acme"] == 0 {
+			t.Fatal("not told")
+		}
+		two.wire.Sever()
+		if _, err := one.Erase("p", "acme"); err != nil {
+			t.Fatal(err)
+		}
+		w := inboxtest.Webhook("acme", "other")
+		w.Type, w.Snapshot = "Other", false
+		one.keep(t, w)
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
+		time.Sleep(time.Second)
+		two.wire.Mend()
+		until(t, "connected again", func() bool { return two.Err() == nil })
+		time.Sleep(time.Minute)
+		if known["acme"] != 0 {
+			t.Errorf("it still knows snapshot %d, which was erased", known["acme"])
+		}
+	})
+}

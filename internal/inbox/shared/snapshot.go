@@ -108,11 +108,11 @@ func (s *Store) tellSnapshot(m jetstream.Msg, seq uint64) {
 		return
 	}
 	e := newEnd(seq, h)
-	if e.Last == 0 && e.Kind != erasedKind {
-		return
-	}
 	lane := e.lane()
 	if h.Long {
+		if e.Last == 0 && e.Kind != erasedKind {
+			return // no message has its name
+		}
 		whole, err := s.whole(s.alive, e)
 		if err != nil {
 			s.log.Error("inbox has a snapshot that can't be read", "seq", seq, "err", err)
@@ -120,7 +120,7 @@ func (s *Store) tellSnapshot(m jetstream.Msg, seq uint64) {
 		}
 		lane = whole.Lane
 	}
-	if e.Kind == erasedKind {
+	if e.Last == 0 { // the lane has none, or none any more: what said that it was erased may be gone by now
 		s.tellErased(lane, seq)
 		return
 	}
