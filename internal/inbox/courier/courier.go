@@ -231,6 +231,7 @@ func (c *Courier) schedule(l *lane) {
 	if l.down && rc.woken.After(l.last) {
 		l.wake() // wakeDown saw only lanes in the heap
 	}
+	l.at, l.wish = later(l.at, l.yield), later(l.wish, l.yield)
 	rc.add(l)
 }
 

@@ -2,6 +2,7 @@ package courier
 
 import (
 	"slices"
+	"time"
 
 	"usher/internal/inbox/record"
 	"usher/webhookgate"
@@ -33,9 +34,13 @@ func (c *Courier) paused(t *turn) bool {
 	return c.holdsBack(t.lane.key, t.receiver.Name)
 }
 
+// yieldTime is how long a lane begins nothing after it could not be taken out whole: a lane in which much
+// waits would have the next delivery under way whenever it is asked for.
+const yieldTime = time.Second
+
 // RemoveAll takes out all of a lane that waits or is parked, and returns it as it stands. Where
 // one is being delivered, or the store is still writing how one stands, it takes out nothing,
-// and says no.
+// and says no. Who asks again soon finds nothing else under way.
 func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,6 +49,7 @@ func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool
 		return nil, true
 	}
 	if l.term.Term != t || l.busy || len(l.notes) > 0 {
+		l.yield = time.Now().Add(yieldTime)
 		return nil, false
 	}
 	var out []record.Record

@@ -323,3 +323,24 @@ func TestErasedWhileAway(t *testing.T) {
 		}
 	})
 }
+
+// A tenant of which much waits, and is being delivered one after the other, can be erased.
+func TestEraseAmidstMany(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		owner, other, tenant := c.elsewhere()
+		defer owner.stop()
+		defer other.stop()
+		c.receiver.Slow(time.Second)
+		for n := range 100 {
+			owner.send(t, tenant, fmt.Sprint(n))
+		}
+		if n, err := other.Erase("p", tenant); err != nil {
+			t.Fatal(n, err)
+		}
+		tried := len(c.receiver.Tried())
+		time.Sleep(time.Minute)
+		if n := len(c.receiver.Tried()); n != tried {
+			t.Error("what was erased is tried")
+		}
+	})
+}
