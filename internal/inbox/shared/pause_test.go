@@ -344,3 +344,37 @@ func TestEraseAmidstMany(t *testing.T) {
 		}
 	})
 }
+
+// What was found to be sent again, and was erased before it was, stays away.
+func TestErasedBeforeSentAgain(t *testing.T) {
+	for name, more := range map[string]bool{"nothing came since": false, "something came since": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				r := c.start()
+				defer r.stop()
+				r.send(t, "acme", "A")
+				until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+				time.Sleep(time.Second)
+				f, err := r.find(t.Context(), r.only(t, "acme", record.Delivered).ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := r.Erase("p", "acme"); err != nil {
+					t.Fatal(err)
+				}
+				if more {
+					r.send(t, "acme", "B")
+				}
+				if err := r.sendAgain(t.Context(), f, true); !errors.Is(err, record.ErrNotFound) {
+					t.Errorf("sent again: %v", err)
+				}
+				time.Sleep(time.Minute)
+				for _, got := range c.receiver.Accepted()[1:] {
+					if got == "acme:A" {
+						t.Error("the receiver got what was erased")
+					}
+				}
+			})
+		})
+	}
+}
