@@ -38,12 +38,21 @@ type place struct {
 // NewIndex returns an empty index. Its snapshots take about bound bytes at most; zero means no
 // bound.
 func NewIndex(bound int64) *Index {
-	x := &Index{bound: bound, tenants: make(map[string][]*place), dropped: make(map[tenantKey]uint64)}
-	if bound > 0 {
+	x := &Index{bound: bound}
+	x.Reset()
+	return x
+}
+
+// Reset forgets everything, for a store whose numbers do not go on as they were.
+func (x *Index) Reset() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.tenants, x.dropped = make(map[string][]*place), make(map[tenantKey]uint64)
+	x.count, x.size = 0, 0
+	if x.bound > 0 {
 		// The LRU's own bound is a number of entries, which does not limit memory.
 		x.recent, _ = simplelru.NewLRU[*place, struct{}](math.MaxInt, nil) // fails only for a size of 0
 	}
-	return x
 }
 
 // Put stores a tenant's snapshot, unless there is a newer one by Entry.Seq, or it is one that was

@@ -228,3 +228,23 @@ func heap() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
+
+// After a reset lower numbers count, of what was dropped too.
+func TestReset(t *testing.T) {
+	s := listing(t, `{"code":"users"}`)
+	for _, bound := range []int64{0, 1 << 20} {
+		x := NewIndex(bound)
+		x.Put(Entry{Platform: "eu", Tenant: "a", Snapshot: s, Seq: 5})
+		x.Put(Entry{Platform: "eu", Tenant: "b", Snapshot: s, Seq: 6})
+		x.Drop("eu", "b", 7)
+		x.Reset()
+		if got := find(x, "a", "-"); got != "unknown" || x.Len() != 0 || x.size != 0 {
+			t.Errorf("%s, %d tenants, %d bytes", got, x.Len(), x.size)
+		}
+		x.Put(Entry{Platform: "eu", Tenant: "a", Snapshot: s, Seq: 2})
+		x.Put(Entry{Platform: "eu", Tenant: "b", Snapshot: s, Seq: 3})
+		if a, b := find(x, "a", "-"), find(x, "b", "-"); a != "eu#2" || b != "eu#3" {
+			t.Error(a, b)
+		}
+	}
+}
