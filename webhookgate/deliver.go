@@ -224,6 +224,7 @@ func (rc *receiver) pause(t Attempt, n int) (time.Duration, bool) {
 // the log: they contain addresses that the sender must not see.
 func (t Attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
 	a := answer{status: http.StatusBadGateway, Decision: failed, Webhook: w.ID, Tries: n}
+	var wrong unusable
 	switch {
 	case errors.Is(t.Err, errUnsigned):
 		return *busy("usher cannot sign deliveries right now; please send this webhook again")
@@ -236,6 +237,8 @@ func (t Attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
 	case t.timedOut():
 		a.status = http.StatusGatewayTimeout
 		a.Error = fmt.Sprintf("the receiver did not answer within %v", timeout)
+	case errors.As(t.Err, &wrong):
+		a.Error = wrong.Error()
 	default:
 		a.Error = "the receiver could not be reached"
 	}

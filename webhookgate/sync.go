@@ -2,7 +2,6 @@ package webhookgate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -83,15 +82,15 @@ func (rc *receiver) exchange(ctx context.Context, w *Webhook) (*answer, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < 200 {
-		return nil, fmt.Errorf("the receiver answered %d, which is not a final answer", resp.StatusCode)
+		return nil, unusable(fmt.Sprintf("the receiver answered %d, which is not a final answer", resp.StatusCode))
 	}
 	// All of it or nothing: half an answer must not look like a decision.
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDecision+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("the receiver's answer ended too early: %w", err)
+		return nil, fmt.Errorf("%w: %w", unusable("the receiver's answer ended too early"), err)
 	case len(body) > maxDecision:
-		return nil, errors.New("the receiver's answer is larger than " + strconv.Itoa(maxDecision) + " bytes")
+		return nil, unusable(fmt.Sprintf("the receiver's answer is larger than %d bytes", maxDecision))
 	}
 	header := make(http.Header)
 	for _, name := range []string{"Content-Type", "Content-Encoding"} {
@@ -99,6 +98,12 @@ func (rc *receiver) exchange(ctx context.Context, w *Webhook) (*answer, error) {
 	}
 	return &answer{status: resp.StatusCode, Decision: forwarded, decision: &decision{header, body}}, nil
 }
+
+// unusable says what is wrong with a receiver's answer. It contains no address: the sender may
+// read it.
+type unusable string
+
+func (u unusable) Error() string { return string(u) }
 
 // write passes the receiver's answer to the sender unchanged.
 func (d *decision) write(w http.ResponseWriter, status int) {

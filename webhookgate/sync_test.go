@@ -96,16 +96,17 @@ func TestQuestionWithoutAnAnswer(t *testing.T) {
 	for name, tt := range map[string]struct {
 		receive roundTrip
 		status  int
+		error   string
 	}{
-		"unreachable":   {func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") }, 502},
-		"too slow":      {func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }, 504},
-		"breaks off":    {func(*http.Request) (*http.Response, error) { return broken(errors.New("reset")), nil }, 502},
-		"never ends":    {func(r *http.Request) (*http.Response, error) { return broken(context.DeadlineExceeded), nil }, 504},
-		"switches":      {func(*http.Request) (*http.Response, error) { return respond(101, ""), nil }, 502},
-		"without sense": {func(*http.Request) (*http.Response, error) { return respond(99, ""), nil }, 502},
+		"unreachable":   {func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") }, 502, "could not be reached"},
+		"too slow":      {func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }, 504, "did not answer within 10s"},
+		"breaks off":    {func(*http.Request) (*http.Response, error) { return broken(errors.New("reset")), nil }, 502, "answer ended too early"},
+		"never ends":    {func(r *http.Request) (*http.Response, error) { return broken(context.DeadlineExceeded), nil }, 504, "did not answer within 10s"},
+		"switches":      {func(*http.Request) (*http.Response, error) { return respond(101, ""), nil }, 502, "answered 101"},
+		"without sense": {func(*http.Request) (*http.Response, error) { return respond(99, ""), nil }, 502, "answered 99"},
 		"too large": {func(*http.Request) (*http.Response, error) {
 			return respond(200, strings.Repeat("x", maxDecision+1)), nil
-		}, 502},
+		}, 502, "larger than 1048576 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -113,7 +114,7 @@ func TestQuestionWithoutAnAnswer(t *testing.T) {
 				g := asking(t, func(r *http.Request) (*http.Response, error) { tries++; return tt.receive(r) }, nil)
 				begin := time.Now()
 				got := post(t, g, question)
-				if got.Code != tt.status || got.Decision != failed || tries != 1 || got.Tries != 1 {
+				if got.Code != tt.status || !strings.Contains(got.Error, tt.error) || strings.Contains(got.Error, "reset") || got.Decision != failed || tries != 1 || got.Tries != 1 {
 					t.Errorf("%v after %d tries", got, tries)
 				}
 				if took := time.Since(begin); took != 0 && took != 10*time.Second {

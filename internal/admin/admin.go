@@ -164,7 +164,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		header.Set("Connection", "close")
 		h.refuse(w, r, http.StatusMethodNotAllowed, r.Method+" is not for this port")
 	case guarded && !h.cfg.Hosts.Allowed(r.Host):
-		h.refuse(w, r, http.StatusMisdirectedRequest, "this Host is not answered here: call the port by its address, or allow the name with USHER_ALLOWED_HOSTS")
+		h.refuse(w, r, http.StatusMisdirectedRequest, "this Host is not allowed: call the port by its address, or allow the name with USHER_ALLOWED_HOSTS")
 	case guarded && h.cfg.Token != nil && !h.knowsToken(r):
 		header.Set("WWW-Authenticate", `Basic realm="usher", charset="UTF-8"`)
 		h.refuse(w, r, http.StatusUnauthorized, "the admin token is missing or wrong: send it as 'Authorization: Bearer TOKEN', or as the password of Basic auth")

@@ -115,7 +115,7 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &overwrite):
 		latest := bare(&overwrite.Latest)
 		h.fail(w, r, http.StatusConflict, Problem{err.Error(), &latest})
-	case errors.Is(err, inbox.ErrWaiting), errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy), errors.Is(err, inbox.ErrKept):
+	case errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy), errors.Is(err, inbox.ErrKept):
 		h.refuse(w, r, http.StatusConflict, err.Error())
 	case errors.Is(err, inbox.ErrNobody), errors.Is(err, inbox.ErrFull):
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())

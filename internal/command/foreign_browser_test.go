@@ -103,7 +103,7 @@ func TestReboundName(t *testing.T) {
 		}
 	}
 	b.open(evil + "/webhooks")
-	if text := b.text("body"); !strings.Contains(text, "this Host is not answered here") || strings.Contains(text, "acme") {
+	if text := b.text("body"); !strings.Contains(text, "this Host is not allowed") || strings.Contains(text, "acme") {
 		t.Errorf("the page shows:\n%s", text)
 	}
 	w.nothingDone(t)

@@ -53,7 +53,6 @@ const (
 // Why something is not done; see the packages record and file.
 var (
 	ErrNotFound = record.ErrNotFound
-	ErrWaiting  = record.ErrWaiting
 	ErrFinished = record.ErrFinished
 	ErrKept     = record.ErrKept
 	ErrBusy     = record.ErrBusy

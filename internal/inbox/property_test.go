@@ -474,7 +474,7 @@ func (p *place) redeliver(rt *rapid.T) {
 	if p.excused(err) {
 		return // the cut before has only now been noticed
 	}
-	if overwrite := new(OverwriteError); !errors.Is(err, ErrWaiting) && (force || !errors.As(err, &overwrite)) {
+	if overwrite := new(OverwriteError); force || !errors.As(err, &overwrite) {
 		rt.Errorf("redelivering %d: %v", a.number, err)
 	}
 }

@@ -5,6 +5,8 @@ package testkit
 
 import (
 	"bytes"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
@@ -52,13 +54,18 @@ func Missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// FreeAddress is a loopback address that nobody listened on a moment ago.
+// FreeAddress is a loopback address that nobody listened on a moment ago. Its port is below
+// those that the system gives to connections: one of these could take it before the program
+// that it is for.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 16000+rand.IntN(16000)))
+		if err == nil {
+			l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }

@@ -125,8 +125,6 @@ func (f *Filter) Match(e *Entry, body []byte) bool {
 var (
 	// ErrNotFound says that the inbox has no webhook of that id (any more).
 	ErrNotFound = errors.New("no such webhook in the inbox")
-	// ErrWaiting says that a webhook needs no redelivery.
-	ErrWaiting = errors.New("this webhook waits for its delivery already")
 	// ErrFinished says that a webhook can't be discarded: nothing would be done with it any more.
 	ErrFinished = errors.New("it neither waits nor is parked")
 	// ErrKept says that a webhook can't be sent again: it was kept, and still nobody takes it.

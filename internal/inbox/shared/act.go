@@ -197,7 +197,7 @@ type errand struct {
 }
 
 // answers that have a meaning of their own.
-var answers = []error{record.ErrWaiting, record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody}
+var answers = []error{record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody}
 
 // ask has an errand done.
 func (s *Store) ask(ctx context.Context, part int, e *errand) error {
@@ -278,10 +278,7 @@ func (t *term) do(ctx context.Context, e *errand) error {
 	case "discard":
 		r, ok := t.s.courier.Remove(t, e.Lane, e.ID)
 		if !ok {
-			if _, there := t.s.courier.Find(e.Lane, e.ID); there {
-				return record.ErrBusy
-			}
-			return record.ErrNotFound
+			return record.ErrBusy // or it was delivered after it was found: the next try says so
 		}
 		r.Enter(record.Discarded, "discarded by hand")
 		return t.write(ctx, &r, nil)
