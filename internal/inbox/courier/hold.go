@@ -2,7 +2,6 @@ package courier
 
 import (
 	"slices"
-	"time"
 
 	"usher/internal/inbox/record"
 	"usher/webhookgate"
@@ -34,22 +33,20 @@ func (c *Courier) paused(t *turn) bool {
 	return c.holdsBack(t.lane.key, t.receiver.Name)
 }
 
-// yieldTime is how long a lane begins nothing after it could not be taken out whole: a lane in which much
-// waits would have the next delivery under way whenever it is asked for.
-const yieldTime = time.Second
-
 // RemoveAll takes out all of a lane that waits or is parked, and returns it as it stands. Where
 // one is being delivered, or the store is still writing how one stands, it takes out nothing,
-// and says no. Who asks again soon finds nothing else under way.
+// and says no. Either way nothing of the lane begins until GoOn: in a lane in which much waits the next
+// delivery would be under way whenever it is asked for, and what comes meanwhile would overtake what
+// was taken out, if that comes back.
 func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.stopped[key] = true
 	l := c.lanes[key]
 	if l == nil {
 		return nil, true
 	}
 	if l.term.Term != t || l.busy || len(l.notes) > 0 {
-		l.yield = time.Now().Add(yieldTime)
 		return nil, false
 	}
 	var out []record.Record
@@ -60,4 +57,15 @@ func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool
 	}
 	c.schedule(l)
 	return out, true
+}
+
+// GoOn has a lane be delivered again, after RemoveAll.
+func (c *Courier) GoOn(key webhookgate.Lane) {
+	c.mu.Lock()
+	delete(c.stopped, key)
+	if l := c.lanes[key]; l != nil {
+		c.schedule(l)
+	}
+	c.mu.Unlock()
+	c.poke()
 }

@@ -35,7 +35,6 @@ type lane struct {
 	last     time.Time // when the first was last tried
 	wish     time.Time // when the receiver wished to be asked again
 	at       time.Time // when the first may be tried; zero: now, behind those that wait already
-	yield    time.Time // not before that: somebody wants to take all of it out
 
 	queue     *receiver // in whose heaps it is; nil: in none
 	dueIndex  int

@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -377,4 +378,35 @@ func TestErasedBeforeSentAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An erasure that something came in between of, and that then failed, has nothing overtaken.
+func TestEraseInVain(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		owner := c.startAt(&natstest.Wire{Server: c.server, Delay: 100 * time.Millisecond})
+		other := c.start()
+		defer owner.stop()
+		defer other.stop()
+		tenant := c.tenantOf(owner, other)
+		c.receiver.Set(inboxtest.Status(500))
+		owner.send(t, tenant, "A")
+		time.Sleep(20 * time.Second)
+		c.receiver.Set(nil)
+		c.receiver.Slow(30 * time.Second)
+		lane := webhookgate.Lane{Platform: "p", Tenant: tenant}
+		erased := make(chan error)
+		go func() {
+			term := owner.term(owner.partOf(placeOf(lane)))
+			ctx, cancel := context.WithTimeout(t.Context(), eraseTimeout)
+			defer cancel()
+			erased <- term.erase(ctx, lane)
+		}()
+		time.Sleep(250 * time.Millisecond) // it has read how the lane ends, and is about to write
+		other.send(t, tenant, "B")
+		err := <-erased
+		time.Sleep(5 * time.Minute)
+		if got := c.receiver.Accepted(); err != nil && (len(got) != 2 || got[0] != tenant+":A") || err == nil && len(got) != 0 {
+			t.Errorf("the receiver accepted %v, the erasure says %v", got, err)
+		}
+	})
 }
