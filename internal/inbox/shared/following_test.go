@@ -81,7 +81,9 @@ func TestFollowingAfterLoss(t *testing.T) {
 		r.send(t, "acme", "lost")
 		r.send(t, "other", "lost")
 		time.Sleep(time.Second)
+		mu.Lock()
 		lost := known["acme"]
+		mu.Unlock()
 		wire.Sever()
 		end(server)
 		server = natstest.Start(backup)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -287,15 +288,27 @@ func TestPausedWhileAway(t *testing.T) {
 // A replica that was away when a tenant was erased learns of it, whatever came into the lane since.
 func TestErasedWhileAway(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
-		known := make(map[string]uint64)
+		var mu sync.Mutex
+		snapshots := make(map[string]uint64)
+		known := func() uint64 {
+			mu.Lock()
+			defer mu.Unlock()
+			return snapshots["acme"]
+		}
 		one := c.start()
 		defer one.stop()
 		c.change = func(cfg *Config, _ *courier.Config) {
 			cfg.Idle = true
-			cfg.OnSnapshot = func(l webhookgate.Lane, id uint64, _ *webhookgate.Webhook) { known[l.Tenant] = id }
+			cfg.OnSnapshot = func(l webhookgate.Lane, id uint64, _ *webhookgate.Webhook) {
+				mu.Lock()
+				defer mu.Unlock()
+				snapshots[l.Tenant] = id
+			}
 			cfg.OnErase = func(l webhookgate.Lane, upTo uint64) {
-				if known[l.Tenant] <= upTo {
-					delete(known, l.Tenant)
+				mu.Lock()
+				defer mu.Unlock()
+				if snapshots[l.Tenant] <= upTo {
+					delete(snapshots, l.Tenant)
 				}
 			}
 		}
@@ -304,7 +317,7 @@ func TestErasedWhileAway(t *testing.T) {
 		one.send(t, "acme", "A")
 		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
 		time.Sleep(time.Second)
-		if known["acme"] == 0 {
+		if known() == 0 {
 			t.Fatal("not told")
 		}
 		two.wire.Sever()
@@ -319,8 +332,8 @@ func TestErasedWhileAway(t *testing.T) {
 		two.wire.Mend()
 		until(t, "connected again", func() bool { return two.Err() == nil })
 		time.Sleep(time.Minute)
-		if known["acme"] != 0 {
-			t.Errorf("it still knows snapshot %d, which was erased", known["acme"])
+		if known() != 0 {
+			t.Errorf("it still knows snapshot %d, which was erased", known())
 		}
 	})
 }
