@@ -75,7 +75,6 @@ func (g *rights) lookup(ctx context.Context, tenant string, platform *string) (e
 		return entitlements.Answer{}, notReady("the tenant's last webhook cannot be read from the inbox right now")
 	}
 	read := entry(lane, id, w)
-	g.index.Know(e.Platform, e.Tenant, id)
 	g.index.Restore(read)
 	return entitlements.Answer{Entry: read, Stale: stale}, nil
 }

@@ -123,6 +123,7 @@ func (u *usher) buildInbox(m *metrics.Inbox) (err error) {
 		NATS:         w.NATS,
 		OnSnapshot:   u.rights.onSnapshot,
 		OnErase:      u.rights.onErase,
+		OnLost:       u.rights.index.Reset,
 		Attempts:     w.InboxAttempts,
 		MaxAge:       w.InboxMaxAge,
 		KeepLatest:   w.InboxKeep == "latest",

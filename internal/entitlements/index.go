@@ -24,7 +24,10 @@ type Index struct {
 	count   int                 // of places
 	size    int64               // of the held snapshots
 	recent  *simplelru.LRU[*place, struct{}]
+	dropped map[tenantKey]uint64 // up to where tenants were forgotten that did not come back
 }
+
+type tenantKey struct{ platform, tenant string }
 
 // place is what is known about one tenant on one platform.
 type place struct {
@@ -35,44 +38,62 @@ type place struct {
 // NewIndex returns an empty index. Its snapshots take about bound bytes at most; zero means no
 // bound.
 func NewIndex(bound int64) *Index {
-	x := &Index{bound: bound, tenants: make(map[string][]*place)}
-	if bound > 0 {
-		// The LRU's own bound is a number of entries, which does not limit memory.
-		x.recent, _ = simplelru.NewLRU[*place, struct{}](math.MaxInt, nil) // fails only for a size of 0
-	}
+	x := &Index{bound: bound}
+	x.Reset()
 	return x
 }
 
-// Put stores a tenant's snapshot, unless there is a newer one by Entry.Seq. So a store with several
-// writers may call it in any order.
+// Reset forgets everything, for a store whose numbers do not go on as they were.
+func (x *Index) Reset() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.tenants, x.dropped = make(map[string][]*place), make(map[tenantKey]uint64)
+	x.count, x.size = 0, 0
+	if x.bound > 0 {
+		// The LRU's own bound is a number of entries, which does not limit memory.
+		x.recent, _ = simplelru.NewLRU[*place, struct{}](math.MaxInt, nil) // fails only for a size of 0
+	}
+}
+
+// Put stores a tenant's snapshot, unless there is a newer one by Entry.Seq, or it is one that was
+// dropped. So a store with several writers may call it, and Drop, in any order.
 func (x *Index) Put(e Entry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	p := x.find(e.Tenant, e.Platform)
-	switch {
-	case p == nil:
-		e.Platform = unique.Make(e.Platform).Value() // there are few platforms, and many tenants
-		p = &place{Entry: Entry{Platform: e.Platform, Tenant: e.Tenant}}
-		x.tenants[e.Tenant] = append(x.tenants[e.Tenant], p)
-		x.count++
-	case e.Seq < p.Seq:
-		return
+	if p := x.newer(e.Platform, e.Tenant, e.Seq); p != nil && e.Seq >= p.Seq {
+		x.hold(p, e)
 	}
-	x.hold(p, e)
 }
 
-// Restore puts back a snapshot that was not held, after the store has read it. It changes nothing if
-// the snapshot was replaced or dropped meanwhile.
+// newer returns the place for a tenant's snapshot of that number, and makes it if there is none;
+// nil: it was dropped. x.mu is held.
+func (x *Index) newer(platform, tenant string, seq uint64) *place {
+	if p := x.find(tenant, platform); p != nil {
+		return p
+	}
+	key := tenantKey{platform, tenant}
+	if upTo, ok := x.dropped[key]; ok && seq <= upTo {
+		return nil
+	}
+	delete(x.dropped, key)
+	p := &place{Entry: Entry{Platform: unique.Make(platform).Value(), Tenant: tenant}} // there are few platforms, and many tenants
+	x.tenants[tenant] = append(x.tenants[tenant], p)
+	x.count++
+	return p
+}
+
+// Restore puts in a snapshot that was not held, after the store has read it, or a newer one that it
+// found there. It changes nothing if the snapshot was replaced or dropped meanwhile.
 func (x *Index) Restore(e Entry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if p := x.find(e.Tenant, e.Platform); p != nil && !p.held && p.Seq == e.Seq {
+	if p := x.find(e.Tenant, e.Platform); p != nil && (p.Seq < e.Seq || p.Seq == e.Seq && !p.held) {
 		x.hold(p, e)
 	}
 }
 
 // Drop forgets a tenant, unless its snapshot is newer than upTo: then it came after the order to
-// forget.
+// forget. What is told later of a snapshot up to there does not count.
 func (x *Index) Drop(platform, tenant string, upTo uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -82,6 +103,7 @@ func (x *Index) Drop(platform, tenant string, upTo uint64) {
 	}
 	x.release(p)
 	x.count--
+	x.dropped[tenantKey{p.Platform, p.Tenant}] = upTo
 	places := slices.DeleteFunc(x.tenants[tenant], func(o *place) bool { return o == p })
 	if len(places) == 0 {
 		delete(x.tenants, tenant)
@@ -187,12 +209,8 @@ func ambiguous(places []*place) error {
 func (x *Index) Know(platform, tenant string, seq uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	p := x.find(tenant, platform)
-	if p == nil {
-		p = &place{Entry: Entry{Platform: unique.Make(platform).Value(), Tenant: tenant}}
-		x.tenants[tenant] = append(x.tenants[tenant], p)
-		x.count++
-	} else if seq <= p.Seq {
+	p := x.newer(platform, tenant, seq)
+	if p == nil || seq <= p.Seq {
 		return
 	}
 	x.release(p)

@@ -44,6 +44,9 @@ func TestIndex(t *testing.T) {
 	drop := func(platform, tenant string, upTo uint64) func(*Index) {
 		return func(x *Index) { x.Drop(platform, tenant, upTo) }
 	}
+	know := func(platform, tenant string, seq uint64) func(*Index) {
+		return func(x *Index) { x.Know(platform, tenant, seq) }
+	}
 	for _, tc := range []struct {
 		name             string
 		do               []func(*Index)
@@ -69,6 +72,10 @@ func TestIndex(t *testing.T) {
 		{"dropped", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 1)}, "acme", "-", "unknown", 0},
 		{"dropped, and newer came first", []func(*Index){put("eu", "acme", 3), drop("eu", "acme", 2)}, "acme", "-", "eu#3", 1},
 		{"dropped and back", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 2), put("eu", "acme", 3)}, "acme", "-", "eu#3", 1},
+		{"dropped, and told late", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 3), put("eu", "acme", 2)}, "acme", "-", "unknown", 0},
+		{"dropped, and known late", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 3), know("eu", "acme", 2)}, "acme", "-", "unknown", 0},
+		{"dropped, back, and told late", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 3), put("eu", "acme", 4), put("eu", "acme", 2)}, "acme", "-", "eu#4", 1},
+		{"dropped, and known again", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 3), know("eu", "acme", 4)}, "acme", "-", "not held eu#4", 1},
 		{"one of two dropped", []func(*Index){put("us", "acme", 1), put("eu", "acme", 2), drop("eu", "acme", 9)}, "acme", "-", "us#1", 1},
 		{"another dropped", []func(*Index){put("eu", "acme", 1), drop("us", "acme", 9), drop("eu", "other", 9)}, "acme", "-", "eu#1", 1},
 		{"restored, but never there", []func(*Index){func(x *Index) { x.Restore(Entry{Platform: "eu", Tenant: "acme"}) }}, "acme", "-", "unknown", 0},
@@ -116,6 +123,8 @@ func TestBoundedIndex(t *testing.T) {
 	expect("a", "us", "not held us#2")
 	x.Restore(entry("us", "a", 2))
 	expect("a", "us", "us#2")
+	x.Restore(entry("us", "a", 5)) // another replica's, of which this one was not told yet
+	expect("a", "us", "us#5")
 	expect("b", "-", "not held eu#3")
 
 	// It was read, and then dropped, or replaced, before it was restored.
@@ -218,4 +227,24 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// After a reset lower numbers count, of what was dropped too.
+func TestReset(t *testing.T) {
+	s := listing(t, `{"code":"users"}`)
+	for _, bound := range []int64{0, 1 << 20} {
+		x := NewIndex(bound)
+		x.Put(Entry{Platform: "eu", Tenant: "a", Snapshot: s, Seq: 5})
+		x.Put(Entry{Platform: "eu", Tenant: "b", Snapshot: s, Seq: 6})
+		x.Drop("eu", "b", 7)
+		x.Reset()
+		if got := find(x, "a", "-"); got != "unknown" || x.Len() != 0 || x.size != 0 {
+			t.Errorf("%s, %d tenants, %d bytes", got, x.Len(), x.size)
+		}
+		x.Put(Entry{Platform: "eu", Tenant: "a", Snapshot: s, Seq: 2})
+		x.Put(Entry{Platform: "eu", Tenant: "b", Snapshot: s, Seq: 3})
+		if a, b := find(x, "a", "-"), find(x, "b", "-"); a != "eu#2" || b != "eu#3" {
+			t.Error(a, b)
+		}
+	}
 }

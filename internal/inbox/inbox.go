@@ -130,6 +130,9 @@ type Config struct {
 	// OnErase is told that a lane was erased: what came before the id upTo is gone. Nil: as
 	// OnSnapshot.
 	OnErase func(lane webhookgate.Lane, upTo uint64)
+	// OnLost is told that the servers of a shared inbox have lost the last messages: nothing that OnSnapshot
+	// was told counts any more, and it is told all that is left. Nil: as OnSnapshot.
+	OnLost func()
 	// Log is told what becomes of each webhook. Required.
 	Log *slog.Logger
 
@@ -184,7 +187,7 @@ func openStore(cfg Config, c *courier.Courier) (store, error) {
 	if cfg.NATS != nil {
 		return shared.Open(shared.Config{
 			NATS: cfg.NATS, Route: c.ReceiverOf, Idle: len(cfg.Receivers) == 0, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow,
-			MaxBytes: cfg.MaxBytes, OnSnapshot: cfg.OnSnapshot, OnErase: cfg.OnErase, LeaseChanged: cfg.LeaseChanged, Log: cfg.Log,
+			MaxBytes: cfg.MaxBytes, OnSnapshot: cfg.OnSnapshot, OnErase: cfg.OnErase, OnLost: cfg.OnLost, LeaseChanged: cfg.LeaseChanged, Log: cfg.Log,
 		}, c)
 	}
 	path, ok := strings.CutPrefix(cfg.URL, "file:")

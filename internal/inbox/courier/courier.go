@@ -79,6 +79,7 @@ type Courier struct {
 	lanes     map[webhookgate.Lane]*lane
 	held      int // bytes of content in memory
 	pauses    []record.Pause
+	stopped   map[webhookgate.Lane]bool // see RemoveAll
 }
 
 // New makes a courier. It delivers while Run runs.
@@ -91,6 +92,8 @@ func New(cfg Config) *Courier {
 		wake:  make(chan struct{}, 1),
 		terms: make(map[Term]*term),
 		lanes: make(map[webhookgate.Lane]*lane),
+
+		stopped: make(map[webhookgate.Lane]bool),
 	}
 	for _, r := range cfg.Receivers {
 		c.receivers = append(c.receivers, newReceiver(r))
@@ -222,7 +225,7 @@ func (c *Courier) schedule(l *lane) {
 		return
 	}
 	rc := c.route(l.key)
-	if rc == nil || c.holdsBack(l.key, rc.Name) {
+	if rc == nil || c.stopped[l.key] || c.holdsBack(l.key, rc.Name) {
 		return
 	}
 	if l.at.IsZero() {

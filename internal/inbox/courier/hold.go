@@ -35,10 +35,13 @@ func (c *Courier) paused(t *turn) bool {
 
 // RemoveAll takes out all of a lane that waits or is parked, and returns it as it stands. Where
 // one is being delivered, or the store is still writing how one stands, it takes out nothing,
-// and says no.
+// and says no. Either way nothing of the lane begins until GoOn: in a lane in which much waits the next
+// delivery would be under way whenever it is asked for, and what comes meanwhile would overtake what
+// was taken out, if that comes back.
 func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.stopped[key] = true
 	l := c.lanes[key]
 	if l == nil {
 		return nil, true
@@ -54,4 +57,15 @@ func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool
 	}
 	c.schedule(l)
 	return out, true
+}
+
+// GoOn has a lane be delivered again, after RemoveAll.
+func (c *Courier) GoOn(key webhookgate.Lane) {
+	c.mu.Lock()
+	delete(c.stopped, key)
+	if l := c.lanes[key]; l != nil {
+		c.schedule(l)
+	}
+	c.mu.Unlock()
+	c.poke()
 }

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/bbolt"
+
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
@@ -163,4 +165,42 @@ func TestCutShort(t *testing.T) {
 			t.Errorf("%d bytes: usher check: %v", size, err)
 		}
 	}
+}
+
+// Of a tenant whose last snapshot is damaged a copy is none: it is what makes the snapshot whole again.
+func TestDamagedSnapshotComesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(inboxtest.Receiver)
+		cfg := config(t.TempDir(), rc)
+		i := open(t, cfg)
+		i.keep("t", "A")
+		time.Sleep(time.Second)
+		i.stop()
+		lane := webhookgate.Lane{Platform: "p", Tenant: "t"}
+		db, err := openBolt(cfg.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = db.Update(func(tx *bbolt.Tx) error {
+			b, key := tx.Bucket(snapshotBucket), record.LaneKey(lane)
+			value := bytes.Clone(b.Get(key))
+			value[len(value)-1] ^= 1
+			return b.Put(key, value)
+		})
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		var told uint64
+		cfg.OnSnapshot = func(_ webhookgate.Lane, id uint64, _ *webhookgate.Webhook) { told = id }
+		i = open(t, cfg)
+		if _, _, err := i.Snapshot(t.Context(), lane); !errors.Is(err, record.ErrDamaged) || told != 0 {
+			t.Fatalf("it is not damaged: %v, told of %d", err, told)
+		}
+		if !i.keep("t", "A") {
+			t.Error("the receiver has it, and gets it again")
+		}
+		if w, id, err := i.Snapshot(t.Context(), lane); err != nil || string(w.Body) != "A" || told != id {
+			t.Errorf("after it came again: %v, %d, told of %d", err, id, told)
+		}
+	})
 }

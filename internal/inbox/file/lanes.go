@@ -160,6 +160,9 @@ func (s *Store) recall(tx *bbolt.Tx, lane webhookgate.Lane) *memory {
 	} else if m.State == record.Waiting {
 		m.State = ""
 	}
+	if _, err := record.Unseal(tx.Bucket(snapshotBucket).Get(record.LaneKey(lane))); err != nil {
+		m.Seen = nil // a copy of it makes it whole again
+	}
 	return m
 }
 

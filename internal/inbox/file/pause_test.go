@@ -209,3 +209,23 @@ func statesOf(i *running) (states []record.State) {
 	}
 	return states
 }
+
+// A tenant of which much waits, and is being delivered one after the other, can be erased.
+func TestEraseOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(inboxtest.Receiver)
+		i := open(t, config(t.TempDir(), rc))
+		rc.Slow(time.Second)
+		for n := range 100 {
+			i.keep("t", string(rune('A'+n)))
+		}
+		i.keep("u", "A")
+		if n, err := i.Erase("p", "t"); n != 100 || err != nil {
+			t.Fatalf("%d erased, %v", n, err)
+		}
+		time.Sleep(time.Minute)
+		if n := len(rc.Tried()); n != 2 {
+			t.Errorf("%d tries, want one of each tenant", n)
+		}
+	})
+}

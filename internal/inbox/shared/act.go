@@ -45,7 +45,8 @@ func (s *Store) Redeliver(id uint64, force bool) error {
 }
 
 // sendAgain writes that a webhook is to be sent again. A conflict says that something came into
-// its lane meanwhile.
+// its lane meanwhile. That it is still there is looked up after its lane's end: its tenant may have been erased
+// since it was found.
 func (s *Store) sendAgain(ctx context.Context, f *found, force bool) error {
 	lane := f.Webhook.Lane
 	place := placeOf(lane)
@@ -59,6 +60,12 @@ func (s *Store) sendAgain(ctx context.Context, f *found, force bool) error {
 		var err error
 		if last, err = s.readEnd(ctx, place); err != nil {
 			return err
+		}
+		if _, err := s.find(ctx, f.ID); err != nil {
+			return err
+		}
+		if last.Kind == erasedKind { // it is about to be deleted
+			return fmt.Errorf("webhook %d: %w", f.ID, record.ErrNotFound)
 		}
 		if last.ID > f.ID && !force {
 			return &record.OverwriteError{ID: f.ID, Latest: s.entryOf(ctx, last)}

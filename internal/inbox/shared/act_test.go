@@ -285,3 +285,22 @@ func TestAskedWhileLeaving(t *testing.T) {
 		until(t, "discarded by who has the part then", func() bool { return idle.Discard(id) == nil })
 	})
 }
+
+// The servers count all messages, and most of them are no webhooks of that number.
+func TestIDOfAnotherMessage(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.receiver.Set(inboxtest.Status(422))
+		r := c.start()
+		defer r.stop()
+		r.send(t, "acme", "A")
+		until(t, "parked", func() bool { return r.courier.Stats().Parked == 1 })
+		e := r.only(t, "acme", record.Parked)
+		m, err := r.lastOn(t.Context(), r.idSubject("parked", placeOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}), e.ID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if item, err := r.Show(m.Sequence); !errors.Is(err, record.ErrNotFound) {
+			t.Errorf("webhook %d is shown as %+v, %v", m.Sequence, item, err)
+		}
+	})
+}

@@ -76,21 +76,22 @@ func (t *term) strangers(seq uint64) webhookgate.Lane {
 
 // endDamaged ends a lane anew whose last message is damaged, before that is deleted. Otherwise the
 // servers would accept a write that expects the message before it. If that was a snapshot, it stays the
-// lane's last.
+// lane's last; if not, or nobody can tell, the one before it does.
 func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webhookgate.Webhook, c content) error {
 	last, err := t.s.lastOn(ctx, t.s.subject("in", place))
 	if err != nil || last.Sequence != seq {
 		return err
 	}
-	h := newHead(memoryKind, w)
-	h.ID, h.Digest, h.Accepted = seq, nil, time.Now()
 	note := nats.NewMsg(last.Subject)
+	h := newHead(memoryKind, w)
 	if h.Bears {
 		h.Last = seq
-	}
-	if h.Bears || h.Long {
 		c.put(note)
+	} else if h, err = t.readableBefore(ctx, place, seq, h); err != nil {
+		return err
 	}
+	h.ID, h.Digest, h.Accepted = seq, nil, time.Now()
+	h.Arrived, h.Replica, h.Foreign = 0, "", 0
 	h.put(note)
 	expect(note, seq)
 	now, err := t.s.publish(ctx, note)
@@ -98,6 +99,22 @@ func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webh
 		t.s.ends.Add(place, newEnd(now, h))
 	}
 	return err
+}
+
+// readableBefore is what the last readable message of a lane before a damaged one says, if there is
+// one; else h.
+func (t *term) readableBefore(ctx context.Context, place string, seq uint64, h head) (head, error) {
+	stream, _, err := t.s.streams()
+	if err != nil {
+		return h, err
+	}
+	err = t.s.visit(ctx, stream, t.s.subject("in", place), 1, seq, func(m jetstream.Msg, at uint64) {
+		if before, err := readHead(m.Headers()); err == nil {
+			e := newEnd(at, before)
+			h = e.again(memoryKind)
+		}
+	})
+	return h, err
 }
 
 // handOverParked has the courier know of one that is parked.

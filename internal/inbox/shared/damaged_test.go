@@ -174,3 +174,41 @@ func TestRedeliveryFindsNoRoom(t *testing.T) {
 		}
 	})
 }
+
+// What can't be read at all takes nothing else with it: neither the tenant's last snapshot, nor its name.
+func TestRubbishTakesNothingWithIt(t *testing.T) {
+	acme := webhookgate.Lane{Platform: "p", Tenant: "acme"}
+	for name, waits := range map[string]bool{"delivered": false, "waiting": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				r := c.start()
+				defer func() { r.stop() }()
+				if waits {
+					c.receiver.Set(inboxtest.Refusing)
+				}
+				r.send(t, "acme", "A")
+				time.Sleep(5 * time.Second)
+				m := nats.NewMsg(r.subject("in", placeOf(acme)))
+				m.Data = []byte("rubbish")
+				if _, err := r.publish(t.Context(), m); err != nil {
+					t.Fatal(err)
+				}
+				until(t, "parked", func() bool { return r.courier.Stats().Parked == 1 })
+				c.receiver.Set(nil)
+				until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+				time.Sleep(5 * time.Second)
+				r.stop()
+				r = c.start()
+				time.Sleep(5 * time.Second)
+				if w, _, err := r.Snapshot(t.Context(), acme); err != nil || string(w.Body) != "A" {
+					t.Errorf("its last snapshot is %v, %v", w, err)
+				}
+				if all, err := r.Platforms("acme"); err != nil || len(all) != 1 || all[0] != "p" {
+					t.Errorf("it is on platforms %q, %v", all, err)
+				}
+				r.send(t, "acme", "A") // nobody knows what the receiver holds
+				until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
+			})
+		})
+	}
+}

@@ -47,7 +47,7 @@ func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
 		if err != nil {
 			return nil, err
 		}
-		if f := s.recognise(ctx, m); f != nil {
+		if f := s.recognise(ctx, m); f != nil && f.ID == id { // else id is the place of a message about another one
 			return f, nil
 		}
 	}

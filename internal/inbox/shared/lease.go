@@ -101,6 +101,9 @@ func (s *Store) claim(ctx, hard context.Context, part int, was leaseSeen) {
 	m.Data = []byte(s.self)
 	rollup(m)
 	claim, err := s.publish(ctx, m)
+	if err == nil {
+		err = s.catchUp(ctx)
+	}
 	if err != nil {
 		s.log.Debug("inbox part not claimed", "part", part, "err", err)
 		return

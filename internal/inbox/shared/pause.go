@@ -118,6 +118,29 @@ func (s *Store) confirm(ctx context.Context, part int, e *errand) error {
 	}
 }
 
+// catchUp reads what is held back, as the servers have it now. Who takes a part over may not have heard of it:
+// that its consumer is gone it notices some seconds late.
+func (s *Store) catchUp(ctx context.Context) error {
+	stream, _, err := s.streams()
+	if err != nil {
+		return err
+	}
+	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return stream.Info(ctx, jetstream.WithSubjectFilter(s.prefix+"paused.*"))
+	})
+	if err != nil {
+		return err
+	}
+	for subject := range info.State.Subjects {
+		m, err := s.lastOn(ctx, subject)
+		if err != nil {
+			return err
+		}
+		s.tookPause(subject, m.Sequence, m.Data)
+	}
+	return nil
+}
+
 // tookPause takes a message in.
 func (s *Store) tookPause(subject string, seq uint64, data []byte) {
 	seen := pauseSeen{seq: seq}

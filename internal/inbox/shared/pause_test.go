@@ -1,9 +1,11 @@
 package shared
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -246,6 +248,178 @@ func TestPauseAsksAgain(t *testing.T) {
 		}
 		if err := silent.Unsubscribe(); err != nil || asked != 2 {
 			t.Errorf("asked %d times, %v", asked, err)
+		}
+	})
+}
+
+// A replica that was away when somebody paused deliveries, and takes parts over as soon as it is back,
+// has read of that before.
+func TestPausedWhileAway(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		for n := range 10 {
+			one, two := c.start(), c.start()
+			until(t, "both deliver", func() bool { return one.Delivers() && two.Delivers() })
+			two.wire.Sever()
+			until(t, "one delivers all", func() bool { return one.terms() == one.parts })
+			if err := one.Pause(record.Pause{}); err != nil {
+				t.Fatal(err)
+			}
+			for tenant := range 8 {
+				one.send(t, fmt.Sprint("t", tenant), fmt.Sprint(n))
+			}
+			one.stop()
+			time.Sleep(time.Minute + time.Duration(n)*37*time.Millisecond) // its consumers are gone by then
+			tried := len(c.receiver.Tried())
+			two.wire.Mend()
+			until(t, "the other delivers all", func() bool { return two.terms() == two.parts })
+			time.Sleep(10 * time.Second)
+			if n := len(c.receiver.Tried()); n != tried {
+				t.Errorf("%d tries while paused", n-tried)
+			}
+			if was, err := two.Resume(record.Pause{}); !was || err != nil {
+				t.Fatal(was, err)
+			}
+			time.Sleep(time.Minute)
+			two.stop()
+		}
+	})
+}
+
+// A replica that was away when a tenant was erased learns of it, whatever came into the lane since.
+func TestErasedWhileAway(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		var mu sync.Mutex
+		snapshots := make(map[string]uint64)
+		known := func() uint64 {
+			mu.Lock()
+			defer mu.Unlock()
+			return snapshots["acme"]
+		}
+		one := c.start()
+		defer one.stop()
+		c.change = func(cfg *Config, _ *courier.Config) {
+			cfg.Idle = true
+			cfg.OnSnapshot = func(l webhookgate.Lane, id uint64, _ *webhookgate.Webhook) {
+				mu.Lock()
+				defer mu.Unlock()
+				snapshots[l.Tenant] = id
+			}
+			cfg.OnErase = func(l webhookgate.Lane, upTo uint64) {
+				mu.Lock()
+				defer mu.Unlock()
+				if snapshots[l.Tenant] <= upTo {
+					delete(snapshots, l.Tenant)
+				}
+			}
+		}
+		two := c.start()
+		defer two.stop()
+		one.send(t, "acme", "A")
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+		time.Sleep(time.Second)
+		if known() == 0 {
+			t.Fatal("not told")
+		}
+		two.wire.Sever()
+		if _, err := one.Erase("p", "acme"); err != nil {
+			t.Fatal(err)
+		}
+		w := inboxtest.Webhook("acme", "other")
+		w.Type, w.Snapshot = "Other", false
+		one.keep(t, w)
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
+		time.Sleep(time.Second)
+		two.wire.Mend()
+		until(t, "connected again", func() bool { return two.Err() == nil })
+		time.Sleep(time.Minute)
+		if known() != 0 {
+			t.Errorf("it still knows snapshot %d, which was erased", known())
+		}
+	})
+}
+
+// A tenant of which much waits, and is being delivered one after the other, can be erased.
+func TestEraseAmidstMany(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		owner, other, tenant := c.elsewhere()
+		defer owner.stop()
+		defer other.stop()
+		c.receiver.Slow(time.Second)
+		for n := range 100 {
+			owner.send(t, tenant, fmt.Sprint(n))
+		}
+		if n, err := other.Erase("p", tenant); err != nil {
+			t.Fatal(n, err)
+		}
+		tried := len(c.receiver.Tried())
+		time.Sleep(time.Minute)
+		if n := len(c.receiver.Tried()); n != tried {
+			t.Error("what was erased is tried")
+		}
+	})
+}
+
+// What was found to be sent again, and was erased before it was, stays away.
+func TestErasedBeforeSentAgain(t *testing.T) {
+	for name, more := range map[string]bool{"nothing came since": false, "something came since": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				r := c.start()
+				defer r.stop()
+				r.send(t, "acme", "A")
+				until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+				time.Sleep(time.Second)
+				f, err := r.find(t.Context(), r.only(t, "acme", record.Delivered).ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := r.Erase("p", "acme"); err != nil {
+					t.Fatal(err)
+				}
+				if more {
+					r.send(t, "acme", "B")
+				}
+				if err := r.sendAgain(t.Context(), f, true); !errors.Is(err, record.ErrNotFound) {
+					t.Errorf("sent again: %v", err)
+				}
+				time.Sleep(time.Minute)
+				for _, got := range c.receiver.Accepted()[1:] {
+					if got == "acme:A" {
+						t.Error("the receiver got what was erased")
+					}
+				}
+			})
+		})
+	}
+}
+
+// An erasure that something came in between of, and that then failed, has nothing overtaken.
+func TestEraseInVain(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		owner := c.startAt(&natstest.Wire{Server: c.server, Delay: 100 * time.Millisecond})
+		other := c.start()
+		defer owner.stop()
+		defer other.stop()
+		tenant := c.tenantOf(owner, other)
+		c.receiver.Set(inboxtest.Status(500))
+		owner.send(t, tenant, "A")
+		time.Sleep(20 * time.Second)
+		c.receiver.Set(nil)
+		c.receiver.Slow(30 * time.Second)
+		lane := webhookgate.Lane{Platform: "p", Tenant: tenant}
+		erased := make(chan error)
+		go func() {
+			term := owner.term(owner.partOf(placeOf(lane)))
+			ctx, cancel := context.WithTimeout(t.Context(), eraseTimeout)
+			defer cancel()
+			erased <- term.erase(ctx, lane)
+		}()
+		time.Sleep(250 * time.Millisecond) // it has read how the lane ends, and is about to write
+		other.send(t, tenant, "B")
+		err := <-erased
+		time.Sleep(5 * time.Minute)
+		if got := c.receiver.Accepted(); err != nil && (len(got) != 2 || got[0] != tenant+":A") || err == nil && len(got) != 0 {
+			t.Errorf("the receiver accepted %v, the erasure says %v", got, err)
 		}
 	})
 }

@@ -77,6 +77,8 @@ func (t *term) take(m jetstream.Msg, seq uint64) {
 			t.gather.status[id] = s
 			t.at(id).status = seq
 		}
+	case "":
+		t.s.log.Error("inbox has a message that is not usher's, ignoring it", "subject", m.Subject(), "seq", seq)
 	}
 	if t.gather != nil && seq >= t.claim {
 		t.begin()

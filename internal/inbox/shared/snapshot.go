@@ -19,15 +19,17 @@ type follower struct {
 	mu    sync.Mutex // guards what follows
 	ready bool       // all was read once
 	since time.Time  // from when on nothing was heard any more; zero: it is being followed
-	again func()     // has all be read again; nil: nobody follows
+	anew  bool       // all is to be read again
+	stop  func()     // ends the reading under way
 }
 
-// restart has all be read again.
+// restart has all be read again: until then nothing is known.
 func (f *follower) restart() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.again != nil {
-		f.again()
+	f.ready, f.anew = false, true
+	if f.stop != nil {
+		f.stop()
 	}
 }
 
@@ -49,24 +51,23 @@ func (s *Store) followSnapshots(ctx context.Context) {
 	heard := func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.ready, f.since = true, time.Time{}
+		f.ready, f.since = !f.anew, time.Time{}
 	}
 	for ctx.Err() == nil {
+		reading, stop := context.WithCancel(ctx)
+		f.mu.Lock()
+		f.stop = stop
+		if f.anew {
+			next, f.anew = 1, false
+		}
+		f.mu.Unlock()
 		// Not the last of each lane alone: of a million lanes the servers take longer to find those
 		// than a request may take, and would be asked for them again and again.
 		cfg := jetstream.ConsumerConfig{
 			FilterSubject: s.prefix + "*.in.>", HeadersOnly: true,
 			DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: next,
 		}
-		restart := false
-		reading, stop := context.WithCancel(ctx)
 		s.background.Go(func() { s.untilCut(reading, stop) })
-		f.mu.Lock()
-		f.again = func() {
-			restart = true
-			stop()
-		}
-		f.mu.Unlock()
 		err := s.consume(reading, cfg, heard, func(m jetstream.Msg, seq uint64) {
 			s.tellSnapshot(m, seq)
 			next = seq + 1
@@ -76,10 +77,6 @@ func (s *Store) followSnapshots(ctx context.Context) {
 			return
 		}
 		f.mu.Lock()
-		f.again = nil
-		if restart {
-			next = 1
-		}
 		if f.since.IsZero() {
 			f.since = time.Now()
 		}
@@ -108,11 +105,11 @@ func (s *Store) tellSnapshot(m jetstream.Msg, seq uint64) {
 		return
 	}
 	e := newEnd(seq, h)
-	if e.Last == 0 && e.Kind != erasedKind {
-		return
-	}
 	lane := e.lane()
 	if h.Long {
+		if e.Last == 0 && e.Kind != erasedKind {
+			return // no message has its name
+		}
 		whole, err := s.whole(s.alive, e)
 		if err != nil {
 			s.log.Error("inbox has a snapshot that can't be read", "seq", seq, "err", err)
@@ -120,7 +117,7 @@ func (s *Store) tellSnapshot(m jetstream.Msg, seq uint64) {
 		}
 		lane = whole.Lane
 	}
-	if e.Kind == erasedKind {
+	if e.Last == 0 { // the lane has none, or none any more: what said that it was erased may be gone by now
 		s.tellErased(lane, seq)
 		return
 	}

@@ -45,6 +45,9 @@ type Config struct {
 	// OnErase is told that a lane was erased, through whichever replica: what came before the
 	// id upTo is gone. Nil: as OnSnapshot.
 	OnErase func(lane webhookgate.Lane, upTo uint64)
+	// OnLost is told that the servers have lost the last messages: nothing that OnSnapshot was told counts
+	// any more, and it is told all that is left. Nil: as OnSnapshot.
+	OnLost func()
 	// Log is told what happens. Required.
 	Log *slog.Logger
 }

@@ -43,17 +43,24 @@ func (s *Store) historySubject(place string, id uint64) string {
 	return s.historyPrefix + place + "." + strconv.FormatUint(id, 10)
 }
 
-// split takes a subject of a part apart: its kind, the place, and the id where it has one.
+// split takes a subject of a part apart: its kind, the place, and the id where it has one. All are
+// empty if usher writes no such subject.
 func (s *Store) split(subject string) (kind, place string, id uint64) {
 	words := strings.Split(strings.TrimPrefix(subject, s.prefix), ".")
-	if len(words) < 2 {
+	if len(words) == 2 && (words[1] == "lease" || words[1] == "claim") {
+		return words[1], "", 0
+	}
+	if len(words) < 4 {
 		return "", "", 0
 	}
-	if kind = words[1]; len(words) < 4 {
-		return kind, "", 0
+	kind, place = words[1], words[2]+"."+words[3]
+	written := s.subject(kind, place)
+	if kind != "in" {
+		id, _ = strconv.ParseUint(words[len(words)-1], 10, 64)
+		written = s.idSubject(kind, place, id)
 	}
-	if len(words) > 4 {
-		id, _ = strconv.ParseUint(words[4], 10, 64)
+	if subject != written {
+		return "", "", 0
 	}
-	return kind, words[2] + "." + words[3], id
+	return kind, place, id
 }
