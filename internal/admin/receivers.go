@@ -118,8 +118,8 @@ func failureWords(result string) string {
 // Name is the tenant as people write it.
 func (h *HeldUp) Name() string { return page.TenantName(h.Platform, h.Tenant) }
 
-// WhenBack is when something is tried whose receiver is down.
-const WhenBack = "next try when the receiver is back"
+// whenBack is when something is tried whose receiver is down.
+const whenBack = "next try when the receiver is back"
 
 // NextTry says when it is tried next.
 func (h *HeldUp) NextTry() string { return nextTry(h.Next, h.Paused, h.Down) }
@@ -139,7 +139,7 @@ func nextTry(at time.Time, paused, down bool) string {
 	case paused:
 		return "paused"
 	case down:
-		return WhenBack
+		return whenBack
 	case next == 0:
 		return "next try now"
 	default:

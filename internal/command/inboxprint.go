@@ -195,7 +195,7 @@ func standing(e *admin.Webhook, now time.Time) string {
 	case e.HeldBy != "":
 		words = append(words, "behind "+e.HeldBy)
 	case !e.Paused && e.Down:
-		words = append(words, admin.WhenBack)
+		words = append(words, "receiver is down")
 	case !e.Paused && !e.Next.IsZero():
 		words = append(words, "next try in "+age(now, e.Next))
 	}
