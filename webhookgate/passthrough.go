@@ -2,7 +2,9 @@ package webhookgate
 
 import (
 	"crypto/sha256"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,9 +37,10 @@ type lane struct {
 }
 
 type delivery struct {
-	digest [sha256.Size]byte
-	done   chan struct{} // closed when answer is final
-	answer answer
+	digest    [sha256.Size]byte
+	forgotten bool          // by hand: a copy of it is delivered, too
+	done      chan struct{} // closed when answer is final
+	answer    answer
 }
 
 // accepted is the last snapshot that a receiver answered with a 2xx.
@@ -72,7 +75,7 @@ func (p *passThrough) send(rc *receiver, w *Webhook) answer {
 		}
 		l = new(lane)
 		p.active[w.Lane] = l
-	} else if p.dedups(w) && l.tail.digest == w.Digest {
+	} else if p.dedups(w) && l.tail.digest == w.Digest && !l.tail.forgotten {
 		// Compare with the tail only. A copy of a snapshot further ahead comes after a
 		// different one, and undoes it.
 		tail := l.tail
@@ -113,23 +116,30 @@ func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, d *delivery) {
 		return
 	}
 	delete(p.active, w.Lane)
-	if p.dedups(w) && d.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
+	if p.dedups(w) && !d.forgotten && d.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
 		p.memory.Add(w.Lane, accepted{rc.name, w.ID, w.Digest, time.Now()})
 	}
 }
 
-// forget empties the memory of a tenant's lane, and reports whether there was anything in it.
+// forget empties the memory of a tenant's lane, and reports whether there was anything in it. What is
+// on its way is not remembered either.
 func (p *passThrough) forget(platform, tenant string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.memory.Remove(Lane{Platform: platform, Tenant: tenant})
+	key := Lane{Platform: platform, Tenant: tenant}
+	if l := p.active[key]; l != nil {
+		known := !l.tail.forgotten
+		l.tail.forgotten = true
+		return known
+	}
+	return p.memory.Remove(key)
 }
 
-// platforms returns those on which something is remembered about a tenant.
+// platforms returns those on which something is remembered about a tenant, or will be.
 func (p *passThrough) platforms(tenant string) (all []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, lane := range p.memory.Keys() {
+	for _, lane := range slices.AppendSeq(p.memory.Keys(), maps.Keys(p.active)) { // no lane is in both
 		if lane.Tenant == tenant {
 			all = append(all, lane.Platform)
 		}

@@ -111,7 +111,9 @@ func (d *decision) write(w http.ResponseWriter, status int) {
 	for name, values := range d.header {
 		h[name] = values
 	}
-	h.Set("Content-Length", strconv.Itoa(len(d.body)))
+	if status != http.StatusNoContent && status != http.StatusNotModified { // these have no body, and no length
+		h.Set("Content-Length", strconv.Itoa(len(d.body)))
+	}
 	h.Set("Usher-Decision", forwarded)
 	w.WriteHeader(status)
 	w.Write(d.body) // an error means that the sender has gone

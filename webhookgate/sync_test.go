@@ -76,6 +76,9 @@ func TestQuestionIsAnsweredByTheReceiver(t *testing.T) {
 				if got := h.Values("Content-Type"); strings.Join(got, "|") != strings.Join(tt.contentTypes, "|") {
 					t.Errorf("Content-Type %q", got)
 				}
+				if h.Get("Content-Length") != "" && tt.status == 204 { // which HTTP does not allow there
+					t.Errorf("an answer without a body has a length: %v", h)
+				}
 				if h.Get("X-Private") != "" || h.Get("Location") != "" || (h.Get("Content-Encoding") != "") != (tt.name == "pressed") {
 					t.Errorf("%v", h)
 				}

@@ -216,6 +216,18 @@ func (c *Courier) Find(key webhookgate.Lane, id uint64) (record.Record, bool) {
 	return record.Record{}, false
 }
 
+// LaneOf is the lane in which a webhook waits or is parked; of others the empty one.
+func (c *Courier) LaneOf(id uint64) webhookgate.Lane {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, l := range c.lanes {
+		if l.find(id) != nil {
+			return key
+		}
+	}
+	return webhookgate.Lane{}
+}
+
 // Retry has the lane of a webhook that waits tried now, whatever it waits for.
 func (c *Courier) Retry(key webhookgate.Lane, id uint64) {
 	c.mu.Lock()

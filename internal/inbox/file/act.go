@@ -119,9 +119,13 @@ func (s *Store) discard(tx *bbolt.Tx, o *op, id uint64) error {
 		o.result.err = record.ErrFinished
 		return nil
 	}
+	lane := r.Webhook.Lane
+	if r.Status.Why == record.ErrDamaged.Error() { // and does not tell; the courier may have known it whole
+		lane = s.courier.LaneOf(id)
+	}
 	// Its successor may be delivered from here on. What comes of that is written later:
 	// no crash can bring this one back behind it.
-	stands, ok := s.courier.Remove(s.term, r.Webhook.Lane, id)
+	stands, ok := s.courier.Remove(s.term, lane, id)
 	if !ok {
 		o.result.err = record.ErrBusy
 		return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -193,8 +194,8 @@ func TestDamagedSnapshotComesAgain(t *testing.T) {
 		var told uint64
 		cfg.OnSnapshot = func(_ webhookgate.Lane, id uint64, _ *webhookgate.Webhook) { told = id }
 		i = open(t, cfg)
-		if _, _, err := i.Snapshot(t.Context(), lane); !errors.Is(err, record.ErrDamaged) || told != 0 {
-			t.Fatalf("it is not damaged: %v, told of %d", err, told)
+		if _, _, err := i.Snapshot(t.Context(), lane); !errors.Is(err, record.ErrDamaged) || told != 1 {
+			t.Fatalf("it is not damaged: %v, or nobody knows that there is one: told of %d", err, told)
 		}
 		if !i.keep("t", "A") {
 			t.Error("the receiver has it, and gets it again")
@@ -203,4 +204,43 @@ func TestDamagedSnapshotComesAgain(t *testing.T) {
 			t.Errorf("after it came again: %v, %d, told of %d", err, id, told)
 		}
 	})
+}
+
+// What is damaged while usher runs does not tell any more whose it is. It can be discarded
+// nevertheless, and is erased with its tenant.
+func TestDamagedWhileRunning(t *testing.T) {
+	for name, act := range map[string]func(*Store) error{
+		"discard": func(s *Store) error { return s.Discard(1) },
+		"erase": func(s *Store) error {
+			n, err := s.Erase("p", "t")
+			if err == nil && n != 1 {
+				err = fmt.Errorf("%d webhooks erased", n)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rc := new(inboxtest.Receiver)
+				rc.Set(inboxtest.Status(500))
+				i := open(t, config(t.TempDir(), rc))
+				i.keep("t", "A")
+				time.Sleep(10 * time.Millisecond) // tried, and not held in memory any more
+				i.must(i.db.Update(func(tx *bbolt.Tx) error {
+					b, key := tx.Bucket(recordBucket), record.IDKey(1)
+					value := bytes.Clone(b.Get(key))
+					value[len(value)-1] ^= 1
+					return b.Put(key, value)
+				}))
+				time.Sleep(time.Hour)
+				i.want(record.Parked)
+				if err := act(i.Store); err != nil {
+					t.Error(err)
+				}
+				if used, _ := i.Usage(); used != 0 {
+					t.Errorf("%d bytes still count as waiting or parked", used)
+				}
+			})
+		})
+	}
 }

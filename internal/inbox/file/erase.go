@@ -31,7 +31,8 @@ func (s *Store) Erase(platform, tenant string) (int, error) {
 }
 
 func (s *Store) erase(tx *bbolt.Tx, o *op, lane webhookgate.Lane) error {
-	if _, ok := s.courier.RemoveAll(s.term, lane); !ok {
+	known, ok := s.courier.RemoveAll(s.term, lane)
+	if !ok {
 		o.result.err = errAgain
 		return nil
 	}
@@ -51,6 +52,9 @@ func (s *Store) erase(tx *bbolt.Tx, o *op, lane webhookgate.Lane) error {
 	})
 	if err != nil {
 		return err
+	}
+	for _, r := range known { // one that was damaged since does not tell whose it is
+		gone[r.ID] = int64(len(records.Get(record.IDKey(r.ID))))
 	}
 	s.void(func(id uint64) bool { _, ok := gone[id]; return ok })
 	status := tx.Bucket(statusBucket)

@@ -106,7 +106,7 @@ func openFile(cfg Config) (*bbolt.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the inbox %s can't be opened: %w", cfg.Path, err)
 	}
-	if err := db.Update(prepare); err != nil {
+	if err := prepare(db); err != nil {
 		return nil, errors.Join(fmt.Errorf("the inbox %s can't be used: %w", cfg.Path, err), db.Close())
 	}
 	return compact(cfg, db)
@@ -145,17 +145,28 @@ func cutShort(tx *bbolt.Tx, size int64) error {
 	return nil
 }
 
-// prepare makes the buckets of a new file, and refuses one of another format.
-func prepare(tx *bbolt.Tx) error {
-	if err := checkFormat(tx); err != nil {
+// prepare makes the buckets of a new file, and refuses one of another format. It writes nothing into a
+// file that has them all: what is there must be delivered also after a start on a disk that is full.
+func prepare(db *bbolt.DB) error {
+	buckets := [][]byte{recordBucket, statusBucket, laneBucket, snapshotBucket, pauseBucket, metaBucket}
+	complete := true
+	err := db.View(func(tx *bbolt.Tx) error {
+		for _, name := range buckets {
+			complete = complete && tx.Bucket(name) != nil
+		}
+		return checkFormat(tx)
+	})
+	if err != nil || complete {
 		return err
 	}
-	for _, name := range [][]byte{recordBucket, statusBucket, laneBucket, snapshotBucket, pauseBucket, metaBucket} {
-		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-			return err
+	return db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range buckets {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
 		}
-	}
-	return tx.Bucket(metaBucket).Put(formatKey, []byte{record.Format})
+		return tx.Bucket(metaBucket).Put(formatKey, []byte{record.Format})
+	})
 }
 
 func checkFormat(tx *bbolt.Tx) error {

@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -24,12 +25,23 @@ func (s *Store) Pause(p record.Pause) error {
 		if err != nil {
 			return err
 		}
-		if err := tx.Bucket(pauseBucket).Put([]byte(p.String()), record.Seal(b)); err != nil {
+		if err := tx.Bucket(pauseBucket).Put(pauseKey(p), record.Seal(b)); err != nil {
 			return err
 		}
 		s.holdBack(append(now, p))
 		return nil
 	}}).err
+}
+
+// pauseKey is what is held back, for people to read; or a digest of it: a tenant's code may be longer
+// than a key can be, and a transaction that fails breaks the inbox.
+func pauseKey(p record.Pause) []byte {
+	key := []byte(p.String())
+	if len(key) <= 1<<10 {
+		return key
+	}
+	sum := sha256.Sum256(key)
+	return sum[:]
 }
 
 // Resume ends a pause, and says whether there was one.

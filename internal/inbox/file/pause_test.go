@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,6 +82,34 @@ func TestPause(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A tenant whose code is longer than a key of the file can be paused like any other, and breaks nothing.
+func TestPauseOfALongTenantCode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(inboxtest.Receiver)
+		cfg := config(t.TempDir(), rc)
+		i := open(t, cfg)
+		long, other := strings.Repeat("x", 40_000), strings.Repeat("x", 40_001)
+		p := record.Pause{Platform: "p", Tenant: long}
+		i.must(i.Pause(p))
+		i.must(i.Pause(record.Pause{Platform: "p", Tenant: other}))
+		i.keep(long, "A")
+		i.stop()
+		i = open(t, cfg)
+		if n := len(i.Paused()); n != 2 {
+			t.Errorf("%d pauses after a restart", n)
+		}
+		time.Sleep(time.Hour)
+		i.want(record.Waiting)
+		i.resume(p)
+		time.Sleep(time.Second)
+		i.want(record.Delivered)
+		i.stop()
+		if i = open(t, cfg); len(i.Paused()) != 1 || i.Paused()[0].Tenant != other {
+			t.Errorf("%d pauses after the last restart", len(i.Paused()))
+		}
+	})
 }
 
 // A delivery that is under way when somebody pauses ends, and nothing begins after it; a

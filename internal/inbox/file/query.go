@@ -163,15 +163,23 @@ func (s *Store) Snapshot(_ context.Context, lane webhookgate.Lane) (w *webhookga
 	return w, id, nil
 }
 
-// tellSnapshots tells OnSnapshot of those that are there.
+// tellSnapshots tells OnSnapshot of those that are there. Of a damaged one the lane is told, by its
+// memory: a tenant that could not be told is unknown, and one of that code on another platform would
+// answer for it.
 func (s *Store) tellSnapshots(tx *bbolt.Tx) error {
-	return tx.Bucket(snapshotBucket).ForEach(func(_, v []byte) error {
-		w, id, err := record.Decode(v)
-		if err != nil {
-			s.cfg.Log.Error("last snapshot of a tenant is damaged, ignoring it")
+	return tx.Bucket(snapshotBucket).ForEach(func(k, v []byte) error {
+		if w, id, err := record.Decode(v); err == nil {
+			s.cfg.OnSnapshot(w.Lane, id, nil)
 			return nil
 		}
-		s.cfg.OnSnapshot(w.Lane, id, nil)
+		m, err := decodeMemory(tx.Bucket(laneBucket).Get(k))
+		if err != nil {
+			s.cfg.Log.Error("last snapshot of a tenant is damaged, and so is whose it is: ignoring it")
+			return nil
+		}
+		s.cfg.Log.Error("last snapshot of a tenant is damaged: what it may use is not known until its next webhook",
+			"platform", m.Lane.Platform, "tenant", m.Lane.Tenant)
+		s.cfg.OnSnapshot(m.Lane, m.Newest, nil)
 		return nil
 	})
 }

@@ -1,8 +1,10 @@
 package file
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -159,6 +161,29 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("what was refused was delivered: %v", rc.Accepted())
 		}
 	})
+}
+
+// A start writes nothing into a file that is in order: where the disk is full it could not, and what
+// waits there would wait until somebody makes room.
+func TestStartWritesNothing(t *testing.T) {
+	cfg := config(t.TempDir(), new(inboxtest.Receiver))
+	s := openStore(t, cfg)
+	if _, err := s.Append(inboxtest.Webhook("t", "A"), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(cfg.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := openStore(t, cfg).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.ReadFile(cfg.Path); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the file has changed (%v)", err)
+	}
 }
 
 // A tenant's code may be long. bbolt's keys may not, and one webhook must not stop
