@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +70,33 @@ func TestParkedIsDeleted(t *testing.T) {
 		}
 		if s := r.courier.Stats(); s.Pending != 0 || s.Parked != 0 {
 			t.Errorf("%d still wait, %d are parked", s.Pending, s.Parked)
+		}
+	})
+}
+
+// The largest webhook that is taken in can be finished, too: what became of it takes some bytes more.
+func TestLargestIsFinished(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		excerpt := strings.Repeat("no! ", 256)
+		c.receiver.Set(func(_ *webhookgate.Webhook, n int) webhookgate.Attempt {
+			if n <= 3 {
+				return webhookgate.Attempt{Status: 500, Excerpt: excerpt}
+			}
+			return webhookgate.Attempt{Status: 200}
+		})
+		r := c.start()
+		defer r.stop()
+		body := noise(1 << 20)
+		for err := errors.New("not tried"); err != nil; body = body[:len(body)-64] {
+			_, err = r.Append(inboxtest.Webhook("acme", body), false)
+		}
+		r.send(t, "acme", "B")
+		time.Sleep(10 * time.Minute)
+		if got := c.receiver.Accepted(); len(got) != 2 || got[1] != "acme:B" {
+			t.Errorf("%d deliveries", len(got))
+		}
+		if waiting := r.waiting(t); len(waiting) != 0 {
+			t.Errorf("%d still wait", len(waiting))
 		}
 	})
 }
