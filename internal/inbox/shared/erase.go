@@ -115,17 +115,7 @@ func (s *Store) wipe(ctx context.Context, stream jetstream.Stream, subject strin
 func (t *term) erase(ctx context.Context, lane webhookgate.Lane) (err error) {
 	place := placeOf(lane)
 	var removed []record.Record
-	defer func() {
-		if err == nil || len(removed) == 0 {
-			t.s.courier.GoOn(lane)
-			return
-		}
-		t.leave()
-		t.s.background.Go(func() { // not before: what came since would overtake what was taken out
-			<-t.ended
-			t.s.courier.GoOn(lane)
-		})
-	}()
+	defer func() { t.goOn(lane, err == nil || len(removed) == 0) }()
 	for {
 		last, err := t.s.readEnd(ctx, place)
 		if err != nil {

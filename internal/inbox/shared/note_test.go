@@ -100,3 +100,29 @@ func TestLargestIsFinished(t *testing.T) {
 		}
 	})
 }
+
+// A webhook that could not be discarded is delivered, and before what came after it.
+func TestDiscardInVain(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.receiver.Set(inboxtest.Status(500))
+		one := c.start()
+		defer one.stop()
+		one.send(t, "acme", "A")
+		one.send(t, "acme", "B")
+		time.Sleep(90 * time.Second) // usher looks at its streams every minute
+		id := one.waiting(t)[1].ID
+		if err := one.js.DeleteStream(t.Context(), "USHER_HISTORY"); err != nil { // until usher makes it again nothing can be finished
+			t.Fatal(err)
+		}
+		if err := one.Discard(id); err == nil {
+			t.Fatal("it was discarded")
+		}
+		c.receiver.Set(nil)
+		time.Sleep(10 * time.Minute)
+		one.stop()
+		two := c.start()
+		defer two.stop()
+		time.Sleep(time.Minute)
+		c.receiver.Want(t, "acme:A", "acme:B")
+	})
+}
