@@ -48,12 +48,17 @@ func (t *term) write(ctx context.Context, r *record.Record, whole *webhookgate.W
 			return err
 		}
 	}
-	if r.Status.State != record.Parked {
-		t.mu.Lock()
+	t.mu.Lock()
+	p := t.at(r.ID)
+	late := p.late
+	if p.late = 0; r.Status.State != record.Parked {
 		delete(t.spots, r.ID)
-		t.mu.Unlock()
 	}
-	return nil
+	t.mu.Unlock()
+	if late == 0 {
+		return nil
+	}
+	return t.insist(ctx, r, func() error { return t.s.remove(ctx, late) })
 }
 
 // insist takes a step until it is done, or the term is over. A process that was stopped for a while takes none: the
