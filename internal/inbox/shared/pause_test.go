@@ -423,3 +423,30 @@ func TestEraseInVain(t *testing.T) {
 		}
 	})
 }
+
+// A pause that somebody has deleted from the servers, or that they have lost, is still in force. It can be ended.
+func TestResumeAfterLoss(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		r := c.start()
+		defer r.stop()
+		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		if err := r.Pause(record.Pause{}); err != nil {
+			t.Fatal(err)
+		}
+		stream, _, err := r.streams()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(r.prefix+"paused.*")); err != nil {
+			t.Fatal(err)
+		}
+		r.send(t, "acme", "A")
+		time.Sleep(time.Minute)
+		c.receiver.Want(t)
+		if was, err := r.Resume(record.Pause{}); !was || err != nil {
+			t.Errorf("resumed: %v, %v", was, err)
+		}
+		time.Sleep(time.Minute)
+		c.receiver.Want(t, "acme:A")
+	})
+}
