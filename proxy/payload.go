@@ -45,14 +45,14 @@ type payload struct {
 	stream io.Reader // not nil: not kept
 	length int64     // as http.Request.ContentLength
 
-	memory *Memory
-	taken  atomic.Int64 // bytes reserved in memory
+	memory   *Memory
+	reserved atomic.Int64 // bytes of memory
 }
 
 // release gives back the memory. It does not clear the pieces: the first try may still be
 // writing them.
 func (p *payload) release() {
-	if n := p.taken.Swap(0); n > 0 {
+	if n := p.reserved.Swap(0); n > 0 {
 		p.memory.used.Add(-n)
 	}
 }
@@ -145,13 +145,13 @@ func nextPiece(have, most int64, known bool) int64 {
 // take reserves memory for a piece and, when the body outgrows alwaysKept, for the pieces
 // before it.
 func (p *payload) take(have, size int64) bool {
-	if p.taken.Load() == 0 {
+	if p.reserved.Load() == 0 {
 		size += have
 	}
 	if !p.memory.take(size) {
 		return false
 	}
-	p.taken.Add(size)
+	p.reserved.Add(size)
 	return true
 }
 

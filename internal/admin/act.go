@@ -65,7 +65,7 @@ func (h *Handler) onOne(act string) http.HandlerFunc {
 // onMany is /api/redeliver, or /api/discard: GET says which webhooks the filter chooses, POST does it.
 func (h *Handler) onMany(act string) http.HandlerFunc {
 	return h.api(func(r *http.Request) (any, error) {
-		s, err := readSelection(r.URL.RawQuery)
+		s, err := readChoice(r.URL.RawQuery)
 		if err != nil {
 			return nil, err
 		}

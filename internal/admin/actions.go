@@ -97,7 +97,7 @@ func (h *Handler) doOne(act string) http.HandlerFunc {
 // part of it.
 func (h *Handler) askMany(act string) http.HandlerFunc {
 	return h.page(func(r *http.Request) (*view, error) {
-		s, err := readSelection(r.URL.RawQuery)
+		s, err := readChoice(r.URL.RawQuery)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +116,6 @@ func (h *Handler) askMany(act string) http.HandlerFunc {
 			return nil, err
 		}
 		query := s.Query()
-		query.Set("until", s.Until.UTC().Format(time.RFC3339Nano))
 		c := aboutMany(act, &chosen)
 		c.Action, c.Back = "/"+act+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
 		if chosen.Older > 0 {
@@ -155,7 +154,7 @@ func aboutMany(act string, chosen *Chosen) *confirmation {
 // doMany does it, and says which ones failed.
 func (h *Handler) doMany(act string) http.HandlerFunc {
 	return h.form(func(r *http.Request, form url.Values) (*view, error) {
-		s, err := readSelection(r.URL.RawQuery)
+		s, err := readChoice(r.URL.RawQuery)
 		if err != nil {
 			return nil, err
 		}

@@ -38,6 +38,14 @@ func (box *Inbox) heldUp() []inbox.HeldUp {
 	return box.HeldUp()
 }
 
+// inboxTrouble is why the inbox takes nothing in; nil: it does, or there is none.
+func (h *Handler) inboxTrouble() error {
+	if box := h.cfg.Inbox; box != nil && box.Err != nil {
+		return box.Err()
+	}
+	return nil
+}
+
 // What the API answers to actions, for those who call it.
 type (
 	// Done is the answer of POST /api/webhooks/{id}/redeliver, and of …/discard.
@@ -121,11 +129,11 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
-		status := http.StatusInternalServerError
-		if box := h.cfg.Inbox; box != nil && box.Err != nil && box.Err() != nil {
-			status = http.StatusServiceUnavailable
+		if trouble := h.inboxTrouble(); trouble != nil {
+			h.fail(w, r, http.StatusServiceUnavailable, Problem{Error: trouble.Error()}) // the cause, rather than where it showed
+			return
 		}
-		h.fail(w, r, status, Problem{Error: err.Error()})
+		h.fail(w, r, http.StatusInternalServerError, Problem{Error: err.Error()})
 	}
 }
 
@@ -175,7 +183,17 @@ func decodeBody(r *http.Request, t *target) error {
 	case len(bytes.TrimSpace(body)) == 0:
 		return nil
 	}
-	if err := json.Unmarshal(body, t); err != nil {
+	// A slip in a name, or null, would otherwise mean everything: {"tenants":"acme"} would pause all deliveries.
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	one := &t
+	if err = d.Decode(one); err == nil && *one == nil {
+		err = errors.New("it is null")
+	}
+	if _, end := d.Token(); err == nil && end != io.EOF {
+		err = errors.New("something follows it")
+	}
+	if err != nil {
 		return badRequest(`the body should be JSON, such as {"tenant":"…"}, {"receiver":"…"} or {}: %v`, err)
 	}
 	return nil
@@ -192,14 +210,14 @@ func payload(body []byte) json.RawMessage {
 
 // private are parts of the names of headers that may hold a secret: those that the
 // gate knows never came so far, but a sender may have others for the receiver.
-var private = []string{"auth", "cookie", "token", "secret", "password", "signature", "api-key", "apikey"}
+var private = []string{"auth", "cookie", "token", "secret", "pass", "signature", "key", "jwt", "session", "credential"}
 
 // shown returns the header without what may be a secret.
 func shown(h http.Header) http.Header {
 	out := make(http.Header, len(h))
 	for name, values := range h {
 		normal := strings.ReplaceAll(strings.ToLower(name), "_", "-")
-		if !slices.ContainsFunc(private, func(part string) bool { return strings.Contains(normal, part) }) {
+		if normal == "idempotency-key" || !slices.ContainsFunc(private, func(part string) bool { return strings.Contains(normal, part) }) {
 			out[name] = values
 		}
 	}

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -77,6 +78,7 @@ type overview struct {
 	Charts   [][]page.Chart // of each port
 	Gate     *gateView
 	Latest   []Webhook
+	NoLatest string // why they can't be listed
 	HasInbox bool
 }
 
@@ -84,6 +86,9 @@ type overview struct {
 func (o *overview) AllPaused() bool {
 	return o.Inbox != nil && slices.ContainsFunc(o.Inbox.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
 }
+
+// Unknown says that the inbox's figures say nothing: it can't be read.
+func (o *overview) Unknown() bool { return o.Inbox != nil && o.Inbox.Unknown }
 
 type gateView struct {
 	*GateStatus
@@ -99,8 +104,8 @@ func (h *Handler) overview(*http.Request) (*view, error) {
 	if o.Status.Gate != nil {
 		o.Gate = &gateView{o.Status.Gate, gateChart(o.Status.Gate, o.HasInbox)}
 		list, err := h.webhooks(Selection{limit: 6})
-		if err != nil {
-			return nil, err
+		if err != nil { // the rest of the page is all the more wanted
+			o.NoLatest = cmp.Or(h.inboxTrouble(), err).Error()
 		}
 		o.Latest = list.Webhooks
 	}
@@ -179,8 +184,15 @@ func (h *Handler) oneWebhook(r *http.Request) (*view, error) {
 	}
 	v.Before, v.After = h.neighbours(&d.Webhook)
 	shell := page.Shell{Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}
-	if r.URL.Query().Get("did") == "redeliver" && !d.waits() {
-		shell.Notice = "It was sent again." // what came of it stands below
+	if r.URL.Query().Get("did") == "redeliver" {
+		switch {
+		case !d.waits():
+			shell.Notice = "It was sent again." // what came of it stands below
+		case d.Paused:
+			shell.Notice = "It is sent again once its deliveries are resumed."
+		case d.Down:
+			shell.Notice = "It is sent again when the receiver is back."
+		}
 	}
 	return &view{name: "webhook", shell: shell}, nil
 }

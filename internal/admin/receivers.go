@@ -118,21 +118,28 @@ func failureWords(result string) string {
 // Name is the tenant as people write it.
 func (h *HeldUp) Name() string { return page.TenantName(h.Platform, h.Tenant) }
 
+// WhenBack is when something is tried whose receiver is down.
+const WhenBack = "next try when the receiver is back"
+
 // NextTry says when it is tried next.
-func (h *HeldUp) NextTry() string { return nextTry(h.Next, h.Paused) }
+func (h *HeldUp) NextTry() string { return nextTry(h.Next, h.Paused, h.Down) }
 
 // NextTry says when one that waits is tried next; empty: nobody knows.
 func (w *Webhook) NextTry() string {
 	if w.waits() && (w.Paused || w.HeldBy == "" && !w.Next.IsZero()) {
-		return nextTry(w.Next, w.Paused)
+		return nextTry(w.Next, w.Paused, w.Down)
 	}
 	return ""
 }
 
-func nextTry(at time.Time, paused bool) string {
+// nextTry has no time for a receiver that is down: one webhook after the other is tried to see whether it is back, and
+// whose turn it is nobody can say.
+func nextTry(at time.Time, paused, down bool) string {
 	switch next := max(0, time.Until(at)).Round(time.Second); {
 	case paused:
 		return "paused"
+	case down:
+		return WhenBack
 	case next == 0:
 		return "next try now"
 	default:

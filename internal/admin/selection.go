@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -74,6 +75,22 @@ func readSelection(rawQuery string) (s Selection, err error) {
 	return s, s.readPage(query)
 }
 
+// readChoice reads what an action is to be done to. A name that it does not know is refused, not passed over: after a slip
+// in tenant the action would be done to everybody's webhooks.
+func readChoice(rawQuery string) (Selection, error) {
+	s, err := readSelection(rawQuery)
+	if err != nil {
+		return s, err
+	}
+	query, _ := url.ParseQuery(rawQuery) // which could be read just now
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if !slices.Contains([]string{"tenant", "outcome", "search", "since", "until", "force"}, name) {
+			return s, badRequest("%q can't choose webhooks: use outcome, tenant, search, since or until", name)
+		}
+	}
+	return s, nil
+}
+
 // readPage reads where the list goes on, and how long it is.
 func (s *Selection) readPage(query url.Values) error {
 	if before := query.Get("before"); before != "" {
@@ -123,11 +140,19 @@ func inputOf(t time.Time) string {
 	return t.UTC().Format(inputTime)
 }
 
+// exact is the time as short as it can be written without losing a part of it.
+func exact(t time.Time) string {
+	if t.Equal(t.Truncate(time.Minute)) {
+		return inputOf(t)
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
 // Query is the selection as it stands in an address, without where it goes on.
 func (s Selection) Query() url.Values {
 	v := make(url.Values)
 	for name, value := range map[string]string{
-		"tenant": s.Tenant, "outcome": s.Outcome, "search": s.Search, "since": s.SinceInput(), "until": s.UntilInput(),
+		"tenant": s.Tenant, "outcome": s.Outcome, "search": s.Search, "since": exact(s.Since), "until": exact(s.Until),
 	} {
 		if value != "" {
 			v.Set(name, value)

@@ -24,6 +24,8 @@ func TestReadSelection(t *testing.T) {
 		{"tenant=a%2Fb%2Fc", `! invalid tenant "a/b/c"`},
 		{"tenant=100%25", `! invalid tenant "100%"`},
 		{"since=2026-01-31T08:00&until=2026-01-31T09:00:00Z", "since=2026-01-31T08%3A00&until=2026-01-31T09%3A00"},
+		// What is asked about and what is then done must be the same webhooks: to the second, and beyond.
+		{"since=2026-01-31T08:00:37.5Z&until=2026-01-31T09:00:01Z", "since=2026-01-31T08%3A00%3A37.5Z&until=2026-01-31T09%3A00%3A01Z"},
 		{"since=yesterday", `! since is "yesterday"`},
 		{"limit=-1", "! limit is"},
 		{"before=1", "! before is"},

@@ -25,6 +25,7 @@ func laneOf(w *Webhook) lane {
 type first struct {
 	id     string
 	behind int
+	down   bool // the receiver is
 }
 
 // stand says of those listed, the newest first, what they wait for. Where this replica delivers a tenant's webhooks
@@ -48,7 +49,7 @@ func (h *Handler) stand(list []Webhook) {
 		}
 	}
 	for _, held := range h.cfg.Inbox.heldUp() {
-		heads[lane{held.Lane.Platform, held.Lane.Tenant, held.Lane.Type}] = first{strconv.FormatUint(held.ID, 10), held.Behind}
+		heads[lane{held.Lane.Platform, held.Lane.Tenant, held.Lane.Type}] = first{strconv.FormatUint(held.ID, 10), held.Behind, held.Down}
 	}
 	for i := range list {
 		w := &list[i]
@@ -59,7 +60,7 @@ func (h *Handler) stand(list []Webhook) {
 		w.NoReceiver = homeless && known.of(w.Platform) == nil
 		switch f, ok := heads[laneOf(w)]; {
 		case ok && f.id == w.ID:
-			w.Behind = f.behind
+			w.Behind, w.Down = f.behind, f.down
 		case ok:
 			w.HeldBy = f.id
 		}

@@ -39,6 +39,7 @@ type Webhook struct {
 	Next   time.Time `json:"next,omitzero"`     // its next try
 	HeldBy string    `json:"held_by,omitempty"` // the webhook of its tenant that failed, and is tried first
 	Behind int       `json:"behind,omitempty"`  // how many wait behind it, as it failed
+	Down   bool      `json:"down,omitempty"`    // the receiver as a whole seems to be: it is tried when that is back
 	Paused bool      `json:"paused,omitempty"`  // somebody has paused its deliveries
 
 	NoReceiver bool `json:"no_receiver,omitempty"` // its receiver is gone from the settings
@@ -252,7 +253,7 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	switch d.held = h.heldUpOf(d.Platform, d.Tenant); {
 	case d.held == nil:
 	case d.held.Webhook == d.ID:
-		d.Behind = d.held.Behind
+		d.Behind, d.Down = d.held.Behind, d.held.Down
 	default:
 		d.HeldBy = d.held.Webhook
 	}

@@ -2,8 +2,10 @@ package admin
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -182,6 +184,7 @@ func TestActions(t *testing.T) {
 		{"nothing is forced by the address", "/redeliver?outcome=parked&force=true", "", 303, "", `list "parked" "" 0; list "" "" 0; redeliver 3 false`},
 		{"send everything again", "/redeliver", "", 400, "say which", ""},
 		{"discard all", "/discard?tenant=eu/acme&until=2026-01-31T08:00:00.5Z", "", 303, "", `list "" "acme" 0; discard 3`},
+		{"discard with a slip", "/discard?outcome=parked&tennant=eu/acme", "", 400, "tennant", ""},
 		{"pause", "/pause", "", 303, "", "pause all deliveries"},
 		{"pause a tenant", "/pause", "tenant=acme&platform=eu", 303, "", "pause tenant eu/acme"},
 		{"pause a receiver", "/pause", "receiver=main", 303, "", "pause receiver main"},
@@ -283,5 +286,71 @@ func TestAnswerToAQuestion(t *testing.T) {
 	var list WebhookList
 	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Webhooks) != 2 || list.Webhooks[0].Answer != "403 Forbidden" || list.Webhooks[1].Answer != "accepted" {
 		t.Errorf("%v %s", err, body)
+	}
+}
+
+// A sender may write names of almost a mebibyte. In a list they are cut: a browser takes minutes to lay out such a
+// line, and a page that follows what happens does so again and again.
+func TestLongNames(t *testing.T) {
+	long := strings.Repeat("x", 300_000)
+	cfg := new(fakeInbox).config("")
+	cfg.Gate = func() *GateState { return &GateState{} }
+	cfg.Decisions = decisions.New(false)
+	item := &inbox.Item{
+		Entry: inbox.Entry{ID: 1, Tenant: long, Type: long, Received: time.Now(), Status: inbox.Status{State: inbox.Waiting}},
+		Body:  []byte(strings.ReplaceAll(ten, "users", long)),
+	}
+	cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return []inbox.Entry{item.Entry}, nil }
+	cfg.Inbox.Show = func(uint64) (*inbox.Item, error) { return item, nil }
+	cfg.Inbox.HeldUp = func() []inbox.HeldUp { return []inbox.HeldUp{{Lane: webhookgate.Lane{Tenant: long}, Tries: 9}} }
+	h := New(cfg)
+	for _, target := range []string{"/", "/webhooks"} {
+		_, page := ask(h, "GET", target, "", "Accept", "text/html")
+		text := regexp.MustCompile(`href="[^"]*"`).ReplaceAllLiteralString(page, "")
+		if !strings.Contains(text, "xxx") || strings.Contains(text, strings.Repeat("x", 1000)) {
+			t.Errorf("%s: %d bytes of text", target, len(text))
+		}
+	}
+}
+
+// When the inbox's servers are away somebody looks at the overview to learn why: it must not be an error page itself.
+func TestOverviewWithoutTheInbox(t *testing.T) {
+	cfg := new(fakeInbox).config("")
+	cfg.Gate = func() *GateState {
+		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []ReceiverState{{Name: "main"}}}
+	}
+	cfg.Decisions = decisions.New(false)
+	cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return nil, errors.New("outbound buffer limit exceeded") }
+	cfg.Inbox.Err = func() error { return errors.New("no connection to nats://n1") }
+	cfg.Inbox.Stats = func() inbox.Stats { return inbox.Stats{Unknown: true} }
+	cfg.Inbox.Shared = true
+	h := New(cfg)
+	if _, body := ask(h, "GET", "/", "", "Accept", "text/html"); strings.Contains(body, "another replica delivers") || strings.Contains(body, `data-label="waiting">0`) {
+		t.Errorf("nobody knows that:\n%s", body)
+	}
+	for target, want := range map[string]int{"/": 200, "/webhooks": 503, "/api/webhooks": 503} {
+		status, body := ask(h, "GET", target, "", "Accept", "text/html")
+		if status != want || !strings.Contains(body, "no connection to nats://n1") || strings.Contains(body, "buffer") {
+			t.Errorf("%s: %d, want %d\n%s", target, status, want, body)
+		}
+	}
+}
+
+// What was sent again by hand is not being sent while somebody has paused its deliveries, or while the receiver is down.
+func TestSentAgainInVain(t *testing.T) {
+	for want, prepare := range map[string]func(*Inbox){
+		"It is being sent again.":                           func(*Inbox) {},
+		"It is sent again once its deliveries are resumed.": func(box *Inbox) { box.Stats = func() inbox.Stats { return inbox.Stats{Paused: []inbox.Pause{{}}} } },
+		"It is sent again when the receiver is back.": func(box *Inbox) {
+			box.HeldUp = func() []inbox.HeldUp {
+				return []inbox.HeldUp{{Lane: webhookgate.Lane{Tenant: "acme"}, ID: 6, Tries: 1, Down: true}}
+			}
+		},
+	} {
+		cfg := new(fakeInbox).config("")
+		prepare(cfg.Inbox)
+		if _, body := ask(New(cfg), "GET", "/webhooks/6?did=redeliver", "", "Accept", "text/html"); !strings.Contains(body, want) {
+			t.Errorf("not %q:\n%s", want, body)
+		}
 	}
 }

@@ -60,4 +60,9 @@ func TestHeldUp(t *testing.T) {
 	w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
 	post(t, w.gate, of("docs", "acme", 100))
 	testkit.Eventually(t, "told that the receiver is down", banner("bad", "The receiver answers with errors: "))
+	// Then nobody knows when one of its webhooks is tried next: usher tries one after the other to see whether it is back.
+	testkit.Eventually(t, "told what they wait for", func() bool {
+		_, page := get(t, w.admin+"/webhooks?search=acme&outcome=waiting")
+		return strings.Contains(page, "next try when the receiver is back")
+	})
 }

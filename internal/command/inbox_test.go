@@ -146,7 +146,7 @@ func TestInboxList(t *testing.T) {
 	}
 	for i, want := range [][]string{
 		{"100200", "waiting", "eu/", "12", "0s", "refused"},
-		{"4", "parked", `eu/acme\u001b[2J\u000a`, "1", "1h", "422 Unprocessable Entity"},
+		{"4", "parked", `eu/acme%1B[2J%0A`, "1", "1h", "422 Unprocessable Entity"},
 		{"3", "superseded", "(Other)", "0", "3d", "by 4"},
 		{"2", "delivered", "acme", "0", "5s", "-"},
 		{"1", "parked", "-", "0", "-", "damaged"},
@@ -217,7 +217,7 @@ func TestInboxShow(t *testing.T) {
 		t.Fatalf("%d %s", p.code, p.stderr.String())
 	}
 	for _, want := range []string{
-		"id          4\n", "state       parked\n", "because     the receiver answered 422\n", `tenant      eu/acme\u001b[2J\u000a` + "\n", "webhook-id  019\n",
+		"id          4\n", "state       parked\n", "because     the receiver answered 422\n", `tenant      eu/acme%1B[2J%0A` + "\n", "webhook-id  019\n",
 		", 1h ago\n", "sent again  ", "      35ms  503 Service Unavailable\n", "        1s  422 Unprocessable Entity\n",
 		"changes against 2\n  users 5 → 10\n", "payload\n{\n  \"type\": \"TenantProvisioningChange\",\n", `"name": "R&D \u009b2J"` + "\n",
 	} {

@@ -42,7 +42,7 @@ func (a *adminAPI) selected(ctx context.Context, p Process, o *inboxOptions) ([]
 	}
 	note := ""
 	if chosen.Older > 0 {
-		note = fmt.Sprintf(" (%d older ones of the same tenants are left out; --force sends them, too)", chosen.Older)
+		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)", plural(chosen.Older, "older webhook"))
 	}
 	if len(chosen.Webhooks) == 0 {
 		fmt.Fprintf(p.Stdout, "No webhook to %s%s.\n", o.verb, note)

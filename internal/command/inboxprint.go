@@ -117,6 +117,8 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 		fact("next try", "paused")
 	case d.HeldBy != "":
 		fact("next try", "waits behind %s", d.HeldBy)
+	case d.Down:
+		fact("next try", "when the receiver is back")
 	case !d.Next.IsZero():
 		fact("next try", "%s, in %s", d.Next.UTC().Format(time.RFC3339), age(now, d.Next))
 	}
@@ -192,6 +194,8 @@ func standing(e *admin.Webhook, now time.Time) string {
 		words = append(words, noReceiver)
 	case e.HeldBy != "":
 		words = append(words, "behind "+e.HeldBy)
+	case !e.Paused && e.Down:
+		words = append(words, admin.WhenBack)
 	case !e.Paused && !e.Next.IsZero():
 		words = append(words, "next try in "+age(now, e.Next))
 	}

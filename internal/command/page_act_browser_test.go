@@ -28,6 +28,7 @@ func TestPageActs(t *testing.T) {
 	b.click(`form[action="/webhooks/1/redeliver"] button`)
 	b.until("told that it is tried", `location.pathname == "/webhooks/1" && document.querySelector(".notice")?.innerText == "It is being sent again."`)
 	b.until("tried", `document.querySelectorAll(".attempts tbody tr").length > 1`)
+	b.until("not told any more, though it waits again", `!document.querySelector(".notice")`)
 	if after := len(w.receiver.Deliveries()); after < before {
 		t.Errorf("%d deliveries, then %d", before, after)
 	}

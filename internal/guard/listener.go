@@ -50,7 +50,7 @@ type conn struct {
 	log       *slog.Logger
 	framing   framing
 	objection string // if set, nothing more is read
-	inject    string // after an objection: the bytes that are still read, before end
+	instead   string // after an objection: what net/http reads in the place of the caller's bytes, before end
 	end       error
 }
 
@@ -66,7 +66,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.log.Info("request refused unread", "why", objection, "from", c.RemoteAddr().String())
 	c.objection, c.end = objection, errFraming
 	if c.framing.inHead() {
-		c.inject, c.end = refusal, io.EOF
+		c.instead, c.end = refusal, io.EOF
 	}
 	if good > 0 {
 		return good, nil
@@ -76,11 +76,11 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // last returns what a reader gets after the last good byte.
 func (c *conn) last(p []byte) (int, error) {
-	if c.inject == "" {
+	if c.instead == "" {
 		return 0, c.end
 	}
-	n := copy(p, c.inject)
-	c.inject = c.inject[n:]
+	n := copy(p, c.instead)
+	c.instead = c.instead[n:]
 	return n, nil
 }
 

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"usher/internal/inbox/record"
 )
 
 //go:embed html static
@@ -112,4 +114,5 @@ var funcs = template.FuncMap{
 	"tone":    tone,
 	"sign":    sign,
 	"tenant":  tenantURL,
+	"filter":  record.ShowTenant,
 }

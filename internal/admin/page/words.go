@@ -84,8 +84,9 @@ func Bytes(n int64) string {
 }
 
 // TenantName writes a tenant as people do, and as commands and filters read it: platform/tenant, or
-// tenant alone where it has no platform. A slash or a percent sign within a code is percent-encoded.
-func TenantName(platform, tenant string) string { return record.ShowTenant(platform, tenant) }
+// tenant alone where it has no platform. A slash or a percent sign within a code is percent-encoded. A name that
+// nobody would read to its end is cut.
+func TenantName(platform, tenant string) string { return cut(record.ShowTenant(platform, tenant), 300) }
 
 // Plural writes a number with what it counts.
 func Plural(n int, one, many string) string {
@@ -97,12 +98,15 @@ func Plural(n int, one, many string) string {
 
 // beginning is the beginning of somebody's words, on one line.
 func beginning(words string) string {
-	const most = 120
-	words = strings.Join(strings.Fields(words), " ")
-	if runes := []rune(words); len(runes) > most {
+	return cut(strings.Join(strings.Fields(words), " "), 120)
+}
+
+// cut is the beginning of a text: somebody may send names of a mebibyte, and a browser takes minutes to lay them out.
+func cut(text string, most int) string {
+	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most]) + "…"
 	}
-	return words
+	return text
 }
 
 // Short writes the first few of a list of changes, and how many more there are. A sign
@@ -118,7 +122,7 @@ func Short(changes []string) string {
 		if sign(c) != "changed" {
 			c = c[:1] + "\u00a0" + c[2:]
 		}
-		shown[i] = c
+		shown[i] = cut(c, 120)
 	}
 	return strings.Join(shown, ", ") + more
 }

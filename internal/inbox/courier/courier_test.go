@@ -332,6 +332,30 @@ func TestBegin(t *testing.T) {
 	})
 }
 
+// After a restart, or when another replica takes over, the pauses go on from where they were: a webhook that the receiver
+// does not take must not use up its tries within minutes because usher was restarted a few times.
+func TestPausesOutliveTheTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(inboxtest.Receiver)
+		rc.Set(inboxtest.Status(500))
+		cfg := config(rc)
+		cfg.Pause = full
+		d := &desk{Courier: New(cfg), t: t, contents: make(map[uint64]*webhookgate.Webhook), status: make(map[uint64]record.Status)}
+		w := inboxtest.Webhook("t", "a")
+		d.contents[1] = w
+		d.Begin(d, []*record.Record{{ID: 1, Webhook: w, Status: record.Status{
+			State: record.Waiting, Tries: 6, Counted: 6, Attempts: []record.Attempt{{At: time.Now(), Status: 500}},
+		}}})
+		ctx, cancel := context.WithCancel(context.Background())
+		go d.Run(ctx, ctx)
+		time.Sleep(time.Minute)
+		cancel()
+		if tries := d.stands(1).Tries; tries != 7 {
+			t.Errorf("%d tries after a minute, want one more than before", tries)
+		}
+	})
+}
+
 // No goroutine for a lane that waits, and none left at the end (synctest sees to that).
 func TestEndIsOrderly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

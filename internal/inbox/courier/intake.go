@@ -47,6 +47,9 @@ func (c *Courier) Begin(t Term, unfinished []*record.Record) {
 		default:
 			l.wait(len(l.waiting), it)
 		}
+		if len(l.waiting) > 0 {
+			l.remember(&l.waiting[0].Status)
+		}
 		if l.queue == nil {
 			c.schedule(l)
 		}
@@ -55,6 +58,15 @@ func (c *Courier) Begin(t Term, unfinished []*record.Record) {
 	c.poke()
 	if homeless > 0 {
 		c.cfg.Log.Warn("webhooks wait, but no receiver takes their platforms: give these to a receiver, or set USHER_WEBHOOK_FORWARD_URL", "webhooks", homeless)
+	}
+}
+
+// remember has the pauses go on from where they were in an earlier term. The first is tried at once, but only once:
+// restarts must not use up its tries within minutes.
+func (l *lane) remember(first *record.Status) {
+	l.failures = first.Counted
+	if n := len(first.Attempts); n > 0 {
+		l.last = first.Attempts[n-1].At
 	}
 }
 

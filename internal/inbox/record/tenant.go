@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"unicode"
 )
 
 // TenantName is a tenant as people write it: platform/tenant, or tenant alone where the platform
-// does not matter. A slash or a percent sign within a code is percent-encoded.
+// does not matter. A slash or a percent sign within a code is percent-encoded, and so is what
+// cannot be seen.
 type TenantName struct {
 	Platform *string // nil: any
 	Tenant   string
@@ -31,7 +33,23 @@ func ParseTenant(text string) (TenantName, error) {
 	return name, nil
 }
 
-var escapeCode = strings.NewReplacer("%", "%25", "/", "%2F").Replace
+// escapeCode leaves nothing in a code that could be taken for something else: not a slash, and nothing that cannot be
+// seen, moves a cursor or turns the writing around.
+func escapeCode(code string) string {
+	special := func(r rune) bool { return r == '/' || r == '%' || !unicode.IsPrint(r) }
+	if !strings.ContainsFunc(code, special) {
+		return code
+	}
+	var out strings.Builder
+	for _, r := range code {
+		if special(r) {
+			out.WriteString(url.PathEscape(string(r)))
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	return out.String()
+}
 
 // ShowTenant writes a tenant as ParseTenant reads it.
 func ShowTenant(platform, tenant string) string {

@@ -25,9 +25,11 @@
     for (const part of document.querySelectorAll('[data-live]')) part.classList.add('stale');
     say(`${words}: as of ${new Date(shown).toISOString().slice(11, 19)} UTC`, 'bad');
   };
-  // The message after something was done goes when what it speaks of has changed.
-  const standing = () => [...document.querySelectorAll('#stand .badge, .timeline li:first-child, #list .badge, #paused b')].map((e) => e.id + (e.querySelector('.badge') ?? e).textContent).join();
+  // The message after something was done goes when what it speaks of has changed; or else after a while, as it may have
+  // changed before this page was made.
+  const standing = () => [...document.querySelectorAll('#stand .badge, .timeline li:first-child, #list .badge, #list .tries, #paused b, .attempts time')].map((e) => e.dateTime ?? e.id + (e.querySelector('.badge') ?? e).textContent).join();
   const first = standing();
+  setTimeout(() => document.querySelector('.notice')?.remove(), 20000);
 
   const say = (text, tone) => {
     if (follow.textContent === text) return; // it is read out each time that it is set
