@@ -97,13 +97,17 @@ func (x *Index) Restore(e Entry) {
 func (x *Index) Drop(platform, tenant string, upTo uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	p := x.find(tenant, platform)
-	if p == nil || p.Seq > upTo {
+	p, key := x.find(tenant, platform), tenantKey{platform, tenant}
+	if p == nil { // what came in here may be told later
+		x.dropped[key] = max(x.dropped[key], upTo)
+		return
+	}
+	if p.Seq > upTo {
 		return
 	}
 	x.release(p)
 	x.count--
-	x.dropped[tenantKey{p.Platform, p.Tenant}] = upTo
+	x.dropped[key] = upTo
 	places := slices.DeleteFunc(x.tenants[tenant], func(o *place) bool { return o == p })
 	if len(places) == 0 {
 		delete(x.tenants, tenant)

@@ -74,6 +74,8 @@ func TestIndex(t *testing.T) {
 		{"dropped and back", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 2), put("eu", "acme", 3)}, "acme", "-", "eu#3", 1},
 		{"dropped, and told late", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 3), put("eu", "acme", 2)}, "acme", "-", "unknown", 0},
 		{"dropped, and known late", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 3), know("eu", "acme", 2)}, "acme", "-", "unknown", 0},
+		{"dropped before it was known, and told late", []func(*Index){drop("eu", "acme", 3), put("eu", "acme", 2)}, "acme", "-", "unknown", 0},
+		{"dropped before it was known, and back", []func(*Index){drop("eu", "acme", 3), drop("eu", "acme", 1), know("eu", "acme", 2), put("eu", "acme", 4)}, "acme", "-", "eu#4", 1},
 		{"dropped, back, and told late", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 3), put("eu", "acme", 4), put("eu", "acme", 2)}, "acme", "-", "eu#4", 1},
 		{"dropped, and known again", []func(*Index){put("eu", "acme", 1), drop("eu", "acme", 3), know("eu", "acme", 4)}, "acme", "-", "not held eu#4", 1},
 		{"one of two dropped", []func(*Index){put("us", "acme", 1), put("eu", "acme", 2), drop("eu", "acme", 9)}, "acme", "-", "us#1", 1},

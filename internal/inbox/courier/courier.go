@@ -79,7 +79,7 @@ type Courier struct {
 	lanes     map[webhookgate.Lane]*lane
 	held      int // bytes of content in memory
 	pauses    []record.Pause
-	stopped   map[webhookgate.Lane]bool // see RemoveAll
+	stopped   map[webhookgate.Lane]bool // see Stop and RemoveAll
 }
 
 // New makes a courier. It delivers while Run runs.

@@ -59,7 +59,17 @@ func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool
 	return out, true
 }
 
-// GoOn has a lane be delivered again, after RemoveAll.
+// Stop has nothing of a lane begin until GoOn. What is being delivered goes on.
+func (c *Courier) Stop(key webhookgate.Lane) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped[key] = true
+	if l := c.lanes[key]; l != nil {
+		c.schedule(l)
+	}
+}
+
+// GoOn has a lane be delivered again, after Stop or RemoveAll.
 func (c *Courier) GoOn(key webhookgate.Lane) {
 	c.mu.Lock()
 	delete(c.stopped, key)

@@ -276,12 +276,7 @@ func (t *term) do(ctx context.Context, e *errand) error {
 		t.s.courier.Retry(e.Lane, e.ID)
 		return nil
 	case "discard":
-		r, ok := t.s.courier.Remove(t, e.Lane, e.ID)
-		if !ok {
-			return record.ErrBusy // or it was delivered after it was found: the next try says so
-		}
-		r.Enter(record.Discarded, "discarded by hand")
-		return t.write(ctx, &r, nil)
+		return t.discard(ctx, e)
 	case "paused":
 		for !t.s.pauses.knows(e.Subject, e.ID) && ctx.Err() == nil {
 			pause(ctx, 10*time.Millisecond)
@@ -291,4 +286,32 @@ func (t *term) do(ctx context.Context, e *errand) error {
 		return t.erase(ctx, e.Lane)
 	}
 	return fmt.Errorf("unknown request %q", e.Act)
+}
+
+// discard sets a webhook aside. Nothing of its lane begins until that is written: it comes back if it can't be.
+func (t *term) discard(ctx context.Context, e *errand) error {
+	t.s.courier.Stop(e.Lane)
+	r, ok := t.s.courier.Remove(t, e.Lane, e.ID)
+	if !ok {
+		t.s.courier.GoOn(e.Lane)
+		return record.ErrBusy // or it was delivered after it was found: the next try says so
+	}
+	r.Enter(record.Discarded, "discarded by hand")
+	err := t.write(ctx, &r, nil)
+	t.goOn(e.Lane, err == nil)
+	return err
+}
+
+// goOn has a lane go on that was stopped. If what was taken out of the courier is not done with, that is read again
+// with the part; not before: what came since would overtake it.
+func (t *term) goOn(lane webhookgate.Lane, done bool) {
+	if done {
+		t.s.courier.GoOn(lane)
+		return
+	}
+	t.leave()
+	t.s.background.Go(func() {
+		<-t.ended
+		t.s.courier.GoOn(lane)
+	})
 }

@@ -22,6 +22,9 @@ const (
 	// them may. After that the sender may have given up, and gone on through another replica.
 	slow     = 500 * time.Millisecond
 	patience = 3 * time.Second
+	// outcome is how many bytes more a message takes that says what became of a webhook, at the most: its tries, and
+	// the receiver's words. Without room for them it could be delivered, but never finished.
+	outcome = 32 << 10
 )
 
 // ErrStale: who sent the webhook has gone on without it, or will send it again.
@@ -178,8 +181,8 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 	if a.Lane.Tenant != "" {
 		expect(m, last.seq)
 	}
-	if int64(m.Size()) > s.nc.MaxPayload() {
-		return fmt.Errorf("%w: it takes %d bytes, and the inbox's servers take %d", webhookgate.ErrTooLarge, m.Size(), s.nc.MaxPayload())
+	if size := int64(m.Size()) + outcome; size > s.nc.MaxPayload() {
+		return fmt.Errorf("%w: it takes %d bytes, and the inbox's servers take %d", webhookgate.ErrTooLarge, size, s.nc.MaxPayload())
 	}
 	seq, err := s.publish(ctx, m)
 	if err != nil {

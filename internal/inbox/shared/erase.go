@@ -2,6 +2,8 @@ package shared
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -11,8 +13,13 @@ import (
 	"usher/webhookgate"
 )
 
-// eraseTimeout is how long an erasure may take, with the delivery under way that it waits for.
-const eraseTimeout = 20 * time.Second
+const (
+	// eraseTimeout is how long an erasure may take, with the delivery under way that it waits for.
+	eraseTimeout = 20 * time.Second
+	// lateTime is after how long nobody writes into the history any more what came before an erasure: who takes a
+	// webhook in, or has delivered it, has given up by then.
+	lateTime = 2 * appendTimeout
+)
 
 // Erase deletes all that is kept of a tenant: what waits, what is parked, the history, the last
 // snapshot, and what dedup remembers. It says how many webhooks that were. What is left is a note
@@ -29,6 +36,10 @@ func (s *Store) Erase(platform, tenant string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	before, err := s.readEnd(ctx, place)
+	if err != nil {
+		return 0, err
+	}
 	if err := s.ask(ctx, s.partOf(place), &errand{Act: "erase", Lane: lane}); err != nil {
 		return 0, err
 	}
@@ -39,14 +50,34 @@ func (s *Store) Erase(platform, tenant string) (int, error) {
 	if err := s.wipe(ctx, history, s.historyPrefix+place+".*", 0); err != nil {
 		return 0, err
 	}
-	return len(entries), s.erased(ctx, lane)
+	last, err := s.readEnd(ctx, place)
+	if err != nil {
+		return 0, err
+	}
+	if last.Kind == erasedKind {
+		before = last
+	}
+	s.background.Go(func() { s.wipeLate(history, place, before.seq) })
+	return len(entries), s.erased(ctx, lane, last)
+}
+
+// wipeLate deletes what was on its way into the history when its tenant was erased: webhooks up to one.
+func (s *Store) wipeLate(history jetstream.Stream, place string, upTo uint64) {
+	pause(s.alive, lateTime)
+	subject := s.historyPrefix + place + "."
+	err := s.wipeThose(s.alive, history, subject+"*", func(m jetstream.Msg, _ uint64) bool {
+		id, err := strconv.ParseUint(strings.TrimPrefix(m.Subject(), subject), 10, 64)
+		return err == nil && id <= upTo
+	})
+	if err != nil && s.alive.Err() == nil {
+		s.log.Warn("cannot look for what came into the history while its tenant was erased, erase it again", "err", err)
+	}
 }
 
 // erased notes that all is gone, if nothing has come since.
-func (s *Store) erased(ctx context.Context, lane webhookgate.Lane) error {
-	last, err := s.readEnd(ctx, placeOf(lane))
-	if err != nil || last.Kind != erasedKind {
-		return err
+func (s *Store) erased(ctx context.Context, lane webhookgate.Lane, last end) error {
+	if last.Kind != erasedKind {
+		return nil
 	}
 	now, err := s.noteErased(ctx, lane, last, true)
 	if isConflict(err) {
@@ -90,11 +121,17 @@ func (s *Store) noteErased(ctx context.Context, lane webhookgate.Lane, last end,
 // wipe deletes the messages of a subject, those before a sequence only, zero being none, and
 // has the servers write over them.
 func (s *Store) wipe(ctx context.Context, stream jetstream.Stream, subject string, before uint64) error {
+	return s.wipeThose(ctx, stream, subject, func(_ jetstream.Msg, seq uint64) bool { return before == 0 || seq < before })
+}
+
+// wipeThose is wipe for some of the messages.
+func (s *Store) wipeThose(ctx context.Context, stream jetstream.Stream, subject string, those func(jetstream.Msg, uint64) bool) error {
 	var found []uint64
-	if before == 0 {
-		before = endless
-	}
-	err := s.visit(ctx, stream, subject, 1, before, func(_ jetstream.Msg, seq uint64) { found = append(found, seq) })
+	err := s.visit(ctx, stream, subject, 1, endless, func(m jetstream.Msg, seq uint64) {
+		if those(m, seq) {
+			found = append(found, seq)
+		}
+	})
 	if err != nil {
 		return err
 	}
@@ -115,17 +152,7 @@ func (s *Store) wipe(ctx context.Context, stream jetstream.Stream, subject strin
 func (t *term) erase(ctx context.Context, lane webhookgate.Lane) (err error) {
 	place := placeOf(lane)
 	var removed []record.Record
-	defer func() {
-		if err == nil || len(removed) == 0 {
-			t.s.courier.GoOn(lane)
-			return
-		}
-		t.leave()
-		t.s.background.Go(func() { // not before: what came since would overtake what was taken out
-			<-t.ended
-			t.s.courier.GoOn(lane)
-		})
-	}()
+	defer func() { t.goOn(lane, err == nil || len(removed) == 0) }()
 	for {
 		last, err := t.s.readEnd(ctx, place)
 		if err != nil {

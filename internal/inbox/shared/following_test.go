@@ -105,3 +105,35 @@ func TestFollowingAfterLoss(t *testing.T) {
 		end(server)
 	})
 }
+
+// What is told after a loss is not dropped with what was told before, however long that takes.
+func TestToldAfterLoss(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		var mu sync.Mutex
+		known := make(map[string]uint64)
+		c.change = func(cfg *Config, _ *courier.Config) {
+			cfg.OnSnapshot = func(l webhookgate.Lane, id uint64, _ *webhookgate.Webhook) {
+				mu.Lock()
+				defer mu.Unlock()
+				known[l.Tenant] = max(known[l.Tenant], id)
+			}
+			cfg.OnLost = func() {
+				time.Sleep(time.Second) // the process was stopped
+				mu.Lock()
+				defer mu.Unlock()
+				clear(known)
+			}
+		}
+		r := c.start()
+		defer r.stop()
+		r.send(t, "acme", "A")
+		time.Sleep(10 * time.Second)
+		r.seen.Add(1_000_000) // as if there had been so much more
+		time.Sleep(10 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if _, ready := r.Following(); known["acme"] == 0 || !ready {
+			t.Errorf("known are %v; ready: %v", known, ready)
+		}
+	})
+}

@@ -48,30 +48,43 @@ func (t *term) write(ctx context.Context, r *record.Record, whole *webhookgate.W
 			return err
 		}
 	}
-	if r.Status.State != record.Parked {
-		t.mu.Lock()
+	t.mu.Lock()
+	p := t.at(r.ID)
+	late := p.late
+	if p.late = 0; r.Status.State != record.Parked {
 		delete(t.spots, r.ID)
-		t.mu.Unlock()
 	}
-	return nil
+	t.mu.Unlock()
+	if late == 0 {
+		return nil
+	}
+	return t.insist(ctx, r, func() error { return t.s.remove(ctx, late) })
 }
 
-// insist takes a step until it is done, or the term is over.
+// insist takes a step until it is done, or the term is over. A process that was stopped for a while takes none: the
+// tenant may have been erased meanwhile, and the history takes what anybody writes.
 func (t *term) insist(ctx context.Context, r *record.Record, step func() error) error {
-	for {
-		err := step()
-		if err == nil {
+	for err := errOver; ; {
+		if !t.Held() {
+			t.leave() // a renewal may still come through, and what was not written is to be read again
+		}
+		if !t.Held() || ctx.Err() != nil {
+			return err
+		}
+		if err = step(); err == nil {
 			return nil
 		}
 		t.s.log.Debug("inbox note not written yet", "id", r.ID, "err", err)
-		if !t.Held() || ctx.Err() != nil {
-			return err
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return err // see content
 		}
 		if !isConflict(err) {
 			pause(ctx, 100*time.Millisecond)
 		}
 	}
 }
+
+var errOver = errors.New("another replica delivers it by now")
 
 // stand writes how a webhook stands that goes on waiting.
 func (t *term) stand(ctx context.Context, r *record.Record, place string) error {
@@ -140,7 +153,7 @@ func (t *term) content(ctx context.Context, r *record.Record, whole *webhookgate
 	}
 	m, err := t.s.read(ctx, seq)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		t.leave() // somebody has deleted it: all is read again
+		t.leave() // somebody has deleted it: all is read again, once nothing is to be written any more
 	}
 	if err != nil {
 		return content{}, err
@@ -161,9 +174,10 @@ func (t *term) finishParking(r *record.Record) {
 		if err == nil {
 			err = t.vacate(t.s.alive, c, r, placeOf(r.Webhook.Lane))
 		}
-		if err == nil {
+		if err == nil || errors.Is(err, jetstream.ErrMsgNotFound) {
 			return
 		}
 		pause(t.s.alive, 100*time.Millisecond)
 	}
+	t.leave() // as in insist
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,14 +61,17 @@ func (s *Store) Resume(p record.Pause) (was bool, err error) {
 	defer cancel()
 	m, err := s.lastOn(ctx, s.pauseSubject(p))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return false, nil
-	}
-	if err != nil {
+		if !slices.ContainsFunc(s.Paused(), p.Same) {
+			return false, nil
+		}
+		// Somebody has deleted it, or the servers have lost it: it still counts here.
+	} else if err != nil {
 		return false, err
-	}
-	var last pauseMessage
-	if err := json.Unmarshal(m.Data, &last); err == nil && last.Off {
-		return false, nil
+	} else {
+		var last pauseMessage
+		if err := json.Unmarshal(m.Data, &last); err == nil && last.Off {
+			return false, nil
+		}
 	}
 	return true, s.sayPause(pauseMessage{Pause: p, Off: true})
 }

@@ -423,3 +423,70 @@ func TestEraseInVain(t *testing.T) {
 		}
 	})
 }
+
+// A pause that somebody has deleted from the servers, or that they have lost, is still in force. It can be ended.
+func TestResumeAfterLoss(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		r := c.start()
+		defer r.stop()
+		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		if err := r.Pause(record.Pause{}); err != nil {
+			t.Fatal(err)
+		}
+		stream, _, err := r.streams()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(r.prefix+"paused.*")); err != nil {
+			t.Fatal(err)
+		}
+		r.send(t, "acme", "A")
+		time.Sleep(time.Minute)
+		c.receiver.Want(t)
+		if was, err := r.Resume(record.Pause{}); !was || err != nil {
+			t.Errorf("resumed: %v, %v", was, err)
+		}
+		time.Sleep(time.Minute)
+		c.receiver.Want(t, "acme:A")
+	})
+}
+
+// A webhook that nobody takes is on its way from its lane into the history when its tenant is erased. It does not stay there.
+func TestErasedBeforeItIsInTheHistory(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		near := c.start()
+		defer near.stop()
+		until(t, "it delivers", func() bool { return near.terms() == near.parts })
+		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
+		far := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
+		defer far.stop()
+		time.Sleep(time.Second)
+		var tenants []string
+		for after := time.Duration(0); after < 8*farAway; after += farAway / 2 {
+			tenant := fmt.Sprint("t", after)
+			tenants = append(tenants, tenant)
+			var taking sync.WaitGroup
+			taking.Go(func() {
+				if _, err := far.Append(inboxtest.Webhook(tenant, "A"), true); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(after + time.Millisecond)
+			if _, err := near.Erase("p", tenant); err != nil {
+				t.Error(err)
+			}
+			taking.Wait()
+		}
+		time.Sleep(time.Minute)
+		for _, tenant := range tenants {
+			_, id, err := near.Snapshot(t.Context(), webhookgate.Lane{Platform: "p", Tenant: tenant})
+			entries, listing := near.List(record.Filter{Tenant: tenant})
+			if listing != nil {
+				t.Fatal(listing)
+			}
+			if came := err == nil; len(entries) > 0 != came { // after the tenant was erased
+				t.Errorf("%s: its last snapshot is %d, %v; listed are %v", tenant, id, err, entries)
+			}
+		}
+	})
+}

@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -97,7 +98,8 @@ func (s *Store) scan(ctx context.Context, stream jetstream.Stream, subject strin
 // endless is a sequence that no message has.
 const endless = 1<<64 - 1
 
-// visit goes through the messages of a subject from one up to another, headers only.
+// visit goes through the messages of a subject from one up to another, headers only. The client says nothing
+// of those that are lost with its connection: they are missed by the consumer's own count.
 func (s *Store) visit(ctx context.Context, stream jetstream.Stream, subject string, from, to uint64, each func(jetstream.Msg, uint64)) error {
 	consumer, err := request(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 		return stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
@@ -113,6 +115,7 @@ func (s *Store) visit(ctx context.Context, stream jetstream.Stream, subject stri
 			return struct{}{}, stream.DeleteConsumer(ctx, consumer.CachedInfo().Name)
 		})
 	}()
+	var last uint64 // by that count
 	for left := consumer.CachedInfo().NumPending; left > 0 && ctx.Err() == nil; {
 		batch, err := consumer.Fetch(int(min(left, 1000)), jetstream.FetchMaxWait(requestTimeout))
 		if err != nil {
@@ -125,6 +128,9 @@ func (s *Store) visit(ctx context.Context, stream jetstream.Stream, subject stri
 			if err != nil {
 				return err
 			}
+			if last++; meta.Sequence.Consumer != last {
+				return errMissed
+			}
 			if left = meta.NumPending; meta.Sequence.Stream >= to {
 				return nil
 			}
@@ -133,11 +139,23 @@ func (s *Store) visit(ctx context.Context, stream jetstream.Stream, subject stri
 		if err := batch.Error(); err != nil {
 			return err
 		}
-		if got == 0 {
-			break
+		if got == 0 { // somebody may have deleted them meanwhile
+			return allSent(ctx, consumer, last)
 		}
 	}
 	return ctx.Err()
+}
+
+// errMissed is one of the moment; see passing.
+var errMissed = fmt.Errorf("%w: messages were lost on their way", nats.ErrTimeout)
+
+// allSent says whether a consumer has nothing for us but what came.
+func allSent(ctx context.Context, consumer jetstream.Consumer, last uint64) error {
+	info, err := request(ctx, consumer.Info)
+	if err == nil && (info.NumPending > 0 || info.Delivered.Consumer != last) {
+		return errMissed
+	}
+	return err
 }
 
 // recordIn makes a record of a message, by its headers; nil: it has none.

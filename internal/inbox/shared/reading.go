@@ -68,7 +68,7 @@ func (t *term) take(m jetstream.Msg, seq uint64) {
 		case kind == "in" && err == nil:
 			t.takeLane(m, seq, &h)
 		case err == nil && err2 == nil:
-			then = t.takeSpot(m, seq, kind, id, &h, &status)
+			then = t.takeSpot(m, seq, kind, place, id, &h, &status)
 		default:
 			then = func() { t.takeDamaged(kind, place, cmp.Or(id, seq), seq) }
 		}
@@ -138,17 +138,20 @@ func (t *term) slim(h *head, seq uint64) *webhookgate.Webhook {
 
 // takeSpot takes in a webhook that is parked, or sent again, and returns what is to be done once
 // t.mu, which is held, is free.
-func (t *term) takeSpot(m jetstream.Msg, seq uint64, kind string, id uint64, h *head, status *record.Status) (then func()) {
+func (t *term) takeSpot(m jetstream.Msg, seq uint64, kind, place string, id uint64, h *head, status *record.Status) (then func()) {
 	then = func() {}
 	p := t.at(id)
 	if t.gather == nil && (kind == "parked" || p.kind == "again" && p.seq >= seq) {
 		return then // written here
 	}
 	r := &record.Record{ID: id, Webhook: t.slim(h, seq), Status: *status, Size: sizeOf(m.Headers(), m.Data())}
-	if t.gather == nil {
-		before := *p
-		p.kind, p.seq = kind, seq
-		return func() { t.sendAgain(r, before) }
+	switch {
+	case t.gather != nil:
+	case p.kind == "again": // two had it sent again at once: it is under way
+		p.seq, p.late = seq, seq
+		return then
+	default:
+		return func() { t.sendAgain(r, place, seq) }
 	}
 	switch {
 	case p.kind == "parked" && kind == "again":
@@ -163,12 +166,23 @@ func (t *term) takeSpot(m jetstream.Msg, seq uint64, kind string, id uint64, h *
 	return then
 }
 
-// sendAgain hands over what somebody had sent again, and was before until now.
-func (t *term) sendAgain(r *record.Record, before spot) {
+// sendAgain hands over what somebody had sent again by the message seq. How it was parked, or discarded, may still be
+// being written: that comes first, or it would be taken for what became of it now.
+func (t *term) sendAgain(r *record.Record, place string, seq uint64) {
+	for !t.removed(r) && t.Held() {
+		pause(t.s.alive, 10*time.Millisecond)
+	}
+	leave, err := t.writing.enter(t.s.alive, place)
+	if err != nil {
+		return
+	}
+	t.mu.Lock()
+	p := t.at(r.ID)
+	before := *p
+	p.kind, p.seq = "again", seq
+	t.mu.Unlock()
+	leave()
 	if before.kind == "parked" {
-		for !t.removed(r) && t.Held() {
-			pause(t.s.alive, 10*time.Millisecond) // how it was parked is still being written
-		}
 		t.s.background.Go(func() { _ = t.s.remove(t.s.alive, before.seq) })
 	}
 	t.s.courier.Take(t, r, nil, true)

@@ -166,9 +166,6 @@ func (s *Store) measure(ctx context.Context) error {
 		s.ends.Purge()
 		s.pauses.unorder()
 		s.follower.restart()
-		if s.cfg.OnLost != nil {
-			s.cfg.OnLost()
-		}
 	}
 	s.measured(info)
 	s.saw(info.State.LastSeq)

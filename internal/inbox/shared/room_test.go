@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -253,4 +254,28 @@ func TestMajority(t *testing.T) {
 	if !majority(&jetstream.StreamInfo{Config: jetstream.StreamConfig{Replicas: 1}}) {
 		t.Error("a single server")
 	}
+}
+
+// Servers that do not answer have not refused: they are asked again for more room.
+func TestAsksAgainForRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		r := c.start()
+		defer r.stop()
+		stream, _, err := r.streams()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := r.wanted()
+		want.MaxBytes += growBy
+		over, cancel := context.WithDeadline(t.Context(), time.Now())
+		defer cancel()
+		for _, ctx := range []context.Context{over, t.Context()} {
+			if stream, err = r.grow(ctx, stream, want, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := stream.CachedInfo().Config.MaxBytes; got != want.MaxBytes {
+			t.Errorf("it has room for %d bytes, want %d", got, want.MaxBytes)
+		}
+	})
 }

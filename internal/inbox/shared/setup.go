@@ -194,8 +194,15 @@ func (s *Store) grow(ctx context.Context, stream jetstream.Stream, want jetstrea
 		return stream, nil
 	}
 	cfg.MaxBytes = want.MaxBytes
-	if grown, err := s.js.UpdateStream(ctx, cfg); err == nil {
+	grown, err := s.js.UpdateStream(ctx, cfg)
+	if err == nil {
 		return grown, nil
+	}
+	if passing(err) && !isRoom(err) { // that is no answer
+		s.mu.Lock()
+		s.asked[want.Name] = 0
+		s.mu.Unlock()
+		return stream, nil
 	}
 	s.log.Warn("inbox servers grant no more room for the stream", "stream", want.Name, "asked", want.MaxBytes, "has", stream.CachedInfo().Config.MaxBytes)
 	return stream, nil

@@ -57,10 +57,15 @@ func (s *Store) followSnapshots(ctx context.Context) {
 		reading, stop := context.WithCancel(ctx)
 		f.mu.Lock()
 		f.stop = stop
-		if f.anew {
-			next, f.anew = 1, false
-		}
+		anew := f.anew
+		f.anew = false
 		f.mu.Unlock()
+		if anew {
+			next = 1
+			if s.cfg.OnLost != nil {
+				s.cfg.OnLost() // here: nothing is told meanwhile that it would drop
+			}
+		}
 		// Not the last of each lane alone: of a million lanes the servers take longer to find those
 		// than a request may take, and would be asked for them again and again.
 		cfg := jetstream.ConsumerConfig{

@@ -48,6 +48,7 @@ type spot struct {
 	kind   string // parked or again; empty: in its lane
 	seq    uint64 // of the message, there
 	status uint64 // sequence of the message that says how it stands; zero: there is none
+	late   uint64 // of one that had it sent again when it was being so; zero: there is none
 }
 
 // gathered is what a part had when it was taken over.
@@ -202,17 +203,11 @@ func (t *term) giveBack(load courier.Load) {
 
 // Content reads a webhook whole.
 func (t *term) Content(id uint64) (*webhookgate.Webhook, error) {
-	seq := id
-	t.mu.Lock()
-	if p := t.spots[id]; p != nil && p.kind != "" {
-		seq = p.seq
-	}
-	t.mu.Unlock()
-	m, err := t.s.read(t.s.alive, seq)
-	// A leader that was just elected may not have it ready.
+	m, err := t.s.read(t.s.alive, t.whereIs(id))
+	// A leader that was just elected may not have it ready, or somebody else had it sent again.
 	for n := 0; n < 3 && errors.Is(err, jetstream.ErrMsgNotFound); n++ {
 		pause(t.s.alive, 500*time.Millisecond)
-		m, err = t.s.read(t.s.alive, seq)
+		m, err = t.s.read(t.s.alive, t.whereIs(id))
 	}
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		t.s.log.Error("somebody deleted webhooks that waited in the inbox, reading it again", "part", t.part, "id", id)
@@ -223,4 +218,14 @@ func (t *term) Content(id uint64) (*webhookgate.Webhook, error) {
 		return nil, err
 	}
 	return packed(m.Header, m.Data).unpack()
+}
+
+// whereIs is the message that has a webhook now.
+func (t *term) whereIs(id uint64) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.spots[id]; p != nil && p.kind != "" {
+		return p.seq
+	}
+	return id
 }

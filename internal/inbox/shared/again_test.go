@@ -1,0 +1,123 @@
+package shared
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/courier"
+	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/natstest"
+	"usher/internal/inbox/record"
+)
+
+// Two people have the same webhook sent again, at once or one a moment later. However that meets with its delivery:
+// nothing is left that would be sent once more, behind what is newer.
+func TestSentAgainTwice(t *testing.T) {
+	for name, status := range map[string]int{"taken": 200, "refused": 422} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.parts = 1
+				owner := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
+				defer owner.stop()
+				until(t, "it delivers", func() bool { return owner.terms() == owner.parts })
+				c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
+				other := c.start()
+				defer other.stop()
+				var tenants []string
+				for after := time.Duration(0); after < 15*farAway; after += farAway / 4 {
+					tenant := fmt.Sprint("t", after)
+					tenants = append(tenants, tenant)
+					c.receiver.Set(inboxtest.Status(422))
+					other.send(t, tenant, "A")
+					time.Sleep(5 * time.Second)
+					f, err := other.find(t.Context(), other.only(t, tenant, record.Parked).ID)
+					if err != nil {
+						t.Fatal(err)
+					}
+					c.receiver.Set(inboxtest.Status(status))
+					for range 2 { // both have found it parked
+						if err := other.sendAgain(t.Context(), f, false); err != nil {
+							t.Fatal(err)
+						}
+						time.Sleep(after)
+					}
+					time.Sleep(5 * time.Second)
+					c.receiver.Set(nil)
+					other.send(t, tenant, "B")
+					time.Sleep(5 * time.Second)
+				}
+				c.nothingLeft(owner, other, tenants)
+			})
+		})
+	}
+}
+
+// The answer to how a webhook was parked is lost, and somebody has it sent again before that is written anew. It is not
+// sent once more, behind what is newer.
+func TestSentAgainBeforeParkingIsAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.parts = 1
+		owner := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
+		defer owner.stop()
+		until(t, "it delivers", func() bool { return owner.terms() == owner.parts })
+		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
+		other := c.start()
+		defer other.stop()
+		var tenants []string
+		for cut := time.Duration(0); cut < 8*farAway; cut += farAway / 4 {
+			tenant := fmt.Sprint("t", cut)
+			tenants = append(tenants, tenant)
+			c.receiver.Set(inboxtest.Status(422))
+			other.send(t, tenant, "A")
+			time.Sleep(cut)
+			owner.wire.Sever()
+			owner.wire.Mend()
+			time.Sleep(10 * time.Millisecond)
+			c.receiver.Set(nil)
+			if parked, err := other.List(record.Filter{Tenant: tenant, State: record.Parked}); err == nil && len(parked) == 1 {
+				if err := other.Redeliver(parked[0].ID, false); err != nil {
+					t.Error(err)
+				}
+			}
+			time.Sleep(10 * time.Second)
+			other.send(t, tenant, "B")
+			time.Sleep(5 * time.Second)
+		}
+		c.nothingLeft(owner, other, tenants)
+	})
+}
+
+// nothingLeft has owner's part taken over, and finds that the receiver holds B of all tenants.
+func (c *cluster) nothingLeft(owner, other *replica, tenants []string) {
+	c.t.Helper()
+	time.Sleep(time.Minute)
+	stream, _, err := other.streams()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	err = other.visit(c.t.Context(), stream, other.prefix+"*.again.>", 1, endless, func(m jetstream.Msg, _ uint64) {
+		c.t.Errorf("%s is left", m.Subject())
+	})
+	if err != nil {
+		c.t.Error(err)
+	}
+	owner.stop()
+	c.change = func(*Config, *courier.Config) {}
+	next := c.start()
+	defer next.stop()
+	time.Sleep(time.Minute)
+	last := make(map[string]string)
+	for _, accepted := range c.receiver.Accepted() {
+		tenant, body, _ := strings.Cut(accepted, ":")
+		last[tenant] = body
+	}
+	for _, tenant := range tenants {
+		if last[tenant] != "B" {
+			c.t.Errorf("%s: the receiver holds %s", tenant, last[tenant])
+		}
+	}
+}
