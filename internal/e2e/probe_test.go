@@ -74,12 +74,12 @@ func portsOf(u *usher, service, receiver *witness) []*port {
 	return []*port{
 		{"local", u.local, "/graphql", "X-Usher-Key: " + portKey, testkit.Query, func(p probe) string { return p.local }, service},
 		{"gate", u.gate, "/webhooks", "X-Webhook-Token: " + webhookToken, testkit.Snapshot("acme", 5), func(p probe) string { return p.gate }, receiver},
-		{"admin", u.admin, "/api/forget", "Authorization: Bearer " + adminToken, `{"tenant":"acme"}`, answeredByForget, new(witness)},
+		{"admin", u.admin, "/api/forget", "Authorization: Bearer " + adminToken, `{"tenant":"nobody"}`, answeredByForget, new(witness)},
 	}
 }
 
-// answeredByForget is what the admin port answers: where it takes a request, that nobody knows
-// the tenant, as dedup is off here.
+// answeredByForget is what the admin port answers: where it takes a request, that it does not know
+// the tenant, of which no webhook comes.
 func answeredByForget(p probe) string { return strings.ReplaceAll(p.admin, "200", "404") }
 
 func (p *port) fill(raw string) string {

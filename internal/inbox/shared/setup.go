@@ -198,7 +198,7 @@ func (s *Store) grow(ctx context.Context, stream jetstream.Stream, want jetstrea
 	if err == nil {
 		return grown, nil
 	}
-	if passing(err) && !isRoom(err) { // that is no answer
+	if passing(err) && !isRoom(err) { // the servers have not decided
 		s.mu.Lock()
 		s.asked[want.Name] = 0
 		s.mu.Unlock()
