@@ -79,7 +79,7 @@ type Courier struct {
 	lanes     map[webhookgate.Lane]*lane
 	held      int // bytes of content in memory
 	pauses    []record.Pause
-	stopped   map[webhookgate.Lane]bool // see Stop and RemoveAll
+	stopped   map[webhookgate.Lane]int // how often; see Stop
 }
 
 // New makes a courier. It delivers while Run runs.
@@ -93,7 +93,7 @@ func New(cfg Config) *Courier {
 		terms: make(map[Term]*term),
 		lanes: make(map[webhookgate.Lane]*lane),
 
-		stopped: make(map[webhookgate.Lane]bool),
+		stopped: make(map[webhookgate.Lane]int),
 	}
 	for _, r := range cfg.Receivers {
 		c.receivers = append(c.receivers, newReceiver(r))
@@ -225,7 +225,7 @@ func (c *Courier) schedule(l *lane) {
 		return
 	}
 	rc := c.route(l.key)
-	if rc == nil || c.stopped[l.key] || c.holdsBack(l.key, rc.Name) {
+	if rc == nil || c.stopped[l.key] > 0 || c.holdsBack(l.key, rc.Name) {
 		return
 	}
 	if l.at.IsZero() {

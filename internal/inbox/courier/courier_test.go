@@ -356,6 +356,24 @@ func TestPausesOutliveTheTerm(t *testing.T) {
 	})
 }
 
+// Two actions stop a lane at once, a discard and an erasure say. The end of one does not have it go on.
+func TestStoppedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(inboxtest.Receiver)
+		d := run(t, config(rc))
+		lane := inboxtest.Webhook("t", "").Lane
+		d.Stop(lane)
+		d.Stop(lane)
+		d.send("t", "A")
+		d.GoOn(lane)
+		time.Sleep(time.Minute)
+		d.want(record.Waiting)
+		d.GoOn(lane)
+		time.Sleep(time.Second)
+		d.want(record.Delivered)
+	})
+}
+
 // No goroutine for a lane that waits, and none left at the end (synctest sees to that).
 func TestEndIsOrderly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

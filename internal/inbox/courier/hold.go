@@ -35,13 +35,12 @@ func (c *Courier) paused(t *turn) bool {
 
 // RemoveAll takes out all of a lane that waits or is parked, and returns it as it stands. Where
 // one is being delivered, or the store is still writing how one stands, it takes out nothing,
-// and says no. Either way nothing of the lane begins until GoOn: in a lane in which much waits the next
-// delivery would be under way whenever it is asked for, and what comes meanwhile would overtake what
-// was taken out, if that comes back.
+// and says no. The caller has stopped the lane: in one in which much waits the next delivery would be
+// under way whenever it is asked for, and what comes meanwhile would overtake what was taken out, if
+// that comes back.
 func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stopped[key] = true
 	l := c.lanes[key]
 	if l == nil {
 		return nil, true
@@ -59,20 +58,23 @@ func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool
 	return out, true
 }
 
-// Stop has nothing of a lane begin until GoOn. What is being delivered goes on.
+// Stop has nothing of a lane begin until GoOn. What is being delivered goes on. Several can stop a lane
+// at once; it goes on when all of them have called GoOn.
 func (c *Courier) Stop(key webhookgate.Lane) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stopped[key] = true
+	c.stopped[key]++
 	if l := c.lanes[key]; l != nil {
 		c.schedule(l)
 	}
 }
 
-// GoOn has a lane be delivered again, after Stop or RemoveAll.
+// GoOn takes back one Stop.
 func (c *Courier) GoOn(key webhookgate.Lane) {
 	c.mu.Lock()
-	delete(c.stopped, key)
+	if c.stopped[key]--; c.stopped[key] == 0 {
+		delete(c.stopped, key)
+	}
 	if l := c.lanes[key]; l != nil {
 		c.schedule(l)
 	}

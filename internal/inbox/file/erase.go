@@ -18,6 +18,7 @@ const erasePatience = 15 * time.Second
 // snapshot, and what dedup remembers. It says how many webhooks that were.
 func (s *Store) Erase(platform, tenant string) (int, error) {
 	lane := webhookgate.Lane{Platform: platform, Tenant: tenant}
+	s.courier.Stop(lane)
 	defer s.courier.GoOn(lane)
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		r := s.do(&op{act: func(tx *bbolt.Tx, o *op) error { return s.erase(tx, o, lane) }})

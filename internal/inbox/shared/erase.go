@@ -152,6 +152,7 @@ func (s *Store) wipeThose(ctx context.Context, stream jetstream.Stream, subject 
 func (t *term) erase(ctx context.Context, lane webhookgate.Lane) (err error) {
 	place := placeOf(lane)
 	var removed []record.Record
+	t.s.courier.Stop(lane)
 	defer func() { t.goOn(lane, err == nil || len(removed) == 0) }()
 	for {
 		last, err := t.s.readEnd(ctx, place)
