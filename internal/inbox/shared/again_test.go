@@ -20,12 +20,8 @@ func TestSentAgainTwice(t *testing.T) {
 	for name, status := range map[string]int{"taken": 200, "refused": 422} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
-				c.parts = 1
-				owner := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
+				owner, other := c.ownerAndOther(t)
 				defer owner.stop()
-				until(t, "it delivers", func() bool { return owner.terms() == owner.parts })
-				c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
-				other := c.start()
 				defer other.stop()
 				var tenants []string
 				for after := time.Duration(0); after < 15*farAway; after += farAway / 4 {
@@ -60,12 +56,8 @@ func TestSentAgainTwice(t *testing.T) {
 // sent once more, behind what is newer.
 func TestSentAgainBeforeParkingIsAnswered(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
-		c.parts = 1
-		owner := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
+		owner, other := c.ownerAndOther(t)
 		defer owner.stop()
-		until(t, "it delivers", func() bool { return owner.terms() == owner.parts })
-		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
-		other := c.start()
 		defer other.stop()
 		var tenants []string
 		for cut := time.Duration(0); cut < 8*farAway; cut += farAway / 4 {
@@ -89,6 +81,15 @@ func TestSentAgainBeforeParkingIsAnswered(t *testing.T) {
 		}
 		c.nothingLeft(owner, other, tenants)
 	})
+}
+
+// ownerAndOther starts a replica that delivers everything, far away from the servers, and one that delivers nothing.
+func (c *cluster) ownerAndOther(t *testing.T) (owner, other *replica) {
+	c.parts = 1
+	owner = c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
+	until(t, "it delivers", func() bool { return owner.terms() == owner.parts })
+	c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
+	return owner, c.start()
 }
 
 // nothingLeft has owner's part taken over, and finds that the receiver holds B of all tenants.
