@@ -43,6 +43,9 @@ func checkWorlds(t *testing.T, checks int, build func(*rapid.T, *world) opener, 
 			w.judge(rt, &seen)
 		})
 	})
+	if testing.Short() { // in so few worlds something may be missing by chance
+		return
+	}
 	for _, what := range expected {
 		if _, ok := seen.Load(what); !ok && !t.Failed() {
 			t.Errorf("never seen: %s", what)
