@@ -139,12 +139,13 @@ func (g *gates) sample(ctx context.Context, u *usher, senders int, length time.D
 	}
 	s.delivered = float64(g.receiver.delivered.Load()-before) / s.took.Seconds()
 	watch.Wait()
+	ended := time.Now()
 	if u.inbox != "" {
-		if err := u.drained(ctx); err != nil {
+		if ended, err = u.drained(ctx); err != nil {
 			return s, err
 		}
 	}
-	s.all = float64(s.acknowledged) / time.Since(began).Seconds()
+	s.all = float64(s.acknowledged) / ended.Sub(began).Seconds()
 	s.cpu = (cpuOf(u.pid()) - cpu) / float64(max(1, s.acknowledged))
 	g.refused += s.refused
 	g.lost += s.acknowledged - int(g.receiver.delivered.Load()-before)

@@ -81,7 +81,7 @@ func TestSoak(t *testing.T) {
 	running.Go(func() { s.disturb(traffic) })
 	samples := s.watch(traffic)
 	running.Wait()
-	if err := s.subject.drained(t.Context()); err != nil {
+	if _, err := s.subject.drained(t.Context()); err != nil {
 		t.Error(err)
 	}
 	after := s.sample()

@@ -57,10 +57,8 @@ func (p *payload) attach(req *http.Request) {
 	switch {
 	case p.stream != nil:
 		req.Body = io.NopCloser(p.stream)
-	case len(p.more) > 0:
+	case p.length > 0:
 		req.Body = io.NopCloser(p.reader())
-	case len(p.bytes) > 0:
-		req.Body = io.NopCloser(bytes.NewReader(p.bytes))
 	case len(req.TransferEncoding) > 0:
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(nil)), -1
 	default:

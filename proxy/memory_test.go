@@ -56,8 +56,8 @@ func TestPayload(t *testing.T) {
 					if kept := p.stream == nil; kept != tc.kept {
 						t.Errorf("kept is %v", kept)
 					}
-					used, held := memory.used.Load(), int64(cap(p.bytes))
-					for _, piece := range p.more {
+					used, held := memory.used.Load(), int64(0)
+					for _, piece := range p.pieces {
 						held += int64(cap(piece))
 					}
 					switch size := int64(tc.size); {

@@ -19,7 +19,6 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/stdlog"
-	"usher/internal/trace"
 	"usher/tokens"
 )
 
@@ -123,8 +122,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Header.Del("Upgrade")
 	if r.ContentLength != 0 {
 		out.caller.ReadCloser, out.caller.writer, out.caller.patience = r.Body, w, h.patience
-		out.body = &out.caller
-		r.Body = out.body
+		r.Body = &out.caller
 	}
 	h.proxy.ServeHTTP(out, r)
 }
@@ -174,7 +172,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	out := w.(*outcome)
 	switch {
 	case r.Context().Err() == nil:
-	case out.body != nil && !out.body.ended.Load():
+	case out.caller.ReadCloser != nil && !out.caller.ended.Load():
 		// Reading the body failed, which also cancels the context. It is a race which of the
 		// two errors arrives here. The caller may still be connected and get the answer.
 		err = &bodyError{errors.New("it ended too early")}
@@ -184,55 +182,6 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	out.answer(problemOf(err))
-}
-
-// log writes the one line of a call: at info if it failed.
-func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken bool) {
-	level, message := slog.LevelInfo, ""
-	switch {
-	case out.status == statusGone || broken && r.Context().Err() != nil:
-		message = "caller hung up"
-	case broken:
-		message = "the service's answer ended too early"
-	case out.problem != nil:
-		message = "call failed"
-	case out.status >= 500 || out.status == http.StatusUnauthorized:
-		message = "service answered with an error"
-	default:
-		level, message = slog.LevelDebug, "call answered"
-	}
-	if !h.cfg.Log.Enabled(r.Context(), level) {
-		return
-	}
-	attrs := []slog.Attr{
-		slog.String("port", h.cfg.Name), slog.String("method", r.Method), slog.Int("status", out.status),
-		slog.Duration("took", took.Round(time.Microsecond)), slog.String("from", r.RemoteAddr),
-	}
-	if p := out.problem; p != nil {
-		attrs = append(attrs, slog.String("code", p.code), slog.String("why", p.message))
-		if p.code == "HOST_REFUSED" {
-			attrs = append(attrs, slog.String("host", r.Host))
-		}
-	}
-	if level >= slog.LevelInfo {
-		attrs = append(attrs, whichCall(r, out)...)
-	}
-	h.cfg.Log.LogAttrs(r.Context(), level, message, attrs...)
-}
-
-// whichCall returns what identifies a failed call, as far as the caller said.
-func whichCall(r *http.Request, out *outcome) (attrs []slog.Attr) {
-	add := func(name, value string) {
-		if value != "" {
-			attrs = append(attrs, slog.String(name, value))
-		}
-	}
-	if out.passed { // usher does not look into what strangers send
-		add("operation", operation(r, &out.caller.payload))
-	}
-	add("trace_id", trace.ID(r.Header))
-	add("request_id", requestID(r.Header))
-	return attrs
 }
 
 // breakOff makes sure that an answer that ended too early does not look complete. For
@@ -259,10 +208,9 @@ func breakOff(w http.ResponseWriter, r *http.Request) {
 // outcome is the ResponseWriter of one call; it remembers what the caller saw.
 type outcome struct {
 	http.ResponseWriter
-	no1xx   bool // the caller does not understand 1xx answers
-	passed  bool // the guard let the call in
-	caller  callerBody
-	body    *callerBody // caller, or nil if it sends no body
+	no1xx   bool       // the caller does not understand 1xx answers
+	passed  bool       // the guard let the call in
+	caller  callerBody // without a ReadCloser if there is no body
 	status  int
 	problem *problem // if the answer is usher's own
 }

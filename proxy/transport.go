@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -30,9 +29,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	body := new(payload)
+	var body *payload
 	if out, ok := req.Body.(outgoing); ok {
 		body = &out.caller.payload // the handler releases it
+	} else {
+		body = new(payload)
 	}
 	if err := body.read(req, t.limit, t.memory); err != nil {
 		return nil, err
@@ -70,13 +71,8 @@ func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) 
 	req.Header["Authorization"] = token.Header()
 	body.attach(req)
 	resp, err := t.upstream.RoundTrip(req)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, failure(err)
-	case resp.StatusCode < 200:
-		// net/http would panic on a status below 100, and usher never asks to switch protocols.
-		resp.Body.Close()
-		return nil, fmt.Errorf("its status is %d", resp.StatusCode)
 	}
 	return resp, nil
 }

@@ -225,6 +225,7 @@ func (rc *receiver) pause(t Attempt, n int) (time.Duration, bool) {
 func (t Attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
 	a := answer{status: http.StatusBadGateway, Decision: failed, Webhook: w.ID, Tries: n}
 	var wrong unusable
+	odd := new(wire.AnswerError)
 	switch {
 	case errors.Is(t.Err, errUnsigned):
 		return *busy("usher cannot sign deliveries right now; please send this webhook again")
@@ -239,6 +240,8 @@ func (t Attempt) failure(w *Webhook, n int, timeout time.Duration) answer {
 		a.Error = fmt.Sprintf("the receiver did not answer within %v", timeout)
 	case errors.As(t.Err, &wrong):
 		a.Error = wrong.Error()
+	case errors.As(t.Err, &odd):
+		a.Error = "the receiver's answer can't be used: " + odd.Error()
 	default:
 		a.Error = "the receiver could not be reached"
 	}

@@ -233,9 +233,9 @@ func TestOwnTransport(t *testing.T) {
 		header.Store(&h)
 		io.Copy(io.Discard, r.Body)
 		switch {
-		case r.URL.Path == "/switched":
+		case len(r.URL.Path) == len("/101"): // a status that is not an answer's
 			conn, _, _ := w.(http.Hijacker).Hijack()
-			io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n")
+			io.WriteString(conn, "HTTP/1.1 "+r.URL.Path[1:]+" Odd\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n")
 			io.Copy(io.Discard, conn) // it is the other side that has to close it
 			conn.Close()
 		case r.URL.Path == "/moved":
@@ -272,11 +272,15 @@ func TestOwnTransport(t *testing.T) {
 	if got := post(t, g, documented); got.Code != 502 || got.Receiver.Status != 307 || requests.Load() != before+1 {
 		t.Errorf("redirected: %v, %d requests", got, requests.Load()-before)
 	}
-	switched := *target
-	switched.Path = "/switched"
-	g = newGate(t, func(c *Config) { c.ForwardURL, c.Transport = &switched, nil })
-	if got := post(t, g, documented); got.Code != 502 || got.Receiver.Status != 101 {
-		t.Errorf("another protocol: %v", got)
+	for _, status := range []string{"000", "099", "101"} {
+		odd := *target
+		odd.Path = "/" + status
+		g = newGate(t, func(c *Config) { c.ForwardURL, c.Transport, c.Attempts, c.SyncTypes = &odd, nil, 1, []string{"Ask"} })
+		for _, body := range []string{documented, `{"type":"Ask"}`} {
+			if got := post(t, g, body); got.Code != 502 || !strings.Contains(got.Error, "its status is "+strings.TrimLeft(status[:2], "0")) {
+				t.Errorf("status %s: %v", status, got)
+			}
+		}
 	}
 	receiver.Close()
 	if got := post(t, g, documented); got.Code != 502 || strings.Contains(got.Body.String(), "127.0.0.1") {

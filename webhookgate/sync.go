@@ -81,9 +81,6 @@ func (rc *receiver) exchange(ctx context.Context, w *Webhook) (*answer, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode < 200 {
-		return nil, unusable(fmt.Sprintf("the receiver answered %d, which is not a final answer", resp.StatusCode))
-	}
 	// All of it or nothing: half an answer must not look like a decision.
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDecision+1))
 	switch {

@@ -61,20 +61,11 @@ func (c *conn) hangUp() { c.Conn.Close() }
 // abandon closes a connection at once, whatever is in progress. Any goroutine may call it.
 func (c *conn) abandon() { c.socket.Close() }
 
-// write does one write, within the client's timeout. n bytes have left. If only a part of a TLS
-// record has left, the other side cannot read any of it.
-func (c *conn) write(p []byte) (n int, _ error) {
-	if patience := c.client.cfg.Timeout; patience > 0 {
-		_ = c.SetWriteDeadline(time.Now().Add(patience)) // if the connection is closed the write fails
+// limit returns when the client's timeout ends if it begins now. (Deadlines need no check for
+// errors: they can be set unless the connection is closed, and then reads and writes fail.)
+func (c *conn) limit() (end time.Time) {
+	if c.client.cfg.Timeout > 0 {
+		end = time.Now().Add(c.client.cfg.Timeout)
 	}
-	return c.Conn.Write(p)
-}
-
-// await starts the time limit for the answer, after the whole request has left.
-func (c *conn) await() {
-	var until time.Time
-	if patience := c.client.cfg.Timeout; patience > 0 {
-		until = time.Now().Add(patience)
-	}
-	_ = c.SetDeadline(until) // if the connection is closed the read fails
+	return end
 }

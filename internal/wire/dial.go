@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// setUpTimeout is for a TCP connection, and again for the layers above it.
+// setUpTimeout is for a connection and all its layers.
 const setUpTimeout = 10 * time.Second
 
 // DialError says that no connection could be made: nothing of the call has left.
@@ -32,7 +32,9 @@ func (cl *Client) dial(ctx context.Context, where place, u *url.URL) (*conn, err
 		return nil, &DialError{fmt.Errorf("%q is neither http nor https", u.Scheme)}
 	}
 	c := &conn{client: cl, where: where}
-	if err := c.setUp(ctx, u); err != nil {
+	limited, cancel := context.WithTimeout(ctx, setUpTimeout)
+	defer cancel()
+	if err := c.setUp(limited, u); err != nil {
 		if c.socket != nil {
 			c.abandon()
 		}
@@ -47,16 +49,15 @@ func (cl *Client) dial(ctx context.Context, where place, u *url.URL) (*conn, err
 
 // setUp makes the layers: TCP, a proxy's tunnel if there is a proxy, TLS.
 func (c *conn) setUp(ctx context.Context, u *url.URL) error {
-	var via *url.URL
-	if c.client.cfg.Proxy != nil {
-		var err error
-		if via, err = c.client.cfg.Proxy(u); err != nil {
-			return err
-		}
-	}
 	addr, err := address(u)
 	if err != nil {
 		return err
+	}
+	var via *url.URL
+	if c.client.cfg.Proxy != nil {
+		if via, err = c.client.cfg.Proxy(u); err != nil {
+			return err
+		}
 	}
 	if via == nil {
 		err = c.connect(ctx, addr)
@@ -85,30 +86,24 @@ func (c *conn) tunnel(ctx context.Context, via *url.URL, addr string) error {
 	if err != nil {
 		return err
 	}
-	if via.Scheme == "socks5" || via.Scheme == "socks5h" {
-		return c.socks(ctx, via, proxyAddr, addr)
-	}
 	if err := c.connect(ctx, proxyAddr); err != nil {
 		return err
 	}
-	if via.Scheme == "https" {
+	switch via.Scheme {
+	case "socks5", "socks5h":
+		return c.askSOCKS(ctx, via.User, proxyAddr, addr)
+	case "https":
 		if err := c.addTLS(ctx, proxyAddr); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, setUpTimeout)
-	defer cancel()
 	stop := context.AfterFunc(ctx, c.abandon)
-	if err := c.askForTunnel(addr, via.User); err != nil {
-		return err
-	}
-	if !stop() {
-		return context.Cause(ctx)
-	}
-	return nil
+	defer stop()
+	return c.askHTTP(via.User, addr)
 }
 
-func (c *conn) askForTunnel(addr string, user *url.Userinfo) error {
+// askHTTP asks an HTTP proxy for a tunnel to addr.
+func (c *conn) askHTTP(user *url.Userinfo, addr string) error {
 	ask := "CONNECT " + addr + " HTTP/1.1\r\nHost: " + addr + "\r\n"
 	if user != nil {
 		password, _ := user.Password()
@@ -130,34 +125,21 @@ func (c *conn) askForTunnel(addr string, user *url.Userinfo) error {
 	return nil
 }
 
-func (c *conn) socks(ctx context.Context, via *url.URL, proxyAddr, addr string) error {
+// askSOCKS asks a SOCKS5 proxy for a tunnel to addr.
+func (c *conn) askSOCKS(ctx context.Context, user *url.Userinfo, proxyAddr, addr string) error {
 	var auth *proxy.Auth
-	if via.User != nil {
-		password, _ := via.User.Password()
-		auth = &proxy.Auth{User: via.User.Username(), Password: password}
+	if user != nil {
+		password, _ := user.Password()
+		auth = &proxy.Auth{User: user.Username(), Password: password}
 	}
-	dialer, err := proxy.SOCKS5("tcp", proxyAddr, auth, below{c})
+	dialer, err := proxy.SOCKS5("tcp", proxyAddr, auth, nil)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, setUpTimeout)
-	defer cancel()
-	_, err = dialer.(proxy.ContextDialer).DialContext(ctx, "tcp", addr)
+	_, err = dialer.(interface {
+		DialWithConn(ctx context.Context, c net.Conn, network, addr string) (net.Addr, error)
+	}).DialWithConn(ctx, c.Conn, "tcp", addr)
 	return err
-}
-
-// below lets the SOCKS library use a connection that exists already.
-type below struct{ c *conn }
-
-func (b below) Dial(network, addr string) (net.Conn, error) {
-	return b.DialContext(context.Background(), network, addr)
-}
-
-func (b below) DialContext(ctx context.Context, _, addr string) (net.Conn, error) {
-	if err := b.c.connect(ctx, addr); err != nil {
-		return nil, err
-	}
-	return b.c.Conn, nil
 }
 
 // addTLS adds a TLS layer, with the server at addr.
@@ -174,13 +156,8 @@ func (c *conn) addTLS(ctx context.Context, addr string) (err error) {
 	from := &records{Conn: c.Conn}
 	c.tls = append(c.tls, from)
 	above := tls.Client(from, cfg)
-	ctx, cancel := context.WithTimeout(ctx, setUpTimeout)
-	defer cancel()
-	if err := above.HandshakeContext(ctx); err != nil {
-		return err
-	}
 	c.Conn = above
-	return nil
+	return above.HandshakeContext(ctx)
 }
 
 // address returns the host and port of a URL.

@@ -117,8 +117,8 @@ func TestOddAnswers(t *testing.T) {
 		"negative status":                {"HTTP/1.1 -20 OK\r\nContent-Length: 0\r\n\r\n", ""},
 		"status without words":           {"HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", ""},
 		"status 999":                     {"HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n", ""},
-		"status 099":                     {"HTTP/1.1 099 Odd\r\nContent-Length: 0\r\n\r\n", ""},
-		"101":                            {"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", ""},
+		"status 099":                     {"HTTP/1.1 099 Odd\r\nContent-Length: 0\r\n\r\n", "HTTP has no such status, and net/http's server panics on it"},
+		"101":                            {"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", "usher never asks to switch protocols"},
 		"head over the bound":            {"HTTP/1.1 200 OK\r\nX-Long: " + long + "\r\nContent-Length: 0\r\n\r\n", ""},
 		"status line over the bound":     {"HTTP/1.1 200 " + long + "\r\nContent-Length: 0\r\n\r\n", ""},
 		"one below the bound":            {"HTTP/1.1 200 OK\r\nX-Long: " + long[:15<<10] + "\r\nContent-Length: 2\r\n\r\nok", ""},
@@ -133,7 +133,7 @@ func TestOddAnswers(t *testing.T) {
 		"NUL in a value":                 {"HTTP/1.1 200 OK\r\nX-Odd: a\x00b\r\nContent-Length: 2\r\n\r\nok", ""},
 		"more than the length":           {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokay then", ""},
 		"a second answer":                {okAnswer + okAnswer, ""},
-		"what follows 101":               {"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nmore", "no protocol upgrade passes, so nobody reads it"},
+		"what follows 101":               {"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nmore", "usher never asks to switch protocols"},
 	} {
 		for _, method := range []string{"GET", "HEAD", "POST"} {
 			t.Run(name+" "+method, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestRequests(t *testing.T) {
 		"framing is ours": {"POST", "/g", reader("hi"), 2, func(r *http.Request) {
 			r.Header = http.Header{"User-Agent": {""}, "Transfer-Encoding": {"chunked"}, "Content-Length": {"9"}, "content-length": {"8"}, "Trailer": {"X"}, "Connection": {"x"}, "Host": {"evil"}}
 		}, "POST /g HTTP/1.1\r\nHost: HOST\r\nContent-Length: 2\r\n\r\nhi"},
-		"headers":           {"GET", "/g", nil, 0, func(r *http.Request) { r.Header = http.Header{"B": {"2", " 3 "}} }, "GET /g HTTP/1.1\r\nHost: HOST\r\nB: 2\r\nB: 3\r\n\r\n"},
+		"headers":           {"GET", "/g", nil, 0, func(r *http.Request) { r.Header = http.Header{"A": nil, "B": {"2", " 3 "}, "User-Agent": nil} }, "GET /g HTTP/1.1\r\nHost: HOST\r\nB: 2\r\nB: 3\r\n\r\n"},
 		"a name":            {"GET", "/g", nil, 0, func(r *http.Request) { r.Header = http.Header{"User-Agent": {"test"}} }, "GET /g HTTP/1.1\r\nHost: HOST\r\nUser-Agent: test\r\n\r\n"},
 		"a host of its own": {"GET", "/g", nil, 0, func(r *http.Request) { r.Host = "büro.example" }, "GET /g HTTP/1.1\r\nHost: xn--bro-hoa.example\r\n\r\n"},
 	} {
@@ -247,6 +247,9 @@ func TestRefusedRequests(t *testing.T) {
 	addr, count := serve(t, func(net.Conn, *bufio.Reader, int) {})
 	for name, change := range map[string]func(*http.Request){
 		"value":   func(r *http.Request) { r.Header["Authorization"] = []string{"Bearer t0psecret\r\nX: y"} },
+		"CR":      func(r *http.Request) { r.Header["Authorization"] = []string{"Bearer t0psecret\rX: y"} },
+		"LF":      func(r *http.Request) { r.Header["Authorization"] = []string{"Bearer t0psecret\nX: y"} },
+		"NUL":     func(r *http.Request) { r.Header["Authorization"] = []string{"Bearer t0psecret\x00"} },
 		"name":    func(r *http.Request) { r.Header["X y"] = []string{"z"} },
 		"method":  func(r *http.Request) { r.Method = "GET /x HTTP/1.1\r\n" },
 		"query":   func(r *http.Request) { r.URL.RawQuery = "a b" },

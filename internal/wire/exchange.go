@@ -46,18 +46,21 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 	}
 	c.socket.fence = call.Fence
 	c.readErr, c.budget = nil, c.client.cfg.MaxHead
-	n, writeErr := c.write(out.first.Bytes())
+	_ = c.SetDeadline(c.limit())
+	// n bytes have left. If only a part of a TLS record has left, the other side can read none of it.
+	n, writeErr := c.Conn.Write(out.first)
 	if writeErr != nil && (n == 0 || c.socket.fenced.Load()) {
 		return nil, n == 0, fail(writeErr)
+	}
+	if !call.Repeatable {
+		out.written()
 	}
 	var sent *sending
 	switch {
 	case writeErr != nil:
-		_ = c.SetDeadline(time.Now().Add(lastWord)) // if the connection is closed the read fails
+		_ = c.SetDeadline(time.Now().Add(lastWord))
 	case out.rest != nil:
 		sent = c.send(out)
-	default:
-		c.await()
 	}
 	resp, err := c.readHead(req)
 	if sent != nil {
@@ -87,10 +90,10 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 		switch {
 		case err != nil:
 			return nil, c.headError()
-		case resp.StatusCode == http.StatusSwitchingProtocols:
-			resp.Close = true // usher did not ask for it, and what follows is not HTTP
-			return resp, nil
-		case resp.StatusCode >= 200 || resp.StatusCode < 100:
+		case resp.StatusCode < 100 || resp.StatusCode == http.StatusSwitchingProtocols:
+			// HTTP has no such status, and usher never asks to switch.
+			return nil, &AnswerError{fmt.Sprintf("its status is %d", resp.StatusCode)}
+		case resp.StatusCode >= 200:
 			c.budget = math.MaxInt64
 			return resp, nil
 		case trace != nil && trace.Got1xxResponse != nil:

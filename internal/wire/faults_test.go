@@ -218,6 +218,28 @@ func TestHalfWritten(t *testing.T) {
 	})
 }
 
+// Who answers half a call gets no more of it, and its body is closed.
+func TestHalfAnswered(t *testing.T) {
+	addr, _ := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {
+		from.Peek(1)
+		io.WriteString(conn, "HTTP/1.1 413 Too Large\r\nContent-Length: 8\r\n\r\ntoo much")
+		io.Copy(io.Discard, from)
+	})
+	broken := new(atomic.Bool)
+	broken.Store(true)
+	cl := newClient(t)
+	dial := cl.cfg.Dial
+	cl.cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return half{conn, broken}, err
+	}
+	body := &failing{n: 5 * pieceSize, err: io.EOF}
+	status, answer, err := call(cl, request(t, t.Context(), "POST", "http://"+addr, body))
+	if status != 413 || answer != "too much" || err != nil || !body.closed.Load() || body.n != 5*pieceSize {
+		t.Errorf("%d %q %v, body closed %v, %d bytes of it are left", status, answer, err, body.closed.Load(), body.n)
+	}
+}
+
 // Where a byte has left it is not sent again, but for calls that say that they may be.
 func TestSentOnce(t *testing.T) {
 	plainAndTLS(t, func(t *testing.T, start func(script) (string, func() int), cl *Client) {
@@ -393,10 +415,10 @@ func TestCancelled(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				cl := newClient(t, func(c *Config) {
-					c.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+					c.Dial = func(dialling context.Context, _, _ string) (net.Conn, error) {
 						if tc.dial {
-							<-ctx.Done()
-							return nil, ctx.Err()
+							<-dialling.Done()
+							return nil, dialling.Err()
 						}
 						near, far := net.Pipe()
 						go func() {

@@ -33,9 +33,9 @@ func reference(data []byte, method string) (words string, taken int) {
 		switch {
 		case err != nil:
 			return "failed", -1
-		case resp.StatusCode == 101:
-			resp.Close = true
-		case resp.StatusCode >= 100 && resp.StatusCode < 200:
+		case resp.StatusCode == 101 || resp.StatusCode < 100:
+			return "failed", -1
+		case resp.StatusCode < 200:
 			continue
 		}
 		body, err := io.ReadAll(resp.Body)
@@ -87,9 +87,9 @@ func FuzzAnswer(f *testing.F) {
 		if got != want {
 			t.Errorf("%s\nhttp.ReadResponse: %s", got, want)
 		}
-		if kept := cl.pool.count == 1; kept == conn.closed || kept && taken < 0 {
+		if kept := len(cl.pool.idle) == 1; kept == conn.closed || kept && taken < 0 {
 			t.Errorf("kept %v, closed %v, after %s", kept, conn.closed, got)
-		} else if kept && taken < len(data) && cl.pool.idle[place{"http", "service"}][0].quiet() {
+		} else if kept && taken < len(data) && cl.pool.idle[0].quiet() {
 			t.Errorf("%d bytes were left, and would be the next answer", len(data)-taken)
 		}
 		if err != nil && len(data) > 20 && strings.Contains(err.Error(), string(data[:20])) {

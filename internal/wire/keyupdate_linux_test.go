@@ -90,7 +90,7 @@ func TestKeyUpdates(t *testing.T) {
 	}
 	cl.pool.mu.Lock()
 	defer cl.pool.mu.Unlock()
-	if cl.pool.count != 1 {
+	if len(cl.pool.idle) != 1 {
 		t.Error("the connection was not kept")
 	}
 }

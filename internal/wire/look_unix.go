@@ -9,9 +9,6 @@ import (
 	"time"
 )
 
-// instant reports whether a look at the connection takes no time.
-func (s *socket) instant() bool { return s.raw != nil }
-
 // readNow reads what has arrived, and does not wait.
 func (s *socket) readNow(p []byte) (n int, err error) {
 	if s.raw == nil {

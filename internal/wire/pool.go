@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,11 +15,10 @@ type pool struct {
 	most  int
 	limit time.Duration
 
-	mu      sync.Mutex
-	idle    map[place][]*conn // oldest first; guarded by mu
-	count   int               // of all connections; guarded by mu
-	sweeper *time.Timer       // nil: nothing to sweep; guarded by mu
-	closed  bool              // connections that come back are closed; guarded by mu
+	mu     sync.Mutex
+	idle   []*conn // to all places, those that were used last at the end; guarded by mu
+	due    bool    // a sweep will come; guarded by mu
+	closed bool    // connections that come back are closed; guarded by mu
 }
 
 // take returns the idle connection that was used last, or nil. The caller must check it before it
@@ -27,89 +27,81 @@ func (p *pool) take(where place) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = false
-	list := p.idle[where]
-	if len(list) == 0 {
-		return nil
+	for i, c := range slices.Backward(p.idle) {
+		if c.where == where {
+			p.idle = slices.Delete(p.idle, i, i+1)
+			return c
+		}
 	}
-	c := list[len(list)-1]
-	list[len(list)-1] = nil
-	p.idle[where] = list[:len(list)-1]
-	p.count--
-	return c
+	return nil
 }
 
 // put takes back a connection whose answer was read to its end.
 func (p *pool) put(c *conn) {
 	c.idleSince = time.Now()
-	if !p.add(c) {
-		c.hangUp()
-	}
+	p.add(false, c)
 }
 
-func (p *pool) add(c *conn) bool {
+// add adds connections, oldest first, in front of all others or behind them. It closes the oldest of
+// them if there is no room.
+func (p *pool) add(front bool, conns ...*conn) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed || p.count >= p.most {
-		return false
+	surplus := len(conns)
+	if !p.closed {
+		surplus = min(surplus, max(0, len(p.idle)+len(conns)-p.most))
 	}
-	if p.idle == nil {
-		p.idle = make(map[place][]*conn)
+	at := len(p.idle)
+	if front {
+		at = 0
 	}
-	p.idle[c.where] = append(p.idle[c.where], c)
-	p.count++
-	if p.sweeper == nil {
-		p.sweeper = time.AfterFunc(p.limit/sweeps, p.sweep)
+	p.idle = slices.Insert(p.idle, at, conns[surplus:]...)
+	if !p.due && len(p.idle) > 0 {
+		p.due = true
+		time.AfterFunc(p.limit/sweeps, p.sweep)
 	}
-	return true
+	p.mu.Unlock()
+	hangUp(conns[:surplus])
 }
 
-// sweeps is how often all idle connections are checked within IdleTimeout. Otherwise those that
-// the other side has closed would keep their descriptors.
+// sweeps is how often idle connections are checked within IdleTimeout. Otherwise those that the
+// other side has closed would keep their descriptors.
 const sweeps = 10
 
+// sweep checks the connections that were not used since the last sweep. It takes them out for that:
+// nobody waits for the lock, and nobody misses them.
 func (p *pool) sweep() {
 	now := time.Now()
-	p.remove(func(c *conn) bool { return c.age(now) >= p.limit || c.socket.instant() && !c.quiet() }, func() {
-		if p.sweeper != nil && p.count > 0 {
-			p.sweeper.Reset(p.limit / sweeps)
+	p.mu.Lock()
+	p.due = false
+	n := 0
+	for n < len(p.idle) && p.idle[n].age(now) >= p.limit/sweeps {
+		n++
+	}
+	unused := slices.Clone(p.idle[:n])
+	p.idle = slices.Delete(p.idle, 0, n)
+	p.mu.Unlock()
+	good := unused[:0]
+	for _, c := range unused {
+		if c.age(now) < p.limit && c.quiet() {
+			good = append(good, c)
 		} else {
-			p.sweeper = nil
+			c.hangUp()
 		}
-	})
+	}
+	p.add(true, good...)
 }
 
 func (p *pool) empty() {
-	p.remove(func(*conn) bool { return true }, func() {
-		p.closed = true
-		if p.sweeper != nil {
-			p.sweeper.Stop()
-			p.sweeper = nil
-		}
-	})
+	p.mu.Lock()
+	gone := p.idle
+	p.idle, p.closed = nil, true
+	p.mu.Unlock()
+	hangUp(gone)
 }
 
-// remove takes out the connections for which goes returns true, calls then under the same lock,
-// and closes them. It does not hold the lock while it closes them: over TLS that is a write.
-func (p *pool) remove(goes func(*conn) bool, then func()) {
-	var gone []*conn
-	p.mu.Lock()
-	for where, list := range p.idle {
-		var stay []*conn
-		for _, c := range list {
-			if goes(c) {
-				gone = append(gone, c)
-			} else {
-				stay = append(stay, c)
-			}
-		}
-		if p.idle[where] = stay; len(stay) == 0 {
-			delete(p.idle, where)
-		}
-	}
-	p.count -= len(gone)
-	then()
-	p.mu.Unlock()
-	for _, c := range gone {
+// hangUp closes connections. Over TLS that is a write, so no lock may be held.
+func hangUp(conns []*conn) {
+	for _, c := range conns {
 		c.hangUp()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,13 +116,79 @@ func TestSweepLooks(t *testing.T) {
 	}
 	close(release)
 	running.Wait()
-	for cl.pool.count == 2 {
+	for _, c := range cl.pool.idle {
+		c.idleSince = c.idleSince.Add(-10 * time.Second) // longer than from one sweep to the next
+	}
+	for len(cl.pool.idle) == 2 {
 		time.Sleep(time.Millisecond)
 		cl.pool.sweep()
 	}
 	<-closed
-	if cl.pool.sweep(); cl.pool.count != 1 {
-		t.Errorf("%d connections are left of one that was closed and one that was not", cl.pool.count)
+	if cl.pool.sweep(); len(cl.pool.idle) != 1 {
+		t.Errorf("%d connections are left of one that was closed and one that was not", len(cl.pool.idle))
+	}
+}
+
+// stuck is a connection whose check hangs.
+type stuck struct {
+	net.Conn
+	free <-chan struct{}
+}
+
+func (s stuck) SetReadDeadline(t time.Time) error {
+	if !t.IsZero() {
+		<-s.free
+	}
+	return s.Conn.SetReadDeadline(t)
+}
+
+// While a sweep checks connections, calls go on; and those that it has checked are there again,
+// unless the client was closed meanwhile.
+func TestSweepHoldsNobodyUp(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			free := make(chan struct{})
+			var made, open atomic.Int32
+			cl := newClient(t, func(c *Config) {
+				c.Timeout = 0
+				c.Dial = func(context.Context, string, string) (net.Conn, error) {
+					near, far := net.Pipe()
+					made.Add(1)
+					open.Add(1)
+					go func() {
+						for from := bufio.NewReader(far); ; io.WriteString(far, okAnswer) {
+							if _, _, err := readCall(from); err != nil {
+								open.Add(-1)
+								return
+							}
+						}
+					}()
+					return stuck{near, free}, nil
+				}
+			})
+			get := func() {
+				if _, _, err := call(cl, request(t, t.Context(), "GET", "http://service", nil)); err != nil {
+					t.Error(err)
+				}
+			}
+			get()
+			time.Sleep(7 * time.Second) // the sweep has begun
+			synctest.Wait()
+			get()
+			if made.Load() != 2 {
+				t.Errorf("%d connections, want a second", made.Load())
+			}
+			if closed {
+				cl.CloseIdleConnections()
+			}
+			close(free)
+			synctest.Wait()
+			time.Sleep(time.Second)
+			if want := map[bool]int32{false: 2, true: 0}[closed]; open.Load() != want {
+				t.Errorf("closed %v: %d connections are open, want %d", closed, open.Load(), want)
+			}
+			cl.CloseIdleConnections()
+		})
 	}
 }
 
@@ -173,4 +240,27 @@ func TestNoGoroutinesWhileIdle(t *testing.T) {
 		time.Sleep(time.Millisecond) // those of the calls are about to end
 	}
 	cl.CloseIdleConnections()
+}
+
+// While a sweep looks at idle connections others come back. It closes only as many as there is no room for.
+func TestSweepClosesOnlyTheSurplus(t *testing.T) {
+	p := pool{most: 3, limit: time.Hour}
+	defer p.empty()
+	var others []net.Conn
+	idle := func() *conn {
+		here, there := net.Pipe()
+		t.Cleanup(func() { here.Close(); there.Close() })
+		others = append(others, there)
+		return &conn{Conn: here}
+	}
+	oldest, older := idle(), idle()
+	p.put(idle())
+	p.put(idle())
+	p.add(true, oldest, older)
+	if len(p.idle) != 3 || p.idle[0] != older {
+		t.Errorf("%d are left", len(p.idle))
+	}
+	if _, err := others[0].Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the oldest is still open: %v", err)
+	}
 }

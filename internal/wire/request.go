@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,7 +20,9 @@ import (
 type outgoing struct {
 	// first is the first write: the head, and the body if it fits. Until a byte of it has left
 	// it can be written to another connection.
-	first *bytes.Buffer
+	first  []byte
+	buffer *buffer // where first begins; nil if it was given back
+	lines  int     // of the head
 	// rest is the body if it is not in first; length is its length, -1 if unknown.
 	rest   io.ReadCloser
 	length int64
@@ -29,67 +32,52 @@ type outgoing struct {
 // if the other side does not read. So the writer can go on and read the answer.
 const pieceSize = 32 << 10
 
-// smallSize is enough for the head of a call with its token, and a small body beside it. A
-// buffer is held until the answer begins: a thousand calls that wait hold a thousand.
-const smallSize = 4 << 10
+// buffer has room for the head of a call with its token, and a small body. A thousand calls that
+// wait for a connection hold a thousand.
+type buffer [4 << 10]byte
 
-var (
-	pieces = newBuffers(pieceSize)
-	small  = newBuffers(smallSize)
-)
-
-func newBuffers(size int) *sync.Pool {
-	return &sync.Pool{New: func() any { return bytes.NewBuffer(make([]byte, 0, size)) }}
-}
+var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 // poison is for tests: it makes a use of something that was given back visible.
 var poison = false
 
-func giveBack(b *bytes.Buffer) {
-	if poison {
-		b.Reset()
-		full := b.AvailableBuffer()[:b.Available()]
-		for i := range full {
-			full[i] = 0xDB
-		}
-	}
-	b.Reset()
-	switch size := b.Cap(); {
-	case size >= pieceSize && size <= 2*pieceSize:
-		pieces.Put(b)
-	case size >= smallSize && size <= 2*smallSize:
-		small.Put(b)
-	}
-}
-
 func newOutgoing(req *http.Request) (*outgoing, error) {
-	out := new(outgoing)
+	out := &outgoing{buffer: buffers.Get().(*buffer)}
+	out.first = out.buffer[:0]
 	if req.Body != nil && req.Body != http.NoBody {
 		out.rest, out.length = req.Body, req.ContentLength
 		if out.length == 0 {
 			out.length = -1 // as in http.Request
 		}
 	}
-	buffers := small
-	if out.length > smallSize/2 && out.length < pieceSize {
-		buffers = pieces
-	}
-	out.first = buffers.Get().(*bytes.Buffer)
 	err := out.writeHead(req)
-	if err == nil && out.rest != nil && out.length >= 0 && out.length <= int64(out.first.Available()) {
+	if err == nil && out.rest != nil && out.length >= 0 && out.length <= int64(pieceSize-len(out.first)) {
 		err = out.takeBody()
 	}
 	if err != nil {
-		out.closeBody()
-		out.free()
+		out.drop()
 		return nil, err
 	}
 	return out, nil
 }
 
-func (out *outgoing) free() { giveBack(out.first) }
+// written gives the buffer back: what was in it has left.
+func (out *outgoing) written() {
+	if out.buffer == nil {
+		return
+	}
+	if poison {
+		for i := range out.buffer {
+			out.buffer[i] = 0xDB
+		}
+	}
+	buffers.Put(out.buffer)
+	out.first, out.buffer = nil, nil
+}
 
-func (out *outgoing) closeBody() {
+// drop ends a request that is not sent, or no further.
+func (out *outgoing) drop() {
+	out.written()
 	if out.rest != nil {
 		out.rest.Close()
 	}
@@ -105,38 +93,47 @@ func (out *outgoing) writeHead(req *http.Request) error {
 	if strings.ContainsFunc(method, notToken) || strings.ContainsFunc(target, isControl) {
 		return errors.New("the method or the address can't stand in a request")
 	}
-	out.write(method, " ", target, " HTTP/1.1\r\nHost: ", host, "\r\n")
+	out.line(method, " ", target, " HTTP/1.1")
+	out.line("Host: ", host)
 	switch _, said := req.Header["Content-Length"]; {
 	case out.rest != nil && out.length < 0:
-		out.write("Transfer-Encoding: chunked\r\n")
+		out.line("Transfer-Encoding: chunked")
 	case out.rest != nil || said: // without a body, only if the request says so
-		out.write("Content-Length: ", strconv.FormatInt(out.length, 10), "\r\n")
+		out.line("Content-Length: ", strconv.FormatInt(out.length, 10))
 	}
 	if req.Close {
-		out.write("Connection: close\r\n")
+		out.line("Connection: close")
 	}
 	for name, values := range req.Header {
 		if !httpguts.ValidHeaderFieldName(name) {
 			return fmt.Errorf("%q can't be the name of a header", name)
 		}
 		for _, value := range values {
-			switch {
-			case !httpguts.ValidHeaderFieldValue(value):
-				return fmt.Errorf("the value of header %s can't be sent", name) // it may be a secret
-			case ours(name), name == "User-Agent" && value == "": // none, as in http.Transport
-			default:
-				out.write(name, ": ", textproto.TrimString(value), "\r\n")
+			if !ours(name) && (name != "User-Agent" || value != "") { // an empty one is none, as in http.Transport
+				out.line(name, ": ", textproto.TrimString(value))
 			}
 		}
 	}
-	out.write("\r\n")
-	return nil
+	out.line()
+	return out.checkLines()
 }
 
-func (out *outgoing) write(parts ...string) {
+func (out *outgoing) line(parts ...string) {
 	for _, part := range parts {
-		out.first.WriteString(part)
+		out.first = append(out.first, part...)
 	}
+	out.first = append(out.first, "\r\n"...)
+	out.lines++
+}
+
+// checkLines checks that every reader sees the lines that were written: no value has a line break
+// in it. The error does not say which one has: it may be a secret.
+func (out *outgoing) checkLines() error {
+	lf, cr := bytes.Count(out.first, []byte("\n")), bytes.Count(out.first, []byte("\r"))
+	if lf != out.lines || cr != out.lines || bytes.IndexByte(out.first, 0) >= 0 {
+		return errors.New("a header's value can't be sent")
+	}
+	return nil
 }
 
 // ours reports whether a header frames a message or belongs to the connection, in any spelling. A
@@ -172,38 +169,25 @@ func hostHeader(req *http.Request) (string, error) {
 func isControl(r rune) bool { return r <= ' ' || r == 0x7f }
 func notToken(r rune) bool  { return !httpguts.IsTokenRune(r) }
 
-// takeBody reads a body that fits into the first write.
+var errLength = errors.New("the request's body does not have the length that it should have")
+
+// takeBody reads a body that fits into the first write. It reads it to its end: some bodies do work
+// there.
 func (out *outgoing) takeBody() error {
-	into := out.first.AvailableBuffer()[:out.length]
-	if _, err := io.ReadFull(out.rest, into); err != nil {
-		return bodyEnd(err)
+	want := len(out.first) + int(out.length)
+	out.first = slices.Grow(out.first, int(out.length)+1) // room to see the end
+	for {
+		n, err := out.rest.Read(out.first[len(out.first) : want+1])
+		out.first = out.first[:len(out.first)+n]
+		switch end := err == io.EOF; {
+		case err != nil && !end:
+			return err
+		case len(out.first) > want, end && len(out.first) < want:
+			return errLength
+		case end:
+			out.rest.Close()
+			out.rest = nil
+			return nil
+		}
 	}
-	if err := expectEnd(out.rest); err != nil {
-		return err
-	}
-	out.first.Write(into)
-	out.rest.Close()
-	out.rest = nil
-	return nil
-}
-
-// bodyEnd returns the error of a body that is shorter than its length.
-func bodyEnd(err error) error {
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return errors.New("the request's body is shorter than its length")
-	}
-	return err
-}
-
-// expectEnd checks that a body ends where its length says. It must be read to its end in any case:
-// some bodies do work at their end.
-func expectEnd(body io.Reader) error {
-	var one [1]byte
-	switch n, err := io.ReadFull(body, one[:]); {
-	case n > 0:
-		return errors.New("the request's body is longer than its length")
-	case err != io.EOF:
-		return err
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"strconv"
@@ -12,7 +11,7 @@ import (
 // sending is a body that is sent by its own goroutine while the caller waits for the answer.
 type sending struct {
 	c  *conn
-	mu sync.Mutex // guards what follows, and the connection's deadlines
+	mu sync.Mutex // guards what follows, and the deadline for reading
 	// over says that everything was sent, or that nothing more will be, because of err.
 	over bool
 	err  error
@@ -21,6 +20,7 @@ type sending struct {
 }
 
 func (c *conn) send(out *outgoing) *sending {
+	_ = c.SetReadDeadline(time.Time{}) // the answer's time begins when the body has left
 	s := &sending{c: c}
 	body, length := out.rest, out.length
 	out.rest = nil // from here on the goroutine closes it
@@ -37,15 +37,15 @@ func (s *sending) end(bodyErr, writeErr error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over, s.err = true, errors.Join(bodyErr, writeErr)
+	_ = s.c.SetWriteDeadline(time.Time{})
 	switch {
 	case bodyErr != nil || s.c.socket.fenced.Load():
 		s.c.abandon()
 	case s.heard:
-		_ = s.c.SetWriteDeadline(time.Time{})
 	case writeErr != nil:
 		_ = s.c.SetReadDeadline(time.Now().Add(lastWord))
 	default:
-		s.c.await()
+		_ = s.c.SetReadDeadline(s.c.limit())
 	}
 }
 
@@ -55,11 +55,7 @@ func (s *sending) answered(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.heard = true
-	switch {
-	case err != nil: // the connection is about to be closed
-	case s.over:
-		_ = s.c.SetDeadline(time.Time{})
-	default:
+	if err == nil {
 		_ = s.c.SetReadDeadline(time.Time{})
 	}
 	return s.err
@@ -72,42 +68,35 @@ func (s *sending) done() bool {
 	return s.over && s.err == nil
 }
 
-// sendBody sends a body in pieces, each within the client's timeout.
+// sendBody sends a body in pieces, each within the client's timeout. If the length is unknown, the
+// pieces are chunks.
 func (c *conn) sendBody(body io.Reader, length int64) (bodyErr, writeErr error) {
-	b := pieces.Get().(*bytes.Buffer)
-	defer func() { giveBack(b) }()
 	const sizeRoom, endRoom = len("ffff\r\n"), len("\r\n0\r\n\r\n")
-	buf := b.AvailableBuffer()[:pieceSize]
-	for left := length; left != 0; {
-		room := buf[sizeRoom : pieceSize-endRoom]
-		if left > 0 {
-			room = room[:min(left, int64(len(room)))]
+	buf := make([]byte, pieceSize)
+	for sent := int64(0); ; {
+		n, err := body.Read(buf[sizeRoom : pieceSize-endRoom])
+		sent += int64(n)
+		end := err == io.EOF
+		switch {
+		case err != nil && !end:
+			return err, nil
+		case length >= 0 && (sent > length || end && sent < length):
+			return errLength, nil
 		}
-		n, err := body.Read(room)
-		piece := room[:n]
-		if left > 0 {
-			if left -= int64(n); left > 0 && err != nil {
-				return bodyEnd(err), nil
-			}
-		} else {
-			if err != nil && err != io.EOF {
-				return err, nil
-			}
-			piece = chunk(buf, sizeRoom, n, err == io.EOF)
-			if err == io.EOF {
-				left = 0
-			}
+		piece := buf[sizeRoom : sizeRoom+n]
+		if length < 0 {
+			piece = chunk(buf, sizeRoom, n, end)
 		}
 		if len(piece) > 0 {
-			if _, err := c.write(piece); err != nil {
+			_ = c.SetWriteDeadline(c.limit())
+			if _, err := c.Conn.Write(piece); err != nil {
 				return nil, err
 			}
 		}
+		if end {
+			return nil, nil
+		}
 	}
-	if length >= 0 {
-		return expectEnd(body), nil
-	}
-	return nil, nil
 }
 
 // chunk makes a chunk of the n bytes at buf[at:], in place. After the last one it adds the end of

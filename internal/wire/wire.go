@@ -32,8 +32,9 @@ import (
 
 // Config is what a Client needs to know.
 type Config struct {
-	// Timeout is how long an answer's head may take after the request's last byte, and
-	// how long each write may take. Zero: for ever, or as long as the call's context.
+	// Timeout is how long an answer's head may take after the request, and how long each
+	// write may take. (A request that is one write has it for both: such a write does not
+	// wait.) Zero: for ever, or as long as the call's context.
 	Timeout time.Duration
 	// TLS holds the roots to trust; nil: the system's.
 	TLS *tls.Config
@@ -46,13 +47,13 @@ type Config struct {
 	IdleTimeout time.Duration
 	// MaxHead limits the length of an answer's heads, with those of 1xx. Zero: 1 MiB.
 	MaxHead int64
-	// Dial makes a TCP connection. Nil: a net.Dialer does, within 10 s.
+	// Dial makes a TCP connection. Nil: a net.Dialer does.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // Client is an http.RoundTripper with its own connections. It follows no redirects, adds no
-// headers except Host and those that frame the body, and sends no trailers. After a 101 there is
-// no body, and the connection is closed.
+// headers except Host and those that frame the body, and sends no trailers. Its answers have a
+// status of 200 or more.
 type Client struct {
 	cfg  Config
 	pool pool
@@ -61,7 +62,7 @@ type Client struct {
 // New returns a client without connections.
 func New(cfg Config) *Client {
 	if cfg.Dial == nil {
-		cfg.Dial = (&net.Dialer{Timeout: setUpTimeout, KeepAlive: 15 * time.Second}).DialContext
+		cfg.Dial = (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext
 	}
 	if cfg.MaxHead == 0 {
 		cfg.MaxHead = 1 << 20
@@ -95,23 +96,18 @@ func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer out.free()
+	defer out.drop()
 	for {
 		c, err := cl.connection(ctx, req.URL)
 		if err != nil {
-			out.closeBody()
 			return nil, err
 		}
 		resp, lost, err := c.exchange(req, out, call)
-		if err == nil {
-			return resp, nil
-		}
 		// The only rule about sending again. A connection from the pool may turn out to be
 		// dead. If nothing of the call has left, it is safe to take the next connection. The
 		// last one is a new one.
 		if !lost || !c.reused || ctx.Err() != nil || call.fenced() {
-			out.closeBody()
-			return nil, err
+			return resp, err
 		}
 	}
 }
