@@ -149,7 +149,8 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 	if err := checkToken(value); err != nil {
 		return nil, err
 	}
-	if kind := text(fields["token_type"]); fields["token_type"] != nil && !strings.EqualFold(kind, "bearer") {
+	kind := fields["token_type"]
+	if absent := kind == nil || string(kind) == "null"; !absent && !strings.EqualFold(text(kind), "bearer") {
 		return nil, errors.New("the token endpoint issued a token that is not a bearer token")
 	}
 	return newToken(value, asked, lifeOf(value, fields["expires_in"])), nil

@@ -99,6 +99,7 @@ func TestFetchAnswers(t *testing.T) {
 		{"bearer in any case", 200, `{"access_token":"a","token_type":"bEaReR","expires_in":60}`, "", "", time.Minute},
 		{"no token_type", 200, `{"access_token":"a","expires_in":60}`, "", "", time.Minute},
 		{"created", 201, `{"access_token":"a","expires_in":60}`, "", "", time.Minute},
+		{"null as token_type", 200, `{"access_token":"a","token_type":null,"expires_in":60}`, "", "", time.Minute},
 		{"other type", 200, `{"access_token":"a","token_type":"mac"}`, "", "not a bearer token", 0},
 		{"type is a number", 200, `{"access_token":"a","token_type":7}`, "", "not a bearer token", 0},
 		{"no token", 200, `{"token_type":"Bearer"}`, "", "no access_token", 0},

@@ -191,6 +191,38 @@ func TestGateDrains(t *testing.T) {
 	}
 }
 
+// When the grace is over, the senders of deliveries that are cut off learn it.
+func TestGateCuts(t *testing.T) {
+	t.Parallel()
+	g := startGate(t, "USHER_SHUTDOWN_GRACE=100ms")
+	const senders = 20
+	entered := make(chan struct{}, senders)
+	g.receiver.OnDelivery = func(*http.Request, []byte) { entered <- struct{}{} }
+	g.receiver.Behave(sandbox.Fault{Hang: true})
+	answers := make(chan string, senders)
+	for i := range senders {
+		go func() {
+			resp, err := http.Post(g.url, "application/json", strings.NewReader(snapshot(fmt.Sprint("tenant", i), 5)))
+			if err != nil {
+				answers <- err.Error()
+				return
+			}
+			resp.Body.Close()
+			answers <- resp.Status + " " + resp.Header.Get("Retry-After")
+		}()
+	}
+	for range senders {
+		<-entered
+	}
+	g.stop()
+	for range senders {
+		if got := <-answers; got != "503 Service Unavailable 5" {
+			t.Error(got)
+		}
+	}
+	<-g.ended
+}
+
 func TestGateTLS(t *testing.T) {
 	t.Parallel()
 	certFile, keyFile := certificate(t, "127.0.0.1")

@@ -180,7 +180,6 @@ func (u *usher) run(ctx context.Context) error {
 	if u.outbound != nil {
 		running.Go(func() { u.outbound.run(background) })
 	}
-	defer func() { stopBackground(); running.Wait(); u.closeInbox(); u.closeIdle() }()
 	stopCourier := u.startCourier()
 
 	failed := make(chan error, len(u.listeners)+1)
@@ -213,15 +212,36 @@ func (u *usher) run(ctx context.Context) error {
 		case <-atOnce.Done():
 		}
 	}()
-	return errors.Join(err, u.shutdown(atOnce, stopCourier))
+	release := func() { stopBackground(); running.Wait(); u.closeInbox(); u.closeIdle() }
+	return errors.Join(err, u.shutdown(atOnce, stopCourier, release))
 }
 
 var errSecondSignal = errors.New("a second signal: ended at once")
 
-// shutdown first reports that usher is not ready and serves on for the delay. Then it takes
+// shutdown closes everything in order and releases the rest. When atOnce ends, shutdown returns
+// its cause at once, also if something hangs, such as the inbox's servers.
+func (u *usher) shutdown(atOnce context.Context, stopCourier func(context.Context) error, release func()) error {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		u.closeInOrder(atOnce, stopCourier)
+		release()
+	}()
+	select {
+	case <-ended:
+	case <-atOnce.Done():
+		select {
+		case <-ended:
+		case <-time.After(time.Second):
+		}
+	}
+	return context.Cause(atOnce)
+}
+
+// closeInOrder first reports that usher is not ready and serves on for the delay. Then it takes
 // no new connections, and lets what is under way finish within the grace. The admin port
-// closes last. When atOnce ends, shutdown returns its cause at once.
-func (u *usher) shutdown(atOnce context.Context, stopCourier func(context.Context) error) error {
+// closes last.
+func (u *usher) closeInOrder(atOnce context.Context, stopCourier func(context.Context) error) {
 	u.stopping.Store(true)
 	select {
 	case <-time.After(u.settings.Admin.ShutdownDelay):
@@ -229,10 +249,17 @@ func (u *usher) shutdown(atOnce context.Context, stopCourier func(context.Contex
 	}
 	grace, cancel := context.WithTimeout(atOnce, u.settings.Admin.ShutdownGrace)
 	defer cancel()
+	// A sender whose delivery is cut off when the grace is over still gets its answer.
+	answers, cancel := context.WithTimeout(atOnce, u.settings.Admin.ShutdownGrace+time.Second)
+	defer cancel()
 	var closing sync.WaitGroup
 	for _, l := range u.listeners {
+		limit := grace
+		if l == u.webhooks {
+			limit = answers
+		}
 		closing.Go(func() {
-			if l.http.Shutdown(grace) != nil {
+			if l.http.Shutdown(limit) != nil {
 				u.log.Warn("cut off what was still under way", "listener", l.name)
 				l.http.Close()
 			}
@@ -253,5 +280,4 @@ func (u *usher) shutdown(atOnce context.Context, stopCourier func(context.Contex
 			u.admin.http.Close()
 		}
 	}
-	return context.Cause(atOnce)
 }

@@ -1,17 +1,24 @@
 package command
 
 import (
+	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/settings"
 	"usher/internal/testkit"
+	"usher/webhookgate"
 )
 
 // The manners of a pod.
@@ -95,6 +102,27 @@ func TestShutdownDrainsAndCuts(t *testing.T) {
 	if !strings.Contains(p.stderr.String(), "cut off") {
 		t.Errorf("the log does not say what was cut off")
 	}
+}
+
+// A second signal ends usher also if something hangs, such as the inbox's servers.
+func TestSecondSignalWaitsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate, err := webhookgate.New(webhookgate.Config{ForwardURL: &url.URL{Scheme: "http", Host: "localhost"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := &usher{settings: new(settings.Settings), log: slog.New(slog.DiscardHandler), gate: gate}
+		u.settings.Admin.ShutdownGrace = time.Hour
+		atOnce, stop := context.WithCancelCause(context.Background())
+		time.AfterFunc(time.Minute, func() { stop(errSecondSignal) })
+		hung := make(chan struct{})
+		defer close(hung)
+		begin := time.Now()
+		err = u.shutdown(atOnce, func(context.Context) error { <-hung; return nil }, func() {})
+		if took := time.Since(begin); !errors.Is(err, errSecondSignal) || took > time.Minute+time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+	})
 }
 
 func TestUnixSocket(t *testing.T) {

@@ -141,7 +141,7 @@ func Watch(ctx context.Context, log *slog.Logger, values ...*Value) {
 // look reads the file once. A new content counts only if two looks in a row see the same: a file
 // that is being rewritten in place may be half-written.
 func (v *Value) look(log *slog.Logger) {
-	value, _, err := read(v.path)
+	value, err := v.readAgain()
 	if err == nil && v.require != nil {
 		err = v.require(value)
 	}
@@ -167,6 +167,15 @@ func (v *Value) look(log *slog.Logger) {
 	for _, f := range callbacks {
 		f()
 	}
+}
+
+// readAgain reads the file once more. To open a pipe could wait for ever.
+func (v *Value) readAgain() (string, error) {
+	if info, err := os.Stat(v.path); err == nil && !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is not a regular file", v.path)
+	}
+	value, _, err := read(v.path)
+	return value, err
 }
 
 func read(path string) (value string, regular bool, err error) {

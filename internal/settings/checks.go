@@ -163,7 +163,11 @@ func (r *reader) prefixes(name string, values List) []netip.Prefix {
 
 func (r *reader) file(name, path string) []byte {
 	data, err := os.ReadFile(path)
-	if err != nil {
+	switch {
+	case err != nil && mayBeSecret(path):
+		r.invalid(name, "the name of a file")
+		return nil
+	case err != nil:
 		r.problem(name, "is %q, but should name a file that can be read: %v%s", path, err, adviseUser(err))
 		return nil
 	}

@@ -42,8 +42,17 @@ func TestNoPasswordInProblems(t *testing.T) {
 	for _, kv := range []string{
 		"USHER_WEBHOOK_INBOX=natss://u:hush@h", "USHER_WEBHOOK_INBOX=NATS://u:hush@h", "USHER_WEBHOOK_INBOX=u:hush@h",
 		"USHER_BASE_URL=u:hush@h", "USHER_CLIENT_SECRET_FILE=hush",
+		"USHER_WEBHOOK_TLS_KEY_FILE=-----BEGIN PRIVATE KEY-----\nhush", "USHER_WEBHOOK_INBOX_KEY_FILE=-----BEGIN PRIVATE KEY-----\nhush",
+		"USHER_WEBHOOK_INBOX_CREDS_FILE=-----BEGIN NATS USER JWT-----\nhush",
+		"HTTPS_PROXY=http://u:hush@proxy:port", "USHER_WEBHOOK_HMAC_SCHEME=whsec_hush", "USHER_WEBHOOK_HMAC_HEADER=-----BEGIN hush",
 	} {
 		env := []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:3000"}
+		switch name, _, _ := strings.Cut(kv, "="); name {
+		case "USHER_WEBHOOK_TLS_KEY_FILE":
+			env = append(env, "USHER_WEBHOOK_TLS_CERT_FILE=/none")
+		case "USHER_WEBHOOK_INBOX_KEY_FILE", "USHER_WEBHOOK_INBOX_CREDS_FILE":
+			env = append(env, "USHER_WEBHOOK_INBOX=nats://h", "USHER_WEBHOOK_INBOX_CERT_FILE=/none")
+		}
 		if !strings.HasPrefix(kv, "USHER_BASE_URL") {
 			env = append(env, "USHER_BASE_URL=https://billing.example")
 		}

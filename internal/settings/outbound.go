@@ -110,7 +110,7 @@ func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 	switch {
 	case err == nil && u.User != nil, err != nil && strings.Contains(value, "@"):
 		r.problem(name, "holds a user name or password (not shown), but should hold "+want)
-	case err != nil || u.Hostname() == "" || u.Opaque != "":
+	case err != nil || u.Hostname() == "" || u.Opaque != "" || !portNumber(cmp.Or(u.Port(), "0")):
 		r.invalid(name, want)
 	case u.Scheme != "https" && u.Scheme != "http", u.RawQuery != "" || u.ForceQuery, u.Fragment != "":
 		r.invalid(name, want)
@@ -124,13 +124,13 @@ func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 	return nil
 }
 
-// isProxy takes what net/http takes, with or without a scheme. net/http ignores an address
-// that it cannot read, and then calls without a proxy.
+// isProxy takes an address with or without a scheme. net/http ignores one that it cannot read,
+// and then calls without a proxy, or takes the scheme for the proxy's name.
 func isProxy(value string) bool {
-	u, err := url.Parse(value)
-	if err != nil || u.Scheme == "" || u.Host == "" {
-		u, err = url.Parse("http://" + value)
+	if !strings.Contains(value, "://") {
+		value = "http://" + value
 	}
+	u, err := url.Parse(value)
 	return err == nil && u.Hostname() != ""
 }
 

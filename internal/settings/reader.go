@@ -57,11 +57,17 @@ func (r *reader) problem(name, format string, args ...any) {
 
 // invalid reports a variable that holds the wrong thing. It must not be a secret.
 func (r *reader) invalid(name, want string) {
-	if strings.Contains(r.env[name], "@") {
+	if mayBeSecret(r.env[name]) {
 		r.problem(name, "should hold %s (what it holds is not shown: there may be a password in it)", want)
 		return
 	}
 	r.problem(name, "is %q, but should hold %s", r.env[name], want)
+}
+
+// mayBeSecret recognises an address with a password, a signing secret and a private key, also
+// where they were put in the wrong place.
+func mayBeSecret(value string) bool {
+	return strings.Contains(value, "@") || strings.Contains(value, "whsec_") || strings.Contains(value, "-----BEGIN")
 }
 
 func (r *reader) require(name string, ok bool, want string) {
