@@ -58,7 +58,7 @@ func (h *Handler) onOne(act string) http.HandlerFunc {
 			return nil, err
 		}
 		id := r.PathValue("id")
-		return Done{id}, h.act(r, act, id, force)
+		return Done{id, h.paused()}, h.act(r, act, id, force)
 	})
 }
 

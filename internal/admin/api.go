@@ -50,7 +50,8 @@ func (h *Handler) inboxTrouble() error {
 type (
 	// Done is the answer of POST /api/webhooks/{id}/redeliver, and of …/discard.
 	Done struct {
-		ID string `json:"id"`
+		ID     string        `json:"id"`
+		Paused []inbox.Pause `json:"paused,omitempty"` // what is not delivered for now; that may be it
 	}
 
 	// Named is what an action on a tenant answers: which tenant that was.

@@ -24,13 +24,18 @@ const entitlementsMemory = 64 << 20
 type rights struct {
 	index *entitlements.Index
 	inbox *inbox.Inbox
+	// asked: somebody may ask at any time. If not, a snapshot is parsed only when somebody looks at the
+	// tenant on the admin port.
+	asked bool
 }
 
-func newRights() *rights { return &rights{index: entitlements.NewIndex(entitlementsMemory)} }
+func newRights(asked bool) *rights {
+	return &rights{index: entitlements.NewIndex(entitlementsMemory), asked: asked}
+}
 
 // onSnapshot takes in a tenant's last snapshot; see inbox.Config.OnSnapshot.
 func (g *rights) onSnapshot(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook) {
-	if w == nil {
+	if w == nil || !g.asked {
 		g.index.Know(lane.Platform, lane.Tenant, id)
 		return
 	}

@@ -117,7 +117,7 @@ func (u *usher) buildInbox(m *metrics.Inbox) (err error) {
 	if w.Inbox == "" {
 		return nil
 	}
-	u.rights = newRights()
+	u.rights = newRights(u.settings.EntitlementsOn())
 	cfg := inbox.Config{
 		URL:          w.Inbox,
 		NATS:         w.NATS,

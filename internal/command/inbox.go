@@ -86,7 +86,7 @@ var errAlreadySaid = errors.New("failed")
 
 func (a *adminAPI) list(ctx context.Context, p Process, o *inboxOptions) error {
 	query := o.filter()
-	query.Set("limit", strconv.FormatUint(uint64(o.limit), 10))
+	query.Set("limit", strconv.FormatUint(o.limit, 10))
 	query.Set("inbox", "true")
 	var l admin.WebhookList
 	raw, err := a.call(ctx, http.MethodGet, "/api/webhooks?"+query.Encode(), nil, &l)
@@ -104,14 +104,19 @@ func (a *adminAPI) list(ctx context.Context, p Process, o *inboxOptions) error {
 	if terminal {
 		fmt.Fprintln(p.Stderr, summary(l.Webhooks))
 	}
-	for _, pause := range l.Paused {
-		fmt.Fprintf(p.Stderr, "Paused since %s: %s. 'usher inbox resume%s' goes on.\n",
-			pause.Since.UTC().Format(time.RFC3339), visible(pause.String()), visible(pauseFlag(pause)))
-	}
+	p.sayPaused(l.Paused)
 	if l.Next != "" {
 		fmt.Fprintf(p.Stderr, "Only the newest %d are shown; --limit 0 shows all.\n", o.limit)
 	}
 	return nil
+}
+
+// sayPaused says what is not delivered for now.
+func (p *Process) sayPaused(pauses []inbox.Pause) {
+	for _, pause := range pauses {
+		fmt.Fprintf(p.Stderr, "Paused since %s: %s. 'usher inbox resume%s' goes on.\n",
+			pause.Since.UTC().Format(time.RFC3339), visible(pause.String()), visible(pauseFlag(pause)))
+	}
 }
 
 // pauseFlag is how a pause is named on the command line.
@@ -146,7 +151,7 @@ type inboxOptions struct {
 	tenant       tenantName // without a code: none is named
 	receiver     string
 	since, until time.Time
-	limit        uint
+	limit        uint64
 	json, force  bool
 	yes          bool
 }
@@ -204,7 +209,13 @@ func (o *inboxOptions) flags(now time.Time) *flag.FlagSet {
 		flags.StringVar(&o.receiver, "receiver", "", "")
 	}
 	if in("ls") {
-		flags.UintVar(&o.limit, "limit", 1000, "")
+		o.limit = 1000
+		flags.Func("limit", "", func(s string) (err error) {
+			if o.limit, err = strconv.ParseUint(s, 10, 31); err != nil {
+				return errors.New("write a number, 0 for all")
+			}
+			return nil
+		})
 	}
 	if in("ls", "show") {
 		flags.BoolVar(&o.json, "json", false, "")

@@ -79,9 +79,12 @@ func (a *adminAPI) each(ctx context.Context, p Process, o *inboxOptions, done, n
 	if err != nil {
 		return err
 	}
-	var failed error
+	var (
+		failed error
+		last   admin.Done
+	)
 	for _, id := range ids {
-		_, err := a.call(ctx, http.MethodPost, fmt.Sprintf("/api/webhooks/%s/%s?force=%t", id, o.verb, o.force), nil, new(admin.Done))
+		_, err := a.call(ctx, http.MethodPost, fmt.Sprintf("/api/webhooks/%s/%s?force=%t", id, o.verb, o.force), nil, &last)
 		var refused *apiError
 		switch {
 		case err == nil:
@@ -93,6 +96,9 @@ func (a *adminAPI) each(ctx context.Context, p Process, o *inboxOptions, done, n
 			fmt.Fprintf(p.Stderr, "%s %s: %v\n", id, not, err)
 		}
 		failed = errAlreadySaid
+	}
+	if o.verb == "redeliver" {
+		p.sayPaused(last.Paused)
 	}
 	return failed
 }

@@ -13,7 +13,6 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
-	"usher/webhookgate"
 )
 
 // A tenant whose last snapshot is damaged is known, and what it may use is not: it is no stranger, for
@@ -21,7 +20,7 @@ import (
 func TestRightsOfADamagedSnapshot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inbox.db")
 	open := func() (*rights, *inbox.Inbox) {
-		g := newRights()
+		g := newRights(true)
 		var err error
 		g.inbox, err = inbox.Open(inbox.Config{
 			URL: "file:" + path, KeepUnclaimed: true, Attempts: 1, MaxAge: time.Hour, DedupSize: 10, DedupWindow: time.Minute,
@@ -51,8 +50,7 @@ func TestRightsOfADamagedSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
-		key := record.LaneKey(webhookgate.Lane{Platform: "crm", Tenant: "acme"})
-		return tx.Bucket([]byte("snapshots")).Put(key, []byte("damaged"))
+		return tx.Bucket([]byte("records")).Put(record.IDKey(1), []byte("damaged"))
 	})
 	if err := errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)

@@ -99,9 +99,10 @@ func TestActsOnReplicas(t *testing.T) {
 	does(2, "discarded", "discard", strings.Fields(lines[1])[0])
 	does(1, "crm/t1 erased: 1 webhook", "erase", "t1", "--yes")
 	for i, u := range f.ushers {
-		if _, page := testkit.Get(t, u.URL(t, "admin")+"/webhooks"); !strings.Contains(page, "Paused: all deliveries") || !strings.Contains(page, `action="/resume"`) {
-			t.Errorf("the page of usher %d does not say what is paused", i)
-		}
+		testkit.Eventually(t, fmt.Sprintf("the page of usher %d says what is paused", i), func() bool {
+			_, page := testkit.Get(t, u.URL(t, "admin")+"/webhooks")
+			return strings.Contains(page, "Paused: all deliveries") && strings.Contains(page, `action="/resume"`)
+		})
 	}
 	if n := f.receiver.Count("t0") + f.receiver.Count("t2") + f.receiver.Count("t3"); n != 0 {
 		t.Errorf("%d deliveries though they are paused", n)

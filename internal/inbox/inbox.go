@@ -108,17 +108,17 @@ type Config struct {
 	MaxAge   time.Duration
 	// KeepLatest has a snapshot that waits superseded by a newer one of its tenant.
 	KeepLatest bool
-	// DedupSize is how many lanes' memories are held in memory; those of all are
-	// stored. DedupWindow is how long a delivered snapshot counts as held by the
-	// receiver; zero turns dedup off. DedupSize is required.
+	// DedupSize is how many lanes' memories are held in memory, where reading one takes a
+	// call to a server; those of all are stored. DedupWindow is how long a delivered
+	// snapshot counts as held by the receiver; zero turns dedup off. DedupSize is required.
 	DedupSize   int
 	DedupWindow time.Duration
 	// MaxBytes bounds what waits or is parked; beyond it nothing is taken in. Required.
 	MaxBytes int64
 	// OnSnapshot is told, of each lane, the id of the last snapshot that was taken in
 	// for it, all of them once Following says so. w is that snapshot where it came in
-	// here, before its sender is answered; else nil, and Snapshot reads it. It must be
-	// quick. Nil: nobody wants to know.
+	// here, before its sender is answered, and reading it takes a call to a server; else
+	// nil, and Snapshot reads it. It must be quick. Nil: nobody wants to know.
 	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
 	// Delivered is told of each webhook that was accepted: by whom, and how long after it was
 	// taken in, or was last sent again by hand. May be nil.
@@ -195,7 +195,7 @@ func openStore(cfg Config, c *courier.Courier) (store, error) {
 		return nil, fmt.Errorf("unknown inbox %q: use file:/path or nats://host", cfg.URL)
 	}
 	return file.Open(file.Config{
-		Path: path, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow, MaxBytes: cfg.MaxBytes,
+		Path: path, DedupWindow: cfg.DedupWindow, MaxBytes: cfg.MaxBytes,
 		OnSnapshot: cfg.OnSnapshot, OnErase: cfg.OnErase, Log: cfg.Log, Update: cfg.update,
 	}, c)
 }

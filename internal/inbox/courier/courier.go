@@ -15,27 +15,6 @@ import (
 	"usher/webhookgate"
 )
 
-// A Term is a store's leave to deliver some lanes, for as long as it is held. The file
-// store has one that never ends; the shared store has one for each part of the lanes that
-// this replica delivers. A Term must be comparable.
-type Term interface {
-	// Held says whether a delivery may begin, and whether one under way may still
-	// write to the receiver. It must be quick and must not call the courier.
-	Held() bool
-
-	// Content reads a webhook whole; record.ErrNotFound, or an error that says
-	// record.ErrDamaged.
-	Content(id uint64) (*webhookgate.Webhook, error)
-
-	// Note takes down how r stands now and returns at once. It calls noted, once, when
-	// what it took down is as safe as the store wants it before the lane's next
-	// delivery may begin (which may be before Note returns), or when the term has
-	// ended. whole is r's webhook with its content where the courier has it, else nil.
-	// Notes of one lane are given one at a time, in order: the next only after noted.
-	// It is called without any of the courier's locks held; r is the store's to keep.
-	Note(r record.Record, whole *webhookgate.Webhook, noted func())
-}
-
 // Receiver is one who takes webhooks.
 type Receiver struct {
 	Name        string

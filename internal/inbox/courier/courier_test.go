@@ -304,7 +304,7 @@ func TestConcurrencyOverAllLanes(t *testing.T) {
 	})
 }
 
-// What waits before the start, by age; what is sent again goes ahead of what came after it.
+// What waits before the start goes by age, also what is sent again, and whatever the clocks said when that was.
 func TestBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc := new(inboxtest.Receiver)

@@ -87,11 +87,7 @@ func (c *Courier) send(hard context.Context, t *turn) (d delivery) {
 	// And its content may have taken long to read: somebody may have paused it meanwhile.
 	paused := c.paused(t)
 	if d.err == nil && leave.held() && !paused {
-		sending := ctx
-		if leave.fenced {
-			sending = webhookgate.Fenced(ctx, leave.held)
-		}
-		d.attempt = t.receiver.Try(sending, d.whole)
+		d.attempt = t.receiver.Try(webhookgate.Fenced(ctx, leave.held), d.whole)
 	}
 	d.cut = (ctx.Err() != nil || !leave.held() || paused && d.err == nil) && !d.attempt.Accepted()
 	return d

@@ -28,7 +28,7 @@ func (c *Courier) HeldUp() (all []HeldUp) {
 	defer c.mu.Unlock()
 	for _, l := range c.lanes {
 		rc := c.route(l.key)
-		if rc == nil || !l.heldUp(rc) {
+		if rc == nil || !l.heldUp() {
 			continue
 		}
 		first := l.waiting[0]
@@ -43,10 +43,6 @@ func (c *Courier) HeldUp() (all []HeldUp) {
 
 // heldUp says whether the first of a lane was tried in vain. Not one that waits for nothing but its
 // turn since the receiver is back: it would be blamed for what was the receiver's fault.
-func (l *lane) heldUp(rc *receiver) bool {
-	if len(l.waiting) == 0 || l.failures == 0 || len(l.waiting[0].Status.Attempts) == 0 {
-		return false
-	}
-	woken := rc.woken.After(l.last) && !l.at.After(l.last.Add(firstPause)) // see wake
-	return l.down || !woken
+func (l *lane) heldUp() bool {
+	return len(l.waiting) > 0 && l.failures > 0 && !l.woken && len(l.waiting[0].Status.Attempts) > 0
 }

@@ -34,13 +34,16 @@ func (c *Courier) paused(t *turn) bool {
 }
 
 // RemoveAll takes out all of a lane that waits or is parked, and returns it as it stands. Where
-// one is being delivered, or the store is still writing how one stands, it takes out nothing,
-// and says no. The caller has stopped the lane: in one in which much waits the next delivery would be
+// one is being delivered, or the store is still writing how one stands, or the term has ended, it takes
+// out nothing, and says no. The caller has stopped the lane: in one in which much waits the next delivery would be
 // under way whenever it is asked for, and what comes meanwhile would overtake what was taken out, if
 // that comes back.
 func (c *Courier) RemoveAll(t Term, key webhookgate.Lane) ([]record.Record, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.terms[t] == nil {
+		return nil, false
+	}
 	l := c.lanes[key]
 	if l == nil {
 		return nil, true

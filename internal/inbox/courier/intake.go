@@ -1,8 +1,6 @@
 package courier
 
 import (
-	"cmp"
-	"context"
 	"slices"
 	"time"
 
@@ -11,64 +9,6 @@ import (
 )
 
 // How webhooks come into the courier's lanes, and leave them otherwise than by delivery.
-
-// Forever is to be embedded in a Term that never ends. Its deliveries are not fenced.
-type Forever struct{}
-
-// Held is always so.
-func (Forever) Held() bool { return true }
-func (Forever) forever()   {}
-
-// Begin takes in what waits and what is parked in the lanes of a term, by age; what was
-// sent again by hand has the place in its lane that Take would give it. Nothing is taken in
-// a term before.
-func (c *Courier) Begin(t Term, unfinished []*record.Record) {
-	unfinished = slices.Clone(unfinished)
-	slices.SortFunc(unfinished, func(a, b *record.Record) int {
-		return cmp.Or(a.Status.Again.Compare(b.Status.Again), cmp.Compare(a.ID, b.ID)) // zero: before all
-	})
-	c.mu.Lock()
-	tm := &term{Term: t, idle: make(chan struct{}), noted: make(chan struct{}, 1)}
-	_, forever := t.(interface{ forever() })
-	tm.fenced = !forever
-	tm.ctx, tm.cancel = context.WithCancel(context.Background())
-	c.terms[t] = tm
-	homeless := 0
-	for _, r := range unfinished {
-		l := c.lane(tm, r.Webhook.Lane)
-		if r.Status.State == record.Waiting && c.route(l.key) == nil {
-			homeless++
-		}
-		switch it := newItem(l, r); {
-		case r.Status.State == record.Parked:
-			l.park(it)
-		case !r.Status.Again.IsZero():
-			l.again(it)
-		default:
-			l.wait(len(l.waiting), it)
-		}
-		if len(l.waiting) > 0 {
-			l.remember(&l.waiting[0].Status)
-		}
-		if l.queue == nil {
-			c.schedule(l)
-		}
-	}
-	c.mu.Unlock()
-	c.poke()
-	if homeless > 0 {
-		c.cfg.Log.Warn("webhooks wait, but no receiver takes their platforms: give these to a receiver, or set USHER_WEBHOOK_FORWARD_URL", "webhooks", homeless)
-	}
-}
-
-// remember has the pauses go on from where they were in an earlier term. The first is tried at once, but only once:
-// restarts must not use up its tries within minutes.
-func (l *lane) remember(first *record.Status) {
-	l.failures = first.Counted
-	if n := len(first.Attempts); n > 0 {
-		l.last = first.Attempts[n-1].At
-	}
-}
 
 // lane finds the lane, or makes it. c.mu is held.
 func (c *Courier) lane(t *term, key webhookgate.Lane) *lane {
@@ -106,17 +46,10 @@ func (c *Courier) Take(t Term, r *record.Record, whole *webhookgate.Webhook, aga
 		it.whole = whole
 		c.held += len(whole.Body)
 	}
-	switch {
-	case r.Status.State == record.Parked:
-		l.park(it)
-	case again:
-		l.again(it)
-	case c.cfg.KeepLatest && it.Webhook.Snapshot:
+	if c.cfg.KeepLatest && it.Webhook.Snapshot && it.Status.State != record.Parked && !again {
 		c.supersede(l)
-		fallthrough
-	default:
-		l.wait(len(l.waiting), it)
 	}
+	l.put(it, again)
 	if l.queue == nil || again || len(l.notes) > 0 {
 		c.schedule(l)
 	}
@@ -125,18 +58,25 @@ func (c *Courier) Take(t Term, r *record.Record, whole *webhookgate.Webhook, aga
 	c.poke()
 }
 
-// again puts it in front of what waits, but behind what is older, which would undo it, and
-// behind others that were sent again before it.
+// put puts an item where it belongs in its lane.
+func (l *lane) put(it *item, again bool) {
+	switch {
+	case it.Status.State == record.Parked:
+		l.park(it)
+	case again:
+		l.again(it)
+	default:
+		l.wait(len(l.waiting), it)
+	}
+}
+
+// again puts it where it stood: in front of what is newer, which it would undo.
 func (l *lane) again(it *item) {
 	if n := slices.IndexFunc(l.parked, func(p *item) bool { return p.ID == it.ID }); n >= 0 {
 		l.drop(l.parked[n])
 	}
 	front := 0
-	for front < len(l.waiting) {
-		before := l.waiting[front]
-		if being := l.busy && front == 0; !being && before.Status.Again.IsZero() && before.ID > it.ID {
-			break
-		}
+	for front < len(l.waiting) && (l.busy && front == 0 || l.waiting[front].ID < it.ID) {
 		front++
 	}
 	if front == 0 {
@@ -242,60 +182,4 @@ func (c *Courier) Retry(key webhookgate.Lane, id uint64) {
 		l.queue.breaker.next = time.Time{}
 	}
 	c.poke()
-}
-
-// End ends a term: none of its deliveries begins any more, and those under way may finish,
-// and be noted, until ctx ends; then they are cut off, and what is not noted is dropped. Its
-// lanes are dropped in any case. Who calls it must not hold a lock that the term's methods take.
-func (c *Courier) End(ctx context.Context, t Term) {
-	c.mu.Lock()
-	tm := c.terms[t]
-	if tm == nil || tm.ended {
-		c.mu.Unlock()
-		return
-	}
-	tm.ended = true
-	for _, l := range c.lanes {
-		if l.term == tm {
-			c.schedule(l) // which takes it out
-		}
-	}
-	if tm.underway == 0 {
-		close(tm.idle)
-	}
-	c.mu.Unlock()
-	defer tm.cancel()
-	defer context.AfterFunc(ctx, tm.cancel)()
-	<-tm.idle
-	for c.noting(tm) && ctx.Err() == nil {
-		select {
-		case <-tm.noted:
-		case <-ctx.Done():
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key, l := range c.lanes {
-		if l.term != tm {
-			continue
-		}
-		for _, it := range l.waiting {
-			c.release(it)
-		}
-		l.notes, l.waiting, l.parked = nil, nil, nil
-		delete(c.lanes, key)
-	}
-	delete(c.terms, t)
-}
-
-// noting says whether the store has not noted all yet that it was, or is to be, told in a term.
-func (c *Courier) noting(tm *term) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, l := range c.lanes {
-		if l.term == tm && len(l.notes) > 0 {
-			return true
-		}
-	}
-	return false
 }

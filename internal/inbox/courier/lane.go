@@ -1,7 +1,6 @@
 package courier
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -32,6 +31,7 @@ type lane struct {
 
 	failures int       // in a row, of the first
 	down     bool      // it waits because the receiver as a whole seems to be down
+	woken    bool      // it did until the receiver was back, and has not been tried since
 	last     time.Time // when the first was last tried
 	wish     time.Time // when the receiver wished to be asked again
 	at       time.Time // when the first may be tried; zero: now, behind those that wait already
@@ -48,32 +48,19 @@ type item struct {
 	leaving bool                 // a note says that it goes
 }
 
-// term is a store's Term, and what is under way in it.
-type term struct {
-	Term
-	fenced   bool
-	ctx      context.Context // ends with it
-	cancel   context.CancelFunc
-	ended    bool
-	underway int
-	load     Load
-	idle     chan struct{} // closed once it has ended and nothing is under way
-	noted    chan struct{} // something was noted of it
-}
-
 // ceiling is the longest pause after the next failure in a row.
 func (l *lane) ceiling() time.Duration { return min(firstPause<<min(l.failures, 20), lastPause) }
 
 // reset drops the pauses: what is first from now on has not been tried.
 func (l *lane) reset() {
-	l.failures, l.down = 0, false
+	l.failures, l.down, l.woken = 0, false, false
 	l.at, l.wish = time.Time{}, time.Time{}
 }
 
 // wake has a lane that waits because the receiver was down try again soon; but not twice
 // within the first pause.
 func (l *lane) wake() {
-	l.down = false
+	l.down, l.woken = false, true
 	if soon := l.last.Add(firstPause); soon.Before(l.at) {
 		l.at = soon
 	}

@@ -15,7 +15,7 @@ func (c *Courier) finish(t *turn, d *delivery) record.Record {
 	l, it, r := t.lane, t.item, t.item.Record
 	b := &t.receiver.breaker
 	before := l.last
-	l.busy, l.last = false, d.began
+	l.busy, l.woken, l.last = false, l.woken && d.cut, d.began
 	c.release(it) // one that failed may wait for long
 	switch now := time.Now(); {
 	case d.cut:

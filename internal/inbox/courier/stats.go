@@ -59,7 +59,7 @@ func (c *Courier) Stats() Stats {
 		name := c.ReceiverOf(l.key)
 		r := s.Receivers[name]
 		r.add(f)
-		if rc := c.route(l.key); rc != nil && l.heldUp(rc) {
+		if rc := c.route(l.key); rc != nil && l.heldUp() {
 			if l.down {
 				r.Missed++
 			} else {

@@ -93,6 +93,30 @@ func TestHeldUp(t *testing.T) {
 	})
 }
 
+// A tenant that is refused stays named, however short its pause happens to be, when another's webhook is taken.
+func TestHeldUpWithAShortPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(inboxtest.Receiver)
+		r.Set(func(w *webhookgate.Webhook, _ int) webhookgate.Attempt {
+			if w.Lane.Tenant == "harbour" {
+				return webhookgate.Attempt{Status: 500}
+			}
+			return webhookgate.Attempt{Status: 200}
+		})
+		cfg := config(r)
+		cfg.Pause = func(time.Duration) time.Duration { return firstPause / 2 }
+		d := run(t, cfg)
+		d.send("harbour", "1")
+		synctest.Wait()
+		time.Sleep(firstPause / 4)
+		d.send("acme", "1")
+		synctest.Wait()
+		if held := d.HeldUp(); len(held) != 1 || held[0].Lane.Tenant != "harbour" {
+			t.Errorf("%+v", held)
+		}
+	})
+}
+
 // What waits or is parked is counted by its bytes, whatever becomes of it.
 func TestLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

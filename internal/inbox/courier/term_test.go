@@ -273,8 +273,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// Several that are sent again go ahead of what came after them, in the order in which they
-// were asked for.
+// Several that are sent again go ahead of what came after them, by age: the newest state is the last.
 func TestAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc := new(inboxtest.Receiver)
@@ -292,7 +291,7 @@ func TestAgain(t *testing.T) {
 			d.Take(d, r, w, true)
 		}
 		time.Sleep(time.Minute)
-		rc.Want(t, "t:A", "t:again 0", "t:again 1", "t:again 2", "t:B", "t:again 3")
+		rc.Want(t, "t:A", "t:again 2", "t:again 1", "t:again 0", "t:B", "t:again 3")
 	})
 }
 
@@ -301,4 +300,19 @@ func cut() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
+}
+
+// Of a term that has ended nobody can say any more that a lane has nothing on its way: who took over may have begun.
+func TestNothingIsTakenOutOfATermThatHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(inboxtest.Receiver)
+		rc.Set(inboxtest.Refusing)
+		d := run(t, config(rc))
+		d.send("t", "A")
+		synctest.Wait()
+		d.End(t.Context(), d)
+		if _, ok := d.RemoveAll(d, inboxtest.Webhook("t", "A").Lane); ok {
+			t.Error("it says that the lane has nothing any more")
+		}
+	})
 }

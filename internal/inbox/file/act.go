@@ -69,6 +69,7 @@ func (s *Store) redeliver(tx *bbolt.Tx, o *op, id uint64, force bool) error {
 	if o.result.err != nil {
 		return nil
 	}
+	m.stands(tx)
 	r.SendAgain()
 	if err := s.settle(tx, r); err != nil {
 		return err
@@ -78,12 +79,12 @@ func (s *Store) redeliver(tx *bbolt.Tx, o *op, id uint64, force bool) error {
 	// far as the store knows or the courier does. Then nothing is dropped on a guess.
 	next := m.last(r)
 	switch {
-	case m.State == record.Waiting && m.ID != id:
+	case m.ID != id && m.State == record.Waiting:
 		next = m.emptied()
 	case m.ID == 0, !s.courier.Idle(lane):
 		next = next.emptied()
 	}
-	return s.remember(tx, next)
+	return next.write(tx)
 }
 
 func only(id uint64) func(uint64) bool { return func(other uint64) bool { return other == id } }
@@ -143,17 +144,14 @@ func (s *Store) Forget(platform *string, tenant string) (int, error) {
 		c := tx.Bucket(laneBucket).Cursor()
 		prefix := record.TenantKey(tenant)
 		for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
-			if m, err := decodeMemory(v); err == nil && (platform == nil || m.Lane.Platform == *platform) {
+			if m, err := decodeMemory(v); err == nil && m.Digest != "" && (platform == nil || m.Lane.Platform == *platform) {
 				found = append(found, m)
 			}
 		}
+		o.result.count = len(found)
 		for _, m := range found {
 			// Which is a lane's newest must be known also when it is not compared with.
-			if m = s.memory(tx, m.Lane); !m.Snapshot {
-				continue
-			}
-			o.result.count++
-			if err := s.remember(tx, m.emptied()); err != nil {
+			if err := m.emptied().write(tx); err != nil {
 				return err
 			}
 		}

@@ -67,6 +67,13 @@ func flip(t *testing.T, path string, find []byte, at int, bit byte) {
 	}
 }
 
+// damage turns a bit of a value.
+func damage(tx *bbolt.Tx, bucket, key []byte) error {
+	value := bytes.Clone(tx.Bucket(bucket).Get(key))
+	value[len(value)-1] ^= 1
+	return tx.Bucket(bucket).Put(key, value)
+}
+
 // One record of five is damaged while usher is off: it is reported and parked, the
 // others are delivered, and a copy of it that comes then is not taken for something
 // that will be delivered.
@@ -168,44 +175,6 @@ func TestCutShort(t *testing.T) {
 	}
 }
 
-// Of a tenant whose last snapshot is damaged a copy is none: it is what makes the snapshot whole again.
-func TestDamagedSnapshotComesAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rc := new(inboxtest.Receiver)
-		cfg := config(t.TempDir(), rc)
-		i := open(t, cfg)
-		i.keep("t", "A")
-		time.Sleep(time.Second)
-		i.stop()
-		lane := webhookgate.Lane{Platform: "p", Tenant: "t"}
-		db, err := openBolt(cfg.Path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = db.Update(func(tx *bbolt.Tx) error {
-			b, key := tx.Bucket(snapshotBucket), record.LaneKey(lane)
-			value := bytes.Clone(b.Get(key))
-			value[len(value)-1] ^= 1
-			return b.Put(key, value)
-		})
-		if err := errors.Join(err, db.Close()); err != nil {
-			t.Fatal(err)
-		}
-		var told uint64
-		cfg.OnSnapshot = func(_ webhookgate.Lane, id uint64, _ *webhookgate.Webhook) { told = id }
-		i = open(t, cfg)
-		if _, _, err := i.Snapshot(t.Context(), lane); !errors.Is(err, record.ErrDamaged) || told != 1 {
-			t.Fatalf("it is not damaged: %v, or nobody knows that there is one: told of %d", err, told)
-		}
-		if !i.keep("t", "A") {
-			t.Error("the receiver has it, and gets it again")
-		}
-		if w, id, err := i.Snapshot(t.Context(), lane); err != nil || string(w.Body) != "A" || told != id {
-			t.Errorf("after it came again: %v, %d, told of %d", err, id, told)
-		}
-	})
-}
-
 // What is damaged while usher runs does not tell any more whose it is. It can be discarded
 // nevertheless, and is erased with its tenant.
 func TestDamagedWhileRunning(t *testing.T) {
@@ -226,12 +195,7 @@ func TestDamagedWhileRunning(t *testing.T) {
 				i := open(t, config(t.TempDir(), rc))
 				i.keep("t", "A")
 				time.Sleep(10 * time.Millisecond) // tried, and not held in memory any more
-				i.must(i.db.Update(func(tx *bbolt.Tx) error {
-					b, key := tx.Bucket(recordBucket), record.IDKey(1)
-					value := bytes.Clone(b.Get(key))
-					value[len(value)-1] ^= 1
-					return b.Put(key, value)
-				}))
+				i.must(i.db.Update(func(tx *bbolt.Tx) error { return damage(tx, recordBucket, record.IDKey(1)) }))
 				time.Sleep(time.Hour)
 				i.want(record.Parked)
 				if err := act(i.Store); err != nil {

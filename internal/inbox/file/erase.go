@@ -70,7 +70,6 @@ func (s *Store) erase(tx *bbolt.Tx, o *op, lane webhookgate.Lane) error {
 			return err
 		}
 	}
-	s.memories.Remove(lane)
 	key := record.LaneKey(lane)
 	o.result.count, o.result.erased, o.result.upTo = len(gone), lane, records.Sequence()
 	return errors.Join(tx.Bucket(laneBucket).Delete(key), tx.Bucket(snapshotBucket).Delete(key))

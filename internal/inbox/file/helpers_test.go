@@ -28,7 +28,7 @@ type setup struct {
 func config(dir string, r *inboxtest.Receiver) setup {
 	log := slog.New(slog.DiscardHandler)
 	return setup{
-		Config: Config{Path: filepath.Join(dir, "inbox.db"), DedupSize: 100, DedupWindow: 10 * time.Minute, Log: log},
+		Config: Config{Path: filepath.Join(dir, "inbox.db"), DedupWindow: 10 * time.Minute, Log: log},
 		courier: courier.Config{
 			Receivers: []courier.Receiver{{Name: "main", Try: r.Try, Concurrency: 32}},
 			Attempts:  20, MaxAge: 72 * time.Hour, Log: log,

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -78,20 +79,23 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) error {
 	return nil
 }
 
-// drop deletes a record and its status. Where its lane still has to remember it, the memory
-// tells from then on how it stood: the window must not end with the history.
+// drop deletes a record and its status. Where its lane still needs it, as its snapshot or to tell
+// copies, that outlives the record: the window must not end with the history.
 func (s *Store) drop(tx *bbolt.Tx, key []byte) error {
-	records := tx.Bucket(recordBucket)
-	if w, err := record.DecodeSlim(records.Get(key)); err == nil {
-		m, err := decodeMemory(tx.Bucket(laneBucket).Get(record.LaneKey(w.Lane)))
-		if err == nil && m.ID == record.KeyID(key) {
-			if err := s.recall(tx, w.Lane).write(tx); err != nil {
-				return err
-			}
+	records, id := tx.Bucket(recordBucket), record.KeyID(key)
+	value := records.Get(key)
+	if w, err := record.DecodeSlim(value); err == nil { // else nobody knows whose it is
+		m := s.memory(tx, w.Lane)
+		if m.Snapshot == id {
+			err = keepSnapshot(tx, w.Lane, id, value)
+		}
+		if m.ID == id && err == nil {
+			m.stands(tx)
+			err = m.write(tx)
+		}
+		if err != nil {
+			return err
 		}
 	}
-	if err := tx.Bucket(statusBucket).Delete(key); err != nil {
-		return err
-	}
-	return records.Delete(key)
+	return errors.Join(tx.Bucket(statusBucket).Delete(key), records.Delete(key))
 }

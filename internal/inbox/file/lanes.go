@@ -2,7 +2,7 @@ package file
 
 import (
 	"bytes"
-	"encoding/json"
+	"errors"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -11,68 +11,85 @@ import (
 	"usher/webhookgate"
 )
 
-// memory is what a lane knows: its newest, and what its receiver was given last, or will
-// be, and how that stands. In the file the last three are only right once the record
-// itself is gone from the history; until then its status is what counts.
+// memory is what a lane knows: its newest, its last snapshot, and what its receiver was given
+// last, or will be. How that one stands is only right here once its record is gone from the
+// history; see stands.
 type memory struct {
 	Lane     webhookgate.Lane
 	Newest   uint64    // the id that came last
 	Received time.Time // when
-	Seen     []byte    // digest of the last snapshot that came; see snapshots
+	Snapshot uint64    // the id of the last snapshot that came, see query.go; zero: none has
+	Seen     string    // its digest
 
 	ID       uint64
 	Webhook  string
-	Snapshot bool // a copy can be told
-	Digest   []byte
+	Digest   string // empty: no copy can be told
 	State    record.State
 	Changed  time.Time
 	Receiver string
 }
 
-// saw says whether w is what the lane's snapshot says.
-func (m *memory) saw(w *webhookgate.Webhook) bool { return bytes.Equal(m.Seen, w.Digest[:]) }
-
 // emptied is m, but no copy of anything can be told.
 func (m *memory) emptied() *memory {
 	c := *m
-	c.Snapshot = false
+	c.Digest = ""
 	return &c
 }
 
-// last is m with r as what the receiver is given last. The digest is a copy: a slice of
-// the webhook's own would keep all of it in memory, its content included.
+// last is m with r as what the receiver is given last.
 func (m *memory) last(r *record.Record) *memory {
 	c, w := *m, r.Webhook
-	c.Lane, c.ID, c.Webhook, c.Snapshot, c.Digest = w.Lane, r.ID, w.ID, w.Snapshot, bytes.Clone(w.Digest[:])
-	c.stand(&r.Status)
+	c.Lane, c.ID, c.Webhook, c.Digest = w.Lane, r.ID, w.ID, ""
+	if w.Snapshot {
+		c.Digest = string(w.Digest[:])
+	}
+	c.State, c.Changed, c.Receiver = r.Status.State, r.Status.Changed, r.Status.Receiver
 	return &c
 }
 
-func (m *memory) stand(s *record.Status) {
-	m.State, m.Changed, m.Receiver = s.State, s.Changed, s.Receiver
+// stands finds out how what the receiver was given last stands. Of a record that is damaged, or
+// gone without a word, nothing is a copy: nothing is dropped on a guess.
+func (m *memory) stands(tx *bbolt.Tx) {
+	if value, status := get(tx, m.ID); value != nil {
+		r := read(m.ID, value, status, false).Status
+		m.State, m.Changed, m.Receiver = r.State, r.Changed, r.Receiver
+	} else if m.State == record.Waiting {
+		m.State = ""
+	}
 }
 
 // holds says whether m is exactly what comes, and its receiver has it or will get it as
 // the lane's last: while it waits neither the window applies nor who the receiver is.
-func (s *Store) holds(m *memory, o *op) bool {
+func (s *Store) holds(tx *bbolt.Tx, m *memory, o *op) bool {
 	w := o.webhook
-	if s.cfg.DedupWindow <= 0 || !w.Snapshot || !m.Snapshot || !bytes.Equal(m.Digest, w.Digest[:]) {
+	if s.cfg.DedupWindow <= 0 || !w.Snapshot || m.Digest != string(w.Digest[:]) {
 		return false
 	}
 	receiver := ""
 	if !o.kept {
 		receiver = s.courier.ReceiverOf(w.Lane)
 	}
+	m.stands(tx)
 	return record.Held(m.State, m.Changed, s.cfg.DedupWindow) && (m.State == record.Waiting || m.Receiver == receiver)
+}
+
+// isSnapshot says whether m is also the lane's last snapshot. Where that one is damaged it is not: a
+// copy makes it whole again.
+func (m *memory) isSnapshot(tx *bbolt.Tx) bool {
+	if m.Seen != m.Digest {
+		return false
+	}
+	_, err := record.Unseal(m.snapshot(tx))
+	return err == nil
 }
 
 func (s *Store) append(tx *bbolt.Tx, o *op) error {
 	w := o.webhook
 	records, m := tx.Bucket(recordBucket), s.memory(tx, w.Lane)
-	copied := s.holds(m, o)
+	copied := s.holds(tx, m, o)
 	if copied {
 		o.result.duplicateOf = m.Webhook
-		if m.saw(w) {
+		if m.isSnapshot(tx) {
 			return nil
 		}
 	}
@@ -86,7 +103,7 @@ func (s *Store) append(tx *bbolt.Tx, o *op) error {
 		return err
 	}
 	if copied { // something else came since, and its receiver was sent this again by hand
-		return s.see(tx, m, id, o)
+		return errors.Join(keepSnapshot(tx, w.Lane, id, value), s.see(tx, m, id, o))
 	}
 	records.FillPercent = 0.9 // ids only grow
 	if err := records.Put(record.IDKey(id), value); err != nil {
@@ -110,13 +127,10 @@ func (s *Store) see(tx *bbolt.Tx, m *memory, id uint64, o *op) error {
 	w, next := o.webhook, *m
 	next.Newest, next.Received = id, w.Received
 	if w.Snapshot {
-		next.Seen = bytes.Clone(w.Digest[:])
+		next.Snapshot, next.Seen = id, string(w.Digest[:])
 		o.result.snapshot = id
-		if err := tx.Bucket(snapshotBucket).Put(record.LaneKey(w.Lane), encodeSnapshot(id, w)); err != nil {
-			return err
-		}
 	}
-	return s.remember(tx, &next)
+	return next.write(tx)
 }
 
 // isFull says whether there is no room for size more bytes that wait, and the log when
@@ -131,64 +145,73 @@ func (s *Store) isFull(size int64) bool {
 	return s.full
 }
 
-// memory returns what a lane knows; an empty one where it knows nothing, or what it does
-// can't be read.
+// memory returns what a lane knows.
 func (s *Store) memory(tx *bbolt.Tx, lane webhookgate.Lane) *memory {
-	if m, ok := s.memories.Get(lane); ok {
-		return m
-	}
-	m := s.recall(tx, lane)
-	s.memories.Add(lane, m)
-	return m
-}
-
-// recall reads what a lane knows from the file.
-func (s *Store) recall(tx *bbolt.Tx, lane webhookgate.Lane) *memory {
-	b := tx.Bucket(laneBucket).Get(record.LaneKey(lane))
-	if b == nil {
-		return &memory{Lane: lane}
-	}
-	m, err := decodeMemory(b)
+	m, err := recall(tx, lane)
 	if err != nil {
-		s.cfg.Log.Error("what usher remembers of a tenant is damaged, ignoring it", "platform", lane.Platform, "tenant", lane.Tenant)
-		return &memory{Lane: lane}
-	}
-	// Of a record that is damaged, or gone without a word, nothing is a copy: nothing
-	// is dropped on a guess.
-	if value, status := get(tx, m.ID); value != nil {
-		m.stand(&read(m.ID, value, status, false).Status)
-	} else if m.State == record.Waiting {
-		m.State = ""
-	}
-	if _, err := record.Unseal(tx.Bucket(snapshotBucket).Get(record.LaneKey(lane))); err != nil {
-		m.Seen = nil // a copy of it makes it whole again
+		s.tellDamaged(lane)
 	}
 	return m
 }
 
-func decodeMemory(b []byte) (*memory, error) {
-	b, err := record.Unseal(b)
-	if err != nil {
-		return nil, err
+func (s *Store) tellDamaged(lane webhookgate.Lane) {
+	s.cfg.Log.Error("what usher remembers of a tenant is damaged, ignoring it", "platform", lane.Platform, "tenant", lane.Tenant)
+}
+
+// recall reads what a lane knows, an empty memory if that is nothing. Where it is damaged, the error
+// says so, and the memory is built anew.
+func recall(tx *bbolt.Tx, lane webhookgate.Lane) (m *memory, err error) {
+	key := record.LaneKey(lane)
+	if b := tx.Bucket(laneBucket).Get(key); b == nil {
+		m = new(memory)
+	} else if m, err = decodeMemory(b); err != nil {
+		m = rebuild(tx, key)
 	}
+	m.Lane = lane
+	return m, err
+}
+
+// rebuild makes the memory of a lane of its records. It tells no copy, but which is the newest, and the
+// snapshot. A record that is damaged, too, may be of any lane. The copy beside the records may be newer
+// than some of them.
+func rebuild(tx *bbolt.Tx, key []byte) *memory {
 	m := new(memory)
-	if json.Unmarshal(b, m) != nil {
-		return nil, record.ErrDamaged
+	find := func(k, value []byte) error {
+		id := record.KeyID(k)
+		switch w, damaged := record.DecodeSlim(value); {
+		case id < m.Newest:
+		case damaged != nil:
+			m.Newest, m.Snapshot = id, id
+		case bytes.Equal(record.LaneKey(w.Lane), key):
+			m.Lane, m.Newest, m.Received = w.Lane, id, w.Received
+			if w.Snapshot {
+				m.Snapshot = id
+			}
+		}
+		return nil
 	}
-	return m, nil
+	if kept := tx.Bucket(snapshotBucket).Get(key); len(kept) > 8 {
+		_ = find(kept[:8], kept[8:])
+	}
+	_ = tx.Bucket(recordBucket).ForEach(find) // which never fails
+	return m
 }
 
-func (s *Store) remember(tx *bbolt.Tx, m *memory) error {
-	s.memories.Add(m.Lane, m)
-	return m.write(tx)
+// values are all that a memory says, in the order in which it is written.
+func (m *memory) values() []any {
+	return []any{
+		&m.Newest, &m.Snapshot, &m.ID, &m.Received, &m.Changed, &m.Lane.Platform, &m.Lane.Tenant, &m.Lane.Type,
+		&m.Seen, &m.Webhook, &m.Digest, (*string)(&m.State), &m.Receiver,
+	}
 }
 
 func (m *memory) write(tx *bbolt.Tx) error {
-	b, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	return tx.Bucket(laneBucket).Put(record.LaneKey(m.Lane), record.Seal(b))
+	return tx.Bucket(laneBucket).Put(record.LaneKey(m.Lane), record.Pack(m.values()...))
+}
+
+func decodeMemory(b []byte) (*memory, error) {
+	m := new(memory)
+	return m, record.Unpack(b, m.values()...)
 }
 
 // settle writes how a record stands now.
@@ -208,13 +231,5 @@ func (s *Store) settle(tx *bbolt.Tx, r *record.Record) error {
 		s.history.remove(size)
 	}
 	status.FillPercent = 0.9
-	if err := status.Put(key, b); err != nil {
-		return err
-	}
-	if m, ok := s.memories.Get(r.Webhook.Lane); ok && m.ID == r.ID {
-		c := *m
-		c.stand(&r.Status)
-		s.memories.Add(m.Lane, &c)
-	}
-	return nil
+	return status.Put(key, b)
 }

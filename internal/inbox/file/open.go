@@ -8,13 +8,11 @@ import (
 	"path/filepath"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/record"
-	"usher/webhookgate"
 )
 
 // What the file holds. A record that has no status waits and was never tried.
@@ -22,11 +20,14 @@ var (
 	recordBucket   = []byte("records")   // id → record
 	statusBucket   = []byte("status")    // id → status
 	laneBucket     = []byte("lanes")     // lane → memory
-	snapshotBucket = []byte("snapshots") // lane → its last snapshot
-	pauseBucket    = []byte("paused")    // what is held back by hand
+	snapshotBucket = []byte("snapshots") // lane → a snapshot that is gone from the records; see query.go
 	metaBucket     = []byte("meta")
 	formatKey      = []byte("format") // in meta
+	pausedKey      = []byte("paused") // in meta: what is held back by hand
 )
+
+// format is the version of how the buckets belong together; record.Format that of what is in them.
+const format byte = 3
 
 // ErrInUse says that another process has the inbox's file open.
 var ErrInUse = errors.New("in use: another usher has it open")
@@ -41,12 +42,8 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	memories, err := lru.New[webhookgate.Lane, *memory](cfg.DedupSize)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
 	s := &Store{
-		cfg: cfg, db: db, courier: c, update: db.Update, memories: memories, unwritten: make(map[uint64]*op),
+		cfg: cfg, db: db, courier: c, update: db.Update, unwritten: make(map[uint64]*op),
 		signal: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	if cfg.Update != nil {
@@ -55,10 +52,8 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	s.term = &term{Store: s}
 	var unfinished []*record.Record
 	err = db.View(func(tx *bbolt.Tx) error {
-		if unfinished, err = s.load(tx); err == nil {
-			err = s.loadPauses(tx)
-		}
-		if err == nil && cfg.OnSnapshot != nil {
+		s.loadPauses(tx)
+		if unfinished, err = s.load(tx); err == nil && cfg.OnSnapshot != nil {
 			err = s.tellSnapshots(tx)
 		}
 		return err
@@ -95,7 +90,7 @@ func (s *Store) load(tx *bbolt.Tx) (unfinished []*record.Record, err error) {
 
 // openFile opens the file at the path, of our format, and not much larger than it has to be.
 func openFile(cfg Config) (*bbolt.DB, error) {
-	err := checkWhole(cfg.Path)
+	err := inspect(cfg.Path, time.Second)
 	var db *bbolt.DB
 	if err == nil {
 		db, err = openBolt(cfg.Path)
@@ -122,62 +117,47 @@ func openBolt(path string) (*bbolt.DB, error) {
 	})
 }
 
-// checkWhole returns an error if an existing file is shorter than it should be: bbolt maps it into
-// memory, and a read beyond its end ends the process.
-func checkWhole(path string) error {
+// inspect returns an error if an existing file is not of our format, or shorter than it should be: bbolt
+// maps it into memory, and a read beyond its end ends the process. It changes nothing.
+func inspect(path string, patience time.Duration) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() == 0 {
 		return nil // it is made, or opening it says why not
 	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: patience, ReadOnly: true})
 	if err != nil {
 		return err
 	}
-	err = db.View(func(tx *bbolt.Tx) error { return cutShort(tx, info.Size()) })
+	err = db.View(func(tx *bbolt.Tx) error {
+		if tx.Size() > info.Size() {
+			return fmt.Errorf("it is cut short: it has %d of %d bytes; put a whole copy in its place, or move it away", info.Size(), tx.Size())
+		}
+		meta, records := tx.Bucket(metaBucket), tx.Bucket(recordBucket)
+		isNew := meta == nil && records == nil
+		if !isNew && (meta == nil || string(meta.Get(formatKey)) != string([]byte{format})) {
+			return errFormat
+		}
+		return nil
+	})
 	return errors.Join(err, db.Close())
 }
 
-// cutShort says so if a file should be larger than it is.
-func cutShort(tx *bbolt.Tx, size int64) error {
-	if tx.Size() > size {
-		return fmt.Errorf("it is cut short: it has %d of %d bytes; put a whole copy in its place, or move it away", size, tx.Size())
-	}
-	return nil
-}
-
-// prepare makes the buckets of a new file, and refuses one of another format. It writes nothing into a
-// file that has them all: what is there must be delivered also after a start on a disk that is full.
+// prepare makes the buckets of a new file. It writes nothing into a file that has them: what is there
+// must be delivered also after a start on a disk that is full.
 func prepare(db *bbolt.DB) error {
-	buckets := [][]byte{recordBucket, statusBucket, laneBucket, snapshotBucket, pauseBucket, metaBucket}
-	complete := true
-	err := db.View(func(tx *bbolt.Tx) error {
-		for _, name := range buckets {
-			complete = complete && tx.Bucket(name) != nil
-		}
-		return checkFormat(tx)
-	})
-	if err != nil || complete {
+	isNew := false
+	err := db.View(func(tx *bbolt.Tx) error { isNew = tx.Bucket(metaBucket) == nil; return nil })
+	if err != nil || !isNew {
 		return err
 	}
 	return db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range buckets {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+		for _, name := range [][]byte{recordBucket, statusBucket, laneBucket, snapshotBucket, metaBucket} {
+			if _, err := tx.CreateBucket(name); err != nil {
 				return err
 			}
 		}
-		return tx.Bucket(metaBucket).Put(formatKey, []byte{record.Format})
+		return tx.Bucket(metaBucket).Put(formatKey, []byte{format})
 	})
-}
-
-func checkFormat(tx *bbolt.Tx) error {
-	meta, records := tx.Bucket(metaBucket), tx.Bucket(recordBucket)
-	switch {
-	case meta == nil && records == nil:
-		return nil
-	case meta == nil || string(meta.Get(formatKey)) != string([]byte{record.Format}):
-		return errFormat
-	}
-	return nil
 }
 
 // compactFrom is how large a file must be to be made smaller.
@@ -251,25 +231,11 @@ func Check(path string) (found string, err error) {
 	if err != nil {
 		return "", err
 	}
-	info, err := file.Stat()
 	file.Close()
-	if err != nil {
-		return "", err
-	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 100 * time.Millisecond, ReadOnly: true})
-	if errors.Is(err, bolterrors.ErrTimeout) {
+	switch err := inspect(path, 100*time.Millisecond); {
+	case errors.Is(err, bolterrors.ErrTimeout):
 		return path + " is in use: an usher has it open", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", path, err)
-	}
-	err = db.View(func(tx *bbolt.Tx) error {
-		if err := cutShort(tx, info.Size()); err != nil {
-			return err
-		}
-		return checkFormat(tx)
-	})
-	if err := errors.Join(err, db.Close()); err != nil {
+	case err != nil:
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	return path + " is there", nil

@@ -2,10 +2,13 @@ package file
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.etcd.io/bbolt"
 
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
@@ -108,6 +111,33 @@ func TestPauseOfALongTenantCode(t *testing.T) {
 		i.stop()
 		if i = open(t, cfg); len(i.Paused()) != 1 || i.Paused()[0].Tenant != other {
 			t.Errorf("%d pauses after the last restart", len(i.Paused()))
+		}
+	})
+}
+
+// What was paused cannot be read any more: nothing is delivered that somebody may have paused.
+func TestDamagedPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(t.TempDir(), new(inboxtest.Receiver))
+		i := open(t, cfg)
+		i.must(i.Pause(record.Pause{Receiver: "main"}))
+		i.keep("t", "A")
+		i.must(i.db.Update(func(tx *bbolt.Tx) error { return damage(tx, metaBucket, pausedKey) }))
+		i.stop()
+		log := newErrorLog()
+		cfg.logTo(slog.New(log))
+		i = open(t, cfg)
+		time.Sleep(time.Hour)
+		i.want(record.Waiting)
+		if len(*log.lines) != 1 || len(i.Paused()) != 1 || !i.Paused()[0].Same(record.Pause{}) {
+			t.Errorf("the log has %q, paused is %v", *log.lines, i.Paused())
+		}
+		i.resume(record.Pause{})
+		time.Sleep(time.Second)
+		i.want(record.Delivered)
+		i.stop()
+		if i = open(t, cfg); len(i.Paused()) != 0 {
+			t.Errorf("after a restart paused is %v", i.Paused())
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -137,24 +138,35 @@ func taken(tx *bbolt.Tx, id uint64, notes map[uint64]record.Status) *record.Prev
 	return nil
 }
 
-// A lane's snapshot is the last one that was taken in, however it fares with its
-// receiver. It is stored as a record is, without its header, and with its own id in
-// the place of the one before it.
+// A lane's snapshot is the last one that was taken in, however it fares with its receiver: the record
+// of that id, for as long as the history has it. Then a copy of the record stays, behind its id. A copy
+// with another id is of an older one.
 
-func encodeSnapshot(id uint64, w *webhookgate.Webhook) []byte {
-	c := *w
-	c.Header = nil
-	return record.Encode(&c, id)
+func keepSnapshot(tx *bbolt.Tx, lane webhookgate.Lane, id uint64, value []byte) error {
+	return tx.Bucket(snapshotBucket).Put(record.LaneKey(lane), append(record.IDKey(id), value...))
+}
+
+// snapshot is the record of the lane's snapshot; nil: it was damaged when the history dropped it.
+func (m *memory) snapshot(tx *bbolt.Tx) []byte {
+	key := record.IDKey(m.Snapshot)
+	if value := tx.Bucket(recordBucket).Get(key); value != nil {
+		return value
+	}
+	if value, ok := bytes.CutPrefix(tx.Bucket(snapshotBucket).Get(record.LaneKey(m.Lane)), key); ok {
+		return value
+	}
+	return nil
 }
 
 // Snapshot reads the last snapshot that was taken in for a lane, and its id.
 func (s *Store) Snapshot(_ context.Context, lane webhookgate.Lane) (w *webhookgate.Webhook, id uint64, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
-		value := tx.Bucket(snapshotBucket).Get(record.LaneKey(lane))
-		if value == nil {
+		m, _ := recall(tx, lane) // as much of it as there is
+		if m.Snapshot == 0 {
 			return record.ErrNotFound
 		}
-		w, id, err = record.Decode(value)
+		id = m.Snapshot
+		w, _, err = record.Decode(m.snapshot(tx))
 		return err
 	})
 	if err != nil {
@@ -163,23 +175,23 @@ func (s *Store) Snapshot(_ context.Context, lane webhookgate.Lane) (w *webhookga
 	return w, id, nil
 }
 
-// tellSnapshots tells OnSnapshot of those that are there. Of a damaged one the lane is told, by its
-// memory: a tenant that could not be told is unknown, and one of that code on another platform would
-// answer for it.
+// tellSnapshots tells OnSnapshot of those that are there, also of a damaged one: a tenant that could
+// not be told is unknown, and one of that code on another platform would answer for it.
 func (s *Store) tellSnapshots(tx *bbolt.Tx) error {
-	return tx.Bucket(snapshotBucket).ForEach(func(k, v []byte) error {
-		if w, id, err := record.Decode(v); err == nil {
-			s.cfg.OnSnapshot(w.Lane, id, nil)
-			return nil
-		}
-		m, err := decodeMemory(tx.Bucket(laneBucket).Get(k))
+	return tx.Bucket(laneBucket).ForEach(func(k, v []byte) error {
+		m, err := decodeMemory(v)
 		if err != nil {
-			s.cfg.Log.Error("last snapshot of a tenant is damaged, and so is whose it is: ignoring it")
+			m = rebuild(tx, k)
+			s.tellDamaged(m.Lane)
+		}
+		if m.Snapshot == 0 {
 			return nil
 		}
-		s.cfg.Log.Error("last snapshot of a tenant is damaged: what it may use is not known until its next webhook",
-			"platform", m.Lane.Platform, "tenant", m.Lane.Tenant)
-		s.cfg.OnSnapshot(m.Lane, m.Newest, nil)
+		if _, err := record.Unseal(m.snapshot(tx)); err != nil {
+			s.cfg.Log.Error("last snapshot of a tenant is damaged: what it may use is not known until its next webhook",
+				"platform", m.Lane.Platform, "tenant", m.Lane.Tenant)
+		}
+		s.cfg.OnSnapshot(m.Lane, m.Snapshot, nil)
 		return nil
 	})
 }

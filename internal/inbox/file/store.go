@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"go.etcd.io/bbolt"
 
 	"usher/internal/inbox/courier"
@@ -25,17 +24,16 @@ import (
 // Config is what a store needs to know.
 type Config struct {
 	Path string
-	// DedupSize is how many lanes' memories are held in memory; those of all are on
-	// disk. DedupWindow is how long a delivered snapshot counts as held by the
-	// receiver; zero turns dedup off. DedupSize is required.
-	DedupSize   int
+	// DedupWindow is how long a delivered snapshot counts as held by the receiver; zero
+	// turns dedup off.
 	DedupWindow time.Duration
 	// MaxBytes bounds what waits or is parked. Zero: it is not bounded.
 	MaxBytes int64
 	// OnSnapshot is told, of each lane, the id of the last snapshot that was taken in
-	// for it: of those that are there by Open, without w; of each that comes before its
-	// sender is answered. It must be quick. Nil: nobody wants to know.
-	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
+	// for it: of those that are there by Open; of each that comes before its sender is
+	// answered. What it says is read by Snapshot; the webhook is always nil. It must be
+	// quick. Nil: nobody wants to know.
+	OnSnapshot func(webhookgate.Lane, uint64, *webhookgate.Webhook)
 	// OnErase is told that a lane was erased: what came before the id upTo is gone. Nil: as
 	// OnSnapshot.
 	OnErase func(lane webhookgate.Lane, upTo uint64)
@@ -68,12 +66,11 @@ type Store struct {
 	unwritten map[uint64]*op // the last note of each record that is not in the file yet
 
 	// The writer's own.
-	batch    []*op // being written
-	memories *lru.Cache[webhookgate.Lane, *memory]
-	history  history
-	full     bool      // the last one was refused for want of room
-	company  bool      // more than one waited for the last transaction
-	began    time.Time // when that was
+	batch   []*op // being written
+	history history
+	full    bool      // the last one was refused for want of room
+	company bool      // more than one waited for the last transaction
+	began   time.Time // when that was
 }
 
 // op is one piece of work for the writer.
@@ -108,10 +105,10 @@ func (s *Store) Append(w *webhookgate.Webhook, kept bool) (duplicateOf string, e
 }
 
 // term is the courier's leave to deliver, which never ends.
-type term struct {
-	courier.Forever
-	*Store
-}
+type term struct{ *Store }
+
+// Held is always so.
+func (t *term) Held() bool { return true }
 
 // Note does not wait for the disk: what of it is lost in a crash is a delivery that will be
 // made again. Notes are written in the order in which they come.

@@ -289,9 +289,8 @@ func TestGroupCommit(t *testing.T) {
 	})
 }
 
-// A lane's memory lives as long as the lane is remembered, and there are thousands: it
-// must not keep the content of the webhook that it was made of.
-func TestMemoryOfALaneKeepsNoContent(t *testing.T) {
+// What was delivered is in the file, and not in memory.
+func TestContentIsLetGo(t *testing.T) {
 	rc := new(inboxtest.Receiver)
 	i := open(t, config(t.TempDir(), rc))
 	kept := make([]weak.Pointer[webhookgate.Webhook], 10)

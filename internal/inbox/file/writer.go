@@ -1,7 +1,9 @@
 package file
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -41,7 +43,7 @@ func (s *Store) conclude(o *op, err error) {
 		o.result = result{err: err}
 	}
 	if r := &o.result; r.snapshot != 0 && s.cfg.OnSnapshot != nil {
-		s.cfg.OnSnapshot(o.webhook.Lane, r.snapshot, o.webhook)
+		s.cfg.OnSnapshot(o.webhook.Lane, r.snapshot, nil)
 	}
 	if r := &o.result; r.upTo != 0 && s.cfg.OnErase != nil {
 		s.cfg.OnErase(r.erased, r.upTo)
@@ -95,20 +97,26 @@ func (s *Store) take() []*op {
 	return batch
 }
 
+// errNothing ends a transaction in which there is nothing to write, and so nothing to sync.
+var errNothing = errors.New("nothing to write")
+
 // commit writes the batch in one transaction. After a failure nothing is written any
 // more: a sync that failed may have lost pages that a later one reports as safe.
 func (s *Store) commit() error {
-	if s.decided() {
-		return nil
-	}
 	err := s.update(func(tx *bbolt.Tx) error {
 		for _, o := range s.batch {
 			if err := s.apply(tx, o); err != nil {
 				return err
 			}
 		}
+		if !slices.ContainsFunc(s.batch, (*op).wrote) {
+			return errNothing
+		}
 		return s.trim(tx, time.Now())
 	})
+	if errors.Is(err, errNothing) {
+		return nil
+	}
 	s.syncs.Add(1)
 	if err == nil {
 		s.written()
@@ -116,9 +124,16 @@ func (s *Store) commit() error {
 	}
 	err = fmt.Errorf("the inbox can't be written, and takes nothing in until usher is restarted: %w", err)
 	s.broken.Store(&err)
-	s.memories.Purge()
 	s.cfg.Log.Error("inbox broken", "err", err)
 	return err
+}
+
+// wrote says whether there is anything in the file of what was done: not of a copy of what is
+// there, nor of what was refused.
+func (o *op) wrote() bool {
+	refused := o.result.err != nil
+	copied := o.result.duplicateOf != "" && o.result.snapshot == 0
+	return !o.stop && !refused && !copied
 }
 
 func (s *Store) apply(tx *bbolt.Tx, o *op) error {
@@ -131,25 +146,6 @@ func (s *Store) apply(tx *bbolt.Tx, o *op) error {
 		return o.act(tx, o)
 	}
 	return nil
-}
-
-// decided answers a batch of nothing but copies of what is durable and remembered, and
-// says whether it was one.
-func (s *Store) decided() bool {
-	for _, o := range s.batch {
-		if o.stop {
-			continue
-		}
-		if o.webhook == nil {
-			return false
-		}
-		m, ok := s.memories.Get(o.webhook.Lane)
-		if !ok || !s.holds(m, o) || !m.saw(o.webhook) {
-			return false
-		}
-		o.result.duplicateOf = m.Webhook
-	}
-	return true
 }
 
 // written takes the notes of the batch off the list of those that are not in the file.

@@ -116,7 +116,7 @@ func decode(b []byte, whole bool) (*webhookgate.Webhook, uint64, error) {
 	return w, previous, nil
 }
 
-func appendText(b []byte, s string) []byte {
+func appendText[T ~string | ~[]byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 

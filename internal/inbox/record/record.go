@@ -207,10 +207,10 @@ const (
 func (r *Record) NoteAttempt(began, ended time.Time, a webhookgate.Attempt) {
 	n := Attempt{At: began, Took: ended.Sub(began), Status: a.Status}
 	if a.Err != nil {
-		n.Error = a.Err.Error()
+		n.Error = readable(a.Err.Error(), maxError)
 	}
 	if !a.Accepted() {
-		n.Answer = readable(a.Excerpt)
+		n.Answer = readable(a.Excerpt, maxAnswer)
 	}
 	former := r.Status.Attempts
 	former = former[max(0, len(former)-KeptAttempts+1):]

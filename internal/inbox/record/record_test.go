@@ -91,7 +91,7 @@ func TestReadable(t *testing.T) {
 		strings.Repeat("ü", 600):                 strings.Repeat("ü", 512),
 		"x" + strings.Repeat("ü", 600):           "x" + strings.Repeat("ü", 511),
 	} {
-		if got := readable(in); got != want || !utf8.ValidString(got) {
+		if got := readable(in, maxAnswer); got != want || !utf8.ValidString(got) {
 			t.Errorf("%q: %q", in, got)
 		}
 	}

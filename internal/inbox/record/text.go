@@ -7,11 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-const maxAnswer = 1 << 10
+// How many bytes of an attempt are remembered. An error can be long, too: one about a certificate names all hosts that
+// this is for.
+const (
+	maxAnswer = 1 << 10
+	maxError  = 512
+)
 
 // readable is what a receiver said as one line that no terminal and no page takes for
 // anything but text: foreign bytes may hold escape sequences, or turn the writing around.
-func readable(s string) string {
+func readable(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
 		case unicode.IsSpace(r):
@@ -22,10 +27,10 @@ func readable(s string) string {
 		return -1
 	}, strings.ToValidUTF8(s, "\uFFFD"))
 	s = strings.TrimSpace(s)
-	if len(s) <= maxAnswer {
+	if len(s) <= most {
 		return s
 	}
-	end := maxAnswer
+	end := most
 	for !utf8.RuneStart(s[end]) {
 		end--
 	}
@@ -39,7 +44,8 @@ func Held(state State, since time.Time, window time.Duration) bool {
 	case Waiting:
 		return true
 	case Delivered, Kept:
-		return Elapsed(since) < window
+		elapsed := Elapsed(since)
+		return -window < elapsed && elapsed < window // a clock that was further ahead tells nothing
 	}
 	return false
 }

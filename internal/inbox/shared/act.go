@@ -2,13 +2,8 @@ package shared
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"strings"
-	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
@@ -26,67 +21,48 @@ func (s *Store) Redeliver(id uint64, force bool) error {
 	}
 	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
 	defer cancel()
-	f, err := s.find(ctx, id)
-	if err != nil {
-		return err
-	}
-	if f.Status.State == record.Waiting {
-		return s.ask(ctx, s.partOf(placeOf(f.Webhook.Lane)), &errand{Act: "retry", ID: id, Lane: f.Webhook.Lane})
-	}
-	if f.Status.State == record.Kept && s.cfg.Route(f.Webhook.Lane) == "" {
-		return record.ErrKept
-	}
-	for {
-		err := s.sendAgain(ctx, f, force)
-		if !isConflict(err) {
+	var first *found
+	return patiently(ctx, func() error {
+		f, err := s.find(ctx, id)
+		if err != nil {
 			return err
 		}
-	}
+		if first == nil {
+			first = f
+		} else if !f.Status.Again.Equal(first.Status.Again) {
+			return nil // the answer got lost in a handover
+		}
+		lane := f.Webhook.Lane
+		last, err := s.mayRedeliver(ctx, f, force)
+		if err != nil {
+			return err
+		}
+		return s.ask(ctx, s.partOf(placeOf(lane)), &errand{Act: "redeliver", ID: id, Lane: lane, Last: last.seq})
+	})
 }
 
-// sendAgain writes that a webhook is to be sent again. A conflict says that something came into
-// its lane meanwhile. That it is still there is looked up after its lane's end: its tenant may have been erased
-// since it was found.
-func (s *Store) sendAgain(ctx context.Context, f *found, force bool) error {
+// mayRedeliver says why a webhook is not sent again, or how its lane ends, which that depends on.
+func (s *Store) mayRedeliver(ctx context.Context, f *found, force bool) (last end, err error) {
 	lane := f.Webhook.Lane
-	place := placeOf(lane)
+	if f.Status.State == record.Waiting {
+		return last, nil
+	}
+	if f.Status.State == record.Kept && s.cfg.Route(lane) == "" {
+		return last, record.ErrKept
+	}
 	if f.Status.State.Finished() {
 		if err := s.room.check(len(f.data), false); err != nil {
-			return err
+			return last, err
 		}
 	}
-	var last end
-	if lane.Tenant != "" {
-		var err error
-		if last, err = s.readEnd(ctx, place); err != nil {
-			return err
-		}
-		if _, err := s.find(ctx, f.ID); err != nil {
-			return err
-		}
-		if last.Kind == erasedKind { // it is about to be deleted
-			return fmt.Errorf("webhook %d: %w", f.ID, record.ErrNotFound)
-		}
-		if last.ID > f.ID && !force {
-			return &record.OverwriteError{ID: f.ID, Latest: s.entryOf(ctx, last)}
-		}
+	if lane.Tenant == "" {
+		return last, nil
 	}
-	if len(last.Digest) > 0 {
-		// From here on the receiver may hold either: nothing is dropped on a guess.
-		var err error
-		if last, err = s.forget(ctx, place, last); err != nil {
-			return err
-		}
+	last, err = s.readEnd(ctx, placeOf(lane))
+	if err == nil && last.ID > f.ID && !force {
+		err = &record.OverwriteError{ID: f.ID, Latest: s.entryOf(ctx, last)}
 	}
-	r := f.Record
-	r.SendAgain()
-	m := newMessage(s.idSubject("again", place, r.ID), &r, f.content)
-	rollup(m)
-	if lane.Tenant != "" {
-		expectOn(m, s.subject("in", place), last.seq)
-	}
-	_, err := s.publish(ctx, m)
-	return err
+	return last, err
 }
 
 // entryOf is what a lane's end says of its last webhook.
@@ -178,140 +154,19 @@ func (s *Store) Discard(id uint64) error {
 	}
 	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
 	defer cancel()
-	f, err := s.find(ctx, id)
-	if err != nil {
-		return err
-	}
-	if f.Status.State.Finished() {
-		return record.ErrFinished
-	}
-	return s.ask(ctx, s.partOf(placeOf(f.Webhook.Lane)), &errand{Act: "discard", ID: id, Lane: f.Webhook.Lane})
-}
-
-// errand is what one replica asks of the one that delivers a webhook.
-type errand struct {
-	Act     string
-	ID      uint64
-	Lane    webhookgate.Lane
-	Subject string `json:",omitempty"` // of a pause
-}
-
-// answers that have a meaning of their own.
-var answers = []error{record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody}
-
-// ask has an errand done.
-func (s *Store) ask(ctx context.Context, part int, e *errand) error {
-	if t := s.term(part); t != nil && t.Held() {
-		return t.do(ctx, e)
-	}
-	data, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	m, err := s.nc.RequestWithContext(ctx, fmt.Sprintf("%sdo.%x", s.livePrefix, part), data)
-	if errors.Is(err, nats.ErrNoResponders) {
-		return record.ErrNobody
-	}
-	if err != nil {
-		return err
-	}
-	if len(m.Data) == 0 {
-		return nil
-	}
-	for _, known := range answers {
-		if known.Error() == string(m.Data) {
-			return known
+	tried := false
+	return patiently(ctx, func() error {
+		f, err := s.find(ctx, id)
+		if err != nil {
+			return err
 		}
-	}
-	return errors.New(string(m.Data))
-}
-
-// serve does errands for other replicas until the term ends.
-func (t *term) serve() {
-	served, err := t.s.nc.Subscribe(fmt.Sprintf("%sdo.%x", t.s.livePrefix, t.part), func(m *nats.Msg) {
-		t.s.background.Go(func() { t.answer(m) }) // some take long
-	})
-	if err != nil {
-		t.s.log.Error("cannot listen for requests of other replicas", "err", err)
-		return
-	}
-	t.s.background.Go(func() {
-		<-t.leaving
-		_ = served.Drain() // what came before that is answered
-	})
-}
-
-// answer does what another replica asks for.
-func (t *term) answer(m *nats.Msg) {
-	var e errand
-	err := json.Unmarshal(m.Data, &e)
-	if err == nil {
-		limit := appendTimeout
-		if e.Act == "erase" {
-			limit = eraseTimeout
+		if tried && f.Status.State == record.Discarded {
+			return nil // the answer got lost in a handover
 		}
-		ctx, cancel := context.WithTimeout(t.s.alive, limit)
-		defer cancel()
-		err = t.do(ctx, &e)
-	}
-	var answer []byte
-	if err != nil {
-		answer = []byte(err.Error())
-	}
-	_ = m.Respond(answer) // who asked no longer waits
-}
-
-// do does an errand.
-func (t *term) do(ctx context.Context, e *errand) error {
-	select {
-	case <-t.leaving:
-		return record.ErrNobody
-	default:
-	}
-	switch e.Act {
-	case "retry":
-		if !t.s.courier.Waits(e.Lane, e.ID) {
-			return record.ErrNotFound
+		if f.Status.State.Finished() {
+			return record.ErrFinished
 		}
-		t.s.courier.Retry(e.Lane, e.ID)
-		return nil
-	case "discard":
-		return t.discard(ctx, e)
-	case "paused":
-		for !t.s.pauses.knows(e.Subject, e.ID) && ctx.Err() == nil {
-			pause(ctx, 10*time.Millisecond)
-		}
-		return ctx.Err()
-	case "erase":
-		return t.erase(ctx, e.Lane)
-	}
-	return fmt.Errorf("unknown request %q", e.Act)
-}
-
-// discard sets a webhook aside. Nothing of its lane begins until that is written: it comes back if it can't be.
-func (t *term) discard(ctx context.Context, e *errand) error {
-	t.s.courier.Stop(e.Lane)
-	r, ok := t.s.courier.Remove(t, e.Lane, e.ID)
-	if !ok {
-		t.s.courier.GoOn(e.Lane)
-		return record.ErrBusy // or it was delivered after it was found: the next try says so
-	}
-	r.Enter(record.Discarded, "discarded by hand")
-	err := t.write(ctx, &r, nil)
-	t.goOn(e.Lane, err == nil)
-	return err
-}
-
-// goOn has a lane go on that was stopped. If what was taken out of the courier is not done with, that is read again
-// with the part; not before: what came since would overtake it.
-func (t *term) goOn(lane webhookgate.Lane, done bool) {
-	if done {
-		t.s.courier.GoOn(lane)
-		return
-	}
-	t.leave()
-	t.s.background.Go(func() {
-		<-t.ended
-		t.s.courier.GoOn(lane)
+		tried = true
+		return s.ask(ctx, s.partOf(placeOf(f.Webhook.Lane)), &errand{Act: "discard", ID: id, Lane: f.Webhook.Lane})
 	})
 }

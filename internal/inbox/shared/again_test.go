@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
+	"usher/webhookgate"
 )
 
 // Two people have the same webhook sent again, at once or one a moment later. However that meets with its delivery:
@@ -30,13 +32,10 @@ func TestSentAgainTwice(t *testing.T) {
 					c.receiver.Set(inboxtest.Status(422))
 					other.send(t, tenant, "A")
 					time.Sleep(5 * time.Second)
-					f, err := other.find(t.Context(), other.only(t, tenant, record.Parked).ID)
-					if err != nil {
-						t.Fatal(err)
-					}
+					again := other.toRedeliver(t, tenant, record.Parked)
 					c.receiver.Set(inboxtest.Status(status))
 					for range 2 { // both have found it parked
-						if err := other.sendAgain(t.Context(), f, false); err != nil {
+						if err := other.ask(t.Context(), 0, again); err != nil && !errors.Is(err, errMoved) {
 							t.Fatal(err)
 						}
 						time.Sleep(after)
@@ -50,6 +49,18 @@ func TestSentAgainTwice(t *testing.T) {
 			})
 		})
 	}
+}
+
+// toRedeliver decides to have the only webhook of a tenant in a state sent again.
+func (r *replica) toRedeliver(t *testing.T, tenant string, state record.State) *errand {
+	t.Helper()
+	e := r.only(t, tenant, state)
+	lane := webhookgate.Lane{Platform: e.Platform, Tenant: tenant}
+	last, err := r.readEnd(t.Context(), placeOf(lane))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &errand{Act: "redeliver", ID: e.ID, Lane: lane, Last: last.seq}
 }
 
 // The answer to how a webhook was parked is lost, and somebody has it sent again before that is written anew. It is not
@@ -71,7 +82,11 @@ func TestSentAgainBeforeParkingIsAnswered(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			c.receiver.Set(nil)
 			if parked, err := other.List(record.Filter{Tenant: tenant, State: record.Parked}); err == nil && len(parked) == 1 {
-				if err := other.Redeliver(parked[0].ID, false); err != nil {
+				err := other.Redeliver(parked[0].ID, false)
+				for ; errors.Is(err, record.ErrNobody); err = other.Redeliver(parked[0].ID, false) {
+					time.Sleep(time.Millisecond) // owner connects again
+				}
+				if err != nil {
 					t.Error(err)
 				}
 			}
@@ -100,7 +115,7 @@ func (c *cluster) nothingLeft(owner, other *replica, tenants []string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	err = other.visit(c.t.Context(), stream, other.prefix+"*.again.>", 1, endless, func(m jetstream.Msg, _ uint64) {
+	err = other.visit(c.t.Context(), stream, other.prefix+"*.state.>", 1, endless, func(m jetstream.Msg, _ uint64) {
 		c.t.Errorf("%s is left", m.Subject())
 	})
 	if err != nil {

@@ -25,6 +25,9 @@ const (
 	// outcome is how many bytes more a message takes that says what became of a webhook, at the most: its tries, and
 	// the receiver's words. Without room for them it could be delivered, but never finished.
 	outcome = 32 << 10
+	// underWay is how long to wait for a message that is in the way of another and can't be read yet:
+	// it is on its way to a majority of the servers.
+	underWay = 10 * time.Millisecond
 )
 
 // ErrStale: who sent the webhook has gone on without it, or will send it again.
@@ -68,6 +71,7 @@ func (s *Store) Append(w *webhookgate.Webhook, kept bool) (string, error) {
 
 // arrive tries until w is in its lane, or known as a copy, or it makes no sense to go on.
 func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err error) {
+	var refused uint64 // behind that message
 	for {
 		var last end
 		if a.Lane.Tenant != "" {
@@ -106,6 +110,10 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 		if !isConflict(err) && !s.again(ctx, err) {
 			return "", err
 		}
+		if isConflict(err) && last.seq == refused {
+			pause(ctx, underWay)
+		}
+		refused = last.seq
 	}
 }
 
@@ -181,6 +189,9 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 	if a.Lane.Tenant != "" {
 		expect(m, last.seq)
 	}
+	if size := len(m.Header.Get(headHeader)); size > longestHead {
+		return fmt.Errorf("%w: its tenant, platform and type take %d bytes, and %d is the most", webhookgate.ErrTooLarge, size, longestHead)
+	}
 	if size := int64(m.Size()) + outcome; size > s.nc.MaxPayload() {
 		return fmt.Errorf("%w: it takes %d bytes, and the inbox's servers take %d", webhookgate.ErrTooLarge, size, s.nc.MaxPayload())
 	}
@@ -192,7 +203,9 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 	e := newEnd(seq, h)
 	if a.Lane.Tenant != "" {
 		s.ends.Add(a.place, e)
-		s.replaced(last, &e)
+		if a.kept {
+			s.replaced(last, &e) // others do that when they are delivered, with their rollup
+		}
 	}
 	return s.arrived(ctx, a, seq)
 }
@@ -211,8 +224,7 @@ func (s *Store) arrived(ctx context.Context, a *arriving, id uint64) error {
 // finishKept puts a webhook that nobody takes into the history.
 func (s *Store) finishKept(ctx context.Context, a *arriving, id uint64) error {
 	r := &record.Record{ID: id, Webhook: a.Webhook, Status: record.Status{State: record.Kept, Changed: time.Now()}}
-	_, err := s.publish(ctx, newMessage(s.historySubject(a.place, id), r, pack(a.Webhook)))
-	return err
+	return s.finish(ctx, r, pack(a.Webhook), a.place)
 }
 
 // completeKept puts a webhook that nobody takes into the history, if it is not there: who took it
@@ -243,26 +255,25 @@ func (s *Store) gotIn(ctx context.Context, a *arriving, last *end) (id uint64, e
 	if err != nil {
 		return 0, err
 	}
-	part := s.partOf(a.place)
-	for _, at := range []struct {
-		stream  jetstream.Stream
-		subject string
-		from    uint64
-	}{ // in the order in which it may go from one to the next
-		{stream, s.subject("in", a.place), a.seen + 1},
-		{stream, s.part(part, "*."+a.place+".*"), a.seen + 1},
-		{history, s.historyPrefix + a.place + ".*", 1},
-	} {
-		err := s.visit(ctx, at.stream, at.subject, at.from, endless, func(m jetstream.Msg, seq uint64) {
-			if h, err := readHead(m.Headers()); err == nil && h.Webhook == a.Webhook.ID {
-				id = newEnd(seq, h).ID
-			}
-		})
-		if err != nil || id != 0 {
+	look := func(m *jetstream.RawStreamMsg) error {
+		if h, err := readHead(m.Header); err == nil && h.Webhook == a.Webhook.ID {
+			id = newEnd(m.Sequence, h).ID
+		}
+		return nil
+	}
+	// In the order in which it may go from one to the next.
+	for _, subject := range []string{s.subject("in", a.place), s.part(s.partOf(a.place), "*."+a.place+".*")} {
+		if err := s.each(ctx, stream, subject, a.seen+1, look); err != nil || id != 0 {
 			return id, err
 		}
 	}
-	return 0, nil
+	past, err := idsOn(ctx, history, s.historyPrefix+a.place+".")
+	for _, one := range past {
+		if err == nil && one > a.seen {
+			err = s.each(ctx, history, s.historySubject(a.place, one), 1, look)
+		}
+	}
+	return id, err
 }
 
 // passing says whether an error may be of the moment, as while the servers elect a

@@ -38,7 +38,7 @@ func (s *Store) Run(ctx, hard context.Context) {
 			}
 			before = held
 		}
-		if ctx.Err() == nil && s.nc.IsConnected() && s.pauses.ready() {
+		if ctx.Err() == nil && s.nc.IsConnected() && !s.isBlind() {
 			s.balance(ctx, hard)
 		}
 	}
@@ -113,10 +113,10 @@ func (l *leases) share(self string, now time.Time) (n, first int) {
 }
 
 // free says whether a part can be taken. By the monotonic clock alone: the other one can be set
-// forward, and the holder's was not. l.mu is held.
+// forward, and the holder's was not. Of one that was not read yet the servers refuse another lease. l.mu is held.
 func (l *leases) free(part int, self string) bool {
 	seen := &l.seen[part]
-	return l.read && (seen.Holder == "" || seen.Holder == self || time.Since(seen.seen) > leaseTime)
+	return seen.Holder == "" || seen.Holder == self || time.Since(seen.seen) > leaseTime
 }
 
 // beHere tells the others that this replica is there, and listens to them, until ctx ends.
@@ -145,7 +145,9 @@ func (s *Store) beHere(ctx context.Context) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
 	for {
-		_ = s.nc.Publish(subject, []byte(s.self)) // without a connection nobody hears it
+		if !s.isBlind() { // else the others would leave parts to it
+			_ = s.nc.Publish(subject, []byte(s.self)) // without a connection nobody hears it
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -16,8 +16,8 @@ const pullBytes = 4 << 20
 
 // consume reads messages, in order and without a gap, until ctx ends or something fails.
 // Its consumer lives in the memory of one server, acknowledges nothing, and is made anew each
-// time. whole is called when all that was there at the beginning has been read.
-func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole func(), take func(jetstream.Msg, uint64)) error {
+// time; made is called then.
+func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, made func(), take func(jetstream.Msg, uint64)) error {
 	stream, _, err := s.streams()
 	if err != nil {
 		return err
@@ -29,10 +29,7 @@ func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole
 	if err != nil {
 		return err
 	}
-	if consumer.CachedInfo().NumPending == 0 {
-		whole()
-		whole = nil
-	}
+	made()
 	var (
 		mu      sync.Mutex // held while a message is taken in
 		stopped bool
@@ -56,10 +53,6 @@ func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole
 		last = meta.Sequence.Consumer
 		s.saw(meta.Sequence.Stream)
 		take(m, meta.Sequence.Stream)
-		if whole != nil && meta.NumPending == 0 {
-			whole()
-			whole = nil
-		}
 	}
 	// Webhooks may be large: many of them at once would fill the memory.
 	var most jetstream.PullConsumeOpt = jetstream.PullMaxMessages(500)
@@ -82,18 +75,4 @@ func (s *Store) consume(ctx context.Context, cfg jetstream.ConsumerConfig, whole
 		})
 	})
 	return context.Cause(ctx)
-}
-
-// follow reads the last message of each of some subjects, and from then on what comes, until ctx
-// ends. After a failure it begins again. whole is called when all that there was has been read.
-func (s *Store) follow(ctx context.Context, subjects string, whole func(), take func(jetstream.Msg, uint64)) {
-	for ctx.Err() == nil {
-		err := s.consume(ctx, jetstream.ConsumerConfig{
-			FilterSubject: s.prefix + subjects, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-		}, whole, take)
-		if ctx.Err() == nil {
-			s.log.Debug("cannot follow the inbox", "subjects", subjects, "err", err)
-			pause(ctx, 100*time.Millisecond)
-		}
-	}
 }

@@ -15,10 +15,10 @@ import (
 
 // takeDamaged parks a message whose headers can't be read, so that somebody looks at it. In its
 // lane the next rollup would delete it. The messages after it are taken in when that is done.
-func (t *term) takeDamaged(kind, place string, id, seq uint64) {
+func (t *term) takeDamaged(place string, id, seq uint64) {
 	ctx := t.s.alive
-	for t.Held() && ctx.Err() == nil {
-		err := t.parkDamaged(ctx, kind, place, id, seq)
+	for t.Held() && !t.isLeaving() && ctx.Err() == nil {
+		err := t.parkDamaged(ctx, place, id, seq)
 		if err == nil {
 			return
 		}
@@ -27,7 +27,7 @@ func (t *term) takeDamaged(kind, place string, id, seq uint64) {
 	}
 }
 
-func (t *term) parkDamaged(ctx context.Context, kind, place string, id, seq uint64) error {
+func (t *term) parkDamaged(ctx context.Context, place string, id, seq uint64) error {
 	m, err := t.s.read(ctx, seq)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil // it got so far the last time
@@ -46,18 +46,16 @@ func (t *term) parkDamaged(ctx context.Context, kind, place string, id, seq uint
 	}
 	r := &record.Record{ID: id, Webhook: record.Slim(w), Size: sizeOf(m.Header, m.Data)}
 	r.Enter(record.Parked, record.ErrDamaged.Error())
-	if err := t.park(ctx, c, r, placeOf(w.Lane)); err != nil {
+	if err := t.putState(ctx, c, r, placeOf(w.Lane)); err != nil {
 		return err
 	}
-	if kind == "in" {
+	if id == seq { // in a lane
 		if err := t.endDamaged(ctx, place, seq, w, c); err != nil {
 			return err
 		}
 	}
-	if kind != "parked" { // there the new message has taken its place
-		if err := t.s.remove(ctx, seq); err != nil {
-			return err
-		}
+	if err := t.s.remove(ctx, seq); err != nil {
+		return err
 	}
 	t.s.log.Error("webhook damaged, parked", "id", id, "webhook", w.ID, "platform", w.Lane.Platform, "tenant", w.Lane.Tenant)
 	t.handOverParked(r)
@@ -108,11 +106,12 @@ func (t *term) readableBefore(ctx context.Context, place string, seq uint64, h h
 	if err != nil {
 		return h, err
 	}
-	err = t.s.visit(ctx, stream, t.s.subject("in", place), 1, seq, func(m jetstream.Msg, at uint64) {
-		if before, err := readHead(m.Headers()); err == nil {
-			e := newEnd(at, before)
+	err = t.s.each(ctx, stream, t.s.subject("in", place), 1, func(m *jetstream.RawStreamMsg) error {
+		if before, err := readHead(m.Header); err == nil && m.Sequence < seq {
+			e := newEnd(m.Sequence, before)
 			h = e.again(memoryKind)
 		}
+		return nil
 	})
 	return h, err
 }

@@ -90,35 +90,31 @@ func TestDamagedHead(t *testing.T) {
 	}
 }
 
-// What is parked, or sent again, and has a head that can't be read, is parked.
-func TestDamagedSpot(t *testing.T) {
-	for _, kind := range []string{"parked", "again"} {
-		t.Run(kind, func(t *testing.T) {
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
-				r := c.start()
-				w := inboxtest.Webhook("acme", "A")
-				m := nats.NewMsg(r.idSubject(kind, placeOf(w.Lane), 77))
-				pack(w).put(m)
-				m.Header.Set(headHeader, "{")
-				if _, err := r.publish(t.Context(), m); err != nil {
-					t.Fatal(err)
-				}
-				r.stop()
-				c.change = func(*Config, *courier.Config) {}
-				r = c.start()
-				defer r.stop()
-				until(t, "parked", func() bool { return r.courier.Stats().Parked == 1 })
-				if e := r.only(t, "acme", record.Parked); e.ID != 77 || e.Why != record.ErrDamaged.Error() {
-					t.Errorf("it stands as %+v", e)
-				}
-				if err := r.Redeliver(77, false); err != nil {
-					t.Error(err)
-				}
-				until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
-			})
-		})
-	}
+// What is outside its lane, and has a head that can't be read, is parked.
+func TestDamagedOutside(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
+		r := c.start()
+		w := inboxtest.Webhook("acme", "A")
+		m := nats.NewMsg(r.idSubject("state", placeOf(w.Lane), 77))
+		pack(w).put(m)
+		m.Header.Set(headHeader, "{")
+		if _, err := r.publish(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		r.stop()
+		c.change = func(*Config, *courier.Config) {}
+		r = c.start()
+		defer r.stop()
+		until(t, "parked", func() bool { return r.courier.Stats().Parked == 1 })
+		if e := r.only(t, "acme", record.Parked); e.ID != 77 || e.Why != record.ErrDamaged.Error() {
+			t.Errorf("it stands as %+v", e)
+		}
+		if err := r.Redeliver(77, false); err != nil {
+			t.Error(err)
+		}
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+	})
 }
 
 // A webhook that nobody takes is in the history once its sender is told 200, though that may take

@@ -6,11 +6,10 @@
 // part (the lanes fall into 16 of them):
 //
 //	P.in.TENANT.LANE         a lane: its webhooks that wait, and what it remembers
-//	P.status.TENANT.LANE.ID  how a webhook that waits stands, once a try has failed
-//	P.parked.TENANT.LANE.ID  a webhook that is parked
-//	P.again.TENANT.LANE.ID   a webhook that somebody had sent again
+//	P.state.TENANT.LANE.ID   how a webhook stands, once a try has failed; with its content if it is
+//	                         outside its lane: parked, or sent again by hand
 //	P.lease, P.claim         who delivers the part
-//	paused.WHAT              deliveries that somebody has paused
+//	paused                   deliveries that somebody has paused
 //
 // A second stream holds what is finished. The servers decide how long: it has a limit of age, of
 // bytes and of messages, and no code here walks through it to delete.
@@ -45,5 +44,5 @@
 //	lease balance term                 which replica delivers which part
 //	reading note vacate damaged        what a replica reads and writes of its parts
 //	find query snapshot                what is shown
-//	act pause erase                    what people do
+//	act errand pause erase             what people do
 package shared

@@ -40,12 +40,12 @@ func (s *Store) restate(ctx context.Context, place string, last end, h head) (en
 	return e, nil
 }
 
-// replaced deletes a message that all is said again of by the one after it. Where that
-// fails it does no harm, and goes with the lane's next rollup.
+// replaced deletes a message that all is said again of by the one after it. If that
+// fails it does no harm: the lane's next rollup deletes it.
 func (s *Store) replaced(last end, by *end) {
 	obsolete := last.isNote() || (last.Kind == keptKind || last.Kind == memoryKind) && by.Bearer != last.seq
-	if last.seq == 0 || by.Kind == webhookKind || !obsolete {
-		return // what stands before a webhook goes with it
+	if last.seq == 0 || !obsolete {
+		return
 	}
 	s.background.Go(func() {
 		_ = s.remove(s.alive, last.seq)

@@ -2,8 +2,8 @@ package shared
 
 import (
 	"context"
+	"errors"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,17 +13,13 @@ import (
 	"usher/webhookgate"
 )
 
-const (
-	// eraseTimeout is how long an erasure may take, with the delivery under way that it waits for.
-	eraseTimeout = 20 * time.Second
-	// lateTime is after how long nobody writes into the history any more what came before an erasure: who takes a
-	// webhook in, or has delivered it, has given up by then.
-	lateTime = 2 * appendTimeout
-)
+// eraseTimeout is how long an erasure may take, with the delivery under way that it waits for.
+const eraseTimeout = 20 * time.Second
 
 // Erase deletes all that is kept of a tenant: what waits, what is parked, the history, the last
-// snapshot, and what dedup remembers. It says how many webhooks that were. What is left is a note
-// that there was a lane. Without it the servers would accept what was sent before and is still on its way.
+// snapshot, and what dedup remembers. It says how many webhooks that were. What is left are two notes: that
+// there was a lane, without which the servers would accept what was sent before and is still on its way; and up to which
+// webhook it was erased, for the history.
 func (s *Store) Erase(platform, tenant string) (int, error) {
 	if err := s.Err(); err != nil {
 		return 0, err
@@ -31,64 +27,26 @@ func (s *Store) Erase(platform, tenant string) (int, error) {
 	ctx, cancel := context.WithTimeout(s.alive, eraseTimeout)
 	defer cancel()
 	lane := webhookgate.Lane{Platform: platform, Tenant: tenant}
-	place := placeOf(lane)
 	entries, err := s.List(record.Filter{Tenant: tenant, Platform: &platform})
 	if err != nil {
 		return 0, err
 	}
-	before, err := s.readEnd(ctx, place)
+	place := placeOf(lane)
+	err = patiently(ctx, func() error {
+		last, err := s.readEnd(ctx, place)
+		if err != nil {
+			return err
+		}
+		return s.ask(ctx, s.partOf(place), &errand{Act: "erase", Lane: lane, Last: last.seq})
+	})
 	if err != nil {
-		return 0, err
-	}
-	if err := s.ask(ctx, s.partOf(place), &errand{Act: "erase", Lane: lane}); err != nil {
-		return 0, err
-	}
-	_, history, err := s.streams()
-	if err != nil {
-		return 0, err
-	}
-	if err := s.wipe(ctx, history, s.historyPrefix+place+".*", 0); err != nil {
 		return 0, err
 	}
 	last, err := s.readEnd(ctx, place)
-	if err != nil {
-		return 0, err
+	if err == nil && last.Kind == erasedKind {
+		s.tellErased(lane, last.seq)
 	}
-	if last.Kind == erasedKind {
-		before = last
-	}
-	s.background.Go(func() { s.wipeLate(history, place, before.seq) })
-	return len(entries), s.erased(ctx, lane, last)
-}
-
-// wipeLate deletes what was on its way into the history when its tenant was erased: webhooks up to one.
-func (s *Store) wipeLate(history jetstream.Stream, place string, upTo uint64) {
-	pause(s.alive, lateTime)
-	subject := s.historyPrefix + place + "."
-	err := s.wipeThose(s.alive, history, subject+"*", func(m jetstream.Msg, _ uint64) bool {
-		id, err := strconv.ParseUint(strings.TrimPrefix(m.Subject(), subject), 10, 64)
-		return err == nil && id <= upTo
-	})
-	if err != nil && s.alive.Err() == nil {
-		s.log.Warn("cannot look for what came into the history while its tenant was erased, erase it again", "err", err)
-	}
-}
-
-// erased notes that all is gone, if nothing has come since.
-func (s *Store) erased(ctx context.Context, lane webhookgate.Lane, last end) error {
-	if last.Kind != erasedKind {
-		return nil
-	}
-	now, err := s.noteErased(ctx, lane, last, true)
-	if isConflict(err) {
-		return nil // something came
-	}
-	if err != nil {
-		return err
-	}
-	s.replaced(last, &now)
-	s.tellErased(lane, now.seq)
-	return nil
+	return len(entries), err
 }
 
 func (s *Store) tellErased(lane webhookgate.Lane, upTo uint64) {
@@ -98,15 +56,11 @@ func (s *Store) tellErased(lane webhookgate.Lane, upTo uint64) {
 }
 
 // noteErased notes at the end of a lane, which is last, that nothing before it counts.
-func (s *Store) noteErased(ctx context.Context, lane webhookgate.Lane, last end, wiped bool) (end, error) {
+func (s *Store) noteErased(ctx context.Context, lane webhookgate.Lane, last end) (end, error) {
 	place := placeOf(lane)
-	w := &webhookgate.Webhook{Lane: lane, Received: time.Now()}
-	h := newHead(erasedKind, w)
-	h.ID, h.Arrived, h.Replica, h.Foreign, h.Wiped = last.ID, last.Arrived, last.Replica, last.Foreign, wiped
+	h := newHead(erasedKind, &webhookgate.Webhook{Lane: lane, Received: time.Now()})
+	h.ID, h.Arrived, h.Replica, h.Foreign = last.ID, last.Arrived, last.Replica, last.Foreign
 	m := nats.NewMsg(s.subject("in", place))
-	if h.Long {
-		pack(w).put(m)
-	}
 	h.put(m)
 	expect(m, last.seq)
 	seq, err := s.publish(ctx, m)
@@ -118,44 +72,72 @@ func (s *Store) noteErased(ctx context.Context, lane webhookgate.Lane, last end,
 	return e, nil
 }
 
-// wipe deletes the messages of a subject, those before a sequence only, zero being none, and
-// has the servers write over them.
-func (s *Store) wipe(ctx context.Context, stream jetstream.Stream, subject string, before uint64) error {
-	return s.wipeThose(ctx, stream, subject, func(_ jetstream.Msg, seq uint64) bool { return before == 0 || seq < before })
-}
+// erasedUpTo is where the history notes up to which webhook a lane was erased. Whatever is written there of the lane
+// expects that note to be as it was, so that what is late is refused.
+func (s *Store) erasedUpTo(place string) string { return s.historyPrefix + place + ".erased" }
 
-// wipeThose is wipe for some of the messages.
-func (s *Store) wipeThose(ctx context.Context, stream jetstream.Stream, subject string, those func(jetstream.Msg, uint64) bool) error {
-	var found []uint64
-	err := s.visit(ctx, stream, subject, 1, endless, func(m jetstream.Msg, seq uint64) {
-		if those(m, seq) {
-			found = append(found, seq)
-		}
-	})
+// finish writes a webhook that is finished into the history, unless its tenant was erased since.
+func (s *Store) finish(ctx context.Context, r *record.Record, c content, place string) error {
+	_, history, err := s.streams()
 	if err != nil {
 		return err
 	}
-	for _, seq := range found {
-		_, err := request(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, stream.SecureDeleteMsg(ctx, seq) })
-		if err != nil {
-			if _, missing := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return stream.GetMsg(ctx, seq) }); notFound(missing) != record.ErrNotFound {
-				return err
-			}
-		}
+	m := newMessage(s.historySubject(place, r.ID), r, c)
+	expectOn(m, s.erasedUpTo(place), 0)
+	_, err = s.publish(ctx, m)
+	if !isConflict(err) {
+		return err
 	}
-	return nil
+	note, missing := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return history.GetLastMsgForSubject(ctx, s.erasedUpTo(place))
+	})
+	if missing != nil {
+		return err // another try tells
+	}
+	if upTo, err := strconv.ParseUint(string(note.Data), 10, 64); err == nil && r.ID <= upTo {
+		return nil
+	}
+	expectOn(m, s.erasedUpTo(place), note.Sequence)
+	_, err = s.publish(ctx, m)
+	return err
 }
 
-// erase deletes all of a lane but its history. Only who delivers the part can: nothing of it may
+// wipe deletes all that a lane has before two messages, one in the stream and one in the history.
+func (s *Store) wipe(ctx context.Context, place string, before, past uint64) error {
+	stream, history, err := s.streams()
+	if err != nil {
+		return err
+	}
+	purge := func(stream jetstream.Stream, subject string, before uint64) {
+		if err == nil {
+			_, err = request(ctx, func(ctx context.Context) (struct{}, error) {
+				return struct{}{}, stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(before))
+			})
+		}
+	}
+	purge(stream, s.part(s.partOf(place), "*."+place+".*"), before)
+	purge(history, s.historyPrefix+place+".*", past)
+	purge(stream, s.subject("in", place), before)
+	return err
+}
+
+// erase deletes all of a lane. Only who delivers the part can: nothing of it may
 // be on its way to the receiver. What was taken out of the courier and could not be deleted is
 // read again with the part.
-func (t *term) erase(ctx context.Context, lane webhookgate.Lane) (err error) {
-	place := placeOf(lane)
+func (t *term) erase(ctx context.Context, e *errand) (err error) {
+	lane, place := e.Lane, placeOf(e.Lane)
 	var removed []record.Record
 	t.s.courier.Stop(lane)
 	defer func() { t.goOn(lane, err == nil || len(removed) == 0) }()
-	for {
+	for first := true; ; first = false {
 		last, err := t.s.readEnd(ctx, place)
+		if err != nil {
+			return err
+		}
+		if first && last.seq != e.Last {
+			return errMoved // the request may be old, and what came since another one's
+		}
+		leave, err := t.writing.enter(ctx, place) // first: something may be about to be sent again
 		if err != nil {
 			return err
 		}
@@ -164,6 +146,7 @@ func (t *term) erase(ctx context.Context, lane webhookgate.Lane) (err error) {
 		if ok {
 			err = t.eraseLane(ctx, lane, last, removed)
 		}
+		leave()
 		switch {
 		case ok && err == nil:
 			return nil
@@ -188,21 +171,23 @@ func (t *term) removeAll(lane webhookgate.Lane, last uint64) ([]record.Record, b
 	return t.s.courier.RemoveAll(t, lane)
 }
 
-// eraseLane ends a lane with a note, and deletes what is before it.
+// eraseLane ends a lane with a note, there and in the history, and deletes what is before it. The
+// lane's line was entered.
 func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last end, removed []record.Record) error {
 	place := placeOf(lane)
-	leave, err := t.writing.enter(ctx, place)
+	mark := nats.NewMsg(t.s.erasedUpTo(place))
+	mark.Data = strconv.AppendUint(nil, last.seq, 10)
+	past, err := t.s.publish(ctx, mark)
 	if err != nil {
 		return err
 	}
-	defer leave()
-	note, err := t.s.noteErased(ctx, lane, last, false)
+	note, err := t.s.noteErased(ctx, lane, last)
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
 	for _, r := range removed {
-		if p := t.spots[r.ID]; p == nil || p.kind == "" {
+		if !t.spots[r.ID].out {
 			if l := t.lanes[lane]; l != nil {
 				l.waiting--
 			}
@@ -213,16 +198,7 @@ func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last end, r
 		delete(t.lanes, lane)
 	}
 	t.mu.Unlock()
-	stream, _, err := t.s.streams()
-	if err != nil {
-		return err
-	}
-	for _, rest := range []string{"*." + place, "*." + place + ".*"} {
-		if err := t.s.wipe(ctx, stream, t.s.part(t.part, rest), note.seq); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.s.wipe(ctx, place, note.seq, past)
 }
 
 // Platforms returns those on which a tenant is known.
@@ -230,31 +206,35 @@ func (s *Store) Platforms(tenant string) (all []string, err error) {
 	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
 	defer cancel()
 	ends, err := s.endsOf(ctx, nil, tenant)
-	for _, e := range ends {
-		if e.Kind == erasedKind && e.Wiped {
-			continue
+	for place, e := range ends {
+		left := e.Kind != erasedKind
+		if !left && err == nil { // an erasure that was interrupted can be done again
+			left, err = s.leftOf(ctx, place, e.seq)
 		}
-		lane := e.lane()
-		if e.Long {
-			w, err := s.whole(ctx, e)
-			if err != nil {
-				return nil, err
-			}
-			lane = w.Lane
+		if left {
+			all = append(all, e.Platform)
 		}
-		all = append(all, lane.Platform)
 	}
 	return all, err
 }
 
-// whole reads a webhook of a lane whose head is too long for a header.
-func (s *Store) whole(ctx context.Context, e end) (*webhookgate.Webhook, error) {
-	if e.Kind != erasedKind {
-		return s.bearer(ctx, e)
-	}
-	m, err := s.read(ctx, e.seq)
+// leftOf says whether there is anything of a lane before the note that it was erased.
+func (s *Store) leftOf(ctx context.Context, place string, note uint64) (left bool, err error) {
+	stream, history, err := s.streams()
 	if err != nil {
-		return nil, notFound(err)
+		return false, err
 	}
-	return packed(m.Header, m.Data).unpack()
+	for _, subject := range []string{"*." + place, "*." + place + ".*"} {
+		m, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+			return stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(s.part(s.partOf(place), subject)))
+		})
+		if err == nil && m.Sequence < note {
+			return true, nil
+		}
+		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+			return false, err
+		}
+	}
+	past, err := idsOn(ctx, history, s.historyPrefix+place+".")
+	return len(past) > 0 && past[0] < note, err
 }

@@ -189,6 +189,35 @@ func TestLargeWebhook(t *testing.T) {
 	})
 }
 
+// A tenant's code can be as long as a body. Either all know the tenant by its whole name, whoever delivers, or
+// its webhook is refused for good.
+func TestLongCode(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		one := c.start()
+		defer one.stop()
+		c.receiver.Set(inboxtest.Refusing)
+		code := strings.Repeat("x", 20<<10)
+		one.send(t, code, "A")
+		one.stop()
+		two := c.start()
+		defer two.stop()
+		until(t, "it delivers", func() bool { return two.terms() == two.parts })
+		two.send(t, code, "B")
+		if waiting := two.waiting(t); len(waiting) != 2 || waiting[0].Tenant != code || waiting[1].Tenant != code {
+			t.Errorf("%d wait", len(waiting))
+		}
+		if all, err := two.Platforms(code); len(all) != 1 || err != nil {
+			t.Errorf("it is known on %q, %v", all, err)
+		}
+		c.receiver.Set(nil)
+		until(t, "both delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
+		c.receiver.Want(t, code+":A", code+":B")
+		if _, err := two.Append(inboxtest.Webhook(strings.Repeat("x", 1<<19), "A"), false); !errors.Is(err, webhookgate.ErrTooLarge) {
+			t.Errorf("a code that takes more than a message's headers may: %v", err)
+		}
+	})
+}
+
 // A limit that somebody gives to the stream may cost webhooks that wait: no more are taken in,
 // it is said why, and those that are there are delivered. Without the limit all is well again.
 func TestStreamIsEdited(t *testing.T) {
@@ -234,7 +263,7 @@ func TestMessagesAreDeleted(t *testing.T) {
 		"leases":     func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.lease") },
 		"claims":     func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.claim") },
 		"lanes":      func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.in.>") },
-		"status":     func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.status.>") },
+		"state":      func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.state.>") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
@@ -254,7 +283,7 @@ func TestMessagesAreDeleted(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				c.receiver.Set(nil)
 				r.send(t, "acme", "C")
-				time.Sleep(3 * time.Minute) // more than the pause after a minute of failures
+				time.Sleep(6 * time.Minute) // more than the longest pause between two tries
 				if got := c.receiver.Accepted(); !slices.Contains(got, "acme:C") || got[len(got)-1] != "acme:C" {
 					t.Errorf("delivered %q", got)
 				}

@@ -26,14 +26,12 @@ func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
 		return nil, err
 	}
 	any := "*.*." + strconv.FormatUint(id, 10)
+	var stands *record.Status
 	// Where it is wanted first: what is sent again has a history, too, and what is being
 	// parked may still stand in its lane.
 	for _, look := range []func(context.Context) (*jetstream.RawStreamMsg, error){
 		func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-			return stream.GetLastMsgForSubject(ctx, s.prefix+"*.again."+any)
-		},
-		func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-			return stream.GetLastMsgForSubject(ctx, s.prefix+"*.parked."+any)
+			return stream.GetLastMsgForSubject(ctx, s.prefix+"*.state."+any)
 		},
 		func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return stream.GetMsg(ctx, id) },
 		func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
@@ -47,7 +45,15 @@ func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
 		if err != nil {
 			return nil, err
 		}
-		if f := s.recognise(ctx, m); f != nil && f.ID == id { // else id is the place of a message about another one
+		f := recognise(m)
+		switch {
+		case f == nil || f.ID != id: // id is the place of a message about another one
+		case len(f.data) == 0: // it is in its lane
+			stands = &f.Status
+		case f.Status.State == record.Waiting && stands != nil:
+			f.Status = *stands
+			return f, nil
+		default:
 			return f, nil
 		}
 	}
@@ -55,34 +61,18 @@ func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
 }
 
 // recognise makes a webhook of a message; nil: it is none.
-func (s *Store) recognise(ctx context.Context, m *jetstream.RawStreamMsg) *found {
+func recognise(m *jetstream.RawStreamMsg) *found {
 	r := recordIn(m.Header, m.Sequence)
 	if r == nil {
 		return nil
 	}
+	r.Size = sizeOf(m.Header, m.Data)
 	f := &found{*r, packed(m.Header, m.Data)}
 	if w, err := f.unpack(); err == nil {
+		w.Lane = f.Webhook.Lane // where it is, also if it got there by mistake
 		f.Webhook = w
 	}
-	if f.Status.State == record.Waiting {
-		s.stand(ctx, &f.Record)
-	}
 	return f
-}
-
-// stand completes how a webhook that waits stands.
-func (s *Store) stand(ctx context.Context, r *record.Record) {
-	if now, ok := s.courier.Find(r.Webhook.Lane, r.ID); ok {
-		r.Status = now.Status
-		return
-	}
-	m, err := s.lastOn(ctx, s.idSubject("status", placeOf(r.Webhook.Lane), r.ID))
-	if err != nil {
-		return
-	}
-	if status, err := readStatus(m.Header); err == nil && !status.Again.Before(r.Status.Again) {
-		r.Status = status
-	}
 }
 
 // Show returns a webhook with its content, and that of its tenant's which was taken before it.
@@ -120,10 +110,17 @@ func (s *Store) previous(ctx context.Context, f *found) (taken *record.Previous,
 			}
 		}
 	}
-	for _, id := range idsBelow(ctx, stream, s.subject("parked", place)+".", f.ID) {
-		before = max(before, id)
+	outside, _ := idsOn(ctx, stream, s.subject("state", place)+".")
+	for _, id := range outside {
+		if id < f.ID {
+			before = max(before, id)
+		}
 	}
-	for _, id := range slices.Backward(idsBelow(ctx, history, prefix, f.ID)) {
+	past, _ := idsOn(ctx, history, prefix)
+	for _, id := range slices.Backward(past) {
+		if id >= f.ID {
+			continue
+		}
 		before = max(before, id)
 		m, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 			return history.GetLastMsgForSubject(ctx, prefix+strconv.FormatUint(id, 10))
@@ -131,26 +128,26 @@ func (s *Store) previous(ctx context.Context, f *found) (taken *record.Previous,
 		if err != nil {
 			return nil, before
 		}
-		if r := s.recognise(ctx, m); r != nil && r.Webhook.Snapshot && r.Status.State.Taken() {
+		if r := recognise(m); r != nil && r.Webhook.Snapshot && r.Status.State.Taken() {
 			return &record.Previous{ID: id, Body: r.Webhook.Body}, before
 		}
 	}
 	return nil, before
 }
 
-// idsBelow are the ids below one that a stream has subjects for, in order.
-func idsBelow(ctx context.Context, stream jetstream.Stream, prefix string, limit uint64) (ids []uint64) {
+// idsOn are the ids that a stream has subjects for, in order.
+func idsOn(ctx context.Context, stream jetstream.Stream, prefix string) (ids []uint64, err error) {
 	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
 		return stream.Info(ctx, jetstream.WithSubjectFilter(prefix+"*"))
 	})
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	for subject := range info.State.Subjects {
-		if id, err := strconv.ParseUint(strings.TrimPrefix(subject, prefix), 10, 64); err == nil && id < limit {
+		if id, err := strconv.ParseUint(strings.TrimPrefix(subject, prefix), 10, 64); err == nil {
 			ids = append(ids, id)
 		}
 	}
 	slices.Sort(ids)
-	return ids
+	return ids, nil
 }

@@ -58,7 +58,6 @@ type leases struct {
 	stir chan struct{} // something has changed
 
 	mu    sync.Mutex // guards what follows
-	read  bool       // all leases were read once
 	parts int        // there are
 	seen  [parts]leaseSeen
 	terms [parts]*term         // of this replica
@@ -101,15 +100,18 @@ func (s *Store) claim(ctx, hard context.Context, part int, was leaseSeen) {
 	m.Data = []byte(s.self)
 	rollup(m)
 	claim, err := s.publish(ctx, m)
-	if err == nil {
-		err = s.catchUp(ctx)
-	}
 	if err != nil {
 		s.log.Debug("inbox part not claimed", "part", part, "err", err)
 		return
 	}
 	t := newTerm(s, part, claim, h)
 	t.before = was.Load
+	t.serve() // before that: who pauses deliveries asks this replica, or is done before they are read
+	if _, _, err := s.readPauses(ctx); err != nil {
+		s.log.Debug("inbox part not claimed", "part", part, "err", err)
+		t.leave()
+		return
+	}
 	s.leases.mu.Lock()
 	s.leases.terms[part] = t
 	s.leases.mu.Unlock()
@@ -172,19 +174,25 @@ func (l *leases) saw(part int, now leaseSeen, was uint64) {
 
 // followLeases reads who delivers what, until ctx ends.
 func (s *Store) followLeases(ctx context.Context) {
-	s.follow(ctx, "*.lease", func() {
-		s.leases.mu.Lock()
-		s.leases.read = true
-		s.leases.mu.Unlock()
-		s.leases.poke()
-	}, func(m jetstream.Msg, seq uint64) {
-		part := s.partOf(strings.TrimPrefix(m.Subject(), s.prefix))
-		now := leaseSeen{seq: seq}
-		if err := json.Unmarshal(m.Data(), &now.leaseMessage); err != nil {
-			s.log.Error("cannot read an inbox lease", "part", part, "err", err)
+	for ctx.Err() == nil {
+		err := s.consume(ctx, jetstream.ConsumerConfig{
+			FilterSubject: s.prefix + "*.lease", DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
+		}, func() { s.blind.Store(0) }, s.takeLease)
+		s.blind.CompareAndSwap(0, time.Now().UnixNano())
+		if ctx.Err() == nil {
+			s.log.Debug("cannot follow the inbox's leases", "err", err)
+			pause(ctx, 100*time.Millisecond)
 		}
-		s.leases.saw(part, now, 0)
-	})
+	}
+}
+
+func (s *Store) takeLease(m jetstream.Msg, seq uint64) {
+	part := s.partOf(strings.TrimPrefix(m.Subject(), s.prefix))
+	now := leaseSeen{seq: seq}
+	if err := json.Unmarshal(m.Data(), &now.leaseMessage); err != nil {
+		s.log.Error("cannot read an inbox lease", "part", part, "err", err)
+	}
+	s.leases.saw(part, now, 0)
 }
 
 // leaseChanged tells what became of a part's lease.

@@ -3,10 +3,13 @@ package shared
 import (
 	"bytes"
 	"compress/flate"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 	"unique"
 
@@ -30,37 +33,33 @@ const (
 // head is the header of every message of a lane, and says how the lane ends. What is about
 // "the last" is, in a webhook, about itself.
 type head struct {
-	Kind     string    `json:"kind"`
-	ID       uint64    `json:"id,omitempty"` // of the last webhook; zero: this message's own sequence
-	Webhook  string    `json:"webhook"`
-	Type     string    `json:"type"`
-	Platform string    `json:"platform,omitempty"`
-	Tenant   string    `json:"tenant,omitempty"`
-	Long     bool      `json:"long,omitempty"` // type, platform and tenant are too long for a header: the content has them
-	Received time.Time `json:"received"`
-	Snapshot bool      `json:"snapshot,omitempty"`
+	Kind     string
+	ID       uint64 // of the last webhook; zero: this message's own sequence
+	Webhook  string
+	Type     string
+	Platform string
+	Tenant   string
+	Received time.Time
+	Snapshot bool
 
 	// Digest is that of the last webhook; empty: nothing is a copy of it.
-	Digest []byte `json:"digest,omitempty"`
+	Digest []byte
 	// Accepted is when the receiver of that name took it; zero: it waits.
-	Accepted time.Time `json:"accepted,omitzero"`
-	Receiver string    `json:"receiver,omitempty"`
+	Accepted time.Time
+	Receiver string
 
 	// Arrived is the sequence of what came last into the lane, webhook or copy; zero: this
 	// message. Replica is through which it came, and Foreign what came last through any other.
-	Arrived uint64 `json:"arrived,omitempty"`
-	Replica string `json:"replica,omitempty"`
-	Foreign uint64 `json:"foreign,omitempty"`
+	Arrived uint64
+	Replica string
+	Foreign uint64
 
 	// Last is the id of the lane's last snapshot; zero: this message, if it bears one, else there
 	// is none. Bears says that it is this message's content; if not, Bearer is the sequence of
 	// the message whose content it is.
-	Last   uint64 `json:"last,omitempty"`
-	Bears  bool   `json:"bears,omitempty"`
-	Bearer uint64 `json:"bearer,omitempty"`
-
-	// Wiped says of a lane that was erased that nothing is left of it, in the history neither.
-	Wiped bool `json:"wiped,omitempty"`
+	Last   uint64
+	Bears  bool
+	Bearer uint64
 }
 
 const (
@@ -68,12 +67,14 @@ const (
 	statusHeader   = "Usher-Status"
 	encodingHeader = "Usher-Encoding"
 	deflate        = "deflate"
-	// longest is what type, platform and tenant may take in a header. The servers take
-	// headers up to 64 KiB.
-	longest = 8 << 10
+	// longestHead bounds a head. The servers take headers up to 64 KiB, and an outcome is in them, too.
+	longestHead = 32 << 10
 	// deflateFrom is the size from which a content is compressed: the servers take messages
 	// up to 1 MiB, unless they are told otherwise, and a webhook may be as large.
 	deflateFrom = 64 << 10
+	// memoryFrom is the size from which a content is compressed that is remembered. What is smaller
+	// saves little, and takes as long.
+	memoryFrom = 2 << 10
 	// inflatedMost bounds what a content may grow to.
 	inflatedMost = 1 << 30
 )
@@ -125,12 +126,12 @@ func laneOf(h *head) webhookgate.Lane {
 
 // newHead is the head of w as the lane's last.
 func newHead(kind string, w *webhookgate.Webhook) head {
-	h := head{Kind: kind, Webhook: w.ID, Received: w.Received, Snapshot: w.Snapshot, Bears: w.Snapshot}
+	h := head{
+		Kind: kind, Webhook: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant,
+		Received: w.Received, Snapshot: w.Snapshot, Bears: w.Snapshot,
+	}
 	if w.Snapshot {
 		h.Digest = w.Digest[:]
-	}
-	if h.Long = len(w.Type)+len(w.Lane.Platform)+len(w.Lane.Tenant) > longest; !h.Long {
-		h.Type, h.Platform, h.Tenant = w.Type, w.Lane.Platform, w.Lane.Tenant
 	}
 	return h
 }
@@ -142,16 +143,21 @@ func (e *end) again(kind string) head {
 	return h
 }
 
-func (h *head) put(m *nats.Msg) {
-	b, err := json.Marshal(h)
-	if err != nil {
-		panic(err) // strings, numbers and times always marshal
+// values are all that a head says, in the order in which it is written.
+func (h *head) values() []any {
+	return []any{
+		&h.Kind, &h.ID, &h.Webhook, &h.Type, &h.Platform, &h.Tenant, &h.Received, &h.Snapshot,
+		&h.Digest, &h.Accepted, &h.Receiver, &h.Arrived, &h.Replica, &h.Foreign, &h.Last, &h.Bears, &h.Bearer,
 	}
-	m.Header.Set(headHeader, string(b))
+}
+
+func (h *head) put(m *nats.Msg) {
+	m.Header.Set(headHeader, base64.RawStdEncoding.EncodeToString(record.Pack(h.values()...)))
 }
 
 func readHead(h nats.Header) (out head, err error) {
-	if json.Unmarshal([]byte(h.Get(headHeader)), &out) != nil || out.Kind == "" {
+	b, err := base64.RawStdEncoding.DecodeString(h.Get(headHeader))
+	if err != nil || record.Unpack(b, out.values()...) != nil {
 		return out, record.ErrDamaged
 	}
 	// There are few of these, and a million webhooks may wait.
@@ -161,12 +167,15 @@ func readHead(h nats.Header) (out head, err error) {
 	return out, nil
 }
 
+// putStatus leaves < and > as they are: a header has few bytes.
 func putStatus(m *nats.Msg, s *record.Status) {
-	b, err := json.Marshal(s)
-	if err != nil {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(s); err != nil {
 		panic(err) // strings, numbers and times always marshal
 	}
-	m.Header.Set(statusHeader, string(b))
+	m.Header.Set(statusHeader, strings.TrimSuffix(b.String(), "\n"))
 }
 
 func readStatus(h nats.Header) (s record.Status, err error) {
@@ -245,12 +254,20 @@ func compress(data []byte) []byte {
 }
 
 func compressAt(level int, data []byte) []byte {
-	var b bytes.Buffer
-	z, _ := flate.NewWriter(&b, level) // the level is known
-	z.Write(data)                      // to memory
+	z, ok := compressors[level+2].Get().(*flate.Writer)
+	if !ok {
+		z, _ = flate.NewWriter(nil, level) // the level is known
+	}
+	defer compressors[level+2].Put(z)
+	b := bytes.NewBuffer(make([]byte, 0, len(data)))
+	z.Reset(b)
+	z.Write(data) // to memory
 	z.Close()
 	return b.Bytes()
 }
+
+// compressors are by level. To make one takes a megabyte, and far longer than to use it.
+var compressors [4]sync.Pool
 
 // expect has m refused unless the last message on its subject is that one; zero: none.
 func expect(m *nats.Msg, last uint64) {

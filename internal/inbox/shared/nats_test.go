@@ -293,7 +293,7 @@ func least(stream string) *server.Permissions {
 	publish := []string{name + ".>", name + "_history.>", name + "_live.>"}
 	for _, s := range []string{stream, stream + "_HISTORY"} {
 		publish = append(publish,
-			"$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s,
+			"$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s, "$JS.API.STREAM.PURGE."+s,
 			"$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.DELETE."+s+".*", "$JS.API.CONSUMER.MSG.NEXT."+s+".*")
 	}
 	return &server.Permissions{

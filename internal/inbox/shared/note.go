@@ -14,127 +14,110 @@ import (
 
 // The replica that delivers a part writes how its webhooks stand, in the order of each lane.
 
-// Note writes how r stands now, in the background.
+// Note writes how r stands now, in the background. If it can't, r is read again with the part.
 func (t *term) Note(r record.Record, whole *webhookgate.Webhook, noted func()) {
 	t.s.background.Go(func() {
 		defer noted()
-		t.write(t.s.alive, &r, whole)
+		if t.write(t.s.alive, &r, whole) != nil {
+			t.s.courier.Stop(r.Webhook.Lane)
+			t.goOn(r.Webhook.Lane, false)
+		}
 	})
 }
 
 // write writes how r stands, for as long as the term lasts: after that its word no longer
 // counts, and who took over delivers again what was not written.
 func (t *term) write(ctx context.Context, r *record.Record, whole *webhookgate.Webhook) error {
-	place := placeOf(r.Webhook.Lane)
-	leave, err := t.writing.enter(ctx, place)
+	leave, err := t.writing.enter(ctx, placeOf(r.Webhook.Lane))
 	if err != nil {
 		return err
 	}
 	defer leave()
+	return t.writeNext(ctx, r, whole)
+}
+
+// writeNext is write once the lane's line was entered.
+func (t *term) writeNext(ctx context.Context, r *record.Record, whole *webhookgate.Webhook) error {
+	place := placeOf(r.Webhook.Lane)
 	t.mu.Lock()
-	at := *t.at(r.ID)
+	at := t.spots[r.ID]
 	t.mu.Unlock()
-	if r.Status.State == record.Waiting {
-		return t.insist(ctx, r, func() error { return t.stand(ctx, r, place) })
-	}
 	var c content
-	for _, step := range []func() error{
-		func() (err error) { c, err = t.content(ctx, r, whole, at); return err },
-		func() error { return t.copyOut(ctx, c, r, place) },
-		func() error { return t.takeOut(ctx, c, r, place, at) },
-		func() error { return t.s.remove(ctx, at.status) },
-	} {
+	read := func() (err error) { c, err = t.content(ctx, r, whole, at); return err }
+	put := func() error { return t.putState(ctx, c, r, place) }
+	finish := func() error { return t.s.finish(ctx, r, c, place) }
+	vacate := func() error { return t.vacate(ctx, c, r, place) }
+	remove := func() error { return t.s.remove(ctx, at.seq) }
+	var steps []func() error
+	switch state := r.Status.State; {
+	case state == record.Waiting && !at.out:
+		steps = []func() error{put} // its content stays where it is
+	case state.Finished() && at.out:
+		steps = []func() error{read, finish, remove}
+	case state.Finished():
+		steps = []func() error{read, finish, vacate, remove}
+	case at.out:
+		steps = []func() error{read, put} // in the place of what was there
+	default:
+		steps = []func() error{read, put, vacate}
+	}
+	for _, step := range steps {
 		if err := t.insist(ctx, r, step); err != nil {
 			return err
 		}
 	}
-	t.mu.Lock()
-	p := t.at(r.ID)
-	late := p.late
-	if p.late = 0; r.Status.State != record.Parked {
+	if r.Status.State.Finished() {
+		t.mu.Lock()
 		delete(t.spots, r.ID)
+		t.mu.Unlock()
 	}
-	t.mu.Unlock()
-	if late == 0 {
-		return nil
-	}
-	return t.insist(ctx, r, func() error { return t.s.remove(ctx, late) })
+	return nil
 }
 
-// insist takes a step until it is done, or the term is over. A process that was stopped for a while takes none: the
-// tenant may have been erased meanwhile, and the history takes what anybody writes.
+// insist takes a step until it is done, or the term is over. A process that was stopped for a while takes none: another
+// replica may have delivered the webhook meanwhile.
 func (t *term) insist(ctx context.Context, r *record.Record, step func() error) error {
-	for err := errOver; ; {
+	for {
 		if !t.Held() {
 			t.leave() // a renewal may still come through, and what was not written is to be read again
+			return record.ErrNobody
 		}
-		if !t.Held() || ctx.Err() != nil {
+		err := step()
+		if err == nil || ctx.Err() != nil {
 			return err
-		}
-		if err = step(); err == nil {
-			return nil
 		}
 		t.s.log.Debug("inbox note not written yet", "id", r.ID, "err", err)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			return err // see content
 		}
-		if !isConflict(err) {
-			pause(ctx, 100*time.Millisecond)
+		wait := 10 * underWay
+		if isConflict(err) {
+			wait = underWay
 		}
+		pause(ctx, wait)
 	}
 }
 
-var errOver = errors.New("another replica delivers it by now")
-
-// stand writes how a webhook stands that goes on waiting.
-func (t *term) stand(ctx context.Context, r *record.Record, place string) error {
-	m := nats.NewMsg(t.s.idSubject("status", place, r.ID))
-	putStatus(m, &r.Status)
-	seq, err := t.fenced(ctx, m)
-	if err == nil {
-		t.mu.Lock()
-		t.at(r.ID).status = seq
-		t.mu.Unlock()
-	}
-	return err
-}
-
-// copyOut writes a webhook to where it belongs from now on.
-func (t *term) copyOut(ctx context.Context, c content, r *record.Record, place string) error {
-	if r.Status.State == record.Parked {
-		return t.park(ctx, c, r, place)
-	}
-	_, err := t.s.publish(ctx, newMessage(t.s.historySubject(place, r.ID), r, c))
-	return err
-}
-
-// takeOut takes a webhook away from where it was.
-func (t *term) takeOut(ctx context.Context, c content, r *record.Record, place string, at spot) error {
-	if at.kind == "" {
-		return t.vacate(ctx, c, r, place)
-	}
-	return t.s.remove(ctx, at.seq)
-}
-
-// park writes a webhook to a place of its own.
-func (t *term) park(ctx context.Context, c content, r *record.Record, place string) error {
-	seq, err := t.fenced(ctx, newMessage(t.s.idSubject("parked", place, r.ID), r, c))
+// putState writes how a webhook stands; with its content, if it is outside its lane from then on.
+func (t *term) putState(ctx context.Context, c content, r *record.Record, place string) error {
+	seq, err := t.fenced(ctx, newMessage(t.s.idSubject("state", place, r.ID), r, c))
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := t.at(r.ID)
-	p.kind, p.seq, p.status = "parked", seq, 0
+	t.spots[r.ID] = spot{seq, len(c.data) > 0}
 	return nil
 }
 
-// fenced publishes what only the holder of the part may say. A former holder's is refused.
+// fenced publishes what only the holder of the part may say. A former holder's is refused. While another message that
+// names the claim is under way several servers refuse this one, too, with an error of its own: it is to be tried again.
 func (t *term) fenced(ctx context.Context, m *nats.Msg) (uint64, error) {
 	rollup(m)
 	expectOn(m, t.s.part(t.part, "claim"), t.claim)
 	seq, err := t.s.publish(ctx, m)
-	if isConflict(err) {
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
 		t.s.log.Warn("inbox part was taken over by another replica", "part", t.part)
 		t.hold.Store(nil)
 		t.leave()
@@ -148,10 +131,10 @@ func (t *term) content(ctx context.Context, r *record.Record, whole *webhookgate
 		return pack(whole), nil
 	}
 	seq := r.ID
-	if at.kind != "" {
+	if at.out {
 		seq = at.seq
 	}
-	m, err := t.s.read(ctx, seq)
+	m, err := t.s.readThere(ctx, seq)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		t.leave() // somebody has deleted it: all is read again, once nothing is to be written any more
 	}

@@ -57,7 +57,7 @@ func TestParkedIsDeleted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(r.prefix+"*.parked.>")); err != nil {
+		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(r.prefix+"*.state.>")); err != nil {
 			t.Fatal(err)
 		}
 		c.receiver.Set(nil)
@@ -87,7 +87,7 @@ func TestLargestIsFinished(t *testing.T) {
 		r := c.start()
 		defer r.stop()
 		body := noise(1 << 20)
-		for err := errors.New("not tried"); err != nil; body = body[:len(body)-64] {
+		for err := errors.New("not tried"); err != nil; body = body[:len(body)-512] {
 			_, err = r.Append(inboxtest.Webhook("acme", body), false)
 		}
 		r.send(t, "acme", "B")

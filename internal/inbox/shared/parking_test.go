@@ -10,8 +10,8 @@ import (
 	"usher/webhookgate"
 )
 
-// A replica died when it had parked a webhook and not yet taken it out of its lane, and somebody has
-// it sent again before another has taken over. It is delivered once, and not again behind what is newer.
+// A replica died when it had parked a webhook and not yet taken it out of its lane, and the next one when it had that
+// sent again. It is delivered once, and not again behind what is newer.
 func TestSentAgainWhileItsParkingIsUnfinished(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
@@ -24,18 +24,15 @@ func TestSentAgainWhileItsParkingIsUnfinished(t *testing.T) {
 		if err != nil || last.ID == 0 {
 			t.Fatal(last, err)
 		}
-		// What the replica that died has left.
+		// What they have left.
 		dead := newTerm(idle.Store, idle.partOf(place), 0, nil)
 		r := &record.Record{ID: last.ID, Webhook: slim(&last.head), Status: record.Status{State: record.Waiting}}
-		r.Enter(record.Parked, "the receiver will not take it")
+		r.SendAgain()
 		whole, err := dead.content(context.Background(), r, nil, spot{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := idle.publish(context.Background(), newMessage(idle.idSubject("parked", place, r.ID), r, whole)); err != nil {
-			t.Fatal(err)
-		}
-		if err := idle.Redeliver(r.ID, false); err != nil {
+		if _, err := idle.publish(context.Background(), newMessage(idle.idSubject("state", place, r.ID), r, whole)); err != nil {
 			t.Fatal(err)
 		}
 		c.change = func(*Config, *courier.Config) {}

@@ -186,6 +186,34 @@ func TestErase(t *testing.T) {
 	})
 }
 
+// What was on its way into the history when its tenant was erased, and comes minutes later, is not taken. What came
+// since is.
+func TestLateForTheHistory(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		r := c.start()
+		defer r.stop()
+		r.send(t, "acme", "A")
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+		time.Sleep(time.Second)
+		f, err := r.find(t.Context(), r.only(t, "acme", record.Delivered).ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Erase("p", "acme"); err != nil {
+			t.Fatal(err)
+		}
+		r.send(t, "acme", "B")
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
+		time.Sleep(10 * time.Minute)
+		if err := r.finish(t.Context(), &f.Record, f.content, placeOf(f.Webhook.Lane)); err != nil {
+			t.Error(err)
+		}
+		if e := r.only(t, "acme", ""); e.ID <= f.ID {
+			t.Errorf("%d is in the history again", e.ID)
+		}
+	})
+}
+
 // Whatever comes, or is delivered, while a tenant is erased: nothing of before stays, nothing is
 // stuck, and what is left in the end can be delivered.
 func TestEraseAmidst(t *testing.T) {
@@ -285,6 +313,29 @@ func TestPausedWhileAway(t *testing.T) {
 	})
 }
 
+// A damaged pause counts as one of all deliveries, as long as nobody resumes them.
+func TestDamagedPause(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		r := c.start()
+		defer r.stop()
+		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		m := nats.NewMsg(r.prefix + pausesSubject)
+		m.Data = []byte("{")
+		if _, err := r.publish(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		r.send(t, "acme", "A")
+		time.Sleep(time.Minute)
+		c.receiver.Want(t)
+		if was, err := r.Resume(record.Pause{}); !was || err != nil {
+			t.Errorf("resumed: %v, %v", was, err)
+		}
+		time.Sleep(time.Minute)
+		c.receiver.Want(t, "acme:A")
+	})
+}
+
 // A replica that was away when a tenant was erased learns of it, whatever came into the lane since.
 func TestErasedWhileAway(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
@@ -369,17 +420,17 @@ func TestErasedBeforeSentAgain(t *testing.T) {
 				r.send(t, "acme", "A")
 				until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
 				time.Sleep(time.Second)
-				f, err := r.find(t.Context(), r.only(t, "acme", record.Delivered).ID)
-				if err != nil {
-					t.Fatal(err)
-				}
+				again := r.toRedeliver(t, "acme", record.Delivered)
 				if _, err := r.Erase("p", "acme"); err != nil {
 					t.Fatal(err)
 				}
 				if more {
 					r.send(t, "acme", "B")
 				}
-				if err := r.sendAgain(t.Context(), f, true); !errors.Is(err, record.ErrNotFound) {
+				if err := r.ask(t.Context(), r.partOf(placeOf(again.Lane)), again); !errors.Is(err, errMoved) {
+					t.Errorf("sent again: %v", err)
+				}
+				if err := r.Redeliver(again.ID, true); !errors.Is(err, record.ErrNotFound) {
 					t.Errorf("sent again: %v", err)
 				}
 				time.Sleep(time.Minute)
@@ -412,9 +463,13 @@ func TestEraseInVain(t *testing.T) {
 			term := owner.term(owner.partOf(placeOf(lane)))
 			ctx, cancel := context.WithTimeout(t.Context(), eraseTimeout)
 			defer cancel()
-			erased <- term.erase(ctx, lane)
+			last, err := owner.readEnd(ctx, placeOf(lane))
+			if err != nil {
+				t.Error(err)
+			}
+			erased <- term.erase(ctx, &errand{Lane: lane, Last: last.seq})
 		}()
-		time.Sleep(250 * time.Millisecond) // it has read how the lane ends, and is about to write
+		time.Sleep(650 * time.Millisecond) // it has read how the lane ends, and is about to write
 		other.send(t, tenant, "B")
 		err := <-erased
 		time.Sleep(5 * time.Minute)
@@ -437,7 +492,7 @@ func TestResumeAfterLoss(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(r.prefix+"paused.*")); err != nil {
+		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(r.prefix+pausesSubject)); err != nil {
 			t.Fatal(err)
 		}
 		r.send(t, "acme", "A")

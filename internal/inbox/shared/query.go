@@ -1,12 +1,13 @@
 package shared
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -31,26 +32,28 @@ func (s *Store) List(f record.Filter) ([]record.Entry, error) {
 		token, _, _ := strings.Cut(placeOf(webhookgate.Lane{Tenant: f.Tenant}), ".")
 		tenant = token + ".*"
 	}
-	if f.State == "" || f.State.Finished() {
-		if err := s.collect(ctx, history, records, f, s.historyPrefix+tenant+".*"); err != nil {
-			return nil, err
-		}
-	}
+	// In the order in which a webhook goes from one place to the next: one that goes meanwhile is not missed.
 	if f.State == "" || !f.State.Finished() {
-		for _, subject := range []string{"*.in." + tenant, "*.parked." + tenant + ".*", "*.again." + tenant + ".*"} {
+		for _, subject := range []string{"*.in." + tenant, "*.state." + tenant + ".*"} {
 			if err := s.collect(ctx, stream, records, f, s.prefix+subject); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return s.entries(ctx, records, f), nil
+	if f.State == "" || f.State.Finished() {
+		if err := s.collect(ctx, history, records, f, s.historyPrefix+tenant+".*"); err != nil {
+			return nil, err
+		}
+	}
+	return entries(records, f), nil
 }
 
 // window is how many messages are read at a time, from the stream's end backwards, where
 // only the latest are asked for.
 const window = 4096
 
-// collect reads the latest webhooks of some subjects. What a later subject has is what counts.
+// collect reads the latest webhooks of some subjects. If one is in two places, what changed last counts: what was sent
+// again has a history, too.
 func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[uint64]*record.Record, f record.Filter, subject string) error {
 	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return stream.Info(ctx) })
 	if err != nil {
@@ -64,7 +67,7 @@ func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[u
 			from = to - size
 		}
 		found, err := s.scan(ctx, stream, subject, from, to)
-		for n := 0; passing(err) && n < 5 && ctx.Err() == nil; n++ { // a consumer that was just made may not be there yet
+		for n := 0; passing(err) && n < 20 && ctx.Err() == nil; n++ { // a consumer may not be there yet, or behind
 			pause(ctx, 100*time.Millisecond)
 			found, err = s.scan(ctx, stream, subject, from, to)
 		}
@@ -73,7 +76,13 @@ func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[u
 		}
 		matching := 0
 		for _, r := range found {
-			into[r.ID] = r
+			before := into[r.ID]
+			if before == nil && r.Size == 0 {
+				continue // it says how another message stands, and that is gone, or not asked for
+			}
+			if before == nil || !r.Status.Changed.Before(before.Status.Changed) {
+				into[r.ID] = r
+			}
 			if e := r.Entry(); f.Match(&e, nil) {
 				matching++
 			}
@@ -89,6 +98,7 @@ func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[u
 func (s *Store) scan(ctx context.Context, stream jetstream.Stream, subject string, from, to uint64) (out []*record.Record, err error) {
 	err = s.visit(ctx, stream, subject, from, to, func(m jetstream.Msg, seq uint64) {
 		if r := recordIn(m.Headers(), seq); r != nil {
+			r.Size = contentSize(m.Headers(), m.Data())
 			out = append(out, r)
 		}
 	})
@@ -99,7 +109,8 @@ func (s *Store) scan(ctx context.Context, stream jetstream.Stream, subject strin
 const endless = 1<<64 - 1
 
 // visit goes through the messages of a subject from one up to another, headers only. The client says nothing
-// of those that are lost with its connection: they are missed by the consumer's own count.
+// of those that are lost with its connection: they are missed by the consumer's own count. And the consumer's server may
+// be behind: that nothing comes after the last one is what the leader says.
 func (s *Store) visit(ctx context.Context, stream jetstream.Stream, subject string, from, to uint64, each func(jetstream.Msg, uint64)) error {
 	consumer, err := request(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 		return stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
@@ -115,48 +126,44 @@ func (s *Store) visit(ctx context.Context, stream jetstream.Stream, subject stri
 			return struct{}{}, stream.DeleteConsumer(ctx, consumer.CachedInfo().Name)
 		})
 	}()
-	var last uint64 // by that count
+	var count, last uint64 // by that count, and in the stream
 	for left := consumer.CachedInfo().NumPending; left > 0 && ctx.Err() == nil; {
 		batch, err := consumer.Fetch(int(min(left, 1000)), jetstream.FetchMaxWait(requestTimeout))
 		if err != nil {
 			return err
 		}
-		got := 0
+		before := count
 		for m := range batch.Messages() {
-			got++
 			meta, err := m.Metadata()
 			if err != nil {
 				return err
 			}
-			if last++; meta.Sequence.Consumer != last {
+			if count++; meta.Sequence.Consumer != count {
 				return errMissed
 			}
-			if left = meta.NumPending; meta.Sequence.Stream >= to {
+			if left, last = meta.NumPending, meta.Sequence.Stream; last >= to {
 				return nil
 			}
-			each(m, meta.Sequence.Stream)
+			each(m, last)
 		}
 		if err := batch.Error(); err != nil {
 			return err
 		}
-		if got == 0 { // somebody may have deleted them meanwhile
-			return allSent(ctx, consumer, last)
+		if count == before {
+			break // somebody may have deleted them meanwhile
 		}
 	}
-	return ctx.Err()
+	next, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return stream.GetMsg(ctx, max(from, last+1), jetstream.WithGetMsgSubject(subject))
+	})
+	if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && next.Sequence >= to {
+		return nil
+	}
+	return cmp.Or(err, errMissed)
 }
 
 // errMissed is one of the moment; see passing.
 var errMissed = fmt.Errorf("%w: messages were lost on their way", nats.ErrTimeout)
-
-// allSent says whether a consumer has nothing for us but what came.
-func allSent(ctx context.Context, consumer jetstream.Consumer, last uint64) error {
-	info, err := request(ctx, consumer.Info)
-	if err == nil && (info.NumPending > 0 || info.Delivered.Consumer != last) {
-		return errMissed
-	}
-	return err
-}
 
 // recordIn makes a record of a message, by its headers; nil: it has none.
 func recordIn(header nats.Header, seq uint64) *record.Record {
@@ -171,36 +178,14 @@ func recordIn(header nats.Header, seq uint64) *record.Record {
 	return r
 }
 
-// entries selects, and completes how what waits stands: some at a time, as the servers have
-// to be asked for what other replicas deliver.
-func (s *Store) entries(ctx context.Context, records map[uint64]*record.Record, f record.Filter) []record.Entry {
-	ids := slices.Sorted(maps.Keys(records))
-	slices.Reverse(ids)
-	var chosen []*record.Record
-	for _, id := range ids {
+// entries selects, the newest first.
+func entries(records map[uint64]*record.Record, f record.Filter) []record.Entry {
+	out := make([]record.Entry, 0, len(records))
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(records))) {
 		if e := records[id].Entry(); f.Match(&e, nil) {
-			if chosen = append(chosen, records[id]); f.Limit > 0 && len(chosen) == f.Limit {
+			if out = append(out, e); f.Limit > 0 && len(out) == f.Limit {
 				break
 			}
-		}
-	}
-	slots := make(chan struct{}, 16)
-	var asking sync.WaitGroup
-	for _, r := range chosen {
-		if r.Status.State != record.Waiting {
-			continue
-		}
-		slots <- struct{}{}
-		asking.Go(func() {
-			defer func() { <-slots }()
-			s.stand(ctx, r)
-		})
-	}
-	asking.Wait()
-	out := make([]record.Entry, 0, len(chosen))
-	for _, r := range chosen {
-		if e := r.Entry(); f.Match(&e, nil) { // it may stand otherwise by now
-			out = append(out, e)
 		}
 	}
 	return out

@@ -1,7 +1,6 @@
 package shared
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -53,46 +52,37 @@ func (t *term) hasBegun() bool {
 // take takes one message in.
 func (t *term) take(m jetstream.Msg, seq uint64) {
 	kind, place, id := t.s.split(m.Subject())
-	// What is sent again is handed over before anything that came after it: else that could
-	// be delivered first, and be undone.
-	then := func() {}
+	then := func() {} // when t.mu is free
 	defer func() { then() }()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.over {
+		return
+	}
 	t.next = seq + 1
-	switch kind {
-	case "in", "parked", "again":
+	switch {
+	case kind == "":
+		t.s.log.Error("inbox has a message that is not usher's, ignoring it", "subject", m.Subject(), "seq", seq)
+	case kind == "in":
+		h, err := readHead(m.Headers())
+		if err != nil {
+			then = func() { t.takeDamaged(place, seq, seq) }
+			break
+		}
+		t.takeLane(m, seq, &h)
+	case t.gather == nil: // all others are written here
+	case kind == "state":
 		h, err := readHead(m.Headers())
 		status, err2 := readStatus(m.Headers())
-		switch {
-		case kind == "in" && err == nil:
-			t.takeLane(m, seq, &h)
-		case err == nil && err2 == nil:
-			then = t.takeSpot(m, seq, kind, place, id, &h, &status)
-		default:
-			then = func() { t.takeDamaged(kind, place, cmp.Or(id, seq), seq) }
+		if err != nil || err2 != nil {
+			then = func() { t.takeDamaged(place, id, seq) }
+			break
 		}
-	case "status":
-		if s, err := readStatus(m.Headers()); err == nil && t.gather != nil {
-			t.gather.status[id] = s
-			t.at(id).status = seq
-		}
-	case "":
-		t.s.log.Error("inbox has a message that is not usher's, ignoring it", "subject", m.Subject(), "seq", seq)
+		t.takeState(m, seq, id, &h, &status)
 	}
 	if t.gather != nil && seq >= t.claim {
 		t.begin()
 	}
-}
-
-// at returns where a webhook is. t.mu is held.
-func (t *term) at(id uint64) *spot {
-	p := t.spots[id]
-	if p == nil {
-		p = new(spot)
-		t.spots[id] = p
-	}
-	return p
 }
 
 // takeLane takes in a message of a lane. t.mu is held.
@@ -103,13 +93,16 @@ func (t *term) takeLane(m jetstream.Msg, seq uint64, h *head) {
 		}
 		return
 	}
-	w := t.slim(h, seq)
+	w := slim(h)
 	l := t.lanes[w.Lane]
 	if l == nil {
 		l = new(lane)
 		t.lanes[w.Lane] = l
 	}
-	l.end = newEnd(seq, *h)
+	if now := newEnd(seq, *h); seq > l.end.seq {
+		t.s.replaced(l.end, &now) // written while others waited: no rollup may come for long
+		l.end = now
+	}
 	l.waiting++
 	r := &record.Record{ID: seq, Webhook: w, Status: record.Status{State: record.Waiting, Changed: w.Received}, Size: sizeOf(m.Headers(), m.Data())}
 	if t.gather != nil {
@@ -123,79 +116,15 @@ func (t *term) takeLane(m jetstream.Msg, seq uint64, h *head) {
 	t.s.courier.Take(t, r, whole, false)
 }
 
-// slim returns what is known of a webhook, whose message is seq, without its content.
-func (t *term) slim(h *head, seq uint64) *webhookgate.Webhook {
-	w := slim(h)
-	if h.Long {
-		if m, err := t.s.read(t.s.alive, seq); err == nil {
-			if whole, err := packed(m.Header, m.Data).unpack(); err == nil {
-				return record.Slim(whole)
-			}
-		}
+// takeState takes in how a webhook stands, and itself if it is outside its lane. t.mu is held.
+func (t *term) takeState(m jetstream.Msg, seq, id uint64, h *head, status *record.Status) {
+	p := spot{seq, contentSize(m.Headers(), m.Data()) > 0}
+	t.spots[id] = p
+	if p.out {
+		t.gather.records[id] = &record.Record{ID: id, Webhook: slim(h), Status: *status, Size: sizeOf(m.Headers(), m.Data())}
+	} else if r := t.gather.records[id]; r != nil {
+		r.Status = *status
 	}
-	return w
-}
-
-// takeSpot takes in a webhook that is parked, or sent again, and returns what is to be done once
-// t.mu, which is held, is free.
-func (t *term) takeSpot(m jetstream.Msg, seq uint64, kind, place string, id uint64, h *head, status *record.Status) (then func()) {
-	then = func() {}
-	p := t.at(id)
-	if t.gather == nil && (kind == "parked" || p.kind == "again" && p.seq >= seq) {
-		return then // written here
-	}
-	r := &record.Record{ID: id, Webhook: t.slim(h, seq), Status: *status, Size: sizeOf(m.Headers(), m.Data())}
-	switch {
-	case t.gather != nil:
-	case p.kind == "again": // two had it sent again at once: it is under way
-		p.seq, p.late = seq, seq
-		return then
-	default:
-		return func() { t.sendAgain(r, place, seq) }
-	}
-	switch {
-	case p.kind == "parked" && kind == "again":
-		old := p.seq
-		t.s.background.Go(func() { _ = t.s.remove(t.s.alive, old) })
-	case p.kind == "again":
-		t.s.background.Go(func() { _ = t.s.remove(t.s.alive, seq) }) // sent again since
-		return then
-	}
-	p.kind, p.seq = kind, seq
-	t.gather.records[id] = r
-	return then
-}
-
-// sendAgain hands over what somebody had sent again by the message seq. How it was parked, or discarded, may still be
-// being written: that comes first, or it would be taken for what became of it now.
-func (t *term) sendAgain(r *record.Record, place string, seq uint64) {
-	for !t.removed(r) && t.Held() {
-		pause(t.s.alive, 10*time.Millisecond)
-	}
-	leave, err := t.writing.enter(t.s.alive, place)
-	if err != nil {
-		return
-	}
-	t.mu.Lock()
-	p := t.at(r.ID)
-	before := *p
-	p.kind, p.seq = "again", seq
-	t.mu.Unlock()
-	leave()
-	if before.kind == "parked" {
-		t.s.background.Go(func() { _ = t.s.remove(t.s.alive, before.seq) })
-	}
-	t.s.courier.Take(t, r, nil, true)
-}
-
-// removed takes what is parked out of the courier.
-func (t *term) removed(r *record.Record) bool {
-	_, ok := t.s.courier.Remove(t, r.Webhook.Lane, r.ID)
-	if ok {
-		return true
-	}
-	_, there := t.s.courier.Find(r.Webhook.Lane, r.ID)
-	return !there
 }
 
 // begin hands the courier all that there was. t.mu is held.
@@ -206,23 +135,15 @@ func (t *term) begin() {
 		r := g.records[id]
 		if r == nil { // what was said of it was not deleted with it
 			delete(t.spots, id)
-			t.s.background.Go(func() { _ = t.s.remove(t.s.alive, p.status) })
+			t.s.background.Go(func() { _ = t.s.remove(t.s.alive, p.seq) })
 			continue
 		}
-		if p.kind != "" && g.inLane[id] { // sent again since, too: else it would come once more behind what is newer
+		if p.out && g.inLane[id] { // sent again since, too: else it would come once more behind what is newer
 			t.s.background.Go(func() { t.finishParking(r) })
 		}
-		if s, ok := g.status[id]; ok && p.kind != "parked" && !s.Again.Before(r.Status.Again) {
-			r.Status = s
-		}
 	}
-	ids := slices.Sorted(maps.Keys(g.records))
-	records := make([]*record.Record, len(ids))
-	for n, id := range ids {
-		records[n] = g.records[id]
-	}
+	records := slices.Collect(maps.Values(g.records))
 	t.s.courier.Begin(t, records)
-	t.serve()
 	if len(records) > 0 {
 		t.s.log.Info("this replica delivers a part of the inbox", "part", t.part, "webhooks", len(records))
 	}

@@ -67,6 +67,39 @@ func (s *Store) read(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, 
 	return request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return stream.GetMsg(ctx, seq) })
 }
 
+// readThere is read for a message that should be there: a leader that was just elected may not have it ready.
+func (s *Store) readThere(ctx context.Context, seq uint64) (m *jetstream.RawStreamMsg, err error) {
+	for n := 0; n < 4 && ctx.Err() == nil; n++ {
+		if n > 0 {
+			pause(ctx, 500*time.Millisecond)
+		}
+		if m, err = s.read(ctx, seq); !errors.Is(err, jetstream.ErrMsgNotFound) {
+			break
+		}
+	}
+	return m, err
+}
+
+// each goes through the messages of a subject from one on, up to the last, as the leader has them. It asks for one after
+// the other: who needs to know all of a few can't ask a consumer, whose server may be behind.
+func (s *Store) each(ctx context.Context, stream jetstream.Stream, subject string, from uint64, do func(*jetstream.RawStreamMsg) error) error {
+	for seq := max(from, 1); ; {
+		m, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+			return stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject))
+		})
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
+		}
+		if err == nil {
+			err = do(m)
+		}
+		if err != nil {
+			return err
+		}
+		seq = m.Sequence + 1
+	}
+}
+
 // remove deletes a message, zero being none. One that is gone already is fine.
 func (s *Store) remove(ctx context.Context, seq uint64) error {
 	if seq == 0 {

@@ -77,11 +77,14 @@ func (r *room) set(load courier.Load, info *jetstream.StreamInfo, largest int64)
 // the servers say how large that is.
 func sizeOf(h nats.Header, data []byte) int {
 	const rest = 250 // the subject, the headers' names, what the servers add
-	size := len(data)
+	return contentSize(h, data) + len(h.Get(headHeader)) + len(h.Get(statusHeader)) + rest + aside
+}
+
+func contentSize(h nats.Header, data []byte) int {
 	if n, err := strconv.Atoi(h.Get("Nats-Msg-Size")); err == nil {
-		size = n
+		return n
 	}
-	return size + len(h.Get(headHeader)) + len(h.Get(statusHeader)) + rest + aside
+	return len(data)
 }
 
 // took counts a message that came in, of which sizeOf says how large it is. One that is kept does not wait.
@@ -129,15 +132,18 @@ func (s *Store) Usage() (used, limit int64) {
 }
 
 // load is what waits or is parked: of its own parts this replica knows, of the others what
-// their leases say. known is false until all leases were read.
+// their leases say. known is false until all of them were read.
 func (s *Store) load() (sum courier.Load, known bool) {
 	s.leases.mu.Lock()
-	terms, seen, known := s.leases.terms, s.leases.seen, s.leases.read
+	terms, seen := s.leases.terms, s.leases.seen
 	s.leases.mu.Unlock()
+	known = true
 	for part := range s.parts {
 		one := seen[part].Load
 		if t := terms[part]; t != nil {
 			one = t.load()
+		} else if seen[part].seq == 0 {
+			known = false
 		}
 		sum.Bytes, sum.Waiting = sum.Bytes+one.Bytes, sum.Waiting+one.Waiting
 	}
@@ -164,7 +170,6 @@ func (s *Store) measure(ctx context.Context) error {
 		s.log.Error("the inbox servers have lost the end of the stream, reading it again", "had", known, "have", info.State.LastSeq)
 		s.seen.Store(info.State.LastSeq)
 		s.ends.Purge()
-		s.pauses.unorder()
 		s.follower.restart()
 	}
 	s.measured(info)

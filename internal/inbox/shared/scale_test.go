@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/courier"
+	"usher/webhookgate"
 )
 
 // Three replicas deliver more than twice as much as one where the receiver is what takes the
@@ -32,13 +33,21 @@ func TestDeliveriesScale(t *testing.T) {
 				}
 				return sum == parts && least == parts/replicas
 			})
-			const tenants, each = 200, 3
+			const tenants, each = 12 * parts, 3
+			names, inPart := make([]string, 0, tenants), make(map[int]int) // as many in each part: which replica has which is chance
+			for n := 0; len(names) < tenants; n++ {
+				name := fmt.Sprint("t", n)
+				part := all[0].partOf(placeOf(webhookgate.Lane{Platform: "p", Tenant: name}))
+				if inPart[part]++; inPart[part] <= tenants/parts {
+					names = append(names, name)
+				}
+			}
 			began := time.Now()
 			var sending sync.WaitGroup
-			for tenant := range tenants {
+			for tenant, name := range names {
 				sending.Go(func() {
 					for n := range each {
-						all[tenant%replicas].send(t, fmt.Sprint("t", tenant), fmt.Sprint(n))
+						all[tenant%replicas].send(t, name, fmt.Sprint(n))
 					}
 				})
 			}

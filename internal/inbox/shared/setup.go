@@ -45,7 +45,7 @@ const leastBytes = 16 << 20
 // The streams' metadata, so that another version recognises the format.
 const (
 	formatKey = "usher-format"
-	format    = "2"
+	format    = "5"
 )
 
 // wanted is the stream of what is not finished. What is full refuses what is new, and

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
@@ -112,7 +113,7 @@ func (r *replica) send(t *testing.T, tenant, body string) {
 	}
 }
 
-// messages is how many the streams have, leases and claims not counted.
+// messages is how many the streams have; leases, claims, and notes of what was erased not counted.
 func (r *replica) messages(t *testing.T) (waiting, history int) {
 	t.Helper()
 	stream, past, err := r.streams()
@@ -123,11 +124,11 @@ func (r *replica) messages(t *testing.T) (waiting, history int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pastInfo, err := past.Info(t.Context())
+	pastInfo, err := past.Info(t.Context(), jetstream.WithSubjectFilter(r.historyPrefix+"*.*.erased"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return int(info.State.Msgs) - 2*r.parts, int(pastInfo.State.Msgs)
+	return int(info.State.Msgs) - 2*r.parts, int(pastInfo.State.Msgs) - len(pastInfo.State.Subjects)
 }
 
 func (r *replica) states(t *testing.T) map[record.State]int {

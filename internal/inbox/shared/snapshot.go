@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -47,7 +48,13 @@ func (s *Store) Following() (stale time.Duration, ready bool) {
 // followSnapshots tells OnSnapshot what comes in, until ctx ends.
 func (s *Store) followSnapshots(ctx context.Context) {
 	f := &s.follower
-	next := uint64(1) // where to read on
+	var (
+		next   atomic.Uint64 // where to read on
+		high   uint64        // the last message that was read
+		newest time.Time     // the latest time of any
+		cut    atomic.Bool   // the connection was lost
+	)
+	next.Store(1)
 	heard := func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -61,7 +68,8 @@ func (s *Store) followSnapshots(ctx context.Context) {
 		f.anew = false
 		f.mu.Unlock()
 		if anew {
-			next = 1
+			high, newest = 0, time.Time{}
+			next.Store(1)
 			if s.cfg.OnLost != nil {
 				s.cfg.OnLost() // here: nothing is told meanwhile that it would drop
 			}
@@ -70,14 +78,31 @@ func (s *Store) followSnapshots(ctx context.Context) {
 		// than a request may take, and would be asked for them again and again.
 		cfg := jetstream.ConsumerConfig{
 			FilterSubject: s.prefix + "*.in.>", HeadersOnly: true,
-			DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: next,
+			DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: next.Load(),
 		}
-		s.background.Go(func() { s.untilCut(reading, stop) })
-		err := s.consume(reading, cfg, heard, func(m jetstream.Msg, seq uint64) {
+		s.background.Go(func() {
+			if s.untilCut(reading) {
+				cut.Store(true)
+				stop()
+			}
+		})
+		s.background.Go(func() { s.caughtUp(reading, &next, heard) })
+		err := s.consume(reading, cfg, func() {}, func(m jetstream.Msg, seq uint64) {
+			meta, err := m.Metadata()
+			if err != nil || seq <= high && meta.Timestamp.After(newest) {
+				f.restart() // the servers have lost the end of the stream, and use its numbers again
+				return
+			}
 			s.tellSnapshot(m, seq)
-			next = seq + 1
+			next.Store(seq + 1)
+			if high = max(high, seq); meta.Timestamp.After(newest) {
+				newest = meta.Timestamp
+			}
 		})
 		stop()
+		if cut.Swap(false) {
+			next.Store(1) // the server behind the next connection may have lost something
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -91,15 +116,36 @@ func (s *Store) followSnapshots(ctx context.Context) {
 	}
 }
 
-// untilCut calls stop when the connection is lost: without a connection the client does not notice that
+// caughtUp calls heard when all is read up to what the servers' leader has. The consumer's own server may be behind,
+// and does not know how much is still to come.
+func (s *Store) caughtUp(ctx context.Context, next *atomic.Uint64, heard func()) {
+	for ctx.Err() == nil {
+		var target uint64
+		m, err := s.lastOn(ctx, s.prefix+"*.in.>")
+		if err == nil {
+			target = m.Sequence
+		}
+		known := err == nil || errors.Is(err, jetstream.ErrMsgNotFound)
+		for n := 0; n < 20 && ctx.Err() == nil; n++ { // the message may be gone by now
+			if known && next.Load() > target {
+				heard()
+				return
+			}
+			pause(ctx, 20*time.Millisecond)
+		}
+	}
+}
+
+// untilCut returns when ctx ends, or the connection is lost, and says so: without a connection the client does not notice that
 // it hears nothing from a consumer.
-func (s *Store) untilCut(ctx context.Context, stop func()) {
+func (s *Store) untilCut(ctx context.Context) bool {
 	lost := s.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer s.nc.RemoveStatusListener(lost)
 	select {
 	case <-lost:
-		stop()
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -111,17 +157,6 @@ func (s *Store) tellSnapshot(m jetstream.Msg, seq uint64) {
 	}
 	e := newEnd(seq, h)
 	lane := e.lane()
-	if h.Long {
-		if e.Last == 0 && e.Kind != erasedKind {
-			return // no message has its name
-		}
-		whole, err := s.whole(s.alive, e)
-		if err != nil {
-			s.log.Error("inbox has a snapshot that can't be read", "seq", seq, "err", err)
-			return
-		}
-		lane = whole.Lane
-	}
 	if e.Last == 0 { // the lane has none, or none any more: what said that it was erased may be gone by now
 		s.tellErased(lane, seq)
 		return

@@ -76,6 +76,7 @@ type Store struct {
 	seen     atomic.Uint64 // the stream's last message that is known here
 	troubled atomic.Int64  // when a request last took too long, in Unix nanoseconds
 	heard    atomic.Int64  // when the servers last took or told something, likewise
+	blind    atomic.Int64  // since when nothing can be read, likewise; zero: it can
 	leases   leases
 	follower follower
 	pauses   pauses
@@ -113,6 +114,7 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	s.lines.lanes = make(map[string]chan struct{})
 	s.room.most, s.room.reserved, s.asked = cfg.MaxBytes, reservation(cfg.MaxBytes), make(map[string]int64)
 	s.heard.Store(time.Now().UnixNano())
+	s.blind.Store(time.Now().UnixNano())
 	if s.parts = parts; cfg.NATS.Parts > 0 {
 		s.parts = cfg.NATS.Parts
 	}
@@ -209,13 +211,21 @@ func (s *Store) Err() error {
 		trouble = s.why()
 	case time.Since(time.Unix(0, s.heard.Load())) > silence:
 		trouble = errSilent
+	case s.isBlind() && time.Since(time.Unix(0, s.blind.Load())) > silence:
+		trouble = errBlind
 	default:
 		return nil
 	}
 	return fmt.Errorf("the inbox %s can't be used: %w", s.cfg.NATS.Stream, trouble)
 }
 
-var errSilent = errors.New("no majority of its servers has answered recently")
+var (
+	errSilent = errors.New("no majority of its servers has answered recently")
+	errBlind  = errors.New("its streams cannot be read: usher needs to make consumers")
+)
+
+// isBlind: nothing can be read, so that this replica can deliver nothing.
+func (s *Store) isBlind() bool { return s.blind.Load() != 0 }
 
 func (s *Store) setTrouble(err error) {
 	s.mu.Lock()

@@ -31,10 +31,11 @@ type term struct {
 	writing lines         // one note at a time in a lane
 
 	mu     sync.Mutex // guards what follows
+	over   bool       // nothing is taken in any more: the courier must not begin after it was told to end
 	next   uint64     // where to read on
 	gather *gathered  // what there was, until all of it is read; nil: the courier has it
 	lanes  map[webhookgate.Lane]*lane
-	spots  map[uint64]*spot
+	spots  map[uint64]spot
 }
 
 // lane is one in which something waits.
@@ -43,18 +44,15 @@ type lane struct {
 	waiting int // webhooks in it that are not finished
 }
 
-// spot is where a webhook is, if that is not just its own message in its lane.
+// spot is the message that says how a webhook stands; zero: there is none.
 type spot struct {
-	kind   string // parked or again; empty: in its lane
-	seq    uint64 // of the message, there
-	status uint64 // sequence of the message that says how it stands; zero: there is none
-	late   uint64 // of one that had it sent again when it was being so; zero: there is none
+	seq uint64
+	out bool // it has the content, too: the webhook is outside its lane
 }
 
 // gathered is what a part had when it was taken over.
 type gathered struct {
 	records map[uint64]*record.Record
-	status  map[uint64]record.Status
 	inLane  map[uint64]bool
 }
 
@@ -62,8 +60,8 @@ func newTerm(s *Store, part int, claim uint64, h *hold) *term {
 	t := &term{
 		s: s, part: part, claim: claim, next: 1,
 		leaving: make(chan struct{}), ended: make(chan struct{}),
-		gather: &gathered{make(map[uint64]*record.Record), make(map[uint64]record.Status), make(map[uint64]bool)},
-		lanes:  make(map[webhookgate.Lane]*lane), spots: make(map[uint64]*spot),
+		gather: &gathered{make(map[uint64]*record.Record), make(map[uint64]bool)},
+		lanes:  make(map[webhookgate.Lane]*lane), spots: make(map[uint64]spot),
 	}
 	t.writing.lanes = make(map[string]chan struct{})
 	t.hold.Store(h)
@@ -87,6 +85,15 @@ func (t *term) load() courier.Load {
 
 // leave has the term end.
 func (t *term) leave() { t.leaves.Do(func() { close(t.leaving) }) }
+
+func (t *term) isLeaving() bool {
+	select {
+	case <-t.leaving:
+		return true
+	default:
+		return false
+	}
+}
 
 // handOver has the term end for another replica to go on soon: what is under way by then is cut
 // off, and comes again there.
@@ -122,6 +129,9 @@ func (t *term) run(hard context.Context) {
 		defer time.AfterFunc(limit, cutOff).Stop()
 	}
 	load := t.load()
+	t.mu.Lock()
+	t.over = true
+	t.mu.Unlock()
 	s.courier.End(cut, t)
 	cutOff()
 	done()
@@ -203,12 +213,7 @@ func (t *term) giveBack(load courier.Load) {
 
 // Content reads a webhook whole.
 func (t *term) Content(id uint64) (*webhookgate.Webhook, error) {
-	m, err := t.s.read(t.s.alive, t.whereIs(id))
-	// A leader that was just elected may not have it ready, or somebody else had it sent again.
-	for n := 0; n < 3 && errors.Is(err, jetstream.ErrMsgNotFound); n++ {
-		pause(t.s.alive, 500*time.Millisecond)
-		m, err = t.s.read(t.s.alive, t.whereIs(id))
-	}
+	m, err := t.s.readThere(t.s.alive, t.whereIs(id))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		t.s.log.Error("somebody deleted webhooks that waited in the inbox, reading it again", "part", t.part, "id", id)
 		t.leave()
@@ -224,7 +229,7 @@ func (t *term) Content(id uint64) (*webhookgate.Webhook, error) {
 func (t *term) whereIs(id uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if p := t.spots[id]; p != nil && p.kind != "" {
+	if p := t.spots[id]; p.out {
 		return p.seq
 	}
 	return id

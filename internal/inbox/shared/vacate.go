@@ -1,7 +1,6 @@
 package shared
 
 import (
-	"compress/flate"
 	"context"
 	"errors"
 
@@ -39,12 +38,16 @@ func (t *term) vacate(ctx context.Context, c content, r *record.Record, place st
 		h.Receiver = r.Status.Receiver
 	}
 	note := nats.NewMsg(t.s.subject("in", place))
-	if err := t.bear(ctx, note, &h, c, last, r.ID); err != nil {
-		return err
+	all := isLast && alone
+	if h.Bearer == r.ID || all && h.Bearer != 0 {
+		if err := t.bear(ctx, note, &h, c, r.ID); err != nil {
+			return err
+		}
+		all = all && h.Bears
 	}
 	h.put(note)
 	expect(note, last.seq)
-	if isLast && alone {
+	if all {
 		rollup(note)
 	}
 	seq, err := t.s.publish(ctx, note)
@@ -56,22 +59,20 @@ func (t *term) vacate(ctx context.Context, c content, r *record.Record, place st
 	}
 	now := newEnd(seq, h)
 	t.s.ends.Add(place, now)
-	if !isLast || !alone {
+	if !all {
+		t.s.replaced(last, &now)
 		err = t.s.remove(ctx, r.ID)
 	}
 	return t.vacated(r, &now, err)
 }
 
 // bear puts the lane's last snapshot into note, whose head is h. c is the content of the
-// webhook id.
-func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, c content, last end, id uint64) error {
-	if last.Bearer == 0 {
-		return nil
-	}
-	if last.Bearer != id {
-		raw, err := t.s.read(ctx, last.Bearer)
+// webhook id. If the servers do not have the snapshot, note goes on naming it, and must not replace it: a leader that
+// was just elected says so, too, of what it has.
+func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, c content, id uint64) error {
+	if h.Bearer != id {
+		raw, err := t.s.read(ctx, h.Bearer)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			h.Bearer, h.Last = 0, 0 // somebody has deleted it
 			return nil
 		}
 		if err != nil {
@@ -79,8 +80,8 @@ func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, c content, las
 		}
 		c = packed(raw.Header, raw.Data)
 	}
-	if small := compressAt(flate.BestSpeed, c.data); c.encoding == "" && len(small) < len(c.data) {
-		c = content{small, deflate} // it stays for as long as there is the tenant
+	if c.encoding == "" && len(c.data) >= memoryFrom {
+		c = content{compress(c.data), deflate} // it stays for as long as there is the tenant
 	}
 	c.put(note)
 	h.Bears = true
@@ -113,14 +114,14 @@ func (t *term) reread(ctx context.Context, r *record.Record, place string, confl
 	if err != nil {
 		return err
 	}
+	if e.seq == 0 {
+		t.leave() // somebody has deleted all of it, or a new leader is not ready: see content
+		return jetstream.ErrMsgNotFound
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if l := t.lanes[r.Webhook.Lane]; l != nil {
-		if e.seq == 0 {
-			delete(t.lanes, r.Webhook.Lane) // somebody has deleted all of it
-		} else {
-			l.end = e
-		}
+		l.end = e
 	}
 	return conflict
 }

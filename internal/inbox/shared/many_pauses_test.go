@@ -1,0 +1,43 @@
+package shared
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/natstest"
+	"usher/internal/inbox/record"
+)
+
+// Many tenants were paused once, and all of them were resumed. Who takes the parts over still delivers.
+func TestTakesOverAfterManyPauses(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		one := c.start()
+		defer one.stop()
+		until(t, "it delivers", func() bool { return one.terms() == one.parts })
+		for n := range 300 {
+			p := record.Pause{Platform: "p", Tenant: fmt.Sprint("t", n)}
+			if err := one.Pause(p); err != nil {
+				t.Fatal(err)
+			}
+			if was, err := one.Resume(p); !was || err != nil {
+				t.Fatal(was, err)
+			}
+		}
+		one.send(t, "acme", "A")
+		until(t, "delivered, and noted", func() bool { return len(c.receiver.Accepted()) == 1 && len(one.waiting(t)) == 0 })
+		one.stop()
+		two := c.startAt(&natstest.Wire{Server: c.server, Delay: 5 * time.Millisecond})
+		defer two.stop()
+		until(t, "it takes webhooks in", func() bool { return two.Err() == nil })
+		if _, err := two.Append(inboxtest.Webhook("acme", "B"), false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		c.receiver.Want(t, "acme:A", "acme:B")
+		if n := two.terms(); n != two.parts {
+			t.Errorf("after two minutes it delivers %d of %d parts", n, two.parts)
+		}
+	})
+}

@@ -1,0 +1,93 @@
+package shared
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/natstest"
+	"usher/webhookgate"
+)
+
+// A server that was just elected says for a moment that it does not have the lane's last snapshot. The tenant's snapshot
+// is not thrown away for that.
+func TestSnapshotOutlivesAnElection(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		r := c.startAt(&natstest.Wire{Server: c.server, Delay: time.Millisecond})
+		defer r.stop()
+		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		acme := webhookgate.Lane{Platform: "p", Tenant: "acme"}
+		r.send(t, "acme", "A")
+		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+		time.Sleep(5 * time.Second)
+		last, err := r.readEnd(t.Context(), placeOf(acme))
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := unready(t, c, func(seq uint64, _ string) bool { return seq == last.Bearer })
+		event := inboxtest.Webhook("acme", "other")
+		event.Type, event.Snapshot = "Other", false
+		r.keep(t, event)
+		time.Sleep(time.Minute)
+		if w, _, err := r.Snapshot(t.Context(), acme); err != nil || string(w.Body) != "A" {
+			t.Errorf("its last snapshot is %v, %v; said %d times that it is not there", w, err, *said)
+		}
+	})
+}
+
+// The same of a lane's end, which has changed since it was read: the webhook is still taken out of its lane once it was
+// delivered.
+func TestLaneOutlivesAnElection(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.receiver.Set(inboxtest.Refusing)
+		r := c.startAt(&natstest.Wire{Server: c.server, Delay: time.Millisecond})
+		defer r.stop()
+		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		r.send(t, "acme", "A")
+		time.Sleep(5 * time.Second)
+		acme := webhookgate.Lane{Platform: "p", Tenant: "acme"}
+		in := r.subject("in", placeOf(acme))
+		said := unready(t, c, func(_ uint64, lastOn string) bool { return lastOn == in })
+		term := r.term(r.partOf(placeOf(acme)))
+		term.mu.Lock()
+		term.lanes[acme].end.seq-- // as if its end were another by now
+		term.mu.Unlock()
+		c.receiver.Set(nil)
+		time.Sleep(10 * time.Minute)
+		last, err := r.readEnd(t.Context(), placeOf(acme))
+		if err != nil || last.Kind != memoryKind || last.Accepted.IsZero() || *said != 1 {
+			t.Errorf("delivered %q, and its lane ends with %+v, %v; said %d times that it is not there", c.receiver.Accepted(), last, err, *said)
+		}
+	})
+}
+
+// unready has one read that is like that answered as a server does that was just elected. It returns how often that happened.
+func unready(t *testing.T, c *cluster, like func(seq uint64, lastOn string) bool) *int {
+	t.Helper()
+	near, err := nats.Connect("", nats.InProcessServer(c.server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(near.Close)
+	answers := new(int)
+	_, err = near.Subscribe("$JS.API.STREAM.MSG.GET.USHER", func(m *nats.Msg) {
+		var asked struct {
+			Seq    uint64
+			LastOn string `json:"last_by_subj"`
+		}
+		if json.Unmarshal(m.Data, &asked) == nil && *answers == 0 && like(asked.Seq, asked.LastOn) {
+			*answers++
+			_ = m.Respond([]byte(`{"type":"io.nats.jetstream.api.v1.stream_msg_get_response","error":{"code":404,"err_code":10037,"description":"no message found"}}`))
+		}
+	})
+	if err == nil {
+		err = near.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answers
+}
