@@ -23,6 +23,7 @@ import (
 	"usher/internal/inbox/file"
 	"usher/internal/inbox/record"
 	"usher/internal/inbox/shared"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -79,13 +80,13 @@ type (
 )
 
 // NATS says how servers are reached that keep an inbox for several replicas.
-type NATS = shared.NATS
+type NATS = servers.NATS
 
-// What an address says; see the packages file and shared.
+// What an address says; see the packages file and servers.
 var (
-	IsNATS           = shared.IsNATS
-	ParseNATS        = shared.ParseNATS
-	ErrUserInAddress = shared.ErrUserInAddress
+	IsNATS           = servers.IsNATS
+	ParseNATS        = servers.ParseNATS
+	ErrUserInAddress = servers.ErrUserInAddress
 	CheckFile        = file.Check
 )
 

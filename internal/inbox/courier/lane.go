@@ -69,20 +69,20 @@ func (l *lane) wake() {
 // wait puts an item in among those that wait.
 func (l *lane) wait(at int, it *item) {
 	l.waiting = slices.Insert(l.waiting, at, it)
-	l.term.load.add(it.Size, it.Size)
+	l.term.load.Add(it.Size, it.Size)
 }
 
 // park puts an item in among those that are parked.
 func (l *lane) park(it *item) {
 	l.parked = append(l.parked, it)
-	l.term.load.add(it.Size, 0)
+	l.term.load.Add(it.Size, 0)
 }
 
 // drop takes an item out.
 func (l *lane) drop(it *item) {
 	if n := slices.Index(l.parked, it); n >= 0 {
 		l.parked = slices.Delete(l.parked, n, n+1)
-		l.term.load.add(-it.Size, 0)
+		l.term.load.Add(-it.Size, 0)
 	}
 	switch n := slices.Index(l.waiting, it); {
 	case n < 0:
@@ -93,7 +93,7 @@ func (l *lane) drop(it *item) {
 	default:
 		l.waiting = slices.Delete(l.waiting, n, n+1)
 	}
-	l.term.load.add(-it.Size, -it.Size)
+	l.term.load.Add(-it.Size, -it.Size)
 }
 
 // find returns the item of that id.

@@ -1,6 +1,10 @@
 package courier
 
-import "time"
+import (
+	"time"
+
+	"usher/internal/inbox/record"
+)
 
 // Stats are figures of the moment. What the store has not noted yet counts as before.
 type Stats struct {
@@ -27,21 +31,14 @@ type ReceiverStats struct {
 	TakesNone       bool
 }
 
-// Load is the bytes of a term's webhooks: of those that wait or are parked, and of those that wait.
-type Load struct{ Bytes, Waiting int64 }
-
-func (l *Load) add(bytes, waiting int) {
-	l.Bytes, l.Waiting = l.Bytes+int64(bytes), l.Waiting+int64(waiting)
-}
-
 // Load says how many bytes the webhooks of a term take, by what their store has said of each.
-func (c *Courier) Load(t Term) Load {
+func (c *Courier) Load(t Term) record.Load {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if tm := c.terms[t]; tm != nil {
 		return tm.load
 	}
-	return Load{}
+	return record.Load{}
 }
 
 // Stats counts.

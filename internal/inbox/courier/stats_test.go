@@ -133,7 +133,7 @@ func TestLoad(t *testing.T) {
 		want := func(when string, bytes, waiting int64) {
 			t.Helper()
 			synctest.Wait()
-			if got := d.Load(d); got != (Load{bytes, waiting}) {
+			if got := d.Load(d); got != (record.Load{Bytes: bytes, Waiting: waiting}) {
 				t.Errorf("%s: %+v", when, got)
 			}
 		}

@@ -37,7 +37,7 @@ type term struct {
 	cancel   context.CancelFunc
 	ended    bool
 	underway int
-	load     Load
+	load     record.Load
 	idle     chan struct{} // closed once it has ended and nothing is under way
 	noted    chan struct{} // something was noted of it
 }

@@ -220,3 +220,11 @@ func (r *Record) NoteAttempt(began, ended time.Time, a webhookgate.Attempt) {
 	}
 	r.Status.Tries++
 }
+
+// Load is how many bytes webhooks take: those that wait or are parked, and those that wait.
+type Load struct{ Bytes, Waiting int64 }
+
+// Add counts some more.
+func (l *Load) Add(bytes, waiting int) {
+	l.Bytes, l.Waiting = l.Bytes+int64(bytes), l.Waiting+int64(waiting)
+}

@@ -2,11 +2,10 @@ package shared
 
 import (
 	"context"
-	"strings"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -37,12 +36,12 @@ func (s *Store) Redeliver(id uint64, force bool) error {
 		if err != nil {
 			return err
 		}
-		return s.ask(ctx, s.partOf(placeOf(lane)), &errand{Act: "redeliver", ID: id, Lane: lane, Last: last.seq})
+		return s.ask(ctx, s.subjects.PartOf(message.PlaceOf(lane)), &errand{Act: "redeliver", ID: id, Lane: lane, Last: last.Seq})
 	})
 }
 
 // mayRedeliver says why a webhook is not sent again, or how its lane ends, which that depends on.
-func (s *Store) mayRedeliver(ctx context.Context, f *found, force bool) (last end, err error) {
+func (s *Store) mayRedeliver(ctx context.Context, f *found, force bool) (last message.End, err error) {
 	lane := f.Webhook.Lane
 	if f.Status.State == record.Waiting {
 		return last, nil
@@ -51,14 +50,14 @@ func (s *Store) mayRedeliver(ctx context.Context, f *found, force bool) (last en
 		return last, record.ErrKept
 	}
 	if f.Status.State.Finished() {
-		if err := s.room.check(len(f.data), false); err != nil {
+		if err := s.servers.Room.Check(len(f.Data)+message.Aside, true); err != nil {
 			return last, err
 		}
 	}
 	if lane.Tenant == "" {
 		return last, nil
 	}
-	last, err = s.readEnd(ctx, placeOf(lane))
+	last, err = s.readEnd(ctx, message.PlaceOf(lane))
 	if err == nil && last.ID > f.ID && !force {
 		err = &record.OverwriteError{ID: f.ID, Latest: s.entryOf(ctx, last)}
 	}
@@ -66,17 +65,17 @@ func (s *Store) mayRedeliver(ctx context.Context, f *found, force bool) (last en
 }
 
 // entryOf is what a lane's end says of its last webhook.
-func (s *Store) entryOf(ctx context.Context, last end) record.Entry {
+func (s *Store) entryOf(ctx context.Context, last message.End) record.Entry {
 	if f, err := s.find(ctx, last.ID); err == nil {
 		return f.Entry()
 	}
-	r := record.Record{ID: last.ID, Webhook: slim(&last.head), Status: record.Status{State: record.Delivered, Changed: last.Accepted}}
+	r := record.Record{ID: last.ID, Webhook: last.Slim(), Status: record.Status{State: record.Delivered, Changed: last.Accepted}}
 	return r.Entry()
 }
 
 // forget empties a lane's memory.
-func (s *Store) forget(ctx context.Context, place string, last end) (end, error) {
-	h := last.again(forgotKind)
+func (s *Store) forget(ctx context.Context, place string, last message.End) (message.End, error) {
+	h := last.Again(message.Forgot)
 	h.Digest = nil
 	e, err := s.restate(ctx, place, last, h)
 	if err == nil {
@@ -104,7 +103,7 @@ func (s *Store) Forget(platform *string, tenant string) (forgotten int, err erro
 				forgotten++
 				break
 			}
-			if !isConflict(err) {
+			if !servers.Conflict(err) {
 				return forgotten, err
 			}
 			if last, err = s.readEnd(ctx, place); err != nil {
@@ -116,30 +115,23 @@ func (s *Store) Forget(platform *string, tenant string) (forgotten int, err erro
 }
 
 // endsOf returns how the lanes of a tenant end, by their places.
-func (s *Store) endsOf(ctx context.Context, platform *string, tenant string) (map[string]end, error) {
+func (s *Store) endsOf(ctx context.Context, platform *string, tenant string) (map[string]message.End, error) {
 	if platform != nil {
-		place := placeOf(webhookgate.Lane{Platform: *platform, Tenant: tenant})
+		place := message.PlaceOf(webhookgate.Lane{Platform: *platform, Tenant: tenant})
 		e, err := s.readEnd(ctx, place)
-		if err != nil || e.seq == 0 {
+		if err != nil || e.Seq == 0 {
 			return nil, err
 		}
-		return map[string]end{place: e}, nil
+		return map[string]message.End{place: e}, nil
 	}
-	stream, _, err := s.streams()
+	place := message.PlaceOf(webhookgate.Lane{Tenant: tenant})
+	info, err := s.servers.Waiting.Info(ctx, s.subjects.Part(s.subjects.PartOf(place), "in."+message.PlacesOf(tenant)))
 	if err != nil {
 		return nil, err
 	}
-	place := placeOf(webhookgate.Lane{Tenant: tenant})
-	token, _, _ := strings.Cut(place, ".")
-	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
-		return stream.Info(ctx, jetstream.WithSubjectFilter(s.part(s.partOf(place), "in."+token+".*")))
-	})
-	if err != nil {
-		return nil, err
-	}
-	ends := make(map[string]end)
+	ends := make(map[string]message.End)
 	for subject := range info.State.Subjects {
-		_, place, _ := s.split(subject)
+		_, place, _ := s.subjects.Split(subject)
 		if ends[place], err = s.readEnd(ctx, place); err != nil {
 			return nil, err
 		}
@@ -167,6 +159,6 @@ func (s *Store) Discard(id uint64) error {
 			return record.ErrFinished
 		}
 		tried = true
-		return s.ask(ctx, s.partOf(placeOf(f.Webhook.Lane)), &errand{Act: "discard", ID: id, Lane: f.Webhook.Lane})
+		return s.ask(ctx, s.subjects.PartOf(message.PlaceOf(f.Webhook.Lane)), &errand{Act: "discard", ID: id, Lane: f.Webhook.Lane})
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -33,16 +34,16 @@ func (c *cluster) elsewhere() (owner, other *replica, tenant string) {
 // tenantOf names a tenant whose webhooks owner delivers, once both have their share.
 func (c *cluster) tenantOf(owner, other *replica) string {
 	c.t.Helper()
-	until(c.t, "each has its share", func() bool { return owner.terms() == owner.parts/2 && other.terms() == other.parts/2 })
+	until(c.t, "each has its share", func() bool { return owner.terms() == owner.subjects.Parts/2 && other.terms() == other.subjects.Parts/2 })
 	for n := 0; ; n++ {
 		tenant := fmt.Sprint("tenant", n)
-		if owner.term(owner.partOf(placeOf(webhookgate.Lane{Platform: "p", Tenant: tenant}))) != nil {
+		if owner.term(owner.subjects.PartOf(message.PlaceOf(webhookgate.Lane{Platform: "p", Tenant: tenant}))) != nil {
 			return tenant
 		}
 	}
 }
 
-func (r *replica) terms() int { return r.held() }
+func (r *replica) terms() int { return r.leases.Held() }
 
 // What is parked, waits or is finished can be acted upon through whichever replica.
 func TestActThroughAnotherReplica(t *testing.T) {
@@ -173,10 +174,10 @@ func TestKept(t *testing.T) {
 // others.
 func TestPartsSpread(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
-		c.parts = parts
+		c.parts = message.Parts
 		one := c.start()
 		defer one.stop()
-		until(t, "it has all", func() bool { return one.terms() == parts })
+		until(t, "it has all", func() bool { return one.terms() == message.Parts })
 		c.receiver.Set(inboxtest.Refusing)
 		for n := range 100 {
 			one.send(t, fmt.Sprint("t", n), "A")
@@ -186,14 +187,14 @@ func TestPartsSpread(t *testing.T) {
 		defer three.stop()
 		began := time.Now()
 		until(t, "each has its share", func() bool {
-			return one.terms()+two.terms()+three.terms() == parts && min(one.terms(), two.terms(), three.terms()) == parts/3
+			return one.terms()+two.terms()+three.terms() == message.Parts && min(one.terms(), two.terms(), three.terms()) == message.Parts/3
 		})
 		if took := time.Since(began); took > 8*time.Second {
 			t.Errorf("it took %v until each had its share", took)
 		}
 		began = time.Now()
 		two.wire.Sever()
-		until(t, "two take all", func() bool { return one.terms()+three.terms() == parts })
+		until(t, "two take all", func() bool { return one.terms()+three.terms() == message.Parts })
 		if took := time.Since(began); took > 6*time.Second {
 			t.Errorf("it took %v until the parts of one that is gone were taken over", took)
 		}
@@ -201,7 +202,7 @@ func TestPartsSpread(t *testing.T) {
 		until(t, "all delivered", func() bool { return len(c.receiver.Accepted()) == 100 })
 		began = time.Now()
 		three.stop()
-		until(t, "one takes all", func() bool { return one.terms() == parts })
+		until(t, "one takes all", func() bool { return one.terms() == message.Parts })
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("it took %v until what was given back was taken", took)
 		}
@@ -223,15 +224,15 @@ func TestBearer(t *testing.T) {
 		want := func(body string) {
 			t.Helper()
 			time.Sleep(time.Second)
-			last, err := r.readEnd(t.Context(), placeOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}))
+			last, err := r.readEnd(t.Context(), message.PlaceOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}))
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, err := r.read(t.Context(), last.Bearer)
+			m, err := r.servers.Waiting.Get(t.Context(), last.Bearer)
 			if err != nil {
 				t.Fatalf("the bearer %d: %v", last.Bearer, err)
 			}
-			if w, err := packed(m.Header, m.Data).unpack(); err != nil || string(w.Body) != body {
+			if w, err := message.Packed(m.Header, m.Data).Unpack(); err != nil || string(w.Body) != body {
 				t.Errorf("the last snapshot is %s, %v, want %s", w.Body, err, body)
 			}
 		}
@@ -266,7 +267,7 @@ func TestAskedWhileLeaving(t *testing.T) {
 		c.receiver.Set(inboxtest.Refusing)
 		one := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
 		defer one.stop()
-		until(t, "it delivers", func() bool { return one.terms() == one.parts })
+		until(t, "it delivers", func() bool { return one.terms() == one.subjects.Parts })
 		one.send(t, "acme", "A")
 		time.Sleep(time.Second)
 		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
@@ -276,8 +277,8 @@ func TestAskedWhileLeaving(t *testing.T) {
 		asking := make(chan error)
 		go func() { asking <- idle.Discard(id) }()
 		time.Sleep(farAway / 2) // the request is on its way
-		part := one.partOf(placeOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}))
-		one.term(part).leave()
+		part := one.subjects.PartOf(message.PlaceOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}))
+		one.term(part).Leave()
 		began := time.Now()
 		if err := <-asking; err != nil && !errors.Is(err, record.ErrBusy) || time.Since(began) > 2*time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
@@ -323,7 +324,7 @@ func TestIDOfAnotherMessage(t *testing.T) {
 		r.send(t, "acme", "A")
 		until(t, "parked", func() bool { return r.courier.Stats().Parked == 1 })
 		e := r.only(t, "acme", record.Parked)
-		m, err := r.lastOn(t.Context(), r.idSubject("state", placeOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}), e.ID))
+		m, err := r.servers.LastWaiting(t.Context(), r.subjects.State(message.PlaceOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}), e.ID))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,8 @@ import (
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -56,11 +58,11 @@ func (r *replica) toRedeliver(t *testing.T, tenant string, state record.State) *
 	t.Helper()
 	e := r.only(t, tenant, state)
 	lane := webhookgate.Lane{Platform: e.Platform, Tenant: tenant}
-	last, err := r.readEnd(t.Context(), placeOf(lane))
+	last, err := r.readEnd(t.Context(), message.PlaceOf(lane))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &errand{Act: "redeliver", ID: e.ID, Lane: lane, Last: last.seq}
+	return &errand{Act: "redeliver", ID: e.ID, Lane: lane, Last: last.Seq}
 }
 
 // The answer to how a webhook was parked is lost, and somebody has it sent again before that is written anew. It is not
@@ -102,7 +104,7 @@ func TestSentAgainBeforeParkingIsAnswered(t *testing.T) {
 func (c *cluster) ownerAndOther(t *testing.T) (owner, other *replica) {
 	c.parts = 1
 	owner = c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
-	until(t, "it delivers", func() bool { return owner.terms() == owner.parts })
+	until(t, "it delivers", func() bool { return owner.terms() == owner.subjects.Parts })
 	c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
 	return owner, c.start()
 }
@@ -111,11 +113,7 @@ func (c *cluster) ownerAndOther(t *testing.T) (owner, other *replica) {
 func (c *cluster) nothingLeft(owner, other *replica, tenants []string) {
 	c.t.Helper()
 	time.Sleep(time.Minute)
-	stream, _, err := other.streams()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	err = other.visit(c.t.Context(), stream, other.prefix+"*.state.>", 1, endless, func(m jetstream.Msg, _ uint64) {
+	err := other.servers.Waiting.Visit(c.t.Context(), other.subjects.Prefix+"*.state.>", 1, servers.Endless, func(m jetstream.Msg, _ uint64) {
 		c.t.Errorf("%s is left", m.Subject())
 	})
 	if err != nil {

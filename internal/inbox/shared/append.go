@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -18,9 +20,8 @@ const (
 	// appendTimeout is how long a webhook may take to be safe. A new leader among the
 	// servers is elected within some seconds.
 	appendTimeout = 5 * time.Second
-	// slow is how long one request may take while all is well, and patience how long all of
-	// them may. After that the sender may have given up, and gone on through another replica.
-	slow     = 500 * time.Millisecond
+	// patience is how long all requests for it may take while all is well. After that the sender may have given up, and gone
+	// on through another replica.
 	patience = 3 * time.Second
 	// outcome is how many bytes more a message takes that says what became of a webhook, at the most: its tries, and
 	// the receiver's words. Without room for them it could be delivered, but never finished.
@@ -52,12 +53,12 @@ func (s *Store) Append(w *webhookgate.Webhook, kept bool) (string, error) {
 	if err := s.Err(); err != nil {
 		return "", err
 	}
-	if err := s.room.check(len(w.Body), kept); err != nil {
+	if err := s.servers.Room.Check(len(w.Body)+message.Aside, !kept); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(s.alive, appendTimeout)
 	defer cancel()
-	a := &arriving{Webhook: w, place: placeOf(w.Lane), kept: kept, came: time.Now(), seen: s.seen.Load()}
+	a := &arriving{Webhook: w, place: message.PlaceOf(w.Lane), kept: kept, came: time.Now(), seen: s.servers.Seen()}
 	leave, err := s.lines.enter(ctx, a.place)
 	if err == nil {
 		defer leave()
@@ -73,12 +74,12 @@ func (s *Store) Append(w *webhookgate.Webhook, kept bool) (string, error) {
 func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err error) {
 	var refused uint64 // behind that message
 	for {
-		var last end
+		var last message.End
 		if a.Lane.Tenant != "" {
 			last, err = s.endOf(ctx, a.place)
 		}
 		var found uint64
-		if err == nil && a.unsure && last.seq != a.tried {
+		if err == nil && a.unsure && last.Seq != a.tried {
 			found, err = s.gotIn(ctx, a, &last)
 		}
 		switch {
@@ -99,37 +100,26 @@ func (s *Store) arrive(ctx context.Context, a *arriving) (original string, err e
 		default:
 			// Without an answer we do not know whether they have it. If it is sent again unchanged,
 			// they know it by its id, or take it, or refuse it because the lane has another end.
-			for err = s.extend(ctx, a, last); s.again(ctx, err); err = s.extend(ctx, a, last) {
-				a.unsure, a.tried = true, last.seq
+			for err = s.extend(ctx, a, last); s.servers.Again(ctx, err); err = s.extend(ctx, a, last) {
+				a.unsure, a.tried = true, last.Seq
 			}
 			if err == nil {
 				return "", nil
 			}
 		}
 		s.ends.Remove(a.place)
-		if !isConflict(err) && !s.again(ctx, err) {
+		if !servers.Conflict(err) && !s.servers.Again(ctx, err) {
 			return "", err
 		}
-		if isConflict(err) && last.seq == refused {
-			pause(ctx, underWay)
+		if servers.Conflict(err) && last.Seq == refused {
+			servers.Sleep(ctx, underWay)
 		}
-		refused = last.seq
+		refused = last.Seq
 	}
-}
-
-// again says whether to ask the servers again, and waits a little: that no leader is there
-// is said at once.
-func (s *Store) again(ctx context.Context, err error) bool {
-	if !passing(err) || ctx.Err() != nil {
-		return false
-	}
-	s.troubled.Store(time.Now().UnixNano())
-	pause(ctx, 50*time.Millisecond)
-	return ctx.Err() == nil
 }
 
 // holds says whether the receiver has exactly a, or will get it as its lane's last.
-func (s *Store) holds(last *end, a *arriving) bool {
+func (s *Store) holds(last *message.End, a *arriving) bool {
 	if s.cfg.DedupWindow <= 0 || !a.Snapshot || !bytes.Equal(last.Digest, a.Digest[:]) {
 		return false
 	}
@@ -149,58 +139,58 @@ func (s *Store) receiverOf(a *arriving) string {
 // stale says whether a would undo something newer: a waited for longer than usual, and
 // meanwhile something came into its lane through another replica. What this replica has put
 // there came before a. Only snapshots undo each other.
-func (s *Store) stale(last *end, a *arriving) bool {
-	if !a.Snapshot || last.others(s.self) <= a.seen {
+func (s *Store) stale(last *message.End, a *arriving) bool {
+	if !a.Snapshot || last.Others(s.self) <= a.seen {
 		return false
 	}
-	return time.Since(a.came) > patience || s.troubled.Load() > a.came.UnixNano()
+	return time.Since(a.came) > patience || s.servers.TroubledSince(a.came)
 }
 
 // shutOut has the servers refuse a, if they may still get it: its sender is told that it is not
 // there, and what sends it again must not meet the first one.
-func (s *Store) shutOut(ctx context.Context, a *arriving, last end) error {
-	if !a.unsure || last.seq != a.tried {
+func (s *Store) shutOut(ctx context.Context, a *arriving, last message.End) error {
+	if !a.unsure || last.Seq != a.tried {
 		return nil // it expects another end of its lane, and was not found
 	}
-	_, err := s.restate(ctx, a.place, last, last.again(copyKind))
+	_, err := s.restate(ctx, a.place, last, last.Again(message.Copy))
 	s.ends.Remove(a.place)
 	return err
 }
 
 // extend writes a at the end of its lane.
-func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
-	kind := webhookKind
+func (s *Store) extend(ctx context.Context, a *arriving, last message.End) error {
+	kind := message.Webhook
 	if a.kept {
-		kind = keptKind
+		kind = message.Kept
 	}
-	h := newHead(kind, a.Webhook)
-	h.Replica, h.Foreign = s.self, last.others(s.self)
+	h := message.NewHead(kind, a.Webhook)
+	h.Replica, h.Foreign = s.self, last.Others(s.self)
 	if a.kept {
 		h.Accepted = time.Now()
 	}
 	if !h.Bears {
 		h.Last, h.Bearer = last.Last, last.Bearer
 	}
-	m := nats.NewMsg(s.subject("in", a.place))
-	pack(a.Webhook).put(m)
-	h.put(m)
+	m := nats.NewMsg(s.subjects.Lane(a.place))
+	message.Pack(a.Webhook).Put(m)
+	h.Put(m)
 	// Sent again because its answer did not come, it is known to the servers by its id.
 	m.Header.Set(jetstream.MsgIDHeader, a.Webhook.ID)
 	if a.Lane.Tenant != "" {
-		expect(m, last.seq)
+		servers.Expect(m, last.Seq)
 	}
-	if size := len(m.Header.Get(headHeader)); size > longestHead {
-		return fmt.Errorf("%w: its tenant, platform and type take %d bytes, and %d is the most", webhookgate.ErrTooLarge, size, longestHead)
+	if size := len(m.Header.Get(message.HeadHeader)); size > message.LongestHead {
+		return fmt.Errorf("%w: its tenant, platform and type take %d bytes, and %d is the most", webhookgate.ErrTooLarge, size, message.LongestHead)
 	}
-	if size := int64(m.Size()) + outcome; size > s.nc.MaxPayload() {
-		return fmt.Errorf("%w: it takes %d bytes, and the inbox's servers take %d", webhookgate.ErrTooLarge, size, s.nc.MaxPayload())
+	if size := int64(m.Size()) + outcome; size > s.servers.Conn.MaxPayload() {
+		return fmt.Errorf("%w: it takes %d bytes, and the inbox's servers take %d", webhookgate.ErrTooLarge, size, s.servers.Conn.MaxPayload())
 	}
-	seq, err := s.publish(ctx, m)
+	seq, err := s.servers.Publish(ctx, m)
 	if err != nil {
 		return err
 	}
-	s.room.took(sizeOf(m.Header, m.Data), a.kept)
-	e := newEnd(seq, h)
+	s.took(m, a.kept)
+	e := message.NewEnd(seq, h)
 	if a.Lane.Tenant != "" {
 		s.ends.Add(a.place, e)
 		if a.kept {
@@ -208,6 +198,16 @@ func (s *Store) extend(ctx context.Context, a *arriving, last end) error {
 		}
 	}
 	return s.arrived(ctx, a, seq)
+}
+
+// took counts a message that came in. One that is kept does not wait.
+func (s *Store) took(m *nats.Msg, kept bool) {
+	size := message.SizeOf(m.Header, m.Data)
+	bytes := size - message.Aside
+	if kept {
+		size = 0
+	}
+	s.servers.Room.Took(bytes, size)
 }
 
 // arrived does what is left to do once a is in its lane.
@@ -224,20 +224,14 @@ func (s *Store) arrived(ctx context.Context, a *arriving, id uint64) error {
 // finishKept puts a webhook that nobody takes into the history.
 func (s *Store) finishKept(ctx context.Context, a *arriving, id uint64) error {
 	r := &record.Record{ID: id, Webhook: a.Webhook, Status: record.Status{State: record.Kept, Changed: time.Now()}}
-	return s.finish(ctx, r, pack(a.Webhook), a.place)
+	return s.finish(ctx, r, message.Pack(a.Webhook), a.place)
 }
 
 // completeKept puts a webhook that nobody takes into the history, if it is not there: who took it
 // in failed, or died, before that, so that its sender had no answer and has sent it again as a.
-func (s *Store) completeKept(ctx context.Context, a *arriving, last end) error {
-	_, history, err := s.streams()
-	if err != nil {
-		return err
-	}
-	_, err = request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-		return history.GetLastMsgForSubject(ctx, s.historySubject(a.place, last.ID))
-	})
-	if !errors.Is(err, jetstream.ErrMsgNotFound) {
+func (s *Store) completeKept(ctx context.Context, a *arriving, last message.End) error {
+	_, err := s.servers.History.Last(ctx, s.subjects.Past(a.place, last.ID))
+	if !servers.Missing(err) {
 		return err
 	}
 	first := *a.Webhook
@@ -247,49 +241,26 @@ func (s *Store) completeKept(ctx context.Context, a *arriving, last end) error {
 
 // gotIn looks for a webhook whose answer was lost, and returns its id; zero: the servers did not
 // take it. Its lane ends with last by now, so they no longer will.
-func (s *Store) gotIn(ctx context.Context, a *arriving, last *end) (id uint64, err error) {
+func (s *Store) gotIn(ctx context.Context, a *arriving, last *message.End) (id uint64, err error) {
 	if last.Webhook == a.Webhook.ID {
 		return last.ID, nil
 	}
-	stream, history, err := s.streams()
-	if err != nil {
-		return 0, err
-	}
-	look := func(m *jetstream.RawStreamMsg) error {
-		if h, err := readHead(m.Header); err == nil && h.Webhook == a.Webhook.ID {
-			id = newEnd(m.Sequence, h).ID
+	look := func(m *jetstream.RawStreamMsg) {
+		if h, err := message.ReadHead(m.Header); err == nil && h.Webhook == a.Webhook.ID {
+			id = message.NewEnd(m.Sequence, h).ID
 		}
-		return nil
 	}
 	// In the order in which it may go from one to the next.
-	for _, subject := range []string{s.subject("in", a.place), s.part(s.partOf(a.place), "*."+a.place+".*")} {
-		if err := s.each(ctx, stream, subject, a.seen+1, look); err != nil || id != 0 {
+	for _, subject := range []string{s.subjects.Lane(a.place), s.subjects.States(a.place)} {
+		if err := s.servers.Waiting.Each(ctx, subject, a.seen+1, look); err != nil || id != 0 {
 			return id, err
 		}
 	}
-	past, err := idsOn(ctx, history, s.historyPrefix+a.place+".")
+	past, err := s.pastOf(ctx, a.place)
 	for _, one := range past {
 		if err == nil && one > a.seen {
-			err = s.each(ctx, history, s.historySubject(a.place, one), 1, look)
+			err = s.servers.History.Each(ctx, s.subjects.Past(a.place, one), 1, look)
 		}
 	}
 	return id, err
-}
-
-// passing says whether an error may be of the moment, as while the servers elect a
-// leader. Whether the message was taken is then not known.
-func passing(err error) bool {
-	var api *jetstream.APIError
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
-		errors.Is(err, nats.ErrNoResponders) || errors.As(err, &api) && (api.ErrorCode == duplicateUnderWay || api.Code == 503)
-}
-
-// duplicateUnderWay: the servers are about to take a message of that id.
-const duplicateUnderWay = 10158
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }

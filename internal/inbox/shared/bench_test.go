@@ -21,6 +21,8 @@ import (
 	"usher/internal/entitlements"
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/internal/testkit"
 	"usher/webhookgate"
 )
@@ -100,7 +102,7 @@ func openReplica(b *testing.B, address string, idle bool) (*Store, *courier.Cour
 	c := courier.New(courier.Config{Receivers: []courier.Receiver{{Name: "main", Try: down.Try, Concurrency: 1}}, Attempts: 20, MaxAge: time.Hour, Log: log})
 	index := entitlements.NewIndex(1 << 20)
 	store, err := Open(Config{
-		NATS:  &NATS{Servers: []string{"nats://" + address}, Stream: "USHER"},
+		NATS:  &servers.NATS{Servers: []string{"nats://" + address}, Stream: "USHER"},
 		Route: func(webhookgate.Lane) string { return "main" }, Idle: idle, DedupSize: dedupSize, DedupWindow: time.Minute, MaxBytes: 16 << 30, Log: log,
 		OnSnapshot: func(lane webhookgate.Lane, id uint64, _ *webhookgate.Webhook) {
 			index.Know(lane.Platform, lane.Tenant, id)
@@ -118,16 +120,16 @@ func openReplica(b *testing.B, address string, idle bool) (*Store, *courier.Cour
 // fill has so many webhooks wait, many on their way at once, as replicas would have
 // appended them.
 func fill(b *testing.B, s *Store, count int) {
-	js, err := jetstream.New(s.nc, jetstream.WithPublishAsyncMaxPending(10_000))
+	js, err := jetstream.New(s.servers.Conn, jetstream.WithPublishAsyncMaxPending(10_000))
 	if err != nil {
 		b.Fatal(err)
 	}
 	for n := range count {
 		w := waitingWebhook(n)
-		m := nats.NewMsg(s.subject("in", placeOf(w.Lane)))
-		pack(w).put(m)
-		h := newHead(webhookKind, w)
-		h.put(m)
+		m := nats.NewMsg(s.subjects.Lane(message.PlaceOf(w.Lane)))
+		message.Pack(w).Put(m)
+		h := message.NewHead(message.Webhook, w)
+		h.Put(m)
 		for err = jetstream.ErrTooManyStalledMsgs; err == jetstream.ErrTooManyStalledMsgs; {
 			_, err = js.PublishMsgAsync(m)
 		}

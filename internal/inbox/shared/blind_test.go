@@ -28,7 +28,7 @@ func TestBlindReplicaHasNoShare(t *testing.T) {
 		}
 		one := as("usher")
 		defer one.stop()
-		until(t, "it delivers", func() bool { return one.terms() == one.parts })
+		until(t, "it delivers", func() bool { return one.terms() == one.subjects.Parts })
 		blind := as("blind")
 		defer blind.stop()
 		time.Sleep(time.Minute)
@@ -38,7 +38,7 @@ func TestBlindReplicaHasNoShare(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		if got := len(c.receiver.Accepted()); got != tenants {
-			t.Errorf("%d of %d are delivered; one delivers %d of %d parts, the other %d, and says %v", got, tenants, one.terms(), one.parts, blind.terms(), blind.Err())
+			t.Errorf("%d of %d are delivered; one delivers %d of %d parts, the other %d, and says %v", got, tenants, one.terms(), one.subjects.Parts, blind.terms(), blind.Err())
 		}
 	})
 }

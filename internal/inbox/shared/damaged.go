@@ -2,7 +2,6 @@ package shared
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,6 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -23,13 +24,13 @@ func (t *term) takeDamaged(place string, id, seq uint64) {
 			return
 		}
 		t.s.log.Debug("damaged message not parked yet", "seq", seq, "err", err)
-		pause(ctx, 100*time.Millisecond)
+		servers.Sleep(ctx, 100*time.Millisecond)
 	}
 }
 
 func (t *term) parkDamaged(ctx context.Context, place string, id, seq uint64) error {
-	m, err := t.s.read(ctx, seq)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	m, err := t.s.servers.Waiting.Get(ctx, seq)
+	if servers.Missing(err) {
 		return nil // it got so far the last time
 	}
 	if err != nil {
@@ -39,14 +40,14 @@ func (t *term) parkDamaged(ctx context.Context, place string, id, seq uint64) er
 		t.s.log.Error("inbox has a damaged note, nothing is taken for a copy until the tenant's next webhook", "seq", seq)
 		return nil
 	}
-	c := packed(m.Header, m.Data)
-	w, err := c.unpack()
-	if err != nil || placeOf(w.Lane) != place {
+	c := message.Packed(m.Header, m.Data)
+	w, err := c.Unpack()
+	if err != nil || message.PlaceOf(w.Lane) != place {
 		w = &webhookgate.Webhook{Lane: t.strangers(seq), Received: m.Time}
 	}
-	r := &record.Record{ID: id, Webhook: record.Slim(w), Size: sizeOf(m.Header, m.Data)}
+	r := &record.Record{ID: id, Webhook: record.Slim(w), Size: message.SizeOf(m.Header, m.Data)}
 	r.Enter(record.Parked, record.ErrDamaged.Error())
-	if err := t.putState(ctx, c, r, placeOf(w.Lane)); err != nil {
+	if err := t.putState(ctx, c, r, message.PlaceOf(w.Lane)); err != nil {
 		return err
 	}
 	if id == seq { // in a lane
@@ -54,7 +55,7 @@ func (t *term) parkDamaged(ctx context.Context, place string, id, seq uint64) er
 			return err
 		}
 	}
-	if err := t.s.remove(ctx, seq); err != nil {
+	if err := t.s.servers.Waiting.Remove(ctx, seq); err != nil {
 		return err
 	}
 	t.s.log.Error("webhook damaged, parked", "id", id, "webhook", w.ID, "platform", w.Lane.Platform, "tenant", w.Lane.Tenant)
@@ -66,7 +67,7 @@ func (t *term) parkDamaged(ctx context.Context, place string, id, seq uint64) er
 func (t *term) strangers(seq uint64) webhookgate.Lane {
 	for n := 0; ; n++ {
 		lane := webhookgate.Lane{Tenant: fmt.Sprintf("unknown-%d-%d", seq, n)}
-		if t.s.partOf(placeOf(lane)) == t.part {
+		if t.s.subjects.PartOf(message.PlaceOf(lane)) == t.Part {
 			return lane
 		}
 	}
@@ -75,43 +76,38 @@ func (t *term) strangers(seq uint64) webhookgate.Lane {
 // endDamaged ends a lane anew whose last message is damaged, before that is deleted. Otherwise the
 // servers would accept a write that expects the message before it. If that was a snapshot, it stays the
 // lane's last; if not, or nobody can tell, the one before it does.
-func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webhookgate.Webhook, c content) error {
-	last, err := t.s.lastOn(ctx, t.s.subject("in", place))
+func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webhookgate.Webhook, c message.Content) error {
+	last, err := t.s.servers.LastWaiting(ctx, t.s.subjects.Lane(place))
 	if err != nil || last.Sequence != seq {
 		return err
 	}
 	note := nats.NewMsg(last.Subject)
-	h := newHead(memoryKind, w)
+	h := message.NewHead(message.Memory, w)
 	if h.Bears {
 		h.Last = seq
-		c.put(note)
+		c.Put(note)
 	} else if h, err = t.readableBefore(ctx, place, seq, h); err != nil {
 		return err
 	}
 	h.ID, h.Digest, h.Accepted = seq, nil, time.Now()
 	h.Arrived, h.Replica, h.Foreign = 0, "", 0
-	h.put(note)
-	expect(note, seq)
-	now, err := t.s.publish(ctx, note)
+	h.Put(note)
+	servers.Expect(note, seq)
+	now, err := t.s.servers.Publish(ctx, note)
 	if err == nil {
-		t.s.ends.Add(place, newEnd(now, h))
+		t.s.ends.Add(place, message.NewEnd(now, h))
 	}
 	return err
 }
 
 // readableBefore is what the last readable message of a lane before a damaged one says, if there is
 // one; else h.
-func (t *term) readableBefore(ctx context.Context, place string, seq uint64, h head) (head, error) {
-	stream, _, err := t.s.streams()
-	if err != nil {
-		return h, err
-	}
-	err = t.s.each(ctx, stream, t.s.subject("in", place), 1, func(m *jetstream.RawStreamMsg) error {
-		if before, err := readHead(m.Header); err == nil && m.Sequence < seq {
-			e := newEnd(m.Sequence, before)
-			h = e.again(memoryKind)
+func (t *term) readableBefore(ctx context.Context, place string, seq uint64, h message.Head) (message.Head, error) {
+	err := t.s.servers.Waiting.Each(ctx, t.s.subjects.Lane(place), 1, func(m *jetstream.RawStreamMsg) {
+		if before, err := message.ReadHead(m.Header); err == nil && m.Sequence < seq {
+			e := message.NewEnd(m.Sequence, before)
+			h = e.Again(message.Memory)
 		}
-		return nil
 	})
 	return h, err
 }

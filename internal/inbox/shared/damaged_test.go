@@ -10,6 +10,7 @@ import (
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -18,7 +19,7 @@ import (
 func TestDamagedHead(t *testing.T) {
 	acme := webhookgate.Lane{Platform: "p", Tenant: "acme"}
 	for name, data := range map[string][]byte{
-		"its content can be read": pack(inboxtest.Webhook("acme", "B")).data,
+		"its content can be read": message.Pack(inboxtest.Webhook("acme", "B")).Data,
 		"nor can its content":     []byte("rubbish"),
 	} {
 		readable := name == "its content can be read"
@@ -27,17 +28,17 @@ func TestDamagedHead(t *testing.T) {
 				bubble(t, func(t *testing.T, c *cluster) {
 					c.receiver.Set(inboxtest.Refusing)
 					r := c.start()
-					until(t, "it delivers", func() bool { return r.terms() == r.parts })
+					until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 					r.send(t, "acme", "A")
 					if !atOnce {
 						r.stop()
 						c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
 						r = c.start()
 					}
-					m := nats.NewMsg(r.subject("in", placeOf(acme)))
+					m := nats.NewMsg(r.subjects.Lane(message.PlaceOf(acme)))
 					m.Data = data
-					m.Header.Set(headHeader, "{")
-					if _, err := r.publish(t.Context(), m); err != nil {
+					m.Header.Set(message.HeadHeader, "{")
+					if _, err := r.servers.Publish(t.Context(), m); err != nil {
 						t.Fatal(err)
 					}
 					if !atOnce {
@@ -66,7 +67,7 @@ func TestDamagedHead(t *testing.T) {
 					}
 					r.stop()
 					r = c.start()
-					until(t, "it delivers", func() bool { return r.terms() == r.parts })
+					until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 					time.Sleep(time.Minute)
 					if !readable {
 						parked, err := r.List(record.Filter{State: record.Parked})
@@ -96,10 +97,10 @@ func TestDamagedOutside(t *testing.T) {
 		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
 		r := c.start()
 		w := inboxtest.Webhook("acme", "A")
-		m := nats.NewMsg(r.idSubject("state", placeOf(w.Lane), 77))
-		pack(w).put(m)
-		m.Header.Set(headHeader, "{")
-		if _, err := r.publish(t.Context(), m); err != nil {
+		m := nats.NewMsg(r.subjects.State(message.PlaceOf(w.Lane), 77))
+		message.Pack(w).Put(m)
+		m.Header.Set(message.HeadHeader, "{")
+		if _, err := r.servers.Publish(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
 		r.stop()
@@ -126,7 +127,7 @@ func TestKeptIsInTheHistory(t *testing.T) {
 		}
 		r := c.start()
 		time.Sleep(time.Second)
-		if err := r.js.DeleteStream(t.Context(), "USHER_HISTORY"); err != nil {
+		if err := r.js(t).DeleteStream(t.Context(), "USHER_HISTORY"); err != nil {
 			t.Fatal(err)
 		}
 		first := inboxtest.Webhook("acme", "A")
@@ -184,9 +185,9 @@ func TestRubbishTakesNothingWithIt(t *testing.T) {
 				}
 				r.send(t, "acme", "A")
 				time.Sleep(5 * time.Second)
-				m := nats.NewMsg(r.subject("in", placeOf(acme)))
+				m := nats.NewMsg(r.subjects.Lane(message.PlaceOf(acme)))
 				m.Data = []byte("rubbish")
-				if _, err := r.publish(t.Context(), m); err != nil {
+				if _, err := r.servers.Publish(t.Context(), m); err != nil {
 					t.Fatal(err)
 				}
 				until(t, "parked", func() bool { return r.courier.Stats().Parked == 1 })

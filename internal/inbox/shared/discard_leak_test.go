@@ -16,7 +16,7 @@ func TestDiscardedLeaveNothingBehind(t *testing.T) {
 		c.receiver.Set(inboxtest.Refusing)
 		r := c.start()
 		defer r.stop()
-		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 		r.send(t, "acme", "A")
 		for n := range 30 {
 			r.send(t, "acme", fmt.Sprint(n))
@@ -47,7 +47,7 @@ func TestDiscardedBehindASnapshot(t *testing.T) {
 		c.receiver.Set(inboxtest.Refusing)
 		r := c.start()
 		defer r.stop()
-		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 		r.send(t, "acme", "A")
 		for n := range 5 {
 			event := inboxtest.Webhook("acme", fmt.Sprint(n))

@@ -16,7 +16,7 @@
 //
 // # A lane
 //
-// Every message of a lane says how the lane ends (see head), so its last message is all that
+// Every message of a lane says how the lane ends (see message.Head), so its last message is all that
 // one has to know of it: which webhook was the last, what a copy of it would look like,
 // and which message holds the last snapshot. Whatever is written to a lane names the message
 // that it believes to be the last; the servers refuse it if that is no longer so, and then
@@ -32,17 +32,21 @@
 //
 // # Who delivers
 //
-// Each part has a lease of its own; see lease.go. Its holder reads what the part has, headers
+// Each part has a lease of its own; see the package lease. Its holder reads what the part has, headers
 // only, hands it to the courier, and from then on what comes in. If the servers do not have what
 // the holder expects, it gives the part up, takes it again and reads it: there is no other repair.
 //
+// # Rooms below
+//
+//	servers   the connection, the two streams, requests and how they fail, how full it is
+//	message   what is written: subjects, headers, contents
+//	lease     which replica has which part
+//
 // # Which file has what
 //
-//	store setup nats request consume   the connection, the streams, requests, reading
-//	message subject end room           what is written, and whether there is room for it
-//	append line                        how a webhook comes in
-//	lease balance term                 which replica delivers which part
-//	reading note vacate damaged        what a replica reads and writes of its parts
-//	find query snapshot                what is shown
-//	act errand pause erase             what people do
+//	store                                 opens it, and puts the rooms together
+//	append end line                       how a webhook comes in
+//	term reading note vacate damaged      what a replica reads and writes of its parts
+//	find query snapshot                   what is shown
+//	act errand pause erase                what people do
 package shared

@@ -2,23 +2,24 @@ package shared
 
 import (
 	"context"
-	"errors"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 )
 
 // How lanes end: read, and said again by notes.
 
 // noteCopy notes at the lane's end that a, a copy of its last, came.
-func (s *Store) noteCopy(ctx context.Context, a *arriving, last end) error {
+func (s *Store) noteCopy(ctx context.Context, a *arriving, last message.End) error {
 	if a.kept {
 		if err := s.completeKept(ctx, a, last); err != nil {
 			return err
 		}
 	}
-	h := last.again(copyKind)
-	h.Arrived, h.Replica, h.Foreign = 0, s.self, last.others(s.self)
+	h := last.Again(message.Copy)
+	h.Arrived, h.Replica, h.Foreign = 0, s.self, last.Others(s.self)
 	e, err := s.restate(ctx, a.place, last, h)
 	if err == nil {
 		s.ends.Add(a.place, e)
@@ -27,33 +28,33 @@ func (s *Store) noteCopy(ctx context.Context, a *arriving, last end) error {
 }
 
 // restate writes a note at the lane's end.
-func (s *Store) restate(ctx context.Context, place string, last end, h head) (end, error) {
-	m := nats.NewMsg(s.subject("in", place))
-	h.put(m)
-	expect(m, last.seq)
-	seq, err := s.publish(ctx, m)
+func (s *Store) restate(ctx context.Context, place string, last message.End, h message.Head) (message.End, error) {
+	m := nats.NewMsg(s.subjects.Lane(place))
+	h.Put(m)
+	servers.Expect(m, last.Seq)
+	seq, err := s.servers.Publish(ctx, m)
 	if err != nil {
-		return end{}, err
+		return message.End{}, err
 	}
-	e := newEnd(seq, h)
+	e := message.NewEnd(seq, h)
 	s.replaced(last, &e)
 	return e, nil
 }
 
 // replaced deletes a message that all is said again of by the one after it. If that
 // fails it does no harm: the lane's next rollup deletes it.
-func (s *Store) replaced(last end, by *end) {
-	obsolete := last.isNote() || (last.Kind == keptKind || last.Kind == memoryKind) && by.Bearer != last.seq
-	if last.seq == 0 || !obsolete {
+func (s *Store) replaced(last message.End, by *message.End) {
+	obsolete := last.IsNote() || (last.Kind == message.Kept || last.Kind == message.Memory) && by.Bearer != last.Seq
+	if last.Seq == 0 || !obsolete {
 		return
 	}
 	s.background.Go(func() {
-		_ = s.remove(s.alive, last.seq)
+		_ = s.servers.Waiting.Remove(s.alive, last.Seq)
 	})
 }
 
 // endOf returns a lane's last message, as far as is known here.
-func (s *Store) endOf(ctx context.Context, place string) (end, error) {
+func (s *Store) endOf(ctx context.Context, place string) (message.End, error) {
 	if e, ok := s.ends.Get(place); ok {
 		return e, nil
 	}
@@ -61,21 +62,21 @@ func (s *Store) endOf(ctx context.Context, place string) (end, error) {
 }
 
 // readEnd asks the servers for a lane's last message.
-func (s *Store) readEnd(ctx context.Context, place string) (end, error) {
-	m, err := s.lastOn(ctx, s.subject("in", place))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return end{}, nil
+func (s *Store) readEnd(ctx context.Context, place string) (message.End, error) {
+	m, err := s.servers.LastWaiting(ctx, s.subjects.Lane(place))
+	if servers.Missing(err) {
+		return message.End{}, nil
 	}
 	if err != nil {
-		return end{}, err
+		return message.End{}, err
 	}
-	h, err := readHead(m.Header)
+	h, err := message.ReadHead(m.Header)
 	if err != nil {
 		// Only as a place in the lane: nothing is held to be a copy of it.
 		s.log.Error("inbox has a damaged message", "seq", m.Sequence)
-		h = head{Kind: memoryKind}
+		h = message.Head{Kind: message.Memory}
 	}
-	e := newEnd(m.Sequence, h)
+	e := message.NewEnd(m.Sequence, h)
 	s.ends.Add(place, e)
 	return e, nil
 }

@@ -2,14 +2,14 @@ package shared
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -31,20 +31,20 @@ func (s *Store) Erase(platform, tenant string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	place := placeOf(lane)
+	place := message.PlaceOf(lane)
 	err = patiently(ctx, func() error {
 		last, err := s.readEnd(ctx, place)
 		if err != nil {
 			return err
 		}
-		return s.ask(ctx, s.partOf(place), &errand{Act: "erase", Lane: lane, Last: last.seq})
+		return s.ask(ctx, s.subjects.PartOf(place), &errand{Act: "erase", Lane: lane, Last: last.Seq})
 	})
 	if err != nil {
 		return 0, err
 	}
 	last, err := s.readEnd(ctx, place)
-	if err == nil && last.Kind == erasedKind {
-		s.tellErased(lane, last.seq)
+	if err == nil && last.Kind == message.Erased {
+		s.tellErased(lane, last.Seq)
 	}
 	return len(entries), err
 }
@@ -56,76 +56,58 @@ func (s *Store) tellErased(lane webhookgate.Lane, upTo uint64) {
 }
 
 // noteErased notes at the end of a lane, which is last, that nothing before it counts.
-func (s *Store) noteErased(ctx context.Context, lane webhookgate.Lane, last end) (end, error) {
-	place := placeOf(lane)
-	h := newHead(erasedKind, &webhookgate.Webhook{Lane: lane, Received: time.Now()})
+func (s *Store) noteErased(ctx context.Context, lane webhookgate.Lane, last message.End) (message.End, error) {
+	place := message.PlaceOf(lane)
+	h := message.NewHead(message.Erased, &webhookgate.Webhook{Lane: lane, Received: time.Now()})
 	h.ID, h.Arrived, h.Replica, h.Foreign = last.ID, last.Arrived, last.Replica, last.Foreign
-	m := nats.NewMsg(s.subject("in", place))
-	h.put(m)
-	expect(m, last.seq)
-	seq, err := s.publish(ctx, m)
+	m := nats.NewMsg(s.subjects.Lane(place))
+	h.Put(m)
+	servers.Expect(m, last.Seq)
+	seq, err := s.servers.Publish(ctx, m)
 	if err != nil {
-		return end{}, err
+		return message.End{}, err
 	}
-	e := newEnd(seq, h)
+	e := message.NewEnd(seq, h)
 	s.ends.Add(place, e)
 	return e, nil
 }
 
-// erasedUpTo is where the history notes up to which webhook a lane was erased. Whatever is written there of the lane
-// expects that note to be as it was, so that what is late is refused.
-func (s *Store) erasedUpTo(place string) string { return s.historyPrefix + place + ".erased" }
-
 // finish writes a webhook that is finished into the history, unless its tenant was erased since.
-func (s *Store) finish(ctx context.Context, r *record.Record, c content, place string) error {
-	_, history, err := s.streams()
-	if err != nil {
+func (s *Store) finish(ctx context.Context, r *record.Record, c message.Content, place string) error {
+	m := message.New(s.subjects.Past(place, r.ID), r, c)
+	servers.ExpectOn(m, s.subjects.ErasedUpTo(place), 0)
+	_, err := s.servers.Publish(ctx, m)
+	if !servers.Conflict(err) {
 		return err
 	}
-	m := newMessage(s.historySubject(place, r.ID), r, c)
-	expectOn(m, s.erasedUpTo(place), 0)
-	_, err = s.publish(ctx, m)
-	if !isConflict(err) {
-		return err
-	}
-	note, missing := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-		return history.GetLastMsgForSubject(ctx, s.erasedUpTo(place))
-	})
+	note, missing := s.servers.History.Last(ctx, s.subjects.ErasedUpTo(place))
 	if missing != nil {
 		return err // another try tells
 	}
 	if upTo, err := strconv.ParseUint(string(note.Data), 10, 64); err == nil && r.ID <= upTo {
 		return nil
 	}
-	expectOn(m, s.erasedUpTo(place), note.Sequence)
-	_, err = s.publish(ctx, m)
+	servers.ExpectOn(m, s.subjects.ErasedUpTo(place), note.Sequence)
+	_, err = s.servers.Publish(ctx, m)
 	return err
 }
 
 // wipe deletes all that a lane has before two messages, one in the stream and one in the history.
 func (s *Store) wipe(ctx context.Context, place string, before, past uint64) error {
-	stream, history, err := s.streams()
-	if err != nil {
+	if err := s.servers.Waiting.Purge(ctx, s.subjects.States(place), before); err != nil {
 		return err
 	}
-	purge := func(stream jetstream.Stream, subject string, before uint64) {
-		if err == nil {
-			_, err = request(ctx, func(ctx context.Context) (struct{}, error) {
-				return struct{}{}, stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(before))
-			})
-		}
+	if err := s.servers.History.Purge(ctx, s.subjects.History+place+".*", past); err != nil {
+		return err
 	}
-	purge(stream, s.part(s.partOf(place), "*."+place+".*"), before)
-	purge(history, s.historyPrefix+place+".*", past)
-	purge(stream, s.subject("in", place), before)
-	return err
+	return s.servers.Waiting.Purge(ctx, s.subjects.Lane(place), before)
 }
 
 // erase deletes all of a lane. Only who delivers the part can: nothing of it may
 // be on its way to the receiver. What was taken out of the courier and could not be deleted is
 // read again with the part.
 func (t *term) erase(ctx context.Context, e *errand) (err error) {
-	lane, place := e.Lane, placeOf(e.Lane)
+	lane, place := e.Lane, message.PlaceOf(e.Lane)
 	var removed []record.Record
 	t.s.courier.Stop(lane)
 	defer func() { t.goOn(lane, err == nil || len(removed) == 0) }()
@@ -134,14 +116,14 @@ func (t *term) erase(ctx context.Context, e *errand) (err error) {
 		if err != nil {
 			return err
 		}
-		if first && last.seq != e.Last {
+		if first && last.Seq != e.Last {
 			return errMoved // the request may be old, and what came since another one's
 		}
 		leave, err := t.writing.enter(ctx, place) // first: something may be about to be sent again
 		if err != nil {
 			return err
 		}
-		gone, ok := t.removeAll(lane, last.seq)
+		gone, ok := t.removeAll(lane, last.Seq)
 		removed = append(removed, gone...)
 		if ok {
 			err = t.eraseLane(ctx, lane, last, removed)
@@ -150,12 +132,12 @@ func (t *term) erase(ctx context.Context, e *errand) (err error) {
 		switch {
 		case ok && err == nil:
 			return nil
-		case ok && !isConflict(err):
+		case ok && !servers.Conflict(err):
 			return err
 		case ctx.Err() != nil || !t.Held():
 			return record.ErrBusy
 		}
-		pause(ctx, 10*time.Millisecond)
+		servers.Sleep(ctx, 10*time.Millisecond)
 	}
 }
 
@@ -173,11 +155,11 @@ func (t *term) removeAll(lane webhookgate.Lane, last uint64) ([]record.Record, b
 
 // eraseLane ends a lane with a note, there and in the history, and deletes what is before it. The
 // lane's line was entered.
-func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last end, removed []record.Record) error {
-	place := placeOf(lane)
-	mark := nats.NewMsg(t.s.erasedUpTo(place))
-	mark.Data = strconv.AppendUint(nil, last.seq, 10)
-	past, err := t.s.publish(ctx, mark)
+func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last message.End, removed []record.Record) error {
+	place := message.PlaceOf(lane)
+	mark := nats.NewMsg(t.s.subjects.ErasedUpTo(place))
+	mark.Data = strconv.AppendUint(nil, last.Seq, 10)
+	past, err := t.s.servers.Publish(ctx, mark)
 	if err != nil {
 		return err
 	}
@@ -198,7 +180,7 @@ func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last end, r
 		delete(t.lanes, lane)
 	}
 	t.mu.Unlock()
-	return t.s.wipe(ctx, place, note.seq, past)
+	return t.s.wipe(ctx, place, note.Seq, past)
 }
 
 // Platforms returns those on which a tenant is known.
@@ -207,9 +189,9 @@ func (s *Store) Platforms(tenant string) (all []string, err error) {
 	defer cancel()
 	ends, err := s.endsOf(ctx, nil, tenant)
 	for place, e := range ends {
-		left := e.Kind != erasedKind
+		left := e.Kind != message.Erased
 		if !left && err == nil { // an erasure that was interrupted can be done again
-			left, err = s.leftOf(ctx, place, e.seq)
+			left, err = s.leftOf(ctx, place, e.Seq)
 		}
 		if left {
 			all = append(all, e.Platform)
@@ -220,21 +202,15 @@ func (s *Store) Platforms(tenant string) (all []string, err error) {
 
 // leftOf says whether there is anything of a lane before the note that it was erased.
 func (s *Store) leftOf(ctx context.Context, place string, note uint64) (left bool, err error) {
-	stream, history, err := s.streams()
-	if err != nil {
-		return false, err
-	}
-	for _, subject := range []string{"*." + place, "*." + place + ".*"} {
-		m, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-			return stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(s.part(s.partOf(place), subject)))
-		})
+	for _, subject := range []string{s.subjects.Lane(place), s.subjects.States(place)} {
+		m, err := s.servers.Waiting.Next(ctx, subject, 1)
 		if err == nil && m.Sequence < note {
 			return true, nil
 		}
-		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+		if err != nil && !servers.Missing(err) {
 			return false, err
 		}
 	}
-	past, err := idsOn(ctx, history, s.historyPrefix+place+".")
+	past, err := s.pastOf(ctx, place)
 	return len(past) > 0 && past[0] < note, err
 }

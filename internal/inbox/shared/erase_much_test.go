@@ -14,7 +14,7 @@ func TestErasesMuch(t *testing.T) {
 	defer c.server.End()
 	r := c.start()
 	defer r.stop()
-	until(t, "it delivers", func() bool { return r.terms() == r.parts })
+	until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 	const webhooks = 3000 // of 10,000 that are kept, in seven days
 	body := noise(3000)
 	for range webhooks {

@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -43,7 +45,7 @@ func patiently(ctx context.Context, errand func() error) error {
 		case err == nil || why == nil || ctx.Err() == nil:
 			return err
 		}
-		if pause(ctx, 50*time.Millisecond); ctx.Err() != nil {
+		if servers.Sleep(ctx, 50*time.Millisecond); ctx.Err() != nil {
 			return why
 		}
 	}
@@ -58,7 +60,7 @@ func (s *Store) ask(ctx context.Context, part int, e *errand) error {
 	if err != nil {
 		return err
 	}
-	m, err := s.nc.RequestWithContext(ctx, fmt.Sprintf("%sdo.%x", s.livePrefix, part), data)
+	m, err := s.servers.Conn.RequestWithContext(ctx, fmt.Sprintf("%sdo.%x", s.subjects.Live, part), data)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return record.ErrNobody
 	}
@@ -78,7 +80,7 @@ func (s *Store) ask(ctx context.Context, part int, e *errand) error {
 
 // serve does errands for other replicas until the term ends.
 func (t *term) serve() {
-	served, err := t.s.nc.Subscribe(fmt.Sprintf("%sdo.%x", t.s.livePrefix, t.part), func(m *nats.Msg) {
+	served, err := t.s.servers.Conn.Subscribe(fmt.Sprintf("%sdo.%x", t.s.subjects.Live, t.Part), func(m *nats.Msg) {
 		t.s.background.Go(func() { t.answer(m) }) // some take long
 	})
 	if err != nil {
@@ -86,7 +88,7 @@ func (t *term) serve() {
 		return
 	}
 	t.s.background.Go(func() {
-		<-t.leaving
+		<-t.Leaving()
 		_ = served.Drain() // what came before that is answered
 	})
 }
@@ -137,7 +139,7 @@ func (t *term) do(ctx context.Context, e *errand) error {
 // redeliver sends a webhook again that is parked or finished. Nothing of its lane begins meanwhile, so
 // that what comes is delivered after it.
 func (t *term) redeliver(ctx context.Context, e *errand) error {
-	s, place := t.s, placeOf(e.Lane)
+	s, place := t.s, message.PlaceOf(e.Lane)
 	if s.courier.Waits(e.Lane, e.ID) {
 		s.courier.Retry(e.Lane, e.ID)
 		return nil
@@ -168,7 +170,7 @@ func (t *term) redeliver(ctx context.Context, e *errand) error {
 	}
 	r := f.Record
 	r.SendAgain()
-	err = t.insist(ctx, &r, func() error { return t.putState(ctx, f.content, &r, place) })
+	err = t.insist(ctx, &r, func() error { return t.putState(ctx, f.Content, &r, place) })
 	if safe = err == nil; safe {
 		s.courier.Take(t, &r, nil, true)
 	}
@@ -179,13 +181,13 @@ func (t *term) redeliver(ctx context.Context, e *errand) error {
 // is dropped on a guess.
 func (s *Store) forgetAt(ctx context.Context, place string, seq uint64) error {
 	last, err := s.readEnd(ctx, place)
-	if err == nil && last.seq != seq {
+	if err == nil && last.Seq != seq {
 		return errMoved
 	}
 	if err == nil && len(last.Digest) > 0 {
 		_, err = s.forget(ctx, place, last)
 	}
-	if isConflict(err) {
+	if servers.Conflict(err) {
 		return errMoved
 	}
 	return err
@@ -196,7 +198,7 @@ func (t *term) discard(ctx context.Context, e *errand) error {
 	t.s.courier.Stop(e.Lane)
 	safe := true
 	defer func() { t.goOn(e.Lane, safe) }()
-	leave, err := t.writing.enter(ctx, placeOf(e.Lane)) // first: it may be about to be sent again
+	leave, err := t.writing.enter(ctx, message.PlaceOf(e.Lane)) // first: it may be about to be sent again
 	if err != nil {
 		return err
 	}
@@ -218,9 +220,9 @@ func (t *term) goOn(lane webhookgate.Lane, done bool) {
 		t.s.courier.GoOn(lane)
 		return
 	}
-	t.leave()
+	t.Leave()
 	t.s.background.Go(func() {
-		<-t.ended
+		<-t.Ended()
 		t.s.courier.GoOn(lane)
 	})
 }

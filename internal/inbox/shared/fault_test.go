@@ -16,6 +16,8 @@ import (
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -131,7 +133,7 @@ func TestTakeoverRepeatsOneOfALane(t *testing.T) {
 		c.receiver.Slow(50 * time.Millisecond)
 		one := c.start()
 		defer one.stop()
-		until(t, "it has all", func() bool { return one.terms() == one.parts })
+		until(t, "it has all", func() bool { return one.terms() == one.subjects.Parts })
 		var sending sync.WaitGroup
 		for lane := range lanes {
 			sending.Go(func() {
@@ -201,7 +203,7 @@ func TestLongCode(t *testing.T) {
 		one.stop()
 		two := c.start()
 		defer two.stop()
-		until(t, "it delivers", func() bool { return two.terms() == two.parts })
+		until(t, "it delivers", func() bool { return two.terms() == two.subjects.Parts })
 		two.send(t, code, "B")
 		if waiting := two.waiting(t); len(waiting) != 2 || waiting[0].Tenant != code || waiting[1].Tenant != code {
 			t.Errorf("%d wait", len(waiting))
@@ -228,9 +230,13 @@ func TestStreamIsEdited(t *testing.T) {
 		r.send(t, "acme", "A")
 		edit := func(most int64) {
 			t.Helper()
-			cfg := r.wanted()
+			stream, _, err := r.streams()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := stream.CachedInfo().Config
 			cfg.MaxMsgs = most
-			if _, err := r.js.UpdateStream(t.Context(), cfg); err != nil {
+			if _, err := r.js(t).UpdateStream(t.Context(), cfg); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(2 * time.Minute)
@@ -260,10 +266,18 @@ func TestStreamIsEdited(t *testing.T) {
 func TestMessagesAreDeleted(t *testing.T) {
 	for name, purge := range map[string]func(r *replica) jetstream.StreamPurgeOpt{
 		"everything": func(*replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(">") },
-		"leases":     func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.lease") },
-		"claims":     func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.claim") },
-		"lanes":      func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.in.>") },
-		"state":      func(r *replica) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSubject(r.prefix + "*.state.>") },
+		"leases": func(r *replica) jetstream.StreamPurgeOpt {
+			return jetstream.WithPurgeSubject(r.subjects.Prefix + "*.lease")
+		},
+		"claims": func(r *replica) jetstream.StreamPurgeOpt {
+			return jetstream.WithPurgeSubject(r.subjects.Prefix + "*.claim")
+		},
+		"lanes": func(r *replica) jetstream.StreamPurgeOpt {
+			return jetstream.WithPurgeSubject(r.subjects.Prefix + "*.in.>")
+		},
+		"state": func(r *replica) jetstream.StreamPurgeOpt {
+			return jetstream.WithPurgeSubject(r.subjects.Prefix + "*.state.>")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
@@ -331,13 +345,13 @@ func TestStreamGetsShorter(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		r := c.start()
 		defer r.stop()
-		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 		r.send(t, "acme", "A")
 		time.Sleep(5 * time.Second)
-		r.seen.Add(1_000_000) // as if there had been so much more
-		r.ends.Add(placeOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}), newEnd(999_999, head{Kind: memoryKind}))
+		r.believe(t, 1_000_000) // as if there had been so much more
+		r.ends.Add(message.PlaceOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}), message.NewEnd(999_999, message.Head{Kind: message.Memory}))
 		time.Sleep(5 * time.Second)
-		if seen := r.seen.Load(); seen > 1_000_000 {
+		if seen := r.servers.Seen(); seen > 1_000_000 {
 			t.Errorf("it still believes in message %d", seen)
 		}
 		r.send(t, "acme", "B")
@@ -356,7 +370,7 @@ func TestManyWaitAndOthersPass(t *testing.T) {
 		})
 		one := c.start()
 		defer one.stop()
-		until(t, "it delivers", func() bool { return one.terms() == one.parts })
+		until(t, "it delivers", func() bool { return one.terms() == one.subjects.Parts })
 		for n := range 400 {
 			one.send(t, fmt.Sprint("ill", n%40), fmt.Sprint(n))
 		}
@@ -391,18 +405,18 @@ func TestRefusedIsShutOut(t *testing.T) {
 		defer two.stop()
 		time.Sleep(10 * time.Second)
 		w := inboxtest.Webhook("acme", "A")
-		a := &arriving{Webhook: w, place: placeOf(w.Lane), came: time.Now(), seen: one.seen.Load()}
+		a := &arriving{Webhook: w, place: message.PlaceOf(w.Lane), came: time.Now(), seen: one.servers.Seen()}
 		two.send(t, "acme", "B") // its sender has gone on elsewhere
 		time.Sleep(patience + time.Second)
 		last, err := one.readEnd(t.Context(), a.place)
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.unsure, a.tried = true, last.seq
+		a.unsure, a.tried = true, last.Seq
 		if _, err := one.arrive(t.Context(), a); !errors.Is(err, ErrStale) {
 			t.Fatalf("it was taken in: %v", err)
 		}
-		if err := one.extend(t.Context(), a, last); !isConflict(err) { // what was stuck arrives
+		if err := one.extend(t.Context(), a, last); !servers.Conflict(err) { // what was stuck arrives
 			t.Errorf("the first try came in: %v", err)
 		}
 		if original := two.keep(t, inboxtest.Webhook("acme", "B")); original == "" {

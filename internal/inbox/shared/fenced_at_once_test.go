@@ -27,7 +27,7 @@ func TestManyFailAtOnce(t *testing.T) {
 	c.receiver.Set(inboxtest.Status(422))
 	r = c.start()
 	defer r.stop()
-	until(t, "it delivers", func() bool { return r.Err() == nil && r.terms() == r.parts })
+	until(t, "it delivers", func() bool { return r.Err() == nil && r.terms() == r.subjects.Parts })
 	if err := r.Pause(record.Pause{}); err != nil {
 		t.Fatal(err)
 	}

@@ -2,44 +2,38 @@ package shared
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 )
 
 // found is a webhook as the servers have it, whole.
 type found struct {
 	record.Record
-	content
+	message.Content
 }
 
 // find reads a webhook, wherever it is.
 func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
-	stream, history, err := s.streams()
-	if err != nil {
-		return nil, err
-	}
 	any := "*.*." + strconv.FormatUint(id, 10)
 	var stands *record.Status
 	// Where it is wanted first: what is sent again has a history, too, and what is being
 	// parked may still stand in its lane.
-	for _, look := range []func(context.Context) (*jetstream.RawStreamMsg, error){
-		func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-			return stream.GetLastMsgForSubject(ctx, s.prefix+"*.state."+any)
+	for _, look := range []func() (*jetstream.RawStreamMsg, error){
+		func() (*jetstream.RawStreamMsg, error) {
+			return s.servers.Waiting.Last(ctx, s.subjects.Prefix+"*.state."+any)
 		},
-		func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return stream.GetMsg(ctx, id) },
-		func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-			return history.GetLastMsgForSubject(ctx, s.historyPrefix+any)
-		},
+		func() (*jetstream.RawStreamMsg, error) { return s.servers.Waiting.Get(ctx, id) },
+		func() (*jetstream.RawStreamMsg, error) { return s.servers.History.Last(ctx, s.subjects.History+any) },
 	} {
-		m, err := request(ctx, look)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
+		m, err := look()
+		if servers.Missing(err) {
 			continue
 		}
 		if err != nil {
@@ -48,7 +42,7 @@ func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
 		f := recognise(m)
 		switch {
 		case f == nil || f.ID != id: // id is the place of a message about another one
-		case len(f.data) == 0: // it is in its lane
+		case len(f.Data) == 0: // it is in its lane
 			stands = &f.Status
 		case f.Status.State == record.Waiting && stands != nil:
 			f.Status = *stands
@@ -62,13 +56,13 @@ func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
 
 // recognise makes a webhook of a message; nil: it is none.
 func recognise(m *jetstream.RawStreamMsg) *found {
-	r := recordIn(m.Header, m.Sequence)
+	r := message.Record(m.Header, m.Sequence)
 	if r == nil {
 		return nil
 	}
-	r.Size = sizeOf(m.Header, m.Data)
-	f := &found{*r, packed(m.Header, m.Data)}
-	if w, err := f.unpack(); err == nil {
+	r.Size = message.SizeOf(m.Header, m.Data)
+	f := &found{*r, message.Packed(m.Header, m.Data)}
+	if w, err := f.Unpack(); err == nil {
 		w.Lane = f.Webhook.Lane // where it is, also if it got there by mistake
 		f.Webhook = w
 	}
@@ -93,38 +87,29 @@ func (s *Store) Show(id uint64) (*record.Item, error) {
 // previous is the last snapshot before another one that was taken, as far as the history has it; and the id of the
 // tenant's webhook before it, which may not have been.
 func (s *Store) previous(ctx context.Context, f *found) (taken *record.Previous, before uint64) {
-	stream, history, err := s.streams()
-	if err != nil {
-		return nil, 0
-	}
-	place := placeOf(f.Webhook.Lane)
-	lane, prefix := s.subject("in", place), s.historyPrefix+place+"."
+	place := message.PlaceOf(f.Webhook.Lane)
 	// What waits: the first of the lane tells whether there is any before it.
-	first, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-		return stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(lane))
-	})
+	first, err := s.servers.Waiting.Next(ctx, s.subjects.Lane(place), 1)
 	if err == nil {
-		if h, err := readHead(first.Header); err == nil {
-			if id := newEnd(first.Sequence, h).ID; id < f.ID {
+		if h, err := message.ReadHead(first.Header); err == nil {
+			if id := message.NewEnd(first.Sequence, h).ID; id < f.ID {
 				before = id
 			}
 		}
 	}
-	outside, _ := idsOn(ctx, stream, s.subject("state", place)+".")
+	outside, _ := idsOn(ctx, s.servers.Waiting, s.subjects.States(place))
 	for _, id := range outside {
 		if id < f.ID {
 			before = max(before, id)
 		}
 	}
-	past, _ := idsOn(ctx, history, prefix)
+	past, _ := s.pastOf(ctx, place)
 	for _, id := range slices.Backward(past) {
 		if id >= f.ID {
 			continue
 		}
 		before = max(before, id)
-		m, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-			return history.GetLastMsgForSubject(ctx, prefix+strconv.FormatUint(id, 10))
-		})
+		m, err := s.servers.History.Last(ctx, s.subjects.Past(place, id))
 		if err != nil {
 			return nil, before
 		}
@@ -135,19 +120,18 @@ func (s *Store) previous(ctx context.Context, f *found) (taken *record.Previous,
 	return nil, before
 }
 
+// pastOf are the ids that the history has of a lane, in order.
+func (s *Store) pastOf(ctx context.Context, place string) ([]uint64, error) {
+	return idsOn(ctx, s.servers.History, s.subjects.History+place+".*")
+}
+
 // idsOn are the ids that a stream has subjects for, in order.
-func idsOn(ctx context.Context, stream jetstream.Stream, prefix string) (ids []uint64, err error) {
-	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
-		return stream.Info(ctx, jetstream.WithSubjectFilter(prefix+"*"))
-	})
+func idsOn(ctx context.Context, stream *servers.Stream, filter string) ([]uint64, error) {
+	info, err := stream.Info(ctx, filter)
 	if err != nil {
 		return nil, err
 	}
-	for subject := range info.State.Subjects {
-		if id, err := strconv.ParseUint(strings.TrimPrefix(subject, prefix), 10, 64); err == nil {
-			ids = append(ids, id)
-		}
-	}
+	ids := message.IDs(info.State.Subjects)
 	slices.Sort(ids)
 	return ids, nil
 }

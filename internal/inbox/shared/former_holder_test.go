@@ -6,6 +6,9 @@ import (
 
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/lease"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -17,7 +20,7 @@ func TestFormerHolderErasesNothing(t *testing.T) {
 		c.receiver.Set(inboxtest.Refusing)
 		now := c.start()
 		defer now.stop()
-		until(t, "it delivers", func() bool { return now.terms() == now.parts })
+		until(t, "it delivers", func() bool { return now.terms() == now.subjects.Parts })
 		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
 		former := c.start()
 		defer former.stop()
@@ -29,12 +32,12 @@ func TestFormerHolderErasesNothing(t *testing.T) {
 		now.send(t, "acme", "B")
 		time.Sleep(time.Second)
 		// The term of who was stopped, as it is at that moment: nothing of it has run since.
-		last, err := former.readEnd(t.Context(), placeOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}))
+		last, err := former.readEnd(t.Context(), message.PlaceOf(webhookgate.Lane{Platform: "p", Tenant: "acme"}))
 		if err != nil {
 			t.Fatal(err)
 		}
-		stopped := newTerm(former.Store, 0, 1, &hold{from: time.Now().Add(-10 * time.Second), seq: 1})
-		stopped.gather, stopped.next = nil, last.seq+1
+		stopped := newTerm(former.Store, new(lease.Lease), record.Load{}) // a lease that has run out
+		stopped.gather, stopped.next = nil, last.Seq+1
 		if err := stopped.do(t.Context(), &errand{Act: "erase", Lane: webhookgate.Lane{Platform: "p", Tenant: "acme"}}); err == nil {
 			t.Error("it says that it has erased the tenant")
 		}

@@ -17,6 +17,7 @@ import (
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -120,11 +121,11 @@ func (l *lagging) lag(t *testing.T, r *replica) {
 	leader, behind := (meta+1)%3, (meta+2)%3
 	for _, name := range []string{"USHER", "USHER_HISTORY"} {
 		until(t, "another one leads "+name, func() bool {
-			stream, err := r.js.Stream(t.Context(), name)
+			stream, err := r.js(t).Stream(t.Context(), name)
 			if err == nil && stream.CachedInfo().Cluster.Leader == fmt.Sprint("s", leader) {
 				return true
 			}
-			_, _ = r.nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+name, fmt.Appendf(nil, `{"placement":{"preferred":"s%d"}}`, leader), 2*time.Second)
+			_, _ = r.servers.Conn.Request("$JS.API.STREAM.LEADER.STEPDOWN."+name, fmt.Appendf(nil, `{"placement":{"preferred":"s%d"}}`, leader), 2*time.Second)
 			time.Sleep(500 * time.Millisecond)
 			return false
 		})
@@ -144,9 +145,9 @@ func (l *lagging) begin(t *testing.T) (*cluster, *replica) {
 	c := &cluster{t: t, server: l.servers[meta], change: func(*Config, *courier.Config) {}, parts: 1}
 	c.receiver.Set(inboxtest.Refusing)
 	r := c.start()
-	until(t, "it delivers", func() bool { return r.Err() == nil && r.terms() == r.parts })
+	until(t, "it delivers", func() bool { return r.Err() == nil && r.terms() == r.subjects.Parts })
 	l.lag(t, r)
-	until(t, "it delivers", func() bool { return r.Err() == nil && r.terms() == r.parts })
+	until(t, "it delivers", func() bool { return r.Err() == nil && r.terms() == r.subjects.Parts })
 	return c, r
 }
 
@@ -196,7 +197,7 @@ func TestErasedThoughAServerIsBehind(t *testing.T) {
 	r.stop()
 	next := c.start()
 	defer next.stop()
-	until(t, "taken over", func() bool { return next.terms() == next.parts })
+	until(t, "taken over", func() bool { return next.terms() == next.subjects.Parts })
 	time.Sleep(5 * time.Second)
 	if got := c.receiver.Accepted(); len(got) > 0 {
 		t.Errorf("the receiver got %d webhooks that were erased, %s first", len(got), got[0])
@@ -242,7 +243,7 @@ func TestGotInThoughAServerIsBehind(t *testing.T) {
 	missed := 0
 	for n := range 20 {
 		w := inboxtest.Webhook(fmt.Sprint("t", n), "A")
-		a := &arriving{Webhook: w, place: placeOf(w.Lane), came: time.Now(), seen: r.seen.Load()}
+		a := &arriving{Webhook: w, place: message.PlaceOf(w.Lane), came: time.Now(), seen: r.servers.Seen()}
 		r.keep(t, w)
 		r.send(t, w.Lane.Tenant, "B")
 		last, err := r.readEnd(t.Context(), a.place)

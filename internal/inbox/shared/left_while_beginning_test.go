@@ -36,15 +36,15 @@ func TestLeftWhileBeginning(t *testing.T) {
 		case term == nil:
 		case term.leaveAt(webhooks - 1):
 			handedOver++
-			<-term.ended
+			<-term.Ended()
 		case term.hasBegun(): // missed: once more
-			term.leave()
-			<-term.ended
+			term.Leave()
+			<-term.Ended()
 		}
 	}
 	t.Logf("handed over %d times", handedOver)
 	c.receiver.Set(nil)
-	until(t, "it delivers", func() bool { return r.terms() == r.parts })
+	until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 	time.Sleep(10 * time.Second)
 	if got := len(c.receiver.Accepted()); got < webhooks {
 		t.Errorf("after %d handovers %d of %d are delivered; the courier has %d pending in %d terms", handedOver, got, webhooks, r.courier.Stats().Pending, r.terms())
@@ -58,7 +58,7 @@ func (t *term) leaveAt(webhooks int) bool {
 	if t.gather == nil || len(t.gather.records) < webhooks {
 		return false
 	}
-	t.leave()
+	t.Leave()
 	time.Sleep(5 * time.Millisecond)
 	return true
 }

@@ -12,6 +12,8 @@ import (
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -43,7 +45,7 @@ func TestDeliversAfterLongErrors(t *testing.T) {
 // The servers take headers up to 64 KiB. The longest names, errors and answers fit, of the letters that take most bytes in
 // JSON.
 func TestLongestOutcomeFits(t *testing.T) {
-	w := inboxtest.Webhook(strings.Repeat("\"", longestHead/4*3-256), "A")
+	w := inboxtest.Webhook(strings.Repeat("\"", message.LongestHead/4*3-256), "A")
 	r := &record.Record{ID: 1 << 60, Webhook: w}
 	for _, letter := range []string{`"`, `\`, "<", "&", "\x00", "\xff", "\u2028", "\u202e", "ü"} {
 		long := strings.Repeat(letter, 8<<10)
@@ -52,13 +54,13 @@ func TestLongestOutcomeFits(t *testing.T) {
 			now := time.Now()
 			r.NoteAttempt(now, now.Add(time.Hour), webhookgate.Attempt{Status: 502, Err: errors.New(long), Excerpt: long})
 		}
-		m := newMessage("subject", r, content{})
-		rollup(m)
-		expectOn(m, "subject", 1<<60)
-		if size := len(m.Header.Get(headHeader)); size > longestHead || size < longestHead-512 {
+		m := message.New("subject", r, message.Content{})
+		servers.Rollup(m)
+		servers.ExpectOn(m, "subject", 1<<60)
+		if size := len(m.Header.Get(message.HeadHeader)); size > message.LongestHead || size < message.LongestHead-512 {
 			t.Fatalf("the head takes %d bytes", size)
 		}
-		if size := len(m.Header.Get(statusHeader)); size > outcome {
+		if size := len(m.Header.Get(message.StatusHeader)); size > outcome {
 			t.Errorf("%q: the outcome takes %d bytes", letter, size)
 		}
 		if size := m.Size(); size > 64<<10-1<<10 {

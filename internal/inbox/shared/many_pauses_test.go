@@ -15,7 +15,7 @@ func TestTakesOverAfterManyPauses(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		one := c.start()
 		defer one.stop()
-		until(t, "it delivers", func() bool { return one.terms() == one.parts })
+		until(t, "it delivers", func() bool { return one.terms() == one.subjects.Parts })
 		for n := range 300 {
 			p := record.Pause{Platform: "p", Tenant: fmt.Sprint("t", n)}
 			if err := one.Pause(p); err != nil {
@@ -36,8 +36,8 @@ func TestTakesOverAfterManyPauses(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		c.receiver.Want(t, "acme:A", "acme:B")
-		if n := two.terms(); n != two.parts {
-			t.Errorf("after two minutes it delivers %d of %d parts", n, two.parts)
+		if n := two.terms(); n != two.subjects.Parts {
+			t.Errorf("after two minutes it delivers %d of %d parts", n, two.subjects.Parts)
 		}
 	})
 }

@@ -17,7 +17,7 @@ func TestListedWhileItMoves(t *testing.T) {
 		c.parts = 1
 		owner := c.start()
 		defer owner.stop()
-		until(t, "it delivers", func() bool { return owner.terms() == owner.parts })
+		until(t, "it delivers", func() bool { return owner.terms() == owner.subjects.Parts })
 		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
 		far := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
 		defer far.stop()
@@ -40,7 +40,7 @@ func TestFoundWhileItMoves(t *testing.T) {
 		c.parts = 1
 		owner := c.start()
 		defer owner.stop()
-		until(t, "it delivers", func() bool { return owner.terms() == owner.parts })
+		until(t, "it delivers", func() bool { return owner.terms() == owner.subjects.Parts })
 		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
 		far := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
 		defer far.stop()

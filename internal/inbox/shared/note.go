@@ -9,6 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -28,7 +30,7 @@ func (t *term) Note(r record.Record, whole *webhookgate.Webhook, noted func()) {
 // write writes how r stands, for as long as the term lasts: after that its word no longer
 // counts, and who took over delivers again what was not written.
 func (t *term) write(ctx context.Context, r *record.Record, whole *webhookgate.Webhook) error {
-	leave, err := t.writing.enter(ctx, placeOf(r.Webhook.Lane))
+	leave, err := t.writing.enter(ctx, message.PlaceOf(r.Webhook.Lane))
 	if err != nil {
 		return err
 	}
@@ -38,16 +40,16 @@ func (t *term) write(ctx context.Context, r *record.Record, whole *webhookgate.W
 
 // writeNext is write once the lane's line was entered.
 func (t *term) writeNext(ctx context.Context, r *record.Record, whole *webhookgate.Webhook) error {
-	place := placeOf(r.Webhook.Lane)
+	place := message.PlaceOf(r.Webhook.Lane)
 	t.mu.Lock()
 	at := t.spots[r.ID]
 	t.mu.Unlock()
-	var c content
+	var c message.Content
 	read := func() (err error) { c, err = t.content(ctx, r, whole, at); return err }
 	put := func() error { return t.putState(ctx, c, r, place) }
 	finish := func() error { return t.s.finish(ctx, r, c, place) }
 	vacate := func() error { return t.vacate(ctx, c, r, place) }
-	remove := func() error { return t.s.remove(ctx, at.seq) }
+	remove := func() error { return t.s.servers.Waiting.Remove(ctx, at.seq) }
 	var steps []func() error
 	switch state := r.Status.State; {
 	case state == record.Waiting && !at.out:
@@ -79,7 +81,7 @@ func (t *term) writeNext(ctx context.Context, r *record.Record, whole *webhookga
 func (t *term) insist(ctx context.Context, r *record.Record, step func() error) error {
 	for {
 		if !t.Held() {
-			t.leave() // a renewal may still come through, and what was not written is to be read again
+			t.Leave() // a renewal may still come through, and what was not written is to be read again
 			return record.ErrNobody
 		}
 		err := step()
@@ -87,67 +89,66 @@ func (t *term) insist(ctx context.Context, r *record.Record, step func() error) 
 			return err
 		}
 		t.s.log.Debug("inbox note not written yet", "id", r.ID, "err", err)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
+		if servers.Missing(err) {
 			return err // see content
 		}
 		wait := 10 * underWay
-		if isConflict(err) {
+		if servers.Conflict(err) {
 			wait = underWay
 		}
-		pause(ctx, wait)
+		servers.Sleep(ctx, wait)
 	}
 }
 
 // putState writes how a webhook stands; with its content, if it is outside its lane from then on.
-func (t *term) putState(ctx context.Context, c content, r *record.Record, place string) error {
-	seq, err := t.fenced(ctx, newMessage(t.s.idSubject("state", place, r.ID), r, c))
+func (t *term) putState(ctx context.Context, c message.Content, r *record.Record, place string) error {
+	seq, err := t.fenced(ctx, message.New(t.s.subjects.State(place, r.ID), r, c))
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.spots[r.ID] = spot{seq, len(c.data) > 0}
+	t.spots[r.ID] = spot{seq, len(c.Data) > 0}
 	return nil
 }
 
 // fenced publishes what only the holder of the part may say. A former holder's is refused. While another message that
 // names the claim is under way several servers refuse this one, too, with an error of its own: it is to be tried again.
 func (t *term) fenced(ctx context.Context, m *nats.Msg) (uint64, error) {
-	rollup(m)
-	expectOn(m, t.s.part(t.part, "claim"), t.claim)
-	seq, err := t.s.publish(ctx, m)
+	servers.Rollup(m)
+	servers.ExpectOn(m, t.s.subjects.Part(t.Part, "claim"), t.Claim)
+	seq, err := t.s.servers.Publish(ctx, m)
 	var api *jetstream.APIError
 	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
-		t.s.log.Warn("inbox part was taken over by another replica", "part", t.part)
-		t.hold.Store(nil)
-		t.leave()
+		t.s.log.Warn("inbox part was taken over by another replica", "part", t.Part)
+		t.Lost()
 	}
 	return seq, err
 }
 
 // content is r whole: as the courier has it, or from where it is.
-func (t *term) content(ctx context.Context, r *record.Record, whole *webhookgate.Webhook, at spot) (content, error) {
+func (t *term) content(ctx context.Context, r *record.Record, whole *webhookgate.Webhook, at spot) (message.Content, error) {
 	if whole != nil {
-		return pack(whole), nil
+		return message.Pack(whole), nil
 	}
 	seq := r.ID
 	if at.out {
 		seq = at.seq
 	}
-	m, err := t.s.readThere(ctx, seq)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		t.leave() // somebody has deleted it: all is read again, once nothing is to be written any more
+	m, err := t.s.servers.Waiting.GetSure(ctx, seq)
+	if servers.Missing(err) {
+		t.Leave() // somebody has deleted it: all is read again, once nothing is to be written any more
 	}
 	if err != nil {
-		return content{}, err
+		return message.Content{}, err
 	}
-	return packed(m.Header, m.Data), nil
+	return message.Packed(m.Header, m.Data), nil
 }
 
 // finishParking takes a webhook out of its lane that the former holder of the part had
 // parked, and not taken out. Its content is read from the lane: the other copy may be gone by now.
 func (t *term) finishParking(r *record.Record) {
-	leave, err := t.writing.enter(t.s.alive, placeOf(r.Webhook.Lane))
+	leave, err := t.writing.enter(t.s.alive, message.PlaceOf(r.Webhook.Lane))
 	if err != nil {
 		return
 	}
@@ -155,12 +156,12 @@ func (t *term) finishParking(r *record.Record) {
 	for t.Held() {
 		c, err := t.content(t.s.alive, r, nil, spot{})
 		if err == nil {
-			err = t.vacate(t.s.alive, c, r, placeOf(r.Webhook.Lane))
+			err = t.vacate(t.s.alive, c, r, message.PlaceOf(r.Webhook.Lane))
 		}
-		if err == nil || errors.Is(err, jetstream.ErrMsgNotFound) {
+		if err == nil || servers.Missing(err) {
 			return
 		}
-		pause(t.s.alive, 100*time.Millisecond)
+		servers.Sleep(t.s.alive, 100*time.Millisecond)
 	}
-	t.leave() // as in insist
+	t.Leave() // as in insist
 }

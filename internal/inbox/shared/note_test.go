@@ -57,7 +57,7 @@ func TestParkedIsDeleted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(r.prefix+"*.state.>")); err != nil {
+		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(r.subjects.Prefix+"*.state.>")); err != nil {
 			t.Fatal(err)
 		}
 		c.receiver.Set(nil)
@@ -111,7 +111,7 @@ func TestDiscardInVain(t *testing.T) {
 		one.send(t, "acme", "B")
 		time.Sleep(90 * time.Second) // usher looks at its streams every minute
 		id := one.waiting(t)[1].ID
-		if err := one.js.DeleteStream(t.Context(), "USHER_HISTORY"); err != nil { // until usher makes it again nothing can be finished
+		if err := one.js(t).DeleteStream(t.Context(), "USHER_HISTORY"); err != nil { // until usher makes it again nothing can be finished
 			t.Fatal(err)
 		}
 		if err := one.Discard(id); err == nil {

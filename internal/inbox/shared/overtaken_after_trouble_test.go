@@ -7,6 +7,7 @@ import (
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -24,18 +25,18 @@ func TestNothingOvertakesWhatIsReadAgain(t *testing.T) {
 		}
 		r := c.startAt(&natstest.Wire{Server: c.server, Delay: time.Millisecond})
 		defer r.stop()
-		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 		acme := webhookgate.Lane{Platform: "p", Tenant: "acme"}
 		r.send(t, "acme", "A")
 		event := inboxtest.Webhook("acme", "B")
 		event.Type, event.Snapshot = "Other", false
 		r.keep(t, event)
 		time.Sleep(5 * time.Second)
-		in := r.subject("in", placeOf(acme))
+		in := r.subjects.Lane(message.PlaceOf(acme))
 		unready(t, c, func(_ uint64, lastOn string) bool { return lastOn == in })
-		term := r.term(r.partOf(placeOf(acme)))
+		term := r.term(r.subjects.PartOf(message.PlaceOf(acme)))
 		term.mu.Lock()
-		term.lanes[acme].end.seq-- // as if its end were another by now
+		term.lanes[acme].end.Seq-- // as if its end were another by now
 		term.mu.Unlock()
 		c.receiver.Set(nil)
 		time.Sleep(10 * time.Minute)

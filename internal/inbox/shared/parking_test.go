@@ -7,6 +7,8 @@ import (
 
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/lease"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -19,20 +21,20 @@ func TestSentAgainWhileItsParkingIsUnfinished(t *testing.T) {
 		defer idle.stop()
 		idle.send(t, "t", "A")
 		lane := webhookgate.Lane{Platform: "p", Tenant: "t"}
-		place := placeOf(lane)
+		place := message.PlaceOf(lane)
 		last, err := idle.readEnd(context.Background(), place)
 		if err != nil || last.ID == 0 {
 			t.Fatal(last, err)
 		}
 		// What they have left.
-		dead := newTerm(idle.Store, idle.partOf(place), 0, nil)
-		r := &record.Record{ID: last.ID, Webhook: slim(&last.head), Status: record.Status{State: record.Waiting}}
+		dead := newTerm(idle.Store, new(lease.Lease), record.Load{})
+		r := &record.Record{ID: last.ID, Webhook: last.Slim(), Status: record.Status{State: record.Waiting}}
 		r.SendAgain()
 		whole, err := dead.content(context.Background(), r, nil, spot{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := idle.publish(context.Background(), newMessage(idle.idSubject("state", place, r.ID), r, whole)); err != nil {
+		if _, err := idle.servers.Publish(context.Background(), message.New(idle.subjects.State(place, r.ID), r, whole)); err != nil {
 			t.Fatal(err)
 		}
 		c.change = func(*Config, *courier.Config) {}

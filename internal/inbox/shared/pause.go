@@ -12,9 +12,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/lease"
+	"usher/internal/inbox/shared/servers"
 )
 
 // All pauses are one message. Every replica reads it once a second, before it takes a part over, and
@@ -43,8 +44,8 @@ func (s *Store) readPauses(ctx context.Context) (all []record.Pause, seq uint64,
 		return nil, 0, err
 	}
 	defer leave()
-	m, err := s.lastOn(ctx, s.prefix+pausesSubject)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	m, err := s.servers.LastWaiting(ctx, s.subjects.Prefix+pausesSubject)
+	if servers.Missing(err) {
 		return s.Paused(), 0, nil // if somebody has deleted it, or the servers have lost it, it still counts here
 	}
 	if err != nil {
@@ -69,7 +70,7 @@ func (s *Store) followPauses(ctx context.Context) {
 		if _, _, err := s.readPauses(ctx); err != nil {
 			s.log.Debug("inbox pauses can't be read", "err", err)
 		}
-		pause(ctx, time.Second)
+		servers.Sleep(ctx, time.Second)
 	}
 }
 
@@ -99,23 +100,23 @@ func (s *Store) changePauses(change func([]record.Pause) []record.Pause) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(s.alive, appendTimeout+leaseTime) // see confirm
+	ctx, cancel := context.WithTimeout(s.alive, appendTimeout+lease.Time) // see confirm
 	defer cancel()
 	for {
 		all, seq, err := s.readPauses(ctx)
 		if err != nil {
 			return err
 		}
-		m := nats.NewMsg(s.prefix + pausesSubject)
+		m := nats.NewMsg(s.subjects.Prefix + pausesSubject)
 		if m.Data, err = json.Marshal(change(all)); err != nil {
 			return err
 		}
-		rollup(m)
-		expect(m, seq)
-		if _, err = s.publish(ctx, m); err == nil {
+		servers.Rollup(m)
+		servers.Expect(m, seq)
+		if _, err = s.servers.Publish(ctx, m); err == nil {
 			break
 		}
-		if !isConflict(err) {
+		if !servers.Conflict(err) {
 			return err
 		}
 	}
@@ -123,8 +124,8 @@ func (s *Store) changePauses(change func([]record.Pause) []record.Pause) error {
 		return err
 	}
 	var asking sync.WaitGroup
-	unheard := make([]error, s.parts)
-	for part := range s.parts {
+	unheard := make([]error, s.subjects.Parts)
+	for part := range s.subjects.Parts {
 		asking.Go(func() { unheard[part] = s.confirm(ctx, part) })
 	}
 	asking.Wait()
@@ -141,18 +142,11 @@ func (s *Store) confirm(ctx context.Context, part int) error {
 		try, cancel := context.WithTimeout(ctx, time.Second)
 		err := s.ask(try, part, &errand{Act: "read pauses"})
 		cancel()
-		if err == nil || errors.Is(err, record.ErrNobody) && s.isFree(part) { // who takes it over reads them
+		if err == nil || errors.Is(err, record.ErrNobody) && s.leases.Free(part) { // who takes it over reads them
 			return nil
 		}
-		if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
+		if servers.Sleep(ctx, 100*time.Millisecond); ctx.Err() != nil {
 			return err
 		}
 	}
-}
-
-// isFree says whether no other replica can be delivering a part.
-func (s *Store) isFree(part int) bool {
-	s.leases.mu.Lock()
-	defer s.leases.mu.Unlock()
-	return s.leases.free(part, s.self)
 }

@@ -16,7 +16,7 @@ func TestPauseWaitsForWhoIsCutOff(t *testing.T) {
 		c.change = func(_ *Config, cfg *courier.Config) { cfg.Receivers[0].Concurrency = 1 }
 		owner := c.startAt(&natstest.Wire{Server: c.server})
 		defer owner.stop()
-		until(t, "it delivers", func() bool { return owner.terms() == owner.parts })
+		until(t, "it delivers", func() bool { return owner.terms() == owner.subjects.Parts })
 		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
 		other := c.start()
 		defer other.stop()

@@ -17,6 +17,7 @@ import (
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -46,7 +47,7 @@ func TestPauseForAll(t *testing.T) {
 				owner.stop()
 				third := c.start() // and takes parts over
 				defer third.stop()
-				until(t, "each has its share", func() bool { return third.terms() == third.parts/2 && other.terms() == other.parts/2 })
+				until(t, "each has its share", func() bool { return third.terms() == third.subjects.Parts/2 && other.terms() == other.subjects.Parts/2 })
 				third.send(t, tenant, "C")
 				time.Sleep(time.Minute)
 				if n := len(c.receiver.Tried()); n != 0 {
@@ -205,7 +206,7 @@ func TestLateForTheHistory(t *testing.T) {
 		r.send(t, "acme", "B")
 		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
 		time.Sleep(10 * time.Minute)
-		if err := r.finish(t.Context(), &f.Record, f.content, placeOf(f.Webhook.Lane)); err != nil {
+		if err := r.finish(t.Context(), &f.Record, f.Content, message.PlaceOf(f.Webhook.Lane)); err != nil {
 			t.Error(err)
 		}
 		if e := r.only(t, "acme", ""); e.ID <= f.ID {
@@ -263,7 +264,7 @@ func TestPauseAsksAgain(t *testing.T) {
 		r := c.start()
 		defer r.stop()
 		asked := 0
-		silent, err := r.nc.Subscribe(r.livePrefix+"do.0", func(m *nats.Msg) {
+		silent, err := r.servers.Conn.Subscribe(r.subjects.Live+"do.0", func(m *nats.Msg) {
 			if asked++; asked > 1 {
 				_ = m.Respond(nil)
 			}
@@ -288,7 +289,7 @@ func TestPausedWhileAway(t *testing.T) {
 			one, two := c.start(), c.start()
 			until(t, "both deliver", func() bool { return one.Delivers() && two.Delivers() })
 			two.wire.Sever()
-			until(t, "one delivers all", func() bool { return one.terms() == one.parts })
+			until(t, "one delivers all", func() bool { return one.terms() == one.subjects.Parts })
 			if err := one.Pause(record.Pause{}); err != nil {
 				t.Fatal(err)
 			}
@@ -299,7 +300,7 @@ func TestPausedWhileAway(t *testing.T) {
 			time.Sleep(time.Minute + time.Duration(n)*37*time.Millisecond) // its consumers are gone by then
 			tried := len(c.receiver.Tried())
 			two.wire.Mend()
-			until(t, "the other delivers all", func() bool { return two.terms() == two.parts })
+			until(t, "the other delivers all", func() bool { return two.terms() == two.subjects.Parts })
 			time.Sleep(10 * time.Second)
 			if n := len(c.receiver.Tried()); n != tried {
 				t.Errorf("%d tries while paused", n-tried)
@@ -318,10 +319,10 @@ func TestDamagedPause(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		r := c.start()
 		defer r.stop()
-		until(t, "it delivers", func() bool { return r.terms() == r.parts })
-		m := nats.NewMsg(r.prefix + pausesSubject)
+		until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
+		m := nats.NewMsg(r.subjects.Prefix + pausesSubject)
 		m.Data = []byte("{")
-		if _, err := r.publish(t.Context(), m); err != nil {
+		if _, err := r.servers.Publish(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
@@ -427,7 +428,7 @@ func TestErasedBeforeSentAgain(t *testing.T) {
 				if more {
 					r.send(t, "acme", "B")
 				}
-				if err := r.ask(t.Context(), r.partOf(placeOf(again.Lane)), again); !errors.Is(err, errMoved) {
+				if err := r.ask(t.Context(), r.subjects.PartOf(message.PlaceOf(again.Lane)), again); !errors.Is(err, errMoved) {
 					t.Errorf("sent again: %v", err)
 				}
 				if err := r.Redeliver(again.ID, true); !errors.Is(err, record.ErrNotFound) {
@@ -460,14 +461,14 @@ func TestEraseInVain(t *testing.T) {
 		lane := webhookgate.Lane{Platform: "p", Tenant: tenant}
 		erased := make(chan error)
 		go func() {
-			term := owner.term(owner.partOf(placeOf(lane)))
+			term := owner.term(owner.subjects.PartOf(message.PlaceOf(lane)))
 			ctx, cancel := context.WithTimeout(t.Context(), eraseTimeout)
 			defer cancel()
-			last, err := owner.readEnd(ctx, placeOf(lane))
+			last, err := owner.readEnd(ctx, message.PlaceOf(lane))
 			if err != nil {
 				t.Error(err)
 			}
-			erased <- term.erase(ctx, &errand{Lane: lane, Last: last.seq})
+			erased <- term.erase(ctx, &errand{Lane: lane, Last: last.Seq})
 		}()
 		time.Sleep(650 * time.Millisecond) // it has read how the lane ends, and is about to write
 		other.send(t, tenant, "B")
@@ -484,7 +485,7 @@ func TestResumeAfterLoss(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		r := c.start()
 		defer r.stop()
-		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 		if err := r.Pause(record.Pause{}); err != nil {
 			t.Fatal(err)
 		}
@@ -492,7 +493,7 @@ func TestResumeAfterLoss(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(r.prefix+pausesSubject)); err != nil {
+		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(r.subjects.Prefix+pausesSubject)); err != nil {
 			t.Fatal(err)
 		}
 		r.send(t, "acme", "A")
@@ -511,7 +512,7 @@ func TestErasedBeforeItIsInTheHistory(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		near := c.start()
 		defer near.stop()
-		until(t, "it delivers", func() bool { return near.terms() == near.parts })
+		until(t, "it delivers", func() bool { return near.terms() == near.subjects.Parts })
 		c.change = func(cfg *Config, _ *courier.Config) { cfg.Idle = true }
 		far := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
 		defer far.stop()

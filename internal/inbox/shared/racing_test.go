@@ -18,6 +18,7 @@ import (
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -237,7 +238,7 @@ func (x *race) trouble(until time.Time) {
 			r.wire.Stuck.Store(false)
 		case 6:
 			r.wire.Sever()
-			r.nc.Close() // it dies
+			r.servers.Conn.Close() // it dies
 			go r.stop()
 			fresh := x.start(n)
 			x.mu.Lock()
@@ -397,14 +398,10 @@ func (x *race) judge(tenants []string) {
 			lasts = append(lasts, last{n, tenant, id})
 		}
 	}
-	stream, _, err := r.streams()
-	if err != nil {
-		x.t.Fatal(err)
-	}
 	counts := make(map[string]int)
 	for _, kind := range []string{"in", "state"} {
-		err = r.visit(context.Background(), stream, r.prefix+"*."+kind+".>", 1, endless, func(m jetstream.Msg, _ uint64) {
-			_, place, _ := r.split(m.Subject())
+		err := r.servers.Waiting.Visit(context.Background(), r.subjects.Prefix+"*."+kind+".>", 1, servers.Endless, func(m jetstream.Msg, _ uint64) {
+			_, place, _ := r.subjects.Split(m.Subject())
 			counts[kind]++
 			if kind == "in" {
 				counts["in "+place]++

@@ -1,7 +1,6 @@
 package shared
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
@@ -192,14 +190,13 @@ func TestMemoriesTakeNoRoom(t *testing.T) {
 // Where the servers have no more for what tenants are remembered by, no webhook is taken in that
 // might have no room in the end; and it is said why.
 func TestNoMoreRoomForMemories(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{t: t, parts: 4, server: natstest.New(func(o *server.Options) { o.JetStreamMaxStore = 32 << 20 })}
+		defer c.server.End()
 		c.small()
 		r := c.start()
 		defer r.stop()
 		time.Sleep(time.Second)
-		r.mu.Lock()
-		r.asked = map[string]int64{"USHER": 1 << 40} // as if more had been refused
-		r.mu.Unlock()
 		var err error
 		n := 0
 		for ; err == nil && n < 1000; n++ {
@@ -215,67 +212,6 @@ func TestNoMoreRoomForMemories(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if len(c.receiver.Accepted()) != n-1 || r.Err() != nil {
 			t.Errorf("%d of %d delivered: %v", len(c.receiver.Accepted()), n-1, r.Err())
-		}
-	})
-}
-
-func TestMajority(t *testing.T) {
-	peer := func(active time.Duration, offline bool) *jetstream.PeerInfo {
-		return &jetstream.PeerInfo{Active: active, Offline: offline, Current: active < silence && !offline}
-	}
-	here, gone, off := peer(time.Second, false), peer(time.Minute, false), peer(0, true)
-	for name, tc := range map[string]struct {
-		replicas int
-		leader   string
-		peers    []*jetstream.PeerInfo
-		want     bool
-	}{
-		"a stream on one server of a cluster":        {1, "a", nil, true},
-		"three of three":                             {3, "a", []*jetstream.PeerInfo{here, here}, true},
-		"two of three":                               {3, "a", []*jetstream.PeerInfo{here, gone}, true},
-		"one of three, the others are silent":        {3, "a", []*jetstream.PeerInfo{gone, gone}, false},
-		"one of three, the others are off":           {3, "a", []*jetstream.PeerInfo{off, off}, false},
-		"no leader":                                  {3, "", []*jetstream.PeerInfo{here, here, here}, false},
-		"three of five":                              {5, "a", []*jetstream.PeerInfo{here, here, gone, gone}, true},
-		"two of five":                                {5, "a", []*jetstream.PeerInfo{here, gone, gone, off}, false},
-		"one becomes three, the new are not there":   {3, "a", nil, true},
-		"one becomes three, one of the new is there": {3, "a", []*jetstream.PeerInfo{here}, true},
-		"three become one":                           {1, "a", []*jetstream.PeerInfo{here, gone}, true},
-		"three become five, and one is lost":         {5, "a", []*jetstream.PeerInfo{here, gone}, true},
-	} {
-		info := &jetstream.StreamInfo{
-			Config:  jetstream.StreamConfig{Replicas: tc.replicas},
-			Cluster: &jetstream.ClusterInfo{Leader: tc.leader, Replicas: tc.peers},
-		}
-		if got := majority(info); got != tc.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-	if !majority(&jetstream.StreamInfo{Config: jetstream.StreamConfig{Replicas: 1}}) {
-		t.Error("a single server")
-	}
-}
-
-// Servers that do not answer have not refused: they are asked again for more room.
-func TestAsksAgainForRoom(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
-		r := c.start()
-		defer r.stop()
-		stream, _, err := r.streams()
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := r.wanted()
-		want.MaxBytes += growBy
-		over, cancel := context.WithDeadline(t.Context(), time.Now())
-		defer cancel()
-		for _, ctx := range []context.Context{over, t.Context()} {
-			if stream, err = r.grow(ctx, stream, want, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got := stream.CachedInfo().Config.MaxBytes; got != want.MaxBytes {
-			t.Errorf("it has room for %d bytes, want %d", got, want.MaxBytes)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/courier"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -17,7 +18,7 @@ func TestDeliveriesScale(t *testing.T) {
 	took := make(map[int]time.Duration)
 	for _, replicas := range []int{1, 3} {
 		bubble(t, func(t *testing.T, c *cluster) {
-			c.parts = parts
+			c.parts = message.Parts
 			c.change = func(_ *Config, cfg *courier.Config) { cfg.Receivers[0].Concurrency = 16 }
 			c.receiver.Slow(100 * time.Millisecond)
 			var all []*replica
@@ -27,18 +28,18 @@ func TestDeliveriesScale(t *testing.T) {
 				all = append(all, r)
 			}
 			until(t, "each has its share", func() bool {
-				sum, least := 0, parts
+				sum, least := 0, message.Parts
 				for _, r := range all {
 					sum, least = sum+r.terms(), min(least, r.terms())
 				}
-				return sum == parts && least == parts/replicas
+				return sum == message.Parts && least == message.Parts/replicas
 			})
-			const tenants, each = 12 * parts, 3
+			const tenants, each = 12 * message.Parts, 3
 			names, inPart := make([]string, 0, tenants), make(map[int]int) // as many in each part: which replica has which is chance
 			for n := 0; len(names) < tenants; n++ {
 				name := fmt.Sprint("t", n)
-				part := all[0].partOf(placeOf(webhookgate.Lane{Platform: "p", Tenant: name}))
-				if inPart[part]++; inPart[part] <= tenants/parts {
+				part := all[0].subjects.PartOf(message.PlaceOf(webhookgate.Lane{Platform: "p", Tenant: name}))
+				if inPart[part]++; inPart[part] <= tenants/message.Parts {
 					names = append(names, name)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -19,11 +20,11 @@ func TestSetAsideWhileSentAgain(t *testing.T) {
 		"discarded": func(r *replica, id uint64) error { return r.Discard(id) },
 		"erased": func(r *replica, _ uint64) error { // by who knows already what there is
 			acme := webhookgate.Lane{Platform: "p", Tenant: "acme"}
-			last, err := r.readEnd(r.alive, placeOf(acme))
+			last, err := r.readEnd(r.alive, message.PlaceOf(acme))
 			if err != nil {
 				return err
 			}
-			return r.ask(r.alive, 0, &errand{Act: "erase", Lane: acme, Last: last.seq})
+			return r.ask(r.alive, 0, &errand{Act: "erase", Lane: acme, Last: last.Seq})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +48,7 @@ func (c *cluster) setAsideWhileSentAgain(t *testing.T, after time.Duration, setA
 	c.receiver.Set(inboxtest.Status(422))
 	r := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
 	defer r.stop()
-	until(t, "it delivers", func() bool { return r.terms() == r.parts })
+	until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 	r.send(t, "acme", "A")
 	time.Sleep(5 * time.Second)
 	c.receiver.Set(nil)

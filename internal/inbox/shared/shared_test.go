@@ -18,6 +18,7 @@ import (
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -61,7 +62,7 @@ func (c *cluster) startAt(wire *natstest.Wire) *replica {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	cfg := Config{
-		NATS:  &NATS{Servers: []string{nats.DefaultURL}, Stream: "USHER", Options: []nats.Option{nats.InProcessServer(wire)}, Parts: c.parts},
+		NATS:  &servers.NATS{Servers: []string{nats.DefaultURL}, Stream: "USHER", Options: []nats.Option{nats.InProcessServer(wire)}, Parts: c.parts},
 		Route: func(webhookgate.Lane) string { return "main" }, DedupSize: 100, DedupWindow: 10 * time.Minute, MaxBytes: 1 << 30, Log: log,
 	}
 	couriers := courier.Config{
@@ -124,11 +125,47 @@ func (r *replica) messages(t *testing.T) (waiting, history int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pastInfo, err := past.Info(t.Context(), jetstream.WithSubjectFilter(r.historyPrefix+"*.*.erased"))
+	pastInfo, err := past.Info(t.Context(), jetstream.WithSubjectFilter(r.subjects.History+"*.*.erased"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return int(info.State.Msgs) - 2*r.parts, int(pastInfo.State.Msgs) - len(pastInfo.State.Subjects)
+	return int(info.State.Msgs) - 2*r.subjects.Parts, int(pastInfo.State.Msgs) - len(pastInfo.State.Subjects)
+}
+
+// js is for what only somebody else does to the streams.
+func (r *replica) js(t *testing.T) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(r.servers.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+func (r *replica) streams() (waiting, history jetstream.Stream, err error) {
+	js, err := jetstream.New(r.servers.Conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	if waiting, err = js.Stream(context.Background(), "USHER"); err == nil {
+		history, err = js.Stream(context.Background(), "USHER_HISTORY")
+	}
+	return waiting, history, err
+}
+
+// believe has the replica be told that the stream has a message of that sequence.
+func (r *replica) believe(t *testing.T, seq uint64) {
+	t.Helper()
+	told, err := r.servers.Conn.Subscribe("believe", func(m *nats.Msg) {
+		_ = m.Respond(fmt.Appendf(nil, `{"stream":"USHER","seq":%d}`, seq))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer told.Unsubscribe()
+	if _, err := r.servers.Publish(t.Context(), nats.NewMsg("believe")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (r *replica) states(t *testing.T) map[record.State]int {

@@ -6,6 +6,8 @@ import (
 
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 )
 
 // Two webhooks are sent again, the older one first, through replicas whose clocks differ by some seconds. Also after
@@ -14,7 +16,7 @@ func TestSentAgainInOrderWhateverTheClocks(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		r := c.start()
 		defer func() { r.stop() }()
-		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 		c.receiver.Set(inboxtest.Status(422))
 		for n, body := range []string{"A", "B"} {
 			r.send(t, "acme", body)
@@ -37,16 +39,16 @@ func TestSentAgainInOrderWhateverTheClocks(t *testing.T) {
 		}
 		f.Record.SendAgain()
 		f.Status.Again = time.Now().Add(-5 * time.Second) // by the clock of who is asked for B
-		m := newMessage(r.idSubject("state", placeOf(f.Webhook.Lane), f.ID), &f.Record, f.content)
-		rollup(m)
-		if _, err := r.publish(t.Context(), m); err != nil {
+		m := message.New(r.subjects.State(message.PlaceOf(f.Webhook.Lane), f.ID), &f.Record, f.Content)
+		servers.Rollup(m)
+		if _, err := r.servers.Publish(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
 		r.stop()
 		c.receiver.Set(nil)
 		r = c.start()
-		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 		if _, err := r.Resume(record.Pause{}); err != nil {
 			t.Fatal(err)
 		}

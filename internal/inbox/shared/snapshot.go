@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -77,7 +79,7 @@ func (s *Store) followSnapshots(ctx context.Context) {
 		// Not the last of each lane alone: of a million lanes the servers take longer to find those
 		// than a request may take, and would be asked for them again and again.
 		cfg := jetstream.ConsumerConfig{
-			FilterSubject: s.prefix + "*.in.>", HeadersOnly: true,
+			FilterSubject: s.subjects.Prefix + "*.in.>", HeadersOnly: true,
 			DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: next.Load(),
 		}
 		s.background.Go(func() {
@@ -87,7 +89,7 @@ func (s *Store) followSnapshots(ctx context.Context) {
 			}
 		})
 		s.background.Go(func() { s.caughtUp(reading, &next, heard) })
-		err := s.consume(reading, cfg, func() {}, func(m jetstream.Msg, seq uint64) {
+		err := s.servers.Consume(reading, cfg, func() {}, func(m jetstream.Msg, seq uint64) {
 			meta, err := m.Metadata()
 			if err != nil || seq <= high && meta.Timestamp.After(newest) {
 				f.restart() // the servers have lost the end of the stream, and use its numbers again
@@ -112,7 +114,7 @@ func (s *Store) followSnapshots(ctx context.Context) {
 		}
 		f.mu.Unlock()
 		s.log.Debug("inbox can't be followed", "err", err)
-		pause(ctx, 100*time.Millisecond)
+		servers.Sleep(ctx, 100*time.Millisecond)
 	}
 }
 
@@ -121,17 +123,17 @@ func (s *Store) followSnapshots(ctx context.Context) {
 func (s *Store) caughtUp(ctx context.Context, next *atomic.Uint64, heard func()) {
 	for ctx.Err() == nil {
 		var target uint64
-		m, err := s.lastOn(ctx, s.prefix+"*.in.>")
+		m, err := s.servers.LastWaiting(ctx, s.subjects.Prefix+"*.in.>")
 		if err == nil {
 			target = m.Sequence
 		}
-		known := err == nil || errors.Is(err, jetstream.ErrMsgNotFound)
+		known := err == nil || servers.Missing(err)
 		for n := 0; n < 20 && ctx.Err() == nil; n++ { // the message may be gone by now
 			if known && next.Load() > target {
 				heard()
 				return
 			}
-			pause(ctx, 20*time.Millisecond)
+			servers.Sleep(ctx, 20*time.Millisecond)
 		}
 	}
 }
@@ -139,8 +141,8 @@ func (s *Store) caughtUp(ctx context.Context, next *atomic.Uint64, heard func())
 // untilCut returns when ctx ends, or the connection is lost, and says so: without a connection the client does not notice that
 // it hears nothing from a consumer.
 func (s *Store) untilCut(ctx context.Context) bool {
-	lost := s.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
-	defer s.nc.RemoveStatusListener(lost)
+	lost := s.servers.Conn.StatusChanged(nats.RECONNECTING, nats.CLOSED)
+	defer s.servers.Conn.RemoveStatusListener(lost)
 	select {
 	case <-lost:
 		return true
@@ -151,12 +153,12 @@ func (s *Store) untilCut(ctx context.Context) bool {
 
 // tellSnapshot tells OnSnapshot which one a lane has last.
 func (s *Store) tellSnapshot(m jetstream.Msg, seq uint64) {
-	h, err := readHead(m.Headers())
+	h, err := message.ReadHead(m.Headers())
 	if err != nil {
 		return
 	}
-	e := newEnd(seq, h)
-	lane := e.lane()
+	e := message.NewEnd(seq, h)
+	lane := e.Lane()
 	if e.Last == 0 { // the lane has none, or none any more: what said that it was erased may be gone by now
 		s.tellErased(lane, seq)
 		return
@@ -165,17 +167,20 @@ func (s *Store) tellSnapshot(m jetstream.Msg, seq uint64) {
 }
 
 // bearer reads the snapshot that a lane's end names.
-func (s *Store) bearer(ctx context.Context, e end) (*webhookgate.Webhook, error) {
-	m, err := s.read(ctx, e.Bearer)
-	if err != nil {
-		return nil, notFound(err)
+func (s *Store) bearer(ctx context.Context, e message.End) (*webhookgate.Webhook, error) {
+	m, err := s.servers.Waiting.Get(ctx, e.Bearer)
+	if servers.Missing(err) {
+		return nil, record.ErrNotFound
 	}
-	return packed(m.Header, m.Data).unpack()
+	if err != nil {
+		return nil, err
+	}
+	return message.Packed(m.Header, m.Data).Unpack()
 }
 
 // Snapshot reads the last snapshot that was taken in for a lane, and its id.
 func (s *Store) Snapshot(ctx context.Context, lane webhookgate.Lane) (*webhookgate.Webhook, uint64, error) {
-	place := placeOf(lane)
+	place := message.PlaceOf(lane)
 	for {
 		e, err := s.readEnd(ctx, place)
 		if err == nil && e.Last == 0 {
@@ -192,7 +197,7 @@ func (s *Store) Snapshot(ctx context.Context, lane webhookgate.Lane) (*webhookga
 			return nil, 0, fmt.Errorf("the last snapshot of tenant %q: %w", lane.Tenant, err)
 		}
 		// The lane went on while it was read; unless somebody has deleted what it names.
-		if now, err := s.readEnd(ctx, place); err != nil || now.seq == e.seq {
+		if now, err := s.readEnd(ctx, place); err != nil || now.Seq == e.Seq {
 			return nil, 0, fmt.Errorf("the last snapshot of tenant %q: %w", lane.Tenant, record.ErrDamaged)
 		}
 	}

@@ -17,10 +17,10 @@ func TestStrangeSubjects(t *testing.T) {
 				c.parts = 2
 				r := c.start()
 				defer func() { r.stop() }()
-				until(t, "it delivers", func() bool { return r.terms() == r.parts })
-				m := nats.NewMsg(r.part(0, subject))
+				until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
+				m := nats.NewMsg(r.subjects.Part(0, subject))
 				m.Data = []byte("rubbish")
-				if _, err := r.publish(t.Context(), m); err != nil {
+				if _, err := r.servers.Publish(t.Context(), m); err != nil {
 					t.Fatal(err)
 				}
 				for round := range 2 {

@@ -15,8 +15,12 @@ import (
 func TestSaysThatItCannotRead(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		one := c.start()
-		until(t, "it delivers", func() bool { return one.terms() == one.parts })
-		cfg := one.wanted()
+		until(t, "it delivers", func() bool { return one.terms() == one.subjects.Parts })
+		stream, _, err := one.streams()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := stream.CachedInfo().Config
 		cfg.ConsumerLimits = jetstream.StreamConsumerLimits{InactiveThreshold: 5 * time.Second}
 		one.stop()
 		time.Sleep(time.Minute) // until its consumers are gone

@@ -9,6 +9,7 @@ import (
 
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -18,12 +19,12 @@ func TestSnapshotOutlivesAnElection(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		r := c.startAt(&natstest.Wire{Server: c.server, Delay: time.Millisecond})
 		defer r.stop()
-		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 		acme := webhookgate.Lane{Platform: "p", Tenant: "acme"}
 		r.send(t, "acme", "A")
 		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
 		time.Sleep(5 * time.Second)
-		last, err := r.readEnd(t.Context(), placeOf(acme))
+		last, err := r.readEnd(t.Context(), message.PlaceOf(acme))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,20 +46,20 @@ func TestLaneOutlivesAnElection(t *testing.T) {
 		c.receiver.Set(inboxtest.Refusing)
 		r := c.startAt(&natstest.Wire{Server: c.server, Delay: time.Millisecond})
 		defer r.stop()
-		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 		r.send(t, "acme", "A")
 		time.Sleep(5 * time.Second)
 		acme := webhookgate.Lane{Platform: "p", Tenant: "acme"}
-		in := r.subject("in", placeOf(acme))
+		in := r.subjects.Lane(message.PlaceOf(acme))
 		said := unready(t, c, func(_ uint64, lastOn string) bool { return lastOn == in })
-		term := r.term(r.partOf(placeOf(acme)))
+		term := r.term(r.subjects.PartOf(message.PlaceOf(acme)))
 		term.mu.Lock()
-		term.lanes[acme].end.seq-- // as if its end were another by now
+		term.lanes[acme].end.Seq-- // as if its end were another by now
 		term.mu.Unlock()
 		c.receiver.Set(nil)
 		time.Sleep(10 * time.Minute)
-		last, err := r.readEnd(t.Context(), placeOf(acme))
-		if err != nil || last.Kind != memoryKind || last.Accepted.IsZero() || *said != 1 {
+		last, err := r.readEnd(t.Context(), message.PlaceOf(acme))
+		if err != nil || last.Kind != message.Memory || last.Accepted.IsZero() || *said != 1 {
 			t.Errorf("delivered %q, and its lane ends with %+v, %v; said %d times that it is not there", c.receiver.Accepted(), last, err, *said)
 		}
 	})

@@ -2,20 +2,21 @@ package shared
 
 import (
 	"context"
-	"errors"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
+	"usher/internal/inbox/shared/servers"
 )
 
 // vacate takes a webhook out of its lane. If it was the last one and nothing else waits, the
 // lane's memory replaces all messages of the lane. If it has the lane's last snapshot, that
 // is written again at the lane's end.
-func (t *term) vacate(ctx context.Context, c content, r *record.Record, place string) error {
+func (t *term) vacate(ctx context.Context, c message.Content, r *record.Record, place string) error {
 	if r.Webhook.Lane.Tenant == "" {
-		return t.vacated(r, nil, t.s.remove(ctx, r.ID))
+		return t.vacated(r, nil, t.s.servers.Waiting.Remove(ctx, r.ID))
 	}
 	t.mu.Lock()
 	l := t.lanes[r.Webhook.Lane]
@@ -28,16 +29,16 @@ func (t *term) vacate(ctx context.Context, c content, r *record.Record, place st
 
 	isLast := last.ID == r.ID
 	if !isLast && last.Bearer != r.ID {
-		return t.vacated(r, nil, t.s.remove(ctx, r.ID))
+		return t.vacated(r, nil, t.s.servers.Waiting.Remove(ctx, r.ID))
 	}
-	h := last.again(memoryKind)
+	h := last.Again(message.Memory)
 	if isLast {
 		if h.Accepted = r.Status.Changed; r.Status.State != record.Delivered {
 			h.Digest = nil // nobody knows what the receiver holds
 		}
 		h.Receiver = r.Status.Receiver
 	}
-	note := nats.NewMsg(t.s.subject("in", place))
+	note := nats.NewMsg(t.s.subjects.Lane(place))
 	all := isLast && alone
 	if h.Bearer == r.ID || all && h.Bearer != 0 {
 		if err := t.bear(ctx, note, &h, c, r.ID); err != nil {
@@ -45,23 +46,23 @@ func (t *term) vacate(ctx context.Context, c content, r *record.Record, place st
 		}
 		all = all && h.Bears
 	}
-	h.put(note)
-	expect(note, last.seq)
+	h.Put(note)
+	servers.Expect(note, last.Seq)
 	if all {
-		rollup(note)
+		servers.Rollup(note)
 	}
-	seq, err := t.s.publish(ctx, note)
-	if isConflict(err) {
+	seq, err := t.s.servers.Publish(ctx, note)
+	if servers.Conflict(err) {
 		return t.reread(ctx, r, place, err)
 	}
 	if err != nil {
 		return err
 	}
-	now := newEnd(seq, h)
+	now := message.NewEnd(seq, h)
 	t.s.ends.Add(place, now)
 	if !all {
 		t.s.replaced(last, &now)
-		err = t.s.remove(ctx, r.ID)
+		err = t.s.servers.Waiting.Remove(ctx, r.ID)
 	}
 	return t.vacated(r, &now, err)
 }
@@ -69,27 +70,24 @@ func (t *term) vacate(ctx context.Context, c content, r *record.Record, place st
 // bear puts the lane's last snapshot into note, whose head is h. c is the content of the
 // webhook id. If the servers do not have the snapshot, note goes on naming it, and must not replace it: a leader that
 // was just elected says so, too, of what it has.
-func (t *term) bear(ctx context.Context, note *nats.Msg, h *head, c content, id uint64) error {
+func (t *term) bear(ctx context.Context, note *nats.Msg, h *message.Head, c message.Content, id uint64) error {
 	if h.Bearer != id {
-		raw, err := t.s.read(ctx, h.Bearer)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
+		raw, err := t.s.servers.Waiting.Get(ctx, h.Bearer)
+		if servers.Missing(err) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		c = packed(raw.Header, raw.Data)
+		c = message.Packed(raw.Header, raw.Data)
 	}
-	if c.encoding == "" && len(c.data) >= memoryFrom {
-		c = content{compress(c.data), deflate} // it stays for as long as there is the tenant
-	}
-	c.put(note)
+	c.Remembered().Put(note)
 	h.Bears = true
 	return nil
 }
 
 // vacated counts r out of its lane, which ends with now from then on; nil: as before.
-func (t *term) vacated(r *record.Record, now *end, err error) error {
+func (t *term) vacated(r *record.Record, now *message.End, err error) error {
 	if err != nil {
 		return err
 	}
@@ -99,7 +97,7 @@ func (t *term) vacated(r *record.Record, now *end, err error) error {
 	if l == nil {
 		return nil
 	}
-	if now != nil && now.seq > l.end.seq {
+	if now != nil && now.Seq > l.end.Seq {
 		l.end = *now
 	}
 	if l.waiting--; l.waiting <= 0 {
@@ -114,8 +112,8 @@ func (t *term) reread(ctx context.Context, r *record.Record, place string, confl
 	if err != nil {
 		return err
 	}
-	if e.seq == 0 {
-		t.leave() // somebody has deleted all of it, or a new leader is not ready: see content
+	if e.Seq == 0 {
+		t.Leave() // somebody has deleted all of it, or a new leader is not ready: see content
 		return jetstream.ErrMsgNotFound
 	}
 	t.mu.Lock()

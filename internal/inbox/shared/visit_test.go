@@ -10,6 +10,7 @@ import (
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -34,7 +35,7 @@ func TestWipesAllOrSaysSo(t *testing.T) {
 			wiping.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), eraseTimeout)
 				defer cancel()
-				err = far.wipe(ctx, placeOf(webhookgate.Lane{Platform: "p", Tenant: tenant}), 1<<62, 1<<62)
+				err = far.wipe(ctx, message.PlaceOf(webhookgate.Lane{Platform: "p", Tenant: tenant}), 1<<62, 1<<62)
 			})
 			time.Sleep(cut + time.Millisecond)
 			far.wire.Sever()

@@ -1,29 +1,19 @@
-package shared
+package servers
 
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"log/slog"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
-
-	"usher/internal/inbox/courier"
-	"usher/internal/inbox/inboxtest"
-	"usher/internal/inbox/natstest"
-	"usher/internal/inbox/record"
-	"usher/webhookgate"
 )
 
 func TestParseNATS(t *testing.T) {
@@ -115,7 +105,7 @@ func TestIdentities(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			addr := listening(t, &c.server)
-			try := func(n NATS) (*Store, error) {
+			try := func(n NATS) (*Servers, error) {
 				n.Servers, n.Stream = []string{"nats://" + addr}, "USHER"
 				return open(&n)
 			}
@@ -216,132 +206,4 @@ func (o *operated) creds(t *testing.T) (path string) {
 	return path
 }
 
-// open opens a store that only takes in.
-func open(n *NATS) (*Store, error) {
-	log := slog.New(slog.DiscardHandler)
-	return Open(Config{
-		NATS: n, Route: func(webhookgate.Lane) string { return "main" }, Idle: true, DedupSize: 10, DedupWindow: time.Minute,
-		MaxBytes: 64 << 20, Log: log,
-	}, courier.New(courier.Config{Attempts: 1, MaxAge: time.Hour, Log: log}))
-}
-
-// A stream that is there and does not fit is an error of the start, that names all
-// that is wrong with it.
-func TestMisfits(t *testing.T) {
-	s := &Store{cfg: Config{NATS: &NATS{Stream: "USHER", Replicas: 1}, MaxBytes: 1 << 30}, prefix: "usher.", historyPrefix: "usher_history."}
-	for _, c := range []struct {
-		change func(*jetstream.StreamConfig)
-		fault  string
-	}{
-		{func(*jetstream.StreamConfig) {}, ""},
-		{func(c *jetstream.StreamConfig) { c.MaxBytes = 16 << 20 }, ""},
-		{func(c *jetstream.StreamConfig) { c.MaxBytes = -1 }, "max_bytes"},
-		{func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld }, "discard"},
-		{func(c *jetstream.StreamConfig) { c.Metadata = nil }, "not made by this version"},
-		{func(c *jetstream.StreamConfig) { c.MaxMsgs = 1000 }, "max_msgs"},
-		{func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, "max_age"},
-		{func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 5 }, "per subject"},
-		{func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }, "storage"},
-		{func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy }, "retention"},
-		{func(c *jetstream.StreamConfig) { c.AllowRollup = false }, "allow_rollup"},
-		{func(c *jetstream.StreamConfig) { c.DenyDelete = true }, "denies"},
-		{func(c *jetstream.StreamConfig) { c.AllowDirect = true }, "allow_direct"},
-		{func(c *jetstream.StreamConfig) { c.Subjects = []string{"usher.in.*"} }, "subjects"},
-		{func(c *jetstream.StreamConfig) { c.Replicas = 3 }, "replicas"},
-		{func(c *jetstream.StreamConfig) { c.Sealed = true }, "sealed"},
-		{func(c *jetstream.StreamConfig) { c.NoAck = true }, "no_ack"},
-		{func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1 << 10 }, "max_msg_size"},
-		{func(c *jetstream.StreamConfig) { c.MaxMsgSize = -1 }, ""},
-		{func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode }, "persist_mode"},
-		{func(c *jetstream.StreamConfig) {
-			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: ">", Destination: "x.>"}
-		}, "subject_transform"},
-	} {
-		cfg := s.wanted()
-		c.change(&cfg)
-		faults := misfits(s.wanted(), &cfg, 1)
-		if c.fault == "" && len(faults) > 0 || c.fault != "" && !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, c.fault) }) {
-			t.Errorf("%s: %q", c.fault, faults)
-		}
-	}
-
-	addr := listening(t, new(server.Options))
-	cfg := &NATS{Servers: []string{"nats://" + addr}, Stream: "USHER", Replicas: 1}
-	nc, _, err := cfg.connect(slog.New(slog.DiscardHandler), func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: "USHER", Subjects: []string{"usher.>"}, MaxAge: time.Hour, Metadata: map[string]string{formatKey: format},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	_, err = open(cfg)
-	if got := fmt.Sprint(err); !strings.Contains(got, "max_age") || !strings.Contains(got, "allow_rollup_hdrs") {
-		t.Error(got)
-	}
-}
-
-// least are the permissions that docs/operations.md names.
-func least(stream string) *server.Permissions {
-	name := strings.ToLower(stream)
-	publish := []string{name + ".>", name + "_history.>", name + "_live.>"}
-	for _, s := range []string{stream, stream + "_HISTORY"} {
-		publish = append(publish,
-			"$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s, "$JS.API.STREAM.PURGE."+s,
-			"$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.DELETE."+s+".*", "$JS.API.CONSUMER.MSG.NEXT."+s+".*")
-	}
-	return &server.Permissions{
-		Publish:   &server.SubjectPermission{Allow: publish},
-		Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>", name + "_live.>"}},
-		Response:  &server.ResponsePermission{MaxMsgs: 1},
-	}
-}
-
-// The permissions that the documentation names are enough for everything.
-func TestLeastPermissions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &cluster{t: t, server: natstest.New(func(o *server.Options) {
-			o.Users = []*server.User{{Username: "u", Password: "pw", Permissions: least("USHER")}}
-		})}
-		defer c.server.End()
-		c.change = func(cfg *Config, _ *courier.Config) {
-			cfg.NATS.User, cfg.NATS.Password = "u", func() string { return "pw" }
-		}
-		owner, other, tenant := c.elsewhere()
-		defer owner.stop()
-		defer other.stop()
-		c.receiver.Set(inboxtest.Status(422))
-		owner.send(t, tenant, "A")
-		until(t, "parked", func() bool { return owner.courier.Stats().Parked == 1 })
-		e := other.only(t, tenant, record.Parked)
-		if err := other.Discard(e.ID); err != nil {
-			t.Error(err)
-		}
-		c.receiver.Set(nil)
-		if err := other.Redeliver(e.ID, false); err != nil {
-			t.Error(err)
-		}
-		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
-		if _, err := other.Forget(nil, tenant); err != nil {
-			t.Error(err)
-		}
-		if item, err := other.Show(e.ID); err != nil || string(item.Body) != "A" {
-			t.Error(err)
-		}
-		if err := other.Pause(record.Pause{}); err != nil {
-			t.Error(err)
-		}
-		if was, err := other.Resume(record.Pause{}); !was || err != nil {
-			t.Error(was, err)
-		}
-		if n, err := other.Erase("p", tenant); n != 1 || err != nil {
-			t.Error(n, err)
-		}
-	})
-}
+func open(n *NATS) (*Servers, error) { return Open(n, 64<<20, slog.New(slog.DiscardHandler)) }

@@ -1,4 +1,4 @@
-package shared
+package servers
 
 import (
 	"cmp"
@@ -42,6 +42,12 @@ type NATS struct {
 	Options []nats.Option
 	Parts   int // into which the lanes fall; zero: as ever
 }
+
+// Prefix begins the subjects of what waits, HistoryPrefix those of what is finished, and LivePrefix those of what replicas
+// tell each other and nobody keeps.
+func (n *NATS) Prefix() string        { return strings.ToLower(n.Stream) + "." }
+func (n *NATS) HistoryPrefix() string { return strings.ToLower(n.Stream) + "_history." }
+func (n *NATS) LivePrefix() string    { return strings.ToLower(n.Stream) + "_live." }
 
 // streamName is what JetStream takes as a stream's name, and can begin a subject.
 var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
@@ -201,15 +207,15 @@ func (n *NATS) Check(ctx context.Context) (found string, err error) {
 	if err := checkVersion(nc.ConnectedServerName(), nc.ConnectedServerVersion()); err != nil {
 		return "", err
 	}
-	s := &Store{cfg: Config{NATS: n}, nc: nc, js: js, prefix: strings.ToLower(n.Stream) + "."}
+	replicas := n.replicas(nc)
 	stream, err := js.Stream(ctx, n.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Sprintf("the stream %s will be made, with %d replicas", n.Stream, s.wanted().Replicas), nil
+		return fmt.Sprintf("the stream %s will be made, with %d replicas", n.Stream, replicas), nil
 	}
 	if err != nil {
 		return "", err
 	}
-	if faults := misfits(s.wanted(), &stream.CachedInfo().Config, n.Replicas); len(faults) > 0 {
+	if faults := misfits(n.waiting(replicas, 0), &stream.CachedInfo().Config, n.Replicas); len(faults) > 0 {
 		return "", &misfitError{"the existing stream does not fit", faults}
 	}
 	return fmt.Sprintf("the stream %s is there, with %d replicas", n.Stream, stream.CachedInfo().Config.Replicas), nil
