@@ -77,11 +77,7 @@ func (s *Store) entryOf(ctx context.Context, last message.End) record.Entry {
 func (s *Store) forget(ctx context.Context, place string, last message.End) (message.End, error) {
 	h := last.Again(message.Forgot)
 	h.Digest = nil
-	e, err := s.restate(ctx, place, last, h)
-	if err == nil {
-		s.ends.Add(place, e)
-	}
-	return e, err
+	return s.restate(ctx, place, last, h)
 }
 
 // Forget drops the dedup memory of a tenant, on one platform or on all, and says of how many

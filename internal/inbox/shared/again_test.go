@@ -3,6 +3,7 @@ package shared
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
 	"usher/internal/inbox/shared/message"
-	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -113,7 +113,7 @@ func (c *cluster) ownerAndOther(t *testing.T) (owner, other *replica) {
 func (c *cluster) nothingLeft(owner, other *replica, tenants []string) {
 	c.t.Helper()
 	time.Sleep(time.Minute)
-	err := other.servers.Waiting.Visit(c.t.Context(), other.subjects.Prefix+"*.state.>", 1, servers.Endless, func(m jetstream.Msg, _ uint64) {
+	err := other.servers.Waiting.Visit(c.t.Context(), other.subjects.Prefix+"*.state.>", 1, math.MaxUint64, func(m jetstream.Msg, _ uint64) {
 		c.t.Errorf("%s is left", m.Subject())
 	})
 	if err != nil {

@@ -23,9 +23,6 @@ const (
 	// patience is how long all requests for it may take while all is well. After that the sender may have given up, and gone
 	// on through another replica.
 	patience = 3 * time.Second
-	// outcome is how many bytes more a message takes that says what became of a webhook, at the most: its tries, and
-	// the receiver's words. Without room for them it could be delivered, but never finished.
-	outcome = 32 << 10
 	// underWay is how long to wait for a message that is in the way of another and can't be read yet:
 	// it is on its way to a majority of the servers.
 	underWay = 10 * time.Millisecond
@@ -153,7 +150,6 @@ func (s *Store) shutOut(ctx context.Context, a *arriving, last message.End) erro
 		return nil // it expects another end of its lane, and was not found
 	}
 	_, err := s.restate(ctx, a.place, last, last.Again(message.Copy))
-	s.ends.Remove(a.place)
 	return err
 }
 
@@ -182,7 +178,7 @@ func (s *Store) extend(ctx context.Context, a *arriving, last message.End) error
 	if size := len(m.Header.Get(message.HeadHeader)); size > message.LongestHead {
 		return fmt.Errorf("%w: its tenant, platform and type take %d bytes, and %d is the most", webhookgate.ErrTooLarge, size, message.LongestHead)
 	}
-	if size := int64(m.Size()) + outcome; size > s.servers.Conn.MaxPayload() {
+	if size := int64(m.Size()) + message.Outcome; size > s.servers.Conn.MaxPayload() {
 		return fmt.Errorf("%w: it takes %d bytes, and the inbox's servers take %d", webhookgate.ErrTooLarge, size, s.servers.Conn.MaxPayload())
 	}
 	seq, err := s.servers.Publish(ctx, m)

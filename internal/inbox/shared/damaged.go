@@ -91,12 +91,7 @@ func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webh
 	}
 	h.ID, h.Digest, h.Accepted = seq, nil, time.Now()
 	h.Arrived, h.Replica, h.Foreign = 0, "", 0
-	h.Put(note)
-	servers.Expect(note, seq)
-	now, err := t.s.servers.Publish(ctx, note)
-	if err == nil {
-		t.s.ends.Add(place, message.NewEnd(now, h))
-	}
+	_, err = t.s.writeEnd(ctx, note, place, seq, h)
 	return err
 }
 

@@ -20,24 +20,29 @@ func (s *Store) noteCopy(ctx context.Context, a *arriving, last message.End) err
 	}
 	h := last.Again(message.Copy)
 	h.Arrived, h.Replica, h.Foreign = 0, s.self, last.Others(s.self)
-	e, err := s.restate(ctx, a.place, last, h)
-	if err == nil {
-		s.ends.Add(a.place, e)
-	}
+	_, err := s.restate(ctx, a.place, last, h)
 	return err
 }
 
 // restate writes a note at the lane's end.
 func (s *Store) restate(ctx context.Context, place string, last message.End, h message.Head) (message.End, error) {
-	m := nats.NewMsg(s.subjects.Lane(place))
+	e, err := s.writeEnd(ctx, nats.NewMsg(s.subjects.Lane(place)), place, last.Seq, h)
+	if err == nil {
+		s.replaced(last, &e)
+	}
+	return e, err
+}
+
+// writeEnd writes m, whose head is h, at the end of a lane that ends with the message last.
+func (s *Store) writeEnd(ctx context.Context, m *nats.Msg, place string, last uint64, h message.Head) (message.End, error) {
 	h.Put(m)
-	servers.Expect(m, last.Seq)
+	servers.Expect(m, last)
 	seq, err := s.servers.Publish(ctx, m)
 	if err != nil {
 		return message.End{}, err
 	}
 	e := message.NewEnd(seq, h)
-	s.replaced(last, &e)
+	s.ends.Add(place, e)
 	return e, nil
 }
 

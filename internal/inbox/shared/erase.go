@@ -57,19 +57,9 @@ func (s *Store) tellErased(lane webhookgate.Lane, upTo uint64) {
 
 // noteErased notes at the end of a lane, which is last, that nothing before it counts.
 func (s *Store) noteErased(ctx context.Context, lane webhookgate.Lane, last message.End) (message.End, error) {
-	place := message.PlaceOf(lane)
 	h := message.NewHead(message.Erased, &webhookgate.Webhook{Lane: lane, Received: time.Now()})
 	h.ID, h.Arrived, h.Replica, h.Foreign = last.ID, last.Arrived, last.Replica, last.Foreign
-	m := nats.NewMsg(s.subjects.Lane(place))
-	h.Put(m)
-	servers.Expect(m, last.Seq)
-	seq, err := s.servers.Publish(ctx, m)
-	if err != nil {
-		return message.End{}, err
-	}
-	e := message.NewEnd(seq, h)
-	s.ends.Add(place, e)
-	return e, nil
+	return s.restate(ctx, message.PlaceOf(lane), last, h)
 }
 
 // finish writes a webhook that is finished into the history, unless its tenant was erased since.

@@ -9,13 +9,16 @@ import (
 // to this replica. If they were sent at once, the servers would accept one and refuse the others.
 type lines struct {
 	mu    sync.Mutex               // guards what follows
-	lanes map[string]chan struct{} // of each, who came last closes it when it leaves
+	lanes map[string]chan struct{} // of each, who came last closes it when it leaves; nil: nobody came yet
 }
 
 // enter returns when all that came before have left, with the func to leave.
 func (l *lines) enter(ctx context.Context, place string) (func(), error) {
 	mine := make(chan struct{})
 	l.mu.Lock()
+	if l.lanes == nil {
+		l.lanes = make(map[string]chan struct{})
+	}
 	before := l.lanes[place]
 	l.lanes[place] = mine
 	l.mu.Unlock()

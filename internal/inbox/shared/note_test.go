@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/shared/message"
 	"usher/webhookgate"
 )
 
@@ -87,7 +88,7 @@ func TestLargestIsFinished(t *testing.T) {
 		})
 		r := c.start()
 		defer r.stop()
-		body := noise(1<<20 - outcome)
+		body := noise(1<<20 - message.Outcome)
 		for err := errors.New("not tried"); err != nil; body = body[:len(body)-512] {
 			_, err = r.Append(inboxtest.Webhook("acme", body), false)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -18,7 +19,6 @@ import (
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
-	"usher/internal/inbox/shared/servers"
 	"usher/webhookgate"
 )
 
@@ -400,7 +400,7 @@ func (x *race) judge(tenants []string) {
 	}
 	counts := make(map[string]int)
 	for _, kind := range []string{"in", "state"} {
-		err := r.servers.Waiting.Visit(context.Background(), r.subjects.Prefix+"*."+kind+".>", 1, servers.Endless, func(m jetstream.Msg, _ uint64) {
+		err := r.servers.Waiting.Visit(context.Background(), r.subjects.Prefix+"*."+kind+".>", 1, math.MaxUint64, func(m jetstream.Msg, _ uint64) {
 			_, place, _ := r.subjects.Split(m.Subject())
 			counts[kind]++
 			if kind == "in" {

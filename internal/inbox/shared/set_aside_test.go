@@ -50,7 +50,7 @@ func (c *cluster) setAsideWhileSentAgain(t *testing.T, after time.Duration, setA
 	defer r.stop()
 	until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
 	r.send(t, "acme", "A")
-	time.Sleep(5 * time.Second)
+	time.Sleep(time.Second)
 	c.receiver.Set(nil)
 	id := r.only(t, "acme", record.Parked).ID
 	done := make(chan error)

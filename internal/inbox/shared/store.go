@@ -87,7 +87,6 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 		Prefix: cfg.NATS.Prefix(), History: cfg.NATS.HistoryPrefix(), Live: cfg.NATS.LivePrefix(), Parts: cmp.Or(cfg.NATS.Parts, message.Parts),
 	}
 	s.leases = lease.New(lease.Config{Servers: connected, Subjects: s.subjects, Self: s.self, Changed: cfg.LeaseChanged, Log: cfg.Log})
-	s.lines.lanes = make(map[string]chan struct{})
 	s.background.Go(func() { connected.Watch(s.alive, s.measured) })
 	s.background.Go(func() { s.followPauses(s.alive) })
 	s.background.Go(func() { s.leases.Follow(s.alive) })

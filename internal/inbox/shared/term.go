@@ -46,13 +46,11 @@ type gathered struct {
 }
 
 func newTerm(s *Store, l *lease.Lease, load record.Load) *term {
-	t := &term{
+	return &term{
 		Lease: l, s: s, before: load, next: 1,
 		gather: &gathered{make(map[uint64]*record.Record), make(map[uint64]bool)},
 		lanes:  make(map[webhookgate.Lane]*lane), spots: make(map[uint64]spot),
 	}
-	t.writing.lanes = make(map[string]chan struct{})
-	return t
 }
 
 // begin makes a term of a part.

@@ -46,20 +46,16 @@ func (t *term) vacate(ctx context.Context, c message.Content, r *record.Record, 
 		}
 		all = all && h.Bears
 	}
-	h.Put(note)
-	servers.Expect(note, last.Seq)
 	if all {
 		servers.Rollup(note)
 	}
-	seq, err := t.s.servers.Publish(ctx, note)
+	now, err := t.s.writeEnd(ctx, note, place, last.Seq, h)
 	if servers.Conflict(err) {
 		return t.reread(ctx, r, place, err)
 	}
 	if err != nil {
 		return err
 	}
-	now := message.NewEnd(seq, h)
-	t.s.ends.Add(place, now)
 	if !all {
 		t.s.replaced(last, &now)
 		err = t.s.servers.Waiting.Remove(ctx, r.ID)

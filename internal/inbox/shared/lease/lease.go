@@ -22,6 +22,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -211,7 +212,7 @@ func (k *Keeper) Held() (n int) {
 // their leases say. known is false until all of them were read.
 func (k *Keeper) Load() (sum record.Load, known bool) {
 	k.mu.Lock()
-	all, held := append([]seen(nil), k.seen...), append([]*Lease(nil), k.held...)
+	all, held := slices.Clone(k.seen), slices.Clone(k.held)
 	k.mu.Unlock()
 	known = true
 	for part, seen := range all {

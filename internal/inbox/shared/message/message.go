@@ -67,6 +67,9 @@ const (
 	encodingHeader = "Usher-Encoding"
 	// LongestHead bounds a head. The servers take headers up to 64 KiB, and an outcome is in them, too.
 	LongestHead = 32 << 10
+	// Outcome is how many bytes more a message takes that says what became of a webhook, at the most: its tries, and
+	// the receiver's words. Without room for them it could be delivered, but never finished.
+	Outcome = 32 << 10
 )
 
 // End is a lane's last message, and with it all that there is to know of the lane. The zero

@@ -85,9 +85,6 @@ func (s *Servers) Consume(ctx context.Context, cfg jetstream.ConsumerConfig, mad
 	return context.Cause(ctx)
 }
 
-// Endless is a sequence that no message has.
-const Endless = 1<<64 - 1
-
 // Visit goes through the messages of a subject from one up to another, headers only. The client says nothing
 // of those that are lost with its connection: they are missed by the consumer's own count. And the consumer's server may
 // be behind: that nothing comes after the last one is what the leader says.
