@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,8 @@ type errand struct {
 	ID   uint64
 	Lane webhookgate.Lane
 	Last uint64 // message of the lane, when it was decided
+
+	Within time.Duration // after that nobody waits for it any more, and it must not be done
 }
 
 // errMoved: the lane has gone on since an errand was decided on.
@@ -53,6 +56,9 @@ func patiently(ctx context.Context, errand func() error) error {
 func (s *Store) ask(ctx context.Context, part int, e *errand) error {
 	if t := s.term(part); t != nil && t.Held() {
 		return t.do(ctx, e)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		e.Within = time.Until(deadline) / 10 * 9 // the answer takes time, too
 	}
 	data, err := json.Marshal(e)
 	if err != nil {
@@ -96,11 +102,7 @@ func (t *term) answer(m *nats.Msg) {
 	var e errand
 	err := json.Unmarshal(m.Data, &e)
 	if err == nil {
-		limit := appendTimeout
-		if e.Act == "erase" {
-			limit = eraseTimeout
-		}
-		ctx, cancel := context.WithTimeout(t.s.alive, limit)
+		ctx, cancel := context.WithTimeout(t.s.alive, cmp.Or(e.Within, appendTimeout))
 		defer cancel()
 		err = t.do(ctx, &e)
 	}
