@@ -26,38 +26,46 @@ func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
 		return nil, err
 	}
 	any := "*.*." + strconv.FormatUint(id, 10)
-	var stands *record.Status
-	// Where it is wanted first: what is sent again has a history, too, and what is being
-	// parked may still stand in its lane.
-	for _, look := range []func(context.Context) (*jetstream.RawStreamMsg, error){
-		func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-			return stream.GetLastMsgForSubject(ctx, s.prefix+"*.state."+any)
-		},
-		func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return stream.GetMsg(ctx, id) },
-		func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-			return history.GetLastMsgForSubject(ctx, s.historyPrefix+any)
-		},
-	} {
-		m, err := request(ctx, look)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			continue
-		}
+	look := func(get func(context.Context) (*jetstream.RawStreamMsg, error)) *found {
 		if err != nil {
-			return nil, err
+			return nil
 		}
-		f := recognise(m)
-		switch {
-		case f == nil || f.ID != id: // id is the place of a message about another one
-		case len(f.data) == 0: // it is in its lane
-			stands = &f.Status
-		case f.Status.State == record.Waiting && stands != nil:
-			f.Status = *stands
-			return f, nil
-		default:
-			return f, nil
+		m, missing := request(ctx, get)
+		if missing != nil && !errors.Is(missing, jetstream.ErrMsgNotFound) {
+			err = missing
 		}
+		if missing != nil {
+			return nil
+		}
+		if f := recognise(m); f != nil && f.ID == id { // else id is the place of a message about another one
+			return f
+		}
+		return nil
 	}
-	return nil, fmt.Errorf("webhook %d: %w", id, record.ErrNotFound)
+	// In the order in which it may go from one to the next. What is being parked may still stand in its lane, and what
+	// is sent again has a history, too.
+	inLane := look(func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return stream.GetMsg(ctx, id) })
+	stands := look(func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return stream.GetLastMsgForSubject(ctx, s.prefix+"*.state."+any)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case stands != nil && len(stands.data) > 0:
+		return stands, nil
+	case stands != nil && inLane != nil:
+		inLane.Status = stands.Status
+		return inLane, nil
+	case inLane != nil:
+		return inLane, nil
+	}
+	past := look(func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return history.GetLastMsgForSubject(ctx, s.historyPrefix+any)
+	})
+	if past == nil && err == nil {
+		err = fmt.Errorf("webhook %d: %w", id, record.ErrNotFound)
+	}
+	return past, err
 }
 
 // recognise makes a webhook of a message; nil: it is none.
@@ -98,17 +106,10 @@ func (s *Store) previous(ctx context.Context, f *found) (taken *record.Previous,
 		return nil, 0
 	}
 	place := placeOf(f.Webhook.Lane)
-	lane, prefix := s.subject("in", place), s.historyPrefix+place+"."
-	// What waits: the first of the lane tells whether there is any before it.
-	first, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-		return stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(lane))
-	})
-	if err == nil {
-		if h, err := readHead(first.Header); err == nil {
-			if id := newEnd(first.Sequence, h).ID; id < f.ID {
-				before = id
-			}
-		}
+	prefix := s.historyPrefix + place + "."
+	waiting, _ := s.scan(ctx, stream, s.subject("in", place), 1, f.ID)
+	for _, r := range waiting {
+		before = max(before, r.ID)
 	}
 	outside, _ := idsOn(ctx, stream, s.subject("state", place)+".")
 	for _, id := range outside {

@@ -33,12 +33,14 @@ func (s *Store) List(f record.Filter) ([]record.Entry, error) {
 		tenant = token + ".*"
 	}
 	// In the order in which a webhook goes from one place to the next: one that goes meanwhile is not missed.
-	if f.State == "" || !f.State.Finished() {
-		for _, subject := range []string{"*.in." + tenant, "*.state." + tenant + ".*"} {
-			if err := s.collect(ctx, stream, records, f, s.prefix+subject); err != nil {
-				return nil, err
-			}
+	if !f.State.Finished() || f.State == "" {
+		if err := s.collect(ctx, stream, records, f, s.prefix+"*.in."+tenant); err != nil {
+			return nil, err
 		}
+	}
+	// Always: what was sent again is not finished, and has a history.
+	if err := s.collect(ctx, stream, records, f, s.prefix+"*.state."+tenant+".*"); err != nil {
+		return nil, err
 	}
 	if f.State == "" || f.State.Finished() {
 		if err := s.collect(ctx, history, records, f, s.historyPrefix+tenant+".*"); err != nil {
@@ -52,8 +54,8 @@ func (s *Store) List(f record.Filter) ([]record.Entry, error) {
 // only the latest are asked for.
 const window = 4096
 
-// collect reads the latest webhooks of some subjects. If one is in two places, what changed last counts: what was sent
-// again has a history, too.
+// collect reads the latest webhooks of some subjects. If one is in two places, what is read later counts; but for the
+// history of what was sent again since. That is not for clocks to say: those of the replicas may differ.
 func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[uint64]*record.Record, f record.Filter, subject string) error {
 	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return stream.Info(ctx) })
 	if err != nil {
@@ -80,9 +82,10 @@ func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[u
 			if before == nil && r.Size == 0 {
 				continue // it says how another message stands, and that is gone, or not asked for
 			}
-			if before == nil || !r.Status.Changed.Before(before.Status.Changed) {
-				into[r.ID] = r
+			if before != nil && r.Status.State.Finished() && !r.Status.Again.Equal(before.Status.Again) {
+				continue
 			}
+			into[r.ID] = r
 			if e := r.Entry(); f.Match(&e, nil) {
 				matching++
 			}
