@@ -175,13 +175,14 @@ func (t *term) removeAll(lane webhookgate.Lane, last uint64) ([]record.Record, b
 // lane's line was entered.
 func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last end, removed []record.Record) error {
 	place := placeOf(lane)
-	mark := nats.NewMsg(t.s.erasedUpTo(place))
-	mark.Data = strconv.AppendUint(nil, last.seq, 10)
-	past, err := t.s.publish(ctx, mark)
+	note, err := t.s.noteErased(ctx, lane, last)
 	if err != nil {
 		return err
 	}
-	note, err := t.s.noteErased(ctx, lane, last)
+	// After that: what is not erased after all is still to have a history.
+	mark := nats.NewMsg(t.s.erasedUpTo(place))
+	mark.Data = strconv.AppendUint(nil, note.seq, 10)
+	past, err := t.s.publish(ctx, mark)
 	if err != nil {
 		return err
 	}
