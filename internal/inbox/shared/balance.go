@@ -64,6 +64,18 @@ func (s *Store) endTerms() {
 	}
 }
 
+// dropTerms ends all terms as if their leases were lost: what they know of their parts does not count any more.
+func (s *Store) dropTerms() {
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
+	for _, t := range s.leases.terms {
+		if t != nil {
+			t.hold.Store(nil)
+			t.leave()
+		}
+	}
+}
+
 // balance gives up what this replica has beyond its share, or takes what is free.
 func (s *Store) balance(ctx, hard context.Context) {
 	l := &s.leases

@@ -171,6 +171,7 @@ func (s *Store) measure(ctx context.Context) error {
 		s.seen.Store(info.State.LastSeq)
 		s.ends.Purge()
 		s.follower.restart()
+		s.dropTerms()
 	}
 	s.measured(info)
 	s.saw(info.State.LastSeq)

@@ -183,7 +183,7 @@ func (t *term) mine(ctx context.Context, held *hold) bool {
 	if err != nil {
 		return true // not known; the next renewal tells
 	}
-	if now.Holder != t.s.self {
+	if now.Holder != t.s.self || now.seq < held.seq { // or the servers have lost the end of the stream
 		return false
 	}
 	t.hold.Store(&hold{from: held.from, seq: now.seq})
