@@ -107,9 +107,18 @@ func (s *Store) previous(ctx context.Context, f *found) (taken *record.Previous,
 	}
 	place := placeOf(f.Webhook.Lane)
 	prefix := s.historyPrefix + place + "."
-	waiting, _ := s.scan(ctx, stream, s.subject("in", place), 1, f.ID)
-	for _, r := range waiting {
-		before = max(before, r.ID)
+	lane := s.subject("in", place)
+	first, err := request(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(lane))
+	})
+	for from := max(f.ID, window) - window; err == nil && first.Sequence < f.ID; from = 0 { // much may wait
+		waiting, err := s.scan(ctx, stream, lane, from, f.ID)
+		if len(waiting) > 0 {
+			before = waiting[len(waiting)-1].ID
+		}
+		if len(waiting) > 0 || err != nil || from <= first.Sequence {
+			break
+		}
 	}
 	outside, _ := idsOn(ctx, stream, s.subject("state", place)+".")
 	for _, id := range outside {
