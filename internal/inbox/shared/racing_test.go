@@ -46,6 +46,8 @@ type race struct {
 	events   bool
 	forces   bool // people have old ones sent again, too
 	troubled bool
+	calm     time.Duration           // at the end
+	server   func() *natstest.Server // to which a replica connects
 }
 
 type raceTry struct {
@@ -177,7 +179,7 @@ func (x *race) start(n int) *replica {
 			}
 		}
 	}
-	return x.c.startAt(&natstest.Wire{Server: x.c.server, Delay: delay})
+	return x.c.startAt(&natstest.Wire{Server: x.server(), Delay: delay})
 }
 
 func (x *race) any() *replica {
@@ -409,7 +411,7 @@ func (x *race) judge(tenants []string) {
 	clear(x.paused)
 	x.note("calm")
 	x.mu.Unlock()
-	time.Sleep(10 * time.Minute)
+	time.Sleep(x.calm)
 	r := x.replicas[0]
 	entries, err := r.List(record.Filter{})
 	if err != nil {
@@ -607,6 +609,15 @@ func (r *replica) resumed(tenant string) error {
 	return err
 }
 
+func newRace(t *testing.T, c *cluster, seed uint64) *race {
+	return &race{
+		t: t, c: c, rnd: rand.New(rand.NewPCG(seed, 7)), pausing: make(map[string]struct{}), byID: make(map[string]*raceSent),
+		underway: make(map[string]int), paused: make(map[string]time.Time), last: make(map[string]int), known: make([]map[string]uint64, 3),
+		back: seed%5 == 0, latest: seed%3 == 0, events: seed%7 < 3, forces: seed%6 == 1 || seed%5 == 0, troubled: seed%4 > 0,
+		calm: 10 * time.Minute, server: func() *natstest.Server { return c.server },
+	}
+}
+
 var (
 	racingFrom   = flag.Uint64("racing.from", 1, "the first world of TestRacing")
 	racingWorlds = flag.Uint64("racing.worlds", 3, "how many worlds TestRacing tries; with -v it also tells what happened in those that fail")
@@ -619,9 +630,7 @@ func TestRacing(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.parts = 2
-				x := &race{pausing: make(map[string]struct{}), t: t, c: c, rnd: rand.New(rand.NewPCG(seed, 7)), byID: make(map[string]*raceSent), underway: make(map[string]int),
-					paused: make(map[string]time.Time), last: make(map[string]int), known: make([]map[string]uint64, 3),
-					back: seed%5 == 0, latest: seed%3 == 0, events: seed%7 < 3, forces: seed%6 == 1 || seed%5 == 0, troubled: seed%4 > 0}
+				x := newRace(t, c, seed)
 				for n := range 3 {
 					x.replicas = append(x.replicas, x.start(n))
 				}
