@@ -54,8 +54,8 @@ func (s *Store) List(f record.Filter) ([]record.Entry, error) {
 // only the latest are asked for.
 const window = 4096
 
-// collect reads the latest webhooks of some subjects. If one is in two places, what is read later counts; but for the
-// history of what was sent again since. That is not for clocks to say: those of the replicas may differ.
+// collect reads the latest webhooks of some subjects. If one is in two places, its state counts, and its history does not: it
+// was sent again since, or was not finished after all.
 func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[uint64]*record.Record, f record.Filter, subject string) error {
 	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return stream.Info(ctx) })
 	if err != nil {
@@ -82,10 +82,9 @@ func (s *Store) collect(ctx context.Context, stream jetstream.Stream, into map[u
 			if before == nil && r.Size == 0 {
 				continue // it says how another message stands, and that is gone, or not asked for
 			}
-			if before != nil && r.Status.State.Finished() && !r.Status.Again.Equal(before.Status.Again) {
-				continue
+			if before == nil || !r.Status.State.Finished() {
+				into[r.ID] = r
 			}
-			into[r.ID] = r
 			if e := r.Entry(); f.Match(&e, nil) {
 				matching++
 			}

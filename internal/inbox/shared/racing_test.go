@@ -551,14 +551,14 @@ func (x *race) judgeActs(at map[string]record.Entry) {
 // judgeEnds looks whether each receiver holds what it was last to get.
 func (x *race) judgeEnds(tenants []string, at map[string]record.Entry) {
 	for _, tenant := range tenants {
-		var last *raceSent // acknowledged
-		var touched bool   // by somebody, since
+		var last *raceSent
+		var touched bool // by somebody, since
 		for _, s := range x.sent {
-			if s.tenant == tenant && s.acked && s.w.Snapshot {
+			if s.tenant == tenant && s.w.Snapshot {
 				last = s
 			}
 		}
-		if last == nil {
+		if last == nil || !last.acked {
 			continue
 		}
 		for _, s := range x.sent {

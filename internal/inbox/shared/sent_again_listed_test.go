@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
 )
 
@@ -48,4 +49,28 @@ func TestSentAgainIsListedAsWaiting(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who discarded a webhook died halfway: it is in the history, and still parked. So it is listed, as it is shown and counted.
+func TestHalfDiscardedIsListedAsParked(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		r := c.start()
+		defer r.stop()
+		until(t, "it delivers", func() bool { return r.terms() == r.parts })
+		c.receiver.Set(inboxtest.Status(422))
+		r.send(t, "acme", "A")
+		until(t, "parked", func() bool { return r.states(t)[record.Parked] == 1 })
+		f, err := r.find(t.Context(), r.only(t, "acme", "").ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Enter(record.Discarded, "discarded by hand")
+		if err := r.finish(t.Context(), &f.Record, f.content, placeOf(f.Webhook.Lane)); err != nil {
+			t.Fatal(err)
+		}
+		item, err := r.Show(f.ID)
+		if all := r.states(t); err != nil || item.State != record.Parked || all[record.Parked] != 1 || all[record.Discarded] != 0 {
+			t.Errorf("it is shown as %s, and listed are %v, %v", item.State, all, err)
+		}
+	})
 }
