@@ -130,10 +130,16 @@ func (c *Courier) Remove(t Term, key webhookgate.Lane, id uint64) (record.Record
 	return it.Record, true
 }
 
-// Waits says whether a webhook is to be delivered or is being so.
+// Waits says whether a webhook is to be delivered or is being so. Not one that the store is still to note as something else.
 func (c *Courier) Waits(key webhookgate.Lane, id uint64) bool {
-	r, ok := c.Find(key, id)
-	return ok && r.Status.State == record.Waiting
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lanes[key]
+	if l == nil {
+		return false
+	}
+	it := l.find(id)
+	return it != nil && it.Status.State == record.Waiting && !it.leaving
 }
 
 // Idle says whether nothing of a lane waits.

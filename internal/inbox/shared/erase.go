@@ -157,13 +157,14 @@ func (t *term) removeAll(lane webhookgate.Lane, last uint64) ([]record.Record, b
 // lane's line was entered.
 func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last message.End, removed []record.Record) error {
 	place := message.PlaceOf(lane)
-	mark := nats.NewMsg(t.s.subjects.ErasedUpTo(place))
-	mark.Data = strconv.AppendUint(nil, last.Seq, 10)
-	past, err := t.s.servers.Publish(ctx, mark)
+	note, err := t.s.noteErased(ctx, lane, last)
 	if err != nil {
 		return err
 	}
-	note, err := t.s.noteErased(ctx, lane, last)
+	// After that: what is not erased after all is still to have a history.
+	mark := nats.NewMsg(t.s.subjects.ErasedUpTo(place))
+	mark.Data = strconv.AppendUint(nil, note.Seq, 10)
+	past, err := t.s.servers.Publish(ctx, mark)
 	if err != nil {
 		return err
 	}

@@ -45,6 +45,10 @@ type race struct {
 	back     bool // contents come again
 	latest   bool
 	events   bool
+	forces   bool // people have old ones sent again, too
+	troubled bool
+	calm     time.Duration           // at the end
+	server   func() *natstest.Server // to which a replica connects
 }
 
 type raceTry struct {
@@ -64,6 +68,26 @@ type raceSent struct {
 	discarded   time.Time // successfully, and not sent again since
 	erased      time.Time // it was acknowledged before the erasure began
 	redelivered bool
+
+	again   []raceAct // redeliveries
+	discard []raceAct
+}
+
+// raceAct is what somebody did to a webhook.
+type raceAct struct {
+	began, ended time.Time
+	err          error
+}
+
+// done says whether one of acts was done, or may have been.
+func done(acts []raceAct) bool {
+	for _, a := range acts {
+		overwrite := new(record.OverwriteError)
+		if !errors.Is(a.err, record.ErrBusy) && !errors.Is(a.err, record.ErrNobody) && !errors.Is(a.err, record.ErrNotFound) && !errors.Is(a.err, record.ErrFinished) && !errors.As(a.err, &overwrite) {
+			return true
+		}
+	}
+	return false
 }
 
 func (x *race) note(format string, args ...any) {
@@ -124,7 +148,7 @@ func (x *race) try(ctx context.Context, w *webhookgate.Webhook) webhookgate.Atte
 		return webhookgate.Attempt{Err: syscall.ECONNREFUSED}
 	case status == 200:
 		try.ok = true
-		if s.n < x.last[s.tenant] {
+		if s.n < x.last[s.tenant] && !(x.forces && s.redelivered) {
 			x.fault("%s %d is accepted after %d", s.tenant, s.n, x.last[s.tenant])
 		}
 		x.last[s.tenant] = s.n
@@ -156,7 +180,7 @@ func (x *race) start(n int) *replica {
 			}
 		}
 	}
-	return x.c.startAt(&natstest.Wire{Server: x.c.server, Delay: delay})
+	return x.c.startAt(&natstest.Wire{Server: x.server(), Delay: delay})
 }
 
 func (x *race) any() *replica {
@@ -221,7 +245,7 @@ func (x *race) trouble(until time.Time) {
 		time.Sleep(time.Duration(x.n(6000)) * time.Millisecond)
 		d := []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second, 7 * time.Second}[x.n(5)]
 		n := x.n(len(x.replicas))
-		what := x.n(8)
+		what := x.n(9)
 		x.mu.Lock()
 		r := x.replicas[n]
 		x.tolerate = time.Now().Add(d + 6*time.Second)
@@ -251,6 +275,15 @@ func (x *race) trouble(until time.Time) {
 			time.Sleep(d)
 			for _, r := range x.replicas {
 				r.wire.Stuck.Store(false)
+			}
+		case 8:
+			for _, r := range x.replicas {
+				r.wire.Sever()
+			}
+			x.c.server = x.c.server.Restart()
+			time.Sleep(d)
+			for _, r := range x.replicas {
+				r.wire.Replace(x.c.server)
 			}
 		case 4:
 			go r.stop()
@@ -298,9 +331,11 @@ func (x *race) actor(tenants []string, until time.Time, erases bool) {
 				before := s.discarded
 				s.discarded, s.redelivered = time.Time{}, true
 				x.mu.Unlock()
-				err := r.Redeliver(e.ID, false)
+				began, force := time.Now(), x.forces && x.n(2) == 0
+				err := r.Redeliver(e.ID, force)
 				x.mu.Lock()
-				x.note("redelivered %s %d (%d): %v", tenant, s.n, e.ID, err)
+				s.again = append(s.again, raceAct{began, time.Now(), err})
+				x.note("redelivered %s %d (%d), force %v: %v", tenant, s.n, e.ID, force, err)
 				overwrite := new(record.OverwriteError)
 				if errors.As(err, &overwrite) || errors.Is(err, record.ErrNotFound) {
 					s.discarded = before
@@ -308,8 +343,10 @@ func (x *race) actor(tenants []string, until time.Time, erases bool) {
 				x.mu.Unlock()
 				continue
 			}
+			began := time.Now()
 			err = r.Discard(e.ID)
 			x.mu.Lock()
+			s.discard = append(s.discard, raceAct{began, time.Now(), err})
 			x.note("discarded %s %d (%d): %v", tenant, s.n, e.ID, err)
 			if err == nil && !s.redelivered { // a redelivery at the same time may come after it
 				s.discarded = time.Now()
@@ -375,7 +412,7 @@ func (x *race) judge(tenants []string) {
 	clear(x.paused)
 	x.note("calm")
 	x.mu.Unlock()
-	time.Sleep(10 * time.Minute)
+	time.Sleep(x.calm)
 	r := x.replicas[0]
 	entries, err := r.List(record.Filter{})
 	if err != nil {
@@ -412,8 +449,19 @@ func (x *race) judge(tenants []string) {
 		}
 	}
 	all := r.contents(x.t)
+	byState := 0
+	for _, state := range record.States {
+		some, err := r.List(record.Filter{State: state})
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		byState += len(some)
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if byState != len(entries) {
+		x.fault("%d are listed, and %d by their states", len(entries), byState)
+	}
 	at := make(map[string]record.Entry)
 	parked := 0
 	for _, e := range entries {
@@ -441,6 +489,8 @@ func (x *race) judge(tenants []string) {
 			x.fault("%s %d is %s, accepted: %v", e.Tenant, x.byID[id].n, e.State, accepted[id])
 		}
 	}
+	x.judgeActs(at)
+	x.judgeEnds(tenants, at)
 	for _, l := range lasts {
 		if known := x.known[l.replica][l.tenant]; known != l.id {
 			x.fault("replica %d knows %d of %s, and its last is %d", l.replica, known, l.tenant, l.id)
@@ -460,6 +510,74 @@ func (x *race) judge(tenants []string) {
 	for _, s := range x.sent {
 		if !x.back && !s.erased.IsZero() && s.original == "" && strings.Contains(all, string(s.w.Body)) && !x.resent(s) {
 			x.fault("%s %d was erased, and is there", s.tenant, s.n)
+		}
+	}
+}
+
+// judgeActs compares what people were told with what was done.
+func (x *race) judgeActs(at map[string]record.Entry) {
+	times, tried := make(map[*raceSent]int), make(map[*raceSent]time.Time)
+	for _, try := range x.tries {
+		if try.ok {
+			times[try.s]++
+		}
+		tried[try.s] = try.ended
+	}
+	for _, s := range x.sent {
+		e, there := at[s.w.ID]
+		if times[s] > 1 && len(s.again) == 0 && !x.troubled {
+			x.fault("%s %d was accepted %d times, and nothing was wrong", s.tenant, s.n, times[s])
+		}
+		if !there {
+			continue
+		}
+		if e.State == record.Discarded && !done(s.discard) {
+			x.fault("%s %d is discarded, though everybody was told that it is not: %v", s.tenant, s.n, s.discard)
+		}
+		if !e.Again.IsZero() && !done(s.again) {
+			x.fault("%s %d was sent again, though everybody was told that it was not: %v", s.tenant, s.n, s.again)
+		}
+		for _, a := range s.again {
+			if a.err == nil && tried[s].Before(a.began) && !e.State.Finished() {
+				x.fault("%s %d was to be sent again at %v, and was last tried at %v", s.tenant, s.n, a.began, tried[s])
+			}
+		}
+	}
+}
+
+// judgeEnds looks whether each receiver holds what it was last to get.
+func (x *race) judgeEnds(tenants []string, at map[string]record.Entry) {
+	for _, tenant := range tenants {
+		var last *raceSent
+		var touched bool // by somebody, since
+		for _, s := range x.sent {
+			if s.tenant == tenant && s.w.Snapshot {
+				last = s
+			}
+		}
+		if last == nil || !last.acked {
+			continue
+		}
+		for _, s := range x.sent {
+			for _, a := range s.again {
+				touched = touched || s.tenant == tenant && a.ended.After(last.at)
+			}
+		}
+		e, there := at[last.w.ID]
+		if last.original != "" {
+			e, there = at[last.original]
+		}
+		if touched || !there || !e.State.Taken() {
+			continue
+		}
+		holds := ""
+		for _, try := range x.tries {
+			if try.ok && try.s.tenant == tenant && try.s.w.Snapshot {
+				holds = string(try.s.w.Body)
+			}
+		}
+		if holds != string(last.w.Body) {
+			x.fault("the receiver holds %q of %s, and the last was %q", holds, tenant, last.w.Body)
 		}
 	}
 }
@@ -488,6 +606,15 @@ func (r *replica) resumed(tenant string) error {
 	return err
 }
 
+func newRace(t *testing.T, c *cluster, seed uint64) *race {
+	return &race{
+		t: t, c: c, rnd: rand.New(rand.NewPCG(seed, 7)), pausing: make(map[string]struct{}), byID: make(map[string]*raceSent),
+		underway: make(map[string]int), paused: make(map[string]time.Time), last: make(map[string]int), known: make([]map[string]uint64, 3),
+		back: seed%5 == 0, latest: seed%3 == 0, events: seed%7 < 3, forces: seed%6 == 1 || seed%5 == 0, troubled: seed%4 > 0,
+		calm: 10 * time.Minute, server: func() *natstest.Server { return c.server },
+	}
+}
+
 var (
 	racingFrom   = flag.Uint64("racing.from", 1, "the first world of TestRacing")
 	racingWorlds = flag.Uint64("racing.worlds", 3, "how many worlds TestRacing tries; with -v it also tells what happened in those that fail")
@@ -500,9 +627,7 @@ func TestRacing(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.parts = 2
-				x := &race{pausing: make(map[string]struct{}), t: t, c: c, rnd: rand.New(rand.NewPCG(seed, 7)), byID: make(map[string]*raceSent), underway: make(map[string]int),
-					paused: make(map[string]time.Time), last: make(map[string]int), known: make([]map[string]uint64, 3),
-					back: seed%5 == 0, latest: seed%3 == 0, events: seed%7 < 3}
+				x := newRace(t, c, seed)
 				for n := range 3 {
 					x.replicas = append(x.replicas, x.start(n))
 				}

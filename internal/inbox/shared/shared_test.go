@@ -45,7 +45,7 @@ type cluster struct {
 func bubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{t: t, server: natstest.New(), change: func(*Config, *courier.Config) {}, parts: 4}
-		defer c.server.End()
+		defer func() { c.server.End() }()
 		test(t, c)
 	})
 }
