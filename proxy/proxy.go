@@ -120,11 +120,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// usher never switches protocols. It drops an Upgrade (Java's client sends one for h2c)
 	// before ReverseProxy acts on it.
 	r.Header.Del("Upgrade")
+	in := *r // net/http still looks at its own
 	if r.ContentLength != 0 {
 		out.caller.ReadCloser, out.caller.writer, out.caller.patience = r.Body, w, h.patience
-		r.Body = &out.caller
+		in.Body = &out.caller
 	}
-	h.proxy.ServeHTTP(out, r)
+	h.proxy.ServeHTTP(out, &in)
 }
 
 // rewrite turns the incoming call into the outgoing one. ReverseProxy has already removed the
@@ -225,9 +226,15 @@ func (o *outcome) WriteHeader(status int) {
 	if o.status == 0 {
 		o.status = status
 	}
+	h := o.Header()
 	// Without this net/http would guess a type that the service did not send.
-	if h := o.Header(); h["Content-Type"] == nil {
+	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil
+	}
+	// The service answers while the body is still on its way to it. To keep the connection,
+	// net/http would discard a part of the body, and the service would get one with a hole in it.
+	if o.problem == nil && o.caller.ReadCloser != nil && !o.caller.ended.Load() {
+		h.Set("Connection", "close")
 	}
 	o.ResponseWriter.WriteHeader(status)
 }

@@ -38,6 +38,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := body.read(req, t.limit, t.memory); err != nil {
 		return nil, err
 	}
+	if body.stream != nil {
+		// A caller that waits for 100 Continue gets it from this read, which reads nothing. From
+		// now on another goroutine reads, and a 1xx answer of the service may be being written.
+		_, _ = req.Body.Read(nil)
+	}
 	token, err = t.source.Latest(req.Context(), token)
 	if err != nil {
 		return nil, err
