@@ -82,9 +82,8 @@ type Handler struct {
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, patience: bodyPatience}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite: h.rewrite,
-		Transport: &transport{source: cfg.Source, upstream: cfg.Upstream,
-			limit: cfg.ReplayLimit, memory: cfg.ReplayMemory, replayed: cfg.Replayed},
+		Rewrite:       h.rewrite,
+		Transport:     &transport{cfg},
 		ErrorHandler:  h.fail,
 		FlushInterval: flushPatience,
 		BufferPool:    buffers{},
@@ -101,7 +100,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := &outcome{ResponseWriter: w, no1xx: !r.ProtoAtLeast(1, 1)}
 	defer func() {
 		broken := recover()
-		out.caller.payload.release()
+		out.caller.end(r)
 		took := time.Since(begin)
 		if h.cfg.Finished != nil {
 			h.cfg.Finished(out.status, took)
@@ -120,12 +119,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// usher never switches protocols. It drops an Upgrade (Java's client sends one for h2c)
 	// before ReverseProxy acts on it.
 	r.Header.Del("Upgrade")
-	in := *r // net/http still looks at its own
 	if r.ContentLength != 0 {
 		out.caller.ReadCloser, out.caller.writer, out.caller.patience = r.Body, w, h.patience
-		in.Body = &out.caller
+		r.Body = &out.caller
 	}
-	h.proxy.ServeHTTP(out, &in)
+	h.proxy.ServeHTTP(out, r)
 }
 
 // rewrite turns the incoming call into the outgoing one. ReverseProxy has already removed the
@@ -135,8 +133,8 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	*pr.Out.URL = *h.cfg.Target // a copy that ReverseProxy has made for us
 	// Exactly as it came: ReverseProxy has dropped the parts that it could not parse.
 	pr.Out.URL.RawQuery, pr.Out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
-	if caller, ok := pr.In.Body.(*callerBody); ok && pr.Out.Body != nil {
-		pr.Out.Body = outgoing{pr.Out.Body, caller}
+	if pr.Out.Body != nil {
+		pr.Out.Body = pr.In.Body // without ReverseProxy's wrapping, which callerBody does not need
 	}
 	pr.Out.Host = ""
 	pr.Out.Trailer = nil
