@@ -135,6 +135,7 @@ func TestRefusedBeforeTheBody(t *testing.T) {
 		if resp.StatusCode != 503 || time.Since(begin) > 0 {
 			t.Errorf("%d after %v", resp.StatusCode, time.Since(begin))
 		}
+		io.Copy(io.Discard, near) // until usher has closed it
 	})
 }
 
