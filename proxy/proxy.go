@@ -134,7 +134,7 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	// Exactly as it came: ReverseProxy has dropped the parts that it could not parse.
 	pr.Out.URL.RawQuery, pr.Out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
 	if pr.Out.Body != nil {
-		pr.Out.Body = pr.In.Body // without ReverseProxy's wrapping, which callerBody does not need
+		pr.Out.Body = pr.In.Body // Go 1.26 has wrapped it, so that transport could not see what it is
 	}
 	pr.Out.Host = ""
 	pr.Out.Trailer = nil
