@@ -21,20 +21,17 @@ type callerBody struct {
 	writer   http.ResponseWriter // of the connection that it comes from
 	patience time.Duration
 	ended    atomic.Bool // it was read to its end
+	over     atomic.Bool // the call has ended: nothing reads any more, whoever still wants to
 	payload  payload     // the body on its way out
 }
 
-// outgoing is the same body as ReverseProxy passes it on: wrapped, so that nothing reads
-// from it after the call has ended.
-type outgoing struct {
-	io.ReadCloser
-	caller *callerBody
-}
-
 func (b *callerBody) Read(p []byte) (int, error) {
+	switch {
+	case b.over.Load():
+		return 0, http.ErrBodyReadAfterClose
 	// After the end of the body net/http removes the deadline and watches the connection
 	// for a caller that hangs up. A new deadline would look like a hang-up.
-	if b.ended.Load() {
+	case b.ended.Load():
 		return 0, io.EOF
 	}
 	// If it cannot be set (a test's recorder) there is no connection that could stall.
@@ -47,6 +44,20 @@ func (b *callerBody) Read(p []byte) (int, error) {
 		err = &bodyError{err}
 	}
 	return n, err
+}
+
+// Close does nothing. net/http's own Close would wait for the rest of the body, and with it the
+// answer.
+func (b *callerBody) Close() error { return nil }
+
+// end is called at the end of the call. It gives net/http its own body of r back: how much of that
+// is left decides what net/http does next.
+func (b *callerBody) end(r *http.Request) {
+	b.over.Store(true)
+	b.payload.release()
+	if b.ReadCloser != nil {
+		r.Body = b.ReadCloser
+	}
 }
 
 // attach makes the payload the body of req. A request without a body keeps its framing:

@@ -82,9 +82,8 @@ type Handler struct {
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, patience: bodyPatience}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite: h.rewrite,
-		Transport: &transport{source: cfg.Source, upstream: cfg.Upstream,
-			limit: cfg.ReplayLimit, memory: cfg.ReplayMemory, replayed: cfg.Replayed},
+		Rewrite:       h.rewrite,
+		Transport:     &transport{cfg},
 		ErrorHandler:  h.fail,
 		FlushInterval: flushPatience,
 		BufferPool:    buffers{},
@@ -101,7 +100,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := &outcome{ResponseWriter: w, no1xx: !r.ProtoAtLeast(1, 1)}
 	defer func() {
 		broken := recover()
-		out.caller.payload.release()
+		out.caller.end(r)
 		took := time.Since(begin)
 		if h.cfg.Finished != nil {
 			h.cfg.Finished(out.status, took)
@@ -134,8 +133,8 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	*pr.Out.URL = *h.cfg.Target // a copy that ReverseProxy has made for us
 	// Exactly as it came: ReverseProxy has dropped the parts that it could not parse.
 	pr.Out.URL.RawQuery, pr.Out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
-	if caller, ok := pr.In.Body.(*callerBody); ok && pr.Out.Body != nil {
-		pr.Out.Body = outgoing{pr.Out.Body, caller}
+	if pr.Out.Body != nil {
+		pr.Out.Body = pr.In.Body // Go 1.26 has wrapped it, so that transport could not see what it is
 	}
 	pr.Out.Host = ""
 	pr.Out.Trailer = nil
@@ -225,9 +224,15 @@ func (o *outcome) WriteHeader(status int) {
 	if o.status == 0 {
 		o.status = status
 	}
+	h := o.Header()
 	// Without this net/http would guess a type that the service did not send.
-	if h := o.Header(); h["Content-Type"] == nil {
+	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil
+	}
+	// The service answers while the body is still on its way to it. To keep the connection,
+	// net/http would discard a part of the body, and the service would get one with a hole in it.
+	if o.problem == nil && o.caller.ReadCloser != nil && !o.caller.ended.Load() {
+		h.Set("Connection", "close")
 	}
 	o.ResponseWriter.WriteHeader(status)
 }
