@@ -211,6 +211,9 @@ func (n *NATS) Check(ctx context.Context) (found string, err error) {
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Sprintf("the stream %s will be made, with %d replicas", n.Stream, s.wanted().Replicas), nil
 	}
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = errors.New("the servers have no JetStream: enable it in their configuration, for this account")
+	}
 	if err != nil {
 		return "", err
 	}
