@@ -83,11 +83,10 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) error {
 // copies, that outlives the record: the window must not end with the history.
 func (s *Store) drop(tx *bbolt.Tx, key []byte) error {
 	records, id := tx.Bucket(recordBucket), record.KeyID(key)
-	value := records.Get(key)
-	if w, err := record.DecodeSlim(value); err == nil { // else nobody knows whose it is
+	if w, _, err := record.Decode(records.Get(key)); err == nil { // else nobody knows whose it is
 		m := s.memory(tx, w.Lane)
 		if m.Snapshot == id {
-			err = keepSnapshot(tx, w.Lane, id, value)
+			err = s.keepSnapshot(tx, id, w)
 		}
 		if m.ID == id && err == nil {
 			m.stands(tx)

@@ -103,7 +103,7 @@ func (s *Store) append(tx *bbolt.Tx, o *op) error {
 		return err
 	}
 	if copied { // something else came since, and its receiver was sent this again by hand
-		return errors.Join(keepSnapshot(tx, w.Lane, id, value), s.see(tx, m, id, o))
+		return errors.Join(s.keepSnapshot(tx, id, w), s.see(tx, m, id, o))
 	}
 	records.FillPercent = 0.9 // ids only grow
 	if err := records.Put(record.IDKey(id), value); err != nil {

@@ -139,11 +139,16 @@ func taken(tx *bbolt.Tx, id uint64, notes map[uint64]record.Status) *record.Prev
 }
 
 // A lane's snapshot is the last one that was taken in, however it fares with its receiver: the record
-// of that id, for as long as the history has it. Then a copy of the record stays, behind its id. A copy
-// with another id is of an older one.
+// of that id, for as long as the history has it. Then its essence stays, as a record behind its id. One
+// with another id is of an older snapshot.
 
-func keepSnapshot(tx *bbolt.Tx, lane webhookgate.Lane, id uint64, value []byte) error {
-	return tx.Bucket(snapshotBucket).Put(record.LaneKey(lane), append(record.IDKey(id), value...))
+func (s *Store) keepSnapshot(tx *bbolt.Tx, id uint64, w *webhookgate.Webhook) error {
+	c := *w
+	c.Header = nil
+	if s.cfg.Essence != nil {
+		c.Body = s.cfg.Essence(w.Body)
+	}
+	return tx.Bucket(snapshotBucket).Put(record.LaneKey(w.Lane), append(record.IDKey(id), record.Encode(&c, 0)...))
 }
 
 // snapshot is the record of the lane's snapshot; nil: it was damaged when the history dropped it.
