@@ -105,37 +105,39 @@ func (s *Store) Show(id uint64) (item *record.Item, err error) {
 			r.Status = status
 		}
 		item = &record.Item{Entry: r.Entry(), Header: r.Webhook.Header, Body: r.Webhook.Body}
-		_, before, err := record.Decode(value)
-		if err != nil {
-			return nil // as much of it as there is
+		if w, before, err := record.Decode(value); err == nil && w.Snapshot { // else as much of it as there is
+			item.Previous, item.Before = previous(tx, before, notes)
 		}
-		item.Before, item.Previous = before, taken(tx, before, notes)
 		return nil
 	})
 	return item, err
 }
 
-// lookBack is how many snapshots of a tenant are looked through for one that was taken.
+// lookBack is how many webhooks of a tenant are looked through for a snapshot that was taken.
 const lookBack = 100
 
-// taken is the last snapshot that was taken, from one of a tenant's on backwards.
-func taken(tx *bbolt.Tx, id uint64, notes map[uint64]record.Status) *record.Previous {
+// previous returns the last snapshot that was taken, from one of a tenant's webhooks on backwards, and the
+// id of the last one, taken or not.
+func previous(tx *bbolt.Tx, id uint64, notes map[uint64]record.Status) (taken *record.Previous, last uint64) {
 	for range lookBack {
 		value, status := get(tx, id)
 		w, before, err := record.Decode(value)
 		if err != nil {
-			return nil
+			break
 		}
 		state := read(id, value, status, false).Status.State
 		if note, ok := notes[id]; ok {
 			state = note.State
 		}
-		if state.Taken() {
-			return &record.Previous{ID: id, Body: w.Body}
+		if w.Snapshot && last == 0 {
+			last = id
+		}
+		if w.Snapshot && state.Taken() {
+			return &record.Previous{ID: id, Body: w.Body}, last
 		}
 		id = before
 	}
-	return nil
+	return nil, last
 }
 
 // A lane's snapshot is the last one that was taken in, however it fares with its receiver: the record
