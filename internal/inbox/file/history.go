@@ -79,7 +79,9 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 				continue
 			}
 		}
-		count, bytes = count-1, bytes-int64(len(records.Get(k)))
+		if value := records.Get(k); value != nil { // else it is lost, and was not counted
+			count, bytes = count-1, bytes-int64(len(value))
+		}
 		victims = append(victims, slices.Clone(k)) // a deletion may move what k points to
 	}
 	if h.from = 0; k != nil {

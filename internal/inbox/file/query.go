@@ -25,11 +25,9 @@ func get(tx *bbolt.Tx, id uint64) (value, status []byte) {
 // read makes a record of what the buckets hold. Where that is damaged it is parked, and
 // says so.
 func read(id uint64, value, status []byte, whole bool) *record.Record {
-	r := &record.Record{ID: id, Status: record.Status{State: record.Waiting}}
+	r := &record.Record{ID: id}
 	var err, damaged error
-	if status != nil {
-		r.Status, err = record.DecodeStatus(status)
-	}
+	r.Status, err = record.DecodeStatus(status)
 	if whole {
 		r.Webhook, _, damaged = record.Decode(value)
 	} else {
@@ -189,6 +187,8 @@ func (s *Store) tellSnapshots(tx *bbolt.Tx) error {
 		m, err := decodeMemory(v)
 		if err != nil {
 			m = rebuild(tx, k)
+		}
+		if err != nil || !bytes.Equal(record.LaneKey(m.Lane), k) {
 			s.tellDamaged(m.Lane)
 		}
 		if m.Snapshot == 0 {
