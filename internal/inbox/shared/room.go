@@ -157,7 +157,12 @@ func (s *Store) measure(ctx context.Context) error {
 		return err
 	}
 	known := s.seen.Load()
-	info, err := request(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return stream.Info(ctx) })
+	ask := func(ctx context.Context) (*jetstream.StreamInfo, error) { return stream.Info(ctx) }
+	info, err := request(ctx, ask)
+	if err == nil && info.State.LastSeq < known { // a leader that was just elected may not have all ready
+		pause(ctx, 500*time.Millisecond)
+		info, err = request(ctx, ask)
+	}
 	if err != nil {
 		return err
 	}
