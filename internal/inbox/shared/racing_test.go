@@ -463,8 +463,27 @@ func (x *race) judge(tenants []string) {
 		}
 		byState += len(some)
 	}
+	spots, lanes, lines := 0, 0, 0
+	for _, o := range x.replicas {
+		for part := range o.parts {
+			t := o.term(part)
+			if t == nil {
+				continue
+			}
+			t.mu.Lock()
+			spots, lanes, lines = spots+len(t.spots), lanes+len(t.lanes), lines+len(t.writing.lanes)
+			t.mu.Unlock()
+		}
+		o.lines.mu.Lock()
+		lines += len(o.lines.lanes)
+		o.lines.mu.Unlock()
+	}
+	load, known := r.load()
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if lanes > 0 || lines > 3 || spots != held || !known || load.Waiting != 0 || (load.Bytes != 0) != (held > 0) {
+		x.fault("left in memory: %d spots, %d lanes, %d lines, load %v, %d parked", spots, lanes, lines, load, held)
+	}
 	if byState != len(entries) {
 		x.fault("%d are listed, and %d by their states", len(entries), byState)
 	}
