@@ -156,6 +156,9 @@ func (t *term) removeAll(lane webhookgate.Lane, last uint64) ([]record.Record, b
 // eraseLane ends a lane with a note, there and in the history, and deletes what is before it. The
 // lane's line was entered.
 func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last message.End, removed []record.Record) error {
+	if !t.Held() { // it may have been stopped since it was asked, and another one deliver
+		return record.ErrNobody
+	}
 	place := message.PlaceOf(lane)
 	note, err := t.s.noteErased(ctx, lane, last)
 	if err != nil {

@@ -47,6 +47,7 @@ type race struct {
 	events   bool
 	forces   bool // people have old ones sent again, too
 	troubled bool
+	keeps    bool                    // now and then no receiver takes a tenant's webhooks, and they are kept
 	calm     time.Duration           // at the end
 	server   func() *natstest.Server // to which a replica connects
 }
@@ -68,6 +69,7 @@ type raceSent struct {
 	discarded   time.Time // successfully, and not sent again since
 	erased      time.Time // it was acknowledged before the erasure began
 	redelivered bool
+	kept        bool
 
 	again   []raceAct // redeliveries
 	discard []raceAct
@@ -166,7 +168,7 @@ func (x *race) start(n int) *replica {
 		cc.Receivers[0].Try = x.try
 		cc.Attempts = 6
 		cc.KeepLatest = x.latest
-		cfg.DedupSize = 3
+		cfg.DedupSize = 1 + x.n(3)
 		cfg.OnSnapshot = func(l webhookgate.Lane, id uint64, _ *webhookgate.Webhook) {
 			x.mu.Lock()
 			defer x.mu.Unlock()
@@ -211,7 +213,8 @@ func (x *race) sender(tenant string, until time.Time) {
 		x.sent = append(x.sent, s)
 		x.byID[s.w.ID] = s
 		x.mu.Unlock()
-		original, err := r.Append(s.w, false)
+		s.kept = x.keeps && tenant == "t2" && x.n(3) == 0
+		original, err := r.Append(s.w, s.kept)
 		x.mu.Lock()
 		s.answered = time.Now()
 		s.acked, s.original = err == nil, original
@@ -457,8 +460,27 @@ func (x *race) judge(tenants []string) {
 		}
 		byState += len(some)
 	}
+	spots, lanes, lines := 0, 0, 0
+	for _, o := range x.replicas {
+		for part := range o.subjects.Parts {
+			t := o.term(part)
+			if t == nil {
+				continue
+			}
+			t.mu.Lock()
+			spots, lanes, lines = spots+len(t.spots), lanes+len(t.lanes), lines+len(t.writing.lanes)
+			t.mu.Unlock()
+		}
+		o.lines.mu.Lock()
+		lines += len(o.lines.lanes)
+		o.lines.mu.Unlock()
+	}
+	load, known := r.leases.Load()
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if lanes > 0 || lines > 3 || spots != held || !known || load.Waiting != 0 || (load.Bytes != 0) != (held > 0) {
+		x.fault("left in memory: %d spots, %d lanes, %d lines, load %v, %d parked", spots, lanes, lines, load, held)
+	}
 	if byState != len(entries) {
 		x.fault("%d are listed, and %d by their states", len(entries), byState)
 	}
@@ -485,6 +507,9 @@ func (x *race) judge(tenants []string) {
 		}
 	}
 	for id, e := range at {
+		if s := x.byID[id]; e.State == record.Kept && !s.kept {
+			x.fault("%s %d is kept", e.Tenant, s.n)
+		}
 		if e.State == record.Delivered && !accepted[id] {
 			x.fault("%s %d is %s, accepted: %v", e.Tenant, x.byID[id].n, e.State, accepted[id])
 		}
@@ -567,7 +592,7 @@ func (x *race) judgeEnds(tenants []string, at map[string]record.Entry) {
 		if last.original != "" {
 			e, there = at[last.original]
 		}
-		if touched || !there || !e.State.Taken() {
+		if touched || !there || e.State != record.Delivered {
 			continue
 		}
 		holds := ""
@@ -610,7 +635,7 @@ func newRace(t *testing.T, c *cluster, seed uint64) *race {
 	return &race{
 		t: t, c: c, rnd: rand.New(rand.NewPCG(seed, 7)), pausing: make(map[string]struct{}), byID: make(map[string]*raceSent),
 		underway: make(map[string]int), paused: make(map[string]time.Time), last: make(map[string]int), known: make([]map[string]uint64, 3),
-		back: seed%5 == 0, latest: seed%3 == 0, events: seed%7 < 3, forces: seed%6 == 1 || seed%5 == 0, troubled: seed%4 > 0,
+		back: seed%5 == 0, latest: seed%3 == 0, events: seed%7 < 3, forces: seed%6 == 1 || seed%5 == 0, troubled: seed%4 > 0, keeps: seed%8 > 4,
 		calm: 10 * time.Minute, server: func() *natstest.Server { return c.server },
 	}
 }
