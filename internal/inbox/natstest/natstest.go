@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,7 @@ import (
 // share here, outside of any test's bubble: there it would keep time from passing.
 func Main(m *testing.M) {
 	ats.Register()
+	debug.SetGCPercent(400) // each test leaves a server behind
 	os.Exit(m.Run())
 }
 

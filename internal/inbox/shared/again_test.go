@@ -28,12 +28,12 @@ func TestSentAgainTwice(t *testing.T) {
 				defer owner.stop()
 				defer other.stop()
 				var tenants []string
-				for after := time.Duration(0); after < 15*farAway; after += farAway / 4 {
+				for after := time.Duration(0); after < 15*farAway; after += step(farAway / 4) {
 					tenant := fmt.Sprint("t", after)
 					tenants = append(tenants, tenant)
 					c.receiver.Set(inboxtest.Status(422))
 					other.send(t, tenant, "A")
-					time.Sleep(5 * time.Second)
+					time.Sleep(time.Second)
 					again := other.toRedeliver(t, tenant, record.Parked)
 					c.receiver.Set(inboxtest.Status(status))
 					for range 2 { // both have found it parked
@@ -42,10 +42,10 @@ func TestSentAgainTwice(t *testing.T) {
 						}
 						time.Sleep(after)
 					}
-					time.Sleep(5 * time.Second)
+					time.Sleep(2 * time.Second)
 					c.receiver.Set(nil)
 					other.send(t, tenant, "B")
-					time.Sleep(5 * time.Second)
+					time.Sleep(time.Second)
 				}
 				c.nothingLeft(owner, other, tenants)
 			})
@@ -73,7 +73,7 @@ func TestSentAgainBeforeParkingIsAnswered(t *testing.T) {
 		defer owner.stop()
 		defer other.stop()
 		var tenants []string
-		for cut := time.Duration(0); cut < 8*farAway; cut += farAway / 4 {
+		for cut := time.Duration(0); cut < 8*farAway; cut += step(farAway / 4) {
 			tenant := fmt.Sprint("t", cut)
 			tenants = append(tenants, tenant)
 			c.receiver.Set(inboxtest.Status(422))

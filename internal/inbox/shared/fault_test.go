@@ -23,6 +23,14 @@ import (
 
 const farAway = 50 * time.Millisecond
 
+// step is how far apart the moments are at which something is tried. With -short there are half as many.
+func step(d time.Duration) time.Duration {
+	if testing.Short() {
+		return 2 * d
+	}
+	return d
+}
+
 // The servers have A, but their answer is lost, and before the replica is back another
 // one has appended B. A must not be appended again: it would undo B.
 func TestAppendsOnceThoughTheAnswerIsLost(t *testing.T) {
@@ -88,7 +96,7 @@ func TestRefusesWhatItsSenderHasGoneBeyond(t *testing.T) {
 					if err == nil {
 						t.Error("A was taken in, or dropped")
 					}
-					time.Sleep(time.Minute)
+					time.Sleep(20 * time.Second)
 					if got := c.receiver.Accepted(); got[len(got)-1] != "acme:B" {
 						t.Errorf("delivered %q", got)
 					}
@@ -239,7 +247,7 @@ func TestStreamIsEdited(t *testing.T) {
 			if _, err := r.js(t).UpdateStream(t.Context(), cfg); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(2 * time.Minute)
+			time.Sleep(90 * time.Second) // usher looks at its streams every minute
 		}
 		edit(1e6)
 		if err := r.Err(); err == nil || !strings.Contains(err.Error(), "max_msgs") {
@@ -281,12 +289,13 @@ func TestMessagesAreDeleted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
+				c.impatient()
 				c.receiver.Set(inboxtest.Status(500))
 				r := c.start()
 				defer r.stop()
 				r.send(t, "acme", "A")
 				r.send(t, "acme", "B")
-				time.Sleep(time.Minute)
+				time.Sleep(20 * time.Second)
 				stream, _, err := r.streams()
 				if err != nil {
 					t.Fatal(err)
@@ -297,7 +306,7 @@ func TestMessagesAreDeleted(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				c.receiver.Set(nil)
 				r.send(t, "acme", "C")
-				time.Sleep(6 * time.Minute) // more than the longest pause between two tries
+				time.Sleep(time.Minute) // more than the longest pause between two tries
 				if got := c.receiver.Accepted(); !slices.Contains(got, "acme:C") || got[len(got)-1] != "acme:C" {
 					t.Errorf("delivered %q", got)
 				}

@@ -21,7 +21,10 @@ func TestLeftWhileBeginning(t *testing.T) {
 	idle := c.start()
 	defer idle.stop()
 	until(t, "it can be used", func() bool { return idle.Err() == nil })
-	const webhooks = 2000
+	webhooks := 2000
+	if testing.Short() {
+		webhooks = 1000
+	}
 	for n := range webhooks {
 		idle.send(t, fmt.Sprint("t", n), "A")
 	}
@@ -30,7 +33,7 @@ func TestLeftWhileBeginning(t *testing.T) {
 	r := c.start()
 	defer r.stop()
 	handedOver := 0
-	for end := time.Now().Add(20 * time.Second); handedOver < 10 && time.Now().Before(end); runtime.Gosched() {
+	for end := time.Now().Add(20 * time.Second); handedOver < 5 && time.Now().Before(end); runtime.Gosched() {
 		term := r.term(0)
 		switch {
 		case term == nil:
@@ -44,11 +47,7 @@ func TestLeftWhileBeginning(t *testing.T) {
 	}
 	t.Logf("handed over %d times", handedOver)
 	c.receiver.Set(nil)
-	until(t, "it delivers", func() bool { return r.terms() == r.subjects.Parts })
-	time.Sleep(10 * time.Second)
-	if got := len(c.receiver.Accepted()); got < webhooks {
-		t.Errorf("after %d handovers %d of %d are delivered; the courier has %d pending in %d terms", handedOver, got, webhooks, r.courier.Stats().Pending, r.terms())
-	}
+	until(t, fmt.Sprintf("all are delivered, after %d handovers", handedOver), func() bool { return len(c.receiver.Accepted()) >= webhooks })
 }
 
 // leaveAt has the term end when it has gathered so many webhooks. Who wants its lock meanwhile has to wait a little.

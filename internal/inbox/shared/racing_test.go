@@ -648,7 +648,11 @@ var (
 // TestRacing has senders, people and troubles at work at once, and nobody waits for anybody. What it finds is
 // hard to make smaller; what it does not find is worth as much as the worlds that it tried.
 func TestRacing(t *testing.T) {
-	for seed := *racingFrom; seed < *racingFrom+*racingWorlds; seed++ {
+	worlds := *racingWorlds
+	if testing.Short() {
+		worlds = min(worlds, 2)
+	}
+	for seed := *racingFrom; seed < *racingFrom+worlds; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.parts = 2

@@ -101,7 +101,11 @@ func TestOutcomesFindRoom(t *testing.T) {
 // A receiver that refuses all of a full inbox, with many words, has all of it parked. It stays
 // full of them, says so, and takes webhooks in again once somebody has set some aside.
 func TestParksAFullInbox(t *testing.T) {
-	for _, size := range []int{300, 10 << 10, 100 << 10} {
+	sizes := []int{300, 10 << 10, 100 << 10}
+	if testing.Short() {
+		sizes[0] = 3000 // there are fewer of them
+	}
+	for _, size := range sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.small()
@@ -153,9 +157,9 @@ func TestMemoriesTakeNoRoom(t *testing.T) {
 		defer one.stop()
 		defer two.stop()
 		until(t, "each has its share", func() bool { return one.terms() == c.parts/2 && two.terms() == c.parts/2 })
-		const tenants = 800
+		const tenants = 100
 		for n := range tenants {
-			if _, err := one.Append(inboxtest.Webhook(fmt.Sprint("tenant", n), noise(4<<10)), false); err != nil {
+			if _, err := one.Append(inboxtest.Webhook(fmt.Sprint("tenant", n), noise(16<<10)), false); err != nil {
 				t.Fatalf("tenant %d: %v", n, err)
 			}
 			if n%10 == 0 {
@@ -200,10 +204,10 @@ func TestNoMoreRoomForMemories(t *testing.T) {
 		var err error
 		n := 0
 		for ; err == nil && n < 1000; n++ {
-			_, err = r.Append(inboxtest.Webhook(fmt.Sprint("tenant", n), noise(4<<10)), false)
+			_, err = r.Append(inboxtest.Webhook(fmt.Sprint("tenant", n), noise(16<<10)), false)
 			time.Sleep(100 * time.Millisecond)
 		}
-		if !errors.Is(err, record.ErrFull) || n < 200 {
+		if !errors.Is(err, record.ErrFull) || n < 50 {
 			t.Fatalf("after %d tenants: %v", n, err)
 		}
 		if used, limit := r.Usage(); used < limit*9/10 || limit > 1<<20 {

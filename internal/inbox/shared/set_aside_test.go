@@ -28,7 +28,7 @@ func TestSetAsideWhileSentAgain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for after := -8 * farAway; after < 8*farAway; after += farAway / 4 {
+			for after := -8 * farAway; after < 8*farAway; after += step(farAway / 4) {
 				bubble(t, func(t *testing.T, c *cluster) { c.setAsideWhileSentAgain(t, after, setAside) })
 			}
 		})
@@ -60,7 +60,7 @@ func (c *cluster) setAsideWhileSentAgain(t *testing.T, after time.Duration, setA
 	}()
 	time.Sleep(max(0, after))
 	aside, again := setAside(r, id), <-done
-	time.Sleep(time.Minute)
+	time.Sleep(10 * time.Second)
 	var state record.State
 	if f, err := r.find(t.Context(), id); err == nil {
 		state = f.Status.State

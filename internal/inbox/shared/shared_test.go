@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"testing"
@@ -45,7 +46,7 @@ type cluster struct {
 // bubble runs a test with a server of its own, in a time of its own.
 func bubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cluster{t: t, server: natstest.New(), change: func(*Config, *courier.Config) {}, parts: 4}
+		c := &cluster{t: t, server: natstest.New(), change: func(*Config, *courier.Config) {}, parts: 2}
 		defer func() { c.server.End() }()
 		test(t, c)
 	})
@@ -89,6 +90,16 @@ func (c *cluster) startAt(wire *natstest.Wire) *replica {
 		r.Close()
 	})
 	return r
+}
+
+// impatient has no pause between two tries be longer than some seconds, and as many of them as it takes.
+func (c *cluster) impatient() {
+	change := c.change
+	c.change = func(store *Config, cfg *courier.Config) {
+		change(store, cfg)
+		cfg.Attempts = 1000
+		cfg.Pause = func(ceiling time.Duration) time.Duration { return rand.N(min(ceiling, 10*time.Second)) }
+	}
 }
 
 // until waits for something to become so, for a minute at most.
