@@ -44,7 +44,7 @@ func (c *Courier) Take(t Term, r *record.Record, whole *webhookgate.Webhook, aga
 	it := newItem(l, r)
 	if whole != nil && c.held < holdMost {
 		it.whole = whole
-		c.held += len(whole.Body)
+		c.held += cap(whole.Body) + holdBeside
 	}
 	if c.cfg.KeepLatest && it.Webhook.Snapshot && it.Status.State != record.Parked && !again {
 		c.supersede(l)
@@ -102,7 +102,7 @@ func (c *Courier) supersede(l *lane) {
 // release lets go of the content of an item. c.mu is held.
 func (c *Courier) release(it *item) {
 	if it.whole != nil {
-		c.held -= len(it.whole.Body)
+		c.held -= cap(it.whole.Body) + holdBeside
 		it.whole = nil
 	}
 }
