@@ -21,7 +21,7 @@ type callerBody struct {
 	writer   http.ResponseWriter // of the connection that it comes from
 	patience time.Duration
 	ended    atomic.Bool // it was read to its end
-	over     atomic.Bool // the call has ended: nothing reads any more, whoever still wants to
+	over     atomic.Bool // the call has ended: nothing may be read any more
 	payload  payload     // the body on its way out
 }
 
