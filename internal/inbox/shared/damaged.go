@@ -85,7 +85,7 @@ func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webh
 	if h.Bears {
 		h.Last = seq
 		c.put(note)
-	} else if h, err = t.readableBefore(ctx, place, seq, h); err != nil {
+	} else if h, err = t.s.readableBefore(ctx, place, seq, h); err != nil {
 		return err
 	}
 	h.ID, h.Digest, h.Accepted = seq, nil, time.Now()
@@ -101,12 +101,12 @@ func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webh
 
 // readableBefore is what the last readable message of a lane before a damaged one says, if there is
 // one; else h.
-func (t *term) readableBefore(ctx context.Context, place string, seq uint64, h head) (head, error) {
-	stream, _, err := t.s.streams()
+func (s *Store) readableBefore(ctx context.Context, place string, seq uint64, h head) (head, error) {
+	stream, _, err := s.streams()
 	if err != nil {
 		return h, err
 	}
-	err = t.s.each(ctx, stream, t.s.subject("in", place), 1, func(m *jetstream.RawStreamMsg) error {
+	err = s.each(ctx, stream, s.subject("in", place), 1, func(m *jetstream.RawStreamMsg) error {
 		if before, err := readHead(m.Header); err == nil && m.Sequence < seq {
 			e := newEnd(m.Sequence, before)
 			h = e.again(memoryKind)

@@ -71,9 +71,18 @@ func (s *Store) readEnd(ctx context.Context, place string) (end, error) {
 	}
 	h, err := readHead(m.Header)
 	if err != nil {
-		// Only as a place in the lane: nothing is held to be a copy of it.
+		// Only as a place in the lane: nothing is held to be a copy of it. What the message before it says of the last
+		// snapshot still holds, and if it is a note, of the last webhook, too.
 		s.log.Error("inbox has a damaged message", "seq", m.Sequence)
-		h = head{Kind: memoryKind}
+		if h, err = s.readableBefore(ctx, place, m.Sequence, head{Kind: memoryKind}); err != nil {
+			return end{}, err
+		}
+		h.Digest, h.Arrived, h.Replica, h.Foreign = nil, 0, "", 0
+		if len(m.Data) > 0 {
+			h.ID = 0
+		} else {
+			h.Kind = copyKind
+		}
 	}
 	e := newEnd(m.Sequence, h)
 	s.ends.Add(place, e)
