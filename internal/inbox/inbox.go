@@ -58,6 +58,7 @@ var (
 	ErrBusy     = record.ErrBusy
 	ErrFull     = record.ErrFull
 	ErrNobody   = record.ErrNobody
+	ErrUnsure   = record.ErrUnsure
 	ErrInUse    = file.ErrInUse
 )
 
