@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -77,8 +78,8 @@ func (s *Store) ask(ctx context.Context, part int, e *errand) error {
 		return nil
 	}
 	for _, known := range answers {
-		if known.Error() == string(m.Data) {
-			return known
+		if before, ok := strings.CutSuffix(string(m.Data), known.Error()); ok {
+			return fmt.Errorf("%s%w", before, known)
 		}
 	}
 	return errors.New(string(m.Data))
