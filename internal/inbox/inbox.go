@@ -59,6 +59,7 @@ var (
 	ErrBusy     = record.ErrBusy
 	ErrFull     = record.ErrFull
 	ErrNobody   = record.ErrNobody
+	ErrUnsure   = record.ErrUnsure
 	ErrInUse    = file.ErrInUse
 )
 

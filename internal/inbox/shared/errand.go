@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -32,11 +33,8 @@ type errand struct {
 // errMoved: the lane has gone on since an errand was decided on.
 var errMoved = errors.New("something came for the tenant in the meantime")
 
-// errUnsure: an errand was begun, and nobody says how it ended.
-var errUnsure = errors.New("the replica that delivers this tenant's webhooks did not confirm it: look whether it was done")
-
 // answers that have a meaning of their own.
-var answers = []error{record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody, errMoved, errUnsure}
+var answers = []error{record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody, errMoved, record.ErrUnsure}
 
 // patiently decides on an errand and asks for it, again while the lane goes on or no replica delivers the part: one that
 // starts, or takes over, does so in a moment.
@@ -44,7 +42,7 @@ func patiently(ctx context.Context, errand func() error) error {
 	var why error // it is not done yet
 	for {
 		switch err := errand(); {
-		case errors.Is(err, errUnsure):
+		case errors.Is(err, record.ErrUnsure):
 			why = err // whatever comes: the next try finds it done, or does it
 		case errors.Is(err, errMoved):
 			why = cmp.Or(why, record.ErrBusy)
@@ -76,14 +74,14 @@ func (s *Store) ask(ctx context.Context, part int, e *errand) error {
 		return record.ErrNobody
 	}
 	if err != nil {
-		return errUnsure
+		return record.ErrUnsure
 	}
 	if len(m.Data) == 0 {
 		return nil
 	}
 	for _, known := range answers {
-		if known.Error() == string(m.Data) {
-			return known
+		if before, ok := strings.CutSuffix(string(m.Data), known.Error()); ok {
+			return fmt.Errorf("%s%w", before, known)
 		}
 	}
 	return errors.New(string(m.Data))

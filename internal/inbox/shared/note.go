@@ -82,14 +82,14 @@ func (t *term) insist(ctx context.Context, r *record.Record, step func() error) 
 	for {
 		if !t.Held() {
 			t.Leave() // a renewal may still come through, and what was not written is to be read again
-			return errUnsure
+			return record.ErrUnsure
 		}
 		err := step()
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return errUnsure
+			return record.ErrUnsure
 		}
 		t.s.log.Debug("inbox note not written yet", "id", r.ID, "err", err)
 		if servers.Missing(err) {

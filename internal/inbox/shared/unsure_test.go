@@ -36,3 +36,19 @@ func TestDoesNotDenyWhatWasDone(t *testing.T) {
 		asker.wire.Mend()
 	})
 }
+
+// A webhook is gone when its replica looks for it. Another replica that has asked says so, too.
+func TestSaysThatItIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		owner, other := c.ownerAndOther(t)
+		defer owner.stop()
+		defer other.stop()
+		other.send(t, "acme", "A")
+		time.Sleep(5 * time.Second)
+		e := other.toRedeliver(t, "acme", record.Delivered)
+		e.ID = 1 << 40
+		if err := other.ask(t.Context(), 0, e); !errors.Is(err, record.ErrNotFound) {
+			t.Error(err)
+		}
+	})
+}
