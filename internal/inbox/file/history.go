@@ -19,6 +19,7 @@ const (
 
 	trimAtOnce = 200         // deletions in one transaction, besides as many as it finishes: a sender waits for it
 	trimEvery  = time.Minute // look for what has become too old
+	trimIdle   = time.Hour   // the same while nothing is written
 )
 
 // history counts what is finished. It belongs to the writer.
@@ -33,6 +34,14 @@ type history struct {
 
 func (h *history) add(size int64)    { h.count, h.added, h.bytes = h.count+1, h.added+1, h.bytes+size }
 func (h *history) remove(size int64) { h.count, h.bytes = h.count-1, h.bytes-size }
+
+// patience is how long the next trim may wait for something that is written anyway.
+func (h *history) patience() time.Duration {
+	if h.behind {
+		return trimEvery
+	}
+	return trimIdle
+}
 
 // trim deletes the oldest of what is finished, some at a time.
 func (s *Store) trim(tx *bbolt.Tx, now time.Time) error {

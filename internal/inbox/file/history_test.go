@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -185,4 +186,22 @@ func TestHistoryAge(t *testing.T) {
 	if lanes != 500 || err != nil {
 		t.Errorf("%d lanes are remembered, %v", lanes, err)
 	}
+}
+
+// A payload has names and addresses in it: it must not outlive its time because nothing new comes.
+func TestHistoryEndsThoughNothingComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := open(t, config(t.TempDir(), new(inboxtest.Receiver)))
+		i.db.NoSync = true
+		const n = 2*trimAtOnce + 1 // more than one transaction deletes
+		for k := range n {
+			i.keep(fmt.Sprint("t", k), "A")
+		}
+		time.Sleep(keepAge - time.Hour)
+		if all, err := i.List(record.Filter{}); len(all) != n || err != nil {
+			t.Errorf("too early: %d are left, %v", len(all), err)
+		}
+		time.Sleep(3 * time.Hour)
+		i.want()
+	})
 }

@@ -57,9 +57,9 @@ func (s *Store) conclude(o *op, err error) {
 }
 
 // gather returns the next batch: what is there, and if nobody waits for that, what
-// comes within the delay.
+// comes within the delay. It is empty when it is time to trim the history, and nothing has come.
 func (s *Store) gather() []*op {
-	var delay <-chan time.Time
+	var delay, idle <-chan time.Time
 	for {
 		s.mu.Lock()
 		urgent, some := s.urgent, len(s.queue) > 0
@@ -73,9 +73,14 @@ func (s *Store) gather() []*op {
 		if some && delay == nil {
 			delay = time.After(settleDelay)
 		}
+		if idle == nil {
+			idle = time.After(s.history.patience())
+		}
 		select {
 		case <-s.signal:
 		case <-delay:
+			return s.take()
+		case <-idle:
 			return s.take()
 		}
 	}
@@ -109,7 +114,7 @@ func (s *Store) commit() error {
 				return err
 			}
 		}
-		if !slices.ContainsFunc(s.batch, (*op).wrote) {
+		if len(s.batch) > 0 && !slices.ContainsFunc(s.batch, (*op).wrote) {
 			return errNothing
 		}
 		return s.trim(tx, time.Now())
