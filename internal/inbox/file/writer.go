@@ -24,12 +24,14 @@ const (
 // write is the writer: it gathers the queued work, commits it, and tells those who wait.
 func (s *Store) write() {
 	defer close(s.closed)
+	patience := trimIdle
 	for stop := false; !stop; {
-		s.batch = s.gather()
+		s.batch = s.gather(patience)
 		err := s.Err()
 		if err == nil {
 			err = s.commit()
 		}
+		patience = s.history.patience()
 		for _, o := range s.batch {
 			stop = stop || o.stop
 			s.conclude(o, err)
@@ -57,8 +59,8 @@ func (s *Store) conclude(o *op, err error) {
 }
 
 // gather returns the next batch: what is there, and if nobody waits for that, what
-// comes within the delay. It is empty when it is time to trim the history, and nothing has come.
-func (s *Store) gather() []*op {
+// comes within the delay. If nothing comes for as long as patience, it is empty: time to trim the history.
+func (s *Store) gather(patience time.Duration) []*op {
 	var delay, idle <-chan time.Time
 	for {
 		s.mu.Lock()
@@ -74,7 +76,7 @@ func (s *Store) gather() []*op {
 			delay = time.After(settleDelay)
 		}
 		if idle == nil {
-			idle = time.After(s.history.patience())
+			idle = time.After(patience)
 		}
 		select {
 		case <-s.signal:
