@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,9 +87,15 @@ func TestAfterAnEarlyAnswer(t *testing.T) {
 		io.WriteString(conn, "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
 		io.Copy(io.Discard, conn)
 	}))
-	for i, head := range []string{
-		fmt.Sprintf("Content-Length: %d\r\n\r\n", size),
-		fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", size),
+	byLength := fmt.Sprintf("Content-Length: %d\r\n\r\n", size)
+	chunked := fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", size)
+	const next = "GET /graphql?next HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	rest := strings.Repeat("x", size-first)
+	for _, tc := range []struct{ head, then string }{
+		{byLength, rest + next},
+		{chunked, rest + "\r\n0\r\n\r\n" + next},
+		{byLength, ""}, // it waits for usher
+		{chunked, ""},
 	} {
 		conn, err := net.Dial("tcp", r.Listener.Addr().String())
 		if err != nil {
@@ -96,7 +103,7 @@ func TestAfterAnEarlyAnswer(t *testing.T) {
 		}
 		defer conn.Close()
 		from := bufio.NewReader(conn)
-		io.WriteString(conn, "POST /graphql HTTP/1.1\r\nHost: localhost\r\n"+head+strings.Repeat("x", first))
+		io.WriteString(conn, "POST /graphql HTTP/1.1\r\nHost: localhost\r\n"+tc.head+strings.Repeat("x", first))
 		resp, err := http.ReadResponse(from, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -104,10 +111,10 @@ func TestAfterAnEarlyAnswer(t *testing.T) {
 		if status, answer := read(t, resp); status != 413 || answer != "big" || !resp.Close {
 			t.Errorf("%d %q, close %v", status, answer, resp.Close)
 		}
-		io.WriteString(conn, strings.Repeat("x", size-first)+[]string{"", "\r\n0\r\n\r\n"}[i])
-		io.WriteString(conn, "GET /graphql?next HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		if rest, _ := io.ReadAll(from); len(rest) > 0 {
-			t.Errorf("after it: %q", rest)
+		io.WriteString(conn, tc.then)
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+		if after, err := io.ReadAll(from); len(after) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("after it: %q, %v", after, err)
 		}
 	}
 }

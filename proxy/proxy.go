@@ -58,8 +58,8 @@ const path = "/graphql"
 // bodyPatience is how long a caller's body may stand still.
 const bodyPatience = 30 * time.Second
 
-// drainPatience is the time for the rest of a request that usher answers itself. net/http
-// reads that rest, to keep the connection, and would wait for it without a limit.
+// drainPatience is the time for the rest of a request that was answered before its end. net/http
+// reads that rest, and would wait for it without a limit.
 const drainPatience = 5 * time.Second
 
 // flushPatience is how long a part of an answer of known length waits for the rest. Most
@@ -100,12 +100,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := &outcome{ResponseWriter: w, no1xx: !r.ProtoAtLeast(1, 1)}
 	defer func() {
 		broken := recover()
-		out.caller.end(r)
 		took := time.Since(begin)
 		if h.cfg.Finished != nil {
 			h.cfg.Finished(out.status, took)
 		}
 		h.log(r, out, took, broken != nil)
+		out.caller.end(r)
 		if broken != nil {
 			breakOff(w, r)
 			panic(broken)
@@ -229,9 +229,9 @@ func (o *outcome) WriteHeader(status int) {
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil
 	}
-	// The service answers while the body is still on its way to it. To keep the connection,
-	// net/http would discard a part of the body, and the service would get one with a hole in it.
-	if o.problem == nil && o.caller.ReadCloser != nil && !o.caller.ended.Load() {
+	// To keep the connection, net/http would now discard a part of the body, and the service
+	// would get one with a hole in it.
+	if o.caller.early() {
 		h.Set("Connection", "close")
 	}
 	o.ResponseWriter.WriteHeader(status)
