@@ -155,7 +155,7 @@ func TestGuardAllocatesNothing(t *testing.T) {
 // BenchmarkTransport is the token's way into a call.
 func BenchmarkTransport(b *testing.B) {
 	cfg := benchConfig(b)
-	t := &transport{source: cfg.Source, upstream: cfg.Upstream, limit: cfg.ReplayLimit}
+	t := &transport{cfg}
 	call, body := benchRequest(b), new(strings.Reader)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -22,13 +23,10 @@ type callerBody struct {
 	patience time.Duration
 	ended    atomic.Bool // it was read to its end
 	payload  payload     // the body on its way out
-}
 
-// outgoing is the same body as ReverseProxy passes it on: wrapped, so that nothing reads
-// from it after the call has ended.
-type outgoing struct {
-	io.ReadCloser
-	caller *callerBody
+	mu      sync.Mutex
+	over    bool           // the call has ended: no read begins any more; guarded by mu
+	reading sync.WaitGroup // the read under way
 }
 
 func (b *callerBody) Read(p []byte) (int, error) {
@@ -37,9 +35,16 @@ func (b *callerBody) Read(p []byte) (int, error) {
 	if b.ended.Load() {
 		return 0, io.EOF
 	}
-	// If it cannot be set (a test's recorder) there is no connection that could stall.
-	_ = http.NewResponseController(b.writer).SetReadDeadline(time.Now().Add(b.patience))
+	b.mu.Lock()
+	if b.over {
+		b.mu.Unlock()
+		return 0, http.ErrBodyReadAfterClose
+	}
+	b.reading.Add(1)
+	b.wait(b.patience)
+	b.mu.Unlock()
 	n, err := b.ReadCloser.Read(p)
+	b.reading.Done()
 	switch {
 	case err == io.EOF:
 		b.ended.Store(true)
@@ -47,6 +52,38 @@ func (b *callerBody) Read(p []byte) (int, error) {
 		err = &bodyError{err}
 	}
 	return n, err
+}
+
+// Close does nothing. net/http's own Close would wait for the rest of the body, and with it the
+// answer.
+func (b *callerBody) Close() error { return nil }
+
+// wait limits how long reads may wait from now on.
+func (b *callerBody) wait(patience time.Duration) {
+	// If it cannot be set (a test's recorder) there is no connection that could stall.
+	_ = http.NewResponseController(b.writer).SetReadDeadline(time.Now().Add(patience))
+}
+
+// early reports whether an answer would be early: the body is still on its way to the service.
+func (b *callerBody) early() bool { return b.payload.stream != nil && !b.ended.Load() }
+
+// end is called at the end of the call. It gives net/http its own body of r back: how much of that
+// is left decides what net/http does next.
+func (b *callerBody) end(r *http.Request) {
+	b.payload.release()
+	if b.ReadCloser == nil {
+		return
+	}
+	r.Body = b.ReadCloser
+	b.mu.Lock()
+	b.over = true
+	b.mu.Unlock()
+	if b.early() {
+		// net/http would end a read that is under way, and then wait for the rest without a limit.
+		b.wait(0)
+		b.reading.Wait()
+		b.wait(drainPatience)
+	}
 }
 
 // attach makes the payload the body of req. A request without a body keeps its framing:

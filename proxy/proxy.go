@@ -58,8 +58,8 @@ const path = "/graphql"
 // bodyPatience is how long a caller's body may stand still.
 const bodyPatience = 30 * time.Second
 
-// drainPatience is the time for the rest of a request that usher answers itself. net/http
-// reads that rest, to keep the connection, and would wait for it without a limit.
+// drainPatience is the time for the rest of a request that was answered before its end. net/http
+// reads that rest, and would wait for it without a limit.
 const drainPatience = 5 * time.Second
 
 // flushPatience is how long a part of an answer of known length waits for the rest. Most
@@ -82,9 +82,8 @@ type Handler struct {
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, patience: bodyPatience}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite: h.rewrite,
-		Transport: &transport{source: cfg.Source, upstream: cfg.Upstream,
-			limit: cfg.ReplayLimit, memory: cfg.ReplayMemory, replayed: cfg.Replayed},
+		Rewrite:       h.rewrite,
+		Transport:     &transport{cfg},
 		ErrorHandler:  h.fail,
 		FlushInterval: flushPatience,
 		BufferPool:    buffers{},
@@ -101,12 +100,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := &outcome{ResponseWriter: w, no1xx: !r.ProtoAtLeast(1, 1)}
 	defer func() {
 		broken := recover()
-		out.caller.payload.release()
 		took := time.Since(begin)
 		if h.cfg.Finished != nil {
 			h.cfg.Finished(out.status, took)
 		}
 		h.log(r, out, took, broken != nil)
+		out.caller.end(r)
 		if broken != nil {
 			breakOff(w, r)
 			panic(broken)
@@ -134,8 +133,8 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	*pr.Out.URL = *h.cfg.Target // a copy that ReverseProxy has made for us
 	// Exactly as it came: ReverseProxy has dropped the parts that it could not parse.
 	pr.Out.URL.RawQuery, pr.Out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
-	if caller, ok := pr.In.Body.(*callerBody); ok && pr.Out.Body != nil {
-		pr.Out.Body = outgoing{pr.Out.Body, caller}
+	if pr.Out.Body != nil {
+		pr.Out.Body = pr.In.Body // Go 1.26 has wrapped it, so that transport could not see what it is
 	}
 	pr.Out.Host = ""
 	pr.Out.Trailer = nil
@@ -225,9 +224,15 @@ func (o *outcome) WriteHeader(status int) {
 	if o.status == 0 {
 		o.status = status
 	}
+	h := o.Header()
 	// Without this net/http would guess a type that the service did not send.
-	if h := o.Header(); h["Content-Type"] == nil {
+	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil
+	}
+	// To keep the connection, net/http would now discard a part of the body, and the service
+	// would get one with a hole in it.
+	if o.caller.early() {
+		h.Set("Connection", "close")
 	}
 	o.ResponseWriter.WriteHeader(status)
 }

@@ -14,31 +14,28 @@ import (
 // transport is the hot path: add the token and send; on a 401 renew it and send again. It is
 // a RoundTripper because a RoundTripper can return an error if there is no token, so no
 // request leaves without one.
-type transport struct {
-	source   *tokens.Source
-	upstream http.RoundTripper
-	limit    int64
-	memory   *Memory
-	replayed func()
-}
+type transport struct{ Config }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	// Ask before the body is read, so that a caller gets an error at once if there is no token.
 	// Ask again after it, because reading may take a while.
-	token, err := t.source.Token(req.Context())
+	token, err := t.Source.Token(req.Context())
 	if err != nil {
 		return nil, err
 	}
-	var body *payload
-	if out, ok := req.Body.(outgoing); ok {
-		body = &out.caller.payload // the handler releases it
-	} else {
-		body = new(payload)
+	body := new(payload)
+	if caller, ok := req.Body.(*callerBody); ok {
+		body = &caller.payload // the handler releases it
 	}
-	if err := body.read(req, t.limit, t.memory); err != nil {
+	if err := body.read(req, t.ReplayLimit, t.ReplayMemory); err != nil {
 		return nil, err
 	}
-	token, err = t.source.Latest(req.Context(), token)
+	if body.stream != nil {
+		// A caller that waits for 100 Continue gets it from this read, which reads nothing. From
+		// now on another goroutine reads, and a 1xx answer of the service may be being written.
+		_, _ = req.Body.Read(nil)
+	}
+	token, err = t.Source.Latest(req.Context(), token)
 	if err != nil {
 		return nil, err
 	}
@@ -47,10 +44,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	if body.stream != nil { // the body has already left: the caller must send the call again
-		t.source.Refused(token)
+		t.Source.Refused(token)
 		return resp, nil
 	}
-	fresh, err := t.source.Replace(req.Context(), token)
+	fresh, err := t.Source.Replace(req.Context(), token)
 	if errors.Is(err, tokens.ErrKept) {
 		return resp, nil
 	}
@@ -58,8 +55,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.replayed != nil {
-		t.replayed()
+	if t.Replayed != nil {
+		t.Replayed()
 	}
 	return t.send(req, body, fresh)
 }
@@ -70,7 +67,7 @@ func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) 
 	// Changed in place: ReverseProxy has made this request only for us.
 	req.Header["Authorization"] = token.Header()
 	body.attach(req)
-	resp, err := t.upstream.RoundTrip(req)
+	resp, err := t.Upstream.RoundTrip(req)
 	if err != nil {
 		return nil, failure(err)
 	}

@@ -46,9 +46,6 @@ func (g *Gate) forwardHeader(v *visit) http.Header {
 			out[name] = values
 		}
 	}
-	if _, sent := out["User-Agent"]; !sent {
-		out["User-Agent"] = []string{""} // otherwise net/http would send its own
-	}
 	g.addForwarded(out, v.r)
 	return out
 }

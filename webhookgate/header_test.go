@@ -32,7 +32,7 @@ func received(t *testing.T, change func(*Config), r *http.Request) *http.Request
 }
 
 func TestHeadersForwarded(t *testing.T) {
-	ours := []string{"User-Agent", "Webhook-Id", "Webhook-Timestamp", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+	ours := []string{"Webhook-Id", "Webhook-Timestamp", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
 	withToken := func(c *Config) { c.Tokens = tokens("good") }
 	tests := []struct {
 		name   string

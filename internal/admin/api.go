@@ -126,7 +126,7 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 		h.fail(w, r, http.StatusConflict, Problem{err.Error(), &latest})
 	case errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy), errors.Is(err, inbox.ErrKept):
 		h.refuse(w, r, http.StatusConflict, err.Error())
-	case errors.Is(err, inbox.ErrNobody), errors.Is(err, inbox.ErrFull):
+	case errors.Is(err, inbox.ErrNobody), errors.Is(err, inbox.ErrUnsure), errors.Is(err, inbox.ErrFull):
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)

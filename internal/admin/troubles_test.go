@@ -126,6 +126,8 @@ func TestTroubles(t *testing.T) {
 		{"inbox nearly full", false, port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
 		{"nobody's", false, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: inbox.Figures{Pending: 2}}}}, nil,
 			[]string{"bad", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
+		{"nobody's, one", false, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: inbox.Figures{Pending: 1}}}}, nil,
+			[]string{"bad", "1 webhook waits, but no receiver takes its platform any more", "or set USHER_WEBHOOK_FORWARD_URL"}},
 		{"passed through and failed", false, port(fine), gate("status", 0, 0, 0, 0, 3), nil, nil, []string{"bad", "answers with errors: 3 webhooks failed", "resend them"}},
 		{"failed, but well again", false, port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil, nil},
 		{"some are rejected", false, port(fine), gate("ok", 1, 0, 0, 30), nil, nil, nil},

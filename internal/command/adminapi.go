@@ -15,8 +15,8 @@ import (
 
 // adminAPI calls a running usher through its admin port.
 type adminAPI struct {
-	client     *http.Client
-	url, token string
+	client             *http.Client
+	listen, url, token string
 }
 
 // apiError is an answer of the API that is no 200.
@@ -38,7 +38,7 @@ func newAdminAPI(environ []string) (*adminAPI, error) {
 	}
 	client, url := adminClient(a.Listen)
 	client.Timeout = 30 * time.Second
-	return &adminAPI{client, url, a.Token.Get()}, nil
+	return &adminAPI{client, a.Listen, url, a.Token.Get()}, nil
 }
 
 // call sends body, if there is one, as JSON, and decodes the answer into result. It
@@ -62,7 +62,7 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return nil, notAsked(err)
+		return nil, notAsked(a.listen, err)
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)

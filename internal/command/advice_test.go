@@ -58,7 +58,7 @@ func TestAdvice(t *testing.T) {
 		{"exec without --", []string{"exec", "-x"}, nil, 2, []string{"write usher exec -- CMD"}},
 		{"no exec at all", []string{"./report.sh"}, nil, 2, []string{"write usher exec -- ./report.sh"}},
 		{"misspelt command", []string{"chekc"}, nil, 2, []string{"did you mean check?"}},
-		{"nobody to ask", []string{"healthcheck"}, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, 1, []string{"Is it running? (USHER_ADMIN_LISTEN says where)"}},
+		{"nobody to ask", []string{"healthcheck"}, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, 1, []string{"cannot reach usher at 127.0.0.1:1. Is it running? USHER_ADMIN_LISTEN says where: ", "refused"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := start(t, s.environ(tc.extra...), tc.args...)

@@ -14,18 +14,22 @@ import (
 
 func TestCheckLooksAtTheInbox(t *testing.T) {
 	t.Parallel()
-	opts := &server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true}
-	s, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
+	run := func(jetStream bool) string {
+		opts := &server.Options{Host: "127.0.0.1", Port: -1, JetStream: jetStream, StoreDir: t.TempDir(), NoSigs: true, NoLog: true}
+		s, err := server.NewServer(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go s.Start()
+		t.Cleanup(s.Shutdown)
+		testkit.Eventually(t, "a server", func() bool { return s.Addr() != nil })
+		return s.Addr().String()
 	}
-	go s.Start()
-	defer s.Shutdown()
-	testkit.Eventually(t, "a server", func() bool { return s.Addr() != nil })
 	service := newService(t)
 	_, receiver := testkit.NewLedger(t)
 	for address, want := range map[string]string{
-		s.Addr().String():      "ok    inbox: the stream USHER will be made, with 1 replicas",
+		run(true):              "ok    inbox: the stream USHER will be made, with 1 replicas",
+		run(false):             "FAIL  inbox: the servers have no JetStream: enable it in their configuration, for this account",
 		testkit.FreeAddress(t): "FAIL  inbox: ",
 	} {
 		p := start(t, service.environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_INBOX=nats://"+address), "check")

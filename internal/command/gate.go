@@ -8,6 +8,7 @@ import (
 
 	"usher/internal/admin/decisions"
 	"usher/internal/admin/metrics"
+	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/inbox/courier"
 	"usher/internal/settings"
@@ -123,6 +124,7 @@ func (u *usher) buildInbox(m *metrics.Inbox) (err error) {
 		NATS:         w.NATS,
 		OnSnapshot:   u.rights.onSnapshot,
 		OnErase:      u.rights.onErase,
+		Essence:      entitlements.Essence,
 		OnLost:       u.rights.index.Reset,
 		Attempts:     w.InboxAttempts,
 		MaxAge:       w.InboxMaxAge,

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -86,16 +87,16 @@ func healthcheck(ctx context.Context, p Process) int {
 	if addr == "off" {
 		return p.failed(errAdminOff)
 	}
-	client, url := adminClient(addr)
+	client, base := adminClient(addr)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/readyz", nil)
 	if err != nil {
 		return p.failed(fmt.Errorf("USHER_ADMIN_LISTEN: %w", err))
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return p.failed(notAsked(err))
+		return p.failed(notAsked(addr, err))
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
@@ -129,6 +130,9 @@ func adminClient(addr string) (*http.Client, string) {
 }
 
 // notAsked says that no usher answered on the admin port.
-func notAsked(err error) error {
-	return fmt.Errorf("cannot reach usher. Is it running? (USHER_ADMIN_LISTEN says where): %w", err)
+func notAsked(listen string, err error) error {
+	if request := new(url.Error); errors.As(err, &request) {
+		err = request.Err // without the request, which nobody wrote
+	}
+	return fmt.Errorf("cannot reach usher at %s. Is it running? USHER_ADMIN_LISTEN says where: %w", listen, err)
 }

@@ -119,17 +119,6 @@ func (p *Process) sayPaused(pauses []inbox.Pause) {
 	}
 }
 
-// pauseFlag is how a pause is named on the command line.
-func pauseFlag(p inbox.Pause) string {
-	switch {
-	case p.Tenant != "":
-		return " --tenant " + showTenant(p.Platform, p.Tenant)
-	case p.Receiver != "":
-		return " --receiver " + p.Receiver
-	}
-	return ""
-}
-
 func (a *adminAPI) show(ctx context.Context, p Process, o *inboxOptions) error {
 	var d admin.WebhookDetail
 	raw, err := a.call(ctx, http.MethodGet, fmt.Sprintf("/api/webhooks/%d", o.ids[0]), nil, &d)

@@ -282,6 +282,7 @@ func TestInboxCommands(t *testing.T) {
 
 		{"pause", []string{"pause"}, 0, "paused: all deliveries; 'usher inbox resume' goes on\n", "", "pause all deliveries"},
 		{"pause a tenant", []string{"pause", "--tenant", "acme"}, 0, "paused: tenant eu/acme; 'usher inbox resume --tenant eu/acme'", "", "pause tenant eu/acme"},
+		{"pause one of two", []string{"pause", "--tenant", "/twice"}, 0, "paused: tenant twice; 'usher inbox resume --tenant /twice' goes on", "", "pause tenant twice"},
 		{"pause a receiver", []string{"pause", "--receiver", "main"}, 0, "paused: receiver main", "", "pause receiver main"},
 		{"pause both", []string{"pause", "--receiver", "main", "--tenant", "acme"}, 2, "", "not both", ""},
 		{"pause nobody", []string{"pause", "--tenant", "nobody"}, 1, "", "no tenant nobody is known", ""},

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"usher/internal/admin"
+	"usher/internal/inbox"
+	"usher/internal/inbox/record"
 )
 
 // What usher inbox has a running usher do.
@@ -167,4 +169,16 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// pauseFlag is how a pause is named on the command line.
+func pauseFlag(p inbox.Pause) string {
+	switch {
+	case p.Tenant != "":
+		// Exact, as the line is there to be copied: a tenant without a platform may have a namesake on one.
+		return " --tenant " + record.Exact(p.Platform, p.Tenant)
+	case p.Receiver != "":
+		return " --receiver " + p.Receiver
+	}
+	return ""
 }

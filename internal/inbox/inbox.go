@@ -59,6 +59,7 @@ var (
 	ErrBusy     = record.ErrBusy
 	ErrFull     = record.ErrFull
 	ErrNobody   = record.ErrNobody
+	ErrUnsure   = record.ErrUnsure
 	ErrInUse    = file.ErrInUse
 )
 
@@ -121,6 +122,9 @@ type Config struct {
 	// here, before its sender is answered, and reading it takes a call to a server; else
 	// nil, and Snapshot reads it. It must be quick. Nil: nobody wants to know.
 	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
+	// Essence is what stays of a snapshot's body, for Snapshot to read, when the webhook is gone from the
+	// history of a file. Nil: all.
+	Essence func(body []byte) []byte
 	// Delivered is told of each webhook that was accepted: by whom, and how long after it was
 	// taken in, or was last sent again by hand. May be nil.
 	Delivered func(receiver string, after time.Duration)
@@ -197,7 +201,7 @@ func openStore(cfg Config, c *courier.Courier) (store, error) {
 	}
 	return file.Open(file.Config{
 		Path: path, DedupWindow: cfg.DedupWindow, MaxBytes: cfg.MaxBytes,
-		OnSnapshot: cfg.OnSnapshot, OnErase: cfg.OnErase, Log: cfg.Log, Update: cfg.update,
+		OnSnapshot: cfg.OnSnapshot, OnErase: cfg.OnErase, Essence: cfg.Essence, Log: cfg.Log, Update: cfg.update,
 	}, c)
 }
 

@@ -329,7 +329,7 @@ func (p *place) settle() {
 func (p *place) excused(err error) bool {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
-	if errors.Is(err, record.ErrNobody) || p.inbox.Err() != nil {
+	if errors.Is(err, record.ErrNobody) || errors.Is(err, record.ErrUnsure) || p.inbox.Err() != nil {
 		return true
 	}
 	for _, other := range p.world.places { // who is asked may have to ask another one

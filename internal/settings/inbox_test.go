@@ -16,6 +16,8 @@ func TestInboxSettings(t *testing.T) {
 		{"USHER_WEBHOOK_INBOX=redis://a", "USHER_WEBHOOK_INBOX is \"redis://a\", but should hold file:/path"},
 		{"USHER_WEBHOOK_INBOX=nats://u:hush@a", "USHER_WEBHOOK_INBOX has a user or password in it"},
 		{"USHER_WEBHOOK_INBOX=nats://a?replicas=9", "USHER_WEBHOOK_INBOX has replicas"},
+		{"USHER_WEBHOOK_INBOX=nats://a,b:42222,c:422222", "USHER_WEBHOOK_INBOX has the host \"c:422222\""},
+		{"USHER_WEBHOOK_INBOX=nats://[::1]:4222", ""},
 		{"USHER_WEBHOOK_INBOX=nats://a USHER_WEBHOOK_INBOX_USER=u USHER_WEBHOOK_INBOX_TOKEN=hush", "are both set"},
 		{"USHER_WEBHOOK_INBOX=nats://a USHER_WEBHOOK_INBOX_PASSWORD=hush", "whose password it is"},
 		{"USHER_WEBHOOK_INBOX=nats://a USHER_WEBHOOK_INBOX_NKEY=hush", "begins with SU"},

@@ -70,7 +70,7 @@ var reference = []section{
 			{"USHER_WEBHOOK_TLS_KEY_FILE", "", "The certificate's key."},
 			{"USHER_WEBHOOK_TLS_CLIENT_CA_FILE", "", "Senders must have a client certificate of this CA."},
 			{"USHER_WEBHOOK_INSECURE", "", "`true` allows a gate without any check to be reached from other machines."},
-			{"USHER_WEBHOOK_TYPES", "", "Event types to accept; `*` for any."},
+			{"USHER_WEBHOOK_TYPES", "", "Event types to accept; `*` for any. Only `TenantProvisioningChange` is deduplicated: others do not hold a complete state."},
 			{"USHER_WEBHOOK_SYNC_TYPES", "", "Event types that ask your receiver a question (may this checkout go on?). usher sends them once, does not store or deduplicate them, and answers with the receiver's status, `Content-Type` and body. Do not list them in `USHER_WEBHOOK_TYPES`."},
 			{"USHER_WEBHOOK_SCHEMA_FILE", "built in", "A JSON Schema of your own, if you customised the payload. It applies to every type; the built-in one applies to `TenantProvisioningChange` only."},
 			{"USHER_WEBHOOK_MAX_BODY", "", "The largest webhook to accept."},

@@ -44,6 +44,9 @@ func (a *answer) Read(p []byte) (int, error) {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	n, err := a.src.Read(p)
+	if err == io.EOF && a.c.cutOff() {
+		err = io.ErrUnexpectedEOF
+	}
 	switch {
 	case err == nil:
 		return n, nil

@@ -49,8 +49,8 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 	_ = c.SetDeadline(c.limit())
 	// n bytes have left. If only a part of a TLS record has left, the other side can read none of it.
 	n, writeErr := c.Conn.Write(out.first)
-	if writeErr != nil && (n == 0 || c.socket.fenced.Load()) {
-		return nil, n == 0, fail(writeErr)
+	if fenced := c.socket.fenced.Load(); writeErr != nil && (n == 0 || fenced) {
+		return nil, !fenced, fail(writeErr)
 	}
 	if !call.Repeatable {
 		out.written()

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync/atomic"
@@ -57,13 +58,15 @@ func (nothingYet) Temporary() bool { return true }
 // nobody asked for.
 type records struct {
 	net.Conn
-	head [5]byte // of a record: type, version, length
-	have int     // bytes of the head
-	left int     // bytes of what follows it
+	head  [5]byte // of a record: type, version, length
+	have  int     // bytes of the head
+	left  int     // bytes of what follows it
+	ended bool    // there are no more records
 }
 
 func (r *records) Read(p []byte) (int, error) {
 	n, err := r.Conn.Read(p)
+	r.ended = err == io.EOF
 	for p = p[:n]; len(p) > 0; {
 		if r.left > 0 {
 			skip := min(r.left, len(p))

@@ -131,6 +131,42 @@ func TestFarewellWithTheAnswer(t *testing.T) {
 	}
 }
 
+// An answer that ends with the connection is complete only if the server has said goodbye
+// (RFC 9112, section 9.8): anybody on the way can cut a connection. A length, or a last chunk, says
+// by itself that the answer is complete.
+func TestCutWithoutAFarewell(t *testing.T) {
+	server, client := certificates(t)
+	for name, tc := range map[string]struct {
+		answer   string
+		farewell bool
+		whole    bool
+	}{
+		"to the close":           {wholeAnswers["close"], true, true},
+		"to the close, cut":      {wholeAnswers["close"], false, false},
+		"by length, cut after":   {wholeAnswers["length"], false, true},
+		"chunked, cut after":     {wholeAnswers["chunked"], false, true},
+		"by length, cut in it":   {wholeAnswers["length"][:70], false, false},
+		"by length, ended in it": {wholeAnswers["length"][:70], true, false},
+	} {
+		l, err := tls.Listen("tcp", "127.0.0.1:0", server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		serveOn(t, l, func(conn net.Conn, from *bufio.Reader, _ int) {
+			readCall(from)
+			io.WriteString(conn, tc.answer)
+			if !tc.farewell {
+				conn.(*tls.Conn).NetConn().Close()
+			}
+		})
+		cl := newClient(t, func(c *Config) { c.TLS = client })
+		got := outcome(cl, request(t, t.Context(), "GET", "https://"+l.Addr().String(), nil))
+		if whole := !strings.HasSuffix(got, "broke off"); whole != tc.whole || !strings.HasPrefix(got, "200") {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
 // What TLS has read of a record is followed, however it is cut up.
 func TestRecords(t *testing.T) {
 	stream := "\x17\x03\x03\x00\x03abc" + "\x16\x03\x03\x00\x00" + "\x17\x03\x03\x01\x00" + strings.Repeat("x", 256)

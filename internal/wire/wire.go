@@ -106,13 +106,11 @@ func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		// The only rule about sending again. A connection from the pool may turn out to be
 		// dead. If nothing of the call has left, it is safe to take the next connection. The
 		// last one is a new one.
-		if !lost || !c.reused || ctx.Err() != nil || call.fenced() {
+		if !lost || !c.reused || ctx.Err() != nil {
 			return resp, err
 		}
 	}
 }
-
-func (c *Call) fenced() bool { return c.Fence != nil && c.Fence() != nil }
 
 // connection returns an idle connection that is still good, or a new one.
 func (cl *Client) connection(ctx context.Context, u *url.URL) (*conn, error) {

@@ -114,5 +114,5 @@ var funcs = template.FuncMap{
 	"tone":    tone,
 	"sign":    sign,
 	"tenant":  tenantURL,
-	"filter":  record.ShowTenant,
+	"filter":  record.Exact, // of this tenant alone, not of its namesakes
 }

@@ -105,3 +105,11 @@ func TestTemplates(t *testing.T) {
 		}
 	}
 }
+
+// A link to all webhooks of a tenant without a platform leaves out its namesakes on platforms.
+func TestFilterOfOneTenant(t *testing.T) {
+	filter := funcs["filter"].(func(platform, tenant string) string)
+	if got := filter("", "acme"); got != "/acme" {
+		t.Errorf("%q", got)
+	}
+}

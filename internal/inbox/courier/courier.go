@@ -42,9 +42,13 @@ type Config struct {
 	Pause func(ceiling time.Duration) time.Duration
 }
 
-// holdMost is how many bytes of content may wait in memory, so that what is delivered soon
-// need not be read again. A long queue must not fill it.
-const holdMost = 8 << 20
+// holdMost is how much memory whole webhooks may take that wait, so that what is delivered soon
+// need not be read again. A long queue must not fill it. A webhook takes its body, and about
+// holdBeside for its headers and all else.
+const (
+	holdMost   = 16 << 20
+	holdBeside = 3 << 10
+)
 
 // Courier delivers. A lane that waits is an entry in a heap; there are goroutines only for
 // deliveries under way.
@@ -56,7 +60,7 @@ type Courier struct {
 	receivers []*receiver
 	terms     map[Term]*term
 	lanes     map[webhookgate.Lane]*lane
-	held      int // bytes of content in memory
+	held      int // bytes of whole webhooks in memory
 	pauses    []record.Pause
 	stopped   map[webhookgate.Lane]int // how often; see Stop
 }

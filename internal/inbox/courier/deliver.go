@@ -20,6 +20,8 @@ type delivery struct {
 	err     error     // why its content could not be read
 	cut     bool      // usher is ending, or no longer delivers: as if it had not been tried
 	next    time.Time // when its lane may be tried again
+
+	outdated bool // it was not tried, as only the latest is wanted
 }
 
 // deliver tries the first of a lane once.
@@ -77,6 +79,9 @@ func (r *right) held() bool {
 // send tries a webhook once, if it can read the content and this process may deliver.
 func (c *Courier) send(hard context.Context, t *turn) (d delivery) {
 	leave := &right{term: t.lane.term}
+	if leave.held() && c.outdated(t) {
+		return delivery{outdated: true}
+	}
 	ctx, cancel := context.WithCancel(hard)
 	defer cancel()
 	defer context.AfterFunc(leave.ctx, cancel)()
@@ -115,6 +120,8 @@ func (c *Courier) report(r *record.Record, d *delivery) {
 	}
 	level, message := slog.LevelInfo, "webhook delivered"
 	switch a := d.attempt; {
+	case d.outdated:
+		message = "webhook superseded by a newer one"
 	case d.cut:
 		message = "delivery interrupted, will retry"
 	case errors.Is(d.err, record.ErrDamaged):
@@ -129,8 +136,6 @@ func (c *Courier) report(r *record.Record, d *delivery) {
 		case record.Parked:
 			level, message = slog.LevelWarn, "webhook parked"
 			attrs = append(attrs, slog.String("why", r.Status.Why))
-		case record.Superseded:
-			message = "delivery failed, webhook superseded by a newer one"
 		default:
 			message = "delivery failed, will retry"
 			attrs = append(attrs, slog.Duration("next_try", max(0, time.Until(d.next)).Round(time.Second/10)))

@@ -44,7 +44,7 @@ func (c *Courier) Take(t Term, r *record.Record, whole *webhookgate.Webhook, aga
 	it := newItem(l, r)
 	if whole != nil && c.held < holdMost {
 		it.whole = whole
-		c.held += len(whole.Body)
+		c.held += cap(whole.Body) + holdBeside
 	}
 	if c.cfg.KeepLatest && it.Webhook.Snapshot && it.Status.State != record.Parked && !again {
 		c.supersede(l)
@@ -102,7 +102,7 @@ func (c *Courier) supersede(l *lane) {
 // release lets go of the content of an item. c.mu is held.
 func (c *Courier) release(it *item) {
 	if it.whole != nil {
-		c.held -= len(it.whole.Body)
+		c.held -= cap(it.whole.Body) + holdBeside
 		it.whole = nil
 	}
 }
@@ -130,10 +130,16 @@ func (c *Courier) Remove(t Term, key webhookgate.Lane, id uint64) (record.Record
 	return it.Record, true
 }
 
-// Waits says whether a webhook is to be delivered or is being so.
+// Waits says whether a webhook is to be delivered or is being so. Not one that the store is still to note as something else.
 func (c *Courier) Waits(key webhookgate.Lane, id uint64) bool {
-	r, ok := c.Find(key, id)
-	return ok && r.Status.State == record.Waiting
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lanes[key]
+	if l == nil {
+		return false
+	}
+	it := l.find(id)
+	return it != nil && it.Status.State == record.Waiting && !it.leaving
 }
 
 // Idle says whether nothing of a lane waits.

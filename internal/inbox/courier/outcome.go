@@ -18,6 +18,11 @@ func (c *Courier) finish(t *turn, d *delivery) record.Record {
 	l.busy, l.woken, l.last = false, l.woken && d.cut, d.began
 	c.release(it) // one that failed may wait for long
 	switch now := time.Now(); {
+	case d.outdated:
+		b.abandoned()
+		l.last = before
+		r.Enter(record.Superseded, newerCame)
+		c.note(l, it, r, nil)
 	case d.cut:
 		b.abandoned()
 	case errors.Is(d.err, record.ErrDamaged), errors.Is(d.err, record.ErrNotFound):
@@ -74,12 +79,16 @@ func (c *Courier) conclude(t *turn, r *record.Record, d *delivery, before, now t
 		l.at = later(l.wish, now.Add(c.cfg.Pause(l.ceiling())))
 		l.failures++
 		r.Status.Next = l.at
-		newer := func(o *item) bool { return o.ID > r.ID && o.Webhook.Snapshot }
-		if c.cfg.KeepLatest && r.Webhook.Snapshot && r.Status.Again.IsZero() && slices.ContainsFunc(l.waiting, newer) {
-			r.Enter(record.Superseded, newerCame)
-		}
 	}
 	c.note(l, t.item, *r, d.whole)
+}
+
+// outdated says whether something newer has come than what has its turn, and only the latest is wanted. c.mu is not held.
+func (c *Courier) outdated(t *turn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	newer := func(o *item) bool { return o.ID > t.item.ID && o.Webhook.Snapshot }
+	return c.cfg.KeepLatest && t.item.Webhook.Snapshot && t.item.Status.Again.IsZero() && slices.ContainsFunc(t.lane.waiting, newer)
 }
 
 // newerCame is why a snapshot is superseded that the receiver has not accepted.

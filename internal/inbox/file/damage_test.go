@@ -208,3 +208,17 @@ func TestDamagedWhileRunning(t *testing.T) {
 		})
 	}
 }
+
+// A tenant whose memory is damaged is known as before: who is not known can't be erased, nor paused.
+func TestKnownThoughDamaged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := open(t, config(t.TempDir(), new(inboxtest.Receiver)))
+		i.keep("t", "A")
+		time.Sleep(time.Second)
+		lane := inboxtest.Webhook("t", "").Lane
+		i.must(i.db.Update(func(tx *bbolt.Tx) error { return damage(tx, laneBucket, record.LaneKey(lane)) }))
+		if got, err := i.Platforms("t"); err != nil || !slices.Equal(got, []string{"p"}) {
+			t.Errorf("known on %q, %v", got, err)
+		}
+	})
+}

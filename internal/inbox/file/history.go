@@ -18,32 +18,44 @@ const (
 	keepAge   = 7 * 24 * time.Hour
 
 	trimAtOnce = 200         // deletions in one transaction, besides as many as it finishes: a sender waits for it
-	trimEvery  = time.Minute // look for what has become too old
+	trimEvery  = time.Minute // at most: look for what has become too old
 )
 
 // history counts what is finished. It belongs to the writer.
 type history struct {
-	count   int
-	bytes   int64
-	from    uint64    // where the last trim stopped
-	checked time.Time // when it last looked for what has become too old
-	behind  bool      // it stopped before it was done
-	added   int       // by the transaction that is being made
+	count int
+	bytes int64
+	from  uint64    // where the last trim stopped before it was done; zero: it was done
+	next  time.Time // when something will have become too old
+	aging bool      // what is under way looks for that
+	added int       // by the transaction that is being made
 }
 
 func (h *history) add(size int64)    { h.count, h.added, h.bytes = h.count+1, h.added+1, h.bytes+size }
 func (h *history) remove(size int64) { h.count, h.bytes = h.count-1, h.bytes-size }
 
-// trim deletes the oldest of what is finished, some at a time.
-func (s *Store) trim(tx *bbolt.Tx, now time.Time) error {
+// pause is how long there is nothing to trim, if nothing comes.
+func (h *history) pause() time.Duration {
+	if h.from != 0 {
+		return trimEvery
+	}
+	return max(trimEvery, time.Until(h.next))
+}
+
+// trim deletes the oldest of what is finished, some at a time, and says how many.
+func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 	h := &s.history
 	most := trimAtOnce + h.added
 	h.added = 0
 	full := h.count > keepCount+keepCount/10 || h.bytes > keepBytes+keepBytes/10
-	if !full && !h.behind && now.Sub(h.checked) < trimEvery {
-		return nil
+	if !full && h.from == 0 && now.Before(h.next) {
+		return 0, nil
 	}
-	h.checked, h.behind = now, false
+	if h.from == 0 {
+		if h.aging = !now.Before(h.next); h.aging {
+			h.next = now.Add(keepAge) // of what is finished from now on
+		}
+	}
 	var victims [][]byte
 	count, bytes := h.count, h.bytes
 	records := tx.Bucket(recordBucket)
@@ -51,20 +63,25 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) error {
 	k, v := c.Seek(record.IDKey(h.from))
 	for visited := 0; k != nil; k, v = c.Next() {
 		if visited++; visited > 20*most || len(victims) == most {
-			h.behind = true
 			break
 		}
 		if !record.Finished(v) {
 			continue
 		}
 		if count <= keepCount && bytes <= keepBytes {
-			status, err := record.DecodeStatus(v)
-			if err == nil && now.Sub(status.Changed) < keepAge {
-				k = nil // those that follow are younger, or near enough
+			if !h.aging {
+				k = nil
 				break
 			}
+			status, err := record.DecodeStatus(v)
+			if left := status.Changed.Add(keepAge).Sub(now); err == nil && left > 0 {
+				h.next = earlier(h.next, now.Add(max(left, trimEvery)))
+				continue
+			}
 		}
-		count, bytes = count-1, bytes-int64(len(records.Get(k)))
+		if value := records.Get(k); value != nil { // else it is lost, and was not counted
+			count, bytes = count-1, bytes-int64(len(value))
+		}
 		victims = append(victims, slices.Clone(k)) // a deletion may move what k points to
 	}
 	if h.from = 0; k != nil {
@@ -72,22 +89,28 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) error {
 	}
 	for _, key := range victims {
 		if err := s.drop(tx, key); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	h.count, h.bytes = count, bytes
-	return nil
+	return len(victims), nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // drop deletes a record and its status. Where its lane still needs it, as its snapshot or to tell
 // copies, that outlives the record: the window must not end with the history.
 func (s *Store) drop(tx *bbolt.Tx, key []byte) error {
 	records, id := tx.Bucket(recordBucket), record.KeyID(key)
-	value := records.Get(key)
-	if w, err := record.DecodeSlim(value); err == nil { // else nobody knows whose it is
+	if w, _, err := record.Decode(records.Get(key)); err == nil { // else nobody knows whose it is
 		m := s.memory(tx, w.Lane)
 		if m.Snapshot == id {
-			err = keepSnapshot(tx, w.Lane, id, value)
+			err = s.keepSnapshot(tx, id, w)
 		}
 		if m.ID == id && err == nil {
 			m.stands(tx)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -162,7 +163,7 @@ func TestHistoryAge(t *testing.T) {
 	}
 	p.batch(5, time.Now(), delivered)
 	for range 10 {
-		p.history.checked = time.Time{}
+		p.history.next = time.Time{}
 		if err := p.write(&op{note: &record.Record{ID: 7, Webhook: inboxtest.Webhook("t", ""), Status: record.Status{State: record.Parked, Changed: old}}}); err != nil {
 			t.Fatal(err)
 		}
@@ -185,4 +186,25 @@ func TestHistoryAge(t *testing.T) {
 	if lanes != 500 || err != nil {
 		t.Errorf("%d lanes are remembered, %v", lanes, err)
 	}
+}
+
+// What is finished goes after its time, also when something that came before it was finished later, and
+// when nothing comes in any more.
+func TestHistoryEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(inboxtest.Receiver)
+		rc.Set(inboxtest.Status(422))
+		i := open(t, config(t.TempDir(), rc))
+		i.keep("t", "A")
+		time.Sleep(time.Second)
+		rc.Set(nil)
+		i.keep("u", "B")
+		time.Sleep(keepAge / 2)
+		i.want(record.Parked, record.Delivered)
+		i.must(i.Discard(1))
+		time.Sleep(keepAge/2 + time.Hour)
+		i.want(record.Discarded)
+		time.Sleep(keepAge / 2)
+		i.want()
+	})
 }

@@ -103,7 +103,7 @@ func (s *Store) append(tx *bbolt.Tx, o *op) error {
 		return err
 	}
 	if copied { // something else came since, and its receiver was sent this again by hand
-		return errors.Join(keepSnapshot(tx, w.Lane, id, value), s.see(tx, m, id, o))
+		return errors.Join(s.keepSnapshot(tx, id, w), s.see(tx, m, id, o))
 	}
 	records.FillPercent = 0.9 // ids only grow
 	if err := records.Put(record.IDKey(id), value); err != nil {
@@ -113,13 +113,12 @@ func (s *Store) append(tx *bbolt.Tx, o *op) error {
 	s.used.Add(int64(len(value)))
 	if o.kept {
 		r.Status.State = record.Kept
-		if err := s.settle(tx, r); err != nil {
-			return err
-		}
+		err = s.settle(tx, r)
 	} else {
 		o.result.deliver = r
+		err = tx.Bucket(statusBucket).Put(record.IDKey(id), record.Fresh())
 	}
-	return s.see(tx, m.last(r), id, o)
+	return errors.Join(err, s.see(tx, m.last(r), id, o))
 }
 
 // see remembers m, and what came as its lane's newest, and as its snapshot if it is one.

@@ -249,3 +249,24 @@ func TestOverwritingWhatIsGone(t *testing.T) {
 		rc.Want(t, "t:A", "t:B", "t:A")
 	})
 }
+
+// What waits from before usher was told to keep only the latest is superseded as well.
+func TestKeepLatestFromNowOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rc := new(inboxtest.Receiver)
+		rc.Set(inboxtest.Refusing)
+		cfg := config(t.TempDir(), rc)
+		i := open(t, cfg)
+		for _, body := range []string{"A", "B", "C"} {
+			i.keep("t", body)
+		}
+		time.Sleep(time.Second)
+		i.stop()
+		cfg.courier.KeepLatest = true
+		rc.Set(nil)
+		i = open(t, cfg)
+		time.Sleep(time.Minute)
+		rc.Want(t, "t:C")
+		i.want(record.Superseded, record.Superseded, record.Delivered)
+	})
+}

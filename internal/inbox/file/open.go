@@ -1,11 +1,14 @@
 package file
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -15,7 +18,7 @@ import (
 	"usher/internal/inbox/record"
 )
 
-// What the file holds. A record that has no status waits and was never tried.
+// What the file holds. Each record has a status: if one of them is not there, the file is damaged.
 var (
 	recordBucket   = []byte("records")   // id → record
 	statusBucket   = []byte("status")    // id → status
@@ -27,7 +30,7 @@ var (
 )
 
 // format is the version of how the buckets belong together; record.Format that of what is in them.
-const format byte = 3
+const format byte = 4
 
 // ErrInUse says that another process has the inbox's file open.
 var ErrInUse = errors.New("in use: another usher has it open")
@@ -37,7 +40,14 @@ var errFormat = errors.New("written by another version of usher, in a format tha
 	" let that version deliver what waits, then move the file away")
 
 // Open opens, or makes, the file. What is to be delivered goes to c.
-func Open(cfg Config, c *courier.Courier) (*Store, error) {
+func Open(cfg Config, c *courier.Courier) (_ *Store, err error) {
+	// What pages that make no sense do to bbolt is an error here, as far as it happens in this goroutine.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the inbox %s is damaged: put a whole copy in its place, or move it away (%v)", cfg.Path, r)
+		}
+	}()
 	db, err := openFile(cfg)
 	if err != nil {
 		return nil, err
@@ -69,8 +79,8 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 // load counts all records, and returns those that wait or are parked, without their content. Damaged
 // ones are parked.
 func (s *Store) load(tx *bbolt.Tx) (unfinished []*record.Record, err error) {
-	status := tx.Bucket(statusBucket)
-	err = tx.Bucket(recordBucket).ForEach(func(k, v []byte) error {
+	records, status := tx.Bucket(recordBucket), tx.Bucket(statusBucket)
+	err = records.ForEach(func(k, v []byte) error {
 		b, size := status.Get(k), int64(len(v))
 		if record.Finished(b) {
 			s.history.add(size)
@@ -85,12 +95,21 @@ func (s *Store) load(tx *bbolt.Tx) (unfinished []*record.Record, err error) {
 		return nil
 	})
 	s.history.added = 0
-	return unfinished, err
+	return unfinished, errors.Join(err, status.ForEach(func(k, _ []byte) error {
+		if records.Get(k) == nil {
+			s.cfg.Log.Error("webhook lost: the file is damaged, and has only its status", "id", record.KeyID(k))
+		}
+		return nil
+	}))
 }
 
 // openFile opens the file at the path, of our format, and not much larger than it has to be.
 func openFile(cfg Config) (*bbolt.DB, error) {
 	err := inspect(cfg.Path, time.Second)
+	if errors.Is(err, errHeader) {
+		cfg.Log.Error("inbox damaged", "path", cfg.Path, "err", err)
+		err = nil
+	}
 	var db *bbolt.DB
 	if err == nil {
 		db, err = openBolt(cfg.Path)
@@ -139,7 +158,36 @@ func inspect(path string, patience time.Duration) error {
 		}
 		return nil
 	})
+	if err == nil {
+		err = checkHeaders(path, int64(db.Info().PageSize))
+	}
 	return errors.Join(err, db.Close())
+}
+
+// errHeader says that bbolt may have gone back by a transaction.
+var errHeader = errors.New("one of the file's two headers is damaged: it may lack the last webhooks that came before usher ended")
+
+// checkHeaders looks at the pages that say where everything is. bbolt writes them in turn, and if one is
+// damaged it takes the other one without a word.
+func checkHeaders(path string, pageSize int64) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	const pageHeader, fields = 16, 56 // bytes; what follows them is their sum
+	for page := range int64(2) {
+		b := make([]byte, fields+8)
+		if _, err := file.ReadAt(b, page*pageSize+pageHeader); err != nil {
+			return err
+		}
+		sum := fnv.New64a()
+		sum.Write(b[:fields])
+		if sum.Sum64() != binary.NativeEndian.Uint64(b[fields:]) {
+			return errHeader
+		}
+	}
+	return nil
 }
 
 // prepare makes the buckets of a new file. It writes nothing into a file that has them: what is there

@@ -25,11 +25,9 @@ func get(tx *bbolt.Tx, id uint64) (value, status []byte) {
 // read makes a record of what the buckets hold. Where that is damaged it is parked, and
 // says so.
 func read(id uint64, value, status []byte, whole bool) *record.Record {
-	r := &record.Record{ID: id, Status: record.Status{State: record.Waiting}}
+	r := &record.Record{ID: id}
 	var err, damaged error
-	if status != nil {
-		r.Status, err = record.DecodeStatus(status)
-	}
+	r.Status, err = record.DecodeStatus(status)
 	if whole {
 		r.Webhook, _, damaged = record.Decode(value)
 	} else {
@@ -105,45 +103,52 @@ func (s *Store) Show(id uint64) (item *record.Item, err error) {
 			r.Status = status
 		}
 		item = &record.Item{Entry: r.Entry(), Header: r.Webhook.Header, Body: r.Webhook.Body}
-		_, before, err := record.Decode(value)
-		if err != nil {
-			return nil // as much of it as there is
+		if w, before, err := record.Decode(value); err == nil && w.Snapshot { // else as much of it as there is
+			item.Previous, item.Before = previous(tx, before, notes)
 		}
-		item.Before, item.Previous = before, taken(tx, before, notes)
 		return nil
 	})
 	return item, err
 }
 
-// lookBack is how many snapshots of a tenant are looked through for one that was taken.
+// lookBack is how many webhooks of a tenant are looked through for a snapshot that was taken.
 const lookBack = 100
 
-// taken is the last snapshot that was taken, from one of a tenant's on backwards.
-func taken(tx *bbolt.Tx, id uint64, notes map[uint64]record.Status) *record.Previous {
+// previous returns the last snapshot that was taken, from one of a tenant's webhooks on backwards, and the
+// id of the last one, taken or not.
+func previous(tx *bbolt.Tx, id uint64, notes map[uint64]record.Status) (taken *record.Previous, last uint64) {
 	for range lookBack {
 		value, status := get(tx, id)
 		w, before, err := record.Decode(value)
 		if err != nil {
-			return nil
+			break
 		}
 		state := read(id, value, status, false).Status.State
 		if note, ok := notes[id]; ok {
 			state = note.State
 		}
-		if state.Taken() {
-			return &record.Previous{ID: id, Body: w.Body}
+		if w.Snapshot && last == 0 {
+			last = id
+		}
+		if w.Snapshot && state.Taken() {
+			return &record.Previous{ID: id, Body: w.Body}, last
 		}
 		id = before
 	}
-	return nil
+	return nil, last
 }
 
 // A lane's snapshot is the last one that was taken in, however it fares with its receiver: the record
-// of that id, for as long as the history has it. Then a copy of the record stays, behind its id. A copy
-// with another id is of an older one.
+// of that id, for as long as the history has it. Then its essence stays, as a record behind its id. One
+// with another id is of an older snapshot.
 
-func keepSnapshot(tx *bbolt.Tx, lane webhookgate.Lane, id uint64, value []byte) error {
-	return tx.Bucket(snapshotBucket).Put(record.LaneKey(lane), append(record.IDKey(id), value...))
+func (s *Store) keepSnapshot(tx *bbolt.Tx, id uint64, w *webhookgate.Webhook) error {
+	c := *w
+	c.Header = nil
+	if s.cfg.Essence != nil {
+		c.Body = s.cfg.Essence(w.Body)
+	}
+	return tx.Bucket(snapshotBucket).Put(record.LaneKey(w.Lane), append(record.IDKey(id), record.Encode(&c, 0)...))
 }
 
 // snapshot is the record of the lane's snapshot; nil: it was damaged when the history dropped it.
@@ -182,6 +187,8 @@ func (s *Store) tellSnapshots(tx *bbolt.Tx) error {
 		m, err := decodeMemory(v)
 		if err != nil {
 			m = rebuild(tx, k)
+		}
+		if err != nil || !bytes.Equal(record.LaneKey(m.Lane), k) {
 			s.tellDamaged(m.Lane)
 		}
 		if m.Snapshot == 0 {

@@ -34,6 +34,8 @@ type Config struct {
 	// answered. What it says is read by Snapshot; the webhook is always nil. It must be
 	// quick. Nil: nobody wants to know.
 	OnSnapshot func(webhookgate.Lane, uint64, *webhookgate.Webhook)
+	// Essence is what stays of a snapshot's body when its record is gone from the history. Nil: all.
+	Essence func(body []byte) []byte
 	// OnErase is told that a lane was erased: what came before the id upTo is gone. Nil: as
 	// OnSnapshot.
 	OnErase func(lane webhookgate.Lane, upTo uint64)

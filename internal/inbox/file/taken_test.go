@@ -39,3 +39,25 @@ func TestComparedWithWhatWasTaken(t *testing.T) {
 		}
 	})
 }
+
+// A snapshot is compared with a snapshot, whatever else of its tenant came in between; and what is none
+// is compared with nothing.
+func TestComparedWithASnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := open(t, config(t.TempDir(), new(inboxtest.Receiver)))
+		i.keep("t", "A")
+		for range 2 {
+			other := inboxtest.Webhook("t", "an event")
+			other.Type, other.Snapshot = "Other", false
+			i.keepWebhook(other)
+		}
+		i.keep("t", "B")
+		time.Sleep(time.Second)
+		if item, err := i.Show(4); err != nil || item.Previous == nil || item.Previous.ID != 1 || item.Before != 1 {
+			t.Errorf("%+v, %v", item, err)
+		}
+		if item, err := i.Show(3); err != nil || item.Previous != nil || item.Before != 0 {
+			t.Errorf("%+v, %v", item, err)
+		}
+	})
+}

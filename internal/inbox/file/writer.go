@@ -57,9 +57,11 @@ func (s *Store) conclude(o *op, err error) {
 }
 
 // gather returns the next batch: what is there, and if nobody waits for that, what
-// comes within the delay.
+// comes within the delay. It is empty when the history has something too old, and nothing comes.
 func (s *Store) gather() []*op {
 	var delay <-chan time.Time
+	old := time.NewTimer(s.history.pause())
+	defer old.Stop()
 	for {
 		s.mu.Lock()
 		urgent, some := s.urgent, len(s.queue) > 0
@@ -76,6 +78,8 @@ func (s *Store) gather() []*op {
 		select {
 		case <-s.signal:
 		case <-delay:
+			return s.take()
+		case <-old.C:
 			return s.take()
 		}
 	}
@@ -109,10 +113,11 @@ func (s *Store) commit() error {
 				return err
 			}
 		}
-		if !slices.ContainsFunc(s.batch, (*op).wrote) {
+		trimmed, err := s.trim(tx, time.Now())
+		if err == nil && trimmed == 0 && !slices.ContainsFunc(s.batch, (*op).wrote) {
 			return errNothing
 		}
-		return s.trim(tx, time.Now())
+		return err
 	})
 	if errors.Is(err, errNothing) {
 		return nil

@@ -74,6 +74,15 @@ func (s *Server) End() {
 	runtime.GC()
 }
 
+// Restart ends the server, and starts another one on what it has kept. All wires to it have been cut.
+func (s *Server) Restart() *Server {
+	time.Sleep(time.Second) // as in End
+	s.Shutdown()
+	s.WaitForShutdown()
+	time.Sleep(time.Second)
+	return Start(s.dir)
+}
+
 // Wire connects a replica with the server. It can be cut.
 type Wire struct {
 	Server *Server

@@ -168,11 +168,17 @@ func EncodeStatus(s *Status) ([]byte, error) {
 	return Seal([]byte{s.State[0]}, b), nil
 }
 
-// DecodeStatus reads what EncodeStatus wrote.
+// Fresh is the status of what waits since it came, and was never tried.
+func Fresh() []byte { return Seal([]byte{Waiting[0]}) }
+
+// DecodeStatus reads what EncodeStatus wrote, or Fresh.
 func DecodeStatus(b []byte) (Status, error) {
 	b, err := Unseal(b)
 	if err != nil {
 		return Status{}, err
+	}
+	if string(b) == string(Waiting[:1]) {
+		return Status{State: Waiting}, nil
 	}
 	var s Status
 	if len(b) < 1 || json.Unmarshal(b[1:], &s) != nil {
@@ -191,8 +197,13 @@ func Finished(b []byte) bool {
 // IDKey is an id as a key of a store: keys sort as ids do.
 func IDKey(id uint64) []byte { return binary.BigEndian.AppendUint64(nil, id) }
 
-// KeyID is IDKey's reverse.
-func KeyID(k []byte) uint64 { return binary.BigEndian.Uint64(k) }
+// KeyID is IDKey's reverse. Of a key that is none, in a damaged store, it is 0, which is nobody's id.
+func KeyID(k []byte) uint64 {
+	if len(k) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(k)
+}
 
 // LaneKey is a digest of what can't be that of another lane: a tenant's code may be
 // longer than a key of a store. The keys of a tenant's lanes begin with its TenantKey.

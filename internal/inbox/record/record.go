@@ -133,6 +133,8 @@ var (
 	ErrBusy = errors.New("it is being delivered at this moment; try again")
 	// ErrNobody says that just now no replica delivers what the request is about.
 	ErrNobody = errors.New("no replica delivers this tenant's webhooks right now: try again in a few seconds")
+	// ErrUnsure says that a request was begun, and nobody knows whether it was done.
+	ErrUnsure = errors.New("the replica that delivers this tenant's webhooks did not confirm it: look whether it was done")
 	// ErrFull says that as much waits, or is parked, as the inbox may hold.
 	ErrFull = webhookgate.ErrFull
 	// ErrDamaged says that a record's checksum does not fit its bytes.

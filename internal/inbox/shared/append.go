@@ -140,7 +140,7 @@ func (s *Store) stale(last *message.End, a *arriving) bool {
 	if !a.Snapshot || last.Others(s.self) <= a.seen {
 		return false
 	}
-	return time.Since(a.came) > patience || s.servers.TroubledSince(a.came)
+	return record.Elapsed(a.came) > patience || s.servers.TroubledSince(a.came)
 }
 
 // shutOut has the servers refuse a, if they may still get it: its sender is told that it is not

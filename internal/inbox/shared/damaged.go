@@ -86,7 +86,7 @@ func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webh
 	if h.Bears {
 		h.Last = seq
 		c.Put(note)
-	} else if h, err = t.readableBefore(ctx, place, seq, h); err != nil {
+	} else if h, err = t.s.readableBefore(ctx, place, seq, h); err != nil {
 		return err
 	}
 	h.ID, h.Digest, h.Accepted = seq, nil, time.Now()
@@ -97,8 +97,8 @@ func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webh
 
 // readableBefore is what the last readable message of a lane before a damaged one says, if there is
 // one; else h.
-func (t *term) readableBefore(ctx context.Context, place string, seq uint64, h message.Head) (message.Head, error) {
-	err := t.s.servers.Waiting.Each(ctx, t.s.subjects.Lane(place), 1, func(m *jetstream.RawStreamMsg) {
+func (s *Store) readableBefore(ctx context.Context, place string, seq uint64, h message.Head) (message.Head, error) {
+	err := s.servers.Waiting.Each(ctx, s.subjects.Lane(place), 1, func(m *jetstream.RawStreamMsg) {
 		if before, err := message.ReadHead(m.Header); err == nil && m.Sequence < seq {
 			e := message.NewEnd(m.Sequence, before)
 			h = e.Again(message.Memory)

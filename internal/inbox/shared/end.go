@@ -77,9 +77,18 @@ func (s *Store) readEnd(ctx context.Context, place string) (message.End, error) 
 	}
 	h, err := message.ReadHead(m.Header)
 	if err != nil {
-		// Only as a place in the lane: nothing is held to be a copy of it.
+		// Only as a place in the lane: nothing is held to be a copy of it. What the message before it says of the last
+		// snapshot still holds, and if it is a note, of the last webhook, too.
 		s.log.Error("inbox has a damaged message", "seq", m.Sequence)
-		h = message.Head{Kind: message.Memory}
+		if h, err = s.readableBefore(ctx, place, m.Sequence, message.Head{Kind: message.Memory}); err != nil {
+			return message.End{}, err
+		}
+		h.Digest, h.Arrived, h.Replica, h.Foreign = nil, 0, "", 0
+		if len(m.Data) > 0 {
+			h.ID = 0
+		} else {
+			h.Kind = message.Copy
+		}
 	}
 	e := message.NewEnd(m.Sequence, h)
 	s.ends.Add(place, e)

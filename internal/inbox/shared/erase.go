@@ -55,13 +55,6 @@ func (s *Store) tellErased(lane webhookgate.Lane, upTo uint64) {
 	}
 }
 
-// noteErased notes at the end of a lane, which is last, that nothing before it counts.
-func (s *Store) noteErased(ctx context.Context, lane webhookgate.Lane, last message.End) (message.End, error) {
-	h := message.NewHead(message.Erased, &webhookgate.Webhook{Lane: lane, Received: time.Now()})
-	h.ID, h.Arrived, h.Replica, h.Foreign = last.ID, last.Arrived, last.Replica, last.Foreign
-	return s.restate(ctx, message.PlaceOf(lane), last, h)
-}
-
 // finish writes a webhook that is finished into the history, unless its tenant was erased since.
 func (s *Store) finish(ctx context.Context, r *record.Record, c message.Content, place string) error {
 	m := message.New(s.subjects.Past(place, r.ID), r, c)
@@ -146,14 +139,20 @@ func (t *term) removeAll(lane webhookgate.Lane, last uint64) ([]record.Record, b
 // eraseLane ends a lane with a note, there and in the history, and deletes what is before it. The
 // lane's line was entered.
 func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last message.End, removed []record.Record) error {
+	if !t.Held() { // it may have been stopped since it was asked, and another one deliver
+		return record.ErrNobody
+	}
 	place := message.PlaceOf(lane)
-	mark := nats.NewMsg(t.s.subjects.ErasedUpTo(place))
-	mark.Data = strconv.AppendUint(nil, last.Seq, 10)
-	past, err := t.s.servers.Publish(ctx, mark)
+	h := message.NewHead(message.Erased, &webhookgate.Webhook{Lane: lane, Received: time.Now()})
+	h.ID, h.Arrived, h.Replica, h.Foreign = last.ID, last.Arrived, last.Replica, last.Foreign
+	note, err := t.s.restate(ctx, place, last, h)
 	if err != nil {
 		return err
 	}
-	note, err := t.s.noteErased(ctx, lane, last)
+	// After that: what is not erased after all is still to have a history.
+	mark := nats.NewMsg(t.s.subjects.ErasedUpTo(place))
+	mark.Data = strconv.AppendUint(nil, note.Seq, 10)
+	past, err := t.s.servers.Publish(ctx, mark)
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,12 @@
 package shared
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,13 +26,15 @@ type errand struct {
 	ID   uint64
 	Lane webhookgate.Lane
 	Last uint64 // message of the lane, when it was decided
+
+	Within time.Duration // after that nobody waits for it any more, and it must not be done
 }
 
 // errMoved: the lane has gone on since an errand was decided on.
 var errMoved = errors.New("something came for the tenant in the meantime")
 
 // answers that have a meaning of their own.
-var answers = []error{record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody, errMoved}
+var answers = []error{record.ErrBusy, record.ErrFinished, record.ErrNotFound, record.ErrNobody, errMoved, record.ErrUnsure}
 
 // patiently decides on an errand and asks for it, again while the lane goes on or no replica delivers the part: one that
 // starts, or takes over, does so in a moment.
@@ -38,10 +42,12 @@ func patiently(ctx context.Context, errand func() error) error {
 	var why error // it is not done yet
 	for {
 		switch err := errand(); {
+		case errors.Is(err, record.ErrUnsure):
+			why = err // whatever comes: the next try finds it done, or does it
 		case errors.Is(err, errMoved):
-			why = record.ErrBusy
+			why = cmp.Or(why, record.ErrBusy)
 		case errors.Is(err, record.ErrNobody):
-			why = record.ErrNobody
+			why = cmp.Or(why, record.ErrNobody)
 		case err == nil || why == nil || ctx.Err() == nil:
 			return err
 		}
@@ -56,6 +62,9 @@ func (s *Store) ask(ctx context.Context, part int, e *errand) error {
 	if t := s.term(part); t != nil && t.Held() {
 		return t.do(ctx, e)
 	}
+	if deadline, ok := ctx.Deadline(); ok {
+		e.Within = time.Until(deadline) / 10 * 9 // the answer takes time, too
+	}
 	data, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -65,14 +74,14 @@ func (s *Store) ask(ctx context.Context, part int, e *errand) error {
 		return record.ErrNobody
 	}
 	if err != nil {
-		return err
+		return record.ErrUnsure
 	}
 	if len(m.Data) == 0 {
 		return nil
 	}
 	for _, known := range answers {
-		if known.Error() == string(m.Data) {
-			return known
+		if before, ok := strings.CutSuffix(string(m.Data), known.Error()); ok {
+			return fmt.Errorf("%s%w", before, known)
 		}
 	}
 	return errors.New(string(m.Data))
@@ -98,11 +107,7 @@ func (t *term) answer(m *nats.Msg) {
 	var e errand
 	err := json.Unmarshal(m.Data, &e)
 	if err == nil {
-		limit := appendTimeout
-		if e.Act == "erase" {
-			limit = eraseTimeout
-		}
-		ctx, cancel := context.WithTimeout(t.s.alive, limit)
+		ctx, cancel := context.WithTimeout(t.s.alive, cmp.Or(e.Within, appendTimeout))
 		defer cancel()
 		err = t.do(ctx, &e)
 	}

@@ -22,36 +22,43 @@ type found struct {
 // find reads a webhook, wherever it is.
 func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
 	any := "*.*." + strconv.FormatUint(id, 10)
-	var stands *record.Status
-	// Where it is wanted first: what is sent again has a history, too, and what is being
-	// parked may still stand in its lane.
-	for _, look := range []func() (*jetstream.RawStreamMsg, error){
-		func() (*jetstream.RawStreamMsg, error) {
-			return s.servers.Waiting.Last(ctx, s.subjects.Prefix+"*.state."+any)
-		},
-		func() (*jetstream.RawStreamMsg, error) { return s.servers.Waiting.Get(ctx, id) },
-		func() (*jetstream.RawStreamMsg, error) { return s.servers.History.Last(ctx, s.subjects.History+any) },
-	} {
-		m, err := look()
-		if servers.Missing(err) {
-			continue
-		}
+	var err error
+	look := func(m *jetstream.RawStreamMsg, missing error) *found {
 		if err != nil {
-			return nil, err
+			return nil
+		}
+		if missing != nil {
+			if !servers.Missing(missing) {
+				err = missing
+			}
+			return nil
 		}
 		f := recognise(m)
-		switch {
-		case f == nil || f.ID != id: // id is the place of a message about another one
-		case len(f.Data) == 0: // it is in its lane
-			stands = &f.Status
-		case f.Status.State == record.Waiting && stands != nil:
-			f.Status = *stands
-			return f, nil
-		default:
-			return f, nil
+		if f == nil || f.ID != id { // id is the place of a message about another one
+			return nil
 		}
+		return f
 	}
-	return nil, fmt.Errorf("webhook %d: %w", id, record.ErrNotFound)
+	// In the order in which it may go from one to the next. What is being parked may still stand in its lane, and what
+	// is sent again has a history, too.
+	inLane := look(s.servers.Waiting.Get(ctx, id))
+	stands := look(s.servers.Waiting.Last(ctx, s.subjects.Prefix+"*.state."+any))
+	switch {
+	case err != nil:
+		return nil, err
+	case stands != nil && len(stands.Data) > 0:
+		return stands, nil
+	case stands != nil && inLane != nil:
+		inLane.Status = stands.Status
+		return inLane, nil
+	case inLane != nil:
+		return inLane, nil
+	}
+	past := look(s.servers.History.Last(ctx, s.subjects.History+any))
+	if past == nil && err == nil {
+		err = fmt.Errorf("webhook %d: %w", id, record.ErrNotFound)
+	}
+	return past, err
 }
 
 // recognise makes a webhook of a message; nil: it is none.
@@ -88,13 +95,15 @@ func (s *Store) Show(id uint64) (*record.Item, error) {
 // tenant's webhook before it, which may not have been.
 func (s *Store) previous(ctx context.Context, f *found) (taken *record.Previous, before uint64) {
 	place := message.PlaceOf(f.Webhook.Lane)
-	// What waits: the first of the lane tells whether there is any before it.
-	first, err := s.servers.Waiting.Next(ctx, s.subjects.Lane(place), 1)
-	if err == nil {
-		if h, err := message.ReadHead(first.Header); err == nil {
-			if id := message.NewEnd(first.Sequence, h).ID; id < f.ID {
-				before = id
-			}
+	lane := s.subjects.Lane(place)
+	first, err := s.servers.Waiting.Next(ctx, lane, 1)
+	for from := max(f.ID, window) - window; err == nil && first.Sequence < f.ID; from = 0 { // much may wait
+		waiting, err := scan(ctx, s.servers.Waiting, lane, from, f.ID)
+		if len(waiting) > 0 {
+			before = waiting[len(waiting)-1].ID
+		}
+		if len(waiting) > 0 || err != nil || from <= first.Sequence {
+			break
 		}
 	}
 	outside, _ := idsOn(ctx, s.servers.Waiting, s.subjects.States(place))

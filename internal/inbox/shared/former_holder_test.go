@@ -41,6 +41,10 @@ func TestFormerHolderErasesNothing(t *testing.T) {
 		if err := stopped.do(t.Context(), &errand{Act: "erase", Lane: webhookgate.Lane{Platform: "p", Tenant: "acme"}}); err == nil {
 			t.Error("it says that it has erased the tenant")
 		}
+		// The same if it was stopped a moment later: when it had looked at its lease.
+		if err := stopped.eraseLane(t.Context(), last.Lane(), last, nil); err == nil {
+			t.Error("it says that it has erased the tenant")
+		}
 		c.receiver.Set(nil)
 		time.Sleep(time.Minute)
 		c.receiver.Want(t, "acme:B")

@@ -82,11 +82,14 @@ func (t *term) insist(ctx context.Context, r *record.Record, step func() error) 
 	for {
 		if !t.Held() {
 			t.Leave() // a renewal may still come through, and what was not written is to be read again
-			return record.ErrNobody
+			return record.ErrUnsure
 		}
 		err := step()
-		if err == nil || ctx.Err() != nil {
-			return err
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return record.ErrUnsure
 		}
 		t.s.log.Debug("inbox note not written yet", "id", r.ID, "err", err)
 		if servers.Missing(err) {

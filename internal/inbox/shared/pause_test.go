@@ -465,7 +465,7 @@ func TestEraseInVain(t *testing.T) {
 			}
 			erased <- term.erase(ctx, &errand{Lane: lane, Last: last.Seq})
 		}()
-		time.Sleep(650 * time.Millisecond) // it has read how the lane ends, and is about to write
+		time.Sleep(450 * time.Millisecond) // it has read how the lane ends, and is about to write
 		other.send(t, tenant, "B")
 		err := <-erased
 		time.Sleep(2 * time.Minute)

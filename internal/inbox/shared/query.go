@@ -26,11 +26,13 @@ func (s *Store) List(f record.Filter) ([]record.Entry, error) {
 	}
 	// In the order in which a webhook goes from one place to the next: one that goes meanwhile is not missed.
 	if f.State == "" || !f.State.Finished() {
-		for _, subject := range []string{"*.in." + tenant, "*.state." + tenant + ".*"} {
-			if err := s.collect(ctx, s.servers.Waiting, records, f, s.subjects.Prefix+subject); err != nil {
-				return nil, err
-			}
+		if err := s.collect(ctx, s.servers.Waiting, records, f, s.subjects.Prefix+"*.in."+tenant); err != nil {
+			return nil, err
 		}
+	}
+	// Always: what was sent again is not finished, and has a history.
+	if err := s.collect(ctx, s.servers.Waiting, records, f, s.subjects.Prefix+"*.state."+tenant+".*"); err != nil {
+		return nil, err
 	}
 	if f.State == "" || f.State.Finished() {
 		if err := s.collect(ctx, s.servers.History, records, f, s.subjects.History+tenant+".*"); err != nil {
@@ -44,8 +46,8 @@ func (s *Store) List(f record.Filter) ([]record.Entry, error) {
 // only the latest are asked for.
 const window = 4096
 
-// collect reads the latest webhooks of some subjects. If one is in two places, what changed last counts: what was sent
-// again has a history, too.
+// collect reads the latest webhooks of some subjects. If one is in two places, its state counts, and its history does not: it
+// was sent again since, or was not finished after all.
 func (s *Store) collect(ctx context.Context, stream *servers.Stream, into map[uint64]*record.Record, f record.Filter, subject string) error {
 	info, err := stream.Info(ctx)
 	if err != nil {
@@ -72,7 +74,7 @@ func (s *Store) collect(ctx context.Context, stream *servers.Stream, into map[ui
 			if before == nil && r.Size == 0 {
 				continue // it says how another message stands, and that is gone, or not asked for
 			}
-			if before == nil || !r.Status.Changed.Before(before.Status.Changed) {
+			if before == nil || !r.Status.State.Finished() {
 				into[r.ID] = r
 			}
 			if e := r.Entry(); f.Match(&e, nil) {

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
@@ -45,6 +42,11 @@ type race struct {
 	back     bool // contents come again
 	latest   bool
 	events   bool
+	forces   bool // people have old ones sent again, too
+	troubled bool
+	keeps    bool                    // now and then no receiver takes a tenant's webhooks, and they are kept
+	calm     time.Duration           // at the end
+	server   func() *natstest.Server // to which a replica connects
 }
 
 type raceTry struct {
@@ -64,6 +66,27 @@ type raceSent struct {
 	discarded   time.Time // successfully, and not sent again since
 	erased      time.Time // it was acknowledged before the erasure began
 	redelivered bool
+	kept        bool
+
+	again   []raceAct // redeliveries
+	discard []raceAct
+}
+
+// raceAct is what somebody did to a webhook.
+type raceAct struct {
+	began, ended time.Time
+	err          error
+}
+
+// done says whether one of acts was done, or may have been.
+func done(acts []raceAct) bool {
+	for _, a := range acts {
+		overwrite := new(record.OverwriteError)
+		if !errors.Is(a.err, record.ErrBusy) && !errors.Is(a.err, record.ErrNobody) && !errors.Is(a.err, record.ErrNotFound) && !errors.Is(a.err, record.ErrFinished) && !errors.As(a.err, &overwrite) {
+			return true
+		}
+	}
+	return false
 }
 
 func (x *race) note(format string, args ...any) {
@@ -124,7 +147,7 @@ func (x *race) try(ctx context.Context, w *webhookgate.Webhook) webhookgate.Atte
 		return webhookgate.Attempt{Err: syscall.ECONNREFUSED}
 	case status == 200:
 		try.ok = true
-		if s.n < x.last[s.tenant] {
+		if s.n < x.last[s.tenant] && !(x.forces && s.redelivered) {
 			x.fault("%s %d is accepted after %d", s.tenant, s.n, x.last[s.tenant])
 		}
 		x.last[s.tenant] = s.n
@@ -142,7 +165,7 @@ func (x *race) start(n int) *replica {
 		cc.Receivers[0].Try = x.try
 		cc.Attempts = 6
 		cc.KeepLatest = x.latest
-		cfg.DedupSize = 3
+		cfg.DedupSize = 1 + x.n(3)
 		cfg.OnSnapshot = func(l webhookgate.Lane, id uint64, _ *webhookgate.Webhook) {
 			x.mu.Lock()
 			defer x.mu.Unlock()
@@ -156,7 +179,7 @@ func (x *race) start(n int) *replica {
 			}
 		}
 	}
-	return x.c.startAt(&natstest.Wire{Server: x.c.server, Delay: delay})
+	return x.c.startAt(&natstest.Wire{Server: x.server(), Delay: delay})
 }
 
 func (x *race) any() *replica {
@@ -187,7 +210,8 @@ func (x *race) sender(tenant string, until time.Time) {
 		x.sent = append(x.sent, s)
 		x.byID[s.w.ID] = s
 		x.mu.Unlock()
-		original, err := r.Append(s.w, false)
+		s.kept = x.keeps && tenant == "t2" && x.n(3) == 0
+		original, err := r.Append(s.w, s.kept)
 		x.mu.Lock()
 		s.answered = time.Now()
 		s.acked, s.original = err == nil, original
@@ -221,7 +245,7 @@ func (x *race) trouble(until time.Time) {
 		time.Sleep(time.Duration(x.n(6000)) * time.Millisecond)
 		d := []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second, 7 * time.Second}[x.n(5)]
 		n := x.n(len(x.replicas))
-		what := x.n(8)
+		what := x.n(9)
 		x.mu.Lock()
 		r := x.replicas[n]
 		x.tolerate = time.Now().Add(d + 6*time.Second)
@@ -251,6 +275,15 @@ func (x *race) trouble(until time.Time) {
 			time.Sleep(d)
 			for _, r := range x.replicas {
 				r.wire.Stuck.Store(false)
+			}
+		case 8:
+			for _, r := range x.replicas {
+				r.wire.Sever()
+			}
+			x.c.server = x.c.server.Restart()
+			time.Sleep(d)
+			for _, r := range x.replicas {
+				r.wire.Replace(x.c.server)
 			}
 		case 4:
 			go r.stop()
@@ -298,9 +331,11 @@ func (x *race) actor(tenants []string, until time.Time, erases bool) {
 				before := s.discarded
 				s.discarded, s.redelivered = time.Time{}, true
 				x.mu.Unlock()
-				err := r.Redeliver(e.ID, false)
+				began, force := time.Now(), x.forces && x.n(2) == 0
+				err := r.Redeliver(e.ID, force)
 				x.mu.Lock()
-				x.note("redelivered %s %d (%d): %v", tenant, s.n, e.ID, err)
+				s.again = append(s.again, raceAct{began, time.Now(), err})
+				x.note("redelivered %s %d (%d), force %v: %v", tenant, s.n, e.ID, force, err)
 				overwrite := new(record.OverwriteError)
 				if errors.As(err, &overwrite) || errors.Is(err, record.ErrNotFound) {
 					s.discarded = before
@@ -308,8 +343,10 @@ func (x *race) actor(tenants []string, until time.Time, erases bool) {
 				x.mu.Unlock()
 				continue
 			}
+			began := time.Now()
 			err = r.Discard(e.ID)
 			x.mu.Lock()
+			s.discard = append(s.discard, raceAct{began, time.Now(), err})
 			x.note("discarded %s %d (%d): %v", tenant, s.n, e.ID, err)
 			if err == nil && !s.redelivered { // a redelivery at the same time may come after it
 				s.discarded = time.Now()
@@ -364,128 +401,13 @@ func (x *race) actor(tenants []string, until time.Time, erases bool) {
 	}
 }
 
-func (x *race) judge(tenants []string) {
-	for _, tenant := range tenants {
-		for x.any().resumed(tenant) != nil {
-			time.Sleep(time.Second)
-		}
+func newRace(t *testing.T, c *cluster, seed uint64) *race {
+	return &race{
+		t: t, c: c, rnd: rand.New(rand.NewPCG(seed, 7)), pausing: make(map[string]struct{}), byID: make(map[string]*raceSent),
+		underway: make(map[string]int), paused: make(map[string]time.Time), last: make(map[string]int), known: make([]map[string]uint64, 3),
+		back: seed%5 == 0, latest: seed%3 == 0, events: seed%7 < 3, forces: seed%6 == 1 || seed%5 == 0, troubled: seed%4 > 0, keeps: seed%8 > 4,
+		calm: 2 * time.Minute, server: func() *natstest.Server { return c.server },
 	}
-	x.mu.Lock()
-	x.healthy = true
-	clear(x.paused)
-	x.note("calm")
-	x.mu.Unlock()
-	time.Sleep(2 * time.Minute) // more than the longest pause between the six tries
-	r := x.replicas[0]
-	entries, err := r.List(record.Filter{})
-	if err != nil {
-		x.t.Fatal(err)
-	}
-	var held int
-	type last struct {
-		replica int
-		tenant  string
-		id      uint64
-	}
-	var lasts []last
-	for n, o := range x.replicas {
-		held += o.courier.Stats().Parked
-		for _, tenant := range tenants {
-			_, id, err := o.Snapshot(context.Background(), webhookgate.Lane{Platform: "p", Tenant: tenant})
-			if err != nil {
-				id = 0
-			}
-			lasts = append(lasts, last{n, tenant, id})
-		}
-	}
-	counts := make(map[string]int)
-	for _, kind := range []string{"in", "state"} {
-		err := r.servers.Waiting.Visit(context.Background(), r.subjects.Prefix+"*."+kind+".>", 1, math.MaxUint64, func(m jetstream.Msg, _ uint64) {
-			_, place, _ := r.subjects.Split(m.Subject())
-			counts[kind]++
-			if kind == "in" {
-				counts["in "+place]++
-			}
-		})
-		if err != nil {
-			x.t.Fatal(err)
-		}
-	}
-	all := r.contents(x.t)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	at := make(map[string]record.Entry)
-	parked := 0
-	for _, e := range entries {
-		at[e.Webhook] = e
-		if e.State == record.Waiting {
-			x.fault("%s %d still waits (%d)", e.Tenant, x.byID[e.Webhook].n, e.ID)
-		}
-		if e.State == record.Parked {
-			parked++
-		}
-	}
-	for _, s := range x.sent {
-		if _, there := at[s.w.ID]; s.acked && s.original == "" && !there && s.erased.IsZero() && !x.erasedSince(s) {
-			x.fault("%s %d was answered 200, and is nowhere", s.tenant, s.n)
-		}
-	}
-	accepted := make(map[string]bool)
-	for _, try := range x.tries {
-		if try.ok {
-			accepted[try.s.w.ID] = true
-		}
-	}
-	for id, e := range at {
-		if e.State == record.Delivered && !accepted[id] {
-			x.fault("%s %d is %s, accepted: %v", e.Tenant, x.byID[id].n, e.State, accepted[id])
-		}
-	}
-	for _, l := range lasts {
-		if known := x.known[l.replica][l.tenant]; known != l.id {
-			x.fault("replica %d knows %d of %s, and its last is %d", l.replica, known, l.tenant, l.id)
-		}
-	}
-	if held != parked {
-		x.fault("%d are listed as parked, and the couriers have %d", parked, held)
-	}
-	if counts["state"] != parked {
-		x.fault("left: %v", counts)
-	}
-	for what, n := range counts {
-		if strings.HasPrefix(what, "in ") && n > 8 {
-			x.fault("%d messages in %s", n, what)
-		}
-	}
-	for _, s := range x.sent {
-		if !x.back && !s.erased.IsZero() && s.original == "" && strings.Contains(all, string(s.w.Body)) && !x.resent(s) {
-			x.fault("%s %d was erased, and is there", s.tenant, s.n)
-		}
-	}
-}
-
-func (x *race) resent(s *raceSent) bool {
-	for _, o := range x.sent {
-		if o != s && o.tenant == s.tenant && o.n == s.n {
-			return true
-		}
-	}
-	return false
-}
-
-// erasedSince: an erasure that failed, or met with it, may have taken it.
-func (x *race) erasedSince(s *raceSent) bool {
-	for _, line := range x.log {
-		if strings.Contains(line, "erased "+s.tenant+":") {
-			return true
-		}
-	}
-	return false
-}
-
-func (r *replica) resumed(tenant string) error {
-	_, err := r.Resume(record.Pause{Platform: "p", Tenant: tenant})
-	return err
 }
 
 var (
@@ -504,9 +426,7 @@ func TestRacing(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.parts = 2
-				x := &race{pausing: make(map[string]struct{}), t: t, c: c, rnd: rand.New(rand.NewPCG(seed, 7)), byID: make(map[string]*raceSent), underway: make(map[string]int),
-					paused: make(map[string]time.Time), last: make(map[string]int), known: make([]map[string]uint64, 3),
-					back: seed%5 == 0, latest: seed%3 == 0, events: seed%7 < 3}
+				x := newRace(t, c, seed)
 				for n := range 3 {
 					x.replicas = append(x.replicas, x.start(n))
 				}

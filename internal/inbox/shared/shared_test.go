@@ -39,14 +39,15 @@ type cluster struct {
 	server   *natstest.Server
 	receiver inboxtest.Receiver
 	change   func(*Config, *courier.Config)
-	parts    int // fewer than usual: each has a lease that is renewed every second
+	parts    int  // fewer than usual: each has a lease that is renewed every second
+	softly   bool // who is stopped finishes its deliveries
 }
 
 // bubble runs a test with a server of its own, in a time of its own.
 func bubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{t: t, server: natstest.New(), change: func(*Config, *courier.Config) {}, parts: 2}
-		defer c.server.End()
+		defer func() { c.server.End() }()
 		test(t, c)
 	})
 }
@@ -78,7 +79,11 @@ func (c *cluster) startAt(wire *natstest.Wire) *replica {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { r.Run(ctx, ctx) })
+	hard := ctx
+	if c.softly {
+		hard = context.Background()
+	}
+	running.Go(func() { r.Run(ctx, hard) })
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()

@@ -101,6 +101,7 @@ func (s *Store) measured(lost bool) {
 	if lost {
 		s.ends.Purge()
 		s.follower.restart()
+		s.leases.Drop()
 	}
 	s.servers.Room.SetLoad(s.leases.Load())
 }

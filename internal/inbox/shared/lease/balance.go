@@ -70,6 +70,17 @@ func (k *Keeper) endAll() {
 	k.running.Wait()
 }
 
+// Drop gives up all parts as if their leases were lost: what is known of them does not count any more.
+func (k *Keeper) Drop() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, l := range k.held {
+		if l != nil {
+			l.Lost()
+		}
+	}
+}
+
 // balance gives up what this replica has beyond its share, or takes what is free.
 func (k *Keeper) balance(ctx, hard context.Context, begin Begin) {
 	k.mu.Lock()

@@ -144,7 +144,7 @@ func (l *Lease) mine(ctx context.Context, held *hold) bool {
 	if err != nil {
 		return true // not known; the next renewal tells
 	}
-	if now.Holder != l.keeper.Self {
+	if now.Holder != l.keeper.Self || now.seq < held.seq { // or the servers have lost the end of the stream
 		return false
 	}
 	l.hold.Store(&hold{from: held.from, seq: now.seq})

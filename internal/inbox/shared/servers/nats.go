@@ -70,11 +70,11 @@ func ParseNATS(address string) (*NATS, error) {
 	n := &NATS{Stream: "USHER"}
 	for host := range strings.SplitSeq(strings.TrimSuffix(hosts, "/"), ",") {
 		u, err := url.Parse(scheme + "://" + strings.TrimSpace(host))
-		if err != nil || u.Hostname() == "" || u.Path != "" {
-			return nil, fmt.Errorf("has the host %q, which should be a name or address, with or without a port", host)
-		}
-		if u.Port() == "" {
+		if err == nil && u.Port() == "" {
 			u.Host += ":4222"
+		}
+		if err != nil || u.Hostname() == "" || u.Path != "" || !isPort(u.Port()) {
+			return nil, fmt.Errorf("has the host %q, which should be a name or address, with or without a port", host)
 		}
 		n.Servers = append(n.Servers, u.String())
 	}
@@ -98,6 +98,11 @@ func ParseNATS(address string) (*NATS, error) {
 		}
 	}
 	return n, nil
+}
+
+func isPort(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 16)
+	return err == nil
 }
 
 // ErrUserInAddress says that an address holds what belongs in User and Password.
@@ -211,6 +216,9 @@ func (n *NATS) Check(ctx context.Context) (found string, err error) {
 	stream, err := js.Stream(ctx, n.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Sprintf("the stream %s will be made, with %d replicas", n.Stream, replicas), nil
+	}
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = errors.New("the servers have no JetStream: enable it in their configuration, for this account")
 	}
 	if err != nil {
 		return "", err

@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"usher/internal/inbox/record"
 )
 
 // Publish writes one message and returns its sequence, once a majority has it.
@@ -28,7 +30,7 @@ func (s *Servers) Publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 
 // timed notes when a request that began then took too long.
 func (s *Servers) timed(began time.Time) {
-	if time.Since(began) > slow {
+	if record.Elapsed(began) > slow {
 		s.troubled.Store(time.Now().UnixNano())
 	}
 }

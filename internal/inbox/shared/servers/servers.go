@@ -167,6 +167,10 @@ func (s *Servers) Watch(ctx context.Context, measured func(lost bool)) {
 func (s *Servers) measure(ctx context.Context) (lost bool, err error) {
 	known := s.seen.Load()
 	info, err := s.Waiting.Info(ctx)
+	if err == nil && info.State.LastSeq < known { // a leader that was just elected may not have all ready
+		Sleep(ctx, 500*time.Millisecond)
+		info, err = s.Waiting.Info(ctx)
+	}
 	if err != nil {
 		return false, err
 	}

@@ -1,0 +1,143 @@
+package file
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"usher/internal/inbox/courier"
+	"usher/internal/inbox/inboxtest"
+	"usher/internal/inbox/record"
+	"usher/webhookgate"
+)
+
+// Each webhook has a status. Where either is lost, as one bit in a key is enough for, usher says so; and an
+// old webhook whose status is lost is not taken for one that waits: it would undo what came after it.
+func TestLostHalf(t *testing.T) {
+	for name, lose := range map[string]func(tx *bbolt.Tx) error{
+		"status": func(tx *bbolt.Tx) error { return tx.Bucket(statusBucket).Delete(record.IDKey(1)) },
+		"key of a status": func(tx *bbolt.Tx) error {
+			b := tx.Bucket(statusBucket)
+			return errors.Join(b.Put(record.IDKey(1<<40+1), bytes.Clone(b.Get(record.IDKey(1)))), b.Delete(record.IDKey(1)))
+		},
+		"key of a record": func(tx *bbolt.Tx) error {
+			b := tx.Bucket(recordBucket)
+			return errors.Join(b.Put(record.IDKey(1<<40+1), bytes.Clone(b.Get(record.IDKey(1)))), b.Delete(record.IDKey(1)))
+		},
+		"key that is none": func(tx *bbolt.Tx) error {
+			b := tx.Bucket(recordBucket)
+			return errors.Join(b.Put([]byte{1}, bytes.Clone(b.Get(record.IDKey(1)))), b.Delete(record.IDKey(1)))
+		},
+		"record": func(tx *bbolt.Tx) error { return tx.Bucket(recordBucket).Delete(record.IDKey(1)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rc := new(inboxtest.Receiver)
+				cfg := config(t.TempDir(), rc)
+				i := open(t, cfg)
+				i.keep("t", "A")
+				i.keep("t", "B")
+				time.Sleep(time.Second)
+				i.must(i.db.Update(lose))
+				i.stop()
+				log := newErrorLog()
+				cfg.logTo(slog.New(log))
+				i = open(t, cfg)
+				i.keep("u", "C")
+				time.Sleep(time.Hour)
+				rc.Want(t, "t:A", "t:B", "u:C")
+				if len(*log.lines) == 0 {
+					t.Error("nothing is reported")
+				}
+				if _, err := i.List(record.Filter{}); err != nil {
+					t.Error(err)
+				}
+				if _, err := i.Erase("p", "t"); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A lane's memory under another key, as one bit of it is enough for, is reported.
+func TestMisplacedMemory(t *testing.T) {
+	log := newErrorLog()
+	cfg := config(t.TempDir(), new(inboxtest.Receiver))
+	cfg.OnSnapshot = func(webhookgate.Lane, uint64, *webhookgate.Webhook) {}
+	cfg.logTo(slog.New(log))
+	s := openStore(t, cfg)
+	w := inboxtest.Webhook("t", "A")
+	_, err := s.Append(w, false)
+	err = errors.Join(err, s.db.Update(func(tx *bbolt.Tx) error {
+		b, key := tx.Bucket(laneBucket), record.LaneKey(w.Lane)
+		value := bytes.Clone(b.Get(key))
+		err := b.Delete(key)
+		key[5] ^= 4
+		return errors.Join(err, b.Put(key, value))
+	}), s.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	openStore(t, cfg)
+	if len(*log.lines) != 1 {
+		t.Errorf("reported: %q", *log.lines)
+	}
+}
+
+// bbolt has two headers, and goes back to the older one if the newer one is damaged: what the last
+// transaction had is gone then, and nobody would know.
+func TestDamagedHeader(t *testing.T) {
+	for page := range 2 {
+		log := newErrorLog()
+		cfg := config(t.TempDir(), new(inboxtest.Receiver))
+		cfg.logTo(slog.New(log))
+		s := openStore(t, cfg)
+		if _, err := s.Append(inboxtest.Webhook("t", "A"), false); err != nil {
+			t.Fatal(err)
+		}
+		size := s.db.Info().PageSize
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(cfg.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[page*size+16+32] ^= 1
+		if err := os.WriteFile(cfg.Path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		openStore(t, cfg)
+		if len(*log.lines) != 1 {
+			t.Errorf("page %d: reported: %q", page, *log.lines)
+		}
+	}
+}
+
+// A file whose pages make no sense is an error that says so, not a crash.
+func TestDamagedPage(t *testing.T) {
+	cfg := config(t.TempDir(), new(inboxtest.Receiver))
+	s := openStore(t, cfg)
+	for n := range 100 {
+		if _, err := s.Append(inboxtest.Webhook(fmt.Sprint(n), "A"), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// The second key of a leaf with records becomes larger than the third.
+	flip(t, cfg.Path, record.IDKey(90), 2, 1)
+	if _, err := Open(cfg.Config, courier.New(cfg.courier)); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Error(err)
+	}
+}
