@@ -57,7 +57,8 @@ func (c *chaos) open(t *testing.T) {
 	told := make(map[webhookgate.Lane]uint64)
 	c.cfg.OnSnapshot = func(lane webhookgate.Lane, id uint64, _ *webhookgate.Webhook) { told[lane] = id }
 	c.running = open(t, c.cfg)
-	c.told, c.db.NoSync = told, true
+	c.told = told
+	c.act(func(*bbolt.Tx) error { c.db.NoSync = true; return nil })
 }
 
 func (c *chaos) say(format string, args ...any) {

@@ -14,7 +14,7 @@ import (
 	"usher/internal/inbox/record"
 )
 
-// pastStore is a store whose writer has nothing to do: the test commits itself.
+// pastStore is a store whose writer has ended: the test commits itself.
 type pastStore struct {
 	*Store
 	t    *testing.T
@@ -26,7 +26,16 @@ type pastStore struct {
 func newPast(t *testing.T, size int) *pastStore {
 	cfg := config(t.TempDir(), new(inboxtest.Receiver))
 	cfg.DedupWindow = time.Minute
-	p := &pastStore{t: t, path: cfg.Path, body: bytes.Repeat([]byte("x"), size), Store: openStore(t, cfg)}
+	p := openPast(t, cfg)
+	p.body = bytes.Repeat([]byte("x"), size)
+	return p
+}
+
+func openPast(t *testing.T, cfg setup) *pastStore {
+	p := &pastStore{t: t, path: cfg.Path, Store: openStore(t, cfg)}
+	p.do(&op{stop: true})
+	<-p.closed
+	t.Cleanup(func() { p.db.Close() })
 	p.db.NoSync = true
 	return p
 }

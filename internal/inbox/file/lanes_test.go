@@ -196,8 +196,8 @@ func TestWindowOutlivesTheHistory(t *testing.T) {
 // gone from the history.
 func TestNewestIsKnownWithoutAScan(t *testing.T) {
 	cost := func(others int) float64 {
-		s := openStore(t, config(t.TempDir(), new(inboxtest.Receiver)))
-		s.db.NoSync = true
+		cfg := config(t.TempDir(), new(inboxtest.Receiver))
+		p := openPast(t, cfg)
 		var ops []*op
 		for _, body := range []string{"A", "B"} {
 			ops = append(ops, &op{webhook: inboxtest.Webhook("t", body)})
@@ -208,10 +208,11 @@ func TestNewestIsKnownWithoutAScan(t *testing.T) {
 		for id := range uint64(2) {
 			ops = append(ops, &op{note: &record.Record{ID: id + 1, Webhook: ops[id].webhook, Status: record.Status{State: record.Delivered, Changed: time.Now()}}})
 		}
-		s.batch = ops
-		if err := s.commit(); err != nil {
+		if err := errors.Join(p.write(ops...), p.Close()); err != nil {
 			t.Fatal(err)
 		}
+		s := openStore(t, cfg)
+		s.db.NoSync = true
 		return testing.AllocsPerRun(10, func() {
 			overwrite := new(record.OverwriteError)
 			if err := s.Redeliver(1, false); !errors.As(err, &overwrite) || overwrite.Latest.ID != 2 {

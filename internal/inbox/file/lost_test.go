@@ -3,17 +3,14 @@ package file
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.etcd.io/bbolt"
 
-	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
 	"usher/webhookgate"
@@ -120,24 +117,5 @@ func TestDamagedHeader(t *testing.T) {
 		if len(*log.lines) != 1 {
 			t.Errorf("page %d: reported: %q", page, *log.lines)
 		}
-	}
-}
-
-// A file whose pages make no sense is an error that says so, not a crash.
-func TestDamagedPage(t *testing.T) {
-	cfg := config(t.TempDir(), new(inboxtest.Receiver))
-	s := openStore(t, cfg)
-	for n := range 100 {
-		if _, err := s.Append(inboxtest.Webhook(fmt.Sprint(n), "A"), false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	// The second key of a leaf with records becomes larger than the third.
-	flip(t, cfg.Path, record.IDKey(90), 2, 1)
-	if _, err := Open(cfg.Config, courier.New(cfg.courier)); err == nil || !strings.Contains(err.Error(), "damaged") {
-		t.Error(err)
 	}
 }

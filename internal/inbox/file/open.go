@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -40,14 +39,7 @@ var errFormat = errors.New("written by another version of usher, in a format tha
 	" let that version deliver what waits, then move the file away")
 
 // Open opens, or makes, the file. What is to be delivered goes to c.
-func Open(cfg Config, c *courier.Courier) (_ *Store, err error) {
-	// What pages that make no sense do to bbolt is an error here, as far as it happens in this goroutine.
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("the inbox %s is damaged: put a whole copy in its place, or move it away (%v)", cfg.Path, r)
-		}
-	}()
+func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	db, err := openFile(cfg)
 	if err != nil {
 		return nil, err

@@ -25,8 +25,7 @@ func TestSnapshotOutlivesTheHistory(t *testing.T) {
 	told := make(map[string]uint64)
 	cfg := config(t.TempDir(), new(inboxtest.Receiver))
 	cfg.OnSnapshot = func(lane webhookgate.Lane, id uint64, _ *webhookgate.Webhook) { told[lane.Tenant] = id }
-	p := &pastStore{t: t, path: cfg.Path, Store: openStore(t, cfg)}
-	p.db.NoSync = true
+	p := openPast(t, cfg)
 	var ops []*op
 	deliver := func(w *webhookgate.Webhook) {
 		p.next++
