@@ -122,8 +122,8 @@ type Config struct {
 	// here, before its sender is answered, and reading it takes a call to a server; else
 	// nil, and Snapshot reads it. It must be quick. Nil: nobody wants to know.
 	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
-	// Essence is what stays of a snapshot's body, for Snapshot to read, when the webhook is gone from the
-	// history of a file. Nil: all.
+	// Essence is what stays of a snapshot's body, for Snapshot to read, for as long as there is the tenant. The
+	// history has all of it. Nil: all.
 	Essence func(body []byte) []byte
 	// Delivered is told of each webhook that was accepted: by whom, and how long after it was
 	// taken in, or was last sent again by hand. May be nil.
@@ -192,7 +192,7 @@ func openStore(cfg Config, c *courier.Courier) (store, error) {
 	if cfg.NATS != nil {
 		return shared.Open(shared.Config{
 			NATS: cfg.NATS, Route: c.ReceiverOf, Idle: len(cfg.Receivers) == 0, DedupSize: cfg.DedupSize, DedupWindow: cfg.DedupWindow,
-			MaxBytes: cfg.MaxBytes, OnSnapshot: cfg.OnSnapshot, OnErase: cfg.OnErase, OnLost: cfg.OnLost, LeaseChanged: cfg.LeaseChanged, Log: cfg.Log,
+			MaxBytes: cfg.MaxBytes, OnSnapshot: cfg.OnSnapshot, OnErase: cfg.OnErase, OnLost: cfg.OnLost, Essence: cfg.Essence, LeaseChanged: cfg.LeaseChanged, Log: cfg.Log,
 		}, c)
 	}
 	path, ok := strings.CutPrefix(cfg.URL, "file:")

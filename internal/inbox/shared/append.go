@@ -168,7 +168,11 @@ func (s *Store) extend(ctx context.Context, a *arriving, last message.End) error
 		h.Last, h.Bearer = last.Last, last.Bearer
 	}
 	m := nats.NewMsg(s.subjects.Lane(a.place))
-	message.Pack(a.Webhook).Put(m)
+	c := message.Pack(a.Webhook)
+	if a.kept {
+		c = c.Remembered(s.cfg.Essence) // the history gets all of it
+	}
+	c.Put(m)
 	h.Put(m)
 	// Sent again because its answer did not come, it is known to the servers by its id.
 	m.Header.Set(jetstream.MsgIDHeader, a.Webhook.ID)

@@ -85,7 +85,7 @@ func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webh
 	h := message.NewHead(message.Memory, w)
 	if h.Bears {
 		h.Last = seq
-		c.Put(note)
+		c.Remembered(t.s.cfg.Essence).Put(note)
 	} else if h, err = t.s.readableBefore(ctx, place, seq, h); err != nil {
 		return err
 	}

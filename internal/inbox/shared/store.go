@@ -37,6 +37,8 @@ type Config struct {
 	// snapshot where it came through this replica, which is told before its sender; else nil, and
 	// Snapshot reads it. It must be quick. Nil: nobody wants to know.
 	OnSnapshot func(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook)
+	// Essence is what stays of a snapshot's body when the webhook is finished. Nil: all.
+	Essence func(body []byte) []byte
 	// LeaseChanged is told when this replica begins to deliver a part (taken), and when it
 	// ends: by itself (given_back), or because its lease ran out (lost). May be nil.
 	LeaseChanged func(change string)

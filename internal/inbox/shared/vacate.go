@@ -77,7 +77,7 @@ func (t *term) bear(ctx context.Context, note *nats.Msg, h *message.Head, c mess
 		}
 		c = message.Packed(raw.Header, raw.Data)
 	}
-	c.Remembered().Put(note)
+	c.Remembered(t.s.cfg.Essence).Put(note)
 	h.Bears = true
 	return nil
 }

@@ -66,8 +66,14 @@ func (c Content) Unpack() (w *webhookgate.Webhook, err error) {
 	return w, err
 }
 
-// Remembered is c for a message that stays for as long as there is the tenant.
-func (c Content) Remembered() Content {
+// Remembered is c for a message that stays for as long as there is the tenant: essence is what stays of the
+// body, nil: all of it.
+func (c Content) Remembered(essence func(body []byte) []byte) Content {
+	if w, err := c.Unpack(); err == nil && essence != nil { // what is damaged stays as it is
+		short := *w
+		short.Header, short.Body = nil, essence(w.Body)
+		c = Content{Data: record.Encode(&short, 0)}
+	}
 	if c.encoding == "" && len(c.Data) >= rememberedFrom {
 		return Content{compress(c.Data), deflate}
 	}
