@@ -28,7 +28,7 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 	service := newService(t)
 	_, receiver := testkit.NewLedger(t)
 	for address, want := range map[string]string{
-		run(true):              "ok    inbox: the stream USHER will be made, with 1 replicas",
+		run(true):              "ok    inbox: the stream USHER will be made (replicas: 1)",
 		run(false):             "FAIL  inbox: the servers have no JetStream: enable it in their configuration, for this account",
 		testkit.FreeAddress(t): "FAIL  inbox: ",
 	} {

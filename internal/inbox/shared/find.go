@@ -2,7 +2,6 @@ package shared
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -56,7 +55,7 @@ func (s *Store) find(ctx context.Context, id uint64) (*found, error) {
 	}
 	past := look(s.servers.History.Last(ctx, s.subjects.History+any))
 	if past == nil && err == nil {
-		err = fmt.Errorf("webhook %d: %w", id, record.ErrNotFound)
+		err = record.ErrNotFound
 	}
 	return past, err
 }

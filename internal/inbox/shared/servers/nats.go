@@ -215,7 +215,7 @@ func (n *NATS) Check(ctx context.Context) (found string, err error) {
 	replicas := n.replicas(nc)
 	stream, err := js.Stream(ctx, n.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Sprintf("the stream %s will be made, with %d replicas", n.Stream, replicas), nil
+		return fmt.Sprintf("the stream %s will be made (replicas: %d)", n.Stream, replicas), nil
 	}
 	if errors.Is(err, nats.ErrNoResponders) {
 		err = errors.New("the servers have no JetStream: enable it in their configuration, for this account")
@@ -226,5 +226,5 @@ func (n *NATS) Check(ctx context.Context) (found string, err error) {
 	if faults := misfits(n.waiting(replicas, 0), &stream.CachedInfo().Config, n.Replicas); len(faults) > 0 {
 		return "", &misfitError{"the existing stream does not fit", faults}
 	}
-	return fmt.Sprintf("the stream %s is there, with %d replicas", n.Stream, stream.CachedInfo().Config.Replicas), nil
+	return fmt.Sprintf("the stream %s is there (replicas: %d)", n.Stream, stream.CachedInfo().Config.Replicas), nil
 }
