@@ -186,6 +186,34 @@ func TestContinueBeforeHints(t *testing.T) {
 	}
 }
 
+// A call whose body is too large to be kept reaches the service as soon as that is known, and not only when
+// its caller sends the next chunk: it may wait for the answer's beginning before it does.
+func TestStreamedAtTheEndOfAChunk(t *testing.T) {
+	t.Parallel()
+	began := make(chan struct{})
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(began)
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	}))
+	conn, err := net.Dial("tcp", r.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /graphql HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n",
+		replayLimit+1, strings.Repeat("x", replayLimit+1))
+	<-began
+	io.WriteString(conn, "0\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, answer := read(t, resp); status != 200 || answer != fmt.Sprint(replayLimit+1, nil) {
+		t.Errorf("%d %q", status, answer)
+	}
+}
+
 // down is a token endpoint that cannot be reached.
 type down struct{}
 

@@ -42,8 +42,10 @@ func (s *Store) redeliver(tx *bbolt.Tx, o *op, id uint64, force bool) error {
 	}
 	r := read(id, value, status, true)
 	lane := r.Webhook.Lane
-	m := s.memory(tx, lane)
+	m, err := s.memory(tx, lane)
 	switch {
+	case err != nil:
+		return err
 	case r.Status.State == record.Waiting:
 		if !s.courier.Waits(lane, id) {
 			o.result.err = errAgain // it was parked or delivered a moment ago

@@ -108,8 +108,8 @@ func earlier(a, b time.Time) time.Time {
 func (s *Store) drop(tx *bbolt.Tx, key []byte) error {
 	records, id := tx.Bucket(recordBucket), record.KeyID(key)
 	if w, _, err := record.Decode(records.Get(key)); err == nil { // else nobody knows whose it is
-		m := s.memory(tx, w.Lane)
-		if m.Snapshot == id {
+		m, err := s.memory(tx, w.Lane)
+		if m.Snapshot == id && err == nil {
 			err = s.keepSnapshot(tx, id, w)
 		}
 		if m.ID == id && err == nil {

@@ -84,8 +84,11 @@ func (m *memory) isSnapshot(tx *bbolt.Tx) bool {
 }
 
 func (s *Store) append(tx *bbolt.Tx, o *op) error {
-	w := o.webhook
-	records, m := tx.Bucket(recordBucket), s.memory(tx, w.Lane)
+	w, records := o.webhook, tx.Bucket(recordBucket)
+	m, err := s.memory(tx, w.Lane)
+	if err != nil {
+		return err
+	}
 	copied := s.holds(tx, m, o)
 	if copied {
 		o.result.duplicateOf = m.Webhook
@@ -144,13 +147,15 @@ func (s *Store) isFull(size int64) bool {
 	return s.full
 }
 
-// memory returns what a lane knows.
-func (s *Store) memory(tx *bbolt.Tx, lane webhookgate.Lane) *memory {
-	m, err := recall(tx, lane)
-	if err != nil {
-		s.tellDamaged(lane)
+// memory returns what a lane knows. Where that was damaged it is written anew: to read all records for
+// each one that the history drops would keep senders waiting.
+func (s *Store) memory(tx *bbolt.Tx, lane webhookgate.Lane) (*memory, error) {
+	m, damaged := recall(tx, lane)
+	if damaged == nil {
+		return m, nil
 	}
-	return m
+	s.tellDamaged(lane)
+	return m, m.write(tx)
 }
 
 func (s *Store) tellDamaged(lane webhookgate.Lane) {

@@ -119,3 +119,20 @@ func TestDamagedHeader(t *testing.T) {
 		}
 	}
 }
+
+// A damaged memory is made anew once, and not for each webhook of its tenant that the history drops: all
+// records are read for that, while senders wait.
+func TestDamagedMemoryIsRebuiltOnce(t *testing.T) {
+	log := newErrorLog()
+	cfg := config(t.TempDir(), new(inboxtest.Receiver))
+	cfg.logTo(slog.New(log))
+	p := openPast(t, cfg)
+	p.batch(1500, time.Now(), delivered) // three of each tenant
+	err := p.db.Update(func(tx *bbolt.Tx) error {
+		err := damage(tx, laneBucket, record.LaneKey(inboxtest.Webhook("t0", "").Lane))
+		return errors.Join(err, p.drop(tx, record.IDKey(1)), p.drop(tx, record.IDKey(501)))
+	})
+	if err != nil || len(*log.lines) != 1 {
+		t.Errorf("reported: %q, %v", *log.lines, err)
+	}
+}
