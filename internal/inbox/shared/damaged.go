@@ -98,9 +98,9 @@ func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webh
 // readableBefore is what the last readable message of a lane before a damaged one says, if there is
 // one; else h.
 func (s *Store) readableBefore(ctx context.Context, place string, seq uint64, h message.Head) (message.Head, error) {
-	err := s.servers.Waiting.Each(ctx, s.subjects.Lane(place), 1, func(m *jetstream.RawStreamMsg) {
-		if before, err := message.ReadHead(m.Header); err == nil && m.Sequence < seq {
-			e := message.NewEnd(m.Sequence, before)
+	err := s.servers.Waiting.Visit(ctx, s.subjects.Lane(place), 1, seq, func(m jetstream.Msg, at uint64) { // much may wait
+		if before, err := message.ReadHead(m.Headers()); err == nil {
+			e := message.NewEnd(at, before)
 			h = e.Again(message.Memory)
 		}
 	})
