@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -75,13 +76,27 @@ func (s *Store) finish(ctx context.Context, r *record.Record, c message.Content,
 	return err
 }
 
-// wipe deletes all that a lane has before two messages, one in the stream and one in the history.
+// wipe deletes all that a lane has before two messages, one in the stream and one in the history. What came after
+// the first may be in the history before the second: it stays.
 func (s *Store) wipe(ctx context.Context, place string, before, past uint64) error {
 	if err := s.servers.Waiting.Purge(ctx, s.subjects.States(place), before); err != nil {
 		return err
 	}
-	if err := s.servers.History.Purge(ctx, s.subjects.History+place+".*", past); err != nil {
+	ids, err := s.pastOf(ctx, place)
+	if err != nil {
 		return err
+	}
+	old := []string{s.subjects.History + place + ".*"}
+	if n, _ := slices.BinarySearch(ids, before); n < len(ids) {
+		old = nil
+		for _, id := range ids[:n] {
+			old = append(old, s.subjects.Past(place, id))
+		}
+	}
+	for _, subject := range old {
+		if err := s.servers.History.Purge(ctx, subject, past); err != nil {
+			return err
+		}
 	}
 	return s.servers.Waiting.Purge(ctx, s.subjects.Lane(place), before)
 }
