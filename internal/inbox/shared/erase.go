@@ -161,17 +161,25 @@ func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last messag
 	h := message.NewHead(message.Erased, &webhookgate.Webhook{Lane: lane, Received: time.Now()})
 	h.ID, h.Arrived, h.Replica, h.Foreign = last.ID, last.Arrived, last.Replica, last.Foreign
 	note, err := t.s.restate(ctx, place, last, h)
+	if servers.Passing(err) {
+		return record.ErrUnsure
+	}
 	if err != nil {
 		return err
 	}
 	// After that: what is not erased after all is still to have a history.
 	mark := nats.NewMsg(t.s.subjects.ErasedUpTo(place))
 	mark.Data = strconv.AppendUint(nil, note.Seq, 10)
-	past, err := t.s.servers.Publish(ctx, mark)
-	if err != nil {
-		return err
+	var past uint64
+	write := func() (err error) { past, err = t.s.servers.Publish(ctx, mark); return err }
+	wipe := func() error { return t.s.wipe(ctx, place, note.Seq, past) }
+	for _, step := range []func() error{write, wipe} {
+		if err := t.insist(ctx, &record.Record{ID: note.Seq}, step); err != nil {
+			return err
+		}
 	}
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, r := range removed {
 		if !t.spots[r.ID].out {
 			if l := t.lanes[lane]; l != nil {
@@ -183,8 +191,7 @@ func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last messag
 	if l := t.lanes[lane]; l != nil && l.waiting <= 0 {
 		delete(t.lanes, lane)
 	}
-	t.mu.Unlock()
-	return t.s.wipe(ctx, place, note.Seq, past)
+	return nil
 }
 
 // Platforms returns those on which a tenant is known.
