@@ -45,6 +45,10 @@ func (t *term) parkDamaged(ctx context.Context, place string, id, seq uint64) er
 	if err != nil || message.PlaceOf(w.Lane) != place {
 		w = &webhookgate.Webhook{Lane: t.strangers(seq), Received: m.Time}
 	}
+	if c.IsEssence() { // it was finished, and is not to be sent: it stays, as what others name
+		t.s.log.Error("inbox has a damaged memory, nothing is taken for a copy until the tenant's next webhook", "seq", seq)
+		return t.endDamaged(ctx, place, seq, w, c)
+	}
 	r := &record.Record{ID: id, Webhook: record.Slim(w), Size: message.SizeOf(m.Header, m.Data)}
 	r.Enter(record.Parked, record.ErrDamaged.Error())
 	if err := t.putState(ctx, c, r, message.PlaceOf(w.Lane)); err != nil {
