@@ -168,7 +168,8 @@ func (s *Store) extend(ctx context.Context, a *arriving, last message.End) error
 		h.Last, h.Bearer = last.Last, last.Bearer
 	}
 	m := nats.NewMsg(s.subjects.Lane(a.place))
-	c := message.Pack(a.Webhook)
+	whole := message.Pack(a.Webhook)
+	c := whole
 	if a.kept {
 		c = c.Remembered(s.cfg.Essence) // the history gets all of it
 	}
@@ -182,7 +183,7 @@ func (s *Store) extend(ctx context.Context, a *arriving, last message.End) error
 	if size := len(m.Header.Get(message.HeadHeader)); size > message.LongestHead {
 		return fmt.Errorf("%w: its tenant, platform and type take %d bytes, and %d is the most", webhookgate.ErrTooLarge, size, message.LongestHead)
 	}
-	if size := int64(m.Size()) + message.Outcome; size > s.servers.Conn.MaxPayload() {
+	if size := int64(m.Size()-len(c.Data)+len(whole.Data)) + message.Outcome; size > s.servers.Conn.MaxPayload() {
 		return fmt.Errorf("%w: it takes %d bytes, and the inbox's servers take %d", webhookgate.ErrTooLarge, size, s.servers.Conn.MaxPayload())
 	}
 	seq, err := s.servers.Publish(ctx, m)

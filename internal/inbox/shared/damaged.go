@@ -45,6 +45,10 @@ func (t *term) parkDamaged(ctx context.Context, place string, id, seq uint64) er
 	if err != nil || message.PlaceOf(w.Lane) != place {
 		w = &webhookgate.Webhook{Lane: t.strangers(seq), Received: m.Time}
 	}
+	if c.IsEssence() { // it was finished, and is not to be sent: it stays, as what others name
+		t.s.log.Error("inbox has a damaged memory, nothing is taken for a copy until the tenant's next webhook", "seq", seq)
+		return t.endDamaged(ctx, place, seq, w, c)
+	}
 	r := &record.Record{ID: id, Webhook: record.Slim(w), Size: message.SizeOf(m.Header, m.Data)}
 	r.Enter(record.Parked, record.ErrDamaged.Error())
 	if err := t.putState(ctx, c, r, message.PlaceOf(w.Lane)); err != nil {
@@ -98,9 +102,9 @@ func (t *term) endDamaged(ctx context.Context, place string, seq uint64, w *webh
 // readableBefore is what the last readable message of a lane before a damaged one says, if there is
 // one; else h.
 func (s *Store) readableBefore(ctx context.Context, place string, seq uint64, h message.Head) (message.Head, error) {
-	err := s.servers.Waiting.Each(ctx, s.subjects.Lane(place), 1, func(m *jetstream.RawStreamMsg) {
-		if before, err := message.ReadHead(m.Header); err == nil && m.Sequence < seq {
-			e := message.NewEnd(m.Sequence, before)
+	err := s.servers.Waiting.Visit(ctx, s.subjects.Lane(place), 1, seq, func(m jetstream.Msg, at uint64) { // much may wait
+		if before, err := message.ReadHead(m.Headers()); err == nil {
+			e := message.NewEnd(at, before)
 			h = e.Again(message.Memory)
 		}
 	})

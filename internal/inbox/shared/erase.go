@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -75,13 +76,27 @@ func (s *Store) finish(ctx context.Context, r *record.Record, c message.Content,
 	return err
 }
 
-// wipe deletes all that a lane has before two messages, one in the stream and one in the history.
+// wipe deletes all that a lane has before two messages, one in the stream and one in the history. What came after
+// the first may be in the history before the second: it stays.
 func (s *Store) wipe(ctx context.Context, place string, before, past uint64) error {
 	if err := s.servers.Waiting.Purge(ctx, s.subjects.States(place), before); err != nil {
 		return err
 	}
-	if err := s.servers.History.Purge(ctx, s.subjects.History+place+".*", past); err != nil {
+	ids, err := s.pastOf(ctx, place)
+	if err != nil {
 		return err
+	}
+	old := []string{s.subjects.History + place + ".*"}
+	if n, _ := slices.BinarySearch(ids, before); n < len(ids) {
+		old = nil
+		for _, id := range ids[:n] {
+			old = append(old, s.subjects.Past(place, id))
+		}
+	}
+	for _, subject := range old {
+		if err := s.servers.History.Purge(ctx, subject, past); err != nil {
+			return err
+		}
 	}
 	return s.servers.Waiting.Purge(ctx, s.subjects.Lane(place), before)
 }
@@ -146,17 +161,25 @@ func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last messag
 	h := message.NewHead(message.Erased, &webhookgate.Webhook{Lane: lane, Received: time.Now()})
 	h.ID, h.Arrived, h.Replica, h.Foreign = last.ID, last.Arrived, last.Replica, last.Foreign
 	note, err := t.s.restate(ctx, place, last, h)
+	if servers.Passing(err) {
+		return record.ErrUnsure
+	}
 	if err != nil {
 		return err
 	}
 	// After that: what is not erased after all is still to have a history.
 	mark := nats.NewMsg(t.s.subjects.ErasedUpTo(place))
 	mark.Data = strconv.AppendUint(nil, note.Seq, 10)
-	past, err := t.s.servers.Publish(ctx, mark)
-	if err != nil {
-		return err
+	var past uint64
+	write := func() (err error) { past, err = t.s.servers.Publish(ctx, mark); return err }
+	wipe := func() error { return t.s.wipe(ctx, place, note.Seq, past) }
+	for _, step := range []func() error{write, wipe} {
+		if err := t.insist(ctx, &record.Record{ID: note.Seq}, step); err != nil {
+			return err
+		}
 	}
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, r := range removed {
 		if !t.spots[r.ID].out {
 			if l := t.lanes[lane]; l != nil {
@@ -168,8 +191,7 @@ func (t *term) eraseLane(ctx context.Context, lane webhookgate.Lane, last messag
 	if l := t.lanes[lane]; l != nil && l.waiting <= 0 {
 		delete(t.lanes, lane)
 	}
-	t.mu.Unlock()
-	return t.s.wipe(ctx, place, note.Seq, past)
+	return nil
 }
 
 // Platforms returns those on which a tenant is known.

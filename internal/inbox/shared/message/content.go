@@ -55,15 +55,28 @@ func (c Content) Put(m *nats.Msg) {
 }
 
 // Unpack is the webhook.
-func (c Content) Unpack() (w *webhookgate.Webhook, err error) {
+func (c Content) Unpack() (*webhookgate.Webhook, error) {
+	w, _, err := c.unpack()
+	return w, err
+}
+
+// IsEssence says whether c is only what is remembered of a webhook that is finished.
+func (c Content) IsEssence() bool {
+	_, mark, err := c.unpack()
+	return err == nil && mark == essential
+}
+
+// essential stands in an essence where a file has a record's number.
+const essential = 1
+
+func (c Content) unpack() (w *webhookgate.Webhook, mark uint64, err error) {
 	data := c.Data
 	if c.encoding == deflate {
 		if data, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(data)), inflatedMost)); err != nil {
-			return nil, record.ErrDamaged
+			return nil, 0, record.ErrDamaged
 		}
 	}
-	w, _, err = record.Decode(data)
-	return w, err
+	return record.Decode(data)
 }
 
 // Remembered is c for a message that stays for as long as there is the tenant: essence is what stays of the
@@ -72,7 +85,7 @@ func (c Content) Remembered(essence func(body []byte) []byte) Content {
 	if w, err := c.Unpack(); err == nil && essence != nil { // what is damaged stays as it is
 		short := *w
 		short.Header, short.Body = nil, essence(w.Body)
-		c = Content{Data: record.Encode(&short, 0)}
+		c = Content{Data: record.Encode(&short, essential)}
 	}
 	if c.encoding == "" && len(c.Data) >= rememberedFrom {
 		return Content{compress(c.Data), deflate}
