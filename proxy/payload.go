@@ -63,10 +63,6 @@ func (p *payload) read(req *http.Request, limit int64, memory *Memory) error {
 		return nil
 	case length > limit:
 		p.stream, p.length = body, length
-		// A caller that waits for 100 Continue gets it from this read, which reads nothing. From
-		// now on another goroutine reads, and a 1xx answer of the service may be being written. (In
-		// chunks, even such a read would wait for the next one.)
-		_, _ = body.Read(nil)
 		return nil
 	}
 	p.memory = memory

@@ -30,6 +30,12 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := body.read(req, t.ReplayLimit, t.ReplayMemory); err != nil {
 		return nil, err
 	}
+	if body.stream != nil && body.length >= 0 {
+		// A caller that waits for 100 Continue gets it from this read, which reads nothing. From
+		// now on another goroutine reads, and a 1xx answer of the service may be being written.
+		// (With chunks it would wait for the next one; but there the first have been read already.)
+		_, _ = req.Body.Read(nil)
+	}
 	token, err = t.Source.Latest(req.Context(), token)
 	if err != nil {
 		return nil, err
