@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
 	"usher/internal/inbox/record"
 )
@@ -17,11 +16,12 @@ func TestErasesAllOrNothing(t *testing.T) {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *cluster) {
 				c.parts = 1
-				c.impatient()
-				c.receiver.Set(inboxtest.Refusing)
 				r := c.startAt(&natstest.Wire{Server: c.server, Delay: farAway})
 				defer r.stop()
 				until(t, "it delivers", func() bool { return r.terms() == 1 })
+				if err := r.Pause(record.Pause{}); err != nil {
+					t.Fatal(err)
+				}
 				r.send(t, "acme", "A")
 				r.send(t, "acme", "B")
 				time.Sleep(5 * time.Second)
@@ -35,7 +35,7 @@ func TestErasesAllOrNothing(t *testing.T) {
 				time.Sleep(time.Second)
 				r.wire.Mend()
 				failed := <-erased
-				c.receiver.Set(nil)
+				until(t, "deliveries go on", func() bool { _, err := r.Resume(record.Pause{}); return err == nil })
 				time.Sleep(time.Minute)
 				left := 0
 				if failed != nil {

@@ -137,7 +137,7 @@ func (s *Servers) firstLook(ctx context.Context) error {
 	}
 }
 
-// Watch looks at the streams until ctx ends: how full they are, and whether they still fit. It calls measured whenever it knows, and
+// Watch looks at the streams until ctx ends: how full they are, and whether they still fit. It calls measured whenever it knows how full, and
 // says whether they have lost their last messages: what is known here may then be of messages that are no more.
 func (s *Servers) Watch(ctx context.Context, measured func(lost bool)) {
 	const sayEvery = time.Minute
@@ -148,6 +148,9 @@ func (s *Servers) Watch(ctx context.Context, measured func(lost bool)) {
 			return
 		}
 		lost, err := s.measure(ctx)
+		if lost || err == nil {
+			measured(lost) // before all that takes long
+		}
 		if err != nil || s.inTrouble() != nil || time.Since(looked) > lookEvery || s.wantsMore() {
 			looked = time.Now()
 			err = s.look(ctx)
@@ -156,9 +159,6 @@ func (s *Servers) Watch(ctx context.Context, measured func(lost bool)) {
 		if err != nil && ctx.Err() == nil && time.Since(said) > sayEvery {
 			said = time.Now()
 			s.log.Warn("still cannot use the inbox servers, trying again", "err", err)
-		}
-		if lost || err == nil {
-			measured(lost)
 		}
 	}
 }
