@@ -160,6 +160,7 @@ type redelivery struct {
 type discard struct {
 	at       time.Time
 	instance int
+	unsure   bool // whether it was done
 }
 
 // An attempt is one try at the receiver.
@@ -499,7 +500,12 @@ func (p *place) discard(rt *rapid.T) {
 	case err == nil:
 		w.mu.Lock()
 		a := w.byID[e.Webhook]
-		a.discards = append(a.discards, discard{time.Now(), len(a.again)})
+		a.discards = append(a.discards, discard{time.Now(), len(a.again), false})
+		w.mu.Unlock()
+	case errors.Is(err, record.ErrUnsure):
+		w.mu.Lock()
+		a := w.byID[e.Webhook]
+		a.discards = append(a.discards, discard{time.Now(), len(a.again), true})
 		w.mu.Unlock()
 	case !p.excused(err) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFinished):
 		rt.Errorf("discarding %d: %v", e.ID, err)

@@ -42,8 +42,8 @@ func patiently(ctx context.Context, errand func() error) error {
 	var why error // it is not done yet
 	for {
 		switch err := errand(); {
-		case errors.Is(err, record.ErrUnsure):
-			why = err // whatever comes: the next try finds it done, or does it
+		case errors.Is(err, record.ErrUnsure), errors.Is(why, record.ErrUnsure) && errors.Is(err, record.ErrBusy):
+			why = record.ErrUnsure // whatever comes: the next try finds it done, or does it; the first may be at it
 		case errors.Is(err, errMoved):
 			why = cmp.Or(why, record.ErrBusy)
 		case errors.Is(err, record.ErrNobody):
