@@ -9,6 +9,7 @@ import (
 	"usher/internal/admin/decisions"
 	"usher/internal/admin/metrics"
 	"usher/internal/entitlements"
+	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/inbox/courier"
 	"usher/internal/settings"
@@ -74,7 +75,7 @@ func (u *usher) buildGate(m *metrics.Gate) error {
 	}
 	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
 	if w.TLSCertFile != "" {
-		if l.tls, err = webhookgate.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, u.log); err != nil {
+		if l.tls, err = guard.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, u.log); err != nil {
 			return err
 		}
 	}
@@ -104,7 +105,7 @@ func gateReceivers(w *settings.Webhook) (main *settings.Receiver, further []webh
 func (l *listener) certificateEnds() time.Time {
 	current, err := l.tls.GetConfigForClient(nil)
 	if err != nil || len(current.Certificates) == 0 {
-		return time.Time{} // does not happen: webhookgate.TLSConfig always has one
+		return time.Time{} // does not happen: guard.TLSConfig always has one
 	}
 	return current.Certificates[0].Leaf.NotAfter
 }

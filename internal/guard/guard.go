@@ -1,5 +1,6 @@
 // Package guard has the checks that all ports of usher share: can the request be read in one
-// way only, is its Host allowed, and does the caller know the key?
+// way only, is its Host allowed, and does the caller know the key? It also has the TLS of a port:
+// certificates that may be replaced while it serves.
 package guard
 
 import (

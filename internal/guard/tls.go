@@ -1,4 +1,4 @@
-package webhookgate
+package guard
 
 import (
 	"bytes"

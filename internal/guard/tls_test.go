@@ -1,4 +1,4 @@
-package webhookgate
+package guard
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"log/slog"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -76,7 +77,16 @@ func write(t *testing.T, name string, content []byte) {
 	}
 }
 
-// handshake connects anew, posts a webhook, and returns the server's name.
+// tlsServer serves with config, and answers everything with 200.
+func tlsServer(t *testing.T, config *tls.Config) *httptest.Server {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s.TLS = config
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// handshake connects anew, sends a request, and returns the name of the server's CA.
 func handshake(t *testing.T, s *httptest.Server, roots *authority, client *tls.Certificate) (string, error) {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -86,7 +96,7 @@ func handshake(t *testing.T, s *httptest.Server, roots *authority, client *tls.C
 		config.Certificates = []tls.Certificate{*client}
 	}
 	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, ForceAttemptHTTP2: true}
-	resp, err := (&http.Client{Transport: transport}).Post(s.URL+"/webhooks", "application/json", strings.NewReader(documented))
+	resp, err := (&http.Client{Transport: transport}).Get(s.URL)
 	if err != nil {
 		return "", err
 	}
@@ -106,15 +116,11 @@ func TestTLSFilesAreReadAgain(t *testing.T) {
 	write(t, keyFile, key)
 
 	var log bytes.Buffer
-	config, err := TLSConfig(certFile, keyFile, "", logTo(&log))
+	config, err := TLSConfig(certFile, keyFile, "", slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewUnstartedServer(newGate(t, nil))
-	s.TLS = config
-	s.Config.ErrorLog = nil
-	s.StartTLS()
-	defer s.Close()
+	s := tlsServer(t, config)
 
 	expect := func(want *authority) {
 		t.Helper()
@@ -157,15 +163,11 @@ func TestClientCertificates(t *testing.T) {
 		}
 		return &c
 	}
-	config, err := TLSConfig(certFile, keyFile, caFile, logTo(new(bytes.Buffer)))
+	config, err := TLSConfig(certFile, keyFile, caFile, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewUnstartedServer(newGate(t, nil))
-	s.TLS = config
-	s.Config.ErrorLog = nil
-	s.StartTLS()
-	defer s.Close()
+	s := tlsServer(t, config)
 	for _, tt := range []struct {
 		name   string
 		client *tls.Certificate
@@ -196,7 +198,7 @@ func TestBadTLSFiles(t *testing.T) {
 		if ca != "" {
 			ca = name(ca)
 		}
-		_, err := TLSConfig(name(files[0]), name(files[1]), ca, logTo(new(bytes.Buffer)))
+		_, err := TLSConfig(name(files[0]), name(files[1]), ca, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), dir) {
 			t.Errorf("%v: %v", files, err)
 		}
