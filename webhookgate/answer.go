@@ -7,9 +7,9 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
+
+	"usher/webhookgate/content"
 )
 
 // The decisions, as senders, logs and metrics know them.
@@ -39,16 +39,10 @@ type answer struct {
 
 	Decision string           `json:"decision"`
 	Error    string           `json:"error,omitempty"`
-	Faults   []Fault          `json:"faults,omitempty"`
+	Faults   []content.Fault  `json:"faults,omitempty"`
 	Webhook  string           `json:"webhook,omitempty"`
 	Tries    int              `json:"tries,omitempty"`
 	Receiver *receiversAnswer `json:"receiver,omitempty"`
-}
-
-// A Fault is one thing that is wrong with a body.
-type Fault struct {
-	Path    string `json:"path"` // a JSON pointer
-	Message string `json:"message"`
 }
 
 type receiversAnswer struct {
@@ -63,7 +57,7 @@ func reject(status int, why string) *answer {
 
 // faulty refuses a body and lists its faults, at most maxFaults. The sentence names the first
 // one, because some webhook logs show only one line.
-func faulty(status int, faults []Fault) *answer {
+func faulty(status int, faults ...content.Fault) *answer {
 	path := faults[0].Path
 	if path == "" {
 		path = "the body"
@@ -137,16 +131,4 @@ func (a *answer) write(w http.ResponseWriter) {
 // seconds writes d in the form of Retry-After.
 func seconds(d time.Duration) string {
 	return strconv.Itoa(int(math.Ceil(d.Seconds())))
-}
-
-// clip shortens a foreign text before it is shown: at most n bytes, whole characters, valid
-// UTF-8.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return strings.ToValidUTF8(s, "\uFFFD")
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return strings.ToValidUTF8(s[:n], "\uFFFD") + "…"
 }

@@ -12,11 +12,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-)
 
-// TenantProvisioningChange is the only event type that the billing service documents. The
-// built-in schema describes it.
-const TenantProvisioningChange = "TenantProvisioningChange"
+	"usher/webhookgate/content"
+)
 
 // Config is what a Gate needs. A webhook must pass every check that it configures.
 type Config struct {
@@ -144,7 +142,7 @@ func New(cfg Config) (*Gate, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("webhook gate: %w", err)
 	}
-	validator, err := newValidator(slices.Concat(cfg.Types, cfg.SyncTypes), cfg.Schema)
+	rules, err := content.NewRules(slices.Concat(cfg.Types, cfg.SyncTypes), cfg.Schema)
 	if err != nil {
 		return nil, fmt.Errorf("webhook gate: schema: %w", err)
 	}
@@ -154,7 +152,7 @@ func New(cfg Config) (*Gate, error) {
 	}
 	g := &Gate{
 		cfg:       cfg,
-		validator: validator,
+		rules:     rules,
 		receivers: receivers,
 		share:     share(cfg.MaxInflight, len(receivers.all), cfg.Keep != nil),
 		readers:   make(chan struct{}, runtime.GOMAXPROCS(0)),
@@ -180,7 +178,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.Attempts, 3)
 	setDefault(&c.MaxInflight, 256)
 	if len(c.Types) == 0 {
-		c.Types = []string{TenantProvisioningChange}
+		c.Types = []string{content.TenantProvisioningChange}
 	}
 	c.AllowCIDRs = unmapped(c.AllowCIDRs)
 	c.TrustedProxies = unmapped(c.TrustedProxies)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"usher/internal/wire"
+	"usher/webhookgate/content"
 )
 
 const (
@@ -137,7 +138,7 @@ func (rc *receiver) send(ctx context.Context, w *Webhook) Attempt {
 	// the receiver may not be finished.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if resp.Header.Get("Content-Encoding") == "" {
-		t.Excerpt = clip(string(body), maxExcerpt)
+		t.Excerpt = content.Clip(string(body), maxExcerpt)
 	}
 	return t
 }

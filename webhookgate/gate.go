@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"usher/internal/trace"
+	"usher/webhookgate/content"
 )
 
 // A Gate is the http.Handler that webhooks are posted to.
 type Gate struct {
 	cfg       Config
-	validator *validator
+	rules     *content.Rules
 	receivers *receivers
 	share     int // how many of the places in flight each receiver may use
 	lanes     *passThrough
@@ -112,14 +113,14 @@ func (g *Gate) handle(v *visit) *answer {
 func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 	g.readers <- struct{}{}
 	defer func() { <-g.readers }()
-	value, no := parseBody(body)
-	if no != nil {
-		return nil, no
+	value, fault := content.Parse(body)
+	if fault != nil {
+		return nil, faulty(http.StatusBadRequest, *fault)
 	}
-	if no := g.validator.check(value); no != nil {
-		return nil, no
+	if faults := g.rules.Faults(value); len(faults) > 0 {
+		return nil, faulty(http.StatusUnprocessableEntity, faults...)
 	}
-	typ := stringAt(value, "type")
+	typ := content.StringAt(value, "type")
 	lane := laneOf(typ, value)
 	if v.receiver = g.receivers.takes(lane.Platform); v.receiver == nil && !g.keepsAnyway(typ) {
 		return nil, unclaimed(lane.Platform)

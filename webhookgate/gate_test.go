@@ -209,11 +209,11 @@ func TestBadConfig(t *testing.T) {
 		"must be an http": func(c *Config) {
 			c.ForwardURL = &url.URL{Scheme: "ftp", Host: "x", User: url.UserPassword("u", "passw0rd")}
 		},
-		"begin with /":     func(c *Config) { c.Path = "webhooks" },
-		"escaped":          func(c *Config) { c.Path = "/web hooks" },
-		"negative":         func(c *Config) { c.Attempts = -1 },
-		"type is empty":    func(c *Config) { c.Types = []string{""} },
-		"schema: not JSON": func(c *Config) { c.Schema = []byte("{") },
+		"begin with /":           func(c *Config) { c.Path = "webhooks" },
+		"escaped":                func(c *Config) { c.Path = "/web hooks" },
+		"negative":               func(c *Config) { c.Attempts = -1 },
+		"type is empty":          func(c *Config) { c.Types = []string{""} },
+		"schema: it is not JSON": func(c *Config) { c.Schema = []byte("{") },
 	} {
 		cfg := Config{ForwardURL: &url.URL{Scheme: "http", Host: "receiver.test"}}
 		change(&cfg)

@@ -2,6 +2,7 @@ package webhookgate
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,17 +17,9 @@ import (
 )
 
 // documented is a webhook with all that the billing service documents.
-const documented = `{"type":"TenantProvisioningChange","payload":{"tenant":{"id":4711,"code":"acme-prod","name":"Acme Production",
-"platform":{"id":3,"code":"cloud","name":"Acme Cloud"},"account":{"id":991,"name":"Acme Ltd","billing_day":1,"contacts":[
-{"id":5,"first_name":"Ada","last_name":"Byron","email":"ada@example.com"},
-{"id":6,"first_name":"Alan","last_name":"Turing","email":"alan@example.com"}]}},"change":{"features":[
-{"code":"users","name":"Users","value":"","quantity":25},
-{"code":"sso","name":"Single sign-on","value":"","quantity":null},
-{"code":"storage","name":"Storage (GB)","value":"","quantity":500}],"subscriptions":[{"id":812,"state":"active",
-"start_date":"2025-01-01","end_date":"2025-12-31","trial_start_date":null,"trial_end_date":null,
-"plan":{"code":"pro","name":"Professional"},"price_list":{"code":"eur","name":"Euro"},"product":{"code":"suite","name":"Suite"},
-"features":[{"code":"users","name":"Users","value":"","quantity":25},{"code":"sso","name":"Single sign-on","value":"","quantity":null},
-{"code":"storage","name":"Storage (GB)","value":"","quantity":500}]}]}}}`
+//
+//go:embed content/testdata/documented.json
+var documented string
 
 // snapshot is a small webhook of a tenant; what tells two of them apart is name.
 func snapshot(tenant, name string) string {

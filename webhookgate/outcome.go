@@ -3,6 +3,8 @@ package webhookgate
 import (
 	"net/netip"
 	"time"
+
+	"usher/webhookgate/content"
 )
 
 // An Outcome is the result of one request, to be shown to people.
@@ -12,12 +14,12 @@ type Outcome struct {
 	From        netip.Addr // the sender's; invalid if unknown
 	Status      int        // of the answer to the sender
 	Decision    string
-	Why         string   // why it was rejected or failed
-	Faults      []Fault  // the first faults of its body
-	DuplicateOf string   // the webhook-id of the snapshot that the receiver already holds
-	Tries       int      // at the receiver, while the sender waited
-	Receiver    int      // the status of the last try; zero: no answer, or accepted
-	Webhook     *Webhook // nil if it did not pass every check
+	Why         string          // why it was rejected or failed
+	Faults      []content.Fault // the first faults of its body
+	DuplicateOf string          // the webhook-id of the snapshot that the receiver already holds
+	Tries       int             // at the receiver, while the sender waited
+	Receiver    int             // the status of the last try; zero: no answer, or accepted
+	Webhook     *Webhook        // nil if it did not pass every check
 }
 
 // maxShownFaults is enough for people, and many outcomes are kept in memory.

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"usher/webhookgate/content"
 )
 
 // MainReceiver is the name of the receiver of Config.ForwardURL.
@@ -116,11 +118,11 @@ func (g *Gate) keepsAnyway(typ string) bool {
 
 // unclaimed refuses a webhook that no receiver takes.
 func unclaimed(platform string) *answer {
-	message := fmt.Sprintf("is %q, and no receiver takes webhooks of this platform", clip(platform, maxShown))
+	message := fmt.Sprintf("is %q, and no receiver takes webhooks of this platform", content.Clip(platform, maxShown))
 	if platform == "" {
 		message = "is missing, and no receiver takes webhooks without a platform"
 	}
-	return faulty(http.StatusUnprocessableEntity, []Fault{{"/payload/tenant/platform/code", message}})
+	return faulty(http.StatusUnprocessableEntity, content.Fault{Path: "/payload/tenant/platform/code", Message: message})
 }
 
 // share is how many webhooks may be on their way to one receiver at once: an equal part of all

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"usher/webhookgate/content"
 )
 
 // of is a snapshot of a tenant on a platform.
@@ -54,7 +56,7 @@ func TestReceiverOfAPlatform(t *testing.T) {
 	} {
 		var got []string
 		g := newGate(t, func(c *Config) {
-			c.Types, c.SyncTypes = []string{TenantProvisioningChange, "Other"}, []string{"Ask"}
+			c.Types, c.SyncTypes = []string{content.TenantProvisioningChange, "Other"}, []string{"Ask"}
 			c.Transport = note("main", &got)
 			c.Receivers = []Receiver{
 				{Name: "crm", Platforms: []string{"crm", "mail"}, URL: address("crm.test"), Transport: note("crm", &got)},
@@ -66,11 +68,13 @@ func TestReceiverOfAPlatform(t *testing.T) {
 		})
 		rec := ask(g, tt.body)
 		if rec.Code != 200 {
-			var no struct{ Faults []Fault }
+			var no struct{ Faults []content.Fault }
 			if err := json.Unmarshal(rec.Body.Bytes(), &no); err != nil {
 				t.Fatal(err)
 			}
-			got = append(got, lines(no.Faults)...)
+			for _, f := range no.Faults {
+				got = append(got, f.Path+" "+f.Message)
+			}
 		}
 		if rec.Code != tt.code || len(got) != 1 || got[0] != tt.want {
 			t.Errorf("%s: %d %q, want %d %q", tt.body, rec.Code, got, tt.code, tt.want)

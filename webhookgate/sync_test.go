@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"usher/webhookgate/content"
 )
 
 const question = `{"type":"Checkout","payload":{"tenant":{"code":"acme","platform":{"code":"crm"}},"cart":[1]}}`
@@ -145,7 +147,7 @@ func TestQuestionsWaitInNoQueue(t *testing.T) {
 		g := newGate(t, func(c *Config) {
 			c.SyncTypes = []string{"Checkout"}
 			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
-				if b, _ := io.ReadAll(r.Body); strings.Contains(string(b), TenantProvisioningChange) {
+				if b, _ := io.ReadAll(r.Body); strings.Contains(string(b), content.TenantProvisioningChange) {
 					<-hang
 				}
 				return respond(200, "yes"), nil
@@ -223,7 +225,7 @@ func TestQuestionAtShutdown(t *testing.T) {
 }
 
 func TestSyncTypesOfAConfig(t *testing.T) {
-	for _, types := range []string{"", "*", TenantProvisioningChange} {
+	for _, types := range []string{"", "*", content.TenantProvisioningChange} {
 		cfg := Config{ForwardURL: newGate(t, nil).cfg.ForwardURL, SyncTypes: []string{types}}
 		if _, err := New(cfg); err == nil {
 			t.Errorf("%q is accepted", types)

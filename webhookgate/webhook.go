@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"usher/internal/trace"
+	"usher/webhookgate/content"
 )
 
 // A Webhook has passed every check, and has everything that its delivery needs. It does not
@@ -44,7 +44,7 @@ func (g *Gate) newWebhook(v *visit, body []byte, typ string, lane Lane) *Webhook
 		Lane: lane,
 		// Other events are not known to be snapshots, and without a tenant it is not known
 		// whose: the same bytes twice may be two changes. A question changes nothing.
-		Snapshot: typ == TenantProvisioningChange && lane.Tenant != "" && !g.asks(typ),
+		Snapshot: typ == content.TenantProvisioningChange && lane.Tenant != "" && !g.asks(typ),
 		Digest:   sha256.Sum256(body),
 		Body:     body,
 		Header:   g.forwardHeader(v),
@@ -52,12 +52,11 @@ func (g *Gate) newWebhook(v *visit, body []byte, typ string, lane Lane) *Webhook
 	}
 }
 
-// laneOf reads the names from the value that was validated. They must match exactly: the struct
-// fields of encoding/json would match in upper and lower case.
+// laneOf reads the names from the value that was validated.
 func laneOf(typ string, value any) Lane {
 	lane := Lane{
-		Platform: stringAt(value, "payload", "tenant", "platform", "code"),
-		Tenant:   stringAt(value, "payload", "tenant", "code"),
+		Platform: content.StringAt(value, "payload", "tenant", "platform", "code"),
+		Tenant:   content.StringAt(value, "payload", "tenant", "code"),
 	}
 	if lane.Tenant == "" {
 		lane.Type = typ
@@ -65,27 +64,19 @@ func laneOf(typ string, value any) Lane {
 	return lane
 }
 
-// stringAt returns the string at a path of names, or the empty string. It is a copy, because
-// lanes are remembered and must not keep the whole body in memory.
-func stringAt(value any, path ...string) string {
-	for _, name := range path {
-		object, _ := value.(map[string]any)
-		value = object[name]
-	}
-	s, _ := value.(string)
-	return strings.Clone(s)
-}
-
 // TraceID returns the trace id of the sender's traceparent, or nothing. The receiver gets that
 // header, so it is stored with the webhook.
 func (w *Webhook) TraceID() string { return trace.ID(w.Header) }
 
+// maxShown is how many bytes of a foreign name are shown.
+const maxShown = 200
+
 func (w *Webhook) attrs() []slog.Attr {
 	attrs := append(make([]slog.Attr, 0, 8),
 		slog.String("webhook", w.ID),
-		slog.String("type", clip(w.Type, maxShown)),
-		slog.String("platform", clip(w.Lane.Platform, maxShown)),
-		slog.String("tenant", clip(w.Lane.Tenant, maxShown)),
+		slog.String("type", content.Clip(w.Type, maxShown)),
+		slog.String("platform", content.Clip(w.Lane.Platform, maxShown)),
+		slog.String("tenant", content.Clip(w.Lane.Tenant, maxShown)),
 	)
 	if id := w.TraceID(); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))

@@ -6,7 +6,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"usher/webhookgate/content"
 )
+
+func laneIn(t *testing.T, body string) Lane {
+	t.Helper()
+	value, fault := content.Parse([]byte(body))
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	return laneOf(content.StringAt(value, "type"), value)
+}
 
 func TestLanes(t *testing.T) {
 	tenant := func(platform, code string) string {
@@ -27,12 +38,25 @@ func TestLanes(t *testing.T) {
 		{`{"type":"Other","payload":{"tenant":{"code":5}}}`, Lane{Type: "Other"}},
 	}
 	for _, tt := range tests {
-		value, no := parseBody([]byte(tt.body))
-		if no != nil {
-			t.Fatal(no.Error)
-		}
-		if got := laneOf(stringAt(value, "type"), value); got != tt.want {
+		if got := laneIn(t, tt.body); got != tt.want {
 			t.Errorf("%s: got %+v, want %+v", tt.body, got, tt.want)
+		}
+	}
+}
+
+// A platform that is null is none: its tenants have the lane that they have without it.
+func TestNullDoesNotChangeTheLane(t *testing.T) {
+	for body, want := range map[string]Lane{
+		`{"type":"T","payload":{"tenant":{"code":"a"},"change":{}}}`:                          {Tenant: "a"},
+		`{"type":"T","payload":{"tenant":{"code":"a","platform":null},"change":{}}}`:          {Tenant: "a"},
+		`{"type":"T","payload":{"tenant":{"code":"a","platform":{"code":null}},"change":{}}}`: {Tenant: "a"},
+		`{"type":"T","payload":{"tenant":{"code":"a","platform":{"code":""}},"change":{}}}`:   {Tenant: "a"},
+		`{"type":"T","payload":{"tenant":{"code":null}}}`:                                     {Type: "T"},
+		`{"type":"T","payload":{"tenant":null}}`:                                              {Type: "T"},
+		`{"type":"T","payload":null}`:                                                         {Type: "T"},
+	} {
+		if got := laneIn(t, body); got != want {
+			t.Errorf("%s: %+v, want %+v", body, got, want)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"usher/internal/admin/decisions"
 	"usher/internal/changes"
 	"usher/internal/inbox"
-	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 // Webhook is a line of GET /api/webhooks: one in the inbox, or a decision of the gate
@@ -55,14 +55,14 @@ func (w *Webhook) Outcome() string { return cmp.Or(string(w.State), w.Decision) 
 // WebhookDetail is the answer of GET /api/webhooks/{id}.
 type WebhookDetail struct {
 	Webhook
-	Previous string              `json:"previous,omitempty"` // id of the snapshot that changes compares with
-	Untaken  string              `json:"untaken,omitempty"`  // id of the tenant's snapshot right before it, if the receiver has not taken that
-	Counted  int                 `json:"counted,omitempty"`  // of its tries: those that did not find the receiver down
-	Attempts []inbox.Attempt     `json:"attempts,omitempty"` // the last 20
-	Faults   []webhookgate.Fault `json:"faults,omitempty"`
-	Original string              `json:"duplicate_of,omitempty"` // a webhook-id
-	Header   http.Header         `json:"header,omitempty"`       // as the receiver gets it, less what could be a secret
-	Payload  json.RawMessage     `json:"payload,omitempty"`      // the body; one that is no JSON as a string
+	Previous string          `json:"previous,omitempty"` // id of the snapshot that changes compares with
+	Untaken  string          `json:"untaken,omitempty"`  // id of the tenant's snapshot right before it, if the receiver has not taken that
+	Counted  int             `json:"counted,omitempty"`  // of its tries: those that did not find the receiver down
+	Attempts []inbox.Attempt `json:"attempts,omitempty"` // the last 20
+	Faults   []content.Fault `json:"faults,omitempty"`
+	Original string          `json:"duplicate_of,omitempty"` // a webhook-id
+	Header   http.Header     `json:"header,omitempty"`       // as the receiver gets it, less what could be a secret
+	Payload  json.RawMessage `json:"payload,omitempty"`      // the body; one that is no JSON as a string
 
 	held  *HeldUp // what holds it up while it waits; nil: nothing
 	lines []changes.Line

@@ -14,6 +14,7 @@ import (
 	"usher/internal/admin/decisions"
 	"usher/internal/inbox"
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 // busy is an admin port with an inbox of n webhooks, a second apart, and after every
@@ -153,7 +154,7 @@ func TestPagesEscape(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Decisions.Add(webhookgate.Outcome{
-		Decision: "failed", Status: 502, Why: evil, Faults: []webhookgate.Fault{{Path: evil, Message: evil}},
+		Decision: "failed", Status: 502, Why: evil, Faults: []content.Fault{{Path: evil, Message: evil}},
 		Webhook: &webhookgate.Webhook{ID: evil, Type: evil, Lane: webhookgate.Lane{Platform: evil, Tenant: evil}, Snapshot: true, Body: body, Header: http.Header{"X-" + evil: {evil}}},
 	})
 	h := New(cfg)

@@ -14,6 +14,7 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/secret"
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 // Webhook is the gate and its inbox. See on for what switches the gate on.
@@ -130,8 +131,7 @@ func (w *Webhook) checkSchema(r *reader) {
 	if w.Schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); w.Schema == nil {
 		return
 	}
-	anywhere := &url.URL{Scheme: "http", Host: "localhost"} // any: the receiver's own address may be invalid, too
-	if _, err := webhookgate.New(webhookgate.Config{ForwardURL: anywhere, Schema: w.Schema}); err != nil {
+	if _, err := content.NewRules(nil, w.Schema); err != nil {
 		r.problem("USHER_WEBHOOK_SCHEMA_FILE", "is %q, but should name a file with a JSON Schema: %v", w.SchemaFile, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 const (
@@ -42,7 +43,7 @@ type Entry struct {
 	Status      int
 	Decision    string
 	Why         string
-	Faults      []webhookgate.Fault
+	Faults      []content.Fault
 	DuplicateOf string
 	Tries       int
 	Receiver    int
@@ -93,7 +94,7 @@ func (r *Ring) Add(o webhookgate.Outcome) {
 		DuplicateOf: o.DuplicateOf, Tries: o.Tries, Receiver: o.Receiver,
 	}
 	for _, f := range o.Faults {
-		e.Faults = append(e.Faults, webhookgate.Fault{Path: clip(f.Path), Message: clip(f.Message)})
+		e.Faults = append(e.Faults, content.Fault{Path: clip(f.Path), Message: clip(f.Message)})
 	}
 	if o.From.IsValid() {
 		e.From = o.From.String()

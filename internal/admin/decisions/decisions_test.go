@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 func outcome(tenant, decision, body string) webhookgate.Outcome {
@@ -125,7 +126,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d bytes are kept, %d are counted", sum, j.bytes)
 	}
 	o := outcome(strings.Repeat("ä", maxPayload), "forwarded", `{}`)
-	o.Why, o.Faults = large, []webhookgate.Fault{{Path: large, Message: large}}
+	o.Why, o.Faults = large, []content.Fault{{Path: large, Message: large}}
 	o.Webhook.Header = http.Header{"X-Large": {large}}
 	j.Add(o)
 	if e := j.List(Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || e.Header != nil || !strings.HasSuffix(e.Tenant, "ä…") {

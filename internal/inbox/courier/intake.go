@@ -6,6 +6,7 @@ import (
 
 	"usher/internal/inbox/record"
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 // How webhooks come into the courier's lanes, and leave them otherwise than by delivery.
@@ -24,8 +25,8 @@ func (c *Courier) lane(t *term, key webhookgate.Lane) *lane {
 func newItem(l *lane, r *record.Record) *item {
 	w := record.Slim(r.Webhook)
 	w.Lane = l.key
-	if w.Type == webhookgate.TenantProvisioningChange {
-		w.Type = webhookgate.TenantProvisioningChange // the constant's memory, not its own
+	if w.Type == content.TenantProvisioningChange {
+		w.Type = content.TenantProvisioningChange // the constant's memory, not its own
 	}
 	return &item{Record: record.Record{ID: r.ID, Webhook: w, Status: r.Status, Size: r.Size}}
 }

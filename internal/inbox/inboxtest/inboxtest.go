@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 // Answer is what a receiver does with its nth try, counted from 1.
@@ -127,7 +128,7 @@ var counter atomic.Int64
 // Webhook is a snapshot of a tenant on platform p.
 func Webhook(tenant, body string) *webhookgate.Webhook {
 	return &webhookgate.Webhook{
-		ID: fmt.Sprintf("id-%d", counter.Add(1)), Type: webhookgate.TenantProvisioningChange,
+		ID: fmt.Sprintf("id-%d", counter.Add(1)), Type: content.TenantProvisioningChange,
 		Lane: webhookgate.Lane{Platform: "p", Tenant: tenant}, Snapshot: true,
 		Digest: sha256.Sum256([]byte(body)), Body: []byte(body), Received: time.Now(),
 		Header: http.Header{"X-Test": {"1"}},

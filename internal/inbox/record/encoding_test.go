@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 func TestRecordComesBackAsItWas(t *testing.T) {
@@ -183,7 +184,7 @@ func TestFinished(t *testing.T) {
 
 func webhook(tenant, body string) *webhookgate.Webhook {
 	return &webhookgate.Webhook{
-		ID: "id-1", Type: webhookgate.TenantProvisioningChange,
+		ID: "id-1", Type: content.TenantProvisioningChange,
 		Lane: webhookgate.Lane{Platform: "p", Tenant: tenant}, Snapshot: true,
 		Digest: sha256.Sum256([]byte(body)), Body: []byte(body), Received: time.Now(),
 		Header: http.Header{"X-Test": {"1"}},

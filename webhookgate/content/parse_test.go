@@ -1,8 +1,9 @@
-package webhookgate
+package content
 
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -20,17 +21,17 @@ func TestParse(t *testing.T) {
 		{`"\u00e9\ud83d\ude00\\u\"\/"`, ""},
 		{`[0, -1, 1.5e3, 1E+400, 1e-400, 123456789012345678901234567890]`, ""},
 		{deep(maxDepth), ""},
-		{``, "the body is empty"},
-		{" \n", "the body is empty"},
-		{`{`, "the body is not JSON: unexpected end"},
+		{``, " is empty"},
+		{" \n", " is empty"},
+		{`{`, " is not JSON: unexpected end"},
 		{"{\n  \"a\": 1,\n}", "line 3, column 1"},
 		{`{} {}`, "after top-level value"},
 		{`{}x`, "after top-level value"},
-		{"\ufeff{}", "the body is not JSON"},
-		{`{'a':1}`, "the body is not JSON"},
-		{`{"a":01}`, "the body is not JSON"},
-		{`{"a":NaN}`, "the body is not JSON"},
-		{"{\"a\":\"\n\"}", "the body is not JSON"},
+		{"\ufeff{}", " is not JSON"},
+		{`{'a':1}`, " is not JSON"},
+		{`{"a":01}`, " is not JSON"},
+		{`{"a":NaN}`, " is not JSON"},
+		{"{\"a\":\"\n\"}", " is not JSON"},
 		{"{\n\"a\":\"b\xff\"}", "not valid UTF-8, at line 2, column 7"},
 		{"\"\xed\xa0\x80\"", "not valid UTF-8"},
 		{`{"a":1,"b":2,"a":1}`, "/a is in the object twice"},
@@ -49,18 +50,18 @@ func TestParse(t *testing.T) {
 		{`{"a":` + strings.Repeat("9", 401) + `}`, "/a is a number too large or too long"},
 	}
 	for _, tt := range tests {
-		value, no := parseBody([]byte(tt.body))
+		value, fault := Parse([]byte(tt.body))
 		switch {
 		case tt.want == "":
-			if no != nil {
-				t.Errorf("%.60s: %s", tt.body, no.Error)
+			if fault != nil {
+				t.Errorf("%.60s: %v", tt.body, *fault)
 			} else if want := decode(t, tt.body); !reflect.DeepEqual(value, want) {
 				t.Errorf("%.60s: got %v, want %v", tt.body, value, want)
 			}
-		case no == nil:
+		case fault == nil:
 			t.Errorf("%.60s: passes, want %q", tt.body, tt.want)
-		case no.status != 400 || !strings.Contains(no.Error, tt.want):
-			t.Errorf("%.60s: got %d %q, want %q", tt.body, no.status, no.Error, tt.want)
+		case !strings.Contains(fault.Path+" "+fault.Message, tt.want):
+			t.Errorf("%.60s: got %v, want %q", tt.body, *fault, tt.want)
 		}
 	}
 }
@@ -94,8 +95,8 @@ func TestManyValues(t *testing.T) {
 		{"as many as there are ten bytes", list(200_000, 2_000_000), true},
 		{"one more than that", list(200_001, 2_000_000), false},
 	} {
-		if _, no := parseBody(tt.body); (no == nil) != tt.passes {
-			t.Errorf("%s: %v", tt.name, no)
+		if _, fault := Parse(tt.body); (fault == nil) != tt.passes {
+			t.Errorf("%s: %v", tt.name, fault)
 		}
 	}
 }
@@ -106,42 +107,30 @@ func FuzzBody(f *testing.F) {
 		`{"type":"Other","payload":null}`, strings.Repeat("[", 70), `{"":{"":[{"":""}]}}`} {
 		f.Add([]byte(s))
 	}
-	builtIn, err := newValidator([]string{"*"}, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
-	picky, err := newValidator([]string{"*"}, []byte(`{"type":"object","minProperties":1,"maxProperties":3,"properties":{"type":{"enum":["A",1,null]}},
-		"additionalProperties":{"anyOf":[{"type":"number","minimum":0,"multipleOf":0.5},{"type":"array","uniqueItems":true,"maxItems":3}]}}`))
-	if err != nil {
-		f.Fatal(err)
-	}
+	builtIn := rules(f, "", "*")
+	picky := rules(f, `{"type":"object","minProperties":1,"maxProperties":3,"properties":{"type":{"enum":["A",1,null]}},
+		"additionalProperties":{"anyOf":[{"type":"number","minimum":0,"multipleOf":0.5},{"type":"array","uniqueItems":true,"maxItems":3}]}}`, "*")
 	f.Fuzz(func(t *testing.T, body []byte) {
-		value, no := parseBody(body)
-		if no == nil && (!json.Valid(body) || !utf8.Valid(body)) {
-			t.Fatal("what is not JSON passes")
-		}
-		if no != nil {
-			if no.status != 400 || no.Error == "" || !utf8.ValidString(no.Error) {
-				t.Errorf("refused with %d %q", no.status, no.Error)
+		value, fault := Parse(body)
+		if fault != nil {
+			if fault.Message == "" || !utf8.ValidString(fault.Path+fault.Message) {
+				t.Errorf("refused with %q", *fault)
 			}
 			return
+		}
+		if !json.Valid(body) || !utf8.Valid(body) {
+			t.Fatal("what is not JSON passes")
 		}
 		if want := decode(t, string(body)); !reflect.DeepEqual(value, want) {
 			t.Errorf("read as %v, by encoding/json as %v", value, want)
 		}
-		for _, v := range []*validator{builtIn, picky} {
-			first, second := v.check(value), v.check(value)
-			if !reflect.DeepEqual(first, second) {
+		for _, r := range []*Rules{builtIn, picky} {
+			if first, second := r.Faults(value), r.Faults(value); !slices.Equal(first, second) {
 				t.Errorf("faults differ: %v and %v", first, second)
-			}
-			if first != nil && (len(first.Faults) == 0 || len(first.Faults) > maxFaults) {
-				t.Errorf("%d faults", len(first.Faults))
 			}
 		}
 		agree(t, builtIn, value)
-		typ := stringAt(value, "type")
-		lane := laneOf(typ, value)
-		if typ == TenantProvisioningChange && builtIn.check(value) == nil && lane.Tenant == "" {
+		if StringAt(value, "type") == TenantProvisioningChange && len(builtIn.Faults(value)) == 0 && StringAt(value, "payload", "tenant", "code") == "" {
 			t.Error("validated, and without a tenant")
 		}
 	})

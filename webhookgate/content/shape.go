@@ -1,4 +1,4 @@
-package webhookgate
+package content
 
 import (
 	"encoding/json"

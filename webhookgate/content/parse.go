@@ -1,11 +1,10 @@
-package webhookgate
+package content
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -28,26 +27,26 @@ const (
 	maxExponent = 400
 )
 
-// parseBody reads body as one JSON value that every parser reads the same way. Besides the
+// Parse reads body as one JSON value that every parser reads the same way. Besides the
 // grammar it requires what RFC 7493 (I-JSON) requires: valid UTF-8, no name twice in one
 // object, no half of a surrogate pair. encoding/json accepts all of these, and then the
 // receiver may read something else than usher checked. Numbers stay as they are written, as
 // json.Number.
-func parseBody(body []byte) (any, *answer) {
+func Parse(body []byte) (any, *Fault) {
 	if len(bytes.TrimSpace(body)) == 0 {
-		return nil, reject(http.StatusBadRequest, "the body is empty")
+		return nil, &Fault{Message: "is empty"}
 	}
 	if !utf8.Valid(body) {
-		return nil, reject(http.StatusBadRequest, fmt.Sprintf("the body is not valid UTF-8, at %s", position(body, badRune(body))))
+		return nil, &Fault{Message: "is not valid UTF-8, at " + position(body, badRune(body))}
 	}
 	if !json.Valid(body) {
-		return nil, reject(http.StatusBadRequest, "the body is not JSON: "+syntaxError(body))
+		return nil, &Fault{Message: "is not JSON: " + syntaxError(body)}
 	}
 	p := parser{src: string(body)}
 	value, fault := p.value(0)
 	if fault != nil {
-		fault.Path = clip(fault.Path, maxShown)
-		return nil, faulty(http.StatusBadRequest, []Fault{*fault})
+		fault.Path = Clip(fault.Path, maxShown)
+		return nil, fault
 	}
 	return value, nil
 }
@@ -190,14 +189,6 @@ func (p *parser) number() (json.Number, *Fault) {
 func tooDeep() *Fault {
 	return &Fault{Message: fmt.Sprintf("is nested more than %d deep", maxDepth)}
 }
-
-// below notes that the fault is inside the member or item called token.
-func (f *Fault) below(token string) *Fault {
-	f.Path = "/" + pointerEscape.Replace(token) + f.Path
-	return f
-}
-
-var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
 
 // halfPair reports whether a JSON string has an escape for one half of a
 // surrogate pair without the other.

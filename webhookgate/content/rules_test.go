@@ -1,12 +1,23 @@
-package webhookgate
+package content
 
 import (
+	_ "embed"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 )
+
+// documented is a webhook with all that the billing service documents.
+//
+//go:embed testdata/documented.json
+var documented string
+
+// snapshot is a small webhook of a tenant; what tells two of them apart is name.
+func snapshot(tenant, name string) string {
+	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":{"features":[{"code":%q}]}}}`, tenant, name)
+}
 
 // TestFaults is also where the wording is seen.
 func TestFaults(t *testing.T) {
@@ -61,17 +72,10 @@ func TestFaults(t *testing.T) {
 		{with("TenantProvisioningChange", "InvoiceCreated"), []string{`/type is "InvoiceCreated"; accepted here: TenantProvisioningChange`}},
 		{with("TenantProvisioningChange", "tenantProvisioningChange"), []string{`/type is "tenantProvisioningChange"; accepted here: TenantProvisioningChange`}},
 	}
-	g := newGate(t, nil)
+	r := rules(t, "", TenantProvisioningChange)
 	for _, tt := range tests {
-		got := post(t, g, tt.body)
-		if tt.want == nil {
-			if got.Code != 200 {
-				t.Errorf("%.80s…: %v", tt.body, got)
-			}
-			continue
-		}
-		if faults := lines(got.Faults); got.Code != 422 || !slices.Equal(faults, tt.want) {
-			t.Errorf("%.80s…: got %d\n\t%s\nwant\n\t%s", tt.body, got.Code, strings.Join(faults, "\n\t"), strings.Join(tt.want, "\n\t"))
+		if faults := lines(r.Faults(parse(t, tt.body))); !slices.Equal(faults, tt.want) {
+			t.Errorf("%.80s…: got\n\t%s\nwant\n\t%s", tt.body, strings.Join(faults, "\n\t"), strings.Join(tt.want, "\n\t"))
 		}
 	}
 }
@@ -79,10 +83,7 @@ func TestFaults(t *testing.T) {
 // TestEveryDocumentedFieldIsTyped takes the documented webhook apart: wherever
 // something stands, something of another kind must be refused, at that place.
 func TestEveryDocumentedFieldIsTyped(t *testing.T) {
-	v, err := newValidator([]string{"*"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := rules(t, "", "*")
 	root := decode(t, documented)
 	checked := 0
 	var walk func(path string, value any, set func(any))
@@ -100,25 +101,22 @@ func TestEveryDocumentedFieldIsTyped(t *testing.T) {
 			}
 		}
 		set(wrong)
-		if faults := v.faults(root); len(faults) != 1 || faults[0].Path != path {
+		if faults := v.Faults(root); len(faults) != 1 || faults[0].Path != path {
 			t.Errorf("with %v at %s: %v", wrong, path, faults)
 		}
 		set(value)
 		checked++
 	}
 	walk("", root, func(x any) { root = x })
-	if checked < 70 || len(v.faults(root)) != 0 {
-		t.Errorf("%d places, in the end %v", checked, v.faults(root))
+	if checked < 70 || len(v.Faults(root)) != 0 {
+		t.Errorf("%d places, in the end %v", checked, v.Faults(root))
 	}
 }
 
 // TestNullCountsAsAbsent puts null wherever something stands in the documented webhook:
 // it passes, as if nothing stood there, but for the five members that are required.
 func TestNullCountsAsAbsent(t *testing.T) {
-	v, err := newValidator([]string{"*"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := rules(t, "", "*")
 	required := []string{"", "/type", "/payload", "/payload/tenant", "/payload/tenant/code", "/payload/change"}
 	root := decode(t, documented)
 	refused, checked := 0, 0
@@ -135,7 +133,7 @@ func TestNullCountsAsAbsent(t *testing.T) {
 			}
 		}
 		set(nil)
-		switch faults := v.faults(root); {
+		switch faults := v.Faults(root); {
 		case slices.Contains(required, path):
 			if refused++; len(faults) != 1 || faults[0].Path != path {
 				t.Errorf("null at %s: %v", path, faults)
@@ -152,21 +150,27 @@ func TestNullCountsAsAbsent(t *testing.T) {
 	}
 }
 
-// A platform that is null is none: its tenants have the lane that they have without it.
-func TestNullDoesNotChangeTheLane(t *testing.T) {
-	for body, want := range map[string]Lane{
-		`{"type":"T","payload":{"tenant":{"code":"a"},"change":{}}}`:                          {Tenant: "a"},
-		`{"type":"T","payload":{"tenant":{"code":"a","platform":null},"change":{}}}`:          {Tenant: "a"},
-		`{"type":"T","payload":{"tenant":{"code":"a","platform":{"code":null}},"change":{}}}`: {Tenant: "a"},
-		`{"type":"T","payload":{"tenant":{"code":"a","platform":{"code":""}},"change":{}}}`:   {Tenant: "a"},
-		`{"type":"T","payload":{"tenant":{"code":null}}}`:                                     {Type: "T"},
-		`{"type":"T","payload":{"tenant":null}}`:                                              {Type: "T"},
-		`{"type":"T","payload":null}`:                                                         {Type: "T"},
-	} {
-		if got := laneOf("T", decode(t, body)); got != want {
-			t.Errorf("%s: %+v, want %+v", body, got, want)
-		}
+// rules are those for types, with a schema of the user's own unless that is empty.
+func rules(t testing.TB, schema string, types ...string) *Rules {
+	t.Helper()
+	var own []byte
+	if schema != "" {
+		own = []byte(schema)
 	}
+	r, err := NewRules(types, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func parse(t testing.TB, body string) any {
+	t.Helper()
+	value, fault := Parse([]byte(body))
+	if fault != nil {
+		t.Fatalf("%s %s", fault.Path, fault.Message)
+	}
+	return value
 }
 
 func lines(faults []Fault) []string {
@@ -177,68 +181,36 @@ func lines(faults []Fault) []string {
 	return out
 }
 
-func TestSentenceNamesTheFirstFault(t *testing.T) {
-	g := newGate(t, nil)
-	for body, want := range map[string]string{
-		`[]`:                   "the body must be an object, not an array",
-		`{"type":5}`:           "/payload is missing, and one more fault",
-		`{"payload":[]}`:       "/payload must be an object, not an array, and one more fault",
-		`{"payload":{},"a":1}`: "/payload/change is missing, and 2 more faults",
-	} {
-		if got := post(t, g, body); got.Error != want {
-			t.Errorf("%s: got %q, want %q", body, got.Error, want)
-		}
-	}
-}
-
-// The sender is told every fault, up to a bound that only an attack meets; those who
-// keep outcomes get the first of them.
-func TestEveryFaultIsTold(t *testing.T) {
-	for _, n := range []int{50, maxFaults, 2 * maxFaults} {
-		kept := 0
-		g := newGate(t, func(c *Config) { c.Answered = func(o Outcome) { kept = len(o.Faults) } })
-		got := post(t, g, strings.Replace(snapshot("acme", "A"), `{"code":"A"}`, strings.TrimSuffix(strings.Repeat(`{"code":1},`, n), ","), 1))
-		if got.Code != 422 || len(got.Faults) != min(n, maxFaults) || kept != maxShownFaults || !strings.Contains(got.Error, fmt.Sprintf("%d more faults", n-1)) {
-			t.Errorf("%d of %d faults, %d kept: %s", len(got.Faults), n, kept, got.Error)
-		}
-	}
-}
-
 func TestTypes(t *testing.T) {
 	other, broken := `{"type":"Other","payload":7}`, `{"type":"TenantProvisioningChange","payload":7}`
 	for _, tt := range []struct {
 		types  []string
 		schema string
 		body   string
-		want   int
+		passes bool
 	}{
-		{nil, "", other, 422},
-		{[]string{"Other"}, "", other, 200},
-		{[]string{"Other"}, "", broken, 422},
-		{[]string{"Other"}, "", documented, 422},
-		{[]string{"Other", TenantProvisioningChange}, "", documented, 200},
-		{[]string{"Other", TenantProvisioningChange}, "", broken, 422},
-		{[]string{"*"}, "", other, 200},
-		{[]string{"*"}, "", broken, 422},
-		{[]string{"*"}, "", `{"payload":7}`, 422},
-		{[]string{"*"}, "", `[]`, 422},
-		{nil, `{"required":["payload"]}`, broken, 200},
-		{nil, `{"required":["payload"]}`, other, 422},
-		{nil, `{"required":["payload"]}`, `{"payload":7}`, 422},
-		{nil, `{"required":["payload"]}`, `[]`, 422},
-		{[]string{"*"}, `{"required":["payload"]}`, other, 200},
-		{[]string{"*"}, `{"required":["payload"]}`, `{"payload":7}`, 200},
-		{[]string{"*"}, `{"required":["payload"]}`, `{"type":"Other"}`, 422},
-		{[]string{"*"}, `true`, `[]`, 200},
-		{[]string{"*"}, `false`, documented, 422},
+		{[]string{TenantProvisioningChange}, "", other, false},
+		{[]string{"Other"}, "", other, true},
+		{[]string{"Other"}, "", broken, false},
+		{[]string{"Other"}, "", documented, false},
+		{[]string{"Other", TenantProvisioningChange}, "", documented, true},
+		{[]string{"Other", TenantProvisioningChange}, "", broken, false},
+		{[]string{"*"}, "", other, true},
+		{[]string{"*"}, "", broken, false},
+		{[]string{"*"}, "", `{"payload":7}`, false},
+		{[]string{"*"}, "", `[]`, false},
+		{[]string{TenantProvisioningChange}, `{"required":["payload"]}`, broken, true},
+		{[]string{TenantProvisioningChange}, `{"required":["payload"]}`, other, false},
+		{[]string{TenantProvisioningChange}, `{"required":["payload"]}`, `{"payload":7}`, false},
+		{[]string{TenantProvisioningChange}, `{"required":["payload"]}`, `[]`, false},
+		{[]string{"*"}, `{"required":["payload"]}`, other, true},
+		{[]string{"*"}, `{"required":["payload"]}`, `{"payload":7}`, true},
+		{[]string{"*"}, `{"required":["payload"]}`, `{"type":"Other"}`, false},
+		{[]string{"*"}, `true`, `[]`, true},
+		{[]string{"*"}, `false`, documented, false},
 	} {
-		g := newGate(t, func(c *Config) {
-			if c.Types = tt.types; tt.schema != "" {
-				c.Schema = []byte(tt.schema)
-			}
-		})
-		if got := post(t, g, tt.body); got.Code != tt.want {
-			t.Errorf("types %q, schema %s, %.40s: got %v, want %d", tt.types, tt.schema, tt.body, got, tt.want)
+		if faults := rules(t, tt.schema, tt.types...).Faults(parse(t, tt.body)); (len(faults) == 0) != tt.passes {
+			t.Errorf("types %q, schema %s, %.40s: %q", tt.types, tt.schema, tt.body, lines(faults))
 		}
 	}
 }
@@ -261,10 +233,9 @@ func TestOwnSchemaFaults(t *testing.T) {
 			"|/type must be a number, not a string|/type must be null, not a string",
 		`{"properties":{"type":{"oneOf":[{"type":"string"},{"minLength":1}]}}}`: "/type must have exactly one of the allowed forms",
 	} {
-		g := newGate(t, func(c *Config) { c.Schema = []byte(schema) })
-		got := post(t, g, documented)
-		if faults := strings.Join(lines(got.Faults), "|"); got.Code != 422 || faults != want {
-			t.Errorf("%s: got %d %q, want %q", schema, got.Code, faults, want)
+		faults := rules(t, schema, "*").Faults(parse(t, documented))
+		if got := strings.Join(lines(faults), "|"); got != want {
+			t.Errorf("%s: got %q, want %q", schema, got, want)
 		}
 	}
 }
@@ -273,7 +244,7 @@ func TestBadSchemas(t *testing.T) {
 	for schema, want := range map[string][]string{
 		"{\n \"a\": }": {"not JSON", "line 2, column 7"},
 		`{"properties":{"a":{"type":"string","type":"null"}}}`: {"/properties/a/type is in the object twice"},
-		``:                                    {"not JSON"},
+		``:                                    {"it is empty"},
 		`{"type":"strnig"}`:                   {"not a JSON Schema: /type ", "'string'"},
 		`{"properties":{"a":{"minimum":""}}}`: {"/properties/a/minimum must be a number, not a string"},
 		`{"$ref":"https://example.com/s"}`:    {"https://example.com/s", "not loaded", "$defs"},
@@ -283,7 +254,7 @@ func TestBadSchemas(t *testing.T) {
 		`{"$schema":"https://example.com/x"}`: {"https://example.com/x", "not loaded"},
 		`{"pattern":"(?=x)"}`:                 {"/pattern is not a valid regex"},
 	} {
-		_, err := newValidator([]string{"*"}, []byte(schema))
+		_, err := NewRules([]string{"*"}, []byte(schema))
 		if err == nil {
 			t.Errorf("%s: passes", schema)
 			continue
@@ -301,15 +272,15 @@ func TestBadSchemas(t *testing.T) {
 
 // A chosen name must not make the answer larger than the question.
 func TestLongNamesAreClipped(t *testing.T) {
-	g := newGate(t, func(c *Config) { c.Schema = []byte(`{"additionalProperties":{"type":"string"}}`) })
-	got := post(t, g, fmt.Sprintf(`{"type":"TenantProvisioningChange",%q:{}}`, strings.Repeat("é", 5000)))
-	if got.Code != 422 || got.Body.Len() > 2000 {
-		t.Errorf("%d, %d bytes", got.Code, got.Body.Len())
+	r := rules(t, `{"additionalProperties":{"type":"string"}}`, "*")
+	faults := r.Faults(parse(t, fmt.Sprintf(`{"type":"TenantProvisioningChange",%q:{}}`, strings.Repeat("é", 5000))))
+	if len(faults) != 1 || len(faults[0].Path)+len(faults[0].Message) > 2*maxShown {
+		t.Errorf("%q", lines(faults))
 	}
 }
 
 func BenchmarkParseAndValidate(b *testing.B) {
-	v, err := newValidator([]string{TenantProvisioningChange}, nil)
+	v, err := NewRules([]string{TenantProvisioningChange}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -319,20 +290,17 @@ func BenchmarkParseAndValidate(b *testing.B) {
 	b.Run("parse", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, no := parseBody(body); no != nil {
-				b.Fatal(no.Error)
+			if _, fault := Parse(body); fault != nil {
+				b.Fatal(fault)
 			}
 		}
 	})
 	b.Run("parse and validate", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			value, no := parseBody(body)
-			if no == nil {
-				no = v.check(value)
-			}
-			if no != nil {
-				b.Fatal(no.Error)
+			value, fault := Parse(body)
+			if fault != nil || len(v.Faults(value)) > 0 {
+				b.Fatal(fault)
 			}
 		}
 	})

@@ -1,9 +1,8 @@
-package webhookgate
+package content
 
 import (
 	"encoding/json"
 	"slices"
-	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -11,7 +10,7 @@ import (
 
 // agree fails unless the shape says the same of value as the library does. Numbers
 // that are written as fractions are the library's alone.
-func agree(t interface{ Errorf(string, ...any) }, v *validator, value any) {
+func agree(t interface{ Errorf(string, ...any) }, v *Rules, value any) {
 	fits, valid := v.shape.fits(value), v.schema.Validate(value) == nil
 	if fits && !valid {
 		t.Errorf("fits, but is not valid: %v", value)
@@ -40,10 +39,7 @@ func oddNumbers(value any) bool {
 // TestShapeAgreesWithTheLibrary changes the documented webhook at random, in places
 // that the schema knows, and has both look at it.
 func TestShapeAgreesWithTheLibrary(t *testing.T) {
-	v, err := newValidator([]string{"*"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := rules(t, "", "*")
 	agree(t, v, decode(t, documented))
 	fitting := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -117,23 +113,16 @@ func TestShapeRefusesWhatItDoesNotKnow(t *testing.T) {
 }
 
 func TestShapeAllocatesNothing(t *testing.T) {
-	v, err := newValidator([]string{"*"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := rules(t, "", "*")
 	value := decode(t, documented)
-	if n := testing.AllocsPerRun(100, func() { _ = v.check(value) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _ = v.Faults(value) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
 // The library's own reports stay what they are: the shape is only asked first.
 func TestUsersSchemaHasNoShape(t *testing.T) {
-	v, err := newValidator([]string{"*"}, []byte(strings.TrimSpace(string(builtIn))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v.shape != nil {
+	if rules(t, string(builtIn), "*").shape != nil {
 		t.Error("the user's schema is not checked by the library alone")
 	}
 }

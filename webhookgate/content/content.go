@@ -1,0 +1,55 @@
+// Package content reads the body of a webhook: strict JSON, then type and shape. The lane is
+// taken from the very value that was checked, so that usher and the receiver cannot read two
+// different tenants out of one body.
+package content
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// TenantProvisioningChange is the only event type that the billing service documents. The
+// built-in schema describes it.
+const TenantProvisioningChange = "TenantProvisioningChange"
+
+// maxShown is how many bytes of a foreign path or name are shown.
+const maxShown = 200
+
+// A Fault is one thing that is wrong with a body.
+type Fault struct {
+	Path    string `json:"path"` // a JSON pointer; empty: the body as a whole
+	Message string `json:"message"`
+}
+
+// below notes that the fault is inside the member or item called token.
+func (f *Fault) below(token string) *Fault {
+	f.Path = "/" + pointerEscape.Replace(token) + f.Path
+	return f
+}
+
+var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
+
+// StringAt returns the string at a path of names in a parsed value, or the empty string. The
+// names must match exactly: the struct fields of encoding/json would match in upper and lower
+// case. The string is a copy, because lanes are remembered and must not keep the whole body in
+// memory.
+func StringAt(value any, path ...string) string {
+	for _, name := range path {
+		object, _ := value.(map[string]any)
+		value = object[name]
+	}
+	s, _ := value.(string)
+	return strings.Clone(s)
+}
+
+// Clip shortens a foreign text before it is shown: at most n bytes, whole characters, valid
+// UTF-8.
+func Clip(s string, n int) string {
+	if len(s) <= n {
+		return strings.ToValidUTF8(s, "\uFFFD")
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return strings.ToValidUTF8(s[:n], "\uFFFD") + "…"
+}
