@@ -1,18 +1,14 @@
 package webhookgate
 
 import (
-	"crypto/hmac"
-	"crypto/sha1"
-	"crypto/sha256"
-	"crypto/sha512"
-	"crypto/subtle"
 	"encoding/base64"
-	"encoding/hex"
-	"hash"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+
+	"usher/internal/guard"
+	"usher/webhookgate/signature"
 )
 
 const tokenHeader = "X-Webhook-Token"
@@ -58,7 +54,7 @@ func headerSecrets(h http.Header) []string {
 		case strings.EqualFold(scheme, "Bearer"):
 			secrets = append(secrets, rest)
 		case strings.EqualFold(scheme, "Basic"):
-			pair, err := decodeBase64(rest)
+			pair, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(rest, "="))
 			if _, password, ok := strings.Cut(string(pair), ":"); ok && err == nil {
 				secrets = append(secrets, password)
 			}
@@ -67,25 +63,16 @@ func headerSecrets(h http.Header) []string {
 	return secrets
 }
 
-// oneOf compares the digests of every presented secret with those of every good one, and never
-// stops early: the time it takes says nothing about a good one. An empty good one matches
-// nothing.
+// oneOf compares every presented secret with every good one, and never stops early: the time it
+// takes says nothing about a good one. An empty good one matches nothing.
 func oneOf(presented, good []string) bool {
-	digests := make([][sha256.Size]byte, len(presented))
-	for i, p := range presented {
-		digests[i] = sha256.Sum256([]byte(p))
-	}
-	match := 0
-	for _, secret := range good {
-		if secret == "" {
-			continue
-		}
-		want := sha256.Sum256([]byte(secret))
-		for i := range digests {
-			match |= subtle.ConstantTimeCompare(digests[i][:], want[:])
+	match := false
+	for _, want := range good {
+		for _, got := range presented {
+			match = guard.Equal(got, want) || match
 		}
 	}
-	return match == 1
+	return match
 }
 
 // checkSignature verifies the body's HMAC in the configured scheme.
@@ -95,73 +82,18 @@ func (g *Gate) checkSignature(h http.Header, body []byte) *answer {
 	}
 	secret := g.cfg.HMACSecret()
 	if g.cfg.HMACStandard {
-		key, err := ParseSecretKey(secret)
+		key, err := signature.ParseKey(secret)
 		if err != nil {
 			g.cfg.Log.Error("webhook signatures can't be checked", "error", err)
 			return reject(http.StatusUnauthorized, "signatures cannot be checked right now")
 		}
-		if why := verifyStandard(key, h, body, time.Now()); why != "" {
+		if why := signature.VerifyStandard(key, h, body, time.Now()); why != "" {
 			return reject(http.StatusUnauthorized, why)
 		}
 		return nil
 	}
-	if !algorithms[g.cfg.HMACAlgorithm].verify(secret, h.Values(g.cfg.HMACHeader), body) {
+	if !g.hmac.Verify(secret, h.Values(g.cfg.HMACHeader), body) {
 		return reject(http.StatusUnauthorized, "the signature in "+g.cfg.HMACHeader+" is missing or does not fit the body")
 	}
 	return nil
 }
-
-// An algorithm is a hash that the body's HMAC can be made with.
-type algorithm struct {
-	name string
-	hash func() hash.Hash
-	size int // of the HMAC, in bytes
-}
-
-var algorithms = map[string]algorithm{
-	"sha1":   {"sha1", sha1.New, sha1.Size}, // for senders that support nothing better; as an HMAC it is not broken
-	"sha256": {"sha256", sha256.New, sha256.Size},
-	"sha512": {"sha512", sha512.New, sha512.Size},
-}
-
-// verify accepts exactly one signature. With several, a proxy or the receiver might use
-// another one than usher.
-func (a algorithm) verify(secret string, signatures []string, body []byte) bool {
-	if secret == "" || len(signatures) != 1 {
-		return false
-	}
-	got, ok := a.parse(signatures[0])
-	return ok && hmac.Equal(got, a.sign([]byte(secret), body))
-}
-
-// parse reads an HMAC in hex or base64, with or without the algorithm's name and "=". Hex and
-// base64 cannot be confused: for the same bytes hex is longer.
-func (a algorithm) parse(s string) ([]byte, bool) {
-	s = strings.TrimSpace(s)
-	if name, rest, found := strings.Cut(s, "="); found && strings.EqualFold(name, a.name) {
-		s = rest
-	}
-	decode := decodeBase64
-	if len(s) == hex.EncodedLen(a.size) {
-		decode = hex.DecodeString
-	}
-	mac, err := decode(s)
-	return mac, err == nil && len(mac) == a.size
-}
-
-func (a algorithm) sign(key []byte, parts ...[]byte) []byte {
-	mac := hmac.New(a.hash, key)
-	for _, part := range parts {
-		mac.Write(part)
-	}
-	return mac.Sum(nil)
-}
-
-// decodeBase64 reads either alphabet, padded or not.
-func decodeBase64(s string) ([]byte, error) {
-	s = strings.NewReplacer("-", "+", "_", "/").Replace(s)
-	return base64.RawStdEncoding.DecodeString(strings.TrimRight(s, "="))
-}
-
-// sign makes an HMAC-SHA256.
-func sign(key []byte, parts ...[]byte) []byte { return algorithms["sha256"].sign(key, parts...) }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"usher/webhookgate/content"
+	"usher/webhookgate/signature"
 )
 
 // Config is what a Gate needs. A webhook must pass every check that it configures.
@@ -43,7 +44,7 @@ type Config struct {
 	HMACAlgorithm string
 
 	// HMACStandard asks for the Standard Webhooks headers instead. HMACSecret
-	// must then return what ParseSecretKey understands.
+	// must then return what signature.ParseKey understands.
 	HMACStandard bool
 
 	// AllowCIDRs are the senders' addresses. Empty: any.
@@ -97,7 +98,7 @@ type Config struct {
 	// Default: 256.
 	MaxInflight int
 
-	// SignSecret returns the key that signs deliveries, in the form of ParseSecretKey. It is
+	// SignSecret returns the key that signs deliveries, in the form of signature.ParseKey. It is
 	// called for each try. Nil: deliveries are not signed. While it returns an invalid key
 	// nothing is delivered.
 	SignSecret func() string
@@ -158,6 +159,7 @@ func New(cfg Config) (*Gate, error) {
 		readers:   make(chan struct{}, runtime.GOMAXPROCS(0)),
 		idle:      make(chan struct{}),
 	}
+	g.hmac, _ = signature.ByName(cfg.HMACAlgorithm) // which cfg.check has looked for
 	g.deliveries, g.cancel = context.WithCancel(context.Background())
 	g.lanes, err = newPassThrough(cfg.DedupSize, cfg.DedupWindow, func(rc *receiver, w *Webhook) answer {
 		return rc.deliver(g.deliveries, w)
@@ -205,7 +207,7 @@ func setDefault[T comparable](field *T, value T) {
 
 func (c *Config) check() error {
 	_, badEscape := url.PathUnescape(c.Path)
-	_, known := algorithms[c.HMACAlgorithm]
+	_, known := signature.ByName(c.HMACAlgorithm)
 	switch {
 	case c.KeepUnclaimed && c.Keep == nil:
 		return errors.New("webhooks without a receiver need an inbox")

@@ -18,6 +18,7 @@ import (
 
 	"usher/internal/wire"
 	"usher/webhookgate/content"
+	"usher/webhookgate/signature"
 )
 
 const (
@@ -150,19 +151,17 @@ var errUnsigned = errors.New("the signing secret can't be used")
 // request makes the request of one try: the same webhook, with its own timestamp and signature.
 func (rc *receiver) request(ctx context.Context, w *Webhook) (*http.Request, error) {
 	h := w.Header.Clone()
-	timestamp := strconv.FormatInt(time.Now().Unix(), 10)
 	if rc.basicAuth != "" { // not part of w, which may be on disk for longer than the password is valid
 		h.Set("Authorization", rc.basicAuth)
 	}
-	h.Set(idHeader, w.ID)
-	h.Set(timestampHeader, timestamp)
+	var key []byte
 	if rc.secret != nil {
-		key, err := ParseSecretKey(rc.secret())
-		if err != nil {
+		var err error
+		if key, err = signature.ParseKey(rc.secret()); err != nil {
 			return nil, fmt.Errorf("%w: %w", errUnsigned, err)
 		}
-		h.Set(signatureHeader, signStandard(key, w.ID, timestamp, w.Body))
 	}
+	signature.Stamp(h, key, w.ID, time.Now(), w.Body)
 	req := &http.Request{
 		Method:        http.MethodPost,
 		URL:           rc.url,

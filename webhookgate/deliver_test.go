@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"usher/webhookgate/signature"
 )
 
 func TestTries(t *testing.T) {
@@ -200,7 +202,7 @@ func TestSigning(t *testing.T) {
 			c.SignSecret = func() string { return key }
 			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 				body, _ := io.ReadAll(r.Body)
-				if why := verifyStandard([]byte("key"), r.Header, body, time.Now()); why != "" {
+				if why := signature.VerifyStandard([]byte("key"), r.Header, body, time.Now()); why != "" {
 					t.Error(why)
 				}
 				signatures = append(signatures, r.Header.Get("webhook-signature"))

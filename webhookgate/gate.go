@@ -11,12 +11,14 @@ import (
 
 	"usher/internal/trace"
 	"usher/webhookgate/content"
+	"usher/webhookgate/signature"
 )
 
 // A Gate is the http.Handler that webhooks are posted to.
 type Gate struct {
 	cfg       Config
 	rules     *content.Rules
+	hmac      signature.HMAC
 	receivers *receivers
 	share     int // how many of the places in flight each receiver may use
 	lanes     *passThrough

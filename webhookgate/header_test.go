@@ -68,7 +68,7 @@ func TestHeadersForwarded(t *testing.T) {
 }
 
 func TestSignatureHeaderStaysHere(t *testing.T) {
-	mac := sign([]byte("key"), []byte(documented))
+	mac := sha256MAC([]byte("key"), []byte(documented))
 	r := request(documented, "X-Sig", "sha256="+hex.EncodeToString(mac))
 	const lookAlike = "X_sig"
 	r.Header[lookAlike] = []string{"v"}

@@ -2,6 +2,8 @@ package webhookgate
 
 import (
 	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -149,3 +151,9 @@ func logTo(buf *bytes.Buffer) *slog.Logger {
 
 func secret(s string) func() string      { return func() string { return s } }
 func tokens(s ...string) func() []string { return func() []string { return s } }
+
+func sha256MAC(key, body []byte) []byte {
+	mac := hmac.New(sha256.New, key)
+	mac.Write(body)
+	return mac.Sum(nil)
+}

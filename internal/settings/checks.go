@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 
 	"usher/internal/secret"
-	"usher/webhookgate"
+	"usher/webhookgate/signature"
 )
 
 // secret reads the secret name, or the file that name_FILE gives.
@@ -208,7 +208,7 @@ func (r *reader) signSecret(name string, v *secret.Value) {
 	if v == nil {
 		return
 	}
-	if _, err := webhookgate.ParseSecretKey(v.Get()); err != nil {
+	if _, err := signature.ParseKey(v.Get()); err != nil {
 		r.problem(name, "should hold whsec_ and the key in base64")
 	}
 }

@@ -13,8 +13,8 @@ import (
 
 	"usher/internal/inbox"
 	"usher/internal/secret"
-	"usher/webhookgate"
 	"usher/webhookgate/content"
+	"usher/webhookgate/signature"
 )
 
 // Webhook is the gate and its inbox. See on for what switches the gate on.
@@ -205,7 +205,7 @@ func (w *Webhook) checkStandard(r *reader) {
 		}
 		return
 	}
-	if _, err := webhookgate.ParseSecretKey(w.HMACSecret.Get()); err != nil {
+	if _, err := signature.ParseKey(w.HMACSecret.Get()); err != nil {
 		r.problem("USHER_WEBHOOK_HMAC_SECRET", "should hold whsec_ and the key in base64, as USHER_WEBHOOK_HMAC_SCHEME is standard")
 	}
 }

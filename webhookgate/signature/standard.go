@@ -1,4 +1,4 @@
-package webhookgate
+package signature
 
 import (
 	"crypto/hmac"
@@ -20,9 +20,9 @@ const (
 	tolerance = 5 * time.Minute
 )
 
-// ParseSecretKey reads a Standard Webhooks secret: the key in base64 after
+// ParseKey reads a Standard Webhooks secret: the key in base64 after
 // "whsec_". Its errors do not show the secret.
-func ParseSecretKey(s string) ([]byte, error) {
+func ParseKey(s string) ([]byte, error) {
 	encoded, ok := strings.CutPrefix(s, "whsec_")
 	if !ok {
 		return nil, errors.New(`must be "whsec_" and the key in base64`)
@@ -37,19 +37,27 @@ func ParseSecretKey(s string) ([]byte, error) {
 	return key, nil
 }
 
-// signStandard returns the value of the signature header for one try.
-func signStandard(key []byte, id, timestamp string, body []byte) string {
-	return "v1," + base64.StdEncoding.EncodeToString(standardMAC(key, id, timestamp, body))
+// Stamp sets the headers for one try: the id, the time, and a signature unless key is nil. It
+// replaces those of a sender.
+func Stamp(h http.Header, key []byte, id string, now time.Time, body []byte) {
+	timestamp := strconv.FormatInt(now.Unix(), 10)
+	h.Set(idHeader, id)
+	h.Set(timestampHeader, timestamp)
+	h.Del(signatureHeader)
+	if key != nil {
+		h.Set(signatureHeader, "v1,"+base64.StdEncoding.EncodeToString(standardMAC(key, id, timestamp, body)))
+	}
 }
 
 func standardMAC(key []byte, id, timestamp string, body []byte) []byte {
-	return sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body)
+	sha256, _ := ByName("sha256")
+	return sha256.sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body)
 }
 
-// verifyStandard returns what is wrong with the sender's Standard Webhooks headers, or nothing.
+// VerifyStandard returns what is wrong with the sender's Standard Webhooks headers, or nothing.
 // Each must occur once. The signature header may list several signatures, as senders do while
 // they rotate keys; one that fits is enough.
-func verifyStandard(key []byte, h http.Header, body []byte, now time.Time) string {
+func VerifyStandard(key []byte, h http.Header, body []byte, now time.Time) string {
 	for _, name := range []string{idHeader, timestampHeader, signatureHeader} {
 		if values := h.Values(name); len(values) != 1 || values[0] == "" {
 			return strings.ToLower(name) + " must be given once"
