@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"usher/webhookgate/content"
+	"usher/webhookgate/delivery"
 )
 
 // The decisions, as senders, logs and metrics know them.
@@ -35,7 +36,7 @@ type answer struct {
 	status int
 	header map[string]string // further headers; nil for none
 
-	decision *decision // the receiver's own answer, instead of all that follows; nil: none
+	decision *delivery.Decision // the receiver's own answer, instead of all that follows; nil: none
 
 	Decision string           `json:"decision"`
 	Error    string           `json:"error,omitempty"`
@@ -108,7 +109,7 @@ func (a answer) shared() answer {
 
 func (a *answer) write(w http.ResponseWriter) {
 	if a.decision != nil {
-		a.decision.write(w, a.status)
+		writeDecision(w, a.decision)
 		return
 	}
 	var body bytes.Buffer

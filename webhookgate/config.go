@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -156,14 +157,13 @@ func New(cfg Config) (*Gate, error) {
 		rules:     rules,
 		receivers: receivers,
 		share:     share(cfg.MaxInflight, len(receivers.all), cfg.Keep != nil),
+		jitter:    rand.N[time.Duration],
 		readers:   make(chan struct{}, runtime.GOMAXPROCS(0)),
 		idle:      make(chan struct{}),
 	}
 	g.hmac, _ = signature.ByName(cfg.HMACAlgorithm) // which cfg.check has looked for
 	g.deliveries, g.cancel = context.WithCancel(context.Background())
-	g.lanes, err = newPassThrough(cfg.DedupSize, cfg.DedupWindow, func(rc *receiver, w *Webhook) answer {
-		return rc.deliver(g.deliveries, w)
-	})
+	g.lanes, err = newPassThrough(cfg.DedupSize, cfg.DedupWindow, g.deliver)
 	if err != nil {
 		return nil, fmt.Errorf("webhook gate: %w", err)
 	}

@@ -22,7 +22,8 @@ type Gate struct {
 	receivers *receivers
 	share     int // how many of the places in flight each receiver may use
 	lanes     *passThrough
-	readers   chan struct{} // has one element for each body that is being parsed and validated
+	jitter    func(ceiling time.Duration) time.Duration // any time below ceiling
+	readers   chan struct{}                             // has one element for each body that is being parsed and validated
 
 	deliveries context.Context    // of all deliveries, not of a request: they go on if a sender hangs up
 	cancel     context.CancelFunc // ends deliveries
@@ -246,7 +247,7 @@ func (g *Gate) report(v *visit, a *answer, took time.Duration) {
 		attrs = append(attrs, slog.String("trace_id", id))
 	}
 	if v.receiver != nil && len(g.receivers.all) > 1 {
-		attrs = append(attrs, slog.String("receiver", v.receiver.name))
+		attrs = append(attrs, slog.String("receiver", v.receiver.Name))
 	}
 	if a.Decision == duplicate {
 		attrs = append(attrs, slog.String("duplicate_of", a.Webhook))

@@ -66,7 +66,7 @@ func (g *Gate) consumed(rc *receiver, h http.Header) map[string]bool {
 	if g.cfg.HMACSecret != nil && !g.cfg.HMACStandard {
 		drop[normal(g.cfg.HMACHeader)] = true
 	}
-	if rc != nil && rc.basicAuth != "" {
+	if rc != nil && rc.URL.User != nil {
 		drop["authorization"] = true
 	}
 	return drop

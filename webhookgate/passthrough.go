@@ -32,11 +32,12 @@ type passThrough struct {
 // A lane with work in it. It has no goroutine of its own: each delivery runs on the goroutine
 // of its request, after the delivery before it has ended.
 type lane struct {
-	tail    *delivery // the last to arrive, being delivered or waiting
+	tail    *turn // the last to arrive, being delivered or waiting
 	waiting int
 }
 
-type delivery struct {
+// A turn is one webhook that is being delivered, or waits for that.
+type turn struct {
 	digest    [sha256.Size]byte
 	forgotten bool          // by hand: a copy of it is delivered, too
 	done      chan struct{} // closed when answer is final
@@ -52,7 +53,7 @@ type accepted struct {
 }
 
 func (a accepted) is(rc *receiver, w *Webhook) bool {
-	return a.receiver == rc.name && a.digest == w.Digest
+	return a.receiver == rc.Name && a.digest == w.Digest
 }
 
 func newPassThrough(size int, window time.Duration, deliver func(*receiver, *Webhook) answer) (*passThrough, error) {
@@ -87,7 +88,7 @@ func (p *passThrough) send(rc *receiver, w *Webhook) answer {
 		return *busy("too many webhooks of this tenant are waiting; please send this one again")
 	}
 
-	d := &delivery{digest: w.Digest, done: make(chan struct{}), answer: brokenOff()}
+	d := &turn{digest: w.Digest, done: make(chan struct{}), answer: brokenOff()}
 	before := l.tail
 	l.tail = d
 	if before != nil {
@@ -107,7 +108,7 @@ func (p *passThrough) send(rc *receiver, w *Webhook) answer {
 
 // finish hands the lane to the next delivery, and the outcome to the copies that wait for it.
 // The last one notes what the receiver holds now.
-func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, d *delivery) {
+func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, d *turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer close(d.done)
@@ -117,7 +118,7 @@ func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, d *delivery) {
 	}
 	delete(p.active, w.Lane)
 	if p.dedups(w) && !d.forgotten && d.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
-		p.memory.Add(w.Lane, accepted{rc.name, w.ID, w.Digest, time.Now()})
+		p.memory.Add(w.Lane, accepted{rc.Name, w.ID, w.Digest, time.Now()})
 	}
 }
 

@@ -315,13 +315,14 @@ func TestMemoryNamesItsReceiver(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &Webhook{ID: "id", Lane: Lane{Platform: "crm", Tenant: "acme"}, Snapshot: true}
-	one, other := &receiver{name: "one"}, &receiver{name: "other"}
+	one, other := new(receiver), new(receiver)
+	one.Name, other.Name = "one", "other"
 	for i, step := range []struct {
 		to   *receiver
 		want string
 	}{{one, forwarded}, {one, duplicate}, {other, forwarded}, {other, duplicate}, {one, forwarded}} {
 		if got := p.send(step.to, w); got.Decision != step.want {
-			t.Errorf("step %d, to %s: %s, want %s", i, step.to.name, got.Decision, step.want)
+			t.Errorf("step %d, to %s: %s, want %s", i, step.to.Name, got.Decision, step.want)
 		}
 	}
 	if tries != 3 {

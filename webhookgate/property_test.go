@@ -125,9 +125,7 @@ func newWorld(t *testing.T, rt *rapid.T) *world {
 		c.MaxInflight = 2*testShare + 32 // with room for those that are turned away
 	})
 	w.gate.share = testShare
-	for _, rc := range w.gate.receivers.all {
-		rc.jitter = func(ceiling time.Duration) time.Duration { return ceiling / 2 } // or failures could not be replayed
-	}
+	w.gate.jitter = func(ceiling time.Duration) time.Duration { return ceiling / 2 } // or failures could not be replayed
 	return w
 }
 

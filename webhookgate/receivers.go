@@ -1,14 +1,16 @@
 package webhookgate
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"time"
 
+	"usher/internal/clip"
 	"usher/webhookgate/content"
+	"usher/webhookgate/delivery"
 )
 
 // MainReceiver is the name of the receiver of Config.ForwardURL.
@@ -35,6 +37,29 @@ type Receiver struct {
 	// Transport sends its tries; as Config.Transport. Default: one of its own, so that
 	// receivers share no connections.
 	Transport http.RoundTripper
+}
+
+// receiver is one of the customer's applications, as the gate sees it.
+type receiver struct {
+	delivery.Receiver
+	inflight int // webhooks on their way to it while their senders wait; guarded by Gate.mu
+}
+
+func newReceiver(cfg *Config, r Receiver) (*receiver, error) {
+	if r.URL == nil || r.URL.Scheme != "http" && r.URL.Scheme != "https" || r.URL.Host == "" {
+		return nil, fmt.Errorf("receiver %s: %s: must be an http or https address", r.Name, r.URL.Redacted())
+	}
+	rc := &receiver{Receiver: delivery.Receiver{
+		Name:       r.Name,
+		URL:        r.URL,
+		Timeout:    cmp.Or(r.Timeout, cfg.Timeout),
+		SignSecret: r.SignSecret,
+		Transport:  r.Transport,
+	}}
+	if rc.Transport == nil {
+		rc.Transport = delivery.NewTransport(cfg.MaxInflight)
+	}
+	return rc, nil
 }
 
 // receivers decides who gets which webhook. Nothing else does.
@@ -88,37 +113,17 @@ func (rs *receivers) takes(platform string) *receiver {
 	return rs.rest
 }
 
-// ReceiverOf returns the name of the receiver of a lane's webhooks, or the empty string. The
-// inbox should ask before each try: it stores webhooks by tenant, and the current settings
-// decide who gets them.
-func (g *Gate) ReceiverOf(l Lane) string {
-	if rc := g.receivers.takes(l.Platform); rc != nil {
-		return rc.name
+// CloseIdleConnections closes the idle connections to the receivers. Call it after Shutdown,
+// when the inbox delivers no more either.
+func (g *Gate) CloseIdleConnections() {
+	for _, rc := range g.receivers.all {
+		rc.CloseIdleConnections()
 	}
-	return ""
-}
-
-// ErrNoReceiver: a webhook could not be tried because no receiver takes its platform.
-var ErrNoReceiver = errors.New("no receiver takes webhooks of this platform")
-
-// Try sends w to the receiver of its platform once. It is for an inbox (see Config.Keep), which
-// decides itself whether and when to try again.
-func (g *Gate) Try(ctx context.Context, w *Webhook) Attempt {
-	rc := g.receivers.takes(w.Lane.Platform)
-	if rc == nil {
-		return Attempt{Err: ErrNoReceiver}
-	}
-	return rc.try(ctx, w)
-}
-
-// keepsAnyway reports whether a webhook of this type is kept although no receiver takes it.
-func (g *Gate) keepsAnyway(typ string) bool {
-	return g.cfg.Keep != nil && g.cfg.KeepUnclaimed && !g.asks(typ)
 }
 
 // unclaimed refuses a webhook that no receiver takes.
 func unclaimed(platform string) *answer {
-	message := fmt.Sprintf("is %q, and no receiver takes webhooks of this platform", content.Clip(platform, maxShown))
+	message := fmt.Sprintf("is %q, and no receiver takes webhooks of this platform", clip.Text(platform, maxShown))
 	if platform == "" {
 		message = "is missing, and no receiver takes webhooks without a platform"
 	}
@@ -141,7 +146,7 @@ func (g *Gate) take(v *visit) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if v.receiver.inflight >= g.share {
-		return busy(fmt.Sprintf("too many webhooks at once for the receiver %s; please send this one again", v.receiver.name))
+		return busy(fmt.Sprintf("too many webhooks at once for the receiver %s; please send this one again", v.receiver.Name))
 	}
 	v.receiver.inflight++
 	v.taken = true

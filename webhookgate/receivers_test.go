@@ -172,7 +172,7 @@ func TestAReceiverThatHangsCostsTheOthersNothing(t *testing.T) {
 		senders.Wait()
 		for _, rc := range g.receivers.all {
 			if rc.inflight != 0 || g.inflight != 0 {
-				t.Errorf("%s: %d places are still taken, %d in all", rc.name, rc.inflight, g.inflight)
+				t.Errorf("%s: %d places are still taken, %d in all", rc.Name, rc.inflight, g.inflight)
 			}
 		}
 	})
@@ -237,7 +237,7 @@ func TestTryAndReceiverOf(t *testing.T) {
 	if a := g.Try(context.Background(), &Webhook{Lane: Lane{Platform: "docs", Tenant: "a"}, Header: make(http.Header)}); !a.Accepted() {
 		t.Errorf("%+v", a)
 	}
-	if a := g.Try(context.Background(), &Webhook{Lane: Lane{Platform: "crm", Tenant: "a"}}); !errors.Is(a.Err, ErrNoReceiver) {
+	if a := g.Try(context.Background(), &Webhook{Lane: Lane{Platform: "crm", Tenant: "a"}}); !errors.Is(a.Err, errNoReceiver) {
 		t.Errorf("%+v", a)
 	}
 	if len(got) != 1 || len(tried) != 1 || tried[0] != "docs ok" {

@@ -108,7 +108,7 @@ func TestQuestionWithoutAnAnswer(t *testing.T) {
 		"breaks off":  {func(*http.Request) (*http.Response, error) { return broken(errors.New("reset")), nil }, 502, "answer ended too early"},
 		"never ends":  {func(r *http.Request) (*http.Response, error) { return broken(context.DeadlineExceeded), nil }, 504, "did not answer within 10s"},
 		"too large": {func(*http.Request) (*http.Response, error) {
-			return respond(200, strings.Repeat("x", maxDecision+1)), nil
+			return respond(200, strings.Repeat("x", 1<<20+1)), nil
 		}, 502, "larger than 1048576 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {

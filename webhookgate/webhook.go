@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"usher/internal/clip"
 	"usher/internal/trace"
 	"usher/webhookgate/content"
 )
@@ -74,9 +75,9 @@ const maxShown = 200
 func (w *Webhook) attrs() []slog.Attr {
 	attrs := append(make([]slog.Attr, 0, 8),
 		slog.String("webhook", w.ID),
-		slog.String("type", content.Clip(w.Type, maxShown)),
-		slog.String("platform", content.Clip(w.Lane.Platform, maxShown)),
-		slog.String("tenant", content.Clip(w.Lane.Tenant, maxShown)),
+		slog.String("type", clip.Text(w.Type, maxShown)),
+		slog.String("platform", clip.Text(w.Lane.Platform, maxShown)),
+		slog.String("tenant", clip.Text(w.Lane.Tenant, maxShown)),
 	)
 	if id := w.TraceID(); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))

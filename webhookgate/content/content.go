@@ -3,10 +3,7 @@
 // different tenants out of one body.
 package content
 
-import (
-	"strings"
-	"unicode/utf8"
-)
+import "strings"
 
 // TenantProvisioningChange is the only event type that the billing service documents. The
 // built-in schema describes it.
@@ -40,16 +37,4 @@ func StringAt(value any, path ...string) string {
 	}
 	s, _ := value.(string)
 	return strings.Clone(s)
-}
-
-// Clip shortens a foreign text before it is shown: at most n bytes, whole characters, valid
-// UTF-8.
-func Clip(s string, n int) string {
-	if len(s) <= n {
-		return strings.ToValidUTF8(s, "\uFFFD")
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return strings.ToValidUTF8(s[:n], "\uFFFD") + "…"
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"usher/internal/clip"
 )
 
 // faultsIn lists what the library found wrong.
@@ -24,30 +26,27 @@ func faultsIn(e *jsonschema.ValidationError) []Fault {
 
 // leaves collects the causes, the leaves of the library's tree of errors.
 func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
-	add := func(member, message string) {
+	add := func(message string, member ...string) {
 		f := &Fault{Message: message}
-		if member != "" {
-			f.below(member)
-		}
-		for _, token := range slices.Backward(e.InstanceLocation) {
+		for _, token := range slices.Backward(slices.Concat(e.InstanceLocation, member)) {
 			f.below(token)
 		}
-		faults = append(faults, Fault{Clip(f.Path, maxShown), f.Message})
+		faults = append(faults, Fault{clip.Text(f.Path, maxShown), f.Message})
 	}
 	switch k := e.ErrorKind.(type) {
 	case *kind.Required:
 		for _, name := range k.Missing {
-			add(name, "is missing")
+			add("is missing", name)
 		}
 	case *kind.AdditionalProperties:
 		for _, name := range k.Properties {
-			add(name, "is not expected here")
+			add("is not expected here", name)
 		}
 	case *kind.AnyOf, *kind.OneOf:
-		add("", message(e))
+		add(message(e))
 	default:
 		if len(e.Causes) == 0 {
-			add("", message(e))
+			add(message(e))
 		}
 	}
 	for _, cause := range e.Causes {
@@ -77,7 +76,7 @@ func message(e *jsonschema.ValidationError) string {
 		return "must be at most " + k.Want.RatString()
 	case *kind.Format:
 		if k.Want == "date" {
-			return fmt.Sprintf("must be a real date written as YYYY-MM-DD, not %q", Clip(fmt.Sprint(k.Got), 20))
+			return fmt.Sprintf("must be a real date written as YYYY-MM-DD, not %q", clip.Text(fmt.Sprint(k.Got), 20))
 		}
 		return "is not a valid " + k.Want
 	case *kind.Pattern:

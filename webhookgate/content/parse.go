@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"usher/internal/clip"
 )
 
 const (
@@ -45,7 +47,7 @@ func Parse(body []byte) (any, *Fault) {
 	p := parser{src: string(body)}
 	value, fault := p.value(0)
 	if fault != nil {
-		fault.Path = Clip(fault.Path, maxShown)
+		fault.Path = clip.Text(fault.Path, maxShown)
 		return nil, fault
 	}
 	return value, nil

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"usher/internal/clip"
 )
 
 //go:embed schema.json
@@ -89,7 +91,7 @@ func (r *Rules) Faults(value any) []Fault {
 	typ, typed := object["type"].(string)
 	switch {
 	case typed && !r.lets(typ):
-		return []Fault{{"/type", fmt.Sprintf("is %q; accepted here: %s", Clip(typ, maxShown), strings.Join(r.types, ", "))}}
+		return []Fault{{"/type", fmt.Sprintf("is %q; accepted here: %s", clip.Text(typ, maxShown), strings.Join(r.types, ", "))}}
 	case r.shape == nil:
 		faults := r.schemaFaults(value)
 		if !typed && !r.any && len(faults) == 0 { // the user's schema may not require a type, the list of types does

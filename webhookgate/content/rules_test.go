@@ -217,10 +217,11 @@ func TestTypes(t *testing.T) {
 
 func TestOwnSchemaFaults(t *testing.T) {
 	for schema, want := range map[string]string{
-		`{"additionalProperties":false,"properties":{"type":{}}}`:                                     "/payload is not expected here",
-		`{"properties":{"payload":false}}`:                                                            "/payload is not expected here",
-		`{"properties":{"type":{"enum":["A","B"]}}}`:                                                  "/type must be one of 'A', 'B'",
-		`{"properties":{"payload":{"const":1}}}`:                                                      "/payload must be 1",
+		`{"additionalProperties":false,"properties":{"type":{}}}`: "/payload is not expected here",
+		`{"required":[""]}`:                          "/ is missing",
+		`{"properties":{"payload":false}}`:           "/payload is not expected here",
+		`{"properties":{"type":{"enum":["A","B"]}}}`: "/type must be one of 'A', 'B'",
+		`{"properties":{"payload":{"const":1}}}`:     "/payload must be 1",
 		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"maximum":9}}}}}}}`:    "/payload/tenant/id must be at most 9",
 		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"minimum":5000}}}}}}}`: "/payload/tenant/id must be at least 5000",
 		`{"properties":{"type":{"minLength":100}}}`:                                                   "/type must be at least 100 characters long",

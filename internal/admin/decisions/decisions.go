@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"usher/internal/clip"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
 )
@@ -90,11 +91,11 @@ func (r *Ring) Add(o webhookgate.Outcome) {
 		return
 	}
 	e := &Entry{
-		At: o.At, Took: o.Took, Status: o.Status, Decision: o.Decision, Why: clip(o.Why),
+		At: o.At, Took: o.Took, Status: o.Status, Decision: o.Decision, Why: clip.Text(o.Why, maxText),
 		DuplicateOf: o.DuplicateOf, Tries: o.Tries, Receiver: o.Receiver,
 	}
 	for _, f := range o.Faults {
-		e.Faults = append(e.Faults, content.Fault{Path: clip(f.Path), Message: clip(f.Message)})
+		e.Faults = append(e.Faults, content.Fault{Path: clip.Text(f.Path, maxText), Message: clip.Text(f.Message, maxText)})
 	}
 	if o.From.IsValid() {
 		e.From = o.From.String()
@@ -106,7 +107,7 @@ func (r *Ring) Add(o webhookgate.Outcome) {
 		r.refused, _ = r.push(r.refused, e)
 		return
 	}
-	e.Webhook, e.Type, e.Platform, e.Tenant = w.ID, clip(w.Type), clip(w.Lane.Platform), clip(w.Lane.Tenant)
+	e.Webhook, e.Type, e.Platform, e.Tenant = w.ID, clip.Text(w.Type, maxText), clip.Text(w.Lane.Platform, maxText), clip.Text(w.Lane.Tenant, maxText)
 	// A duplicate changes nothing, and what it says stands with its original.
 	if r.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload {
 		e.Payload = withoutContacts(w.Body)
@@ -144,14 +145,6 @@ func (r *Ring) push(all []*Entry, e *Entry) (kept []*Entry, gone *Entry) {
 }
 
 func (e *Entry) lane() lane { return lane{e.Platform, e.Tenant} }
-
-// clip bounds a text, and lets go of the larger one that it was a part of.
-func clip(s string) string {
-	if len(s) <= maxText {
-		return s
-	}
-	return strings.ToValidUTF8(strings.Clone(s[:maxText]), "") + "…"
-}
 
 func sizeOf(h http.Header) int {
 	n := 0
