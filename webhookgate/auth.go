@@ -20,7 +20,7 @@ func (g *Gate) checkToken(v *visit) *answer {
 	if g.cfg.Tokens == nil {
 		return nil
 	}
-	presented := pathSecrets(v.pathSecret)
+	presented := readings(v.pathSecret)
 	if v.pathSecret == "" {
 		presented = headerSecrets(v.r.Header)
 	}
@@ -34,13 +34,13 @@ func noToken() *answer {
 	return reject(http.StatusUnauthorized, "the shared secret is missing or wrong").with("WWW-Authenticate", "Bearer")
 }
 
-// pathSecrets returns the two readings of a path segment: as it was sent, and unescaped. Some
+// readings returns the two readings of a part of a path: as it was sent, and unescaped. Some
 // senders escape more than they need to, others escape nothing.
-func pathSecrets(segment string) []string {
-	if plain, err := url.PathUnescape(segment); err == nil && plain != segment {
-		return []string{segment, plain}
+func readings(s string) []string {
+	if plain, err := url.PathUnescape(s); err == nil && plain != s {
+		return []string{s, plain}
 	}
-	return []string{segment}
+	return []string{s}
 }
 
 // headerSecrets returns all secrets in the headers.

@@ -3,7 +3,6 @@ package webhookgate
 import (
 	"cmp"
 	"net/http"
-	"slices"
 	"strings"
 )
 
@@ -88,14 +87,18 @@ func normal(name string) string {
 }
 
 // leaks reports whether a header repeats the secret in the path. Some proxies add the original
-// address (X-Original-Uri, X-Envoy-Original-Path).
+// address (X-Original-Uri, X-Envoy-Original-Path), and may escape it in another way.
 func (v *visit) leaks(values []string) bool {
 	if v.pathSecret == "" {
 		return false
 	}
-	for _, secret := range pathSecrets(v.pathSecret) {
-		if slices.ContainsFunc(values, func(value string) bool { return strings.Contains(value, "/"+secret) }) {
-			return true
+	for _, value := range values {
+		for _, reading := range readings(value) {
+			for _, secret := range readings(v.pathSecret) {
+				if strings.Contains(reading, "/"+secret) {
+					return true
+				}
+			}
 		}
 	}
 	return false

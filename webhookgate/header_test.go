@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -75,6 +76,22 @@ func TestSignatureHeaderStaysHere(t *testing.T) {
 	got := received(t, func(c *Config) { c.HMACSecret, c.HMACHeader = secret("key"), "X-Sig" }, r)
 	if got.Header["X-Sig"] != nil || got.Header[lookAlike] != nil {
 		t.Errorf("forwarded: %v", got.Header)
+	}
+}
+
+// A proxy may write the address in another spelling than it came in.
+func TestPathSecretStaysHereInAnySpelling(t *testing.T) {
+	for _, tt := range []struct{ sent, header string }{
+		{"/webhooks/a%2fb", "/webhooks/a%2Fb"},
+		{"/webhooks/a%2Fb", "/webhooks/%61%2fb?x=%2B"},
+		{"/webhooks/a%2Fb", "https://gate.example/webhooks/a/b"},
+		{"/webhooks/%61%2Fb", "/webhooks/a%2Fb"},
+	} {
+		r := httptest.NewRequest("POST", tt.sent, strings.NewReader(documented))
+		r.Header.Set("X-Original-Uri", tt.header)
+		if got := received(t, func(c *Config) { c.Tokens = tokens("a/b") }, r).Header.Get("X-Original-Uri"); got != "" {
+			t.Errorf("sent to %s, the receiver got %q", tt.sent, got)
+		}
 	}
 }
 

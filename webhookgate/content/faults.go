@@ -2,7 +2,9 @@ package content
 
 import (
 	"fmt"
+	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -33,11 +35,18 @@ func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
 		}
 		faults = append(faults, Fault{clip.Text(f.Path, maxShown), f.Message})
 	}
-	switch k := e.ErrorKind.(type) {
-	case *kind.Required:
-		for _, name := range k.Missing {
+	missing := func(names []string) {
+		for _, name := range names {
 			add("is missing", name)
 		}
+	}
+	switch k := e.ErrorKind.(type) {
+	case *kind.Required:
+		missing(k.Missing)
+	case *kind.DependentRequired:
+		missing(k.Missing)
+	case *kind.Dependency:
+		missing(k.Missing)
 	case *kind.AdditionalProperties:
 		for _, name := range k.Properties {
 			add("is not expected here", name)
@@ -71,9 +80,15 @@ func message(e *jsonschema.ValidationError) string {
 		}
 		return fmt.Sprintf("must be at least %d characters long", k.Want)
 	case *kind.Minimum:
-		return "must be at least " + k.Want.RatString()
+		return "must be at least " + number(k.Want)
 	case *kind.Maximum:
-		return "must be at most " + k.Want.RatString()
+		return "must be at most " + number(k.Want)
+	case *kind.ExclusiveMinimum:
+		return "must be more than " + number(k.Want)
+	case *kind.ExclusiveMaximum:
+		return "must be less than " + number(k.Want)
+	case *kind.MultipleOf:
+		return "must be a multiple of " + number(k.Want)
 	case *kind.Format:
 		if k.Want == "date" {
 			return fmt.Sprintf("must be a real date written as YYYY-MM-DD, not %q", clip.Text(fmt.Sprint(k.Got), 20))
@@ -93,6 +108,14 @@ func message(e *jsonschema.ValidationError) string {
 		bare := jsonschema.ValidationError{ErrorKind: e.ErrorKind}
 		return strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "at '': "), "value ")
 	}
+}
+
+func number(r *big.Rat) string {
+	if r.IsInt() {
+		return r.RatString()
+	}
+	f, _ := r.Float64()
+	return strconv.FormatFloat(f, 'g', -1, 64)
 }
 
 // articles writes types as in a sentence: "an integer or null".
