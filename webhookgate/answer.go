@@ -31,7 +31,7 @@ const comeBack = 5 * time.Second
 const maxFaults = 1000
 
 // An answer is usher's answer to the sender. The package documentation describes its JSON
-// fields.
+// fields. Copies of a webhook may share an answer, so it does not change once it is made.
 type answer struct {
 	status int
 	header map[string]string // further headers; nil for none
@@ -95,12 +95,12 @@ func (a *answer) with(name, value string) *answer {
 }
 
 // duplicateOf is the answer to a copy of a snapshot that the receiver holds.
-func duplicateOf(webhook string) answer {
-	return answer{status: http.StatusOK, Decision: duplicate, Webhook: webhook}
+func duplicateOf(webhook string) *answer {
+	return &answer{status: http.StatusOK, Decision: duplicate, Webhook: webhook}
 }
 
 // shared is the answer to a copy of a webhook that got the answer a.
-func (a answer) shared() answer {
+func (a *answer) shared() *answer {
 	if a.Decision == forwarded {
 		return duplicateOf(a.Webhook)
 	}

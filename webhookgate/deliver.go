@@ -18,13 +18,13 @@ const (
 
 // deliver tries w until the receiver accepts it, or another try makes no sense. It ends early
 // only if a shutdown cancels deliveries.
-func (g *Gate) deliver(rc *receiver, w *Webhook) answer {
+func (g *Gate) deliver(rc *receiver, w *Webhook) *answer {
 	ctx, tries := g.deliveries, 0
 	for ctx.Err() == nil {
 		t := g.try(ctx, rc, w)
 		tries++
 		if t.Accepted() {
-			return answer{status: http.StatusOK, Decision: forwarded, Webhook: w.ID, Tries: tries}
+			return &answer{status: http.StatusOK, Decision: forwarded, Webhook: w.ID, Tries: tries}
 		}
 		g.logFailure(rc, w, tries, t)
 		pause, again := g.pause(t, tries)
@@ -36,7 +36,7 @@ func (g *Gate) deliver(rc *receiver, w *Webhook) answer {
 		case <-time.After(pause):
 		}
 	}
-	no := *shuttingDown()
+	no := shuttingDown()
 	no.Webhook, no.Tries = w.ID, tries
 	return no
 }
@@ -67,11 +67,11 @@ func (g *Gate) pause(t Attempt, n int) (time.Duration, bool) {
 }
 
 // failure is the answer to the sender if t, the nth try, was the last.
-func failure(rc *receiver, w *Webhook, n int, t Attempt) answer {
+func failure(rc *receiver, w *Webhook, n int, t Attempt) *answer {
 	if errors.Is(t.Err, delivery.ErrUnsigned) {
-		return *busy("usher cannot sign deliveries right now; please send this webhook again")
+		return busy("usher cannot sign deliveries right now; please send this webhook again")
 	}
-	a := answer{status: http.StatusBadGateway, Decision: failed, Error: rc.Why(t), Webhook: w.ID, Tries: n}
+	a := &answer{status: http.StatusBadGateway, Decision: failed, Error: rc.Why(t), Webhook: w.ID, Tries: n}
 	if t.TimedOut() {
 		a.status = http.StatusGatewayTimeout
 	}

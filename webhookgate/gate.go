@@ -107,8 +107,7 @@ func (g *Gate) handle(v *visit) *answer {
 	if question {
 		return g.ask(v)
 	}
-	a := g.lanes.send(v.receiver, v.webhook)
-	return &a
+	return g.lanes.send(v.receiver, v.webhook)
 }
 
 // read turns a body into a webhook, or refuses it. While it is parsed a body needs many times

@@ -33,8 +33,7 @@ func (g *Gate) keep(w *Webhook) *answer {
 		g.cfg.Log.Error("cannot store a webhook", "webhook", w.ID, "err", err)
 		return busy("the inbox can't be written right now; please send this webhook again")
 	case original != "":
-		a := duplicateOf(original)
-		return &a
+		return duplicateOf(original)
 	}
 	return &answer{status: http.StatusOK, Decision: queued, Webhook: w.ID}
 }

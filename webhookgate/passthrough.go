@@ -21,7 +21,7 @@ const maxRemembered = 4 << 10
 // passThrough delivers webhooks while their senders wait: one at a time in each lane, in order
 // of arrival; lanes do not wait for each other. It remembers what the receiver holds.
 type passThrough struct {
-	deliver func(*receiver, *Webhook) answer
+	deliver func(*receiver, *Webhook) *answer
 	window  time.Duration // zero: nothing is a duplicate
 
 	mu     sync.Mutex                 // guards what follows, also the lanes themselves
@@ -41,7 +41,7 @@ type turn struct {
 	digest    [sha256.Size]byte
 	forgotten bool          // by hand: a copy of it is delivered, too
 	done      chan struct{} // closed when answer is final
-	answer    answer
+	answer    *answer
 }
 
 // accepted is the last snapshot that a receiver answered with a 2xx.
@@ -56,7 +56,7 @@ func (a accepted) is(rc *receiver, w *Webhook) bool {
 	return a.receiver == rc.Name && a.digest == w.Digest
 }
 
-func newPassThrough(size int, window time.Duration, deliver func(*receiver, *Webhook) answer) (*passThrough, error) {
+func newPassThrough(size int, window time.Duration, deliver func(*receiver, *Webhook) *answer) (*passThrough, error) {
 	memory, err := lru.New[Lane, accepted](size)
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func newPassThrough(size int, window time.Duration, deliver func(*receiver, *Web
 
 // send delivers w when its turn comes. If the receiver already holds exactly this snapshot, or
 // is about to, w shares the outcome of that one.
-func (p *passThrough) send(rc *receiver, w *Webhook) answer {
+func (p *passThrough) send(rc *receiver, w *Webhook) *answer {
 	p.mu.Lock()
 	l := p.active[w.Lane]
 	if l == nil {
@@ -85,12 +85,12 @@ func (p *passThrough) send(rc *receiver, w *Webhook) answer {
 		return tail.answer.shared()
 	} else if l.waiting >= maxWaiting {
 		p.mu.Unlock()
-		return *busy("too many webhooks of this tenant are waiting; please send this one again")
+		return busy("too many webhooks of this tenant are waiting; please send this one again")
 	}
 
-	d := &turn{digest: w.Digest, done: make(chan struct{}), answer: brokenOff()}
+	t := &turn{digest: w.Digest, done: make(chan struct{}), answer: brokenOff()}
 	before := l.tail
-	l.tail = d
+	l.tail = t
 	if before != nil {
 		l.waiting++
 	}
@@ -98,26 +98,26 @@ func (p *passThrough) send(rc *receiver, w *Webhook) answer {
 	p.memory.Remove(w.Lane)
 	p.mu.Unlock()
 
-	defer p.finish(rc, w, l, d) // deferred, so that not even a panic blocks the lane
+	defer p.finish(rc, w, l, t) // deferred, so that not even a panic blocks the lane
 	if before != nil {
 		<-before.done
 	}
-	d.answer = p.deliver(rc, w)
-	return d.answer
+	t.answer = p.deliver(rc, w)
+	return t.answer
 }
 
 // finish hands the lane to the next delivery, and the outcome to the copies that wait for it.
 // The last one notes what the receiver holds now.
-func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, d *turn) {
+func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, t *turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer close(d.done)
-	if l.tail != d {
+	defer close(t.done)
+	if l.tail != t {
 		l.waiting--
 		return
 	}
 	delete(p.active, w.Lane)
-	if p.dedups(w) && !d.forgotten && d.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
+	if p.dedups(w) && !t.forgotten && t.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
 		p.memory.Add(w.Lane, accepted{rc.Name, w.ID, w.Digest, time.Now()})
 	}
 }
@@ -159,6 +159,6 @@ func elapsed(t time.Time) time.Duration {
 }
 
 // brokenOff is the answer if a delivery ends without one.
-func brokenOff() answer {
-	return answer{status: http.StatusInternalServerError, Decision: failed, Error: "usher failed while delivering this webhook"}
+func brokenOff() *answer {
+	return &answer{status: http.StatusInternalServerError, Decision: failed, Error: "usher failed while delivering this webhook"}
 }

@@ -307,9 +307,9 @@ func TestElapsedByEitherClock(t *testing.T) {
 // What another receiver accepted does not count.
 func TestMemoryNamesItsReceiver(t *testing.T) {
 	tries := 0
-	p, err := newPassThrough(10, time.Minute, func(_ *receiver, w *Webhook) answer {
+	p, err := newPassThrough(10, time.Minute, func(_ *receiver, w *Webhook) *answer {
 		tries++
-		return answer{status: 200, Decision: forwarded, Webhook: w.ID}
+		return &answer{status: 200, Decision: forwarded, Webhook: w.ID}
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -331,8 +331,8 @@ func TestMemoryNamesItsReceiver(t *testing.T) {
 }
 
 func BenchmarkLane(b *testing.B) {
-	p, err := newPassThrough(10000, time.Minute, func(_ *receiver, w *Webhook) answer {
-		return answer{status: 200, Decision: forwarded, Webhook: w.ID}
+	p, err := newPassThrough(10000, time.Minute, func(_ *receiver, w *Webhook) *answer {
+		return &answer{status: 200, Decision: forwarded, Webhook: w.ID}
 	})
 	if err != nil {
 		b.Fatal(err)

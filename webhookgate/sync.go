@@ -31,20 +31,20 @@ func (g *Gate) ask(v *visit) *answer {
 	if ctx.Err() == nil { // otherwise the result says nothing about the receiver
 		g.cfg.Attempted(rc.Name, questionResult(t), time.Since(start))
 	}
-	var a answer
+	var a *answer
 	switch {
 	case err == nil:
-		a = answer{status: decision.Status, Decision: forwarded, decision: decision}
+		a = &answer{status: decision.Status, Decision: forwarded, decision: decision}
 	case v.r.Context().Err() != nil:
-		a = answer{status: statusHungUp, Decision: failed, Error: "the sender hung up before the receiver answered"}
+		a = &answer{status: statusHungUp, Decision: failed, Error: "the sender hung up before the receiver answered"}
 	case g.deliveries.Err() != nil:
-		a = *shuttingDown()
+		a = shuttingDown()
 	default:
 		g.logFailure(rc, w, 1, t)
 		a = failure(rc, w, 1, t)
 	}
 	a.Webhook, a.Tries = w.ID, 1
-	return &a
+	return a
 }
 
 // statusHungUp is for logs and metrics only: no sender gets it.
