@@ -1,6 +1,7 @@
 package webhookgate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,12 +125,9 @@ type Config struct {
 	// payloads. Default: nowhere.
 	Log *slog.Logger
 
-	// Received is called for every answer with its decision (forwarded, queued, duplicate,
-	// rejected, failed) and how long it took. May be nil.
-	Received func(decision string, took time.Duration)
-
 	// Answered is called for every answer with everything that is known about it. It runs
-	// before the sender gets the answer, so it must be quick. May be nil.
+	// before the sender gets the answer, so it must be quick: when a sender has the answer, the
+	// metrics must include it. May be nil.
 	Answered func(Outcome)
 
 	// Attempted is called for every try with the receiver's name, the result (ok: a 2xx;
@@ -171,14 +169,14 @@ func New(cfg Config) (*Gate, error) {
 }
 
 func (c *Config) setDefaults() {
-	setDefault(&c.Path, "/webhooks")
-	setDefault(&c.HMACHeader, "X-Signature")
-	setDefault(&c.HMACAlgorithm, "sha256")
-	setDefault(&c.MaxBody, 1<<20)
-	setDefault(&c.DedupSize, 10000)
-	setDefault(&c.Timeout, 10*time.Second)
-	setDefault(&c.Attempts, 3)
-	setDefault(&c.MaxInflight, 256)
+	c.Path = cmp.Or(c.Path, "/webhooks")
+	c.HMACHeader = cmp.Or(c.HMACHeader, "X-Signature")
+	c.HMACAlgorithm = cmp.Or(c.HMACAlgorithm, "sha256")
+	c.MaxBody = cmp.Or(c.MaxBody, 1<<20)
+	c.DedupSize = cmp.Or(c.DedupSize, 10000)
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.Attempts = cmp.Or(c.Attempts, 3)
+	c.MaxInflight = cmp.Or(c.MaxInflight, 256)
 	if len(c.Types) == 0 {
 		c.Types = []string{content.TenantProvisioningChange}
 	}
@@ -187,21 +185,11 @@ func (c *Config) setDefaults() {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.Received == nil {
-		c.Received = func(string, time.Duration) {}
-	}
 	if c.Answered == nil {
 		c.Answered = func(Outcome) {}
 	}
 	if c.Attempted == nil {
 		c.Attempted = func(string, string, time.Duration) {}
-	}
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
 	}
 }
 

@@ -57,15 +57,13 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer answers one request, counts it and logs it. It counts first: when a sender has the
-// answer, the metrics must include it.
+// answer answers one request, reports it and logs it.
 func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	start := time.Now()
 	v := &visit{w: w, r: r}
 	defer g.leave(v)
 	a := g.handle(v)
 	took := time.Since(start)
-	g.cfg.Received(a.Decision, took)
 	g.cfg.Answered(v.outcome(a, start, took))
 	a.write(w)
 	g.report(v, a, took)

@@ -160,7 +160,7 @@ func TestHooksAndLog(t *testing.T) {
 		c.Tokens = tokens("t0ken-one", "t0ken-two")
 		c.SignSecret = secret("whsec_c2lnbmluZy1rZXk=")
 		c.ForwardURL, _ = url.Parse("http://user:passw0rd@receiver.test/hook")
-		c.Received = func(decision string, _ time.Duration) { decisions = append(decisions, decision) }
+		c.Answered = func(o Outcome) { decisions = append(decisions, o.Decision) }
 		c.Attempted = func(_, result string, _ time.Duration) { results = append(results, result) }
 		c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 			if len(results) == 1 {

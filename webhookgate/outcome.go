@@ -11,9 +11,9 @@ import (
 type Outcome struct {
 	At          time.Time
 	Took        time.Duration
-	From        netip.Addr // the sender's; invalid if unknown
-	Status      int        // of the answer to the sender
-	Decision    string
+	From        netip.Addr      // the sender's; invalid if unknown
+	Status      int             // of the answer to the sender
+	Decision    string          // forwarded, queued, duplicate, rejected or failed
 	Why         string          // why it was rejected or failed
 	Faults      []content.Fault // the first faults of its body
 	DuplicateOf string          // the webhook-id of the snapshot that the receiver already holds

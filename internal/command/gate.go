@@ -51,7 +51,6 @@ func (u *usher) buildGate(m *metrics.Gate) error {
 		Attempts:       w.Attempts,
 		MaxInflight:    w.MaxInflight,
 		Log:            u.log,
-		Received:       m.Received,
 		Attempted:      m.Attempted,
 	}
 	if w.Token != nil {
@@ -64,7 +63,10 @@ func (u *usher) buildGate(m *metrics.Gate) error {
 		m.Receiver(c.Name) // there with zeros from the start
 	}
 	u.decisions = decisions.New(w.Inbox == "")
-	cfg.Answered = u.decisions.Add
+	cfg.Answered = func(o webhookgate.Outcome) {
+		m.Received(o.Decision, o.Took)
+		u.decisions.Add(o)
+	}
 	if w.Inbox != "" {
 		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Keep(w) }
 		cfg.KeepUnclaimed = w.KeepUnclaimed
