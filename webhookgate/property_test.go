@@ -14,13 +14,16 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"usher/webhookgate/content"
 )
 
 // TestNothingIsDroppedOnAGuess throws random traffic at a gate: copies, changes
 // back and forth, two receivers with failures of their own, each of which fails,
 // hangs, times out having applied a snapshot or not; senders that hang up, evictions,
-// waits beyond the window, all of it for several tenants at once, some of which have
-// the same code on two platforms. Then it asks what may never be:
+// waits beyond the window, events of another type, tenants forgotten by hand, all of it
+// for several tenants at once, some of which have the same code on two platforms. Then it
+// asks what may never be:
 //
 //	(a) a snapshot suppressed that the receiver did not certainly hold as its latest,
 //	(b) a delivery that overtakes or overlaps another of its tenant,
@@ -38,7 +41,7 @@ func TestNothingIsDroppedOnAGuess(t *testing.T) {
 		rapid.SyncTest(rt, func(rt *rapid.T) {
 			world := newWorld(t, rt)
 			for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-				switch rapid.IntRange(0, 8).Draw(rt, "step") {
+				switch rapid.IntRange(0, 9).Draw(rt, "step") {
 				case 0, 1, 2:
 					time.Sleep(rapid.SampledFrom(world.sleeps).Draw(rt, "sleep"))
 				case 3: // an outage, or the end of one
@@ -47,6 +50,8 @@ func TestNothingIsDroppedOnAGuess(t *testing.T) {
 					world.mu.Lock()
 					world.moods[receiver] = mood
 					world.mu.Unlock()
+				case 4:
+					world.forget(rt)
 				default:
 					world.send(rt)
 				}
@@ -69,6 +74,9 @@ const (
 	testWindow  = time.Minute
 	testTimeout = 2 * time.Second
 	testShare   = 4 // of what may be in flight: each receiver's
+
+	reminder  = "reminder"  // in the place of a snapshot: an event that is none, and never a duplicate
+	forgotten = "forgotten" // somebody has the gate forget the tenant
 )
 
 // A world is a gate, who sends to it, and what is behind it.
@@ -92,7 +100,7 @@ type world struct {
 // An arrival is one webhook, what became of it, and what the receiver knows of it.
 type arrival struct {
 	number           int
-	tenant, snapshot string // the tenant with its platform
+	tenant, snapshot string // the tenant with its platform; A or B, an event of another type, or forgotten
 	receiver         string // that gets it
 	at               time.Time
 	alone            bool // no other of its tenant was in the gate
@@ -116,6 +124,7 @@ func newWorld(t *testing.T, rt *rapid.T) *world {
 		underWay:   make(map[string]int),
 	}
 	w.gate = newGate(t, func(c *Config) {
+		c.Types = append(c.Types, content.TenantProvisioningChange, "Reminder")
 		c.Transport = w.receiver(MainReceiver)
 		c.Receivers = []Receiver{{Name: "docs", Platforms: []string{"docs"}, URL: c.ForwardURL, Transport: w.receiver("docs")}}
 		c.DedupWindow = testWindow
@@ -136,10 +145,10 @@ func (w *world) send(rt *rapid.T) {
 	a := &arrival{
 		number:   len(w.arrivals),
 		tenant:   rapid.SampledFrom(w.tenants).Draw(rt, "tenant"),
-		snapshot: rapid.SampledFrom([]string{"A", "B"}).Draw(rt, "snapshot"),
+		snapshot: rapid.SampledFrom([]string{"A", "A", "B", "B", reminder}).Draw(rt, "snapshot"),
 		at:       time.Now(),
 	}
-	platform, code, _ := strings.Cut(a.tenant, "/")
+	platform, code := a.tenantCodes()
 	if a.receiver = MainReceiver; platform == "docs" {
 		a.receiver = "docs"
 	}
@@ -156,6 +165,9 @@ func (w *world) send(rt *rapid.T) {
 		defer hangUp()
 		rec := httptest.NewRecorder()
 		body := strings.Replace(snapshot(code, a.snapshot), `"tenant":{`, fmt.Sprintf(`"tenant":{"platform":{"code":%q},`, platform), 1)
+		if a.snapshot == reminder {
+			body = strings.Replace(body, content.TenantProvisioningChange, "Reminder", 1)
+		}
 		w.gate.ServeHTTP(rec, request(body,
 			"X-Arrival", strconv.Itoa(a.number), "X-Plan", plan).WithContext(ctx))
 		w.mu.Lock()
@@ -164,6 +176,20 @@ func (w *world) send(rt *rapid.T) {
 		w.count(a, -1)
 	})
 	synctest.Wait()
+}
+
+// forget has the gate forget a tenant. It stands among the arrivals, in order.
+func (w *world) forget(rt *rapid.T) {
+	a := &arrival{tenant: rapid.SampledFrom(w.tenants).Draw(rt, "tenant"), snapshot: forgotten}
+	w.mu.Lock()
+	w.arrivals = append(w.arrivals, a)
+	w.mu.Unlock()
+	w.gate.Forget(a.tenantCodes())
+}
+
+func (a *arrival) tenantCodes() (platform, tenant string) {
+	platform, tenant, _ = strings.Cut(a.tenant, "/")
+	return platform, tenant
 }
 
 // count adds n to what is in the gate. It needs w.mu.
@@ -252,8 +278,10 @@ func (w *world) judge(rt *rapid.T) {
 		}
 		held := holds[a.tenant]
 		switch {
+		case a.snapshot == forgotten:
+			holds[a.tenant] = nil
 		case a.delivered:
-			if holds[a.tenant] = nil; !a.acceptedAt.IsZero() {
+			if holds[a.tenant] = nil; !a.acceptedAt.IsZero() && a.snapshot != reminder {
 				holds[a.tenant] = a
 			}
 			if (a.status == 200) != !a.acceptedAt.IsZero() {
