@@ -17,7 +17,7 @@
 // The parts alone are measured by go test, in their packages. To compare two commits, run
 // it on each and have benchstat (golang.org/x/perf/cmd/benchstat) look at both files:
 //
-//	go test -run '^$' -bench . -benchmem -cpu 1 -count 10 ./proxy ./tokens ./webhookgate ./internal/entitlements ./internal/guard > new.txt
+//	go test -run '^$' -bench . -benchmem -cpu 1 -count 10 ./proxy ./tokens ./webhookgate/... ./internal/entitlements ./internal/guard > new.txt
 //	benchstat old.txt new.txt
 //
 // What a million waiting webhooks take is measured by BenchmarkTakeover in
