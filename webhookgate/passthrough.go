@@ -88,7 +88,7 @@ func (p *passThrough) send(rc *receiver, w *Webhook) *answer {
 		return busy("too many webhooks of this tenant are waiting; please send this one again")
 	}
 
-	t := &turn{digest: w.Digest, done: make(chan struct{}), answer: brokenOff()}
+	t := &turn{digest: w.Digest, done: make(chan struct{})}
 	before := l.tail
 	l.tail = t
 	if before != nil {
@@ -112,6 +112,9 @@ func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, t *turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer close(t.done)
+	if t.answer == nil { // a panic
+		t.answer = &answer{status: http.StatusInternalServerError, Decision: failed, Error: "usher failed while delivering this webhook"}
+	}
 	if l.tail != t {
 		l.waiting--
 		return
@@ -156,9 +159,4 @@ func (p *passThrough) dedups(w *Webhook) bool {
 // more: the monotonic clock stands still while a machine sleeps.
 func elapsed(t time.Time) time.Duration {
 	return max(time.Since(t), time.Now().Round(0).Sub(t.Round(0)))
-}
-
-// brokenOff is the answer if a delivery ends without one.
-func brokenOff() *answer {
-	return &answer{status: http.StatusInternalServerError, Decision: failed, Error: "usher failed while delivering this webhook"}
 }

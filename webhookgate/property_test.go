@@ -148,7 +148,7 @@ func (w *world) send(rt *rapid.T) {
 		snapshot: rapid.SampledFrom([]string{"A", "A", "B", "B", reminder}).Draw(rt, "snapshot"),
 		at:       time.Now(),
 	}
-	platform, code := a.tenantCodes()
+	platform, code, _ := strings.Cut(a.tenant, "/")
 	if a.receiver = MainReceiver; platform == "docs" {
 		a.receiver = "docs"
 	}
@@ -184,12 +184,8 @@ func (w *world) forget(rt *rapid.T) {
 	w.mu.Lock()
 	w.arrivals = append(w.arrivals, a)
 	w.mu.Unlock()
-	w.gate.Forget(a.tenantCodes())
-}
-
-func (a *arrival) tenantCodes() (platform, tenant string) {
-	platform, tenant, _ = strings.Cut(a.tenant, "/")
-	return platform, tenant
+	platform, code, _ := strings.Cut(a.tenant, "/")
+	w.gate.Forget(platform, code)
 }
 
 // count adds n to what is in the gate. It needs w.mu.
