@@ -3,7 +3,11 @@
 // different tenants out of one body.
 package content
 
-import "strings"
+import (
+	"strings"
+
+	"usher/internal/clip"
+)
 
 // TenantProvisioningChange is the only event type that the billing service documents. The
 // built-in schema describes it.
@@ -18,10 +22,18 @@ type Fault struct {
 	Message string `json:"message"`
 }
 
-// below notes that the fault is inside the member or item called token.
-func (f *Fault) below(token string) *Fault {
-	f.Path = "/" + pointerEscape.Replace(token) + f.Path
-	return f
+// pointer writes the path of a fault, and no more of it than is shown: a body can have a name of
+// a megabyte, and a hundred thousand faults below it.
+func pointer(path []string) string {
+	var p strings.Builder
+	for _, token := range path {
+		p.WriteByte('/')
+		p.WriteString(pointerEscape.Replace(token[:min(len(token), maxShown+1)]))
+		if p.Len() > maxShown {
+			break
+		}
+	}
+	return clip.Text(p.String(), maxShown)
 }
 
 var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")

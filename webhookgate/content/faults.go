@@ -29,11 +29,7 @@ func faultsIn(e *jsonschema.ValidationError) []Fault {
 // leaves collects the causes, the leaves of the library's tree of errors.
 func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
 	add := func(message string, member ...string) {
-		f := &Fault{Message: message}
-		for _, token := range slices.Backward(slices.Concat(e.InstanceLocation, member)) {
-			f.below(token)
-		}
-		faults = append(faults, Fault{clip.Text(f.Path, maxShown), f.Message})
+		faults = append(faults, Fault{pointer(slices.Concat(e.InstanceLocation, member)), message})
 	}
 	missing := func(names []string) {
 		for _, name := range names {

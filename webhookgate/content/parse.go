@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"usher/internal/clip"
 )
 
 const (
@@ -47,7 +46,8 @@ func Parse(body []byte) (any, *Fault) {
 	p := parser{src: string(body)}
 	value, fault := p.value(0)
 	if fault != nil {
-		fault.Path = clip.Text(fault.Path, maxShown)
+		slices.Reverse(p.path)
+		fault.Path = pointer(p.path)
 		return nil, fault
 	}
 	return value, nil
@@ -55,11 +55,18 @@ func Parse(body []byte) (any, *Fault) {
 
 // A parser builds a value from src. encoding/json has already checked the grammar, so the
 // parser meets only JSON, and everything that begins also ends. (Decoder.Token would work, at
-// several times the cost.) Faults get their path on the way back up.
+// several times the cost.)
 type parser struct {
 	src    string
 	pos    int
-	values int // so far
+	values int      // so far
+	path   []string // of the fault, the innermost name first: it is noted on the way back up
+}
+
+// below notes that a fault is inside the member or item called name.
+func (p *parser) below(name string, f *Fault) *Fault {
+	p.path = append(p.path, name)
+	return f
 }
 
 func (p *parser) value(depth int) (any, *Fault) {
@@ -99,13 +106,13 @@ func (p *parser) object(depth int) (any, *Fault) {
 			return nil, fault
 		}
 		if _, twice := members[name]; twice {
-			return nil, (&Fault{Message: "is in the object twice"}).below(name)
+			return nil, p.below(name, &Fault{Message: "is in the object twice"})
 		}
 		p.space()
 		p.pos++ // the colon
 		value, fault := p.value(depth)
 		if fault != nil {
-			return nil, fault.below(name)
+			return nil, p.below(name, fault)
 		}
 		members[name] = value
 	}
@@ -120,7 +127,7 @@ func (p *parser) array(depth int) (any, *Fault) {
 	for p.pos++; p.more(']'); {
 		item, fault := p.value(depth)
 		if fault != nil {
-			return nil, fault.below(strconv.Itoa(len(items)))
+			return nil, p.below(strconv.Itoa(len(items)), fault)
 		}
 		items = append(items, item)
 	}

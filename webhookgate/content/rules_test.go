@@ -3,6 +3,7 @@ package content
 import (
 	_ "embed"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -273,6 +274,19 @@ func TestBadSchemas(t *testing.T) {
 				t.Errorf("%s: %q does not say %q", schema, err, part)
 			}
 		}
+	}
+}
+
+// Nor may it make the report expensive: each of many faults below it has it in its path.
+func TestManyFaultsBelowALongName(t *testing.T) {
+	r := rules(t, `{"additionalProperties":{"items":{"type":"string"}}}`, "*")
+	value := parse(t, `{"`+strings.Repeat("x", 400<<10)+`":[`+strings.Repeat("1,", 999)+`1]}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	faults := r.Faults(value)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; len(faults) == 0 || took > 20<<20 {
+		t.Errorf("%d faults took %d MiB", len(faults), took>>20)
 	}
 }
 
