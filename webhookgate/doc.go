@@ -7,6 +7,9 @@
 //	method and path → address, shared secret → a place in flight → body →
 //	signature → JSON → type and schema → the tenant's lane → dedup → receiver
 //
+// Three rooms below do what knows nothing of senders and lanes: content reads a body, signature
+// checks and makes signatures, delivery makes one try at a receiver.
+//
 // The gate reads nothing of the body before the headers have passed, and parses nothing
 // before the signature has.
 //
