@@ -130,9 +130,9 @@ func (h *Handler) askMany(act string) http.HandlerFunc {
 }
 
 func aboutMany(act string, chosen *Chosen) *confirmation {
-	n, what := len(chosen.Webhooks), "webhook "+naming(chosen.Webhooks)
+	n, what := len(chosen.Webhooks), "webhook "+page.Few(chosen.Webhooks)
 	if n > 1 {
-		what = "webhooks " + naming(chosen.Webhooks)
+		what = "webhooks " + page.Few(chosen.Webhooks)
 	}
 	c := new(confirmation)
 	switch {

@@ -15,8 +15,7 @@ import (
 	"usher/internal/inbox"
 )
 
-// Inbox is what the admin port can see and do of the inbox. All are required, but Stats
-// and Err only for the page.
+// Inbox is what the admin port can see and do of the inbox. All are required.
 type Inbox struct {
 	List      func(inbox.Filter) ([]inbox.Entry, error)
 	Show      func(id uint64) (*inbox.Item, error)
@@ -26,24 +25,17 @@ type Inbox struct {
 	Resume    func(inbox.Pause) (bool, error) // false: it was not paused
 	Erase     func(platform, tenant string) (int, error)
 	Stats     func() inbox.Stats
-	HeldUp    func() []inbox.HeldUp // of what this replica delivers; may be nil
-	Err       func() error
-	Shared    bool // with other replicas
-}
-
-func (box *Inbox) heldUp() []inbox.HeldUp {
-	if box.HeldUp == nil {
-		return nil
-	}
-	return box.HeldUp()
+	HeldUp    func() []inbox.HeldUp // of what this replica delivers
+	Err       func() error          // why it takes nothing in; nil: it does
+	Shared    bool                  // with other replicas
 }
 
 // inboxTrouble is why the inbox takes nothing in; nil: it does, or there is none.
 func (h *Handler) inboxTrouble() error {
-	if box := h.cfg.Inbox; box != nil && box.Err != nil {
-		return box.Err()
+	if h.cfg.Inbox == nil {
+		return nil
 	}
-	return nil
+	return h.cfg.Inbox.Err()
 }
 
 // What the API answers to actions, for those who call it.

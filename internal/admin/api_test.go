@@ -87,6 +87,9 @@ func (f *fakeInbox) config(token string) Config {
 			Pause:  func(p inbox.Pause) error { f.note("pause %s", p); return nil },
 			Resume: func(p inbox.Pause) (bool, error) { f.note("resume %s", p); return true, nil },
 			Erase:  func(platform, tenant string) (int, error) { f.note("erase %s|%s", platform, tenant); return 3, nil },
+			Stats:  func() inbox.Stats { return inbox.Stats{} },
+			HeldUp: func() []inbox.HeldUp { return nil },
+			Err:    func() error { return nil },
 		},
 		Platforms: func(tenant string) ([]string, error) {
 			return map[string][]string{"acme": {"eu"}, "twice": {"us", ""}}[tenant], nil

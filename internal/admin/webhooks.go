@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"usher/internal/admin/decisions"
+	"usher/internal/admin/status"
 	"usher/internal/changes"
 	"usher/internal/inbox"
 	"usher/webhookgate"
@@ -52,6 +53,14 @@ type Webhook struct {
 // Outcome is where it stands, in a word.
 func (w *Webhook) Outcome() string { return cmp.Or(string(w.State), w.Decision) }
 
+// NextTry says when one that waits is tried next; empty: nobody knows.
+func (w *Webhook) NextTry() string {
+	if w.waits() && (w.Paused || w.HeldBy == "" && !w.Next.IsZero()) {
+		return status.NextTry(w.Next, w.Paused, w.Down)
+	}
+	return ""
+}
+
 // WebhookDetail is the answer of GET /api/webhooks/{id}.
 type WebhookDetail struct {
 	Webhook
@@ -64,7 +73,7 @@ type WebhookDetail struct {
 	Header   http.Header         `json:"header,omitempty"`       // as the receiver gets it, less what could be a secret
 	Payload  json.RawMessage     `json:"payload,omitempty"`      // the body; one that is no JSON as a string
 
-	held  *HeldUp // what holds it up while it waits; nil: nothing
+	held  *status.HeldUp // what holds it up while it waits; nil: nothing
 	lines []changes.Line
 	body  []byte // the payload as it came
 }
@@ -155,7 +164,7 @@ func bare(e *inbox.Entry) Webhook {
 		Why: e.Why, Tries: e.Tries, Receiver: e.Receiver,
 	}
 	if n := len(e.Attempts); n > 0 {
-		w.Answer = AnswerWords(e.Attempts[n-1])
+		w.Answer = e.Attempts[n-1].Words()
 	}
 	if w.waits() {
 		w.Next = e.Next
@@ -178,14 +187,12 @@ func (h *Handler) ofDecision(e *decisions.Entry, compared bool) Webhook {
 		Tenant: e.Tenant, Decision: e.Decision, Status: e.Status, Why: e.Why, Tries: e.Tries, From: e.From,
 	}
 	switch {
-	case e.Receiver != 0:
-		w.Answer = statusWords(e.Receiver)
 	case e.Decision == "forwarded" && e.Status >= 300: // the receiver's answer to a question
-		w.Answer = statusWords(e.Status)
+		w.Answer = inbox.Attempt{Status: e.Status}.Words()
 	case e.Decision == "forwarded":
 		w.Answer = "accepted"
-	case e.Tries > 0:
-		w.Answer = "no answer"
+	case e.Tries > 0 || e.Receiver != 0:
+		w.Answer = inbox.Attempt{Status: e.Receiver}.Words()
 	}
 	if e.Payload == nil || !compared {
 		return w
@@ -193,23 +200,6 @@ func (h *Handler) ofDecision(e *decisions.Entry, compared bool) Webhook {
 	previous := h.cfg.Decisions.Payload(e.Previous)
 	w.First, w.Changes = previous == nil, changes.Between(previous, e.Payload)
 	return w
-}
-
-// AnswerWords says what the receiver answered to a try.
-func AnswerWords(a inbox.Attempt) string {
-	switch {
-	case a.Status == 0:
-		return cmp.Or(a.Error, "no answer")
-	case strings.TrimSpace(a.Answer) != "":
-		return strconv.Itoa(a.Status) + ": " + strings.Join(strings.Fields(a.Answer), " ")
-	case a.Error != "":
-		return statusWords(a.Status) + ": " + a.Error
-	}
-	return statusWords(a.Status)
-}
-
-func statusWords(status int) string {
-	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
 }
 
 // webhook returns one, by its id as it stands in an address.
@@ -248,8 +238,8 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	if !d.waits() {
 		return d, nil
 	}
-	d.Paused = h.receivers().pausedBy(h.paused(), d.Platform, d.Tenant, d.Receiver) != nil
-	d.NoReceiver = h.someHomeless() && h.receivers().of(d.Platform) == nil
+	d.Paused = h.receivers().PausedBy(h.paused(), d.Platform, d.Tenant, d.Receiver) != nil
+	d.NoReceiver = h.someHomeless() && h.receivers().For(d.Platform) == nil
 	switch d.held = h.heldUpOf(d.Platform, d.Tenant); {
 	case d.held == nil:
 	case d.held.Webhook == d.ID:

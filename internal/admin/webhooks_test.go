@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"usher/internal/admin/decisions"
+	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/webhookgate"
 )
@@ -21,8 +22,8 @@ import (
 func busy(n int) *Handler {
 	cfg := new(fakeInbox).config("")
 	cfg.Decisions = decisions.New(false)
-	cfg.Gate = func() *GateState {
-		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []ReceiverState{{Name: "main", Address: "http://receiver"}}}
+	cfg.Gate = func() *status.GateState {
+		return &status.GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []status.ReceiverState{{Name: "main", Address: "http://receiver"}}}
 	}
 	begin := time.Unix(1e9, 0)
 	var entries []inbox.Entry
@@ -146,7 +147,7 @@ func TestPagesEscape(t *testing.T) {
 	const evil = `<script>alert(1)</script>"'&`
 	cfg := new(fakeInbox).config("")
 	cfg.Inbox = nil
-	cfg.Gate = func() *GateState { return &GateState{} }
+	cfg.Gate = func() *status.GateState { return &status.GateState{} }
 	cfg.Decisions = decisions.New(true)
 	body, err := json.Marshal(map[string]any{"payload": map[string]any{"tenant": map[string]any{"name": evil}, "change": map[string]any{"features": []any{map[string]any{"code": evil, "name": evil}}}}})
 	if err != nil {
@@ -294,7 +295,7 @@ func TestAnswerToAQuestion(t *testing.T) {
 func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 300_000)
 	cfg := new(fakeInbox).config("")
-	cfg.Gate = func() *GateState { return &GateState{} }
+	cfg.Gate = func() *status.GateState { return &status.GateState{} }
 	cfg.Decisions = decisions.New(false)
 	item := &inbox.Item{
 		Entry: inbox.Entry{ID: 1, Tenant: long, Type: long, Received: time.Now(), Status: inbox.Status{State: inbox.Waiting}},
@@ -316,8 +317,8 @@ func TestLongNames(t *testing.T) {
 // When the inbox's servers are away somebody looks at the overview to learn why: it must not be an error page itself.
 func TestOverviewWithoutTheInbox(t *testing.T) {
 	cfg := new(fakeInbox).config("")
-	cfg.Gate = func() *GateState {
-		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []ReceiverState{{Name: "main"}}}
+	cfg.Gate = func() *status.GateState {
+		return &status.GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []status.ReceiverState{{Name: "main"}}}
 	}
 	cfg.Decisions = decisions.New(false)
 	cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return nil, errors.New("outbound buffer limit exceeded") }
