@@ -139,7 +139,7 @@ func failedTenants(decided []*decisions.Entry, now time.Time) (failed []string) 
 	seen := make(map[string]bool)
 	for _, e := range decided {
 		if e.At.Before(since) {
-			break
+			continue
 		}
 		name := page.TenantName(e.Platform, e.Tenant)
 		if e.Tenant != "" && e.Decision == "failed" && !seen[name] {
