@@ -53,7 +53,7 @@ var done = map[string]string{"redeliver": "webhook sent again by hand", "discard
 // onOne is POST /api/webhooks/{id}/redeliver, or …/discard.
 func (h *Handler) onOne(act string) http.HandlerFunc {
 	return h.api(func(r *http.Request) (any, error) {
-		force, err := readForce(r)
+		force, err := readForce(r.URL.Query())
 		if err != nil {
 			return nil, err
 		}
@@ -65,11 +65,7 @@ func (h *Handler) onOne(act string) http.HandlerFunc {
 // onMany is /api/redeliver, or /api/discard: GET says which webhooks the filter chooses, POST does it.
 func (h *Handler) onMany(act string) http.HandlerFunc {
 	return h.api(func(r *http.Request) (any, error) {
-		s, err := readChoice(r.URL.RawQuery)
-		if err != nil {
-			return nil, err
-		}
-		force, err := readForce(r)
+		s, force, err := readChoice(r)
 		if err != nil {
 			return nil, err
 		}
@@ -81,8 +77,8 @@ func (h *Handler) onMany(act string) http.HandlerFunc {
 	})
 }
 
-func readForce(r *http.Request) (force bool, err error) {
-	text := r.URL.Query().Get("force")
+func readForce(query url.Values) (force bool, err error) {
+	text := query.Get("force")
 	if text == "" {
 		return false, nil
 	}
@@ -100,13 +96,16 @@ type target struct {
 }
 
 // formTarget reads it from a form, or from an address.
-func formTarget(form url.Values) target {
+func formTarget(form url.Values) (target, error) {
 	t := target{Tenant: form.Get("tenant"), Receiver: form.Get("receiver")}
 	if form.Has("platform") {
 		platform := form.Get("platform")
 		t.Platform = &platform
 	}
-	return t
+	if t == (target{}) && len(form) > 0 { // an empty name does not mean everybody
+		return t, badRequest("the form names neither a tenant nor a receiver")
+	}
+	return t, nil
 }
 
 // tenants returns the platforms on which a tenant is known, as far as they fit.

@@ -280,7 +280,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, status int, probl
 		writeJSON(w, status, problem)
 		return
 	}
-	shell := page.Shell{Title: http.StatusText(status), Gate: h.cfg.Gate != nil, Body: map[string]any{"Status": status, "Why": problem.Error}}
+	shell := page.Shell{Title: http.StatusText(status), Webhooks: h.hasWebhooks(), Body: map[string]any{"Status": status, "Why": problem.Error}}
 	if err := page.Write(w, status, "failure", shell); err != nil {
 		h.cfg.Log.Error("page can't be drawn", "err", err)
 		writeJSON(w, status, problem)

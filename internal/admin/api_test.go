@@ -14,6 +14,7 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/webhookgate"
 )
 
 const (
@@ -30,7 +31,7 @@ func (f *fakeInbox) note(format string, args ...any) {
 
 func (f *fakeInbox) config(token string) Config {
 	entry := func(id uint64, state inbox.State) inbox.Entry {
-		return inbox.Entry{ID: id, Webhook: fmt.Sprint("msg_", id), Tenant: "acme", Received: time.Unix(1e9, 0).UTC(), Status: inbox.Status{State: state}}
+		return inbox.Entry{ID: id, Webhook: fmt.Sprint("msg_", id), Type: webhookgate.TenantProvisioningChange, Tenant: "acme", Received: time.Unix(1e9, 0).UTC(), Status: inbox.Status{State: state}}
 	}
 	items := map[uint64]*inbox.Item{
 		3: {
@@ -273,4 +274,15 @@ func TestAPIWithoutAnInbox(t *testing.T) {
 	if status, body := ask(New(cfg), "POST", "/api/forget", `{"tenant":"acme"}`); status != 404 || !strings.Contains(body, "no webhook gate") {
 		t.Errorf("%d %s", status, body)
 	}
+}
+
+// post sends a form of our own page.
+func post(h http.Handler, target, form string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("POST", target, strings.NewReader(form))
+	r.Host = "127.0.0.1:9095"
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
 }

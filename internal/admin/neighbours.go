@@ -75,6 +75,14 @@ func curlLine(d *WebhookDetail) string {
 	return line.String()
 }
 
+// quote writes a word so that no shell finds anything in it. Codes are foreign.
+func quote(word string) string {
+	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:") == "" && word[0] != '-' {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
 func fileName(id string) string { return "webhook-" + id + ".json" }
 
 // download answers with a webhook's payload, as it came, for a file.

@@ -38,7 +38,7 @@ func (h *Handler) page(draw func(*http.Request) (*view, error)) http.HandlerFunc
 			http.Redirect(w, r, v.goTo, http.StatusSeeOther)
 			return
 		}
-		v.shell.Version, v.shell.Gate, v.shell.Paused = h.cfg.Version, h.cfg.Gate != nil, h.pauseViews()
+		v.shell.Version, v.shell.Webhooks, v.shell.Paused = h.cfg.Version, h.hasWebhooks(), h.pauseViews()
 		if v.shell.Live && v.shell.Notice == "" {
 			v.shell.Notice = notices[r.URL.Query().Get("did")]
 		}
@@ -48,13 +48,18 @@ func (h *Handler) page(draw func(*http.Request) (*view, error)) http.HandlerFunc
 	}
 }
 
+// hasWebhooks says whether there can be some to show: a replica without a gate shows those of the inbox that it shares.
+func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox != nil }
+
 // notices say what was done just now; it is named in the address, never written there.
 var notices = map[string]string{
 	"redeliver":      "It is being sent again.",
 	"redeliver-all":  "They are being sent again.",
 	"discard":        "It is discarded.",
 	"discard-all":    "They are discarded.",
+	"nothing":        "Nothing was done: no such webhook is left.",
 	"resume":         "Deliveries go on.",
+	"resume-held":    "Resumed. Another pause still holds these deliveries back.",
 	"forget":         "Forgotten: the tenant's next webhook is delivered whatever it says.",
 	"forget-nothing": "There was nothing to forget about this tenant.",
 	"erase":          "The tenant is erased.",
@@ -115,7 +120,7 @@ func (h *Handler) overview(*http.Request) (*view, error) {
 type webhookPage struct {
 	WebhookList
 	Selection
-	Gate     bool
+	Off      bool // there is neither a gate nor an inbox
 	HasInbox bool
 	Tail     bool   // not the newest are shown
 	Older    string // address of those that follow; empty: there are none
@@ -136,7 +141,7 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &webhookPage{WebhookList: list, Selection: s, Gate: h.cfg.Gate != nil, HasInbox: h.cfg.Inbox != nil, Tail: s.before != cursor{}}
+	p := &webhookPage{WebhookList: list, Selection: s, Off: !h.hasWebhooks(), HasInbox: h.cfg.Inbox != nil, Tail: s.before != cursor{}}
 	p.Choices, p.Finds = passOutcomes, "id, name, any text"
 	if p.HasInbox {
 		p.Choices = inboxOutcomes
@@ -234,8 +239,7 @@ func (h *Handler) oneTenant(r *http.Request) (*view, error) {
 	}
 	v := &tenantView{Tenant: t, Held: true, HasInbox: h.cfg.Inbox != nil, CanForget: h.cfg.Forget != nil}
 	v.Pause = h.receivers().PausedBy(h.paused(), platform, code, "")
-	if len(t.Snapshots) > 0 {
-		v.Latest = &t.Snapshots[0]
+	if v.Latest = t.latest; v.Latest != nil {
 		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, v.Latest.Outcome())
 		v.HeldUp = h.heldUpOf(platform, code)
 	}

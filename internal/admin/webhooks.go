@@ -172,7 +172,11 @@ func bare(e *inbox.Entry) Webhook {
 	return w
 }
 
+// compare says what it changed. A record that is damaged has no content, and nothing is known of that.
 func (w *Webhook) compare(item *inbox.Item) {
+	if item.Body == nil {
+		return
+	}
 	var previous []byte
 	if item.Previous != nil {
 		previous = item.Previous.Body
@@ -219,13 +223,15 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &WebhookDetail{Webhook: bare(&item.Entry), Counted: item.Counted, Attempts: item.Attempts, Payload: payload(item.Body), body: item.Body}
+	d := &WebhookDetail{Webhook: bare(&item.Entry), Counted: item.Counted, Attempts: item.Attempts, body: item.Body}
 	d.compare(item)
-	var tried time.Time
-	if n := len(item.Attempts); n > 0 {
-		tried = item.Attempts[n-1].At
+	if item.Body != nil {
+		var tried time.Time
+		if n := len(item.Attempts); n > 0 {
+			tried = item.Attempts[n-1].At
+		}
+		d.Header, d.Payload = h.asSent(item.Header, &d.Webhook, tried), payload(item.Body)
 	}
-	d.Header = h.asSent(item.Header, &d.Webhook, tried)
 	var taken uint64
 	if item.Previous != nil {
 		taken = item.Previous.ID

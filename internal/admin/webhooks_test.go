@@ -29,7 +29,7 @@ func busy(n int) *Handler {
 	var entries []inbox.Entry
 	for i := 1; i <= n; i++ {
 		at := begin.Add(time.Duration(i) * time.Second)
-		entries = append(entries, inbox.Entry{ID: uint64(i), Tenant: fmt.Sprint("t", i%2), Platform: "crm", Received: at, Status: inbox.Status{State: inbox.Delivered}})
+		entries = append(entries, inbox.Entry{ID: uint64(i), Type: webhookgate.TenantProvisioningChange, Tenant: fmt.Sprint("t", i%2), Platform: "crm", Received: at, Status: inbox.Status{State: inbox.Delivered}})
 		if i%3 == 0 {
 			cfg.Decisions.Add(webhookgate.Outcome{
 				At: at.Add(time.Millisecond), Decision: "duplicate", Status: 200, DuplicateOf: "x",
@@ -195,7 +195,7 @@ func TestActions(t *testing.T) {
 		{"erase nobody", "/tenant/erase", "code=nobody&platform=eu", 404, "no tenant eu/nobody", ""},
 		{"forget", "/tenant/forget", "code=acme&platform=eu", 303, "", "forget eu|acme"},
 		{"forget nobody", "/tenant/forget", "", 400, "code is missing", ""},
-		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 400, "form", ""},
+		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 413, "too large", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := new(fakeInbox)
