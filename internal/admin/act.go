@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"usher/internal/admin/decisions"
 	"usher/internal/inbox"
 )
 
@@ -108,15 +109,21 @@ func formTarget(form url.Values) (target, error) {
 	return t, nil
 }
 
-// tenants returns the platforms on which a tenant is known, as far as they fit.
+// tenants returns the platforms on which a tenant is known, as far as they fit. Without an inbox those whose webhooks the
+// gate remembers are, too: pages show them.
 func (h *Handler) tenants(tenant string, platform *string) ([]string, error) {
 	if h.cfg.Platforms == nil {
 		return nil, nil
 	}
 	known, err := h.cfg.Platforms(tenant)
+	if h.cfg.Inbox == nil && h.cfg.Decisions != nil {
+		for _, e := range h.cfg.Decisions.List(decisions.Filter{Tenant: tenant}) {
+			known = append(known, e.Platform)
+		}
+	}
 	known = slices.DeleteFunc(slices.Clone(known), func(p string) bool { return platform != nil && p != *platform })
 	slices.Sort(known)
-	return known, err
+	return slices.Compact(known), err
 }
 
 // named returns the one tenant that t means.

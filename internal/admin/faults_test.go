@@ -124,3 +124,29 @@ func TestDamagedRecord(t *testing.T) {
 		t.Errorf("%s", page)
 	}
 }
+
+// Without an inbox dedup forgets a tenant whose last webhook failed, but the page still shows it, with a button to forget
+// it: then there was nothing to forget. A tenant that nobody has heard of is refused all the same.
+func TestForgetWhatIsNotRemembered(t *testing.T) {
+	cfg := new(fakeInbox).config("")
+	cfg.Inbox, cfg.Decisions = nil, decisions.New(true)
+	cfg.Gate = func() *status.GateState { return new(status.GateState) }
+	cfg.Platforms = func(string) ([]string, error) { return nil, nil }
+	cfg.Forget = func(string, string) (int, error) { return 0, nil }
+	for _, platform := range []string{"crm", "docs"} {
+		cfg.Decisions.Add(webhookgate.Outcome{Decision: "failed", Webhook: &webhookgate.Webhook{Lane: webhookgate.Lane{Platform: platform, Tenant: "acme"}, Body: []byte(ten)}})
+	}
+	h := New(cfg)
+	w := post(h, "/tenant/forget", "platform=crm&code=acme")
+	if _, page := ask(h, "GET", w.Header().Get("Location"), "", "Accept", "text/html"); w.Code != http.StatusSeeOther || !strings.Contains(page, "There was nothing to forget about this tenant.") {
+		t.Errorf("%d %s\n%s", w.Code, w.Body, page)
+	}
+	for body, want := range map[string]int{`{"tenant":"acme","platform":"docs"}`: 200, `{"tenant":"acme"}`: 409, `{"tenant":"nobody"}`: 404, `{"tenant":"acme","platform":"mars"}`: 404} {
+		if status, answer := ask(h, "POST", "/api/forget", body); status != want {
+			t.Errorf("%s: %d %s", body, status, answer)
+		}
+	}
+	if status, _ := ask(h, "GET", "/api/webhooks?tenant=acme", ""); status != 409 {
+		t.Errorf("a list of two tenants: %d", status)
+	}
+}

@@ -8,19 +8,20 @@ import (
 
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
+	"usher/webhookgate"
 )
 
 // What webhooks wait for: their next try, another webhook of their tenant, or somebody who has paused them.
 
-// lane is whose webhooks are delivered one after the other.
-type lane struct{ platform, tenant, kind string }
-
-func laneOf(w *Webhook) lane {
-	if w.Tenant != "" {
-		return lane{platform: w.Platform, tenant: w.Tenant}
+// laneOf is the queue that a webhook of that tenant, or else of that type, waits in.
+func laneOf(platform, tenant, kind string) webhookgate.Lane {
+	if tenant != "" {
+		kind = ""
 	}
-	return lane{platform: w.Platform, kind: w.Type}
+	return webhookgate.Lane{Platform: platform, Tenant: tenant, Type: kind}
 }
+
+func (w *Webhook) lane() webhookgate.Lane { return laneOf(w.Platform, w.Tenant, w.Type) }
 
 // first is the webhook that a lane waits behind.
 type first struct {
@@ -35,22 +36,22 @@ func (h *Handler) stand(list []Webhook) {
 	if h.cfg.Inbox == nil || !slices.ContainsFunc(list, func(w Webhook) bool { return w.waits() }) {
 		return
 	}
-	paused, homeless, known, heads := h.paused(), h.someHomeless(), h.receivers(), make(map[lane]first)
+	paused, homeless, known, heads := h.paused(), h.someHomeless(), h.receivers(), make(map[webhookgate.Lane]first)
 	for i := range list {
 		if w := &list[i]; w.waits() && w.Tries > 0 {
-			heads[laneOf(w)] = first{id: w.ID}
+			heads[w.lane()] = first{id: w.ID}
 		}
 	}
 	for i := range list {
 		if w := &list[i]; w.waits() {
-			if f, ok := heads[laneOf(w)]; ok && f.id != w.ID {
+			if f, ok := heads[w.lane()]; ok && f.id != w.ID {
 				f.behind++
-				heads[laneOf(w)] = f
+				heads[w.lane()] = f
 			}
 		}
 	}
 	for _, held := range h.cfg.Inbox.HeldUp() {
-		heads[lane{held.Lane.Platform, held.Lane.Tenant, held.Lane.Type}] = first{strconv.FormatUint(held.ID, 10), held.Behind, held.Down}
+		heads[held.Lane] = first{strconv.FormatUint(held.ID, 10), held.Behind, held.Down}
 	}
 	for i := range list {
 		w := &list[i]
@@ -59,7 +60,7 @@ func (h *Handler) stand(list []Webhook) {
 		}
 		w.Paused = known.PausedBy(paused, w.Platform, w.Tenant, w.Receiver) != nil
 		w.NoReceiver = homeless && known.For(w.Platform) == nil
-		switch f, ok := heads[laneOf(w)]; {
+		switch f, ok := heads[w.lane()]; {
 		case ok && f.id == w.ID:
 			w.Behind, w.Down = f.behind, f.down
 		case ok:

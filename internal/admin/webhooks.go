@@ -2,18 +2,14 @@ package admin
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"usher/internal/admin/decisions"
 	"usher/internal/admin/status"
 	"usher/internal/changes"
 	"usher/internal/inbox"
-	"usher/webhookgate"
 )
 
 // Webhook is a line of GET /api/webhooks: one in the inbox, or a decision of the gate
@@ -59,23 +55,6 @@ func (w *Webhook) NextTry() string {
 		return status.NextTry(w.Next, w.Paused, w.Down)
 	}
 	return ""
-}
-
-// WebhookDetail is the answer of GET /api/webhooks/{id}.
-type WebhookDetail struct {
-	Webhook
-	Previous string              `json:"previous,omitempty"` // id of the snapshot that changes compares with
-	Untaken  string              `json:"untaken,omitempty"`  // id of the tenant's snapshot right before it, if the receiver has not taken that
-	Counted  int                 `json:"counted,omitempty"`  // of its tries: those that did not find the receiver down
-	Attempts []inbox.Attempt     `json:"attempts,omitempty"` // the last 20
-	Faults   []webhookgate.Fault `json:"faults,omitempty"`
-	Original string              `json:"duplicate_of,omitempty"` // a webhook-id
-	Header   http.Header         `json:"header,omitempty"`       // as the receiver gets it, less what could be a secret
-	Payload  json.RawMessage     `json:"payload,omitempty"`      // the body; one that is no JSON as a string
-
-	held  *status.HeldUp // what holds it up while it waits; nil: nothing
-	lines []changes.Line
-	body  []byte // the payload as it came
 }
 
 // WebhookList is the answer of GET /api/webhooks.
@@ -204,73 +183,4 @@ func (h *Handler) ofDecision(e *decisions.Entry, compared bool) Webhook {
 	previous := h.cfg.Decisions.Payload(e.Previous)
 	w.First, w.Changes = previous == nil, changes.Between(previous, e.Payload)
 	return w
-}
-
-// webhook returns one, by its id as it stands in an address.
-func (h *Handler) webhook(id string) (*WebhookDetail, error) {
-	if seq, ok := strings.CutPrefix(id, "d"); ok && h.cfg.Decisions != nil {
-		n, err := strconv.ParseUint(seq, 10, 64)
-		if err != nil {
-			return nil, inbox.ErrNotFound
-		}
-		return h.decision(n)
-	}
-	n, err := strconv.ParseUint(id, 10, 64)
-	if err != nil || h.cfg.Inbox == nil {
-		return nil, inbox.ErrNotFound
-	}
-	item, err := h.cfg.Inbox.Show(n)
-	if err != nil {
-		return nil, err
-	}
-	d := &WebhookDetail{Webhook: bare(&item.Entry), Counted: item.Counted, Attempts: item.Attempts, body: item.Body}
-	d.compare(item)
-	if item.Body != nil {
-		var tried time.Time
-		if n := len(item.Attempts); n > 0 {
-			tried = item.Attempts[n-1].At
-		}
-		d.Header, d.Payload = h.asSent(item.Header, &d.Webhook, tried), payload(item.Body)
-	}
-	var taken uint64
-	if item.Previous != nil {
-		taken = item.Previous.ID
-		d.Previous = strconv.FormatUint(taken, 10)
-		d.lines, _ = changes.Lines(item.Previous.Body, item.Body)
-	}
-	if item.Before != 0 && item.Before != taken {
-		d.Untaken = strconv.FormatUint(item.Before, 10)
-	}
-	if !d.waits() {
-		return d, nil
-	}
-	d.Paused = h.receivers().PausedBy(h.paused(), d.Platform, d.Tenant, d.Receiver) != nil
-	d.NoReceiver = h.someHomeless() && h.receivers().For(d.Platform) == nil
-	switch d.held = h.heldUpOf(d.Platform, d.Tenant); {
-	case d.held == nil:
-	case d.held.Webhook == d.ID:
-		d.Behind, d.Down = d.held.Behind, d.held.Down
-	default:
-		d.HeldBy = d.held.Webhook
-	}
-	return d, nil
-}
-
-func (h *Handler) decision(seq uint64) (*WebhookDetail, error) {
-	e := h.cfg.Decisions.Get(seq)
-	if e == nil {
-		return nil, &refusal{http.StatusNotFound, "this decision is not remembered any more: the last 1,000 are"}
-	}
-	d := &WebhookDetail{Webhook: h.ofDecision(e, true), Faults: e.Faults, Original: e.DuplicateOf}
-	if e.Payload != nil {
-		d.Header, d.Payload, d.body = h.asSent(e.Header, &d.Webhook, time.Time{}), payload(e.Payload), e.Payload
-	}
-	if previous := h.cfg.Decisions.Payload(e.Previous); previous != nil && e.Payload != nil {
-		d.Previous = "d" + strconv.FormatUint(e.Previous, 10)
-		d.lines, _ = changes.Lines(previous, e.Payload)
-	}
-	if e.Before != 0 && e.Before != e.Previous {
-		d.Untaken = "d" + strconv.FormatUint(e.Before, 10)
-	}
-	return d, nil
 }
