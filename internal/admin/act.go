@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"usher/internal/admin/decisions"
 	"usher/internal/inbox"
 )
 
@@ -53,7 +54,7 @@ var done = map[string]string{"redeliver": "webhook sent again by hand", "discard
 // onOne is POST /api/webhooks/{id}/redeliver, or …/discard.
 func (h *Handler) onOne(act string) http.HandlerFunc {
 	return h.api(func(r *http.Request) (any, error) {
-		force, err := readForce(r)
+		force, err := readForce(r.URL.Query())
 		if err != nil {
 			return nil, err
 		}
@@ -65,11 +66,7 @@ func (h *Handler) onOne(act string) http.HandlerFunc {
 // onMany is /api/redeliver, or /api/discard: GET says which webhooks the filter chooses, POST does it.
 func (h *Handler) onMany(act string) http.HandlerFunc {
 	return h.api(func(r *http.Request) (any, error) {
-		s, err := readChoice(r.URL.RawQuery)
-		if err != nil {
-			return nil, err
-		}
-		force, err := readForce(r)
+		s, force, err := readChoice(r)
 		if err != nil {
 			return nil, err
 		}
@@ -81,8 +78,8 @@ func (h *Handler) onMany(act string) http.HandlerFunc {
 	})
 }
 
-func readForce(r *http.Request) (force bool, err error) {
-	text := r.URL.Query().Get("force")
+func readForce(query url.Values) (force bool, err error) {
+	text := query.Get("force")
 	if text == "" {
 		return false, nil
 	}
@@ -100,24 +97,33 @@ type target struct {
 }
 
 // formTarget reads it from a form, or from an address.
-func formTarget(form url.Values) target {
+func formTarget(form url.Values) (target, error) {
 	t := target{Tenant: form.Get("tenant"), Receiver: form.Get("receiver")}
 	if form.Has("platform") {
 		platform := form.Get("platform")
 		t.Platform = &platform
 	}
-	return t
+	if t == (target{}) && len(form) > 0 { // an empty name does not mean everybody
+		return t, badRequest("the form names neither a tenant nor a receiver")
+	}
+	return t, nil
 }
 
-// tenants returns the platforms on which a tenant is known, as far as they fit.
+// tenants returns the platforms on which a tenant is known, as far as they fit. Without an inbox those whose webhooks the
+// gate remembers are, too: pages show them.
 func (h *Handler) tenants(tenant string, platform *string) ([]string, error) {
 	if h.cfg.Platforms == nil {
 		return nil, nil
 	}
 	known, err := h.cfg.Platforms(tenant)
+	if h.cfg.Inbox == nil && h.cfg.Decisions != nil {
+		for _, e := range h.cfg.Decisions.List(decisions.Filter{Tenant: tenant}) {
+			known = append(known, e.Platform)
+		}
+	}
 	known = slices.DeleteFunc(slices.Clone(known), func(p string) bool { return platform != nil && p != *platform })
 	slices.Sort(known)
-	return known, err
+	return slices.Compact(known), err
 }
 
 // named returns the one tenant that t means.

@@ -2,8 +2,8 @@
 // its figures, what became of a webhook. It knows nothing of how the rest is put
 // together; what it shows and does reaches it through the funcs of its Config.
 //
-// Every page is made of what the API answers: status.go, webhooks.go and tenant.go
-// gather it, api.go writes it as JSON, pages.go has package page draw it.
+// Every page is made of what the API answers: package status, webhooks.go and tenant.go
+// put it together, api.go writes it as JSON, pages.go has package page draw it.
 package admin
 
 import (
@@ -19,6 +19,7 @@ import (
 
 	"usher/internal/admin/decisions"
 	"usher/internal/admin/page"
+	"usher/internal/admin/status"
 	"usher/internal/guard"
 )
 
@@ -40,9 +41,9 @@ type Config struct {
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
 	// Ports returns how the local ports stand. May be nil.
-	Ports func() []PortState
+	Ports func() []status.PortState
 	// Gate returns how the webhook gate stands; nil when it is off.
-	Gate func() *GateState
+	Gate func() *status.GateState
 	// Decisions are the gate's last; nil when the gate is off.
 	Decisions *decisions.Ring
 	// Inbox is what can be seen and done of the inbox; nil when there is none.
@@ -279,7 +280,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, status int, probl
 		writeJSON(w, status, problem)
 		return
 	}
-	shell := page.Shell{Title: http.StatusText(status), Gate: h.cfg.Gate != nil, Body: map[string]any{"Status": status, "Why": problem.Error}}
+	shell := page.Shell{Title: http.StatusText(status), Webhooks: h.hasWebhooks(), Body: map[string]any{"Status": status, "Why": problem.Error}}
 	if err := page.Write(w, status, "failure", shell); err != nil {
 		h.cfg.Log.Error("page can't be drawn", "err", err)
 		writeJSON(w, status, problem)

@@ -15,8 +15,7 @@ import (
 	"usher/internal/inbox"
 )
 
-// Inbox is what the admin port can see and do of the inbox. All are required, but Stats
-// and Err only for the page.
+// Inbox is what the admin port can see and do of the inbox. All are required.
 type Inbox struct {
 	List      func(inbox.Filter) ([]inbox.Entry, error)
 	Show      func(id uint64) (*inbox.Item, error)
@@ -26,24 +25,17 @@ type Inbox struct {
 	Resume    func(inbox.Pause) (bool, error) // false: it was not paused
 	Erase     func(platform, tenant string) (int, error)
 	Stats     func() inbox.Stats
-	HeldUp    func() []inbox.HeldUp // of what this replica delivers; may be nil
-	Err       func() error
-	Shared    bool // with other replicas
-}
-
-func (box *Inbox) heldUp() []inbox.HeldUp {
-	if box.HeldUp == nil {
-		return nil
-	}
-	return box.HeldUp()
+	HeldUp    func() []inbox.HeldUp // of what this replica delivers
+	Err       func() error          // why it takes nothing in; nil: it does
+	Shared    bool                  // with other replicas
 }
 
 // inboxTrouble is why the inbox takes nothing in; nil: it does, or there is none.
 func (h *Handler) inboxTrouble() error {
-	if box := h.cfg.Inbox; box != nil && box.Err != nil {
-		return box.Err()
+	if h.cfg.Inbox == nil {
+		return nil
 	}
-	return nil
+	return h.cfg.Inbox.Err()
 }
 
 // What the API answers to actions, for those who call it.
@@ -175,16 +167,15 @@ func readTenant(query url.Values) (platform, code string, err error) {
 // not asked for: what keeps foreign pages out is the check of their origin.
 func decodeBody(r *http.Request, t *target) error {
 	body, err := io.ReadAll(r.Body)
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return &refusal{http.StatusRequestEntityTooLarge, "the body is too large"}
-	case err != nil:
-		return badRequest("the body can't be read: %v", err)
-	case len(bytes.TrimSpace(body)) == 0:
+	if err != nil {
+		return unread(err)
+	}
+	bare := string(bytes.Join(bytes.Fields(body), nil))
+	if bare == "" {
 		return nil
 	}
-	// A slip in a name, or null, would otherwise mean everything: {"tenants":"acme"} would pause all deliveries.
+	// A slip in a name, or a value that a script did not fill in, would otherwise mean everything: {"tenants":"acme"}
+	// and {"tenant":""} would pause all deliveries.
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	one := &t
@@ -194,10 +185,22 @@ func decodeBody(r *http.Request, t *target) error {
 	if _, end := d.Token(); err == nil && end != io.EOF {
 		err = errors.New("something follows it")
 	}
+	if err == nil && *t == (target{}) && bare != "{}" {
+		err = errors.New("it names neither a tenant nor a receiver")
+	}
 	if err != nil {
 		return badRequest(`the body should be JSON, such as {"tenant":"…"}, {"receiver":"…"} or {}: %v`, err)
 	}
 	return nil
+}
+
+// unread is why a body can't be read.
+func unread(err error) error {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return &refusal{http.StatusRequestEntityTooLarge, "the body is too large"}
+	}
+	return badRequest("the body can't be read: %v", err)
 }
 
 // payload is a body as a JSON value.

@@ -14,6 +14,7 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/webhookgate/content"
 )
 
 const (
@@ -30,7 +31,7 @@ func (f *fakeInbox) note(format string, args ...any) {
 
 func (f *fakeInbox) config(token string) Config {
 	entry := func(id uint64, state inbox.State) inbox.Entry {
-		return inbox.Entry{ID: id, Webhook: fmt.Sprint("msg_", id), Tenant: "acme", Received: time.Unix(1e9, 0).UTC(), Status: inbox.Status{State: state}}
+		return inbox.Entry{ID: id, Webhook: fmt.Sprint("msg_", id), Type: content.TenantProvisioningChange, Tenant: "acme", Received: time.Unix(1e9, 0).UTC(), Status: inbox.Status{State: state}}
 	}
 	items := map[uint64]*inbox.Item{
 		3: {
@@ -87,6 +88,9 @@ func (f *fakeInbox) config(token string) Config {
 			Pause:  func(p inbox.Pause) error { f.note("pause %s", p); return nil },
 			Resume: func(p inbox.Pause) (bool, error) { f.note("resume %s", p); return true, nil },
 			Erase:  func(platform, tenant string) (int, error) { f.note("erase %s|%s", platform, tenant); return 3, nil },
+			Stats:  func() inbox.Stats { return inbox.Stats{} },
+			HeldUp: func() []inbox.HeldUp { return nil },
+			Err:    func() error { return nil },
 		},
 		Platforms: func(tenant string) ([]string, error) {
 			return map[string][]string{"acme": {"eu"}, "twice": {"us", ""}}[tenant], nil
@@ -270,4 +274,15 @@ func TestAPIWithoutAnInbox(t *testing.T) {
 	if status, body := ask(New(cfg), "POST", "/api/forget", `{"tenant":"acme"}`); status != 404 || !strings.Contains(body, "no webhook gate") {
 		t.Errorf("%d %s", status, body)
 	}
+}
+
+// post sends a form of our own page.
+func post(h http.Handler, target, form string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("POST", target, strings.NewReader(form))
+	r.Host = "127.0.0.1:9095"
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
 }

@@ -48,7 +48,7 @@ func TestAPIDocument(t *testing.T) {
 	}
 	// Nor any other that the code has.
 	source := ""
-	for _, file := range []string{"admin.go", "api.go", "act.go", "events.go", "choose.go", "webhooks.go", "tenant.go", "neighbours.go"} {
+	for _, file := range []string{"admin.go", "api.go", "act.go", "events.go", "choose.go", "webhooks.go", "tenant.go", "detail.go"} {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"usher/internal/inbox"
+	"usher/webhookgate"
 )
 
 // Chosen are the webhooks that a filter chooses for an action, in the order in which it is done to them: the answer of
@@ -15,16 +16,11 @@ type Chosen struct {
 	Older    int      `json:"older"`    // left out: a newer one of the same tenant would be undone; force takes them in
 }
 
-var errNoFilter = badRequest("say which webhooks: outcome, tenant, search, since or until")
-
 // choose returns those that a filter chooses to be sent again or discarded.
 func (h *Handler) choose(act string, s Selection, force bool) (Chosen, error) {
 	box, err := h.inbox()
 	if err != nil {
 		return Chosen{}, err
-	}
-	if !s.Narrow() {
-		return Chosen{}, errNoFilter
 	}
 	if err := h.oneTenantOf(s); err != nil {
 		return Chosen{}, err
@@ -66,19 +62,21 @@ func toDiscard(entries []inbox.Entry) Chosen {
 // tried, and of others only the latest, unless forced: each is a whole snapshot, and an older one would undo it.
 func toRedeliver(entries, all []inbox.Entry, force bool) Chosen {
 	c := Chosen{Webhooks: []string{}}
-	latest := make(map[lane]uint64)
+	latest := make(map[webhookgate.Lane]uint64)
 	for i := range all {
-		w := bare(&all[i])
-		latest[laneOf(&w)] = max(latest[laneOf(&w)], all[i].ID)
+		e := &all[i]
+		l := laneOf(e.Platform, e.Tenant, e.Type)
+		latest[l] = max(latest[l], e.ID)
 	}
-	tried := make(map[lane]bool)
-	for _, e := range slices.Backward(entries) {
-		w := bare(&e)
-		switch l := laneOf(&w); {
-		case w.waits() && w.Tenant != "" && tried[l]: // the one before it is tried now
-		case force, w.Tenant == "", w.waits(), latest[l] == e.ID:
-			tried[l] = tried[l] || w.waits()
-			c.Webhooks = append(c.Webhooks, w.ID)
+	tried := make(map[webhookgate.Lane]bool)
+	for i := range slices.Backward(entries) {
+		e := &entries[i]
+		waits := e.State == inbox.Waiting
+		switch l := laneOf(e.Platform, e.Tenant, e.Type); {
+		case waits && e.Tenant != "" && tried[l]: // the one before it is tried now
+		case force, e.Tenant == "", waits, latest[l] == e.ID:
+			tried[l] = tried[l] || waits
+			c.Webhooks = append(c.Webhooks, strconv.FormatUint(e.ID, 10))
 		default:
 			c.Older++
 		}

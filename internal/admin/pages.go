@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/admin/decisions"
 	"usher/internal/admin/page"
+	"usher/internal/admin/status"
 	"usher/internal/changes"
 	"usher/internal/inbox"
 )
@@ -36,7 +38,7 @@ func (h *Handler) page(draw func(*http.Request) (*view, error)) http.HandlerFunc
 			http.Redirect(w, r, v.goTo, http.StatusSeeOther)
 			return
 		}
-		v.shell.Version, v.shell.Gate, v.shell.Paused = h.cfg.Version, h.cfg.Gate != nil, h.pauseViews()
+		v.shell.Version, v.shell.Webhooks, v.shell.Paused = h.cfg.Version, h.hasWebhooks(), h.pauseViews()
 		if v.shell.Live && v.shell.Notice == "" {
 			v.shell.Notice = notices[r.URL.Query().Get("did")]
 		}
@@ -46,13 +48,18 @@ func (h *Handler) page(draw func(*http.Request) (*view, error)) http.HandlerFunc
 	}
 }
 
+// hasWebhooks says whether there can be some to show: a replica without a gate shows those of the inbox that it shares.
+func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox != nil }
+
 // notices say what was done just now; it is named in the address, never written there.
 var notices = map[string]string{
 	"redeliver":      "It is being sent again.",
 	"redeliver-all":  "They are being sent again.",
 	"discard":        "It is discarded.",
 	"discard-all":    "They are discarded.",
+	"nothing":        "Nothing was done: no such webhook is left.",
 	"resume":         "Deliveries go on.",
+	"resume-held":    "Resumed. Another pause still holds these deliveries back.",
 	"forget":         "Forgotten: the tenant's next webhook is delivered whatever it says.",
 	"forget-nothing": "There was nothing to forget about this tenant.",
 	"erase":          "The tenant is erased.",
@@ -72,37 +79,34 @@ func (h *Handler) pauseViews() (all []pauseView) {
 	return all
 }
 
+// status gathers how usher's parts do, and says it in words.
+func (h *Handler) status() *status.Status {
+	now := &status.State{Version: h.cfg.Version, Ready: len(h.cfg.Unready()) == 0, Stopping: h.cfg.Stopping != nil && h.cfg.Stopping()}
+	if h.cfg.Ports != nil {
+		now.Ports = h.cfg.Ports()
+	}
+	if h.cfg.Gate != nil {
+		now.Gate = h.cfg.Gate()
+	}
+	if h.cfg.Decisions != nil {
+		now.Decisions = h.cfg.Decisions.List(decisions.Filter{})
+	}
+	if box := h.cfg.Inbox; box != nil {
+		now.Inbox = &status.InboxState{Stats: box.Stats(), HeldUp: box.HeldUp(), Err: box.Err(), Shared: box.Shared}
+	}
+	return status.Of(now, time.Now())
+}
+
 // overview is what the front page shows.
 type overview struct {
-	*Status
-	Charts   [][]page.Chart // of each port
-	Gate     *gateView
+	*status.Status
 	Latest   []Webhook
 	NoLatest string // why they can't be listed
-	HasInbox bool
-}
-
-// AllPaused says whether all deliveries are.
-func (o *overview) AllPaused() bool {
-	return o.Inbox != nil && slices.ContainsFunc(o.Inbox.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
-}
-
-// Unknown says that the inbox's figures say nothing: it can't be read.
-func (o *overview) Unknown() bool { return o.Inbox != nil && o.Inbox.Unknown }
-
-type gateView struct {
-	*GateStatus
-	Chart page.Chart
 }
 
 func (h *Handler) overview(*http.Request) (*view, error) {
-	o := &overview{Status: h.status(), HasInbox: h.cfg.Inbox != nil}
-	now := time.Now()
-	for i := range o.Ports {
-		o.Charts = append(o.Charts, portCharts(&o.Ports[i], now))
-	}
-	if o.Status.Gate != nil {
-		o.Gate = &gateView{o.Status.Gate, gateChart(o.Status.Gate, o.HasInbox)}
+	o := &overview{Status: h.status()}
+	if o.Gate != nil {
 		list, err := h.webhooks(Selection{limit: 6})
 		if err != nil { // the rest of the page is all the more wanted
 			o.NoLatest = cmp.Or(h.inboxTrouble(), err).Error()
@@ -116,7 +120,7 @@ func (h *Handler) overview(*http.Request) (*view, error) {
 type webhookPage struct {
 	WebhookList
 	Selection
-	Gate     bool
+	Off      bool // there is neither a gate nor an inbox
 	HasInbox bool
 	Tail     bool   // not the newest are shown
 	Older    string // address of those that follow; empty: there are none
@@ -137,7 +141,7 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &webhookPage{WebhookList: list, Selection: s, Gate: h.cfg.Gate != nil, HasInbox: h.cfg.Inbox != nil, Tail: s.before != cursor{}}
+	p := &webhookPage{WebhookList: list, Selection: s, Off: !h.hasWebhooks(), HasInbox: h.cfg.Inbox != nil, Tail: s.before != cursor{}}
 	p.Choices, p.Finds = passOutcomes, "id, name, any text"
 	if p.HasInbox {
 		p.Choices = inboxOutcomes
@@ -161,11 +165,11 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 type webhookView struct {
 	*WebhookDetail
 	Lines   []changes.Line
-	Indent  string  // the payload, written out
-	Curl    string  // a line for a shell that sends it
-	Before  string  // id of the tenant's webhook before it; empty: there is none
-	After   string  // and after it
-	HeldUp  *HeldUp // what holds it up while it waits; nil: nothing is known
+	Indent  string         // the payload, written out
+	Curl    string         // a line for a shell that sends it
+	Before  string         // id of the tenant's webhook before it; empty: there is none
+	After   string         // and after it
+	HeldUp  *status.HeldUp // what holds it up while it waits; nil: nothing is known
 	InInbox bool
 	Open    bool // it waits or is parked: it can be discarded
 
@@ -213,13 +217,13 @@ func indent(payload json.RawMessage) string {
 // tenantView is a tenant, and how its latest snapshot stands.
 type tenantView struct {
 	*Tenant
-	Latest    *Webhook     // nil: none of its webhooks is kept any more
-	Held      bool         // nobody need take the latest any more
-	HeldUp    *HeldUp      // what holds up its webhooks; nil: nothing is known
-	Features  []MayFeature // what it may use, or, where usher does not answer that, what its latest webhook says
-	Known     bool         // there is a list of them, be it an empty one
-	Values    bool         // some feature has one
-	Pause     *inbox.Pause // what holds its webhooks back; nil: nobody does
+	Latest    *Webhook       // nil: none of its webhooks is kept any more
+	Held      bool           // nobody need take the latest any more
+	HeldUp    *status.HeldUp // what holds up its webhooks; nil: nothing is known
+	Features  []MayFeature   // what it may use, or, where usher does not answer that, what its latest webhook says
+	Known     bool           // there is a list of them, be it an empty one
+	Values    bool           // some feature has one
+	Pause     *inbox.Pause   // what holds its webhooks back; nil: nobody does
 	HasInbox  bool
 	CanForget bool
 }
@@ -234,9 +238,8 @@ func (h *Handler) oneTenant(r *http.Request) (*view, error) {
 		return nil, err
 	}
 	v := &tenantView{Tenant: t, Held: true, HasInbox: h.cfg.Inbox != nil, CanForget: h.cfg.Forget != nil}
-	v.Pause = h.receivers().pausedBy(h.paused(), platform, code, "")
-	if len(t.Snapshots) > 0 {
-		v.Latest = &t.Snapshots[0]
+	v.Pause = h.receivers().PausedBy(h.paused(), platform, code, "")
+	if v.Latest = t.latest; v.Latest != nil {
 		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, v.Latest.Outcome())
 		v.HeldUp = h.heldUpOf(platform, code)
 	}

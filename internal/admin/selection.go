@@ -2,6 +2,7 @@ package admin
 
 import (
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -75,20 +76,23 @@ func readSelection(rawQuery string) (s Selection, err error) {
 	return s, s.readPage(query)
 }
 
-// readChoice reads what an action is to be done to. A name that it does not know is refused, not passed over: after a slip
-// in tenant the action would be done to everybody's webhooks.
-func readChoice(rawQuery string) (Selection, error) {
-	s, err := readSelection(rawQuery)
-	if err != nil {
-		return s, err
+// readChoice reads what an action is to be done to, and whether older snapshots are. A name that it does not know is
+// refused, not passed over, and so is no filter at all: the action would be done to everybody's webhooks.
+func readChoice(r *http.Request) (s Selection, force bool, err error) {
+	if s, err = readSelection(r.URL.RawQuery); err != nil {
+		return s, false, err
 	}
-	query, _ := url.ParseQuery(rawQuery) // which could be read just now
+	query := r.URL.Query() // which could be read just now
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains([]string{"tenant", "outcome", "search", "since", "until", "force"}, name) {
-			return s, badRequest("%q can't choose webhooks: use outcome, tenant, search, since or until", name)
+			return s, false, badRequest("%q can't choose webhooks: use outcome, tenant, search, since or until", name)
 		}
 	}
-	return s, nil
+	if !s.Narrow() {
+		return s, false, badRequest("say which webhooks: outcome, tenant, search, since or until")
+	}
+	force, err = readForce(query)
+	return s, force, err
 }
 
 // readPage reads where the list goes on, and how long it is.

@@ -6,20 +6,22 @@ import (
 	"strconv"
 	"time"
 
+	"usher/internal/admin/status"
 	"usher/internal/inbox"
+	"usher/webhookgate"
 )
 
 // What webhooks wait for: their next try, another webhook of their tenant, or somebody who has paused them.
 
-// lane is whose webhooks are delivered one after the other.
-type lane struct{ platform, tenant, kind string }
-
-func laneOf(w *Webhook) lane {
-	if w.Tenant != "" {
-		return lane{platform: w.Platform, tenant: w.Tenant}
+// laneOf is the queue that a webhook of that tenant, or else of that type, waits in.
+func laneOf(platform, tenant, kind string) webhookgate.Lane {
+	if tenant != "" {
+		kind = ""
 	}
-	return lane{platform: w.Platform, kind: w.Type}
+	return webhookgate.Lane{Platform: platform, Tenant: tenant, Type: kind}
 }
+
+func (w *Webhook) lane() webhookgate.Lane { return laneOf(w.Platform, w.Tenant, w.Type) }
 
 // first is the webhook that a lane waits behind.
 type first struct {
@@ -34,31 +36,31 @@ func (h *Handler) stand(list []Webhook) {
 	if h.cfg.Inbox == nil || !slices.ContainsFunc(list, func(w Webhook) bool { return w.waits() }) {
 		return
 	}
-	paused, homeless, known, heads := h.paused(), h.someHomeless(), h.receivers(), make(map[lane]first)
+	paused, homeless, known, heads := h.paused(), h.someHomeless(), h.receivers(), make(map[webhookgate.Lane]first)
 	for i := range list {
 		if w := &list[i]; w.waits() && w.Tries > 0 {
-			heads[laneOf(w)] = first{id: w.ID}
+			heads[w.lane()] = first{id: w.ID}
 		}
 	}
 	for i := range list {
 		if w := &list[i]; w.waits() {
-			if f, ok := heads[laneOf(w)]; ok && f.id != w.ID {
+			if f, ok := heads[w.lane()]; ok && f.id != w.ID {
 				f.behind++
-				heads[laneOf(w)] = f
+				heads[w.lane()] = f
 			}
 		}
 	}
-	for _, held := range h.cfg.Inbox.heldUp() {
-		heads[lane{held.Lane.Platform, held.Lane.Tenant, held.Lane.Type}] = first{strconv.FormatUint(held.ID, 10), held.Behind, held.Down}
+	for _, held := range h.cfg.Inbox.HeldUp() {
+		heads[held.Lane] = first{strconv.FormatUint(held.ID, 10), held.Behind, held.Down}
 	}
 	for i := range list {
 		w := &list[i]
 		if !w.waits() {
 			continue
 		}
-		w.Paused = known.pausedBy(paused, w.Platform, w.Tenant, w.Receiver) != nil
-		w.NoReceiver = homeless && known.of(w.Platform) == nil
-		switch f, ok := heads[laneOf(w)]; {
+		w.Paused = known.PausedBy(paused, w.Platform, w.Tenant, w.Receiver) != nil
+		w.NoReceiver = homeless && known.For(w.Platform) == nil
+		switch f, ok := heads[w.lane()]; {
 		case ok && f.id == w.ID:
 			w.Behind, w.Down = f.behind, f.down
 		case ok:
@@ -69,41 +71,15 @@ func (h *Handler) stand(list []Webhook) {
 
 func (w *Webhook) waits() bool { return w.State == inbox.Waiting }
 
-// HeldUp is a tenant whose webhooks wait behind one that was tried in vain.
-type HeldUp struct {
-	Platform string    `json:"platform"`
-	Tenant   string    `json:"tenant"`
-	Receiver string    `json:"receiver"`
-	Webhook  string    `json:"webhook"` // its id
-	Tries    int       `json:"tries"`
-	Answer   string    `json:"answer"` // the receiver's last, in words
-	Next     time.Time `json:"next"`
-	Behind   int       `json:"behind"` // how many wait behind it
-	Down     bool      `json:"down"`   // the receiver as a whole seems to be
-	Paused   bool      `json:"paused"` // somebody has paused its deliveries: it is not tried
-}
-
-// heldUp are the tenants that are held up, of those whose webhooks this replica delivers.
-func (h *Handler) heldUp() []HeldUp {
-	lines, paused, known := []HeldUp{}, h.paused(), h.receivers() // [] and not null
-	for _, held := range h.cfg.Inbox.heldUp() {
-		lines = append(lines, HeldUp{
-			Platform: held.Lane.Platform, Tenant: held.Lane.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatUint(held.ID, 10),
-			Tries: held.Tries, Answer: AnswerWords(held.Last), Next: held.Next, Behind: held.Behind, Down: held.Down,
-			Paused: known.pausedBy(paused, held.Lane.Platform, held.Lane.Tenant, held.Receiver) != nil,
-		})
-	}
-	return lines
-}
-
 // heldUpOf returns what holds up a tenant's webhooks, whichever replica delivers them; nil: nothing does.
-func (h *Handler) heldUpOf(platform, tenant string) *HeldUp {
+func (h *Handler) heldUpOf(platform, tenant string) *status.HeldUp {
 	if h.cfg.Inbox == nil || tenant == "" {
 		return nil
 	}
-	for _, held := range h.heldUp() {
-		if held.Platform == platform && held.Tenant == tenant {
-			return &held
+	for _, held := range h.cfg.Inbox.HeldUp() {
+		if held.Lane.Platform == platform && held.Lane.Tenant == tenant {
+			words := status.NewHeldUp(&held, h.receivers(), h.paused())
+			return &words
 		}
 	}
 	entries, err := h.cfg.Inbox.List(inbox.Filter{State: inbox.Waiting, Tenant: tenant, Platform: &platform, Limit: maxPage})
@@ -117,7 +93,7 @@ func (h *Handler) heldUpOf(platform, tenant string) *HeldUp {
 	h.stand(list)
 	for i := range list {
 		if w := &list[i]; w.HeldBy == "" && w.Tries > 0 {
-			return &HeldUp{Platform: platform, Tenant: tenant, Receiver: w.Receiver, Webhook: w.ID, Tries: w.Tries, Answer: w.Answer, Next: w.Next, Behind: w.Behind, Paused: w.Paused}
+			return &status.HeldUp{Platform: platform, Tenant: tenant, Receiver: w.Receiver, Webhook: w.ID, Tries: w.Tries, Answer: w.Answer, Next: w.Next, Behind: w.Behind, Paused: w.Paused}
 		}
 	}
 	return nil
@@ -125,52 +101,24 @@ func (h *Handler) heldUpOf(platform, tenant string) *HeldUp {
 
 // paused is what somebody has paused.
 func (h *Handler) paused() []inbox.Pause {
-	if h.cfg.Inbox == nil || h.cfg.Inbox.Stats == nil {
+	if h.cfg.Inbox == nil {
 		return nil
 	}
 	return h.cfg.Inbox.Stats().Paused
 }
 
 // receivers are those of the gate; none where it is off, and other replicas know them.
-type receivers []ReceiverState
-
-func (h *Handler) receivers() receivers {
+func (h *Handler) receivers() status.Receivers {
 	if h.cfg.Gate == nil {
 		return nil
 	}
 	return h.cfg.Gate().Receivers
 }
 
-// of is the receiver of a platform's webhooks; nil: there is none, or it is not known here.
-func (all receivers) of(platform string) (others *ReceiverState) {
-	for i := range all {
-		switch r := &all[i]; {
-		case slices.Contains(r.Platforms, platform):
-			return r
-		case len(r.Platforms) == 0:
-			others = r
-		}
-	}
-	return others
-}
-
-// pausedBy returns the pause that holds a tenant's webhooks back, or nil. tried is the receiver that was tried last; the
-// one that will be counts, where it is known.
-func (all receivers) pausedBy(paused []inbox.Pause, platform, tenant, tried string) *inbox.Pause {
-	if r := all.of(platform); r != nil {
-		tried = r.Name
-	}
-	if i := slices.IndexFunc(paused, func(p inbox.Pause) bool { return p.Covers(platform, tenant, tried) }); i >= 0 {
-		return &paused[i]
-	}
-	return nil
-}
-
 // someHomeless says whether anything waits though no receiver takes its platform. A replica without a gate, which has no
 // receivers at all, does not know.
 func (h *Handler) someHomeless() bool {
-	box := h.cfg.Inbox
-	return box != nil && box.Stats != nil && h.cfg.Gate != nil && box.Stats().Receivers[""].Pending > 0
+	return h.cfg.Inbox != nil && h.cfg.Gate != nil && h.cfg.Inbox.Stats().Receivers[""].Pending > 0
 }
 
 // asSent is a webhook's header as its receiver gets it, but for what may be a secret. at is when it was last tried.
@@ -181,7 +129,7 @@ func (h *Handler) asSent(header http.Header, w *Webhook, at time.Time) http.Head
 	if !at.IsZero() {
 		sent.Set("Webhook-Timestamp", strconv.FormatInt(at.Unix(), 10))
 	}
-	if r := h.receivers().of(w.Platform); r != nil && r.Signed {
+	if r := h.receivers().For(w.Platform); r != nil && r.Signed {
 		sent.Set("Webhook-Signature", "[redacted]")
 	}
 	return sent

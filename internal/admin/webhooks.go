@@ -2,17 +2,14 @@ package admin
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"usher/internal/admin/decisions"
+	"usher/internal/admin/status"
 	"usher/internal/changes"
 	"usher/internal/inbox"
-	"usher/webhookgate/content"
 )
 
 // Webhook is a line of GET /api/webhooks: one in the inbox, or a decision of the gate
@@ -52,21 +49,12 @@ type Webhook struct {
 // Outcome is where it stands, in a word.
 func (w *Webhook) Outcome() string { return cmp.Or(string(w.State), w.Decision) }
 
-// WebhookDetail is the answer of GET /api/webhooks/{id}.
-type WebhookDetail struct {
-	Webhook
-	Previous string          `json:"previous,omitempty"` // id of the snapshot that changes compares with
-	Untaken  string          `json:"untaken,omitempty"`  // id of the tenant's snapshot right before it, if the receiver has not taken that
-	Counted  int             `json:"counted,omitempty"`  // of its tries: those that did not find the receiver down
-	Attempts []inbox.Attempt `json:"attempts,omitempty"` // the last 20
-	Faults   []content.Fault `json:"faults,omitempty"`
-	Original string          `json:"duplicate_of,omitempty"` // a webhook-id
-	Header   http.Header     `json:"header,omitempty"`       // as the receiver gets it, less what could be a secret
-	Payload  json.RawMessage `json:"payload,omitempty"`      // the body; one that is no JSON as a string
-
-	held  *HeldUp // what holds it up while it waits; nil: nothing
-	lines []changes.Line
-	body  []byte // the payload as it came
+// NextTry says when one that waits is tried next; empty: nobody knows.
+func (w *Webhook) NextTry() string {
+	if w.waits() && (w.Paused || w.HeldBy == "" && !w.Next.IsZero()) {
+		return status.NextTry(w.Next, w.Paused, w.Down)
+	}
+	return ""
 }
 
 // WebhookList is the answer of GET /api/webhooks.
@@ -155,7 +143,7 @@ func bare(e *inbox.Entry) Webhook {
 		Why: e.Why, Tries: e.Tries, Receiver: e.Receiver,
 	}
 	if n := len(e.Attempts); n > 0 {
-		w.Answer = AnswerWords(e.Attempts[n-1])
+		w.Answer = e.Attempts[n-1].Words()
 	}
 	if w.waits() {
 		w.Next = e.Next
@@ -163,7 +151,11 @@ func bare(e *inbox.Entry) Webhook {
 	return w
 }
 
+// compare says what it changed. A record that is damaged has no content, and nothing is known of that.
 func (w *Webhook) compare(item *inbox.Item) {
+	if item.Body == nil {
+		return
+	}
 	var previous []byte
 	if item.Previous != nil {
 		previous = item.Previous.Body
@@ -178,14 +170,12 @@ func (h *Handler) ofDecision(e *decisions.Entry, compared bool) Webhook {
 		Tenant: e.Tenant, Decision: e.Decision, Status: e.Status, Why: e.Why, Tries: e.Tries, From: e.From,
 	}
 	switch {
-	case e.Receiver != 0:
-		w.Answer = statusWords(e.Receiver)
 	case e.Decision == "forwarded" && e.Status >= 300: // the receiver's answer to a question
-		w.Answer = statusWords(e.Status)
+		w.Answer = inbox.Attempt{Status: e.Status}.Words()
 	case e.Decision == "forwarded":
 		w.Answer = "accepted"
-	case e.Tries > 0:
-		w.Answer = "no answer"
+	case e.Tries > 0 || e.Receiver != 0:
+		w.Answer = inbox.Attempt{Status: e.Receiver}.Words()
 	}
 	if e.Payload == nil || !compared {
 		return w
@@ -193,88 +183,4 @@ func (h *Handler) ofDecision(e *decisions.Entry, compared bool) Webhook {
 	previous := h.cfg.Decisions.Payload(e.Previous)
 	w.First, w.Changes = previous == nil, changes.Between(previous, e.Payload)
 	return w
-}
-
-// AnswerWords says what the receiver answered to a try.
-func AnswerWords(a inbox.Attempt) string {
-	switch {
-	case a.Status == 0:
-		return cmp.Or(a.Error, "no answer")
-	case strings.TrimSpace(a.Answer) != "":
-		return strconv.Itoa(a.Status) + ": " + strings.Join(strings.Fields(a.Answer), " ")
-	case a.Error != "":
-		return statusWords(a.Status) + ": " + a.Error
-	}
-	return statusWords(a.Status)
-}
-
-func statusWords(status int) string {
-	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
-}
-
-// webhook returns one, by its id as it stands in an address.
-func (h *Handler) webhook(id string) (*WebhookDetail, error) {
-	if seq, ok := strings.CutPrefix(id, "d"); ok && h.cfg.Decisions != nil {
-		n, err := strconv.ParseUint(seq, 10, 64)
-		if err != nil {
-			return nil, inbox.ErrNotFound
-		}
-		return h.decision(n)
-	}
-	n, err := strconv.ParseUint(id, 10, 64)
-	if err != nil || h.cfg.Inbox == nil {
-		return nil, inbox.ErrNotFound
-	}
-	item, err := h.cfg.Inbox.Show(n)
-	if err != nil {
-		return nil, err
-	}
-	d := &WebhookDetail{Webhook: bare(&item.Entry), Counted: item.Counted, Attempts: item.Attempts, Payload: payload(item.Body), body: item.Body}
-	d.compare(item)
-	var tried time.Time
-	if n := len(item.Attempts); n > 0 {
-		tried = item.Attempts[n-1].At
-	}
-	d.Header = h.asSent(item.Header, &d.Webhook, tried)
-	var taken uint64
-	if item.Previous != nil {
-		taken = item.Previous.ID
-		d.Previous = strconv.FormatUint(taken, 10)
-		d.lines, _ = changes.Lines(item.Previous.Body, item.Body)
-	}
-	if item.Before != 0 && item.Before != taken {
-		d.Untaken = strconv.FormatUint(item.Before, 10)
-	}
-	if !d.waits() {
-		return d, nil
-	}
-	d.Paused = h.receivers().pausedBy(h.paused(), d.Platform, d.Tenant, d.Receiver) != nil
-	d.NoReceiver = h.someHomeless() && h.receivers().of(d.Platform) == nil
-	switch d.held = h.heldUpOf(d.Platform, d.Tenant); {
-	case d.held == nil:
-	case d.held.Webhook == d.ID:
-		d.Behind, d.Down = d.held.Behind, d.held.Down
-	default:
-		d.HeldBy = d.held.Webhook
-	}
-	return d, nil
-}
-
-func (h *Handler) decision(seq uint64) (*WebhookDetail, error) {
-	e := h.cfg.Decisions.Get(seq)
-	if e == nil {
-		return nil, &refusal{http.StatusNotFound, "this decision is not remembered any more: the last 1,000 are"}
-	}
-	d := &WebhookDetail{Webhook: h.ofDecision(e, true), Faults: e.Faults, Original: e.DuplicateOf}
-	if e.Payload != nil {
-		d.Header, d.Payload, d.body = h.asSent(e.Header, &d.Webhook, time.Time{}), payload(e.Payload), e.Payload
-	}
-	if previous := h.cfg.Decisions.Payload(e.Previous); previous != nil && e.Payload != nil {
-		d.Previous = "d" + strconv.FormatUint(e.Previous, 10)
-		d.lines, _ = changes.Lines(previous, e.Payload)
-	}
-	if e.Before != 0 && e.Before != e.Previous {
-		d.Untaken = "d" + strconv.FormatUint(e.Before, 10)
-	}
-	return d, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"usher/internal/admin/decisions"
+	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -22,14 +23,14 @@ import (
 func busy(n int) *Handler {
 	cfg := new(fakeInbox).config("")
 	cfg.Decisions = decisions.New(false)
-	cfg.Gate = func() *GateState {
-		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []ReceiverState{{Name: "main", Address: "http://receiver"}}}
+	cfg.Gate = func() *status.GateState {
+		return &status.GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []status.ReceiverState{{Name: "main", Address: "http://receiver"}}}
 	}
 	begin := time.Unix(1e9, 0)
 	var entries []inbox.Entry
 	for i := 1; i <= n; i++ {
 		at := begin.Add(time.Duration(i) * time.Second)
-		entries = append(entries, inbox.Entry{ID: uint64(i), Tenant: fmt.Sprint("t", i%2), Platform: "crm", Received: at, Status: inbox.Status{State: inbox.Delivered}})
+		entries = append(entries, inbox.Entry{ID: uint64(i), Type: content.TenantProvisioningChange, Tenant: fmt.Sprint("t", i%2), Platform: "crm", Received: at, Status: inbox.Status{State: inbox.Delivered}})
 		if i%3 == 0 {
 			cfg.Decisions.Add(webhookgate.Outcome{
 				At: at.Add(time.Millisecond), Decision: "duplicate", Status: 200, DuplicateOf: "x",
@@ -147,7 +148,7 @@ func TestPagesEscape(t *testing.T) {
 	const evil = `<script>alert(1)</script>"'&`
 	cfg := new(fakeInbox).config("")
 	cfg.Inbox = nil
-	cfg.Gate = func() *GateState { return &GateState{} }
+	cfg.Gate = func() *status.GateState { return &status.GateState{} }
 	cfg.Decisions = decisions.New(true)
 	body, err := json.Marshal(map[string]any{"payload": map[string]any{"tenant": map[string]any{"name": evil}, "change": map[string]any{"features": []any{map[string]any{"code": evil, "name": evil}}}}})
 	if err != nil {
@@ -195,7 +196,7 @@ func TestActions(t *testing.T) {
 		{"erase nobody", "/tenant/erase", "code=nobody&platform=eu", 404, "no tenant eu/nobody", ""},
 		{"forget", "/tenant/forget", "code=acme&platform=eu", 303, "", "forget eu|acme"},
 		{"forget nobody", "/tenant/forget", "", 400, "code is missing", ""},
-		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 400, "form", ""},
+		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 413, "too large", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := new(fakeInbox)
@@ -295,7 +296,7 @@ func TestAnswerToAQuestion(t *testing.T) {
 func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 300_000)
 	cfg := new(fakeInbox).config("")
-	cfg.Gate = func() *GateState { return &GateState{} }
+	cfg.Gate = func() *status.GateState { return &status.GateState{} }
 	cfg.Decisions = decisions.New(false)
 	item := &inbox.Item{
 		Entry: inbox.Entry{ID: 1, Tenant: long, Type: long, Received: time.Now(), Status: inbox.Status{State: inbox.Waiting}},
@@ -317,8 +318,8 @@ func TestLongNames(t *testing.T) {
 // When the inbox's servers are away somebody looks at the overview to learn why: it must not be an error page itself.
 func TestOverviewWithoutTheInbox(t *testing.T) {
 	cfg := new(fakeInbox).config("")
-	cfg.Gate = func() *GateState {
-		return &GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []ReceiverState{{Name: "main"}}}
+	cfg.Gate = func() *status.GateState {
+		return &status.GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []status.ReceiverState{{Name: "main"}}}
 	}
 	cfg.Decisions = decisions.New(false)
 	cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return nil, errors.New("outbound buffer limit exceeded") }

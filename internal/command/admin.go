@@ -3,6 +3,7 @@ package command
 import (
 	"usher/internal/admin"
 	"usher/internal/admin/metrics"
+	"usher/internal/admin/status"
 	"usher/internal/guard"
 )
 
@@ -32,7 +33,7 @@ func (u *usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	}
 	if u.gate != nil {
 		cfg.Decisions = u.decisions
-		cfg.Gate = func() *admin.GateState { return u.gateState(gate) }
+		cfg.Gate = func() *status.GateState { return u.gateState(gate) }
 		cfg.Platforms = func(tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
 		cfg.Forget = func(platform, tenant string) (n int, _ error) {
 			if u.gate.Forget(platform, tenant) {
@@ -56,10 +57,10 @@ func (u *usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	u.admin = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: handler, closing: handler.Close}
 }
 
-func (u *usher) portStates() []admin.PortState {
-	var states []admin.PortState
+func (u *usher) portStates() []status.PortState {
+	var states []status.PortState
 	for _, p := range u.outbound.ports {
-		s := admin.PortState{
+		s := status.PortState{
 			Name: p.Name, Address: p.listener.url(), Scope: p.Scope, Keyed: p.Key != nil,
 			Token: p.source.State(),
 			Calls: p.calls.Hour(), Tokens: p.counts.Hour(),
@@ -73,11 +74,11 @@ func (u *usher) portStates() []admin.PortState {
 	return states
 }
 
-func (u *usher) gateState(m *metrics.Gate) *admin.GateState {
+func (u *usher) gateState(m *metrics.Gate) *status.GateState {
 	w := &u.settings.Webhook
-	state := &admin.GateState{Address: u.webhooks.url() + w.Path, Decisions: m.Hour()}
+	state := &status.GateState{Address: u.webhooks.url() + w.Path, Decisions: m.Hour()}
 	for _, c := range w.Receivers {
-		state.Receivers = append(state.Receivers, admin.ReceiverState{
+		state.Receivers = append(state.Receivers, status.ReceiverState{
 			Name: c.Name, Platforms: c.Platforms,
 			Address: c.URL.Scheme + "://" + c.URL.Host, // the rest may hold a secret
 			Signed:  c.SignSecret != nil, Tries: m.Receiver(c.Name).Recent(),

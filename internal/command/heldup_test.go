@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"usher/internal/admin"
+	"usher/internal/admin/status"
 	"usher/internal/sandbox"
 	"usher/internal/testkit"
 )
@@ -21,24 +21,24 @@ func TestHeldUp(t *testing.T) {
 		post(t, w.gate, of("docs", "harbour-ltd", users+1))
 	}
 	post(t, w.gate, of("docs", "pier-ltd", 1))
-	var status admin.Status
+	var s status.Status
 	banner := func(severity, what string) func() bool {
 		return func() bool {
-			status = getJSON[admin.Status](t, w.admin+"/api/status")
-			return len(status.Wrong) == 1 && status.Wrong[0].Severity == severity && strings.HasPrefix(status.Wrong[0].What, what)
+			s = getJSON[status.Status](t, w.admin+"/api/status")
+			return len(s.Wrong) == 1 && s.Wrong[0].Severity == severity && strings.HasPrefix(s.Wrong[0].What, what)
 		}
 	}
 	refused := banner("warn", "The receiver does not take the webhooks of docs/harbour-ltd and docs/pier-ltd")
 	testkit.Eventually(t, "told who is refused", refused)
 	for users := range 20 { // whatever the last try was
 		if post(t, w.gate, of("docs", "acme", users+1)); !refused() {
-			t.Fatalf("another diagnosis: %+v", status.Wrong)
+			t.Fatalf("another diagnosis: %+v", s.Wrong)
 		}
 	}
-	if r := status.Gate.Receivers[0]; r.Tone != "warn" || r.State != "takes webhooks, but not those of 2 tenants" || r.Waiting < 4 {
+	if r := s.Gate.Receivers[0]; r.Tone != "warn" || r.State != "takes webhooks, but not those of 2 tenants" || r.Waiting < 4 {
 		t.Errorf("%+v", r)
 	}
-	held := status.Inbox.HeldUp
+	held := s.Inbox.HeldUp
 	if len(held) != 2 || held[0].Tenant != "harbour-ltd" || held[0].Webhook != "1" || held[0].Behind != 2 || held[0].Answer != "500 Internal Server Error" || held[0].Tries == 0 || held[0].Next.IsZero() {
 		t.Errorf("%+v", held)
 	}

@@ -102,7 +102,7 @@ func newInboxServer(t *testing.T, token string) *inboxServer {
 			},
 			Erase: func(platform, tenant string) (int, error) { note("erase %s|%s", platform, tenant); return 3, nil },
 			Stats: func() inbox.Stats { return inbox.Stats{Paused: []inbox.Pause{{Receiver: "crm"}}} },
-			Err:   func() error { return nil },
+			Err:   func() error { return nil }, HeldUp: func() []inbox.HeldUp { return nil },
 		},
 		Platforms: func(tenant string) ([]string, error) {
 			switch tenant {

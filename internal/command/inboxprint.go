@@ -128,7 +128,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 		section("attempts")
 		for i := range d.Attempts {
 			a := &d.Attempts[i]
-			fmt.Fprintf(&out, "  %s  %8v  %s\n", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), visible(admin.AnswerWords(*a)))
+			fmt.Fprintf(&out, "  %s  %8v  %s\n", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), visible(a.Words()))
 		}
 	}
 	switch {

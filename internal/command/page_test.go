@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"usher/internal/admin"
+	"usher/internal/admin/status"
 	"usher/internal/testkit"
 )
 
@@ -72,19 +73,19 @@ func TestStatusNamesTheVariable(t *testing.T) {
 	p := start(t, s.environ("USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_NAME=jobs", "USHER_PORTS_0_CLIENT_SECRET_FILE="+file,
 		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_NAME=reports"))
 	url := p.url(t, "admin") + "/api/status"
-	var status admin.Status
+	var now status.Status
 	testkit.Eventually(t, "refused", func() bool {
-		status = getJSON[admin.Status](t, url)
-		return len(status.Wrong) == 1 && status.Ports[0].Token != nil && status.Ports[1].Error != ""
+		now = getJSON[status.Status](t, url)
+		return len(now.Wrong) == 1 && now.Ports[0].Token != nil && now.Ports[1].Error != ""
 	})
-	if what, do := status.Wrong[0].What, status.Wrong[0].Do; what != "Port jobs: token endpoint refuses: invalid_client" || !strings.Contains(do, "Check USHER_PORTS_0_CLIENT_SECRET_FILE and USHER_CLIENT_ID") {
+	if what, do := now.Wrong[0].What, now.Wrong[0].Do; what != "Port jobs: token endpoint refuses: invalid_client" || !strings.Contains(do, "Check USHER_PORTS_0_CLIENT_SECRET_FILE and USHER_CLIENT_ID") {
 		t.Errorf("%q %q", what, do)
 	}
-	if main, jobs, reports := status.Ports[0], status.Ports[1], status.Ports[2]; !strings.HasPrefix(main.State, "token valid for ") || jobs.Token != nil || reports.Shares != "main" || status.Gate != nil || status.Inbox != nil {
-		t.Errorf("%+v", status)
+	if main, jobs, reports := now.Ports[0], now.Ports[1], now.Ports[2]; !strings.HasPrefix(main.State, "token valid for ") || jobs.Token != nil || reports.Shares != "main" || now.Gate != nil || now.Inbox != nil {
+		t.Errorf("%+v", now)
 	}
 	wantCall(t, p.url(t, "main"), 200, "accounts")
-	if minutes := getJSON[admin.Status](t, url).Ports[0].Minutes; len(minutes) != 60 || minutes[59].Calls+minutes[58].Calls != 1 {
+	if minutes := getJSON[status.Status](t, url).Ports[0].Minutes; len(minutes) != 60 || minutes[59].Calls+minutes[58].Calls != 1 {
 		t.Errorf("%d minutes: %+v", len(minutes), minutes[58:])
 	}
 }

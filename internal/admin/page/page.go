@@ -27,14 +27,14 @@ var files embed.FS
 
 // Shell is what surrounds every page.
 type Shell struct {
-	Title   string
-	At      string // which of the main pages it belongs to: overview or webhooks
-	Version string
-	Live    bool // it follows what happens
-	Gate    bool // the webhook gate is on: its pages are linked
-	Notice  string
-	Paused  any // what is paused, each with a Pause and the Fields of a form that ends it
-	Body    any
+	Title    string
+	At       string // which of the main pages it belongs to: overview or webhooks
+	Version  string
+	Live     bool // it follows what happens
+	Webhooks bool // there can be some: their pages are linked
+	Notice   string
+	Paused   any // what is paused, each with a Pause and the Fields of a form that ends it
+	Body     any
 }
 
 // names of the pages; each is the layout with its own main part.

@@ -113,3 +113,11 @@ func TestFilterOfOneTenant(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+func TestFew(t *testing.T) {
+	for want, names := range map[string][]string{"": nil, "a": {"a"}, "a and b": {"a", "b"}, "a, b and c": {"a", "b", "c"}, "a, b, c and 1 other": {"a", "b", "c", "d"}, "a, b, c and 2 others": {"a", "b", "c", "d", "e"}} {
+		if got := Few(names); got != want {
+			t.Errorf("%q: %q, want %q", names, got, want)
+		}
+	}
+}

@@ -96,6 +96,18 @@ func Plural(n int, one, many string) string {
 	return Count(n) + " " + many
 }
 
+// Few names the first three of a list, and says how many others there are.
+func Few(names []string) string {
+	const most = 3
+	if n := len(names) - most; n > 0 {
+		return strings.Join(names[:most], ", ") + " and " + Plural(n, "other", "others")
+	}
+	if n := len(names) - 1; n > 0 {
+		return strings.Join(names[:n], ", ") + " and " + names[n]
+	}
+	return strings.Join(names, "")
+}
+
 // beginning is the beginning of somebody's words, on one line.
 func beginning(words string) string {
 	return cut(strings.Join(strings.Fields(words), " "), 120)

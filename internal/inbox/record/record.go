@@ -4,6 +4,7 @@ package record
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -73,6 +74,20 @@ type Attempt struct {
 	Status int           `json:"status,omitempty"` // zero: there was no answer
 	Error  string        `json:"error,omitempty"`
 	Answer string        `json:"answer,omitempty"` // the receiver's own words, where it refused; safe to show
+}
+
+// Words say what the receiver answered.
+func (a Attempt) Words() string {
+	status := strings.TrimSpace(strconv.Itoa(a.Status) + " " + http.StatusText(a.Status))
+	switch {
+	case a.Status == 0:
+		return cmp.Or(a.Error, "no answer")
+	case strings.TrimSpace(a.Answer) != "":
+		return strconv.Itoa(a.Status) + ": " + strings.Join(strings.Fields(a.Answer), " ")
+	case a.Error != "":
+		return status + ": " + a.Error
+	}
+	return status
 }
 
 // Item is a webhook of the inbox with its content.

@@ -119,3 +119,21 @@ func TestHeld(t *testing.T) {
 		}
 	}
 }
+
+func TestAttemptWords(t *testing.T) {
+	for _, tc := range []struct {
+		try  Attempt
+		want string
+	}{
+		{Attempt{}, "no answer"},
+		{Attempt{Error: "connection refused"}, "connection refused"},
+		{Attempt{Status: 200}, "200 OK"},
+		{Attempt{Status: 599}, "599"},
+		{Attempt{Status: 500, Answer: " 8 users\n are in use ", Error: "x"}, "500: 8 users are in use"},
+		{Attempt{Status: 200, Error: "the answer broke off"}, "200 OK: the answer broke off"},
+	} {
+		if got := tc.try.Words(); got != tc.want {
+			t.Errorf("%+v: %q, want %q", tc.try, got, tc.want)
+		}
+	}
+}

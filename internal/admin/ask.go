@@ -37,7 +37,7 @@ func confirm(status int, c *confirmation) *view {
 func (h *Handler) form(do func(*http.Request, url.Values) (*view, error)) http.HandlerFunc {
 	return h.page(func(r *http.Request) (*view, error) {
 		if err := r.ParseForm(); err != nil {
-			return nil, badRequest("the form can't be read: %v", err)
+			return nil, unread(err)
 		}
 		return do(r, r.PostForm)
 	})
@@ -97,16 +97,9 @@ func (h *Handler) doOne(act string) http.HandlerFunc {
 // part of it.
 func (h *Handler) askMany(act string) http.HandlerFunc {
 	return h.page(func(r *http.Request) (*view, error) {
-		s, err := readChoice(r.URL.RawQuery)
+		s, force, err := readChoice(r)
 		if err != nil {
 			return nil, err
-		}
-		force, err := readForce(r)
-		if err != nil {
-			return nil, err
-		}
-		if !s.Narrow() {
-			return nil, errNoFilter
 		}
 		if s.Until.IsZero() {
 			s.Until = time.Now()
@@ -130,9 +123,9 @@ func (h *Handler) askMany(act string) http.HandlerFunc {
 }
 
 func aboutMany(act string, chosen *Chosen) *confirmation {
-	n, what := len(chosen.Webhooks), "webhook "+naming(chosen.Webhooks)
+	n, what := len(chosen.Webhooks), "webhook "+page.Few(chosen.Webhooks)
 	if n > 1 {
-		what = "webhooks " + naming(chosen.Webhooks)
+		what = "webhooks " + page.Few(chosen.Webhooks)
 	}
 	c := new(confirmation)
 	switch {
@@ -154,11 +147,11 @@ func aboutMany(act string, chosen *Chosen) *confirmation {
 // doMany does it, and says which ones failed.
 func (h *Handler) doMany(act string) http.HandlerFunc {
 	return h.form(func(r *http.Request, form url.Values) (*view, error) {
-		s, err := readChoice(r.URL.RawQuery)
+		s, _, err := readChoice(r)
 		if err != nil {
 			return nil, err
 		}
-		force := form.Get("force") == "true"
+		force := form.Get("force") == "true" // which somebody was asked about, and not the address
 		chosen, err := h.choose(act, s, force)
 		if err != nil {
 			return nil, err
@@ -172,141 +165,12 @@ func (h *Handler) doMany(act string) http.HandlerFunc {
 			return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", page.Plural(len(acted.Done), "webhook", "webhooks"), len(why), strings.Join(why, "; "))}
 		}
 		query := url.Values{"did": {act + "-all"}}
+		if len(acted.Done) == 0 {
+			query.Set("did", "nothing")
+		}
 		if s.Tenant != "" {
 			query.Set("tenant", s.Tenant)
 		}
 		return &view{goTo: "/webhooks?" + query.Encode()}, nil
 	})
-}
-
-// fields are those of a form that names what is paused.
-func fields(p inbox.Pause) map[string]string {
-	switch {
-	case p.Tenant != "":
-		return map[string]string{"platform": p.Platform, "tenant": p.Tenant}
-	case p.Receiver != "":
-		return map[string]string{"receiver": p.Receiver}
-	}
-	return nil
-}
-
-func (h *Handler) askPause(r *http.Request) (*view, error) {
-	p, err := h.pauseOf(formTarget(r.URL.Query()))
-	if err != nil {
-		return nil, err
-	}
-	return confirm(http.StatusOK, &confirmation{
-		Question: "Pause " + p.String() + "?",
-		Effect: "No delivery begins until somebody resumes, also after a restart, and on all replicas. Deliveries under way may finish. " +
-			"Nothing is lost: senders still get 200, and webhooks wait in the inbox.",
-		Button: "Pause", Action: "/pause", Fields: fields(p), Back: pausePage(p),
-	}), nil
-}
-
-// pausePage is where somebody sees what is paused.
-func pausePage(p inbox.Pause) string {
-	if p.Tenant != "" {
-		return tenantAddress(p.Platform, p.Tenant, "")
-	}
-	return "/"
-}
-
-func (h *Handler) doPause(r *http.Request, form url.Values) (*view, error) {
-	p, err := h.pause(r, formTarget(form))
-	return &view{goTo: pausePage(p)}, err // whose banner says it
-}
-
-func (h *Handler) doResume(r *http.Request, form url.Values) (*view, error) {
-	resumed, err := h.resume(r, formTarget(form))
-	if resumed.Tenant != "" {
-		return &view{goTo: tenantAddress(resumed.Platform, resumed.Tenant, "resume")}, err
-	}
-	return &view{goTo: "/?did=resume"}, err
-}
-
-// tenantOf is the tenant that a page is about.
-func tenantOf(query url.Values) (target, error) {
-	platform, code, err := readTenant(query)
-	return target{Tenant: code, Platform: &platform}, err
-}
-
-func (h *Handler) askForget(r *http.Request) (*view, error) {
-	platform, code, err := readTenant(r.URL.Query())
-	if err != nil {
-		return nil, err
-	}
-	return confirm(http.StatusOK, &confirmation{
-		Question: "Forget what " + page.TenantName(platform, code) + " was sent last?",
-		Effect: "The tenant's next webhook is delivered even if the receiver was sent exactly that before. " +
-			"Use it when somebody changed the receiver's state without usher, then resend the webhook from the billing service's log. " +
-			"Nothing is deleted here.",
-		Button: "Forget it", Action: "/tenant/forget", Fields: map[string]string{"platform": platform, "code": code},
-		Back: tenantAddress(platform, code, ""),
-	}), nil
-}
-
-func (h *Handler) doForget(r *http.Request, form url.Values) (*view, error) {
-	t, err := tenantOf(form)
-	if err != nil {
-		return nil, err
-	}
-	forgotten, err := h.forget(r, t)
-	did := "forget"
-	if forgotten.Forgotten == 0 {
-		did = "forget-nothing"
-	}
-	return &view{goTo: tenantAddress(forgotten.Platform, forgotten.Tenant, did)}, err
-}
-
-func (h *Handler) askErase(r *http.Request) (*view, error) {
-	t, err := tenantOf(r.URL.Query())
-	if err != nil {
-		return nil, err
-	}
-	box, err := h.inbox()
-	if err != nil {
-		return nil, err
-	}
-	named, err := h.named(t)
-	if err != nil {
-		return nil, err
-	}
-	entries, err := box.List(inbox.Filter{Tenant: named.Tenant, Platform: &named.Platform})
-	if err != nil {
-		return nil, err
-	}
-	c := &confirmation{
-		Question: "Erase " + page.TenantName(named.Platform, named.Tenant) + "?",
-		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what dedup remembers of it. It can't be undone. "+
-			"usher then answers that it does not know the tenant. The receiver is not told, and keeps what it has.", page.Plural(len(entries), "webhook", "webhooks")),
-		Button: "Erase it", Danger: true, Action: "/tenant/erase", Fields: map[string]string{"platform": named.Platform, "code": named.Tenant},
-		Back: tenantAddress(named.Platform, named.Tenant, ""),
-	}
-	open := 0
-	for i := range entries {
-		if !entries[i].State.Finished() {
-			open++
-		}
-	}
-	if open > 0 {
-		c.Warning = page.Plural(open, "webhook waits or is parked: it is", "webhooks wait or are parked: they are") + " never delivered."
-	}
-	return confirm(http.StatusOK, c), nil
-}
-
-func (h *Handler) doErase(r *http.Request, form url.Values) (*view, error) {
-	t, err := tenantOf(form)
-	if err != nil {
-		return nil, err
-	}
-	_, err = h.erase(r, t)
-	return &view{goTo: "/webhooks?did=erase"}, err
-}
-
-func tenantAddress(platform, code, did string) string {
-	query := url.Values{"platform": {platform}, "code": {code}}
-	if did != "" {
-		query.Set("did", did)
-	}
-	return "/tenant?" + query.Encode()
 }

@@ -1,9 +1,8 @@
-package admin
+package status
 
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -22,30 +21,18 @@ func lastHour(counts ...int) []hour.Minute {
 	return minutes
 }
 
-// wrong is what an admin port finds wrong. Two tenants are held up, where the receiver refuses some.
+// wrong is what is found wrong. Two tenants are held up, where the receiver refuses some.
 func wrong(stopping bool, port PortState, gate *GateState, box *inbox.Stats, err error) []Trouble {
-	cfg := Config{
-		Unready: func() []string { return nil }, Stopping: func() bool { return stopping },
-		Ports:   func() []PortState { return []PortState{port} },
-		Metrics: http.NotFoundHandler(),
-	}
-	if gate != nil {
-		cfg.Gate = func() *GateState { return gate }
-	}
+	s := &State{Stopping: stopping, Ports: []PortState{port}, Gate: gate}
 	if box != nil {
-		cfg.Inbox = &Inbox{
-			Stats: func() inbox.Stats { return *box }, Err: func() error { return err },
-			HeldUp: func() []inbox.HeldUp {
-				return []inbox.HeldUp{
-					{Lane: webhookgate.Lane{Platform: "docs", Tenant: "harbour-ltd"}, Receiver: "main"},
-					{Lane: webhookgate.Lane{Platform: "crm", Tenant: "a/b"}, Receiver: "main"},
-					{Lane: webhookgate.Lane{Platform: "crm", Tenant: "missed"}, Receiver: "main", Down: true},
-					{Lane: webhookgate.Lane{Platform: "crm", Tenant: "other"}, Receiver: "other"},
-				}
-			},
-		}
+		s.Inbox = &InboxState{Stats: *box, Err: err, HeldUp: []inbox.HeldUp{
+			{Lane: webhookgate.Lane{Platform: "docs", Tenant: "harbour-ltd"}, Receiver: "main"},
+			{Lane: webhookgate.Lane{Platform: "crm", Tenant: "a/b"}, Receiver: "main"},
+			{Lane: webhookgate.Lane{Platform: "crm", Tenant: "missed"}, Receiver: "main", Down: true},
+			{Lane: webhookgate.Lane{Platform: "crm", Tenant: "other"}, Receiver: "other"},
+		}}
 	}
-	return New(cfg).status().Wrong
+	return Of(s, time.Now()).Wrong
 }
 
 func TestTroubles(t *testing.T) {
@@ -167,7 +154,7 @@ func TestTokenWords(t *testing.T) {
 		{tokens.State{Err: &tokens.RejectedError{Code: "invalid_client"}}, "no token: the token endpoint refuses", "bad"},
 		{tokens.State{Err: fmt.Errorf("down")}, "no token: usher cannot get one right now", "bad"},
 	} {
-		if words, tone := tokenWords(&PortState{Token: tc.state}, time.Now()); words != tc.want || tone != tc.tone {
+		if words, tone := tokenWords(tc.state, time.Now()); words != tc.want || tone != tc.tone {
 			t.Errorf("%q %s, want %q %s", words, tone, tc.want, tc.tone)
 		}
 	}

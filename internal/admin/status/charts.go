@@ -1,4 +1,4 @@
-package admin
+package status
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"usher/internal/admin/page"
 )
 
-// portCharts draws a port's last hour: calls and errors, and how long they took.
-func portCharts(p *PortStatus, now time.Time) []page.Chart {
+// Charts draw a port's last hour: calls and errors, and how long they took.
+func (p *Port) Charts() []page.Chart {
 	var starts []time.Time
 	fine := page.Series{Class: "c-fine", Label: "calls"}
 	failed := page.Series{Class: "c-failed", Label: "errors"}
@@ -21,7 +21,7 @@ func portCharts(p *PortStatus, now time.Time) []page.Chart {
 	calls, errors, busiest, slowest := 0, 0, 0.0, time.Duration(0)
 	for _, m := range recent(p.Minutes, func(m PortMinute) bool { return m.Calls+m.Renewed+m.Replayed == 0 }) {
 		// Of the minute that is under way, so much is over.
-		length := min(max(now.Sub(m.Start).Seconds(), 10), 60)
+		length := min(max(p.now.Sub(m.Start).Seconds(), 10), 60)
 		rate := float64(m.Calls) / length
 		errorRate := float64(m.Failed) / length
 		starts = append(starts, m.Start)
@@ -50,13 +50,13 @@ func portCharts(p *PortStatus, now time.Time) []page.Chart {
 	return []page.Chart{rates, times}
 }
 
-// gateChart stacks the gate's decisions. What it accepts is queued where there is an inbox, else forwarded; with
+// GateChart stacks the gate's decisions. What it accepts is queued where there is an inbox, else forwarded; with
 // an inbox only what asks a question is forwarded.
-func gateChart(g *GateStatus, hasInbox bool) page.Chart {
+func (s *Status) GateChart() page.Chart {
 	var starts []time.Time
 	var series []page.Series
 	total, summary := 0, ""
-	minutes := recent(g.Minutes, func(m GateMinute) bool {
+	minutes := recent(s.Gate.Minutes, func(m GateMinute) bool {
 		for _, n := range m.Decisions {
 			if n > 0 {
 				return false
@@ -68,18 +68,18 @@ func gateChart(g *GateStatus, hasInbox bool) page.Chart {
 		starts = append(starts, m.Start)
 	}
 	for _, decision := range metrics.Decisions {
-		s := page.Series{Class: "c-" + decision, Label: decision}
+		one := page.Series{Class: "c-" + decision, Label: decision}
 		n := 0
 		for _, m := range minutes {
-			s.Values = append(s.Values, float64(m.Decisions[decision]))
-			s.Cells = append(s.Cells, strconv.Itoa(m.Decisions[decision]))
+			one.Values = append(one.Values, float64(m.Decisions[decision]))
+			one.Cells = append(one.Cells, strconv.Itoa(m.Decisions[decision]))
 			n += m.Decisions[decision]
 		}
-		if n == 0 && (decision == "forwarded" && hasInbox || decision == "queued" && !hasInbox) {
+		if n == 0 && (decision == "forwarded" && s.Inbox != nil || decision == "queued" && s.Inbox == nil) {
 			continue
 		}
-		s.Total = page.Count(n)
-		series = append(series, s)
+		one.Total = page.Count(n)
+		series = append(series, one)
 		total += n
 		if n > 0 {
 			summary += fmt.Sprintf(", %s %s", page.Count(n), decision)

@@ -1,0 +1,154 @@
+package status
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"usher/internal/admin/hour"
+	"usher/internal/admin/metrics"
+	"usher/internal/admin/page"
+	"usher/tokens"
+)
+
+// PortState is how a local port does.
+type PortState struct {
+	Name    string
+	Address string
+	Scope   string
+	Keyed   bool   // callers need a key
+	Shares  string // the port whose token it uses; empty: it has its own
+	Token   tokens.State
+
+	// The variables that its identity comes from: what somebody has to look at when
+	// the token endpoint refuses.
+	ClientVariable, SecretVariable, ScopeVariable string
+
+	Calls  []hour.Minute // see metrics.CallsFine and so on
+	Tokens []hour.Minute // see metrics.TokensRenewed and so on
+}
+
+// Port is a local port.
+type Port struct {
+	Name    string       `json:"name"`
+	Address string       `json:"address"`
+	Scope   string       `json:"scope"`
+	Key     bool         `json:"key"`
+	Shares  string       `json:"shares_token_of,omitempty"`
+	State   string       `json:"state"` // in words
+	Tone    string       `json:"-"`
+	Token   *Token       `json:"token,omitempty"` // left out when there is no valid one
+	Error   string       `json:"error,omitempty"` // of the last request for one
+	Minutes []PortMinute `json:"minutes"`         // the last hour, the oldest first
+
+	now time.Time // when it is so
+}
+
+// Token is a token without what makes it one.
+type Token struct {
+	Fingerprint string    `json:"fingerprint"`
+	Renewed     time.Time `json:"renewed"`
+	Expires     time.Time `json:"expires"`
+}
+
+// PortMinute is what happened on a port within one.
+type PortMinute struct {
+	Start    time.Time     `json:"start"`
+	Calls    int           `json:"calls"`
+	Failed   int           `json:"failed"`
+	Replayed int           `json:"replayed"`
+	Renewed  int           `json:"renewed"`
+	P50      time.Duration `json:"p50"` // nanoseconds, as all durations here
+	P99      time.Duration `json:"p99"`
+}
+
+func newPort(p *PortState, now time.Time) Port {
+	s := Port{Name: p.Name, Address: p.Address, Scope: p.Scope, Key: p.Keyed, Shares: p.Shares, now: now}
+	if t := p.Token.Token; t != nil {
+		s.Token = &Token{t.Fingerprint(), t.Asked(), t.Expiry()}
+	}
+	if p.Token.Err != nil {
+		s.Error = p.Token.Err.Error()
+	}
+	s.State, s.Tone = tokenWords(p.Token, now)
+	for i, m := range p.Calls {
+		minute := PortMinute{
+			Start: m.Start, Calls: m.Sum(metrics.CallsFine, metrics.CallsFailed), Failed: m.Counts[metrics.CallsFailed],
+			Replayed: m.Counts[metrics.CallsReplayed], P50: m.P50, P99: m.P99,
+		}
+		if i < len(p.Tokens) {
+			minute.Renewed = p.Tokens[i].Counts[metrics.TokensRenewed]
+		}
+		s.Minutes = append(s.Minutes, minute)
+	}
+	return s
+}
+
+// tokenWords says in words how a port's token stands.
+func tokenWords(s tokens.State, now time.Time) (words, tone string) {
+	switch t := s.Token; {
+	case t != nil:
+		words = fmt.Sprintf("token valid for %s, renewed %s, fingerprint %s",
+			page.Span(t.Expiry().Sub(now).Round(time.Second)), page.Ago(now.Sub(t.Asked())), t.Fingerprint())
+		if s.Err != nil {
+			return words + "; its renewal fails", warn
+		}
+		return words, good
+	case s.Err != nil && tokens.Rejected(s.Err):
+		return "no token: the token endpoint refuses", bad
+	case s.Err != nil:
+		return "no token: usher cannot get one right now", bad
+	case s.Had:
+		return "no valid token: a new one is on its way", warn
+	default:
+		return "waiting for its first token", warn
+	}
+}
+
+// tokenTroubles are those of a port's own token.
+func (p *PortState) tokenTroubles(now time.Time) (all []Trouble) {
+	err := p.Token.Err
+	severity, effect := bad, "Calls are answered with an error."
+	if t := p.Token.Token; t != nil {
+		severity, effect = warn, "Calls go on with the current token, for another "+page.Span(t.Expiry().Sub(now).Round(time.Second))+"."
+	}
+	var refused *tokens.RejectedError
+	switch {
+	case errors.As(err, &refused):
+		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: token endpoint refuses: %s", p.Name, refused.Code), effect + " " + p.remedy(refused.Code), ""})
+	case err != nil:
+		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: %v", p.Name, err),
+			effect + " Check USHER_BASE_URL and the way there (network, proxy, certificates); usher check tries it. usher goes on trying, at least once a minute.", ""})
+	case !p.Token.Had:
+		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
+	}
+	// One alone may be that of somebody who changed something; who shares an API client revokes again and again.
+	if n := hour.Sum(p.Tokens, hour.Minutes, metrics.TokensRevoked); n > 1 {
+		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s tokens were refused long before the end, in the last hour", p.Name, page.Count(n)),
+			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
+	}
+	return all
+}
+
+// remedy says what to look at, by the token endpoint's error code.
+func (p *PortState) remedy(code string) string {
+	switch code {
+	case "invalid_client":
+		return fmt.Sprintf("Check %s and %s: the id or the secret is wrong, or the API client was deleted.", p.SecretVariable, p.ClientVariable)
+	case "invalid_scope":
+		return fmt.Sprintf("Check %s: a scope is unknown, or not assigned to the API client.", p.ScopeVariable)
+	default:
+		return fmt.Sprintf("Check %s, %s and %s against the API client in the billing service.", p.ClientVariable, p.SecretVariable, p.ScopeVariable)
+	}
+}
+
+// callTroubles speaks up when a good part of the calls fail.
+func (p *PortState) callTroubles() []Trouble {
+	failed := hour.Sum(p.Calls, lately, metrics.CallsFailed)
+	calls := failed + hour.Sum(p.Calls, lately, metrics.CallsFine)
+	if failed < 3 || failed*10 < calls || p.Token.Token == nil { // without a token there is another line
+		return nil
+	}
+	return []Trouble{{warn, fmt.Sprintf("Port %s: %s of %s failed in the last %d minutes", p.Name, page.Count(failed), page.Plural(calls, "call", "calls"), lately),
+		"The log has the status and the reason of each; usher_proxy_requests_total counts them by status.", ""}}
+}
