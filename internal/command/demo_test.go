@@ -61,24 +61,24 @@ var demoStory = []string{
 func TestDemoStory(t *testing.T) {
 	quickDemo(t)
 	p := start(t, demoPorts, "demo")
-	testkit.Eventually(t, "the story and what follows", func() bool { return strings.Contains(p.stdout.String(), "all that waited") })
-	p.stop()
-	<-p.ended
-	rest := p.stdout.String()
+	testkit.Eventually(t, "the story and what follows", func() bool { return strings.Contains(p.Stdout.String(), "all that waited") })
+	p.Stop()
+	<-p.Ended
+	rest := p.Stdout.String()
 	for _, want := range demoStory {
 		at := regexp.MustCompile(want).FindStringIndex(rest)
 		if at == nil {
-			t.Fatalf("after what came before, no %s in:\n%s", want, p.stdout.String())
+			t.Fatalf("after what came before, no %s in:\n%s", want, p.Stdout.String())
 		}
 		rest = rest[at[1]:]
 	}
-	for line := range strings.Lines(p.stdout.String()) {
+	for line := range strings.Lines(p.Stdout.String()) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
-	if log := p.stderr.String(); p.code != 0 || log != "" {
-		t.Errorf("exit code %d, and the log says without being asked:\n%s", p.code, log)
+	if log := p.Stderr.String(); p.Code != 0 || log != "" {
+		t.Errorf("exit code %d, and the log says without being asked:\n%s", p.Code, log)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestDemoFirstWebhook(t *testing.T) {
 	quickDemo(t)
 	demoBeat = time.Hour
 	p := start(t, demoPorts, "demo")
-	testkit.Eventually(t, "a webhook delivered", func() bool { return strings.Contains(p.stdout.String(), "200 queued, delivered\n") })
+	testkit.Eventually(t, "a webhook delivered", func() bool { return strings.Contains(p.Stdout.String(), "200 queued, delivered\n") })
 }
 
 func TestDemo(t *testing.T) {
@@ -96,20 +96,20 @@ func TestDemo(t *testing.T) {
 		defer taken.Close()
 	} // else it is taken already
 	p := start(t, []string{"USHER_BASE_URL=https://not.used", "USHER_KEYS=slip", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json", "USHER_LOG_LEVEL=info"}, "demo")
-	p.ready(t)
-	wantCall(t, p.url(t, "main"), 200, "accounts")
-	if _, status := get(t, p.url(t, "admin")+"/api/status"); !strings.Contains(status, `"platforms":["crm"]`) || !strings.Contains(status, `"platforms":["docs"]`) {
+	p.Ready(t)
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
+	if _, status := get(t, p.URL(t, "admin")+"/api/status"); !strings.Contains(status, `"platforms":["crm"]`) || !strings.Contains(status, `"platforms":["docs"]`) {
 		t.Errorf("not two receivers: %s", status)
 	}
-	for _, want := range []string{"curl -s " + p.url(t, "main") + "/graphql", "127.0.0.1:8080 is taken", "Ctrl-C"} {
-		if !strings.Contains(p.stdout.String(), want) {
-			t.Errorf("no %q in:\n%s", want, p.stdout.String())
+	for _, want := range []string{"curl -s " + p.URL(t, "main") + "/graphql", "127.0.0.1:8080 is taken", "Ctrl-C"} {
+		if !strings.Contains(p.Stdout.String(), want) {
+			t.Errorf("no %q in:\n%s", want, p.Stdout.String())
 		}
 	}
-	p.stop()
-	<-p.ended
-	if p.code != 0 {
-		t.Errorf("exit code %d: %s", p.code, p.stderr.String())
+	p.Stop()
+	<-p.Ended
+	if p.Code != 0 {
+		t.Errorf("exit code %d: %s", p.Code, p.Stderr.String())
 	}
 }
 
@@ -120,24 +120,24 @@ func TestDemoOnSockets(t *testing.T) {
 	path := func(name string) string { return filepath.Join(dir, name) }
 	p := start(t, []string{"USHER_LISTEN=unix:" + path("calls"), "USHER_ADMIN_LISTEN=off",
 		"USHER_WEBHOOK_LISTEN=unix:" + path("hooks"), "USHER_ENTITLEMENTS_LISTEN=unix:" + path("rights")}, "demo")
-	testkit.Eventually(t, "hints", func() bool { return strings.Contains(p.stdout.String(), "From now on") })
+	testkit.Eventually(t, "hints", func() bool { return strings.Contains(p.Stdout.String(), "From now on") })
 	for _, want := range []string{
 		"  calls         unix:" + path("calls") + "\n",
 		"curl -s --unix-socket '" + path("calls") + "' http://localhost/graphql -w",
 		"curl -s --unix-socket '" + path("rights") + "' http://localhost/v1/entitlements/acme/users -w",
 		"200, 3 accounts", "204 yes", "200 queued, delivered", "3 delivered in order",
 	} {
-		if !strings.Contains(p.stdout.String(), want) {
-			t.Errorf("no %q in:\n%s", want, p.stdout.String())
+		if !strings.Contains(p.Stdout.String(), want) {
+			t.Errorf("no %q in:\n%s", want, p.Stdout.String())
 		}
 	}
 }
 
 func TestDemoWithoutGate(t *testing.T) {
 	p := start(t, append(demoPorts, "USHER_WEBHOOK_LISTEN=off"), "demo")
-	<-p.ended
-	if p.code != 2 || !strings.Contains(p.stderr.String(), "set an address") {
-		t.Errorf("%d %s", p.code, p.stderr.String())
+	<-p.Ended
+	if p.Code != 2 || !strings.Contains(p.Stderr.String(), "set an address") {
+		t.Errorf("%d %s", p.Code, p.Stderr.String())
 	}
 }
 

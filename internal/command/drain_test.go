@@ -18,13 +18,13 @@ import (
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	p := start(t, s.environ("USHER_SHUTDOWN_DELAY=5s", "USHER_PORTS_0_LISTEN=127.0.0.1:0",
+	p := start(t, s.Environ("USHER_SHUTDOWN_DELAY=5s", "USHER_PORTS_0_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1"))
-	p.ready(t)
+	p.Ready(t)
 	names := []string{"main", "0", "webhooks", "admin"}
 	var conns []net.Conn
 	for _, name := range names {
-		conn := dialURL(t, p.url(t, name))
+		conn := dialURL(t, p.URL(t, name))
 		if resp := askOn(t, conn, "GET /healthz"); resp.Close {
 			t.Errorf("%s: closes its connection in everyday life", name)
 		}
@@ -34,10 +34,10 @@ func TestDrain(t *testing.T) {
 	s.OnCall = func(*http.Request, []byte) { entered <- struct{}{} }
 	s.FailGraphQL(sandbox.Fault{Delay: time.Second, Times: 1})
 	slow := make(chan *http.Response, 1)
-	go func() { resp, _ := call(t, p.url(t, "main")); slow <- resp }()
+	go func() { resp, _ := call(t, p.URL(t, "main")); slow <- resp }()
 	<-entered
-	p.stop()
-	testkit.Eventually(t, "shutting down", func() bool { return strings.Contains(p.stderr.String(), "shutting down") })
+	p.Stop()
+	testkit.Eventually(t, "shutting down", func() bool { return strings.Contains(p.Stderr.String(), "shutting down") })
 	if resp := <-slow; resp.StatusCode != 200 || !resp.Close {
 		t.Errorf("a call under way: %d, closed: %v", resp.StatusCode, resp.Close)
 	}
@@ -49,23 +49,23 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v after the last answer", names[i], n, err)
 		}
 	}
-	wantCall(t, p.url(t, "main"), 200, "accounts")
-	<-p.ended
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
+	<-p.Ended
 }
 
 // In the grace, too.
 func TestDrainInTheGrace(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	p := start(t, s.environ())
-	p.ready(t)
+	p := start(t, s.Environ())
+	p.Ready(t)
 	entered := make(chan struct{}, 1)
 	s.OnCall = func(*http.Request, []byte) { entered <- struct{}{} }
 	s.FailGraphQL(sandbox.Fault{Delay: time.Second, Times: 1})
 	slow := make(chan *http.Response, 1)
-	go func() { resp, _ := call(t, p.url(t, "main")); slow <- resp }()
+	go func() { resp, _ := call(t, p.URL(t, "main")); slow <- resp }()
 	<-entered
-	p.stop()
+	p.Stop()
 	if resp := <-slow; resp.StatusCode != 200 || !resp.Close {
 		t.Errorf("a call under way: %d, closed: %v", resp.StatusCode, resp.Close)
 	}

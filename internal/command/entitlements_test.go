@@ -26,8 +26,8 @@ func TestEntitlements(t *testing.T) {
 	t.Parallel()
 	env := entitled(t, "file:"+filepath.Join(t.TempDir(), "inbox.db"))
 	p := start(t, env)
-	p.ready(t)
-	gate, port := p.url(t, "webhooks")+"/webhooks", p.url(t, "entitlements")
+	p.Ready(t)
+	gate, port := p.URL(t, "webhooks")+"/webhooks", p.URL(t, "entitlements")
 	want := func(path string, status int, part string) {
 		t.Helper()
 		if got, body := get(t, port+path); got != status || !strings.Contains(body, part) {
@@ -53,7 +53,7 @@ func TestEntitlements(t *testing.T) {
 	want("/v1/entitlements/acme", 409, "AMBIGUOUS")
 	want("/v1/entitlements/acme/users?platform=docs", 200, `"limit":9`)
 
-	admin := p.url(t, "admin")
+	admin := p.URL(t, "admin")
 	if _, metrics := get(t, admin+"/metrics"); !strings.Contains(metrics, `usher_entitlement_checks_total{result="enabled"}`) || !strings.Contains(metrics, "usher_entitlement_tenants 2") {
 		t.Errorf("metrics: %s", metrics)
 	}
@@ -66,9 +66,9 @@ func TestEntitlements(t *testing.T) {
 	ask := func(code int, part string, args ...string) {
 		t.Helper()
 		command := start(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(admin, "http://")}, append([]string{"entitlements"}, args...)...)
-		<-command.ended
-		if out := command.stdout.String() + command.stderr.String(); command.code != code || !strings.Contains(out, part) {
-			t.Errorf("%v: %d %s, want %d with %s", args, command.code, out, code, part)
+		<-command.Ended
+		if out := command.Stdout.String() + command.Stderr.String(); command.Code != code || !strings.Contains(out, part) {
+			t.Errorf("%v: %d %s, want %d with %s", args, command.Code, out, code, part)
 		}
 	}
 	ask(0, "crm/acme may use users, limit 5", "crm/acme", "users")
@@ -79,11 +79,11 @@ func TestEntitlements(t *testing.T) {
 	ask(2, "takes a tenant")
 	ask(2, "invalid tenant", "a/b/c")
 
-	p.stop()
-	<-p.ended
+	p.Stop()
+	<-p.Ended
 	p = start(t, env)
-	p.ready(t)
-	port = p.url(t, "entitlements")
+	p.Ready(t)
+	port = p.URL(t, "entitlements")
 	want("/v1/entitlements/acme/users?platform=crm", 200, `"limit":5`)
 	want("/v1/entitlements/acme", 409, "AMBIGUOUS")
 	want("/v1/entitlements/nobody", 404, "TENANT_UNKNOWN")
@@ -99,18 +99,18 @@ func TestKeptBesideAReceiver(t *testing.T) {
 	env := entitled(t, "file:"+filepath.Join(t.TempDir(), "inbox.db"),
 		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+server.URL)
 	p := start(t, env)
-	p.ready(t)
-	gate := p.url(t, "webhooks") + "/webhooks"
+	p.Ready(t)
+	gate := p.URL(t, "webhooks") + "/webhooks"
 	post(t, gate, of("crm", "acme", 1))
 	post(t, gate, of("docs", "acme", 2))
 	testkit.Eventually(t, "delivered", func() bool { return len(crm.Deliveries()) == 1 })
-	p.stop()
-	<-p.ended
+	p.Stop()
+	<-p.Ended
 	p = start(t, append(env, "USHER_WEBHOOK_FORWARD_URL="+server.URL))
-	p.ready(t)
-	post(t, p.url(t, "webhooks")+"/webhooks", of("docs", "acme", 3))
+	p.Ready(t)
+	post(t, p.URL(t, "webhooks")+"/webhooks", of("docs", "acme", 3))
 	testkit.Eventually(t, "delivered", func() bool { return len(crm.Deliveries()) == 2 })
-	if _, list := get(t, p.url(t, "admin")+"/api/webhooks"); strings.Count(list, `"state":"kept"`) != 1 {
+	if _, list := get(t, p.URL(t, "admin")+"/api/webhooks"); strings.Count(list, `"state":"kept"`) != 1 {
 		t.Error(list)
 	}
 }

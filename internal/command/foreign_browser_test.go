@@ -15,7 +15,7 @@ import (
 func (w *watched) nothingDone(t *testing.T) {
 	t.Helper()
 	for _, line := range []string{"sent again by hand", "dropped by hand"} {
-		if strings.Contains(w.stderr.String(), line) {
+		if strings.Contains(w.Stderr.String(), line) {
 			t.Errorf("the log says %q", line)
 		}
 	}
@@ -59,7 +59,7 @@ func TestForeignPage(t *testing.T) {
 		if got := await(b, fmt.Sprintf(`new Promise(done => { const f = document.createElement("iframe"); f.onload = () => { try { done(f.contentDocument ? "own" : "foreign") } catch { done("foreign") } }; f.src = %q; document.body.append(f); })`, w.admin+"/webhooks/1/redeliver")); got != "foreign" {
 			t.Errorf("framed: %q", got)
 		}
-		if !strings.Contains(w.stderr.String(), "a page of another origin can't read here") {
+		if !strings.Contains(w.Stderr.String(), "a page of another origin can't read here") {
 			t.Error("the frame was not refused")
 		}
 		b.open(origin)

@@ -17,9 +17,9 @@ import (
 func TestForeignPageOnALocalPort(t *testing.T) {
 	b := newTab(t, chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
 	s := newService(t)
-	p := start(t, s.environ())
-	p.ready(t)
-	local := p.url(t, "main")
+	p := start(t, s.Environ())
+	p.Ready(t)
+	local := p.URL(t, "main")
 	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprintf(w, `<title>foreign</title><form method="post" enctype="text/plain" action="%s/graphql"><input name='{"query":"{__typename}","x":"' value='"}'><button>win</button></form>`, local)

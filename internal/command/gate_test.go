@@ -23,7 +23,7 @@ import (
 
 // gated is a program with a gate in front of a receiver.
 type gated struct {
-	*program
+	*testkit.Usher
 	receiver *sandbox.Receiver
 	url      string // of the webhooks
 }
@@ -33,10 +33,10 @@ func startGate(t *testing.T, extra ...string) *gated {
 	r := sandbox.NewReceiver()
 	srv := httptest.NewServer(r)
 	t.Cleanup(srv.Close)
-	p := start(t, newService(t).environ(append([]string{
+	p := start(t, newService(t).Environ(append([]string{
 		"USHER_WEBHOOK_FORWARD_URL=" + srv.URL + "/provisioning", "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 	}, extra...)...))
-	return &gated{p, r, p.url(t, "webhooks") + "/webhooks"}
+	return &gated{p, r, p.URL(t, "webhooks") + "/webhooks"}
 }
 
 // A, A, B, A: the second A is a duplicate, the third is a change.
@@ -54,7 +54,7 @@ func TestGateABA(t *testing.T) {
 	if n := len(g.receiver.Deliveries()); n != 3 {
 		t.Errorf("%d deliveries, want 3", n)
 	}
-	_, metrics := get(t, g.program.url(t, "admin")+"/metrics")
+	_, metrics := get(t, g.URL(t, "admin")+"/metrics")
 	for _, want := range []string{
 		`usher_webhook_received_total{decision="forwarded"} 3`, `usher_webhook_received_total{decision="duplicate"} 2`,
 		`usher_webhook_attempts_total{receiver="main",result="ok"} 3`, `usher_webhook_duration_seconds_count 5`,
@@ -95,8 +95,8 @@ func TestGateInflightCap(t *testing.T) {
 		<-release
 	}))
 	defer receiver.Close()
-	p := start(t, newService(t).environ("USHER_WEBHOOK_FORWARD_URL="+receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_MAX_INFLIGHT=10"))
-	url := p.url(t, "webhooks") + "/webhooks"
+	p := start(t, newService(t).Environ("USHER_WEBHOOK_FORWARD_URL="+receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_MAX_INFLIGHT=10"))
+	url := p.URL(t, "webhooks") + "/webhooks"
 	var ok, busy atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 50 {
@@ -161,10 +161,10 @@ func TestGateSecretsAndRejections(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "rotated", func() bool { status, _, _ := post(t, g.url+"/0ldtoken", snapshot("b", 1)); return status == 401 })
-	g.stop()
-	<-g.ended
+	g.Stop()
+	<-g.Ended
 	for _, secret := range []string{"0ldtoken", "n3wtoken", "wr0ng"} {
-		if strings.Contains(g.stderr.String(), secret) {
+		if strings.Contains(g.Stderr.String(), secret) {
 			t.Errorf("%s is in the log", secret)
 		}
 	}
@@ -184,8 +184,8 @@ func TestGateDrains(t *testing.T) {
 	}()
 	<-entered
 	hangUp()
-	g.stop()
-	<-g.ended
+	g.Stop()
+	<-g.Ended
 	if d := g.receiver.Deliveries(); len(d) != 1 || !d[0].Applied || d[0].Status != 200 {
 		t.Errorf("%+v", d)
 	}
@@ -214,13 +214,13 @@ func TestGateCuts(t *testing.T) {
 	for range senders {
 		<-entered
 	}
-	g.stop()
+	g.Stop()
 	for range senders {
 		if got := <-answers; got != "503 Service Unavailable 5" {
 			t.Error(got)
 		}
 	}
-	<-g.ended
+	<-g.Ended
 }
 
 func TestGateTLS(t *testing.T) {

@@ -69,10 +69,10 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 		environ = append(environ, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"))
 	}
 	p := start(t, environ)
-	p.ready(t)
+	p.Ready(t)
 
 	calls := func() {
-		req, err := http.NewRequest("POST", p.url(t, "main")+"/graphql", strings.NewReader(query))
+		req, err := http.NewRequest("POST", p.URL(t, "main")+"/graphql", strings.NewReader(query))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 	b.Revoke()
 	calls()
 
-	gate := p.url(t, "webhooks") + "/webhooks"
+	gate := p.URL(t, "webhooks") + "/webhooks"
 	send := func(url, body string) {
 		h := hmac.New(sha256.New, []byte(mac))
 		h.Write([]byte(body))
@@ -111,7 +111,7 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 	b.Revoke()
 	calls()
 
-	pages := crawl(t, p.url(t, "admin"), adminToken)
+	pages := crawl(t, p.URL(t, "admin"), adminToken)
 	if len(pages) < 20 {
 		t.Errorf("only %d pages were found: %v", len(pages), pages)
 	}

@@ -16,8 +16,8 @@ import (
 func TestTenantMayUse(t *testing.T) {
 	t.Parallel()
 	p := start(t, entitled(t, "file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_ENTITLEMENTS_KEY=k3y-of-the-shop!"))
-	p.ready(t)
-	gate, url := p.url(t, "webhooks")+"/webhooks", p.url(t, "admin")
+	p.Ready(t)
+	gate, url := p.URL(t, "webhooks")+"/webhooks", p.URL(t, "admin")
 	for _, users := range []int{5, 7} {
 		post(t, gate, of("docs", "it's a/b; id", users))
 	}

@@ -38,22 +38,22 @@ func TestMetricNames(t *testing.T) {
 	defer mainServer.Close()
 	defer docsServer.Close()
 	certFile, keyFile := certificate(t, "127.0.0.1")
-	env := newService(t).environ(
+	env := newService(t).Environ(
 		"USHER_WEBHOOK_FORWARD_URL="+mainServer.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_RECEIVERS_0_NAME=docs", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+docsServer.URL,
 	)
 	box := "USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db")
 	p := start(t, append(env, box, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0"))
-	p.ready(t)
-	wantCall(t, p.url(t, "main"), 200, "accounts")
+	p.Ready(t)
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
 	docs.Behave(sandbox.Fault{Status: 500})
-	gate := p.url(t, "webhooks") + "/webhooks"
+	gate := p.URL(t, "webhooks") + "/webhooks"
 	post(t, gate, of("crm", "acme", 5))
 	post(t, gate, of("docs", "acme", 5))
 	post(t, gate, of("docs", "acme", 6))
 	var metrics string
 	testkit.Eventually(t, "delivered, and not", func() bool {
-		_, metrics = get(t, p.url(t, "admin")+"/metrics")
+		_, metrics = get(t, p.URL(t, "admin")+"/metrics")
 		return strings.Contains(metrics, `usher_webhook_attempts_total{receiver="docs",result="status"} `) && strings.Contains(metrics, "usher_inbox_delivery_seconds_count{receiver=\"main\"} 1\n")
 	})
 	for _, name := range metricNames {
@@ -77,9 +77,9 @@ func TestMetricNames(t *testing.T) {
 	}
 	// Without an inbox its figures are zero, and dashboards need not care.
 	p = start(t, append(env, "USHER_WEBHOOK_TLS_CERT_FILE="+certFile, "USHER_WEBHOOK_TLS_KEY_FILE="+keyFile))
-	p.ready(t)
-	wantCall(t, p.url(t, "main"), 200, "accounts")
-	_, metrics = get(t, p.url(t, "admin")+"/metrics")
+	p.Ready(t)
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
+	_, metrics = get(t, p.URL(t, "admin")+"/metrics")
 	for _, name := range metricNames {
 		if !strings.Contains(name, "entitlement") && !strings.Contains(metrics, "\n"+name+" ") {
 			t.Errorf("without an inbox there is no %s", name)
@@ -93,11 +93,11 @@ func TestMetricNames(t *testing.T) {
 // Programs that read the log compare and add up how long something took.
 func TestLogTook(t *testing.T) {
 	t.Parallel()
-	p := start(t, newService(t).environ("USHER_LOG_FORMAT=json", "USHER_LOG_LEVEL=debug"))
-	p.ready(t)
-	wantCall(t, p.url(t, "main"), 200, "accounts")
+	p := start(t, newService(t).Environ("USHER_LOG_FORMAT=json", "USHER_LOG_LEVEL=debug"))
+	p.Ready(t)
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
 	testkit.Eventually(t, "a line that says how long it took", func() bool {
-		for line := range strings.Lines(p.stderr.String()) {
+		for line := range strings.Lines(p.Stderr.String()) {
 			var entry map[string]any
 			if json.Unmarshal([]byte(line), &entry) != nil {
 				continue

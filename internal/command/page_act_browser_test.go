@@ -63,7 +63,7 @@ func TestPageActs(t *testing.T) {
 	b.open(w.admin + "/")
 	stay(b)
 	p := start(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(w.admin, "http://")}, "inbox", "pause", "--tenant", "crm/harbour-ltd")
-	<-p.ended
+	<-p.Ended
 	b.until("the tenant is paused", `document.querySelector("#paused").innerText.includes("Paused: tenant crm/harbour-ltd since ")`)
 	stayed(b)
 	b.click(`a[href="/pause?receiver=main"]`)

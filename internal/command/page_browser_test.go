@@ -20,7 +20,7 @@ import (
 
 // watched is a program with an inbox, and a receiver whose answers can be held back.
 type watched struct {
-	*program
+	*testkit.Usher
 	receiver *sandbox.Receiver
 	hold     atomic.Pointer[chan struct{}] // a delivery waits until it is closed
 	gate     string
@@ -37,12 +37,12 @@ func startWatched(t *testing.T, extra ...string) *watched {
 		w.receiver.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(srv.Close)
-	w.program = start(t, newService(t).environ(append([]string{
+	w.Usher = start(t, newService(t).Environ(append([]string{
 		"USHER_WEBHOOK_FORWARD_URL=" + srv.URL + "/provisioning", "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db"),
 	}, extra...)...))
-	w.gate, w.admin = w.url(t, "webhooks")+"/webhooks", w.url(t, "admin")
-	w.ready(t)
+	w.gate, w.admin = w.URL(t, "webhooks")+"/webhooks", w.URL(t, "admin")
+	w.Ready(t)
 	return w
 }
 
@@ -211,8 +211,8 @@ func TestPageAfterARestart(t *testing.T) {
 		t.Fatalf("the page does not say what is wrong with it:\n%s", text)
 	}
 	stay(b)
-	w.stop()
-	<-w.ended
+	w.Stop()
+	<-w.Ended
 	b.until("told that usher is away", `/^not connected: as of \d\d:\d\d:\d\d UTC$/.test(document.querySelector("#follow").innerText) && document.querySelector("[data-live].stale")`)
 	w = startWatched(t, address)
 	b.until("told that it is gone", `document.querySelector("#follow").innerText.startsWith("out of date: as of ")`)

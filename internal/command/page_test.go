@@ -30,7 +30,7 @@ func TestPagePassThrough(t *testing.T) {
 	for _, body := range []string{contact, contact, snapshot("acme", 6), `{"type":"TenantProvisioningChange","payload":{}}`} {
 		post(t, g.url, body)
 	}
-	url := g.program.url(t, "admin")
+	url := g.URL(t, "admin")
 	list := getJSON[admin.WebhookList](t, url+"/api/webhooks")
 	want := []struct{ decision, part string }{
 		{"rejected", "/payload/change is missing"}, {"forwarded", "users 5 → 6"}, {"duplicate", ""}, {"forwarded", "+ users (5)"},
@@ -69,9 +69,9 @@ func TestStatusNamesTheVariable(t *testing.T) {
 	if err := os.WriteFile(file, []byte("wr0ng\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, s.environ("USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_NAME=jobs", "USHER_PORTS_0_CLIENT_SECRET_FILE="+file,
+	p := start(t, s.Environ("USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_NAME=jobs", "USHER_PORTS_0_CLIENT_SECRET_FILE="+file,
 		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_NAME=reports"))
-	url := p.url(t, "admin") + "/api/status"
+	url := p.URL(t, "admin") + "/api/status"
 	var status admin.Status
 	testkit.Eventually(t, "refused", func() bool {
 		status = getJSON[admin.Status](t, url)
@@ -83,7 +83,7 @@ func TestStatusNamesTheVariable(t *testing.T) {
 	if main, jobs, reports := status.Ports[0], status.Ports[1], status.Ports[2]; !strings.HasPrefix(main.State, "token valid for ") || jobs.Token != nil || reports.Shares != "main" || status.Gate != nil || status.Inbox != nil {
 		t.Errorf("%+v", status)
 	}
-	wantCall(t, p.url(t, "main"), 200, "accounts")
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
 	if minutes := getJSON[admin.Status](t, url).Ports[0].Minutes; len(minutes) != 60 || minutes[59].Calls+minutes[58].Calls != 1 {
 		t.Errorf("%d minutes: %+v", len(minutes), minutes[58:])
 	}
@@ -91,20 +91,20 @@ func TestStatusNamesTheVariable(t *testing.T) {
 
 // A page that follows does not hold up the end: its stream ends, orderly.
 func TestShutdownEndsStreams(t *testing.T) {
-	p := start(t, newService(t).environ())
-	p.ready(t)
-	resp, err := http.Get(p.url(t, "admin") + "/api/events")
+	p := start(t, newService(t).Environ())
+	p.Ready(t)
+	resp, err := http.Get(p.URL(t, "admin") + "/api/events")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	p.stop()
+	p.Stop()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || !strings.HasPrefix(string(body), "retry: ") {
 		t.Errorf("the stream was cut off: %v after %q", err, body)
 	}
-	<-p.ended
-	if p.code != 0 {
-		t.Errorf("exit code %d: %s", p.code, p.stderr.String())
+	<-p.Ended
+	if p.Code != 0 {
+		t.Errorf("exit code %d: %s", p.Code, p.Stderr.String())
 	}
 }

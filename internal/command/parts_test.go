@@ -73,14 +73,14 @@ func TestGateAlone(t *testing.T) {
 	}
 	env := gateway(receiver.URL, "USHER_WEBHOOK_TOKEN_FILE="+token, "USHER_CLIENT_ID=left-over", "USHER_LISTEN=127.0.0.1:1")
 	p := start(t, env)
-	admin := p.url(t, "admin")
+	admin := p.URL(t, "admin")
 	if status, body := get(t, admin+"/readyz"); status != 200 { // at once
 		t.Errorf("%d %s", status, body)
 	}
 	wantReady(t, admin, "gate", 200, `{"problems":[],"ready":true}`)
 	wantReady(t, admin, "outbound", 404, `{"problems":["outbound is off; to switch it on, set USHER_BASE_URL"],"ready":false}`)
 	wantReady(t, admin, "entitlements", 404, `to switch it on, set USHER_ENTITLEMENTS_LISTEN`)
-	url := p.url(t, "webhooks") + "/webhooks"
+	url := p.URL(t, "webhooks") + "/webhooks"
 	if status, _, answer := post(t, url+"/0ldtoken", snapshot("acme", 5)); status != 200 {
 		t.Errorf("%d %s", status, answer)
 	}
@@ -100,25 +100,25 @@ func TestGateAlone(t *testing.T) {
 	if !strings.Contains(status, `"ports":[]`) || !strings.Contains(status, `"ready":true`) {
 		t.Error(status)
 	}
-	if log := p.stderr.String(); strings.Contains(log, `"listener":"main"`) ||
+	if log := p.Stderr.String(); strings.Contains(log, `"listener":"main"`) ||
 		!strings.Contains(log, `"name":"USHER_CLIENT_ID","why":"outbound is off; to switch it on, set USHER_BASE_URL"`) {
 		t.Error(log)
 	}
 	c := start(t, env, "check")
-	<-c.ended
+	<-c.Ended
 	want := "note  USHER_CLIENT_ID is not used: outbound is off; to switch it on, set USHER_BASE_URL\n" +
 		"note  USHER_LISTEN is not used: outbound is off; to switch it on, set USHER_BASE_URL\nok    settings\nok    receiver"
-	if out := c.stdout.String(); c.code != 0 || !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 4 {
-		t.Errorf("%d\n%s", c.code, out)
+	if out := c.Stdout.String(); c.Code != 0 || !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 4 {
+		t.Errorf("%d\n%s", c.Code, out)
 	}
 }
 
 // Outbound alone has nothing of the gate.
 func TestOutboundAlone(t *testing.T) {
 	t.Parallel()
-	p := start(t, newService(t).environ("USHER_WEBHOOK_TOKEN=left-over"))
-	p.ready(t)
-	admin := p.url(t, "admin")
+	p := start(t, newService(t).Environ("USHER_WEBHOOK_TOKEN=left-over"))
+	p.Ready(t)
+	admin := p.URL(t, "admin")
 	wantReady(t, admin, "outbound", 200, `"ready":true`)
 	wantReady(t, admin, "gate", 404, "the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL")
 	_, metrics := get(t, admin+"/metrics")
@@ -129,7 +129,7 @@ func TestOutboundAlone(t *testing.T) {
 	if !strings.Contains(page, "Local ports") || strings.Contains(page, "ebhook") {
 		t.Error(page)
 	}
-	if log := p.stderr.String(); strings.Contains(log, `"listener":"webhooks"`) || !strings.Contains(log, `"name":"USHER_WEBHOOK_TOKEN","why":"the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"`) {
+	if log := p.Stderr.String(); strings.Contains(log, `"listener":"webhooks"`) || !strings.Contains(log, `"name":"USHER_WEBHOOK_TOKEN","why":"the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"`) {
 		t.Error(log)
 	}
 }
@@ -139,7 +139,7 @@ func TestOutboundAlone(t *testing.T) {
 func TestGateOfARefusedClient(t *testing.T) {
 	t.Parallel()
 	g := startGate(t, "USHER_CLIENT_SECRET=wr0ng")
-	admin := g.program.url(t, "admin")
+	admin := g.URL(t, "admin")
 	testkit.Eventually(t, "refused", func() bool {
 		status, body := get(t, admin+"/readyz/outbound")
 		return status == 503 && strings.Contains(body, "invalid_client")
@@ -157,7 +157,7 @@ func TestGateOfARefusedClient(t *testing.T) {
 func TestReadinessOfAPartIsForProbes(t *testing.T) {
 	t.Parallel()
 	p := start(t, gateway("http://127.0.0.1:1", "USHER_ADMIN_TOKEN=adm1ntoken"))
-	req, err := http.NewRequest("GET", p.url(t, "admin")+"/readyz/gate", nil)
+	req, err := http.NewRequest("GET", p.URL(t, "admin")+"/readyz/gate", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,9 +173,9 @@ func TestExecWithoutAService(t *testing.T) {
 	t.Parallel()
 	for _, env := range [][]string{nil, {"USHER_WEBHOOK_FORWARD_URL=http://r"}, {"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_CLIENT_ID=x"}} {
 		p := start(t, env, "exec", "--", "true")
-		<-p.ended
-		if out := p.stderr.String(); p.code != 2 || !strings.HasPrefix(out, "USHER_BASE_URL is not set") || strings.Count(out, "\n") != 1 {
-			t.Errorf("with %q: %d %s", env, p.code, out)
+		<-p.Ended
+		if out := p.Stderr.String(); p.Code != 2 || !strings.HasPrefix(out, "USHER_BASE_URL is not set") || strings.Count(out, "\n") != 1 {
+			t.Errorf("with %q: %d %s", env, p.Code, out)
 		}
 	}
 }

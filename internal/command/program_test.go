@@ -21,10 +21,10 @@ func TestTokenSlowerThanCallsMayBe(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.FailTokens(sandbox.Fault{Delay: 1500 * time.Millisecond})
-	p := start(t, s.environ("USHER_UPSTREAM_TIMEOUT=1s"))
-	wantCall(t, p.url(t, "main"), 200, "accounts")
+	p := start(t, s.Environ("USHER_UPSTREAM_TIMEOUT=1s"))
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
 	s.FailGraphQL(sandbox.Fault{Hang: true})
-	wantCall(t, p.url(t, "main"), 504, "UPSTREAM_TIMEOUT")
+	wantCall(t, p.URL(t, "main"), 504, "UPSTREAM_TIMEOUT")
 }
 
 func TestSecretRotation(t *testing.T) {
@@ -34,16 +34,16 @@ func TestSecretRotation(t *testing.T) {
 	if err := os.WriteFile(file, []byte("wrong-secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := append(s.environ(), "USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE="+file)
+	env := append(s.Environ(), "USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE="+file)
 	p := start(t, env)
-	url := p.url(t, "main")
+	url := p.URL(t, "main")
 	for range 100 {
 		wantCall(t, url, 502, `"reason":"invalid_client"`)
 	}
 	if n := s.TokenRequests(); n > 3 {
 		t.Errorf("%d token requests for 100 calls", n)
 	}
-	if status, body := get(t, p.url(t, "admin")+"/readyz"); status != 503 || !strings.Contains(body, "invalid_client") {
+	if status, body := get(t, p.URL(t, "admin")+"/readyz"); status != 503 || !strings.Contains(body, "invalid_client") {
 		t.Errorf("%d %s", status, body)
 	}
 	if err := os.WriteFile(file, []byte("t0psecret\n"), 0o600); err != nil {
@@ -52,24 +52,24 @@ func TestSecretRotation(t *testing.T) {
 	before := time.Now()
 	testkit.Eventually(t, "recovered", func() bool { resp, _ := call(t, url); return resp.StatusCode == 200 })
 	t.Logf("recovered %v after the change", time.Since(before).Round(time.Millisecond))
-	p.ready(t)
+	p.Ready(t)
 }
 
 func TestPortsShareTokens(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	p := start(t, s.environ(
+	p := start(t, s.Environ(
 		"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=standard:write  standard:read", "USHER_PORTS_0_NAME=same",
 		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_SCOPE=standard:read", "USHER_PORTS_1_NAME=readonly", "USHER_PORTS_1_KEY=k",
 		"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"))
-	p.ready(t)
-	wantCall(t, p.url(t, "main"), 200, "accounts")
-	wantCall(t, p.url(t, "same"), 200, "accounts")
-	wantCall(t, p.url(t, "readonly"), 401, "KEY_REQUIRED")
+	p.Ready(t)
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
+	wantCall(t, p.URL(t, "same"), 200, "accounts")
+	wantCall(t, p.URL(t, "readonly"), 401, "KEY_REQUIRED")
 	if n := s.TokenRequests(); n != 2 {
 		t.Errorf("%d token requests for two identities", n)
 	}
-	_, metrics := get(t, p.url(t, "admin")+"/metrics")
+	_, metrics := get(t, p.URL(t, "admin")+"/metrics")
 	for _, want := range []string{
 		`usher_token_requests_total{port="main",result="ok"} 1`,
 		`usher_token_requests_total{port="readonly",result="ok"} 1`,
@@ -108,10 +108,10 @@ func TestNothingSecretShows(t *testing.T) {
 			secrets[part] = true
 		}
 	}
-	p := start(t, s.environ("USHER_KEY=p0rtkey", "USHER_ADMIN_TOKEN=adm1ntoken"))
-	p.ready(t)
+	p := start(t, s.Environ("USHER_KEY=p0rtkey", "USHER_ADMIN_TOKEN=adm1ntoken"))
+	p.Ready(t)
 	send := func(key string) string {
-		req, _ := http.NewRequest("POST", p.url(t, "main")+"/graphql", strings.NewReader(query))
+		req, _ := http.NewRequest("POST", p.URL(t, "main")+"/graphql", strings.NewReader(query))
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("X-Usher-Key", key)
 		resp, err := http.DefaultClient.Do(req)
@@ -128,8 +128,8 @@ func TestNothingSecretShows(t *testing.T) {
 	s.Revoke()
 	s.FailTokens(sandbox.Fault{Status: 401, Body: `{"error":"invalid_client","error_description":"t0psecret is not the secret"}`})
 	shown += send("p0rtkey") + send("p0rtkey")
-	_, ready := get(t, p.url(t, "admin")+"/readyz")
-	req, _ := http.NewRequest("GET", p.url(t, "admin")+"/metrics", nil)
+	_, ready := get(t, p.URL(t, "admin")+"/readyz")
+	req, _ := http.NewRequest("GET", p.URL(t, "admin")+"/metrics", nil)
 	req.SetBasicAuth("", "adm1ntoken")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -137,9 +137,9 @@ func TestNothingSecretShows(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	metrics, _ := io.ReadAll(resp.Body)
-	p.stop()
-	<-p.ended
-	shown += ready + string(metrics) + p.stdout.String() + p.stderr.String()
+	p.Stop()
+	<-p.Ended
+	shown += ready + string(metrics) + p.Stdout.String() + p.Stderr.String()
 	mu.Lock()
 	defer mu.Unlock()
 	if len(secrets) < 8 {

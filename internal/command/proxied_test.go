@@ -19,6 +19,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"usher/internal/testkit"
 )
 
 // certificate makes a certificate for these names and addresses that vouches for itself.
@@ -125,14 +127,14 @@ func TestHTTPSProxy(t *testing.T) {
 			proxy := &tunnel{target: srv.Listener.Addr().String()}
 			way := httptest.NewServer(proxy)
 			defer way.Close()
-			environ := (&service{s.Billing, tc.base}).environ("USHER_CA_FILE=" + certFile)
+			environ := (&testkit.Service{Billing: s.Billing, URL: tc.base}).Environ("USHER_CA_FILE=" + certFile)
 			for _, variable := range tc.environ {
 				environ = append(environ, strings.Replace(variable, "{proxy}", way.Listener.Addr().String(), 1))
 			}
 			p := start(t, environ)
-			wantCall(t, p.url(t, "main"), 200, "accounts")
+			wantCall(t, p.URL(t, "main"), 200, "accounts")
 			s.Revoke()
-			wantCall(t, p.url(t, "main"), 200, "accounts")
+			wantCall(t, p.URL(t, "main"), 200, "accounts")
 			proxy.mu.Lock()
 			defer proxy.mu.Unlock()
 			if tc.want == "" && proxy.asked != nil || tc.want != "" && (!slices.Contains(proxy.asked, tc.want) || len(slices.Compact(proxy.asked)) != 1) {
@@ -141,8 +143,8 @@ func TestHTTPSProxy(t *testing.T) {
 			if proxy.credentials != tc.credentials {
 				t.Errorf("the proxy was shown %q", proxy.credentials)
 			}
-			if strings.Contains(p.stderr.String(), "pr0xy-pass") {
-				t.Errorf("the proxy's password is in the log:\n%s", p.stderr.String())
+			if strings.Contains(p.Stderr.String(), "pr0xy-pass") {
+				t.Errorf("the proxy's password is in the log:\n%s", p.Stderr.String())
 			}
 		})
 	}

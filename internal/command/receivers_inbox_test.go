@@ -53,7 +53,7 @@ func receiversOfAnInbox(t *testing.T, inbox string) {
 	hangs.Store(true)
 
 	// run starts usher with the platforms that the one that is well takes, and the one that refuses.
-	run := func(ofWell, ofRefusing string) *program {
+	run := func(ofWell, ofRefusing string) *testkit.Usher {
 		env := []string{
 			"USHER_WEBHOOK_INBOX=" + inbox, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
 			"USHER_SHUTDOWN_GRACE=100ms", "USHER_WEBHOOK_TIMEOUT=1s", "USHER_WEBHOOK_INBOX_CONCURRENCY=2",
@@ -63,7 +63,7 @@ func receiversOfAnInbox(t *testing.T, inbox string) {
 			env = append(env, prefix+"NAME="+receiver[0], prefix+"PLATFORMS="+receiver[1], prefix+"FORWARD_URL="+receiver[2])
 		}
 		p := start(t, env)
-		p.ready(t)
+		p.Ready(t)
 		return p
 	}
 	p := run("crm", "mail,shop")
@@ -73,7 +73,7 @@ func receiversOfAnInbox(t *testing.T, inbox string) {
 		want = append(want, n)
 		for i := range tenants {
 			for _, platform := range []string{"docs", "mail", "shop", "crm"} {
-				status, decision, answer := post(t, p.url(t, "webhooks")+"/webhooks", of(platform, fmt.Sprint(platform, i), n))
+				status, decision, answer := post(t, p.URL(t, "webhooks")+"/webhooks", of(platform, fmt.Sprint(platform, i), n))
 				if status != 200 || decision != "queued" {
 					t.Fatalf("%s%d %d: %d %s %s", platform, i, n, status, decision, answer)
 				}
@@ -95,8 +95,8 @@ func receiversOfAnInbox(t *testing.T, inbox string) {
 		t.Fatalf("%d were taken by receivers that are not well", n)
 	}
 
-	p.stop()
-	<-p.ended
+	p.Stop()
+	<-p.Ended
 	p = run("crm,mail", "shop")
 	testkit.Eventually(t, "mail delivered to the receiver that takes it now", has(well, "mail"))
 	hangs.Store(false)
@@ -107,13 +107,13 @@ func receiversOfAnInbox(t *testing.T, inbox string) {
 		t.Error("the receiver that has lost a platform got a webhook of it")
 	}
 	testkit.Eventually(t, "nothing waits", func() bool {
-		_, status := get(t, p.url(t, "admin")+"/metrics")
+		_, status := get(t, p.URL(t, "admin")+"/metrics")
 		return strings.Contains(status, "\nusher_inbox_pending 0\n")
 	})
-	if status, decision, answer := post(t, p.url(t, "webhooks")+"/webhooks", of("mail", "mail0", webhooks)); decision != "duplicate" {
+	if status, decision, answer := post(t, p.URL(t, "webhooks")+"/webhooks", of("mail", "mail0", webhooks)); decision != "duplicate" {
 		t.Errorf("what the new receiver accepted: %d %s %s", status, decision, answer)
 	}
-	if status, decision, answer := post(t, p.url(t, "webhooks")+"/webhooks", of("other", "other0", 1)); status != 422 {
+	if status, decision, answer := post(t, p.URL(t, "webhooks")+"/webhooks", of("other", "other0", 1)); status != 422 {
 		t.Errorf("a platform that nobody takes: %d %s %s", status, decision, answer)
 	}
 }

@@ -27,7 +27,7 @@ func TestTwoReceivers(t *testing.T) {
 		"USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
 	}
 	p := start(t, env)
-	url := p.url(t, "webhooks") + "/webhooks"
+	url := p.URL(t, "webhooks") + "/webhooks"
 	docs.Behave(sandbox.Fault{Status: 409})
 	for _, step := range []struct {
 		platform string
@@ -45,7 +45,7 @@ func TestTwoReceivers(t *testing.T) {
 	if len(crm.Deliveries()) != 2 || len(docs.Deliveries()) != 1 {
 		t.Errorf("crm got %d, docs got %d", len(crm.Deliveries()), len(docs.Deliveries()))
 	}
-	admin := p.url(t, "admin")
+	admin := p.URL(t, "admin")
 	_, metrics := get(t, admin+"/metrics")
 	for _, want := range []string{
 		`usher_webhook_attempts_total{receiver="crm",result="ok"} 2`, `usher_webhook_attempts_total{receiver="crm",result="error"} 0`,
@@ -63,17 +63,17 @@ func TestTwoReceivers(t *testing.T) {
 			t.Errorf("no %q on the page:\n%s", want, page)
 		}
 	}
-	if !strings.Contains(status, `"name":"crm","platforms":["crm","mail"]`) || strings.Contains(status+page+p.stderr.String(), "s3cret") {
+	if !strings.Contains(status, `"name":"crm","platforms":["crm","mail"]`) || strings.Contains(status+page+p.Stderr.String(), "s3cret") {
 		t.Error(status)
 	}
 
 	docsServer.Close()
 	c := start(t, env, "check")
-	<-c.ended
-	out := c.stdout.String()
-	if c.code != 1 || !strings.Contains(out, "ok    receiver crm: "+strings.TrimPrefix(crmServer.URL, "http://")) ||
+	<-c.Ended
+	out := c.Stdout.String()
+	if c.Code != 1 || !strings.Contains(out, "ok    receiver crm: "+strings.TrimPrefix(crmServer.URL, "http://")) ||
 		!strings.Contains(out, "FAIL  receiver 1: ") || !strings.Contains(out, "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL says where") || strings.Contains(out, "s3cret") {
-		t.Errorf("%d\n%s", c.code, out)
+		t.Errorf("%d\n%s", c.Code, out)
 	}
 }
 
@@ -89,23 +89,23 @@ func TestReceiverIsGone(t *testing.T) {
 		"USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
 	}
 	p := start(t, append(env, "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm"))
-	if status, _, answer := post(t, p.url(t, "webhooks")+"/webhooks", of("crm", "acme", 5)); status != 200 {
+	if status, _, answer := post(t, p.URL(t, "webhooks")+"/webhooks", of("crm", "acme", 5)); status != 200 {
 		t.Fatal(status, answer)
 	}
-	p.stop()
-	<-p.ended
+	p.Stop()
+	<-p.Ended
 
 	p = start(t, append(env, "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=docs"))
-	admin := "USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.url(t, "admin"), "http://")
+	admin := "USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.URL(t, "admin"), "http://")
 	const want = "no receiver takes its platform"
 	for _, args := range [][]string{{"inbox", "ls"}, {"inbox", "show", "1"}} {
 		c := start(t, []string{admin}, args...)
-		<-c.ended
-		if out := c.stdout.String(); c.code != 0 || !strings.Contains(out, "waiting") || !strings.Contains(out, want) {
-			t.Errorf("%q: %d\n%s", args, c.code, out)
+		<-c.Ended
+		if out := c.Stdout.String(); c.Code != 0 || !strings.Contains(out, "waiting") || !strings.Contains(out, want) {
+			t.Errorf("%q: %d\n%s", args, c.Code, out)
 		}
 	}
 	testkit.Eventually(t, "said in the log", func() bool {
-		return strings.Contains(p.stderr.String(), "webhooks wait, but no receiver takes their platforms")
+		return strings.Contains(p.Stderr.String(), "webhooks wait, but no receiver takes their platforms")
 	})
 }

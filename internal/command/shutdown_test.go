@@ -26,10 +26,10 @@ func TestPod(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.FailTokens(sandbox.Fault{Status: 503})
-	p := start(t, s.environ(
+	p := start(t, s.Environ(
 		"USHER_SERVICE_HOST=10.0.0.1", "USHER_SERVICE_PORT=8080", "USHER_PORT=tcp://10.0.0.1:8080", "USHER_PORT_8080_TCP_ADDR=10.0.0.1",
 		"USHER_ADMIN_LISTEN=0.0.0.0:0", "USHER_ADMIN_TOKEN=adm1ntoken", "USHER_SHUTDOWN_DELAY=4s"))
-	_, port, _ := net.SplitHostPort(strings.TrimPrefix(p.url(t, "admin"), "http://"))
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(p.URL(t, "admin"), "http://"))
 	ask := func(path string) (int, string) {
 		req, _ := http.NewRequest("GET", "http://127.0.0.1:"+port+path, nil)
 		req.Host = "10.1.2.3:" + port // as the kubelet and Prometheus do
@@ -54,17 +54,17 @@ func TestPod(t *testing.T) {
 	s.FailTokens(sandbox.Fault{})
 	testkit.Eventually(t, "ready", func() bool { status, _ := ask("/readyz"); return status == 200 })
 
-	p.stop()
+	p.Stop()
 	testkit.Eventually(t, "unready", func() bool {
 		status, body := ask("/readyz")
 		return status == 503 && strings.Contains(body, "shutting down")
 	})
-	wantCall(t, p.url(t, "main"), 200, "accounts") // within the delay it serves on
-	<-p.ended
-	if p.code != 0 {
-		t.Errorf("exit code %d", p.code)
+	wantCall(t, p.URL(t, "main"), 200, "accounts") // within the delay it serves on
+	<-p.Ended
+	if p.Code != 0 {
+		t.Errorf("exit code %d", p.Code)
 	}
-	if strings.Contains(p.stderr.String(), "unknown variable") {
+	if strings.Contains(p.Stderr.String(), "unknown variable") {
 		t.Error("complains of Kubernetes' variables")
 	}
 }
@@ -72,9 +72,9 @@ func TestPod(t *testing.T) {
 func TestShutdownDrainsAndCuts(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	p := start(t, s.environ("USHER_SHUTDOWN_GRACE=3s"))
-	p.ready(t)
-	url := p.url(t, "main")
+	p := start(t, s.Environ("USHER_SHUTDOWN_GRACE=3s"))
+	p.Ready(t)
+	url := p.URL(t, "main")
 	entered := make(chan struct{}, 2)
 	s.OnCall = func(*http.Request, []byte) { entered <- struct{}{} }
 	s.FailGraphQL(sandbox.Fault{Delay: 300 * time.Millisecond, Times: 1})
@@ -88,18 +88,18 @@ func TestShutdownDrainsAndCuts(t *testing.T) {
 		cut <- err
 	}()
 	<-entered
-	p.stop()
+	p.Stop()
 	if body := <-finished; !strings.Contains(body, "accounts") {
 		t.Errorf("a call under way was not finished: %s", body)
 	}
 	if err := <-cut; err == nil {
 		t.Error("a call that hangs was answered")
 	}
-	<-p.ended
+	<-p.Ended
 	if _, err := net.Dial("tcp", strings.TrimPrefix(url, "http://")); err == nil {
 		t.Error("still listening")
 	}
-	if !strings.Contains(p.stderr.String(), "cut off") {
+	if !strings.Contains(p.Stderr.String(), "cut off") {
 		t.Errorf("the log does not say what was cut off")
 	}
 }
@@ -135,8 +135,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 	stale.(*net.UnixListener).SetUnlinkOnClose(false)
 	stale.Close() // as a killed usher leaves it
-	p := start(t, s.environ("USHER_LISTEN=unix:"+path))
-	p.ready(t)
+	p := start(t, s.Environ("USHER_LISTEN=unix:"+path))
+	p.Ready(t)
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("%v, %v", info.Mode(), err)
@@ -148,21 +148,21 @@ func TestUnixSocket(t *testing.T) {
 	}
 	resp.Body.Close()
 
-	second := start(t, s.environ("USHER_LISTEN=unix:"+path))
-	if <-second.ended; second.code != 1 || !strings.Contains(second.stderr.String(), "in use") {
-		t.Errorf("a second one on the same socket: %d %s", second.code, second.stderr.String())
+	second := start(t, s.Environ("USHER_LISTEN=unix:"+path))
+	if <-second.Ended; second.Code != 1 || !strings.Contains(second.Stderr.String(), "in use") {
+		t.Errorf("a second one on the same socket: %d %s", second.Code, second.Stderr.String())
 	}
-	p.stop()
-	<-p.ended
+	p.Stop()
+	<-p.Ended
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the socket stays behind: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	third := start(t, s.environ("USHER_LISTEN=unix:"+path))
-	if <-third.ended; third.code != 1 {
-		t.Errorf("over somebody's file: %d", third.code)
+	third := start(t, s.Environ("USHER_LISTEN=unix:"+path))
+	if <-third.Ended; third.Code != 1 {
+		t.Errorf("over somebody's file: %d", third.Code)
 	}
 	if b, _ := os.ReadFile(path); string(b) != "mine" {
 		t.Error("somebody's file is gone")
@@ -184,15 +184,15 @@ func TestExitCodes(t *testing.T) {
 		code    int
 		want    string
 	}{
-		{"port taken", s.environ("USHER_LISTEN=" + taken.Addr().String()), nil, 1, "USHER_LISTEN: can't listen on " + taken.Addr().String()},
-		{"admin port taken", s.environ("USHER_ADMIN_LISTEN=" + taken.Addr().String()), nil, 1, "USHER_ADMIN_LISTEN"},
+		{"port taken", s.Environ("USHER_LISTEN=" + taken.Addr().String()), nil, 1, "USHER_LISTEN: can't listen on " + taken.Addr().String()},
+		{"admin port taken", s.Environ("USHER_ADMIN_LISTEN=" + taken.Addr().String()), nil, 1, "USHER_ADMIN_LISTEN"},
 		{"bad settings", nil, nil, 2, "USHER_BASE_URL is not set"},
 		{"bad settings of check", nil, []string{"check"}, 2, "USHER_BASE_URL is not set"},
 		{"bad settings of exec", nil, []string{"exec", "--", "true"}, 2, "USHER_BASE_URL is not set"},
 		{"unknown command", nil, []string{"sevre"}, 2, `no command "sevre"`},
 		{"unknown command with arguments", nil, []string{"./report.sh", "--help"}, 2, "write usher exec -- ./report.sh"},
 		{"too much", nil, []string{"version", "x"}, 2, "takes no arguments"},
-		{"exec of nothing", s.environ(), []string{"exec", "--"}, 2, "needs a command"},
+		{"exec of nothing", s.Environ(), []string{"exec", "--"}, 2, "needs a command"},
 		{"help", nil, []string{"-h"}, 0, "usher exec -- CMD"},
 		{"help of a command", nil, []string{"demo", "--help"}, 0, "Usage: usher demo"},
 		{"version", nil, []string{"version"}, 0, "go1."},
@@ -201,9 +201,9 @@ func TestExitCodes(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := start(t, tc.environ, tc.args...)
-			<-p.ended
-			if out := p.stdout.String() + p.stderr.String(); p.code != tc.code || !strings.Contains(out, tc.want) {
-				t.Errorf("%d, want %d with %q:\n%s", p.code, tc.code, tc.want, out)
+			<-p.Ended
+			if out := p.Stdout.String() + p.Stderr.String(); p.Code != tc.code || !strings.Contains(out, tc.want) {
+				t.Errorf("%d, want %d with %q:\n%s", p.Code, tc.code, tc.want, out)
 			}
 		})
 	}
@@ -213,18 +213,18 @@ func TestHealthcheck(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.FailTokens(sandbox.Fault{Status: 503})
-	p := start(t, s.environ())
-	addr := strings.TrimPrefix(p.url(t, "admin"), "http://")
+	p := start(t, s.Environ())
+	addr := strings.TrimPrefix(p.URL(t, "admin"), "http://")
 	probe := func() int {
 		h := start(t, []string{"USHER_ADMIN_LISTEN=" + addr}, "healthcheck")
-		<-h.ended
-		return h.code
+		<-h.Ended
+		return h.Code
 	}
 	if code := probe(); code != 1 {
 		t.Errorf("before the first token: %d", code)
 	}
 	s.FailTokens(sandbox.Fault{})
-	p.ready(t)
+	p.Ready(t)
 	if code := probe(); code != 0 {
 		t.Errorf("ready: %d", code)
 	}

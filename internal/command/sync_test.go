@@ -32,7 +32,7 @@ func TestSyncTypeWithAnInbox(t *testing.T) {
 	}))
 	defer receiver.Close()
 	p := start(t, gateway(receiver.URL, "USHER_WEBHOOK_SYNC_TYPES=Checkout", "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db")))
-	url := p.url(t, "webhooks") + "/webhooks"
+	url := p.URL(t, "webhooks") + "/webhooks"
 	for range 2 {
 		resp, err := http.Post(url, "application/json", strings.NewReader(checkout))
 		resp, body := whole(t, resp, err)
@@ -43,16 +43,16 @@ func TestSyncTypeWithAnInbox(t *testing.T) {
 	if status, decision, answer := post(t, url, snapshot("acme", 5)); status != 200 || decision != "queued" {
 		t.Errorf("%d %s", status, answer)
 	}
-	_, list := get(t, p.url(t, "admin")+"/api/webhooks?inbox=true")
+	_, list := get(t, p.URL(t, "admin")+"/api/webhooks?inbox=true")
 	if asked != 2 || strings.Contains(list, "Checkout") || !strings.Contains(list, "acme") {
 		t.Errorf("asked %d times; the inbox has %s", asked, list)
 	}
 	for _, page := range []string{"/", "/webhooks", "/tenant?platform=crm&code=acme"} {
-		if status, body := get(t, p.url(t, "admin")+page); status != 200 || strings.Contains(body, "no seats left") {
+		if status, body := get(t, p.URL(t, "admin")+page); status != 200 || strings.Contains(body, "no seats left") {
 			t.Errorf("%s: %d %s", page, status, body)
 		}
 	}
-	if log := p.stderr.String(); strings.Contains(log, "no seats left") {
+	if log := p.Stderr.String(); strings.Contains(log, "no seats left") {
 		t.Error("an answer of the receiver's is in the log")
 	}
 }
@@ -70,7 +70,7 @@ func TestSyncTypeHangUp(t *testing.T) {
 	defer receiver.Close()
 	p := start(t, gateway(receiver.URL, "USHER_WEBHOOK_SYNC_TYPES=Checkout", "USHER_WEBHOOK_TIMEOUT=1h"))
 	ctx, hangUp := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, "POST", p.url(t, "webhooks")+"/webhooks", strings.NewReader(checkout))
+	req, err := http.NewRequestWithContext(ctx, "POST", p.URL(t, "webhooks")+"/webhooks", strings.NewReader(checkout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,5 +79,5 @@ func TestSyncTypeHangUp(t *testing.T) {
 		t.Errorf("answered %d", resp.StatusCode)
 	}
 	<-gone
-	testkit.Eventually(t, "logged", func() bool { return strings.Contains(p.stderr.String(), "the sender hung up") })
+	testkit.Eventually(t, "logged", func() bool { return strings.Contains(p.Stderr.String(), "the sender hung up") })
 }

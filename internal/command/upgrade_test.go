@@ -80,12 +80,12 @@ func (f *fixture) goOn(t *testing.T, dir string) {
 		t.Fatalf("delivered %q\nwant %q", receiver.got(), want)
 	}
 	for tenant, limit := range map[string]int{"first": 2, "second": 1} {
-		status, answer := get(t, usher.url(t, "entitlements")+"/v1/entitlements/"+tenant+"/users")
+		status, answer := get(t, usher.URL(t, "entitlements")+"/v1/entitlements/"+tenant+"/users")
 		if want := fmt.Sprintf(`"limit":%d`, limit); status != http.StatusOK || !strings.Contains(answer, want) {
 			t.Errorf("%s may use %d %s, want %s", tenant, status, answer, want)
 		}
 	}
-	admin := []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(usher.url(t, "admin"), "http://")}
+	admin := []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(usher.URL(t, "admin"), "http://")}
 	code, parked := run(t, admin, "inbox", "ls", "--state", "parked")
 	id, rest, _ := strings.Cut(strings.TrimSpace(parked), " ")
 	if code != exitOK || strings.Count(parked, "\n") != 1 || !strings.Contains(rest, "second") {
@@ -105,12 +105,12 @@ func (f *fixture) write(t *testing.T, path string) {
 	receiver.answer.Store("second", http.StatusUnprocessableEntity)
 	usher, done := f.start(t, dir, receiver)
 	for _, body := range []string{upgradeBody("first", 1), upgradeBody("first", 2), upgradeBody("second", 1)} {
-		resp, err := http.Post(usher.url(t, "webhooks")+"/webhooks", "application/json", strings.NewReader(body))
+		resp, err := http.Post(usher.URL(t, "webhooks")+"/webhooks", "application/json", strings.NewReader(body))
 		if resp, text := whole(t, resp, err); resp.StatusCode != http.StatusOK {
 			t.Fatalf("%d %s", resp.StatusCode, text)
 		}
 	}
-	admin := []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(usher.url(t, "admin"), "http://")}
+	admin := []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(usher.URL(t, "admin"), "http://")}
 	testkit.Eventually(t, "tried and parked", func() bool {
 		_, all := run(t, admin, "inbox", "ls")
 		return strings.Contains(all, "parked") && slices.Contains(receiver.got(), upgradeBody("first", 1))
@@ -120,7 +120,7 @@ func (f *fixture) write(t *testing.T, path string) {
 }
 
 // start runs usher on the inbox in dir. What it returns ends both.
-func (f *fixture) start(t *testing.T, dir string, receiver http.Handler) (*program, func()) {
+func (f *fixture) start(t *testing.T, dir string, receiver http.Handler) (*testkit.Usher, func()) {
 	t.Helper()
 	srv := httptest.NewServer(receiver)
 	t.Cleanup(srv.Close)
@@ -130,8 +130,8 @@ func (f *fixture) start(t *testing.T, dir string, receiver http.Handler) (*progr
 		"USHER_WEBHOOK_INBOX_MAX_AGE=876000h", // a fixture grows old
 		"USHER_LOG_FORMAT=json",
 	})
-	usher.ready(t)
-	return usher, func() { usher.stop(); <-usher.ended; closeInbox() }
+	usher.Ready(t)
+	return usher, func() { usher.Stop(); <-usher.Ended; closeInbox() }
 }
 
 func run(t *testing.T, environ []string, args ...string) (int, string) {

@@ -87,9 +87,9 @@ func TestGateSignsAndTriesAgain(t *testing.T) {
 		w.WriteHeader(http.StatusInternalServerError)
 	}))
 	defer receiver.Close()
-	p := start(t, newService(t).environ("USHER_WEBHOOK_FORWARD_URL="+receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+	p := start(t, newService(t).Environ("USHER_WEBHOOK_FORWARD_URL="+receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_ATTEMPTS=2", "USHER_WEBHOOK_SIGN_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
-	status, decision, answer := post(t, p.url(t, "webhooks")+"/webhooks", snapshot("acme", 5))
+	status, decision, answer := post(t, p.URL(t, "webhooks")+"/webhooks", snapshot("acme", 5))
 	if status != 502 || decision != "failed" || !strings.Contains(answer, "500") {
 		t.Errorf("%d %s %s", status, decision, answer)
 	}
@@ -131,15 +131,15 @@ func TestTLSUpstream(t *testing.T) {
 			if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			s := &service{b, srv.URL}
-			p := start(t, s.environ())
-			wantCall(t, p.url(t, "main"), 503, "TOKEN_UNAVAILABLE")
+			s := &testkit.Service{Billing: b, URL: srv.URL}
+			p := start(t, s.Environ())
+			wantCall(t, p.URL(t, "main"), 503, "TOKEN_UNAVAILABLE")
 
-			p = start(t, s.environ("USHER_CA_FILE="+ca))
-			p.ready(t)
-			wantCall(t, p.url(t, "main"), 200, "accounts")
+			p = start(t, s.Environ("USHER_CA_FILE="+ca))
+			p.Ready(t)
+			wantCall(t, p.URL(t, "main"), 200, "accounts")
 			b.Revoke()
-			wantCall(t, p.url(t, "main"), 200, "accounts")
+			wantCall(t, p.URL(t, "main"), 200, "accounts")
 			if proto != "HTTP/1.1" {
 				t.Errorf("the service was called over %s", proto)
 			}
@@ -151,9 +151,9 @@ func TestTLSUpstream(t *testing.T) {
 func TestPortNamedAsTheGate(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	p := start(t, s.environ("USHER_PORTS_0_NAME=webhooks", "USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_1_NAME=admin", "USHER_PORTS_1_LISTEN=127.0.0.1:0",
+	p := start(t, s.Environ("USHER_PORTS_0_NAME=webhooks", "USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_1_NAME=admin", "USHER_PORTS_1_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"))
-	_, body := get(t, p.url(t, "admin")+"/api/status")
+	_, body := get(t, p.URL(t, "admin")+"/api/status")
 	var state struct {
 		Ports []struct{ Name, Address string }
 		Gate  struct{ Address string }
@@ -179,7 +179,7 @@ func TestPortsShareATokenBySource(t *testing.T) {
 		return path
 	}
 	first, second := write("first", "t0psecret"), write("second", "t0psecret")
-	environ := append(s.environ(), "USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE="+first,
+	environ := append(s.Environ(), "USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE="+first,
 		"USHER_PORTS_0_LISTEN=127.0.0.1:0",
 		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_CLIENT_SECRET_FILE="+first,
 		"USHER_PORTS_2_LISTEN=127.0.0.1:0", "USHER_PORTS_2_CLIENT_SECRET_FILE="+second,
@@ -214,18 +214,18 @@ func TestOwnSecretFileIsFollowed(t *testing.T) {
 	if err := os.WriteFile(path, []byte("t0psecret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, s.environ("USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_CLIENT_SECRET_FILE="+path))
-	p.ready(t)
+	p := start(t, s.Environ("USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_CLIENT_SECRET_FILE="+path))
+	p.Ready(t)
 	s.SetSecret("app", "r0tated") // the main port's secret is of yesterday now
 	s.Revoke()
 	if err := os.WriteFile(path, []byte("r0tated"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the new secret is in use", func() bool {
-		resp, _ := call(t, p.url(t, "0"))
+		resp, _ := call(t, p.URL(t, "0"))
 		return resp.StatusCode == 200
 	})
-	if resp, _ := call(t, p.url(t, "main")); resp.StatusCode != 502 {
+	if resp, _ := call(t, p.URL(t, "main")); resp.StatusCode != 502 {
 		t.Errorf("the main port: %d", resp.StatusCode)
 	}
 }
