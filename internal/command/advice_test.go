@@ -18,7 +18,7 @@ func with(extra ...string) []string {
 
 // What a newcomer gets wrong: each time it is said what was wrong, and what to do.
 func TestAdvice(t *testing.T) {
-	s := newService(t)
+	s := testkit.NewService(t)
 	overTLS := httptest.NewTLSServer(sandbox.NewBilling())
 	defer overTLS.Close()
 	gone := httptest.NewServer(nil)
@@ -81,7 +81,7 @@ func TestAdvice(t *testing.T) {
 
 // Who only starts it, and looks at the log.
 func TestAdviceInTheLog(t *testing.T) {
-	p := start(t, newService(t).Environ("USHER_CLIENT_SECRET=wr0ng"))
+	p := start(t, testkit.NewService(t).Environ("USHER_CLIENT_SECRET=wr0ng"))
 	testkit.Eventually(t, "said", func() bool {
 		return strings.Contains(p.Stderr.String(), `"advice":"check USHER_CLIENT_ID and USHER_CLIENT_SECRET"`)
 	})

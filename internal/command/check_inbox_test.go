@@ -25,7 +25,7 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 		testkit.Eventually(t, "a server", func() bool { return s.Addr() != nil })
 		return s.Addr().String()
 	}
-	service := newService(t)
+	service := testkit.NewService(t)
 	_, receiver := testkit.NewLedger(t)
 	for address, want := range map[string]string{
 		run(true):              "ok    inbox: the stream USHER will be made (replicas: 1)",
@@ -43,7 +43,7 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 // check says of a file what usher will find, and leaves nothing behind.
 func TestCheckLooksAtTheFile(t *testing.T) {
 	t.Parallel()
-	service := newService(t)
+	service := testkit.NewService(t)
 	_, receiver := testkit.NewLedger(t)
 	dir := t.TempDir()
 	look := func(path, want string) {
@@ -70,16 +70,16 @@ func TestCheckLooksAtTheFile(t *testing.T) {
 // While nothing could be read from the servers nobody says that nothing is there.
 func TestInboxThatWasNeverReached(t *testing.T) {
 	t.Parallel()
-	service := newService(t)
+	service := testkit.NewService(t)
 	_, receiver := testkit.NewLedger(t)
 	p := start(t, service.Environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://"+testkit.FreeAddress(t)))
 	admin := p.URL(t, "admin")
 	for path, want := range map[string]int{"/api/webhooks": 503, "/api/webhooks/1": 503, "/readyz": 503, "/healthz": 200} {
-		if status, body := get(t, admin+path); status != want || want == 503 && !strings.Contains(body, "refused") {
+		if status, body := testkit.Get(t, admin+path); status != want || want == 503 && !strings.Contains(body, "refused") {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
-	if _, metrics := get(t, admin+"/metrics"); strings.Contains(metrics, "\nusher_inbox_pending") || !strings.Contains(metrics, "\nusher_inbox_delivering 0") {
+	if _, metrics := testkit.Get(t, admin+"/metrics"); strings.Contains(metrics, "\nusher_inbox_pending") || !strings.Contains(metrics, "\nusher_inbox_delivering 0") {
 		t.Error("the metrics seem to know")
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
+	s := testkit.NewService(t)
 	receiver := httptest.NewServer(sandbox.NewReceiver())
 	defer receiver.Close()
 	gone := httptest.NewServer(nil)
@@ -57,7 +57,7 @@ func TestCheck(t *testing.T) {
 // does not is one line that says what to do.
 func TestCheckOfTheAPI(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
+	s := testkit.NewService(t)
 	for _, tc := range []struct {
 		name  string
 		fault sandbox.Fault
@@ -112,8 +112,8 @@ func TestCheckAsksOnce(t *testing.T) {
 		want    string
 		asked   int64
 	}{
-		{"servers that refuse", gateway("http://"+l.Addr().String(), "USHER_WEBHOOK_INBOX=nats://"+closed+","+closed), "FAIL  inbox: no connection to nats://" + closed + ", nats://" + closed + ": connection refused; ", 1},
-		{"a server that hangs up", gateway("http://"+closed, "USHER_WEBHOOK_INBOX=nats://"+closed+","+l.Addr().String()), "FAIL  inbox: no connection to nats://" + closed, 1},
+		{"servers that refuse", []string{"USHER_WEBHOOK_FORWARD_URL=http://" + l.Addr().String(), "USHER_WEBHOOK_INBOX=nats://" + closed + "," + closed}, "FAIL  inbox: no connection to nats://" + closed + ", nats://" + closed + ": connection refused; ", 1},
+		{"a server that hangs up", []string{"USHER_WEBHOOK_FORWARD_URL=http://" + closed, "USHER_WEBHOOK_INBOX=nats://" + closed + "," + l.Addr().String()}, "FAIL  inbox: no connection to nats://" + closed, 1},
 		{"a service that hangs up", with("USHER_BASE_URL=http://" + l.Addr().String()), "FAIL  token for port main: the token endpoint can't be reached", 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

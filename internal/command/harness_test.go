@@ -9,18 +9,7 @@ import (
 	"usher/internal/testkit"
 )
 
-// What the tests of this package use of testkit, by shorter names.
-var (
-	newService = testkit.NewService
-	snapshot   = testkit.Snapshot
-	get        = testkit.Get
-	post       = testkit.Post
-	call       = testkit.Call
-	wantCall   = testkit.WantCall
-	whole      = testkit.Whole
-)
-
-const query = testkit.Query
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // start runs usher in this process until the test ends.
 func start(t *testing.T, environ []string, args ...string) *testkit.Usher {
