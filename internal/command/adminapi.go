@@ -33,16 +33,11 @@ type apiError struct {
 
 func (e *apiError) Error() string { return visible(e.Problem.Error) }
 
-var errAdminOff = errors.New("USHER_ADMIN_LISTEN is off: there is no admin port")
-
 // newAdminAPI calls the admin port that the settings name.
 func newAdminAPI(environ []string) (*adminAPI, error) {
 	a, err := settings.ReadAdmin(environ)
 	if err != nil {
 		return nil, err
-	}
-	if a.Listen == "off" {
-		return nil, errAdminOff
 	}
 	client, url := adminClient(a.Listen)
 	client.Timeout = 30 * time.Second

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,7 +16,7 @@ import (
 func healthcheck(ctx context.Context, p Process) int {
 	addr := settings.AdminListen(p.Environ)
 	if addr == "off" {
-		return p.failed(errAdminOff)
+		return p.failed(errors.New("USHER_ADMIN_LISTEN is off: there is no admin port"))
 	}
 	client, base := adminClient(addr)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

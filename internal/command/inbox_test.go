@@ -356,7 +356,7 @@ func TestInboxFindsThePort(t *testing.T) {
 		{"wrong token", listen(s.addr, "USHER_ADMIN_TOKEN=wr0ng"), 1, "set USHER_ADMIN_TOKEN"},
 		{"no usher there", listen("127.0.0.1:1"), 1, "USHER_ADMIN_LISTEN says where"},
 		{"another program there", listen(strings.TrimPrefix(other.URL, "http://")), 1, "is there an usher?"},
-		{"no admin port", listen("off"), 1, "USHER_ADMIN_LISTEN is off"},
+		{"no admin port", listen("off"), 2, "USHER_ADMIN_LISTEN is off, so there is no admin port to ask: set it to"},
 		{"bad address", listen("9095"), 2, `USHER_ADMIN_LISTEN is "9095"`},
 		{"token twice", listen(s.addr, "USHER_ADMIN_TOKEN=adm1n", "USHER_ADMIN_TOKEN_FILE="+file), 2, "both set"},
 		{"token not to be read", listen(s.addr, "USHER_ADMIN_TOKEN_FILE="+file+".not"), 2, "USHER_ADMIN_TOKEN_FILE"},
