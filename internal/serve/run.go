@@ -64,8 +64,13 @@ func (u *Usher) Run(ctx context.Context) error {
 
 var errSecondSignal = errors.New("a second signal: ended at once")
 
+// afterGrace is what usher takes at most beyond the grace: for last answers, to close the admin port,
+// and to close the inbox. Service managers kill what takes much longer.
+const afterGrace = 3 * time.Second
+
 // shutdown closes everything in order and releases the rest. When atOnce ends, shutdown returns
-// its cause at once, also if something hangs, such as the inbox's servers.
+// its cause at once. If something hangs, such as the inbox's servers, shutdown does not wait for it
+// longer than afterGrace: what is in the inbox is safe at any moment.
 func (u *Usher) shutdown(atOnce context.Context, stopCourier func(context.Context) error, release func()) error {
 	ended := make(chan struct{})
 	go func() {
@@ -75,6 +80,8 @@ func (u *Usher) shutdown(atOnce context.Context, stopCourier func(context.Contex
 	}()
 	select {
 	case <-ended:
+	case <-time.After(u.settings.Admin.ShutdownDelay + u.settings.Admin.ShutdownGrace + afterGrace):
+		u.log.Warn("USHER_SHUTDOWN_GRACE is over, and usher ends without waiting for what still hangs, such as the servers of the inbox")
 	case <-atOnce.Done():
 		select {
 		case <-ended:
@@ -113,11 +120,16 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 	}
 	if u.gate != nil {
 		closing.Go(func() {
-			if errors.Join(u.gate.Shutdown(grace), stopCourier(grace)) != nil {
-				u.log.Warn("cut off deliveries that were still under way")
+			if u.gate.Shutdown(grace) != nil {
+				u.log.Warn("cut off webhooks that were still under way")
 			}
 		})
 	}
+	closing.Go(func() { // at once: it has leases to give back
+		if stopCourier(grace) != nil {
+			u.log.Warn("cut off deliveries that were still under way")
+		}
+	})
 	closing.Wait()
 	if u.admin != nil {
 		last, cancel := context.WithTimeout(atOnce, time.Second)
