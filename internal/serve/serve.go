@@ -1,10 +1,9 @@
 // Package serve is the running usher: the parts that the settings switch on, put together, and
 // the listeners in front of them. The rooms that do the work (proxy, webhookgate, inbox,
-// entitlements, admin) know neither the settings nor each other: here each gets what it needs as
-// a plain struct, and what it reports goes to the metrics and to the admin port. Run is the whole
-// of it: everything is opened first, so that an address that is taken is an error of start-up;
-// then usher serves; and at the end all is closed in order, within the time that the settings
-// give.
+// entitlements, admin) do not know the settings: here each gets what it needs as a plain struct,
+// and what it reports goes to the metrics and to the admin port. Run is the whole of it: usher
+// opens everything first, so that an address that is taken is an error of start-up; then it
+// serves; and at the end it closes all in order, within the time that the settings give.
 package serve
 
 import (
