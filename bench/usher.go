@@ -26,7 +26,7 @@ func build(ctx context.Context, dir, pkg string) (string, error) {
 	commit, _ := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12").Output()
 	compile := func(toolchain string) ([]byte, error) {
 		c := exec.CommandContext(ctx, "go", "build", "-trimpath",
-			"-ldflags=-X usher/internal/command.commit="+strings.TrimSpace(string(commit)), "-o", path, pkg)
+			"-ldflags=-X usher/internal/version.commit="+strings.TrimSpace(string(commit)), "-o", path, pkg)
 		c.Env = append(os.Environ(), "GOTOOLCHAIN="+toolchain, "CGO_ENABLED=0") // static, as it is shipped
 		return c.CombinedOutput()
 	}

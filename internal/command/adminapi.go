@@ -4,12 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/serve"
 	"usher/internal/settings"
 )
 
@@ -32,9 +38,6 @@ func newAdminAPI(environ []string) (*adminAPI, error) {
 	a, err := settings.ReadAdmin(environ)
 	if err != nil {
 		return nil, err
-	}
-	if a.Listen == "off" {
-		return nil, errAdminOff
 	}
 	client, url := adminClient(a.Listen)
 	client.Timeout = 30 * time.Second
@@ -80,7 +83,8 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 
 func (a *adminAPI) refused(status int, raw []byte) error {
 	e := &apiError{status: status}
-	if coded := new(codedError); coded.message(raw) != "" {
+	var coded struct{ Error struct{ Message string } } // the form of what is about entitlements
+	if _ = json.Unmarshal(raw, &coded); coded.Error.Message != "" {
 		e.Problem.Error = coded.Error.Message
 		return e
 	}
@@ -91,4 +95,30 @@ func (a *adminAPI) refused(status int, raw []byte) error {
 		e.Problem.Error = fmt.Sprintf("%s answered %d: is there an usher?", a.url, status)
 	}
 	return e
+}
+
+// adminClient returns a client for the admin port that listens on addr on this machine, and
+// the address to use with it.
+func adminClient(addr string) (*http.Client, string) {
+	if strings.HasPrefix(addr, "unix:") {
+		return serve.Client(addr)
+	}
+	if host, port, err := net.SplitHostPort(addr); err == nil {
+		ip, err := netip.ParseAddr(host)
+		switch {
+		case host == "", err == nil && ip.IsUnspecified() && ip.Is4():
+			addr = net.JoinHostPort("127.0.0.1", port)
+		case err == nil && ip.IsUnspecified():
+			addr = net.JoinHostPort("::1", port)
+		}
+	}
+	return serve.Client("http://" + addr)
+}
+
+// notAsked says that no usher answered on the admin port.
+func notAsked(listen string, err error) error {
+	if request := new(url.Error); errors.As(err, &request) {
+		err = request.Err // without the request, which nobody wrote
+	}
+	return fmt.Errorf("cannot reach usher at %s. Is it running? USHER_ADMIN_LISTEN says where: %w", listen, err)
 }

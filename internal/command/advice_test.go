@@ -18,7 +18,7 @@ func with(extra ...string) []string {
 
 // What a newcomer gets wrong: each time it is said what was wrong, and what to do.
 func TestAdvice(t *testing.T) {
-	s := newService(t)
+	s := testkit.NewService(t)
 	overTLS := httptest.NewTLSServer(sandbox.NewBilling())
 	defer overTLS.Close()
 	gone := httptest.NewServer(nil)
@@ -29,7 +29,7 @@ func TestAdvice(t *testing.T) {
 	}
 	defer taken.Close()
 	none := filepath.Join(t.TempDir(), "none")
-	host := strings.TrimPrefix(s.url, "http://")
+	host := strings.TrimPrefix(s.URL, "http://")
 	for _, tc := range []struct {
 		name  string
 		args  []string
@@ -40,8 +40,8 @@ func TestAdvice(t *testing.T) {
 		{"wrong secret", []string{"exec", "--", "true"}, []string{"USHER_CLIENT_SECRET=wr0ng"}, 1, []string{"invalid_client", "check USHER_CLIENT_ID and USHER_CLIENT_SECRET"}},
 		{"wrong scope", []string{"exec", "--", "true"}, []string{"USHER_SCOPE=admin"}, 1, []string{"invalid_scope", "check USHER_SCOPE"}},
 		{"wrong scope of a further port", []string{"check"}, []string{"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=admin"}, 1, []string{"ok    token for port main", "check USHER_PORTS_0_SCOPE"}},
-		{"base address with a typo in its path", []string{"check"}, []string{"USHER_BASE_URL=" + s.url + "/apo"}, 1, []string{"answered 404", "usher tried " + s.url + "/apo/oauth/token: check USHER_BASE_URL"}},
-		{"base address of the endpoint", []string{"check"}, []string{"USHER_BASE_URL=" + s.url + "/graphql"}, 1, []string{"remove /graphql or /oauth/token from USHER_BASE_URL"}},
+		{"base address with a typo in its path", []string{"check"}, []string{"USHER_BASE_URL=" + s.URL + "/apo"}, 1, []string{"answered 404", "usher tried " + s.URL + "/apo/oauth/token: check USHER_BASE_URL"}},
+		{"base address of the endpoint", []string{"check"}, []string{"USHER_BASE_URL=" + s.URL + "/graphql"}, 1, []string{"remove /graphql or /oauth/token from USHER_BASE_URL"}},
 		{"nobody there", []string{"check"}, []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"connection refused", "check USHER_BASE_URL"}},
 		{"https where there is none", []string{"check"}, []string{"USHER_BASE_URL=https://" + host}, 1, []string{"the server there does not use https", "USHER_BASE_URL"}},
 		{"http where there is https", []string{"check"}, []string{"USHER_BASE_URL=" + strings.Replace(overTLS.URL, "https", "http", 1)}, 1, []string{"answered 400", "should it start with https?"}},
@@ -61,11 +61,11 @@ func TestAdvice(t *testing.T) {
 		{"nobody to ask", []string{"healthcheck"}, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, 1, []string{"cannot reach usher at 127.0.0.1:1. Is it running? USHER_ADMIN_LISTEN says where: ", "refused"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p := start(t, s.environ(tc.extra...), tc.args...)
-			<-p.ended
-			out := p.stdout.String() + p.stderr.String()
-			if p.code != tc.code {
-				t.Errorf("%d, want %d", p.code, tc.code)
+			p := start(t, s.Environ(tc.extra...), tc.args...)
+			<-p.Ended
+			out := p.Stdout.String() + p.Stderr.String()
+			if p.Code != tc.code {
+				t.Errorf("%d, want %d", p.Code, tc.code)
 			}
 			for _, want := range tc.want {
 				if !strings.Contains(out, want) {
@@ -81,8 +81,8 @@ func TestAdvice(t *testing.T) {
 
 // Who only starts it, and looks at the log.
 func TestAdviceInTheLog(t *testing.T) {
-	p := start(t, newService(t).environ("USHER_CLIENT_SECRET=wr0ng"))
+	p := start(t, testkit.NewService(t).Environ("USHER_CLIENT_SECRET=wr0ng"))
 	testkit.Eventually(t, "said", func() bool {
-		return strings.Contains(p.stderr.String(), `"advice":"check USHER_CLIENT_ID and USHER_CLIENT_SECRET"`)
+		return strings.Contains(p.Stderr.String(), `"advice":"check USHER_CLIENT_ID and USHER_CLIENT_SECRET"`)
 	})
 }

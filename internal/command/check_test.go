@@ -16,7 +16,7 @@ import (
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
+	s := testkit.NewService(t)
 	receiver := httptest.NewServer(sandbox.NewReceiver())
 	defer receiver.Close()
 	gone := httptest.NewServer(nil)
@@ -31,22 +31,22 @@ func TestCheck(t *testing.T) {
 			[]string{"ok    settings", "ok    token for port main", "ok    graphql for port main", "ok    token for port 0", "ok    receiver"}},
 		{"wrong secret", []string{"USHER_CLIENT_SECRET=wr0ng"}, 1, []string{"FAIL  token for port main", "invalid_client", "check USHER_CLIENT_ID and USHER_CLIENT_SECRET"}},
 		{"wrong scope", []string{"USHER_SCOPE=standard:admin"}, 1, []string{"invalid_scope", "check USHER_SCOPE"}},
-		{"wrong prefix", []string{"USHER_BASE_URL=" + s.url + "/v2"}, 1, []string{"answered 404", "USHER_BASE_URL"}},
+		{"wrong prefix", []string{"USHER_BASE_URL=" + s.URL + "/v2"}, 1, []string{"answered 404", "USHER_BASE_URL"}},
 		{"unreachable", []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"can't be reached", "USHER_BASE_URL"}},
 		{"receiver down", []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"ok    graphql", "FAIL  receiver", "USHER_WEBHOOK_FORWARD_URL"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p := start(t, s.environ(tc.extra...), "check")
-			<-p.ended
-			if p.code != tc.code {
-				t.Errorf("%d, want %d", p.code, tc.code)
+			p := start(t, s.Environ(tc.extra...), "check")
+			<-p.Ended
+			if p.Code != tc.code {
+				t.Errorf("%d, want %d", p.Code, tc.code)
 			}
 			for _, want := range tc.want {
-				if !strings.Contains(p.stdout.String(), want) {
-					t.Errorf("no %q in:\n%s", want, p.stdout.String())
+				if !strings.Contains(p.Stdout.String(), want) {
+					t.Errorf("no %q in:\n%s", want, p.Stdout.String())
 				}
 			}
-			if strings.Contains(p.stdout.String(), "wr0ng") {
+			if strings.Contains(p.Stdout.String(), "wr0ng") {
 				t.Error("the secret shows")
 			}
 		})
@@ -57,7 +57,7 @@ func TestCheck(t *testing.T) {
 // does not is one line that says what to do.
 func TestCheckOfTheAPI(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
+	s := testkit.NewService(t)
 	for _, tc := range []struct {
 		name  string
 		fault sandbox.Fault
@@ -75,11 +75,11 @@ func TestCheckOfTheAPI(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s.FailGraphQL(tc.fault)
-			p := start(t, s.environ(), "check")
-			<-p.ended
-			out := p.stdout.String()
-			if lines := strings.Count(out, "\n"); p.code != tc.code || !strings.Contains(out, tc.want) || lines != 3 {
-				t.Errorf("%d, want %d with %q, and 3 lines:\n%s", p.code, tc.code, tc.want, out)
+			p := start(t, s.Environ(), "check")
+			<-p.Ended
+			out := p.Stdout.String()
+			if lines := strings.Count(out, "\n"); p.Code != tc.code || !strings.Contains(out, tc.want) || lines != 3 {
+				t.Errorf("%d, want %d with %q, and 3 lines:\n%s", p.Code, tc.code, tc.want, out)
 			}
 		})
 	}
@@ -112,14 +112,14 @@ func TestCheckAsksOnce(t *testing.T) {
 		want    string
 		asked   int64
 	}{
-		{"servers that refuse", gateway("http://"+l.Addr().String(), "USHER_WEBHOOK_INBOX=nats://"+closed+","+closed), "FAIL  inbox: no connection to nats://" + closed + ", nats://" + closed + ": connection refused; ", 1},
-		{"a server that hangs up", gateway("http://"+closed, "USHER_WEBHOOK_INBOX=nats://"+closed+","+l.Addr().String()), "FAIL  inbox: no connection to nats://" + closed, 1},
+		{"servers that refuse", []string{"USHER_WEBHOOK_FORWARD_URL=http://" + l.Addr().String(), "USHER_WEBHOOK_INBOX=nats://" + closed + "," + closed}, "FAIL  inbox: no connection to nats://" + closed + ", nats://" + closed + ": connection refused; ", 1},
+		{"a server that hangs up", []string{"USHER_WEBHOOK_FORWARD_URL=http://" + closed, "USHER_WEBHOOK_INBOX=nats://" + closed + "," + l.Addr().String()}, "FAIL  inbox: no connection to nats://" + closed, 1},
 		{"a service that hangs up", with("USHER_BASE_URL=http://" + l.Addr().String()), "FAIL  token for port main: the token endpoint can't be reached", 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			asked.Store(0)
 			p := start(t, tc.environ, "check")
-			<-p.ended
+			<-p.Ended
 			// Connections are accepted in their order: with this one, check's have been counted.
 			last, err := net.Dial("tcp", l.Addr().String())
 			if err != nil {
@@ -128,8 +128,8 @@ func TestCheckAsksOnce(t *testing.T) {
 			_, _ = last.Read(make([]byte, 1))
 			last.Close()
 			asked.Add(-1)
-			if out := p.stdout.String(); p.code != 1 || !strings.Contains(out, tc.want) || asked.Load() != tc.asked {
-				t.Errorf("%d, asked %d times, want %q:\n%s", p.code, asked.Load(), tc.want, out)
+			if out := p.Stdout.String(); p.Code != 1 || !strings.Contains(out, tc.want) || asked.Load() != tc.asked {
+				t.Errorf("%d, asked %d times, want %q:\n%s", p.Code, asked.Load(), tc.want, out)
 			}
 		})
 	}
@@ -147,8 +147,8 @@ func TestCheckShowsNoToken(t *testing.T) {
 	}))
 	defer echo.Close()
 	p := start(t, with("USHER_BASE_URL="+echo.URL), "check")
-	<-p.ended
-	if out := p.stdout.String() + p.stderr.String(); p.code != 1 || strings.Contains(out, "t0ken-of-the-test") || !strings.Contains(out, "not good: Bearer [redacted]") {
-		t.Errorf("%d:\n%s", p.code, out)
+	<-p.Ended
+	if out := p.Stdout.String() + p.Stderr.String(); p.Code != 1 || strings.Contains(out, "t0ken-of-the-test") || !strings.Contains(out, "not good: Bearer [redacted]") {
+		t.Errorf("%d:\n%s", p.Code, out)
 	}
 }

@@ -1,16 +1,15 @@
-// Package command is usher as a program: its commands, and how its parts are put
-// together. Arguments, environment and output are passed in, so that a test can run the
-// whole of it.
+// Package command is usher as a person types it: its commands, their help and their exit codes.
+// What runs for a while has a room of its own (serve, demo, job); the other commands ask a running
+// usher through its admin port, or try the settings. Arguments, environment and output are passed
+// in, so that a test can run the whole of it.
 package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
-
-	"github.com/lmittmann/tint"
 
 	"usher/internal/settings"
 	"usher/internal/terminal"
@@ -46,7 +45,7 @@ func Main(ctx context.Context, p Process) int {
 	case "serve":
 		run = supervised
 	case "demo":
-		run = demo
+		run = demoCommand
 	case "exec":
 		return execute(ctx, p, args)
 	case "check":
@@ -83,17 +82,21 @@ func (p *Process) misused(format string, args ...any) int {
 	return exitUsage
 }
 
-// settings reads the settings of an usher that serves, or prints all that is wrong with them.
-func (p *Process) settings(environ []string) (*settings.Settings, bool) {
-	s, err := settings.Read(environ)
+// ended returns the exit code of what has run.
+func (p *Process) ended(err error) int {
 	if err != nil {
-		fmt.Fprintln(p.Stderr, err)
-		return nil, false
+		return p.failed(err)
 	}
-	return s, true
+	return exitOK
 }
 
+// failed says what went wrong, and returns the exit code: bad settings are bad usage.
 func (p *Process) failed(err error) int {
+	var bad settings.Problems
+	if errors.As(err, &bad) {
+		fmt.Fprintln(p.Stderr, err)
+		return exitUsage
+	}
 	fmt.Fprintln(p.Stderr, "usher:", err)
 	return exitFailed
 }
@@ -109,28 +112,5 @@ func adviseCommand(name string) string {
 	}
 	return ""
 }
-
-// newLog returns the log that the settings ask for, on w.
-func newLog(w io.Writer, a *settings.Admin) *slog.Logger { return newLogAt(w, a, a.Level) }
-
-// newLogAt is newLog with a level that may change.
-func newLogAt(w io.Writer, a *settings.Admin, level slog.Leveler) *slog.Logger {
-	onScreen := terminal.Is(w)
-	if a.LogFormat == "json" || a.LogFormat == "auto" && !onScreen {
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inSeconds}))
-	}
-	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !onScreen || a.NoColour}))
-}
-
-// inSeconds writes a duration as a number of seconds, which programs that read logs can
-// compare and add up. JSON would have nanoseconds.
-func inSeconds(_ []string, a slog.Attr) slog.Attr {
-	if a.Value.Kind() == slog.KindDuration {
-		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
-	}
-	return a
-}
-
-func isTerminal(w io.Writer) bool { return terminal.Is(w) }
 
 func visible(s string) string { return terminal.Visible(s) }

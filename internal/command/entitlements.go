@@ -2,166 +2,93 @@ package command
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"net/http"
-	"net/url"
-	"strings"
+	"strconv"
+	"text/tabwriter"
 	"time"
-
-	"usher/internal/admin"
-	"usher/internal/admin/metrics"
-	"usher/internal/entitlements"
-	"usher/internal/guard"
-	"usher/internal/inbox"
-	"usher/webhookgate"
 )
 
-// entitlementsMemory is how much memory snapshots may take. usher reads the others from the
-// inbox when somebody asks for them.
-const entitlementsMemory = 64 << 20
+const entitlementsUsage = `Usage: usher entitlements TENANT [FEATURE]
 
-// rights knows what each tenant may use. The inbox feeds it.
-type rights struct {
-	index *entitlements.Index
-	inbox *inbox.Inbox
-	// asked: somebody may ask at any time. If not, a snapshot is parsed only when somebody looks at the
-	// tenant on the admin port.
-	asked bool
+Asks the running usher, through its admin port, what a tenant may use.
+TENANT is platform/tenant, or tenant alone. With FEATURE the exit code is 0
+only if the feature is enabled.
+`
+
+// granted is what the API says of a tenant, or of one feature.
+type granted struct {
+	Tenant   string    `json:"tenant"`
+	Platform string    `json:"platform"`
+	AsOf     time.Time `json:"as_of"`
+	Webhook  string    `json:"webhook"`
+	Features []feature `json:"features"`
+	feature
 }
 
-func newRights(asked bool) *rights {
-	return &rights{index: entitlements.NewIndex(entitlementsMemory), asked: asked}
+type feature struct {
+	Feature string `json:"feature"`
+	Name    string `json:"name"`
+	Enabled bool   `json:"enabled"`
+	Limit   *int64 `json:"limit"`
+	Value   string `json:"value"`
 }
 
-// onSnapshot takes in a tenant's last snapshot; see inbox.Config.OnSnapshot.
-func (g *rights) onSnapshot(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook) {
-	if w == nil || !g.asked {
-		g.index.Know(lane.Platform, lane.Tenant, id)
+func (f *feature) limit() string {
+	if f.Limit == nil {
+		return "unlimited"
+	}
+	return strconv.FormatInt(*f.Limit, 10)
+}
+
+// entitlementsCommand asks what a tenant may use.
+func entitlementsCommand(ctx context.Context, p Process, args []string) int {
+	if len(args) > 0 && isHelp(args[0]) {
+		fmt.Fprint(p.Stdout, entitlementsUsage)
+		return exitOK
+	}
+	if len(args) < 1 || len(args) > 2 {
+		return p.misused("usher entitlements takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
+	}
+	tenant, err := parseTenant(args[0])
+	if err != nil {
+		return p.misused("%v", err)
+	}
+	api, err := newAdminAPI(p.Environ)
+	if err != nil {
+		return p.failed(err)
+	}
+	query := tenant.query()
+	if len(args) == 2 {
+		query.Set("feature", args[1])
+	}
+	var g granted
+	if _, err := api.call(ctx, http.MethodGet, "/api/entitlements?"+query.Encode(), nil, &g); err != nil {
+		return p.failed(err)
+	}
+	if len(args) == 1 {
+		p.printGranted(&g)
+		return exitOK
+	}
+	who := visible(showTenant(g.Platform, g.Tenant))
+	if !g.Enabled {
+		fmt.Fprintf(p.Stdout, "%s may not use %s\n", who, visible(args[1]))
+		return exitFailed
+	}
+	fmt.Fprintf(p.Stdout, "%s may use %s, limit %s\n", who, visible(args[1]), g.limit())
+	return exitOK
+}
+
+func (p *Process) printGranted(g *granted) {
+	fmt.Fprintf(p.Stdout, "%s, as of %s, by webhook %s\n", visible(showTenant(g.Platform, g.Tenant)), g.AsOf.UTC().Format(time.RFC3339), visible(g.Webhook))
+	if len(g.Features) == 0 {
+		fmt.Fprintln(p.Stdout, "This tenant may not use any feature.")
 		return
 	}
-	g.index.Put(entry(lane, id, w))
-}
-
-// onErase forgets a tenant; see inbox.Config.OnErase.
-func (g *rights) onErase(lane webhookgate.Lane, upTo uint64) {
-	g.index.Drop(lane.Platform, lane.Tenant, upTo)
-}
-
-func entry(lane webhookgate.Lane, id uint64, w *webhookgate.Webhook) entitlements.Entry {
-	// Under a schema of the user's own this may fail: then there is no list of features.
-	snapshot, _ := entitlements.Parse(w.Body)
-	return entitlements.Entry{
-		Platform: lane.Platform, Tenant: lane.Tenant, Snapshot: snapshot, AsOf: w.Received, Webhook: w.ID, Seq: id,
+	t := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "FEATURE\tLIMIT\tVALUE\tNAME")
+	for _, f := range g.Features {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", visible(f.Feature), f.limit(), visible(f.Value), visible(f.Name))
 	}
-}
-
-// readPatience is how long the inbox may take to read a snapshot.
-const readPatience = 2 * time.Second
-
-// lookup is entitlements.Lookup.
-func (g *rights) lookup(ctx context.Context, tenant string, platform *string) (entitlements.Answer, error) {
-	stale, ready := g.inbox.Following()
-	if !ready {
-		return entitlements.Answer{}, notReady("the inbox has not been read yet")
-	}
-	e, held, err := g.index.Find(tenant, platform)
-	if errors.Is(err, entitlements.ErrUnknown) && stale > 0 {
-		// Another replica may have taken it in since.
-		return entitlements.Answer{}, notReady("this tenant is not known here, and the inbox's servers can't be reached")
-	}
-	if err != nil || held {
-		return entitlements.Answer{Entry: e, Stale: stale}, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, readPatience)
-	defer cancel()
-	lane := webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}
-	w, id, err := g.inbox.Snapshot(ctx, lane)
-	if err != nil || id < e.Seq { // older than the last one that usher knows of
-		return entitlements.Answer{}, notReady("the tenant's last webhook cannot be read from the inbox right now")
-	}
-	read := entry(lane, id, w)
-	g.index.Restore(read)
-	return entitlements.Answer{Entry: read, Stale: stale}, nil
-}
-
-func notReady(why string) error {
-	return &entitlements.NotReadyError{RetryAfter: time.Second, Why: why}
-}
-
-// buildEntitlements builds the port that answers what a tenant may use.
-func (u *usher) buildEntitlements(m *metrics.Entitlements) {
-	e := &u.settings.Entitlements
-	cfg := entitlements.Config{
-		Lookup:  u.rights.lookup,
-		Key:     e.Key.Getter(),
-		Hosts:   guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
-		Checked: m.Checked,
-		Log:     u.log,
-	}
-	u.answers = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
-	u.listeners = append(u.listeners, u.answers)
-}
-
-// entitlementsProblems says what keeps the port from answering.
-func (u *usher) entitlementsProblems() []string {
-	if u.answers == nil {
-		return nil
-	}
-	if _, ready := u.inbox.Following(); !ready {
-		return []string{"the inbox has not been read yet, so usher does not know yet what tenants may use"}
-	}
-	return nil
-}
-
-// adminEntitlements answers /api/entitlements?tenant=&feature=&platform= on the admin port, whether
-// the entitlements port is on or not. The admin port has checked the caller before.
-func (u *usher) adminEntitlements() http.HandlerFunc {
-	handler := entitlements.New(entitlements.Config{
-		Lookup: u.rights.lookup, Hosts: guard.NewHosts("", []string{"*"}, true), Log: u.log,
-	})
-	return func(w http.ResponseWriter, r *http.Request) {
-		query := r.URL.Query()
-		inner := r.Clone(r.Context())
-		path := "/v1/entitlements/" + url.PathEscape(query.Get("tenant"))
-		if query.Has("feature") {
-			path += "/" + url.PathEscape(query.Get("feature"))
-		}
-		if query.Has("platform") {
-			path += "?platform=" + url.QueryEscape(query.Get("platform"))
-		}
-		inner.RequestURI = path
-		inner.URL, _ = url.Parse(path) // it was escaped
-		for _, name := range []string{"Origin", "Sec-Fetch-Site"} {
-			inner.Header.Del(name)
-		}
-		handler.ServeHTTP(w, inner)
-	}
-}
-
-// mayUse returns what a tenant may use, for the admin port.
-func (g *rights) mayUse(ctx context.Context, platform, tenant string) (*admin.MayUse, error) {
-	answer, err := g.lookup(ctx, tenant, &platform)
-	if err != nil {
-		return nil, err
-	}
-	may := &admin.MayUse{
-		Known: answer.Snapshot.Known(), Features: []admin.MayFeature{}, AsOf: answer.AsOf, Webhook: answer.Webhook, ID: answer.Seq,
-		Stale: answer.Stale,
-	}
-	for f := range answer.Snapshot.Features() {
-		may.Features = append(may.Features, admin.MayFeature{Code: f.Code, Name: f.Name, Limit: f.Limit.String(), Value: f.Value})
-	}
-	return may, nil
-}
-
-// entitlementsPort returns how a shell calls the entitlements port, without the key itself.
-func (u *usher) entitlementsPort() (curl, base string) {
-	curl, base = "curl", u.answers.url()
-	if path, ok := strings.CutPrefix(base, "unix:"); ok {
-		curl, base = "curl --unix-socket '"+strings.ReplaceAll(path, "'", `'\''`)+"'", "http://localhost"
-	}
-	if u.settings.Entitlements.Key != nil {
-		curl += ` -H "X-Usher-Key: $USHER_ENTITLEMENTS_KEY"`
-	}
-	return curl, base
+	t.Flush()
 }

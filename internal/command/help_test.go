@@ -11,11 +11,11 @@ import (
 func printed(t *testing.T, code int, args ...string) string {
 	t.Helper()
 	p := start(t, nil, args...)
-	<-p.ended
-	if p.code != code {
-		t.Errorf("usher %s: exit code %d, want %d: %s", strings.Join(args, " "), p.code, code, p.stderr.String())
+	<-p.Ended
+	if p.Code != code {
+		t.Errorf("usher %s: exit code %d, want %d: %s", strings.Join(args, " "), p.Code, code, p.Stderr.String())
 	}
-	return p.stdout.String() + p.stderr.String()
+	return p.Stdout.String() + p.Stderr.String()
 }
 
 // Every command has its help, in three ways, and fits a terminal.

@@ -15,6 +15,7 @@ import (
 
 	"usher/internal/admin"
 	"usher/internal/inbox"
+	"usher/internal/terminal"
 )
 
 const inboxUsage = `Usage: usher inbox COMMAND
@@ -60,7 +61,7 @@ func inboxCommand(ctx context.Context, p Process, args []string) int {
 	}
 	api, err := newAdminAPI(p.Environ)
 	if err != nil {
-		return p.unasked(err)
+		return p.failed(err)
 	}
 	err = inboxVerbs[o.verb](api, ctx, p, o)
 	var refused *apiError
@@ -97,11 +98,11 @@ func (a *adminAPI) list(ctx context.Context, p Process, o *inboxOptions) error {
 		_, err := p.Stdout.Write(raw)
 		return err
 	}
-	terminal := isTerminal(p.Stdout)
-	if err := printList(p.Stdout, l.Webhooks, time.Now(), terminal); err != nil {
+	onScreen := terminal.Is(p.Stdout)
+	if err := printList(p.Stdout, l.Webhooks, time.Now(), onScreen); err != nil {
 		return err
 	}
-	if terminal {
+	if onScreen {
 		fmt.Fprintln(p.Stderr, summary(l.Webhooks))
 	}
 	p.sayPaused(l.Paused)

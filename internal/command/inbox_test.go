@@ -17,6 +17,7 @@ import (
 	"usher/internal/admin"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/internal/testkit"
 )
 
 // inboxServer is an admin port in front of a few webhooks, as usher inbox finds it.
@@ -130,19 +131,19 @@ func newInboxServer(t *testing.T, token string) *inboxServer {
 }
 
 // run runs usher inbox with args to its end.
-func (s *inboxServer) run(t *testing.T, args ...string) *program {
+func (s *inboxServer) run(t *testing.T, args ...string) *testkit.Usher {
 	t.Helper()
 	p := start(t, []string{"USHER_ADMIN_LISTEN=" + s.addr}, append([]string{"inbox"}, args...)...)
-	<-p.ended
+	<-p.Ended
 	return p
 }
 
 func TestInboxList(t *testing.T) {
 	s := newInboxServer(t, "")
 	p := s.run(t, "ls")
-	lines := strings.Split(strings.TrimSuffix(p.stdout.String(), "\n"), "\n")
-	if p.code != 0 || !strings.HasPrefix(p.stderr.String(), "Paused since ") || len(lines) != 5 {
-		t.Fatalf("%d %s\n%s", p.code, p.stderr.String(), p.stdout.String())
+	lines := strings.Split(strings.TrimSuffix(p.Stdout.String(), "\n"), "\n")
+	if p.Code != 0 || !strings.HasPrefix(p.Stderr.String(), "Paused since ") || len(lines) != 5 {
+		t.Fatalf("%d %s\n%s", p.Code, p.Stderr.String(), p.Stdout.String())
 	}
 	for i, want := range [][]string{
 		{"100200", "waiting", "eu/", "12", "0s", "refused"},
@@ -213,21 +214,21 @@ func TestInboxListForATerminal(t *testing.T) {
 func TestInboxShow(t *testing.T) {
 	s := newInboxServer(t, "")
 	p := s.run(t, "show", "4")
-	if p.code != 0 {
-		t.Fatalf("%d %s", p.code, p.stderr.String())
+	if p.Code != 0 {
+		t.Fatalf("%d %s", p.Code, p.Stderr.String())
 	}
 	for _, want := range []string{
 		"id          4\n", "state       parked\n", "because     the receiver answered 422\n", `tenant      eu/acme%1B[2J%0A` + "\n", "webhook-id  019\n",
 		", 1h ago\n", "sent again  ", "      35ms  503 Service Unavailable\n", "        1s  422 Unprocessable Entity\n",
 		"changes against 2\n  users 5 → 10\n", "payload\n{\n  \"type\": \"TenantProvisioningChange\",\n", `"name": "R&D \u009b2J"` + "\n",
 	} {
-		if !strings.Contains(p.stdout.String(), want) {
-			t.Errorf("no %q in:\n%s", want, p.stdout.String())
+		if !strings.Contains(p.Stdout.String(), want) {
+			t.Errorf("no %q in:\n%s", want, p.Stdout.String())
 		}
 	}
 	p = s.run(t, "show", "1")
-	if out := p.stdout.String(); p.code != 0 || !strings.HasSuffix(out, "payload\n"+`torn\u001b`+"\n") || !strings.Contains(out, "took no snapshot before it") {
-		t.Errorf("%d\n%s", p.code, out)
+	if out := p.Stdout.String(); p.Code != 0 || !strings.HasSuffix(out, "payload\n"+`torn\u001b`+"\n") || !strings.Contains(out, "took no snapshot before it") {
+		t.Errorf("%d\n%s", p.Code, out)
 	}
 }
 
@@ -235,13 +236,13 @@ func TestInboxJSON(t *testing.T) {
 	s := newInboxServer(t, "")
 	var list admin.WebhookList
 	p := s.run(t, "ls", "--json", "--state", "parked")
-	if err := json.Unmarshal([]byte(p.stdout.String()), &list); p.code != 0 || err != nil || len(list.Webhooks) != 2 || list.Webhooks[0].Tenant != "acme\x1b[2J\n" {
-		t.Errorf("%d %v %+v", p.code, err, list)
+	if err := json.Unmarshal([]byte(p.Stdout.String()), &list); p.Code != 0 || err != nil || len(list.Webhooks) != 2 || list.Webhooks[0].Tenant != "acme\x1b[2J\n" {
+		t.Errorf("%d %v %+v", p.Code, err, list)
 	}
 	var detail admin.WebhookDetail
 	p = s.run(t, "show", "4", "--json")
-	if err := json.Unmarshal([]byte(p.stdout.String()), &detail); p.code != 0 || err != nil || string(detail.Payload) != latestBody || detail.Previous != "2" {
-		t.Errorf("%d %v %+v", p.code, err, detail)
+	if err := json.Unmarshal([]byte(p.Stdout.String()), &detail); p.Code != 0 || err != nil || string(detail.Payload) != latestBody || detail.Previous != "2" {
+		t.Errorf("%d %v %+v", p.Code, err, detail)
 	}
 }
 
@@ -317,11 +318,11 @@ func TestInboxCommands(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newInboxServer(t, "")
 			p := s.run(t, tc.args...)
-			if p.code != tc.code || !strings.Contains(p.stdout.String(), tc.stdout) || !strings.Contains(p.stderr.String(), tc.stderr) {
-				t.Errorf("%d\n%s\n%s", p.code, p.stdout.String(), p.stderr.String())
+			if p.Code != tc.code || !strings.Contains(p.Stdout.String(), tc.stdout) || !strings.Contains(p.Stderr.String(), tc.stderr) {
+				t.Errorf("%d\n%s\n%s", p.Code, p.Stdout.String(), p.Stderr.String())
 			}
-			if lines := strings.Count(p.stderr.String(), "\n"); tc.code == 2 && lines != 1 {
-				t.Errorf("%d lines of error:\n%s", lines, p.stderr.String())
+			if lines := strings.Count(p.Stderr.String(), "\n"); tc.code == 2 && lines != 1 {
+				t.Errorf("%d lines of error:\n%s", lines, p.Stderr.String())
 			}
 			if asked := strings.Join(s.asked, "; "); asked != tc.asked {
 				t.Errorf("asked for %q, want %q", asked, tc.asked)
@@ -355,17 +356,17 @@ func TestInboxFindsThePort(t *testing.T) {
 		{"wrong token", listen(s.addr, "USHER_ADMIN_TOKEN=wr0ng"), 1, "set USHER_ADMIN_TOKEN"},
 		{"no usher there", listen("127.0.0.1:1"), 1, "USHER_ADMIN_LISTEN says where"},
 		{"another program there", listen(strings.TrimPrefix(other.URL, "http://")), 1, "is there an usher?"},
-		{"no admin port", listen("off"), 1, "USHER_ADMIN_LISTEN is off"},
+		{"no admin port", listen("off"), 2, "USHER_ADMIN_LISTEN is off, so there is no admin port to ask: set it to"},
 		{"bad address", listen("9095"), 2, `USHER_ADMIN_LISTEN is "9095"`},
 		{"token twice", listen(s.addr, "USHER_ADMIN_TOKEN=adm1n", "USHER_ADMIN_TOKEN_FILE="+file), 2, "both set"},
 		{"token not to be read", listen(s.addr, "USHER_ADMIN_TOKEN_FILE="+file+".not"), 2, "USHER_ADMIN_TOKEN_FILE"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := start(t, tc.environ, "inbox", "ls")
-			<-p.ended
-			out := p.stdout.String() + p.stderr.String()
-			if p.code != tc.code || !strings.Contains(out, tc.want) {
-				t.Errorf("%d, want %d with %q:\n%s", p.code, tc.code, tc.want, out)
+			<-p.Ended
+			out := p.Stdout.String() + p.Stderr.String()
+			if p.Code != tc.code || !strings.Contains(out, tc.want) {
+				t.Errorf("%d, want %d with %q:\n%s", p.Code, tc.code, tc.want, out)
 			}
 			if strings.Contains(out, "adm1n") || strings.Contains(out, "wr0ng") {
 				t.Errorf("the token shows:\n%s", out)

@@ -16,7 +16,7 @@ const serviceName = "usher"
 // supervised serves; as a Windows service, if it was started as one.
 func supervised(ctx context.Context, p Process) int {
 	if is, err := svc.IsWindowsService(); err != nil || !is {
-		return serve(ctx, p)
+		return serveCommand(ctx, p)
 	}
 	// Nobody sees the output of a service, so it goes to the event log. If the source cannot
 	// be registered, the event log adds that the description is missing.
@@ -48,7 +48,7 @@ func (s *windowsService) Execute(_ []string, requests <-chan svc.ChangeRequest, 
 	defer stop()
 	serves, ended := make(chan struct{}, 1), make(chan int, 1)
 	s.process.serves = func() { serves <- struct{}{} }
-	go func() { ended <- serve(ctx, s.process) }()
+	go func() { ended <- serveCommand(ctx, s.process) }()
 	for {
 		select {
 		case <-serves:

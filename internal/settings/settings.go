@@ -86,13 +86,13 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 }
 
 // ReadAdmin reads what it takes to call the admin port of a running usher, and no more:
-// the caller may not have the other settings.
+// the caller may not have the other settings. For a caller "off" is a wrong setting.
 func ReadAdmin(environ []string) (*Admin, error) {
 	r := newReader(environ)
 	a := new(Admin)
 	r.section("", a)
 	if a.Listen == "off" {
-		return a, nil
+		r.problem("USHER_ADMIN_LISTEN", "is off, so there is no admin port to ask: set it to the address of the admin port of the running usher")
 	}
 	r.listen("USHER_ADMIN_LISTEN", a.Listen)
 	r.headerSafe("USHER_ADMIN_TOKEN", a.Token)

@@ -348,7 +348,7 @@ func TestReadAdmin(t *testing.T) {
 		env                   []string
 	}{
 		{"nothing set", "127.0.0.1:9095", "", nil},
-		{"off", "off", "", []string{"USHER_ADMIN_LISTEN=off", "USHER_ADMIN_TOKEN_FILE=/nowhere"}},
+		{"off", "", "USHER_ADMIN_LISTEN is off", []string{"USHER_ADMIN_LISTEN=off"}},
 		{"beyond loopback, as usher itself would not start", ":9095", "", []string{"USHER_ADMIN_LISTEN=:9095"}},
 		{"others are wrong", "127.0.0.1:9095", "", []string{"USHER_BASE_URL=nowhere", "USHER_LOG_LEVEL=loud", "USHER_SHUTDOWN_GRACE=soon"}},
 		{"no address", "", `USHER_ADMIN_LISTEN is "9095"`, []string{"USHER_ADMIN_LISTEN=9095"}},

@@ -1,0 +1,172 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"usher/internal/settings"
+	"usher/internal/testkit"
+)
+
+// quickDemo has the demo's story told without its pauses.
+func quickDemo(t *testing.T) {
+	t.Helper()
+	usual, every := beat, webhookEvery
+	beat, webhookEvery = 10*time.Millisecond, 200*time.Millisecond
+	t.Cleanup(func() { beat, webhookEvery = usual, every })
+}
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// start runs the demo until the test ends.
+func start(t *testing.T, environ []string) *testkit.Usher {
+	t.Helper()
+	return testkit.Run(t, func(ctx context.Context, stdout, stderr io.Writer) int {
+		if err := Run(ctx, Config{Environ: environ, Stdout: stdout, Stderr: stderr}); err != nil {
+			fmt.Fprintln(stderr, err)
+			return 1
+		}
+		return 0
+	})
+}
+
+var demoPorts = []string{"USHER_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0"}
+
+// The demo's story, in its order; then webhooks, also while a receiver is down.
+var demoStory = []string{
+	`curl -s http://127\.0\.0\.1:\d+/graphql -w '\\n' \\`,
+	`(?m)^1\. The service sends a webhook`,
+	`webhook +acme: 10 users +200 queued, delivered\n`,
+	`(?m)^2\. A program calls`,
+	`call without usher +401 Unauthorized\n`,
+	`call through usher +200, 3 accounts\n`,
+	`(?m)^3\. The service revokes the token`,
+	`the service's answer to usher +401\n`,
+	`usher's answer to the program +200, 3 accounts\n`,
+	`(?m)^4\. `,
+	`check +may acme use sso\? +403 no\n`,
+	`webhook +acme: sso added +200 queued, delivered\n`,
+	`check +may acme use sso\? +204 yes\n`,
+	`(?m)^5\. `,
+	`webhook +acme: sso added +200 duplicate, dropped\n`,
+	`(?m)^6\. `,
+	`webhook +acme: 10 users +200 queued, delivered\n`,
+	`check +may acme use sso\? +403 no\n`,
+	`(?m)^7\. Somebody forges`,
+	`401 rejected\n`,
+	`(?m)^8\. Your receiver goes down`,
+	`200 queued, 1 waiting\n`,
+	`200 queued, 2 waiting\n`,
+	`200 queued, 3 waiting\n`,
+	`receiver back\n`,
+	`3 delivered in order, 0 waiting\n`,
+	`Try these in another terminal:\n`,
+	`USHER_ADMIN_LISTEN=127\.0\.0\.1:\d+ usher inbox ls --limit 5\n`,
+	`(?m)^\d\d:\d\d:\d\d  .*200 queued, delivered\n`,
+	`the receiver of crm is down\n`,
+	`the receiver of crm is back\n`,
+	`all that waited is delivered +0 waiting\n`,
+}
+
+func TestDemoStory(t *testing.T) {
+	quickDemo(t)
+	p := start(t, demoPorts)
+	testkit.Eventually(t, "the story and what follows", func() bool { return strings.Contains(p.Stdout.String(), "all that waited") })
+	p.Stop()
+	<-p.Ended
+	rest := p.Stdout.String()
+	for _, want := range demoStory {
+		at := regexp.MustCompile(want).FindStringIndex(rest)
+		if at == nil {
+			t.Fatalf("after what came before, no %s in:\n%s", want, p.Stdout.String())
+		}
+		rest = rest[at[1]:]
+	}
+	for line := range strings.Lines(p.Stdout.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	if log := p.Stderr.String(); p.Code != 0 || log != "" {
+		t.Errorf("exit code %d, and the log says without being asked:\n%s", p.Code, log)
+	}
+}
+
+// The first webhook does not wait for anything: with pauses of an hour it is delivered, too.
+func TestDemoFirstWebhook(t *testing.T) {
+	quickDemo(t)
+	beat = time.Hour
+	p := start(t, demoPorts)
+	testkit.Eventually(t, "a webhook delivered", func() bool { return strings.Contains(p.Stdout.String(), "200 queued, delivered\n") })
+}
+
+func TestDemo(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:8080")
+	if err == nil {
+		defer taken.Close()
+	} // else it is taken already
+	p := start(t, []string{"USHER_BASE_URL=https://not.used", "USHER_KEYS=slip", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json", "USHER_LOG_LEVEL=info"})
+	p.Ready(t)
+	testkit.WantCall(t, p.URL(t, "main"), 200, "accounts")
+	if _, status := testkit.Get(t, p.URL(t, "admin")+"/api/status"); !strings.Contains(status, `"platforms":["crm"]`) || !strings.Contains(status, `"platforms":["docs"]`) {
+		t.Errorf("not two receivers: %s", status)
+	}
+	for _, want := range []string{"curl -s " + p.URL(t, "main") + "/graphql", "127.0.0.1:8080 is taken", "Ctrl-C"} {
+		if !strings.Contains(p.Stdout.String(), want) {
+			t.Errorf("no %q in:\n%s", want, p.Stdout.String())
+		}
+	}
+	p.Stop()
+	<-p.Ended
+	if p.Code != 0 {
+		t.Errorf("exit code %d: %s", p.Code, p.Stderr.String())
+	}
+}
+
+// The story and the lines to copy work on sockets, too.
+func TestDemoOnSockets(t *testing.T) {
+	quickDemo(t)
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	p := start(t, []string{"USHER_LISTEN=unix:" + path("calls"), "USHER_ADMIN_LISTEN=off",
+		"USHER_WEBHOOK_LISTEN=unix:" + path("hooks"), "USHER_ENTITLEMENTS_LISTEN=unix:" + path("rights")})
+	testkit.Eventually(t, "hints", func() bool { return strings.Contains(p.Stdout.String(), "From now on") })
+	for _, want := range []string{
+		"  calls         unix:" + path("calls") + "\n",
+		"curl -s --unix-socket '" + path("calls") + "' http://localhost/graphql -w",
+		"curl -s --unix-socket '" + path("rights") + "' http://localhost/v1/entitlements/acme/users -w",
+		"200, 3 accounts", "204 yes", "200 queued, delivered", "3 delivered in order",
+	} {
+		if !strings.Contains(p.Stdout.String(), want) {
+			t.Errorf("no %q in:\n%s", want, p.Stdout.String())
+		}
+	}
+}
+
+func TestDemoWithoutGate(t *testing.T) {
+	err := Run(t.Context(), Config{Environ: append(demoPorts, "USHER_WEBHOOK_LISTEN=off"), Stdout: io.Discard, Stderr: io.Discard})
+	var bad settings.Problems
+	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "set an address") {
+		t.Error(err)
+	}
+}
+
+// A hint names the program as its user can.
+func TestCalled(t *testing.T) {
+	for self, want := range map[string]string{
+		"": "usher", "/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .", "/opt/x/usher": "/opt/x/usher",
+	} {
+		if got := called(self); got != want {
+			t.Errorf("%q: %q, want %q", self, got, want)
+		}
+	}
+}

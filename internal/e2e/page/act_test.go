@@ -1,0 +1,101 @@
+package page
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"usher/internal/sandbox"
+)
+
+// One night on the page: a tenant is held up, and tried now; its poisoned webhook is discarded; deliveries are paused,
+// which every page says, and resumed; what is parked is sent again at once; and a tenant is erased.
+func TestPageActs(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	w.receiver.BehaveTo("harbour-ltd", sandbox.Fault{Status: http.StatusInternalServerError, Body: "8 users are in use"})
+	w.receiver.BehaveTo("mill-co", sandbox.Fault{Status: http.StatusUnprocessableEntity, Body: "unknown tenant"})
+	for i, tenant := range []string{"harbour-ltd", "harbour-ltd", "mill-co"} {
+		post(t, w.gate, snapshot(tenant, i+1))
+	}
+	complaints := b.complaints()
+
+	b.open(w.admin + "/")
+	b.until("told who is held up", `/crm\/harbour-ltd is held up by 1 \(500: 8 users are in use, \d+ tr(y|ies), next try .*\); 1 waits behind it/.test(document.querySelector("#wrong").innerText)`)
+	b.open(w.admin + "/webhooks/2")
+	b.until("it waits behind 1", `document.querySelector("#stand").innerText.includes("held up by 1")`)
+	before := len(w.receiver.Deliveries())
+	b.click(`form[action="/webhooks/1/redeliver"] button`)
+	b.until("told that it is tried", `location.pathname == "/webhooks/1" && document.querySelector(".notice")?.innerText == "It is being sent again."`)
+	b.until("tried", `document.querySelectorAll(".attempts tbody tr").length > 1`)
+	b.until("not told any more, though it waits again", `!document.querySelector(".notice")`)
+	if after := len(w.receiver.Deliveries()); after < before {
+		t.Errorf("%d deliveries, then %d", before, after)
+	}
+	b.until("said what the receiver gets", `["Webhook-Id", "Webhook-Timestamp"].every((name) => document.querySelector(".headers").innerText.includes(name))`)
+
+	// All is paused, and every page says so.
+	b.open(w.admin + "/")
+	b.click(`a[href="/pause"]`)
+	b.until("asked", `document.querySelector("h1").innerText == "Pause all deliveries?"`)
+	b.click("form button")
+	const banner = `document.querySelector("#paused").innerText.includes("Paused: all deliveries since ")`
+	b.until("the banner", `location.pathname == "/" && `+banner)
+	b.until("the receiver", `document.querySelector("#receiver-main").innerText.includes("paused")`)
+	b.until("why the tenant is held up", `document.querySelector("#wrong").innerText.includes("paused); 1 waits behind it")`)
+	for _, path := range []string{"/webhooks", "/webhooks/2", "/tenant?platform=crm&code=harbour-ltd"} {
+		b.open(w.admin + path)
+		b.until("the banner on "+path, banner)
+	}
+	b.open(w.admin + "/webhooks/1/discard")
+	b.until("asked", `document.querySelector("h1").innerText == "Discard webhook 1?" && document.querySelector(".ask").innerText.includes("never gets this snapshot of crm/harbour-ltd")`)
+	b.click("form button.danger")
+	b.until("discarded", `document.querySelector("#stand .badge")?.innerText == "discarded" && document.querySelector(".notice")?.innerText == "It is discarded."`)
+	stay(b)
+	b.click("#paused form button")
+	b.until("resumed", `location.pathname == "/" && document.querySelector(".notice")?.innerText == "Deliveries go on." && !document.querySelector("#paused li")`)
+	w.receiver.BehaveTo("harbour-ltd", sandbox.Fault{})
+	b.open(w.admin + "/webhooks/2")
+	b.until("the next one is delivered", `document.querySelector("#stand .badge").innerText == "delivered"`)
+	b.until("compared with nothing that was taken", `document.querySelector("#changes").parentElement.innerText.includes("has taken none of the tenant's snapshots before it")`)
+
+	// One receiver, then one tenant; what somebody else does shows without a reload.
+	b.open(w.admin + "/")
+	stay(b)
+	p := start(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(w.admin, "http://")}, "inbox", "pause", "--tenant", "crm/harbour-ltd")
+	<-p.Ended
+	b.until("the tenant is paused", `document.querySelector("#paused").innerText.includes("Paused: tenant crm/harbour-ltd since ")`)
+	stayed(b)
+	b.click(`a[href="/pause?receiver=main"]`)
+	b.click(".ask form button")
+	b.until("the receiver is, too", `document.querySelector("#paused").innerText.includes("Paused: receiver main since ")`)
+	for _, notice := range []string{"Resumed. Another pause still holds these deliveries back.", "Deliveries go on."} {
+		b.click("#paused form button")
+		b.until("resumed", fmt.Sprintf(`document.querySelector(".notice")?.innerText == %q`, notice))
+	}
+	b.until("nothing is paused", `!document.querySelector("#paused li")`)
+
+	// What is parked, all at once.
+	w.receiver.BehaveTo("mill-co", sandbox.Fault{})
+	b.open(w.admin + "/webhooks?outcome=parked")
+	b.click(`a[href="/redeliver?outcome=parked"]`)
+	b.until("asked", `document.querySelector("h1").innerText == "Send 1 webhook again?"`)
+	b.click("form button")
+	b.until("told so", `document.querySelector(".notice")?.innerText == "They are being sent again."`)
+	b.until("delivered", `document.querySelector("#w-3").innerText.includes("delivered")`)
+	b.open(w.admin + "/webhooks?search=3")
+	b.until("found by its id", `document.querySelector("#w-3 .id").innerText == "3"`)
+
+	b.open(w.admin + "/tenant?platform=crm&code=harbour-ltd")
+	b.click(`a[href^="/tenant/erase"]`)
+	b.until("asked what is lost", `document.querySelector(".ask").innerText.includes("deletes 2 webhooks of this tenant") && document.querySelector(".ask").innerText.includes("can't be undone")`)
+	b.click("form button.danger")
+	b.until("erased", `document.querySelector(".notice")?.innerText == "The tenant is erased." && document.querySelectorAll(".rows tbody tr").length == 1`)
+	for _, complaint := range complaints() {
+		t.Errorf("the browser complains: %s", complaint)
+	}
+	if status, body := get(t, w.admin+"/api/tenant?platform=crm&code=harbour-ltd"); status != 404 {
+		t.Errorf("%d %s", status, body)
+	}
+}

@@ -1,0 +1,141 @@
+package page
+
+import (
+	"context"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/chromedp"
+
+	"usher/internal/testkit"
+)
+
+// tab is one of a real Chromium.
+type tab struct {
+	t   *testing.T
+	ctx context.Context
+}
+
+// browsers has two of them run at a time: more are too much for a small machine.
+var browsers = make(chan struct{}, 2)
+
+// newTab starts a Chromium, for a test that then runs beside others; further options are
+// passed on to it.
+func newTab(t *testing.T, more ...chromedp.ExecAllocatorOption) *tab {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("short: it is about the page; the tests of internal/admin look for races behind it")
+	}
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		testkit.Missing(t, "there is no chromium here: the page is not tried in a browser (Debian: apt-get install chromium)")
+	}
+	t.Parallel()
+	browsers <- struct{}{}
+	t.Cleanup(func() { <-browsers })
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+		chromedp.NoSandbox,                           // tests may run as root, where Chromium's does not work
+		chromedp.Flag("disable-dev-shm-usage", true)) // containers have a small one
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(options, more...)...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	// The first step starts it, and must have no limit: that would end it.
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1200, 800)); err != nil {
+		t.Fatal("chromium can't be started: ", err)
+	}
+	return &tab{t, ctx}
+}
+
+// do does things one after the other, each of which may take a while.
+func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, 30*time.Second)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		b.t.Fatalf("%v\nThe page shows:\n%s", err, b.text("body"))
+	}
+}
+
+func (b *tab) open(url string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(url))
+}
+
+// click clicks on what a selector finds, once it is there. What is found may be replaced
+// before it is clicked on, as the page is live: then once more.
+func (b *tab) click(selector string) {
+	b.t.Helper()
+	var err error
+	for range 5 {
+		ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
+		err = chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector)))
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+	b.t.Fatalf("%s can't be clicked on: %v\nThe page shows:\n%s", selector, err, b.text("body"))
+}
+
+// evaluate returns what a JavaScript expression comes to.
+func evaluate[T any](b *tab, expression string) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, 30*time.Second)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		b.t.Fatalf("%s: %v", expression, err)
+	}
+	return v
+}
+
+// text is what can be read in the first element that a selector finds.
+func (b *tab) text(selector string) string {
+	b.t.Helper()
+	return evaluate[string](b, `document.querySelector("`+selector+`")?.innerText ?? ""`)
+}
+
+// until waits for a JavaScript expression to become true. One that fails is not true: the
+// next page may just be on its way.
+func (b *tab) until(what, expression string) {
+	b.t.Helper()
+	for range 600 {
+		if ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`!!(`+expression+`)`)); err == nil && ok {
+			return
+		}
+		time.Sleep(50 * time.Millisecond) // a real browser: nothing to wait on
+	}
+	b.t.Fatalf("in 30 s: not %s\nThe page shows:\n%s", what, b.text("body"))
+}
+
+// complaints gathers what Chromium has to complain of: a script that fails, or
+// something that the page's own policy forbids.
+func (b *tab) complaints() func() []string {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.ctx)
+	events := chromedp.Events(ctx, cdplog.EntryAdded)
+	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, cdplog.Enable, cdp.Empty{})
+		return err
+	}))
+	var all []string
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e, err := range events {
+			if err != nil {
+				return
+			}
+			all = append(all, e.Entry.Text)
+		}
+	}()
+	return func() []string {
+		cancel()
+		<-done
+		return all
+	}
+}

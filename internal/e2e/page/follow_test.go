@@ -1,0 +1,274 @@
+package page
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"usher/internal/sandbox"
+	"usher/internal/testkit"
+)
+
+// A webhook is found by its tenant, and what it changed is read; the receiver goes
+// down, and what comes then waits and is parked; it is sent again and delivered; and
+// all of that shows without a reload.
+func TestPageInABrowser(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	w.send(t, "acme", 5, 10)
+	w.send(t, "other", 7)
+	complaints := b.complaints()
+
+	b.open(w.admin + "/")
+	b.until("all is well", `document.querySelector("#wrong").innerText.includes("All is well")`)
+	if text := b.text("#ports-live"); !strings.Contains(text, "token valid for ") || !strings.Contains(text, "fingerprint ") {
+		t.Errorf("the port is described so:\n%s", text)
+	}
+	b.click(`nav a[href="/webhooks"]`)
+	b.until("three webhooks", `document.querySelectorAll(".rows tbody tr").length == 3`)
+	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=tenant]`), "crm/acme\r"))
+	b.until("two webhooks", `document.querySelectorAll(".rows tbody tr").length == 2`)
+	if row := b.text(".rows tbody tr"); !strings.Contains(row, "users 5 → 10") || !strings.Contains(row, "delivered") {
+		t.Errorf("the row says %q", row)
+	}
+	b.click(".rows tbody tr .when a")
+	b.until("the webhook", `document.querySelector("#diff")`)
+	if diff := b.text("#diff"); diff != "users 5 → 10" {
+		t.Errorf("the diff says %q", diff)
+	}
+	if payload := b.text("#body"); !strings.Contains(payload, `"quantity": 10`) {
+		t.Errorf("the payload is %q", payload)
+	}
+
+	w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+	b.open(w.admin + "/")
+	stay(b)
+	if status, decision, _ := post(t, w.gate, snapshot("acme", 20)); status != 200 || decision != "queued" {
+		t.Fatalf("%d %s", status, decision)
+	}
+	// A menu that was opened with a right click does not hold up what comes: its end is not told.
+	evaluate[bool](b, `["pointerdown", "contextmenu"].every((name) => document.body.dispatchEvent(new PointerEvent(name, {bubbles: true})))`)
+	// Whoever is at something is not disturbed by what comes.
+	evaluate[bool](b, `document.querySelector("#w-3 .when a").focus(), document.querySelector("#calls-main-table").open = true`)
+	b.until("told that the receiver is down", `document.querySelector("#wrong").innerText.includes("The receiver answers with errors: 1 webhook waits")`)
+	b.until("the latest waits", `document.querySelector("#latest-live tbody tr").innerText.includes("waiting")`)
+	if !evaluate[bool](b, `document.activeElement === document.querySelector("#w-3 .when a") && document.querySelector("#calls-main-table").open`) {
+		t.Errorf("the focus, or the opened table, is lost: %s", evaluate[string](b, `document.activeElement.outerHTML`))
+	}
+	stayed(b)
+
+	b.open(w.admin + "/webhooks/4")
+	stay(b)
+	if text := b.text("#stand"); !strings.Contains(text, "waiting") {
+		t.Errorf("webhook 4 stands so:\n%s", text)
+	}
+	w.receiver.BehaveTo("acme", sandbox.Fault{Status: http.StatusUnprocessableEntity})
+	b.until("parked", `document.querySelector("#stand .badge").innerText == "parked"`)
+	b.until("the attempt is shown", `document.querySelector("#attempts-live").innerText.includes("422")`)
+	stayed(b)
+
+	w.receiver.BehaveTo("acme", sandbox.Fault{})
+	w.receiver.Behave(sandbox.Fault{})
+	hold := make(chan struct{})
+	w.hold.Store(&hold)
+	b.click(`a[href="/webhooks/4/redeliver"]`)
+	b.until("asked", `document.querySelector("h1").innerText == "Send webhook 4 again?"`)
+	b.do(chromedp.SendKeys(chromedp.CSS(`form button`), "\r")) // by keyboard
+	b.until("it waits again", `document.querySelector("#stand .badge")?.innerText == "waiting"`)
+	stay(b)
+	b.until("told so", `document.querySelector(".notice")?.innerText == "It is being sent again."`)
+	close(hold)
+	b.until("delivered", `document.querySelector("#stand .badge").innerText == "delivered"`)
+	b.until("not told any more", `!document.querySelector(".notice")`)
+	stayed(b)
+	w.hold.Store(nil)
+
+	// An old one would undo what came after it: asked twice.
+	b.open(w.admin + "/webhooks/1/redeliver")
+	b.click("form button")
+	b.until("warned", `document.querySelector(".troubles")?.innerText.includes("would overwrite 4")`)
+	b.click("form button.danger")
+	b.until("sent all the same", `location.pathname == "/webhooks/1"`)
+
+	b.click(`.who`)
+	b.until("the tenant", `document.querySelector("#timeline-live") && document.querySelector(".features")`)
+	if text := b.text("#timeline-live"); strings.Count(text, "delivered") < 3 {
+		t.Errorf("the timeline says:\n%s", text)
+	}
+	if text := b.text(".features"); !strings.Contains(text, "users") || !strings.Contains(text, "20") {
+		t.Errorf("the features are:\n%s", text)
+	}
+	b.click(`a[href^="/tenant/forget"]`)
+	b.click("form button")
+	b.until("forgotten", `document.querySelector(".notice")?.innerText.includes("Forgotten")`)
+	for _, complaint := range complaints() {
+		if !strings.Contains(complaint, "409") { // the warning above is one
+			t.Errorf("the browser complains: %s", complaint)
+		}
+	}
+}
+
+// stay marks the page that is open; stayed finds out whether it still is.
+func stay(b *tab) { evaluate[bool](b, `window.stays = true`) }
+
+func stayed(b *tab) {
+	b.t.Helper()
+	if !evaluate[bool](b, `window.stays === true`) {
+		b.t.Error("the page was loaded again")
+	}
+}
+
+// The gate's decisions are numbered anew after a restart. A page that shows one of before
+// says that it is out of date; and when there is another one of its number, all of the
+// page is about that.
+func TestPageAfterARestart(t *testing.T) {
+	b := newTab(t)
+	address := "USHER_ADMIN_LISTEN=" + testkit.FreeAddress(t)
+	w := startWatched(t, address)
+	post(t, w.gate, `{"type":"TenantProvisioningChange"}`)
+	b.open(w.admin + "/webhooks/d1")
+	b.until("live", `document.querySelector(".follow.good")`)
+	if text := b.text("main"); !strings.Contains(text, "/payload") {
+		t.Fatalf("the page does not say what is wrong with it:\n%s", text)
+	}
+	stay(b)
+	w.Stop()
+	<-w.Ended
+	b.until("told that usher is away", `/^not connected: as of \d\d:\d\d:\d\d UTC$/.test(document.querySelector("#follow").innerText) && document.querySelector("[data-live].stale")`)
+	w = startWatched(t, address)
+	b.until("told that it is gone", `document.querySelector("#follow").innerText.startsWith("out of date: as of ")`)
+	post(t, w.gate, "{")
+	b.until("live again", `document.querySelector(".follow.good") && !document.querySelector(".stale")`)
+	if text := b.text("main"); strings.Contains(text, "/payload/change") {
+		t.Errorf("two webhooks are mixed:\n%s", text)
+	}
+	stayed(b)
+}
+
+// A connection over which nothing comes any more, though nobody was told of its end, is
+// given up: a laptop slept, or a network changed.
+func TestPageOverADeadConnection(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	b.open(w.admin + "/")
+	b.until("live", `document.querySelector(".follow.good")`)
+	stay(b)
+	// From now on streams open and are silent, and time is short.
+	evaluate[bool](b, `(() => {
+		const wait = setTimeout;
+		window.setTimeout = (f, ms) => wait(f, ms / 100);
+		window.streams = [];
+		window.EventSource = class extends EventTarget {
+			static OPEN = 1;
+			readyState = 1;
+			constructor() { super(); streams.push(this); }
+			close() { this.readyState = 2; }
+		};
+		dispatchEvent(new Event("pagehide"));
+		return dispatchEvent(new Event("pageshow"));
+	})()`)
+	b.until("another try", `streams.length > 2 && streams[0].readyState == 2`)
+	b.until("told so", `/^not connected: as of \d\d:\d\d:\d\d UTC$/.test(document.querySelector("#follow").innerText) && document.querySelector("[data-live].stale")`)
+	evaluate[bool](b, `!!setInterval(() => streams.at(-1).dispatchEvent(new Event("change")), 50)`)
+	b.until("live again", `document.querySelector(".follow.good")`)
+	stayed(b)
+}
+
+// Without its script the page can be read, and what it offers be done.
+func TestPageWithoutScript(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	w.send(t, "acme", 5, 10)
+	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		return err
+	}))
+	b.open(w.admin + "/webhooks?tenant=acme")
+	if text := b.text(".rows"); !strings.Contains(text, "users 5 → 10") {
+		t.Errorf("the list says:\n%s", text)
+	}
+	b.open(w.admin + "/webhooks/2/redeliver")
+	b.click("form button")
+	b.until("sent again", `location.href.endsWith("/webhooks/2?did=redeliver")`)
+	testkit.Eventually(t, "delivered again", func() bool { return len(w.receiver.Deliveries()) == 3 })
+	b.until("told that the page stands still", `document.querySelector("footer").innerText.includes("Without JavaScript")`)
+}
+
+// With an admin token a browser asks for a password, and the page follows as ever.
+func TestPageWithAPassword(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t, "USHER_ADMIN_TOKEN=adm1n")
+	b.open(strings.Replace(w.admin, "http://", "http://me:adm1n@", 1) + "/webhooks")
+	b.until("live", `document.querySelector(".follow.good")`)
+	resp, err := http.Get(w.admin + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 401 || !strings.HasPrefix(resp.Header.Get("WWW-Authenticate"), "Basic ") {
+		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+	}
+}
+
+// Long names, and no room: nothing hangs over the edge.
+func TestPageOnAPhone(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	long := strings.Repeat("a-tenant-with-a-very-long-name-", 6) + strings.Repeat("x", 80)
+	w.send(t, long, 5, 10)
+	w.receiver.Behave(sandbox.Fault{Status: http.StatusBadRequest})
+	w.send(t, "parked", 1)
+	post(t, w.gate, "{")
+	b.do(emulate(true, false, 800))
+	for _, path := range []string{"/", "/webhooks", "/webhooks/2", "/webhooks/3", "/webhooks/d1", "/webhooks/2/redeliver", "/tenant?platform=crm&code=" + long, "/tenant/forget?code=" + long,
+		"/pause", "/redeliver?outcome=parked", "/webhooks?outcome=parked", "/webhooks/3/discard", "/tenant/erase?platform=crm&code=" + long, "/nowhere"} {
+		b.open(w.admin + path)
+		// What has waited for long. And not innerWidth: a phone makes that as wide as what hangs over.
+		evaluate[bool](b, `document.querySelectorAll(".tiles dd").forEach((e, i) => { if (i == 1) e.textContent = "8\u00a0min 36\u00a0s"; }), true`)
+		if over := evaluate[int](b, `document.documentElement.scrollWidth - screen.width`); over > 0 {
+			t.Errorf("%s is %d pixels too wide", path, over)
+		}
+		if text := b.text("main"); text == "" {
+			t.Errorf("%s is empty", path)
+		}
+	}
+}
+
+// A filter is applied once it is changed; a webhook's payload can be copied, and one goes from webhook to webhook of
+// its tenant; a table of figures that is opened moves nothing.
+func TestPageAtHand(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	w.send(t, "acme", 5, 10)
+	w.send(t, "other", 7)
+	post(t, w.gate, "{")
+	b.open(w.admin + "/webhooks")
+	b.until("four lines", `document.querySelectorAll(".rows tbody tr").length == 4`)
+	evaluate[bool](b, `(() => { const s = document.querySelector("select[name=outcome]"); s.value = "rejected"; return s.dispatchEvent(new Event("change", {bubbles: true})); })()`)
+	b.until("one of them, with nothing else in the address", `location.search == "?outcome=rejected" && document.querySelectorAll(".rows tbody tr").length == 1`)
+	b.open(w.admin + "/webhooks?since=2001-01-01T00:00&until=2001-01-02T00:00")
+	b.until("nothing in those days", `document.querySelector("#list").innerText.includes("No webhook matches")`)
+
+	b.open(w.admin + "/webhooks/2")
+	evaluate[bool](b, `!!(navigator.clipboard.writeText = async (text) => { window.copied = text; })`)
+	b.click(`button[data-copy=body]`)
+	b.until("the payload is copied", `JSON.parse(window.copied).payload.tenant.code == "acme"`)
+	b.click(`button[data-copy=curl]`)
+	b.until("the line is copied", `window.copied.startsWith("curl -X POST \"$RECEIVER_URL\" -H ")`)
+	b.click(`.neighbours a[rel=prev]`)
+	b.until("the one before it", `location.pathname == "/webhooks/1" && !document.querySelector(".neighbours a[rel=prev]")`)
+	b.click(`.neighbours a[rel=next]`)
+	b.until("and back", `location.pathname == "/webhooks/2"`)
+
+	b.open(w.admin + "/")
+	const place = `document.querySelector("#latest").getBoundingClientRect().top`
+	before := evaluate[float64](b, place)
+	evaluate[bool](b, `document.querySelector("#decisions-table").open = true`)
+	if after := evaluate[float64](b, place); after != before || evaluate[float64](b, `document.querySelector("#decisions-table .scroll").getBoundingClientRect().height`) < 50 {
+		t.Errorf("the table moves what is below it from %v to %v, or is not there", before, after)
+	}
+}

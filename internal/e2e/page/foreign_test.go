@@ -1,0 +1,110 @@
+package page
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// nothingDone sees to it that nobody acted through the admin port.
+func (w *watched) nothingDone(t *testing.T) {
+	t.Helper()
+	for _, line := range []string{"sent again by hand", "dropped by hand"} {
+		if strings.Contains(w.Stderr.String(), line) {
+			t.Errorf("the log says %q", line)
+		}
+	}
+	if n := len(w.receiver.Deliveries()); n != 2 {
+		t.Errorf("%d deliveries, want 2", n)
+	}
+}
+
+// A page of another origin can neither read nor act: as the browser sees it, and as the
+// server does. 127.0.0.1 with another port is the same site to a browser, localhost is
+// another.
+func TestForeignPage(t *testing.T) {
+	b := newTab(t)
+	w := startWatched(t)
+	w.send(t, "acme", 5, 10)
+	foreign := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(rw, `<title>foreign</title><form method="post" action="%s/webhooks/1/redeliver"><input name="force" value="true"><button>win</button></form>`, w.admin)
+	}))
+	defer foreign.Close()
+	for _, origin := range []string{foreign.URL, strings.Replace(foreign.URL, "127.0.0.1", "localhost", 1)} {
+		for _, attempt := range []struct{ name, script, want string }{
+			{"read", `fetch(A+"/api/webhooks").then(r => r.text(), () => "failed")`, "failed"},
+			{"read a page", `fetch(A+"/").then(r => r.text(), () => "failed")`, "failed"},
+			{"read blindly", `fetch(A+"/api/status", {mode: "no-cors"}).then(r => r.text(), () => "failed")`, "failed"},
+			{"act", `fetch(A+"/api/webhooks/1/redeliver?force=true", {method: "POST"}).then(r => r.text(), () => "failed")`, "failed"},
+			{"act blindly", `fetch(A+"/api/forget", {method: "POST", mode: "no-cors", body: '{"tenant":"acme"}'}).then(r => r.text(), () => "failed")`, "failed"},
+			{"act with a form's type", `fetch(A+"/tenant/forget", {method: "POST", mode: "no-cors", body: new URLSearchParams({code: "acme"})}).then(r => r.text(), () => "failed")`, "failed"},
+			{"follow", `new Promise(done => { const s = new EventSource(A+"/api/events"); s.onopen = () => done("open"); s.onerror = () => { s.close(); done("failed"); }; })`, "failed"},
+			{"load as an image", `new Promise(done => { const i = new Image(); i.onload = () => done("loaded"); i.onerror = () => done("failed"); i.src = A+"/static/icon.svg"; })`, "failed"},
+			{"load as a script", `new Promise(done => { const s = document.createElement("script"); s.onload = () => done("loaded"); s.onerror = () => done("failed"); s.src = A+"/static/usher.js"; document.head.append(s); })`, "failed"},
+		} {
+			b.open(origin)
+			script := strings.ReplaceAll(attempt.script, "A+", fmt.Sprintf("%q+", w.admin))
+			if got := await(b, script); got != attempt.want {
+				t.Errorf("%s from %s: %.200q", attempt.name, origin, got)
+			}
+		}
+		// Framed it stays empty: there is nothing to click on unawares.
+		b.open(origin)
+		if got := await(b, fmt.Sprintf(`new Promise(done => { const f = document.createElement("iframe"); f.onload = () => { try { done(f.contentDocument ? "own" : "foreign") } catch { done("foreign") } }; f.src = %q; document.body.append(f); })`, w.admin+"/webhooks/1/redeliver")); got != "foreign" {
+			t.Errorf("framed: %q", got)
+		}
+		if !strings.Contains(w.Stderr.String(), "a page of another origin can't read here") {
+			t.Error("the frame was not refused")
+		}
+		b.open(origin)
+		b.click("form button")
+		b.until("refused", `document.body.innerText.includes("a page of another origin can't act here")`)
+		// A link is fine: people send each other addresses.
+		b.open(origin)
+		evaluate[bool](b, fmt.Sprintf(`location.href = %q, true`, w.admin+"/webhooks"))
+		b.until("followed a link", `document.querySelector("h1")?.innerText == "Webhooks"`)
+	}
+	w.nothingDone(t)
+}
+
+// await returns what a promise comes to.
+func await(b *tab, script string) string {
+	b.t.Helper()
+	evaluate[bool](b, `window.outcome = undefined, Promise.resolve(`+script+`).then(v => window.outcome = v || "failed"), true`)
+	b.until("an outcome", `window.outcome !== undefined`)
+	return evaluate[string](b, `window.outcome`)
+}
+
+// A name that was made to point to this machine (DNS rebinding) makes a page of its
+// own origin; but it is not answered under that name.
+func TestReboundName(t *testing.T) {
+	b := newTab(t, chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
+	w := startWatched(t)
+	w.send(t, "acme", 5, 10)
+	u, err := url.Parse(w.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	evil := "http://evil.test:" + u.Port()
+	b.open(evil + "/healthz") // answers any Host, and so is a place to try things from
+	for _, attempt := range []string{
+		`fetch("/api/webhooks")`, `fetch("/")`, `fetch("/metrics")`, `fetch("/api/events")`,
+		`fetch("/api/webhooks/1/redeliver?force=true", {method: "POST"})`, `fetch("/webhooks/1/redeliver", {method: "POST", body: new URLSearchParams({force: "true"})})`,
+		`fetch("/api/forget", {method: "POST", body: '{"tenant":"acme"}'})`,
+	} {
+		if got := await(b, attempt+`.then(async r => r.status + " " + await r.text())`); !strings.HasPrefix(got, "421 ") || strings.Contains(got, "acme") {
+			t.Errorf("%s: %s", attempt, got)
+		}
+	}
+	b.open(evil + "/webhooks")
+	if text := b.text("body"); !strings.Contains(text, "this Host is not allowed") || strings.Contains(text, "acme") {
+		t.Errorf("the page shows:\n%s", text)
+	}
+	w.nothingDone(t)
+}

@@ -1,0 +1,141 @@
+package serve_test
+
+import (
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"usher/internal/sandbox"
+	"usher/internal/settings"
+	"usher/internal/testkit"
+)
+
+// entitled is a gate that keeps webhooks, and answers from them.
+func entitled(t *testing.T, inbox string, extra ...string) []string {
+	t.Helper()
+	return append([]string{
+		"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=" + inbox, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
+	}, extra...)
+}
+
+// A webhook that is answered 200 is what checks are answered by, from that moment on and after a
+// restart, with no receiver at all: usher itself is it.
+func TestEntitlements(t *testing.T) {
+	t.Parallel()
+	env := entitled(t, "file:"+filepath.Join(t.TempDir(), "inbox.db"))
+	p := start(t, env)
+	p.Ready(t)
+	gate, port := p.URL(t, "webhooks")+"/webhooks", p.URL(t, "entitlements")
+	want := func(path string, status int, part string) {
+		t.Helper()
+		if got, body := get(t, port+path); got != status || !strings.Contains(body, part) {
+			t.Errorf("%s: %d %s, want %d with %s", path, got, body, status, part)
+		}
+	}
+	want("/v1/check?tenant=acme&feature=users", 404, "TENANT_UNKNOWN")
+	for _, users := range []int{5, 7, 5} {
+		if status, decision, answer := post(t, gate, snapshot("acme", users)); status != 200 || decision != "queued" {
+			t.Fatalf("%d %s %s", status, decision, answer)
+		}
+		want("/v1/check?tenant=acme&feature=users&quantity=6", map[int]int{5: 403, 7: 204}[users], "")
+	}
+	if _, decision, _ := post(t, gate, snapshot("acme", 5)); decision != "duplicate" {
+		t.Errorf("a copy of what is kept is %s", decision)
+	}
+	if status, _, _ := post(t, gate, strings.Replace(snapshot("acme", 9), `"change"`, `"chance"`, 1)); status != 422 {
+		t.Errorf("a bad webhook is answered %d", status)
+	}
+	want("/v1/entitlements/acme/users", 200, `"limit":5`)
+	want("/v1/entitlements/acme/nothing", 200, `"enabled":false,"limit":0`)
+	post(t, gate, of("docs", "acme", 9))
+	want("/v1/entitlements/acme", 409, "AMBIGUOUS")
+	want("/v1/entitlements/acme/users?platform=docs", 200, `"limit":9`)
+
+	admin := p.URL(t, "admin")
+	if _, metrics := get(t, admin+"/metrics"); !strings.Contains(metrics, `usher_entitlement_checks_total{result="enabled"}`) || !strings.Contains(metrics, "usher_entitlement_tenants 2") {
+		t.Errorf("metrics: %s", metrics)
+	}
+	if status, body := get(t, admin+"/readyz/entitlements"); status != 200 {
+		t.Errorf("not ready: %s", body)
+	}
+	if _, list := get(t, admin+"/api/webhooks"); strings.Count(list, `"state":"kept"`) != 4 {
+		t.Errorf("what nobody takes is not kept: %s", list)
+	}
+	ask := func(code int, part string, args ...string) {
+		t.Helper()
+		command := start(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(admin, "http://")}, append([]string{"entitlements"}, args...)...)
+		<-command.Ended
+		if out := command.Stdout.String() + command.Stderr.String(); command.Code != code || !strings.Contains(out, part) {
+			t.Errorf("%v: %d %s, want %d with %s", args, command.Code, out, code, part)
+		}
+	}
+	ask(0, "crm/acme may use users, limit 5", "crm/acme", "users")
+	ask(1, "crm/acme may not use sso2", "crm/acme", "sso2")
+	ask(0, "users", "docs/acme")
+	ask(1, "several platforms", "acme")
+	ask(1, "no webhook of this tenant", "nobody")
+	ask(2, "takes a tenant")
+	ask(2, "invalid tenant", "a/b/c")
+
+	p.Stop()
+	<-p.Ended
+	p = start(t, env)
+	p.Ready(t)
+	port = p.URL(t, "entitlements")
+	want("/v1/entitlements/acme/users?platform=crm", 200, `"limit":5`)
+	want("/v1/entitlements/acme", 409, "AMBIGUOUS")
+	want("/v1/entitlements/nobody", 404, "TENANT_UNKNOWN")
+}
+
+// What has a receiver is delivered, what has none is kept; and what was kept is not delivered
+// later on.
+func TestKeptBesideAReceiver(t *testing.T) {
+	t.Parallel()
+	crm := sandbox.NewReceiver()
+	server := httptest.NewServer(crm)
+	defer server.Close()
+	env := entitled(t, "file:"+filepath.Join(t.TempDir(), "inbox.db"),
+		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+server.URL)
+	p := start(t, env)
+	p.Ready(t)
+	gate := p.URL(t, "webhooks") + "/webhooks"
+	post(t, gate, of("crm", "acme", 1))
+	post(t, gate, of("docs", "acme", 2))
+	testkit.Eventually(t, "delivered", func() bool { return len(crm.Deliveries()) == 1 })
+	p.Stop()
+	<-p.Ended
+	p = start(t, append(env, "USHER_WEBHOOK_FORWARD_URL="+server.URL))
+	p.Ready(t)
+	post(t, p.URL(t, "webhooks")+"/webhooks", of("docs", "acme", 3))
+	testkit.Eventually(t, "delivered", func() bool { return len(crm.Deliveries()) == 2 })
+	if _, list := get(t, p.URL(t, "admin")+"/api/webhooks"); strings.Count(list, `"state":"kept"`) != 1 {
+		t.Error(list)
+	}
+}
+
+func TestEntitlementsSettings(t *testing.T) {
+	for _, tt := range []struct {
+		env  []string
+		want string
+	}{
+		{[]string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0"}, "USHER_WEBHOOK_INBOX"},
+		{[]string{"USHER_ENTITLEMENTS_LISTEN=0.0.0.0:0", "USHER_WEBHOOK_INBOX=file:x"}, "USHER_ENTITLEMENTS_KEY"},
+		{[]string{"USHER_ENTITLEMENTS_LISTEN=0.0.0.0:0", "USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_KEY=short"}, "16"},
+		{[]string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_LISTEN=off"}, "USHER_WEBHOOK_LISTEN"},
+		{[]string{"USHER_ENTITLEMENTS_LISTEN=nonsense", "USHER_WEBHOOK_INBOX=file:x"}, "USHER_ENTITLEMENTS_LISTEN"},
+		{[]string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://127.0.0.1", "USHER_WEBHOOK_LISTEN=off"}, ""},
+		{[]string{"USHER_ENTITLEMENTS_LISTEN=0.0.0.0:0", "USHER_INSECURE=true", "USHER_WEBHOOK_INBOX=file:x"}, ""},
+	} {
+		_, err := settings.Read(tt.env)
+		if got := ""; err != nil {
+			got = err.Error()
+			if tt.want == "" || !strings.Contains(got, tt.want) {
+				t.Errorf("%q: %s", tt.env, got)
+			}
+		} else if tt.want != "" {
+			t.Errorf("%q is fine, want %s", tt.env, tt.want)
+		}
+	}
+}

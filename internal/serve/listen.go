@@ -1,0 +1,110 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"usher/internal/guard"
+)
+
+// listener is one of usher's addresses, and the server behind it.
+type listener struct {
+	variable string // the one that says where it is
+	name     string
+	addr     string
+	handler  http.Handler
+	tls      *tls.Config
+	closing  func() // called when the server begins to close; may be nil
+
+	socket net.Listener // nil until it is open
+	http   *http.Server
+}
+
+// url is where the listener can be reached, once it is open; empty if there is none.
+func (l *listener) url() string {
+	if l == nil {
+		return ""
+	}
+	if strings.HasPrefix(l.addr, "unix:") {
+		return l.addr
+	}
+	scheme := "http"
+	if l.tls != nil {
+		scheme = "https"
+	}
+	addr := l.socket.Addr().String()
+	if tcp, ok := l.socket.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		addr = fmt.Sprintf("127.0.0.1:%d", tcp.Port) // an address that the Host check accepts
+	}
+	return scheme + "://" + addr
+}
+
+// Client returns a client for what listens on this machine at address, http://… or unix:/path, and
+// the address to use with it.
+func Client(address string) (c *http.Client, base string) {
+	transport := &http.Transport{DisableKeepAlives: true}
+	c = &http.Client{Transport: transport}
+	path, ok := strings.CutPrefix(address, "unix:")
+	if !ok {
+		return c, address
+	}
+	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}
+	return c, "http://localhost"
+}
+
+// attach prepares the server that will serve connections of socket.
+func (l *listener) attach(socket net.Listener, log *slog.Logger) {
+	l.socket = guard.Listener(socket, l.tls, log)
+	l.http = guard.Server(l.handler, log)
+	if l.closing != nil {
+		l.http.RegisterOnShutdown(l.closing)
+	}
+}
+
+// listen binds addr: host:port, or unix:/path.
+func listen(addr string) (net.Listener, error) {
+	path, ok := strings.CutPrefix(addr, "unix:")
+	if !ok {
+		return net.Listen("tcp", addr)
+	}
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	return listenUnix(path)
+}
+
+// removeStale removes the socket that a killed usher left behind. It does not remove a
+// socket that a program answers on, nor a file that is not a socket.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode()&fs.ModeSocket == 0 {
+		return fmt.Errorf("%s exists and is not a socket", path)
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		conn.Close()
+		return fmt.Errorf("%s: %w", path, syscall.EADDRINUSE)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return err
+	}
+	return os.Remove(path)
+}

@@ -1,0 +1,104 @@
+package serve
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"usher/internal/settings"
+)
+
+// pipes is a listener without a network, for a synctest bubble: there no time passes
+// while somebody waits for a socket.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (p pipes) Close() error   { close(p); return nil }
+
+// testUsher has two local ports, a gate and an admin port.
+func testUsher(t *testing.T) *Usher {
+	t.Helper()
+	environ := []string{
+		"USHER_BASE_URL=http://127.0.0.1:1", "USHER_CLIENT_ID=app", "USHER_CLIENT_SECRET=t0psecret",
+		"USHER_PORTS_0_LISTEN=127.0.0.1:8081", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1",
+	}
+	s, err := settings.Read(environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := build(s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(u.all()); n != 4 {
+		t.Fatalf("%d listeners: a local port, another, the gate and the admin port are four", n)
+	}
+	return u
+}
+
+// Every listener closes a connection on which nothing is asked any more, and one on
+// which nothing was ever asked.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for _, l := range testUsher(t).all() {
+		for _, tc := range []struct {
+			name   string
+			asks   bool
+			within time.Duration // and not before half of it
+		}{
+			{"after an answer", true, 3 * time.Minute},
+			{"at once", false, 15 * time.Second},
+		} {
+			t.Run(l.name+" "+tc.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					way := make(pipes)
+					l.attach(way, log)
+					served := make(chan error)
+					go func() { served <- l.http.Serve(l.socket) }()
+					conn, far := net.Pipe()
+					defer conn.Close()
+					way <- far
+					if tc.asks {
+						ask(t, conn)
+					}
+					idle := time.Now() // the bubble's
+					if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+						t.Errorf("%d bytes, %v", n, err)
+					}
+					if took := time.Since(idle); took < tc.within/2 || took > tc.within {
+						t.Errorf("closed after %v", took)
+					}
+					l.http.Close()
+					<-served
+				})
+			})
+		}
+	}
+}
+
+// ask sends a request that the port answers by itself, and keeps the connection.
+func ask(t *testing.T, conn net.Conn) {
+	t.Helper()
+	go func() { _, _ = io.WriteString(conn, "GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n") }()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.Close || resp.StatusCode != http.StatusNotFound {
+		t.Fatal(resp.Status, resp.Close, err)
+	}
+}

@@ -1,0 +1,115 @@
+package serve_test
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"usher/internal/sandbox"
+	"usher/internal/testkit"
+)
+
+// metricNames are promised: dashboards and alerts of others may ask for them.
+var metricNames = []string{
+	`usher_proxy_requests_total{code="200",port="main"}`, `usher_proxy_request_duration_seconds_count{port="main"}`,
+	`usher_proxy_in_flight{port="main"}`, `usher_proxy_retries_total{port="main"}`,
+	`usher_token_requests_total{port="main",result="ok"}`, `usher_token_requests_total{port="main",result="rejected"}`,
+	`usher_token_requests_total{port="main",result="unavailable"}`,
+	`usher_token_expiry_timestamp_seconds{port="main"}`, `usher_token_early_revocations_total{port="main"}`,
+	`usher_webhook_received_total{decision="queued"}`, `usher_webhook_attempts_total{receiver="main",result="ok"}`,
+	`usher_webhook_duration_seconds_count`, `usher_inbox_pending`, `usher_inbox_oldest_seconds`, `usher_inbox_parked`,
+	`usher_inbox_delivery_seconds_count{receiver="main"}`, `usher_inbox_delivery_seconds_count{receiver="docs"}`,
+	`usher_inbox_receiver_pending{receiver="docs"}`, `usher_inbox_receiver_oldest_seconds{receiver="docs"}`, `usher_inbox_receiver_parked{receiver="docs"}`,
+	`usher_inbox_receiver_pending{receiver="main"}`, `usher_inbox_receiver_down{receiver="main"}`,
+	`usher_inbox_used_bytes`, `usher_inbox_limit_bytes`, `usher_inbox_lease_changes_total{change="taken"}`,
+	`usher_entitlement_checks_total{result="enabled"}`, `usher_entitlement_checks_total{result="denied"}`, `usher_entitlement_checks_total{result="unknown"}`,
+	`usher_entitlement_tenants`, `usher_webhook_tls_expiry_timestamp_seconds`,
+}
+
+// Whatever is promised of /metrics is there, with an inbox and without; and the figures of one receiver
+// are not those of another.
+func TestMetricNames(t *testing.T) {
+	t.Parallel()
+	main, docs := sandbox.NewReceiver(), sandbox.NewReceiver()
+	mainServer, docsServer := httptest.NewServer(main), httptest.NewServer(docs)
+	defer mainServer.Close()
+	defer docsServer.Close()
+	certFile, keyFile := certificate(t, "127.0.0.1")
+	env := newService(t).Environ(
+		"USHER_WEBHOOK_FORWARD_URL="+mainServer.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_RECEIVERS_0_NAME=docs", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+docsServer.URL,
+	)
+	box := "USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db")
+	p := start(t, append(env, box, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0"))
+	p.Ready(t)
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
+	docs.Behave(sandbox.Fault{Status: 500})
+	gate := p.URL(t, "webhooks") + "/webhooks"
+	post(t, gate, of("crm", "acme", 5))
+	post(t, gate, of("docs", "acme", 5))
+	post(t, gate, of("docs", "acme", 6))
+	var metrics string
+	testkit.Eventually(t, "delivered, and not", func() bool {
+		_, metrics = get(t, p.URL(t, "admin")+"/metrics")
+		return strings.Contains(metrics, `usher_webhook_attempts_total{receiver="docs",result="status"} `) && strings.Contains(metrics, "usher_inbox_delivery_seconds_count{receiver=\"main\"} 1\n")
+	})
+	for _, name := range metricNames {
+		if strings.Contains(name, "tls") {
+			continue
+		}
+		if !strings.Contains(metrics, "\n"+name+" ") {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	for _, want := range []string{
+		`usher_inbox_pending 2`, `usher_inbox_receiver_pending{receiver="main"} 0`, `usher_inbox_receiver_pending{receiver="docs"} 2`,
+		`usher_inbox_delivery_seconds_count{receiver="docs"} 0`, `usher_inbox_limit_bytes 1.073741824e+09`, `usher_entitlement_tenants 2`,
+	} {
+		if !strings.Contains(metrics, "\n"+want+"\n") {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+	if used := regexp.MustCompile(`(?m)^usher_inbox_used_bytes (.*)$`).FindStringSubmatch(metrics); used == nil || used[1] == "0" {
+		t.Errorf("what waits takes %q bytes", used)
+	}
+	// Without an inbox its figures are zero, and dashboards need not care.
+	p = start(t, append(env, "USHER_WEBHOOK_TLS_CERT_FILE="+certFile, "USHER_WEBHOOK_TLS_KEY_FILE="+keyFile))
+	p.Ready(t)
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
+	_, metrics = get(t, p.URL(t, "admin")+"/metrics")
+	for _, name := range metricNames {
+		if !strings.Contains(name, "entitlement") && !strings.Contains(metrics, "\n"+name+" ") {
+			t.Errorf("without an inbox there is no %s", name)
+		}
+	}
+	if ends := regexp.MustCompile(`(?m)^usher_webhook_tls_expiry_timestamp_seconds 1\.\d+e\+09$`); !ends.MatchString(metrics) {
+		t.Errorf("the certificate's end is not there")
+	}
+}
+
+// Programs that read the log compare and add up how long something took.
+func TestLogTook(t *testing.T) {
+	t.Parallel()
+	p := start(t, newService(t).Environ("USHER_LOG_FORMAT=json", "USHER_LOG_LEVEL=debug"))
+	p.Ready(t)
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
+	testkit.Eventually(t, "a line that says how long it took", func() bool {
+		for line := range strings.Lines(p.Stderr.String()) {
+			var entry map[string]any
+			if json.Unmarshal([]byte(line), &entry) != nil {
+				continue
+			}
+			switch took := entry["took"].(type) {
+			case nil:
+			case float64:
+				return took > 0 && took < 60
+			default:
+				t.Fatalf("took is no number: %s", line)
+			}
+		}
+		return false
+	})
+}

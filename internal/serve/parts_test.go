@@ -1,0 +1,136 @@
+package serve_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"usher/internal/sandbox"
+	"usher/internal/testkit"
+)
+
+// gateway is the environment of a gate alone, without anything of the billing service.
+func gateway(forward string, extra ...string) []string {
+	return append([]string{
+		"USHER_WEBHOOK_FORWARD_URL=" + forward, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
+	}, extra...)
+}
+
+// A gate alone is ready at once, takes webhooks, and has nothing of a local port: no
+// listener, no metric, no place on the page, no line of check. Its secrets rotate.
+func TestGateAlone(t *testing.T) {
+	t.Parallel()
+	r := sandbox.NewReceiver()
+	receiver := httptest.NewServer(r)
+	defer receiver.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("0ldtoken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := gateway(receiver.URL, "USHER_WEBHOOK_TOKEN_FILE="+token, "USHER_CLIENT_ID=left-over", "USHER_LISTEN=127.0.0.1:1")
+	p := start(t, env)
+	admin := p.URL(t, "admin")
+	if status, body := get(t, admin+"/readyz"); status != 200 { // at once
+		t.Errorf("%d %s", status, body)
+	}
+	wantReady(t, admin, "gate", 200, `{"problems":[],"ready":true}`)
+	wantReady(t, admin, "outbound", 404, `{"problems":["outbound is off; to switch it on, set USHER_BASE_URL"],"ready":false}`)
+	wantReady(t, admin, "entitlements", 404, `to switch it on, set USHER_ENTITLEMENTS_LISTEN`)
+	url := p.URL(t, "webhooks") + "/webhooks"
+	if status, _, answer := post(t, url+"/0ldtoken", snapshot("acme", 5)); status != 200 {
+		t.Errorf("%d %s", status, answer)
+	}
+	if err := os.WriteFile(token, []byte("n3wtoken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "rotated", func() bool { status, _, _ := post(t, url+"/n3wtoken", snapshot("acme", 6)); return status == 200 })
+	_, metrics := get(t, admin+"/metrics")
+	_, page := get(t, admin+"/")
+	_, status := get(t, admin+"/api/status")
+	if strings.Contains(metrics, "usher_proxy_") || strings.Contains(metrics, "usher_token_") || !strings.Contains(metrics, "usher_inbox_pending 0") {
+		t.Error(metrics)
+	}
+	if strings.Contains(page, "Local ports") || !strings.Contains(page, "Webhook gate") || !strings.Contains(page, "All is well") {
+		t.Error(page)
+	}
+	if !strings.Contains(status, `"ports":[]`) || !strings.Contains(status, `"ready":true`) {
+		t.Error(status)
+	}
+	if log := p.Stderr.String(); strings.Contains(log, `"listener":"main"`) ||
+		!strings.Contains(log, `"name":"USHER_CLIENT_ID","why":"outbound is off; to switch it on, set USHER_BASE_URL"`) {
+		t.Error(log)
+	}
+	c := start(t, env, "check")
+	<-c.Ended
+	want := "note  USHER_CLIENT_ID is not used: outbound is off; to switch it on, set USHER_BASE_URL\n" +
+		"note  USHER_LISTEN is not used: outbound is off; to switch it on, set USHER_BASE_URL\nok    settings\nok    receiver"
+	if out := c.Stdout.String(); c.Code != 0 || !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 4 {
+		t.Errorf("%d\n%s", c.Code, out)
+	}
+}
+
+// Outbound alone has nothing of the gate.
+func TestOutboundAlone(t *testing.T) {
+	t.Parallel()
+	p := start(t, newService(t).Environ("USHER_WEBHOOK_TOKEN=left-over"))
+	p.Ready(t)
+	admin := p.URL(t, "admin")
+	wantReady(t, admin, "outbound", 200, `"ready":true`)
+	wantReady(t, admin, "gate", 404, "the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL")
+	_, metrics := get(t, admin+"/metrics")
+	if strings.Contains(metrics, "usher_webhook_") || strings.Contains(metrics, "usher_inbox_") || !strings.Contains(metrics, "usher_token_requests_total") {
+		t.Error(metrics)
+	}
+	_, page := get(t, admin+"/")
+	if !strings.Contains(page, "Local ports") || strings.Contains(page, "ebhook") {
+		t.Error(page)
+	}
+	if log := p.Stderr.String(); strings.Contains(log, `"listener":"webhooks"`) || !strings.Contains(log, `"name":"USHER_WEBHOOK_TOKEN","why":"the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"`) {
+		t.Error(log)
+	}
+}
+
+// A client that the service refuses keeps the local port from being ready, and the gate
+// in the load balancer.
+func TestGateOfARefusedClient(t *testing.T) {
+	t.Parallel()
+	g := startGate(t, "USHER_CLIENT_SECRET=wr0ng")
+	admin := g.URL(t, "admin")
+	testkit.Eventually(t, "refused", func() bool {
+		status, body := get(t, admin+"/readyz/outbound")
+		return status == 503 && strings.Contains(body, "invalid_client")
+	})
+	wantReady(t, admin, "gate", 200, `"ready":true`)
+	if status, _ := get(t, admin+"/readyz"); status != 503 {
+		t.Errorf("/readyz: %d", status)
+	}
+	if status, decision, answer := post(t, g.url, snapshot("acme", 5)); status != 200 || decision != "forwarded" {
+		t.Errorf("%d %s", status, answer)
+	}
+}
+
+// The probes need no token and answer any Host.
+func TestReadinessOfAPartIsForProbes(t *testing.T) {
+	t.Parallel()
+	p := start(t, gateway("http://127.0.0.1:1", "USHER_ADMIN_TOKEN=adm1ntoken"))
+	req, err := http.NewRequest("GET", p.URL(t, "admin")+"/readyz/gate", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "10.0.0.7:9095"
+	resp, err := http.DefaultClient.Do(req)
+	resp, body := whole(t, resp, err)
+	if resp.StatusCode != 200 {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+}
+
+func wantReady(t *testing.T, admin, part string, status int, want string) {
+	t.Helper()
+	if got, body := get(t, admin+"/readyz/"+part); got != status || !strings.Contains(body, want) {
+		t.Errorf("/readyz/%s: %d %s, want %d with %s", part, got, body, status, want)
+	}
+}

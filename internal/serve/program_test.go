@@ -1,0 +1,156 @@
+package serve_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"usher/internal/sandbox"
+	"usher/internal/testkit"
+)
+
+// USHER_UPSTREAM_TIMEOUT is for calls: a token endpoint that is slower has its ten
+// seconds all the same, and the callers wait.
+func TestTokenSlowerThanCallsMayBe(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.FailTokens(sandbox.Fault{Delay: 1500 * time.Millisecond})
+	p := start(t, s.Environ("USHER_UPSTREAM_TIMEOUT=1s"))
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
+	s.FailGraphQL(sandbox.Fault{Hang: true})
+	wantCall(t, p.URL(t, "main"), 504, "UPSTREAM_TIMEOUT")
+}
+
+func TestSecretRotation(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("wrong-secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := append(s.Environ(), "USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE="+file)
+	p := start(t, env)
+	url := p.URL(t, "main")
+	for range 100 {
+		wantCall(t, url, 502, `"reason":"invalid_client"`)
+	}
+	if n := s.TokenRequests(); n > 3 {
+		t.Errorf("%d token requests for 100 calls", n)
+	}
+	if status, body := get(t, p.URL(t, "admin")+"/readyz"); status != 503 || !strings.Contains(body, "invalid_client") {
+		t.Errorf("%d %s", status, body)
+	}
+	if err := os.WriteFile(file, []byte("t0psecret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	testkit.Eventually(t, "recovered", func() bool { resp, _ := call(t, url); return resp.StatusCode == 200 })
+	t.Logf("recovered %v after the change", time.Since(before).Round(time.Millisecond))
+	p.Ready(t)
+}
+
+func TestPortsShareTokens(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	p := start(t, s.Environ(
+		"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=standard:write  standard:read", "USHER_PORTS_0_NAME=same",
+		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_SCOPE=standard:read", "USHER_PORTS_1_NAME=readonly", "USHER_PORTS_1_KEY=k",
+		"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"))
+	p.Ready(t)
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
+	wantCall(t, p.URL(t, "same"), 200, "accounts")
+	wantCall(t, p.URL(t, "readonly"), 401, "KEY_REQUIRED")
+	if n := s.TokenRequests(); n != 2 {
+		t.Errorf("%d token requests for two identities", n)
+	}
+	_, metrics := get(t, p.URL(t, "admin")+"/metrics")
+	for _, want := range []string{
+		`usher_token_requests_total{port="main",result="ok"} 1`,
+		`usher_token_requests_total{port="readonly",result="ok"} 1`,
+		`usher_proxy_requests_total{code="200",port="same"} 1`,
+		`usher_proxy_requests_total{code="401",port="readonly"} 1`,
+		`usher_proxy_in_flight{port="main"} 0`,
+		`usher_proxy_retries_total{port="main"} 0`,
+		`usher_token_early_revocations_total{port="main"} 0`,
+		`usher_token_expiry_timestamp_seconds{port="main"} 1.`,
+		`usher_proxy_request_duration_seconds_count{port="main"} 1`,
+		`usher_webhook_received_total{decision="queued"} 0`, `usher_webhook_attempts_total{receiver="main",result="ok"} 0`, `usher_webhook_duration_seconds_count 0`,
+		`usher_inbox_pending 0`, `usher_inbox_oldest_seconds 0`, `usher_inbox_parked 0`,
+		`usher_build_info{`, `process_open_fds`, `go_goroutines`,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+	if strings.Contains(metrics, `usher_token_requests_total{port="same"`) {
+		t.Error("a shared token is counted twice")
+	}
+}
+
+// Nothing of secrets or tokens in anything that usher shows, at debug level.
+func TestNothingSecretShows(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	var mu sync.Mutex
+	secrets := map[string]bool{"t0psecret": true, "p0rtkey": true, "adm1ntoken": true}
+	s.OnCall = func(r *http.Request, _ []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		secrets[token] = true
+		for part := range strings.SplitSeq(token, ".") {
+			secrets[part] = true
+		}
+	}
+	p := start(t, s.Environ("USHER_KEY=p0rtkey", "USHER_ADMIN_TOKEN=adm1ntoken"))
+	p.Ready(t)
+	send := func(key string) string {
+		req, _ := http.NewRequest("POST", p.URL(t, "main")+"/graphql", strings.NewReader(query))
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("X-Usher-Key", key)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		return fmt.Sprint(resp.Header) + string(body)
+	}
+	shown := send("p0rtkey") + send("wr0ng")
+	s.Revoke()
+	shown += send("p0rtkey")
+	s.Revoke()
+	s.FailTokens(sandbox.Fault{Status: 401, Body: `{"error":"invalid_client","error_description":"t0psecret is not the secret"}`})
+	shown += send("p0rtkey") + send("p0rtkey")
+	_, ready := get(t, p.URL(t, "admin")+"/readyz")
+	req, _ := http.NewRequest("GET", p.URL(t, "admin")+"/metrics", nil)
+	req.SetBasicAuth("", "adm1ntoken")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	metrics, _ := io.ReadAll(resp.Body)
+	p.Stop()
+	<-p.Ended
+	shown += ready + string(metrics) + p.Stdout.String() + p.Stderr.String()
+	mu.Lock()
+	defer mu.Unlock()
+	if len(secrets) < 8 {
+		t.Fatalf("only %d secrets to look for", len(secrets))
+	}
+	for secret := range secrets {
+		if strings.Contains(shown, secret) {
+			t.Errorf("%q shows", secret)
+		}
+	}
+	if !strings.Contains(shown, "[redacted]") || !strings.Contains(shown, "long before its end") {
+		t.Error("the test did not see what it should")
+	}
+}

@@ -1,0 +1,157 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	"usher/internal/secret"
+)
+
+// Run serves until ctx ends or a signal comes, and then shuts down: in order or, on a second
+// signal, at once.
+func (u *Usher) Run(ctx context.Context) error {
+	signals := make(chan os.Signal, 2)
+	u.starter.signals(signals)
+	defer signal.Stop(signals)
+
+	background, stopBackground := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { secret.Watch(background, u.log, u.settings.Secrets()...) })
+	if u.outbound != nil {
+		running.Go(func() { u.outbound.Run(background) })
+	}
+	stopCourier := u.startCourier()
+
+	failed := make(chan error, len(u.listeners)+1)
+	for _, l := range u.all() {
+		u.log.Info("listening", "listener", l.name, "address", l.url())
+		running.Go(func() {
+			if err := l.http.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("%s: %w", l.variable, err)
+			}
+		})
+	}
+	running.Go(func() { u.starter.systemd.Watch(background) })
+	u.starter.ready()
+	var err error
+	select {
+	case <-ctx.Done():
+		u.log.Info("shutting down")
+	case sig := <-signals:
+		u.log.Info("shutting down", "signal", sig.String())
+	case err = <-failed:
+		u.log.Error("a listener failed", "err", err)
+	}
+	u.starter.stopping()
+	atOnce, stop := context.WithCancelCause(context.Background())
+	defer stop(nil)
+	go func() {
+		select {
+		case <-signals:
+			stop(errSecondSignal)
+		case <-atOnce.Done():
+		}
+	}()
+	release := func() { stopBackground(); running.Wait(); u.closeInbox(); u.closeIdle() }
+	return errors.Join(err, u.shutdown(atOnce, stopCourier, release))
+}
+
+var errSecondSignal = errors.New("a second signal: ended at once")
+
+// afterGrace is what usher takes at most beyond the grace: for last answers, to close the admin port,
+// and to close the inbox. Service managers kill what takes much longer.
+const afterGrace = 3 * time.Second
+
+// shutdown closes everything in order and releases the rest. When atOnce ends, shutdown returns
+// its cause at once. If something hangs, such as the inbox's servers, shutdown does not wait for it
+// longer than afterGrace: what is in the inbox is safe at any moment.
+func (u *Usher) shutdown(atOnce context.Context, stopCourier func(context.Context) error, release func()) error {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		u.closeInOrder(atOnce, stopCourier)
+		release()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(u.settings.Admin.ShutdownDelay + u.settings.Admin.ShutdownGrace + afterGrace):
+		u.log.Warn("USHER_SHUTDOWN_GRACE is over, and usher ends without waiting for what still hangs, such as the servers of the inbox")
+	case <-atOnce.Done():
+		select {
+		case <-ended:
+		case <-time.After(time.Second):
+		}
+	}
+	return context.Cause(atOnce)
+}
+
+// closeInOrder first reports that usher is not ready and serves on for the delay. Then it takes
+// no new connections, and lets what is under way finish within the grace. The admin port
+// closes last.
+func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Context) error) {
+	u.stopping.Store(true)
+	select {
+	case <-time.After(u.settings.Admin.ShutdownDelay):
+	case <-atOnce.Done():
+	}
+	grace, cancel := context.WithTimeout(atOnce, u.settings.Admin.ShutdownGrace)
+	defer cancel()
+	// A sender whose delivery is cut off when the grace is over still gets its answer.
+	answers, cancel := context.WithTimeout(atOnce, u.settings.Admin.ShutdownGrace+time.Second)
+	defer cancel()
+	var closing sync.WaitGroup
+	for _, l := range u.listeners {
+		limit := grace
+		if l == u.webhooks {
+			limit = answers
+		}
+		closing.Go(func() {
+			if l.http.Shutdown(limit) != nil {
+				u.log.Warn("cut off what was still under way", "listener", l.name)
+				l.http.Close()
+			}
+		})
+	}
+	if u.gate != nil {
+		closing.Go(func() {
+			if u.gate.Shutdown(grace) != nil {
+				u.log.Warn("cut off webhooks that were still under way")
+			}
+		})
+	}
+	closing.Go(func() { // at once: it has leases to give back
+		if stopCourier(grace) != nil {
+			u.log.Warn("cut off deliveries that were still under way")
+		}
+	})
+	closing.Wait()
+	if u.admin != nil {
+		last, cancel := context.WithTimeout(atOnce, time.Second)
+		defer cancel()
+		if u.admin.http.Shutdown(last) != nil {
+			u.admin.http.Close()
+		}
+	}
+}
+
+// closeIdle closes the connections that are left when no delivery is under way any more.
+func (u *Usher) closeIdle() {
+	if u.gate != nil {
+		u.gate.CloseIdleConnections()
+	}
+}
+
+func (u *Usher) closeInbox() {
+	if u.inbox == nil {
+		return
+	}
+	if err := u.inbox.Close(); err != nil {
+		u.log.Error("the inbox could not be closed", "err", err)
+	}
+}

@@ -1,0 +1,182 @@
+// Package serve is the running usher: the parts that the settings switch on, put together, and
+// the listeners in front of them. The rooms that do the work (proxy, webhookgate, inbox,
+// entitlements, admin) do not know the settings: here each gets what it needs as a plain struct,
+// and what it reports goes to the metrics and to the admin port. Run is the whole of it: usher
+// opens everything first, so that an address that is taken is an error of start-up; then it
+// serves; and at the end it closes all in order, within the time that the settings give.
+package serve
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"usher/internal/admin/decisions"
+	"usher/internal/admin/metrics"
+	"usher/internal/inbox"
+	"usher/internal/outbound"
+	"usher/internal/sdnotify"
+	"usher/internal/settings"
+	"usher/internal/stdlog"
+	"usher/internal/version"
+	"usher/webhookgate"
+)
+
+// Config is what usher is put together from.
+type Config struct {
+	Settings *settings.Settings
+	Log      *slog.Logger
+	Environ  []string // GOGC, and where systemd wants to hear from usher
+	Serves   func()   // called once usher serves, for Windows' service manager; may be nil
+}
+
+// Run serves until ctx ends or a signal comes.
+func Run(ctx context.Context, c Config) error {
+	defer tuneGC(c.Environ)()
+	defer stdlog.TakeOver(c.Log)()
+	for _, name := range c.Settings.Unknown {
+		c.Log.Warn("unknown variable, not used", "name", name)
+	}
+	for _, u := range c.Settings.Unused {
+		c.Log.Warn("setting not used", "name", u.Name, "why", u.Why)
+	}
+	u, err := Open(c.Settings, c.Log)
+	if err != nil {
+		return err
+	}
+	c.Log.Info("usher starts", "version", version.Number())
+	if u.gate != nil && c.Settings.Webhook.NATS == nil {
+		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a NATS cluster")
+	}
+	u.starter = supervisor{systemd: sdnotify.New(c.Environ), serves: c.Serves, log: c.Log}
+	return u.Run(ctx)
+}
+
+// Usher is the running program: its listeners, and what is behind them.
+type Usher struct {
+	settings *settings.Settings
+	log      *slog.Logger
+	starter  supervisor
+	stopping atomic.Bool
+
+	outbound  *outbound.Outbound // nil: off
+	ports     []localPort        // those of outbound
+	gate      *webhookgate.Gate  // nil: off
+	decisions *decisions.Ring    // the gate's last; nil: off
+	inbox     *inbox.Inbox       // nil: webhooks are passed through
+	rights    *rights            // what tenants may use; nil: there is no inbox
+
+	listeners []*listener // all but the admin port's
+	webhooks  *listener   // the gate's; nil: off
+	answers   *listener   // that of entitlements; nil: off
+	admin     *listener   // nil: off
+}
+
+// Open puts usher together and binds every listener, before usher serves any: an address that is
+// taken is an error of start-up.
+func Open(s *settings.Settings, log *slog.Logger) (*Usher, error) {
+	u, err := build(s, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := u.listen(); err != nil {
+		u.close()
+		return nil, err
+	}
+	return u, nil
+}
+
+// Addresses is where the parts of an usher can be reached: http://host:port, or unix:/path. What is
+// off has none.
+type Addresses struct{ Calls, Webhooks, Entitlements, Admin string }
+
+// Addresses says where an open usher can be reached; calls go to the main port.
+func (u *Usher) Addresses() Addresses {
+	a := Addresses{Webhooks: u.webhooks.url(), Entitlements: u.answers.url(), Admin: u.admin.url()}
+	if len(u.ports) > 0 {
+		a.Calls = u.ports[0].listener.url()
+	}
+	return a
+}
+
+// build puts usher together. It opens the inbox, but no listener yet: an inbox that usher
+// cannot open is an error of start-up.
+func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
+	u := &Usher{settings: s, log: log}
+	m := metrics.New(version.Number(), version.Commit())
+	if s.OutboundOn() {
+		if err := u.buildOutbound(m); err != nil {
+			return nil, err
+		}
+	}
+	var gateMetrics *metrics.Gate
+	if s.GateOn() {
+		gateMetrics = m.Gate()
+		if err := u.buildGate(gateMetrics); err != nil {
+			return nil, err
+		}
+		if u.webhooks.tls != nil {
+			m.Certificate(u.webhooks.certificateEnds)
+		}
+	}
+	if s.GateOn() || s.EntitlementsOn() {
+		if err := u.buildInbox(m.Inbox(u.inboxFigures)); err != nil {
+			return nil, err
+		}
+	}
+	if s.EntitlementsOn() {
+		u.buildEntitlements(m.Entitlements(u.rights.index.Len))
+	}
+	if s.Admin.Listen != "off" {
+		u.buildAdmin(m, gateMetrics)
+	}
+	return u, nil
+}
+
+// localPort is a port of outbound, and where it listens.
+type localPort struct {
+	*outbound.Port
+	listener *listener
+}
+
+func (u *Usher) buildOutbound(metrics *metrics.Registry) (err error) {
+	if u.outbound, err = outbound.New(u.settings, u.log, metrics); err != nil {
+		return err
+	}
+	for _, p := range u.outbound.Ports {
+		l := &listener{variable: p.ListenVariable(), name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p)}
+		u.ports = append(u.ports, localPort{p, l})
+		u.listeners = append(u.listeners, l)
+	}
+	return nil
+}
+
+func (u *Usher) listen() error {
+	for _, l := range u.all() {
+		socket, err := listen(l.addr)
+		if err != nil {
+			return fmt.Errorf("%s: can't listen on %s: %w%s", l.variable, l.addr, err, settings.ListenAdvice(l.variable, err))
+		}
+		l.handler = draining(&u.stopping, l.handler)
+		l.attach(socket, u.log.With("listener", l.name))
+	}
+	return nil
+}
+
+func (u *Usher) all() []*listener {
+	if u.admin == nil {
+		return u.listeners
+	}
+	return append([]*listener{u.admin}, u.listeners...)
+}
+
+// close releases what build and open took, if usher does not run.
+func (u *Usher) close() {
+	for _, l := range u.all() {
+		if l.socket != nil {
+			l.socket.Close()
+		}
+	}
+	u.closeInbox()
+}

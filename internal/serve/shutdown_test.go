@@ -1,0 +1,163 @@
+package serve_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/sandbox"
+	"usher/internal/serve"
+	"usher/internal/testkit"
+)
+
+// The manners of a pod.
+func TestPod(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.FailTokens(sandbox.Fault{Status: 503})
+	p := start(t, s.Environ(
+		"USHER_SERVICE_HOST=10.0.0.1", "USHER_SERVICE_PORT=8080", "USHER_PORT=tcp://10.0.0.1:8080", "USHER_PORT_8080_TCP_ADDR=10.0.0.1",
+		"USHER_ADMIN_LISTEN=0.0.0.0:0", "USHER_ADMIN_TOKEN=adm1ntoken", "USHER_SHUTDOWN_DELAY=4s"))
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(p.URL(t, "admin"), "http://"))
+	ask := func(path string) (int, string) {
+		req, _ := http.NewRequest("GET", "http://127.0.0.1:"+port+path, nil)
+		req.Host = "10.1.2.3:" + port // as the kubelet and Prometheus do
+		req.Header.Set("Authorization", "Bearer adm1ntoken")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(body)
+	}
+	if status, _ := ask("/healthz"); status != 200 {
+		t.Errorf("/healthz: %d", status)
+	}
+	if status, body := ask("/readyz"); status != 503 || !strings.Contains(body, "no token yet") {
+		t.Errorf("/readyz before the first token: %d %s", status, body)
+	}
+	if status, _ := ask("/metrics"); status != 200 {
+		t.Errorf("/metrics by address: %d", status)
+	}
+	s.FailTokens(sandbox.Fault{})
+	testkit.Eventually(t, "ready", func() bool { status, _ := ask("/readyz"); return status == 200 })
+
+	p.Stop()
+	testkit.Eventually(t, "unready", func() bool {
+		status, body := ask("/readyz")
+		return status == 503 && strings.Contains(body, "shutting down")
+	})
+	wantCall(t, p.URL(t, "main"), 200, "accounts") // within the delay it serves on
+	<-p.Ended
+	if p.Code != 0 {
+		t.Errorf("exit code %d", p.Code)
+	}
+	if strings.Contains(p.Stderr.String(), "unknown variable") {
+		t.Error("complains of Kubernetes' variables")
+	}
+}
+
+func TestShutdownDrainsAndCuts(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	p := start(t, s.Environ("USHER_SHUTDOWN_GRACE=3s"))
+	p.Ready(t)
+	url := p.URL(t, "main")
+	entered := make(chan struct{}, 2)
+	s.OnCall = func(*http.Request, []byte) { entered <- struct{}{} }
+	s.FailGraphQL(sandbox.Fault{Delay: 300 * time.Millisecond, Times: 1})
+	finished := make(chan string, 1)
+	go func() { _, body := call(t, url); finished <- body }()
+	<-entered
+	s.FailGraphQL(sandbox.Fault{Hang: true})
+	cut := make(chan error, 1)
+	go func() {
+		_, err := http.Post(url+"/graphql", "application/json", strings.NewReader(query))
+		cut <- err
+	}()
+	<-entered
+	p.Stop()
+	if body := <-finished; !strings.Contains(body, "accounts") {
+		t.Errorf("a call under way was not finished: %s", body)
+	}
+	if err := <-cut; err == nil {
+		t.Error("a call that hangs was answered")
+	}
+	<-p.Ended
+	if _, err := net.Dial("tcp", strings.TrimPrefix(url, "http://")); err == nil {
+		t.Error("still listening")
+	}
+	if !strings.Contains(p.Stderr.String(), "cut off") {
+		t.Errorf("the log does not say what was cut off")
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	path := filepath.Join(t.TempDir(), "usher.sock")
+	stale, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.(*net.UnixListener).SetUnlinkOnClose(false)
+	stale.Close() // as a killed usher leaves it
+	p := start(t, s.Environ("USHER_LISTEN=unix:"+path))
+	p.Ready(t)
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	client, _ := serve.Client("unix:" + path)
+	resp, err := client.Post("http://whatever/graphql", "application/json", strings.NewReader(query))
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(resp, err)
+	}
+	resp.Body.Close()
+
+	second := start(t, s.Environ("USHER_LISTEN=unix:"+path))
+	if <-second.Ended; second.Code != 1 || !strings.Contains(second.Stderr.String(), "in use") {
+		t.Errorf("a second one on the same socket: %d %s", second.Code, second.Stderr.String())
+	}
+	p.Stop()
+	<-p.Ended
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket stays behind: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	third := start(t, s.Environ("USHER_LISTEN=unix:"+path))
+	if <-third.Ended; third.Code != 1 {
+		t.Errorf("over somebody's file: %d", third.Code)
+	}
+	if b, _ := os.ReadFile(path); string(b) != "mine" {
+		t.Error("somebody's file is gone")
+	}
+}
+
+// A page that follows does not hold up the end: its stream ends, orderly.
+func TestShutdownEndsStreams(t *testing.T) {
+	p := start(t, newService(t).Environ())
+	p.Ready(t)
+	resp, err := http.Get(p.URL(t, "admin") + "/api/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	p.Stop()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.HasPrefix(string(body), "retry: ") {
+		t.Errorf("the stream was cut off: %v after %q", err, body)
+	}
+	<-p.Ended
+	if p.Code != 0 {
+		t.Errorf("exit code %d: %s", p.Code, p.Stderr.String())
+	}
+}

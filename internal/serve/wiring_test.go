@@ -1,0 +1,187 @@
+package serve_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"usher/internal/sandbox"
+	"usher/internal/testkit"
+)
+
+// That each setting of the gate reaches it; what it then does is tested in its own
+// package.
+func TestGateSettings(t *testing.T) {
+	t.Parallel()
+	const key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(key, "whsec_"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := filepath.Join(t.TempDir(), "schema.json")
+	if err := os.WriteFile(schema, []byte(`{"type":"object","required":["mine"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	body := snapshot("acme", 5)
+	mac := func(key []byte, parts ...string) []byte {
+		h := hmac.New(sha256.New, key)
+		h.Write([]byte(strings.Join(parts, ".")))
+		return h.Sum(nil)
+	}
+	now := fmt.Sprint(time.Now().Unix())
+	for _, tc := range []struct {
+		name     string
+		settings []string
+		body     string
+		header   []string
+		status   int
+		decision string
+	}{
+		{"signed", []string{"USHER_WEBHOOK_HMAC_SECRET=k", "USHER_WEBHOOK_HMAC_HEADER=X-Sig"}, body, []string{"X-Sig", "sha256=" + hex.EncodeToString(mac([]byte("k"), body))}, 200, "forwarded"},
+		{"not signed", []string{"USHER_WEBHOOK_HMAC_SECRET=k"}, body, nil, 401, "rejected"},
+		{"standard", []string{"USHER_WEBHOOK_HMAC_SECRET=" + key, "USHER_WEBHOOK_HMAC_SCHEME=standard"}, body,
+			[]string{"webhook-id", "1", "webhook-timestamp", now, "webhook-signature", "v1," + base64.StdEncoding.EncodeToString(mac(raw, "1", now, body))}, 200, "forwarded"},
+		{"standard, not signed", []string{"USHER_WEBHOOK_HMAC_SECRET=" + key, "USHER_WEBHOOK_HMAC_SCHEME=standard"}, body, nil, 401, "rejected"},
+		{"other address", []string{"USHER_WEBHOOK_ALLOW_CIDRS=192.0.2.0/24"}, body, nil, 403, "rejected"},
+		{"own address", []string{"USHER_WEBHOOK_ALLOW_CIDRS=127.0.0.1, ::1"}, body, nil, 200, "forwarded"},
+		{"address by a trusted proxy", []string{"USHER_WEBHOOK_ALLOW_CIDRS=192.0.2.0/24", "USHER_WEBHOOK_TRUSTED_PROXIES=127.0.0.0/8"}, body, []string{"X-Forwarded-For", "192.0.2.7"}, 200, "forwarded"},
+		{"other type", nil, `{"type":"Other"}`, nil, 422, "rejected"},
+		{"any type", []string{"USHER_WEBHOOK_TYPES=*"}, `{"type":"Other"}`, nil, 200, "forwarded"},
+		{"own schema refuses", []string{"USHER_WEBHOOK_SCHEMA_FILE=" + schema}, body, nil, 422, "rejected"},
+		{"size", []string{"USHER_WEBHOOK_MAX_BODY=10"}, body, nil, 413, "rejected"},
+		{"path", []string{"USHER_WEBHOOK_PATH=/other"}, body, nil, 404, "rejected"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := startGate(t, tc.settings...)
+			status, decision, answer := post(t, g.url, tc.body, tc.header...)
+			if status != tc.status || decision != tc.decision {
+				t.Errorf("%d %s %s", status, decision, answer)
+			}
+		})
+	}
+}
+
+func TestGateSignsAndTriesAgain(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var seen []http.Header
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, r.Header)
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer receiver.Close()
+	p := start(t, newService(t).Environ("USHER_WEBHOOK_FORWARD_URL="+receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_ATTEMPTS=2", "USHER_WEBHOOK_SIGN_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
+	status, decision, answer := post(t, p.URL(t, "webhooks")+"/webhooks", snapshot("acme", 5))
+	if status != 502 || decision != "failed" || !strings.Contains(answer, "500") {
+		t.Errorf("%d %s %s", status, decision, answer)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(seen) != 2 || seen[0].Get("webhook-id") == "" || seen[0].Get("webhook-id") != seen[1].Get("webhook-id") || !strings.HasPrefix(seen[0].Get("webhook-signature"), "v1,") {
+		t.Errorf("the receiver saw %v", seen)
+	}
+}
+
+func TestDedupOff(t *testing.T) {
+	t.Parallel()
+	for name, inbox := range map[string]string{"pass-through": "", "inbox": "file:" + filepath.Join(t.TempDir(), "inbox.db")} {
+		t.Run(name, func(t *testing.T) {
+			g := startGate(t, "USHER_WEBHOOK_DEDUP_WINDOW=0", "USHER_WEBHOOK_INBOX="+inbox)
+			for range 2 {
+				if _, decision, answer := post(t, g.url, snapshot("acme", 5)); decision == "duplicate" {
+					t.Error(answer)
+				}
+			}
+		})
+	}
+}
+
+// The service over TLS, with a CA of its own: without USHER_CA_FILE it is not trusted,
+// with it it is. Where it would rather speak HTTP/2, it is called over HTTP/1.1.
+func TestTLSUpstream(t *testing.T) {
+	t.Parallel()
+	for _, h2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("HTTP/2 %v", h2), func(t *testing.T) {
+			var proto string
+			b := sandbox.NewBilling(sandbox.Client{ID: "app", Secret: "t0psecret", Scopes: []string{"standard:read", "standard:write"}})
+			b.OnCall = func(r *http.Request, _ []byte) { proto = r.Proto }
+			srv := httptest.NewUnstartedServer(b)
+			srv.EnableHTTP2 = h2
+			srv.StartTLS()
+			defer srv.Close()
+			ca := filepath.Join(t.TempDir(), "ca.pem")
+			if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s := &testkit.Service{Billing: b, URL: srv.URL}
+			p := start(t, s.Environ())
+			wantCall(t, p.URL(t, "main"), 503, "TOKEN_UNAVAILABLE")
+
+			p = start(t, s.Environ("USHER_CA_FILE="+ca))
+			p.Ready(t)
+			wantCall(t, p.URL(t, "main"), 200, "accounts")
+			b.Revoke()
+			wantCall(t, p.URL(t, "main"), 200, "accounts")
+			if proto != "HTTP/1.1" {
+				t.Errorf("the service was called over %s", proto)
+			}
+		})
+	}
+}
+
+// A port may be called what usher calls a listener of its own.
+func TestPortNamedAsTheGate(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	p := start(t, s.Environ("USHER_PORTS_0_NAME=webhooks", "USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_1_NAME=admin", "USHER_PORTS_1_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"))
+	_, body := get(t, p.URL(t, "admin")+"/api/status")
+	var state struct {
+		Ports []struct{ Name, Address string }
+		Gate  struct{ Address string }
+	}
+	if err := json.Unmarshal([]byte(body), &state); err != nil || len(state.Ports) != 3 {
+		t.Fatalf("%v: %s", err, body)
+	}
+	if port := state.Ports[1]; port.Name != "webhooks" || state.Gate.Address == port.Address+"/webhooks" {
+		t.Errorf("the gate's address is that of the port: %s", body)
+	}
+}
+
+func TestOwnSecretFileIsFollowed(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	path := filepath.Join(t.TempDir(), "own")
+	if err := os.WriteFile(path, []byte("t0psecret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, s.Environ("USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_CLIENT_SECRET_FILE="+path))
+	p.Ready(t)
+	s.SetSecret("app", "r0tated") // the main port's secret is of yesterday now
+	s.Revoke()
+	if err := os.WriteFile(path, []byte("r0tated"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the new secret is in use", func() bool {
+		resp, _ := call(t, p.URL(t, "0"))
+		return resp.StatusCode == 200
+	})
+	if resp, _ := call(t, p.URL(t, "main")); resp.StatusCode != 502 {
+		t.Errorf("the main port: %d", resp.StatusCode)
+	}
+}
