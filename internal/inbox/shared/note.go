@@ -3,7 +3,6 @@ package shared
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -80,11 +79,14 @@ func (t *term) writeNext(ctx context.Context, r *record.Record, whole *webhookga
 // replica may have delivered the webhook meanwhile.
 func (t *term) insist(ctx context.Context, r *record.Record, step func() error) error {
 	for {
-		if !t.Held() {
+		outdated, err := t.Outdated()
+		if outdated || !t.Held() {
 			t.Leave() // a renewal may still come through, and what was not written is to be read again
 			return record.ErrUnsure
 		}
-		err := step()
+		if err == nil {
+			err = step()
+		}
 		if err == nil {
 			return nil
 		}
@@ -156,15 +158,11 @@ func (t *term) finishParking(r *record.Record) {
 		return
 	}
 	defer leave()
-	for t.Held() {
+	_ = t.insist(t.s.alive, r, func() error {
 		c, err := t.content(t.s.alive, r, nil, spot{})
 		if err == nil {
 			err = t.vacate(t.s.alive, c, r, message.PlaceOf(r.Webhook.Lane))
 		}
-		if err == nil || servers.Missing(err) {
-			return
-		}
-		servers.Sleep(t.s.alive, 100*time.Millisecond)
-	}
-	t.Leave() // as in insist
+		return err
+	})
 }

@@ -138,6 +138,10 @@ func (k *Keeper) share(now time.Time) (n, first int) {
 func (k *Keeper) claim(ctx context.Context, part int, was seen, begin Begin) *Lease {
 	ctx, cancel := context.WithTimeout(ctx, holdTime/2)
 	defer cancel()
+	boot, err := k.Servers.Boot()
+	if err != nil {
+		return nil
+	}
 	h, err := k.write(ctx, part, k.Self, was.Load, was.seq)
 	if servers.Conflict(err) {
 		k.relearn(ctx, part, was.seq)
@@ -154,7 +158,7 @@ func (k *Keeper) claim(ctx context.Context, part int, was seen, begin Begin) *Le
 		k.Log.Debug("inbox part not claimed", "part", part, "err", err)
 		return nil
 	}
-	l := &Lease{Part: part, Claim: claim, keeper: k, leaving: make(chan struct{}), ended: make(chan struct{})}
+	l := &Lease{Part: part, Claim: claim, boot: boot, keeper: k, leaving: make(chan struct{}), ended: make(chan struct{})}
 	l.hold.Store(h)
 	l.Heard()
 	if l.term, err = begin(ctx, l, was.Load); err != nil {

@@ -15,6 +15,8 @@ type Lease struct {
 	Part  int
 	Claim uint64 // its sequence
 
+	boot string // of the server, when it was taken; see Outdated
+
 	keeper  *Keeper
 	term    Term
 	hold    atomic.Pointer[hold] // nil: it is lost, or given back
@@ -35,6 +37,13 @@ type hold struct {
 func (l *Lease) Held() bool {
 	h := l.hold.Load()
 	return h != nil && record.Elapsed(h.from) < holdTime
+}
+
+// Outdated says that the only server was started again since the part was taken: what was read of it may be gone, and its numbers may be those of
+// other messages. Nothing may be written on the strength of it any more. An error: there is no connection right now.
+func (l *Lease) Outdated() (bool, error) {
+	boot, err := l.keeper.Servers.Boot()
+	return err == nil && boot != l.boot, err
 }
 
 // Heard notes that something was read of the part. A holder that hears nothing, not even its own renewals, would not see what to
@@ -112,6 +121,10 @@ func (l *Lease) renew(ctx context.Context) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
 	for l.Held() {
+		if outdated, _ := l.Outdated(); outdated {
+			k.Log.Debug("the inbox server was started again, reading what waits", "part", l.Part)
+			return
+		}
 		held := l.hold.Load()
 		select {
 		case <-ctx.Done():

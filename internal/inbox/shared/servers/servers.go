@@ -40,6 +40,7 @@ type Servers struct {
 	background sync.WaitGroup
 
 	seen     atomic.Uint64 // the last message of what waits that is known here
+	copies   atomic.Int64  // how many servers keep what waits
 	troubled atomic.Int64  // when a request last took too long, in Unix nanoseconds
 	heard    atomic.Int64  // when the servers last took or told something, likewise
 	blind    atomic.Int64  // since when nothing can be read, likewise; zero: it can
@@ -190,6 +191,7 @@ func (s *Servers) measure(ctx context.Context) (lost bool, err error) {
 func (s *Servers) took(info *jetstream.StreamInfo) {
 	s.Room.setStream(info, s.Conn.MaxPayload())
 	s.saw(info.State.LastSeq)
+	s.copies.Store(int64(info.Config.Replicas))
 	s.heard.Store(time.Now().UnixNano())
 }
 
@@ -238,6 +240,19 @@ func (s *Servers) SetBlind(blind bool) {
 		return
 	}
 	s.blind.Store(0)
+}
+
+// Boot names the start of the server that has the only copy of what waits: a server that fails may lose the end of its log,
+// and after its next start other messages get the same numbers. It is empty where several servers have a copy: if most of them lose
+// something they elect a leader first, which takes longer than a lease. An error: there is no connection right now.
+func (s *Servers) Boot() (string, error) {
+	if s.copies.Load() > 1 {
+		return "", nil
+	}
+	if id := s.Conn.ConnectedServerId(); id != "" {
+		return id, nil
+	}
+	return "", s.why()
 }
 
 // Seen is the last message of what waits that is known here.
