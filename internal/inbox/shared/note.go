@@ -3,6 +3,7 @@ package shared
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -78,6 +79,8 @@ func (t *term) writeNext(ctx context.Context, r *record.Record, whole *webhookga
 // insist takes a step until it is done, or the term is over. A process that was stopped for a while takes none: another
 // replica may have delivered the webhook meanwhile.
 func (t *term) insist(ctx context.Context, r *record.Record, step func() error) error {
+	const sayEvery = time.Minute
+	say := time.Now().Add(sayEvery / 6)
 	for {
 		outdated, err := t.Outdated()
 		if outdated || !t.Held() {
@@ -96,6 +99,10 @@ func (t *term) insist(ctx context.Context, r *record.Record, step func() error) 
 		t.s.log.Debug("inbox note not written yet", "id", r.ID, "err", err)
 		if servers.Missing(err) {
 			return err // see content
+		}
+		if now := time.Now(); now.After(say) {
+			say = now.Add(sayEvery)
+			t.s.log.Warn("cannot write what became of a webhook, its tenant's queue waits", "id", r.ID, "err", err)
 		}
 		wait := 10 * underWay
 		if servers.Conflict(err) {
