@@ -128,6 +128,8 @@ func (n *NATS) connect(log *slog.Logger, changed func()) (nc *nats.Conn, why fun
 		nats.Timeout(2 * time.Second),
 		// A server that hangs is left after some seconds.
 		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
+		// A write to it holds a lock that all others need, also those who only ask whether there is a connection.
+		nats.FlusherTimeout(2 * time.Second), nats.ReconnectOnFlusherError(),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { failed.Store(&err) }),
 		nats.ConnectHandler(func(c *nats.Conn) {
 			log.Info("inbox connected", "server", c.ConnectedServerName())
