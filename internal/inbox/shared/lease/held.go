@@ -99,7 +99,7 @@ func (l *Lease) run(hard context.Context) {
 	cutOff()
 	done()
 	helping.Wait()
-	l.giveBack(load)
+	l.giveBack(hard, load)
 	k.mu.Lock()
 	k.held[l.Part] = nil
 	k.mu.Unlock()
@@ -166,13 +166,13 @@ func (l *Lease) mine(ctx context.Context, held *hold) bool {
 
 // giveBack lets the next replica have the lease at once. It is not renewed any more, but the
 // last renewal may have got through without its answer.
-func (l *Lease) giveBack(load record.Load) {
+func (l *Lease) giveBack(hard context.Context, load record.Load) {
 	k := l.keeper
 	held := l.hold.Swap(nil)
 	if held == nil || record.Elapsed(held.from) >= holdTime {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), servers.RequestTimeout)
+	ctx, cancel := parting(hard)
 	defer cancel()
 	_, err := k.write(ctx, l.Part, "", load, held.seq)
 	if servers.Conflict(err) {

@@ -148,13 +148,10 @@ func (s *Stream) Get(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, 
 
 // GetSure is Get for a message that should be there: a leader that was just elected may not have it ready.
 func (s *Stream) GetSure(ctx context.Context, seq uint64) (m *jetstream.RawStreamMsg, err error) {
-	for n := 0; n < 4 && ctx.Err() == nil; n++ {
-		if n > 0 {
-			Sleep(ctx, 500*time.Millisecond)
-		}
-		if m, err = s.Get(ctx, seq); !Missing(err) {
-			break
-		}
+	m, err = s.Get(ctx, seq)
+	for n := 0; n < 3 && Missing(err); n++ {
+		Sleep(ctx, 500*time.Millisecond)
+		m, err = s.Get(ctx, seq)
 	}
 	return m, err
 }
