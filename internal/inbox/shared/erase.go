@@ -136,8 +136,10 @@ func (t *term) erase(ctx context.Context, e *errand) (err error) {
 			return nil
 		case ok && !servers.Conflict(err):
 			return err
-		case ctx.Err() != nil || !t.Held():
+		case ctx.Err() != nil:
 			return record.ErrBusy
+		case !t.Held():
+			return record.ErrNobody // who has the part next does it
 		}
 		servers.Sleep(ctx, 10*time.Millisecond)
 	}
