@@ -40,7 +40,6 @@ func (k *Keeper) Run(ctx, hard context.Context, begin Begin) {
 		select {
 		case <-ctx.Done():
 		case <-k.stir:
-		case <-k.Servers.Changed:
 		case <-tick.C:
 			held := k.Held()
 			if held == before && held != said { // it has settled

@@ -28,8 +28,6 @@ type Servers struct {
 	// Waiting is the stream of what is not finished, History the one of what is.
 	Waiting, History *Stream
 	Room             Room
-	// Changed gets a value when a connection is made or lost.
-	Changed chan struct{}
 
 	cfg        *NATS
 	log        *slog.Logger
@@ -82,7 +80,7 @@ func Open(cfg *NATS, maxBytes int64, log *slog.Logger) (*Servers, error) {
 }
 
 func newServers(cfg *NATS, maxBytes int64, log *slog.Logger) *Servers {
-	s := &Servers{cfg: cfg, log: log, Changed: make(chan struct{}, 1), asked: make(map[string]int64)}
+	s := &Servers{cfg: cfg, log: log, asked: make(map[string]int64)}
 	s.alive, s.stop = context.WithCancel(context.Background())
 	s.Waiting, s.History = &Stream{servers: s}, &Stream{servers: s}
 	s.Room.most, s.Room.reserved = maxBytes, reservation(maxBytes)
@@ -92,18 +90,11 @@ func newServers(cfg *NATS, maxBytes int64, log *slog.Logger) *Servers {
 }
 
 func (s *Servers) connect() (err error) {
-	if s.Conn, s.why, err = s.cfg.connect(s.log, s.connectionChanged); err != nil {
+	if s.Conn, s.why, err = s.cfg.connect(s.log); err != nil {
 		return fmt.Errorf("the inbox's servers can't be used: %w", err)
 	}
 	s.js, err = jetstream.New(s.Conn, jetstream.WithDefaultTimeout(RequestTimeout))
 	return err
-}
-
-func (s *Servers) connectionChanged() {
-	select {
-	case s.Changed <- struct{}{}:
-	default:
-	}
 }
 
 // Close ends the connection.
