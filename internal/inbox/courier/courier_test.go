@@ -40,7 +40,7 @@ func (d *desk) Held() bool {
 	return held == nil || held()
 }
 
-func (d *desk) Content(id uint64) (*webhookgate.Webhook, error) {
+func (d *desk) Content(_ context.Context, id uint64) (*webhookgate.Webhook, error) {
 	d.mu.Lock()
 	w, read := d.contents[id], d.read
 	d.mu.Unlock()

@@ -85,7 +85,7 @@ func (c *Courier) send(hard context.Context, t *turn) (d delivery) {
 	ctx, cancel := context.WithCancel(hard)
 	defer cancel()
 	defer context.AfterFunc(leave.ctx, cancel)()
-	d.whole, d.err = c.content(t)
+	d.whole, d.err = c.content(ctx, t)
 	d.began = time.Now()
 	// A process that was stopped since its turn has not been told yet that it lost the
 	// right to deliver, and would send what others have gone beyond.
@@ -99,14 +99,14 @@ func (c *Courier) send(hard context.Context, t *turn) (d delivery) {
 }
 
 // content is the whole webhook, from memory or from the store.
-func (c *Courier) content(t *turn) (*webhookgate.Webhook, error) {
+func (c *Courier) content(ctx context.Context, t *turn) (*webhookgate.Webhook, error) {
 	c.mu.Lock()
 	whole := t.item.whole
 	c.mu.Unlock()
 	if whole != nil {
 		return whole, nil
 	}
-	return t.lane.term.Content(t.item.ID)
+	return t.lane.term.Content(ctx, t.item.ID)
 }
 
 func (c *Courier) report(r *record.Record, d *delivery) {

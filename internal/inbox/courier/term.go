@@ -17,9 +17,9 @@ type Term interface {
 	// write to the receiver. It must be quick and must not call the courier.
 	Held() bool
 
-	// Content reads a webhook whole; record.ErrNotFound, or an error that says
+	// Content reads a webhook whole, unless ctx ends first; record.ErrNotFound, or an error that says
 	// record.ErrDamaged.
-	Content(id uint64) (*webhookgate.Webhook, error)
+	Content(ctx context.Context, id uint64) (*webhookgate.Webhook, error)
 
 	// Note takes down how r stands now and returns at once. It calls noted, once, when
 	// what it took down is as safe as the store wants it before the lane's next

@@ -46,7 +46,7 @@ func read(id uint64, value, status []byte, whole bool) *record.Record {
 }
 
 // Content reads a webhook whole.
-func (t *term) Content(id uint64) (w *webhookgate.Webhook, err error) {
+func (t *term) Content(_ context.Context, id uint64) (w *webhookgate.Webhook, err error) {
 	err = t.db.View(func(tx *bbolt.Tx) error {
 		value, _ := get(tx, id)
 		if value == nil {

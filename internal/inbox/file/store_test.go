@@ -236,7 +236,7 @@ func TestReadOutlivesItsTransaction(t *testing.T) {
 	if _, err := i.Append(inboxtest.Webhook("t", body), false); err != nil {
 		t.Fatal(err)
 	}
-	w, err := i.term.Content(1)
+	w, err := i.term.Content(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,12 +75,12 @@ func (s *Server) End() {
 }
 
 // Restart ends the server, and starts another one on what it has kept. All wires to it have been cut.
-func (s *Server) Restart() *Server {
+func (s *Server) Restart(options ...func(*server.Options)) *Server {
 	time.Sleep(time.Second) // as in End
 	s.Shutdown()
 	s.WaitForShutdown()
 	time.Sleep(time.Second)
-	return Start(s.dir)
+	return Start(s.dir, options...)
 }
 
 // Wire connects a replica with the server. It can be cut.

@@ -19,6 +19,9 @@ import (
 func (t *term) takeDamaged(place string, id, seq uint64) {
 	ctx := t.s.alive
 	for t.Held() && !t.isLeaving() && ctx.Err() == nil {
+		if outdated, _ := t.Outdated(); outdated {
+			return
+		}
 		err := t.parkDamaged(ctx, place, id, seq)
 		if err == nil {
 			return

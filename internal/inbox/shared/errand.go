@@ -209,6 +209,9 @@ func (t *term) discard(ctx context.Context, e *errand) error {
 	}
 	defer leave()
 	r, ok := t.s.courier.Remove(t, e.Lane, e.ID)
+	if !ok && t.isLeaving() {
+		return record.ErrNobody // who has the part next does it
+	}
 	if !ok {
 		return record.ErrBusy // or it was delivered after it was found: the next try says so
 	}

@@ -1,7 +1,6 @@
 package shared
 
 import (
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -17,15 +16,8 @@ func TestFollowsAfterALossThatIsMadeUpFor(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		var mu sync.Mutex
 		known := make(map[string]uint64)
-		dir, backup := t.TempDir(), t.TempDir()
-		end := func(s *natstest.Server) {
-			time.Sleep(time.Second)
-			s.Shutdown()
-			s.WaitForShutdown()
-			time.Sleep(time.Second)
-		}
-		server := natstest.Start(dir)
-		one := c.startAt(&natstest.Wire{Server: server})
+		server := startLosing(t)
+		one := c.startAt(&natstest.Wire{Server: server.Server})
 		c.change = func(cfg *Config, _ *courier.Config) {
 			cfg.OnSnapshot = func(l webhookgate.Lane, id uint64, _ *webhookgate.Webhook) {
 				mu.Lock()
@@ -38,33 +30,19 @@ func TestFollowsAfterALossThatIsMadeUpFor(t *testing.T) {
 				clear(known)
 			}
 		}
-		two := c.startAt(&natstest.Wire{Server: server})
+		two := c.startAt(&natstest.Wire{Server: server.Server})
 		one.send(t, "acme", "A")
 		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
-		one.wire.Sever()
-		two.wire.Sever()
-		end(server)
-		if err := os.CopyFS(backup, os.DirFS(dir)); err != nil {
-			t.Fatal(err)
-		}
-		server = natstest.Start(dir)
-		one.wire.Replace(server)
-		two.wire.Replace(server)
-		until(t, "connected again", func() bool { return one.Err() == nil && two.Err() == nil })
+		server.save(one, two)
 		time.Sleep(10 * time.Second)
 		one.send(t, "other", "lost")
 		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 2 })
 		time.Sleep(time.Second)
-		one.wire.Sever()
-		two.wire.Sever()
-		end(server)
-		server = natstest.Start(backup)
-		one.wire.Replace(server)
-		until(t, "connected again", func() bool { return one.Err() == nil })
+		server.lose(one, two)
+		server.connect(one)
 		one.send(t, "acme", "B")
 		time.Sleep(20 * time.Second) // so many leases that the stream is as long as before
-		two.wire.Replace(server)
-		until(t, "connected again", func() bool { return two.Err() == nil })
+		server.connect(two)
 		time.Sleep(time.Minute)
 		_, id, err := two.Snapshot(t.Context(), webhookgate.Lane{Platform: "p", Tenant: "acme"})
 		stale, ready := two.Following()
@@ -75,6 +53,6 @@ func TestFollowsAfterALossThatIsMadeUpFor(t *testing.T) {
 		}
 		one.stop()
 		two.stop()
-		end(server)
+		server.end()
 	})
 }

@@ -2,8 +2,11 @@ package shared
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
 
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/natstest"
@@ -38,6 +41,31 @@ func TestTakesOverAfterManyPauses(t *testing.T) {
 		c.receiver.Want(t, "acme:A", "acme:B")
 		if n := two.terms(); n != two.subjects.Parts {
 			t.Errorf("after two minutes it delivers %d of %d parts", n, two.subjects.Parts)
+		}
+	})
+}
+
+// All pauses are one message. When they no longer fit into it, who pauses one more tenant is told so, and what to do.
+func TestTooManyPauses(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.server.End()
+		c.server = natstest.New(func(o *server.Options) { o.MaxPayload = 4 << 10 })
+		r := c.start()
+		defer r.stop()
+		until(t, "it can be used", func() bool { return r.Err() == nil })
+		var err error
+		n := 0
+		for ; err == nil && n < 100; n++ {
+			err = r.Pause(record.Pause{Platform: "p", Tenant: fmt.Sprint("tenant", n)})
+		}
+		if err == nil || !strings.Contains(err.Error(), "resume some of them, or raise max_payload") {
+			t.Fatalf("pause %d: %v", n, err)
+		}
+		if was, err := r.Resume(record.Pause{Platform: "p", Tenant: "tenant0"}); !was || err != nil {
+			t.Error(was, err)
+		}
+		if err := r.Pause(record.Pause{Platform: "p", Tenant: "other"}); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -79,12 +79,17 @@ func (t *term) writeNext(ctx context.Context, r *record.Record, whole *webhookga
 // insist takes a step until it is done, or the term is over. A process that was stopped for a while takes none: another
 // replica may have delivered the webhook meanwhile.
 func (t *term) insist(ctx context.Context, r *record.Record, step func() error) error {
+	const sayEvery = time.Minute
+	say := time.Now().Add(sayEvery / 6)
 	for {
-		if !t.Held() {
+		outdated, err := t.Outdated()
+		if outdated || !t.Held() {
 			t.Leave() // a renewal may still come through, and what was not written is to be read again
 			return record.ErrUnsure
 		}
-		err := step()
+		if err == nil {
+			err = step()
+		}
 		if err == nil {
 			return nil
 		}
@@ -94,6 +99,10 @@ func (t *term) insist(ctx context.Context, r *record.Record, step func() error) 
 		t.s.log.Debug("inbox note not written yet", "id", r.ID, "err", err)
 		if servers.Missing(err) {
 			return err // see content
+		}
+		if now := time.Now(); now.After(say) {
+			say = now.Add(sayEvery)
+			t.s.log.Warn("cannot write what became of a webhook, its tenant's queue waits", "id", r.ID, "err", err)
 		}
 		wait := 10 * underWay
 		if servers.Conflict(err) {
@@ -156,15 +165,11 @@ func (t *term) finishParking(r *record.Record) {
 		return
 	}
 	defer leave()
-	for t.Held() {
+	_ = t.insist(t.s.alive, r, func() error {
 		c, err := t.content(t.s.alive, r, nil, spot{})
 		if err == nil {
 			err = t.vacate(t.s.alive, c, r, message.PlaceOf(r.Webhook.Lane))
 		}
-		if err == nil || servers.Missing(err) {
-			return
-		}
-		servers.Sleep(t.s.alive, 100*time.Millisecond)
-	}
-	t.Leave() // as in insist
+		return err
+	})
 }

@@ -116,6 +116,9 @@ func (s *Store) changePauses(change func([]record.Pause) []record.Pause) error {
 		if _, err = s.servers.Publish(ctx, m); err == nil {
 			break
 		}
+		if servers.TooLarge(err) {
+			return fmt.Errorf("too many pauses, resume some of them, or raise max_payload of the NATS servers: %w", err)
+		}
 		if !servers.Conflict(err) {
 			return err
 		}

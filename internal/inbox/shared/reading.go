@@ -53,6 +53,10 @@ func (t *term) hasBegun() bool {
 
 // take takes one message in.
 func (t *term) take(m jetstream.Msg, seq uint64) {
+	if outdated, _ := t.Outdated(); outdated {
+		t.Leave() // what is before t.next may be new, too
+		return
+	}
 	kind, place, id := t.s.subjects.Split(m.Subject())
 	then := func() {} // when t.mu is free
 	defer func() { then() }()

@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -13,7 +14,7 @@ import (
 // Replicas come and go, all of them in order, while many tenants' webhooks come in. Each webhook is delivered once.
 func TestRebalancingRepeatsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
-		c.parts, c.softly = 16, true
+		c.parts, c.hard = 16, context.Background()
 		c.receiver.Slow(30 * time.Millisecond)
 		start := func(n int) *replica {
 			return c.startAt(&natstest.Wire{Server: c.server, Delay: time.Duration(n) * 3 * time.Millisecond})

@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,8 +40,8 @@ type cluster struct {
 	server   *natstest.Server
 	receiver inboxtest.Receiver
 	change   func(*Config, *courier.Config)
-	parts    int  // fewer than usual: each has a lease that is renewed every second
-	softly   bool // who is stopped finishes its deliveries
+	parts    int             // fewer than usual: each has a lease that is renewed every second
+	hard     context.Context // cuts off the deliveries of who is stopped; nil: they end at once
 }
 
 // bubble runs a test with a server of its own, in a time of its own.
@@ -79,10 +80,7 @@ func (c *cluster) startAt(wire *natstest.Wire) *replica {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	hard := ctx
-	if c.softly {
-		hard = context.Background()
-	}
+	hard := cmp.Or(c.hard, ctx)
 	running.Go(func() { r.Run(ctx, hard) })
 	r.stop = sync.OnceFunc(func() {
 		cancel()

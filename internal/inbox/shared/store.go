@@ -61,6 +61,7 @@ type Store struct {
 	subjects message.Subjects
 	leases   *lease.Keeper
 	self     string // this replica
+	boot     string // of the only server, when it was last measured; see servers.Boot
 
 	alive      context.Context // of the background work
 	stop       context.CancelFunc
@@ -100,6 +101,10 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 
 // measured is told each time that the servers have said how full the stream is.
 func (s *Store) measured(lost bool) {
+	if boot, err := s.servers.Boot(); err == nil && boot != s.boot {
+		s.boot = boot
+		s.ends.Purge()
+	}
 	if lost {
 		s.ends.Purge()
 		s.follower.restart()

@@ -93,8 +93,12 @@ func (t *term) End(ctx context.Context) {
 }
 
 // Content reads a webhook whole.
-func (t *term) Content(id uint64) (*webhookgate.Webhook, error) {
-	m, err := t.s.servers.Waiting.GetSure(t.s.alive, t.whereIs(id))
+func (t *term) Content(ctx context.Context, id uint64) (*webhookgate.Webhook, error) {
+	m, err := t.s.servers.Waiting.GetSure(ctx, t.whereIs(id))
+	if outdated, _ := t.Outdated(); outdated { // it may be another one that was read
+		t.Leave()
+		return nil, record.ErrUnsure
+	}
 	if servers.Missing(err) {
 		t.s.log.Error("somebody deleted webhooks that waited in the inbox, reading it again", "part", t.Part, "id", id)
 		t.Leave()

@@ -32,7 +32,7 @@ type Begin func(ctx context.Context, l *Lease, load record.Load) (Term, error)
 func (k *Keeper) Run(ctx, hard context.Context, begin Begin) {
 	var helping sync.WaitGroup
 	help, done := context.WithCancel(context.WithoutCancel(ctx))
-	helping.Go(func() { k.beHere(help) })
+	helping.Go(func() { k.beHere(help, hard) })
 	tick := time.NewTicker(balanceEvery)
 	defer tick.Stop()
 	var said, before int
@@ -40,7 +40,6 @@ func (k *Keeper) Run(ctx, hard context.Context, begin Begin) {
 		select {
 		case <-ctx.Done():
 		case <-k.stir:
-		case <-k.Servers.Changed:
 		case <-tick.C:
 			held := k.Held()
 			if held == before && held != said { // it has settled
@@ -50,7 +49,7 @@ func (k *Keeper) Run(ctx, hard context.Context, begin Begin) {
 			before = held
 		}
 		if ctx.Err() == nil && k.Servers.Conn.IsConnected() && !k.Servers.Blind() {
-			k.balance(ctx, hard, begin)
+			k.balance(hard, begin)
 		}
 	}
 	k.endAll()
@@ -82,7 +81,7 @@ func (k *Keeper) Drop() {
 }
 
 // balance gives up what this replica has beyond its share, or takes what is free.
-func (k *Keeper) balance(ctx, hard context.Context, begin Begin) {
+func (k *Keeper) balance(hard context.Context, begin Begin) {
 	k.mu.Lock()
 	share, first := k.share(time.Now())
 	var held []*Lease
@@ -104,7 +103,7 @@ func (k *Keeper) balance(ctx, hard context.Context, begin Begin) {
 	var claims sync.WaitGroup
 	for n := 0; n < len(order) && len(held)+n < share; n++ {
 		claims.Go(func() {
-			l := k.claim(ctx, order[n], free[order[n]], begin)
+			l := k.claim(hard, order[n], free[order[n]], begin) // when ctx ends, too: it is given back then
 			if l != nil {
 				k.running.Go(func() { l.run(hard) })
 			}
@@ -138,6 +137,10 @@ func (k *Keeper) share(now time.Time) (n, first int) {
 func (k *Keeper) claim(ctx context.Context, part int, was seen, begin Begin) *Lease {
 	ctx, cancel := context.WithTimeout(ctx, holdTime/2)
 	defer cancel()
+	boot, err := k.Servers.Boot()
+	if err != nil {
+		return nil
+	}
 	h, err := k.write(ctx, part, k.Self, was.Load, was.seq)
 	if servers.Conflict(err) {
 		k.relearn(ctx, part, was.seq)
@@ -154,7 +157,7 @@ func (k *Keeper) claim(ctx context.Context, part int, was seen, begin Begin) *Le
 		k.Log.Debug("inbox part not claimed", "part", part, "err", err)
 		return nil
 	}
-	l := &Lease{Part: part, Claim: claim, keeper: k, leaving: make(chan struct{}), ended: make(chan struct{})}
+	l := &Lease{Part: part, Claim: claim, boot: boot, keeper: k, leaving: make(chan struct{}), ended: make(chan struct{})}
 	l.hold.Store(h)
 	l.Heard()
 	if l.term, err = begin(ctx, l, was.Load); err != nil {
@@ -169,7 +172,7 @@ func (k *Keeper) claim(ctx context.Context, part int, was seen, begin Begin) *Le
 }
 
 // beHere tells the others that this replica is there, and listens to them, until ctx ends.
-func (k *Keeper) beHere(ctx context.Context) {
+func (k *Keeper) beHere(ctx, hard context.Context) {
 	subject := k.Subjects.Live + "here"
 	heard, err := k.Servers.Conn.Subscribe(subject, func(m *nats.Msg) {
 		name, gone := strings.CutPrefix(string(m.Data), "gone ")
@@ -201,8 +204,21 @@ func (k *Keeper) beHere(ctx context.Context) {
 		case <-tick.C:
 		case <-ctx.Done():
 			_ = k.Servers.Conn.Publish(subject, []byte("gone "+k.Self))
-			_ = k.Servers.Conn.FlushTimeout(servers.RequestTimeout)
+			last, cancel := parting(hard)
+			defer cancel()
+			_ = k.Servers.Conn.FlushWithContext(last)
 			return
 		}
 	}
+}
+
+// parting is how long the last requests of this replica may take: when hard ends, a moment more.
+func parting(hard context.Context) (context.Context, context.CancelFunc) {
+	const moment = 250 * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(hard), servers.RequestTimeout)
+	stop := context.AfterFunc(hard, func() {
+		servers.Sleep(ctx, moment)
+		cancel()
+	})
+	return ctx, func() { stop(); cancel() }
 }

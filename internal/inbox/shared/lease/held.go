@@ -15,6 +15,8 @@ type Lease struct {
 	Part  int
 	Claim uint64 // its sequence
 
+	boot string // of the server, when it was taken; see Outdated
+
 	keeper  *Keeper
 	term    Term
 	hold    atomic.Pointer[hold] // nil: it is lost, or given back
@@ -35,6 +37,13 @@ type hold struct {
 func (l *Lease) Held() bool {
 	h := l.hold.Load()
 	return h != nil && record.Elapsed(h.from) < holdTime
+}
+
+// Outdated says that the only server was started again since the part was taken: what was read of it may be gone, and its numbers may be those of
+// other messages. Nothing may be written on the strength of it any more. An error: there is no connection right now.
+func (l *Lease) Outdated() (bool, error) {
+	boot, err := l.keeper.Servers.Boot()
+	return err == nil && boot != l.boot, err
 }
 
 // Heard notes that something was read of the part. A holder that hears nothing, not even its own renewals, would not see what to
@@ -90,7 +99,7 @@ func (l *Lease) run(hard context.Context) {
 	cutOff()
 	done()
 	helping.Wait()
-	l.giveBack(load)
+	l.giveBack(hard, load)
 	k.mu.Lock()
 	k.held[l.Part] = nil
 	k.mu.Unlock()
@@ -112,6 +121,10 @@ func (l *Lease) renew(ctx context.Context) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
 	for l.Held() {
+		if outdated, _ := l.Outdated(); outdated {
+			k.Log.Debug("the inbox server was started again, reading what waits", "part", l.Part)
+			return
+		}
 		held := l.hold.Load()
 		select {
 		case <-ctx.Done():
@@ -153,13 +166,13 @@ func (l *Lease) mine(ctx context.Context, held *hold) bool {
 
 // giveBack lets the next replica have the lease at once. It is not renewed any more, but the
 // last renewal may have got through without its answer.
-func (l *Lease) giveBack(load record.Load) {
+func (l *Lease) giveBack(hard context.Context, load record.Load) {
 	k := l.keeper
 	held := l.hold.Swap(nil)
 	if held == nil || record.Elapsed(held.from) >= holdTime {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), servers.RequestTimeout)
+	ctx, cancel := parting(hard)
 	defer cancel()
 	_, err := k.write(ctx, l.Part, "", load, held.seq)
 	if servers.Conflict(err) {

@@ -55,7 +55,7 @@ func TestMisfits(t *testing.T) {
 
 	addr := listening(t, new(server.Options))
 	cfg := &NATS{Servers: []string{"nats://" + addr}, Stream: "USHER", Replicas: 1}
-	nc, _, err := cfg.connect(slog.New(slog.DiscardHandler), func() {})
+	nc, _, err := cfg.connect(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

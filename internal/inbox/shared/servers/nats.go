@@ -109,9 +109,8 @@ func isPort(text string) bool {
 var ErrUserInAddress = errors.New("has a user or password in it")
 
 // connect begins to connect, and goes on with that in the background for as long as
-// it takes. changed is called whenever a connection is made or lost. why says of a
-// connection that is not there what is in its way.
-func (n *NATS) connect(log *slog.Logger, changed func()) (nc *nats.Conn, why func() error, err error) {
+// it takes. why says of a connection that is not there what is in its way.
+func (n *NATS) connect(log *slog.Logger) (nc *nats.Conn, why func() error, err error) {
 	var failed atomic.Pointer[error]
 	host, err := os.Hostname()
 	if err != nil {
@@ -128,20 +127,19 @@ func (n *NATS) connect(log *slog.Logger, changed func()) (nc *nats.Conn, why fun
 		nats.Timeout(2 * time.Second),
 		// A server that hangs is left after some seconds.
 		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
+		// A write to it holds a lock that all others need, also those who only ask whether there is a connection.
+		nats.FlusherTimeout(2 * time.Second), nats.ReconnectOnFlusherError(),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { failed.Store(&err) }),
 		nats.ConnectHandler(func(c *nats.Conn) {
 			log.Info("inbox connected", "server", c.ConnectedServerName())
-			changed()
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) {
 			log.Info("inbox connected again", "server", c.ConnectedServerName())
-			changed()
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				log.Warn("inbox lost its connection", "err", err)
 			}
-			changed()
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			log.Warn("inbox connection reports an error", "err", err)
@@ -197,7 +195,7 @@ func seedOption(seed func() string) (nats.Option, error) {
 func (n *NATS) Check(ctx context.Context) (found string, err error) {
 	once := *n
 	once.Options = append(slices.Clone(n.Options), nats.RetryOnFailedConnect(false), nats.MaxReconnects(0))
-	nc, _, err := once.connect(slog.New(slog.DiscardHandler), func() {})
+	nc, _, err := once.connect(slog.New(slog.DiscardHandler))
 	if errors.Is(err, nats.ErrNoServers) {
 		err = errors.New("connection refused") // that is when the library says so
 	}

@@ -3,6 +3,7 @@ package servers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -18,6 +19,9 @@ func (s *Servers) Publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 	defer cancel()
 	defer s.timed(time.Now())
 	ack, err := s.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
+	if TooLarge(err) {
+		err = fmt.Errorf("it takes %d bytes, and max_payload of the NATS servers is %d: %w", m.Size(), s.Conn.MaxPayload(), err)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -65,6 +69,9 @@ func Conflict(err error) bool {
 	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
+
+// TooLarge says whether a message was not sent because the servers take none of its size.
+func TooLarge(err error) bool { return errors.Is(err, nats.ErrMaxPayload) }
 
 // Missing says whether the servers do not have a message.
 func Missing(err error) bool { return errors.Is(err, jetstream.ErrMsgNotFound) }
@@ -141,13 +148,10 @@ func (s *Stream) Get(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, 
 
 // GetSure is Get for a message that should be there: a leader that was just elected may not have it ready.
 func (s *Stream) GetSure(ctx context.Context, seq uint64) (m *jetstream.RawStreamMsg, err error) {
-	for n := 0; n < 4 && ctx.Err() == nil; n++ {
-		if n > 0 {
-			Sleep(ctx, 500*time.Millisecond)
-		}
-		if m, err = s.Get(ctx, seq); !Missing(err) {
-			break
-		}
+	m, err = s.Get(ctx, seq)
+	for n := 0; n < 3 && Missing(err); n++ {
+		Sleep(ctx, 500*time.Millisecond)
+		m, err = s.Get(ctx, seq)
 	}
 	return m, err
 }

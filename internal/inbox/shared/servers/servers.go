@@ -28,8 +28,6 @@ type Servers struct {
 	// Waiting is the stream of what is not finished, History the one of what is.
 	Waiting, History *Stream
 	Room             Room
-	// Changed gets a value when a connection is made or lost.
-	Changed chan struct{}
 
 	cfg        *NATS
 	log        *slog.Logger
@@ -40,6 +38,7 @@ type Servers struct {
 	background sync.WaitGroup
 
 	seen     atomic.Uint64 // the last message of what waits that is known here
+	copies   atomic.Int64  // how many servers keep what waits
 	troubled atomic.Int64  // when a request last took too long, in Unix nanoseconds
 	heard    atomic.Int64  // when the servers last took or told something, likewise
 	blind    atomic.Int64  // since when nothing can be read, likewise; zero: it can
@@ -81,7 +80,7 @@ func Open(cfg *NATS, maxBytes int64, log *slog.Logger) (*Servers, error) {
 }
 
 func newServers(cfg *NATS, maxBytes int64, log *slog.Logger) *Servers {
-	s := &Servers{cfg: cfg, log: log, Changed: make(chan struct{}, 1), asked: make(map[string]int64)}
+	s := &Servers{cfg: cfg, log: log, asked: make(map[string]int64)}
 	s.alive, s.stop = context.WithCancel(context.Background())
 	s.Waiting, s.History = &Stream{servers: s}, &Stream{servers: s}
 	s.Room.most, s.Room.reserved = maxBytes, reservation(maxBytes)
@@ -91,18 +90,11 @@ func newServers(cfg *NATS, maxBytes int64, log *slog.Logger) *Servers {
 }
 
 func (s *Servers) connect() (err error) {
-	if s.Conn, s.why, err = s.cfg.connect(s.log, s.connectionChanged); err != nil {
+	if s.Conn, s.why, err = s.cfg.connect(s.log); err != nil {
 		return fmt.Errorf("the inbox's servers can't be used: %w", err)
 	}
 	s.js, err = jetstream.New(s.Conn, jetstream.WithDefaultTimeout(RequestTimeout))
 	return err
-}
-
-func (s *Servers) connectionChanged() {
-	select {
-	case s.Changed <- struct{}{}:
-	default:
-	}
 }
 
 // Close ends the connection.
@@ -190,6 +182,7 @@ func (s *Servers) measure(ctx context.Context) (lost bool, err error) {
 func (s *Servers) took(info *jetstream.StreamInfo) {
 	s.Room.setStream(info, s.Conn.MaxPayload())
 	s.saw(info.State.LastSeq)
+	s.copies.Store(int64(info.Config.Replicas))
 	s.heard.Store(time.Now().UnixNano())
 }
 
@@ -238,6 +231,19 @@ func (s *Servers) SetBlind(blind bool) {
 		return
 	}
 	s.blind.Store(0)
+}
+
+// Boot names the start of the server that has the only copy of what waits: a server that fails may lose the end of its log,
+// and after its next start other messages get the same numbers. It is empty where several servers have a copy: if most of them lose
+// something they elect a leader first, which takes longer than a lease. An error: there is no connection right now.
+func (s *Servers) Boot() (string, error) {
+	if s.copies.Load() > 1 {
+		return "", nil
+	}
+	if id := s.Conn.ConnectedServerId(); id != "" {
+		return id, nil
+	}
+	return "", s.why()
 }
 
 // Seen is the last message of what waits that is known here.
