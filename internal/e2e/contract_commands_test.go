@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -81,14 +82,20 @@ func TestExecGivesUp(t *testing.T) {
 	}
 }
 
-// check opens no port.
+// check calls the service for every port, with {__typename}, and opens none of its own.
 func TestCheckOpensNoPort(t *testing.T) {
 	t.Parallel()
-	used := taken(t)
-	code, out, stderr := ended(t, testkit.NewService(t).Environ("USHER_LISTEN="+used, "USHER_PORTS_0_LISTEN="+taken(t), "USHER_ADMIN_LISTEN="+taken(t),
+	s := testkit.NewService(t)
+	var mu sync.Mutex
+	var calls []string
+	s.OnCall = func(_ *http.Request, body []byte) { mu.Lock(); defer mu.Unlock(); calls = append(calls, string(body)) }
+	code, out, stderr := ended(t, s.Environ("USHER_LISTEN="+taken(t), "USHER_PORTS_0_LISTEN="+taken(t), "USHER_PORTS_0_SCOPE=standard:read", "USHER_ADMIN_LISTEN="+taken(t),
 		"USHER_WEBHOOK_LISTEN="+taken(t), "USHER_WEBHOOK_FORWARD_URL="+newReceiver(t, 500).url), "check")
 	if code != 0 || strings.Contains(out, "FAIL") {
 		t.Errorf("%d %s %s", code, out, stderr)
+	}
+	if len(calls) != 2 || calls[0] != calls[1] || !strings.Contains(calls[0], `"{__typename}"`) || s.TokenRequests() != 2 {
+		t.Errorf("%d tokens for the calls %q", s.TokenRequests(), calls)
 	}
 }
 

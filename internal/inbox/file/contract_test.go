@@ -1,0 +1,14 @@
+package file
+
+import (
+	"testing"
+	"time"
+)
+
+// What is finished stays to be looked at: the last 10,000, 7 days, 256 MiB. The tests of the
+// history use the constants, and would agree with any.
+func TestPromisedHistory(t *testing.T) {
+	if keepCount != 10_000 || keepAge != 7*24*time.Hour || keepBytes != 256<<20 {
+		t.Errorf("%d, %v, %d bytes", keepCount, keepAge, keepBytes)
+	}
+}
