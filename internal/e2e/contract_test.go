@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"usher/internal/command"
@@ -88,11 +89,12 @@ func taken(t *testing.T) string {
 
 // receiver is one that answers with a status, and notes what came.
 type receiver struct {
-	url    string
-	mu     sync.Mutex // guards what follows
-	status int
-	got    []*http.Request
-	bodies []string
+	url     string
+	arrived atomic.Int64 // also what is not answered yet
+	mu      sync.Mutex   // guards what follows
+	status  int
+	got     []*http.Request
+	bodies  []string
 }
 
 func newReceiver(t *testing.T, status int) *receiver {
@@ -100,6 +102,7 @@ func newReceiver(t *testing.T, status int) *receiver {
 	rc := &receiver{status: status}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		rc.arrived.Add(1)
 		rc.mu.Lock()
 		defer rc.mu.Unlock()
 		rc.got, rc.bodies = append(rc.got, r), append(rc.bodies, string(body))
