@@ -115,3 +115,28 @@ func TestForcedByRefusals(t *testing.T) {
 		}
 	})
 }
+
+// A refused token that could not be replaced serves on as if nothing had happened: the tries that
+// follow, however slow, hold nobody up.
+func TestNobodyWaitsForLaterTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &endpoint{}
+		s := start(t, e)
+		refused, err := s.Token(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.set(func(e *endpoint) { e.status = -1 })
+		if _, err := s.Replace(t.Context(), refused); err == nil {
+			t.Fatal("replaced")
+		}
+		e.set(func(e *endpoint) { e.delay = 5 * time.Second })
+		for n := e.count(); e.count() == n; { // the next try is under way
+			time.Sleep(100 * time.Millisecond)
+		}
+		begin := time.Now()
+		if h := header(t, s); h != "Bearer t1" || time.Since(begin) > 0 {
+			t.Errorf("%s after %v", h, time.Since(begin))
+		}
+	})
+}

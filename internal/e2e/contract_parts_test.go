@@ -31,10 +31,11 @@ func TestReadyWithEveryPort(t *testing.T) {
 
 var pending = regexp.MustCompile(`(?m)^usher_inbox_pending (\d+)$`)
 
-// Replicas that share an inbox report each what it delivers itself: the sum is the whole.
+// Replicas that share an inbox report each what it delivers itself: the sum is the whole. Its server
+// does not grant the room that the default asks for: usher takes what it grants, and says so.
 func TestFiguresOfReplicasAddUp(t *testing.T) {
 	t.Parallel()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, JetStreamMaxStore: 256 << 20, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +65,9 @@ func TestFiguresOfReplicasAddUp(t *testing.T) {
 		}
 		return len(each) == 2 && each[0]+each[1] == all && each[0] > 0 && each[1] > 0
 	})
+	if log := ushers[0].Stderr.String() + ushers[1].Stderr.String(); !strings.Contains(log, "inbox servers grant less room than asked for") {
+		t.Error("the log does not say that there is less room")
+	}
 	rc.set(200)
 	testkit.Eventually(t, "delivered", func() bool {
 		for _, u := range ushers {
