@@ -29,9 +29,10 @@ func TestReplaySettings(t *testing.T) {
 		return head + strings.Repeat("x", size-len(head)-len(tail)) + tail
 	}
 	for setting, statuses := range map[string]map[int]int{
-		"USHER_REPLAY_LIMIT=2KiB":   {2048: 200, 2049: 401},
-		"USHER_REPLAY_MEMORY=20KiB": {16 << 10: 200, 100 << 10: 401},
-		"USHER_KEY=":                {1 << 20: 200, 1<<20 + 1: 401}, // the defaults
+		"USHER_REPLAY_LIMIT=2KiB":    {2048: 200, 2049: 401},
+		"USHER_REPLAY_MEMORY=1":      {16 << 10: 200, 16<<10 + 1: 401},
+		"USHER_REPLAY_MEMORY=100KiB": {90 << 10: 200, 101 << 10: 401},
+		"USHER_KEY=":                 {1 << 20: 200, 1<<20 + 1: 401}, // the defaults
 	} {
 		s := testkit.NewService(t)
 		u := run(t, s.Environ(setting))
