@@ -140,3 +140,31 @@ func TestNobodyWaitsForLaterTries(t *testing.T) {
 		}
 	})
 }
+
+// A caller that took a token before it read a long body does not go with it if it has expired, or
+// was replaced, meanwhile.
+func TestLatest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &endpoint{}
+		s := start(t, e)
+		first, err := s.Token(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Latest(t.Context(), first); got != first || err != nil {
+			t.Errorf("at once: %v, %v", got, err)
+		}
+		second, err := s.Replace(t.Context(), first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Latest(t.Context(), first); got != second || err != nil {
+			t.Errorf("replaced: %v, %v", got, err)
+		}
+		e.set(func(e *endpoint) { e.status = -1 })
+		time.Sleep(100 * time.Second)
+		if got, err := s.Latest(t.Context(), second); err == nil {
+			t.Errorf("expired, and there is no other: %v", got)
+		}
+	})
+}
