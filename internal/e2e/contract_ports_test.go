@@ -1,0 +1,158 @@
+//go:build unix
+
+package e2e
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"usher/internal/testkit"
+)
+
+// The key in each of its places, and the Hosts that are answered, on every port: with a key any
+// address is fine, without one the plain names of loopback are, and USHER_ALLOWED_HOSTS always.
+func TestKeysAndHosts(t *testing.T) {
+	t.Parallel()
+	inbox := func() string { return "USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db") }
+	common := []string{"USHER_ALLOWED_HOSTS=usher.test,other.test:81", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"}
+	open := run(t, testkit.NewService(t).Environ(append(common, inbox())...))
+	keyed := run(t, testkit.NewService(t).Environ(append(common, inbox(), "USHER_KEY=0ne-key,an0ther", "USHER_PORTS_0_LISTEN=127.0.0.1:0",
+		"USHER_ENTITLEMENTS_KEY=0ne-key, an0ther", "USHER_ADMIN_TOKEN=0ne-key")...))
+	open.Ready(t)
+	keyed.Ready(t)
+	basic := func(pair string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)) }
+	// A page of each port, and what a caller gets who is let in.
+	pages := []struct {
+		listener, method, path, body string
+		status                       int
+	}{
+		{"main", "POST", "/graphql", testkit.Query, 200},
+		{"0", "POST", "/graphql", testkit.Query, 200},
+		{"entitlements", "GET", "/v1/entitlements/nobody", "", 404},
+		{"admin", "GET", "/metrics", "", 200},
+	}
+	for _, page := range pages {
+		try := func(u *testkit.Usher, want int, header ...string) {
+			t.Helper()
+			header = append(header, "Content-Type", "application/json")
+			if r := asked(t, page.method, u.URL(t, page.listener)+page.path, page.body, header...); r.status != want {
+				t.Errorf("%s with %q: %d %s, want %d", page.listener, header, r.status, r.body, want)
+			}
+		}
+		if page.listener != "0" {
+			for host, want := range map[string]int{
+				"usher.test": page.status, "usher.test:99": page.status, "other.test:81": page.status, "localhost": page.status, "[::1]": page.status, "127.1.2.3": page.status,
+				"other.test": 421, "evil.test": 421, "10.0.0.7": 421, "0.0.0.0": 421, "[::ffff:127.0.0.1]": 421,
+			} {
+				try(open, want, "Host", host)
+			}
+		}
+		bearer := []string{"Authorization", "Bearer 0ne-key"}
+		try(keyed, page.status, append(bearer, "Host", "10.0.0.7:8080")...)
+		try(keyed, page.status, append(bearer, "Host", "usher.test")...)
+		try(keyed, 421, append(bearer, "Host", "evil.test")...)
+		try(keyed, page.status, bearer...)
+		try(keyed, page.status, "Authorization", basic("anyone:0ne-key"))
+		try(keyed, 401, "Authorization", basic("0ne-key:"))
+		try(keyed, 401, "Authorization", "Bearer wrong")
+		try(keyed, 401)
+		if page.listener != "admin" {
+			try(keyed, page.status, "X-Usher-Key", "0ne-key")
+			try(keyed, page.status, "X-Usher-Key", "an0ther")
+			try(keyed, page.status, "Authorization", "Bearer an0ther")
+		}
+	}
+	// The gate is for the world: it does not look at the Host.
+	if r := asked(t, "POST", hooks(t, open), testkit.Snapshot("acme", 5), "Host", "evil.test"); r.status != 200 {
+		t.Errorf("the gate: %d %s", r.status, r.body)
+	}
+	// A web page never calls with the key.
+	for _, page := range pages[:3] {
+		if page.listener == "0" {
+			continue
+		}
+		for _, header := range [][]string{{"Origin", "http://evil.test"}, {"Sec-Fetch-Site", "same-origin"}} {
+			if r := asked(t, page.method, open.URL(t, page.listener)+page.path, page.body, header...); r.status != 403 {
+				t.Errorf("%s for a page: %d %s", page.listener, r.status, r.body)
+			}
+		}
+	}
+}
+
+// What every port refuses, the entitlements port refuses, too. (The others have TestProbes.)
+func TestEntitlementsProbes(t *testing.T) {
+	t.Parallel()
+	u := run(t, gateAlone("http://127.0.0.1:1", "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0"))
+	p := &port{name: "entitlements", addr: strings.TrimPrefix(u.URL(t, "entitlements"), "http://"), path: "/v1/entitlements/nobody", auth: "X-Odd: 1"}
+	for name, tc := range map[string][2]string{
+		"a good request":    {"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n", "404"},
+		"CONNECT":           {"CONNECT evil.test:443 HTTP/1.1\r\nHost: {host}\r\n\r\n" + smuggled, "405 closed"},
+		"TRACE":             {"TRACE {path} HTTP/1.1\r\nHost: {host}\r\n\r\n", "405 closed"},
+		"two lengths":       {"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", "400 closed"},
+		"length and chunks": {"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400 closed"},
+		"a head too large":  {"GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Large: " + strings.Repeat("x", 2<<20) + "\r\n\r\n", "431 closed"},
+		"an upgrade":        {"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n", "404"},
+	} {
+		if got := exchange(t, p, p.fill(tc[0])); got != tc[1] {
+			t.Errorf("%s: %s, want %s", name, got, tc[1])
+		}
+	}
+}
+
+// With a token, every page and call of the admin port needs it, but for the probes.
+func TestAdminTokenGuardsAll(t *testing.T) {
+	t.Parallel()
+	u := run(t, gateAlone("http://127.0.0.1:1", "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_ADMIN_TOKEN=adm1n"))
+	admin := u.URL(t, "admin")
+	doc, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := regexp.MustCompile("(?m)^\\| `(GET|POST) (/[^`?]*)").FindAllStringSubmatch(string(doc), -1)
+	if len(calls) < 10 {
+		t.Fatalf("docs/api.md has only %d calls", len(calls))
+	}
+	for _, page := range []string{"/", "/metrics", "/webhooks", "/tenant", "/nowhere"} {
+		calls = append(calls, []string{"", "GET", page})
+	}
+	for _, call := range calls {
+		path := strings.ReplaceAll(call[2], "ID", "1")
+		if r := asked(t, call[1], admin+path, ""); r.status != 401 || r.header.Get("WWW-Authenticate") == "" {
+			t.Errorf("%s %s: %d %s", call[1], path, r.status, r.body)
+		}
+		if call[2] == "/api/events" { // it never ends
+			continue
+		}
+		if r := asked(t, call[1], admin+path, "", "Authorization", "Bearer adm1n"); r.status == 401 {
+			t.Errorf("%s %s with the token: %d %s", call[1], path, r.status, r.body)
+		}
+	}
+	for probe, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/readyz/gate": 200, "/readyz/outbound": 404, "/readyz/entitlements": 404} {
+		if r := asked(t, "GET", admin+probe, "", "Host", "10.0.0.7"); r.status != want {
+			t.Errorf("%s: %d %s", probe, r.status, r.body)
+		}
+	}
+}
+
+// Whatever is measured is usher's, Go's or the process's; and what can be counted is there from
+// the start, with zeros.
+func TestMetricsAreOurs(t *testing.T) {
+	t.Parallel()
+	u := run(t, testkit.NewService(t).Environ("USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0"))
+	u.Ready(t)
+	_, metrics := testkit.Get(t, u.URL(t, "admin")+"/metrics")
+	for line := range strings.Lines(metrics) {
+		if !regexp.MustCompile(`^(#|usher_|go_|process_)`).MatchString(line) {
+			t.Errorf("whose is it? %s", line)
+		}
+	}
+	for _, decision := range []string{"forwarded", "duplicate", "queued", "rejected", "failed"} {
+		if want := `usher_webhook_received_total{decision="` + decision + `"} 0`; !strings.Contains(metrics, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+//go:build unix
+
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/testkit"
+)
+
+// Every secret can be in a file, without the newline at its end, and is read again when the
+// content changes. (The client's secret and the gate's token have tests of their own.)
+func TestSecretsInFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, secret string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(secret+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	whsec := func(s string) string { return "whsec_" + base64.StdEncoding.EncodeToString([]byte(s)) }
+	rc := newReceiver(t, 200)
+	u := run(t, testkit.NewService(t).Environ(
+		"USHER_KEY_FILE="+write("key", "first-of-all-keys"), "USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_KEY_FILE="+write("port", "first-of-a-port"),
+		"USHER_ADMIN_TOKEN_FILE="+write("admin", "first-of-admin"),
+		"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ENTITLEMENTS_KEY_FILE="+write("rights", "first-of-rights"),
+		"USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+rc.url, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(dir, "inbox.db"),
+		"USHER_WEBHOOK_HMAC_SECRET_FILE="+write("hmac", "first-of-hmac"), "USHER_WEBHOOK_SIGN_SECRET_FILE="+write("sign", whsec("first-of-sign")),
+		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=own", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+rc.url,
+		"USHER_WEBHOOK_RECEIVERS_0_SIGN_SECRET_FILE="+write("own", whsec("first-of-own"))))
+	u.Ready(t)
+	sent := 0
+	// delivered sends a webhook, and says whether it came signed with this secret.
+	delivered := func(platform, hmacSecret, secret string) bool {
+		sent++
+		body := on(platform, "acme", sent)
+		mac := hmac.New(sha256.New, []byte(hmacSecret))
+		mac.Write([]byte(body))
+		before := rc.count()
+		if status, _, answer := testkit.Post(t, hooks(t, u), body, "X-Signature", hex.EncodeToString(mac.Sum(nil))); status != 200 {
+			t.Fatalf("%d %s", status, answer)
+		}
+		testkit.Eventually(t, "delivered", func() bool { return rc.count() > before })
+		r, body := rc.last(t)
+		mac = hmac.New(sha256.New, []byte(secret))
+		fmt.Fprintf(mac, "%s.%s.%s", r.Header.Get("webhook-id"), r.Header.Get("webhook-timestamp"), body)
+		return r.Header.Get("webhook-signature") == "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil))
+	}
+	signed := func(s string) string {
+		mac := hmac.New(sha256.New, []byte(s))
+		mac.Write([]byte("{}"))
+		return hex.EncodeToString(mac.Sum(nil))
+	}
+	for _, turn := range []string{"first", "second"} {
+		if turn == "second" {
+			write("key", "second-of-all-keys")
+			write("port", "second-of-a-port")
+			write("admin", "second-of-admin")
+			write("rights", "second-of-rights")
+			write("hmac", "second-of-hmac")
+			write("sign", whsec("second-of-sign"))
+			write("own", whsec("second-of-own"))
+		}
+		for what, call := range map[string]func() int{
+			"the key": func() int {
+				return asked(t, "POST", u.URL(t, "main")+"/graphql", testkit.Query, "X-Usher-Key", turn+"-of-all-keys", "Content-Type", "application/json").status
+			},
+			"the key of a port": func() int {
+				return asked(t, "POST", u.URL(t, "0")+"/graphql", testkit.Query, "X-Usher-Key", turn+"-of-a-port", "Content-Type", "application/json").status
+			},
+			"the admin token": func() int {
+				return asked(t, "GET", u.URL(t, "admin")+"/metrics", "", "Authorization", "Bearer "+turn+"-of-admin").status
+			},
+			"the key of entitlements": func() int { // known: the tenant is not
+				return asked(t, "GET", u.URL(t, "entitlements")+"/v1/entitlements/nobody", "", "X-Usher-Key", turn+"-of-rights").status - 204
+			},
+			"the secret of signatures": func() int { // it fits: the webhook does not
+				return asked(t, "POST", hooks(t, u), "{}", "X-Signature", signed(turn+"-of-hmac")).status - 222
+			},
+		} {
+			testkit.Eventually(t, turn+": "+what, func() bool { return call() == 200 })
+		}
+		testkit.Eventually(t, turn+": the signature", func() bool { return delivered("crm", turn+"-of-hmac", turn+"-of-sign") })
+		testkit.Eventually(t, turn+": the signature of a receiver", func() bool { return delivered("own", turn+"-of-hmac", turn+"-of-own") })
+	}
+	for _, old := range []reply{
+		asked(t, "POST", u.URL(t, "main")+"/graphql", testkit.Query, "X-Usher-Key", "first-of-all-keys"),
+		asked(t, "POST", u.URL(t, "0")+"/graphql", testkit.Query, "X-Usher-Key", "first-of-a-port"),
+		asked(t, "GET", u.URL(t, "admin")+"/metrics", "", "Authorization", "Bearer first-of-admin"),
+		asked(t, "GET", u.URL(t, "entitlements")+"/v1/entitlements/nobody", "", "X-Usher-Key", "first-of-rights"),
+		asked(t, "POST", hooks(t, u), "{}", "X-Signature", signed("first-of-hmac")),
+	} {
+		if old.status != 401 {
+			t.Errorf("one of yesterday's: %d %s", old.status, old.body)
+		}
+	}
+}
+
+// selfMade makes a certificate for 127.0.0.1 that vouches for itself, for a server or a client.
+func selfMade(t *testing.T) (certFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for path, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: cert}, keyFile: {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certFile, keyFile
+}
+
+// With a CA for clients a sender without its certificate is turned away, and new files are in use
+// without a restart.
+func TestGateDemandsCertificates(t *testing.T) {
+	t.Parallel()
+	serverCert, serverKey := selfMade(t)
+	clientCert, clientKey := selfMade(t)
+	u := run(t, gateAlone(newReceiver(t, 200).url, "USHER_WEBHOOK_TLS_CERT_FILE="+serverCert, "USHER_WEBHOOK_TLS_KEY_FILE="+serverKey,
+		"USHER_WEBHOOK_TLS_CLIENT_CA_FILE="+clientCert))
+	send := func(certs ...tls.Certificate) (int, error) {
+		roots := x509.NewCertPool()
+		pem, err := os.ReadFile(serverCert)
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots.AppendCertsFromPEM(pem)
+		c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certs}}}
+		resp, err := c.Post(hooks(t, u), "application/json", strings.NewReader(testkit.Snapshot("acme", 5)))
+		if err != nil {
+			return 0, err
+		}
+		resp.Body.Close()
+		return resp.StatusCode, nil
+	}
+	own, err := tls.LoadX509KeyPair(clientCert, clientKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, err := send(own); status != 200 {
+		t.Errorf("with its certificate: %d %v", status, err)
+	}
+	if status, err := send(); err == nil {
+		t.Errorf("without one: %d", status)
+	}
+	stranger, strangerKey := selfMade(t)
+	other, err := tls.LoadX509KeyPair(stranger, strangerKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, err := send(other); err == nil {
+		t.Errorf("with a stranger's: %d", status)
+	}
+	for from, to := range map[string]string{stranger: serverCert, strangerKey: serverKey} {
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status, err := send(own); status != 200 { // send trusts the new one alone
+		t.Errorf("with the server's new certificate: %d %v", status, err)
+	}
+}
