@@ -1,12 +1,12 @@
 package wire
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"sync/atomic"
+	"time"
 )
 
 var errBodyNotHTTP = errors.New("the body of its answer is badly framed")
@@ -94,10 +94,8 @@ func (a *answer) finish() {
 		return
 	}
 	c.socket.fence = nil
-	if poison {
-		c.from.Reset(poisoned{})
-		c.from = bufio.NewReaderSize(c, readSize)
-	}
+	c.dropReader()
+	c.idleSince = time.Now()
 	c.client.pool.put(c)
 }
 

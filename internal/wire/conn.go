@@ -3,6 +3,7 @@ package wire
 import (
 	"bufio"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -12,8 +13,8 @@ type conn struct {
 	client   *Client
 	where    place
 	socket   *socket
-	tls      []*records // the sources of each TLS layer
-	from     *bufio.Reader
+	tls      []*records    // the sources of each TLS layer
+	from     *bufio.Reader // nil unless an answer is being read
 
 	reused    bool
 	idleSince time.Time
@@ -23,8 +24,44 @@ type conn struct {
 	readErr error // why nothing more can be read
 }
 
-// readSize is the size of a connection's buffer for heads. Large parts of a body bypass it.
+// readSize is the size of the buffer for heads. Large parts of a body bypass it.
 const readSize = 4 << 10
+
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readSize) }}
+
+// await waits for the first byte of an answer. It takes a buffer only when there is something to
+// put into it: a thousand connections may wait, but few read.
+func (c *conn) await() (err error) {
+	try := func() (done bool) {
+		c.from = readers.Get().(*bufio.Reader)
+		c.from.Reset(c)
+		if _, err = c.from.Peek(1); err != error(nothingYet{}) {
+			return true
+		}
+		c.readErr = nil
+		c.dropReader()
+		return false
+	}
+	if c.socket.raw == nil {
+		try()
+		return err
+	}
+	if failed := c.socket.look(try); failed != nil {
+		c.readErr, err = failed, failed
+	}
+	return err
+}
+
+// dropReader gives the buffer back.
+func (c *conn) dropReader() {
+	if poison {
+		c.from.Reset(poisoned{})
+	} else {
+		c.from.Reset(nil)
+		readers.Put(c.from)
+	}
+	c.from = nil
+}
 
 // Read is called by from.
 func (c *conn) Read(p []byte) (int, error) {
@@ -44,15 +81,18 @@ func (c *conn) Read(p []byte) (int, error) {
 // except TLS's own messages.
 func (c *conn) quiet() bool {
 	var one [1]byte
-	c.socket.looking = true
-	n, err := c.Conn.Read(one[:])
-	c.socket.looking = false
+	var n int
+	var err error
+	failed := c.socket.look(func() (done bool) {
+		n, err = c.Conn.Read(one[:])
+		return true
+	})
 	for _, r := range c.tls {
 		if !r.whole() {
 			return false
 		}
 	}
-	return n == 0 && err == error(nothingYet{})
+	return failed == nil && n == 0 && err == error(nothingYet{})
 }
 
 // cutOff reports whether the connection ended without TLS's close_notify. Anybody on the way can

@@ -82,10 +82,10 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 // readHead reads the answer's head, and the 1xx heads before it.
 func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 	trace := httptrace.ContextClientTrace(req.Context())
+	if c.await() != nil {
+		return nil, c.headError()
+	}
 	for {
-		if _, err := c.from.Peek(1); err != nil {
-			return nil, c.headError()
-		}
 		resp, err := http.ReadResponse(c.from, req)
 		switch {
 		case err != nil:

@@ -36,11 +36,8 @@ func (p *pool) take(where place) *conn {
 	return nil
 }
 
-// put takes back a connection whose answer was read to its end.
-func (p *pool) put(c *conn) {
-	c.idleSince = time.Now()
-	p.add(false, c)
-}
+// put adds a connection that is ready for a call.
+func (p *pool) put(c *conn) { p.add(false, c) }
 
 // add adds connections, oldest first, in front of all others or behind them. It closes the oldest of
 // them if there is no room.
@@ -82,7 +79,7 @@ func (p *pool) sweep() {
 	p.mu.Unlock()
 	good := unused[:0]
 	for _, c := range unused {
-		if c.age(now) < p.limit && c.quiet() {
+		if c.usable(now) {
 			good = append(good, c)
 		} else {
 			c.hangUp()
@@ -104,6 +101,11 @@ func hangUp(conns []*conn) {
 	for _, c := range conns {
 		c.hangUp()
 	}
+}
+
+// usable reports whether an idle connection may be used.
+func (c *conn) usable(now time.Time) bool {
+	return c.age(now) < c.client.cfg.IdleTimeout && c.quiet()
 }
 
 // age returns how long the connection has been idle, by the wall clock or the monotonic clock: the

@@ -32,8 +32,7 @@ type outgoing struct {
 // if the other side does not read. So the writer can go on and read the answer.
 const pieceSize = 32 << 10
 
-// buffer has room for the head of a call with its token, and a small body. A thousand calls that
-// wait for a connection hold a thousand.
+// buffer has room for the head of a call with its token, and a small body.
 type buffer [4 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}

@@ -4,13 +4,13 @@
 // http.Transport cannot tell that, and sends some calls a second time by itself. Here the way
 // of a call is short enough to see what happens to it:
 //
-//	request.go   the head, and a body that fits beside it, become one piece of bytes
-//	pool.go      an idle connection is checked and taken, or
+//	pool.go      an idle connection is taken, or
 //	dial.go      a new one is made: TCP, a proxy's tunnel, TLS
+//	request.go   the head, and a body that fits beside it, become one piece of bytes
 //	exchange.go  the piece is written and the answer's head is read, by the caller's own
 //	             goroutine; only a body that does not fit is sent by another (send.go)
 //	answer.go    the answer's body; at its end the connection goes back to the pool
-//	conn.go      a connection, and the check before it is used again
+//	conn.go      a connection, its reads, and the check before it is used again
 //	socket.go    what is below TLS: the fence, and reads that do not wait
 //
 // The hazard is that somebody gets the answer to somebody else's call. So a connection is used
@@ -92,15 +92,23 @@ func With(ctx context.Context, call Call) context.Context {
 func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	call, _ := ctx.Value(callKey{}).(Call)
-	out, err := newOutgoing(req)
-	if err != nil {
-		return nil, err
-	}
-	defer out.drop()
+	var out *outgoing
 	for {
 		c, err := cl.connection(ctx, req.URL)
 		if err != nil {
 			return nil, err
+		}
+		// Only now: a thousand calls may wait for a connection.
+		if out == nil {
+			if out, err = newOutgoing(req); err != nil {
+				cl.pool.put(c)
+				return nil, err
+			}
+			defer out.drop()
+		}
+		if c.reused && !c.usable(time.Now()) {
+			c.hangUp()
+			continue
 		}
 		resp, lost, err := c.exchange(req, out, call)
 		// The only rule about sending again. A connection from the pool may turn out to be
@@ -112,20 +120,14 @@ func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// connection returns an idle connection that is still good, or a new one.
+// connection returns an idle connection, which may be dead, or a new one.
 func (cl *Client) connection(ctx context.Context, u *url.URL) (*conn, error) {
 	where := place{u.Scheme, u.Host}
-	for {
-		c := cl.pool.take(where)
-		if c == nil {
-			return cl.dial(ctx, where, u)
-		}
-		if c.age(time.Now()) < cl.cfg.IdleTimeout && c.quiet() {
-			c.reused = true
-			return c, nil
-		}
-		c.hangUp()
+	if c := cl.pool.take(where); c != nil {
+		c.reused = true
+		return c, nil
 	}
+	return cl.dial(ctx, where, u)
 }
 
 // CloseIdleConnections closes the idle connections. Connections in use are closed when their
