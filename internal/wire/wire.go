@@ -92,19 +92,16 @@ func With(ctx context.Context, call Call) context.Context {
 func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	call, _ := ctx.Value(callKey{}).(Call)
-	var out *outgoing
+	out := newOutgoing(req)
+	defer out.drop()
 	for {
 		c, err := cl.connection(ctx, req.URL)
 		if err != nil {
 			return nil, err
 		}
-		// Only now: a thousand calls may wait for a connection.
-		if out == nil {
-			if out, err = newOutgoing(req); err != nil {
-				cl.pool.put(c)
-				return nil, err
-			}
-			defer out.drop()
+		if err := out.write(req); err != nil {
+			cl.pool.put(c)
+			return nil, err
 		}
 		if c.reused && !c.usable(time.Now()) {
 			c.hangUp()

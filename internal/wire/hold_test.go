@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,3 +65,28 @@ func TestWaitingCallsHoldNoBuffers(t *testing.T) {
 	close(answer)
 	running.Wait()
 }
+
+// RoundTrip closes the body of a call that is not sent, as every RoundTripper does.
+func TestUnsentBodiesAreClosed(t *testing.T) {
+	addr, _ := serve(t, func(net.Conn, *bufio.Reader, int) {})
+	for name, change := range map[string]func(*http.Request, *Config){
+		"no connection": func(_ *http.Request, c *Config) {
+			c.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, errBroken }
+		},
+		"bad header": func(r *http.Request, _ *Config) { r.Header["X"] = []string{"a\nb"} },
+	} {
+		body := &closeable{Reader: strings.NewReader("x")}
+		req := request(t, t.Context(), "POST", "http://"+addr, body)
+		cl := newClient(t, func(c *Config) { change(req, c) })
+		if _, _, err := call(cl, req); err == nil || !body.closed {
+			t.Errorf("%s: %v, closed: %v", name, err, body.closed)
+		}
+	}
+}
+
+type closeable struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closeable) Close() error { c.closed = true; return nil }
