@@ -70,11 +70,30 @@ func (c *conn) Read(p []byte) (int, error) {
 		return 0, errHeadLong
 	}
 	n, err := c.Conn.Read(p[:min(int64(len(p)), c.budget)])
+	if err == nil && len(p) > readSize && len(c.tls) > 0 && c.socket.raw != nil {
+		n += c.more(p[n:])
+	}
 	c.budget -= int64(n)
 	if err != nil {
 		c.readErr = err
 	}
 	return n, err
+}
+
+// more reads further TLS records of a body if they have arrived. TLS returns one at a time, and
+// each would be passed on with a write of its own. (An error of TLS will be seen by the next read.)
+func (c *conn) more(p []byte) (n int) {
+	_ = c.socket.look(func() (done bool) {
+		for n < len(p) {
+			m, err := c.Conn.Read(p[n:])
+			n += m
+			if err != nil {
+				break
+			}
+		}
+		return true
+	})
+	return n
 }
 
 // quiet reports whether an idle connection may be used: it is open, and nothing has arrived
