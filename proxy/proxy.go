@@ -19,6 +19,7 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/stdlog"
+	"usher/internal/wire"
 	"usher/tokens"
 )
 
@@ -31,7 +32,9 @@ type Config struct {
 	// Source provides the tokens. Required.
 	Source *tokens.Source
 	// Upstream carries the calls; see NewUpstream. Required.
-	Upstream http.RoundTripper
+	Upstream interface {
+		Do(*http.Request, wire.Call) (*http.Response, error)
+	}
 	// ReplayLimit is the largest request body that is kept for a second try after
 	// a 401; larger ones stream, and are sent once. Zero keeps none.
 	ReplayLimit int64

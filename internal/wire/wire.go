@@ -70,8 +70,11 @@ func New(cfg Config) *Client {
 	return &Client{cfg: cfg, pool: pool{most: cfg.MaxIdle, limit: cfg.IdleTimeout}}
 }
 
-// Call has options for a call, besides its request; see With.
+// Call has options for a call, besides its request.
 type Call struct {
+	// Ready is called when a new connection was made for the call, which may have taken a while. If
+	// it returns an error, the call ends with it, and nothing is sent.
+	Ready func() error
 	// Fence is called right before each write to the connection. If it returns an error, the
 	// call ends and the rest of it is not sent.
 	Fence func() error
@@ -82,16 +85,21 @@ type Call struct {
 
 type callKey struct{}
 
-// With returns a context for a request with the options of call.
+// With returns a context for a request that RoundTrip sends with the options of call.
 func With(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
 
-// RoundTrip sends req and returns its answer. The caller must read the body to its end or close
-// it. If no connection could be made, the error is a *DialError.
+// RoundTrip is Do with the options of the request's context; see With.
 func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
+	call, _ := req.Context().Value(callKey{}).(Call)
+	return cl.Do(req, call)
+}
+
+// Do sends req and returns its answer. The caller must read the body to its end or close it. If no
+// connection could be made, the error is a *DialError.
+func (cl *Client) Do(req *http.Request, call Call) (*http.Response, error) {
 	ctx := req.Context()
-	call, _ := ctx.Value(callKey{}).(Call)
 	out := newOutgoing(req)
 	defer out.drop()
 	for {
@@ -99,7 +107,13 @@ func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := out.write(req); err != nil {
+		if !c.reused && call.Ready != nil {
+			err = call.Ready()
+		}
+		if err == nil {
+			err = out.write(req)
+		}
+		if err != nil {
 			cl.pool.put(c)
 			return nil, err
 		}
