@@ -18,6 +18,8 @@ type conn struct {
 
 	reused    bool
 	idleSince time.Time
+	one       [1]byte // for quiet
+	silent    bool    // what quiet has heard
 
 	// For the current call.
 	budget  int64 // how much may still be read
@@ -29,27 +31,42 @@ const readSize = 4 << 10
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readSize) }}
 
+// look calls try, in which reads do not wait. If try returns false, look waits until there is
+// something to read, and calls it again. (Without a descriptor it does not.)
+func (c *conn) look(try func(*conn) (done bool)) error {
+	c.socket.looking = true
+	defer func() { c.socket.looking = false }()
+	if c.socket.raw == nil {
+		try(c)
+		return nil
+	}
+	return c.socket.raw.Read(func(fd uintptr) bool {
+		c.socket.fd = fd
+		return try(c)
+	})
+}
+
 // await waits for the first byte of an answer. It takes a buffer only when there is something to
 // put into it: a thousand connections may wait, but few read.
-func (c *conn) await() (err error) {
-	try := func() (done bool) {
-		c.from = readers.Get().(*bufio.Reader)
-		c.from.Reset(c)
-		if _, err = c.from.Peek(1); err != error(nothingYet{}) {
-			return true
-		}
-		c.readErr = nil
-		c.dropReader()
-		return false
-	}
+func (c *conn) await() error {
 	if c.socket.raw == nil {
-		try()
-		return err
+		c.begin()
+	} else if err := c.look((*conn).begin); err != nil {
+		c.readErr = err
 	}
-	if failed := c.socket.look(try); failed != nil {
-		c.readErr, err = failed, failed
+	return c.readErr
+}
+
+// begin reads the first bytes of an answer, if there are any.
+func (c *conn) begin() bool {
+	c.from = readers.Get().(*bufio.Reader)
+	c.from.Reset(c)
+	if _, err := c.from.Peek(1); err != error(nothingYet{}) {
+		return true
 	}
-	return err
+	c.readErr = nil
+	c.dropReader()
+	return false
 }
 
 // dropReader gives the buffer back.
@@ -81,9 +98,9 @@ func (c *conn) Read(p []byte) (int, error) {
 }
 
 // more reads further TLS records of a body if they have arrived. TLS returns one at a time, and
-// each would be passed on with a write of its own. (An error of TLS will be seen by the next read.)
+// each would be passed on with a write of its own. (The next read will return an error of TLS.)
 func (c *conn) more(p []byte) (n int) {
-	_ = c.socket.look(func() (done bool) {
+	_ = c.look(func(*conn) bool {
 		for n < len(p) {
 			m, err := c.Conn.Read(p[n:])
 			n += m
@@ -99,19 +116,22 @@ func (c *conn) more(p []byte) (n int) {
 // quiet reports whether an idle connection may be used: it is open, and nothing has arrived
 // except TLS's own messages.
 func (c *conn) quiet() bool {
-	var one [1]byte
-	var n int
-	var err error
-	failed := c.socket.look(func() (done bool) {
-		n, err = c.Conn.Read(one[:])
-		return true
-	})
+	c.silent = false
+	if c.look((*conn).listen) != nil {
+		return false
+	}
 	for _, r := range c.tls {
 		if !r.whole() {
 			return false
 		}
 	}
-	return failed == nil && n == 0 && err == error(nothingYet{})
+	return c.silent
+}
+
+func (c *conn) listen() bool {
+	n, err := c.Conn.Read(c.one[:])
+	c.silent = n == 0 && err == error(nothingYet{})
+	return true
 }
 
 // cutOff reports whether the connection ended without TLS's close_notify. Anybody on the way can

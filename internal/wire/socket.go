@@ -20,21 +20,6 @@ type socket struct {
 	fd      uintptr         // while looking, if there is raw
 }
 
-// look calls try, in which reads do not wait. If try returns false, look waits until there is
-// something to read, and calls it again. (Without a descriptor it does not.)
-func (s *socket) look(try func() (done bool)) error {
-	s.looking = true
-	defer func() { s.looking = false }()
-	if s.raw == nil {
-		try()
-		return nil
-	}
-	return s.raw.Read(func(fd uintptr) bool {
-		s.fd = fd
-		return try()
-	})
-}
-
 // Write asks the fence. It does so below TLS, because TLS splits a large write into several.
 func (s *socket) Write(p []byte) (int, error) {
 	if s.fence != nil {
