@@ -92,7 +92,7 @@ func runJob(ctx context.Context, p Process, s *settings.Settings, args []string)
 
 	background, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	defer func() { stop(); server.Close(); running.Wait() }()
+	defer func() { stop(); o.cutOff.Store(true); server.Close(); running.Wait() }()
 	running.Go(func() { o.run(background) })
 	running.Go(func() { secret.Watch(background, log, s.Secrets()...) })
 	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, log)) })

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"usher/internal/admin/metrics"
 	"usher/internal/guard"
@@ -33,6 +34,7 @@ type outbound struct {
 	memory     *proxy.Memory // for the bodies of all ports
 	ports      []*localPort  // as the settings have them, the main port first
 	identities []*identity
+	cutOff     atomic.Bool // what is still under way is being cut off
 }
 
 // localPort is a local port and what it calls the service with.
@@ -158,6 +160,7 @@ func (o *outbound) handler(p *localPort) http.Handler {
 		ReplayLimit:  int64(o.settings.Outbound.ReplayLimit),
 		ReplayMemory: o.memory,
 		Hosts:        guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
+		CutOff:       o.cutOff.Load,
 		Log:          o.log,
 	}
 	if p.calls != nil {
