@@ -18,8 +18,6 @@ type conn struct {
 
 	reused    bool
 	idleSince time.Time
-	one       [1]byte // for quiet
-	silent    bool    // what quiet has heard
 
 	// For the current call.
 	budget  int64 // how much may still be read
@@ -57,7 +55,8 @@ func (c *conn) await() error {
 	return c.readErr
 }
 
-// begin reads the first bytes of an answer, if there are any.
+// begin reads the first bytes of an answer. If there are none yet, it gives the buffer back and
+// returns false.
 func (c *conn) begin() bool {
 	c.from = readers.Get().(*bufio.Reader)
 	c.from.Reset(c)
@@ -116,22 +115,14 @@ func (c *conn) more(p []byte) (n int) {
 // quiet reports whether an idle connection may be used: it is open, and nothing has arrived
 // except TLS's own messages.
 func (c *conn) quiet() bool {
-	c.silent = false
-	if c.look((*conn).listen) != nil {
-		return false
-	}
+	c.budget = 1
+	err := c.look(func(c *conn) bool { c.begin(); return true })
 	for _, r := range c.tls {
 		if !r.whole() {
 			return false
 		}
 	}
-	return c.silent
-}
-
-func (c *conn) listen() bool {
-	n, err := c.Conn.Read(c.one[:])
-	c.silent = n == 0 && err == error(nothingYet{})
-	return true
+	return err == nil && c.from == nil
 }
 
 // cutOff reports whether the connection ended without TLS's close_notify. Anybody on the way can
