@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -77,17 +76,9 @@ func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) 
 		case body.stream == nil && errors.Is(err, tokens.ErrExpired):
 			// Nothing has left, and the connection is in the pool now.
 		default:
-			return nil, nil, failure(err)
+			return nil, nil, err
 		}
 	}
-}
-
-// failure separates a service that cannot be reached from one whose answer cannot be used.
-func failure(err error) error {
-	if unusable := new(wire.AnswerError); errors.As(err, &unusable) {
-		return err
-	}
-	return &upstreamError{err}
 }
 
 // dispose drains and closes an answer that nobody will read, so that its connection can be
@@ -97,18 +88,4 @@ func dispose(resp *http.Response) {
 	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
 	stop.Stop()
 	resp.Body.Close()
-}
-
-// upstreamError marks what went wrong between usher and the service.
-type upstreamError struct{ err error }
-
-func (e *upstreamError) Error() string { return e.err.Error() }
-func (e *upstreamError) Unwrap() error { return e.err }
-
-// timeout reports whether the service was reached but did not answer in time. If dialling
-// timed out, it was not reached.
-func (e *upstreamError) timeout() bool {
-	var timeout net.Error
-	unreached := new(wire.DialError)
-	return errors.As(e.err, &timeout) && timeout.Timeout() && !errors.As(e.err, &unreached)
 }

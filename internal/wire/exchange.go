@@ -68,7 +68,7 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 		}
 		return nil, mute && c.sent == nil && call.Repeatable, fail(err)
 	}
-	resp.Body = c.body(req, resp, c.sent, c.writeErr == nil, stop)
+	resp.Body = c.body(req, resp, stop)
 	return resp, false, nil
 }
 
