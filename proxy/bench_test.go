@@ -24,6 +24,8 @@ import (
 // instant is a service that answers at once, without a connection.
 type instant struct{ answer []byte }
 
+func (s instant) Do(req *http.Request, _ wire.Call) (*http.Response, error) { return s.RoundTrip(req) }
+
 func (s instant) RoundTrip(req *http.Request) (*http.Response, error) {
 	if _, err := io.Copy(io.Discard, req.Body); err != nil {
 		return nil, err
@@ -102,7 +104,7 @@ func BenchmarkHandler(b *testing.B) {
 			r.SetURL(cfg.Target)
 			r.Out.Header.Set("Authorization", "Bearer token")
 		},
-		Transport: cfg.Upstream, BufferPool: buffers{},
+		Transport: cfg.Upstream.(http.RoundTripper), BufferPool: buffers{},
 	}
 	for _, bench := range []struct {
 		name    string

@@ -29,6 +29,9 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 	switch {
 	case out.status == statusGone || broken && r.Context().Err() != nil:
 		message = "caller hung up"
+		if h.cfg.CutOff != nil && h.cfg.CutOff() {
+			message = "call cut off: usher is shutting down"
+		}
 	case broken:
 		message = "the service's answer ended too early"
 	case out.problem != nil:

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
 
-	"usher/internal/secret"
+	"usher/internal/wire"
 	"usher/tokens"
 )
 
@@ -29,7 +30,7 @@ func problemOf(err error) *problem {
 		body     *bodyError
 		noToken  *tokens.NoTokenError
 		rejected *tokens.RejectedError
-		upstream *upstreamError
+		unusable *wire.AnswerError
 	)
 	switch {
 	// First, because a caller's broken body also breaks the connection to the service, and
@@ -43,16 +44,24 @@ func problemOf(err error) *problem {
 	case errors.As(err, &noToken):
 		return &problem{status: http.StatusServiceUnavailable, code: "TOKEN_UNAVAILABLE",
 			message: err.Error(), retryAfter: max(noToken.RetryAfter, time.Second)}
-	case errors.As(err, &upstream) && upstream.timeout():
+	case errors.As(err, &unusable):
+		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
+			message: fmt.Sprintf("the billing service's answer can't be used: %v", err)}
+	case lateAnswer(err):
 		return &problem{status: http.StatusGatewayTimeout, code: "UPSTREAM_TIMEOUT",
-			message: fmt.Sprintf("the billing service did not answer in time: %v", upstream)}
-	case errors.As(err, &upstream):
+			message: fmt.Sprintf("the billing service did not answer in time: %v", err)}
+	default:
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
-			message: fmt.Sprintf("the billing service can't be reached: %v", upstream)}
-	default: // the service's answer itself is wrong
-		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
-			message: "the billing service's answer can't be used: " + secret.Unquoted(err.Error())}
+			message: fmt.Sprintf("the billing service can't be reached: %v", err)}
 	}
+}
+
+// lateAnswer reports whether the service was reached but did not answer in time. If dialling timed
+// out, it was not reached.
+func lateAnswer(err error) bool {
+	var timeout net.Error
+	unreached := new(wire.DialError)
+	return errors.As(err, &timeout) && timeout.Timeout() && !errors.As(err, &unreached)
 }
 
 type (

@@ -19,6 +19,7 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/stdlog"
+	"usher/internal/wire"
 	"usher/tokens"
 )
 
@@ -31,7 +32,9 @@ type Config struct {
 	// Source provides the tokens. Required.
 	Source *tokens.Source
 	// Upstream carries the calls; see NewUpstream. Required.
-	Upstream http.RoundTripper
+	Upstream interface {
+		Do(*http.Request, wire.Call) (*http.Response, error)
+	}
 	// ReplayLimit is the largest request body that is kept for a second try after
 	// a 401; larger ones stream, and are sent once. Zero keeps none.
 	ReplayLimit int64
@@ -42,6 +45,9 @@ type Config struct {
 	// Key returns the key that callers must send, or several separated by commas. Nil: no key
 	// is required. A func that returns the empty string lets no caller in.
 	Key func() string
+	// CutOff reports whether usher ends and cuts off the calls that are under way, so that the
+	// log does not blame their callers. Nil: it never does.
+	CutOff func() bool
 	// Log gets a line for every failed call, at info or above. Required.
 	Log *slog.Logger
 	// Started is called for each call that begins, Finished at its end with the status that
@@ -67,8 +73,8 @@ const drainPatience = 5 * time.Second
 // length is passed on at once.)
 const flushPatience = 10 * time.Millisecond
 
-// statusGone is counted for a caller that hung up before the answer. No caller ever gets it.
-// (nginx uses the same number.)
+// statusGone is counted for a caller that hung up before the answer, or whom usher cut off. No
+// caller ever gets it. (nginx uses the same number.)
 const statusGone = 499
 
 // Handler serves one local port.

@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -18,7 +17,6 @@ type transport struct{ Config }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	// Ask before the body is read, so that a caller gets an error at once if there is no token.
-	// Ask again after it, because reading may take a while.
 	token, err := t.Source.Token(req.Context())
 	if err != nil {
 		return nil, err
@@ -36,11 +34,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		// (With chunks it would wait for the next one; but there the first have been read already.)
 		_, _ = req.Body.Read(nil)
 	}
-	token, err = t.Source.Latest(req.Context(), token)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := t.send(req, body, token)
+	resp, token, err := t.send(req, body, token)
 	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		return resp, err
 	}
@@ -59,28 +53,32 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.Replayed != nil {
 		t.Replayed()
 	}
-	return t.send(req, body, fresh)
+	resp, _, err = t.send(req, body, fresh)
+	return resp, err
 }
 
-// send sends the call once. (If a connection from the pool turns out to be dead before a byte
-// of the call has left, wire takes the next one.)
-func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) (*http.Response, error) {
-	// Changed in place: ReverseProxy has made this request only for us.
-	req.Header["Authorization"] = token.Header()
-	body.attach(req)
-	resp, err := t.Upstream.RoundTrip(req)
-	if err != nil {
-		return nil, failure(err)
+// send sends the call once, with token or a later one: reading the body and making a connection
+// may take a while. It returns the one that was used. (If a connection from the pool turns out to
+// be dead before a byte of the call has left, wire takes the next one.)
+func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) (*http.Response, *tokens.Token, error) {
+	for {
+		var err error
+		if token, err = t.Source.Latest(req.Context(), token); err != nil {
+			return nil, nil, err
+		}
+		// Changed in place: ReverseProxy has made this request only for us.
+		req.Header["Authorization"] = token.Header()
+		body.attach(req)
+		resp, err := t.Upstream.Do(req, wire.Call{Ready: token.Check})
+		switch {
+		case err == nil:
+			return resp, token, nil
+		case body.stream == nil && errors.Is(err, tokens.ErrExpired):
+			// Nothing has left, and the connection is in the pool now.
+		default:
+			return nil, nil, err
+		}
 	}
-	return resp, nil
-}
-
-// failure separates a service that cannot be reached from one whose answer cannot be used.
-func failure(err error) error {
-	if unusable := new(wire.AnswerError); errors.As(err, &unusable) {
-		return err
-	}
-	return &upstreamError{err}
 }
 
 // dispose drains and closes an answer that nobody will read, so that its connection can be
@@ -90,18 +88,4 @@ func dispose(resp *http.Response) {
 	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
 	stop.Stop()
 	resp.Body.Close()
-}
-
-// upstreamError marks what went wrong between usher and the service.
-type upstreamError struct{ err error }
-
-func (e *upstreamError) Error() string { return e.err.Error() }
-func (e *upstreamError) Unwrap() error { return e.err }
-
-// timeout reports whether the service was reached but did not answer in time. If dialling
-// timed out, it was not reached.
-func (e *upstreamError) timeout() bool {
-	var timeout net.Error
-	unreached := new(wire.DialError)
-	return errors.As(e.err, &timeout) && timeout.Timeout() && !errors.As(e.err, &unreached)
 }

@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"math"
 	"strconv"
@@ -77,6 +78,17 @@ func (t *Token) age(now time.Time) time.Duration {
 }
 
 func (t *Token) valid(now time.Time) bool { return t.age(now) < t.life }
+
+// ErrExpired says that a token expired before it could be used.
+var ErrExpired = errors.New("the token expired before the call could be sent")
+
+// Check returns a *NoTokenError, with ErrExpired in its chain, if t has expired.
+func (t *Token) Check() error {
+	if t.valid(time.Now()) {
+		return nil
+	}
+	return &NoTokenError{Err: ErrExpired, RetryAfter: time.Second}
+}
 
 func (t *Token) String() string       { return t.fingerprint }
 func (t *Token) GoString() string     { return t.fingerprint }

@@ -88,7 +88,7 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 
 	background, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	defer func() { stop(); server.Close(); running.Wait() }()
+	defer func() { stop(); o.CutOff(); server.Close(); running.Wait() }()
 	running.Go(func() { o.Run(background) })
 	running.Go(func() { secret.Watch(background, log, s.Secrets()...) })
 	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, log)) })

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"usher/internal/admin/metrics"
 	"usher/internal/guard"
@@ -37,6 +38,7 @@ type Outbound struct {
 	target     *url.URL
 	memory     *proxy.Memory // for the bodies of all ports
 	identities []*Identity
+	cutOff     atomic.Bool // what is still under way is being cut off
 }
 
 // Port is a local port and what it calls the service with.
@@ -150,6 +152,9 @@ func (o *Outbound) Run(ctx context.Context) {
 	o.forTokens.CloseIdleConnections()
 }
 
+// CutOff has the log say of calls that end from now on that usher cut them off.
+func (o *Outbound) CutOff() { o.cutOff.Store(true) }
+
 // Handler returns the handler of a local port.
 func (o *Outbound) Handler(p *Port) http.Handler {
 	cfg := proxy.Config{
@@ -161,6 +166,7 @@ func (o *Outbound) Handler(p *Port) http.Handler {
 		ReplayLimit:  int64(o.settings.Outbound.ReplayLimit),
 		ReplayMemory: o.memory,
 		Hosts:        guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
+		CutOff:       o.cutOff.Load,
 		Log:          o.log,
 	}
 	if p.Calls != nil {

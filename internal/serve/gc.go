@@ -20,7 +20,7 @@ import (
 // memory limit would have Go collect all the time once more than that is in use. So usher
 // allocates a ballast: it counts as heap, and nobody touches it, so that the system gives
 // it no memory.
-const ballastSize = 6 << 20
+const ballastSize = 10 << 20
 
 // tuneGC sets up the garbage collector. It stays within the container's memory limit, if
 // there is one. A user's GOGC or GOMEMLIMIT comes first. restore undoes it all.

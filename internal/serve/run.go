@@ -114,6 +114,9 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 		closing.Go(func() {
 			if l.http.Shutdown(limit) != nil {
 				u.log.Warn("cut off what was still under way", "listener", l.name)
+				if u.outbound != nil {
+					u.outbound.CutOff()
+				}
 				l.http.Close()
 			}
 		})

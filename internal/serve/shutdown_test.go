@@ -93,8 +93,12 @@ func TestShutdownDrainsAndCuts(t *testing.T) {
 	if _, err := net.Dial("tcp", strings.TrimPrefix(url, "http://")); err == nil {
 		t.Error("still listening")
 	}
-	if !strings.Contains(p.Stderr.String(), "cut off") {
-		t.Errorf("the log does not say what was cut off")
+	testkit.Eventually(t, "the log says what was cut off", func() bool {
+		return strings.Contains(p.Stderr.String(), "cut off what was still under way") &&
+			strings.Contains(p.Stderr.String(), "call cut off: usher is shutting down")
+	})
+	if strings.Contains(p.Stderr.String(), "caller hung up") {
+		t.Error("the caller is blamed")
 	}
 }
 

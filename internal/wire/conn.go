@@ -3,6 +3,7 @@ package wire
 import (
 	"bufio"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -12,19 +13,68 @@ type conn struct {
 	client   *Client
 	where    place
 	socket   *socket
-	tls      []*records // the sources of each TLS layer
-	from     *bufio.Reader
+	tls      []*records    // the sources of each TLS layer
+	from     *bufio.Reader // nil unless an answer is being read
 
 	reused    bool
 	idleSince time.Time
 
 	// For the current call.
-	budget  int64 // how much may still be read
-	readErr error // why nothing more can be read
+	out        *outgoing // nil once it was written
+	repeatable bool
+	wrote      int      // bytes of the first write that have left
+	writeErr   error    // why not all have
+	sent       *sending // the rest of the request; nil if there is none
+	budget     int64    // how much may still be read
+	readErr    error    // why nothing more can be read
 }
 
-// readSize is the size of a connection's buffer for heads. Large parts of a body bypass it.
+// readSize is the size of the buffer for heads. Large parts of a body bypass it.
 const readSize = 4 << 10
+
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readSize) }}
+
+// look calls try, in which reads do not wait. If try returns false, look waits until there is
+// something to read, and calls it again. (Without a descriptor, that second call waits.)
+func (c *conn) look(try func(*conn) (done bool)) error {
+	c.socket.looking = true
+	defer func() { c.socket.looking = false }()
+	if c.socket.raw != nil {
+		return c.socket.raw.Read(func(fd uintptr) bool {
+			c.socket.fd = fd
+			return try(c)
+		})
+	}
+	if !try(c) {
+		c.socket.looking = false
+		try(c)
+	}
+	return nil
+}
+
+// begin reads the first bytes of an answer. If there are none yet, it gives the buffer back and
+// returns false.
+func (c *conn) begin() bool {
+	c.from = readers.Get().(*bufio.Reader)
+	c.from.Reset(c)
+	if _, err := c.from.Peek(1); err != error(nothingYet{}) {
+		return true
+	}
+	c.readErr = nil
+	c.dropReader()
+	return false
+}
+
+// dropReader gives the buffer back.
+func (c *conn) dropReader() {
+	if poison {
+		c.from.Reset(poisoned{})
+	} else {
+		c.from.Reset(nil)
+		readers.Put(c.from)
+	}
+	c.from = nil
+}
 
 // Read is called by from.
 func (c *conn) Read(p []byte) (int, error) {
@@ -33,6 +83,9 @@ func (c *conn) Read(p []byte) (int, error) {
 		return 0, errHeadLong
 	}
 	n, err := c.Conn.Read(p[:min(int64(len(p)), c.budget)])
+	if err == nil && len(p) > readSize && len(c.tls) > 0 && c.socket.raw != nil {
+		n += c.more(p[n:])
+	}
 	c.budget -= int64(n)
 	if err != nil {
 		c.readErr = err
@@ -40,19 +93,41 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// more reads further TLS records of a body if they have arrived. TLS returns one at a time, and
+// each would be passed on with a write of its own. (The next read will return an error of TLS.)
+func (c *conn) more(p []byte) (n int) {
+	_ = c.look(func(*conn) bool {
+		for n < len(p) {
+			m, err := c.Conn.Read(p[n:])
+			n += m
+			if err != nil {
+				break
+			}
+		}
+		return true
+	})
+	return n
+}
+
 // quiet reports whether an idle connection may be used: it is open, and nothing has arrived
 // except TLS's own messages.
-func (c *conn) quiet() bool {
-	var one [1]byte
-	c.socket.looking = true
-	n, err := c.Conn.Read(one[:])
-	c.socket.looking = false
+func (c *conn) quiet() (yes bool) {
+	err := c.look(func(c *conn) bool { yes = c.silent(); return true })
+	return err == nil && yes
+}
+
+// silent is quiet within a look.
+func (c *conn) silent() bool {
+	c.budget = 1
+	if c.begin() {
+		return false
+	}
 	for _, r := range c.tls {
 		if !r.whole() {
 			return false
 		}
 	}
-	return n == 0 && err == error(nothingYet{})
+	return true
 }
 
 // cutOff reports whether the connection ended without TLS's close_notify. Anybody on the way can

@@ -43,7 +43,7 @@ func (cl *Client) dial(ctx context.Context, where place, u *url.URL) (*conn, err
 		}
 		return nil, &DialError{err}
 	}
-	c.from = bufio.NewReaderSize(c, readSize)
+	c.idleSince = time.Now()
 	return c, nil
 }
 
@@ -75,7 +75,7 @@ func (c *conn) connect(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	c.socket = newSocket(tcp)
+	c.socket = &socket{Conn: tcp, raw: descriptor(tcp)}
 	c.Conn = c.socket
 	return nil
 }

@@ -4,32 +4,32 @@ package wire
 
 import (
 	"io"
+	"net"
 	"os"
 	"syscall"
-	"time"
 )
 
+// descriptor returns what look needs, or nil.
+func descriptor(c net.Conn) (raw syscall.RawConn) {
+	if sc, ok := c.(syscall.Conn); ok {
+		raw, _ = sc.SyscallConn() // fails only on a closed connection
+	}
+	return raw
+}
+
 // readNow reads what has arrived, and does not wait.
-func (s *socket) readNow(p []byte) (n int, err error) {
-	if s.raw == nil {
-		return s.readWithin(p, time.Millisecond)
-	}
-	failed := s.raw.Read(func(fd uintptr) (done bool) {
-		for {
-			if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
-				return true
-			}
+func readNow(fd uintptr, p []byte) (n int, err error) {
+	for {
+		switch n, err = syscall.Read(int(fd), p); {
+		case err == syscall.EINTR:
+		case err == syscall.EAGAIN:
+			return 0, nothingYet{}
+		case err != nil:
+			return 0, os.NewSyscallError("read", err)
+		case n == 0 && len(p) > 0:
+			return 0, io.EOF
+		default:
+			return n, nil
 		}
-	})
-	switch {
-	case failed != nil:
-		return 0, failed
-	case err == syscall.EAGAIN:
-		return 0, nothingYet{}
-	case err != nil:
-		return 0, os.NewSyscallError("read", err)
-	case n == 0 && len(p) > 0:
-		return 0, io.EOF
 	}
-	return n, nil
 }

@@ -36,11 +36,8 @@ func (p *pool) take(where place) *conn {
 	return nil
 }
 
-// put takes back a connection whose answer was read to its end.
-func (p *pool) put(c *conn) {
-	c.idleSince = time.Now()
-	p.add(false, c)
-}
+// put adds a connection that is ready for a call.
+func (p *pool) put(c *conn) { p.add(false, c) }
 
 // add adds connections, oldest first, in front of all others or behind them. It closes the oldest of
 // them if there is no room.

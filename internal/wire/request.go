@@ -21,7 +21,7 @@ type outgoing struct {
 	// first is the first write: the head, and the body if it fits. Until a byte of it has left
 	// it can be written to another connection.
 	first  []byte
-	buffer *buffer // where first begins; nil if it was given back
+	buffer *buffer // where first begins; nil if there is no first
 	lines  int     // of the head
 	// rest is the body if it is not in first; length is its length, -1 if unknown.
 	rest   io.ReadCloser
@@ -32,8 +32,7 @@ type outgoing struct {
 // if the other side does not read. So the writer can go on and read the answer.
 const pieceSize = 32 << 10
 
-// buffer has room for the head of a call with its token, and a small body. A thousand calls that
-// wait for a connection hold a thousand.
+// buffer has room for the head of a call with its token, and a small body.
 type buffer [4 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
@@ -41,24 +40,30 @@ var buffers = sync.Pool{New: func() any { return new(buffer) }}
 // poison is for tests: it makes a use of something that was given back visible.
 var poison = false
 
-func newOutgoing(req *http.Request) (*outgoing, error) {
-	out := &outgoing{buffer: buffers.Get().(*buffer)}
-	out.first = out.buffer[:0]
+func newOutgoing(req *http.Request) *outgoing {
+	out := new(outgoing)
 	if req.Body != nil && req.Body != http.NoBody {
 		out.rest, out.length = req.Body, req.ContentLength
 		if out.length == 0 {
 			out.length = -1 // as in http.Request
 		}
 	}
+	return out
+}
+
+// write makes the first write, unless there is one already. That is done when there is a
+// connection for it: a thousand calls may wait for one.
+func (out *outgoing) write(req *http.Request) error {
+	if out.buffer != nil {
+		return nil
+	}
+	out.buffer = buffers.Get().(*buffer)
+	out.first = out.buffer[:0]
 	err := out.writeHead(req)
 	if err == nil && out.rest != nil && out.length >= 0 && out.length <= int64(pieceSize-len(out.first)) {
 		err = out.takeBody()
 	}
-	if err != nil {
-		out.drop()
-		return nil, err
-	}
-	return out, nil
+	return err
 }
 
 // written gives the buffer back: what was in it has left.

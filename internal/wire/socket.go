@@ -13,18 +13,11 @@ import (
 // socket is a connection below TLS.
 type socket struct {
 	net.Conn
-	raw     syscall.RawConn // nil if there is no descriptor
+	raw     syscall.RawConn // nil if there is no descriptor to look at
 	fence   func() error    // of the current call; may be nil
 	fenced  atomic.Bool     // the fence refused: nothing more is sent or awaited
 	looking bool            // reads do not wait
-}
-
-func newSocket(c net.Conn) *socket {
-	s := &socket{Conn: c}
-	if sc, ok := c.(syscall.Conn); ok {
-		s.raw, _ = sc.SyscallConn() // fails only on a closed connection
-	}
-	return s
+	fd      uintptr         // while looking, if there is raw
 }
 
 // Write asks the fence. It does so below TLS, because TLS splits a large write into several.
@@ -39,10 +32,14 @@ func (s *socket) Write(p []byte) (int, error) {
 }
 
 func (s *socket) Read(p []byte) (int, error) {
-	if s.looking {
-		return s.readNow(p)
+	switch {
+	case !s.looking:
+		return s.Conn.Read(p)
+	case s.raw != nil:
+		return readNow(s.fd, p)
+	default:
+		return s.readWithin(p, time.Millisecond)
 	}
-	return s.Conn.Read(p)
 }
 
 // nothingYet is the error of a read that would have to wait. It is temporary, so TLS can continue
@@ -84,7 +81,7 @@ func (r *records) Read(p []byte) (int, error) {
 
 func (r *records) whole() bool { return r.have == 0 && r.left == 0 }
 
-// readWithin is readNow for a connection without a descriptor.
+// readWithin is readNow for a connection without a descriptor: it waits only a moment.
 func (s *socket) readWithin(p []byte, patience time.Duration) (int, error) {
 	if err := s.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return 0, err

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -188,3 +189,45 @@ func TestRecords(t *testing.T) {
 }
 
 var _ http.RoundTripper = (*Client)(nil)
+
+// TLS records that have arrived are read together: each read may become a write to somebody else.
+// The end behind them is still seen.
+func TestRecordsAreReadTogether(t *testing.T) {
+	server, client := certificates(t)
+	body := strings.Repeat("x", 48<<10) // three records
+	for _, cut := range []bool{false, true} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := make(chan struct{})
+		serveOn(t, l, func(raw net.Conn, _ *bufio.Reader, _ int) {
+			conn := tls.Server(raw, server)
+			readCall(bufio.NewReader(conn))
+			length := len(body)
+			if cut {
+				length++
+			}
+			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", length, body)
+			raw.(*net.TCPConn).CloseWrite()
+			close(sent)
+			io.Copy(io.Discard, raw)
+		})
+		cl := newClient(t, func(c *Config) { c.TLS = client })
+		resp, err := cl.RoundTrip(request(t, t.Context(), "GET", "https://"+l.Addr().String(), nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-sent
+		buf, reads, have := make([]byte, 128<<10), 0, 0
+		for err == nil {
+			var n int
+			n, err = resp.Body.Read(buf)
+			reads, have = reads+1, have+n
+		}
+		if want := map[bool]error{false: io.EOF, true: io.ErrUnexpectedEOF}[cut]; have != len(body) || err != want || reads > 3 {
+			t.Errorf("cut %v: %d bytes in %d reads, then %v", cut, have, reads, err)
+		}
+		resp.Body.Close()
+	}
+}

@@ -4,13 +4,13 @@
 // http.Transport cannot tell that, and sends some calls a second time by itself. Here the way
 // of a call is short enough to see what happens to it:
 //
-//	request.go   the head, and a body that fits beside it, become one piece of bytes
-//	pool.go      an idle connection is checked and taken, or
+//	pool.go      an idle connection is taken, or
 //	dial.go      a new one is made: TCP, a proxy's tunnel, TLS
+//	request.go   the head, and a body that fits beside it, become one piece of bytes
 //	exchange.go  the piece is written and the answer's head is read, by the caller's own
 //	             goroutine; only a body that does not fit is sent by another (send.go)
 //	answer.go    the answer's body; at its end the connection goes back to the pool
-//	conn.go      a connection, and the check before it is used again
+//	conn.go      a connection, its reads, and the check before it is used again
 //	socket.go    what is below TLS: the fence, and reads that do not wait
 //
 // The hazard is that somebody gets the answer to somebody else's call. So a connection is used
@@ -70,8 +70,11 @@ func New(cfg Config) *Client {
 	return &Client{cfg: cfg, pool: pool{most: cfg.MaxIdle, limit: cfg.IdleTimeout}}
 }
 
-// Call has options for a call, besides its request; see With.
+// Call has options for a call, besides its request.
 type Call struct {
+	// Ready is called when a new connection was made for the call, which may have taken a while. If
+	// it returns an error, the call ends with it, and nothing is sent.
+	Ready func() error
 	// Fence is called right before each write to the connection. If it returns an error, the
 	// call ends and the rest of it is not sent.
 	Fence func() error
@@ -82,24 +85,36 @@ type Call struct {
 
 type callKey struct{}
 
-// With returns a context for a request with the options of call.
+// With returns a context for a request that RoundTrip sends with the options of call.
 func With(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
 
-// RoundTrip sends req and returns its answer. The caller must read the body to its end or close
-// it. If no connection could be made, the error is a *DialError.
+// RoundTrip is Do with the options of the request's context; see With.
 func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
+	call, _ := req.Context().Value(callKey{}).(Call)
+	return cl.Do(req, call)
+}
+
+// Do sends req and returns its answer. The caller must read the body to its end or close it. If no
+// connection could be made, the error is a *DialError.
+func (cl *Client) Do(req *http.Request, call Call) (*http.Response, error) {
 	ctx := req.Context()
-	call, _ := ctx.Value(callKey{}).(Call)
-	out, err := newOutgoing(req)
-	if err != nil {
-		return nil, err
-	}
+	out := newOutgoing(req)
 	defer out.drop()
 	for {
 		c, err := cl.connection(ctx, req.URL)
 		if err != nil {
+			return nil, err
+		}
+		if !c.reused && call.Ready != nil {
+			err = call.Ready()
+		}
+		if err == nil {
+			err = out.write(req)
+		}
+		if err != nil {
+			cl.pool.put(c)
 			return nil, err
 		}
 		resp, lost, err := c.exchange(req, out, call)
@@ -112,7 +127,7 @@ func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// connection returns an idle connection that is still good, or a new one.
+// connection returns an idle connection, which may be dead, or a new one.
 func (cl *Client) connection(ctx context.Context, u *url.URL) (*conn, error) {
 	where := place{u.Scheme, u.Host}
 	for {
@@ -120,7 +135,7 @@ func (cl *Client) connection(ctx context.Context, u *url.URL) (*conn, error) {
 		if c == nil {
 			return cl.dial(ctx, where, u)
 		}
-		if c.age(time.Now()) < cl.cfg.IdleTimeout && c.quiet() {
+		if c.age(time.Now()) < cl.cfg.IdleTimeout {
 			c.reused = true
 			return c, nil
 		}
