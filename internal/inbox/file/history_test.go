@@ -49,7 +49,9 @@ func (p *pastStore) batch(n int, changed time.Time, state func(id uint64) record
 		w.Snapshot, w.Body = false, p.body
 		ops = append(ops, &op{webhook: w})
 		p.next++
-		if s := state(p.next); s != record.Waiting {
+		if s := state(p.next); s == record.Waiting {
+			w.Lane.Type = "waits" // a lane of its own: nothing is delivered behind what waits
+		} else {
 			ops = append(ops, &op{note: &record.Record{ID: p.next, Webhook: w, Status: record.Status{State: s, Changed: changed}}})
 		}
 	}
@@ -79,7 +81,7 @@ func (p *pastStore) check() (count int, unfinished []*record.Record) {
 	p.t.Helper()
 	fresh := &Store{cfg: p.cfg}
 	err := p.db.View(func(tx *bbolt.Tx) (err error) {
-		unfinished, err = fresh.load(tx)
+		unfinished, _, err = fresh.load(tx)
 		return err
 	})
 	if err != nil {
