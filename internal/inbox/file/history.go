@@ -17,7 +17,11 @@ const (
 	keepBytes = 256 << 20
 	keepAge   = 7 * 24 * time.Hour
 
-	trimAtOnce = 200         // deletions in one transaction, besides as many as it finishes: a sender waits for it
+	// Deletions in one transaction, for which senders wait: so many, besides as many as it finishes, up to
+	// trimMost. What is left after that is deleted soon.
+	trimAtOnce = 200
+	trimMost   = 5000
+	trimSoon   = 100 * time.Millisecond
 	trimEvery  = time.Minute // at most: look for what has become too old
 )
 
@@ -37,7 +41,7 @@ func (h *history) remove(size int64) { h.count, h.bytes = h.count-1, h.bytes-siz
 // pause is how long there is nothing to trim, if nothing comes.
 func (h *history) pause() time.Duration {
 	if h.from != 0 {
-		return trimEvery
+		return trimSoon
 	}
 	return max(trimEvery, time.Until(h.next))
 }
@@ -45,7 +49,7 @@ func (h *history) pause() time.Duration {
 // trim deletes the oldest of what is finished, some at a time, and says how many.
 func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 	h := &s.history
-	most := trimAtOnce + h.added
+	most := min(trimAtOnce+h.added, trimMost)
 	h.added = 0
 	full := h.count > keepCount+keepCount/10 || h.bytes > keepBytes+keepBytes/10
 	if !full && h.from == 0 && now.Before(h.next) {

@@ -146,6 +146,26 @@ func TestHistoryKeepsUp(t *testing.T) {
 	}
 }
 
+// When very many end at once, as when a newer one supersedes all that wait, a sender does not wait until as
+// many are deleted. That is done soon after, though nothing comes.
+func TestHistoryDoesNotHoldUp(t *testing.T) {
+	const many = 40_000
+	p := newPast(t, 10)
+	p.batch(many, time.Now(), delivered)
+	if n := p.history.count; n < many-trimMost {
+		t.Errorf("%d were deleted in one transaction", many-n)
+	}
+	transactions := 0
+	for ; p.history.pause() < time.Second; transactions++ {
+		if err := p.write(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, _ := p.check(); n > keepCount+keepCount/10 || transactions > many/trimAtOnce {
+		t.Errorf("%d are kept after %d transactions", n, transactions)
+	}
+}
+
 func TestHistoryBytes(t *testing.T) {
 	t.Parallel()
 	p := newPast(t, 1<<20)
