@@ -429,6 +429,28 @@ func TestUnreadableStoreWhileTheReceiverIsDown(t *testing.T) {
 	})
 }
 
+// A store that can't be read is asked again after the same pauses as a receiver: at random, or all lanes would
+// ask it at once.
+func TestPauseOfAnUnreadableStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, rc := time.Now(), new(inboxtest.Receiver)
+		cfg := config(rc)
+		cfg.Pause = func(ceiling time.Duration) time.Duration { return ceiling / 4 }
+		d := run(t, cfg)
+		d.change(func() {
+			d.read = func() error {
+				if time.Since(began) == 0 {
+					return errNotNow
+				}
+				return nil
+			}
+		})
+		d.sendWebhook(inboxtest.Webhook("t", "A"), nil)
+		time.Sleep(firstPause / 4)
+		d.want(record.Delivered)
+	})
+}
+
 // What is gone from the store, or damaged, is parked, and holds nobody up.
 func TestContentIsGone(t *testing.T) {
 	for _, fault := range []error{record.ErrNotFound, fmt.Errorf("webhook 1: %w", record.ErrDamaged)} {

@@ -46,7 +46,7 @@ func (h *history) pause() time.Duration {
 	return max(trimEvery, time.Until(h.next))
 }
 
-// trim deletes the oldest of what is finished, some at a time, and says how many.
+// trim deletes the oldest of what is finished, some at a time, and says how many it has changed.
 func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 	h := &s.history
 	most := min(trimAtOnce+h.added, trimMost)
@@ -60,7 +60,7 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 			h.next = now.Add(keepAge) // of what is finished from now on
 		}
 	}
-	var victims [][]byte
+	var victims, ahead [][]byte
 	count, bytes := h.count, h.bytes
 	records := tx.Bucket(recordBucket)
 	c := tx.Bucket(statusBucket).Cursor()
@@ -79,6 +79,9 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 			}
 			status, err := record.DecodeStatus(v)
 			if left := status.Changed.Add(keepAge).Sub(now); err == nil && left > 0 {
+				if left > keepAge { // of a clock that was ahead; it would be kept for as long as that was
+					ahead = append(ahead, slices.Clone(k))
+				}
 				h.next = earlier(h.next, now.Add(max(left, trimEvery)))
 				continue
 			}
@@ -96,8 +99,21 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 			return 0, err
 		}
 	}
+	for _, key := range ahead {
+		if err := s.countFrom(tx, key, now); err != nil {
+			return 0, err
+		}
+	}
 	h.count, h.bytes = count, bytes
-	return len(victims), nil
+	return len(victims) + len(ahead), nil
+}
+
+// countFrom has a record's age count from now. For dedup it counts no longer.
+func (s *Store) countFrom(tx *bbolt.Tx, key []byte, now time.Time) error {
+	status, err := record.DecodeStatus(tx.Bucket(statusBucket).Get(key))
+	status.Changed = now.Add(-s.cfg.DedupWindow)
+	b, err2 := record.EncodeStatus(&status)
+	return errors.Join(err, err2, tx.Bucket(statusBucket).Put(key, b))
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -219,6 +219,37 @@ func TestHistoryAge(t *testing.T) {
 	}
 }
 
+// A clock was years ahead, and is right now: what was finished meanwhile is kept as long as all else from now on, and
+// counts for dedup no longer than before.
+func TestHistoryOfAClockAhead(t *testing.T) {
+	p := newPast(t, 10)
+	now := time.Now()
+	p.batch(500, now.AddDate(10, 0, 0), delivered)
+	left := func(at time.Time) int {
+		t.Helper()
+		p.history.next = time.Time{}
+		for range 10 {
+			if err := p.db.Update(func(tx *bbolt.Tx) error { _, err := p.trim(tx, at); return err }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n, _ := p.check()
+		return n
+	}
+	if n := left(now); n != 500 {
+		t.Errorf("%d of 500 are left when the clock is put right", n)
+	}
+	if e, err := p.List(record.Filter{}); err != nil || record.Held(e[0].State, e[0].Changed, p.cfg.DedupWindow) {
+		t.Errorf("the last counts as delivered just now: %+v, %v", e[0], err)
+	}
+	if n := left(now.Add(keepAge - time.Hour)); n != 500 {
+		t.Errorf("%d of 500 are left before their time is over", n)
+	}
+	if n := left(now.Add(keepAge + time.Minute)); n != 0 {
+		t.Errorf("%d are kept longer", n)
+	}
+}
+
 // What is finished goes after its time, also when something that came before it was finished later, and
 // when nothing comes in any more.
 func TestHistoryEndsByItself(t *testing.T) {
