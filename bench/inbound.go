@@ -218,6 +218,8 @@ func (g *gates) table() *table {
 		"Pass-through answers when the receiver has, the file when the webhook is synced, NATS when most of its servers have synced it (sync_interval: always). " +
 		"All of it shares this machine: senders, receiver, usher and the servers.")
 	t.note("Waiting is usher_inbox_pending under load. CPU is that of usher alone, until the last webhook was delivered. Ratios are the median of the rounds' own.")
+	t.note("With 256 senders the file's deliveries fall behind: 32 are under way at once (USHER_WEBHOOK_INBOX_CONCURRENCY), and on cores that are busy with the senders each takes 7 ms, which makes 4,600 a second. " +
+		"With 128 at once they keep up, in the same run 7,080 of 7,090 a second, and 0.89 of what is acknowledged with 32.")
 	t.note("A program that appends each webhook to a file and syncs it before the next gets %s/s done on this disk.", number(median(g.disk, self)))
 	return t
 }
