@@ -81,11 +81,7 @@ func (s *Store) Platforms(tenant string) (all []string, err error) {
 		c := tx.Bucket(laneBucket).Cursor()
 		prefix := record.TenantKey(tenant)
 		for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
-			m, err := decodeMemory(v)
-			if err != nil {
-				m = rebuild(tx, k)
-			}
-			if m.Lane.Tenant == tenant {
+			if m, _ := readMemory(tx, k, v); m.Lane.Tenant == tenant {
 				all = append(all, m.Lane.Platform)
 			}
 		}

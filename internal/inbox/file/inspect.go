@@ -29,11 +29,11 @@ func inspect(path string, patience time.Duration) error {
 		return nil // it is made, or opening it says why not
 	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: patience, ReadOnly: true}) // which reads the headers alone
-	if ours := syscall.Errno(0); err != nil && !errors.As(err, &ours) && !errors.Is(err, bolterrors.ErrTimeout) {
-		return errDamaged(err)
+	if system := syscall.Errno(0); errors.As(err, &system) || errors.Is(err, bolterrors.ErrTimeout) {
+		return err
 	}
 	if err != nil {
-		return err
+		return errDamaged(err)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -77,10 +77,10 @@ var errHeader = errors.New("one of the file's two headers is damaged: it may lac
 // checkHeaders looks at the pages that say where everything is. bbolt writes them in turn, and if one is
 // damaged it takes the other one without a word.
 func checkHeaders(file *os.File, pageSize int64) error {
-	const pageHeader, fields = 16, 56 // bytes; what follows them is their sum
+	const fields = 56 // bytes; what follows them is their sum
 	for page := range int64(2) {
 		b := make([]byte, fields+8)
-		if _, err := file.ReadAt(b, page*pageSize+pageHeader); err != nil {
+		if _, err := file.ReadAt(b, page*pageSize+headSize); err != nil {
 			return err
 		}
 		sum := fnv.New64a()

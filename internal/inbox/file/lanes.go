@@ -182,10 +182,19 @@ func recall(tx *bbolt.Tx, lane webhookgate.Lane) (m *memory, err error) {
 	key := record.LaneKey(lane)
 	if b := tx.Bucket(laneBucket).Get(key); b == nil {
 		m = new(memory)
-	} else if m, err = decodeMemory(b); err != nil {
-		m = rebuild(tx, key)
+	} else {
+		m, err = readMemory(tx, key, b)
 	}
 	m.Lane = lane
+	return m, err
+}
+
+// readMemory reads a memory in the same way.
+func readMemory(tx *bbolt.Tx, key, value []byte) (*memory, error) {
+	m, err := decodeMemory(value)
+	if err != nil {
+		m = rebuild(tx, key)
+	}
 	return m, err
 }
 

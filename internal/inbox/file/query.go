@@ -184,10 +184,7 @@ func (s *Store) Snapshot(_ context.Context, lane webhookgate.Lane) (w *webhookga
 // not be told is unknown, and one of that code on another platform would answer for it.
 func (s *Store) tellSnapshots(tx *bbolt.Tx, lanes map[webhookgate.Lane]ends) error {
 	return tx.Bucket(laneBucket).ForEach(func(k, v []byte) error {
-		m, err := decodeMemory(v)
-		if err != nil {
-			m = rebuild(tx, k)
-		}
+		m, err := readMemory(tx, k, v)
 		if err != nil || !bytes.Equal(record.LaneKey(m.Lane), k) {
 			s.tellDamaged(m.Lane)
 		} else if newest := lanes[m.Lane].newest; m.Newest < newest {
