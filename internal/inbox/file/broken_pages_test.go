@@ -181,7 +181,7 @@ func useDamaged(t *testing.T, path string, before []byte) (outcome string) {
 	go func() { defer close(ended); s.Run(ctx, context.Background()) }()
 	time.Sleep(time.Hour)
 	delivered := rc.Accepted()
-	said := len(*log.lines)
+	said := len(log.all())
 	for n := range lanesOfOld {
 		lane := inboxtest.Webhook(fmt.Sprint("t", n), "").Lane
 		var want []string
@@ -236,7 +236,7 @@ func useDamaged(t *testing.T, path string, before []byte) (outcome string) {
 		t.Error(err)
 	}
 	if said > 0 {
-		return (*log.lines)[0]
+		return log.all()[0]
 	}
 	return "no consequence"
 }

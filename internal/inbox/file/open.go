@@ -86,8 +86,8 @@ func (s *Store) load(tx *bbolt.Tx) (unfinished []*record.Record, lanes map[webho
 		switch {
 		case damaged && !finished:
 			s.cfg.Log.Error("webhook damaged, parked", "id", r.ID, "webhook", r.Webhook.ID)
-		case r.Status.State == record.Delivered && e.waiting != 0:
-			return errDamaged(fmt.Sprintf("webhook %d waits, though %d, which came later, was delivered", e.waiting, r.ID))
+		case !damaged && r.Status.Tries > 0 && e.waiting != 0: // not in its turn
+			return errDamaged(fmt.Sprintf("webhook %d waits, though %d of its tenant, which came later, was tried", e.waiting, r.ID))
 		case r.Status.State == record.Waiting && r.Status.Again.IsZero() && e.waiting == 0:
 			e.waiting = r.ID
 		}
