@@ -13,9 +13,7 @@ import (
 
 // bbolt believes what its pages say. It maps the file into memory, and follows a page that is damaged
 // to wherever that leads: the process ends, or reads something else. So all pages are looked at before
-// bbolt does, through reads that can fail.
-
-// What is damaged later, while usher runs, is a panic, which ends in guard.
+// bbolt does, through reads that can fail. What is damaged later, while usher runs, is a panic, which ends in guard.
 
 // guard has f read, or write, the file. If bbolt can't go on, the inbox is broken, and usher is not.
 func (s *Store) guard(f func() error) (err error) {
@@ -142,9 +140,9 @@ func (t *tree) elements(b, from, to []byte, root bool) error {
 		switch e := b[headSize+n*elementSize:]; {
 		case kind == branchKind:
 			err = t.page(binary.NativeEndian.Uint64(e[8:]), keys[n], keys[n+1], false)
-		case e[0] == bucketKind:
+		case binary.NativeEndian.Uint32(e) == bucketKind:
 			err = t.bucket(values[n])
-		case e[0] != 0:
+		case binary.NativeEndian.Uint32(e) != 0:
 			err = errElements
 		}
 		if err != nil {
