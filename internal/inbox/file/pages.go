@@ -49,7 +49,8 @@ func transact(db *bbolt.DB, f func(*bbolt.Tx) error) error {
 type tree struct {
 	file     io.ReaderAt
 	pageSize int
-	used     []bool // by the page's id
+	used     []bool   // by the page's id
+	spare    [][]byte // pages, to read others into
 }
 
 const (
@@ -73,7 +74,8 @@ func (t *tree) page(id uint64, from, to []byte, root bool) error {
 	if id < 2 || id >= uint64(len(t.used)) {
 		return fmt.Errorf("something points to page %d", id)
 	}
-	b := make([]byte, t.pageSize)
+	b := t.room()
+	defer func() { t.spare = append(t.spare, b[:t.pageSize]) }()
 	if _, err := t.file.ReadAt(b, int64(id)*int64(t.pageSize)); err != nil {
 		return err
 	}
@@ -99,6 +101,17 @@ func (t *tree) page(id uint64, from, to []byte, root bool) error {
 	return nil
 }
 
+// room is for a page.
+func (t *tree) room() []byte {
+	n := len(t.spare)
+	if n == 0 {
+		return make([]byte, t.pageSize)
+	}
+	b := t.spare[n-1]
+	t.spare = t.spare[:n-1]
+	return b
+}
+
 var errElements = errors.New("its elements don't fit")
 
 // elements checks what is on a page. Their keys and values follow each other without a gap.
@@ -114,38 +127,39 @@ func (t *tree) elements(b, from, to []byte, root bool) error {
 	case count == 0 && (!root || kind != leafKind || len(bytes.Trim(b[end:], "\x00")) > 0):
 		return errElements // only a bucket without anything in it has a page without anything on it
 	}
-	keys, values := make([][]byte, count+1), make([][]byte, count)
+	var last []byte
+	var keys [][]byte // of a branch
 	for n := range count {
 		at := headSize + n*elementSize
-		e := b[at:]
-		f := func(n int) uint64 { return uint64(binary.NativeEndian.Uint32(e[4*n:])) }
-		position, key, value := f(0), f(1), uint64(0)
+		f := func(n int) uint64 { return uint64(binary.NativeEndian.Uint32(b[at+4*n:])) }
+		position, size, more := f(0), f(1), uint64(0)
 		if kind == leafKind {
-			position, key, value = f(1), f(2), f(3)
+			position, size, more = f(1), f(2), f(3)
 		}
-		if uint64(at)+position != uint64(end) || key == 0 || key+value > uint64(len(b)-end) {
+		if uint64(at)+position != uint64(end) || size == 0 || size+more > uint64(len(b)-end) {
 			return errElements
 		}
-		keys[n], values[n] = b[end:end+int(key)], b[end+int(key):end+int(key+value)]
-		end += int(key + value)
-		switch {
-		case n == 0 && from != nil && !bytes.Equal(keys[0], from), n > 0 && bytes.Compare(keys[n], keys[n-1]) <= 0,
-			to != nil && bytes.Compare(keys[n], to) >= 0:
+		key, value := b[end:end+int(size)], b[end+int(size):end+int(size+more)]
+		end += int(size + more)
+		if n == 0 && from != nil && !bytes.Equal(key, from) || bytes.Compare(key, last) <= 0 || to != nil && bytes.Compare(key, to) >= 0 {
 			return errors.New("its keys are out of order")
 		}
-	}
-	keys[count] = to
-	for n := range count {
-		var err error
-		switch e := b[headSize+n*elementSize:]; {
+		last = key
+		switch {
 		case kind == branchKind:
-			err = t.page(binary.NativeEndian.Uint64(e[8:]), keys[n], keys[n+1], false)
-		case binary.NativeEndian.Uint32(e) == bucketKind:
-			err = t.bucket(values[n])
-		case binary.NativeEndian.Uint32(e) != 0:
-			err = errElements
+			keys = append(keys, key)
+		case f(0) == bucketKind:
+			if err := t.bucket(value); err != nil {
+				return err
+			}
+		case f(0) != 0:
+			return errElements
 		}
-		if err != nil {
+	}
+	keys = append(keys, to)
+	for n, from := range keys[:len(keys)-1] {
+		child := binary.NativeEndian.Uint64(b[headSize+n*elementSize+8:])
+		if err := t.page(child, from, keys[n+1], false); err != nil {
 			return err
 		}
 	}
