@@ -218,6 +218,7 @@ func (g *gates) table() *table {
 		"Pass-through answers when the receiver has, the file when the webhook is synced, NATS when most of its servers have synced it (sync_interval: always). " +
 		"All of it shares this machine: senders, receiver, usher and the servers.")
 	t.note("Waiting is usher_inbox_pending under load. CPU is that of usher alone, until the last webhook was delivered. Ratios are the median of the rounds' own.")
+	t.note("With many senders the file's deliveries fall behind: USHER_WEBHOOK_INBOX_CONCURRENCY (32) are under way at once, and each takes longer on cores that the senders keep busy. With 128 at once they keep up, and a tenth less is acknowledged.")
 	t.note("A program that appends each webhook to a file and syncs it before the next gets %s/s done on this disk.", number(median(g.disk, self)))
 	return t
 }

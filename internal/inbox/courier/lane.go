@@ -46,6 +46,7 @@ type item struct {
 	record.Record
 	whole   *webhookgate.Webhook // with its content; nil: to be read from the store
 	leaving bool                 // a note says that it goes
+	parked  bool                 // it is among those
 }
 
 // ceiling is the longest pause after the next failure in a row.
@@ -74,26 +75,34 @@ func (l *lane) wait(at int, it *item) {
 
 // park puts an item in among those that are parked.
 func (l *lane) park(it *item) {
-	l.parked = append(l.parked, it)
+	l.parked, it.parked = append(l.parked, it), true
 	l.term.load.Add(it.Size, 0)
 }
 
-// drop takes an item out.
+// drop takes an item out, unless that was done already.
 func (l *lane) drop(it *item) {
-	if n := slices.Index(l.parked, it); n >= 0 {
-		l.parked = slices.Delete(l.parked, n, n+1)
-		l.term.load.Add(-it.Size, 0)
+	list, waiting := &l.waiting, it.Size
+	if it.parked {
+		list, waiting = &l.parked, 0
 	}
-	switch n := slices.Index(l.waiting, it); {
-	case n < 0:
+	n := slices.Index(*list, it)
+	if n < 0 {
 		return
-	case n == 0:
-		l.waiting[0] = nil // the rest is not moved: there may be many
-		l.waiting = l.waiting[1:]
-	default:
-		l.waiting = slices.Delete(l.waiting, n, n+1)
 	}
-	l.term.load.Add(-it.Size, -it.Size)
+	*list = without(*list, n)
+	it.parked = false
+	l.term.load.Add(-it.Size, -waiting)
+}
+
+// without takes the nth out of a list. The shorter part is moved: there may be many, and all of them leave
+// from the front.
+func without(list []*item, n int) []*item {
+	if n >= len(list)/2 {
+		return slices.Delete(list, n, n+1)
+	}
+	copy(list[1:], list[:n])
+	list[0] = nil
+	return list[1:]
 }
 
 // find returns the item of that id.

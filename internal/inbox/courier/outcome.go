@@ -32,7 +32,7 @@ func (c *Courier) finish(t *turn, d *delivery) record.Record {
 		c.note(l, it, r, nil)
 	case d.err != nil: // the store cannot be read right now
 		b.abandoned()
-		l.at = now.Add(l.ceiling())
+		l.at = now.Add(c.cfg.Pause(l.ceiling()))
 		l.down = false // or an open breaker would have it tried at once, again and again
 		l.failures++
 	default:

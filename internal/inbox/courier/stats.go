@@ -51,12 +51,15 @@ func (c *Courier) Stats() Stats {
 	}
 	now := time.Now()
 	for _, l := range c.lanes {
-		f := l.figures(now)
+		f, name := l.figures(now), ""
 		s.add(f)
-		name := c.ReceiverOf(l.key)
+		rc := c.route(l.key)
+		if rc != nil {
+			name = rc.Name
+		}
 		r := s.Receivers[name]
 		r.add(f)
-		if rc := c.route(l.key); rc != nil && l.heldUp() {
+		if rc != nil && l.heldUp() {
 			if l.down {
 				r.Missed++
 			} else {

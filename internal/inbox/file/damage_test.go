@@ -42,6 +42,13 @@ func (l errorLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
+// all is what was reported so far.
+func (l errorLog) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(*l.lines)
+}
+
 // flip turns a bit of what is found in a closed file, wherever it is: bbolt leaves
 // copies on free pages.
 func flip(t *testing.T, path string, find []byte, at int, bit byte) {

@@ -77,15 +77,11 @@ func (s *Store) erase(tx *bbolt.Tx, o *op, lane webhookgate.Lane) error {
 
 // Platforms returns those on which a tenant is known.
 func (s *Store) Platforms(tenant string) (all []string, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
+	err = s.view(func(tx *bbolt.Tx) error {
 		c := tx.Bucket(laneBucket).Cursor()
 		prefix := record.TenantKey(tenant)
 		for k, v := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, v = c.Next() {
-			m, err := decodeMemory(v)
-			if err != nil {
-				m = rebuild(tx, k)
-			}
-			if m.Lane.Tenant == tenant {
+			if m, _ := readMemory(tx, k, v); m.Lane.Tenant == tenant {
 				all = append(all, m.Lane.Platform)
 			}
 		}

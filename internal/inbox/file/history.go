@@ -17,7 +17,11 @@ const (
 	keepBytes = 256 << 20
 	keepAge   = 7 * 24 * time.Hour
 
-	trimAtOnce = 200         // deletions in one transaction, besides as many as it finishes: a sender waits for it
+	// Deletions in one transaction, for which senders wait: so many, besides as many as it finishes, up to
+	// trimMost. What is left after that is deleted soon.
+	trimAtOnce = 200
+	trimMost   = 5000
+	trimSoon   = 100 * time.Millisecond
 	trimEvery  = time.Minute // at most: look for what has become too old
 )
 
@@ -37,15 +41,15 @@ func (h *history) remove(size int64) { h.count, h.bytes = h.count-1, h.bytes-siz
 // pause is how long there is nothing to trim, if nothing comes.
 func (h *history) pause() time.Duration {
 	if h.from != 0 {
-		return trimEvery
+		return trimSoon
 	}
 	return max(trimEvery, time.Until(h.next))
 }
 
-// trim deletes the oldest of what is finished, some at a time, and says how many.
+// trim deletes the oldest of what is finished, some at a time, and says how many it has changed.
 func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 	h := &s.history
-	most := trimAtOnce + h.added
+	most := min(trimAtOnce+h.added, trimMost)
 	h.added = 0
 	full := h.count > keepCount+keepCount/10 || h.bytes > keepBytes+keepBytes/10
 	if !full && h.from == 0 && now.Before(h.next) {
@@ -56,7 +60,7 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 			h.next = now.Add(keepAge) // of what is finished from now on
 		}
 	}
-	var victims [][]byte
+	var victims, ahead [][]byte
 	count, bytes := h.count, h.bytes
 	records := tx.Bucket(recordBucket)
 	c := tx.Bucket(statusBucket).Cursor()
@@ -75,6 +79,9 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 			}
 			status, err := record.DecodeStatus(v)
 			if left := status.Changed.Add(keepAge).Sub(now); err == nil && left > 0 {
+				if left > keepAge { // of a clock that was ahead; it would be kept for as long as that was
+					ahead = append(ahead, slices.Clone(k))
+				}
 				h.next = earlier(h.next, now.Add(max(left, trimEvery)))
 				continue
 			}
@@ -92,8 +99,21 @@ func (s *Store) trim(tx *bbolt.Tx, now time.Time) (int, error) {
 			return 0, err
 		}
 	}
+	for _, key := range ahead {
+		if err := s.countFrom(tx, key, now); err != nil {
+			return 0, err
+		}
+	}
 	h.count, h.bytes = count, bytes
-	return len(victims), nil
+	return len(victims) + len(ahead), nil
+}
+
+// countFrom has a record's age count from now. For dedup it counts no longer.
+func (s *Store) countFrom(tx *bbolt.Tx, key []byte, now time.Time) error {
+	status, err := record.DecodeStatus(tx.Bucket(statusBucket).Get(key))
+	status.Changed = now.Add(-s.cfg.DedupWindow)
+	b, err2 := record.EncodeStatus(&status)
+	return errors.Join(err, err2, tx.Bucket(statusBucket).Put(key, b))
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -49,7 +49,9 @@ func (p *pastStore) batch(n int, changed time.Time, state func(id uint64) record
 		w.Snapshot, w.Body = false, p.body
 		ops = append(ops, &op{webhook: w})
 		p.next++
-		if s := state(p.next); s != record.Waiting {
+		if s := state(p.next); s == record.Waiting {
+			w.Lane.Type = "waits" // a lane of its own: nothing is delivered behind what waits
+		} else {
 			ops = append(ops, &op{note: &record.Record{ID: p.next, Webhook: w, Status: record.Status{State: s, Changed: changed}}})
 		}
 	}
@@ -79,7 +81,7 @@ func (p *pastStore) check() (count int, unfinished []*record.Record) {
 	p.t.Helper()
 	fresh := &Store{cfg: p.cfg}
 	err := p.db.View(func(tx *bbolt.Tx) (err error) {
-		unfinished, err = fresh.load(tx)
+		unfinished, _, err = fresh.load(tx)
 		return err
 	})
 	if err != nil {
@@ -144,6 +146,26 @@ func TestHistoryKeepsUp(t *testing.T) {
 	}
 }
 
+// When very many end at once, as when a newer one supersedes all that wait, a sender does not wait until as
+// many are deleted. That is done soon after, though nothing comes.
+func TestHistoryDoesNotHoldUp(t *testing.T) {
+	const many = 40_000
+	p := newPast(t, 10)
+	p.batch(many, time.Now(), delivered)
+	if n := p.history.count; n < many-trimMost {
+		t.Errorf("%d were deleted in one transaction", many-n)
+	}
+	transactions := 0
+	for ; p.history.pause() < time.Second; transactions++ {
+		if err := p.write(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, _ := p.check(); n > keepCount+keepCount/10 || transactions > many/trimAtOnce {
+		t.Errorf("%d are kept after %d transactions", n, transactions)
+	}
+}
+
 func TestHistoryBytes(t *testing.T) {
 	t.Parallel()
 	p := newPast(t, 1<<20)
@@ -194,6 +216,37 @@ func TestHistoryAge(t *testing.T) {
 	})
 	if lanes != 500 || err != nil {
 		t.Errorf("%d lanes are remembered, %v", lanes, err)
+	}
+}
+
+// A clock was years ahead, and is right now: what was finished meanwhile is kept as long as all else from now on, and
+// counts for dedup no longer than before.
+func TestHistoryOfAClockAhead(t *testing.T) {
+	p := newPast(t, 10)
+	now := time.Now()
+	p.batch(500, now.AddDate(10, 0, 0), delivered)
+	left := func(at time.Time) int {
+		t.Helper()
+		p.history.next = time.Time{}
+		for range 10 {
+			if err := p.db.Update(func(tx *bbolt.Tx) error { _, err := p.trim(tx, at); return err }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n, _ := p.check()
+		return n
+	}
+	if n := left(now); n != 500 {
+		t.Errorf("%d of 500 are left when the clock is put right", n)
+	}
+	if e, err := p.List(record.Filter{}); err != nil || record.Held(e[0].State, e[0].Changed, p.cfg.DedupWindow) {
+		t.Errorf("the last counts as delivered just now: %+v, %v", e[0], err)
+	}
+	if n := left(now.Add(keepAge - time.Hour)); n != 500 {
+		t.Errorf("%d of 500 are left before their time is over", n)
+	}
+	if n := left(now.Add(keepAge + time.Minute)); n != 0 {
+		t.Errorf("%d are kept longer", n)
 	}
 }
 

@@ -101,7 +101,7 @@ func (s *Store) append(tx *bbolt.Tx, o *op) error {
 		o.result.err = record.ErrFull
 		return nil
 	}
-	id, err := records.NextSequence()
+	id, err := nextID(tx)
 	if err != nil {
 		return err
 	}
@@ -133,6 +133,20 @@ func (s *Store) see(tx *bbolt.Tx, m *memory, id uint64, o *op) error {
 		o.result.snapshot = id
 	}
 	return next.write(tx)
+}
+
+// nextID is above all ids that are in the file. Those of bbolt's sequence are, unless a bit of it is
+// damaged: then they would take the place of what is there.
+func nextID(tx *bbolt.Tx) (uint64, error) {
+	records := tx.Bucket(recordBucket)
+	last, _ := records.Cursor().Last()
+	other, _ := tx.Bucket(statusBucket).Cursor().Last()
+	if most := max(record.KeyID(last), record.KeyID(other)); most > records.Sequence() {
+		if err := records.SetSequence(most); err != nil {
+			return 0, err
+		}
+	}
+	return records.NextSequence()
 }
 
 // isFull says whether there is no room for size more bytes that wait, and the log when
@@ -168,10 +182,19 @@ func recall(tx *bbolt.Tx, lane webhookgate.Lane) (m *memory, err error) {
 	key := record.LaneKey(lane)
 	if b := tx.Bucket(laneBucket).Get(key); b == nil {
 		m = new(memory)
-	} else if m, err = decodeMemory(b); err != nil {
-		m = rebuild(tx, key)
+	} else {
+		m, err = readMemory(tx, key, b)
 	}
 	m.Lane = lane
+	return m, err
+}
+
+// readMemory reads a memory in the same way.
+func readMemory(tx *bbolt.Tx, key, value []byte) (*memory, error) {
+	m, err := decodeMemory(value)
+	if err != nil {
+		m = rebuild(tx, key)
+	}
 	return m, err
 }
 

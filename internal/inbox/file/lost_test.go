@@ -5,12 +5,14 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.etcd.io/bbolt"
 
+	"usher/internal/inbox/courier"
 	"usher/internal/inbox/inboxtest"
 	"usher/internal/inbox/record"
 	"usher/webhookgate"
@@ -134,5 +136,55 @@ func TestDamagedMemoryIsRebuiltOnce(t *testing.T) {
 	})
 	if err != nil || len(*log.lines) != 1 {
 		t.Errorf("reported: %q, %v", *log.lines, err)
+	}
+}
+
+// What comes takes the place of nothing that is there, though a bit of the sequence is damaged.
+func TestDamagedSequence(t *testing.T) {
+	cfg := config(t.TempDir(), new(inboxtest.Receiver))
+	s := openStore(t, cfg)
+	for _, tenant := range []string{"t", "u", "v", "w"} {
+		if _, err := s.Append(inboxtest.Webhook(tenant, "A"), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(recordBucket).SetSequence(0) })
+	if err = errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, cfg)
+	if _, err := s.Append(inboxtest.Webhook("x", "B"), false); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.List(record.Filter{}); err != nil || len(all) != 5 || all[0].Tenant != "x" || all[0].ID != 5 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// A file whose parts are of several moments, as a copy is that was made while usher wrote, is not used: it
+// would bring back what is long overtaken.
+func TestPartsOfSeveralMoments(t *testing.T) {
+	for name, bucket := range map[string][]byte{"statuses": statusBucket, "memories": laneBucket} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rc := new(inboxtest.Receiver)
+				cfg := config(t.TempDir(), rc)
+				i := open(t, cfg)
+				i.keep("t", "A")
+				key := record.IDKey(1)
+				if name == "memories" {
+					key = record.LaneKey(inboxtest.Webhook("t", "").Lane)
+				}
+				var old []byte
+				i.must(i.view(func(tx *bbolt.Tx) error { old = bytes.Clone(tx.Bucket(bucket).Get(key)); return nil }))
+				i.keep("t", "B")
+				time.Sleep(time.Second)
+				i.must(i.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucket).Put(key, old) }))
+				i.stop()
+				if _, err := Open(cfg.Config, courier.New(cfg.courier)); err == nil || !strings.Contains(err.Error(), "damaged") {
+					t.Errorf("opened: %v", err)
+				}
+			})
+		})
 	}
 }

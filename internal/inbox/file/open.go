@@ -1,11 +1,8 @@
 package file
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,6 +12,7 @@ import (
 
 	"usher/internal/inbox/courier"
 	"usher/internal/inbox/record"
+	"usher/webhookgate"
 )
 
 // What the file holds. Each record has a status: if one of them is not there, the file is damaged.
@@ -26,6 +24,8 @@ var (
 	metaBucket     = []byte("meta")
 	formatKey      = []byte("format") // in meta
 	pausedKey      = []byte("paused") // in meta: what is held back by hand
+
+	buckets = [][]byte{recordBucket, statusBucket, laneBucket, snapshotBucket, metaBucket}
 )
 
 // format is the version of how the buckets belong together; record.Format that of what is in them.
@@ -36,7 +36,7 @@ var ErrInUse = errors.New("in use: another usher has it open")
 
 // errFormat says that another version has written the file.
 var errFormat = errors.New("written by another version of usher, in a format that this one can't read:" +
-	" let that version deliver what waits, then move the file away")
+	" let that version deliver what waits, then move it away")
 
 // Open opens, or makes, the file. What is to be delivered goes to c.
 func Open(cfg Config, c *courier.Courier) (*Store, error) {
@@ -45,20 +45,22 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		cfg: cfg, db: db, courier: c, update: db.Update, unwritten: make(map[uint64]*op),
+		cfg: cfg, db: db, courier: c, unwritten: make(map[uint64]*op),
 		signal: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
+	s.update = func(f func(*bbolt.Tx) error) error { return transact(db, f) }
 	if cfg.Update != nil {
 		s.update = func(f func(*bbolt.Tx) error) error { return cfg.Update(db, f) }
 	}
 	s.term = &term{Store: s}
 	var unfinished []*record.Record
-	err = db.View(func(tx *bbolt.Tx) error {
+	err = s.view(func(tx *bbolt.Tx) error {
 		s.loadPauses(tx)
-		if unfinished, err = s.load(tx); err == nil && cfg.OnSnapshot != nil {
-			err = s.tellSnapshots(tx)
+		var lanes map[webhookgate.Lane]ends
+		if unfinished, lanes, err = s.load(tx); err != nil {
+			return err
 		}
-		return err
+		return s.tellSnapshots(tx, lanes)
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the inbox %s can't be read: %w", cfg.Path, err), db.Close())
@@ -68,26 +70,41 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	return s, nil
 }
 
+// ends are, of a lane, the last webhook that came, and the first that waits, but for those sent again by hand.
+type ends struct{ newest, waiting uint64 }
+
 // load counts all records, and returns those that wait or are parked, without their content. Damaged
-// ones are parked.
-func (s *Store) load(tx *bbolt.Tx) (unfinished []*record.Record, err error) {
+// ones are parked. A file whose parts are of several moments, such as a copy that was made while usher
+// wrote, may have all of them whole: it would bring old snapshots back.
+func (s *Store) load(tx *bbolt.Tx) (unfinished []*record.Record, lanes map[webhookgate.Lane]ends, err error) {
 	records, status := tx.Bucket(recordBucket), tx.Bucket(statusBucket)
+	lanes = make(map[webhookgate.Lane]ends)
 	err = records.ForEach(func(k, v []byte) error {
 		b, size := status.Get(k), int64(len(v))
-		if record.Finished(b) {
+		r, finished := read(record.KeyID(k), v, b, false), record.Finished(b)
+		e, damaged := lanes[r.Webhook.Lane], r.Status.Why == record.ErrDamaged.Error()
+		switch {
+		case damaged && !finished:
+			s.cfg.Log.Error("webhook damaged, parked", "id", r.ID, "webhook", r.Webhook.ID)
+		case !damaged && r.Status.Tries > 0 && e.waiting != 0: // not in its turn
+			return errDamaged(fmt.Sprintf("webhook %d waits, though %d of its tenant, which came later, was tried", e.waiting, r.ID))
+		case r.Status.State == record.Waiting && r.Status.Again.IsZero() && e.waiting == 0:
+			e.waiting = r.ID
+		}
+		if !damaged {
+			e.newest = r.ID
+			lanes[r.Webhook.Lane] = e
+		}
+		if finished {
 			s.history.add(size)
 			return nil
 		}
 		s.used.Add(size)
-		r := read(record.KeyID(k), v, b, false)
-		if r.Status.Why == record.ErrDamaged.Error() {
-			s.cfg.Log.Error("webhook damaged, parked", "id", r.ID, "webhook", r.Webhook.ID)
-		}
 		unfinished = append(unfinished, r)
 		return nil
 	})
 	s.history.added = 0
-	return unfinished, errors.Join(err, status.ForEach(func(k, _ []byte) error {
+	return unfinished, lanes, errors.Join(err, status.ForEach(func(k, _ []byte) error {
 		if records.Get(k) == nil {
 			s.cfg.Log.Error("webhook lost: the file is damaged, and has only its status", "id", record.KeyID(k))
 		}
@@ -128,60 +145,6 @@ func openBolt(path string) (*bbolt.DB, error) {
 	})
 }
 
-// inspect returns an error if an existing file is not of our format, or shorter than it should be: bbolt
-// maps it into memory, and a read beyond its end ends the process. It changes nothing.
-func inspect(path string, patience time.Duration) error {
-	info, err := os.Stat(path)
-	if err != nil || info.Size() == 0 {
-		return nil // it is made, or opening it says why not
-	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: patience, ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	err = db.View(func(tx *bbolt.Tx) error {
-		if tx.Size() > info.Size() {
-			return fmt.Errorf("it is cut short: it has %d of %d bytes; put a whole copy in its place, or move it away", info.Size(), tx.Size())
-		}
-		meta, records := tx.Bucket(metaBucket), tx.Bucket(recordBucket)
-		isNew := meta == nil && records == nil
-		if !isNew && (meta == nil || string(meta.Get(formatKey)) != string([]byte{format})) {
-			return errFormat
-		}
-		return nil
-	})
-	if err == nil {
-		err = checkHeaders(path, int64(db.Info().PageSize))
-	}
-	return errors.Join(err, db.Close())
-}
-
-// errHeader says that bbolt may have gone back by a transaction.
-var errHeader = errors.New("one of the file's two headers is damaged: it may lack the last webhooks that came before usher ended")
-
-// checkHeaders looks at the pages that say where everything is. bbolt writes them in turn, and if one is
-// damaged it takes the other one without a word.
-func checkHeaders(path string, pageSize int64) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	const pageHeader, fields = 16, 56 // bytes; what follows them is their sum
-	for page := range int64(2) {
-		b := make([]byte, fields+8)
-		if _, err := file.ReadAt(b, page*pageSize+pageHeader); err != nil {
-			return err
-		}
-		sum := fnv.New64a()
-		sum.Write(b[:fields])
-		if sum.Sum64() != binary.NativeEndian.Uint64(b[fields:]) {
-			return errHeader
-		}
-	}
-	return nil
-}
-
 // prepare makes the buckets of a new file. It writes nothing into a file that has them: what is there
 // must be delivered also after a start on a disk that is full.
 func prepare(db *bbolt.DB) error {
@@ -191,7 +154,7 @@ func prepare(db *bbolt.DB) error {
 		return err
 	}
 	return db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range [][]byte{recordBucket, statusBucket, laneBucket, snapshotBucket, metaBucket} {
+		for _, name := range buckets {
 			if _, err := tx.CreateBucket(name); err != nil {
 				return err
 			}
@@ -255,28 +218,4 @@ func syncDir(path string) error {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// Check says whether there is an inbox at path, or can be, and changes nothing.
-func Check(path string) (found string, err error) {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		// Whether it can be made is shown by making something else.
-		probe, err := os.CreateTemp(filepath.Dir(path), ".usher-check-*")
-		if err != nil {
-			return "", err
-		}
-		return path + " will be made", errors.Join(probe.Close(), os.Remove(probe.Name()))
-	}
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return "", err
-	}
-	file.Close()
-	switch err := inspect(path, 100*time.Millisecond); {
-	case errors.Is(err, bolterrors.ErrTimeout):
-		return path + " is in use: an usher has it open", nil
-	case err != nil:
-		return "", fmt.Errorf("%s: %w", path, err)
-	}
-	return path + " is there", nil
 }

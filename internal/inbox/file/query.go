@@ -47,7 +47,7 @@ func read(id uint64, value, status []byte, whole bool) *record.Record {
 
 // Content reads a webhook whole.
 func (t *term) Content(_ context.Context, id uint64) (w *webhookgate.Webhook, err error) {
-	err = t.db.View(func(tx *bbolt.Tx) error {
+	err = t.view(func(tx *bbolt.Tx) error {
 		value, _ := get(tx, id)
 		if value == nil {
 			return record.ErrNotFound
@@ -65,7 +65,7 @@ func (t *term) Content(_ context.Context, id uint64) (w *webhookgate.Webhook, er
 func (s *Store) List(f record.Filter) ([]record.Entry, error) {
 	var out []record.Entry
 	notes := s.unwrittenNotes()
-	err := s.db.View(func(tx *bbolt.Tx) error {
+	err := s.view(func(tx *bbolt.Tx) error {
 		status := tx.Bucket(statusBucket)
 		c := tx.Bucket(recordBucket).Cursor()
 		k, v := c.Last()
@@ -93,7 +93,7 @@ func (s *Store) List(f record.Filter) ([]record.Entry, error) {
 // Show returns a webhook with its content, and that of its tenant's which was taken before it.
 func (s *Store) Show(id uint64) (item *record.Item, err error) {
 	notes := s.unwrittenNotes()
-	err = s.db.View(func(tx *bbolt.Tx) error {
+	err = s.view(func(tx *bbolt.Tx) error {
 		value, status := get(tx, id)
 		if value == nil {
 			return record.ErrNotFound
@@ -165,7 +165,7 @@ func (m *memory) snapshot(tx *bbolt.Tx) []byte {
 
 // Snapshot reads the last snapshot that was taken in for a lane, and its id.
 func (s *Store) Snapshot(_ context.Context, lane webhookgate.Lane) (w *webhookgate.Webhook, id uint64, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
+	err = s.view(func(tx *bbolt.Tx) error {
 		m, _ := recall(tx, lane) // as much of it as there is
 		if m.Snapshot == 0 {
 			return record.ErrNotFound
@@ -182,16 +182,15 @@ func (s *Store) Snapshot(_ context.Context, lane webhookgate.Lane) (w *webhookga
 
 // tellSnapshots tells OnSnapshot of those that are there, also of a damaged one: a tenant that could
 // not be told is unknown, and one of that code on another platform would answer for it.
-func (s *Store) tellSnapshots(tx *bbolt.Tx) error {
+func (s *Store) tellSnapshots(tx *bbolt.Tx, lanes map[webhookgate.Lane]ends) error {
 	return tx.Bucket(laneBucket).ForEach(func(k, v []byte) error {
-		m, err := decodeMemory(v)
-		if err != nil {
-			m = rebuild(tx, k)
-		}
+		m, err := readMemory(tx, k, v)
 		if err != nil || !bytes.Equal(record.LaneKey(m.Lane), k) {
 			s.tellDamaged(m.Lane)
+		} else if newest := lanes[m.Lane].newest; m.Newest < newest {
+			return errDamaged(fmt.Sprintf("what it remembers of a tenant is older than webhook %d", newest))
 		}
-		if m.Snapshot == 0 {
+		if m.Snapshot == 0 || s.cfg.OnSnapshot == nil {
 			return nil
 		}
 		if _, err := record.Unseal(m.snapshot(tx)); err != nil {

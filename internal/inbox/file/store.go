@@ -52,7 +52,7 @@ type Store struct {
 	courier *courier.Courier
 	term    *term
 
-	// update is db.Update; a test can have it fail.
+	// update is transact; a test can have it fail.
 	update func(func(*bbolt.Tx) error) error
 
 	signal chan struct{} // there is work for the writer

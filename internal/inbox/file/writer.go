@@ -107,18 +107,7 @@ var errNothing = errors.New("nothing to write")
 // commit writes the batch in one transaction. After a failure nothing is written any
 // more: a sync that failed may have lost pages that a later one reports as safe.
 func (s *Store) commit() error {
-	err := s.update(func(tx *bbolt.Tx) error {
-		for _, o := range s.batch {
-			if err := s.apply(tx, o); err != nil {
-				return err
-			}
-		}
-		trimmed, err := s.trim(tx, time.Now())
-		if err == nil && trimmed == 0 && !slices.ContainsFunc(s.batch, (*op).wrote) {
-			return errNothing
-		}
-		return err
-	})
+	err := s.guard(func() error { return s.update(s.writeBatch) })
 	if errors.Is(err, errNothing) {
 		return nil
 	}
@@ -127,10 +116,29 @@ func (s *Store) commit() error {
 		s.written()
 		return nil
 	}
-	err = fmt.Errorf("the inbox can't be written, and takes nothing in until usher is restarted: %w", err)
-	s.broken.Store(&err)
-	s.cfg.Log.Error("inbox broken", "err", err)
+	return s.fail(fmt.Errorf("the inbox can't be written: %w", err))
+}
+
+func (s *Store) writeBatch(tx *bbolt.Tx) error {
+	for _, o := range s.batch {
+		if err := s.apply(tx, o); err != nil {
+			return err
+		}
+	}
+	trimmed, err := s.trim(tx, time.Now())
+	if err == nil && trimmed == 0 && !slices.ContainsFunc(s.batch, (*op).wrote) {
+		return errNothing
+	}
 	return err
+}
+
+// fail has the store take nothing in any more, unless it does not already, and returns why.
+func (s *Store) fail(err error, attrs ...any) error {
+	err = fmt.Errorf("%w; usher takes no webhooks in until it is restarted", err)
+	if s.broken.CompareAndSwap(nil, &err) {
+		s.cfg.Log.Error("inbox broken", append(attrs, "err", err)...)
+	}
+	return s.Err()
 }
 
 // wrote says whether there is anything in the file of what was done: not of a copy of what is
