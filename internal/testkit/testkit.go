@@ -6,10 +6,10 @@ package testkit
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -54,13 +54,16 @@ func Missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
+var ports atomic.Uint32 // how many FreeAddress has looked at
+
 // FreeAddress is a loopback address that nobody listened on a moment ago. Its port is below
 // those that the system gives to connections: one of these could take it before the program
-// that it is for.
+// that it is for. A process gets none twice, and those that run beside each other look at different ones.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 16000+rand.IntN(16000)))
+		port := 16000 + (uint32(os.Getpid())*100+ports.Add(1))%16000
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
 		if err == nil {
 			l.Close()
 			return l.Addr().String()
