@@ -1,9 +1,9 @@
 package webhookgate
 
 import (
-	"encoding/base64"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -34,14 +34,17 @@ func noToken() *answer {
 	return reject(http.StatusUnauthorized, "the shared secret is missing or wrong").with("WWW-Authenticate", "Bearer")
 }
 
-// readings returns the two readings of a part of a path: as it was sent, and unescaped. Some
-// senders escape more than they need to, others escape nothing.
+// readings returns the two readings of a part of an address: as it was sent, and unescaped. Some
+// senders escape more than they need to, others escape nothing. What is no valid escape stays as
+// it is: a query need not be valid.
 func readings(s string) []string {
-	if plain, err := url.PathUnescape(s); err == nil && plain != s {
-		return []string{s, plain}
-	}
-	return []string{s}
+	return []string{s, escape.ReplaceAllStringFunc(s, func(e string) string {
+		plain, _ := url.PathUnescape(e)
+		return plain
+	})}
 }
+
+var escape = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
 // headerSecrets returns all secrets in the headers.
 func headerSecrets(h http.Header) []string {
@@ -54,7 +57,7 @@ func headerSecrets(h http.Header) []string {
 		case strings.EqualFold(scheme, "Bearer"):
 			secrets = append(secrets, rest)
 		case strings.EqualFold(scheme, "Basic"):
-			pair, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(rest, "="))
+			pair, err := signature.DecodeBase64(rest)
 			if _, password, ok := strings.Cut(string(pair), ":"); ok && err == nil {
 				secrets = append(secrets, password)
 			}

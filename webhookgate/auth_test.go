@@ -34,6 +34,7 @@ func TestToken(t *testing.T) {
 		{"basic with a colon in the password", []string{"Authorization", basic("anyone:new:er")}, true},
 		{"basic without a user", []string{"Authorization", basic(":old")}, true},
 		{"basic without padding", []string{"Authorization", strings.TrimRight(basic("ab:old"), "=")}, true},
+		{"basic in the alphabet of addresses", []string{"Authorization", strings.ReplaceAll(basic("~~?:old"), "/", "_")}, true},
 		{"basic, secret as user", []string{"Authorization", basic("old:")}, false},
 		{"basic, no colon", []string{"Authorization", basic("old")}, false},
 		{"basic, not base64", []string{"Authorization", "Basic :old"}, false},

@@ -24,7 +24,11 @@ func fields(p inbox.Pause) map[string]string {
 }
 
 func (h *Handler) askPause(r *http.Request) (*view, error) {
-	t, err := formTarget(r.URL.Query())
+	query, err := readQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, err
+	}
+	t, err := formTarget(query)
 	if err != nil {
 		return nil, err
 	}

@@ -51,10 +51,19 @@ func (s Selection) filter() (inbox.Filter, bool) {
 	}, s.decision() == ""
 }
 
-func readSelection(rawQuery string) (s Selection, err error) {
+// readQuery is url.ParseQuery. URL.Query passes over what can't be read, and no name means everybody.
+func readQuery(rawQuery string) (url.Values, error) {
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
-		return s, badRequest("the query can't be read: %v", err)
+		return nil, badRequest("the query can't be read: %v", err)
+	}
+	return query, nil
+}
+
+func readSelection(rawQuery string) (s Selection, err error) {
+	query, err := readQuery(rawQuery)
+	if err != nil {
+		return s, err
 	}
 	s = Selection{
 		Tenant: strings.TrimSpace(query.Get("tenant")), Outcome: query.Get("outcome"), Search: strings.TrimSpace(query.Get("search")),

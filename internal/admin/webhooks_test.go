@@ -119,6 +119,8 @@ func TestPages(t *testing.T) {
 		{"asked for what can't be", "/discard?outcome=delivered", 200, []string{"There is nothing to discard", "Go back"}},
 		{"asked for all", "/discard", 400, []string{"say which"}},
 		{"asked to pause", "/pause?receiver=main", 200, []string{"Pause receiver main?", `name="receiver" value="main"`}},
+		{"asked to pause a name that is empty", "/pause?tenant=", 400, []string{"neither a tenant nor a receiver"}},
+		{"asked to pause a name that can't be read", "/pause?tenant=50%off", 400, []string{"the query can&#39;t be read"}},
 		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"no receiver nobody: there is main"}},
 		{"what a filter offers", "/webhooks?outcome=delivered", 200, []string{`href="/redeliver?outcome=delivered"`}},
 		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it should have now", "<code>users</code>", "also on docs", "Forget tenant…"}},

@@ -188,7 +188,13 @@ func (o *inboxOptions) flags(now time.Time) *flag.FlagSet {
 	flags.SetOutput(io.Discard) // the error says it all
 	in := func(verbs ...string) bool { return slices.Contains(verbs, o.verb) }
 	if in("ls", "redeliver", "discard") {
-		flags.StringVar(&o.state, "state", "", "")
+		flags.Func("state", "", func(s string) error {
+			o.state = s
+			if !slices.Contains(inbox.States, inbox.State(s)) {
+				return errors.New("write waiting, parked, delivered, superseded, discarded or kept")
+			}
+			return nil
+		})
 		flags.Func("since", "", func(s string) (err error) { o.since, err = parseWhen(s, now); return err })
 		flags.Func("until", "", func(s string) (err error) { o.until, err = parseWhen(s, now); return err })
 	}
@@ -196,7 +202,12 @@ func (o *inboxOptions) flags(now time.Time) *flag.FlagSet {
 		flags.Func("tenant", "", func(s string) (err error) { o.tenant, err = parseTenant(s); return err })
 	}
 	if in("pause", "resume") {
-		flags.StringVar(&o.receiver, "receiver", "", "")
+		flags.Func("receiver", "", func(s string) error {
+			if o.receiver = s; s == "" { // a variable that a script did not fill in is not everybody
+				return errors.New("write its name")
+			}
+			return nil
+		})
 	}
 	if in("ls") {
 		o.limit = 1000
@@ -221,9 +232,6 @@ func (o *inboxOptions) flags(now time.Time) *flag.FlagSet {
 
 // take takes the words that are no flags.
 func (o *inboxOptions) take(words []string) (err error) {
-	if o.state != "" && !slices.Contains(inbox.States, inbox.State(o.state)) {
-		return fmt.Errorf("no state %q: it is waiting, parked, delivered, superseded, discarded or kept", o.state)
-	}
 	filtered := len(o.filter()) > 0
 	switch o.verb {
 	case "ls", "pause", "resume":

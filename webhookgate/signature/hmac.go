@@ -53,7 +53,7 @@ func (a HMAC) parse(s string) ([]byte, bool) {
 	if name, rest, found := strings.Cut(s, "="); found && strings.EqualFold(name, a.name) {
 		s = rest
 	}
-	decode := decodeBase64
+	decode := DecodeBase64
 	if len(s) == hex.EncodedLen(a.size) {
 		decode = hex.DecodeString
 	}
@@ -69,8 +69,8 @@ func (a HMAC) sign(key []byte, parts ...[]byte) []byte {
 	return mac.Sum(nil)
 }
 
-// decodeBase64 reads either alphabet, padded or not.
-func decodeBase64(s string) ([]byte, error) {
+// DecodeBase64 reads either alphabet, padded or not.
+func DecodeBase64(s string) ([]byte, error) {
 	s = strings.NewReplacer("-", "+", "_", "/").Replace(s)
 	return base64.RawStdEncoding.DecodeString(strings.TrimRight(s, "="))
 }
