@@ -44,8 +44,12 @@ func runNode(config string) {
 	routeHost, routePort := split(n.Route)
 	opts := &server.Options{
 		ServerName: n.Name, Host: host, Port: port, JetStream: true, StoreDir: n.Dir, SyncAlways: true, NoSigs: true,
+	}
+	if len(n.Routes) > 1 {
 		// Clients are to use the addresses that they were given: wires that can be cut.
-		Cluster: server.ClusterOpts{Name: "test", Host: routeHost, Port: routePort, NoAdvertise: true},
+		opts.Cluster = server.ClusterOpts{Name: "test", Host: routeHost, Port: routePort, NoAdvertise: true}
+	} else {
+		n.Routes = nil
 	}
 	for _, r := range n.Routes {
 		opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats", Host: r})
@@ -77,7 +81,7 @@ type cluster struct {
 // get no time lose their leaders.
 var clusters = make(chan struct{}, 2)
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T, nodes int) *cluster {
 	if testing.Short() {
 		t.Skip("short: it is about processes, in which nothing looks for races")
 	}
@@ -85,7 +89,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Cleanup(func() { <-clusters })
 	c := &cluster{t: t}
 	var routes []string
-	for i := range 3 {
+	for i := range nodes {
 		n := &node{Name: fmt.Sprint("n", i), Client: testkit.FreeAddress(t), Route: testkit.FreeAddress(t), Dir: t.TempDir()}
 		c.nodes = append(c.nodes, n)
 		routes = append(routes, n.Route)
@@ -221,7 +225,7 @@ func (w *wires) url() string {
 	for _, l := range w.listeners {
 		hosts = append(hosts, l.Addr().String())
 	}
-	return "nats://" + strings.Join(hosts, ",") + "?replicas=3"
+	return fmt.Sprintf("nats://%s?replicas=%d", strings.Join(hosts, ","), len(hosts))
 }
 
 func (w *wires) serve(l net.Listener, to string) {

@@ -35,8 +35,11 @@ type replica struct {
 	env   []string
 }
 
-func newFleet(t *testing.T) *fleet {
-	f := &fleet{cluster: newCluster(t), service: testkit.NewService(t)}
+func newFleet(t *testing.T) *fleet { return newFleetOn(t, 3) }
+
+// newFleetOn has another number of servers.
+func newFleetOn(t *testing.T, nodes int) *fleet {
+	f := &fleet{cluster: newCluster(t, nodes), service: testkit.NewService(t)}
 	var receiverURL string
 	f.receiver, receiverURL = testkit.NewLedger(t)
 	f.receiver.RefuseOlder()
@@ -328,7 +331,7 @@ func (l *load) judge() {
 // the webhook that was answered 200, whoever took it, and after everything was killed.
 func TestEntitlementsOnReplicas(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c := newCluster(t, 3)
 	_, receiverURL := testkit.NewLedger(t)
 	wires := c.wires()
 	common := []string{

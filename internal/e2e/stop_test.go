@@ -19,7 +19,7 @@ import (
 // not take, nor a delivery whose outcome they do not note, nor the leases that they do not take back.
 func TestStopWithStuckServers(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c := newCluster(t, 3)
 	var hangs atomic.Bool
 	delivered, entered := make(chan struct{}, 1), make(chan struct{}, 1)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

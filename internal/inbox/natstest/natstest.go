@@ -87,6 +87,7 @@ func (s *Server) Restart(options ...func(*server.Options)) *Server {
 type Wire struct {
 	Server *Server
 	Delay  time.Duration // each way
+	Rate   int           // bytes in a second to the server; zero: as many as there are
 	Stuck  atomic.Bool   // what is on its way arrives when it no longer is
 	Read   atomic.Int64  // bytes that came from the server
 
@@ -145,12 +146,12 @@ func (w *Wire) Replace(server *Server) {
 func (w *Wire) delayed(c net.Conn) (near, far net.Conn) {
 	near, far = net.Pipe()
 	var greeted atomic.Bool
-	go w.pump(c, far, w.Delay, &greeted, nil)
-	go w.pump(far, c, w.Delay, &greeted, &w.Read)
+	go w.pump(c, far, w.Rate, &greeted, nil)
+	go w.pump(far, c, 0, &greeted, &w.Read)
 	return near, far
 }
 
-func (w *Wire) pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool, count *atomic.Int64) {
+func (w *Wire) pump(dst, src net.Conn, rate int, greeted *atomic.Bool, count *atomic.Int64) {
 	type piece struct {
 		data []byte
 		due  time.Time
@@ -171,6 +172,7 @@ func (w *Wire) pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool
 	}()
 	defer close(pieces)
 	b := make([]byte, 64<<10)
+	var free time.Time // when the wire has sent all that came before
 	for {
 		n, err := src.Read(b)
 		if err != nil {
@@ -181,7 +183,14 @@ func (w *Wire) pump(dst, src net.Conn, delay time.Duration, greeted *atomic.Bool
 		}
 		p := piece{data: bytes.Clone(b[:n]), due: time.Now()}
 		if greeted.Load() {
-			p.due, p.late = p.due.Add(delay), true
+			if rate > 0 {
+				if free.Before(p.due) {
+					free = p.due
+				}
+				free = free.Add(time.Duration(n) * time.Second / time.Duration(rate))
+				p.due = free
+			}
+			p.due, p.late = p.due.Add(w.Delay), true
 		} else if bytes.Contains(p.data, []byte("PONG")) {
 			greeted.Store(true)
 		}

@@ -123,7 +123,7 @@ func (s *Store) holds(last *message.End, a *arriving) bool {
 	if last.Accepted.IsZero() {
 		return !a.kept
 	}
-	return last.Receiver == s.receiverOf(a) && record.Held(record.Delivered, last.Accepted, s.cfg.DedupWindow)
+	return last.Receiver == s.receiverOf(a) && record.Held(record.Delivered, last.Accepted, s.cfg.DedupWindow) && s.ends.certain(last.Accepted)
 }
 
 func (s *Store) receiverOf(a *arriving) string {

@@ -2,7 +2,10 @@ package shared
 
 import (
 	"context"
+	"sync"
+	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/nats-io/nats.go"
 
 	"usher/internal/inbox/shared/message"
@@ -10,6 +13,46 @@ import (
 )
 
 // How lanes end: read, and said again by notes.
+
+// ends is how lanes end, as far as is known here.
+type ends struct {
+	*lru.Cache[string, message.End]
+
+	mu    sync.Mutex // guards what follows
+	boot  string     // of the only server, from which they were read; see servers.Boot
+	since time.Time  // what was accepted before counts no more
+}
+
+// askBoot has all forgotten if the only server was started again. An error: there is no connection right now.
+func (s *Store) askBoot() error {
+	boot, err := s.servers.Boot()
+	if err != nil {
+		return err
+	}
+	s.ends.mu.Lock()
+	was := s.ends.boot
+	s.ends.boot = boot
+	s.ends.mu.Unlock()
+	if was != "" && was != boot {
+		s.ends.doubt()
+	}
+	return nil
+}
+
+// doubt forgets all: the servers may have lost the last messages. Then a lane ends with what it had before, and its receiver may hold what was lost.
+func (e *ends) doubt() {
+	e.mu.Lock()
+	e.since = time.Now()
+	e.mu.Unlock()
+	e.Purge()
+}
+
+// certain says whether what was accepted then is still what a receiver was given last.
+func (e *ends) certain(accepted time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return accepted.After(e.since)
+}
 
 // noteCopy notes at the lane's end that a, a copy of its last, came.
 func (s *Store) noteCopy(ctx context.Context, a *arriving, last message.End) error {
@@ -60,6 +103,9 @@ func (s *Store) replaced(last message.End, by *message.End) {
 
 // endOf returns a lane's last message, as far as is known here.
 func (s *Store) endOf(ctx context.Context, place string) (message.End, error) {
+	if err := s.askBoot(); err != nil {
+		return message.End{}, err
+	}
 	if e, ok := s.ends.Get(place); ok {
 		return e, nil
 	}

@@ -32,7 +32,7 @@ func TestFollowsAfterALossThatIsMadeUpFor(t *testing.T) {
 		}
 		two := c.startAt(&natstest.Wire{Server: server.Server})
 		one.send(t, "acme", "A")
-		until(t, "delivered", func() bool { return len(c.receiver.Accepted()) == 1 })
+		until(t, "delivered, and noted", func() bool { return len(c.receiver.Accepted()) == 1 && len(one.waiting(t)) == 0 })
 		server.save(one, two)
 		time.Sleep(10 * time.Second)
 		one.send(t, "other", "lost")

@@ -61,13 +61,12 @@ type Store struct {
 	subjects message.Subjects
 	leases   *lease.Keeper
 	self     string // this replica
-	boot     string // of the only server, when it was last measured; see servers.Boot
 
 	alive      context.Context // of the background work
 	stop       context.CancelFunc
 	background sync.WaitGroup
 
-	ends     *lru.Cache[string, message.End] // of lanes, as far as is known here
+	ends     ends
 	lines    lines
 	follower follower
 	pauses   pauses
@@ -76,7 +75,7 @@ type Store struct {
 // Open connects. Servers that can't be reached are no reason not to start: they are asked
 // again until they can.
 func Open(cfg Config, c *courier.Courier) (*Store, error) {
-	ends, err := lru.New[string, message.End](cfg.DedupSize)
+	known, err := lru.New[string, message.End](cfg.DedupSize)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +83,7 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, log: cfg.Log, courier: c, servers: connected, self: rand.Text(), ends: ends}
+	s := &Store{cfg: cfg, log: cfg.Log, courier: c, servers: connected, self: rand.Text(), ends: ends{Cache: known}}
 	s.alive, s.stop = context.WithCancel(context.Background())
 	s.subjects = message.Subjects{
 		Prefix: cfg.NATS.Prefix(), History: cfg.NATS.HistoryPrefix(), Live: cfg.NATS.LivePrefix(), Parts: cmp.Or(cfg.NATS.Parts, message.Parts),
@@ -101,12 +100,9 @@ func Open(cfg Config, c *courier.Courier) (*Store, error) {
 
 // measured is told each time that the servers have said how full the stream is.
 func (s *Store) measured(lost bool) {
-	if boot, err := s.servers.Boot(); err == nil && boot != s.boot {
-		s.boot = boot
-		s.ends.Purge()
-	}
+	_ = s.askBoot() // else it is asked the next time
 	if lost {
-		s.ends.Purge()
+		s.ends.doubt()
 		s.follower.restart()
 		s.leases.Drop()
 	}

@@ -13,8 +13,20 @@ import (
 	"usher/internal/inbox/record"
 )
 
+// large is from how many bytes on messages are written one after the other. Many of them at once would keep the connection busy for longer
+// than a request may take: leases would run out, and what is sent again for want of an answer would make it worse.
+const large = 32 << 10
+
 // Publish writes one message and returns its sequence, once a majority has it.
 func (s *Servers) Publish(ctx context.Context, m *nats.Msg) (uint64, error) {
+	if len(m.Data) >= large {
+		select {
+		case s.large <- struct{}{}:
+			defer func() { <-s.large }()
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	defer s.timed(time.Now())

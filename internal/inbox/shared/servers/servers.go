@@ -36,6 +36,7 @@ type Servers struct {
 	alive      context.Context // of the background work
 	stop       context.CancelFunc
 	background sync.WaitGroup
+	large      chan struct{} // has a value while a large message is written
 
 	seen     atomic.Uint64 // the last message of what waits that is known here
 	copies   atomic.Int64  // how many servers keep what waits
@@ -80,7 +81,7 @@ func Open(cfg *NATS, maxBytes int64, log *slog.Logger) (*Servers, error) {
 }
 
 func newServers(cfg *NATS, maxBytes int64, log *slog.Logger) *Servers {
-	s := &Servers{cfg: cfg, log: log, asked: make(map[string]int64)}
+	s := &Servers{cfg: cfg, log: log, large: make(chan struct{}, 1), asked: make(map[string]int64)}
 	s.alive, s.stop = context.WithCancel(context.Background())
 	s.Waiting, s.History = &Stream{servers: s}, &Stream{servers: s}
 	s.Room.most, s.Room.reserved = maxBytes, reservation(maxBytes)
