@@ -21,26 +21,31 @@ import (
 	"usher/tokens"
 )
 
-// A token may expire while a connection is being made. Then the call leaves with the next one, or,
-// if there is none or the body can't be sent twice, not at all.
-func TestTokenExpiresWhileConnecting(t *testing.T) {
+// A token may expire while a connection is being made, or while a small body that is not kept
+// arrives. Then the call leaves with the next one, or, if there is none or the body can't be sent
+// twice, not at all.
+func TestTokenExpiresBeforeTheCallLeaves(t *testing.T) {
+	const long = 9 * time.Second
 	for _, tc := range []struct {
 		name        string
 		endpoint    endpoint
 		replayLimit int64
+		dial, body  time.Duration
 		status      int
 		code        string
 		sent        string
 	}{
-		{"the next one", endpoint{lives: 100}, 1 << 20, 200, "", "Bearer t3"},
-		{"there is none", endpoint{lives: 1}, 1 << 20, 503, "TOKEN_UNAVAILABLE", ""},
-		{"a streamed body", endpoint{lives: 100}, 0, 503, "TOKEN_UNAVAILABLE", ""},
+		{"the next one", endpoint{lives: 100}, 1 << 20, long, 0, 200, "", "Bearer t3"},
+		{"there is none", endpoint{lives: 1}, 1 << 20, long, 0, 503, "TOKEN_UNAVAILABLE", ""},
+		{"a streamed body", endpoint{lives: 100}, 0, long, 0, 503, "TOKEN_UNAVAILABLE", ""},
+		{"a slow body", endpoint{lives: 100}, 1 << 20, 0, long, 200, "", "Bearer t3"},
+		{"a slow streamed body", endpoint{lives: 100}, 0, 0, long, 503, "TOKEN_UNAVAILABLE", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var sent string
 				upstream := NewUpstream(wire.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
-					time.Sleep(9 * time.Second)
+					time.Sleep(tc.dial)
 					near, far := net.Pipe()
 					go func() {
 						for from := bufio.NewReader(far); ; io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") {
@@ -67,7 +72,9 @@ func TestTokenExpiresWhileConnecting(t *testing.T) {
 					ReplayLimit: tc.replayLimit, ReplayMemory: NewMemory(0), Hosts: guard.NewHosts("", []string{"*"}, false), Log: log,
 				})
 				w := httptest.NewRecorder()
-				handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "POST", path, strings.NewReader(query)))
+				r := httptest.NewRequestWithContext(ctx, "POST", path, strings.NewReader(query))
+				r.Body = io.NopCloser(io.MultiReader(strings.NewReader(query[:1]), atEnd(func() { time.Sleep(tc.body) }), strings.NewReader(query[1:])))
+				handler.ServeHTTP(w, r)
 				if w.Code != tc.status || sent != tc.sent {
 					t.Errorf("%d, sent with %q; want %d, %q", w.Code, sent, tc.status, tc.sent)
 				}

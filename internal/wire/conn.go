@@ -83,14 +83,17 @@ func (c *conn) Read(p []byte) (int, error) {
 		return 0, errHeadLong
 	}
 	n, err := c.Conn.Read(p[:min(int64(len(p)), c.budget)])
-	if err == nil && len(p) > readSize && len(c.tls) > 0 && c.socket.raw != nil {
+	if n == 0 {
+		c.readErr = err
+		return 0, err
+	}
+	// TLS 1.2 returns an error beside the last bytes if a farewell follows them, or a part of one. The
+	// next read returns it again.
+	if len(p) > readSize && len(c.tls) > 0 && c.socket.raw != nil {
 		n += c.more(p[n:])
 	}
 	c.budget -= int64(n)
-	if err != nil {
-		c.readErr = err
-	}
-	return n, err
+	return n, nil
 }
 
 // more reads further TLS records of a body if they have arrived. TLS returns one at a time, and

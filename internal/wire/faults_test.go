@@ -28,15 +28,19 @@ func plainAndTLS(t *testing.T, test func(t *testing.T, start func(script) (url s
 			return "http://" + addr, count
 		}, newClient(t))
 	})
-	t.Run("TLS", func(t *testing.T) {
-		test(t, func(do script) (string, func() int) {
-			l, err := tls.Listen("tcp", "127.0.0.1:0", server)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return "https://" + l.Addr().String(), serveOn(t, l, do)
-		}, newClient(t, func(c *Config) { c.TLS = client }))
-	})
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		t.Run(tls.VersionName(version), func(t *testing.T) {
+			server := server.Clone()
+			server.MaxVersion = version
+			test(t, func(do script) (string, func() int) {
+				l, err := tls.Listen("tcp", "127.0.0.1:0", server)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return "https://" + l.Addr().String(), serveOn(t, l, do)
+			}, newClient(t, func(c *Config) { c.TLS = client }))
+		})
+	}
 }
 
 // A connection that ended, or was spoken on, while it was idle costs nobody a call, and

@@ -104,34 +104,6 @@ func TestUnaskedRecord(t *testing.T) {
 	}
 }
 
-// The answer's last record comes together with the server's farewell.
-func TestFarewellWithTheAnswer(t *testing.T) {
-	server, client := certificates(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	count := serveOn(t, l, func(raw net.Conn, _ *bufio.Reader, _ int) {
-		below := &gate{Conn: raw}
-		conn := tls.Server(below, server)
-		readCall(bufio.NewReader(conn))
-		below.held = new(bytes.Buffer)
-		io.WriteString(conn, okAnswer)
-		conn.CloseWrite()
-		raw.SetWriteDeadline(time.Time{}) // CloseWrite has set one
-		raw.Write(below.held.Bytes())
-	})
-	cl := newClient(t, func(c *Config) { c.TLS = client })
-	for range 3 {
-		if status, body, err := call(cl, request(t, t.Context(), "GET", "https://"+l.Addr().String(), nil)); status != 200 || body != "ok" || err != nil {
-			t.Errorf("%d %q %v", status, body, err)
-		}
-	}
-	if count() != 3 {
-		t.Errorf("%d connections", count())
-	}
-}
-
 // An answer that ends with the connection is complete only if the server has said goodbye
 // (RFC 9112, section 9.8): anybody on the way can cut a connection. A length, or a last chunk, says
 // by itself that the answer is complete.

@@ -72,8 +72,9 @@ func New(cfg Config) *Client {
 
 // Call has options for a call, besides its request.
 type Call struct {
-	// Ready is called when a new connection was made for the call, which may have taken a while. If
-	// it returns an error, the call ends with it, and nothing is sent.
+	// Ready is called when there is a connection for the call, and a body that fits into one write
+	// has been read. Both may have taken a while. If it returns an error, the call ends with it, and
+	// nothing is sent.
 	Ready func() error
 	// Fence is called right before each write to the connection. If it returns an error, the
 	// call ends and the rest of it is not sent.
@@ -107,11 +108,9 @@ func (cl *Client) Do(req *http.Request, call Call) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !c.reused && call.Ready != nil {
+		err = out.write(req)
+		if err == nil && call.Ready != nil {
 			err = call.Ready()
-		}
-		if err == nil {
-			err = out.write(req)
 		}
 		if err != nil {
 			cl.pool.put(c)
