@@ -133,9 +133,12 @@ func (c *conn) silent() bool {
 	return true
 }
 
-// cutOff reports whether the connection ended without TLS's close_notify. Anybody on the way can
-// cut a connection, so that is not the end of an answer (RFC 9112, section 9.8).
-func (c *conn) cutOff() bool { return len(c.tls) > 0 && c.tls[len(c.tls)-1].ended }
+// cutOff reports whether an answer has met the end of its connection, which came without TLS's
+// close_notify. Anybody on the way can cut a connection, so that is not the end of an answer (RFC
+// 9112, section 9.8).
+func (c *conn) cutOff() bool {
+	return c.readErr != nil && len(c.tls) > 0 && c.tls[len(c.tls)-1].ended
+}
 
 // hangUp closes an idle connection, over TLS with a close_notify.
 func (c *conn) hangUp() { c.Conn.Close() }

@@ -35,6 +35,9 @@ func TestFarewellWithTheAnswer(t *testing.T) {
 				farewell = below.held.Len() - answer
 				all := below.held.Bytes()
 				raw.Write(all[:len(all)-held])
+				if held%2 == 1 {
+					raw.(*net.TCPConn).CloseWrite() // cut off in the middle of it
+				}
 				<-done
 			})
 			cl := newClient(t, func(c *Config) { c.TLS = client })
