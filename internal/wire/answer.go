@@ -17,16 +17,17 @@ type answer struct {
 	c     *conn
 	ctx   context.Context
 	src   io.Reader   // from http.ReadResponse, which knows the end
+	sent  *sending    // nil: the whole request had left before the answer
 	again bool        // the connection may be used again
 	stop  func() bool // stops watching ctx
 	over  atomic.Bool // the connection no longer belongs to this answer
 	err   error       // what Read returns after the end
 }
 
-// body returns the body of resp.
-func (c *conn) body(req *http.Request, resp *http.Response, stop func() bool) io.ReadCloser {
-	a := &answer{c: c, ctx: req.Context(), src: resp.Body, stop: stop,
-		again: c.writeErr == nil && !resp.Close && !req.Close}
+// body returns the body of resp. whole says that the whole request has left.
+func (c *conn) body(req *http.Request, resp *http.Response, sent *sending, whole bool, stop func() bool) io.ReadCloser {
+	a := &answer{c: c, ctx: req.Context(), src: resp.Body, sent: sent, stop: stop,
+		again: whole && !resp.Close && !req.Close}
 	if resp.Body == http.NoBody {
 		a.finish()
 		return http.NoBody
@@ -88,7 +89,7 @@ func (a *answer) finish() {
 	c := a.c
 	// If the watch is stopped too late, the connection may be about to be closed.
 	unwatched := a.stop()
-	if !unwatched || !a.again || c.sent != nil && !c.sent.done() || c.from.Buffered() > 0 {
+	if !unwatched || !a.again || a.sent != nil && !a.sent.done() || c.from.Buffered() > 0 {
 		c.abandon()
 		return
 	}

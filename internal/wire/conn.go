@@ -20,13 +20,8 @@ type conn struct {
 	idleSince time.Time
 
 	// For the current call.
-	out        *outgoing // nil once it was written
-	repeatable bool
-	wrote      int      // bytes of the first write that have left
-	writeErr   error    // why not all have
-	sent       *sending // the rest of the request; nil if there is none
-	budget     int64    // how much may still be read
-	readErr    error    // why nothing more can be read
+	budget  int64 // how much may still be read
+	readErr error // why nothing more can be read
 }
 
 // readSize is the size of the buffer for heads. Large parts of a body bypass it.
@@ -35,21 +30,29 @@ const readSize = 4 << 10
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readSize) }}
 
 // look calls try, in which reads do not wait. If try returns false, look waits until there is
-// something to read, and calls it again. (Without a descriptor, that second call waits.)
+// something to read, and calls it again. (Without a descriptor it does not.)
 func (c *conn) look(try func(*conn) (done bool)) error {
 	c.socket.looking = true
 	defer func() { c.socket.looking = false }()
-	if c.socket.raw != nil {
-		return c.socket.raw.Read(func(fd uintptr) bool {
-			c.socket.fd = fd
-			return try(c)
-		})
-	}
-	if !try(c) {
-		c.socket.looking = false
+	if c.socket.raw == nil {
 		try(c)
+		return nil
 	}
-	return nil
+	return c.socket.raw.Read(func(fd uintptr) bool {
+		c.socket.fd = fd
+		return try(c)
+	})
+}
+
+// await waits for the first byte of an answer. It takes a buffer only when there is something to
+// put into it: a thousand connections may wait, but few read.
+func (c *conn) await() error {
+	if c.socket.raw == nil {
+		c.begin()
+	} else if err := c.look((*conn).begin); err != nil {
+		c.readErr = err
+	}
+	return c.readErr
 }
 
 // begin reads the first bytes of an answer. If there are none yet, it gives the buffer back and
@@ -114,23 +117,15 @@ func (c *conn) more(p []byte) (n int) {
 
 // quiet reports whether an idle connection may be used: it is open, and nothing has arrived
 // except TLS's own messages.
-func (c *conn) quiet() (yes bool) {
-	err := c.look(func(c *conn) bool { yes = c.silent(); return true })
-	return err == nil && yes
-}
-
-// silent is quiet within a look.
-func (c *conn) silent() bool {
+func (c *conn) quiet() bool {
 	c.budget = 1
-	if c.begin() {
-		return false
-	}
+	err := c.look(func(c *conn) bool { c.begin(); return true })
 	for _, r := range c.tls {
 		if !r.whole() {
 			return false
 		}
 	}
-	return true
+	return err == nil && c.from == nil
 }
 
 // cutOff reports whether an answer has met the end of its connection, which came without TLS's

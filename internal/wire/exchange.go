@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +19,6 @@ import (
 const lastWord = time.Second
 
 var (
-	errNotQuiet = errors.New("the connection was closed, or something came that nobody asked for")
 	errNoAnswer = errors.New("it closed the connection without an answer")
 	errCutShort = errors.New("it closed the connection in the middle of its answer's header")
 	errHeadLong = &AnswerError{"its header is too long"}
@@ -47,74 +45,44 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 		return err
 	}
 	c.socket.fence = call.Fence
-	c.out, c.repeatable = out, call.Repeatable
-	c.wrote, c.writeErr, c.sent, c.readErr = 0, nil, nil, nil
-	if err := c.look((*conn).ask); err != nil {
-		c.readErr = err
+	c.readErr, c.budget = nil, c.client.cfg.MaxHead
+	_ = c.SetDeadline(c.limit())
+	// n bytes have left. If only a part of a TLS record has left, the other side can read none of it.
+	n, writeErr := c.Conn.Write(out.first)
+	if fenced := c.socket.fenced.Load(); writeErr != nil && (n == 0 || fenced) {
+		return nil, !fenced, fail(writeErr)
 	}
-	if c.unsent() {
-		return nil, !c.socket.fenced.Load(), fail(cmp.Or(c.writeErr, c.readErr))
+	if !call.Repeatable {
+		out.written()
+	}
+	var sent *sending
+	switch {
+	case writeErr != nil:
+		_ = c.SetDeadline(time.Now().Add(lastWord))
+	case out.rest != nil:
+		sent = c.send(out)
 	}
 	resp, err := c.readHead(req)
-	if c.sent != nil {
-		c.writeErr = c.sent.answered(err)
+	if sent != nil {
+		writeErr = sent.answered(err)
 	} else if err == nil {
 		_ = c.SetDeadline(time.Time{})
 	}
 	if err != nil {
 		mute := c.budget == c.client.cfg.MaxHead && !isTimeout(err)
-		if c.writeErr != nil {
-			err = c.writeErr // the cause, not its consequence
+		if writeErr != nil {
+			err = writeErr // the cause, not its consequence
 		}
-		return nil, mute && c.sent == nil && call.Repeatable, fail(err)
+		return nil, mute && sent == nil && call.Repeatable, fail(err)
 	}
-	resp.Body = c.body(req, resp, stop)
+	resp.Body = c.body(req, resp, sent, writeErr == nil, stop)
 	return resp, false, nil
-}
-
-// ask sends the request, and reads the first bytes of the answer when look calls it again.
-//
-// A connection from the pool is looked at right before the write. Both are within one look, so that
-// what arrives from then on wakes it: otherwise a read that finds nothing would have to follow.
-func (c *conn) ask() (done bool) {
-	out := c.out
-	if out == nil {
-		return c.begin()
-	}
-	c.out = nil
-	if c.reused && !c.silent() {
-		c.writeErr = errNotQuiet
-		return true
-	}
-	c.budget = c.client.cfg.MaxHead
-	_ = c.SetDeadline(c.limit())
-	// If only a part of a TLS record has left, the other side can read none of it.
-	c.wrote, c.writeErr = c.Conn.Write(out.first)
-	if c.unsent() {
-		return true
-	}
-	if !c.repeatable {
-		out.written()
-	}
-	switch {
-	case c.writeErr != nil:
-		_ = c.SetDeadline(time.Now().Add(lastWord))
-	case out.rest != nil:
-		c.sent = c.send(out)
-	}
-	// A new connection was not looked at: what came before the write wakes nobody.
-	return !c.reused && c.socket.raw != nil && c.begin()
-}
-
-// unsent reports whether nothing of the request has left, or no more may.
-func (c *conn) unsent() bool {
-	return c.wrote == 0 || c.writeErr != nil && c.socket.fenced.Load()
 }
 
 // readHead reads the answer's head, and the 1xx heads before it.
 func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 	trace := httptrace.ContextClientTrace(req.Context())
-	if c.readErr != nil {
+	if c.await() != nil {
 		return nil, c.headError()
 	}
 	for {

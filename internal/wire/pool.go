@@ -79,7 +79,7 @@ func (p *pool) sweep() {
 	p.mu.Unlock()
 	good := unused[:0]
 	for _, c := range unused {
-		if c.age(now) < p.limit && c.quiet() {
+		if c.usable(now) {
 			good = append(good, c)
 		} else {
 			c.hangUp()
@@ -101,6 +101,11 @@ func hangUp(conns []*conn) {
 	for _, c := range conns {
 		c.hangUp()
 	}
+}
+
+// usable reports whether an idle connection may be used.
+func (c *conn) usable(now time.Time) bool {
+	return c.age(now) < c.client.cfg.IdleTimeout && c.quiet()
 }
 
 // age returns how long the connection has been idle, by the wall clock or the monotonic clock: the

@@ -116,6 +116,10 @@ func (cl *Client) Do(req *http.Request, call Call) (*http.Response, error) {
 			cl.pool.put(c)
 			return nil, err
 		}
+		if c.reused && !c.usable(time.Now()) {
+			c.hangUp()
+			continue
+		}
 		resp, lost, err := c.exchange(req, out, call)
 		// The only rule about sending again. A connection from the pool may turn out to be
 		// dead. If nothing of the call has left, it is safe to take the next connection. The
@@ -129,17 +133,11 @@ func (cl *Client) Do(req *http.Request, call Call) (*http.Response, error) {
 // connection returns an idle connection, which may be dead, or a new one.
 func (cl *Client) connection(ctx context.Context, u *url.URL) (*conn, error) {
 	where := place{u.Scheme, u.Host}
-	for {
-		c := cl.pool.take(where)
-		if c == nil {
-			return cl.dial(ctx, where, u)
-		}
-		if c.age(time.Now()) < cl.cfg.IdleTimeout {
-			c.reused = true
-			return c, nil
-		}
-		c.hangUp()
+	if c := cl.pool.take(where); c != nil {
+		c.reused = true
+		return c, nil
 	}
+	return cl.dial(ctx, where, u)
 }
 
 // CloseIdleConnections closes the idle connections. Connections in use are closed when their
