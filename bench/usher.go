@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -87,18 +88,23 @@ func (b *bench) start(ctx context.Context, inbox string, settings ...string) (*u
 	return u, nil
 }
 
-// freePorts returns loopback addresses that nobody listened on a moment ago.
-func freePorts(n int) ([]string, error) {
-	var addresses []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
+// tried is how many ports freePorts has looked at.
+var tried atomic.Uint32
+
+// freePorts returns loopback addresses that nobody listened on a moment ago. They are below those that the system
+// gives to connections: thousands come and go here, and one of them could have it before who is to listen.
+func freePorts(n int) (addresses []string, err error) {
+	for range 100 * n {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", 16000+(uint32(os.Getpid())*100+tried.Add(1))%16000)); err != nil {
+			continue
 		}
-		defer l.Close()
-		addresses = append(addresses, l.Addr().String())
+		l.Close()
+		if addresses = append(addresses, l.Addr().String()); len(addresses) == n {
+			return addresses, nil
+		}
 	}
-	return addresses, nil
+	return nil, err
 }
 
 func (u *usher) ready(ctx context.Context) error {
