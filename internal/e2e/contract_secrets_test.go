@@ -3,25 +3,18 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"usher/internal/testkit"
 )
@@ -117,41 +110,12 @@ func TestSecretsInFiles(t *testing.T) {
 	}
 }
 
-// selfMade makes a certificate for 127.0.0.1 that vouches for itself, for a server or a client.
-func selfMade(t *testing.T) (certFile, keyFile string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for path, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: cert}, keyFile: {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return certFile, keyFile
-}
-
 // With a CA for clients a sender without its certificate is turned away, and new files are in use
 // without a restart.
 func TestGateDemandsCertificates(t *testing.T) {
 	t.Parallel()
-	serverCert, serverKey := selfMade(t)
-	clientCert, clientKey := selfMade(t)
+	serverCert, serverKey := testkit.Certificate(t, "127.0.0.1")
+	clientCert, clientKey := testkit.Certificate(t, "127.0.0.1")
 	u := run(t, gateAlone(newReceiver(t, 200).url, "USHER_WEBHOOK_TLS_CERT_FILE="+serverCert, "USHER_WEBHOOK_TLS_KEY_FILE="+serverKey,
 		"USHER_WEBHOOK_TLS_CLIENT_CA_FILE="+clientCert))
 	send := func(certs ...tls.Certificate) (int, error) {
@@ -179,7 +143,7 @@ func TestGateDemandsCertificates(t *testing.T) {
 	if status, err := send(); err == nil {
 		t.Errorf("without one: %d", status)
 	}
-	stranger, strangerKey := selfMade(t)
+	stranger, strangerKey := testkit.Certificate(t, "127.0.0.1")
 	other, err := tls.LoadX509KeyPair(stranger, strangerKey)
 	if err != nil {
 		t.Fatal(err)

@@ -225,7 +225,7 @@ func TestGateCuts(t *testing.T) {
 
 func TestGateTLS(t *testing.T) {
 	t.Parallel()
-	certFile, keyFile := certificate(t, "127.0.0.1")
+	certFile, keyFile := testkit.Certificate(t, "127.0.0.1")
 	certPEM, err := os.ReadFile(certFile)
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ func TestMetricNames(t *testing.T) {
 	mainServer, docsServer := httptest.NewServer(main), httptest.NewServer(docs)
 	defer mainServer.Close()
 	defer docsServer.Close()
-	certFile, keyFile := certificate(t, "127.0.0.1")
+	certFile, keyFile := testkit.Certificate(t, "127.0.0.1")
 	env := newService(t).Environ(
 		"USHER_WEBHOOK_FORWARD_URL="+mainServer.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_RECEIVERS_0_NAME=docs", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+docsServer.URL,
