@@ -7,7 +7,7 @@
 //	go run ./bench -only inbound -o bench/RESULTS.md # one part; the others stay as they are
 //
 // It builds usher and runs it as a process. Inbound, the receiver and the senders are
-// this process, and NATS servers are processes of this program. Outbound, usher and its
+// this process, and PostgreSQL is a server that it starts and removes. Outbound, usher and its
 // peers have one core, each in its turn; the service and the load, processes too, share
 // another. What is compared is measured in turns, several rounds of it, and a figure is
 // the median of its rounds: on a machine where other things run too, two figures of
@@ -20,7 +20,6 @@
 //	go test -run '^$' -bench . -benchmem -cpu 1 -count 10 ./proxy ./tokens ./webhookgate/... ./internal/entitlements ./internal/guard > new.txt
 //	benchstat old.txt new.txt
 //
-// What a million waiting webhooks take is measured by BenchmarkTakeover in
-// internal/inbox/shared and BenchmarkOpen in internal/inbox/file. The soak is a test here:
+// BenchmarkInbox in internal/inbox measures the inbox alone. Growth (-only growth) takes an hour. The soak is a test here:
 // go test ./bench -run Soak -soak 10m -timeout 20m -v.
 package main

@@ -19,22 +19,31 @@ type part struct {
 	run  func(context.Context, *bench) ([]*table, error)
 }
 
-const outboundPart = "Outbound" // the only one that -beside has a part in
+const (
+	outboundPart = "Outbound"
+	growthPart   = "Growth" // takes long, so only if it is asked for
+)
 
 var parts = []part{
 	{outboundPart, outbound},
 	{"Inbound", inbound},
 	{"Receivers", severalReceivers},
+	{"Limits", limits},
+	{growthPart, growth},
 }
 
 // bench is what all parts have in common.
 type bench struct {
-	quick  bool
-	dir    string // temporary, on the disk that is to be measured
-	usher  string // the binary
-	log    string // usher's log level
-	loud   bool   // show usher's log
-	rounds int    // of what is measured in turns outbound; zero: as many as usual
+	quick       bool
+	dir         string // temporary, on the disk that is to be measured
+	usher       string // the binary
+	plot        string // a file to draw growth into; empty: none
+	senders     int    // inbound; zero: several numbers of them
+	beside      string // another binary, an usher of before; empty: none
+	besideInbox string // an inbox that only that one knows
+	log         string // usher's log level
+	loud        bool   // show usher's log
+	rounds      int    // of what is measured in turns outbound; zero: as many as usual
 }
 
 // pick is the figure for a quick run, or that for a full one.
@@ -70,7 +79,7 @@ func main() {
 }
 
 // longest is the end of every run, whatever hangs.
-const longest = 25 * time.Minute
+const longest = 90 * time.Minute
 
 func run(ctx context.Context) error {
 	b := new(bench)
@@ -80,17 +89,22 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
 	flag.IntVar(&b.rounds, "rounds", 0, "take `n` readings of each outbound figure; by default 8, or 1 with -quick")
-	beside := flag.String("beside", "", "measure this `binary`, an usher of before, as one more beside usher")
-	only := flag.String("only", "", "measure this `part` alone: outbound, inbound or receivers")
+	flag.StringVar(&b.beside, "beside", "", "measure this `binary`, an usher of before, as one more beside usher")
+	flag.StringVar(&b.besideInbox, "beside-inbox", "", "measure that binary with this `inbox` as well, such as the address of a NATS server")
+	flag.IntVar(&b.senders, "senders", 0, "inbound, so `many` alone; by default 1, 64 and 256")
+	flag.StringVar(&b.plot, "plot", "", "draw growth into this SVG `file`")
+	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers, limits or growth; the last only if it is asked for")
 	output := flag.String("o", "", "write the results to this `file` as well; of one that is there, only the parts that are measured change")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("there are no arguments, but there is %q", flag.Arg(0))
 	}
-	if *beside != "" {
-		peers = slices.Insert(peers, 1, peer{name: before, command: beforeCommand(*beside)})
+	if b.beside != "" {
+		peers = slices.Insert(peers, 1, peer{name: before, command: beforeCommand(b.beside)})
 	}
-	chosen := slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return *only != "" && !strings.EqualFold(*only, p.name) })
+	chosen := slices.DeleteFunc(slices.Clone(parts), func(p part) bool {
+		return *only == "" && p.name == growthPart || *only != "" && !strings.EqualFold(*only, p.name)
+	})
 	if len(chosen) == 0 {
 		return fmt.Errorf("there is no part %q: -h names them", *only)
 	}
@@ -117,8 +131,8 @@ func run(ctx context.Context) error {
 			strings.TrimSpace("command: go run ./bench " + strings.Join(shownArgs(), " ")),
 			fmt.Sprintf("load average before: %s (0 on a quiet machine; beyond its cores, only the ratios say something)", busy()),
 		}}
-		if *beside != "" && p.name == outboundPart {
-			s.facts = append(s.facts, before+": "+versionOf(ctx, *beside))
+		if b.beside != "" {
+			s.facts = append(s.facts, before+": "+versionOf(ctx, b.beside))
 		}
 		// What is done stays, whatever becomes of the next.
 		if s.tables, err = p.run(ctx, b); err == nil {
@@ -142,7 +156,9 @@ func shownArgs() []string {
 		switch {
 		case f.Name == "beside":
 			args = append(args, "-beside OLD")
-		case f.Name == "o", f.Name == "dir", f.Name == "usher":
+		case f.Name == "beside-inbox":
+			args = append(args, "-beside-inbox NATS")
+		case f.Name == "o", f.Name == "plot", f.Name == "dir", f.Name == "usher":
 		case f.Value.String() == "true":
 			args = append(args, "-"+f.Name)
 		default:

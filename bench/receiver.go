@@ -8,13 +8,15 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // receiver takes webhooks as fast as it can, and notes of each tenant whether they
 // come in order. It can be down: then nobody listens at its address.
 type receiver struct {
 	address string
-	server  *http.Server // nil while it is down
+	server  *http.Server  // nil while it is down
+	delay   time.Duration // how long it takes for each
 
 	delivered atomic.Int64 // webhooks, each counted once
 	repeats   atomic.Int64 // that had been delivered before
@@ -59,6 +61,7 @@ func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.Copy(&body, r.Body); err != nil {
 		return // it broke off, and will come again
 	}
+	time.Sleep(rc.delay)
 	tenant, n, ok := numberOf(body.Bytes())
 	if !ok {
 		rc.strange.Add(1)

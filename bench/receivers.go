@@ -11,7 +11,7 @@ import (
 const (
 	wellSenders    = 16
 	troubleSenders = 64 // more than the receiver that hangs may have in flight
-	troubleRate    = 25 // webhooks per second: so few that taking them in costs next to nothing, on NATS too
+	troubleRate    = 25 // webhooks per second: so few that taking them in costs next to nothing
 	threesInflight = 96 // of which each of the three receivers has its share
 )
 
@@ -30,10 +30,10 @@ func severalReceivers(ctx context.Context, b *bench) ([]*table, error) {
 		title:  "Three receivers, of which one hangs and one refuses",
 		header: []string{"", "delivered/s, alone", "amid trouble", "ratio", "p99 alone", "p99 amid trouble"},
 	}
-	for _, way := range []string{passing, inFile, onOne} {
-		b.say("three receivers, %s", way)
+	for _, way := range []way{passing, file, database} {
+		b.say("three receivers, %s", way.name)
 		if err := b.compareThrees(ctx, t, way); err != nil {
-			return nil, fmt.Errorf("%s: %w", way, err)
+			return nil, fmt.Errorf("%s: %w", way.name, err)
 		}
 	}
 	t.note("%d senders for the receiver that is well, each with its next webhook when the last one is answered; %d a second for each of the others. "+
@@ -41,7 +41,7 @@ func severalReceivers(ctx context.Context, b *bench) ([]*table, error) {
 	return []*table{t}, nil
 }
 
-func (b *bench) compareThrees(ctx context.Context, t *table, way string) error {
+func (b *bench) compareThrees(ctx context.Context, t *table, way way) error {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never answers
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (b *bench) compareThrees(ctx context.Context, t *table, way string) error {
 		ratios = append(ratios, rates[1][round]/rates[0][round])
 	}
 	nanos := func(d time.Duration) float64 { return float64(d) }
-	t.add(way, number(median(rates[0], self)), number(median(rates[1], self)), times(median(ratios, self)),
+	t.add(way.name, number(median(rates[0], self)), number(median(rates[1], self)), times(median(ratios, self)),
 		millis(time.Duration(median(p99s[0], nanos))), millis(time.Duration(median(p99s[1], nanos))))
 	return nil
 }

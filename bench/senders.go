@@ -10,12 +10,15 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
 
-// tenantsEach is how many tenants a sender sends of, in turn.
-const tenantsEach = 4
+const (
+	tenantsEach = 4  // how many tenants a sender has, where it does not matter
+	copyEach    = 10 // every so manieth webhook of a sender is a copy, if copies are asked for
+)
 
 // sender sends webhooks one after the other over one connection. It speaks just as
 // much HTTP as that takes: the load should leave the machine to usher.
@@ -27,6 +30,9 @@ type sender struct {
 	tenants  []string
 	sent     []int // of each tenant, acknowledged; also the number of its next one
 	turn     int
+	padding  int  // bytes that make a webhook larger
+	copies   bool // some webhooks are sent twice
+	count    int
 	request  bytes.Buffer
 	body     bytes.Buffer
 }
@@ -38,29 +44,40 @@ type fleet []*sender
 func newFleet(address, round string, senders, tenants int) (fleet, error) {
 	var f fleet
 	for i := range senders {
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			f.close()
-			return nil, err
-		}
-		s := &sender{conn: conn, answers: bufio.NewReader(conn), host: address, platform: "crm", sent: make([]int, tenants)}
+		s := &sender{host: address, platform: "crm", sent: make([]int, tenants)}
 		for n := range tenants {
 			s.tenants = append(s.tenants, fmt.Sprintf("%s-%d-%d", round, i, n))
 		}
 		f = append(f, s)
 	}
-	return f, nil
+	return f, f.connect()
+}
+
+// connect makes new connections.
+func (f fleet) connect() (err error) {
+	f.close()
+	for _, s := range f {
+		if s.conn, err = net.Dial("tcp", s.host); err != nil {
+			f.close()
+			return err
+		}
+		s.answers = bufio.NewReader(s.conn)
+	}
+	return nil
 }
 
 func (f fleet) close() {
 	for _, s := range f {
-		s.conn.Close()
+		if s.conn != nil {
+			s.conn.Close()
+		}
 	}
 }
 
 // load is what a fleet got done.
 type load struct {
 	acknowledged int
+	copies       int // of these: copies
 	refused      int // answered otherwise than with 200
 	took         time.Duration
 	latencies    []time.Duration // sorted
@@ -108,6 +125,7 @@ func (f fleet) each(do func(i int, s *sender, l *load) error) (load, error) {
 	total := load{took: time.Since(began)}
 	for _, l := range loads {
 		total.acknowledged += l.acknowledged
+		total.copies += l.copies
 		total.refused += l.refused
 		total.latencies = append(total.latencies, l.latencies...)
 	}
@@ -119,8 +137,18 @@ func (f fleet) each(do func(i int, s *sender, l *load) error) (load, error) {
 func (s *sender) send(l *load) error {
 	i := s.turn
 	s.turn = (s.turn + 1) % len(s.tenants)
+	s.count++
+	n := s.sent[i]
+	again := s.copies && s.count%copyEach == 0 && n > 0
+	if again {
+		n--
+	}
 	s.body.Reset()
-	writeBody(&s.body, s.platform, s.tenants[i], s.sent[i])
+	writeBody(&s.body, s.platform, s.tenants[i], n)
+	if s.padding > 0 {
+		s.body.Truncate(s.body.Len() - 1)
+		s.body.WriteString(`,"padding":"` + strings.Repeat("x", s.padding) + `"}`)
+	}
 	s.request.Reset()
 	fmt.Fprintf(&s.request, "POST /webhooks HTTP/1.1\r\nHost: %s\r\nUser-Agent: billing\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
 		s.host, s.body.Len())
@@ -138,19 +166,27 @@ func (s *sender) send(l *load) error {
 		l.refused++ // its number is used again, so that there is no gap
 		return nil
 	}
-	s.sent[i]++
+	if again {
+		l.copies++
+	} else {
+		s.sent[i]++
+	}
 	l.acknowledged++
 	l.latencies = append(l.latencies, time.Since(began))
 	return nil
 }
 
-// writeBody writes a tenant's nth webhook, of the documented shape and 1.2 KB long.
+// writeBody writes a tenant's nth webhook, of the documented shape and 3 KB long.
 // Where the tenant and the number stand in it, the receiver looks for them.
 func writeBody(b *bytes.Buffer, platform, tenant string, n int) {
 	fmt.Fprintf(b, `{"type":"TenantProvisioningChange","payload":{"tenant":{"id":4711,"code":"%s","name":"Älvdal Logistics",`, tenant)
 	fmt.Fprintf(b, `"platform":{"id":11,"code":"%s","name":"CRM Cloud"},`, platform)
 	b.WriteString(`"account":{"id":1027,"name":"Älvdal Logistics","billing_day":14,` +
-		`"contacts":[{"id":9021,"first_name":"Ada","last_name":"Kovač","email":"contact1@customer1027.example"},` +
+		`"contacts":[`)
+	for id := range 16 {
+		b.WriteString(`{"id":` + strconv.Itoa(9000+id) + `,"first_name":"Maja","last_name":"Ångström","email":"someone.else@customer1027.example"},`)
+	}
+	b.WriteString(`{"id":9021,"first_name":"Ada","last_name":"Kovač","email":"contact1@customer1027.example"},` +
 		`{"id":9022,"first_name":"Jörg","last_name":"Weiß","email":"contact2@customer1027.example"}]}},"change":{"features":[` +
 		`{"code":"users","name":"Users","value":"","quantity":`)
 	b.WriteString(strconv.Itoa(n))

@@ -149,7 +149,7 @@ func (u *usher) pending() (int, error) {
 }
 
 // drained waits until no webhook waits in the inbox any more, and says since when. That has to hold for a fifth of
-// a second: on NATS the last ones count only once usher has read them.
+// a second: figures may be some time old.
 func (u *usher) drained(ctx context.Context) (since time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

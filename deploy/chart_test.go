@@ -11,27 +11,33 @@ import (
 	"testing"
 )
 
-var write = flag.Bool("write", false, "write what helm renders into helm/testdata")
+var update = flag.Bool("write", false, "write what helm renders into helm/testdata")
 
-// The chart's renderings, by the values that they are made of, and the kind of workload that
-// runs usher there.
-var renderings = map[string]string{"file": "StatefulSet", "nats": "Deployment"}
+// The chart's renderings, by the values that they are made of, the kind of workload that runs usher there, and the part that is
+// asked whether it is ready.
+var renderings = map[string]struct{ kind, part string }{
+	"file":         {"StatefulSet", "gate"},
+	"postgres":     {"Deployment", "gate"},
+	"entitlements": {"Deployment", "entitlements"},
+	"outbound":     {"Deployment", "outbound"},
+}
 
 // What the chart renders is kept beside it, so that a change of it can be read, and so that it
 // goes through the same checks as the manifests, also where there is no helm.
-// TestDeploymentsAreAccepted, in internal/command, reads its settings.
+// TestDeploymentsAreAccepted reads its settings.
 func TestChart(t *testing.T) {
-	for name, kind := range renderings {
+	for name, want := range renderings {
 		t.Run(name, func(t *testing.T) {
 			all := objects(t, read(t, "helm/testdata/"+name+".yaml"))
-			tryGateway(t, all, kind)
-			w := all.one(t, kind).Spec
+			tryService(t, all, want.kind, want.part)
+			w := all.one(t, want.kind).Spec
 			if one := w.Replicas == 1; one != (name == "file") || one != (len(w.Claims) == 1) {
 				t.Errorf("%d replicas, %d volumes", w.Replicas, len(w.Claims))
 			}
-			if name == "nats" {
+			if name == "postgres" {
 				all.one(t, "Ingress")
 				all.one(t, "PodMonitor")
+				all.one(t, "NetworkPolicy")
 			}
 		})
 	}
@@ -59,7 +65,7 @@ func TestChartIsRenderedSo(t *testing.T) {
 			t.Fatalf("%v: %s", err, got)
 		}
 		golden := "helm/testdata/" + name + ".yaml"
-		if *write {
+		if *update {
 			if err := os.WriteFile(golden, got, 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -74,29 +80,46 @@ func template(helm string, args ...string) ([]byte, error) {
 	return exec.Command(helm, append([]string{"template", "billing-usher", "helm/usher", "--namespace", "billing", "--kube-version", "1.31.0"}, args...)...).CombinedOutput()
 }
 
-// Values that would make a gateway that does not start, or one that loses webhooks, are
+// Values that would make an usher that does not start, or one that loses webhooks, are
 // refused, and the refusal names the value.
 func TestChartRefuses(t *testing.T) {
 	helm := installed(t, "helm")
-	const receiver, nats = "receiver.url=http://r:3000", "inbox.type=nats,inbox.nats.url=nats://n:4222"
-	if out, err := template(helm, "--set", receiver); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	const (
+		image        = "image.repository=registry.example.com/usher"
+		receiver     = image + ",receiver.url=http://r:3000"
+		postgres     = receiver + ",inbox.type=postgres,inbox.postgres.url=postgres://usher@db/usher"
+		entitlements = image + ",entitlements.enabled=true"
+		outbound     = image + ",outbound.baseURL=https://billing.example.com,outbound.clientID=app"
+	)
+	for _, set := range []string{receiver, postgres, entitlements, outbound, receiver + ",replicas=1"} {
+		if out, err := template(helm, "--set", set); err != nil || strings.Contains(string(out), "kind: NetworkPolicy") {
+			t.Errorf("%s: %v: %s", set, err, out)
+		}
 	}
 	for set, want := range map[string]string{
-		"":                                      "/receiver/url",
-		receiver + ",replicas=2":                "/replicas",
-		receiver + ",inbox.type=nats":           "/inbox/nats/url",
-		receiver + ",inbox.type=none":           "/inbox/type",
-		receiver + ",replica=2":                 "'replica' not allowed",
-		receiver + ",shutdown.delay=5s":         "/shutdown/delay",
-		receiver + ",ingress.enabled=true":      "/ingress/host",
-		receiver + ",secret.keys.adminToken=":   "/secret/keys/adminToken",
-		receiver + ",secret.keys.webhookToken=": "/secret/keys",
-		receiver + ",entitlements.enabled=true,secret.keys.entitlementsKey=":     "/secret/keys/entitlementsKey",
-		receiver + ",settings.USHER_WEBHOOK_TOKEN=t0psecret":                     "USHER_WEBHOOK_TOKEN",
-		receiver + ",settings.USHER_WEBHOOK_INBOX=file:/elsewhere":               "USHER_WEBHOOK_INBOX",
-		receiver + ",settings.usher_webhook_types=x":                             "usher_webhook_types",
-		receiver + "," + nats + ",replicas=3,podDisruptionBudget.minAvailable=3": "podDisruptionBudget.minAvailable must be less",
+		"receiver.url=http://r:3000":                "/image/repository",
+		image:                                       "nothing to run: set receiver.url",
+		receiver + ",replicas=2":                    "replicas: an inbox in a file is for one",
+		receiver + ",inbox.type=postgres":           "inbox.postgres needs its address",
+		postgres + ",inbox.postgres.secret.name=db": "inbox.postgres needs its address",
+		receiver + ",inbox.postgres.url=postgres://usher:t0psecret@db/u": "/inbox/postgres/url",
+		receiver + ",inbox.type=none":                                    "/inbox/type",
+		receiver + ",replica=2":                                          "'replica' not allowed",
+		receiver + ",shutdown.delay=5s":                                  "/shutdown/delay",
+		receiver + ",ingress.enabled=true":                               "/ingress/host",
+		outbound + ",ingress.enabled=true,ingress.host=h":                "ingress.enabled is for webhooks",
+		receiver + ",gate.enabled=false":                                 "gate.enabled is false",
+		entitlements + ",gate.enabled=false":                             "entitlements then need inbox.type postgres",
+		receiver + ",secret.keys.adminToken=":                            "/secret/keys/adminToken",
+		receiver + ",secret.keys.webhookToken=":                          "webhookToken or hmacSecret",
+		entitlements + ",secret.keys.entitlementsKey=":                   "secret.keys.entitlementsKey",
+		outbound + ",secret.keys.outboundKey=":                           "secret.keys.outboundKey",
+		image + ",outbound.baseURL=https://billing.example.com":          "outbound.clientID",
+		receiver + ",settings.USHER_WEBHOOK_TOKEN=t0psecret":             "USHER_WEBHOOK_TOKEN",
+		receiver + ",settings.USHER_WEBHOOK_INBOX=file:/elsewhere":       "USHER_WEBHOOK_INBOX",
+		receiver + ",settings.usher_webhook_types=x":                     "usher_webhook_types",
+		receiver + ",networkPolicy.enabled=true":                         "networkPolicy.egress is empty",
+		postgres + ",replicas=3,podDisruptionBudget.minAvailable=3":      "podDisruptionBudget.minAvailable must be less",
 	} {
 		out, err := template(helm, "--set", set)
 		if err == nil || !strings.Contains(string(out), want) {

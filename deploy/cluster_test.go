@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,16 +11,72 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/jackc/pgx/v5"
 
 	"usher/internal/command"
 	"usher/internal/testkit"
+	"usher/internal/testkit/pgtest"
 )
 
-// What compose.cluster.yaml says, done without Docker: three NATS servers and HAProxy with
-// the files that it mounts, and three ushers with its settings. Then an usher and a NATS
-// server are taken away, and webhooks still arrive.
+// The PostgreSQL servers of compose.cluster.yaml, without Docker: the standby has what the primary has confirmed, takes
+// its place, and is followed by it.
+func TestComposePostgres(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("makes two servers: not in short mode")
+	}
+	servers := newComposedCluster(t, readComposition(t, "compose.cluster.yaml")).servers
+	servers[0].Start()
+	servers[1].Start()
+	holds := func(s *pgtest.Server, sql, want string) {
+		t.Helper()
+		testkit.Eventually(t, sql+" is "+want, func() bool { return s.Exec(t, sql) == want })
+	}
+	holds(servers[0], "SHOW synchronous_standby_names", "*")
+	holds(servers[1], "SELECT pg_is_in_recovery()", "t")
+	password := strings.TrimSpace(string(read(t, "compose/inbox-password")))
+	for _, given := range []string{password, "wrong"} {
+		conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://usher:%s@%s/usher", given, servers[0].Addr()))
+		if (err == nil) != (given == password) {
+			t.Fatalf("with the password %q: %v", given, err)
+		}
+		if err == nil {
+			_, err = conn.Exec(t.Context(), "CREATE SCHEMA usher; CREATE TABLE usher.a (); INSERT INTO usher.a DEFAULT VALUES")
+			if err := errors.Join(err, conn.Close(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+
+	servers[0].Stop() // all of it, and up again: each is what it was
+	servers[1].Stop()
+	servers[1].Start()
+	servers[0].Start()
+	holds(servers[0], "SELECT pg_is_in_recovery()", "f")
+	holds(servers[1], "SELECT pg_is_in_recovery()", "t")
+
+	servers[0].Kill()
+	servers[1].Run(t, "pg_ctl", "promote")
+	servers[0].Start()
+	holds(servers[0], "SELECT pg_is_in_recovery()", "t")
+	holds(servers[1], "SELECT pg_is_in_recovery()", "f")
+	holds(servers[1], "SHOW synchronous_standby_names", "*")
+	conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://usher:%s@%s/usher", password, servers[1].Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	err = conn.QueryRow(t.Context(), "INSERT INTO usher.a DEFAULT VALUES RETURNING (SELECT count(*) FROM usher.a)").Scan(&rows)
+	if err := errors.Join(err, conn.Close(t.Context())); err != nil || rows != 1 {
+		t.Errorf("%d rows: %v", rows, err)
+	}
+}
+
+// What compose.cluster.yaml says, done without Docker: two PostgreSQL servers and HAProxy with
+// the files that it mounts, and three ushers with its settings. Then an usher and the primary
+// are taken away and the standby is promoted, and webhooks still arrive.
 func TestComposeCluster(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -29,21 +86,17 @@ func TestComposeCluster(t *testing.T) {
 	if err != nil {
 		t.Skip("haproxy is not installed: compose.cluster.yaml is not tried")
 	}
-	var file composition
-	if err := yaml.Unmarshal(read(t, "compose.cluster.yaml"), &file); err != nil {
-		t.Fatal(err)
-	}
-	c := newComposedCluster(t, &file)
+	file := readComposition(t, "compose.cluster.yaml")
+	c := newComposedCluster(t, file)
 
-	servers := c.startServers(t, testkit.Build(t, "github.com/nats-io/nats-server/v2"))
+	c.servers[0].Start()
 	var stops []func()
 	for i := range 3 {
 		stops = append(stops, c.startUsher(t, i))
 	}
+	c.servers[1].Start()
 	config := filepath.Join(t.TempDir(), "haproxy.cfg")
-	if err := os.WriteFile(config, []byte(c.of[0].Replace(string(read(t, "compose/haproxy.cfg")))), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	write(t, config, []byte(c.of[0].Replace(string(read(t, "compose/haproxy.cfg")))), 0o644)
 	spawn(t, exec.Command(haproxy, "-f", config))
 	for i := range 3 {
 		testkit.Eventually(t, fmt.Sprintf("usher-%d ready", i), func() bool { return status(c.admin[i], "/readyz/gate", "") == http.StatusOK })
@@ -55,27 +108,26 @@ func TestComposeCluster(t *testing.T) {
 		}
 	}
 
-	args := []string{"-every", "50ms"}
-	for _, arg := range file.Services["sandbox"].Command {
-		args = append(args, c.of[0].Replace(arg))
-	}
-	world := spawn(t, exec.Command(testkit.Build(t, "usher/examples/sandbox"), args...))
-	delivered := func() int { return strings.Count(world.String(), "receiver: /provisioning") }
+	world := file.sandbox(t, c.of[0])
+	delivered := func() int { return strings.Count(world.String(), "receiver: ") }
 	testkit.Eventually(t, "delivered", func() bool { return strings.Contains(world.String(), "200 queued") && delivered() >= 3 })
 
-	stops[0]() // the first is likely to be the one that delivers
-	if err := servers[1].Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	stops[0]()
+	c.servers[0].Kill()
+	c.servers[1].Run(t, "pg_ctl", "promote")
 	before := delivered()
 	testkit.Eventually(t, "delivered by the others", func() bool { return delivered() >= before+3 })
+	c.servers[0].Start()
+	before = delivered()
+	testkit.Eventually(t, "delivered with a standby", func() bool { return delivered() >= before+3 })
 }
 
 // composedCluster is where the services of compose.cluster.yaml are on this machine.
 type composedCluster struct {
-	of    [3]*strings.Replacer // for what belongs to usher-i or nats-i
-	admin [3]string
-	env   [3][]string
+	of      [3]*strings.Replacer // for what belongs to usher-i
+	admin   [3]string
+	env     [3][]string
+	servers [2]*pgtest.Server // postgres-i, not started yet
 }
 
 func newComposedCluster(t *testing.T, file *composition) *composedCluster {
@@ -86,17 +138,39 @@ func newComposedCluster(t *testing.T, file *composition) *composedCluster {
 		"0.0.0.0:9001", receiver, "sandbox:9001", receiver, "127.0.0.1:9000", testkit.FreeAddress(t),
 		"haproxy:8090", front, "bind :8090", "bind " + front, "SHUTDOWN_DELAY=3s", "SHUTDOWN_DELAY=100ms",
 	}
+	for i := range c.servers {
+		c.servers[i] = pgtest.Prepare(t)
+		common = append(common, fmt.Sprintf("postgres-%d:5432", i), c.servers[i].Addr())
+	}
+	for i, s := range c.servers {
+		own := append([]string{
+			"/var/lib/postgresql/data/usher", filepath.Join(s.Dir(), "data"),
+			"-h 0.0.0.0 -p 5432", fmt.Sprintf("-h 127.0.0.1 -p %d -k %s -c fsync=off", s.Port(), s.Dir()),
+		}, common...)
+		for name, secret := range file.Secrets {
+			own = append(own, "/run/secrets/"+name, filepath.Join(s.Dir(), name))
+			write(t, filepath.Join(s.Dir(), name), read(t, secret.File), 0o644)
+		}
+		here := strings.NewReplacer(own...)
+		script := filepath.Join(s.Dir(), "postgres.sh")
+		write(t, script, []byte(here.Replace(string(read(t, "compose/postgres.sh")))), 0o755)
+		var env []string
+		for name, value := range file.Services[fmt.Sprint("postgres-", i)].Environment {
+			env = append(env, name+"="+here.Replace(value))
+		}
+		s.Script(env, "sh", script)
+	}
+
 	for name, secret := range file.Secrets {
 		common = append(common, "/run/secrets/"+name, secret.File)
 	}
 	var own [3][]string
 	for i := range 3 {
-		gate, client, route := testkit.FreeAddress(t), testkit.FreeAddress(t), testkit.FreeAddress(t)
+		gate := testkit.FreeAddress(t)
 		c.admin[i] = testkit.FreeAddress(t)
 		_, port, _ := strings.Cut(c.admin[i], ":")
-		common = append(common, // in HAProxy's file each usher has its own admin port here
-			fmt.Sprintf(" usher-%d:8090", i), " "+gate+" port "+port, fmt.Sprintf("nats-%d:4222", i), client, fmt.Sprintf("nats-%d:6222", i), route)
-		own[i] = []string{"0.0.0.0:8090", gate, "0.0.0.0:9095", c.admin[i], "0.0.0.0:4222", client, "0.0.0.0:6222", route, "/data", t.TempDir()}
+		common = append(common, fmt.Sprintf(" usher-%d:8090", i), " "+gate+" port "+port) // in HAProxy's file each usher has its own admin port here
+		own[i] = []string{"0.0.0.0:8090", gate, "0.0.0.0:9095", c.admin[i]}
 	}
 	for i := range 3 {
 		c.of[i] = strings.NewReplacer(append(own[i], common...)...)
@@ -110,18 +184,11 @@ func newComposedCluster(t *testing.T, file *composition) *composedCluster {
 	return c
 }
 
-func (c *composedCluster) startServers(t *testing.T, program string) (servers [3]*exec.Cmd) {
+func write(t *testing.T, path string, content []byte, mode os.FileMode) {
 	t.Helper()
-	for i := range 3 {
-		config := filepath.Join(t.TempDir(), "nats.conf")
-		if err := os.WriteFile(config, []byte(c.of[i].Replace(string(read(t, "compose/nats.conf")))), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		servers[i] = exec.Command(program, "--config", config)
-		servers[i].Env = append(os.Environ(), fmt.Sprint("NODE=nats-", i))
-		spawn(t, servers[i])
+	if err := os.WriteFile(path, content, mode); err != nil {
+		t.Fatal(err)
 	}
-	return servers
 }
 
 // startUsher runs one, which is started again while the servers can't be reached yet: that
@@ -129,8 +196,9 @@ func (c *composedCluster) startServers(t *testing.T, program string) (servers [3
 func (c *composedCluster) startUsher(t *testing.T, i int) func() {
 	t.Helper()
 	return testkit.Run(t, func(ctx context.Context, stdout, stderr io.Writer) (code int) {
-		for ctx.Err() == nil {
+		for code != 2 && ctx.Err() == nil { // 2: a setting is wrong, which stays so
 			code = usher(ctx, c.env[i], stdout, stderr)
+			time.Sleep(100 * time.Millisecond) // as Docker does
 		}
 		return code
 	}).End

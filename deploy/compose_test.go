@@ -22,6 +22,15 @@ type composition struct {
 	Secrets map[string]struct{ File string }
 }
 
+func readComposition(t *testing.T, name string) *composition {
+	t.Helper()
+	file := new(composition)
+	if err := yaml.Unmarshal(read(t, name), file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // What compose.yaml says, done without Docker: the same commands and settings as
 // processes, with the services' names, the secrets and the volume replaced by what
 // stands for them on one machine.
@@ -31,18 +40,11 @@ func TestCompose(t *testing.T) {
 	if err != nil {
 		t.Skip("python3 is not installed: compose.yaml's app is not tried")
 	}
-	var file composition
-	if err := yaml.Unmarshal(read(t, "compose.yaml"), &file); err != nil {
-		t.Fatal(err)
-	}
+	file := readComposition(t, "compose.yaml")
 	local, admin := testkit.FreeAddress(t), testkit.FreeAddress(t)
 	here := file.onThisMachine(t, admin)
 
-	args := []string{"-every", "50ms"}
-	for _, arg := range file.Services["sandbox"].Command {
-		args = append(args, here.Replace(arg))
-	}
-	world := spawn(t, exec.Command(testkit.Build(t, "usher/examples/sandbox"), args...))
+	world := file.sandbox(t, here)
 
 	env := []string{"USHER_LISTEN=" + local}
 	for name, value := range file.Services["usher"].Environment {
@@ -62,8 +64,19 @@ func TestCompose(t *testing.T) {
 	testkit.Eventually(t, "called twice", func() bool { return strings.Count(app.String(), "1001 Acme GmbH") >= 2 })
 	testkit.Eventually(t, "delivered", func() bool {
 		s := world.String()
-		return strings.Contains(s, "200 queued") && strings.Contains(s, "200 duplicate") && strings.Count(s, "receiver: /provisioning") >= 2
+		return strings.Contains(s, "200 queued") && strings.Contains(s, "200 duplicate") && strings.Count(s, "receiver: ") >= 2
 	})
+}
+
+// sandbox runs the service of that name, which sends more often here.
+func (c *composition) sandbox(t *testing.T, here *strings.Replacer) *testkit.Output {
+	t.Helper()
+	var args []string
+	for _, arg := range c.Services["sandbox"].Command {
+		args = append(args, here.Replace(arg))
+	}
+	args = append(args, "--every", "50ms")
+	return &testkit.Run(t, func(ctx context.Context, out, _ io.Writer) int { return usher(ctx, nil, out, out, args...) }).Stdout
 }
 
 // onThisMachine replaces what is somewhere else in a container.

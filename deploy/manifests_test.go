@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -70,7 +71,8 @@ type container struct {
 func TestManifests(t *testing.T) {
 	sidecar := objects(t, read(t, "kubernetes/sidecar.yaml")).one(t, "Deployment").Spec.Template.Spec
 	trySidecar(t, sidecar)
-	tryGateway(t, objects(t, read(t, "kubernetes/gateway.yaml")), "Deployment")
+	gateway := objects(t, read(t, "kubernetes/gateway.yaml"))
+	tryService(t, append(gateway, objects(t, read(t, "kubernetes/gateway-networkpolicy.yaml"))...), "Deployment", "gate")
 }
 
 // trySidecar checks a pod that usher was added to.
@@ -86,19 +88,19 @@ func trySidecar(t *testing.T, p pod) {
 	tryPod(t, p, usher)
 }
 
-// tryGateway checks a gateway, in a workload of that kind, and what belongs to it.
-func tryGateway(t *testing.T, all manifest, kind string) {
+// tryService checks an usher that others call, in a workload of that kind, and what belongs to it. The part is the one
+// that is asked whether it is ready.
+func tryService(t *testing.T, all manifest, kind, part string) {
 	t.Helper()
 	gateway := all.one(t, kind).Spec
 	usher := gateway.Template.Spec.Containers[0]
 	tryPod(t, gateway.Template.Spec, usher)
-	tryGate(t, usher)
+	tryContainer(t, usher, part)
 	if gateway.Replicas > 1 {
 		if budget := all.one(t, "PodDisruptionBudget").Spec.MinAvailable; budget < 1 || budget >= gateway.Replicas {
 			t.Errorf("of %d replicas %d must be available: none can be lost, or none can be drained", gateway.Replicas, budget)
 		}
 	}
-	all.one(t, "NetworkPolicy")
 	services := 0
 	for _, o := range all {
 		for _, selector := range []any{o.Spec.Selector, o.Spec.PodSelector} {
@@ -121,22 +123,24 @@ func tryGateway(t *testing.T, all manifest, kind string) {
 	}
 }
 
-// tryGate checks that a gateway holds nothing of the billing service, stays in the load
-// balancer for as long as it takes webhooks, and is not restarted for what a restart does
-// not help.
-func tryGate(t *testing.T, usher *container) {
+// tryContainer checks that a container holds nothing of the billing service without outbound, stays in the load
+// balancer for as long as its part works, and is not restarted for what a restart does not help.
+func tryContainer(t *testing.T, usher *container, part string) {
 	t.Helper()
 	seen := make(map[string]bool)
 	for _, e := range usher.Env {
-		if strings.HasPrefix(e.Name, "USHER_CLIENT_") || e.Name == "USHER_BASE_URL" {
-			t.Errorf("a gateway does not need %s", e.Name)
+		if part != "outbound" && (strings.HasPrefix(e.Name, "USHER_CLIENT_") || e.Name == "USHER_BASE_URL") {
+			t.Errorf("%s does not need %s", part, e.Name)
+		}
+		if part == "outbound" && (strings.HasPrefix(e.Name, "USHER_WEBHOOK_") || strings.HasPrefix(e.Name, "USHER_ENTITLEMENTS_")) {
+			t.Errorf("%s does not need %s", part, e.Name)
 		}
 		if seen[e.Name] {
 			t.Errorf("%s is set twice", e.Name)
 		}
 		seen[e.Name] = true
 	}
-	for want, p := range map[string]*probe{"/readyz/gate": usher.ReadinessProbe, "/healthz": usher.StartupProbe} {
+	for want, p := range map[string]*probe{"/readyz/" + part: usher.ReadinessProbe, "/healthz": usher.StartupProbe} {
 		if p == nil || p.HTTPGet.Path != want {
 			t.Errorf("a probe asks %+v, want %s", p, want)
 		}
@@ -163,6 +167,13 @@ func tryPod(t *testing.T, p pod, usher *container) {
 			tryMounted(t, usher, e.Name, e.Value)
 		case strings.HasPrefix(e.Value, "file:"):
 			tryMounted(t, usher, e.Name, strings.TrimPrefix(e.Value, "file:"))
+		case strings.HasPrefix(e.Value, "postgres:"):
+			database, err := url.Parse(e.Value)
+			if err != nil || database.Query().Get("sslmode") != "verify-full" {
+				t.Errorf("%s: %s: %v", e.Name, e.Value, err)
+				continue
+			}
+			tryMounted(t, usher, e.Name, database.Query().Get("sslrootcert"))
 		case e.Name == "USHER_SHUTDOWN_DELAY":
 			delay, err := time.ParseDuration(e.Value)
 			if err != nil {
@@ -229,13 +240,11 @@ func read(t *testing.T, file string) []byte {
 	return content
 }
 
-// The images are built with the toolchain that releases are built with.
-func TestImagesToolchain(t *testing.T) {
+// The image is built with the toolchain that releases are built with.
+func TestImageToolchain(t *testing.T) {
 	want := regexp.MustCompile(`(?m)^toolchain go(.+)$`).FindSubmatch(read(t, "../go.mod"))
-	for _, file := range []string{"../Dockerfile", "../examples/sandbox/Dockerfile"} {
-		got := regexp.MustCompile(`(?m)^FROM .*golang:([0-9.]+)`).FindSubmatch(read(t, file))
-		if want == nil || got == nil || !bytes.Equal(got[1], want[1]) {
-			t.Errorf("%s builds with %s, go.mod has %s", file, got, want)
-		}
+	got := regexp.MustCompile(`(?m)^FROM .*golang:([0-9.]+)`).FindSubmatch(read(t, "../Dockerfile"))
+	if want == nil || got == nil || !bytes.Equal(got[1], want[1]) {
+		t.Errorf("the Dockerfile builds with %s, go.mod has %s", got, want)
 	}
 }

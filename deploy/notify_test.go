@@ -59,7 +59,7 @@ func TestGateUnit(t *testing.T) {
 	}
 }
 
-// gateEnvironment is the unit's, with what systemd would put in the place of %S and %d.
+// gateEnvironment is the unit's, with what systemd would put in the place of %d.
 func gateEnvironment(t *testing.T, state, gate, receiver string) []string {
 	t.Helper()
 	unit, err := os.ReadFile("systemd/usher-gate.service")
@@ -67,7 +67,7 @@ func gateEnvironment(t *testing.T, state, gate, receiver string) []string {
 		t.Fatal(err)
 	}
 	credentials := t.TempDir()
-	var env, loaded []string
+	var loaded []string
 	for line := range strings.Lines(string(unit)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		switch key {
@@ -85,10 +85,12 @@ func gateEnvironment(t *testing.T, state, gate, receiver string) []string {
 			if err := os.WriteFile(filepath.Join(credentials, id), []byte(content), 0o400); err != nil {
 				t.Fatal(err)
 			}
-		case "Environment":
-			env = append(env, strings.NewReplacer("%S", state, "%d", credentials, "127.0.0.1:8090", gate,
-				"127.0.0.1:9096", "127.0.0.1:0", "http://127.0.0.1:3000", receiver).Replace(value))
 		}
+	}
+	env := unitEnvironment(t, "systemd/usher-gate.service", "systemd/gate.env")
+	for i, kv := range env {
+		env[i] = strings.NewReplacer("/var/lib", state, "%d", credentials, "127.0.0.1:8090", gate,
+			"127.0.0.1:9095", "127.0.0.1:0", "http://127.0.0.1:3000", receiver).Replace(kv)
 	}
 	for _, line := range []string{"Type=notify", "StateDirectory=usher-gate", "WatchdogSec=30s"} {
 		if !slices.Contains(strings.Split(string(unit), "\n"), line) {

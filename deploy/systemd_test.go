@@ -21,13 +21,43 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// The socket has the gate's address, and belongs to its unit.
+func TestSocketUnit(t *testing.T) {
+	socket, err := os.ReadFile("systemd/usher-gate.socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := os.ReadFile("systemd/gate.env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, address, _ := strings.Cut(string(socket), "\nListenStream=")
+	address, _, _ = strings.Cut(address, "\n")
+	if address == "" || !strings.Contains(string(settings), "\nUSHER_WEBHOOK_LISTEN="+address+"\n") {
+		t.Errorf("systemd listens on %q, and the gate elsewhere", address)
+	}
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("systemd-analyze is not installed: the socket is not tried")
+	}
+	dir := t.TempDir()
+	for name, content := range map[string]string{"usher-gate.socket": string(socket), "usher-gate.service": "[Service]\nExecStart=/bin/true\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.Command("systemd-analyze", "verify", filepath.Join(dir, "usher-gate.socket")).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "usher-gate") {
+		t.Errorf("verify: %v\n%s", err, out)
+	}
+}
+
 func tryUnit(t *testing.T, name string) {
 	unit, err := os.ReadFile("systemd/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// It wants to find the program; any will do.
-	const start = "\nExecStart=/usr/local/bin/usher\n"
+	const start = "\nExecStart=/usr/local/bin/usher "
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +66,7 @@ func tryUnit(t *testing.T, name string) {
 		t.Fatal("the unit does not start usher")
 	}
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(strings.Replace(string(unit), start, "\nExecStart="+self+"\n", 1)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(strings.Replace(string(unit), start, "\nExecStart="+self+" ", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command("systemd-analyze", "verify", path).CombinedOutput()

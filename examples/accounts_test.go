@@ -37,6 +37,7 @@ func TestAccounts(t *testing.T) {
 			if err != nil || table(out) != want {
 				t.Errorf("%v, got\n%s", err, out)
 			}
+			tc.command = compiled(t, tc.command)
 			if out, err := run(env, "http://127.0.0.1:1/graphql", tc.command...); err == nil || !strings.Contains(out, "127.0.0.1") {
 				t.Errorf("nobody listens there: %v %s", err, out)
 			}

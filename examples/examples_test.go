@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,10 +24,25 @@ func needs(t *testing.T, program string) {
 	}
 }
 
+// compiled is a faster form of a command that runs several times. Java compiles a file that it is given each time,
+// which takes longer than all else.
+func compiled(t *testing.T, command []string) []string {
+	t.Helper()
+	if command[0] != "java" {
+		return command
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("javac", "-J-XX:TieredStopAtLevel=1", "-d", dir, command[1]).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	class := strings.TrimSuffix(filepath.Base(command[1]), ".java")
+	return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", dir, class}
+}
+
 // start runs usher in this process until the test ends.
-func start(t *testing.T, environ []string) *testkit.Usher {
+func start(t *testing.T, environ []string, args ...string) *testkit.Usher {
 	t.Helper()
 	return testkit.Run(t, func(ctx context.Context, stdout, stderr io.Writer) int {
-		return command.Main(ctx, command.Process{Environ: environ, Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr})
+		return command.Main(ctx, command.Process{Args: args, Environ: environ, Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr})
 	})
 }

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
 	"usher/internal/testkit"
 )
 
@@ -23,22 +25,112 @@ import (
 // network of their own. What it shows as output must come.
 func TestUses(t *testing.T) {
 	t.Parallel()
-	use(t, strings.NewReplacer())
+	top, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	use(t, strings.NewReplacer("go build -o try/usher .\n", "go build -C "+top+" -o $PWD/try/usher .\n")) // in another folder Go compiles all of it anew
 }
 
 // The same by a person, who reads before each step: meanwhile dozens of webhooks have come.
 func TestUsesAtHumanSpeed(t *testing.T) {
 	t.Parallel()
-	use(t, strings.NewReplacer(" -every 1s\n", " -every 30ms\n", "\nuntil ./usher inbox", "\nsleep 2\nuntil ./usher inbox",
+	use(t, strings.NewReplacer(" --every 1s\n", " --every 30ms\n", "\nuntil ./usher inbox", "\nsleep 2\nuntil ./usher inbox",
 		"go build -o try/usher .\n", "cp "+testkit.Binary(t)+" try/usher\n")) // that it can be built the other test shows
+}
+
+// The job that docs/uses.md prints: its steps, as GitHub Actions runs them, but for those that get the
+// code and usher.
+func TestUsesInCI(t *testing.T) {
+	t.Parallel()
+	var workflow struct {
+		Jobs map[string]struct {
+			Env   map[string]string
+			Steps []struct{ Name, Uses, Run string }
+		}
+	}
+	yamlBlock(t, "jobs:", &workflow)
+	job := workflow.Jobs["receiver"]
+	script, tried := "ip link set lo up\ntrap 'kill $(jobs -p)' EXIT\nPATH="+filepath.Dir(testkit.Binary(t))+":$PATH\n", 0
+	for name, value := range job.Env {
+		script += fmt.Sprintf("export %s=%s\n", name, value)
+	}
+	for _, step := range job.Steps {
+		if step.Uses == "" && step.Name != "Install usher" {
+			script += step.Run
+			tried++
+		}
+	}
+	out := inOwnNetwork(t, script+"cat sandbox.env\n", "bash", "-e") // as GitHub does
+	if tried != 1 || !strings.Contains(out, "\n204\n") || !strings.Contains(out, "\n10 of 10 held.\n") || !strings.Contains(out, "\nexport USHER_CLIENT_ID=demo\n") {
+		t.Errorf("%d steps:\n%s", tried, out)
+	}
+}
+
+// The Compose file that docs/uses.md prints: what its sandbox runs, and the command to send with.
+func TestUsesInCompose(t *testing.T) {
+	t.Parallel()
+	var file struct {
+		Services map[string]struct {
+			Image   string
+			Command []string
+		}
+	}
+	page := yamlBlock(t, "services:", &file)
+	sandbox := file.Services["sandbox"]
+	send := regexp.MustCompile("`docker compose exec sandbox /(usher sandbox send [^`]*)`").FindStringSubmatch(page)
+	if sandbox.Image != "usher" || send == nil {
+		t.Fatalf("%+v, %q", sandbox, send)
+	}
+	out := inOwnNetwork(t, fmt.Sprintf(`ip link set lo up
+trap 'kill $(jobs -p)' EXIT
+PATH=%s:$PATH
+mkdir state
+WEBHOOK_SECRET=whsec_a2V5 STATE_DIR=state python3 examples/receiver-python/receiver.py & # refuses what is not signed
+usher %s &
+until curl -s -o /dev/null http://127.0.0.1:9000 && curl -s -o /dev/null http://127.0.0.1:3000; do sleep 0.1; done
+%s || echo "exit code $?"
+`, filepath.Dir(testkit.Binary(t)), strings.ReplaceAll(strings.Join(sandbox.Command, " "), "receiver:3000", "127.0.0.1:3000"), send[1]), "bash", "-e")
+	if !strings.Contains(out, "\n401\n") || !strings.Contains(out, "exit code 1\n") {
+		t.Error(out)
+	}
+}
+
+// yamlBlock reads the block of the page that has this line, and returns the page.
+func yamlBlock(t *testing.T, line string, into any) string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/uses.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("(?s)\n```yaml\n(.*?)```\n").FindAllSubmatch(page, -1) {
+		if strings.Contains("\n"+string(m[1]), "\n"+line+"\n") {
+			if err := yaml.Unmarshal(m[1], into); err != nil {
+				t.Fatal(err)
+			}
+			return string(page)
+		}
+	}
+	t.Fatalf("no block with %s", line)
+	return ""
+}
+
+// Settings of one use must not stay in the reader's shell: the next use would start with them, too.
+func TestUsesKeepSettingsApart(t *testing.T) {
+	page, err := os.ReadFile("../docs/uses.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, _ := walkthrough(string(page))
+	script = regexp.MustCompile(`(?s)<<'END'\n.*?\nEND\n`).ReplaceAllString(script, "\n")
+	if bad := regexp.MustCompile(`(?m)^(export |\. ).*$`).FindAllString(script, -1); bad != nil || strings.Count(script, ". ./") < 5 {
+		t.Errorf("outside of parentheses: %q", bad)
+	}
 }
 
 // use does docs/uses.md, with changes to its script.
 func use(t *testing.T, changed *strings.Replacer) {
 	t.Helper()
-	for _, program := range []string{"bash", "curl", "python3", "php", "ip"} {
-		needs(t, program)
-	}
 	page, err := os.ReadFile("../docs/uses.md")
 	if err != nil {
 		t.Fatal(err)
@@ -48,9 +140,27 @@ func use(t *testing.T, changed *strings.Replacer) {
 	if len(want) < 10 {
 		t.Fatalf("only %d lines of output found in the page", len(want))
 	}
+	out := inOwnNetwork(t, script, "bash")
+	rest := out
+	for _, line := range want {
+		at := regexp.MustCompile(line).FindStringIndex(rest)
+		if at == nil {
+			t.Fatalf("after what came before, no line like %s:\n%s", line, out)
+		}
+		rest = rest[at[1]:]
+	}
+}
+
+// inOwnNetwork runs a script at the top of the tree, with the ports of a machine of its own, and returns
+// what it prints.
+func inOwnNetwork(t *testing.T, script string, shell ...string) string {
+	t.Helper()
+	for _, program := range []string{"bash", "curl", "python3", "ip"} {
+		needs(t, program)
+	}
 	dir := t.TempDir()
-	// The page starts at the top of the tree, and leaves everything in try/: here
-	// that is a folder of the test's, with links to what is needed.
+	// The page starts at the top of the tree: here that is a folder of the test's, with links to
+	// what is needed.
 	top, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +179,7 @@ func use(t *testing.T, changed *strings.Replacer) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "-c", script)
+	cmd := exec.CommandContext(ctx, shell[0], append(shell[1:], "-c", script)...)
 	cmd.Dir = dir
 	mine := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "USHER_") })
 	cmd.Env = append(mine, "LC_ALL=C.UTF-8", "PWD="+dir, "GOFLAGS=-buildvcs=false", "NO_PROXY=*", "no_proxy=*")
@@ -84,24 +194,22 @@ func use(t *testing.T, changed *strings.Replacer) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v:\n%s", err, out.String())
 	}
-	rest := out.String()
-	for _, line := range want {
-		at := regexp.MustCompile(line).FindStringIndex(rest)
-		if at == nil {
-			t.Fatalf("after what came before, no line like %s:\n%s", line, out.String())
-		}
-		rest = rest[at[1]:]
-	}
+	return out.String()
 }
 
 // walkthrough makes a script of the page's sh blocks, and a list of what its text blocks
 // show. What a block starts in a terminal runs until the page starts something else there.
 func walkthrough(page string) (script string, want []string) {
 	var b strings.Builder
-	b.WriteString("set -eu\nip link set lo up\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n")
+	// Each program is a group of processes, as in a terminal, and ends as one.
+	b.WriteString("set -eum\nip link set lo up\n")
+	b.WriteString("end() { for p in $*; do kill -- -$p 2>/dev/null || true; while kill -0 -- -$p 2>/dev/null; do sleep 0.02; done; done; }\n")
+	b.WriteString("trap 'end $(jobs -p)' EXIT\n")
 	terminal := regexp.MustCompile(`^# terminal (\d)\n`)
-	sections := strings.Split(page, "\n## ")
-	for _, section := range sections {
+	for _, section := range strings.Split(page, "\n## ") {
+		if strings.Contains(section, "\nStop the programs in the other terminals") {
+			b.WriteString("end $(jobs -p)\n")
+		}
 		for _, m := range regexp.MustCompile("(?s)\n```(sh|text)\n(.*?)```\n").FindAllStringSubmatch(section, -1) {
 			kind, block := m[1], m[2]
 			n := terminal.FindStringSubmatch(block)
@@ -113,15 +221,11 @@ func walkthrough(page string) (script string, want []string) {
 				}
 			case n != nil:
 				// One program at a time in a terminal. All of them print an address when they are ready.
-				fmt.Fprintf(&b, "if [ -n \"${pid%[1]s-}\" ]; then kill $pid%[1]s 2>/dev/null && wait $pid%[1]s || true; fi\n", n[1])
-				fmt.Fprintf(&b, "rm -f terminal%[1]s\n(\n%[2]s) >terminal%[1]s 2>&1 &\npid%[1]s=$!\n", n[1], block)
-				fmt.Fprintf(&b, "for i in $(seq 300); do grep -q http:// terminal%s && break; sleep 0.1; done\n", n[1])
+				fmt.Fprintf(&b, "end ${pid%[1]s-}\nrm -f terminal%[1]s\n(\n%[2]s) >terminal%[1]s 2>&1 &\npid%[1]s=$!\n", n[1], block)
+				fmt.Fprintf(&b, "for i in $(seq 300); do grep -q http:// terminal%[1]s && break; sleep 0.1; done; cat terminal%[1]s\n", n[1])
 			default:
 				b.WriteString(block)
 			}
-		}
-		if strings.HasPrefix(section, "2.") || strings.HasPrefix(section, "3.") {
-			b.WriteString("kill $(jobs -p); wait\n") // "End what runs in the other terminals"
 		}
 	}
 	return b.String(), want

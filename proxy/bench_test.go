@@ -46,7 +46,7 @@ func liveSource(tb testing.TB) *tokens.Source {
 	tb.Cleanup(service.Close)
 	source := tokens.NewSource(&tokens.Client{
 		URL: service.URL + "/oauth/token", ID: "app", Secret: func() string { return "s3cret" }, Scope: "standard:read",
-		HTTP: NewUpstream(wire.Config{Timeout: time.Second}), UserAgent: "test",
+		HTTP: newUpstream(wire.Config{Timeout: time.Second}), UserAgent: "test",
 	}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	tb.Cleanup(cancel)
@@ -177,7 +177,7 @@ func BenchmarkPort(b *testing.B) {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(answer) }))
 	b.Cleanup(service.Close)
 	cfg := benchConfig(b)
-	cfg.Upstream = NewUpstream(wire.Config{Timeout: time.Second})
+	cfg.Upstream = newUpstream(wire.Config{Timeout: time.Second})
 	cfg.Target.Host = service.Listener.Addr().String()
 	port := httptest.NewServer(New(cfg))
 	b.Cleanup(port.Close)

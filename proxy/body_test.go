@@ -95,7 +95,7 @@ func TestAnswerSlowerThanBodyPatience(t *testing.T) {
 		time.Sleep(5 * patience)
 		io.WriteString(w, " last")
 	}))
-	r.Config.Handler.(*Handler).patience = patience
+	r.handler.patience = patience
 	for _, size := range []int{10, replayLimit + 10} {
 		for _, chunked := range []bool{false, true} {
 			var body io.Reader = strings.NewReader(strings.Repeat("x", size))
@@ -117,7 +117,7 @@ func TestAnswerSlowerThanBodyPatience(t *testing.T) {
 func TestStalledBody(t *testing.T) {
 	t.Parallel() // it waits
 	r := newRig(t, nil)
-	r.Config.Handler.(*Handler).patience = 50 * time.Millisecond
+	r.handler.patience = 50 * time.Millisecond
 	conn, err := net.Dial("tcp", r.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)

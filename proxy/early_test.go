@@ -122,9 +122,8 @@ func TestAfterAnEarlyAnswer(t *testing.T) {
 // A caller that waits for 100 Continue before it sends its body gets usher's own answer at once.
 func TestRefusedBeforeTheBody(t *testing.T) {
 	r := newRig(t, nil)
-	handler := r.Config.Handler.(*Handler)
 	synctest.Test(t, func(t *testing.T) {
-		cfg := handler.cfg
+		cfg := r.handler.cfg
 		cfg.Source = tokens.NewSource(&tokens.Client{URL: "http://down/", Secret: func() string { return "" }, HTTP: down{}}, cfg.Log)
 		l := &pipes{conns: make(chan net.Conn)}
 		server := &http.Server{Handler: New(cfg)}

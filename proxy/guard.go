@@ -16,9 +16,9 @@ func (h *Handler) check(r *http.Request) *problem {
 	case !h.cfg.Hosts.Allowed(r.Host):
 		return &problem{status: http.StatusMisdirectedRequest, code: "HOST_REFUSED",
 			message: "this Host is not allowed: call the port by its address, or add the name to USHER_ALLOWED_HOSTS"}
-	case guard.FromBrowser(r.Header):
+	case guard.FromBrowser(r.Header) || guard.Navigation(r.Header):
 		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
-			message: "this call comes from a web page, and client credentials are not for browsers"}
+			message: "this call comes from a web browser, and client credentials are not for browsers"}
 	case h.cfg.Key != nil && !guard.HasKey(r.Header, h.cfg.Key()):
 		return &problem{status: http.StatusUnauthorized, code: "KEY_REQUIRED",
 			message: "the key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'"}

@@ -42,6 +42,9 @@ func TestGuard(t *testing.T) {
 		{"image of a page", open, "GET", "/graphql?query={x}", "", http.Header{"Sec-Fetch-Site": {"cross-site"}}, 403, "BROWSER_REFUSED"},
 		{"page of the same origin", open, "POST", "/graphql", "", http.Header{"Sec-Fetch-Site": {"same-origin"}}, 403, "BROWSER_REFUSED"},
 		{"address bar", open, "GET", "/graphql", "", http.Header{"Sec-Fetch-Site": {"none"}}, 200, ""},
+		{"address bar, or a page's redirect", open, "GET", "/graphql?query={x}", "", http.Header{"Sec-Fetch-Site": {"none"}, "Sec-Fetch-Mode": {"navigate"}}, 403, "BROWSER_REFUSED"},
+		{"a mode alone", open, "GET", "/graphql?query={x}", "", http.Header{"Sec-Fetch-Mode": {"navigate"}}, 403, "BROWSER_REFUSED"},
+		{"another mode", open, "POST", "/graphql", "", http.Header{"Sec-Fetch-Mode": {"cors"}}, 200, ""}, // of Node's fetch
 		{"no key", keyed, "POST", "/graphql", "", nil, 401, "KEY_REQUIRED"},
 		{"no key, other path", keyed, "POST", "/", "", nil, 401, "KEY_REQUIRED"},
 		{"wrong key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesam"}}, 401, "KEY_REQUIRED"},

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/trace"
+	"usher/internal/text"
 )
 
 // What the log says about a failed call, so that somebody can find it: the name of its
@@ -29,7 +29,7 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 	switch {
 	case out.status == statusGone || broken && r.Context().Err() != nil:
 		message = "caller hung up"
-		if h.cfg.CutOff != nil && h.cfg.CutOff() {
+		if cutOff(r) {
 			message = "call cut off: usher is shutting down"
 		}
 	case broken:
@@ -70,7 +70,7 @@ func whichCall(r *http.Request, out *outcome) (attrs []slog.Attr) {
 	if out.passed { // usher does not look into what strangers send
 		add("operation", operation(r, &out.caller.payload))
 	}
-	add("trace_id", trace.ID(r.Header))
+	add("trace_id", text.TraceID(r.Header))
 	add("request_id", requestID(r.Header))
 	return attrs
 }

@@ -50,7 +50,7 @@ func TestPayload(t *testing.T) {
 					}
 					memory := NewMemory(tc.room)
 					p := new(payload)
-					if err := p.read(req, limit, memory); err != nil {
+					if err := p.read(req.Body, req.ContentLength, limit, memory); err != nil {
 						t.Fatal(err)
 					}
 					if kept := p.stream == nil; kept != tc.kept {
@@ -98,17 +98,20 @@ func TestPayload(t *testing.T) {
 
 // A body that breaks off is an error, and its memory is given back.
 func TestPayloadBreaksOff(t *testing.T) {
-	for _, length := range []int64{200 << 10, -1} {
-		memory := NewMemory(1 << 20)
-		p := new(payload)
-		broken := io.MultiReader(strings.NewReader(strings.Repeat("x", 100<<10)), iotest.ErrReader(io.ErrClosedPipe))
-		err := p.read(&http.Request{Body: io.NopCloser(broken), ContentLength: length}, 1<<20, memory)
-		if body := new(bodyError); !errors.As(err, &body) {
-			t.Errorf("length %d: %v", length, err)
-		}
-		p.release()
-		if used := memory.used.Load(); used != 0 {
-			t.Errorf("length %d: %d bytes still taken", length, used)
+	for _, why := range []error{io.ErrClosedPipe, io.ErrUnexpectedEOF} {
+		for _, length := range []int64{200 << 10, -1} {
+			for _, have := range []int{0, 1, alwaysKept + 1, 100 << 10} {
+				memory := NewMemory(1 << 20)
+				p := new(payload)
+				broken := io.MultiReader(strings.NewReader(strings.Repeat("x", have)), iotest.ErrReader(why))
+				if err := p.read(io.NopCloser(broken), length, 1<<20, memory); err != why {
+					t.Errorf("%d bytes, length %d: %v, want %v", have, length, err, why)
+				}
+				p.release()
+				if used := memory.used.Load(); used != 0 {
+					t.Errorf("%d bytes, length %d: %d bytes still taken", have, length, used)
+				}
+			}
 		}
 	}
 }

@@ -1,15 +1,13 @@
 package proxy
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/http"
-	"strconv"
 	"time"
 
+	"usher/internal/guard"
 	"usher/internal/wire"
 	"usher/tokens"
 )
@@ -31,13 +29,14 @@ func problemOf(err error) *problem {
 		noToken  *tokens.NoTokenError
 		rejected *tokens.RejectedError
 		unusable *wire.AnswerError
+		cut      *answerError
 	)
 	switch {
 	// First, because a caller's broken body also breaks the connection to the service, and
 	// that is not the service's fault.
 	case errors.As(err, &body):
 		return &problem{status: http.StatusBadRequest, code: "BAD_REQUEST", close: true,
-			message: "the request's body could not be read: " + body.err.Error()}
+			message: "the request's body could not be read: " + body.Error()}
 	case errors.As(err, &rejected) && errors.As(err, &noToken):
 		return &problem{status: http.StatusBadGateway, code: "TOKEN_REJECTED",
 			message: err.Error(), reason: rejected.Code, retryAfter: noToken.RetryAfter}
@@ -47,6 +46,9 @@ func problemOf(err error) *problem {
 	case errors.As(err, &unusable):
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
 			message: fmt.Sprintf("the billing service's answer can't be used: %v", err)}
+	case errors.As(err, &cut):
+		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
+			message: fmt.Sprintf("the billing service's answer ended too early: %v", err)}
 	case lateAnswer(err):
 		return &problem{status: http.StatusGatewayTimeout, code: "UPSTREAM_TIMEOUT",
 			message: fmt.Sprintf("the billing service did not answer in time: %v", err)}
@@ -79,16 +81,10 @@ type (
 )
 
 func (p *problem) write(w http.ResponseWriter) {
-	body, err := json.Marshal(response{[]responseError{{p.message, extensions{p.code, p.reason}}}})
-	if err != nil { // strings always marshal
-		panic(err)
-	}
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Length", strconv.Itoa(len(body)+1))
 	if p.retryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds()))))
+		h.Set("Retry-After", guard.Seconds(p.retryAfter))
 	}
 	if p.status == http.StatusUnauthorized {
 		// Some clients send a password only if they are asked for one.
@@ -97,6 +93,5 @@ func (p *problem) write(w http.ResponseWriter) {
 	if p.close {
 		h.Set("Connection", "close")
 	}
-	w.WriteHeader(p.status)
-	_, _ = w.Write(append(body, '\n'))
+	guard.WriteJSON(w, p.status, response{[]responseError{{p.message, extensions{p.code, p.reason}}}})
 }

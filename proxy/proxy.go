@@ -8,6 +8,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -31,7 +32,7 @@ type Config struct {
 	Target *url.URL
 	// Source provides the tokens. Required.
 	Source *tokens.Source
-	// Upstream carries the calls; see NewUpstream. Required.
+	// Upstream carries the calls. Required.
 	Upstream interface {
 		Do(*http.Request, wire.Call) (*http.Response, error)
 	}
@@ -40,14 +41,13 @@ type Config struct {
 	ReplayLimit int64
 	// ReplayMemory limits what all kept bodies may take, over all ports. Required.
 	ReplayMemory *Memory
+	// AnswerMemory does so for the answers that callers of HTTP/1.0 wait for. Required.
+	AnswerMemory *Memory
 	// Hosts says which Host headers are answered. Required.
 	Hosts *guard.Hosts
 	// Key returns the key that callers must send, or several separated by commas. Nil: no key
 	// is required. A func that returns the empty string lets no caller in.
 	Key func() string
-	// CutOff reports whether usher ends and cuts off the calls that are under way, so that the
-	// log does not blame their callers. Nil: it never does.
-	CutOff func() bool
 	// Log gets a line for every failed call, at info or above. Required.
 	Log *slog.Logger
 	// Started is called for each call that begins, Finished at its end with the status that
@@ -88,12 +88,13 @@ type Handler struct {
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, patience: bodyPatience}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite:       h.rewrite,
-		Transport:     &transport{cfg},
-		ErrorHandler:  h.fail,
-		FlushInterval: flushPatience,
-		BufferPool:    buffers{},
-		ErrorLog:      stdlog.New(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
+		Rewrite:        h.rewrite,
+		Transport:      &transport{cfg},
+		ModifyResponse: h.complete,
+		ErrorHandler:   h.fail,
+		FlushInterval:  flushPatience,
+		BufferPool:     buffers{},
+		ErrorLog:       stdlog.New(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
 	}
 	return h
 }
@@ -103,7 +104,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.cfg.Started()
 	}
 	begin := time.Now()
-	out := &outcome{ResponseWriter: w, no1xx: !r.ProtoAtLeast(1, 1)}
+	out := &outcome{ResponseWriter: w, request: r}
 	defer func() {
 		broken := recover()
 		took := time.Since(begin)
@@ -112,10 +113,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		h.log(r, out, took, broken != nil)
 		out.caller.end(r)
-		if broken != nil {
-			breakOff(w, r)
-			panic(broken)
+		if broken == nil {
+			out.end()
+			return
 		}
+		// usher first sends what it has of the answer, even if that is only the status. Many
+		// clients send a call again if the connection ends before any answer.
+		if out.status != statusGone {
+			_ = http.NewResponseController(w).Flush() // fails if the caller has gone
+		}
+		panic(broken) // net/http breaks the answer off
 	}()
 	if p := h.check(r); p != nil {
 		out.answer(p)
@@ -177,43 +184,29 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	out := w.(*outcome)
 	switch {
 	case r.Context().Err() == nil:
+	case cutOff(r):
+		out.status = statusGone
+		panic(http.ErrAbortHandler)
 	case out.caller.ReadCloser != nil && !out.caller.ended.Load():
 		// Reading the body failed, which also cancels the context. It is a race which of the
 		// two errors arrives here. The caller may still be connected and get the answer.
 		err = &bodyError{errors.New("it ended too early")}
 	default:
-		// The caller hung up, or usher is shutting down: nobody reads the answer.
+		// The caller hung up: nobody reads the answer.
 		out.WriteHeader(statusGone)
 		return
 	}
 	out.answer(problemOf(err))
 }
 
-// breakOff makes sure that an answer that ended too early does not look complete. For
-// HTTP/1.1 callers net/http does that: it does not end the chunks. An HTTP/1.0 caller takes
-// the end of the connection for the end of the answer, so usher resets the connection.
-//
-// usher first sends what it has of the answer, even if that is only the status. Many clients
-// send a call again if the connection ends before any answer.
-func breakOff(w http.ResponseWriter, r *http.Request) {
-	if r.ProtoAtLeast(1, 1) {
-		_ = http.NewResponseController(w).Flush() // fails if the caller has gone
-		return
-	}
-	conn, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return
-	}
-	if tcp, ok := conn.(interface{ SetLinger(int) error }); ok {
-		_ = tcp.SetLinger(0) // a unix socket has no reset
-	}
-	conn.Close()
-}
+// cutOff reports whether usher ends and cuts the call off.
+func cutOff(r *http.Request) bool { return context.Cause(r.Context()) == guard.ErrCutOff }
 
 // outcome is the ResponseWriter of one call; it remembers what the caller saw.
 type outcome struct {
 	http.ResponseWriter
-	no1xx   bool       // the caller does not understand 1xx answers
+	request *http.Request
+	toClose bool       // the end of the connection is the end of the answer
 	passed  bool       // the guard let the call in
 	caller  callerBody // without a ReadCloser if there is no body
 	status  int
@@ -222,7 +215,7 @@ type outcome struct {
 
 func (o *outcome) WriteHeader(status int) {
 	if status < 200 { // not the answer yet
-		if !o.no1xx {
+		if o.request.ProtoAtLeast(1, 1) { // others do not understand it
 			o.ResponseWriter.WriteHeader(status)
 		}
 		return
@@ -240,6 +233,7 @@ func (o *outcome) WriteHeader(status int) {
 	if o.caller.early() {
 		h.Set("Connection", "close")
 	}
+	o.begin(h)
 	o.ResponseWriter.WriteHeader(status)
 }
 

@@ -30,10 +30,18 @@ const (
 // rig is a local port in front of a billing service.
 type rig struct {
 	*httptest.Server
+	server   *guard.Server // what runs in it
+	handler  *Handler
 	billing  *sandbox.Billing
 	log      *logBuffer
 	replayed atomic.Int64
 	statuses sync.Map // of what Finished was told, status → *atomic.Int64
+}
+
+// newUpstream has the connections that usher has.
+func newUpstream(cfg wire.Config) *wire.Client {
+	cfg.MaxIdle, cfg.IdleTimeout = 4096, 50*time.Second
+	return wire.New(cfg)
 }
 
 // newRig runs a port in front of a sandbox; graphql, if not nil, answers the calls
@@ -52,7 +60,7 @@ func newRig(t *testing.T, graphql http.Handler, change ...func(*Config)) *rig {
 	t.Cleanup(service.Close)
 
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	forTokens, upstream := NewUpstream(wire.Config{Timeout: 5 * time.Second}), NewUpstream(wire.Config{Timeout: 5 * time.Second})
+	forTokens, upstream := newUpstream(wire.Config{Timeout: 5 * time.Second}), newUpstream(wire.Config{Timeout: 5 * time.Second})
 	t.Cleanup(forTokens.CloseIdleConnections)
 	t.Cleanup(upstream.CloseIdleConnections)
 	source := tokens.NewSource(&tokens.Client{
@@ -69,7 +77,7 @@ func newRig(t *testing.T, graphql http.Handler, change ...func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Name: "main", Target: target, Source: source, Upstream: upstream, ReplayLimit: replayLimit, ReplayMemory: NewMemory(32 << 20),
+		Name: "main", Target: target, Source: source, Upstream: upstream, ReplayLimit: replayLimit, ReplayMemory: NewMemory(32 << 20), AnswerMemory: NewMemory(32 << 20),
 		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Log: log,
 		Replayed: func() { r.replayed.Add(1) },
 		Finished: func(status int, _ time.Duration) {
@@ -80,7 +88,11 @@ func newRig(t *testing.T, graphql http.Handler, change ...func(*Config)) *rig {
 	for _, f := range change {
 		f(&cfg)
 	}
-	r.Server = httptest.NewServer(New(cfg))
+	r.handler = New(cfg)
+	r.server = guard.NewServer(r.handler, log)
+	r.Server = httptest.NewUnstartedServer(nil)
+	r.Config = &r.server.Server
+	r.Start()
 	t.Cleanup(r.Close)
 	return r
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -18,10 +19,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"usher/internal/guard"
 	"usher/internal/sandbox"
 	"usher/internal/wire"
+	"usher/tokens"
 )
 
 // 500 callers, all with a token that has just been revoked: each gets its own
@@ -304,7 +308,7 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 			var calls atomic.Int64
 			var broken, refused atomic.Bool
 			r := newRig(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }), func(c *Config) {
-				upstream := NewUpstream(wire.Config{Timeout: 5 * time.Second, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				upstream := newUpstream(wire.Config{Timeout: 5 * time.Second, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if refused.Load() {
 						return nil, errors.New("connection refused")
 					}
@@ -360,7 +364,7 @@ func TestIdleConnectionsClosedByTheService(t *testing.T) {
 				if secure {
 					cfg.TLS = service.Client().Transport.(*http.Transport).TLSClientConfig
 				}
-				upstream := NewUpstream(cfg)
+				upstream := newUpstream(cfg)
 				t.Cleanup(upstream.CloseIdleConnections)
 				c.Upstream = upstream
 				c.Target, _ = url.Parse(service.URL + path)
@@ -388,4 +392,90 @@ func (c *brittleConn) Write(p []byte) (int, error) {
 		return 0, errors.New("broken pipe")
 	}
 	return c.Conn.Write(p)
+}
+
+// A token may expire while a connection is being made, or while a small body that is not kept
+// arrives. Then the call leaves with the next one, or, if there is none, not at all. Nothing has left
+// until then, so a body that is not kept makes no difference.
+func TestTokenExpiresBeforeTheCallLeaves(t *testing.T) {
+	const long = 9 * time.Second
+	for _, tc := range []struct {
+		name        string
+		endpoint    endpoint
+		replayLimit int64
+		dial, body  time.Duration
+		status      int
+		code        string
+		sent        string
+	}{
+		{"the next one", endpoint{lives: 100}, 1 << 20, long, 0, 200, "", "Bearer t3"},
+		{"there is none", endpoint{lives: 1}, 1 << 20, long, 0, 503, "TOKEN_UNAVAILABLE", ""},
+		{"a streamed body", endpoint{lives: 100}, 0, long, 0, 200, "", "Bearer t3"},
+		{"a streamed body, and there is none", endpoint{lives: 1}, 0, long, 0, 503, "TOKEN_UNAVAILABLE", ""},
+		{"a slow body", endpoint{lives: 100}, 1 << 20, 0, long, 200, "", "Bearer t3"},
+		{"a slow streamed body", endpoint{lives: 100}, 0, 0, long, 200, "", "Bearer t3"},
+		{"a slow streamed body, and there is none", endpoint{lives: 1}, 0, 0, long, 503, "TOKEN_UNAVAILABLE", ""},
+	} {
+		for _, size := range []int{40, 100_000} { // in one piece with the head, and behind it
+			if size > 40 && tc.body > 0 && tc.replayLimit == 0 {
+				continue // it leaves before it stands still
+			}
+			t.Run(fmt.Sprint(tc.name, " ", size), func(t *testing.T) {
+				endpoint := tc.endpoint
+				query := strings.Repeat("q", size)
+				synctest.Test(t, func(t *testing.T) {
+					var sent, body string
+					upstream := newUpstream(wire.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+						time.Sleep(tc.dial)
+						near, far := net.Pipe()
+						go func() {
+							for from := bufio.NewReader(far); ; io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") {
+								req, err := http.ReadRequest(from)
+								if err != nil {
+									far.Close()
+									return
+								}
+								sent += req.Header.Get("Authorization")
+								got, _ := io.ReadAll(req.Body)
+								body += string(got)
+							}
+						}()
+						return near, nil
+					}})
+					defer upstream.CloseIdleConnections()
+					log := slog.New(slog.DiscardHandler)
+					source := tokens.NewSource(&tokens.Client{URL: "http://tokens/", Secret: func() string { return "" }, HTTP: &endpoint}, log)
+					ctx, stop := context.WithCancel(t.Context())
+					defer stop()
+					go source.Run(ctx)
+					synctest.Wait() // there is a token, for five seconds
+					handler := New(Config{
+						Name: "main", Target: &url.URL{Scheme: "http", Host: "billing", Path: path}, Source: source, Upstream: upstream,
+						ReplayLimit: tc.replayLimit, ReplayMemory: NewMemory(0), AnswerMemory: NewMemory(32 << 20), Hosts: guard.NewHosts("", []string{"*"}, false), Log: log,
+					})
+					w := httptest.NewRecorder()
+					r := httptest.NewRequestWithContext(ctx, "POST", path, strings.NewReader(query))
+					r.Body = io.NopCloser(io.MultiReader(strings.NewReader(query[:1]), atEnd(func() { time.Sleep(tc.body) }), strings.NewReader(query[1:])))
+					handler.ServeHTTP(w, r)
+					if w.Code != tc.status || sent != tc.sent || (body == query) != (sent != "") {
+						t.Errorf("%d, sent with %q and %d bytes; want %d, %q", w.Code, sent, len(body), tc.status, tc.sent)
+					}
+					if tc.code != "" && code(t, w.Body.String()) != tc.code {
+						t.Error(w.Body)
+					}
+				})
+			})
+		}
+	}
+}
+
+// endpoint is a token endpoint that issues so many tokens, t1, t2, …, of five seconds each.
+type endpoint struct{ lives, issued int }
+
+func (e *endpoint) RoundTrip(*http.Request) (*http.Response, error) {
+	if e.issued++; e.issued > e.lives {
+		return nil, errors.New("down")
+	}
+	body := fmt.Sprintf(`{"access_token":"t%d","token_type":"Bearer","expires_in":5}`, e.issued)
+	return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(body))}, nil
 }

@@ -25,7 +25,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if caller, ok := req.Body.(*callerBody); ok {
 		body = &caller.payload // the handler releases it
 	}
-	if err := body.read(req, t.ReplayLimit, t.ReplayMemory); err != nil {
+	if err := body.read(req.Body, req.ContentLength, t.ReplayLimit, t.ReplayMemory); err != nil {
 		return nil, err
 	}
 	if body.stream != nil && body.length >= 0 {
@@ -58,27 +58,21 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // send sends the call once, with token or a later one: reading the body and making a connection
-// may take a while. It returns the one that was used. (If a connection from the pool turns out to
-// be dead before a byte of the call has left, wire takes the next one.)
+// may take a while. It returns the one that was used. (If a connection turns out to be dead before
+// a byte of the call has left, wire takes the next one.)
 func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) (*http.Response, *tokens.Token, error) {
-	for {
-		var err error
-		if token, err = t.Source.Latest(req.Context(), token); err != nil {
-			return nil, nil, err
+	// Changed in place: ReverseProxy has made this request only for us.
+	req.Header["Authorization"] = token.Header()
+	body.attach(req)
+	resp, err := t.Upstream.Do(req, wire.Call{Ready: func() (changed bool, err error) {
+		before := token
+		if token, err = t.Source.Latest(req.Context(), before); err != nil {
+			return false, err
 		}
-		// Changed in place: ReverseProxy has made this request only for us.
 		req.Header["Authorization"] = token.Header()
-		body.attach(req)
-		resp, err := t.Upstream.Do(req, wire.Call{Ready: token.Check})
-		switch {
-		case err == nil:
-			return resp, token, nil
-		case body.stream == nil && errors.Is(err, tokens.ErrExpired):
-			// Nothing has left, and the connection is in the pool now.
-		default:
-			return nil, nil, err
-		}
-	}
+		return token != before, nil
+	}})
+	return resp, token, err
 }
 
 // dispose drains and closes an answer that nobody will read, so that its connection can be

@@ -8,12 +8,11 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
-	"usher/internal/secret"
+	"usher/internal/text"
 	"usher/internal/wire"
 )
 
@@ -36,7 +35,7 @@ func (e *RejectedError) Error() string {
 	if e.Description == "" {
 		return fmt.Sprintf("the token endpoint refused: %s", e.Code)
 	}
-	return fmt.Sprintf("the token endpoint refused: %s: %s", e.Code, e.Description)
+	return fmt.Sprintf("the token endpoint refused: %s: %s", e.Code, strings.TrimRight(e.Description, "."))
 }
 
 // wireError is a failure of the connection. Its text quotes nothing that was received, because that
@@ -46,13 +45,13 @@ type wireError struct {
 	err  error
 }
 
-func (e *wireError) Error() string { return e.what + ": " + secret.Unquoted(e.err.Error()) }
+func (e *wireError) Error() string { return e.what + ": " + text.Unquoted(e.err.Error()) }
 func (e *wireError) Unwrap() error { return e.err }
 
 // Rejected reports whether err means that the token endpoint answered, and refused.
 func Rejected(err error) bool {
-	rejected := new(RejectedError)
-	return errors.As(err, &rejected)
+	_, rejected := errors.AsType[*RejectedError](err)
+	return rejected
 }
 
 // Client asks a token endpoint for tokens of one identity.
@@ -75,37 +74,28 @@ type Client struct {
 // Fetch asks once. Its error is a *RejectedError if the endpoint refused, and another one if
 // usher could not reach the endpoint or its answer makes no sense.
 func (c *Client) Fetch(ctx context.Context) (*Token, error) {
-	token, _, err := c.request(ctx)
+	token, _, err := c.request(ctx, func(error) {})
 	return token, err
 }
 
-// request does the work of Fetch. retryAfter is the endpoint's Retry-After, or zero.
-func (c *Client) request(ctx context.Context) (_ *Token, retryAfter time.Duration, _ error) {
+// request does the work of Fetch. If it repeats the request, it calls repeats with the failure of
+// the first one. The duration is the endpoint's Retry-After, or zero.
+func (c *Client) request(ctx context.Context, repeats func(error)) (*Token, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, FetchTimeout)
 	defer cancel()
 
 	secret := c.Secret()
-	form := url.Values{
-		"grant_type":    {"client_credentials"},
-		"scope":         {c.Scope},
-		"client_id":     {c.ID},
-		"client_secret": {secret},
+	asked := time.Now()
+	resp, err := c.ask(ctx, secret)
+	if stale := new(wire.StaleError); errors.As(err, &stale) {
+		// The endpoint may have closed the connection before the request came, and would seem
+		// down until the next try. If it got both requests, it issues two tokens, which does no harm.
+		repeats(err)
+		asked = time.Now()
+		resp, err = c.ask(wire.With(ctx, wire.Call{New: true}), secret)
 	}
-	// Repeatable: asked twice, the endpoint issues two tokens, which does no harm. Asked only
-	// once, on a connection that it has just closed, it would seem down until the next try.
-	ctx = wire.With(ctx, wire.Call{Repeatable: true})
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, strings.NewReader(form.Encode()))
 	if err != nil {
 		return nil, 0, err
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", c.UserAgent)
-
-	asked := time.Now()
-	resp, err := c.HTTP.RoundTrip(req)
-	if err != nil {
-		return nil, 0, &wireError{"the token endpoint can't be reached", err}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
@@ -115,11 +105,29 @@ func (c *Client) request(ctx context.Context) (_ *Token, retryAfter time.Duratio
 	if len(body) > maxAnswer {
 		return nil, 0, fmt.Errorf("the token endpoint's answer is larger than %d bytes", maxAnswer)
 	}
-	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
-		retryAfter = time.Duration(min(s, 3600)) * time.Second
-	}
 	token, err := readAnswer(resp.StatusCode, body, asked, secret)
-	return token, retryAfter, err
+	return token, wire.RetryAfter(resp.Header), err
+}
+
+func (c *Client) ask(ctx context.Context, secret string) (*http.Response, error) {
+	form := url.Values{
+		"grant_type":    {"client_credentials"},
+		"scope":         {c.Scope},
+		"client_id":     {c.ID},
+		"client_secret": {secret},
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", c.UserAgent)
+	resp, err := c.HTTP.RoundTrip(req)
+	if err != nil {
+		return nil, &wireError{"the token endpoint can't be reached", err}
+	}
+	return resp, nil
 }
 
 // readAnswer turns the token endpoint's answer into a token or an error.
@@ -129,11 +137,11 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 	jsonErr := json.Unmarshal(body, &fields)
 	switch {
 	case status == 400 || status == 401 || status == 403:
-		if code := text(fields["error"]); code != "" {
+		if code := stringIn(fields["error"]); code != "" {
 			return nil, &RejectedError{
 				Status:      status,
 				Code:        presentable(code, secret),
-				Description: presentable(text(fields["error_description"]), secret),
+				Description: presentable(stringIn(fields["error_description"]), secret),
 			}
 		}
 		return nil, fmt.Errorf("the token endpoint answered %d without an OAuth error", status)
@@ -145,12 +153,13 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 		// Not %w: a syntax error would quote from the answer, which may contain a token.
 		return nil, fmt.Errorf("the token endpoint answered %d, but not with a JSON object", status)
 	}
-	value := text(fields["access_token"])
+	value := stringIn(fields["access_token"])
 	if err := checkToken(value); err != nil {
 		return nil, err
 	}
-	kind := fields["token_type"]
-	if absent := kind == nil || string(kind) == "null"; !absent && !strings.EqualFold(text(kind), "bearer") {
+	switch kind := fields["token_type"]; {
+	case kind == nil, string(kind) == "null", string(kind) == `""`: // not said
+	case !strings.EqualFold(stringIn(kind), "bearer"):
 		return nil, errors.New("the token endpoint issued a token that is not a bearer token")
 	}
 	return newToken(value, asked, lifeOf(value, fields["expires_in"])), nil
@@ -158,22 +167,17 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 
 // checkToken refuses a token that does not fit into a header, or could break out of it.
 func checkToken(value string) error {
-	if value == "" {
+	switch {
+	case value == "":
 		return errors.New("the token endpoint's answer has no access_token")
-	}
-	for i := range len(value) {
-		if c := value[i]; c <= ' ' || c >= 0x7f {
-			return errors.New("the token endpoint issued a token with a character that is not allowed in a token")
-		}
+	case strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+		return errors.New("the token endpoint issued a token with a character that is not allowed in a token")
 	}
 	return nil
 }
 
-func text(raw json.RawMessage) string {
-	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		return ""
-	}
+func stringIn(raw json.RawMessage) (s string) {
+	_ = json.Unmarshal(raw, &s) // anything else counts as empty
 	return s
 }
 

@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -86,6 +88,59 @@ func TestFetchOnADeadConnection(t *testing.T) {
 	}
 }
 
+// An endpoint that reads requests and closes gets two for one refresh, however many connections
+// there are in the pool. Both are counted.
+func TestRepeatedOnce(t *testing.T) {
+	const pooled = 20
+	var arrived sync.WaitGroup
+	arrived.Add(pooled)
+	var requests atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		if r.Method == http.MethodPost {
+			requests.Add(1)
+			panic(http.ErrAbortHandler)
+		}
+		arrived.Done()
+		arrived.Wait()
+	}))
+	defer srv.Close()
+	connections := wire.New(wire.Config{MaxIdle: pooled, IdleTimeout: time.Minute})
+	defer connections.CloseIdleConnections()
+	var calls sync.WaitGroup
+	for range pooled {
+		calls.Go(func() {
+			req, _ := http.NewRequest("GET", srv.URL, nil)
+			resp, err := connections.RoundTrip(req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp.Body.Close()
+		})
+	}
+	calls.Wait()
+	c := client(srv.URL)
+	c.HTTP = connections
+	s := NewSource(c, quiet())
+	var counted atomic.Int32
+	s.Fetched = func(token *Token, err error) {
+		if token != nil || err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("counted %v, %v", token, err)
+		}
+		counted.Add(1)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	_, err := s.Token(ctx)
+	stop()
+	running.Wait()
+	if err == nil || requests.Load() != 2 || counted.Load() != 2 {
+		t.Errorf("%v after %d requests, %d counted", err, requests.Load(), counted.Load())
+	}
+}
+
 func TestFetchAnswers(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -99,6 +154,7 @@ func TestFetchAnswers(t *testing.T) {
 		{"bearer in any case", 200, `{"access_token":"a","token_type":"bEaReR","expires_in":60}`, "", "", time.Minute},
 		{"no token_type", 200, `{"access_token":"a","expires_in":60}`, "", "", time.Minute},
 		{"created", 201, `{"access_token":"a","expires_in":60}`, "", "", time.Minute},
+		{"empty token_type", 200, `{"access_token":"a","token_type":"","expires_in":60}`, "", "", time.Minute},
 		{"null as token_type", 200, `{"access_token":"a","token_type":null,"expires_in":60}`, "", "", time.Minute},
 		{"other type", 200, `{"access_token":"a","token_type":"mac"}`, "", "not a bearer token", 0},
 		{"type is a number", 200, `{"access_token":"a","token_type":7}`, "", "not a bearer token", 0},

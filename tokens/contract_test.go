@@ -22,7 +22,7 @@ func TestPromisedFigures(t *testing.T) {
 	}
 	// With jitter, about 80%.
 	for range 1000 {
-		if at := renewal(100 * time.Second); at < 75*time.Second || at > 85*time.Second {
+		if at := newToken("", time.Now(), 100*time.Second).renewAt; at < 75*time.Second || at > 85*time.Second {
 			t.Fatalf("renewed after %v of 100 s", at)
 		}
 	}

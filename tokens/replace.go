@@ -74,7 +74,12 @@ func (s *Source) refuse(refused *Token) (*refresh, error) {
 		s.log.Warn("the service keeps rejecting new tokens: usher keeps the current one for a while, and callers get the 401", "token", refused)
 	}
 	if early {
-		s.reportEarly(refused, refused.age(now))
+		age := refused.age(now)
+		s.log.Warn("token refused long before its end: if another program uses the same API client, its new tokens may revoke ours",
+			"token", refused, "age", age.Round(time.Millisecond), "left", (refused.life - age).Round(time.Millisecond))
+		if s.EarlyRevoked != nil {
+			s.EarlyRevoked()
+		}
 	}
 	return r, err
 }
@@ -95,12 +100,4 @@ func (s *Source) forceRefresh(refused *Token, now time.Time) (*refresh, error) {
 	}
 	refused.refused.Store(true)
 	return s.underway, nil
-}
-
-func (s *Source) reportEarly(t *Token, age time.Duration) {
-	s.log.Warn("token refused long before its end: if another program uses the same API client, its new tokens may revoke ours",
-		"token", t, "age", age.Round(time.Millisecond), "left", (t.life - age).Round(time.Millisecond))
-	if s.EarlyRevoked != nil {
-		s.EarlyRevoked()
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,14 +212,14 @@ func (s *Source) startRefresh() error {
 // the source's own, never that of the caller who happened to need the token first.
 func (s *Source) run(ctx context.Context, r *refresh) {
 	secret := s.client.Secret()
-	token, retryAfter, err := s.client.request(ctx)
+	token, retryAfter, err := s.client.request(ctx, func(err error) { s.fetched(nil, err) })
 	if err == nil && !token.valid(time.Now()) {
 		token, err = nil, errors.New("the token endpoint took longer to answer than its token lives")
 	}
 	if ctx.Err() != nil { // shutting down: not the endpoint's failure
 		err = errStopped
-	} else if s.Fetched != nil {
-		s.Fetched(token, err)
+	} else {
+		s.fetched(token, err)
 	}
 
 	s.mu.Lock()
@@ -251,7 +252,12 @@ func (s *Source) run(ctx context.Context, r *refresh) {
 	}
 }
 
-// report logs the outcome of a refresh.
+func (s *Source) fetched(token *Token, err error) {
+	if s.Fetched != nil {
+		s.Fetched(token, err)
+	}
+}
+
 func (s *Source) report(token *Token, err error, wait time.Duration) {
 	if err == nil {
 		s.log.Info("token fetched", "token", token, "life", token.life)
@@ -279,4 +285,89 @@ func (s *Source) wakeRun() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// State is the current state of a source.
+type State struct {
+	Had   bool   // whether it ever had a token
+	Token *Token // the current one, if it is valid
+	Err   error  // why the last refresh failed; nil if it did not
+}
+
+// State returns a snapshot.
+func (s *Source) State() State {
+	st := State{Had: s.had.Load()}
+	if t := s.current.Load(); t != nil && t.valid(time.Now()) {
+		st.Token = t
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil {
+		st.Err = s.failed.err
+	}
+	return st
+}
+
+// Ready waits until there is a token. It returns at once if the endpoint refuses. If the endpoint
+// cannot be reached, it waits until ctx ends. Run must be running.
+func (s *Source) Ready(ctx context.Context) (*Token, error) {
+	for {
+		t, err := s.Token(ctx)
+		if err == nil {
+			return t, nil
+		}
+		if Rejected(err) {
+			return nil, err
+		}
+		wait := firstBackoff
+		if none := new(NoTokenError); errors.As(err, &none) {
+			wait = none.RetryAfter
+		}
+		select {
+		case <-ctx.Done():
+			// The reason says more than that the time is over.
+			if why := s.State().Err; why != nil {
+				err = why
+			}
+			return nil, err
+		case <-time.After(wait):
+		}
+	}
+}
+
+const (
+	firstBackoff = time.Second
+	lastBackoff  = 60 * time.Second
+)
+
+// failure is the last refresh's failure, and how long the next refresh has to wait because of it.
+// A nil *failure means that it did not fail.
+type failure struct {
+	err     error
+	backoff time.Duration // the current one, before jitter; zero: the next try is due
+	next    time.Time     // when it ends
+}
+
+// wait returns how long the next request still has to wait; zero: not at all. f may be nil.
+func (f *failure) wait(now time.Time) time.Duration {
+	if f == nil {
+		return 0
+	}
+	return max(0, f.next.Sub(now))
+}
+
+// follow returns the failure after f, which may be nil. Its backoff is twice as long, or as long as
+// the endpoint asked for, but a minute at most.
+func (f *failure) follow(err error, retryAfter time.Duration) *failure {
+	backoff := firstBackoff
+	if f != nil {
+		backoff = min(max(2*f.backoff, firstBackoff), lastBackoff)
+	}
+	wait := jitter(backoff, 0.8, 1.2)
+	wait = min(max(wait, retryAfter), lastBackoff)
+	return &failure{err: err, backoff: backoff, next: time.Now().Add(wait)}
+}
+
+func jitter(d time.Duration, from, to float64) time.Duration {
+	return time.Duration(float64(d) * (from + (to-from)*rand.Float64()))
 }

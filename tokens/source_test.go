@@ -202,19 +202,22 @@ func TestNonsenseIsTriedAgain(t *testing.T) {
 }
 
 func TestRetryAfterOfTheEndpoint(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := &endpoint{status: 429, header: http.Header{"Retry-After": {"30"}}}
-		s := start(t, e)
-		time.Sleep(29 * time.Second)
-		if n := e.count(); n != 1 {
-			t.Errorf("%d requests within the time it wished to be left alone", n)
-		}
-		time.Sleep(2 * time.Second)
-		if n := e.count(); n != 2 {
-			t.Errorf("%d requests after that time, want 2", n)
-		}
-		_ = s
-	})
+	seconds := func() string { return "30" }
+	date := func() string { return time.Now().Add(30 * time.Second).UTC().Format(http.TimeFormat) }
+	for _, value := range []func() string{seconds, date} {
+		synctest.Test(t, func(t *testing.T) {
+			e := &endpoint{status: 429, header: http.Header{"Retry-After": {value()}}}
+			start(t, e)
+			time.Sleep(29 * time.Second)
+			if n := e.count(); n != 1 {
+				t.Errorf("%s: %d requests within the time it wished to be left alone", value(), n)
+			}
+			time.Sleep(2 * time.Second)
+			if n := e.count(); n != 2 {
+				t.Errorf("%s: %d requests after that time, want 2", value(), n)
+			}
+		})
+	}
 }
 
 func TestRefusalIsRemembered(t *testing.T) {

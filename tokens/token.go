@@ -10,7 +10,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"math"
 	"strconv"
@@ -55,7 +54,7 @@ func newToken(value string, asked time.Time, life time.Duration) *Token {
 		asked:       asked,
 		askedWall:   asked.Round(0),
 		life:        life,
-		renewAt:     renewal(life),
+		renewAt:     jitter(life, 0.76, 0.82), // so that many ushers that started together do not ask together
 	}
 }
 
@@ -78,17 +77,6 @@ func (t *Token) age(now time.Time) time.Duration {
 }
 
 func (t *Token) valid(now time.Time) bool { return t.age(now) < t.life }
-
-// ErrExpired says that a token expired before it could be used.
-var ErrExpired = errors.New("the token expired before the call could be sent")
-
-// Check returns a *NoTokenError, with ErrExpired in its chain, if t has expired.
-func (t *Token) Check() error {
-	if t.valid(time.Now()) {
-		return nil
-	}
-	return &NoTokenError{Err: ErrExpired, RetryAfter: time.Second}
-}
 
 func (t *Token) String() string       { return t.fingerprint }
 func (t *Token) GoString() string     { return t.fingerprint }

@@ -64,9 +64,9 @@ func TestSenderAddress(t *testing.T) {
 }
 
 func TestAllowedAddresses(t *testing.T) {
-	g := newGate(t, func(c *Config) {
-		c.AllowCIDRs = prefixes("203.0.113.0/24", "2001:db8::/32", "::ffff:198.51.100.0/120")
-		c.TrustedProxies = prefixes("::ffff:10.0.0.0/104")
+	g := newGate(t, func(c *setup) {
+		c.AllowCIDRs = prefixes("203.0.113.0/24", "2001:db8::/32", "198.51.100.0/24")
+		c.TrustedProxies = prefixes("10.0.0.0/8")
 	})
 	for _, tt := range []struct {
 		peer, xff string
@@ -96,7 +96,7 @@ func TestAllowedAddresses(t *testing.T) {
 }
 
 func TestUnreadableHopsAreFineWhereNobodyAsks(t *testing.T) {
-	g := newGate(t, func(c *Config) { c.TrustedProxies = prefixes("192.0.2.0/24") })
+	g := newGate(t, func(c *setup) { c.TrustedProxies = prefixes("192.0.2.0/24") })
 	if got := post(t, g, documented, "X-Forwarded-For", "unknown"); got.Code != 200 {
 		t.Error(got)
 	}

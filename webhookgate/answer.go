@@ -1,16 +1,15 @@
 package webhookgate
 
 import (
-	"bytes"
-	"encoding/json"
+	"cmp"
 	"fmt"
-	"math"
 	"net/http"
-	"strconv"
+	"net/netip"
 	"time"
 
+	"usher/internal/guard"
+	"usher/internal/receiver"
 	"usher/webhookgate/content"
-	"usher/webhookgate/delivery"
 )
 
 // The decisions, as senders, logs and metrics know them.
@@ -36,7 +35,7 @@ type answer struct {
 	status int
 	header map[string]string // further headers; nil for none
 
-	decision *delivery.Decision // the receiver's own answer, instead of all that follows; nil: none
+	decision *receiver.Decision // the receiver's own answer, instead of all that follows; nil: none
 
 	Decision string           `json:"decision"`
 	Error    string           `json:"error,omitempty"`
@@ -59,11 +58,7 @@ func reject(status int, why string) *answer {
 // faulty refuses a body and lists its faults, at most maxFaults. The sentence names the first
 // one, because some webhook logs show only one line.
 func faulty(status int, faults ...content.Fault) *answer {
-	path := faults[0].Path
-	if path == "" {
-		path = "the body"
-	}
-	why := path + " " + faults[0].Message
+	why := cmp.Or(faults[0].Path, "the body") + " " + faults[0].Message
 	switch more := len(faults) - 1; {
 	case more == 1:
 		why += ", and one more fault"
@@ -79,13 +74,12 @@ func faulty(status int, faults ...content.Fault) *answer {
 func busy(why string) *answer {
 	return &answer{
 		status:   http.StatusServiceUnavailable,
-		header:   map[string]string{"Retry-After": seconds(comeBack)},
+		header:   map[string]string{"Retry-After": guard.Seconds(comeBack)},
 		Decision: failed,
 		Error:    why,
 	}
 }
 
-// with adds a header.
 func (a *answer) with(name, value string) *answer {
 	if a.header == nil {
 		a.header = make(map[string]string)
@@ -99,37 +93,48 @@ func duplicateOf(webhook string) *answer {
 	return &answer{status: http.StatusOK, Decision: duplicate, Webhook: webhook}
 }
 
-// shared is the answer to a copy of a webhook that got the answer a.
-func (a *answer) shared() *answer {
-	if a.Decision == forwarded {
-		return duplicateOf(a.Webhook)
-	}
-	return a
-}
-
 func (a *answer) write(w http.ResponseWriter) {
 	if a.decision != nil {
 		writeDecision(w, a.decision)
 		return
 	}
-	var body bytes.Buffer
-	enc := json.NewEncoder(&body)
-	enc.SetEscapeHTML(false) // people read this in a webhook log
-	if err := enc.Encode(a); err != nil {
-		panic(err) // cannot happen: strings and numbers only
-	}
-	h := w.Header()
 	for name, value := range a.header {
-		h.Set(name, value)
+		w.Header().Set(name, value)
 	}
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(body.Len()))
-	h.Set("Usher-Decision", a.Decision)
-	w.WriteHeader(a.status)
-	w.Write(body.Bytes()) // an error means that the sender has gone
+	w.Header().Set("Usher-Decision", a.Decision)
+	guard.WriteJSON(w, a.status, a)
 }
 
-// seconds writes d in the form of Retry-After.
-func seconds(d time.Duration) string {
-	return strconv.Itoa(int(math.Ceil(d.Seconds())))
+// An Outcome is the result of one request, to be shown to people.
+type Outcome struct {
+	At          time.Time
+	Took        time.Duration
+	From        netip.Addr      // the sender's; invalid if unknown
+	Status      int             // of the answer to the sender
+	Decision    string          // forwarded, queued, duplicate, rejected or failed
+	Why         string          // why it was rejected or failed
+	Faults      []content.Fault // the first faults of its body
+	DuplicateOf string          // the webhook-id of the snapshot that the receiver already holds
+	Tries       int             // at the receiver, while the sender waited
+	Receiver    int             // the status of the last try; zero: no answer, or accepted
+	Webhook     *Webhook        // nil if it did not pass every check
+	Refusal     *Refusal        // set if only its content was refused
+	Stored      bool            // the inbox has it
+}
+
+// maxShownFaults is enough for people, and many outcomes are kept in memory.
+const maxShownFaults = 20
+
+func (v *visit) outcome(a *answer, at time.Time, took time.Duration) Outcome {
+	o := Outcome{
+		At: at, Took: took, From: v.from, Status: a.status, Decision: a.Decision,
+		Why: a.Error, Faults: a.Faults[:min(len(a.Faults), maxShownFaults)], Tries: a.Tries, Webhook: v.webhook, Refusal: v.refusal,
+	}
+	if a.Decision == duplicate {
+		o.DuplicateOf = a.Webhook
+	}
+	if a.Receiver != nil {
+		o.Receiver = a.Receiver.Status
+	}
+	return o
 }

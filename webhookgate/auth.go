@@ -1,9 +1,12 @@
 package webhookgate
 
 import (
+	"encoding/base64"
+	"iter"
 	"net/http"
-	"net/url"
-	"regexp"
+	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,11 +23,12 @@ func (g *Gate) checkToken(v *visit) *answer {
 	if g.cfg.Tokens == nil {
 		return nil
 	}
-	presented := readings(v.pathSecret)
+	good := g.cfg.Tokens()
+	presented := pathSecrets(v.pathSecret, len(good))
 	if v.pathSecret == "" {
-		presented = headerSecrets(v.r.Header)
+		presented = headerSecrets(v.r.Header, len(good))
 	}
-	if !oneOf(presented, g.cfg.Tokens()) {
+	if !guard.OneOf(presented, good) {
 		return noToken()
 	}
 	return nil
@@ -34,56 +38,80 @@ func noToken() *answer {
 	return reject(http.StatusUnauthorized, "the shared secret is missing or wrong").with("WWW-Authenticate", "Bearer")
 }
 
-// readings returns the two readings of a part of an address: as it was sent, and unescaped. Some
-// senders escape more than they need to, others escape nothing. What is no valid escape stays as
-// it is: a query need not be valid.
-func readings(s string) []string {
-	return []string{s, escape.ReplaceAllStringFunc(s, func(e string) string {
-		plain, _ := url.PathUnescape(e)
-		return plain
-	})}
+// Strangers send what follows. Nothing is decoded that is too long to be a good secret: it would
+// cost more than it costs them.
+
+// pathSecrets returns the two readings of a segment of the path: as it was sent, and unescaped.
+// Some senders escape more than they need to, others escape nothing.
+func pathSecrets(segment string, longest int) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if yield(segment) && len(segment) <= 3*longest {
+			yield(unescaped(segment))
+		}
+	}
 }
 
-var escape = regexp.MustCompile("%[0-9A-Fa-f]{2}")
+// unescaped decodes the escapes of an address. What is no valid escape stays as it is: a query
+// need not be valid.
+func unescaped(s string) string {
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	var plain strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			if c, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil {
+				plain.WriteByte(byte(c))
+				i += 2
+				continue
+			}
+		}
+		plain.WriteByte(s[i])
+	}
+	return plain.String()
+}
 
-// headerSecrets returns all secrets in the headers.
-func headerSecrets(h http.Header) []string {
-	secrets := h.Values(tokenHeader)
-	secrets = secrets[:len(secrets):len(secrets)] // appending must not reach into h
-	for _, value := range h.Values("Authorization") {
-		scheme, rest, _ := strings.Cut(value, " ")
-		rest = strings.Trim(rest, " ")
-		switch {
-		case strings.EqualFold(scheme, "Bearer"):
-			secrets = append(secrets, rest)
-		case strings.EqualFold(scheme, "Basic"):
-			pair, err := signature.DecodeBase64(rest)
-			if _, password, ok := strings.Cut(string(pair), ":"); ok && err == nil {
-				secrets = append(secrets, password)
+const (
+	maxSecrets = 8       // of a header's lines, how many are looked at
+	maxUser    = 1 << 10 // how long the user name of Basic auth may be; usher does not use it
+)
+
+func headerSecrets(h http.Header, longest int) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, value := range firstOf(h.Values(tokenHeader)) {
+			if !yield(value) {
+				return
+			}
+		}
+		for _, value := range firstOf(h.Values("Authorization")) {
+			scheme, secret, _ := strings.Cut(value, " ")
+			secret = strings.Trim(secret, " ")
+			switch {
+			case strings.EqualFold(scheme, "Bearer"):
+			case strings.EqualFold(scheme, "Basic") && len(secret) <= base64.StdEncoding.EncodedLen(maxUser+1+longest):
+				pair, err := signature.DecodeBase64(secret)
+				if err != nil {
+					continue
+				}
+				_, secret, _ = strings.Cut(string(pair), ":")
+			default:
+				continue
+			}
+			if !yield(secret) {
+				return
 			}
 		}
 	}
-	return secrets
 }
 
-// oneOf compares every presented secret with every good one, and never stops early: the time it
-// takes says nothing about a good one. An empty good one matches nothing.
-func oneOf(presented, good []string) bool {
-	match := false
-	for _, want := range good {
-		for _, got := range presented {
-			match = guard.Equal(got, want) || match
-		}
-	}
-	return match
-}
+func firstOf(lines []string) []string { return lines[:min(len(lines), maxSecrets)] }
 
 // checkSignature verifies the body's HMAC in the configured scheme.
-func (g *Gate) checkSignature(h http.Header, body []byte) *answer {
+func (g *Gate) checkSignature(v *visit, body []byte) *answer {
 	if g.cfg.HMACSecret == nil {
 		return nil
 	}
-	secret := g.cfg.HMACSecret()
+	secret, h := g.cfg.HMACSecret(), v.r.Header
 	if g.cfg.HMACStandard {
 		key, err := signature.ParseKey(secret)
 		if err != nil {
@@ -93,10 +121,87 @@ func (g *Gate) checkSignature(h http.Header, body []byte) *answer {
 		if why := signature.VerifyStandard(key, h, body, time.Now()); why != "" {
 			return reject(http.StatusUnauthorized, why)
 		}
+		v.signedID = h.Get("webhook-id")
 		return nil
 	}
-	if !g.hmac.Verify(secret, h.Values(g.cfg.HMACHeader), body) {
+	if !g.cfg.HMAC.Verify(secret, h.Values(g.cfg.HMACHeader), body) {
 		return reject(http.StatusUnauthorized, "the signature in "+g.cfg.HMACHeader+" is missing or does not fit the body")
 	}
 	return nil
+}
+
+// checkAddress finds the sender's address. If addresses are checked, it refuses one that is
+// not allowed or not known.
+func (g *Gate) checkAddress(v *visit) *answer {
+	from, ok := senderAddr(v.r, g.cfg.TrustedProxies)
+	if ok {
+		v.from = from
+	}
+	if len(g.cfg.AllowCIDRs) == 0 || ok && contains(g.cfg.AllowCIDRs, from) {
+		return nil
+	}
+	return reject(http.StatusForbidden, "webhooks are not accepted from this address")
+}
+
+// senderAddr returns the peer's address. Behind trusted proxies it is the rightmost hop in
+// X-Forwarded-For that is not a trusted proxy: everything to the left of it is only the
+// sender's claim. If all hops are trusted the leftmost is the sender. If the hop that counts
+// cannot be read, or there are too many, the address is unknown: a hop further left was not
+// written by a trusted proxy.
+func senderAddr(r *http.Request, trusted []netip.Prefix) (netip.Addr, bool) {
+	addr, ok := peerAddr(r)
+	if !ok || !contains(trusted, addr) {
+		return addr, ok
+	}
+	hops := 0
+	for _, line := range slices.Backward(r.Header.Values("X-Forwarded-For")) {
+		for more := true; more; hops++ {
+			hop := line
+			if i := strings.LastIndexByte(line, ','); i >= 0 {
+				line, hop = line[:i], line[i+1:]
+			} else {
+				more = false
+			}
+			addr, ok = parseHop(hop)
+			if !ok || hops == maxHops || !contains(trusted, addr) {
+				return addr, ok && hops < maxHops
+			}
+		}
+	}
+	return addr, true
+}
+
+// maxHops is how many trusted proxies can stand in a row. A stranger could name thousands.
+const maxHops = 64
+
+// peerAddr returns the address of the other end; a unix socket has none.
+func peerAddr(r *http.Request) (netip.Addr, bool) {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	return plain(ap.Addr()), err == nil
+}
+
+// parseHop reads an address in the forms that proxies write: plain, in brackets, with a port.
+func parseHop(s string) (netip.Addr, bool) {
+	s = strings.Trim(s, " \t")
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return plain(ap.Addr()), true
+	}
+	if inner, ok := strings.CutPrefix(s, "["); ok {
+		if inner, ok = strings.CutSuffix(inner, "]"); !ok || !strings.Contains(inner, ":") {
+			return netip.Addr{}, false
+		}
+		s = inner
+	}
+	addr, err := netip.ParseAddr(s)
+	return plain(addr), err == nil
+}
+
+// plain makes addresses comparable. A dual-stack socket reports 10.0.0.1 as ::ffff:10.0.0.1,
+// and no prefix contains an address with a zone.
+func plain(a netip.Addr) netip.Addr {
+	return a.Unmap().WithZone("")
+}
+
+func contains(prefixes []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -4,6 +4,9 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -47,13 +50,13 @@ func TestToken(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			g := newGate(t, func(c *Config) { c.Tokens = tokens("old", "", "new:er") })
+			g := newGate(t, func(c *setup) { c.Tokens = tokens("old", "", "new:er") })
 			got := post(t, g, documented, tt.header...)
 			if want := map[bool]int{true: 200, false: 401}[tt.ok]; got.Code != want {
 				t.Errorf("got %v, want %d", got, want)
 			}
 			for _, list := range [][]string{nil, {""}, {"", ""}} {
-				shut := newGate(t, func(c *Config) { c.Tokens = tokens(list...) })
+				shut := newGate(t, func(c *setup) { c.Tokens = tokens(list...) })
 				if got := post(t, shut, documented, tt.header...); got.Code != 401 {
 					t.Errorf("with the secrets %q: %v", list, got)
 				}
@@ -64,7 +67,7 @@ func TestToken(t *testing.T) {
 
 func TestTokensRotate(t *testing.T) {
 	current := "first"
-	g := newGate(t, func(c *Config) { c.Tokens = func() []string { return []string{current} } })
+	g := newGate(t, func(c *setup) { c.Tokens = func() string { return current } })
 	if got := post(t, g, documented, "X-Webhook-Token", "first"); got.Code != 200 {
 		t.Error(got)
 	}
@@ -104,33 +107,34 @@ func TestHMAC(t *testing.T) {
 			for _, s := range tt.signatures {
 				header = append(header, "X-Hub-Signature", s)
 			}
-			g := newGate(t, func(c *Config) { c.HMACSecret, c.HMACHeader = secret("key"), "x-hub-signature" })
+			g := newGate(t, func(c *setup) { c.HMACSecret, c.HMACHeader = secret("key"), "x-hub-signature" })
 			got := post(t, g, documented, header...)
 			if want := map[bool]int{true: 200, false: 401}[tt.ok]; got.Code != want {
 				t.Errorf("got %v, want %d", got, want)
 			}
-			shut := newGate(t, func(c *Config) { c.HMACSecret, c.HMACHeader = secret(""), "x-hub-signature" })
+			shut := newGate(t, func(c *setup) { c.HMACSecret, c.HMACHeader = secret(""), "x-hub-signature" })
 			if got := post(t, shut, documented, header...); got.Code != 401 {
 				t.Errorf("with an empty secret: %v", got)
 			}
 		})
 	}
 	t.Run("checked before the JSON is", func(t *testing.T) {
-		g := newGate(t, func(c *Config) { c.HMACSecret = secret("key") })
+		g := newGate(t, func(c *setup) { c.HMACSecret = secret("key") })
 		if got := post(t, g, "{", "X-Signature", std); got.Code != 401 {
 			t.Error(got)
 		}
 	})
 	t.Run("the algorithm that was asked for", func(t *testing.T) {
 		for algorithm, want := range map[string]int{"sha256": 200, "sha512": 401, "sha1": 401} {
-			g := newGate(t, func(c *Config) { c.HMACSecret, c.HMACAlgorithm = secret("key"), algorithm })
+			hmac, _ := signature.ByName(algorithm)
+			g := newGate(t, func(c *setup) { c.HMACSecret, c.HMAC = secret("key"), hmac })
 			if got := post(t, g, documented, "X-Signature", std); got.Code != want {
 				t.Errorf("%s: %v", algorithm, got)
 			}
 		}
 	})
 	t.Run("an empty key signs nothing", func(t *testing.T) {
-		g := newGate(t, func(c *Config) { c.HMACSecret = secret("") })
+		g := newGate(t, func(c *setup) { c.HMACSecret = secret("") })
 		forged := hex.EncodeToString(sha256MAC(nil, []byte(documented)))
 		if got := post(t, g, documented, "X-Signature", forged); got.Code != 401 {
 			t.Error(got)
@@ -142,7 +146,7 @@ func TestStandardWebhooksAtTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const good = "whsec_a2V5"
 		for key, want := range map[string]int{good: 200, "whsec_b3RoZXI=": 401, "": 401, "key": 401} {
-			g := newGate(t, func(c *Config) { c.HMACSecret, c.HMACStandard = secret(key), true })
+			g := newGate(t, func(c *setup) { c.HMACSecret, c.HMACStandard = secret(key), true })
 			r := request(documented)
 			signature.Stamp(r.Header, []byte("key"), "m1", time.Now(), []byte(documented))
 			if got := serve(t, g, r); got.Code != want {
@@ -154,7 +158,7 @@ func TestStandardWebhooksAtTheGate(t *testing.T) {
 
 func TestEverythingConfiguredMustPass(t *testing.T) {
 	mac := hex.EncodeToString(sha256MAC([]byte("key"), []byte(documented)))
-	g := newGate(t, func(c *Config) {
+	g := newGate(t, func(c *setup) {
 		c.Tokens, c.HMACSecret = tokens("good"), secret("key")
 		c.AllowCIDRs = prefixes("192.0.2.0/24")
 	})
@@ -179,10 +183,127 @@ func FuzzAuthorization(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		for _, secret := range headerSecrets(http.Header{"Authorization": {s}}) {
+		for secret := range headerSecrets(http.Header{"Authorization": {s}}, 10) {
 			if len(secret) > len(s) {
 				t.Errorf("%q holds the secret %q", s, secret)
 			}
 		}
 	})
+}
+
+// strangers are requests of senders who know no secret, each as costly as one can make it within
+// the 64 KiB of a head.
+func strangers() map[string]func() *http.Request {
+	const room = 60 << 10
+	header := func(name, value string, times int) func() *http.Request {
+		return func() *http.Request {
+			r := request("{}")
+			r.RemoteAddr = "10.0.0.1:5000"
+			for range times {
+				r.Header[name] = append(r.Header[name], value)
+			}
+			return r
+		}
+	}
+	path := func(s string) func() *http.Request {
+		return func() *http.Request { return httptest.NewRequest("POST", "/webhooks/"+s, strings.NewReader("{}")) }
+	}
+	fill := func(s string) string { return strings.Repeat(s, room/len(s)) }
+	basic := func(n int) string {
+		return "Basic " + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(":", n)))
+	}
+	return map[string]func() *http.Request{
+		"a small one":                  path("wrong"),
+		"a path of escapes":            path(fill("%41")),
+		"a path of bad escapes":        func() *http.Request { r := path("x")(); r.URL.RawPath = "/webhooks/" + fill("%4"); return r },
+		"a long path":                  path(fill("a")),
+		"many segments":                path(fill("a/")),
+		"a long token":                 header("X-Webhook-Token", fill("a"), 1),
+		"many tokens":                  header("X-Webhook-Token", "a", room/20),
+		"many tokens of the length":    header("X-Webhook-Token", "a secret of the sender'z", room/42),
+		"a long password":              header("Authorization", basic(room*3/4), 1),
+		"many passwords":               header("Authorization", basic(3), room/27),
+		"many passwords of the length": header("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(":a secret of the sender'z")), room/57),
+		"many bearers":                 header("Authorization", "Bearer a", room/25),
+		"many proxies":                 header("X-Forwarded-For", fill("10.0.0.1,"), 1),
+		"many lines of proxies":        header("X-Forwarded-For", "10.0.0.1", room/27),
+		"nothing but commas":           header("X-Forwarded-For", fill(","), 1),
+		"a long signature":             header("X-Signature", fill("a"), 1),
+		"a padded signature":           header("X-Signature", fill("="), 1),
+		"a list of signatures": func() *http.Request {
+			r := header("Webhook-Signature", fill("v1,AAAA "), 1)()
+			r.Header.Set("webhook-id", "1")
+			r.Header.Set("webhook-timestamp", strconv.FormatInt(time.Now().Unix(), 10))
+			return r
+		},
+		"a list of whole signatures": func() *http.Request {
+			r := header("Webhook-Signature", fill("v1,"+base64.StdEncoding.EncodeToString(make([]byte, 32))+" "), 1)()
+			r.Header.Set("webhook-id", "1")
+			r.Header.Set("webhook-timestamp", strconv.FormatInt(time.Now().Unix(), 10))
+			return r
+		},
+		"a list of nothing": func() *http.Request {
+			r := header("Webhook-Signature", fill("a "), 1)()
+			r.Header.Set("webhook-id", "1")
+			r.Header.Set("webhook-timestamp", strconv.FormatInt(time.Now().Unix(), 10))
+			return r
+		},
+		"a long traceparent": header("Traceparent", fill("0-"), 1),
+	}
+}
+
+// strangersGate is a gate that makes the most of such a request.
+func strangersGate(tb testing.TB, name string) *Gate {
+	return newGate(tb, func(c *setup) {
+		c.TrustedProxies = prefixes("10.0.0.0/8")
+		switch {
+		case strings.Contains(name, "list"):
+			c.HMACSecret, c.HMACStandard = secret("whsec_a2V5"), true
+		case strings.Contains(name, "signature"):
+			c.HMACSecret = secret("key")
+		default:
+			c.Tokens = tokens("a secret of the sender's", "another secret")
+		}
+	})
+}
+
+// What a stranger sends is compared by its length before anything of it is decoded, split or
+// hashed: a request as large as it may be takes hardly more memory than a small one. (It took
+// 20,000 allocations and 20 ms; see BenchmarkStrangers for the time.)
+func TestStrangersCostLittle(t *testing.T) {
+	for name, make := range strangers() {
+		g, r := strangersGate(t, name), make()
+		visit := func() {
+			rec := httptest.NewRecorder()
+			r.Body = http.NoBody
+			if g.ServeHTTP(rec, r); rec.Code != 401 && rec.Code != 404 {
+				t.Fatalf("%s: %d", name, rec.Code)
+			}
+		}
+		visit()
+		var before, after runtime.MemStats
+		const runs = 10
+		runtime.ReadMemStats(&before)
+		for range runs {
+			visit()
+		}
+		runtime.ReadMemStats(&after)
+		count, size := (after.Mallocs-before.Mallocs)/runs, (after.TotalAlloc-before.TotalAlloc)/runs
+		if count > 100 || size > 8<<10 {
+			t.Errorf("%s: %d allocations, %d bytes", name, count, size)
+		}
+	}
+}
+
+func BenchmarkStrangers(b *testing.B) {
+	for name, make := range strangers() {
+		b.Run(name, func(b *testing.B) {
+			g, r := strangersGate(b, name), make()
+			b.ReportAllocs()
+			for b.Loop() {
+				r.Body = http.NoBody
+				g.ServeHTTP(httptest.NewRecorder(), r)
+			}
+		})
+	}
 }

@@ -10,7 +10,7 @@ import (
 
 // BenchmarkGate is the whole way of a webhook, without connections.
 func BenchmarkGate(b *testing.B) {
-	g := newGate(b, func(c *Config) {
+	g := newGate(b, func(c *setup) {
 		c.Tokens, c.SignSecret = tokens("a secret of the sender's"), secret("whsec_c2lnbmluZy1rZXk=")
 		c.Transport = roundTrip(func(*http.Request) (*http.Response, error) { return respond(200, ""), nil })
 	})
@@ -30,13 +30,10 @@ func BenchmarkGate(b *testing.B) {
 
 // BenchmarkLane is the lanes alone.
 func BenchmarkLane(b *testing.B) {
-	p, err := newPassThrough(10000, time.Minute, func(_ *receiver, w *Webhook) *answer {
+	p := newPassThrough(10000, time.Minute, nil, func(w *Webhook) *answer {
 		return &answer{status: 200, Decision: forwarded, Webhook: w.ID}
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	hooks, rc := [2]*Webhook{}, new(receiver)
+	hooks := [2]*Webhook{}
 	for i := range hooks {
 		hooks[i] = &Webhook{ID: "id", Lane: Lane{Tenant: "acme"}, Snapshot: true}
 		hooks[i].Digest[0] = byte(i)
@@ -44,13 +41,13 @@ func BenchmarkLane(b *testing.B) {
 	b.Run("change", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
-			p.send(rc, hooks[i%2])
+			p.send(hooks[i%2])
 		}
 	})
 	b.Run("duplicate", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			p.send(rc, hooks[0])
+			p.send(hooks[0])
 		}
 	})
 }

@@ -22,12 +22,18 @@ const (
 	maxDrain      = 64 << 20
 )
 
-// readBody reads the whole body, up to limit bytes, as long as it keeps arriving.
+// readBody reads the whole body, up to limit bytes, as long as it keeps arriving. Of one that is too
+// large it returns the beginning.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
-	if r.ContentLength > limit {
-		return nil, tooLarge(limit)
-	}
 	conn := http.NewResponseController(w)
+	if r.ContentLength > limit {
+		conn.SetReadDeadline(time.Now().Add(drainPatience))
+		var beginning []byte
+		if r.Header.Get("Expect") == "" { // else it was not sent yet
+			beginning, _ = io.ReadAll(io.LimitReader(r.Body, min(limit, maxRefusedBody))) // as much of it as comes
+		}
+		return beginning, tooLarge(limit)
+	}
 	src := http.MaxBytesReader(w, r.Body, limit)
 	var body bytes.Buffer
 	body.Grow(int(min(limit, bodyStep, r.ContentLength+1)) + bytes.MinRead)
@@ -44,7 +50,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ans
 			return body.Bytes(), nil
 		case errors.As(err, new(*http.MaxBytesError)):
 			conn.SetReadDeadline(time.Now().Add(drainPatience))
-			return nil, tooLarge(limit)
+			return body.Bytes()[:min(body.Len(), maxRefusedBody)], tooLarge(limit)
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, reject(http.StatusRequestTimeout, "the body did not arrive in time").with("Connection", "close")
 		default:

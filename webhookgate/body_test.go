@@ -20,7 +20,7 @@ func (u unreadable) Read([]byte) (int, error) {
 }
 
 func TestRefusedBeforeTheBodyIsRead(t *testing.T) {
-	g := newGate(t, func(c *Config) {
+	g := newGate(t, func(c *setup) {
 		c.Tokens = tokens("good")
 		c.MaxBody = 1000
 	})
@@ -28,7 +28,11 @@ func TestRefusedBeforeTheBodyIsRead(t *testing.T) {
 		401: func(r *http.Request) {},
 		404: func(r *http.Request) { r.URL.Path = "/other" },
 		405: func(r *http.Request) { r.Method = "PUT" },
-		413: func(r *http.Request) { r.Header.Set("X-Webhook-Token", "good"); r.ContentLength = 1001 },
+		413: func(r *http.Request) {
+			r.Header.Set("X-Webhook-Token", "good")
+			r.Header.Set("Expect", "100-continue") // without it the beginning is kept
+			r.ContentLength = 1001
+		},
 	} {
 		r := httptest.NewRequest("POST", "/webhooks", unreadable{t})
 		change(r)
@@ -39,7 +43,7 @@ func TestRefusedBeforeTheBodyIsRead(t *testing.T) {
 }
 
 func TestBodyTooLarge(t *testing.T) {
-	g := newGate(t, func(c *Config) { c.MaxBody = int64(len(documented)) })
+	g := newGate(t, func(c *setup) { c.MaxBody = int64(len(documented)) })
 	if got := post(t, g, documented); got.Code != 200 {
 		t.Errorf("at the limit: %v", got)
 	}

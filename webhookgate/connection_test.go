@@ -24,8 +24,8 @@ func TestOverTheWire(t *testing.T) {
 		delivered <- string(body)
 	}))
 	defer receiver.Close()
-	g := newGate(t, func(c *Config) {
-		c.ForwardURL, _ = url.Parse(receiver.URL)
+	g := newGate(t, func(c *setup) {
+		c.URL, _ = url.Parse(receiver.URL)
 		c.Transport = nil
 		c.Tokens = tokens("good")
 	})

@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
+	"strconv"
 	"time"
 
-	"usher/webhookgate/delivery"
+	"usher/internal/guard"
+	"usher/internal/receiver"
 )
 
 const (
@@ -18,18 +22,18 @@ const (
 
 // deliver tries w until the receiver accepts it, or another try makes no sense. It ends early
 // only if a shutdown cancels deliveries.
-func (g *Gate) deliver(rc *receiver, w *Webhook) *answer {
+func (g *Gate) deliver(w *Webhook) *answer {
 	ctx, tries := g.deliveries, 0
 	for ctx.Err() == nil {
-		t := g.try(ctx, rc, w)
+		t := w.Receiver.Try(ctx, w.ID, w.Header, w.Body)
 		tries++
 		if t.Accepted() {
 			return &answer{status: http.StatusOK, Decision: forwarded, Webhook: w.ID, Tries: tries}
 		}
-		g.logFailure(rc, w, tries, t)
+		g.logFailure(w, tries, t)
 		pause, again := g.pause(t, tries)
 		if ctx.Err() == nil && (!again || tries >= g.cfg.Attempts) {
-			return failure(rc, w, tries, t)
+			return failure(w, tries, t)
 		}
 		select {
 		case <-ctx.Done():
@@ -41,17 +45,9 @@ func (g *Gate) deliver(rc *receiver, w *Webhook) *answer {
 	return no
 }
 
-// try sends w to the receiver once, and counts it.
-func (g *Gate) try(ctx context.Context, rc *receiver, w *Webhook) Attempt {
-	start := time.Now()
-	t := rc.Try(ctx, w.ID, w.Header, w.Body)
-	g.cfg.Attempted(rc.Name, t.Result(), time.Since(start))
-	return t
-}
-
 // pause says whether to try again after t, the nth try, and when. It uses full jitter, so that
 // webhooks that failed together are not retried together.
-func (g *Gate) pause(t Attempt, n int) (time.Duration, bool) {
+func (g *Gate) pause(t receiver.Attempt, n int) (time.Duration, bool) {
 	switch t.Status {
 	case 0, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 	default:
@@ -59,7 +55,7 @@ func (g *Gate) pause(t Attempt, n int) (time.Duration, bool) {
 			return 0, false
 		}
 	}
-	if t.RetryAfter > longestPause || errors.Is(t.Err, delivery.ErrUnsigned) {
+	if t.RetryAfter > longestPause || errors.Is(t.Err, receiver.ErrUnsigned) {
 		return 0, false
 	}
 	ceiling := min(longestPause, firstPause<<min(n-1, 10))
@@ -67,18 +63,18 @@ func (g *Gate) pause(t Attempt, n int) (time.Duration, bool) {
 }
 
 // failure is the answer to the sender if t, the nth try, was the last.
-func failure(rc *receiver, w *Webhook, n int, t Attempt) *answer {
-	if errors.Is(t.Err, delivery.ErrUnsigned) {
+func failure(w *Webhook, n int, t receiver.Attempt) *answer {
+	if errors.Is(t.Err, receiver.ErrUnsigned) {
 		return busy("usher cannot sign deliveries right now; please send this webhook again")
 	}
-	a := &answer{status: http.StatusBadGateway, Decision: failed, Error: rc.Why(t), Webhook: w.ID, Tries: n}
+	a := &answer{status: http.StatusBadGateway, Decision: failed, Error: w.Receiver.Why(t), Webhook: w.ID, Tries: n}
 	if t.TimedOut() {
 		a.status = http.StatusGatewayTimeout
 	}
 	if t.Status != 0 {
 		a.Receiver = &receiversAnswer{t.Status, t.Excerpt}
 		if t.RetryAfter > longestPause {
-			a.Error += fmt.Sprintf(" and asked to wait %s seconds", seconds(t.RetryAfter))
+			a.Error += fmt.Sprintf(" and asked to wait %s seconds", guard.Seconds(t.RetryAfter))
 		}
 	}
 	if n > 1 {
@@ -87,12 +83,56 @@ func failure(rc *receiver, w *Webhook, n int, t Attempt) *answer {
 	return a
 }
 
-func (g *Gate) logFailure(rc *receiver, w *Webhook, n int, t Attempt) {
-	attrs := append(w.attrs(), slog.String("receiver", rc.Name), slog.Int("try", n), slog.String("result", t.Result()))
+func (g *Gate) logFailure(w *Webhook, n int, t receiver.Attempt) {
+	attrs := append(w.attrs(), slog.String("receiver", w.Receiver.Name), slog.Int("try", n), slog.String("result", t.Result()))
 	if t.Status != 0 {
 		attrs = append(attrs, slog.Int("receiver_status", t.Status))
 	} else {
 		attrs = append(attrs, slog.String("error", t.Err.Error()))
 	}
 	g.cfg.Log.LogAttrs(context.Background(), slog.LevelInfo, "webhook try failed", attrs...)
+}
+
+// asks reports whether a webhook of this type is a question.
+func (g *Gate) asks(typ string) bool { return slices.Contains(g.cfg.SyncTypes, typ) }
+
+// ask sends a question to the receiver and returns its answer. The sender needs it now: so there
+// is one try, in no lane, and nothing is kept or remembered. If the sender hangs up the try
+// ends, unlike a delivery.
+func (g *Gate) ask(v *visit) *answer {
+	ctx, cancel := context.WithCancel(v.r.Context())
+	defer cancel()
+	defer context.AfterFunc(g.deliveries, cancel)() // ends the try when the grace of a shutdown is over
+	w := v.webhook
+	decision, err := w.Receiver.Ask(ctx, w.ID, w.Header, w.Body)
+	var a *answer
+	switch {
+	case err == nil:
+		a = &answer{status: decision.Status, Decision: forwarded, decision: decision}
+	case v.r.Context().Err() != nil:
+		a = &answer{status: statusHungUp, Decision: failed, Error: "the sender hung up before the receiver answered"}
+	case g.deliveries.Err() != nil:
+		a = shuttingDown()
+	default:
+		t := receiver.Attempt{Err: err}
+		g.logFailure(w, 1, t)
+		a = failure(w, 1, t)
+	}
+	a.Webhook, a.Tries = w.ID, 1
+	return a
+}
+
+// statusHungUp is for logs and metrics only: no sender gets it.
+const statusHungUp = 499
+
+// writeDecision passes the receiver's answer to the sender unchanged.
+func writeDecision(w http.ResponseWriter, d *receiver.Decision) {
+	h := w.Header()
+	maps.Copy(h, d.Header)
+	if d.Status != http.StatusNoContent && d.Status != http.StatusNotModified { // these have no body, and no length
+		h.Set("Content-Length", strconv.Itoa(len(d.Body)))
+	}
+	h.Set("Usher-Decision", forwarded)
+	w.WriteHeader(d.Status)
+	w.Write(d.Body) // an error means that the sender has gone
 }

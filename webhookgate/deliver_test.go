@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/receiver"
 	"usher/webhookgate/signature"
 )
 
@@ -69,7 +70,7 @@ func TestTries(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				answers := strings.Fields(tt.answers)
 				var ids, stamps []string
-				g := newGate(t, func(c *Config) {
+				g := newGate(t, func(c *setup) {
 					c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 						word := answers[min(len(ids), len(answers)-1)]
 						ids = append(ids, r.Header.Get("webhook-id"))
@@ -130,7 +131,7 @@ func TestPausesHaveFullJitter(t *testing.T) {
 	for n, ceiling := range map[int]time.Duration{1: firstPause, 2: 2 * firstPause, 4: 8 * firstPause, 10: longestPause, 1000: longestPause} {
 		var low, high int
 		for range 1000 {
-			pause, again := g.pause(Attempt{Status: 500}, n)
+			pause, again := g.pause(receiver.Attempt{Status: 500}, n)
 			if !again || pause < 0 || pause >= ceiling {
 				t.Fatalf("try %d: pause %v, %v", n, pause, again)
 			}
@@ -159,7 +160,7 @@ func (endless) Close() error { return nil }
 func TestAnAcceptanceIsAnAcceptance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0
-		g := newGate(t, func(c *Config) {
+		g := newGate(t, func(c *setup) {
 			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 				tries++
 				return &http.Response{StatusCode: 200, Body: endless{r.Context()}}, nil
@@ -178,7 +179,7 @@ func TestSigning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key := "whsec_a2V5"
 		var signatures []string
-		g := newGate(t, func(c *Config) {
+		g := newGate(t, func(c *setup) {
 			c.SignSecret = func() string { return key }
 			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 				body, _ := io.ReadAll(r.Body)
@@ -199,7 +200,7 @@ func TestSigning(t *testing.T) {
 			t.Errorf("signatures %q", signatures)
 		}
 		key = "nonsense"
-		if got := post(t, g, snapshot("acme", "A")); got.Code != 503 || len(signatures) != 2 {
+		if got := post(t, g, snapshotOf("acme", "A")); got.Code != 503 || len(signatures) != 2 {
 			t.Errorf("with a bad key: %v, %d deliveries", got, len(signatures))
 		}
 	})
@@ -230,12 +231,12 @@ func TestOwnTransport(t *testing.T) {
 	defer receiver.Close()
 	target, _ := url.Parse(receiver.URL + "/hook")
 	var results []string
-	g := newGate(t, func(c *Config) {
-		c.ForwardURL, c.Transport, c.Attempts = target, nil, 1
-		c.Attempted = func(_, r string, _ time.Duration) { results = append(results, r) }
+	g := newGate(t, func(c *setup) {
+		c.URL, c.Transport, c.Attempts = target, nil, 1
+		c.Tried = func(r string, _ time.Duration) { results = append(results, r) }
 	})
 	for i, want := range []int{200, 502, 200} {
-		got := post(t, g, snapshot("acme", fmt.Sprint(i)), "Idempotency-Key", "k")
+		got := post(t, g, snapshotOf("acme", fmt.Sprint(i)), "Idempotency-Key", "k")
 		if got.Code != want || int(requests.Load()) != i+1 {
 			t.Fatalf("webhook %d: %v, the receiver has seen %d requests", i, got, requests.Load())
 		}
@@ -249,7 +250,7 @@ func TestOwnTransport(t *testing.T) {
 	}
 	moved := *target
 	moved.Path = "/moved"
-	g = newGate(t, func(c *Config) { c.ForwardURL, c.Transport = &moved, nil })
+	g = newGate(t, func(c *setup) { c.URL, c.Transport = &moved, nil })
 	before := requests.Load()
 	if got := post(t, g, documented); got.Code != 502 || got.Receiver.Status != 307 || requests.Load() != before+1 {
 		t.Errorf("redirected: %v, %d requests", got, requests.Load()-before)
@@ -257,7 +258,7 @@ func TestOwnTransport(t *testing.T) {
 	for _, status := range []string{"000", "099", "101"} {
 		odd := *target
 		odd.Path = "/" + status
-		g = newGate(t, func(c *Config) { c.ForwardURL, c.Transport, c.Attempts, c.SyncTypes = &odd, nil, 1, []string{"Ask"} })
+		g = newGate(t, func(c *setup) { c.URL, c.Transport, c.Attempts, c.SyncTypes = &odd, nil, 1, []string{"Ask"} })
 		for _, body := range []string{documented, `{"type":"Ask"}`} {
 			if got := post(t, g, body); got.Code != 502 || !strings.Contains(got.Error, "its status is "+strings.TrimLeft(status[:2], "0")) {
 				t.Errorf("status %s: %v", status, got)
@@ -281,7 +282,7 @@ func TestDeliveriesUseNoProxy(t *testing.T) {
 	}
 	for _, receiver := range []string{"http://receiver.invalid/hook", "https://receiver.invalid/hook"} {
 		target, _ := url.Parse(receiver)
-		g := newGate(t, func(c *Config) { c.ForwardURL, c.Transport, c.Attempts = target, nil, 1 })
+		g := newGate(t, func(c *setup) { c.URL, c.Transport, c.Attempts = target, nil, 1 })
 		if got := post(t, g, documented); got.Code != 502 || proxied.Load() != 0 {
 			t.Errorf("%s: %v, and the proxy was asked %d times", receiver, got, proxied.Load())
 		}

@@ -7,8 +7,8 @@
 //	method and path → address, shared secret → a place in flight → body →
 //	signature → JSON → type and schema → the tenant's lane → dedup → receiver
 //
-// Three rooms below do what knows nothing of senders and lanes: content reads a body, signature
-// checks and makes signatures, delivery makes one try at a receiver.
+// Rooms below do what knows nothing of senders and lanes: content reads a body, signature checks
+// and makes signatures, receiver says who takes a webhook, and makes one try.
 //
 // The gate reads nothing of the body before the headers have passed, and parses nothing
 // before the signature has.

@@ -2,6 +2,8 @@ package webhookgate
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -9,27 +11,26 @@ import (
 	"sync"
 	"time"
 
-	"usher/internal/trace"
+	"usher/internal/guard"
+	"usher/internal/receiver"
+	"usher/internal/text"
 	"usher/webhookgate/content"
-	"usher/webhookgate/signature"
 )
 
 // A Gate is the http.Handler that webhooks are posted to.
 type Gate struct {
-	cfg       Config
-	rules     *content.Rules
-	hmac      signature.HMAC
-	receivers *receivers
-	share     int // how many of the places in flight each receiver may use
-	lanes     *passThrough
-	jitter    func(ceiling time.Duration) time.Duration // any time below ceiling
-	readers   chan struct{}                             // has one element for each body that is being parsed and validated
+	cfg     Config
+	share   int                                       // how many of the places in flight each receiver may use
+	lanes   *passThrough                              // nil: an inbox keeps the webhooks
+	jitter  func(ceiling time.Duration) time.Duration // any time below ceiling
+	readers chan struct{}                             // has one element for each body that is being parsed and validated
 
 	deliveries context.Context    // of all deliveries, not of a request: they go on if a sender hangs up
 	cancel     context.CancelFunc // ends deliveries
 
 	mu       sync.Mutex // guards what follows
 	inflight int
+	taken    map[*receiver.Receiver]int // how many of them are on their way to a receiver while their senders wait
 	closing  bool
 	idle     chan struct{} // closed once closing is set and nothing is in flight
 }
@@ -40,13 +41,13 @@ type visit struct {
 	r          *http.Request
 	from       netip.Addr // the sender's; invalid if unknown
 	pathSecret string     // the path's last segment, which may be a secret, as it was sent
+	signedID   string     // the sender's webhook-id, if its signature covers it
 	admitted   bool       // it holds a place in flight
-	receiver   *receiver  // gets the webhook; nil: no receiver, or not known yet
-	taken      bool       // it also holds one of the receiver's places
+	taken      bool       // it also holds one of the places of the webhook's receiver
 	webhook    *Webhook   // set once it has passed every check
+	refusal    *Refusal   // set if its content is refused
 }
 
-// ServeHTTP answers one request.
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A sender that is refused before its body was read has this long to finish sending it.
 	// (An error means that w is not a connection, and then nothing can hang.)
@@ -57,14 +58,21 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer answers one request, reports it and logs it.
 func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	start := time.Now()
 	v := &visit{w: w, r: r}
 	defer g.leave(v)
 	a := g.handle(v)
+	stored := a.Decision == queued
+	if v.refusal != nil && g.cfg.Refused != nil {
+		stored = g.cfg.Refused(v.refusal)
+	}
 	took := time.Since(start)
-	g.cfg.Answered(v.outcome(a, start, took))
+	if g.cfg.Answered != nil {
+		o := v.outcome(a, start, took)
+		o.Stored = stored
+		g.cfg.Answered(o)
+	}
 	a.write(w)
 	g.report(v, a, took)
 	return a
@@ -73,23 +81,19 @@ func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 // handle is the whole way of a webhook, top to bottom. The first station that objects answers
 // the sender.
 func (g *Gate) handle(v *visit) *answer {
-	if no := g.route(v); no != nil {
-		return no
-	}
-	if no := g.checkAddress(v); no != nil {
-		return no
-	}
-	if no := g.checkToken(v); no != nil {
-		return no
-	}
-	if no := g.enter(v); no != nil {
-		return no
+	for _, station := range []func(*visit) *answer{g.route, g.checkAddress, g.checkToken, g.enter} {
+		if no := station(v); no != nil {
+			return no
+		}
 	}
 	body, no := readBody(v.w, v.r, g.cfg.MaxBody)
+	if no != nil && no.status == http.StatusRequestEntityTooLarge && g.vouched(v.r) {
+		return g.refused(v, no, "size", body, nil)
+	}
 	if no != nil {
 		return no
 	}
-	if no := g.checkSignature(v.r.Header, body); no != nil {
+	if no := g.checkSignature(v, body); no != nil {
 		return no
 	}
 	if v.webhook, no = g.read(v, body); no != nil {
@@ -105,7 +109,7 @@ func (g *Gate) handle(v *visit) *answer {
 	if question {
 		return g.ask(v)
 	}
-	return g.lanes.send(v.receiver, v.webhook)
+	return g.lanes.send(v.webhook)
 }
 
 // read turns a body into a webhook, or refuses it. While it is parsed a body needs many times
@@ -115,25 +119,39 @@ func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 	defer func() { <-g.readers }()
 	value, fault := content.Parse(body)
 	if fault != nil {
-		return nil, faulty(http.StatusBadRequest, *fault)
+		return nil, g.refused(v, faulty(http.StatusBadRequest, *fault), "json", body, nil)
 	}
-	if faults := g.rules.Faults(value); len(faults) > 0 {
-		return nil, faulty(http.StatusUnprocessableEntity, faults...)
+	typ := content.TypeOf(value)
+	if faults := g.cfg.Rules.Faults(value); len(faults) > 0 {
+		no := faulty(http.StatusUnprocessableEntity, faults...)
+		switch {
+		case typ != "" && !g.cfg.Rules.Lets(typ):
+			if g.cfg.UnknownType != nil {
+				g.cfg.UnknownType(typ)
+			}
+		case !g.asks(typ):
+			return nil, g.refused(v, no, "schema", body, value)
+		}
+		return nil, no
 	}
-	typ := content.StringAt(value, "type")
 	lane := laneOf(typ, value)
-	if v.receiver = g.receivers.takes(lane.Platform); v.receiver == nil && !g.keepsAnyway(typ) {
+	to := g.cfg.Receivers.For(lane.Platform)
+	switch {
+	case to == nil && g.asks(typ):
 		return nil, unclaimed(lane.Platform)
+	case to == nil && !g.cfg.KeepUnclaimed:
+		return nil, g.refused(v, unclaimed(lane.Platform), "platform", body, value)
 	}
-	return g.newWebhook(v, body, typ, lane), nil
+	return g.newWebhook(v, body, value, typ, lane, to), nil
 }
 
-// Forget drops what is remembered about a tenant, so that its next snapshot is delivered in any
-// case. It reports whether anything was remembered.
-func (g *Gate) Forget(platform, tenant string) bool { return g.lanes.forget(platform, tenant) }
-
-// Platforms returns the platforms on which something is remembered about a tenant.
-func (g *Gate) Platforms(tenant string) []string { return g.lanes.platforms(tenant) }
+func unclaimed(platform string) *answer {
+	message := fmt.Sprintf("is %q, and no receiver takes webhooks of this platform", text.Clip(platform, maxShown))
+	if platform == "" {
+		message = "is missing, and no receiver takes webhooks without a platform"
+	}
+	return faulty(http.StatusUnprocessableEntity, content.Fault{Path: "/payload/tenant/platform/code", Message: message})
+}
 
 // route lets through a POST to the gate's path, or to one more segment if secrets are
 // configured.
@@ -142,8 +160,7 @@ func (g *Gate) route(v *visit) *answer {
 		return reject(http.StatusMethodNotAllowed, m+" is never accepted here").
 			with("Allow", http.MethodPost).with("Connection", "close")
 	}
-	path := v.r.URL.EscapedPath()
-	if path != g.cfg.Path {
+	if path := guard.SentPath(v.r.URL); path != g.cfg.Path {
 		segment, below := strings.CutPrefix(path, strings.TrimSuffix(g.cfg.Path, "/")+"/")
 		if !below || strings.Contains(segment, "/") || g.cfg.Tokens == nil {
 			return reject(http.StatusNotFound, "there is nothing at this path")
@@ -175,6 +192,19 @@ func (g *Gate) enter(v *visit) *answer {
 	return nil
 }
 
+// take takes one of the places of the webhook's receiver; leave gives it back.
+func (g *Gate) take(v *visit) *answer {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	to := v.webhook.Receiver
+	if g.taken[to] >= g.share {
+		return busy(fmt.Sprintf("too many webhooks at once for the receiver %s; please send this one again", to.Name))
+	}
+	g.taken[to]++
+	v.taken = true
+	return nil
+}
+
 func (g *Gate) leave(v *visit) {
 	if !v.admitted {
 		return
@@ -183,7 +213,7 @@ func (g *Gate) leave(v *visit) {
 	defer g.mu.Unlock()
 	g.inflight--
 	if v.taken {
-		v.receiver.inflight--
+		g.taken[v.webhook.Receiver]--
 	}
 	if g.closing && g.inflight == 0 {
 		close(g.idle)
@@ -230,7 +260,7 @@ const lastWords = time.Second
 
 func (g *Gate) report(v *visit, a *answer, took time.Duration) {
 	level := slog.LevelInfo
-	if a.Decision == failed {
+	if a.Decision == failed || v.refusal != nil {
 		level = slog.LevelWarn
 	}
 	attrs := make([]slog.Attr, 0, 12)
@@ -240,11 +270,14 @@ func (g *Gate) report(v *visit, a *answer, took time.Duration) {
 	}
 	if w := v.webhook; w != nil {
 		attrs = append(attrs, w.attrs()...)
-	} else if id := trace.ID(v.r.Header); id != "" {
+		if w.Receiver != nil && len(g.cfg.Receivers.All()) > 1 {
+			attrs = append(attrs, slog.String("receiver", w.Receiver.Name))
+		}
+	} else if r := v.refusal; r != nil {
+		attrs = append(attrs, r.attrs()...)
+		attrs = append(attrs, slog.String("fault", r.Faults[0].Path), slog.Int("faults", len(r.Faults)))
+	} else if id := text.TraceID(v.r.Header); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
-	}
-	if v.receiver != nil && len(g.receivers.all) > 1 {
-		attrs = append(attrs, slog.String("receiver", v.receiver.Name))
 	}
 	if a.Decision == duplicate {
 		attrs = append(attrs, slog.String("duplicate_of", a.Webhook))
@@ -256,4 +289,23 @@ func (g *Gate) report(v *visit, a *answer, took time.Duration) {
 		attrs = append(attrs, slog.String("error", a.Error))
 	}
 	g.cfg.Log.LogAttrs(context.Background(), level, "webhook answered", attrs...)
+}
+
+// ErrFull is Config.Keep's error if the inbox has no room. Any other error means that the webhook
+// could not be stored for now.
+var ErrFull = errors.New("the inbox is full")
+
+func (g *Gate) keep(w *Webhook) *answer {
+	original, err := g.cfg.Keep(w)
+	switch {
+	case errors.Is(err, ErrFull):
+		g.cfg.Log.Error("inbox is full, webhook refused", "webhook", w.ID, "err", err)
+		return busy("the inbox is full; please send this webhook again later")
+	case err != nil:
+		g.cfg.Log.Error("cannot store a webhook", "webhook", w.ID, "err", err)
+		return busy("the inbox can't be written right now; please send this webhook again")
+	case original != "":
+		return duplicateOf(original)
+	}
+	return &answer{status: http.StatusOK, Decision: queued, Webhook: w.ID}
 }

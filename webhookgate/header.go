@@ -3,42 +3,32 @@ package webhookgate
 import (
 	"cmp"
 	"net/http"
+	"slices"
 	"strings"
+
+	"usher/internal/receiver"
 )
 
 // neverForwarded are headers of the sender that are not passed on, spelled as by normal. Those
 // of the first group are only between the sender and usher; those of the second usher writes
 // itself.
-var neverForwarded = map[string]bool{
-	"connection":          true,
-	"content-length":      true,
-	"expect":              true,
-	"keep-alive":          true,
-	"proxy-authenticate":  true,
-	"proxy-authorization": true,
-	"proxy-connection":    true,
-	"te":                  true,
-	"trailer":             true,
-	"transfer-encoding":   true,
-	"upgrade":             true,
+var neverForwarded = []string{
+	"connection", "content-length", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
+	"te", "trailer", "transfer-encoding", "upgrade",
 
-	"forwarded":         true,
-	"x-real-ip":         true,
-	"webhook-id":        true,
-	"webhook-timestamp": true,
-	"webhook-signature": true,
+	"forwarded", "x-real-ip", "webhook-id", "webhook-timestamp", "webhook-signature",
 }
 
 // forwardHeader returns the headers for the receiver: the sender's, and where they came from.
 // Secrets that the gate has checked are removed.
-func (g *Gate) forwardHeader(v *visit) http.Header {
-	drop := g.consumed(v.receiver, v.r.Header)
+func (g *Gate) forwardHeader(v *visit, to *receiver.Receiver) http.Header {
+	drop := g.consumed(to, v.r.Header)
 	out := make(http.Header, len(v.r.Header)+8)
 	for name, values := range v.r.Header {
 		n := normal(name)
 		lookAlike := n != strings.ToLower(name)
 		switch {
-		case neverForwarded[n], drop[n], strings.HasPrefix(n, "x-forwarded-"):
+		case slices.Contains(neverForwarded, n), drop[n], strings.HasPrefix(n, "x-forwarded-"):
 		case lookAlike && (strings.HasPrefix(n, "webhook-") || n == normal(tokenHeader)):
 		case v.leaks(values):
 		default:
@@ -51,7 +41,7 @@ func (g *Gate) forwardHeader(v *visit) http.Header {
 
 // consumed returns the names that this request or the settings add to neverForwarded, spelled
 // as by normal.
-func (g *Gate) consumed(rc *receiver, h http.Header) map[string]bool {
+func (g *Gate) consumed(to *receiver.Receiver, h http.Header) map[string]bool {
 	drop := make(map[string]bool)
 	for _, list := range h.Values("Connection") {
 		for name := range strings.SplitSeq(list, ",") {
@@ -65,7 +55,7 @@ func (g *Gate) consumed(rc *receiver, h http.Header) map[string]bool {
 	if g.cfg.HMACSecret != nil && !g.cfg.HMACStandard {
 		drop[normal(g.cfg.HMACHeader)] = true
 	}
-	if rc != nil && rc.URL.User != nil {
+	if to != nil && to.URL.User != nil {
 		drop["authorization"] = true
 	}
 	return drop
@@ -92,16 +82,11 @@ func (v *visit) leaks(values []string) bool {
 	if v.pathSecret == "" {
 		return false
 	}
-	for _, value := range values {
-		for _, reading := range readings(value) {
-			for _, secret := range readings(v.pathSecret) {
-				if strings.Contains(reading, "/"+secret) {
-					return true
-				}
-			}
-		}
-	}
-	return false
+	sent, plain := "/"+v.pathSecret, "/"+unescaped(v.pathSecret)
+	return slices.ContainsFunc(values, func(value string) bool {
+		decoded := unescaped(value)
+		return strings.Contains(value, sent) || strings.Contains(value, plain) || strings.Contains(decoded, sent) || strings.Contains(decoded, plain)
+	})
 }
 
 // addForwarded adds X-Forwarded-*. It keeps and extends what a trusted proxy has written;

@@ -14,10 +14,10 @@ import (
 )
 
 // received lets one webhook through a gate and returns what the receiver got.
-func received(t *testing.T, change func(*Config), r *http.Request) *http.Request {
+func received(t *testing.T, change func(*setup), r *http.Request) *http.Request {
 	t.Helper()
 	var got *http.Request
-	g := newGate(t, func(c *Config) {
+	g := newGate(t, func(c *setup) {
 		c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 			got = r
 			return respond(200, ""), nil
@@ -34,10 +34,10 @@ func received(t *testing.T, change func(*Config), r *http.Request) *http.Request
 
 func TestHeadersForwarded(t *testing.T) {
 	ours := []string{"Webhook-Id", "Webhook-Timestamp", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
-	withToken := func(c *Config) { c.Tokens = tokens("good") }
+	withToken := func(c *setup) { c.Tokens = tokens("good") }
 	tests := []struct {
 		name   string
-		change func(*Config)
+		change func(*setup)
 		sent   []string // names; the values are "v"
 		want   []string // beside ours
 	}{
@@ -73,7 +73,7 @@ func TestSignatureHeaderStaysHere(t *testing.T) {
 	r := request(documented, "X-Sig", "sha256="+hex.EncodeToString(mac))
 	const lookAlike = "X_sig"
 	r.Header[lookAlike] = []string{"v"}
-	got := received(t, func(c *Config) { c.HMACSecret, c.HMACHeader = secret("key"), "X-Sig" }, r)
+	got := received(t, func(c *setup) { c.HMACSecret, c.HMACHeader = secret("key"), "X-Sig" }, r)
 	if got.Header["X-Sig"] != nil || got.Header[lookAlike] != nil {
 		t.Errorf("forwarded: %v", got.Header)
 	}
@@ -91,7 +91,7 @@ func TestPathSecretStaysHereInAnySpelling(t *testing.T) {
 	} {
 		r := httptest.NewRequest("POST", tt.sent, strings.NewReader(documented))
 		r.Header.Set("X-Original-Uri", tt.header)
-		if got := received(t, func(c *Config) { c.Tokens = tokens("a/b") }, r).Header.Get("X-Original-Uri"); got != "" {
+		if got := received(t, func(c *setup) { c.Tokens = tokens("a/b") }, r).Header.Get("X-Original-Uri"); got != "" {
 			t.Errorf("sent to %s, the receiver got %q", tt.sent, got)
 		}
 	}
@@ -100,7 +100,7 @@ func TestPathSecretStaysHereInAnySpelling(t *testing.T) {
 func TestPathSecretStaysHere(t *testing.T) {
 	r := request(documented, "X-Original-Uri", "/webhooks/s3cret?x", "X-Envoy-Original-Path", "/a/webhooks/s3cret", "X-Custom", "kept")
 	r.URL.Path = "/webhooks/s3cret"
-	got := received(t, func(c *Config) { c.Tokens = tokens("s3cret") }, r)
+	got := received(t, func(c *setup) { c.Tokens = tokens("s3cret") }, r)
 	for name, values := range got.Header {
 		if strings.Contains(strings.Join(values, " "), "s3cret") {
 			t.Errorf("%s: %q", name, values)
@@ -112,9 +112,9 @@ func TestPathSecretStaysHere(t *testing.T) {
 }
 
 func TestForwardedFor(t *testing.T) {
-	trusting := func(c *Config) { c.TrustedProxies = prefixes("192.0.2.0/24") }
+	trusting := func(c *setup) { c.TrustedProxies = prefixes("192.0.2.0/24") }
 	for _, tt := range []struct {
-		change func(*Config)
+		change func(*setup)
 		peer   string
 		sent   []string
 		want   string // for, host, proto
@@ -147,8 +147,8 @@ func TestWhatTheReceiverGets(t *testing.T) {
 	r.URL.RawQuery = "secret=maybe"
 	var body string
 	var sent *http.Request
-	g := newGate(t, func(c *Config) {
-		c.ForwardURL, _ = url.Parse("http://us%40er:pa%3Ass@receiver.test:3000/hook/%2F?tenant=x&a=b")
+	g := newGate(t, func(c *setup) {
+		c.URL, _ = url.Parse("http://us%40er:pa%3Ass@receiver.test:3000/hook/%2F?tenant=x&a=b")
 		c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 			b, _ := io.ReadAll(r.Body)
 			body, sent = string(b), r

@@ -2,6 +2,7 @@ package webhookgate
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	_ "embed"
@@ -12,10 +13,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"usher/internal/receiver"
+	"usher/webhookgate/content"
+	"usher/webhookgate/signature"
 )
 
 // documented is a webhook with all that the billing service documents.
@@ -24,7 +30,7 @@ import (
 var documented string
 
 // snapshot is a small webhook of a tenant; what tells two of them apart is name.
-func snapshot(tenant, name string) string {
+func snapshotOf(tenant, name string) string {
 	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":{"features":[{"code":%q}]}}}`, tenant, name)
 }
 
@@ -72,24 +78,54 @@ func (c *counting) count() int {
 	return len(c.bodies)
 }
 
-// newGate is a gate before a receiver that says 200, unless change says
+// setup is a gate's configuration, what its rules come from, and its receivers.
+type setup struct {
+	Config
+	Types              []string
+	Schema             []byte
+	*receiver.Receiver                      // the main one; nil: none
+	Further            []*receiver.Receiver // those without a timeout have the main one's
+}
+
+// newGate is a gate with the defaults of the settings, before a receiver that says 200, unless change says
 // otherwise.
-func newGate(t testing.TB, change func(*Config)) *Gate {
+func newGate(t testing.TB, change func(*setup)) *Gate {
 	t.Helper()
-	cfg := Config{
-		ForwardURL:  &url.URL{Scheme: "http", Host: "receiver.test", Path: "/hook"},
-		DedupWindow: 10 * time.Minute,
-		Transport:   new(counting),
+	sha256, _ := signature.ByName("sha256")
+	main := &receiver.Receiver{Name: receiver.Main, URL: address("receiver.test"), Timeout: 10 * time.Second, Transport: new(counting)}
+	c := &setup{
+		Config: Config{
+			Path: "/webhooks", HMACHeader: "X-Signature", HMAC: sha256, MaxBody: 1 << 20,
+			DedupSize: 10000, DedupWindow: 10 * time.Minute, Attempts: 3, MaxInflight: 256, Log: slog.New(slog.DiscardHandler),
+		},
+		Types:    []string{content.TenantProvisioningChange},
+		Receiver: main,
 	}
 	if change != nil {
-		change(&cfg)
+		change(c)
 	}
-	g, err := New(cfg)
-	if err != nil {
+	var all []*receiver.Receiver
+	if c.Receiver != nil {
+		all = append(all, c.Receiver)
+	}
+	for _, r := range c.Further {
+		r.Timeout = cmp.Or(r.Timeout, main.Timeout)
+		all = append(all, r)
+	}
+	for _, r := range all {
+		if r.Transport == nil {
+			r.Transport = receiver.NewTransport(c.MaxInflight)
+		}
+	}
+	c.Receivers = receiver.NewSet(all...)
+	var err error
+	if c.Rules, err = content.NewRules(slices.Concat(c.Types, c.SyncTypes), c.Schema); err != nil {
 		t.Fatal(err)
 	}
-	return g
+	return New(c.Config)
 }
+
+func address(host string) *url.URL { return &url.URL{Scheme: "http", Host: host, Path: "/hook"} }
 
 // reply is an answer as a sender sees it.
 type reply struct {
@@ -149,8 +185,8 @@ func logTo(buf *bytes.Buffer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(buf, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-func secret(s string) func() string      { return func() string { return s } }
-func tokens(s ...string) func() []string { return func() []string { return s } }
+func secret(s string) func() string    { return func() string { return s } }
+func tokens(s ...string) func() string { return secret(strings.Join(s, ",")) }
 
 func sha256MAC(key, body []byte) []byte {
 	mac := hmac.New(sha256.New, key)

@@ -1,7 +1,9 @@
 package webhookgate
 
 import (
+	"context"
 	"crypto/sha256"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -9,6 +11,8 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+
+	"usher/internal/text"
 )
 
 // maxWaiting is how many webhooks may wait in a lane behind the one that is being delivered.
@@ -21,12 +25,14 @@ const maxRemembered = 4 << 10
 // passThrough delivers webhooks while their senders wait: one at a time in each lane, in order
 // of arrival; lanes do not wait for each other. It remembers what the receiver holds.
 type passThrough struct {
-	deliver func(*receiver, *Webhook) *answer
-	window  time.Duration // zero: nothing is a duplicate
+	deliver func(*Webhook) *answer
+	window  time.Duration // zero: no snapshot is a duplicate by its content
+	log     *slog.Logger
 
 	mu     sync.Mutex                 // guards what follows, also the lanes themselves
 	active map[Lane]*lane             // lanes with work in them
 	memory *lru.Cache[Lane, accepted] // what the receiver holds, for all other lanes; only these can be evicted
+	ids    *signedIDs
 }
 
 // A lane with work in it. It has no goroutine of its own: each delivery runs on the goroutine
@@ -39,112 +45,159 @@ type lane struct {
 // A turn is one webhook that is being delivered, or waits for that.
 type turn struct {
 	digest    [sha256.Size]byte
+	reused    bool          // its signed id came before, with another body
 	forgotten bool          // by hand: a copy of it is delivered, too
 	done      chan struct{} // closed when answer is final
 	answer    *answer
 }
 
-// accepted is the last snapshot that a receiver answered with a 2xx.
+// failed reports whether it has ended, and the receiver did not accept it.
+func (t *turn) failed() bool {
+	select {
+	case <-t.done:
+		return t.answer.Decision != forwarded
+	default:
+		return false
+	}
+}
+
+// delivered is the turn of a webhook that the receiver accepted before.
+func delivered(webhook string) *turn {
+	t := &turn{done: make(chan struct{}), answer: &answer{Decision: forwarded, Webhook: webhook}}
+	close(t.done)
+	return t
+}
+
+// accepted is the last snapshot that a lane's receiver answered with a 2xx. A lane has one receiver
+// for as long as usher runs: that of its platform.
 type accepted struct {
-	receiver string // for another receiver it does not count
-	webhook  string
-	digest   [sha256.Size]byte
-	at       time.Time
+	webhook string
+	digest  [sha256.Size]byte
+	at      time.Time
 }
 
-func (a accepted) is(rc *receiver, w *Webhook) bool {
-	return a.receiver == rc.Name && a.digest == w.Digest
-}
-
-func newPassThrough(size int, window time.Duration, deliver func(*receiver, *Webhook) *answer) (*passThrough, error) {
+func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver func(*Webhook) *answer) *passThrough {
 	memory, err := lru.New[Lane, accepted](size)
 	if err != nil {
-		return nil, err
+		panic(err) // cannot happen: size is above zero
 	}
-	return &passThrough{deliver: deliver, window: window, active: make(map[Lane]*lane), memory: memory}, nil
+	return &passThrough{deliver: deliver, window: window, log: log, active: make(map[Lane]*lane), memory: memory, ids: newSignedIDs()}
 }
 
 // send delivers w when its turn comes. If the receiver already holds exactly this snapshot, or
-// is about to, w shares the outcome of that one.
-func (p *passThrough) send(rc *receiver, w *Webhook) *answer {
+// is about to, or w was recorded and is sent again, w shares the outcome of the first one.
+func (p *passThrough) send(w *Webhook) *answer {
+	t, before, own := p.join(w)
+	switch {
+	case t == nil:
+		return busy("too many webhooks of this tenant are waiting; please send this one again")
+	case !own:
+		<-t.done
+		if t.answer.Decision == forwarded {
+			return duplicateOf(t.answer.Webhook)
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.ids.drop(w, t)
+		return t.answer
+	}
+	defer p.finish(w, t) // deferred, so that not even a panic blocks the lane
+	if t.reused {
+		attrs := append(w.attrs(), slog.String("signed_id", text.Clip(w.SignedID, maxShown)))
+		p.log.LogAttrs(context.Background(), slog.LevelWarn, "webhook-id was used before, for another body", attrs...)
+	}
+	if before != nil {
+		<-before.done
+	}
+	t.answer = p.deliver(w)
+	return t.answer
+}
+
+// join finds the turn that w shares, or gives it one of its own, after the one before. Nil: too
+// many wait already.
+func (p *passThrough) join(w *Webhook) (t, before *turn, own bool) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	t, reused := p.ids.find(w)
+	if t != nil {
+		return t, nil, false
+	}
 	l := p.active[w.Lane]
 	if l == nil {
-		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.is(rc, w) && elapsed(held.at) < p.window {
-			p.mu.Unlock()
-			return duplicateOf(held.webhook) // held.at stays: the window does not slide
+		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.digest == w.Digest && elapsed(held.at) < p.window {
+			t = delivered(held.webhook) // held.at stays: the window does not slide
+			p.ids.note(w, t)
+			return t, nil, false
 		}
 		l = new(lane)
 		p.active[w.Lane] = l
 	} else if p.dedups(w) && l.tail.digest == w.Digest && !l.tail.forgotten {
 		// Compare with the tail only. A copy of a snapshot further ahead comes after a
 		// different one, and undoes it.
-		tail := l.tail
-		p.mu.Unlock()
-		<-tail.done
-		return tail.answer.shared()
+		p.ids.note(w, l.tail)
+		return l.tail, nil, false
 	} else if l.waiting >= maxWaiting {
-		p.mu.Unlock()
-		return busy("too many webhooks of this tenant are waiting; please send this one again")
+		return nil, nil, false
 	}
-
-	t := &turn{digest: w.Digest, done: make(chan struct{})}
-	before := l.tail
+	t, before = &turn{digest: w.Digest, reused: reused, done: make(chan struct{})}, l.tail
 	l.tail = t
 	if before != nil {
 		l.waiting++
 	}
+	p.ids.note(w, t)
 	// From here on the receiver may hold w or what it held before. Only a 2xx tells.
 	p.memory.Remove(w.Lane)
-	p.mu.Unlock()
-
-	defer p.finish(rc, w, l, t) // deferred, so that not even a panic blocks the lane
-	if before != nil {
-		<-before.done
-	}
-	t.answer = p.deliver(rc, w)
-	return t.answer
+	return t, before, true
 }
 
 // finish hands the lane to the next delivery, and the outcome to the copies that wait for it.
 // The last one notes what the receiver holds now.
-func (p *passThrough) finish(rc *receiver, w *Webhook, l *lane, t *turn) {
+func (p *passThrough) finish(w *Webhook, t *turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer close(t.done)
 	if t.answer == nil { // a panic
 		t.answer = &answer{status: http.StatusInternalServerError, Decision: failed, Error: "usher failed while delivering this webhook"}
 	}
+	if t.answer.Decision != forwarded {
+		p.ids.drop(w, t)
+	}
+	l := p.active[w.Lane]
 	if l.tail != t {
 		l.waiting--
 		return
 	}
 	delete(p.active, w.Lane)
 	if p.dedups(w) && !t.forgotten && t.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
-		p.memory.Add(w.Lane, accepted{rc.Name, w.ID, w.Digest, time.Now()})
+		p.memory.Add(w.Lane, accepted{w.ID, w.Digest, time.Now()})
 	}
 }
 
-// forget empties the memory of a tenant's lane, and reports whether there was anything in it. What is
-// on its way is not remembered either.
-func (p *passThrough) forget(platform, tenant string) bool {
+// Forget drops what is remembered about a tenant, so that its next snapshot is delivered in any
+// case. It reports whether anything was remembered. What is on its way is not remembered either. It
+// is for a gate without an inbox.
+func (g *Gate) Forget(platform, tenant string) bool {
+	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key := Lane{Platform: platform, Tenant: tenant}
+	known := p.ids.forget(key)
 	if l := p.active[key]; l != nil {
-		known := !l.tail.forgotten
+		known = known || !l.tail.forgotten
 		l.tail.forgotten = true
 		return known
 	}
-	return p.memory.Remove(key)
+	return p.memory.Remove(key) || known
 }
 
-// platforms returns those on which something is remembered about a tenant, or will be.
-func (p *passThrough) platforms(tenant string) (all []string) {
+// Platforms returns the platforms on which something is remembered about a tenant, or will be. It is
+// for a gate without an inbox.
+func (g *Gate) Platforms(tenant string) (all []string) {
+	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, lane := range slices.AppendSeq(p.memory.Keys(), maps.Keys(p.active)) { // no lane is in both
-		if lane.Tenant == tenant {
+	for _, lane := range slices.Concat(p.memory.Keys(), slices.Collect(maps.Keys(p.active)), p.ids.lanes()) {
+		if lane.Tenant == tenant && !slices.Contains(all, lane.Platform) {
 			all = append(all, lane.Platform)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 func TestTwentyCopiesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		receiver := &counting{takes: time.Second}
-		g := newGate(t, func(c *Config) { c.Transport = receiver })
+		g := newGate(t, func(c *setup) { c.Transport = receiver })
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		told := make(map[string]int)
@@ -39,7 +39,7 @@ func TestTwentyCopiesAtOnce(t *testing.T) {
 func TestCopiesShareTheFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		deliveries := 0
-		g := newGate(t, func(c *Config) {
+		g := newGate(t, func(c *setup) {
 			c.Transport = roundTrip(func(*http.Request) (*http.Response, error) {
 				deliveries++
 				time.Sleep(time.Second)
@@ -72,7 +72,7 @@ func lockstep(t *testing.T, g *Gate, names string) []string {
 	var wg sync.WaitGroup
 	decisions := make([]string, len(names))
 	for i, name := range names {
-		wg.Go(func() { decisions[i] = post(t, g, snapshot("acme", string(name))).Decision })
+		wg.Go(func() { decisions[i] = post(t, g, snapshotOf("acme", string(name))).Decision })
 		synctest.Wait()
 	}
 	wg.Wait()
@@ -88,7 +88,7 @@ func TestOnlyTheTailIsShared(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			receiver := &counting{takes: time.Second}
-			g := newGate(t, func(c *Config) { c.Transport = receiver })
+			g := newGate(t, func(c *setup) { c.Transport = receiver })
 			if got := fmt.Sprint(lockstep(t, g, names)); got != want {
 				t.Errorf("%s: got %v, want %v", names, got, want)
 			}
@@ -132,7 +132,7 @@ func TestMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var now step
-				g := newGate(t, func(c *Config) {
+				g := newGate(t, func(c *setup) {
 					c.DedupWindow, c.DedupSize, c.Attempts = window, 2, 1
 					c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 						switch now.receiver {
@@ -148,7 +148,7 @@ func TestMemory(t *testing.T) {
 				for i, s := range steps {
 					now = s
 					time.Sleep(s.after)
-					if got := post(t, g, snapshot(s.tenant, s.name)); got.Decision != s.want {
+					if got := post(t, g, snapshotOf(s.tenant, s.name)); got.Decision != s.want {
 						t.Errorf("step %d: got %v, want %s", i, got, s.want)
 					}
 				}
@@ -160,11 +160,11 @@ func TestMemory(t *testing.T) {
 func TestBusyLanesAreNotEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		receiver := &counting{takes: time.Second}
-		g := newGate(t, func(c *Config) { c.Transport, c.DedupSize = receiver, 1 })
+		g := newGate(t, func(c *setup) { c.Transport, c.DedupSize = receiver, 1 })
 		var wg sync.WaitGroup
 		for i := range 10 { // ten at once, memory for one
 			for range 2 {
-				wg.Go(func() { post(t, g, snapshot(fmt.Sprint(i), "A")) })
+				wg.Go(func() { post(t, g, snapshotOf(fmt.Sprint(i), "A")) })
 			}
 		}
 		wg.Wait()
@@ -176,7 +176,7 @@ func TestBusyLanesAreNotEvicted(t *testing.T) {
 
 func TestSlowTenantDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(t, func(c *Config) {
+		g := newGate(t, func(c *setup) {
 			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 				body, _ := io.ReadAll(r.Body)
 				if strings.Contains(string(body), "slow") {
@@ -187,11 +187,11 @@ func TestSlowTenantDelaysNobody(t *testing.T) {
 		})
 		var wg sync.WaitGroup
 		for _, name := range []string{"A", "B", "C"} {
-			wg.Go(func() { post(t, g, snapshot("slow", name)) })
+			wg.Go(func() { post(t, g, snapshotOf("slow", name)) })
 		}
 		synctest.Wait()
 		start := time.Now()
-		if got := post(t, g, snapshot("quick", "A")); got.Code != 200 || time.Since(start) != 0 {
+		if got := post(t, g, snapshotOf("quick", "A")); got.Code != 200 || time.Since(start) != 0 {
 			t.Errorf("%v after %v", got, time.Since(start))
 		}
 		wg.Wait()
@@ -201,11 +201,11 @@ func TestSlowTenantDelaysNobody(t *testing.T) {
 func TestLaneLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		receiver := &counting{takes: time.Second}
-		g := newGate(t, func(c *Config) { c.Transport = receiver })
+		g := newGate(t, func(c *setup) { c.Transport = receiver })
 		var wg sync.WaitGroup
 		send := func(name string, want int) {
 			wg.Go(func() {
-				if got := post(t, g, snapshot("acme", name)); got.Code != want {
+				if got := post(t, g, snapshotOf("acme", name)); got.Code != want {
 					t.Errorf("%s: got %v, want %d", name, got, want)
 				}
 			})
@@ -221,7 +221,7 @@ func TestLaneLimit(t *testing.T) {
 		send("but for one only", 503)
 		wg.Wait()
 		for i, body := range receiver.bodies[:1+maxWaiting] {
-			if body != snapshot("acme", fmt.Sprint("change ", i)) {
+			if body != snapshotOf("acme", fmt.Sprint("change ", i)) {
 				t.Fatalf("delivery %d is %s", i, body)
 			}
 		}
@@ -234,7 +234,7 @@ func TestLaneLimit(t *testing.T) {
 func TestDedupOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		receiver := &counting{takes: time.Second}
-		g := newGate(t, func(c *Config) { c.Transport, c.DedupWindow = receiver, 0 })
+		g := newGate(t, func(c *setup) { c.Transport, c.DedupWindow = receiver, 0 })
 		if got := fmt.Sprint(lockstep(t, g, "AAA")); got != "[forwarded forwarded forwarded]" || receiver.count() != 3 {
 			t.Errorf("%v, %d deliveries", got, receiver.count())
 		}
@@ -244,7 +244,7 @@ func TestDedupOff(t *testing.T) {
 func TestPanicFreesTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		blow := true
-		g := newGate(t, func(c *Config) {
+		g := newGate(t, func(c *setup) {
 			c.Transport = roundTrip(func(*http.Request) (*http.Response, error) {
 				if time.Sleep(time.Second); blow {
 					panic(errors.New("boom"))
@@ -267,28 +267,45 @@ func TestPanicFreesTheLane(t *testing.T) {
 	})
 }
 
-// What another receiver accepted does not count.
-func TestMemoryNamesItsReceiver(t *testing.T) {
-	tries := 0
-	p, err := newPassThrough(10, time.Minute, func(_ *receiver, w *Webhook) *answer {
-		tries++
-		return &answer{status: 200, Decision: forwarded, Webhook: w.ID}
-	})
-	if err != nil {
-		t.Fatal(err)
+// What is forgotten by hand is delivered whatever it says, also if a copy of it was on its way then.
+func TestForget(t *testing.T) {
+	for _, underWay := range []bool{false, true} {
+		t.Run(fmt.Sprint(underWay), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				receiver := &counting{takes: time.Second}
+				g := newGate(t, func(c *setup) { c.Transport = receiver })
+				var wg sync.WaitGroup
+				wg.Go(func() { post(t, g, snapshotOf("acme", "A")) })
+				if synctest.Wait(); !underWay {
+					wg.Wait()
+				}
+				if known := g.Platforms("acme"); len(known) != 1 {
+					t.Fatalf("acme is known on %q", known)
+				}
+				platform := g.Platforms("acme")[0]
+				if !g.Forget(platform, "acme") || g.Forget(platform, "acme") {
+					t.Error("not forgotten once")
+				}
+				if got := post(t, g, snapshotOf("acme", "A")); got.Decision != forwarded {
+					t.Errorf("after it was forgotten: %v", got)
+				}
+				if got := post(t, g, snapshotOf("acme", "A")); got.Decision != duplicate || receiver.count() != 2 {
+					t.Errorf("the next one: %v, %d deliveries", got, receiver.count())
+				}
+				wg.Wait()
+			})
+		})
 	}
-	w := &Webhook{ID: "id", Lane: Lane{Platform: "crm", Tenant: "acme"}, Snapshot: true}
-	one, other := new(receiver), new(receiver)
-	one.Name, other.Name = "one", "other"
-	for i, step := range []struct {
-		to   *receiver
-		want string
-	}{{one, forwarded}, {one, duplicate}, {other, forwarded}, {other, duplicate}, {one, forwarded}} {
-		if got := p.send(step.to, w); got.Decision != step.want {
-			t.Errorf("step %d, to %s: %s, want %s", i, step.to.Name, got.Decision, step.want)
-		}
+}
+
+// The window must not outlast a night's sleep of the machine, during which the
+// monotonic clock stands still.
+func TestElapsedByEitherClock(t *testing.T) {
+	slept := time.Now().Add(-time.Hour).Round(0) // no monotonic reading: the wall clock counts
+	if got := elapsed(slept); got < time.Hour {
+		t.Errorf("elapsed %v", got)
 	}
-	if tries != 3 {
-		t.Errorf("%d tries", tries)
+	if got := elapsed(time.Now()); got > time.Minute {
+		t.Errorf("elapsed %v", got)
 	}
 }

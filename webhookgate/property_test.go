@@ -15,6 +15,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"usher/internal/receiver"
 	"usher/webhookgate/content"
 )
 
@@ -45,7 +46,7 @@ func TestNothingIsDroppedOnAGuess(t *testing.T) {
 				case 0, 1, 2:
 					time.Sleep(rapid.SampledFrom(world.sleeps).Draw(rt, "sleep"))
 				case 3: // an outage, or the end of one
-					receiver := rapid.SampledFrom([]string{MainReceiver, "docs"}).Draw(rt, "receiver")
+					receiver := rapid.SampledFrom([]string{receiver.Main, "docs"}).Draw(rt, "receiver")
 					mood := rapid.SampledFrom([]string{"", "", "timeout", "500"}).Draw(rt, "mood")
 					world.mu.Lock()
 					world.moods[receiver] = mood
@@ -123,10 +124,10 @@ func newWorld(t *testing.T, rt *rapid.T) *world {
 		tries:      make(map[string]int),
 		underWay:   make(map[string]int),
 	}
-	w.gate = newGate(t, func(c *Config) {
+	w.gate = newGate(t, func(c *setup) {
 		c.Types = append(c.Types, content.TenantProvisioningChange, "Reminder")
-		c.Transport = w.receiver(MainReceiver)
-		c.Receivers = []Receiver{{Name: "docs", Platforms: []string{"docs"}, URL: c.ForwardURL, Transport: w.receiver("docs")}}
+		c.Transport = w.receiver(receiver.Main)
+		c.Further = []*receiver.Receiver{{Name: "docs", Platforms: []string{"docs"}, URL: c.URL, Transport: w.receiver("docs")}}
 		c.DedupWindow = testWindow
 		c.DedupSize = rapid.IntRange(1, 3).Draw(rt, "dedup size")
 		c.Timeout = testTimeout
@@ -149,7 +150,7 @@ func (w *world) send(rt *rapid.T) {
 		at:       time.Now(),
 	}
 	platform, code, _ := strings.Cut(a.tenant, "/")
-	if a.receiver = MainReceiver; platform == "docs" {
+	if a.receiver = receiver.Main; platform == "docs" {
 		a.receiver = "docs"
 	}
 	w.mu.Lock()
@@ -164,7 +165,7 @@ func (w *world) send(rt *rapid.T) {
 		ctx, hangUp := context.WithTimeout(context.Background(), patience)
 		defer hangUp()
 		rec := httptest.NewRecorder()
-		body := strings.Replace(snapshot(code, a.snapshot), `"tenant":{`, fmt.Sprintf(`"tenant":{"platform":{"code":%q},`, platform), 1)
+		body := strings.Replace(snapshotOf(code, a.snapshot), `"tenant":{`, fmt.Sprintf(`"tenant":{"platform":{"code":%q},`, platform), 1)
 		if a.snapshot == reminder {
 			body = strings.Replace(body, content.TenantProvisioningChange, "Reminder", 1)
 		}

@@ -3,13 +3,15 @@ package webhookgate
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
 
-	"usher/internal/clip"
-	"usher/internal/trace"
+	"usher/internal/receiver"
+	"usher/internal/snapshot"
+	"usher/internal/text"
 	"usher/webhookgate/content"
 )
 
@@ -24,6 +26,16 @@ type Webhook struct {
 	Body     []byte            // unchanged
 	Header   http.Header       // for the receiver, without what differs in each try
 	Received time.Time
+
+	// Receiver takes it. Nil: nobody takes its platform, and it is kept for entitlements.
+	Receiver *receiver.Receiver
+
+	// SignedID is the sender's webhook-id, if the signature that the gate has checked covers it.
+	SignedID string
+
+	// Says is what an inbox keeps of a snapshot. The gate reads it from the value that it has
+	// validated, so that a body is parsed once. Nil: nobody has read it.
+	Says *snapshot.Kept
 }
 
 // A Lane is the queue in which webhooks wait for each other: that of a tenant or, if a webhook
@@ -37,9 +49,9 @@ type Lane struct {
 
 func (l Lane) size() int { return len(l.Platform) + len(l.Tenant) + len(l.Type) }
 
-func (g *Gate) newWebhook(v *visit, body []byte, typ string, lane Lane) *Webhook {
+func (g *Gate) newWebhook(v *visit, body []byte, value any, typ string, lane Lane, to *receiver.Receiver) *Webhook {
 	now := time.Now()
-	return &Webhook{
+	w := &Webhook{
 		ID:   newID(now),
 		Type: typ,
 		Lane: lane,
@@ -48,17 +60,21 @@ func (g *Gate) newWebhook(v *visit, body []byte, typ string, lane Lane) *Webhook
 		Snapshot: typ == content.TenantProvisioningChange && lane.Tenant != "" && !g.asks(typ),
 		Digest:   sha256.Sum256(body),
 		Body:     body,
-		Header:   g.forwardHeader(v),
+		Header:   g.forwardHeader(v, to),
 		Received: now,
+		Receiver: to,
+		SignedID: v.signedID,
 	}
+	if w.Snapshot && g.cfg.Keep != nil {
+		w.Says = snapshot.KeptOf(value)
+	}
+	return w
 }
 
 // laneOf reads the names from the value that was validated.
 func laneOf(typ string, value any) Lane {
-	lane := Lane{
-		Platform: content.StringAt(value, "payload", "tenant", "platform", "code"),
-		Tenant:   content.StringAt(value, "payload", "tenant", "code"),
-	}
+	var lane Lane
+	lane.Platform, lane.Tenant = content.TenantOf(value)
 	if lane.Tenant == "" {
 		lane.Type = typ
 	}
@@ -67,7 +83,7 @@ func laneOf(typ string, value any) Lane {
 
 // TraceID returns the trace id of the sender's traceparent, or nothing. The receiver gets that
 // header, so it is stored with the webhook.
-func (w *Webhook) TraceID() string { return trace.ID(w.Header) }
+func (w *Webhook) TraceID() string { return text.TraceID(w.Header) }
 
 // maxShown is how many bytes of a foreign name are shown.
 const maxShown = 200
@@ -75,9 +91,9 @@ const maxShown = 200
 func (w *Webhook) attrs() []slog.Attr {
 	attrs := append(make([]slog.Attr, 0, 8),
 		slog.String("webhook", w.ID),
-		slog.String("type", clip.Text(w.Type, maxShown)),
-		slog.String("platform", clip.Text(w.Lane.Platform, maxShown)),
-		slog.String("tenant", clip.Text(w.Lane.Tenant, maxShown)),
+		slog.String("type", text.Clip(w.Type, maxShown)),
+		slog.String("platform", text.Clip(w.Lane.Platform, maxShown)),
+		slog.String("tenant", text.Clip(w.Lane.Tenant, maxShown)),
 	)
 	if id := w.TraceID(); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
@@ -96,3 +112,72 @@ func newID(now time.Time) string {
 	u[8] = u[8]&0x3f | 0x80 // variant
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
+
+// A Refusal is a webhook that passed every check of its sender, and whose content usher refuses. It
+// may be a change that nobody will send again, so an answer is not enough: somebody must see it.
+type Refusal struct {
+	Webhook        // Lane is empty unless Certain; Body may be only the beginning of it
+	Certain bool   // whose it is can be read for certain
+	Cut     bool   // Body is only the beginning
+	Status  int    // of the answer: 400, 413 or 422
+	Reason  string // json, size, schema or platform
+	Faults  []content.Fault
+	From    string // the sender's address
+}
+
+// maxRefusedBody is how much of a body is kept that is too large.
+const maxRefusedBody = 64 << 10
+
+// refused notes that usher refuses the content of a visit, and returns the answer. value is the
+// parsed body, or nil.
+func (g *Gate) refused(v *visit, no *answer, reason string, body []byte, value any) *answer {
+	r := &Refusal{Status: no.status, Reason: reason, Cut: no.status == http.StatusRequestEntityTooLarge, Faults: no.Faults}
+	if len(r.Faults) == 0 {
+		r.Faults = []content.Fault{{Message: no.Error}}
+	}
+	if v.from.IsValid() {
+		r.From = v.from.String()
+	}
+	var lane Lane
+	if value != nil {
+		lane.Platform, lane.Tenant, r.Certain = content.CertainTenant(value)
+		if !r.Certain {
+			lane = Lane{}
+		}
+	}
+	now := time.Now()
+	r.Webhook = Webhook{
+		ID: newID(now), Type: content.TypeOf(value), Lane: lane, Digest: sha256.Sum256(body), Body: body,
+		Header: g.forwardHeader(v, g.cfg.Receivers.For(lane.Platform)), Received: now, SignedID: v.signedID,
+	}
+	v.refusal = r
+	return no
+}
+
+// vouched reports whether usher knows the sender without a signature over the whole body, or need
+// not know it.
+func (g *Gate) vouched(r *http.Request) bool {
+	certificate := r.TLS != nil && len(r.TLS.PeerCertificates) > 0
+	return g.cfg.Tokens != nil || len(g.cfg.AllowCIDRs) > 0 || certificate || g.cfg.HMACSecret == nil
+}
+
+// Accept makes a webhook of one that was refused, as it is. It returns an error if the body is not
+// JSON, or does not say for certain whose it is.
+func Accept(id string, header http.Header, body []byte, receivers *receiver.Set) (*Webhook, error) {
+	value, fault := content.Parse(body)
+	if fault != nil {
+		return nil, errors.New("its body is not JSON")
+	}
+	platform, tenant, certain := content.CertainTenant(value)
+	if !certain {
+		return nil, errors.New("whose webhook it is can't be read for certain")
+	}
+	typ := content.TypeOf(value)
+	return &Webhook{
+		ID: id, Type: typ, Lane: Lane{Platform: platform, Tenant: tenant}, Snapshot: typ == content.TenantProvisioningChange,
+		Digest: sha256.Sum256(body), Body: body, Header: header, Received: time.Now(), Receiver: receivers.For(platform),
+	}, nil
+}
+
+// NewID makes the id of a webhook: a UUIDv7.
+func NewID() string { return newID(time.Now()) }

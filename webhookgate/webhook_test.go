@@ -16,7 +16,7 @@ func laneIn(t *testing.T, body string) Lane {
 	if fault != nil {
 		t.Fatal(fault)
 	}
-	return laneOf(content.StringAt(value, "type"), value)
+	return laneOf(content.TypeOf(value), value)
 }
 
 func TestLanes(t *testing.T) {
@@ -28,14 +28,17 @@ func TestLanes(t *testing.T) {
 		want Lane
 	}{
 		{documented, Lane{Platform: "cloud", Tenant: "acme-prod"}},
-		{snapshot("acme", "A"), Lane{Tenant: "acme"}},
+		{snapshotOf("acme", "A"), Lane{Tenant: "acme"}},
 		{tenant("a/b", "c"), Lane{Platform: "a/b", Tenant: "c"}},
 		{tenant("a", "b/c"), Lane{Platform: "a", Tenant: "b/c"}},
 		{`{"type":"Other","payload":{"tenant":{"code":"acme"}}}`, Lane{Tenant: "acme"}},
 		{`{"type":"Other","payload":{"Tenant":{"Code":"acme"}}}`, Lane{Type: "Other"}},
 		{`{"type":"Other","payload":[]}`, Lane{Type: "Other"}},
 		{`{"type":"Other"}`, Lane{Type: "Other"}},
-		{`{"type":"Other","payload":{"tenant":{"code":5}}}`, Lane{Type: "Other"}},
+		{`{"type":"Other","payload":{"tenant":{"code":5}}}`, Lane{Tenant: "5"}},
+		{`{"type":"Other","payload":{"tenant":{"code":"5"}}}`, Lane{Tenant: "5"}},
+		{`{"type":"Other","payload":{"tenant":{"code":7,"platform":{"code":8}}}}`, Lane{Platform: "8", Tenant: "7"}},
+		{`{"type":"Other","payload":{"tenant":{"code":7.0,"platform":{"code":-1e2}}}}`, Lane{Platform: "-1e2", Tenant: "7.0"}},
 	}
 	for _, tt := range tests {
 		if got := laneIn(t, tt.body); got != tt.want {
@@ -63,7 +66,7 @@ func TestNullDoesNotChangeTheLane(t *testing.T) {
 
 func TestOnlySnapshotsAreDeduplicated(t *testing.T) {
 	receiver := new(counting)
-	g := newGate(t, func(c *Config) {
+	g := newGate(t, func(c *setup) {
 		c.Transport, c.Types = receiver, []string{"*"}
 		c.Schema = []byte(`{"type":"object"}`)
 	})
@@ -79,7 +82,7 @@ func TestOnlySnapshotsAreDeduplicated(t *testing.T) {
 		}
 	}
 	// Such a webhook may change what the tenant has, so the memory is emptied.
-	for _, body := range []string{snapshot("acme", "A"), `{"type":"Reset","payload":{"tenant":{"code":"acme"}}}`, snapshot("acme", "A")} {
+	for _, body := range []string{snapshotOf("acme", "A"), `{"type":"Reset","payload":{"tenant":{"code":"acme"}}}`, snapshotOf("acme", "A")} {
 		if got := post(t, g, body); got.Decision != forwarded {
 			t.Errorf("%s: %v", body, got)
 		}
@@ -96,5 +99,40 @@ func TestIDs(t *testing.T) {
 			t.Fatalf("id %s", id)
 		}
 		seen[id] = true
+	}
+}
+
+// A code that is read as none would make one tenant of two. A schema of the user's own may allow
+// numbers, and nothing else.
+func TestCodesOfOtherTypes(t *testing.T) {
+	for code, ok := range map[string]bool{
+		`7`: true, `"7"`: true, `null`: true, `-1.5e3`: true, `true`: false, `false`: false, `[]`: false, `["a"]`: false, `{}`: false, `{"code":"a"}`: false,
+	} {
+		for path, tenant := range map[string]string{
+			"/payload/tenant/code":          `{"code":` + code + `}`,
+			"/payload/tenant/platform/code": `{"code":"acme","platform":{"code":` + code + `}}`,
+		} {
+			for name, change := range map[string]func(*setup){
+				"a schema that allows all": func(c *setup) { c.Schema = []byte(`{}`) },
+				"another type":             func(c *setup) { c.Types = []string{"*"} },
+				"a question":               func(c *setup) { c.SyncTypes = []string{"Other"} },
+			} {
+				typ := "Other"
+				if name == "a schema that allows all" {
+					typ = content.TenantProvisioningChange
+				}
+				rec := ask(newGate(t, change), `{"type":"`+typ+`","payload":{"tenant":`+tenant+`}}`)
+				if ok && rec.Code != 200 || !ok && (rec.Code != 422 || !strings.Contains(rec.Body.String(), `"`+path+`"`)) {
+					t.Errorf("%s, %s %s: %d %s", name, path, code, rec.Code, rec.Body)
+				}
+			}
+		}
+	}
+	g := newGate(t, func(c *setup) { c.Schema = []byte(`{}`) })
+	for _, platform := range []string{`"crm"`, `7`, `[{"code":"crm"}]`} {
+		got := post(t, g, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":`+platform+`}}}`)
+		if got.Code != 422 || got.Faults[0].Path != "/payload/tenant/platform" {
+			t.Errorf("platform %s: %v", platform, got)
+		}
 	}
 }

@@ -8,13 +8,14 @@ import (
 	"strconv"
 	"strings"
 
-	"usher/internal/admin/decisions"
+	"usher/internal/admin/recent"
 	"usher/internal/inbox"
+	"usher/internal/inbox/store"
 )
 
 // What people can do, through the API, the page and the commands. Each is done here, and written to the log.
 
-func (h *Handler) inbox() (*Inbox, error) {
+func (h *Handler) inbox() (*inbox.Inbox, error) {
 	if h.cfg.Inbox == nil {
 		return nil, &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
 	}
@@ -27,26 +28,31 @@ func (h *Handler) act(r *http.Request, act, id string, force bool) error {
 	if err != nil {
 		return err
 	}
-	n, err := strconv.ParseUint(id, 10, 64)
+	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
-		return inbox.ErrNotFound
+		return store.ErrNotFound
 	}
-	if act == "discard" {
+	switch act {
+	case "accept":
+		_, err = h.acceptOne(r, id, force)
+		return err
+	case "discard":
 		err = box.Discard(n)
-	} else {
+	default:
 		err = box.Redeliver(n, force)
 	}
 	if err != nil {
 		return err
 	}
 	h.did(r, slog.LevelInfo, done[act], "id", n, "force", force)
+	h.note(r, act, id, 1)
 	return nil
 }
 
 // did notes what somebody has done.
 func (h *Handler) did(r *http.Request, level slog.Level, what string, args ...any) {
 	h.acted.Add(1)
-	h.cfg.Log.Log(r.Context(), level, what, append(args, "from", r.RemoteAddr)...)
+	h.cfg.Log.Log(r.Context(), level, what, append(args, "who", Who(r), "from", r.RemoteAddr)...)
 }
 
 var done = map[string]string{"redeliver": "webhook sent again by hand", "discard": "webhook discarded by hand"}
@@ -111,13 +117,12 @@ func formTarget(form url.Values) (target, error) {
 
 // tenants returns the platforms on which a tenant is known, as far as they fit. Without an inbox those whose webhooks the
 // gate remembers are, too: pages show them.
-func (h *Handler) tenants(tenant string, platform *string) ([]string, error) {
-	if h.cfg.Platforms == nil {
-		return nil, nil
+func (h *Handler) tenants(tenant string, platform *string) (known []string, err error) {
+	if h.cfg.Platforms != nil {
+		known, err = h.cfg.Platforms(tenant)
 	}
-	known, err := h.cfg.Platforms(tenant)
 	if h.cfg.Inbox == nil && h.cfg.Decisions != nil {
-		for _, e := range h.cfg.Decisions.List(decisions.Filter{Tenant: tenant}) {
+		for _, e := range h.cfg.Decisions.List(recent.Filter{Tenant: tenant}) {
 			known = append(known, e.Platform)
 		}
 	}
@@ -135,20 +140,44 @@ func (h *Handler) named(t target) (Named, error) {
 	switch {
 	case err != nil:
 		return Named{}, err
-	case len(known) == 0 && t.Platform != nil:
-		return Named{}, &refusal{http.StatusNotFound, "no tenant " + inbox.ExactTenant(*t.Platform, t.Tenant) + " is known"}
 	case len(known) == 0:
-		return Named{}, &refusal{http.StatusNotFound, "no tenant " + inbox.ShowTenant("", t.Tenant) + " is known"}
+		return Named{}, h.unknown(t.Tenant, t.Platform)
 	case len(known) > 1:
 		return Named{}, ambiguous(t.Tenant, known)
 	}
 	return Named{known[0], t.Tenant}, nil
 }
 
+// unknown says that nobody has this name, and which names are alike.
+func (h *Handler) unknown(tenant string, platform *string) error {
+	name := store.ShowTenant("", tenant)
+	if platform != nil {
+		name = store.Exact(*platform, tenant)
+	}
+	why := "no tenant " + name + " is known"
+	if alike, err := h.alike(tenant); err == nil && len(alike) > 0 {
+		why += ": did you mean " + strings.Join(alike, " or ") + "?"
+	}
+	return &refusal{http.StatusNotFound, why}
+}
+
+// alike returns those that somebody may have meant who named a tenant that nobody knows: the same letters in another
+// case, on whichever platform, or as a part of a code or a name.
+func (h *Handler) alike(tenant string) (names []string, err error) {
+	if h.cfg.Inbox == nil {
+		return nil, nil
+	}
+	all, err := h.cfg.Inbox.Tenants(store.TenantFilter{Search: tenant, Limit: 3})
+	for _, t := range all {
+		names = append(names, store.ShowTenant(t.Platform, t.Tenant))
+	}
+	return names, err
+}
+
 func ambiguous(tenant string, platforms []string) error {
 	var names []string
 	for _, p := range platforms {
-		names = append(names, inbox.ExactTenant(p, tenant))
+		names = append(names, store.Exact(p, tenant))
 	}
 	return &refusal{http.StatusConflict, "this could be " + strings.Join(names, " or ") + ": name one of them"}
 }
@@ -166,6 +195,7 @@ func (h *Handler) forget(r *http.Request, t target) (Forgotten, error) {
 	if err != nil {
 		return Forgotten{}, err
 	}
+	h.note(r, "forget", store.ShowTenant(named.Platform, named.Tenant), 0)
 	h.did(r, slog.LevelInfo, "dedup memory dropped by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
 	return Forgotten{named, n}, nil
 }
@@ -184,11 +214,15 @@ func (h *Handler) erase(r *http.Request, t target) (Erased, error) {
 	if err != nil {
 		return Erased{}, err
 	}
+	if h.cfg.Decisions != nil {
+		h.cfg.Decisions.Erase(named.Platform, named.Tenant)
+	}
+	h.note(r, "erase", store.ShowTenant(named.Platform, named.Tenant), n)
 	h.did(r, slog.LevelWarn, "tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
 	return Erased{named, n}, nil
 }
 
-func (h *Handler) pause(r *http.Request, t target) (inbox.Pause, error) {
+func (h *Handler) pause(r *http.Request, t target) (store.Pause, error) {
 	p, err := h.pauseOf(t)
 	if err != nil {
 		return p, err
@@ -196,6 +230,7 @@ func (h *Handler) pause(r *http.Request, t target) (inbox.Pause, error) {
 	if err := h.cfg.Inbox.Pause(p); err != nil {
 		return p, err
 	}
+	h.note(r, "pause", p.String(), 0)
 	h.did(r, slog.LevelWarn, "deliveries paused by hand", "what", p.String())
 	return p, nil
 }
@@ -209,13 +244,14 @@ func (h *Handler) resume(r *http.Request, t target) (Resumed, error) {
 	if err != nil {
 		return Resumed{}, err
 	}
+	h.note(r, "resume", p.String(), 0)
 	h.did(r, slog.LevelWarn, "deliveries resumed by hand", "what", p.String(), "was_paused", was)
 	return Resumed{p, was}, nil
 }
 
 // pauseOf is what is to be paused or resumed. A name that nobody knows is refused: a pause that
 // holds nothing back would look like one that does.
-func (h *Handler) pauseOf(t target) (p inbox.Pause, err error) {
+func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
 	if _, err := h.inbox(); err != nil {
 		return p, err
 	}
@@ -226,17 +262,17 @@ func (h *Handler) pauseOf(t target) (p inbox.Pause, err error) {
 		return p, badRequest("a platform needs a tenant")
 	case t.Tenant != "":
 		named, err := h.named(t)
-		return inbox.Pause{Platform: named.Platform, Tenant: named.Tenant}, err
+		return store.Pause{Platform: named.Platform, Tenant: named.Tenant}, err
 	case t.Receiver != "" && h.cfg.Gate != nil: // without a gate other replicas know them
 		var names []string
-		for _, rc := range h.receivers() {
+		for _, rc := range h.receivers().All() {
 			names = append(names, rc.Name)
 		}
-		if !slices.Contains(names, t.Receiver) && !slices.ContainsFunc(h.paused(), func(o inbox.Pause) bool { return o.Receiver == t.Receiver }) {
+		if !slices.Contains(names, t.Receiver) && !slices.ContainsFunc(h.paused(), func(o store.Pause) bool { return o.Receiver == t.Receiver }) {
 			return p, &refusal{http.StatusNotFound, "no receiver " + t.Receiver + ": there is " + strings.Join(names, ", ")}
 		}
 	}
-	return inbox.Pause{Receiver: t.Receiver}, nil
+	return store.Pause{Receiver: t.Receiver}, nil
 }
 
 // onTarget makes an action of the API of what is done to a target.

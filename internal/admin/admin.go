@@ -7,20 +7,25 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"usher/internal/admin/decisions"
 	"usher/internal/admin/page"
+	"usher/internal/admin/recent"
 	"usher/internal/admin/status"
+	"usher/internal/entitlements"
 	"usher/internal/guard"
+	"usher/internal/inbox"
 )
 
 // Config is what the admin port needs to know.
@@ -28,9 +33,12 @@ type Config struct {
 	// Hosts says which Host headers are answered, but for the health pages, which
 	// answer any: probes come by whatever address the pod has. Required.
 	Hosts *guard.Hosts
-	// Token returns what a caller must know for all but the health pages; nil when
-	// none is demanded. One that returns the empty string lets nobody in.
+	// Token returns what a caller must know for all but the health pages, as
+	// [secret.Tokens] reads it; nil when none is demanded. One that returns the empty
+	// string lets nobody in.
 	Token func() string
+	// ReadToken returns the tokens of those who may look and not act; may be nil.
+	ReadToken func() string
 	// Unready returns what keeps usher from being ready, in words; nothing when it
 	// is. Required.
 	Unready func() []string
@@ -41,24 +49,22 @@ type Config struct {
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
 	// Ports returns how the local ports stand. May be nil.
-	Ports func() []status.PortState
+	Ports func() []status.Port
 	// Gate returns how the webhook gate stands; nil when it is off.
-	Gate func() *status.GateState
+	Gate func() *status.Gate
 	// Decisions are the gate's last; nil when the gate is off.
-	Decisions *decisions.Ring
-	// Inbox is what can be seen and done of the inbox; nil when there is none.
-	Inbox *Inbox
+	Decisions *recent.Ring
+	// Inbox is nil when there is none.
+	Inbox *inbox.Inbox
 	// Forget drops what dedup remembers of a tenant, and returns of how many lanes; nil
 	// when there is no gate. It works without an inbox too.
 	Forget func(platform, tenant string) (int, error)
 	// Platforms returns those on which a tenant of that code is known. Required with
 	// Forget, and with Inbox.
 	Platforms func(tenant string) ([]string, error)
-	// Entitlements answers /api/entitlements; nil when there is no inbox to answer from.
-	Entitlements http.HandlerFunc
-	// MayUse returns what a tenant may use, by its last snapshot; nil when there is no inbox to
+	// Entitlements returns what a tenant may use, by its last snapshot; nil when there is no inbox to
 	// answer from.
-	MayUse func(ctx context.Context, platform, tenant string) (*MayUse, error)
+	Entitlements entitlements.Lookup
 	// EntitlementsPort returns how a shell calls the port that answers what tenants may use: curl with
 	// its options, and the address. Nil: it is off.
 	EntitlementsPort func() (curl, base string)
@@ -66,7 +72,7 @@ type Config struct {
 	Changes func() uint64
 	// Version is shown on the page.
 	Version string
-	// Log is told of refused requests, and of what was done by hand. Required.
+	// Log gets refused requests, and what was done by hand. Required.
 	Log *slog.Logger
 }
 
@@ -86,36 +92,44 @@ func New(cfg Config) *Handler {
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
 		{path: "/", read: h.page(h.overview)},
-		{path: "/webhooks", read: h.page(h.webhookList)},
+		{path: "/webhooks", read: h.page(h.webhookList), params: append(listed, "did")},
 		{path: "/webhooks/{id}", read: h.page(h.oneWebhook)},
 		{path: "/webhooks/{id}/payload", read: h.download},
 		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.doOne("redeliver")},
 		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.doOne("discard")},
-		{path: "/redeliver", read: h.askMany("redeliver"), act: h.doMany("redeliver")},
-		{path: "/discard", read: h.askMany("discard"), act: h.doMany("discard")},
+		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.doOne("accept")},
+		{path: "/redeliver", read: h.askMany("redeliver"), act: h.doMany("redeliver"), params: chosen},
+		{path: "/discard", read: h.askMany("discard"), act: h.doMany("discard"), params: chosen},
 		{path: "/pause", read: h.page(h.askPause), act: h.form(h.doPause)},
 		{path: "/resume", act: h.form(h.doResume)},
+		{path: "/tenants", read: h.page(h.tenantsPage)},
 		{path: "/tenant", read: h.page(h.oneTenant)},
 		{path: "/tenant/forget", read: h.page(h.askForget), act: h.form(h.doForget)},
 		{path: "/tenant/erase", read: h.page(h.askErase), act: h.form(h.doErase)},
+		{path: "/actions", read: h.page(h.actionPage)},
 		{path: "/static/{id}", read: page.Static},
 
 		{path: "/api/status", read: h.api(func(*http.Request) (any, error) { return h.status(), nil })},
-		{path: "/api/webhooks", read: h.api(h.apiWebhooks)},
+		{path: "/api/webhooks", read: h.api(h.apiWebhooks), params: listed},
 		{path: "/api/webhooks/{id}", read: h.api(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
-		{path: "/api/webhooks/{id}/redeliver", act: h.onOne("redeliver")},
-		{path: "/api/webhooks/{id}/discard", act: h.onOne("discard")},
-		{path: "/api/redeliver", read: h.onMany("redeliver"), act: h.onMany("redeliver")},
-		{path: "/api/discard", read: h.onMany("discard"), act: h.onMany("discard")},
+		{path: "/api/webhooks/{id}/redeliver", act: h.onOne("redeliver"), params: []string{"force"}},
+		{path: "/api/webhooks/{id}/discard", act: h.onOne("discard"), params: []string{"force"}},
+		{path: "/api/redeliver", read: h.onMany("redeliver"), act: h.onMany("redeliver"), params: chosen},
+		{path: "/api/discard", read: h.onMany("discard"), act: h.onMany("discard"), params: chosen},
+		{path: "/api/webhooks/{id}/accept", act: h.api(h.accept), params: []string{"force"}},
+		{path: "/api/export", read: h.export, whole: true},
+		{path: "/api/import", act: h.imports, params: []string{"skip_faulty"}},
+		{path: "/api/actions", read: h.api(h.actions), params: []string{"before", "limit"}},
 		{path: "/api/pause", act: onTarget(h, h.pause)},
 		{path: "/api/resume", act: onTarget(h, h.resume)},
 		{path: "/api/forget", act: onTarget(h, h.forget)},
 		{path: "/api/erase", act: onTarget(h, h.erase)},
-		{path: "/api/tenant", read: h.api(h.apiTenant)},
+		{path: "/api/tenant", read: h.api(h.apiTenant), params: []string{"code", "platform"}},
+		{path: "/api/tenants", read: h.api(func(r *http.Request) (any, error) { return h.tenantList(r.URL.Query()) }), params: []string{"search", "platform", "after"}},
 		{path: "/api/events", read: h.events},
 	}
 	if cfg.Entitlements != nil {
-		h.routes = append(h.routes, route{path: "/api/entitlements", read: cfg.Entitlements})
+		h.routes = append(h.routes, route{path: "/api/entitlements", read: cfg.Entitlements.Describe, params: []string{"tenant", "feature", "platform"}})
 	}
 	for _, p := range cfg.Parts {
 		h.routes = append(h.routes, route{path: "/readyz/" + p.Name, read: p.ready, probe: true})
@@ -142,7 +156,36 @@ type route struct {
 	path  string           // as it is sent; {id} stands for one segment
 	read  http.HandlerFunc // answers GET and HEAD; may be nil
 	act   http.HandlerFunc // answers POST; may be nil
+	whole bool             // reading it is an action, too: an export
 	probe bool             // answers any Host, and needs no token
+
+	params []string // what its query may have; nil: nothing under /api/, anything elsewhere
+}
+
+// What a query may have: to choose webhooks for an action, and to list them.
+var (
+	chosen = []string{"state", "tenant", "search", "since", "until", "force"}
+	listed = []string{"state", "tenant", "search", "since", "until", "before", "limit", "inbox"}
+)
+
+// checkQuery refuses a name that the route does not know. To pass over a slip would mean to list,
+// or to act on, everybody's webhooks.
+func (to *route) checkQuery(rawQuery string) error {
+	if to.params == nil && !strings.HasPrefix(to.path, "/api/") {
+		return nil
+	}
+	query, err := readQuery(rawQuery)
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if !slices.Contains(to.params, name) {
+			return badRequest("%s has no parameter %q; it has: %s", to.path, name, cmp.Or(strings.Join(to.params, ", "), "none"))
+		}
+	}
+	return err
+}
+
+// acts says whether a request to the route is an action, or asks on a page for one.
+func (to *route) acts(r *http.Request) bool {
+	return to.whole || to.act != nil && (r.Method == http.MethodPost || !strings.HasPrefix(to.path, "/api/"))
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -160,13 +203,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	to := h.find(r)
 	guarded := to == nil || !to.probe
+	visitor, known := h.visitor(r)
+	r = r.WithContext(context.WithValue(r.Context(), visitorKey{}, visitor))
 	switch {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		header.Set("Connection", "close")
 		h.refuse(w, r, http.StatusMethodNotAllowed, r.Method+" is not for this port")
 	case guarded && !h.cfg.Hosts.Allowed(r.Host):
 		h.refuse(w, r, http.StatusMisdirectedRequest, "this Host is not allowed: call the port by its address, or allow the name with USHER_ALLOWED_HOSTS")
-	case guarded && h.cfg.Token != nil && !h.knowsToken(r):
+	case guarded && !known:
 		header.Set("WWW-Authenticate", `Basic realm="usher", charset="UTF-8"`)
 		h.refuse(w, r, http.StatusUnauthorized, "the admin token is missing or wrong: send it as 'Authorization: Bearer TOKEN', or as the password of Basic auth")
 	case h.origin.Check(r) != nil:
@@ -174,12 +219,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, r, http.StatusForbidden, "a page of another origin can't act here")
 	case guarded && embedded(r):
 		h.refuse(w, r, http.StatusForbidden, "a page of another origin can't read here")
+	case to != nil && visitor.looks && to.acts(r):
+		h.refuse(w, r, http.StatusForbidden, "with this token you can look, but not act")
 	case to == nil:
 		h.refuse(w, r, http.StatusNotFound, "there is no such page")
 	case r.Method == http.MethodPost && to.act != nil:
-		to.act(w, r)
+		h.answer(w, r, to, to.act)
 	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && to.read != nil:
-		to.read(w, r)
+		h.answer(w, r, to, to.read)
 	case to.read == nil:
 		header.Set("Allow", "POST")
 		h.refuse(w, r, http.StatusMethodNotAllowed, "this is an action: send a POST")
@@ -190,6 +237,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		h.refuse(w, r, http.StatusMethodNotAllowed, "this page can only be read")
 	}
+}
+
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to *route, handler http.HandlerFunc) {
+	if err := to.checkQuery(r.URL.RawQuery); err != nil {
+		h.explain(w, r, err)
+		return
+	}
+	handler(w, r)
 }
 
 // embedded says whether a page of another origin asks for something to use it: an image,
@@ -261,14 +316,6 @@ func writeReady(w http.ResponseWriter, problems []string) {
 	writeJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
 }
 
-func (h *Handler) knowsToken(r *http.Request) bool {
-	token := h.cfg.Token()
-	bearer, _ := guard.Bearer(r.Header)
-	_, password, _ := r.BasicAuth()
-	asBearer, asPassword := guard.Equal(bearer, token), guard.Equal(password, token)
-	return asBearer || asPassword
-}
-
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
 	h.cfg.Log.Info("admin request refused", "method", r.Method, "status", status, "why", why, "from", r.RemoteAddr)
 	h.fail(w, r, status, Problem{Error: why})
@@ -280,7 +327,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, status int, probl
 		writeJSON(w, status, problem)
 		return
 	}
-	shell := page.Shell{Title: http.StatusText(status), Webhooks: h.hasWebhooks(), Body: map[string]any{"Status": status, "Why": problem.Error}}
+	shell := page.Shell{Title: http.StatusText(status), Webhooks: h.hasWebhooks(), Tenants: h.cfg.Inbox != nil, Looks: visitorOf(r).looks, Body: map[string]any{"Status": status, "Why": problem.Error}}
 	if err := page.Write(w, status, "failure", shell); err != nil {
 		h.cfg.Log.Error("page can't be drawn", "err", err)
 		writeJSON(w, status, problem)

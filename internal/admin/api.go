@@ -12,23 +12,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"usher/internal/inbox"
+	"usher/internal/inbox/store"
+	"usher/webhookgate"
 )
-
-// Inbox is what the admin port can see and do of the inbox. All are required.
-type Inbox struct {
-	List      func(inbox.Filter) ([]inbox.Entry, error)
-	Show      func(id uint64) (*inbox.Item, error)
-	Redeliver func(id uint64, force bool) error
-	Discard   func(id uint64) error
-	Pause     func(inbox.Pause) error
-	Resume    func(inbox.Pause) (bool, error) // false: it was not paused
-	Erase     func(platform, tenant string) (int, error)
-	Stats     func() inbox.Stats
-	HeldUp    func() []inbox.HeldUp // of what this replica delivers
-	Err       func() error          // why it takes nothing in; nil: it does
-	Shared    bool                  // with other replicas
-}
 
 // inboxTrouble is why the inbox takes nothing in; nil: it does, or there is none.
 func (h *Handler) inboxTrouble() error {
@@ -43,7 +29,7 @@ type (
 	// Done is the answer of POST /api/webhooks/{id}/redeliver, and of …/discard.
 	Done struct {
 		ID     string        `json:"id"`
-		Paused []inbox.Pause `json:"paused,omitempty"` // what is not delivered for now; that may be it
+		Paused []store.Pause `json:"paused,omitempty"` // what is not delivered for now; that may be it
 	}
 
 	// Named is what an action on a tenant answers: which tenant that was.
@@ -66,7 +52,7 @@ type (
 
 	// Resumed is the answer of POST /api/resume.
 	Resumed struct {
-		inbox.Pause
+		store.Pause
 		Was bool `json:"was_paused"`
 	}
 
@@ -107,18 +93,18 @@ func (h *Handler) api(answer func(*http.Request) (any, error)) http.HandlerFunc 
 // explain answers with an error. Here and nowhere else errors become status codes.
 func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 	var refused *refusal
-	var overwrite *inbox.OverwriteError
+	var overwrite *store.OverwriteError
 	switch {
 	case errors.As(err, &refused):
 		h.refuse(w, r, refused.status, refused.why)
-	case errors.Is(err, inbox.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound):
 		h.refuse(w, r, http.StatusNotFound, err.Error())
 	case errors.As(err, &overwrite):
 		latest := bare(&overwrite.Latest)
 		h.fail(w, r, http.StatusConflict, Problem{err.Error(), &latest})
-	case errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy), errors.Is(err, inbox.ErrKept):
+	case errors.Is(err, store.ErrFinished), errors.Is(err, store.ErrBusy), errors.Is(err, store.ErrKept), errors.Is(err, store.ErrRefused):
 		h.refuse(w, r, http.StatusConflict, err.Error())
-	case errors.Is(err, inbox.ErrNobody), errors.Is(err, inbox.ErrUnsure), errors.Is(err, inbox.ErrFull):
+	case errors.Is(err, webhookgate.ErrFull):
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
@@ -140,16 +126,26 @@ func (h *Handler) apiWebhooks(r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	if err := h.oneTenantOf(s); err != nil {
+	known, err := h.isKnown(s)
+	if err != nil {
 		return nil, err
 	}
 	list, err := h.webhooks(s)
 	list.Paused = h.paused()
+	if err == nil && !known {
+		list.Alike, err = h.alike(s.tenant.Tenant)
+	}
 	return list, err
 }
 
 func (h *Handler) apiTenant(r *http.Request) (any, error) {
-	platform, code, err := readTenant(r.URL.Query())
+	query := r.URL.Query()
+	platform, code, err := readTenant(query)
+	if err == nil && !query.Has("platform") {
+		var named Named
+		named, err = h.named(target{Tenant: code})
+		platform = named.Platform
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,13 +1,15 @@
 package admin
 
 import (
-	"net/http"
+	"context"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"usher/internal/entitlements"
 )
 
 // docs/api.md has every call of the API, and none that there is not; and every status that one is answered with.
@@ -21,8 +23,8 @@ func TestAPIDocument(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|POST) /[^`?]*)` \\|").FindAllStringSubmatch(doc, -1) {
 		documented = append(documented, m[1])
 	}
-	cfg := new(fakeInbox).config("")
-	cfg.Entitlements = func(http.ResponseWriter, *http.Request) {}
+	cfg := port(nil)
+	cfg.Entitlements = func(context.Context, string, *string) (a entitlements.Answer, err error) { return }
 	for _, to := range New(cfg).routes {
 		path := strings.ReplaceAll(to.path, "{id}", "ID")
 		if !strings.HasPrefix(path, "/api/") && !strings.HasSuffix(path, "/payload") {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,7 +12,7 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/inbox"
+	"usher/internal/inbox/store"
 )
 
 // confirmation asks before something is done. It is a page of its own, so that it works
@@ -51,7 +52,7 @@ func (h *Handler) askOne(act string) http.HandlerFunc {
 			return nil, err
 		}
 		if d.State == "" {
-			return nil, inbox.ErrNotFound
+			return nil, store.ErrNotFound
 		}
 		return confirm(http.StatusOK, about(act, &d.Webhook)), nil
 	})
@@ -63,10 +64,20 @@ func about(act string, w *Webhook) *confirmation {
 		what = "this snapshot of " + page.TenantName(w.Platform, w.Tenant)
 	}
 	c := &confirmation{Action: "/webhooks/" + w.ID + "/" + act, Back: "/webhooks/" + w.ID}
+	if act == "discard" && w.State == store.Refused {
+		c.Question, c.Button, c.Danger = "Discard webhook "+w.ID+"?", "Discard it", true
+		c.Effect = "Nobody is reminded of it any more, and it can't be accepted any more. It stays in the list as discarded."
+		return c
+	}
 	if act == "discard" {
 		c.Question, c.Button, c.Danger = "Discard webhook "+w.ID+"?", "Discard it", true
 		c.Effect = "The receiver never gets " + what + ". The tenant's next webhook goes out instead. " +
 			"It stays in the list as discarded, and you can still send it again. What usher itself answers about the tenant does not change."
+		return c
+	}
+	if act == "accept" {
+		c.Question, c.Button = "Accept webhook "+w.ID+"?", "Accept it"
+		c.Effect = "usher takes in " + what + " as it is, behind what the tenant has waiting: for the receiver, and for what usher answers about the tenant. It becomes a new webhook with its own id."
 		return c
 	}
 	c.Question, c.Button = "Send webhook "+w.ID+" again?", "Send it again"
@@ -79,13 +90,14 @@ func (h *Handler) doOne(act string) http.HandlerFunc {
 	return h.form(func(r *http.Request, form url.Values) (*view, error) {
 		id := r.PathValue("id")
 		err := h.act(r, act, id, form.Get("force") == "true")
-		var overwrite *inbox.OverwriteError
+		var overwrite *store.OverwriteError
 		if errors.As(err, &overwrite) {
 			// Asked once more, now that it is known what is at stake.
 			c := about(act, &Webhook{ID: id, Platform: overwrite.Latest.Platform, Tenant: overwrite.Latest.Tenant})
 			c.Question = "Overwrite a newer snapshot?"
 			c.Warning = overwrite.Error() + "."
-			c.Button, c.Danger = "Send the old one anyway", true
+			c.Button, c.Danger = map[string]string{"accept": "Accept the old one anyway"}[act], true
+			c.Button = cmp.Or(c.Button, "Send the old one anyway")
 			c.Fields = map[string]string{"force": "true"}
 			return confirm(http.StatusConflict, c), nil
 		}

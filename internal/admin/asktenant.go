@@ -7,13 +7,13 @@ import (
 	"slices"
 
 	"usher/internal/admin/page"
-	"usher/internal/inbox"
+	"usher/internal/inbox/store"
 )
 
 // What the pages ask, and do, about deliveries as a whole, and about a tenant.
 
 // fields are those of a form that names what is paused.
-func fields(p inbox.Pause) map[string]string {
+func fields(p store.Pause) map[string]string {
 	switch {
 	case p.Tenant != "":
 		return map[string]string{"platform": p.Platform, "tenant": p.Tenant}
@@ -45,7 +45,7 @@ func (h *Handler) askPause(r *http.Request) (*view, error) {
 }
 
 // pausePage is where somebody sees what is paused.
-func pausePage(p inbox.Pause) string {
+func pausePage(p store.Pause) string {
 	if p.Tenant != "" {
 		return tenantAddress(p.Platform, p.Tenant, "")
 	}
@@ -81,12 +81,12 @@ func (h *Handler) doResume(r *http.Request, form url.Values) (*view, error) {
 }
 
 // stillPaused says whether another pause holds back what p did.
-func (h *Handler) stillPaused(p inbox.Pause) bool {
+func (h *Handler) stillPaused(p store.Pause) bool {
 	receiver := p.Receiver
 	if r := h.receivers().For(p.Platform); p.Tenant != "" && r != nil {
 		receiver = r.Name
 	}
-	return slices.ContainsFunc(h.paused(), func(other inbox.Pause) bool {
+	return slices.ContainsFunc(h.paused(), func(other store.Pause) bool {
 		return !other.Same(p) && other.Covers(p.Platform, p.Tenant, receiver)
 	})
 }
@@ -138,7 +138,7 @@ func (h *Handler) askErase(r *http.Request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := box.List(inbox.Filter{Tenant: named.Tenant, Platform: &named.Platform})
+	entries, err := box.List(store.Filter{Tenant: named.Tenant, Platform: &named.Platform})
 	if err != nil {
 		return nil, err
 	}

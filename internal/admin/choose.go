@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"usher/internal/inbox"
+	"usher/internal/inbox/store"
 	"usher/webhookgate"
 )
 
@@ -22,8 +22,11 @@ func (h *Handler) choose(act string, s Selection, force bool) (Chosen, error) {
 	if err != nil {
 		return Chosen{}, err
 	}
-	if err := h.oneTenantOf(s); err != nil {
+	switch known, err := h.isKnown(s); {
+	case err != nil:
 		return Chosen{}, err
+	case !known:
+		return Chosen{}, h.unknown(s.tenant.Tenant, s.tenant.Platform)
 	}
 	s.limit, s.before = 0, cursor{}
 	f, possible := s.filter()
@@ -40,7 +43,7 @@ func (h *Handler) choose(act string, s Selection, force bool) (Chosen, error) {
 	all := entries
 	if !force {
 		// All of the tenant, or of everybody, in whatever state: only so it is known which is the latest.
-		if all, err = box.List(inbox.Filter{Tenant: s.tenant.Tenant, Platform: s.tenant.Platform}); err != nil {
+		if all, err = box.List(store.Filter{Tenant: s.tenant.Tenant, Platform: s.tenant.Platform}); err != nil {
 			return Chosen{}, err
 		}
 	}
@@ -48,11 +51,11 @@ func (h *Handler) choose(act string, s Selection, force bool) (Chosen, error) {
 }
 
 // toDiscard has the newest first: of a queue that is discarded whole none is delivered because the one before it is gone.
-func toDiscard(entries []inbox.Entry) Chosen {
+func toDiscard(entries []store.Entry) Chosen {
 	c := Chosen{Webhooks: []string{}}
 	for i := range entries {
 		if !entries[i].State.Finished() {
-			c.Webhooks = append(c.Webhooks, strconv.FormatUint(entries[i].ID, 10))
+			c.Webhooks = append(c.Webhooks, strconv.FormatInt(entries[i].ID, 10))
 		}
 	}
 	return c
@@ -60,23 +63,25 @@ func toDiscard(entries []inbox.Entry) Chosen {
 
 // toRedeliver has the oldest first: what is sent again keeps its order. Of a tenant's that wait only the first is
 // tried, and of others only the latest, unless forced: each is a whole snapshot, and an older one would undo it.
-func toRedeliver(entries, all []inbox.Entry, force bool) Chosen {
+func toRedeliver(entries, all []store.Entry, force bool) Chosen {
 	c := Chosen{Webhooks: []string{}}
-	latest := make(map[webhookgate.Lane]uint64)
+	latest := make(map[webhookgate.Lane]int64)
 	for i := range all {
 		e := &all[i]
-		l := laneOf(e.Platform, e.Tenant, e.Type)
-		latest[l] = max(latest[l], e.ID)
+		if l := laneOf(e.Platform, e.Tenant, e.Type); !e.Rejected() {
+			latest[l] = max(latest[l], e.ID)
+		}
 	}
 	tried := make(map[webhookgate.Lane]bool)
 	for i := range slices.Backward(entries) {
 		e := &entries[i]
-		waits := e.State == inbox.Waiting
+		waits := e.State == store.Waiting
 		switch l := laneOf(e.Platform, e.Tenant, e.Type); {
+		case e.Rejected(): // it was never taken in
 		case waits && e.Tenant != "" && tried[l]: // the one before it is tried now
 		case force, e.Tenant == "", waits, latest[l] == e.ID:
 			tried[l] = tried[l] || waits
-			c.Webhooks = append(c.Webhooks, strconv.FormatUint(e.ID, 10))
+			c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
 		default:
 			c.Older++
 		}
@@ -84,17 +89,17 @@ func toRedeliver(entries, all []inbox.Entry, force bool) Chosen {
 	return c
 }
 
-// oneTenantOf refuses a tenant that is named without its platform, and exists on several.
-func (h *Handler) oneTenantOf(s Selection) error {
-	if s.tenant.Tenant == "" || s.tenant.Platform != nil {
-		return nil
+// isKnown says whether there is a tenant that a selection names, or it names none. One that is named without its platform,
+// and exists on several, is refused.
+func (h *Handler) isKnown(s Selection) (bool, error) {
+	if s.tenant.Tenant == "" {
+		return true, nil
 	}
-	if known, err := h.tenants(s.tenant.Tenant, nil); err != nil {
-		return err
-	} else if len(known) > 1 {
-		return ambiguous(s.tenant.Tenant, known)
+	known, err := h.tenants(s.tenant.Tenant, s.tenant.Platform)
+	if len(known) > 1 {
+		err = ambiguous(s.tenant.Tenant, known)
 	}
-	return nil
+	return len(known) > 0, err
 }
 
 // Acted is what became of the webhooks that a filter chose: the answer of POST /api/redeliver and POST /api/discard.

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/admin/decisions"
+	"usher/internal/admin/recent"
 	"usher/internal/admin/status"
-	"usher/internal/changes"
-	"usher/internal/inbox"
+	"usher/internal/inbox/store"
+	"usher/internal/snapshot"
 	"usher/webhookgate/content"
 )
 
@@ -22,35 +22,35 @@ type WebhookDetail struct {
 	Previous string          `json:"previous,omitempty"` // id of the snapshot that changes compares with
 	Untaken  string          `json:"untaken,omitempty"`  // id of the tenant's snapshot right before it, if the receiver has not taken that
 	Counted  int             `json:"counted,omitempty"`  // of its tries: those that did not find the receiver down
-	Attempts []inbox.Attempt `json:"attempts,omitempty"` // the last 20
+	Attempts []store.Attempt `json:"attempts,omitempty"` // the last 20
 	Faults   []content.Fault `json:"faults,omitempty"`
 	Original string          `json:"duplicate_of,omitempty"` // a webhook-id
 	Header   http.Header     `json:"header,omitempty"`       // as the receiver gets it, less what could be a secret
 	Payload  json.RawMessage `json:"payload,omitempty"`      // the body; one that is no JSON as a string
 
 	held  *status.HeldUp // what holds it up while it waits; nil: nothing
-	lines []changes.Line
+	lines []snapshot.Line
 	body  []byte // the payload as it came
 }
 
 // webhook returns one, by its id as it stands in an address.
 func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	if seq, ok := strings.CutPrefix(id, "d"); ok && h.cfg.Decisions != nil {
-		n, err := strconv.ParseUint(seq, 10, 64)
+		n, err := strconv.ParseInt(seq, 10, 64)
 		if err != nil {
-			return nil, inbox.ErrNotFound
+			return nil, store.ErrNotFound
 		}
 		return h.decision(n)
 	}
-	n, err := strconv.ParseUint(id, 10, 64)
+	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil || h.cfg.Inbox == nil {
-		return nil, inbox.ErrNotFound
+		return nil, store.ErrNotFound
 	}
 	item, err := h.cfg.Inbox.Show(n)
 	if err != nil {
 		return nil, err
 	}
-	d := &WebhookDetail{Webhook: bare(&item.Entry), Counted: item.Counted, Attempts: item.Attempts, body: item.Body}
+	d := &WebhookDetail{Webhook: bare(&item.Entry), Counted: item.Counted, Attempts: item.Attempts, Faults: item.Faults, body: item.Body}
 	d.compare(item)
 	if item.Body != nil {
 		var tried time.Time
@@ -59,19 +59,19 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 		}
 		d.Header, d.Payload = h.asSent(item.Header, &d.Webhook, tried), payload(item.Body)
 	}
-	var taken uint64
+	var taken int64
 	if item.Previous != nil {
 		taken = item.Previous.ID
-		d.Previous = strconv.FormatUint(taken, 10)
-		d.lines, _ = changes.Lines(item.Previous.Body, item.Body)
+		d.Previous = strconv.FormatInt(taken, 10)
+		d.lines, _ = snapshot.Lines(item.Previous.Body, item.Body)
 	}
 	if item.Before != 0 && item.Before != taken {
-		d.Untaken = strconv.FormatUint(item.Before, 10)
+		d.Untaken = strconv.FormatInt(item.Before, 10)
 	}
 	if !d.waits() {
 		return d, nil
 	}
-	d.Paused = h.receivers().PausedBy(h.paused(), d.Platform, d.Tenant, d.Receiver) != nil
+	d.Paused = status.PausedBy(h.paused(), h.receivers(), d.Platform, d.Tenant, d.Receiver) != nil
 	d.NoReceiver = h.someHomeless() && h.receivers().For(d.Platform) == nil
 	switch d.held = h.heldUpOf(d.Platform, d.Tenant); {
 	case d.held == nil:
@@ -83,21 +83,21 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	return d, nil
 }
 
-func (h *Handler) decision(seq uint64) (*WebhookDetail, error) {
+func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 	e := h.cfg.Decisions.Get(seq)
 	if e == nil {
 		return nil, &refusal{http.StatusNotFound, "this decision is not remembered any more: the last 1,000 are"}
 	}
 	d := &WebhookDetail{Webhook: h.ofDecision(e, true), Faults: e.Faults, Original: e.DuplicateOf}
-	if e.Payload != nil {
-		d.Header, d.Payload, d.body = h.asSent(e.Header, &d.Webhook, time.Time{}), payload(e.Payload), e.Payload
+	if d.body = e.Payload(); d.body != nil {
+		d.Header, d.Payload = h.asSent(e.Header, &d.Webhook, time.Time{}), payload(d.body)
 	}
-	if previous := h.cfg.Decisions.Payload(e.Previous); previous != nil && e.Payload != nil {
-		d.Previous = "d" + strconv.FormatUint(e.Previous, 10)
-		d.lines, _ = changes.Lines(previous, e.Payload)
+	if previous := h.cfg.Decisions.Payload(e.Previous); previous != nil && d.body != nil {
+		d.Previous = "d" + strconv.FormatInt(e.Previous, 10)
+		d.lines, _ = snapshot.Lines(previous, d.body)
 	}
 	if e.Before != 0 && e.Before != e.Previous {
-		d.Untaken = "d" + strconv.FormatUint(e.Before, 10)
+		d.Untaken = "d" + strconv.FormatInt(e.Before, 10)
 	}
 	return d, nil
 }
@@ -111,16 +111,16 @@ func (h *Handler) neighbours(w *Webhook) (before, after string) {
 	var ids []string // the newest first
 	switch {
 	case w.State != "":
-		entries, err := h.cfg.Inbox.List(inbox.Filter{Tenant: w.Tenant, Platform: &w.Platform, Limit: maxPage})
+		entries, err := h.cfg.Inbox.List(store.Filter{Tenant: w.Tenant, Platform: &w.Platform, Limit: maxPage})
 		if err != nil {
 			return "", ""
 		}
 		for _, e := range entries {
-			ids = append(ids, strconv.FormatUint(e.ID, 10))
+			ids = append(ids, strconv.FormatInt(e.ID, 10))
 		}
 	case h.cfg.Decisions != nil:
-		for _, e := range h.cfg.Decisions.List(decisions.Filter{Tenant: w.Tenant, Platform: &w.Platform, Limit: maxPage}) {
-			ids = append(ids, "d"+strconv.FormatUint(e.Seq, 10))
+		for _, e := range h.cfg.Decisions.List(recent.Filter{Tenant: w.Tenant, Platform: &w.Platform, Limit: maxPage}) {
+			ids = append(ids, "d"+strconv.FormatInt(e.Seq, 10))
 		}
 	}
 	at := slices.Index(ids, w.ID)

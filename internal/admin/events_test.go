@@ -55,7 +55,9 @@ func follow(h http.Handler) *follower {
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changes atomic.Uint64
-		cfg := new(fakeInbox).config("")
+		cfg := port(nil)
+		cfg.Platforms = func(string) ([]string, error) { return []string{"eu"}, nil }
+		cfg.Forget = func(string, string) (int, error) { return 1, nil }
 		cfg.Changes = changes.Load
 		h := New(cfg)
 		f := follow(h)
@@ -92,7 +94,7 @@ func TestEvents(t *testing.T) {
 // all are sent away.
 func TestEventsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := New(new(fakeInbox).config(""))
+		h := New(port(nil))
 		var all []*follower
 		for range maxStreams {
 			all = append(all, follow(h))

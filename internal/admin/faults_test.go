@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/admin/decisions"
-	"usher/internal/admin/status"
-	"usher/internal/inbox"
+	"usher/internal/admin/recent"
+	"usher/internal/inbox/store"
+	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
 )
@@ -16,10 +16,8 @@ import (
 // Between the question and the answer the last of them may have been delivered. Then nothing was done, and that is said.
 func TestNothingLeftToDo(t *testing.T) {
 	for act, said := range map[string]string{"redeliver": "They are being sent again.", "discard": "They are discarded."} {
-		cfg := new(fakeInbox).config("")
-		cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return nil, nil }
-		h := New(cfg)
-		w := post(h, "/"+act+"?outcome=parked", "")
+		h := New(port(inboxtest.Open(t)))
+		w := post(h, "/"+act+"?state=parked", "")
 		_, page := ask(h, "GET", w.Header().Get("Location"), "", "Accept", "text/html")
 		if w.Code != http.StatusSeeOther || strings.Contains(page, said) || !strings.Contains(page, "Nothing was done") {
 			t.Errorf("%s: %d\n%s", act, w.Code, page)
@@ -31,23 +29,28 @@ func TestNothingLeftToDo(t *testing.T) {
 func TestResumedButStillPaused(t *testing.T) {
 	for _, tc := range []struct {
 		form   string
-		remain []inbox.Pause
+		remain []store.Pause
 		want   string
 	}{
 		{"", nil, "Deliveries go on."},
-		{"", []inbox.Pause{{Receiver: "main"}}, "Deliveries go on."}, // but for those that every page names
+		{"", []store.Pause{{Receiver: "main"}}, "Deliveries go on."}, // but for those that every page names
 		{"platform=eu&tenant=acme", nil, "Deliveries go on."},
-		{"platform=eu&tenant=acme", []inbox.Pause{{Platform: "eu", Tenant: "other"}}, "Deliveries go on."},
-		{"platform=eu&tenant=acme", []inbox.Pause{{}}, "Another pause still holds"},
-		{"platform=eu&tenant=acme", []inbox.Pause{{Receiver: "main"}}, "Another pause still holds"},
-		{"receiver=main", []inbox.Pause{{}}, "Another pause still holds"},
-		{"receiver=main", []inbox.Pause{{Receiver: "other"}}, "Deliveries go on."},
+		{"platform=eu&tenant=acme", []store.Pause{{Platform: "eu", Tenant: "other"}}, "Deliveries go on."},
+		{"platform=eu&tenant=acme", []store.Pause{{}}, "Another pause still holds"},
+		{"platform=eu&tenant=acme", []store.Pause{{Receiver: "main"}}, "Another pause still holds"},
+		{"receiver=main", []store.Pause{{}}, "Another pause still holds"},
+		{"receiver=main", []store.Pause{{Receiver: "other"}}, "Deliveries go on."},
 	} {
-		cfg := new(fakeInbox).config("")
-		cfg.Gate = func() *status.GateState { return &status.GateState{Receivers: status.Receivers{{Name: "main"}}} }
-		cfg.Inbox.Stats = func() inbox.Stats { return inbox.Stats{Paused: tc.remain} }
-		entry := inbox.Entry{ID: 3, Platform: "eu", Tenant: "acme", Status: inbox.Status{State: inbox.Waiting}}
-		cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return []inbox.Entry{entry}, nil }
+		b := inboxtest.Open(t, "main", "other")
+		b.Take("eu", "acme", five)
+		b.Take("eu", "other", five)
+		for _, p := range tc.remain {
+			if err := b.Pause(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg := port(b)
+		cfg.Gate = gate(b)
 		h := New(cfg)
 		w := post(h, "/resume", tc.form)
 		if _, page := ask(h, "GET", w.Header().Get("Location"), "", "Accept", "text/html"); w.Code != http.StatusSeeOther || !strings.Contains(page, tc.want) {
@@ -58,28 +61,30 @@ func TestResumedButStillPaused(t *testing.T) {
 
 // A name that is empty is a slip of a script, and does not mean everybody.
 func TestEmptyNameIsNotEverything(t *testing.T) {
+	b := world(t)
+	h, before := New(port(b)), b.Stands()
 	for _, path := range []string{"/api/pause", "/api/resume"} {
 		for _, body := range []string{`{"tenant":""}`, `{"tenant":null}`, `{"receiver":""}`, `{"receiver":null}`, `{"tenant":"acme","tenant":""}`, `{"tenant":"","platform":"eu"}`} {
-			f := new(fakeInbox)
-			if status, answer := ask(New(f.config("")), "POST", path, body); status != 400 || len(f.asked) != 0 {
-				t.Errorf("%s %s: %d %s, did %q", path, body, status, answer, f.asked)
+			if status, answer := ask(h, "POST", path, body); status != 400 {
+				t.Errorf("%s %s: %d %s", path, body, status, answer)
 			}
 		}
 	}
 	for _, form := range []string{"tenant=", "receiver=", "tenant=&platform=eu"} {
-		f := new(fakeInbox)
-		if w := post(New(f.config("")), "/pause", form); w.Code != 400 || len(f.asked) != 0 {
-			t.Errorf("%s: %d, did %q", form, w.Code, f.asked)
+		if w := post(h, "/pause", form); w.Code != 400 {
+			t.Errorf("%s: %d", form, w.Code)
 		}
+	}
+	if did := inboxtest.Acted(before, b.Stands()); did != "" {
+		t.Errorf("did %q", did)
 	}
 }
 
 // What a tenant should have is what its last snapshot says, not its last webhook of another type.
 func TestRightsOfTheLastSnapshot(t *testing.T) {
-	cfg := new(fakeInbox).config("")
-	cfg.Inbox = nil
-	cfg.Gate = func() *status.GateState { return new(status.GateState) }
-	cfg.Decisions = decisions.New(true)
+	cfg := port(nil)
+	cfg.Gate = gate(nil)
+	cfg.Decisions = recent.New(true)
 	add := func(typ, decision, body string) {
 		cfg.Decisions.Add(webhookgate.Outcome{At: time.Now(), Decision: decision, Webhook: &webhookgate.Webhook{
 			Type: typ, Snapshot: typ == content.TenantProvisioningChange, Lane: webhookgate.Lane{Tenant: "acme"}, Body: []byte(body),
@@ -88,7 +93,7 @@ func TestRightsOfTheLastSnapshot(t *testing.T) {
 	add(content.TenantProvisioningChange, "forwarded", ten)
 	add("Invoice", "failed", `{"type":"Invoice","payload":{"tenant":{"code":"acme"}}}`)
 	h := New(cfg)
-	if _, body := ask(h, "GET", "/api/tenant?code=acme", ""); !strings.Contains(body, `"features":[{"code":"users","name":"R&D","limit":"10"}]`) || !strings.Contains(body, `"type":"Invoice"`) {
+	if _, body := ask(h, "GET", "/api/tenant?code=acme", ""); !strings.Contains(body, `"features":[{"code":"users","name":"R&D","limit":10}]`) || !strings.Contains(body, `"type":"Invoice"`) {
 		t.Errorf("%s", body)
 	}
 	if _, page := ask(h, "GET", "/tenant?code=acme", "", "Accept", "text/html"); !strings.Contains(page, "<code>users</code>") || strings.Contains(page, "has not taken this") {
@@ -98,40 +103,18 @@ func TestRightsOfTheLastSnapshot(t *testing.T) {
 
 // A replica that takes no webhooks in shows what is in the inbox that it shares.
 func TestListWithoutAGate(t *testing.T) {
-	h := New(new(fakeInbox).config(""))
+	h := New(port(world(t)))
 	status, page := ask(h, "GET", "/webhooks", "", "Accept", "text/html")
 	if status != 200 || strings.Contains(page, "The webhook gate is off") || !strings.Contains(page, `id="w-3"`) || !strings.Contains(page, `<a href="/webhooks" aria-current="page">`) {
 		t.Errorf("%d\n%s", status, page)
 	}
 }
 
-// Of a record that can't be read nothing is said but that.
-func TestDamagedRecord(t *testing.T) {
-	cfg := new(fakeInbox).config("")
-	item := &inbox.Item{Entry: inbox.Entry{ID: 8, Status: inbox.Status{State: inbox.Parked, Why: "the record is damaged: its checksum does not fit"}}}
-	cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return []inbox.Entry{item.Entry}, nil }
-	cfg.Inbox.Show = func(uint64) (*inbox.Item, error) { return item, nil }
-	h := New(cfg)
-	if _, body := ask(h, "GET", "/api/webhooks/8", ""); strings.Contains(body, `"payload"`) || strings.Contains(body, `"header"`) || strings.Contains(body, `"first"`) {
-		t.Errorf("%s", body)
-	}
-	_, page := ask(h, "GET", "/webhooks/8", "", "Accept", "text/html")
-	for _, wrong := range []string{"What it changed", "did not pass the gate's checks", "0001-01-01", "d ago", "--data-binary"} {
-		if strings.Contains(page, wrong) {
-			t.Errorf("%q in\n%s", wrong, page)
-		}
-	}
-	if _, page := ask(h, "GET", "/webhooks", "", "Accept", "text/html"); strings.Contains(page, "d ago") || strings.Contains(page, "all new") {
-		t.Errorf("%s", page)
-	}
-}
-
 // Without an inbox dedup forgets a tenant whose last webhook failed, but the page still shows it, with a button to forget
 // it: then there was nothing to forget. A tenant that nobody has heard of is refused all the same.
 func TestForgetWhatIsNotRemembered(t *testing.T) {
-	cfg := new(fakeInbox).config("")
-	cfg.Inbox, cfg.Decisions = nil, decisions.New(true)
-	cfg.Gate = func() *status.GateState { return new(status.GateState) }
+	cfg := port(nil)
+	cfg.Gate, cfg.Decisions = gate(nil), recent.New(true)
 	cfg.Platforms = func(string) ([]string, error) { return nil, nil }
 	cfg.Forget = func(string, string) (int, error) { return 0, nil }
 	for _, platform := range []string{"crm", "docs"} {

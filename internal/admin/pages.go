@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/admin/decisions"
 	"usher/internal/admin/page"
+	"usher/internal/admin/recent"
 	"usher/internal/admin/status"
-	"usher/internal/changes"
-	"usher/internal/inbox"
+	"usher/internal/inbox/store"
+	"usher/internal/snapshot"
 )
 
 // view is a page to be drawn: its template, and what stands in it; or where to go instead.
@@ -38,7 +38,9 @@ func (h *Handler) page(draw func(*http.Request) (*view, error)) http.HandlerFunc
 			http.Redirect(w, r, v.goTo, http.StatusSeeOther)
 			return
 		}
+		v.shell.Tenants = h.cfg.Inbox != nil
 		v.shell.Version, v.shell.Webhooks, v.shell.Paused = h.cfg.Version, h.hasWebhooks(), h.pauseViews()
+		v.shell.Looks = visitorOf(r).looks
 		if v.shell.Live && v.shell.Notice == "" {
 			v.shell.Notice = notices[r.URL.Query().Get("did")]
 		}
@@ -56,6 +58,7 @@ var notices = map[string]string{
 	"redeliver":      "It is being sent again.",
 	"redeliver-all":  "They are being sent again.",
 	"discard":        "It is discarded.",
+	"accept":         "It is accepted, as a new webhook with its own id.",
 	"discard-all":    "They are discarded.",
 	"nothing":        "Nothing was done: no such webhook is left.",
 	"resume":         "Deliveries go on.",
@@ -67,7 +70,7 @@ var notices = map[string]string{
 
 // pauseView is a pause as every page shows it, with what a form needs to end it.
 type pauseView struct {
-	inbox.Pause
+	store.Pause
 	Fields map[string]string
 }
 
@@ -81,7 +84,7 @@ func (h *Handler) pauseViews() (all []pauseView) {
 
 // status gathers how usher's parts do, and says it in words.
 func (h *Handler) status() *status.Status {
-	now := &status.State{Version: h.cfg.Version, Ready: len(h.cfg.Unready()) == 0, Stopping: h.cfg.Stopping != nil && h.cfg.Stopping()}
+	now := &status.Status{Version: h.cfg.Version, Ready: len(h.cfg.Unready()) == 0, Stopping: h.cfg.Stopping != nil && h.cfg.Stopping()}
 	if h.cfg.Ports != nil {
 		now.Ports = h.cfg.Ports()
 	}
@@ -89,12 +92,47 @@ func (h *Handler) status() *status.Status {
 		now.Gate = h.cfg.Gate()
 	}
 	if h.cfg.Decisions != nil {
-		now.Decisions = h.cfg.Decisions.List(decisions.Filter{})
+		now.Decisions = h.cfg.Decisions.List(recent.Filter{})
 	}
 	if box := h.cfg.Inbox; box != nil {
-		now.Inbox = &status.InboxState{Stats: box.Stats(), HeldUp: box.HeldUp(), Err: box.Err(), Shared: box.Shared}
+		now.Inbox = status.NewInbox(box.Stats(), box.HeldUp(), h.receivers(), box.Err())
+		now.Inbox.Shared = box.Shared()
+		now.Inbox.ParkedOf, now.Inbox.ParkedAnswer, now.Inbox.ParkedLink = h.tenantsOf(store.Parked, now.Inbox.Parked)
+		now.Inbox.RefusedOf, now.Inbox.RefusedWhy, now.Inbox.RefusedLink = h.tenantsOf(store.Refused, now.Inbox.Refused)
 	}
-	return status.Of(now, time.Now())
+	now.Judge(time.Now())
+	return now
+}
+
+// tenantsOf names the tenants with webhooks in a state, the newest first, and says what is known of the newest, and where they are
+// shown.
+func (h *Handler) tenantsOf(state store.State, count int) (names []string, words, link string) {
+	link = "/webhooks?state=" + string(state)
+	if count == 0 {
+		return nil, "", link
+	}
+	entries, err := h.cfg.Inbox.List(store.Filter{State: state, Limit: 1000})
+	if err != nil {
+		return nil, "", link // the page says that
+	}
+	if len(entries) == 1 {
+		link = "/webhooks/" + bare(&entries[0]).ID
+	}
+	for i := range entries {
+		w := bare(&entries[i])
+		if name := page.TenantName(w.Platform, w.Tenant); w.Tenant != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		if i == 0 {
+			words = cmp.Or(w.Answer, w.Why)
+		}
+	}
+	return names, words, link
+}
+
+func (h *Handler) tenantsPage(r *http.Request) (*view, error) {
+	l, err := h.tenantList(r.URL.Query())
+	return &view{name: "tenants", shell: page.Shell{Title: "Tenants", At: "tenants", Body: l}}, err
 }
 
 // overview is what the front page shows.
@@ -148,9 +186,6 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 		if s.Narrow() && slices.ContainsFunc(list.Webhooks, func(w Webhook) bool { return w.State != "" }) {
 			p.Redeliver, p.Discard = "/redeliver?"+s.Query().Encode(), "/discard?"+s.Query().Encode()
 		}
-		if h.cfg.Inbox.Shared {
-			p.Finds = "id, tenant, type" // the servers do not look into payloads
-		}
 	}
 	query := s.Query()
 	p.Newest = "/webhooks?" + query.Encode()
@@ -164,8 +199,9 @@ func (h *Handler) webhookList(r *http.Request) (*view, error) {
 // webhookView is one webhook, and what can be done with it.
 type webhookView struct {
 	*WebhookDetail
-	Lines   []changes.Line
+	Lines   []snapshot.Line
 	Indent  string         // the payload, written out
+	Beside  []faultyLine   // the same with its faults; nil: it has none, or is no JSON
 	Curl    string         // a line for a shell that sends it
 	Before  string         // id of the tenant's webhook before it; empty: there is none
 	After   string         // and after it
@@ -185,6 +221,9 @@ func (h *Handler) oneWebhook(r *http.Request) (*view, error) {
 	v.Open = v.InInbox && !d.State.Finished()
 	if d.Payload != nil {
 		v.Indent, v.Curl = indent(d.Payload), curlLine(d)
+		if len(d.Faults) > 0 && d.Payload[0] == '{' {
+			v.Beside = beside(v.Indent, d.Faults)
+		}
 	}
 	v.Before, v.After = h.neighbours(&d.Webhook)
 	shell := page.Shell{Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}
@@ -217,15 +256,16 @@ func indent(payload json.RawMessage) string {
 // tenantView is a tenant, and how its latest snapshot stands.
 type tenantView struct {
 	*Tenant
-	Latest    *Webhook       // nil: none of its webhooks is kept any more
-	Held      bool           // nobody need take the latest any more
-	HeldUp    *status.HeldUp // what holds up its webhooks; nil: nothing is known
-	Features  []MayFeature   // what it may use, or, where usher does not answer that, what its latest webhook says
-	Known     bool           // there is a list of them, be it an empty one
-	Values    bool           // some feature has one
-	Pause     *inbox.Pause   // what holds its webhooks back; nil: nobody does
+	Latest    *Webhook           // nil: none of its webhooks is kept any more
+	Held      bool               // nobody need take the latest any more
+	HeldUp    *status.HeldUp     // what holds up its webhooks; nil: nothing is known
+	Features  []snapshot.Feature // what it may use, or, where usher does not answer that, what its latest webhook says
+	Known     bool               // there is a list of them, be it an empty one
+	Values    bool               // some feature has one
+	Pause     *store.Pause       // what holds its webhooks back; nil: nobody does
 	HasInbox  bool
 	CanForget bool
+	CanPause  bool // there are deliveries
 }
 
 func (h *Handler) oneTenant(r *http.Request) (*view, error) {
@@ -238,7 +278,8 @@ func (h *Handler) oneTenant(r *http.Request) (*view, error) {
 		return nil, err
 	}
 	v := &tenantView{Tenant: t, Held: true, HasInbox: h.cfg.Inbox != nil, CanForget: h.cfg.Forget != nil}
-	v.Pause = h.receivers().PausedBy(h.paused(), platform, code, "")
+	v.CanPause = v.HasInbox && (h.cfg.Gate == nil || len(h.receivers().All()) > 0) // without a gate other replicas know them
+	v.Pause = status.PausedBy(h.paused(), h.receivers(), platform, code, "")
 	if v.Latest = t.latest; v.Latest != nil {
 		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, v.Latest.Outcome())
 		v.HeldUp = h.heldUpOf(platform, code)
@@ -247,11 +288,8 @@ func (h *Handler) oneTenant(r *http.Request) (*view, error) {
 	case t.MayUse != nil:
 		v.Features, v.Known = t.MayUse.Features, t.MayUse.Known
 	case t.Rights != nil:
-		v.Known = true
-		for _, f := range t.Rights.Features {
-			v.Features = append(v.Features, MayFeature{f.Code, f.Name, f.Limit, f.Value})
-		}
+		v.Features, v.Known = t.Rights.Features, t.Rights.Known
 	}
-	v.Values = slices.ContainsFunc(v.Features, func(f MayFeature) bool { return f.Value != "" })
-	return &view{name: "tenant", shell: page.Shell{Title: code, At: "webhooks", Live: true, Body: v}}, nil
+	v.Values = slices.ContainsFunc(v.Features, func(f snapshot.Feature) bool { return f.Value != "" })
+	return &view{name: "tenant", shell: page.Shell{Title: code, At: "tenants", Live: true, Body: v}}, nil
 }

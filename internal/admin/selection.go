@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -9,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/inbox"
+	"usher/internal/inbox/store"
 )
 
 // Selection is what a list is asked for.
@@ -19,7 +18,7 @@ type Selection struct {
 	Search       string
 	Since, Until time.Time // received from then on, and before; zero: whenever
 
-	tenant inbox.TenantName // the same as Tenant
+	tenant store.TenantName // the same as Tenant
 	kept   bool             // only what is in the inbox
 	before cursor
 	limit  int // 0: all
@@ -28,7 +27,7 @@ type Selection struct {
 // inboxOutcomes and passOutcomes are what a webhook can have come to, with an inbox and without. With one, what asks a
 // question is forwarded.
 var (
-	inboxOutcomes = []string{"waiting", "delivered", "parked", "superseded", "discarded", "kept", "forwarded", "duplicate", "rejected", "failed"}
+	inboxOutcomes = []string{"waiting", "parked", "refused", "delivered", "superseded", "discarded", "kept", "accepted", "forwarded", "duplicate", "rejected", "failed"}
 	passOutcomes  = []string{"forwarded", "duplicate", "rejected", "failed"}
 )
 
@@ -44,9 +43,9 @@ func (s Selection) decision() string {
 }
 
 // filter is the selection, of what is in the inbox; false: nothing there can fit.
-func (s Selection) filter() (inbox.Filter, bool) {
-	return inbox.Filter{
-		State: inbox.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
+func (s Selection) filter() (store.Filter, bool) {
+	return store.Filter{
+		State: store.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
 		Search: s.Search, Before: s.before.inbox, Limit: s.limit,
 	}, s.decision() == ""
 }
@@ -66,14 +65,14 @@ func readSelection(rawQuery string) (s Selection, err error) {
 		return s, err
 	}
 	s = Selection{
-		Tenant: strings.TrimSpace(query.Get("tenant")), Outcome: query.Get("outcome"), Search: strings.TrimSpace(query.Get("search")),
+		Tenant: strings.TrimSpace(query.Get("tenant")), Outcome: query.Get("state"), Search: strings.TrimSpace(query.Get("search")),
 		kept: query.Get("inbox") == "true", limit: pageSize,
 	}
 	if s.Outcome != "" && !slices.Contains(inboxOutcomes, s.Outcome) {
-		return s, badRequest("there is no outcome %q: it should be %s", s.Outcome, strings.Join(inboxOutcomes, ", "))
+		return s, badRequest("there is no state %q: it should be %s", s.Outcome, strings.Join(inboxOutcomes, ", "))
 	}
 	if s.Tenant != "" {
-		if s.tenant, err = inbox.ParseTenant(s.Tenant); err != nil {
+		if s.tenant, err = store.ParseTenant(s.Tenant); err != nil {
 			return s, badRequest("%v", err)
 		}
 	}
@@ -85,22 +84,16 @@ func readSelection(rawQuery string) (s Selection, err error) {
 	return s, s.readPage(query)
 }
 
-// readChoice reads what an action is to be done to, and whether older snapshots are. A name that it does not know is
-// refused, not passed over, and so is no filter at all: the action would be done to everybody's webhooks.
+// readChoice reads what an action is to be done to, and whether older snapshots are. No filter at all is refused: the
+// action would be done to everybody's webhooks.
 func readChoice(r *http.Request) (s Selection, force bool, err error) {
 	if s, err = readSelection(r.URL.RawQuery); err != nil {
 		return s, false, err
 	}
-	query := r.URL.Query() // which could be read just now
-	for _, name := range slices.Sorted(maps.Keys(query)) {
-		if !slices.Contains([]string{"tenant", "outcome", "search", "since", "until", "force"}, name) {
-			return s, false, badRequest("%q can't choose webhooks: use outcome, tenant, search, since or until", name)
-		}
-	}
 	if !s.Narrow() {
-		return s, false, badRequest("say which webhooks: outcome, tenant, search, since or until")
+		return s, false, badRequest("say which webhooks: state, tenant, search, since or until")
 	}
-	force, err = readForce(query)
+	force, err = readForce(r.URL.Query()) // which could be read just now
 	return s, force, err
 }
 
@@ -109,8 +102,8 @@ func (s *Selection) readPage(query url.Values) error {
 	if before := query.Get("before"); before != "" {
 		left, right, _ := strings.Cut(before, ".")
 		var errs [2]error
-		s.before.inbox, errs[0] = strconv.ParseUint(left, 10, 64)
-		s.before.decision, errs[1] = strconv.ParseUint(right, 10, 64)
+		s.before.inbox, errs[0] = strconv.ParseInt(left, 10, 64)
+		s.before.decision, errs[1] = strconv.ParseInt(right, 10, 64)
 		if errs != [2]error{} {
 			return badRequest("before is %q, but should be what a former list had as next", before)
 		}
@@ -165,7 +158,7 @@ func exact(t time.Time) string {
 func (s Selection) Query() url.Values {
 	v := make(url.Values)
 	for name, value := range map[string]string{
-		"tenant": s.Tenant, "outcome": s.Outcome, "search": s.Search, "since": exact(s.Since), "until": exact(s.Until),
+		"tenant": s.Tenant, "state": s.Outcome, "search": s.Search, "since": exact(s.Since), "until": exact(s.Until),
 	} {
 		if value != "" {
 			v.Set(name, value)

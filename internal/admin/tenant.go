@@ -1,27 +1,33 @@
 package admin
 
 import (
+	"cmp"
 	"context"
-	"net/http"
+	"errors"
 	"net/url"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
-	"usher/internal/changes"
-	"usher/internal/inbox"
+	"usher/internal/admin/status"
+	"usher/internal/inbox/store"
+	"usher/internal/snapshot"
 	"usher/webhookgate/content"
 )
 
 // Tenant is the answer of GET /api/tenant: what it should have now, and how that came.
 type Tenant struct {
-	Platform  string          `json:"platform"`
-	Code      string          `json:"code"`
-	MayUse    *MayUse         `json:"may_use,omitempty"`   // as checks are answered at this moment
-	NotKnown  string          `json:"not_known,omitempty"` // why that is not known
-	Rights    *changes.Rights `json:"rights,omitempty"`    // of the latest snapshot that has come, delivered or not
-	Snapshots []Webhook       `json:"snapshots"`           // the newest first
-	More      bool            `json:"more,omitempty"`      // there are older ones
-	Elsewhere []string        `json:"elsewhere,omitempty"`
+	Platform  string             `json:"platform"`
+	Code      string             `json:"code"`
+	MayUse    *MayUse            `json:"may_use,omitempty"`   // as checks are answered at this moment
+	NotKnown  string             `json:"not_known,omitempty"` // why that is not known
+	Rights    *snapshot.Snapshot `json:"rights,omitempty"`    // of the latest snapshot that has come, delivered or not
+	Snapshots []Webhook          `json:"snapshots"`           // the newest first
+	More      bool               `json:"more,omitempty"`      // there are older ones
+	Elsewhere []string           `json:"elsewhere,omitempty"`
+	Receipt   *Receipt           `json:"receipt,omitempty"` // whether the receiver has what usher answers by; left out where nobody knows
+	Refused   *Webhook           `json:"refused,omitempty"` // the last of its webhooks that was refused and that nobody has dealt with
 
 	latest *Webhook // of Snapshots: the one that Rights are of; nil: none
 }
@@ -38,7 +44,10 @@ const (
 func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, error) {
 	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
 	t.MayUse, t.NotKnown = h.mayUse(ctx, platform, code)
-	selection := Selection{tenant: inbox.TenantName{Tenant: code}, limit: maxTimeline}
+	if err := h.receipt(t); err != nil {
+		return nil, err
+	}
+	selection := Selection{tenant: store.TenantName{Tenant: code}, limit: maxTimeline}
 	for range maxScan {
 		list, err := h.webhooks(selection)
 		if err != nil {
@@ -63,17 +72,19 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	if t.More = len(t.Snapshots) > maxTimeline; t.More {
 		t.Snapshots = t.Snapshots[:maxTimeline]
 	}
+	if h.cfg.Inbox == nil { // the gate's memory knows what was refused
+		if i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Decision != "failed" }); i >= 0 && t.Snapshots[i].Decision == "rejected" {
+			t.Refused = &t.Snapshots[i]
+		}
+	}
 	switch {
-	case len(t.Snapshots) == 0 && t.MayUse != nil:
+	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Refused != nil):
 		return t, nil // what it may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
-		if len(t.Elsewhere) > 0 {
-			return nil, &refusal{http.StatusNotFound, "usher knows nothing of this tenant on this platform, but knows it on another"}
-		}
-		return nil, &refusal{http.StatusNotFound, "usher knows nothing of this tenant: it keeps none of its webhooks"}
+		return nil, h.unknown(code, &platform)
 	}
-	// Webhooks of other types are shown among them, but do not say what a tenant may use.
-	i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Type == content.TenantProvisioningChange })
+	// Webhooks of other types, and those that were refused, are shown among them, but do not say what a tenant may use.
+	i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Type == content.TenantProvisioningChange && w.Decision != "rejected" })
 	if i < 0 {
 		return t, nil
 	}
@@ -82,50 +93,150 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	if err != nil {
 		return nil, err
 	}
-	if rights, ok := changes.Read(latest.Payload); ok {
-		t.Rights = &rights
-	}
+	rights := snapshot.Read(latest.Payload)
+	t.Rights = &rights
 	return t, nil
+}
+
+// TenantList is the answer of GET /api/tenants, and what the page of tenants shows.
+type TenantList struct {
+	Search   string          `json:"-"`
+	Troubled []*store.Tenant `json:"troubled"` // of the first page: those whose webhooks are held up, parked or refused
+	Tenants  []*store.Tenant `json:"tenants"`
+	Next     string          `json:"next,omitempty"` // the query for those that follow
+}
+
+// Older is the address of the page that follows.
+func (l *TenantList) Older() string { return "/tenants?" + l.Next }
+
+func (h *Handler) tenantList(query url.Values) (*TenantList, error) {
+	box, err := h.inbox()
+	if err != nil {
+		return nil, err
+	}
+	l := &TenantList{Search: strings.TrimSpace(query.Get("search")), Troubled: []*store.Tenant{}, Tenants: []*store.Tenant{}} // [] and not null
+	f := store.TenantFilter{Search: l.Search, Limit: pageSize + 1}
+	if query.Has("after") {
+		f.After = &store.Tenant{Platform: query.Get("platform"), Tenant: query.Get("after")}
+	} else {
+		troubled, err := box.Tenants(store.TenantFilter{Search: l.Search, Troubled: true, Limit: pageSize})
+		if err != nil {
+			return nil, err
+		}
+		l.Troubled = append(l.Troubled, troubled...)
+	}
+	all, err := box.Tenants(f)
+	l.Tenants = append(l.Tenants, all[:min(len(all), pageSize)]...)
+	if len(all) > pageSize {
+		last := all[pageSize-1]
+		l.Next = url.Values{"search": {l.Search}, "platform": {last.Platform}, "after": {last.Tenant}}.Encode()
+	}
+	return l, err
+}
+
+// Receipt says whether the receiver has a tenant's last snapshot, and if not, why, and what to do about it.
+type Receipt struct {
+	ID    string    `json:"id"` // of the webhook
+	Taken bool      `json:"taken"`
+	Since time.Time `json:"since"`        // it has it, or should
+	State string    `json:"state"`        // of the webhook
+	Why   string    `json:"why"`          // in words
+	Do    string    `json:"do,omitempty"` // in words
+	Run   string    `json:"run,omitempty"`
+}
+
+// receipt adds to a tenant whether its receiver has what usher answers by, and what was refused since.
+func (h *Handler) receipt(t *Tenant) error {
+	if h.cfg.Inbox == nil {
+		return nil
+	}
+	refused, err := h.cfg.Inbox.List(store.Filter{State: store.Refused, Tenant: t.Code, Platform: &t.Platform, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(refused) > 0 {
+		w := bare(&refused[0])
+		t.Refused = &w
+	}
+	if t.MayUse == nil {
+		return nil
+	}
+	d, err := h.webhook(strconv.FormatInt(t.MayUse.ID, 10))
+	if errors.Is(err, store.ErrNotFound) {
+		return nil // its history is not kept any more
+	}
+	if err != nil {
+		return err
+	}
+	r := &Receipt{ID: d.ID, Taken: d.State.Taken(), Since: d.Changed, State: string(d.State)}
+	t.Receipt = r
+	receiver := "The receiver"
+	if len(h.receivers().All()) > 1 && d.Receiver != "" {
+		receiver += " " + d.Receiver
+	}
+	again := "usher inbox redeliver " + d.ID
+	switch answer := cmp.Or(d.Answer, "it did not answer"); {
+	case d.State == store.Kept:
+		r.Why = "No receiver takes its platform: only usher uses it"
+	case r.Taken:
+		r.Why = receiver + " has it"
+	case d.State == store.Parked:
+		r.Why, r.Do, r.Run = receiver+" refused it: "+answer, "Fix the receiver, then send it again.", again
+	case !d.waits():
+		r.Why, r.Do, r.Run = cmp.Or(d.Why, "It was "+string(d.State)), "If the receiver should have it, send it again.", again
+	case d.Paused:
+		p := status.PausedBy(h.paused(), h.receivers(), t.Platform, t.Code, d.Receiver)
+		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.String()+")", "Resume them.", "usher inbox resume"+p.Flag()
+	case d.NoReceiver:
+		r.Why, r.Do = "No receiver takes its platform any more", "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), then restart usher."
+	case d.held != nil && d.held.Down:
+		r.Why, r.Do = receiver+" is down: "+d.held.Answer, "Bring the receiver back. usher then delivers by itself."
+	case d.held != nil:
+		r.Why, r.Do, r.Run = receiver+" does not take webhook "+d.held.Webhook+", which goes first: "+d.held.Answer, "Fix the receiver. usher tries again by itself. To try it now, send it again.", "usher inbox redeliver "+d.held.Webhook
+		if d.held.Webhook == d.ID {
+			r.Why = receiver + " does not take it: " + d.held.Answer
+		}
+	default:
+		r.Why = "It is on its way"
+	}
+	if d.waits() {
+		r.Since = d.Received
+	}
+	return nil
 }
 
 // MayUse is what a tenant may use, as checks are answered at this moment.
 type MayUse struct {
-	Known    bool         `json:"known"` // its last webhook has a list of features
-	Features []MayFeature `json:"features"`
-	AsOf     time.Time    `json:"as_of"`   // when that webhook was taken in
-	Webhook  string       `json:"webhook"` // its webhook-id
-	ID       uint64       `json:"id"`      // its id in the inbox, whose history may not have it any more
-	Ask      []string     `json:"ask"`     // lines for a shell that ask for it
+	Known    bool               `json:"known"` // its last webhook has a list of features
+	Features []snapshot.Feature `json:"features"`
+	AsOf     time.Time          `json:"as_of"`   // when that webhook was taken in
+	Webhook  string             `json:"webhook"` // its webhook-id
+	ID       int64              `json:"id"`      // its id in the inbox, whose history may not have it any more
+	Ask      []string           `json:"ask"`     // lines for a shell that ask for it
 
 	// Stale is for how long the inbox's servers could not be reached, so that another replica may
 	// have taken in something newer; zero: they can.
 	Stale time.Duration `json:"stale,omitzero"`
 }
 
-// MayFeature is a feature that a tenant may use.
-type MayFeature struct {
-	Code  string `json:"feature"`
-	Name  string `json:"name,omitempty"`
-	Limit string `json:"limit"` // a number, or "unlimited"
-	Value string `json:"value,omitempty"`
-}
-
 // mayUse asks what a tenant may use. Why nothing is known is said in words; both are empty where
 // usher does not answer such questions.
 func (h *Handler) mayUse(ctx context.Context, platform, code string) (*MayUse, string) {
-	if h.cfg.MayUse == nil {
+	if h.cfg.Entitlements == nil {
 		return nil, ""
 	}
-	may, err := h.cfg.MayUse(ctx, platform, code)
+	a, err := h.cfg.Entitlements(ctx, code, &platform)
 	if err != nil {
 		return nil, err.Error()
 	}
 	feature := ""
-	if len(may.Features) > 0 {
-		feature = may.Features[0].Code
+	if len(a.Snapshot.Features) > 0 {
+		feature = a.Snapshot.Features[0].Code
 	}
-	may.Ask = h.askLines(platform, code, feature)
-	return may, ""
+	return &MayUse{
+		Known: a.Snapshot.Known, Features: append([]snapshot.Feature{}, a.Snapshot.Features...), // never null
+		AsOf: a.Received, Webhook: a.Webhook, ID: a.Seq, Ask: h.askLines(platform, code, feature), Stale: a.Stale,
+	}, ""
 }
 
 // askLines are those that ask what a tenant may use, and whether it may use a feature, on the port for
@@ -135,7 +246,7 @@ func (h *Handler) askLines(platform, code, feature string) []string {
 	query := url.Values{"platform": {platform}}
 	if port == nil {
 		// The page does not know by which name it is reached from a shell, but usher's own command does.
-		lines := []string{"usher entitlements " + quote(inbox.ExactTenant(platform, code))}
+		lines := []string{"usher entitlements " + quote(store.Exact(platform, code))}
 		if feature != "" {
 			lines = append(lines, lines[0]+" "+quote(feature))
 		}

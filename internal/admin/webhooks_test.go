@@ -2,70 +2,70 @@ package admin
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"usher/internal/admin/decisions"
-	"usher/internal/admin/status"
-	"usher/internal/inbox"
+	"usher/internal/admin/recent"
+	"usher/internal/inbox/store"
+	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
 )
 
-// busy is an admin port with an inbox of n webhooks, a second apart, and after every
-// third of them a duplicate that the inbox never saw.
-func busy(n int) *Handler {
-	cfg := new(fakeInbox).config("")
-	cfg.Decisions = decisions.New(false)
-	cfg.Gate = func() *status.GateState {
-		return &status.GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []status.ReceiverState{{Name: "main", Address: "http://receiver"}}}
-	}
-	begin := time.Unix(1e9, 0)
-	var entries []inbox.Entry
+// busy is an admin port with an inbox of n webhooks that are kept, a second apart, and after every
+// third of them a duplicate that the inbox never saw. The first came at begin.
+func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
+	b := inboxtest.Open(t, "main-less")
+	cfg := port(b)
+	cfg.Decisions, cfg.Gate = recent.New(false), gate(b)
+	b.Pass(-time.Hour)
 	for i := 1; i <= n; i++ {
-		at := begin.Add(time.Duration(i) * time.Second)
-		entries = append(entries, inbox.Entry{ID: uint64(i), Type: content.TenantProvisioningChange, Tenant: fmt.Sprint("t", i%2), Platform: "crm", Received: at, Status: inbox.Status{State: inbox.Delivered}})
+		b.Pass(time.Second)
+		tenant, body := fmt.Sprint("t", i%2), five
+		if i%4 > 1 {
+			body = ten
+		}
+		e := b.Entry(b.Take("crm", tenant, body))
+		if i == 1 {
+			begin = e.Received
+		}
 		if i%3 == 0 {
 			cfg.Decisions.Add(webhookgate.Outcome{
-				At: at.Add(time.Millisecond), Decision: "duplicate", Status: 200, DuplicateOf: "x",
-				Webhook: &webhookgate.Webhook{Lane: webhookgate.Lane{Platform: "docs", Tenant: fmt.Sprint("t", i%2)}},
+				At: e.Received.Add(time.Millisecond), Decision: "duplicate", Status: 200, DuplicateOf: "x",
+				Webhook: &webhookgate.Webhook{Lane: webhookgate.Lane{Platform: "docs", Tenant: tenant}},
 			})
 		}
 	}
-	slices.Reverse(entries)
-	cfg.Inbox.List = func(f inbox.Filter) (out []inbox.Entry, _ error) {
-		for _, e := range entries {
-			if f.Match(&e, nil) && (f.Limit == 0 || len(out) < f.Limit) {
-				out = append(out, e)
-			}
-		}
-		return out, nil
+	return New(cfg), begin
+}
+
+// numbered puts the inbox's numbers for the first webhook, the second and so on: numbers may have gaps at their beginning.
+func numbered(t *testing.T, h *Handler, s string) string {
+	all, err := h.cfg.Inbox.List(store.Filter{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	cfg.Inbox.Show = func(id uint64) (*inbox.Item, error) {
-		item := &inbox.Item{Entry: entries[n-int(id)], Body: []byte(ten)}
-		if id > 1 {
-			item.Previous = &inbox.Previous{ID: id - 1, Body: []byte(five)}
-		}
-		return item, nil
-	}
-	return New(cfg)
+	return regexp.MustCompile(`(/webhooks/|webhook )\d+`).ReplaceAllStringFunc(s, func(m string) string {
+		at := strings.LastIndexAny(m, "/ ") + 1
+		n, _ := strconv.Atoi(m[at:])
+		return m[:at] + fmt.Sprint(all[len(all)-n].ID)
+	})
 }
 
 // Page after page, each webhook comes once, the newest first, from both sources.
 func TestWebhooksPageByPage(t *testing.T) {
-	h := busy(100)
+	h, _ := busy(t, 100)
 	for _, tc := range []struct {
 		query string
 		want  int
-	}{{"", 133}, {"&tenant=crm/t1", 50}, {"&outcome=duplicate", 33}, {"&inbox=true", 100}, {"&outcome=delivered", 100}, {"&outcome=rejected", 0}} {
+	}{{"", 133}, {"&tenant=crm/t1", 50}, {"&state=duplicate", 33}, {"&inbox=true", 100}, {"&state=kept", 100}, {"&state=rejected", 0}} {
 		seen := make(map[string]bool)
-		before, last := "", time.Now()
+		before, last := "", time.Now().Add(time.Hour)
 		for pages := 0; ; pages++ {
 			target := "/api/webhooks?limit=7" + tc.query
 			if before != "" {
@@ -93,7 +93,7 @@ func TestWebhooksPageByPage(t *testing.T) {
 }
 
 func TestPages(t *testing.T) {
-	h := busy(100)
+	h, _ := busy(t, 100)
 	html := []string{"Accept", "text/html,*/*"}
 	for _, tc := range []struct {
 		name, target string
@@ -103,11 +103,11 @@ func TestPages(t *testing.T) {
 		{"overview", "/", 200, []string{"Webhook gate", "http://receiver", "all webhooks", "users 5 → 10"}},
 		{"list", "/webhooks", 200, []string{`href="/webhooks?before=`, "users 5 → 10", "nothing: the same as before", "data-live"}},
 		{"further on", "/webhooks?before=50.20&tenant=t1", 200, []string{`href="/webhooks?tenant=t1">Newest`, `value="t1"`}},
-		{"none", "/webhooks?outcome=failed", 200, []string{"No webhook matches"}},
-		{"bad selection", "/webhooks?outcome=lost", 400, []string{"there is no outcome", "To the overview"}},
+		{"none", "/webhooks?state=failed", 200, []string{"No webhook matches"}},
+		{"bad selection", "/webhooks?state=lost", 400, []string{"there is no state", "To the overview"}},
 		{"bad cursor", "/webhooks?before=x", 400, []string{"before is"}},
 		{"bad limit", "/webhooks?limit=x", 400, []string{"limit is"}},
-		{"one", "/webhooks/7", 200, []string{`<li class="changed">users 5 → 10</li>`, "webhook 6", "Send again…", "&#34;quantity&#34;: 10"}},
+		{"one", "/webhooks/7", 200, []string{`<li class="changed">users 5 → 10</li>`, "webhook 5", "Send again…", "&#34;quantity&#34;: 10"}},
 		{"the first", "/webhooks/1", 200, []string{"all of it is new", `<li class="added">`}},
 		{"a decision", "/webhooks/d3", 200, []string{"duplicate", "/webhooks?search=x"}},
 		{"no decision", "/webhooks/d999", 404, []string{"not remembered"}},
@@ -116,28 +116,28 @@ func TestPages(t *testing.T) {
 		{"asked to discard", "/webhooks/7/discard", 200, []string{`method="post" action="/webhooks/7/discard"`, "The receiver never gets this snapshot of crm/t1"}},
 		{"asked for many", "/redeliver?tenant=crm/t1", 200, []string{"Send 1 webhook again?", "49 older ones are left out", "force=true", `action="/redeliver?tenant=crm%2Ft1&amp;until=20`}},
 		{"asked to force many", "/redeliver?tenant=crm/t1&force=true", 200, []string{"Send 50 webhooks again?", "may undo newer ones", `name="force" value="true"`}},
-		{"asked for what can't be", "/discard?outcome=delivered", 200, []string{"There is nothing to discard", "Go back"}},
+		{"asked for what can't be", "/discard?state=kept", 200, []string{"There is nothing to discard", "Go back"}},
 		{"asked for all", "/discard", 400, []string{"say which"}},
-		{"asked to pause", "/pause?receiver=main", 200, []string{"Pause receiver main?", `name="receiver" value="main"`}},
+		{"asked to pause", "/pause?receiver=main-less", 200, []string{"Pause receiver main-less?", `name="receiver" value="main-less"`}},
 		{"asked to pause a name that is empty", "/pause?tenant=", 400, []string{"neither a tenant nor a receiver"}},
 		{"asked to pause a name that can't be read", "/pause?tenant=50%off", 400, []string{"the query can&#39;t be read"}},
-		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"no receiver nobody: there is main"}},
-		{"what a filter offers", "/webhooks?outcome=delivered", 200, []string{`href="/redeliver?outcome=delivered"`}},
+		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"no receiver nobody: there is main-less"}},
+		{"what a filter offers", "/webhooks?state=kept", 200, []string{`href="/redeliver?state=kept"`}},
 		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it should have now", "<code>users</code>", "also on docs", "Forget tenant…"}},
-		{"tenant elsewhere", "/tenant?platform=mars&code=t1", 404, []string{"on another"}},
-		{"no tenant", "/tenant?platform=mars&code=nobody", 404, []string{"knows nothing"}},
+		{"tenant elsewhere", "/tenant?platform=mars&code=t1", 404, []string{"no tenant mars/t1 is known: did you mean"}},
+		{"no tenant", "/tenant?platform=mars&code=nobody", 404, []string{"no tenant mars/nobody is known"}},
 		{"tenant without a code", "/tenant", 400, []string{"code is missing"}},
 		{"style", "/static/usher.css", 200, []string{"--ground"}},
 		{"no such file", "/static/nothing", 404, nil},
 		{"nor the templates", "/static/..%2fhtml%2flayout.html", 404, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			status, body := ask(h, "GET", tc.target, "", html...)
+			status, body := ask(h, "GET", numbered(t, h, tc.target), "", html...)
 			if status != tc.status {
 				t.Fatalf("%d %s", status, body)
 			}
 			for _, want := range tc.want {
-				if !strings.Contains(body, want) {
+				if want = numbered(t, h, want); !strings.Contains(body, want) {
 					t.Errorf("no %q in\n%s", want, body)
 				}
 			}
@@ -148,10 +148,9 @@ func TestPages(t *testing.T) {
 // What others wrote stays text.
 func TestPagesEscape(t *testing.T) {
 	const evil = `<script>alert(1)</script>"'&`
-	cfg := new(fakeInbox).config("")
-	cfg.Inbox = nil
-	cfg.Gate = func() *status.GateState { return &status.GateState{} }
-	cfg.Decisions = decisions.New(true)
+	cfg := port(nil)
+	cfg.Gate = gate(nil)
+	cfg.Decisions = recent.New(true)
 	body, err := json.Marshal(map[string]any{"payload": map[string]any{"tenant": map[string]any{"name": evil}, "change": map[string]any{"features": []any{map[string]any{"code": evil, "name": evil}}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -171,48 +170,52 @@ func TestPagesEscape(t *testing.T) {
 
 func TestActions(t *testing.T) {
 	form := []string{"Content-Type", "application/x-www-form-urlencoded", "Accept", "text/html", "Sec-Fetch-Site", "same-origin"}
+	calm := world(t) // for all that does not act
 	for _, tc := range []struct {
 		name, target, body string
 		status             int
-		want, asked        string
+		want, acted        string
 	}{
-		{"redeliver", "/webhooks/3/redeliver", "", 303, "", "redeliver 3 false"},
-		{"an old one", "/webhooks/2/redeliver", "", 409, `name="force" value="true"`, "redeliver 2 false"},
-		{"an old one all the same", "/webhooks/2/redeliver", "force=true", 303, "", "redeliver 2 true"},
-		{"what is not there", "/webhooks/9/redeliver", "", 404, "no such webhook", "redeliver 9 false"},
-		{"force is not taken from the address", "/webhooks/2/redeliver?force=true", "", 409, "", "redeliver 2 false"},
-		{"discard", "/webhooks/3/discard", "", 303, "", "discard 3"},
-		{"discard what is finished", "/webhooks/2/discard", "", 409, "neither waits", "discard 2"},
-		{"send all again", "/redeliver?outcome=parked", "", 303, "", `list "parked" "" 0; list "" "" 0; redeliver 3 false`},
-		{"send all again, the older ones, too", "/redeliver?outcome=parked", "force=true", 303, "", `list "parked" "" 0; redeliver 2 true; redeliver 3 true`},
-		{"nothing is forced by the address", "/redeliver?outcome=parked&force=true", "", 303, "", `list "parked" "" 0; list "" "" 0; redeliver 3 false`},
+		{"redeliver", "/webhooks/3/redeliver", "", 303, "", "3 waiting"},
+		{"an old one", "/webhooks/2/redeliver", "", 409, `name="force" value="true"`, ""},
+		{"an old one all the same", "/webhooks/2/redeliver", "force=true", 303, "", "2 waiting"},
+		{"what is not there", "/webhooks/9/redeliver", "", 404, "no such webhook", ""},
+		{"force is not taken from the address", "/webhooks/2/redeliver?force=true", "", 409, "", ""},
+		{"discard", "/webhooks/3/discard", "", 303, "", "3 discarded"},
+		{"discard what is finished", "/webhooks/2/discard", "", 409, "neither waits", ""},
+		{"send all again", "/redeliver?state=parked", "", 303, "", "1 waiting; 3 waiting"},
+		{"send all again, the older ones, too", "/redeliver?state=parked", "force=true", 303, "", "1 waiting; 3 waiting; 7 waiting"},
+		{"nothing is forced by the address", "/redeliver?state=parked&force=true", "", 303, "", "1 waiting; 3 waiting"},
 		{"send everything again", "/redeliver", "", 400, "say which", ""},
-		{"discard all", "/discard?tenant=eu/acme&until=2026-01-31T08:00:00.5Z", "", 303, "", `list "" "acme" 0; discard 3`},
-		{"discard with a slip", "/discard?outcome=parked&tennant=eu/acme", "", 400, "tennant", ""},
-		{"pause", "/pause", "", 303, "", "pause all deliveries"},
-		{"pause a tenant", "/pause", "tenant=acme&platform=eu", 303, "", "pause tenant eu/acme"},
-		{"pause a receiver", "/pause", "receiver=main", 303, "", "pause receiver main"},
+		{"discard all", "/discard?tenant=eu/acme&until=2126-01-31T08:00:00.5Z", "", 303, "", "3 discarded"},
+		{"discard with a slip", "/discard?state=parked&tennant=eu/acme", "", 400, "tennant", ""},
+		{"pause", "/pause", "", 303, "", "all deliveries paused"},
+		{"pause a tenant", "/pause", "tenant=acme&platform=eu", 303, "", "tenant eu/acme paused"},
+		{"pause a receiver", "/pause", "receiver=main", 303, "", "receiver main paused"},
 		{"pause nobody", "/pause", "tenant=nobody&platform=eu", 404, "no tenant eu/nobody", ""},
-		{"resume", "/resume", "tenant=acme&platform=eu", 303, "", "resume tenant eu/acme"},
-		{"erase", "/tenant/erase", "code=acme&platform=eu", 303, "", "erase eu|acme"},
+		{"resume", "/resume", "tenant=acme&platform=eu", 303, "", ""},
+		{"erase", "/tenant/erase", "code=acme&platform=eu", 303, "", "2 gone; 3 gone"},
 		{"erase nobody", "/tenant/erase", "code=nobody&platform=eu", 404, "no tenant eu/nobody", ""},
-		{"forget", "/tenant/forget", "code=acme&platform=eu", 303, "", "forget eu|acme"},
+		{"forget", "/tenant/forget", "code=acme&platform=eu", 303, "", ""},
 		{"forget nobody", "/tenant/forget", "", 400, "code is missing", ""},
 		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 413, "too large", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := new(fakeInbox)
-			status, body := ask(New(f.config("")), "POST", tc.target, tc.body, form...)
-			if status != tc.status || !strings.Contains(body, tc.want) || strings.Join(f.asked, "; ") != tc.asked {
-				t.Errorf("%d, asked for %q\n%s", status, f.asked, body)
+			b := calm
+			if tc.acted != "" {
+				b = world(t)
+			}
+			before := b.Stands()
+			status, body := ask(New(port(b)), "POST", tc.target, tc.body, form...)
+			if did := inboxtest.Acted(before, b.Stands()); status != tc.status || !strings.Contains(body, tc.want) || did != tc.acted {
+				t.Errorf("%d, did %q, want %q\n%s", status, did, tc.acted, body)
 			}
 		})
 	}
 	// Neither a foreign page, nor anything but a POST.
-	f := new(fakeInbox)
-	h := New(f.config(""))
+	h, before := New(port(calm)), calm.Stands()
 	for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}, {"Origin", "null"}} {
-		for _, target := range []string{"/webhooks/3/redeliver", "/webhooks/3/discard", "/redeliver?outcome=parked", "/discard?outcome=parked", "/pause", "/resume", "/tenant/erase", "/tenant/forget"} {
+		for _, target := range []string{"/webhooks/3/redeliver", "/webhooks/3/discard", "/redeliver?state=parked", "/discard?state=parked", "/pause", "/resume", "/tenant/erase", "/tenant/forget"} {
 			if status, _ := ask(h, "POST", target, "code=acme", append(header, form[:4]...)...); status != 403 {
 				t.Errorf("%s from %s: %d", target, header, status)
 			}
@@ -223,19 +226,17 @@ func TestActions(t *testing.T) {
 			t.Errorf("%s: %d", method, status)
 		}
 	}
-	for _, target := range []string{"/webhooks/3/redeliver?force=true", "/webhooks/3/discard", "/redeliver?outcome=parked", "/discard?outcome=parked", "/pause", "/resume", "/tenant/erase?code=acme&platform=eu"} {
+	for _, target := range []string{"/webhooks/3/redeliver?force=true", "/webhooks/3/discard", "/redeliver?state=parked", "/discard?state=parked", "/pause", "/resume", "/tenant/erase?code=acme&platform=eu"} {
 		ask(h, "GET", target, "")
 	}
-	for _, asked := range f.asked {
-		if !strings.HasPrefix(asked, "list ") {
-			t.Errorf("asked for %q", asked)
-		}
+	if did := inboxtest.Acted(before, calm.Stands()); did != "" {
+		t.Errorf("did %q", did)
 	}
 }
 
 // What a foreign page embeds is refused; a link that somebody follows is not.
 func TestEmbedded(t *testing.T) {
-	h := New(new(fakeInbox).config(""))
+	h := New(port(nil))
 	for _, tc := range []struct {
 		status int
 		header []string
@@ -262,31 +263,34 @@ func TestEmbedded(t *testing.T) {
 
 // Of a tenant with more snapshots than are shown it is said that there are older ones.
 func TestTenantWithManySnapshots(t *testing.T) {
-	for n, want := range map[int]bool{2 * maxTimeline: false, 2*maxTimeline + 2: true, 5 * maxTimeline: true} {
-		for _, duplicates := range []bool{false, true} {
-			h := busy(n)
-			if !duplicates {
-				h.cfg.Decisions = nil
-			}
+	h, _ := busy(t, 2*maxTimeline)
+	for _, want := range []bool{false, true} {
+		for _, duplicates := range []*recent.Ring{h.cfg.Decisions, nil} {
+			h := New(h.cfg)
+			h.cfg.Decisions = duplicates
 			tenant, err := h.tenant(t.Context(), "crm", "t1") // every other webhook is its own
 			if err != nil {
 				t.Fatal(err)
 			}
 			if len(tenant.Snapshots) != maxTimeline || tenant.More != want {
-				t.Errorf("of %d, duplicates %v: %d are shown, more: %v, want %v", n/2, duplicates, len(tenant.Snapshots), tenant.More, want)
+				t.Errorf("%d are shown, more: %v, want %v", len(tenant.Snapshots), tenant.More, want)
 			}
+		}
+		_, err := h.cfg.Inbox.Keep(&webhookgate.Webhook{ID: "one more", Type: "Other", Lane: webhookgate.Lane{Platform: "crm", Tenant: "t1"}})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }
 
 // What the receiver answered to a question is shown as it is, whatever it was.
 func TestAnswerToAQuestion(t *testing.T) {
-	cfg := new(fakeInbox).config("")
-	cfg.Decisions = decisions.New(false)
+	cfg := port(nil)
+	cfg.Decisions = recent.New(false)
 	for _, status := range []int{200, 403} {
 		cfg.Decisions.Add(webhookgate.Outcome{Decision: "forwarded", Status: status, Tries: 1, Webhook: &webhookgate.Webhook{Type: "Checkout"}})
 	}
-	_, body := ask(New(cfg), "GET", "/api/webhooks?outcome=forwarded", "")
+	_, body := ask(New(cfg), "GET", "/api/webhooks?state=forwarded", "")
 	var list WebhookList
 	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Webhooks) != 2 || list.Webhooks[0].Answer != "403 Forbidden" || list.Webhooks[1].Answer != "accepted" {
 		t.Errorf("%v %s", err, body)
@@ -297,16 +301,11 @@ func TestAnswerToAQuestion(t *testing.T) {
 // line, and a page that follows what happens does so again and again.
 func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 300_000)
-	cfg := new(fakeInbox).config("")
-	cfg.Gate = func() *status.GateState { return &status.GateState{} }
-	cfg.Decisions = decisions.New(false)
-	item := &inbox.Item{
-		Entry: inbox.Entry{ID: 1, Tenant: long, Type: long, Received: time.Now(), Status: inbox.Status{State: inbox.Waiting}},
-		Body:  []byte(strings.ReplaceAll(ten, "users", long)),
-	}
-	cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return []inbox.Entry{item.Entry}, nil }
-	cfg.Inbox.Show = func(uint64) (*inbox.Item, error) { return item, nil }
-	cfg.Inbox.HeldUp = func() []inbox.HeldUp { return []inbox.HeldUp{{Lane: webhookgate.Lane{Tenant: long}, Tries: 9}} }
+	b := inboxtest.Open(t)
+	cfg := port(b)
+	cfg.Gate, cfg.Decisions = gate(b), recent.New(false)
+	b.Answer(500, "")
+	b.Tried(b.Queue(&webhookgate.Webhook{Type: long, Snapshot: true, Lane: webhookgate.Lane{Tenant: long}, Body: []byte(strings.ReplaceAll(ten, "users", long))}))
 	h := New(cfg)
 	for _, target := range []string{"/", "/webhooks"} {
 		_, page := ask(h, "GET", target, "", "Accept", "text/html")
@@ -317,24 +316,16 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// When the inbox's servers are away somebody looks at the overview to learn why: it must not be an error page itself.
+// When the inbox is broken somebody looks at the overview to learn why: it must not be an error page itself.
 func TestOverviewWithoutTheInbox(t *testing.T) {
-	cfg := new(fakeInbox).config("")
-	cfg.Gate = func() *status.GateState {
-		return &status.GateState{Address: "http://127.0.0.1:8090/webhooks", Receivers: []status.ReceiverState{{Name: "main"}}}
-	}
-	cfg.Decisions = decisions.New(false)
-	cfg.Inbox.List = func(inbox.Filter) ([]inbox.Entry, error) { return nil, errors.New("outbound buffer limit exceeded") }
-	cfg.Inbox.Err = func() error { return errors.New("no connection to nats://n1") }
-	cfg.Inbox.Stats = func() inbox.Stats { return inbox.Stats{Unknown: true} }
-	cfg.Inbox.Shared = true
+	b := world(t)
+	cfg := port(b)
+	cfg.Gate, cfg.Decisions = gate(b), recent.New(false)
 	h := New(cfg)
-	if _, body := ask(h, "GET", "/", "", "Accept", "text/html"); strings.Contains(body, "another replica delivers") || strings.Contains(body, `data-label="waiting">0`) {
-		t.Errorf("nobody knows that:\n%s", body)
-	}
+	b.Break("no space left on device")
 	for target, want := range map[string]int{"/": 200, "/webhooks": 503, "/api/webhooks": 503} {
 		status, body := ask(h, "GET", target, "", "Accept", "text/html")
-		if status != want || !strings.Contains(body, "no connection to nats://n1") || strings.Contains(body, "buffer") {
+		if status != want || !strings.Contains(body, "no space left on device") {
 			t.Errorf("%s: %d, want %d\n%s", target, status, want, body)
 		}
 	}
@@ -342,18 +333,29 @@ func TestOverviewWithoutTheInbox(t *testing.T) {
 
 // What was sent again by hand is not being sent while somebody has paused its deliveries, or while the receiver is down.
 func TestSentAgainInVain(t *testing.T) {
-	for want, prepare := range map[string]func(*Inbox){
-		"It is being sent again.":                           func(*Inbox) {},
-		"It is sent again once its deliveries are resumed.": func(box *Inbox) { box.Stats = func() inbox.Stats { return inbox.Stats{Paused: []inbox.Pause{{}}} } },
-		"It is sent again when the receiver is back.": func(box *Inbox) {
-			box.HeldUp = func() []inbox.HeldUp {
-				return []inbox.HeldUp{{Lane: webhookgate.Lane{Tenant: "acme"}, ID: 6, Tries: 1, Down: true}}
+	for want, prepare := range map[string]func(*inboxtest.Box){
+		"It is being sent again.": func(*inboxtest.Box) {},
+		"It is sent again once its deliveries are resumed.": func(b *inboxtest.Box) {
+			if err := b.Pause(store.Pause{}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"It is sent again when the receiver is back.": func(b *inboxtest.Box) {
+			b.Answer(0, "connection refused")
+			if err := b.Redeliver(8, false); err != nil {
+				t.Fatal(err)
+			}
+			for { // until that try is noted
+				if all := b.Entry(8).Attempts; all[len(all)-1].Status == 0 {
+					break
+				}
+				time.Sleep(time.Millisecond)
 			}
 		},
 	} {
-		cfg := new(fakeInbox).config("")
-		prepare(cfg.Inbox)
-		if _, body := ask(New(cfg), "GET", "/webhooks/6?did=redeliver", "", "Accept", "text/html"); !strings.Contains(body, want) {
+		b := world(t)
+		prepare(b)
+		if _, body := ask(New(port(b)), "GET", "/webhooks/8?did=redeliver", "", "Accept", "text/html"); !strings.Contains(body, want) {
 			t.Errorf("not %q:\n%s", want, body)
 		}
 	}

@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,10 +12,14 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os/user"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/secret"
 	"usher/internal/serve"
 	"usher/internal/settings"
 )
@@ -22,6 +27,7 @@ import (
 // adminAPI calls a running usher through its admin port.
 type adminAPI struct {
 	client             *http.Client
+	process            *Process
 	listen, url, token string
 }
 
@@ -29,19 +35,25 @@ type adminAPI struct {
 type apiError struct {
 	status int
 	admin.Problem
+	advice string // our own words; may be empty
 }
 
-func (e *apiError) Error() string { return visible(e.Problem.Error) }
+func (e *apiError) Error() string { return visible(e.Problem.Error) + e.advice }
 
 // newAdminAPI calls the admin port that the settings name.
-func newAdminAPI(environ []string) (*adminAPI, error) {
-	a, err := settings.ReadAdmin(environ)
+func newAdminAPI(p *Process) (*adminAPI, error) {
+	a, err := settings.ReadAdmin(p.Environ)
 	if err != nil {
 		return nil, err
 	}
 	client, url := adminClient(a.Listen)
 	client.Timeout = 30 * time.Second
-	return &adminAPI{client, a.Listen, url, a.Token.Get()}, nil
+	token, _ := secret.Tokens(cmp.Or(a.Token, a.ReadToken).Get()) // settings have checked it
+	api := &adminAPI{client: client, process: p, listen: a.Listen, url: url}
+	if len(token) > 0 {
+		api.token = token[0].Value
+	}
+	return api, nil
 }
 
 // call sends body, if there is one, as JSON, and decodes the answer into result. It
@@ -55,17 +67,9 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 		}
 		content = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, a.url+target, content)
+	resp, err := a.do(ctx, a.client, method, target, "application/json", content)
 	if err != nil {
-		return nil, fmt.Errorf("USHER_ADMIN_LISTEN: %w", err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if a.token != "" {
-		req.Header.Set("Authorization", "Bearer "+a.token)
-	}
-	resp, err := a.client.Do(req)
-	if err != nil {
-		return nil, notAsked(a.listen, err)
+		return nil, err
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
@@ -81,16 +85,32 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 	return raw, nil
 }
 
+// do sends a request, and returns the answer whatever its status.
+func (a *adminAPI) do(ctx context.Context, client *http.Client, method, target, kind string, content io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, a.url+target, content)
+	if err != nil {
+		return nil, fmt.Errorf("USHER_ADMIN_LISTEN: %w", err)
+	}
+	req.Header.Set("Content-Type", kind)
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
+	}
+	if u, err := user.Current(); err == nil {
+		req.Header.Set(admin.UserHeader, u.Username)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, a.process.notAsked(a.listen, err)
+	}
+	return resp, nil
+}
+
 func (a *adminAPI) refused(status int, raw []byte) error {
 	e := &apiError{status: status}
-	var coded struct{ Error struct{ Message string } } // the form of what is about entitlements
-	if _ = json.Unmarshal(raw, &coded); coded.Error.Message != "" {
-		e.Problem.Error = coded.Error.Message
-		return e
-	}
 	switch err := json.Unmarshal(raw, &e.Problem); {
 	case status == http.StatusUnauthorized:
 		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, to that of the running usher"
+		e.advice = a.process.adviseEnvFile()
 	case err != nil || e.Problem.Error == "":
 		e.Problem.Error = fmt.Sprintf("%s answered %d: is there an usher?", a.url, status)
 	}
@@ -115,10 +135,23 @@ func adminClient(addr string) (*http.Client, string) {
 	return serve.Client("http://" + addr)
 }
 
-// notAsked says that no usher answered on the admin port.
-func notAsked(listen string, err error) error {
+// notAsked says that no usher answered on the admin port, and how to name another one.
+func (p *Process) notAsked(listen string, err error) error {
 	if request := new(url.Error); errors.As(err, &request) {
 		err = request.Err // without the request, which nobody wrote
 	}
-	return fmt.Errorf("cannot reach usher at %s. Is it running? USHER_ADMIN_LISTEN says where: %w", listen, err)
+	return fmt.Errorf("cannot reach usher at %s: %w. Is it running? USHER_ADMIN_LISTEN says where, in the environment or in a file (usher --env-file FILE ...).%s", listen, err, p.adviseEnvFile())
+}
+
+// unitSettings is where the settings of the units under deploy/systemd are.
+var unitSettings = "/etc/usher/*.env"
+
+// adviseEnvFile names the settings of ushers on this machine that the command was not given.
+func (p *Process) adviseEnvFile() string {
+	files, _ := filepath.Glob(unitSettings)
+	files = slices.DeleteFunc(files, func(file string) bool { return slices.Contains(p.envFiles, file) })
+	if len(files) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\nThis machine has settings of usher in %s. Try: usher --env-file %s ...", strings.Join(files, ", "), files[0])
 }

@@ -37,7 +37,7 @@ func TestAdvice(t *testing.T) {
 		code  int
 		want  []string
 	}{
-		{"wrong secret", []string{"exec", "--", "true"}, []string{"USHER_CLIENT_SECRET=wr0ng"}, 1, []string{"invalid_client", "check USHER_CLIENT_ID and USHER_CLIENT_SECRET"}},
+		{"wrong secret", []string{"exec", "--", "true"}, []string{"USHER_CLIENT_SECRET=wr0ng"}, 1, []string{"invalid_client", "authentication method; check USHER_CLIENT_ID and USHER_CLIENT_SECRET"}},
 		{"wrong scope", []string{"exec", "--", "true"}, []string{"USHER_SCOPE=admin"}, 1, []string{"invalid_scope", "check USHER_SCOPE"}},
 		{"wrong scope of a further port", []string{"check"}, []string{"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=admin"}, 1, []string{"ok    token for port main", "check USHER_PORTS_0_SCOPE"}},
 		{"base address with a typo in its path", []string{"check"}, []string{"USHER_BASE_URL=" + s.URL + "/apo"}, 1, []string{"answered 404", "usher tried " + s.URL + "/apo/oauth/token: check USHER_BASE_URL"}},
@@ -58,7 +58,7 @@ func TestAdvice(t *testing.T) {
 		{"exec without --", []string{"exec", "-x"}, nil, 2, []string{"write usher exec -- CMD"}},
 		{"no exec at all", []string{"./report.sh"}, nil, 2, []string{"write usher exec -- ./report.sh"}},
 		{"misspelt command", []string{"chekc"}, nil, 2, []string{"did you mean check?"}},
-		{"nobody to ask", []string{"healthcheck"}, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, 1, []string{"cannot reach usher at 127.0.0.1:1. Is it running? USHER_ADMIN_LISTEN says where: ", "refused"}},
+		{"nobody to ask", []string{"healthcheck"}, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, 1, []string{"cannot reach usher at 127.0.0.1:1: ", "refused. Is it running? USHER_ADMIN_LISTEN says where, "}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := start(t, s.Environ(tc.extra...), tc.args...)

@@ -2,15 +2,16 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"time"
 
 	"usher/internal/inbox"
 	"usher/internal/logs"
 	"usher/internal/outbound"
+	"usher/internal/receiver"
 	"usher/internal/settings"
 	"usher/tokens"
 )
@@ -41,12 +42,12 @@ func check(ctx context.Context, p Process) int {
 		}
 	}
 	if s.GateOn() {
-		for _, receiver := range s.Webhook.Receivers {
-			c.receiver(ctx, receiver)
+		for _, r := range s.Webhook.Receivers.All() {
+			c.receiver(ctx, r)
 		}
 	}
 	if s.GateOn() || s.EntitlementsOn() {
-		c.inbox(ctx, &s.Webhook)
+		c.inbox(&s.Webhook)
 	}
 	if c.failed {
 		return exitFailed
@@ -88,17 +89,23 @@ func (c *checker) port(ctx context.Context, p *outbound.Port) {
 	c.ok("graphql for port %s: {__typename} was answered", p.Name)
 }
 
-func (c *checker) inbox(ctx context.Context, w *settings.Webhook) {
-	switch {
-	case w.NATS != nil:
-		c.sharedInbox(ctx, w.NATS)
-	case w.Inbox != "":
-		c.fileInbox(strings.TrimPrefix(w.Inbox, "file:"))
+// inbox checks that the inbox can be reached and written. A file that a running usher has is not opened.
+func (c *checker) inbox(w *settings.Webhook) {
+	if w.InboxAddress == nil {
+		return
+	}
+	switch err := inbox.Check(w.InboxAddress, w.InboxPassword.Getter()); {
+	case errors.Is(err, inbox.ErrInUse):
+		c.ok("inbox: a running usher has it open")
+	case err != nil:
+		c.fail("inbox: %v", settings.InboxError(err))
+	default:
+		c.ok("inbox: can be written")
 	}
 }
 
 // receiver only connects: a webhook would change something.
-func (c *checker) receiver(ctx context.Context, r settings.Receiver) {
+func (c *checker) receiver(ctx context.Context, r *receiver.Receiver) {
 	u := r.URL
 	port := u.Port()
 	if port == "" {
@@ -107,31 +114,9 @@ func (c *checker) receiver(ctx context.Context, r settings.Receiver) {
 	addr := net.JoinHostPort(u.Hostname(), port)
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		c.fail("receiver %s: %v; is it running? %s says where", r.Name, err, r.Variable())
+		c.fail("receiver %s: %v; is it running? %s says where", r.Name, err, r.Variable)
 		return
 	}
 	conn.Close()
 	c.ok("receiver %s: %s accepts connections", r.Name, addr)
-}
-
-// fileInbox changes nothing. usher creates a missing inbox when it starts.
-func (c *checker) fileInbox(path string) {
-	found, err := inbox.CheckFile(path)
-	if err != nil {
-		c.fail("inbox: %v", settings.InboxError(err))
-		return
-	}
-	c.ok("inbox: %s", found)
-}
-
-// sharedInbox changes nothing. usher creates a missing stream when it starts.
-func (c *checker) sharedInbox(ctx context.Context, n *inbox.NATS) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	found, err := n.Check(ctx)
-	if err != nil {
-		c.fail("inbox: %v; check USHER_WEBHOOK_INBOX and the settings that begin with it", err)
-		return
-	}
-	c.ok("inbox: %s", found)
 }

@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strings"
 
 	"usher/internal/settings"
-	"usher/internal/terminal"
+	"usher/internal/text"
 )
 
 // Exit codes. exec exits with its command's own code.
@@ -31,14 +33,25 @@ type Process struct {
 	Stderr  io.Writer
 	Self    string // the program's own file; empty: usher does not start itself again
 
-	serves func() // called once usher serves, for Windows' service manager; may be nil
+	envFiles []string // those of --env-file
+	serves   func()   // called once usher serves, for Windows' service manager; may be nil
 }
 
 // Main runs usher and returns its exit code. When ctx ends, usher shuts down in order.
 func Main(ctx context.Context, p Process) int {
-	name, args := "serve", p.Args
+	args, err := p.takeEnvFiles()
+	if err != nil {
+		return p.misused("%v", err)
+	}
+	if p.Environ, err = settings.WithFiles(p.Environ, p.envFiles...); err != nil {
+		return p.failed(err)
+	}
+	name := "serve"
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
+	}
+	if name != "exec" && slices.ContainsFunc(args, func(arg string) bool { return envFileFlag.MatchString(arg) }) {
+		return p.misused("write --env-file before the command: usher --env-file FILE %s", name)
 	}
 	var run func(context.Context, Process) int
 	switch name {
@@ -46,6 +59,8 @@ func Main(ctx context.Context, p Process) int {
 		run = supervised
 	case "demo":
 		run = demoCommand
+	case "sandbox":
+		return sandboxCommand(ctx, p, args)
 	case "exec":
 		return execute(ctx, p, args)
 	case "check":
@@ -75,6 +90,26 @@ func Main(ctx context.Context, p Process) int {
 	return run(ctx, p)
 }
 
+var envFileFlag = regexp.MustCompile(`^--?env-file(=|$)`)
+
+// takeEnvFiles notes the files of --env-file, which stand before the command, and returns the
+// other arguments.
+func (p *Process) takeEnvFiles() ([]string, error) {
+	args := p.Args
+	for len(args) > 0 && envFileFlag.MatchString(args[0]) {
+		_, file, joined := strings.Cut(args[0], "=")
+		args = args[1:]
+		if !joined && len(args) > 0 {
+			file, args = args[0], args[1:]
+		}
+		if file == "" {
+			return nil, errors.New("--env-file needs a file: usher --env-file FILE COMMAND")
+		}
+		p.envFiles = append(p.envFiles, file)
+	}
+	return args, nil
+}
+
 func isHelp(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
 func (p *Process) misused(format string, args ...any) int {
@@ -101,9 +136,27 @@ func (p *Process) failed(err error) int {
 	return exitFailed
 }
 
+// sentence ends what an error says, if it does not end by itself.
+func sentence(err error) string {
+	said := err.Error()
+	if strings.HasSuffix(said, "?") {
+		return said
+	}
+	return said + "."
+}
+
+// line is a command line of usher's, with the files of settings that this command was given: it asks the same usher.
+func (p *Process) line(command string) string {
+	rest := strings.TrimPrefix(command, "usher")
+	for _, file := range slices.Backward(p.envFiles) {
+		rest = " --env-file " + file + rest
+	}
+	return "usher" + rest
+}
+
 // adviseCommand says which command was meant by one that usher does not know.
 func adviseCommand(name string) string {
-	meant := settings.Nearest(name, []string{"demo", "exec", "check", "healthcheck", "inbox", "entitlements", "version", "help"})
+	meant := settings.Nearest(name, []string{"demo", "sandbox", "exec", "check", "healthcheck", "inbox", "entitlements", "version", "help"})
 	switch {
 	case meant != "":
 		return ": did you mean " + meant + "?"
@@ -113,4 +166,4 @@ func adviseCommand(name string) string {
 	return ""
 }
 
-func visible(s string) string { return terminal.Visible(s) }
+func visible(s string) string { return text.Visible(s) }

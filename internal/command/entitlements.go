@@ -2,44 +2,32 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
+	"net/url"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
+
+	"usher/internal/admin"
+	"usher/internal/snapshot"
 )
 
 const entitlementsUsage = `Usage: usher entitlements TENANT [FEATURE]
 
-Asks the running usher, through its admin port, what a tenant may use.
-TENANT is platform/tenant, or tenant alone. With FEATURE the exit code is 0
-only if the feature is enabled.
+Says what a tenant may use, since when and by which webhook, and whether the
+receiver has that webhook: if not, why, and what to do. TENANT is
+platform/tenant, or tenant alone. With FEATURE the exit code is 0 only if the
+tenant may use it.
+
+It calls the admin port of a running usher, and uses only the admin settings
+(USHER_ADMIN_LISTEN, USHER_ADMIN_TOKEN). If a service manager started usher,
+name its settings:
+
+  usher --env-file /etc/usher/gate.env entitlements TENANT
 `
-
-// granted is what the API says of a tenant, or of one feature.
-type granted struct {
-	Tenant   string    `json:"tenant"`
-	Platform string    `json:"platform"`
-	AsOf     time.Time `json:"as_of"`
-	Webhook  string    `json:"webhook"`
-	Features []feature `json:"features"`
-	feature
-}
-
-type feature struct {
-	Feature string `json:"feature"`
-	Name    string `json:"name"`
-	Enabled bool   `json:"enabled"`
-	Limit   *int64 `json:"limit"`
-	Value   string `json:"value"`
-}
-
-func (f *feature) limit() string {
-	if f.Limit == nil {
-		return "unlimited"
-	}
-	return strconv.FormatInt(*f.Limit, 10)
-}
 
 // entitlementsCommand asks what a tenant may use.
 func entitlementsCommand(ctx context.Context, p Process, args []string) int {
@@ -54,41 +42,89 @@ func entitlementsCommand(ctx context.Context, p Process, args []string) int {
 	if err != nil {
 		return p.misused("%v", err)
 	}
-	api, err := newAdminAPI(p.Environ)
+	api, err := newAdminAPI(&p)
 	if err != nil {
 		return p.failed(err)
 	}
-	query := tenant.query()
-	if len(args) == 2 {
-		query.Set("feature", args[1])
+	query := url.Values{"code": {tenant.Tenant}}
+	if tenant.Platform != nil {
+		query.Set("platform", *tenant.Platform)
 	}
-	var g granted
-	if _, err := api.call(ctx, http.MethodGet, "/api/entitlements?"+query.Encode(), nil, &g); err != nil {
+	var t admin.Tenant
+	if _, err := api.call(ctx, http.MethodGet, "/api/tenant?"+query.Encode(), nil, &t); err != nil {
 		return p.failed(err)
 	}
-	if len(args) == 1 {
-		p.printGranted(&g)
-		return exitOK
+	code, now, who := exitOK, time.Now(), visible(showTenant(t.Platform, t.Code))
+	switch {
+	case t.MayUse == nil && t.NotKnown != "":
+		p.printReceipt(&t, now)
+		return p.failed(fmt.Errorf("usher cannot tell what %s may use: %s", who, visible(t.NotKnown)))
+	case t.MayUse == nil:
+		return p.failed(errors.New("this usher has no inbox (USHER_WEBHOOK_INBOX), so it does not know what tenants may use"))
+	case !t.MayUse.Known:
+		return p.failed(fmt.Errorf("the last webhook of %s, %d, has no list of features that can be read", who, t.MayUse.ID))
 	}
-	who := visible(showTenant(g.Platform, g.Tenant))
-	if !g.Enabled {
-		fmt.Fprintf(p.Stdout, "%s may not use %s\n", who, visible(args[1]))
-		return exitFailed
+	switch {
+	case len(args) == 1:
+		p.printFeatures(who, t.MayUse.Features)
+	case !p.printFeature(who, args[1], t.MayUse.Features):
+		code = exitFailed
 	}
-	fmt.Fprintf(p.Stdout, "%s may use %s, limit %s\n", who, visible(args[1]), g.limit())
-	return exitOK
+	fmt.Fprintf(p.Stdout, "usher has answered this since %s, by webhook %d.\n", moment(t.MayUse.AsOf, now), t.MayUse.ID)
+	p.printReceipt(&t, now)
+	return code
 }
 
-func (p *Process) printGranted(g *granted) {
-	fmt.Fprintf(p.Stdout, "%s, as of %s, by webhook %s\n", visible(showTenant(g.Platform, g.Tenant)), g.AsOf.UTC().Format(time.RFC3339), visible(g.Webhook))
-	if len(g.Features) == 0 {
-		fmt.Fprintln(p.Stdout, "This tenant may not use any feature.")
+// printReceipt says whether the receiver has what usher answers by, if not why, and what to do about it.
+func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
+	switch r := t.Receipt; {
+	case r == nil: // nobody knows
+	case r.Taken:
+		fmt.Fprintf(p.Stdout, "%s (webhook %s).\n", visible(r.Why), r.ID)
+	default:
+		fmt.Fprintf(p.Stdout, "The receiver does not have it: webhook %s is %s (since %s).\n", r.ID, r.State, moment(r.Since, now))
+		p.printAdvice(r.Why, r.Do, r.Run)
+	}
+	if w := t.Refused; w != nil {
+		fmt.Fprintf(p.Stdout, "usher refused webhook %s of this tenant (%s), so it does not count.\n", w.ID, moment(w.Received, now))
+		p.printAdvice(w.Why, "See what is in it, then accept or discard it.", "usher inbox show "+w.ID)
+	}
+}
+
+// printAdvice says why something is so, what to do, and the command for it, which may be empty.
+func (p *Process) printAdvice(why, do, run string) {
+	fmt.Fprintf(p.Stdout, "  %s\n", visible(why))
+	if run != "" {
+		fmt.Fprintf(p.Stdout, "  %s:\n  %s\n", strings.TrimSuffix(do, "."), visible(p.line(run)))
+	} else if do != "" {
+		fmt.Fprintf(p.Stdout, "  %s\n", do)
+	}
+}
+
+// printFeature says whether a tenant may use a feature.
+func (p *Process) printFeature(who, code string, features []snapshot.Feature) bool {
+	i := slices.IndexFunc(features, func(f snapshot.Feature) bool { return f.Code == code })
+	switch {
+	case i < 0:
+		fmt.Fprintf(p.Stdout, "%s may not use %s\n", who, visible(code))
+	case features[i].Limit == snapshot.Unlimited:
+		fmt.Fprintf(p.Stdout, "%s may use %s, unlimited\n", who, visible(code))
+	default:
+		fmt.Fprintf(p.Stdout, "%s may use %s, limit %s\n", who, visible(code), features[i].Limit)
+	}
+	return i >= 0
+}
+
+func (p *Process) printFeatures(who string, features []snapshot.Feature) {
+	if len(features) == 0 {
+		fmt.Fprintf(p.Stdout, "%s may not use any feature.\n", who)
 		return
 	}
+	fmt.Fprintf(p.Stdout, "%s may use:\n", who)
 	t := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "FEATURE\tLIMIT\tVALUE\tNAME")
-	for _, f := range g.Features {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", visible(f.Feature), f.limit(), visible(f.Value), visible(f.Name))
+	fmt.Fprintln(t, "  FEATURE\tLIMIT\tVALUE\tNAME")
+	for _, f := range features {
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", visible(f.Code), f.Limit, visible(f.Value), visible(f.Name))
 	}
 	t.Flush()
 }

@@ -27,7 +27,7 @@ func healthcheck(ctx context.Context, p Process) int {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return p.failed(notAsked(addr, err))
+		return p.failed(p.notAsked(addr, err))
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))

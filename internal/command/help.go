@@ -7,18 +7,21 @@ import (
 	"usher/internal/settings"
 )
 
-const usage = `usher stands between your software and the billing service: it puts a token on
-each call that leaves, checks, deduplicates and delivers the webhooks that come,
-and answers what a tenant may use.
+const usage = `usher stands between your software and the billing service. It adds a token to
+each call, it checks, deduplicates and delivers webhooks, and it answers what a
+tenant may use.
 
 Usage:
 
-  usher              serve, as the environment variables say
+  usher              run until you stop it, with the settings that are in
+                     environment variables
   usher demo         try it: a built-in billing service, no account, no network,
                      no settings
+  usher sandbox      a billing service for your laptop or your CI: try your
+                     programs and your receiver on it
   usher exec -- CMD ARG...
                      run a command that calls the billing service
-  usher check        try the settings; opens no port
+  usher check        try the settings without opening a port
   usher healthcheck  ask a running usher whether it is ready
   usher inbox        see and resend the webhooks that a running usher keeps
   usher entitlements TENANT [FEATURE]
@@ -26,6 +29,11 @@ Usage:
   usher help [COMMAND | settings [WORD]]
                      help on a command; all settings, or those about a word
   usher version      print version, commit and Go version
+
+  usher --env-file FILE COMMAND
+                     read settings from a file, one NAME=VALUE on a line,
+                     before any command or none. Of several files the last one
+                     wins, and environment variables win over files
 
 To call the billing service, set these:
 
@@ -65,13 +73,18 @@ The admin page is at http://127.0.0.1:9095. All settings: usher help settings
 `,
 	"demo": `Usage: usher demo
 
-Runs usher between a built-in billing service and two built-in receivers. It
-needs no account, no network and no settings. It shows in half a minute what
-usher does, then sends a webhook every few seconds until you press Ctrl-C.
+Runs usher between a built-in billing service and a built-in receiver. It needs
+no account, no network and no settings. It shows in half a minute what usher
+does, then sends a webhook every few seconds until you press Ctrl-C.
 
-The demo uses only your listen, admin, log and shutdown settings. If a default
-port is taken it uses a free one. The log shows warnings only;
-USHER_LOG_LEVEL=info shows more.
+If USHER_WEBHOOK_FORWARD_URL is set, the webhooks go to that receiver, yours,
+and the demo says what it answers. Stop it, or let it answer 500, and see its
+webhooks wait, be tried again, and be delivered when it is fixed.
+
+The demo uses only your listen, admin, log and shutdown settings and, for your
+receiver, USHER_WEBHOOK_SIGN_SECRET and USHER_WEBHOOK_TIMEOUT. If a default port
+is taken it uses a free one. The log shows warnings only; USHER_LOG_LEVEL=info
+shows more.
 `,
 	"exec": `Usage: usher exec -- CMD ARG...
 
@@ -94,9 +107,14 @@ settings are wrong.
 `,
 	"healthcheck": `Usage: usher healthcheck
 
-Asks the admin port of a running usher for /readyz. Exit code 0 if it is ready,
-else 1: for images without a shell. It finds the port by USHER_ADMIN_LISTEN.
+Asks the admin port of a running usher for /readyz, and prints the answer:
+{"problems":[],"ready":true}, or what is wrong. Exit code 0 if it is ready, else
+1: for images without a shell. It finds the port by USHER_ADMIN_LISTEN, and uses
+no other setting. If a service manager started usher:
+
+  usher --env-file /etc/usher/gate.env healthcheck
 `,
+	"sandbox":      sandboxUsage,
 	"inbox":        inboxUsage,
 	"entitlements": entitlementsUsage,
 	"version": `Usage: usher version

@@ -20,7 +20,7 @@ func printed(t *testing.T, code int, args ...string) string {
 
 // Every command has its help, in three ways, and fits a terminal.
 func TestHelp(t *testing.T) {
-	commands := []string{"demo", "exec", "check", "healthcheck", "inbox", "entitlements", "version", "help", "serve"}
+	commands := []string{"demo", "sandbox", "exec", "check", "healthcheck", "inbox", "entitlements", "version", "help", "serve"}
 	if len(commands) != len(commandHelp) {
 		t.Errorf("help on %d commands, but there are %d", len(commandHelp), len(commands))
 	}
@@ -38,9 +38,7 @@ func TestHelp(t *testing.T) {
 		if !strings.Contains(overview, "usher "+name) && name != "serve" {
 			t.Errorf("usher help does not list %s", name)
 		}
-		if name != "inbox" { // which has long lines of its own
-			fits(t, help)
-		}
+		fits(t, help)
 	}
 	fits(t, overview)
 	for args, want := range map[string]string{

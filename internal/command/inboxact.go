@@ -10,11 +10,9 @@ import (
 	"strings"
 
 	"usher/internal/admin"
-	"usher/internal/inbox"
-	"usher/internal/inbox/record"
 )
 
-// What usher inbox has a running usher do.
+// The actions of usher inbox. A running usher does them.
 
 // redeliver sends webhooks again.
 func (a *adminAPI) redeliver(ctx context.Context, p Process, o *inboxOptions) error {
@@ -30,11 +28,7 @@ func (a *adminAPI) discard(ctx context.Context, p Process, o *inboxOptions) erro
 // once somebody has agreed.
 func (a *adminAPI) selected(ctx context.Context, p Process, o *inboxOptions) ([]string, error) {
 	if len(o.ids) > 0 {
-		var ids []string
-		for _, id := range o.ids {
-			ids = append(ids, strconv.FormatUint(id, 10))
-		}
-		return ids, nil
+		return o.ids, nil
 	}
 	query := o.filter()
 	query.Set("force", strconv.FormatBool(o.force))
@@ -114,7 +108,7 @@ func (a *adminAPI) pause(ctx context.Context, p Process, o *inboxOptions) error 
 	what := visible(done.Pause.String())
 	switch {
 	case o.verb == "pause":
-		fmt.Fprintf(p.Stdout, "paused: %s; 'usher inbox resume%s' goes on\n", what, visible(pauseFlag(done.Pause)))
+		fmt.Fprintf(p.Stdout, "paused: %s; to resume: %s\n", what, visible(p.line("usher inbox resume"+done.Pause.Flag())))
 	case done.Was:
 		fmt.Fprintf(p.Stdout, "resumed: %s\n", what)
 	default:
@@ -169,16 +163,4 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// pauseFlag is how a pause is named on the command line.
-func pauseFlag(p inbox.Pause) string {
-	switch {
-	case p.Tenant != "":
-		// Exact, as the line is there to be copied: a tenant without a platform may have a namesake on one.
-		return " --tenant " + record.Exact(p.Platform, p.Tenant)
-	case p.Receiver != "":
-		return " --receiver " + p.Receiver
-	}
-	return ""
 }

@@ -9,7 +9,7 @@ import (
 	"usher/internal/settings"
 )
 
-// serveCommand is usher without a command: it serves until it is told to stop.
+// serveCommand is usher without a command: it serves until a signal stops it.
 func serveCommand(ctx context.Context, p Process) int {
 	s, err := settings.Read(p.Environ)
 	if err != nil {

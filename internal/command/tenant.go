@@ -1,35 +1,22 @@
 package command
 
-import (
-	"net/url"
+import "usher/internal/inbox/store"
 
-	"usher/internal/inbox/record"
-)
-
-// tenantName is a tenant as people write it; see record.ParseTenant.
-type tenantName record.TenantName
+// tenantName is a tenant as people write it; see store.ParseTenant.
+type tenantName store.TenantName
 
 func parseTenant(text string) (tenantName, error) {
-	name, err := record.ParseTenant(text)
+	name, err := store.ParseTenant(text)
 	return tenantName(name), err
 }
 
 // showTenant writes a tenant as parseTenant reads it.
-func showTenant(platform, tenant string) string { return record.ShowTenant(platform, tenant) }
+func showTenant(platform, tenant string) string { return store.ShowTenant(platform, tenant) }
 
 // String writes it as it was read.
 func (n *tenantName) String() string {
 	if n.Platform == nil {
-		return record.ShowTenant("", n.Tenant)
+		return store.ShowTenant("", n.Tenant)
 	}
-	return record.Exact(*n.Platform, n.Tenant)
-}
-
-// query returns the tenant as parameters of the admin port's API.
-func (n *tenantName) query() url.Values {
-	q := url.Values{"tenant": {n.Tenant}}
-	if n.Platform != nil {
-		q.Set("platform", *n.Platform)
-	}
-	return q
+	return store.Exact(*n.Platform, n.Tenant)
 }

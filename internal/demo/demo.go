@@ -1,23 +1,29 @@
-// Package demo is 'usher demo': usher between a billing service and two receivers of its own. It
-// tells a story of half a minute, which shows what usher does, and then lets webhooks come until it
-// is stopped. The usher in it is the real one (see package serve), with settings of the demo's own.
+// Package demo is 'usher demo': usher between a billing service and a receiver, both of package
+// sandbox, or in front of the user's own receiver. It tells a story of half a minute, which shows what
+// usher does, and then lets webhooks come until it is stopped. The usher in it is the real one (see
+// package serve), with settings of the demo's own.
 package demo
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"usher/internal/logs"
+	"usher/internal/sandbox"
 	"usher/internal/serve"
 	"usher/internal/settings"
 	"usher/internal/stdlog"
-	"usher/internal/terminal"
+	"usher/internal/text"
 )
 
 // Config is what the demo gets from its user.
@@ -28,19 +34,29 @@ type Config struct {
 	Self    string    // the program's own file, for hints; may be empty
 }
 
+const (
+	tokenLife    = 30 * time.Second // short, to show renewals
+	webhookToken = "demo-webhook-token"
+)
+
 // Run runs the demo until ctx ends or a signal comes.
 func Run(ctx context.Context, c Config) error {
-	world, err := newWorld()
+	given := settings.Environment(c.Environ)
+	world := sandbox.Config{Listen: "127.0.0.1:0", ReceiverListen: "127.0.0.1:0", TokenLife: tokenLife}
+	if given["USHER_WEBHOOK_FORWARD_URL"] != "" {
+		world.ReceiverListen = "off"
+	}
+	box, err := sandbox.Open(world)
 	if err != nil {
 		return err
 	}
-	defer world.close()
+	defer box.Close()
 	inboxDir, err := os.MkdirTemp("", "usher-demo-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(inboxDir)
-	environ, replaced := world.environment(c.Environ, inboxDir)
+	environ, replaced := environment(box, given, inboxDir)
 	s, err := settings.Read(environ)
 	if err != nil {
 		return err
@@ -52,15 +68,21 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	at := u.Addresses()
-	say := &narrator{out: c.Stdout, colour: terminal.Is(c.Stdout) && !s.Admin.NoColour}
-	say.welcome(at, s.Webhook.Path, replaced)
+	client, gate := serve.Client(at.Webhooks)
+	box.Sender.URLs, box.Sender.Client.Transport = []string{gate + s.Webhook.Path}, client.Transport
+	box.Sender.Header = http.Header{"Authorization": {"Bearer " + webhookToken}}
+	say := &narrator{out: c.Stdout, colour: text.IsTerminal(c.Stdout) && !s.Admin.NoColour}
+	say.welcome(at, s.Webhook.Path, given["USHER_WEBHOOK_FORWARD_URL"], replaced)
 
 	playing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
-		told := newStory(world, u, s.Webhook.Path, say, level)
+		told := &story{box: box, at: at, adminToken: s.Admin.Token.Get(), say: say, level: level}
+		if told.yours() {
+			told.staged()
+		}
 		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, at.Calls) }) }) {
-			say.hints(at, called(c.Self))
+			say.hints(at, box.URL, called(c.Self))
 			told.goOn(playing)
 		}
 	})
@@ -102,10 +124,53 @@ func called(self string) string {
 }
 
 func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
+	x, _ := os.Stat(a)
+	y, _ := os.Stat(b)
+	return os.SameFile(x, y) // no file is none of them
+}
+
+const entitlementsListen = "127.0.0.1:8070" // by default this part is off
+
+// keeps are the user's settings that the demo uses. It ignores the others, so that it
+// works also where the environment has settings for a real service.
+var keeps = []string{
+	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN",
+	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE", "USHER_ADMIN_READ_TOKEN", "USHER_ADMIN_READ_TOKEN_FILE",
+	"USHER_LOG_LEVEL", "USHER_LOG_FORMAT", "USHER_SHUTDOWN_DELAY", "USHER_SHUTDOWN_GRACE", "NO_COLOR",
+}
+
+// keepsOfYours are used, too, if the user has a receiver.
+var keepsOfYours = []string{
+	"USHER_WEBHOOK_FORWARD_URL", "USHER_WEBHOOK_SIGN_SECRET", "USHER_WEBHOOK_SIGN_SECRET_FILE", "USHER_WEBHOOK_TIMEOUT",
+}
+
+// environment returns the demo's own environment. If a default port is taken, it uses a
+// free one and returns the default in replaced.
+func environment(box *sandbox.Sandbox, given map[string]string, inboxDir string) (demo, replaced []string) {
+	demo = []string{
+		"USHER_BASE_URL=" + box.URL, "USHER_CLIENT_ID=" + sandbox.ClientID, "USHER_CLIENT_SECRET=" + sandbox.ClientSecret,
+		"USHER_WEBHOOK_FORWARD_URL=" + box.ReceiverURL, "USHER_WEBHOOK_TOKEN=" + webhookToken,
+		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(inboxDir, "inbox.db"),
 	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
+	keep := keeps
+	if box.Receiver == nil {
+		keep = append(keepsOfYours, keeps...)
+	}
+	for _, name := range keep {
+		demo = append(demo, name+"="+given[name])
+	}
+	for _, name := range []string{"USHER_LISTEN", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN", "USHER_ADMIN_LISTEN"} {
+		if given[name] != "" && (name != "USHER_ADMIN_LISTEN" || given[name] != "off") { // the demo asks the admin port itself
+			continue
+		}
+		addr := cmp.Or(settings.Default(name), entitlementsListen)
+		if l, err := net.Listen("tcp", addr); err == nil {
+			l.Close()
+		} else {
+			replaced = append(replaced, addr)
+			addr = "127.0.0.1:0"
+		}
+		demo = append(demo, name+"="+addr)
+	}
+	return demo, replaced
 }

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -17,7 +20,7 @@ import (
 	"usher/internal/testkit"
 )
 
-// quickDemo has the demo's story told without its pauses.
+// quickDemo tells the demo's story without its pauses.
 func quickDemo(t *testing.T) {
 	t.Helper()
 	usual, every := beat, webhookEvery
@@ -43,7 +46,7 @@ var demoPorts = []string{"USHER_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0
 
 // The demo's story, in its order; then webhooks, also while a receiver is down.
 var demoStory = []string{
-	`curl -s http://127\.0\.0\.1:\d+/graphql -w '\\n' \\`,
+	`curl -s http://127\.0\.0\.1:\d+/graphql \\`,
 	`(?m)^1\. The service sends a webhook`,
 	`webhook +acme: 10 users +200 queued, delivered\n`,
 	`(?m)^2\. A program calls`,
@@ -69,18 +72,24 @@ var demoStory = []string{
 	`200 queued, 3 waiting\n`,
 	`receiver back\n`,
 	`3 delivered in order, 0 waiting\n`,
+	`(?m)^9\. Your receiver refuses`,
+	`webhook +acme: 200 users +200 queued, parked \(422\)\n`,
+	`receiver fixed\n`,
+	`usher inbox redeliver \d+ +delivered\n`,
 	`Try these in another terminal:\n`,
 	`USHER_ADMIN_LISTEN=127\.0\.0\.1:\d+ usher inbox ls --limit 5\n`,
+	`usher sandbox send acme users=300 --at http://127\.0\.0\.1:\d+\n`,
 	`(?m)^\d\d:\d\d:\d\d  .*200 queued, delivered\n`,
-	`the receiver of crm is down\n`,
-	`the receiver of crm is back\n`,
-	`all that waited is delivered +0 waiting\n`,
+	`the receiver is down\n`,
+	`200 queued, 1 waiting\n`,
+	`the receiver is back\n`,
+	`(?m)^\d\d:\d\d:\d\d  .*delivered at try \d+\n`,
 }
 
 func TestDemoStory(t *testing.T) {
 	quickDemo(t)
 	p := start(t, demoPorts)
-	testkit.Eventually(t, "the story and what follows", func() bool { return strings.Contains(p.Stdout.String(), "all that waited") })
+	testkit.Eventually(t, "the story and what follows", func() bool { return strings.Contains(p.Stdout.String(), "delivered at try") })
 	p.Stop()
 	<-p.Ended
 	rest := p.Stdout.String()
@@ -91,13 +100,19 @@ func TestDemoStory(t *testing.T) {
 		}
 		rest = rest[at[1]:]
 	}
-	for line := range strings.Lines(p.Stdout.String()) {
+	fits(t, p.Stdout.String())
+	if log := p.Stderr.String(); p.Code != 0 || log != "" {
+		t.Errorf("exit code %d, and the log says without being asked:\n%s", p.Code, log)
+	}
+}
+
+// fits: on a terminal of 80 columns.
+func fits(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
 			t.Errorf("%d columns: %s", n, line)
 		}
-	}
-	if log := p.Stderr.String(); p.Code != 0 || log != "" {
-		t.Errorf("exit code %d, and the log says without being asked:\n%s", p.Code, log)
 	}
 }
 
@@ -117,9 +132,6 @@ func TestDemo(t *testing.T) {
 	p := start(t, []string{"USHER_BASE_URL=https://not.used", "USHER_KEYS=slip", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json", "USHER_LOG_LEVEL=info"})
 	p.Ready(t)
 	testkit.WantCall(t, p.URL(t, "main"), 200, "accounts")
-	if _, status := testkit.Get(t, p.URL(t, "admin")+"/api/status"); !strings.Contains(status, `"platforms":["crm"]`) || !strings.Contains(status, `"platforms":["docs"]`) {
-		t.Errorf("not two receivers: %s", status)
-	}
 	for _, want := range []string{"curl -s " + p.URL(t, "main") + "/graphql", "127.0.0.1:8080 is taken", "Ctrl-C"} {
 		if !strings.Contains(p.Stdout.String(), want) {
 			t.Errorf("no %q in:\n%s", want, p.Stdout.String())
@@ -137,19 +149,68 @@ func TestDemoOnSockets(t *testing.T) {
 	quickDemo(t)
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	p := start(t, []string{"USHER_LISTEN=unix:" + path("calls"), "USHER_ADMIN_LISTEN=off",
+	p := start(t, []string{"USHER_LISTEN=unix:" + path("calls"), "USHER_ADMIN_LISTEN=unix:" + path("admin"),
 		"USHER_WEBHOOK_LISTEN=unix:" + path("hooks"), "USHER_ENTITLEMENTS_LISTEN=unix:" + path("rights")})
 	testkit.Eventually(t, "hints", func() bool { return strings.Contains(p.Stdout.String(), "From now on") })
 	for _, want := range []string{
 		"  calls         unix:" + path("calls") + "\n",
-		"curl -s --unix-socket '" + path("calls") + "' http://localhost/graphql -w",
-		"curl -s --unix-socket '" + path("rights") + "' http://localhost/v1/entitlements/acme/users -w",
+		"curl -s --unix-socket '" + path("calls") + "' http://localhost/graphql \\",
+		"curl -s --unix-socket '" + path("rights") + "' http://localhost/v1/entitlements/acme/users\n",
 		"200, 3 accounts", "204 yes", "200 queued, delivered", "3 delivered in order",
 	} {
 		if !strings.Contains(p.Stdout.String(), want) {
 			t.Errorf("no %q in:\n%s", want, p.Stdout.String())
 		}
 	}
+}
+
+// With a receiver of the user's the story says what that answers: it fails, is tried again, and gets
+// everything once it is fixed. What it refuses for good is parked.
+func TestDemoWithYourReceiver(t *testing.T) {
+	quickDemo(t)
+	var status atomic.Int32
+	status.Store(500)
+	var unsigned atomic.Int32
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Webhook-Signature") == "" || r.URL.Path != "/provisioning" {
+			unsigned.Add(1)
+		}
+		w.WriteHeader(int(status.Load()))
+	}))
+	defer receiver.Close()
+	p := start(t, append(demoPorts, "USHER_WEBHOOK_FORWARD_URL="+receiver.URL+"/provisioning", "USHER_WEBHOOK_SIGN_SECRET=whsec_a2V5", "USHER_ADMIN_TOKEN=an-admin-token"))
+	says := func(pattern string) {
+		t.Helper()
+		testkit.Eventually(t, pattern, func() bool { return regexp.MustCompile(pattern).MatchString(p.Stdout.String()) })
+	}
+	says(`your receiver ` + receiver.URL + `\n`)
+	says(`webhook +acme: 10 users +200 queued, waiting \(500\)\n`)
+	says(`webhook +acme: sso added +200 queued, waiting\n`) // behind that one
+	says(`check +may acme use sso\? +204 yes\n`)
+	says(`acme: 10 users +try 2: 500, waiting\n`)
+	says(`From now on a webhook comes`)
+	status.Store(204)
+	says(`acme: 10 users +delivered \(204\) at try \d+\n`)
+	says(`acme: sso added +delivered \(204\) at try 1\n`)
+	status.Store(422)
+	says(`200 queued, parked \(422\)\n`)
+	receiver.Close()
+	says(`200 queued, waiting \(no answer\)\n`)
+	p.End()
+	fits(t, p.Stdout.String())
+	if unsigned.Load() > 0 {
+		t.Errorf("%d webhooks came without a signature or elsewhere", unsigned.Load())
+	}
+	if log := p.Stderr.String(); p.Code != 0 || log != "" || strings.Contains(p.Stdout.String(), "goes down") {
+		t.Errorf("exit code %d, the log says:\n%s\nand the story:\n%s", p.Code, log, p.Stdout.String())
+	}
+}
+
+// The demo asks the admin port itself: off is not possible.
+func TestDemoWithoutAdminPort(t *testing.T) {
+	quickDemo(t)
+	p := start(t, append(demoPorts[:3:3], "USHER_ADMIN_LISTEN=off"))
+	testkit.Eventually(t, "a webhook delivered", func() bool { return strings.Contains(p.Stdout.String(), "200 queued, delivered\n") })
 }
 
 func TestDemoWithoutGate(t *testing.T) {

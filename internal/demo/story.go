@@ -1,9 +1,13 @@
 package demo
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,49 +24,47 @@ var (
 )
 
 // story is what the demo shows in its first half minute. One goroutine tells it, so that its lines
-// are in the order in which things happen.
+// are in the order in which things happen. It uses the sandbox and usher's ports, as a user can.
 type story struct {
-	world  *world
-	usher  *serve.Usher
-	at     serve.Addresses
-	path   string // of the gate
-	say    *narrator
-	level  *slog.LevelVar  // of the log; nil if the user chose one
-	sender *sandbox.Sender // the billing service, for the tenant acme
-	forger *sandbox.Sender // somebody who does not know the secret
-	down   string          // the platform whose receiver is down, or none
-	late   bool            // webhooks wait, or did, because a receiver is or was down
+	box        *sandbox.Sandbox
+	at         serve.Addresses
+	adminToken string
+	say        *narrator
+	level      *slog.LevelVar // of the log; nil if the user chose one
+	pending    []pending      // webhooks that the receiver has not taken yet, the oldest first
 }
 
-func newStory(w *world, u *serve.Usher, path string, say *narrator, level *slog.LevelVar) *story {
-	s := &story{world: w, usher: u, at: u.Addresses(), path: path, say: say, level: level}
-	s.sender, s.forger = s.newSender(webhookToken), s.newSender("not-the-secret")
-	return s
+// pending is a webhook that waits.
+type pending struct {
+	id, what string
+	tries    int // that the story has mentioned
 }
 
-func (s *story) newSender(token string) *sandbox.Sender {
-	client, base := serve.Client(s.at.Webhooks)
-	sender := sandbox.NewSender(base+s.path, uint64(time.Now().UnixNano()))
-	sender.Header = http.Header{"Authorization": {"Bearer " + token}}
-	sender.Client.Transport = client.Transport
-	return sender
+// yours reports whether the webhooks go to the user's own receiver.
+func (s *story) yours() bool { return s.box.Receiver == nil }
+
+type step struct {
+	title string
+	play  func(context.Context)
 }
 
 // tell tells the story, and reports whether it came to the end before ctx did. It starts
 // program only after the step about a 401: else one of its calls could get that 401.
 func (s *story) tell(ctx context.Context, program func()) bool {
-	steps := []struct {
-		title string
-		play  func(context.Context)
-	}{
-		{"The service sends a webhook. usher delivers it to your receiver.", s.first},
+	steps := []step{
+		// This comes before any pause, so that the page has something to show as soon as it is opened.
+		{"The service sends a webhook. usher delivers it to your receiver.", func(ctx context.Context) { s.webhook(ctx, "acme: 10 users", acme(10)) }},
 		{"A program calls the billing service. It has no token; usher adds one.", s.call},
 		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func(ctx context.Context) { s.revoke(ctx); program() }},
 		{"A webhook changes what the tenant acme may use. Your code can ask usher.", s.change},
-		{"The service sends the same webhook again. Your receiver already has it.", s.repeat},
+		{"The service sends the same webhook again. Your receiver already has it.", func(ctx context.Context) { s.webhook(ctx, "acme: sso added", acme(10, "sso")) }},
 		{"acme goes back to what it had. The webhook equals the first one, byte for\nbyte, but it is a change and not a copy: usher delivers it.", s.goBack},
 		{"Somebody forges a webhook, without the secret.", s.forge},
-		{"Your receiver goes down. Webhooks wait in usher's inbox: none is lost.", s.outage},
+	}
+	if !s.yours() {
+		steps = append(steps,
+			step{"Your receiver goes down. Webhooks wait in usher's inbox: none is lost.", s.outage},
+			step{"Your receiver refuses a webhook for good. usher parks it until you decide.", s.park})
 	}
 	for i, step := range steps {
 		s.say.step(i+1, step.title)
@@ -70,39 +72,36 @@ func (s *story) tell(ctx context.Context, program func()) bool {
 		if !pause(ctx, beat) {
 			return false
 		}
+		s.news(ctx, s.say.result)
 	}
 	return true
 }
 
-// The snapshots of acme. The first and the second differ only in sso.
-func acme(users int, more ...string) []byte {
-	features := []string{fmt.Sprintf(`{"code":"users","name":"Users","quantity":%d}`, users)}
+// acme is the state of the tenant that the story is about.
+func acme(users int, more ...string) sandbox.State {
+	features := map[string]*int{"users": &users}
 	for _, code := range more {
-		features = append(features, fmt.Sprintf(`{"code":%q,"name":%q,"quantity":null}`, code, strings.ToUpper(code)))
+		features[code] = nil
 	}
-	return fmt.Appendf(nil, `{"type":%q,"payload":{"tenant":{"code":"acme","name":"Acme","platform":{"code":"crm","name":"CRM"}},"change":{"features":[%s],"subscriptions":[]}}}`,
-		sandbox.EventType, strings.Join(features, ","))
+	return sandbox.State{Tenant: "acme", Features: features}
 }
 
 func (s *story) call(ctx context.Context) {
-	s.result(ctx, "call without usher", query(ctx, http.DefaultClient, s.world.urls[0]))
+	s.result(ctx, "call without usher", query(ctx, http.DefaultClient, s.box.URL))
 	s.result(ctx, "call through usher", s.throughUsher(ctx))
 }
 
 func (s *story) revoke(ctx context.Context) {
 	defer s.staged()()
-	_, before := s.world.billing.Calls()
-	s.world.billing.Revoke()
+	_, before := s.box.Calls()
+	s.box.Revoke()
 	s.result(ctx, "token revoked", "")
 	answer := s.throughUsher(ctx)
-	if _, now := s.world.billing.Calls(); now > before {
+	if _, now := s.box.Calls(); now > before {
 		s.result(ctx, "the service's answer to usher", "401")
 	}
 	s.result(ctx, "usher's answer to the program", answer)
 }
-
-// first comes before any pause, so that the page has something to show as soon as it is opened.
-func (s *story) first(ctx context.Context) { s.webhook(ctx, "acme: 10 users", acme(10)) }
 
 func (s *story) change(ctx context.Context) {
 	s.check(ctx)
@@ -110,45 +109,140 @@ func (s *story) change(ctx context.Context) {
 	s.check(ctx)
 }
 
-func (s *story) repeat(ctx context.Context) { s.webhook(ctx, "acme: sso added", acme(10, "sso")) }
-
 func (s *story) goBack(ctx context.Context) {
 	s.webhook(ctx, "acme: 10 users", acme(10))
 	s.check(ctx)
 }
 
+// forge sends a webhook from somebody who does not know the secret.
 func (s *story) forge(ctx context.Context) {
-	e, err := s.forger.Send(ctx, acme(1000, "sso"))
-	s.result(ctx, "webhook  acme: sso and 1000 users", s.outcome(ctx, e, err))
+	forger := sandbox.NewSender(s.box.Sender.URLs[0], 0)
+	forger.Client = s.box.Sender.Client
+	e, err := forger.Send(ctx, acme(1000, "sso").Webhook())
+	s.result(ctx, "webhook  acme: sso and 1000 users", s.outcome(ctx, "", e, err))
 	s.check(ctx)
 }
 
 func (s *story) outage(ctx context.Context) {
 	defer s.staged()()
-	s.setDown("crm")
+	s.receiver(http.StatusServiceUnavailable)
 	s.result(ctx, "receiver down", "")
 	var sent []string
 	for _, users := range []int{25, 50, 100} {
 		sent = append(sent, s.webhook(ctx, fmt.Sprintf("acme: %d users", users), acme(users)))
 	}
-	s.setUp()
+	s.receiver(0)
 	s.result(ctx, "receiver back", "")
-	for s.usher.Waiting() > 0 && pause(ctx, 20*time.Millisecond) {
+	for len(s.pending) > 0 && pause(ctx, 20*time.Millisecond) {
+		s.news(ctx, func(string, string) {})
 	}
-	s.late = false
-	came := slices.DeleteFunc(s.world.applied(), func(id string) bool { return !slices.Contains(sent, id) })
+	var came []string
+	for _, d := range s.box.Receiver.Deliveries() {
+		if d.Applied && slices.Contains(sent, d.WebhookID) {
+			came = append(came, d.WebhookID)
+		}
+	}
 	order := ""
 	if slices.Equal(came, sent) {
 		order = " in order"
 	}
-	s.result(ctx, "", fmt.Sprintf("%d delivered%s, %d waiting", len(came), order, s.usher.Waiting()))
+	s.result(ctx, "", fmt.Sprintf("%d delivered%s, %d waiting", len(came), order, len(s.pending)))
 }
 
-// webhook sends a snapshot of acme, tells what became of it, and returns its id.
-func (s *story) webhook(ctx context.Context, what string, body []byte) (id string) {
-	e, err := s.sender.Send(ctx, body)
-	s.result(ctx, "webhook  "+what, s.outcome(ctx, e, err))
+func (s *story) park(ctx context.Context) {
+	defer s.staged()()
+	s.receiver(http.StatusUnprocessableEntity)
+	id := s.webhook(ctx, "acme: 200 users", acme(200))
+	s.receiver(0)
+	s.result(ctx, "receiver fixed", "")
+	number := s.webhooks(ctx)[id].ID
+	s.redeliver(ctx, number)
+	s.result(ctx, "usher inbox redeliver "+number, s.becomes(ctx, id))
+}
+
+// receiver makes the built-in receiver answer with a status; 0: as it should.
+func (s *story) receiver(status int) {
+	_ = s.box.Fail(sandbox.Failure{Part: "receiver", Status: status})
+}
+
+// webhook sends a snapshot, tells what became of it, and returns its id.
+func (s *story) webhook(ctx context.Context, what string, state sandbox.State) (id string) {
+	e, err := s.box.Sender.Send(ctx, state.Webhook())
+	s.result(ctx, "webhook  "+what, s.outcome(ctx, what, e, err))
 	return webhookID(e)
+}
+
+// outcome says what usher answered to a webhook and, if usher took it in, whether the receiver has
+// it.
+func (s *story) outcome(ctx context.Context, what string, e sandbox.Entry, err error) string {
+	answer := e.Reply.String()
+	switch {
+	case err != nil:
+		return "no answer"
+	case e.Decision == "duplicate":
+		return answer + ", dropped"
+	case e.Decision != "queued":
+		return answer
+	}
+	s.pending = append(s.pending, pending{id: webhookID(e), what: what})
+	return answer + ", " + s.becomes(ctx, webhookID(e))
+}
+
+// becomes waits a moment until a webhook is delivered, refused or tried in vain, and says which.
+func (s *story) becomes(ctx context.Context, id string) string {
+	patience := 2 * time.Second
+	if len(s.pending) > 1 {
+		patience = 300 * time.Millisecond // it may wait behind another
+	}
+	var w webhook
+	for until := time.Now().Add(patience); time.Now().Before(until); {
+		if w = s.webhooks(ctx)[id]; !w.waits() || w.Tries > 0 || !pause(ctx, 10*time.Millisecond) {
+			break
+		}
+	}
+	if i := slices.IndexFunc(s.pending, func(p pending) bool { return p.id == id }); i >= 0 {
+		if s.pending[i].tries = w.Tries; !w.waits() {
+			s.pending = slices.Delete(s.pending, i, i+1)
+		}
+	}
+	if w.waits() && !s.yours() {
+		return fmt.Sprintf("%d waiting", len(s.pending))
+	}
+	return s.word(w)
+}
+
+// word says how a webhook stands, and what your own receiver answered.
+func (s *story) word(w webhook) string {
+	state := cmp.Or(w.State, "waiting")
+	if s.yours() && w.Tries > 0 || state == "parked" {
+		state += " (" + w.said() + ")"
+	}
+	return state
+}
+
+// news tells what became of the webhooks that waited, and of each try of the oldest.
+func (s *story) news(ctx context.Context, tell func(what, result string)) {
+	if len(s.pending) == 0 {
+		return
+	}
+	now := s.webhooks(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	s.pending = slices.DeleteFunc(s.pending, func(p pending) bool {
+		w := now[p.id]
+		if !w.waits() {
+			tell(p.what, fmt.Sprintf("%s at try %d", s.word(w), w.Tries))
+		}
+		return !w.waits()
+	})
+	if len(s.pending) > 0 && s.yours() {
+		oldest := &s.pending[0]
+		if w := now[oldest.id]; w.Tries > oldest.tries {
+			tell(oldest.what, fmt.Sprintf("try %d: %s, waiting", w.Tries, w.said()))
+			oldest.tries = w.Tries
+		}
+	}
 }
 
 // result prints a line, a moment after the one before it.
@@ -159,21 +253,158 @@ func (s *story) result(ctx context.Context, what, result string) {
 	pause(ctx, beat/4)
 }
 
-// staged keeps warnings about what the demo does on purpose out of the log.
+// staged keeps warnings about what the demo does on purpose out of the log. What your own receiver
+// does the story tells.
 func (s *story) staged() (over func()) {
 	if s.level == nil {
 		return func() {}
 	}
 	s.level.Set(slog.LevelError)
-	return func() { s.level.Set(slog.LevelWarn) }
+	return func() {
+		if !s.yours() {
+			s.level.Set(slog.LevelWarn)
+		}
+	}
 }
 
-func (s *story) setDown(platform string) {
-	s.down, s.late = platform, true
-	s.world.receiver(platform).Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+// goOn sends a webhook every few seconds until ctx ends: mostly a change, sometimes a copy.
+// Sometimes the built-in receiver is down for a while.
+func (s *story) goOn(ctx context.Context) {
+	over := func() {}
+	for n := 0; ctx.Err() == nil; n++ {
+		switch {
+		case s.yours():
+		case n%12 == 6:
+			over = s.staged()
+			s.receiver(http.StatusServiceUnavailable)
+			s.say.event("the receiver is down", "")
+		case n%12 == 8:
+			s.receiver(0)
+			s.say.event("the receiver is back", "")
+		case n%12 == 10:
+			over()
+		}
+		entry, err := s.box.Sender.Next(ctx)
+		outcome := s.outcome(ctx, entry.What, entry, err)
+		if ctx.Err() != nil {
+			return
+		}
+		s.say.event(entry.What, outcome)
+		for due := time.Now().Add(webhookEvery); time.Now().Before(due) && pause(ctx, 100*time.Millisecond); {
+			s.news(ctx, s.say.event)
+		}
+	}
 }
 
-func (s *story) setUp() {
-	s.world.receiver(s.down).Behave(sandbox.Fault{})
-	s.down = ""
+func (s *story) throughUsher(ctx context.Context) string {
+	client, base := serve.Client(s.at.Calls)
+	return query(ctx, client, base)
+}
+
+// query calls the billing service, and says in words what was answered.
+func query(ctx context.Context, client *http.Client, base string) string {
+	var answer struct {
+		Data struct{ Accounts []struct{ Name string } }
+	}
+	status := ask(ctx, client, http.MethodPost, base+"/graphql", "", `{"query":"{ accounts(limit: 3) { id name } }"}`, &answer)
+	switch status {
+	case 0:
+		return "no answer"
+	case http.StatusOK:
+		return fmt.Sprintf("%d, %d accounts", status, len(answer.Data.Accounts))
+	}
+	return fmt.Sprintf("%d %s", status, http.StatusText(status))
+}
+
+// ask sends a request, decodes the answer if it is JSON, and returns its status: 0 for none.
+func ask(ctx context.Context, client *http.Client, method, target, token, body string, result any) int {
+	req, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
+	if err != nil {
+		return 0
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	var raw bytes.Buffer
+	_, _ = raw.ReadFrom(resp.Body)
+	_ = json.Unmarshal(raw.Bytes(), result)
+	return resp.StatusCode
+}
+
+// check asks whether acme may use sso, as a program of the customer would.
+func (s *story) check(ctx context.Context) {
+	client, base := serve.Client(s.at.Entitlements)
+	status := ask(ctx, client, http.MethodGet, base+"/v1/check?tenant=acme&feature=sso", "", "", nil)
+	word, known := map[int]string{0: "no answer", http.StatusNoContent: "204 yes", http.StatusForbidden: "403 no"}[status]
+	if !known {
+		word = fmt.Sprint(status)
+	}
+	s.result(ctx, "check    may acme use sso?", word)
+}
+
+// webhook is one as the admin port shows it.
+type webhook struct {
+	ID, Webhook, State, Answer string
+	Tries                      int
+}
+
+// waits reports whether nobody has taken the webhook yet, nor refused it for good, as far as is known.
+func (w webhook) waits() bool { return w.State == "waiting" || w.State == "" }
+
+// said returns the receiver's status, the first word of its answer.
+func (w webhook) said() string {
+	if len(w.Answer) >= 3 && strings.Trim(w.Answer[:3], "0123456789") == "" {
+		return w.Answer[:3]
+	}
+	return "no answer"
+}
+
+// webhooks asks usher for the webhooks that it keeps, as 'usher inbox ls' does.
+func (s *story) webhooks(ctx context.Context) map[string]webhook {
+	var list struct{ Webhooks []webhook }
+	client, base := serve.Client(s.at.Admin)
+	ask(ctx, client, http.MethodGet, base+"/api/webhooks?inbox=true&limit=1000", s.adminToken, "", &list)
+	byID := make(map[string]webhook)
+	for _, w := range list.Webhooks {
+		byID[w.Webhook] = w
+	}
+	return byID
+}
+
+// redeliver asks usher to send a webhook again, as 'usher inbox redeliver' does.
+func (s *story) redeliver(ctx context.Context, id string) {
+	client, base := serve.Client(s.at.Admin)
+	ask(ctx, client, http.MethodPost, base+"/api/webhooks/"+id+"/redeliver", s.adminToken, "", nil)
+}
+
+// webhookID returns the webhook's id, from usher's answer.
+func webhookID(e sandbox.Entry) string {
+	var a struct{ Webhook string }
+	_ = json.Unmarshal([]byte(e.Answer), &a)
+	return a.Webhook
+}
+
+// legacyProgram calls as a program without OAuth would: a few calls a second, sometimes more
+// and sometimes fewer, so that the page has something to show.
+func legacyProgram(ctx context.Context, address string) {
+	client, base := serve.Client(address)
+	for n := 0; pause(ctx, 300*time.Millisecond+time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond); n++ {
+		query(ctx, client, base)
+	}
+}
+
+// pause waits for d. It returns false if ctx ended before.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
 }

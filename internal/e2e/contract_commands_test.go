@@ -43,6 +43,9 @@ func TestExecOpensOnlyItsPort(t *testing.T) {
 // without a token. Beside it an answer streams for as long, through a port of usher's: nothing
 // limits that.
 func TestExecGivesUp(t *testing.T) {
+	if !*long {
+		t.Skip("half a minute: with -long")
+	}
 	t.Parallel() // it waits
 	began := time.Now()
 	p := startProcess(t, append(testkit.NewService(t).Environ(), "USHER_BASE_URL=http://127.0.0.1:1"), "exec", "--", "echo", "ran")

@@ -29,8 +29,14 @@ func figures(t *testing.T, u *testkit.Usher) map[string]string {
 func wantFigures(t *testing.T, u *testkit.Usher, want map[string]string) {
 	t.Helper()
 	for name, value := range want {
+		var got string
+		defer func() {
+			if t.Failed() {
+				t.Logf("%s is %q", name, got)
+			}
+		}()
 		testkit.Eventually(t, name+" is "+value, func() bool {
-			got := figures(t, u)[name]
+			got = figures(t, u)[name]
 			return got == value || value == "positive" && got != "" && got != "0"
 		})
 	}

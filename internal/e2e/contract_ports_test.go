@@ -80,6 +80,14 @@ func TestKeysAndHosts(t *testing.T) {
 				t.Errorf("%s for a page: %d %s", page.listener, r.status, r.body)
 			}
 		}
+		// An address that somebody types opens, but not where a redirect to it could act.
+		want := page.status
+		if page.listener == "main" {
+			want = 403
+		}
+		if r := asked(t, page.method, open.URL(t, page.listener)+page.path, page.body, "Sec-Fetch-Site", "none", "Sec-Fetch-Mode", "navigate"); r.status != want {
+			t.Errorf("%s for a typed address: %d %s", page.listener, r.status, r.body)
+		}
 	}
 }
 
@@ -153,6 +161,54 @@ func TestMetricsAreOurs(t *testing.T) {
 	for _, decision := range []string{"forwarded", "duplicate", "queued", "rejected", "failed"} {
 		if want := `usher_webhook_received_total{decision="` + decision + `"} 0`; !strings.Contains(metrics, want) {
 			t.Errorf("no %s", want)
+		}
+	}
+}
+
+// A form of another origin's page is a link that somebody follows, as browsers see it: the links
+// into usher's pages that are fine must not let it act. With the password at hand the browser adds it.
+func TestForeignFormsDoNothing(t *testing.T) {
+	t.Parallel()
+	rc := newReceiver(t, 422)
+	u := run(t, gateAlone(rc.url, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_ADMIN_TOKEN=adm1n"))
+	testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 5))
+	admin := u.URL(t, "admin")
+	parked := func() bool {
+		return asked(t, "GET", admin+"/api/webhooks/1", "", "Authorization", "Bearer adm1n").status == 200 && rc.count() == 1
+	}
+	testkit.Eventually(t, "parked", parked)
+	for _, path := range []string{
+		"/webhooks/1/redeliver", "/webhooks/1/discard", "/redeliver", "/discard", "/pause", "/resume", "/tenant/forget", "/tenant/erase",
+		"/api/webhooks/1/redeliver", "/api/webhooks/1/discard", "/api/redeliver?state=parked", "/api/discard?state=parked", "/api/pause", "/api/resume", "/api/forget", "/api/erase",
+	} {
+		for _, header := range [][]string{
+			{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document", "Origin", "http://evil.test"},
+			{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"},
+			{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"},
+			{"Origin", "http://evil.test"},
+			{"Origin", "null"},
+		} {
+			header = append(header, "Authorization", "Bearer adm1n", "Content-Type", "application/x-www-form-urlencoded")
+			if r := asked(t, "POST", admin+path, "platform=crm&code=acme&tenant=crm/acme", header...); r.status != 403 {
+				t.Errorf("%s with %q: %d %s", path, header[:4], r.status, r.body)
+			}
+		}
+	}
+	if !parked() {
+		t.Error("something was done")
+	}
+}
+
+// usher is ready when every local port has had a token, not when the first has.
+func TestReadyWithEveryPort(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewService(t)
+	u := run(t, s.Environ("USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_NAME=second", "USHER_PORTS_0_CLIENT_SECRET=wr0ng"))
+	admin := u.URL(t, "admin")
+	testkit.Eventually(t, "the first port has a token", func() bool { resp, _ := testkit.Call(t, u.URL(t, "main")); return resp.StatusCode == 200 })
+	for _, path := range []string{"/readyz", "/readyz/outbound"} {
+		if status, body := testkit.Get(t, admin+path); status != 503 || !strings.Contains(body, "port second has had no token yet") || strings.Contains(body, "port main") {
+			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
 }

@@ -2,10 +2,8 @@ package e2e
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -52,66 +50,4 @@ func shown(outcome string) string {
 		return "–"
 	}
 	return strings.Replace(outcome, " closed", ", closed", 1)
-}
-
-// Every test that the documents name is there.
-func TestNamedTestsExist(t *testing.T) {
-	var code strings.Builder
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		b, err := os.ReadFile(path)
-		code.Write(b)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"security.md", "reliability.md", "dependencies.md"} {
-		doc, err := os.ReadFile(filepath.Join(root, "docs", name))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		named := regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w+)`").FindAllStringSubmatch(string(doc), -1)
-		if len(named) == 0 {
-			t.Errorf("%s names no test", name)
-		}
-		for _, m := range named {
-			if !strings.Contains(code.String(), "func "+m[1]+"(") {
-				t.Errorf("%s names %s, which is not there", name, m[1])
-			}
-		}
-	}
-}
-
-// docs/dependencies.md says of every direct dependency why it is there.
-func TestDependenciesAreDocumented(t *testing.T) {
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := os.ReadFile(filepath.Join(root, "docs/dependencies.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	direct := regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1)
-	tools := regexp.MustCompile(`(?m)^(?:tool |\t)(\S+/cmd/\S+)$`).FindAllStringSubmatch(string(mod), -1)
-	if len(direct) == 0 || len(tools) == 0 {
-		t.Fatalf("go.mod has %d direct dependencies and %d tools", len(direct), len(tools))
-	}
-	listed := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(\\S+)` \\|").FindAllStringSubmatch(string(doc), -1) {
-		listed[m[1]] = true
-	}
-	for _, m := range append(direct, tools...) {
-		if !listed[m[1]] {
-			t.Errorf("%s is not listed", m[1])
-		}
-		delete(listed, m[1])
-	}
-	for name := range listed {
-		t.Errorf("%s is listed, but not in go.mod", name)
-	}
 }

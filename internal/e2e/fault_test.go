@@ -47,11 +47,11 @@ func openFiles(pid int) int {
 }
 
 // breaks are the ways in which each byte of an exchange is the last.
-func breaks(length func(sandbox.Direction) int, every int, do func(sandbox.Disturbance)) {
-	for _, how := range []sandbox.How{sandbox.Reset, sandbox.HangUp} {
-		for _, d := range []sandbox.Direction{sandbox.Up, sandbox.Down} {
+func breaks(length func(testkit.Direction) int, every int, do func(testkit.Disturbance)) {
+	for _, how := range []testkit.How{testkit.Reset, testkit.HangUp} {
+		for _, d := range []testkit.Direction{testkit.Up, testkit.Down} {
 			for after := 0; after <= length(d); after += every {
-				do(sandbox.Disturbance{Break: how, Direction: d, After: after})
+				do(testkit.Disturbance{Break: how, Direction: d, After: after})
 			}
 		}
 	}
@@ -59,14 +59,14 @@ func breaks(length func(sandbox.Direction) int, every int, do func(sandbox.Distu
 
 // measure returns how many bytes f sends and gets over a wire that nobody has used yet;
 // prepare comes before, and is not counted.
-func measure(w *sandbox.Wire, prepare, f func()) func(sandbox.Direction) int {
+func measure(w *testkit.Wire, prepare, f func()) func(testkit.Direction) int {
 	var n [2]atomic.Int64
-	w.Tap = func(d sandbox.Direction, p []byte) { n[d].Add(int64(len(p))) }
+	w.Tap = func(d testkit.Direction, p []byte) { n[d].Add(int64(len(p))) }
 	prepare()
 	before := [2]int64{n[0].Load(), n[1].Load()}
 	f()
 	length := [2]int{int(n[0].Load() - before[0]), int(n[1].Load() - before[1])}
-	return func(d sandbox.Direction) int { return length[d] }
+	return func(d testkit.Direction) int { return length[d] }
 }
 
 // The connection to the service ends at each byte of a call, either way. Each caller
@@ -79,18 +79,18 @@ func TestCallBrokenAtEachByte(t *testing.T) {
 		var whole reply
 		length := measure(w.toService, func() { u = start(t, w.environ()).ready(t) }, func() { whole = u.call() })
 		seen := map[string]int{}
-		breaks(length, pick(7, 1), func(d sandbox.Disturbance) { seen[brokenCall(t, w, u, d, whole)]++ })
-		w.toService.Disturb(sandbox.Disturbance{})
+		breaks(length, pick(7, 1), func(d testkit.Disturbance) { seen[brokenCall(t, w, u, d, whole)]++ })
+		w.toService.Disturb(testkit.Disturbance{})
 		if r := u.call(); r.status != 200 {
 			t.Errorf("afterwards: %d %s %v", r.status, r.body, r.err)
 		}
-		t.Logf("%d bytes up, %d down: %v", length(sandbox.Up), length(sandbox.Down), seen)
+		t.Logf("%d bytes up, %d down: %v", length(testkit.Up), length(testkit.Down), seen)
 	})
 }
 
 // brokenCall makes a call over a disturbed wire, and says what became of it: whole is
 // the right answer.
-func brokenCall(t *testing.T, w *world, u *usher, d sandbox.Disturbance, whole reply) string {
+func brokenCall(t *testing.T, w *world, u *usher, d testkit.Disturbance, whole reply) string {
 	t.Helper()
 	before, _ := w.billing.Calls()
 	w.toService.Disturb(d)
@@ -120,7 +120,7 @@ func TestTokenBrokenAtEachByte(t *testing.T) {
 		length := measure(w.toService, func() {}, func() { start(t, w.environ()).ready(t).End() })
 		seen := map[string]int{}
 		var last *usher
-		breaks(length, pick(47, 1), func(d sandbox.Disturbance) {
+		breaks(length, pick(47, 1), func(d testkit.Disturbance) {
 			if last != nil {
 				last.End()
 			}
@@ -146,13 +146,13 @@ func TestTokenBrokenAtEachByte(t *testing.T) {
 			}
 			last = u
 		})
-		w.toService.Disturb(sandbox.Disturbance{Break: sandbox.Reset, Direction: sandbox.Down, After: 100, Once: true})
+		w.toService.Disturb(testkit.Disturbance{Break: testkit.Reset, Direction: testkit.Down, After: 100, Once: true})
 		u := start(t, w.environ())
 		if r := u.call(); r.status != 503 {
 			t.Errorf("%d %s", r.status, r.body)
 		}
 		u.ready(t) // by itself
-		t.Logf("%d bytes up, %d down: %v", length(sandbox.Up), length(sandbox.Down), seen)
+		t.Logf("%d bytes up, %d down: %v", length(testkit.Up), length(testkit.Down), seen)
 	})
 }
 
@@ -166,7 +166,7 @@ func TestDeliveryBrokenAtEachByte(t *testing.T) {
 		length := measure(w.toReceiver, func() {}, func() { u.send(testkit.Snapshot("acme", 100)) })
 		seen := map[string]int{}
 		n := 100
-		breaks(length, pick(7, 1), func(d sandbox.Disturbance) {
+		breaks(length, pick(7, 1), func(d testkit.Disturbance) {
 			n++
 			body := testkit.Snapshot("acme", n)
 			w.toReceiver.Disturb(d)
@@ -179,7 +179,7 @@ func TestDeliveryBrokenAtEachByte(t *testing.T) {
 				seen["200 forwarded"]++
 			case r.status == 502 && decision == "failed":
 				seen["502 failed"]++
-				w.toReceiver.Disturb(sandbox.Disturbance{})
+				w.toReceiver.Disturb(testkit.Disturbance{})
 				if r := u.send(body); r.status != 200 || r.header.Get("Usher-Decision") != "forwarded" || !holds(w.receiver, n) {
 					t.Errorf("%+v: sent again: %d %s", d, r.status, r.body)
 				}
@@ -187,7 +187,7 @@ func TestDeliveryBrokenAtEachByte(t *testing.T) {
 				t.Errorf("%+v: %d %s, receiver has it: %v", d, r.status, r.body, held)
 			}
 		})
-		t.Logf("%d bytes up, %d down: %v", length(sandbox.Up), length(sandbox.Down), seen)
+		t.Logf("%d bytes up, %d down: %v", length(testkit.Up), length(testkit.Down), seen)
 	})
 }
 

@@ -27,10 +27,6 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(os.Stdout, resp.Body)
 		os.Exit(0)
 	}
-	if config := os.Getenv(natsNode); config != "" {
-		runNode(config)
-		os.Exit(0)
-	}
 	testkit.Main(m)
 }
 

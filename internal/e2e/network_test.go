@@ -1,11 +1,11 @@
 package e2e
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 
-	"usher/internal/sandbox"
 	"usher/internal/testkit"
 )
 
@@ -14,15 +14,15 @@ import (
 func TestHalfOpen(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		d    sandbox.Disturbance
+		d    testkit.Disturbance
 	}{
-		{"on the way there", sandbox.Disturbance{Break: sandbox.Silence, Direction: sandbox.Up, After: 100}},
-		{"on the way back", sandbox.Disturbance{Break: sandbox.Silence, Direction: sandbox.Down, After: 20}},
+		{"on the way there", testkit.Disturbance{Break: testkit.Silence, Direction: testkit.Up, After: 100}},
+		{"on the way back", testkit.Disturbance{Break: testkit.Silence, Direction: testkit.Down, After: 20}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			leaks(t, func(t *testing.T) {
 				w := newWorld(t)
-				u := start(t, w.environ("USHER_UPSTREAM_TIMEOUT=700ms", "USHER_WEBHOOK_TIMEOUT=700ms", "USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
+				u := start(t, w.environ("USHER_UPSTREAM_TIMEOUT=300ms", "USHER_WEBHOOK_TIMEOUT=300ms", "USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
 				w.toService.Disturb(tc.d)
 				w.toReceiver.Disturb(tc.d)
 				if r := u.call(); r.status != 504 || r.code() != "UPSTREAM_TIMEOUT" {
@@ -31,8 +31,8 @@ func TestHalfOpen(t *testing.T) {
 				if r := u.send(testkit.Snapshot("acme", 5)); r.status != 504 || r.header.Get("Usher-Decision") != "failed" {
 					t.Errorf("webhook: %d %s %v", r.status, r.body, r.err)
 				}
-				w.toService.Disturb(sandbox.Disturbance{})
-				w.toReceiver.Disturb(sandbox.Disturbance{})
+				w.toService.Disturb(testkit.Disturbance{})
+				w.toReceiver.Disturb(testkit.Disturbance{})
 				if r := u.call(); r.status != 200 {
 					t.Errorf("call afterwards: %d %s %v", r.status, r.body, r.err)
 				}
@@ -51,7 +51,7 @@ func TestHalfOpenToTheTokenEndpoint(t *testing.T) {
 		t.Skip("ten seconds: with -long; package tokens has it on a clock of its own")
 	}
 	w := newWorld(t)
-	w.toService.Disturb(sandbox.Disturbance{Break: sandbox.Silence, Direction: sandbox.Up})
+	w.toService.Disturb(testkit.Disturbance{Break: testkit.Silence, Direction: testkit.Up})
 	u := start(t, w.environ())
 	var callers sync.WaitGroup
 	for range 50 {
@@ -65,7 +65,7 @@ func TestHalfOpenToTheTokenEndpoint(t *testing.T) {
 	if n := w.toService.Dialed(); n > 2 {
 		t.Errorf("%d connections to the token endpoint", n)
 	}
-	w.toService.Disturb(sandbox.Disturbance{})
+	w.toService.Disturb(testkit.Disturbance{})
 	u.ready(t)
 	if r := u.call(); r.status != 200 {
 		t.Errorf("afterwards: %d %s", r.status, r.body)
@@ -76,7 +76,7 @@ func TestHalfOpenToTheTokenEndpoint(t *testing.T) {
 func TestSlowNetwork(t *testing.T) {
 	leaks(t, func(t *testing.T) {
 		w := newWorld(t)
-		slow := sandbox.Disturbance{Latency: 30 * time.Millisecond, CloseDelay: 500 * time.Millisecond}
+		slow := testkit.Disturbance{Latency: 30 * time.Millisecond, CloseDelay: 500 * time.Millisecond}
 		w.toService.Disturb(slow)
 		w.toReceiver.Disturb(slow)
 		u := start(t, w.environ()).ready(t)
@@ -86,7 +86,7 @@ func TestSlowNetwork(t *testing.T) {
 				if r := u.call(); r.status != 200 {
 					t.Errorf("%d %s %v", r.status, r.body, r.err)
 				}
-				if r := u.send(testkit.Snapshot("acme", i)); r.status != 200 {
+				if r := u.send(testkit.Snapshot(fmt.Sprint("t", i), 1)); r.status != 200 {
 					t.Errorf("%d %s %v", r.status, r.body, r.err)
 				}
 			})
@@ -113,8 +113,8 @@ func TestIdleConnectionsClosedByTheOtherSide(t *testing.T) {
 			if r := u.send(testkit.Snapshot("acme", i)); r.status != 200 {
 				t.Fatalf("webhook %d: %d %s %v", i, r.status, r.body, r.err)
 			}
-			w.toService.BreakAll(sandbox.HangUp)
-			w.toReceiver.BreakAll(sandbox.HangUp)
+			w.toService.BreakAll(testkit.HangUp)
+			w.toReceiver.BreakAll(testkit.HangUp)
 		}
 		if n := w.toService.Dialed(); n < rounds {
 			t.Errorf("%d connections in %d rounds", n, rounds)
@@ -144,7 +144,7 @@ func resetUnderLoad(t *testing.T, w *world, u *usher, every time.Duration) {
 			case <-stop:
 				return
 			case <-time.After(every):
-				w.toService.BreakAll(sandbox.Reset)
+				w.toService.BreakAll(testkit.Reset)
 			}
 		}
 	})
@@ -153,7 +153,7 @@ func resetUnderLoad(t *testing.T, w *world, u *usher, every time.Duration) {
 	var callers sync.WaitGroup
 	for range 8 {
 		callers.Go(func() {
-			for range pick(40, 1000) {
+			for range pick(20, 1000) {
 				r := u.call()
 				mu.Lock()
 				switch {

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/sandbox"
 	"usher/internal/testkit"
 )
 
@@ -33,8 +32,8 @@ type witness struct {
 	requests []*http.Request
 }
 
-func (w *witness) tap(d sandbox.Direction, p []byte) {
-	if d == sandbox.Up {
+func (w *witness) tap(d testkit.Direction, p []byte) {
+	if d == testkit.Up {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.raw.Write(p)

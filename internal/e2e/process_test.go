@@ -3,14 +3,20 @@
 package e2e
 
 import (
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"usher/internal/sandbox"
 	"usher/internal/testkit"
+	"usher/internal/testkit/pgtest"
 )
 
 func TestSignals(t *testing.T) {
@@ -42,5 +48,54 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	p.Signal(t, syscall.SIGTERM)
 	if <-p.Ended; p.Code != 1 {
 		t.Errorf("exit code %d: %s", p.Code, p.Stderr.String())
+	}
+}
+
+// A database that stands still does not keep usher from ending: neither a webhook that it does
+// not take, nor a delivery whose outcome it does not note, nor leases that it does not take back.
+func TestEndsWhileTheDatabaseStandsStill(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs the built usher")
+	}
+	database := pgtest.Schema(t)
+	address, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := pgtest.Cut(t, address.Host)
+	var hangs atomic.Bool
+	delivered, entered := make(chan struct{}, 1), make(chan struct{}, 1)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // or the server does not notice that the caller has gone
+		if hangs.Load() {
+			entered <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		delivered <- struct{}{}
+	}))
+	t.Cleanup(receiver.Close)
+	u := startProcess(t, testkit.NewService(t).Environ("USHER_WEBHOOK_FORWARD_URL="+receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_INBOX="+wire.Through(database), "USHER_SHUTDOWN_GRACE=2s"))
+	u.Ready(t)
+	gate := u.URL(t, "webhooks") + "/webhooks"
+	testkit.Post(t, gate, testkit.Snapshot("acme", 1))
+	<-delivered
+	hangs.Store(true)
+	testkit.Post(t, gate, testkit.Snapshot("acme", 2))
+	<-entered
+	wire.Blackhole()
+	sent := make(chan struct{})
+	go func() {
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) }})
+		req, err := http.NewRequestWithContext(ctx, "POST", gate, strings.NewReader(testkit.Snapshot("other", 1)))
+		_ = do(req, err) // 503, or a connection that is cut off
+	}()
+	<-sent
+	u.Signal(t, syscall.SIGTERM)
+	<-u.Ended
+	if u.Code != 0 {
+		t.Errorf("exit code %d", u.Code)
 	}
 }

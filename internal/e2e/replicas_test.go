@@ -3,15 +3,9 @@
 package e2e
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,50 +13,24 @@ import (
 	"usher/internal/testkit"
 )
 
-// fleet is three ushers with an inbox on a cluster of three servers.
-type fleet struct {
-	*cluster
-	service  *testkit.Service
-	receiver *testkit.Ledger
-	ushers   []*replica
-}
-
-// replica is one usher; after a kill another one in its place.
-type replica struct {
-	*testkit.Usher
-	gate  string // its address, the same in each life
-	wires *wires
-	env   []string
-}
-
-func newFleet(t *testing.T) *fleet { return newFleetOn(t, 3) }
-
-// newFleetOn has another number of servers.
-func newFleetOn(t *testing.T, nodes int) *fleet {
-	f := &fleet{cluster: newCluster(t, nodes), service: testkit.NewService(t)}
-	var receiverURL string
-	f.receiver, receiverURL = testkit.NewLedger(t)
-	f.receiver.RefuseOlder()
-	for range 3 {
-		u := &replica{gate: testkit.FreeAddress(t), wires: f.cluster.wires()}
-		u.env = f.service.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+u.gate, "USHER_WEBHOOK_INBOX="+u.wires.url())
-		f.ushers = append(f.ushers, u)
-		u.start(t)
-	}
-	for _, u := range f.ushers {
-		u.Ready(t)
-	}
-	return f
-}
-
-func (u *replica) start(t *testing.T) { u.Usher = startProcess(t, u.env) }
-
-// anyone returns one of the ushers: each delivers its share.
-func (f *fleet) anyone() *replica { return f.ushers[rand.IntN(len(f.ushers))] }
-
-func TestReplicasAreOne(t *testing.T) {
+// What holds on replicas that share an inbox, on one fleet.
+func TestReplicas(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, *fleet)
+	}{
+		{"they recognise each other's copies", copiesOnReplicas},
+		{"they see and do the same", actsOnReplicas},
+		{"they answer the same within a second", entitlementsOnReplicas},
+		{"200 only when the standby has it, too", onlyWhenCommitted},
+	} {
+		t.Run(c.name, func(t *testing.T) { f.t = t; c.test(t, f) })
+	}
+}
+
+func copiesOnReplicas(t *testing.T, f *fleet) {
 	for i, step := range []struct {
 		usher, number int
 		decision      string
@@ -71,9 +39,8 @@ func TestReplicasAreOne(t *testing.T) {
 		{2, 5, "duplicate"}, {1, 5, "duplicate"},
 		{2, 10, "queued"},
 	} {
-		status, decision, answer := testkit.Post(t, "http://"+f.ushers[step.usher].gate+"/webhooks", testkit.Snapshot("acme", step.number))
-		if status != 200 || decision != step.decision {
-			t.Errorf("step %d: %d %s %s", i, status, decision, answer)
+		if status, decision := f.send(step.usher, testkit.Snapshot("acme", step.number)); status != 200 || decision != step.decision {
+			t.Errorf("step %d: %d %s", i, status, decision)
 		}
 	}
 	testkit.Eventually(t, "all delivered", func() bool { return f.receiver.Count("acme") == 4 })
@@ -82,300 +49,254 @@ func TestReplicasAreOne(t *testing.T) {
 	}
 
 	// Copies that come to all three at once are one.
-	for round := range 10 {
-		var decisions [30]string
+	const rounds, copies = 10, 30
+	for round := range rounds {
+		var mu sync.Mutex
+		decisions := make(map[string]int)
 		var sending sync.WaitGroup
-		for i := range decisions {
+		for i := range copies {
 			sending.Go(func() {
-				_, decisions[i], _ = testkit.Post(t, "http://"+f.ushers[i%3].gate+"/webhooks", testkit.Snapshot("copies", round+1))
+				_, decision := f.send(i%3, testkit.Snapshot("copies", round+1))
+				mu.Lock()
+				defer mu.Unlock()
+				decisions[decision]++
 			})
 		}
 		sending.Wait()
-		queued := 0
-		for _, d := range decisions {
-			switch d {
-			case "queued":
-				queued++
-			case "duplicate":
-			default:
-				t.Errorf("round %d: a copy was %s", round, d)
+		if got := fmt.Sprint(decisions); got != "map[duplicate:29 queued:1]" {
+			t.Errorf("round %d: %s", round, got)
+		}
+	}
+	testkit.Eventually(t, "copies delivered", func() bool { return f.receiver.Last("copies") == rounds })
+	if got := f.receiver.Count("copies"); got != rounds {
+		t.Errorf("%d deliveries for %d webhooks in %d copies each", got, rounds, copies)
+	}
+}
+
+// Whichever replica is asked, it shows the whole inbox, and what it is told holds for all of them.
+func actsOnReplicas(t *testing.T, f *fleet) {
+	does := func(usher int, want string, args ...string) {
+		t.Helper()
+		if code, out := inboxOf(t, f.ushers[usher].Usher, args...); code != 0 || !strings.Contains(out, want) {
+			t.Errorf("usher inbox %s: %d\n%s\nwant %q", strings.Join(args, " "), code, out, want)
+		}
+	}
+	does(0, "paused: all deliveries", "pause")
+	paused := func(u *replica) bool {
+		_, page := testkit.Get(t, u.URL(t, "admin")+"/")
+		return strings.Contains(page, "Paused: ")
+	}
+	time.Sleep(time.Second) // the others follow within that
+	for i, u := range f.ushers {
+		if !paused(u) {
+			t.Errorf("the page of usher %d does not say that deliveries are paused", i)
+		}
+	}
+	for i, tenant := range []string{"a0", "a0", "a1", "a2", "a3"} {
+		if status, _ := f.send(i%3, testkit.Snapshot(tenant, i+1)); status != 200 {
+			t.Fatal(status)
+		}
+	}
+	for _, u := range f.ushers {
+		wantFigures(t, u.Usher, map[string]string{"usher_inbox_pending": "5", "usher_inbox_parked": "0", "usher_inbox_oldest_seconds": "positive"})
+		if status, body := testkit.Get(t, u.URL(t, "admin")+"/api/webhooks?tenant=acme"); status != 200 || strings.Count(body, `"state":"delivered"`) != 4 {
+			t.Errorf("%d %s", status, body)
+		}
+	}
+	_, list := inboxOf(t, f.ushers[1].Usher, "ls", "--tenant", "a0")
+	lines := strings.Split(list, "\n") // the newest first
+	if len(lines) < 3 || strings.Count(list, "paused") < 2 {
+		t.Fatalf("ls:\n%s", list)
+	}
+	does(2, "discarded", "discard", strings.Fields(lines[1])[0])
+	does(1, "crm/a1 erased: 1 webhook", "erase", "a1", "--yes")
+	if n := f.receiver.Count("a0") + f.receiver.Count("a2") + f.receiver.Count("a3"); n != 0 {
+		t.Errorf("%d deliveries though they are paused", n)
+	}
+	does(2, "resumed: all deliveries", "resume")
+	testkit.Eventually(t, "delivered", func() bool {
+		return f.receiver.Count("a0") == 1 && f.receiver.Count("a2") == 1 && f.receiver.Count("a3") == 1
+	})
+	if got := fmt.Sprint(f.receiver.All("a0"), f.receiver.All("a1")); got != "[2] []" {
+		t.Errorf("delivered %s", got)
+	}
+	for i, u := range f.ushers {
+		testkit.Eventually(t, fmt.Sprintf("no banner on usher %d any more", i), func() bool { return !paused(u) })
+		wantFigures(t, u.Usher, map[string]string{"usher_inbox_pending": "0"})
+	}
+}
+
+// Who answered 200 answers by it at once, and every other one within a second, also one that takes no webhooks in.
+func entitlementsOnReplicas(t *testing.T, f *fleet) {
+	reader := &replica{rights: testkit.FreeAddress(t), env: append(f.ushers[0].env, "USHER_WEBHOOK_LISTEN=off", "USHER_WEBHOOK_FORWARD_URL=")}
+	reader.env = append(reader.env, "USHER_ENTITLEMENTS_LISTEN="+reader.rights)
+	reader.start(t)
+	reader.Ready(t)
+	all := append([]*replica{reader}, f.ushers...)
+	const tenants = 30
+	for round := range pick(2, 10) {
+		for i := range tenants {
+			tenant, want := fmt.Sprint("e", i), fmt.Sprintf(`"limit":%d,`, round+1)
+			for j, u := range all { // so that each of them holds what was true before
+				if r := u.may(t, tenant); round == 0 && !strings.Contains(r.body, "TENANT_UNKNOWN") || round > 0 && r.status != 200 {
+					t.Fatalf("usher %d of %s: %s", j, tenant, r.body)
+				}
+			}
+			if status, _ := f.send(i%3, testkit.Snapshot(tenant, round+1)); status != 200 {
+				t.Fatal(status)
+			}
+			if r := f.ushers[i%3].may(t, tenant); !strings.Contains(r.body, want) {
+				t.Errorf("who answered 200 says %s, want %s", r.body, want)
 			}
 		}
-		if queued != 1 {
-			t.Errorf("round %d: %d of 30 copies were queued", round, queued)
+		time.Sleep(time.Second) // it is what is promised
+		for i := range tenants {
+			for j, u := range all {
+				if r := u.may(t, fmt.Sprint("e", i)); !strings.Contains(r.body, fmt.Sprintf(`"limit":%d,`, round+1)) || r.header.Get("Usher-Stale") != "" {
+					t.Errorf("usher %d, a second later: %s %v", j, r.body, r.header)
+				}
+			}
 		}
 	}
-	testkit.Eventually(t, "copies delivered", func() bool { return f.receiver.Last("copies") == 10 })
-	if got := f.receiver.Count("copies"); got != 10 {
-		t.Errorf("%d deliveries for 10 webhooks in 30 copies each", got)
+	if code, out := inboxOf(t, f.ushers[0].Usher, "erase", "e0", "--yes"); code != 0 {
+		t.Errorf("%d %s", code, out)
 	}
-
-	// What any of them is asked, it answers for all.
-	for i, u := range f.ushers {
-		status, body := testkit.Get(t, u.URL(t, "admin")+"/api/webhooks?tenant=acme")
-		if status != 200 || strings.Count(body, `"state":"delivered"`) != 4 {
-			t.Errorf("usher %d: %d %s", i, status, body)
+	time.Sleep(time.Second)
+	for j, u := range all {
+		if r := u.may(t, "e0"); !strings.Contains(r.body, "TENANT_UNKNOWN") {
+			t.Errorf("usher %d, a second after it was erased: %s", j, r.body)
 		}
 	}
 }
 
-// Under load, whatever fails: what was answered 200 is delivered, and in order for
-// each tenant.
-func TestClusterUnderFire(t *testing.T) {
+// While the standby does not confirm, nothing is answered 200, nothing is delivered, and the load balancer is told. What
+// was sent then is no copy of itself.
+func onlyWhenCommitted(t *testing.T, f *fleet) {
+	f.standby.Pause()
+	r := asked(t, "POST", "http://"+f.ushers[0].gate+"/webhooks", testkit.Snapshot("unsafe", 1), "Content-Type", "application/json")
+	if r.status != 503 || r.header.Get("Retry-After") == "" || r.header.Get("Usher-Decision") != "failed" {
+		t.Errorf("%d %v %s", r.status, r.header, r.body)
+	}
+	testkit.Eventually(t, "unready", func() bool {
+		r := get(t, strings.TrimPrefix(f.ushers[0].URL(t, "admin"), "http://"), "/readyz")
+		return r.status == 503
+	})
+	if f.receiver.Count("unsafe") != 0 {
+		t.Error("it was delivered")
+	}
+	f.standby.Resume()
+	testkit.Eventually(t, "taken in again", func() bool { status, _ := f.send(1, testkit.Snapshot("unsafe", 1)); return status == 200 })
+	testkit.Eventually(t, "delivered", func() bool { return f.receiver.Count("unsafe") > 0 })
+	f.ready()
+	if got := f.receiver.Count("unsafe"); got != 1 {
+		t.Errorf("delivered %d times", got)
+	}
+}
+
+// A harm is what happens to a fleet under load, until it is mended.
+type harm struct {
+	name       string
+	harm, mend func()
+}
+
+// Under load, whatever fails: what was answered 200 is delivered, and in order for each tenant; and every copy is recognised.
+func TestReplicasUnderFire(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	l := f.load(8)
-	step := func(what string, harm, mend func()) {
-		t.Helper()
-		l.progress()
-		harm()
-		began := time.Now()
-		l.progress()
-		t.Logf("%s: deliveries go on within %v", what, time.Since(began).Round(time.Millisecond))
-		mend()
+	a, b, c := f.ushers[0], f.ushers[1], f.ushers[2]
+	nothing := func() {}
+	killed := harm{"an usher is killed", func() { a.Kill(); a.start(t) }, nothing}
+	stands := harm{"an usher stands still", func() { l.avoid(b, c); b.Signal(t, syscall.SIGSTOP) }, func() { b.Signal(t, syscall.SIGCONT) }}
+	cutOff := harm{"an usher is cut off", func() {
+		l.avoid(b, c)
+		for _, w := range c.wires {
+			w.Blackhole()
+		}
+	}, func() {
+		for _, w := range c.wires {
+			w.Pass()
+		}
+	}}
+	severed := harm{"connections break", func() {
+		for _, w := range c.wires {
+			w.Sever()
+		}
+	}, nothing}
+	server := harm{"the server is killed, and is back", func() { f.server.Kill(); f.server.Start() }, nothing}
+	rolling := harm{"all are restarted, one after the other", func() {
 		for _, u := range f.ushers {
+			u.Signal(t, syscall.SIGTERM)
+			if <-u.Ended; u.Code != 0 {
+				t.Errorf("exit code %d", u.Code)
+			}
+			u.start(t)
 			u.Ready(t)
 		}
-	}
-	var u *replica
-	step("an usher is killed", func() {
-		u = f.anyone()
-		u.Kill()
-	}, func() { u.start(t) })
-	leader := f.leader()
-	other := (leader + 1) % 3
-	step("a NATS node is killed", func() { f.kill(other) }, func() { f.cluster.start(other) })
-	leader = f.leader()
-	step("the stream's leader is killed", func() { f.kill(leader) }, func() { f.cluster.start(leader) })
-	step("an usher is cut off", func() {
-		u = f.anyone()
-		u.wires.set(true)
-	}, func() { u.wires.set(false) })
-	step("an usher hangs", func() {
-		u = f.anyone()
-		// What is sent to it now would lie in its sockets until it goes on, long after its
-		// sender has sent it elsewhere.
-		l.avoid(u)
-		if n := f.receiver.Figures().Late; n > 0 {
-			t.Errorf("%d came late, and no usher was stopped", n)
+	}, nothing}
+	failover := harm{"the standby takes over", func() {
+		f.server.Kill()
+		f.standby.Promote(t)
+	}, nothing}
+	gone := harm{"no server is there for a while", func() {
+		// One that nobody sends for any more: what usher is in doubt of it does not hold.
+		testkit.Eventually(t, "taken in", func() bool { status, _ := f.send(0, testkit.Snapshot("quiet", 1)); return status == 200 })
+		a.may(t, "quiet") // holds it from now on
+		f.standby.Kill()
+		l.away()
+		f.standby.Start()
+	}, nothing}
+
+	// What a lease has to run out for happens at once, unless there is time.
+	rounds := [][]harm{{killed, stands, cutOff}, {rolling}, {severed, failover}, {gone}}
+	if *long {
+		rounds = nil
+		for range 2 {
+			rounds = append(rounds, []harm{killed}, []harm{stands}, []harm{cutOff}, []harm{severed}, []harm{rolling}, []harm{server}, []harm{killed, stands, cutOff})
 		}
-		u.Signal(t, syscall.SIGSTOP)
-	}, func() {
-		u.Signal(t, syscall.SIGCONT)
-		l.progress() // what it was at is not sent now
-		l.avoid(nil)
-	})
-	step("an usher is told to end", func() {
-		u = f.anyone()
-		u.Signal(t, syscall.SIGTERM)
-		<-u.Ended
-	}, func() { u.start(t) })
+		rounds = append(rounds, []harm{failover}, []harm{gone}, []harm{killed, stands, cutOff}, []harm{rolling})
+	}
+	for _, round := range rounds {
+		l.progress()
+		var names []string
+		for _, h := range round {
+			names = append(names, h.name)
+			h.harm()
+		}
+		began := time.Now()
+		l.progress()
+		t.Logf("%s: deliveries go on within %v", strings.Join(names, ", "), time.Since(began).Round(time.Millisecond))
+		for _, h := range round {
+			h.mend()
+		}
+		l.avoid()
+		f.ready()
+	}
 	l.progress()
-	l.end()
 	l.judge()
 }
 
-// Two of three nodes down: nothing is answered 200, and the load balancer is told. When
-// they are back it goes on.
-func TestNoMajority(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t)
-	u := f.ushers[0]
-	send := func(n int) (int, string) {
-		status, _, answer := testkit.Post(t, "http://"+u.gate+"/webhooks", testkit.Snapshot("acme", n))
-		return status, answer
+// away holds what is true while no server is there: nothing is answered 200, and the load balancer is told; what a tenant may
+// use is answered by what is held, and nobody is denied by what is not.
+func (l *load) away() {
+	t, u := l.f.t, l.f.ushers[0]
+	testkit.Eventually(t, "stale", func() bool {
+		r := u.may(t, "quiet")
+		return r.status == 200 && r.header.Get("Usher-Stale") != ""
+	})
+	if r := get(t, u.rights, "/v1/check?tenant=nobody&feature=users"); r.status != 503 || !strings.Contains(r.body, "NOT_READY") || r.header.Get("Retry-After") == "" {
+		t.Errorf("nobody knows, and it says %d %s", r.status, r.body)
 	}
-	if status, answer := send(1); status != 200 {
-		t.Fatalf("%d %s", status, answer)
+	if status, _ := l.f.send(0, testkit.Snapshot("away", 1)); status != 503 {
+		t.Errorf("%d, and no server is there", status)
 	}
-	f.kill(0)
-	f.kill(1)
-	resp, err := http.Post("http://"+u.gate+"/webhooks", "application/json", strings.NewReader(testkit.Snapshot("acme", 2)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("%d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
-	}
-	for _, u := range f.ushers {
+	for _, u := range l.f.ushers {
 		testkit.Eventually(t, "unready", func() bool {
 			status, _ := testkit.Get(t, u.URL(t, "admin")+"/readyz")
 			return status == 503
 		})
-	}
-	if status, answer := send(2); status != 503 {
-		t.Errorf("%d %s", status, answer)
-	}
-	// The one that is left goes on telling what it knows of the stream, without a leader.
-	// That is no reason to be ready again.
-	testkit.Eventually(t, "told of a stream without a leader", func() bool { return f.leaderless(2) })
-	for range 30 {
-		for i, u := range f.ushers {
-			if status, body := testkit.Get(t, u.URL(t, "admin")+"/readyz"); status != 503 {
-				t.Fatalf("usher %d without a majority: %d %s", i, status, body)
-			}
+		if status, _ := testkit.Get(t, u.URL(t, "admin")+"/readyz/entitlements"); status != 200 {
+			t.Errorf("entitlements are %d: what is held is answered", status)
 		}
-		time.Sleep(100 * time.Millisecond) // real processes: it asks the servers each second
-	}
-	f.cluster.start(0)
-	f.cluster.start(1)
-	testkit.Eventually(t, "taken in again", func() bool {
-		status, _ := send(3)
-		return status == 200
-	})
-	for _, u := range f.ushers {
-		u.Ready(t)
-	}
-	testkit.Eventually(t, "delivered", func() bool { return f.receiver.Last("acme") == 3 })
-}
-
-// load is senders, one for each tenant, that count up and send each number to a usher
-// at random until it is answered 200. They stay within sight of what is delivered: on a
-// slow machine there would soon be more than is delivered in a minute.
-type load struct {
-	f       *fleet
-	acked   []atomic.Int64
-	avoided atomic.Pointer[replica]
-	under   sync.RWMutex // read-held while something is being sent
-	stop    context.CancelFunc
-	sending sync.WaitGroup
-}
-
-func (f *fleet) load(tenants int) *load {
-	ctx, stop := context.WithCancel(f.t.Context())
-	l := &load{f: f, acked: make([]atomic.Int64, tenants), stop: stop}
-	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: tenants}}
-	for i := range tenants {
-		l.sending.Go(func() {
-			for n := 1; ctx.Err() == nil; time.Sleep(15 * time.Millisecond) {
-				if n > f.receiver.Highest(fmt.Sprint("t", i))+50 {
-					continue
-				}
-				u := f.ushers[rand.IntN(len(f.ushers))]
-				l.under.RLock()
-				if u == l.avoided.Load() {
-					l.under.RUnlock()
-					continue
-				}
-				resp, err := client.Post("http://"+u.gate+"/webhooks", "application/json", bytes.NewReader([]byte(testkit.Snapshot(fmt.Sprint("t", i), n))))
-				l.under.RUnlock()
-				if err != nil {
-					continue
-				}
-				_, _ = io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
-				if resp.StatusCode == 200 {
-					l.acked[i].Store(int64(n))
-					n++
-				}
-			}
-		})
-	}
-	return l
-}
-
-// avoid has nothing more sent to u, and returns when nothing is on its way.
-func (l *load) avoid(u *replica) {
-	l.under.Lock()
-	defer l.under.Unlock()
-	l.avoided.Store(u)
-}
-
-// progress waits until what has been answered by now is delivered, and some more.
-func (l *load) progress() {
-	l.f.t.Helper()
-	wants := make([]int, len(l.acked))
-	for i := range wants {
-		wants[i] = int(l.acked[i].Load()) + 10
-	}
-	for i, want := range wants {
-		testkit.Eventually(l.f.t, "progress", func() bool { return l.f.receiver.Highest(fmt.Sprint("t", i)) >= want })
-	}
-}
-
-func (l *load) end() {
-	l.stop()
-	l.sending.Wait()
-}
-
-func (l *load) judge() {
-	t := l.f.t
-	acked, delivered, repeated := 0, 0, 0
-	for i := range l.acked {
-		tenant, last := fmt.Sprint("t", i), int(l.acked[i].Load())
-		acked += last
-		testkit.Eventually(t, "all delivered", func() bool { n := l.f.receiver.Last(tenant); return n == last || n == last+1 })
-		most := 0
-		for _, n := range l.f.receiver.All(tenant) {
-			delivered++
-			switch {
-			case n == most+1:
-				most = n
-			case n == most:
-				repeated++
-			default:
-				t.Errorf("tenant %s: %d came after %d", tenant, n, most)
-			}
-		}
-	}
-	late := l.f.receiver.Figures().Late
-	if late > len(l.acked) { // one of each lane, by the usher that was stopped
-		t.Errorf("%d came late", late)
-	}
-	t.Logf("%d webhooks answered 200, %d deliveries, %d of them repeated, %d more refused as late, longest gap between deliveries %v",
-		acked, delivered, repeated, late, l.f.receiver.Figures().Gap.Round(time.Millisecond))
-}
-
-// Every usher on the cluster answers what a tenant may use, also one that takes no webhooks in: by
-// the webhook that was answered 200, whoever took it, and after everything was killed.
-func TestEntitlementsOnReplicas(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 3)
-	_, receiverURL := testkit.NewLedger(t)
-	wires := c.wires()
-	common := []string{
-		"USHER_WEBHOOK_INBOX=" + wires.url(), "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
-	}
-	gate := startProcess(t, append(common, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+receiverURL))
-	reader := startProcess(t, append(common, "USHER_WEBHOOK_LISTEN=off"))
-	limit := func(p *testkit.Usher) string {
-		_, body := testkit.Get(t, p.URL(t, "entitlements")+"/v1/entitlements/acme/users")
-		return body
-	}
-	gate.Ready(t)
-	reader.Ready(t)
-	if body := limit(reader); !strings.Contains(body, "TENANT_UNKNOWN") {
-		t.Errorf("a tenant that nobody knows: %s", body)
-	}
-	for _, users := range []int{5, 7, 5} {
-		if status, _, answer := testkit.Post(t, gate.URL(t, "webhooks")+"/webhooks", testkit.Snapshot("acme", users)); status != 200 {
-			t.Fatalf("%d %s", status, answer)
-		}
-		want := fmt.Sprintf(`"limit":%d`, users)
-		if body := limit(gate); !strings.Contains(body, want) {
-			t.Errorf("who answered 200 says %s, want %s", body, want)
-		}
-		testkit.Eventually(t, "the other one follows", func() bool { return strings.Contains(limit(reader), want) })
-	}
-	for _, p := range []*testkit.Usher{gate, reader} {
-		p.Kill()
-	}
-	again := startProcess(t, append(common, "USHER_WEBHOOK_LISTEN=off"))
-	again.Ready(t)
-	if body := limit(again); !strings.Contains(body, `"limit":5`) {
-		t.Errorf("after everything was killed: %s", body)
-	}
-
-	// Without servers it answers what it holds, says how old that is, and denies nobody by what it
-	// does not know.
-	wires.set(true)
-	testkit.Eventually(t, "stale", func() bool {
-		resp, err := http.Get(again.URL(t, "entitlements") + "/v1/entitlements/acme/users")
-		resp, body := testkit.Whole(t, resp, err)
-		return resp.StatusCode == 200 && resp.Header.Get("Usher-Stale") != "" && strings.Contains(body, `"limit":5`)
-	})
-	if status, body := testkit.Get(t, again.URL(t, "entitlements")+"/v1/check?tenant=nobody&feature=users"); status != 503 {
-		t.Errorf("nobody knows, and it says %d %s", status, body)
 	}
 }

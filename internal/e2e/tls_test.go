@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/sandbox"
 	"usher/internal/testkit"
 )
 
@@ -48,18 +47,18 @@ func TestTLSCallBrokenAtEachByte(t *testing.T) {
 		var whole reply
 		length := measure(w.toService, func() { u = start(t, w.environ(variables...)).ready(t); u.call() }, func() { whole = u.call() })
 		seen := map[string]int{}
-		breaks(length, pick(23, 1), func(d sandbox.Disturbance) {
+		breaks(length, pick(23, 1), func(d testkit.Disturbance) {
 			// A connection that has been greeted: the handshake is not what is broken here.
-			w.toService.Disturb(sandbox.Disturbance{})
+			w.toService.Disturb(testkit.Disturbance{})
 			testkit.Eventually(t, "a good call", func() bool { return u.call().status == 200 })
 			seen[brokenCall(t, w, u, d, whole)]++
 		})
-		w.toService.Disturb(sandbox.Disturbance{})
+		w.toService.Disturb(testkit.Disturbance{})
 		testkit.Eventually(t, "a good call afterwards", func() bool { return u.call().status == 200 })
 		if seen["502 UPSTREAM_UNREACHABLE"] == 0 || w.toService.Dialed() < 10 {
 			t.Errorf("%v over %d connections: nothing was broken", seen, w.toService.Dialed())
 		}
-		t.Logf("%d bytes up, %d down: %v", length(sandbox.Up), length(sandbox.Down), seen)
+		t.Logf("%d bytes up, %d down: %v", length(testkit.Up), length(testkit.Down), seen)
 	})
 }
 
@@ -82,7 +81,7 @@ func TestTLSIdleConnectionsClosed(t *testing.T) {
 			if r := u.call(); r.status != 200 {
 				t.Fatalf("call %d: %d %s %v", i, r.status, r.body, r.err)
 			}
-			w.toService.BreakAll([]sandbox.How{sandbox.HangUp, sandbox.Reset}[i%2])
+			w.toService.BreakAll([]testkit.How{testkit.HangUp, testkit.Reset}[i%2])
 		}
 		if ok, unauthorized := w.billing.Calls(); ok != rounds || unauthorized != 0 || w.toService.Dialed() < rounds {
 			t.Errorf("the service got %d calls and %d with a bad token, over %d connections", ok, unauthorized, w.toService.Dialed())

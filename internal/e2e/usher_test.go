@@ -29,8 +29,8 @@ const (
 type world struct {
 	billing    *sandbox.Billing
 	receiver   *sandbox.Receiver
-	toService  *sandbox.Wire
-	toReceiver *sandbox.Wire
+	toService  *testkit.Wire
+	toReceiver *testkit.Wire
 }
 
 func newWorld(t *testing.T) *world {
@@ -46,7 +46,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func wireTo(t *testing.T, h http.Handler) *sandbox.Wire {
+func wireTo(t *testing.T, h http.Handler) *testkit.Wire {
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
@@ -54,9 +54,9 @@ func wireTo(t *testing.T, h http.Handler) *sandbox.Wire {
 }
 
 // wireFrom is a wire that leads to srv.
-func wireFrom(t *testing.T, srv *httptest.Server) *sandbox.Wire {
+func wireFrom(t *testing.T, srv *httptest.Server) *testkit.Wire {
 	t.Helper()
-	wire, err := sandbox.NewWire(srv.Listener.Addr().String())
+	wire, err := testkit.NewWire(srv.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,18 +35,6 @@ func BenchmarkCheck(b *testing.B) {
 	b.Run("usher with a key", func(b *testing.B) { throughServer(b, New(keyed), request+key+"\r\n") })
 }
 
-func BenchmarkParse(b *testing.B) {
-	body := webhook(`{"features":[{"code":"users","name":"Users","quantity":25},{"code":"sso","value":"saml","quantity":null},{"code":"api","name":"API","quantity":1000}],` +
-		`"subscriptions":[{"id":1,"state":"active","start_date":"2026-01-01","plan":{"code":"std","name":"Standard"},"features":[{"code":"users","name":"Users","quantity":25}]}]}`)
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Parse(body); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // throughServer has net/http's server answer the same request b.N times on one
 // connection.
 func throughServer(b *testing.B, h http.Handler, request string) {

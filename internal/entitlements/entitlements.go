@@ -1,9 +1,8 @@
 // Package entitlements answers one question: may this tenant use this feature?
 //
 // A check passes three stations: guard (may this caller ask at all?), then Lookup (what does the
-// tenant's last snapshot say?), then yes or no. A Snapshot is what a webhook says about a
-// tenant's features, in few bytes. An Index holds the snapshots of all tenants. The package does
-// not know where they are stored: a store implements Lookup and nothing else.
+// tenant's last snapshot say?), then yes or no. A Book is the Lookup of an inbox: it holds what was
+// asked for recently, and asks the inbox for the rest.
 //
 // The package says yes or no only if it knows. If something is not known (the tenant, its
 // features, the store itself), the answer is an error with its own status, and the caller
@@ -16,45 +15,37 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"usher/internal/snapshot"
 )
 
 // Lookup returns the last snapshot that was taken in for a tenant. platform is nil if the caller
 // named none; a pointer to "" means the tenant without a platform.
 //
-// It returns ErrUnknown, an *AmbiguousError or a *NotReadyError; any other error counts as not
-// ready. An implementation must guarantee:
-//
-//   - Its answer is never older than a webhook that was answered 200 here before the
-//     call.
-//   - ErrUnknown means that no webhook of that tenant was ever taken in. If that is not
-//     certain (the records are not read yet, the servers cannot be reached) it returns a
-//     *NotReadyError, because callers use their default for an unknown tenant.
-//   - Without a platform it returns an answer only if the tenant's code exists on one
-//     platform, counting those whose snapshots it does not hold.
-//   - If it could not compare its answer with the servers, Stale is set.
-//   - It is called concurrently, and returns soon after ctx ends.
+// It returns ErrUnknown only if no webhook of that tenant was ever taken in, because callers then use
+// their default; an *AmbiguousError if no platform is named and the code exists on several; any other
+// error means that it cannot tell now.
 type Lookup func(ctx context.Context, tenant string, platform *string) (Answer, error)
 
 // An Answer is what is known of one tenant.
 type Answer struct {
-	Entry
+	Platform string // its code; empty for none
+	Tenant   string
+	Snapshot snapshot.Snapshot
+	Received time.Time // when the webhook was taken in
+	Webhook  string    // its webhook-id
+	Seq      int64     // its number in the inbox
 	// Stale is for how long the answer could not be compared with what other replicas have
 	// taken in; zero if it could.
 	Stale time.Duration
 }
 
-// An Entry is a tenant's last snapshot.
-type Entry struct {
-	Platform string // its code; empty for none
-	Tenant   string
-	Snapshot Snapshot
-	AsOf     time.Time // when the webhook was taken in
-	Webhook  string    // its id
-	Seq      uint64    // its number in the store's order: the higher one is newer
-}
+var (
+	// ErrUnknown says that no webhook of the tenant was ever taken in.
+	ErrUnknown = errors.New("no webhook of this tenant was received yet")
 
-// ErrUnknown says that no webhook of the tenant was ever taken in.
-var ErrUnknown = errors.New("no webhook of this tenant was received yet")
+	errFeaturesUnknown = errors.New("the last webhook of this tenant has no list of features that can be read")
+)
 
 // An AmbiguousError says that a tenant's code exists on several platforms.
 type AmbiguousError struct{ Platforms []string }
@@ -71,11 +62,3 @@ func (e *AmbiguousError) Error() string {
 	}
 	return "the tenant's code exists on several platforms (" + list + "): name one"
 }
-
-// A NotReadyError says that there is no answer about a tenant for now.
-type NotReadyError struct {
-	RetryAfter time.Duration // when to ask again; a second at least
-	Why        string        // shown to the caller
-}
-
-func (e *NotReadyError) Error() string { return e.Why }

@@ -1,15 +1,16 @@
 package entitlements
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
-	"math"
 	"net/http"
-	"strconv"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/time/rate"
 
@@ -55,9 +56,7 @@ func New(cfg Config) *Handler {
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// A cached answer would keep a customer locked out, or let in.
-	w.Header().Set("Cache-Control", "no-store")
-	to := parsePath(sentPath(r.URL))
+	to := parsePath(guard.SentPath(r.URL))
 	switch {
 	case r.ContentLength == 0:
 	case to.ofrep:
@@ -70,11 +69,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	a, err := h.answer(w, r, to)
-	if err != nil {
-		h.problem(w, to, err)
-		return
+	if err != nil && !errors.Is(err, context.Canceled) && problemOf(err).code == codeNotReady {
+		h.quiet.Do(func() { h.cfg.Log.Warn("entitlements cannot be answered", "error", err) })
 	}
-	write(w, a.status, a.body)
+	respond(w, to, a, err)
 }
 
 // An answer is a successful one. Its own headers have already been set.
@@ -87,81 +85,263 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (ans
 	if err := h.guard(r, to); err != nil {
 		return answer{}, err
 	}
-	if err := to.serves(r.Method); err != nil {
-		return answer{}, err
-	}
-	switch to.page {
-	case checkPage:
-		return h.check(w, r)
-	case tenantPage:
-		return h.tenant(w, r, to)
-	case featurePage:
-		return h.feature(w, r, to)
-	case flagPage:
-		return h.flag(w, r, to)
-	case flagsPage:
-		return h.flags(w, r)
-	default:
+	if to.serve == nil {
 		return answer{}, notFound(to)
 	}
+	allow, ok := "GET, HEAD", r.Method == http.MethodGet || r.Method == http.MethodHead
+	if to.ofrep {
+		allow, ok = "POST", r.Method == http.MethodPost
+	}
+	if !ok {
+		return answer{}, &problem{status: http.StatusMethodNotAllowed, code: codeMethodRefused, allow: allow, message: "Use " + allow + " here."}
+	}
+	return to.serve(h, w, r, to)
 }
 
-// last returns a tenant's last snapshot.
-func (h *Handler) last(ctx context.Context, w http.ResponseWriter, tenant string, platform *string) (Answer, error) {
-	a, err := h.cfg.Lookup(ctx, tenant, platform)
+// guard returns why a request may not pass, or nil. It reads nothing of the body.
+//
+// A web server asks /v1/check for each of its visitors, and may send the visitor's own headers.
+// So headers of a browser do not count there, and Authorization is the visitor's if the web
+// server sends its own key in X-Usher-Key.
+func (h *Handler) guard(r *http.Request, to target) error {
+	switch {
+	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
+		// Bytes that follow a CONNECT must not be read as a request.
+		return &problem{status: http.StatusMethodNotAllowed, code: codeMethodRefused, close: true,
+			message: r.Method + " is not allowed on this port."}
+	case !h.cfg.Hosts.Allowed(r.Host):
+		return &problem{status: http.StatusMisdirectedRequest, code: "HOST_REFUSED",
+			message: "This Host is not allowed: call the port by its address, or add the name to USHER_ALLOWED_HOSTS."}
+	case !to.check && guard.FromBrowser(r.Header):
+		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
+			message: "This call comes from a web page. Browsers are refused here: ask from your server."}
+	case h.cfg.Key != nil && !knowsKey(r.Header, to, h.cfg.Key()):
+		return &problem{status: http.StatusUnauthorized, code: codeKeyRequired,
+			message: "The key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'."}
+	}
+	return nil
+}
+
+// knowsKey reports whether the caller sent one of the keys, which are separated by commas.
+func knowsKey(h http.Header, to target, keys string) bool {
+	if to.ofrep && guard.HasKey(http.Header{guard.KeyHeader: h["X-Api-Key"]}, keys) {
+		return true
+	}
+	if own := h[guard.KeyHeader]; to.check && own != nil {
+		h = http.Header{guard.KeyHeader: own}
+	}
+	return guard.HasKey(h, keys)
+}
+
+// target is where a request goes to.
+type target struct {
+	serve   func(*Handler, http.ResponseWriter, *http.Request, target) (answer, error) // nil: there is no such page
+	check   bool                                                                       // it is /v1/check
+	ofrep   bool                                                                       // it is below /ofrep/: errors have the form of that protocol
+	tenant  string
+	feature *string // or the key of a flag; nil: none
+}
+
+const (
+	checkPath  = "/v1/check"
+	tenantPath = "/v1/entitlements/"
+	flagsPath  = "/ofrep/v1/evaluate/flags"
+)
+
+// parsePath splits a path as it was sent, and then unescapes its parts, since a code may contain a
+// slash. It cleans nothing: ".." is a code like any other.
+func parsePath(path string) target {
+	to := target{ofrep: strings.HasPrefix(path, "/ofrep/")}
+	switch {
+	case path == checkPath:
+		to.check, to.serve = true, (*Handler).check
+	case path == flagsPath:
+		to.serve = (*Handler).flags
+	case strings.HasPrefix(path, flagsPath+"/"):
+		// The whole rest is the key: some providers escape a slash in it, others do not.
+		if key, ok := unescape(path[len(flagsPath)+1:]); ok {
+			to.serve, to.feature = (*Handler).flag, &key
+		}
+	case strings.HasPrefix(path, tenantPath):
+		codes := strings.Split(path[len(tenantPath):], "/")
+		for i := range codes {
+			var ok bool
+			if codes[i], ok = unescape(codes[i]); !ok {
+				return to
+			}
+		}
+		switch len(codes) {
+		case 2:
+			to.feature = &codes[1]
+			fallthrough
+		case 1:
+			to.serve, to.tenant = (*Handler).entitlements, codes[0]
+		}
+	}
+	return to
+}
+
+// unescape returns a code. A code is not empty, and valid UTF-8.
+func unescape(s string) (code string, ok bool) {
+	code, err := url.PathUnescape(s)
+	return code, err == nil && code != "" && utf8.ValidString(code)
+}
+
+// readQuery returns the parameters. It refuses unknown ones: they are typing errors (quantiy), or the
+// rest of a code that was not escaped, and then the question would be about another tenant
+// ("tenant=acme&co"). It also refuses a parameter that occurs twice.
+func readQuery(r *http.Request, known ...string) (url.Values, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("The query cannot be read. Percent-encode the values.")
+	}
+	for name, v := range values {
+		switch {
+		case !slices.Contains(known, name):
+			return nil, badRequest("Unknown query parameter. Use " + strings.Join(known, ", ") + ", and percent-encode the values.")
+		case len(v) > 1:
+			return nil, badRequest("The query parameter " + name + " is given twice.")
+		case !utf8.ValidString(v[0]):
+			return nil, badRequest("The query parameter " + name + " is not UTF-8.")
+		}
+	}
+	return values, nil
+}
+
+// optional returns a parameter, which may be empty, or nil if it is missing.
+func optional(params url.Values, name string) *string {
+	if v := params[name]; len(v) > 0 {
+		return &v[0]
+	}
+	return nil
+}
+
+func (l Lookup) last(ctx context.Context, w http.ResponseWriter, tenant string, platform *string) (Answer, error) {
+	a, err := l(ctx, tenant, platform)
 	if err != nil {
 		return Answer{}, err
 	}
 	if a.Stale > 0 {
-		w.Header().Set("Usher-Stale", seconds(a.Stale))
+		w.Header().Set("Usher-Stale", guard.Seconds(a.Stale))
 	}
-	if !a.Snapshot.Known() {
+	if !a.Snapshot.Known {
 		return Answer{}, errFeaturesUnknown
 	}
 	return a, nil
 }
 
-// count counts a question about a feature.
 func (h *Handler) count(err error, enabled bool) {
-	if h.cfg.Checked == nil {
+	result := Denied
+	if err != nil {
+		result = Unknown
+	} else if enabled {
+		result = Enabled
+	}
+	if h.cfg.Checked != nil {
+		h.cfg.Checked(result)
+	}
+}
+
+// respond writes an answer, or the problem that err is.
+func respond(w http.ResponseWriter, to target, a answer, err error) {
+	// A cached answer would keep a customer locked out, or let in.
+	w.Header().Set("Cache-Control", "no-store")
+	if err != nil {
+		a = problemOf(err).answer(w.Header(), to)
+	}
+	if a.body == nil {
+		w.WriteHeader(a.status)
 		return
 	}
+	guard.WriteJSON(w, a.status, a.body)
+}
+
+const (
+	codeNotReady      = "NOT_READY"
+	codeMethodRefused = "METHOD_REFUSED"
+	codeKeyRequired   = "KEY_REQUIRED"
+)
+
+// A problem is any answer except a yes or the requested data.
+type problem struct {
+	status  int
+	code    string
+	ofrep   string // its code in OFREP; empty: GENERAL
+	message string
+	allow   string // the allowed methods; empty: no Allow header
+	close   bool   // the connection cannot be used for another call
+}
+
+func (p *problem) Error() string { return p.message }
+
+// problemOf turns errors into answers. This is the only table that does. An unknown error is
+// NOT_READY: a store that fails must never become a "no".
+func problemOf(err error) *problem {
+	var made *problem
 	switch {
-	case err != nil:
-		h.cfg.Checked(Unknown)
-	case enabled:
-		h.cfg.Checked(Enabled)
-	default:
-		h.cfg.Checked(Denied)
+	case errors.As(err, &made):
+		return made
+	case errors.Is(err, ErrUnknown):
+		return &problem{status: http.StatusNotFound, code: "TENANT_UNKNOWN", ofrep: "FLAG_NOT_FOUND",
+			message: "Unknown tenant: " + err.Error() + "."}
+	case errors.Is(err, errFeaturesUnknown):
+		return &problem{status: http.StatusNotFound, code: "FEATURES_UNKNOWN", ofrep: "FLAG_NOT_FOUND",
+			message: "Unknown features: " + err.Error() + "."}
+	case errors.As(err, new(*AmbiguousError)):
+		return &problem{status: http.StatusConflict, code: "AMBIGUOUS", ofrep: "INVALID_CONTEXT",
+			message: "Ambiguous: " + err.Error() + "."}
+	default: // its text is for the log only: it may contain names of files and servers
+		return &problem{status: http.StatusServiceUnavailable, code: codeNotReady,
+			message: "Not ready: the inbox cannot be read."}
 	}
 }
 
-func (h *Handler) problem(w http.ResponseWriter, to target, err error) {
-	p := problemOf(err)
-	if p.code == codeNotReady && !errors.Is(err, context.Canceled) {
-		h.quiet.Do(func() { h.cfg.Log.Warn("entitlements cannot be answered", "error", err) })
-	}
-	p.write(w, to)
+func badRequest(message string) error {
+	return &problem{status: http.StatusBadRequest, code: "BAD_REQUEST", message: message}
 }
 
-func write(w http.ResponseWriter, status int, body any) {
-	if body == nil {
-		w.WriteHeader(status)
-		return
-	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(body); err != nil {
-		panic(err) // cannot happen: strings, numbers and times only
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
-	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // an error means that the caller has gone
+// denied is a no.
+func denied(message string) error {
+	return &problem{status: http.StatusForbidden, code: "DENIED", message: message}
 }
 
-// seconds writes a duration for a header, in whole seconds; at least 1 unless it is zero.
-func seconds(d time.Duration) string {
-	return strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)
+func notFound(to target) error {
+	p := &problem{status: http.StatusNotFound, code: "NOT_FOUND",
+		message: "Not found. Use " + tenantPath + "TENANT, " + tenantPath + "TENANT/FEATURE, " + checkPath + " or " + flagsPath +
+			". Percent-encode the codes; a slash inside a code is %2F."}
+	if to.ofrep {
+		p.message = "Not found. Use " + flagsPath + " or " + flagsPath + "/KEY."
+	}
+	return p
+}
+
+// flagError is an error in the form of OFREP.
+type flagError struct {
+	Key     *string `json:"key,omitempty"` // missing if the question was about all flags
+	Code    string  `json:"errorCode"`
+	Details string  `json:"errorDetails"`
+}
+
+// answer returns the problem as an answer, and sets its headers.
+func (p *problem) answer(h http.Header, to target) answer {
+	if p.code == codeNotReady {
+		h.Set("Retry-After", guard.Seconds(time.Second))
+	}
+	if p.allow != "" {
+		h.Set("Allow", p.allow)
+	}
+	if p.close {
+		h.Set("Connection", "close")
+	}
+	// nginx would pass it on, and the visitor's browser would ask for usher's key.
+	if p.code == codeKeyRequired && !to.check {
+		h.Set("WWW-Authenticate", `Bearer realm="usher"`)
+	}
+	if !to.ofrep {
+		return answer{p.status, map[string]map[string]string{"error": {"code": p.code, "message": p.message}}}
+	}
+	if p.status == http.StatusConflict {
+		p.status = http.StatusBadRequest // the protocol has no 409
+	}
+	return answer{p.status, flagError{to.feature, cmp.Or(p.ofrep, "GENERAL"), p.message}}
 }

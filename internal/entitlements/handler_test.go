@@ -10,11 +10,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"usher/internal/guard"
+	"usher/internal/snapshot"
 )
 
 // taken is when the webhooks of these tests were taken in.
@@ -29,14 +31,12 @@ var taken = time.Date(2026, 5, 1, 12, 0, 0, 123456789, time.FixedZone("", 7200))
 //	empty (eu)     an empty list
 //	silent (eu)    no list
 //	old (eu)       as acme, but stale
-//	lost, starting can't be read now
 //	broken         a store that fails
 func shop(t testing.TB) Lookup {
-	x := NewIndex(0)
-	seq := uint64(0)
-	put := func(platform, tenant string, s Snapshot) {
-		seq++
-		x.Put(Entry{Platform: platform, Tenant: tenant, Snapshot: s, AsOf: taken, Webhook: fmt.Sprintf("w-%s-%s", platform, tenant), Seq: seq})
+	var stored []snapshot.Stored
+	put := func(platform, tenant string, s snapshot.Snapshot) {
+		stored = append(stored, snapshot.Stored{Platform: platform, Tenant: tenant, Features: s.Encode(), Received: taken,
+			Webhook: fmt.Sprintf("w-%s-%s", platform, tenant), Seq: int64(len(stored) + 1)})
 	}
 	acme := listing(t, `{"code":"users","name":"Users","quantity":25}`, `{"code":"sso","name":"Single <sign-on>","value":"saml"}`,
 		`{"code":"none","quantity":0}`, `{"code":"huge","quantity":1e30}`, `{"code":"a/b.limit","quantity":3}`, `{"code":"機能","quantity":4}`)
@@ -50,23 +50,35 @@ func shop(t testing.TB) Lookup {
 	put("", "plain", listing(t, `{"code":"users","quantity":5}`))
 	put("eu", "plain", listing(t, `{"code":"users","quantity":6}`))
 	put("eu", "empty", listing(t))
-	put("eu", "silent", Snapshot{})
+	put("eu", "silent", snapshot.Snapshot{})
+	book := NewBook(func(_ context.Context, tenants []string) (all []snapshot.Stored, _ error) {
+		for _, s := range stored {
+			if slices.Contains(tenants, s.Tenant) {
+				all = append(all, s)
+			}
+		}
+		return all, nil
+	}, false)
 	return func(ctx context.Context, tenant string, platform *string) (Answer, error) {
-		switch tenant {
-		case "lost":
-			return Answer{}, &NotReadyError{RetryAfter: 2500 * time.Millisecond, Why: "the servers of the inbox cannot be reached"}
-		case "starting":
-			return Answer{}, &NotReadyError{Why: "the inbox is being read"}
-		case "broken":
+		if tenant == "broken" {
 			return Answer{}, errors.New("open /var/lib/secret-path: input/output error")
 		}
-		e, _, err := x.Find(tenant, platform)
-		a := Answer{Entry: e}
+		a, err := book.Lookup(ctx, tenant, platform)
 		if tenant == "old" {
 			a.Stale = 1500 * time.Millisecond
 		}
 		return a, err
 	}
+}
+
+// listing is the snapshot of a webhook that lists these.
+func listing(t testing.TB, features ...string) snapshot.Snapshot {
+	t.Helper()
+	s := snapshot.Read([]byte(`{"payload":{"change":{"features":[` + strings.Join(features, ",") + `]}}}`))
+	if !s.Known {
+		t.Fatal("not known")
+	}
+	return s
 }
 
 func config(t testing.TB) Config {
@@ -100,8 +112,8 @@ func ask(t testing.TB, h http.Handler, method, target, body string, header ...st
 	return resp
 }
 
-// content is an answer's JSON, written anew with its names in order.
-func content(t testing.TB, resp *http.Response) string {
+// jsonOf is an answer's JSON, written anew with its names in order.
+func jsonOf(t testing.TB, resp *http.Response) string {
 	t.Helper()
 	raw, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -128,7 +140,7 @@ func errorCode(t testing.TB, resp *http.Response) (code string) {
 		// OFREP's
 		ErrorCode, ErrorDetails string
 	}
-	raw := content(t, resp)
+	raw := jsonOf(t, resp)
 	if raw == "" {
 		return ""
 	}
@@ -165,7 +177,7 @@ func TestAnswers(t *testing.T) {
 		{"/v1/entitlements/empty/users", `{` + source + `,"enabled":false,"feature":"users","limit":0,"name":"","platform":"eu","tenant":"empty","value":"","webhook":"w-eu-empty"}`},
 	} {
 		resp := ask(t, h, "GET", tc.target, "")
-		if got := content(t, resp); resp.StatusCode != 200 || got != tc.want || resp.Header["Usher-Stale"] != nil {
+		if got := jsonOf(t, resp); resp.StatusCode != 200 || got != tc.want || resp.Header["Usher-Stale"] != nil {
 			t.Errorf("%s: %s\n%s\nwant\n%s", tc.target, resp.Status, got, tc.want)
 		}
 	}
@@ -197,9 +209,6 @@ func TestTargets(t *testing.T) {
 		{"/v1/entitlements/plain/users?platform=", 200, "", "5"},
 		{"/v1/entitlements/plain/users?platform", 200, "", "5"},
 		{"/v1/entitlements/acme/users?platform=", 404, "TENANT_UNKNOWN", ""},
-		{"/v1/entitlements/lost", 503, "NOT_READY", ""},
-		{"/v1/entitlements/lost/users", 503, "NOT_READY", ""},
-		{"/v1/entitlements/starting", 503, "NOT_READY", ""},
 		{"/v1/entitlements/broken", 503, "NOT_READY", ""},
 		{"/v1/entitlements/broken/users", 503, "NOT_READY", ""},
 
@@ -262,7 +271,6 @@ func TestTargets(t *testing.T) {
 		{"/v1/check?tenant=twice&feature=users&platform=us", 204, "", "2"},
 		{"/v1/check?tenant=plain&feature=users&platform=", 204, "", "5"},
 		{"/v1/check?tenant=acme&feature=users&platform=us", 404, "TENANT_UNKNOWN", ""},
-		{"/v1/check?tenant=lost&feature=users", 503, "NOT_READY", ""},
 		{"/v1/check?tenant=broken&feature=users", 503, "NOT_READY", ""},
 		{"/v1/check?tenant=a%20b%26c%3Dd%252F%2B&feature=users", 204, "", "1"},
 		{"/v1/check?tenant=a+b%26c%3Dd%252F%2B&feature=users", 204, "", "1"}, // + is a space in a query
@@ -297,7 +305,7 @@ func TestTargets(t *testing.T) {
 			limit := resp.Header.Get("Usher-Limit")
 			code := ""
 			if resp.StatusCode == 200 {
-				if err := json.Unmarshal([]byte(content(t, resp)), &body); err != nil {
+				if err := json.Unmarshal([]byte(jsonOf(t, resp)), &body); err != nil {
 					t.Error(err)
 				}
 				limit = string(body.Limit)
@@ -307,11 +315,8 @@ func TestTargets(t *testing.T) {
 			if resp.StatusCode != tc.status || code != tc.code || limit != tc.limit {
 				t.Errorf("%s %s: %d %s, limit %q; want %d %s, %q", method, tc.target, resp.StatusCode, code, limit, tc.status, tc.code, tc.limit)
 			}
-			wait := map[string]string{"lost": "3", "broken": "1", "starting": "1"}
-			for tenant, want := range wait {
-				if got := resp.Header.Get("Retry-After"); tc.status == 503 && strings.Contains(tc.target, tenant) && got != want {
-					t.Errorf("%s: Retry-After is %q", tc.target, got)
-				}
+			if got := resp.Header.Get("Retry-After"); (got == "1") != (tc.status == 503) {
+				t.Errorf("%s: Retry-After is %q", tc.target, got)
 			}
 		}
 	}
@@ -378,7 +383,6 @@ func TestCounting(t *testing.T) {
 		{"GET", "/v1/check?tenant=nobody&feature=users", "", "unknown"},
 		{"GET", "/v1/check?tenant=silent&feature=users", "", "unknown"},
 		{"GET", "/v1/check?tenant=twice&feature=users", "", "unknown"},
-		{"GET", "/v1/check?tenant=lost&feature=users", "", "unknown"},
 		{"GET", "/v1/entitlements/acme/users", "", "enabled"},
 		{"GET", "/v1/entitlements/acme/other", "", "denied"},
 		{"GET", "/v1/entitlements/nobody/users", "", "unknown"},

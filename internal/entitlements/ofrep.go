@@ -5,158 +5,167 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
+	"time"
+
+	"usher/internal/snapshot"
+	"usher/webhookgate/content"
 )
 
 // OpenFeature's remote evaluation protocol. Each feature is three flags: its code (may the tenant
 // use it?), its code with .limit, and its code with .value.
-
-type (
-	flagBody struct {
-		Key     string `json:"key"`
-		Value   any    `json:"value"`
-		Reason  string `json:"reason"`
-		Variant string `json:"variant"`
-	}
-	flagsBody struct {
-		Flags []flagBody `json:"flags"`
-	}
-)
-
-// static is the reason in all answers: no rule was evaluated. (With DISABLED, some providers return
-// the program's default, which might let a denied tenant in.)
-const static = "STATIC"
-
-// The variants of flags.
-const (
-	variantEnabled   = "enabled"
-	variantDenied    = "denied"
-	variantLimited   = "limited"
-	variantUnlimited = "unlimited"
-)
-
-func codeFlag(key string, enabled bool) flagBody {
-	variant := variantDenied
-	if enabled {
-		variant = variantEnabled
-	}
-	return flagBody{key, enabled, static, variant}
-}
-
-func limitFlag(key string, f Feature, enabled bool) flagBody {
-	switch {
-	case !enabled:
-		return flagBody{key, 0, static, variantDenied}
-	case f.Limit == Unlimited:
-		return flagBody{key, int64(MaxLimit), static, variantUnlimited}
-	default:
-		return flagBody{key, int64(f.Limit), static, variantLimited}
-	}
-}
-
-func valueFlag(key string, f Feature, enabled bool) flagBody {
-	flag := codeFlag(key, enabled)
-	flag.Value = f.Value
-	return flag
-}
 
 const (
 	limitSuffix = ".limit"
 	valueSuffix = ".value"
 )
 
+type flagBody struct {
+	Key     string `json:"key"`
+	Value   any    `json:"value"`
+	Reason  string `json:"reason"`
+	Variant string `json:"variant"`
+}
+
+// newFlag returns the flag of a feature that the suffix names; enabled is false if the tenant does not
+// have the feature.
+func newFlag(code, suffix string, f snapshot.Feature, enabled bool) flagBody {
+	// The reason is STATIC in all answers: no rule was evaluated. (With DISABLED, some providers return
+	// the program's default, which might let a denied tenant in.)
+	flag := flagBody{code + suffix, enabled, "STATIC", "denied"}
+	if enabled {
+		flag.Variant = "enabled"
+	}
+	switch {
+	case suffix == valueSuffix:
+		flag.Value = f.Value
+	case suffix == limitSuffix && !enabled:
+		flag.Value = 0
+	case suffix == limitSuffix && f.Limit == snapshot.Unlimited:
+		flag.Value, flag.Variant = int64(snapshot.MaxLimit), "unlimited"
+	case suffix == limitSuffix:
+		flag.Value, flag.Variant = int64(f.Limit), "limited"
+	}
+	return flag
+}
+
 // evaluate returns a flag of a tenant whose features are known, and whether the feature behind it
 // is enabled. A feature with the code users.limit comes before the limit of users.
-func evaluate(s Snapshot, key string) (_ flagBody, enabled bool) {
-	if _, whole := s.Feature(key); whole {
-		return codeFlag(key, true), true
+func evaluate(s snapshot.Snapshot, key string) (_ flagBody, enabled bool) {
+	f, enabled := s.Feature(key)
+	if enabled {
+		return newFlag(key, "", f, true), true
 	}
-	if code, ok := strings.CutSuffix(key, limitSuffix); ok && code != "" {
-		f, enabled := s.Feature(code)
-		return limitFlag(key, f, enabled), enabled
+	for _, suffix := range []string{limitSuffix, valueSuffix} {
+		if code, ok := strings.CutSuffix(key, suffix); ok && code != "" {
+			f, enabled := s.Feature(code)
+			return newFlag(code, suffix, f, enabled), enabled
+		}
 	}
-	if code, ok := strings.CutSuffix(key, valueSuffix); ok && code != "" {
-		f, enabled := s.Feature(code)
-		return valueFlag(key, f, enabled), enabled
-	}
-	return codeFlag(key, false), false
+	return newFlag(key, "", f, false), false
 }
 
 // evaluateAll returns the three flags of each feature. Each key occurs once, with the result of
 // evaluate.
-func evaluateAll(s Snapshot) []flagBody {
-	flags := make([]flagBody, 0, 3*s.Len()) // never null
-	codes := make(map[string]bool, s.Len())
-	for f := range s.Features() {
+func evaluateAll(s snapshot.Snapshot) []flagBody {
+	flags := make([]flagBody, 0, 3*len(s.Features)) // never null
+	codes := make(map[string]bool, len(s.Features))
+	for _, f := range s.Features {
 		codes[f.Code] = true
 	}
-	for f := range s.Features() {
-		flags = append(flags, codeFlag(f.Code, true))
-		if key := f.Code + limitSuffix; !codes[key] {
-			flags = append(flags, limitFlag(key, f, true))
-		}
-		if key := f.Code + valueSuffix; !codes[key] {
-			flags = append(flags, valueFlag(key, f, true))
+	for _, f := range s.Features {
+		for _, suffix := range []string{"", limitSuffix, valueSuffix} {
+			if suffix == "" || !codes[f.Code+suffix] {
+				flags = append(flags, newFlag(f.Code, suffix, f, true))
+			}
 		}
 	}
 	return flags
 }
 
-// flag answers with one flag.
 func (h *Handler) flag(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
 	tenant, platform, err := readContext(w, r)
 	if err != nil {
 		return answer{}, err
 	}
-	a, err := h.last(r.Context(), w, tenant, platform)
-	if err != nil {
-		h.count(err, false)
-		return answer{}, err
-	}
-	flag, enabled := evaluate(a.Snapshot, to.feature)
-	h.count(nil, enabled)
-	return answer{http.StatusOK, flag}, nil
+	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, platform)
+	flag, enabled := evaluate(a.Snapshot, *to.feature)
+	h.count(err, enabled)
+	return answer{http.StatusOK, flag}, err
 }
 
 // flags answers with all flags of a tenant, or 304 if the caller already has them.
-func (h *Handler) flags(w http.ResponseWriter, r *http.Request) (answer, error) {
+func (h *Handler) flags(w http.ResponseWriter, r *http.Request, _ target) (answer, error) {
 	tenant, platform, err := readContext(w, r)
 	if err != nil {
 		return answer{}, err
 	}
-	body := flagsBody{[]flagBody{}}
-	a, err := h.last(r.Context(), w, tenant, platform)
-	switch {
-	case errors.Is(err, ErrUnknown), errors.Is(err, errFeaturesUnknown):
-		// No flags: the program's own defaults apply.
-	case err != nil:
+	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, platform)
+	// A tenant that is not known has no flags: the program's own defaults apply.
+	if err != nil && !errors.Is(err, ErrUnknown) && !errors.Is(err, errFeaturesUnknown) {
 		return answer{}, err
-	default:
-		body.Flags = evaluateAll(a.Snapshot)
 	}
-	// A digest of the whole content, so that it changes with it.
-	encoded, err := json.Marshal(body)
+	// The tag is a digest of the whole content, so that it changes with it.
+	body, err := json.Marshal(map[string][]flagBody{"flags": evaluateAll(a.Snapshot)})
 	if err != nil {
 		panic(err) // cannot happen: strings, numbers and booleans only
 	}
-	sum := sha256.Sum256(encoded)
+	sum := sha256.Sum256(body)
 	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
 	w.Header().Set("ETag", tag)
-	if knows(r.Header.Values("If-None-Match"), tag) {
-		return answer{http.StatusNotModified, nil}, nil
-	}
-	return answer{http.StatusOK, json.RawMessage(encoded)}, nil
-}
-
-// knows reports whether the caller has this tag.
-func knows(lists []string, tag string) bool {
-	for _, list := range lists {
-		for known := range strings.SplitSeq(list, ",") {
-			if known = strings.TrimSpace(known); strings.TrimPrefix(known, "W/") == tag {
-				return true
-			}
+	for known := range strings.SplitSeq(strings.Join(r.Header.Values("If-None-Match"), ","), ",") {
+		if strings.TrimPrefix(strings.TrimSpace(known), "W/") == tag {
+			return answer{http.StatusNotModified, nil}, nil
 		}
 	}
-	return false
+	return answer{http.StatusOK, json.RawMessage(body)}, nil
+}
+
+const (
+	// maxContext is the largest body of a question, bodyPatience how long it may take to
+	// arrive.
+	maxContext   = 256 << 10
+	bodyPatience = 10 * time.Second
+)
+
+// readContext reads which tenant the question is about. It reads a body only in the one way in which
+// every program reads it: with a name twice, the caller and usher could mean two different tenants.
+func readContext(w http.ResponseWriter, r *http.Request) (tenant string, platform *string, err error) {
+	if r.URL.RawQuery != "" || r.URL.ForceQuery {
+		// Some providers do not escape the key. Of "a?b" only "a" would remain.
+		return "", nil, flagProblem("PARSE_ERROR", "There must be no query. Percent-encode the key.")
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // net/http removes it at the body's end
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxContext))
+	if err != nil {
+		return "", nil, flagProblem("PARSE_ERROR", "The body is too large, or it ended too early.")
+	}
+	value, fault := content.Parse(body)
+	request, ok := value.(map[string]any)
+	if fault != nil || !ok {
+		return "", nil, flagProblem("PARSE_ERROR", "The body must be one JSON object, with no name twice.")
+	}
+	about, ok := request["context"].(map[string]any)
+	if !ok && request["context"] != nil {
+		return "", nil, flagProblem("INVALID_CONTEXT", "The context must be an object.")
+	}
+	tenant, ok = about["targetingKey"].(string)
+	switch {
+	case !ok && about["targetingKey"] != nil:
+		return "", nil, flagProblem("INVALID_CONTEXT", "The targetingKey must be a string: the tenant's code.")
+	case tenant == "":
+		return "", nil, flagProblem("TARGETING_KEY_MISSING", "The context has no targetingKey: the tenant's code.")
+	}
+	if named, ok := about["platform"].(string); ok {
+		platform = &named
+	} else if about["platform"] != nil {
+		return "", nil, flagProblem("INVALID_CONTEXT", "The platform must be a string: the platform's code.")
+	}
+	return tenant, platform, nil
+}
+
+func flagProblem(code, message string) error {
+	return &problem{status: http.StatusBadRequest, ofrep: code, message: message}
 }

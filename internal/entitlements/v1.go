@@ -1,86 +1,85 @@
 package entitlements
 
 import (
-	"fmt"
+	"context"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
+
+	"usher/internal/snapshot"
 )
 
 type (
 	tenantBody struct {
-		Tenant   string        `json:"tenant"`
-		Platform string        `json:"platform"`
-		Features []featureBody `json:"features"`
-		sourceBody
-	}
-	oneBody struct {
-		Tenant   string `json:"tenant"`
-		Platform string `json:"platform"`
-		featureBody
-		sourceBody
+		Tenant       string        `json:"tenant"`
+		Platform     string        `json:"platform"`
+		Features     []featureBody `json:"features,omitzero"` // all of them; nil if the question was about one
+		*featureBody               // that one
+		AsOf         time.Time     `json:"as_of"`
+		Webhook      string        `json:"webhook"`
 	}
 	featureBody struct {
-		Feature string `json:"feature"`
-		Name    string `json:"name"`
-		Enabled bool   `json:"enabled"`
-		Limit   Limit  `json:"limit"` // null: none
-		Value   string `json:"value"`
-	}
-	sourceBody struct {
-		AsOf    time.Time `json:"as_of"`
-		Webhook string    `json:"webhook"`
+		Feature string         `json:"feature"`
+		Name    string         `json:"name"`
+		Enabled bool           `json:"enabled"`
+		Limit   snapshot.Limit `json:"limit"` // null: none
+		Value   string         `json:"value"`
 	}
 )
 
-func (a Answer) source() sourceBody { return sourceBody{a.AsOf.UTC(), a.Webhook} }
+// entitlements answers with everything that a tenant may use, or with one feature.
+func (h *Handler) entitlements(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
+	params, err := readQuery(r, "platform")
+	if err != nil {
+		return answer{}, err
+	}
+	body, err := h.cfg.Lookup.describe(r.Context(), w, to.tenant, optional(params, "platform"), to.feature)
+	if to.feature != nil {
+		h.count(err, err == nil && body.Enabled)
+	}
+	return answer{http.StatusOK, body}, err
+}
 
-func enabledBody(f Feature) featureBody {
+// Describe answers ?tenant=&feature=&platform= as /v1/entitlements does, for a port that has checked the
+// caller.
+func (l Lookup) Describe(w http.ResponseWriter, r *http.Request) {
+	params, err := readQuery(r, "tenant", "feature", "platform")
+	var body tenantBody
+	if err == nil {
+		body, err = l.describe(r.Context(), w, params.Get("tenant"), optional(params, "platform"), optional(params, "feature"))
+	}
+	respond(w, target{}, answer{http.StatusOK, body}, err)
+}
+
+// describe returns everything that a tenant may use, or one feature, listed or not.
+func (l Lookup) describe(ctx context.Context, w http.ResponseWriter, tenant string, platform, feature *string) (tenantBody, error) {
+	a, err := l.last(ctx, w, tenant, platform)
+	if err != nil {
+		return tenantBody{}, err
+	}
+	body := tenantBody{Tenant: a.Tenant, Platform: a.Platform, AsOf: a.Received.UTC(), Webhook: a.Webhook}
+	if feature != nil {
+		body.featureBody = &featureBody{Feature: *feature}
+		if f, enabled := a.Snapshot.Feature(*feature); enabled {
+			*body.featureBody = enabledBody(f)
+		}
+		return body, nil
+	}
+	body.Features = make([]featureBody, 0, len(a.Snapshot.Features)) // never null
+	for _, f := range a.Snapshot.Features {
+		body.Features = append(body.Features, enabledBody(f))
+	}
+	return body, nil
+}
+
+func enabledBody(f snapshot.Feature) featureBody {
 	return featureBody{Feature: f.Code, Name: f.Name, Enabled: true, Limit: f.Limit, Value: f.Value}
 }
 
-// tenant answers with everything that a tenant may use.
-func (h *Handler) tenant(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
-	params, err := query(r, "platform")
-	if err != nil {
-		return answer{}, err
-	}
-	a, err := h.last(r.Context(), w, to.tenant, optional(params, "platform"))
-	if err != nil {
-		return answer{}, err
-	}
-	body := tenantBody{Tenant: a.Tenant, Platform: a.Platform, sourceBody: a.source(),
-		Features: make([]featureBody, 0, a.Snapshot.Len())} // never null
-	for f := range a.Snapshot.Features() {
-		body.Features = append(body.Features, enabledBody(f))
-	}
-	return answer{http.StatusOK, body}, nil
-}
-
-// feature answers with one feature of a tenant, listed or not.
-func (h *Handler) feature(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
-	params, err := query(r, "platform")
-	if err != nil {
-		return answer{}, err
-	}
-	a, err := h.last(r.Context(), w, to.tenant, optional(params, "platform"))
-	if err != nil {
-		h.count(err, false)
-		return answer{}, err
-	}
-	body := oneBody{Tenant: a.Tenant, Platform: a.Platform, sourceBody: a.source(),
-		featureBody: featureBody{Feature: to.feature}}
-	f, enabled := a.Snapshot.Feature(to.feature)
-	if enabled {
-		body.featureBody = enabledBody(f)
-	}
-	h.count(nil, enabled)
-	return answer{http.StatusOK, body}, nil
-}
-
 // check answers with a status only, which is what web servers need.
-func (h *Handler) check(w http.ResponseWriter, r *http.Request) (answer, error) {
-	params, err := query(r, "tenant", "feature", "platform", "quantity")
+func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answer, error) {
+	params, err := readQuery(r, "tenant", "feature", "platform", "quantity")
 	if err != nil {
 		return answer{}, err
 	}
@@ -94,20 +93,19 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request) (answer, error) 
 	case !ok:
 		return answer{}, badRequest("The query parameter quantity must be a whole number, 0 or more.")
 	}
-	a, err := h.last(r.Context(), w, tenant, optional(params, "platform"))
-	if err != nil {
-		h.count(err, false)
-		return answer{}, err
-	}
+	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, optional(params, "platform"))
 	f, enabled := a.Snapshot.Feature(feature)
 	allowed := enabled && f.Limit.Allows(quantity)
-	h.count(nil, allowed)
+	h.count(err, allowed)
+	if err != nil {
+		return answer{}, err
+	}
 	w.Header().Set("Usher-Limit", f.Limit.String()) // 0 if it is not listed
 	switch {
 	case allowed:
 		return answer{http.StatusNoContent, nil}, nil
 	case enabled:
-		return answer{}, denied(fmt.Sprintf("The limit of this feature is %s.", f.Limit))
+		return answer{}, denied("The limit of this feature is " + f.Limit.String() + ".")
 	default:
 		return answer{}, denied("This feature is not on the tenant's subscription.")
 	}
@@ -119,11 +117,6 @@ func quantityOf(written *string) (_ uint64, ok bool) {
 	if written == nil {
 		return 0, true
 	}
-	for _, c := range *written {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-	}
-	n, _ := strconv.ParseUint(*written, 10, 64) // digits only: if it is out of range, n is the largest number
-	return n, *written != ""
+	n, _ := strconv.ParseUint(*written, 10, 64) // if it is out of range, n is the largest number
+	return n, *written != "" && strings.Trim(*written, "0123456789") == ""
 }

@@ -98,11 +98,12 @@ func (f *framing) line(line []byte) (objection string) {
 	case between:
 		return f.requestLine(text)
 	case inHeaders:
-		if len(text) == 0 {
-			f.endHead()
-			return ""
+		if len(text) > 0 {
+			return f.header(text)
 		}
-		return f.header(text)
+		if f.state, f.remain = between, f.length; f.chunked {
+			f.state = chunkSize
+		}
 	case chunkSize:
 		return f.chunk(text)
 	case chunkEnd:
@@ -159,13 +160,6 @@ func (f *framing) header(text []byte) (objection string) {
 		f.chunked = true
 	}
 	return ""
-}
-
-func (f *framing) endHead() {
-	f.state, f.remain = between, f.length
-	if f.chunked {
-		f.state = chunkSize
-	}
 }
 
 // chunk reads the line before a chunk.

@@ -4,12 +4,17 @@
 package guard
 
 import (
-	"crypto/sha256"
 	"crypto/subtle"
+	"iter"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // Hosts says which Host headers are allowed. A web page from evil.example can make that name
@@ -26,19 +31,13 @@ type Hosts struct {
 // With anyIP every IP address is allowed, too: rebinding needs a name, so if a key is required
 // an address does no harm, and load balancers and probes use it.
 func NewHosts(listen string, allowed []string, anyIP bool) *Hosts {
-	h := &Hosts{anyIP: anyIP, names: map[string]bool{"localhost": true}}
-	if strings.HasPrefix(listen, "unix:") {
-		h.any = true
-	}
+	h := &Hosts{any: strings.HasPrefix(listen, "unix:") || slices.Contains(allowed, "*"), anyIP: anyIP, names: map[string]bool{"localhost": true}}
 	if host, _, err := net.SplitHostPort(listen); err == nil && host != "" {
 		if addr, err := netip.ParseAddr(host); err != nil || !addr.IsUnspecified() {
 			h.names[strings.ToLower(host)] = true
 		}
 	}
 	for _, name := range allowed {
-		if name == "*" {
-			h.any = true
-		}
 		name = strings.ToLower(name)
 		h.names[name] = true // "[fd00::1]:81" stays as it is, "[fd00::1]" is any port of it
 		h.names[strings.Trim(name, "[]")] = true
@@ -51,10 +50,7 @@ func (h *Hosts) Allowed(host string) bool {
 	if h.any {
 		return true
 	}
-	name, bracketed, ok := splitHost(host)
-	if !ok {
-		return false
-	}
+	name, bracketed := (&url.URL{Host: host}).Hostname(), strings.HasPrefix(host, "[")
 	if !bracketed && h.names[name] { // the common case
 		return true
 	}
@@ -64,80 +60,44 @@ func (h *Hosts) Allowed(host string) bool {
 	if bracketed != (isIP && addr.Is6()) {
 		return false
 	}
-	switch {
-	case isIP && h.anyIP:
-		return true
-	// Only in the plain form: ParseAddr accepts no short or octal forms of IPv4, and a mapped
+	// Loopback only in the plain form: ParseAddr accepts no short or octal forms of IPv4, and a mapped
 	// address (::ffff:127.0.0.1) is neither Is4 nor "::1".
-	case isIP && (addr.Is4() && addr.IsLoopback() || name == "::1"):
+	if isIP && (h.anyIP || addr.Is4() && addr.IsLoopback() || name == "::1") {
 		return true
 	}
-	lower := strings.ToLower(name)
-	return h.names[lower] || h.names[strings.ToLower(host)]
+	return h.names[strings.ToLower(name)] || h.names[strings.ToLower(host)]
 }
 
-// splitHost splits a Host header into the name and the port.
-func splitHost(host string) (name string, bracketed, ok bool) {
-	name = host
-	if rest, found := strings.CutPrefix(host, "["); found {
-		inner, after, closed := strings.Cut(rest, "]")
-		if !closed || after != "" && !validPort(after) {
-			return "", false, false
-		}
-		return inner, true, inner != ""
-	}
-	if i := strings.IndexByte(host, ':'); i >= 0 {
-		if !validPort(host[i:]) {
-			return "", false, false
-		}
-		name = host[:i]
-	}
-	return name, false, name != ""
-}
-
-// validPort reports whether s is a colon and up to five digits.
-func validPort(s string) bool {
-	if len(s) > 6 || s[0] != ':' {
-		return false
-	}
-	for _, c := range s[1:] {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	return true
-}
-
-// Equal compares secrets in a time that does not depend on where they differ, or on their
-// lengths. An empty want matches nothing.
+// Equal compares secrets in a time that does not depend on where they differ. It does not hide
+// the length of want: that is no secret, and to hash all that a stranger sends costs more than it
+// costs the stranger. An empty want matches nothing.
 func Equal(got, want string) bool {
-	if got == "" {
-		return false
-	}
-	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
-	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && want != ""
+	return want != "" && len(got) == len(want) && subtle.ConstantTimeCompare([]byte(got), []byte(want)) == 1
 }
 
 // KeyHeader is for callers that need Authorization for something else.
 const KeyHeader = "X-Usher-Key"
 
 // HasKey reports whether a caller sent one of keys, which are separated by commas: as
-// Authorization: Bearer, as the password of Basic authentication, or in X-Usher-Key. It always
-// compares all of them, so that the time it takes says nothing.
+// Authorization: Bearer, as the password of Basic authentication, or in X-Usher-Key.
 func HasKey(h http.Header, keys string) bool {
 	bearer, _ := Bearer(h)
 	_, password, _ := (&http.Request{Header: h}).BasicAuth()
 	own := h.Get(KeyHeader)
-	known := false
-	for key := range strings.SplitSeq(keys, ",") {
-		key = strings.TrimSpace(key)
-		for _, got := range [...]string{bearer, password, own} {
-			if Equal(got, key) {
-				known = true
-			}
+	return OneOf(slices.Values([]string{bearer, password, own}), keys)
+}
+
+// OneOf reports whether one of the secrets that a caller presented is one of good, which are
+// separated by commas. It compares each with each, and never stops early: the time it takes says
+// nothing about a good one, but its length.
+func OneOf(presented iter.Seq[string], good string) bool {
+	match := false
+	for got := range presented {
+		for want := range strings.SplitSeq(good, ",") {
+			match = Equal(got, strings.TrimSpace(want)) || match
 		}
 	}
-	return known
+	return match
 }
 
 // Bearer returns the token of an Authorization header of the Bearer scheme.
@@ -148,3 +108,29 @@ func Bearer(h http.Header) (token string, ok bool) {
 	}
 	return strings.Trim(token, " "), true
 }
+
+// FromBrowser reports whether a request comes from a web page. A page's script cannot stop its
+// browser from sending these headers, and only a browser has a reason to send them. The site
+// "none" means that a person typed an address: this one, or one that redirects here. For a port
+// on which a GET can do something, see Navigation.
+func FromBrowser(h http.Header) bool {
+	_, origin := h["Origin"]
+	return origin || slices.ContainsFunc(h["Sec-Fetch-Site"], func(site string) bool { return site != "none" })
+}
+
+// Navigation reports whether a browser opens the address as a page. A redirect from a foreign
+// address that a person typed looks as if the person had typed this one.
+func Navigation(h http.Header) bool { return slices.Contains(h["Sec-Fetch-Mode"], "navigate") }
+
+// SentPath returns the path exactly as it was sent. URL.EscapedPath alone does not: if a path has a
+// letter that should be escaped and is not, it unescapes the whole path and escapes it again. A %2F
+// inside a tenant's code would then split the code.
+func SentPath(u *url.URL) string {
+	if u.RawPath != "" {
+		return u.RawPath
+	}
+	return u.EscapedPath()
+}
+
+// Seconds writes a duration for a header such as Retry-After: in whole seconds, rounded up.
+func Seconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }

@@ -2,6 +2,9 @@ package guard
 
 import (
 	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
 	"testing"
 )
 
@@ -77,9 +80,10 @@ func FuzzHosts(f *testing.F) {
 	}
 	h := NewHosts("127.0.0.1:8080", nil, false)
 	f.Fuzz(func(t *testing.T, host string) {
-		name, _, ok := splitHost(host)
-		if h.Allowed(host) && (!ok || name == "") {
-			t.Fatalf("%q is allowed but has no name", host)
+		name := (&url.URL{Host: host}).Hostname()
+		addr, err := netip.ParseAddr(name)
+		if h.Allowed(host) && !strings.EqualFold(name, "localhost") && (err != nil || !addr.IsLoopback()) {
+			t.Fatalf("%q is allowed", host)
 		}
 	})
 }

@@ -35,7 +35,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		return &conn{Conn: inner, log: l.log}, nil
 	}
 	secured := tls.Server(inner, l.tls)
-	return &tlsConn{conn: conn{Conn: secured, log: l.log}, tls: secured}, nil
+	return &tlsConn{conn: conn{Conn: secured, log: l.log}, tls: secured, config: l.tls}, nil
 }
 
 // refusal completes a line so that it is malformed, whatever its beginning.
@@ -110,9 +110,13 @@ const handshakePatience = 10 * time.Second
 // the values of r.TLS.
 type tlsConn struct {
 	conn
-	tls  *tls.Conn
-	met  bool
-	fail error
+	tls    *tls.Conn
+	config *tls.Config // the listener's
+	met    bool
+	fail   error
+
+	accepted *tls.Config // the last one that accepted the client's certificate
+	until    time.Time   // for how long it does
 }
 
 func (c *tlsConn) Read(p []byte) (int, error) {

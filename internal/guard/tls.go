@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"time"
 )
 
 // TLSConfig makes a server's configuration from files that may be replaced while it serves. It
@@ -15,7 +16,7 @@ import (
 // rely on times and inodes, because files are truncated and symlinks swapped. If the files
 // cannot be read, or do not fit together (a new certificate with the old key), the last good
 // ones stay in use, and the problem is logged once. With a clientCAFile, clients must have a
-// certificate of that CA.
+// certificate of that CA, also for each later request on the same connection (see Server).
 func TLSConfig(certFile, keyFile, clientCAFile string, log *slog.Logger) (*tls.Config, error) {
 	files := &tlsFiles{names: []string{certFile, keyFile}, log: log}
 	if clientCAFile != "" {
@@ -102,4 +103,35 @@ func (f *tlsFiles) parse(contents [][]byte) (*tls.Config, error) {
 		config.SessionTicketsDisabled = true
 	}
 	return config, nil
+}
+
+// acceptable reports whether the client's certificate, if one is required, would be accepted in a
+// handshake now. The CA may have been removed since, or the certificate may have ended.
+func (c *tlsConn) acceptable(now time.Time) bool {
+	config := c.config
+	if config.GetConfigForClient != nil {
+		config, _ = config.GetConfigForClient(nil) // see TLSConfig: there is no error
+	}
+	if config.ClientAuth != tls.RequireAndVerifyClientCert || config == c.accepted && now.Before(c.until) {
+		return true
+	}
+	certs := c.tls.ConnectionState().PeerCertificates // at least one
+	options := x509.VerifyOptions{
+		Roots: config.ClientCAs, Intermediates: x509.NewCertPool(), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, cert := range certs[1:] {
+		options.Intermediates.AddCert(cert)
+	}
+	chains, err := certs[0].Verify(options)
+	if err != nil {
+		c.log.Info("connection closed: its client certificate is not accepted any more", "why", err.Error(), "from", c.RemoteAddr().String())
+		return false
+	}
+	c.accepted, c.until = config, chains[0][0].NotAfter
+	for _, cert := range chains[0] {
+		if cert.NotAfter.Before(c.until) {
+			c.until = cert.NotAfter
+		}
+	}
+	return true
 }

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -11,12 +12,16 @@ import (
 	"encoding/pem"
 	"log/slog"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -50,13 +55,18 @@ func newAuthority(t *testing.T, name string) *authority {
 
 func (a *authority) issue(t *testing.T, name string) (cert, key []byte) {
 	t.Helper()
+	return a.issueUntil(t, name, time.Now().Add(time.Hour))
+}
+
+func (a *authority) issueUntil(t *testing.T, name string, end time.Time) (cert, key []byte) {
+	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: end,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &k.PublicKey, a.key)
@@ -203,4 +213,97 @@ func TestBadTLSFiles(t *testing.T) {
 			t.Errorf("%v: %v", files, err)
 		}
 	}
+}
+
+// pipes is a listener whose connections are in memory, for a simulated clock.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (p pipes) Close() error { close(p); return nil }
+func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+// A connection lives on only while its certificate would be accepted anew: after its CA is
+// removed, or its certificate has ended, it is closed at the next request.
+func TestClientCertificateOfAnOpenConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		certFile, keyFile, caFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
+		server, ours, others := newAuthority(t, "server"), newAuthority(t, "ours"), newAuthority(t, "others")
+		cert, key := server.issue(t, "gate.test")
+		write(t, certFile, cert)
+		write(t, keyFile, key)
+		both := slices.Concat(ours.pem, others.pem)
+		write(t, caFile, both)
+		config, err := TLSConfig(certFile, keyFile, caFile, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener, served := make(pipes), 0
+		srv := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }), slog.New(slog.DiscardHandler))
+		go srv.Serve(Listener(listener, config, slog.New(slog.DiscardHandler)))
+		defer srv.Close()
+
+		client := func(until time.Duration) *http.Client {
+			pair, err := tls.X509KeyPair(ours.issueUntil(t, "sender", time.Now().Add(until)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			roots := x509.NewCertPool()
+			roots.AddCert(server.cert)
+			transport := &http.Transport{
+				TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "gate.test", Certificates: []tls.Certificate{pair}},
+				DialContext: func(context.Context, string, string) (net.Conn, error) {
+					here, there := net.Pipe()
+					listener <- there
+					return here, nil
+				},
+			}
+			t.Cleanup(transport.CloseIdleConnections)
+			return &http.Client{Transport: transport}
+		}
+		call := func(c *http.Client) (reused bool, err error) {
+			trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}
+			req, _ := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), "POST", "https://gate.test/", strings.NewReader("body"))
+			req.GetBody = nil // or the client tries again
+			resp, err := c.Do(req)
+			if err == nil {
+				resp.Body.Close()
+			}
+			return reused, err
+		}
+		long, short := client(30*time.Minute), client(time.Minute)
+		for i, step := range []struct {
+			client *http.Client
+			before func()
+			reused bool
+			ok     bool
+		}{
+			{long, nil, false, true},
+			{long, nil, true, true},
+			{long, func() { write(t, caFile, slices.Concat(others.pem, ours.pem)) }, true, true}, // other files, and still good
+			{long, func() { os.Remove(caFile) }, true, true},                                     // the last good ones
+			{long, func() { write(t, caFile, others.pem) }, true, false},
+			{long, nil, false, false},
+			{long, func() { write(t, caFile, both) }, false, true},
+			{short, nil, false, true},
+			{short, func() { time.Sleep(59 * time.Second) }, true, true},
+			{short, func() { time.Sleep(2 * time.Second) }, true, false},
+			{long, nil, true, true},
+		} {
+			if step.before != nil {
+				step.before()
+			}
+			before := served
+			if reused, err := call(step.client); reused != step.reused || (err == nil) != step.ok || (served > before) != step.ok {
+				t.Errorf("step %d: reused %v, %v; served %v", i, reused, err, served > before)
+			}
+			synctest.Wait()
+		}
+	})
 }

@@ -3,226 +3,307 @@ package inbox
 import (
 	"fmt"
 	"slices"
-	"sync"
+	"testing"
 	"time"
 
-	"pgregory.net/rapid"
+	"usher/internal/inbox/store"
 )
 
-func (w *world) judge(rt *rapid.T, seen *sync.Map) {
-	for _, v := range w.violations {
-		rt.Errorf("%s", v)
+// judge finds what may never be; see TestWorldsInAFile.
+func (w *world) judge() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range w.arrivals {
+		if a.entry != nil {
+			w.seen[string(a.entry.State)] = true
+		}
+		switch {
+		case a.ok && a.original != "":
+			w.seen["duplicate"] = true
+			w.judgeDuplicate(a)
+		case a.ok && a.entry == nil:
+			if !w.mayBeErased(a) {
+				w.violation("(c) arrival %d was acknowledged, and is gone", a.number)
+			}
+		case a.ok:
+			w.judgeKept(a)
+		default:
+			w.judgeUnsure(a)
+		}
 	}
-	if w.asked > 0 {
-		seen.Store("asked", true)
+	w.judgeOrder()
+	w.judgeAsks()
+	for _, tenant := range w.tenants {
+		w.judgeEnd(tenant)
 	}
-	if w.paused {
-		seen.Store("paused", true)
+}
+
+// lives are those of all processes that were seen.
+func (w *world) lives() map[*life]bool {
+	all := make(map[*life]bool)
+	for _, a := range w.arrivals {
+		all[a.life] = true
 	}
-	for range w.crashes {
-		seen.Store("crash", true)
+	for _, t := range w.tries {
+		all[t.life] = true
 	}
 	for _, p := range w.places {
-		if !p.life.dead && len(p.life.troubles) > 0 {
-			seen.Store("cut", true)
+		all[p.life] = true
+	}
+	return all
+}
+
+// trouble says whether any process had one between two moments: it may hold what others need.
+func (w *world) trouble(from, to time.Time, away bool) bool {
+	hit := func(t trouble) bool { return (t.away || !away) && !t.from.After(to) && !t.to.Before(from) }
+	if slices.ContainsFunc(w.group.troubles(), hit) {
+		return true
+	}
+	for l := range w.lives() {
+		if slices.ContainsFunc(l.troubles, hit) {
+			return true
 		}
 	}
-	for _, a := range w.arrivals {
-		if a.given {
-			seen.Store("given up", true)
+	return false
+}
+
+// away says whether a process may not have heard from its database between two moments.
+func (w *world) away(l *life, from, to time.Time) bool {
+	return w.trouble(from.Add(-w.lease), to, true) || !l.dead.IsZero() && l.dead.Before(to)
+}
+
+func (w *world) mayBeErased(a *arrival) bool {
+	return slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == a.tenant && e.to.After(a.from) })
+}
+
+// isErased says whether an arrival is gone for sure at that time.
+func (w *world) isErased(a *arrival, at time.Time) bool {
+	return a.ok && slices.ContainsFunc(w.erasures, func(e span) bool {
+		return e.tenant == a.tenant && !e.unsure && e.from.After(a.to) && e.to.Before(at)
+	})
+}
+
+// judgeUnsure is (g), for one whose sender was told that it failed, or was told nothing.
+func (w *world) judgeUnsure(a *arrival) {
+	if a.entry == nil {
+		if a.err != nil && w.dsn == "" {
+			w.violation("arrival %d: %v", a.number, a.err)
 		}
-		switch {
-		case !a.returned:
-			if a.entry != nil {
-				seen.Store("in doubt", true)
-			}
-		case a.original != "":
-			seen.Store("duplicate", true)
-			w.judgeDuplicate(rt, a)
-		case a.entry == nil:
-			rt.Errorf("(c) arrival %d was acknowledged, and is gone", a.number)
-		default:
-			w.judgeKept(rt, a)
-		}
-		if a.entry != nil {
-			seen.Store(string(a.entry.State), true)
-		}
-		for _, r := range a.again {
-			seen.Store(map[bool]string{true: "forced", false: "redelivered"}[r.forced], true)
-		}
+		return
 	}
-	w.judgeOrder(rt, seen)
-	for _, tenant := range w.tenants {
-		w.judgeEnd(rt, tenant)
-	}
-	if rt.Failed() {
-		w.tell(rt)
+	w.seen["in doubt"] = true
+	switch {
+	case a.err == nil: // it was told nothing
+	case !a.gave && !w.trouble(a.from, a.to, true):
+		w.violation("(g) arrival %d was answered %q, and is there", a.number, a.err)
+	case a.entry.Received.After(a.to):
+		w.violation("(g) arrival %d was taken in %v after its sender had given up", a.number, a.entry.Received.Sub(a.to))
 	}
 }
 
-// judgeDuplicate is (a): of all that stood in the lane when n came, the last that was
-// sent to the receiver is what n was. It was accepted within the window before n, or
-// n came before its end.
-func (w *world) judgeDuplicate(rt *rapid.T, n *arrival) {
-	original := w.byID[n.original]
-	if original.tenant != n.tenant || original.snapshot != n.snapshot {
-		rt.Errorf("(a) arrival %d was said to be a copy of %d", n.number, original.number)
+// judgeDuplicate is (a): of all that stood in the lane when n came, the last that was sent to the receiver is what n was. It was
+// accepted within the window before n, or n came before its end.
+func (w *world) judgeDuplicate(n *arrival) {
+	o := w.byID[n.original]
+	if o == nil || o.tenant != n.tenant || o.snapshot != n.snapshot || !o.webhook.Snapshot || !n.webhook.Snapshot {
+		w.violation("(a) arrival %d was said to be a copy of %q", n.number, n.original)
+		return
 	}
-	if w.cfg.KeepLatest && w.neverConcluded(original, n) {
-		return // it stood last, and what came after n superseded it
-	}
-	for _, d := range original.discards {
-		if d.at.After(n.at) {
-			return // it stood last, and somebody wanted neither of them
+	later := func(d *discard) bool { return d.to.After(n.from) }
+	erased := slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == n.tenant && e.to.After(n.from) })
+	switch {
+	case erased, slices.ContainsFunc(o.discards, later):
+		return // it stood last, and somebody wanted neither of them
+	case o.entry == nil:
+		w.violation("(a) arrival %d was dropped as a copy of %d, which is gone", n.number, o.number)
+		return
+	case w.isTail(o, n) && (o.entry.State == store.Waiting || w.cfg.Store.KeepLatest && !w.concluded(o, n)):
+		return // nobody takes it; or it stood last, and what came after n superseded it
+	case w.isTail(o, n) && w.cfg.Store.KeepLatest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
+		!slices.ContainsFunc(w.tries, func(t *attempt) bool { return t.number == o.number && t.instance == 0 }):
+		return // the same, and somebody sent it again after that
+	case o.entry.State == store.Kept && len(o.again) == 0 && n.receiver == "":
+		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
+			w.violation("(a) arrival %d was dropped as a copy of %d, which was kept before", n.number, o.number)
 		}
+		return
 	}
-	var last, lastAnswered *attempt
+	var last *attempt // of what stood in the lane for sure
+	var maybe []*attempt
 	for _, t := range w.tries {
 		switch {
-		case t.tenant != n.tenant:
-		case t.ahead(n):
-			last, lastAnswered = t, t
-		case t.instance > 0 && t.arrival.again[t.instance-1].at.Before(n.answered):
-			lastAnswered = t // n waited while it was sent again: which was first nobody can say
+		case t.tenant != n.tenant || !t.webhook.Snapshot:
+		case w.before(t, n):
+			last, maybe = t, nil
+		case !w.after(t, n):
+			maybe = append(maybe, t)
 		}
 	}
-	if why := w.notHeld(last, n); why != "" && w.notHeld(lastAnswered, n) != "" {
-		rt.Errorf("(a) arrival %d (%s of %s) was dropped as a copy of %d; %s", n.number, n.snapshot, n.tenant, original.number, why)
+	why := w.notHeld(last, n)
+	if why == "" || slices.ContainsFunc(maybe, func(t *attempt) bool { return w.notHeld(t, n) == "" }) {
+		return
 	}
+	w.violation("(a) arrival %d (%s of %s) was dropped as a copy of %d; %s", n.number, n.snapshot, n.tenant, o.number, why)
 }
 
-// notHeld says why after a try, the last of its tenant when n came, the receiver does not
-// hold what n was.
+// before says whether what is tried stood in the lane for sure when n came, and after that it came later.
+func (w *world) before(t *attempt, n *arrival) bool {
+	if t.instance > 0 {
+		return t.began.Before(n.from) || t.again[t.instance-1].to.Before(n.from)
+	}
+	return t.began.Before(n.from) || t.to.Before(n.from)
+}
+
+func (w *world) after(t *attempt, n *arrival) bool {
+	if t.instance > 0 {
+		r := t.again[t.instance-1]
+		return r.from.After(n.to) && (!r.unsure || t.from.After(n.to))
+	}
+	return t.from.After(n.to)
+}
+
+// concluded says whether o had been taken or refused before n came.
+func (w *world) concluded(o, n *arrival) bool {
+	instance := 0
+	for _, r := range o.again {
+		instance += number(r.from.Before(n.to))
+	}
+	return slices.ContainsFunc(w.tries, func(t *attempt) bool {
+		return t.arrival == o && t.instance == instance && (t.accepted() || t.status == 422) && w.before(t, n)
+	})
+}
+
+// isTail says whether nothing of o's tenant came between o and n for sure.
+func (w *world) isTail(o, n *arrival) bool {
+	return !slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
+		return m.tenant == n.tenant && m.entry != nil && m.entry.ID > o.entry.ID && m.to.Before(n.from)
+	})
+}
+
+// notHeld says why after a try, the last of its tenant when n came, the receiver does not hold what n was.
 func (w *world) notHeld(last *attempt, n *arrival) string {
 	switch {
 	case last == nil || last.snapshot != n.snapshot:
 		return "the receiver got something else since"
-	case last.accepted() && last.receiver != n.receiver && last.ended.Before(n.at):
+	case last.accepted() && last.receiver != n.receiver && last.ended.Before(n.from) && n.receiver != "":
 		return fmt.Sprint("that was accepted by ", last.receiver)
-	case last.accepted() && n.at.Sub(last.ended) >= testWindow:
-		return fmt.Sprint("that was accepted ", n.at.Sub(last.ended), " before")
-	case !last.accepted() && last.ended.Before(n.at) && !w.unknown(last, n.at):
+	case last.accepted() && n.from.Sub(last.ended) >= w.window+w.settled && !w.trouble(last.began, n.from, false):
+		return fmt.Sprint("that was accepted ", n.from.Sub(last.ended), " before")
+	case !last.accepted() && last.ended.Add(w.settled).Before(n.from) && !last.cut && !w.trouble(last.began, n.from, false):
 		return fmt.Sprint("and ", last.number, " had failed for good")
 	}
 	return ""
 }
 
-// neverConcluded says of n's original that it was neither accepted nor refused before
-// its redelivery, if any, and that nothing came between the two.
-func (w *world) neverConcluded(original, n *arrival) bool {
-	// An arrival that was stuck on its way may be a copy of one that was sent after it.
-	for _, m := range w.arrivals[min(original.number+1, n.number):n.number] {
-		if m.tenant == n.tenant && m.entry != nil {
-			return false
-		}
-	}
-	for _, t := range w.tries {
-		if t.arrival == original && t.ahead(n) && (t.accepted() || t.status == 422) && !w.lost(t) {
-			return false
-		}
-	}
-	return true
-}
-
-// lost says whether a crash or a cut may have undone what usher had learnt from a try.
-func (w *world) lost(t *attempt) bool {
-	for _, x := range t.life.troubles {
-		// Who is cut off delivers on for a while, and none of it gets known.
-		if !t.ended.Add(w.settled()).Before(x.from) && t.began.Before(x.to.Add(testLease+w.settled())) {
-			return true
-		}
-	}
-	return false
-}
-
-// unknown says whether the end of a try may not have been known to all at that time.
-func (w *world) unknown(t *attempt, at time.Time) bool {
-	return w.several() && !t.ended.Add(w.settled()).Before(at) || t.cut
-}
-
 // judgeKept is (c), for one that was acknowledged.
-func (w *world) judgeKept(rt *rapid.T, a *arrival) {
+func (w *world) judgeKept(a *arrival) {
+	e := a.entry
+	unsure := slices.ContainsFunc(a.again, func(r *redelivery) bool { return r.unsure })
 	var last *attempt
-	refusals := 0
-	accepted := false
+	refusals, accepted := 0, false
 	for _, t := range w.tries {
-		if t.arrival == a && t.instance == len(a.again) {
+		if t.arrival == a && (unsure || t.instance == len(a.again)) {
 			last = t
-			accepted = accepted || t.accepted()
-			if t.status == 500 {
-				refusals++
-			}
+			accepted = accepted || t.accepted() && t.receiver == e.Receiver
+			refusals += number(t.status == 500)
 		}
 	}
-	since := a.webhook.Received
-	if len(a.again) > 0 {
-		since = a.again[len(a.again)-1].at
+	since := e.Received
+	if !e.Again.IsZero() {
+		since = e.Again
 	}
 	good := false
-	discarded := slices.ContainsFunc(a.discards, func(d discard) bool { return d.instance == len(a.again) })
-	switch e := a.entry; e.State {
-	case Discarded:
-		good = discarded
-	case Delivered:
+	switch e.State {
+	case store.Waiting:
+		good = !w.unfinished(*e)
+	case store.Discarded:
+		good = slices.ContainsFunc(a.discards, func(d *discard) bool { return unsure || d.instance == len(a.again) })
+	case store.Delivered:
 		good = accepted
-	case Parked:
-		good = last != nil && (last.status == 422 || refusals >= testTries || last.ended.Sub(since) > testMaxAge)
-	case Superseded:
-		for _, b := range w.arrivals[a.number+1:] {
-			good = good || b.tenant == a.tenant && b.entry != nil && (w.cfg.KeepLatest && len(a.again) == 0 || w.wasAccepted(b))
-		}
+	case store.Kept:
+		good = w.keep && a.receiver == "" && len(a.again) == 0
+	case store.Parked:
+		good = last != nil && (last.status == 422 || refusals >= worldTries || e.Changed.Sub(since) > w.maxAge)
+	case store.Superseded:
+		good = a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+			return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.ID > e.ID && (w.cfg.Store.KeepLatest || w.wasAccepted(b))
+		})
 	}
 	if !good {
-		rt.Errorf("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v", a.number, a.entry.State, a.entry.Why, len(a.again), last)
+		w.violation("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v", a.number, e.State, e.Why, len(a.again), last)
+	}
+	if w.isErased(a, time.Now()) {
+		w.violation("(b) arrival %d was erased, and is there", a.number)
 	}
 }
 
 func (w *world) wasAccepted(a *arrival) bool {
-	for _, t := range w.tries {
-		if t.arrival == a && t.accepted() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.tries, func(t *attempt) bool { return t.arrival == a && t.accepted() })
 }
 
 // judgeOrder is (b).
-func (w *world) judgeOrder(rt *rapid.T, seen *sync.Map) {
-	type during struct {
-		tenant string
-		life   *life
-	}
+func (w *world) judgeOrder() {
 	type delivery struct {
 		*arrival
 		instance int
 	}
-	front := make(map[during]*attempt)      // the highest number tried so far
+	front := make(map[string]*attempt)      // the last of those that were not sent again
 	accepted := make(map[delivery]*attempt) // when it was
 	for _, t := range w.tries {
 		d := delivery{t.arrival, t.instance}
 		if before := accepted[d]; before != nil {
-			seen.Store("repeat", true)
-			if !w.lost(before) {
-				rt.Errorf("(b) arrival %d was accepted, and delivered again", t.number)
+			w.seen["repeat"] = true
+			asked := t.instance > 0 && t.again[t.instance-1].unsure // a redelivery that came while it was tried
+			if !asked && !w.away(before.life, before.began, t.began) {
+				w.violation("(b) arrival %d was accepted, and delivered again", t.number)
 			}
 		}
 		if t.accepted() {
 			accepted[d] = t
 		}
-		for _, x := range t.arrival.discards {
-			if x.instance == t.instance && t.began.After(x.at) && !x.unsure {
-				rt.Errorf("(b) arrival %d was discarded, and delivered", t.number)
+		for _, x := range t.discards {
+			if x.instance == t.instance && t.began.After(x.to) && !x.unsure {
+				w.violation("(b) arrival %d was discarded, and delivered", t.number)
 			}
 		}
-		if t.instance > 0 {
+		if w.isErased(t.arrival, t.began) {
+			w.violation("(b) arrival %d was erased, and delivered", t.number)
+		}
+		if t.instance > 0 || t.entry == nil {
 			continue
 		}
-		l := during{t.tenant, t.life}
-		// Who lost the lease and got it back begins anew with what was not noted.
-		if f := front[l]; f != nil && t.number < f.number && !w.lost(f) {
-			rt.Errorf("(b) arrival %d was delivered after %d of the same tenant", t.number, f.number)
+		if f := front[t.tenant]; f != nil && t.entry.ID < f.entry.ID {
+			w.violation("(b) arrival %d was delivered after %d of the same tenant", t.number, f.number)
 		}
-		front[l] = t
+		front[t.tenant] = t
+	}
+	for n, b := range w.arrivals {
+		for _, a := range w.arrivals[:n] {
+			if a.tenant == b.tenant && a.entry != nil && b.entry != nil && a.ok && a.to.Before(b.from) && a.entry.ID > b.entry.ID {
+				w.violation("(b) arrival %d was acknowledged before %d came, and has a higher number", a.number, b.number)
+			}
+		}
+	}
+}
+
+// judgeAsks is (e).
+func (w *world) judgeAsks() {
+	for _, q := range w.asks {
+		if got := w.byID[q.webhook]; got != nil && w.isErased(got, q.at) {
+			w.violation("(e) the snapshot of %s is arrival %d, which was erased", q.tenant, got.number)
+		}
+		for _, a := range w.arrivals {
+			promised := a
+			if a.original != "" {
+				promised = w.byID[a.original]
+			}
+			if a.tenant != q.tenant || !a.ok || !a.webhook.Snapshot || !a.to.Before(q.at) || promised == nil || promised.entry == nil || w.mayBeErased(promised) {
+				continue
+			}
+			if q.seq < promised.entry.ID {
+				w.violation("(e) the snapshot of %s is %d; arrival %d, id %d, was acknowledged before", q.tenant, q.seq, a.number, promised.entry.ID)
+			}
+		}
 	}
 }
 
@@ -237,53 +318,62 @@ func (w *world) newest(tenant string) (newest *arrival) {
 }
 
 // judgeEnd is (d).
-func (w *world) judgeEnd(rt *rapid.T, tenant string) {
+func (w *world) judgeEnd(tenant string) {
 	var newest *arrival
 	for _, a := range w.arrivals {
-		if a.tenant == tenant && a.entry != nil {
+		if a.tenant == tenant && a.webhook.Snapshot && a.entry != nil && (newest == nil || a.entry.ID > newest.entry.ID) {
 			newest = a
 		}
 	}
-	if newest == nil || newest.entry.State != Delivered {
+	if newest == nil || newest.entry.State != store.Delivered {
 		return
 	}
 	for _, a := range w.arrivals {
 		for _, r := range a.again {
-			if a.tenant == tenant && r.forced && a.number < newest.number && r.after > newest.number {
+			if a != newest && a.tenant == tenant && r.to.After(newest.from) {
 				return // somebody wanted it so
 			}
 		}
 	}
 	if held := w.latest[holding{newest.entry.Receiver, tenant}]; held != newest.snapshot {
-		rt.Errorf("(d) receiver %s holds %s of %s, the newest is %s (arrival %d, %s)", newest.entry.Receiver, held, tenant, newest.snapshot, newest.number, newest.entry.State)
+		w.violation("(d) receiver %s holds %s of %s, the newest is %s (arrival %d)", newest.entry.Receiver, held, tenant, newest.snapshot, newest.number)
 	}
 }
 
-// tell writes the story of a failure.
-func (w *world) tell(rt *rapid.T) {
-	begin := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // a bubble's time begins there
+// tell writes the story of a world.
+func (w *world) tell(t *testing.T) {
+	for _, v := range w.violations {
+		t.Error(v)
+	}
+	const clock = "15:04:05.000000"
+	story := slices.Clone(w.story)
+	add := func(at time.Time, format string, args ...any) {
+		story = append(story, at.Format(clock+" ")+fmt.Sprintf(format, args...))
+	}
 	for _, a := range w.arrivals {
-		state := "not kept"
+		state := "not there"
 		if a.entry != nil {
-			state = fmt.Sprint("id ", a.entry.ID, " ", a.entry.State)
+			state = fmt.Sprint("id ", a.entry.ID, " ", a.entry.State, " ", a.entry.Why)
 		}
-		if a.original != "" {
-			state = fmt.Sprint("duplicate of ", w.byID[a.original].number)
+		if o := w.byID[a.original]; o != nil {
+			state = fmt.Sprint("duplicate of ", o.number)
 		}
-		rt.Logf("%v: arrival %d: %s of %s, returned %v, %s", a.at.Sub(begin), a.number, a.snapshot, a.tenant, a.returned, state)
-		for _, r := range a.again {
-			rt.Logf("   redelivered at %v, before arrival %d, forced %v", r.at.Sub(begin), r.after, r.forced)
+		add(a.from, "arrival %d: %s of %s (%s), place %d, until %s: %v %v, %s", a.number, a.snapshot, a.tenant, a.webhook.Type, a.life.place.number, a.to.Format(clock), a.ok, a.err, state)
+	}
+	for _, a := range w.tries {
+		add(a.began, "try of %d/%d (%s of %s) at %s by place %d, until %s: %d, cut %v", a.number, a.instance, a.snapshot, a.tenant, a.receiver, a.life.place.number, a.ended.Format(clock), a.status, a.cut)
+	}
+	for l := range w.lives() {
+		for _, x := range l.troubles {
+			add(x.from, "trouble of place %d until %s, away %v", l.place.number, x.to.Format(clock), x.away)
 		}
 	}
-	for _, a := range w.arrivals {
-		for _, d := range a.discards {
-			rt.Logf("%v: arrival %d discarded", d.at.Sub(begin), a.number)
-		}
+	for _, x := range w.group.troubles() {
+		add(x.from, "server restarted until %s", x.to.Format(clock))
 	}
-	for _, t := range w.tries {
-		rt.Logf("%v to %v: try of %d (%s of %s) at %s: %d, cut %v", t.began.Sub(begin), t.ended.Sub(begin), t.number, t.snapshot, t.tenant, t.receiver, t.status, t.cut)
-	}
-	for _, c := range w.crashes {
-		rt.Logf("%v: crash", c.Sub(begin))
+	slices.Sort(story)
+	t.Logf("world %d: keep latest %v, keep %v, routes %v, jitter %d, tenants %v", w.seed, w.cfg.Store.KeepLatest, w.keep, w.routes, w.jitter, w.tenants)
+	for _, s := range story {
+		t.Log(s)
 	}
 }

@@ -1,13 +1,20 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,150 +24,162 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pgregory.net/rapid"
-
-	"usher/internal/inbox/inboxtest"
-	"usher/internal/inbox/record"
+	"usher/internal/inbox/postgres"
+	"usher/internal/inbox/sqlite"
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
+	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
 
-// checkWorlds tries so many worlds, each with the places that build gives it. What is
-// expected has to come up at all: a test in which nothing is parked proves nothing.
-func checkWorlds(t *testing.T, checks int, build func(*rapid.T, *world) opener, expected ...string) {
-	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
-		f.Value.Set(strconv.Itoa(checks)) // rapid's own number would let a broken inbox pass now and then
-		defer f.Value.Set(f.DefValue)
-	}
-	var seen sync.Map
-	rapid.Check(t, func(rt *rapid.T) {
-		rapid.SyncTest(rt, func(rt *rapid.T) {
-			w := newWorld(rt, build)
-			defer w.end()
-			for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-				w.step(rt)
-			}
-			w.calm()
-			w.judge(rt, &seen)
-		})
-	})
-	if testing.Short() { // in so few worlds something may be missing by chance
-		return
-	}
-	for _, what := range expected {
-		if _, ok := seen.Load(what); !ok && !t.Failed() {
-			t.Errorf("never seen: %s", what)
-		}
-	}
-}
-
-const (
-	testWindow   = time.Minute
-	testTimeout  = 2 * time.Second
-	testMaxAge   = 10 * time.Minute
-	testTries    = 3
-	testDisk     = 3 * time.Millisecond // before a commit, and once more after it
-	testWire     = 50 * time.Millisecond
-	testPatience = time.Second     // of senders
-	testLease    = 5 * time.Second // who is cut off delivers on for so long, at most
-	testAsking   = 5 * time.Second // who asks another one gives up after so long
-	testPause    = 5 * time.Minute // the longest that anything waits for its next try
-	testSettled  = 20*time.Millisecond + 8*testDisk
+var (
+	long      = flag.Bool("long", false, "many random worlds")
+	worldSeed = flag.Uint64("world", 0, "the seed of the only random world to try")
+	worldSkip = flag.String("skip", "", "steps of that world to leave out, comma-separated")
+	worldLog  = flag.Bool("worldlog", false, "log what the inboxes of that world say")
 )
 
-// An opener is how a world's processes keep their inbox.
-type opener interface {
-	places() int
-	open(p *place, cfg Config) (*Inbox, error)
-	crash(p *place) // what the process knew is gone, but for what is stored
-	steps() []string
-	trouble(rt *rapid.T, p *place, step string)
-	settled() time.Duration // a crash may undo what was noted within that time
-	several() bool          // who has the inbox learns of it from others, or late
-	end()
+// A pace is how fast a world lives. A file lives in a bubble, where time costs nothing; a database in ours.
+type pace struct {
+	window, timeout, maxAge, lease time.Duration
+	patience                       time.Duration // of senders
+	settled                        time.Duration // what a try led to is written by then, if nothing is wrong
+	pauses                         time.Duration // a pause counts everywhere by then
+	answer                         time.Duration // of a receiver
+	backoff                        time.Duration // a second of it
+	sleeps, outages                []time.Duration
+	steps                          int           // at most
+	calm                           time.Duration // by then everything is delivered
 }
 
-// A world is an inbox, of one process or of several, who sends to it, and what is
-// behind it.
-type world struct {
-	cfg     Config
-	dir     string
-	tenants []string
-	jitter  time.Duration // in percent of the ceiling
-	senders sync.WaitGroup
-	opener
-	places []*place
+var filePace = pace{
+	window: time.Minute, timeout: 2 * time.Second, maxAge: 10 * time.Minute, patience: 10 * time.Second, settled: 20*time.Millisecond + 8*disk, answer: 20 * time.Millisecond, backoff: time.Second,
+	sleeps: []time.Duration{
+		time.Millisecond, disk, 10 * time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond,
+		2 * time.Second, 30 * time.Second, 59 * time.Second, 61 * time.Second, 3 * time.Minute,
+	},
+	outages: []time.Duration{time.Second, 10 * time.Second, time.Minute},
+	calm:    15 * time.Minute, steps: 45,
+}
 
-	mu         sync.Mutex
-	crashes    []time.Time
-	troubled   bool // some place was, and what was stuck there may get in the way of others
+// disk is how long a transaction of the file takes, before it is safe, and again until somebody knows.
+const disk = 3 * time.Millisecond
+
+var databasePace = pace{
+	window: 1500 * time.Millisecond, timeout: 300 * time.Millisecond, maxAge: 4 * time.Second, lease: 2500 * time.Millisecond, patience: 2500 * time.Millisecond,
+	settled: 1500 * time.Millisecond, pauses: 2500 * time.Millisecond, answer: 3 * time.Millisecond, backoff: 25 * time.Millisecond,
+	sleeps:  []time.Duration{time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond, time.Second, 1600 * time.Millisecond},
+	outages: []time.Duration{30 * time.Millisecond, 200 * time.Millisecond, time.Second},
+	calm:    40 * time.Second, steps: 30,
+}
+
+// worldTries is after how many tries that count a webhook is parked.
+const worldTries = 3
+
+// A world is an inbox, of one process or of several, who sends to it, and what is behind it.
+type world struct {
+	seed uint64
+	r    *rand.Rand // of the step
+	pace
+	cfg     Config
+	keep    bool
+	tenants []string
+	jitter  time.Duration // percent
+	places  []*place
+	dir     string // of the file
+	files   int    // how many there were
+	group   *group // of the database
+	dsn     string // of the database; empty: it is a file
+	senders sync.WaitGroup
+	dying   sync.WaitGroup
+	story   []string
+
+	mu         sync.Mutex // guards what follows
 	healthy    bool
-	arrivals   []*arrival          // in order
+	arrivals   []*arrival
 	byID       map[string]*arrival // by webhook-id
 	tries      []*attempt          // in the order of their beginnings
 	underway   map[string]int      // by tenant
-	latest     map[holding]string
-	routes     map[string]string    // platforms' receivers
-	outages    map[string]time.Time // until when a receiver is down
+	latest     map[holding]string  // what receivers hold
+	routes     map[string]string   // platforms' receivers
+	outages    map[string]time.Time
+	erasures   []span // of tenants
+	asks       []ask
+	pauses     map[store.Pause]time.Time // since when nothing of it may be tried
 	violations []string
-	asked      int                 // snapshots
-	pauses     map[Pause]time.Time // since when nothing of it may be tried
-	paused     bool                // something was
+	seen       map[string]bool // what came up at all
 }
 
 // A holding is what a receiver has of a tenant.
 type holding struct{ receiver, tenant string }
 
-// A place is where a process runs; after a crash another one.
+// A span is when something was done to a tenant.
+type span struct {
+	tenant   string
+	from, to time.Time
+	unsure   bool // whether it was done
+}
+
+// An ask is a question for a tenant's last snapshot, and its answer.
+type ask struct {
+	tenant  string
+	at      time.Time
+	webhook string // empty: none
+	seq     int64
+}
+
+// A place is where a process runs, one after the other.
 type place struct {
 	world  *world
 	number int
 	inbox  *Inbox
 	life   *life
-	kill   func() // ends the courier, its deliveries at once, and closes the store
+	wire   *pgtest.Wire
+	stop   func(gently bool)
 }
 
-// A life is that of one process. What it learnt just before one of its troubles may be
-// lost with it.
+// A life is that of one process.
 type life struct {
-	place    *place
-	dead     bool
-	troubles []trouble
+	place     *place
+	receivers *receiver.Set
+	dead      time.Time // when it was killed
+	troubles  []trouble
 }
 
-type trouble struct{ from, to time.Time }
+// A trouble is when a process had one with its database. Away: for a while, not only on one connection.
+type trouble struct {
+	from, to time.Time
+	away     bool
+}
 
-// An arrival is one webhook and what became of it.
+// An arrival is one webhook, and what became of it.
 type arrival struct {
 	number           int
 	webhook          *webhookgate.Webhook
 	tenant, snapshot string
-	at               time.Time
 	plan             []string // what the receiver will do with it, a word for each try
-
-	life     *life
-	returned bool      // from Keep, before a crash, and not with an error
-	ended    bool      // Keep did
-	answered time.Time // when it did
-	given    bool      // up, by its sender, who has gone on elsewhere
-	receiver string    // of its platform, when it came
-	original string    // what it was said to be a duplicate of
-	again    []redelivery
-	discards []discard
-	entry    *Entry // as it stands in the end; nil: it was not kept
+	life             *life
+	receiver         string    // of its platform, when it came
+	from, to         time.Time // it was sent, and answered
+	ended, ok        bool
+	gave             bool // its sender gave up
+	err              error
+	original         string // what it was said to be a copy of
+	again            []*redelivery
+	discards         []*discard
+	entry            *store.Entry // in the end; nil: it is not there
 }
 
-// A redelivery of an arrival, and how many arrivals there were before it.
 type redelivery struct {
-	after  int
-	at     time.Time
-	forced bool
+	from, to time.Time
+	forced   bool
+	unsure   bool
 }
 
-// A discard of an arrival, and how often it had been sent again before.
 type discard struct {
-	at       time.Time
-	instance int
-	unsure   bool // whether it was done
+	from, to time.Time
+	instance int // how often it had been sent again before
+	unsure   bool
 }
 
 // An attempt is one try at the receiver.
@@ -171,508 +190,866 @@ type attempt struct {
 	instance     int // how many redeliveries went before
 	began, ended time.Time
 	status       int
-	cut          bool // by a crash, or with the lease
+	cut          bool // by usher itself, or its end
 }
 
 func (a *attempt) accepted() bool { return a.status == 200 }
 
-// ahead says whether what is tried stood in the lane when n came.
-func (a *attempt) ahead(n *arrival) bool {
-	if a.instance == 0 {
-		return a.number < n.number
+// TestWorldsInAFile throws random traffic at an inbox: copies, changes back and forth, bursts, two receivers that fail, hang, are down for a
+// while, time out having applied a snapshot or not, a platform that nobody takes, redeliveries, discards, erasures, pauses,
+// forgetting, waits beyond the window. Every now and then a process is gone, and another one finds the inbox as it was at that
+// moment. On a database there are two processes, whose connections break at any byte, in COMMIT above all, hang or
+// are slow, and a server that crashes. Then it asks what may never be:
+//
+//	(a) a copy answered duplicate of what its receiver neither holds for sure as its latest nor is about to get as such,
+//	(b) a delivery that overlaps or overtakes another of its tenant, comes after it was discarded or erased, or is made again
+//	    without a trouble to excuse it,
+//	(c) a webhook that was acknowledged, and is neither delivered, nor parked for a reason, nor superseded by a newer one, nor
+//	    discarded, nor erased,
+//	(d) a receiver that in the end does not hold the newest that it accepted,
+//	(e) a snapshot, for entitlements, that is older than the last acknowledged one, or erased,
+//	(f) a try of what is paused,
+//	(g) a webhook that was taken in although its sender was told otherwise, and the database could be asked; or after its sender had given up,
+//	(h) figures that are not what is listed.
+func TestWorldsInAFile(t *testing.T) {
+	t.Parallel()
+	worlds := 24
+	switch {
+	case *long:
+		worlds = 300
+	case testing.Short():
+		worlds = 10
 	}
-	return a.arrival.again[a.instance-1].after <= n.number
+	checkWorlds(t, worlds, 1, func(t *testing.T, seed uint64, skip []int) (w *world) {
+		synctest.Test(t, func(*testing.T) {
+			w = newWorld(seed, filePace)
+			w.live(skip)
+		})
+		return w
+	}, "duplicate", "delivered", "parked", "superseded", "discarded", "kept", "killed", "repeat", "redelivered", "forced", "asked", "paused", "erased")
 }
 
-func newWorld(rt *rapid.T, build func(*rapid.T, *world) opener) *world {
+// The same with two replicas on a database.
+func TestWorldsInADatabase(t *testing.T) {
+	t.Parallel()
+	worlds, atOnce := 12, 12 // they wait most of the time
+	switch {
+	case *long:
+		worlds, atOnce = 60, 20
+	case testing.Short():
+		worlds = 4
+	}
+	g := &group{server: pgtest.New(t)}
+	checkWorlds(t, worlds, atOnce, func(t *testing.T, seed uint64, skip []int) *world {
+		w := newWorld(seed, databasePace)
+		w.group, w.dsn = g, g.server.DSN()+"&schema="+fmt.Sprintf("w%016x_%d", seed, rand.Uint32())
+		for range 2 {
+			w.places = append(w.places, &place{world: w, number: len(w.places)})
+		}
+		w.t(t)
+		w.live(skip)
+		return w
+	}, "duplicate", "delivered", "killed", "cut", "away", "redelivered")
+}
+
+// group is the worlds that share a server.
+type group struct {
+	server   *pgtest.Server
+	mu       sync.Mutex // guards what follows
+	restarts []trouble
+}
+
+func (g *group) restart() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := len(g.restarts)
+	if n > 0 && time.Since(g.restarts[n-1].to) < 5*time.Second {
+		return // not all worlds at once
+	}
+	from := time.Now()
+	g.restarts = append(g.restarts, trouble{from, from.Add(time.Hour), true})
+	g.server.Kill()
+	g.server.Start()
+	g.restarts[n].to = time.Now()
+}
+
+func (g *group) troubles() []trouble {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.restarts)
+}
+
+// checkWorlds tries so many worlds, some at once. In many, what is expected has to come up at all: a test in which nothing is
+// parked proves nothing.
+func checkWorlds(t *testing.T, worlds, atOnce int, try func(*testing.T, uint64, []int) *world, expected ...string) {
+	if *worldSeed != 0 {
+		var skip []int
+		for _, s := range strings.FieldsFunc(*worldSkip, func(r rune) bool { return r == ',' }) {
+			n, _ := strconv.Atoi(s)
+			skip = append(skip, n)
+		}
+		w := try(t, *worldSeed, skip)
+		w.tell(t)
+		return
+	}
+	var mu sync.Mutex
+	seen := make(map[string]bool)
+	failed := 0
+	places := make(chan bool, atOnce)
+	var all sync.WaitGroup
+	deadline, limited := t.Deadline()
+	for n := range worlds {
+		places <- true
+		if limited && time.Until(deadline) < time.Minute {
+			t.Logf("%d worlds", n) // so that what they showed is told
+			break
+		}
+		all.Go(func() {
+			defer func() { <-places }()
+			mu.Lock()
+			enough := failed >= 5
+			mu.Unlock()
+			if enough {
+				return
+			}
+			w := try(t, 1+rand.Uint64N(1<<40), nil)
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(seen, w.seen)
+			if len(w.violations) == 0 {
+				return
+			}
+			failed++
+			var skip []int
+			if w.dsn == "" { // it does the same again
+				w, skip = shrink(t, w, try)
+			}
+			t.Errorf("again with -run=%s -world=%d -skip=%s", t.Name(), w.seed, strings.Trim(strings.ReplaceAll(fmt.Sprint(skip), " ", ","), "[]"))
+			w.tell(t)
+		})
+	}
+	all.Wait()
+	for _, what := range expected {
+		if *long && !seen[what] && !t.Failed() { // in a few worlds something may be missing by chance
+			t.Errorf("never seen: %s", what)
+		}
+	}
+}
+
+// shrink leaves out the steps that a world does not need to fail.
+func shrink(t *testing.T, w *world, try func(*testing.T, uint64, []int) *world) (*world, []int) {
+	var skip []int
+	for n := w.steps - 1; n >= 0; n-- {
+		if less := try(t, w.seed, append(slices.Clone(skip), n)); len(less.violations) > 0 {
+			w, skip = less, append(skip, n)
+		}
+	}
+	return w, skip
+}
+
+func newWorld(seed uint64, p pace) *world {
 	w := &world{
-		tenants:  []string{"t1", "t2", "t3"}[:rapid.IntRange(1, 3).Draw(rt, "tenants")],
-		jitter:   time.Duration(rapid.SampledFrom([]int{0, 50, 100}).Draw(rt, "jitter")),
-		byID:     make(map[string]*arrival),
-		underway: make(map[string]int),
-		latest:   make(map[holding]string),
-		routes:   map[string]string{"p": "one", "q": "two"},
-		outages:  make(map[string]time.Time),
-		pauses:   make(map[Pause]time.Time),
+		seed: seed, pace: p, r: rand.New(rand.NewPCG(seed, 1<<32)), byID: make(map[string]*arrival), underway: make(map[string]int),
+		latest: make(map[holding]string), outages: make(map[string]time.Time), pauses: make(map[store.Pause]time.Time), seen: make(map[string]bool),
+		routes: map[string]string{"p": "one", "q": "two"},
 	}
-	var err error
-	if w.dir, err = os.MkdirTemp("", "inbox"); err != nil {
-		rt.Fatal(err)
+	w.tenants = []string{"t1", "t2", "t3", "t4"}[:1+w.r.IntN(4)]
+	w.jitter = time.Duration(pick(w.r, 0, 50, 100))
+	w.keep = w.r.IntN(2) == 0
+	if w.r.IntN(2) == 0 {
+		w.routes["k"] = "one"
 	}
-	w.cfg = Config{
-		Attempts: testTries, MaxAge: testMaxAge, DedupWindow: testWindow, MaxBytes: 1 << 30,
-		DedupSize:  rapid.IntRange(1, 3).Draw(rt, "dedup size"),
-		KeepLatest: rapid.Bool().Draw(rt, "keep latest"),
-		Log:        slog.New(slog.DiscardHandler),
-		pause:      func(ceiling time.Duration) time.Duration { return ceiling * w.jitter / 100 },
-	}
-	for _, name := range []string{"one", "two"} {
-		w.cfg.Receivers = append(w.cfg.Receivers, Receiver{Name: name, Concurrency: rapid.IntRange(1, 4).Draw(rt, "concurrency")})
-	}
-	w.opener = build(rt, w)
-	for n := range w.opener.places() {
-		p := &place{world: w, number: n}
-		w.places = append(w.places, p)
-		p.start()
+	w.cfg = Config{Keep: w.keep, Store: store.Config{
+		Attempts: worldTries, MaxAge: p.maxAge, Window: p.window, MaxBytes: 1 << 30, Lease: p.lease, KeepLatest: w.r.IntN(3) == 0,
+		Log: slog.New(slog.DiscardHandler),
+		Jitter: func(d time.Duration) time.Duration {
+			return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))
+		},
+	}}
+	if *worldLog {
+		w.cfg.Store.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return w
 }
 
-// platform is where a tenant is: some here, some there.
-func platform(tenant string) string { return map[bool]string{true: "q", false: "p"}[tenant == "t2"] }
+// t gives a world what ends with its test.
+func (w *world) t(t testing.TB) {
+	for _, p := range w.places {
+		p.wire = pgtest.Cut(t, w.group.server.Addr())
+	}
+}
+
+func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
+
+// platform is where a tenant is.
+func platform(tenant string) string {
+	return map[string]string{"t1": "p", "t2": "q", "t3": "k", "t4": "p"}[tenant]
+}
+
+// live is a world's life, but for the steps in skip.
+func (w *world) live(skip []int) {
+	if w.dsn == "" {
+		dir, err := os.MkdirTemp("", "world")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		w.dir, w.places = dir, []*place{{world: w}}
+	}
+	for _, p := range w.places {
+		p.start()
+	}
+	steps := 5 + w.r.IntN(w.steps-5)
+	for n := range steps {
+		if !slices.Contains(skip, n) {
+			w.r = rand.New(rand.NewPCG(w.seed, uint64(n)))
+			w.step(n)
+		}
+	}
+	w.calm()
+	for _, p := range w.places {
+		p.stop(true)
+	}
+	w.senders.Wait()
+	w.dying.Wait()
+	w.judge()
+}
 
 // start begins a process's life.
 func (p *place) start() {
 	w, life := p.world, &life{place: p}
 	cfg := w.cfg
-	cfg.Receivers = slices.Clone(cfg.Receivers)
-	for n := range cfg.Receivers {
-		r := &cfg.Receivers[n]
-		r.Try = func(ctx context.Context, wh *webhookgate.Webhook) webhookgate.Attempt {
-			return w.receive(ctx, life, r.Name, wh)
+	var all []*receiver.Receiver
+	for _, name := range []string{"one", "two"} {
+		var platforms []string
+		for code, to := range w.routes {
+			if to == name {
+				platforms = append(platforms, code)
+			}
 		}
+		all = append(all, &receiver.Receiver{
+			Name: name, Platforms: append(platforms, "only "+name), URL: &url.URL{Scheme: "http", Host: name}, Timeout: w.timeout, Concurrency: 1 + w.r.IntN(4),
+			Transport: transport(func(r *http.Request) (*http.Response, error) { return w.receive(r, life, name) }),
+		})
 	}
-	routes := maps.Clone(w.routes) // as they are set when it starts
-	cfg.Route = func(l webhookgate.Lane) string { return routes[l.Platform] }
-	i, err := w.open(p, cfg)
+	life.receivers = receiver.NewSet(all...)
+	cfg.Store.Receivers = life.receivers
+	engine, err := p.open(cfg.Store.Log)
 	if err != nil {
 		panic(err)
 	}
-	for i.Err() != nil {
-		time.Sleep(testDisk)
-	}
+	i := New(engine, cfg)
 	ctx, cancel := context.WithCancel(context.Background())
+	hard, cut := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { i.Run(ctx, ctx) })
+	running.Go(func() { i.Run(ctx, hard) })
 	p.inbox, p.life = i, life
-	p.kill = func() {
+	for began := time.Now(); !i.Ready() && time.Since(began) < w.patience; {
+		time.Sleep(disk)
+	}
+	p.stop = func(gently bool) {
 		cancel()
+		if gently {
+			time.AfterFunc(3*w.timeout, cut)
+		} else {
+			cut()
+		}
 		running.Wait()
-		if err := i.Close(); err != nil {
-			panic(err)
-		}
+		cut()
+		i.Close()
 	}
 }
 
-func (w *world) end() {
-	for _, p := range w.places {
-		p.kill()
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func (p *place) open(log *slog.Logger) (store.Engine, error) {
+	if w := p.world; w.dsn == "" {
+		engine, err := sqlite.Open(w.file(), log)
+		return slowly{engine}, err
 	}
-	w.senders.Wait()
-	w.opener.end()
-	os.RemoveAll(w.dir)
+	a, err := postgres.Parse(p.wire.Through(p.world.dsn))
+	if err != nil {
+		return nil, err
+	}
+	return postgres.Open(a, nil, log)
 }
 
-func (w *world) step(rt *rapid.T) {
-	p := w.places[rapid.IntRange(0, len(w.places)-1).Draw(rt, "place")]
-	steps := []string{
-		"send", "send", "send", "send", "copy", "copy", "sleep", "sleep", "redeliver", "redeliver", "crash", "forget",
-		"discard", "outage", "ask", "pause", "pause", "resume",
-	}
-	switch step := rapid.SampledFrom(append(steps, w.steps()...)).Draw(rt, "step"); step {
-	case "send":
-		p.send(rt, rapid.SampledFrom(w.tenants).Draw(rt, "tenant"), rapid.SampledFrom([]string{"A", "B"}).Draw(rt, "snapshot"))
-	case "copy":
-		if n := len(w.arrivals); n > 0 {
-			a := w.arrivals[n-1-rapid.IntRange(0, min(2, n-1)).Draw(rt, "of")]
-			p.send(rt, a.tenant, a.snapshot)
-		}
-	case "sleep":
-		time.Sleep(rapid.SampledFrom([]time.Duration{
-			time.Millisecond, testDisk, 10 * time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond,
-			testTimeout, testWindow / 2, testWindow - time.Second, testWindow + time.Second, 3 * time.Minute,
-		}).Draw(rt, "sleep"))
-	case "redeliver":
-		p.redeliver(rt)
-	case "discard":
-		p.discard(rt)
-	case "pause":
-		p.pause(rt, rapid.SampledFrom(w.pausable()).Draw(rt, "what"))
-	case "resume":
-		p.resume(rt, rapid.SampledFrom(w.pausable()).Draw(rt, "what"))
-	case "outage":
-		d := rapid.SampledFrom([]time.Duration{time.Second, 10 * time.Second, time.Minute}).Draw(rt, "for")
-		w.mu.Lock()
-		w.outages[rapid.SampledFrom([]string{"one", "two"}).Draw(rt, "receiver")] = time.Now().Add(d)
-		w.mu.Unlock()
-	case "ask":
-		p.ask(rapid.SampledFrom(w.tenants).Draw(rt, "tenant"))
-	case "crash":
-		if !w.several() && rapid.IntRange(0, 3).Draw(rt, "reroute") == 0 { // platforms change their receivers
-			w.routes["p"], w.routes["q"] = w.routes["q"], w.routes["p"]
-		}
-		p.crash()
-	case "forget":
-		p.settle()
-		if _, err := p.inbox.Forget(nil, rapid.SampledFrom(w.tenants).Draw(rt, "tenant")); err != nil && !p.excused(err) {
-			rt.Fatal(err)
-		}
-	default:
-		w.trouble(rt, p, step)
-	}
-	synctest.Wait()
+func (w *world) file() string { return filepath.Join(w.dir, fmt.Sprint(w.files)) }
+
+// slowly is an engine that takes its time, so that a crash can find it at work.
+type slowly struct{ *sqlite.Engine }
+
+func (e slowly) Write(fn func(store.Tx) error) error {
+	time.Sleep(disk)
+	err := e.Engine.Write(fn)
+	time.Sleep(disk) // it is safe, and nobody knows yet
+	return err
 }
 
-// settle waits until the place is in order, and those who send elsewhere have their
-// answers: between two replicas nothing else says what came first.
-func (p *place) settle() {
-	if !p.world.several() {
-		return
+// kill ends a process without a word, and starts another one.
+func (p *place) kill() {
+	w := p.world
+	if w.dsn == "" {
+		synctest.Wait()
 	}
-	for p.inbox.Err() != nil || p.world.sending(p) {
-		time.Sleep(testDisk)
-	}
-	time.Sleep(4 * testWire) // until all know what was noted
-}
-
-// excused says whether a place may say no, as it is cut off, or was until a moment ago, or
-// nobody delivers just then.
-func (p *place) excused(err error) bool {
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
-	if errors.Is(err, record.ErrNobody) || errors.Is(err, record.ErrUnsure) || p.inbox.Err() != nil {
-		return true
-	}
-	for _, other := range p.world.places { // who is asked may have to ask another one
-		for _, t := range other.life.troubles {
-			if time.Since(t.to) < testLease+testAsking {
-				return true
+	now := time.Now()
+	w.mu.Lock()
+	p.life.dead = now
+	p.life.troubles = append(p.life.troubles, trouble{now, now, true})
+	w.mu.Unlock()
+	w.saw("killed")
+	stop := p.stop
+	if w.dsn == "" {
+		for _, suffix := range []string{"", "-wal"} {
+			data, err := os.ReadFile(w.file() + suffix)
+			if err != nil {
+				panic(err)
+			}
+			if err := os.WriteFile(filepath.Join(w.dir, fmt.Sprint(w.files+1))+suffix, data, 0o600); err != nil {
+				panic(err)
 			}
 		}
+		stop(false)
+		w.files++
+		if w.r.IntN(4) == 0 { // platforms change their receivers
+			w.reroute()
+		}
+	} else {
+		p.wire.Refuse()
+		w.dying.Go(func() { stop(false) })
+		p.wire = p.wire.Again()
 	}
-	return false
+	p.start()
 }
 
-func (w *world) sending(elsewhere *place) bool {
+func (w *world) reroute() {
+	switch w.r.IntN(3) {
+	case 0:
+		w.routes["p"], w.routes["q"] = w.routes["q"], w.routes["p"]
+	case 1:
+		delete(w.routes, "k")
+	case 2:
+		w.routes["k"] = "two"
+	}
+}
+
+func (w *world) saw(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.unanswered(elsewhere)) > 0
+	w.seen[what] = true
 }
 
-// unanswered are the arrivals elsewhere that have no answer yet. w.mu is held.
-func (w *world) unanswered(elsewhere *place) (waiting []*arrival) {
-	for _, a := range w.arrivals {
-		if a.life.place != elsewhere && !a.ended {
-			waiting = append(waiting, a)
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.story = append(w.story, time.Now().Format("15:04:05.000000 ")+fmt.Sprintf(format, args...))
+}
+
+func (w *world) violation(format string, args ...any) { // w.mu is held
+	w.violations = append(w.violations, fmt.Sprintf(format, args...))
+}
+
+func (w *world) step(n int) {
+	p := w.places[w.r.IntN(len(w.places))]
+	steps := []string{
+		"send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
+		"discard", "forget", "erase", "outage", "ask", "pause", "resume", "kill", "shutdown",
+	}
+	if w.dsn != "" {
+		steps = append(steps, "commit", "commit", "commit", "commit", "bytes", "bytes", "hang", "refuse", "latency", "restart", "sleep", "sleep", "sleep")
+	}
+	step := pick(w.r, steps...)
+	tenant, snapshot := pick(w.r, w.tenants...), pick(w.r, "A", "B")
+	w.note("step %d at place %d: %s", n, p.number, step)
+	switch step {
+	case "send":
+		w.quiet(tenant)
+		p.send(tenant, snapshot)
+	case "copy":
+		if n := len(w.arrivals); n > 0 {
+			a := w.arrivals[n-1-w.r.IntN(min(3, n))]
+			w.quiet(a.tenant)
+			p.send(a.tenant, a.snapshot)
+		}
+	case "burst":
+		for range 2 + w.r.IntN(4) {
+			w.places[w.r.IntN(len(w.places))].send(tenant, pick(w.r, "A", "B"))
+		}
+	case "sleep":
+		time.Sleep(pick(w.r, w.sleeps...))
+	case "redeliver":
+		p.redeliver()
+	case "discard":
+		p.discard()
+	case "forget":
+		if _, err := p.inbox.Forget(nil, tenant); err != nil && !w.troubled() {
+			w.fail("forgetting: %v", err)
+		}
+	case "erase":
+		p.erase(tenant)
+	case "outage":
+		w.mu.Lock()
+		w.outages[pick(w.r, "one", "two")] = time.Now().Add(pick(w.r, w.pace.outages...))
+		w.mu.Unlock()
+	case "ask":
+		p.ask(tenant)
+	case "pause":
+		p.pause(pick(w.r, w.pausable()...))
+	case "resume":
+		p.resume(pick(w.r, w.pausable()...))
+	case "kill":
+		p.kill()
+	case "shutdown":
+		now := time.Now()
+		p.stop(true)
+		w.mu.Lock()
+		p.life.dead = time.Now()
+		p.life.troubles = append(p.life.troubles, trouble{now, time.Now(), true})
+		w.mu.Unlock()
+		p.start()
+	default:
+		p.disturb(step)
+	}
+	if w.dsn == "" {
+		synctest.Wait()
+	}
+}
+
+// disturb gives a process a trouble with its database.
+func (p *place) disturb(step string) {
+	w, r := p.world, p.world.r
+	d := pick(r, 10*time.Millisecond, 200*time.Millisecond, time.Second, 3500*time.Millisecond)
+	life, wire := p.life, p.wire
+	note := func(d time.Duration, away bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		now := time.Now()
+		life.troubles = append(life.troubles, trouble{now, now.Add(d), away})
+		w.seen[map[bool]string{true: "away", false: "cut"}[away]] = true
+	}
+	pass := func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if life.dead.IsZero() {
+			wire.Pass()
 		}
 	}
-	return waiting
+	switch step {
+	case "commit", "bytes":
+		var fired <-chan struct{}
+		if step == "commit" {
+			// A transaction that writes sends its replica's row together with COMMIT.
+			fired = wire.Statement(pick(r, "COMMIT", ".replica (", ".replica ("), 1+r.IntN(2), pick(r, pgtest.Before, pgtest.After))
+			defer p.send(pick(r, w.tenants...), pick(r, "A", "B"))
+		} else {
+			fired = wire.Bytes(pick(r, pgtest.FromClient, pgtest.FromServer), r.IntN(20_000))
+		}
+		w.saw("cut")
+		go func() { <-fired; note(1500*time.Millisecond, false) }()
+	case "hang":
+		note(d, true)
+		wire.Blackhole()
+		time.AfterFunc(d, pass)
+	case "refuse":
+		note(d, true)
+		wire.Refuse()
+		time.AfterFunc(d, pass)
+	case "latency":
+		wire.Latency(pick(r, 0, 5*time.Millisecond, 50*time.Millisecond))
+		note(time.Hour, false)
+	case "restart":
+		w.group.restart()
+	}
 }
 
-// giveUp has those who sent elsewhere wait no longer.
-func (w *world) giveUp(elsewhere *place) {
+// troubled says whether any process had a trouble so far.
+func (w *world) troubled() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, a := range w.unanswered(elsewhere) {
-		a.given = true
+	return w.seen["cut"] || w.seen["away"] || w.seen["killed"] || len(w.group.troubles()) > 0
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.violation(format, args...)
+}
+
+// quiet waits until nobody sends anything of a tenant: so it is known what came first.
+func (w *world) quiet(tenant string) {
+	for w.sending(tenant) {
+		time.Sleep(disk)
 	}
 }
 
-// send brings one webhook and returns once it stands in the store's queue, so that
-// the order of arrivals is known.
-func (p *place) send(rt *rapid.T, tenant, snapshot string) {
+func (w *world) sending(tenant string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.arrivals, func(a *arrival) bool { return a.tenant == tenant && !a.ended && a.life.dead.IsZero() })
+}
+
+// send brings one webhook, now and then one that is no snapshot: it is in the same lane, and never a copy.
+func (p *place) send(tenant, snapshot string) { p.sendAs(tenant, snapshot, p.world.r.IntN(10) == 0) }
+
+func (p *place) sendAs(tenant, snapshot string, other bool) {
 	w := p.world
-	for began := time.Now(); w.sending(p) && time.Since(began) < testPatience; {
-		time.Sleep(testDisk)
+	a := &arrival{number: len(w.arrivals), tenant: tenant, snapshot: snapshot, life: p.life, from: time.Now()}
+	for range 1 + w.r.IntN(4) {
+		a.plan = append(a.plan, pick(w.r, "ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "refused", "timeout", "applied, timeout"))
 	}
-	w.giveUp(p)
-	word := rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "refused", "timeout", "applied, timeout"})
-	a := &arrival{
-		number:   len(w.arrivals),
-		tenant:   tenant,
-		snapshot: snapshot,
-		at:       time.Now(),
-		life:     p.life,
-		plan:     rapid.SliceOfN(word, 1, 4).Draw(rt, "plan"),
-		receiver: w.routes[platform(tenant)],
+	body := []byte(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + snapshot + `"}]}}}`)
+	if snapshot == "A" && tenant == "t1" {
+		body = append(body, bytes.Repeat([]byte(" "), 70<<10)...) // too large to be read ahead
 	}
-	a.webhook = inboxtest.Webhook(a.tenant, a.snapshot)
-	a.webhook.Lane.Platform = platform(tenant)
+	rc := p.life.receivers.For(platform(tenant))
+	a.webhook = &webhookgate.Webhook{
+		ID: fmt.Sprintf("%d-%x", a.number, w.seed), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant},
+		Snapshot: true, Body: body, Digest: sha256.Sum256(body), Header: http.Header{"X-Test": {"1"}}, Received: time.Now(), Receiver: rc,
+	}
+	if other {
+		a.webhook.Type, a.webhook.Snapshot = "Other", false
+	}
+	if rc != nil {
+		a.receiver = rc.Name
+	}
 	w.mu.Lock()
 	w.arrivals = append(w.arrivals, a)
 	w.byID[a.webhook.ID] = a
 	w.mu.Unlock()
 	i := p.inbox
 	w.senders.Go(func() {
-		original, err := i.Keep(a.webhook)
+		ctx, cancel := context.WithTimeout(context.Background(), w.patience)
+		defer cancel()
+		got := i.Add(ctx, a.webhook, w.keep) // as Keep does, with less patience
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		a.ended, a.answered = true, time.Now()
-		if a.life.dead || a.given {
+		a.ended, a.to, a.gave = true, time.Now(), ctx.Err() != nil
+		if !a.life.dead.IsZero() {
 			return // nobody was there any more to be told
 		}
-		if err != nil && len(a.life.troubles) == 0 && !w.troubled {
-			w.violations = append(w.violations, fmt.Sprintf("arrival %d: %v", a.number, err))
-		}
-		a.returned, a.original = err == nil, original
+		a.ok, a.err, a.original = got.Err == nil, got.Err, got.DuplicateOf
 	})
 }
 
-// ask asks for a tenant's last snapshot: it is never older than the last that was
-// acknowledged.
+// ask asks for a tenant's last snapshot.
 func (p *place) ask(tenant string) {
 	w := p.world
-	w.mu.Lock()
-	var last *arrival
-	for _, a := range w.arrivals {
-		if a.tenant == tenant && a.returned {
-			last = a
+	at := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), w.patience)
+	defer cancel()
+	all, err := p.inbox.Snapshots(ctx, []string{tenant})
+	if err != nil {
+		if !w.troubled() {
+			w.fail("(e) no snapshot of %s: %v", tenant, err)
 		}
+		return
 	}
-	w.mu.Unlock()
-	lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
-	got, _, err := p.inbox.Snapshot(context.Background(), lane)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.seen["asked"] = true
+	q := ask{tenant: tenant, at: at}
+	for _, s := range all {
+		if s.Platform == platform(tenant) {
+			q.webhook, q.seq = s.Webhook, s.Seq
+		}
+	}
+	w.asks = append(w.asks, q)
+}
+
+// some picks one that is listed.
+func (p *place) some(fits func(store.Entry) bool) (e store.Entry, a *arrival) {
+	w := p.world
+	entries, err := p.inbox.List(store.Filter{})
+	if err != nil && !w.troubled() {
+		w.fail("listing: %v", err)
+	}
+	entries = slices.DeleteFunc(entries, func(e store.Entry) bool { return !fits(e) })
+	if len(entries) == 0 {
+		return e, nil
+	}
+	e = entries[w.r.IntN(min(6, len(entries)))]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return e, w.byID[e.Webhook]
+}
+
+func (p *place) redeliver() {
+	w := p.world
+	e, a := p.some(func(store.Entry) bool { return true })
+	if a == nil {
+		return
+	}
+	force := w.r.IntN(2) == 0
+	again := &redelivery{from: time.Now(), to: time.Now().Add(time.Hour), forced: force, unsure: e.State == store.Waiting} // it may be tried now, or again after a try that is under way
+	w.mu.Lock()
+	a.again = append(a.again, again)
+	w.mu.Unlock()
+	err := p.inbox.Redeliver(e.ID, force)
+	w.note("redelivered %d (%s), forced %v: %v", a.number, e.State, force, err)
+	w.mu.Lock()
+	again.to = time.Now()
+	refused := overwrites(err) || errors.Is(err, store.ErrKept) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrBusy)
 	switch {
-	case last == nil || err != nil && len(p.life.troubles) > 0:
-		return
-	case err != nil:
-		w.violations = append(w.violations, fmt.Sprintf("(e) no snapshot of %s: %v", tenant, err))
-		return
-	}
-	w.asked++
-	for _, a := range w.arrivals[last.number:] {
-		if a.tenant == tenant && a.snapshot == string(got.Body) {
-			return
-		}
-	}
-	w.violations = append(w.violations, fmt.Sprintf("(e) the snapshot of %s is %s; arrival %d, %s, was acknowledged", tenant, got.Body, last.number, last.snapshot))
-}
-
-func (p *place) redeliver(rt *rapid.T) {
-	p.settle()
-	w := p.world
-	entries, err := p.inbox.List(Filter{})
-	if err != nil && !p.excused(err) {
-		rt.Fatal(err)
-	}
-	if len(entries) == 0 {
-		return
-	}
-	e := entries[rapid.IntRange(0, min(5, len(entries)-1)).Draw(rt, "entry")]
-	force := rapid.Bool().Draw(rt, "force")
-	if e.State == Waiting { // a try that ends before a request gets there would be taken for one of the redelivery
-		p.inbox.courier.Retry(webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}, e.ID)
-		return
-	}
-	a := w.byID[e.Webhook]
-	w.mu.Lock()
-	a.again = append(a.again, redelivery{after: len(w.arrivals), at: time.Now(), forced: force})
-	w.mu.Unlock()
-	err = p.inbox.Redeliver(e.ID, force)
-	if err == nil {
-		if rapid.Bool().Draw(rt, "and a copy") { // of what the receiver will no longer hold
-			p.send(rt, a.tenant, w.newest(a.tenant).snapshot)
-		}
-		return
-	}
-	w.mu.Lock()
-	for _, t := range w.tries { // begun meanwhile
-		if t.arrival == a && t.instance == len(a.again) {
-			t.instance--
-		}
-	}
-	a.again = a.again[:len(a.again)-1]
-	w.mu.Unlock()
-	if p.excused(err) {
-		return // the cut before has only now been noticed
-	}
-	if overwrite := new(OverwriteError); force || !errors.As(err, &overwrite) {
-		rt.Errorf("redelivering %d: %v", a.number, err)
-	}
-}
-
-// discard sets one aside.
-func (p *place) discard(rt *rapid.T) {
-	p.settle()
-	w := p.world
-	entries, err := p.inbox.List(Filter{})
-	if err != nil && !p.excused(err) {
-		rt.Fatal(err)
-	}
-	entries = slices.DeleteFunc(entries, func(e Entry) bool { return e.State.Finished() })
-	if len(entries) == 0 {
-		return
-	}
-	e := entries[rapid.IntRange(0, len(entries)-1).Draw(rt, "entry")]
-	switch err := p.inbox.Discard(e.ID); {
 	case err == nil:
-		w.mu.Lock()
-		a := w.byID[e.Webhook]
-		a.discards = append(a.discards, discard{time.Now(), len(a.again), false})
-		w.mu.Unlock()
-	case errors.Is(err, record.ErrUnsure):
-		w.mu.Lock()
-		a := w.byID[e.Webhook]
-		a.discards = append(a.discards, discard{time.Now(), len(a.again), true})
-		w.mu.Unlock()
-	case !p.excused(err) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFinished):
-		rt.Errorf("discarding %d: %v", e.ID, err)
+		w.seen[map[bool]string{true: "forced", false: "redelivered"}[force]] = true
+	case refused:
+		for _, t := range w.tries { // begun meanwhile
+			if t.arrival == a && t.instance == len(a.again) {
+				t.instance--
+			}
+		}
+		a.again = a.again[:len(a.again)-1]
+	default:
+		again.unsure = true
+	}
+	w.mu.Unlock()
+	switch {
+	case err == nil && w.r.IntN(2) == 0: // a copy of what the receiver will no longer hold
+		if last := w.newest(a.tenant); last != nil {
+			p.send(a.tenant, last.snapshot)
+		}
+	case err != nil && !refused && !w.troubled():
+		w.fail("redelivering %d: %v", a.number, err)
+	}
+}
+
+func overwrites(err error) bool { return errors.As(err, new(*store.OverwriteError)) }
+
+func (p *place) discard() {
+	w := p.world
+	e, a := p.some(func(e store.Entry) bool { return !e.State.Finished() })
+	if a == nil {
+		return
+	}
+	d := &discard{from: time.Now(), to: time.Now().Add(time.Hour), instance: len(a.again), unsure: true}
+	w.mu.Lock()
+	a.discards = append(a.discards, d)
+	w.mu.Unlock()
+	err := p.inbox.Discard(e.ID)
+	w.note("discarded %d (%s): %v", a.number, e.State, err)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d.to = time.Now()
+	switch {
+	case err == nil:
+		d.unsure = false
+	case errors.Is(err, store.ErrBusy), errors.Is(err, store.ErrFinished), errors.Is(err, store.ErrNotFound):
+		a.discards = a.discards[:len(a.discards)-1]
+	default:
+		if w.dsn == "" {
+			w.violation("discarding %d: %v", a.number, err)
+		}
+	}
+}
+
+func (p *place) erase(tenant string) {
+	w := p.world
+	e := span{tenant: tenant, from: time.Now()}
+	_, err := p.inbox.Erase(platform(tenant), tenant)
+	e.to, e.unsure = time.Now(), err != nil
+	w.note("erased %s: %v", tenant, err)
+	if err != nil && !errors.Is(err, store.ErrBusy) && !w.troubled() {
+		w.fail("erasing: %v", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !errors.Is(err, store.ErrBusy) {
+		w.erasures, w.seen["erased"] = append(w.erasures, e), true
 	}
 }
 
 // pausable is what can be paused.
-func (w *world) pausable() []Pause {
-	return []Pause{{}, {Receiver: "one"}, {Platform: platform(w.tenants[0]), Tenant: w.tenants[0]}}
+func (w *world) pausable() []store.Pause {
+	all := []store.Pause{{}, {Receiver: "one"}}
+	for _, tenant := range w.tenants {
+		all = append(all, store.Pause{Platform: platform(tenant), Tenant: tenant})
+	}
+	return all
 }
 
-// pause has something held back; whoever is cut off may go on until its lease ends.
-func (p *place) pause(rt *rapid.T, what Pause) {
-	p.settle()
-	err := p.inbox.Pause(what)
-	if err != nil && !p.excused(err) {
-		rt.Fatal(err)
-	}
-	since := time.Now()
-	if p.world.several() {
-		since = since.Add(testLease)
-	}
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
-	if _, was := p.world.pauses[what]; !was && err == nil {
-		p.world.pauses[what] = since
-		p.world.paused = true
-	}
-}
-
-// resume ends a pause.
-func (p *place) resume(rt *rapid.T, what Pause) {
-	p.settle()
-	p.world.mu.Lock()
-	delete(p.world.pauses, what)
-	p.world.mu.Unlock()
-	if _, err := p.inbox.Resume(what); err != nil && !p.excused(err) {
-		rt.Fatal(err)
-	}
-}
-
-// crash ends a process, and starts another one on what is in the store at that
-// moment. Deliveries under way are cut, what was noted and not yet written is gone,
-// and whoever waits in Keep never learns whether his webhook is there.
-func (p *place) crash() {
-	synctest.Wait()
+func (p *place) pause(what store.Pause) {
 	w := p.world
-	now := time.Now()
+	err := p.inbox.Pause(what)
+	if err != nil && !w.troubled() {
+		w.fail("pausing: %v", err)
+	}
 	w.mu.Lock()
-	p.life.dead = true
-	p.life.troubles = append(p.life.troubles, trouble{now, now})
-	w.crashes = append(w.crashes, now)
+	defer w.mu.Unlock()
+	if _, was := w.pauses[what]; !was && err == nil {
+		w.pauses[what] = time.Now().Add(w.pace.pauses)
+		w.seen["paused"] = true
+	}
+}
+
+func (p *place) resume(what store.Pause) {
+	w := p.world
+	w.mu.Lock()
+	delete(w.pauses, what)
 	w.mu.Unlock()
-	w.opener.crash(p)
-	p.start()
+	if _, err := p.inbox.Resume(what); err != nil && !w.troubled() {
+		w.fail("resuming: %v", err)
+	}
 }
 
 // receive is the receiver: it does as the webhook's plan says, and keeps a diary.
-func (w *world) receive(ctx context.Context, life *life, receiver string, wh *webhookgate.Webhook) webhookgate.Attempt {
+func (w *world) receive(r *http.Request, life *life, receiver string) (*http.Response, error) {
+	body, _ := io.ReadAll(r.Body)
 	w.mu.Lock()
-	if life.dead {
+	if !life.dead.IsZero() {
 		w.mu.Unlock()
-		return webhookgate.Attempt{Err: context.Canceled} // the dead deliver nothing
+		return nil, context.Canceled // the dead deliver nothing
 	}
-	a := w.byID[wh.ID]
+	a := w.byID[r.Header.Get("webhook-id")]
+	if a == nil {
+		w.violation("(c) an unknown webhook %q was delivered", r.Header.Get("webhook-id"))
+		w.mu.Unlock()
+		return nil, syscall.ECONNREFUSED
+	}
 	t := &attempt{arrival: a, life: life, receiver: receiver, instance: len(a.again), began: time.Now()}
 	w.tries = append(w.tries, t)
 	word := "ok"
 	switch {
 	case w.healthy:
-	case time.Now().Before(w.outages[receiver]):
+	case t.began.Before(w.outages[receiver]):
 		word = "refused"
 	case len(a.plan) > 0:
 		word, a.plan = a.plan[0], a.plan[1:]
 	}
 	if w.underway[a.tenant]++; w.underway[a.tenant] > 1 {
-		w.violations = append(w.violations, fmt.Sprintf("(b) arrival %d overlaps another delivery to %s", a.number, a.tenant))
+		w.violation("(b) arrival %d overlaps another delivery to %s", a.number, a.tenant)
 	}
 	for what, since := range w.pauses {
-		if what.Covers(wh.Lane.Platform, wh.Lane.Tenant, receiver) && t.began.After(since) {
-			w.violations = append(w.violations, fmt.Sprintf("(f) arrival %d was tried, but %s is paused", a.number, what))
+		if what.Covers(a.webhook.Lane.Platform, a.tenant, receiver) && t.began.After(since) && !w.away(life, since.Add(-w.pace.pauses), t.began) {
+			w.violation("(f) arrival %d was tried at %v, but %s is paused", a.number, t.began, what)
 		}
 	}
-	if string(wh.Body) != a.snapshot || wh.Header.Get("X-Test") != "1" {
-		w.violations = append(w.violations, fmt.Sprintf("(c) arrival %d was delivered as %q %v", a.number, wh.Body, wh.Header))
+	if !bytes.Equal(body, a.webhook.Body) || r.Header.Get("X-Test") != "1" {
+		w.violation("(c) arrival %d was delivered as %q %v", a.number, body, r.Header)
 	}
-	after, applied := strings.CutPrefix(word, "applied, ")
+	word, applied := strings.CutPrefix(word, "applied, ")
 	if applied {
-		word = after
-		w.latest[holding{receiver, a.tenant}] = a.snapshot // whatever usher gets to know of it
+		w.holds(receiver, a) // whatever usher gets to know of it
 	}
 	w.mu.Unlock()
 
-	took := 20 * time.Millisecond
+	took := w.answer
 	switch word {
 	case "refused":
 		took = 0
 	case "timeout":
-		took = testTimeout
+		took = time.Hour
 	case "ok slowly":
-		word, took = "ok", testTimeout/2
+		word, took = "ok", w.timeout/2
 	}
 	select {
 	case <-time.After(took):
-	case <-ctx.Done():
-		t.cut = true
+	case <-r.Context().Done():
+		t.cut = context.Cause(r.Context()) != context.DeadlineExceeded
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.underway[a.tenant]--
 	t.ended = time.Now()
 	switch {
-	case t.cut:
-		return webhookgate.Attempt{Err: ctx.Err()}
+	case r.Context().Err() != nil:
+		return nil, r.Context().Err()
 	case word == "refused":
-		return webhookgate.Attempt{Err: syscall.ECONNREFUSED}
-	case word == "timeout":
-		return webhookgate.Attempt{Err: context.DeadlineExceeded}
+		return nil, syscall.ECONNREFUSED
 	case word == "ok":
-		w.latest[holding{receiver, a.tenant}] = a.snapshot
+		w.holds(receiver, a)
 		t.status = 200
 	default:
 		t.status, _ = strconv.Atoi(word)
 	}
-	return webhookgate.Attempt{Status: t.status}
+	return &http.Response{StatusCode: t.status, Header: make(http.Header), Body: http.NoBody}, nil
 }
 
-func (w *world) resumed(what Pause) error {
-	_, err := w.places[0].inbox.Resume(what)
-	return err
+func (w *world) holds(receiver string, a *arrival) { // w.mu is held
+	if a.webhook.Snapshot {
+		w.latest[holding{receiver, a.tenant}] = a.snapshot
+	}
 }
 
-// calm has the receiver answer 200 for long enough, and looks where everything stands.
+// calm lets everything come to its end, and looks where it stands.
 func (w *world) calm() {
+	w.note("calm")
 	w.mu.Lock()
 	w.healthy = true
 	clear(w.pauses)
 	w.mu.Unlock()
-	for _, what := range w.pausable() {
-		for w.resumed(what) != nil {
-			time.Sleep(time.Second)
+	for _, p := range w.places {
+		if p.wire != nil {
+			p.wire.Calm()
 		}
 	}
-	if !w.several() {
-		time.Sleep(2 * testPause)
-	} else {
-		time.Sleep(time.Minute) // longer than any pause that four failures lead to; each second costs
+	deadline := time.Now().Add(w.pace.calm)
+	for _, what := range w.pausable() {
+		for _, err := w.places[0].inbox.Resume(what); err != nil; _, err = w.places[0].inbox.Resume(what) {
+			if time.Now().After(deadline) {
+				w.fail("resuming in the end: %v", err)
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
 	}
+	w.note("resumed")
 	w.senders.Wait()
-	synctest.Wait()
+	w.note("all answered")
+	var entries []store.Entry
+	var err error
+	for {
+		entries, err = w.places[0].inbox.List(store.Filter{})
+		if err == nil && !slices.ContainsFunc(entries, w.unfinished) || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err != nil {
+		w.fail("listing in the end: %v", err)
+		return
+	}
+	w.note("all finished")
+	time.Sleep(10 * w.answer) // what was delivered may be on its way to be noted
 	for _, p := range w.places {
 		for _, tenant := range w.tenants {
 			p.ask(tenant)
 		}
 	}
-	entries, err := w.places[0].inbox.List(Filter{})
-	if err != nil {
-		panic(err)
-	}
+	waiting, parked := 0, 0
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	for _, e := range entries {
 		w.byID[e.Webhook].entry = &e
-	}
-	for _, p := range w.places {
-		if s := p.inbox.Stats(); s.Pending != 0 {
-			w.violations = append(w.violations, fmt.Sprintf("(c) still pending: %+v", s))
+		if w.unfinished(e) {
+			w.violation("(c) still waiting: %d, arrival %d: %+v", e.ID, w.byID[e.Webhook].number, e.Status)
 		}
+		waiting, parked = waiting+number(e.State == store.Waiting), parked+number(e.State == store.Parked)
 	}
+	w.mu.Unlock()
+	p := w.places[0]
+	p.stop(true)
+	p.start() // figures may be some seconds old, after a trouble; now they are new
+	s := p.inbox.Stats()
+	for began := time.Now(); s.Unknown && time.Since(began) < w.pace.calm; s = p.inbox.Stats() {
+		time.Sleep(disk)
+	}
+	if s.Pending != waiting || s.Parked != parked {
+		w.fail("(h) %d wait and %d are parked, by the figures; there are %d and %d", s.Pending, s.Parked, waiting, parked)
+	}
+}
+
+func number(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// unfinished says whether something is still to be done with a webhook.
+func (w *world) unfinished(e store.Entry) bool {
+	return e.State == store.Waiting && w.places[0].life.receivers.For(e.Platform) != nil
 }

@@ -4,16 +4,17 @@ package logs
 import (
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/lmittmann/tint"
 
 	"usher/internal/settings"
-	"usher/internal/terminal"
+	"usher/internal/text"
 )
 
 // New returns the log that the settings ask for, on w, from this level on.
 func New(w io.Writer, a *settings.Admin, level slog.Leveler) *slog.Logger {
-	onScreen := terminal.Is(w)
+	onScreen := text.IsTerminal(w)
 	if a.LogFormat == "json" || a.LogFormat == "auto" && !onScreen {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inSeconds}))
 	}
@@ -24,7 +25,8 @@ func New(w io.Writer, a *settings.Admin, level slog.Leveler) *slog.Logger {
 // compare and add up. JSON would have nanoseconds.
 func inSeconds(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
-		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
+		// Divided once: Seconds adds, and writes 1.832 as 1.8319999999999999.
+		a.Value = slog.Float64Value(float64(a.Value.Duration()) / float64(time.Second))
 	}
 	return a
 }

@@ -7,8 +7,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,11 +18,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
+	"time"
 
 	"usher/internal/admin/metrics"
 	"usher/internal/guard"
 	"usher/internal/settings"
+	"usher/internal/text"
 	"usher/internal/version"
 	"usher/internal/wire"
 	"usher/proxy"
@@ -36,9 +39,9 @@ type Outbound struct {
 	upstream   *wire.Client
 	forTokens  *wire.Client // upstream too, unless calls have less time than tokens
 	target     *url.URL
-	memory     *proxy.Memory // for the bodies of all ports
+	bodies     *proxy.Memory // of the calls of all ports
+	answers    *proxy.Memory // that callers of HTTP/1.0 wait for
 	identities []*Identity
-	cutOff     atomic.Bool // what is still under way is being cut off
 }
 
 // Port is a local port and what it calls the service with.
@@ -75,8 +78,9 @@ func keyOf(p *settings.Port) identityKey {
 func New(s *settings.Settings, log *slog.Logger, metrics *metrics.Registry) (*Outbound, error) {
 	o := &Outbound{
 		settings: s, log: log,
-		target: s.Outbound.Endpoint("/graphql"),
-		memory: proxy.NewMemory(int64(s.Outbound.ReplayMemory)),
+		target:  s.Outbound.Endpoint("/graphql"),
+		bodies:  proxy.NewMemory(int64(s.Outbound.ReplayMemory)),
+		answers: proxy.NewMemory(32 << 20),
 	}
 	if err := o.connect(); err != nil {
 		return nil, err
@@ -119,9 +123,12 @@ func (o *Outbound) newIdentity(p *settings.Port, metrics *metrics.Registry) *Ide
 	return id
 }
 
-// connect sets up the connections.
 func (o *Outbound) connect() error {
-	cfg := wire.Config{Timeout: o.settings.Outbound.UpstreamTimeout, Proxy: o.settings.Outbound.Proxy}
+	cfg := wire.Config{
+		Timeout: o.settings.Outbound.UpstreamTimeout, Proxy: o.settings.Outbound.Proxy,
+		MaxIdle:     4096,             // there are never more than there were calls at once
+		IdleTimeout: 50 * time.Second, // common load balancers drop a connection after a minute
+	}
 	if ca := o.settings.Outbound.CA; ca != nil {
 		roots, err := x509.SystemCertPool()
 		if err != nil {
@@ -130,12 +137,12 @@ func (o *Outbound) connect() error {
 		roots.AppendCertsFromPEM(ca)
 		cfg.TLS = &tls.Config{RootCAs: roots}
 	}
-	o.upstream = proxy.NewUpstream(cfg)
+	o.upstream = wire.New(cfg)
 	o.forTokens = o.upstream
 	if cfg.Timeout < tokens.FetchTimeout {
 		// A timeout for calls may be too short for tokens, and then usher would never get one.
 		cfg.Timeout = tokens.FetchTimeout
-		o.forTokens = proxy.NewUpstream(cfg)
+		o.forTokens = wire.New(cfg)
 	}
 	return nil
 }
@@ -152,9 +159,6 @@ func (o *Outbound) Run(ctx context.Context) {
 	o.forTokens.CloseIdleConnections()
 }
 
-// CutOff has the log say of calls that end from now on that usher cut them off.
-func (o *Outbound) CutOff() { o.cutOff.Store(true) }
-
 // Handler returns the handler of a local port.
 func (o *Outbound) Handler(p *Port) http.Handler {
 	cfg := proxy.Config{
@@ -164,9 +168,9 @@ func (o *Outbound) Handler(p *Port) http.Handler {
 		Upstream:     o.upstream,
 		Key:          p.Key.Getter(),
 		ReplayLimit:  int64(o.settings.Outbound.ReplayLimit),
-		ReplayMemory: o.memory,
+		ReplayMemory: o.bodies,
+		AnswerMemory: o.answers,
 		Hosts:        guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
-		CutOff:       o.cutOff.Load,
 		Log:          o.log,
 	}
 	if p.Calls != nil {
@@ -213,4 +217,60 @@ func (o *Outbound) adviseAddress(err error) string {
 		return asked + ": check USHER_BASE_URL; should it start with https?"
 	}
 	return asked + ": check USHER_BASE_URL"
+}
+
+// Probe calls the service with a token, and says what is wrong with the answer.
+func (o *Outbound) Probe(ctx context.Context, token *tokens.Token) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", o.target.Redacted(), err)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, o.settings.Outbound.UpstreamTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.target.String(), strings.NewReader(`{"query":"{__typename}"}`))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", version.UserAgent())
+	req.Header["Authorization"] = token.Header()
+	resp, err := o.upstream.RoundTrip(req)
+	if err != nil {
+		return fmt.Errorf("%w; the same address did answer with a token, so try again, or increase USHER_UPSTREAM_TIMEOUT", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return fmt.Errorf("the answer ended too early: %w; try again", err)
+	}
+	return judge(resp.StatusCode, body, token)
+}
+
+// judge says what is wrong with an answer of the API, and what to do about it.
+func judge(status int, body []byte, token *tokens.Token) error {
+	switch {
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return fmt.Errorf("answered %d; the service rejects the token that it has just issued: does another program use this API client, and is the client allowed to use the API?", status)
+	case status >= 500:
+		return fmt.Errorf("answered %d; this is an error of the service, try again later", status)
+	case status != http.StatusOK:
+		return fmt.Errorf("answered %d; is USHER_BASE_URL right?", status)
+	case !json.Valid(body):
+		return errors.New("the answer is not JSON; is USHER_BASE_URL right?")
+	}
+	var answer struct {
+		Data   json.RawMessage
+		Errors []json.RawMessage
+	}
+	_ = json.Unmarshal(body, &answer) // any JSON will do: check only asks for an answer
+	if len(answer.Errors) == 0 || len(answer.Data) > 0 && string(answer.Data) != "null" {
+		return nil
+	}
+	var first struct{ Message string }
+	if json.Unmarshal(answer.Errors[0], &first) == nil && first.Message != "" {
+		secret := strings.TrimPrefix(token.Header()[0], "Bearer ")
+		first.Message = ": " + text.Visible(strings.ReplaceAll(first.Message, secret, "[redacted]"))
+	}
+	return fmt.Errorf("answered with an error%s; is this API client allowed to use the API with these scopes?", first.Message)
 }

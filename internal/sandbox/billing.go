@@ -40,18 +40,19 @@ type Billing struct {
 	issued         map[string]grant  // tokens that are not revoked, by jti; guarded by mu
 	revokePrevious bool              // guarded by mu
 	tokenRequests  int               // guarded by mu
-	ok             int               // guarded by mu
-	unauthorized   int               // guarded by mu
+	calls          map[int]int       // by the status of their answer, guarded by mu
 }
 
 // NewBilling returns a service with these clients and without faults.
 func NewBilling(clients ...Client) *Billing {
 	b := &Billing{
-		key:     make([]byte, 32),
-		parser:  newParser(),
-		schema:  newSchema(),
+		key: make([]byte, 32),
+		// The library knows exp only to the second; check is exact. See grant.
+		parser:  jwt.NewParser(jwt.WithValidMethods([]string{"HS256"}), jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation()),
+		schema:  graphql.MustParseSchema(schemaText, &queries{}, graphql.UseFieldResolvers()),
 		clients: make(map[string]Client),
 		issued:  make(map[string]grant),
+		calls:   make(map[int]int),
 	}
 	_, _ = rand.Read(b.key) // is documented never to fail
 	for _, c := range clients {
@@ -102,20 +103,11 @@ func (b *Billing) serveGraphQL(w http.ResponseWriter, r *http.Request) {
 			return *refusal
 		}
 		a := b.call(r, body)
-		b.count(a.status)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.calls[a.status]++
 		return a
 	}, func(int) {})
-}
-
-func (b *Billing) count(status int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch status {
-	case http.StatusOK:
-		b.ok++
-	case http.StatusUnauthorized:
-		b.unauthorized++
-	}
 }
 
 // readPost reads a request's body, or returns a refusal.
@@ -161,19 +153,13 @@ func (b *Billing) change(clientID string, edit func(*Client)) {
 	b.clients[clientID] = c
 }
 
-// RemoveClient deletes an API client: its secret and its tokens are refused
-// from now on.
-func (b *Billing) RemoveClient(clientID string) {
+// Revoke makes every token issued so far invalid, and returns how many that were.
+func (b *Billing) Revoke() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.clients, clientID)
-}
-
-// Revoke makes every token issued so far invalid.
-func (b *Billing) Revoke() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	n := len(b.issued)
 	clear(b.issued)
+	return n
 }
 
 // RevokePreviousOnIssue sets whether a new token of a client makes its earlier ones invalid, whatever
@@ -202,7 +188,7 @@ func (b *Billing) TokenRequests() int {
 func (b *Billing) Calls() (ok, unauthorized int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ok, b.unauthorized
+	return b.calls[http.StatusOK], b.calls[http.StatusUnauthorized]
 }
 
 func wholeLife(d time.Duration) time.Duration {

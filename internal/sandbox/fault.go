@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -22,17 +23,13 @@ type Fault struct {
 	Hang   bool          // no answer at all, until the request's context ends
 	HangUp bool          // connection closed without an answer; with Status or Body: in the middle of it
 
-	// Applied means that the request still takes effect, before the delay: the token is
-	// issued, the snapshot is stored, and only the answer is late or lost.
-	Applied bool
-
-	// Times ends the fault after so many requests; 0 means never.
+	// Times ends the fault after so many requests, Until at that time; zero means never.
 	Times int
+	Until time.Time
 }
 
-// none reports whether there is no fault.
 func (f Fault) none() bool {
-	return f.Delay <= 0 && !f.ownAnswer() && !f.Hang && !f.HangUp
+	return f.Delay <= 0 && !f.ownAnswer() && !f.Hang && !f.HangUp || !f.Until.IsZero() && !time.Now().Before(f.Until)
 }
 
 // ownAnswer reports whether the fault replaces the real answer.
@@ -45,13 +42,12 @@ type answer struct {
 	body   []byte
 }
 
-// jsonAnswer is an answer with v as its body.
 func jsonAnswer(status int, v any) answer {
 	body, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // our own types: a bug in this package
 	}
-	return answer{status, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, body}
+	return answer{status, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, append(body, '\n')}
 }
 
 // textAnswer is the answer to a request that no client should send.
@@ -82,6 +78,9 @@ func (s *faulty) take() Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.fault
+	if f.none() {
+		return Fault{}
+	}
 	if f.Times > 0 {
 		s.fault.Times--
 		if s.fault.Times == 0 {
@@ -97,40 +96,33 @@ func (s *faulty) take() Fault {
 // The request's body must have been read to its end. Only then does net/http notice that the client
 // has gone, and a delay or hang can end.
 func (s *faulty) serve(w http.ResponseWriter, r *http.Request, work func() answer, sent func(status int)) {
+	abort := func() { sent(0); panic(http.ErrAbortHandler) }
 	f := s.take()
-	var a answer
-	if f.Applied {
-		a = work()
-	}
 	if f.Hang || !pause(r.Context(), f.Delay) {
 		<-r.Context().Done()
-		sent(0)
-		panic(http.ErrAbortHandler)
+		abort()
 	}
+	var a answer
 	switch {
 	case f.ownAnswer():
 		a = f.answer()
 	case f.HangUp:
-		sent(0)
-		panic(http.ErrAbortHandler)
-	case !f.Applied:
+		abort()
+	default:
 		a = work()
 	}
-	if f.HangUp {
-		breakOff(w, a)
-		sent(0)
-		panic(http.ErrAbortHandler)
+	if f.HangUp { // it announces one byte more than it sends
+		a.header.Set("Content-Length", strconv.Itoa(len(a.body)+1))
+		a.write(w)
+		_ = http.NewResponseController(w).Flush()
+		abort()
 	}
 	sent(a.status)
 	a.write(w)
 }
 
-// answer is the fault's own answer.
 func (f Fault) answer() answer {
-	a := answer{f.Status, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, []byte(f.Body)}
-	if a.status == 0 {
-		a.status = http.StatusOK
-	}
+	a := answer{cmp.Or(f.Status, http.StatusOK), http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, []byte(f.Body)}
 	if json.Valid(a.body) {
 		a.header.Set("Content-Type", "application/json; charset=utf-8")
 	}
@@ -144,24 +136,13 @@ func (a answer) write(w http.ResponseWriter) {
 	_, _ = w.Write(a.body) // an error means that the client has gone
 }
 
-// breakOff announces one byte more than it sends.
-func breakOff(w http.ResponseWriter, a answer) {
-	maps.Copy(w.Header(), a.header)
-	w.Header().Set("Content-Length", strconv.Itoa(len(a.body)+1))
-	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body)
-	_ = http.NewResponseController(w).Flush()
-}
-
 // pause waits for d and reports whether ctx outlived it.
 func pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return true
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -7,7 +7,9 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/graph-gophers/graphql-go"
 )
@@ -28,16 +30,6 @@ type Account {
 }
 `
 
-func newSchema() *graphql.Schema {
-	return graphql.MustParseSchema(schemaText, &queries{}, graphql.UseFieldResolvers())
-}
-
-// errorItem is an element of the GraphQL endpoint's 401 body.
-type errorItem struct {
-	Description []string `json:"description"`
-}
-
-// call answers a GraphQL call.
 func (b *Billing) call(r *http.Request, body []byte) answer {
 	token, found := bearer(r.Header)
 	if !found {
@@ -77,16 +69,13 @@ func bearer(h http.Header) (token string, found bool) {
 // unauthorized is the documented answer to an expired token. The sandbox uses it for every token that
 // it does not accept.
 func unauthorized(description string) answer {
-	a := jsonAnswer(http.StatusUnauthorized, []errorItem{{[]string{description}}})
+	a := jsonAnswer(http.StatusUnauthorized, []map[string][]string{{"description": {description}}})
 	a.header.Set("WWW-Authenticate", `Bearer realm="usher sandbox", error="invalid_token"`)
 	return a
 }
 
 func queryError(status int, message string) answer {
-	type item struct {
-		Message string `json:"message"`
-	}
-	return jsonAnswer(status, map[string][]item{"errors": {{message}}})
+	return jsonAnswer(status, map[string][]map[string]string{"errors": {{"message": message}}})
 }
 
 // scopesKey is the context key of the scopes that a call's token carries.
@@ -100,7 +89,7 @@ type queries struct{}
 func (*queries) Accounts(ctx context.Context, args struct {
 	Filter *string
 	Limit  *int32
-}) ([]accountNode, error) {
+}) ([]account, error) {
 	scopes, _ := ctx.Value(scopesKey{}).([]string)
 	if !slices.Contains(scopes, "standard:read") {
 		return nil, errors.New("the access token lacks the scope standard:read")
@@ -116,14 +105,42 @@ func (*queries) Accounts(ctx context.Context, args struct {
 	if args.Filter != nil {
 		filter = strings.ToLower(*args.Filter)
 	}
-	found := []accountNode{}
+	found := []account{}
 	for _, a := range accounts() {
 		if len(found) >= limit {
 			break
 		}
 		if strings.Contains(strings.ToLower(a.Name), filter) {
-			found = append(found, a.node())
+			found = append(found, a)
 		}
 	}
 	return found, nil
 }
+
+// account is an invented customer of the billing service. The GraphQL endpoint
+// lists them, and the tenants of the webhooks belong to them.
+type account struct {
+	number int
+	Name   string
+}
+
+func (a account) ID() graphql.ID { return graphql.ID(strconv.Itoa(a.number)) }
+
+// accounts returns the same 300 accounts at every call.
+var accounts = sync.OnceValue(func() []account {
+	stems := []string{
+		"Acme", "Bluebird", "Cobalt", "Dandelion", "Ember", "Fjord", "Ginkgo", "Harbour", "Indigo", "Juniper",
+		"Kestrel", "Lantern", "Meridian", "Nimbus", "Orchard", "Pebble", "Quartz", "Rowan", "Saffron", "Tundra",
+		"Umbra", "Velvet", "Willow", "Yarrow", "Zephyr", "Älvdal", "Brücke", "Café Noir", "Søndag", "Łąka",
+	}
+	kinds := []string{
+		"GmbH", "Ltd", "Logistics", "Software", "Foods", "Robotics", "Energy", "Health", "Media", "& Sons",
+	}
+	all := make([]account, 0, len(stems)*len(kinds))
+	for _, kind := range kinds {
+		for _, stem := range stems {
+			all = append(all, account{1001 + len(all), stem + " " + kind})
+		}
+	}
+	return all
+})

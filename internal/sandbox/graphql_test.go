@@ -2,13 +2,12 @@ package sandbox
 
 import (
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 )
 
 type result struct {
-	Data   *struct{ Accounts []accountNode }
+	Data   *struct{ Accounts []struct{ ID, Name string } }
 	Errors []struct {
 		Message         string
 		Locations, Path any
@@ -60,10 +59,10 @@ func TestAccounts(t *testing.T) {
 func TestInventedAccounts(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, a := range accounts() {
-		if seen[a.Name] || seen[strconv.Itoa(a.ID)] {
+		if seen[a.Name] || seen[string(a.ID())] {
 			t.Errorf("twice: %+v", a)
 		}
-		seen[a.Name], seen[strconv.Itoa(a.ID)] = true, true
+		seen[a.Name], seen[string(a.ID())] = true, true
 	}
 	if len(accounts()) != 300 {
 		t.Errorf("%d accounts", len(accounts()))

@@ -3,9 +3,10 @@ package sandbox
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -98,7 +99,6 @@ type Tenant struct {
 	Features             []Feature      // what it may use; read only
 	Subscriptions        []Subscription // read only
 	Digest               string         // SHA-256 of the snapshot's bytes, in hex
-	Changed              time.Time
 }
 
 // String says in one line what the tenant may use.
@@ -141,10 +141,7 @@ func readSnapshot(body []byte) (Tenant, error) {
 	}, nil
 }
 
-func digest(body []byte) string {
-	sum := sha256.Sum256(body)
-	return hex.EncodeToString(sum[:])
-}
+func digest(body []byte) string { return fmt.Sprintf("%x", sha256.Sum256(body)) }
 
 func byLane(a, b Tenant) int {
 	return cmp.Or(strings.Compare(a.Platform, b.Platform), strings.Compare(a.Code, b.Code))
@@ -153,4 +150,47 @@ func byLane(a, b Tenant) int {
 // keepLast drops the oldest elements beyond n.
 func keepLast[T any](s []T, n int) []T {
 	return slices.Delete(s, 0, max(0, len(s)-n))
+}
+
+// State is what a tenant may use, as an order to the sandbox: a code and a quantity for each feature,
+// nil for no limit. Its JSON is the body of /sandbox/send.
+type State struct {
+	Tenant   string          `json:"tenant"`
+	Platform string          `json:"platform,omitempty"` // default crm
+	Features map[string]*int `json:"features"`
+}
+
+// Webhook returns a webhook that says so, with every field that the service documents. Equal states
+// give equal bytes: a tenant that returns to an earlier state sends the earlier webhook.
+func (s State) Webhook() []byte { return s.tenant().render() }
+
+func (s State) tenant() *tenantState {
+	id := func(of string) int { return 1 + int(crc32.ChecksumIEEE([]byte(of))>>8) }
+	t := &tenantState{withIDs: true, withProducts: true}
+	r := &t.record
+	r.Platform = identified{11, "crm", "CRM Cloud"}
+	if s.Platform != "" && s.Platform != "crm" {
+		r.Platform = identified{id(s.Platform), s.Platform, s.Platform}
+	}
+	r.ID, r.Code, r.Name = id(r.Platform.Code+"/"+s.Tenant), s.Tenant, s.Tenant
+	r.Account.ID, r.Account.Name, r.Account.BillingDay = id(s.Tenant), s.Tenant, 1
+	r.Account.Contacts = []contact{{9001, "Ada", "Kovač", "ada@customer.example"}}
+	sub := newSubscription(r.ID, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Coded{r.Platform.Code + "-suite", r.Platform.Name + " Suite"})
+	for _, code := range slices.Sorted(maps.Keys(s.Features)) {
+		sub.Features = append(sub.Features, Feature{code, code, new(""), s.Features[code]})
+	}
+	t.subs = []Subscription{sub}
+	return t
+}
+
+// String says it as one types it for 'usher sandbox send'.
+func (s State) String() string {
+	words := []string{s.Tenant}
+	for _, code := range slices.Sorted(maps.Keys(s.Features)) {
+		if q := s.Features[code]; q != nil {
+			code = fmt.Sprintf("%s=%d", code, *q)
+		}
+		words = append(words, code)
+	}
+	return strings.Join(words, " ")
 }

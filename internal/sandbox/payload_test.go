@@ -161,7 +161,7 @@ func TestWorldHasOneCodeOnTwoPlatforms(t *testing.T) {
 	for _, tenant := range s.Tenants() {
 		platforms[tenant.Code] = append(platforms[tenant.Code], tenant.Platform)
 	}
-	if p := platforms["acme-gmbh"]; len(p) != 2 || p[0] == p[1] || len(platforms) != worldTenants-1 {
+	if p := platforms["bluebird-gmbh"]; len(p) != 2 || p[0] == p[1] || len(platforms) != worldTenants-1 {
 		t.Errorf("tenants %v", platforms)
 	}
 }

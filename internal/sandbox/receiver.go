@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"usher/internal/text"
 )
 
 // Receiver is the provisioning part of the customer's application: an [http.Handler], on any path,
@@ -18,6 +20,7 @@ type Receiver struct {
 	// OnDelivery is called for every webhook when it arrives, also concurrently. Set it before
 	// serving.
 	OnDelivery func(r *http.Request, body []byte)
+	OnAnswer   func(Delivery) // the same, when it is answered
 
 	faulty faulty
 
@@ -32,12 +35,13 @@ type lane struct{ platform, code string }
 
 // Delivery is a webhook that reached the receiver.
 type Delivery struct {
-	At, Until        time.Time // Until is zero while it is in progress
-	Platform, Tenant string    // their codes; empty when the body has none
-	WebhookID        string    // the header webhook-id
-	Digest           string    // SHA-256 of the body, in hex
-	Applied          bool      // the receiver holds this snapshot, whatever it answered
-	Status           int       // as answered; 0 if there was no complete answer
+	At               time.Time
+	Platform, Tenant string // their codes; empty when the body has none
+	What             string // in words; not all of a large one
+	WebhookID        string // the header webhook-id
+	Digest           string // SHA-256 of the body, in hex
+	Applied          bool   // the receiver holds this snapshot, whatever it answered
+	Status           int    // as answered; 0 if there was no complete answer
 }
 
 const deliveriesSize = 10000
@@ -48,7 +52,7 @@ func NewReceiver() *Receiver {
 }
 
 // Behave makes the receiver fail; a zero Fault ends that. A webhook that the fault answers is not
-// applied, unless the fault says so or the real answer follows.
+// applied, unless the real answer follows.
 func (rc *Receiver) Behave(f Fault) { rc.faulty.set(f) }
 
 // BehaveTo does the same for the tenants with one code, instead of Behave. After a zero Fault Behave
@@ -91,8 +95,12 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		At:        time.Now(),
 		Platform:  t.Platform,
 		Tenant:    t.Code,
+		What:      "not a webhook about a tenant",
 		WebhookID: r.Header.Get("Webhook-Id"),
 		Digest:    digest(body),
+	}
+	if t.Code != "" {
+		d.What = text.Clip(t.String(), 200)
 	}
 	rc.note(d)
 	rc.fault(t.Code).serve(w, r, func() answer {
@@ -108,7 +116,6 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}, func(status int) { rc.finish(d, status) })
 }
 
-// fault returns the faults that apply to this tenant.
 func (rc *Receiver) fault(tenantCode string) *faulty {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -131,7 +138,6 @@ func (rc *Receiver) apply(d *Delivery, t Tenant) answer {
 	}
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	t.Changed = time.Now()
 	rc.tenants[lane{t.Platform, t.Code}] = t
 	d.Applied = true
 	return jsonAnswer(http.StatusOK, map[string]bool{"applied": true})
@@ -139,6 +145,10 @@ func (rc *Receiver) apply(d *Delivery, t Tenant) answer {
 
 func (rc *Receiver) finish(d *Delivery, status int) {
 	rc.mu.Lock()
-	defer rc.mu.Unlock()
-	d.Until, d.Status = time.Now(), status
+	d.Status = status
+	done := *d
+	rc.mu.Unlock()
+	if rc.OnAnswer != nil {
+		rc.OnAnswer(done)
+	}
 }

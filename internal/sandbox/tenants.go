@@ -23,7 +23,6 @@ type tenantState struct {
 	record   tenantRecord
 	products []*product // of each subscription, in the same order
 	subs     []Subscription
-	changed  time.Time
 
 	// The payload can be customised in the service. These say what this tenant's has.
 	withIDs, withProducts bool
@@ -83,17 +82,17 @@ func (w *world) newTenant(i int) *tenantState {
 	if i == worldTenants-1 {
 		owner = 0
 	}
-	a := accounts()[owner*37%len(accounts())]
+	a := accounts()[(owner*37+1)%len(accounts())] // never Acme: acme is the tenant of the demo and the docs
 	t := &tenantState{withIDs: i%2 == 0, withProducts: i%4 < 2, withNulls: i%5 == 3}
 	r := &t.record
 	r.ID, r.Name, r.Platform = 501+i, a.Name, home.platform
 	r.Code = strings.ReplaceAll(strings.ToLower(a.Name), " ", "-")
-	r.Account.ID, r.Account.Name, r.Account.BillingDay = a.ID, a.Name, 1+w.random.IntN(28)
+	r.Account.ID, r.Account.Name, r.Account.BillingDay = a.number, a.Name, 1+w.random.IntN(28)
 	people := [][2]string{{"Ada", "Kovač"}, {"Jörg", "Weiß"}, {"Mia", "O'Neil"}, {"Noor", "El Amrani"}}
 	r.Account.Contacts = []contact{}
 	for n := range i % 3 { // some accounts have no contacts
 		p := people[(i+n)%len(people)]
-		email := fmt.Sprintf("contact%d@customer%d.example", n+1, a.ID)
+		email := fmt.Sprintf("contact%d@customer%d.example", n+1, a.number)
 		r.Account.Contacts = append(r.Account.Contacts, contact{9001 + 10*i + n, p[0], p[1], email})
 	}
 	w.subscribe(t, home, i%2 == 0)
@@ -106,16 +105,8 @@ func (w *world) newTenant(i int) *tenantState {
 // subscribe gives the tenant a new subscription, which replaces an earlier one to the same product.
 func (w *world) subscribe(t *tenantState, p *product, trial bool) {
 	w.lastID++
-	sub := Subscription{
-		ID:        new(w.lastID),
-		State:     "active",
-		StartDate: date(w.today),
-		EndDate:   new(date(w.today.AddDate(1, 0, -1))),
-		Plan:      Plan{new("standard"), "Standard"},
-		PriceList: &Coded{"eur-2026", "Euro 2026"},
-		Product:   &p.Coded,
-		Features:  cloneFeatures(p.features[:p.included]),
-	}
+	sub := newSubscription(w.lastID, w.today, p.Coded)
+	sub.Features = append(sub.Features, p.features[:p.included]...)
 	if trial {
 		sub.State = "trial"
 		sub.TrialStartDate, sub.TrialEndDate = new(date(w.today)), new(date(w.today.AddDate(0, 0, 30)))
@@ -130,13 +121,27 @@ func (w *world) subscribe(t *tenantState, p *product, trial bool) {
 	t.products, t.subs = append(t.products, p), append(t.subs, sub)
 }
 
+// newSubscription returns one for a year, without features.
+func newSubscription(id int, start time.Time, product Coded) Subscription {
+	return Subscription{
+		ID:        &id,
+		State:     "active",
+		StartDate: date(start),
+		EndDate:   new(date(start.AddDate(1, 0, -1))),
+		Plan:      Plan{new("standard"), "Standard"},
+		PriceList: &Coded{"eur-2026", "Euro 2026"},
+		Product:   &product,
+		Features:  []Feature{},
+	}
+}
+
 // render returns the webhook with the tenant's current state.
 func (t *tenantState) render() []byte {
 	var e envelope
 	e.Type, e.Payload.Tenant = EventType, t.record
 	e.Payload.Change = snapshot{[]Feature{}, []Subscription{}}
 	for _, sub := range t.subs {
-		sub.Features = cloneFeatures(sub.Features)
+		sub.Features = append([]Feature{}, sub.Features...) // never null
 		if !t.withIDs {
 			sub.ID = nil
 			for i := range sub.Features {
@@ -198,8 +203,86 @@ func fill(list any, names ...string) {
 	}
 }
 
-// cloneFeatures copies the features that a change may write to. A change replaces quantities and
-// values, and never writes through their pointers.
-func cloneFeatures(f []Feature) []Feature { return append([]Feature{}, f...) }
-
 func date(t time.Time) string { return t.Format(time.DateOnly) }
+
+// change lets a day pass, and changes something about a tenant. It returns the tenant and, in words,
+// what happened.
+func (w *world) change() (t *tenantState, what string) {
+	w.today = w.today.AddDate(0, 0, 1)
+	t = w.tenants[w.random.IntN(len(w.tenants))]
+	choices := w.choices(t)
+	what = choices[w.random.IntN(len(choices))]()
+	return t, t.record.Name + ": " + what
+}
+
+// choices lists what can happen to the tenant; likely events are in the list more often. Each changes
+// its state, so that no two snapshots in a row are the same.
+func (w *world) choices(t *tenantState) []func() string {
+	var list []func() string
+	may := func(times int, f func() string) { list = append(list, slices.Repeat([]func() string{f}, times)...) }
+	for i := range t.subs {
+		sub, p := &t.subs[i], t.products[i]
+		if sub.State == "canceled" {
+			may(3, func() string { // a new one, this time without a trial
+				w.subscribe(t, p, false)
+				return p.Name + " canceled → active"
+			})
+			continue
+		}
+		if sub.State == "trial" {
+			may(3, func() string { return w.move(sub, "active") })
+		}
+		may(1, func() string { return w.move(sub, "canceled") })
+		may(6, func() string { return w.requote(sub) })
+		if len(sub.Features) < len(p.features) {
+			may(2, func() string {
+				f := p.features[len(sub.Features)]
+				sub.Features = append(sub.Features, f)
+				return fmt.Sprintf("feature %s added to %s", f.Code, p.Name)
+			})
+		}
+	}
+	for _, p := range w.catalog {
+		if p.platform == t.record.Platform && !slices.Contains(t.products, p) {
+			may(1, func() string {
+				w.subscribe(t, p, true)
+				return p.Name + " subscribed, on trial"
+			})
+		}
+	}
+	return list
+}
+
+func (w *world) move(sub *Subscription, state string) string {
+	former := sub.State
+	sub.State = state
+	if state == "canceled" {
+		sub.EndDate = new(date(w.today))
+	}
+	return fmt.Sprintf("%s %s → %s", sub.Product.Name, former, state)
+}
+
+// requote changes a quoted quantity. There are few quantities, so that a tenant often returns to an
+// earlier snapshot (A, B, A).
+func (w *world) requote(sub *Subscription) string {
+	var limited []*Feature
+	for i := range sub.Features {
+		// The first feature of a product always has a limit; others may have lost theirs.
+		if i == 0 || sub.Features[i].Quantity != nil {
+			limited = append(limited, &sub.Features[i])
+		}
+	}
+	f := limited[w.random.IntN(len(limited))]
+	quantities := []*int{new(5), new(10), new(25), new(50), nil}
+	quantities = slices.DeleteFunc(quantities, func(q *int) bool { return words(q) == words(f.Quantity) })
+	former := f.Quantity
+	f.Quantity = quantities[w.random.IntN(len(quantities))]
+	return fmt.Sprintf("%s %s → %s", f.Code, words(former), words(f.Quantity))
+}
+
+func words(quantity *int) string {
+	if quantity == nil {
+		return "no limit"
+	}
+	return fmt.Sprint(*quantity)
+}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -178,17 +179,27 @@ func TestNeverPrinted(t *testing.T) {
 	}
 }
 
-func TestUnquoted(t *testing.T) {
-	for text, want := range map[string]string{
-		"connection refused": "connection refused",
-		fmt.Sprintf("malformed HTTP response %q", `{"a":"t0ken \\"}`): `malformed HTTP response "…"`,
-		fmt.Sprintf("starting with %q; err=%q", "t0\nken", "t0\"ken"): `starting with "…"; err="…"`,
-		`cut off: "t0k`:                           `cut off: "…"`,
-		"malformed MIME header line: t0ken":       "malformed MIME header",
-		"dial: malformed MIME header: x: \"t0k\"": "dial: malformed MIME header",
+func TestTokens(t *testing.T) {
+	for list, want := range map[string][]Token{
+		"t0ken":                           {{"", "t0ken"}},
+		"ana:t0ken":                       {{"ana", "t0ken"}},
+		" ana : t0ken , t1ken,ben:t2ken ": {{"ana", "t0ken"}, {"", "t1ken"}, {"ben", "t2ken"}},
+		"ana:old,ana:new":                 {{"ana", "old"}, {"ana", "new"}},
+		"":                                nil,
+		"t0ken,":                          nil,
+		"ana:":                            nil,
+		":t0ken":                          nil,
+		"ana:t0ken:more":                  nil,
 	} {
-		if got := Unquoted(text); got != want {
-			t.Errorf("%s: %s", text, got)
+		got, err := Tokens(list)
+		if !slices.Equal(got, want) || (err == nil) != (want != nil) {
+			t.Errorf("%q: %+v, %v", list, len(got), err)
 		}
+		if err != nil && strings.Contains(err.Error(), "t0ken") {
+			t.Errorf("a token shows: %v", err)
+		}
+	}
+	if shown := fmt.Sprintf("%v %+v %#v %s", Token{"ana", "t0ken"}, []Token{{"ana", "t0ken"}}, Token{"ana", "t0ken"}, &Token{"ana", "t0ken"}); strings.Contains(shown, "t0ken") {
+		t.Error("a token shows: " + shown)
 	}
 }

@@ -1,10 +1,14 @@
 package serve
 
 import (
+	"fmt"
+	"slices"
+
 	"usher/internal/admin"
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/status"
 	"usher/internal/guard"
+	"usher/internal/settings"
 	"usher/internal/version"
 )
 
@@ -12,9 +16,12 @@ import (
 func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	a := &u.settings.Admin
 	cfg := admin.Config{
-		Hosts:    guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
-		Token:    a.Token.Getter(),
-		Unready:  u.unready,
+		Hosts:     guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
+		Token:     a.Token.Getter(),
+		ReadToken: a.ReadToken.Getter(),
+		Unready: func() []string {
+			return slices.Concat(u.shutdownProblems(), u.inboxProblems(), u.entitlementsProblems(), u.tokenProblems())
+		},
 		Stopping: u.stopping.Load,
 		Parts:    u.parts(),
 		Metrics:  metrics.Handler(),
@@ -25,16 +32,15 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	if u.outbound != nil {
 		cfg.Ports = u.portStates
 	}
-	if u.rights != nil {
-		cfg.Entitlements = u.adminEntitlements()
-		cfg.MayUse = u.rights.mayUse
+	if u.book != nil {
+		cfg.Entitlements = u.book.Lookup
 	}
 	if u.answers != nil {
 		cfg.EntitlementsPort = u.entitlementsPort
 	}
 	if u.gate != nil {
 		cfg.Decisions = u.decisions
-		cfg.Gate = func() *status.GateState { return u.gateState(gate) }
+		cfg.Gate = func() *status.Gate { return u.gateState(gate) }
 		cfg.Platforms = func(tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
 		cfg.Forget = func(platform, tenant string) (n int, _ error) {
 			if u.gate.Forget(platform, tenant) {
@@ -47,10 +53,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		metrics.Paused(func() int { return len(u.inboxFigures().Paused) })
 	}
 	if i := u.inbox; i != nil { // without a gate, too: every replica can act
-		cfg.Inbox = &admin.Inbox{
-			List: i.List, Show: i.Show, Redeliver: i.Redeliver, Discard: i.Discard, Pause: i.Pause, Resume: i.Resume, Erase: i.Erase,
-			Stats: i.Stats, HeldUp: i.HeldUp, Err: i.Err, Shared: u.settings.Webhook.NATS != nil,
-		}
+		cfg.Inbox = i
 		cfg.Platforms = i.Platforms
 		cfg.Forget = func(platform, tenant string) (int, error) { return i.Forget(&platform, tenant) }
 	}
@@ -58,32 +61,87 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	u.admin = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: handler, closing: handler.Close}
 }
 
-func (u *Usher) portStates() []status.PortState {
-	var states []status.PortState
-	for _, p := range u.ports {
-		s := status.PortState{
-			Name: p.Name, Address: p.listener.url(), Scope: p.Scope, Keyed: p.Key != nil,
-			Token: p.Source.State(),
-			Calls: p.Calls.Hour(), Tokens: p.Counts.Hour(),
+func (u *Usher) portStates() []status.Port {
+	var states []status.Port
+	for i, p := range u.outbound.Ports {
+		s := status.Port{
+			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Key: p.Key != nil,
+			Source: p.Source.State(),
+			Calls:  p.Calls.Hour(), Tokens: p.Counts.Hour(),
 		}
 		if p.Owner != p.Name {
 			s.Shares = p.Owner
 		}
-		s.ClientVariable, s.SecretVariable, s.ScopeVariable = u.settings.IdentityVariables(&p.Port.Port)
+		s.ClientVariable, s.SecretVariable, s.ScopeVariable = u.settings.IdentityVariables(&p.Port)
 		states = append(states, s)
 	}
 	return states
 }
 
-func (u *Usher) gateState(m *metrics.Gate) *status.GateState {
+func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	w := &u.settings.Webhook
-	state := &status.GateState{Address: u.webhooks.url() + w.Path, Decisions: m.Hour()}
-	for _, c := range w.Receivers {
-		state.Receivers = append(state.Receivers, status.ReceiverState{
-			Name: c.Name, Platforms: c.Platforms,
-			Address: c.URL.Scheme + "://" + c.URL.Host, // the rest may hold a secret
-			Signed:  c.SignSecret != nil, Tries: m.Receiver(c.Name).Recent(),
-		})
+	state := &status.Gate{Address: u.webhooks.url() + w.Path, Set: w.Receivers, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour()}
+	for _, r := range w.Receivers.All() {
+		state.Tries[r.Name] = m.Receiver(r.Name).Recent()
+	}
+	if u.inbox == nil {
+		state.Refused = u.refusals.count()
+		state.RefusedOf, state.RefusedWhy = u.refusals.tenants()
 	}
 	return state
+}
+
+// parts returns what /readyz/NAME reports on. Each part has a readiness of its own, so that
+// a token endpoint that refuses does not take a gate out of its load balancer.
+func (u *Usher) parts() []admin.Part {
+	part := func(p settings.Part, on bool, problems func() []string) admin.Part {
+		if !on {
+			return admin.Part{Name: p.Name, Off: p.Off}
+		}
+		return admin.Part{Name: p.Name, Off: p.Off, Unready: func() []string { return append(u.shutdownProblems(), problems()...) }}
+	}
+	outbound, gate, entitlements := u.settings.Parts()
+	return []admin.Part{
+		part(outbound, u.outbound != nil, u.tokenProblems),
+		part(gate, u.gate != nil, u.inboxProblems),
+		// usher answers from memory also while it cannot reach the inbox's servers.
+		part(entitlements, u.answers != nil, u.entitlementsProblems),
+	}
+}
+
+func (u *Usher) shutdownProblems() []string {
+	if !u.stopping.Load() {
+		return nil
+	}
+	return []string{"shutting down"}
+}
+
+func (u *Usher) inboxProblems() []string {
+	if u.inbox == nil {
+		return nil
+	}
+	if err := u.inbox.Err(); err != nil {
+		return []string{err.Error()}
+	}
+	return nil
+}
+
+// tokenProblems says which ports never had a token. After the first one an outage of the
+// billing service does not make usher unready: it must not take the customer's pod down.
+func (u *Usher) tokenProblems() []string {
+	if u.outbound == nil {
+		return nil
+	}
+	var problems []string
+	for _, p := range u.outbound.Ports {
+		state := p.Source.State()
+		switch {
+		case state.Had:
+		case state.Err != nil:
+			problems = append(problems, fmt.Sprintf("port %s has had no token yet: %v", p.Name, state.Err))
+		default:
+			problems = append(problems, fmt.Sprintf("port %s has had no token yet", p.Name))
+		}
+	}
+	return problems
 }

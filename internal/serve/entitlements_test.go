@@ -74,8 +74,8 @@ func TestEntitlements(t *testing.T) {
 	ask(0, "crm/acme may use users, limit 5", "crm/acme", "users")
 	ask(1, "crm/acme may not use sso2", "crm/acme", "sso2")
 	ask(0, "users", "docs/acme")
-	ask(1, "several platforms", "acme")
-	ask(1, "no webhook of this tenant", "nobody")
+	ask(1, "this could be crm/acme or docs/acme", "acme")
+	ask(1, "no tenant nobody is known", "nobody")
 	ask(2, "takes a tenant")
 	ask(2, "invalid tenant", "a/b/c")
 
@@ -125,7 +125,7 @@ func TestEntitlementsSettings(t *testing.T) {
 		{[]string{"USHER_ENTITLEMENTS_LISTEN=0.0.0.0:0", "USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_KEY=short"}, "16"},
 		{[]string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_LISTEN=off"}, "USHER_WEBHOOK_LISTEN"},
 		{[]string{"USHER_ENTITLEMENTS_LISTEN=nonsense", "USHER_WEBHOOK_INBOX=file:x"}, "USHER_ENTITLEMENTS_LISTEN"},
-		{[]string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=nats://127.0.0.1", "USHER_WEBHOOK_LISTEN=off"}, ""},
+		{[]string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=postgres://127.0.0.1/usher", "USHER_WEBHOOK_LISTEN=off"}, ""},
 		{[]string{"USHER_ENTITLEMENTS_LISTEN=0.0.0.0:0", "USHER_INSECURE=true", "USHER_WEBHOOK_INBOX=file:x"}, ""},
 	} {
 		_, err := settings.Read(tt.env)

@@ -1,64 +1,71 @@
 package serve
 
 import (
+	"log/slog"
+	"net/http"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
-	"usher/internal/admin/decisions"
 	"usher/internal/admin/metrics"
+	"usher/internal/admin/recent"
 	"usher/internal/guard"
-	"usher/internal/settings"
+	"usher/internal/inbox/store"
+	"usher/internal/text"
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
-// buildGate builds the webhook gate.
-func (u *Usher) buildGate(m *metrics.Gate) error {
+func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	w := &u.settings.Webhook
-	main, further := gateReceivers(w)
 	cfg := webhookgate.Config{
 		Path:           w.Path,
+		Tokens:         w.Token.Getter(),
 		HMACSecret:     w.HMACSecret.Getter(),
 		HMACHeader:     w.HMACHeader,
-		HMACAlgorithm:  w.HMACAlgorithm,
+		HMAC:           w.HMAC,
 		HMACStandard:   w.HMACScheme == "standard",
 		AllowCIDRs:     w.Allow,
 		TrustedProxies: w.Trusted,
-		Types:          w.Types,
+		Rules:          w.Rules,
 		SyncTypes:      w.SyncTypes,
-		Schema:         w.Schema,
 		MaxBody:        int64(w.MaxBody),
 		DedupSize:      w.DedupSize,
 		DedupWindow:    w.DedupWindow,
-		Receivers:      further,
-		Timeout:        w.Timeout,
+		Receivers:      w.Receivers,
 		Attempts:       w.Attempts,
 		MaxInflight:    w.MaxInflight,
 		Log:            u.log,
-		Attempted:      m.Attempted,
 	}
-	if w.Token != nil {
-		cfg.Tokens = func() []string { return splitTokens(w.Token.Get()) }
+	for _, r := range w.Receivers.All() {
+		m.Receiver(r.Name) // there with zeros from the start
+		r.Tried = func(result string, took time.Duration) { m.Attempted(r.Name, result, took) }
 	}
-	if main != nil {
-		cfg.ForwardURL, cfg.SignSecret = main.URL, main.SignSecret.Getter()
-	}
-	for _, c := range w.Receivers {
-		m.Receiver(c.Name) // there with zeros from the start
-	}
-	u.decisions = decisions.New(w.Inbox == "")
+	u.decisions = recent.New(w.Inbox == "")
 	cfg.Answered = func(o webhookgate.Outcome) {
 		m.Received(o.Decision, o.Took)
 		u.decisions.Add(o)
+		if o.Webhook != nil && o.Status == http.StatusOK && u.inbox == nil {
+			u.refusals.settle(o.Webhook)
+		}
+	}
+	cfg.UnknownType = func(typ string) {
+		m.Refused("type")
+		u.refusals.unknownType(typ, u.log)
+	}
+	cfg.Refused = func(r *webhookgate.Refusal) bool {
+		m.Refused(r.Reason)
+		if u.inbox != nil {
+			return u.inbox.Refuse(r)
+		}
+		u.refusals.add(r)
+		return false
 	}
 	if w.Inbox != "" {
 		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Keep(w) }
 		cfg.KeepUnclaimed = w.KeepUnclaimed
 	}
-	var err error
-	if u.gate, err = webhookgate.New(cfg); err != nil {
-		return err
-	}
+	u.gate = webhookgate.New(cfg)
 	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
 	if w.TLSCertFile != "" {
 		if l.tls, err = guard.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, u.log); err != nil {
@@ -68,22 +75,6 @@ func (u *Usher) buildGate(m *metrics.Gate) error {
 	u.webhooks = l
 	u.listeners = append(u.listeners, l)
 	return nil
-}
-
-// gateReceivers returns the receivers in the gate's terms: the main one, which may be nil,
-// and the further ones.
-func gateReceivers(w *settings.Webhook) (main *settings.Receiver, further []webhookgate.Receiver) {
-	for i := range w.Receivers {
-		c := &w.Receivers[i]
-		if len(c.Platforms) == 0 {
-			main = c
-			continue
-		}
-		further = append(further, webhookgate.Receiver{
-			Name: c.Name, Platforms: slices.Clone(c.Platforms), URL: c.URL, SignSecret: c.SignSecret.Getter(), Timeout: c.Timeout,
-		})
-	}
-	return main, further
 }
 
 // certificateEnds says when the gate's own TLS certificate ends. It looks at the files as they
@@ -96,10 +87,73 @@ func (l *listener) certificateEnds() time.Time {
 	return current.Certificates[0].Leaf.NotAfter
 }
 
-func splitTokens(s string) []string {
-	parts := strings.Split(s, ",")
-	for i := range parts {
-		parts[i] = strings.TrimSpace(parts[i])
+// refusals are the webhooks of the right sender that were refused and that nobody has dealt with.
+// Without an inbox they are counted in memory, only as many as an inbox would keep.
+type refusals struct {
+	mu    sync.Mutex // guards what follows
+	lanes map[webhookgate.Lane]int
+	other int    // whose tenant is not certain
+	last  string // what is wrong with the last one
+	types map[string]bool
+}
+
+const maxRefusals = 1000
+
+func newRefusals() *refusals {
+	return &refusals{lanes: make(map[webhookgate.Lane]int), types: make(map[string]bool)}
+}
+
+func (r *refusals) add(w *webhookgate.Refusal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = text.Clip(content.Words(w.Faults), 512)
+	switch {
+	case !w.Certain:
+		r.other = min(r.other+1, maxRefusals)
+	case r.lanes[w.Lane] > 0 || len(r.lanes) < maxRefusals:
+		r.lanes[w.Lane]++
 	}
-	return parts
+}
+
+// settle notes a later snapshot of the same tenant that was taken.
+func (r *refusals) settle(w *webhookgate.Webhook) {
+	if !w.Snapshot {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.lanes, w.Lane)
+}
+
+// tenants names those that have some, and says what is wrong with the last one.
+func (r *refusals) tenants() (names []string, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for l := range r.lanes {
+		names = append(names, store.ShowTenant(l.Platform, l.Tenant))
+	}
+	slices.Sort(names)
+	return names, r.last
+}
+
+func (r *refusals) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.other
+	for _, c := range r.lanes {
+		n += c
+	}
+	return n
+}
+
+// unknownType logs a type that is in neither list, once for each.
+func (r *refusals) unknownType(typ string, log *slog.Logger) {
+	typ = text.Clip(typ, 200)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.types[typ] || len(r.types) >= maxRefusals {
+		return
+	}
+	r.types[typ] = true
+	log.Warn("webhooks of this type are refused: it is in neither USHER_WEBHOOK_TYPES nor USHER_WEBHOOK_SYNC_TYPES", "type", typ)
 }

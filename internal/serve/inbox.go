@@ -2,57 +2,59 @@ package serve
 
 import (
 	"context"
+	"strings"
 
 	"usher/internal/admin/metrics"
 	"usher/internal/entitlements"
+	"usher/internal/guard"
 	"usher/internal/inbox"
-	"usher/internal/inbox/courier"
+	"usher/internal/inbox/store"
 	"usher/internal/settings"
+	"usher/internal/snapshot"
 )
 
 // buildInbox opens the inbox, if there is one. Without a gate usher only reads it.
 func (u *Usher) buildInbox(m *metrics.Inbox) (err error) {
 	w := &u.settings.Webhook
-	for _, c := range w.Receivers {
+	for _, c := range w.Receivers.All() {
 		m.Receiver(c.Name)
 	}
 	if w.Inbox == "" {
 		return nil
 	}
-	u.rights = newRights(u.settings.EntitlementsOn())
 	cfg := inbox.Config{
-		URL:          w.Inbox,
-		NATS:         w.NATS,
-		OnSnapshot:   u.rights.onSnapshot,
-		OnErase:      u.rights.onErase,
-		Essence:      entitlements.Essence,
-		OnLost:       u.rights.index.Reset,
-		Attempts:     w.InboxAttempts,
-		MaxAge:       w.InboxMaxAge,
-		KeepLatest:   w.InboxKeep == "latest",
-		DedupSize:    w.DedupSize,
-		DedupWindow:  w.DedupWindow,
-		MaxBytes:     int64(w.InboxMaxBytes),
-		Delivered:    m.Delivered,
-		LeaseChanged: m.LeaseChanged,
-		Log:          u.log,
+		Address:  w.InboxAddress,
+		Password: w.InboxPassword.Getter(),
+		Store: store.Config{
+			Attempts:   w.InboxAttempts,
+			MaxAge:     w.InboxMaxAge,
+			KeepLatest: w.InboxKeep == "latest",
+			Window:     w.DedupWindow,
+			MaxBytes:   int64(w.InboxMaxBytes),
+			Changed:    u.changed,
+			Log:        u.log,
+		},
+		Delivered: m.Delivered,
 	}
 	if u.gate != nil {
-		cfg.Receivers, cfg.Route, cfg.KeepUnclaimed = u.inboxReceivers(), u.gate.ReceiverOf, w.KeepUnclaimed
+		cfg.Store.Receivers, cfg.Keep = w.Receivers, w.KeepUnclaimed
 	}
+	u.book = entitlements.NewBook(func(ctx context.Context, tenants []string) ([]snapshot.Stored, error) {
+		return u.inbox.Snapshots(ctx, tenants)
+	}, w.SharedInbox())
 	if u.inbox, err = inbox.Open(cfg); err != nil {
 		return settings.InboxError(err)
 	}
-	u.rights.inbox = u.inbox
 	return nil
 }
 
-// inboxReceivers returns the receivers in the inbox's terms.
-func (u *Usher) inboxReceivers() (all []inbox.Receiver) {
-	for _, c := range u.settings.Webhook.Receivers {
-		all = append(all, inbox.Receiver{Name: c.Name, Try: u.gate.Try, Concurrency: c.Concurrency})
+// changed tells entitlements what the inbox has changed; see store.Config.
+func (u *Usher) changed(tenant string) {
+	if tenant == "" {
+		u.book.Reset()
+		return
 	}
-	return all
+	u.book.Changed(tenant)
 }
 
 // startCourier starts to deliver what is in the inbox. stop lets the deliveries under way
@@ -87,12 +89,46 @@ func (u *Usher) inboxFigures() inbox.Stats {
 	if u.inbox != nil {
 		return u.inbox.Stats()
 	}
-	s := inbox.Stats{Receivers: make(map[string]courier.ReceiverStats)}
-	for _, c := range u.settings.Webhook.Receivers {
-		s.Receivers[c.Name] = courier.ReceiverStats{}
+	s := inbox.Stats{Stats: store.Stats{Unread: u.refusals.count()}, Receivers: make(map[string]inbox.ReceiverStats)}
+	for _, c := range u.settings.Webhook.Receivers.All() {
+		s.Receivers[c.Name] = inbox.ReceiverStats{}
 	}
 	return s
 }
 
-// Waiting is how many webhooks are still to be delivered.
-func (u *Usher) Waiting() int { return u.inboxFigures().Pending }
+// buildEntitlements builds the port that answers what a tenant may use.
+func (u *Usher) buildEntitlements(m *metrics.Entitlements) {
+	e := &u.settings.Entitlements
+	cfg := entitlements.Config{
+		Lookup:  u.book.Lookup,
+		Key:     e.Key.Getter(),
+		Hosts:   guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
+		Checked: m.Checked,
+		Log:     u.log,
+	}
+	u.answers = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
+	u.listeners = append(u.listeners, u.answers)
+}
+
+// entitlementsProblems says what keeps the port from answering.
+func (u *Usher) entitlementsProblems() []string {
+	if u.answers == nil {
+		return nil
+	}
+	if !u.inbox.Ready() {
+		return []string{"the inbox has not been read yet, so usher does not know yet what tenants may use"}
+	}
+	return nil
+}
+
+// entitlementsPort returns how a shell calls the entitlements port, without the key itself.
+func (u *Usher) entitlementsPort() (curl, base string) {
+	curl, base = "curl", u.answers.url()
+	if path, ok := strings.CutPrefix(base, "unix:"); ok {
+		curl, base = "curl --unix-socket '"+strings.ReplaceAll(path, "'", `'\''`)+"'", "http://localhost"
+	}
+	if u.settings.Entitlements.Key != nil {
+		curl += ` -H "X-Usher-Key: $USHER_ENTITLEMENTS_KEY"`
+	}
+	return curl, base
+}

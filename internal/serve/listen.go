@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,7 +28,11 @@ type listener struct {
 	closing  func() // called when the server begins to close; may be nil
 
 	socket net.Listener // nil until it is open
-	http   *http.Server
+	http   *guard.Server
+	served chan struct{} // closed when http accepts no more
+
+	inherited bool         // socket came from a service manager
+	open      atomic.Int64 // its connections
 }
 
 // url is where the listener can be reached, once it is open; empty if there is none.
@@ -67,9 +72,20 @@ func Client(address string) (c *http.Client, base string) {
 // attach prepares the server that will serve connections of socket.
 func (l *listener) attach(socket net.Listener, log *slog.Logger) {
 	l.socket = guard.Listener(socket, l.tls, log)
-	l.http = guard.Server(l.handler, log)
+	l.http = guard.NewServer(l.handler, log)
 	if l.closing != nil {
 		l.http.RegisterOnShutdown(l.closing)
+	}
+	l.served = make(chan struct{})
+	if l.inherited {
+		l.http.ConnState = func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				l.open.Add(1)
+			case http.StateClosed:
+				l.open.Add(-1)
+			}
+		}
 	}
 }
 

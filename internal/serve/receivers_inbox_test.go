@@ -14,23 +14,20 @@ import (
 	"testing"
 
 	"usher/internal/testkit"
+	"usher/internal/testkit/pgtest"
 )
 
 // Three receivers, of which one hangs and one refuses: the third gets all of its webhooks
 // meanwhile. Then usher is restarted with one platform given to another receiver. What waits
 // goes to whoever takes its platform now, in order.
 func TestReceiversWithAnInbox(t *testing.T) {
-	for name, open := range map[string]func(*testing.T, string) (string, func()){
-		"file": func(_ *testing.T, dir string) (string, func()) {
-			return "file:" + filepath.Join(dir, "inbox.db"), func() {}
-		},
-		"nats": openServer,
+	for name, inbox := range map[string]string{
+		"file":     "file:" + filepath.Join(t.TempDir(), "inbox.db"),
+		"postgres": pgtest.Schema(t),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url, closeInbox := open(t, t.TempDir())
-			t.Cleanup(closeInbox) // after usher has ended
-			receiversOfAnInbox(t, url)
+			receiversOfAnInbox(t, inbox)
 		})
 	}
 }

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
+	"usher/internal/sdnotify"
 	"usher/internal/secret"
 )
 
@@ -32,6 +36,7 @@ func (u *Usher) Run(ctx context.Context) error {
 	for _, l := range u.all() {
 		u.log.Info("listening", "listener", l.name, "address", l.url())
 		running.Go(func() {
+			defer close(l.served)
 			if err := l.http.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("%s: %w", l.variable, err)
 			}
@@ -58,7 +63,12 @@ func (u *Usher) Run(ctx context.Context) error {
 		case <-atOnce.Done():
 		}
 	}()
-	release := func() { stopBackground(); running.Wait(); u.closeInbox(); u.closeIdle() }
+	release := func() {
+		stopBackground()
+		running.Wait()
+		u.closeInbox()
+		u.settings.Webhook.Receivers.CloseIdleConnections()
+	}
 	return errors.Join(err, u.shutdown(atOnce, stopCourier, release))
 }
 
@@ -112,17 +122,16 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 			limit = answers
 		}
 		closing.Go(func() {
+			l.finish(grace)
 			if l.http.Shutdown(limit) != nil {
 				u.log.Warn("cut off what was still under way", "listener", l.name)
-				if u.outbound != nil {
-					u.outbound.CutOff()
-				}
 				l.http.Close()
 			}
 		})
 	}
 	if u.gate != nil {
 		closing.Go(func() {
+			u.webhooks.finish(grace) // only then the gate refuses webhooks
 			if u.gate.Shutdown(grace) != nil {
 				u.log.Warn("cut off webhooks that were still under way")
 			}
@@ -137,16 +146,10 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 	if u.admin != nil {
 		last, cancel := context.WithTimeout(atOnce, time.Second)
 		defer cancel()
+		u.admin.finish(last)
 		if u.admin.http.Shutdown(last) != nil {
 			u.admin.http.Close()
 		}
-	}
-}
-
-// closeIdle closes the connections that are left when no delivery is under way any more.
-func (u *Usher) closeIdle() {
-	if u.gate != nil {
-		u.gate.CloseIdleConnections()
 	}
 }
 
@@ -158,3 +161,86 @@ func (u *Usher) closeInbox() {
 		u.log.Error("the inbox could not be closed", "err", err)
 	}
 }
+
+// supervisor is the service manager that started usher. usher reports "ready" when it
+// listens, not when it has a token: a manager would give up a start that waits for the
+// billing service and try again, which does not help. /readyz says whether there is a token.
+type supervisor struct {
+	systemd *sdnotify.Notifier // nil: it is not systemd
+	serves  func()             // nil: it is not Windows
+	log     *slog.Logger
+}
+
+// signals sends the signals that end usher to c. A Windows service gets none: there SIGTERM
+// comes also when any user logs off, and the service manager has its own way to stop usher.
+func (s *supervisor) signals(c chan<- os.Signal) {
+	if s.serves == nil {
+		signal.Notify(c, os.Interrupt, syscall.SIGTERM)
+	}
+}
+
+func (s *supervisor) ready() {
+	if s.serves != nil {
+		s.serves()
+	}
+	s.tell(s.systemd.Ready)
+}
+
+func (s *supervisor) stopping() { s.tell(s.systemd.Stopping) }
+
+func (s *supervisor) tell(what func() error) {
+	if err := what(); err != nil {
+		s.log.Warn("cannot reach the service manager at NOTIFY_SOCKET", "err", err)
+	}
+}
+
+// draining wraps next: once stopping is set every answer closes its connection, also the
+// answer to a request that came before. The caller then opens a new connection, which goes
+// to a server that is not shutting down. (SetKeepAlivesEnabled would close idle connections
+// at once, and break requests that are on their way.)
+func draining(stopping *atomic.Bool, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		last := &drainingWriter{ResponseWriter: w, stopping: stopping}
+		next.ServeHTTP(last, r)
+		if !last.begun && stopping.Load() { // net/http is about to write the header
+			w.Header().Set("Connection", "close")
+		}
+	})
+}
+
+// drainingWriter decides at the last moment whether its connection may be used again.
+type drainingWriter struct {
+	http.ResponseWriter
+	stopping *atomic.Bool
+	begun    bool // the header is written
+}
+
+func (w *drainingWriter) WriteHeader(status int) {
+	if status >= 200 && !w.begun {
+		w.begun = true
+		if w.stopping.Load() {
+			w.Header().Set("Connection", "close")
+		}
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *drainingWriter) Write(p []byte) (int, error) {
+	w.begin()
+	return w.ResponseWriter.Write(p)
+}
+
+// FlushError is what http.ResponseController looks for.
+func (w *drainingWriter) FlushError() error {
+	w.begin()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+func (w *drainingWriter) begin() {
+	if !w.begun {
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+// Unwrap lets http.ResponseController find the rest.
+func (w *drainingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

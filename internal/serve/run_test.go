@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,15 +12,13 @@ import (
 
 	"usher/internal/settings"
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 // A second signal ends usher also if something hangs, such as the inbox's servers.
 func TestSecondSignalWaitsForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate, err := webhookgate.New(webhookgate.Config{ForwardURL: &url.URL{Scheme: "http", Host: "localhost"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		gate := webhookgate.New(webhookgate.Config{Keep: func(*webhookgate.Webhook) (string, error) { return "", nil }})
 		u := &Usher{settings: new(settings.Settings), log: slog.New(slog.DiscardHandler), gate: gate}
 		u.settings.Admin.ShutdownGrace = time.Hour
 		atOnce, stop := context.WithCancelCause(context.Background())
@@ -29,7 +26,7 @@ func TestSecondSignalWaitsForNothing(t *testing.T) {
 		hung := make(chan struct{})
 		defer close(hung)
 		begin := time.Now()
-		err = u.shutdown(atOnce, func(context.Context) error { <-hung; return nil }, func() {})
+		err := u.shutdown(atOnce, func(context.Context) error { <-hung; return nil }, func() {})
 		if took := time.Since(begin); !errors.Is(err, errSecondSignal) || took > time.Minute+time.Second {
 			t.Errorf("%v after %v", err, took)
 		}
@@ -58,13 +55,14 @@ func TestShutdownKeepsToTheGrace(t *testing.T) {
 func TestCourierDoesNotWaitForSenders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stored, storing := make(chan struct{}), make(chan struct{})
-		gate, err := webhookgate.New(webhookgate.Config{
-			Types: []string{"*"}, MaxBody: 100, MaxInflight: 1, Log: slog.New(slog.DiscardHandler), KeepUnclaimed: true,
-			Keep: func(*webhookgate.Webhook) (string, error) { close(storing); <-stored; return "", nil },
-		})
+		rules, err := content.NewRules([]string{"*"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
+		gate := webhookgate.New(webhookgate.Config{
+			Path: "/webhooks", Rules: rules, MaxBody: 100, MaxInflight: 1, Log: slog.New(slog.DiscardHandler), KeepUnclaimed: true,
+			Keep: func(*webhookgate.Webhook) (string, error) { close(storing); <-stored; return "", nil },
+		})
 		answer := httptest.NewRecorder()
 		go gate.ServeHTTP(answer, httptest.NewRequest("POST", "/webhooks", strings.NewReader(`{"type":"a"}`)))
 		synctest.Wait()

@@ -10,10 +10,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"sync/atomic"
 
-	"usher/internal/admin/decisions"
 	"usher/internal/admin/metrics"
+	"usher/internal/admin/recent"
+	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/outbound"
 	"usher/internal/sdnotify"
@@ -27,7 +30,7 @@ import (
 type Config struct {
 	Settings *settings.Settings
 	Log      *slog.Logger
-	Environ  []string // GOGC, and where systemd wants to hear from usher
+	Environ  []string // GOGC, the sockets that systemd passed, and where it wants to hear from usher
 	Serves   func()   // called once usher serves, for Windows' service manager; may be nil
 }
 
@@ -41,13 +44,17 @@ func Run(ctx context.Context, c Config) error {
 	for _, u := range c.Settings.Unused {
 		c.Log.Warn("setting not used", "name", u.Name, "why", u.Why)
 	}
-	u, err := Open(c.Settings, c.Log)
+	sockets, err := inherited(c.Environ, os.Getpid(), firstSocket)
+	if err != nil {
+		return err
+	}
+	u, err := Open(c.Settings, c.Log, sockets...)
 	if err != nil {
 		return err
 	}
 	c.Log.Info("usher starts", "version", version.Number())
-	if u.gate != nil && c.Settings.Webhook.NATS == nil {
-		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a NATS cluster")
+	if u.gate != nil && !c.Settings.Webhook.SharedInbox() {
+		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
 	}
 	u.starter = supervisor{systemd: sdnotify.New(c.Environ), serves: c.Serves, log: c.Log}
 	return u.Run(ctx)
@@ -61,26 +68,27 @@ type Usher struct {
 	stopping atomic.Bool
 
 	outbound  *outbound.Outbound // nil: off
-	ports     []localPort        // those of outbound
 	gate      *webhookgate.Gate  // nil: off
-	decisions *decisions.Ring    // the gate's last; nil: off
+	decisions *recent.Ring       // the gate's last; nil: off
+	refusals  *refusals          // without an inbox
 	inbox     *inbox.Inbox       // nil: webhooks are passed through
-	rights    *rights            // what tenants may use; nil: there is no inbox
+	book      *entitlements.Book // what tenants may use; nil: there is no inbox
 
-	listeners []*listener // all but the admin port's
+	listeners []*listener // all but the admin port's; those of outbound first, in the order of its ports
 	webhooks  *listener   // the gate's; nil: off
 	answers   *listener   // that of entitlements; nil: off
 	admin     *listener   // nil: off
 }
 
 // Open puts usher together and binds every listener, before usher serves any: an address that is
-// taken is an error of start-up.
-func Open(s *settings.Settings, log *slog.Logger) (*Usher, error) {
+// taken is an error of start-up. A listener takes the socket of its address, if there is one.
+func Open(s *settings.Settings, log *slog.Logger, sockets ...net.Listener) (*Usher, error) {
 	u, err := build(s, log)
 	if err != nil {
+		closeAll(sockets)
 		return nil, err
 	}
-	if err := u.listen(); err != nil {
+	if err := u.listen(sockets); err != nil {
 		u.close()
 		return nil, err
 	}
@@ -94,8 +102,8 @@ type Addresses struct{ Calls, Webhooks, Entitlements, Admin string }
 // Addresses says where an open usher can be reached; calls go to the main port.
 func (u *Usher) Addresses() Addresses {
 	a := Addresses{Webhooks: u.webhooks.url(), Entitlements: u.answers.url(), Admin: u.admin.url()}
-	if len(u.ports) > 0 {
-		a.Calls = u.ports[0].listener.url()
+	if u.outbound != nil {
+		a.Calls = u.listeners[0].url()
 	}
 	return a
 }
@@ -103,7 +111,7 @@ func (u *Usher) Addresses() Addresses {
 // build puts usher together. It opens the inbox, but no listener yet: an inbox that usher
 // cannot open is an error of start-up.
 func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
-	u := &Usher{settings: s, log: log}
+	u := &Usher{settings: s, log: log, refusals: newRefusals()}
 	m := metrics.New(version.Number(), version.Commit())
 	if s.OutboundOn() {
 		if err := u.buildOutbound(m); err != nil {
@@ -126,7 +134,7 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 		}
 	}
 	if s.EntitlementsOn() {
-		u.buildEntitlements(m.Entitlements(u.rights.index.Len))
+		u.buildEntitlements(m.Entitlements(func() int { return u.inboxFigures().Tenants }))
 	}
 	if s.Admin.Listen != "off" {
 		u.buildAdmin(m, gateMetrics)
@@ -134,27 +142,29 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 	return u, nil
 }
 
-// localPort is a port of outbound, and where it listens.
-type localPort struct {
-	*outbound.Port
-	listener *listener
-}
-
 func (u *Usher) buildOutbound(metrics *metrics.Registry) (err error) {
 	if u.outbound, err = outbound.New(u.settings, u.log, metrics); err != nil {
 		return err
 	}
 	for _, p := range u.outbound.Ports {
-		l := &listener{variable: p.ListenVariable(), name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p)}
-		u.ports = append(u.ports, localPort{p, l})
-		u.listeners = append(u.listeners, l)
+		u.listeners = append(u.listeners, &listener{variable: p.ListenVariable(), name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p)})
 	}
 	return nil
 }
 
-func (u *Usher) listen() error {
+func (u *Usher) listen(sockets []net.Listener) error {
 	for _, l := range u.all() {
-		socket, err := listen(l.addr)
+		sockets = l.take(sockets)
+	}
+	if len(sockets) > 0 { // before usher binds anything: it may be taken by that very socket
+		closeAll(sockets)
+		return u.misfit(sockets[0])
+	}
+	for _, l := range u.all() {
+		socket, err := l.socket, error(nil)
+		if socket == nil {
+			socket, err = listen(l.addr)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: can't listen on %s: %w%s", l.variable, l.addr, err, settings.ListenAdvice(l.variable, err))
 		}

@@ -1,10 +1,11 @@
 package settings
 
 import (
-	"crypto/tls"
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"usher/internal/inbox"
 	"usher/internal/secret"
 	"usher/webhookgate/signature"
 )
@@ -55,11 +57,26 @@ func (r *reader) headerSafe(name string, v *secret.Value) {
 	}
 }
 
+// tokens checks a setting of tokens that may have names, also whenever its file changes, and
+// returns them.
+func (r *reader) tokens(name string, v *secret.Value) []secret.Token {
+	if v == nil || r.bad[name] {
+		return nil
+	}
+	r.headerSafe(name, v)
+	all, err := secret.Tokens(v.Get())
+	if err != nil {
+		r.problem(name, "%v", err)
+	}
+	v.Require(func(list string) error { _, err := secret.Tokens(list); return err })
+	return all
+}
+
 // shortestKey is the least length of a key on a port that others can reach: they can try
 // many.
 const shortestKey = 16
 
-// keys checks the keys of a port: one, or several separated by commas. The same check
+// keys checks the keys or tokens of a port: one, or several separated by commas. The same check
 // applies whenever the key's file changes.
 func (r *reader) keys(name string, v *secret.Value, reachable bool) {
 	if v == nil || r.bad[name] {
@@ -79,7 +96,7 @@ func checkKeys(keys string, reachable bool) error {
 	for key := range strings.SplitSeq(keys, ",") {
 		switch key = strings.TrimSpace(key); {
 		case key == "":
-			return errors.New("has an empty part (not shown): it should hold one key, or several separated by commas")
+			return errors.New("has an empty part (not shown): it should hold one secret, or several separated by commas")
 		case reachable && utf8.RuneCountInString(key) < shortestKey:
 			return fmt.Errorf("holds a key (not shown) that is shorter than %d characters: on a port that others can reach, keys should be longer", shortestKey)
 		}
@@ -144,23 +161,6 @@ func loopbackHost(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// prefixes reads networks; a single address is a network of one.
-func (r *reader) prefixes(name string, values List) []netip.Prefix {
-	var out []netip.Prefix
-	for _, value := range values {
-		p, err := netip.ParsePrefix(value)
-		if addr, addrErr := netip.ParseAddr(value); addrErr == nil {
-			p, err = netip.PrefixFrom(addr, addr.BitLen()), nil
-		}
-		if err != nil {
-			r.problem(name, "has %q, but should hold networks such as 192.0.2.0/24, separated by commas", value)
-			return nil
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
 func (r *reader) file(name, path string) []byte {
 	data, err := os.ReadFile(path)
 	switch {
@@ -182,27 +182,6 @@ func (r *reader) certificates(name, path string) []byte {
 	return data
 }
 
-// keyPair checks the files of prefix_CERT_FILE and prefix_KEY_FILE, and says whether they
-// are a certificate and its key.
-func (r *reader) keyPair(prefix, certFile, keyFile string) bool {
-	certName, keyName := prefix+"_CERT_FILE", prefix+"_KEY_FILE"
-	if certFile == "" || keyFile == "" {
-		if certFile != keyFile {
-			r.problem(certName, "and %s should be set both, or neither", keyName)
-		}
-		return false
-	}
-	cert, key := r.file(certName, certFile), r.file(keyName, keyFile)
-	if cert == nil || key == nil {
-		return false
-	}
-	_, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)", keyName, err, certFile, keyFile)
-	}
-	return err == nil
-}
-
 // signSecret makes sure that deliveries can be signed.
 func (r *reader) signSecret(name string, v *secret.Value) {
 	if v == nil {
@@ -213,7 +192,55 @@ func (r *reader) signSecret(name string, v *secret.Value) {
 	}
 }
 
-// shortName says whether a name can be used in logs, metrics and commands.
-func shortName(name string) bool {
-	return !strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' })
+// name returns the name of a further port or receiver, by default its index. It is used in logs,
+// metrics and commands. taken has the names of the others.
+func (r *reader) name(taken map[string]string, prefix, given, index string) string {
+	name := cmp.Or(given, index)
+	if strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
+		r.invalid(prefix+"NAME", "a short name without white space")
+	}
+	if other, ok := taken[name]; ok {
+		r.problem(prefix+"NAME", "is %q, but should differ from the name of %s", name, other)
+	}
+	taken[name] = prefix + "…"
+	return name
+}
+
+// What to do when a setting turns out to be wrong only once usher uses it.
+
+// ListenAdvice says what to do when usher cannot listen on the address of a variable.
+func ListenAdvice(variable string, err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Sprintf("; another program uses this address, perhaps another usher: stop it, or set %s to another address", variable)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "; this machine does not have that address: use one that it has, 127.0.0.1, or 0.0.0.0 for all"
+	case errors.Is(err, fs.ErrNotExist):
+		return "; create the socket's folder first"
+	case errors.Is(err, fs.ErrPermission):
+		return adviseUser(err) + ": use a port above 1023, or a folder that this user can write to"
+	}
+	return ""
+}
+
+// adviseUser says who needs more rights, if that is what is wrong: in a container, or under
+// systemd, it is not the user who tries to find out.
+func adviseUser(err error) string {
+	if !errors.Is(err, fs.ErrPermission) || os.Geteuid() < 0 {
+		return ""
+	}
+	return fmt.Sprintf("; usher runs as user %d", os.Geteuid())
+}
+
+// InboxError says what to do when usher cannot open the inbox.
+func InboxError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; create its folder first", err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w%s, which needs write access to its folder", err, adviseUser(err))
+	case errors.Is(err, inbox.ErrInUse):
+		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; stop the other usher, or use another file", err)
+	}
+	return fmt.Errorf("USHER_WEBHOOK_INBOX: %w", err)
 }

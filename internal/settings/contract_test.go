@@ -37,7 +37,7 @@ var promised = map[string]string{
 var promisedSecrets = []string{
 	"USHER_CLIENT_SECRET", "USHER_KEY", "USHER_PORTS_n_CLIENT_SECRET", "USHER_PORTS_n_KEY",
 	"USHER_WEBHOOK_TOKEN", "USHER_WEBHOOK_HMAC_SECRET", "USHER_WEBHOOK_SIGN_SECRET", "USHER_WEBHOOK_RECEIVERS_n_SIGN_SECRET",
-	"USHER_ENTITLEMENTS_KEY", "USHER_ADMIN_TOKEN",
+	"USHER_ENTITLEMENTS_KEY", "USHER_ADMIN_TOKEN", "USHER_ADMIN_READ_TOKEN",
 }
 
 func TestPromisedSettings(t *testing.T) {
@@ -88,8 +88,8 @@ func TestGateIsOn(t *testing.T) {
 		{[]string{"USHER_WEBHOOK_FORWARD_URL=http://r"}, true},
 		{[]string{"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=a", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://r"}, true},
 		{[]string{"USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1"}, true},
-		{[]string{"USHER_WEBHOOK_INBOX=nats://h", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1"}, true},
-		{[]string{"USHER_WEBHOOK_INBOX=nats://h", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_LISTEN=off"}, false},
+		{[]string{"USHER_WEBHOOK_INBOX=postgres://h/d", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1"}, true},
+		{[]string{"USHER_WEBHOOK_INBOX=postgres://h/d", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_LISTEN=off"}, false},
 		{[]string{"USHER_BASE_URL=https://b", "USHER_CLIENT_ID=a", "USHER_CLIENT_SECRET=s"}, false},
 		{[]string{"USHER_BASE_URL=https://b", "USHER_CLIENT_ID=a", "USHER_CLIENT_SECRET=s", "USHER_WEBHOOK_INBOX=file:x"}, false},
 	} {

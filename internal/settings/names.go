@@ -24,7 +24,7 @@ func Variables() []Variable {
 		{"", reflect.TypeFor[Outbound]()},
 		{"USHER_PORTS_n_", reflect.TypeFor[Port]()},
 		{"", reflect.TypeFor[Webhook]()},
-		{"USHER_WEBHOOK_RECEIVERS_n_", reflect.TypeFor[Receiver]()},
+		{"USHER_WEBHOOK_RECEIVERS_n_", reflect.TypeFor[receiverVars]()},
 		{"", reflect.TypeFor[Entitlements]()},
 		{"", reflect.TypeFor[Admin]()},
 	} {
@@ -33,7 +33,6 @@ func Variables() []Variable {
 	return all
 }
 
-// variablesIn returns the variables of one struct.
 func variablesIn(prefix string, of reflect.Type) []Variable {
 	var all []Variable
 	for i := range of.NumField() {
@@ -48,7 +47,6 @@ func variablesIn(prefix string, of reflect.Type) []Variable {
 	return all
 }
 
-// byName returns the variables by name.
 func byName() map[string]Variable {
 	all := make(map[string]Variable)
 	for _, v := range Variables() {

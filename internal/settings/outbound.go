@@ -25,7 +25,7 @@ type Outbound struct {
 	AllowPlainHTTP  bool          `env:"USHER_ALLOW_PLAIN_HTTP" envDefault:"false"`
 	ReplayLimit     Size          `env:"USHER_REPLAY_LIMIT" envDefault:"1MiB"`
 	ReplayMemory    Size          `env:"USHER_REPLAY_MEMORY" envDefault:"32MiB"`
-	UpstreamTimeout time.Duration `env:"USHER_UPSTREAM_TIMEOUT" envDefault:"60s"`
+	UpstreamTimeout time.Duration `env:"USHER_UPSTREAM_TIMEOUT" envDefault:"60s" above:"0"`
 	CAFile          string        `env:"USHER_CA_FILE"`
 
 	Base  *url.URL                         `env:"-"` // of BaseURL
@@ -71,9 +71,6 @@ func (o *Outbound) check(r *reader) {
 	}
 	o.Proxy = proxyOf(r.env)
 	o.Scope = r.scope("USHER_SCOPE", o.Scope)
-	if o.UpstreamTimeout <= 0 {
-		r.invalid("USHER_UPSTREAM_TIMEOUT", "a duration above zero, such as 60s")
-	}
 	for _, host := range o.AllowedHosts {
 		if strings.ContainsAny(host, "/ @") || strings.Contains(host, "*") && host != "*" {
 			r.invalid("USHER_ALLOWED_HOSTS", "host names or addresses, separated by commas, or * for any")
@@ -144,10 +141,7 @@ func readPorts(r *reader, o *Outbound) []Port {
 	names := map[string]string{mainPort: "the main port"}
 	for _, index := range r.indexes(portIndex) {
 		p := readPort(r, index, o, &ports[0])
-		if other, taken := names[p.Name]; taken {
-			r.problem(p.prefix+"NAME", "is %q, but should differ from the name of %s", p.Name, other)
-		}
-		names[p.Name] = p.prefix + "…"
+		p.Name = r.name(names, p.prefix, p.Name, index)
 		ports = append(ports, p)
 	}
 	for _, p := range ports {
@@ -159,14 +153,9 @@ func readPorts(r *reader, o *Outbound) []Port {
 	return ports
 }
 
-// readPort reads a further port.
 func readPort(r *reader, index string, o *Outbound, main *Port) Port {
 	p := Port{prefix: "USHER_PORTS_" + index + "_"}
 	r.section(p.prefix, &p)
-	p.Name = cmp.Or(p.Name, index)
-	if !shortName(p.Name) {
-		r.invalid(p.prefix+"NAME", "a short name without white space")
-	}
 	r.require(p.prefix+"LISTEN", p.Listen != "" || o.BaseURL == "", "the port's address, such as 127.0.0.1:8081")
 	if p.Scope != "" {
 		p.Scope = r.scope(p.prefix+"SCOPE", p.Scope)

@@ -24,7 +24,9 @@ type setting struct {
 	meaning string
 }
 
-const settingsIntro = "usher is configured by environment variables alone. An empty variable counts as not set. " +
+const settingsIntro = "usher is configured by environment variables, or by files of them: `usher --env-file FILE`, also before any command, reads one `NAME=VALUE` on a line. " +
+	"Lines that begin with `#` are comments, one pair of quotes around a value is removed, `export` in front is allowed, and nothing is expanded. " +
+	"With several files the later one wins, and the environment wins over all files. An empty variable counts as not set. " +
 	"Durations are written as `90s` or `10m`, sizes in bytes or with `KiB`, `MiB` or `GiB`. Lists are separated by commas. " +
 	"Every secret `X` can be given as `X_FILE` instead, which names a file. usher reads the file again when its content changes, " +
 	"and keeps the last good value when the file is empty or cannot be read."
@@ -63,7 +65,7 @@ var reference = []section{
 			{"USHER_WEBHOOK_HMAC_SECRET", "", "The sender must sign the body with this secret (HMAC)."},
 			{"USHER_WEBHOOK_HMAC_HEADER", "", "The header with the signature: hex or base64, with or without `sha256=`."},
 			{"USHER_WEBHOOK_HMAC_ALGORITHM", "", "`sha256`, `sha512`, or `sha1` for senders that support nothing better."},
-			{"USHER_WEBHOOK_HMAC_SCHEME", "", "`standard`: the sender signs with the Standard Webhooks headers, with five minutes of tolerance. The secret then is `whsec_…`."},
+			{"USHER_WEBHOOK_HMAC_SCHEME", "", "`standard`: the sender signs with the Standard Webhooks headers, with five minutes of tolerance. The secret then is `whsec_…`. usher takes each `webhook-id` with the same body only once in 15 minutes, unless it failed."},
 			{"USHER_WEBHOOK_ALLOW_CIDRS", "", "Networks that may send webhooks."},
 			{"USHER_WEBHOOK_TRUSTED_PROXIES", "", "Networks of your proxies: usher believes their `X-Forwarded-For`."},
 			{"USHER_WEBHOOK_TLS_CERT_FILE", "", "A certificate, to serve TLS. usher uses a new file without a restart."},
@@ -89,30 +91,24 @@ var reference = []section{
 		}},
 	{"Inbox", "With an inbox usher stores each webhook before it answers 200, and retries until the receiver has it. Without one it passes webhooks through.",
 		[]setting{
-			{"USHER_WEBHOOK_INBOX", "none", "`file:/path/inbox.db`: a file, for one usher. `nats://host,host,host`: a NATS cluster that several replicas share; it can end with `?stream=NAME` (default `USHER`) and `&replicas=N` (default 3 in a cluster); `tls://` for TLS."},
+			{"USHER_WEBHOOK_INBOX", "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that several replicas share. It takes the usual parameters (`sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `target_session_attrs=read-write` with several hosts) and `schema` (default `usher`), where the tables are."},
 			{"USHER_WEBHOOK_INBOX_ATTEMPTS", "", "usher parks a webhook after so many failed tries. Tries while the receiver is down do not count."},
 			{"USHER_WEBHOOK_INBOX_MAX_AGE", "", "usher parks a webhook that is older than this."},
 			{"USHER_WEBHOOK_INBOX_CONCURRENCY", "", "Deliveries at once, over all tenants."},
 			{"USHER_WEBHOOK_INBOX_MAX_BYTES", "", "Room for webhooks that wait or are parked. When it is full, senders get 503 with `Retry-After`; deliveries continue."},
 			{"USHER_WEBHOOK_INBOX_KEEP", "", "`latest`: a newer webhook of the same tenant replaces one that waits. `all`: every webhook is delivered."},
-			{"USHER_WEBHOOK_INBOX_USER", "", "The user to log in with at the NATS servers."},
-			{"USHER_WEBHOOK_INBOX_PASSWORD", "", "The user's password."},
-			{"USHER_WEBHOOK_INBOX_TOKEN", "", "A token to log in with, instead of a user."},
-			{"USHER_WEBHOOK_INBOX_NKEY", "", "The seed of an NKey to log in with. usher reads it at the start only."},
-			{"USHER_WEBHOOK_INBOX_CREDS_FILE", "", "A NATS credentials file to log in with."},
-			{"USHER_WEBHOOK_INBOX_CA_FILE", "system roots", "CA certificates of the NATS servers."},
-			{"USHER_WEBHOOK_INBOX_CERT_FILE", "", "A client certificate for the NATS servers."},
-			{"USHER_WEBHOOK_INBOX_KEY_FILE", "", "The client certificate's key."},
+			{"USHER_WEBHOOK_INBOX_PASSWORD", "", "The database's password. usher asks for it for each connection, so it can be rotated in a file. A password in the address works, too."},
 		}},
 	{"Entitlements", "This part is on when `USHER_ENTITLEMENTS_LISTEN` is set. It answers what a tenant may use.",
 		[]setting{
-			{"USHER_ENTITLEMENTS_LISTEN", "none: entitlements are off", "A port, such as `127.0.0.1:8070`, or `unix:/path`. It needs `USHER_WEBHOOK_INBOX`. With `nats://` another usher may take the webhooks in: then set `USHER_WEBHOOK_LISTEN=off`."},
+			{"USHER_ENTITLEMENTS_LISTEN", "none: entitlements are off", "A port, such as `127.0.0.1:8070`, or `unix:/path`. It needs `USHER_WEBHOOK_INBOX`. With `postgres://` another usher may take the webhooks in: then set `USHER_WEBHOOK_LISTEN=off`."},
 			{"USHER_ENTITLEMENTS_KEY", "", "Callers must send this key, as for `USHER_KEY`. Required if the port can be reached from other machines, with at least 16 characters."},
 		}},
 	{"Admin port, log, shutdown", "",
 		[]setting{
 			{"USHER_ADMIN_LISTEN", "", "The admin page, its API, `/healthz`, `/readyz` and `/metrics`; `off` for none."},
-			{"USHER_ADMIN_TOKEN", "", "Required if the admin port can be reached from other machines. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. `/healthz` and `/readyz` need no token."},
+			{"USHER_ADMIN_TOKEN", "", "Required if the admin port can be reached from other machines. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. `/healthz` and `/readyz` need no token. Several, separated by commas; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which says who did something. Commands send the first."},
+			{"USHER_ADMIN_READ_TOKEN", "", "The same, for those who may look at everything, `/metrics` too, but not act or export. Only together with `USHER_ADMIN_TOKEN`."},
 			{"USHER_LOG_LEVEL", "", "`debug`, `info`, `warn` or `error`."},
 			{"USHER_LOG_FORMAT", "", "`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
 			{"USHER_SHUTDOWN_DELAY", "", "On SIGTERM usher first reports that it is not ready, and serves for this long, so that load balancers notice. In Kubernetes: `5s`."},

@@ -13,10 +13,11 @@ package settings
 import (
 	"cmp"
 	"log/slog"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
-	"usher/internal/inbox"
 	"usher/internal/secret"
 )
 
@@ -44,13 +45,13 @@ type Entitlements struct {
 type Admin struct {
 	Listen        string        `env:"USHER_ADMIN_LISTEN" envDefault:"127.0.0.1:9095"`
 	Token         *secret.Value `secret:"USHER_ADMIN_TOKEN"`
-	LogLevel      string        `env:"USHER_LOG_LEVEL" envDefault:"info"`
+	ReadToken     *secret.Value `secret:"USHER_ADMIN_READ_TOKEN"`
+	Level         slog.Level    `env:"USHER_LOG_LEVEL" envDefault:"info"`
 	LogFormat     string        `env:"USHER_LOG_FORMAT" envDefault:"auto"`
 	ShutdownDelay time.Duration `env:"USHER_SHUTDOWN_DELAY" envDefault:"0s"`
 	ShutdownGrace time.Duration `env:"USHER_SHUTDOWN_GRACE" envDefault:"15s"`
 
-	Level    slog.Level `env:"-"` // of LogLevel
-	NoColour bool       `env:"-"` // NO_COLOR is set, see https://no-color.org
+	NoColour bool `env:"-"` // NO_COLOR is set, see https://no-color.org
 }
 
 // Read reads the settings of an usher that serves: at least one part has to be on. Its error
@@ -95,13 +96,9 @@ func ReadAdmin(environ []string) (*Admin, error) {
 		r.problem("USHER_ADMIN_LISTEN", "is off, so there is no admin port to ask: set it to the address of the admin port of the running usher")
 	}
 	r.listen("USHER_ADMIN_LISTEN", a.Listen)
-	r.headerSafe("USHER_ADMIN_TOKEN", a.Token)
-	var bad Problems
-	for _, problem := range r.problems {
-		if strings.HasPrefix(problem, "USHER_ADMIN_") {
-			bad = append(bad, problem)
-		}
-	}
+	r.tokens("USHER_ADMIN_TOKEN", a.Token)
+	r.tokens("USHER_ADMIN_READ_TOKEN", a.ReadToken)
+	bad := slices.DeleteFunc(r.problems, func(problem string) bool { return !strings.HasPrefix(problem, "USHER_ADMIN_") })
 	if len(bad) > 0 {
 		return nil, bad
 	}
@@ -122,20 +119,17 @@ func (a *Admin) check(r *reader) {
 			r.problem("USHER_ADMIN_LISTEN", "is %q, which others can reach: set USHER_ADMIN_TOKEN (or USHER_ADMIN_TOKEN_FILE), or listen on 127.0.0.1", a.Listen)
 		}
 	}
-	r.headerSafe("USHER_ADMIN_TOKEN", a.Token)
-	if err := a.Level.UnmarshalText([]byte(a.LogLevel)); err != nil {
-		r.invalid("USHER_LOG_LEVEL", "debug, info, warn or error")
+	acting := r.tokens("USHER_ADMIN_TOKEN", a.Token)
+	for _, t := range r.tokens("USHER_ADMIN_READ_TOKEN", a.ReadToken) {
+		if slices.ContainsFunc(acting, func(o secret.Token) bool { return o.Value == t.Value }) {
+			r.problem("USHER_ADMIN_READ_TOKEN", "holds a token (not shown) that USHER_ADMIN_TOKEN holds, too: with it one may act")
+		}
 	}
-	switch a.LogFormat {
-	case "auto", "text", "json":
-	default:
+	if a.ReadToken != nil && a.Token == nil {
+		r.problem("USHER_ADMIN_READ_TOKEN", "is set, but USHER_ADMIN_TOKEN is not: without that everybody may look and act")
+	}
+	if !slices.Contains([]string{"auto", "text", "json"}, a.LogFormat) {
 		r.invalid("USHER_LOG_FORMAT", "auto, text or json")
-	}
-	if a.ShutdownDelay < 0 {
-		r.invalid("USHER_SHUTDOWN_DELAY", "a duration, such as 5s")
-	}
-	if a.ShutdownGrace < 0 {
-		r.invalid("USHER_SHUTDOWN_GRACE", "a duration, such as 15s")
 	}
 }
 
@@ -146,9 +140,9 @@ func (e *Entitlements) check(r *reader, s *Settings) {
 		if beyond = ok && !loopback; beyond && e.Key == nil && !s.Outbound.Insecure {
 			r.problem("USHER_ENTITLEMENTS_LISTEN", "is %q, which others can reach, and callers need no key: set USHER_ENTITLEMENTS_KEY (or USHER_ENTITLEMENTS_KEY_FILE), or USHER_INSECURE=true if everybody there may ask", e.Listen)
 		}
-		r.require("USHER_WEBHOOK_INBOX", s.Webhook.Inbox != "", "where webhooks are kept, such as file:/var/lib/usher/inbox.db or nats://host,host,host: USHER_ENTITLEMENTS_LISTEN answers from it")
-		if s.Webhook.Listen == "off" && s.Webhook.Inbox != "" && !inbox.IsNATS(s.Webhook.Inbox) {
-			r.problem("USHER_WEBHOOK_LISTEN", "is off, but with a file inbox no other usher can take webhooks in: use nats://host,host,host in USHER_WEBHOOK_INBOX, or set an address")
+		r.require("USHER_WEBHOOK_INBOX", s.Webhook.Inbox != "", "where webhooks are kept, such as file:/var/lib/usher/inbox.db or postgres://user@host/database: USHER_ENTITLEMENTS_LISTEN answers from it")
+		if s.Webhook.Listen == "off" && s.Webhook.InboxAddress != nil && !s.Webhook.SharedInbox() {
+			r.problem("USHER_WEBHOOK_LISTEN", "is off, but with a file inbox no other usher can take webhooks in: use postgres://user@host/database in USHER_WEBHOOK_INBOX, or set an address")
 		}
 	}
 	r.keys("USHER_ENTITLEMENTS_KEY", e.Key, beyond)
@@ -175,4 +169,110 @@ func checkDistinct(r *reader, s *Settings) {
 	}
 	see("USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen)
 	see("USHER_ADMIN_LISTEN", s.Admin.Listen)
+}
+
+// A Part is something that usher does. Each is on when it has its setting, and works
+// without the others: one that is off opens no port, needs no secret, and plays no role
+// in readiness, on the page or in the metrics.
+type Part struct {
+	Name string // as in /readyz/NAME
+	Off  string // says that the part is off, and what switches it on
+}
+
+// Parts returns all three, whether they are on or off.
+func (s *Settings) Parts() (outbound, gate, entitlements Part) {
+	outbound = Part{"outbound", "outbound is off; to switch it on, set USHER_BASE_URL"}
+	gate = Part{"gate", "the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"}
+	if s.Webhook.Listen == "off" {
+		gate.Off = "the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"
+	}
+	entitlements = Part{"entitlements", "the entitlements port is off; to switch it on, set USHER_ENTITLEMENTS_LISTEN"}
+	return outbound, gate, entitlements
+}
+
+// OutboundOn says whether usher calls the billing service.
+func (s *Settings) OutboundOn() bool { return s.Outbound.BaseURL != "" }
+
+// GateOn says whether usher takes webhooks in.
+func (s *Settings) GateOn() bool { return s.Webhook.on() }
+
+// EntitlementsOn says whether usher answers what a tenant may use, on a port of its own.
+func (s *Settings) EntitlementsOn() bool { return s.Entitlements.Listen != "" }
+
+func requireAnyPart(s *Settings, r *reader) {
+	if s.OutboundOn() || s.GateOn() || s.EntitlementsOn() {
+		return
+	}
+	off := ""
+	if s.Webhook.Listen == "off" {
+		off = " (with an address in USHER_WEBHOOK_LISTEN, which is off)"
+	}
+	r.problem("USHER_BASE_URL", "is not set, and every part of usher is off: set USHER_BASE_URL to call the billing service, "+
+		"USHER_WEBHOOK_FORWARD_URL to receive webhooks%s, or USHER_ENTITLEMENTS_LISTEN to answer what a tenant may use. To try usher without settings, run 'usher demo'", off)
+}
+
+func requireOutbound(s *Settings, r *reader) {
+	r.require("USHER_BASE_URL", s.OutboundOn(), "the billing service's base address, such as https://billing.example.com: 'usher exec' is for programs that call it")
+}
+
+// Unused is a variable of a part that is off.
+type Unused struct{ Name, Why string }
+
+// unused finds the variables that are set for a part that is off: the user who sets one
+// relies on it.
+func (s *Settings) unused(r *reader) []Unused {
+	var unused []Unused
+	outbound, gate, entitlements := s.Parts()
+	add := func(p Part, prefix string, of reflect.Type) {
+		for _, name := range names(variablesIn(prefix, of)) {
+			switchedOff := name == "USHER_WEBHOOK_LISTEN" && r.env[name] == "off" // then it is used
+			read := s.EntitlementsOn() && (strings.HasPrefix(name, "USHER_WEBHOOK_INBOX") || name == "USHER_INSECURE")
+			if r.env[name] != "" && !switchedOff && !read && !slices.Contains(everyPort, name) {
+				unused = append(unused, Unused{name, p.Off})
+			}
+		}
+	}
+	if !s.OutboundOn() {
+		add(outbound, "", reflect.TypeFor[Outbound]())
+		for _, index := range r.indexes(portIndex) {
+			add(outbound, "USHER_PORTS_"+index+"_", reflect.TypeFor[Port]())
+		}
+	}
+	if !s.EntitlementsOn() {
+		add(entitlements, "", reflect.TypeFor[Entitlements]())
+	}
+	if !s.GateOn() {
+		add(gate, "", reflect.TypeFor[Webhook]())
+		for _, index := range r.indexes(receiverIndex) { // of a gate that was switched off
+			add(gate, "USHER_WEBHOOK_RECEIVERS_"+index+"_", reflect.TypeFor[receiverVars]())
+		}
+	}
+	return unused
+}
+
+// everyPort are the variables of Outbound that the admin port uses, too.
+var everyPort = []string{"USHER_ALLOWED_HOSTS"}
+
+// Secrets returns every secret whose file usher watches: all of the parts that are on.
+func (s *Settings) Secrets() []*secret.Value {
+	values := []*secret.Value{s.Admin.Token, s.Admin.ReadToken}
+	if s.EntitlementsOn() {
+		values = append(values, s.Entitlements.Key)
+	}
+	if s.EntitlementsOn() && !s.GateOn() {
+		values = append(values, s.Webhook.InboxPassword)
+	}
+	if s.GateOn() {
+		w := &s.Webhook
+		values = append(values, w.Token, w.HMACSecret, w.SignSecret, w.InboxPassword)
+		values = append(values, w.signSecrets...)
+	}
+	for _, p := range s.Ports { // each once: ports may inherit them
+		for _, v := range []*secret.Value{p.ClientSecret, p.Key} {
+			if !slices.Contains(values, v) {
+				values = append(values, v)
+			}
+		}
+	}
+	return values
 }

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,7 +76,7 @@ func TestProblems(t *testing.T) {
 			[]string{`USHER_UPSTREAM_TIMEOUT is "soon"`, `USHER_LISTEN is "8080"`, "USHER_CLIENT_SECRET_FILE is", "certificates in PEM", "USHER_PORTS_0_SCOPE holds only white space", `USHER_PORTS_1_LISTEN is "x"`}},
 		{"bad values of the gate, which is off", with("USHER_WEBHOOK_TIMEOUT=soon", "USHER_WEBHOOK_ALLOW_CIDRS=nowhere", "USHER_WEBHOOK_PATH=a", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_TLS_CERT_FILE=/x", "USHER_WEBHOOK_TLS_KEY_FILE=/x",
 			"USHER_WEBHOOK_HMAC_SCHEME=md5", "USHER_WEBHOOK_LISTEN=8090"),
-			[]string{`USHER_WEBHOOK_TIMEOUT is "soon"`, `USHER_WEBHOOK_ALLOW_CIDRS has "nowhere"`, "USHER_WEBHOOK_PATH", "USHER_WEBHOOK_INBOX is", "USHER_WEBHOOK_TLS_CERT_FILE is", "USHER_WEBHOOK_TLS_KEY_FILE is",
+			[]string{`USHER_WEBHOOK_TIMEOUT is "soon"`, `USHER_WEBHOOK_ALLOW_CIDRS is "nowhere", but should hold networks`, "USHER_WEBHOOK_PATH", "USHER_WEBHOOK_INBOX can't be used", "USHER_WEBHOOK_TLS_CERT_FILE is", "USHER_WEBHOOK_TLS_KEY_FILE is",
 				"USHER_WEBHOOK_HMAC_SCHEME", `USHER_WEBHOOK_LISTEN is "8090", but should hold host:port, such as 127.0.0.1:8090, unix:/path, or off`}},
 		{"gate switched off in capitals", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=OFF"}, []string{`USHER_WEBHOOK_LISTEN is "OFF"`}},
 		{"all at once", with("USHER_LISTEN=8080", "USHER_UPSTREAM_TIMEOUT=soon", "USHER_REPLAY_LIMIT=1MB", "USHER_INSECURE=yes", "USHER_LOG_LEVEL=loud", "USHER_LOG_FORMAT=xml", "USHER_SHUTDOWN_GRACE=-1s"),
@@ -84,7 +85,10 @@ func TestProblems(t *testing.T) {
 		{"plain http", with("USHER_BASE_URL=http://billing.example.com"), []string{"USHER_ALLOW_PLAIN_HTTP"}},
 		{"no scheme", with("USHER_BASE_URL=billing.example.com"), []string{`USHER_BASE_URL is "billing.example.com"`}},
 		{"typo in the scheme", with("USHER_BASE_URL=htps://billing.example.com"), []string{"USHER_BASE_URL"}},
-		{"query", with("USHER_BASE_URL=https://billing.example.com?x=1"), []string{"USHER_BASE_URL"}},
+		{"query", with("USHER_BASE_URL=https://billing.example.com?key=t0psecret"), []string{"USHER_BASE_URL should hold an address such as"}},
+		{"query that can't be parsed", with("USHER_BASE_URL=https://billing.example.com/%zz?key=t0psecret"), []string{"USHER_BASE_URL should hold an address such as"}},
+		{"query without a scheme", with("USHER_BASE_URL=billing.example.com?key=t0psecret"), []string{"USHER_BASE_URL should hold an address such as"}},
+		{"fragment", with("USHER_BASE_URL=https://billing.example.com#t0psecret"), []string{"USHER_BASE_URL should hold an address such as"}},
 		{"user info", with("USHER_BASE_URL=https://u:t0psecret@billing.example.com"), []string{"USHER_BASE_URL holds a user name or password"}},
 		{"user info that can't be parsed", with("USHER_BASE_URL=https://u:t0psecret%zz@billing.example.com"), []string{"USHER_BASE_URL holds a user name or password"}},
 		{"base address with a port that is none", with("USHER_BASE_URL=https://billing.example.com:99999"), []string{"USHER_BASE_URL is"}},
@@ -102,6 +106,10 @@ func TestProblems(t *testing.T) {
 		{"further port without an address", with("USHER_PORTS_0_SCOPE=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
 		{"same name", with("USHER_PORTS_0_NAME=main", "USHER_PORTS_0_LISTEN=127.0.0.1:81"), []string{"USHER_PORTS_0_NAME"}},
 		{"same address", with("USHER_PORTS_0_LISTEN=127.0.0.1:8080"), []string{"USHER_PORTS_0_LISTEN is \"127.0.0.1:8080\", but should differ from USHER_LISTEN"}},
+		{"admin token twice named", with("USHER_ADMIN_TOKEN=a:b:t0psecret"), []string{"USHER_ADMIN_TOKEN has a part (not shown)"}},
+		{"admin token, an empty part", with("USHER_ADMIN_TOKEN=ana:t0psecret,"), []string{"USHER_ADMIN_TOKEN has a part (not shown)"}},
+		{"only for looking", with("USHER_ADMIN_READ_TOKEN=t0psecret"), []string{"USHER_ADMIN_READ_TOKEN is set, but USHER_ADMIN_TOKEN is not"}},
+		{"for looking and acting", with("USHER_ADMIN_TOKEN=ana:t0psecret", "USHER_ADMIN_READ_TOKEN=ben:t0psecret"), []string{"USHER_ADMIN_READ_TOKEN holds a token (not shown) that USHER_ADMIN_TOKEN holds, too"}},
 		{"admin beyond loopback", with("USHER_ADMIN_LISTEN=0.0.0.0:9095"), []string{"USHER_ADMIN_TOKEN"}},
 		{"no admin port, misspelt", with("USHER_ADMIN_LISTEN=OFF"), []string{`USHER_ADMIN_LISTEN is "OFF", but should hold host:port, such as 127.0.0.1:9095, unix:/path, or off`}},
 		{"socket with a long path", with("USHER_LISTEN=unix:/" + strings.Repeat("x", 200)), []string{"a socket's path has at most"}},
@@ -129,7 +137,7 @@ func TestProblems(t *testing.T) {
 		{"prefix alone", with("USHER_PORTS_0_=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
 		{"slip of a short name", with("USHER_KEYS=t0psecret"), []string{"did you mean USHER_KEY?"}},
 		{"nothing but commas", with("USHER_ALLOWED_HOSTS=,", "USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS= , ", "USHER_WEBHOOK_TYPES=,"),
-			[]string{`USHER_ALLOWED_HOSTS is ","`, `USHER_WEBHOOK_ALLOW_CIDRS is " , ", but should hold a list, separated by commas`, "USHER_WEBHOOK_TYPES"}},
+			[]string{`USHER_ALLOWED_HOSTS is ","`, `USHER_WEBHOOK_ALLOW_CIDRS is " , ", but should hold networks`, "USHER_WEBHOOK_TYPES"}},
 		{"secret of white space", with("USHER_CLIENT_SECRET=  ", "USHER_WEBHOOK_HMAC_SECRET=\t"),
 			[]string{"USHER_CLIENT_SECRET holds only white space", "USHER_WEBHOOK_HMAC_SECRET holds only white space"}},
 		{"hosts", with("USHER_ALLOWED_HOSTS=*.example.com"), []string{"USHER_ALLOWED_HOSTS"}},
@@ -149,7 +157,7 @@ func TestProblems(t *testing.T) {
 		{"path with a fragment", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/a#"), []string{`USHER_WEBHOOK_PATH is "/a#"`}},
 		{"receiver's port", with("USHER_WEBHOOK_FORWARD_URL=http://r:99999"), []string{"USHER_WEBHOOK_FORWARD_URL should hold"}},
 		{"empty token among several", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TOKEN=a,,b"), []string{"USHER_WEBHOOK_TOKEN has an empty part"}},
-		{"network", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS=10.0.0.0/8,nowhere"), []string{`USHER_WEBHOOK_ALLOW_CIDRS has "nowhere"`}},
+		{"network", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS=10.0.0.0/8,nowhere"), []string{`USHER_WEBHOOK_ALLOW_CIDRS is "10.0.0.0/8,nowhere", but should hold networks`}},
 		{"half of TLS", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CERT_FILE=/x"), []string{"both, or neither"}},
 		{"TLS without its files", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CERT_FILE="+dir+"/none", "USHER_WEBHOOK_TLS_KEY_FILE="+dir, "USHER_WEBHOOK_TLS_CLIENT_CA_FILE="+empty),
 			[]string{"USHER_WEBHOOK_TLS_CERT_FILE is", "USHER_WEBHOOK_TLS_KEY_FILE is", "USHER_WEBHOOK_TLS_CLIENT_CA_FILE is"}},
@@ -186,7 +194,7 @@ func TestProblems(t *testing.T) {
 		{"slip before a receiver's index", two("USHER_WEBHOOK_RECEIVER_2_PLATFORMS=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_2_PLATFORMS?"}},
 		{"places for too few receivers", two("USHER_WEBHOOK_MAX_INFLIGHT=2"), []string{`USHER_WEBHOOK_MAX_INFLIGHT is "2", but should hold more than there are receivers`}},
 		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_KEEP=some", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_ATTEMPTS=-1"),
-			[]string{`USHER_WEBHOOK_INBOX is "/x", but should hold file:/path`, "all or latest", "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_ATTEMPTS"}},
+			[]string{`USHER_WEBHOOK_INBOX can't be used: it begins with neither file: nor postgres://; it should hold file:/path`, "all or latest", "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_ATTEMPTS"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Read(tc.env)
@@ -310,19 +318,20 @@ func TestReceivers(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &s.Webhook
-	if len(w.Receivers) != 3 || len(s.Unused)+len(s.Unknown) > 0 {
-		t.Fatalf("%+v, %v, %v", w.Receivers, s.Unused, s.Unknown)
+	all := w.Receivers.All()
+	if len(all) != 3 || len(s.Unused)+len(s.Unknown) > 0 {
+		t.Fatalf("%+v, %v, %v", all, s.Unused, s.Unknown)
 	}
-	if c := w.Receivers[0]; c.Name != "main" || c.URL.Host != "main" || c.SignSecret.Get() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 || len(c.Platforms) > 0 {
+	if c := all[0]; c.Name != "main" || c.URL.Host != "main" || c.SignSecret() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 || len(c.Platforms) > 0 {
 		t.Errorf("main: %+v", c)
 	}
-	if c := w.Receivers[1]; c.Name != "0" || !slices.Equal(c.Platforms, []string{"crm", "mail"}) || c.SignSecret.Get() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 {
+	if c := all[1]; c.Name != "0" || !slices.Equal(c.Platforms, []string{"crm", "mail"}) || c.SignSecret() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 {
 		t.Errorf("inherits: %+v", c)
 	}
-	if c := w.Receivers[2]; c.Name != "documents" || c.URL.Scheme != "https" || c.SignSecret.Get() != "whsec_b3RoZXI=" || c.Timeout.String() != "1m0s" || c.Concurrency != 2 {
+	if c := all[2]; c.Name != "documents" || c.URL.Scheme != "https" || c.SignSecret() != "whsec_b3RoZXI=" || c.Timeout.String() != "1m0s" || c.Concurrency != 2 {
 		t.Errorf("its own: %+v", c)
 	}
-	if n := len(s.Secrets()); n != 7 { // the admin's, five of the gate, one receiver's own
+	if n := len(s.Secrets()); n != 7 { // two of the admin port, four of the gate, one receiver's own
 		t.Errorf("%d secrets are watched", n)
 	}
 }
@@ -368,5 +377,110 @@ func TestReadAdmin(t *testing.T) {
 	}
 	if got := AdminListen([]string{"USHER_ADMIN_LISTEN="}); got != "127.0.0.1:9095" {
 		t.Error(got)
+	}
+}
+
+// A setting of a part that is off is not an error, but it is said, with what switches
+// the part on.
+func TestUnusedSettings(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		env  []string
+		want []string // the names
+		why  string
+	}{
+		{"both on", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TOKEN=x", "USHER_KEY=x"), nil, ""},
+		{"gate off", with("USHER_WEBHOOK_TOKEN=x", "USHER_WEBHOOK_INBOX=postgres://h/d", "USHER_WEBHOOK_INBOX_PASSWORD=p", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_LISTEN=0.0.0.0:8090"),
+			[]string{"USHER_WEBHOOK_LISTEN", "USHER_WEBHOOK_TOKEN", "USHER_WEBHOOK_HMAC_SCHEME", "USHER_WEBHOOK_INBOX", "USHER_WEBHOOK_INBOX_PASSWORD"},
+			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"},
+		{"gate switched off", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"), []string{"USHER_WEBHOOK_FORWARD_URL"},
+			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"},
+		{"gate switched off, with receivers", with("USHER_WEBHOOK_RECEIVERS_4_PLATFORMS=crm", "USHER_WEBHOOK_LISTEN=off"), []string{"USHER_WEBHOOK_RECEIVERS_4_PLATFORMS"},
+			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"},
+		{"outbound off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_CLIENT_ID=x", "USHER_CLIENT_SECRET=x", "USHER_LISTEN=0.0.0.0:8080", "USHER_PORTS_3_SCOPE=x", "USHER_PORTS_3_KEY=k", "USHER_ALLOWED_HOSTS=x"},
+			[]string{"USHER_CLIENT_ID", "USHER_CLIENT_SECRET", "USHER_LISTEN", "USHER_PORTS_3_SCOPE", "USHER_PORTS_3_KEY"}, "outbound is off; to switch it on, set USHER_BASE_URL"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, err := Read(tc.env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, u := range s.Unused {
+				names = append(names, u.Name)
+				if u.Why != tc.why {
+					t.Errorf("%s: %q, want %q", u.Name, u.Why, tc.why)
+				}
+			}
+			if !slices.Equal(names, tc.want) {
+				t.Errorf("unused: %q, want %q", names, tc.want)
+			}
+		})
+	}
+}
+
+// The gate sees an IPv4 address as one, also where a socket reports it as a mapped one.
+func TestMappedNetworks(t *testing.T) {
+	s, err := Read([]string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS=::ffff:198.51.100.0/120, ::ffff:192.0.2.1, 2001:db8::/32"})
+	if err != nil || fmt.Sprint(s.Webhook.Allow) != "[198.51.100.0/24 192.0.2.1/32 2001:db8::/32]" {
+		t.Error(s, err)
+	}
+}
+
+func TestInboxSettings(t *testing.T) {
+	for _, c := range []struct {
+		env   string // separated by spaces
+		fault string // what the problem says; empty: none
+	}{
+		{"USHER_WEBHOOK_INBOX=file:/tmp/inbox.db", ""},
+		{"USHER_WEBHOOK_INBOX=file:", "it has no path"},
+		{"USHER_WEBHOOK_INBOX=postgres://u@a,b:5433/usher?target_session_attrs=read-write&sslmode=verify-full&schema=usher_2", ""},
+		{"USHER_WEBHOOK_INBOX=postgresql://u@[::1]:5432/usher USHER_WEBHOOK_INBOX_PASSWORD=hush", ""},
+		{"USHER_WEBHOOK_INBOX=postgres://u:hush@a/usher", ""},
+		{"USHER_WEBHOOK_INBOX=redis://u:hush@a", "USHER_WEBHOOK_INBOX can't be used: it begins with neither file: nor postgres://"},
+		{"USHER_WEBHOOK_INBOX=postgres://u:hush@a:port/usher", "USHER_WEBHOOK_INBOX can't be used"},
+		{"USHER_WEBHOOK_INBOX=postgres://u:hush@a:99999999/usher", "USHER_WEBHOOK_INBOX can't be used"},
+		{"USHER_WEBHOOK_INBOX=postgres://u:hush@a/usher?sslmode=perhaps", "sslmode is invalid"},
+		{"USHER_WEBHOOK_INBOX=postgres://u:hush@a/usher?sslrootcert=/nowhere&sslmode=verify-full", "USHER_WEBHOOK_INBOX can't be used"},
+		{"USHER_WEBHOOK_INBOX=postgres://u:hush@a/usher?schema=a.b", "its schema should be a name"},
+		{"USHER_WEBHOOK_INBOX=postgres://u:hush@a/usher?schema=", "its schema should be a name"},
+		{"USHER_WEBHOOK_INBOX=postgres://u:hush@a/usher?replicas=3", `it has the parameter "replicas", which usher does not know`},
+		{"USHER_WEBHOOK_INBOX=postgres://u:hush@a/usher?pool_max_conns=3", "pool_max_conns, which usher sets itself"},
+		{"USHER_WEBHOOK_INBOX=postgres://u:hush@a/usher USHER_WEBHOOK_INBOX_PASSWORD=hush", "one of them should go"},
+		{"USHER_WEBHOOK_INBOX=file:/tmp/inbox.db USHER_WEBHOOK_INBOX_PASSWORD=hush", "is only for a database"},
+	} {
+		env := append(strings.Fields(c.env), "USHER_BASE_URL=https://billing.example", "USHER_CLIENT_ID=app", "USHER_CLIENT_SECRET=s",
+			"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:3000")
+		_, err := Read(env)
+		switch {
+		case c.fault == "" && err != nil:
+			t.Errorf("%s: %v", c.env, err)
+		case c.fault != "" && (err == nil || !strings.Contains(err.Error(), c.fault) || strings.Contains(err.Error(), "hush")):
+			t.Errorf("%s: %v", c.env, err)
+		}
+	}
+}
+
+// Whatever holds a password is not shown, also where it was put in the wrong place.
+func TestNoPasswordInProblems(t *testing.T) {
+	for _, kv := range []string{
+		"USHER_WEBHOOK_INBOX=postgress://u:hush@h", "USHER_WEBHOOK_INBOX=Postgres://u:hush@h/d?x=1", "USHER_WEBHOOK_INBOX=u:hush@h",
+		"USHER_BASE_URL=u:hush@h", "USHER_CLIENT_SECRET_FILE=hush",
+		"USHER_WEBHOOK_TLS_KEY_FILE=-----BEGIN PRIVATE KEY-----\nhush",
+		"HTTPS_PROXY=http://u:hush@proxy:port", "USHER_WEBHOOK_HMAC_SCHEME=whsec_hush", "USHER_WEBHOOK_HMAC_HEADER=-----BEGIN hush",
+	} {
+		env := []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:3000"}
+		if strings.HasPrefix(kv, "USHER_WEBHOOK_TLS_KEY_FILE") {
+			env = append(env, "USHER_WEBHOOK_TLS_CERT_FILE=/none")
+		}
+		if !strings.HasPrefix(kv, "USHER_BASE_URL") {
+			env = append(env, "USHER_BASE_URL=https://billing.example")
+		}
+		if !strings.HasPrefix(kv, "USHER_CLIENT_SECRET") {
+			env = append(env, "USHER_CLIENT_SECRET=s")
+		}
+		if _, err := Read(append(env, kv)); err == nil || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%s: %v", kv, err)
+		}
 	}
 }

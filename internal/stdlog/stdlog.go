@@ -11,7 +11,7 @@ import (
 	"log"
 	"log/slog"
 
-	"usher/internal/secret"
+	"usher/internal/text"
 )
 
 // New returns a logger whose lines become records of dst with this message.
@@ -40,6 +40,6 @@ type handler struct {
 
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
 	line := slog.NewRecord(r.Time, r.Level, h.message, r.PC)
-	line.AddAttrs(slog.String("detail", secret.Unquoted(r.Message)))
+	line.AddAttrs(slog.String("detail", text.Unquoted(r.Message)))
 	return h.Handler.Handle(ctx, line)
 }

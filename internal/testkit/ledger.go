@@ -85,7 +85,7 @@ func (l *Ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.latest = now
 }
 
-// SetDown has it answer everything with 503, or no longer.
+// SetDown makes it answer everything with 503, or no longer.
 func (l *Ledger) SetDown(down bool) { l.mu.Lock(); defer l.mu.Unlock(); l.down = down }
 
 // RefuseOlder has it refuse what was sent before something that it has of the same tenant,

@@ -35,13 +35,14 @@ func (o *Output) String() string {
 // Eventually waits for something that another goroutine or process brings about.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for range 6000 { // looks, and not seconds: on a busy machine a look may take long
+	// A minute, and a number of looks: on a busy machine a look may take long.
+	for began, looks := time.Now(), 0; looks < 500 || time.Since(began) < time.Minute; looks++ {
 		if f() {
 			return
 		}
 		time.Sleep(10 * time.Millisecond) // real processes and sockets: nothing to wait on
 	}
-	t.Fatalf("in 60 s: not %s", what)
+	t.Fatalf("in a minute: not %s", what)
 }
 
 // Missing skips a test for want of something that the machine does not have. With CI=true

@@ -121,8 +121,8 @@ func Build(t testing.TB, pkg string) string {
 	return path
 }
 
-// Binary is usher as it is built, for what only a process can show. It is built once for
-// all tests of a package, when the first of them asks.
+// Binary is usher as it is built, for what only a process can show. "go run" keeps what it has linked in Go's cache, so
+// that not each package with such tests links it anew.
 func Binary(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -144,17 +144,17 @@ var (
 		}
 		built = dir
 		path := filepath.Join(dir, "usher")
-		if out, err := exec.Command("go", "build", "-o", path, "usher").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "run", "-ldflags=-w", "-exec", "cp", "usher", path).CombinedOutput(); err != nil {
 			return "", errors.New(string(out))
 		}
 		return path, os.Chmod(dir, 0o755) // tests run it as other users, too
 	})
 )
 
-// Main runs the tests of a package, and cleans up after Binary. What runs beside each other
+// Main runs the tests of a package, and cleans up after Binary and, with after, what else the tests shared. What runs beside each other
 // (t.Parallel) waits most of the time, for leases, backoffs and processes: more of it at
 // once than there are processors, unless the -parallel flag says otherwise.
-func Main(m *testing.M) {
+func Main(m *testing.M, after ...func()) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
@@ -162,6 +162,9 @@ func Main(m *testing.M) {
 		_ = flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0)))
 	}
 	code := m.Run()
+	for _, f := range after {
+		f()
+	}
 	if built != "" {
 		_ = os.RemoveAll(built)
 	}

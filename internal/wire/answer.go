@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
+	"net/http/httputil"
+	"net/textproto"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -16,7 +21,8 @@ var errBodyNotHTTP = errors.New("the body of its answer is badly framed")
 type answer struct {
 	c     *conn
 	ctx   context.Context
-	src   io.Reader   // from http.ReadResponse, which knows the end
+	src   io.Reader   // knows the end
+	until time.Time   // how long the connection may be used; zero: the other side did not say
 	sent  *sending    // nil: the whole request had left before the answer
 	again bool        // the connection may be used again
 	stop  func() bool // stops watching ctx
@@ -28,11 +34,57 @@ type answer struct {
 func (c *conn) body(req *http.Request, resp *http.Response, sent *sending, whole bool, stop func() bool) io.ReadCloser {
 	a := &answer{c: c, ctx: req.Context(), src: resp.Body, sent: sent, stop: stop,
 		again: whole && !resp.Close && !req.Close}
+	if announced, ok := keepAlive(resp.Header); ok {
+		a.until = time.Now().Add(announced - time.Second)
+	}
 	if resp.Body == http.NoBody {
 		a.finish()
 		return http.NoBody
 	}
+	if len(resp.TransferEncoding) > 0 {
+		a.src = &chunked{httputil.NewChunkedReader(c.from), c, resp}
+	}
 	return a
+}
+
+// keepAlive returns how long the other side keeps an idle connection, if it says so (Keep-Alive:
+// timeout=5). It counts from when it has sent the answer, which may be long before that is read.
+func keepAlive(h http.Header) (time.Duration, bool) {
+	for _, line := range h["Keep-Alive"] {
+		for param := range strings.SplitSeq(line, ",") {
+			name, value, _ := strings.Cut(param, "=")
+			seconds, err := strconv.ParseUint(strings.Trim(value, ` "`), 10, 31)
+			if err == nil && strings.EqualFold(strings.TrimSpace(name), "timeout") {
+				return time.Duration(seconds) * time.Second, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// chunked is a body in chunks, and the trailers after it. They may be as long as a head. (Those
+// of http.ReadResponse must fit into its buffer.)
+type chunked struct {
+	io.Reader
+	c    *conn
+	resp *http.Response
+}
+
+func (b *chunked) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err != io.EOF {
+		return n, err
+	}
+	b.c.budget = b.c.client.cfg.MaxHead
+	trailer, err := textproto.NewReader(b.c.from).ReadMIMEHeader()
+	if err != nil {
+		return n, io.ErrUnexpectedEOF // err may quote the answer
+	}
+	if b.resp.Trailer == nil {
+		b.resp.Trailer = make(http.Header, len(trailer))
+	}
+	maps.Copy(b.resp.Trailer, http.Header(trailer))
+	return n, io.EOF
 }
 
 // Read may be called while another goroutine calls Close, as with http.Transport.
@@ -89,13 +141,16 @@ func (a *answer) finish() {
 	c := a.c
 	// If the watch is stopped too late, the connection may be about to be closed.
 	unwatched := a.stop()
-	if !unwatched || !a.again || a.sent != nil && !a.sent.done() || c.from.Buffered() > 0 {
+	c.idleSince, c.lasts = time.Now(), c.client.cfg.IdleTimeout
+	if !a.until.IsZero() {
+		c.lasts = min(c.lasts, a.until.Sub(c.idleSince))
+	}
+	if !unwatched || !a.again || c.lasts <= 0 || a.sent != nil && !a.sent.done() || c.from.Buffered() > 0 {
 		c.abandon()
 		return
 	}
 	c.socket.fence = nil
 	c.dropReader()
-	c.idleSince = time.Now()
 	c.client.pool.put(c)
 }
 
@@ -103,3 +158,17 @@ func (a *answer) finish() {
 type poisoned struct{}
 
 func (poisoned) Read([]byte) (int, error) { panic("a call reads from its connection after its end") }
+
+// RetryAfter returns how long an answer asks to wait, in seconds or until a time; zero if it does
+// not say.
+func RetryAfter(h http.Header) time.Duration {
+	value := h.Get("Retry-After")
+	if n, err := strconv.ParseUint(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(min(n, 1<<32)) * time.Second // limited, so that it cannot overflow
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return max(0, time.Until(at))
+}

@@ -18,6 +18,7 @@ type conn struct {
 
 	reused    bool
 	idleSince time.Time
+	lasts     time.Duration // how long it may be idle
 
 	// For the current call.
 	budget  int64 // how much may still be read
@@ -68,7 +69,6 @@ func (c *conn) begin() bool {
 	return false
 }
 
-// dropReader gives the buffer back.
 func (c *conn) dropReader() {
 	if poison {
 		c.from.Reset(poisoned{})

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -26,25 +28,41 @@ type DialError struct{ Err error }
 func (e *DialError) Error() string { return e.Err.Error() }
 func (e *DialError) Unwrap() error { return e.Err }
 
-// dial makes a connection to u's host.
-func (cl *Client) dial(ctx context.Context, where place, u *url.URL) (*conn, error) {
+// dial makes a connection to u's host, if possible to another address than avoid, where one has
+// just broken. If avoid is empty and the other side ends the new connection before it is ready,
+// dial tries once more.
+func (cl *Client) dial(ctx context.Context, where place, u *url.URL, avoid string) (*conn, error) {
 	if u.Scheme != "http" && u.Scheme != "https" {
 		return nil, &DialError{fmt.Errorf("%q is neither http nor https", u.Scheme)}
 	}
 	c := &conn{client: cl, where: where}
 	limited, cancel := context.WithTimeout(ctx, setUpTimeout)
 	defer cancel()
-	if err := c.setUp(limited, u); err != nil {
+	if err := c.setUp(context.WithValue(limited, avoided{}, avoid), u); err != nil {
 		if c.socket != nil {
 			c.abandon()
 		}
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			err = context.Cause(ctx)
+		case c.socket != nil && c.socket.broken.Load() && avoid == "" && limited.Err() == nil:
+			return cl.dial(ctx, where, u, c.socket.RemoteAddr().String())
 		}
 		return nil, &DialError{err}
 	}
-	c.idleSince = time.Now()
+	c.idleSince, c.lasts = time.Now(), cl.cfg.IdleTimeout
 	return c, nil
+}
+
+// avoided is the key of the address to avoid, in the context of a net.Dialer.
+type avoided struct{}
+
+// checkAvoided makes the net.Dialer take the next address of a name.
+func checkAvoided(ctx context.Context, _, address string, _ syscall.RawConn) error {
+	if address == ctx.Value(avoided{}) {
+		return errors.New("the last connection to this address broke")
+	}
+	return nil
 }
 
 // setUp makes the layers: TCP, a proxy's tunnel if there is a proxy, TLS.
@@ -72,6 +90,9 @@ func (c *conn) setUp(ctx context.Context, u *url.URL) error {
 
 func (c *conn) connect(ctx context.Context, addr string) error {
 	tcp, err := c.client.cfg.Dial(ctx, "tcp", addr)
+	if err != nil && ctx.Value(avoided{}) != "" { // there is no other address
+		tcp, err = c.client.cfg.Dial(context.WithValue(ctx, avoided{}, ""), "tcp", addr)
+	}
 	if err != nil {
 		return err
 	}
@@ -80,7 +101,6 @@ func (c *conn) connect(ctx context.Context, addr string) error {
 	return nil
 }
 
-// tunnel connects to addr through a proxy.
 func (c *conn) tunnel(ctx context.Context, via *url.URL, addr string) error {
 	proxyAddr, err := address(via)
 	if err != nil {
@@ -102,7 +122,6 @@ func (c *conn) tunnel(ctx context.Context, via *url.URL, addr string) error {
 	return c.askHTTP(via.User, addr)
 }
 
-// askHTTP asks an HTTP proxy for a tunnel to addr.
 func (c *conn) askHTTP(user *url.Userinfo, addr string) error {
 	ask := "CONNECT " + addr + " HTTP/1.1\r\nHost: " + addr + "\r\n"
 	if user != nil {
@@ -113,19 +132,22 @@ func (c *conn) askHTTP(user *url.Userinfo, addr string) error {
 		return err
 	}
 	from := bufio.NewReader(io.LimitReader(c.Conn, c.client.cfg.MaxHead))
-	resp, err := http.ReadResponse(from, &http.Request{Method: http.MethodConnect})
-	switch {
-	case err != nil:
-		return errors.New("the proxy's answer cannot be read")
-	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("the proxy answered %d", resp.StatusCode)
-	case from.Buffered() > 0:
-		return errors.New("the proxy sent more than an answer")
+	for {
+		resp, err := http.ReadResponse(from, &http.Request{Method: http.MethodConnect})
+		switch {
+		case err != nil:
+			return errors.New("the proxy's answer cannot be read")
+		case resp.StatusCode/100 == 1 && resp.StatusCode != http.StatusSwitchingProtocols:
+			continue
+		case resp.StatusCode/100 != 2:
+			return fmt.Errorf("the proxy answered %d", resp.StatusCode)
+		case from.Buffered() > 0:
+			return errors.New("the proxy sent more than an answer")
+		}
+		return nil
 	}
-	return nil
 }
 
-// askSOCKS asks a SOCKS5 proxy for a tunnel to addr.
 func (c *conn) askSOCKS(ctx context.Context, user *url.Userinfo, proxyAddr, addr string) error {
 	var auth *proxy.Auth
 	if user != nil {
@@ -142,7 +164,6 @@ func (c *conn) askSOCKS(ctx context.Context, user *url.Userinfo, proxyAddr, addr
 	return err
 }
 
-// addTLS adds a TLS layer, with the server at addr.
 func (c *conn) addTLS(ctx context.Context, addr string) (err error) {
 	cfg := c.client.cfg.TLS.Clone()
 	if cfg == nil {
@@ -160,12 +181,8 @@ func (c *conn) addTLS(ctx context.Context, addr string) (err error) {
 	return above.HandshakeContext(ctx)
 }
 
-// address returns the host and port of a URL.
 func address(u *url.URL) (string, error) {
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
-	}
+	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme])
 	host, err := httpguts.PunycodeHostPort(u.Hostname())
 	if err != nil || host == "" || port == "" {
 		return "", fmt.Errorf("%s has no host and port to connect to", u.Redacted())

@@ -103,6 +103,8 @@ func TestOddAnswers(t *testing.T) {
 		"chunk too long":                 {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nokay\r\n0\r\n\r\n", ""},
 		"chunk size overflows":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nok\r\n", ""},
 		"trailer that nobody named":      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Late: 1\r\n\r\n", ""},
+		"trailers over the bound":        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Long: " + strings.Repeat(long, 2) + "\r\n\r\n", ""},
+		"trailers without an end":        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Late: 1\r\n", ""},
 		"trailer that frames":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n0\r\nContent-Length: 3\r\n\r\n", ""},
 		"trailer that is none":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nnonsense\r\n\r\n", ""},
 		"HTTP/1.0":                       {"HTTP/1.0 200 OK\r\n\r\nok", ""},
@@ -151,6 +153,43 @@ func TestOddAnswers(t *testing.T) {
 					t.Errorf("%s\nhttp.Transport: %s", ours, theirs)
 				}
 			})
+		}
+	}
+}
+
+// Trailers may be as long as a head, other than with http.Transport, and the connection is used again.
+func TestLongTrailers(t *testing.T) {
+	sum := strings.Repeat("x", 15<<10)
+	addr, count := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {
+		for {
+			if _, _, err := readCall(from); err != nil {
+				return
+			}
+			io.WriteString(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: "+sum+"\r\nX-Late: 1\r\n\r\n")
+		}
+	})
+	cl := newClient(t)
+	for range 2 {
+		want := fmt.Sprintf(`200, length -1, "ok"; trailer X-Late: ["1"]; trailer X-Sum: [%q]`, sum)
+		if got := outcome(cl, request(t, t.Context(), "GET", "http://"+addr, nil)); got != want {
+			t.Errorf("%.100s… (%d bytes)", got, len(got))
+		}
+	}
+	if count() != 1 {
+		t.Errorf("%d connections", count())
+	}
+}
+
+// An error quotes nothing of the answer, also not of its trailers.
+func TestTrailersAreNotQuoted(t *testing.T) {
+	for _, trailers := range []string{"jane\r\n\r\n", "jane\r\n", "jane", " jane: x\r\n\r\n", "jane : x\r\n", "X: jane\r\n", "jane\x00: x\r\n\r\n"} {
+		addr, _ := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {
+			readCall(from)
+			io.WriteString(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n"+trailers)
+		})
+		_, body, err := call(newClient(t), request(t, t.Context(), "GET", "http://"+addr, nil))
+		if body != "ok" || err == nil || strings.Contains(err.Error(), "jane") {
+			t.Errorf("%q: %q, %v", trailers, body, err)
 		}
 	}
 }

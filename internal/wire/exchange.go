@@ -30,9 +30,15 @@ type AnswerError struct{ why string }
 
 func (e *AnswerError) Error() string { return e.why }
 
+// StaleError says that a connection from the pool ended without a byte of an answer. The other side
+// may have got the call, or have closed the connection before it came.
+type StaleError struct{ Err error }
+
+func (e *StaleError) Error() string { return e.Err.Error() }
+func (e *StaleError) Unwrap() error { return e.Err }
+
 // exchange sends a request and reads its answer up to the body. If there is no answer, lost says
-// that the call may be sent again: nothing of it has left, or it is repeatable and the connection
-// ended without a byte of an answer.
+// that nothing of the call has left.
 func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Response, lost bool, _ error) {
 	ctx := req.Context()
 	stop := context.AfterFunc(ctx, c.abandon)
@@ -50,11 +56,9 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 	// n bytes have left. If only a part of a TLS record has left, the other side can read none of it.
 	n, writeErr := c.Conn.Write(out.first)
 	if fenced := c.socket.fenced.Load(); writeErr != nil && (n == 0 || fenced) {
-		return nil, !fenced, fail(writeErr)
+		return nil, !fenced && !isTimeout(writeErr), fail(writeErr)
 	}
-	if !call.Repeatable {
-		out.written()
-	}
+	out.written()
 	var sent *sending
 	switch {
 	case writeErr != nil:
@@ -69,11 +73,14 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 		_ = c.SetDeadline(time.Time{})
 	}
 	if err != nil {
-		mute := c.budget == c.client.cfg.MaxHead && !isTimeout(err)
+		stale := c.reused && c.budget == c.client.cfg.MaxHead && !isTimeout(err)
 		if writeErr != nil {
 			err = writeErr // the cause, not its consequence
 		}
-		return nil, mute && sent == nil && call.Repeatable, fail(err)
+		if stale {
+			err = &StaleError{err}
+		}
+		return nil, false, fail(err)
 	}
 	resp.Body = c.body(req, resp, sent, writeErr == nil, stop)
 	return resp, false, nil

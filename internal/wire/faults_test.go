@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -244,7 +245,8 @@ func TestHalfAnswered(t *testing.T) {
 	}
 }
 
-// Where a byte has left it is not sent again, but for calls that say that they may be.
+// Where a byte has left it is not sent again. The error says if that was on a connection from the pool:
+// who may ask twice can do so on a new one.
 func TestSentOnce(t *testing.T) {
 	plainAndTLS(t, func(t *testing.T, start func(script) (string, func() int), cl *Client) {
 		for _, end := range []func(net.Conn){reset, func(c net.Conn) { c.Close() }} {
@@ -267,15 +269,149 @@ func TestSentOnce(t *testing.T) {
 				works bool
 				calls int32
 				conns int
-			}{{Call{}, true, 1, 1}, {Call{}, false, 2, 1}, {Call{}, true, 3, 2}, {Call{Repeatable: true}, true, 5, 3}} {
+			}{{Call{}, true, 1, 1}, {Call{}, false, 2, 1}, {Call{}, true, 3, 2}, {Call{New: true}, true, 4, 3}} {
 				req := request(t, With(t.Context(), tc.call), "GET", url, nil)
 				req.Header.Set("Idempotency-Key", "1")
-				if _, _, err := call(cl, req); (err == nil) != tc.works || calls.Load() != tc.calls || count() != tc.conns {
+				_, _, err := call(cl, req)
+				if stale := new(StaleError); errors.As(err, &stale) == tc.works || calls.Load() != tc.calls || count() != tc.conns {
 					t.Errorf("call %d: %v, %d calls over %d connections", i, err, calls.Load(), count())
 				}
 			}
 		}
 	})
+}
+
+// A new connection that breaks before a byte of the call has left costs nobody anything: there is one
+// more try, and not a third.
+func TestNewConnectionThatBreaks(t *testing.T) {
+	server, client := certificates(t)
+	proxied := func(c *Config, addr string) {
+		c.Proxy = func(*url.URL) (*url.URL, error) { return &url.URL{Scheme: "http", Host: addr}, nil }
+	}
+	for name, tc := range map[string]struct {
+		scheme string
+		end    func(net.Conn, *bufio.Reader)
+		change func(*Config, string)
+		tries  int
+	}{
+		"reset in the handshake":  {"https", func(c net.Conn, from *bufio.Reader) { from.ReadByte(); reset(c) }, nil, 2},
+		"closed in the handshake": {"https", func(net.Conn, *bufio.Reader) {}, nil, 2},
+		"refused in it": {"https", func(c net.Conn, _ *bufio.Reader) {
+			tls.Server(c, &tls.Config{Certificates: server.Certificates, CipherSuites: []uint16{}, MaxVersion: tls.VersionTLS11}).Handshake()
+			io.Copy(io.Discard, c)
+		}, nil, 1},
+		"closed by a proxy":  {"https", func(_ net.Conn, from *bufio.Reader) { readCall(from) }, proxied, 2},
+		"refused by a proxy": {"https", func(c net.Conn, from *bufio.Reader) { readCall(from); io.WriteString(c, "HTTP/1.1 407 No\r\n\r\n") }, proxied, 1},
+		"answers nothing":    {"http", func(_ net.Conn, from *bufio.Reader) { readCall(from) }, nil, 1},
+	} {
+		for broken := 1; broken <= 2; broken++ {
+			t.Run(fmt.Sprint(name, broken), func(t *testing.T) {
+				if tc.change != nil && broken == 1 && tc.tries == 2 {
+					t.Skip("the test has no proxy that works: TestTunnels has")
+				}
+				addr, count := serve(t, func(conn net.Conn, from *bufio.Reader, nth int) {
+					if nth < broken {
+						tc.end(conn, from)
+						return
+					}
+					if tc.scheme == "https" {
+						conn = tls.Server(conn, server)
+					}
+					readCall(bufio.NewReader(conn))
+					io.WriteString(conn, okAnswer)
+				})
+				cl := newClient(t, func(c *Config) {
+					c.TLS = client
+					if tc.change != nil {
+						tc.change(c, addr)
+					}
+				})
+				_, _, err := call(cl, request(t, t.Context(), "POST", tc.scheme+"://"+addr, strings.NewReader("x")))
+				if works := err == nil; works != (tc.tries > broken) || count() != min(tc.tries, broken+1) {
+					t.Errorf("%v after %d connections", err, count())
+				}
+			})
+		}
+	}
+}
+
+// The same where the first write finds out. What has left in part is not sent again.
+func TestFirstWriteFails(t *testing.T) {
+	for _, tc := range []struct {
+		broken, half int32 // connections whose first write fails: with nothing, or a half of it, written
+		works        bool
+		made, calls  int32
+	}{{1, 0, true, 2, 1}, {2, 0, false, 2, 0}, {0, 1, false, 1, 0}, {1, 1, false, 2, 0}} {
+		var made, calls atomic.Int32
+		addr, _ := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {
+			if _, _, err := readCall(from); err == nil {
+				calls.Add(1)
+				io.WriteString(conn, okAnswer)
+			}
+		})
+		cl := newClient(t)
+		dial := cl.cfg.Dial
+		cl.cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			if err != nil { // it avoids the address at first
+				return nil, err
+			}
+			nth, broken := made.Add(1), new(atomic.Bool)
+			broken.Store(nth <= tc.broken+tc.half)
+			if nth <= tc.broken {
+				return &brittle{conn, broken, true}, nil
+			}
+			return half{conn, broken}, nil
+		}
+		_, _, err := call(cl, request(t, t.Context(), "POST", "http://"+addr, strings.NewReader("x")))
+		if (err == nil) != tc.works || made.Load() != tc.made || calls.Load() != tc.calls {
+			t.Errorf("%+v: %v, %d calls over %d connections", tc, err, calls.Load(), made.Load())
+		}
+	}
+}
+
+// One of the addresses of a name is dead, though it takes connections: the second try goes to another.
+func TestDeadAddress(t *testing.T) {
+	server, client := certificates(t)
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(dead.Addr().String())
+	live, err := tls.Listen("tcp", "127.0.0.2:"+port, server)
+	if err != nil {
+		t.Skip("there is only one loopback address here: ", err)
+	}
+	deaths := serveOn(t, dead, func(conn net.Conn, from *bufio.Reader, _ int) { from.ReadByte(); reset(conn) })
+	var gone atomic.Bool
+	serveOn(t, live, func(conn net.Conn, from *bufio.Reader, _ int) {
+		if !gone.Load() {
+			readCall(from)
+			io.WriteString(conn, okAnswer)
+		}
+	})
+	client = client.Clone()
+	client.InsecureSkipVerify = true // the certificate has not this name
+	for _, tc := range []struct {
+		addresses []string
+		deaths    int
+		works     bool
+	}{
+		{[]string{"127.0.0.1", "127.0.0.2"}, 1, true},
+		{[]string{"127.0.0.2", "127.0.0.1"}, 0, true},
+		{[]string{"127.0.0.1"}, 2, false},
+		{[]string{"127.0.0.1", "127.0.0.3"}, 2, false}, // nobody listens there
+	} {
+		before := deaths()
+		cl := newClient(t, func(c *Config) {
+			c.TLS = client
+			c.Dial = (&net.Dialer{Resolver: resolver(t, tc.addresses), ControlContext: checkAvoided}).DialContext
+		})
+		_, _, err := call(cl, request(t, t.Context(), "POST", "https://service.test:"+port, strings.NewReader("x")))
+		if (err == nil) != tc.works || deaths()-before != tc.deaths {
+			t.Errorf("%v: %v after %d resets", tc.addresses, err, deaths()-before)
+		}
+	}
 }
 
 // An answer that comes before all of the body was sent is passed on, and the rest of the

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"net/netip"
 	"net/textproto"
 	"os"
 	"slices"
@@ -21,6 +22,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 func TestMain(m *testing.M) {
@@ -181,3 +184,42 @@ func certificates(t testing.TB) (server, client *tls.Config) {
 }
 
 var errBroken = errors.New("the caller's body broke")
+
+// resolver knows every name at these addresses, in this order.
+func resolver(t testing.TB, addresses []string) *net.Resolver {
+	t.Helper()
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	go func() {
+		for buf := make([]byte, 512); ; {
+			n, from, err := server.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var msg dnsmessage.Message
+			if err := msg.Unpack(buf[:n]); err != nil {
+				t.Error(err)
+			}
+			msg.Header.Response, msg.Additionals = true, nil
+			if q := msg.Questions[0]; q.Type == dnsmessage.TypeA {
+				for _, address := range addresses {
+					msg.Answers = append(msg.Answers, dnsmessage.Resource{
+						Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
+						Body:   &dnsmessage.AResource{A: netip.MustParseAddr(address).As4()},
+					})
+				}
+			}
+			packed, err := msg.Pack()
+			if err != nil {
+				t.Error(err)
+			}
+			server.WriteTo(packed, from)
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", server.LocalAddr().String())
+	}}
+}

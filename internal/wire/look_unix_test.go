@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// What came on a new connection before the request is read at once. Go has been told of it already,
-// and will not be told again.
+// Bytes that arrive on a new connection before the request are read at once: the kernel has already
+// reported them to the runtime, and does so only once.
 func TestAnswerBeforeTheRequest(t *testing.T) {
 	addr, _ := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {
 		io.WriteString(conn, okAnswer)

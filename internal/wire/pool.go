@@ -105,7 +105,7 @@ func hangUp(conns []*conn) {
 
 // usable reports whether an idle connection may be used.
 func (c *conn) usable(now time.Time) bool {
-	return c.age(now) < c.client.cfg.IdleTimeout && c.quiet()
+	return c.age(now) < c.lasts && c.quiet()
 }
 
 // age returns how long the connection has been idle, by the wall clock or the monotonic clock: the

@@ -22,6 +22,7 @@ type outgoing struct {
 	// it can be written to another connection.
 	first  []byte
 	buffer *buffer // where first begins; nil if there is no first
+	head   int     // the length of the head
 	lines  int     // of the head
 	// rest is the body if it is not in first; length is its length, -1 if unknown.
 	rest   io.ReadCloser
@@ -52,17 +53,29 @@ func newOutgoing(req *http.Request) *outgoing {
 }
 
 // write makes the first write, unless there is one already. That is done when there is a
-// connection for it: a thousand calls may wait for one.
-func (out *outgoing) write(req *http.Request) error {
-	if out.buffer != nil {
+// connection for it: a thousand calls may wait for one. If ready, which may be nil, changes the
+// head, write writes it anew.
+func (out *outgoing) write(req *http.Request, ready func() (bool, error)) error {
+	if out.buffer == nil {
+		out.buffer = buffers.Get().(*buffer)
+		err := out.writeHead(req)
+		if err == nil && out.length > 0 && out.length <= int64(pieceSize-len(out.first)) {
+			err = out.takeBody()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if ready == nil {
 		return nil
 	}
-	out.buffer = buffers.Get().(*buffer)
-	out.first = out.buffer[:0]
-	err := out.writeHead(req)
-	if err == nil && out.rest != nil && out.length >= 0 && out.length <= int64(pieceSize-len(out.first)) {
-		err = out.takeBody()
+	changed, err := ready()
+	if err != nil || !changed {
+		return err
 	}
+	body := slices.Clone(out.first[out.head:])
+	err = out.writeHead(req)
+	out.first = append(out.first, body...)
 	return err
 }
 
@@ -94,6 +107,7 @@ func (out *outgoing) writeHead(req *http.Request) error {
 	if err != nil {
 		return err
 	}
+	out.first, out.lines = out.buffer[:0], 0
 	method, target := cmp.Or(req.Method, http.MethodGet), req.URL.RequestURI()
 	if strings.ContainsFunc(method, notToken) || strings.ContainsFunc(target, isControl) {
 		return errors.New("the method or the address can't stand in a request")
@@ -101,9 +115,9 @@ func (out *outgoing) writeHead(req *http.Request) error {
 	out.line(method, " ", target, " HTTP/1.1")
 	out.line("Host: ", host)
 	switch _, said := req.Header["Content-Length"]; {
-	case out.rest != nil && out.length < 0:
+	case out.length < 0:
 		out.line("Transfer-Encoding: chunked")
-	case out.rest != nil || said: // without a body, only if the request says so
+	case out.length > 0 || said: // without a body, only if the request says so
 		out.line("Content-Length: ", strconv.FormatInt(out.length, 10))
 	}
 	if req.Close {
@@ -120,6 +134,7 @@ func (out *outgoing) writeHead(req *http.Request) error {
 		}
 	}
 	out.line()
+	out.head = len(out.first)
 	return out.checkLines()
 }
 
@@ -144,22 +159,15 @@ func (out *outgoing) checkLines() error {
 // ours reports whether a header frames a message or belongs to the connection, in any spelling. A
 // second Content-Length would turn one request into two.
 func ours(name string) bool {
-	for _, own := range [...]string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection"} {
-		if len(name) == len(own) && strings.EqualFold(name, own) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(own, func(o string) bool { return len(name) == len(o) && strings.EqualFold(name, o) })
 }
+
+var own = []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection"}
 
 // hostHeader returns the value of Host: ASCII, and without the zone of an address, which has a
 // meaning only on this machine.
 func hostHeader(req *http.Request) (string, error) {
-	host := req.Host
-	if host == "" {
-		host = req.URL.Host
-	}
-	host, err := httpguts.PunycodeHostPort(host)
+	host, err := httpguts.PunycodeHostPort(cmp.Or(req.Host, req.URL.Host))
 	if err != nil || host == "" || !httpguts.ValidHostHeader(host) {
 		return "", errors.New("the host's name can't stand in a request")
 	}

@@ -16,6 +16,7 @@ type socket struct {
 	raw     syscall.RawConn // nil if there is no descriptor to look at
 	fence   func() error    // of the current call; may be nil
 	fenced  atomic.Bool     // the fence refused: nothing more is sent or awaited
+	broken  atomic.Bool     // a read or a write failed, and not for want of time
 	looking bool            // reads do not wait
 	fd      uintptr         // while looking, if there is raw
 }
@@ -28,18 +29,27 @@ func (s *socket) Write(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	return s.Conn.Write(p)
+	n, err := s.Conn.Write(p)
+	return n, s.note(err)
 }
 
-func (s *socket) Read(p []byte) (int, error) {
+func (s *socket) Read(p []byte) (n int, err error) {
 	switch {
 	case !s.looking:
-		return s.Conn.Read(p)
+		n, err = s.Conn.Read(p)
 	case s.raw != nil:
-		return readNow(s.fd, p)
+		n, err = readNow(s.fd, p)
 	default:
-		return s.readWithin(p, time.Millisecond)
+		n, err = s.readWithin(p, time.Millisecond)
 	}
+	return n, s.note(err)
+}
+
+func (s *socket) note(err error) error {
+	if err != nil && !isTimeout(err) {
+		s.broken.Store(true)
+	}
+	return err
 }
 
 // nothingYet is the error of a read that would have to wait. It is temporary, so TLS can continue

@@ -46,6 +46,7 @@ func TestTunnels(t *testing.T) {
 			io.WriteString(conn, answer)
 		}
 	})
+	granted := "HTTP/1.1 200 Connection established\r\n\r\n"
 	ask := func(conn net.Conn, from *bufio.Reader, _ int) {
 		req, _, err := readCall(from)
 		if err != nil || req.Method != "CONNECT" || req.Host != "service.invalid:443" && req.Host != service.Addr().String() {
@@ -60,7 +61,7 @@ func TestTunnels(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		io.WriteString(conn, "HTTP/1.1 200 Connection established\r\n\r\n")
+		io.WriteString(conn, granted)
 		splice(conn, from, there)
 	}
 	socks := func(conn net.Conn, from *bufio.Reader, _ int) {
@@ -88,9 +89,20 @@ func TestTunnels(t *testing.T) {
 		conn.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0})
 		splice(conn, from, there)
 	}
-	for scheme, do := range map[string]script{"http": ask, "https": ask, "socks5": socks} {
-		t.Run(scheme, func(t *testing.T) {
+	for _, tc := range []struct {
+		scheme, granted string
+		do              script
+	}{
+		{"http", granted, ask},
+		{"https", granted, ask},
+		{"socks5", "", socks},
+		{"http", "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n", ask},
+		{"http", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n" + granted, ask},
+	} {
+		scheme := tc.scheme
+		t.Run(scheme+tc.granted, func(t *testing.T) {
 			evil.Store(false)
+			granted = tc.granted
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -99,7 +111,7 @@ func TestTunnels(t *testing.T) {
 			if scheme == "https" {
 				l = tls.NewListener(l, server)
 			}
-			count := serveOn(t, l, do)
+			count := serveOn(t, l, tc.do)
 			cl := newClient(t, func(c *Config) {
 				c.TLS = client
 				c.Proxy = func(u *url.URL) (*url.URL, error) {
@@ -136,6 +148,8 @@ func TestTunnelRefused(t *testing.T) {
 		"nothing":     "",
 		"says more":   "HTTP/1.1 200 OK\r\n\r\nevil",
 		"endless":     "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 17<<10) + "\r\n\r\n",
+		"101":         "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+		"only 100":    "HTTP/1.1 100 Continue\r\n\r\n",
 		"other level": "HTTP/1.1 302 evil\r\nLocation: http://evil\r\n\r\n",
 	} {
 		addr, _ := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {

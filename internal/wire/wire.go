@@ -62,7 +62,7 @@ type Client struct {
 // New returns a client without connections.
 func New(cfg Config) *Client {
 	if cfg.Dial == nil {
-		cfg.Dial = (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext
+		cfg.Dial = (&net.Dialer{KeepAlive: 15 * time.Second, ControlContext: checkAvoided}).DialContext
 	}
 	if cfg.MaxHead == 0 {
 		cfg.MaxHead = 1 << 20
@@ -73,15 +73,14 @@ func New(cfg Config) *Client {
 // Call has options for a call, besides its request.
 type Call struct {
 	// Ready is called when there is a connection for the call, and a body that fits into one write
-	// has been read. Both may have taken a while. If it returns an error, the call ends with it, and
-	// nothing is sent.
-	Ready func() error
+	// has been read. Both may have taken a while. Ready may change the request's header, and then
+	// returns true. If it returns an error, the call ends with it, and nothing is sent.
+	Ready func() (changed bool, err error)
 	// Fence is called right before each write to the connection. If it returns an error, the
 	// call ends and the rest of it is not sent.
 	Fence func() error
-	// Repeatable says that the call may be sent again even if the other side may have got it.
-	// That happens if a connection from the pool ends without a byte of an answer.
-	Repeatable bool
+	// New asks for a new connection, not one from the pool.
+	New bool
 }
 
 type callKey struct{}
@@ -98,21 +97,19 @@ func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // Do sends req and returns its answer. The caller must read the body to its end or close it. If no
-// connection could be made, the error is a *DialError.
+// connection could be made, the error is a *DialError. If a connection from the pool ended without a
+// byte of an answer, it is a *StaleError.
 func (cl *Client) Do(req *http.Request, call Call) (*http.Response, error) {
 	ctx := req.Context()
 	out := newOutgoing(req)
 	defer out.drop()
+	broken := "" // the address of a new connection that broke
 	for {
-		c, err := cl.connection(ctx, req.URL)
+		c, err := cl.connection(ctx, req.URL, call.New, broken)
 		if err != nil {
 			return nil, err
 		}
-		err = out.write(req)
-		if err == nil && call.Ready != nil {
-			err = call.Ready()
-		}
-		if err != nil {
+		if err := out.write(req, call.Ready); err != nil {
 			cl.pool.put(c)
 			return nil, err
 		}
@@ -122,22 +119,27 @@ func (cl *Client) Do(req *http.Request, call Call) (*http.Response, error) {
 		}
 		resp, lost, err := c.exchange(req, out, call)
 		// The only rule about sending again. A connection from the pool may turn out to be
-		// dead. If nothing of the call has left, it is safe to take the next connection. The
-		// last one is a new one.
-		if !lost || !c.reused || ctx.Err() != nil {
+		// dead, and a new one may break. If nothing of the call has left, it is safe to take
+		// the next connection. The last one is the second new one.
+		if !lost || ctx.Err() != nil || !c.reused && broken != "" {
 			return resp, err
+		}
+		if !c.reused {
+			broken = c.socket.RemoteAddr().String()
 		}
 	}
 }
 
 // connection returns an idle connection, which may be dead, or a new one.
-func (cl *Client) connection(ctx context.Context, u *url.URL) (*conn, error) {
+func (cl *Client) connection(ctx context.Context, u *url.URL, fresh bool, avoid string) (*conn, error) {
 	where := place{u.Scheme, u.Host}
-	if c := cl.pool.take(where); c != nil {
-		c.reused = true
-		return c, nil
+	if !fresh {
+		if c := cl.pool.take(where); c != nil {
+			c.reused = true
+			return c, nil
+		}
 	}
-	return cl.dial(ctx, where, u)
+	return cl.dial(ctx, where, u, avoid)
 }
 
 // CloseIdleConnections closes the idle connections. Connections in use are closed when their

@@ -4,9 +4,11 @@
 package content
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 
-	"usher/internal/clip"
+	"usher/internal/text"
 )
 
 // TenantProvisioningChange is the only event type that the billing service documents. The
@@ -22,6 +24,18 @@ type Fault struct {
 	Message string `json:"message"`
 }
 
+// Words says what the first of some faults is, and how many more there are.
+func Words(faults []Fault) string {
+	if len(faults) == 0 {
+		return ""
+	}
+	words := strings.TrimSpace(faults[0].Path + " " + faults[0].Message)
+	if n := len(faults) - 1; n > 0 {
+		words += fmt.Sprintf(", and %d more", n)
+	}
+	return words
+}
+
 // pointer writes the path of a fault, and no more of it than is shown: a body can have a name of
 // a megabyte, and a hundred thousand faults below it.
 func pointer(path []string) string {
@@ -33,20 +47,68 @@ func pointer(path []string) string {
 			break
 		}
 	}
-	return clip.Text(p.String(), maxShown)
+	return text.Clip(p.String(), maxShown)
 }
 
 var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
 
-// StringAt returns the string at a path of names in a parsed value, or the empty string. The
-// names must match exactly: the struct fields of encoding/json would match in upper and lower
-// case. The string is a copy, because lanes are remembered and must not keep the whole body in
-// memory.
-func StringAt(value any, path ...string) string {
-	for _, name := range path {
-		object, _ := value.(map[string]any)
-		value = object[name]
-	}
-	s, _ := value.(string)
+// TypeOf returns the event type of a parsed body, or the empty string.
+func TypeOf(value any) string {
+	s, _ := Member(value, "type").(string)
 	return strings.Clone(s)
+}
+
+// TenantOf returns whose webhook a parsed body is: the codes of the platform and of the tenant,
+// each empty where there is none. A number counts as its text; Rules refuse all other types. The
+// strings are copies, because lanes are remembered and must not keep the whole body in memory.
+func TenantOf(value any) (platform, tenant string) {
+	t := Member(Member(value, "payload"), "tenant")
+	return code(Member(t, "platform")), code(t)
+}
+
+// CertainTenant is TenantOf for a body that may be faulty. ok is false if it is not certain whose it
+// is.
+func CertainTenant(value any) (platform, tenant string, ok bool) {
+	platform, tenant = TenantOf(value)
+	return platform, tenant, tenant != "" && len(codeFaults(value)) == 0
+}
+
+func code(of any) string {
+	switch c := Member(of, "code").(type) {
+	case string:
+		return strings.Clone(c)
+	case json.Number:
+		return strings.Clone(string(c))
+	}
+	return ""
+}
+
+// codeFaults refuses codes that TenantOf cannot read. To read them as none would make one tenant
+// of two. Null counts as absent.
+func codeFaults(value any) (faults []Fault) {
+	const at = "/payload/tenant"
+	check := func(path string, c any) {
+		switch c.(type) {
+		case nil, string, json.Number:
+		default:
+			faults = append(faults, Fault{path, "must be a string or a number"})
+		}
+	}
+	t := Member(Member(value, "payload"), "tenant")
+	check(at+"/code", Member(t, "code"))
+	switch p := Member(t, "platform").(type) {
+	case nil:
+	case map[string]any:
+		check(at+"/platform/code", p["code"])
+	default:
+		faults = append(faults, Fault{at + "/platform", "must be an object"})
+	}
+	return faults
+}
+
+// Member returns what an object has under exactly this name, or nil: the struct fields of
+// encoding/json would match in upper and lower case.
+func Member(value any, name string) any {
+	object, _ := value.(map[string]any)
+	return object[name]
 }

@@ -74,7 +74,11 @@ func (p *parser) value(depth int) (any, *Fault) {
 		return nil, &Fault{Message: "is one value more than allowed"}
 	}
 	p.space()
-	switch p.src[p.pos] {
+	first := p.src[p.pos]
+	if depth == maxDepth && (first == '{' || first == '[') {
+		return nil, &Fault{Message: fmt.Sprintf("is nested more than %d deep", maxDepth)}
+	}
+	switch first {
 	case '{':
 		return p.object(depth + 1)
 	case '[':
@@ -96,9 +100,6 @@ func (p *parser) value(depth int) (any, *Fault) {
 }
 
 func (p *parser) object(depth int) (any, *Fault) {
-	if depth > maxDepth {
-		return nil, tooDeep()
-	}
 	members := make(map[string]any)
 	for p.pos++; p.more('}'); {
 		name, fault := p.text()
@@ -120,9 +121,6 @@ func (p *parser) object(depth int) (any, *Fault) {
 }
 
 func (p *parser) array(depth int) (any, *Fault) {
-	if depth > maxDepth {
-		return nil, tooDeep()
-	}
 	items := []any{}
 	for p.pos++; p.more(']'); {
 		item, fault := p.value(depth)
@@ -195,10 +193,6 @@ func (p *parser) number() (json.Number, *Fault) {
 	return json.Number(literal), nil
 }
 
-func tooDeep() *Fault {
-	return &Fault{Message: fmt.Sprintf("is nested more than %d deep", maxDepth)}
-}
-
 // halfPair reports whether a JSON string has an escape for one half of a
 // surrogate pair without the other.
 func halfPair(quoted string) bool {
@@ -232,11 +226,10 @@ func codeUnit(digits string) rune {
 // syntaxError says why encoding/json refuses body, and where.
 func syntaxError(body []byte) string {
 	err := json.Unmarshal(body, new(json.RawMessage))
-	var syntax *json.SyntaxError
-	if !errors.As(err, &syntax) {
-		return fmt.Sprint(err)
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Sprintf("%v, at %s", syntax, position(body, int(syntax.Offset)-1))
 	}
-	return fmt.Sprintf("%v, at %s", syntax, position(body, int(syntax.Offset)-1))
+	return fmt.Sprint(err)
 }
 
 // badRune returns the offset where body stops being UTF-8.

@@ -5,12 +5,15 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
-	"usher/internal/clip"
+	"usher/internal/text"
 )
 
 //go:embed schema.json
@@ -41,7 +44,7 @@ func NewRules(types []string, own []byte) (*Rules, error) {
 	}
 	r := &Rules{types: types, any: slices.Contains(types, "*"), schema: schema}
 	if own == nil {
-		r.shape, err = newShape(doc)
+		r.shape, err = newShape(builtIn)
 	}
 	return r, err
 }
@@ -60,21 +63,15 @@ func compile(doc any) (*jsonschema.Schema, error) {
 	var why *jsonschema.ValidationError
 	switch {
 	case errors.As(err, &invalid) && errors.As(invalid.Err, &why):
-		return nil, notSchema(faultsIn(why))
+		var parts []string
+		for _, f := range faultsIn(why) {
+			parts = append(parts, f.Path+" "+f.Message)
+		}
+		return nil, errors.New("not a JSON Schema: " + strings.Join(parts[:min(len(parts), 20)], "; "))
 	case err != nil:
 		return nil, errors.New(strings.ReplaceAll(err.Error(), base, "")) // remove our internal name
 	}
 	return schema, nil
-}
-
-// notSchema says in one line what is wrong with a schema.
-func notSchema(faults []Fault) error {
-	const maxListed = 20
-	var parts []string
-	for _, f := range faults[:min(len(faults), maxListed)] {
-		parts = append(parts, f.Path+" "+f.Message)
-	}
-	return errors.New("not a JSON Schema: " + strings.Join(parts, "; "))
 }
 
 // noLoader refuses references to other files and addresses: what usher lets through must not
@@ -90,22 +87,22 @@ func (r *Rules) Faults(value any) []Fault {
 	object, _ := value.(map[string]any)
 	typ, typed := object["type"].(string)
 	switch {
-	case typed && !r.lets(typ):
-		return []Fault{{"/type", fmt.Sprintf("is %q; accepted here: %s", clip.Text(typ, maxShown), strings.Join(r.types, ", "))}}
-	case r.shape == nil:
-		faults := r.schemaFaults(value)
-		if !typed && !r.any && len(faults) == 0 { // the user's schema may not require a type, the list of types does
-			faults = []Fault{{"/type", "must be a string that names the event"}}
-		}
-		return faults
-	case typed && typ != TenantProvisioningChange:
-		return nil // its shape is not documented
-	default:
-		return r.schemaFaults(value)
+	case typed && !r.Lets(typ):
+		return []Fault{{"/type", fmt.Sprintf("is %q; accepted here: %s", text.Clip(typ, maxShown), strings.Join(r.types, ", "))}}
+	case r.shape != nil && typed && typ != TenantProvisioningChange: // its shape is not documented
+		return codeFaults(value)
 	}
+	if faults := r.schemaFaults(value); len(faults) > 0 {
+		return faults
+	}
+	if !typed && !r.any { // the user's schema may not require a type, the list of types does
+		return []Fault{{"/type", "must be a string that names the event"}}
+	}
+	return codeFaults(value)
 }
 
-func (r *Rules) lets(typ string) bool {
+// Lets says whether webhooks of this type are accepted.
+func (r *Rules) Lets(typ string) bool {
 	return r.any || slices.Contains(r.types, typ)
 }
 
@@ -114,13 +111,127 @@ func (r *Rules) schemaFaults(value any) []Fault {
 		return nil
 	}
 	err := r.schema.Validate(value)
-	var invalid *jsonschema.ValidationError
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &invalid):
-		return faultsIn(invalid)
-	default: // the library has no other error today; if it gets one, the webhook must not pass unchecked
-		return []Fault{{Message: "can't be checked against the schema"}}
 	}
+	if invalid, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
+		return faultsIn(invalid)
+	}
+	// The library has no other error today. If it gets one, the webhook must not pass unchecked.
+	return []Fault{{Message: "can't be checked against the schema"}}
+}
+
+func faultsIn(e *jsonschema.ValidationError) []Fault {
+	faults := leaves(nil, e)
+	// Maps have no order, and a sender that tries again should see the same list.
+	slices.SortFunc(faults, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Message, b.Message))
+	})
+	return slices.Compact(faults)
+}
+
+// leaves collects the causes, the leaves of the library's tree of errors.
+func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
+	add := func(message string, member ...string) {
+		faults = append(faults, Fault{pointer(slices.Concat(e.InstanceLocation, member)), message})
+	}
+	missing := func(names []string) {
+		for _, name := range names {
+			add("is missing", name)
+		}
+	}
+	switch k := e.ErrorKind.(type) {
+	case *kind.Required:
+		missing(k.Missing)
+	case *kind.DependentRequired:
+		missing(k.Missing)
+	case *kind.Dependency:
+		missing(k.Missing)
+	case *kind.AdditionalProperties:
+		for _, name := range k.Properties {
+			add("is not expected here", name)
+		}
+	case *kind.AnyOf, *kind.OneOf:
+		add(message(e))
+	default:
+		if len(e.Causes) == 0 {
+			add(message(e))
+		}
+	}
+	for _, cause := range e.Causes {
+		faults = leaves(faults, cause)
+	}
+	return faults
+}
+
+// message says what is wrong, for the person who reads the sender's webhook log. It shows no
+// values except dates, because it is also in usher's log.
+func message(e *jsonschema.ValidationError) string {
+	switch k := e.ErrorKind.(type) {
+	case *kind.Type:
+		got := articles([]string{k.Got})
+		if k.Got == "number" && slices.Contains(k.Want, "integer") {
+			got = "a fraction"
+		}
+		return fmt.Sprintf("must be %s, not %s", articles(k.Want), got)
+	case *kind.MinLength:
+		if k.Want == 1 {
+			return "must not be empty"
+		}
+		return fmt.Sprintf("must be at least %d characters long", k.Want)
+	case *kind.Minimum:
+		return "must be at least " + number(k.Want)
+	case *kind.Maximum:
+		return "must be at most " + number(k.Want)
+	case *kind.ExclusiveMinimum:
+		return "must be more than " + number(k.Want)
+	case *kind.ExclusiveMaximum:
+		return "must be less than " + number(k.Want)
+	case *kind.MultipleOf:
+		return "must be a multiple of " + number(k.Want)
+	case *kind.Format:
+		if k.Want == "date" {
+			return fmt.Sprintf("must be a real date written as YYYY-MM-DD, not %q", text.Clip(fmt.Sprint(k.Got), 20))
+		}
+		return "is not a valid " + k.Want
+	case *kind.Pattern:
+		return "must match the pattern " + k.Want
+	case *kind.FalseSchema:
+		return "is not expected here"
+	case *kind.Not:
+		return "has a form that is not allowed"
+	case *kind.AnyOf:
+		return "has none of the allowed forms"
+	case *kind.OneOf:
+		return "must have exactly one of the allowed forms"
+	default:
+		bare := jsonschema.ValidationError{ErrorKind: e.ErrorKind}
+		return strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "at '': "), "value ")
+	}
+}
+
+func number(r *big.Rat) string {
+	if r.IsInt() {
+		return r.RatString()
+	}
+	f, _ := r.Float64()
+	return strconv.FormatFloat(f, 'g', -1, 64)
+}
+
+// articles writes types as in a sentence: "an integer or null".
+func articles(types []string) string {
+	var named []string
+	for _, t := range types {
+		switch t {
+		case "null": // comes last
+		case "array", "integer", "object":
+			named = append(named, "an "+t)
+		default:
+			named = append(named, "a "+t)
+		}
+	}
+	if slices.Contains(types, "null") {
+		named = append(named, "null")
+	}
+	return strings.Join(named, " or ")
 }

@@ -1,8 +1,10 @@
 package content
 
 import (
+	"bytes"
 	"encoding/json"
-	"fmt"
+	"errors"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -14,83 +16,61 @@ import (
 // prove that it accepts a webhook only if the library does. If it does not accept one, the
 // library decides and writes the report.
 type shape struct {
-	types     []string // any of them; none: all
-	required  []string
-	members   []member
-	items     *shape
-	minLength int
-	date      bool
+	Schema      string   `json:"$schema"`
+	Title       string   `json:"title"`
+	Description string   `json:"description"`
+	Types       types    `json:"type"` // any of them; none: all
+	Required    []string `json:"required"`
+	Members     members  `json:"properties"`
+	Items       *shape   `json:"items"`
+	MinLength   int      `json:"minLength"`
+	Date        isDate   `json:"format"`
 }
+
+// newShape makes a shape from a schema. An unknown keyword is an error.
+func newShape(schema []byte) (*shape, error) {
+	d := json.NewDecoder(bytes.NewReader(schema))
+	d.DisallowUnknownFields()
+	s := new(shape)
+	return s, d.Decode(s)
+}
+
+// members are those that an object may have. A list is quicker to go through than a map.
+type members []member
 
 type member struct {
-	name  string
-	shape *shape
+	name string
+	*shape
 }
 
-// newShape makes a shape from a parsed schema. An unknown keyword is an error.
-func newShape(schema any) (*shape, error) {
-	object, ok := schema.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("%v is not a schema that a shape can be made of", schema)
+func (m *members) UnmarshalJSON(text []byte) error {
+	var all map[string]json.RawMessage
+	err := json.Unmarshal(text, &all)
+	for name, schema := range all {
+		s, bad := newShape(schema)
+		*m, err = append(*m, member{name, s}), errors.Join(err, bad)
 	}
-	s := new(shape)
-	for keyword, value := range object {
-		var err error
-		ok := true
-		switch keyword {
-		case "$schema", "title", "description":
-		case "type":
-			if one, single := value.(string); single {
-				s.types = []string{one}
-			} else {
-				s.types, ok = stringsIn(value)
-			}
-		case "required":
-			s.required, ok = stringsIn(value)
-		case "properties":
-			s.members, err = membersIn(value)
-		case "items":
-			s.items, err = newShape(value)
-		case "minLength":
-			s.minLength, ok = 1, value == json.Number("1")
-		case "format":
-			s.date, ok = true, value == "date"
-		default:
-			ok = false
-		}
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			return nil, fmt.Errorf("%s: %v is nothing that a shape can say", keyword, value)
-		}
-	}
-	return s, nil
+	return err
 }
 
-func stringsIn(value any) (texts []string, ok bool) {
-	items, ok := value.([]any)
-	for _, item := range items {
-		text, is := item.(string)
-		texts, ok = append(texts, text), ok && is
+// types is one type, or a list of them.
+type types []string
+
+func (t *types) UnmarshalJSON(text []byte) error {
+	if text[0] == '"' {
+		text = slices.Concat([]byte("["), text, []byte("]"))
 	}
-	return texts, ok
+	return json.Unmarshal(text, (*[]string)(t))
 }
 
-func membersIn(value any) ([]member, error) {
-	object, ok := value.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("properties: %v is not an object", value)
+// isDate is the only format that a shape knows.
+type isDate bool
+
+func (d *isDate) UnmarshalText(text []byte) error {
+	if *d = string(text) == "date"; !*d {
+		return errors.New("not the format of a date")
 	}
-	var members []member
-	for name, schema := range object {
-		s, err := newShape(schema)
-		if err != nil {
-			return nil, err
-		}
-		members = append(members, member{name, s})
-	}
-	return members, nil
+	return nil
 }
 
 // fits reports whether a parsed value satisfies the schema for sure.
@@ -103,7 +83,7 @@ func (s *shape) fits(value any) bool {
 			return false
 		}
 		for _, item := range v {
-			if s.items != nil && !s.items.fits(item) {
+			if s.Items != nil && !s.Items.fits(item) {
 				return false
 			}
 		}
@@ -122,22 +102,17 @@ func (s *shape) fits(value any) bool {
 }
 
 func (s *shape) allows(typ string) bool {
-	for _, t := range s.types {
-		if t == typ {
-			return true
-		}
-	}
-	return len(s.types) == 0
+	return len(s.Types) == 0 || slices.Contains(s.Types, typ)
 }
 
 func (s *shape) fitsObject(object map[string]any) bool {
-	for _, name := range s.required {
+	for _, name := range s.Required {
 		if _, ok := object[name]; !ok {
 			return false
 		}
 	}
-	for _, m := range s.members {
-		if value, ok := object[m.name]; ok && !m.shape.fits(value) {
+	for _, m := range s.Members {
+		if value, ok := object[m.name]; ok && !m.fits(value) {
 			return false
 		}
 	}
@@ -145,14 +120,11 @@ func (s *shape) fitsObject(object map[string]any) bool {
 }
 
 func (s *shape) fitsText(text string) bool {
-	if utf8.RuneCountInString(text) < s.minLength {
-		return false
+	var err error
+	if s.Date {
+		_, err = time.Parse(time.DateOnly, text)
 	}
-	if !s.date {
-		return true
-	}
-	_, err := time.Parse(time.DateOnly, text)
-	return err == nil
+	return err == nil && utf8.RuneCountInString(text) >= s.MinLength
 }
 
 // plainInteger reports whether a number is written as an integer. To JSON Schema 1.0 and 1e2

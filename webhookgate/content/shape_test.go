@@ -103,10 +103,10 @@ func part(t *rapid.T) any {
 
 func TestShapeRefusesWhatItDoesNotKnow(t *testing.T) {
 	for _, schema := range []string{
-		`true`, `{"enum":[1]}`, `{"type":1}`, `{"type":["string",1]}`, `{"required":"a"}`, `{"minLength":2}`, `{"format":"time"}`,
+		`true`, `{"enum":[1]}`, `{"type":1}`, `{"type":["string",1]}`, `{"required":"a"}`, `{"minLength":"2"}`, `{"format":"time"}`,
 		`{"properties":[]}`, `{"properties":{"a":{"const":1}}}`, `{"items":[{}]}`, `{"additionalProperties":false}`, `{"$ref":"#"}`,
 	} {
-		if _, err := newShape(decode(t, schema)); err == nil {
+		if _, err := newShape([]byte(schema)); err == nil {
 			t.Errorf("%s became a shape", schema)
 		}
 	}

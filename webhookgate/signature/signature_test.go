@@ -17,12 +17,12 @@ func TestHMAC(t *testing.T) {
 		hexed, based := hex.EncodeToString(mac), base64.StdEncoding.EncodeToString(mac)
 		for signature, ok := range map[string]bool{
 			hexed: true, strings.ToUpper(hexed): true, based: true, strings.TrimRight(based, "="): true, base64.URLEncoding.EncodeToString(mac): true,
-			a.name + "=" + hexed: true, strings.ToUpper(a.name) + "=" + based: true,
+			a.Name + "=" + hexed: true, strings.ToUpper(a.Name) + "=" + based: true,
 			"md5=" + hexed: false, hexed[:len(hexed)-2]: false, hexed + "00": false, "": false,
 		} {
 			for _, asked := range hmacs {
-				if got, want := asked.Verify("key", []string{signature}, body), ok && asked.name == a.name; got != want {
-					t.Errorf("%q, with %s: %v", signature, asked.name, got)
+				if got, want := asked.Verify("key", []string{signature}, body), ok && asked.Name == a.Name; got != want {
+					t.Errorf("%q, with %s: %v", signature, asked.Name, got)
 				}
 			}
 		}
@@ -32,7 +32,7 @@ func TestHMAC(t *testing.T) {
 	if got := hex.EncodeToString(sha1.sign([]byte("Jefe"), []byte("what do ya want for nothing?"))); got != "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79" {
 		t.Error(got)
 	}
-	if _, ok := ByName("md5"); ok {
+	if _, err := ByName("md5"); err == nil {
 		t.Error("md5 is known")
 	}
 }
@@ -125,10 +125,6 @@ func FuzzSignatures(f *testing.F) {
 		}
 		if sha256.Verify("key", []string{s}, []byte("not the body")) {
 			t.Errorf("%q fits a body that it was not made for", s)
-		}
-		list := standardSignatures(s)
-		if len(list) > len(s) {
-			t.Errorf("%d signatures in %q", len(list), s)
 		}
 		h := http.Header{"Webhook-Id": {"id"}, "Webhook-Timestamp": {timestamp}, "Webhook-Signature": {s}}
 		if VerifyStandard([]byte("key"), h, []byte("body"), time.Unix(1614265330, 0)) == "" {

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"usher/internal/admin/hour"
 )
 
 // Gate counts the webhooks.
@@ -16,8 +14,9 @@ type Gate struct {
 	received  *prometheus.CounterVec
 	attempts  *prometheus.CounterVec
 	tries     *prometheus.HistogramVec
+	refused   *prometheus.CounterVec
 	duration  prometheus.Observer
-	decisions *hour.Ring
+	decisions *ring
 	changes   *atomic.Uint64
 
 	mu        sync.Mutex // guards what follows
@@ -27,7 +26,7 @@ type Gate struct {
 // GateReceiver counts the tries at one receiver.
 type GateReceiver struct {
 	took prometheus.Observer
-	hour *hour.Ring // by result, as in results
+	hour *ring // by result, as in results
 
 	mu     sync.Mutex // guards what follows
 	recent RecentTries
@@ -54,13 +53,16 @@ func (m *Registry) Gate() *Gate {
 		received: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "usher_webhook_received_total", Help: "Webhooks, by what became of them.",
 		}, []string{"decision"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "usher_webhook_refused_total", Help: "Webhooks of the right sender whose content was refused: json, size, schema, platform, or type (in neither list of types).",
+		}, []string{"reason"}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "usher_webhook_attempts_total", Help: "Tries at a receiver: ok, status (another than 2xx), timeout or error (no answer).",
 		}, []string{"receiver", "result"}),
 		tries: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "usher_webhook_attempt_duration_seconds", Help: "How long a try at a receiver took.", Buckets: buckets,
 		}, []string{"receiver"}),
-		decisions: hour.New(false),
+		decisions: newRing(false),
 		changes:   &m.changes,
 		receivers: make(map[string]*GateReceiver),
 	}
@@ -68,9 +70,12 @@ func (m *Registry) Gate() *Gate {
 		Name: "usher_webhook_duration_seconds", Help: "From a webhook's header to the answer to its sender.", Buckets: buckets,
 	})
 	g.duration = duration
-	m.registry.MustRegister(g.received, g.attempts, g.tries, duration)
+	m.registry.MustRegister(g.received, g.refused, g.attempts, g.tries, duration)
 	for _, decision := range Decisions {
 		g.received.WithLabelValues(decision)
+	}
+	for _, reason := range []string{"json", "size", "schema", "platform", "type"} {
+		g.refused.WithLabelValues(reason)
 	}
 	return g
 }
@@ -81,7 +86,7 @@ func (g *Gate) Receiver(name string) *GateReceiver {
 	defer g.mu.Unlock()
 	r := g.receivers[name]
 	if r == nil {
-		r = &GateReceiver{took: g.tries.WithLabelValues(name), hour: hour.New(false)}
+		r = &GateReceiver{took: g.tries.WithLabelValues(name), hour: newRing(false)}
 		for _, result := range results {
 			g.attempts.WithLabelValues(name, result)
 		}
@@ -89,6 +94,9 @@ func (g *Gate) Receiver(name string) *GateReceiver {
 	}
 	return r
 }
+
+// Refused counts a webhook of the right sender whose content was refused.
+func (g *Gate) Refused(reason string) { g.refused.WithLabelValues(reason).Inc() }
 
 // Received counts an answer to a sender.
 func (g *Gate) Received(decision string, took time.Duration) {
@@ -110,7 +118,7 @@ func (g *Gate) Attempted(receiver, result string, took time.Duration) {
 }
 
 // Hour is the gate's last hour: its decisions, in the order of Decisions.
-func (g *Gate) Hour() []hour.Minute { return g.decisions.Last() }
+func (g *Gate) Hour() []Minute { return g.decisions.Last() }
 
 // note takes down the result of a try.
 func (r *GateReceiver) note(result string) {
@@ -132,7 +140,7 @@ func (r *GateReceiver) Recent() RecentTries {
 	recent := r.recent
 	r.mu.Unlock()
 	minutes := r.hour.Last()
-	recent.OK, recent.Failed = hour.Sum(minutes, Lately, 0), hour.Sum(minutes, Lately, 1, 2, 3)
+	recent.OK, recent.Failed = Sum(minutes, Lately, 0), Sum(minutes, Lately, 1, 2, 3)
 	return recent
 }
 

@@ -12,11 +12,7 @@ import (
 // in Stats, and taken with each scrape.
 type Inbox struct {
 	delivery *prometheus.HistogramVec
-	leases   map[string]prometheus.Counter
 }
-
-// leaseChanges are those of a replica that shares an inbox.
-var leaseChanges = []string{"taken", "given_back", "lost"}
 
 // Inbox registers the figures of the inbox. stats returns those of the moment.
 func (m *Registry) Inbox(stats func() inbox.Stats) *Inbox {
@@ -26,15 +22,8 @@ func (m *Registry) Inbox(stats func() inbox.Stats) *Inbox {
 			Name: "usher_inbox_delivery_seconds", Help: "From a webhook's acceptance (or when it was sent again by hand) to its delivery.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 72 * 3600},
 		}, []string{"receiver"}),
-		leases: make(map[string]prometheus.Counter),
 	}
-	changes := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "usher_inbox_lease_changes_total", Help: "Parts of a shared inbox that this replica began to deliver (taken), gave to another or back (given_back), or lost, as its lease ran out.",
-	}, []string{"change"})
-	for _, change := range leaseChanges {
-		f.leases[change] = changes.WithLabelValues(change)
-	}
-	m.registry.MustRegister(f.delivery, changes, inboxCollector(stats))
+	m.registry.MustRegister(f.delivery, inboxCollector(stats))
 	return f
 }
 
@@ -45,9 +34,6 @@ func (f *Inbox) Receiver(name string) { f.delivery.WithLabelValues(name) }
 func (f *Inbox) Delivered(receiver string, after time.Duration) {
 	f.delivery.WithLabelValues(receiver).Observe(after.Seconds())
 }
-
-// LeaseChanged counts; see inbox.Config.LeaseChanged.
-func (f *Inbox) LeaseChanged(change string) { f.leases[change].Inc() }
 
 // Paused registers how many pauses are in force, which paused returns.
 func (m *Registry) Paused(paused func() int) {
@@ -61,12 +47,12 @@ func (m *Registry) Paused(paused func() int) {
 type inboxCollector func() inbox.Stats
 
 var (
-	inboxPending    = desc("usher_inbox_pending", "Webhooks that wait for their delivery.")
-	inboxOldest     = desc("usher_inbox_oldest_seconds", "Age of the oldest of them.")
-	inboxParked     = desc("usher_inbox_parked", "Webhooks that are not tried any more and were not overtaken.")
-	inboxDelivering = desc("usher_inbox_delivering", "1 where webhooks are delivered from here: by a replica that shares an inbox, at least some of them.")
-	inboxUsed       = desc("usher_inbox_used_bytes", "What waits or is parked takes so much of the inbox; replicas that share one all report the same.")
-	inboxLimit      = desc("usher_inbox_limit_bytes", "What may wait or be parked; beyond it senders are told 503. 0: there is no inbox.")
+	inboxPending = desc("usher_inbox_pending", "Webhooks that wait for their delivery.")
+	inboxOldest  = desc("usher_inbox_oldest_seconds", "Age of the oldest of them.")
+	inboxParked  = desc("usher_inbox_parked", "Webhooks that are not tried any more and were not overtaken.")
+	inboxRefused = desc("usher_inbox_refused", "Refused webhooks that nobody has dealt with.")
+	inboxUsed    = desc("usher_inbox_used_bytes", "What waits or is parked takes so much of the inbox; replicas that share one all report the same.")
+	inboxLimit   = desc("usher_inbox_limit_bytes", "What may wait or be parked; beyond it senders get 503. 0: there is no inbox.")
 
 	receiverPending = desc("usher_inbox_receiver_pending", "Webhooks that wait for their delivery to this receiver; an empty name: to none.", "receiver")
 	receiverOldest  = desc("usher_inbox_receiver_oldest_seconds", "Age of the oldest of them.", "receiver")
@@ -81,7 +67,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 // Describe implements prometheus.Collector.
 func (inboxCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		inboxPending, inboxOldest, inboxParked, inboxDelivering, inboxUsed, inboxLimit,
+		inboxPending, inboxOldest, inboxParked, inboxRefused, inboxUsed, inboxLimit,
 		receiverPending, receiverOldest, receiverParked, receiverDown,
 	} {
 		ch <- d
@@ -94,13 +80,13 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	gauge(inboxDelivering, oneIf(s.Delivering))
 	if s.Unknown {
 		return // zeros would seem to say that all is well
 	}
 	gauge(inboxPending, float64(s.Pending))
 	gauge(inboxOldest, s.Oldest.Seconds())
 	gauge(inboxParked, float64(s.Parked))
+	gauge(inboxRefused, float64(s.Unread))
 	gauge(inboxUsed, float64(s.Used))
 	gauge(inboxLimit, float64(s.Limit))
 	for name, r := range s.Receivers {

@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"usher/internal/admin/hour"
 	"usher/tokens"
 )
 
@@ -109,7 +108,7 @@ type Port struct {
 	duration prometheus.Observer
 	inFlight prometheus.Gauge
 	retries  prometheus.Counter
-	hour     *hour.Ring
+	hour     *ring
 }
 
 // Port returns the figures of the port of this name.
@@ -119,7 +118,7 @@ func (m *Registry) Port(name string) *Port {
 		duration: m.proxyDuration.WithLabelValues(name),
 		inFlight: m.proxyInFlight.WithLabelValues(name),
 		retries:  m.proxyRetries.WithLabelValues(name),
-		hour:     hour.New(true),
+		hour:     newRing(true),
 	}
 }
 
@@ -145,7 +144,7 @@ func (p *Port) Replayed() {
 }
 
 // Hour is the port's last hour.
-func (p *Port) Hour() []hour.Minute { return p.hour.Last() }
+func (p *Port) Hour() []Minute { return p.hour.Last() }
 
 func (p *Port) code(status int) prometheus.Counter {
 	if status < 0 || status >= len(p.codes) {
@@ -163,7 +162,7 @@ func (p *Port) code(status int) prometheus.Counter {
 type Identity struct {
 	ok, rejected, unavailable, early prometheus.Counter
 	expiry                           prometheus.Gauge
-	hour                             *hour.Ring
+	hour                             *ring
 	changes                          *atomic.Uint64
 }
 
@@ -175,7 +174,7 @@ func (m *Registry) Identity(port string) *Identity {
 		unavailable: m.tokenRequests.WithLabelValues(port, "unavailable"),
 		early:       m.tokenEarly.WithLabelValues(port),
 		expiry:      m.tokenExpiry.WithLabelValues(port),
-		hour:        hour.New(false),
+		hour:        newRing(false),
 		changes:     &m.changes,
 	}
 }
@@ -205,4 +204,4 @@ func (i *Identity) EarlyRevoked() {
 }
 
 // Hour is the identity's last hour.
-func (i *Identity) Hour() []hour.Minute { return i.hour.Last() }
+func (i *Identity) Hour() []Minute { return i.hour.Last() }

@@ -46,7 +46,7 @@ type Strip struct {
 	Marks        []int // x of each
 }
 
-// Column is a minute: what a pointer that rests on it is told, and a row of the table.
+// Column is a minute: the text for a pointer that rests on it, and a row of the table.
 type Column struct {
 	X     int
 	Label string

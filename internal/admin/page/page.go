@@ -19,7 +19,8 @@ import (
 	"sync"
 	"time"
 
-	"usher/internal/inbox/record"
+	"usher/internal/inbox/store"
+	"usher/internal/snapshot"
 )
 
 //go:embed html static
@@ -28,23 +29,30 @@ var files embed.FS
 // Shell is what surrounds every page.
 type Shell struct {
 	Title    string
-	At       string // which of the main pages it belongs to: overview or webhooks
+	At       string // which of the main pages it belongs to: overview, webhooks, tenants or actions
 	Version  string
 	Live     bool // it follows what happens
 	Webhooks bool // there can be some: their pages are linked
+	Tenants  bool // they can be listed, and what people did
+	Looks    bool // the visitor may look, but not act: see mayAct
 	Notice   string
 	Paused   any // what is paused, each with a Pause and the Fields of a form that ends it
 	Body     any
 }
 
 // names of the pages; each is the layout with its own main part.
-var names = []string{"overview", "webhooks", "webhook", "tenant", "confirm", "failure"}
+var names = []string{"overview", "webhooks", "webhook", "tenants", "tenant", "actions", "confirm", "failure"}
 
-// templates are parsed when somebody looks: most who start usher do not.
-var templates = sync.OnceValue(parse)
+// templates are parsed when somebody looks: most who start usher do not. In those for visitors who
+// may only look mayAct is false: whatever acts stands in {{if mayAct}}.
+var (
+	templates = sync.OnceValue(func() map[string]*template.Template { return parse(true) })
+	lookers   = sync.OnceValue(func() map[string]*template.Template { return parse(false) })
+)
 
-func parse() map[string]*template.Template {
-	base := template.Must(template.New("layout.html").Funcs(funcs).ParseFS(files, "html/layout.html", "html/parts.html"))
+func parse(mayAct bool) map[string]*template.Template {
+	may := template.FuncMap{"mayAct": func() bool { return mayAct }}
+	base := template.Must(template.New("layout.html").Funcs(funcs).Funcs(may).ParseFS(files, "html/layout.html", "html/parts.html"))
 	all := make(map[string]*template.Template)
 	for _, name := range names {
 		all[name] = template.Must(template.Must(base.Clone()).ParseFS(files, "html/"+name+".html"))
@@ -59,8 +67,12 @@ const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 // Write renders a page whole, and only then sends it: one that fails half way is no page.
 func Write(w http.ResponseWriter, status int, name string, shell Shell) error {
+	pages := templates
+	if shell.Looks {
+		pages = lookers
+	}
 	var out bytes.Buffer
-	if err := templates()[name].Execute(&out, shell); err != nil {
+	if err := pages()[name].Execute(&out, shell); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -109,10 +121,11 @@ var funcs = template.FuncMap{
 	"bytes":   Bytes,
 	"name":    TenantName,
 	"short":   Short,
-	"words":   beginning,
+	"words":   Beginning,
+	"shown":   snapshot.Shown,
 	"edition": func() string { return edition },
 	"tone":    tone,
 	"sign":    sign,
 	"tenant":  tenantURL,
-	"filter":  record.Exact, // of this tenant alone, not of its namesakes
+	"filter":  store.Exact, // of this tenant alone, not of its namesakes
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/inbox/record"
+	"usher/internal/inbox/store"
 )
 
 // Span writes how long something takes: 34 s, 26 min, 1 h 34 min, 3 d 4 h; and what is
@@ -86,7 +86,7 @@ func Bytes(n int64) string {
 // TenantName writes a tenant as people do, and as commands and filters read it: platform/tenant, or
 // tenant alone where it has no platform. A slash or a percent sign within a code is percent-encoded. A name that
 // nobody would read to its end is cut.
-func TenantName(platform, tenant string) string { return cut(record.ShowTenant(platform, tenant), 300) }
+func TenantName(platform, tenant string) string { return cut(store.ShowTenant(platform, tenant), 300) }
 
 // Plural writes a number with what it counts.
 func Plural(n int, one, many string) string {
@@ -108,8 +108,8 @@ func Few(names []string) string {
 	return strings.Join(names, "")
 }
 
-// beginning is the beginning of somebody's words, on one line.
-func beginning(words string) string {
+// Beginning is the beginning of somebody's words, on one line.
+func Beginning(words string) string {
 	return cut(strings.Join(strings.Fields(words), " "), 120)
 }
 
@@ -144,7 +144,7 @@ func tone(state string) string {
 	switch state {
 	case "delivered", "forwarded", "ok":
 		return "good"
-	case "parked", "failed", "bad":
+	case "parked", "refused", "failed", "bad":
 		return "bad"
 	case "waiting", "rejected", "warn":
 		return "warn"

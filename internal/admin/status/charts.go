@@ -19,7 +19,7 @@ func (p *Port) Charts() []page.Chart {
 	p99 := page.Series{Class: "c-p99", Label: "p99"}
 	var renewed, replayed []int
 	calls, errors, busiest, slowest := 0, 0, 0.0, time.Duration(0)
-	for _, m := range recent(p.Minutes, func(m PortMinute) bool { return m.Calls+m.Renewed+m.Replayed == 0 }) {
+	for _, m := range sinceFirst(p.Minutes, func(m PortMinute) bool { return m.Calls+m.Renewed+m.Replayed == 0 }) {
 		// Of the minute that is under way, so much is over.
 		length := min(max(p.now.Sub(m.Start).Seconds(), 10), 60)
 		rate := float64(m.Calls) / length
@@ -56,7 +56,7 @@ func (s *Status) GateChart() page.Chart {
 	var starts []time.Time
 	var series []page.Series
 	total, summary := 0, ""
-	minutes := recent(s.Gate.Minutes, func(m GateMinute) bool {
+	minutes := sinceFirst(s.Gate.Minutes, func(m GateMinute) bool {
 		for _, n := range m.Decisions {
 			if n > 0 {
 				return false
@@ -90,8 +90,8 @@ func (s *Status) GateChart() page.Chart {
 		figure)
 }
 
-// recent leaves out minutes at the beginning in which nothing happened.
-func recent[M any](minutes []M, silent func(M) bool) []M {
+// sinceFirst leaves out minutes at the beginning in which nothing happened.
+func sinceFirst[M any](minutes []M, silent func(M) bool) []M {
 	n := 0
 	for n < len(minutes) && silent(minutes[n]) {
 		n++

@@ -8,30 +8,34 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
 )
-
-// InboxState is how the inbox does.
-type InboxState struct {
-	Stats  inbox.Stats
-	HeldUp []inbox.HeldUp // of what this replica delivers
-	Err    error          // why it takes nothing in; nil: it does
-	Shared bool           // with other replicas
-}
 
 // Inbox counts what is in the inbox.
 type Inbox struct {
-	Waiting    int           `json:"waiting"`
-	Oldest     time.Duration `json:"oldest"`
-	Parked     int           `json:"parked"`
-	Used       int64         `json:"used"`       // bytes that wait or are parked
-	Limit      int64         `json:"limit"`      // bytes that may
-	HeldUp     []HeldUp      `json:"held_up"`    // who waits behind a webhook that was tried in vain, the longest first
-	Homeless   int           `json:"homeless"`   // how many wait though no receiver takes their platform
-	Delivering bool          `json:"delivering"` // from here, and not by another replica
-	Shared     bool          `json:"shared"`     // with other replicas: the figures are of what this one delivers
-	Paused     []inbox.Pause `json:"paused,omitempty"`
-	Error      string        `json:"error,omitempty"` // why it takes nothing in any more
-	Unknown    bool          `json:"-"`               // nothing could be read yet: the counts say nothing
+	Waiting  int           `json:"waiting"`
+	Oldest   time.Duration `json:"oldest"`
+	Parked   int           `json:"parked"`
+	Refused  int           `json:"refused"`  // webhooks that usher refused, and nobody has dealt with
+	Used     int64         `json:"used"`     // bytes that wait or are parked
+	Limit    int64         `json:"limit"`    // bytes that may
+	HeldUp   []HeldUp      `json:"held_up"`  // who waits behind a webhook that was tried in vain, the longest first
+	Homeless int           `json:"homeless"` // how many wait though no receiver takes their platform
+	Shared   bool          `json:"shared"`   // with other replicas
+	Paused   []store.Pause `json:"paused,omitempty"`
+	Error    string        `json:"error,omitempty"` // why it takes nothing in any more
+	Unknown  bool          `json:"-"`               // nothing could be read yet: the counts say nothing
+
+	// The tenants of what is parked and of what was refused, what is said of the newest, and where they are shown.
+	ParkedOf     []string `json:"-"`
+	ParkedAnswer string   `json:"-"`
+	ParkedLink   string   `json:"-"`
+	RefusedOf    []string `json:"-"`
+	RefusedWhy   string   `json:"-"`
+	RefusedLink  string   `json:"-"`
+
+	stats inbox.Stats
 }
 
 // HeldUp is a tenant whose webhooks wait behind one that was tried in vain.
@@ -48,28 +52,27 @@ type HeldUp struct {
 	Paused   bool      `json:"paused"` // somebody has paused its deliveries: it is not tried
 }
 
-func newInbox(s *InboxState, known Receivers) *Inbox {
+// NewInbox says how the inbox does. known are the receivers; err is why it takes nothing in, nil: it does.
+func NewInbox(s inbox.Stats, held []store.HeldUp, known *receiver.Set, err error) *Inbox {
 	out := &Inbox{
-		Waiting: s.Stats.Pending, Oldest: s.Stats.Oldest, Parked: s.Stats.Parked, Used: s.Stats.Used, Limit: s.Stats.Limit,
-		HeldUp: []HeldUp{}, Homeless: s.Stats.Receivers[""].Pending, Delivering: s.Stats.Delivering, Shared: s.Shared, // [] and not null
-		Paused: s.Stats.Paused, Unknown: s.Stats.Unknown,
+		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Refused: s.Unread, Used: s.Used, Limit: s.Limit,
+		HeldUp: []HeldUp{}, Homeless: s.Receivers[""].Pending, Paused: s.Paused, Unknown: s.Unknown, stats: s, // [] and not null
 	}
-	for i := range s.HeldUp {
-		out.HeldUp = append(out.HeldUp, NewHeldUp(&s.HeldUp[i], known, s.Stats.Paused))
+	for i := range held {
+		out.HeldUp = append(out.HeldUp, NewHeldUp(&held[i], known, s.Paused))
 	}
-	if s.Err != nil {
-		out.Error = s.Err.Error()
+	if err != nil {
+		out.Error = err.Error()
 	}
 	return out
 }
 
 // NewHeldUp says in words who is held up, and by what. known are the receivers, paused is what somebody has paused.
-func NewHeldUp(held *inbox.HeldUp, known Receivers, paused []inbox.Pause) HeldUp {
-	l := &held.Lane
+func NewHeldUp(held *store.HeldUp, known *receiver.Set, paused []store.Pause) HeldUp {
 	return HeldUp{
-		Platform: l.Platform, Tenant: l.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatUint(held.ID, 10),
-		Tries: held.Tries, Answer: held.Last.Words(), Next: held.Next, Behind: held.Behind, Down: held.Down,
-		Paused: known.PausedBy(paused, l.Platform, l.Tenant, held.Receiver) != nil,
+		Platform: held.Platform, Tenant: held.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatInt(held.ID, 10),
+		Tries: held.Tries, Answer: held.Answer(), Next: held.Next, Behind: held.Behind, Down: held.Down,
+		Paused: PausedBy(paused, known, held.Platform, held.Tenant, held.Receiver) != nil,
 	}
 }
 
@@ -105,7 +108,7 @@ func (s *Inbox) MoreHeldUp() int { return max(0, len(s.HeldUp)-shownHeldUp) }
 
 // AllPaused says whether all deliveries are.
 func (s *Inbox) AllPaused() bool {
-	return slices.ContainsFunc(s.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
+	return slices.ContainsFunc(s.Paused, func(p store.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
 }
 
 // Full says how full the inbox is, in words.
@@ -127,22 +130,52 @@ func (s *Inbox) troubles() (all []Trouble) {
 	}
 	if s.Limit > 0 && s.Used > s.Limit/10*9 {
 		all = append(all, Trouble{bad, fmt.Sprintf("The inbox is nearly full: %s of %s", page.Bytes(s.Used), page.Bytes(s.Limit)),
-			"When it is full, senders get 503. Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.", "/webhooks?outcome=waiting"})
+			"When it is full, senders get 503. Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.", "/webhooks?state=waiting"})
 	}
 	if s.Homeless > 0 {
 		all = append(all, Trouble{bad, page.Plural(s.Homeless, "webhook waits, but no receiver takes its platform any more", "webhooks wait, but no receiver takes their platform any more"),
-			"Give that platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher.", "/webhooks?outcome=waiting"})
+			"Give that platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher.", "/webhooks?state=waiting"})
 	}
 	if s.Parked > 0 {
-		all = append(all, Trouble{warn, page.Plural(s.Parked, "webhook is parked", "webhooks are parked"),
-			"The receiver refused what is parked, and usher does not retry it. See why, fix the receiver, then send it again.", "/webhooks?outcome=parked"})
+		are := " are parked"
+		if s.Parked == 1 {
+			are = " is parked"
+		}
+		all = append(all, Trouble{warn, webhooksOf(s.Parked, s.ParkedOf) + are,
+			said("The receiver answered", s.ParkedAnswer) + "usher does not retry what is parked. Fix the receiver, then send it again.", s.ParkedLink})
+	}
+	if s.Refused > 0 {
+		all = append(all, rejected(s.Refused, s.RefusedOf, s.RefusedWhy, "and send it again, or open it here, then accept it as it is or discard it.", s.RefusedLink))
 	}
 	return all
 }
 
+// rejected is about webhooks of the right sender whose content usher refused.
+func rejected(n int, tenants []string, why, do, link string) Trouble {
+	return Trouble{bad, "usher refused " + webhooksOf(n, tenants),
+		said("The last one", why) + "It may be a change that nobody sends again. Correct it in the billing service " + do, link}
+}
+
+// webhooksOf counts webhooks, and names their tenants.
+func webhooksOf(n int, tenants []string) string {
+	count := page.Plural(n, "webhook", "webhooks")
+	if len(tenants) == 0 {
+		return count
+	}
+	return count + " of " + page.Few(tenants)
+}
+
+// said quotes somebody's words, if there are any.
+func said(who, words string) string {
+	if words == "" {
+		return ""
+	}
+	return who + ": " + page.Beginning(words) + ". "
+}
+
 func (s *Inbox) whatToFix() string {
 	if s.Shared {
-		return "Check the NATS servers in USHER_WEBHOOK_INBOX: when they are back, usher goes on by itself."
+		return "Check the database in USHER_WEBHOOK_INBOX: when it is back, usher goes on by itself."
 	}
 	return "Fix the disk of the file in USHER_WEBHOOK_INBOX, then restart usher."
 }

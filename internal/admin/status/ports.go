@@ -5,41 +5,31 @@ import (
 	"fmt"
 	"time"
 
-	"usher/internal/admin/hour"
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/tokens"
 )
-
-// PortState is how a local port does.
-type PortState struct {
-	Name    string
-	Address string
-	Scope   string
-	Keyed   bool   // callers need a key
-	Shares  string // the port whose token it uses; empty: it has its own
-	Token   tokens.State
-
-	// The variables that its identity comes from: what somebody has to look at when
-	// the token endpoint refuses.
-	ClientVariable, SecretVariable, ScopeVariable string
-
-	Calls  []hour.Minute // see metrics.CallsFine and so on
-	Tokens []hour.Minute // see metrics.TokensRenewed and so on
-}
 
 // Port is a local port.
 type Port struct {
 	Name    string       `json:"name"`
 	Address string       `json:"address"`
 	Scope   string       `json:"scope"`
-	Key     bool         `json:"key"`
-	Shares  string       `json:"shares_token_of,omitempty"`
-	State   string       `json:"state"` // in words
+	Key     bool         `json:"key"`                       // callers need one
+	Shares  string       `json:"shares_token_of,omitempty"` // the port whose token it uses; empty: it has its own
+	State   string       `json:"state"`                     // in words
 	Tone    string       `json:"-"`
 	Token   *Token       `json:"token,omitempty"` // left out when there is no valid one
 	Error   string       `json:"error,omitempty"` // of the last request for one
 	Minutes []PortMinute `json:"minutes"`         // the last hour, the oldest first
+
+	Source tokens.State     `json:"-"`
+	Calls  []metrics.Minute `json:"-"` // see metrics.CallsFine and so on
+	Tokens []metrics.Minute `json:"-"` // see metrics.TokensRenewed and so on
+
+	// The variables that its identity comes from: what somebody has to look at when
+	// the token endpoint refuses.
+	ClientVariable, SecretVariable, ScopeVariable string `json:"-"`
 
 	now time.Time // when it is so
 }
@@ -62,15 +52,15 @@ type PortMinute struct {
 	P99      time.Duration `json:"p99"`
 }
 
-func newPort(p *PortState, now time.Time) Port {
-	s := Port{Name: p.Name, Address: p.Address, Scope: p.Scope, Key: p.Keyed, Shares: p.Shares, now: now}
-	if t := p.Token.Token; t != nil {
-		s.Token = &Token{t.Fingerprint(), t.Asked(), t.Expiry()}
+func (p *Port) judge(now time.Time) {
+	p.now = now
+	if t := p.Source.Token; t != nil {
+		p.Token = &Token{t.Fingerprint(), t.Asked(), t.Expiry()}
 	}
-	if p.Token.Err != nil {
-		s.Error = p.Token.Err.Error()
+	if p.Source.Err != nil {
+		p.Error = p.Source.Err.Error()
 	}
-	s.State, s.Tone = tokenWords(p.Token, now)
+	p.State, p.Tone = tokenWords(p.Source, now)
 	for i, m := range p.Calls {
 		minute := PortMinute{
 			Start: m.Start, Calls: m.Sum(metrics.CallsFine, metrics.CallsFailed), Failed: m.Counts[metrics.CallsFailed],
@@ -79,9 +69,8 @@ func newPort(p *PortState, now time.Time) Port {
 		if i < len(p.Tokens) {
 			minute.Renewed = p.Tokens[i].Counts[metrics.TokensRenewed]
 		}
-		s.Minutes = append(s.Minutes, minute)
+		p.Minutes = append(p.Minutes, minute)
 	}
-	return s
 }
 
 // tokenWords says in words how a port's token stands.
@@ -106,10 +95,10 @@ func tokenWords(s tokens.State, now time.Time) (words, tone string) {
 }
 
 // tokenTroubles are those of a port's own token.
-func (p *PortState) tokenTroubles(now time.Time) (all []Trouble) {
-	err := p.Token.Err
+func (p *Port) tokenTroubles(now time.Time) (all []Trouble) {
+	err := p.Source.Err
 	severity, effect := bad, "Calls are answered with an error."
-	if t := p.Token.Token; t != nil {
+	if t := p.Source.Token; t != nil {
 		severity, effect = warn, "Calls go on with the current token, for another "+page.Span(t.Expiry().Sub(now).Round(time.Second))+"."
 	}
 	var refused *tokens.RejectedError
@@ -119,11 +108,11 @@ func (p *PortState) tokenTroubles(now time.Time) (all []Trouble) {
 	case err != nil:
 		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: %v", p.Name, err),
 			effect + " Check USHER_BASE_URL and the way there (network, proxy, certificates); usher check tries it. usher goes on trying, at least once a minute.", ""})
-	case !p.Token.Had:
+	case !p.Source.Had:
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
 	}
 	// One alone may be that of somebody who changed something; who shares an API client revokes again and again.
-	if n := hour.Sum(p.Tokens, hour.Minutes, metrics.TokensRevoked); n > 1 {
+	if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 {
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s tokens were refused long before the end, in the last hour", p.Name, page.Count(n)),
 			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
 	}
@@ -131,7 +120,7 @@ func (p *PortState) tokenTroubles(now time.Time) (all []Trouble) {
 }
 
 // remedy says what to look at, by the token endpoint's error code.
-func (p *PortState) remedy(code string) string {
+func (p *Port) remedy(code string) string {
 	switch code {
 	case "invalid_client":
 		return fmt.Sprintf("Check %s and %s: the id or the secret is wrong, or the API client was deleted.", p.SecretVariable, p.ClientVariable)
@@ -143,10 +132,10 @@ func (p *PortState) remedy(code string) string {
 }
 
 // callTroubles speaks up when a good part of the calls fail.
-func (p *PortState) callTroubles() []Trouble {
-	failed := hour.Sum(p.Calls, lately, metrics.CallsFailed)
-	calls := failed + hour.Sum(p.Calls, lately, metrics.CallsFine)
-	if failed < 3 || failed*10 < calls || p.Token.Token == nil { // without a token there is another line
+func (p *Port) callTroubles() []Trouble {
+	failed := metrics.Sum(p.Calls, lately, metrics.CallsFailed)
+	calls := failed + metrics.Sum(p.Calls, lately, metrics.CallsFine)
+	if failed < 3 || failed*10 < calls || p.Source.Token == nil { // without a token there is another line
 		return nil
 	}
 	return []Trouble{{warn, fmt.Sprintf("Port %s: %s of %s failed in the last %d minutes", p.Name, page.Count(failed), page.Plural(calls, "call", "calls"), lately),

@@ -5,51 +5,20 @@ import (
 	"slices"
 	"time"
 
-	"usher/internal/admin/hour"
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
 )
 
-// GateState is how the webhook gate does.
-type GateState struct {
-	Address   string // where webhooks are posted
-	Receivers Receivers
-	Decisions []hour.Minute // see metrics.Decisions
-}
-
-// ReceiverState is how a receiver does.
-type ReceiverState struct {
-	Name      string
-	Platforms []string // whose webhooks it gets; none: all that no other gets
-	Address   string   // no more of it than anybody may see
-	Signed    bool     // what it gets is signed
-	Tries     metrics.RecentTries
-}
-
-// Receivers are those of the gate; none where it is off, and other replicas know them.
-type Receivers []ReceiverState
-
-// For returns the receiver of a platform's webhooks; nil: there is none, or it is not known here.
-func (all Receivers) For(platform string) (others *ReceiverState) {
-	for i := range all {
-		switch r := &all[i]; {
-		case slices.Contains(r.Platforms, platform):
-			return r
-		case len(r.Platforms) == 0:
-			others = r
-		}
-	}
-	return others
-}
-
 // PausedBy returns the pause that holds a tenant's webhooks back, or nil. tried is the receiver that was tried last; the
-// one that will be counts, where it is known.
-func (all Receivers) PausedBy(paused []inbox.Pause, platform, tenant, tried string) *inbox.Pause {
-	if r := all.For(platform); r != nil {
+// one that will be counts, where it is known. known are those of the gate; none where it is off, and other replicas know them.
+func PausedBy(paused []store.Pause, known *receiver.Set, platform, tenant, tried string) *store.Pause {
+	if r := known.For(platform); r != nil {
 		tried = r.Name
 	}
-	if i := slices.IndexFunc(paused, func(p inbox.Pause) bool { return p.Covers(platform, tenant, tried) }); i >= 0 {
+	if i := slices.IndexFunc(paused, func(p store.Pause) bool { return p.Covers(platform, tenant, tried) }); i >= 0 {
 		return &paused[i]
 	}
 	return nil
@@ -57,9 +26,18 @@ func (all Receivers) PausedBy(paused []inbox.Pause, platform, tenant, tried stri
 
 // Gate is the webhook gate.
 type Gate struct {
-	Address   string       `json:"address"`
+	Address   string       `json:"address"` // where webhooks are posted
 	Receivers []Receiver   `json:"receivers"`
 	Minutes   []GateMinute `json:"minutes"`
+
+	Set       *receiver.Set                  `json:"-"`
+	Tries     map[string]metrics.RecentTries `json:"-"` // at each receiver, by its name
+	Decisions []metrics.Minute               `json:"-"` // see metrics.Decisions
+
+	// Without an inbox: how many webhooks were refused and not sent again since, of whom, and what is wrong with the last.
+	Refused    int      `json:"refused,omitempty"`
+	RefusedOf  []string `json:"-"`
+	RefusedWhy string   `json:"-"`
 }
 
 // GateMinute is what the gate decided within one.
@@ -84,32 +62,34 @@ type Receiver struct {
 	wrong diagnosis
 }
 
-// newGate has the gate with its receivers; stats is what the inbox says of them, nil without one.
-func newGate(g *GateState, stats map[string]inbox.ReceiverStats, paused []inbox.Pause) *Gate {
-	s := &Gate{Address: g.Address, Receivers: []Receiver{}}
-	for i := range g.Receivers {
-		r := &g.Receivers[i]
-		var box *inbox.ReceiverStats
-		if stats, ok := stats[r.Name]; ok {
-			box = &stats
+// judge says how the receivers do; box is nil without an inbox.
+func (g *Gate) judge(box *Inbox) {
+	g.Receivers = []Receiver{} // [] and not null
+	for _, r := range g.Set.All() {
+		var stats *inbox.ReceiverStats
+		if box != nil {
+			if s, ok := box.stats.Receivers[r.Name]; ok {
+				stats = &s
+			}
 		}
-		receiver := newReceiver(r, box)
-		receiver.pause(paused)
-		s.Receivers = append(s.Receivers, receiver)
+		shown := newReceiver(r, g.Tries[r.Name], stats)
+		if box != nil {
+			shown.pause(box.Paused)
+		}
+		g.Receivers = append(g.Receivers, shown)
 	}
 	for _, m := range g.Decisions {
 		minute := GateMinute{m.Start, make(map[string]int, len(metrics.Decisions))}
 		for i, decision := range metrics.Decisions {
 			minute.Decisions[decision] = m.Counts[i]
 		}
-		s.Minutes = append(s.Minutes, minute)
+		g.Minutes = append(g.Minutes, minute)
 	}
-	return s
 }
 
 // pause notes that its deliveries are paused, and since then nothing is known of how it does.
-func (s *Receiver) pause(all []inbox.Pause) {
-	if slices.ContainsFunc(all, func(p inbox.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == s.Name) }) {
+func (s *Receiver) pause(all []store.Pause) {
+	if slices.ContainsFunc(all, func(p store.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == s.Name) }) {
 		s.Paused, s.State, s.Tone = true, "paused", warn
 	}
 }
@@ -128,27 +108,27 @@ const (
 const manyInARow = 10
 
 // newReceiver says how a receiver stands. box is nil without an inbox.
-func newReceiver(r *ReceiverState, box *inbox.ReceiverStats) Receiver {
-	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address, LastTry: r.Tries.Last}
-	refuses := fmt.Sprintf("did not take %s of the last %d minutes", page.Plural(r.Tries.Failed, "try", "tries"), lately)
-	switch t := r.Tries; {
+func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *inbox.ReceiverStats) Receiver {
+	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last}
+	refuses := fmt.Sprintf("did not take %s of the last %d minutes", page.Plural(tries.Failed, "try", "tries"), lately)
+	switch {
 	case box != nil:
 		s.Waiting, s.Oldest, s.Parked = box.Pending, box.Oldest, box.Parked
 		refuses = "takes webhooks, but not those of " + page.Plural(box.Refused, "tenant", "tenants")
 		s.wrong = diagnose(box)
-	case t.OK == 0 && t.Last != "" && t.Last != "ok", t.InARow >= manyInARow:
+	case tries.OK == 0 && tries.Last != "" && tries.Last != "ok", tries.InARow >= manyInARow:
 		s.wrong = away
-	case t.Failed > 0:
+	case tries.Failed > 0:
 		s.wrong = refusesSome
 	}
 	switch {
 	case s.wrong == away:
-		s.State, s.Tone = failureWords(r.Tries.LastFailed), bad
+		s.State, s.Tone = failureWords(tries.LastFailed), bad
 	case s.wrong == refusesSome:
 		s.State, s.Tone = refuses, warn
 	case s.Parked > 0:
 		s.State, s.Tone = fmt.Sprintf("takes webhooks, but %s parked", page.Plural(s.Parked, "is", "are")), warn
-	case r.Tries.Last == "":
+	case tries.Last == "":
 		s.State = "has not been tried yet"
 	default:
 		s.State, s.Tone = "takes webhooks", good

@@ -6,22 +6,10 @@ package status
 import (
 	"time"
 
-	"usher/internal/admin/decisions"
-	"usher/internal/inbox"
+	"usher/internal/admin/recent"
 )
 
-// State is how usher's parts do, as they say.
-type State struct {
-	Version   string
-	Ready     bool
-	Stopping  bool // usher is shutting down
-	Ports     []PortState
-	Gate      *GateState         // nil: it is off
-	Inbox     *InboxState        // nil: there is none
-	Decisions []*decisions.Entry // the gate's last, the newest first; only needed without an inbox
-}
-
-// Status is the answer of GET /api/status: what the overview shows.
+// Status is the answer of GET /api/status: what the overview shows. The caller says how the parts do; Judge adds what that means.
 type Status struct {
 	Version string    `json:"version"`
 	Ready   bool      `json:"ready"`
@@ -29,29 +17,19 @@ type Status struct {
 	Ports   []Port    `json:"ports"`
 	Gate    *Gate     `json:"gate,omitempty"`  // left out when the gate is off
 	Inbox   *Inbox    `json:"inbox,omitempty"` // left out when there is none
+
+	Stopping  bool            `json:"-"` // usher is shutting down
+	Decisions []*recent.Entry `json:"-"` // the gate's last, the newest first; only needed without an inbox
 }
 
-// Of says how usher stands.
-func Of(s *State, now time.Time) *Status {
-	out := &Status{Version: s.Version, Ready: s.Ready, Ports: []Port{}} // [] and not null
+// Judge says in words how usher's parts do.
+func (s *Status) Judge(now time.Time) {
+	s.Ports = append([]Port{}, s.Ports...) // [] and not null
 	for i := range s.Ports {
-		out.Ports = append(out.Ports, newPort(&s.Ports[i], now))
-	}
-	var (
-		known  Receivers
-		paused []inbox.Pause
-		stats  map[string]inbox.ReceiverStats
-	)
-	if s.Gate != nil {
-		known = s.Gate.Receivers
-	}
-	if s.Inbox != nil {
-		paused, stats = s.Inbox.Stats.Paused, s.Inbox.Stats.Receivers
-		out.Inbox = newInbox(s.Inbox, known)
+		s.Ports[i].judge(now)
 	}
 	if s.Gate != nil {
-		out.Gate = newGate(s.Gate, stats, paused)
+		s.Gate.judge(s.Inbox)
 	}
-	out.Wrong = troubles(s, out, now)
-	return out
+	s.Wrong = s.troubles(now)
 }

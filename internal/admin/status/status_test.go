@@ -5,19 +5,20 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/admin/decisions"
+	"usher/internal/admin/recent"
 	"usher/internal/inbox"
-	"usher/webhookgate"
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
 )
 
-// A decision is noted when it is made, but bears the time at which its webhook came: one that was tried for long must not
+// A decision is noted when it is made, but has the time at which its webhook came: one that was tried for long must not
 // hide those that came after it.
 func TestFailedTenants(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	entry := func(tenant, decision string, ago time.Duration) *decisions.Entry {
-		return &decisions.Entry{Platform: "crm", Tenant: tenant, Decision: decision, At: now.Add(-ago)}
+	entry := func(tenant, decision string, ago time.Duration) *recent.Entry {
+		return &recent.Entry{Platform: "crm", Tenant: tenant, Decision: decision, At: now.Add(-ago)}
 	}
-	got := failedTenants([]*decisions.Entry{ // the newest first
+	got := failedTenants([]*recent.Entry{ // the newest first
 		entry("well-again", "forwarded", time.Second),
 		entry("well-again", "failed", 2*time.Second),
 		entry("long", "forwarded", lately*time.Minute+20*time.Second),
@@ -37,24 +38,25 @@ func TestFailedTenants(t *testing.T) {
 
 // What counts is the receiver that will be tried, not the one that was.
 func TestPausedBy(t *testing.T) {
-	known := Receivers{{Name: "main"}, {Name: "crm", Platforms: []string{"crm", "docs"}}}
+	crm := &receiver.Receiver{Name: "crm", Platforms: []string{"crm", "docs"}}
+	known := receiver.NewSet(&receiver.Receiver{Name: "main"}, crm)
 	for _, tc := range []struct {
-		known            Receivers
-		pause            inbox.Pause
+		known            *receiver.Set
+		pause            store.Pause
 		platform, tenant string
 		tried            string
 		want             bool
 	}{
-		{known, inbox.Pause{}, "crm", "acme", "", true},
-		{known, inbox.Pause{Receiver: "crm"}, "docs", "acme", "main", true},
-		{known, inbox.Pause{Receiver: "main"}, "docs", "acme", "main", false},
-		{known, inbox.Pause{Receiver: "main"}, "", "acme", "", true},
-		{nil, inbox.Pause{Receiver: "main"}, "docs", "acme", "main", true}, // others know who takes it
-		{known[1:], inbox.Pause{Receiver: "main"}, "mars", "acme", "main", true},
-		{known, inbox.Pause{Platform: "crm", Tenant: "acme"}, "crm", "acme", "", true},
-		{known, inbox.Pause{Platform: "crm", Tenant: "acme"}, "", "acme", "", false},
+		{known, store.Pause{}, "crm", "acme", "", true},
+		{known, store.Pause{Receiver: "crm"}, "docs", "acme", "main", true},
+		{known, store.Pause{Receiver: "main"}, "docs", "acme", "main", false},
+		{known, store.Pause{Receiver: "main"}, "", "acme", "", true},
+		{nil, store.Pause{Receiver: "main"}, "docs", "acme", "main", true}, // others know who takes it
+		{receiver.NewSet(crm), store.Pause{Receiver: "main"}, "mars", "acme", "main", true},
+		{known, store.Pause{Platform: "crm", Tenant: "acme"}, "crm", "acme", "", true},
+		{known, store.Pause{Platform: "crm", Tenant: "acme"}, "", "acme", "", false},
 	} {
-		if got := tc.known.PausedBy([]inbox.Pause{{Tenant: "other"}, tc.pause}, tc.platform, tc.tenant, tc.tried); (got != nil) != tc.want || got != nil && *got != tc.pause {
+		if got := PausedBy([]store.Pause{{Tenant: "other"}, tc.pause}, tc.known, tc.platform, tc.tenant, tc.tried); (got != nil) != tc.want || got != nil && *got != tc.pause {
 			t.Errorf("%s/%s, tried at %q, with %s paused: %v", tc.platform, tc.tenant, tc.tried, tc.pause, got)
 		}
 	}
@@ -69,17 +71,20 @@ func TestInboxWords(t *testing.T) {
 			t.Errorf("%d of %d: %s", tc.used, tc.limit, got)
 		}
 	}
-	held := make([]inbox.HeldUp, shownHeldUp+2)
-	held[0] = inbox.HeldUp{Lane: webhookgate.Lane{Platform: "crm", Tenant: "acme"}, ID: 7, Tries: 2, Last: inbox.Attempt{Status: 500, Answer: "in  use"}, Down: true}
-	s := &State{Gate: &GateState{Receivers: Receivers{{Name: "main"}}}, Inbox: &InboxState{HeldUp: held, Stats: inbox.Stats{Paused: []inbox.Pause{{Tenant: "other"}}}}}
-	box := Of(s, time.Now()).Inbox
+	held := make([]store.HeldUp, shownHeldUp+2)
+	for i := range held {
+		held[i].Attempts = []store.Attempt{{Status: 500, Answer: "in  use"}}
+	}
+	held[0].Platform, held[0].Tenant, held[0].Down = "crm", "acme", true
+	stats := inbox.Stats{Stats: store.Stats{Paused: []store.Pause{{Tenant: "other"}}}}
+	box := NewInbox(stats, held, mainReceiver, nil)
 	if h := &box.FirstHeldUp()[0]; len(box.FirstHeldUp()) != shownHeldUp || box.MoreHeldUp() != 2 || h.Name() != "crm/acme" || h.Answer != "500: in use" || h.NextTry() != "next try when the receiver is back" || h.Paused || box.AllPaused() {
 		t.Errorf("%+v", box)
 	}
-	s.Inbox.Stats.Paused = []inbox.Pause{{}}
-	s.Inbox.HeldUp = held[:1]
-	now := Of(s, time.Now())
-	if h := &now.Inbox.HeldUp[0]; now.Inbox.MoreHeldUp() != 0 || !h.Paused || h.NextTry() != "paused" || !now.Inbox.AllPaused() || !now.Gate.Receivers[0].Paused {
-		t.Errorf("%+v", now)
+	stats.Paused = []store.Pause{{}}
+	s := &Status{Gate: &Gate{Set: mainReceiver}, Inbox: NewInbox(stats, held[:1], mainReceiver, nil)}
+	s.Judge(time.Now())
+	if h := &s.Inbox.HeldUp[0]; s.Inbox.MoreHeldUp() != 0 || !h.Paused || h.NextTry() != "paused" || !s.Inbox.AllPaused() || !s.Gate.Receivers[0].Paused {
+		t.Errorf("%+v", s)
 	}
 }

@@ -7,10 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/admin/decisions"
-	"usher/internal/admin/hour"
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
+	"usher/internal/admin/recent"
 )
 
 // Trouble is something that is wrong, and what to do about it.
@@ -19,6 +18,14 @@ type Trouble struct {
 	What     string `json:"what"`
 	Do       string `json:"do"`
 	Link     string `json:"-"` // the page of the webhooks that it is about
+}
+
+// Them says how many webhooks Link shows.
+func (t Trouble) Them() string {
+	if strings.HasPrefix(t.Link, "/webhooks/") {
+		return "it"
+	}
+	return "them"
 }
 
 const (
@@ -34,17 +41,17 @@ const (
 	shortPatience = 3 * time.Second
 )
 
-// troubles says what is wrong, the worst first, and what to do. out is all but that.
-func troubles(s *State, out *Status, now time.Time) []Trouble {
+// troubles says what is wrong, the worst first, and what to do.
+func (s *Status) troubles(now time.Time) []Trouble {
 	all := []Trouble{} // [] and not null
 	if s.Stopping {
 		all = append(all, Trouble{warn, "usher is shutting down", "What is under way may still finish.", ""})
 	}
-	if out.Inbox != nil {
-		all = append(all, out.Inbox.troubles()...)
+	if s.Inbox != nil {
+		all = append(all, s.Inbox.troubles()...)
 	}
-	if out.Inbox != nil && out.Gate != nil {
-		all = append(all, receiverTroubles(out.Gate, out.Inbox)...)
+	if s.Inbox != nil && s.Gate != nil {
+		all = append(all, receiverTroubles(s.Gate, s.Inbox)...)
 	}
 	for i := range s.Ports {
 		if p := &s.Ports[i]; p.Shares == "" {
@@ -54,8 +61,11 @@ func troubles(s *State, out *Status, now time.Time) []Trouble {
 	for i := range s.Ports {
 		all = append(all, s.Ports[i].callTroubles()...)
 	}
-	if out.Gate != nil && out.Inbox == nil {
-		all = append(all, passTroubles(out.Gate, s.Gate.Decisions, failedTenants(s.Decisions, now))...)
+	if s.Gate != nil && s.Gate.Refused > 0 {
+		all = append(all, rejected(s.Gate.Refused, s.Gate.RefusedOf, s.Gate.RefusedWhy, "and send it again from its webhook log.", "/webhooks?state=rejected"))
+	}
+	if s.Gate != nil && s.Inbox == nil {
+		all = append(all, passTroubles(s.Gate, s.Gate.Decisions, failedTenants(s.Decisions, now))...)
 	}
 	if s.Gate != nil {
 		all = append(all, senderTroubles(s.Gate.Decisions)...)
@@ -75,12 +85,12 @@ func receiverTroubles(gate *Gate, box *Inbox) (all []Trouble) {
 		case r.Oldest <= shortPatience, r.Paused: // which every page says
 		case r.wrong == away:
 			all = append(all, Trouble{bad, name + " " + r.State + ": " + waits,
-				fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", r.Address), "/webhooks?outcome=waiting"})
+				fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", r.Address), "/webhooks?state=waiting"})
 		case r.wrong == refusesSome:
 			all = append(all, refusedTrouble(name, r.Name, box.HeldUp)...)
 		case r.Oldest > patience && len(box.Paused) == 0: // else those may be the oldest
 			all = append(all, Trouble{bad, name + " is slow to take webhooks: " + waits,
-				fmt.Sprintf("See why the receiver %s is slow. Nothing is lost: what waits is delivered in order.", r.Address), "/webhooks?outcome=waiting"})
+				fmt.Sprintf("See why the receiver %s is slow. Nothing is lost: what waits is delivered in order.", r.Address), "/webhooks?state=waiting"})
 		}
 	}
 	return all
@@ -102,7 +112,7 @@ func refusedTrouble(name, receiver string, held []HeldUp) []Trouble {
 		return nil
 	}
 	return []Trouble{{warn, name + " does not take the webhooks of " + cmp.Or(page.Few(tenants), "some tenants"),
-		"See below what it answers, and how many wait behind them. Other tenants' webhooks are delivered. usher retries.", "/webhooks?outcome=waiting"}}
+		"See below what it answers, and how many wait behind them. Other tenants' webhooks are delivered. usher retries.", "/webhooks?state=waiting"}}
 }
 
 // called is how a trouble names a receiver.
@@ -114,8 +124,8 @@ func (g *Gate) called(r *Receiver) string {
 }
 
 // passTroubles are those of a gate without an inbox. failed are the tenants whose last webhook was.
-func passTroubles(gate *Gate, decided []hour.Minute, failed []string) []Trouble {
-	n := hour.Sum(decided, lately, slices.Index(metrics.Decisions[:], "failed"))
+func passTroubles(gate *Gate, decided []metrics.Minute, failed []string) []Trouble {
+	n := metrics.Sum(decided, lately, slices.Index(metrics.Decisions[:], "failed"))
 	if n == 0 {
 		return nil
 	}
@@ -124,17 +134,17 @@ func passTroubles(gate *Gate, decided []hour.Minute, failed []string) []Trouble 
 	for i := range gate.Receivers {
 		if r := &gate.Receivers[i]; r.wrong == away {
 			all = append(all, Trouble{bad, fmt.Sprintf("%s %s: %s in the last %d minutes", gate.called(r), r.State, page.Plural(n, "webhook failed", "webhooks failed"), lately),
-				fmt.Sprintf("Bring the receiver %s back, %s", r.Address, resend), "/webhooks?outcome=failed"})
+				fmt.Sprintf("Bring the receiver %s back, %s", r.Address, resend), "/webhooks?state=failed"})
 		}
 	}
 	if len(all) == 0 && len(failed) > 0 {
-		all = append(all, Trouble{warn, "The last webhooks of " + page.Few(failed) + " failed", "See what the receiver answered, " + resend, "/webhooks?outcome=failed"})
+		all = append(all, Trouble{warn, "The last webhooks of " + page.Few(failed) + " failed", "See what the receiver answered, " + resend, "/webhooks?state=failed"})
 	}
 	return all
 }
 
 // failedTenants are those whose last webhook failed, in the last minutes; the newest first.
-func failedTenants(decided []*decisions.Entry, now time.Time) (failed []string) {
+func failedTenants(decided []*recent.Entry, now time.Time) (failed []string) {
 	since := now.Add(-lately * time.Minute)
 	seen := make(map[string]bool)
 	for _, e := range decided {
@@ -152,11 +162,11 @@ func failedTenants(decided []*decisions.Entry, now time.Time) (failed []string) 
 
 // senderTroubles speaks up when nothing but what is turned away arrives. Some of it
 // always may: anybody can knock.
-func senderTroubles(decided []hour.Minute) []Trouble {
-	rejected := hour.Sum(decided, lately, slices.Index(metrics.Decisions[:], "rejected"))
-	if rejected < 3 || rejected != hour.Sum(decided, lately) {
+func senderTroubles(decided []metrics.Minute) []Trouble {
+	rejected := metrics.Sum(decided, lately, slices.Index(metrics.Decisions[:], "rejected"))
+	if rejected < 3 || rejected != metrics.Sum(decided, lately) {
 		return nil
 	}
 	return []Trouble{{warn, fmt.Sprintf("Every webhook of the last %d minutes was rejected: %s", lately, page.Count(rejected)),
-		"See why: the sender may use another secret than the gate, or send a customised payload (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks?outcome=rejected"}}
+		"See why: the sender may use another secret than the gate, or send a customised payload (USHER_WEBHOOK_SCHEMA_FILE).", "/webhooks"}}
 }

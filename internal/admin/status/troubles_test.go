@@ -3,80 +3,84 @@ package status
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
-	"usher/internal/admin/hour"
 	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
 	"usher/tokens"
-	"usher/webhookgate"
 )
 
+var mainReceiver = receiver.NewSet(&receiver.Receiver{Name: "main", URL: &url.URL{Scheme: "http", Host: "receiver:3000"}})
+
 // lastHour is one with so many of each kind in its last minute.
-func lastHour(counts ...int) []hour.Minute {
-	minutes := make([]hour.Minute, hour.Minutes)
-	copy(minutes[hour.Minutes-1].Counts[:], counts)
+func lastHour(counts ...int) []metrics.Minute {
+	minutes := make([]metrics.Minute, metrics.Minutes)
+	copy(minutes[metrics.Minutes-1].Counts[:], counts)
 	return minutes
 }
 
 // wrong is what is found wrong. Two tenants are held up, where the receiver refuses some.
-func wrong(stopping bool, port PortState, gate *GateState, box *inbox.Stats, err error) []Trouble {
-	s := &State{Stopping: stopping, Ports: []PortState{port}, Gate: gate}
+func wrong(stopping bool, port Port, gate *Gate, box *inbox.Stats, err error) []Trouble {
+	s := &Status{Stopping: stopping, Ports: []Port{port}, Gate: gate}
 	if box != nil {
-		s.Inbox = &InboxState{Stats: *box, Err: err, HeldUp: []inbox.HeldUp{
-			{Lane: webhookgate.Lane{Platform: "docs", Tenant: "harbour-ltd"}, Receiver: "main"},
-			{Lane: webhookgate.Lane{Platform: "crm", Tenant: "a/b"}, Receiver: "main"},
-			{Lane: webhookgate.Lane{Platform: "crm", Tenant: "missed"}, Receiver: "main", Down: true},
-			{Lane: webhookgate.Lane{Platform: "crm", Tenant: "other"}, Receiver: "other"},
-		}}
+		held := func(platform, tenant, receiver string, down bool) store.HeldUp {
+			return store.HeldUp{Down: down, Entry: store.Entry{Platform: platform, Tenant: tenant, Status: store.Status{Receiver: receiver, Attempts: []store.Attempt{{Status: 500}}}}}
+		}
+		s.Inbox = NewInbox(*box, []store.HeldUp{
+			held("docs", "harbour-ltd", "main", false), held("crm", "a/b", "main", false), held("crm", "missed", "main", true), held("crm", "other", "other", false),
+		}, mainReceiver, err)
 	}
-	return Of(s, time.Now()).Wrong
+	s.Judge(time.Now())
+	return s.Wrong
 }
 
 func TestTroubles(t *testing.T) {
-	port := func(s tokens.State) PortState {
-		return PortState{
-			Name: "main", Token: s, ClientVariable: "USHER_CLIENT_ID", SecretVariable: "USHER_CLIENT_SECRET_FILE", ScopeVariable: "USHER_PORTS_0_SCOPE",
+	port := func(s tokens.State) Port {
+		return Port{
+			Name: "main", Source: s, ClientVariable: "USHER_CLIENT_ID", SecretVariable: "USHER_CLIENT_SECRET_FILE", ScopeVariable: "USHER_PORTS_0_SCOPE",
 			Calls: lastHour(100), Tokens: lastHour(1),
 		}
 	}
 	held := new(tokens.Token)
 	fine := tokens.State{Had: true, Token: held}
 	refused := func(code string) error { return &tokens.RejectedError{Code: code} }
-	gate := func(last string, decisions ...int) *GateState {
+	gate := func(last string, decisions ...int) *Gate {
 		tries := metrics.RecentTries{Last: last, LastFailed: last, Failed: 1}
 		if last == "ok" {
 			tries = metrics.RecentTries{Last: last, OK: 1}
 		}
-		return &GateState{Receivers: []ReceiverState{{Name: "main", Address: "http://receiver:3000", Tries: tries}}, Decisions: lastHour(decisions...)}
+		return &Gate{Set: mainReceiver, Tries: map[string]metrics.RecentTries{"main": tries}, Decisions: lastHour(decisions...)}
 	}
-	box := func(f inbox.Figures, edit func(*inbox.ReceiverStats)) *inbox.Stats {
+	box := func(f store.Figures, edit func(*inbox.ReceiverStats)) *inbox.Stats {
 		r := inbox.ReceiverStats{Figures: f}
 		if edit != nil {
 			edit(&r)
 		}
-		return &inbox.Stats{Pending: f.Pending, Oldest: f.Oldest, Parked: f.Parked, Receivers: map[string]inbox.ReceiverStats{"main": r}}
+		return &inbox.Stats{Stats: store.Stats{Figures: f}, Receivers: map[string]inbox.ReceiverStats{"main": r}}
 	}
 	down := func(r *inbox.ReceiverStats) { r.Missed = 3 }
 	refuses := func(n int, none bool) func(*inbox.ReceiverStats) {
 		return func(r *inbox.ReceiverStats) { r.Refused, r.TakesNone = n, none }
 	}
-	with := func(p PortState, edit func(*PortState)) PortState {
+	with := func(p Port, edit func(*Port)) Port {
 		edit(&p)
 		return p
 	}
 	for _, tc := range []struct {
 		name   string
 		ending bool
-		port   PortState
-		gate   *GateState
+		port   Port
+		gate   *Gate
 		box    *inbox.Stats
 		err    error    // the inbox's
 		want   []string // a part of each trouble: severity, what, do
 	}{
-		{"well", false, port(fine), gate("ok"), box(inbox.Figures{}, nil), nil, nil},
+		{"well", false, port(fine), gate("ok"), box(store.Figures{}, nil), nil, nil},
 		{"gate off", false, port(fine), nil, nil, nil, nil},
 		{"secret refused", false, port(tokens.State{Err: refused("invalid_client")}), nil, nil, nil,
 			[]string{"bad", "Port main: token endpoint refuses: invalid_client", "Check USHER_CLIENT_SECRET_FILE and USHER_CLIENT_ID"}},
@@ -89,38 +93,38 @@ func TestTroubles(t *testing.T) {
 		{"unreachable", false, port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil, nil,
 			[]string{"bad", "Port main: connection refused", "Check USHER_BASE_URL"}},
 		{"no token yet", false, port(tokens.State{}), nil, nil, nil, []string{"warn", "has had no token yet", ""}},
-		{"revoked", false, with(port(fine), func(p *PortState) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil,
+		{"revoked", false, with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil,
 			[]string{"warn", "2 tokens were refused long before the end", "API client of its own"}},
-		{"revoked once", false, with(port(fine), func(p *PortState) { p.Tokens = lastHour(3, 0, 0, 1) }), nil, nil, nil, nil},
-		{"calls fail", false, with(port(fine), func(p *PortState) { p.Calls = lastHour(5, 5) }), nil, nil, nil,
+		{"revoked once", false, with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 1) }), nil, nil, nil, nil},
+		{"calls fail", false, with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5) }), nil, nil, nil,
 			[]string{"warn", "5 of 10 calls failed in the last 5 minutes", ""}},
-		{"some calls fail", false, with(port(fine), func(p *PortState) { p.Calls = lastHour(500, 5) }), nil, nil, nil, nil},
-		{"receiver away", false, port(fine), gate("error"), box(inbox.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
+		{"some calls fail", false, with(port(fine), func(p *Port) { p.Calls = lastHour(500, 5) }), nil, nil, nil, nil},
+		{"receiver away", false, port(fine), gate("error"), box(store.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
 			[]string{"bad", "The receiver can't be reached: 1\u202f204 webhooks wait, the oldest for 2\u00a0min 10\u00a0s", "Bring the receiver http://receiver:3000 back"}},
-		{"receiver away, but the last that it answered was fine", false, port(fine), gate("ok"), box(inbox.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
+		{"receiver away, but the last that it answered was fine", false, port(fine), gate("ok"), box(store.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
 			[]string{"bad", "The receiver answers with errors: 1\u202f204 webhooks wait", ""}},
-		{"receiver away for a moment", false, port(fine), gate("error"), box(inbox.Figures{Pending: 1, Oldest: time.Second}, down), nil, nil},
-		{"receiver slow", false, port(fine), gate("ok"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, nil), nil, []string{"bad", "slow", ""}},
-		{"receiver late", false, port(fine), gate("timeout"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, down), nil, []string{"bad", "does not answer in time", ""}},
-		{"some tenants are refused, and the last try was fine", false, port(fine), gate("ok"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
+		{"receiver away for a moment", false, port(fine), gate("error"), box(store.Figures{Pending: 1, Oldest: time.Second}, down), nil, nil},
+		{"receiver slow", false, port(fine), gate("ok"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, nil), nil, []string{"bad", "slow", ""}},
+		{"receiver late", false, port(fine), gate("timeout"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, down), nil, []string{"bad", "does not answer in time", ""}},
+		{"some tenants are refused, and the last try was fine", false, port(fine), gate("ok"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
 			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
-		{"some tenants are refused, and the last try failed", false, port(fine), gate("status"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
+		{"some tenants are refused, and the last try failed", false, port(fine), gate("status"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
 			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
-		{"all tenants are refused", false, port(fine), gate("status"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(3, true)), nil,
+		{"all tenants are refused", false, port(fine), gate("status"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(3, true)), nil,
 			[]string{"bad", "The receiver answers with errors: 5 webhooks wait", "Bring the receiver"}},
-		{"parked", false, port(fine), gate("status"), box(inbox.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send it again"}},
-		{"inbox broken", false, port(fine), gate("ok"), box(inbox.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes no webhooks: no space left", "restart"}},
-		{"inbox nearly full", false, port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
-		{"nobody's", false, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: inbox.Figures{Pending: 2}}}}, nil,
+		{"parked", false, port(fine), gate("status"), box(store.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send it again"}},
+		{"inbox broken", false, port(fine), gate("ok"), box(store.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes no webhooks: no space left", "restart"}},
+		{"inbox nearly full", false, port(fine), gate("ok"), &inbox.Stats{Stats: store.Stats{Used: 1000 << 20, Limit: 1 << 30}}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
+		{"nobody's", false, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: store.Figures{Pending: 2}}}}, nil,
 			[]string{"bad", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
-		{"nobody's, one", false, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: inbox.Figures{Pending: 1}}}}, nil,
+		{"nobody's, one", false, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: store.Figures{Pending: 1}}}}, nil,
 			[]string{"bad", "1 webhook waits, but no receiver takes its platform any more", "or set USHER_WEBHOOK_FORWARD_URL"}},
 		{"passed through and failed", false, port(fine), gate("status", 0, 0, 0, 0, 3), nil, nil, []string{"bad", "answers with errors: 3 webhooks failed", "resend them"}},
 		{"failed, but well again", false, port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil, nil},
 		{"some are rejected", false, port(fine), gate("ok", 1, 0, 0, 30), nil, nil, nil},
 		{"all are rejected", false, port(fine), gate("ok", 0, 0, 0, 30), nil, nil, []string{"warn", "Every webhook of the last 5 minutes was rejected: 30", "See why"}},
 		{"ending", true, port(fine), nil, nil, nil, []string{"warn", "shutting down", ""}},
-		{"the worst first", false, port(tokens.State{Err: refused("invalid_client")}), gate("ok"), box(inbox.Figures{Parked: 2}, nil), nil,
+		{"the worst first", false, port(tokens.State{Err: refused("invalid_client")}), gate("ok"), box(store.Figures{Parked: 2}, nil), nil,
 			[]string{"bad", "invalid_client", "", "warn", "2 webhooks are parked", ""}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

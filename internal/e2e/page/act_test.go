@@ -15,16 +15,18 @@ func TestPageActs(t *testing.T) {
 	b := newTab(t)
 	w := startWatched(t)
 	w.receiver.BehaveTo("harbour-ltd", sandbox.Fault{Status: http.StatusInternalServerError, Body: "8 users are in use"})
-	w.receiver.BehaveTo("mill-co", sandbox.Fault{Status: http.StatusUnprocessableEntity, Body: "unknown tenant"})
-	for i, tenant := range []string{"harbour-ltd", "harbour-ltd", "mill-co"} {
+	for _, tenant := range []string{"mill-co", "quay-inc"} {
+		w.receiver.BehaveTo(tenant, sandbox.Fault{Status: http.StatusUnprocessableEntity, Body: "unknown tenant"})
+	}
+	for i, tenant := range []string{"harbour-ltd", "harbour-ltd", "mill-co", "quay-inc"} {
 		post(t, w.gate, snapshot(tenant, i+1))
 	}
 	complaints := b.complaints()
 
 	b.open(w.admin + "/")
-	b.until("told who is held up", `/crm\/harbour-ltd is held up by 1 \(500: 8 users are in use, \d+ tr(y|ies), next try .*\); 1 waits behind it/.test(document.querySelector("#wrong").innerText)`)
+	b.until("told who is held up", `/crm\/harbour-ltd is held up by webhook 1 \(500: 8 users are in use, \d+ tr(y|ies), next try .*\); 1 waits behind it/.test(document.querySelector("#wrong").innerText)`)
 	b.open(w.admin + "/webhooks/2")
-	b.until("it waits behind 1", `document.querySelector("#stand").innerText.includes("held up by 1")`)
+	b.until("it waits behind 1", `document.querySelector("#stand").innerText.includes("held up by webhook 1")`)
 	before := len(w.receiver.Deliveries())
 	b.click(`form[action="/webhooks/1/redeliver"] button`)
 	b.until("told that it is tried", `location.pathname == "/webhooks/1" && document.querySelector(".notice")?.innerText == "It is being sent again."`)
@@ -76,14 +78,33 @@ func TestPageActs(t *testing.T) {
 	}
 	b.until("nothing is paused", `!document.querySelector("#paused li")`)
 
-	// What is parked, all at once.
+	// From "mill-co cannot use single sign-on" to the mended customer, in four clicks.
+	clicks := 0
+	click := func(selector string) { clicks++; b.click(selector) }
 	w.receiver.BehaveTo("mill-co", sandbox.Fault{})
-	b.open(w.admin + "/webhooks?outcome=parked")
-	b.click(`a[href="/redeliver?outcome=parked"]`)
+	w.receiver.BehaveTo("quay-inc", sandbox.Fault{})
+	b.open(w.admin + "/")
+	b.until("told who is parked, and why", `document.querySelector("#wrong").innerText.includes("2 webhooks of crm/quay-inc and crm/mill-co are parked") && document.querySelector("#wrong").innerText.includes("The receiver answered: 422: unknown tenant.")`)
+	click(`nav a[href="/tenants"]`)
+	click(`section[aria-labelledby="troubled"] a[href*="code=mill-co"]`)
+	b.until("told what is wrong", `/^usher has answered this since .*, by webhook 3/.test(document.querySelector("#since").innerText) && /^The receiver does not have it: webhook 3 is parked \(since .*\)\s+The receiver refused it: 422: unknown tenant\. Fix the receiver, then send it again\./.test(document.querySelector("#receipt").innerText)`)
+	click("#receipt a.button")
+	b.until("asked", `document.querySelector("h1").innerText == "Send webhook 3 again?"`)
+	click(".ask form button")
+	b.until("delivered", `document.querySelector("#stand .badge")?.innerText == "delivered"`)
+	if clicks > 4 {
+		t.Errorf("%d clicks", clicks)
+	}
+	b.click(`.facts a[href^="/tenant"]`)
+	b.until("the customer has it", `/^The receiver has it, since /.test(document.querySelector("#receipt").innerText)`)
+
+	// What is parked, all at once.
+	b.open(w.admin + "/webhooks?state=parked")
+	b.click(`a[href="/redeliver?state=parked"]`)
 	b.until("asked", `document.querySelector("h1").innerText == "Send 1 webhook again?"`)
 	b.click("form button")
 	b.until("told so", `document.querySelector(".notice")?.innerText == "They are being sent again."`)
-	b.until("delivered", `document.querySelector("#w-3").innerText.includes("delivered")`)
+	b.until("delivered", `document.querySelector("#w-4").innerText.includes("delivered")`)
 	b.open(w.admin + "/webhooks?search=3")
 	b.until("found by its id", `document.querySelector("#w-3 .id").innerText == "3"`)
 
@@ -91,11 +112,45 @@ func TestPageActs(t *testing.T) {
 	b.click(`a[href^="/tenant/erase"]`)
 	b.until("asked what is lost", `document.querySelector(".ask").innerText.includes("deletes 2 webhooks of this tenant") && document.querySelector(".ask").innerText.includes("can't be undone")`)
 	b.click("form button.danger")
-	b.until("erased", `document.querySelector(".notice")?.innerText == "The tenant is erased." && document.querySelectorAll(".rows tbody tr").length == 1`)
+	b.until("erased", `document.querySelector(".notice")?.innerText == "The tenant is erased." && document.querySelectorAll(".rows tbody tr").length == 2`)
+	refusedOnThePage(t, b, w)
 	for _, complaint := range complaints() {
 		t.Errorf("the browser complains: %s", complaint)
 	}
 	if status, body := get(t, w.admin+"/api/tenant?platform=crm&code=harbour-ltd"); status != 404 {
 		t.Errorf("%d %s", status, body)
 	}
+}
+
+// refusedOnThePage: the overview leads to a webhook that was refused, whose page has each fault beside its place; it is taken in there.
+func refusedOnThePage(t *testing.T, b *tab, w *watched) {
+	w.send(t, "quay-inc", 5)
+	b.open(w.admin + "/")
+	stay(b)
+	body := strings.Replace(strings.Replace(snapshot("quay-inc", 5), `"id":1,"code":"quay-inc"`, `"id":"one","code":"quay-inc"`, 1), `"features":[`, `"features":[{"code":"sso","name":"SSO"},`, 1)
+	if status, _, answer := post(t, w.gate, body); status != 422 {
+		t.Fatalf("%d %s", status, answer)
+	}
+	b.until("told whose, and what is wrong", `/usher refused 1 webhook of crm\/quay-inc[^]*\/payload\/tenant\/id/.test(document.querySelector("#wrong").innerText)`)
+	stayed(b)
+	b.click(`#wrong a[href^="/webhooks/"]`)
+	b.until("on its page", `document.querySelector("#stand .badge")?.innerText == "refused"`)
+	b.until("the fault is beside its place", `/"id": "one",\s+← must be/.test(document.querySelector("#faulty .removed").innerText) && document.querySelectorAll("#faulty .removed").length == 1`)
+	b.until("what it would have changed", `document.querySelector("#diff").innerText == "would have added sso"`)
+	id := strings.TrimPrefix(evaluate[string](b, "location.pathname"), "/webhooks/")
+	b.open(w.admin + "/webhooks")
+	b.until("its state in the list, once", `[...document.querySelectorAll(".rows tbody tr")].filter((row) => row.innerText.includes("refused")).map((row) => row.id).join() == "w-`+id+`"`)
+	b.open(w.admin + "/tenant?platform=crm&code=quay-inc")
+	b.until("a line on the tenant's page", `document.querySelector("#refused").innerText.includes("usher refused webhook `+id+` of this tenant")`)
+	b.click("#refused a")
+	b.click(`a[href="/webhooks/` + id + `/accept"]`)
+	b.until("asked", `document.querySelector("h1").innerText == "Accept webhook `+id+`?"`)
+	b.click("form button")
+	b.until("taken in", `document.querySelector("#stand .badge")?.innerText == "accepted" && document.querySelector(".notice")?.innerText.startsWith("It is accepted")`)
+	b.open(w.admin + "/tenant?platform=crm&code=quay-inc")
+	b.until("no line any more", `!document.querySelector("#refused") && document.querySelector("#timeline-live").innerText.includes("accepted")`)
+	b.open(w.admin + "/")
+	b.until("no trouble any more", `!document.querySelector("#wrong").innerText.includes("refused")`)
+	b.click(`nav a[href="/actions"]`)
+	b.until("who did what", `/accept\s+`+id+`\s+1/.test(document.querySelector("#actions tbody tr").innerText)`)
 }

@@ -2,7 +2,9 @@ package page
 
 import (
 	"context"
+	"errors"
 	"os/exec"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,39 +15,49 @@ import (
 	"usher/internal/testkit"
 )
 
-// tab is one of a real Chromium.
+// tab is one of a real Chromium's.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
 }
 
-// browsers has two of them run at a time: more are too much for a small machine.
-var browsers = make(chan struct{}, 2)
+// browser is the Chromium of all tests. closeBrowser ends it. It takes evil.test for this machine.
+var (
+	closeBrowser = func() {}
+	browser      = sync.OnceValues(func() (context.Context, error) {
+		path, err := exec.LookPath("chromium")
+		if err != nil {
+			return nil, err
+		}
+		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+			chromedp.NoSandbox,                           // tests may run as root, where Chromium's does not work
+			chromedp.Flag("disable-dev-shm-usage", true), // containers have a small one
+			chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
+		allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
+		closeBrowser = end
+		ctx, _ := chromedp.NewContext(allocator) // ends with it
+		return ctx, chromedp.Do(ctx)
+	})
+)
 
-// newTab starts a Chromium, for a test that then runs beside others; further options are
-// passed on to it.
-func newTab(t *testing.T, more ...chromedp.ExecAllocatorOption) *tab {
+// newTab opens a tab that shares nothing with others, for a test that then runs beside them.
+func newTab(t *testing.T) *tab {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("short: it is about the page; the tests of internal/admin look for races behind it")
 	}
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		testkit.Missing(t, "there is no chromium here: the page is not tried in a browser (Debian: apt-get install chromium)")
-	}
 	t.Parallel()
-	browsers <- struct{}{}
-	t.Cleanup(func() { <-browsers })
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
-		chromedp.NoSandbox,                           // tests may run as root, where Chromium's does not work
-		chromedp.Flag("disable-dev-shm-usage", true)) // containers have a small one
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(options, more...)...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	// The first step starts it, and must have no limit: that would end it.
-	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1200, 800)); err != nil {
+	parent, err := browser()
+	if errors.Is(err, exec.ErrNotFound) {
+		testkit.Missing(t, "there is no chromium here: the page is not tried in a browser (Debian: apt-get install chromium)")
+	} else if err != nil {
 		t.Fatal("chromium can't be started: ", err)
+	}
+	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())
+	t.Cleanup(cancel)
+	// The first step opens it, and must have no limit: that would end it.
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1200, 800)); err != nil {
+		t.Fatal("no tab: ", err)
 	}
 	return &tab{t, ctx}
 }

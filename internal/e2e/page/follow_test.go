@@ -93,6 +93,7 @@ func TestPageInABrowser(t *testing.T) {
 	b.until("warned", `document.querySelector(".troubles")?.innerText.includes("would overwrite 4")`)
 	b.click("form button.danger")
 	b.until("sent all the same", `location.pathname == "/webhooks/1"`)
+	b.until("delivered, so that nothing moves any more", `document.querySelector("#stand .badge")?.innerText == "delivered"`)
 
 	b.click(`.who`)
 	b.until("the tenant", `document.querySelector("#timeline-live") && document.querySelector(".features")`)
@@ -128,7 +129,7 @@ func stayed(b *tab) {
 func TestPageAfterARestart(t *testing.T) {
 	b := newTab(t)
 	address := "USHER_ADMIN_LISTEN=" + testkit.FreeAddress(t)
-	w := startWatched(t, address)
+	w := startWatched(t, address, "USHER_WEBHOOK_INBOX=")
 	post(t, w.gate, `{"type":"TenantProvisioningChange"}`)
 	b.open(w.admin + "/webhooks/d1")
 	b.until("live", `document.querySelector(".follow.good")`)
@@ -139,7 +140,7 @@ func TestPageAfterARestart(t *testing.T) {
 	w.Stop()
 	<-w.Ended
 	b.until("told that usher is away", `/^not connected: as of \d\d:\d\d:\d\d UTC$/.test(document.querySelector("#follow").innerText) && document.querySelector("[data-live].stale")`)
-	w = startWatched(t, address)
+	w = startWatched(t, address, "USHER_WEBHOOK_INBOX=")
 	b.until("told that it is gone", `document.querySelector("#follow").innerText.startsWith("out of date: as of ")`)
 	post(t, w.gate, "{")
 	b.until("live again", `document.querySelector(".follow.good") && !document.querySelector(".stale")`)
@@ -225,7 +226,7 @@ func TestPageOnAPhone(t *testing.T) {
 	post(t, w.gate, "{")
 	b.do(emulate(true, false, 800))
 	for _, path := range []string{"/", "/webhooks", "/webhooks/2", "/webhooks/3", "/webhooks/d1", "/webhooks/2/redeliver", "/tenant?platform=crm&code=" + long, "/tenant/forget?code=" + long,
-		"/pause", "/redeliver?outcome=parked", "/webhooks?outcome=parked", "/webhooks/3/discard", "/tenant/erase?platform=crm&code=" + long, "/nowhere"} {
+		"/pause", "/redeliver?state=parked", "/webhooks?state=parked", "/webhooks/3/discard", "/tenant/erase?platform=crm&code=" + long, "/nowhere"} {
 		b.open(w.admin + path)
 		// What has waited for long. And not innerWidth: a phone makes that as wide as what hangs over.
 		evaluate[bool](b, `document.querySelectorAll(".tiles dd").forEach((e, i) => { if (i == 1) e.textContent = "8\u00a0min 36\u00a0s"; }), true`)
@@ -247,9 +248,9 @@ func TestPageAtHand(t *testing.T) {
 	w.send(t, "other", 7)
 	post(t, w.gate, "{")
 	b.open(w.admin + "/webhooks")
-	b.until("four lines", `document.querySelectorAll(".rows tbody tr").length == 4`)
-	evaluate[bool](b, `(() => { const s = document.querySelector("select[name=outcome]"); s.value = "rejected"; return s.dispatchEvent(new Event("change", {bubbles: true})); })()`)
-	b.until("one of them, with nothing else in the address", `location.search == "?outcome=rejected" && document.querySelectorAll(".rows tbody tr").length == 1`)
+	b.until("all of them", `document.querySelectorAll(".rows tbody tr").length >= 4`)
+	evaluate[bool](b, `(() => { const s = document.querySelector("select[name=state]"); s.value = "refused"; return s.dispatchEvent(new Event("change", {bubbles: true})); })()`)
+	b.until("one of them, with nothing else in the address", `location.search == "?state=refused" && document.querySelectorAll(".rows tbody tr").length == 1`)
 	b.open(w.admin + "/webhooks?since=2001-01-01T00:00&until=2001-01-02T00:00")
 	b.until("nothing in those days", `document.querySelector("#list").innerText.includes("No webhook matches")`)
 

@@ -7,8 +7,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-
-	"github.com/chromedp/chromedp"
 )
 
 // nothingDone sees to it that nobody acted through the admin port.
@@ -37,6 +35,7 @@ func TestForeignPage(t *testing.T) {
 	}))
 	defer foreign.Close()
 	for _, origin := range []string{foreign.URL, strings.Replace(foreign.URL, "127.0.0.1", "localhost", 1)} {
+		b.open(origin)
 		for _, attempt := range []struct{ name, script, want string }{
 			{"read", `fetch(A+"/api/webhooks").then(r => r.text(), () => "failed")`, "failed"},
 			{"read a page", `fetch(A+"/").then(r => r.text(), () => "failed")`, "failed"},
@@ -48,14 +47,12 @@ func TestForeignPage(t *testing.T) {
 			{"load as an image", `new Promise(done => { const i = new Image(); i.onload = () => done("loaded"); i.onerror = () => done("failed"); i.src = A+"/static/icon.svg"; })`, "failed"},
 			{"load as a script", `new Promise(done => { const s = document.createElement("script"); s.onload = () => done("loaded"); s.onerror = () => done("failed"); s.src = A+"/static/usher.js"; document.head.append(s); })`, "failed"},
 		} {
-			b.open(origin)
 			script := strings.ReplaceAll(attempt.script, "A+", fmt.Sprintf("%q+", w.admin))
 			if got := await(b, script); got != attempt.want {
 				t.Errorf("%s from %s: %.200q", attempt.name, origin, got)
 			}
 		}
 		// Framed it stays empty: there is nothing to click on unawares.
-		b.open(origin)
 		if got := await(b, fmt.Sprintf(`new Promise(done => { const f = document.createElement("iframe"); f.onload = () => { try { done(f.contentDocument ? "own" : "foreign") } catch { done("foreign") } }; f.src = %q; document.body.append(f); })`, w.admin+"/webhooks/1/redeliver")); got != "foreign" {
 			t.Errorf("framed: %q", got)
 		}
@@ -84,7 +81,7 @@ func await(b *tab, script string) string {
 // A name that was made to point to this machine (DNS rebinding) makes a page of its
 // own origin; but it is not answered under that name.
 func TestReboundName(t *testing.T) {
-	b := newTab(t, chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
+	b := newTab(t)
 	w := startWatched(t)
 	w.send(t, "acme", 5, 10)
 	u, err := url.Parse(w.admin)

@@ -18,7 +18,7 @@ import (
 	"usher/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.Main(m, func() { closeBrowser() }) }
 
 // What the tests of this package use of testkit, by shorter names.
 var (

@@ -33,10 +33,10 @@ func TestScreenshots(t *testing.T) {
 		{"overview-phone-dark", "/", "", true, true},
 		{"webhooks-light", "/webhooks", "", false, false},
 		{"webhooks-phone-dark", "/webhooks", "", true, true},
-		{"webhook-light", "/webhooks?outcome=delivered", ".rows .when a", false, false},
-		{"webhook-phone-light", "/webhooks?outcome=delivered", ".rows .when a", true, false},
-		{"tenant-dark", "/webhooks?outcome=delivered", ".rows .tenant a", false, true},
-		{"tenant-phone-light", "/webhooks?outcome=delivered", ".rows .tenant a", true, false},
+		{"webhook-light", "/webhooks?state=delivered", ".rows .when a", false, false},
+		{"webhook-phone-light", "/webhooks?state=delivered", ".rows .when a", true, false},
+		{"tenant-dark", "/webhooks?state=delivered", ".rows .tenant a", false, true},
+		{"tenant-phone-light", "/webhooks?state=delivered", ".rows .tenant a", true, false},
 	} {
 		height := int64(800)
 		if shot.path == "/" {

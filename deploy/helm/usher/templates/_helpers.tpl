@@ -13,14 +13,57 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "usher.labels" -}}
 {{ include "usher.selector" . }}
-app.kubernetes.io/component: gateway
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end -}}
 
+{{/* What runs: the gate, if it has somewhere to put webhooks, and an inbox for it and for entitlements. Empty: it does not. */}}
+{{- define "usher.gate" -}}
+{{- if and .Values.gate.enabled (or .Values.receiver.url .Values.receivers .Values.entitlements.enabled) -}}on{{- end -}}
+{{- end -}}
+
+{{- define "usher.inbox" -}}
+{{- if or (include "usher.gate" .) .Values.entitlements.enabled -}}{{ .Values.inbox.type }}{{- end -}}
+{{- end -}}
+
 {{- define "usher.replicas" -}}
-{{- if eq .Values.inbox.type "file" -}}1{{- else -}}{{ .Values.replicas | default 2 }}{{- end -}}
+{{- if eq (include "usher.inbox" .) "file" -}}1{{- else -}}{{ .Values.replicas | default 2 }}{{- end -}}
+{{- end -}}
+
+{{/* Values that each are fine, and together make an usher that does not start, or one that loses webhooks. */}}
+{{- define "usher.check" -}}
+{{- $gate := include "usher.gate" . -}}
+{{- $inbox := include "usher.inbox" . -}}
+{{- $keys := .Values.secret.keys -}}
+{{- $postgres := .Values.inbox.postgres -}}
+{{- if and (or .Values.receiver.url .Values.receivers) (not $gate) -}}
+{{- fail "gate.enabled is false: receiver.url and receivers would get no webhooks" -}}
+{{- end -}}
+{{- if not (or $gate .Values.entitlements.enabled .Values.outbound.baseURL) -}}
+{{- fail "nothing to run: set receiver.url for webhooks, entitlements.enabled for entitlements, or outbound.baseURL for calls to the billing service" -}}
+{{- end -}}
+{{- if and $gate (not (or $keys.webhookToken $keys.hmacSecret)) -}}
+{{- fail "secret.keys needs webhookToken or hmacSecret: the gate has to be able to tell who sent a webhook" -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not $gate) -}}
+{{- fail "ingress.enabled is for webhooks: set receiver.url" -}}
+{{- end -}}
+{{- if and .Values.entitlements.enabled (not $keys.entitlementsKey) -}}
+{{- fail "secret.keys.entitlementsKey is missing: beyond loopback, entitlements need a key" -}}
+{{- end -}}
+{{- if and .Values.entitlements.enabled (not $gate) (ne $inbox "postgres") -}}
+{{- fail "gate.enabled is false: entitlements then need inbox.type postgres, which another usher fills" -}}
+{{- end -}}
+{{- if and (eq $inbox "file") (gt (int (.Values.replicas | default 1)) 1) -}}
+{{- fail "replicas: an inbox in a file is for one replica. With more, a webhook could be taken for a duplicate that is none: use inbox.type postgres" -}}
+{{- end -}}
+{{- if and (eq $inbox "postgres") (eq (empty $postgres.url) (empty $postgres.secret.name)) -}}
+{{- fail "inbox.postgres needs its address: set url or secret.name, and not both" -}}
+{{- end -}}
+{{- if and .Values.outbound.baseURL (not (and .Values.outbound.clientID $keys.clientSecret $keys.outboundKey)) -}}
+{{- fail "outbound.baseURL needs outbound.clientID, secret.keys.clientSecret and secret.keys.outboundKey" -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "usher.image" -}}
@@ -33,8 +76,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- define "usher.env" -}}
 {{- $secret := "/run/secrets/usher" -}}
 {{- $keys := .Values.secret.keys -}}
+{{- $services := list -}}
+{{- if .Values.outbound.baseURL }}
+{{- $services = append $services "outbound" }}
+- {name: USHER_BASE_URL, value: {{ .Values.outbound.baseURL | quote }}}
+- {name: USHER_CLIENT_ID, value: {{ .Values.outbound.clientID | quote }}}
+- {name: USHER_CLIENT_SECRET_FILE, value: {{ printf "%s/%s" $secret $keys.clientSecret | quote }}}
+- {name: USHER_LISTEN, value: "0.0.0.0:8080"}
+- {name: USHER_KEY_FILE, value: {{ printf "%s/%s" $secret $keys.outboundKey | quote }}}
+{{- end }}
+{{- if include "usher.gate" . }}
 - {name: USHER_WEBHOOK_LISTEN, value: "0.0.0.0:8090"}
-- {name: USHER_WEBHOOK_FORWARD_URL, value: {{ .Values.receiver.url | quote }}}
+{{- with .Values.receiver.url }}
+- {name: USHER_WEBHOOK_FORWARD_URL, value: {{ . | quote }}}
+{{- end }}
 {{- range $i, $r := .Values.receivers }}
 - {name: USHER_WEBHOOK_RECEIVERS_{{ $i }}_NAME, value: {{ $r.name | quote }}}
 - {name: USHER_WEBHOOK_RECEIVERS_{{ $i }}_PLATFORMS, value: {{ join "," $r.platforms | quote }}}
@@ -46,27 +101,34 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- with $keys.hmacSecret }}
 - {name: USHER_WEBHOOK_HMAC_SECRET_FILE, value: {{ printf "%s/%s" $secret . | quote }}}
 {{- end }}
-{{- with $keys.signSecret }}
-- {name: USHER_WEBHOOK_SIGN_SECRET_FILE, value: {{ printf "%s/%s" $secret . | quote }}}
+{{- if and $keys.signSecret (or .Values.receiver.url .Values.receivers) }}
+- {name: USHER_WEBHOOK_SIGN_SECRET_FILE, value: {{ printf "%s/%s" $secret $keys.signSecret | quote }}}
 {{- end }}
-{{- if eq .Values.inbox.type "file" }}
+{{- else if .Values.entitlements.enabled }}
+- {name: USHER_WEBHOOK_LISTEN, value: "off"}
+{{- end }}
+{{- if eq (include "usher.inbox" .) "file" }}
 - {name: USHER_WEBHOOK_INBOX, value: "file:/var/lib/usher/inbox.db"}
-{{- else }}
-- {name: USHER_WEBHOOK_INBOX, value: {{ .Values.inbox.nats.url | quote }}}
-{{- with .Values.inbox.nats.user }}
-- {name: USHER_WEBHOOK_INBOX_USER, value: {{ . | quote }}}
-{{- end }}
-{{- with $keys.natsPassword }}
+{{- else if include "usher.inbox" . }}
+{{- with .Values.inbox.postgres.url }}
+- {name: USHER_WEBHOOK_INBOX, value: {{ . | quote }}}
+{{- with $keys.inboxPassword }}
 - {name: USHER_WEBHOOK_INBOX_PASSWORD_FILE, value: {{ printf "%s/%s" $secret . | quote }}}
 {{- end }}
+{{- else }}
+- {name: USHER_WEBHOOK_INBOX, valueFrom: {secretKeyRef: {name: {{ .Values.inbox.postgres.secret.name | quote }}, key: {{ .Values.inbox.postgres.secret.key | quote }}}}}
 {{- end }}
-{{- $hosts := list }}
+{{- end }}
 {{- if .Values.entitlements.enabled }}
+{{- $services = append $services "entitlements" }}
 - {name: USHER_ENTITLEMENTS_LISTEN, value: "0.0.0.0:8070"}
 - {name: USHER_ENTITLEMENTS_KEY_FILE, value: {{ printf "%s/%s" $secret $keys.entitlementsKey | quote }}}
-{{- /* The names by which the Service is called. */}}
-{{- $name := printf "%s-entitlements" (include "usher.fullname" .) }}
-{{- $hosts = list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) }}
+{{- end }}
+{{- /* The names by which the Services are called. */}}
+{{- $hosts := list }}
+{{- range $services }}
+{{- $name := printf "%s-%s" (include "usher.fullname" $) . }}
+{{- $hosts = concat $hosts (list $name (printf "%s.%s" $name $.Release.Namespace) (printf "%s.%s.svc" $name $.Release.Namespace) (printf "%s.%s.svc.cluster.local" $name $.Release.Namespace)) }}
 {{- end }}
 {{- with .Values.settings.USHER_ALLOWED_HOSTS }}
 {{- $hosts = append $hosts . }}

@@ -1,0 +1,194 @@
+// Package docs has tests only: what the README and these pages say is true, complete and plain.
+package docs
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"usher/internal/settings"
+)
+
+// root is where the module is.
+const root = "../"
+
+// The README stays one that people read to its end, and every page says whom it is for.
+func TestDocsAreForSomebody(t *testing.T) {
+	readme, err := os.ReadFile(root + "README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(readme), "\n"); n > 150 {
+		t.Errorf("the README has %d lines, more than 150", n)
+	}
+	pages, err := filepath.Glob(root + "docs/*.md")
+	if err != nil || len(pages) < 10 {
+		t.Fatal(pages, err)
+	}
+	index, err := os.ReadFile(root + "docs/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		name := filepath.Base(page)
+		if name == "README.md" {
+			continue
+		}
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, rest, _ := strings.Cut(string(text), "\n\n"); !strings.HasPrefix(rest, "For those ") {
+			t.Errorf("docs/%s does not begin with whom it is for", name)
+		}
+		if !strings.Contains(string(index), "]("+name+")") {
+			t.Errorf("docs/README.md does not list %s", name)
+		}
+	}
+}
+
+// docs/operations.md lists every metric, and docs/security.md every fuzz target with its package.
+func TestListsInDocsAreComplete(t *testing.T) {
+	for _, list := range []struct {
+		page, folder, name string // name has one group: what the page has to name
+		least              int
+	}{
+		{"docs/operations.md", "internal/admin", `[^)]"(usher_\w+)",`, 25},
+		{"docs/security.md", ".", `\nfunc (Fuzz\w+)\(`, 15},
+	} {
+		page, err := os.ReadFile(root + list.page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		err = filepath.WalkDir(root+list.folder, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") {
+				return err
+			}
+			code, err := os.ReadFile(path)
+			for _, m := range regexp.MustCompile(list.name).FindAllSubmatch(code, -1) {
+				found++
+				row := regexp.MustCompile("(?m)^\\| (`\\w+`, )*`" + string(m[1]) + "`.*$").Find(page)
+				folder := filepath.ToSlash(strings.TrimPrefix(filepath.Dir(path), root))
+				if row == nil || strings.HasPrefix(string(m[1]), "Fuzz") && !strings.Contains(string(row), "`"+folder+"`") {
+					t.Errorf("%s has no row for %s of %s", list.page, m[1], folder)
+				}
+			}
+			return err
+		})
+		if err != nil || found < list.least {
+			t.Errorf("%s: only %d found: %v", list.folder, found, err)
+		}
+	}
+}
+
+// Every setting that a page or an example names exists.
+func TestNamesInDocsAndExamples(t *testing.T) {
+	names := regexp.MustCompile(`USHER_[A-Za-z0-9_]*[A-Za-z0-9]`)
+	others := []string{"USHER_URL", "USHER_TEST_POSTGRES"} // what 'usher exec' sets; for tests
+	files := 0
+	for _, file := range documents(t) {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files++
+		for _, at := range names.FindAllIndex(content, -1) {
+			name := string(content[at[0]:at[1]])
+			if bytes.HasPrefix(content[at[1]:], []byte("_")) {
+				continue // USHER_PORTS_0_…: the beginning of several
+			}
+			if !slices.Contains(others, name) && !settings.Known(name) {
+				t.Errorf("%s names %s, which is not a setting", file, name)
+			}
+		}
+	}
+	if files < 10 {
+		t.Errorf("only %d files looked at", files)
+	}
+}
+
+// documents are the files in which people read what settings there are.
+func documents(t *testing.T) []string {
+	t.Helper()
+	files := []string{root + "README.md", root + "docs/reporting.md", root + "Dockerfile"}
+	for _, dir := range []string{"deploy", "examples", "docs"} {
+		err := filepath.WalkDir(root+dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() && filepath.Ext(path) != ".go" {
+				files = append(files, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+// Every test that the documents name is there.
+func TestNamedTestsExist(t *testing.T) {
+	var code strings.Builder
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		code.Write(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"security.md", "reliability.md", "dependencies.md"} {
+		doc, err := os.ReadFile(name)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		named := regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w+)`").FindAllStringSubmatch(string(doc), -1)
+		if len(named) == 0 {
+			t.Errorf("%s names no test", name)
+		}
+		for _, m := range named {
+			if !strings.Contains(code.String(), "func "+m[1]+"(") {
+				t.Errorf("%s names %s, which is not there", name, m[1])
+			}
+		}
+	}
+}
+
+// docs/dependencies.md says of every direct dependency why it is there.
+func TestDependenciesAreDocumented(t *testing.T) {
+	mod, err := os.ReadFile(root + "go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := os.ReadFile("dependencies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1)
+	tools := regexp.MustCompile(`(?m)^(?:tool |\t)(\S+/cmd/\S+)$`).FindAllStringSubmatch(string(mod), -1)
+	if len(direct) == 0 || len(tools) == 0 {
+		t.Fatalf("go.mod has %d direct dependencies and %d tools", len(direct), len(tools))
+	}
+	listed := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\S+)` \\|").FindAllStringSubmatch(string(doc), -1) {
+		listed[m[1]] = true
+	}
+	for _, m := range append(direct, tools...) {
+		if !listed[m[1]] {
+			t.Errorf("%s is not listed", m[1])
+		}
+		delete(listed, m[1])
+	}
+	for name := range listed {
+		t.Errorf("%s is listed, but not in go.mod", name)
+	}
+}

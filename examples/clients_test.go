@@ -1,0 +1,119 @@
+package examples
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"usher/internal/testkit"
+)
+
+// startSandbox runs a billing service, and returns its address.
+func startSandbox(t *testing.T) string {
+	t.Helper()
+	p := start(t, nil, "sandbox", "--listen", "127.0.0.1:0", "--receiver-listen", "off")
+	var found []string
+	testkit.Eventually(t, "the sandbox", func() bool {
+		found = regexp.MustCompile(`USHER_BASE_URL=(\S+)\n`).FindStringSubmatch(p.Stdout.String())
+		return found != nil
+	})
+	return found[1]
+}
+
+// graphqlClient is a program that uses a client which many people use, and what a code generator asks.
+const graphqlClient = `
+import { GraphQLClient, gql } from 'graphql-request';
+import { buildClientSchema, getIntrospectionQuery, printSchema } from 'graphql';
+const base = process.argv[2];
+const form = { grant_type: 'client_credentials', scope: 'standard:read', client_id: 'demo', client_secret: 'demo-secret' };
+const { access_token } = await (await fetch(base + '/oauth/token', { method: 'POST', body: new URLSearchParams(form) })).json();
+const client = new GraphQLClient(base + '/graphql', { headers: { authorization: 'Bearer ' + access_token } });
+const accounts = gql` + "`query A($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }`" + `;
+console.log(JSON.stringify(await client.request(accounts, { filter: 'brücke', limit: 1 })));
+for (const options of [{}, { specifiedByUrl: true, inputValueDeprecation: true }]) {
+  console.log(printSchema(buildClientSchema(await client.request(getIntrospectionQuery(options)))));
+}
+await client.request('{ accounts { secrets } }').catch((e) => console.log(e.response.status, e.response.errors[0].message));
+await client.request('mutation { pay }').catch((e) => console.log(e.response.status, e.response.errors.length > 0));
+await fetch(base + '/sandbox/revoke', { method: 'POST' });
+await client.request(accounts).catch((e) => console.log(e.response.status));
+`
+
+const graphqlClientPrints = `^\{"accounts":\[\{"id":"1027","name":"Brücke GmbH"\}\]\}
+(type Account \{
+  id: ID!
+  name: String!
+\}
+
+type Query \{
+  """
+  Accounts whose name contains the filter, in any case; all of them without one.
+  """
+  accounts\(filter: String, limit: Int\): \[Account!\]!
+\}
+){2}200 .*secrets.*
+200 true
+401
+$`
+
+func TestGraphQLClient(t *testing.T) {
+	t.Parallel()
+	needs(t, "npm")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "client.mjs"), []byte(graphqlClient), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func(command ...string) ([]byte, error) {
+		cmd := exec.Command(command[0], command[1:]...)
+		cmd.Dir = dir
+		return cmd.CombinedOutput()
+	}
+	if out, err := run("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "graphql-request@7", "graphql@16"); err != nil {
+		testkit.Missing(t, "npm can't install graphql-request: the sandbox is not tried with it: %v: %s", err, out)
+	}
+	if out, err := run("node", "client.mjs", startSandbox(t)); err != nil || !regexp.MustCompile(graphqlClientPrints).Match(out) {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+const oauthClient = `
+import sys
+from oauthlib.oauth2 import BackendApplicationClient, OAuth2Error
+from requests_oauthlib import OAuth2Session
+base = sys.argv[1]
+def session(scope):
+    return OAuth2Session(client=BackendApplicationClient("demo", scope=scope))
+def token(s, secret="demo-secret"):
+    return s.fetch_token(base + "/oauth/token", client_id="demo", client_secret=secret, include_client_id=True)
+s = session(["standard:read"])
+got = token(s)
+print(got["token_type"], got["expires_in"], sorted(got))
+print(s.post(base + "/graphql", json={"query": "{ accounts(limit: 1) { name } }"}).json())
+for scope, secret in ((["standard:read"], "wrong"), (["admin"], "demo-secret")):
+    try:
+        token(session(scope), secret)
+    except OAuth2Error as e:
+        print(e.error)
+`
+
+func TestOAuthClient(t *testing.T) {
+	t.Parallel()
+	python := ""
+	for _, candidate := range []string{"python3", "/usr/bin/python3"} { // Debian's package is for Debian's Python
+		if exec.Command(candidate, "-c", "import requests_oauthlib").Run() == nil {
+			python = candidate
+		}
+	}
+	if python == "" {
+		testkit.Missing(t, "python3-requests-oauthlib is not installed: the sandbox is not tried with it")
+	}
+	cmd := exec.Command(python, "-c", oauthClient, startSandbox(t))
+	cmd.Env = append(os.Environ(), "OAUTHLIB_INSECURE_TRANSPORT=1", "NO_PROXY=*") // it has no TLS
+	const want = "Bearer 7200 ['access_token', 'created_at', 'expires_at', 'expires_in', 'token_type']\n" +
+		"{'data': {'accounts': [{'name': 'Acme GmbH'}]}}\ninvalid_client\ninvalid_scope\n"
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}

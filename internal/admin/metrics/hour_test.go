@@ -1,0 +1,108 @@
+package metrics
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestRing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRing(true)
+		for range 99 {
+			r.Took(1, 10*time.Millisecond)
+		}
+		r.Took(2, 3*time.Second)
+		time.Sleep(time.Minute)
+		r.Count(0)
+		m := r.Last()
+		if len(m) != Minutes || m[Minutes-2].Counts != [maxKinds]int{0, 99, 1} || m[Minutes-1].Counts != [maxKinds]int{1} {
+			t.Fatalf("%+v", m[Minutes-2:])
+		}
+		if !m[Minutes-1].Start.After(m[Minutes-2].Start) || m[Minutes-2].Sum() != 100 || m[Minutes-2].Sum(2, 3) != 1 {
+			t.Errorf("%+v", m[Minutes-2:])
+		}
+		near := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
+		if p := m[Minutes-2]; !near(p.P50, 10*time.Millisecond) || !near(p.P99, 10*time.Millisecond) {
+			t.Errorf("p50 %v, p99 %v", p.P50, p.P99)
+		}
+		for range 2 {
+			r.Took(1, 10*time.Millisecond)
+			r.Took(1, 3*time.Second)
+		}
+		if p := r.Last()[Minutes-1]; !near(p.P50, 10*time.Millisecond) || !near(p.P99, 3*time.Second) {
+			t.Errorf("p50 %v, p99 %v", p.P50, p.P99)
+		}
+		time.Sleep(58 * time.Minute)
+		if m := r.Last(); m[0].Sum() != 100 || m[1].Sum() != 5 {
+			t.Errorf("after 59 minutes: %d %d", m[0].Sum(), m[1].Sum())
+		}
+		time.Sleep(10 * time.Minute) // the slots come round again
+		for i, m := range r.Last() {
+			if m.Sum() != 0 || m.P99 != 0 {
+				t.Errorf("minute %d of an idle hour: %+v", i, m)
+			}
+		}
+		r.Count(3)
+		if m := r.Last()[Minutes-1]; m.Counts != [maxKinds]int{3: 1} || m.P50 != 0 {
+			t.Errorf("a slot was not emptied: %+v", m)
+		}
+	})
+}
+
+// Nothing that is counted while a minute begins is lost.
+func TestRingAtTheTurn(t *testing.T) {
+	r := newRing(true)
+	start := time.Unix(6000, 0)
+	for turn := range 20 {
+		now := start.Add(time.Duration(turn) * time.Minute)
+		r.now = func() time.Time { return now }
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 50 {
+					r.Took(0, time.Second)
+				}
+			})
+		}
+		wg.Wait()
+		if m := r.Last()[Minutes-1]; m.Counts[0] != 400 {
+			t.Fatalf("turn %d: %d of 400", turn, m.Counts[0])
+		}
+	}
+}
+
+func TestBuckets(t *testing.T) {
+	last := 0
+	for d := time.Microsecond; d < 15*time.Minute; d += max(time.Microsecond, d/50) {
+		b := bucket(d)
+		if b < last || b >= buckets {
+			t.Fatalf("%v is in bucket %d after %d", d, b, last)
+		}
+		last = b
+		if off := middle(b) - d; off > d/10 || off < -d/10 {
+			t.Fatalf("%v is shown as %v", d, middle(b))
+		}
+	}
+	if bucket(-time.Second) != 0 || bucket(0) != 0 || bucket(1<<62) != buckets-1 {
+		t.Error("out of range")
+	}
+}
+
+func TestCountingAllocatesNothing(t *testing.T) {
+	r := newRing(true)
+	if n := testing.AllocsPerRun(100, func() { r.Took(1, time.Millisecond) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkTook(b *testing.B) {
+	r := newRing(true)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			r.Took(1, time.Millisecond)
+		}
+	})
+}

@@ -1,0 +1,48 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/testkit/inboxtest"
+)
+
+// A file is larger than other requests.
+func TestImportsALargeFile(t *testing.T) {
+	h := New(port(inboxtest.Open(t)))
+	var file strings.Builder
+	for n := range 2000 {
+		file.WriteString(inboxtest.Snapshot("", fmt.Sprint("tenant-", n), "users=5") + "\n")
+	}
+	if status, answer := ask(h, "POST", "/api/import", file.String()); status != http.StatusOK {
+		t.Errorf("%d bytes: %d %s", file.Len(), status, answer)
+	}
+}
+
+// timed is a connection that notes how long it may do nothing.
+type timed struct {
+	*httptest.ResponseRecorder
+	read, write []time.Time
+}
+
+func (c *timed) SetReadDeadline(at time.Time) error  { c.read = append(c.read, at); return nil }
+func (c *timed) SetWriteDeadline(at time.Time) error { c.write = append(c.write, at); return nil }
+
+// Whoever stops sending or reading in the middle must not hold a transaction open for ever.
+func TestMovesDoNotStall(t *testing.T) {
+	h := New(port(inboxtest.Open(t)))
+	in := &timed{ResponseRecorder: httptest.NewRecorder()}
+	h.ServeHTTP(in, httptest.NewRequest("POST", "http://localhost/api/import", strings.NewReader(inboxtest.Snapshot("", "acme", "users")+"\n")))
+	if in.Code != http.StatusOK || len(in.read) < 2 || in.read[len(in.read)-1].IsZero() {
+		t.Errorf("import: %d, deadlines %v", in.Code, in.read)
+	}
+	out := &timed{ResponseRecorder: httptest.NewRecorder()}
+	h.ServeHTTP(out, httptest.NewRequest("GET", "http://localhost/api/export", nil))
+	if out.Code != http.StatusOK || len(out.write) < 2 || out.write[0].IsZero() || !out.write[len(out.write)-1].IsZero() {
+		t.Errorf("export: %d, deadlines %v", out.Code, out.write)
+	}
+}

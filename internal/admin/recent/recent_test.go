@@ -1,0 +1,230 @@
+package recent
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+func outcome(tenant, decision, body string) webhookgate.Outcome {
+	return webhookgate.Outcome{
+		At: time.Unix(1, 0), Status: 200, Decision: decision,
+		Webhook: &webhookgate.Webhook{
+			ID: "id-" + tenant, Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: "crm", Tenant: tenant},
+			Snapshot: true, Body: []byte(body), Header: http.Header{"Content-Type": {"application/json"}},
+		},
+	}
+}
+
+func seqs(entries []*Entry) string {
+	var s []string
+	for _, e := range entries {
+		s = append(s, fmt.Sprint(e.Seq))
+	}
+	return strings.Join(s, " ")
+}
+
+func TestRing(t *testing.T) {
+	j := New(true)
+	j.Add(outcome("acme", "forwarded", `{"n":1}`))
+	j.Add(webhookgate.Outcome{Decision: "rejected", Status: 401, Why: "no secret", From: netip.MustParseAddr("192.0.2.7")})
+	j.Add(outcome("other", "forwarded", `{"n":2}`))
+	duplicate := outcome("acme", "duplicate", `{"n":1}`)
+	duplicate.DuplicateOf = "id-acme"
+	j.Add(duplicate)
+	j.Add(outcome("acme", "failed", `{"n":"Müller","contacts":["ada@example.com"]}`))
+
+	for _, tc := range []struct {
+		filter Filter
+		want   string
+	}{
+		{Filter{Limit: 100}, "5 4 3 2 1"},
+		{Filter{Limit: 2}, "5 4"},
+		{Filter{Limit: 2, Before: 4}, "3 2"},
+		{Filter{Limit: 9, Tenant: "acme"}, "5 4 1"},
+		{Filter{Limit: 9, Decision: "forwarded"}, "3 1"},
+		{Filter{Limit: 9, Search: "müll"}, "5"},
+		{Filter{Limit: 9, Search: "192.0"}, "2"},
+		{Filter{Limit: 9, Search: "ID-ACME", Decision: "failed"}, "5"},
+		{Filter{Limit: 9, Search: "nobody"}, ""},
+		{Filter{Limit: 9, Search: "ada@"}, ""}, // contacts can't be searched, either
+		{Filter{Search: "d4"}, "4"},
+		{Filter{}, "5 4 3 2 1"},
+	} {
+		if got := seqs(j.List(tc.filter)); got != tc.want {
+			t.Errorf("%+v: %s, want %s", tc.filter, got, tc.want)
+		}
+	}
+	if e := j.Get(5); e == nil || e.Previous != 1 || e.Before != 1 || string(j.Payload(1)) != `{"n":1}` {
+		t.Errorf("%+v", e)
+	}
+	if e := j.Get(5); string(e.Payload()) != `{"n":"Müller"}` {
+		t.Errorf("%s", e.Payload())
+	}
+	if e := j.Get(4); e.Payload() != nil || e.Previous != 0 || e.DuplicateOf != "id-acme" {
+		t.Errorf("duplicate: %+v", e)
+	}
+	if e := j.Get(2); e == nil || e.Why != "no secret" {
+		t.Errorf("%+v", e)
+	}
+	// What failed was not taken: the next one changes what the receiver has from before.
+	j.Add(outcome("acme", "forwarded", `{"n":3}`))
+	if e := j.Get(6); e.Previous != 1 || e.Before != 5 {
+		t.Errorf("%+v", e)
+	}
+	if e := j.Get(7); e != nil || j.Payload(7) != nil {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestBesideAnInbox(t *testing.T) {
+	j := New(false)
+	stored := outcome("acme", "queued", `{}`)
+	stored.Stored = true
+	j.Add(stored)
+	j.Add(outcome("acme", "duplicate", `{}`))
+	entries := j.List(Filter{Limit: 9})
+	if len(entries) != 1 || entries[0].Decision != "duplicate" || entries[0].Payload() != nil || entries[0].Header != nil {
+		t.Errorf("%+v", entries)
+	}
+}
+
+// A webhook of the right sender whose content is refused has a tenant, and a payload to look at. What is erased is gone.
+func TestRefusal(t *testing.T) {
+	j := New(true)
+	refused := func(tenant string, cut bool) webhookgate.Outcome {
+		o := outcome(tenant, "rejected", `{"n":2}`)
+		o.Webhook.Snapshot = false
+		o.Refusal, o.Webhook = &webhookgate.Refusal{Webhook: *o.Webhook, Certain: true, Cut: cut}, nil
+		return o
+	}
+	j.Add(outcome("acme", "forwarded", `{"n":1}`))
+	j.Add(refused("acme", false))
+	j.Add(refused("acme", true))
+	j.Add(outcome("acme", "forwarded", `{"n":3}`))
+	j.Add(outcome("other", "forwarded", `{"n":4}`))
+	if e := j.Get(2); e.Tenant != "acme" || e.Previous != 1 || string(e.Payload()) != `{"n":2}` {
+		t.Errorf("%+v", e)
+	}
+	if e := j.Get(3); e.Payload() != nil {
+		t.Errorf("the beginning of a body: %+v", e)
+	}
+	if e := j.Get(4); e.Previous != 1 || e.Before != 1 {
+		t.Errorf("compared with what was refused: %+v", e)
+	}
+	stored := refused("acme", false)
+	stored.Stored = true
+	j.Add(stored)
+	if got := seqs(j.List(Filter{})); got != "5 4 3 2 1" {
+		t.Errorf("the inbox has one of these: %s", got)
+	}
+	j.Erase("crm", "acme")
+	if got := seqs(j.List(Filter{})); got != "5" {
+		t.Errorf("after an erasure: %s", got)
+	}
+}
+
+// Whoever knocks without the secret can't push out what came with it.
+func TestBounds(t *testing.T) {
+	j := New(true)
+	j.Add(outcome("acme", "forwarded", `{"n":1}`))
+	for range 3 * size {
+		j.Add(webhookgate.Outcome{Decision: "rejected"})
+	}
+	if n := len(j.List(Filter{Limit: 1e6})); n != size+1 {
+		t.Fatalf("%d entries", n)
+	}
+	for i := range 2*size + 1 {
+		j.Add(outcome(fmt.Sprint("t", i), "forwarded", `{"n":1}`))
+	}
+	entries := j.List(Filter{Limit: 1e6, Decision: "forwarded"})
+	if len(entries) != size || entries[size-1].Tenant != fmt.Sprint("t", size+1) {
+		t.Errorf("%d, the last is %s", len(entries), entries[len(entries)-1].Tenant)
+	}
+	if len(j.last) != size || j.bytes != size*len(`{"n":1}`) {
+		t.Errorf("%d tenants, %d bytes", len(j.last), j.bytes)
+	}
+
+	large := `{"text":"` + strings.Repeat("x", maxPayload-20) + `"}`
+	for range maxPayloads/maxPayload + 10 {
+		j.Add(outcome("acme", "forwarded", large))
+	}
+	if j.bytes > maxPayloads || j.bytes < maxPayloads-2*maxPayload {
+		t.Errorf("%d bytes are kept", j.bytes)
+	}
+	sum := 0
+	for _, e := range j.List(Filter{Limit: 1e6}) {
+		sum += len(e.body)
+	}
+	if sum != j.bytes {
+		t.Errorf("%d bytes are kept, %d are counted", sum, j.bytes)
+	}
+	o := outcome(strings.Repeat("ä", maxPayload), "forwarded", `{}`)
+	o.Why, o.Faults = large, []content.Fault{{Path: large, Message: large}}
+	o.Webhook.Header = http.Header{"X-Large": {large}}
+	j.Add(o)
+	if e := j.List(Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || e.Header != nil || !strings.HasSuffix(e.Tenant, "ä…") {
+		t.Errorf("kept: %+v", e)
+	}
+	j.Add(outcome("huge", "forwarded", large+strings.Repeat(" ", maxPayload)))
+	if e := j.List(Filter{Limit: 1})[0]; e.Tenant != "huge" || e.Payload() != nil {
+		t.Errorf("kept: %s, %d bytes", e.Tenant, len(e.Payload()))
+	}
+}
+
+func TestWithoutContacts(t *testing.T) {
+	for _, tc := range []struct{ name, body, want string }{
+		{"documented", `{"payload": {"tenant":{"account":{"id":1e3,"contacts":[{"email":"a@b.example"}],"name":"A<B"}, "code":"x"}}}`,
+			`{"payload":{"tenant":{"account":{"id":1e3,"name":"A<B"},"code":"x"}}}`},
+		{"none there", `{"payload":{"tenant":{"account":{"id":1}}}}`, `{"payload":{"tenant":{"account":{"id":1}}}}`},
+		{"elsewhere", `{"list":[{"Contacts":{"a":1},"b":[]}, 1.50, "x\u0041"],"contacts":2}`, `{"list":[{"b":[]},1.50,"x\u0041"]}`},
+		{"by another way of writing", `{"account":{"cont\u0061cts":[1]}}`, `{"account":{}}`},
+		{"twice", `{"contacts":1,"contacts":2}`, `{}`},
+		{"a number", ` 1 `, `1`},
+		{"first, and others after it", `{"contacts":1,"contacts":{"x":[1,{}]},"b":2}`, `{"b":2}`},
+		{"in the middle, twice", `{"a":1,"contacts":1,"CONTACTS":2,"b":2}`, `{"a":1,"b":2}`},
+		{"a value of that name", `{"a":"contacts","b":["contacts",1]}`, `{"a":"contacts","b":["contacts",1]}`},
+		{"deep", strings.Repeat("[", 64) + strings.Repeat("]", 64), strings.Repeat("[", 64) + strings.Repeat("]", 64)},
+		{"torn", `{"payload":{"tenant":`, ""},
+		{"no JSON", `hello`, ""},
+	} {
+		if got := string(withoutContacts([]byte(tc.body))); got != tc.want {
+			t.Errorf("%s: %s\nwant %s", tc.name, got, tc.want)
+		}
+	}
+}
+
+func FuzzWithoutContacts(f *testing.F) {
+	f.Add([]byte(`{"payload":{"tenant":{"account":{"contacts":[{"email":"a@b.example"}]}}}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		once := withoutContacts(body)
+		if once == nil {
+			return
+		}
+		if !json.Valid(once) || strings.Contains(strings.ToLower(string(once)), `"contacts":`) && !strings.Contains(string(once), `\`) {
+			t.Errorf("%q", once)
+		}
+		if twice := withoutContacts(once); string(twice) != string(once) {
+			t.Errorf("%q\n%q", once, twice)
+		}
+	})
+}
+
+func BenchmarkWithoutContacts(b *testing.B) {
+	body := []byte(`{"type":"TenantProvisioningChange","payload":{"tenant":{"id":1,"code":"acme","account":{"id":1,"contacts":[{"id":1,"email":"a@b.example"}]}},"change":{"features":[` +
+		strings.Repeat(`{"code":"users","name":"Users","value":"","quantity":5},`, 15) + `{"code":"sso","quantity":null}]}}}`)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if withoutContacts(body) == nil {
+			b.Fatal("nothing left")
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"net/http"
+	"strings"
+	"testing"
+
+	"usher/internal/admin/recent"
+	"usher/internal/testkit/inboxtest"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+// refusal422 is a webhook of the right sender whose content was refused.
+func refusal422(body string) *webhookgate.Refusal {
+	return &webhookgate.Refusal{Certain: true, Status: 422, Reason: "schema", From: "192.0.2.1", Faults: []content.Fault{{Path: "/payload/tenant/name", Message: "is missing"}},
+		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(body),
+			Digest: sha256.Sum256([]byte(body)), Header: http.Header{"Content-Type": {"application/json"}}}}
+}
+
+// What was refused is said wherever somebody may look, and is not taken for what a tenant has. It can be taken in or discarded, and
+// in no state be sent again.
+func TestRefusedOnThePages(t *testing.T) {
+	const less = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[{"code":"users","quantity":5}]}}}`
+	more := strings.Replace(less, "}]", `},{"code":"sso"}]`, 1)
+	b := inboxtest.Open(t)
+	h := entitled(b)
+	see := func(target string, want []string, not ...string) {
+		t.Helper()
+		status, page := ask(h, "GET", target, "", "Accept", "text/html")
+		for _, want := range want {
+			if status != 200 || !strings.Contains(page, want) {
+				t.Errorf("%s: %d, no %q in\n%s", target, status, want, page)
+			}
+		}
+		for _, not := range not {
+			if strings.Contains(page, not) {
+				t.Errorf("%s: %q in\n%s", target, not, page)
+			}
+		}
+	}
+	act := func(target string, want int) {
+		t.Helper()
+		if status, page := ask(h, "POST", target, "", "Accept", "text/html", "Content-Type", "application/x-www-form-urlencoded"); status != want {
+			t.Errorf("%s: %d\n%s", target, status, page)
+		}
+	}
+	b.Take("eu", "acme", less) // 1
+	see("/actions", []string{"Nobody has done anything yet"})
+	for range 2 {
+		b.Refuse(refusal422(more)) // 2
+	}
+	see("/", []string{"usher refused 1 webhook of eu/acme", "/payload/tenant/name is missing", `<a href="/webhooks/2">Show it</a>`, "would have added sso"}, "All is well")
+	see("/webhooks", []string{`<span class="badge bad">refused</span> <span class="code">422</span>`, "would have added sso"})
+	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "The receiver has it", "<code>users</code>"}, "<code>sso</code>", "has not taken this")
+	see("/webhooks/2", []string{"What it would have changed", "would have added sso", "<dd>2 times</dd>", "192.0.2.1", "&#34;tenant&#34;: {  <b>← name is missing</b>", "Accept…", "Discard…"}, "Send again", "Attempts")
+	see("/redeliver?tenant=eu/acme", []string{"Send 1 webhook again?", "gets webhook 1 now"}, "older")
+	see("/webhooks/2/discard", []string{"Nobody is reminded"})
+	act("/webhooks/2/redeliver", 409)
+	act("/webhooks/2/discard", 303)
+	act("/webhooks/2/redeliver", 409)
+	see("/webhooks/2", []string{"would have added sso"}, "Send again", "Accept…")
+	see("/", []string{"All is well"})
+	b.Refuse(refusal422(more)) // its number is not the next: the copy has used one
+	see("/webhooks?state=refused", []string{`id="w-4"`})
+	act("/webhooks/4/accept", 303)
+	see("/webhooks/4", []string{"taken in as 5"}, "Send again", "would have")
+	see("/tenant?platform=eu&code=acme", []string{"taken in as 5"}, "usher refused <a")
+	see("/actions", []string{`<th scope="row">accept</th><td>4</td><td class="num">1</td>`, `<th scope="row">discard</th><td>2</td>`, `<a href="/actions" aria-current="page">`})
+	// Without an inbox the gate's memory has it.
+	ring := recent.New(true)
+	cfg := port(nil)
+	cfg.Decisions, cfg.Gate = ring, gate(nil)
+	h = New(cfg)
+	taken := refusal422(less).Webhook
+	taken.Snapshot = true
+	ring.Add(webhookgate.Outcome{Decision: "forwarded", Status: 200, Webhook: &taken})
+	refused := refusal422(more)
+	ring.Add(webhookgate.Outcome{Decision: "rejected", Status: 422, Faults: refused.Faults, Refusal: refused, Why: "it is bad"})
+	see("/webhooks", []string{`href="/tenant?code=acme&amp;platform=eu"`, "would have added sso", "rejected"})
+	see("/webhooks/d2", []string{"would have added sso", "← name is missing"})
+	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "<code>users</code>"}, "<code>sso</code>", "has not taken this")
+}

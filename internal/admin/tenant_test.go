@@ -1,0 +1,120 @@
+package admin
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"usher/internal/admin/recent"
+	"usher/internal/entitlements"
+	"usher/internal/inbox/store"
+	"usher/internal/testkit/inboxtest"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+// entitled is an admin port that knows what tenants may use.
+func entitled(b *inboxtest.Box) *Handler {
+	cfg := port(b)
+	cfg.Gate, cfg.Decisions = gate(b), recent.New(false)
+	cfg.Entitlements = entitlements.NewBook(b.Snapshots, false).Lookup
+	return New(cfg)
+}
+
+// Somebody is woken because a tenant cannot use what it should. Its page says first what usher answers, and since when; whether the
+// receiver has that, else why not; and what to do, with a button.
+func TestWhatTheReceiverHas(t *testing.T) {
+	again := `href="/webhooks/2/redeliver">Send again…`
+	for name, tc := range map[string]struct {
+		prepare func(b *inboxtest.Box)
+		want    []string
+	}{
+		"taken":  {func(b *inboxtest.Box) { b.Take("eu", "acme", ten) }, []string{"The receiver has it, since"}},
+		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is parked (since", "The receiver refused it: 422: no such account. Fix the receiver", again}},
+		"failed": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is waiting (since", "The receiver does not take it: 500: in use. Fix the receiver", again}},
+		"down":   {func(b *inboxtest.Box) { b.Answer(0, "connection refused"); b.Take("eu", "acme", ten) }, []string{"The receiver is down: ", "connection refused. Bring the receiver back."}},
+		"paused": {func(b *inboxtest.Box) {
+			_ = b.Pause(store.Pause{Platform: "eu", Tenant: "acme"})
+			b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(ten)})
+		}, []string{"webhook 2</a> is waiting (since", "Deliveries are paused (tenant eu/acme). Resume them.", "<button>Resume</button>"}},
+		"discarded": {func(b *inboxtest.Box) { b.Answer(422, ""); b.Take("eu", "acme", ten); _ = b.Discard(2) }, []string{"webhook 2</a> is discarded (since", again}},
+		"refused": {func(b *inboxtest.Box) {
+			b.Refuse(&webhookgate.Refusal{Certain: true, Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+				Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(`{"payload":{"tenant":{"name":"Wrong Inc"}}}`)}})
+		}, []string{"The receiver has it", "usher refused <a", "/payload/x is missing", `href="/webhooks/2/accept">Accept…`, `href="/webhooks/1/redeliver">Send again…`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := inboxtest.Open(t)
+			b.Take("eu", "acme", five)
+			tc.prepare(b)
+			status, page := ask(entitled(b), "GET", "/tenant?platform=eu&code=acme", "", "Accept", "text/html")
+			if status != 200 {
+				t.Fatalf("%d\n%s", status, page)
+			}
+			for _, want := range append(tc.want, "usher has answered this since", `class="button danger" href="/tenant/erase`) {
+				if !strings.Contains(page, want) {
+					t.Errorf("no %q in\n%s", want, page)
+				}
+			}
+			if strings.Contains(page, "Wrong Inc") || strings.Contains(page, "nothing that") {
+				t.Errorf("what was refused counts:\n%s", page)
+			}
+			if strings.Index(page, `id="since"`) > strings.Index(page, "<code>users</code>") {
+				t.Error("since when comes after what")
+			}
+		})
+	}
+}
+
+// The overview names the tenants whose webhooks are parked, and what the receiver answered. What does not exist has no button.
+func TestOverviewNamesTheParked(t *testing.T) {
+	b := inboxtest.Open(t)
+	b.Answer(422, "<html><body><h1>No such account</h1></body></html>")
+	for _, tenant := range []string{"a", "b", "c", "d", "e"} {
+		b.Take("eu", tenant, five)
+	}
+	_, page := ask(entitled(b), "GET", "/", "", "Accept", "text/html")
+	for _, want := range []string{"5 webhooks of eu/e, eu/d, eu/c and 2 others are parked", "The receiver answered: 422: No such account.", `href="/pause"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in\n%s", want, page)
+		}
+	}
+	alone := inboxtest.Open(t, "nobody")
+	alone.Receivers = nil
+	alone.Take("eu", "a", five)
+	for _, target := range []string{"/", "/tenant?platform=eu&code=a"} {
+		if status, page := ask(entitled(alone), "GET", target, "", "Accept", "text/html"); status != 200 || strings.Contains(page, "/pause") || strings.Contains(page, "Send again") {
+			t.Errorf("%s: %d\n%s", target, status, page)
+		}
+	}
+}
+
+func TestTenantsPage(t *testing.T) {
+	b := world(t)
+	h := New(port(b))
+	for target, want := range map[string][]string{
+		"/tenants":               {`id="troubled"`, "1 parked", "held up", "us/twice", `<a href="/tenants" aria-current="page">`},
+		"/tenants?search=CM":     {"eu/acme", "Found"},
+		"/tenants?search=nobody": {"No tenant matches"},
+	} {
+		status, page := ask(h, "GET", target, "", "Accept", "text/html")
+		for _, want := range want {
+			if status != 200 || !strings.Contains(page, want) {
+				t.Errorf("%s: %d, no %q in\n%s", target, status, want, page)
+			}
+		}
+		if strings.Contains(target, "search") && strings.Contains(page, "eu/late") {
+			t.Errorf("%s finds too much", target)
+		}
+	}
+	var list TenantList
+	if _, body := ask(h, "GET", "/api/tenants?search=acme", ""); json.Unmarshal([]byte(body), &list) != nil || len(list.Tenants) != 1 || list.Tenants[0].Tenant != "acme" || list.Next != "" {
+		t.Errorf("%s", body)
+	}
+	if status, body := ask(h, "GET", "/api/tenants?search=nobody", ""); status != 200 || body != `{"troubled":[],"tenants":[]}`+"\n" {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _ := ask(New(port(nil)), "GET", "/tenants", "", "Accept", "text/html"); status != 404 {
+		t.Errorf("without an inbox: %d", status)
+	}
+}

@@ -1,0 +1,97 @@
+package command
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"usher/internal/admin"
+	"usher/internal/admin/status"
+	"usher/internal/entitlements"
+	"usher/internal/guard"
+	"usher/internal/inbox/store"
+	"usher/internal/testkit/inboxtest"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+// What usher answers about a tenant, since when and by which webhook; whether the receiver has that, else why not; and what to
+// do, as a line to copy.
+func TestEntitlements(t *testing.T) {
+	const who, since = "eu/acme may use sso, unlimited\n", " ago, by webhook 2.\n"
+	body := func(features ...string) string { return inboxtest.Snapshot("eu", "acme", features...) }
+	sso := body("users=5", "sso")
+	queue := func(b *inboxtest.Box) {
+		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(sso)})
+	}
+	for name, tc := range map[string]struct {
+		prepare func(b *inboxtest.Box)
+		want    []string
+	}{
+		"taken":  {func(b *inboxtest.Box) { b.Take("eu", "acme", sso) }, []string{who, since, "The receiver has it (webhook 2).\n"}},
+		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", sso) }, []string{who, since, "The receiver does not have it: webhook 2 is parked (since ", " ago).\n  The receiver refused it: 422: no such account\n  Fix the receiver, then send it again:\n  usher --env-file ENV inbox redeliver 2\n"}},
+		"fails":  {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver does not take it: 500: in use\n", "tries again by itself. To try it now, send it again:\n  usher --env-file ENV inbox redeliver 2\n"}},
+		"behind": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", body()); queue(b) }, []string{who, "webhook 3 is waiting (since ", "The receiver does not take webhook 2, which goes first: 500: in use\n", "inbox redeliver 2\n"}},
+		"down":   {func(b *inboxtest.Box) { b.Answer(0, "connection refused"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver is down: ", "connection refused\n  Bring the receiver back. usher then delivers by itself.\n"}},
+		"paused": {func(b *inboxtest.Box) { _ = b.Pause(store.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "Deliveries are paused (tenant eu/acme)\n  Resume them:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
+		"refused": {func(b *inboxtest.Box) {
+			b.Refuse(&webhookgate.Refusal{Certain: true, Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+				Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte("{}")}})
+		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\n", "usher refused webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := inboxtest.Open(t)
+			b.Take("eu", "acme", body("users=5"))
+			tc.prepare(b)
+			got := entitlementsOf(t, b, "acme", "sso")
+			for _, want := range tc.want {
+				if !strings.Contains(got, want) {
+					t.Errorf("no %q in\n%s", want, got)
+				}
+			}
+		})
+	}
+
+	b := inboxtest.Open(t)
+	b.Take("eu", "acme", body("users=5", "sso"))
+	b.Take("us", "acme", body())
+	b.Take("eu", "lost", `{"type":"TenantProvisioningChange","payload":{}}`)
+	b.Refuse(&webhookgate.Refusal{Certain: true, Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "new"}, Body: []byte("{}")}})
+	for args, want := range map[string]string{
+		"eu/acme":     "eu/acme may use:\n  FEATURE  LIMIT      VALUE  NAME\n  users    5                 \n  sso      unlimited         \nusher has answered this since ",
+		"us/acme":     "us/acme may not use any feature.\n",
+		"eu/acme xyz": "eu/acme may not use xyz\n",
+		"acme":        "usher: this could be eu/acme or us/acme: name one of them\n",
+		"new sso":     "usher refused webhook 4 of this tenant (",
+		"LOST":        "usher: no tenant LOST is known: did you mean eu/lost?\n",
+		"us/lost sso": "usher: no tenant us/lost is known: did you mean eu/lost?\n",
+		"eu/lost":     "usher: the last webhook of eu/lost, 3, has no list of features that can be read\n",
+	} {
+		if got := entitlementsOf(t, b, strings.Fields(args)...); !strings.HasPrefix(got, want) {
+			t.Errorf("%s:\n%s\nwant\n%s", args, got, want)
+		}
+	}
+}
+
+// entitlementsOf is all that usher entitlements prints. ENV stands for the file that it was given.
+func entitlementsOf(t *testing.T, b *inboxtest.Box, args ...string) string {
+	t.Helper()
+	srv := httptest.NewServer(admin.New(admin.Config{
+		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Unready: func() []string { return nil }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
+		Inbox: b.Inbox, Platforms: b.Platforms, Gate: func() *status.Gate { return &status.Gate{Set: b.Receivers} },
+		Entitlements: entitlements.NewBook(b.Snapshots, false).Lookup,
+	}))
+	defer srv.Close()
+	env := envFile(t, t.TempDir(), "gate.env", "USHER_ADMIN_LISTEN="+strings.TrimPrefix(srv.URL, "http://"))
+	p := start(t, os.Environ(), append([]string{"--env-file", env, "entitlements"}, args...)...)
+	<-p.Ended
+	out := p.Stdout.String() + p.Stderr.String()
+	if enabled := strings.HasPrefix(out, "eu/acme may use") || strings.HasPrefix(out, "us/acme may not use any"); enabled != (p.Code == 0) {
+		t.Errorf("exit code %d: %s", p.Code, out)
+	}
+	return strings.ReplaceAll(out, env, "ENV")
+}

@@ -1,0 +1,90 @@
+package command
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"usher/internal/testkit"
+)
+
+func envFile(t *testing.T, dir, name string, lines ...string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// usher serves by files, and a command finds it by the same files, also where it cannot read the
+// secrets that they name.
+func TestEnvFile(t *testing.T) {
+	dir, addr := t.TempDir(), testkit.FreeAddress(t)
+	common := envFile(t, dir, "common.env", testkit.NewService(t).Environ("# the address of nobody", "USHER_ADMIN_LISTEN=127.0.0.1:1")...)
+	own := envFile(t, dir, "own.env", `export USHER_ADMIN_LISTEN="`+addr+`"`)
+	u := start(t, nil, "--env-file", common, "--env-file="+own)
+	testkit.Eventually(t, "it serves", func() bool { return strings.Contains(u.Stderr.String(), addr) })
+
+	sealed := envFile(t, dir, "sealed.env", "USHER_CLIENT_SECRET_FILE=/run/credentials/none", "USHER_LOG_LEVEL=nonsense", "USHER_ADMIN_LISTEN="+addr)
+	for _, args := range [][]string{{"healthcheck"}, {"inbox", "ls"}, {"entitlements", "acme"}} {
+		p := start(t, []string{"USHER_ADMIN_LISTEN="}, append([]string{"--env-file", sealed}, args...)...)
+		if <-p.Ended; p.Code == exitUsage || strings.Contains(p.Stderr.String(), "cannot reach") {
+			t.Errorf("%s: %d %s", args, p.Code, p.Stderr.String())
+		}
+	}
+	p := start(t, []string{"USHER_ADMIN_LISTEN=" + addr}, "--env-file", common, "healthcheck")
+	if <-p.Ended; !strings.Contains(p.Stdout.String(), "ready") {
+		t.Errorf("the environment does not win: %s", p.Stderr.String())
+	}
+}
+
+func TestEnvFileMisused(t *testing.T) {
+	dir := t.TempDir()
+	bad := envFile(t, dir, "bad.env", "USHER_KEY=1", "t0psecret")
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--env-file"}, "--env-file needs a file"},
+		{[]string{"--env-file=", "version"}, "--env-file needs a file"},
+		{[]string{"--env-file", dir + "/none", "version"}, "--env-file " + dir + "/none: no such file"},
+		{[]string{"--env-file", bad, "inbox", "ls"}, "line 2 is not NAME=VALUE"},
+		{[]string{"inbox", "ls", "--env-file", bad}, "before the command: usher --env-file FILE inbox"},
+		{[]string{"--env-file", bad, "--env-file", dir + "/none"}, "/none: no such file"},
+	} {
+		p := start(t, nil, tt.args...)
+		<-p.Ended
+		if out := p.Stderr.String(); p.Code != exitUsage || !strings.Contains(out, tt.want) || strings.Contains(out, "t0psecret") {
+			t.Errorf("%q: %d %s, want 2 and %s", tt.args, p.Code, out, tt.want)
+		}
+	}
+}
+
+// A command that finds no usher names the settings of those that the machine has.
+func TestEnvFilesOfThisMachine(t *testing.T) {
+	dir := t.TempDir()
+	defer func(was string) { unitSettings = was }(unitSettings)
+	unitSettings = dir + "/*.env"
+	ask := func(args ...string) string {
+		p := start(t, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, append(args, "inbox", "ls")...)
+		<-p.Ended
+		return p.Stderr.String()
+	}
+	const general = "Is it running? USHER_ADMIN_LISTEN says where, in the environment or in a file (usher --env-file FILE ...)."
+	if out := ask(); !strings.Contains(out, general) || strings.Contains(out, "This machine") {
+		t.Errorf("without files: %s", out)
+	}
+	gate, calls := envFile(t, dir, "gate.env"), envFile(t, dir, "usher.env")
+	if out, want := ask(), "\nThis machine has settings of usher in "+gate+", "+calls+". Try: usher --env-file "+gate+" ..."; !strings.Contains(out, want) {
+		t.Errorf("%s\nwant%s", out, want)
+	}
+	locked := start(t, []string{"USHER_ADMIN_LISTEN=" + newInboxServer(t, "adm1n").addr}, "inbox", "ls")
+	if <-locked.Ended; !strings.Contains(locked.Stderr.String(), "of the running usher\nThis machine has settings of usher in "+gate) {
+		t.Errorf("without its token: %s", locked.Stderr.String())
+	}
+	if out := ask("--env-file", gate); !strings.Contains(out, "settings of usher in "+calls+".") {
+		t.Errorf("with one of them: %s", out)
+	}
+}

@@ -1,0 +1,296 @@
+//go:build unix
+
+package e2e
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/testkit"
+	"usher/internal/testkit/pgtest"
+)
+
+// onBothInboxes runs a test on an inbox in a file and on one in a database.
+func onBothInboxes(t *testing.T, test func(t *testing.T, inbox string)) {
+	t.Parallel()
+	t.Run("file", func(t *testing.T) {
+		t.Parallel()
+		test(t, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"))
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		t.Parallel()
+		test(t, "USHER_WEBHOOK_INBOX="+pgtest.Schema(t))
+	})
+}
+
+// inboxIn runs usher inbox against a running usher, in this process.
+func inboxIn(t *testing.T, u *testkit.Usher, args ...string) (code int, out string) {
+	t.Helper()
+	code, stdout, stderr := ended(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(u.URL(t, "admin"), "http://")}, append([]string{"inbox"}, args...)...)
+	return code, stdout + stderr
+}
+
+// outcomes are the states of an inbox's webhooks, the oldest first, whatever their numbers.
+func outcomes(t *testing.T, u *testkit.Usher) string {
+	t.Helper()
+	return regexp.MustCompile(`\d+ `).ReplaceAllString(states(t, u), "")
+}
+
+// Whether a webhook is to be delivered is decided when it is taken in. Without a receiver it is kept, for entitlements alone;
+// but not behind one that waits: nothing older may ever reach a receiver after it.
+func TestKept(t *testing.T) {
+	onBothInboxes(t, func(t *testing.T, inbox string) {
+		down, rc := newReceiver(t, 503), newReceiver(t, 200)
+		live := func(platform, url string) *testkit.Usher {
+			u := run(t, []string{inbox, "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=" + platform, "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=" + url,
+				"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json"})
+			u.Ready(t)
+			return u
+		}
+		send := func(u *testkit.Usher, tenant string, users int) {
+			t.Helper()
+			if status, decision, answer := testkit.Post(t, hooks(t, u), on("docs", tenant, users)); status != 200 || decision != "queued" {
+				t.Fatalf("%d %s %s", status, decision, answer)
+			}
+		}
+		u := live("docs", down.url)
+		send(u, "acme", 1)
+		u.End()
+		u = live("other", rc.url)
+		send(u, "acme", 2)
+		send(u, "new", 3)
+		if got := outcomes(t, u); got != "waiting, waiting, kept" {
+			t.Errorf("without their receiver: %s", got)
+		}
+		for tenant, users := range map[string]int{"acme": 2, "new": 3} {
+			if _, body := testkit.Get(t, u.URL(t, "entitlements")+"/v1/entitlements/"+tenant+"/users"); !strings.Contains(body, fmt.Sprintf(`"limit":%d,`, users)) {
+				t.Errorf("%s: %s", tenant, body)
+			}
+		}
+		u.End()
+		u = live("docs", rc.url)
+		testkit.Eventually(t, "what waited is delivered", func() bool { return outcomes(t, u) == "delivered, delivered, kept" })
+		if rc.count() != 2 {
+			t.Errorf("%d deliveries: %q", rc.count(), rc.bodies)
+		}
+	})
+}
+
+// A receiver that hangs for some tenants keeps the others waiting for no longer than it takes to see that.
+func TestHealthyTenantsDoNotWait(t *testing.T) {
+	onBothInboxes(t, func(t *testing.T, inbox string) {
+		release := make(chan struct{})
+		var healthy testkit.Ledger
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if strings.Contains(string(body), `"hangs-`) {
+				select {
+				case <-release:
+				case <-r.Context().Done():
+				}
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			r.Body = io.NopCloser(strings.NewReader(string(body)))
+			healthy.ServeHTTP(w, r)
+		}))
+		t.Cleanup(srv.Close)
+		u := run(t, gateAlone(srv.URL, inbox, "USHER_WEBHOOK_TIMEOUT=300ms", "USHER_WEBHOOK_INBOX_CONCURRENCY=4"))
+		t.Cleanup(func() { close(release) })
+		u.Ready(t)
+		const bad, good = 12, 40
+		for i := range bad {
+			testkit.Post(t, hooks(t, u), testkit.Snapshot(fmt.Sprint("hangs-", i), 1))
+		}
+		for n := range 2 {
+			for i := range good {
+				testkit.Post(t, hooks(t, u), testkit.Snapshot(fmt.Sprint("t", i), n+1))
+			}
+			testkit.Eventually(t, "the healthy ones are delivered", func() bool {
+				for i := range good {
+					if healthy.Last(fmt.Sprint("t", i)) != n+1 {
+						return false
+					}
+				}
+				return true
+			})
+		}
+		wantFigures(t, u, map[string]string{"usher_inbox_pending": fmt.Sprint(bad)})
+	})
+}
+
+// A recorded webhook that is sent again with its signed id changes nothing: neither what the receiver holds, nor what a
+// tenant may use.
+func TestSignedIDs(t *testing.T) {
+	onBothInboxes(t, func(t *testing.T, inbox string) {
+		const key = "c2VjcmV0IG9mIHRoZSBzZXJ2aWNl"
+		receiver, receiverURL := testkit.NewLedger(t)
+		u := run(t, gateAlone(receiverURL, inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=whsec_"+key))
+		u.Ready(t)
+		at := fmt.Sprint(time.Now().Unix())
+		send := func(id string, users int) string {
+			t.Helper()
+			body := testkit.Snapshot("acme", users)
+			secret, _ := base64.StdEncoding.DecodeString(key)
+			mac := hmac.New(sha256.New, secret)
+			fmt.Fprintf(mac, "%s.%s.%s", id, at, body)
+			status, decision, answer := testkit.Post(t, hooks(t, u), body, "webhook-id", id, "webhook-timestamp", at,
+				"webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+			if status != 200 {
+				t.Fatalf("%d %s", status, answer)
+			}
+			return decision
+		}
+		limit := func() string {
+			_, body := testkit.Get(t, u.URL(t, "entitlements")+"/v1/entitlements/acme/users")
+			return regexp.MustCompile(`"limit":\d+`).FindString(body)
+		}
+		for i, step := range []struct {
+			id       string
+			users    int
+			decision string
+			limit    int
+		}{
+			{"one", 5, "queued", 5},
+			{"two", 7, "queued", 7},
+			{"one", 5, "duplicate", 7}, // recorded
+			{"two", 7, "duplicate", 7},
+			{"three", 5, "queued", 5}, // the same state once more, and a webhook of its own
+			{"one", 6, "queued", 6},   // another body
+		} {
+			if decision := send(step.id, step.users); decision != step.decision || limit() != fmt.Sprintf(`"limit":%d`, step.limit) {
+				t.Errorf("step %d: %s, %s, want %+v", i, decision, limit(), step)
+			}
+			testkit.Eventually(t, "settled", func() bool { return !strings.Contains(states(t, u), "waiting") })
+		}
+		if code, out := inboxIn(t, u, "forget", "acme"); code != 0 {
+			t.Errorf("%d %s", code, out)
+		}
+		if decision := send("two", 7); decision != "queued" {
+			t.Errorf("after forget: %s", decision)
+		}
+		testkit.Eventually(t, "delivered", func() bool { return fmt.Sprint(receiver.All("acme")) == "[5 7 5 6 7]" })
+	})
+}
+
+// check says whether the inbox can be reached and written, also one that a running usher has, and changes nothing.
+func TestCheckOfInboxes(t *testing.T) {
+	onBothInboxes(t, func(t *testing.T, inbox string) {
+		rc := newReceiver(t, 200)
+		for _, when := range []string{"new", "in use", "left"} {
+			var u *testkit.Usher
+			if when == "in use" {
+				u = run(t, gateAlone(rc.url, inbox))
+				u.Ready(t)
+			}
+			if code, out, stderr := ended(t, gateAlone(rc.url, inbox), "check"); code != 0 || strings.Contains(out, "FAIL") || !strings.Contains(out, "inbox") {
+				t.Errorf("%s: %d %s%s", when, code, out, stderr)
+			}
+			if u != nil {
+				if status, _, answer := testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 1)); status != 200 {
+					t.Errorf("afterwards: %d %s", status, answer)
+				}
+				u.End()
+			}
+		}
+	})
+	for _, inbox := range []string{"file:/nowhere/inbox.db", "postgres://usher:p4ssword@127.0.0.1:1/usher"} {
+		code, out, stderr := ended(t, gateAlone(newReceiver(t, 200).url, "USHER_WEBHOOK_INBOX="+inbox), "check")
+		if code != 1 || !strings.Contains(out, "FAIL") || strings.Contains(out+stderr, "p4ssword") {
+			t.Errorf("%s: %d %s%s", inbox, code, out, stderr)
+		}
+	}
+}
+
+// What was refused is stored, accepted by hand, and behaves as any other from there on; a file becomes a database by
+// export and import; and who did what is known.
+func TestFileBecomesADatabase(t *testing.T) {
+	t.Parallel()
+	rc := newReceiver(t, 503)
+	env := func(inbox string) []string {
+		return gateAlone(rc.url, "USHER_WEBHOOK_INBOX="+inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0")
+	}
+	dir := t.TempDir()
+	from := run(t, env("file:"+filepath.Join(dir, "inbox.db")))
+	from.Ready(t)
+	testkit.Post(t, hooks(t, from), testkit.Snapshot("acme", 1))
+	testkit.Post(t, hooks(t, from), testkit.Snapshot("acme", 2))
+	odd := strings.Replace(testkit.Snapshot("odd", 3), `"quantity":3`, `"quantity":"3"`, 1)
+	if status, decision, answer := testkit.Post(t, hooks(t, from), odd); status != 422 || decision != "rejected" {
+		t.Errorf("%d %s %s", status, decision, answer)
+	}
+	wantFigures(t, from, map[string]string{"usher_inbox_refused": "1", "usher_inbox_pending": "2"})
+	before := states(t, from)
+	code, exported, stderr := ended(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(from.URL(t, "admin"), "http://")}, "inbox", "export")
+	if code != 0 {
+		t.Fatalf("export: %d %s", code, stderr)
+	}
+	from.End()
+	file := filepath.Join(dir, "export.jsonl")
+	if err := os.WriteFile(file, []byte(exported), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	to := run(t, env(pgtest.Schema(t)))
+	to.Ready(t)
+	for i, want := range []int{0, 1} { // into an empty one alone
+		if code, out := inboxIn(t, to, "import", file); code != want {
+			t.Fatalf("import %d: %d %s", i, code, out)
+		}
+	}
+	if got := states(t, to); got != before {
+		t.Errorf("%s, want %s", got, before)
+	}
+	wantFigures(t, to, map[string]string{"usher_inbox_refused": "1"})
+	_, list := inboxIn(t, to, "ls", "--state", "refused")
+	if code, out := inboxIn(t, to, "accept", strings.Fields(list)[0]); code != 0 {
+		t.Errorf("accept: %d %s", code, out)
+	}
+	wantFigures(t, to, map[string]string{"usher_inbox_refused": "0"})
+	rc.set(200)
+	testkit.Eventually(t, "all is delivered", func() bool { return rc.count() >= 3 && !strings.Contains(states(t, to), "waiting") })
+	for tenant, part := range map[string]string{"acme": `"limit":2`, "odd": "FEATURES_UNKNOWN"} {
+		if _, body := testkit.Get(t, to.URL(t, "entitlements")+"/v1/entitlements/"+tenant+"/users"); !strings.Contains(body, part) {
+			t.Errorf("%s: %s", tenant, body)
+		}
+	}
+	_, actions := inboxIn(t, to, "actions")
+	for _, want := range []string{"import", "accept"} {
+		if !strings.Contains(actions, want) {
+			t.Errorf("no %s in the actions:\n%s", want, actions)
+		}
+	}
+}
+
+// A tenant's code can be as long as a body, and must not be what breaks the inbox for everybody else.
+func TestLongCodesInTheInbox(t *testing.T) {
+	onBothInboxes(t, func(t *testing.T, inbox string) {
+		w := newWorld(t)
+		u := start(t, w.environ(inbox)).ready(t)
+		for _, code := range []string{"x", strings.Repeat("x", 1000), strings.Repeat("x", 33<<10), strings.Repeat("x", 1<<19), "a\\u0000b", "ü/%"} {
+			body := strings.Replace(testkit.Snapshot("CODE", 5), "CODE", code, 1)
+			for _, want := range []string{"queued", "duplicate"} {
+				if r := u.send(body); r.status != 200 || r.header.Get("Usher-Decision") != want {
+					t.Errorf("a code of %d bytes: %d %.300s, want %s", len(code), r.status, r.body, want)
+				}
+			}
+		}
+		if r := get(t, u.admin, "/readyz"); r.status != 200 {
+			t.Errorf("unready: %s", r.body)
+		}
+		if r := u.send(testkit.Snapshot("acme", 5)); r.status != 200 {
+			t.Errorf("a good one afterwards: %d %s", r.status, r.body)
+		}
+		testkit.Eventually(t, "delivered", func() bool { return len(w.receiver.Deliveries()) == 7 })
+	})
+}

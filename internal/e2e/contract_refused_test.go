@@ -1,0 +1,319 @@
+//go:build unix
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"usher/internal/testkit"
+)
+
+// office is an usher with an inbox, and how people and senders meet it. Admins are ana and, at the terminal, too.
+type office struct {
+	*testkit.Usher
+	t *testing.T
+}
+
+const anasToken = "an4s-t0ken"
+
+func openOffice(t *testing.T, rc *receiver, inbox string, extra ...string) *office {
+	o := &office{run(t, gateAlone(rc.url, append([]string{inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_TOKEN=" + webhookToken,
+		"USHER_WEBHOOK_MAX_BODY=100KiB", "USHER_ADMIN_TOKEN=ana:" + anasToken}, extra...)...)), t}
+	o.Ready(t)
+	return o
+}
+
+func (o *office) send(body string, token string) reply {
+	o.t.Helper()
+	return asked(o.t, "POST", hooks(o.t, o.Usher), body, "Content-Type", "application/json", "X-Webhook-Token", token)
+}
+
+// does is usher inbox, and its exit code before what it prints.
+func (o *office) does(args ...string) string {
+	o.t.Helper()
+	code, stdout, stderr := ended(o.t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(o.URL(o.t, "admin"), "http://"), "USHER_ADMIN_TOKEN=" + anasToken}, append([]string{"inbox"}, args...)...)
+	return fmt.Sprintf("%d %s%s", code, stdout, stderr)
+}
+
+func (o *office) page(path string) string {
+	o.t.Helper()
+	return asked(o.t, "GET", o.URL(o.t, "admin")+path, "", "Authorization", "Bearer "+anasToken, "Accept", "text/html").body
+}
+
+// figure waits until a figure is what it should be: it may be as old as counting takes.
+func (o *office) figure(name, value string) {
+	o.t.Helper()
+	testkit.Eventually(o.t, name+" is "+value, func() bool { return strings.Contains(o.page("/metrics"), "\n"+name+" "+value+"\n") })
+}
+
+// may is what the tenant may use.
+func (o *office) may(tenant string) string {
+	_, body := testkit.Get(o.t, o.URL(o.t, "entitlements")+"/v1/entitlements/"+tenant+"/users")
+	return body
+}
+
+// latest is the id of the newest webhook of a state.
+func (o *office) latest(state string) string {
+	o.t.Helper()
+	_, list, _ := strings.Cut(o.does("ls", "--state", state), " ")
+	id, _, _ := strings.Cut(list, " ")
+	return id
+}
+
+func (o *office) want(what, got string, parts ...string) {
+	o.t.Helper()
+	for _, part := range parts {
+		if not, is := strings.CutPrefix(part, "!"); is && strings.Contains(got, not) || !is && !strings.Contains(got, part) {
+			o.t.Errorf("%s: %q in\n%.3000s", what, part, got)
+		}
+	}
+}
+
+// What the contract says of refused webhooks, of save and restore, and of actions: sentence by sentence, on both kinds of inbox.
+func TestRefusedSavedAndDone(t *testing.T) {
+	onBothInboxes(t, func(t *testing.T, inbox string) {
+		rc := newReceiver(t, 200)
+		o := openOffice(t, rc, inbox)
+		for _, step := range []struct {
+			sentence string
+			holds    func()
+		}{
+			{"all is well at first", func() {
+				o.send(testkit.Snapshot("acme", 5), webhookToken)
+				testkit.Eventually(t, "delivered", func() bool { return rc.count() == 1 })
+				o.want("overview", o.page("/"), "All is well")
+			}},
+			{"whose sender failed a check is counted, and never stored", func() {
+				if r := o.send(odd("acme", 6), "wrong"); r.status != 401 {
+					t.Errorf("%d", r.status)
+				}
+				o.want("ls", o.does("ls", "--state", "refused"), "0 ", "!refused")
+				o.figure(`usher_webhook_received_total{decision="rejected"}`, "1")
+			}},
+			{"a type that is in neither list is counted, logged once, and not stored", func() {
+				for range 2 {
+					o.send(`{"type":"Nonsense","payload":{}}`, webhookToken)
+				}
+				o.figure(`usher_webhook_refused_total{reason="type"}`, "2")
+				if n := strings.Count(o.Stderr.String(), "webhooks of this type are refused"); n != 1 {
+					t.Errorf("logged %d times", n)
+				}
+				o.want("ls", o.does("ls", "--state", "refused"), "!Nonsense")
+			}},
+			{"it is stored, with its body, every fault, sender, time, platform and tenant", func() {
+				body := strings.Replace(strings.Replace(testkit.Snapshot("acme", 6), `"features":[`, `"features":[{"code":"sso","name":"S"},`, 1), `"id":1,"code":"acme"`, `"id":"one","code":"acme"`, 1)
+				if r := o.send(body, webhookToken); r.status != 422 || r.header.Get("Usher-Decision") != "rejected" {
+					t.Errorf("%d %s", r.status, r.body)
+				}
+				id := o.latest("refused")
+				o.want("ls", o.does("ls", "--state", "refused"), "refused  crm/acme", "/payload/tenant/id")
+				o.want("show", o.does("show", id), "refused", "crm/acme", "/payload/tenant/id", "127.0.0.1", "received", `"id": "one"`, "would have added sso; changed users 5 → 6", "answered    422")
+			}},
+			{"from the first one on: the log, the overview, the tenant's page, the figure", func() {
+				log := regexp.MustCompile(`.*"level":"WARN".*"webhook answered".*`).FindString(o.Stderr.String())
+				o.want("log", log, `"tenant":"acme"`, `"platform":"crm"`, `"fault":"/payload/tenant/id"`, `"faults":1`)
+				o.figure("usher_inbox_refused", "1")
+				o.want("overview", o.page("/"), "usher refused 1 webhook of crm/acme", "/payload/tenant/id", `href="/webhooks/`+o.latest("refused")+`"`)
+				o.want("tenant", o.page("/tenant?platform=crm&code=acme"), "usher refused", "/payload/tenant/id")
+				if list := o.page("/webhooks"); strings.Count(list, `<span class="code">422</span>`) != 3 { // two were of an unknown type
+					t.Errorf("it is listed twice, or never:\n%s", list)
+				}
+				o.want("what was refused never counts", o.may("acme"), `"limit":5,`)
+			}},
+			{"a copy counts its times and is not stored again", func() {
+				body := odd("copied", 5)
+				o.send(body, webhookToken)
+				o.send(body, webhookToken)
+				o.want("show", o.does("show", o.latest("refused")), "came        2 times")
+				o.figure("usher_inbox_refused", "2")
+			}},
+			{"at most ten of a tenant", func() {
+				for n := range 12 {
+					o.send(odd("many", 100+n), webhookToken)
+				}
+				if list := o.does("ls", "--state", "refused", "--tenant", "crm/many"); strings.Count(list, "refused") != 10 || strings.Contains(list, "100") {
+					t.Errorf("%s", list)
+				}
+			}},
+			{"a later snapshot of the same tenant deals with it", func() {
+				o.send(testkit.Snapshot("many", 1), webhookToken)
+				o.send(testkit.Snapshot("acme", 7), webhookToken)
+				o.figure("usher_inbox_refused", "1")
+				o.want("ls", o.does("ls", "--state", "refused"), "!crm/many", "!crm/acme", "crm/copied")
+			}},
+			{"of one that is too large the first 64 KiB", func() {
+				if r := o.send(testkit.Snapshot("huge", 5)+strings.Repeat(" ", 200<<10), webhookToken); r.status != 413 {
+					t.Errorf("%d", r.status)
+				}
+				id := o.latest("refused")
+				o.want("ls", o.does("ls", "--state", "refused"), id+"  refused  -  ")
+				if n := len(o.page("/webhooks/" + id + "/payload")); n != 64<<10 {
+					t.Errorf("%d bytes", n)
+				}
+				o.want("accept", o.does("accept", id), "1 ", "only the beginning")
+				o.want("discard", o.does("discard", id), "0 ")
+			}},
+			{"accept: exit 1 with the reason", func() {
+				for body, why := range map[string]string{
+					"nonsense": "not JSON",
+					`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":true}}}`: "can't be read for certain",
+				} {
+					o.send(body, webhookToken)
+					id := o.latest("refused")
+					o.want("its tenant", o.does("ls", "--state", "refused"), id+"  refused  -  ")
+					o.want("accept", o.does("accept", id), "1 ", why)
+					o.want("discard", o.does("discard", id), "0 ")
+				}
+				o.want("accept", o.does("accept", o.latest("discarded")), "1 ", "somebody has dealt with it")
+			}},
+			{"accept takes it in as it is, behind what its lane has, as a new webhook; --force if the tenant has a newer snapshot", func() {
+				o.want("accept", o.does("accept", o.latest("refused")), "0 ", "accepted, taken in as ")
+				o.want("features unknown", o.may("copied"), "FEATURES_UNKNOWN")
+				testkit.Eventually(t, "delivered", func() bool { _, body := rc.last(t); return body == odd("copied", 5) })
+				o.want("pause", o.does("pause", "--tenant", "crm/copied"), "0 ")
+				o.send(odd("copied", 6), webhookToken)
+				first := o.latest("refused")
+				o.send(odd("copied", 7), webhookToken)
+				second := o.latest("refused")
+				o.want("accept", o.does("accept", first), "0 ")
+				o.want("a newer one", o.does("accept", second), "1 ", "of the same tenant is newer. Use --force")
+				o.want("forced", o.does("accept", "--force", second), "0 ")
+				o.want("resume", o.does("resume", "--tenant", "crm/copied"), "0 ")
+				testkit.Eventually(t, "delivered, in order", func() bool { _, got := rc.last(t); return got == odd("copied", 7) })
+				o.figure("usher_inbox_refused", "0")
+				o.want("overview", o.page("/"), "All is well")
+			}},
+			{"erase reaches refused ones, too", func() {
+				o.send(odd("gone", 5), webhookToken)
+				o.want("erase", o.does("erase", "crm/gone", "--yes"), "0 ", "1 webhook")
+				o.figure("usher_inbox_refused", "0")
+			}},
+			{"lines that are bare webhooks go into any inbox, as kept; a tenant that was known is left as it is", func() {
+				before := rc.count()
+				file := saveLines(t, testkit.Snapshot("old", 1), testkit.Snapshot("old", 2), testkit.Snapshot("acme", 99))
+				o.want("import", o.does("import", file), "0 ", "imported 2 webhooks", "1 webhook of tenants that were known before")
+				o.want("known", o.may("old"), `"limit":2,`)
+				o.want("left", o.may("acme"), `"limit":7,`)
+				o.want("ls", o.does("ls", "--tenant", "crm/old"), "kept")
+				if rc.count() != before {
+					t.Error("something was delivered")
+				}
+			}},
+			{"faulty lines are named with their numbers and nothing of the file is taken, unless --skip-faulty", func() {
+				file := saveLines(t, testkit.Snapshot("new", 1), "nonsense", testkit.Snapshot("new", 2), `{"type":"Other"}`)
+				o.want("import", o.does("import", file), "1 ", "line 2: ", "line 4: ", "nothing was imported")
+				o.want("nothing", o.may("new"), "TENANT_UNKNOWN")
+				o.want("skipped", o.does("import", "--skip-faulty", file), "0 ", "left out: line 2: ", "imported 2 webhooks")
+				o.want("known", o.may("new"), `"limit":2,`)
+			}},
+			{"actions: when, who, what it was asked for, and how many", func() {
+				o.does("forget", "crm/acme")
+				o.does("redeliver", o.latest("delivered"), "--force")
+				name := "ana"
+				if u, err := user.Current(); err == nil {
+					name += " (" + u.Username + ")"
+				}
+				list := o.does("actions")
+				for _, line := range []string{`accept +1 +` + regexp.QuoteMeta(name) + ` +\d+`, `discard +1 .*\d+`, `pause +0 .*tenant crm/copied`, `resume +0 .*tenant crm/copied`,
+					`erase +1 +` + regexp.QuoteMeta(name) + ` +crm/gone\n`, `import +2 .*`, `forget +0 .*crm/acme`, `redeliver +1 .*\d+`} {
+					if !regexp.MustCompile(`(?m)^(0 )?\d{4}-\d\d-\d\dT\S+  ` + line).MatchString(list) {
+						t.Errorf("no %s in\n%s", line, list)
+					}
+				}
+				o.want("page", o.page("/actions"), "crm/gone", name)
+			}},
+			{"a file of an export goes into an empty inbox, of either kind, as it was; pauses are added, none is lifted", func() {
+				o.does("pause", "--tenant", "crm/acme")
+				o.send(testkit.Snapshot("acme", 11), webhookToken)
+				o.send(odd("late", 5), webhookToken)
+				_, file, _ := strings.Cut(o.does("export"), " ")
+				o.want("export is an action", o.does("actions"), "export")
+				saved := saveLines(t, strings.TrimSuffix(file, "\n"))
+				o.want("not empty", o.does("import", saved), "1 ", "not empty")
+				list := o.does("ls", "--json")
+				to := openOffice(t, rc, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "to.db"))
+				to.does("pause", "--receiver", "main")
+				to.want("import", to.does("import", saved), "0 ", "imported ")
+				vague := func(s string) string {
+					return regexp.MustCompile(`"paused":\[.*\]|"paused":true,?`).ReplaceAllString(s, "")
+				}
+				if got := to.does("ls", "--json"); vague(got) != vague(list) {
+					t.Errorf("before\n%.1500s\nafter\n%.1500s", list, got)
+				}
+				to.want("pauses", to.does("ls", "--state", "waiting"), "receiver main", "tenant crm/acme")
+				if r := to.send(testkit.Snapshot("acme", 11), webhookToken); r.header.Get("Usher-Decision") != "duplicate" { // a copy is one
+					t.Errorf("%s", r.body)
+				}
+				if r := to.send(testkit.Snapshot("acme", 7), webhookToken); r.header.Get("Usher-Decision") != "queued" { // A, B, A is three
+					t.Errorf("%s", r.body)
+				}
+			}},
+		} {
+			t.Log(step.sentence)
+			step.holds()
+			if t.Failed() {
+				return
+			}
+		}
+	})
+}
+
+func saveLines(t *testing.T, lines ...string) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "lines.jsonl")
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// What only other settings show of refused webhooks.
+func TestRefusedElsewhere(t *testing.T) {
+	t.Parallel()
+	rc := newReceiver(t, 200)
+	file := func() string { return "USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db") }
+	t.Run("nobody takes its platform", func(t *testing.T) {
+		u := run(t, []string{file(), "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=" + rc.url, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json"})
+		u.Ready(t)
+		if status, _, answer := testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 5)); status != 422 {
+			t.Fatalf("%d %s", status, answer)
+		}
+		all := refusedOf(t, u, "crm/acme")
+		if len(all) != 1 {
+			t.Fatalf("%+v", all)
+		}
+		if code, out := inboxIn(t, u, "accept", all[0].ID); code != 1 || !strings.Contains(out, `no receiver takes webhooks of its platform "crm"`) {
+			t.Errorf("%d %s", code, out)
+		}
+	})
+	t.Run("too large, and only a signature vouches", func(t *testing.T) {
+		u := run(t, gateAlone(rc.url, file(), "USHER_WEBHOOK_HMAC_SECRET=s3cret", "USHER_WEBHOOK_MAX_BODY=10KiB"))
+		u.Ready(t)
+		if status, _, _ := testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 5)+strings.Repeat(" ", 20<<10)); status != 413 {
+			t.Errorf("%d", status)
+		}
+		wantFigures(t, u, map[string]string{"usher_inbox_refused": "0"})
+	})
+	t.Run("without an inbox", func(t *testing.T) {
+		u := run(t, gateAlone(rc.url))
+		u.Ready(t)
+		testkit.Post(t, hooks(t, u), odd("acme", 5))
+		wantFigures(t, u, map[string]string{"usher_inbox_refused": "1", `usher_webhook_refused_total{reason="schema"}`: "1"})
+		for path, part := range map[string]string{"/": "usher refused 1 webhook of crm/acme", "/webhooks": "crm/acme", "/tenant?platform=crm&code=acme": "usher refused"} {
+			if r := asked(t, "GET", u.URL(t, "admin")+path, "", "Accept", "text/html"); r.status != 200 || !strings.Contains(r.body, part) {
+				t.Errorf("%s: %d, no %q in\n%s", path, r.status, part, r.body)
+			}
+		}
+		if !regexp.MustCompile(`"level":"WARN".*"webhook answered".*"tenant":"acme"`).MatchString(u.Stderr.String()) {
+			t.Error("the log says nothing")
+		}
+		testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 5))
+		wantFigures(t, u, map[string]string{"usher_inbox_refused": "0"})
+	})
+}

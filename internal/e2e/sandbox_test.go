@@ -1,0 +1,267 @@
+//go:build unix
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"usher/internal/testkit"
+)
+
+// usherSandbox is 'usher sandbox', as it is built, on free ports.
+type usherSandbox struct {
+	*testkit.Usher
+	url     string
+	environ []string // what it says is to be set
+}
+
+func startSandbox(t *testing.T, args ...string) *usherSandbox {
+	t.Helper()
+	if !slices.Contains(args, "--receiver-listen") {
+		args = append(args, "--receiver-listen", "127.0.0.1:0")
+	}
+	s := &usherSandbox{Usher: startProcess(t, nil, append([]string{"sandbox", "--listen", "127.0.0.1:0"}, args...)...)}
+	testkit.Eventually(t, "what to set", func() bool { return strings.HasSuffix(s.Stdout.String(), "\n") })
+	for line := range strings.Lines(s.Stdout.String()) {
+		switch set, ok := strings.CutPrefix(strings.TrimSpace(line), "export "); {
+		case ok:
+			s.environ = append(s.environ, set)
+		case !strings.HasPrefix(line, "#"):
+			t.Errorf("neither to be set nor a comment: %s", line)
+		}
+	}
+	s.url = s.value(t, "USHER_BASE_URL")
+	return s
+}
+
+// value is what is to be set for a name.
+func (s *usherSandbox) value(t *testing.T, name string) string {
+	t.Helper()
+	i := slices.IndexFunc(s.environ, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+	if i < 0 {
+		t.Fatalf("%s is not to be set: %q", name, s.environ)
+	}
+	return s.environ[i][len(name)+1:]
+}
+
+// run gives a command to the sandbox and returns what it printed and its exit code.
+func (s *usherSandbox) run(t *testing.T, args ...string) (string, int) {
+	t.Helper()
+	cmd := exec.Command(testkit.Binary(t), append([]string{"sandbox"}, append(args, "--at", s.url)...)...)
+	out, _ := cmd.CombinedOutput()
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func (s *usherSandbox) want(t *testing.T, code int, want string, args ...string) {
+	t.Helper()
+	if out, got := s.run(t, args...); got != code || !strings.Contains(out, want) {
+		t.Errorf("usher sandbox %s: exit code %d, want %d with %q:\n%s", strings.Join(args, " "), got, code, want, out)
+	}
+}
+
+// The settings that it prints are those of an usher between the two: calls, webhooks to its
+// receiver, tokens that are revoked, parts that fail.
+func TestSandboxBesideUsher(t *testing.T) {
+	t.Parallel()
+	gate := testkit.FreeAddress(t)
+	s := startSandbox(t, "--webhooks-to", "http://"+gate+"/webhooks", "--token", webhookToken)
+	environ := append(s.environ, "USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN="+gate,
+		"USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_LOG_FORMAT=json", "USHER_WEBHOOK_ATTEMPTS=1")
+	if p := startProcess(t, environ, "check"); true {
+		if <-p.Ended; p.Code != 0 || strings.Count(p.Stdout.String(), "ok ") != 4 {
+			t.Errorf("usher check: %d %s", p.Code, p.Stdout.String())
+		}
+	}
+	u := startBuilt(t, environ).ready(t)
+	call := func(status int) { t.Helper(); testkit.WantCall(t, "http://"+u.local, status, "") }
+	call(200)
+
+	s.want(t, 0, "200 forwarded\n200 duplicate\n", "send", "acme", "users=25", "sso", "--times", "2")
+	s.want(t, 0, "200 forwarded\n", "send", "acme")
+	s.want(t, 0, "200 forwarded\n", "send", "--platform", "docs", "acme", "users=0")
+	for _, line := range []string{"acme (crm/acme): sso, users ≤ 25: 200\n", "acme (crm/acme): nothing: 200\n", "acme (docs/acme): users ≤ 0: 200\n"} {
+		testkit.Eventually(t, "received: "+line, func() bool { return strings.Contains(s.Stderr.String(), "receiver: "+line) })
+		if n := strings.Count(s.Stderr.String(), "receiver: "+line); n != 1 {
+			t.Errorf("%d times: %s", n, line)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "webhook.json")
+	if err := os.WriteFile(file, []byte(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":7}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.want(t, 1, "422 rejected\n", "send", "--raw", file)
+
+	s.want(t, 0, "tokens revoked: 2\n", "revoke") // that of check, too
+	call(200)
+	s.want(t, 0, "", "fail", "graphql", "418")
+	call(418)
+	s.want(t, 0, "", "fail", "graphql", "401", "--for", "1h")
+	call(401)
+	s.want(t, 0, "", "fail", "off")
+	call(200)
+	s.want(t, 0, "", "fail", "token", "401")
+	s.want(t, 0, "tokens revoked", "revoke")
+	call(502)
+	s.want(t, 0, "", "fail", "receiver", "503")
+	s.want(t, 1, "502 failed\n", "send", "acme", "users=26")
+	s.want(t, 0, "", "fail", "off")
+	s.want(t, 0, "200 forwarded\n", "send", "acme", "users=26")
+
+	// A test in any language does the same with HTTP.
+	var sent struct {
+		Status   int
+		Decision string
+	}
+	order := func(target, body string) string {
+		t.Helper()
+		status, _, answer := testkit.Post(t, s.url+target, body)
+		if status != 200 {
+			t.Errorf("%s: %d %s", target, status, answer)
+		}
+		return answer
+	}
+	for _, want := range []string{"200 forwarded", "200 duplicate"} {
+		err := json.Unmarshal([]byte(order("/sandbox/send", `{"tenant":"bolt","platform":"crm","features":{"users":25,"sso":null}}`)), &sent)
+		if err != nil || fmt.Sprint(sent.Status, " ", sent.Decision) != want {
+			t.Errorf("%+v %v, want %s", sent, err, want)
+		}
+	}
+	order("/sandbox/fail", `{"part":"receiver","status":500,"seconds":3600}`)
+	if err := json.Unmarshal([]byte(order("/sandbox/send", `{"tenant":"bolt","platform":"crm","features":{}}`)), &sent); err != nil || sent.Status != 502 || sent.Decision != "failed" {
+		t.Errorf("%+v %v", sent, err)
+	}
+	order("/sandbox/fail", `{"part":"off"}`)
+	order("/sandbox/revoke", "")
+
+	s.Stop()
+	if <-s.Ended; s.Code != 0 {
+		t.Errorf("Ctrl-C: exit code %d", s.Code)
+	}
+	if strings.Contains(s.Stdout.String()+s.Stderr.String(), webhookToken) {
+		t.Error("it prints the token that it was given")
+	}
+}
+
+// It signs as the gate checks, in both schemes, and sends to several addresses at once; its world
+// comes by itself.
+func TestSandboxSigns(t *testing.T) {
+	t.Parallel()
+	const plain, standard = "s3cret-of-the-sandbox", "whsec_c2VjcmV0IG9mIHRoZSBzYW5kYm94"
+	gate := func(extra ...string) string {
+		return "http://" + start(t, newWorld(t).environ(extra...)).gate + "/webhooks"
+	}
+	body := gate("USHER_WEBHOOK_HMAC_SECRET=" + plain)
+	scheme := gate("USHER_WEBHOOK_HMAC_SECRET="+standard, "USHER_WEBHOOK_HMAC_SCHEME=standard")
+	open := gate()
+	s := startSandbox(t, "--webhooks-to", body, "--hmac-secret", plain, "--receiver-listen", "off")
+	s.want(t, 0, "200 forwarded\n", "send", "acme", "users=25")
+	if slices.ContainsFunc(s.environ, func(kv string) bool { return strings.Contains(kv, "WEBHOOK") }) {
+		t.Errorf("without a receiver: %q", s.environ)
+	}
+	s = startSandbox(t, "--webhooks-to", scheme, "--webhooks-to", open, "--hmac-secret", standard, "--hmac-scheme", "standard", "--every", "50ms")
+	s.want(t, 0, ": 200 forwarded\n", "send", "acme", "users=25")
+	testkit.Eventually(t, "a world that goes on", func() bool {
+		log := s.Stderr.String()
+		return strings.Contains(log, "200 duplicate") && strings.Count(log, "200 forwarded") > 10
+	})
+	s = startSandbox(t, "--webhooks-to", scheme, "--webhooks-to", body, "--hmac-secret", standard, "--hmac-scheme", "standard")
+	s.want(t, 1, ": 401 rejected\n", "send", "bolt") // one of two
+	s = startSandbox(t, "--webhooks-to", "http://127.0.0.1:1/")
+	s.want(t, 1, "no answer", "send", "acme")
+	s = startSandbox(t) // to its own receiver
+	s.want(t, 0, "200\n", "send", "acme", "users=25")
+}
+
+// A failure ends after its time.
+func TestSandboxFailsForAWhile(t *testing.T) {
+	t.Parallel()
+	s := startSandbox(t)
+	s.want(t, 0, "", "fail", "receiver", "503", "--for", "1h")
+	s.want(t, 1, "503\n", "send", "acme")
+	s.want(t, 0, "", "fail", "receiver", "503", "--for", "1ms") // replaces the hour
+	testkit.Eventually(t, "over", func() bool { _, code := s.run(t, "send", "acme"); return code == 0 })
+}
+
+// A rehearsal holds with a good receiver, and names what a bad one did.
+func TestSandboxRehearse(t *testing.T) {
+	t.Parallel()
+	rehearse := func(h http.HandlerFunc, args ...string) (string, int) {
+		t.Helper()
+		srv := httptest.NewServer(h)
+		defer srv.Close()
+		code, stdout, stderr := ended(t, nil, append([]string{"sandbox", "rehearse", srv.URL}, args...)...)
+		return stdout + stderr, code
+	}
+	out, code := rehearse(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+webhookToken {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}, "--token", webhookToken)
+	if code != 0 || strings.Count(out, "held  ") != 9 || !strings.HasSuffix(out, "\n9 of 9 held.\n") {
+		t.Errorf("%d\n%s", code, out)
+	}
+	if out, code = rehearse(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(401) }); code != 1 || !strings.HasSuffix(out, "\n0 of 9 held.\nYour receiver does not accept who sends: see --token, --hmac-secret and --hmac-scheme in 'usher sandbox -h'.\n") {
+		t.Errorf("%d\n%s", code, out)
+	}
+	var n atomic.Int32
+	out, code = rehearse(func(w http.ResponseWriter, r *http.Request) {
+		if n.Add(1) == 2 {
+			http.Error(w, "I have that one", http.StatusConflict)
+		}
+	})
+	if code != 1 || !strings.Contains(out, "FAILED  a copy of that webhook                    409 I have that one\n") || !strings.HasSuffix(out, "\n8 of 9 held.\n") {
+		t.Errorf("%d\n%s", code, out)
+	}
+	for line := range strings.Lines(out) {
+		if len(line) > 81 {
+			t.Errorf("too long: %s", line)
+		}
+	}
+}
+
+// What cannot be meant is exit code 2, what goes wrong is 1.
+func TestSandboxUsage(t *testing.T) {
+	t.Parallel()
+	used := taken(t)
+	for args, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"snd acme":                               {2, `unknown command "snd": use send, revoke, fail or rehearse`},
+		"acme":                                   {2, "unknown command"},
+		"--webhooks-to here":                     {2, "write an address"},
+		"--hmac-scheme standard":                 {2, "needs --hmac-secret"},
+		"--hmac-scheme other":                    {2, "write body or standard"},
+		"--hmac-secret x --hmac-scheme standard": {2, `must be "whsec_"`},
+		"send":                                   {2, "takes a tenant"},
+		"send acme users=many":                   {2, `"users=many"`},
+		"send acme sso sso":                      {2, "each code once"},
+		"send acme --raw x":                      {2, "as it is"},
+		"send --raw /nowhere/x":                  {1, "/nowhere/x"},
+		"send acme --at 127.0.0.1:9000":          {2, "--at"},
+		"send acme --at http://127.0.0.1:1":      {1, "cannot reach a sandbox at http://127.0.0.1:1."},
+		"revoke them":                            {2, "them"},
+		"fail":                                   {2, "fail token 503"},
+		"fail token":                             {2, "fail token 503"},
+		"fail token now":                         {2, "fail token 503"},
+		"rehearse":                               {2, "the address of your receiver"},
+		"rehearse http://127.0.0.1:1":            {1, "0 of 9 held."},
+		"--listen " + used:                       {1, "--listen"},
+		"--listen 127.0.0.1:0 --receiver-listen " + used: {1, "--receiver-listen"},
+	} {
+		code, stdout, stderr := ended(t, nil, append([]string{"sandbox"}, strings.Fields(args)...)...)
+		if out := stdout + stderr; code != want.code || !strings.Contains(out, want.text) {
+			t.Errorf("usher sandbox %s: %d, want %d with %q:\n%s", args, code, want.code, want.text, out)
+		}
+	}
+}

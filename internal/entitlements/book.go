@@ -1,0 +1,321 @@
+package entitlements
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"usher/internal/snapshot"
+)
+
+const (
+	// bookBytes is about how much memory a Book takes.
+	bookBytes = 64 << 20
+	// counts is for how long an answer of the store counts where others write to the store, too.
+	counts = time.Second
+	// queryPatience is how long the store may take to answer.
+	queryPatience = 2 * time.Second
+	// probeEvery is how often a store that fails is asked again.
+	probeEvery = time.Second
+	// batch is how many tenants one query is about. It limits the memory that the answer takes.
+	batch = 100
+)
+
+// A Book looks up what tenants may use. It holds what was asked for recently, and asks the store for
+// what it does not hold.
+//
+// It knows a tenant's code as a whole: the store always answers with the snapshots of all platforms
+// that have the code. So a code that exists on several platforms is never answered with the one that
+// happens to be held.
+//
+// What the Book holds counts until Changed says otherwise. If other replicas write to the store, it
+// counts for one second. While the store fails, what is held is still answered, and marked as stale.
+//
+// One rule keeps answers right, whatever happens at the same time: a lookup is answered only by a query
+// that began after the lookup did, and what a query found is held only if nothing changed since the
+// query began. The Book never merges, so it needs no order of events.
+type Book struct {
+	snapshots func(ctx context.Context, tenants []string) ([]snapshot.Stored, error)
+	shared    bool
+	bound     int64
+
+	mu      sync.Mutex                     // guards what follows
+	held    *simplelru.LRU[string, *entry] // by the tenant's code
+	size    int64                          // of held
+	running *query                         // nil: none
+	waiting []*query
+	failure error     // of the last query; nil: it succeeded
+	probe   time.Time // when a store that fails is asked again
+}
+
+// An entry is what the store said about a tenant's code. It does not change.
+type entry struct {
+	places []place   // one for each platform that has the code, nearly always one
+	asked  time.Time // when the query began
+}
+
+type place struct {
+	Answer
+	damaged error // the stored features cannot be read; nil: they can
+}
+
+// A query asks the store about everything that was asked for while the query before it ran.
+type query struct {
+	tenants map[string]*entry // what is held of them when it begins
+	changed map[string]bool   // those that have changed since it began
+	done    chan struct{}     // closed at its end
+	found   map[string]*entry // set then, as is err
+	err     error
+}
+
+// NewBook returns a Book that holds nothing yet.
+//
+// snapshots is the store: it returns all last snapshots whose tenant code is one of these, on whichever
+// platform, and reads them after it was called. It must return soon after its context ends, and must not
+// fail because of what a code looks like, or because one row is damaged: then all tenants suffer. shared
+// says that others write to the same store, or that a commit in doubt may still become visible later.
+func NewBook(snapshots func(ctx context.Context, tenants []string) ([]snapshot.Stored, error), shared bool) *Book {
+	held, _ := simplelru.NewLRU[string, *entry](math.MaxInt, nil) // fails only for a size of 0. Its own bound is a number of entries
+	return &Book{snapshots: snapshots, shared: shared, bound: bookBytes, held: held}
+}
+
+// Changed says that what the store has of a tenant's code has changed, or may have: a snapshot was taken
+// in or erased, or a commit is in doubt. The store calls it after the commit, and before it says that the
+// change is done: from then on the Book answers by it. An extra call does no harm.
+func (b *Book) Changed(tenant string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drop(tenant)
+	if b.running != nil {
+		b.running.changed[tenant] = true
+	}
+}
+
+// Reset says that what the store has of any tenant may have changed.
+func (b *Book) Reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held.Purge()
+	b.size = 0
+	if b.running != nil {
+		for tenant := range b.running.tenants {
+			b.running.changed[tenant] = true
+		}
+	}
+}
+
+func (b *Book) Lookup(ctx context.Context, tenant string, platform *string) (Answer, error) {
+	e, stale, err := b.find(ctx, tenant)
+	if err != nil {
+		return Answer{}, err
+	}
+	a, err := e.on(platform)
+	if stale > 0 && errors.Is(err, ErrUnknown) { // another replica may have taken it in since
+		return Answer{}, errors.New("the tenant is not known here, and the inbox cannot be read")
+	}
+	a.Stale = stale
+	return a, err
+}
+
+func (b *Book) find(ctx context.Context, tenant string) (_ *entry, stale time.Duration, _ error) {
+	b.mu.Lock()
+	e, _ := b.held.Get(tenant)
+	if b.isCurrent(e) {
+		b.mu.Unlock()
+		return e, 0, nil
+	}
+	var q *query
+	failure, now := b.failure, time.Now()
+	if failure == nil || !now.Before(b.probe) {
+		q, b.probe = b.ask(tenant), now.Add(probeEvery)
+	}
+	b.mu.Unlock()
+	if failure != nil && (e != nil || q == nil) { // a lookup waits for a probe only if it has no other answer
+		return b.inFailure(e, failure)
+	}
+	select {
+	case <-q.done:
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+	if q.err == nil {
+		return q.found[tenant], 0, nil
+	}
+	b.mu.Lock()
+	e, _ = b.held.Get(tenant) // not what was held before: that may have changed
+	b.mu.Unlock()
+	return b.inFailure(e, q.err)
+}
+
+// isCurrent reports whether what is held can be answered without a question to the store.
+func (b *Book) isCurrent(e *entry) bool {
+	return e != nil && (!b.shared || e.age() < counts)
+}
+
+// age counts a machine's sleep, too, which the monotonic clock does not.
+func (e *entry) age() time.Duration {
+	return max(time.Since(e.asked), time.Now().Round(0).Sub(e.asked.Round(0)))
+}
+
+// inFailure returns what is held, if anything is, while the store fails.
+func (b *Book) inFailure(e *entry, err error) (*entry, time.Duration, error) {
+	switch {
+	case e == nil:
+		return nil, 0, fmt.Errorf("the inbox cannot be read: %w", err)
+	case b.isCurrent(e): // another query has found it meanwhile
+		return e, 0, nil
+	default:
+		return e, e.age(), nil
+	}
+}
+
+// on returns what is known about the tenant on that platform; nil: on the only one.
+func (e *entry) on(platform *string) (Answer, error) {
+	if platform == nil && len(e.places) > 1 {
+		several := new(AmbiguousError)
+		for _, p := range e.places {
+			several.Platforms = append(several.Platforms, p.Platform)
+		}
+		slices.Sort(several.Platforms)
+		return Answer{}, several
+	}
+	for _, p := range e.places {
+		if platform == nil || p.Platform == *platform {
+			return p.Answer, p.damaged
+		}
+	}
+	return Answer{}, ErrUnknown
+}
+
+// ask adds a tenant to the next query. b.mu is held.
+func (b *Book) ask(tenant string) *query {
+	last := len(b.waiting) - 1
+	if last < 0 || len(b.waiting[last].tenants) == batch {
+		b.waiting = append(b.waiting, &query{tenants: make(map[string]*entry), changed: make(map[string]bool), done: make(chan struct{})})
+		last++
+	}
+	q := b.waiting[last]
+	q.tenants[tenant] = nil
+	if b.running == nil {
+		b.begin()
+		go b.run()
+	}
+	return q
+}
+
+// begin takes the next query. b.mu is held.
+func (b *Book) begin() {
+	b.running = b.waiting[0]
+	b.waiting = slices.Delete(b.waiting, 0, 1) // not [1:], which keeps it in memory
+	for tenant := range b.running.tenants {
+		b.running.tenants[tenant], _ = b.held.Peek(tenant)
+	}
+}
+
+// run asks the store, one query after the other, until none waits.
+func (b *Book) run() {
+	for more := true; more; {
+		q := b.running // only run changes it
+		q.found, q.err = b.query(q.tenants)
+		more = b.end(q)
+	}
+}
+
+// end gives the answer of a query to everybody who waits for it, and begins the next one, if there is one.
+func (b *Book) end(q *query) (more bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer close(q.done)
+	for tenant, e := range q.found {
+		if b.drop(tenant); !q.changed[tenant] {
+			b.hold(e)
+		}
+	}
+	if b.failure = q.err; b.failure != nil {
+		b.probe = time.Now().Add(probeEvery)
+		for _, other := range b.waiting { // they would only wait for the same failure
+			other.err = q.err
+			close(other.done)
+		}
+		b.waiting = nil
+	}
+	if b.running = nil; len(b.waiting) > 0 {
+		b.begin()
+	}
+	return b.running != nil
+}
+
+// query asks the store. A caller that hangs up must not fail the others, so the query has no context of
+// theirs.
+func (b *Book) query(tenants map[string]*entry) (map[string]*entry, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), queryPatience)
+	defer cancel()
+	found, codes := make(map[string]*entry, len(tenants)), make([]string, 0, len(tenants))
+	for tenant := range tenants {
+		found[tenant] = &entry{asked: time.Now()}
+		codes = append(codes, tenant)
+	}
+	stored, err := b.snapshots(ctx, codes)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range stored {
+		if e := found[s.Tenant]; e != nil {
+			e.places = append(e.places, tenants[s.Tenant].read(s))
+		}
+	}
+	return found, nil
+}
+
+// read reads a snapshot, unless e already has it.
+func (e *entry) read(s snapshot.Stored) place {
+	if e != nil {
+		for _, p := range e.places {
+			if p.Platform == s.Platform && p.Webhook == s.Webhook && p.Seq == s.Seq {
+				return p
+			}
+		}
+	}
+	p := place{Answer: Answer{Platform: s.Platform, Tenant: s.Tenant, Received: s.Received, Webhook: s.Webhook, Seq: s.Seq}}
+	p.Snapshot, p.damaged = snapshot.Decode(s.Features)
+	return p
+}
+
+// drop removes what is held of a tenant's code. b.mu is held.
+func (b *Book) drop(tenant string) {
+	if old, ok := b.held.Peek(tenant); ok {
+		b.size -= old.size()
+		b.held.Remove(tenant)
+	}
+}
+
+// hold holds an entry, and drops those that were asked for longest ago if there is too much. An unknown
+// tenant is not held: asking for many of them must not push the others out. Nor is a damaged one:
+// somebody may repair it. b.mu is held.
+func (b *Book) hold(e *entry) {
+	if len(e.places) == 0 || slices.ContainsFunc(e.places, func(p place) bool { return p.damaged != nil }) {
+		return
+	}
+	b.held.Add(e.places[0].Tenant, e) // the caller's own string may be part of a large request
+	for b.size += e.size(); b.size > b.bound; {
+		_, oldest, _ := b.held.RemoveOldest()
+		b.size -= oldest.size()
+	}
+}
+
+// size estimates what an entry takes in memory.
+func (e *entry) size() (n int64) {
+	for _, p := range e.places {
+		n += 400 + int64(len(p.Platform)+2*len(p.Tenant)+len(p.Webhook))
+		for _, f := range p.Snapshot.Features {
+			n += 80 + int64(len(f.Code)+len(f.Name)+len(f.Value))
+		}
+	}
+	return n
+}

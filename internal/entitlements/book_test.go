@@ -1,0 +1,632 @@
+package entitlements
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"usher/internal/snapshot"
+)
+
+// fakeStore has snapshots of which a test can say when they are read, and how long that takes.
+type fakeStore struct {
+	mu      sync.Mutex // guards what follows
+	rows    []snapshot.Stored
+	queries []string      // the tenants of each
+	before  time.Duration // that a query takes before it reads
+	after   time.Duration // and after it has read
+	err     error
+}
+
+func (f *fakeStore) snapshots(ctx context.Context, tenants []string) (found []snapshot.Stored, _ error) {
+	f.mu.Lock()
+	f.queries = append(f.queries, strings.Join(slices.Sorted(slices.Values(tenants)), " "))
+	before, after, err := f.before, f.after, f.err
+	f.mu.Unlock()
+	if err := wait(ctx, before); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	for _, s := range f.rows {
+		if slices.Contains(tenants, s.Tenant) {
+			found = append(found, s)
+		}
+	}
+	f.mu.Unlock()
+	return found, errors.Join(err, wait(ctx, after))
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// set writes a tenant's snapshot, as another replica does; a seq of zero erases it.
+func (f *fakeStore) set(platform, tenant string, seq int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rows = slices.DeleteFunc(f.rows, func(s snapshot.Stored) bool { return s.Platform == platform && s.Tenant == tenant })
+	if seq > 0 {
+		f.rows = append(f.rows, snapshot.Stored{Platform: platform, Tenant: tenant, Seq: seq, Webhook: fmt.Sprint("w", seq),
+			Features: fmt.Appendf(nil, `[{"code":"users","limit":%d}]`, seq)})
+	}
+}
+
+func (f *fakeStore) slow(before, after time.Duration, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before, f.after, f.err = before, after, err
+}
+
+// asked returns the queries since the last call.
+func (f *fakeStore) asked() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer func() { f.queries = nil }()
+	return strings.Join(f.queries, " | ")
+}
+
+// look asks for a tenant and says what it was told; "-" is for no platform named.
+func look(b *Book, tenant, platform string) string {
+	p := &platform
+	if platform == "-" {
+		p = nil
+	}
+	a, err := b.Lookup(context.Background(), tenant, p)
+	var several *AmbiguousError
+	f, _ := a.Snapshot.Feature("users")
+	switch {
+	case errors.As(err, &several):
+		return "several: " + strings.Join(several.Platforms, " ")
+	case errors.Is(err, ErrUnknown):
+		return "unknown"
+	case err != nil:
+		return "error: " + err.Error()
+	case a.Tenant != tenant || int64(f.Limit) != a.Seq || a.Webhook != fmt.Sprint("w", a.Seq):
+		return fmt.Sprintf("somebody else's: %+v", a)
+	case a.Stale > 0:
+		return fmt.Sprintf("%s#%d, stale for %v", a.Platform, a.Seq, a.Stale)
+	}
+	return fmt.Sprintf("%s#%d", a.Platform, a.Seq)
+}
+
+func expect(t *testing.T, b *Book, tenant, want string) {
+	t.Helper()
+	if got := look(b, tenant, "-"); got != want {
+		t.Errorf("%s: %s, want %s", tenant, got, want)
+	}
+}
+
+func TestPlatforms(t *testing.T) {
+	f := new(fakeStore)
+	f.set("eu", "acme", 1)
+	f.set("", "plain", 2)
+	f.set("us", "twice", 3)
+	f.set("eu", "twice", 4)
+	f.set("", "both", 5)
+	f.set("eu", "both", 6)
+	f.set("eu/a", "b", 7)
+	for _, shared := range []bool{false, true} {
+		b := NewBook(f.snapshots, shared)
+		for _, tc := range []struct{ tenant, platform, want string }{
+			{"nobody", "-", "unknown"},
+			{"acme", "-", "eu#1"},
+			{"acme", "eu", "eu#1"},
+			{"acme", "us", "unknown"},
+			{"acme", "", "unknown"},
+			{"Acme", "-", "unknown"},
+			{"plain", "-", "#2"},
+			{"plain", "", "#2"},
+			{"plain", "eu", "unknown"},
+			{"twice", "-", "several: eu us"},
+			{"twice", "us", "us#3"},
+			{"twice", "eu", "eu#4"},
+			{"twice", "", "unknown"},
+			{"both", "-", "several:  eu"},
+			{"both", "", "#5"},
+			{"a/b", "eu", "unknown"},
+			{"b", "eu", "unknown"},
+		} {
+			for range 2 { // from the store, then from memory
+				if got := look(b, tc.tenant, tc.platform); got != tc.want {
+					t.Errorf("%s on %s: %s, want %s", tc.tenant, tc.platform, got, tc.want)
+				}
+			}
+		}
+	}
+}
+
+// Where nobody else writes, what is held counts until it changes. An unknown tenant is never held.
+func TestHeldUntilItChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := new(fakeStore)
+		b := NewBook(f.snapshots, false)
+		expect(t, b, "a", "unknown")
+		f.set("eu", "a", 1)
+		expect(t, b, "a", "eu#1")
+		time.Sleep(time.Hour)
+		expect(t, b, "a", "eu#1")
+		if got := f.asked(); got != "a | a" {
+			t.Errorf("asked %s", got)
+		}
+		f.set("eu", "a", 2)
+		b.Changed("a")
+		expect(t, b, "a", "eu#2")
+		f.set("us", "a", 3) // the same code, on another platform
+		b.Changed("a")
+		expect(t, b, "a", "several: eu us")
+		f.set("eu", "a", 0)
+		b.Changed("a")
+		expect(t, b, "a", "us#3")
+		f.set("us", "a", 0)
+		b.Changed("a")
+		expect(t, b, "a", "unknown")
+		b.Changed("nobody")
+		if b.size != 0 || b.held.Len() != 0 || f.asked() != "a | a | a | a" {
+			t.Errorf("%d bytes, %d tenants", b.size, b.held.Len())
+		}
+	})
+}
+
+// Where other replicas write, too, what is held counts for one second, from the moment it was asked for.
+func TestSharedCountsForASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := new(fakeStore)
+		f.slow(0, 300*time.Millisecond, nil)
+		f.set("eu", "a", 1)
+		b := NewBook(f.snapshots, true)
+		expect(t, b, "a", "eu#1") // 300 ms old by now
+		f.set("eu", "a", 2)
+		time.Sleep(700*time.Millisecond - 1)
+		expect(t, b, "a", "eu#1")
+		time.Sleep(time.Nanosecond)
+		expect(t, b, "a", "eu#2")
+		f.set("eu", "a", 3)
+		b.Changed("a") // what came in here counts at once
+		expect(t, b, "a", "eu#3")
+		if got := f.asked(); got != "a | a | a" {
+			t.Errorf("asked %s", got)
+		}
+		time.Sleep(time.Second)
+		f.set("eu", "a", 0)
+		expect(t, b, "a", "unknown")
+		f.slow(0, 0, errors.New("refused")) // once usher knows that it is gone, it is not answered in an outage
+		if got := look(b, "a", "-"); !strings.HasPrefix(got, "error: ") || b.size != 0 {
+			t.Errorf("%s, %d bytes", got, b.size)
+		}
+	})
+}
+
+// What is asked for while a query runs is one query.
+func TestGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := new(fakeStore)
+		f.slow(time.Millisecond, time.Millisecond, nil)
+		b := NewBook(f.snapshots, false)
+		var running sync.WaitGroup
+		for n := range 3 * batch {
+			tenant := fmt.Sprintf("t%03d", n%(2*batch))
+			f.set("eu", tenant, int64(n%(2*batch)+1))
+			running.Go(func() { expect(t, b, tenant, fmt.Sprintf("eu#%d", n%(2*batch)+1)) })
+		}
+		running.Wait()
+		if n := len(f.queries); n < 3 || n > 4 { // the first tenant's own, and the rest
+			t.Errorf("%d queries", n)
+		}
+		for _, q := range f.queries {
+			if n := len(strings.Fields(q)); n > batch {
+				t.Errorf("a query for %d tenants", n)
+			}
+		}
+	})
+}
+
+// A query that began before a change answers only lookups that began before it, and is not held; whether the
+// query has read the old state or the new one.
+func TestChangeDuringAQuery(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		to            int64 // the new state; zero: erased
+		before, after time.Duration
+		first, then   string
+	}{
+		{"a new one, read before", 2, 0, 100, "eu#1", "eu#2"},
+		{"a new one, read after", 2, 100, 0, "eu#2", "eu#2"},
+		{"erased, read before", 0, 0, 100, "eu#1", "unknown"},
+		{"erased, read after", 0, 100, 0, "unknown", "unknown"},
+	} {
+		for n := range 4 {
+			held, asked := n&1 > 0, n&2 > 0
+			t.Run(fmt.Sprintf("%s, held %t, asked meanwhile %t", tc.name, held, asked), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := new(fakeStore)
+					f.set("eu", "a", 1)
+					b := NewBook(f.snapshots, true)
+					if held {
+						expect(t, b, "a", "eu#1")
+						time.Sleep(2 * time.Second)
+					}
+					f.slow(tc.before, tc.after, nil)
+					first := make(chan string)
+					go func() { first <- look(b, "a", "-") }()
+					time.Sleep(50 * time.Nanosecond)
+					f.set("eu", "a", tc.to)
+					b.Changed("a")
+					if asked {
+						expect(t, b, "a", tc.then) // asked anew, not the query under way
+					}
+					if got := <-first; got != tc.first {
+						t.Errorf("the first is %s, want %s", got, tc.first)
+					}
+					expect(t, b, "a", tc.then)
+				})
+			})
+		}
+	}
+}
+
+// While the store fails, what is held is answered at once and marked, and the rest is an error at once. One
+// lookup a second asks the store, and the first that succeeds ends it.
+func TestOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := new(fakeStore)
+		f.set("eu", "a", 1)
+		f.set("eu", "b", 2)
+		b := NewBook(f.snapshots, true)
+		expect(t, b, "a", "eu#1")
+		f.slow(time.Hour, 0, nil) // it hangs
+		time.Sleep(time.Second)
+		f.asked()
+		expect(t, b, "a", "eu#1, stale for 3s") // the first one waits as long as a query may take
+		begin := time.Now()
+		for range 100 {
+			expect(t, b, "b", "error: the inbox cannot be read: context deadline exceeded")
+			expect(t, b, "a", "eu#1, stale for 3s")
+		}
+		// Another replica may have taken it in: it is not unknown.
+		if got := look(b, "a", "us"); !strings.HasPrefix(got, "error: ") {
+			t.Errorf("on another platform: %s", got)
+		}
+		if time.Since(begin) != 0 || f.asked() != "a" {
+			t.Errorf("after %v", time.Since(begin))
+		}
+		f.slow(0, 0, errors.New("refused"))
+		time.Sleep(time.Second) // the next one to ask for b asks the store, and waits
+		expect(t, b, "b", "error: the inbox cannot be read: refused")
+		for range 100 { // 10 s
+			time.Sleep(100 * time.Millisecond)
+			if got := look(b, "a", "-"); !strings.HasPrefix(got, "eu#1, stale for ") {
+				t.Errorf("%s", got)
+			}
+			synctest.Wait()
+		}
+		if n := strings.Count(f.asked(), "|") + 1; n < 9 || n > 12 {
+			t.Errorf("%d queries in 11 s", n)
+		}
+		f.set("eu", "a", 3)
+		b.Changed("a") // what was held is not true any more
+		if got := look(b, "a", "-"); !strings.HasPrefix(got, "error: ") {
+			t.Errorf("%s", got)
+		}
+		f.slow(0, 0, nil)
+		time.Sleep(time.Second)
+		expect(t, b, "b", "eu#2")
+		expect(t, b, "a", "eu#3")
+	})
+}
+
+// Where nobody else writes, nobody needs the store for what is held.
+func TestOutageOfAFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := new(fakeStore)
+		f.set("eu", "a", 1)
+		b := NewBook(f.snapshots, false)
+		expect(t, b, "a", "eu#1")
+		f.slow(0, 0, errors.New("broken"))
+		time.Sleep(time.Hour)
+		expect(t, b, "a", "eu#1")
+		expect(t, b, "b", "error: the inbox cannot be read: broken")
+		expect(t, b, "a", "eu#1")
+	})
+}
+
+// A change while a query fails: what was held when the lookup began is not answered.
+func TestChangeDuringAFailingQuery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := new(fakeStore)
+		f.set("eu", "a", 1)
+		b := NewBook(f.snapshots, true)
+		expect(t, b, "a", "eu#1")
+		time.Sleep(time.Second)
+		f.slow(time.Hour, 0, nil)
+		got := make(chan string)
+		go func() { got <- look(b, "a", "-") }()
+		time.Sleep(time.Second)
+		b.Changed("a")
+		if got := <-got; !strings.HasPrefix(got, "error: ") {
+			t.Errorf("%s", got)
+		}
+	})
+}
+
+// A caller that hangs up waits no longer, and does not fail the others.
+func TestCallerHangsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := new(fakeStore)
+		f.set("eu", "a", 1)
+		f.slow(time.Second, 0, nil)
+		b := NewBook(f.snapshots, false)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		if _, err := b.Lookup(ctx, "a", nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		time.Sleep(time.Second)
+		expect(t, b, "a", "eu#1")
+		if got := f.asked(); got != "a" {
+			t.Errorf("asked %s", got)
+		}
+	})
+}
+
+// A tenant whose stored features are damaged is known, and what it may use is not: it is no stranger, for
+// which callers have a default, and the same code on another platform does not answer for it. Once repaired
+// it is read.
+func TestDamaged(t *testing.T) {
+	f := new(fakeStore)
+	f.set("eu", "a", 1)
+	f.set("us", "a", 2)
+	f.rows[0].Features = []byte("damaged")
+	b := NewBook(f.snapshots, false)
+	for platform, want := range map[string]string{"-": "several: eu us", "eu": "error: the stored features cannot be read", "us": "us#2"} {
+		if got := look(b, "a", platform); got != want {
+			t.Errorf("%s: %s, want %s", platform, got, want)
+		}
+	}
+	f.set("eu", "a", 1)
+	if got := look(b, "a", "eu"); got != "eu#1" {
+		t.Errorf("%s", got)
+	}
+}
+
+// What was asked for longest ago goes first. What is larger than all of it is answered, and not held.
+func TestBound(t *testing.T) {
+	f := new(fakeStore)
+	for i, tenant := range []string{"a", "b", "c"} {
+		f.set("eu", tenant, int64(i+1))
+	}
+	b := NewBook(f.snapshots, false)
+	expect(t, b, "a", "eu#1")
+	b.bound = 2 * b.size
+	expect(t, b, "b", "eu#2")
+	expect(t, b, "a", "eu#1")
+	expect(t, b, "c", "eu#3") // so b goes
+	f.asked()
+	expect(t, b, "a", "eu#1")
+	expect(t, b, "c", "eu#3")
+	expect(t, b, "b", "eu#2")
+	if got := f.asked(); got != "b" {
+		t.Errorf("asked %s", got)
+	}
+	for n := range 1000 { // nor do unknown tenants push others out
+		expect(t, b, fmt.Sprint("unknown", n), "unknown")
+	}
+	f.asked()
+	expect(t, b, "b", "eu#2")
+	f.set("eu", "large", 9)
+	f.rows[len(f.rows)-1].Features = fmt.Appendf(nil, `[{"code":"users","limit":9},{"code":"%s","limit":0}]`, strings.Repeat("x", 10_000))
+	expect(t, b, "large", "eu#9")
+	expect(t, b, "large", "eu#9")
+	if got := f.asked(); got != "large | large" || b.size != 0 || b.held.Len() != 0 {
+		t.Errorf("asked %s, %d bytes of %d tenants are held", got, b.size, b.held.Len())
+	}
+}
+
+// The bound is one of memory: what is held takes about as much as the Book thinks.
+func TestMemory(t *testing.T) {
+	f := new(fakeStore)
+	for i := range int64(2000) {
+		var features []string
+		for n := range 20 {
+			features = append(features, fmt.Sprintf(`{"code":"feature-%02d-code","name":"The feature number %02d","limit":%d}`, n, n, i))
+		}
+		f.rows = append(f.rows, snapshot.Stored{Platform: "eu", Tenant: fmt.Sprintf("tenant-%06d", i), Seq: i, Webhook: fmt.Sprintf("0199a1b2-c3d4-7e5f-8a9b-%012d", i),
+			Features: []byte("[" + strings.Join(features, ",") + "]")})
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	b := NewBook(f.snapshots, false)
+	var running sync.WaitGroup
+	for _, s := range f.rows {
+		running.Go(func() {
+			// The tenant's code as part of a long query.
+			if _, err := b.Lookup(context.Background(), (s.Tenant + strings.Repeat("x", 10_000))[:len(s.Tenant)], nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	f.asked()
+	took := heap() - before
+	t.Logf("a tenant of 20 features takes %d bytes, and is counted as %d", took/2000, b.size/2000)
+	if took > b.size*5/4 || took < b.size/2 {
+		t.Errorf("%d bytes, counted as %d", took, b.size)
+	}
+	runtime.KeepAlive(b)
+}
+
+// Random changes, here and at another replica, random lookups, a store that takes its time, fails and hangs:
+// no answer is older than what was done here before the lookup began, none that is not marked is older than
+// what another replica did a second before, and none is of another tenant.
+func TestNeverOlder(t *testing.T) {
+	for seed := range uint64(60) {
+		for _, shared := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) { neverOlder(t, rand.New(rand.NewPCG(seed, 0)), shared) })
+			if t.Failed() {
+				t.Fatalf("seed %d, shared %t", seed, shared)
+			}
+		}
+	}
+}
+
+// change is one in the history of a tenant on a platform.
+type change struct {
+	at     time.Time // of the commit
+	seq    int64     // zero: erased
+	remote bool
+	done   time.Time // when it was said that it is done; zero: not yet
+}
+
+func neverOlder(t *testing.T, rng *rand.Rand, shared bool) {
+	var mu sync.Mutex // guards rng and what follows
+	between := func(from, to time.Duration) time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return from + time.Duration(rng.Int64N(int64(to-from)+1))
+	}
+	type lane struct{ platform, tenant string }
+	lanes := []lane{{"eu", "a"}, {"us", "a"}, {"eu", "b"}, {"", "b"}, {"eu", "c"}}
+	history := make(map[lane][]*change)
+	for _, l := range lanes {
+		history[l] = []*change{{at: time.Now().Add(-time.Hour), done: time.Now().Add(-time.Hour)}}
+	}
+	f := new(fakeStore)
+	b := NewBook(f.snapshots, shared)
+	b.bound = 1500 // two or three tenants
+	failures := 0
+	end := time.Now().Add(time.Minute)
+	var running sync.WaitGroup
+
+	running.Go(func() { // the store's moods
+		for time.Now().Before(end) {
+			mood := between(0, 5)
+			if mu.Lock(); mood < 2 {
+				failures++
+			}
+			mu.Unlock()
+			switch mood {
+			case 0:
+				f.slow(between(0, time.Second), between(0, time.Second), errors.New("refused"))
+			case 1:
+				f.slow(between(0, 5*time.Second), between(0, 5*time.Second), nil)
+			default:
+				f.slow(between(0, 100*time.Millisecond), between(0, 100*time.Millisecond), nil)
+			}
+			time.Sleep(between(0, 5*time.Second))
+		}
+	})
+	seq := int64(0)
+	for _, l := range lanes { // one writer at a time for each, as in an inbox
+		for _, remote := range []bool{false, true} {
+			if remote && !shared {
+				continue
+			}
+			running.Go(func() {
+				for time.Now().Before(end) {
+					time.Sleep(between(0, 3*time.Second))
+					erase := between(0, 4) == 0
+					mu.Lock()
+					c := &change{at: time.Now(), remote: remote}
+					if seq++; !erase {
+						c.seq = seq
+					}
+					history[l] = append(history[l], c)
+					f.set(l.platform, l.tenant, c.seq)
+					mu.Unlock()
+					if between(0, 1) == 0 {
+						time.Sleep(between(0, 200*time.Millisecond))
+					}
+					if !remote {
+						b.Changed(l.tenant)
+					}
+					mu.Lock()
+					c.done = time.Now()
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	// allowed reports whether a lookup that began then may be told this. mu is held.
+	allowed := func(l lane, began time.Time, seq int64, stale bool) bool {
+		all := history[l]
+		for i := len(all) - 1; i >= 0; i-- {
+			c := all[i]
+			if c.seq == seq {
+				return true
+			}
+			here := !c.remote && !c.done.IsZero() && c.done.Before(began)
+			elsewhere := !stale && !c.at.After(began.Add(-counts))
+			if here || elsewhere {
+				return false // this one must be seen, or a newer one
+			}
+		}
+		return false
+	}
+	for range 8 {
+		running.Go(func() {
+			for time.Now().Before(end) {
+				time.Sleep(between(0, 500*time.Millisecond))
+				l := lanes[between(0, time.Duration(len(lanes)-1))]
+				began := time.Now()
+				platform, named := &l.platform, between(0, 1) == 0
+				if !named {
+					platform = nil
+				}
+				a, err := b.Lookup(context.Background(), l.tenant, platform)
+				mu.Lock()
+				switch several := new(AmbiguousError); {
+				case errors.As(err, &several):
+					if named || len(several.Platforms) != 2 {
+						t.Errorf("%v: %v", l, err)
+					}
+				case errors.Is(err, ErrUnknown):
+					for _, other := range lanes {
+						if (other == l || !named && other.tenant == l.tenant) && !allowed(other, began, 0, false) {
+							t.Errorf("%v is unknown", other)
+						}
+					}
+				case err != nil: // the store fails: it must have done so
+					if failures == 0 {
+						t.Error(err)
+					}
+				default:
+					if found := (lane{a.Platform, a.Tenant}); named && found != l || a.Tenant != l.tenant || !allowed(found, began, a.Seq, a.Stale > 0) {
+						t.Errorf("%v: %+v", l, a)
+					}
+					if f, _ := a.Snapshot.Feature("users"); int64(f.Limit) != a.Seq || a.Stale > 0 && (!shared || a.Stale < counts) {
+						t.Errorf("%v: %+v", l, a)
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	running.Wait()
+	for _, e := range b.held.Values() {
+		b.size -= e.size()
+	}
+	if b.size != 0 || b.running != nil || len(b.waiting) > 0 {
+		t.Errorf("%d bytes, %v", b.size, b.running)
+	}
+}

@@ -1,0 +1,241 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
+	"usher/internal/testkit/pgtest"
+)
+
+// twice is an engine whose next transaction fails at its end, once. Then it is run again, after again has returned; if again is nil,
+// it has failed.
+type twice struct {
+	store.Engine
+	armed atomic.Bool
+	again func()
+}
+
+func (e *twice) Write(fn func(store.Tx) error) error {
+	if !e.armed.Swap(false) {
+		return e.Engine.Write(fn)
+	}
+	failure := errors.New("the connection broke")
+	err := e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), failure) })
+	if e.again == nil {
+		return err
+	}
+	e.again()
+	return e.Engine.Write(fn)
+}
+
+// A sender that was told 503 goes on through another replica. What it gave up is not taken in after that, also if
+// the transaction that had it must be run again.
+func TestGivenUpMeanwhile(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		e := &twice{Engine: open()}
+		d := newDesk(t, func() store.Engine { return e })
+		d.take("t", "first")
+		d.idle("t")
+		ctx, giveUp := context.WithCancel(t.Context())
+		gone := make(chan struct{})
+		e.again = func() { giveUp(); <-gone }
+		e.armed.Store(true)
+		if a := d.Add(ctx, d.hook("t", "A"), false); a.Err == nil {
+			t.Fatal("it was to be given up")
+		}
+		close(gone)
+		d.take("t", "B") // the writer has both in order
+		d.idle("t")
+		d.want("accepted", fmt.Sprint(d.main.got("t")), "[first B]")
+	})
+}
+
+// The number of a platform counts once it is in the database: else the lanes that have it belong to nobody, or to the platform
+// that gets that number.
+func TestPlatformThatWasNotCommitted(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		e := &twice{}
+		crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
+		d := newDesk(t, func() store.Engine { e.Engine = open(); return e }, func(c *Config) {
+			c.Store.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver)
+		})
+		d.until("open", d.Ready)
+		crm.set("", status(500))
+		for e.armed.Store(true); e.armed.Load(); { // a look for work may have been faster
+			_ = d.send("crm/t", "A")
+		}
+		if got := d.send("crm/t", "A"); got != "+" && got != "=" {
+			t.Fatal(got)
+		}
+		d.take("docs/u", "B")
+		d.restart()
+		crm.set("", nil)
+		d.idle("")
+		d.want("crm", fmt.Sprint(crm.got("")), "[t:A]")
+		d.want("docs", fmt.Sprint(docs.got("")), "[u:B]")
+	})
+}
+
+// What a clock says that has jumped does not end a leave: its holder is still delivering.
+func TestClockJumpsWhileUnderWay(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.Store.KeepLatest = true })
+		playAll(t, d, "", []story{
+			{"a newer one comes", "hang A+ underway +1h B+ release idle", "A B", "delivered delivered"},
+			{"back", "hang A+ underway -3h B+ release idle", "A B", "delivered delivered"},
+		})
+	})
+}
+
+// A clock that goes back does not keep what waits from being delivered.
+func TestClockGoesBack(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		check(t, d.Pause(store.Pause{}))
+		d.take("t", "A", "B")
+		d.ahead.Add(-int64(10 * time.Minute))
+		must(t, true, second(d.Resume(store.Pause{})))
+		d.idle("t")
+		d.play("u", story{"", "s500 A+ tried -1h up idle", "A", "delivered"})
+	})
+}
+
+// A database that is restored from a backup while usher runs may lack a platform, and give its number to another one.
+func TestRestoredWithoutPlatform(t *testing.T) {
+	t.Parallel()
+	server := pgtest.New(t)
+	crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
+	d := newDesk(t, inDatabase(t, server.DSN()), func(c *Config) { c.Store.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) })
+	d.take("crm/t", "A")
+	d.idle("")
+	server.Exec(t, "TRUNCATE usher.platform, usher.lane, usher.webhook, usher.content, usher.snapshot RESTART IDENTITY")
+	docs.set("", status(500))
+	crm.set("", status(500))
+	d.take("docs/u", "B")
+	if got := d.send("crm/v", "C"); got != "+" { // it finds out
+		d.take("crm/v", "C")
+	}
+	d.restart()
+	docs.set("", nil)
+	crm.set("", nil)
+	d.idle("")
+	d.want("crm", fmt.Sprint(crm.got("")), "[t:A v:C]")
+	d.want("docs", fmt.Sprint(docs.got("")), "[u:B]")
+}
+
+// A commit that no standby has confirmed is in doubt, in whatever language the server says so, also to a role that asked for no
+// warnings.
+func TestWarningInAnotherLanguage(t *testing.T) {
+	t.Setenv("LANGUAGE", "de")
+	server := pgtest.New(t, "lc_messages=C.UTF-8", "client_min_messages=error")
+	standby := server.Standby(t)
+	d := newDesk(t, inDatabase(t, server.DSN()))
+	d.take("t", "first")
+	d.idle("t")
+	standby.Pause()
+	defer standby.Resume()
+	answer := make(chan store.Answer, 1)
+	go func() { answer <- d.Add(t.Context(), d.hook("t", "A"), false) }()
+	d.until("a commit waits for the standby", func() bool {
+		return server.Exec(t, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'") != "0"
+	})
+	d.until("it can be seen", func() bool { return d.states("t") != "delivered" })
+	select {
+	case a := <-answer:
+		t.Errorf("answered %+v, though no standby has it", a)
+	case <-time.After(500 * time.Millisecond): // time for an answer that must not come
+	}
+}
+
+// A clock that was set back, also while usher did not run, lets nobody wait until it has caught up.
+func TestAClockThatWasSetBack(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		answer  func(int) *http.Response
+		back    time.Duration
+		restart bool
+	}{
+		"failing":          {status(500), time.Hour, false},
+		"failing, restart": {status(500), 1000 * time.Hour, true},
+		"down, restart":    {refused, time.Hour, true},
+		"told to wait":     {status(503, "Retry-After", "3000"), 1000 * time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEngines(t, func(t *testing.T, open func() store.Engine) {
+				var ahead atomic.Int64
+				ahead.Store(int64(tc.back))
+				d := newDesk(t, open, func(c *Config) {
+					c.Store.Ahead = func() time.Duration { return time.Duration(ahead.Load()) }
+					c.Store.Jitter = func(time.Duration) time.Duration { return 4 * time.Minute }
+				})
+				d.main.set("", tc.answer)
+				d.take("acme", "one")
+				d.until("tried", func() bool { return d.list("acme")[0].Tries == 1 })
+				if tc.restart {
+					d.shut()
+				}
+				ahead.Store(0)
+				d.main.set("", nil)
+				if tc.restart {
+					d.start()
+				}
+				d.idle("acme")
+			})
+		})
+	}
+}
+
+// A replica that starts right after the database's clock has jumped cannot know that: it leaves what others deliver to them.
+func TestStartAfterAClockJump(t *testing.T) {
+	t.Parallel()
+	open := inDatabase(t, pgtest.Schema(t))
+	a := newDesk(t, open)
+	release := a.main.hang("t")
+	a.take("t", "A", "B")
+	a.until("under way", func() bool { return len(a.main.tried("t")) == 1 })
+	b := newDesk(t, open, func(c *Config) {
+		c.Store.Receivers = a.cfg.Store.Receivers
+		c.Store.Ahead = func() time.Duration { return 15 * time.Second }
+	})
+	b.take("u", "A") // it works
+	b.idle("u")
+	time.Sleep(1500 * time.Millisecond) // it has looked for work
+	if n := len(a.main.tried("t")); n != 1 {
+		t.Errorf("%d tries at once", n)
+	}
+	release()
+	a.idle("t")
+}
+
+// A replica dies, and the database's clock is set back, as by a failover: what it was delivering does not wait until the clock has caught
+// up with the end of its leave.
+func TestClockGoesBackAfterADeath(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	wire := pgtest.Cut(t, must2(url.Parse(dsn))(t).Host)
+	lease := func(c *Config) { c.Store.Lease = 2 * time.Second }
+	b := newDesk(t, inDatabase(t, dsn), lease)
+	b.ahead.Store(int64(5 * time.Minute))
+	a := newDesk(t, inDatabase(t, wire.Through(dsn)), lease, func(c *Config) {
+		c.Store.Receivers = b.cfg.Store.Receivers
+		c.Store.Ahead = func() time.Duration { return 5 * time.Minute }
+	})
+	b.take("u", "A")
+	release := b.main.hang("t")
+	defer release()
+	a.take("t", "A")
+	b.until("under way", func() bool { return len(b.main.tried("t")) == 1 })
+	wire.Refuse()
+	a.shut()
+	release()
+	b.ahead.Store(0)
+	b.idle("t")
+}

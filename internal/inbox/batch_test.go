@@ -1,0 +1,218 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
+)
+
+// held is an engine whose next transactions wait: so a test decides what shares one.
+type held struct {
+	store.Engine
+	mu      sync.Mutex
+	waiting atomic.Int64
+}
+
+func (h *held) Write(fn func(store.Tx) error) error {
+	h.waiting.Add(1)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiting.Add(-1)
+	return h.Engine.Write(fn)
+}
+
+// together has the inbox do all of it in one transaction, in that order.
+func (d *desk) together(h *held, all ...func()) {
+	h.mu.Lock()
+	var wg sync.WaitGroup
+	wg.Go(func() { d.Forget(nil, "nobody-at-all") }) // finds nothing, and writes nothing
+	wg.Go(func() { d.send("the-first", time.Now().String()) })
+	d.until("the writer has something, and waits", func() bool { return h.waiting.Load() > 0 })
+	time.Sleep(20 * time.Millisecond)
+	for _, f := range all {
+		before := d.Queued()
+		done := make(chan struct{})
+		wg.Go(func() { defer close(done); f() })
+		d.until("the next is queued", func() bool {
+			select {
+			case <-done: // it needs no transaction
+				return true
+			default:
+				return d.Queued() > before
+			}
+		})
+	}
+	h.mu.Unlock()
+	wg.Wait()
+}
+
+// Whatever shares a transaction with an action: it comes before it or after it.
+func TestTogetherWithAnAction(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		h := &held{Engine: open()}
+		d := newDesk(t, func() store.Engine { return h })
+		one := func(tenant, body string, before ...func(*desk)) func() {
+			return func() { d.want(tenant+" is taken in", d.send(tenant, body), "+") }
+		}
+		erase := func(tenant string) func() {
+			return func() { _ = must(t, any(nil), second(d.Erase("", tenant))) }
+		}
+		d.together(h, one("a", "A"), erase("a"), one("a", "B"))
+		d.idle("a")
+		// If A is being delivered, the erasure waits for that, and comes after B.
+		if got := d.main.got("a"); d.states("a") != "" && (got[len(got)-1] != "B" || !strings.HasSuffix(d.states("a"), "delivered")) {
+			t.Errorf("taken in after an erasure: %v %s", got, d.states("a"))
+		}
+
+		d.take("b", "A")
+		d.idle("b")
+		id := d.nth("b", 1)
+		d.together(h, erase("b"), func() {
+			if err := d.Redeliver(id, true); err == nil {
+				t.Error("sent again, though it was erased before")
+			}
+		})
+		d.until("nothing of b", func() bool { return d.Stats().Pending == 0 })
+
+		w := d.hook("c", "A")
+		w.SignedID = "7"
+		d.sendHook(w)
+		d.take("c", "B")
+		d.idle("c")
+		w = d.hook("c", "A")
+		w.SignedID = "7"
+		d.together(h, func() { must(t, 0, second(d.Forget(nil, "c"))) }, func() { d.want("after forget", d.sendHook(w), "+") })
+		d.idle("c")
+		d.take("c", "B")
+		d.idle("c")
+		d.want("its id is known", d.sendHook(w), "=")
+
+		d.together(h, one("d", "A"), one("d", "B"), one("d", "A"), func() { d.want("a copy", d.send("d", "A"), "=") })
+		d.idle("d")
+		d.want("at once", fmt.Sprint(d.main.got("d")), "[A B A]")
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// A receiver has several platforms. Whoever waits longest goes first, whatever its platform.
+func TestPlatformsTakeTurns(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open, func(c *Config) {
+			c.Store.Receivers = receiver.NewSet(newTaker("one", 1).Receiver)
+		})
+		one := d.cfg.Store.Receivers.All()[0].Transport.(*taker)
+		check(t, d.Pause(store.Pause{}))
+		var want []string
+		for n := range 12 {
+			tenant := fmt.Sprintf("t%02d", n)
+			d.take([]string{"z", "a", "m", ""}[n%4]+"/"+tenant, "A")
+			want = append(want, tenant+":A")
+		}
+		must(t, true, second(d.Resume(store.Pause{})))
+		d.idle("")
+		if got := one.got(""); !slices.Equal(got, want) {
+			t.Errorf("in the order %v", got)
+		}
+	})
+}
+
+// What is held in memory is counted, and at the end nothing is.
+func TestBodiesAreCounted(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		for n := range 20 { // some at once, some from the database, some after a failure, some large
+			tenant := fmt.Sprint("t", n)
+			d.main.set(tenant, func(n int) *http.Response { return status([]int{503, 500, 200}[min(n, 3)-1])(n) })
+			d.take(tenant, "A", strings.Repeat("B", 100_000), "C")
+		}
+		d.idle("")
+		d.end()
+		d.courier.mu.Lock()
+		defer d.courier.mu.Unlock()
+		if d.courier.bodies != 0 {
+			t.Errorf("%d bytes are held", d.courier.bodies)
+		}
+		for _, l := range d.courier.lines {
+			if l.granted != 0 || l.underway != 0 || l.failed != 0 || len(l.ready) != 0 || len(d.courier.leaves) != 0 {
+				t.Errorf("%d granted, %d under way, %d failed, %d leaves", l.granted, l.underway, l.failed, len(d.courier.leaves))
+			}
+		}
+	})
+}
+
+// A webhook in memory that waits for a place must not take the room that the one with that place waits for.
+func TestBodiesBehindOneThatIsNotHeld(t *testing.T) {
+	if testing.Short() {
+		t.Skip("its bodies are large")
+	}
+	large := strings.Repeat("A", maxBodies/2)
+	inBubble(t, "one place", func(t *testing.T, d *desk) {
+		d.courier.mu.Lock()
+		d.main.Concurrency = 1
+		d.courier.mu.Unlock()
+		check(t, d.Pause(store.Pause{Tenant: "stored"}))
+		d.take("stored", large)
+		release := d.main.hang("first")
+		d.take("first", "A")
+		must(t, true, second(d.Resume(store.Pause{Tenant: "stored"})))
+		time.Sleep(2 * time.Second) // its leave waits for the only place, and its content is not in memory
+		d.take("direct", large)
+		release()
+		time.Sleep(5 * time.Second)
+		if got := len(d.main.got("")); got != 3 {
+			t.Errorf("%d of 3 were delivered", got)
+		}
+	})
+}
+
+// splits is an engine that refuses the transaction after the next one, once: that batch is split. Meanwhile is called before.
+type splits struct {
+	store.Engine
+	left      atomic.Int64
+	meanwhile func()
+}
+
+func (e *splits) Write(fn func(store.Tx) error) error {
+	if e.left.Add(-1) != 0 {
+		return e.Engine.Write(fn)
+	}
+	guilty := &store.GuiltyError{Err: errors.New("a value that the database does not take")}
+	err := e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), guilty) })
+	e.meanwhile()
+	return err
+}
+
+// A sender gives up while its batch is split: what was decided in the transaction that failed does not count.
+func TestGivenUpWhileSplit(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		e := &splits{Engine: open()}
+		h := &held{Engine: e}
+		d := newDesk(t, func() store.Engine { return h })
+		d.take("u", "A")
+		d.idle("")
+		ctx, giveUp := context.WithCancel(t.Context())
+		gone := make(chan struct{})
+		e.meanwhile = func() { giveUp(); <-gone }
+		d.together(h, func() {
+			defer close(gone)
+			if a := d.Add(ctx, d.hook("t", "A"), false); a.Err == nil {
+				t.Error("it was to be given up")
+			}
+		}, func() { d.want("the other", d.send("u", "B"), "+") }, func() { e.left.Store(2) })
+		d.take("t", "B")
+		d.idle("")
+		d.want("tried", fmt.Sprint(len(d.main.tried("t"))), "1")
+		d.want("accepted", fmt.Sprint(d.main.got("t")), "[B]")
+	})
+}

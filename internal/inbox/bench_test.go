@@ -1,0 +1,71 @@
+//go:build unix
+
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
+	"usher/internal/snapshot"
+	"usher/internal/testkit/pgtest"
+)
+
+type sink struct{ got atomic.Int64 }
+
+func (s *sink) RoundTrip(r *http.Request) (*http.Response, error) {
+	io.Copy(io.Discard, r.Body)
+	s.got.Add(1)
+	return &http.Response{StatusCode: 204, Header: make(http.Header), Body: http.NoBody}, nil
+}
+
+// BenchmarkInbox is what the inbox itself takes for a webhook that is taken in and delivered: 64 senders, 1,000 tenants, 3 KB.
+func BenchmarkInbox(b *testing.B) {
+	for name, open := range map[string]func() store.Engine{
+		"file":     inFile(b, filepath.Join(b.TempDir(), "inbox.db")),
+		"database": func() store.Engine { return inDatabase(b, pgtest.Schema(b))() },
+	} {
+		b.Run(name, func(b *testing.B) {
+			to := new(sink)
+			rc := &receiver.Receiver{Name: receiver.Main, URL: &url.URL{Scheme: "http", Host: "to"}, Timeout: time.Second, Concurrency: 32, Transport: to}
+			set := receiver.NewSet(rc)
+			in := New(open(), Config{Store: store.Config{Receivers: set, Attempts: 20, MaxAge: time.Hour, Window: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}})
+			ctx, end := context.WithCancel(context.Background())
+			var running sync.WaitGroup
+			running.Go(func() { in.Run(ctx, context.Background()) })
+			defer func() { end(); running.Wait(); in.Close() }()
+			padding, kept := strings.Repeat("x", 3000), &snapshot.Kept{Name: "Some tenant", Features: []byte(`[{"code":"users","limit":25}]`)}
+			var next atomic.Int64
+			began := cpuTime()
+			b.ResetTimer()
+			var senders sync.WaitGroup
+			for range 64 {
+				senders.Go(func() {
+					for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
+						w := aHook(set, fmt.Sprintf("crm/t%d", n%1000), fmt.Sprint(n, began, padding))
+						w.Says = kept
+						if _, err := in.Keep(w); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			senders.Wait()
+			for to.got.Load() < int64(b.N) {
+				time.Sleep(time.Millisecond)
+			}
+			b.ReportMetric(float64((cpuTime()-began).Microseconds())/float64(b.N), "cpu-µs/op")
+		})
+	}
+}

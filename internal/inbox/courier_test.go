@@ -1,0 +1,633 @@
+package inbox
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
+)
+
+// When and how webhooks are tried. The courier is the same for every engine; with a file all of it runs in a bubble, where an
+// hour takes as long as what happens in it.
+func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), change ...func(*Config)) {
+	t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "inbox.db")
+		synctest.Test(t, func(t *testing.T) {
+			d := newDesk(t, inFile(t, path), append([]func(*Config){func(c *Config) {
+				c.Store.Attempts, c.Store.Jitter, c.Store.Ahead = 20, func(d time.Duration) time.Duration { return d }, nil
+			}}, change...)...)
+			time.Sleep(time.Millisecond)
+			test(t, d)
+		})
+	})
+}
+
+// slow is for tests that take long.
+func slow(t *testing.T) {
+	if !*long {
+		t.Skip("only with -long")
+	}
+}
+
+// gaps are the pauses between a tenant's tries.
+func (k *taker) gaps(tenant string) (all []time.Duration) {
+	tries := k.tried(tenant)
+	for i := 1; i < len(tries); i++ {
+		all = append(all, tries[i].at.Sub(tries[i-1].at).Round(10*time.Millisecond))
+	}
+	return all
+}
+
+func answers(codes ...int) func(int) *http.Response {
+	return func(n int) *http.Response {
+		code := codes[min(n, len(codes))-1]
+		if code == 0 {
+			return nil
+		}
+		return status(code)(n)
+	}
+}
+
+func TestTries(t *testing.T) {
+	four := func(c *Config) { c.Store.Attempts = 4 }
+	inBubble(t, "pauses double from 1 s to 5 min", func(t *testing.T, d *desk) {
+		d.main.set("t", status(500))
+		d.take("t", "A")
+		time.Sleep(112 * time.Second)
+		want := "[100ms 200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s 25.6s 30s 30s]"
+		d.want("a tenth of the pauses", fmt.Sprint(d.main.gaps("t")), want)
+		if s := d.list("t")[0]; s.State != store.Waiting || s.Tries != 12 || len(s.Attempts) != 12 || s.Attempts[0].Status != 500 {
+			t.Errorf("%+v", s)
+		}
+	}, func(c *Config) { c.Store.Jitter = func(d time.Duration) time.Duration { return d / 10 } })
+	inBubble(t, "parked after so many attempts", func(t *testing.T, d *desk) {
+		for _, code := range []int{500, 401, 404, 408, 425, 429, 301, 501} {
+			tenant := fmt.Sprint("t", code)
+			d.main.set(tenant, status(code))
+			d.take(tenant, "A")
+		}
+		time.Sleep(8 * time.Second)
+		for _, e := range d.list("") {
+			if e.State != store.Parked || e.Tries != 4 || e.Why != "every try failed" {
+				t.Errorf("%+v", e.Status)
+			}
+		}
+	}, four)
+	inBubble(t, "four answers park at once", func(t *testing.T, d *desk) {
+		for _, code := range []int{400, 410, 413, 422} {
+			d.main.set(fmt.Sprint("t", code), status(code))
+			d.take(fmt.Sprint("t", code), "A")
+		}
+		time.Sleep(time.Second)
+		for _, e := range d.list("") {
+			if e.State != store.Parked || e.Tries != 1 {
+				t.Errorf("%+v", e.Status)
+			}
+		}
+	})
+	inBubble(t, "a receiver that is down counts towards the age alone", func(t *testing.T, d *desk) {
+		for n, code := range []int{0, 502, 503, 504} {
+			d.main.set(fmt.Sprint("t", n), answers(code))
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		release := d.main.hang("hangs")
+		defer release()
+		d.take("hangs", "A")
+		d.take("hangs", "B")
+		time.Sleep(50 * time.Second)
+		d.want("for so long", d.states(""), "waiting waiting waiting waiting waiting waiting")
+		time.Sleep(40 * time.Second)
+		d.want("then", d.states(""), "parked parked parked parked parked parked")
+		if e := d.list("t0")[0]; e.Counted != 0 || e.Tries < 5 || e.Why != "too old" {
+			t.Errorf("%+v", e.Status)
+		}
+	}, func(c *Config) { c.Store.MaxAge = time.Minute })
+	inBubble(t, "a redelivery has a fresh count and a fresh age", func(t *testing.T, d *desk) {
+		d.main.set("t", status(500))
+		d.take("t", "A")
+		time.Sleep(8 * time.Second)
+		d.want("parked", d.states("t"), "parked")
+		check(t, d.Redeliver(d.nth("t", 1), false))
+		time.Sleep(2 * time.Second)
+		if e := d.list("t")[0]; e.State != store.Waiting || e.Tries != 2 || e.Again.IsZero() {
+			t.Errorf("%+v", e.Status)
+		}
+	}, four)
+	inBubble(t, "what waits is tried now when somebody sends it again", func(t *testing.T, d *desk) {
+		d.main.set("t", answers(500, 500, 500, 500, 500, 500, 500, 200))
+		d.take("t", "A")
+		time.Sleep(70 * time.Second)
+		before := len(d.main.tried("t"))
+		check(t, d.Redeliver(d.nth("t", 1), false))
+		time.Sleep(10 * time.Millisecond)
+		if got := len(d.main.tried("t")); got != before+1 || d.states("t") != "delivered" {
+			t.Errorf("%d tries after %d: %s", got, before, d.states("t"))
+		}
+	})
+	inBubble(t, "Retry-After is kept", func(t *testing.T, d *desk) {
+		for asked, waits := range map[string]time.Duration{"0": time.Second, "30": 30 * time.Second, "172800": time.Hour} {
+			for _, code := range []int{429, 503, 500} {
+				tenant := fmt.Sprint(asked, "-", code)
+				d.main.set(tenant, func(n int) *http.Response { return status([]int{code, 200}[min(n, 2)-1], "Retry-After", asked)(n) })
+				d.take(tenant, "A")
+				time.Sleep(time.Millisecond)
+				if e := d.list(tenant)[0]; e.Next.Sub(e.Attempts[0].At) != waits {
+					t.Errorf("%s: next %v after %v", tenant, e.Next, e.Attempts[0].At)
+				}
+			}
+		}
+		time.Sleep(35 * time.Second)
+		for _, code := range []int{429, 503, 500} {
+			if gaps := d.main.gaps(fmt.Sprint("30-", code)); len(gaps) != 1 || gaps[0] < 30*time.Second || gaps[0] > 31*time.Second {
+				t.Errorf("%d: tried again after %v", code, gaps)
+			}
+			d.want("not yet", fmt.Sprint(len(d.main.tried(fmt.Sprint("172800-", code)))), "1")
+		}
+	})
+	inBubble(t, "the pauses go on after a restart", func(t *testing.T, d *desk) {
+		d.main.set("t", status(500))
+		d.take("t", "A")
+		time.Sleep(40 * time.Second)
+		before := len(d.main.tried("t"))
+		for range 5 {
+			d.restart()
+			time.Sleep(time.Second)
+		}
+		if n := len(d.main.tried("t")) - before; n > 1 {
+			t.Errorf("%d tries more", n)
+		}
+	})
+	inBubble(t, "a tenant in a row, then others", func(t *testing.T, d *desk) {
+		d.courier.mu.Lock() // it looks at them all the time
+		d.main.Concurrency = 1
+		d.courier.mu.Unlock()
+		d.main.delay = 10 * time.Millisecond
+		for n := range 100 {
+			d.take("many", fmt.Sprint(n))
+		}
+		d.take("one", "A")
+		time.Sleep(time.Minute)
+		all := d.main.got("")
+		if n := slices.Index(all, "one:A"); n < 0 || n > 40 {
+			t.Errorf("the other tenant's was number %d", n)
+		}
+		d.want("in order", fmt.Sprint(len(d.main.got("many")), slices.IsSortedFunc(d.main.tried("many"), func(a, b aTry) int { return len(a.body) - len(b.body) })), "100 true")
+	})
+	inBubble(t, "never more at once than it has places", func(t *testing.T, d *desk) {
+		d.main.delay = time.Second
+		for n := range 100 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(4 * time.Second)
+		if d.main.mostAtOnce() != 32 || len(d.main.got("")) < 96 {
+			t.Errorf("%d at once, %d delivered in 4 s", d.main.mostAtOnce(), len(d.main.got("")))
+		}
+	})
+}
+
+func TestOutages(t *testing.T) {
+	inBubble(t, "probed and not hammered, and all at once when it is back", func(t *testing.T, d *desk) {
+		const tenants = 200
+		d.main.set("", refused)
+		d.main.delay = 10 * time.Millisecond
+		for n := range tenants {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(10 * time.Second)
+		before := len(d.main.tried(""))
+		time.Sleep(20 * time.Second)
+		if n := len(d.main.tried("")) - before; n < 18 || n > 22 {
+			t.Errorf("%d tries in 20 s of outage", n)
+		}
+		if !d.Stats().Receivers["main"].Down {
+			t.Error("it does not count as down")
+		}
+		d.main.set("", nil)
+		back := time.Now()
+		for len(d.main.got("")) < tenants {
+			time.Sleep(100 * time.Millisecond)
+			if time.Since(back) > 5*time.Second {
+				t.Fatalf("only %d delivered in 5 s", len(d.main.got("")))
+			}
+		}
+		if d.main.mostAtOnce() > 32 {
+			t.Errorf("%d at once", d.main.mostAtOnce())
+		}
+	})
+	inBubble(t, "after ten minutes it is asked each five seconds", func(t *testing.T, d *desk) {
+		slow(t)
+		d.main.set("", refused)
+		for n := range 20 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(11 * time.Minute)
+		before := len(d.main.tried(""))
+		time.Sleep(2 * time.Minute)
+		if n := len(d.main.tried("")) - before; n < 22 || n > 26 {
+			t.Errorf("%d tries in two minutes", n)
+		}
+		d.main.set("", nil)
+		time.Sleep(6 * time.Second)
+		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
+	})
+	inBubble(t, "a single tenant learns soon that it is back", func(t *testing.T, d *desk) {
+		d.main.set("", refused)
+		d.take("t", "A")
+		time.Sleep(5 * time.Minute)
+		d.main.set("", nil)
+		time.Sleep(6 * time.Second)
+		d.want("delivered", fmt.Sprint(d.main.got("t")), "[A]")
+	})
+	inBubble(t, "whatever it answers it is back", func(t *testing.T, d *desk) {
+		d.main.set("", refused)
+		for n := range 20 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(3 * time.Minute)
+		d.main.set("", nil)
+		d.main.set("ill", status(500))
+		d.take("ill", "A")
+		time.Sleep(6 * time.Second)
+		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
+	})
+	inBubble(t, "an ill tenant hides nothing", func(t *testing.T, d *desk) {
+		d.main.set("ill", status(500))
+		d.take("ill", "A")
+		time.Sleep(2 * time.Minute)
+		d.main.set("ill", nil)
+		d.main.set("", refused)
+		d.take("well", "A")
+		time.Sleep(2 * time.Minute)
+		d.main.set("", nil)
+		d.main.set("ill", status(500))
+		time.Sleep(6 * time.Second)
+		d.want("delivered", fmt.Sprint(d.main.got("well")), "[A]")
+	})
+	inBubble(t, "healthy tenants do not wait behind failing ones", func(t *testing.T, d *desk) {
+		for n := range 40 {
+			d.main.set(fmt.Sprint("bad", n), status(503))
+			d.take(fmt.Sprint("bad", n), "A")
+		}
+		time.Sleep(45 * time.Second) // each has failed
+		var worst time.Duration
+		for n := range 25 {
+			tenant, sent := fmt.Sprint("good", n), time.Now()
+			d.take(tenant, "A")
+			for len(d.main.got(tenant)) == 0 {
+				time.Sleep(10 * time.Millisecond)
+				if time.Since(sent) > 10*time.Second {
+					t.Fatalf("%s is not delivered", tenant)
+				}
+			}
+			worst = max(worst, time.Since(sent))
+			time.Sleep(300 * time.Millisecond)
+		}
+		if worst > 2*time.Second {
+			t.Errorf("one waited for %v", worst)
+		}
+	})
+	inBubble(t, "those that hang take half of the places at most", func(t *testing.T, d *desk) {
+		d.courier.mu.Lock() // it looks at them all the time
+		d.main.Concurrency = 8
+		d.courier.mu.Unlock()
+		for n := range 40 {
+			defer d.main.hang(fmt.Sprint("bad", n))()
+			d.take(fmt.Sprint("bad", n), "A")
+		}
+		time.Sleep(3 * time.Minute) // each of them has failed
+		late := 0
+		for n := range 25 {
+			tenant, sent := fmt.Sprint("good", n), time.Now()
+			d.take(tenant, "A")
+			for len(d.main.got(tenant)) == 0 {
+				time.Sleep(10 * time.Millisecond)
+				if time.Since(sent) > time.Minute {
+					t.Fatalf("%s is not delivered", tenant)
+				}
+			}
+			if n > 0 && time.Since(sent) > 2*time.Second { // the first may find the receiver down
+				late++
+			}
+			time.Sleep(time.Second)
+		}
+		if late > 2 { // the wave that follows the first success may take all places once
+			t.Errorf("%d of 24 waited for longer than two seconds", late)
+		}
+	})
+	inBubble(t, "not down before ten tries and five seconds", func(t *testing.T, d *desk) {
+		d.main.set("", refused)
+		d.main.set("well", status(200))
+		d.take("well", "A")
+		for n := range 9 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(100 * time.Millisecond)
+		if d.Stats().Receivers["main"].Down {
+			t.Error("down after nine tries")
+		}
+		d.take("t10", "A")
+		time.Sleep(100 * time.Millisecond)
+		if d.Stats().Receivers["main"].Down {
+			t.Error("down within five seconds of a success")
+		}
+		time.Sleep(5 * time.Second)
+		if !d.Stats().Receivers["main"].Down {
+			t.Error("not down")
+		}
+		before := len(d.main.tried(""))
+		for n := range 20 {
+			d.take(fmt.Sprint("u", n), "A")
+		}
+		time.Sleep(10 * time.Second)
+		fresh := 0
+		for _, try := range d.main.tried("")[before:] {
+			if try.tenant[0] == 'u' {
+				fresh++
+			}
+		}
+		if fresh < 8 {
+			t.Errorf("only %d of ten probes were of lanes that have not failed", fresh)
+		}
+	})
+	inBubble(t, "a tenant with a trouble of its own keeps its pauses", func(t *testing.T, d *desk) {
+		d.main.set("bad", status(500))
+		d.take("bad", "A")
+		for n := range 100 {
+			d.take("good", fmt.Sprint(n))
+			time.Sleep(time.Second)
+		}
+		if n := len(d.main.tried("bad")); n < 7 || n > 8 || len(d.main.got("good")) != 100 {
+			t.Errorf("%d tries of the bad one, %d delivered", n, len(d.main.got("good")))
+		}
+	})
+	inBubble(t, "a receiver that is down keeps its Retry-After", func(t *testing.T, d *desk) {
+		d.main.set("", status(503, "Retry-After", "60"))
+		for n := range 10 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(125 * time.Second)
+		if n := len(d.main.tried("")); n < 25 || n > 35 {
+			t.Errorf("%d tries of ten tenants in two minutes", n)
+		}
+	})
+	inBubble(t, "an outage is said once", func(t *testing.T, d *desk) {
+		d.main.set("", refused)
+		for n := range 20 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(time.Minute)
+		d.main.set("", nil)
+		time.Sleep(time.Minute)
+		for _, line := range []string{`level=WARN msg="receiver seems to be down, trying one delivery at a time" receiver=main`, `level=INFO msg="receiver answers again" receiver=main`} {
+			if n := strings.Count(d.log.String(), line); n != 1 {
+				t.Errorf("%s: %d times", line, n)
+			}
+		}
+	})
+	all := []*taker{newTaker("well", 2, "well"), newTaker("refuses", 2, "refuses"), newTaker("hangs", 2, "hangs")}
+	inBubble(t, "receivers do not wait for each other", func(t *testing.T, d *desk) {
+		all[0].delay, all[2].delay = 100*time.Millisecond, time.Hour
+		all[1].set("", refused)
+		for n := range 20 {
+			for _, name := range []string{"well", "refuses", "hangs", "nobody", ""} {
+				d.take(name+"/"+fmt.Sprint("t", n), name)
+			}
+		}
+		time.Sleep(time.Second + 50*time.Millisecond)
+		d.want("delivered in a second", fmt.Sprint(len(all[0].got(""))), "20")
+		time.Sleep(5 * time.Second)
+		s := d.Stats()
+		for name, pending := range map[string]int{"well": 0, "refuses": 20, "hangs": 20, "": 40} {
+			if r := s.Receivers[name]; r.Pending != pending || r.Down != (name == "refuses") {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+		all[1].set("", nil)
+		time.Sleep(10 * time.Second)
+		d.want("delivered by who is back", fmt.Sprint(len(all[1].got(""))), "20")
+	}, func(c *Config) {
+		c.Store.Receivers = receiver.NewSet(all[0].Receiver, all[1].Receiver, all[2].Receiver)
+	})
+}
+
+func TestEnds(t *testing.T) {
+	inBubble(t, "what is under way finishes", func(t *testing.T, d *desk) {
+		d.main.delay = 3 * time.Second
+		for n := range 50 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(time.Second)
+		began := time.Now()
+		d.end()
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		d.want("delivered", fmt.Sprint(len(d.main.got("")), len(d.main.tried(""))), "32 32")
+		d.restart()
+		time.Sleep(10 * time.Second)
+		d.want("after a restart", fmt.Sprint(len(d.main.got("")), len(d.main.tried(""))), "50 50")
+	})
+	inBubble(t, "at a hard end it is delivered again", func(t *testing.T, d *desk) {
+		d.main.delay = time.Minute
+		d.main.Timeout = time.Hour
+		d.take("t", "A", "B")
+		time.Sleep(time.Second)
+		began := time.Now()
+		d.cut()
+		d.end()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if e := d.list("t")[0]; e.State != store.Waiting || e.Tries != 0 {
+			t.Errorf("%+v", e.Status)
+		}
+		d.main.delay = 0
+		d.restart()
+		time.Sleep(time.Second)
+		d.want("after a restart", fmt.Sprint(d.main.got("t")), "[A B]")
+	})
+	inBubble(t, "whoever comes after the end is told so", func(t *testing.T, d *desk) {
+		d.shut()
+		if got := d.send("t", "A"); !strings.Contains(got, "closed") {
+			t.Errorf("got %q", got)
+		}
+		d.ended = true
+	})
+	inBubble(t, "taken in after the courier's end and delivered by the next", func(t *testing.T, d *desk) {
+		d.end()
+		d.take("t", "A")
+		d.restart()
+		time.Sleep(time.Second)
+		d.want("after a restart", fmt.Sprint(d.main.got("t")), "[A]")
+	})
+}
+
+func TestPauses(t *testing.T) {
+	crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
+	two := func(c *Config) { c.Store.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) }
+	inBubble(t, "of a receiver and of all", func(t *testing.T, d *desk) {
+		check(t, d.Pause(store.Pause{Receiver: "crm"}))
+		d.take("crm/a", "A")
+		d.take("docs/a", "A")
+		time.Sleep(time.Second)
+		d.want("of one receiver", fmt.Sprint(crm.got(""), docs.got("")), "[] [a:A]")
+		check(t, d.Pause(store.Pause{}))
+		d.restart()
+		d.take("docs/b", "A")
+		must(t, true, second(d.Resume(store.Pause{Receiver: "crm"})))
+		time.Sleep(time.Minute)
+		d.want("of all", fmt.Sprint(crm.got(""), docs.got("")), "[] [a:A]")
+		if s := d.Stats(); len(s.Paused) != 1 || s.Paused[0].Since.IsZero() {
+			t.Errorf("%+v", s.Paused)
+		}
+		known, err := d.Resume(store.Pause{})
+		if !known || err != nil {
+			t.Errorf("%v %v", known, err)
+		}
+		if known, err := d.Resume(store.Pause{}); known || err != nil {
+			t.Errorf("twice: %v %v", known, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		d.want("resumed", fmt.Sprint(crm.got(""), docs.got("")), "[a:A] [a:A b:A]")
+	}, two)
+	inBubble(t, "a receiver that is down is asked no more", func(t *testing.T, d *desk) {
+		d.main.set("", refused)
+		for n := range 20 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(time.Minute)
+		check(t, d.Pause(store.Pause{}))
+		time.Sleep(time.Second)
+		before := len(d.main.tried(""))
+		time.Sleep(time.Minute)
+		d.want("tries", fmt.Sprint(len(d.main.tried(""))-before), "0")
+		d.main.set("", nil)
+		must(t, true, second(d.Resume(store.Pause{})))
+		time.Sleep(6 * time.Second)
+		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
+	})
+	inBubble(t, "what is under way finishes and nothing begins after it", func(t *testing.T, d *desk) {
+		d.main.delay = time.Second
+		for n := range 50 {
+			d.take(fmt.Sprint("t", n), "A", "B")
+		}
+		time.Sleep(500 * time.Millisecond)
+		check(t, d.Pause(store.Pause{}))
+		time.Sleep(time.Minute)
+		d.want("delivered", fmt.Sprint(len(d.main.got("")), len(d.main.tried(""))), "32 32")
+	})
+}
+
+// Erasing waits for a delivery; and a tenant of which much waits, one after the other, can be erased.
+func TestEraseWaits(t *testing.T) {
+	inBubble(t, "for a delivery", func(t *testing.T, d *desk) {
+		d.main.delay = time.Second
+		for n := range 100 {
+			d.take("t", fmt.Sprint(n))
+		}
+		time.Sleep(5500 * time.Millisecond)
+		began := time.Now()
+		n, err := d.Erase("", "t")
+		if took := time.Since(began); err != nil || n != 100 || took > 2*time.Second {
+			t.Errorf("%d erased after %v: %v", n, took, err)
+		}
+		got := len(d.main.got("t"))
+		d.take("t", "after")
+		time.Sleep(3 * time.Second)
+		if all := d.main.got("t"); len(all) != got+1 || all[got] != "after" || d.states("t") != "delivered" {
+			t.Errorf("delivered after that: %v, %s", all[got:], d.states("t"))
+		}
+	})
+	inBubble(t, "and gives up", func(t *testing.T, d *desk) {
+		d.main.delay, d.main.Timeout = time.Hour, 2*time.Hour
+		d.take("t", "A")
+		time.Sleep(time.Second)
+		if n, err := d.Erase("", "t"); errorWord(err) != "busy" || n != 0 {
+			t.Errorf("%d erased: %v", n, err)
+		}
+		if err := d.Discard(d.nth("t", 1)); errorWord(err) != "busy" {
+			t.Errorf("discarded: %v", err)
+		}
+	})
+}
+
+// What has a place, but no room for its body, does not wait for what has its body in memory, but no place.
+func TestBodiesDoNotWaitForPlaces(t *testing.T) {
+	t.Parallel()
+	one := newTaker(receiver.Main, 1)
+	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")), func(c *Config) { c.Store.Receivers = receiver.NewSet(one.Receiver) })
+	body := func(megabytes int) string { return strings.Repeat("x", megabytes<<20) }
+	release := one.hang("a")
+	d.take("a", body(30))
+	d.until("a is under way", func() bool { return len(one.tried("a")) == 1 })
+	d.take("b", body(40)) // more than there is room for beside a: it is claimed, and read when it has its place
+	d.until("b is claimed", func() bool { d.courier.mu.Lock(); defer d.courier.mu.Unlock(); return len(d.courier.leaves) == 2 })
+	d.take("c", body(30)) // kept in memory
+	release()
+	d.idle("")
+}
+
+// hooked is an engine that calls a func after each transaction.
+type hooked struct {
+	held
+	after atomic.Pointer[func()]
+}
+
+func (e *hooked) Write(fn func(store.Tx) error) error {
+	err := e.held.Write(fn)
+	if after := e.after.Load(); after != nil {
+		(*after)()
+	}
+	return err
+}
+
+// The courier ends while one transaction has its last outcome, and leave for another webhook.
+func TestLeaveWhileItEnds(t *testing.T) {
+	t.Parallel()
+	e := new(hooked)
+	open := inFile(t, filepath.Join(t.TempDir(), "inbox.db"))
+	d := newDesk(t, func() store.Engine { e.Engine = open(); return e })
+	for n := range 10 {
+		tried := len(d.main.tried("t"))
+		release := d.main.hang("t")
+		d.take("t", fmt.Sprint(n))
+		d.until("under way", func() bool { return len(d.main.tried("t")) > tried })
+		c, ended := d.courier, make(chan struct{})
+		e.mu.Lock()
+		var once sync.Once
+		after := func() {
+			c.mu.Lock()
+			granted := c.bodies > 0 // u's: that of t is gone
+			c.mu.Unlock()
+			if granted {
+				once.Do(func() {
+					go func() { d.end(); close(ended) }()
+					time.Sleep(10 * time.Millisecond) // it waits for what is under way
+				})
+			}
+		}
+		e.after.Store(&after)
+		var wg sync.WaitGroup
+		wg.Go(func() { d.Forget(nil, "t") }) // the writer waits with it
+		time.Sleep(10 * time.Millisecond)
+		release()
+		time.Sleep(10 * time.Millisecond) // the outcome comes before u
+		wg.Go(func() { d.send("u", fmt.Sprint(n)) })
+		time.Sleep(10 * time.Millisecond)
+		e.mu.Unlock()
+		wg.Wait()
+		<-ended
+		d.restart()
+	}
+	d.idle("")
+}

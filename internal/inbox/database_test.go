@@ -1,0 +1,417 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"usher/internal/inbox/store"
+	"usher/internal/testkit"
+	"usher/internal/testkit/pgtest"
+)
+
+// inSchema runs a statement in a test's schema, and returns the first value.
+func inSchema(t testing.TB, dsn, statement string) string {
+	t.Helper()
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	rows, err := conn.Query(context.Background(), strings.ReplaceAll(statement, "{schema}", schema))
+	check(t, err)
+	defer rows.Close()
+	value := ""
+	for rows.Next() {
+		check(t, rows.Scan(&value))
+	}
+	check(t, rows.Err())
+	return value
+}
+
+func connectTo(t testing.TB, dsn string) (*pgx.Conn, string) {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	check(t, err)
+	query := u.Query()
+	schema := query.Get("schema")
+	query.Del("schema")
+	u.RawQuery = query.Encode()
+	conn, err := pgx.Connect(context.Background(), u.String())
+	check(t, err)
+	return conn, schema
+}
+
+// as is the address of a server for another user, or another database.
+func as(s *pgtest.Server, user, database string) string {
+	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", user, s.Addr(), database)
+}
+
+// What somebody has to change is an error at the start, and says what.
+func TestDatabaseSetup(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t, "wal_writer_delay=10s")
+	s.Write(t, "pg_hba.conf", "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+	s.Exec(t, "CREATE ROLE app LOGIN PASSWORD 'one'; CREATE ROLE poor LOGIN PASSWORD 'one'; GRANT CREATE ON DATABASE postgres TO app; SELECT pg_reload_conf()")
+	s.Exec(t, "CREATE SCHEMA newer; CREATE TABLE newer.schema_version (version int); INSERT INTO newer.schema_version VALUES (1000); GRANT ALL ON SCHEMA newer TO app; GRANT SELECT ON newer.schema_version TO app")
+	password := atomic.Value{}
+	password.Store("one")
+	get := func() string { return password.Load().(string) }
+	for _, tt := range []struct{ name, dsn, password, says string }{
+		{"a wrong password", as(s, "app", "postgres"), "two", "USHER_WEBHOOK_INBOX_PASSWORD"},
+		{"an unknown user", as(s, "nobody", "postgres"), "one", "refuses the user"},
+		{"a missing database", as(s, "app", "nowhere"), "one", "CREATE DATABASE"},
+		{"a role without rights", as(s, "poor", "postgres"), "one", `GRANT CREATE ON DATABASE "postgres" TO "poor"`},
+		{"tables of a newer usher", as(s, "app", "postgres") + "&schema=newer", "one", "newer usher"},
+	} {
+		_, err := openDatabase(tt.dsn, func() string { return tt.password })
+		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "two") {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+
+	// The password is rotated: new connections use the new one, and what goes wrong until then goes on by itself.
+	d := newDesk(t, func() store.Engine { return must2(openDatabase(as(s, "app", "postgres"), get))(t) })
+	d.take("t", "A")
+	s.Exec(t, "ALTER ROLE app PASSWORD 'three'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+	if got := d.send("t", "B"); got == "+" {
+		t.Error("taken in with the old password")
+	}
+	password.Store("three")
+	d.until("B is taken in", func() bool { got := d.send("t", "B"); return got == "+" || got == "=" })
+
+	// A role's default does not make a 200 worth less: what is committed without a sync goes with the server.
+	s.Exec(t, "ALTER ROLE app SET synchronous_commit = off; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+	d.until("C is taken in", func() bool { got := d.send("t", "C"); return got == "+" || got == "=" })
+	d.until("paused", func() bool { return d.Pause(store.Pause{}) == nil })
+	d.until("u is taken in", func() bool { got := d.send("u", "A"); return got == "+" || got == "=" })
+	s.Kill()
+	s.Start()
+	d.until("back", func() bool { all, err := d.List(store.Filter{Tenant: "u"}); return err == nil && len(all) == 1 })
+
+	// It may only be read for a while.
+	s.Exec(t, "ALTER ROLE app SET default_transaction_read_only = on; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+	d.until("refused", func() bool { return strings.Contains(d.send("t", time.Now().String()), "may only be read") })
+	s.Exec(t, "ALTER ROLE app RESET default_transaction_read_only")
+	d.until("taken in again", func() bool { return d.send("t", time.Now().String()) == "+" })
+	d.until("resumed", func() bool { _, err := d.Resume(store.Pause{}); return err == nil })
+	d.idle("")
+}
+
+// A server that is killed and comes back: 503 meanwhile, nothing that was answered 200 is lost, all goes on by itself, and an
+// outage is said once.
+func TestDatabaseIsKilled(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	d := newDesk(t, inDatabase(t, s.DSN()))
+	var taken atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for n := range 8 {
+		wg.Go(func() {
+			for k := 0; ; k++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for body := fmt.Sprintf("%05d", k); ; {
+					if got := d.send(fmt.Sprint("t", n), body); got == "+" || got == "=" {
+						break
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				taken.Add(1)
+			}
+		})
+	}
+	for range 2 {
+		before := taken.Load()
+		d.until("some taken in", func() bool { return taken.Load() > before+50 })
+		s.Kill()
+		time.Sleep(200 * time.Millisecond)
+		s.Start()
+	}
+	before := taken.Load()
+	d.until("some taken in", func() bool { return taken.Load() > before+50 })
+	close(stop)
+	wg.Wait()
+	d.idle("")
+	for n := range 8 {
+		got := d.main.got(fmt.Sprint("t", n))
+		if !slices.IsSorted(got) {
+			t.Errorf("t%d is out of order: %v", n, got)
+		}
+		got = slices.Compact(got)
+		if len(got) == 0 || got[len(got)-1] != fmt.Sprintf("%05d", len(got)-1) {
+			t.Errorf("t%d got %d, the last is %s", n, len(got), got[len(got)-1])
+		}
+	}
+	if n := strings.Count(d.log.String(), "can't be written, will retry"); n > 4 {
+		t.Errorf("two outages are said %d times", n)
+	}
+}
+
+// The server stands still for 12 s: senders are told within 10 s, usher is unready after 5 s, and nothing is delivered out of turn.
+func TestDatabaseStandsStill(t *testing.T) {
+	slow(t)
+	t.Parallel()
+	s := pgtest.New(t)
+	d := newDesk(t, inDatabase(t, s.DSN()))
+	other := newDesk(t, inDatabase(t, s.DSN()), func(c *Config) { c.Store.Receivers = d.cfg.Store.Receivers })
+	for n := range 20 {
+		d.take(fmt.Sprint("t", n), "1", "2", "3")
+	}
+	d.main.mu.Lock()
+	d.main.delay = 100 * time.Millisecond
+	d.main.mu.Unlock()
+	s.Pause()
+	began := time.Now()
+	told := make(chan time.Duration)
+	go func() { d.send("x", "A"); told <- time.Since(began) }()
+	d.until("unready", func() bool { return d.Err() != nil })
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("unready after %v", took)
+	}
+	if took := <-told; took > 11*time.Second {
+		t.Errorf("told after %v", took)
+	}
+	time.Sleep(max(0, 12*time.Second-time.Since(began)))
+	tries := len(d.main.tried(""))
+	time.Sleep(time.Second)
+	if n := len(d.main.tried("")) - tries; n != 0 {
+		t.Errorf("%d tries after every leave had ended", n)
+	}
+	s.Resume()
+	d.until("ready again", func() bool { return d.Err() == nil && other.Err() == nil })
+	d.idle("")
+	for n := range 20 {
+		if got := d.main.got(fmt.Sprint("t", n)); !slices.IsSorted(got) || got[len(got)-1] != "3" {
+			t.Errorf("t%d got %v", n, got)
+		}
+	}
+}
+
+// A failover to a synchronous standby loses nothing that was answered 200.
+func TestFailover(t *testing.T) {
+	slow(t)
+	t.Parallel()
+	primary := pgtest.New(t)
+	standby := primary.Standby(t)
+	dsn := fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write", primary.Addr(), standby.Addr())
+	d := newDesk(t, inDatabase(t, dsn))
+	var mu sync.Mutex
+	acknowledged := make(map[string]bool)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for n := range 8 {
+		wg.Go(func() {
+			for k := 0; ; k++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				tenant, body := fmt.Sprint("t", n), fmt.Sprintf("%05d", k)
+				if d.send(tenant, body) == "+" {
+					mu.Lock()
+					acknowledged[tenant+":"+body] = true
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	count := func() int { mu.Lock(); defer mu.Unlock(); return len(acknowledged) }
+	d.until("some", func() bool { return count() > 200 })
+	primary.Kill()
+	standby.Promote(t)
+	before := count()
+	d.until("some more", func() bool { return count() > before+200 })
+	close(stop)
+	wg.Wait()
+	d.idle("")
+	have := make(map[string]bool)
+	for _, one := range d.main.got("") {
+		have[one] = true
+	}
+	for one := range acknowledged {
+		if !have[one] {
+			t.Errorf("%s was lost", one)
+		}
+	}
+	for n := range 8 {
+		if got := d.main.got(fmt.Sprint("t", n)); !slices.IsSorted(got) {
+			t.Errorf("t%d is out of order", n)
+		}
+	}
+}
+
+// Through a pooler in transaction mode, and over a wire with latency.
+func TestPoolerAndLatency(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	use := func(t *testing.T, dsn string) {
+		d := newDesk(t, inDatabase(t, dsn))
+		d.main.set("t1", func(n int) *http.Response { return status([]int{500, 503, 200}[min(n, 3)-1])(n) })
+		var wg sync.WaitGroup
+		for n := range 20 {
+			wg.Go(func() {
+				for _, body := range []string{"A", "B", "A"} {
+					if got := d.send(fmt.Sprint("t", n), body); got != "+" {
+						t.Errorf("t%d:%s: %s", n, body, got)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		d.idle("")
+		for n := range 20 {
+			d.want(fmt.Sprint("t", n), fmt.Sprint(d.main.got(fmt.Sprint("t", n))), "[A B A]")
+		}
+		check(t, d.Pause(store.Pause{Tenant: "t0"}))
+		must2(d.Erase("", "t1"))(t)
+		d.want("a copy", d.send("t2", "A"), "=")
+	}
+	t.Run("latency", func(t *testing.T) {
+		u := must2(url.Parse(dsn))(t)
+		w := pgtest.Cut(t, u.Host)
+		w.Latency(10 * time.Millisecond)
+		use(t, w.Through(dsn))
+	})
+	t.Run("pooler", func(t *testing.T) {
+		path, err := exec.LookPath("pgbouncer")
+		if err != nil {
+			testkit.Missing(t, "pgbouncer is not installed")
+		}
+		u := must2(url.Parse(pgtest.Schema(t)))(t)
+		host, port, _ := net.SplitHostPort(u.Host)
+		_, mine, _ := net.SplitHostPort(testkit.FreeAddress(t))
+		dir := must2(os.MkdirTemp("", "usher-pgbouncer"))(t)
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		ini := filepath.Join(dir, "pgbouncer.ini")
+		check(t, os.WriteFile(filepath.Join(dir, "users"), []byte(`"usher" ""`), 0o644))
+		check(t, os.WriteFile(ini, []byte(fmt.Sprintf("[databases]\n* = host=%s port=%s\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%s\nunix_socket_dir=\nauth_type=trust\nauth_file=%s/users\npool_mode=transaction\ndefault_pool_size=3\n",
+			host, port, mine, dir)), 0o644))
+		check(t, os.Chmod(dir, 0o755))
+		args := []string{ini}
+		if os.Getuid() == 0 { // it refuses to run as root
+			name := "nobody"
+			if _, err := user.Lookup("postgres"); err == nil {
+				name = "postgres"
+			}
+			args = append(args, "-u", name)
+		}
+		cmd := exec.Command(path, args...)
+		check(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		testkit.Eventually(t, "pgbouncer listens", func() bool {
+			c, err := net.Dial("tcp", "127.0.0.1:"+mine)
+			if err == nil {
+				c.Close()
+			}
+			return err == nil
+		})
+		u.Host = "127.0.0.1:" + mine
+		query := u.Query()
+		query.Set("default_query_exec_mode", "exec")
+		u.RawQuery = query.Encode()
+		use(t, u.String())
+	})
+}
+
+// Somebody else holds a lane's row: only that lane's webhook fails, and the others are answered in time.
+func TestLockedLane(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	d.take("locked", "A")
+	d.idle("")
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	tx := must2(conn.Begin(t.Context()))(t)
+	must2(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane WHERE tenant = 'locked' FOR UPDATE"))(t)
+	var wg sync.WaitGroup
+	var failed atomic.Int64
+	for n := range 32 {
+		wg.Go(func() {
+			tenant := fmt.Sprint("t", n)
+			if n == 13 {
+				tenant = "locked"
+			}
+			if got := d.send(tenant, "B"); got != "+" {
+				failed.Add(1)
+				if tenant != "locked" {
+					t.Errorf("%s: %s", tenant, got)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if failed.Load() != 1 || d.Err() != nil {
+		t.Errorf("%d failed, %v", failed.Load(), d.Err())
+	}
+	check(t, tx.Rollback(t.Context()))
+	d.until("taken in", func() bool { got := d.send("locked", "B"); return got == "+" || got == "=" })
+	d.idle("")
+}
+
+// The database's clock jumps, as after a failover to another machine: what waits is delivered, in order, and once.
+func TestClockJumps(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		for n, jump := range []time.Duration{3 * time.Hour, -6 * time.Hour, 48 * time.Hour, -100 * time.Hour} {
+			tenant := fmt.Sprint("t", n)
+			d.main.set(tenant, status(500))
+			d.take(tenant, "A", "B")
+			d.until("tried", func() bool { return len(d.main.tried(tenant)) > 3 })
+			d.ahead.Add(int64(jump))
+			d.take("other", fmt.Sprint(n))
+			d.main.set(tenant, nil)
+			d.idle(tenant)
+			d.want(fmt.Sprint("after ", jump), fmt.Sprint(d.main.got(tenant)), "[A B]")
+		}
+		if !strings.Contains(d.log.String(), "clock has jumped") {
+			t.Error("it is not said")
+		}
+	})
+}
+
+// Whatever isolation a role has by default: who waits for a lane's row sees what became of it, and nobody is refused.
+func TestDefaultIsolation(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t, "default_transaction_isolation=serializable")
+	a := newDesk(t, inDatabase(t, s.DSN()))
+	b := newDesk(t, inDatabase(t, s.DSN()), func(c *Config) { c.Store.Receivers = a.cfg.Store.Receivers })
+	var wg sync.WaitGroup
+	for n := range 8 {
+		wg.Go(func() {
+			d := []*desk{a, b}[n%2]
+			for k := range 30 {
+				if got := d.send(fmt.Sprint("t", k%3), fmt.Sprint(n, k)); got != "+" {
+					t.Errorf("not taken in: %s", got)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	a.idle("")
+	if n := len(a.main.got("")); n != 8*30 {
+		t.Errorf("%d tries were accepted", n)
+	}
+	for _, d := range []*desk{a, b} {
+		if strings.Contains(d.log.String(), "can't be written") {
+			t.Error("an outage")
+		}
+	}
+}

@@ -1,0 +1,410 @@
+package inbox
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/postgres"
+	"usher/internal/inbox/sqlite"
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
+	"usher/internal/testkit"
+	"usher/internal/testkit/pgtest"
+	"usher/webhookgate"
+)
+
+// onEngines runs a test on each engine. open opens the same inbox each time: after a restart, or by another replica.
+func onEngines(t *testing.T, test func(t *testing.T, open func() store.Engine)) {
+	t.Run("file", func(t *testing.T) {
+		t.Parallel()
+		test(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")))
+	})
+	t.Run("database", func(t *testing.T) {
+		t.Parallel()
+		test(t, inDatabase(t, pgtest.Schema(t)))
+	})
+}
+
+func inFile(t testing.TB, path string) func() store.Engine {
+	return func() store.Engine {
+		t.Helper()
+		e, err := sqlite.Open(path, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+}
+
+func inDatabase(t testing.TB, dsn string) func() store.Engine {
+	return func() store.Engine {
+		t.Helper()
+		e, err := openDatabase(dsn, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+}
+
+func openDatabase(dsn string, password func() string) (store.Engine, error) {
+	a, err := postgres.Parse(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return postgres.Open(a, password, slog.New(slog.DiscardHandler))
+}
+
+// A taker is a receiver: it notes what it gets, and answers each tenant as told.
+type taker struct {
+	*receiver.Receiver
+	mu       sync.Mutex
+	accepted []string // tenant:body
+	tries    []aTry
+	answers  map[string]func(n int) *http.Response // by tenant, or "" for all others; nil: 200
+	count    map[string]int                        // tries of a tenant since its answer was set
+	hangs    map[string]chan struct{}              // tries of a tenant wait for it
+	delay    time.Duration
+	underway int
+	most     int // at once
+}
+
+type aTry struct {
+	tenant, body, id string
+	at               time.Time
+	header           http.Header
+}
+
+// mostAtOnce is how many tries were under way at once.
+func (k *taker) mostAtOnce() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.most
+}
+
+func newTaker(name string, places int, platforms ...string) *taker {
+	k := &taker{answers: make(map[string]func(int) *http.Response), count: make(map[string]int), hangs: make(map[string]chan struct{})}
+	k.Receiver = &receiver.Receiver{Name: name, Platforms: platforms, URL: &url.URL{Scheme: "http", Host: name}, Timeout: 10 * time.Second, Concurrency: places, Transport: k}
+	return k
+}
+
+// RoundTrip is one try. What a header X-Tenant says is whose it is.
+func (k *taker) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, _ := io.ReadAll(r.Body)
+	tenant := r.Header.Get("X-Tenant")
+	k.mu.Lock()
+	k.tries = append(k.tries, aTry{tenant, string(body), r.Header.Get("webhook-id"), time.Now(), r.Header})
+	k.underway++
+	k.most = max(k.most, k.underway)
+	whose := tenant
+	if _, ok := k.answers[tenant]; !ok {
+		whose = ""
+	}
+	k.count[whose]++
+	answer, n, hang, delay := k.answers[whose], k.count[whose], k.hangs[tenant], k.delay
+	k.mu.Unlock()
+	defer func() { k.mu.Lock(); k.underway--; k.mu.Unlock() }()
+	if hang != nil {
+		select {
+		case <-hang:
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+	response := status(200)(n)
+	if answer != nil {
+		response = answer(n)
+	}
+	if response == nil {
+		return nil, errors.New("connection refused")
+	}
+	if response.StatusCode/100 == 2 {
+		k.mu.Lock()
+		k.accepted = append(k.accepted, tenant+":"+string(body))
+		k.mu.Unlock()
+	}
+	return response, nil
+}
+
+// status answers every try so. Further arguments are headers.
+func status(code int, header ...string) func(int) *http.Response {
+	return func(int) *http.Response {
+		r := &http.Response{StatusCode: code, Header: make(http.Header), Body: io.NopCloser(strings.NewReader("said so"))}
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		return r
+	}
+}
+
+// refused is a receiver that can't be reached.
+func refused(int) *http.Response { return nil }
+
+// set has it answer a tenant so from now on, or with "" all others; nil: 200.
+func (k *taker) set(tenant string, answer func(int) *http.Response) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.answers[tenant], k.count[tenant] = answer, 0
+	if answer == nil {
+		delete(k.answers, tenant)
+	}
+}
+
+// hang has all tries of a tenant wait until release is called.
+func (k *taker) hang(tenant string) (release func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := make(chan struct{})
+	k.hangs[tenant] = c
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.hangs[tenant] == c {
+			delete(k.hangs, tenant)
+			close(c)
+		}
+	}
+}
+
+// got is what it has accepted of a tenant, or of all.
+func (k *taker) got(tenant string) (all []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, one := range k.accepted {
+		if whose, body, _ := strings.Cut(one, ":"); tenant == "" {
+			all = append(all, one)
+		} else if whose == tenant {
+			all = append(all, body)
+		}
+	}
+	return all
+}
+
+// tried are all tries of a tenant, or of all.
+func (k *taker) tried(tenant string) (all []aTry) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, one := range k.tries {
+		if tenant == "" || one.tenant == tenant {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// A desk is an inbox that runs, and its receiver.
+type desk struct {
+	*Inbox
+	t       *testing.T
+	main    *taker
+	cfg     Config
+	open    func() store.Engine
+	log     *testkit.Output
+	ahead   *atomic.Int64 // how far the database's clock is ahead
+	end     func()        // orderly: what is under way finishes
+	cut     func()        // what is under way is cut off
+	release map[string]func()
+	ended   bool
+}
+
+// quick makes a pause a thousandth of what it should be.
+func quick(d time.Duration) time.Duration { return d / 1000 }
+
+// newDesk starts an inbox. change may change how; its receivers are the desk's main one, if it sets none.
+func newDesk(t *testing.T, open func() store.Engine, change ...func(*Config)) *desk {
+	t.Helper()
+	d := &desk{t: t, open: open, main: newTaker(receiver.Main, 32), log: new(testkit.Output), ahead: new(atomic.Int64), release: make(map[string]func())}
+	d.cfg = Config{Store: store.Config{
+		Attempts: 1000, MaxAge: 72 * time.Hour, Window: 10 * time.Minute, MaxBytes: 1 << 30, Jitter: quick,
+		Log:   slog.New(slog.NewTextHandler(d.log, nil)),
+		Ahead: func() time.Duration { return time.Duration(d.ahead.Load()) },
+	}}
+	for _, f := range change {
+		f(&d.cfg)
+	}
+	if d.cfg.Store.Receivers == nil {
+		d.cfg.Store.Receivers = receiver.NewSet(d.main.Receiver)
+	}
+	d.start()
+	t.Cleanup(func() {
+		d.shut()
+		if t.Failed() {
+			log := d.log.String()
+			t.Logf("the end of the log:\n%s", log[max(0, len(log)-2000):])
+		}
+	})
+	return d
+}
+
+func (d *desk) start() {
+	d.Inbox = New(d.open(), d.cfg)
+	soft, end := context.WithCancel(context.Background())
+	hard, cut := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { d.Run(soft, hard) })
+	d.cut, d.ended = cut, false
+	d.end = func() { end(); wg.Wait(); cut() }
+}
+
+// shut ends the inbox at once.
+func (d *desk) shut() {
+	if d.ended {
+		return
+	}
+	d.ended = true
+	d.cut()
+	d.end()
+	if err := d.Close(); err != nil {
+		d.t.Error(err)
+	}
+}
+
+func (d *desk) restart() { d.shut(); d.start() }
+
+var hookIDs atomic.Int64
+
+// hook makes a webhook of a tenant, "platform/tenant" or "tenant": a snapshot with that body.
+func (d *desk) hook(tenant, body string) *webhookgate.Webhook {
+	return aHook(d.cfg.Store.Receivers, tenant, body)
+}
+
+func aHook(set *receiver.Set, tenant, body string) *webhookgate.Webhook {
+	platform := ""
+	if p, t, ok := strings.Cut(tenant, "/"); ok {
+		platform, tenant = p, t
+	}
+	return &webhookgate.Webhook{
+		ID: fmt.Sprintf("id-%06d", hookIDs.Add(1)), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform, Tenant: tenant}, Snapshot: true,
+		Digest: sha256.Sum256([]byte(body)), Body: []byte(body), Header: http.Header{"Content-Type": {"application/json"}, "X-Tenant": {tenant}},
+		Received: time.Now(), Receiver: set.For(platform),
+	}
+}
+
+// send has a webhook taken in, and says "+": it was; "=": it is a copy; else why not.
+func (d *desk) send(tenant, body string) string { return d.sendHook(d.hook(tenant, body)) }
+
+func (d *desk) sendHook(w *webhookgate.Webhook) string {
+	switch duplicateOf, err := d.Keep(w); {
+	case errors.Is(err, webhookgate.ErrFull):
+		return "full"
+	case err != nil:
+		return err.Error()
+	case duplicateOf != "":
+		return "="
+	}
+	return "+"
+}
+
+// take sends, and all must be taken in.
+func (d *desk) take(tenant string, bodies ...string) {
+	d.t.Helper()
+	for _, body := range bodies {
+		if got := d.send(tenant, body); got != "+" {
+			d.t.Fatalf("%s:%s was not taken in: %s", tenant, body, got)
+		}
+	}
+}
+
+// list are a tenant's webhooks, or all, the oldest first.
+func (d *desk) list(tenant string) []store.Entry {
+	d.t.Helper()
+	all, err := d.List(store.Filter{Tenant: tenant})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	slices.Reverse(all)
+	return all
+}
+
+// states are a tenant's, the oldest first.
+func (d *desk) states(tenant string) string {
+	d.t.Helper()
+	var all []string
+	for _, e := range d.list(tenant) {
+		all = append(all, string(e.State))
+	}
+	return strings.Join(all, " ")
+}
+
+// nth is the id of a tenant's nth webhook, from 1.
+func (d *desk) nth(tenant string, n int) int64 {
+	d.t.Helper()
+	all := d.list(tenant)
+	if len(all) < n {
+		d.t.Fatalf("%s has only %d webhooks", tenant, len(all))
+	}
+	return all[n-1].ID
+}
+
+// until waits for something.
+func (d *desk) until(what string, f func() bool) {
+	d.t.Helper()
+	for began := time.Now(); !f(); time.Sleep(3 * time.Millisecond) {
+		if time.Since(began) > 30*time.Second {
+			d.t.Fatalf("not within 30 s: %s\n%s", what, d.picture())
+		}
+	}
+}
+
+func (d *desk) picture() string {
+	var out bytes.Buffer
+	for _, e := range d.list("") {
+		fmt.Fprintf(&out, "%d %s %s tries %d next %v %s\n", e.ID, e.Tenant, e.State, e.Tries, e.Next, e.Why)
+	}
+	return out.String() + fmt.Sprintf("%+v", d.Stats())
+}
+
+// idle waits until nothing of a tenant, or of all, waits.
+func (d *desk) idle(tenant string) {
+	d.t.Helper()
+	d.until(cmp.Or(tenant, "all")+" delivered", func() bool { return !strings.Contains(d.states(tenant), "waiting") })
+}
+
+func (d *desk) want(what, got, want string) {
+	d.t.Helper()
+	if got != want {
+		d.t.Errorf("%s: %s, want %s", what, got, want)
+	}
+}
+
+func must[T any](t testing.TB, v T, err error) T {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// must2 is the same for a call that returns both: must2(f())(t).
+func must2[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T { t.Helper(); check(t, err); return v }
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

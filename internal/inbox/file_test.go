@@ -1,0 +1,476 @@
+//go:build unix
+
+package inbox
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/sqlite"
+	"usher/internal/inbox/store"
+	"usher/internal/testkit"
+	"usher/internal/testkit/pgtest"
+)
+
+func aFile(t testing.TB) string { return filepath.Join(t.TempDir(), "inbox.db") }
+
+// sqlOn runs statements on a file that no usher has.
+func sqlOn(t testing.TB, path string, statements ...string) {
+	t.Helper()
+	db := must2(sql.Open("sqlite", path))(t)
+	defer db.Close()
+	for _, s := range statements {
+		must2(db.Exec(s))(t)
+	}
+}
+
+func TestFileIsOneUshers(t *testing.T) {
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	if _, err := sqlite.Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrInUse) {
+		t.Errorf("a second usher: %v", err)
+	}
+	if err := Check(&Address{path: path}, nil); !errors.Is(err, ErrInUse) {
+		t.Errorf("usher check: %v", err)
+	}
+	d.take("t", "A")
+	d.idle("")
+	d.shut()
+	check(t, Check(&Address{path: path}, nil))
+	sqlOn(t, path, "PRAGMA user_version = 1000")
+	if _, err := sqlite.Open(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "newer usher") {
+		t.Errorf("tables of a newer usher: %v", err)
+	}
+	for name, content := range map[string]string{"text": "this is not an inbox\n", "sqlite": "SQLite format 3\x00" + strings.Repeat("x", 5000)} {
+		other := filepath.Join(t.TempDir(), name)
+		check(t, os.WriteFile(other, []byte(content), 0o600))
+		if _, err := sqlite.Open(other, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "damaged, or no inbox") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if info := must2(os.Stat(path))(t); info.Mode().Perm() != 0o600 {
+		t.Errorf("others may read it: %v", info.Mode())
+	}
+}
+
+// People may look with sqlite3 -readonly while usher runs.
+func TestFileCanBeReadMeanwhile(t *testing.T) {
+	if _, err := exec.LookPath("sqlite3"); err != nil {
+		testkit.Missing(t, "sqlite3 is not installed")
+	}
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	for n := range 5 {
+		d.take("t", fmt.Sprint(n))
+		d.idle("")
+		out, err := exec.Command("sqlite3", "-readonly", path, "SELECT count(*) FROM webhook").CombinedOutput()
+		if err != nil || strings.TrimSpace(string(out)) != fmt.Sprint(n+1) {
+			t.Errorf("%s %v", out, err)
+		}
+	}
+}
+
+// A file that is moved, removed or replaced is noticed within two seconds, whether something comes or not.
+func TestFileIsGone(t *testing.T) {
+	for name, change := range map[string]func(string) error{
+		"moved":   func(path string) error { return os.Rename(path, path+".old") },
+		"removed": os.Remove,
+		"replaced": func(path string) error {
+			return errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, nil, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := aFile(t)
+			d := newDesk(t, inFile(t, path))
+			d.take("t", "A")
+			check(t, change(path))
+			began := time.Now()
+			d.until("noticed", func() bool { return d.Err() != nil })
+			if took := time.Since(began); took > 3*time.Second { // a busy machine
+				t.Errorf("after %v", took)
+			}
+			if got := d.send("t", "B"); !strings.Contains(got, "inbox's file") {
+				t.Errorf("a webhook: %q", got)
+			}
+			if n := strings.Count(d.log.String(), "the inbox is broken"); n != 1 {
+				t.Errorf("said %d times", n)
+			}
+		})
+	}
+}
+
+// Nothing of what was erased is left in the file, nor in its log.
+func TestErasedIsGone(t *testing.T) {
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	const secret = "a-very-secret-contact"
+	d.main.set("waits", status(500))
+	d.main.set("parked", status(400))
+	for _, tenant := range []string{"waits", "parked", "delivered", "large"} {
+		size := 10
+		if tenant == "large" {
+			size = 100_000
+		}
+		d.take(tenant, secret+tenant+strings.Repeat("x", size))
+		d.take("other-"+tenant, "A")
+	}
+	d.until("tried", func() bool { return len(d.main.tried("")) >= 8 })
+	d.until("parked", func() bool { return d.states("parked") == "parked" })
+	for _, tenant := range []string{"waits", "parked", "delivered", "large"} {
+		if n, err := d.Erase("", tenant); n != 1 || err != nil {
+			t.Errorf("%s: %d erased, %v", tenant, n, err)
+		}
+		if s, err := d.Snapshots(t.Context(), []string{tenant}); err != nil || len(s) != 0 {
+			t.Errorf("%s: %v %v", tenant, s, err)
+		}
+	}
+	if n, err := d.Erase("", "nobody"); n != 0 || err != nil {
+		t.Errorf("of nobody: %d erased, %v", n, err)
+	}
+	d.until("the others delivered", func() bool { return len(d.list("")) == 4 && !strings.Contains(d.states(""), "waiting") })
+	d.shut()
+	files := must2(filepath.Glob(path + "*"))(t)
+	for _, f := range files {
+		if bytes.Contains(must2(os.ReadFile(f))(t), []byte(secret)) {
+			t.Errorf("it is still in %s", filepath.Base(f))
+		}
+	}
+}
+
+// Nor after usher was killed before it could empty the log, because somebody was reading.
+func TestErasedIsGoneAfterAKill(t *testing.T) {
+	t.Parallel() // the erasure waits for the reader, for two seconds
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	const secret = "a-very-secret-contact"
+	d.take("large", strings.Repeat("x", 200_000)) // more than an export writes at once
+	d.take("t", secret)
+	d.idle("")
+	from, to := io.Pipe()
+	var wg sync.WaitGroup
+	wg.Go(func() { d.Export(t.Context(), to); to.Close() })
+	from.Read(make([]byte, 1)) // from here on it reads
+	must2(d.Erase("", "t"))(t)
+	left := aFile(t)
+	for _, suffix := range []string{"", "-wal"} {
+		check(t, os.WriteFile(left+suffix, must2(os.ReadFile(path+suffix))(t), 0o600))
+	}
+	io.Copy(io.Discard, from)
+	wg.Wait()
+	d = newDesk(t, inFile(t, left))
+	d.take("other", "A")
+	d.until("gone", func() bool { return !bytes.Contains(must2(os.ReadFile(left+"-wal"))(t), []byte(secret)) })
+}
+
+// A body whose digest no longer fits is reported and parked, the rest goes on; the same for one that is gone.
+func TestDamagedContent(t *testing.T) {
+	damage := []string{"UPDATE content SET body = x'58' WHERE seq = %d", "DELETE FROM content WHERE seq = %d", "UPDATE webhook SET status = x'00ff' WHERE seq = %d"}
+	test := func(t *testing.T, d *desk, hurt func(string)) {
+		check(t, d.Pause(store.Pause{}))
+		for n := range 4 {
+			d.take(fmt.Sprint("t", n), "A", "B")
+		}
+		var statements []string
+		for n, s := range damage {
+			statements = append(statements, fmt.Sprintf(s, d.nth(fmt.Sprint("t", n), 1)))
+		}
+		d.shut()
+		for _, s := range statements {
+			hurt(s)
+		}
+		d.start()
+		must2(d.Resume(store.Pause{}))(t)
+		d.idle("")
+		for n, want := range []string{"superseded delivered", "superseded delivered", "delivered delivered", "delivered delivered"} {
+			d.want(fmt.Sprint("t", n), d.states(fmt.Sprint("t", n)), want)
+		}
+		if n := strings.Count(d.log.String(), `level=ERROR msg="webhook damaged, parked"`); n != 2 {
+			t.Errorf("reported %d times", n)
+		}
+		d.want("accepted", fmt.Sprint(d.main.got("t0"), d.main.got("t1"), d.main.got("t3")), "[B] [B] [A B]")
+		must2(d.Show(d.nth("t0", 1)))(t)
+		must2(d.Show(d.nth("t1", 1)))(t)
+		other := timeless(t, inFile(t, aFile(t)))
+		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), false); err != nil {
+			t.Errorf("it can't be restored: %v", err)
+		}
+	}
+	t.Run("file", func(t *testing.T) {
+		path := aFile(t)
+		test(t, newDesk(t, inFile(t, path)), func(s string) { sqlOn(t, path, s) })
+	})
+	t.Run("database", func(t *testing.T) {
+		dsn := pgtest.Schema(t)
+		replace := strings.NewReplacer("UPDATE ", "UPDATE {schema}.", "FROM ", "FROM {schema}.", "x'58'", `'\x58'`, "x'00ff'", `'\x00ff'`)
+		test(t, newDesk(t, inDatabase(t, dsn)), func(s string) { inSchema(t, dsn, replace.Replace(s)) })
+	})
+}
+
+// What a tenant's row remembers is only of use. If it is damaged, it is forgotten, and nothing stops. A state that there is not
+// must not stop anybody from reading either.
+func TestDamagedRows(t *testing.T) {
+	for _, damage := range []string{
+		"UPDATE lane SET memory = x'ff'",
+		"UPDATE lane SET memory = x'ffffffffffffffffffffff'",
+		"UPDATE lane SET memory = x'000001000000000000'", // it has failed -1 times
+		"UPDATE lane SET memory = x'0000000020ff'",
+		"UPDATE webhook SET state = 99 WHERE seq = 1",
+	} {
+		path := aFile(t)
+		d := newDesk(t, inFile(t, path))
+		d.main.set("t", status(422))
+		d.take("t", "A")
+		d.until("parked", func() bool { return d.states("t") == "parked" })
+		d.main.set("t", answers(500, 500, 200))
+		check(t, d.Pause(store.Pause{}))
+		d.take("t", "B")
+		d.shut()
+		sqlOn(t, path, damage)
+		d.start()
+		must2(d.Resume(store.Pause{}))(t)
+		d.take("other", "A")
+		d.until(damage, func() bool { return len(d.main.got("")) == 2 })
+		if all := must2(d.Items(store.Filter{}))(t); len(all) != 3 {
+			t.Errorf("%s: %d are listed", damage, len(all))
+		}
+		d.shut()
+	}
+}
+
+// However a file is damaged while usher is off, usher does not crash, and nobody gets an old snapshot after a newer one.
+func TestDamagedFile(t *testing.T) {
+	worlds := 25
+	if *long {
+		worlds = 500
+	}
+	whole := aFile(t)
+	d := newDesk(t, inFile(t, whole))
+	d.main.set("", status(500))
+	for n := range 30 {
+		tenant := fmt.Sprintf("t%02d", n)
+		if n%2 == 0 {
+			d.main.set(tenant, status(200))
+		}
+		d.take(tenant, "1", "2"+strings.Repeat("x", n*300), "3")
+	}
+	d.until("half of it delivered", func() bool { return len(d.main.got("")) == 45 })
+	d.shut()
+	content := must2(os.ReadFile(whole))(t)
+	outcomes := make(map[string]int)
+	for n := range worlds {
+		random := rand.New(rand.NewPCG(7, uint64(n)))
+		path := filepath.Join(t.TempDir(), "inbox.db")
+		hurt := slices.Clone(content)
+		for range 1 + random.IntN(4) {
+			at := random.IntN(len(hurt))
+			for i := range 1 << random.IntN(9) {
+				if at+i < len(hurt) {
+					hurt[at+i] ^= byte(1 + random.IntN(255))
+				}
+			}
+		}
+		check(t, os.WriteFile(path, hurt, 0o600))
+		outcomes[runDamaged(t, n, path)]++
+	}
+	t.Log(outcomes)
+}
+
+// runDamaged runs an inbox on a damaged file, and says how that went.
+func runDamaged(t *testing.T, world int, path string) string {
+	e, err := sqlite.Open(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		if !strings.Contains(err.Error(), "damaged") && !strings.Contains(err.Error(), "newer") {
+			t.Errorf("world %d: does not start, and says %v", world, err)
+		}
+		return "does not start"
+	}
+	d := newDesk(t, func() store.Engine { return e })
+	defer d.shut()
+	for range 200 {
+		if s := d.Stats(); d.Err() != nil || s.Unknown || s.Pending == 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	last := make(map[string]string)
+	for _, one := range d.main.got("") {
+		tenant, body, _ := strings.Cut(one, ":")
+		if body[:1] < last[tenant] {
+			t.Errorf("world %d: %s got %.5s after %s", world, tenant, body, last[tenant])
+		}
+		last[tenant] = body[:1]
+	}
+	if d.Err() != nil {
+		return "broken while it runs"
+	}
+	return "goes on"
+}
+
+// TestChild is what the tests below run in a process of its own: it takes webhooks in and delivers them, and prints each.
+func TestChild(t *testing.T) {
+	path := os.Getenv("USHER_INBOX_CHILD")
+	if path == "" {
+		t.Skip("for other tests")
+	}
+	signal.Ignore(syscall.SIGXFSZ)
+	var mu sync.Mutex
+	say := func(words ...any) { mu.Lock(); defer mu.Unlock(); fmt.Println(words...) }
+	d := newDesk(t, inFile(t, path))
+	d.cfg.Delivered = nil
+	first, _ := strconv.Atoi(os.Getenv("USHER_INBOX_FIRST"))
+	if limit, err := strconv.Atoi(os.Getenv("USHER_INBOX_LIMIT")); err == nil {
+		check(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(limit), Max: 1 << 40}))
+	}
+	var wg sync.WaitGroup
+	for sender := range 8 {
+		wg.Go(func() {
+			for n := first; n < first+2000; n++ {
+				body := fmt.Sprintf("%06d%s", n, strings.Repeat("x", 3000))
+				if got := d.send(fmt.Sprint("t", sender), body); got == "+" {
+					say("ok", fmt.Sprint("t", sender), n)
+				} else {
+					say("no", d.Err() != nil, strings.ReplaceAll(got, "\n", " "))
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	check(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 40, Max: 1 << 40}))
+	for range 3 {
+		say("then", d.send("after", time.Now().String()) == "+")
+	}
+	say("end")
+	<-time.After(time.Minute)
+}
+
+// child runs TestChild until it has printed so many lines, or the last one, and kills it.
+func child(t *testing.T, path string, lines int, env ...string) (out []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestChild$")
+	cmd.Env = append(append(os.Environ(), "USHER_INBOX_CHILD="+path), env...)
+	stdout := must2(cmd.StdoutPipe())(t)
+	check(t, cmd.Start())
+	scan := bufio.NewScanner(stdout)
+	for scan.Scan() && scan.Text() != "end" {
+		if out = append(out, scan.Text()); len(out) == lines {
+			break
+		}
+	}
+	_ = cmd.Process.Kill()
+	for scan.Scan() { // what it had printed by then
+		out = append(out, scan.Text())
+	}
+	_ = cmd.Wait()
+	return out
+}
+
+// wantAll says what of the acknowledged is missing in a file that was left behind.
+func wantAll(t *testing.T, path string, lines []string) {
+	t.Helper()
+	d := newDesk(t, inFile(t, path))
+	d.idle("")
+	have := make(map[string]bool)
+	check(t, d.Each(store.Filter{}, true, func(w *store.Item) bool {
+		have[w.Tenant+" "+string(w.Body[:min(6, len(w.Body))])] = true
+		return true
+	}))
+	acknowledged := 0
+	for _, line := range lines {
+		var tenant string
+		var n int
+		if _, err := fmt.Sscanf(line, "ok %s %d", &tenant, &n); err == nil {
+			acknowledged++
+			if !have[fmt.Sprintf("%s %06d", tenant, n)] {
+				t.Errorf("%s was lost", line)
+			}
+		}
+	}
+	for n := range 8 {
+		if got := d.main.got(fmt.Sprint("t", n)); !slices.IsSorted(got) {
+			t.Errorf("t%d is out of order", n)
+		}
+	}
+	if acknowledged == 0 {
+		t.Errorf("nothing was acknowledged: %v", lines)
+	}
+	d.shut()
+}
+
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	path := aFile(t)
+	var lines []string
+	for round := range 3 {
+		lines = append(lines, child(t, path, 300, fmt.Sprint("USHER_INBOX_FIRST=", round*2000))...)
+	}
+	wantAll(t, path, lines)
+}
+
+// A write that fails is final: no more 200s until a restart, though the cause is gone. What was answered 200 before is there.
+func TestWriteFails(t *testing.T) {
+	t.Parallel()
+	path := aFile(t)
+	lines := child(t, path, -1, fmt.Sprint("USHER_INBOX_LIMIT=", 2<<20))
+	text := strings.Join(lines, "\n")
+	if strings.Count(text, "no true") != 8 || !strings.Contains(text, "could not be written") || strings.Count(text, "then false") != 3 {
+		t.Errorf("it went on:\n%.2000s", text[max(0, len(text)-2000):])
+	}
+	wantAll(t, path, lines)
+}
+
+// A full disk is not that: 503, and all goes on when there is room.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := mountSmall(dir, "12m"); err != nil {
+		t.Skipf("no file system of its own: %v", err) // only root may
+	}
+	t.Cleanup(func() { unmount(dir) })
+	path := filepath.Join(dir, "inbox.db")
+	d := newDesk(t, inFile(t, path))
+	d.main.set("", status(500))
+	taken := 0
+	var got string
+	for n := 0; n < 1000; n++ {
+		if got = d.send(fmt.Sprint("t", n), strings.Repeat(fmt.Sprint(n), 20_000)); got != "+" {
+			break
+		}
+		taken++
+	}
+	if !strings.Contains(got, "disk of the inbox's file is full") || taken == 0 {
+		t.Fatalf("%d taken in, then %q", taken, got)
+	}
+	d.main.set("", nil)
+	d.idle("") // the reserve is for what is delivered
+	check(t, remountSmall(dir, "100m"))
+	d.until("room again", func() bool { return d.send("after", "A") == "+" })
+	d.idle("")
+	d.restart()
+	if n := len(d.main.got("")); n < taken+1 || n > taken+33 { // what was under way may come again
+		t.Errorf("%d of %d delivered", n, taken+1)
+	}
+	if len(d.list("")) != taken+1 {
+		t.Errorf("%d there, %d taken in", len(d.list("")), taken+1)
+	}
+}

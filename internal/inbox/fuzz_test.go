@@ -1,0 +1,271 @@
+package inbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/store"
+	"usher/internal/testkit/pgtest"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+// wholeInboxes are lives of an inbox, as live reads them, that have all there can be in one.
+var wholeInboxes = []string{
+	"",
+	"0A 0B 0A 1A 2B",                   // A, B, A
+	"5w 0A 0B 0C 1A 6w 2A 2B 9A 9A",    // the receiver takes one tenant's, refuses another's, fails a third's
+	"rA rA rB 1A r1 uA uB uA c0",       // refused, copies of them, settled by a later one
+	"rA rB a1 a0 rC d0 0A",             // accepted and discarded
+	"5w 0A 0B p0 0C 7w p. 1A P. pr 1B", // parked, then paused: a tenant, all, a receiver
+	"sA sB sA eA eB 0A f0 0B x0 1A",    // signed ids, events without a tenant, forgotten, erased
+	"5w 0A 0B 7w R0 0C R1 R. d1 4A 4B", // sent again; a tenant with an odd code
+	"6w 0A 0B 0C R0 d0 rA r0 x1 f1 0A 8w",
+}
+
+// live does to an inbox what a text says, two letters for each thing.
+func live(t *testing.T, d *desk, text string) {
+	tenants := []string{"crm/acme", "crm/other", "acme", "docs/third", "crm/ü/%\x00 \"", strings.Repeat("x", 300)}
+	answers := map[byte]func(int) *http.Response{'5': status(422), '6': status(500), '7': nil, '8': refused}
+	refuse := func(certain bool, n int) *webhookgate.Refusal {
+		tenant := tenants[n%len(tenants)]
+		body := lifeOf(tenant, n)
+		if !certain {
+			tenant, body = "", body+"\xff"
+		}
+		r := &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Certain: certain, Status: 422, From: "192.0.2.1", Cut: n%7 == 6, Faults: []content.Fault{{Path: "/x", Message: fmt.Sprint("is odd\xff", n)}}}
+		r.Header.Set("X-Tenant", "\xfe")
+		return r
+	}
+	for i := 0; i+1 < len(text); i++ {
+		verb, n := text[i], int(text[i+1])
+		body := lifeOf("crm/acme", n)
+		pause := store.Pause{}
+		switch id := int64(n - '0' + 1); verb {
+		case '0', '1', '2', '3', '4':
+			tenant := tenants[verb-'0']
+			hook := d.hook(tenant, lifeOf(tenant, n))
+			hook.Header.Set("X-Tenant", "any") // no header can have what a code can
+			d.sendHook(hook)
+		case '5', '6', '7', '8': // so the receiver answers from now on
+			d.main.set("", answers[verb])
+		case 'w': // for a moment: what is paused waits for good
+			for n := 0; n < 20 && strings.Contains(d.states(""), "waiting"); n++ {
+				time.Sleep(time.Millisecond)
+			}
+		case 's':
+			hook := d.hook("crm/acme", body)
+			hook.SignedID = fmt.Sprint("signed-", n)
+			d.sendHook(hook)
+		case 'e':
+			hook := d.hook("", body)
+			hook.Lane, hook.Type, hook.Snapshot = webhookgate.Lane{Platform: "crm", Type: "Event"}, "Event", false
+			d.sendHook(hook)
+		case 'r', 'u':
+			d.Refuse(refuse(verb == 'r', n))
+		case 'p', 'P':
+			switch n {
+			case '.':
+			case 'r':
+				pause.Receiver = "main"
+			default:
+				pause.Platform, pause.Tenant = "crm", "acme"
+			}
+			if verb == 'p' {
+				check(t, d.Pause(pause))
+			} else {
+				must2(d.Resume(pause))(t)
+			}
+		case 'R', 'd', 'a': // what can't be done is not
+			switch verb {
+			case 'R':
+				_ = d.Redeliver(id, n%2 == 0)
+			case 'd':
+				_ = d.Discard(id)
+			default:
+				_, _ = d.Accept(id, n%2 == 0)
+			}
+		case 'f':
+			must2(d.Forget(nil, "acme"))(t)
+		case 'x':
+			_, _ = d.Erase("crm", "acme")
+		default:
+			continue
+		}
+		i++
+	}
+}
+
+// lifeOf is a snapshot of a tenant.
+func lifeOf(tenant string, n int) string {
+	platform, code, ok := strings.Cut(tenant, "/")
+	if !ok {
+		platform, code = "", tenant
+	}
+	quote := func(s string) string { text, _ := json.Marshal(s); return string(text) }
+	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%s,"platform":{"code":%s}},"change":{"features":[{"code":"f%d"}]}}}`, quote(code), quote(platform), n)
+}
+
+// An export's import is the same inbox: its export has the same lines, its lists and figures say the same, and so does dedup.
+// However the inbox came to be so, and whatever kind the two are.
+func FuzzMove(f *testing.F) {
+	for _, life := range wholeInboxes {
+		f.Add(life)
+	}
+	f.Fuzz(func(t *testing.T, life string) {
+		if len(life) > 100 {
+			t.Skip("long enough")
+		}
+		moves(t, life, inFile(t, filepath.Join(t.TempDir(), "from.db")), inFile(t, filepath.Join(t.TempDir(), "to.db")))
+	})
+}
+
+// The same with a database at either end.
+func TestMoveBetweenEngines(t *testing.T) {
+	t.Parallel()
+	for i, life := range wholeInboxes {
+		from, to := inFile(t, filepath.Join(t.TempDir(), "one.db")), inDatabase(t, pgtest.Schema(t))
+		if i%2 == 1 {
+			from, to = to, from
+		}
+		moves(t, life, from, to)
+	}
+}
+
+func moves(t *testing.T, life string, from, to func() store.Engine) {
+	d := newDesk(t, from)
+	live(t, d, life)
+	d.shut()
+	still := d.cfg
+	still.Store.Receivers = nil // nothing is delivered any more
+	open := func(engine func() store.Engine) *Inbox {
+		i := New(engine(), still)
+		t.Cleanup(func() { i.Close() })
+		return i
+	}
+	a, b := open(from), open(to)
+	first := exported(t, a)
+	if _, err := b.Import(t.Context(), strings.NewReader(first), false); err != nil {
+		t.Fatalf("%q: %v\n%s", life, err, first)
+	}
+	if second := exported(t, b); withoutFirst(first) != withoutFirst(second) {
+		t.Fatalf("%q: %s", life, difference(first, second))
+	}
+	see := func(i *Inbox) string {
+		check(t, i.ReadPauses(t.Context())) // it may not have read them yet
+		st := i.Stats()
+		return fmt.Sprintf("\n%+v\n%+v\n%v", must2(i.List(store.Filter{}))(t), shown(must2(i.Tenants(store.TenantFilter{}))(t)),
+			[]any{st.Pending, st.Parked, st.Unread, st.Used, st.Tenants, st.Paused})
+	}
+	if x, y := see(a), see(b); x != y {
+		t.Errorf("%q: %s", life, difference(x, y))
+	}
+	for _, tenant := range []string{"crm/acme", "crm/other", "acme"} {
+		for _, n := range []int{'C', 'B', 'A', 'B', 'A'} {
+			x, err := a.Keep(d.hook(tenant, lifeOf(tenant, n)))
+			check(t, err)
+			y, err := b.Keep(d.hook(tenant, lifeOf(tenant, n)))
+			check(t, err)
+			if (x == "") != (y == "") {
+				t.Errorf("%q: %s of %s is a copy of %q before, and of %q after", life, string(rune(n)), tenant, x, y)
+			}
+		}
+	}
+}
+
+func shown(all []*store.Tenant) (out []store.Tenant) {
+	for _, t := range all {
+		t.HeldUp = false // it is tried at once
+		out = append(out, *t)
+	}
+	slices.SortFunc(out, func(a, b store.Tenant) int { return strings.Compare(a.Tenant+"/"+a.Platform, b.Tenant+"/"+b.Platform) }) // namesakes have no order
+	return out
+}
+
+// difference is where two texts begin to differ, but for their first lines.
+func difference(before, after string) string {
+	x, y := strings.SplitAfter(before, "\n")[1:], strings.SplitAfter(after, "\n")[1:]
+	i := 0
+	for i < min(len(x), len(y)) && x[i] == y[i] {
+		i++
+	}
+	return fmt.Sprintf("line %d of %d and %d: before\n%safter\n%s", i+2, len(x), len(y), strings.Join(x[i:min(i+1, len(x))], ""), strings.Join(y[i:min(i+1, len(y))], ""))
+}
+
+func exported(t *testing.T, i *Inbox) string {
+	t.Helper()
+	var file bytes.Buffer
+	must2(i.Export(t.Context(), &file))(t)
+	return file.String()
+}
+
+// Whatever a file has, of what an import takes of it the export is imported again as the same.
+func FuzzImport(f *testing.F) {
+	golden := readGolden(f)
+	f.Add(golden)
+	for line := range strings.Lines(golden) {
+		f.Add(strings.SplitAfter(golden, "\n")[0] + line)
+	}
+	f.Add(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"x"}}}`)
+	f.Fuzz(func(t *testing.T, file string) {
+		a, b := timeless(t, inFile(t, filepath.Join(t.TempDir(), "a.db"))), timeless(t, inFile(t, filepath.Join(t.TempDir(), "b.db")))
+		if _, err := a.Import(t.Context(), strings.NewReader(file), true); err != nil {
+			return
+		}
+		first := exported(t, a)
+		if _, err := b.Import(t.Context(), strings.NewReader(first), false); err != nil {
+			t.Fatalf("%v\n%s", err, first)
+		}
+		if second := exported(t, b); withoutFirst(first) != withoutFirst(second) {
+			t.Fatal(difference(first, second))
+		}
+	})
+}
+
+// testdata/export.jsonl has every kind of line there is, as the first version writes it. Who saved that can restore it, with any
+// later usher, and gets the same again.
+func TestExportFormat(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		golden := readGolden(t)
+		i := timeless(t, open)
+		must2(i.Import(t.Context(), strings.NewReader(golden), false))(t)
+		got := exported(t, i)
+		if withoutFirst(got) != withoutFirst(golden) || !strings.HasPrefix(got, `{"inbox":{"version":1,"at":"`) {
+			t.Errorf("the format has changed: raise its version, and read the old one, too.\n%s", difference(golden, got))
+		}
+		for _, member := range []string{"pause", "lane", "webhook", "snapshot", "seen", "end"} {
+			if !strings.Contains(got, "\n{\""+member+"\":") {
+				t.Errorf("no line with %s", member)
+			}
+		}
+		for _, state := range store.States {
+			if !strings.Contains(got, fmt.Sprintf(`"state":%q`, state)) {
+				t.Errorf("none that is %s", state)
+			}
+		}
+	})
+}
+
+// timeless is an inbox that neither delivers anything nor finds anything too old.
+func timeless(t *testing.T, open func() store.Engine) *Inbox {
+	i := New(open(), Config{Store: store.Config{MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler), Ahead: func() time.Duration { return -100 * 365 * 24 * time.Hour }}})
+	t.Cleanup(func() { i.Close() })
+	return i
+}
+
+func readGolden(t testing.TB) string {
+	text, err := os.ReadFile("testdata/export.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

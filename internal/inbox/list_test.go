@@ -1,0 +1,95 @@
+package inbox
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"usher/internal/inbox/store"
+)
+
+// A list has of each webhook what Show has: its content, and that of its tenant's which was taken before it. A list of
+// several pages has each webhook once.
+func TestItems(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		d.main.set("b", status(422))
+		for n := range 40 {
+			for _, tenant := range []string{"crm/a", "crm/b"} {
+				d.take(tenant, fmt.Sprint("body ", n))
+			}
+		}
+		d.idle("")
+		all, err := d.Items(store.Filter{})
+		if err != nil || len(all) != 80 {
+			t.Fatalf("%d, %v", len(all), err)
+		}
+		for i, item := range all {
+			one, err := d.Show(item.ID)
+			if err != nil || !reflect.DeepEqual(one, item) {
+				t.Fatalf("%d: %v\n%+v\n%+v", item.ID, err, one, item)
+			}
+			if i > 0 && item.ID >= all[i-1].ID {
+				t.Errorf("%d after %d", item.ID, all[i-1].ID)
+			}
+			if taken := item.Previous != nil; taken != (item.Tenant == "a" && string(item.Body) != "body 0") {
+				t.Errorf("%s %s: %+v", item.Tenant, item.Body, item.Previous)
+			}
+		}
+		few, err := d.Items(store.Filter{Tenant: "a", Limit: 3})
+		if err != nil || len(few) != 3 || string(few[0].Body) != "body 39" || string(few[0].Previous.Body) != "body 38" {
+			t.Errorf("%+v %v", few, err)
+		}
+	})
+}
+
+func TestTenants(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		d.main.set("parks", status(422))
+		d.main.set("waits", status(500))
+		for _, tenant := range []string{"eu/zeta", "eu/Acme", "us/Acme", "us/parks", "eu/waits"} {
+			d.take(tenant, "A")
+		}
+		d.until("tried", func() bool {
+			s := d.Stats()
+			return s.Parked == 1 && s.Pending == 1 && len(d.HeldUp()) == 1
+		})
+		list := func(f store.TenantFilter) string {
+			t.Helper()
+			all, err := d.Tenants(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, tenant := range all {
+				name := store.ShowTenant(tenant.Platform, tenant.Tenant)
+				if tenant.Parked > 0 {
+					name += " parked"
+				}
+				if tenant.HeldUp {
+					name += " held up"
+				}
+				names = append(names, name)
+			}
+			return strings.Join(names, ", ")
+		}
+		for _, tc := range []struct {
+			filter store.TenantFilter
+			want   string
+		}{
+			{store.TenantFilter{}, "eu/Acme, us/Acme, us/parks parked, eu/waits held up, eu/zeta"},
+			{store.TenantFilter{Search: "aCM"}, "eu/Acme, us/Acme"},
+			{store.TenantFilter{Search: "us/"}, "us/Acme, us/parks parked"},
+			{store.TenantFilter{Troubled: true}, "us/parks parked, eu/waits held up"},
+			{store.TenantFilter{Limit: 1}, "eu/Acme"},
+			{store.TenantFilter{After: &store.Tenant{Platform: "eu", Tenant: "Acme"}, Limit: 2}, "us/Acme, us/parks parked"},
+			{store.TenantFilter{Search: "nobody"}, ""},
+		} {
+			if got := list(tc.filter); got != tc.want {
+				t.Errorf("%+v: %s, want %s", tc.filter, got, tc.want)
+			}
+		}
+	})
+}

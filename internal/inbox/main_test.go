@@ -1,0 +1,22 @@
+package inbox
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestMain keeps the tests' files in memory, where that is possible: no test here can show a sync that is missing, and thousands of
+// them take most of the time on a slow disk.
+func TestMain(m *testing.M) { os.Exit(inMemory(m)) }
+
+func inMemory(m *testing.M) int {
+	const memory = "/dev/shm"
+	if !strings.HasPrefix(os.TempDir(), memory) {
+		if dir, err := os.MkdirTemp(memory, "usher-"); err == nil && os.Chmod(dir, 0o711) == nil { // PostgreSQL runs as another user
+			defer os.RemoveAll(dir)
+			os.Setenv("TMPDIR", dir)
+		}
+	}
+	return m.Run()
+}

@@ -1,0 +1,173 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
+	"usher/internal/testkit/pgtest"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// openAt opens an inbox whose receiver answers with status, and runs it until the test ends.
+func openAt(t *testing.T, address string, status *int, more ...func(*Config)) *Inbox {
+	t.Helper()
+	rc := &receiver.Receiver{Name: "main", Timeout: time.Second, Concurrency: 4, URL: mustURL("http://receiver.invalid/"), Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: *status, Header: http.Header{}, Body: http.NoBody}, nil
+	})}
+	at, err := ParseAddress(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Address: at, Store: store.Config{
+		Receivers: receiver.NewSet(rc), Attempts: 3, MaxAge: time.Hour, Window: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+	}}
+	for _, f := range more {
+		f(&cfg)
+	}
+	i, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); i.Run(ctx, context.Background()) }()
+	t.Cleanup(func() { cancel(); <-ended; i.Close() })
+	return i
+}
+
+func snapshotOf(rc *receiver.Set, tenant, features string) *webhookgate.Webhook {
+	body := []byte(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `","platform":{"code":"crm"}},"change":{"features":[` + features + `]}}}`)
+	return &webhookgate.Webhook{
+		ID: webhookgate.NewID(), Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "crm", Tenant: tenant}, Snapshot: true,
+		Digest: sha256.Sum256(body), Body: body, Header: http.Header{"Content-Type": {"application/json"}, "X-Odd": {"\xff\x00"[:1]}}, Receiver: rc.For("crm"),
+	}
+}
+
+func engines(t *testing.T, f func(t *testing.T, address func() string)) {
+	t.Run("file", func(t *testing.T) {
+		n := 0
+		f(t, func() string { n++; return fmt.Sprintf("file:%s", filepath.Join(t.TempDir(), fmt.Sprint(n, ".db"))) })
+	})
+	t.Run("postgres", func(t *testing.T) { f(t, func() string { return pgtest.Schema(t) }) })
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not in time: ", what)
+		}
+	}
+}
+
+// What an inbox has, another one has after an export and an import: states, order, numbers, what is a copy.
+func TestExportImport(t *testing.T) {
+	engines(t, func(t *testing.T, address func() string) {
+		status := 200
+		a := openAt(t, address(), &status)
+		set := a.courier.receivers
+		keep := func(i *Inbox, tenant, features string) string {
+			t.Helper()
+			dup, err := i.Keep(snapshotOf(set, tenant, features))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return dup
+		}
+		keep(a, "acme", `{"code":"users","quantity":5}`)
+		eventually(t, "delivered", func() bool { l, _ := a.List(store.Filter{State: store.Delivered}); return len(l) == 1 })
+		status = 422
+		keep(a, "bad", `{"code":"sso"}`)
+		eventually(t, "parked", func() bool { l, _ := a.List(store.Filter{State: store.Parked}); return len(l) == 1 })
+		if err := a.Pause(store.Pause{Platform: "crm", Tenant: "held"}); err != nil {
+			t.Fatal(err)
+		}
+		keep(a, "held", `{"code":"a"}`)
+		keep(a, "held", `{"code":"b"}`)
+		refuse := &webhookgate.Refusal{Webhook: *snapshotOf(set, "odd", `{"code":"x","quantity":"5"}`), Certain: true, Status: 422, Faults: []content.Fault{{Path: "/payload", Message: "is odd"}}}
+		a.Refuse(refuse)
+		a.Refuse(refuse)
+
+		var file bytes.Buffer
+		if _, err := a.Export(t.Context(), &file); err != nil {
+			t.Fatal(err)
+		}
+		b := openAt(t, address(), &status)
+		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), false); err != nil {
+			t.Fatal(err)
+		}
+		var again bytes.Buffer
+		if _, err := b.Export(t.Context(), &again); err != nil {
+			t.Fatal(err)
+		}
+		if x, y := withoutFirst(file.String()), withoutFirst(again.String()); x != y {
+			t.Errorf("before:\n%s\nafter:\n%s", x, y)
+		}
+		if dup := keep(b, "acme", `{"code":"users","quantity":5}`); dup == "" {
+			t.Error("a copy of what was delivered before the move is no copy any more")
+		}
+		if dup := keep(b, "held", `{"code":"a"}`); dup != "" {
+			t.Error("A in A, B, A across a move was dropped")
+		}
+		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), false); err == nil {
+			t.Error("an export went into an inbox that is not empty")
+		}
+		list, err := b.List(store.Filter{State: store.Refused})
+		if err != nil || len(list) != 1 || list[0].Times != 2 {
+			t.Fatalf("refused: %+v, %v", list, err)
+		}
+		status = 200
+		id, err := b.Accept(list[0].ID, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "accepted and delivered", func() bool { w, err := b.Show(id); return err == nil && w.State == store.Delivered })
+		if w, _ := b.Show(list[0].ID); w.State != store.Accepted {
+			t.Errorf("the refused one is %s", w.State)
+		}
+		cut := file.String()[:file.Len()/2]
+		c := openAt(t, address(), &status)
+		if _, err := c.Import(t.Context(), strings.NewReader(cut), false); err == nil {
+			t.Error("a file that was cut off is imported")
+		}
+		if l, err := c.List(store.Filter{}); err != nil || len(l) != 0 {
+			t.Errorf("after an import that failed: %v, %v", l, err)
+		}
+		bare := string(snapshotOf(set, "day-one", `{"code":"one"}`).Body) + "\n" + string(snapshotOf(set, "day-one", `{"code":"two"}`).Body) + "\n"
+		if n, err := c.Import(t.Context(), strings.NewReader(bare), false); err != nil || n.Webhooks != 2 {
+			t.Errorf("bare: %+v, %v", n, err)
+		}
+		if s, err := c.Snapshots(t.Context(), []string{"day-one"}); err != nil || len(s) != 1 || !strings.Contains(string(s[0].Features), "two") {
+			t.Errorf("bare: %+v, %v", s, err)
+		}
+		if n, err := c.Import(t.Context(), strings.NewReader(bare), false); err != nil || n.Known != 2 {
+			t.Errorf("bare, again: %+v, %v", n, err)
+		}
+	})
+}
+
+func withoutFirst(s string) string { _, rest, _ := strings.Cut(s, "\n"); return rest }
+
+func mustURL(s string) *url.URL {
+	u, err := url.Parse(s)
+	if err != nil {
+		panic(err)
+	}
+	return u
+}

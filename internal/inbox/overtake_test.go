@@ -1,0 +1,91 @@
+package inbox
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"usher/internal/inbox/store"
+)
+
+// With KEEP=latest a new snapshot takes no other webhook's place: what is no snapshot, and came before, goes first.
+func TestLatestOvertakesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(1, filePace)
+		w.cfg.Store.KeepLatest, w.tenants = true, []string{"t1", "t2"}
+		w.dir, w.places = t.TempDir(), []*place{{world: w}}
+		p := w.places[0]
+		p.start()
+		w.healthy = true
+		send := func(tenant, snapshot string, other bool) {
+			p.sendAs(tenant, snapshot, other)
+			time.Sleep(3 * disk)
+		}
+		send("t1", "A", true) // it is being delivered
+		send("t1", "A", false)
+		send("t1", "B", true)
+		w.mu.Lock()
+		answered := w.tries[0].began.Add(w.answer)
+		w.mu.Unlock()
+		time.Sleep(time.Until(answered) - 2*time.Millisecond)
+		p.sendAs("t2", "A", true) // while this is written
+		time.Sleep(time.Millisecond)
+		send("t1", "B", false) // this waits, and then the outcome of the first
+		w.calm()
+		p.stop(true)
+		w.senders.Wait()
+		w.judge()
+		if len(w.violations) > 0 {
+			w.tell(t)
+		}
+	})
+}
+
+// What is sent again while a newer one is being delivered is the last that the receiver gets: a copy of the newer one is no
+// duplicate.
+func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(1, filePace)
+		w.cfg.Store.KeepLatest, w.tenants, w.healthy = false, []string{"t4"}, true
+		w.dir, w.places = t.TempDir(), []*place{{world: w}}
+		p := w.places[0]
+		p.start()
+		p.sendAs("t4", "A", false)
+		time.Sleep(time.Second)
+		p.sendAs("t4", "B", false)
+		time.Sleep(5 * disk) // it is being delivered
+		a := w.byID["0-1"]
+		a.again = append(a.again, &redelivery{from: time.Now(), to: time.Now().Add(disk), forced: true})
+		all, err := p.inbox.List(store.Filter{State: store.Delivered})
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		if err := p.inbox.Redeliver(all[0].ID, true); err != nil {
+			t.Error(err)
+		}
+		p.sendAs("t4", "B", false)
+		w.calm()
+		p.stop(true)
+		w.senders.Wait()
+		w.judge()
+		if len(w.violations) > 0 {
+			w.tell(t)
+		}
+	})
+}
+
+// The latest is discarded and sent again, ahead of an older one that still waits: that one does not come after it.
+func TestLatestSentAgainBeforeAnOlderOne(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		check(t, d.Pause(store.Pause{Tenant: "t"}))
+		d.take("t", "A", "B")
+		check(t, d.Discard(d.nth("t", 2)))
+		check(t, d.Redeliver(d.nth("t", 2), false))
+		must2(d.Resume(store.Pause{Tenant: "t"}))(t)
+		d.idle("t")
+		d.want("accepted", fmt.Sprint(d.main.got("t")), "[B]")
+		d.want("states", d.states("t"), "superseded delivered")
+	})
+}

@@ -1,0 +1,118 @@
+package inbox
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/store"
+)
+
+// Whoever erases a tenant waits for one delivery that is under way, and not for all that wait behind it.
+func TestErasesATenantWithALongQueue(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		d.main.delay = 50 * time.Millisecond
+		for n := range 200 {
+			d.take("acme", fmt.Sprint("body ", n))
+		}
+		before := len(d.main.got("acme"))
+		must(t, 0, func() error { _, err := d.Erase("", "acme"); return err }())
+		if n := len(d.main.got("acme")) - before; n > 20 { // two or three, but the erasure may have to wait for its turn
+			t.Errorf("%d were delivered before the erasure", n)
+		}
+	})
+}
+
+// What a receiver holds after a forced redelivery is not what was taken in last: a webhook that says the same is
+// a change, and entitlements must follow it.
+func TestAfterAForcedRedeliveryTheSameIsAChange(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		body := func(feature string) string {
+			return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[{"code":"` + feature + `"}]}}}`
+		}
+		d.take("acme", body("a"), body("b"))
+		d.idle("acme")
+		check(t, d.Redeliver(d.nth("acme", 1), true))
+		d.until("sent again", func() bool { return len(d.main.got("acme")) == 3 })
+		d.idle("acme")
+		d.want("the first once more", d.send("acme", body("a")), "+")
+		all, err := d.Snapshots(t.Context(), []string{"acme"})
+		if err != nil || len(all) != 1 || !strings.Contains(string(all[0].Features), `"a"`) {
+			t.Errorf("the sender's last word was a, and entitlements say %s, %v", all[0].Features, err)
+		}
+	})
+}
+
+// A pause that an import brings counts before anything of that import is delivered.
+func TestImportedPausesCount(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		check(t, d.Pause(store.Pause{}))
+		d.take("acme", "one", "two")
+		var file bytes.Buffer
+		must2(d.Export(t.Context(), &file))(t)
+		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
+		must(t, 0, func() error { _, err := to.Import(t.Context(), &file, false); return err }())
+		to.courier.mu.Lock()
+		paused := to.courier.isPaused("", "acme", "main")
+		to.courier.mu.Unlock()
+		if got := to.main.got(""); !paused || len(got) > 0 {
+			t.Errorf("all deliveries are paused: %t, and the receiver got %q", paused, got)
+		}
+	})
+}
+
+// Numbers go on after an import where they were, even if the history has dropped the last ones.
+func TestImportedNumbersGoOn(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.Finished = 1 })
+		d.take("acme", "one")
+		d.take("other", "one", "two", "three")
+		d.idle("")
+		d.until("dropped", func() bool { return len(d.list("")) == 1 })
+		last := d.nth("", 1)
+		var file bytes.Buffer
+		must2(d.Export(t.Context(), &file))(t)
+		var short []string // as if the last one had been dropped by its age
+		lines := 0
+		for l := range strings.Lines(file.String()) {
+			if !strings.HasPrefix(l, `{"webhook"`) && !strings.HasPrefix(l, `{"end"`) {
+				short, lines = append(short, l), lines+1
+			}
+		}
+		short = append(short, fmt.Sprintf(`{"end":{"lines":%d}}`, lines))
+		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
+		must(t, 0, func() error {
+			_, err := to.Import(t.Context(), strings.NewReader(strings.Join(short, "")), false)
+			return err
+		}())
+		to.take("new", "one")
+		if n := to.nth("new", 1); n <= last {
+			t.Errorf("after %d came %d", last, n)
+		}
+	})
+}
+
+// A webhook without a tenant can only be one that was refused. Any other state would be one that nobody delivers.
+func TestImportsNothingThatBelongsNowhere(t *testing.T) {
+	d := newDesk(t, inFile(t, t.TempDir()+"/inbox.db"))
+	line := `{"webhook":{"id":%d,"webhook":"x","type":"","platform":"","tenant":"","received":"2026-01-01T00:00:00Z","state":%q,"changed":"2026-01-01T00:00:00Z","tries":0,"certain":false,"snapshot":false,"digest":"47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=","header":"","body":""}}`
+	for _, bad := range []string{
+		fmt.Sprintf(line, 1, "waiting"), fmt.Sprintf(line, 1, "parked"), fmt.Sprintf(line, int64(1)<<62-1, "refused"),
+		strings.Replace(fmt.Sprintf(line, 1, "refused"), `"certain":false`, `"certain":true`, 1),
+		fmt.Sprintf(line, 2, "refused") + "\n" + fmt.Sprintf(line, 2, "refused"),
+		`{"lane":{"platform":"","tail":1}}`, `{"lane":{"platform":"eu","tail":1}}`, `{"snapshot":{"platform":"eu","id":1,"webhook":"x","received":"2026-01-01T00:00:00Z","features":[]}}`,
+	} {
+		text := `{"inbox":{"version":1,"at":"2026-01-01T00:00:00Z"}}` + "\n" + bad + "\n" + fmt.Sprintf(`{"end":{"lines":%d}}`, 2+strings.Count(bad, "\n"))
+		if _, err := d.Import(t.Context(), strings.NewReader(text), false); err == nil {
+			t.Errorf("imported: %s", bad)
+			for _, e := range d.list("") {
+				d.Discard(e.ID)
+			}
+		}
+	}
+}

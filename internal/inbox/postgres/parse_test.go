@@ -1,0 +1,39 @@
+package postgres
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	for address, want := range map[string]string{
+		"postgres://u@h/db": "",
+		"postgres://u@[::1]:5432,b:5433/db?target_session_attrs=read-write": "",
+		"postgres://u:hidden@h/db?schema=other_1":                           "",
+		"postgres://u:hidden@h/db?schema=":                                  "schema",
+		"postgres://u:hidden@h/db?schema=a%22b":                             "schema",
+		"postgres://u:hidden@h/db?search_path=x":                            "search_path",
+		"postgres://u:hidden@h/db?pool_max_conns=9":                         "pool_max_conns",
+		"postgres://u:hidden@h:port/db":                                     "address",
+		"postgres://u:hidden@h/db?sslmode=maybe":                            "sslmode",
+		"postgres://u:hidden@h/db?%zz":                                      "parameters",
+	} {
+		_, err := Parse(address)
+		switch {
+		case want == "" && err != nil, want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %q", address, err, want)
+		case err != nil && strings.Contains(err.Error(), "hidden"):
+			t.Errorf("%s: the error shows the password: %v", address, err)
+		}
+	}
+}
+
+// FuzzParse: no address makes it panic, or show a password.
+func FuzzParse(f *testing.F) {
+	f.Add("postgres://u:%s@h/db?schema=x")
+	f.Fuzz(func(t *testing.T, s string) {
+		if _, err := Parse("postgres://u:hunter2x@" + s); err != nil && strings.Contains(err.Error(), "hunter2x") {
+			t.Errorf("%v", err)
+		}
+	})
+}

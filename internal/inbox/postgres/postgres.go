@@ -1,0 +1,566 @@
+// Package postgres is the engine of an inbox that replicas share: a PostgreSQL database, version 13 or newer. It
+// knows statements, transactions and their failures, and nothing about webhooks.
+//
+// Everything that must hold is set in each transaction's first round trip, since a pooler such as PgBouncer gives the
+// connection to somebody else after it. For the same reason tables are named with their schema, and nothing
+// depends on a session: no LISTEN, no session lock, no SET.
+package postgres
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"usher/internal/inbox/store"
+)
+
+//go:embed statements.sql
+var statementsText string
+
+//go:embed 001.sql
+var schema001 string
+
+// migrations are numbered from 1. They only add: an older replica goes on while a newer one starts.
+var migrations = []string{schema001}
+
+// An Address says which database. Parse makes it.
+type Address struct {
+	config *pgxpool.Config
+	schema string
+}
+
+// Parse reads an address as every PostgreSQL client takes it, postgres://user@host[,host]/database, and the parameter
+// schema. Its errors never show a password.
+func Parse(address string) (*Address, error) {
+	base, text, _ := strings.Cut(address, "?") // url.Parse does not know several hosts
+	query, err := url.ParseQuery(text)
+	if err != nil {
+		return nil, errors.New("its parameters can't be read")
+	}
+	schema := query.Get("schema")
+	if !query.Has("schema") {
+		schema = "usher"
+	}
+	if schema == "" || len(schema) > 63 || strings.Trim(schema, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
+		return nil, errors.New("its schema should be a name of 1 to 63 letters, digits and underscores")
+	}
+	query.Del("schema")
+	for _, name := range []string{"pool_max_conns", "pool_min_conns", "pool_max_conn_lifetime", "pool_max_conn_idle_time", "pool_health_check_period", "pool_max_conn_lifetime_jitter"} {
+		if query.Has(name) {
+			return nil, fmt.Errorf("it has the parameter %s, which usher sets itself", name)
+		}
+	}
+	config, err := pgxpool.ParseConfig(base + "?" + query.Encode())
+	if err != nil {
+		return nil, errors.New(reason(err))
+	}
+	for name := range config.ConnConfig.RuntimeParams {
+		if name != "application_name" {
+			// A pooler refuses those it does not know, and keeps none of them.
+			return nil, fmt.Errorf("it has the parameter %q, which usher does not know", name)
+		}
+	}
+	config.ConnConfig.RuntimeParams["application_name"] = "usher"
+	config.ConnConfig.ConnectTimeout = connectPatience
+	config.ConnConfig.DialFunc = (&net.Dialer{Timeout: connectPatience, Control: userTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}}).DialContext
+	config.MaxConns = 4
+	config.MinConns = 0
+	config.MaxConnIdleTime = time.Minute
+	config.HealthCheckPeriod = time.Minute
+	return &Address{config, schema}, nil
+}
+
+// reason is what pgx says about an address, without the address: that may have a password.
+func reason(err error) string {
+	var parse *pgconn.ParseConfigError
+	if errors.As(err, &parse) {
+		if inner := errors.Unwrap(parse); inner != nil {
+			return inner.Error()
+		}
+	}
+	return "it can't be read as an address"
+}
+
+// Unencrypted says whether the connection to a host that is not this one may be read or answered by others.
+func (a *Address) Unencrypted() bool {
+	c := a.config.ConnConfig
+	loose := func(host string, secure bool) bool {
+		ip := net.ParseIP(host)
+		return !secure && !strings.HasPrefix(host, "/") && host != "localhost" && (ip == nil || !ip.IsLoopback())
+	}
+	if loose(c.Host, c.TLSConfig != nil && !c.TLSConfig.InsecureSkipVerify) {
+		return true
+	}
+	for _, f := range c.Fallbacks {
+		if loose(f.Host, f.TLSConfig != nil && !f.TLSConfig.InsecureSkipVerify) {
+			return true
+		}
+	}
+	return false
+}
+
+// Password says whether the address has one inside.
+func (a *Address) Password() bool { return a.config.ConnConfig.Password != "" }
+
+const (
+	connectPatience = 5 * time.Second
+	// stepPatience is for everything but the confirmation of a transaction.
+	stepPatience = 10 * time.Second
+	// commitPatience is how long a transaction may take to be confirmed. Until then the server holds the rows of its
+	// lanes: a second connection could only wait for them.
+	commitPatience = time.Minute
+)
+
+// Engine is a store.Engine.
+type Engine struct {
+	config     *pgxpool.Config
+	schema     string
+	statements map[string]string
+	log        *slog.Logger
+	pool       *pgxpool.Pool
+
+	conn     *pgx.Conn // the writer's; nil: to be made
+	prepared bool      // the tables are there
+	try      bool      // only see whether they could be made
+	waited   time.Time // when a lock was last waited for in vain
+	warned   bool      // the server has sent a warning since the last look
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	socket net.Conn // of conn
+}
+
+// Open connects and makes the tables. If the server cannot be reached, it goes on trying while the store works: only what
+// somebody has to change is an error.
+func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error) {
+	e := newEngine(a, password, log)
+	var err error
+	if e.pool, err = pgxpool.NewWithConfig(context.Background(), e.config); err != nil {
+		return nil, errors.New(reason(err))
+	}
+	if err := e.connect(); err != nil {
+		var setup *SetupError
+		if errors.As(err, &setup) {
+			e.pool.Close()
+			return nil, err
+		}
+		log.Warn("the inbox's database can't be reached yet, will retry", "err", err)
+	}
+	return e, nil
+}
+
+func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
+	e := &Engine{config: a.config.Copy(), schema: pgx.Identifier{a.schema}.Sanitize(), log: log}
+	e.statements = store.Statements(strings.ReplaceAll(statementsText, "{schema}", e.schema))
+	e.config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		if password != nil {
+			c.Password = password()
+		}
+		return nil
+	}
+	return e
+}
+
+// A SetupError says that somebody has to change something: waiting does not help.
+type SetupError struct{ Err error }
+
+func (e *SetupError) Error() string { return e.Err.Error() }
+func (e *SetupError) Unwrap() error { return e.Err }
+
+// Shared is part of store.Engine.
+func (e *Engine) Shared() bool { return true }
+
+// Tight is part of store.Engine.
+func (e *Engine) Tight() bool { return false }
+
+// Tidy is part of store.Engine. PostgreSQL tidies up by itself.
+func (e *Engine) Tidy() {}
+
+// Close ends the connections. One that waits for a confirmation is cut off.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	if e.socket != nil {
+		e.socket.Close()
+	}
+	e.mu.Unlock()
+	e.pool.Close()
+	return nil
+}
+
+// connect makes the writer's connection, and the tables if they are not there.
+func (e *Engine) connect() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stepPatience)
+	defer cancel()
+	config := e.config.ConnConfig.Copy()
+	e.config.BeforeConnect(ctx, config)
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		e.warned = e.warned || severity((*pgconn.PgError)(n)) == "WARNING"
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return plain(err)
+	}
+	if !e.prepared {
+		if err := e.migrate(ctx, conn); err != nil {
+			conn.Close(ctx)
+			return err
+		}
+		e.prepared = true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.conn, e.socket = conn, conn.PgConn().Conn()
+	if e.closed {
+		e.socket.Close()
+	}
+	return nil
+}
+
+// disconnect drops the writer's connection. The next transaction makes another one, maybe to another host.
+func (e *Engine) disconnect() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.socket != nil {
+		e.socket.Close() // not conn.Close, which would wait, and not a cancelled context, which asks the server to cancel
+	}
+	e.conn, e.socket = nil, nil
+}
+
+// Write is part of store.Engine.
+func (e *Engine) Write(fn func(store.Tx) error) error {
+	var err error
+	for range 5 {
+		if e.conn == nil {
+			if err := e.connect(); err != nil {
+				return err
+			}
+		}
+		if err = e.once(fn); !serialization(err) {
+			break
+		}
+	}
+	if isCode(err, "55P03") {
+		e.waited = time.Now()
+	}
+	return plain(err)
+}
+
+func isCode(err error, code string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == code
+}
+
+// Import is part of store.Engine. It has a connection of its own, without the limits of a short transaction.
+func (e *Engine) Import(fn func(store.Tx) error) error {
+	e.disconnect()
+	if err := e.connect(); err != nil {
+		return err
+	}
+	defer e.disconnect()
+	t := e.begin(context.Background())
+	t.batch.Queue("SET LOCAL statement_timeout = 0")
+	t.batch.Queue("SET LOCAL lock_timeout = 0")
+	t.batch.Queue("SET LOCAL idle_in_transaction_session_timeout = 0")
+	if err := fn(t); err != nil {
+		e.rollback(err)
+		return err // mostly not the database's
+	}
+	return plain(t.commit())
+}
+
+func serialization(err error) bool { return isCode(err, "40001") || isCode(err, "40P01") }
+
+// begin begins a transaction of the writer. Each statement must see what others have committed: who has waited for a lane's row
+// goes by what became of it.
+func (e *Engine) begin(ctx context.Context) *tx {
+	t := &tx{e: e, conn: e.conn, ctx: ctx}
+	t.batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	t.batch.Queue(e.statements["settings"])
+	return t
+}
+
+func (e *Engine) once(fn func(store.Tx) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stepPatience)
+	defer cancel()
+	t := e.begin(ctx)
+	if time.Since(e.waited) < 5*time.Second {
+		// Somebody holds a row. The batch is split until the webhook that needs it is alone, and the others must not wait
+		// for that row at each step.
+		t.batch.Queue("SELECT set_config('lock_timeout', '200', true)")
+	}
+	if err := fn(t); err != nil {
+		e.rollback(err)
+		return err
+	}
+	return t.commit()
+}
+
+// rollback ends a transaction that failed. If the connection is no longer usable, it is dropped.
+func (e *Engine) rollback(cause error) {
+	var pg *pgconn.PgError
+	usable := !errors.As(cause, &pg) || pg.Code != "25006" && severity(pg) != "FATAL" // read-only: another host may be the one
+	if usable && !e.conn.IsClosed() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if _, err := e.conn.Exec(ctx, "ROLLBACK"); err == nil {
+			return
+		}
+	}
+	e.disconnect()
+}
+
+// severity is in English, whatever language the server speaks. A pooler sends only the one for people.
+func severity(e *pgconn.PgError) string { return cmp.Or(e.SeverityUnlocalized, e.Severity) }
+
+// tx collects statements in a batch.
+type tx struct {
+	e     *Engine
+	conn  *pgx.Conn
+	ctx   context.Context
+	batch pgx.Batch
+	seen  bool // a row was read
+}
+
+// Queue is part of store.Tx.
+func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
+	statement, ok := t.e.statements[name]
+	if !ok {
+		panic("there is no statement " + name)
+	}
+	q := t.batch.Queue(statement, args...)
+	if each == nil {
+		return
+	}
+	q.Query(func(rows pgx.Rows) error {
+		defer rows.Close()
+		for rows.Next() {
+			t.seen = true
+			if err := each(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+}
+
+// Now is part of store.Tx.
+func (t *tx) Now(at *int64) {
+	t.Queue("now", func(r store.Row) error { return r.Scan(at) })
+}
+
+// Send is part of store.Tx.
+func (t *tx) Send() error {
+	if t.batch.Len() == 0 {
+		return nil
+	}
+	err := t.conn.SendBatch(t.ctx, &t.batch).Close()
+	t.batch = pgx.Batch{}
+	return err
+}
+
+// commit sends what is left together with COMMIT. It runs under no context: when a context ends the driver asks the server
+// to cancel, and a COMMIT that is cancelled while it waits for a standby is committed here, visible, and lost in a
+// failover.
+func (t *tx) commit() error {
+	e := t.e
+	socket := t.conn.PgConn().Conn()
+	defer time.AfterFunc(commitPatience, func() { socket.Close() }).Stop()
+	e.warned = false
+	var tag pgconn.CommandTag
+	t.batch.Queue("COMMIT").Exec(func(ct pgconn.CommandTag) error { tag = ct; return nil })
+	err := t.conn.SendBatch(context.Background(), &t.batch).Close()
+	var pg *pgconn.PgError
+	switch {
+	case err == nil && tag.String() == "COMMIT" && e.warned: // it is committed here, and maybe nowhere else
+		return store.ErrDoubt
+	case err == nil && tag.String() == "COMMIT":
+		return nil
+	case err == nil:
+		return errors.New("the database rolled a transaction back")
+	case errors.As(err, &pg) && severity(pg) != "FATAL" && severity(pg) != "PANIC":
+		e.rollback(err) // it came before COMMIT, or in its place
+		return err
+	case pgconn.SafeToRetry(err):
+		e.disconnect()
+		return err
+	}
+	e.disconnect()
+	e.log.Debug("a commit was not confirmed", "err", plain(err))
+	return store.ErrDoubt
+}
+
+// Read is part of store.Engine. Connections that waited in the pool while the server went away fail once each: as long as no row was
+// read, another one is tried.
+func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) error {
+	for range int(e.config.MaxConns) {
+		t := &tx{e: e, ctx: ctx}
+		err := e.readOnce(ctx, t, fn)
+		var pg *pgconn.PgError
+		if err == nil || t.seen || errors.As(err, &pg) || ctx.Err() != nil || t.conn == nil || !t.conn.IsClosed() {
+			return plain(err)
+		}
+	}
+	return plain(e.readOnce(ctx, &tx{e: e, ctx: ctx}, fn))
+}
+
+func (e *Engine) readOnce(ctx context.Context, t *tx, fn func(store.Tx) error) error {
+	conn, err := e.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	t.conn = conn.Conn()
+	t.batch.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+	if err := fn(t); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		conn.Exec(ctx, "ROLLBACK")
+		return err
+	}
+	t.batch.Queue("COMMIT")
+	return t.Send()
+}
+
+// plain says what is wrong in words, and whose fault it is.
+func plain(err error) error {
+	if err == nil || errors.Is(err, store.ErrDoubt) {
+		return err
+	}
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		var setup *SetupError
+		if errors.As(err, &setup) {
+			return err
+		}
+		return fmt.Errorf("the inbox's database can't be reached: %w", withoutAddress(err))
+	}
+	switch {
+	case pg.Code == "28P01" || pg.Code == "28000":
+		return &SetupError{fmt.Errorf("the inbox's database refuses the user: %s (check USHER_WEBHOOK_INBOX and USHER_WEBHOOK_INBOX_PASSWORD)", pg.Message)}
+	case pg.Code == "3D000":
+		return &SetupError{fmt.Errorf("the inbox's database does not exist: %s; make it with CREATE DATABASE", pg.Message)}
+	case pg.Code == "25006":
+		return errors.New("the inbox's database may only be read: it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write")
+	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03":
+		return &store.GuiltyError{Err: err}
+	case pg.Code == "53100":
+		return errors.New("the disk of the inbox's database is full")
+	}
+	return fmt.Errorf("the inbox's database: %w", err)
+}
+
+// withoutAddress shortens what pgx says when it cannot connect: for each host it names the user and the database.
+func withoutAddress(err error) error {
+	var c *pgconn.ConnectError
+	if errors.As(err, &c) {
+		if inner := errors.Unwrap(c); inner != nil {
+			return inner
+		}
+	}
+	return err
+}
+
+// migrate makes the tables, or says what is missing.
+func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
+	version, err := e.version(ctx, conn)
+	if err == nil && (version < len(migrations) || e.try) {
+		err = e.apply(ctx, conn)
+		if err == nil {
+			version, err = e.version(ctx, conn)
+		}
+	}
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && pg.Code == "42501":
+		user, database := conn.Config().User, conn.Config().Database
+		return &SetupError{fmt.Errorf("the role %q may not do what usher needs (%s); as an administrator run: CREATE SCHEMA IF NOT EXISTS %s AUTHORIZATION %s; or, for usher to make it: GRANT CREATE ON DATABASE %s TO %s",
+			user, pg.Message, e.schema, pgx.Identifier{user}.Sanitize(), pgx.Identifier{database}.Sanitize(), pgx.Identifier{user}.Sanitize())}
+	case err != nil:
+		return plain(err)
+	case version > len(migrations):
+		return &SetupError{fmt.Errorf("the tables in the schema %s were made by a newer usher (version %d, and this usher knows %d): start that one, or name another schema in USHER_WEBHOOK_INBOX", e.schema, version, len(migrations))}
+	}
+	return nil
+}
+
+// version is that of the tables; zero: there are none.
+func (e *Engine) version(ctx context.Context, conn *pgx.Conn) (v int, err error) {
+	err = conn.QueryRow(ctx, "SELECT version FROM "+e.schema+".schema_version").Scan(&v)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000") { // no such table, or schema
+		return 0, nil
+	}
+	return v, err
+}
+
+// errUndo has a transaction rolled back.
+var errUndo = errors.New("only tried")
+
+// apply runs the migrations that are missing. One replica does it, the others wait for it. If it is only tried, nothing of it
+// stays.
+func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) error {
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('usher schema '||$1::text))", e.schema); err != nil {
+			return err
+		}
+		var exists bool
+		if err := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL", e.schema).Scan(&exists); err != nil {
+			return err
+		}
+		if !exists {
+			if _, err := tx.Exec(ctx, "CREATE SCHEMA "+e.schema); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS "+e.schema+".schema_version (version bigint NOT NULL)"); err != nil {
+			return err
+		}
+		version := 0
+		if err := tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+e.schema+".schema_version").Scan(&version); err != nil {
+			return err
+		}
+		for n := version; n < len(migrations); n++ {
+			text := store.Columns.Replace(strings.ReplaceAll(migrations[n], "{schema}", e.schema))
+			if _, err := tx.Conn().PgConn().Exec(ctx, text).ReadAll(); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.Exec(ctx, "DELETE FROM "+e.schema+".schema_version"); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, fmt.Sprintf("INSERT INTO %s.schema_version VALUES (%d)", e.schema, max(version, len(migrations))))
+		if err == nil && e.try {
+			return errUndo
+		}
+		return err
+	})
+	if errors.Is(err, errUndo) {
+		return nil
+	}
+	return err
+}
+
+// Check says whether usher could use the database. Nothing of what it tries stays.
+func Check(a *Address, password func() string) error {
+	e := newEngine(a, password, slog.New(slog.DiscardHandler))
+	e.try = true
+	err := e.connect()
+	if e.conn != nil {
+		e.disconnect()
+	}
+	return err
+}

@@ -1,0 +1,276 @@
+-- Each statement is named after the question that it answers. A slice of the caller's is an array here.
+
+-- name: platforms
+SELECT id, code FROM {schema}.platform
+
+-- name: platform_add
+INSERT INTO {schema}.platform (hash, code) SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT (hash) DO NOTHING
+
+-- name: lane_add
+INSERT INTO {schema}.lane (key, platform, tenant, kind)
+SELECT n.key, p.id, n.tenant, n.kind FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) AS n (key, tenant, kind)
+JOIN {schema}.platform p ON p.hash = substring(n.key FROM 17) -- the key's second half is the platform's
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.key = n.key)
+ORDER BY n.key ON CONFLICT (key) DO NOTHING
+
+-- name: lane_lock
+SELECT {lane} FROM {schema}.lane l WHERE l.key = ANY($1::bytea[]) ORDER BY l.key FOR UPDATE
+
+-- name: lane_save
+UPDATE {schema}.lane l SET tail = n.tail, memory = n.memory, waiting = n.waiting, again = n.again, parked = n.parked, refused = n.refused,
+	bytes = n.bytes, since = n.since, failing = n.failing, tried = n.tried, wish = n.wish, paused = n.paused, due = n.due, owner = n.owner
+FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
+	$10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bytea[], $15::bytea[])
+	AS n (tail, memory, waiting, again, parked, refused, bytes, since, failing, tried, wish, paused, due, owner, key)
+WHERE l.key = n.key
+
+-- name: lane_due_repair
+UPDATE {schema}.lane SET due = CASE WHEN wish <= $2::bigint THEN greatest($1::bigint, wish) ELSE $1::bigint END,
+	wish = CASE WHEN wish <= $2::bigint THEN wish ELSE 0 END, tried = least(tried, $1::bigint)
+WHERE platform = ANY($4::bigint[]) AND due < {never}
+	AND (owner = '' AND failing = 0 AND due > $1::bigint OR owner = '' AND due > $3::bigint OR owner <> '' AND due > $5::bigint)
+
+-- name: lanes_between
+SELECT {lane} FROM {schema}.lane l WHERE l.key BETWEEN $1 AND $2
+
+-- name: claim_ready
+SELECT {lane} FROM unnest($1::bigint[]) AS p (id) CROSS JOIN LATERAL (
+	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
+	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
+
+-- name: claim_retry
+SELECT {lane} FROM unnest($1::bigint[]) AS p (id) CROSS JOIN (VALUES (1), (2)) AS f (failing) CROSS JOIN LATERAL (
+	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = f.failing AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
+	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
+
+-- name: claim_probe
+SELECT {lane} FROM unnest($1::bigint[]) AS p (id) CROSS JOIN LATERAL (
+	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = 2 AND due < {never} AND tried <= $2::bigint - 1000000 AND wish <= $2::bigint AND (owner = '' OR due <= $2::bigint AND $3::bigint = 1)
+	ORDER BY tried LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
+
+-- name: claim_wave
+SELECT {lane} FROM unnest($1::bigint[]) AS p (id) CROSS JOIN LATERAL (
+	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = 2 AND due < {never} AND since >= $5::bigint AND tried < $6::bigint AND wish <= $2::bigint AND owner = '' AND $3::bigint >= 0
+	ORDER BY since LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
+
+-- name: numbers
+SELECT nextval('{schema}.number'), 1::bigint FROM generate_series(1, $1::bigint)
+
+-- name: next
+SELECT w.* FROM unnest($1::bytea[], $2::bigint[]) AS n (key, seq) CROSS JOIN LATERAL (
+	SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON l.key = w.lane
+	LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $3::bigint
+	WHERE w.lane = n.key AND w.state = 0 AND w.seq <> n.seq ORDER BY w.ord LIMIT 1) w
+
+-- name: lane_rest
+SELECT {webhook} FROM {schema}.lane l JOIN {schema}.webhook w ON w.lane = l.key
+WHERE l.key = ANY($1::bytea[]) AND l.parked + l.again + l.refused > 0 AND (w.state IN (1, 2) OR w.state = 0 AND w.ord < 0) ORDER BY w.seq
+
+-- name: lane_queue
+SELECT {webhook} FROM {schema}.lane l JOIN {schema}.webhook w ON w.lane = l.key WHERE l.key = ANY($1::bytea[]) AND w.state = 0 ORDER BY w.ord
+
+-- name: webhooks
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
+LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq = ANY($1::bigint[])
+
+-- name: webhooks_lock
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
+LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq = ANY($1::bigint[]) FOR UPDATE OF w
+
+-- name: webhook_add
+INSERT INTO {schema}.webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, ord, changed, status)
+SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[],
+	$10::bigint[], $11::bigint[], $12::bytea[])
+
+-- name: webhook_save
+UPDATE {schema}.webhook w SET state = n.state, ord = n.ord, changed = n.changed, status = n.status
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[]) AS n (state, ord, changed, status, seq) WHERE w.seq = n.seq
+
+-- name: webhook_delete
+DELETE FROM {schema}.webhook WHERE seq = ANY($1::bigint[])
+
+-- name: finished_delete
+DELETE FROM {schema}.webhook WHERE seq = ANY($1::bigint[]) AND state > 2
+
+-- name: content_tidy
+DELETE FROM {schema}.content c WHERE c.seq = ANY($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM {schema}.webhook w WHERE w.seq = c.seq)
+
+-- name: content_add
+INSERT INTO {schema}.content (seq, header, body) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])
+
+-- name: content_delete
+DELETE FROM {schema}.content WHERE seq = ANY($1::bigint[])
+
+-- name: content
+SELECT header, body FROM {schema}.content WHERE seq = $1
+
+-- name: snapshot_save
+INSERT INTO {schema}.snapshot (lane, seq, uuid, received, name, features)
+SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bytea[], $6::bytea[])
+ON CONFLICT (lane) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, received = excluded.received, name = excluded.name, features = excluded.features
+
+-- name: snapshots_between
+SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features
+FROM unnest($1::bytea[], $2::bytea[]) AS n (a, b) JOIN {schema}.snapshot s ON s.lane BETWEEN n.a AND n.b JOIN {schema}.lane l ON l.key = s.lane
+
+-- name: seen_find
+SELECT s.lane, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid
+FROM unnest($1::bytea[], $2::bytea[]) AS n (lane, id) JOIN {schema}.seen_id s ON s.lane = n.lane AND s.id = n.id
+LEFT JOIN {schema}.webhook w ON w.seq = s.seq
+
+-- name: seen_save
+INSERT INTO {schema}.seen_id (lane, id, digest, seq, at, uuid) SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[])
+ON CONFLICT (lane, id) DO UPDATE SET digest = excluded.digest, seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
+
+-- name: seen_forget
+DELETE FROM {schema}.seen_id WHERE lane = $1
+
+-- name: seen_expire
+DELETE FROM {schema}.seen_id WHERE at < $1::bigint
+
+-- name: replica_lock
+SELECT batch FROM {schema}.replica WHERE id = $1 FOR UPDATE
+
+-- name: replica_save
+INSERT INTO {schema}.replica (id, batch, at) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, at = excluded.at
+
+-- name: replica_expire
+DELETE FROM {schema}.replica WHERE at < $1::bigint
+
+-- name: erase_content
+DELETE FROM {schema}.content WHERE seq IN (SELECT seq FROM {schema}.webhook WHERE lane = $1)
+
+-- name: erase_webhooks
+DELETE FROM {schema}.webhook WHERE lane = $1 RETURNING seq
+
+-- name: erase_snapshot
+DELETE FROM {schema}.snapshot WHERE lane = $1
+
+-- name: pauses
+SELECT receiver, platform, tenant, since FROM {schema}.pause ORDER BY since
+
+-- name: pause_add
+INSERT INTO {schema}.pause (receiver, platform, tenant, key, since) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (key) DO NOTHING
+
+-- name: pause_remove
+DELETE FROM {schema}.pause WHERE key = $1 RETURNING since
+
+-- name: list
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
+LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
+WHERE w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+
+-- name: list_held
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
+LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
+WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND w.state = $2::bigint AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+
+-- name: list_lane
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
+LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
+WHERE w.lane BETWEEN $7::bytea AND $8::bytea AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+
+-- name: previous
+SELECT n.seq, p.* FROM unnest($1::bytea[], $2::bigint[]) AS n (lane, seq) CROSS JOIN LATERAL (
+	(SELECT seq, state, ''::bytea FROM {schema}.webhook WHERE lane = n.lane AND seq < n.seq AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
+	UNION ALL
+	(SELECT w.seq, w.state, c.body FROM {schema}.webhook w JOIN {schema}.content c ON c.seq = w.seq
+		WHERE w.lane = n.lane AND w.seq < n.seq AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)) p
+
+-- name: figures
+SELECT platform, sum(waiting)::bigint, min(since), sum(parked)::bigint, sum(bytes)::bigint,
+	count(*) FILTER (WHERE failing = 2 AND waiting > 0), count(*) FILTER (WHERE failing = 1 AND waiting > 0)
+FROM {schema}.lane WHERE bytes > 0 GROUP BY platform
+
+-- name: refused_find
+SELECT {webhook} FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane WHERE w.state = 2 AND w.digest = ANY($1::bytea[]) FOR UPDATE OF w
+
+-- name: refused_all
+SELECT seq, size, received FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2 ORDER BY seq DESC
+
+-- name: refused_delete
+DELETE FROM {schema}.webhook WHERE seq = ANY($1::bigint[]) AND state = 2 RETURNING lane
+
+-- name: lane_unrefuse
+UPDATE {schema}.lane l SET refused = greatest(l.refused - n.count, 0)
+FROM (SELECT key, count(*) FROM unnest($1::bytea[]) AS u (key) GROUP BY key) n WHERE l.key = n.key
+
+-- name: refused_count
+SELECT count(*) FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
+
+-- name: tenant_count
+SELECT count(*) FROM {schema}.snapshot
+
+-- name: tenants
+SELECT l.platform, l.tenant, coalesce(s.name, ''::bytea), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.failing, l.paused
+FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.lane = l.key
+WHERE l.tenant <> ''::bytea AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > ($1::bytea, $2::bigint)
+AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.failing > 0 AND l.waiting > 0) ORDER BY l.tenant, l.platform LIMIT $4::bigint
+
+-- name: held_up
+SELECT {lane} FROM {schema}.lane l WHERE l.failing > 0 AND l.waiting > 0 ORDER BY l.since LIMIT $1::bigint
+
+-- name: sweep_lock
+SELECT pg_try_advisory_xact_lock(hashtext('usher sweep {schema}'))::int::bigint
+
+-- name: finished_cut
+SELECT changed, seq FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC OFFSET $1::bigint LIMIT 1
+
+-- name: finished_before
+SELECT seq FROM {schema}.webhook WHERE state > 2 AND (changed, seq) <= ($1::bigint, $2::bigint) ORDER BY changed, seq LIMIT $3::bigint
+
+-- name: finished_bytes
+SELECT coalesce(sum(size), 0)::bigint FROM {schema}.webhook WHERE state > 2
+
+-- name: finished_sizes
+SELECT changed, seq, size FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC
+
+-- name: action_add
+INSERT INTO {schema}.action (at, entry) VALUES ($1, $2)
+
+-- name: actions
+SELECT id, at, entry FROM {schema}.action WHERE id < $1::bigint ORDER BY id DESC LIMIT $2::bigint
+
+-- name: action_expire
+DELETE FROM {schema}.action WHERE at < $1::bigint
+
+-- name: now
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- name: settings
+SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN 'on'
+		ELSE current_setting('synchronous_commit') END, true),
+	set_config('client_min_messages', 'warning', true), -- a COMMIT that no standby has confirmed comes with one
+	set_config('statement_timeout', '9000', true), set_config('lock_timeout', '2000', true), set_config('idle_in_transaction_session_timeout', '10000', true)
+
+-- name: export_lanes
+SELECT {lane} FROM {schema}.lane l WHERE l.tail > 0 ORDER BY l.key
+
+-- name: export_webhooks
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane LEFT JOIN {schema}.content c ON c.seq = w.seq ORDER BY w.seq
+
+-- name: export_snapshots
+SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM {schema}.snapshot s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane
+
+-- name: export_seen
+SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM {schema}.seen_id s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane, s.id
+
+-- name: filled
+SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
+
+-- name: import_lock
+LOCK TABLE {schema}.lane IN SHARE ROW EXCLUSIVE MODE
+
+-- name: last_number
+SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
+
+-- name: import_number
+SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), 1))
+
+-- name: import_count
+UPDATE {schema}.lane l SET waiting = c.waiting, again = c.again, parked = c.parked, refused = c.refused, bytes = c.bytes, since = c.since,
+	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
+FROM (SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND ord < 0) AS again,
+	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
+	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS since
+	FROM {schema}.webhook WHERE lane <> '' AND state IN (0, 1, 2) GROUP BY lane) c WHERE l.key = c.lane AND l.owner = ''

@@ -1,0 +1,134 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/store"
+	"usher/internal/testkit/pgtest"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+// refuse has a webhook refused; without a tenant nobody knows whose it is.
+func (d *desk) refuse(tenant, body string) {
+	d.t.Helper()
+	if !d.Refuse(&webhookgate.Refusal{Webhook: *d.hook(tenant, body), Certain: tenant != "", Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) {
+		d.t.Fatal("not stored")
+	}
+}
+
+// refusedBodies are the bodies of those that nobody has dealt with, the oldest first.
+func (d *desk) refusedBodies() string {
+	d.t.Helper()
+	var all []string
+	check(d.t, d.Each(store.Filter{State: store.Refused}, true, func(i *store.Item) bool {
+		all = append([]string{fmt.Sprintf("%.2s", i.Body)}, all...)
+		return true
+	}))
+	return strings.Join(all, " ")
+}
+
+// What is refused is bounded: so many of a tenant, so many in all, so many bytes, for so long. The oldest go first, and the log says so.
+// What people did is kept for so long, too.
+func TestRefusedIsBounded(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open, func(c *Config) {
+			c.Store.Limits = store.DefaultLimits
+			c.Store.Limits.RefusedTenant, c.Store.Limits.Refused, c.Store.Limits.RefusedBytes = 2, 5, 10_000
+		})
+		agree := func(want string) {
+			t.Helper()
+			d.until("refused: "+want, func() bool { return d.refusedBodies() == want })
+			count := 0
+			for _, tenant := range must2(d.Tenants(store.TenantFilter{Troubled: true}))(t) {
+				count += tenant.Refused
+			}
+			n := len(strings.Fields(want))
+			d.until("counted", func() bool { return d.Stats().Unread == n })
+			if count != n-strings.Count(want, "u") {
+				t.Errorf("%s: %d of tenants", want, count)
+			}
+		}
+		for n := range 3 {
+			d.refuse("acme", fmt.Sprint("a", n))
+		}
+		agree("a1 a2")
+		if !strings.Contains(d.log.String(), "its tenant has too many") {
+			t.Error("nobody was told")
+		}
+		for n := range 4 {
+			d.refuse("", fmt.Sprint("u", n))
+		}
+		agree("a2 u0 u1 u2 u3")
+		if !strings.Contains(d.log.String(), "they are too many or too old") {
+			t.Error("nobody was told")
+		}
+		d.refuse("large", "l0"+strings.Repeat("x", 9000))
+		agree("l0")
+		check(t, d.Note(store.Action{Who: "ana", What: "pause"}))
+		for _, after := range []struct {
+			days    int
+			refused string
+			actions int
+		}{{31, "", 1}, {91, "", 0}} {
+			d.ahead.Store(int64(after.days) * int64(24*time.Hour))
+			d.restart()
+			agree(after.refused)
+			d.until("actions", func() bool { return len(must2(d.Actions(0, 10))(t)) == after.actions })
+		}
+	})
+}
+
+// Another replica deals with what is about to be deleted: it is counted out once.
+func TestRefusedIsCountedOutOnce(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn), func(c *Config) {
+		c.Store.Limits = store.DefaultLimits
+		c.Store.Limits.Refused = 2
+	})
+	d.refuse("t", "r1")
+	d.refuse("t", "r2")
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	tx := must2(conn.Begin(t.Context()))(t)
+	must2(tx.Exec(t.Context(), "UPDATE "+schema+".lane SET refused = refused - 1"))(t)
+	must2(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.webhook SET state = 5 WHERE seq = %d", schema, d.nth("t", 1))))(t)
+	d.refuse("u", "r3")
+	d.until("the sweep waits", func() bool {
+		return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE 'DELETE%{schema}%'") == "1"
+	})
+	check(t, tx.Commit(t.Context()))
+	d.take("v", "A") // after the sweep
+	d.want("refused", d.refusedBodies(), "r2 r3")
+	d.want("counted", inSchema(t, dsn, "SELECT refused::text FROM {schema}.lane WHERE tenant = 't'"), "1")
+}
+
+// A sender that is refused does not wait for a database that hangs.
+func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		h := &held{Engine: open()}
+		d := newDesk(t, func() store.Engine { return h })
+		d.take("t", "A")
+		h.mu.Lock()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		told := make(chan error, 1)
+		go func() {
+			told <- d.Store.Refuse(ctx, &webhookgate.Refusal{Webhook: *d.hook("t", "odd"), Certain: true, Status: 422})
+		}()
+		select {
+		case err := <-told:
+			if err == nil {
+				t.Error("stored, though nothing could be written")
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("it still waits")
+		}
+		h.mu.Unlock()
+	})
+}

@@ -1,0 +1,222 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"modernc.org/sqlite"
+
+	"usher/internal/inbox/store"
+)
+
+// A conn is a connection with its prepared statements. It uses SQLite's driver without package sql: that takes as long for a small
+// statement as the statement itself.
+type conn struct {
+	driver.Conn
+	prepared map[string]*statement
+}
+
+// A statement is one of statements.sql.
+type statement struct {
+	parts []driver.Stmt
+	whole bool // it gets a slice as one JSON array, and does not run once for each element
+}
+
+func connect(path string, pragmas []string) (*conn, error) {
+	query := url.Values{"_pragma": pragmas}
+	c, err := new(sqlite.Driver).Open("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + query.Encode())
+	if err != nil {
+		return nil, err
+	}
+	return &conn{c, make(map[string]*statement)}, nil
+}
+
+// exec runs a script.
+func (c *conn) exec(script string) error {
+	_, err := c.Conn.(driver.ExecerContext).ExecContext(context.Background(), script, nil)
+	return err
+}
+
+// ask returns the first value of an answer.
+func (c *conn) ask(question string) (answer any, err error) {
+	rows, err := c.Conn.(driver.QueryerContext).QueryContext(context.Background(), question, nil)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]driver.Value, len(rows.Columns()))
+	err = rows.Next(values)
+	return values[0], errors.Join(err, rows.Close())
+}
+
+// version is that of the tables, if this usher knows it.
+func (c *conn) version() (int, error) {
+	answer, err := c.ask("PRAGMA user_version")
+	if err != nil {
+		return 0, plain(err)
+	}
+	version := int(answer.(int64))
+	if version > len(migrations) {
+		return 0, fmt.Errorf("its tables were made by a newer usher (version %d, and this usher knows %d): start that one, or use another file", version, len(migrations))
+	}
+	return version, nil
+}
+
+// transaction runs fn in a transaction, and commits it.
+func (c *conn) transaction(begin string, fn func() error) error {
+	ctx := context.Background()
+	if err := c.run(ctx, begin, nil, nil); err != nil {
+		return err
+	}
+	committed := false
+	defer func() { // also if fn panics
+		if !committed {
+			c.exec("ROLLBACK") // some errors have done it already
+		}
+	}()
+	err := fn()
+	if err == nil {
+		err = c.run(ctx, "commit", nil, nil)
+		committed = err == nil
+	}
+	return err
+}
+
+func (c *conn) prepare(name string) (*statement, error) {
+	if s := c.prepared[name]; s != nil {
+		return s, nil
+	}
+	text, ok := statements[name]
+	if !ok {
+		panic("there is no statement " + name)
+	}
+	s := &statement{whole: strings.Contains(text, "json_each(")}
+	for part := range strings.SplitSeq(text, ";\n") {
+		one, err := c.Prepare(part)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		s.parts = append(s.parts, one)
+	}
+	c.prepared[name] = s
+	return s, nil
+}
+
+// run runs a statement: once for each element of the slices in args, which are of the same length; once, if there is none.
+func (c *conn) run(ctx context.Context, name string, each func(store.Row) error, args []any) error {
+	s, err := c.prepare(name)
+	if err != nil {
+		return err
+	}
+	values, times := make([]driver.NamedValue, len(args)), -1
+	for i, a := range args {
+		values[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
+		switch a := a.(type) {
+		case []int64:
+			times = len(a)
+		case [][]byte:
+			times = len(a)
+		case int:
+			values[i].Value = int64(a)
+		}
+		if s.whole && times >= 0 {
+			values[i].Value, times = array(a), -1
+		}
+	}
+	if times < 0 {
+		return s.run(ctx, each, values)
+	}
+	for n := range times {
+		for i, a := range args {
+			switch a := a.(type) {
+			case []int64:
+				values[i].Value = a[n]
+			case [][]byte:
+				values[i].Value = a[n]
+			}
+		}
+		if err := s.run(ctx, each, values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// array writes a slice as JSON: numbers, or bytes in hex.
+func array(slice any) []byte {
+	if all, ok := slice.([][]byte); ok {
+		words := make([]string, len(all))
+		for i, b := range all {
+			words[i] = hex.EncodeToString(b)
+		}
+		slice = words
+	}
+	text, _ := json.Marshal(slice)
+	return text
+}
+
+func (s *statement) run(ctx context.Context, each func(store.Row) error, args []driver.NamedValue) error {
+	last := len(s.parts) - 1
+	for i, part := range s.parts {
+		if i == last && each != nil {
+			break
+		}
+		if _, err := part.(driver.StmtExecContext).ExecContext(ctx, args); err != nil {
+			return err
+		}
+	}
+	if each == nil {
+		return nil
+	}
+	rows, err := s.parts[last].(driver.StmtQueryContext).QueryContext(ctx, args)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	values := make(row, len(rows.Columns()))
+	for {
+		if err := rows.Next(values); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := errors.Join(each(values), ctx.Err()); err != nil {
+			return err
+		}
+	}
+}
+
+// row is a store.Row. Its bytes are its receiver's to keep.
+type row []driver.Value
+
+func (r row) Scan(into ...any) error {
+	if len(into) != len(r) {
+		return fmt.Errorf("a row has %d values, and not %d", len(r), len(into))
+	}
+	for i, v := range r {
+		ok := true
+		switch to := into[i].(type) {
+		case *int64:
+			*to, ok = v.(int64)
+		case *int:
+			var n int64
+			n, ok = v.(int64)
+			*to = int(n)
+		case *[]byte:
+			*to, ok = v.([]byte)
+			ok = ok || v == nil
+		default:
+			ok = false
+		}
+		if !ok {
+			return fmt.Errorf("value %d of a row is a %T, and %T was expected", i, v, into[i])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package sqlite
+
+import (
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"usher/internal/inbox/store"
+)
+
+// While somebody reads, as an export does, the log can't be emptied after an erasure. Other writes do not wait for that reader.
+func TestWritesDoNotWaitForReaders(t *testing.T) {
+	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	write := func(timeout string, fn func(tx store.Tx)) {
+		t.Helper()
+		err := e.conn.exec("PRAGMA busy_timeout(" + timeout + ")")
+		if err == nil {
+			err = e.Write(func(tx store.Tx) error { fn(tx); return nil })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("0", func(tx store.Tx) { tx.Queue("content_add", nil, int64(1), []byte{}, []byte("secret")) })
+	err = e.Read(t.Context(), func(tx store.Tx) error {
+		tx.Queue("last_number", func(r store.Row) error { return nil })
+		if err := tx.Send(); err != nil {
+			return err
+		}
+		write("0", func(tx store.Tx) {
+			tx.Queue("content_delete", nil, []int64{1})
+			tx.Queue("erase_content", nil, make([]byte, 32))
+		})
+		if !e.scrub {
+			t.Error("the log was emptied while somebody reads")
+		}
+		write("100000000", func(tx store.Tx) { tx.Queue("touch", nil) }) // it would take a day
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Tidy(); e.scrub {
+		t.Error("the log is not emptied when nobody reads any more")
+	}
+}
+
+// A page that panics must not leave its transaction open: the connection could never be used again, and the log never be emptied.
+func TestReadPanics(t *testing.T) {
+	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	read := func(each func(store.Row) error) error {
+		return e.Read(t.Context(), func(tx store.Tx) error { tx.Queue("last_number", each); return tx.Send() })
+	}
+	for range maxReaders {
+		func() {
+			defer func() { _ = recover() }()
+			_ = read(func(store.Row) error { panic("as net/http expects it") })
+		}()
+	}
+	for range maxReaders {
+		if err := read(func(store.Row) error { return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+-- Each statement is named after the question that it answers. Where the caller has a slice it runs once for each element, or
+-- gets it as one JSON array (bytes in hex) if it says json_each.
+
+-- name: begin_write
+BEGIN IMMEDIATE
+
+-- name: begin_read
+BEGIN
+
+-- name: commit
+COMMIT
+
+-- name: platforms
+SELECT id, code FROM platform
+
+-- name: platform_add
+INSERT INTO platform (hash, code) VALUES (?1, ?2) ON CONFLICT DO NOTHING
+
+-- name: lane_add
+INSERT INTO lane (key, platform, tenant, kind) SELECT ?1, id, ?2, ?3 FROM platform WHERE hash = substr(?1, 17) ON CONFLICT DO NOTHING -- the key's second half is the platform's
+
+-- name: lane_lock
+SELECT {lane} FROM lane l WHERE l.key IN (SELECT unhex(value) FROM json_each(?1))
+
+-- name: lane_save
+UPDATE lane SET tail = ?, memory = ?, waiting = ?, again = ?, parked = ?, refused = ?, bytes = ?, since = ?, failing = ?, tried = ?, wish = ?,
+	paused = ?, due = ?, owner = ?
+WHERE key = ?
+
+-- name: lane_due_repair
+UPDATE lane SET due = CASE WHEN wish <= ?2 THEN max(?1, wish) ELSE ?1 END, wish = CASE WHEN wish <= ?2 THEN wish ELSE 0 END, tried = min(tried, ?1)
+WHERE platform = ?4 AND due < {never} AND owner = x'' AND (failing = 0 AND due > ?1 OR failing = 1 AND due > ?3 OR failing = 2 AND due > ?3)
+
+-- name: lanes_between
+SELECT {lane} FROM lane l WHERE l.key BETWEEN ?1 AND ?2
+
+-- name: claim_ready
+SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.failing = 0 AND l.due <= ?2 AND l.bytes > 0 AND (l.owner = x'' OR ?3 = 1) ORDER BY l.due LIMIT ?4
+
+-- name: claim_retry
+SELECT {lane} FROM (
+	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND failing = 1 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)
+	UNION ALL
+	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND failing = 2 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)) l
+
+-- name: claim_probe
+SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.failing = 2 AND l.due < {never} AND l.tried <= ?2 - 1000000 AND l.wish <= ?2 AND (l.owner = x'' OR l.due <= ?2 AND ?3 = 1)
+ORDER BY l.tried LIMIT ?4
+
+-- name: claim_wave
+SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.failing = 2 AND l.due < {never} AND l.since >= ?5 AND l.tried < ?6 AND l.wish <= ?2 AND l.owner = x'' AND ?3 >= 0
+ORDER BY l.since LIMIT ?4
+
+-- name: touch
+UPDATE number SET last = last
+
+-- name: numbers
+UPDATE number SET last = last + ?1 RETURNING last - ?1 + 1, ?1
+
+-- name: next
+SELECT {webhook}, c.header, c.body FROM webhook w JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?3
+WHERE w.lane = ?1 AND w.state = 0 AND w.seq <> ?2 ORDER BY w.ord LIMIT 1
+
+-- name: lane_rest
+SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key
+WHERE l.key = ?1 AND l.parked + l.again + l.refused > 0 AND (w.state IN (1, 2) OR w.state = 0 AND w.ord < 0) ORDER BY w.seq
+
+-- name: lane_queue
+SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key WHERE l.key = ?1 AND w.state = 0 ORDER BY w.ord
+
+-- name: webhooks
+SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq WHERE w.seq = ?1
+
+-- name: webhooks_lock
+SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq WHERE w.seq = ?1
+
+-- name: webhook_add
+INSERT INTO webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, ord, changed, status)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: webhook_save
+UPDATE webhook SET state = ?, ord = ?, changed = ?, status = ? WHERE seq = ?
+
+-- name: webhook_delete
+DELETE FROM webhook WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: finished_delete
+DELETE FROM webhook WHERE seq IN (SELECT value FROM json_each(?1)) AND state > 2
+
+-- name: content_tidy
+DELETE FROM content WHERE seq IN (SELECT value FROM json_each(?1)) AND NOT EXISTS (SELECT 1 FROM webhook w WHERE w.seq = content.seq)
+
+-- name: content_add
+INSERT INTO content (seq, header, body) VALUES (?, ?, ?)
+
+-- name: content_delete
+DELETE FROM content WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: content
+SELECT header, body FROM content WHERE seq = ?1
+
+-- name: snapshot_save
+INSERT INTO snapshot (lane, seq, uuid, received, name, features) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (lane) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, received = excluded.received, name = excluded.name, features = excluded.features
+
+-- name: snapshots_between
+SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM snapshot s JOIN lane l ON l.key = s.lane WHERE s.lane BETWEEN ?1 AND ?2
+
+-- name: seen_find
+SELECT s.lane, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
+WHERE s.lane = ?1 AND s.id = ?2
+
+-- name: seen_save
+INSERT INTO seen_id (lane, id, digest, seq, at, uuid) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (lane, id) DO UPDATE SET digest = excluded.digest, seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
+
+-- name: seen_forget
+DELETE FROM seen_id WHERE lane = ?1
+
+-- name: seen_expire
+DELETE FROM seen_id WHERE at < ?1
+
+-- name: erase_content
+DELETE FROM content WHERE seq IN (SELECT seq FROM webhook WHERE lane = ?1)
+
+-- name: erase_webhooks
+DELETE FROM webhook WHERE lane = ?1 RETURNING seq
+
+-- name: erase_snapshot
+DELETE FROM snapshot WHERE lane = ?1
+
+-- name: pauses
+SELECT receiver, platform, tenant, since FROM pause ORDER BY since
+
+-- name: pause_add
+INSERT INTO pause (receiver, platform, tenant, key, since) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING
+
+-- name: pause_remove
+DELETE FROM pause WHERE key = ?1 RETURNING since
+
+-- name: list
+SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
+WHERE w.seq < ?1 AND (?2 < 0 OR w.state = ?2) AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
+
+-- name: list_held
+SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
+WHERE w.state IN (1, 2) AND w.seq < ?1 AND w.state = ?2 AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
+
+-- name: list_lane
+SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
+WHERE w.lane BETWEEN ?7 AND ?8 AND w.seq < ?1 AND (?2 < 0 OR w.state = ?2) AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
+
+-- name: previous
+SELECT * FROM (SELECT ?2, seq, state, x'' FROM webhook WHERE lane = ?1 AND seq < ?2 AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
+UNION ALL
+SELECT * FROM (SELECT ?2, w.seq, w.state, c.body FROM webhook w JOIN content c ON c.seq = w.seq
+	WHERE w.lane = ?1 AND w.seq < ?2 AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)
+
+-- name: figures
+SELECT platform, sum(waiting), min(since), sum(parked), sum(bytes),
+	count(*) FILTER (WHERE failing = 2 AND waiting > 0), count(*) FILTER (WHERE failing = 1 AND waiting > 0)
+FROM lane WHERE bytes > 0 GROUP BY platform
+
+-- name: refused_find
+SELECT {webhook} FROM webhook w LEFT JOIN lane l ON l.key = w.lane WHERE w.state = 2 AND w.digest = ?1
+
+-- name: refused_all
+SELECT seq, size, received FROM webhook WHERE state IN (1, 2) AND state = 2 ORDER BY seq DESC
+
+-- name: refused_delete
+DELETE FROM webhook WHERE seq = ?1 AND state = 2 RETURNING lane
+
+-- name: lane_unrefuse
+UPDATE lane SET refused = max(refused - 1, 0) WHERE key = ?1
+
+-- name: refused_count
+SELECT count(*) FROM webhook WHERE state IN (1, 2) AND state = 2
+
+-- name: tenant_count
+SELECT count(*) FROM snapshot
+
+-- name: tenants
+SELECT l.platform, l.tenant, coalesce(s.name, x''), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.failing, l.paused
+FROM lane l LEFT JOIN snapshot s ON s.lane = l.key
+WHERE l.tenant <> x'' AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > (?1, ?2)
+AND (?3 = 0 OR l.parked + l.refused > 0 OR l.failing > 0 AND l.waiting > 0) ORDER BY l.tenant, l.platform LIMIT ?4
+
+-- name: held_up
+SELECT {lane} FROM lane l WHERE l.failing > 0 AND l.waiting > 0 ORDER BY l.since LIMIT ?1
+
+-- name: sweep_lock
+SELECT 1
+
+-- name: finished_cut
+SELECT changed, seq FROM webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT 1 OFFSET ?1
+
+-- name: finished_before
+SELECT seq FROM webhook WHERE state > 2 AND (changed, seq) <= (?1, ?2) ORDER BY changed, seq LIMIT ?3
+
+-- name: finished_bytes
+SELECT coalesce(sum(size), 0) FROM webhook WHERE state > 2
+
+-- name: finished_sizes
+SELECT changed, seq, size FROM webhook WHERE state > 2 ORDER BY changed DESC, seq DESC
+
+-- name: action_add
+INSERT INTO action (at, entry) VALUES (?1, ?2)
+
+-- name: actions
+SELECT id, at, entry FROM action WHERE id < ?1 ORDER BY id DESC LIMIT ?2
+
+-- name: action_expire
+DELETE FROM action WHERE at < ?1
+
+-- name: replica_expire
+SELECT ?1 WHERE 0
+
+-- name: export_lanes
+SELECT {lane} FROM lane l WHERE l.tail > 0 ORDER BY l.key
+
+-- name: export_webhooks
+SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq ORDER BY w.seq
+
+-- name: export_snapshots
+SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM snapshot s JOIN lane l ON l.key = s.lane ORDER BY s.lane
+
+-- name: export_seen
+SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM seen_id s JOIN lane l ON l.key = s.lane ORDER BY s.lane, s.id
+
+-- name: filled
+SELECT count(*) FROM (SELECT 1 FROM webhook UNION ALL SELECT 1 FROM snapshot LIMIT 1) AS f
+
+-- name: import_lock
+SELECT 1
+
+-- name: last_number
+SELECT last FROM number
+
+-- name: import_number
+UPDATE number SET last = max(last, ?1)
+
+-- name: import_count
+UPDATE lane SET waiting = c.waiting, again = c.again, parked = c.parked, refused = c.refused, bytes = c.bytes, since = c.since,
+	due = CASE WHEN c.waiting > 0 AND paused = 0 THEN ?1 ELSE {never} END
+FROM (SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND ord < 0) AS again,
+	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
+	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0) AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS since
+	FROM webhook WHERE lane <> x'' AND state IN (0, 1, 2) GROUP BY lane) c WHERE lane.key = c.lane AND lane.owner = x''

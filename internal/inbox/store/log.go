@@ -1,0 +1,50 @@
+package store
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// An Action is something that a person did.
+type Action struct {
+	ID    int64     `json:"id"`
+	At    time.Time `json:"at"`
+	Who   string    `json:"who"`             // the token's name, or the address; for commands with the user's name
+	What  string    `json:"what"`            // redeliver, discard, accept, pause, resume, forget, erase, export, import
+	About string    `json:"about,omitempty"` // what it was asked for: ids, a filter, a tenant; never a payload
+	Count int       `json:"count"`           // how many webhooks it touched
+}
+
+// Note stores what a person did.
+func (s *Store) Note(a Action) error {
+	return s.do(func(*needs) {}, func(w *work) error {
+		a.At = w.time()
+		entry, _ := json.Marshal(a) // strings and numbers
+		w.extra = append(w.extra, func(tx Tx) { tx.Queue("action_add", nil, w.now, entry) })
+		return nil
+	})
+}
+
+// Actions returns what people did, the last first, before an id (zero: all).
+func (s *Store) Actions(before int64, most int) (all []Action, err error) {
+	if before == 0 {
+		before = never
+	}
+	err = s.read(s.run, func(tx Tx) error {
+		all = nil
+		tx.Queue("actions", func(r Row) error {
+			var a Action
+			var id, at int64
+			var entry []byte
+			if err := r.Scan(&id, &at, &entry); err != nil {
+				return err
+			}
+			json.Unmarshal(entry, &a) // ours
+			a.ID, a.At = id, moment(at)
+			all = append(all, a)
+			return nil
+		}, before, int64(most))
+		return tx.Send()
+	})
+	return all, err
+}

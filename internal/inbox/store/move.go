@@ -1,0 +1,572 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"usher/internal/snapshot"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+// Save and restore: the whole inbox as lines of JSON. The first line says what it is, the last one how many came before it, so
+// that a file that was cut off is noticed. The format is in docs/operations.md, and a golden file holds it.
+
+// exportVersion is that of the lines.
+const exportVersion = 1
+
+// line is one line. Exactly one member is set; a bare webhook has a type instead.
+type line struct {
+	Inbox    *inboxLine    `json:"inbox,omitempty"`
+	Pause    *Pause        `json:"pause,omitempty"`
+	Lane     *laneLine     `json:"lane,omitempty"`
+	Webhook  *webhookLine  `json:"webhook,omitempty"`
+	Snapshot *snapshotLine `json:"snapshot,omitempty"`
+	Seen     *seenLine     `json:"seen,omitempty"`
+	End      *endLine      `json:"end,omitempty"`
+	Type     string        `json:"type,omitempty"`
+}
+
+// number is the webhook's that the line is about, which may be gone: no other may get it.
+func (l *line) number() int64 {
+	switch {
+	case l.Webhook != nil:
+		return l.Webhook.ID
+	case l.Lane != nil:
+		return l.Lane.Tail
+	case l.Snapshot != nil:
+		return l.Snapshot.ID
+	case l.Seen != nil:
+		return l.Seen.ID
+	}
+	return 0
+}
+
+// maxNumber leaves room for as many webhooks again.
+const maxNumber = never / 2
+
+type inboxLine struct {
+	Version int       `json:"version"`
+	At      time.Time `json:"at"`
+}
+
+type endLine struct {
+	Lines int `json:"lines"`
+}
+
+// whose says which lane a line is about.
+type whose struct {
+	Platform string `json:"platform,omitempty"`
+	Tenant   string `json:"tenant,omitempty"`
+	Type     string `json:"type,omitempty"` // only without a tenant
+}
+
+// nobody: every lane has a tenant, or else a type.
+func (n whose) nobody() bool { return n.Tenant == "" && n.Type == "" }
+
+func (n whose) key() Key { return laneKey(n.Platform, n.Tenant, n.Type) }
+
+// laneLine is what dedup remembers of a tenant.
+type laneLine struct {
+	whose
+	Tail       int64     `json:"tail"`
+	TailID     string    `json:"tail_id,omitempty"`
+	TailDigest octets    `json:"tail_digest,omitempty"`
+	Held       octets    `json:"held,omitempty"`
+	HeldAt     time.Time `json:"held_at,omitzero"`
+	HeldBy     string    `json:"held_by,omitempty"`
+	HeldID     string    `json:"held_id,omitempty"`
+}
+
+type webhookLine struct {
+	Entry
+	Whose    bool      `json:"certain"` // its tenant is certain; false only for one that was refused
+	Snapshot bool      `json:"snapshot"`
+	Digest   octets    `json:"digest"`
+	Header   bytesText `json:"header"`
+	Body     bytesText `json:"body"`
+}
+
+type snapshotLine struct {
+	whose
+	ID       int64           `json:"id"`
+	Webhook  string          `json:"webhook"`
+	Received time.Time       `json:"received"`
+	Name     string          `json:"name,omitempty"`
+	Features json.RawMessage `json:"features,omitempty"`
+}
+
+type seenLine struct {
+	whose
+	Hash    octets    `json:"hash"`
+	Digest  octets    `json:"digest"`
+	ID      int64     `json:"id"`
+	Webhook string    `json:"webhook"`
+	At      time.Time `json:"at"`
+}
+
+// octets are written in base64.
+type octets = []byte
+
+// bytesText is written as text, or in base64 where it is no valid UTF-8.
+type bytesText []byte
+
+// MarshalJSON writes text, or {"base64":…}.
+func (b bytesText) MarshalJSON() ([]byte, error) {
+	if utf8.Valid(b) {
+		var out bytes.Buffer
+		enc := json.NewEncoder(&out)
+		enc.SetEscapeHTML(false)
+		err := enc.Encode(string(b))
+		return bytes.TrimSpace(out.Bytes()), err
+	}
+	return json.Marshal(map[string][]byte{"base64": b})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (b *bytesText) UnmarshalJSON(in []byte) error {
+	if len(in) > 0 && in[0] == '{' {
+		var o struct {
+			Base64 []byte `json:"base64"`
+		}
+		err := json.Unmarshal(in, &o)
+		*b = o.Base64
+		return err
+	}
+	var s string
+	err := json.Unmarshal(in, &s)
+	*b = bytesText(s)
+	return err
+}
+
+// Export writes the whole inbox, as it is at one moment, while it works on, and says how many webhooks that were.
+func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {
+	<-s.opened
+	if !s.platforms.loaded() {
+		return 0, s.tooSlow()
+	}
+	out := bufio.NewWriterSize(to, 64<<10)
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	count := 0
+	write := func(l line) error {
+		count++
+		return enc.Encode(l)
+	}
+	name := func(platform int64, tenant, kind []byte) whose {
+		return whose{s.platforms.code(platform), string(tenant), string(kind)}
+	}
+	err = s.cfg.Engine.Read(ctx, func(tx Tx) error {
+		if count == 0 { // it may run again
+			if err := write(line{Inbox: &inboxLine{exportVersion, s.Clock()}}); err != nil {
+				return err
+			}
+		}
+		tx.Queue("platforms", s.platforms.scan)
+		tx.Queue("pauses", func(r Row) error {
+			p, err := scanPause(r)
+			return errors.Join(err, write(line{Pause: &p}))
+		})
+		tx.Queue("export_lanes", func(r Row) error {
+			l, err := scanLane(r)
+			if err != nil {
+				return err
+			}
+			out := &laneLine{whose: name(l.platform, []byte(l.tenant), []byte(l.kind)), Tail: l.tail, TailID: l.tailID,
+				TailDigest: l.tailDigest, Held: l.held, HeldBy: l.heldBy, HeldID: l.heldID}
+			if l.heldAt != 0 {
+				out.HeldAt = moment(l.heldAt)
+			}
+			return write(line{Lane: out})
+		})
+		tx.Queue("export_webhooks", func(r Row) error {
+			w, err := s.scanWebhook(r, true)
+			if err != nil {
+				return err
+			}
+			webhooks++
+			return write(line{Webhook: &webhookLine{Entry: w.Entry, Whose: w.lane != Key{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}})
+		})
+		tx.Queue("export_snapshots", func(r Row) error {
+			t, err := s.scanSnapshot(r)
+			if err != nil {
+				return err
+			}
+			return write(line{Snapshot: &snapshotLine{whose{t.Platform, t.Tenant, ""}, t.Seq, t.Webhook, t.Received, t.Name, json.RawMessage(t.Features)}})
+		})
+		tx.Queue("export_seen", func(r Row) error {
+			var platform, at int64
+			var tenant, kind, uuid []byte
+			l := new(seenLine)
+			err := r.Scan(&platform, &tenant, &kind, &l.Hash, &l.Digest, &l.ID, &at, &uuid)
+			l.whose, l.At, l.Webhook = name(platform, tenant, kind), moment(at), string(uuid)
+			return errors.Join(err, write(line{Seen: l}))
+		})
+		return tx.Send()
+	})
+	if err == nil {
+		err = enc.Encode(line{End: &endLine{count}})
+	}
+	return webhooks, errors.Join(err, out.Flush())
+}
+
+// A FaultyError says which lines of a file cannot be imported, and why.
+type FaultyError struct {
+	Lines []string // "line 7: …"; the first of them
+	Count int
+}
+
+func (e *FaultyError) Error() string {
+	return fmt.Sprintf("%d faulty lines, and nothing was imported: %s", e.Count, strings.Join(e.Lines, "; "))
+}
+
+// ErrNotEmpty says that an export can only be imported into an empty inbox.
+var ErrNotEmpty = errors.New("the inbox is not empty: an export can only be imported into an empty one")
+
+// Imported says what an import did.
+type Imported struct {
+	Webhooks  int      `json:"webhooks"`
+	Snapshots int      `json:"snapshots"`
+	Known     int      `json:"known"` // bare webhooks of tenants that were known before, left out
+	Faulty    []string `json:"faulty,omitempty"`
+}
+
+// importing is the op that restores an inbox: one transaction, whatever its size.
+type importing struct {
+	s      *Store
+	from   *bufio.Reader
+	skip   bool
+	result Imported
+	reply  chan error
+}
+
+// Import reads what Export writes into an empty inbox, or bare webhooks into any. Nothing is in before all of it is.
+func (s *Store) Import(ctx context.Context, from io.Reader, skipFaulty bool) (Imported, error) {
+	i := &importing{s: s, from: bufio.NewReaderSize(from, 256<<10), skip: skipFaulty, reply: make(chan error, 1)}
+	select {
+	case s.imports <- i:
+	case <-ctx.Done():
+		return Imported{}, ctx.Err()
+	case <-s.run.Done():
+		return Imported{}, ErrClosed
+	}
+	err := <-i.reply
+	return i.result, err
+}
+
+// run imports, in the writer's place: intake and deliveries wait.
+func (i *importing) run() error {
+	s := i.s
+	err := s.cfg.Engine.Import(func(tx Tx) error { return i.read(tx) })
+	if err != nil {
+		i.result = Imported{}
+	}
+	s.look() // there may be new platforms
+	s.mu.Lock()
+	s.cache.known = false
+	s.mu.Unlock()
+	for err == nil && s.ReadPauses(s.run) != nil && s.run.Err() == nil { // before anybody can deliver what was imported
+		time.Sleep(100 * time.Millisecond)
+	}
+	s.cfg.Changed("") // anything may have
+	if s.cfg.Courier != nil {
+		s.cfg.Courier.Look()
+	}
+	return err
+}
+
+// chunk is how many lines go to the database together.
+const chunk = 200
+
+// maxLine is the longest line. A webhook of the largest body may take six times its size, if every byte is escaped.
+const maxLine = 64 << 20
+
+type batchLines struct {
+	lanes     []*laneLine
+	webhooks  []*Webhook
+	snapshots []*snapshotRow
+	seen      []*seenRow
+	pauses    []*Pause
+	names     map[Key]laneName
+	bare      []*Webhook
+	count     int
+	last      int64 // number of the last webhook
+}
+
+func (i *importing) read(tx Tx) error {
+	s := i.s
+	var now, first int64
+	var filled bool
+	tx.Now(&now)
+	tx.Queue("import_lock", nil)
+	tx.Queue("filled", func(r Row) error { var n int64; err := r.Scan(&n); filled = n > 0; return err })
+	tx.Queue("last_number", func(r Row) error { return r.Scan(&first) })
+	if err := tx.Send(); err != nil {
+		return err
+	}
+	now = s.shift(now)
+	var faults []string
+	faultyCount, lines, export, ended, last := 0, 0, false, false, first
+	var highest int64
+	b := &batchLines{names: make(map[Key]laneName)}
+	for n := 1; ; n++ {
+		text, err := readLine(i.from)
+		if err == io.EOF {
+			break
+		}
+		if err != nil && !errors.Is(err, errLongLine) {
+			return fmt.Errorf("line %d can't be read: %w", n, err)
+		}
+		if len(bytes.TrimSpace(text)) == 0 && err == nil {
+			continue
+		}
+		var l line
+		if err == nil {
+			err = json.Unmarshal(text, &l)
+		}
+		switch {
+		case err != nil:
+		case ended:
+			err = errors.New("comes after the end")
+		case l.Inbox != nil:
+			switch {
+			case l.Inbox.Version > exportVersion:
+				return fmt.Errorf("line %d: the export is of version %d, and this usher knows %d: use a newer usher", n, l.Inbox.Version, exportVersion)
+			case filled:
+				return ErrNotEmpty
+			}
+			export = true
+		case l.End != nil:
+			if l.End.Lines != lines {
+				err = fmt.Errorf("says that %d lines come before it, but there are %d: the file is not whole", l.End.Lines, lines)
+			}
+			ended = true
+		case l.Type != "" || l.Webhook == nil && l.Lane == nil && l.Snapshot == nil && l.Seen == nil && l.Pause == nil:
+			err = i.bare(b, bytes.Clone(bytes.TrimSpace(text)))
+		case !export:
+			err = errors.New("is a line of an export, but the export's first line is missing")
+		default:
+			if err = b.add(&l); err == nil {
+				highest = max(highest, l.number())
+			}
+		}
+		lines++
+		if err != nil {
+			faultyCount++
+			if len(faults) < 20 {
+				faults = append(faults, fmt.Sprintf("line %d: %v", n, err))
+			}
+			continue
+		}
+		if b.count >= chunk {
+			if err := i.flush(tx, b, now, first, &last); err != nil {
+				return err
+			}
+			b = &batchLines{names: make(map[Key]laneName), last: b.last}
+		}
+	}
+	if export && !ended {
+		faultyCount++
+		faults = append(faults, "the last line is missing: the file is not whole")
+	}
+	if faultyCount > 0 && !i.skip {
+		return &FaultyError{faults, faultyCount}
+	}
+	i.result.Faulty = faults
+	if err := i.flush(tx, b, now, first, &last); err != nil {
+		return err
+	}
+	tx.Queue("import_number", nil, max(highest, last))
+	if export {
+		tx.Queue("import_count", nil, now)
+	}
+	return tx.Send()
+}
+
+var (
+	errLongLine = errors.New("is too long")
+	errNobody   = errors.New("does not say whose it is")
+)
+
+// readLine reads one line without its end. Of one that is too long it drops the rest.
+func readLine(r *bufio.Reader) (text []byte, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(text)+len(part) <= maxLine {
+			text = append(text, part...)
+		} else {
+			text = append(text[:0], '!')
+			if err == nil || err == io.EOF {
+				return nil, errLongLine
+			}
+			continue
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+		case err == io.EOF && len(text) > 0:
+			return text, nil
+		default:
+			return text, err
+		}
+	}
+}
+
+// add checks a line of an export.
+func (b *batchLines) add(l *line) error {
+	if n := l.number(); n < 0 || n > maxNumber {
+		return errors.New("has a number that no webhook can have")
+	}
+	b.count++
+	switch {
+	case l.Pause != nil:
+		b.pauses = append(b.pauses, l.Pause)
+		if l.Pause.Tenant != "" {
+			b.names[laneKey(l.Pause.Platform, l.Pause.Tenant, "")] = laneName{l.Pause.Platform, l.Pause.Tenant, ""}
+		}
+	case l.Lane != nil:
+		if l.Lane.whose.nobody() {
+			return errNobody
+		}
+		b.names[l.Lane.key()] = laneName{l.Lane.Platform, l.Lane.Tenant, l.Lane.Type}
+		b.lanes = append(b.lanes, l.Lane)
+	case l.Webhook != nil:
+		w := l.Webhook
+		if w.State.number() < 0 || w.ID == 0 {
+			return errors.New("has a webhook without a valid id or state")
+		}
+		switch {
+		case !w.Whose && w.State != Refused && w.State != Discarded, w.Whose && w.Tenant == "" && w.Type == "":
+			return errNobody
+		case w.ID <= b.last: // so a number is there once
+			return errors.New("has a webhook after one with a higher id")
+		}
+		setAside := w.State == Parked || w.State == Superseded || w.State == Discarded // as one is whose damage was found before
+		if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !setAside {
+			return errors.New("has a webhook whose body does not fit its digest")
+		}
+		row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, whole: true}
+		row.size = int64(len(w.Body)+len(w.Header)) + overhead
+		if w.Whose {
+			name := laneName{w.Platform, w.Tenant, ""}
+			if w.Tenant == "" {
+				name.kind = w.Type
+			}
+			row.lane = laneKey(name.platform, name.tenant, name.kind)
+			b.names[row.lane] = name
+		}
+		b.webhooks, b.last = append(b.webhooks, row), w.ID
+	case l.Snapshot != nil:
+		t := l.Snapshot
+		if t.Tenant == "" {
+			return errNobody
+		}
+		if _, err := snapshot.Decode(t.Features); err != nil {
+			return errors.New("has a snapshot whose features can't be read")
+		}
+		b.names[t.key()] = laneName{t.Platform, t.Tenant, ""}
+		b.snapshots = append(b.snapshots, &snapshotRow{t.key(), snapshot.Stored{Platform: t.Platform, Tenant: t.Tenant, Name: t.Name, Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Features: t.Features}})
+	case l.Seen != nil:
+		e := l.Seen
+		if len(e.Hash) != 32 || len(e.Digest) != 32 {
+			return errors.New("has an id without its hash, or without its webhook's")
+		}
+		row := &seenRow{lane: e.key(), digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook}
+		copy(row.hash[:], e.Hash)
+		b.seen = append(b.seen, row)
+	}
+	return nil
+}
+
+// bare checks a line that is a webhook itself.
+func (i *importing) bare(b *batchLines, body []byte) error {
+	value, fault := content.Parse(body)
+	if fault != nil {
+		return errors.New(fault.Message)
+	}
+	platform, tenant, certain := content.CertainTenant(value)
+	typ := content.TypeOf(value)
+	switch {
+	case !certain:
+		return errors.New("has no tenant that can be read for certain at /payload/tenant/code")
+	case typ != content.TenantProvisioningChange:
+		return fmt.Errorf("is of the type %q, and only %s says what a tenant may use", typ, content.TenantProvisioningChange)
+	}
+	w := newWebhook(&webhookgate.Webhook{
+		ID: webhookgate.NewID(), Type: typ, Lane: webhookgate.Lane{Platform: platform, Tenant: tenant}, Snapshot: true, Digest: sha256.Sum256(body), Body: body,
+	})
+	b.names[w.lane] = laneName{platform, tenant, ""}
+	b.bare = append(b.bare, w)
+	b.count++
+	return nil
+}
+
+// flush writes some lines.
+func (i *importing) flush(tx Tx, b *batchLines, now, first int64, last *int64) error {
+	s := i.s
+	if b.count == 0 {
+		return nil
+	}
+	var hashes, codes [][]byte
+	for _, name := range b.names {
+		if !s.platforms.knows(name.platform) {
+			k := laneKey(name.platform, "", "")
+			hashes, codes = append(hashes, k[16:]), append(codes, []byte(name.platform))
+		}
+	}
+	if len(codes) > 0 {
+		tx.Queue("platform_add", nil, hashes, codes)
+	}
+	w := newWork(s)
+	if err := w.load(tx, &needs{lanes: b.names, count: int64(len(b.bare))}); err != nil {
+		return err
+	}
+	w.now = now
+	for _, l := range b.lanes {
+		to := w.lanes[l.key()]
+		to.tail, to.tailID, to.tailDigest, to.held, to.heldBy, to.heldID, to.changed = l.Tail, l.TailID, l.TailDigest, l.Held, l.HeldBy, l.HeldID, true
+		if !l.HeldAt.IsZero() {
+			to.heldAt = l.HeldAt.UnixMicro()
+		}
+	}
+	for _, p := range b.pauses {
+		w.extra = append(w.extra, func(tx Tx) {
+			tx.Queue("pause_add", nil, []byte(p.Receiver), []byte(p.Platform), []byte(p.Tenant), pauseKey(*p), p.Since.UnixMicro())
+		})
+		if p.Tenant != "" {
+			l := w.lanes[laneKey(p.Platform, p.Tenant, "")]
+			l.paused, l.changed = true, true
+		}
+	}
+	for _, row := range b.bare {
+		l := w.lanes[row.lane]
+		if l.tail > 0 && l.tail <= first {
+			i.result.Known++
+			continue
+		}
+		row.ID, row.Received = w.number(), w.time()
+		*last = row.ID
+		l.enter(row, Kept, "", w.time())
+		l.tail, l.tailID = row.ID, row.Webhook
+		l.held, l.heldAt, l.heldBy, l.heldID = row.digest, w.now, "", row.Webhook
+		w.added = append(w.added, row)
+		seen := snapshot.Read(row.Body)
+		w.taken = append(w.taken, &snapshotRow{row.lane, snapshot.Stored{Platform: row.Platform, Tenant: row.Tenant, Name: seen.Name, Seq: row.ID, Webhook: row.Webhook, Received: row.Received, Features: seen.Encode()}})
+		s.backlog.Store(true)
+	}
+	w.added = append(w.added, b.webhooks...)
+	w.taken = append(w.taken, b.snapshots...)
+	w.ids = append(w.ids, b.seen...)
+	i.result.Webhooks += len(w.added)
+	i.result.Snapshots += len(w.taken)
+	w.save(tx)
+	return tx.Send()
+}

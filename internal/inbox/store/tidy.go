@@ -1,0 +1,130 @@
+package store
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Retention: what is finished goes in small deletes, by the replica that gets the lock for it.
+
+// sweepMost is how many rows one transaction deletes. Deliveries wait for it.
+const sweepMost = 2000
+
+// sweepEach is how often, while there is something to delete.
+const sweepEach = 100 * time.Millisecond
+
+// sweep deletes some of what is kept for too long.
+func (s *Store) sweep() {
+	full := time.Since(s.combed) > time.Minute // what goes by age or bytes may take a minute
+	refused := s.overflow.Swap(false)
+	if !s.backlog.Swap(false) && !full && !refused {
+		return
+	}
+	more, err := s.sweepOnce(full, refused)
+	s.swept = time.Now()
+	if full && err == nil {
+		s.combed = s.swept
+	}
+	if full || refused { // there may be less of what was refused
+		s.mu.Lock()
+		s.cache.rough = true
+		s.mu.Unlock()
+	}
+	if err != nil {
+		s.health.note(s.cfg.Log, err)
+	}
+	if more || err != nil {
+		s.backlog.Store(true)
+	}
+}
+
+func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
+	lim := s.cfg.Limits
+	err = s.cfg.Engine.Write(func(tx Tx) error {
+		more = false
+		var now, mine int64
+		cut := cutoff{}
+		tx.Queue("sweep_lock", func(r Row) error { return r.Scan(&mine) })
+		tx.Now(&now)
+		tx.Queue("finished_cut", cut.scan, int64(lim.Finished))
+		if err := tx.Send(); err != nil || mine == 0 {
+			return err
+		}
+		now = s.shift(now)
+		if full {
+			cut.raise(now-int64(lim.FinishedAge/time.Microsecond), never)
+			if err := s.cutBytes(tx, &cut); err != nil {
+				return err
+			}
+			tx.Queue("seen_expire", nil, now-int64(seenFor/time.Microsecond))
+			tx.Queue("action_expire", nil, now-int64(lim.ActionAge/time.Microsecond))
+			tx.Queue("replica_expire", nil, now-int64(time.Hour/time.Microsecond))
+		}
+		if full || refused {
+			if err := s.sweepRefused(tx, now); err != nil {
+				return err
+			}
+		}
+		var gone []int64
+		tx.Queue("finished_before", func(r Row) error {
+			var seq int64
+			err := r.Scan(&seq)
+			gone = append(gone, seq)
+			return err
+		}, cut.changed, cut.seq, int64(sweepMost))
+		if err := tx.Send(); err != nil {
+			return err
+		}
+		if len(gone) > 0 {
+			tx.Queue("finished_delete", nil, gone) // unless somebody has sent one again meanwhile
+			tx.Queue("content_tidy", nil, gone)
+		}
+		more = len(gone) == sweepMost
+		return nil
+	})
+	return more, err
+}
+
+// cutoff is the last finished webhook to delete, by when it was finished.
+type cutoff struct{ changed, seq int64 }
+
+func (c *cutoff) scan(r Row) error { return r.Scan(&c.changed, &c.seq) }
+
+func (c *cutoff) raise(changed, seq int64) {
+	if changed > c.changed || changed == c.changed && seq > c.seq {
+		c.changed, c.seq = changed, seq
+	}
+}
+
+// cutBytes raises the cut-off to where the newest finished webhooks take as many bytes as they may.
+func (s *Store) cutBytes(tx Tx, cut *cutoff) error {
+	var sum int64
+	tx.Queue("finished_bytes", func(r Row) error { return r.Scan(&sum) })
+	if err := tx.Send(); err != nil || sum <= s.cfg.Limits.FinishedBytes {
+		return err
+	}
+	sum = 0
+	tx.Queue("finished_sizes", func(r Row) error {
+		var one cutoff
+		var size int64
+		if err := r.Scan(&one.changed, &one.seq, &size); err != nil {
+			return err
+		}
+		if sum += size; sum > s.cfg.Limits.FinishedBytes {
+			cut.raise(one.changed, one.seq)
+		}
+		return nil
+	})
+	return tx.Send()
+}
+
+// shift is the database's time as tests want it.
+func (s *Store) shift(now int64) int64 {
+	if s.cfg.Ahead != nil {
+		now += int64(s.cfg.Ahead() / time.Microsecond)
+	}
+	return now
+}
+
+// jitter returns between half of d and d.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

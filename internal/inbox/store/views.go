@@ -1,0 +1,662 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"usher/internal/receiver"
+	"usher/internal/snapshot"
+	"usher/webhookgate/content"
+)
+
+// What people see: queries, the same on every replica.
+
+// readPatience is how long a query may take.
+const readPatience = 30 * time.Second
+
+// read runs fn on one consistent state of the database.
+func (s *Store) read(ctx context.Context, fn func(Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readPatience)
+	defer cancel()
+	select {
+	case <-s.opened:
+	case <-ctx.Done():
+	}
+	if !s.platforms.loaded() {
+		return s.tooSlow()
+	}
+	return s.cfg.Engine.Read(ctx, func(tx Tx) error {
+		if s.cfg.Engine.Shared() {
+			tx.Queue("platforms", s.platforms.scan) // a row may name one that only another replica has met
+		}
+		return fn(tx)
+	})
+}
+
+// Filter selects webhooks; empty fields select all.
+type Filter struct {
+	State    State
+	Tenant   string
+	Platform *string   // nil: any
+	Since    time.Time // received at that time or later
+	Until    time.Time // received before
+	Search   string    // in any case of letters: in the content, and in all that tells a webhook from others; an id
+	Before   int64     // only ids below it: where a former list ended
+	Limit    int       // the newest so many; 0: all
+}
+
+// match checks what the database was not asked for.
+func (f *Filter) match(w *Webhook) bool {
+	switch {
+	case f.Tenant != "" && w.Tenant != f.Tenant, f.Platform != nil && w.Platform != *f.Platform:
+		return false
+	case f.Search == "", f.Search == strconv.FormatInt(w.ID, 10):
+		return true
+	}
+	search := strings.ToLower(f.Search)
+	for _, s := range []string{w.Tenant, w.Platform, w.Type, w.Webhook} {
+		if strings.Contains(strings.ToLower(s), search) {
+			return true
+		}
+	}
+	return bytes.Contains(bytes.ToLower(w.Body), []byte(search))
+}
+
+// pageSize is how many rows are read at once: a long list must not hold a transaction open for long.
+const pageSize = 500
+
+// List returns the entries that f selects, newest first.
+func (s *Store) List(f Filter) ([]Entry, error) {
+	var out []Entry
+	err := s.Each(f, false, func(w *Item) bool {
+		out = append(out, w.Entry)
+		return f.Limit == 0 || len(out) < f.Limit
+	})
+	return out, err
+}
+
+// Each calls fn for the webhooks that f selects, newest first, until fn returns false. If whole is true they have their
+// content, and that of their tenant's which was taken before them.
+func (s *Store) Each(f Filter, whole bool, fn func(*Item) bool) error {
+	before := f.Before
+	if before == 0 {
+		before = never
+	}
+	state := int64(-1)
+	if f.State != "" {
+		state = f.State.number()
+	}
+	until := never
+	if !f.Until.IsZero() {
+		until = f.Until.UnixMicro()
+	}
+	bodies := number(whole || f.Search != "")
+	for {
+		size := int64(pageSize)
+		if f.Limit > 0 && f.Limit < pageSize && f.Search == "" {
+			size = int64(f.Limit)
+		}
+		if bodies != 0 {
+			size = 50
+		}
+		var page []*Webhook
+		err := s.read(s.run, func(tx Tx) error {
+			page = nil
+			each := func(r Row) error {
+				w, err := s.scanWebhook(r, true)
+				page = append(page, w)
+				return err
+			}
+			args := []any{before, state, f.Since.UnixMicro(), until, bodies, size}
+			switch {
+			case f.Tenant != "":
+				from, to := tenantRange(f.Tenant)
+				tx.Queue("list_lane", each, append(args, from, to)...)
+			case f.State == Parked || f.State == Refused:
+				tx.Queue("list_held", each, args...)
+			default:
+				tx.Queue("list", each, args...)
+			}
+			return tx.Send()
+		})
+		if err != nil {
+			return err
+		}
+		last := int64(len(page)) < size
+		if !last {
+			before = page[size-1].ID
+		}
+		items, err := s.items(slices.DeleteFunc(page, func(w *Webhook) bool { return !f.match(w) }), whole)
+		if err != nil {
+			return err
+		}
+		for _, item := range items {
+			if !fn(item) {
+				return nil
+			}
+		}
+		if last {
+			return nil
+		}
+	}
+}
+
+// Item is a webhook with its content.
+type Item struct {
+	Entry
+	Header   http.Header `json:"header"`
+	Body     []byte      `json:"-"`
+	Previous *Previous   `json:"-"` // the last of its tenant's snapshots before it that was taken, if it is still there; also of one that was refused
+	Before   int64       `json:"-"` // its tenant's snapshot right before it, taken or not; zero: none is known
+}
+
+// Previous is a snapshot that a receiver, or usher itself, took before another one.
+type Previous struct {
+	ID   int64
+	Body []byte
+}
+
+// Show returns a webhook with its content, and that of its tenant's which was taken before it.
+func (s *Store) Show(id int64) (*Item, error) {
+	w, err := s.find(id)
+	if err != nil {
+		return nil, err
+	}
+	items, err := s.items([]*Webhook{w}, true)
+	if err != nil {
+		return nil, err
+	}
+	return items[0], nil
+}
+
+// items adds to webhooks, if whole is true, what was taken of their tenants before them.
+func (s *Store) items(all []*Webhook, whole bool) ([]*Item, error) {
+	items, of := make([]*Item, len(all)), make(map[int64]*Item)
+	var lanes [][]byte
+	var ids []int64
+	for i, w := range all {
+		items[i] = &Item{Entry: w.Entry, Header: w.Header, Body: w.Body}
+		if !whole {
+			continue
+		}
+		if w.State != Refused && w.State != Accepted && w.check() != nil {
+			items[i].Why = ErrDamaged.Error()
+		}
+		if w.lane != (Key{}) && (w.snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
+			of[w.ID], lanes, ids = items[i], append(lanes, w.lane[:]), append(ids, w.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return items, nil
+	}
+	err := s.read(s.run, func(tx Tx) error {
+		tx.Queue("previous", func(r Row) error {
+			var id, state int64
+			p := new(Previous)
+			if err := r.Scan(&id, &p.ID, &state, &p.Body); err != nil {
+				return err
+			}
+			item := of[id]
+			item.Before = max(item.Before, p.ID)
+			if stateOf(state).Taken() {
+				item.Previous = p
+			}
+			return nil
+		}, lanes, ids)
+		return tx.Send()
+	})
+	return items, err
+}
+
+// Snapshots returns the last snapshot of every tenant with one of these codes, on whichever platform.
+func (s *Store) Snapshots(ctx context.Context, tenants []string) (all []snapshot.Stored, err error) {
+	var from, to [][]byte
+	for _, t := range tenants {
+		a, b := tenantRange(t)
+		from, to = append(from, a), append(to, b)
+	}
+	err = s.read(ctx, func(tx Tx) error {
+		all = nil
+		tx.Queue("snapshots_between", func(r Row) error {
+			t, err := s.scanSnapshot(r)
+			all = append(all, t)
+			return err
+		}, from, to)
+		return tx.Send()
+	})
+	return all, err
+}
+
+func (s *Store) scanSnapshot(r Row) (t snapshot.Stored, err error) {
+	var platform, received int64
+	var tenant, uuid, name []byte
+	err = r.Scan(&platform, &tenant, &t.Seq, &uuid, &received, &name, &t.Features)
+	t.Platform, t.Tenant, t.Webhook, t.Name, t.Received = s.platforms.code(platform), string(tenant), string(uuid), string(name), moment(received)
+	return t, err
+}
+
+// Platforms returns those on which a tenant is known, even if only a pause names it.
+func (s *Store) Platforms(tenant string) (all []string, err error) {
+	lanes, err := s.lanesOf(nil, tenant)
+	for _, l := range lanes {
+		if l.tail > 0 || l.refused > 0 || l.paused {
+			all = append(all, s.platforms.code(l.platform))
+		}
+	}
+	return all, err
+}
+
+// Figures count webhooks.
+type Figures struct {
+	Pending int           // waiting or being delivered
+	Oldest  time.Duration // age of the oldest of them
+	Parked  int
+	// Lanes whose first webhook was tried in vain: because the receiver seemed to be down, or because it did not take it.
+	Missed, Refused int
+}
+
+// Stats are figures of the whole inbox.
+type Stats struct {
+	Figures
+	ByPlatform map[string]Figures
+	Unread     int   // refused webhooks that nobody has dealt with
+	Used       int64 // bytes that wait or are parked
+	Limit      int64
+	Tenants    int // that have a snapshot
+	Paused     []Pause
+}
+
+// figures is the cached part: what the database had when it was counted, and what this process has changed since.
+type figures struct {
+	stats   Stats
+	oldest  map[string]int64
+	used    int64
+	at      time.Time
+	took    time.Duration
+	changes int64 // how often this process has changed something
+	rough   bool  // more has changed than is counted here
+	known   bool
+}
+
+// tally is what a lane counts for in figures.
+type tally struct{ waiting, parked, missed, failing, refused int64 }
+
+func (l *lane) tally() tally {
+	t := tally{waiting: l.waiting, parked: l.parked, refused: l.refused}
+	switch {
+	case l.waiting == 0:
+	case l.failing == missed:
+		t.missed = 1
+	case l.failing == failing:
+		t.failing = 1
+	}
+	return t
+}
+
+// note counts what a transaction of this process has changed.
+func (c *figures) note(w *work) {
+	c.changes++
+	c.used += w.bytes
+	c.rough = c.rough || w.rough
+	if !c.known {
+		return
+	}
+	for _, l := range w.lanes {
+		is, was := l.tally(), l.was
+		if !l.changed || is == was {
+			continue
+		}
+		code := w.s.platforms.code(l.platform)
+		f, all := c.stats.ByPlatform[code], &c.stats.Figures
+		for _, f := range []*Figures{&f, all} {
+			f.Pending += int(is.waiting - was.waiting)
+			f.Parked += int(is.parked - was.parked)
+			f.Missed += int(is.missed - was.missed)
+			f.Refused += int(is.failing - was.failing)
+		}
+		c.stats.ByPlatform[code] = f
+		c.stats.Unread += int(is.refused - was.refused)
+		if oldest, ok := c.oldest[code]; l.waiting > 0 && (!ok || l.since < oldest) {
+			c.oldest[code] = l.since
+		}
+	}
+}
+
+// used is how many bytes wait or are parked, as far as this process knows.
+func (s *Store) used() (int64, error) {
+	s.mu.Lock()
+	known, used := s.cache.known, s.cache.used
+	s.mu.Unlock()
+	if known {
+		return used, nil
+	}
+	if err := s.count(s.run); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cache.used, nil
+}
+
+// Stats counts. What other replicas change shows within a second, or within twenty times as long as counting takes.
+func (s *Store) Stats(ctx context.Context) (Stats, error) {
+	s.mu.Lock()
+	c := s.cache
+	s.mu.Unlock()
+	age := time.Since(c.at)
+	if !c.known || age > 20*c.took && (c.rough || age > time.Second) {
+		if err := s.count(ctx); err != nil {
+			return Stats{}, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.cache.stats
+	st.ByPlatform = make(map[string]Figures, len(s.cache.oldest))
+	now := s.now().UnixMicro()
+	for code, f := range s.cache.stats.ByPlatform {
+		if f.Pending > 0 {
+			f.Oldest = ageOf(now, s.cache.oldest[code])
+		}
+		st.ByPlatform[code] = f
+		st.Oldest = max(st.Oldest, f.Oldest)
+	}
+	st.Used, st.Limit, st.Paused = s.cache.used, s.cfg.MaxBytes, slices.Clone(s.Paused())
+	return st, nil
+}
+
+func ageOf(now, since int64) time.Duration {
+	if since >= never || since > now {
+		return 0
+	}
+	return time.Duration(now-since) * time.Microsecond
+}
+
+// maxTook bounds what counting is taken to cost: a database that hangs must not make old figures last.
+const maxTook = 3 * time.Second
+
+// count counts.
+func (s *Store) count(ctx context.Context) error {
+	began := time.Now()
+	s.mu.Lock()
+	before, changes := s.cache.used, s.cache.changes
+	s.mu.Unlock()
+	var st Stats
+	var used int64
+	var oldest map[string]int64
+	err := s.read(ctx, func(tx Tx) error {
+		st, oldest, used = Stats{ByPlatform: make(map[string]Figures)}, make(map[string]int64), 0
+		tx.Queue("figures", func(r Row) error {
+			var platform, waiting, since, parked, bytes, missed, failing int64
+			if err := r.Scan(&platform, &waiting, &since, &parked, &bytes, &missed, &failing); err != nil {
+				return err
+			}
+			f := Figures{Pending: int(waiting), Parked: int(parked), Missed: int(missed), Refused: int(failing)}
+			code := s.platforms.code(platform)
+			st.ByPlatform[code], oldest[code] = f, since
+			st.Pending, st.Parked, st.Missed, st.Refused = st.Pending+f.Pending, st.Parked+f.Parked, st.Missed+f.Missed, st.Refused+f.Refused
+			used += bytes
+			return nil
+		})
+		tx.Queue("refused_count", func(r Row) error { return r.Scan(&st.Unread) })
+		tx.Queue("tenant_count", func(r Row) error { return r.Scan(&st.Tenants) })
+		return tx.Send()
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// What this process has changed while it counted may be in the sum or not. For the limit it counts either way.
+	since := s.cache.used - before
+	if !s.cache.known {
+		since = 0
+	}
+	s.cache.stats, s.cache.oldest, s.cache.used, s.cache.known = st, oldest, used+max(0, since), true
+	s.cache.at, s.cache.took, s.cache.rough = time.Now(), min(time.Since(began), maxTook), s.cache.changes != changes
+	return nil
+}
+
+// Tenant is a tenant that the inbox knows.
+type Tenant struct {
+	Platform string    `json:"platform"`
+	Tenant   string    `json:"tenant"`
+	Name     string    `json:"name,omitempty"`  // as its last snapshot says
+	Latest   time.Time `json:"latest,omitzero"` // when that was taken in
+	Waiting  int       `json:"waiting"`
+	Parked   int       `json:"parked"`
+	Refused  int       `json:"refused"` // and not dealt with
+	HeldUp   bool      `json:"held_up"` // the first webhook that waits was tried in vain
+	Paused   bool      `json:"paused"`
+}
+
+// TenantFilter selects tenants; empty fields select all.
+type TenantFilter struct {
+	Search   string  // in any case of letters: in the code, the platform's code, or the name
+	Troubled bool    // only those with something that is held up, parked or refused
+	After    *Tenant // where a former list ended
+	Limit    int
+}
+
+func (f *TenantFilter) match(t *Tenant) bool {
+	search := strings.ToLower(f.Search)
+	return search == "" || strings.Contains(strings.ToLower(ShowTenant(t.Platform, t.Tenant)), search) || strings.Contains(strings.ToLower(t.Name), search)
+}
+
+// Tenants returns the tenants that f selects, in the order of their codes.
+func (s *Store) Tenants(f TenantFilter) (all []*Tenant, err error) {
+	after := f.After
+	for {
+		code, platform := []byte{}, int64(-1)
+		if after != nil {
+			code, platform = []byte(after.Tenant), s.platforms.id(after.Platform)
+		}
+		var page []*Tenant
+		err := s.read(s.run, func(tx Tx) error {
+			page = nil
+			tx.Queue("tenants", func(r Row) error {
+				var tenant, name []byte
+				var platform, received, waiting, parked, refused, failing, paused int64
+				t := new(Tenant)
+				err := r.Scan(&platform, &tenant, &name, &received, &waiting, &parked, &refused, &failing, &paused)
+				t.Platform, t.Tenant, t.Name = s.platforms.code(platform), string(tenant), string(name)
+				if received > 0 {
+					t.Latest = moment(received)
+				}
+				t.Waiting, t.Parked, t.Refused, t.HeldUp, t.Paused = int(waiting), int(parked), int(refused), failing > 0 && waiting > 0, paused > 0
+				page = append(page, t)
+				return err
+			}, code, platform, number(f.Troubled), int64(pageSize))
+			return tx.Send()
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range page {
+			if f.match(t) {
+				all = append(all, t)
+			}
+			if f.Limit > 0 && len(all) == f.Limit {
+				return all, nil
+			}
+		}
+		if len(page) < pageSize {
+			return all, nil
+		}
+		after = page[len(page)-1]
+	}
+}
+
+// HeldUp is a lane whose first webhook was tried in vain, and holds up those behind it.
+type HeldUp struct {
+	Entry
+	Kind   string    // the lane's event type, only without a tenant
+	Down   bool      // the receiver as a whole seems to be down: the webhook has no fault
+	Next   time.Time // its next try; while the receiver is down, as soon as it is back
+	Behind int       // how many wait behind it
+}
+
+// Answer is the receiver's last, in words.
+func (h *HeldUp) Answer() string { return h.Attempts[len(h.Attempts)-1].Words() }
+
+// HeldUp returns the lanes that are held up, the one that waits longest first.
+func (s *Store) HeldUp() (all []HeldUp) {
+	err := s.read(s.run, func(tx Tx) error {
+		all = nil
+		lanes := make(map[Key]*lane)
+		var order []*lane
+		tx.Queue("held_up", func(r Row) error {
+			l, err := scanLane(r)
+			lanes[l.key], order = l, append(order, l)
+			return err
+		}, int64(maxHeldUp))
+		if err := tx.Send(); err != nil || len(order) == 0 {
+			return err
+		}
+		w := &work{s: s, next: make(map[Key]*Webhook), rows: make(map[int64]*Webhook)}
+		heads := make(map[Key]int64)
+		for k := range lanes {
+			heads[k] = 0
+		}
+		w.queueNext(tx, heads, -1)
+		if err := tx.Send(); err != nil {
+			return err
+		}
+		for _, l := range order {
+			if l.owner != nil { // it is being tried, and due is when the leave ends
+				l.due = l.tried
+			}
+			if h := w.next[l.key]; h != nil && len(h.Attempts) > 0 {
+				all = append(all, HeldUp{Entry: h.Entry, Kind: l.kind, Down: l.failing == missed, Next: moment(l.due), Behind: int(l.waiting) - 1})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil // Err says so
+	}
+	return all
+}
+
+// maxHeldUp is how many tenants are named that are held up.
+const maxHeldUp = 1000
+
+// platforms are the codes that have a number in the database. There are few, and none is ever deleted.
+type platforms struct {
+	mu    sync.Mutex
+	ids   map[string]int64
+	codes map[int64]string
+	ok    bool
+}
+
+func (p *platforms) init() { p.ids, p.codes = make(map[string]int64), make(map[int64]string) }
+
+// forget drops them, so that they are read again: they are not those of the database any more.
+func (p *platforms) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ids, p.codes = make(map[string]int64), make(map[int64]string)
+}
+
+func (p *platforms) loaded() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.ok }
+
+func (p *platforms) knows(code string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, ok := p.ids[code]
+	return ok
+}
+
+func (p *platforms) id(code string) int64 { p.mu.Lock(); defer p.mu.Unlock(); return p.ids[code] }
+
+func (p *platforms) code(id int64) string { p.mu.Lock(); defer p.mu.Unlock(); return p.codes[id] }
+
+// all returns the numbers of all platforms.
+func (p *platforms) all() []int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.codes))
+}
+
+// of returns the numbers of the platforms whose webhooks a receiver gets.
+func (p *platforms) of(set *receiver.Set, rc *receiver.Receiver) []int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ids := []int64{}
+	for code, id := range p.ids {
+		if set.For(code) == rc {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// addPlatforms gives numbers to codes that have none, and reads all.
+func (s *Store) addPlatforms(codes []string) error {
+	var hashes, all [][]byte
+	for _, code := range codes {
+		k := laneKey(code, "", "")
+		hashes, all = append(hashes, k[16:]), append(all, []byte(code))
+	}
+	read := new(platforms) // a number counts once it is committed: no other process would ever know it
+	err := s.cfg.Engine.Write(func(tx Tx) error {
+		read.init()
+		if len(codes) > 0 {
+			tx.Queue("platform_add", nil, hashes, all)
+		}
+		tx.Queue("platforms", read.scan)
+		var now int64
+		tx.Now(&now)
+		asked := time.Now()
+		if err := tx.Send(); err != nil {
+			return err
+		}
+		s.see(s.shift(now), asked)
+		if s.batch == 0 && s.cfg.Engine.Shared() { // so that resolve finds this row
+			tx.Queue("replica_save", nil, s.owner, int64(0), now)
+		}
+		return nil
+	})
+	if err == nil {
+		s.platforms.mu.Lock()
+		defer s.platforms.mu.Unlock()
+		s.platforms.ids, s.platforms.codes, s.platforms.ok = read.ids, read.codes, true
+	}
+	return err
+}
+
+func (p *platforms) scan(r Row) error {
+	var id int64
+	var code []byte
+	err := r.Scan(&id, &code)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old, ok := p.codes[id]; ok && old != string(code) { // a database that was restored has given the number to another one
+		delete(p.ids, old)
+	}
+	p.ids[string(code)], p.codes[id] = id, string(code)
+	return err
+}
+
+// Follow reads the platforms that other replicas have met, and counts again. The courier calls it every second.
+func (s *Store) Follow(ctx context.Context) error {
+	err := s.read(ctx, Tx.Send)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	stale := s.cfg.Engine.Shared() && time.Since(s.cache.at) > max(time.Second, 20*s.cache.took)
+	s.mu.Unlock()
+	if stale { // others take webhooks in, too
+		return s.count(ctx)
+	}
+	return nil
+}

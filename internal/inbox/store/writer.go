@@ -1,0 +1,651 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// An op is something to write. The writer calls need, then decide in the transaction (several times, if the transaction
+// must be run again), and done at the end, once.
+type op interface {
+	// need says what must be locked and read before a decision. False: nobody waits for this op any more.
+	need(*needs) bool
+	// decide changes the rows in w. It must not change anything else that outlives it.
+	decide(w *work)
+	// done gets nil if the transaction was committed, or why it was not.
+	done(err error)
+	// weight is how many bytes it writes.
+	weight() int64
+}
+
+// A batch has at most this many ops, and bytes.
+const (
+	maxOps   = 256
+	maxBatch = 8 << 20
+)
+
+// needs is what the ops of a batch must see.
+type needs struct {
+	lanes   map[Key]laneName // to be locked; made if they are new and have a name
+	next    map[Key]int64    // the first that waits, but for that one
+	rest    map[Key]bool     // what is parked, sent again or refused
+	queue   map[Key]bool     // all that wait
+	rows    map[int64]bool   // webhooks by number
+	seen    []seenID
+	refused [][]byte // digests of refused webhooks
+	count   int64    // how many numbers for new webhooks
+	claim   []claim
+	body    int64 // contents up to that size are read with what comes next
+}
+
+type laneName struct{ platform, tenant, kind string }
+
+func (n *needs) lane(k Key) { n.lanes[k] = cmpName(n.lanes[k], laneName{}) }
+
+func (n *needs) newLane(k Key, name laneName) { n.lanes[k] = cmpName(name, n.lanes[k]) }
+
+func cmpName(a, b laneName) laneName {
+	if a != (laneName{}) {
+		return a
+	}
+	return b
+}
+
+// work is what a batch has read, and changes.
+type work struct {
+	s       *Store
+	now     int64
+	asked   time.Time // before the transaction began
+	lanes   map[Key]*lane
+	next    map[Key]*Webhook
+	rest    map[Key][]*Webhook
+	queue   map[Key][]*Webhook
+	rows    map[int64]*Webhook // all that were read, by number
+	seen    map[seenKey]*seenRow
+	refused map[string]*Webhook // those that nobody has dealt with, by digest
+	numbers []int64
+	claimed [][]Key // the lanes that each claim found
+
+	added   []*Webhook // to be inserted
+	changed map[int64]*Webhook
+	taken   []*snapshotRow
+	ids     []*seenRow
+	gone    []int64 // webhooks to delete
+	extra   []func(Tx)
+	bytes   int64 // by how much this batch changes what waits or is parked
+	rough   bool  // figures may have changed that no lane counts
+}
+
+func newWork(s *Store) *work {
+	return &work{
+		s: s, asked: time.Now(), lanes: make(map[Key]*lane), next: make(map[Key]*Webhook), rest: make(map[Key][]*Webhook),
+		queue: make(map[Key][]*Webhook), rows: make(map[int64]*Webhook), seen: make(map[seenKey]*seenRow),
+		refused: make(map[string]*Webhook), changed: make(map[int64]*Webhook),
+	}
+}
+
+func (w *work) time() time.Time { return moment(w.now) }
+
+// row returns the one copy of a webhook that this batch works on.
+func (w *work) row(h *Webhook) *Webhook {
+	known := w.rows[h.ID]
+	if known == nil {
+		w.rows[h.ID] = h
+		return h
+	}
+	if !known.whole && h.whole {
+		known.Header, known.Body, known.whole = h.Header, h.Body, true
+	}
+	return known
+}
+
+// number is that of the next new webhook.
+func (w *work) number() int64 {
+	n := w.numbers[0]
+	w.numbers = w.numbers[1:]
+	return n
+}
+
+// change queues an update of a webhook's status.
+func (w *work) change(h *Webhook) { w.changed[h.ID] = h }
+
+// move takes a webhook from one state into another.
+func (w *work) move(l *lane, h *Webhook, state State, why string) {
+	before := l.bytes
+	l.leave(h)
+	l.enter(h, state, why, w.time())
+	w.bytes += l.bytes - before
+	w.change(h)
+	if state.Finished() {
+		w.s.backlog.Store(true)
+	}
+}
+
+// submit hands an op to the writer. It waits while the writer has much to do.
+func (s *Store) submit(o op) {
+	select {
+	case s.ops <- o:
+	case <-s.run.Done():
+		o.done(ErrClosed)
+	}
+}
+
+// Queued is how many operations wait for the writer.
+func (s *Store) Queued() int { return len(s.ops) }
+
+// ErrClosed says that the store takes nothing any more.
+var ErrClosed = errors.New("the inbox is closed")
+
+// write is the writer: one goroutine, one transaction at a time.
+func (s *Store) write() {
+	defer close(s.closed)
+	s.look()
+	close(s.opened)
+	pause := time.Duration(0)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		var batch []op
+		select {
+		case o := <-s.ops:
+			batch = s.gather(o)
+		case i := <-s.imports:
+			i.reply <- i.run()
+			continue
+		case <-tick.C:
+			if s.cfg.Courier == nil || s.health.get() != nil {
+				s.look() // nobody else may write anything, and find out whether the database is there
+			}
+			if s.health.get() == nil {
+				s.cfg.Engine.Tidy()
+				s.sweep()
+			}
+			continue
+		case <-s.run.Done():
+			s.drain()
+			return
+		}
+		err := s.commit(batch)
+		if err == nil {
+			pause = 0
+			if (s.backlog.Load() || s.overflow.Load()) && time.Since(s.swept) > sweepEach {
+				s.sweep()
+			}
+			continue
+		}
+		// An outage: not as fast as we can.
+		pause = min(max(2*pause, 10*time.Millisecond), time.Second)
+		select {
+		case <-time.After(pause):
+		case <-s.run.Done():
+		}
+	}
+}
+
+func (h *health) begin() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.began = time.Now()
+}
+
+// look reads the platforms, and finds out whether the database can be written.
+func (s *Store) look() { s.health.note(s.cfg.Log, s.addPlatforms(nil)) }
+
+func (h *health) get() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+// gather returns what waits to be written, beginning with o. An action is the last: it may delete rows, and that is done
+// after everything else of its transaction.
+func (s *Store) gather(o op) []op {
+	batch, weight := []op{o}, o.weight()
+	for len(batch) < maxOps && weight < maxBatch {
+		if _, ok := o.(*act); ok {
+			break
+		}
+		select {
+		case o = <-s.ops:
+			batch, weight = append(batch, o), weight+o.weight()
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// drain writes what was submitted before the end, and refuses what comes later.
+func (s *Store) drain() {
+	for {
+		select {
+		case o := <-s.ops:
+			if s.health.get() != nil {
+				o.done(ErrClosed)
+				continue
+			}
+			s.commit(s.gather(o))
+		default:
+			return
+		}
+	}
+}
+
+// commit writes a batch, tells each op what became of it, and returns why the database failed. An op that fails
+// by its own fault does not fail the others: the batch is split until it is alone.
+func (s *Store) commit(batch []op) error {
+	err := s.transact(batch)
+	var guilty *GuiltyError
+	if errors.As(err, &guilty) && len(batch) > 1 {
+		half := len(batch) / 2
+		return errors.Join(s.commit(batch[:half]), s.commit(batch[half:]))
+	}
+	for _, o := range batch {
+		o.done(err)
+	}
+	if errors.As(err, &guilty) {
+		s.cfg.Log.Error("the database refuses what usher wants to write", "err", err)
+		return nil // the database is well
+	}
+	return err
+}
+
+// transact runs one transaction: it locks and reads, decides, and writes.
+func (s *Store) transact(batch []op) error {
+	s.health.begin()
+	need, live, err := s.needsOf(batch)
+	if err == nil && len(live) > 0 {
+		err = s.run1(need, live)
+	}
+	var guilty *GuiltyError
+	if errors.As(err, &guilty) {
+		s.health.note(s.cfg.Log, nil) // the database is well
+	} else {
+		s.health.note(s.cfg.Log, err)
+	}
+	return err
+}
+
+func (s *Store) needsOf(batch []op) (*needs, []op, error) {
+	n := &needs{lanes: make(map[Key]laneName), next: make(map[Key]int64), rest: make(map[Key]bool), queue: make(map[Key]bool), rows: make(map[int64]bool)}
+	var live []op
+	for _, o := range batch {
+		if o.need(n) {
+			live = append(live, o)
+		}
+	}
+	var codes []string
+	for _, name := range n.lanes {
+		if name != (laneName{}) && !s.platforms.knows(name.platform) {
+			codes = append(codes, name.platform)
+		}
+	}
+	if len(codes) > 0 || !s.platforms.loaded() {
+		if err := s.addPlatforms(codes); err != nil {
+			return nil, live, err
+		}
+	}
+	return n, live, nil
+}
+
+func (s *Store) run1(n *needs, live []op) error {
+	var w *work
+	s.batch++
+	err := s.cfg.Engine.Write(func(tx Tx) error {
+		w = newWork(s)
+		if err := w.load(tx, n); err != nil {
+			return err
+		}
+		if s.see(w.now, w.asked); s.jumped { // times that were written before may be far ahead
+			after := func(d time.Duration) int64 { return w.now + int64(d/time.Microsecond) }
+			// A leave that another replica got in this moment may end a little later than it could by our reading of the clock.
+			tx.Queue("lane_due_repair", nil, w.now, after(longestWish), after(2*lastPause), s.platforms.all(), after(2*s.lease))
+			again, numbers := *n, w.numbers
+			again.count = 0
+			w = newWork(s)
+			if err := w.load(tx, &again); err != nil {
+				return err
+			}
+			w.numbers = numbers
+		}
+		for _, o := range live {
+			o.decide(w)
+		}
+		w.save(tx)
+		return nil
+	})
+	if errors.Is(err, ErrDoubt) {
+		err = s.resolve(w, n)
+	}
+	if err != nil {
+		return err
+	}
+	s.jumped = false
+	s.settle(w)
+	return nil
+}
+
+// see looks at the database's clock.
+func (s *Store) see(now int64, asked time.Time) {
+	if s.clock.see(now, asked) {
+		s.cfg.Log.Warn("the database's clock has jumped; what others deliver is left to them for a while")
+		s.jumped = true
+	}
+}
+
+// settle makes what was committed visible in memory, before senders are answered.
+func (s *Store) settle(w *work) {
+	for _, t := range w.taken {
+		s.cfg.Changed(t.Tenant)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cache.note(w)
+}
+
+// resolve finds out whether a transaction was committed, after the connection broke while it was: this process's row
+// says how far it got. The server may still be working on it, and has its lanes locked from its first round trip on: who
+// gets these locks comes after it. A normal commit after it proves that the one before is replicated, too.
+func (s *Store) resolve(w *work, n *needs) error {
+	s.cfg.Log.Warn("the connection to the database broke in a commit; looking whether it was done")
+	var last int64
+	var err error
+	for range 6 {
+		last = 0
+		err = s.cfg.Engine.Write(func(tx Tx) error {
+			if len(w.lanes) > 0 {
+				tx.Queue("lane_lock", nil, w.keys())
+			}
+			tx.Queue("replica_lock", func(r Row) error { return r.Scan(&last) }, s.owner)
+			if err := tx.Send(); err != nil {
+				return err
+			}
+			tx.Queue("replica_save", nil, s.owner, last, s.now().UnixMicro())
+			return nil
+		})
+		if err == nil {
+			if last == s.batch {
+				return nil
+			}
+			return errors.New("the connection to the database broke before a transaction was committed")
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-s.run.Done():
+			return err
+		}
+	}
+	// Nobody knows. What is remembered about these tenants is read again.
+	for _, name := range n.lanes {
+		s.cfg.Changed(name.tenant)
+	}
+	return fmt.Errorf("%w; and cannot look whether it was done: %w", ErrDoubt, err)
+}
+
+// keys are those of the lanes that are locked, in the order in which all lock them.
+func (w *work) keys() (all [][]byte) {
+	for k := range w.lanes {
+		all = append(all, bytes.Clone(k[:]))
+	}
+	slices.SortFunc(all, bytes.Compare)
+	return all
+}
+
+// load locks and reads what the ops need.
+func (w *work) load(tx Tx, n *needs) error {
+	s := w.s
+	keys := slices.SortedFunc(maps.Keys(n.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
+	w.lock(tx, keys)
+	if !s.cfg.Engine.Shared() { // in a file this costs nothing, and then it is known which lanes have more
+		if err := tx.Send(); err != nil {
+			return err
+		}
+	}
+	tx.Now(&w.now)
+	for _, c := range n.claim {
+		w.claimed = append(w.claimed, nil)
+		c.queue(tx, w, len(w.claimed)-1)
+	}
+	w.draw(tx, n.count)
+	next := maps.Clone(n.next)
+	maps.DeleteFunc(next, func(k Key, _ int64) bool { return w.lanes[k] != nil && w.lanes[k].waiting <= 1 })
+	w.queueNext(tx, next, n.body)
+	if len(n.rows) > 0 {
+		tx.Queue("webhooks_lock", func(r Row) error {
+			h, err := s.scanWebhook(r, true)
+			if err == nil {
+				w.row(h)
+			}
+			return err
+		}, slices.Sorted(maps.Keys(n.rows)))
+	}
+	w.look(tx, n)
+	if err := tx.Send(); err != nil {
+		return err
+	}
+	// What most batches do not need.
+	if err := w.found(tx, n, keys); err != nil {
+		return err
+	}
+	heads := make(map[Key]int64)
+	for _, c := range w.claimed {
+		for _, k := range c {
+			heads[k] = 0
+		}
+	}
+	w.queueNext(tx, heads, n.body)
+	rest := maps.Clone(n.rest)
+	maps.DeleteFunc(rest, func(k Key, _ bool) bool { l := w.lanes[k]; return l == nil || l.parked+l.again+l.refused == 0 })
+	w.collect(tx, "lane_rest", rest, w.rest)
+	if len(heads)+len(rest) > 0 {
+		if err := tx.Send(); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Ahead != nil {
+		w.now += int64(s.cfg.Ahead() / time.Microsecond)
+	}
+	return nil
+}
+
+// look queues a look at what waits, was refused or was seen before, as far as the ops need it.
+func (w *work) look(tx Tx, n *needs) {
+	clear(w.queue)
+	w.collect(tx, "lane_queue", n.queue, w.queue)
+	if len(n.refused) > 0 {
+		tx.Queue("refused_find", func(r Row) error {
+			h, err := w.s.scanWebhook(r, false)
+			if err == nil {
+				h = w.row(h)
+				w.refused[string(h.digest)] = h
+			}
+			return err
+		}, n.refused)
+	}
+	if len(n.seen) > 0 {
+		var lanes, ids [][]byte
+		for _, id := range n.seen {
+			lanes, ids = append(lanes, id.lane[:]), append(ids, id.hash[:])
+		}
+		tx.Queue("seen_find", func(r Row) error {
+			id, err := scanSeen(r)
+			w.seen[seenKey{id.lane, id.hash}] = id
+			return err
+		}, lanes, ids)
+	}
+}
+
+// collect queues a look at webhooks of lanes.
+func (w *work) collect(tx Tx, name string, wanted map[Key]bool, into map[Key][]*Webhook) {
+	var keys [][]byte
+	for k := range wanted {
+		keys = append(keys, bytes.Clone(k[:]))
+	}
+	if len(keys) == 0 {
+		return
+	}
+	tx.Queue(name, func(r Row) error {
+		h, err := w.s.scanWebhook(r, false)
+		if err == nil {
+			h = w.row(h)
+			into[h.lane] = append(into[h.lane], h)
+		}
+		return err
+	}, keys)
+}
+
+// lock queues the lock of lanes, in the order of their keys.
+func (w *work) lock(tx Tx, keys []Key) {
+	if len(keys) == 0 {
+		return
+	}
+	var all [][]byte
+	for _, k := range keys {
+		all = append(all, k[:])
+	}
+	tx.Queue("lane_lock", func(r Row) error {
+		l, err := scanLane(r)
+		w.lanes[l.key] = l
+		return err
+	}, all)
+}
+
+// found makes the lanes that are new, and locks them.
+func (w *work) found(tx Tx, n *needs, keys []Key) error {
+	var missing []Key
+	var all, tenants, kinds [][]byte
+	for _, k := range keys {
+		if name := n.lanes[k]; name != (laneName{}) && w.lanes[k] == nil {
+			missing, all = append(missing, k), append(all, bytes.Clone(k[:]))
+			tenants, kinds = append(tenants, []byte(name.tenant)), append(kinds, []byte(name.kind))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	w.rough = true
+	tx.Queue("lane_add", nil, all, tenants, kinds)
+	w.lock(tx, missing)
+	if w.s.cfg.Engine.Shared() {
+		w.draw(tx, n.count) // after the locks: those of a lane are in its order
+		w.look(tx, n)       // another replica may have made the lane meanwhile, and stored something
+	}
+	if err := tx.Send(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(missing, func(k Key) bool { return w.lanes[k] == nil }) {
+		w.s.platforms.forget()
+		return errors.New("a platform is gone from the inbox's database: was it restored?")
+	}
+	return nil
+}
+
+// draw queues a look for numbers for new webhooks.
+func (w *work) draw(tx Tx, count int64) {
+	w.numbers = nil
+	if count == 0 {
+		return
+	}
+	tx.Queue("numbers", func(r Row) error {
+		var first, many int64
+		err := r.Scan(&first, &many)
+		for n := range many {
+			w.numbers = append(w.numbers, first+n)
+		}
+		return err
+	}, count)
+}
+
+// queueNext queues a look at the first webhook that waits in each lane, but for one of them.
+func (w *work) queueNext(tx Tx, of map[Key]int64, body int64) {
+	if len(of) == 0 {
+		return
+	}
+	var keys [][]byte
+	var not []int64
+	for k, seq := range of {
+		keys, not = append(keys, bytes.Clone(k[:])), append(not, seq)
+	}
+	tx.Queue("next", func(r Row) error {
+		h, err := w.s.scanWebhook(r, true)
+		if err == nil {
+			h = w.row(h)
+			w.next[h.lane] = h
+		}
+		return err
+	}, keys, not, body)
+}
+
+// save queues what the ops have changed.
+func (w *work) save(tx Tx) {
+	var lanes []*lane
+	for _, k := range slices.SortedFunc(maps.Keys(w.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) }) {
+		if l := w.lanes[k]; l.changed {
+			lanes = append(lanes, l)
+		}
+	}
+	saveLanes(tx, lanes)
+	insertWebhooks(tx, w.added)
+	for _, h := range w.added {
+		delete(w.changed, h.ID)
+	}
+	if len(w.changed) > 0 {
+		var seq, state, order, changed []int64
+		var status [][]byte
+		for _, id := range slices.Sorted(maps.Keys(w.changed)) {
+			h := w.changed[id]
+			seq, state, order = append(seq, id), append(state, h.State.number()), append(order, h.order())
+			changed, status = append(changed, h.Changed.UnixMicro()), append(status, h.encodeStatus())
+		}
+		tx.Queue("webhook_save", nil, state, order, changed, status, seq)
+	}
+	saveSnapshots(tx, w.taken)
+	saveSeen(tx, w.ids)
+	if len(w.gone) > 0 {
+		tx.Queue("webhook_delete", nil, w.gone)
+		tx.Queue("content_delete", nil, w.gone)
+	}
+	for _, f := range w.extra {
+		f(tx)
+	}
+	// A transaction that has only looked for work writes nothing, but in an outage: otherwise it would not prove its end.
+	idle := len(lanes)+len(w.added)+len(w.changed)+len(w.ids)+len(w.gone)+len(w.extra) == 0
+	outage := w.s.health.get() != nil
+	switch {
+	case w.s.cfg.Engine.Shared() && (!idle || outage || time.Since(w.s.wrote) > 10*time.Minute):
+		w.s.wrote = time.Now()
+		tx.Queue("replica_save", nil, w.s.owner, w.s.batch, w.now)
+	case idle && outage:
+		tx.Queue("touch", nil)
+	}
+}
+
+// insertWebhooks queues new rows.
+func insertWebhooks(tx Tx, all []*Webhook) {
+	if len(all) == 0 {
+		return
+	}
+	var seq, snap, size, received, state, order, changed []int64
+	var uuid, lane, typ, digest, status, header, body [][]byte
+	for _, h := range all {
+		seq, uuid, lane, typ = append(seq, h.ID), append(uuid, []byte(h.Webhook)), append(lane, h.laneBytes()), append(typ, []byte(h.Type))
+		snap, digest, size = append(snap, number(h.snapshot)), append(digest, blob(h.digest)), append(size, h.size)
+		received, state, order = append(received, h.Received.UnixMicro()), append(state, h.State.number()), append(order, h.order())
+		changed, status = append(changed, h.Changed.UnixMicro()), append(status, h.encodeStatus())
+		header, body = append(header, blob(encodeHeader(h.Header))), append(body, blob(h.Body))
+	}
+	tx.Queue("webhook_add", nil, seq, uuid, lane, typ, snap, digest, size, received, state, order, changed, status)
+	tx.Queue("content_add", nil, seq, header, body)
+}
+
+// laneBytes is empty for a webhook that belongs to no lane.
+func (w *Webhook) laneBytes() []byte {
+	if w.lane == (Key{}) {
+		return []byte{}
+	}
+	return bytes.Clone(w.lane[:])
+}

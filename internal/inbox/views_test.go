@@ -1,0 +1,312 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/store"
+	"usher/internal/receiver"
+)
+
+// What may wait or be parked is bounded by its bytes, whatever becomes of it: parked it still counts, superseded, discarded,
+// erased or delivered it does not.
+func TestMaxBytes(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.Store.MaxBytes = 10_000 })
+		big := func(c string) string { return strings.Repeat(c, 3000) } // with what comes with it, two of them fit
+		used := func(what string, webhooks int) {
+			t.Helper()
+			d.until(fmt.Sprintf("%s: %d bytes used for %d webhooks", what, d.Stats().Used, webhooks), func() bool {
+				s := d.Stats()
+				return s.Used >= int64(webhooks*3000) && s.Used < int64(webhooks*4000+1) && s.Limit == 10_000
+			})
+		}
+		d.main.set("", status(500))
+		d.main.set("p", status(400))
+		d.take("w", big("A"))
+		d.take("p", big("A"))
+		d.until("parked", func() bool { return d.states("p") == "parked" })
+		used("one waits, one is parked", 2)
+		d.want("no room", d.send("x", big("A")), "full")
+		d.want("a copy is answered", d.send("w", big("A")), "=")
+		d.restart()
+		used("after a restart", 2)
+		d.want("no room after it", d.send("x", big("A")), "full")
+		must2(d.Erase("", "p"))(t)
+		used("erased", 1)
+		d.take("x", big("A"))
+		d.want("full again", d.send("y", big("A")), "full")
+		d.until("discarded", func() bool { return d.Discard(d.nth("x", 1)) == nil })
+		used("discarded", 1)
+		d.main.set("", nil)
+		d.idle("")
+		used("delivered", 0)
+		d.main.set("", status(500))
+		d.take("w", big("B"))
+		d.take("x", big("B"))
+		d.until("no room to send again", func() bool { return errorWord(d.Redeliver(d.nth("x", 1), true)) == "full" })
+		d.main.set("", nil)
+		d.idle("")
+		used("in the end", 0)
+	})
+}
+
+// What is finished stays to be looked at: so many, so long, so many bytes; a tenant's last snapshot and what dedup remembers
+// stay whatever comes.
+func TestRetention(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		limits := store.DefaultLimits
+		limits.Finished, limits.FinishedBytes, limits.FinishedAge = 20, 20_000, 24*time.Hour
+		d := newDesk(t, open, func(c *Config) { c.Store.Limits = limits })
+		d.main.set("parked", status(400))
+		d.take("parked", "A")
+		d.take("first", `{"payload":{"change":{"features":[{"code":"users"}]}}}`)
+		d.idle("")
+		for n := range 50 {
+			d.take("t", fmt.Sprint(n))
+		}
+		d.idle("")
+		d.until("the last 20 are left", func() bool { return len(d.list("t"))+len(d.list("first")) == 20 })
+		d.want("the last of them", fmt.Sprint(d.main.got("t")[49]), "49")
+		d.want("parked stays", d.states("parked"), "parked")
+		d.want("dedup remembers", d.send("first", `{"payload":{"change":{"features":[{"code":"users"}]}}}`), "=")
+		if s := must2(d.Snapshots(t.Context(), []string{"first"}))(t); len(s) != 1 || !strings.Contains(string(s[0].Features), "users") {
+			t.Errorf("its snapshot: %+v", s)
+		}
+		if err := d.Redeliver(d.nth("t", 1), false); errorWord(err) != "overwrite" {
+			t.Errorf("sent again: %v", err)
+		}
+		for n := range 10 {
+			d.take("large", strings.Repeat(fmt.Sprint(n), 4000))
+		}
+		d.idle("")
+		d.restart() // bytes and age are looked at each minute, and at the start
+		d.until("no more than 20,000 bytes", func() bool { return len(d.list("large")) <= 5 && len(d.list("t")) == 0 })
+		if len(d.list("large")) < 4 {
+			t.Errorf("only %d are left", len(d.list("large")))
+		}
+		d.ahead.Add(int64(25 * time.Hour))
+		d.restart()
+		d.until("none after its time", func() bool { return len(d.list("large")) == 0 })
+		d.want("parked stays for longer", d.states("parked"), "parked")
+	})
+}
+
+func TestViews(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
+		d := newDesk(t, open, func(c *Config) { c.Store.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) })
+		docs.set("ill", status(500))
+		crm.set("down", status(503))
+		crm.set("bad", status(422))
+		d.take("crm/a", `{"n":1,"who":"Zoë"}`, `{"n":2}`)
+		d.take("docs/a", `{"n":3}`)
+		d.idle("a")
+		d.take("crm/bad", `{"n":4}`)
+		d.take("docs/ill", `{"n":5}`, `{"n":6}`)
+		d.take("crm/down", `{"n":7}`)
+		d.until("tried", func() bool { return len(d.HeldUp()) == 2 && d.states("bad") == "parked" })
+
+		empty, crmCode := "", "crm"
+		for _, tt := range []struct {
+			f    store.Filter
+			want string
+		}{
+			{store.Filter{}, "7 6 5 4 3 2 1"},
+			{store.Filter{Limit: 2}, "7 6"},
+			{store.Filter{State: store.Delivered}, "3 2 1"},
+			{store.Filter{State: store.Parked}, "4"},
+			{store.Filter{State: store.Waiting, Limit: 1}, "7"},
+			{store.Filter{Tenant: "a"}, "3 2 1"},
+			{store.Filter{Tenant: "a", Platform: &crmCode}, "2 1"},
+			{store.Filter{Tenant: "a", Platform: &empty}, ""},
+			{store.Filter{Tenant: "A"}, ""},
+			{store.Filter{Search: "ZOË"}, "1"},
+			{store.Filter{Search: "ILL"}, "6 5"},
+			{store.Filter{Search: "docs", Limit: 2}, "6 5"},
+			{store.Filter{Since: time.Now().Add(time.Hour)}, ""},
+			{store.Filter{Until: time.Now().Add(-time.Hour)}, ""},
+			{store.Filter{Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour), State: store.Parked}, "4"},
+		} {
+			var got []string
+			for _, e := range must2(d.List(tt.f))(t) {
+				got = append(got, d.place(e.ID))
+			}
+			d.want(fmt.Sprintf("%+v", tt.f), strings.Join(got, " "), tt.want)
+		}
+		// Page by page nothing is left out, and nothing comes twice.
+		var all []string
+		for f := (store.Filter{Limit: 2}); ; {
+			page := must2(d.List(f))(t)
+			for _, e := range page {
+				all = append(all, d.place(e.ID))
+			}
+			if len(page) < 2 {
+				break
+			}
+			f.Before = page[len(page)-1].ID
+		}
+		d.want("pages", strings.Join(all, " "), "7 6 5 4 3 2 1")
+
+		item := must2(d.Show(d.nth("a", 2)))(t)
+		if string(item.Body) != `{"n":2}` || item.Previous == nil || string(item.Previous.Body) != `{"n":1,"who":"Zoë"}` || item.Header.Get("X-Tenant") != "a" {
+			t.Errorf("shown: %+v", item)
+		}
+		if item := must2(d.Show(d.nth("a", 3)))(t); item.Previous != nil {
+			t.Errorf("of another platform: %+v", item.Previous)
+		}
+		if item := must2(d.Show(d.nth("ill", 2)))(t); item.Previous != nil || d.place(item.Before) != "5" {
+			t.Errorf("behind one that waits: %+v", item)
+		}
+		if _, err := d.Show(1 << 40); err != store.ErrNotFound {
+			t.Errorf("what is not there: %v", err)
+		}
+		for _, h := range d.HeldUp() {
+			if h.Down != (h.Tenant == "down") || h.Tenant == "ill" && (h.Behind != 1 || h.Answer() != "500: said so") {
+				t.Errorf("held up: %+v", h)
+			}
+		}
+		d.until("counted", func() bool {
+			s := d.Stats()
+			return s.Pending == 3 && s.Parked == 1 && s.Missed == 1 && s.Refused == 1 && s.Tenants == 5 && s.Receivers["crm"].Pending == 1 && s.Receivers["docs"].Pending == 2 && s.Receivers["crm"].Parked == 1
+		})
+		d.want("platforms", fmt.Sprint(len(must2(d.Platforms("a"))(t)), must2(d.Platforms("ill"))(t), must2(d.Platforms("nobody"))(t)), "2 [docs] []")
+	})
+}
+
+// place is the number of arrival of a webhook.
+func (d *desk) place(id int64) string {
+	for n, e := range d.list("") {
+		if e.ID == id {
+			return fmt.Sprint(n + 1)
+		}
+	}
+	return "none"
+}
+
+// Codes may be anything: long, with zero bytes, not even UTF-8. They come out as they went in, on any platform.
+func TestOddCodes(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		codes := []string{"plain", "nul\x00inside", "nul\x00", "\x00", "bad\xff\xfeutf8", "é", "e\u0301", "a b", "%2F", strings.Repeat("long", 1<<18), strings.Repeat("long", 1<<18) + "!"}
+		for n, code := range codes {
+			for _, platform := range []string{"", code} {
+				w := d.hook("", fmt.Sprintf(`{"payload":{"tenant":{"name":"N"},"change":{"features":[{"code":"f%d"}]}}}`, n))
+				w.Lane.Tenant, w.Lane.Platform = code, platform
+				w.Receiver = d.cfg.Store.Receivers.For(platform)
+				if got := d.sendHook(w); got != "+" {
+					t.Fatalf("%.20q: %s", code, got)
+				}
+			}
+		}
+		d.until("all delivered", func() bool { return len(d.main.tried("")) == 2*len(codes) && d.Stats().Pending == 0 })
+		for n, code := range codes {
+			s := must2(d.Snapshots(t.Context(), []string{code}))(t)
+			if len(s) != 2 {
+				t.Fatalf("%.20q: %d snapshots", code, len(s))
+			}
+			for _, one := range s {
+				if one.Tenant != code || one.Platform != "" && one.Platform != code || !strings.Contains(string(one.Features), fmt.Sprintf("f%d", n)) {
+					t.Errorf("%.20q: %.100q %.100q %s", code, one.Tenant, one.Platform, one.Features)
+				}
+			}
+			if all := d.list(code); len(all) != 2 || all[0].State != store.Delivered {
+				t.Errorf("%.20q: %d listed", code, len(all))
+			}
+			check(t, d.Pause(store.Pause{Platform: code, Tenant: code}))
+			if known := must2(d.Resume(store.Pause{Platform: code, Tenant: code}))(t); !known {
+				t.Errorf("%.20q: was not paused", code)
+			}
+			if n := must2(d.Erase(code, code))(t); n != 1 {
+				t.Errorf("%.20q: %d erased", code, n)
+			}
+		}
+	})
+}
+
+// The same request arrives at each try: the body's bytes, its headers, and one webhook-id.
+func TestEachTryIsTheSame(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		told := make(chan string, 10)
+		d := newDesk(t, open, func(c *Config) {
+			c.Delivered = func(receiver string, after time.Duration) { told <- fmt.Sprint(receiver, after > 0) }
+		})
+		d.main.set("t", answers(500, 0, 503, 200))
+		w := d.hook("t", "a\x00b\xff"+strings.Repeat("c", 200_000))
+		w.Header["X-Many"] = []string{"1", "", "2"}
+		d.sendHook(w)
+		d.restart()
+		d.idle("")
+		tries := d.main.tried("t")
+		if len(tries) < 4 {
+			t.Errorf("%d tries", len(tries))
+		}
+		d.want("told", <-told, "maintrue")
+		d.shut()
+		d.want("told once", fmt.Sprint(len(told)), "0")
+		for _, try := range tries {
+			if try.body != string(w.Body) || try.id != w.ID || fmt.Sprintf("%q", try.header["X-Many"]) != `["1" "" "2"]` || try.header.Get("webhook-timestamp") == "" {
+				t.Errorf("%s %v", try.id, try.header)
+			}
+		}
+	})
+}
+
+// slowToCount is an engine whose questions take long.
+type slowToCount struct{ store.Engine }
+
+func (s slowToCount) Read(ctx context.Context, fn func(store.Tx) error) error {
+	time.Sleep(60 * time.Millisecond)
+	return s.Engine.Read(ctx, fn)
+}
+
+// While it takes long to count what waits, figures say at once what this process has changed.
+func TestFiguresFollowAtOnce(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, func() store.Engine { return slowToCount{open()} })
+		d.main.set("ill", status(500))
+		d.main.set("bad", status(422))
+		d.main.set("down", status(503))
+		figures := func() string {
+			s := d.Stats()
+			return fmt.Sprintf("%d waiting, %d parked, %d missed, %d failing", s.Pending, s.Parked, s.Missed, s.Refused)
+		}
+		d.want("before", figures(), "0 waiting, 0 parked, 0 missed, 0 failing")
+		d.take("ill", "A", "B")
+		d.take("down", "A")
+		d.take("bad", "A")
+		d.take("well", "A")
+		d.until("all tried, and that is written", func() bool {
+			return len(d.main.tried("ill")) > 1 && len(d.main.tried("down")) > 1 && d.states("bad") == "parked" && d.states("well") == "delivered"
+		})
+		d.want("after", figures(), "3 waiting, 1 parked, 1 missed, 1 failing")
+		check(t, d.Discard(d.nth("bad", 1)))
+		check(t, d.Discard(d.nth("ill", 2)))
+		d.want("after discards", figures(), "2 waiting, 0 parked, 1 missed, 1 failing")
+		_ = must2(d.Erase("", "ill"))(t)
+		d.want("after an erasure", figures(), "1 waiting, 0 parked, 1 missed, 0 failing")
+	})
+}
+
+// While a webhook that has failed is being tried, its next try is not at the end of the leave.
+func TestHeldUpWhileUnderWay(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		d.main.set("t", status(500))
+		d.take("t", "A")
+		d.until("failed", func() bool { return len(d.HeldUp()) == 1 })
+		release := d.main.hang("t")
+		defer release()
+		d.until("under way", func() bool {
+			d.main.mu.Lock()
+			defer d.main.mu.Unlock()
+			return d.main.underway == 1
+		})
+		if next := d.HeldUp()[0].Next.Sub(d.Clock()); next > time.Second {
+			t.Errorf("the next try is in %v", next)
+		}
+	})
+}

@@ -1,0 +1,325 @@
+package sandbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"usher/webhookgate/signature"
+)
+
+// opened is a sandbox with free ports.
+func opened(t *testing.T, receiver string) *Sandbox {
+	t.Helper()
+	s, err := Open(Config{Listen: "127.0.0.1:0", ReceiverListen: receiver})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// What is sent is complete and lists exactly what was asked; equal orders give equal bytes, whatever
+// the order of their members.
+func TestStateIsComplete(t *testing.T) {
+	check := shapes{t, make(map[string]bool)}
+	for _, s := range []State{
+		{"acme", "", map[string]*int{"users": new(25), "sso": nil}},
+		{"a/ä\"%", "docs", map[string]*int{"": new(-1)}},
+		{"acme", "crm", nil},
+	} {
+		d := json.NewDecoder(bytes.NewReader(s.Webhook()))
+		d.UseNumber()
+		var v any
+		if err := d.Decode(&v); err != nil {
+			t.Fatal(err)
+		}
+		check.object("", "envelope", v)
+		got, err := readSnapshot(s.Webhook())
+		if err != nil || got.Code != s.Tenant || got.Platform != max(s.Platform, "crm") || len(got.Features) != len(s.Features) {
+			t.Errorf("%+v became %+v, %v", s, got, err)
+		}
+		for _, f := range got.Features {
+			if want, asked := s.Features[f.Code]; !asked || words(f.Quantity) != words(want) {
+				t.Errorf("%+v has %s %s", s, f.Code, words(f.Quantity))
+			}
+		}
+	}
+	for part := range check.seen {
+		if strings.HasSuffix(part, " absent") {
+			t.Errorf("not complete: %s", part)
+		}
+	}
+}
+
+func TestOrders(t *testing.T) {
+	s := opened(t, "127.0.0.1:0")
+	for _, tt := range []struct {
+		name, target, body string
+		status             int
+		want               string
+	}{
+		{"send", "/sandbox/send", `{"tenant":"acme","platform":"docs","features":{"users":25,"sso":null}}`, 200, `{"status":200,"decision":"",`},
+		{"no features", "/sandbox/send", `{"tenant":"acme"}`, 200, `{"status":200,`},
+		{"raw", "/sandbox/send?raw", "\xff", 200, `{"status":400,`},
+		{"no tenant", "/sandbox/send", `{}`, 400, `tenant`},
+		{"a typing error", "/sandbox/send", `{"tenant":"acme","feature":{}}`, 400, `feature`},
+		{"a quantity that is none", "/sandbox/send", `{"tenant":"acme","features":{"users":"many"}}`, 400, `cannot be read`},
+		{"revoke", "/sandbox/revoke", "", 200, `{"revoked":0}`},
+		{"fail", "/sandbox/fail", `{"part":"receiver","status":500}`, 200, ``},
+		{"send again", "/sandbox/send", `{"tenant":"acme"}`, 200, `{"status":500,`},
+		{"fail off", "/sandbox/fail", `{"part":"off"}`, 200, ``},
+		{"and again", "/sandbox/send", `{"tenant":"acme"}`, 200, `{"status":200,`},
+		{"no part", "/sandbox/fail", `{"part":"tokens","status":500}`, 400, `unknown part`},
+		{"no status", "/sandbox/fail", `{"part":"token","status":99}`, 400, `from 200 to 599`},
+		{"elsewhere", "/sandbox/", ``, 404, ``},
+	} {
+		w := post(s, tt.target, "text/plain", tt.body) // whatever a test in any language calls it
+		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.want) {
+			t.Errorf("%s: %d %s, want %d %s", tt.name, w.Code, w.Body, tt.status, tt.want)
+		}
+	}
+	if got := held(s.Receiver); got != "acme (crm/acme): nothing\nacme (docs/acme): sso, users ≤ 25" {
+		t.Error(got)
+	}
+	if w := post(s, "/sandbox/revoke", "text/plain", "", "Origin", "https://evil.example"); w.Code != http.StatusForbidden {
+		t.Errorf("from a web page: %d", w.Code)
+	}
+	r := httptest.NewRecorder()
+	s.ServeHTTP(r, httptest.NewRequest("GET", "/sandbox/revoke", nil))
+	if r.Code != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %d", r.Code)
+	}
+}
+
+func TestOrdersWithoutReceiver(t *testing.T) {
+	s := opened(t, "off")
+	for target, body := range map[string]string{"/sandbox/send": `{"tenant":"acme"}`, "/sandbox/fail": `{"part":"receiver","status":500}`} {
+		if w := post(s, target, "", body); w.Code/100 != 4 || !strings.Contains(w.Body.String(), "--") {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body)
+		}
+	}
+	if err := s.Fail(Failure{Part: "off"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A failing part answers as the published interface says where it does, and ends in time.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Sandbox{Billing: NewBilling(testClient())}
+		tok := getToken(t, s.Billing).AccessToken
+		fail := func(f Failure) {
+			t.Helper()
+			if err := s.Fail(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for status, code := range map[int]string{400: "invalid_scope", 401: "invalid_client"} {
+			fail(Failure{"token", status, 10})
+			w := post(s, "/oauth/token", formType, fields().Encode())
+			if e := decode[oauthError](t, w); w.Code != status || e.Error != code {
+				t.Errorf("%d %+v", w.Code, e)
+			}
+		}
+		fail(Failure{"graphql", 401, 0})
+		wantAccess(t, s.Billing, tok, "expired")
+		fail(Failure{"graphql", 0, 0})
+		wantAccess(t, s.Billing, tok, "")
+		time.Sleep(9999 * time.Millisecond)
+		if w := post(s, "/oauth/token", formType, fields().Encode()); w.Code/100 != 4 {
+			t.Errorf("after 9.999 s: %d", w.Code)
+		}
+		time.Sleep(time.Millisecond)
+		getToken(t, s.Billing)
+	})
+}
+
+// Each webhook goes to each address; what counts is the first that is not a success.
+func TestSeveralAddresses(t *testing.T) {
+	s, _ := newPair(1)
+	s.URLs = []string{"http://a.example/one", "http://b.example/two?secret", "http://c.example/"}
+	s.Client.Transport = inProcess{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Usher-Decision", r.URL.Path)
+		w.WriteHeader(map[string]int{"a.example": 200, "b.example": 503, "c.example": 204}[r.Host])
+	})}
+	e := mustChange(t, s)
+	if len(e.Replies) != 3 || e.Status != 503 || e.String() != "503 /two" || e.Replies[1].To != "b.example" || e.Replies[2].Status != 204 {
+		t.Errorf("%+v", e)
+	}
+}
+
+// What the sandbox signs the gate accepts, and for this body only.
+func TestSigner(t *testing.T) {
+	body, other := []byte(`{"a":1}`), []byte(`{"a":2}`)
+	sign, err := Signer("s3cret", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := make(http.Header)
+	sign(h, body)
+	sha256, _ := signature.ByName("sha256")
+	if !sha256.Verify("s3cret", h.Values("X-Signature"), body) || sha256.Verify("s3cret", h.Values("X-Signature"), other) {
+		t.Errorf("%v", h)
+	}
+	if sign, err = Signer("whsec_a2V5", true); err != nil {
+		t.Fatal(err)
+	}
+	h = make(http.Header)
+	sign(h, body)
+	if signature.VerifyStandard([]byte("key"), h, body, time.Now()) != "" || signature.VerifyStandard([]byte("key"), h, other, time.Now()) == "" {
+		t.Errorf("%v", h)
+	}
+	if _, err = Signer("s3cret", true); err == nil || strings.Contains(err.Error(), "s3cret") {
+		t.Error(err)
+	}
+}
+
+// rehearsed has a receiver rehearse, in a bubble, and returns what did not hold.
+func rehearsed(t *testing.T, h http.Handler) (failed string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSender("http://receiver.example/", 1)
+		s.Client.Transport = inProcess{h}
+		s.Sign, _ = Signer("s3cret", false)
+		n := 0
+		all := Rehearse(t.Context(), s, "", func(h Held) {
+			if n++; !h.OK {
+				failed += h.What + ": " + h.How + "\n"
+			}
+		})
+		if all != (failed == "") || n != 10 {
+			t.Errorf("%d plays, %v", n, all)
+		}
+	})
+	return failed
+}
+
+// A receiver that does everything well passes, and each that does one thing badly is found out.
+func TestRehearse(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a hundred plays")
+	}
+	sha256, _ := signature.ByName("sha256")
+	checked := func(next func(w http.ResponseWriter, body string, t Tenant)) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			tenant, err := readSnapshot(body)
+			if err != nil || !sha256.Verify("s3cret", r.Header.Values("X-Signature"), body) {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			next(w, string(body), tenant)
+		})
+	}
+	good := func(http.ResponseWriter, string, Tenant) {}
+	if failed := rehearsed(t, checked(good)); failed != "" {
+		t.Error(failed)
+	}
+	refuse := func(w http.ResponseWriter) { w.WriteHeader(500); _, _ = io.WriteString(w, "why\nnot") }
+	var mu sync.Mutex // guards what follows
+	seen, last, underway := map[string]bool{}, map[string]string{}, 0
+	reset := func() { clear(seen); clear(last) }
+	for _, tt := range []struct {
+		want string // what does not hold
+		bad  func(w http.ResponseWriter, body string, t Tenant)
+	}{
+		{"a tenant that it never saw: 500 why\n", func(w http.ResponseWriter, body string, t Tenant) {
+			if !seen[t.Code] {
+				refuse(w)
+			}
+			seen[t.Code] = true
+		}},
+		{"a copy of that webhook: 500", func(w http.ResponseWriter, body string, t Tenant) {
+			if last[t.Code] == body {
+				refuse(w)
+			}
+			last[t.Code] = body
+		}},
+		{"a change and back: A, B, A: 500", func(w http.ResponseWriter, body string, t Tenant) {
+			if seen[body] && last[t.Code] != body {
+				refuse(w)
+			}
+			seen[body], last[t.Code] = true, body
+		}},
+		{"ten tenants at once: 500", func(w http.ResponseWriter, body string, t Tenant) {
+			underway++
+			defer func() { underway-- }()
+			if underway > 9 {
+				refuse(w)
+			}
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+			mu.Lock()
+		}},
+		{"an empty list of features: 500", func(w http.ResponseWriter, body string, t Tenant) {
+			if len(t.Features) == 0 && t.Subscriptions[0].State == "active" {
+				refuse(w)
+			}
+		}},
+		{"a canceled subscription: 200 after 2s, want at most 1s", func(w http.ResponseWriter, body string, t Tenant) {
+			if t.Subscriptions[0].State == "canceled" {
+				time.Sleep(2 * time.Second)
+			}
+		}},
+		{"nulls: 500", func(w http.ResponseWriter, body string, t Tenant) {
+			if strings.Contains(body, `"contacts":null`) {
+				refuse(w)
+			}
+		}},
+		{"a payload of 200 KB: 500", func(w http.ResponseWriter, body string, t Tenant) {
+			if len(body) >= 200_000 && len(body) < 220_000 {
+				refuse(w)
+			}
+		}},
+	} {
+		reset()
+		locked := func(w http.ResponseWriter, body string, t Tenant) { mu.Lock(); defer mu.Unlock(); tt.bad(w, body, t) }
+		if failed := rehearsed(t, checked(locked)); !strings.Contains(failed, tt.want) {
+			t.Errorf("want %q, got\n%s", tt.want, failed)
+		}
+	}
+	if failed := rehearsed(t, NewReceiver()); failed != "a forged signature, to be refused: 200, want 401\n" {
+		t.Errorf("a receiver that verifies nothing: %s", failed)
+	}
+	hangs := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) })
+	if failed := rehearsed(t, hangs); strings.Count(failed, "no answer") != 10 {
+		t.Errorf("a receiver that hangs: %s", failed)
+	}
+}
+
+// "Again after a timeout" hangs up when all is sent, and not before.
+func TestRehearseHangsUp(t *testing.T) {
+	var mu sync.Mutex // guards what follows
+	var bodies []string
+	var gone int
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if bodies = append(bodies, string(body)); len(bodies) == 1 {
+			mu.Unlock()
+			<-r.Context().Done()
+			mu.Lock()
+			gone++
+		}
+	}))
+	defer srv.Close()
+	r := &rehearsal{ctx: t.Context(), sender: NewSender(srv.URL, 1)}
+	r.sender.Client.Timeout = 10 * time.Second
+	list := r.again([]byte("{}"))
+	srv.Close() // waits for the handlers
+	if len(list) != 1 || list[0].Status != 200 || len(bodies) != 2 || bodies[0] != bodies[1] || gone != 1 {
+		t.Errorf("%+v, received %q, %d hang-ups", list, bodies, gone)
+	}
+}

@@ -1,0 +1,196 @@
+//go:build unix
+
+package serve
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"usher/internal/settings"
+)
+
+func TestFits(t *testing.T) {
+	tcp := func(addr string) net.Addr { a, _ := net.ResolveTCPAddr("tcp", addr); return a }
+	unix := func(path string) net.Addr { return &net.UnixAddr{Net: "unix", Name: path} }
+	relative, _ := filepath.Abs("usher.sock")
+	for _, tt := range []struct {
+		setting string
+		socket  net.Addr
+		want    bool
+	}{
+		{"127.0.0.1:8090", tcp("127.0.0.1:8090"), true},
+		{"localhost:8090", tcp("127.0.0.1:8090"), true},
+		{"127.0.0.1:8090", tcp("127.0.0.1:8091"), false},
+		{"127.0.0.1:8090", tcp("127.0.0.2:8090"), false},
+		{"127.0.0.1:8090", tcp("[::]:8090"), false},
+		{"127.0.0.1:8090", tcp("0.0.0.0:8090"), false},
+		{"0.0.0.0:8090", tcp("0.0.0.0:8090"), true},
+		{"0.0.0.0:8090", tcp("[::]:8090"), false},
+		{"[::1]:8090", tcp("[::1]:8090"), true},
+		{":8090", tcp("[::]:8090"), true},
+		{":8090", tcp("127.0.0.1:8090"), false},
+		{"127.0.0.1:0", tcp("127.0.0.1:8090"), false},
+		{"unix:/run/usher.sock", unix("/run/usher.sock"), true},
+		{"unix:usher.sock", unix(relative), true},
+		{"unix:/run/usher.sock", unix("/run/other.sock"), false},
+		{"unix:/run/usher.sock", tcp("127.0.0.1:8090"), false},
+		{"127.0.0.1:8090", unix("127.0.0.1:8090"), false},
+	} {
+		if got := fits(tt.setting, tt.socket); got != tt.want {
+			t.Errorf("%s and %s: %v", tt.setting, tt.socket, got)
+		}
+	}
+}
+
+// passed makes a socket as a service manager does, and returns where usher would find it.
+func passed(t *testing.T) (address string, fd uintptr) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := syscall.Dup(int(f.Fd())) // nobody else closes this one
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	l.Close()
+	return l.Addr().String(), uintptr(own)
+}
+
+func TestInherited(t *testing.T) {
+	address, fd := passed(t)
+	self := "LISTEN_PID=" + strconv.Itoa(os.Getpid())
+	for _, environ := range [][]string{nil, {"LISTEN_FDS=1"}, {"LISTEN_FDS=1", "LISTEN_PID=1"}, {self}, {self, "LISTEN_FDS=0"}} {
+		if sockets, err := inherited(environ, os.Getpid(), fd); err != nil || len(sockets) != 0 {
+			t.Errorf("%q: %v %v", environ, sockets, err)
+		}
+	}
+	if _, err := inherited([]string{self, "LISTEN_FDS=one"}, os.Getpid(), fd); err == nil {
+		t.Error("LISTEN_FDS=one was accepted")
+	}
+	sockets, err := inherited([]string{self, "LISTEN_FDS=1", "LISTEN_FDNAMES=usher-gate.socket"}, os.Getpid(), fd)
+	if err != nil || len(sockets) != 1 || sockets[0].Addr().String() != address {
+		t.Fatalf("%v %v", sockets, err)
+	}
+
+	s, err := settings.Read([]string{"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=" + address, "USHER_ADMIN_LISTEN=127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := Open(s, slog.New(slog.DiscardHandler), sockets...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.close()
+	if !u.webhooks.inherited || u.admin.inherited {
+		t.Error("the gate did not take its socket")
+	}
+}
+
+// A socket for an address that usher does not listen on is an error that names both, also where it
+// is the reason that usher could not listen.
+func TestSocketThatFitsNobody(t *testing.T) {
+	address, fd := passed(t)
+	sockets, err := inherited([]string{"LISTEN_FDS=1", "LISTEN_PID=1"}, 1, fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := settings.Read([]string{"USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=0.0.0.0" + address[strings.Index(address, ":"):],
+		"USHER_WEBHOOK_INSECURE=true", "USHER_ADMIN_LISTEN=127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(s, slog.New(slog.DiscardHandler), sockets...)
+	var bad settings.Problems
+	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "a socket for "+address+",") || !strings.Contains(err.Error(), "USHER_WEBHOOK_LISTEN is "+s.Webhook.Listen) {
+		t.Errorf("%v", err)
+	}
+	if conn, err := net.Dial("tcp", address); err == nil {
+		conn.Close()
+		t.Error("the socket is still open")
+	}
+}
+
+// What usher has accepted from a service manager's socket it serves to the end: a request that comes
+// after the signal is no 503, and its answer is the connection's last.
+func TestServedToTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := testUsher(t)
+		u.webhooks.inherited = true
+		ways := make(map[*listener]pipes)
+		for _, l := range u.all() {
+			ways[l] = make(pipes)
+			l.handler = draining(&u.stopping, l.handler)
+			l.attach(&closedOnce{Listener: ways[l]}, u.log)
+			go func() { defer close(l.served); _ = l.http.Serve(l.socket) }()
+		}
+		dial := func() net.Conn {
+			conn, far := net.Pipe()
+			ways[u.webhooks] <- far
+			return conn
+		}
+		used, fresh, quietOne := dial(), dial(), dial()
+		if status, last := askGate(t, used); status != 422 || last {
+			t.Fatalf("before the end: %d %v", status, last)
+		}
+		ended := make(chan struct{})
+		go func() {
+			u.closeInOrder(t.Context(), func(context.Context) error { return nil })
+			close(ended)
+		}()
+		time.Sleep(quiet / 2)
+		for name, conn := range map[string]net.Conn{"used before": used, "new": fresh} {
+			if status, last := askGate(t, conn); status != 422 || !last {
+				t.Errorf("%s: %d, the last: %v", name, status, last)
+			}
+		}
+		if _, err := quietOne.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("the quiet one: %v", err)
+		}
+		<-ended
+		if err := u.gate.Shutdown(t.Context()); err != nil {
+			t.Errorf("the gate is not closed: %v", err)
+		}
+	})
+}
+
+// closedOnce can be closed again, as a socket can.
+type closedOnce struct {
+	net.Listener
+	once sync.Once
+}
+
+func (l *closedOnce) Close() error { l.once.Do(func() { l.Listener.Close() }); return nil }
+
+// askGate sends a webhook that is none.
+func askGate(t *testing.T, conn net.Conn) (status int, last bool) {
+	t.Helper()
+	go func() {
+		_, _ = io.WriteString(conn, "POST /webhooks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+	}()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, resp.Close
+}

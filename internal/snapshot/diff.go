@@ -1,0 +1,280 @@
+package snapshot
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+const (
+	// payloadChanged is for a change elsewhere in the payload, or in a payload that is not
+	// recognised. featuresUnknown is for a list of features that cannot be read any more.
+	payloadChanged  = "payload changed"
+	featuresUnknown = "features unknown"
+
+	// maxWords is how long a list may be: nobody reads a longer one. maxShown is how many characters
+	// of a foreign text are shown.
+	maxWords = 100
+	maxShown = 80
+
+	// maxSubscriptions limits the work of matching them. Usually there is one.
+	maxSubscriptions = 500
+)
+
+// Between says what changed from one webhook's body to another's. Without a previous one, everything
+// counts as added.
+func Between(previous, next []byte) []string {
+	words := Diff(Read(previous), Read(next))
+	if len(words) == 0 && len(previous) > 0 && !bytes.Equal(previous, next) {
+		return []string{payloadChanged}
+	}
+	return words
+}
+
+// Would says what a webhook would have changed that was refused: "would have added sso, users (5); removed crm". It returns
+// nothing if its features cannot be read.
+func Would(previous, next []byte) []string {
+	after := Read(next)
+	if !after.Known {
+		return nil
+	}
+	var added, removed, changed []string
+	for _, word := range Diff(Read(previous), after) {
+		if what, ok := strings.CutPrefix(word, "+ "); ok {
+			added = append(added, what)
+		} else if what, ok := strings.CutPrefix(word, "- "); ok {
+			removed = append(removed, what)
+		} else {
+			changed = append(changed, word)
+		}
+	}
+	var parts []string
+	for _, p := range []struct {
+		verb string
+		what []string
+	}{{"added ", added}, {"removed ", removed}, {"changed ", changed}} {
+		if len(p.what) > 0 {
+			parts = append(parts, p.verb+strings.Join(p.what, ", "))
+		}
+	}
+	return []string{"would have " + cmp.Or(strings.Join(parts, "; "), "changed no feature and no subscription")}
+}
+
+// Diff says what changed in features and subscriptions. The order is fixed: features first, then
+// subscriptions, in the order of after; what was removed comes last.
+func Diff(before, after Snapshot) []string {
+	if before.Known && !after.Known {
+		return []string{featuresUnknown}
+	}
+	words := featureChanges(before.Features, after.Features)
+	if len(before.Subscriptions) <= maxSubscriptions && len(after.Subscriptions) <= maxSubscriptions {
+		words = append(words, subscriptionChanges(before.Subscriptions, after.Subscriptions, words)...)
+	}
+	if len(words) > maxWords {
+		more := fmt.Sprintf("and %d more", len(words)-maxWords)
+		return append(words[:maxWords:maxWords], more)
+	}
+	return words
+}
+
+// Shown returns a foreign text for people: short, on one line, and without control characters for a
+// terminal.
+func Shown(s string) string {
+	var b strings.Builder
+	n := 0
+	for _, c := range s {
+		if n++; n > maxShown {
+			b.WriteRune('…')
+			break
+		}
+		if !unicode.IsPrint(c) {
+			c = unicode.ReplacementChar
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}
+
+func featureChanges(before, after []Feature) []string {
+	former := byCode(before)
+	var words, added []string
+	for _, f := range after {
+		if was, ok := former[f.Code]; ok {
+			words = append(words, was.changesTo(f)...)
+		} else {
+			added = append(added, "+ "+f.words())
+		}
+	}
+	words = append(words, added...)
+	now := byCode(after)
+	for _, f := range before {
+		if _, ok := now[f.Code]; !ok {
+			words = append(words, "- "+Shown(f.Code))
+		}
+	}
+	return words
+}
+
+func byCode(list []Feature) map[string]Feature {
+	all := make(map[string]Feature, len(list))
+	for _, f := range list {
+		all[f.Code] = f
+	}
+	return all
+}
+
+func (f Feature) words() string {
+	var more []string
+	if f.Limit != Unlimited {
+		more = append(more, f.Limit.String())
+	}
+	if f.Value != "" {
+		more = append(more, fmt.Sprintf("value %q", Shown(f.Value)))
+	}
+	if len(more) == 0 {
+		return Shown(f.Code)
+	}
+	return Shown(f.Code) + " (" + strings.Join(more, ", ") + ")"
+}
+
+func (f Feature) changesTo(g Feature) (words []string) {
+	if f.Limit != g.Limit {
+		words = append(words, fmt.Sprintf("%s %s → %s", Shown(f.Code), f.Limit, g.Limit))
+	}
+	if f.Value != g.Value {
+		words = append(words, fmt.Sprintf("%s: value %q → %q", Shown(f.Code), Shown(f.Value), Shown(g.Value)))
+	}
+	return words
+}
+
+// subscriptionChanges leaves out what told says: with one product the tenant and the subscription have
+// the same features.
+func subscriptionChanges(before, after []Subscription, told []string) (words []string) {
+	said := make(map[string]bool, len(told))
+	for _, change := range told {
+		said[change] = true
+	}
+	was, removed := match(before, after)
+	var added []string
+	for i := range after {
+		s := &after[i]
+		if was[i] == nil {
+			added = append(added, "+ "+s.words())
+			continue
+		}
+		prefix := "subscription "
+		if len(before) > 1 || len(after) > 1 {
+			prefix += Shown(cmp.Or(s.Label, "without a name")) + ": "
+		}
+		for _, change := range was[i].changesTo(s) {
+			words = append(words, prefix+change)
+		}
+		for _, change := range featureChanges(was[i].Features, s.Features) {
+			if !said[change] {
+				words = append(words, prefix+change)
+			}
+		}
+	}
+	words = append(words, added...)
+	for _, s := range removed {
+		words = append(words, "- "+s.words())
+	}
+	return words
+}
+
+// match finds the subscriptions of one snapshot in the other: was has the former state of each one in
+// after, nil if it is new, and removed those that are gone. It takes the surest likeness first. If one is
+// left on each side, and nothing speaks against it, they count as the same.
+func match(before, after []Subscription) (was, removed []*Subscription) {
+	was = make([]*Subscription, len(after))
+	for i := range before {
+		removed = append(removed, &before[i])
+	}
+	added := len(after)
+	for alike := byID; alike <= byElimination; alike++ {
+		if alike == byElimination && (added != 1 || len(removed) != 1) {
+			break
+		}
+		for i := range after {
+			if was[i] != nil {
+				continue
+			}
+			if at := slices.IndexFunc(removed, func(s *Subscription) bool { return alike.holds(s, &after[i]) }); at >= 0 {
+				was[i] = removed[at]
+				removed = slices.Delete(removed, at, at+1)
+				added--
+			}
+		}
+	}
+	return was, removed
+}
+
+// A likeness is a way to recognise a subscription in another snapshot. Not all payloads have ids or codes.
+type likeness int
+
+const (
+	byID likeness = iota
+	byProduct
+	byPlan
+	byLabel // those without a label are matched in their order
+	byElimination
+)
+
+func (l likeness) holds(a, b *Subscription) bool {
+	same := func(x, y string) bool { return x != "" && x == y }
+	differ := func(x, y string) bool { return x != "" && y != "" && x != y }
+	if l == byID {
+		return same(a.ID, b.ID)
+	}
+	if differ(a.ID, b.ID) || differ(a.Product.Code, b.Product.Code) {
+		return false
+	}
+	switch l {
+	case byProduct:
+		return same(a.Product.Code, b.Product.Code)
+	case byPlan:
+		return same(a.Plan.Code, b.Plan.Code)
+	case byLabel:
+		return a.Label == b.Label
+	default:
+		return true
+	}
+}
+
+func (s *Subscription) words() string {
+	words := "subscription"
+	if s.Label != "" {
+		words += " " + Shown(s.Label)
+	}
+	if s.State != "" {
+		words += " (" + Shown(s.State) + ")"
+	}
+	return words
+}
+
+func (s *Subscription) changesTo(t *Subscription) (words []string) {
+	compare := func(what, from, to string) {
+		if from != to {
+			words = append(words, fmt.Sprintf("%s%s → %s", what, Shown(cmp.Or(from, "none")), Shown(cmp.Or(to, "none"))))
+		}
+	}
+	coded := func(what string, from, to Coded) {
+		if from.Code != to.Code && from.Name == to.Name {
+			compare(what, from.Code, to.Code) // the names do not tell them apart
+		} else {
+			compare(what, from.Label(), to.Label())
+		}
+	}
+	compare("", s.State, t.State)
+	coded("product ", s.Product, t.Product)
+	coded("plan ", s.Plan, t.Plan)
+	coded("price list ", s.PriceList, t.PriceList)
+	compare("start ", s.Start, t.Start)
+	compare("end ", s.End, t.End)
+	compare("trial start ", s.TrialStart, t.TrialStart)
+	compare("trial end ", s.TrialEnd, t.TrialEnd)
+	return words
+}

@@ -1,0 +1,343 @@
+// Package snapshot reads what a webhook says about its tenant: its name, the features that it may
+// use, its subscriptions. It says in words what changed between two snapshots ("users 5 → 10",
+// "+ sso", "subscription trial → active"), and writes down what an inbox keeps to answer from.
+//
+// Payloads can be customised in the billing service, so a snapshot has what is at its documented
+// place and nothing else: never the account and its contacts.
+package snapshot
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"usher/webhookgate/content"
+)
+
+// A Snapshot is what one webhook says about its tenant. What is missing, or cannot be read, is empty.
+type Snapshot struct {
+	Name string `json:"name,omitempty"` // the tenant's
+	// Known: the webhook has a list of features, even an empty one, and each of them can be read. If
+	// not, nobody knows what the tenant may use, and Features is empty.
+	Known         bool           `json:"known"`
+	Features      []Feature      `json:"features"` // each code once, in the webhook's order
+	Subscriptions []Subscription `json:"subscriptions,omitempty"`
+}
+
+// A Feature is one that the tenant may use.
+type Feature struct {
+	Code  string `json:"code"` // never empty
+	Name  string `json:"name,omitempty"`
+	Value string `json:"value,omitempty"`
+	Limit Limit  `json:"limit"`
+}
+
+// A Subscription is what features come from. Dates and states are shown, and decide nothing.
+type Subscription struct {
+	ID         string    `json:"id,omitempty"`
+	Label      string    `json:"label,omitempty"` // distinguishes it from the others in its snapshot, if possible
+	State      string    `json:"state,omitempty"`
+	Product    Coded     `json:"product"`
+	Plan       Coded     `json:"plan"`
+	PriceList  Coded     `json:"price_list"`
+	Start      string    `json:"start,omitempty"` // a date, as the others
+	End        string    `json:"end,omitempty"`
+	TrialStart string    `json:"trial_start,omitempty"`
+	TrialEnd   string    `json:"trial_end,omitempty"`
+	Features   []Feature `json:"features,omitempty"`
+}
+
+// Coded is a product, a plan or a price list.
+type Coded struct {
+	Code string `json:"code,omitempty"`
+	Name string `json:"name,omitempty"`
+}
+
+// Label is what people call it.
+func (c Coded) Label() string { return cmp.Or(c.Name, c.Code) }
+
+// Stored is a tenant's last snapshot as an inbox stores it.
+type Stored struct {
+	Platform, Tenant string    // codes; Platform is empty for none
+	Name             string    // the tenant's
+	Seq              int64     // the webhook's number in the inbox: the higher one is newer
+	Webhook          string    // its webhook-id
+	Received         time.Time // when it was taken in
+	Features         []byte    // from Encode
+}
+
+// A Limit is how much of a feature a tenant may use.
+type Limit int64
+
+const (
+	// Unlimited is no limit.
+	Unlimited Limit = -1
+	// MaxLimit is the largest limit: up to here every program reads the same number from JSON.
+	// Anything above counts as MaxLimit.
+	MaxLimit Limit = 1<<53 - 1
+)
+
+// Allows reports whether n is within the limit.
+func (l Limit) Allows(n uint64) bool { return l == Unlimited || n <= uint64(l) }
+
+// String returns the limit in words, as in the header Usher-Limit.
+func (l Limit) String() string {
+	if l == Unlimited {
+		return "unlimited"
+	}
+	return strconv.FormatInt(int64(l), 10)
+}
+
+// MarshalJSON writes no limit as null.
+func (l Limit) MarshalJSON() ([]byte, error) {
+	if l == Unlimited {
+		return []byte("null"), nil
+	}
+	return strconv.AppendInt(nil, int64(l), 10), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (l *Limit) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		*l = Unlimited
+		return nil
+	}
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	if err != nil || n < 0 || n > int64(MaxLimit) {
+		return errors.New("not a limit")
+	}
+	*l = Limit(n)
+	return nil
+}
+
+// Read returns the snapshot in the body of a webhook.
+//
+// A body that the gate would refuse, for example one with a name twice in an object, says nothing: its
+// receiver may read it in another way.
+func Read(body []byte) Snapshot {
+	value, fault := content.Parse(body)
+	if fault != nil {
+		return Snapshot{}
+	}
+	return Of(value)
+}
+
+// Of returns the snapshot in a webhook that content.Parse has read. It shares memory with that value.
+func Of(value any) Snapshot {
+	payload := content.Member(value, "payload")
+	change := content.Member(payload, "change")
+	s := Snapshot{
+		Name:          strings.Clone(text(content.Member(payload, "tenant"), "name")), // stored for long, without the rest
+		Subscriptions: readSubscriptions(content.Member(change, "subscriptions")),
+	}
+	s.Features, s.Known = readFeatures(content.Member(change, "features"))
+	return s
+}
+
+// Kept is what an inbox keeps of a snapshot.
+type Kept struct {
+	Name     string // the tenant's
+	Features []byte // from Encode
+}
+
+// KeptOf returns it from a webhook that content.Parse has read.
+func KeptOf(value any) *Kept {
+	payload := content.Member(value, "payload")
+	s := Snapshot{Name: strings.Clone(text(content.Member(payload, "tenant"), "name"))}
+	s.Features, s.Known = readFeatures(content.Member(content.Member(payload, "change"), "features"))
+	return &Kept{s.Name, s.Encode()}
+}
+
+// Encode returns what an inbox keeps of a snapshot for years: the features, and nothing of a person. It
+// returns nil if they are not Known.
+func (s Snapshot) Encode() []byte {
+	if !s.Known {
+		return nil
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(append([]Feature{}, s.Features...)); err != nil { // never null
+		panic(err) // cannot happen: strings and numbers only
+	}
+	return bytes.TrimSpace(b.Bytes())
+}
+
+// Decode reads what Encode wrote.
+func Decode(features []byte) (Snapshot, error) {
+	if len(features) == 0 {
+		return Snapshot{}, nil
+	}
+	var list []Feature
+	if err := json.Unmarshal(features, &list); err != nil || list == nil {
+		return Snapshot{}, errors.New("the stored features cannot be read")
+	}
+	return Snapshot{Known: true, Features: slices.Clone(merge(list))}, nil // json has made room for twice as many
+}
+
+// readFeatures reads a list of features. ok is false if it is not a list of objects, or if one of them
+// cannot be read: a quantity of "5" must not become no limit, nor the feature none.
+func readFeatures(value any) (_ []Feature, ok bool) {
+	list, ok := value.([]any)
+	if !ok {
+		return nil, false
+	}
+	features := make([]Feature, 0, len(list))
+	for _, item := range list {
+		if item == nil {
+			continue // null counts as absent
+		}
+		f, ok := readFeature(item)
+		if !ok {
+			return nil, false
+		}
+		features = append(features, f)
+	}
+	return merge(features), true
+}
+
+func readFeature(item any) (f Feature, ok bool) {
+	object, ok := item.(map[string]any)
+	if !ok {
+		return f, false
+	}
+	if _, isBool := object["code"].(bool); isBool {
+		return f, false
+	}
+	if f.Code, ok = scalar(object["code"]); !ok || f.Code == "" {
+		return f, ok
+	}
+	f.Name, _ = scalar(object["name"]) // only shown
+	if f.Value, ok = scalar(object["value"]); !ok {
+		return f, false
+	}
+	f.Limit, ok = limitOf(object["quantity"])
+	return f, ok
+}
+
+// merge leaves out features without a code, and combines those that are listed twice because two
+// subscriptions have them: the tenant has paid for both.
+func merge(list []Feature) []Feature {
+	place := make(map[string]int, len(list)) // in merged, by code
+	merged := list[:0]
+	for _, f := range list {
+		if f.Code == "" {
+			continue
+		}
+		at, twice := place[f.Code]
+		if !twice {
+			place[f.Code] = len(merged)
+			merged = append(merged, f)
+			continue
+		}
+		first := &merged[at]
+		if first.Limit == Unlimited || f.Limit == Unlimited {
+			first.Limit = Unlimited
+		} else {
+			first.Limit = max(first.Limit, f.Limit)
+		}
+		first.Value, first.Name = cmp.Or(first.Value, f.Value), cmp.Or(first.Name, f.Name)
+	}
+	return merged
+}
+
+// limitOf reads a quantity. JSON has many ways to write a number: 1e3 and 25.0 are
+// integers too, and 1e300 is one that no int64 can hold.
+func limitOf(quantity any) (_ Limit, ok bool) {
+	if quantity == nil {
+		return Unlimited, true
+	}
+	number, ok := quantity.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	if n, err := strconv.ParseInt(number.String(), 10, 64); err == nil {
+		return Limit(max(0, min(n, int64(MaxLimit)))), true
+	}
+	// Exact below MaxLimit for a number without a fraction, and infinite for one that is too large.
+	f, err := strconv.ParseFloat(number.String(), 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0, false
+	}
+	return Limit(max(0, min(f, float64(MaxLimit)))), true
+}
+
+func readSubscriptions(value any) []Subscription {
+	list, _ := value.([]any)
+	var subscriptions []Subscription
+	times := make(map[string]int) // how often a label occurs
+	for _, item := range list {
+		if _, ok := item.(map[string]any); !ok {
+			continue
+		}
+		s := Subscription{
+			ID:         text(item, "id"),
+			State:      text(item, "state"),
+			Product:    readCoded(item, "product"),
+			Plan:       readCoded(item, "plan"),
+			PriceList:  readCoded(item, "price_list"),
+			Start:      text(item, "start_date"),
+			End:        text(item, "end_date"),
+			TrialStart: text(item, "trial_start_date"),
+			TrialEnd:   text(item, "trial_end_date"),
+		}
+		s.Features, _ = readFeatures(content.Member(item, "features"))
+		s.Label = cmp.Or(s.Product.Label(), s.Plan.Label())
+		times[s.Label]++
+		subscriptions = append(subscriptions, s)
+	}
+	for i := range subscriptions {
+		s := &subscriptions[i]
+		switch {
+		case s.ID == "":
+		case s.Label == "":
+			s.Label = "#" + s.ID
+		case times[s.Label] > 1:
+			s.Label += " #" + s.ID
+		}
+	}
+	return subscriptions
+}
+
+func readCoded(value any, name string) Coded {
+	value = content.Member(value, name)
+	return Coded{text(value, "code"), text(value, "name")}
+}
+
+// text returns a member that is a scalar, or nothing: an object or a list that a customised payload has
+// there must not be shown by accident.
+func text(value any, name string) string {
+	s, _ := scalar(content.Member(value, name))
+	return s
+}
+
+// scalar returns a string, a number or a boolean as text, and null as no text.
+func scalar(value any) (_ string, ok bool) {
+	switch v := value.(type) {
+	case nil:
+		return "", true
+	case string:
+		return v, true
+	case json.Number:
+		return v.String(), true
+	case bool:
+		return strconv.FormatBool(v), true
+	default:
+		return "", false
+	}
+}
+
+// Feature returns the feature with exactly that code. If ok is false and the snapshot is Known, the
+// tenant may not use it.
+func (s Snapshot) Feature(code string) (_ Feature, ok bool) {
+	i := slices.IndexFunc(s.Features, func(f Feature) bool { return f.Code == code })
+	if i < 0 {
+		return Feature{}, false
+	}
+	return s.Features[i], true
+}

@@ -1,0 +1,163 @@
+// Package signature makes and checks signatures over a webhook's body: a plain HMAC in a header
+// of its own, which senders use, and the Standard Webhooks headers, which senders and usher use.
+package signature
+
+import (
+	"crypto/hmac"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// An HMAC is made with one hash.
+type HMAC struct {
+	Name string // of the hash: sha256, sha512 or sha1
+	hash func() hash.Hash
+	size int // of the HMAC, in bytes
+}
+
+var hmacs = []HMAC{
+	{"sha256", sha256.New, sha256.Size},
+	{"sha512", sha512.New, sha512.Size},
+	{"sha1", sha1.New, sha1.Size}, // for senders that support nothing better; as an HMAC it is not broken
+}
+
+// ByName returns the HMAC with a hash: sha256, sha512 or sha1.
+func ByName(hash string) (HMAC, error) {
+	for _, a := range hmacs {
+		if a.Name == hash {
+			return a, nil
+		}
+	}
+	return HMAC{}, errors.New("unknown hash")
+}
+
+// Verify accepts exactly one signature, in hex or base64. With several, a proxy or the receiver
+// might use another one than usher. An empty secret verifies nothing.
+func (a HMAC) Verify(secret string, signatures []string, body []byte) bool {
+	if secret == "" || len(signatures) != 1 {
+		return false
+	}
+	got, ok := a.parse(signatures[0])
+	return ok && hmac.Equal(got, a.sign([]byte(secret), body))
+}
+
+// parse reads an HMAC in hex or base64, with or without the hash's name and "=". Hex and
+// base64 cannot be confused: for the same bytes hex is longer.
+func (a HMAC) parse(s string) ([]byte, bool) {
+	s = strings.TrimSpace(s)
+	if name, rest, found := strings.Cut(s, "="); found && strings.EqualFold(name, a.Name) {
+		s = rest
+	}
+	var decode func(string) ([]byte, error)
+	switch len(strings.TrimRight(s, "=")) { // anything else is not decoded: strangers send this
+	case hex.EncodedLen(a.size):
+		decode = hex.DecodeString
+	case base64.RawStdEncoding.EncodedLen(a.size):
+		decode = DecodeBase64
+	default:
+		return nil, false
+	}
+	mac, err := decode(s)
+	return mac, err == nil
+}
+
+// Sign makes what Verify accepts: the hash's name, "=", and the HMAC in hex.
+func (a HMAC) Sign(secret string, body []byte) string {
+	return a.Name + "=" + hex.EncodeToString(a.sign([]byte(secret), body))
+}
+
+func (a HMAC) sign(key []byte, parts ...[]byte) []byte {
+	mac := hmac.New(a.hash, key)
+	for _, part := range parts {
+		mac.Write(part)
+	}
+	return mac.Sum(nil)
+}
+
+// DecodeBase64 reads either alphabet, padded or not.
+func DecodeBase64(s string) ([]byte, error) {
+	return base64.RawStdEncoding.DecodeString(strings.TrimRight(oneAlphabet.Replace(s), "="))
+}
+
+var oneAlphabet = strings.NewReplacer("-", "+", "_", "/")
+
+// Standard Webhooks (standardwebhooks.com): three headers, and a signature over
+// "id.timestamp.body".
+const (
+	idHeader        = "Webhook-Id"
+	timestampHeader = "Webhook-Timestamp"
+	signatureHeader = "Webhook-Signature"
+
+	tolerance = 5 * time.Minute
+)
+
+// ParseKey reads a Standard Webhooks secret: the key in base64 after
+// "whsec_". Its errors do not show the secret.
+func ParseKey(s string) ([]byte, error) {
+	encoded, ok := strings.CutPrefix(s, "whsec_")
+	if !ok {
+		return nil, errors.New(`must be "whsec_" and the key in base64`)
+	}
+	key, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(encoded, "="))
+	if err != nil {
+		return nil, errors.New(`what follows "whsec_" must be base64`)
+	}
+	if len(key) == 0 {
+		return nil, errors.New(`the key after "whsec_" is empty`)
+	}
+	return key, nil
+}
+
+// Stamp sets the headers for one try: the id, the time, and a signature unless key is nil. It
+// replaces those of a sender.
+func Stamp(h http.Header, key []byte, id string, now time.Time, body []byte) {
+	timestamp := strconv.FormatInt(now.Unix(), 10)
+	h.Set(idHeader, id)
+	h.Set(timestampHeader, timestamp)
+	h.Del(signatureHeader)
+	if key != nil {
+		h.Set(signatureHeader, standardSignature(key, id, timestamp, body))
+	}
+}
+
+func standardSignature(key []byte, id, timestamp string, body []byte) string {
+	sha256, _ := ByName("sha256")
+	return "v1," + base64.StdEncoding.EncodeToString(sha256.sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body))
+}
+
+// VerifyStandard returns what is wrong with the sender's Standard Webhooks headers, or nothing.
+// Each must occur once. The signature header may list several signatures, as senders do while
+// they rotate keys; one that fits is enough.
+func VerifyStandard(key []byte, h http.Header, body []byte, now time.Time) string {
+	for _, name := range []string{idHeader, timestampHeader, signatureHeader} {
+		if values := h.Values(name); len(values) != 1 || values[0] == "" {
+			return strings.ToLower(name) + " must be given once"
+		}
+	}
+	timestamp := h.Get(timestampHeader)
+	sent, err := strconv.ParseInt(timestamp, 10, 64)
+	if err != nil {
+		return "webhook-timestamp must be a Unix time in seconds"
+	}
+	if off := now.Unix() - sent; off > int64(tolerance/time.Second) || off < -int64(tolerance/time.Second) {
+		return "webhook-timestamp is more than five minutes off"
+	}
+	want := standardSignature(key, h.Get(idHeader), timestamp, body)
+	fits := false
+	for signature := range strings.FieldsSeq(h.Get(signatureHeader)) { // other versions fit nothing, as the standard requires
+		fits = len(signature) == len(want) && hmac.Equal([]byte(signature), []byte(want)) || fits
+	}
+	if !fits {
+		return "webhook-signature does not fit the body"
+	}
+	return ""
+}
