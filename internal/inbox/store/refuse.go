@@ -150,6 +150,7 @@ func (s *Store) Accept(id int64, force, keep bool) (int64, error) {
 	case answer := <-i.reply:
 		return a.seq, errors.Join(answer.Err, a.refusal)
 	case <-time.After(actionPatience):
+		i.gone.Store(true) // so that it is not taken in later, when its tenant may have a newer one
 		return 0, s.tooSlow()
 	}
 }
