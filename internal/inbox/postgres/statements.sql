@@ -241,7 +241,10 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN 'on'
 		ELSE current_setting('synchronous_commit') END, true),
 	set_config('client_min_messages', 'warning', true), -- a COMMIT that no standby has confirmed comes with one
-	set_config('statement_timeout', '9000', true), set_config('lock_timeout', '2000', true), set_config('idle_in_transaction_session_timeout', '10000', true)
+	set_config('statement_timeout', '9000', true), set_config('lock_timeout', '2000', true), set_config('idle_in_transaction_session_timeout', '10000', true),
+	-- The writer looks everything up by its key. The server keeps a plan that it made while the tables were small, and reads whole tables with it.
+	set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true)
 
 -- name: export_lanes
 SELECT {lane} FROM {schema}.lane l WHERE l.tail > 0 ORDER BY l.key
