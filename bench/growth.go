@@ -165,8 +165,8 @@ func fill(ctx context.Context, inbox, platform, name string, count int, waits bo
 	}
 	if waits {
 		statements = []string{
-			`INSERT INTO {lane} (key, platform, tenant, kind, waiting, bytes, since, due, tail, tail_id, tail_digest)
-			SELECT {key}, p.id, {tenant}, {empty}, 1, {size}, {now}, {now}, i + {base}, {tenant}, {hex:{digest}} FROM {source}`,
+			`INSERT INTO {lane} (key, platform, tenant, kind, waiting, bytes, since, due, tail)
+			SELECT {key}, p.id, {tenant}, {empty}, 1, {size}, {now}, {now}, i + {base} FROM {source}`,
 			`INSERT INTO {webhook} (seq, uuid, lane, type, snapshot, digest, size, received, state, ord, changed, status)
 			SELECT i + {base}, {tenant}, {key}, {hex:54656e616e7450726f766973696f6e696e674368616e6765}, 1, {hex:{digest}}, {size}, {now}, 0, i + {base}, {now}, {hex:7b7d} FROM {source}`,
 			`INSERT INTO {content} (seq, header, body) SELECT i + {base}, {empty}, {hex:{body}} FROM {source}`,
