@@ -121,8 +121,8 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 
 	// What was sent before that comes too late.
 	other := []byte(strings.ReplaceAll(string(body), `"quantity"`, `"amount"`))
-	if status := post(t, target, now-1, signature(signSecret, "a", now-1, other), other); status != http.StatusInternalServerError {
-		t.Errorf("late: %d, want 500", status)
+	if status := post(t, target, now-1, signature(signSecret, "a", now-1, other), other); status != http.StatusServiceUnavailable {
+		t.Errorf("late: %d, want 503", status)
 	}
 	wantState(t, read(t, dir), want)
 

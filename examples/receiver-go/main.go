@@ -61,7 +61,12 @@ func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return
 	}
-	if err := rc.apply(body, sent); err != nil {
+	err = rc.apply(body, sent)
+	if errors.Is(err, errOlder) {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	if err != nil {
 		// usher tries again later. (A 400 or 422 would say: never try this one again.)
 		log.Print(err)
 		http.Error(w, "could not be applied", http.StatusInternalServerError)
@@ -69,6 +74,8 @@ func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(http.StatusNoContent) // any 2xx: I have it
 }
+
+var errOlder = errors.New("what is known of the tenant was sent later")
 
 // verify checks the headers of standardwebhooks.com: a signature over
 // "id.timestamp.body", of one of several keys while they are rotated, and a time
@@ -143,7 +150,7 @@ func (rc *receiver) apply(body []byte, sent int64) error {
 	// clock was set back, usher has to send it again.
 	var known state
 	if old, err := os.ReadFile(path); err == nil && json.Unmarshal(old, &known) == nil && sent < known.Sent {
-		return errors.New("what is known of the tenant was sent later")
+		return errOlder
 	}
 	if err := os.WriteFile(path+".new", append(content, '\n'), 0o600); err != nil {
 		return err

@@ -27,7 +27,7 @@ function verify(headers, body) {
 }
 
 // Replaces all that was known of the tenant: a feature that is not listed is off. So the same webhook
-// twice does no harm.
+// twice does no harm. False: what is known of the tenant was sent later.
 function apply({ tenant, change }, sent) {
   const state = { platform: tenant.platform?.code ?? '', code: tenant.code, features: {}, sent };
   for (const feature of change.features ?? []) {
@@ -37,11 +37,10 @@ function apply({ tenant, change }, sent) {
   // tenant: another platform may have the same one.
   const name = createHash('sha256').update(`${state.platform}\0${state.code}`).digest('hex');
   const path = join(dir, `${name}.json`);
-  if (sent < (known(path)?.sent ?? 0)) { // usher sends it again: perhaps only a clock was set back
-    throw new Error('what is known of the tenant was sent later');
-  }
+  if (sent < (known(path)?.sent ?? 0)) return false;
   writeFileSync(`${path}.new`, JSON.stringify(state) + '\n', { flush: true });
   renameSync(`${path}.new`, path); // all of it, or nothing
+  return true;
 }
 
 function known(path) {
@@ -60,7 +59,7 @@ const server = createServer(async (request, response) => {
     const sent = verify(request.headers, body); // before anything else: do nothing with what usher did not sign
     if (sent === undefined) return end(401);
     if (request.method !== 'POST' || request.url !== '/provisioning') return end(404);
-    apply(JSON.parse(body).payload, sent);
+    if (!apply(JSON.parse(body).payload, sent)) return end(503); // not 2xx: perhaps only a clock was set back
     end(204); // any 2xx: I have it
   } catch (e) {
     console.error(e.message); // usher tries again later. (A 400 or 422 would say: never try this one again.)

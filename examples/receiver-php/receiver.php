@@ -58,7 +58,7 @@ function apply(string $dir, array $payload, int $sent): void
     // set back, usher has to send it again.
     $known = is_file($path) ? json_decode((string) file_get_contents($path), true) : null;
     if ($sent < ($known['sent'] ?? 0)) {
-        throw new RuntimeException('what is known of the tenant was sent later');
+        answer(503, 'what is known of the tenant was sent later');
     }
     $new = tempnam($dir, 'new');
     if ($new === false

@@ -38,15 +38,15 @@ def verify(headers, body):
 
 def apply(payload, sent):
     """Replaces all that was known of the tenant: a feature that is not listed is off. So the same webhook twice
-    does no harm."""
+    does no harm. Returns why it did not, if what is known of the tenant was sent later."""
     tenant = payload["tenant"]
     who = ((tenant.get("platform") or {}).get("code") or "", tenant["code"])  # a code alone may exist on two platforms
     features = {f["code"]: f.get("quantity") for f in payload["change"].get("features") or [] if f.get("code")}
     with closing(sqlite3.connect(DATABASE, timeout=5, isolation_level=None)) as db, db:  # commits, or rolls back
         db.execute("BEGIN IMMEDIATE")
         known = db.execute("SELECT sent FROM tenants WHERE platform = ? AND code = ?", who).fetchone()
-        if known and sent < known[0]:  # usher sends it again: perhaps only a clock was set back
-            raise ValueError("what is known of the tenant was sent later")
+        if known and sent < known[0]:
+            return "what is known of the tenant was sent later"
         db.execute("REPLACE INTO tenants VALUES (?, ?, ?)", (*who, sent))
         db.execute("DELETE FROM features WHERE platform = ? AND tenant = ?", who)
         db.executemany("INSERT INTO features VALUES (?, ?, ?, ?)", [(*who, *f) for f in features.items()])
@@ -59,7 +59,8 @@ class Receiver(BaseHTTPRequestHandler):
         if self.path != "/provisioning" or sent is None:
             return self.answer(401 if sent is None else 404, "no signature that fits, or no such page")
         try:
-            apply(json.loads(body)["payload"], sent)
+            if older := apply(json.loads(body)["payload"], sent):
+                return self.answer(503, older)  # not 2xx: perhaps only a clock was set back
         except Exception as e:  # usher tries again later. (A 400 or 422 would say: never try this one again.)
             self.log_error("%s", e)
             return self.answer(500, "could not be applied")
@@ -71,8 +72,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
 
-with closing(sqlite3.connect(DATABASE)) as db:
-    db.executescript(TABLES)
+sqlite3.connect(DATABASE).executescript(TABLES).connection.close()
 host, _, port = os.environ.get("LISTEN", "127.0.0.1:3000").rpartition(":")
 print(f"listening on http://{host}:{port}/provisioning", flush=True)
 ThreadingHTTPServer.request_queue_size = 128

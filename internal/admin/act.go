@@ -154,7 +154,7 @@ func (h *Handler) unknown(tenant string, platform *string) error {
 	if platform != nil {
 		name = store.Exact(*platform, tenant)
 	}
-	why := "no tenant " + name + " is known"
+	why := "unknown tenant " + name
 	if alike, err := h.alike(tenant); err == nil && len(alike) > 0 {
 		why += ": did you mean " + strings.Join(alike, " or ") + "?"
 	}

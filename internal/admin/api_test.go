@@ -155,7 +155,7 @@ func TestAPI(t *testing.T) {
 		{"pause all", "POST", "/api/pause", "", nil, 200, `{}`, "all deliveries paused"},
 		{"pause a tenant", "POST", "/api/pause", `{"tenant":"acme"}`, nil, 200, `{"platform":"eu","tenant":"acme"}`, "tenant eu/acme paused"},
 		{"pause a receiver", "POST", "/api/pause", `{"receiver":"main"}`, nil, 200, `{"receiver":"main"}`, "receiver main paused"},
-		{"pause somebody unknown", "POST", "/api/pause", `{"tenant":"acne"}`, nil, 404, "no tenant acne", ""},
+		{"pause somebody unknown", "POST", "/api/pause", `{"tenant":"acne"}`, nil, 404, "unknown tenant acne", ""},
 		{"pause with a slip", "POST", "/api/pause", `{"tenants":"acme"}`, nil, 400, `unknown field \"tenants\"`, ""},
 		{"resume with a slip", "POST", "/api/resume", `{"reciever":"crm"}`, nil, 400, `unknown field \"reciever\"`, ""},
 		{"pause nobody in particular", "POST", "/api/pause", `null`, nil, 400, "should be", ""},
@@ -170,7 +170,7 @@ func TestAPI(t *testing.T) {
 		{"pause by reading", "GET", "/api/pause", "", nil, 405, "POST", ""},
 
 		{"forget", "POST", "/api/forget", `{"tenant":"twice","platform":"us"}`, nil, 200, `{"platform":"us","tenant":"twice","forgotten":1}`, ""},
-		{"forget somebody unknown", "POST", "/api/forget", `{"tenant":"acme","platform":"us"}`, nil, 404, "no tenant us/acme", ""},
+		{"forget somebody unknown", "POST", "/api/forget", `{"tenant":"acme","platform":"us"}`, nil, 404, "unknown tenant us/acme", ""},
 		{"forget nobody", "POST", "/api/forget", `{}`, nil, 400, "no tenant is named", ""},
 		{"forget nothing at all", "POST", "/api/forget", "", nil, 400, "no tenant is named", ""},
 		{"forget a number", "POST", "/api/forget", `{"tenant":5}`, nil, 400, "should be JSON", ""},

@@ -66,7 +66,7 @@ func about(act string, w *Webhook) *confirmation {
 	c := &confirmation{Action: "/webhooks/" + w.ID + "/" + act, Back: "/webhooks/" + w.ID}
 	if act == "discard" && w.State == store.Refused {
 		c.Question, c.Button, c.Danger = "Discard webhook "+w.ID+"?", "Discard it", true
-		c.Effect = "Nobody is reminded of it any more, and it can't be accepted any more. It stays in the list as discarded."
+		c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
 		return c
 	}
 	if act == "discard" {

@@ -56,7 +56,7 @@ func TestRefusedOnThePages(t *testing.T) {
 	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "The receiver has it", "<code>users</code>"}, "<code>sso</code>", "has not taken this")
 	see("/webhooks/2", []string{"What it would have changed", "would have added sso", "<dd>2 times</dd>", "192.0.2.1", "&#34;tenant&#34;: {  <b>← name is missing</b>", "Accept…", "Discard…"}, "Send again", "Attempts")
 	see("/redeliver?tenant=eu/acme", []string{"Send 1 webhook again?", "gets webhook 1 now"}, "older")
-	see("/webhooks/2/discard", []string{"Nobody is reminded"})
+	see("/webhooks/2/discard", []string{"usher no longer reports it"})
 	act("/webhooks/2/redeliver", 409)
 	act("/webhooks/2/discard", 303)
 	act("/webhooks/2/redeliver", 409)

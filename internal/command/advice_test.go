@@ -48,7 +48,7 @@ func TestAdvice(t *testing.T) {
 		{"http beyond this machine", []string{"check"}, []string{"USHER_BASE_URL=http://billing.example.com"}, 2, []string{"should hold an https address", "USHER_ALLOW_PLAIN_HTTP"}},
 		{"a CA of one's own", []string{"check"}, []string{"USHER_BASE_URL=" + overTLS.URL}, 1, []string{"unknown authority", "USHER_CA_FILE"}},
 		{"a proxy that is not there", []string{"check"}, []string{"USHER_BASE_URL=https://billing.example.com", "HTTPS_PROXY=" + gone.URL}, 1, []string{"proxyconnect", "check HTTPS_PROXY"}},
-		{"receiver down", []string{"check"}, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"is it running? USHER_WEBHOOK_FORWARD_URL"}},
+		{"receiver down", []string{"check"}, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"is it running? Its address is in USHER_WEBHOOK_FORWARD_URL"}},
 		{"port taken", nil, []string{"USHER_LISTEN=" + taken.Addr().String()}, 1, []string{"another program uses this address", "set USHER_LISTEN to another address"}},
 		{"somebody else's address", nil, []string{"USHER_LISTEN=192.0.2.1:8080", "USHER_KEY=sixteen-letters-"}, 1, []string{"this machine does not have that address"}},
 		{"socket without a folder", nil, []string{"USHER_LISTEN=unix:" + none + "/x"}, 1, []string{"create the socket's folder first"}},

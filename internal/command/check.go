@@ -24,7 +24,7 @@ func check(ctx context.Context, p Process) int {
 		return p.failed(err)
 	}
 	for _, name := range s.Unknown {
-		fmt.Fprintf(p.Stdout, "note  %s is not known and not used\n", name)
+		fmt.Fprintf(p.Stdout, "note  unknown variable %s: usher ignores it\n", name)
 	}
 	for _, u := range s.Unused {
 		fmt.Fprintf(p.Stdout, "note  %s is not used: %s\n", u.Name, u.Why)
@@ -114,7 +114,7 @@ func (c *checker) receiver(ctx context.Context, r *receiver.Receiver) {
 	addr := net.JoinHostPort(u.Hostname(), port)
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		c.fail("receiver %s: %v; is it running? %s says where", r.Name, err, r.Variable)
+		c.fail("receiver %s: %v; is it running? Its address is in %s", r.Name, err, r.Variable)
 		return
 	}
 	conn.Close()

@@ -67,8 +67,8 @@ func TestEntitlements(t *testing.T) {
 		"eu/acme xyz": "eu/acme may not use xyz\n",
 		"acme":        "usher: this could be eu/acme or us/acme: name one of them\n",
 		"new sso":     "usher refused webhook 4 of this tenant (",
-		"LOST":        "usher: no tenant LOST is known: did you mean eu/lost?\n",
-		"us/lost sso": "usher: no tenant us/lost is known: did you mean eu/lost?\n",
+		"LOST":        "usher: unknown tenant LOST: did you mean eu/lost?\n",
+		"us/lost sso": "usher: unknown tenant us/lost: did you mean eu/lost?\n",
 		"eu/lost":     "usher: the last webhook of eu/lost, 3, has no list of features that can be read\n",
 	} {
 		if got := entitlementsOf(t, b, strings.Fields(args)...); !strings.HasPrefix(got, want) {

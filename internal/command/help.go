@@ -49,7 +49,8 @@ To receive its webhooks, set this (it works without the others):
   USHER_WEBHOOK_FORWARD_URL  your receiver, such as
                              http://127.0.0.1:3000/provisioning
 
-Then let the service send its webhooks to http://127.0.0.1:8090/webhooks.
+Then send webhooks to http://127.0.0.1:8090/webhooks. So that the service can
+reach it, set USHER_WEBHOOK_LISTEN=0.0.0.0:8090 and USHER_WEBHOOK_TOKEN.
 
 Exit codes: 0 success, 1 failed while running, 2 wrong settings or usage.
 `
@@ -63,7 +64,8 @@ without the others:
 
   outbound       on when USHER_BASE_URL is set: your programs call
                  http://127.0.0.1:8080/graphql, and usher adds the token
-  webhook gate   on when USHER_WEBHOOK_FORWARD_URL is set: the billing service
+  webhook gate   on when USHER_WEBHOOK_FORWARD_URL or another receiver is set,
+                 or an inbox and USHER_ENTITLEMENTS_LISTEN: the billing service
                  sends to http://127.0.0.1:8090/webhooks, and usher delivers to
                  your receiver
   entitlements   on when USHER_ENTITLEMENTS_LISTEN is set: your programs ask
@@ -101,9 +103,9 @@ signal n ended it, 127 if there is no such command, 1 if there is no token.
 	"check": `Usage: usher check
 
 Tries the settings, and opens no port: it fetches a token for each port and
-sends a call with it, connects to each receiver, and asks the inbox's servers.
-It prints one line for each. Exit code 0 if all is well, 1 if not, 2 if the
-settings are wrong.
+sends a call with it, connects to each receiver, and checks that the inbox can
+be reached and written. It prints one line for each. Exit code 0 if all is
+well, 1 if not, 2 if the settings are wrong.
 `,
 	"healthcheck": `Usage: usher healthcheck
 

@@ -53,7 +53,8 @@ Shows and manages the webhooks that a running usher keeps.
 
 redeliver and discard also take --state, --tenant, --since and --until instead
 of ids. They say how many webhooks that is and ask, unless --yes. redeliver then
-sends only the latest of each tenant, unless --force.
+sends only the latest of each tenant, unless --force (of those that wait:
+tries the first of each tenant now, and the others follow).
 
 The states:
 
@@ -297,7 +298,7 @@ func (o *inboxOptions) take(words []string) (err error) {
 		return nil
 	case "ls", "pause", "resume", "export", "actions":
 		if len(words) > 0 {
-			return fmt.Errorf("%s takes no %q, only flags such as --tenant", o.verb, words[0])
+			return fmt.Errorf("%s takes no argument %q, only flags", o.verb, words[0])
 		}
 		return nil
 	case "forget", "erase":
@@ -385,7 +386,7 @@ func flagProblem(flags *flag.FlagSet, err error) error {
 	case meant != "":
 		return fmt.Errorf("%s has no flag %s: did you mean %s?", flags.Name(), unknown, meant)
 	case len(names) == 0:
-		return fmt.Errorf("%s has no flag %s, and no other", flags.Name(), unknown)
+		return fmt.Errorf("%s takes no flags, but got %s", flags.Name(), unknown)
 	}
 	return fmt.Errorf("%s has no flag %s: it has %s", flags.Name(), unknown, strings.Join(names, ", "))
 }

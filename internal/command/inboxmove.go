@@ -24,7 +24,7 @@ func (a *adminAPI) accept(ctx context.Context, p Process, o *inboxOptions) error
 		var refused *apiError
 		switch {
 		case err == nil:
-			fmt.Fprintf(p.Stdout, "%s accepted, taken in as %s\n", id, done.ID)
+			fmt.Fprintf(p.Stdout, "%s accepted: its new id is %s\n", id, done.ID)
 			continue
 		case errors.As(err, &refused) && refused.Latest != nil:
 			fmt.Fprintf(p.Stderr, "%s not accepted: %s of the same tenant is newer. Use --force to take it in anyway.\n", id, refused.Latest.ID)
@@ -99,7 +99,7 @@ func (a *adminAPI) imports(ctx context.Context, p Process, o *inboxOptions) erro
 		fmt.Fprintln(p.Stderr, "left out:", visible(line))
 	}
 	if done.Known > 0 {
-		fmt.Fprintf(p.Stderr, "%s of tenants that were known before: left out\n", plural(done.Known, "webhook"))
+		fmt.Fprintf(p.Stderr, "skipped %s of tenants that usher already knew\n", plural(done.Known, "webhook"))
 	}
 	fmt.Fprintf(p.Stdout, "imported %s and %s\n", plural(done.Webhooks, "webhook"), plural(done.Snapshots, "snapshot"))
 	return nil

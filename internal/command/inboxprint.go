@@ -168,9 +168,9 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 		case d.Decision == "rejected":
 			section("compared with nothing (the receiver took no snapshot before it, as far as usher knows)")
 		case d.Previous != "" && d.Untaken != "":
-			section(fmt.Sprintf("changes against %s, the last that the receiver took (it did not take %s)", d.Previous, d.Untaken))
+			section(fmt.Sprintf("changes since %s, the last webhook that the receiver accepted (it did not accept %s)", d.Previous, d.Untaken))
 		case d.Previous != "":
-			section("changes against " + d.Previous)
+			section("changes since " + d.Previous)
 		default:
 			section("changes (the receiver took no snapshot before it, as far as usher knows)")
 		}

@@ -40,7 +40,7 @@ press Ctrl-C.
   --receiver-listen ADDR  its receiver (default 127.0.0.1:9001); off for none
   --webhooks-to URL       where webhooks go: usher's gate, or your receiver
                           itself; several go to each (default: its receiver)
-  --every 5s              send a webhook of a small world every 5 seconds
+  --every 5s              send a change of one of its tenants every 5 s
 
 The commands speak to a sandbox that runs, at --at URL (default
 http://127.0.0.1:9000):
@@ -120,7 +120,7 @@ func parseSandbox(args []string) (o *sandboxOptions, err error) {
 		return nil, err
 	}
 	if (o.verb == "" || o.verb == "revoke") && len(o.args) > 0 {
-		return nil, fmt.Errorf("what is %q? There is nothing to name here", o.args[0])
+		return nil, fmt.Errorf("unexpected argument %q: this command takes only flags", o.args[0])
 	}
 	return o, nil
 }
@@ -369,7 +369,7 @@ func (o *sandboxOptions) rehearse(ctx context.Context, p Process) error {
 	})
 	fmt.Fprintf(p.Stdout, "\n%d of %d held.\n", held, played)
 	if held == 0 && unknown == played {
-		fmt.Fprintln(p.Stderr, "Your receiver does not accept who sends: see --token, --hmac-secret and --hmac-scheme in 'usher sandbox -h'.")
+		fmt.Fprintln(p.Stderr, "Your receiver rejected every webhook with 401 or 403: set --token, or --hmac-secret and --hmac-scheme. See 'usher sandbox -h'.")
 	}
 	if held < played || ctx.Err() != nil {
 		return errAlreadySaid

@@ -59,7 +59,7 @@ func TestActsOnTheBinary(t *testing.T) {
 	}
 	does("2 discarded", "discard", "2")
 	does("crm/left erased: 1 webhook", "erase", "left", "--yes")
-	if code, out := inboxOf(t, p, "forget", "left"); code != 1 || !strings.Contains(out, "no tenant left is known") {
+	if code, out := inboxOf(t, p, "forget", "left"); code != 1 || !strings.Contains(out, "unknown tenant left") {
 		t.Errorf("%d %s", code, out)
 	}
 	does("resumed: all deliveries", "resume")
@@ -74,7 +74,7 @@ func TestActsOnTheBinary(t *testing.T) {
 		t.Errorf("delivered %s", got)
 	}
 	does("discarded by hand", "ls", "--state", "discarded")
-	does("changes against 1, the last that the receiver took (it did not take 2)", "show", "3")
+	does("changes since 1, the last webhook that the receiver accepted (it did not accept 2)", "show", "3")
 }
 
 // Each person has a file with a token of their own, which says who did it. A token for looking cannot act or export, and reads

@@ -173,7 +173,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				o.want("accept", o.does("accept", o.latest("discarded")), "1 ", "somebody has dealt with it")
 			}},
 			{"accept takes it in as it is, behind what its lane has, as a new webhook; --force if the tenant has a newer snapshot", func() {
-				o.want("accept", o.does("accept", o.latest("refused")), "0 ", "accepted, taken in as ")
+				o.want("accept", o.does("accept", o.latest("refused")), "0 ", "accepted: its new id is ")
 				o.want("features unknown", o.may("copied"), "FEATURES_UNKNOWN")
 				testkit.Eventually(t, "delivered", func() bool { _, body := rc.last(t); return body == odd("copied", 5) })
 				o.want("pause", o.does("pause", "--tenant", "crm/copied"), "0 ")
@@ -197,7 +197,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 			{"lines that are bare webhooks go into any inbox, as kept; a tenant that was known is left as it is", func() {
 				before := rc.count()
 				file := saveLines(t, testkit.Snapshot("old", 1), testkit.Snapshot("old", 2), testkit.Snapshot("acme", 99))
-				o.want("import", o.does("import", file), "0 ", "imported 2 webhooks", "1 webhook of tenants that were known before")
+				o.want("import", o.does("import", file), "0 ", "imported 2 webhooks", "skipped 1 webhook of tenants that usher already knew")
 				o.want("known", o.may("old"), `"limit":2,`)
 				o.want("left", o.may("acme"), `"limit":7,`)
 				o.want("ls", o.does("ls", "--tenant", "crm/old"), "kept")

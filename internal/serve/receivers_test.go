@@ -72,7 +72,7 @@ func TestTwoReceivers(t *testing.T) {
 	<-c.Ended
 	out := c.Stdout.String()
 	if c.Code != 1 || !strings.Contains(out, "ok    receiver crm: "+strings.TrimPrefix(crmServer.URL, "http://")) ||
-		!strings.Contains(out, "FAIL  receiver 1: ") || !strings.Contains(out, "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL says where") || strings.Contains(out, "s3cret") {
+		!strings.Contains(out, "FAIL  receiver 1: ") || !strings.Contains(out, "Its address is in USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL") || strings.Contains(out, "s3cret") {
 		t.Errorf("%d\n%s", c.Code, out)
 	}
 }

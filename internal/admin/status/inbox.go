@@ -177,5 +177,5 @@ func (s *Inbox) whatToFix() string {
 	if s.Shared {
 		return "Check the database in USHER_WEBHOOK_INBOX: when it is back, usher goes on by itself."
 	}
-	return "Fix the disk of the file in USHER_WEBHOOK_INBOX, then restart usher."
+	return "If the disk of the file in USHER_WEBHOOK_INBOX is full, free some space: usher then goes on by itself. Otherwise fix the disk, then restart usher."
 }

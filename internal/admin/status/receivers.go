@@ -110,7 +110,7 @@ const manyInARow = 10
 // newReceiver says how a receiver stands. box is nil without an inbox.
 func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *inbox.ReceiverStats) Receiver {
 	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last}
-	refuses := fmt.Sprintf("did not take %s of the last %d minutes", page.Plural(tries.Failed, "try", "tries"), lately)
+	refuses := fmt.Sprintf("failed %s in the last %d minutes", page.Plural(tries.Failed, "time", "times"), lately)
 	switch {
 	case box != nil:
 		s.Waiting, s.Oldest, s.Parked = box.Pending, box.Oldest, box.Parked

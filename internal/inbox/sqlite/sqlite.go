@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -263,7 +264,7 @@ func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) (err error) 
 	}
 	defer func() { e.readers <- c }()
 	if c == nil {
-		if c, err = connect(e.path, append([]string{"query_only(1)"}, pragmas...)); err != nil {
+		if c, err = connect(e.path, append(slices.Clone(pragmas), "query_only(1)", "cache_size(-2048)")); err != nil {
 			return plain(err)
 		}
 	}
