@@ -155,3 +155,22 @@ func TestRefusedAgainAfterANewerOne(t *testing.T) {
 		d.want("states", d.states("acme"), "superseded accepted accepted delivered delivered")
 	})
 }
+
+// A snapshot says what a refused snapshot before it would have said, but not what another event says.
+func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		d.refuse("acme", "A")
+		event := d.hook("acme", `{"type":"InvoiceIssued","payload":{"tenant":{"code":"acme"}}}`)
+		event.Type, event.Snapshot = "InvoiceIssued", false
+		if !d.Refuse(&webhookgate.Refusal{Webhook: *event, Certain: true, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) {
+			t.Fatal("not stored")
+		}
+		d.take("acme", "B")
+		d.idle("acme")
+		d.want("states", d.states("acme"), "superseded refused delivered")
+		must2(d.Accept(d.nth("acme", 2), false))(t)
+		d.idle("acme")
+		d.want("accepted", strings.Join(d.main.got("acme"), " "), "B "+string(event.Body))
+	})
+}
