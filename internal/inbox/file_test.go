@@ -71,6 +71,28 @@ func TestFileIsOneUshers(t *testing.T) {
 	}
 }
 
+// A link to the file is another name for the same inbox, and for all that is beside it.
+func TestFileBehindALinkIsOneUshers(t *testing.T) {
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	link := filepath.Join(t.TempDir(), "link.db")
+	if err := os.Symlink(path, link); err != nil {
+		t.Skip(err)
+	}
+	if e, err := sqlite.Open(link, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrInUse) {
+		t.Errorf("a second usher: %v", err)
+		e.Close()
+	}
+	if err := Check(&Address{path: link}, nil); !errors.Is(err, ErrInUse) {
+		t.Errorf("usher check: %v", err)
+	}
+	d.shut()
+	newDesk(t, inFile(t, link)).take("t", "A")
+	if beside := must2(filepath.Glob(link + "*"))(t); len(beside) != 1 {
+		t.Errorf("beside the link: %v", beside)
+	}
+}
+
 // People may look with sqlite3 -readonly while usher runs.
 func TestFileCanBeReadMeanwhile(t *testing.T) {
 	if _, err := exec.LookPath("sqlite3"); err != nil {
