@@ -247,6 +247,20 @@ func TestDamagedContent(t *testing.T) {
 	})
 }
 
+// A refused webhook whose body is not what came any more can't be accepted: the receiver, and entitlements, would go by it.
+func TestDamagedRefused(t *testing.T) {
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	d.refuse("acme", odd("acme", "a"))
+	d.shut()
+	sqlOn(t, path, fmt.Sprintf("UPDATE content SET body = x'%x'", odd("acme", "b")))
+	d.start()
+	if _, err := d.Accept(d.nth("acme", 1), true); !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("accepted: %v", err)
+	}
+	d.want("states", d.states("acme"), "refused")
+}
+
 // What a tenant's row remembers is only of use. If it is damaged, it is forgotten, and nothing stops. A state that there is not
 // must not stop anybody from reading either.
 func TestDamagedRows(t *testing.T) {
