@@ -71,6 +71,28 @@ func TestFileIsOneUshers(t *testing.T) {
 	}
 }
 
+// A link to the file is another name for the same inbox, and for all that is beside it.
+func TestFileBehindALinkIsOneUshers(t *testing.T) {
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	link := filepath.Join(t.TempDir(), "link.db")
+	if err := os.Symlink(path, link); err != nil {
+		t.Skip(err)
+	}
+	if e, err := sqlite.Open(link, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrInUse) {
+		t.Errorf("a second usher: %v", err)
+		e.Close()
+	}
+	if err := Check(&Address{path: link}, nil); !errors.Is(err, ErrInUse) {
+		t.Errorf("usher check: %v", err)
+	}
+	d.shut()
+	newDesk(t, inFile(t, link)).take("t", "A")
+	if beside := must2(filepath.Glob(link + "*"))(t); len(beside) != 1 {
+		t.Errorf("beside the link: %v", beside)
+	}
+}
+
 // People may look with sqlite3 -readonly while usher runs.
 func TestFileCanBeReadMeanwhile(t *testing.T) {
 	if _, err := exec.LookPath("sqlite3"); err != nil {
@@ -223,6 +245,20 @@ func TestDamagedContent(t *testing.T) {
 		replace := strings.NewReplacer("UPDATE ", "UPDATE {schema}.", "FROM ", "FROM {schema}.", "x'58'", `'\x58'`, "x'00ff'", `'\x00ff'`)
 		test(t, newDesk(t, inDatabase(t, dsn)), func(s string) { inSchema(t, dsn, replace.Replace(s)) })
 	})
+}
+
+// A refused webhook whose body is not what came any more can't be accepted: the receiver, and entitlements, would go by it.
+func TestDamagedRefused(t *testing.T) {
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	d.refuse("acme", odd("acme", "a"))
+	d.shut()
+	sqlOn(t, path, fmt.Sprintf("UPDATE content SET body = x'%x'", odd("acme", "b")))
+	d.start()
+	if _, err := d.Accept(d.nth("acme", 1), true); !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("accepted: %v", err)
+	}
+	d.want("states", d.states("acme"), "refused")
 }
 
 // What a tenant's row remembers is only of use. If it is damaged, it is forgotten, and nothing stops. A state that there is not

@@ -171,3 +171,33 @@ func mustURL(s string) *url.URL {
 	}
 	return u
 }
+
+// A webhook that an import leaves out because its line is faulty is not there: when its sender sends it again it is no copy.
+func TestSkippedIsNoCopy(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		paused := store.Pause{}
+		a := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db")))
+		check(t, a.Pause(paused))
+		signed := func(d *desk) *webhookgate.Webhook {
+			w := d.hook("signed", "faulty")
+			w.SignedID = "#1"
+			return w
+		}
+		a.take("acme", "A", "faulty")
+		a.want("signed", a.sendHook(signed(a)), "+")
+		var file bytes.Buffer
+		must2(a.Export(t.Context(), &file))(t)
+		b := newDesk(t, open)
+		check(t, b.Pause(paused))
+		done, err := b.Import(t.Context(), strings.NewReader(strings.ReplaceAll(file.String(), `"body":"faulty"`, `"body":"faulti"`)), true)
+		if err != nil || done.Webhooks != 1 || len(done.Faulty) != 2 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		b.take("acme", "faulty")
+		b.want("signed", b.sendHook(signed(b)), "+")
+		must2(b.Resume(paused))(t)
+		b.idle("")
+		b.want("accepted", strings.Join(b.main.got("acme"), " "), "A faulty")
+		b.want("signed", strings.Join(b.main.got("signed"), " "), "faulty")
+	})
+}

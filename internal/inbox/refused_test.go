@@ -132,3 +132,45 @@ func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
 		h.mu.Unlock()
 	})
 }
+
+// odd is a snapshot of a tenant that usher refuses, and that somebody can accept.
+func odd(tenant, feature string) string {
+	return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + feature + `"}]}}}`
+}
+
+// A, B and A again are refused: that A came once more after B is only counted, but it is the tenant's last word. Whoever accepts B has not
+// dealt with it.
+func TestRefusedAgainAfterANewerOne(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		a, b, before := odd("acme", "a"), odd("acme", "b"), odd("acme", "before")
+		for _, body := range []string{before, a, b, a} {
+			d.refuse("acme", body)
+		}
+		must2(d.Accept(d.nth("acme", 3), false))(t)
+		d.until("delivered", func() bool { return d.states("acme") == "superseded refused accepted delivered" })
+		must2(d.Accept(d.nth("acme", 2), true))(t)
+		d.idle("acme")
+		d.want("accepted", strings.Join(d.main.got("acme"), " "), b+" "+a)
+		d.want("states", d.states("acme"), "superseded accepted accepted delivered delivered")
+	})
+}
+
+// A snapshot says what a refused snapshot before it would have said, but not what another event says.
+func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		d.refuse("acme", "A")
+		event := d.hook("acme", `{"type":"InvoiceIssued","payload":{"tenant":{"code":"acme"}}}`)
+		event.Type, event.Snapshot = "InvoiceIssued", false
+		if !d.Refuse(&webhookgate.Refusal{Webhook: *event, Certain: true, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) {
+			t.Fatal("not stored")
+		}
+		d.take("acme", "B")
+		d.idle("acme")
+		d.want("states", d.states("acme"), "superseded refused delivered")
+		must2(d.Accept(d.nth("acme", 2), false))(t)
+		d.idle("acme")
+		d.want("accepted", strings.Join(d.main.got("acme"), " "), "B "+string(event.Body))
+	})
+}

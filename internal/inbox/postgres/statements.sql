@@ -270,6 +270,9 @@ SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 -- name: import_number
 SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), 1))
 
+-- name: import_forget
+UPDATE {schema}.lane SET memory = ''
+
 -- name: import_count
 UPDATE {schema}.lane l SET waiting = c.waiting, again = c.again, parked = c.parked, refused = c.refused, bytes = c.bytes, since = c.since,
 	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END

@@ -39,6 +39,7 @@ var ErrInUse = errors.New("another usher is using it")
 
 // Engine is a store.Engine.
 type Engine struct {
+	name string // as it was given: it may be a link
 	path string
 	log  *slog.Logger
 	lock *os.File
@@ -58,18 +59,27 @@ type Engine struct {
 const maxReaders = 4
 
 // Open opens the file, or makes it. Only one usher may have it.
-func Open(path string, log *slog.Logger) (*Engine, error) {
+func Open(name string, log *slog.Logger) (*Engine, error) {
+	path := behind(name)
 	lock, err := lockFile(path + ".lock")
 	if err != nil {
 		return nil, err
 	}
 	// A process before this one may have been killed before it could empty the log.
-	e := &Engine{path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), scrub: true}
+	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), scrub: true}
 	if err := e.open(); err != nil {
 		e.Close()
 		return nil, err
 	}
 	return e, nil
+}
+
+// behind is the file behind a link: SQLite's log is beside that one, and so must be the lock, or two ushers have one inbox.
+func behind(name string) string {
+	if path, err := filepath.EvalSymlinks(name); err == nil {
+		return path
+	}
+	return name // it is made
 }
 
 func (e *Engine) open() error {
@@ -129,6 +139,7 @@ func (e *Engine) migrate() error {
 // Check says whether usher could use the file. It makes and changes nothing: the person who checks may be another user than
 // the one that usher runs as.
 func Check(path string) error {
+	path = behind(path)
 	lock, err := os.OpenFile(path+".lock", os.O_RDWR, 0)
 	if err == nil {
 		lock.Close()
@@ -244,12 +255,12 @@ func (e *Engine) look() error {
 		return e.broken
 	}
 	e.looked = time.Now()
-	info, err := os.Stat(e.path)
+	info, err := os.Stat(e.name)
 	switch {
 	case err != nil:
 		e.broken = &store.BrokenError{Err: fmt.Errorf("the inbox's file is gone: %w", err)}
 	case !os.SameFile(info, e.file):
-		e.broken = &store.BrokenError{Err: fmt.Errorf("the inbox's file %s was replaced by another one", e.path)}
+		e.broken = &store.BrokenError{Err: fmt.Errorf("the inbox's file %s was replaced by another one", e.name)}
 	}
 	return e.broken
 }

@@ -239,6 +239,9 @@ SELECT last FROM number
 -- name: import_number
 UPDATE number SET last = max(last, ?1)
 
+-- name: import_forget
+UPDATE lane SET memory = x''
+
 -- name: import_count
 UPDATE lane SET waiting = c.waiting, again = c.again, parked = c.parked, refused = c.refused, bytes = c.bytes, since = c.since,
 	due = CASE WHEN c.waiting > 0 AND paused = 0 THEN ?1 ELSE {never} END

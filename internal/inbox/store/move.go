@@ -388,6 +388,10 @@ func (i *importing) read(tx Tx) error {
 	tx.Queue("import_number", nil, max(highest, last))
 	if export {
 		tx.Queue("import_count", nil, now)
+		if faultyCount > 0 { // what was left out must not be taken for something that is there
+			tx.Queue("import_forget", nil)
+			tx.Queue("seen_expire", nil, never)
+		}
 	}
 	return tx.Send()
 }

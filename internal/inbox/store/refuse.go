@@ -132,6 +132,8 @@ func (s *Store) Accept(id int64, force, keep bool) (int64, error) {
 		return 0, ErrNotRefused
 	case found.Cut:
 		return 0, errors.New("only the beginning of its body is stored")
+	case found.check() != nil:
+		return 0, ErrDamaged
 	}
 	hook, err := webhookgate.Accept(webhookgate.NewID(), found.Header, found.Body, s.cfg.Receivers)
 	switch {

@@ -174,6 +174,14 @@ func (w *Webhook) since() time.Time {
 	return w.Received
 }
 
+// lastCame is when it, or a copy that was only counted, last came.
+func (w *Webhook) lastCame() time.Time {
+	if !w.Last.IsZero() {
+		return w.Last
+	}
+	return w.Received
+}
+
 // order is its place in the lane: those that somebody sent again come first.
 func (w *Webhook) order() int64 {
 	if !w.Again.IsZero() {
