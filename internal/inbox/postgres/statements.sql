@@ -271,9 +271,11 @@ SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), 1))
 
 -- name: import_count
-UPDATE {schema}.lane l SET waiting = c.waiting, again = c.again, parked = c.parked, refused = c.refused, bytes = c.bytes, since = c.since,
-	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
-FROM (SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND ord < 0) AS again,
+WITH c AS MATERIALIZED ( -- once: nothing is known yet about tables that were filled in this transaction, and it was done for each lane
+	SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND ord < 0) AS again,
 	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
 	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS since
-	FROM {schema}.webhook WHERE lane <> '' AND state IN (0, 1, 2) GROUP BY lane) c WHERE l.key = c.lane AND l.owner = ''
+	FROM {schema}.webhook WHERE lane <> '' AND state IN (0, 1, 2) GROUP BY lane)
+UPDATE {schema}.lane l SET waiting = c.waiting, again = c.again, parked = c.parked, refused = c.refused, bytes = c.bytes, since = c.since,
+	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
+FROM c WHERE l.key = c.lane AND l.owner = ''
