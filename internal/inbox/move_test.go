@@ -206,3 +206,27 @@ func TestImportCountsOnce(t *testing.T) {
 		t.Errorf("%d rows were read to count %d", read, tenants*each)
 	}
 }
+
+// An import waits until transactions of other replicas have ended, and theirs wait for it before they have locked anything: neither
+// ends the other.
+func TestImportAmongReplicas(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	check(t, d.Pause(store.Pause{Platform: "crm", Tenant: "t"})) // the lane is there
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	tx := must2(conn.Begin(t.Context()))(t) // of another replica: it locks a lane, and then writes it
+	must2(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane FOR UPDATE"))(t)
+	imported := make(chan error, 1)
+	go func() {
+		_, err := d.Import(t.Context(), bytes.NewReader(snapshotOf(d.cfg.Store.Receivers, "t", "").Body), false)
+		imported <- err
+	}()
+	d.until("the import waits", func() bool {
+		return inSchema(t, dsn, fmt.Sprintf("SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID())) != "0"
+	})
+	must2(tx.Exec(t.Context(), "UPDATE "+schema+".lane SET tail = tail"))(t)
+	check(t, tx.Commit(t.Context()))
+	check(t, <-imported)
+}

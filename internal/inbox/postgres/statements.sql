@@ -262,7 +262,7 @@ SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM {s
 SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
 
 -- name: import_lock
-LOCK TABLE {schema}.lane IN SHARE ROW EXCLUSIVE MODE
+LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- who has locked a lane could else wait for us, and we for them
 
 -- name: last_number
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
