@@ -125,6 +125,9 @@ ON CONFLICT (lane, id) DO UPDATE SET digest = excluded.digest, seq = excluded.se
 -- name: seen_forget
 DELETE FROM {schema}.seen_id WHERE lane = $1
 
+-- name: seen_dropped
+DELETE FROM {schema}.seen_id s USING {schema}.webhook w WHERE w.seq = ANY($1::bigint[]) AND w.state = 5 AND s.lane = w.lane AND s.seq = w.seq
+
 -- name: seen_expire
 DELETE FROM {schema}.seen_id WHERE at < $1::bigint
 
