@@ -22,6 +22,7 @@ import (
 	"usher/internal/inbox/store"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
+	"usher/webhookgate"
 )
 
 // inSchema runs a statement in a test's schema, and returns the first value.
@@ -385,6 +386,33 @@ func TestClockJumps(t *testing.T) {
 			t.Error("it is not said")
 		}
 	})
+}
+
+// A transaction that had to wait after it had read the clock does not look like a jump of the clock, which would keep lanes of a
+// replica that is gone from being taken over.
+func TestWaitIsNoJumpOfTheClock(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	d.take("t", "A")
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	tx := must2(conn.Begin(t.Context()))(t)
+	key := store.LaneOf(webhookgate.Lane{Tenant: "new"}) // another replica has just met this tenant, too, and its COMMIT takes a while
+	must2(tx.Exec(t.Context(), "INSERT INTO "+schema+".lane (key, platform, tenant, kind) VALUES ($1, 1, 'new', '')", key[:]))(t)
+	var sender sync.WaitGroup
+	sender.Go(func() { d.send("new", "A") })
+	d.until("it waits for the lane", func() bool {
+		return inSchema(t, dsn, fmt.Sprintf("SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID())) != "0"
+	})
+	time.Sleep(1300 * time.Millisecond) // longer than what counts as a jump, and less than it waits for a lock
+	check(t, tx.Rollback(t.Context()))
+	sender.Wait()
+	d.take("t", "B")
+	d.idle("")
+	if strings.Contains(d.log.String(), "clock has jumped") {
+		t.Error("a wait was taken for a jump of the clock")
+	}
 }
 
 // Whatever isolation a role has by default: who waits for a lane's row sees what became of it, and nobody is refused.

@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -200,4 +202,61 @@ func TestSkippedIsNoCopy(t *testing.T) {
 		b.want("accepted", strings.Join(b.main.got("acme"), " "), "A faulty")
 		b.want("signed", strings.Join(b.main.got("signed"), " "), "faulty")
 	})
+}
+
+// What waits is counted once at the end of an import, and not once for each tenant: the server knows nothing yet about the
+// tables that were filled in the same transaction.
+func TestImportCountsOnce(t *testing.T) {
+	t.Parallel()
+	const tenants, each = 40, 25
+	dsn := pgtest.Schema(t)
+	a, b := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db"))), newDesk(t, inDatabase(t, dsn))
+	check(t, a.Pause(store.Pause{}))
+	var senders sync.WaitGroup
+	for n := range tenants {
+		senders.Go(func() {
+			for k := range each {
+				a.take(fmt.Sprint("t", n), fmt.Sprint(k))
+			}
+		})
+	}
+	senders.Wait()
+	var file bytes.Buffer
+	must2(a.Export(t.Context(), &file))(t)
+	must2(b.Import(t.Context(), &file, false))(t)
+	if st := b.Stats(); st.Pending != tenants*each {
+		t.Errorf("%d wait, want %d", st.Pending, tenants*each)
+	}
+	read := 0
+	b.until("the server has said what was read", func() bool {
+		read, _ = strconv.Atoi(inSchema(t, dsn, "SELECT (idx_tup_read + idx_tup_fetch)::text FROM pg_stat_user_indexes WHERE schemaname = '{schema}' AND indexrelname = 'webhook_lane'"))
+		return read > 0
+	})
+	if read > 10*tenants*each {
+		t.Errorf("%d rows were read to count %d", read, tenants*each)
+	}
+}
+
+// An import waits until transactions of other replicas have ended, and theirs wait for it before they have locked anything: neither
+// ends the other.
+func TestImportAmongReplicas(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	check(t, d.Pause(store.Pause{Platform: "crm", Tenant: "t"})) // the lane is there
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	tx := must2(conn.Begin(t.Context()))(t) // of another replica: it locks a lane, and then writes it
+	must2(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane FOR UPDATE"))(t)
+	imported := make(chan error, 1)
+	go func() {
+		_, err := d.Import(t.Context(), bytes.NewReader(snapshotOf(d.cfg.Store.Receivers, "t", "").Body), false)
+		imported <- err
+	}()
+	d.until("the import waits", func() bool {
+		return inSchema(t, dsn, fmt.Sprintf("SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID())) != "0"
+	})
+	must2(tx.Exec(t.Context(), "UPDATE "+schema+".lane SET tail = tail"))(t)
+	check(t, tx.Commit(t.Context()))
+	check(t, <-imported)
 }

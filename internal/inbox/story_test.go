@@ -237,6 +237,26 @@ func TestSignedIDs(t *testing.T) {
 	})
 }
 
+// A signed webhook-id of one that was discarded may come again, also once the history has dropped that one.
+func TestSignedIDOfWhatTheHistoryHasDropped(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.Finished = 1 })
+		d.main.set("discarded", status(500))
+		for _, tenant := range []string{"discarded", "delivered"} {
+			d.arrive(tenant, "#1:A+")
+		}
+		d.idle("delivered")
+		check(t, d.Discard(d.nth("discarded", 1)))
+		d.main.set("discarded", nil)
+		d.take("other", "A", "B")
+		d.until("dropped", func() bool { return d.states("discarded")+d.states("delivered") == "" })
+		d.arrive("discarded", "#1:A+")
+		d.arrive("delivered", "#1:A=")
+		d.idle("")
+		d.want("accepted", fmt.Sprint(d.main.got("discarded"), d.main.got("delivered")), "[A] [A]")
+	})
+}
+
 // One delivery at a time in a lane, in order of arrival; whoever is sent again goes ahead.
 func TestOrder(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {

@@ -125,6 +125,9 @@ ON CONFLICT (lane, id) DO UPDATE SET digest = excluded.digest, seq = excluded.se
 -- name: seen_forget
 DELETE FROM {schema}.seen_id WHERE lane = $1
 
+-- name: seen_dropped
+DELETE FROM {schema}.seen_id s USING {schema}.webhook w WHERE w.seq = ANY($1::bigint[]) AND w.state = 5 AND s.lane = w.lane AND s.seq = w.seq
+
 -- name: seen_expire
 DELETE FROM {schema}.seen_id WHERE at < $1::bigint
 
@@ -262,7 +265,7 @@ SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM {s
 SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
 
 -- name: import_lock
-LOCK TABLE {schema}.lane IN SHARE ROW EXCLUSIVE MODE
+LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- who has locked a lane could else wait for us, and we for them
 
 -- name: last_number
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
@@ -274,9 +277,11 @@ SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {s
 UPDATE {schema}.lane SET memory = ''
 
 -- name: import_count
-UPDATE {schema}.lane l SET waiting = c.waiting, again = c.again, parked = c.parked, refused = c.refused, bytes = c.bytes, since = c.since,
-	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
-FROM (SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND ord < 0) AS again,
+WITH c AS MATERIALIZED ( -- once: nothing is known yet about tables that were filled in this transaction, and it was done for each lane
+	SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND ord < 0) AS again,
 	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
 	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS since
-	FROM {schema}.webhook WHERE lane <> '' AND state IN (0, 1, 2) GROUP BY lane) c WHERE l.key = c.lane AND l.owner = ''
+	FROM {schema}.webhook WHERE lane <> '' AND state IN (0, 1, 2) GROUP BY lane)
+UPDATE {schema}.lane l SET waiting = c.waiting, again = c.again, parked = c.parked, refused = c.refused, bytes = c.bytes, since = c.since,
+	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
+FROM c WHERE l.key = c.lane AND l.owner = ''

@@ -117,6 +117,9 @@ ON CONFLICT (lane, id) DO UPDATE SET digest = excluded.digest, seq = excluded.se
 -- name: seen_forget
 DELETE FROM seen_id WHERE lane = ?1
 
+-- name: seen_dropped
+DELETE FROM seen_id WHERE (lane, seq) IN (SELECT lane, seq FROM webhook WHERE seq IN (SELECT value FROM json_each(?1)) AND state = 5)
+
 -- name: seen_expire
 DELETE FROM seen_id WHERE at < ?1
 

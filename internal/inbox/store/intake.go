@@ -262,11 +262,11 @@ func (i *intake) queue(w *work, l *lane, rc *receiver.Receiver) {
 
 const newerCame = "a newer snapshot of the tenant came before it was delivered"
 
-// settleRefused marks what was refused of the tenant before: this snapshot says what it would have said. It does not say what
-// another event would have said. If it was refused itself, it says nothing about what came again after it.
+// settleRefused marks what was refused of the tenant before: this snapshot says what it would have said. It does not say what an
+// event of another type would have said. If it was refused itself, it says nothing about what came again after it.
 func (i *intake) settleRefused(w *work, l *lane) {
 	for _, old := range w.rest[i.row.lane] {
-		if old.State == Refused && old.Type == i.row.Type && old != i.from && (i.from == nil || old.ID < i.from.ID && !old.Last.After(i.from.lastCame())) {
+		if old.State == Refused && (old.Type == i.row.Type || old.Type == "") && old != i.from && (i.from == nil || old.ID < i.from.ID && !old.Last.After(i.from.lastCame())) {
 			w.move(l, old, Superseded, "a newer snapshot of the tenant was taken in")
 		}
 	}

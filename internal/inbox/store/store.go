@@ -273,6 +273,7 @@ func (h *health) note(log *slog.Logger, err error) {
 type clock struct {
 	mu     sync.Mutex
 	offset time.Duration // the database's time less ours, when last seen
+	took   time.Duration // by how much that may be too small: the answer took so long
 	known  bool
 	odd    time.Time // when the offset has jumped, or was first seen
 	start  time.Time // ours counts from there: differences of it do not jump, whatever is done to the wall clock
@@ -287,11 +288,11 @@ func (c *clock) see(now int64, asked time.Time) bool {
 	defer c.mu.Unlock()
 	offset := time.Duration(now)*time.Microsecond - time.Since(c.start)
 	took := time.Since(asked)
-	jumped := c.known && (offset-c.offset).Abs() > maxJump+took
+	jumped := c.known && (offset-c.offset).Abs() > maxJump+max(took, c.took)
 	if jumped || !c.known { // it may have jumped right before we first saw it
 		c.odd = time.Now()
 	}
-	c.offset, c.known = offset, true
+	c.offset, c.took, c.known = offset, took, true
 	return jumped
 }
 

@@ -76,6 +76,7 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 			return err
 		}
 		if len(gone) > 0 {
+			tx.Queue("seen_dropped", nil, gone)    // one that was discarded may come again; of others the id is that of a copy
 			tx.Queue("finished_delete", nil, gone) // unless somebody has sent one again meanwhile
 			tx.Queue("content_tidy", nil, gone)
 		}
