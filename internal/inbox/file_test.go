@@ -247,6 +247,21 @@ func TestDamagedContent(t *testing.T) {
 	})
 }
 
+// A webhook whose tenant's row is gone can't be dealt with, but whoever tries does not end usher.
+func TestDamagedLane(t *testing.T) {
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	check(t, d.Pause(store.Pause{}))
+	d.take("acme", "A")
+	d.shut()
+	sqlOn(t, path, "DELETE FROM lane")
+	d.start()
+	for what, err := range map[string]error{"discard": d.Discard(1), "redeliver": d.Redeliver(1, true), "erase": second(d.Erase("", "acme")), "forget": second(d.Forget(nil, "acme"))} {
+		t.Logf("%s: %v", what, err)
+	}
+	d.take("acme", "B")
+}
+
 // A refused webhook whose body is not what came any more can't be accepted: the receiver, and entitlements, would go by it.
 func TestDamagedRefused(t *testing.T) {
 	path := aFile(t)

@@ -183,6 +183,8 @@ func (s *Store) Discard(id int64) error {
 			}
 			w.move(l, h, Discarded, byHand)
 			return nil
+		case l == nil: // a damaged file
+			return ErrNotFound
 		case w.owned(l) && l.head == id:
 			return ErrBusy
 		}
