@@ -106,6 +106,8 @@ func (s *Store) Redeliver(id int64, force bool) error {
 				l.rest(w.now)
 			}
 			return nil
+		case found.State == Waiting && (h.State == Delivered || h.State == Superseded):
+			return nil // it was to be tried now, and that is done: once more would undo what came after it
 		case h.State == Kept && rc == nil:
 			return ErrKept
 		case l.tail > id && !force:
