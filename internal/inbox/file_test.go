@@ -273,6 +273,12 @@ func TestDamagedRefused(t *testing.T) {
 	if _, err := d.Accept(d.nth("acme", 1), true); !errors.Is(err, store.ErrDamaged) {
 		t.Errorf("accepted: %v", err)
 	}
+	d.shut()
+	sqlOn(t, path, "UPDATE webhook SET status = x'00ff'") // it does not say any more what was wrong with it
+	d.start()
+	if err := d.Redeliver(d.nth("acme", 1), true); !errors.Is(err, store.ErrRefused) {
+		t.Errorf("sent again: %v", err)
+	}
 	d.want("states", d.states("acme"), "refused")
 }
 
