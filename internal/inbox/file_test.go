@@ -247,6 +247,21 @@ func TestDamagedContent(t *testing.T) {
 	})
 }
 
+// A webhook whose tenant's row is gone can't be dealt with, but whoever tries does not end usher.
+func TestDamagedLane(t *testing.T) {
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	check(t, d.Pause(store.Pause{}))
+	d.take("acme", "A")
+	d.shut()
+	sqlOn(t, path, "DELETE FROM lane")
+	d.start()
+	for what, err := range map[string]error{"discard": d.Discard(1), "redeliver": d.Redeliver(1, true), "erase": second(d.Erase("", "acme")), "forget": second(d.Forget(nil, "acme"))} {
+		t.Logf("%s: %v", what, err)
+	}
+	d.take("acme", "B")
+}
+
 // A refused webhook whose body is not what came any more can't be accepted: the receiver, and entitlements, would go by it.
 func TestDamagedRefused(t *testing.T) {
 	path := aFile(t)
@@ -257,6 +272,12 @@ func TestDamagedRefused(t *testing.T) {
 	d.start()
 	if _, err := d.Accept(d.nth("acme", 1), true); !errors.Is(err, store.ErrDamaged) {
 		t.Errorf("accepted: %v", err)
+	}
+	d.shut()
+	sqlOn(t, path, "UPDATE webhook SET status = x'00ff'") // it does not say any more what was wrong with it
+	d.start()
+	if err := d.Redeliver(d.nth("acme", 1), true); !errors.Is(err, store.ErrRefused) {
+		t.Errorf("sent again: %v", err)
 	}
 	d.want("states", d.states("acme"), "refused")
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,4 +116,45 @@ func TestImportsNothingThatBelongsNowhere(t *testing.T) {
 			}
 		}
 	}
+}
+
+// To send a webhook again that waits means to try it now. If it is being delivered, and is accepted, that is done: to send it once more
+// would put it in the place of what came after it.
+func TestSentAgainWhileItIsDelivered(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		noted := &noted{Engine: open()}
+		d := newDesk(t, func() store.Engine { return noted })
+		release := d.main.hang("acme")
+		d.take("acme", "A", "B")
+		d.until("under way", func() bool { return len(d.main.tried("acme")) == 1 })
+		asked := make(chan error)
+		go func() { asked <- d.Redeliver(d.nth("acme", 1), true) }()
+		d.until("it waits for the outcome", func() bool { return noted.actions.Load() > 0 })
+		release()
+		check(t, <-asked)
+		d.idle("acme")
+		d.want("accepted", fmt.Sprint(d.main.got("acme")), "[A B]")
+	})
+}
+
+// noted counts the transactions that look at a webhook by its number: those of actions.
+type noted struct {
+	store.Engine
+	actions atomic.Int64
+}
+
+func (n *noted) Write(fn func(store.Tx) error) error {
+	return n.Engine.Write(func(tx store.Tx) error { return fn(notedTx{tx, n}) })
+}
+
+type notedTx struct {
+	store.Tx
+	*noted
+}
+
+func (t notedTx) Queue(name string, each func(store.Row) error, args ...any) {
+	if name == "webhooks_lock" {
+		t.actions.Add(1)
+	}
+	t.Tx.Queue(name, each, args...)
 }

@@ -356,18 +356,16 @@ const reserveSize = 4 << 20
 func (e *Engine) reservePath() string { return e.path + ".reserve" }
 
 func (e *Engine) makeReserve() {
-	if info, err := os.Stat(e.reservePath()); err == nil && info.Size() == reserveSize {
-		e.reserve = true
-		return
-	}
-	// Twice as much must fit: what was given up is needed until there is room for more.
-	err := os.WriteFile(e.reservePath(), make([]byte, 2*reserveSize), 0o600)
-	if err == nil {
-		err = os.Truncate(e.reservePath(), reserveSize)
-	}
-	if err != nil {
-		os.Remove(e.reservePath())
-		return
+	if info, err := os.Stat(e.reservePath()); err != nil || info.Size() != reserveSize {
+		// Twice as much must fit: what was given up is needed until there is room for more.
+		err := os.WriteFile(e.reservePath(), make([]byte, 2*reserveSize), 0o600)
+		if err == nil {
+			err = os.Truncate(e.reservePath(), reserveSize)
+		}
+		if err != nil {
+			os.Remove(e.reservePath())
+			return
+		}
 	}
 	e.reserve = true
 	e.tight.Store(false)

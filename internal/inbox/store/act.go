@@ -106,6 +106,8 @@ func (s *Store) Redeliver(id int64, force bool) error {
 				l.rest(w.now)
 			}
 			return nil
+		case found.State == Waiting && (h.State == Delivered || h.State == Superseded):
+			return nil // it was to be tried now, and that is done: once more would undo what came after it
 		case h.State == Kept && rc == nil:
 			return ErrKept
 		case l.tail > id && !force:
@@ -183,6 +185,8 @@ func (s *Store) Discard(id int64) error {
 			}
 			w.move(l, h, Discarded, byHand)
 			return nil
+		case l == nil: // a damaged file
+			return ErrNotFound
 		case w.owned(l) && l.head == id:
 			return ErrBusy
 		}

@@ -92,7 +92,7 @@ type Status struct {
 }
 
 // Rejected says whether it was refused when it came, whatever somebody has done with it since.
-func (s *Status) Rejected() bool { return s.Code != 0 }
+func (s *Status) Rejected() bool { return s.Code != 0 || s.State == Refused }
 
 // Attempt is one try at the receiver. Of many the last are kept.
 type Attempt struct {
