@@ -275,6 +275,7 @@ func (e *Engine) Import(fn func(store.Tx) error) error {
 	t.batch.Queue("SET LOCAL statement_timeout = 0")
 	t.batch.Queue("SET LOCAL lock_timeout = 0")
 	t.batch.Queue("SET LOCAL idle_in_transaction_session_timeout = 0")
+	t.batch.Queue("SET LOCAL plan_cache_mode = force_custom_plan") // the tables become large under it: a plan of its begin would read all of them each time
 	if err := fn(t); err != nil {
 		e.rollback(err)
 		return err // mostly not the database's
