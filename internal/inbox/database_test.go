@@ -449,6 +449,35 @@ func TestReadsOnlyItsOwnLane(t *testing.T) {
 	}
 }
 
+// A plan of when there were three tenants, which reads all lanes, does not last until autovacuum comes by.
+func TestPlansDoNotLast(t *testing.T) {
+	t.Parallel()
+	const tenants = 1000
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	check(t, d.Pause(store.Pause{}))
+	d.take("x", "A")
+	d.take("y", "A")
+	inSchema(t, dsn, "VACUUM ANALYZE {schema}.lane")
+	for half := range 2 {
+		for n := range tenants {
+			d.take(fmt.Sprint("t", half, "-", n), "A")
+		}
+		if half == 0 {
+			time.Sleep(6 * time.Second) // longer than a plan lasts
+		}
+	}
+	d.shut() // the server counts what a connection has read at its end
+	rows := -1
+	d.until("counted", func() bool {
+		rows = must2(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = 'lane_pkey'", 2*tenants))))(t)
+		return rows >= 0
+	})
+	if rows > 3*tenants*tenants/2 { // twice as many if the second half goes by the plan of the first
+		t.Errorf("%d rows were read for %d tenants", rows, 2*tenants)
+	}
+}
+
 // Whatever isolation a role has by default: who waits for a lane's row sees what became of it, and nobody is refused.
 func TestDefaultIsolation(t *testing.T) {
 	t.Parallel()
