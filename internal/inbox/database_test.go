@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -412,6 +413,68 @@ func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	d.idle("")
 	if strings.Contains(d.log.String(), "clock has jumped") {
 		t.Error("a wait was taken for a jump of the clock")
+	}
+}
+
+// What an intake reads is its own lane's, however many wait in others, and also while the server knows nothing yet about new tables.
+func TestReadsOnlyItsOwnLane(t *testing.T) {
+	t.Parallel()
+	const tenants = 200
+	for name, read := range map[string]func(d *desk, tenant string){
+		"webhook_waiting": func(d *desk, tenant string) { d.take(tenant, "A", "B") },
+		"webhook_held": func(d *desk, tenant string) {
+			d.take(tenant, "A")
+			d.until("parked", func() bool { return d.states(tenant) == "parked" })
+			d.take(tenant, "B")
+		},
+	} {
+		dsn := pgtest.Schema(t)
+		d := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.Store.KeepLatest = name == "webhook_waiting" })
+		d.main.set("", status(400))
+		if d.cfg.Store.KeepLatest {
+			check(t, d.Pause(store.Pause{}))
+		}
+		for n := range tenants {
+			read(d, fmt.Sprint("t", n))
+		}
+		d.shut() // the server counts what a connection has read at its end
+		rows := -1
+		d.until("counted", func() bool {
+			rows = must2(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = '%s'", 2*tenants, name))))(t)
+			return rows >= 0
+		})
+		if rows > 20*tenants {
+			t.Errorf("%d webhooks of %d tenants: %d rows of %s were read", 2*tenants, tenants, rows, name)
+		}
+	}
+}
+
+// A plan of when there were three tenants, which reads all lanes, does not last until autovacuum comes by.
+func TestPlansDoNotLast(t *testing.T) {
+	t.Parallel()
+	const tenants = 1000
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	check(t, d.Pause(store.Pause{}))
+	d.take("x", "A")
+	d.take("y", "A")
+	inSchema(t, dsn, "VACUUM ANALYZE {schema}.lane")
+	for half := range 2 {
+		for n := range tenants {
+			d.take(fmt.Sprint("t", half, "-", n), "A")
+		}
+		if half == 0 {
+			time.Sleep(6 * time.Second) // longer than a plan lasts
+		}
+	}
+	d.shut() // the server counts what a connection has read at its end
+	rows := -1
+	d.until("counted", func() bool {
+		rows = must2(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = 'lane_pkey'", 2*tenants))))(t)
+		return rows >= 0
+	})
+	if rows > 3*tenants*tenants/2 { // twice as many if the second half goes by the plan of the first
+		t.Errorf("%d rows were read for %d tenants", rows, 2*tenants)
 	}
 }
 

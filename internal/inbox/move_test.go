@@ -260,3 +260,28 @@ func TestImportAmongReplicas(t *testing.T) {
 	check(t, tx.Commit(t.Context()))
 	check(t, <-imported)
 }
+
+// The more an import has written, the longer it does not take to write on: the server's plans are made while the tables are small.
+func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
+	t.Parallel()
+	const tenants = 3000
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	d.take("crm/known", "one")
+	d.idle("")
+	inSchema(t, dsn, "VACUUM ANALYZE {schema}.lane")
+	var file bytes.Buffer
+	for n := range tenants {
+		file.Write(append(snapshotOf(d.cfg.Store.Receivers, fmt.Sprint("t", n), "").Body, '\n'))
+	}
+	must2(d.Import(t.Context(), &file, false))(t)
+	d.shut() // the server counts what a connection has read at its end
+	rows := -1
+	d.until("counted", func() bool {
+		rows = must2(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = 'lane_pkey'", tenants))))(t)
+		return rows >= 0
+	})
+	if rows > 5*tenants {
+		t.Errorf("%d rows were read to import %d tenants", rows, tenants)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/store"
+	"usher/internal/testkit/pgtest"
 )
 
 // Whoever erases a tenant waits for one delivery that is under way, and not for all that wait behind it.
@@ -65,6 +66,30 @@ func TestImportedPausesCount(t *testing.T) {
 			t.Errorf("all deliveries are paused: %t, and the receiver got %q", paused, got)
 		}
 	})
+}
+
+// It counts on other replicas, too, which read the pauses only now and then.
+func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
+	t.Parallel()
+	from := newDesk(t, inFile(t, t.TempDir()+"/from.db"))
+	check(t, from.Pause(store.Pause{}))
+	for n := range 50 {
+		from.take(fmt.Sprint("t", n), "one")
+	}
+	var file bytes.Buffer
+	must2(from.Export(t.Context(), &file))(t)
+	open := inDatabase(t, pgtest.Schema(t))
+	a, b := newDesk(t, open), newDesk(t, open)
+	b.take("first", "one") // so that it knows the platform, and would deliver at once
+	b.idle("")
+	must2(b.Erase("", "first"))(t)
+	must2(a.Import(t.Context(), &file, false))(t)
+	b.until("paused", func() bool { b.courier.Look(); return len(b.Paused()) > 0 })
+	if got := len(a.main.got("")) + len(b.main.got("")) - 1; got > 0 {
+		t.Errorf("all deliveries are paused, and the receiver got %d", got)
+	}
+	must2(a.Resume(store.Pause{}))(t)
+	a.idle("")
 }
 
 // Numbers go on after an import where they were, even if the history has dropped the last ones.

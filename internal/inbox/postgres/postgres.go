@@ -122,6 +122,9 @@ const (
 	// commitPatience is how long a transaction may take to be confirmed. Until then the server holds the rows of its
 	// lanes: a second connection could only wait for them.
 	commitPatience = time.Minute
+	// planPatience is how long the server goes by the plans that it has made. One of when a table had three rows reads all of it
+	// each time; otherwise only autovacuum, every minute at best, has it make another one.
+	planPatience = 5 * time.Second
 )
 
 // Engine is a store.Engine.
@@ -136,6 +139,7 @@ type Engine struct {
 	prepared bool      // the tables are there
 	try      bool      // only see whether they could be made
 	waited   time.Time // when a lock was last waited for in vain
+	planned  time.Time // when the server last forgot its plans
 	warned   bool      // the server has sent a warning since the last look
 
 	mu     sync.Mutex // guards what follows
@@ -275,6 +279,7 @@ func (e *Engine) Import(fn func(store.Tx) error) error {
 	t.batch.Queue("SET LOCAL statement_timeout = 0")
 	t.batch.Queue("SET LOCAL lock_timeout = 0")
 	t.batch.Queue("SET LOCAL idle_in_transaction_session_timeout = 0")
+	t.batch.Queue("SET LOCAL plan_cache_mode = force_custom_plan") // the tables become large under it: a plan of its begin would read all of them each time
 	if err := fn(t); err != nil {
 		e.rollback(err)
 		return err // mostly not the database's
@@ -290,6 +295,10 @@ func (e *Engine) begin(ctx context.Context) *tx {
 	t := &tx{e: e, conn: e.conn, ctx: ctx}
 	t.batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	t.batch.Queue(e.statements["settings"])
+	if time.Since(e.planned) > planPatience {
+		e.planned = time.Now()
+		t.batch.Queue("DISCARD PLANS")
+	}
 	return t
 }
 

@@ -63,11 +63,14 @@ SELECT w.* FROM unnest($1::bytea[], $2::bigint[]) AS n (key, seq) CROSS JOIN LAT
 	WHERE w.lane = n.key AND w.state = 0 AND w.seq <> n.seq ORDER BY w.ord LIMIT 1) w
 
 -- name: lane_rest
-SELECT {webhook} FROM {schema}.lane l JOIN {schema}.webhook w ON w.lane = l.key
-WHERE l.key = ANY($1::bytea[]) AND l.parked + l.again + l.refused > 0 AND (w.state IN (1, 2) OR w.state = 0 AND w.ord < 0) ORDER BY w.seq
+SELECT {webhook} FROM {schema}.lane l CROSS JOIN LATERAL (
+	SELECT * FROM {schema}.webhook WHERE lane = l.key AND (state IN (1, 2) OR state = 0 AND ord < 0) ORDER BY seq) w -- with it the server looks lane by lane; else, while the tables are small, at those of all lanes
+WHERE l.key = ANY($1::bytea[]) AND l.parked + l.again + l.refused > 0 ORDER BY w.seq
 
 -- name: lane_queue
-SELECT {webhook} FROM {schema}.lane l JOIN {schema}.webhook w ON w.lane = l.key WHERE l.key = ANY($1::bytea[]) AND w.state = 0 ORDER BY w.ord
+SELECT {webhook} FROM {schema}.lane l CROSS JOIN LATERAL (
+	SELECT * FROM {schema}.webhook WHERE lane = l.key AND state = 0 ORDER BY ord) w -- see lane_rest
+WHERE l.key = ANY($1::bytea[]) ORDER BY w.ord
 
 -- name: webhooks
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane

@@ -386,15 +386,26 @@ func (i *importing) read(tx Tx) error {
 		return err
 	}
 	tx.Queue("import_number", nil, max(highest, last))
-	if export {
-		tx.Queue("import_count", nil, now)
-		if faultyCount > 0 { // what was left out must not be taken for something that is there
-			tx.Queue("import_forget", nil)
-			tx.Queue("seen_expire", nil, never)
-		}
+	var due int64
+	tx.Now(&due)
+	if err := tx.Send(); err != nil || !export {
+		return err
+	}
+	due = s.shift(due)
+	if s.cfg.Engine.Shared() { // to count and to commit takes no longer than what came before
+		due += max(0, due-now) + int64(importRest/time.Microsecond)
+	}
+	tx.Queue("import_count", nil, due)
+	if faultyCount > 0 { // what was left out must not be taken for something that is there
+		tx.Queue("import_forget", nil)
+		tx.Queue("seen_expire", nil, never)
 	}
 	return tx.Send()
 }
+
+// importRest is how long what was imported is not delivered where replicas share a database: each reads the pauses that came with it
+// first.
+const importRest = 3 * time.Second
 
 var (
 	errLongLine = errors.New("is too long")
