@@ -451,6 +451,9 @@ func TestReadsOnlyItsOwnLane(t *testing.T) {
 
 // A plan of when there were three tenants, which reads all lanes, does not last until autovacuum comes by.
 func TestPlansDoNotLast(t *testing.T) {
+	if !*long {
+		t.Skip("it waits for six seconds: go test ./internal/inbox -long")
+	}
 	t.Parallel()
 	const tenants = 1000
 	dsn := pgtest.Schema(t)

@@ -122,8 +122,8 @@ const (
 	// commitPatience is how long a transaction may take to be confirmed. Until then the server holds the rows of its
 	// lanes: a second connection could only wait for them.
 	commitPatience = time.Minute
-	// planPatience is how long the server goes by the plans that it has made. One of when a table had three rows reads all of it
-	// each time; otherwise only autovacuum, every minute at best, has it make another one.
+	// planPatience is how long the server uses a plan that it has made. A plan from when a table had three rows reads the whole table
+	// each time, and without this only autovacuum, once a minute, would end that.
 	planPatience = 5 * time.Second
 )
 
@@ -279,7 +279,7 @@ func (e *Engine) Import(fn func(store.Tx) error) error {
 	t.batch.Queue("SET LOCAL statement_timeout = 0")
 	t.batch.Queue("SET LOCAL lock_timeout = 0")
 	t.batch.Queue("SET LOCAL idle_in_transaction_session_timeout = 0")
-	t.batch.Queue("SET LOCAL plan_cache_mode = force_custom_plan") // the tables become large under it: a plan of its begin would read all of them each time
+	t.batch.Queue("SET LOCAL plan_cache_mode = force_custom_plan") // the tables grow meanwhile: a plan from its beginning would read all of them each time
 	if err := fn(t); err != nil {
 		e.rollback(err)
 		return err // mostly not the database's

@@ -64,7 +64,7 @@ SELECT w.* FROM unnest($1::bytea[], $2::bigint[]) AS n (key, seq) CROSS JOIN LAT
 
 -- name: lane_rest
 SELECT {webhook} FROM {schema}.lane l CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.webhook WHERE lane = l.key AND (state IN (1, 2) OR state = 0 AND ord < 0) ORDER BY seq) w -- with it the server looks lane by lane; else, while the tables are small, at those of all lanes
+	SELECT * FROM {schema}.webhook WHERE lane = l.key AND (state IN (1, 2) OR state = 0 AND ord < 0) ORDER BY seq) w -- so the server looks lane by lane, and not, while the tables are small, at the webhooks of all lanes
 WHERE l.key = ANY($1::bytea[]) AND l.parked + l.again + l.refused > 0 ORDER BY w.seq
 
 -- name: lane_queue
@@ -268,7 +268,7 @@ SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM {s
 SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
 
 -- name: import_lock
-LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- who has locked a lane could else wait for us, and we for them
+LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- with less, who has locked a lane could wait for us, and we for them
 
 -- name: last_number
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
