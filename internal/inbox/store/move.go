@@ -396,7 +396,7 @@ func (i *importing) read(tx Tx) error {
 		due += max(0, due-now) + int64(importRest/time.Microsecond)
 	}
 	tx.Queue("import_count", nil, due)
-	if faultyCount > 0 { // what was left out must not be taken for something that is there
+	if faultyCount > 0 { // dedup must not take what was left out for the original of a copy
 		tx.Queue("import_forget", nil)
 		tx.Queue("seen_expire", nil, never)
 	}
