@@ -122,6 +122,10 @@ func (w *world) judgeDuplicate(n *arrival) {
 	case w.isTail(o, n) && w.cfg.Store.KeepLatest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
 		!slices.ContainsFunc(w.tries, func(t *attempt) bool { return t.number == o.number && t.instance == 0 }):
 		return // the same, and somebody sent it again after that
+	case w.isTail(o, n) && o.entry.State == store.Superseded && slices.ContainsFunc(w.tries, func(t *attempt) bool {
+		return t.tenant == o.tenant && t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.entry.ID > o.entry.ID && t.began.After(n.from)
+	}):
+		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
 	case o.entry.State == store.Kept && len(o.again) == 0 && n.receiver == "":
 		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
 			w.violation("(a) arrival %d was dropped as a copy of %d, which was kept before", n.number, o.number)
