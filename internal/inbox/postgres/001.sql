@@ -2,14 +2,13 @@
 -- or a code of a megabyte must not fail a statement. Times are microseconds since 1970.
 
 CREATE TABLE {schema}.platform (
-	id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-	hash bytea NOT NULL UNIQUE,
+	hash bytea PRIMARY KEY,
 	code bytea NOT NULL
 );
 
 CREATE TABLE {schema}.lane (
 	key         bytea PRIMARY KEY, -- of tenant and platform, or of the event's type and platform; never deleted
-	platform    bigint NOT NULL,
+	platform    bytea NOT NULL,    -- its hash, the second half of the key
 	tenant      bytea NOT NULL,
 	kind        bytea NOT NULL,    -- the event's type, if there is no tenant
 	tail        bigint NOT NULL DEFAULT 0,

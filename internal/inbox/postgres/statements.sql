@@ -1,15 +1,15 @@
 -- Each statement is named after the question that it answers. A slice of the caller's is an array here.
 
 -- name: platforms
-SELECT id, code FROM {schema}.platform
+SELECT code FROM {schema}.platform
 
 -- name: platform_add
-INSERT INTO {schema}.platform (hash, code) SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT (hash) DO NOTHING
+INSERT INTO {schema}.platform (hash, code) SELECT DISTINCT * FROM unnest($1::bytea[], $2::bytea[]) AS n (hash, code)
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.platform p WHERE p.hash = n.hash) ORDER BY 1 ON CONFLICT (hash) DO NOTHING
 
 -- name: lane_add
 INSERT INTO {schema}.lane (key, platform, tenant, kind)
-SELECT n.key, p.id, n.tenant, n.kind FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) AS n (key, tenant, kind)
-JOIN {schema}.platform p ON p.hash = substring(n.key FROM 17) -- the key's second half is the platform's
+SELECT n.key, substring(n.key FROM 17), n.tenant, n.kind FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) AS n (key, tenant, kind) -- the key's second half is the platform's
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.key = n.key)
 ORDER BY n.key ON CONFLICT (key) DO NOTHING
 
@@ -27,29 +27,29 @@ WHERE l.key = n.key
 -- name: lane_due_repair
 UPDATE {schema}.lane SET due = CASE WHEN wish <= $2::bigint THEN greatest($1::bigint, wish) ELSE $1::bigint END,
 	wish = CASE WHEN wish <= $2::bigint THEN wish ELSE 0 END, tried = least(tried, $1::bigint)
-WHERE platform = ANY($4::bigint[]) AND due < {never}
+WHERE platform = ANY($4::bytea[]) AND due < {never}
 	AND (owner = '' AND failing = 0 AND due > $1::bigint OR owner = '' AND due > $3::bigint OR owner <> '' AND due > $5::bigint)
 
 -- name: lanes_between
 SELECT {lane} FROM {schema}.lane l WHERE l.key BETWEEN $1 AND $2
 
 -- name: claim_ready
-SELECT {lane} FROM unnest($1::bigint[]) AS p (id) CROSS JOIN LATERAL (
+SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
 	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: claim_retry
-SELECT {lane} FROM unnest($1::bigint[]) AS p (id) CROSS JOIN (VALUES (1), (2)) AS f (failing) CROSS JOIN LATERAL (
+SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN (VALUES (1), (2)) AS f (failing) CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = f.failing AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
 	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: claim_probe
-SELECT {lane} FROM unnest($1::bigint[]) AS p (id) CROSS JOIN LATERAL (
+SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = 2 AND due < {never} AND tried <= $2::bigint - 1000000 AND wish <= $2::bigint AND (owner = '' OR due <= $2::bigint AND $3::bigint = 1)
 	ORDER BY tried LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: claim_wave
-SELECT {lane} FROM unnest($1::bigint[]) AS p (id) CROSS JOIN LATERAL (
+SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = 2 AND due < {never} AND since >= $5::bigint AND tried < $6::bigint AND wish <= $2::bigint AND owner = '' AND $3::bigint >= 0
 	ORDER BY since LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
@@ -210,7 +210,7 @@ SELECT count(*) FROM {schema}.snapshot
 -- name: tenants
 SELECT l.platform, l.tenant, coalesce(s.name, ''::bytea), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.failing, l.paused
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.lane = l.key
-WHERE l.tenant <> ''::bytea AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > ($1::bytea, $2::bigint)
+WHERE l.tenant <> ''::bytea AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > ($1::bytea, $2::bytea)
 AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.failing > 0 AND l.waiting > 0) ORDER BY l.tenant, l.platform LIMIT $4::bigint
 
 -- name: held_up

@@ -2,14 +2,13 @@
 -- or a code of a megabyte must not fail a statement. Times are microseconds since 1970.
 
 CREATE TABLE platform (
-	id   INTEGER PRIMARY KEY,
-	hash BLOB NOT NULL UNIQUE,
+	hash BLOB PRIMARY KEY,
 	code BLOB NOT NULL
-);
+) WITHOUT ROWID;
 
 CREATE TABLE lane (
 	key         BLOB PRIMARY KEY, -- of tenant and platform, or of the event's type and platform; never deleted
-	platform    INTEGER NOT NULL,
+	platform    BLOB NOT NULL,    -- its hash, the second half of the key
 	tenant      BLOB NOT NULL,
 	kind        BLOB NOT NULL,    -- the event's type, if there is no tenant
 	tail        INTEGER NOT NULL DEFAULT 0,

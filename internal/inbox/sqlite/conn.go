@@ -25,7 +25,7 @@ type conn struct {
 
 // A statement is one of statements.sql.
 type statement struct {
-	parts []driver.Stmt
+	driver.Stmt
 	whole bool // it gets a slice as one JSON array, and does not run once for each element
 }
 
@@ -96,14 +96,11 @@ func (c *conn) prepare(name string) (*statement, error) {
 	if !ok {
 		panic("there is no statement " + name)
 	}
-	s := &statement{whole: strings.Contains(text, "json_each(")}
-	for part := range strings.SplitSeq(text, ";\n") {
-		one, err := c.Prepare(part)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		s.parts = append(s.parts, one)
+	one, err := c.Prepare(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	s := &statement{one, strings.Contains(text, "json_each(")}
 	c.prepared[name] = s
 	return s, nil
 }
@@ -162,19 +159,11 @@ func array(slice any) []byte {
 }
 
 func (s *statement) run(ctx context.Context, each func(store.Row) error, args []driver.NamedValue) error {
-	last := len(s.parts) - 1
-	for i, part := range s.parts {
-		if i == last && each != nil {
-			break
-		}
-		if _, err := part.(driver.StmtExecContext).ExecContext(ctx, args); err != nil {
-			return err
-		}
-	}
 	if each == nil {
-		return nil
+		_, err := s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
+		return err
 	}
-	rows, err := s.parts[last].(driver.StmtQueryContext).QueryContext(ctx, args)
+	rows, err := s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
 	if err != nil {
 		return err
 	}

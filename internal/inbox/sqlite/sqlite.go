@@ -131,7 +131,7 @@ func (e *Engine) migrate() error {
 	// A leave of this engine lasts for years, so lanes with an owner are at the end of the index lane_due.
 	now := time.Now()
 	script += fmt.Sprintf("PRAGMA user_version = %d;\nUPDATE lane SET owner = x'', due = %d\n"+
-		"WHERE platform IN (SELECT id FROM platform) AND failing IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
+		"WHERE platform IN (SELECT hash FROM platform) AND failing IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
 		len(migrations), now.UnixMicro(), now.Add(100*24*time.Hour).UnixMicro())
 	return plain(e.conn.exec(script))
 }

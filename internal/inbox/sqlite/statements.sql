@@ -11,13 +11,13 @@ BEGIN
 COMMIT
 
 -- name: platforms
-SELECT id, code FROM platform
+SELECT code FROM platform
 
 -- name: platform_add
 INSERT INTO platform (hash, code) VALUES (?1, ?2) ON CONFLICT DO NOTHING
 
 -- name: lane_add
-INSERT INTO lane (key, platform, tenant, kind) SELECT ?1, id, ?2, ?3 FROM platform WHERE hash = substr(?1, 17) ON CONFLICT DO NOTHING -- the key's second half is the platform's
+INSERT INTO lane (key, platform, tenant, kind) VALUES (?1, substr(?1, 17), ?2, ?3) ON CONFLICT DO NOTHING -- the key's second half is the platform's
 
 -- name: lane_lock
 SELECT {lane} FROM lane l WHERE l.key IN (SELECT unhex(value) FROM json_each(?1))

@@ -26,6 +26,11 @@ func (a *act) need(n *needs) bool { a.wants(n); return true }
 func (a *act) decide(w *work)     { a.err = a.does(w) }
 
 func (a *act) done(err error) {
+	if a.wakes {
+		a.s.mu.Lock()
+		a.s.cache.acted = a.s.cache.changes
+		a.s.mu.Unlock()
+	}
 	a.reply <- errors.Join(err, a.err)
 	if a.wakes && a.s.cfg.Courier != nil {
 		a.s.cfg.Courier.Look()
@@ -181,7 +186,7 @@ func (s *Store) Discard(id int64) error {
 			return ErrFinished
 		case h.State == Refused:
 			if l == nil {
-				l, w.rough = new(lane), true // it belongs to none
+				l = new(lane) // it belongs to none
 			}
 			w.move(l, h, Discarded, byHand)
 			return nil
@@ -212,8 +217,8 @@ func (s *Store) lanesOf(platform *string, tenant string) (all []*lane, err error
 	err = s.read(s.run, func(tx Tx) error {
 		all = nil
 		tx.Queue("lanes_between", func(r Row) error {
-			l, err := scanLane(r)
-			if err == nil && l.tenant == tenant && (platform == nil || s.platforms.code(l.platform) == *platform) {
+			l, err := s.scanLane(r)
+			if err == nil && l.Tenant == tenant && (platform == nil || l.Platform == *platform) {
 				all = append(all, l)
 			}
 			return err
@@ -250,7 +255,7 @@ func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
 // Erase deletes all that is kept of a tenant: what waits, is parked or was refused, the history, the last snapshot, and
 // what dedup remembers. It says how many webhooks that were.
 func (s *Store) Erase(platform, tenant string) (count int, err error) {
-	key := laneKey(platform, tenant, "")
+	key := tenantKey(platform, tenant)
 	err = s.do(func(n *needs) { n.lane(key) }, func(w *work) error {
 		count = 0
 		l := w.lanes[key]
@@ -264,7 +269,6 @@ func (s *Store) Erase(platform, tenant string) (count int, err error) {
 			return ErrBusy
 		}
 		w.bytes -= l.bytes
-		w.rough = true
 		l.forget()
 		l.waiting, l.again, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
 		l.tail, l.tailID = 0, ""
@@ -294,10 +298,7 @@ type pauses struct {
 // Pause holds deliveries back; see Pause.
 func (s *Store) Pause(p Pause) error {
 	return s.setPause(p, func(w *work, l *lane) {
-		since := w.now
-		w.extra = append(w.extra, func(tx Tx) {
-			tx.Queue("pause_add", nil, []byte(p.Receiver), []byte(p.Platform), []byte(p.Tenant), pauseKey(p), since)
-		})
+		w.extra = append(w.extra, p.add(w.now))
 		if l != nil && !l.paused {
 			l.paused, l.changed = true, true
 			if !w.owned(l) {
@@ -326,10 +327,10 @@ func (s *Store) Resume(p Pause) (bool, error) {
 }
 
 func (s *Store) setPause(p Pause, change func(*work, *lane)) error {
-	key := laneKey(p.Platform, p.Tenant, "")
+	key := tenantKey(p.Platform, p.Tenant)
 	err := s.do(func(n *needs) {
 		if p.Tenant != "" {
-			n.newLane(key, laneName{p.Platform, p.Tenant, ""})
+			n.lanes[key] = webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}
 		}
 	}, func(w *work) error { change(w, w.lanes[key]); return nil })
 	if err != nil {
@@ -339,8 +340,15 @@ func (s *Store) setPause(p Pause, change func(*work, *lane)) error {
 }
 
 func pauseKey(p Pause) []byte {
-	k := laneKey(p.Platform+"\x00"+p.Receiver, p.Tenant, p.Receiver)
+	k := LaneOf(webhookgate.Lane{Platform: p.Platform + "\x00" + p.Receiver, Tenant: p.Tenant, Type: p.Receiver})
 	return k[:]
+}
+
+// add returns what stores the pause.
+func (p Pause) add(since int64) func(Tx) {
+	return func(tx Tx) {
+		tx.Queue("pause_add", nil, []byte(p.Receiver), []byte(p.Platform), []byte(p.Tenant), pauseKey(p), since)
+	}
 }
 
 func scanPause(r Row) (Pause, error) {

@@ -46,27 +46,20 @@ func (s *Store) Add(ctx context.Context, w *webhookgate.Webhook, keep bool) Answ
 	}
 	i := s.newIntake(w)
 	i.keep = keep
-	select {
-	case s.ops <- i:
-	case <-ctx.Done():
-		return Answer{Err: s.tooSlow()}
-	case <-s.run.Done():
-		return Answer{Err: ErrClosed}
-	}
-	select {
-	case a := <-i.reply:
-		return a
-	case <-ctx.Done():
+	return i.submit(ctx, i)
+}
+
+// submit hands the intake, or an op that it is part of, to the writer, and waits until ctx ends.
+func (i *intake) submit(ctx context.Context, o op) Answer {
+	a, err := await(ctx, ctx.Done(), i.s, o, i.reply)
+	if err != nil {
 		i.gone.Store(true)
-		return Answer{Err: s.tooSlow()}
-	case <-s.closed:
-		select {
-		case a := <-i.reply:
-			return a
-		default:
-			return Answer{Err: ErrClosed}
+		if !errors.Is(err, ErrClosed) {
+			err = i.s.tooSlow()
 		}
+		return Answer{Err: err}
 	}
+	return a
 }
 
 func (s *Store) tooSlow() error {
@@ -99,10 +92,10 @@ func (i *intake) need(n *needs) bool {
 		return false
 	}
 	l := i.hook.Lane
-	n.newLane(i.row.lane, laneName{l.Platform, l.Tenant, l.Type})
+	n.lanes[i.row.lane] = l
 	n.count++
 	if i.hook.SignedID != "" {
-		n.seen = append(n.seen, seenID{i.row.lane, sha256.Sum256([]byte(i.hook.SignedID))})
+		n.seen = append(n.seen, i.seenID())
 	}
 	if i.hook.Snapshot {
 		n.rest[i.row.lane] = true
@@ -139,22 +132,14 @@ func (i *intake) decide(w *work) {
 		i.answer.Err = webhookgate.ErrFull
 		return
 	}
-	row.ID, row.Received = w.number(), w.time()
-	row.Status = Status{}
-	l.tail, l.tailID, l.changed = row.ID, row.Webhook, true
 	if kept {
-		l.enter(row, Kept, "", w.time())
-		l.tailDigest = nil
-		l.held, l.heldAt, l.heldBy, l.heldID = digestOf(row), w.now, "", row.Webhook
-		s.backlog.Store(true)
+		i.keepIn(w, l)
 	} else {
+		i.take(w, l)
 		i.queue(w, l, rc)
 	}
-	w.added = append(w.added, row)
 	i.remember(w, row.ID, row.Webhook)
 	if i.snap != nil {
-		i.snap.Seq, i.snap.Received = row.ID, row.Received
-		w.taken = append(w.taken, i.snap)
 		i.settleRefused(w, l)
 	}
 	if i.from != nil {
@@ -162,16 +147,38 @@ func (i *intake) decide(w *work) {
 	}
 }
 
+// take gives the webhook its number, and makes it its lane's last.
+func (i *intake) take(w *work, l *lane) {
+	row := i.row
+	row.ID, row.Received = w.number(), w.time()
+	row.Status = Status{}
+	l.tail, l.tailID, l.changed = row.ID, row.Webhook, true
+	w.added = append(w.added, row)
+	if i.snap != nil {
+		i.snap.Seq, i.snap.Received = row.ID, row.Received
+		w.taken = append(w.taken, i.snap)
+	}
+}
+
+// keepIn takes the webhook in as one that is not to be delivered: usher itself holds it.
+func (i *intake) keepIn(w *work, l *lane) {
+	i.take(w, l)
+	l.enter(i.row, Kept, "", w.time())
+	l.tailDigest = nil
+	l.held, l.heldAt, l.heldBy, l.heldID = digestOf(i.row), w.now, "", i.row.Webhook
+	i.s.backlog.Store(true)
+}
+
 // remember notes a signed webhook-id: that of a webhook, or of a copy of one. seq is zero if that one was delivered.
 func (i *intake) remember(w *work, seq int64, uuid string) {
 	if i.hook.SignedID == "" {
 		return
 	}
-	id := &seenRow{lane: i.row.lane, hash: sha256.Sum256([]byte(i.hook.SignedID)), digest: i.row.digest, seq: seq, at: w.now, state: Waiting, uuid: uuid}
-	if known := w.seen[seenKey{id.lane, id.hash}]; known != nil && uuid != i.row.Webhook {
+	id := &seenRow{seenID: i.seenID(), digest: i.row.digest, seq: seq, at: w.now, state: Waiting, uuid: uuid}
+	if known := w.seen[id.seenID]; known != nil && uuid != i.row.Webhook {
 		return // the window counts from the first
 	}
-	w.seen[seenKey{id.lane, id.hash}] = id // for the rest of this batch
+	w.seen[id.seenID] = id // for the rest of this batch
 	w.ids = append(w.ids, id)
 }
 
@@ -179,8 +186,8 @@ func (i *intake) remember(w *work, seq int64, uuid string) {
 // holds for sure, if it took it within the window. A signed id that was seen before is a copy whatever came since.
 func (i *intake) duplicate(w *work, l *lane) string {
 	row := i.row
-	if id := i.hook.SignedID; id != "" {
-		if seen := w.seen[seenKey{row.lane, sha256.Sum256([]byte(id))}]; seen != nil && w.now-seen.at < int64(seenFor/time.Microsecond) {
+	if i.hook.SignedID != "" {
+		if seen := w.seen[i.seenID()]; seen != nil && w.now-seen.at < int64(seenFor/time.Microsecond) {
 			switch {
 			case !bytes.Equal(seen.digest, row.digest):
 				i.s.cfg.Log.Warn("webhook has a signed webhook-id that another webhook had before; it is taken in", "webhook", row.Webhook, "tenant", row.Tenant)
@@ -301,44 +308,24 @@ type snapshotRow struct {
 	snapshot.Stored
 }
 
-func saveSnapshots(tx Tx, all []*snapshotRow) {
-	if len(all) == 0 {
-		return
-	}
-	last := make(map[Key]*snapshotRow, len(all)) // a batch may have several of one tenant
-	for _, r := range all {
-		last[r.lane] = r
-	}
-	var lane, uuid, name, features [][]byte
-	var seq, received []int64
-	for _, r := range all {
-		if last[r.lane] != r {
-			continue
-		}
-		lane, uuid, name = append(lane, bytes.Clone(r.lane[:])), append(uuid, []byte(r.Webhook)), append(name, []byte(r.Name))
-		seq, received, features = append(seq, r.Seq), append(received, r.Received.UnixMicro()), append(features, blob(r.Features))
-	}
-	tx.Queue("snapshot_save", nil, lane, seq, uuid, received, name, features)
+func (r *snapshotRow) columns() []any {
+	return []any{r.lane[:], r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, r.Features}
 }
 
 // seenFor is how long a signed webhook-id is remembered.
 const seenFor = 15 * time.Minute
 
-// seenID is a signed webhook-id to look for.
+// seenID is a signed webhook-id of a lane.
 type seenID struct {
 	lane Key
 	hash [32]byte
 }
 
-type seenKey struct {
-	lane Key
-	hash [32]byte
-}
+func (i *intake) seenID() seenID { return seenID{i.row.lane, sha256.Sum256([]byte(i.hook.SignedID))} }
 
 // seenRow is a row of the table seen_id: a signed webhook-id that was taken in.
 type seenRow struct {
-	lane   Key
-	hash   [32]byte
+	seenID
 	digest []byte
 	seq    int64
 	at     int64
@@ -357,19 +344,4 @@ func scanSeen(r Row) (*seenRow, error) {
 	return s, err
 }
 
-func saveSeen(tx Tx, all []*seenRow) {
-	if len(all) == 0 {
-		return
-	}
-	last := make(map[seenKey]*seenRow, len(all))
-	for _, r := range all {
-		last[seenKey{r.lane, r.hash}] = r
-	}
-	var lane, hash, digest, uuid [][]byte
-	var seq, at []int64
-	for _, r := range last {
-		lane, hash, digest = append(lane, bytes.Clone(r.lane[:])), append(hash, bytes.Clone(r.hash[:])), append(digest, r.digest)
-		seq, at, uuid = append(seq, r.seq), append(at, r.at), append(uuid, []byte(r.uuid))
-	}
-	tx.Queue("seen_save", nil, lane, hash, digest, seq, at, uuid)
-}
+func (r *seenRow) columns() []any { return []any{r.lane[:], r.hash[:], r.digest, r.seq, r.at, r.uuid} }

@@ -100,14 +100,14 @@ type Claim struct {
 // claim is a Claim in a batch.
 type claim struct {
 	*Claim
-	platforms []int64
+	platforms [][]byte
 	now       int64
 	takeover  bool
 }
 
 func (c *claim) queue(tx Tx, w *work, n int) {
 	seen := func(r Row) error {
-		l, err := scanLane(r)
+		l, err := w.s.scanLane(r)
 		if err == nil {
 			if known := w.lanes[l.key]; known == nil {
 				w.lanes[l.key] = l
@@ -137,28 +137,6 @@ func (s *Store) Claim(ctx context.Context, claims []*Claim) error {
 	return s.await(ctx, c, c.reply)
 }
 
-// await submits an op and waits for it.
-func (s *Store) await(ctx context.Context, o op, reply chan error) error {
-	select {
-	case s.ops <- o:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.run.Done():
-		return ErrClosed
-	}
-	select {
-	case err := <-reply:
-		return err
-	case <-s.closed:
-		select {
-		case err := <-reply:
-			return err
-		default:
-			return ErrClosed
-		}
-	}
-}
-
 func (c *claiming) weight() int64 { return 0 }
 
 func (c *claiming) need(n *needs) bool {
@@ -166,7 +144,7 @@ func (c *claiming) need(n *needs) bool {
 	now := c.s.now().UnixMicro()
 	for _, one := range c.claims {
 		one.Leaves, one.Found = nil, 0
-		n.claim = append(n.claim, claim{one, c.s.platforms.of(c.s.cfg.Receivers, one.Receiver), now, c.s.clock.takeover(c.s.lease)})
+		n.claim = append(n.claim, claim{one, c.s.platforms.hashes(func(code string) bool { return c.s.cfg.Receivers.For(code) == one.Receiver }), now, c.s.clock.takeover(c.s.lease)})
 	}
 	n.body = readAhead
 	return true

@@ -70,11 +70,6 @@ type whose struct {
 	Type     string `json:"type,omitempty"` // only without a tenant
 }
 
-// nobody: every lane has a tenant, or else a type.
-func (n whose) nobody() bool { return n.Tenant == "" && n.Type == "" }
-
-func (n whose) key() Key { return laneKey(n.Platform, n.Tenant, n.Type) }
-
 // laneLine is what dedup remembers of a tenant.
 type laneLine struct {
 	whose
@@ -151,7 +146,7 @@ func (b *bytesText) UnmarshalJSON(in []byte) error {
 // Export writes the whole inbox, as it is at one moment, while it works on, and says how many webhooks that were.
 func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {
 	<-s.opened
-	if !s.platforms.loaded() {
+	if !s.Ready() {
 		return 0, s.tooSlow()
 	}
 	out := bufio.NewWriterSize(to, 64<<10)
@@ -161,9 +156,6 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 	write := func(l line) error {
 		count++
 		return enc.Encode(l)
-	}
-	name := func(platform int64, tenant, kind []byte) whose {
-		return whose{s.platforms.code(platform), string(tenant), string(kind)}
 	}
 	err = s.cfg.Engine.Read(ctx, func(tx Tx) error {
 		if count == 0 { // it may run again
@@ -177,11 +169,11 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			return errors.Join(err, write(line{Pause: &p}))
 		})
 		tx.Queue("export_lanes", func(r Row) error {
-			l, err := scanLane(r)
+			l, err := s.scanLane(r)
 			if err != nil {
 				return err
 			}
-			out := &laneLine{whose: name(l.platform, []byte(l.tenant), []byte(l.kind)), Tail: l.tail, TailID: l.tailID,
+			out := &laneLine{whose: whose(l.Lane), Tail: l.tail, TailID: l.tailID,
 				TailDigest: l.tailDigest, Held: l.held, HeldBy: l.heldBy, HeldID: l.heldID}
 			if l.heldAt != 0 {
 				out.HeldAt = moment(l.heldAt)
@@ -204,11 +196,11 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			return write(line{Snapshot: &snapshotLine{whose{t.Platform, t.Tenant, ""}, t.Seq, t.Webhook, t.Received, t.Name, json.RawMessage(t.Features)}})
 		})
 		tx.Queue("export_seen", func(r Row) error {
-			var platform, at int64
-			var tenant, kind, uuid []byte
+			var at int64
+			var platform, tenant, kind, uuid []byte
 			l := new(seenLine)
 			err := r.Scan(&platform, &tenant, &kind, &l.Hash, &l.Digest, &l.ID, &at, &uuid)
-			l.whose, l.At, l.Webhook = name(platform, tenant, kind), moment(at), string(uuid)
+			l.whose, l.At, l.Webhook = whose{s.platforms.code(platform), string(tenant), string(kind)}, moment(at), string(uuid)
 			return errors.Join(err, write(line{Seen: l}))
 		})
 		return tx.Send()
@@ -247,6 +239,11 @@ type importing struct {
 	skip   bool
 	result Imported
 	reply  chan error
+
+	now     int64 // when it began
+	first   int64 // the last number before it
+	last    int64 // the number of the webhook's line before
+	highest int64
 }
 
 // Import reads what Export writes into an empty inbox, or bare webhooks into any. Nothing is in before all of it is.
@@ -266,11 +263,11 @@ func (s *Store) Import(ctx context.Context, from io.Reader, skipFaulty bool) (Im
 // run imports, in the writer's place: intake and deliveries wait.
 func (i *importing) run() error {
 	s := i.s
-	err := s.cfg.Engine.Import(func(tx Tx) error { return i.read(tx) })
+	err := s.cfg.Engine.Import(i.read)
 	if err != nil {
 		i.result = Imported{}
 	}
-	s.look() // there may be new platforms
+	s.look()
 	s.mu.Lock()
 	s.cache.known = false
 	s.mu.Unlock()
@@ -290,16 +287,24 @@ const chunk = 200
 // maxLine is the longest line. A webhook of the largest body may take six times its size, if every byte is escaped.
 const maxLine = 64 << 20
 
-type batchLines struct {
-	lanes     []*laneLine
-	webhooks  []*Webhook
-	snapshots []*snapshotRow
-	seen      []*seenRow
-	pauses    []*Pause
-	names     map[Key]laneName
-	bare      []*Webhook
-	count     int
-	last      int64 // number of the last webhook
+// lines are some that were read: which lanes they are about, and what they change once those are locked.
+type lines struct {
+	lanes  map[Key]webhookgate.Lane
+	change []func(*work)
+	bare   int64 // how many need a number
+}
+
+func newLines() *lines { return &lines{lanes: make(map[Key]webhookgate.Lane)} }
+
+// add adds what a line of a lane changes.
+func (b *lines) add(of webhookgate.Lane, change func(*work, *lane)) error {
+	if nobody(of) {
+		return errNobody
+	}
+	key := LaneOf(of)
+	b.lanes[key] = of
+	b.change = append(b.change, func(w *work) { change(w, w.lanes[key]) })
+	return nil
 }
 
 func (i *importing) read(tx Tx) error {
@@ -315,9 +320,9 @@ func (i *importing) read(tx Tx) error {
 	}
 	now = s.shift(now)
 	var faults []string
-	faultyCount, lines, export, ended, last := 0, 0, false, false, first
-	var highest int64
-	b := &batchLines{names: make(map[Key]laneName)}
+	faultyCount, count, export, ended := 0, 0, false, false
+	i.now, i.first, i.highest = now, first, first
+	b := newLines()
 	for n := 1; ; n++ {
 		text, err := readLine(i.from)
 		if err == io.EOF {
@@ -346,8 +351,8 @@ func (i *importing) read(tx Tx) error {
 			}
 			export = true
 		case l.End != nil:
-			if l.End.Lines != lines {
-				err = fmt.Errorf("says that %d lines come before it, but there are %d: the file is not whole", l.End.Lines, lines)
+			if l.End.Lines != count {
+				err = fmt.Errorf("says that %d lines come before it, but there are %d: the file is not whole", l.End.Lines, count)
 			}
 			ended = true
 		case l.Type != "" || l.Webhook == nil && l.Lane == nil && l.Snapshot == nil && l.Seen == nil && l.Pause == nil:
@@ -355,11 +360,9 @@ func (i *importing) read(tx Tx) error {
 		case !export:
 			err = errors.New("is a line of an export, but the export's first line is missing")
 		default:
-			if err = b.add(&l); err == nil {
-				highest = max(highest, l.number())
-			}
+			err = i.line(b, &l)
 		}
-		lines++
+		count++
 		if err != nil {
 			faultyCount++
 			if len(faults) < 20 {
@@ -367,11 +370,11 @@ func (i *importing) read(tx Tx) error {
 			}
 			continue
 		}
-		if b.count >= chunk {
-			if err := i.flush(tx, b, now, first, &last); err != nil {
+		if len(b.change) >= chunk {
+			if err := i.flush(tx, b); err != nil {
 				return err
 			}
-			b = &batchLines{names: make(map[Key]laneName), last: b.last}
+			b = newLines()
 		}
 	}
 	if export && !ended {
@@ -382,10 +385,10 @@ func (i *importing) read(tx Tx) error {
 		return &FaultyError{faults, faultyCount}
 	}
 	i.result.Faulty = faults
-	if err := i.flush(tx, b, now, first, &last); err != nil {
+	if err := i.flush(tx, b); err != nil {
 		return err
 	}
-	tx.Queue("import_number", nil, max(highest, last))
+	tx.Queue("import_number", nil, i.highest)
 	var due int64
 	tx.Now(&due)
 	if err := tx.Send(); err != nil || !export {
@@ -435,74 +438,86 @@ func readLine(r *bufio.Reader) (text []byte, err error) {
 	}
 }
 
-// add checks a line of an export.
-func (b *batchLines) add(l *line) error {
+// line checks a line of an export.
+func (i *importing) line(b *lines, l *line) error {
 	if n := l.number(); n < 0 || n > maxNumber {
 		return errors.New("has a number that no webhook can have")
 	}
-	b.count++
+	err := errNobody
 	switch {
 	case l.Pause != nil:
-		b.pauses = append(b.pauses, l.Pause)
-		if l.Pause.Tenant != "" {
-			b.names[laneKey(l.Pause.Platform, l.Pause.Tenant, "")] = laneName{l.Pause.Platform, l.Pause.Tenant, ""}
-		}
+		err = i.pause(b, *l.Pause)
 	case l.Lane != nil:
-		if l.Lane.whose.nobody() {
-			return errNobody
-		}
-		b.names[l.Lane.key()] = laneName{l.Lane.Platform, l.Lane.Tenant, l.Lane.Type}
-		b.lanes = append(b.lanes, l.Lane)
+		err = b.add(webhookgate.Lane(l.Lane.whose), l.Lane.restore)
 	case l.Webhook != nil:
-		w := l.Webhook
-		if w.State.number() < 0 || w.ID == 0 {
-			return errors.New("has a webhook without a valid id or state")
-		}
-		switch {
-		case !w.Whose && w.State != Refused && w.State != Discarded, w.Whose && w.Tenant == "" && w.Type == "":
-			return errNobody
-		case w.ID <= b.last: // so a number is there once
-			return errors.New("has a webhook after one with a higher id")
-		}
-		setAside := w.State == Parked || w.State == Superseded || w.State == Discarded // as one is whose damage was found before
-		if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !setAside {
-			return errors.New("has a webhook whose body does not fit its digest")
-		}
-		row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, whole: true}
-		row.size = int64(len(w.Body)+len(w.Header)) + overhead
-		if w.Whose {
-			name := laneName{w.Platform, w.Tenant, ""}
-			if w.Tenant == "" {
-				name.kind = w.Type
-			}
-			row.lane = laneKey(name.platform, name.tenant, name.kind)
-			b.names[row.lane] = name
-		}
-		b.webhooks, b.last = append(b.webhooks, row), w.ID
+		err = i.webhook(b, l.Webhook)
 	case l.Snapshot != nil:
 		t := l.Snapshot
-		if t.Tenant == "" {
-			return errNobody
-		}
-		if _, err := snapshot.Decode(t.Features); err != nil {
+		if _, bad := snapshot.Decode(t.Features); bad != nil {
 			return errors.New("has a snapshot whose features can't be read")
 		}
-		b.names[t.key()] = laneName{t.Platform, t.Tenant, ""}
-		b.snapshots = append(b.snapshots, &snapshotRow{t.key(), snapshot.Stored{Platform: t.Platform, Tenant: t.Tenant, Name: t.Name, Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Features: t.Features}})
+		err = b.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(w *work, to *lane) {
+			w.taken = append(w.taken, &snapshotRow{to.key, snapshot.Stored{Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: t.Name, Features: t.Features}})
+		})
 	case l.Seen != nil:
 		e := l.Seen
 		if len(e.Hash) != 32 || len(e.Digest) != 32 {
 			return errors.New("has an id without its hash, or without its webhook's")
 		}
-		row := &seenRow{lane: e.key(), digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook}
-		copy(row.hash[:], e.Hash)
-		b.seen = append(b.seen, row)
+		err = b.add(webhookgate.Lane(e.whose), func(w *work, to *lane) {
+			w.ids = append(w.ids, &seenRow{seenID: seenID{to.key, [32]byte(e.Hash)}, digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook})
+		})
 	}
-	return nil
+	if err == nil {
+		i.highest = max(i.highest, l.number())
+	}
+	return err
+}
+
+func (i *importing) pause(b *lines, p Pause) error {
+	b.change = append(b.change, func(w *work) { w.extra = append(w.extra, p.add(p.Since.UnixMicro())) })
+	if p.Tenant == "" {
+		return nil
+	}
+	return b.add(webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}, func(_ *work, to *lane) { to.paused, to.changed = true, true })
+}
+
+func (l *laneLine) restore(_ *work, to *lane) {
+	to.tail, to.tailID, to.tailDigest, to.held, to.heldBy, to.heldID, to.changed = l.Tail, l.TailID, l.TailDigest, l.Held, l.HeldBy, l.HeldID, true
+	if !l.HeldAt.IsZero() {
+		to.heldAt = l.HeldAt.UnixMicro()
+	}
+}
+
+func (i *importing) webhook(b *lines, w *webhookLine) error {
+	switch {
+	case w.State.number() < 0 || w.ID == 0:
+		return errors.New("has a webhook without a valid id or state")
+	case w.ID <= i.last: // so a number is there once
+		return errors.New("has a webhook after one with a higher id")
+	case !w.Whose && w.State != Refused && w.State != Discarded:
+		return errNobody
+	}
+	setAside := w.State == Parked || w.State == Superseded || w.State == Discarded // as one is whose damage was found before
+	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !setAside {
+		return errors.New("has a webhook whose body does not fit its digest")
+	}
+	row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, whole: true}
+	row.size = int64(len(w.Body)+len(w.Header)) + overhead
+	i.last = w.ID
+	if !w.Whose {
+		b.change = append(b.change, func(w *work) { w.added = append(w.added, row) })
+		return nil
+	}
+	of := webhookgate.Lane{Platform: w.Platform, Tenant: w.Tenant}
+	if w.Tenant == "" {
+		of.Type = w.Type
+	}
+	return b.add(of, func(w *work, to *lane) { row.lane, w.added = to.key, append(w.added, row) })
 }
 
 // bare checks a line that is a webhook itself.
-func (i *importing) bare(b *batchLines, body []byte) error {
+func (i *importing) bare(b *lines, body []byte) error {
 	value, fault := content.Parse(body)
 	if fault != nil {
 		return errors.New(fault.Message)
@@ -515,71 +530,32 @@ func (i *importing) bare(b *batchLines, body []byte) error {
 	case typ != content.TenantProvisioningChange:
 		return fmt.Errorf("is of the type %q, and only %s says what a tenant may use", typ, content.TenantProvisioningChange)
 	}
-	w := newWebhook(&webhookgate.Webhook{
-		ID: webhookgate.NewID(), Type: typ, Lane: webhookgate.Lane{Platform: platform, Tenant: tenant}, Snapshot: true, Digest: sha256.Sum256(body), Body: body,
+	of := webhookgate.Lane{Platform: platform, Tenant: tenant}
+	row := i.s.newIntake(&webhookgate.Webhook{ID: webhookgate.NewID(), Type: typ, Lane: of, Snapshot: true, Digest: sha256.Sum256(body), Body: body})
+	b.bare++
+	return b.add(of, func(w *work, to *lane) {
+		if to.tail > 0 && to.tail <= i.first {
+			i.result.Known++
+			return
+		}
+		row.keepIn(w, to)
+		i.highest = max(i.highest, to.tail)
 	})
-	b.names[w.lane] = laneName{platform, tenant, ""}
-	b.bare = append(b.bare, w)
-	b.count++
-	return nil
 }
 
 // flush writes some lines.
-func (i *importing) flush(tx Tx, b *batchLines, now, first int64, last *int64) error {
-	s := i.s
-	if b.count == 0 {
+func (i *importing) flush(tx Tx, b *lines) error {
+	if len(b.change) == 0 {
 		return nil
 	}
-	var hashes, codes [][]byte
-	for _, name := range b.names {
-		if !s.platforms.knows(name.platform) {
-			k := laneKey(name.platform, "", "")
-			hashes, codes = append(hashes, k[16:]), append(codes, []byte(name.platform))
-		}
-	}
-	if len(codes) > 0 {
-		tx.Queue("platform_add", nil, hashes, codes)
-	}
-	w := newWork(s)
-	if err := w.load(tx, &needs{lanes: b.names, count: int64(len(b.bare))}); err != nil {
+	w := newWork(i.s)
+	if err := w.load(tx, &needs{lanes: b.lanes, count: b.bare}); err != nil {
 		return err
 	}
-	w.now = now
-	for _, l := range b.lanes {
-		to := w.lanes[l.key()]
-		to.tail, to.tailID, to.tailDigest, to.held, to.heldBy, to.heldID, to.changed = l.Tail, l.TailID, l.TailDigest, l.Held, l.HeldBy, l.HeldID, true
-		if !l.HeldAt.IsZero() {
-			to.heldAt = l.HeldAt.UnixMicro()
-		}
+	w.now = i.now
+	for _, change := range b.change {
+		change(w)
 	}
-	for _, p := range b.pauses {
-		w.extra = append(w.extra, func(tx Tx) {
-			tx.Queue("pause_add", nil, []byte(p.Receiver), []byte(p.Platform), []byte(p.Tenant), pauseKey(*p), p.Since.UnixMicro())
-		})
-		if p.Tenant != "" {
-			l := w.lanes[laneKey(p.Platform, p.Tenant, "")]
-			l.paused, l.changed = true, true
-		}
-	}
-	for _, row := range b.bare {
-		l := w.lanes[row.lane]
-		if l.tail > 0 && l.tail <= first {
-			i.result.Known++
-			continue
-		}
-		row.ID, row.Received = w.number(), w.time()
-		*last = row.ID
-		l.enter(row, Kept, "", w.time())
-		l.tail, l.tailID = row.ID, row.Webhook
-		l.held, l.heldAt, l.heldBy, l.heldID = row.digest, w.now, "", row.Webhook
-		w.added = append(w.added, row)
-		seen := snapshot.Read(row.Body)
-		w.taken = append(w.taken, &snapshotRow{row.lane, snapshot.Stored{Platform: row.Platform, Tenant: row.Tenant, Name: seen.Name, Seq: row.ID, Webhook: row.Webhook, Received: row.Received, Features: seen.Encode()}})
-		s.backlog.Store(true)
-	}
-	w.added = append(w.added, b.webhooks...)
-	w.taken = append(w.taken, b.snapshots...)
-	w.ids = append(w.ids, b.seen...)
 	i.result.Webhooks += len(w.added)
 	i.result.Snapshots += len(w.taken)
 	w.save(tx)

@@ -31,7 +31,7 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 		n.count++
 		n.refused = append(n.refused, row.digest)
 		if r.Certain {
-			n.newLane(row.lane, laneName{w.Lane.Platform, w.Lane.Tenant, ""})
+			n.lanes[row.lane] = w.Lane
 			n.rest[row.lane] = true
 		}
 	}, does: func(w *work) error {
@@ -44,7 +44,7 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 		}
 		l := w.lanes[row.lane]
 		if l == nil {
-			l, w.rough = new(lane), true // nobody knows whose it is
+			l = new(lane) // nobody knows whose it is
 		}
 		row.ID, row.Received = seq, w.time()
 		row.Status = Status{Faults: r.Faults[:min(len(r.Faults), maxFaults)], Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
@@ -147,14 +147,12 @@ func (s *Store) Accept(id int64, force, keep bool) (int64, error) {
 	i := s.newIntake(hook)
 	i.keep, i.force = keep, true
 	a := &accept{intake: i, id: id, override: force}
-	s.submit(a)
-	select {
-	case answer := <-i.reply:
-		return a.seq, errors.Join(answer.Err, a.refusal)
-	case <-time.After(actionPatience):
-		i.gone.Store(true) // so that it is not taken in later, when its tenant may have a newer one
-		return 0, s.tooSlow()
+	ctx, cancel := context.WithTimeout(s.run, actionPatience)
+	defer cancel()
+	if err := i.submit(ctx, a).Err; err != nil { // then it is not taken in later either, when its tenant may have a newer one
+		return 0, err
 	}
+	return a.seq, a.refusal
 }
 
 // ErrNotRefused says that only refused webhooks can be accepted.

@@ -221,11 +221,11 @@ func (w *Webhook) check() error {
 func (s *Store) scanWebhook(r Row, whole bool) (*Webhook, error) {
 	w := new(Webhook)
 	var c struct {
-		state, snapshot, received, platform int64
-		uuid, lane, typ, status, tenant     []byte
+		state, snapshot, received       int64
+		uuid, lane, typ, status, tenant []byte
 	}
 	var header []byte
-	into := []any{&w.ID, &c.uuid, &c.lane, &c.typ, &c.snapshot, &w.digest, &w.size, &c.received, &c.state, &c.status, &c.platform, &c.tenant}
+	into := []any{&w.ID, &c.uuid, &c.lane, &c.typ, &c.snapshot, &w.digest, &w.size, &c.received, &c.state, &c.status, &c.tenant}
 	if whole {
 		into = append(into, &header, &w.Body)
 	}
@@ -237,10 +237,10 @@ func (s *Store) scanWebhook(r Row, whole bool) (*Webhook, error) {
 			w.Why = ErrDamaged.Error()
 		}
 	}
-	w.Webhook, w.Type, w.Tenant, w.Platform = string(c.uuid), string(c.typ), string(c.tenant), s.platforms.code(c.platform)
+	copy(w.lane[:], c.lane)
+	w.Webhook, w.Type, w.Tenant, w.Platform = string(c.uuid), string(c.typ), string(c.tenant), s.platforms.code(w.lane[16:])
 	w.State = stateOf(c.state)
 	w.Received, w.snapshot = moment(c.received), c.snapshot != 0
-	copy(w.lane[:], c.lane)
 	if whole {
 		w.Header, w.whole = decodeHeader(header), header != nil
 	}
@@ -270,20 +270,31 @@ func moment(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
 // whatever their platforms. A code may have a megabyte, and no database can index that.
 type Key [32]byte
 
-func laneKey(platform, tenant, typ string) (k Key) {
-	whose := "t" + tenant
-	if tenant == "" {
-		whose = "e" + typ
+// LaneOf is the key of a lane's row.
+func LaneOf(l webhookgate.Lane) (k Key) {
+	whose := "t" + l.Tenant
+	if l.Tenant == "" {
+		whose = "e" + l.Type
 	}
-	first, second := sha256.Sum256([]byte(whose)), sha256.Sum256([]byte(platform))
+	first := sha256.Sum256([]byte(whose))
 	copy(k[:16], first[:])
-	copy(k[16:], second[:])
+	copy(k[16:], platformHash(l.Platform))
 	return k
+}
+
+func platformHash(code string) []byte {
+	hash := sha256.Sum256([]byte(code))
+	return hash[:16]
+}
+
+// tenantKey is the key of a tenant's lane.
+func tenantKey(platform, tenant string) Key {
+	return LaneOf(webhookgate.Lane{Platform: platform, Tenant: tenant})
 }
 
 // tenantRange is between which keys all lanes of a tenant are.
 func tenantRange(tenant string) (from, to []byte) {
-	k := laneKey("", tenant, "")
+	k := tenantKey("", tenant)
 	from = slices.Concat(k[:16], make([]byte, 16))
 	return from, slices.Concat(k[:16], bytes.Repeat([]byte{0xff}, 16))
 }
@@ -297,9 +308,8 @@ const (
 
 // A lane is a row of the table lane.
 type lane struct {
-	key          Key
-	platform     int64
-	tenant, kind string // kind is the event type, only without a tenant
+	key Key
+	webhookgate.Lane
 
 	// Dedup. While something waits a copy is compared with the tail, which is what arrived last, if that
 	// one waits. If nothing waits, with what the receiver holds for sure.
@@ -326,23 +336,22 @@ type lane struct {
 	token    int64 // counts leaves
 
 	changed bool
-	was     tally // what it counted for when it was read
 }
 
 // scanLane reads a row.
-func scanLane(r Row) (*lane, error) {
+func (s *Store) scanLane(r Row) (*lane, error) {
 	l := new(lane)
 	var key, tenant, kind, memory []byte
 	var paused int64
-	err := r.Scan(&key, &l.platform, &tenant, &kind, &l.tail, &memory,
+	err := r.Scan(&key, &tenant, &kind, &l.tail, &memory,
 		&l.waiting, &l.again, &l.parked, &l.refused, &l.bytes, &l.since, &l.failing, &l.tried, &l.wish, &paused, &l.due, &l.owner)
 	copy(l.key[:], key)
-	l.tenant, l.kind, l.paused = string(tenant), string(kind), paused != 0
+	l.Lane = webhookgate.Lane{Platform: s.platforms.code(l.key[16:]), Tenant: string(tenant), Type: string(kind)}
+	l.paused = paused != 0
 	if len(l.owner) == 0 {
 		l.owner = nil
 	}
 	l.remember(memory)
-	l.was = l.tally()
 	return l, err
 }
 
@@ -374,20 +383,43 @@ func (l *lane) remember(memory []byte) {
 	l.tailID, l.tailDigest, l.held, l.heldBy, l.heldID = string(text()), text(), text(), string(text()), string(text())
 }
 
-// save queues the changed lanes.
-func saveLanes(tx Tx, all []*lane) {
-	if len(all) == 0 {
+// columns is what lane_save writes of a lane.
+func (l *lane) columns() []any {
+	return []any{l.tail, l.memory(), l.waiting, l.again, l.parked, l.refused, l.bytes, l.since, l.failing, l.tried, l.wish, l.paused, l.due, l.owner, l.key[:]}
+}
+
+// queueRows queues a statement for rows: the statement gets each column as one slice. No value is NULL.
+func queueRows[T any](tx Tx, name string, rows []T, row func(T) []any) {
+	if len(rows) == 0 {
 		return
 	}
-	var key, memory, owner [][]byte
-	var tail, waiting, again, parked, refused, size, since, failing, tried, wish, paused, due []int64
-	for _, l := range all {
-		key, memory, owner = append(key, l.key[:]), append(memory, l.memory()), append(owner, blob(l.owner))
-		tail, waiting, again, parked, refused = append(tail, l.tail), append(waiting, l.waiting), append(again, l.again), append(parked, l.parked), append(refused, l.refused)
-		size, since, failing, tried = append(size, l.bytes), append(since, l.since), append(failing, l.failing), append(tried, l.tried)
-		wish, paused, due = append(wish, l.wish), append(paused, number(l.paused)), append(due, l.due)
+	var columns []any
+	for n, r := range rows {
+		for i, v := range row(r) {
+			switch v := v.(type) {
+			case int64:
+				columns = put(columns, n, i, v)
+			case bool:
+				columns = put(columns, n, i, number(v))
+			case []byte:
+				columns = put(columns, n, i, blob(v))
+			case string:
+				columns = put(columns, n, i, []byte(v))
+			default:
+				panic(fmt.Sprintf("%s: column %d is a %T", name, i, v))
+			}
+		}
 	}
-	tx.Queue("lane_save", nil, tail, memory, waiting, again, parked, refused, size, since, failing, tried, wish, paused, due, owner, key)
+	tx.Queue(name, nil, columns...)
+}
+
+// put adds the value of row n to column i.
+func put[V any](columns []any, n, i int, v V) []any {
+	if n == 0 {
+		return append(columns, []V{v})
+	}
+	columns[i] = append(columns[i].([]V), v)
+	return columns
 }
 
 // blob is never NULL: an empty one means that there is none.
@@ -546,9 +578,9 @@ func (e *OverwriteError) Error() string {
 
 // Columns are what the engines' statements put for {lane} and {webhook}: what scanLane and scanWebhook read.
 var Columns = strings.NewReplacer(
-	"{lane}", "l.key, l.platform, l.tenant, l.kind, l.tail, l.memory, "+
+	"{lane}", "l.key, l.tenant, l.kind, l.tail, l.memory, "+
 		"l.waiting, l.again, l.parked, l.refused, l.bytes, l.since, l.failing, l.tried, l.wish, l.paused, l.due, l.owner",
-	"{webhook}", "w.seq, w.uuid, w.lane, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.status, coalesce(l.platform, 0), l.tenant",
+	"{webhook}", "w.seq, w.uuid, w.lane, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.status, l.tenant",
 	"{never}", strconv.FormatInt(never, 10),
 )
 

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"usher/internal/receiver"
-	"usher/webhookgate"
 )
 
 // An Engine runs transactions on a database that has the tables of schema.sql.
@@ -191,7 +190,6 @@ func Open(cfg Config) *Store {
 	}
 	rand.Read(s.owner)
 	s.jumped = true // it may have been set back while nobody looked
-	s.platforms.init()
 	s.pauses.reading = make(chan struct{}, 1)
 	s.clock.start = time.Now()
 	s.run, s.stop = context.WithCancel(context.Background())
@@ -316,6 +314,3 @@ func (s *Store) now() time.Time {
 
 // Clock is the database's time, as far as it is known without asking.
 func (s *Store) Clock() time.Time { return moment(s.now().UnixMicro()) }
-
-// LaneOf is the key of a lane's row.
-func LaneOf(l webhookgate.Lane) Key { return laneKey(l.Platform, l.Tenant, l.Type) }

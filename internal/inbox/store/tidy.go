@@ -27,7 +27,7 @@ func (s *Store) sweep() {
 	}
 	if full || refused { // there may be less of what was refused
 		s.mu.Lock()
-		s.cache.rough = true
+		s.cache.changes++
 		s.mu.Unlock()
 	}
 	if err != nil {

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"context"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate/content"
 )
@@ -29,13 +27,11 @@ func (s *Store) read(ctx context.Context, fn func(Tx) error) error {
 	case <-s.opened:
 	case <-ctx.Done():
 	}
-	if !s.platforms.loaded() {
+	if !s.Ready() {
 		return s.tooSlow()
 	}
 	return s.cfg.Engine.Read(ctx, func(tx Tx) error {
-		if s.cfg.Engine.Shared() {
-			tx.Queue("platforms", s.platforms.scan) // a row may name one that only another replica has met
-		}
+		tx.Queue("platforms", s.platforms.scan) // a row may be of one that only another replica has met
 		return fn(tx)
 	})
 }
@@ -235,8 +231,8 @@ func (s *Store) Snapshots(ctx context.Context, tenants []string) (all []snapshot
 }
 
 func (s *Store) scanSnapshot(r Row) (t snapshot.Stored, err error) {
-	var platform, received int64
-	var tenant, uuid, name []byte
+	var received int64
+	var platform, tenant, uuid, name []byte
 	err = r.Scan(&platform, &tenant, &t.Seq, &uuid, &received, &name, &t.Features)
 	t.Platform, t.Tenant, t.Webhook, t.Name, t.Received = s.platforms.code(platform), string(tenant), string(uuid), string(name), moment(received)
 	return t, err
@@ -247,7 +243,7 @@ func (s *Store) Platforms(tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(nil, tenant)
 	for _, l := range lanes {
 		if l.tail > 0 || l.refused > 0 || l.paused {
-			all = append(all, s.platforms.code(l.platform))
+			all = append(all, l.Platform)
 		}
 	}
 	return all, err
@@ -273,60 +269,17 @@ type Stats struct {
 	Paused     []Pause
 }
 
-// figures is the cached part: what the database had when it was counted, and what this process has changed since.
+// figures is the cached part: what the database had when it was counted.
 type figures struct {
 	stats   Stats
 	oldest  map[string]int64
-	used    int64
+	used    int64 // with what this process has changed since
 	at      time.Time
 	took    time.Duration
 	changes int64 // how often this process has changed something
-	rough   bool  // more has changed than is counted here
+	counted int64 // the same, when it began to count
+	acted   int64 // the same, when a person last changed something
 	known   bool
-}
-
-// tally is what a lane counts for in figures.
-type tally struct{ waiting, parked, missed, failing, refused int64 }
-
-func (l *lane) tally() tally {
-	t := tally{waiting: l.waiting, parked: l.parked, refused: l.refused}
-	switch {
-	case l.waiting == 0:
-	case l.failing == missed:
-		t.missed = 1
-	case l.failing == failing:
-		t.failing = 1
-	}
-	return t
-}
-
-// note counts what a transaction of this process has changed.
-func (c *figures) note(w *work) {
-	c.changes++
-	c.used += w.bytes
-	c.rough = c.rough || w.rough
-	if !c.known {
-		return
-	}
-	for _, l := range w.lanes {
-		is, was := l.tally(), l.was
-		if !l.changed || is == was {
-			continue
-		}
-		code := w.s.platforms.code(l.platform)
-		f, all := c.stats.ByPlatform[code], &c.stats.Figures
-		for _, f := range []*Figures{&f, all} {
-			f.Pending += int(is.waiting - was.waiting)
-			f.Parked += int(is.parked - was.parked)
-			f.Missed += int(is.missed - was.missed)
-			f.Refused += int(is.failing - was.failing)
-		}
-		c.stats.ByPlatform[code] = f
-		c.stats.Unread += int(is.refused - was.refused)
-		if oldest, ok := c.oldest[code]; l.waiting > 0 && (!ok || l.since < oldest) {
-			c.oldest[code] = l.since
-		}
-	}
 }
 
 // used is how many bytes wait or are parked, as far as this process knows.
@@ -345,13 +298,20 @@ func (s *Store) used() (int64, error) {
 	return s.cache.used, nil
 }
 
-// Stats counts. What other replicas change shows within a second, or within twenty times as long as counting takes.
+// Stats counts. What this process changes shows at once, what other replicas change within a second. If counting takes long, both show
+// within twenty times as long; only what a person has changed here shows at once.
 func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	s.mu.Lock()
 	c := s.cache
 	s.mu.Unlock()
-	age := time.Since(c.at)
-	if !c.known || age > 20*c.took && (c.rough || age > time.Second) {
+	old := time.Second
+	if c.changes != c.counted {
+		old = 0
+	}
+	if c.took > quick {
+		old = max(old, 20*c.took)
+	}
+	if !c.known || c.counted < c.acted || time.Since(c.at) > old {
 		if err := s.count(ctx); err != nil {
 			return Stats{}, err
 		}
@@ -379,6 +339,9 @@ func ageOf(now, since int64) time.Duration {
 	return time.Duration(now-since) * time.Microsecond
 }
 
+// quick is how long counting may take to be done whenever somebody asks.
+const quick = 10 * time.Millisecond
+
 // maxTook bounds what counting is taken to cost: a database that hangs must not make old figures last.
 const maxTook = 3 * time.Second
 
@@ -394,7 +357,8 @@ func (s *Store) count(ctx context.Context) error {
 	err := s.read(ctx, func(tx Tx) error {
 		st, oldest, used = Stats{ByPlatform: make(map[string]Figures)}, make(map[string]int64), 0
 		tx.Queue("figures", func(r Row) error {
-			var platform, waiting, since, parked, bytes, missed, failing int64
+			var platform []byte
+			var waiting, since, parked, bytes, missed, failing int64
 			if err := r.Scan(&platform, &waiting, &since, &parked, &bytes, &missed, &failing); err != nil {
 				return err
 			}
@@ -420,7 +384,7 @@ func (s *Store) count(ctx context.Context) error {
 		since = 0
 	}
 	s.cache.stats, s.cache.oldest, s.cache.used, s.cache.known = st, oldest, used+max(0, since), true
-	s.cache.at, s.cache.took, s.cache.rough = time.Now(), min(time.Since(began), maxTook), s.cache.changes != changes
+	s.cache.at, s.cache.took, s.cache.counted = time.Now(), min(time.Since(began), maxTook), changes
 	return nil
 }
 
@@ -454,16 +418,16 @@ func (f *TenantFilter) match(t *Tenant) bool {
 func (s *Store) Tenants(f TenantFilter) (all []*Tenant, err error) {
 	after := f.After
 	for {
-		code, platform := []byte{}, int64(-1)
+		code, platform := []byte{}, []byte{}
 		if after != nil {
-			code, platform = []byte(after.Tenant), s.platforms.id(after.Platform)
+			code, platform = []byte(after.Tenant), platformHash(after.Platform)
 		}
 		var page []*Tenant
 		err := s.read(s.run, func(tx Tx) error {
 			page = nil
 			tx.Queue("tenants", func(r Row) error {
-				var tenant, name []byte
-				var platform, received, waiting, parked, refused, failing, paused int64
+				var platform, tenant, name []byte
+				var received, waiting, parked, refused, failing, paused int64
 				t := new(Tenant)
 				err := r.Scan(&platform, &tenant, &name, &received, &waiting, &parked, &refused, &failing, &paused)
 				t.Platform, t.Tenant, t.Name = s.platforms.code(platform), string(tenant), string(name)
@@ -513,7 +477,7 @@ func (s *Store) HeldUp() (all []HeldUp) {
 		lanes := make(map[Key]*lane)
 		var order []*lane
 		tx.Queue("held_up", func(r Row) error {
-			l, err := scanLane(r)
+			l, err := s.scanLane(r)
 			lanes[l.key], order = l, append(order, l)
 			return err
 		}, int64(maxHeldUp))
@@ -534,7 +498,7 @@ func (s *Store) HeldUp() (all []HeldUp) {
 				l.due = l.tried
 			}
 			if h := w.next[l.key]; h != nil && len(h.Attempts) > 0 {
-				all = append(all, HeldUp{Entry: h.Entry, Kind: l.kind, Down: l.failing == missed, Next: moment(l.due), Behind: int(l.waiting) - 1})
+				all = append(all, HeldUp{Entry: h.Entry, Kind: l.Type, Down: l.failing == missed, Next: moment(l.due), Behind: int(l.waiting) - 1})
 			}
 		}
 		return nil
@@ -548,102 +512,35 @@ func (s *Store) HeldUp() (all []HeldUp) {
 // maxHeldUp is how many tenants are named that are held up.
 const maxHeldUp = 1000
 
-// platforms are the codes that have a number in the database. There are few, and none is ever deleted.
-type platforms struct {
-	mu    sync.Mutex
-	ids   map[string]int64
-	codes map[int64]string
-	ok    bool
-}
+// platforms are the codes that this process has met, by their hash: that is the second half of a lane's key. There are few.
+type platforms struct{ codes sync.Map }
 
-func (p *platforms) init() { p.ids, p.codes = make(map[string]int64), make(map[int64]string) }
-
-// forget drops them, so that they are read again: they are not those of the database any more.
-func (p *platforms) forget() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ids, p.codes = make(map[string]int64), make(map[int64]string)
-}
-
-func (p *platforms) loaded() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.ok }
-
-func (p *platforms) knows(code string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, ok := p.ids[code]
-	return ok
-}
-
-func (p *platforms) id(code string) int64 { p.mu.Lock(); defer p.mu.Unlock(); return p.ids[code] }
-
-func (p *platforms) code(id int64) string { p.mu.Lock(); defer p.mu.Unlock(); return p.codes[id] }
-
-// all returns the numbers of all platforms.
-func (p *platforms) all() []int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Sorted(maps.Keys(p.codes))
-}
-
-// of returns the numbers of the platforms whose webhooks a receiver gets.
-func (p *platforms) of(set *receiver.Set, rc *receiver.Receiver) []int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	ids := []int64{}
-	for code, id := range p.ids {
-		if set.For(code) == rc {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	return ids
-}
-
-// addPlatforms gives numbers to codes that have none, and reads all.
-func (s *Store) addPlatforms(codes []string) error {
-	var hashes, all [][]byte
-	for _, code := range codes {
-		k := laneKey(code, "", "")
-		hashes, all = append(hashes, k[16:]), append(all, []byte(code))
-	}
-	read := new(platforms) // a number counts once it is committed: no other process would ever know it
-	err := s.cfg.Engine.Write(func(tx Tx) error {
-		read.init()
-		if len(codes) > 0 {
-			tx.Queue("platform_add", nil, hashes, all)
-		}
-		tx.Queue("platforms", read.scan)
-		var now int64
-		tx.Now(&now)
-		asked := time.Now()
-		if err := tx.Send(); err != nil {
-			return err
-		}
-		s.see(s.shift(now), asked)
-		if s.batch == 0 && s.cfg.Engine.Shared() { // so that resolve finds this row
-			tx.Queue("replica_save", nil, s.owner, int64(0), now)
-		}
-		return nil
-	})
-	if err == nil {
-		s.platforms.mu.Lock()
-		defer s.platforms.mu.Unlock()
-		s.platforms.ids, s.platforms.codes, s.platforms.ok = read.ids, read.codes, true
-	}
-	return err
-}
+func (p *platforms) learn(code string) { p.codes.Store(string(platformHash(code)), code) }
 
 func (p *platforms) scan(r Row) error {
-	var id int64
 	var code []byte
-	err := r.Scan(&id, &code)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if old, ok := p.codes[id]; ok && old != string(code) { // a database that was restored has given the number to another one
-		delete(p.ids, old)
-	}
-	p.ids[string(code)], p.codes[id] = id, string(code)
+	err := r.Scan(&code)
+	p.learn(string(code))
 	return err
+}
+
+// code is the one with that hash. Empty, too, if a webhook has no lane.
+func (p *platforms) code(hash []byte) string {
+	code, _ := p.codes.Load(string(hash))
+	name, _ := code.(string)
+	return name
+}
+
+// hashes returns those of the platforms that fit; nil: of all.
+func (p *platforms) hashes(fit func(code string) bool) [][]byte {
+	all := [][]byte{}
+	for _, code := range p.codes.Range {
+		if fit == nil || fit(code.(string)) {
+			all = append(all, platformHash(code.(string)))
+		}
+	}
+	slices.SortFunc(all, bytes.Compare)
+	return all
 }
 
 // Follow reads the platforms that other replicas have met, and counts again. The courier calls it every second.

@@ -2,11 +2,14 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
+
+	"usher/webhookgate"
 )
 
 // An op is something to write. The writer calls need, then decide in the transaction (several times, if the transaction
@@ -30,11 +33,11 @@ const (
 
 // needs is what the ops of a batch must see.
 type needs struct {
-	lanes   map[Key]laneName // to be locked; made if they are new and have a name
-	next    map[Key]int64    // the first that waits, but for that one
-	rest    map[Key]bool     // what is parked, sent again or refused
-	queue   map[Key]bool     // all that wait
-	rows    map[int64]bool   // webhooks by number
+	lanes   map[Key]webhookgate.Lane // to be locked; made if they are new and named
+	next    map[Key]int64            // the first that waits, but for that one
+	rest    map[Key]bool             // what is parked, sent again or refused
+	queue   map[Key]bool             // all that wait
+	rows    map[int64]bool           // webhooks by number
 	seen    []seenID
 	refused [][]byte // digests of refused webhooks
 	count   int64    // how many numbers for new webhooks
@@ -42,18 +45,10 @@ type needs struct {
 	body    int64 // contents up to that size are read with what comes next
 }
 
-type laneName struct{ platform, tenant, kind string }
+func (n *needs) lane(k Key) { n.lanes[k] = n.lanes[k] }
 
-func (n *needs) lane(k Key) { n.lanes[k] = cmpName(n.lanes[k], laneName{}) }
-
-func (n *needs) newLane(k Key, name laneName) { n.lanes[k] = cmpName(name, n.lanes[k]) }
-
-func cmpName(a, b laneName) laneName {
-	if a != (laneName{}) {
-		return a
-	}
-	return b
-}
+// nobody says whether a lane has no name. Each has a tenant, or else a type.
+func nobody(l webhookgate.Lane) bool { return l.Tenant == "" && l.Type == "" }
 
 // work is what a batch has read, and changes.
 type work struct {
@@ -65,7 +60,7 @@ type work struct {
 	rest    map[Key][]*Webhook
 	queue   map[Key][]*Webhook
 	rows    map[int64]*Webhook // all that were read, by number
-	seen    map[seenKey]*seenRow
+	seen    map[seenID]*seenRow
 	refused map[string]*Webhook // those that nobody has dealt with, by digest
 	numbers []int64
 	claimed [][]Key // the lanes that each claim found
@@ -77,13 +72,12 @@ type work struct {
 	gone    []int64 // webhooks to delete
 	extra   []func(Tx)
 	bytes   int64 // by how much this batch changes what waits or is parked
-	rough   bool  // figures may have changed that no lane counts
 }
 
 func newWork(s *Store) *work {
 	return &work{
 		s: s, asked: time.Now(), lanes: make(map[Key]*lane), next: make(map[Key]*Webhook), rest: make(map[Key][]*Webhook),
-		queue: make(map[Key][]*Webhook), rows: make(map[int64]*Webhook), seen: make(map[seenKey]*seenRow),
+		queue: make(map[Key][]*Webhook), rows: make(map[int64]*Webhook), seen: make(map[seenID]*seenRow),
 		refused: make(map[string]*Webhook), changed: make(map[int64]*Webhook),
 	}
 }
@@ -132,6 +126,39 @@ func (s *Store) submit(o op) {
 	case <-s.run.Done():
 		o.done(ErrClosed)
 	}
+}
+
+// await submits an op before ctx ends, and waits for its reply. If it gives up waiting, the op may still be done.
+func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Store, o op, reply chan T) (answer T, err error) {
+	select {
+	case s.ops <- o:
+	case <-ctx.Done():
+		return answer, ctx.Err()
+	case <-s.run.Done():
+		return answer, ErrClosed
+	}
+	select {
+	case answer = <-reply:
+		return answer, nil
+	case <-giveUp:
+		return answer, ctx.Err()
+	case <-s.closed:
+	}
+	select {
+	case answer = <-reply:
+		return answer, nil
+	default:
+		return answer, ErrClosed
+	}
+}
+
+// await is for an op that must be done, or not be done, when it returns.
+func (s *Store) await(ctx context.Context, o op, reply chan error) error {
+	failure, err := await(ctx, nil, s, o, reply)
+	if err != nil {
+		return err
+	}
+	return failure
 }
 
 // Queued is how many operations wait for the writer.
@@ -193,7 +220,22 @@ func (h *health) begin() {
 }
 
 // look reads the platforms, and finds out whether the database can be written.
-func (s *Store) look() { s.health.note(s.cfg.Log, s.addPlatforms(nil)) }
+func (s *Store) look() {
+	err := s.cfg.Engine.Write(func(tx Tx) error {
+		var now int64
+		tx.Queue("platforms", s.platforms.scan)
+		tx.Now(&now)
+		asked := time.Now()
+		if err := tx.Send(); err != nil {
+			return err
+		}
+		now = s.shift(now)
+		s.see(now, asked)
+		s.prove(tx, now, s.batch > 0) // before the first batch, so that resolve finds this row
+		return nil
+	})
+	s.health.note(s.cfg.Log, err)
+}
 
 func (h *health) get() error {
 	h.mu.Lock()
@@ -256,11 +298,12 @@ func (s *Store) commit(batch []op) error {
 
 // transact runs one transaction: it locks and reads, decides, and writes.
 func (s *Store) transact(batch []op) error {
-	s.health.begin()
-	need, live, err := s.needsOf(batch)
-	if err == nil && len(live) > 0 {
-		err = s.run1(need, live)
+	need, live := s.needsOf(batch)
+	if len(live) == 0 {
+		return nil
 	}
+	s.health.begin()
+	err := s.run1(need, live)
 	var guilty *GuiltyError
 	if errors.As(err, &guilty) {
 		s.health.note(s.cfg.Log, nil) // the database is well
@@ -270,26 +313,18 @@ func (s *Store) transact(batch []op) error {
 	return err
 }
 
-func (s *Store) needsOf(batch []op) (*needs, []op, error) {
-	n := &needs{lanes: make(map[Key]laneName), next: make(map[Key]int64), rest: make(map[Key]bool), queue: make(map[Key]bool), rows: make(map[int64]bool)}
+func (s *Store) needsOf(batch []op) (*needs, []op) {
+	n := &needs{lanes: make(map[Key]webhookgate.Lane), next: make(map[Key]int64), rest: make(map[Key]bool), queue: make(map[Key]bool), rows: make(map[int64]bool)}
 	var live []op
 	for _, o := range batch {
 		if o.need(n) {
 			live = append(live, o)
 		}
 	}
-	var codes []string
-	for _, name := range n.lanes {
-		if name != (laneName{}) && !s.platforms.knows(name.platform) {
-			codes = append(codes, name.platform)
-		}
+	for _, lane := range n.lanes {
+		s.platforms.learn(lane.Platform)
 	}
-	if len(codes) > 0 || !s.platforms.loaded() {
-		if err := s.addPlatforms(codes); err != nil {
-			return nil, live, err
-		}
-	}
-	return n, live, nil
+	return n, live
 }
 
 func (s *Store) run1(n *needs, live []op) error {
@@ -303,7 +338,7 @@ func (s *Store) run1(n *needs, live []op) error {
 		if s.see(w.now, w.asked); s.jumped { // times that were written before may be far ahead
 			after := func(d time.Duration) int64 { return w.now + int64(d/time.Microsecond) }
 			// A leave that another replica got in this moment may end a little later than it could by our reading of the clock.
-			tx.Queue("lane_due_repair", nil, w.now, after(longestWish), after(2*lastPause), s.platforms.all(), after(2*s.lease))
+			tx.Queue("lane_due_repair", nil, w.now, after(longestWish), after(2*lastPause), s.platforms.hashes(nil), after(2*s.lease))
 			again, numbers := *n, w.numbers
 			again.count = 0
 			w = newWork(s)
@@ -344,7 +379,8 @@ func (s *Store) settle(w *work) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cache.note(w)
+	s.cache.changes++
+	s.cache.used += w.bytes
 }
 
 // resolve finds out whether a transaction was committed, after the connection broke while it was: this process's row
@@ -381,7 +417,7 @@ func (s *Store) resolve(w *work, n *needs) error {
 	}
 	// Nobody knows. What is remembered about these tenants is read again.
 	for _, name := range n.lanes {
-		s.cfg.Changed(name.tenant)
+		s.cfg.Changed(name.Tenant)
 	}
 	return fmt.Errorf("%w; and cannot look whether it was done: %w", ErrDoubt, err)
 }
@@ -473,7 +509,7 @@ func (w *work) look(tx Tx, n *needs) {
 		}
 		tx.Queue("seen_find", func(r Row) error {
 			id, err := scanSeen(r)
-			w.seen[seenKey{id.lane, id.hash}] = id
+			w.seen[id.seenID] = id
 			return err
 		}, lanes, ids)
 	}
@@ -508,7 +544,7 @@ func (w *work) lock(tx Tx, keys []Key) {
 		all = append(all, k[:])
 	}
 	tx.Queue("lane_lock", func(r Row) error {
-		l, err := scanLane(r)
+		l, err := w.s.scanLane(r)
 		w.lanes[l.key] = l
 		return err
 	}, all)
@@ -516,32 +552,18 @@ func (w *work) lock(tx Tx, keys []Key) {
 
 // found makes the lanes that are new, and locks them.
 func (w *work) found(tx Tx, n *needs, keys []Key) error {
-	var missing []Key
-	var all, tenants, kinds [][]byte
-	for _, k := range keys {
-		if name := n.lanes[k]; name != (laneName{}) && w.lanes[k] == nil {
-			missing, all = append(missing, k), append(all, bytes.Clone(k[:]))
-			tenants, kinds = append(tenants, []byte(name.tenant)), append(kinds, []byte(name.kind))
-		}
-	}
+	missing := slices.DeleteFunc(keys, func(k Key) bool { return w.lanes[k] != nil || nobody(n.lanes[k]) })
 	if len(missing) == 0 {
 		return nil
 	}
-	w.rough = true
-	tx.Queue("lane_add", nil, all, tenants, kinds)
+	queueRows(tx, "platform_add", missing, func(k Key) []any { return []any{k[16:], n.lanes[k].Platform} })
+	queueRows(tx, "lane_add", missing, func(k Key) []any { return []any{k[:], n.lanes[k].Tenant, n.lanes[k].Type} })
 	w.lock(tx, missing)
 	if w.s.cfg.Engine.Shared() {
 		w.draw(tx, n.count) // after the locks: those of a lane are in its order
 		w.look(tx, n)       // another replica may have made the lane meanwhile, and stored something
 	}
-	if err := tx.Send(); err != nil {
-		return err
-	}
-	if slices.ContainsFunc(missing, func(k Key) bool { return w.lanes[k] == nil }) {
-		w.s.platforms.forget()
-		return errors.New("a platform is gone from the inbox's database: was it restored?")
-	}
-	return nil
+	return tx.Send()
 }
 
 // draw queues a look for numbers for new webhooks.
@@ -588,23 +610,18 @@ func (w *work) save(tx Tx) {
 			lanes = append(lanes, l)
 		}
 	}
-	saveLanes(tx, lanes)
+	queueRows(tx, "lane_save", lanes, (*lane).columns)
 	insertWebhooks(tx, w.added)
 	for _, h := range w.added {
 		delete(w.changed, h.ID)
 	}
-	if len(w.changed) > 0 {
-		var seq, state, order, changed []int64
-		var status [][]byte
-		for _, id := range slices.Sorted(maps.Keys(w.changed)) {
-			h := w.changed[id]
-			seq, state, order = append(seq, id), append(state, h.State.number()), append(order, h.order())
-			changed, status = append(changed, h.Changed.UnixMicro()), append(status, h.encodeStatus())
-		}
-		tx.Queue("webhook_save", nil, state, order, changed, status, seq)
-	}
-	saveSnapshots(tx, w.taken)
-	saveSeen(tx, w.ids)
+	queueRows(tx, "webhook_save", slices.Sorted(maps.Keys(w.changed)), func(id int64) []any {
+		h := w.changed[id]
+		return []any{h.State.number(), h.order(), h.Changed.UnixMicro(), h.encodeStatus(), id}
+	})
+	// A batch may have several of a tenant or of an id: the last counts.
+	queueRows(tx, "snapshot_save", last(w.taken, func(r *snapshotRow) Key { return r.lane }), (*snapshotRow).columns)
+	queueRows(tx, "seen_save", last(w.ids, func(r *seenRow) seenID { return r.seenID }), (*seenRow).columns)
 	if len(w.gone) > 0 {
 		tx.Queue("webhook_delete", nil, w.gone)
 		tx.Queue("content_delete", nil, w.gone)
@@ -612,13 +629,17 @@ func (w *work) save(tx Tx) {
 	for _, f := range w.extra {
 		f(tx)
 	}
-	// A transaction that has only looked for work writes nothing, but in an outage: otherwise it would not prove its end.
-	idle := len(lanes)+len(w.added)+len(w.changed)+len(w.ids)+len(w.gone)+len(w.extra) == 0
-	outage := w.s.health.get() != nil
+	w.s.prove(tx, w.now, len(lanes)+len(w.added)+len(w.changed)+len(w.ids)+len(w.gone)+len(w.extra) == 0)
+}
+
+// prove queues this process's row, which says how far it has written. An idle transaction, which has only looked for work, writes nothing, but
+// in an outage: otherwise it would not prove its end.
+func (s *Store) prove(tx Tx, now int64, idle bool) {
+	outage := s.health.get() != nil
 	switch {
-	case w.s.cfg.Engine.Shared() && (!idle || outage || time.Since(w.s.wrote) > 10*time.Minute):
-		w.s.wrote = time.Now()
-		tx.Queue("replica_save", nil, w.s.owner, w.s.batch, w.now)
+	case s.cfg.Engine.Shared() && (!idle || outage || time.Since(s.wrote) > 10*time.Minute):
+		s.wrote = time.Now()
+		tx.Queue("replica_save", nil, s.owner, s.batch, now)
 	case idle && outage:
 		tx.Queue("touch", nil)
 	}
@@ -626,26 +647,22 @@ func (w *work) save(tx Tx) {
 
 // insertWebhooks queues new rows.
 func insertWebhooks(tx Tx, all []*Webhook) {
-	if len(all) == 0 {
-		return
-	}
-	var seq, snap, size, received, state, order, changed []int64
-	var uuid, lane, typ, digest, status, header, body [][]byte
-	for _, h := range all {
-		seq, uuid, lane, typ = append(seq, h.ID), append(uuid, []byte(h.Webhook)), append(lane, h.laneBytes()), append(typ, []byte(h.Type))
-		snap, digest, size = append(snap, number(h.snapshot)), append(digest, blob(h.digest)), append(size, h.size)
-		received, state, order = append(received, h.Received.UnixMicro()), append(state, h.State.number()), append(order, h.order())
-		changed, status = append(changed, h.Changed.UnixMicro()), append(status, h.encodeStatus())
-		header, body = append(header, blob(encodeHeader(h.Header))), append(body, blob(h.Body))
-	}
-	tx.Queue("webhook_add", nil, seq, uuid, lane, typ, snap, digest, size, received, state, order, changed, status)
-	tx.Queue("content_add", nil, seq, header, body)
+	queueRows(tx, "webhook_add", all, func(h *Webhook) []any {
+		lane := h.lane[:]
+		if h.lane == (Key{}) {
+			lane = nil // it belongs to none
+		}
+		return []any{h.ID, h.Webhook, lane, h.Type, h.snapshot, h.digest, h.size, h.Received.UnixMicro(), h.State.number(), h.order(), h.Changed.UnixMicro(), h.encodeStatus()}
+	})
+	queueRows(tx, "content_add", all, func(h *Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }
 
-// laneBytes is empty for a webhook that belongs to no lane.
-func (w *Webhook) laneBytes() []byte {
-	if w.lane == (Key{}) {
-		return []byte{}
+// last returns of all that have the same key the last one.
+func last[T any, K comparable](all []T, key func(T) K) []T {
+	at := make(map[K]int, len(all))
+	for i, one := range all {
+		at[key(one)] = i
 	}
-	return bytes.Clone(w.lane[:])
+	i := -1
+	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { i++; return at[key(one)] != i })
 }
