@@ -30,6 +30,7 @@ import (
 
 // onEngines runs a test on each engine. open opens the same inbox each time: after a restart, or by another replica.
 func onEngines(t *testing.T, test func(t *testing.T, open func() store.Engine)) {
+	t.Parallel()
 	t.Run("file", func(t *testing.T) {
 		t.Parallel()
 		test(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")))
@@ -43,12 +44,24 @@ func onEngines(t *testing.T, test func(t *testing.T, open func() store.Engine)) 
 func inFile(t testing.TB, path string) func() store.Engine {
 	return func() store.Engine {
 		t.Helper()
-		e, err := sqlite.Open(path, slog.New(slog.DiscardHandler))
+		e, err := openFile(path, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return e
 	}
+}
+
+// openFile opens a file that may have been closed a moment ago. A process that another test starts has a copy of the lock until it runs its
+// own program.
+func openFile(path string, log *slog.Logger) (e *sqlite.Engine, err error) {
+	for range 5000 {
+		if e, err = sqlite.Open(path, log); !errors.Is(err, ErrInUse) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return e, err
 }
 
 func inDatabase(t testing.TB, dsn string) func() store.Engine {

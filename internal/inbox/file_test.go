@@ -56,13 +56,13 @@ func TestFileIsOneUshers(t *testing.T) {
 	d.shut()
 	check(t, Check(&Address{path: path}, nil))
 	sqlOn(t, path, "PRAGMA user_version = 1000")
-	if _, err := sqlite.Open(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "newer usher") {
+	if _, err := openFile(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "newer usher") {
 		t.Errorf("tables of a newer usher: %v", err)
 	}
 	for name, content := range map[string]string{"text": "this is not an inbox\n", "sqlite": "SQLite format 3\x00" + strings.Repeat("x", 5000)} {
 		other := filepath.Join(t.TempDir(), name)
 		check(t, os.WriteFile(other, []byte(content), 0o600))
-		if _, err := sqlite.Open(other, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "damaged, or no inbox") {
+		if _, err := openFile(other, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "damaged, or no inbox") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -353,7 +353,7 @@ func TestDamagedFile(t *testing.T) {
 
 // runDamaged runs an inbox on a damaged file, and says how that went.
 func runDamaged(t *testing.T, world int, path string) string {
-	e, err := sqlite.Open(path, slog.New(slog.DiscardHandler))
+	e, err := openFile(path, slog.New(slog.DiscardHandler))
 	if err != nil {
 		if !strings.Contains(err.Error(), "damaged") && !strings.Contains(err.Error(), "newer") {
 			t.Errorf("world %d: does not start, and says %v", world, err)

@@ -1,16 +1,21 @@
 package inbox
 
 import (
+	"flag"
 	"os"
 	"strings"
 	"testing"
 )
 
-// TestMain keeps the tests' files in memory, where that is possible: no test here can show a sync that is missing, and thousands of
+// TestMain lets more tests run at once than there are cores, since most of them wait, and keeps the tests' files in memory, where that is possible: no test here can show a sync that is missing, and thousands of
 // them take most of the time on a slow disk.
 func TestMain(m *testing.M) { os.Exit(inMemory(m)) }
 
 func inMemory(m *testing.M) int {
+	flag.Parse()
+	if wanted := flag.Lookup("test.parallel"); wanted.Value.String() == wanted.DefValue {
+		wanted.Value.Set("8")
+	}
 	const memory = "/dev/shm"
 	if !strings.HasPrefix(os.TempDir(), memory) {
 		if dir, err := os.MkdirTemp(memory, "usher-"); err == nil && os.Chmod(dir, 0o711) == nil { // PostgreSQL runs as another user

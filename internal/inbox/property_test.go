@@ -473,7 +473,7 @@ func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 func (p *place) open(log *slog.Logger) (store.Engine, error) {
 	if w := p.world; w.dsn == "" {
-		engine, err := sqlite.Open(w.file(), log)
+		engine, err := openFile(w.file(), log)
 		return slowly{engine}, err
 	}
 	a, err := postgres.Parse(p.wire.Through(p.world.dsn))
