@@ -393,33 +393,42 @@ func queueRows[T any](tx Tx, name string, rows []T, row func(T) []any) {
 	if len(rows) == 0 {
 		return
 	}
-	var columns []any
+	values := make([][]any, len(rows))
 	for n, r := range rows {
-		for i, v := range row(r) {
-			switch v := v.(type) {
-			case int64:
-				columns = put(columns, n, i, v)
-			case bool:
-				columns = put(columns, n, i, number(v))
-			case []byte:
-				columns = put(columns, n, i, blob(v))
-			case string:
-				columns = put(columns, n, i, []byte(v))
-			default:
-				panic(fmt.Sprintf("%s: column %d is a %T", name, i, v))
-			}
+		values[n] = row(r)
+	}
+	columns := make([]any, len(values[0]))
+	for i, v := range values[0] {
+		switch v.(type) {
+		case []byte, string:
+			columns[i] = column(values, i, toBytes)
+		default:
+			columns[i] = column(values, i, toNumber)
 		}
 	}
 	tx.Queue(name, nil, columns...)
 }
 
-// put adds the value of row n to column i.
-func put[V any](columns []any, n, i int, v V) []any {
-	if n == 0 {
-		return append(columns, []V{v})
+func column[V any](values [][]any, i int, to func(any) V) []V {
+	all := make([]V, len(values))
+	for n := range values {
+		all[n] = to(values[n][i])
 	}
-	columns[i] = append(columns[i].([]V), v)
-	return columns
+	return all
+}
+
+func toBytes(v any) []byte {
+	if text, ok := v.(string); ok {
+		return []byte(text)
+	}
+	return blob(v.([]byte))
+}
+
+func toNumber(v any) int64 {
+	if yes, ok := v.(bool); ok {
+		return number(yes)
+	}
+	return v.(int64)
 }
 
 // blob is never NULL: an empty one means that there is none.
