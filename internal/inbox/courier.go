@@ -96,7 +96,7 @@ func (l *line) down(now time.Time) bool {
 	return l.streak >= inARowDown && now.Sub(l.answered) >= downFor
 }
 
-// places is how many lanes may be held, under way or ahead of that. Ahead, since otherwise places would wait for commits.
+// free is how many more lanes may be held, under way or ahead of that. Ahead, since otherwise places would wait for commits.
 func (l *line) free() int {
 	return 3*l.Concurrency - l.underway - len(l.ready) - l.granted
 }
