@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -26,12 +25,11 @@ var (
 // story is what the demo shows in its first half minute. One goroutine tells it, so that its lines
 // are in the order in which things happen. It uses the sandbox and usher's ports, as a user can.
 type story struct {
-	box        *sandbox.Sandbox
-	at         serve.Addresses
-	adminToken string
-	say        *narrator
-	level      *slog.LevelVar // of the log; nil if the user chose one
-	pending    []pending      // webhooks that the receiver has not taken yet, the oldest first
+	box                        *sandbox.Sandbox
+	calls, entitlements, admin port
+	say                        *narrator
+	level                      *slog.LevelVar // of the log; nil if the user chose one
+	pending                    []pending      // webhooks that the receiver has not taken yet, the oldest first
 }
 
 // pending is a webhook that waits.
@@ -43,32 +41,36 @@ type pending struct {
 // yours reports whether the webhooks go to the user's own receiver.
 func (s *story) yours() bool { return s.box.Receiver == nil }
 
-type step struct {
-	title string
-	play  func(context.Context)
-}
-
 // tell tells the story, and reports whether it came to the end before ctx did. It starts
 // program only after the step about a 401: else one of its calls could get that 401.
 func (s *story) tell(ctx context.Context, program func()) bool {
+	webhook := func(what string, state sandbox.State) { s.webhook(ctx, what, state) }
+	check := func() { s.check(ctx) }
+	type step struct {
+		title string
+		play  func()
+	}
 	steps := []step{
 		// This comes before any pause, so that the page has something to show as soon as it is opened.
-		{"The service sends a webhook. usher delivers it to your receiver.", func(ctx context.Context) { s.webhook(ctx, "acme: 10 users", acme(10)) }},
-		{"A program calls the billing service. It has no token; usher adds one.", s.call},
-		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func(ctx context.Context) { s.revoke(ctx); program() }},
-		{"A webhook changes what the tenant acme may use. Your code can ask usher.", s.change},
-		{"The service sends the same webhook again. Your receiver already has it.", func(ctx context.Context) { s.webhook(ctx, "acme: sso added", acme(10, "sso")) }},
-		{"acme goes back to what it had. The webhook equals the first one, byte for\nbyte, but it is a change and not a copy: usher delivers it.", s.goBack},
-		{"Somebody forges a webhook, without the secret.", s.forge},
+		{"The service sends a webhook. usher delivers it to your receiver.", func() { webhook("acme: 10 users", acme(10)) }},
+		{"A program calls the billing service. It has no token; usher adds one.", func() {
+			s.result(ctx, "call without usher", query(ctx, port{http.DefaultClient, s.box.URL, ""}))
+			s.result(ctx, "call through usher", query(ctx, s.calls))
+		}},
+		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func() { s.revoke(ctx); program() }},
+		{"A webhook changes what the tenant acme may use. Your code can ask usher.", func() { check(); webhook("acme: sso added", acme(10, "sso")); check() }},
+		{"The service sends the same webhook again. Your receiver already has it.", func() { webhook("acme: sso added", acme(10, "sso")) }},
+		{"acme goes back to what it had. The webhook equals the first one, byte for\nbyte, but it is a change and not a copy: usher delivers it.", func() { webhook("acme: 10 users", acme(10)); check() }},
+		{"Somebody forges a webhook, without the secret.", func() { s.forge(ctx); check() }},
 	}
 	if !s.yours() {
 		steps = append(steps,
-			step{"Your receiver goes down. Webhooks wait in usher's inbox: none is lost.", s.outage},
-			step{"Your receiver refuses a webhook for good. usher parks it until you decide.", s.park})
+			step{"Your receiver goes down. Webhooks wait in usher's inbox: none is lost.", func() { s.outage(ctx) }},
+			step{"Your receiver refuses a webhook for good. usher parks it until you decide.", func() { s.park(ctx) }})
 	}
 	for i, step := range steps {
 		s.say.step(i+1, step.title)
-		step.play(ctx)
+		step.play()
 		if !pause(ctx, beat) {
 			return false
 		}
@@ -86,41 +88,24 @@ func acme(users int, more ...string) sandbox.State {
 	return sandbox.State{Tenant: "acme", Features: features}
 }
 
-func (s *story) call(ctx context.Context) {
-	s.result(ctx, "call without usher", query(ctx, http.DefaultClient, s.box.URL))
-	s.result(ctx, "call through usher", s.throughUsher(ctx))
-}
-
 func (s *story) revoke(ctx context.Context) {
 	defer s.staged()()
 	_, before := s.box.Calls()
 	s.box.Revoke()
 	s.result(ctx, "token revoked", "")
-	answer := s.throughUsher(ctx)
+	answer := query(ctx, s.calls)
 	if _, now := s.box.Calls(); now > before {
 		s.result(ctx, "the service's answer to usher", "401")
 	}
 	s.result(ctx, "usher's answer to the program", answer)
 }
 
-func (s *story) change(ctx context.Context) {
-	s.check(ctx)
-	s.webhook(ctx, "acme: sso added", acme(10, "sso"))
-	s.check(ctx)
-}
-
-func (s *story) goBack(ctx context.Context) {
-	s.webhook(ctx, "acme: 10 users", acme(10))
-	s.check(ctx)
-}
-
 // forge sends a webhook from somebody who does not know the secret.
 func (s *story) forge(ctx context.Context) {
 	forger := sandbox.NewSender(s.box.Sender.URLs[0], 0)
 	forger.Client = s.box.Sender.Client
-	e, err := forger.Send(ctx, acme(1000, "sso").Webhook())
-	s.result(ctx, "webhook  acme: sso and 1000 users", s.outcome(ctx, "", e, err))
-	s.check(ctx)
+	e := forger.Send(ctx, acme(1000, "sso").Webhook())
+	s.result(ctx, "webhook  acme: sso and 1000 users", s.outcome(ctx, "", e))
 }
 
 func (s *story) outage(ctx context.Context) {
@@ -156,7 +141,7 @@ func (s *story) park(ctx context.Context) {
 	s.receiver(0)
 	s.result(ctx, "receiver fixed", "")
 	number := s.webhooks(ctx)[id].ID
-	s.redeliver(ctx, number)
+	s.admin.ask(ctx, http.MethodPost, "/api/webhooks/"+number+"/redeliver", "", nil)
 	s.result(ctx, "usher inbox redeliver "+number, s.becomes(ctx, id))
 }
 
@@ -167,17 +152,17 @@ func (s *story) receiver(status int) {
 
 // webhook sends a snapshot, tells what became of it, and returns its id.
 func (s *story) webhook(ctx context.Context, what string, state sandbox.State) (id string) {
-	e, err := s.box.Sender.Send(ctx, state.Webhook())
-	s.result(ctx, "webhook  "+what, s.outcome(ctx, what, e, err))
+	e := s.box.Sender.Send(ctx, state.Webhook())
+	s.result(ctx, "webhook  "+what, s.outcome(ctx, what, e))
 	return webhookID(e)
 }
 
 // outcome says what usher answered to a webhook and, if usher took it in, whether the receiver has
 // it.
-func (s *story) outcome(ctx context.Context, what string, e sandbox.Entry, err error) string {
+func (s *story) outcome(ctx context.Context, what string, e sandbox.Entry) string {
 	answer := e.Reply.String()
 	switch {
-	case err != nil:
+	case e.Status == 0:
 		return "no answer"
 	case e.Decision == "duplicate":
 		return answer + ", dropped"
@@ -284,8 +269,8 @@ func (s *story) goOn(ctx context.Context) {
 		case n%12 == 10:
 			over()
 		}
-		entry, err := s.box.Sender.Next(ctx)
-		outcome := s.outcome(ctx, entry.What, entry, err)
+		entry := s.box.Sender.Next(ctx)
+		outcome := s.outcome(ctx, entry.What, entry)
 		if ctx.Err() != nil {
 			return
 		}
@@ -296,17 +281,42 @@ func (s *story) goOn(ctx context.Context) {
 	}
 }
 
-func (s *story) throughUsher(ctx context.Context) string {
-	client, base := serve.Client(s.at.Calls)
-	return query(ctx, client, base)
+// port is one of usher's, or the service itself.
+type port struct {
+	client      *http.Client
+	base, token string
+}
+
+func portAt(address, token string) port {
+	client, base := serve.Client(address)
+	return port{client, base, token}
+}
+
+// ask sends a request, decodes the answer if it is JSON, and returns its status: 0 for none.
+func (p port) ask(ctx context.Context, method, path, body string, result any) int {
+	req, err := http.NewRequestWithContext(ctx, method, p.base+path, strings.NewReader(body))
+	if err != nil {
+		return 0
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if p.token != "" {
+		req.Header.Set("Authorization", "Bearer "+p.token)
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	_ = json.NewDecoder(resp.Body).Decode(result)
+	return resp.StatusCode
 }
 
 // query calls the billing service, and says in words what was answered.
-func query(ctx context.Context, client *http.Client, base string) string {
+func query(ctx context.Context, p port) string {
 	var answer struct {
 		Data struct{ Accounts []struct{ Name string } }
 	}
-	status := ask(ctx, client, http.MethodPost, base+"/graphql", "", `{"query":"{ accounts(limit: 3) { id name } }"}`, &answer)
+	status := p.ask(ctx, http.MethodPost, "/graphql", `{"query":"{ accounts(limit: 3) { id name } }"}`, &answer)
 	switch status {
 	case 0:
 		return "no answer"
@@ -316,36 +326,11 @@ func query(ctx context.Context, client *http.Client, base string) string {
 	return fmt.Sprintf("%d %s", status, http.StatusText(status))
 }
 
-// ask sends a request, decodes the answer if it is JSON, and returns its status: 0 for none.
-func ask(ctx context.Context, client *http.Client, method, target, token, body string, result any) int {
-	req, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
-	if err != nil {
-		return 0
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0
-	}
-	defer resp.Body.Close()
-	var raw bytes.Buffer
-	_, _ = raw.ReadFrom(resp.Body)
-	_ = json.Unmarshal(raw.Bytes(), result)
-	return resp.StatusCode
-}
-
 // check asks whether acme may use sso, as a program of the customer would.
 func (s *story) check(ctx context.Context) {
-	client, base := serve.Client(s.at.Entitlements)
-	status := ask(ctx, client, http.MethodGet, base+"/v1/check?tenant=acme&feature=sso", "", "", nil)
-	word, known := map[int]string{0: "no answer", http.StatusNoContent: "204 yes", http.StatusForbidden: "403 no"}[status]
-	if !known {
-		word = fmt.Sprint(status)
-	}
-	s.result(ctx, "check    may acme use sso?", word)
+	status := s.entitlements.ask(ctx, http.MethodGet, "/v1/check?tenant=acme&feature=sso", "", nil)
+	word := map[int]string{0: "no answer", http.StatusNoContent: "204 yes", http.StatusForbidden: "403 no"}[status]
+	s.result(ctx, "check    may acme use sso?", cmp.Or(word, fmt.Sprint(status)))
 }
 
 // webhook is one as the admin port shows it.
@@ -368,19 +353,12 @@ func (w webhook) said() string {
 // webhooks asks usher for the webhooks that it keeps, as 'usher inbox ls' does.
 func (s *story) webhooks(ctx context.Context) map[string]webhook {
 	var list struct{ Webhooks []webhook }
-	client, base := serve.Client(s.at.Admin)
-	ask(ctx, client, http.MethodGet, base+"/api/webhooks?inbox=true&limit=1000", s.adminToken, "", &list)
+	s.admin.ask(ctx, http.MethodGet, "/api/webhooks?inbox=true&limit=1000", "", &list)
 	byID := make(map[string]webhook)
 	for _, w := range list.Webhooks {
 		byID[w.Webhook] = w
 	}
 	return byID
-}
-
-// redeliver asks usher to send a webhook again, as 'usher inbox redeliver' does.
-func (s *story) redeliver(ctx context.Context, id string) {
-	client, base := serve.Client(s.at.Admin)
-	ask(ctx, client, http.MethodPost, base+"/api/webhooks/"+id+"/redeliver", s.adminToken, "", nil)
 }
 
 // webhookID returns the webhook's id, from usher's answer.
@@ -392,10 +370,9 @@ func webhookID(e sandbox.Entry) string {
 
 // legacyProgram calls as a program without OAuth would: a few calls a second, sometimes more
 // and sometimes fewer, so that the page has something to show.
-func legacyProgram(ctx context.Context, address string) {
-	client, base := serve.Client(address)
+func legacyProgram(ctx context.Context, calls port) {
 	for n := 0; pause(ctx, 300*time.Millisecond+time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond); n++ {
-		query(ctx, client, base)
+		query(ctx, calls)
 	}
 }
 

@@ -1,15 +1,25 @@
 package sandbox
 
 import (
+	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"io"
+	"maps"
+	"mime"
 	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/graph-gophers/graphql-go"
+
+	"usher/internal/guard"
 )
 
 // Client is an API client application of the billing service.
@@ -20,6 +30,7 @@ type Client struct {
 	// TokenLife is how long its tokens live, in whole seconds (rounded down, at least one
 	// second). Default 7200 s.
 	TokenLife time.Duration
+	OneToken  bool // a new token makes its earlier ones invalid, whatever their scopes
 }
 
 // Billing is a billing service: an [http.Handler] with POST /oauth/token and POST /graphql, and nothing
@@ -29,19 +40,22 @@ type Billing struct {
 	// also concurrently. Set it before serving.
 	OnCall func(r *http.Request, body []byte)
 
-	key     []byte // signs the tokens
-	parser  *jwt.Parser
-	schema  *graphql.Schema
-	tokens  faulty
-	graphql faulty
+	key    []byte // signs the tokens
+	parser *jwt.Parser
+	schema *graphql.Schema
+	faults faults // by path
 
-	mu             sync.Mutex
-	clients        map[string]Client // by ID, guarded by mu
-	issued         map[string]grant  // tokens that are not revoked, by jti; guarded by mu
-	revokePrevious bool              // guarded by mu
-	tokenRequests  int               // guarded by mu
-	calls          map[int]int       // by the status of their answer, guarded by mu
+	mu            sync.Mutex
+	clients       map[string]*Client // by ID, guarded by mu
+	issued        map[string]grant   // tokens that are not revoked, by jti; guarded by mu
+	tokenRequests int                // guarded by mu
+	calls         map[int]int        // by the status of their answer, guarded by mu
 }
+
+const (
+	tokenPath, maxTokenBody = "/oauth/token", 64 << 10
+	callPath, maxCallBody   = "/graphql", 64 << 20 // far above any replay limit, so that tests can stream
+)
 
 // NewBilling returns a service with these clients and without faults.
 func NewBilling(clients ...Client) *Billing {
@@ -50,107 +64,59 @@ func NewBilling(clients ...Client) *Billing {
 		// The library knows exp only to the second; check is exact. See grant.
 		parser:  jwt.NewParser(jwt.WithValidMethods([]string{"HS256"}), jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation()),
 		schema:  graphql.MustParseSchema(schemaText, &queries{}, graphql.UseFieldResolvers()),
-		clients: make(map[string]Client),
+		clients: make(map[string]*Client),
 		issued:  make(map[string]grant),
 		calls:   make(map[int]int),
 	}
 	_, _ = rand.Read(b.key) // is documented never to fail
 	for _, c := range clients {
-		c.TokenLife = wholeLife(c.TokenLife)
-		b.clients[c.ID] = c
+		b.clients[c.ID] = &c
 	}
 	return b
 }
 
-const (
-	maxTokenBody = 64 << 10
-	maxCallBody  = 64 << 20 // far above any replay limit, so that tests can stream
-)
-
 // ServeHTTP answers as the service does. A fault that closes the connection
 // panics with [http.ErrAbortHandler], which an [http.Server] understands.
 func (b *Billing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch r.URL.EscapedPath() {
-	case "/oauth/token":
-		b.serveToken(w, r)
-	case "/graphql":
-		b.serveGraphQL(w, r)
+	switch path := r.URL.EscapedPath(); path {
+	case tokenPath:
+		body, refusal := readPost(w, r, maxTokenBody)
+		b.mu.Lock()
+		b.tokenRequests++
+		b.mu.Unlock()
+		b.faults.take(path).serve(w, r, refusal, func() answer { return b.token(r, body) }, func(int) {})
+	case callPath:
+		body, refusal := readPost(w, r, maxCallBody)
+		if b.OnCall != nil {
+			b.OnCall(r, body)
+		}
+		b.faults.take(path).serve(w, r, refusal, func() answer { return b.call(r, body) }, func(int) {})
 	default:
 		textAnswer(http.StatusNotFound, "not found").write(w)
 	}
 }
 
-func (b *Billing) serveToken(w http.ResponseWriter, r *http.Request) {
-	b.mu.Lock()
-	b.tokenRequests++
-	b.mu.Unlock()
-	body, refusal := readPost(w, r, maxTokenBody)
-	b.tokens.serve(w, r, func() answer {
-		if refusal != nil {
-			return *refusal
-		}
-		return b.token(r.Header.Get("Content-Type"), body)
-	}, func(int) {})
-}
-
-func (b *Billing) serveGraphQL(w http.ResponseWriter, r *http.Request) {
-	body, refusal := readPost(w, r, maxCallBody)
-	if b.OnCall != nil {
-		b.OnCall(r, body)
-	}
-	b.graphql.serve(w, r, func() answer {
-		if refusal != nil {
-			return *refusal
-		}
-		a := b.call(r, body)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.calls[a.status]++
-		return a
-	}, func(int) {})
-}
-
-// readPost reads a request's body, or returns a refusal.
-func readPost(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
+// readPost reads a request's body, and returns a refusal if it is not as it should be.
+func readPost(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, refusal *answer) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var refusal answer
 	switch _, tooLarge := errors.AsType[*http.MaxBytesError](err); {
 	case r.Method != http.MethodPost:
-		refusal = textAnswer(http.StatusMethodNotAllowed, "method not allowed")
+		refusal = new(textAnswer(http.StatusMethodNotAllowed, "method not allowed"))
 		refusal.header.Set("Allow", http.MethodPost)
 	case tooLarge:
-		refusal = textAnswer(http.StatusRequestEntityTooLarge, "body too large")
+		refusal = new(textAnswer(http.StatusRequestEntityTooLarge, "body too large"))
 	case err != nil:
-		refusal = textAnswer(http.StatusBadRequest, "body ended too early")
-	default:
-		return body, nil
+		refusal = new(textAnswer(http.StatusBadRequest, "body ended too early"))
 	}
-	return body, &refusal
+	return body, refusal
 }
 
-// SetTokenLife sets the life of the client's tokens that are issued from now on; see [Client]. It
-// panics if there is no such client.
-func (b *Billing) SetTokenLife(clientID string, d time.Duration) {
-	b.change(clientID, func(c *Client) { c.TokenLife = wholeLife(d) })
-}
-
-// SetSecret rotates the client's secret: the old one is refused from now on. Tokens stay valid. It
-// panics if there is no such client.
-func (b *Billing) SetSecret(clientID, secret string) {
-	b.change(clientID, func(c *Client) { c.Secret = secret })
-}
-
-// change edits a client. It panics on a wrong ID, so that a typing error in a test does not go
-// unnoticed.
-func (b *Billing) change(clientID string, edit func(*Client)) {
+// Edit changes a client. Tokens that it has stay valid. Edit panics if there is no such client, so that
+// a typing error in a test does not go unnoticed.
+func (b *Billing) Edit(clientID string, edit func(*Client)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c, known := b.clients[clientID]
-	if !known {
-		panic("sandbox: no client " + clientID)
-	}
-	edit(&c)
-	b.clients[clientID] = c
+	edit(b.clients[clientID])
 }
 
 // Revoke makes every token issued so far invalid, and returns how many that were.
@@ -162,19 +128,11 @@ func (b *Billing) Revoke() int {
 	return n
 }
 
-// RevokePreviousOnIssue sets whether a new token of a client makes its earlier ones invalid, whatever
-// their scopes.
-func (b *Billing) RevokePreviousOnIssue(on bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.revokePrevious = on
-}
-
 // FailTokens makes the token endpoint fail; a zero Fault ends that.
-func (b *Billing) FailTokens(f Fault) { b.tokens.set(f) }
+func (b *Billing) FailTokens(f Fault) { b.faults.set(tokenPath, f) }
 
 // FailGraphQL makes the GraphQL endpoint fail; a zero Fault ends that.
-func (b *Billing) FailGraphQL(f Fault) { b.graphql.set(f) }
+func (b *Billing) FailGraphQL(f Fault) { b.faults.set(callPath, f) }
 
 // TokenRequests returns how many requests reached the token endpoint, whatever their answer.
 func (b *Billing) TokenRequests() int {
@@ -191,9 +149,258 @@ func (b *Billing) Calls() (ok, unauthorized int) {
 	return b.calls[http.StatusOK], b.calls[http.StatusUnauthorized]
 }
 
-func wholeLife(d time.Duration) time.Duration {
-	if d <= 0 {
-		return 7200 * time.Second
-	}
-	return max(d.Truncate(time.Second), time.Second)
+// oauthError is the token endpoint's error object.
+type oauthError struct {
+	Error       string `json:"error"`
+	Description string `json:"error_description"`
 }
+
+// tokenResponse has the four documented fields and no others.
+type tokenResponse struct {
+	AccessToken string `json:"access_token"`
+	TokenType   string `json:"token_type"`
+	ExpiresIn   int64  `json:"expires_in"`
+	CreatedAt   int64  `json:"created_at"`
+}
+
+const issuer = "usher-sandbox"
+
+// claims are the claims of an access token. The subject is the client's ID.
+type claims struct {
+	Scope string `json:"scope"`
+	jwt.RegisteredClaims
+}
+
+// grant is what the service remembers about a token. The JWT has whole seconds, so its exp can be up
+// to a second before the end of expires_in. The service uses its own exact end, like a service that
+// keeps tokens in a table.
+type grant struct {
+	clientID string
+	expires  time.Time
+}
+
+// token answers a token request.
+//
+// The checks are in the order of common OAuth servers: the grant first, then the client, then the
+// scope. So a stranger cannot find out the scopes.
+func (b *Billing) token(r *http.Request, body []byte) answer {
+	form, err := url.ParseQuery(string(body))
+	if err != nil || !hasType(r, "application/x-www-form-urlencoded") {
+		form = nil // so a JSON body is a request without a grant type
+	}
+	one := func(name string) string { // a field that occurs twice counts as none (RFC 6749, 3.2)
+		if len(form[name]) != 1 {
+			return ""
+		}
+		return form[name][0]
+	}
+	if one("grant_type") != "client_credentials" {
+		return refuseToken(http.StatusBadRequest, "unsupported_grant_type",
+			"The authorization grant type is not supported by the authorization server.")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c, known := b.clients[one("client_id")]
+	if !known || !guard.Equal(one("client_secret"), c.Secret) {
+		return refuseToken(http.StatusUnauthorized, "invalid_client",
+			"Client authentication failed due to unknown client, no client authentication included, or unsupported authentication method.")
+	}
+	scopes := strings.FieldsFunc(one("scope"), func(r rune) bool { return r == ' ' })
+	foreign := func(s string) bool { return !slices.Contains(c.Scopes, s) }
+	if len(scopes) == 0 || slices.ContainsFunc(scopes, foreign) {
+		return refuseToken(http.StatusBadRequest, "invalid_scope",
+			"The requested scope is invalid, unknown, or malformed.")
+	}
+	a := jsonAnswer(http.StatusOK, b.issueLocked(c, strings.Join(scopes, " ")))
+	a.header.Set("Cache-Control", "no-store")
+	return a
+}
+
+func refuseToken(status int, code, description string) answer {
+	a := jsonAnswer(status, oauthError{code, description})
+	a.header.Set("Cache-Control", "no-store")
+	if status == http.StatusUnauthorized {
+		a.header.Set("WWW-Authenticate", `Bearer realm="usher sandbox", error="`+code+`"`)
+	}
+	return a
+}
+
+func (b *Billing) issueLocked(c *Client, scope string) tokenResponse {
+	life := 7200 * time.Second
+	if c.TokenLife > 0 {
+		life = max(c.TokenLife.Truncate(time.Second), time.Second)
+	}
+	now := time.Now().Round(0) // the wall clock, which includes a laptop's sleep
+	maps.DeleteFunc(b.issued, func(_ string, g grant) bool {
+		return !now.Before(g.expires) || c.OneToken && g.clientID == c.ID
+	})
+	cl := claims{scope, jwt.RegisteredClaims{
+		Issuer:    issuer,
+		Subject:   c.ID,
+		IssuedAt:  &jwt.NumericDate{Time: now},
+		ExpiresAt: &jwt.NumericDate{Time: now.Add(life)},
+		ID:        rand.Text(),
+	}}
+	signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256, cl).SignedString(b.key)
+	if err != nil {
+		panic(err) // cannot happen: HMAC with our own key
+	}
+	b.issued[cl.ID] = grant{c.ID, now.Add(life)}
+	return tokenResponse{signed, "Bearer", int64(life / time.Second), now.Unix()}
+}
+
+// check returns the scopes of a token, or says what is wrong with it.
+func (b *Billing) check(token string) (scopes []string, fault string) {
+	var cl claims
+	_, err := b.parser.ParseWithClaims(token, &cl, func(*jwt.Token) (any, error) { return b.key, nil })
+	if err != nil || cl.Issuer != issuer || cl.ExpiresAt == nil {
+		return nil, "The access token is invalid"
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g, live := b.issued[cl.ID]
+	now := time.Now()
+	switch {
+	case live && !now.Before(g.expires), !live && !now.Before(cl.ExpiresAt.Time):
+		return nil, "The access token expired"
+	case !live:
+		return nil, "The access token was revoked"
+	}
+	return strings.Fields(cl.Scope), ""
+}
+
+// The published interface shows one query. There is no mutation, so that nothing works here that the
+// real service may not have.
+const schemaText = `
+schema { query: Query }
+
+type Query {
+	# Accounts whose name contains the filter, in any case; all of them without one.
+	accounts(filter: String, limit: Int): [Account!]!
+}
+
+type Account {
+	id: ID!
+	name: String!
+}
+`
+
+func (b *Billing) call(r *http.Request, body []byte) (a answer) {
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.calls[a.status]++
+	}()
+	token, found := bearer(r.Header)
+	if !found {
+		return unauthorized("The access token is missing")
+	}
+	scopes, fault := b.check(token)
+	if fault != "" {
+		return unauthorized(fault)
+	}
+	if !hasType(r, "application/json") {
+		return queryError(http.StatusUnsupportedMediaType, "Content-Type must be application/json")
+	}
+	var q struct {
+		Query         string         `json:"query"`
+		Variables     map[string]any `json:"variables"`
+		OperationName string         `json:"operationName"`
+	}
+	if err := json.Unmarshal(body, &q); err != nil {
+		return queryError(http.StatusBadRequest, "the body is not a GraphQL request: "+err.Error())
+	}
+	ctx := context.WithValue(r.Context(), scopesKey{}, scopes)
+	return jsonAnswer(http.StatusOK, b.schema.Exec(ctx, q.Query, q.OperationName, q.Variables))
+}
+
+func hasType(r *http.Request, mediaType string) bool {
+	given, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return err == nil && given == mediaType
+}
+
+// bearer returns the token of the Authorization header. Two headers count as none, because it is not
+// clear which one applies.
+func bearer(h http.Header) (token string, found bool) {
+	values := h.Values("Authorization")
+	if len(values) != 1 {
+		return "", false
+	}
+	scheme, token, found := strings.Cut(values[0], " ")
+	return token, found && strings.EqualFold(scheme, "Bearer")
+}
+
+// unauthorized is the documented answer to an expired token. The sandbox uses it for every token that
+// it does not accept.
+func unauthorized(description string) answer {
+	a := jsonAnswer(http.StatusUnauthorized, []map[string][]string{{"description": {description}}})
+	a.header.Set("WWW-Authenticate", `Bearer realm="usher sandbox", error="invalid_token"`)
+	return a
+}
+
+func queryError(status int, message string) answer {
+	return jsonAnswer(status, map[string][]map[string]string{"errors": {{"message": message}}})
+}
+
+// scopesKey is the context key of the scopes that a call's token carries.
+type scopesKey struct{}
+
+// queries resolves the schema's root.
+type queries struct{}
+
+// Accounts needs the scope standard:read. A question about the schema itself needs only a valid
+// token: 'usher check' uses that to try a token of any scope.
+func (*queries) Accounts(ctx context.Context, args struct {
+	Filter *string
+	Limit  *int32
+}) ([]account, error) {
+	scopes, _ := ctx.Value(scopesKey{}).([]string)
+	if !slices.Contains(scopes, "standard:read") {
+		return nil, errors.New("the access token lacks the scope standard:read")
+	}
+	limit, filter := len(accounts()), ""
+	if args.Limit != nil {
+		limit = int(*args.Limit)
+	}
+	if args.Filter != nil {
+		filter = strings.ToLower(*args.Filter)
+	}
+	if limit < 0 {
+		return nil, errors.New("limit must not be negative")
+	}
+	found := []account{}
+	for _, a := range accounts() {
+		if len(found) < limit && strings.Contains(strings.ToLower(a.Name), filter) {
+			found = append(found, a)
+		}
+	}
+	return found, nil
+}
+
+// account is an invented customer of the billing service. The GraphQL endpoint
+// lists them, and the tenants of the webhooks belong to them.
+type account struct {
+	number int
+	Name   string
+}
+
+func (a account) ID() graphql.ID { return graphql.ID(strconv.Itoa(a.number)) }
+
+// accounts returns the same 300 accounts at every call.
+var accounts = sync.OnceValue(func() []account {
+	stems := []string{
+		"Acme", "Bluebird", "Cobalt", "Dandelion", "Ember", "Fjord", "Ginkgo", "Harbour", "Indigo", "Juniper",
+		"Kestrel", "Lantern", "Meridian", "Nimbus", "Orchard", "Pebble", "Quartz", "Rowan", "Saffron", "Tundra",
+		"Umbra", "Velvet", "Willow", "Yarrow", "Zephyr", "Älvdal", "Brücke", "Café Noir", "Søndag", "Łąka",
+	}
+	kinds := []string{
+		"GmbH", "Ltd", "Logistics", "Software", "Foods", "Robotics", "Energy", "Health", "Media", "& Sons",
+	}
+	all := make([]account, 0, len(stems)*len(kinds))
+	for _, kind := range kinds {
+		for _, stem := range stems {
+			all = append(all, account{1001 + len(all), stem + " " + kind})
+		}
+	}
+	return all
+})

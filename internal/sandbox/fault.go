@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -35,7 +34,7 @@ func (f Fault) none() bool {
 // ownAnswer reports whether the fault replaces the real answer.
 func (f Fault) ownAnswer() bool { return f.Status != 0 || f.Body != "" }
 
-// answer is what a handler's logic returns; only faulty.serve writes it.
+// answer is what a handler's logic returns.
 type answer struct {
 	status int
 	header http.Header
@@ -55,52 +54,60 @@ func textAnswer(status int, text string) answer {
 	return answer{status, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, []byte(text + "\n")}
 }
 
-// faulty stands between an endpoint's logic and the network.
-type faulty struct {
-	mu    sync.Mutex
-	fault Fault // guarded by mu
+// faults are those of a handler, by the name of the part that fails.
+type faults struct {
+	mu sync.Mutex
+	of map[string]Fault // guarded by mu
 }
 
-func (s *faulty) set(f Fault) {
+func (s *faults) set(part string, f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fault = f
-}
-
-func (s *faulty) healthy() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fault.none()
-}
-
-// take returns the fault for one request, and counts the request.
-func (s *faulty) take() Fault {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.fault
-	if f.none() {
-		return Fault{}
+	if s.of == nil {
+		s.of = make(map[string]Fault)
 	}
-	if f.Times > 0 {
-		s.fault.Times--
-		if s.fault.Times == 0 {
-			s.fault = Fault{}
+	s.of[part] = f
+}
+
+// take returns the fault for one request, that of the first part that fails, and counts the request.
+func (s *faults) take(parts ...string) Fault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, part := range parts {
+		f := s.of[part]
+		if f.none() {
+			continue
 		}
+		switch left := f; f.Times {
+		case 0: // it ends when somebody says so
+		case 1:
+			delete(s.of, part)
+		default:
+			left.Times--
+			s.of[part] = left
+		}
+		return f
 	}
-	return f
+	return Fault{}
 }
 
-// serve answers the request with the result of work, or as the fault says. Just before, it calls sent
-// with the status: 0 if there will be no complete answer.
+// serve answers as the fault says, otherwise with the refusal, if there is one, or with the result of
+// work. Just before, it calls sent with the status: 0 if there will be no complete answer.
 //
 // The request's body must have been read to its end. Only then does net/http notice that the client
 // has gone, and a delay or hang can end.
-func (s *faulty) serve(w http.ResponseWriter, r *http.Request, work func() answer, sent func(status int)) {
+func (f Fault) serve(w http.ResponseWriter, r *http.Request, refusal *answer, work func() answer, sent func(status int)) {
 	abort := func() { sent(0); panic(http.ErrAbortHandler) }
-	f := s.take()
-	if f.Hang || !pause(r.Context(), f.Delay) {
-		<-r.Context().Done()
-		abort()
+	if f.Hang || f.Delay > 0 {
+		var over <-chan time.Time // nil: never
+		if !f.Hang {
+			over = time.After(f.Delay)
+		}
+		select {
+		case <-over:
+		case <-r.Context().Done():
+			abort()
+		}
 	}
 	var a answer
 	switch {
@@ -108,6 +115,8 @@ func (s *faulty) serve(w http.ResponseWriter, r *http.Request, work func() answe
 		a = f.answer()
 	case f.HangUp:
 		abort()
+	case refusal != nil:
+		a = *refusal
 	default:
 		a = work()
 	}
@@ -134,17 +143,4 @@ func (a answer) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.header)
 	w.WriteHeader(a.status)
 	_, _ = w.Write(a.body) // an error means that the client has gone
-}
-
-// pause waits for d and reports whether ctx outlived it.
-func pause(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return true
-	}
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -1,23 +1,18 @@
 package sandbox
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"hash/crc32"
-	"maps"
-	"slices"
 	"strings"
-	"time"
 )
 
 // EventType is the only type of webhook that the service documents.
 const EventType = "TenantProvisioningChange"
 
-// envelope is the body of a webhook. Pointers with omitempty are fields that are present in some
-// payloads; pointers without it are null in some. (The service does not say what may be null: see
-// withNulls.)
+// envelope is the body of a webhook. A pointer is a field that is null in some payloads. A pointer to a
+// pointer is one that some payloads do not have at all: nil if it is missing, and a pointer to nil if
+// it is null. (The service does not say what may be null.)
 type envelope struct {
 	Type    string `json:"type"`
 	Payload struct {
@@ -59,24 +54,24 @@ type snapshot struct {
 
 // Feature is something that a tenant may use.
 type Feature struct {
-	Code     string  `json:"code"`
-	Name     string  `json:"name"`
-	Value    *string `json:"value,omitempty"` // present in some payloads, may be empty
-	Quantity *int    `json:"quantity"`        // the limit; nil means none
+	Code     string   `json:"code"`
+	Name     string   `json:"name"`
+	Value    **string `json:"value,omitempty"` // may be empty
+	Quantity *int     `json:"quantity"`        // the limit; nil means none
 }
 
 // Subscription is a tenant's subscription to one product, in the service's own
 // shape. Dates are written YYYY-MM-DD.
 type Subscription struct {
-	ID             *int      `json:"id,omitempty"` // present in some payloads
+	ID             **int     `json:"id,omitempty"`
 	State          string    `json:"state"`
 	StartDate      string    `json:"start_date"`
 	EndDate        *string   `json:"end_date"`         // nil without an end
 	TrialStartDate *string   `json:"trial_start_date"` // nil without a trial
 	TrialEndDate   *string   `json:"trial_end_date"`
 	Plan           Plan      `json:"plan"`
-	PriceList      *Coded    `json:"price_list,omitempty"` // present in some payloads
-	Product        *Coded    `json:"product,omitempty"`    // present in some payloads
+	PriceList      **Coded   `json:"price_list,omitempty"`
+	Product        **Coded   `json:"product,omitempty"`
 	Features       []Feature `json:"features"`
 }
 
@@ -92,13 +87,12 @@ type Coded struct {
 	Name string `json:"name"`
 }
 
-// Tenant is what one snapshot says about a tenant. Platform and Code together identify it: the same
-// code may exist on two platforms.
+// Tenant is what one snapshot says about a tenant. Its code and that of its platform together identify
+// it: the same code may exist on two platforms.
 type Tenant struct {
-	Platform, Code, Name string
-	Features             []Feature      // what it may use; read only
-	Subscriptions        []Subscription // read only
-	Digest               string         // SHA-256 of the snapshot's bytes, in hex
+	tenantRecord
+	snapshot
+	Digest string // SHA-256 of the snapshot's bytes, in hex
 }
 
 // String says in one line what the tenant may use.
@@ -114,7 +108,7 @@ func (t Tenant) String() string {
 	if uses == nil {
 		uses = []string{"nothing"}
 	}
-	return fmt.Sprintf("%s (%s/%s): %s", t.Name, t.Platform, t.Code, strings.Join(uses, ", "))
+	return fmt.Sprintf("%s (%s/%s): %s", t.Name, t.Platform.Code, t.Code, strings.Join(uses, ", "))
 }
 
 // readSnapshot returns the tenant that a webhook is about. If it is not a snapshot of a tenant, the
@@ -130,67 +124,7 @@ func readSnapshot(body []byte) (Tenant, error) {
 	if err := json.Unmarshal(body, &e); err != nil {
 		return Tenant{}, err
 	}
-	t := e.Payload.Tenant
-	return Tenant{
-		Platform:      t.Platform.Code,
-		Code:          t.Code,
-		Name:          t.Name,
-		Features:      e.Payload.Change.Features,
-		Subscriptions: e.Payload.Change.Subscriptions,
-		Digest:        digest(body),
-	}, nil
+	return Tenant{e.Payload.Tenant, e.Payload.Change, digest(body)}, nil
 }
 
 func digest(body []byte) string { return fmt.Sprintf("%x", sha256.Sum256(body)) }
-
-func byLane(a, b Tenant) int {
-	return cmp.Or(strings.Compare(a.Platform, b.Platform), strings.Compare(a.Code, b.Code))
-}
-
-// keepLast drops the oldest elements beyond n.
-func keepLast[T any](s []T, n int) []T {
-	return slices.Delete(s, 0, max(0, len(s)-n))
-}
-
-// State is what a tenant may use, as an order to the sandbox: a code and a quantity for each feature,
-// nil for no limit. Its JSON is the body of /sandbox/send.
-type State struct {
-	Tenant   string          `json:"tenant"`
-	Platform string          `json:"platform,omitempty"` // default crm
-	Features map[string]*int `json:"features"`
-}
-
-// Webhook returns a webhook that says so, with every field that the service documents. Equal states
-// give equal bytes: a tenant that returns to an earlier state sends the earlier webhook.
-func (s State) Webhook() []byte { return s.tenant().render() }
-
-func (s State) tenant() *tenantState {
-	id := func(of string) int { return 1 + int(crc32.ChecksumIEEE([]byte(of))>>8) }
-	t := &tenantState{withIDs: true, withProducts: true}
-	r := &t.record
-	r.Platform = identified{11, "crm", "CRM Cloud"}
-	if s.Platform != "" && s.Platform != "crm" {
-		r.Platform = identified{id(s.Platform), s.Platform, s.Platform}
-	}
-	r.ID, r.Code, r.Name = id(r.Platform.Code+"/"+s.Tenant), s.Tenant, s.Tenant
-	r.Account.ID, r.Account.Name, r.Account.BillingDay = id(s.Tenant), s.Tenant, 1
-	r.Account.Contacts = []contact{{9001, "Ada", "Kovač", "ada@customer.example"}}
-	sub := newSubscription(r.ID, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Coded{r.Platform.Code + "-suite", r.Platform.Name + " Suite"})
-	for _, code := range slices.Sorted(maps.Keys(s.Features)) {
-		sub.Features = append(sub.Features, Feature{code, code, new(""), s.Features[code]})
-	}
-	t.subs = []Subscription{sub}
-	return t
-}
-
-// String says it as one types it for 'usher sandbox send'.
-func (s State) String() string {
-	words := []string{s.Tenant}
-	for _, code := range slices.Sorted(maps.Keys(s.Features)) {
-		if q := s.Features[code]; q != nil {
-			code = fmt.Sprintf("%s=%d", code, *q)
-		}
-		words = append(words, code)
-	}
-	return strings.Join(words, " ")
-}

@@ -159,7 +159,7 @@ func TestWorldHasOneCodeOnTwoPlatforms(t *testing.T) {
 	s, _ := newPair(1)
 	platforms := make(map[string][]string)
 	for _, tenant := range s.Tenants() {
-		platforms[tenant.Code] = append(platforms[tenant.Code], tenant.Platform)
+		platforms[tenant.Code] = append(platforms[tenant.Code], tenant.Platform.Code)
 	}
 	if p := platforms["bluebird-gmbh"]; len(p) != 2 || p[0] == p[1] || len(platforms) != worldTenants-1 {
 		t.Errorf("tenants %v", platforms)

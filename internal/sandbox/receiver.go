@@ -1,10 +1,12 @@
 package sandbox
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,16 +24,19 @@ type Receiver struct {
 	OnDelivery func(r *http.Request, body []byte)
 	OnAnswer   func(Delivery) // the same, when it is answered
 
-	faulty faulty
+	faults faults // by tenant code; of all others with no code
 
 	mu         sync.Mutex
-	faults     map[string]*faulty // by tenant code, guarded by mu
-	tenants    map[lane]Tenant    // guarded by mu
-	deliveries []*Delivery        // guarded by mu, with what they point to
+	tenants    map[lane]Tenant // guarded by mu
+	deliveries []*Delivery     // guarded by mu, with what they point to
 }
 
 // lane identifies a tenant.
 type lane struct{ platform, code string }
+
+func byLane(a, b Tenant) int {
+	return cmp.Or(strings.Compare(a.Platform.Code, b.Platform.Code), strings.Compare(a.Code, b.Code))
+}
 
 // Delivery is a webhook that reached the receiver.
 type Delivery struct {
@@ -48,22 +53,16 @@ const deliveriesSize = 10000
 
 // NewReceiver returns a receiver without faults that knows no tenant yet.
 func NewReceiver() *Receiver {
-	return &Receiver{faults: make(map[string]*faulty), tenants: make(map[lane]Tenant)}
+	return &Receiver{tenants: make(map[lane]Tenant)}
 }
 
 // Behave makes the receiver fail; a zero Fault ends that. A webhook that the fault answers is not
 // applied, unless the real answer follows.
-func (rc *Receiver) Behave(f Fault) { rc.faulty.set(f) }
+func (rc *Receiver) Behave(f Fault) { rc.faults.set("", f) }
 
 // BehaveTo does the same for the tenants with one code, instead of Behave. After a zero Fault Behave
 // applies to them again.
-func (rc *Receiver) BehaveTo(tenantCode string, f Fault) {
-	rc.mu.Lock()
-	defer rc.mu.Unlock()
-	box := &faulty{}
-	box.set(f)
-	rc.faults[tenantCode] = box
-}
+func (rc *Receiver) BehaveTo(tenantCode string, f Fault) { rc.faults.set(tenantCode, f) }
 
 // Tenants returns what each tenant may use now, by platform and code.
 func (rc *Receiver) Tenants() []Tenant {
@@ -93,7 +92,7 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, err := readSnapshot(body)
 	d := &Delivery{
 		At:        time.Now(),
-		Platform:  t.Platform,
+		Platform:  t.Platform.Code,
 		Tenant:    t.Code,
 		What:      "not a webhook about a tenant",
 		WebhookID: r.Header.Get("Webhook-Id"),
@@ -103,52 +102,33 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.What = text.Clip(t.String(), 200)
 	}
 	rc.note(d)
-	rc.fault(t.Code).serve(w, r, func() answer {
+	rc.faults.take(t.Code, "").serve(w, r, refusal, func() answer {
 		switch {
-		case refusal != nil:
-			return *refusal
 		case err != nil && !json.Valid(body):
 			return textAnswer(http.StatusBadRequest, "not JSON: "+err.Error())
 		case err != nil:
 			return textAnswer(http.StatusUnprocessableEntity, err.Error())
 		}
-		return rc.apply(d, t)
-	}, func(status int) { rc.finish(d, status) })
-}
-
-func (rc *Receiver) fault(tenantCode string) *faulty {
-	rc.mu.Lock()
-	defer rc.mu.Unlock()
-	if box := rc.faults[tenantCode]; box != nil && !box.healthy() {
-		return box
-	}
-	return &rc.faulty
+		rc.mu.Lock()
+		defer rc.mu.Unlock()
+		if d.Applied = t.Code != ""; d.Applied {
+			rc.tenants[lane{t.Platform.Code, t.Code}] = t // instead of all that was known about the tenant
+		}
+		return jsonAnswer(http.StatusOK, map[string]bool{"applied": d.Applied})
+	}, func(status int) {
+		rc.mu.Lock()
+		d.Status = status
+		done := *d
+		rc.mu.Unlock()
+		if rc.OnAnswer != nil {
+			rc.OnAnswer(done)
+		}
+	})
 }
 
 func (rc *Receiver) note(d *Delivery) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	rc.deliveries = keepLast(append(rc.deliveries, d), deliveriesSize)
-}
-
-// apply replaces all that was known about the tenant with the snapshot.
-func (rc *Receiver) apply(d *Delivery, t Tenant) answer {
-	if t.Code == "" {
-		return jsonAnswer(http.StatusOK, map[string]bool{"applied": false})
-	}
-	rc.mu.Lock()
-	defer rc.mu.Unlock()
-	rc.tenants[lane{t.Platform, t.Code}] = t
-	d.Applied = true
-	return jsonAnswer(http.StatusOK, map[string]bool{"applied": true})
-}
-
-func (rc *Receiver) finish(d *Delivery, status int) {
-	rc.mu.Lock()
-	d.Status = status
-	done := *d
-	rc.mu.Unlock()
-	if rc.OnAnswer != nil {
-		rc.OnAnswer(done)
-	}
+	rc.deliveries = append(rc.deliveries, d)
+	rc.deliveries = slices.Delete(rc.deliveries, 0, max(0, len(rc.deliveries)-deliveriesSize))
 }

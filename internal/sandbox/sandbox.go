@@ -17,6 +17,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"net"
@@ -111,7 +112,7 @@ func (s *Sandbox) Play(ctx context.Context, every time.Duration) {
 			return
 		case <-tick:
 		}
-		if e, _ := s.Sender.Next(ctx); ctx.Err() == nil {
+		if e := s.Sender.Next(ctx); ctx.Err() == nil {
 			s.logSent(e)
 		}
 	}
@@ -180,7 +181,7 @@ func (s *Sandbox) send(r *http.Request, body []byte) answer {
 	if len(s.Sender.URLs) == 0 {
 		return refuseOrder(http.StatusConflict, "the sandbox sends nowhere: start it with --webhooks-to URL")
 	}
-	e, _ := s.Sender.send(r.Context(), Entry{What: what, Body: body})
+	e := s.Sender.send(r.Context(), what, body)
 	s.logSent(e)
 	return jsonAnswer(http.StatusOK, Sent{e.Status, e.Decision, e.Replies})
 }
@@ -238,29 +239,30 @@ func (s *Sandbox) Fail(f Failure) error {
 	if f.Seconds > 0 {
 		fault.Until = time.Now().Add(time.Duration(f.Seconds * float64(time.Second)))
 	}
-	published := func(a answer) Fault {
+	for _, a := range map[string][]answer{
+		"token": {
+			refuseToken(http.StatusBadRequest, "invalid_scope", "The requested scope is invalid, unknown, or malformed."),
+			refuseToken(http.StatusUnauthorized, "invalid_client", "Client authentication failed."),
+		},
+		"graphql": {unauthorized("The access token expired")},
+	}[f.Part] {
 		if a.status == f.Status {
 			fault.Body, fault.Header = string(a.body), a.header
 		}
-		return fault
 	}
-	switch f.Part {
-	case "token":
-		published(refuseToken(http.StatusBadRequest, "invalid_scope", "The requested scope is invalid, unknown, or malformed."))
-		s.FailTokens(published(refuseToken(http.StatusUnauthorized, "invalid_client", "Client authentication failed.")))
-	case "graphql":
-		s.FailGraphQL(published(unauthorized("The access token expired")))
-	case "receiver":
-		if s.Receiver == nil {
-			return fmt.Errorf("there is no receiver: --receiver-listen is off")
+	parts := map[string]func(Fault){"token": s.FailTokens, "graphql": s.FailGraphQL}
+	if s.Receiver != nil {
+		parts["receiver"] = s.Receiver.Behave
+	}
+	switch fail := parts[f.Part]; {
+	case fail != nil:
+		fail(fault)
+	case f.Part == "":
+		for _, fail := range parts {
+			fail(fault)
 		}
-		s.Receiver.Behave(fault)
-	case "":
-		s.FailTokens(fault)
-		s.FailGraphQL(fault)
-		if s.Receiver != nil {
-			s.Receiver.Behave(fault)
-		}
+	case f.Part == "receiver":
+		return errors.New("there is no receiver: --receiver-listen is off")
 	default:
 		return fmt.Errorf("unknown part %q: use token, graphql, receiver or off", f.Part)
 	}

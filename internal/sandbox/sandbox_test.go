@@ -43,7 +43,7 @@ func TestStateIsComplete(t *testing.T) {
 		}
 		check.object("", "envelope", v)
 		got, err := readSnapshot(s.Webhook())
-		if err != nil || got.Code != s.Tenant || got.Platform != max(s.Platform, "crm") || len(got.Features) != len(s.Features) {
+		if err != nil || got.Code != s.Tenant || got.Platform.Code != max(s.Platform, "crm") || len(got.Features) != len(s.Features) {
 			t.Errorf("%+v became %+v, %v", s, got, err)
 		}
 		for _, f := range got.Features {
@@ -190,13 +190,13 @@ func rehearsed(t *testing.T, h http.Handler) (failed string) {
 		s.Client.Transport = inProcess{h}
 		s.Sign, _ = Signer("s3cret", false)
 		n := 0
-		all := Rehearse(t.Context(), s, "", func(h Held) {
+		Rehearse(t.Context(), s, "", func(h Held) {
 			if n++; !h.OK {
 				failed += h.What + ": " + h.How + "\n"
 			}
 		})
-		if all != (failed == "") || n != 10 {
-			t.Errorf("%d plays, %v", n, all)
+		if n != 10 {
+			t.Errorf("%d plays", n)
 		}
 	})
 	return failed

@@ -18,8 +18,8 @@ import (
 )
 
 // Sender is the sending side of the billing service: tenants whose subscriptions change, a webhook for
-// each change, and a log from which webhooks can be sent again. It is safe for concurrent use. It does
-// not retry, because the service documents no retries.
+// each change, and now and then the same webhook again, as the service's webhook log sends it. It is
+// safe for concurrent use. It does not retry, because the service documents no retries.
 type Sender struct {
 	URLs   []string                         // where webhooks go: each to all of them
 	Header http.Header                      // sent with each webhook, such as the gate's token; may be nil
@@ -27,19 +27,16 @@ type Sender struct {
 	Client *http.Client                     // by default one with a timeout of 60 s that follows no redirect
 
 	mu    sync.Mutex
-	world *world  // guarded by mu
-	log   []Entry // guarded by mu
-	count int     // of all webhooks that were ever sent, guarded by mu
+	world *world // guarded by mu
+	last  Entry  // without replies, guarded by mu
 }
 
-// Entry is a line of the webhook log.
+// Entry is a webhook that was sent.
 type Entry struct {
-	N      int       // counts from 1
-	At     time.Time // when it was sent
-	Took   time.Duration
-	Tenant string // the tenant's code, where the body has one
-	What   string // in words, such as "Bluebird GmbH: users 5 → 10"
-	Body   []byte // what was sent; read only
+	N    int // counts from 1
+	Took time.Duration
+	What string // in words, such as "Bluebird GmbH: users 5 → 10"
+	Body []byte // what was sent; read only
 
 	Replies []Reply // one from each address
 	Reply           // the first that is not a success, otherwise the first
@@ -47,11 +44,10 @@ type Entry struct {
 
 // Reply is what came back from one address.
 type Reply struct {
-	To       string      `json:"to"`       // host and port: a path may hold a secret
-	Status   int         `json:"status"`   // 0 if there was no answer
-	Decision string      `json:"decision"` // usher's, from its header
-	Answer   string      `json:"answer"`   // the beginning of the body, or why there was none
-	Header   http.Header `json:"-"`
+	To       string `json:"to"`       // host and port: a path may hold a secret
+	Status   int    `json:"status"`   // 0 if there was no answer
+	Decision string `json:"decision"` // usher's, from its header
+	Answer   string `json:"answer"`   // the beginning of the body, or why there was none
 }
 
 // OK reports whether the receiver has the webhook.
@@ -65,10 +61,7 @@ func (r Reply) String() string {
 	return strings.TrimSpace(fmt.Sprint(r.Status, " ", r.Decision))
 }
 
-const (
-	logSize     = 500
-	excerptSize = 1 << 10
-)
+const excerptSize = 1 << 10
 
 // NewSender returns a sender to an address. Equal seeds give equal tenants and equal changes.
 func NewSender(to string, seed uint64) *Sender {
@@ -84,83 +77,47 @@ func NewSender(to string, seed uint64) *Sender {
 	}
 }
 
-// Change changes something about a tenant and sends its new snapshot. It returns an error only if
-// there was no answer, whatever the status.
-func (s *Sender) Change(ctx context.Context) (Entry, error) {
+// Change changes something about a tenant and sends its new snapshot.
+func (s *Sender) Change(ctx context.Context) Entry {
 	s.mu.Lock()
 	t, what := s.world.change()
-	e := Entry{Tenant: t.record.Code, What: what, Body: t.render()}
+	body := t.render()
 	s.mu.Unlock()
-	return s.send(ctx, e)
+	return s.send(ctx, what, body)
 }
 
 // Send sends a body as it is.
-func (s *Sender) Send(ctx context.Context, body []byte) (Entry, error) {
-	t, _ := readSnapshot(body) // the body may be invalid on purpose
-	return s.send(ctx, Entry{Tenant: t.Code, What: "sent by hand", Body: bytes.Clone(body)})
+func (s *Sender) Send(ctx context.Context, body []byte) Entry {
+	return s.send(ctx, "sent by hand", body)
 }
 
-// Resend sends the n-th webhook again, byte for byte, as the service's webhook log does.
-func (s *Sender) Resend(ctx context.Context, n int) (Entry, error) {
+// Next sends a change or, every fourth time, the last webhook once more, byte for byte.
+func (s *Sender) Next(ctx context.Context) Entry {
 	s.mu.Lock()
-	i := slices.IndexFunc(s.log, func(e Entry) bool { return e.N == n })
-	var former Entry
-	if i >= 0 {
-		former = s.log[i]
-	}
+	last := s.last
 	s.mu.Unlock()
-	if i < 0 {
-		return Entry{}, fmt.Errorf("webhook %d is not in the log", n)
-	}
-	return s.send(ctx, Entry{Tenant: former.Tenant, What: fmt.Sprintf("#%d again: %s", n, former.What), Body: former.Body})
-}
-
-// Next sends a change or, every fourth time, the last webhook once more. It returns an error only if
-// there was no answer.
-func (s *Sender) Next(ctx context.Context) (Entry, error) {
-	s.mu.Lock()
-	last := s.count
-	s.mu.Unlock()
-	if last%4 == 3 {
-		return s.Resend(ctx, last)
+	if last.N%4 == 3 {
+		return s.send(ctx, fmt.Sprintf("#%d again: %s", last.N, last.What), last.Body)
 	}
 	return s.Change(ctx)
 }
 
-// Log returns the last 500 webhooks in the order in which they were sent. One without an answer so far
-// has status 0.
-func (s *Sender) Log() []Entry {
+func (s *Sender) send(ctx context.Context, what string, body []byte) Entry {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.log)
-}
-
-// send logs the entry at once, in the order of sending, and completes it when its answers arrive.
-func (s *Sender) send(ctx context.Context, e Entry) (Entry, error) {
-	e.At = time.Now()
-	s.mu.Lock()
-	s.count++
-	e.N = s.count
-	s.log = keepLast(append(s.log, e), logSize)
+	e := Entry{N: s.last.N + 1, What: what, Body: body}
+	s.last = e
 	s.mu.Unlock()
 
+	began := time.Now()
 	e.Replies = make([]Reply, len(s.URLs))
 	var all sync.WaitGroup
 	for i, to := range s.URLs {
-		all.Go(func() { e.Replies[i] = s.post(ctx, to, e.Body) })
+		all.Go(func() { e.Replies[i] = s.post(ctx, to, body) })
 	}
 	all.Wait()
-	e.Took = time.Since(e.At)
+	e.Took = time.Since(began)
 	e.Reply = e.Replies[max(0, slices.IndexFunc(e.Replies, func(r Reply) bool { return !r.OK() }))]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i := slices.IndexFunc(s.log, func(l Entry) bool { return l.N == e.N }); i >= 0 {
-		s.log[i] = e
-	}
-	if e.Status == 0 {
-		return e, errors.New(e.Answer)
-	}
-	return e, nil
+	return e
 }
 
 func (s *Sender) post(ctx context.Context, to string, body []byte) Reply {
@@ -190,7 +147,7 @@ func (s *Sender) post(ctx context.Context, to string, body []byte) Reply {
 		r.Answer = fmt.Sprintf("the answer %d ended too early: %v", resp.StatusCode, err)
 		return r
 	}
-	r.Status, r.Header, r.Decision = resp.StatusCode, resp.Header, resp.Header.Get("Usher-Decision")
+	r.Status, r.Decision = resp.StatusCode, resp.Header.Get("Usher-Decision")
 	r.Answer = strings.ToValidUTF8(string(excerpt), "\uFFFD")
 	return r
 }

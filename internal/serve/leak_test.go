@@ -106,7 +106,7 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 	send(gate, snapshot("acme", 7))
 	receiver.Behave(sandbox.Fault{HangUp: true})
 	send(gate, snapshot("acme", 8))
-	b.SetSecret("app", "an0therSecret")
+	b.Edit("app", func(c *sandbox.Client) { c.Secret = "an0therSecret" })
 	secrets["an0therSecret"] = true
 	b.Revoke()
 	calls()

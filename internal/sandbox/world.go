@@ -1,0 +1,296 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// tenantState is a tenant and all that the service knows about it.
+type tenantState struct {
+	record tenantRecord
+	subs   []Subscription // with every field; render leaves out what a payload does not have
+
+	// The payload can be customised in the service. These say what this tenant's does not have.
+	withoutIDs, withoutProducts bool
+	withNulls                   bool // what it does not have is null
+}
+
+// render returns the webhook with the tenant's current state.
+func (t *tenantState) render() []byte {
+	e := envelope{Type: EventType}
+	e.Payload.Tenant, e.Payload.Change = t.record, snapshot{[]Feature{}, []Subscription{}}
+	if t.withNulls && len(t.record.Account.Contacts) == 0 {
+		e.Payload.Tenant.Account.Contacts = nil
+	}
+	for _, sub := range t.subs {
+		sub.Features = append([]Feature{}, sub.Features...) // never null
+		if t.withoutIDs {
+			sub.ID = without[int](t)
+			for i := range sub.Features {
+				sub.Features[i].Value = without[string](t)
+			}
+		}
+		if t.withoutProducts {
+			sub.PriceList, sub.Product = without[Coded](t), without[Coded](t)
+		}
+		e.Payload.Change.Subscriptions = append(e.Payload.Change.Subscriptions, sub)
+		if sub.State != "canceled" {
+			e.Payload.Change.Features = append(e.Payload.Change.Features, sub.Features...)
+		}
+	}
+	body, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // our own types
+	}
+	return body
+}
+
+// without is the value of a field that the tenant's payload does not have.
+func without[T any](t *tenantState) **T {
+	if t.withNulls {
+		return new((*T)(nil))
+	}
+	return nil
+}
+
+// newSubscription returns one for a year, without features.
+func newSubscription(id int, start time.Time, product Coded) Subscription {
+	return Subscription{
+		ID:        new(&id),
+		State:     "active",
+		StartDate: start.Format(time.DateOnly),
+		EndDate:   new(start.AddDate(1, 0, -1).Format(time.DateOnly)),
+		Plan:      Plan{new("standard"), "Standard"},
+		PriceList: new(&Coded{"eur-2026", "Euro 2026"}),
+		Product:   new(&product),
+	}
+}
+
+// State is what a tenant may use, as an order to the sandbox: a code and a quantity for each feature,
+// nil for no limit. Its JSON is the body of /sandbox/send.
+type State struct {
+	Tenant   string          `json:"tenant"`
+	Platform string          `json:"platform,omitempty"` // default crm
+	Features map[string]*int `json:"features"`
+}
+
+// Webhook returns a webhook that says so, with every field that the service documents. Equal states
+// give equal bytes: a tenant that returns to an earlier state sends the earlier webhook.
+func (s State) Webhook() []byte { return s.tenant().render() }
+
+func (s State) tenant() *tenantState {
+	id := func(of string) int { return 1 + int(crc32.ChecksumIEEE([]byte(of))>>8) }
+	t := new(tenantState)
+	r := &t.record
+	r.Platform = crm
+	if s.Platform != "" && s.Platform != crm.Code {
+		r.Platform = identified{id(s.Platform), s.Platform, s.Platform}
+	}
+	r.ID, r.Code, r.Name = id(r.Platform.Code+"/"+s.Tenant), s.Tenant, s.Tenant
+	r.Account.ID, r.Account.Name, r.Account.BillingDay = id(s.Tenant), s.Tenant, 1
+	r.Account.Contacts = []contact{{9001, "Ada", "Kovač", "ada@customer.example"}}
+	sub := newSubscription(r.ID, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Coded{r.Platform.Code + "-suite", r.Platform.Name + " Suite"})
+	for _, code := range slices.Sorted(maps.Keys(s.Features)) {
+		sub.Features = append(sub.Features, Feature{code, code, new(new("")), s.Features[code]})
+	}
+	t.subs = []Subscription{sub}
+	return t
+}
+
+// String says it as one types it for 'usher sandbox send'.
+func (s State) String() string {
+	words := []string{s.Tenant}
+	for _, code := range slices.Sorted(maps.Keys(s.Features)) {
+		if q := s.Features[code]; q != nil {
+			code = fmt.Sprintf("%s=%d", code, *q)
+		}
+		words = append(words, code)
+	}
+	return strings.Join(words, " ")
+}
+
+// world has the service's tenants, and changes them. It is deterministic: the seed decides everything,
+// and its calendar moves one day with every change, whatever the clock says.
+type world struct {
+	random  *rand.Rand
+	tenants []*tenantState
+	today   time.Time
+	lastID  int // the last id of a subscription
+}
+
+// product is something that tenants of a platform subscribe to.
+type product struct {
+	Coded
+	platform identified
+	included int       // how many of its features are in every plan
+	features []Feature // those of every plan come first
+}
+
+var (
+	crm     = identified{11, "crm", "CRM Cloud"}
+	docs    = identified{12, "docs", "Docs Cloud"}
+	catalog = []*product{
+		{Coded{"crm-suite", "CRM Suite"}, crm, 2, []Feature{
+			limited("users", "Users"), limited("pipelines", "Pipelines"),
+			enabled("sso", "Single sign-on", "saml"), enabled("api", "API access", ""), enabled("reports", "Reports", "basic")}},
+		{Coded{"mailing", "Mailing"}, crm, 1, []Feature{
+			limited("mailings", "Mailings a day"), enabled("templates", "Templates", ""), enabled("ab_tests", "A/B tests", "")}},
+		{Coded{"doc-store", "Document Store"}, docs, 1, []Feature{
+			limited("users", "Users"), limited("storage_gb", "Storage in GB"),
+			enabled("versioning", "Versions", "90 days"), enabled("signing", "Signatures", "eidas")}},
+	}
+)
+
+func limited(code, name string) Feature        { return Feature{code, name, new(new("")), new(5)} }
+func enabled(code, name, value string) Feature { return Feature{code, name, new(&value), nil} }
+
+const worldTenants = 8
+
+func newWorld(seed uint64) *world {
+	w := &world{
+		random: rand.New(rand.NewPCG(seed, seed)),
+		today:  time.Date(2026, time.January, 5, 0, 0, 0, 0, time.UTC),
+		lastID: 70000,
+	}
+	for i := range worldTenants {
+		w.tenants = append(w.tenants, w.newTenant(i))
+	}
+	return w
+}
+
+// newTenant invents the i-th tenant. The last one has the code of the first, on the other platform: a
+// code alone does not identify a tenant.
+func (w *world) newTenant(i int) *tenantState {
+	home, owner := catalog[0], i
+	if i%3 == 1 || i == worldTenants-1 {
+		home = catalog[2]
+	}
+	if i == worldTenants-1 {
+		owner = 0
+	}
+	a := accounts()[(owner*37+1)%len(accounts())] // never Acme: acme is the tenant of the demo and the docs
+	t := &tenantState{withoutIDs: i%2 == 1, withoutProducts: i%4 >= 2, withNulls: i%5 == 3}
+	r := &t.record
+	r.ID, r.Name, r.Platform = 501+i, a.Name, home.platform
+	r.Code = strings.ReplaceAll(strings.ToLower(a.Name), " ", "-")
+	r.Account.ID, r.Account.Name, r.Account.BillingDay = a.number, a.Name, 1+w.random.IntN(28)
+	people := [][2]string{{"Ada", "Kovač"}, {"Jörg", "Weiß"}, {"Mia", "O'Neil"}, {"Noor", "El Amrani"}}
+	r.Account.Contacts = []contact{}
+	for n := range i % 3 { // some accounts have no contacts
+		p := people[(i+n)%len(people)]
+		email := fmt.Sprintf("contact%d@customer%d.example", n+1, a.number)
+		r.Account.Contacts = append(r.Account.Contacts, contact{9001 + 10*i + n, p[0], p[1], email})
+	}
+	w.subscribe(t, home, i%2 == 0)
+	if i%4 == 3 && home == catalog[0] {
+		w.subscribe(t, catalog[1], false)
+	}
+	return t
+}
+
+// subscription returns the tenant's subscription to a product, or nil.
+func (t *tenantState) subscription(p *product) *Subscription {
+	for i := range t.subs {
+		if **t.subs[i].Product == p.Coded {
+			return &t.subs[i]
+		}
+	}
+	return nil
+}
+
+// subscribe gives the tenant a new subscription, which replaces an earlier one to the same product.
+func (w *world) subscribe(t *tenantState, p *product, trial bool) {
+	w.lastID++
+	sub := newSubscription(w.lastID, w.today, p.Coded)
+	sub.Features = slices.Clone(p.features[:p.included])
+	if trial {
+		sub.State = "trial"
+		sub.TrialStartDate = new(sub.StartDate)
+		sub.TrialEndDate = new(w.today.AddDate(0, 0, 30).Format(time.DateOnly))
+	}
+	if w.random.IntN(3) == 0 {
+		sub.Plan, sub.EndDate = Plan{nil, "Individual agreement"}, nil // until somebody cancels it
+	}
+	if former := t.subscription(p); former != nil {
+		*former = sub
+		return
+	}
+	t.subs = append(t.subs, sub)
+}
+
+// change lets a day pass, and changes something about a tenant. It returns the tenant and, in words,
+// what happened.
+func (w *world) change() (t *tenantState, what string) {
+	w.today = w.today.AddDate(0, 0, 1)
+	t = w.tenants[w.random.IntN(len(w.tenants))]
+	choices := w.choices(t)
+	what = choices[w.random.IntN(len(choices))]()
+	return t, t.record.Name + ": " + what
+}
+
+// choices lists what can happen to the tenant; likely events are in the list more often. Each changes
+// its state, so that no two snapshots in a row are the same.
+func (w *world) choices(t *tenantState) []func() string {
+	var list []func() string
+	may := func(times int, f func() string) { list = append(list, slices.Repeat([]func() string{f}, times)...) }
+	for _, p := range catalog {
+		sub := t.subscription(p)
+		switch {
+		case p.platform != t.record.Platform:
+			continue
+		case sub == nil:
+			may(1, func() string { w.subscribe(t, p, true); return p.Name + " subscribed, on trial" })
+			continue
+		case sub.State == "canceled": // a new one, this time without a trial
+			may(3, func() string { w.subscribe(t, p, false); return p.Name + " canceled → active" })
+			continue
+		case sub.State == "trial":
+			may(3, func() string { sub.State = "active"; return p.Name + " trial → active" })
+		}
+		may(1, func() string {
+			former := sub.State
+			sub.State, sub.EndDate = "canceled", new(w.today.Format(time.DateOnly))
+			return fmt.Sprintf("%s %s → canceled", p.Name, former)
+		})
+		may(6, func() string { return w.requote(sub) })
+		if len(sub.Features) < len(p.features) {
+			may(2, func() string {
+				f := p.features[len(sub.Features)]
+				sub.Features = append(sub.Features, f)
+				return fmt.Sprintf("feature %s added to %s", f.Code, p.Name)
+			})
+		}
+	}
+	return list
+}
+
+// requote changes a quoted quantity. There are few quantities, so that a tenant often returns to an
+// earlier snapshot (A, B, A).
+func (w *world) requote(sub *Subscription) string {
+	var limited []*Feature
+	for i := range sub.Features {
+		// The first feature of a product always has a limit; others may have lost theirs.
+		if i == 0 || sub.Features[i].Quantity != nil {
+			limited = append(limited, &sub.Features[i])
+		}
+	}
+	f := limited[w.random.IntN(len(limited))]
+	former := words(f.Quantity)
+	quantities := []*int{new(5), new(10), new(25), new(50), nil}
+	quantities = slices.DeleteFunc(quantities, func(q *int) bool { return words(q) == former })
+	f.Quantity = quantities[w.random.IntN(len(quantities))]
+	return fmt.Sprintf("%s %s → %s", f.Code, former, words(f.Quantity))
+}
+
+func words(quantity *int) string {
+	if quantity == nil {
+		return "no limit"
+	}
+	return fmt.Sprint(*quantity)
+}
