@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/secret"
 	"usher/internal/serve"
 )
 
@@ -287,9 +288,14 @@ type port struct {
 	base, token string
 }
 
-func portAt(address, token string) port {
-	client, base := serve.Client(address)
-	return port{client, base, token}
+// portAt is the port at an address, with the first of its tokens.
+func portAt(address, tokens string) port {
+	p := port{}
+	p.client, p.base = serve.Client(address)
+	if list, err := secret.Tokens(tokens); err == nil {
+		p.token = list[0].Value
+	}
+	return p
 }
 
 // ask sends a request, decodes the answer if it is JSON, and returns its status: 0 for none.
