@@ -26,102 +26,39 @@ import (
 
 // adminAPI calls a running usher through its admin port.
 type adminAPI struct {
+	*Process
 	client             *http.Client
-	process            *Process
 	listen, url, token string
 }
 
-// apiError is an answer of the API that is no 200.
+// apiError is an answer of the API that is no 200. Its text may be shown.
 type apiError struct {
 	status int
 	admin.Problem
-	advice string // our own words; may be empty
 }
 
-func (e *apiError) Error() string { return visible(e.Problem.Error) + e.advice }
+func (e *apiError) Error() string { return e.Problem.Error }
 
 // newAdminAPI calls the admin port that the settings name.
 func newAdminAPI(p *Process) (*adminAPI, error) {
-	a, err := settings.ReadAdmin(p.Environ)
+	s, err := settings.ReadAdmin(p.Environ)
 	if err != nil {
 		return nil, err
 	}
-	client, url := adminClient(a.Listen)
-	client.Timeout = 30 * time.Second
-	token, _ := secret.Tokens(cmp.Or(a.Token, a.ReadToken).Get()) // settings have checked it
-	api := &adminAPI{client: client, process: p, listen: a.Listen, url: url}
-	if len(token) > 0 {
-		api.token = token[0].Value
+	a := adminAt(p, s.Listen)
+	a.client.Timeout = 30 * time.Second
+	if tokens, err := secret.Tokens(cmp.Or(s.Token, s.ReadToken).Get()); err == nil {
+		a.token = tokens[0].Value
 	}
-	return api, nil
+	return a, nil
 }
 
-// call sends body, if there is one, as JSON, and decodes the answer into result. It
-// returns the answer's bytes too.
-func (a *adminAPI) call(ctx context.Context, method, target string, body, result any) ([]byte, error) {
-	var content io.Reader
-	if body != nil {
-		b, err := json.Marshal(body)
-		if err != nil {
-			return nil, err
-		}
-		content = bytes.NewReader(b)
-	}
-	resp, err := a.do(ctx, a.client, method, target, "application/json", content)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, fmt.Errorf("the answer ended too early: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, a.refused(resp.StatusCode, raw)
-	}
-	if err := json.Unmarshal(raw, result); err != nil {
-		return nil, fmt.Errorf("%s is not an usher, or not of this version: %w", a.url, err)
-	}
-	return raw, nil
-}
-
-// do sends a request, and returns the answer whatever its status.
-func (a *adminAPI) do(ctx context.Context, client *http.Client, method, target, kind string, content io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, a.url+target, content)
-	if err != nil {
-		return nil, fmt.Errorf("USHER_ADMIN_LISTEN: %w", err)
-	}
-	req.Header.Set("Content-Type", kind)
-	if a.token != "" {
-		req.Header.Set("Authorization", "Bearer "+a.token)
-	}
-	if u, err := user.Current(); err == nil {
-		req.Header.Set(admin.UserHeader, u.Username)
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, a.process.notAsked(a.listen, err)
-	}
-	return resp, nil
-}
-
-func (a *adminAPI) refused(status int, raw []byte) error {
-	e := &apiError{status: status}
-	switch err := json.Unmarshal(raw, &e.Problem); {
-	case status == http.StatusUnauthorized:
-		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, to that of the running usher"
-		e.advice = a.process.adviseEnvFile()
-	case err != nil || e.Problem.Error == "":
-		e.Problem.Error = fmt.Sprintf("%s answered %d: is there an usher?", a.url, status)
-	}
-	return e
-}
-
-// adminClient returns a client for the admin port that listens on addr on this machine, and
-// the address to use with it.
-func adminClient(addr string) (*http.Client, string) {
+// adminAt calls the admin port that listens on addr on this machine.
+func adminAt(p *Process, addr string) *adminAPI {
+	a := &adminAPI{Process: p, listen: addr}
 	if strings.HasPrefix(addr, "unix:") {
-		return serve.Client(addr)
+		a.client, a.url = serve.Client(addr)
+		return a
 	}
 	if host, port, err := net.SplitHostPort(addr); err == nil {
 		ip, err := netip.ParseAddr(host)
@@ -132,15 +69,88 @@ func adminClient(addr string) (*http.Client, string) {
 			addr = net.JoinHostPort("::1", port)
 		}
 	}
-	return serve.Client("http://" + addr)
+	a.client, a.url = serve.Client("http://" + addr)
+	return a
+}
+
+func (a *adminAPI) get(ctx context.Context, target string, result any) (raw []byte, err error) {
+	return a.call(ctx, http.MethodGet, target, nil, result)
+}
+
+func (a *adminAPI) post(ctx context.Context, target string, body, result any) error {
+	_, err := a.call(ctx, http.MethodPost, target, body, result)
+	return err
+}
+
+// call sends body, a reader as it is and anything else as JSON, and decodes the answer into result. It
+// returns the answer's bytes too.
+func (a *adminAPI) call(ctx context.Context, method, target string, body, result any) ([]byte, error) {
+	content, streamed := body.(io.Reader)
+	if body != nil && !streamed {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		content = bytes.NewReader(b)
+	}
+	resp, err := a.do(ctx, method, target, content)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil && method == http.MethodPost:
+		return nil, fmt.Errorf("the answer ended too early; 'usher inbox ls' shows whether it was done: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("the answer ended too early: %w", err)
+	case resp.StatusCode != http.StatusOK:
+		return nil, a.refused(resp.StatusCode, raw)
+	}
+	if err := json.Unmarshal(raw, result); err != nil {
+		return nil, fmt.Errorf("%s is not an usher, or not of this version: %w", a.url, err)
+	}
+	return raw, nil
+}
+
+// do sends a request, and returns the answer whatever its status.
+func (a *adminAPI) do(ctx context.Context, method, target string, content io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, a.url+target, content)
+	if err != nil {
+		return nil, fmt.Errorf("USHER_ADMIN_LISTEN: %w", err)
+	}
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
+	}
+	if u, err := user.Current(); err == nil {
+		req.Header.Set(admin.UserHeader, u.Username)
+	}
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return nil, a.notAsked(err)
+	}
+	return resp, nil
+}
+
+func (a *adminAPI) refused(status int, raw []byte) error {
+	e := &apiError{status: status}
+	switch err := json.Unmarshal(raw, &e.Problem); {
+	case status == http.StatusUnauthorized:
+		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, to that of the running usher" + a.adviseEnvFile()
+	case err != nil || e.Problem.Error == "":
+		e.Problem.Error = fmt.Sprintf("%s answered %d: is there an usher?", a.url, status)
+	default:
+		e.Problem.Error = visible(e.Problem.Error)
+	}
+	return e
 }
 
 // notAsked says that no usher answered on the admin port, and how to name another one.
-func (p *Process) notAsked(listen string, err error) error {
-	if request := new(url.Error); errors.As(err, &request) {
+func (a *adminAPI) notAsked(err error) error {
+	if request, ok := errors.AsType[*url.Error](err); ok {
 		err = request.Err // without the request, which nobody wrote
 	}
-	return fmt.Errorf("cannot reach usher at %s: %w. Is it running? USHER_ADMIN_LISTEN says where, in the environment or in a file (usher --env-file FILE ...).%s", listen, err, p.adviseEnvFile())
+	return fmt.Errorf("cannot reach usher at %s: %w. Is it running? USHER_ADMIN_LISTEN says where, in the environment or in a file (usher --env-file FILE ...).%s", a.listen, err, a.adviseEnvFile())
 }
 
 // unitSettings is where the settings of the units under deploy/systemd are.
@@ -154,4 +164,25 @@ func (p *Process) adviseEnvFile() string {
 		return ""
 	}
 	return fmt.Sprintf("\nThis machine has settings of usher in %s. Try: usher --env-file %s ...", strings.Join(files, ", "), files[0])
+}
+
+// healthcheck is usher healthcheck: it asks a running usher whether it is ready.
+func healthcheck(ctx context.Context, p Process) int {
+	addr := settings.AdminListen(p.Environ)
+	if addr == "off" {
+		return p.failed(errors.New("USHER_ADMIN_LISTEN is off: there is no admin port"))
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	resp, err := adminAt(&p, addr).do(ctx, http.MethodGet, "/readyz", nil)
+	if err != nil {
+		return p.failed(err)
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	fmt.Fprintln(p.Stdout, strings.TrimSpace(string(body)))
+	if resp.StatusCode != http.StatusOK {
+		return exitFailed
+	}
+	return exitOK
 }

@@ -9,12 +9,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 
+	"usher/internal/demo"
+	"usher/internal/job"
+	"usher/internal/logs"
+	"usher/internal/serve"
 	"usher/internal/settings"
 	"usher/internal/text"
+	"usher/internal/version"
 )
 
 // Exit codes. exec exits with its command's own code.
@@ -53,41 +60,33 @@ func Main(ctx context.Context, p Process) int {
 	if name != "exec" && slices.ContainsFunc(args, func(arg string) bool { return envFileFlag.MatchString(arg) }) {
 		return p.misused("write --env-file before the command: usher --env-file FILE %s", name)
 	}
-	var run func(context.Context, Process) int
 	switch name {
-	case "serve":
-		run = supervised
-	case "demo":
-		run = demoCommand
-	case "sandbox":
-		return sandboxCommand(ctx, p, args)
-	case "exec":
-		return execute(ctx, p, args)
-	case "check":
-		run = check
-	case "healthcheck":
-		run = healthcheck
-	case "inbox":
-		return inboxCommand(ctx, p, args)
-	case "entitlements":
-		return entitlementsCommand(ctx, p, args)
-	case "version", "-v", "-version", "--version":
-		run = printVersion
-	case "-h", "-help", "--help", "help":
-		return p.help(args)
-	default:
+	case "-v", "-version", "--version":
+		name = "version"
+	case "-h", "-help", "--help":
+		name = "help"
+	}
+	run := withArguments[name]
+	alone := withoutArguments[name]
+	switch {
+	case run == nil && alone == nil:
 		return p.misused("there is no command %q%s", name, adviseCommand(name))
-	}
-	if len(args) > 0 && isHelp(args[0]) {
-		if strings.HasPrefix(name, "-") {
-			name = "version"
-		}
+	case len(args) > 0 && isHelp(args[0]):
 		return p.helpOn(name)
-	}
-	if len(args) > 0 {
+	case run != nil:
+		return run(ctx, p, args)
+	case len(args) > 0:
 		return p.misused("usher %s takes no arguments, but got %q", name, strings.Join(args, " "))
 	}
-	return run(ctx, p)
+	return alone(ctx, p)
+}
+
+var withoutArguments = map[string]func(context.Context, Process) int{
+	"serve": supervised, "demo": demoCommand, "check": check, "healthcheck": healthcheck, "version": printVersion,
+}
+
+var withArguments = map[string]func(context.Context, Process, []string) int{
+	"sandbox": sandboxCommand, "exec": execute, "inbox": inboxCommand, "entitlements": entitlementsCommand, "help": help,
 }
 
 var envFileFlag = regexp.MustCompile(`^--?env-file(=|$)`)
@@ -127,22 +126,12 @@ func (p *Process) ended(err error) int {
 
 // failed says what went wrong, and returns the exit code: bad settings are bad usage.
 func (p *Process) failed(err error) int {
-	var bad settings.Problems
-	if errors.As(err, &bad) {
+	if _, bad := errors.AsType[settings.Problems](err); bad {
 		fmt.Fprintln(p.Stderr, err)
 		return exitUsage
 	}
 	fmt.Fprintln(p.Stderr, "usher:", err)
 	return exitFailed
-}
-
-// sentence ends what an error says, if it does not end by itself.
-func sentence(err error) string {
-	said := err.Error()
-	if strings.HasSuffix(said, "?") {
-		return said
-	}
-	return said + "."
 }
 
 // line is a command line of usher's, with the files of settings that this command was given: it asks the same usher.
@@ -156,8 +145,8 @@ func (p *Process) line(command string) string {
 
 // adviseCommand says which command was meant by one that usher does not know.
 func adviseCommand(name string) string {
-	meant := settings.Nearest(name, []string{"demo", "sandbox", "exec", "check", "healthcheck", "inbox", "entitlements", "version", "help"})
-	switch {
+	known := slices.DeleteFunc(slices.Sorted(maps.Keys(commandHelp)), func(name string) bool { return name == "serve" })
+	switch meant := settings.Nearest(name, known); {
 	case meant != "":
 		return ": did you mean " + meant + "?"
 	case strings.ContainsAny(name, `/\`):
@@ -167,3 +156,45 @@ func adviseCommand(name string) string {
 }
 
 func visible(s string) string { return text.Visible(s) }
+
+// serveCommand is usher without a command: it serves until a signal stops it.
+func serveCommand(ctx context.Context, p Process) int {
+	s, err := settings.Read(p.Environ)
+	if err != nil {
+		return p.failed(err)
+	}
+	log := logs.New(p.Stderr, &s.Admin, s.Admin.Level)
+	return p.ended(serve.Run(ctx, serve.Config{Settings: s, Log: log, Environ: p.Environ, Serves: p.serves}))
+}
+
+func demoCommand(ctx context.Context, p Process) int {
+	return p.ended(demo.Run(ctx, demo.Config{Environ: p.Environ, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}))
+}
+
+// execute is usher exec: it runs a command, and a local port for it.
+func execute(ctx context.Context, p Process, args []string) int {
+	switch {
+	case len(args) == 0:
+	case args[0] == "--":
+		args = args[1:]
+	case len(args) == 1 && args[0] == job.WitnessArg && job.WitnessArg != "":
+		job.Witness(p.Stdin, p.Stdout)
+		return exitOK
+	case strings.HasPrefix(args[0], "-"):
+		return p.misused("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
+	}
+	if len(args) == 0 {
+		return p.misused("usher exec needs a command: usher exec -- CMD ARG...")
+	}
+	j := job.Job{Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}
+	code, err := j.Run(ctx)
+	if err != nil {
+		return max(code, p.failed(err)) // bad settings are 2; a command that cannot run has a code of its own
+	}
+	return code
+}
+
+func printVersion(_ context.Context, p Process) int {
+	fmt.Fprintf(p.Stdout, "usher %s, commit %s, %s\n", version.Number(), version.Commit(), runtime.Version())
+	return exitOK
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/inbox/store"
 	"usher/internal/snapshot"
 )
 
@@ -31,14 +31,10 @@ name its settings:
 
 // entitlementsCommand asks what a tenant may use.
 func entitlementsCommand(ctx context.Context, p Process, args []string) int {
-	if len(args) > 0 && isHelp(args[0]) {
-		fmt.Fprint(p.Stdout, entitlementsUsage)
-		return exitOK
-	}
 	if len(args) < 1 || len(args) > 2 {
 		return p.misused("usher entitlements takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
 	}
-	tenant, err := parseTenant(args[0])
+	tenant, err := store.ParseTenant(args[0])
 	if err != nil {
 		return p.misused("%v", err)
 	}
@@ -51,10 +47,10 @@ func entitlementsCommand(ctx context.Context, p Process, args []string) int {
 		query.Set("platform", *tenant.Platform)
 	}
 	var t admin.Tenant
-	if _, err := api.call(ctx, http.MethodGet, "/api/tenant?"+query.Encode(), nil, &t); err != nil {
+	if _, err := api.get(ctx, "/api/tenant?"+query.Encode(), &t); err != nil {
 		return p.failed(err)
 	}
-	code, now, who := exitOK, time.Now(), visible(showTenant(t.Platform, t.Code))
+	code, now, who := exitOK, time.Now(), visible(store.ShowTenant(t.Platform, t.Code))
 	switch {
 	case t.MayUse == nil && t.NotKnown != "":
 		p.printReceipt(&t, now)

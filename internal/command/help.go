@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -134,7 +135,7 @@ the settings in whose name or meaning the word occurs:
 }
 
 // help is usher help.
-func (p *Process) help(args []string) int {
+func help(_ context.Context, p Process, args []string) int {
 	switch {
 	case len(args) == 0:
 		fmt.Fprint(p.Stdout, usage)
@@ -153,9 +154,6 @@ func (p *Process) help(args []string) int {
 
 // helpOn prints the help of one command.
 func (p *Process) helpOn(name string) int {
-	if isHelp(name) {
-		name = "help"
-	}
 	text, ok := commandHelp[name]
 	if !ok {
 		return p.misused("there is no command %q%s", name, adviseCommand(name))

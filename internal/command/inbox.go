@@ -1,15 +1,16 @@
 package command
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +18,6 @@ import (
 
 	"usher/internal/admin"
 	"usher/internal/inbox/store"
-	"usher/internal/settings"
 	"usher/internal/text"
 )
 
@@ -78,261 +78,122 @@ name its settings:
   usher --env-file /etc/usher/gate.env inbox ls
 `
 
-// inboxCommand is usher inbox.
-func inboxCommand(ctx context.Context, p Process, args []string) int {
-	o, err := parseInbox(args, time.Now())
-	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(p.Stdout, inboxUsage)
-		return exitOK
-	}
-	if err != nil {
-		fmt.Fprintf(p.Stderr, "usher inbox: %s Run 'usher inbox -h' for help.\n", sentence(err))
-		return exitUsage
-	}
-	api, err := newAdminAPI(&p)
-	if err != nil {
-		return p.failed(err)
-	}
-	err = inboxVerbs[o.verb](api, ctx, p, o)
-	var refused *apiError
-	switch {
-	case errors.Is(err, errAlreadySaid):
-		return exitFailed
-	case errors.As(err, &refused) && refused.status == http.StatusBadRequest:
-		_ = p.failed(err)
-		return exitUsage
-	case err != nil:
-		return p.failed(err)
-	}
-	return exitOK
-}
-
-var inboxVerbs = map[string]func(*adminAPI, context.Context, Process, *inboxOptions) error{
-	"ls": (*adminAPI).list, "show": (*adminAPI).show, "redeliver": (*adminAPI).redeliver, "discard": (*adminAPI).discard,
-	"accept": (*adminAPI).accept, "export": (*adminAPI).export, "import": (*adminAPI).imports, "actions": (*adminAPI).actions,
-	"pause": (*adminAPI).pause, "resume": (*adminAPI).pause, "forget": (*adminAPI).forget, "erase": (*adminAPI).erase,
-}
-
-// errAlreadySaid says that something failed, and that the user knows.
-var errAlreadySaid = errors.New("failed")
-
-// pageSize is how many webhooks the list is asked for at once: up to so many come with what they changed.
-const pageSize = 500
-
-func (a *adminAPI) list(ctx context.Context, p Process, o *inboxOptions) error {
-	var l admin.WebhookList
-	for {
-		query := o.filter()
-		query.Set("inbox", "true")
-		query.Set("limit", strconv.Itoa(pageSize))
-		if left := int(o.limit) - len(l.Webhooks); o.limit > 0 && left < pageSize {
-			query.Set("limit", strconv.Itoa(left))
-		}
-		if l.Next != "" {
-			query.Set("before", l.Next)
-		}
-		var page admin.WebhookList
-		if _, err := a.call(ctx, http.MethodGet, "/api/webhooks?"+query.Encode(), nil, &page); err != nil {
-			return err
-		}
-		page.Webhooks = append(l.Webhooks, page.Webhooks...)
-		if l = page; l.Next == "" || o.limit > 0 && len(l.Webhooks) >= int(o.limit) {
-			break
-		}
-	}
-	if o.json {
-		return json.NewEncoder(p.Stdout).Encode(l)
-	}
-	width := text.Width(p.Stdout)
-	if err := printList(p.Stdout, l.Webhooks, time.Now(), width); err != nil {
-		return err
-	}
-	if width > 0 {
-		fmt.Fprintln(p.Stderr, summary(l.Webhooks))
-	}
-	if len(l.Webhooks) == 0 && len(l.Alike) > 0 {
-		fmt.Fprintf(p.Stderr, "No tenant is called %s. Did you mean %s?\n", visible(o.tenant.String()), visible(strings.Join(l.Alike, " or ")))
-	}
-	p.sayPaused(l.Paused)
-	if l.Next != "" {
-		fmt.Fprintf(p.Stderr, "Only the newest %d are shown; --limit 0 shows all.\n", o.limit)
-	}
-	return nil
-}
-
-// sayPaused says what is not delivered for now.
-func (p *Process) sayPaused(pauses []store.Pause) {
-	for _, pause := range pauses {
-		fmt.Fprintf(p.Stderr, "Paused since %s: %s. To resume: %s\n",
-			moment(pause.Since, time.Now()), visible(pause.String()), visible(p.line("usher inbox resume"+pause.Flag())))
-	}
-}
-
-func (a *adminAPI) show(ctx context.Context, p Process, o *inboxOptions) error {
-	var d admin.WebhookDetail
-	raw, err := a.call(ctx, http.MethodGet, "/api/webhooks/"+o.ids[0], nil, &d)
-	if err != nil {
-		return err
-	}
-	if o.json {
-		_, err := p.Stdout.Write(raw)
-		return err
-	}
-	return printDetail(p.Stdout, &d, time.Now())
-}
-
-// inboxOptions is what the arguments say.
-type inboxOptions struct {
+// inboxCall is usher inbox: what the arguments say, and the running usher that is asked.
+type inboxCall struct {
+	*adminAPI
 	verb         string
 	ids          []string
+	file         string // of import
 	state        string
-	tenant       tenantName // without a code: none is named
+	tenant       store.TenantName // without a code: none is named
 	receiver     string
 	since, until time.Time
 	limit        uint64
 	json, force  bool
-	yes          bool
-	file         string // of import
-	skip         bool
+	yes, skip    bool
 }
 
-// filter has what narrows a list down, as the admin port's API wants it.
-func (o *inboxOptions) filter() url.Values {
-	query := make(url.Values)
-	if o.tenant.Tenant != "" {
-		query.Set("tenant", o.tenant.String())
+// inboxCommand is usher inbox.
+func inboxCommand(ctx context.Context, p Process, args []string) int {
+	i := new(inboxCall)
+	v, err := i.parse(args, time.Now())
+	if err == nil {
+		i.adminAPI, err = newAdminAPI(&p)
 	}
-	if o.state != "" {
-		query.Set("state", o.state)
+	if err == nil {
+		err = v.run(ctx)
 	}
-	for name, t := range map[string]time.Time{"since": o.since, "until": o.until} {
-		if !t.IsZero() {
-			query.Set(name, t.UTC().Format(time.RFC3339Nano))
-		}
-	}
-	return query
+	return p.verbEnded("inbox", err)
 }
 
-func parseInbox(args []string, now time.Time) (*inboxOptions, error) {
-	const verbs = "ls, show, redeliver, discard, accept, pause, resume, forget, erase, export, import or actions"
-	if len(args) == 0 {
-		return nil, errors.New("say what to do: " + verbs)
+func (i *inboxCall) parse(args []string, now time.Time) (*verb, error) {
+	const filters = "state tenant since until "
+	const idsOrFilters = "ids, or --state, --tenant, --since or --until"
+	if len(args) > 0 {
+		i.verb = args[0]
 	}
-	o := &inboxOptions{verb: args[0]}
-	if isHelp(o.verb) || o.verb == "help" {
-		return nil, flag.ErrHelp
-	}
-	if inboxVerbs[o.verb] == nil {
-		if meant := settings.Nearest(o.verb, slices.Sorted(maps.Keys(inboxVerbs))); meant != "" {
-			return nil, fmt.Errorf("unknown command %q: did you mean %s?", o.verb, meant)
-		}
-		return nil, fmt.Errorf("unknown command %q: use %s", o.verb, verbs)
-	}
-	words, err := parseFlags(o.flags(now), args[1:])
-	if err != nil {
-		return nil, err
-	}
-	return o, o.take(words)
+	return parseVerb("inbox", []verb{
+		{"ls", filters + "limit json", "", nil, i.list},
+		{"show", "json", "one id", i.takeIDs, i.show},
+		{"redeliver", filters + "force yes", idsOrFilters, i.takeIDsOrFilters, i.redeliver},
+		{"discard", filters + "yes", idsOrFilters, i.takeIDsOrFilters, i.discard},
+		{"accept", "force", "ids of refused webhooks, see 'usher inbox ls --state refused'", i.takeIDs, i.accept},
+		{"pause", "tenant receiver", "", nil, i.pause},
+		{"resume", "tenant receiver", "", nil, i.pause},
+		{"forget", "", "one tenant", one(i.takeTenant), i.forget},
+		{"erase", "yes", "one tenant", one(i.takeTenant), i.erase},
+		{"export", "", "", nil, i.export},
+		{"import", "skip-faulty", "one file, - for standard input", one(i.takeFile), i.imports},
+		{"actions", "json", "", nil, i.actions},
+	}, i.flags(now), args)
 }
 
-// flags are those that a command takes.
-func (o *inboxOptions) flags(now time.Time) *flag.FlagSet {
-	flags := flag.NewFlagSet(o.verb, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says it all
-	in := func(verbs ...string) bool { return slices.Contains(verbs, o.verb) }
-	if in("ls", "redeliver", "discard") {
-		flags.Func("state", "", func(s string) error {
-			o.state = s
-			if !slices.Contains(store.States, store.State(s)) {
-				return errors.New("write waiting, parked, refused, delivered, superseded, discarded, kept or accepted")
-			}
-			return nil
-		})
-		flags.Func("since", "", func(s string) (err error) { o.since, err = parseWhen(s, now); return err })
-		flags.Func("until", "", func(s string) (err error) { o.until, err = parseWhen(s, now); return err })
-	}
-	if in("ls", "redeliver", "discard", "pause", "resume") {
-		flags.Func("tenant", "", func(s string) (err error) { o.tenant, err = parseTenant(s); return err })
-	}
-	if in("pause", "resume") {
-		flags.Func("receiver", "", func(s string) error {
-			if o.receiver = s; s == "" { // a variable that a script did not fill in is not everybody
-				return errors.New("write its name")
-			}
-			return nil
-		})
-	}
-	if in("ls") {
-		o.limit = 1000
-		flags.Func("limit", "", func(s string) (err error) {
-			if o.limit, err = strconv.ParseUint(s, 10, 31); err != nil {
-				return errors.New("write a number, 0 for all")
-			}
-			return nil
-		})
-	}
-	if in("import") {
-		flags.BoolVar(&o.skip, "skip-faulty", false, "")
-	}
-	if in("ls", "show", "actions") {
-		flags.BoolVar(&o.json, "json", false, "")
-	}
-	if in("redeliver", "accept") {
-		flags.BoolVar(&o.force, "force", false, "")
-	}
-	if in("redeliver", "discard", "erase") {
-		flags.BoolVar(&o.yes, "yes", false, "")
-	}
-	return flags
-}
-
-// take takes the words that are no flags.
-func (o *inboxOptions) take(words []string) (err error) {
-	filtered := len(o.filter()) > 0
-	switch o.verb {
-	case "import":
-		if len(words) != 1 {
-			return errors.New("import takes one file, - for standard input")
-		}
-		o.file = words[0]
-		return nil
-	case "ls", "pause", "resume", "export", "actions":
-		if len(words) > 0 {
-			return fmt.Errorf("%s takes no argument %q, only flags", o.verb, words[0])
+func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
+	f := new(flag.FlagSet)
+	f.BoolVar(&i.json, "json", false, "")
+	f.BoolVar(&i.force, "force", false, "")
+	f.BoolVar(&i.yes, "yes", false, "")
+	f.BoolVar(&i.skip, "skip-faulty", false, "")
+	f.Func("since", "", func(s string) (err error) { i.since, err = parseWhen(s, now); return err })
+	f.Func("until", "", func(s string) (err error) { i.until, err = parseWhen(s, now); return err })
+	f.Func("tenant", "", i.takeTenant)
+	f.Func("state", "", func(s string) error {
+		i.state = s
+		if !slices.Contains(store.States, store.State(s)) {
+			return errors.New("write waiting, parked, refused, delivered, superseded, discarded, kept or accepted")
 		}
 		return nil
-	case "forget", "erase":
-		if len(words) != 1 {
-			return fmt.Errorf("%s takes one tenant", o.verb)
+	})
+	f.Func("receiver", "", func(s string) error {
+		if i.receiver = s; s == "" { // a variable that a script did not fill in is not everybody
+			return errors.New("write its name")
 		}
-		o.tenant, err = parseTenant(words[0])
-		return err
-	case "show":
-		if len(words) != 1 {
-			return errors.New("show takes one id")
+		return nil
+	})
+	i.limit = 1000
+	f.Func("limit", "", func(s string) (err error) {
+		if i.limit, err = strconv.ParseUint(s, 10, 31); err != nil {
+			return errors.New("write a number, 0 for all")
 		}
-	case "accept":
-		if len(words) == 0 {
-			return errors.New("accept takes ids of refused webhooks, see 'usher inbox ls --state refused'")
-		}
-	default:
-		if len(words) == 0 && !filtered {
-			return fmt.Errorf("%s takes ids, or --state, --tenant, --since or --until", o.verb)
-		}
-		if len(words) > 0 && filtered {
-			return fmt.Errorf("%s takes either ids or filters", o.verb)
-		}
+		return nil
+	})
+	return f
+}
+
+func (i *inboxCall) takeIDs(words []string) error {
+	if len(words) == 0 || i.verb == "show" && len(words) > 1 {
+		return errWords
 	}
 	for _, word := range words {
 		number := word
-		if o.verb == "show" { // the page also shows what the inbox never had, as d12
+		if i.verb == "show" { // the page also shows what the inbox never had, as d12
 			number = strings.TrimPrefix(word, "d")
 		}
 		if _, err := strconv.ParseUint(number, 10, 63); err != nil {
 			return fmt.Errorf("invalid id %q: ids are numbers, see 'usher inbox ls'", word)
 		}
-		o.ids = append(o.ids, word)
 	}
+	i.ids = words
+	return nil
+}
+
+func (i *inboxCall) takeIDsOrFilters(words []string) error {
+	switch filtered := len(i.filter()) > 0; {
+	case filtered && len(words) > 0:
+		return fmt.Errorf("%s takes either ids or filters", i.verb)
+	case filtered:
+		return nil
+	}
+	return i.takeIDs(words)
+}
+
+func (i *inboxCall) takeTenant(word string) (err error) {
+	i.tenant, err = store.ParseTenant(word)
+	return err
+}
+
+func (i *inboxCall) takeFile(word string) error {
+	i.file = word
 	return nil
 }
 
@@ -355,38 +216,333 @@ func parseWhen(s string, now time.Time) (time.Time, error) {
 	return time.Time{}, errors.New("write a time (2026-01-31T08:00:00Z), a day (2026-01-31), or how long ago (90m, 3d)")
 }
 
-// parseFlags parses flags wherever they stand, and returns the other words.
-// Package flag stops at the first of these; after -- there are no more flags.
-func parseFlags(flags *flag.FlagSet, args []string) (words []string, err error) {
-	for {
-		if err := flags.Parse(args); err != nil {
-			return nil, flagProblem(flags, err)
+// tenantName is the tenant as it was written.
+func (i *inboxCall) tenantName() string {
+	if i.tenant.Platform == nil {
+		return store.ShowTenant("", i.tenant.Tenant)
+	}
+	return store.Exact(*i.tenant.Platform, i.tenant.Tenant)
+}
+
+// filter has what narrows a list down, as the admin port's API wants it.
+func (i *inboxCall) filter() url.Values {
+	query := make(url.Values)
+	if i.tenant.Tenant != "" {
+		query.Set("tenant", i.tenantName())
+	}
+	if i.state != "" {
+		query.Set("state", i.state)
+	}
+	for name, t := range map[string]time.Time{"since": i.since, "until": i.until} {
+		if !t.IsZero() {
+			query.Set(name, t.UTC().Format(time.RFC3339Nano))
 		}
-		rest := flags.Args()
-		parsed := len(args) - len(rest)
-		if len(rest) == 0 || parsed > 0 && args[parsed-1] == "--" {
-			return append(words, rest...), nil
+	}
+	return query
+}
+
+// target is what an action is about, as the admin port's API wants it.
+func (i *inboxCall) target() any {
+	return struct {
+		Tenant   string  `json:"tenant,omitempty"`
+		Platform *string `json:"platform,omitempty"`
+		Receiver string  `json:"receiver,omitempty"`
+	}{i.tenant.Tenant, i.tenant.Platform, i.receiver}
+}
+
+// pageSize is how many webhooks the list is asked for at once: up to so many come with what they changed.
+const pageSize = 500
+
+func (i *inboxCall) list(ctx context.Context) error {
+	var l admin.WebhookList
+	limit := int(i.limit)
+	for more := true; more; more = l.Next != "" && (limit == 0 || len(l.Webhooks) < limit) {
+		query := i.filter()
+		query.Set("inbox", "true")
+		size := pageSize
+		if limit > 0 {
+			size = min(size, limit-len(l.Webhooks))
 		}
-		words, args = append(words, rest[0]), rest[1:]
+		query.Set("limit", strconv.Itoa(size))
+		if l.Next != "" {
+			query.Set("before", l.Next)
+		}
+		var page admin.WebhookList
+		if _, err := i.get(ctx, "/api/webhooks?"+query.Encode(), &page); err != nil {
+			return err
+		}
+		page.Webhooks = append(l.Webhooks, page.Webhooks...)
+		l = page
+	}
+	if i.json {
+		return json.NewEncoder(i.Stdout).Encode(l)
+	}
+	width := text.Width(i.Stdout)
+	if err := printList(i.Stdout, l.Webhooks, time.Now(), width); err != nil {
+		return err
+	}
+	if width > 0 {
+		fmt.Fprintln(i.Stderr, summary(l.Webhooks))
+	}
+	if len(l.Webhooks) == 0 && len(l.Alike) > 0 {
+		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", visible(i.tenantName()), visible(strings.Join(l.Alike, " or ")))
+	}
+	i.sayPaused(l.Paused)
+	if l.Next != "" {
+		fmt.Fprintf(i.Stderr, "Only the newest %d are shown; --limit 0 shows all.\n", limit)
+	}
+	return nil
+}
+
+// sayPaused says what is not delivered for now.
+func (p *Process) sayPaused(pauses []store.Pause) {
+	for _, pause := range pauses {
+		fmt.Fprintf(p.Stderr, "Paused since %s: %s. To resume: %s\n",
+			moment(pause.Since, time.Now()), visible(pause.String()), visible(p.line("usher inbox resume"+pause.Flag())))
 	}
 }
 
-// flagProblem says in our own words that there is no such flag, and which ones there are.
-func flagProblem(flags *flag.FlagSet, err error) error {
-	unknown, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: ")
-	if !ok {
+func (i *inboxCall) show(ctx context.Context) error {
+	var d admin.WebhookDetail
+	raw, err := i.get(ctx, "/api/webhooks/"+i.ids[0], &d)
+	switch {
+	case err != nil:
+		return err
+	case i.json:
+		_, err = i.Stdout.Write(raw)
 		return err
 	}
-	var names []string
-	flags.VisitAll(func(f *flag.Flag) { names = append(names, "--"+f.Name) })
-	unknown = "--" + strings.TrimLeft(unknown, "-")
-	switch meant := settings.Nearest(unknown, names); {
-	case unknown == "--outcome" && slices.Contains(names, "--state"):
-		return fmt.Errorf("%s has no flag %s: use --state", flags.Name(), unknown)
-	case meant != "":
-		return fmt.Errorf("%s has no flag %s: did you mean %s?", flags.Name(), unknown, meant)
-	case len(names) == 0:
-		return fmt.Errorf("%s takes no flags, but got %s", flags.Name(), unknown)
+	return printDetail(i.Stdout, &d, time.Now())
+}
+
+// actions lists what people did.
+func (i *inboxCall) actions(ctx context.Context) error {
+	var l admin.Actions
+	raw, err := i.get(ctx, "/api/actions?limit=500", &l)
+	switch {
+	case err != nil:
+		return err
+	case i.json:
+		_, err = i.Stdout.Write(raw)
+		return err
 	}
-	return fmt.Errorf("%s has no flag %s: it has %s", flags.Name(), unknown, strings.Join(names, ", "))
+	for _, act := range l.Actions {
+		fmt.Fprintf(i.Stdout, "%s  %-9s  %-5d  %s  %s\n", act.At.UTC().Format(time.RFC3339), act.What, act.Count, visible(act.Who), visible(act.About))
+	}
+	return nil
+}
+
+func (i *inboxCall) redeliver(ctx context.Context) error {
+	return i.each(ctx, "will be sent again", "not resent", "resend it")
+}
+
+func (i *inboxCall) discard(ctx context.Context) error {
+	return i.each(ctx, "discarded", "not discarded", "discard it")
+}
+
+// accept takes in what was refused.
+func (i *inboxCall) accept(ctx context.Context) error {
+	return i.each(ctx, "accepted: its new id is ", "not accepted", "take it in")
+}
+
+// each has something done to each webhook, says of each what became of it, and goes on when one fails.
+func (i *inboxCall) each(ctx context.Context, done, not, do string) error {
+	ids, err := i.chosen(ctx)
+	if err != nil {
+		return err
+	}
+	var (
+		failed error
+		last   admin.Done
+	)
+	for _, id := range ids {
+		err := i.post(ctx, fmt.Sprintf("/api/webhooks/%s/%s?force=%t", id, i.verb, i.force), nil, &last)
+		switch refused, _ := errors.AsType[*apiError](err); {
+		case err == nil && i.verb == "accept":
+			fmt.Fprintf(i.Stdout, "%s %s%s\n", id, done, last.ID)
+			continue
+		case err == nil:
+			fmt.Fprintf(i.Stdout, "%s %s\n", id, done)
+			continue
+		case refused != nil && refused.Latest != nil:
+			fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, not, refused.Latest.ID, do)
+		default:
+			fmt.Fprintf(i.Stderr, "%s %s: %v\n", id, not, err)
+		}
+		failed = errAlreadySaid
+	}
+	if i.verb == "redeliver" {
+		i.sayPaused(last.Paused)
+	}
+	return failed
+}
+
+// chosen returns the ids that were given, or those of the webhooks that the filters choose,
+// once somebody has agreed.
+func (i *inboxCall) chosen(ctx context.Context) ([]string, error) {
+	if len(i.ids) > 0 {
+		return i.ids, nil
+	}
+	query := i.filter()
+	query.Set("force", strconv.FormatBool(i.force))
+	var chosen admin.Chosen
+	if _, err := i.get(ctx, "/api/"+i.verb+"?"+query.Encode(), &chosen); err != nil {
+		return nil, err
+	}
+	note := ""
+	if chosen.Older > 0 {
+		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)", plural(chosen.Older, "older webhook"))
+	}
+	if len(chosen.Webhooks) == 0 {
+		fmt.Fprintf(i.Stdout, "No webhook to %s%s.\n", i.verb, note)
+		return nil, nil
+	}
+	question := fmt.Sprintf("%s %s%s?", strings.ToUpper(i.verb[:1])+i.verb[1:], plural(len(chosen.Webhooks), "webhook"), note)
+	return chosen.Webhooks, i.agreed(question)
+}
+
+// agreed asks, unless somebody has agreed already with --yes.
+func (i *inboxCall) agreed(question string) error {
+	if i.yes {
+		fmt.Fprintln(i.Stdout, question, "yes")
+		return nil
+	}
+	fmt.Fprint(i.Stdout, question, " [y/N] ")
+	answer := ""
+	if i.Stdin != nil {
+		answer, _ = bufio.NewReader(i.Stdin).ReadString('\n') // nothing: no
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errors.New("nothing was done: answer y, or use --yes")
+}
+
+// pause is pause and resume.
+func (i *inboxCall) pause(ctx context.Context) error {
+	var done admin.Resumed
+	if err := i.post(ctx, "/api/"+i.verb, i.target(), &done); err != nil {
+		return err
+	}
+	what := visible(done.Pause.String())
+	switch {
+	case i.verb == "pause":
+		fmt.Fprintf(i.Stdout, "paused: %s; to resume: %s\n", what, visible(i.line("usher inbox resume"+done.Pause.Flag())))
+	case done.Was:
+		fmt.Fprintf(i.Stdout, "resumed: %s\n", what)
+	default:
+		return fmt.Errorf("%s: not paused", what)
+	}
+	return nil
+}
+
+func (i *inboxCall) forget(ctx context.Context) error {
+	var f admin.Forgotten
+	if err := i.post(ctx, "/api/forget", i.target(), &f); err != nil {
+		return err
+	}
+	became := " forgotten: its next webhook is delivered whatever it says"
+	if f.Forgotten == 0 {
+		became = ": dedup remembered nothing"
+	}
+	fmt.Fprintln(i.Stdout, visible(store.ShowTenant(f.Platform, f.Tenant))+became)
+	return nil
+}
+
+func (i *inboxCall) erase(ctx context.Context) error {
+	question := fmt.Sprintf("Erase %s: delete its webhooks, those that wait included, and what it may use?", visible(i.tenantName()))
+	if err := i.agreed(question); err != nil {
+		return err
+	}
+	var e admin.Erased
+	if err := i.post(ctx, "/api/erase", i.target(), &e); err != nil {
+		return err
+	}
+	fmt.Fprintf(i.Stdout, "%s erased: %s\n", visible(store.ShowTenant(e.Platform, e.Tenant)), plural(e.Webhooks, "webhook"))
+	return nil
+}
+
+// export writes the inbox to standard output.
+func (i *inboxCall) export(ctx context.Context) error {
+	if text.IsTerminal(i.Stdout) {
+		return errors.New("write it to a file: usher inbox export > inbox.jsonl")
+	}
+	i.client.Timeout = 0 // it may take long
+	resp, err := i.do(ctx, http.MethodGet, "/api/export", nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+		return i.refused(resp.StatusCode, raw)
+	}
+	from := &counter{r: resp.Body, p: i.Process}
+	_, err = io.Copy(i.Stdout, from)
+	from.end()
+	if err != nil {
+		return fmt.Errorf("the export ended too early and is not complete: %w", err)
+	}
+	return nil
+}
+
+// imports reads a file into the inbox.
+func (i *inboxCall) imports(ctx context.Context) error {
+	from := i.Stdin
+	if i.file != "-" {
+		f, err := os.Open(i.file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		from = f
+	}
+	i.client.Timeout = 0 // it may take long
+	counted := &counter{r: from, p: i.Process}
+	var done store.Imported
+	err := i.post(ctx, fmt.Sprintf("/api/import?skip_faulty=%t", i.skip), io.NopCloser(counted), &done)
+	counted.end()
+	if err != nil {
+		return err
+	}
+	for _, line := range done.Faulty {
+		fmt.Fprintln(i.Stderr, "left out:", visible(line))
+	}
+	if done.Known > 0 {
+		fmt.Fprintf(i.Stderr, "skipped %s of tenants that usher already knew\n", plural(done.Known, "webhook"))
+	}
+	fmt.Fprintf(i.Stdout, "imported %s and %s\n", plural(done.Webhooks, "webhook"), plural(done.Snapshots, "snapshot"))
+	return nil
+}
+
+// counter says on a terminal how far something has come.
+type counter struct {
+	r     io.Reader
+	p     *Process
+	bytes int64
+	said  time.Time
+}
+
+func (c *counter) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.bytes += int64(n)
+	if time.Since(c.said) > time.Second/2 && text.IsTerminal(c.p.Stderr) {
+		c.said = time.Now()
+		fmt.Fprintf(c.p.Stderr, "\r%.1f MiB", float64(c.bytes)/(1<<20))
+	}
+	return n, err
+}
+
+func (c *counter) end() {
+	if !c.said.IsZero() {
+		fmt.Fprintln(c.p.Stderr)
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -215,7 +215,7 @@ func tenantOf(e *admin.Webhook) string {
 	case e.Tenant == "":
 		return visible("(" + e.Type + ")")
 	default:
-		return visible(showTenant(e.Platform, e.Tenant))
+		return visible(store.ShowTenant(e.Platform, e.Tenant))
 	}
 }
 

@@ -63,95 +63,54 @@ standard in the Standard Webhooks headers.
   usher sandbox send acme users=25 sso
 `
 
-// sandboxOptions is what the arguments say.
-type sandboxOptions struct {
-	verb                   string
-	args                   []string // that are no flags
+// sandboxCall is usher sandbox: what the arguments say.
+type sandboxCall struct {
+	Process
 	listen, receiverListen string
 	webhooksTo             []string
 	every, failFor         time.Duration
 	token, secret, scheme  string
 	at, platform, raw      string
 	times                  uint64
-}
 
-var sandboxVerbs = map[string]func(*sandboxOptions, context.Context, Process) error{
-	"": (*sandboxOptions).serve, "send": (*sandboxOptions).send, "revoke": (*sandboxOptions).revoke,
-	"fail": (*sandboxOptions).fail, "rehearse": (*sandboxOptions).rehearse,
+	state    sandbox.State   // to send
+	failure  sandbox.Failure // to order
+	receiver string          // to rehearse with
+	header   http.Header     // with which a sender proves who it is
+	sign     func(http.Header, []byte)
 }
-
-// errUsage is a slip in the arguments that shows only when a command looks at them.
-type errUsage struct{ error }
 
 // sandboxCommand is usher sandbox.
 func sandboxCommand(ctx context.Context, p Process, args []string) int {
-	o, err := parseSandbox(args)
-	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(p.Stdout, sandboxUsage)
-		return exitOK
-	}
+	const secrets = " token hmac-secret hmac-scheme"
+	s := &sandboxCall{Process: p}
+	v, err := parseVerb("sandbox", []verb{
+		{"", "listen receiver-listen every webhooks-to" + secrets, "", s.takeSecrets, s.serve},
+		{"send", "at platform raw times", "a tenant, and its features: send acme users=25 sso", s.takeState, s.send},
+		{"revoke", "at", "", nil, s.revoke},
+		{"fail", "at for", "a part and a status, or off: fail token 503", s.takeFailure, s.fail},
+		{"rehearse", "platform" + secrets, "the address of your receiver, such as http://127.0.0.1:3000/provisioning", s.takeReceiver, s.rehearse},
+	}, s.flags(), args)
 	if err == nil {
-		err = sandboxVerbs[o.verb](o, ctx, p)
-	} else {
-		err = errUsage{err}
+		err = v.run(ctx)
 	}
-	switch {
-	case errors.As(err, new(errUsage)):
-		fmt.Fprintf(p.Stderr, "usher sandbox: %s Run 'usher sandbox -h' for help.\n", sentence(err))
-		return exitUsage
-	case errors.Is(err, errAlreadySaid):
-		return exitFailed
-	}
-	return p.ended(err)
+	return p.verbEnded("sandbox", err)
 }
 
-func parseSandbox(args []string) (o *sandboxOptions, err error) {
-	o = new(sandboxOptions)
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		o.verb, args = args[0], args[1:]
-	}
-	switch {
-	case o.verb == "help":
-		return nil, flag.ErrHelp
-	case sandboxVerbs[o.verb] == nil:
-		return nil, fmt.Errorf("unknown command %q: use send, revoke, fail or rehearse", o.verb)
-	}
-	if o.args, err = parseFlags(o.flags(), args); err != nil {
-		return nil, err
-	}
-	if (o.verb == "" || o.verb == "revoke") && len(o.args) > 0 {
-		return nil, fmt.Errorf("unexpected argument %q: this command takes only flags", o.args[0])
-	}
-	return o, nil
-}
-
-// flags are those that a command takes.
-func (o *sandboxOptions) flags() *flag.FlagSet {
-	f := flag.NewFlagSet(o.verb, flag.ContinueOnError)
-	f.SetOutput(io.Discard) // the error says it all
-	if o.verb == "" {
-		f.StringVar(&o.listen, "listen", "127.0.0.1:9000", "")
-		f.StringVar(&o.receiverListen, "receiver-listen", "127.0.0.1:9001", "")
-		f.DurationVar(&o.every, "every", 0, "")
-		f.Func("webhooks-to", "", func(s string) error { o.webhooksTo = append(o.webhooksTo, s); return checkURL(s) })
-	}
-	if o.verb == "" || o.verb == "rehearse" {
-		f.StringVar(&o.token, "token", "", "")
-		f.StringVar(&o.secret, "hmac-secret", "", "")
-		f.StringVar(&o.scheme, "hmac-scheme", "body", "")
-	} else {
-		f.StringVar(&o.at, "at", "http://127.0.0.1:9000", "")
-	}
-	if o.verb == "send" || o.verb == "rehearse" {
-		f.StringVar(&o.platform, "platform", "", "")
-	}
-	switch o.verb {
-	case "send":
-		f.StringVar(&o.raw, "raw", "", "")
-		f.Uint64Var(&o.times, "times", 1, "")
-	case "fail":
-		f.DurationVar(&o.failFor, "for", 0, "")
-	}
+func (s *sandboxCall) flags() *flag.FlagSet {
+	f := new(flag.FlagSet)
+	f.StringVar(&s.listen, "listen", "127.0.0.1:9000", "")
+	f.StringVar(&s.receiverListen, "receiver-listen", "127.0.0.1:9001", "")
+	f.DurationVar(&s.every, "every", 0, "")
+	f.Func("webhooks-to", "", func(to string) error { s.webhooksTo = append(s.webhooksTo, to); return checkURL(to) })
+	f.StringVar(&s.token, "token", "", "")
+	f.StringVar(&s.secret, "hmac-secret", "", "")
+	f.StringVar(&s.scheme, "hmac-scheme", "body", "")
+	f.StringVar(&s.at, "at", "http://127.0.0.1:9000", "")
+	f.StringVar(&s.platform, "platform", "", "")
+	f.StringVar(&s.raw, "raw", "", "")
+	f.Uint64Var(&s.times, "times", 1, "")
+	f.DurationVar(&s.failFor, "for", 0, "")
 	return f
 }
 
@@ -162,45 +121,41 @@ func checkURL(s string) error {
 	return nil
 }
 
-// prove gives a sender what it proves itself with.
-func (o *sandboxOptions) prove(s *sandbox.Sender) (err error) {
-	if o.scheme != "body" && o.scheme != "standard" {
-		return errUsage{fmt.Errorf("--hmac-scheme %q: write body or standard", o.scheme)}
+// takeSecrets makes a header and a signature of the flags that prove who sends.
+func (s *sandboxCall) takeSecrets([]string) (err error) {
+	standard := s.scheme == "standard"
+	if !standard && s.scheme != "body" {
+		return fmt.Errorf("--hmac-scheme %q: write body or standard", s.scheme)
 	}
-	if o.token != "" {
-		s.Header = http.Header{"Authorization": {"Bearer " + o.token}}
+	if s.token != "" {
+		s.header = http.Header{"Authorization": {"Bearer " + s.token}}
 	}
-	if o.secret != "" {
-		if s.Sign, err = sandbox.Signer(o.secret, o.scheme == "standard"); err != nil {
-			return errUsage{fmt.Errorf("--hmac-secret %w", err)}
+	if s.secret != "" {
+		if s.sign, err = sandbox.Signer(s.secret, standard); err != nil {
+			return fmt.Errorf("--hmac-secret %w", err)
 		}
-	} else if o.scheme == "standard" {
-		return errUsage{errors.New("--hmac-scheme standard needs --hmac-secret")}
+	} else if standard {
+		return errors.New("--hmac-scheme standard needs --hmac-secret")
 	}
 	return nil
 }
 
 // serve runs a sandbox until a signal comes.
-func (o *sandboxOptions) serve(ctx context.Context, p Process) error {
-	if err := o.prove(new(sandbox.Sender)); err != nil { // before any port is open
-		return err
-	}
+func (s *sandboxCall) serve(ctx context.Context) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	s, err := sandbox.Open(sandbox.Config{Listen: o.listen, ReceiverListen: o.receiverListen, Log: log.New(p.Stderr, "", log.Ltime)})
+	box, err := sandbox.Open(sandbox.Config{Listen: s.listen, ReceiverListen: s.receiverListen, Log: log.New(s.Stderr, "", log.Ltime)})
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	if len(o.webhooksTo) > 0 {
-		s.Sender.URLs = o.webhooksTo
+	defer box.Close()
+	if len(s.webhooksTo) > 0 {
+		box.Sender.URLs = s.webhooksTo
 	}
-	if err := o.prove(s.Sender); err != nil {
-		return err
-	}
-	fmt.Fprint(p.Stdout, whatToSet(s))
-	if o.every > 0 {
-		s.Play(ctx, o.every)
+	box.Sender.Header, box.Sender.Sign = s.header, s.sign
+	fmt.Fprint(s.Stdout, whatToSet(box))
+	if s.every > 0 {
+		box.Play(ctx, s.every)
 	}
 	<-ctx.Done()
 	return nil
@@ -230,16 +185,52 @@ func whatToSet(s *sandbox.Sandbox) string {
 	return b.String()
 }
 
+// takeState takes a tenant and its features.
+func (s *sandboxCall) takeState(words []string) error {
+	switch {
+	case s.raw != "" && (len(words) > 0 || s.platform != ""):
+		return errors.New("--raw sends a file as it is: name no tenant, feature or platform")
+	case s.raw != "":
+		return nil
+	case len(words) == 0:
+		return errWords
+	}
+	s.state = sandbox.State{Tenant: words[0], Platform: s.platform, Features: make(map[string]*int)}
+	for _, word := range words[1:] {
+		code, quantity, limited := strings.Cut(word, "=")
+		_, twice := s.state.Features[code]
+		n, err := strconv.Atoi(quantity)
+		if code == "" || twice || limited && err != nil {
+			return fmt.Errorf("feature %q: write a code, or a code and a number such as users=25, and each code once", word)
+		}
+		if s.state.Features[code] = nil; limited {
+			s.state.Features[code] = &n
+		}
+	}
+	return nil
+}
+
 // send asks a running sandbox to send a webhook.
-func (o *sandboxOptions) send(ctx context.Context, p Process) error {
-	target, body, err := o.order(p)
+func (s *sandboxCall) send(ctx context.Context) error {
+	var (
+		target      = "/sandbox/send?raw"
+		order       any
+		err, failed error
+	)
+	switch s.raw {
+	case "":
+		target, order = "/sandbox/send", s.state
+	case "-":
+		order, err = io.ReadAll(s.Stdin)
+	default:
+		order, err = os.ReadFile(s.raw)
+	}
 	if err != nil {
 		return err
 	}
-	all := true
-	for range o.times {
+	for range s.times {
 		var sent sandbox.Sent
-		if err := o.ask(ctx, target, body, &sent); err != nil {
+		if err := s.ask(ctx, target, order, &sent); err != nil {
 			return err
 		}
 		for _, r := range sent.Replies {
@@ -247,116 +238,98 @@ func (o *sandboxOptions) send(ctx context.Context, p Process) error {
 			if len(sent.Replies) > 1 {
 				line = r.To + ": " + line
 			}
-			fmt.Fprintln(p.Stdout, visible(line))
-			if !r.OK() && r.Status != 0 && strings.TrimSpace(r.Answer) != "" {
-				fmt.Fprintln(p.Stderr, visible(strings.TrimSpace(r.Answer)))
+			fmt.Fprintln(s.Stdout, visible(line))
+			if r.OK() {
+				continue
 			}
-			all = all && r.OK()
+			failed = errAlreadySaid
+			if answer := strings.TrimSpace(r.Answer); r.Status != 0 && answer != "" {
+				fmt.Fprintln(s.Stderr, visible(answer))
+			}
 		}
 	}
-	if !all {
-		return errAlreadySaid
-	}
-	return nil
+	return failed
 }
 
-// order is what /sandbox/send gets.
-func (o *sandboxOptions) order(p Process) (target string, body []byte, err error) {
-	switch {
-	case o.raw != "" && (len(o.args) > 0 || o.platform != ""):
-		return "", nil, errUsage{errors.New("--raw sends a file as it is: name no tenant, feature or platform")}
-	case o.raw == "-":
-		body, err = io.ReadAll(p.Stdin)
-		return "/sandbox/send?raw", body, err
-	case o.raw != "":
-		body, err = os.ReadFile(o.raw)
-		return "/sandbox/send?raw", body, err
-	case len(o.args) == 0:
-		return "", nil, errUsage{errors.New("send takes a tenant, and its features: send acme users=25 sso")}
-	}
-	state := sandbox.State{Tenant: o.args[0], Platform: o.platform, Features: make(map[string]*int)}
-	for _, word := range o.args[1:] {
-		code, quantity, limited := strings.Cut(word, "=")
-		_, twice := state.Features[code]
-		n, err := strconv.Atoi(quantity)
-		if code == "" || twice || limited && err != nil {
-			return "", nil, errUsage{fmt.Errorf("feature %q: write a code, or a code and a number such as users=25, and each code once", word)}
-		}
-		if state.Features[code] = nil; limited {
-			state.Features[code] = &n
-		}
-	}
-	body, err = json.Marshal(state)
-	return "/sandbox/send", body, err
-}
-
-func (o *sandboxOptions) revoke(ctx context.Context, p Process) error {
+func (s *sandboxCall) revoke(ctx context.Context) error {
 	var answer sandbox.Revoked
-	if err := o.ask(ctx, "/sandbox/revoke", nil, &answer); err != nil {
+	if err := s.ask(ctx, "/sandbox/revoke", []byte{}, &answer); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "tokens revoked: %d\n", answer.Revoked)
+	fmt.Fprintf(s.Stdout, "tokens revoked: %d\n", answer.Revoked)
 	return nil
 }
 
-func (o *sandboxOptions) fail(ctx context.Context, _ Process) error {
-	failure := sandbox.Failure{Part: "off"}
-	if len(o.args) != 1 || o.args[0] != "off" {
-		status, err := strconv.Atoi(strings.Join(o.args[min(1, len(o.args)):], " "))
-		if err != nil {
-			return errUsage{errors.New("fail takes a part and a status, or off: fail token 503")}
-		}
-		failure = sandbox.Failure{Part: o.args[0], Status: status, Seconds: o.failFor.Seconds()}
+func (s *sandboxCall) takeFailure(words []string) error {
+	if len(words) == 1 && words[0] == "off" {
+		words = append(words, "0")
 	}
-	body, err := json.Marshal(failure)
+	if len(words) != 2 {
+		return errWords
+	}
+	status, err := strconv.Atoi(words[1])
 	if err != nil {
-		return err
+		return errWords
 	}
-	return o.ask(ctx, "/sandbox/fail", body, &failure)
+	s.failure = sandbox.Failure{Part: words[0], Status: status, Seconds: s.failFor.Seconds()}
+	return nil
 }
 
-// ask gives an order to the running sandbox.
-func (o *sandboxOptions) ask(ctx context.Context, target string, body []byte, result any) error {
-	if err := checkURL(o.at); err != nil {
-		return errUsage{fmt.Errorf("--at: %w", err)}
+func (s *sandboxCall) fail(ctx context.Context) error {
+	return s.ask(ctx, "/sandbox/fail", s.failure, &s.failure)
+}
+
+// ask gives an order to the running sandbox: bytes as they are, anything else as JSON.
+func (s *sandboxCall) ask(ctx context.Context, target string, order, result any) (err error) {
+	if err := checkURL(s.at); err != nil {
+		return misused("--at: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(o.at, "/")+target, bytes.NewReader(body))
+	body, raw := order.([]byte)
+	if !raw {
+		if body, err = json.Marshal(order); err != nil {
+			return err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(s.at, "/")+target, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		if request := new(url.Error); errors.As(err, &request) {
+		if request, ok := errors.AsType[*url.Error](err); ok {
 			err = request.Err // without the address, which the message has
 		}
-		return fmt.Errorf("cannot reach a sandbox at %s. Start one with 'usher sandbox', or say with --at where it is: %w", o.at, err)
+		return fmt.Errorf("cannot reach a sandbox at %s. Start one with 'usher sandbox', or say with --at where it is: %w", s.at, err)
 	}
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
+	answer, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return err
 	}
 	var refused struct{ Error string }
 	switch {
 	case resp.StatusCode == http.StatusOK:
-		return json.Unmarshal(raw, result)
-	case json.Unmarshal(raw, &refused) == nil && refused.Error != "":
+		return json.Unmarshal(answer, result)
+	case json.Unmarshal(answer, &refused) == nil && refused.Error != "":
 		return errors.New(visible(refused.Error))
 	}
-	return fmt.Errorf("%s answered %d: is that a sandbox?", o.at, resp.StatusCode)
+	return fmt.Errorf("%s answered %d: is that a sandbox?", s.at, resp.StatusCode)
+}
+
+func (s *sandboxCall) takeReceiver(words []string) error {
+	if len(words) != 1 || checkURL(words[0]) != nil {
+		return errWords
+	}
+	s.receiver = words[0]
+	return s.takeSecrets(nil)
 }
 
 // rehearse plays against a receiver what the real world will.
-func (o *sandboxOptions) rehearse(ctx context.Context, p Process) error {
-	if len(o.args) != 1 || checkURL(o.args[0]) != nil {
-		return errUsage{errors.New("rehearse takes the address of your receiver, such as http://127.0.0.1:3000/provisioning")}
-	}
-	sender := sandbox.NewSender(o.args[0], 0)
-	if err := o.prove(sender); err != nil {
-		return err
-	}
+func (s *sandboxCall) rehearse(ctx context.Context) error {
+	sender := sandbox.NewSender(s.receiver, 0)
+	sender.Header, sender.Sign = s.header, s.sign
 	held, played, unknown := 0, 0, 0
-	sandbox.Rehearse(ctx, sender, o.platform, func(h sandbox.Held) {
+	sandbox.Rehearse(ctx, sender, s.platform, func(h sandbox.Held) {
 		if strings.HasPrefix(h.How, "401") || strings.HasPrefix(h.How, "403") {
 			unknown++
 		}
@@ -365,11 +338,11 @@ func (o *sandboxOptions) rehearse(ctx context.Context, p Process) error {
 			word = "held"
 			held++
 		}
-		fmt.Fprintf(p.Stdout, "%-6s  %-40s  %s\n", word, h.What, visible(h.How))
+		fmt.Fprintf(s.Stdout, "%-6s  %-40s  %s\n", word, h.What, visible(h.How))
 	})
-	fmt.Fprintf(p.Stdout, "\n%d of %d held.\n", held, played)
+	fmt.Fprintf(s.Stdout, "\n%d of %d held.\n", held, played)
 	if held == 0 && unknown == played {
-		fmt.Fprintln(p.Stderr, "Your receiver rejected every webhook with 401 or 403: set --token, or --hmac-secret and --hmac-scheme. See 'usher sandbox -h'.")
+		fmt.Fprintln(s.Stderr, "Your receiver rejected every webhook with 401 or 403: set --token, or --hmac-secret and --hmac-scheme. See 'usher sandbox -h'.")
 	}
 	if held < played || ctx.Err() != nil {
 		return errAlreadySaid
