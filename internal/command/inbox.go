@@ -81,21 +81,20 @@ name its settings:
 // inboxCall is usher inbox: what the arguments say, and the running usher that is asked.
 type inboxCall struct {
 	*adminAPI
-	verb         string
-	ids          []string
-	file         string // of import
-	state        string
-	tenant       store.TenantName // without a code: none is named
-	receiver     string
-	since, until time.Time
-	limit        uint64
-	json, force  bool
-	yes, skip    bool
+	verb        string
+	ids         []string
+	file        string           // of import
+	filter      url.Values       // what narrows a list down, as the API wants it: state, tenant, since, until
+	tenant      store.TenantName // without a code: none is named
+	receiver    string
+	limit       uint64
+	json, force bool
+	yes, skip   bool
 }
 
 // inboxCommand is usher inbox.
 func inboxCommand(ctx context.Context, p Process, args []string) int {
-	i := new(inboxCall)
+	i := &inboxCall{filter: make(url.Values)}
 	v, err := i.parse(args, time.Now())
 	if err == nil {
 		i.adminAPI, err = newAdminAPI(&p)
@@ -115,9 +114,10 @@ func (i *inboxCall) parse(args []string, now time.Time) (*verb, error) {
 	return parseVerb("inbox", []verb{
 		{"ls", filters + "limit json", "", nil, i.list},
 		{"show", "json", "one id", i.takeIDs, i.show},
-		{"redeliver", filters + "force yes", idsOrFilters, i.takeIDsOrFilters, i.redeliver},
-		{"discard", filters + "yes", idsOrFilters, i.takeIDsOrFilters, i.discard},
-		{"accept", "force", "ids of refused webhooks, see 'usher inbox ls --state refused'", i.takeIDs, i.accept},
+		{"redeliver", filters + "force yes", idsOrFilters, i.takeIDsOrFilters, i.each("will be sent again", "not resent", "resend it")},
+		{"discard", filters + "yes", idsOrFilters, i.takeIDsOrFilters, i.each("discarded", "not discarded", "discard it")},
+		{"accept", "force", "ids of refused webhooks, see 'usher inbox ls --state refused'", i.takeIDs,
+			i.each("accepted: its new id is ID", "not accepted", "take it in")},
 		{"pause", "tenant receiver", "", nil, i.pause},
 		{"resume", "tenant receiver", "", nil, i.pause},
 		{"forget", "", "one tenant", one(i.takeTenant), i.forget},
@@ -134,11 +134,16 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	f.BoolVar(&i.force, "force", false, "")
 	f.BoolVar(&i.yes, "yes", false, "")
 	f.BoolVar(&i.skip, "skip-faulty", false, "")
-	f.Func("since", "", func(s string) (err error) { i.since, err = parseWhen(s, now); return err })
-	f.Func("until", "", func(s string) (err error) { i.until, err = parseWhen(s, now); return err })
+	for _, name := range []string{"since", "until"} {
+		f.Func(name, "", func(s string) error {
+			t, err := parseWhen(s, now)
+			i.filter.Set(name, t.UTC().Format(time.RFC3339Nano))
+			return err
+		})
+	}
 	f.Func("tenant", "", i.takeTenant)
 	f.Func("state", "", func(s string) error {
-		i.state = s
+		i.filter.Set("state", s)
 		if !slices.Contains(store.States, store.State(s)) {
 			return errors.New("write waiting, parked, refused, delivered, superseded, discarded, kept or accepted")
 		}
@@ -178,7 +183,7 @@ func (i *inboxCall) takeIDs(words []string) error {
 }
 
 func (i *inboxCall) takeIDsOrFilters(words []string) error {
-	switch filtered := len(i.filter()) > 0; {
+	switch filtered := len(i.filter) > 0; {
 	case filtered && len(words) > 0:
 		return fmt.Errorf("%s takes either ids or filters", i.verb)
 	case filtered:
@@ -189,6 +194,11 @@ func (i *inboxCall) takeIDsOrFilters(words []string) error {
 
 func (i *inboxCall) takeTenant(word string) (err error) {
 	i.tenant, err = store.ParseTenant(word)
+	name := store.ShowTenant("", i.tenant.Tenant)
+	if i.tenant.Platform != nil {
+		name = store.Exact(*i.tenant.Platform, i.tenant.Tenant)
+	}
+	i.filter.Set("tenant", name)
 	return err
 }
 
@@ -216,31 +226,6 @@ func parseWhen(s string, now time.Time) (time.Time, error) {
 	return time.Time{}, errors.New("write a time (2026-01-31T08:00:00Z), a day (2026-01-31), or how long ago (90m, 3d)")
 }
 
-// tenantName is the tenant as it was written.
-func (i *inboxCall) tenantName() string {
-	if i.tenant.Platform == nil {
-		return store.ShowTenant("", i.tenant.Tenant)
-	}
-	return store.Exact(*i.tenant.Platform, i.tenant.Tenant)
-}
-
-// filter has what narrows a list down, as the admin port's API wants it.
-func (i *inboxCall) filter() url.Values {
-	query := make(url.Values)
-	if i.tenant.Tenant != "" {
-		query.Set("tenant", i.tenantName())
-	}
-	if i.state != "" {
-		query.Set("state", i.state)
-	}
-	for name, t := range map[string]time.Time{"since": i.since, "until": i.until} {
-		if !t.IsZero() {
-			query.Set(name, t.UTC().Format(time.RFC3339Nano))
-		}
-	}
-	return query
-}
-
 // target is what an action is about, as the admin port's API wants it.
 func (i *inboxCall) target() any {
 	return struct {
@@ -255,24 +240,21 @@ const pageSize = 500
 
 func (i *inboxCall) list(ctx context.Context) error {
 	var l admin.WebhookList
-	limit := int(i.limit)
+	query, limit := i.filter, int(i.limit)
+	query.Set("inbox", "true")
 	for more := true; more; more = l.Next != "" && (limit == 0 || len(l.Webhooks) < limit) {
-		query := i.filter()
-		query.Set("inbox", "true")
 		size := pageSize
 		if limit > 0 {
 			size = min(size, limit-len(l.Webhooks))
 		}
 		query.Set("limit", strconv.Itoa(size))
-		if l.Next != "" {
-			query.Set("before", l.Next)
-		}
 		var page admin.WebhookList
 		if _, err := i.get(ctx, "/api/webhooks?"+query.Encode(), &page); err != nil {
 			return err
 		}
 		page.Webhooks = append(l.Webhooks, page.Webhooks...)
 		l = page
+		query.Set("before", l.Next)
 	}
 	if i.json {
 		return json.NewEncoder(i.Stdout).Encode(l)
@@ -285,7 +267,7 @@ func (i *inboxCall) list(ctx context.Context) error {
 		fmt.Fprintln(i.Stderr, summary(l.Webhooks))
 	}
 	if len(l.Webhooks) == 0 && len(l.Alike) > 0 {
-		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", visible(i.tenantName()), visible(strings.Join(l.Alike, " or ")))
+		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", visible(i.filter.Get("tenant")), visible(strings.Join(l.Alike, " or ")))
 	}
 	i.sayPaused(l.Paused)
 	if l.Next != "" {
@@ -332,49 +314,36 @@ func (i *inboxCall) actions(ctx context.Context) error {
 	return nil
 }
 
-func (i *inboxCall) redeliver(ctx context.Context) error {
-	return i.each(ctx, "will be sent again", "not resent", "resend it")
-}
-
-func (i *inboxCall) discard(ctx context.Context) error {
-	return i.each(ctx, "discarded", "not discarded", "discard it")
-}
-
-// accept takes in what was refused.
-func (i *inboxCall) accept(ctx context.Context) error {
-	return i.each(ctx, "accepted: its new id is ", "not accepted", "take it in")
-}
-
-// each has something done to each webhook, says of each what became of it, and goes on when one fails.
-func (i *inboxCall) each(ctx context.Context, done, not, do string) error {
-	ids, err := i.chosen(ctx)
-	if err != nil {
-		return err
-	}
-	var (
-		failed error
-		last   admin.Done
-	)
-	for _, id := range ids {
-		err := i.post(ctx, fmt.Sprintf("/api/webhooks/%s/%s?force=%t", id, i.verb, i.force), nil, &last)
-		switch refused, _ := errors.AsType[*apiError](err); {
-		case err == nil && i.verb == "accept":
-			fmt.Fprintf(i.Stdout, "%s %s%s\n", id, done, last.ID)
-			continue
-		case err == nil:
-			fmt.Fprintf(i.Stdout, "%s %s\n", id, done)
-			continue
-		case refused != nil && refused.Latest != nil:
-			fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, not, refused.Latest.ID, do)
-		default:
-			fmt.Fprintf(i.Stderr, "%s %s: %v\n", id, not, err)
+// each does something to each webhook, says of each what became of it, and goes on when one fails.
+// The words say that it was done, that it was not, and what --force would do.
+func (i *inboxCall) each(done, not, force string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ids, err := i.chosen(ctx)
+		if err != nil {
+			return err
 		}
-		failed = errAlreadySaid
+		var (
+			failed error
+			last   admin.Done
+		)
+		for _, id := range ids {
+			err := i.post(ctx, fmt.Sprintf("/api/webhooks/%s/%s?force=%t", id, i.verb, i.force), nil, &last)
+			switch refused, _ := errors.AsType[*apiError](err); {
+			case err == nil:
+				fmt.Fprintf(i.Stdout, "%s %s\n", id, strings.Replace(done, "ID", last.ID, 1))
+				continue
+			case refused != nil && refused.Latest != nil:
+				fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, not, refused.Latest.ID, force)
+			default:
+				fmt.Fprintf(i.Stderr, "%s %s: %v\n", id, not, err)
+			}
+			failed = errAlreadySaid
+		}
+		if i.verb == "redeliver" {
+			i.sayPaused(last.Paused)
+		}
+		return failed
 	}
-	if i.verb == "redeliver" {
-		i.sayPaused(last.Paused)
-	}
-	return failed
 }
 
 // chosen returns the ids that were given, or those of the webhooks that the filters choose,
@@ -383,10 +352,9 @@ func (i *inboxCall) chosen(ctx context.Context) ([]string, error) {
 	if len(i.ids) > 0 {
 		return i.ids, nil
 	}
-	query := i.filter()
-	query.Set("force", strconv.FormatBool(i.force))
+	i.filter.Set("force", strconv.FormatBool(i.force))
 	var chosen admin.Chosen
-	if _, err := i.get(ctx, "/api/"+i.verb+"?"+query.Encode(), &chosen); err != nil {
+	if _, err := i.get(ctx, "/api/"+i.verb+"?"+i.filter.Encode(), &chosen); err != nil {
 		return nil, err
 	}
 	note := ""
@@ -451,7 +419,7 @@ func (i *inboxCall) forget(ctx context.Context) error {
 }
 
 func (i *inboxCall) erase(ctx context.Context) error {
-	question := fmt.Sprintf("Erase %s: delete its webhooks, those that wait included, and what it may use?", visible(i.tenantName()))
+	question := fmt.Sprintf("Erase %s: delete its webhooks, those that wait included, and what it may use?", visible(i.filter.Get("tenant")))
 	if err := i.agreed(question); err != nil {
 		return err
 	}

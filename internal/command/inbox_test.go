@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -348,11 +349,11 @@ func TestInboxFindsThePort(t *testing.T) {
 func TestInboxTimesAreExact(t *testing.T) {
 	for _, when := range []string{"2026-01-31T08:00:00.25Z", "1500ms"} {
 		now := time.Date(2026, 1, 31, 8, 0, 1, 750e6, time.UTC)
-		i := new(inboxCall)
+		i := &inboxCall{filter: make(url.Values)}
 		if _, err := i.parse([]string{"ls", "--since", when}, now); err != nil {
 			t.Fatal(err)
 		}
-		if got := i.filter().Get("since"); got != "2026-01-31T08:00:00.25Z" {
+		if got := i.filter.Get("since"); got != "2026-01-31T08:00:00.25Z" {
 			t.Errorf("%s: %s", when, got)
 		}
 	}

@@ -15,79 +15,66 @@ import (
 	"usher/internal/inbox/store"
 )
 
-const columnGap = "  "
-
 // The columns whose content can be long. In a list that goes to a file or a pipe a long one only makes its own line longer.
 const (
 	tenantColumn = 2
 	changeColumn = 3
+	lastColumn   = 6
 	alignedWidth = 36
+	columnGap    = "  "
 )
 
 // noReceiver is what a webhook waits for whose receiver is gone from the settings.
 const noReceiver = "no receiver takes its platform"
 
 // printList prints one line for each webhook. It never shortens a tenant, so that people can copy it
-// from here. width is that of the terminal, to which the lines are cut; zero: it is none.
-func printList(w io.Writer, entries []admin.Webhook, now time.Time, width int) error {
+// from here. terminal is how many columns that has, to which the lines are cut; zero: it is none.
+func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int) error {
 	var rows [][]string
-	if width > 0 {
+	if terminal > 0 {
 		rows = append(rows, []string{"ID", "STATE", "TENANT", "WHAT CHANGED", "TRIES", "AGE", "LAST ANSWER"})
 	}
 	for i := range entries {
 		e := &entries[i]
+		changes := cmp.Or(visible(strings.Join(e.Changes, ", ")), "-")
 		rows = append(rows, []string{
-			e.ID, visible(string(e.State)), tenantOf(e), changesOf(e),
-			strconv.Itoa(e.Tries), age(e.Received, now), progress(e, now),
+			e.ID, visible(string(e.State)), tenantOf(e), changes, strconv.Itoa(e.Tries), age(e.Received, now), progress(e, now),
 		})
 	}
-	var out strings.Builder
-	widths := columnWidths(rows)
-	if width > 0 { // what changed and the last answer share what the others leave
-		left := width - len(columnGap)*(len(widths)-1)
-		for i, n := range widths[:len(widths)-1] {
-			if i != changeColumn {
-				left -= n
-			}
-		}
-		widths[changeColumn] = max(12, min(widths[changeColumn], left/2, left-20))
-	}
+	widths := make([]int, lastColumn)
 	for _, row := range rows {
-		last, used := len(row)-1, 0
-		for i, cell := range row[:last] {
-			if width > 0 && i == changeColumn {
-				cell = shorten(cell, widths[i])
-			}
-			cell += strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(cell))) + columnGap
-			out.WriteString(cell)
-			used += utf8.RuneCountInString(cell)
-		}
-		if width > 0 {
-			row[last] = shorten(row[last], width-used)
-		}
-		out.WriteString(row[last] + "\n")
-	}
-	_, err := io.WriteString(w, out.String())
-	return err
-}
-
-func columnWidths(rows [][]string) []int {
-	var widths []int
-	for _, row := range rows {
-		widths = append(widths, make([]int, len(row)-len(widths))...)
-		for i, cell := range row {
-			width := utf8.RuneCountInString(cell)
+		for i := range widths {
+			width := utf8.RuneCountInString(row[i])
 			if i == tenantColumn || i == changeColumn {
 				width = min(width, alignedWidth)
 			}
 			widths[i] = max(widths[i], width)
 		}
 	}
-	return widths
+	if terminal > 0 { // what changed and the last answer share what the others leave
+		left := terminal + widths[changeColumn]
+		for _, width := range widths {
+			left -= width + len(columnGap)
+		}
+		widths[changeColumn] = max(12, min(widths[changeColumn], left/2, left-20))
+	}
+	var out strings.Builder
+	for _, row := range rows {
+		line := ""
+		for i, width := range widths {
+			if terminal > 0 && i == changeColumn {
+				row[i] = shorten(row[i], width)
+			}
+			line += fmt.Sprintf("%-*s", width, row[i]) + columnGap
+		}
+		if terminal > 0 {
+			row[lastColumn] = shorten(row[lastColumn], terminal-utf8.RuneCountInString(line))
+		}
+		out.WriteString(line + row[lastColumn] + "\n")
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
 }
-
-// changesOf says what a webhook changed, in words.
-func changesOf(e *admin.Webhook) string { return cmp.Or(visible(strings.Join(e.Changes, ", ")), "-") }
 
 // summary counts the states.
 func summary(entries []admin.Webhook) string {
@@ -95,15 +82,13 @@ func summary(entries []admin.Webhook) string {
 	for i := range entries {
 		count[entries[i].State]++
 	}
-	words := plural(len(entries), "webhook")
-	separator := ": "
+	var words []string
 	for _, state := range store.States {
 		if count[state] > 0 {
-			words += fmt.Sprintf("%s%d %s", separator, count[state], state)
-			separator = ", "
+			words = append(words, fmt.Sprintf("%d %s", count[state], state))
 		}
 	}
-	return words
+	return strings.TrimSuffix(plural(len(entries), "webhook")+": "+strings.Join(words, ", "), ": ")
 }
 
 // printDetail prints all there is of a webhook.
@@ -147,47 +132,49 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 		fact("next try", d.Next.UTC().Format(time.RFC3339)+", in "+age(now, d.Next))
 	}
 
-	section := func(title string) { fmt.Fprintf(&out, "\n%s\n", title) }
-	if len(d.Attempts) > 0 {
-		section("attempts")
-		for i := range d.Attempts {
-			a := &d.Attempts[i]
-			fmt.Fprintf(&out, "  %s  %8v  %s\n", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), visible(a.Words()))
+	section := func(title string, lines []string) {
+		if len(lines) > 0 {
+			fmt.Fprintf(&out, "\n%s\n", title)
+		}
+		for _, line := range lines {
+			fmt.Fprintf(&out, "  %s\n", visible(line))
 		}
 	}
-	if len(d.Faults) > 0 {
-		section("what is wrong with it")
-		for _, f := range d.Faults {
-			fmt.Fprintf(&out, "  %s\n", visible(strings.TrimSpace(f.Path+" "+f.Message)))
-		}
+	var attempts, faults []string
+	for i := range d.Attempts {
+		a := &d.Attempts[i]
+		attempts = append(attempts, fmt.Sprintf("%s  %8v  %s", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), a.Words()))
 	}
+	section("attempts", attempts)
+	for _, f := range d.Faults {
+		faults = append(faults, strings.TrimSpace(f.Path+" "+f.Message))
+	}
+	section("what is wrong with it", faults)
 	if d.Payload != nil {
-		switch {
-		case d.Decision == "rejected" && d.Previous != "":
-			section("compared with " + d.Previous)
-		case d.Decision == "rejected":
-			section("compared with nothing (the receiver took no snapshot before it, as far as usher knows)")
-		case d.Previous != "" && d.Untaken != "":
-			section(fmt.Sprintf("changes since %s, the last webhook that the receiver accepted (it did not accept %s)", d.Previous, d.Untaken))
-		case d.Previous != "":
-			section("changes since " + d.Previous)
-		default:
-			section("changes (the receiver took no snapshot before it, as far as usher knows)")
-		}
-		for _, change := range d.Changes {
-			fmt.Fprintf(&out, "  %s\n", visible(change))
-		}
-		switch {
-		case len(d.Changes) == 0 && d.Decision == "rejected":
-			out.WriteString("  its features can't be read\n")
-		case len(d.Changes) == 0:
-			out.WriteString("  none\n")
-		}
-		section("payload")
-		out.WriteString(payloadText(d.Payload) + "\n")
+		title, changes := compared(d)
+		section(title, changes)
+		out.WriteString("\npayload\n" + payloadText(d.Payload) + "\n")
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
+}
+
+// compared returns what a webhook changed, with a title that says against what.
+func compared(d *admin.WebhookDetail) (title string, changes []string) {
+	const none = "(the receiver took no snapshot before it, as far as usher knows)"
+	title, changes = "changes since "+d.Previous, []string{"none"}
+	switch {
+	case d.Decision == "rejected":
+		title, changes = "compared with "+cmp.Or(d.Previous, "nothing "+none), []string{"its features can't be read"}
+	case d.Previous == "":
+		title = "changes " + none
+	case d.Untaken != "":
+		title += fmt.Sprintf(", the last webhook that the receiver accepted (it did not accept %s)", d.Untaken)
+	}
+	if len(d.Changes) > 0 {
+		changes = d.Changes
+	}
+	return title, changes
 }
 
 // payloadText indents a payload; one that is no JSON comes as a string.
@@ -197,9 +184,7 @@ func payloadText(raw json.RawMessage) string {
 		return visible(text)
 	}
 	var indented bytes.Buffer
-	if err := json.Indent(&indented, raw, "", "  "); err != nil {
-		return visible(string(raw))
-	}
+	_ = json.Indent(&indented, raw, "", "  ") // it is JSON, as part of an answer that is
 	lines := strings.Split(indented.String(), "\n")
 	for i := range lines {
 		lines[i] = visible(lines[i])

@@ -181,7 +181,10 @@ func TestTokenClaims(t *testing.T) {
 		if tok.TokenType != "Bearer" || tok.ExpiresIn != 90 || tok.CreatedAt != time.Now().Unix() {
 			t.Errorf("response %+v", tok)
 		}
-		var cl claims
+		var cl struct {
+			Scope string
+			jwt.RegisteredClaims
+		}
 		if _, _, err := jwt.NewParser().ParseUnverified(tok.AccessToken, &cl); err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +254,7 @@ func TestForgedTokens(t *testing.T) {
 	good := getToken(t, b).AccessToken
 	head, rest, _ := strings.Cut(good, ".")
 	_, sig, _ := strings.Cut(rest, ".")
-	unsigned, _ := jwt.NewWithClaims(jwt.SigningMethodNone, claims{"standard:read", jwt.RegisteredClaims{Issuer: issuer, Subject: "app"}}).
+	unsigned, _ := jwt.NewWithClaims(jwt.SigningMethodNone, jwt.MapClaims{"iss": "usher-sandbox", "sub": "app", "scope": "standard:read"}).
 		SignedString(jwt.UnsafeAllowNoneSignatureType)
 	for name, tok := range map[string]string{
 		"another service's": getToken(t, stranger).AccessToken,

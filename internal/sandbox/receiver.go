@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"usher/internal/text"
 )
@@ -40,7 +39,6 @@ func byLane(a, b Tenant) int {
 
 // Delivery is a webhook that reached the receiver.
 type Delivery struct {
-	At               time.Time
 	Platform, Tenant string // their codes; empty when the body has none
 	What             string // in words; not all of a large one
 	WebhookID        string // the header webhook-id
@@ -91,7 +89,6 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	t, err := readSnapshot(body)
 	d := &Delivery{
-		At:        time.Now(),
 		Platform:  t.Platform.Code,
 		Tenant:    t.Code,
 		What:      "not a webhook about a tenant",
