@@ -167,22 +167,22 @@ func (p *Process) adviseEnvFile() string {
 }
 
 // healthcheck is usher healthcheck: it asks a running usher whether it is ready.
-func healthcheck(ctx context.Context, p Process) int {
+func healthcheck(ctx context.Context, p *Process) error {
 	addr := settings.AdminListen(p.Environ)
 	if addr == "off" {
-		return p.failed(errors.New("USHER_ADMIN_LISTEN is off: there is no admin port"))
+		return errors.New("USHER_ADMIN_LISTEN is off: there is no admin port")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	resp, err := adminAt(&p, addr).do(ctx, http.MethodGet, "/readyz", nil)
+	resp, err := adminAt(p, addr).do(ctx, http.MethodGet, "/readyz", nil)
 	if err != nil {
-		return p.failed(err)
+		return err
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	fmt.Fprintln(p.Stdout, strings.TrimSpace(string(body)))
 	if resp.StatusCode != http.StatusOK {
-		return exitFailed
+		return quiet(exitFailed)
 	}
-	return exitOK
+	return nil
 }

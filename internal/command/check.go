@@ -18,10 +18,10 @@ import (
 
 // check is usher check: it tries the settings without opening a port, and prints one line
 // for each thing that it tries.
-func check(ctx context.Context, p Process) int {
+func check(ctx context.Context, p *Process) error {
 	s, err := settings.Read(p.Environ)
 	if err != nil {
-		return p.failed(err)
+		return err
 	}
 	for _, name := range s.Unknown {
 		fmt.Fprintf(p.Stdout, "note  unknown variable %s: usher ignores it\n", name)
@@ -32,7 +32,7 @@ func check(ctx context.Context, p Process) int {
 	c := &checker{out: p.Stdout, tokens: make(map[*outbound.Identity]*tokens.Token)}
 	if s.OutboundOn() {
 		if c.outbound, err = outbound.New(s, logs.New(p.Stderr, &s.Admin, s.Admin.Level), nil); err != nil {
-			return p.failed(err)
+			return err
 		}
 	}
 	fmt.Fprintln(p.Stdout, "ok    settings")
@@ -50,9 +50,9 @@ func check(ctx context.Context, p Process) int {
 		c.inbox(&s.Webhook)
 	}
 	if c.failed {
-		return exitFailed
+		return quiet(exitFailed)
 	}
-	return exitOK
+	return nil
 }
 
 type checker struct {

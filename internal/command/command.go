@@ -7,9 +7,11 @@ package command
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"regexp"
 	"runtime"
 	"slices"
@@ -40,25 +42,45 @@ type Process struct {
 	Stderr  io.Writer
 	Self    string // the program's own file; empty: usher does not start itself again
 
+	command  string   // the first of Args that belongs to no --env-file, or serve
 	envFiles []string // those of --env-file
 	serves   func()   // called once usher serves, for Windows' service manager; may be nil
 }
 
+// commands are usher's commands, by name. Their help is in commandHelp.
+var commands = map[string]func(context.Context, *Process, []string) error{
+	"serve": alone(supervised), "demo": alone(demoCommand), "sandbox": sandboxCommand, "exec": execute,
+	"check": alone(check), "healthcheck": alone(healthcheck), "inbox": inboxCommand, "entitlements": entitlementsCommand,
+	"help": help, "version": alone(printVersion),
+}
+
+// alone is a command that takes no arguments.
+func alone(run func(context.Context, *Process) error) func(context.Context, *Process, []string) error {
+	return func(ctx context.Context, p *Process, args []string) error {
+		if len(args) > 0 {
+			return misused("usher %s takes no arguments, but got %q", p.command, strings.Join(args, " "))
+		}
+		return run(ctx, p)
+	}
+}
+
 // Main runs usher and returns its exit code. When ctx ends, usher shuts down in order.
-func Main(ctx context.Context, p Process) int {
+func Main(ctx context.Context, p Process) int { return p.exit(p.run(ctx)) }
+
+func (p *Process) run(ctx context.Context) error {
 	args, err := p.takeEnvFiles()
 	if err != nil {
-		return p.misused("%v", err)
+		return err
 	}
 	if p.Environ, err = settings.WithFiles(p.Environ, p.envFiles...); err != nil {
-		return p.failed(err)
+		return err
 	}
 	name := "serve"
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
-	if name != "exec" && slices.ContainsFunc(args, func(arg string) bool { return envFileFlag.MatchString(arg) }) {
-		return p.misused("write --env-file before the command: usher --env-file FILE %s", name)
+	if name != "exec" && slices.ContainsFunc(args, envFileFlag.MatchString) {
+		return misused("write --env-file before the command: usher --env-file FILE %s", name)
 	}
 	switch name {
 	case "-v", "-version", "--version":
@@ -66,27 +88,15 @@ func Main(ctx context.Context, p Process) int {
 	case "-h", "-help", "--help":
 		name = "help"
 	}
-	run := withArguments[name]
-	alone := withoutArguments[name]
+	p.command = name
+	run := commands[name]
 	switch {
-	case run == nil && alone == nil:
-		return p.misused("there is no command %q%s", name, adviseCommand(name))
+	case run == nil:
+		return unknownCommand(name)
 	case len(args) > 0 && isHelp(args[0]):
-		return p.helpOn(name)
-	case run != nil:
-		return run(ctx, p, args)
-	case len(args) > 0:
-		return p.misused("usher %s takes no arguments, but got %q", name, strings.Join(args, " "))
+		return flag.ErrHelp
 	}
-	return alone(ctx, p)
-}
-
-var withoutArguments = map[string]func(context.Context, Process) int{
-	"serve": supervised, "demo": demoCommand, "check": check, "healthcheck": healthcheck, "version": printVersion,
-}
-
-var withArguments = map[string]func(context.Context, Process, []string) int{
-	"sandbox": sandboxCommand, "exec": execute, "inbox": inboxCommand, "entitlements": entitlementsCommand, "help": help,
+	return run(ctx, p, args)
 }
 
 var envFileFlag = regexp.MustCompile(`^--?env-file(=|$)`)
@@ -102,7 +112,7 @@ func (p *Process) takeEnvFiles() ([]string, error) {
 			file, args = args[0], args[1:]
 		}
 		if file == "" {
-			return nil, errors.New("--env-file needs a file: usher --env-file FILE COMMAND")
+			return nil, misused("--env-file needs a file: usher --env-file FILE COMMAND")
 		}
 		p.envFiles = append(p.envFiles, file)
 	}
@@ -111,27 +121,54 @@ func (p *Process) takeEnvFiles() ([]string, error) {
 
 func isHelp(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
-func (p *Process) misused(format string, args ...any) int {
-	fmt.Fprintf(p.Stderr, format+"\nRun 'usher -h' for help.\n", args...)
-	return exitUsage
-}
+// misuse is a slip in the arguments.
+type misuse struct{ error }
 
-// ended returns the exit code of what has run.
-func (p *Process) ended(err error) int {
-	if err != nil {
-		return p.failed(err)
-	}
-	return exitOK
-}
+func misused(format string, args ...any) error { return misuse{fmt.Errorf(format, args...)} }
 
-// failed says what went wrong, and returns the exit code: bad settings are bad usage.
-func (p *Process) failed(err error) int {
-	if _, bad := errors.AsType[settings.Problems](err); bad {
+// quiet is an exit code that needs no more words: the user knows.
+type quiet int
+
+func (code quiet) Error() string { return fmt.Sprintf("exit code %d", int(code)) }
+
+// exit says how a command ended, and returns the exit code.
+func (p *Process) exit(err error) int {
+	code, isQuiet := errors.AsType[quiet](err)
+	_, isMisuse := errors.AsType[misuse](err)
+	_, badSettings := errors.AsType[settings.Problems](err)
+	refused, isRefused := errors.AsType[*apiError](err)
+	switch {
+	case err == nil:
+		return exitOK
+	case isQuiet:
+		return int(code)
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(p.Stdout, commandHelp[p.command])
+		return exitOK
+	case isMisuse && (p.command == "inbox" || p.command == "sandbox"):
+		fmt.Fprintf(p.Stderr, "usher %s: %s Run 'usher %s -h' for help.\n", p.command, sentence(err), p.command)
+		return exitUsage
+	case isMisuse:
+		fmt.Fprintf(p.Stderr, "%v\nRun 'usher -h' for help.\n", err)
+		return exitUsage
+	case badSettings:
 		fmt.Fprintln(p.Stderr, err)
 		return exitUsage
 	}
 	fmt.Fprintln(p.Stderr, "usher:", err)
+	if isRefused && refused.status == http.StatusBadRequest {
+		return exitUsage
+	}
 	return exitFailed
+}
+
+// sentence ends what an error says, if it does not end by itself.
+func sentence(err error) string {
+	said := err.Error()
+	if strings.HasSuffix(said, "?") {
+		return said
+	}
+	return said + "."
 }
 
 // line is a command line of usher's, with the files of settings that this command was given: it asks the same usher.
@@ -143,58 +180,55 @@ func (p *Process) line(command string) string {
 	return "usher" + rest
 }
 
-// adviseCommand says which command was meant by one that usher does not know.
-func adviseCommand(name string) string {
+// unknownCommand says which command was meant by one that usher does not know.
+func unknownCommand(name string) error {
 	known := slices.DeleteFunc(slices.Sorted(maps.Keys(commandHelp)), func(name string) bool { return name == "serve" })
-	switch meant := settings.Nearest(name, known); {
-	case meant != "":
-		return ": did you mean " + meant + "?"
-	case strings.ContainsAny(name, `/\`):
-		return fmt.Sprintf(": to run a program, write usher exec -- %s", name)
+	advice := ""
+	if meant := settings.Nearest(name, known); meant != "" {
+		advice = ": did you mean " + meant + "?"
+	} else if strings.ContainsAny(name, `/\`) {
+		advice = ": to run a program, write usher exec -- " + name
 	}
-	return ""
+	return misused("there is no command %q%s", name, advice)
 }
 
 func visible(s string) string { return text.Visible(s) }
 
 // serveCommand is usher without a command: it serves until a signal stops it.
-func serveCommand(ctx context.Context, p Process) int {
+func serveCommand(ctx context.Context, p *Process) error {
 	s, err := settings.Read(p.Environ)
 	if err != nil {
-		return p.failed(err)
+		return err
 	}
 	log := logs.New(p.Stderr, &s.Admin, s.Admin.Level)
-	return p.ended(serve.Run(ctx, serve.Config{Settings: s, Log: log, Environ: p.Environ, Serves: p.serves}))
+	return serve.Run(ctx, serve.Config{Settings: s, Log: log, Environ: p.Environ, Serves: p.serves})
 }
 
-func demoCommand(ctx context.Context, p Process) int {
-	return p.ended(demo.Run(ctx, demo.Config{Environ: p.Environ, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}))
+func demoCommand(ctx context.Context, p *Process) error {
+	return demo.Run(ctx, demo.Config{Environ: p.Environ, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self})
 }
 
 // execute is usher exec: it runs a command, and a local port for it.
-func execute(ctx context.Context, p Process, args []string) int {
+func execute(ctx context.Context, p *Process, args []string) error {
 	switch {
 	case len(args) == 0:
 	case args[0] == "--":
 		args = args[1:]
 	case len(args) == 1 && args[0] == job.WitnessArg && job.WitnessArg != "":
 		job.Witness(p.Stdin, p.Stdout)
-		return exitOK
+		return nil
 	case strings.HasPrefix(args[0], "-"):
-		return p.misused("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
+		return misused("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
 	}
 	if len(args) == 0 {
-		return p.misused("usher exec needs a command: usher exec -- CMD ARG...")
+		return misused("usher exec needs a command: usher exec -- CMD ARG...")
 	}
 	j := job.Job{Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}
 	code, err := j.Run(ctx)
-	if err != nil {
-		return max(code, p.failed(err)) // bad settings are 2; a command that cannot run has a code of its own
-	}
-	return code
+	return quiet(max(code, p.exit(err))) // bad settings are 2; a command that cannot run has a code of its own
 }
 
-func printVersion(_ context.Context, p Process) int {
+func printVersion(_ context.Context, p *Process) error {
 	fmt.Fprintf(p.Stdout, "usher %s, commit %s, %s\n", version.Number(), version.Commit(), runtime.Version())
-	return exitOK
+	return nil
 }

@@ -30,17 +30,17 @@ name its settings:
 `
 
 // entitlementsCommand asks what a tenant may use.
-func entitlementsCommand(ctx context.Context, p Process, args []string) int {
+func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	if len(args) < 1 || len(args) > 2 {
-		return p.misused("usher entitlements takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
+		return misused("usher entitlements takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
 	}
 	tenant, err := store.ParseTenant(args[0])
 	if err != nil {
-		return p.misused("%v", err)
+		return misuse{err}
 	}
-	api, err := newAdminAPI(&p)
+	api, err := newAdminAPI(p)
 	if err != nil {
-		return p.failed(err)
+		return err
 	}
 	query := url.Values{"code": {tenant.Tenant}}
 	if tenant.Platform != nil {
@@ -48,27 +48,28 @@ func entitlementsCommand(ctx context.Context, p Process, args []string) int {
 	}
 	var t admin.Tenant
 	if _, err := api.get(ctx, "/api/tenant?"+query.Encode(), &t); err != nil {
-		return p.failed(err)
+		return err
 	}
-	code, now, who := exitOK, time.Now(), visible(store.ShowTenant(t.Platform, t.Code))
+	now, who := time.Now(), visible(store.ShowTenant(t.Platform, t.Code))
 	switch {
 	case t.MayUse == nil && t.NotKnown != "":
 		p.printReceipt(&t, now)
-		return p.failed(fmt.Errorf("usher cannot tell what %s may use: %s", who, visible(t.NotKnown)))
+		return fmt.Errorf("usher cannot tell what %s may use: %s", who, visible(t.NotKnown))
 	case t.MayUse == nil:
-		return p.failed(errors.New("this usher has no inbox (USHER_WEBHOOK_INBOX), so it does not know what tenants may use"))
+		return errors.New("this usher has no inbox (USHER_WEBHOOK_INBOX), so it does not know what tenants may use")
 	case !t.MayUse.Known:
-		return p.failed(fmt.Errorf("the last webhook of %s, %d, has no list of features that can be read", who, t.MayUse.ID))
+		return fmt.Errorf("the last webhook of %s, %d, has no list of features that can be read", who, t.MayUse.ID)
 	}
+	var failed error
 	switch {
 	case len(args) == 1:
 		p.printFeatures(who, t.MayUse.Features)
 	case !p.printFeature(who, args[1], t.MayUse.Features):
-		code = exitFailed
+		failed = quiet(exitFailed)
 	}
 	fmt.Fprintf(p.Stdout, "usher has answered this since %s, by webhook %d.\n", moment(t.MayUse.AsOf, now), t.MayUse.ID)
 	p.printReceipt(&t, now)
-	return code
+	return failed
 }
 
 // printReceipt says whether the receiver has what usher answers by, if not why, and what to do about it.

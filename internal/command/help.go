@@ -135,29 +135,24 @@ the settings in whose name or meaning the word occurs:
 }
 
 // help is usher help.
-func help(_ context.Context, p Process, args []string) int {
+func help(_ context.Context, p *Process, args []string) error {
 	switch {
 	case len(args) == 0:
 		fmt.Fprint(p.Stdout, usage)
-		return exitOK
+		return nil
 	case args[0] == "settings" && len(args) <= 2:
 		word := strings.Join(args[1:], "")
 		if !settings.WriteHelp(p.Stdout, word) {
-			return p.misused("no setting is about %q", word)
+			return misused("no setting is about %q", word)
 		}
-		return exitOK
+		return nil
 	case len(args) > 1:
-		return p.misused("usher help takes one command, but got %q", strings.Join(args, " "))
+		return misused("usher help takes one command, but got %q", strings.Join(args, " "))
 	}
-	return p.helpOn(args[0])
-}
-
-// helpOn prints the help of one command.
-func (p *Process) helpOn(name string) int {
-	text, ok := commandHelp[name]
+	text, ok := commandHelp[args[0]]
 	if !ok {
-		return p.misused("there is no command %q%s", name, adviseCommand(name))
+		return unknownCommand(args[0])
 	}
 	fmt.Fprint(p.Stdout, text)
-	return exitOK
+	return nil
 }

@@ -93,16 +93,16 @@ type inboxCall struct {
 }
 
 // inboxCommand is usher inbox.
-func inboxCommand(ctx context.Context, p Process, args []string) int {
+func inboxCommand(ctx context.Context, p *Process, args []string) error {
 	i := &inboxCall{filter: make(url.Values)}
 	v, err := i.parse(args, time.Now())
-	if err == nil {
-		i.adminAPI, err = newAdminAPI(&p)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = v.run(ctx)
+	if i.adminAPI, err = newAdminAPI(p); err != nil {
+		return err
 	}
-	return p.verbEnded("inbox", err)
+	return v.run(ctx)
 }
 
 func (i *inboxCall) parse(args []string, now time.Time) (*verb, error) {
@@ -111,7 +111,7 @@ func (i *inboxCall) parse(args []string, now time.Time) (*verb, error) {
 	if len(args) > 0 {
 		i.verb = args[0]
 	}
-	return parseVerb("inbox", []verb{
+	return parseVerb([]verb{
 		{"ls", filters + "limit json", "", nil, i.list},
 		{"show", "json", "one id", i.takeIDs, i.show},
 		{"redeliver", filters + "force yes", idsOrFilters, i.takeIDsOrFilters, i.each("will be sent again", "not resent", "resend it")},
@@ -337,7 +337,7 @@ func (i *inboxCall) each(done, not, force string) func(context.Context) error {
 			default:
 				fmt.Fprintf(i.Stderr, "%s %s: %v\n", id, not, err)
 			}
-			failed = errAlreadySaid
+			failed = quiet(exitFailed)
 		}
 		if i.verb == "redeliver" {
 			i.sayPaused(last.Paused)

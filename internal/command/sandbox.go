@@ -65,7 +65,7 @@ standard in the Standard Webhooks headers.
 
 // sandboxCall is usher sandbox: what the arguments say.
 type sandboxCall struct {
-	Process
+	*Process
 	listen, receiverListen string
 	webhooksTo             []string
 	every, failFor         time.Duration
@@ -81,20 +81,20 @@ type sandboxCall struct {
 }
 
 // sandboxCommand is usher sandbox.
-func sandboxCommand(ctx context.Context, p Process, args []string) int {
+func sandboxCommand(ctx context.Context, p *Process, args []string) error {
 	const secrets = " token hmac-secret hmac-scheme"
 	s := &sandboxCall{Process: p}
-	v, err := parseVerb("sandbox", []verb{
+	v, err := parseVerb([]verb{
 		{"", "listen receiver-listen every webhooks-to" + secrets, "", s.takeSecrets, s.serve},
 		{"send", "at platform raw times", "a tenant, and its features: send acme users=25 sso", s.takeState, s.send},
 		{"revoke", "at", "", nil, s.revoke},
 		{"fail", "at for", "a part and a status, or off: fail token 503", s.takeFailure, s.fail},
 		{"rehearse", "platform" + secrets, "the address of your receiver, such as http://127.0.0.1:3000/provisioning", s.takeReceiver, s.rehearse},
 	}, s.flags(), args)
-	if err == nil {
-		err = v.run(ctx)
+	if err != nil {
+		return err
 	}
-	return p.verbEnded("sandbox", err)
+	return v.run(ctx)
 }
 
 func (s *sandboxCall) flags() *flag.FlagSet {
@@ -242,7 +242,7 @@ func (s *sandboxCall) send(ctx context.Context) error {
 			if r.OK() {
 				continue
 			}
-			failed = errAlreadySaid
+			failed = quiet(exitFailed)
 			if answer := strings.TrimSpace(r.Answer); r.Status != 0 && answer != "" {
 				fmt.Fprintln(s.Stderr, visible(answer))
 			}
@@ -345,7 +345,7 @@ func (s *sandboxCall) rehearse(ctx context.Context) error {
 		fmt.Fprintln(s.Stderr, "Your receiver rejected every webhook with 401 or 403: set --token, or --hmac-secret and --hmac-scheme. See 'usher sandbox -h'.")
 	}
 	if held < played || ctx.Err() != nil {
-		return errAlreadySaid
+		return quiet(exitFailed)
 	}
 	return nil
 }

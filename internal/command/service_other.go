@@ -5,4 +5,4 @@ package command
 import "context"
 
 // supervised serves. Only Windows starts services in a way of its own.
-func supervised(ctx context.Context, p Process) int { return serveCommand(ctx, p) }
+func supervised(ctx context.Context, p *Process) error { return serveCommand(ctx, p) }

@@ -14,7 +14,7 @@ import (
 const serviceName = "usher"
 
 // supervised serves; as a Windows service, if it was started as one.
-func supervised(ctx context.Context, p Process) int {
+func supervised(ctx context.Context, p *Process) error {
 	if is, err := svc.IsWindowsService(); err != nil || !is {
 		return serveCommand(ctx, p)
 	}
@@ -28,15 +28,15 @@ func supervised(ctx context.Context, p Process) int {
 	}
 	s := &windowsService{ctx: ctx, process: p}
 	if err := svc.Run(serviceName, s); err != nil {
-		return p.failed(fmt.Errorf("the service manager: %w", err))
+		return quiet(p.exit(fmt.Errorf("the service manager: %w", err))) // while its log is open
 	}
-	return s.code
+	return quiet(s.code)
 }
 
 // windowsService is usher as the service manager sees it.
 type windowsService struct {
 	ctx     context.Context
-	process Process
+	process *Process
 	code    int
 }
 
@@ -48,7 +48,7 @@ func (s *windowsService) Execute(_ []string, requests <-chan svc.ChangeRequest, 
 	defer stop()
 	serves, ended := make(chan struct{}, 1), make(chan int, 1)
 	s.process.serves = func() { serves <- struct{}{} }
-	go func() { ended <- serveCommand(ctx, s.process) }()
+	go func() { ended <- s.process.exit(serveCommand(ctx, s.process)) }()
 	for {
 		select {
 		case <-serves:

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -23,20 +22,11 @@ type verb struct {
 	run   func(context.Context) error
 }
 
-// misuse is a slip in the arguments.
-type misuse struct{ error }
-
-func misused(format string, args ...any) error { return misuse{fmt.Errorf(format, args...)} }
-
-var (
-	// errWords says that words are not what a verb takes.
-	errWords = errors.New("these are not the words that it takes")
-	// errAlreadySaid says that something failed, and that the user knows.
-	errAlreadySaid = errors.New("failed")
-)
+// errWords says that words are not what a verb takes.
+var errWords = errors.New("these are not the words that it takes")
 
 // parseVerb returns the verb that args name, after it took its words and its flags, which are among all.
-func parseVerb(command string, verbs []verb, all *flag.FlagSet, args []string) (*verb, error) {
+func parseVerb(verbs []verb, all *flag.FlagSet, args []string) (*verb, error) {
 	name := ""
 	if len(args) > 0 && (verbs[0].name != "" || !strings.HasPrefix(args[0], "-")) {
 		name, args = args[0], args[1:]
@@ -46,7 +36,7 @@ func parseVerb(command string, verbs []verb, all *flag.FlagSet, args []string) (
 		return nil, unknownVerb(name, verbs)
 	}
 	v := &verbs[i]
-	flags := flag.NewFlagSet(cmp.Or(name, command), flag.ContinueOnError)
+	flags := flag.NewFlagSet(cmp.Or(name, "sandbox"), flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says it all
 	for f := range strings.FieldsSeq(v.flags) {
 		flags.Var(all.Lookup(f).Value, f, "")
@@ -96,33 +86,6 @@ func unknownVerb(name string, verbs []verb) error {
 		return misused("unknown command %q: did you mean %s?", name, meant)
 	}
 	return misused("unknown command %q: use %s", name, all)
-}
-
-// verbEnded says what became of a verb, if it has not been said, and returns the exit code.
-func (p *Process) verbEnded(command string, err error) int {
-	refused, _ := errors.AsType[*apiError](err)
-	switch _, slip := errors.AsType[misuse](err); {
-	case errors.Is(err, flag.ErrHelp):
-		return p.helpOn(command)
-	case slip:
-		fmt.Fprintf(p.Stderr, "usher %s: %s Run 'usher %s -h' for help.\n", command, sentence(err), command)
-		return exitUsage
-	case errors.Is(err, errAlreadySaid):
-		return exitFailed
-	case refused != nil && refused.status == http.StatusBadRequest:
-		_ = p.failed(err)
-		return exitUsage
-	}
-	return p.ended(err)
-}
-
-// sentence ends what an error says, if it does not end by itself.
-func sentence(err error) string {
-	said := err.Error()
-	if strings.HasSuffix(said, "?") {
-		return said
-	}
-	return said + "."
 }
 
 // parseFlags parses flags wherever they stand, and returns the other words.
