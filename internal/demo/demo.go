@@ -77,14 +77,14 @@ func Run(ctx context.Context, c Config) error {
 	playing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
-		told := &story{box: box, calls: portAt(at.Calls, ""), entitlements: portAt(at.Entitlements, ""),
+		told := &story{ctx: playing, box: box, calls: portAt(at.Calls, ""), entitlements: portAt(at.Entitlements, ""),
 			admin: portAt(at.Admin, s.Admin.Token.Get()), say: say, level: level}
 		if told.yours() {
 			told.staged()
 		}
-		if told.tell(playing, func() { running.Go(func() { legacyProgram(playing, told.calls) }) }) {
+		if told.tell(func() { running.Go(func() { legacyProgram(playing, told.calls) }) }) {
 			say.hints(at, box.URL, called(c.Self))
-			told.goOn(playing)
+			told.goOn()
 		}
 	})
 	err = u.Run(ctx)

@@ -26,6 +26,7 @@ var (
 // story is what the demo shows in its first half minute. One goroutine tells it, so that its lines
 // are in the order in which things happen. It uses the sandbox and usher's ports, as a user can.
 type story struct {
+	ctx                        context.Context // ends with the demo
 	box                        *sandbox.Sandbox
 	calls, entitlements, admin port
 	say                        *narrator
@@ -42,40 +43,38 @@ type pending struct {
 // yours reports whether the webhooks go to the user's own receiver.
 func (s *story) yours() bool { return s.box.Receiver == nil }
 
-// tell tells the story, and reports whether it came to the end before ctx did. It starts
+// tell tells the story, and reports whether it came to the end before the demo did. It starts
 // program only after the step about a 401: else one of its calls could get that 401.
-func (s *story) tell(ctx context.Context, program func()) bool {
-	webhook := func(what string, state sandbox.State) { s.webhook(ctx, what, state) }
-	check := func() { s.check(ctx) }
+func (s *story) tell(program func()) bool {
 	type step struct {
 		title string
 		play  func()
 	}
 	steps := []step{
 		// This comes before any pause, so that the page has something to show as soon as it is opened.
-		{"The service sends a webhook. usher delivers it to your receiver.", func() { webhook("acme: 10 users", acme(10)) }},
+		{"The service sends a webhook. usher delivers it to your receiver.", func() { s.webhook("acme: 10 users", acme(10)) }},
 		{"A program calls the billing service. It has no token; usher adds one.", func() {
-			s.result(ctx, "call without usher", query(ctx, port{http.DefaultClient, s.box.URL, ""}))
-			s.result(ctx, "call through usher", query(ctx, s.calls))
+			s.result("call without usher", query(s.ctx, port{http.DefaultClient, s.box.URL, ""}))
+			s.result("call through usher", query(s.ctx, s.calls))
 		}},
-		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func() { s.revoke(ctx); program() }},
-		{"A webhook changes what the tenant acme may use. Your code can ask usher.", func() { check(); webhook("acme: sso added", acme(10, "sso")); check() }},
-		{"The service sends the same webhook again. Your receiver already has it.", func() { webhook("acme: sso added", acme(10, "sso")) }},
-		{"acme goes back to what it had. The webhook equals the first one, byte for\nbyte, but it is a change and not a copy: usher delivers it.", func() { webhook("acme: 10 users", acme(10)); check() }},
-		{"Somebody forges a webhook, without the secret.", func() { s.forge(ctx); check() }},
+		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func() { s.revoke(); program() }},
+		{"A webhook changes what the tenant acme may use. Your code can ask usher.", func() { s.check(); s.webhook("acme: sso added", acme(10, "sso")); s.check() }},
+		{"The service sends the same webhook again. Your receiver already has it.", func() { s.webhook("acme: sso added", acme(10, "sso")) }},
+		{"acme goes back to what it had. The webhook equals the first one, byte for\nbyte, but it is a change and not a copy: usher delivers it.", func() { s.webhook("acme: 10 users", acme(10)); s.check() }},
+		{"Somebody forges a webhook, without the secret.", func() { s.forge(); s.check() }},
 	}
 	if !s.yours() {
 		steps = append(steps,
-			step{"Your receiver goes down. Webhooks wait in usher's inbox: none is lost.", func() { s.outage(ctx) }},
-			step{"Your receiver refuses a webhook for good. usher parks it until you decide.", func() { s.park(ctx) }})
+			step{"Your receiver goes down. Webhooks wait in usher's inbox: none is lost.", s.outage},
+			step{"Your receiver refuses a webhook for good. usher parks it until you decide.", s.park})
 	}
 	for i, step := range steps {
 		s.say.step(i+1, step.title)
 		step.play()
-		if !pause(ctx, beat) {
+		if !pause(s.ctx, beat) {
 			return false
 		}
-		s.news(ctx, s.say.result)
+		s.news(s.say.result)
 	}
 	return true
 }
@@ -89,38 +88,38 @@ func acme(users int, more ...string) sandbox.State {
 	return sandbox.State{Tenant: "acme", Features: features}
 }
 
-func (s *story) revoke(ctx context.Context) {
+func (s *story) revoke() {
 	defer s.staged()()
 	_, before := s.box.Calls()
 	s.box.Revoke()
-	s.result(ctx, "token revoked", "")
-	answer := query(ctx, s.calls)
+	s.result("token revoked", "")
+	answer := query(s.ctx, s.calls)
 	if _, now := s.box.Calls(); now > before {
-		s.result(ctx, "the service's answer to usher", "401")
+		s.result("the service's answer to usher", "401")
 	}
-	s.result(ctx, "usher's answer to the program", answer)
+	s.result("usher's answer to the program", answer)
 }
 
 // forge sends a webhook from somebody who does not know the secret.
-func (s *story) forge(ctx context.Context) {
+func (s *story) forge() {
 	forger := sandbox.NewSender(s.box.Sender.URLs[0], 0)
 	forger.Client = s.box.Sender.Client
-	e := forger.Send(ctx, acme(1000, "sso").Webhook())
-	s.result(ctx, "webhook  acme: sso and 1000 users", s.outcome(ctx, "", e))
+	e := forger.Send(s.ctx, acme(1000, "sso").Webhook())
+	s.result("webhook  acme: sso and 1000 users", s.outcome("", e))
 }
 
-func (s *story) outage(ctx context.Context) {
+func (s *story) outage() {
 	defer s.staged()()
-	s.receiver(http.StatusServiceUnavailable)
-	s.result(ctx, "receiver down", "")
+	s.box.Receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+	s.result("receiver down", "")
 	var sent []string
 	for _, users := range []int{25, 50, 100} {
-		sent = append(sent, s.webhook(ctx, fmt.Sprintf("acme: %d users", users), acme(users)))
+		sent = append(sent, s.webhook(fmt.Sprintf("acme: %d users", users), acme(users)))
 	}
-	s.receiver(0)
-	s.result(ctx, "receiver back", "")
-	for len(s.pending) > 0 && pause(ctx, 20*time.Millisecond) {
-		s.news(ctx, func(string, string) {})
+	s.box.Receiver.Behave(sandbox.Fault{})
+	s.result("receiver back", "")
+	for len(s.pending) > 0 && pause(s.ctx, 20*time.Millisecond) {
+		s.news(func(string, string) {})
 	}
 	var came []string
 	for _, d := range s.box.Receiver.Deliveries() {
@@ -132,35 +131,30 @@ func (s *story) outage(ctx context.Context) {
 	if slices.Equal(came, sent) {
 		order = " in order"
 	}
-	s.result(ctx, "", fmt.Sprintf("%d delivered%s, %d waiting", len(came), order, len(s.pending)))
+	s.result("", fmt.Sprintf("%d delivered%s, %d waiting", len(came), order, len(s.pending)))
 }
 
-func (s *story) park(ctx context.Context) {
+func (s *story) park() {
 	defer s.staged()()
-	s.receiver(http.StatusUnprocessableEntity)
-	id := s.webhook(ctx, "acme: 200 users", acme(200))
-	s.receiver(0)
-	s.result(ctx, "receiver fixed", "")
-	number := s.webhooks(ctx)[id].ID
-	s.admin.ask(ctx, http.MethodPost, "/api/webhooks/"+number+"/redeliver", "", nil)
-	s.result(ctx, "usher inbox redeliver "+number, s.becomes(ctx, id))
-}
-
-// receiver makes the built-in receiver answer with a status; 0: as it should.
-func (s *story) receiver(status int) {
-	_ = s.box.Fail(sandbox.Failure{Part: "receiver", Status: status})
+	s.box.Receiver.Behave(sandbox.Fault{Status: http.StatusUnprocessableEntity})
+	id := s.webhook("acme: 200 users", acme(200))
+	s.box.Receiver.Behave(sandbox.Fault{})
+	s.result("receiver fixed", "")
+	number := s.webhooks()[id].ID
+	s.admin.ask(s.ctx, http.MethodPost, "/api/webhooks/"+number+"/redeliver", "", nil)
+	s.result("usher inbox redeliver "+number, s.becomes(id))
 }
 
 // webhook sends a snapshot, tells what became of it, and returns its id.
-func (s *story) webhook(ctx context.Context, what string, state sandbox.State) (id string) {
-	e := s.box.Sender.Send(ctx, state.Webhook())
-	s.result(ctx, "webhook  "+what, s.outcome(ctx, what, e))
+func (s *story) webhook(what string, state sandbox.State) (id string) {
+	e := s.box.Sender.Send(s.ctx, state.Webhook())
+	s.result("webhook  "+what, s.outcome(what, e))
 	return webhookID(e)
 }
 
 // outcome says what usher answered to a webhook and, if usher took it in, whether the receiver has
 // it.
-func (s *story) outcome(ctx context.Context, what string, e sandbox.Entry) string {
+func (s *story) outcome(what string, e sandbox.Entry) string {
 	answer := e.Reply.String()
 	switch {
 	case e.Status == 0:
@@ -171,18 +165,18 @@ func (s *story) outcome(ctx context.Context, what string, e sandbox.Entry) strin
 		return answer
 	}
 	s.pending = append(s.pending, pending{id: webhookID(e), what: what})
-	return answer + ", " + s.becomes(ctx, webhookID(e))
+	return answer + ", " + s.becomes(webhookID(e))
 }
 
 // becomes waits a moment until a webhook is delivered, refused or tried in vain, and says which.
-func (s *story) becomes(ctx context.Context, id string) string {
+func (s *story) becomes(id string) string {
 	patience := 2 * time.Second
 	if len(s.pending) > 1 {
 		patience = 300 * time.Millisecond // it may wait behind another
 	}
 	var w webhook
 	for until := time.Now().Add(patience); time.Now().Before(until); {
-		if w = s.webhooks(ctx)[id]; !w.waits() || w.Tries > 0 || !pause(ctx, 10*time.Millisecond) {
+		if w = s.webhooks()[id]; !w.waits() || w.Tries > 0 || !pause(s.ctx, 10*time.Millisecond) {
 			break
 		}
 	}
@@ -207,12 +201,12 @@ func (s *story) word(w webhook) string {
 }
 
 // news tells what became of the webhooks that waited, and of each try of the oldest.
-func (s *story) news(ctx context.Context, tell func(what, result string)) {
+func (s *story) news(tell func(what, result string)) {
 	if len(s.pending) == 0 {
 		return
 	}
-	now := s.webhooks(ctx)
-	if ctx.Err() != nil {
+	now := s.webhooks()
+	if s.ctx.Err() != nil {
 		return
 	}
 	s.pending = slices.DeleteFunc(s.pending, func(p pending) bool {
@@ -232,11 +226,11 @@ func (s *story) news(ctx context.Context, tell func(what, result string)) {
 }
 
 // result prints a line, a moment after the one before it.
-func (s *story) result(ctx context.Context, what, result string) {
-	if ctx.Err() == nil {
+func (s *story) result(what, result string) {
+	if s.ctx.Err() == nil {
 		s.say.result(what, result)
 	}
-	pause(ctx, beat/4)
+	pause(s.ctx, beat/4)
 }
 
 // staged keeps warnings about what the demo does on purpose out of the log. What your own receiver
@@ -253,31 +247,31 @@ func (s *story) staged() (over func()) {
 	}
 }
 
-// goOn sends a webhook every few seconds until ctx ends: mostly a change, sometimes a copy.
+// goOn sends a webhook every few seconds until the demo ends: mostly a change, sometimes a copy.
 // Sometimes the built-in receiver is down for a while.
-func (s *story) goOn(ctx context.Context) {
+func (s *story) goOn() {
 	over := func() {}
-	for n := 0; ctx.Err() == nil; n++ {
+	for n := 0; s.ctx.Err() == nil; n++ {
 		switch {
 		case s.yours():
 		case n%12 == 6:
 			over = s.staged()
-			s.receiver(http.StatusServiceUnavailable)
+			s.box.Receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
 			s.say.event("the receiver is down", "")
 		case n%12 == 8:
-			s.receiver(0)
+			s.box.Receiver.Behave(sandbox.Fault{})
 			s.say.event("the receiver is back", "")
 		case n%12 == 10:
 			over()
 		}
-		entry := s.box.Sender.Next(ctx)
-		outcome := s.outcome(ctx, entry.What, entry)
-		if ctx.Err() != nil {
+		entry := s.box.Sender.Next(s.ctx)
+		outcome := s.outcome(entry.What, entry)
+		if s.ctx.Err() != nil {
 			return
 		}
 		s.say.event(entry.What, outcome)
-		for due := time.Now().Add(webhookEvery); time.Now().Before(due) && pause(ctx, 100*time.Millisecond); {
-			s.news(ctx, s.say.event)
+		for due := time.Now().Add(webhookEvery); time.Now().Before(due) && pause(s.ctx, 100*time.Millisecond); {
+			s.news(s.say.event)
 		}
 	}
 }
@@ -333,10 +327,10 @@ func query(ctx context.Context, p port) string {
 }
 
 // check asks whether acme may use sso, as a program of the customer would.
-func (s *story) check(ctx context.Context) {
-	status := s.entitlements.ask(ctx, http.MethodGet, "/v1/check?tenant=acme&feature=sso", "", nil)
+func (s *story) check() {
+	status := s.entitlements.ask(s.ctx, http.MethodGet, "/v1/check?tenant=acme&feature=sso", "", nil)
 	word := map[int]string{0: "no answer", http.StatusNoContent: "204 yes", http.StatusForbidden: "403 no"}[status]
-	s.result(ctx, "check    may acme use sso?", cmp.Or(word, fmt.Sprint(status)))
+	s.result("check    may acme use sso?", cmp.Or(word, fmt.Sprint(status)))
 }
 
 // webhook is one as the admin port shows it.
@@ -357,9 +351,9 @@ func (w webhook) said() string {
 }
 
 // webhooks asks usher for the webhooks that it keeps, as 'usher inbox ls' does.
-func (s *story) webhooks(ctx context.Context) map[string]webhook {
+func (s *story) webhooks() map[string]webhook {
 	var list struct{ Webhooks []webhook }
-	s.admin.ask(ctx, http.MethodGet, "/api/webhooks?inbox=true&limit=1000", "", &list)
+	s.admin.ask(s.ctx, http.MethodGet, "/api/webhooks?inbox=true&limit=1000", "", &list)
 	byID := make(map[string]webhook)
 	for _, w := range list.Webhooks {
 		byID[w.Webhook] = w
