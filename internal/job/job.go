@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"usher/internal/guard"
@@ -117,7 +118,7 @@ func waitForToken(ctx context.Context, o *outbound.Outbound, signals <-chan os.S
 		}
 		return 0, nil
 	case sig := <-signals:
-		return signalCode(sig), nil
+		return 128 + int(sig.(syscall.Signal)), nil
 	}
 }
 
@@ -133,31 +134,46 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 		}
 		return notExecutable, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }() // its state says how it ended
 	cancelled := ctx.Done()
 	for {
 		select {
-		case err := <-ended:
-			return exitCode(cmd, err), nil
+		case <-ended:
+			return exitCode(cmd.ProcessState), nil
 		case sig := <-signals:
 			if !witness.saw(sig) {
 				_ = cmd.Process.Signal(sig) // it may have ended meanwhile
 			}
 		case <-cancelled:
-			terminate(cmd.Process)
+			if cmd.Process.Signal(syscall.SIGTERM) != nil {
+				_ = cmd.Process.Kill() // on Windows there is nothing else
+			}
 			cancelled = nil
 		}
 	}
 }
+
+// exitCode is what a shell makes of how a command ended.
+func exitCode(state *os.ProcessState) int {
+	if state == nil {
+		return failed
+	}
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return state.ExitCode()
+}
+
+// otherParts begin the names of settings of what a job does not have.
+var otherParts = []string{"PORTS_", "WEBHOOK_", "ENTITLEMENTS_", "ADMIN_"}
 
 // portEnvironment is environ without the settings of ports that a job does not open.
 func portEnvironment(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains([]string{"USHER_LISTEN", "USHER_KEY", "USHER_KEY_FILE"}, name) ||
-			strings.HasPrefix(name, "USHER_PORTS_") || strings.HasPrefix(name, "USHER_WEBHOOK_") ||
-			strings.HasPrefix(name, "USHER_ENTITLEMENTS_") || strings.HasPrefix(name, "USHER_ADMIN_")
+			slices.ContainsFunc(otherParts, func(part string) bool { return strings.HasPrefix(name, "USHER_"+part) })
 	})
 }
 
@@ -205,13 +221,6 @@ func exemptLoopback(env []string) []string {
 // includes names that look like a slip of a secret's name, and addresses.
 func isSecret(name string) bool {
 	rest, ours := strings.CutPrefix(name, "USHER_")
-	if !ours {
-		return false
-	}
-	for _, part := range []string{"SECRET", "TOKEN", "KEY", "PORTS_", "WEBHOOK_", "ENTITLEMENTS_", "ADMIN_"} {
-		if strings.Contains(rest, part) {
-			return true
-		}
-	}
-	return false
+	parts := append([]string{"SECRET", "TOKEN", "KEY"}, otherParts...)
+	return ours && slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(rest, part) })
 }

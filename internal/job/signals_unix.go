@@ -3,7 +3,6 @@
 package job
 
 import (
-	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -19,8 +18,6 @@ var passedOn = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
 }
 
-func signalCode(sig os.Signal) int { return 128 + int(sig.(syscall.Signal)) }
-
 // fromTerminal guesses, without a witness, whether the command has got sig already.
 func fromTerminal(sig os.Signal) bool {
 	if sig != syscall.SIGINT && sig != syscall.SIGQUIT {
@@ -33,21 +30,6 @@ func fromTerminal(sig os.Signal) bool {
 	defer tty.Close()
 	foreground, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
 	return err == nil && foreground == unix.Getpgrp()
-}
-
-func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) }
-
-func exitCode(cmd *exec.Cmd, err error) int {
-	if exit := new(exec.ExitError); errors.As(err, &exit) {
-		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-			return 128 + int(status.Signal())
-		}
-		return exit.ExitCode()
-	}
-	if cmd.ProcessState != nil {
-		return cmd.ProcessState.ExitCode() // it ended well; copying its output did not
-	}
-	return failed
 }
 
 // A terminal sends Ctrl-C to every process in its foreground, so the command gets it too.
@@ -122,8 +104,7 @@ func (w *witness) saw(sig os.Signal) bool {
 	if w == nil || sig != syscall.SIGINT && sig != syscall.SIGQUIT {
 		return fromTerminal(sig)
 	}
-	patience := time.NewTimer(witnessPatience)
-	defer patience.Stop()
+	patience := time.After(witnessPatience)
 	for {
 		select {
 		case s, alive := <-w.seen:
@@ -133,7 +114,7 @@ func (w *witness) saw(sig os.Signal) bool {
 			if s.signal == sig && time.Since(s.at) < staleSighting {
 				return true
 			}
-		case <-patience.C:
+		case <-patience:
 			return false
 		}
 	}
