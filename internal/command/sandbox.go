@@ -66,24 +66,21 @@ standard in the Standard Webhooks headers.
 // sandboxCall is usher sandbox: what the arguments say.
 type sandboxCall struct {
 	*Process
-	listen, receiverListen string
-	webhooksTo             []string
-	every, failFor         time.Duration
-	token, secret, scheme  string
-	at, platform, raw      string
-	times                  uint64
+	config        sandbox.Config
+	sender        *sandbox.Sender
+	state         sandbox.State
+	failure       sandbox.Failure
+	every, length time.Duration // from webhook to webhook; of the failure
 
-	state    sandbox.State   // to send
-	failure  sandbox.Failure // to order
-	receiver string          // to rehearse with
-	header   http.Header     // with which a sender proves who it is
-	sign     func(http.Header, []byte)
+	token, secret, scheme string // with which the sender proves who it is
+	at, raw               string
+	times                 uint64
 }
 
 // sandboxCommand is usher sandbox.
 func sandboxCommand(ctx context.Context, p *Process, args []string) error {
 	const secrets = " token hmac-secret hmac-scheme"
-	s := &sandboxCall{Process: p}
+	s := &sandboxCall{Process: p, sender: sandbox.NewSender(uint64(time.Now().UnixNano()))}
 	v, err := parseVerb([]verb{
 		{"", "listen receiver-listen every webhooks-to" + secrets, "", s.takeSecrets, s.serve},
 		{"send", "at platform raw times", "a tenant, and its features: send acme users=25 sso", s.takeState, s.send},
@@ -99,18 +96,18 @@ func sandboxCommand(ctx context.Context, p *Process, args []string) error {
 
 func (s *sandboxCall) flags() *flag.FlagSet {
 	f := new(flag.FlagSet)
-	f.StringVar(&s.listen, "listen", "127.0.0.1:9000", "")
-	f.StringVar(&s.receiverListen, "receiver-listen", "127.0.0.1:9001", "")
+	f.StringVar(&s.config.Listen, "listen", "127.0.0.1:9000", "")
+	f.StringVar(&s.config.ReceiverListen, "receiver-listen", "127.0.0.1:9001", "")
 	f.DurationVar(&s.every, "every", 0, "")
-	f.Func("webhooks-to", "", func(to string) error { s.webhooksTo = append(s.webhooksTo, to); return checkURL(to) })
+	f.Func("webhooks-to", "", func(to string) error { s.sender.URLs = append(s.sender.URLs, to); return checkURL(to) })
 	f.StringVar(&s.token, "token", "", "")
 	f.StringVar(&s.secret, "hmac-secret", "", "")
 	f.StringVar(&s.scheme, "hmac-scheme", "body", "")
 	f.StringVar(&s.at, "at", "http://127.0.0.1:9000", "")
-	f.StringVar(&s.platform, "platform", "", "")
+	f.StringVar(&s.state.Platform, "platform", "", "")
 	f.StringVar(&s.raw, "raw", "", "")
 	f.Uint64Var(&s.times, "times", 1, "")
-	f.DurationVar(&s.failFor, "for", 0, "")
+	f.DurationVar(&s.length, "for", 0, "")
 	return f
 }
 
@@ -128,10 +125,10 @@ func (s *sandboxCall) takeSecrets([]string) (err error) {
 		return fmt.Errorf("--hmac-scheme %q: write body or standard", s.scheme)
 	}
 	if s.token != "" {
-		s.header = http.Header{"Authorization": {"Bearer " + s.token}}
+		s.sender.Header = http.Header{"Authorization": {"Bearer " + s.token}}
 	}
 	if s.secret != "" {
-		if s.sign, err = sandbox.Signer(s.secret, standard); err != nil {
+		if s.sender.Sign, err = sandbox.Signer(s.secret, standard); err != nil {
 			return fmt.Errorf("--hmac-secret %w", err)
 		}
 	} else if standard {
@@ -144,15 +141,12 @@ func (s *sandboxCall) takeSecrets([]string) (err error) {
 func (s *sandboxCall) serve(ctx context.Context) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	box, err := sandbox.Open(sandbox.Config{Listen: s.listen, ReceiverListen: s.receiverListen, Log: log.New(s.Stderr, "", log.Ltime)})
+	s.config.Sender, s.config.Log = s.sender, log.New(s.Stderr, "", log.Ltime)
+	box, err := sandbox.Open(s.config)
 	if err != nil {
 		return err
 	}
 	defer box.Close()
-	if len(s.webhooksTo) > 0 {
-		box.Sender.URLs = s.webhooksTo
-	}
-	box.Sender.Header, box.Sender.Sign = s.header, s.sign
 	fmt.Fprint(s.Stdout, whatToSet(box))
 	if s.every > 0 {
 		box.Play(ctx, s.every)
@@ -188,14 +182,14 @@ func whatToSet(s *sandbox.Sandbox) string {
 // takeState takes a tenant and its features.
 func (s *sandboxCall) takeState(words []string) error {
 	switch {
-	case s.raw != "" && (len(words) > 0 || s.platform != ""):
+	case s.raw != "" && (len(words) > 0 || s.state.Platform != ""):
 		return errors.New("--raw sends a file as it is: name no tenant, feature or platform")
 	case s.raw != "":
 		return nil
 	case len(words) == 0:
 		return errWords
 	}
-	s.state = sandbox.State{Tenant: words[0], Platform: s.platform, Features: make(map[string]*int)}
+	s.state.Tenant, s.state.Features = words[0], make(map[string]*int)
 	for _, word := range words[1:] {
 		code, quantity, limited := strings.Cut(word, "=")
 		_, twice := s.state.Features[code]
@@ -271,7 +265,7 @@ func (s *sandboxCall) takeFailure(words []string) error {
 	if err != nil {
 		return errWords
 	}
-	s.failure = sandbox.Failure{Part: words[0], Status: status, Seconds: s.failFor.Seconds()}
+	s.failure = sandbox.Failure{Part: words[0], Status: status, Seconds: s.length.Seconds()}
 	return nil
 }
 
@@ -320,16 +314,14 @@ func (s *sandboxCall) takeReceiver(words []string) error {
 	if len(words) != 1 || checkURL(words[0]) != nil {
 		return errWords
 	}
-	s.receiver = words[0]
+	s.sender.URLs = words
 	return s.takeSecrets(nil)
 }
 
 // rehearse plays against a receiver what the real world will.
 func (s *sandboxCall) rehearse(ctx context.Context) error {
-	sender := sandbox.NewSender(s.receiver, 0)
-	sender.Header, sender.Sign = s.header, s.sign
 	held, played, unknown := 0, 0, 0
-	sandbox.Rehearse(ctx, sender, s.platform, func(h sandbox.Held) {
+	sandbox.Rehearse(ctx, s.sender, s.state.Platform, func(h sandbox.Held) {
 		if strings.HasPrefix(h.How, "401") || strings.HasPrefix(h.How, "403") {
 			unknown++
 		}

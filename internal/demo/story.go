@@ -102,7 +102,7 @@ func (s *story) revoke() {
 
 // forge sends a webhook from somebody who does not know the secret.
 func (s *story) forge() {
-	forger := sandbox.NewSender(s.box.Sender.URLs[0], 0)
+	forger := sandbox.NewSender(0, s.box.Sender.URLs[0])
 	forger.Client = s.box.Sender.Client
 	e := forger.Send(s.ctx, acme(1000, "sso").Webhook())
 	s.result("webhook  acme: sso and 1000 users", s.outcome("", e))

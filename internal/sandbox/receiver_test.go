@@ -136,7 +136,7 @@ func TestReceiverHangEndsWhenTheClientLeaves(t *testing.T) {
 		<-arrived
 		cancel()
 	}()
-	s := NewSender(server.URL, 1)
+	s := NewSender(1, server.URL)
 	if e := s.Change(ctx); e.Status != 0 {
 		t.Errorf("entry %+v", e)
 	}

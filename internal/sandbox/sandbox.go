@@ -15,6 +15,7 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,7 @@ type Config struct {
 	Listen         string        // host:port of the billing service
 	ReceiverListen string        // host:port of the receiver; "off" for none
 	TokenLife      time.Duration // see [Client]
+	Sender         *Sender       // of its webhooks; without an address: to the receiver. Nil: such a one
 	Log            *log.Logger   // webhooks sent and received; nil for none
 }
 
@@ -42,7 +44,7 @@ type Config struct {
 type Sandbox struct {
 	*Billing
 	Receiver         *Receiver // nil: none
-	Sender           *Sender   // to the receiver, until somebody sets other addresses
+	Sender           *Sender
 	URL, ReceiverURL string
 
 	log     *log.Logger
@@ -59,10 +61,9 @@ const (
 func Open(c Config) (*Sandbox, error) {
 	s := &Sandbox{
 		Billing: NewBilling(Client{ID: ClientID, Secret: ClientSecret, Scopes: []string{"standard:read", "standard:write"}, TokenLife: c.TokenLife}),
-		Sender:  NewSender("", uint64(time.Now().UnixNano())),
+		Sender:  cmp.Or(c.Sender, NewSender(uint64(time.Now().UnixNano()))),
 		log:     c.Log,
 	}
-	s.Sender.URLs = nil
 	var err error
 	if s.URL, err = s.serve(c.Listen, s); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -77,7 +78,9 @@ func Open(c Config) (*Sandbox, error) {
 		return nil, fmt.Errorf("--receiver-listen: %w", err)
 	}
 	s.ReceiverURL += "/provisioning"
-	s.Sender.URLs = []string{s.ReceiverURL}
+	if len(s.Sender.URLs) == 0 {
+		s.Sender.URLs = []string{s.ReceiverURL}
+	}
 	return s, nil
 }
 

@@ -186,7 +186,7 @@ func TestSigner(t *testing.T) {
 func rehearsed(t *testing.T, h http.Handler) (failed string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSender("http://receiver.example/", 1)
+		s := NewSender(1, "http://receiver.example/")
 		s.Client.Transport = inProcess{h}
 		s.Sign, _ = Signer("s3cret", false)
 		n := 0
@@ -315,7 +315,7 @@ func TestRehearseHangsUp(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	r := &rehearsal{ctx: t.Context(), sender: NewSender(srv.URL, 1)}
+	r := &rehearsal{ctx: t.Context(), sender: NewSender(1, srv.URL)}
 	r.sender.Client.Timeout = 10 * time.Second
 	list := r.again([]byte("{}"))
 	srv.Close() // waits for the handlers

@@ -63,10 +63,10 @@ func (r Reply) String() string {
 
 const excerptSize = 1 << 10
 
-// NewSender returns a sender to an address. Equal seeds give equal tenants and equal changes.
-func NewSender(to string, seed uint64) *Sender {
+// NewSender returns a sender to these addresses. Equal seeds give equal tenants and equal changes.
+func NewSender(seed uint64, to ...string) *Sender {
 	return &Sender{
-		URLs: []string{to},
+		URLs: to,
 		Client: &http.Client{
 			// Not the shared one, so that nobody else's connections are in it.
 			Transport:     http.DefaultTransport.(*http.Transport).Clone(),

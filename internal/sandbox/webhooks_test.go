@@ -38,7 +38,7 @@ func (h inProcess) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 
 func newPair(seed uint64) (*Sender, *Receiver) {
 	rc := NewReceiver()
-	s := NewSender("http://receiver.example/webhooks", seed)
+	s := NewSender(seed, "http://receiver.example/webhooks")
 	s.Client.Transport = inProcess{rc}
 	return s, rc
 }
@@ -117,7 +117,7 @@ func TestNext(t *testing.T) {
 func TestSendNotesTheAnswer(t *testing.T) {
 	var got *http.Request
 	var body []byte
-	s := NewSender("http://gate.example/webhooks", 1)
+	s := NewSender(1, "http://gate.example/webhooks")
 	s.Header = http.Header{"x-webhook-token": {"secret"}}
 	s.Client.Transport = inProcess{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = r
@@ -148,7 +148,7 @@ func TestSendWithoutAnswer(t *testing.T) {
 }
 
 func TestRedirectIsAnAnswer(t *testing.T) {
-	s := NewSender("http://gate.example/", 1)
+	s := NewSender(1, "http://gate.example/")
 	s.Client.Transport = inProcess{http.RedirectHandler("http://elsewhere.example/", http.StatusTemporaryRedirect)}
 	if e := s.Change(t.Context()); e.Status != http.StatusTemporaryRedirect {
 		t.Errorf("entry %+v", e)
