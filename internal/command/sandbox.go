@@ -82,7 +82,7 @@ func sandboxCommand(ctx context.Context, p *Process, args []string) error {
 	const secrets = " token hmac-secret hmac-scheme"
 	s := &sandboxCall{Process: p, sender: sandbox.NewSender(uint64(time.Now().UnixNano()))}
 	v, err := parseVerb([]verb{
-		{"", "listen receiver-listen every webhooks-to" + secrets, "", s.takeSecrets, s.serve},
+		{"", "listen receiver-listen every webhooks-to" + secrets, "", s.takeConfig, s.serve},
 		{"send", "at platform raw times", "a tenant, and its features: send acme users=25 sso", s.takeState, s.send},
 		{"revoke", "at", "", nil, s.revoke},
 		{"fail", "at for", "a part and a status, or off: fail token 503", s.takeFailure, s.fail},
@@ -118,8 +118,15 @@ func checkURL(s string) error {
 	return nil
 }
 
+func (s *sandboxCall) takeConfig([]string) error {
+	if s.every > 0 && s.config.ReceiverListen == "off" && len(s.sender.URLs) == 0 {
+		return errors.New("--every needs --webhooks-to if there is no receiver")
+	}
+	return s.takeSecrets()
+}
+
 // takeSecrets makes a header and a signature of the flags that prove who sends.
-func (s *sandboxCall) takeSecrets([]string) (err error) {
+func (s *sandboxCall) takeSecrets() (err error) {
 	standard := s.scheme == "standard"
 	if !standard && s.scheme != "body" {
 		return fmt.Errorf("--hmac-scheme %q: write body or standard", s.scheme)
@@ -315,7 +322,7 @@ func (s *sandboxCall) takeReceiver(words []string) error {
 		return errWords
 	}
 	s.sender.URLs = words
-	return s.takeSecrets(nil)
+	return s.takeSecrets()
 }
 
 // rehearse plays against a receiver what the real world will.

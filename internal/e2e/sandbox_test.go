@@ -243,6 +243,7 @@ func TestSandboxUsage(t *testing.T) {
 		"--hmac-scheme standard":                 {2, "needs --hmac-secret"},
 		"--hmac-scheme other":                    {2, "write body or standard"},
 		"--hmac-secret x --hmac-scheme standard": {2, `must be "whsec_"`},
+		"--receiver-listen off --every 1ms":      {2, "--every needs --webhooks-to"},
 		"send":                                   {2, "takes a tenant"},
 		"send acme users=many":                   {2, `"users=many"`},
 		"send acme sso sso":                      {2, "each code once"},
