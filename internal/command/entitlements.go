@@ -21,12 +21,7 @@ Says what a tenant may use, since when and by which webhook, and whether the
 receiver has that webhook: if not, why, and what to do. TENANT is
 platform/tenant, or tenant alone. With FEATURE the exit code is 0 only if the
 tenant may use it.
-
-It calls the admin port of a running usher, and uses only the admin settings
-(USHER_ADMIN_LISTEN, USHER_ADMIN_TOKEN). If a service manager started usher,
-name its settings:
-
-  usher --env-file /etc/usher/gate.env entitlements TENANT
+` + asksUsher + `entitlements TENANT
 `
 
 // entitlementsCommand asks what a tenant may use.

@@ -56,6 +56,14 @@ reach it, set USHER_WEBHOOK_LISTEN=0.0.0.0:8090 and USHER_WEBHOOK_TOKEN.
 Exit codes: 0 success, 1 failed while running, 2 wrong settings or usage.
 `
 
+// asksUsher is part of the help of commands that ask a running usher.
+const asksUsher = `
+It calls the admin port of a running usher, and uses only the admin settings
+(USHER_ADMIN_LISTEN, USHER_ADMIN_TOKEN). If a service manager started usher,
+name its settings:
+
+  usher --env-file /etc/usher/gate.env `
+
 // commandHelp is what 'usher help COMMAND' and 'usher COMMAND -h' print.
 var commandHelp = map[string]string{
 	"serve": `Usage: usher

@@ -70,12 +70,7 @@ The states:
 A tenant is platform/tenant, or tenant alone; write a slash or percent sign
 inside a code as %2F or %25. WHEN is a time (2026-01-31T08:00:00Z), a day
 (2026-01-31), or how long ago (90m, 3d).
-
-It calls the admin port of a running usher, and uses only the admin settings
-(USHER_ADMIN_LISTEN, USHER_ADMIN_TOKEN). If a service manager started usher,
-name its settings:
-
-  usher --env-file /etc/usher/gate.env inbox ls
+` + asksUsher + `inbox ls
 `
 
 // inboxCall is usher inbox: what the arguments say, and the running usher that is asked.
@@ -376,10 +371,7 @@ func (i *inboxCall) agreed(question string) error {
 		return nil
 	}
 	fmt.Fprint(i.Stdout, question, " [y/N] ")
-	answer := ""
-	if i.Stdin != nil {
-		answer, _ = bufio.NewReader(i.Stdin).ReadString('\n') // nothing: no
-	}
+	answer, _ := bufio.NewReader(i.Stdin).ReadString('\n') // nothing: no
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":
 		return nil

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -44,11 +45,12 @@ type Billing struct {
 	schema *graphql.Schema
 	faults faults // by path
 
-	mu            sync.Mutex
-	clients       map[string]*Client // by ID, guarded by mu
-	issued        map[string]*grant  // by token, guarded by mu
-	tokenRequests int                // guarded by mu
-	calls         map[int]int        // by the status of their answer, guarded by mu
+	tokenRequests atomic.Int64
+
+	mu      sync.Mutex
+	clients map[string]*Client // by ID, guarded by mu
+	issued  map[string]*grant  // by token, guarded by mu
+	calls   map[int]int        // by the status of their answer, guarded by mu
 }
 
 const (
@@ -78,9 +80,7 @@ func (b *Billing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.EscapedPath(); path {
 	case tokenPath:
 		body, refusal := readPost(w, r, maxTokenBody)
-		b.mu.Lock()
-		b.tokenRequests++
-		b.mu.Unlock()
+		b.tokenRequests.Add(1)
 		b.faults.take(path).serve(w, r, refusal, func() answer { return b.token(r, body) }, func(int) {})
 	case callPath:
 		body, refusal := readPost(w, r, maxCallBody)
@@ -140,11 +140,7 @@ func (b *Billing) FailTokens(f Fault) { b.faults.set(tokenPath, f) }
 func (b *Billing) FailGraphQL(f Fault) { b.faults.set(callPath, f) }
 
 // TokenRequests returns how many requests reached the token endpoint, whatever their answer.
-func (b *Billing) TokenRequests() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.tokenRequests
-}
+func (b *Billing) TokenRequests() int { return int(b.tokenRequests.Load()) }
 
 // Calls returns how many GraphQL calls were answered with 200 and with 401, without those that a
 // fault answered.

@@ -42,11 +42,15 @@ type answer struct {
 }
 
 func jsonAnswer(status int, v any) answer {
+	return answer{status, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, append(encode(v), '\n')}
+}
+
+func encode(v any) []byte {
 	body, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // our own types: a bug in this package
 	}
-	return answer{status, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, append(body, '\n')}
+	return body
 }
 
 // textAnswer is the answer to a request that no client should send.

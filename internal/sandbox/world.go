@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"maps"
@@ -44,11 +43,7 @@ func (t *tenantState) render() []byte {
 			e.Payload.Change.Features = append(e.Payload.Change.Features, sub.Features...)
 		}
 	}
-	body, err := json.Marshal(e)
-	if err != nil {
-		panic(err) // our own types
-	}
-	return body
+	return encode(e)
 }
 
 // without is the value of a field that the tenant's payload does not have.
