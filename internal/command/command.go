@@ -43,7 +43,7 @@ type Process struct {
 	Stderr  io.Writer
 	Self    string // the program's own file; empty: usher does not start itself again
 
-	command  string   // the first of Args that belongs to no --env-file, or serve
+	command  string   // which of the commands it is
 	envFiles []string // those of --env-file
 	serves   func()   // called once usher serves, for Windows' service manager; may be nil
 }
@@ -257,6 +257,7 @@ func parseVerb(verbs []verb, all *flag.FlagSet, args []string) (*verb, error) {
 		return nil, unknownVerb(name, verbs)
 	}
 	v := &verbs[i]
+	// Only the sandbox does something without a verb.
 	flags := flag.NewFlagSet(cmp.Or(name, "sandbox"), flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says it all
 	for f := range strings.FieldsSeq(v.flags) {
