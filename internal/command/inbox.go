@@ -121,7 +121,7 @@ func (i *inboxCall) parse(args []string, now time.Time) (*verb, error) {
 		{"forget", "", "one tenant", one(i.takeTenant), i.forget},
 		{"erase", "yes", "one tenant", one(i.takeTenant), i.erase},
 		{"export", "", "", nil, i.export},
-		{"import", "skip-faulty", "one file, - for standard input", one(i.takeFile), i.imports},
+		{"import", "skip-faulty", "one file, - for standard input", one(func(file string) error { i.file = file; return nil }), i.imports},
 		{"actions", "json", "", nil, i.actions},
 	}, i.flags(now), args)
 }
@@ -198,11 +198,6 @@ func (i *inboxCall) takeTenant(word string) (err error) {
 	}
 	i.filter.Set("tenant", name)
 	return err
-}
-
-func (i *inboxCall) takeFile(word string) error {
-	i.file = word
-	return nil
 }
 
 // parseWhen reads a time, a day, or how long ago.

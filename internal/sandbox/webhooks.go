@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -125,9 +126,7 @@ func (s *Sender) post(ctx context.Context, to string, body []byte) Reply {
 	if err != nil {
 		return Reply{To: to, Answer: err.Error()}
 	}
-	for name, values := range s.Header {
-		req.Header[http.CanonicalHeaderKey(name)] = values
-	}
+	maps.Copy(req.Header, s.Header)
 	req.Header.Set("Content-Type", "application/json")
 	if s.Sign != nil {
 		s.Sign(req.Header, body)
@@ -135,7 +134,7 @@ func (s *Sender) post(ctx context.Context, to string, body []byte) Reply {
 	r := Reply{To: req.URL.Host}
 	resp, err := s.Client.Do(req)
 	if err != nil {
-		if request := new(url.Error); errors.As(err, &request) {
+		if request, ok := errors.AsType[*url.Error](err); ok {
 			err = request.Err // without the address, which may hold a secret
 		}
 		r.Answer = err.Error()

@@ -118,7 +118,7 @@ func TestSendNotesTheAnswer(t *testing.T) {
 	var got *http.Request
 	var body []byte
 	s := NewSender(1, "http://gate.example/webhooks")
-	s.Header = http.Header{"x-webhook-token": {"secret"}}
+	s.Header = http.Header{"X-Webhook-Token": {"secret"}}
 	s.Client.Transport = inProcess{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = r
 		body, _ = io.ReadAll(r.Body)
