@@ -246,6 +246,7 @@ func (s *Store) Platforms(tenant string) (all []string, err error) {
 			all = append(all, l.Platform)
 		}
 	}
+	slices.Sort(all)
 	return all, err
 }
 
