@@ -55,8 +55,8 @@ func TestHelpOnSettings(t *testing.T) {
 	fits(t, all)
 	for _, v := range settings.Variables() {
 		entry := "\n  " + v.Name + "  (default: "
-		if v.Default != "" {
-			entry += v.Default + ")\n"
+		if v.Default() != "" {
+			entry += v.Default() + ")\n"
 		}
 		if !strings.Contains(all, entry) {
 			t.Errorf("no %q", entry)

@@ -93,7 +93,7 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	var running sync.WaitGroup
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.Run(background) })
-	running.Go(func() { secret.Watch(background, log, s.Secrets()...) })
+	running.Go(func() { secret.Watch(background, log, s.Watched...) })
 	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, log)) })
 
 	if code, err := waitForToken(ctx, o, signals); code != 0 {

@@ -79,7 +79,7 @@ func New(s *settings.Settings, log *slog.Logger, metrics *metrics.Registry) (*Ou
 	o := &Outbound{
 		settings: s, log: log,
 		target:  s.Outbound.Endpoint("/graphql"),
-		bodies:  proxy.NewMemory(int64(s.Outbound.ReplayMemory)),
+		bodies:  proxy.NewMemory(s.Outbound.ReplayMemory),
 		answers: proxy.NewMemory(32 << 20),
 	}
 	if err := o.connect(); err != nil {
@@ -167,7 +167,7 @@ func (o *Outbound) Handler(p *Port) http.Handler {
 		Source:       p.Source,
 		Upstream:     o.upstream,
 		Key:          p.Key.Getter(),
-		ReplayLimit:  int64(o.settings.Outbound.ReplayLimit),
+		ReplayLimit:  o.settings.Outbound.ReplayLimit,
 		ReplayMemory: o.bodies,
 		AnswerMemory: o.answers,
 		Hosts:        guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),

@@ -8,7 +8,6 @@ import (
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/status"
 	"usher/internal/guard"
-	"usher/internal/settings"
 	"usher/internal/version"
 )
 
@@ -94,19 +93,17 @@ func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 // parts returns what /readyz/NAME reports on. Each part has a readiness of its own, so that
 // a token endpoint that refuses does not take a gate out of its load balancer.
 func (u *Usher) parts() []admin.Part {
-	part := func(p settings.Part, on bool, problems func() []string) admin.Part {
-		if !on {
-			return admin.Part{Name: p.Name, Off: p.Off}
+	// usher answers from memory also while it cannot reach the inbox's servers.
+	problems := [3]func() []string{u.tokenProblems, u.inboxProblems, u.entitlementsProblems}
+	var parts []admin.Part
+	for i, p := range u.settings.Parts() {
+		part := admin.Part{Name: p.Name, Off: p.Off}
+		if p.On {
+			part.Unready = func() []string { return append(u.shutdownProblems(), problems[i]()...) }
 		}
-		return admin.Part{Name: p.Name, Off: p.Off, Unready: func() []string { return append(u.shutdownProblems(), problems()...) }}
+		parts = append(parts, part)
 	}
-	outbound, gate, entitlements := u.settings.Parts()
-	return []admin.Part{
-		part(outbound, u.outbound != nil, u.tokenProblems),
-		part(gate, u.gate != nil, u.inboxProblems),
-		// usher answers from memory also while it cannot reach the inbox's servers.
-		part(entitlements, u.answers != nil, u.entitlementsProblems),
-	}
+	return parts
 }
 
 func (u *Usher) shutdownProblems() []string {

@@ -18,25 +18,8 @@ import (
 
 func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	w := &u.settings.Webhook
-	cfg := webhookgate.Config{
-		Path:           w.Path,
-		Tokens:         w.Token.Getter(),
-		HMACSecret:     w.HMACSecret.Getter(),
-		HMACHeader:     w.HMACHeader,
-		HMAC:           w.HMAC,
-		HMACStandard:   w.HMACScheme == "standard",
-		AllowCIDRs:     w.Allow,
-		TrustedProxies: w.Trusted,
-		Rules:          w.Rules,
-		SyncTypes:      w.SyncTypes,
-		MaxBody:        int64(w.MaxBody),
-		DedupSize:      w.DedupSize,
-		DedupWindow:    w.DedupWindow,
-		Receivers:      w.Receivers,
-		Attempts:       w.Attempts,
-		MaxInflight:    w.MaxInflight,
-		Log:            u.log,
-	}
+	cfg := w.Config
+	cfg.Log = u.log
 	for _, r := range w.Receivers.All() {
 		m.Receiver(r.Name) // there with zeros from the start
 		r.Tried = func(result string, took time.Duration) { m.Attempted(r.Name, result, took) }
@@ -63,7 +46,6 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	}
 	if w.Inbox != "" {
 		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Keep(w) }
-		cfg.KeepUnclaimed = w.KeepUnclaimed
 	}
 	u.gate = webhookgate.New(cfg)
 	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}

@@ -30,7 +30,7 @@ func (u *Usher) buildInbox(m *metrics.Inbox) (err error) {
 			MaxAge:     w.InboxMaxAge,
 			KeepLatest: w.InboxKeep == "latest",
 			Window:     w.DedupWindow,
-			MaxBytes:   int64(w.InboxMaxBytes),
+			MaxBytes:   w.InboxMaxBytes,
 			Changed:    u.changed,
 			Log:        u.log,
 		},

@@ -26,7 +26,7 @@ func (u *Usher) Run(ctx context.Context) error {
 
 	background, stopBackground := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { secret.Watch(background, u.log, u.settings.Secrets()...) })
+	running.Go(func() { secret.Watch(background, u.log, u.settings.Watched...) })
 	if u.outbound != nil {
 		running.Go(func() { u.outbound.Run(background) })
 	}

@@ -35,6 +35,7 @@ func (r *reader) secret(name string) *secret.Value {
 	case path != "":
 		v, err := secret.FromFile(path)
 		if err == nil {
+			r.files[name+"_FILE"] = v
 			return v
 		}
 		if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
@@ -182,13 +183,13 @@ func (r *reader) certificates(name, path string) []byte {
 	return data
 }
 
-// signSecret makes sure that deliveries can be signed.
-func (r *reader) signSecret(name string, v *secret.Value) {
+// signingKey makes sure that a secret can be the key of Standard Webhooks.
+func (r *reader) signingKey(name string, v *secret.Value, why string) {
 	if v == nil {
 		return
 	}
 	if _, err := signature.ParseKey(v.Get()); err != nil {
-		r.problem(name, "should hold whsec_ and the key in base64")
+		r.problem(name, "should hold whsec_ and the key in base64%s", why)
 	}
 }
 

@@ -52,7 +52,7 @@ func TestPromisedSettings(t *testing.T) {
 		}
 	}
 	for _, v := range settings.Variables() {
-		if v.Secret && !slices.Contains(promisedSecrets, v.Name) && !strings.HasPrefix(v.Name, "USHER_WEBHOOK_INBOX_") {
+		if v.Secret() && !slices.Contains(promisedSecrets, v.Name) && !strings.HasPrefix(v.Name, "USHER_WEBHOOK_INBOX_") {
 			t.Errorf("%s is a secret now, and can be given as a file: promise it", v.Name)
 		}
 	}

@@ -2,94 +2,32 @@ package settings
 
 import (
 	"cmp"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 )
 
-// Variable is one that usher knows.
-type Variable struct {
-	Name, Default string
-	Secret        bool // can be given as Name_FILE too
-}
-
-// Variables returns all, those of a further port or receiver with n instead of the index.
-func Variables() []Variable {
-	var all []Variable
-	for _, section := range []struct {
-		prefix string
-		of     reflect.Type
-	}{
-		{"", reflect.TypeFor[Outbound]()},
-		{"USHER_PORTS_n_", reflect.TypeFor[Port]()},
-		{"", reflect.TypeFor[Webhook]()},
-		{"USHER_WEBHOOK_RECEIVERS_n_", reflect.TypeFor[receiverVars]()},
-		{"", reflect.TypeFor[Entitlements]()},
-		{"", reflect.TypeFor[Admin]()},
-	} {
-		all = append(all, variablesIn(section.prefix, section.of)...)
-	}
-	return all
-}
-
-func variablesIn(prefix string, of reflect.Type) []Variable {
-	var all []Variable
-	for i := range of.NumField() {
-		tag := of.Field(i).Tag
-		if name := tag.Get("env"); name != "" && name != "-" {
-			all = append(all, Variable{prefix + name, tag.Get("envDefault"), false})
-		}
-		if name := tag.Get("secret"); name != "" {
-			all = append(all, Variable{prefix + name, "", true})
-		}
-	}
-	return all
-}
-
-func byName() map[string]Variable {
-	all := make(map[string]Variable)
-	for _, v := range Variables() {
-		all[v.Name] = v
-	}
-	return all
-}
-
-// Default is the value of a variable that nobody sets; empty for none.
-func Default(name string) string { return byName()[name].Default }
-
-// Known says whether usher knows a variable.
-func Known(name string) bool { return slices.Contains(names(Variables()), generic(name)) }
-
-// names returns the names of variables, with the _FILE of each secret.
-func names(variables []Variable) []string {
-	var names []string
-	for _, v := range variables {
-		names = append(names, v.Name)
-		if v.Secret {
-			names = append(names, v.Name+"_FILE")
-		}
-	}
-	return names
-}
-
 var (
-	portIndex     = regexp.MustCompile(`^USHER_PORTS_(0|[1-9][0-9]*)_`)
-	receiverIndex = regexp.MustCompile(`^USHER_WEBHOOK_RECEIVERS_(0|[1-9][0-9]*)_`)
-	nearIndex     = regexp.MustCompile(`^USHER_[A-Z_]+_([0-9]+)_`) // of a slip
+	indexed   = regexp.MustCompile(`^(USHER_PORTS_|USHER_WEBHOOK_RECEIVERS_)(0|[1-9][0-9]*)_`)
+	nearIndex = regexp.MustCompile(`^USHER_[A-Z_]+_([0-9]+)_`) // of a slip
 	// What Kubernetes puts into every pod for a service called usher, or usher-….
 	kubernetes = regexp.MustCompile(`^USHER_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)$`)
 	serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
-// indexes returns the indexes that are in use, n of USHER_PORTS_n_… or of another pattern,
-// in order. There may be gaps.
-func (r *reader) indexes(pattern *regexp.Regexp) []string {
+const (
+	portsPrefix     = "USHER_PORTS_"
+	receiversPrefix = "USHER_WEBHOOK_RECEIVERS_"
+)
+
+// indexes returns the indexes that are in use after one of these prefixes, in order. There may
+// be gaps.
+func (r *reader) indexes(prefix string) []string {
 	var indexes []string
 	for name, value := range r.env {
-		m := pattern.FindStringSubmatch(name)
-		if m != nil && !slices.Contains(indexes, m[1]) && !ofKubernetes(name, value) {
-			indexes = append(indexes, m[1])
+		m := indexed.FindStringSubmatch(name)
+		if m != nil && m[1] == prefix && !slices.Contains(indexes, m[2]) && !ofKubernetes(name, value) {
+			indexes = append(indexes, m[2])
 		}
 	}
 	slices.SortFunc(indexes, func(a, b string) int { // as numbers, of any length
@@ -124,10 +62,7 @@ func (r *reader) unknown() []string {
 }
 
 // generic replaces an index with n.
-func generic(name string) string {
-	name = portIndex.ReplaceAllString(name, "USHER_PORTS_n_")
-	return receiverIndex.ReplaceAllString(name, "USHER_WEBHOOK_RECEIVERS_n_")
-}
+func generic(name string) string { return indexed.ReplaceAllString(name, "${1}n_") }
 
 // Nearest returns the known name that name is a slip of, or the empty string.
 func Nearest(name string, known []string) string {

@@ -14,33 +14,24 @@ import (
 // Outbound is the billing service, and what all local ports share. It is on when BaseURL
 // is set.
 type Outbound struct {
-	BaseURL         string        `env:"USHER_BASE_URL"`
-	ClientID        string        `env:"USHER_CLIENT_ID"`
-	ClientSecret    *secret.Value `secret:"USHER_CLIENT_SECRET"`
-	Scope           string        `env:"USHER_SCOPE" envDefault:"standard:read standard:write"`
-	Listen          string        `env:"USHER_LISTEN" envDefault:"127.0.0.1:8080"`
-	Key             *secret.Value `secret:"USHER_KEY"`
-	Insecure        bool          `env:"USHER_INSECURE" envDefault:"false"`
-	AllowedHosts    List          `env:"USHER_ALLOWED_HOSTS"`
-	AllowPlainHTTP  bool          `env:"USHER_ALLOW_PLAIN_HTTP" envDefault:"false"`
-	ReplayLimit     Size          `env:"USHER_REPLAY_LIMIT" envDefault:"1MiB"`
-	ReplayMemory    Size          `env:"USHER_REPLAY_MEMORY" envDefault:"32MiB"`
-	UpstreamTimeout time.Duration `env:"USHER_UPSTREAM_TIMEOUT" envDefault:"60s" above:"0"`
-	CAFile          string        `env:"USHER_CA_FILE"`
+	Port // the main port
 
-	Base  *url.URL                         `env:"-"` // of BaseURL
-	CA    []byte                           `env:"-"` // of CAFile
-	Proxy func(*url.URL) (*url.URL, error) `env:"-"` // of HTTPS_PROXY, HTTP_PROXY and NO_PROXY
+	BaseURL                   string
+	Insecure, AllowPlainHTTP  bool
+	AllowedHosts              []string
+	ReplayLimit, ReplayMemory int64
+	UpstreamTimeout           time.Duration
+	CAFile                    string
+
+	Base  *url.URL                         // of BaseURL
+	CA    []byte                           // of CAFile
+	Proxy func(*url.URL) (*url.URL, error) // of HTTPS_PROXY, HTTP_PROXY and NO_PROXY
 }
 
 // Port is a local port. A further port inherits from the main port what is not given.
 type Port struct {
-	Name         string        `env:"NAME"`
-	Listen       string        `env:"LISTEN"`
-	Scope        string        `env:"SCOPE"`
-	ClientID     string        `env:"CLIENT_ID"`
-	ClientSecret *secret.Value `secret:"CLIENT_SECRET"`
-	Key          *secret.Value `secret:"KEY"`
+	Name, Listen, Scope, ClientID string
+	ClientSecret, Key             *secret.Value
 
 	prefix string // of its variables
 }
@@ -134,13 +125,21 @@ func isProxy(value string) bool {
 // readPorts returns the ports. When outbound is off there are none, but readPorts checks
 // their settings all the same.
 func readPorts(r *reader, o *Outbound) []Port {
-	ports := []Port{{
-		Name: mainPort, Listen: o.Listen, Scope: o.Scope, ClientID: o.ClientID,
-		ClientSecret: o.ClientSecret, Key: o.Key, prefix: "USHER_",
-	}}
+	o.Name, o.prefix = mainPort, "USHER_"
+	ports := []Port{o.Port}
 	names := map[string]string{mainPort: "the main port"}
-	for _, index := range r.indexes(portIndex) {
-		p := readPort(r, index, o, &ports[0])
+	for _, index := range r.indexes(portsPrefix) {
+		p := Port{prefix: portsPrefix + index + "_"}
+		r.read(p.variables(), index)
+		r.require(p.prefix+"LISTEN", p.Listen != "" || o.BaseURL == "", "the port's address, such as 127.0.0.1:8081")
+		if p.Scope != "" {
+			p.Scope = r.scope(p.prefix+"SCOPE", p.Scope)
+		} else {
+			p.Scope = o.Scope
+		}
+		p.ClientID = cmp.Or(p.ClientID, o.ClientID)
+		p.ClientSecret = cmp.Or(p.ClientSecret, o.ClientSecret)
+		p.Key = cmp.Or(p.Key, o.Key)
 		p.Name = r.name(names, p.prefix, p.Name, index)
 		ports = append(ports, p)
 	}
@@ -151,21 +150,6 @@ func readPorts(r *reader, o *Outbound) []Port {
 		return nil
 	}
 	return ports
-}
-
-func readPort(r *reader, index string, o *Outbound, main *Port) Port {
-	p := Port{prefix: "USHER_PORTS_" + index + "_"}
-	r.section(p.prefix, &p)
-	r.require(p.prefix+"LISTEN", p.Listen != "" || o.BaseURL == "", "the port's address, such as 127.0.0.1:8081")
-	if p.Scope != "" {
-		p.Scope = r.scope(p.prefix+"SCOPE", p.Scope)
-	} else {
-		p.Scope = main.Scope
-	}
-	p.ClientID = cmp.Or(p.ClientID, main.ClientID)
-	p.ClientSecret = cmp.Or(p.ClientSecret, main.ClientSecret)
-	p.Key = cmp.Or(p.Key, main.Key)
-	return p
 }
 
 func (p *Port) check(r *reader, o *Outbound) {

@@ -1,18 +1,17 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"reflect"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/caarlos0/env/v11"
-
+	"usher/internal/secret"
 	"usher/internal/text"
 	"usher/webhookgate/signature"
 )
@@ -26,11 +25,12 @@ func (p Problems) Error() string { return strings.Join(p, "\n") }
 type reader struct {
 	env      map[string]string
 	problems Problems
-	bad      map[string]bool // variables with a problem: only the first one is reported
+	bad      map[string]bool          // variables with a problem: only the first one is reported
+	files    map[string]*secret.Value // the secrets that are in files, by their variable
 }
 
 func newReader(environ []string) *reader {
-	return &reader{env: Environment(environ), bad: make(map[string]bool)}
+	return &reader{env: Environment(environ), bad: make(map[string]bool), files: make(map[string]*secret.Value)}
 }
 
 // Environment returns the variables of environ, which is like os.Environ's, by name. If a name
@@ -79,103 +79,104 @@ func (r *reader) require(name string, ok bool, want string) {
 	}
 }
 
-// section reads the variables of one struct; its fields' names start with prefix. What a field's type
-// or its tag (above) demands is checked here.
-func (r *reader) section(prefix string, dst any) {
-	// env takes a variable whose name is the prefix for each field without a tag.
-	environment := maps.Clone(r.env)
-	delete(environment, prefix)
-	err := env.ParseWithOptions(dst, env.Options{Environment: environment, Prefix: prefix, FuncMap: parsers})
-	if all, ok := errors.AsType[env.AggregateError](err); ok {
-		for _, err := range all.Errors {
-			parse, ok := errors.AsType[env.ParseError](err)
-			if !ok {
-				panic(err) // a mistake in the struct's tags
+// read reads variables into their fields; index is that of a further port or receiver.
+func (r *reader) read(variables []Variable, index string) {
+	for _, v := range variables {
+		name := strings.Replace(v.Name, "_n_", "_"+index+"_", 1)
+		if field, ok := v.field.(**secret.Value); ok {
+			*field = r.secret(name)
+		} else if value := cmp.Or(r.env[name], v.Default()); value != "" {
+			if want, ok := parse(v.field, value); !ok {
+				r.invalid(name, want)
 			}
-			field, _ := reflect.TypeOf(dst).Elem().FieldByName(parse.Name)
-			r.invalid(prefix+field.Tag.Get("env"), wanted[field.Type])
-		}
-	}
-	v := reflect.ValueOf(dst).Elem()
-	for i := range v.NumField() {
-		field, tag := v.Field(i), v.Type().Field(i).Tag
-		if name := tag.Get("secret"); name != "" {
-			field.Set(reflect.ValueOf(r.secret(prefix + name)))
-		}
-		name := prefix + tag.Get("env")
-		if tag.Get("above") == "0" && r.env[name] != "" && field.Int() <= 0 {
-			r.invalid(name, "a value above zero: "+wanted[field.Type()])
 		}
 	}
 }
 
-// parsers read the types that cannot read themselves. No duration is negative.
-var parsers = map[reflect.Type]env.ParserFunc{
-	reflect.TypeFor[signature.HMAC](): func(s string) (any, error) { return signature.ByName(s) },
-	reflect.TypeFor[[]netip.Prefix](): func(s string) (any, error) { return prefixes(s) },
-	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
-		d, err := time.ParseDuration(s)
-		if d < 0 {
-			err = errors.New("negative")
+// aboveZero is the field of a number that must not be zero.
+type aboveZero struct{ field any }
+
+// parse sets a field to what a variable holds. want says what a variable of this kind should hold;
+// ok is false if it holds something else.
+func parse(field any, value string) (want string, ok bool) {
+	var err error
+	switch f := field.(type) {
+	case *string:
+		*f = value
+	case *bool:
+		want = "true or false"
+		*f, err = strconv.ParseBool(value)
+	case *int:
+		want = "a whole number, up to 2147483647"
+		var n int64
+		n, err = strconv.ParseInt(value, 10, 32)
+		*f = int(n)
+	case *int64:
+		want = "a size in bytes, or with KiB, MiB or GiB, such as 1MiB"
+		*f, err = parseSize(value)
+	case *time.Duration:
+		want = "a duration that is not negative, such as 90s or 10m"
+		*f, err = time.ParseDuration(value)
+		if *f < 0 {
+			err = strconv.ErrRange
 		}
-		return d, err
-	},
+	case *[]string:
+		want = "a list, separated by commas"
+		*f, err = parseList(value)
+	case *[]netip.Prefix:
+		want = "networks such as 192.0.2.0/24, separated by commas"
+		*f, err = parsePrefixes(value)
+	case *slog.Level:
+		want = "debug, info, warn or error"
+		err = f.UnmarshalText([]byte(value))
+	case *signature.HMAC:
+		want = "sha256, sha512 or sha1"
+		*f, err = signature.ByName(value)
+	case aboveZero:
+		if want, ok = parse(f.field, value); ok && reflect.ValueOf(f.field).Elem().Int() <= 0 {
+			return "a value above zero: " + want, false
+		}
+		return want, ok
+	default:
+		panic(fmt.Sprintf("no setting is a %T", field))
+	}
+	return want, err == nil
 }
 
-// wanted says what a variable of a type should hold.
-var wanted = map[reflect.Type]string{
-	reflect.TypeFor[bool]():           "true or false",
-	reflect.TypeFor[int]():            "a whole number, up to 2147483647",
-	reflect.TypeFor[time.Duration]():  "a duration that is not negative, such as 90s or 10m",
-	reflect.TypeFor[List]():           "a list, separated by commas",
-	reflect.TypeFor[slog.Level]():     "debug, info, warn or error",
-	reflect.TypeFor[signature.HMAC](): "sha256, sha512 or sha1",
-	reflect.TypeFor[[]netip.Prefix](): "networks such as 192.0.2.0/24, separated by commas",
-	reflect.TypeFor[Size]():           "a size in bytes, or with KiB, MiB or GiB, such as 1MiB",
-}
-
-// List is a setting of several values, separated by commas. A list that is set
-// but empty is an error: the check that it configures would be off.
-type List []string
-
-func (l *List) UnmarshalText(text []byte) error {
-	*l = nil
-	for part := range strings.SplitSeq(string(text), ",") {
+// parseList reads several values, separated by commas. A list that is set but empty is an error:
+// the check that it configures would be off.
+func parseList(text string) (list []string, err error) {
+	for part := range strings.SplitSeq(text, ",") {
 		if part = strings.TrimSpace(part); part != "" {
-			*l = append(*l, part)
+			list = append(list, part)
 		}
 	}
-	if *l == nil {
-		return errors.New("an empty list")
+	if list == nil {
+		err = errors.New("an empty list")
 	}
-	return nil
+	return list, err
 }
 
-// Size is a number of bytes.
-type Size int64
-
-func (s *Size) UnmarshalText(text []byte) error {
-	number, unit := string(text), int64(1)
+// parseSize reads a number of bytes.
+func parseSize(text string) (int64, error) {
+	unit := int64(1)
 	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
-		if n, ok := strings.CutSuffix(number, suffix); ok {
-			number, unit = n, bytes
+		if number, ok := strings.CutSuffix(text, suffix); ok {
+			text, unit = number, bytes
 			break
 		}
 	}
-	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-	if err != nil || n < 0 || n > (1<<40)/unit {
-		return errors.New("not a size")
+	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+	if err == nil && (n < 0 || n > (1<<40)/unit) {
+		err = strconv.ErrRange
 	}
-	*s = Size(n * unit)
-	return nil
+	return n * unit, err
 }
 
-// prefixes reads networks; a single address is a network of one. A network of mapped addresses
+// parsePrefixes reads networks; a single address is a network of one. A network of mapped addresses
 // (::ffff:10.0.0.0/104) becomes one of the addresses themselves, which is how the gate sees them.
-func prefixes(text string) ([]netip.Prefix, error) {
-	var values List
-	err := values.UnmarshalText([]byte(text))
-	var all []netip.Prefix
+func parsePrefixes(text string) (all []netip.Prefix, err error) {
+	values, err := parseList(text)
 	for _, value := range values {
 		p, notPrefix := netip.ParsePrefix(value)
 		if addr, notAddr := netip.ParseAddr(value); notAddr == nil {

@@ -1,19 +1,18 @@
 // Package settings reads usher's settings from environment variables and checks them.
 //
-// Each section ([Outbound], [Webhook], …) is a struct whose tags name the variables and
-// their defaults. [Read] fills the sections, checks them, and adds what follows from them:
-// parsed addresses, the content of files. What it returns can be used as it is. If anything
-// is wrong, it returns every problem at once, one line each, and never the value of a secret.
+// One table (table.go) has each variable: the field that it fills, its default, and what it
+// means. [Read] fills the fields, checks them, and adds what follows from them: parsed addresses,
+// the content of files. What it returns can be used as it is. If anything is wrong, it returns
+// every problem at once, one line each, and never the value of a secret.
 //
-// The tags are the only list of names and defaults. What counts as a slip of a known name,
-// 'usher help settings' and docs/reference.md are made from them; reference.go adds what
-// each setting means.
+// What counts as a slip of a known name, 'usher help settings' and docs/reference.md come from
+// the same table.
 package settings
 
 import (
 	"cmp"
 	"log/slog"
-	"reflect"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -33,25 +32,25 @@ type Settings struct {
 	Unknown []string
 	// Unused are the variables that are set for a part that is off.
 	Unused []Unused
+	// Watched are the secrets in files, which may change: those of the parts that are on.
+	Watched []*secret.Value
 }
 
 // Entitlements is the port that answers what a tenant may use. It is on when Listen is set.
 type Entitlements struct {
-	Listen string        `env:"USHER_ENTITLEMENTS_LISTEN"`
-	Key    *secret.Value `secret:"USHER_ENTITLEMENTS_KEY"`
+	Listen string
+	Key    *secret.Value
 }
 
 // Admin is the admin port, the log and the shutdown.
 type Admin struct {
-	Listen        string        `env:"USHER_ADMIN_LISTEN" envDefault:"127.0.0.1:9095"`
-	Token         *secret.Value `secret:"USHER_ADMIN_TOKEN"`
-	ReadToken     *secret.Value `secret:"USHER_ADMIN_READ_TOKEN"`
-	Level         slog.Level    `env:"USHER_LOG_LEVEL" envDefault:"info"`
-	LogFormat     string        `env:"USHER_LOG_FORMAT" envDefault:"auto"`
-	ShutdownDelay time.Duration `env:"USHER_SHUTDOWN_DELAY" envDefault:"0s"`
-	ShutdownGrace time.Duration `env:"USHER_SHUTDOWN_GRACE" envDefault:"15s"`
+	Listen                       string
+	Token, ReadToken             *secret.Value
+	Level                        slog.Level
+	LogFormat                    string
+	ShutdownDelay, ShutdownGrace time.Duration
 
-	NoColour bool `env:"-"` // NO_COLOR is set, see https://no-color.org
+	NoColour bool // NO_COLOR is set, see https://no-color.org
 }
 
 // Read reads the settings of an usher that serves: at least one part has to be on. Its error
@@ -64,11 +63,10 @@ func ReadOutbound(environ []string) (*Settings, error) { return read(environ, re
 func read(environ []string, required func(*Settings, *reader)) (*Settings, error) {
 	r := newReader(environ)
 	s := new(Settings)
-	r.section("", &s.Outbound)
-	r.section("", &s.Webhook)
-	r.section("", &s.Entitlements)
-	r.section("", &s.Admin)
-	s.Webhook.further = len(r.indexes(receiverIndex)) > 0
+	for _, sec := range s.sections() {
+		r.read(sec.rows, "n")
+	}
+	s.Webhook.further = r.indexes(receiversPrefix)
 	s.Webhook.KeepUnclaimed = s.EntitlementsOn() && s.Webhook.Inbox != ""
 	s.Admin.NoColour = r.env["NO_COLOR"] != ""
 	s.Unknown = r.unknown()
@@ -80,6 +78,11 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 	s.Webhook.check(r)
 	s.Entitlements.check(r, s)
 	checkDistinct(r, s)
+	for name, v := range r.files {
+		if !slices.ContainsFunc(s.Unused, func(u Unused) bool { return u.Name == name }) {
+			s.Watched = append(s.Watched, v)
+		}
+	}
 	if len(r.problems) > 0 {
 		return nil, r.problems
 	}
@@ -90,17 +93,19 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 // the caller may not have the other settings. For a caller "off" is a wrong setting.
 func ReadAdmin(environ []string) (*Admin, error) {
 	r := newReader(environ)
-	a := new(Admin)
-	r.section("", a)
+	s := new(Settings)
+	a := &s.Admin
+	for _, sec := range s.sections() {
+		r.read(slices.DeleteFunc(sec.rows, func(v Variable) bool { return !strings.HasPrefix(v.Name, "USHER_ADMIN_") }), "")
+	}
 	if a.Listen == "off" {
 		r.problem("USHER_ADMIN_LISTEN", "is off, so there is no admin port to ask: set it to the address of the admin port of the running usher")
 	}
 	r.listen("USHER_ADMIN_LISTEN", a.Listen)
 	r.tokens("USHER_ADMIN_TOKEN", a.Token)
 	r.tokens("USHER_ADMIN_READ_TOKEN", a.ReadToken)
-	bad := slices.DeleteFunc(r.problems, func(problem string) bool { return !strings.HasPrefix(problem, "USHER_ADMIN_") })
-	if len(bad) > 0 {
-		return nil, bad
+	if len(r.problems) > 0 {
+		return nil, r.problems
 	}
 	return a, nil
 }
@@ -176,18 +181,21 @@ func checkDistinct(r *reader, s *Settings) {
 // in readiness, on the page or in the metrics.
 type Part struct {
 	Name string // as in /readyz/NAME
+	On   bool
 	Off  string // says that the part is off, and what switches it on
 }
 
-// Parts returns all three, whether they are on or off.
-func (s *Settings) Parts() (outbound, gate, entitlements Part) {
-	outbound = Part{"outbound", "outbound is off; to switch it on, set USHER_BASE_URL"}
-	gate = Part{"gate", "the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"}
+// Parts returns all three: outbound, gate and entitlements.
+func (s *Settings) Parts() [3]Part {
+	gate := "the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"
 	if s.Webhook.Listen == "off" {
-		gate.Off = "the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"
+		gate = "the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"
 	}
-	entitlements = Part{"entitlements", "the entitlements port is off; to switch it on, set USHER_ENTITLEMENTS_LISTEN"}
-	return outbound, gate, entitlements
+	return [3]Part{
+		{"outbound", s.OutboundOn(), "outbound is off; to switch it on, set USHER_BASE_URL"},
+		{"gate", s.GateOn(), gate},
+		{"entitlements", s.EntitlementsOn(), "the entitlements port is off; to switch it on, set USHER_ENTITLEMENTS_LISTEN"},
+	}
 }
 
 // OutboundOn says whether usher calls the billing service.
@@ -220,59 +228,25 @@ type Unused struct{ Name, Why string }
 
 // unused finds the variables that are set for a part that is off: the user who sets one
 // relies on it.
-func (s *Settings) unused(r *reader) []Unused {
-	var unused []Unused
-	outbound, gate, entitlements := s.Parts()
-	add := func(p Part, prefix string, of reflect.Type) {
-		for _, name := range names(variablesIn(prefix, of)) {
-			switchedOff := name == "USHER_WEBHOOK_LISTEN" && r.env[name] == "off" // then it is used
-			read := s.EntitlementsOn() && (strings.HasPrefix(name, "USHER_WEBHOOK_INBOX") || name == "USHER_INSECURE")
-			if r.env[name] != "" && !switchedOff && !read && !slices.Contains(everyPort, name) {
-				unused = append(unused, Unused{name, p.Off})
+func (s *Settings) unused(r *reader) (unused []Unused) {
+	elsewhere := func(name string) bool { // it is used, though its own part is off
+		return name == "USHER_ALLOWED_HOSTS" || name == "USHER_WEBHOOK_LISTEN" && r.env[name] == "off" ||
+			s.EntitlementsOn() && (strings.HasPrefix(name, "USHER_WEBHOOK_INBOX") || name == "USHER_INSECURE")
+	}
+	given := slices.Sorted(maps.Keys(r.env))
+	for _, part := range s.Parts() {
+		for _, sec := range s.sections() {
+			if part.On || sec.part != part.Name {
+				continue
 			}
-		}
-	}
-	if !s.OutboundOn() {
-		add(outbound, "", reflect.TypeFor[Outbound]())
-		for _, index := range r.indexes(portIndex) {
-			add(outbound, "USHER_PORTS_"+index+"_", reflect.TypeFor[Port]())
-		}
-	}
-	if !s.EntitlementsOn() {
-		add(entitlements, "", reflect.TypeFor[Entitlements]())
-	}
-	if !s.GateOn() {
-		add(gate, "", reflect.TypeFor[Webhook]())
-		for _, index := range r.indexes(receiverIndex) { // of a gate that was switched off
-			add(gate, "USHER_WEBHOOK_RECEIVERS_"+index+"_", reflect.TypeFor[receiverVars]())
+			for _, known := range names(sec.rows) {
+				for _, name := range given {
+					if generic(name) == known && !elsewhere(name) {
+						unused = append(unused, Unused{name, part.Off})
+					}
+				}
+			}
 		}
 	}
 	return unused
-}
-
-// everyPort are the variables of Outbound that the admin port uses, too.
-var everyPort = []string{"USHER_ALLOWED_HOSTS"}
-
-// Secrets returns every secret whose file usher watches: all of the parts that are on.
-func (s *Settings) Secrets() []*secret.Value {
-	values := []*secret.Value{s.Admin.Token, s.Admin.ReadToken}
-	if s.EntitlementsOn() {
-		values = append(values, s.Entitlements.Key)
-	}
-	if s.EntitlementsOn() && !s.GateOn() {
-		values = append(values, s.Webhook.InboxPassword)
-	}
-	if s.GateOn() {
-		w := &s.Webhook
-		values = append(values, w.Token, w.HMACSecret, w.SignSecret, w.InboxPassword)
-		values = append(values, w.signSecrets...)
-	}
-	for _, p := range s.Ports { // each once: ports may inherit them
-		for _, v := range []*secret.Value{p.ClientSecret, p.Key} {
-			if !slices.Contains(values, v) {
-				values = append(values, v)
-			}
-		}
-	}
-	return values
 }

@@ -265,10 +265,9 @@ func TestFine(t *testing.T) {
 
 func TestSize(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "17": 17, "2KiB": 2048, "3MiB": 3 << 20, "1 MiB": 1 << 20, "4GiB": 4 << 30, "99999GiB": -1, "": -1, "-1": -1, "1GB": -1, "1.5MiB": -1, "MiB": -1, "99999999999MiB": -1} {
-		var s Size
-		err := s.UnmarshalText([]byte(text))
-		if (err != nil) != (want < 0) || err == nil && int64(s) != want {
-			t.Errorf("%q: %d, %v", text, s, err)
+		n, err := parseSize(text)
+		if (err != nil) != (want < 0) || err == nil && n != want {
+			t.Errorf("%q: %d, %v", text, n, err)
 		}
 	}
 }
@@ -331,8 +330,27 @@ func TestReceivers(t *testing.T) {
 	if c := all[2]; c.Name != "documents" || c.URL.Scheme != "https" || c.SignSecret() != "whsec_b3RoZXI=" || c.Timeout.String() != "1m0s" || c.Concurrency != 2 {
 		t.Errorf("its own: %+v", c)
 	}
-	if n := len(s.Secrets()); n != 7 { // two of the admin port, four of the gate, one receiver's own
-		t.Errorf("%d secrets are watched", n)
+}
+
+// The secrets in files are watched, unless their part is off.
+func TestWatched(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("whsec_a2V5"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		env  []string
+		want int
+	}{
+		{two("USHER_WEBHOOK_TOKEN_FILE="+file, "USHER_WEBHOOK_SIGN_SECRET_FILE="+file, "USHER_WEBHOOK_RECEIVERS_1_SIGN_SECRET_FILE="+file, "USHER_ADMIN_TOKEN_FILE="+file), 4},
+		{two("USHER_WEBHOOK_TOKEN=t", "USHER_KEY_FILE="+file, "USHER_PORTS_0_KEY_FILE="+file, "USHER_ENTITLEMENTS_KEY_FILE="+file), 0},
+		{with("USHER_KEY_FILE="+file, "USHER_PORTS_0_LISTEN=127.0.0.1:81", "USHER_PORTS_1_LISTEN=127.0.0.1:82", "USHER_PORTS_1_KEY_FILE="+file, "USHER_WEBHOOK_TOKEN_FILE="+file), 2},
+		{[]string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_LISTEN=off", "USHER_WEBHOOK_INBOX=postgres://h/d", "USHER_WEBHOOK_INBOX_PASSWORD_FILE=" + file, "USHER_WEBHOOK_TOKEN_FILE=" + file}, 1},
+	} {
+		s, err := Read(tc.env)
+		if err != nil || len(s.Watched) != tc.want {
+			t.Errorf("%q: %v, %+v", tc.env, err, s)
+		}
 	}
 }
 
@@ -422,7 +440,7 @@ func TestUnusedSettings(t *testing.T) {
 // The gate sees an IPv4 address as one, also where a socket reports it as a mapped one.
 func TestMappedNetworks(t *testing.T) {
 	s, err := Read([]string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS=::ffff:198.51.100.0/120, ::ffff:192.0.2.1, 2001:db8::/32"})
-	if err != nil || fmt.Sprint(s.Webhook.Allow) != "[198.51.100.0/24 192.0.2.1/32 2001:db8::/32]" {
+	if err != nil || fmt.Sprint(s.Webhook.AllowCIDRs) != "[198.51.100.0/24 192.0.2.1/32 2001:db8::/32]" {
 		t.Error(s, err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/tls"
 	"fmt"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -15,53 +14,31 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/receiver"
 	"usher/internal/secret"
+	"usher/webhookgate"
 	"usher/webhookgate/content"
-	"usher/webhookgate/signature"
 )
 
 // Webhook is the gate and its inbox. See on for what switches the gate on.
 type Webhook struct {
-	ForwardURL  string         `env:"USHER_WEBHOOK_FORWARD_URL"`
-	Listen      string         `env:"USHER_WEBHOOK_LISTEN" envDefault:"127.0.0.1:8090"`
-	Path        string         `env:"USHER_WEBHOOK_PATH" envDefault:"/webhooks"`
-	Token       *secret.Value  `secret:"USHER_WEBHOOK_TOKEN"`
-	HMACSecret  *secret.Value  `secret:"USHER_WEBHOOK_HMAC_SECRET"`
-	HMACHeader  string         `env:"USHER_WEBHOOK_HMAC_HEADER" envDefault:"X-Signature"`
-	HMAC        signature.HMAC `env:"USHER_WEBHOOK_HMAC_ALGORITHM" envDefault:"sha256"`
-	HMACScheme  string         `env:"USHER_WEBHOOK_HMAC_SCHEME" envDefault:"body"`
-	Allow       []netip.Prefix `env:"USHER_WEBHOOK_ALLOW_CIDRS"`
-	Trusted     []netip.Prefix `env:"USHER_WEBHOOK_TRUSTED_PROXIES"`
-	TLSCertFile string         `env:"USHER_WEBHOOK_TLS_CERT_FILE"`
-	TLSKeyFile  string         `env:"USHER_WEBHOOK_TLS_KEY_FILE"`
-	TLSClientCA string         `env:"USHER_WEBHOOK_TLS_CLIENT_CA_FILE"`
-	Insecure    bool           `env:"USHER_WEBHOOK_INSECURE" envDefault:"false"`
-	Types       List           `env:"USHER_WEBHOOK_TYPES" envDefault:"TenantProvisioningChange"`
-	SyncTypes   List           `env:"USHER_WEBHOOK_SYNC_TYPES"`
-	SchemaFile  string         `env:"USHER_WEBHOOK_SCHEMA_FILE"`
-	MaxBody     Size           `env:"USHER_WEBHOOK_MAX_BODY" envDefault:"1MiB" above:"0"`
-	DedupSize   int            `env:"USHER_WEBHOOK_DEDUP_SIZE" envDefault:"10000" above:"0"`
-	DedupWindow time.Duration  `env:"USHER_WEBHOOK_DEDUP_WINDOW" envDefault:"10m"`
-	Timeout     time.Duration  `env:"USHER_WEBHOOK_TIMEOUT" envDefault:"10s" above:"0"`
-	Attempts    int            `env:"USHER_WEBHOOK_ATTEMPTS" envDefault:"3" above:"0"`
-	MaxInflight int            `env:"USHER_WEBHOOK_MAX_INFLIGHT" envDefault:"256" above:"0"`
-	SignSecret  *secret.Value  `secret:"USHER_WEBHOOK_SIGN_SECRET"`
+	webhookgate.Config // all that the settings say of it
 
-	Inbox            string        `env:"USHER_WEBHOOK_INBOX"`
-	InboxAttempts    int           `env:"USHER_WEBHOOK_INBOX_ATTEMPTS" envDefault:"20" above:"0"`
-	InboxMaxAge      time.Duration `env:"USHER_WEBHOOK_INBOX_MAX_AGE" envDefault:"72h" above:"0"`
-	InboxConcurrency int           `env:"USHER_WEBHOOK_INBOX_CONCURRENCY" envDefault:"32" above:"0"`
-	InboxMaxBytes    Size          `env:"USHER_WEBHOOK_INBOX_MAX_BYTES" envDefault:"1GiB" above:"0"`
-	InboxKeep        string        `env:"USHER_WEBHOOK_INBOX_KEEP" envDefault:"all"`
+	Listen, ForwardURL                   string
+	TLSCertFile, TLSKeyFile, TLSClientCA string
+	Insecure                             bool
+	Types                                []string
+	SchemaFile                           string
+	Timeout                              time.Duration
+	hmacScheme                           string
+	token, hmacSecret, signSecret        *secret.Value
 
-	InboxPassword *secret.Value `secret:"USHER_WEBHOOK_INBOX_PASSWORD"` // of a database
+	Inbox, InboxKeep                string
+	InboxAttempts, InboxConcurrency int
+	InboxMaxAge                     time.Duration
+	InboxMaxBytes                   int64
+	InboxPassword                   *secret.Value  // of a database
+	InboxAddress                    *inbox.Address // of Inbox; nil: none
 
-	KeepUnclaimed bool           `env:"-"` // keep webhooks of platforms without a receiver, for entitlements
-	Receivers     *receiver.Set  `env:"-"` // that of ForwardURL, then USHER_WEBHOOK_RECEIVERS_0_…, USHER_WEBHOOK_RECEIVERS_1_…
-	Rules         *content.Rules `env:"-"` // of Types, SyncTypes and SchemaFile; nil: the gate is off
-	InboxAddress  *inbox.Address `env:"-"` // of Inbox; nil: none
-
-	further     bool            // there are USHER_WEBHOOK_RECEIVERS_n_…
-	signSecrets []*secret.Value // those of further receivers that have one of their own
+	further []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
 }
 
 func (w *Webhook) check(r *reader) {
@@ -80,7 +57,7 @@ func (w *Webhook) check(r *reader) {
 
 // on says whether usher takes webhooks in: it needs somewhere to put them.
 func (w *Webhook) on() bool {
-	return (w.ForwardURL != "" || w.further || w.KeepUnclaimed) && w.Listen != "off"
+	return (w.ForwardURL != "" || w.further != nil || w.KeepUnclaimed) && w.Listen != "off"
 }
 
 func (w *Webhook) checkListener(r *reader) {
@@ -88,7 +65,7 @@ func (w *Webhook) checkListener(r *reader) {
 		return
 	}
 	loopback, ok := r.listen("USHER_WEBHOOK_LISTEN", w.Listen)
-	checked := w.Token != nil || w.HMACSecret != nil || len(w.Allow) > 0 || w.TLSClientCA != ""
+	checked := w.token != nil || w.hmacSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
 	if w.on() && ok && !loopback && !checked && !w.Insecure {
 		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
@@ -153,35 +130,23 @@ func startOf(value string) string {
 }
 
 func (w *Webhook) checkSecrets(r *reader) {
-	r.keys("USHER_WEBHOOK_TOKEN", w.Token, false)
+	w.Tokens, w.HMACSecret, w.HMACStandard = w.token.Getter(), w.hmacSecret.Getter(), w.hmacScheme == "standard"
+	r.keys("USHER_WEBHOOK_TOKEN", w.token, false)
 	if !httpguts.ValidHeaderFieldName(w.HMACHeader) {
 		r.invalid("USHER_WEBHOOK_HMAC_HEADER", "the name of a header, such as X-Signature")
 	}
-	switch w.HMACScheme {
-	case "body":
-	case "standard":
-		w.checkStandard(r)
-	default:
-		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
-	}
-	r.signSecret("USHER_WEBHOOK_SIGN_SECRET", w.SignSecret)
-}
-
-// checkStandard checks the Standard Webhooks scheme, which has its own form of a key, and one
-// algorithm.
-func (w *Webhook) checkStandard(r *reader) {
-	if w.HMAC.Name != "sha256" {
-		r.problem("USHER_WEBHOOK_HMAC_ALGORITHM", "is %q, but should be sha256, as USHER_WEBHOOK_HMAC_SCHEME is standard", w.HMAC.Name)
-	}
-	if w.HMACSecret == nil {
-		if w.on() {
+	if w.HMACStandard { // it has its own form of a key, and one algorithm
+		if w.HMAC.Name != "sha256" {
+			r.problem("USHER_WEBHOOK_HMAC_ALGORITHM", "is %q, but should be sha256, as USHER_WEBHOOK_HMAC_SCHEME is standard", w.HMAC.Name)
+		}
+		if w.hmacSecret == nil && w.on() {
 			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
 		}
-		return
+		r.signingKey("USHER_WEBHOOK_HMAC_SECRET", w.hmacSecret, ", as USHER_WEBHOOK_HMAC_SCHEME is standard")
+	} else if w.hmacScheme != "body" {
+		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
 	}
-	if _, err := signature.ParseKey(w.HMACSecret.Get()); err != nil {
-		r.problem("USHER_WEBHOOK_HMAC_SECRET", "should hold whsec_ and the key in base64, as USHER_WEBHOOK_HMAC_SCHEME is standard")
-	}
+	r.signingKey("USHER_WEBHOOK_SIGN_SECRET", w.signSecret, "")
 }
 
 func (w *Webhook) checkTLS(r *reader) {
@@ -228,15 +193,12 @@ func (w *Webhook) checkInbox(r *reader) {
 // SharedInbox says whether replicas share the inbox.
 func (w *Webhook) SharedInbox() bool { return w.InboxAddress != nil && w.InboxAddress.Shared() }
 
-// receiverVars are the variables of one further receiver, USHER_WEBHOOK_RECEIVERS_n_…. What is
-// not given is inherited from the gate's settings.
-type receiverVars struct {
-	Name        string        `env:"NAME"`
-	Platforms   List          `env:"PLATFORMS"`
-	ForwardURL  string        `env:"FORWARD_URL"`
-	SignSecret  *secret.Value `secret:"SIGN_SECRET"`
-	Timeout     time.Duration `env:"TIMEOUT" above:"0"`
-	Concurrency int           `env:"CONCURRENCY" above:"0"`
+// further is a receiver as its variables have it, USHER_WEBHOOK_RECEIVERS_n_…. What is not given is
+// inherited from the gate's settings.
+type further struct {
+	receiver.Receiver
+	address    string
+	signSecret *secret.Value
 }
 
 // readReceivers reads the receivers: the main one first, if there is one, then
@@ -244,13 +206,19 @@ type receiverVars struct {
 func (w *Webhook) readReceivers(r *reader) {
 	var all []*receiver.Receiver
 	if w.ForwardURL != "" {
-		all = append(all, w.newReceiver(r, "USHER_WEBHOOK_", receiverVars{Name: receiver.Main, ForwardURL: w.ForwardURL}))
+		main := &further{address: w.ForwardURL}
+		main.Name = receiver.Main
+		all = append(all, w.newReceiver(r, "USHER_WEBHOOK_", main))
 	}
 	names := map[string]string{receiver.Main: "USHER_WEBHOOK_FORWARD_URL"}
 	claims := make(map[string]string) // by platform
-	for _, index := range r.indexes(receiverIndex) {
-		prefix := "USHER_WEBHOOK_RECEIVERS_" + index + "_"
-		c := w.readReceiver(r, prefix)
+	for _, index := range w.further {
+		prefix := receiversPrefix + index + "_"
+		c := new(further)
+		r.read(c.variables(), index)
+		r.require(prefix+"PLATFORMS", len(c.Platforms) > 0 || !w.on(), "the codes of the platforms whose webhooks go there, separated by commas")
+		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(), "the receiver's address, such as http://127.0.0.1:3000/provisioning")
+		r.signingKey(prefix+"SIGN_SECRET", c.signSecret, "")
 		c.Name = r.name(names, prefix, c.Name, index)
 		for _, platform := range c.Platforms {
 			if other, taken := claims[platform]; taken && other != prefix {
@@ -266,26 +234,14 @@ func (w *Webhook) readReceivers(r *reader) {
 	w.Receivers = receiver.NewSet(all...)
 }
 
-func (w *Webhook) readReceiver(r *reader, prefix string) (c receiverVars) {
-	r.section(prefix, &c)
-	r.require(prefix+"PLATFORMS", len(c.Platforms) > 0 || !w.on(), "the codes of the platforms whose webhooks go there, separated by commas")
-	r.require(prefix+"FORWARD_URL", c.ForwardURL != "" || !w.on(), "the receiver's address, such as http://127.0.0.1:3000/provisioning")
-	r.signSecret(prefix+"SIGN_SECRET", c.SignSecret)
-	if c.SignSecret != nil {
-		w.signSecrets = append(w.signSecrets, c.SignSecret)
+// newReceiver completes a receiver with what it inherits.
+func (w *Webhook) newReceiver(r *reader, prefix string, c *further) *receiver.Receiver {
+	c.Variable = prefix + "FORWARD_URL"
+	if c.address != "" {
+		c.URL = forwardURL(r, c.Variable, c.address)
 	}
-	return c
-}
-
-// newReceiver makes a receiver of its variables and of what it inherits.
-func (w *Webhook) newReceiver(r *reader, prefix string, c receiverVars) *receiver.Receiver {
-	to := &receiver.Receiver{
-		Name: c.Name, Platforms: c.Platforms, Variable: prefix + "FORWARD_URL",
-		Timeout: cmp.Or(c.Timeout, w.Timeout), Concurrency: cmp.Or(c.Concurrency, w.InboxConcurrency),
-		SignSecret: cmp.Or(c.SignSecret, w.SignSecret).Getter(), Transport: receiver.NewTransport(w.MaxInflight),
-	}
-	if c.ForwardURL != "" {
-		to.URL = forwardURL(r, to.Variable, c.ForwardURL)
-	}
-	return to
+	c.Timeout, c.Concurrency = cmp.Or(c.Timeout, w.Timeout), cmp.Or(c.Concurrency, w.InboxConcurrency)
+	c.SignSecret = cmp.Or(c.signSecret, w.signSecret).Getter()
+	c.Transport = receiver.NewTransport(w.MaxInflight)
+	return &c.Receiver
 }

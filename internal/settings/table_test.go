@@ -5,33 +5,29 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 )
 
 var update = flag.Bool("update", false, "write the tables of settings into docs/reference.md")
 
-// Help and docs/reference.md show every setting, once, with the default that it has.
-func TestReferenceIsComplete(t *testing.T) {
-	var shown []string
-	for _, sec := range reference {
-		for _, row := range sec.rows {
-			shown = append(shown, row.name)
-			if row.meaning == "" || strings.ContainsAny(row.meaning, "|\n") {
-				t.Errorf("%s: %q does not fit into a table", row.name, row.meaning)
-			}
-		}
-	}
+// Each setting is in the table once, with a default that it can have.
+func TestTable(t *testing.T) {
+	seen := make(map[string]bool)
 	for _, v := range Variables() {
-		if i := slices.Index(shown, v.Name); i < 0 {
-			t.Errorf("the reference does not show %s", v.Name)
-		} else {
-			shown = slices.Delete(shown, i, i+1)
+		if seen[v.Name] {
+			t.Errorf("%s is in the table twice", v.Name)
 		}
-	}
-	if len(shown) > 0 {
-		t.Errorf("the reference shows twice, or nobody knows: %q", shown)
+		seen[v.Name] = true
+		if v.meaning == "" || v.unset == "" || strings.ContainsAny(v.unset+v.meaning, "|\n") {
+			t.Errorf("%s: %q, %q does not fit into a table", v.Name, v.unset, v.meaning)
+		}
+		if v.Secret() {
+			continue
+		}
+		if want, ok := parse(v.field, v.Default()); v.Default() != "" && !ok {
+			t.Errorf("the default of %s is %s, but should be %s", v.Name, v.unset, want)
+		}
 	}
 }
 
@@ -65,16 +61,14 @@ func TestReference(t *testing.T) {
 
 // writeTables writes the settings as they stand in docs/reference.md.
 func writeTables(w io.Writer) {
-	known := byName()
-	for _, sec := range reference {
+	for _, sec := range new(Settings).sections() {
 		fmt.Fprintf(w, "### %s\n\n", sec.title)
 		if sec.intro != "" {
 			fmt.Fprintf(w, "%s\n\n", sec.intro)
 		}
 		fmt.Fprintf(w, "| variable | default | meaning |\n|---|---|---|\n")
-		for _, row := range sec.rows {
-			v := known[row.name]
-			fmt.Fprintf(w, "| `%s` | %s | %s |\n", row.name, row.defaultOf(v), row.says(v))
+		for _, v := range sec.rows {
+			fmt.Fprintf(w, "| `%s` | %s | %s |\n", v.Name, v.unset, v.says())
 		}
 		fmt.Fprintln(w)
 	}

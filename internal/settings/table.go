@@ -1,0 +1,221 @@
+package settings
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"usher/internal/secret"
+)
+
+// A section is one table of settings, as help and docs/reference.md show it.
+type section struct {
+	title, intro string
+	part         string // the part that it belongs to; empty: usher as a whole
+	rows         []Variable
+}
+
+// A Variable is one setting. This table is all that usher knows about its settings, except how
+// they depend on each other.
+type Variable struct {
+	Name    string // of a further port or receiver: with n instead of the index
+	field   any    // where its value goes; see parse for the types
+	unset   string // what counts if it is not set: a default in `code`, or words
+	meaning string // may contain `code`
+}
+
+// Default is the value of a variable that nobody sets; empty for none.
+func (v Variable) Default() string {
+	if value, ok := strings.CutPrefix(v.unset, "`"); ok {
+		return strings.TrimSuffix(value, "`")
+	}
+	return ""
+}
+
+// Secret says whether the variable can be given as Name_FILE, too.
+func (v Variable) Secret() bool {
+	_, secret := v.field.(**secret.Value)
+	return secret
+}
+
+// says returns what the setting means, and whether a file can hold it.
+func (v Variable) says() string {
+	if v.Secret() {
+		return v.meaning + " Secret: or `_FILE`."
+	}
+	return v.meaning
+}
+
+// sections returns all settings.
+func (s *Settings) sections() []section {
+	o, w, e, a := &s.Outbound, &s.Webhook, &s.Entitlements, &s.Admin
+	return []section{
+		{"Billing service and local ports (outbound)",
+			"This part is on when `USHER_BASE_URL` is set. `HTTPS_PROXY` and `NO_PROXY` apply to the billing service, never to deliveries. Ports with the same client and scope share a token.",
+			"outbound", slices.Concat([]Variable{
+				{"USHER_BASE_URL", &o.BaseURL, "none: outbound is off", "The billing service's base address; may have a path. `https`, or `http` on loopback."},
+				{"USHER_CLIENT_ID", &o.ClientID, "required with it", "The client ID of the API client application."},
+				{"USHER_CLIENT_SECRET", &o.ClientSecret, "required with it", "The client secret of the API client application."},
+				{"USHER_SCOPE", &o.Scope, "`standard:read standard:write`", "The scopes to request, separated by spaces."},
+				{"USHER_LISTEN", &o.Listen, "`127.0.0.1:8080`", "The local port that your programs call; `unix:/path` for a socket (mode 0660)."},
+				{"USHER_KEY", &o.Key, "none", "Callers must send this key: as `Authorization: Bearer KEY`, as the password of Basic auth, or in `X-Usher-Key`. Several keys, separated by commas, while you rotate. At least 16 characters if the port can be reached from other machines."},
+				{"USHER_INSECURE", &o.Insecure, "`false`", "`true` allows a local or entitlements port without a key to be reached from other machines."},
+				{"USHER_ALLOWED_HOSTS", &o.AllowedHosts, "none", "More `Host` values to answer on every port, or `*` for any. `localhost`, `127.0.0.0/8`, `[::1]` and the port's own host always work. With a key every IP address works too, and on a socket everything."},
+				{"USHER_ALLOW_PLAIN_HTTP", &o.AllowPlainHTTP, "`false`", "`true` allows `USHER_BASE_URL` to be `http` to another machine. The client secret then travels unencrypted."},
+				{"USHER_REPLAY_LIMIT", &o.ReplayLimit, "`1MiB`", "The largest request body that usher keeps, to resend it after a 401. Larger ones stream."},
+				{"USHER_REPLAY_MEMORY", &o.ReplayMemory, "`32MiB`", "Memory for all bodies kept at once. When it is full, further bodies stream and cannot be resent. Bodies up to 16 KiB are always kept."},
+				{"USHER_UPSTREAM_TIMEOUT", aboveZero{&o.UpstreamTimeout}, "`60s`", "From the last byte of a call to the header of its answer. A token request has 10 s."},
+				{"USHER_CA_FILE", &o.CAFile, "none", "CA certificates to trust for the billing service, in addition to the system's."},
+			}, new(Port).variables())},
+		{"Webhook gate (inbound)",
+			"This part is on when webhooks have somewhere to go: `USHER_WEBHOOK_FORWARD_URL`, a further receiver, or an inbox with `USHER_ENTITLEMENTS_LISTEN`. A webhook must pass every check that you configure.",
+			"gate", slices.Concat([]Variable{
+				{"USHER_WEBHOOK_FORWARD_URL", &w.ForwardURL, "none", "Your receiver: usher delivers webhooks to this address."},
+				{"USHER_WEBHOOK_LISTEN", &w.Listen, "`127.0.0.1:8090`", "Where the billing service sends its webhooks. `off`: take no webhooks in and deliver none."},
+				{"USHER_WEBHOOK_PATH", &w.Path, "`/webhooks`", "The path of webhooks on that port."},
+				{"USHER_WEBHOOK_TOKEN", &w.token, "none", "A secret that the sender must know; several, separated by commas, while you rotate. It is accepted as `Authorization: Bearer`, as the password of Basic auth, in `X-Webhook-Token`, or as one more path segment (`/webhooks/SECRET`)."},
+				{"USHER_WEBHOOK_HMAC_SECRET", &w.hmacSecret, "none", "The sender must sign the body with this secret (HMAC)."},
+				{"USHER_WEBHOOK_HMAC_HEADER", &w.HMACHeader, "`X-Signature`", "The header with the signature: hex or base64, with or without `sha256=`."},
+				{"USHER_WEBHOOK_HMAC_ALGORITHM", &w.HMAC, "`sha256`", "`sha256`, `sha512`, or `sha1` for senders that support nothing better."},
+				{"USHER_WEBHOOK_HMAC_SCHEME", &w.hmacScheme, "`body`", "`standard`: the sender signs with the Standard Webhooks headers, with five minutes of tolerance. The secret then is `whsec_…`. usher takes each `webhook-id` with the same body only once in 15 minutes, unless it failed."},
+				{"USHER_WEBHOOK_ALLOW_CIDRS", &w.AllowCIDRs, "none", "Networks that may send webhooks."},
+				{"USHER_WEBHOOK_TRUSTED_PROXIES", &w.TrustedProxies, "none", "Networks of your proxies: usher believes their `X-Forwarded-For`."},
+				{"USHER_WEBHOOK_TLS_CERT_FILE", &w.TLSCertFile, "none", "A certificate, to serve TLS. usher uses a new file without a restart."},
+				{"USHER_WEBHOOK_TLS_KEY_FILE", &w.TLSKeyFile, "none", "The certificate's key."},
+				{"USHER_WEBHOOK_TLS_CLIENT_CA_FILE", &w.TLSClientCA, "none", "Senders must have a client certificate of this CA."},
+				{"USHER_WEBHOOK_INSECURE", &w.Insecure, "`false`", "`true` allows a gate without any check to be reached from other machines."},
+				{"USHER_WEBHOOK_TYPES", &w.Types, "`TenantProvisioningChange`", "Event types to accept; `*` for any. Only `TenantProvisioningChange` is deduplicated: others do not hold a complete state."},
+				{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none", "Event types that ask your receiver a question (may this checkout go on?). usher sends them once, does not store or deduplicate them, and answers with the receiver's status, `Content-Type` and body. Do not list them in `USHER_WEBHOOK_TYPES`."},
+				{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in", "A JSON Schema of your own, if you customised the payload. It applies to every type; the built-in one applies to `TenantProvisioningChange` only."},
+				{"USHER_WEBHOOK_MAX_BODY", aboveZero{&w.MaxBody}, "`1MiB`", "The largest webhook to accept."},
+				{"USHER_WEBHOOK_DEDUP_SIZE", aboveZero{&w.DedupSize}, "`10000`", "Without an inbox: for how many tenants usher remembers the last webhook, to drop copies of it. An inbox remembers all."},
+				{"USHER_WEBHOOK_DEDUP_WINDOW", &w.DedupWindow, "`10m`", "For how long after the receiver accepted a webhook usher drops copies of it. `0` turns deduplication off."},
+				{"USHER_WEBHOOK_TIMEOUT", aboveZero{&w.Timeout}, "`10s`", "How long your receiver may take for each try."},
+				{"USHER_WEBHOOK_ATTEMPTS", aboveZero{&w.Attempts}, "`3`", "Tries for each delivery without an inbox."},
+				{"USHER_WEBHOOK_MAX_INFLIGHT", aboveZero{&w.MaxInflight}, "`256`", "Webhooks being handled at once; more get 503. With several receivers each may use an equal share."},
+				{"USHER_WEBHOOK_SIGN_SECRET", &w.signSecret, "none", "`whsec_…`: usher signs what it delivers with the Standard Webhooks headers, so that your receiver can verify it."},
+			}, new(further).variables())},
+		{"Inbox", "With an inbox usher stores each webhook before it answers 200, and retries until the receiver has it. Without one it passes webhooks through.",
+			"gate", []Variable{
+				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that several replicas share. It takes the usual parameters (`sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `target_session_attrs=read-write` with several hosts) and `schema` (default `usher`), where the tables are."},
+				{"USHER_WEBHOOK_INBOX_ATTEMPTS", aboveZero{&w.InboxAttempts}, "`20`", "usher parks a webhook after so many failed tries. Tries while the receiver is down do not count."},
+				{"USHER_WEBHOOK_INBOX_MAX_AGE", aboveZero{&w.InboxMaxAge}, "`72h`", "usher parks a webhook that is older than this."},
+				{"USHER_WEBHOOK_INBOX_CONCURRENCY", aboveZero{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
+				{"USHER_WEBHOOK_INBOX_MAX_BYTES", aboveZero{&w.InboxMaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas together. When it is full, senders get 503 with `Retry-After`; deliveries continue."},
+				{"USHER_WEBHOOK_INBOX_KEEP", &w.InboxKeep, "`all`", "`latest`: a newer webhook of the same tenant replaces one that waits. `all`: every webhook is delivered."},
+				{"USHER_WEBHOOK_INBOX_PASSWORD", &w.InboxPassword, "none", "The database's password. usher reads it again for each new connection, so you can rotate it in a file. A password in the address works, too."},
+			}},
+		{"Entitlements", "This part is on when `USHER_ENTITLEMENTS_LISTEN` is set. It answers what a tenant may use.",
+			"entitlements", []Variable{
+				{"USHER_ENTITLEMENTS_LISTEN", &e.Listen, "none: entitlements are off", "A port, such as `127.0.0.1:8070`, or `unix:/path`. It needs `USHER_WEBHOOK_INBOX`. With `postgres://` another usher may take the webhooks in: then set `USHER_WEBHOOK_LISTEN=off`."},
+				{"USHER_ENTITLEMENTS_KEY", &e.Key, "none", "Callers must send this key, as for `USHER_KEY`. Required if the port can be reached from other machines, with at least 16 characters."},
+			}},
+		{"Admin port, log, shutdown", "", "", []Variable{
+			{"USHER_ADMIN_LISTEN", &a.Listen, "`127.0.0.1:9095`", "The admin page, its API, `/healthz`, `/readyz` and `/metrics`; `off` for none."},
+			{"USHER_ADMIN_TOKEN", &a.Token, "none", "Required if the admin port can be reached from other machines. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. `/healthz` and `/readyz` need no token. Several, separated by commas; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which says who did something. Commands send the first."},
+			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, for those who may look at everything, `/metrics` too, but not act or export. Only together with `USHER_ADMIN_TOKEN`."},
+			{"USHER_LOG_LEVEL", &a.Level, "`info`", "`debug`, `info`, `warn` or `error`."},
+			{"USHER_LOG_FORMAT", &a.LogFormat, "`auto`", "`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
+			{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`", "On SIGTERM usher first reports that it is not ready, and serves for this long, so that load balancers notice. In Kubernetes: `5s`."},
+			{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`", "Then it accepts no new connections, and lets calls and deliveries finish for this long. A second signal ends it at once."},
+		}},
+	}
+}
+
+func (p *Port) variables() []Variable {
+	return []Variable{
+		{"USHER_PORTS_n_LISTEN", &p.Listen, "none", "One more local port; n is 0, 1, … For example a port for scripts that can only read."},
+		{"USHER_PORTS_n_NAME", &p.Name, "the index", "Its name in logs and metrics. The name of `USHER_LISTEN` is `main`."},
+		{"USHER_PORTS_n_SCOPE", &p.Scope, "inherited", "The scopes to request for this port."},
+		{"USHER_PORTS_n_CLIENT_ID", &p.ClientID, "inherited", "An API client application of its own."},
+		{"USHER_PORTS_n_CLIENT_SECRET", &p.ClientSecret, "inherited", "Its secret."},
+		{"USHER_PORTS_n_KEY", &p.Key, "inherited", "A key of its own for its callers."},
+	}
+}
+
+func (c *further) variables() []Variable {
+	return []Variable{
+		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none", "One more receiver, for the webhooks of these platform codes; n is 0, 1, … All others go to `USHER_WEBHOOK_FORWARD_URL`. Without that, usher rejects them with 422 (or keeps them, if entitlements are on)."},
+		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with it", "Its address."},
+		{"USHER_WEBHOOK_RECEIVERS_n_NAME", &c.Name, "the index", "Its name in logs and metrics. The name of `USHER_WEBHOOK_FORWARD_URL` is `main`."},
+		{"USHER_WEBHOOK_RECEIVERS_n_SIGN_SECRET", &c.signSecret, "inherited", "A signing secret of its own."},
+		{"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT", aboveZero{&c.Timeout}, "inherited", "How long it may take for each try."},
+		{"USHER_WEBHOOK_RECEIVERS_n_CONCURRENCY", aboveZero{&c.Concurrency}, "inherited", "Deliveries to it at once; inherited from `USHER_WEBHOOK_INBOX_CONCURRENCY`."},
+	}
+}
+
+// Variables returns all settings, those of a further port or receiver with n instead of the index.
+func Variables() []Variable {
+	var all []Variable
+	for _, sec := range new(Settings).sections() {
+		all = append(all, sec.rows...)
+	}
+	return all
+}
+
+// names returns the names of variables, with the _FILE of each secret.
+func names(variables []Variable) []string {
+	var names []string
+	for _, v := range variables {
+		names = append(names, v.Name)
+		if v.Secret() {
+			names = append(names, v.Name+"_FILE")
+		}
+	}
+	return names
+}
+
+// Known says whether usher knows a variable.
+func Known(name string) bool { return slices.Contains(names(Variables()), generic(name)) }
+
+// Default is the value of a variable that nobody sets; empty for none.
+func Default(name string) string {
+	all := Variables()
+	return all[slices.IndexFunc(all, func(v Variable) bool { return v.Name == name })].Default()
+}
+
+const settingsIntro = "usher is configured by environment variables, or by files of them: `usher --env-file FILE`, also before any command, reads one `NAME=VALUE` on a line. " +
+	"Lines that begin with `#` are comments, one pair of quotes around a value is removed, `export` in front is allowed, and nothing is expanded. " +
+	"With several files the later one wins, and the environment wins over all files. An empty variable counts as not set. " +
+	"Durations are written as `90s` or `10m`, sizes in bytes or with `KiB`, `MiB` or `GiB`. Lists are separated by commas. " +
+	"Every secret `X` can be given as `X_FILE` instead, which names a file. usher reads the file again when its content changes, " +
+	"and keeps the last good value when the file is empty or cannot be read."
+
+// WriteHelp writes the settings for a terminal: all, or those in whose name or meaning the
+// word occurs. It reports whether there are any.
+func WriteHelp(w io.Writer, word string) (found bool) {
+	if word == "" {
+		fmt.Fprintln(w, wrap("", settingsIntro))
+	}
+	for _, sec := range new(Settings).sections() {
+		heading := "\n" + sec.title + "\n"
+		for _, v := range sec.rows {
+			if !strings.Contains(strings.ToLower(v.Name+" "+v.says()), strings.ToLower(word)) {
+				continue
+			}
+			fmt.Fprintf(w, "%s\n  %s  (default: %s)\n%s\n", heading, v.Name, plain(v.unset), wrap("      ", v.says()))
+			heading, found = "", true
+		}
+	}
+	return found
+}
+
+func plain(markdown string) string { return strings.ReplaceAll(markdown, "`", "") }
+
+// wrap breaks a text into lines of up to 80 columns that begin with indent.
+func wrap(indent, markdown string) string {
+	var lines []string
+	line := indent
+	for word := range strings.FieldsSeq(plain(markdown)) {
+		if len([]rune(line))+1+len([]rune(word)) > 80 && line != indent {
+			lines = append(lines, line)
+			line = indent
+		}
+		if line != indent {
+			line += " "
+		}
+		line += word
+	}
+	return strings.Join(append(lines, line), "\n")
+}
