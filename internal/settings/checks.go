@@ -115,15 +115,14 @@ func (r *reader) scope(name, value string) string {
 	return strings.Join(names, " ")
 }
 
-// listen checks the address of a listener, and says whether only this machine can
-// reach it.
-func (r *reader) listen(name, value string) (loopback, ok bool) {
+// listen checks the address of a listener, and says whether other machines can reach it.
+func (r *reader) listen(name, value string) (reachable bool) {
 	want := "host:port, such as 127.0.0.1:8080, or unix:/path"
-	switch name {
-	case "USHER_ADMIN_LISTEN":
-		want = "host:port, such as 127.0.0.1:9095, unix:/path, or off"
-	case "USHER_WEBHOOK_LISTEN":
-		want = "host:port, such as 127.0.0.1:8090, unix:/path, or off"
+	if name == "USHER_ADMIN_LISTEN" || name == "USHER_WEBHOOK_LISTEN" {
+		want = "host:port, such as " + Default(name) + ", unix:/path, or off"
+		if value == "off" {
+			return false
+		}
 	}
 	if path, found := strings.CutPrefix(value, "unix:"); found {
 		most := len(syscall.RawSockaddrUnix{}.Path) - 1
@@ -135,18 +134,18 @@ func (r *reader) listen(name, value string) (loopback, ok bool) {
 		case len(path) > most:
 			r.invalid(name, fmt.Sprintf("%s; a socket's path has at most %d bytes, and this one %d", want, most, len(path)))
 		}
-		return true, !r.bad[name]
+		return false
 	}
 	host, port, err := net.SplitHostPort(value)
-	if err != nil {
+	switch {
+	case err != nil:
 		r.invalid(name, want)
-		return false, false
-	}
-	if !portNumber(port) {
+	case !portNumber(port):
 		r.invalid(name, want+"; the port is a number up to 65535")
-		return false, false
+	default:
+		return !loopbackHost(host)
 	}
-	return loopbackHost(host), true
+	return false
 }
 
 func portNumber(port string) bool {

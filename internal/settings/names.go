@@ -70,44 +70,28 @@ func Nearest(name string, known []string) string {
 	if m := nearIndex.FindStringSubmatch(name); m != nil {
 		index = cmp.Or(strings.TrimLeft(m[1], "0"), "0") // 00 is a slip of 0
 	}
-	best, least := "", 3
-	for _, k := range known {
-		k = strings.Replace(k, "_n_", "_"+index+"_", 1)
-		allowed := 2
-		if len(k) < len("USHER_")+6 { // a short name is near to too many others
-			allowed = 1
-		}
-		if d := distance(name, k); d <= allowed && d < least {
-			best, least = k, d
+	for edits := range 3 {
+		for _, k := range known {
+			k = strings.Replace(k, "_n_", "_"+index+"_", 1)
+			short := len(k) < len("USHER_")+6 // a short name is near to too many others
+			if (edits < 2 || !short) && near(name, k, edits) {
+				return k
+			}
 		}
 	}
-	return best
+	return ""
 }
 
-// distance counts the letters to add, drop, replace or swap with their neighbour.
-func distance(a, b string) int {
-	if d := len(a) - len(b); d > 2 || d < -2 {
-		return 3
+// near says whether a becomes b with so many letters added, dropped, replaced or swapped with their
+// neighbour.
+func near(a, b string, edits int) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
 	}
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		rows[i][0] = i
+	if a == "" || b == "" || edits == 0 {
+		return len(a)+len(b) <= edits
 	}
-	for j := range rows[0] {
-		rows[0][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
-			}
-		}
-	}
-	return rows[len(a)][len(b)]
+	swapped := len(a) > 1 && len(b) > 1 && a[0] == b[1] && a[1] == b[0]
+	return near(a[1:], b, edits-1) || near(a, b[1:], edits-1) || near(a[1:], b[1:], edits-1) ||
+		swapped && near(a[2:], b[2:], edits-1)
 }

@@ -58,9 +58,8 @@ func (o *Outbound) check(r *reader) {
 		o.Base = baseURL(r, o.BaseURL, o.AllowPlainHTTP)
 		r.require("USHER_CLIENT_ID", o.ClientID != "", "the Client ID of the API client application")
 		r.require("USHER_CLIENT_SECRET", o.ClientSecret != nil, "the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
-		checkProxies(r)
 	}
-	o.Proxy = proxyOf(r.env)
+	o.Proxy = o.proxies(r)
 	o.Scope = r.scope("USHER_SCOPE", o.Scope)
 	for _, host := range o.AllowedHosts {
 		if strings.ContainsAny(host, "/ @") || strings.Contains(host, "*") && host != "*" {
@@ -73,22 +72,24 @@ func (o *Outbound) check(r *reader) {
 	}
 }
 
-// proxyOf reads the usual variables for proxies.
-func proxyOf(env map[string]string) func(*url.URL) (*url.URL, error) {
-	either := func(name string) string { return cmp.Or(env[name], env[strings.ToLower(name)]) }
-	cfg := httpproxy.Config{
-		HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), NoProxy: either("NO_PROXY"),
-		CGI: env["REQUEST_METHOD"] != "",
-	}
-	return cfg.ProxyFunc()
-}
-
-func checkProxies(r *reader) {
+// proxies reads the usual variables for proxies. net/http ignores an address that it cannot read, and
+// then calls without a proxy, or takes the scheme for the proxy's name: so that is a problem.
+func (o *Outbound) proxies(r *reader) func(*url.URL) (*url.URL, error) {
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"} {
-		if value := r.env[name]; value != "" && !isProxy(value) {
+		value := r.env[name]
+		if !strings.Contains(value, "://") {
+			value = "http://" + value
+		}
+		if u, err := url.Parse(value); o.BaseURL != "" && r.env[name] != "" && (err != nil || u.Hostname() == "") {
 			r.problem(name, "can't be read (not shown, as it may hold a password), but should hold a proxy's address, such as http://proxy:3128")
 		}
 	}
+	either := func(name string) string { return cmp.Or(r.env[name], r.env[strings.ToLower(name)]) }
+	cfg := httpproxy.Config{
+		HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), NoProxy: either("NO_PROXY"),
+		CGI: r.env["REQUEST_METHOD"] != "",
+	}
+	return cfg.ProxyFunc()
 }
 
 // baseURL checks the service's address: the client secret goes there.
@@ -110,16 +111,6 @@ func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 		return u
 	}
 	return nil
-}
-
-// isProxy takes an address with or without a scheme. net/http ignores one that it cannot read,
-// and then calls without a proxy, or takes the scheme for the proxy's name.
-func isProxy(value string) bool {
-	if !strings.Contains(value, "://") {
-		value = "http://" + value
-	}
-	u, err := url.Parse(value)
-	return err == nil && u.Hostname() != ""
 }
 
 // readPorts returns the ports. When outbound is off there are none, but readPorts checks
@@ -156,8 +147,8 @@ func (p *Port) check(r *reader, o *Outbound) {
 	if p.Listen == "" {
 		return // already reported
 	}
-	loopback, ok := r.listen(p.prefix+"LISTEN", p.Listen)
-	if ok && !loopback && p.Key == nil && !o.Insecure && o.BaseURL != "" {
+	reachable := r.listen(p.prefix+"LISTEN", p.Listen)
+	if reachable && p.Key == nil && !o.Insecure && o.BaseURL != "" {
 		r.problem(p.prefix+"LISTEN", "is %q, which others can reach, and callers need no key: set %sKEY (or %sKEY_FILE), or USHER_INSECURE=true if everybody there may act in your name",
 			p.Listen, p.prefix, p.prefix)
 	}
@@ -165,7 +156,7 @@ func (p *Port) check(r *reader, o *Outbound) {
 	if p.Key == o.Key {
 		name = "USHER_KEY" // the main port's own, or inherited from it
 	}
-	r.keys(name, p.Key, ok && !loopback)
+	r.keys(name, p.Key, reachable)
 }
 
 // IdentityVariables names the variables that the identity of p comes from: its own, or the

@@ -118,11 +118,8 @@ func AdminListen(environ []string) string {
 }
 
 func (a *Admin) check(r *reader) {
-	if a.Listen != "off" {
-		loopback, ok := r.listen("USHER_ADMIN_LISTEN", a.Listen)
-		if ok && !loopback && a.Token == nil {
-			r.problem("USHER_ADMIN_LISTEN", "is %q, which others can reach: set USHER_ADMIN_TOKEN (or USHER_ADMIN_TOKEN_FILE), or listen on 127.0.0.1", a.Listen)
-		}
+	if r.listen("USHER_ADMIN_LISTEN", a.Listen) && a.Token == nil {
+		r.problem("USHER_ADMIN_LISTEN", "is %q, which others can reach: set USHER_ADMIN_TOKEN (or USHER_ADMIN_TOKEN_FILE), or listen on 127.0.0.1", a.Listen)
 	}
 	acting := r.tokens("USHER_ADMIN_TOKEN", a.Token)
 	for _, t := range r.tokens("USHER_ADMIN_READ_TOKEN", a.ReadToken) {
@@ -139,10 +136,10 @@ func (a *Admin) check(r *reader) {
 }
 
 func (e *Entitlements) check(r *reader, s *Settings) {
-	beyond := false
+	reachable := false
 	if e.Listen != "" {
-		loopback, ok := r.listen("USHER_ENTITLEMENTS_LISTEN", e.Listen)
-		if beyond = ok && !loopback; beyond && e.Key == nil && !s.Outbound.Insecure {
+		reachable = r.listen("USHER_ENTITLEMENTS_LISTEN", e.Listen)
+		if reachable && e.Key == nil && !s.Outbound.Insecure {
 			r.problem("USHER_ENTITLEMENTS_LISTEN", "is %q, which others can reach, and callers need no key: set USHER_ENTITLEMENTS_KEY (or USHER_ENTITLEMENTS_KEY_FILE), or USHER_INSECURE=true if everybody there may ask", e.Listen)
 		}
 		r.require("USHER_WEBHOOK_INBOX", s.Webhook.Inbox != "", "where webhooks are kept, such as file:/var/lib/usher/inbox.db or postgres://user@host/database: USHER_ENTITLEMENTS_LISTEN answers from it")
@@ -150,7 +147,7 @@ func (e *Entitlements) check(r *reader, s *Settings) {
 			r.problem("USHER_WEBHOOK_LISTEN", "is off, but with a file inbox no other usher can take webhooks in: use postgres://user@host/database in USHER_WEBHOOK_INBOX, or set an address")
 		}
 	}
-	r.keys("USHER_ENTITLEMENTS_KEY", e.Key, beyond)
+	r.keys("USHER_ENTITLEMENTS_KEY", e.Key, reachable)
 }
 
 // checkDistinct finds two listeners on one address.

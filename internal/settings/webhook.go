@@ -43,13 +43,8 @@ type Webhook struct {
 
 func (w *Webhook) check(r *reader) {
 	w.checkListener(r)
-	// The gate compares it with the path as the sender wrote it, escapes included.
-	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
-		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
-	}
 	w.checkSecrets(r)
 	w.checkTLS(r)
-	w.checkTypes(r)
 	w.readRules(r)
 	w.checkInbox(r)
 	w.readReceivers(r)
@@ -61,17 +56,19 @@ func (w *Webhook) on() bool {
 }
 
 func (w *Webhook) checkListener(r *reader) {
-	if w.Listen == "off" {
-		return
-	}
-	loopback, ok := r.listen("USHER_WEBHOOK_LISTEN", w.Listen)
+	reachable := r.listen("USHER_WEBHOOK_LISTEN", w.Listen)
 	checked := w.token != nil || w.hmacSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
-	if w.on() && ok && !loopback && !checked && !w.Insecure {
+	if w.on() && reachable && !checked && !w.Insecure {
 		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
+	}
+	// The gate compares it with the path as the sender wrote it, escapes included.
+	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
+		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
 	}
 }
 
-func (w *Webhook) checkTypes(r *reader) {
+// readRules asks content what it makes of the types and the schema.
+func (w *Webhook) readRules(r *reader) {
 	for _, typ := range w.SyncTypes {
 		switch {
 		case typ == "*":
@@ -80,10 +77,6 @@ func (w *Webhook) checkTypes(r *reader) {
 			r.problem("USHER_WEBHOOK_SYNC_TYPES", "has %q, which is in USHER_WEBHOOK_TYPES too: a type should be in one of them", typ)
 		}
 	}
-}
-
-// readRules asks content what it makes of the types and the schema.
-func (w *Webhook) readRules(r *reader) {
 	var schema []byte
 	if w.SchemaFile != "" {
 		if schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); schema == nil {
