@@ -22,7 +22,6 @@ var builtIn []byte
 // Rules say which webhooks have the right type and shape.
 type Rules struct {
 	types  []string
-	any    bool // "*" is among them
 	schema *jsonschema.Schema
 	shape  *shape // of the built-in schema; nil: the schema is the user's own, and applies to every type
 }
@@ -42,11 +41,11 @@ func NewRules(types []string, own []byte) (*Rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Rules{types: types, any: slices.Contains(types, "*"), schema: schema}
+	r := &Rules{types: types, schema: schema}
 	if own == nil {
-		r.shape, err = newShape(builtIn)
+		r.shape = newShape(schema)
 	}
-	return r, err
+	return r, nil
 }
 
 func compile(doc any) (*jsonschema.Schema, error) {
@@ -95,7 +94,7 @@ func (r *Rules) Faults(value any) []Fault {
 	if faults := r.schemaFaults(value); len(faults) > 0 {
 		return faults
 	}
-	if !typed && !r.any { // the user's schema may not require a type, the list of types does
+	if !typed && !r.Lets("*") { // the user's schema may not require a type, the list of types does
 		return []Fault{{"/type", "must be a string that names the event"}}
 	}
 	return codeFaults(value)
@@ -103,7 +102,7 @@ func (r *Rules) Faults(value any) []Fault {
 
 // Lets says whether webhooks of this type are accepted.
 func (r *Rules) Lets(typ string) bool {
-	return r.any || slices.Contains(r.types, typ)
+	return slices.Contains(r.types, typ) || slices.Contains(r.types, "*")
 }
 
 func (r *Rules) schemaFaults(value any) []Fault {
