@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"usher/internal/guard"
@@ -35,7 +36,7 @@ type answer struct {
 	status int
 	header map[string]string // further headers; nil for none
 
-	decision *receiver.Decision // the receiver's own answer, instead of all that follows; nil: none
+	receivers *receiver.Attempt // the receiver's own answer to a question, instead of all that follows; nil: none
 
 	Decision string           `json:"decision"`
 	Error    string           `json:"error,omitempty"`
@@ -94,15 +95,23 @@ func duplicateOf(webhook string) *answer {
 }
 
 func (a *answer) write(w http.ResponseWriter) {
-	if a.decision != nil {
-		writeDecision(w, a.decision)
+	h := w.Header()
+	h.Set("Usher-Decision", a.Decision)
+	for name, value := range a.header {
+		h.Set(name, value)
+	}
+	if a.receivers == nil {
+		guard.WriteJSON(w, a.status, a)
 		return
 	}
-	for name, value := range a.header {
-		w.Header().Set(name, value)
+	for _, name := range []string{"Content-Type", "Content-Encoding"} { // all that is needed to read the body
+		h[name] = a.receivers.Header.Values(name) // nil keeps net/http from guessing a type
 	}
-	w.Header().Set("Usher-Decision", a.Decision)
-	guard.WriteJSON(w, a.status, a)
+	if a.status != http.StatusNoContent && a.status != http.StatusNotModified { // these have no body, and no length
+		h.Set("Content-Length", strconv.Itoa(len(a.receivers.Body)))
+	}
+	w.WriteHeader(a.status)
+	w.Write(a.receivers.Body) // an error means that the sender has gone
 }
 
 // An Outcome is the result of one request, to be shown to people.

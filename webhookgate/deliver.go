@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"usher/internal/guard"
@@ -104,17 +102,16 @@ func (g *Gate) ask(v *visit) *answer {
 	defer cancel()
 	defer context.AfterFunc(g.deliveries, cancel)() // ends the try when the grace of a shutdown is over
 	w := v.webhook
-	decision, err := w.Receiver.Ask(ctx, w.ID, w.Header, w.Body)
+	t := w.Receiver.Ask(ctx, w.ID, w.Header, w.Body)
 	var a *answer
 	switch {
-	case err == nil:
-		a = &answer{status: decision.Status, Decision: forwarded, decision: decision}
+	case t.Err == nil:
+		a = &answer{status: t.Status, Decision: forwarded, receivers: &t}
 	case v.r.Context().Err() != nil:
 		a = &answer{status: statusHungUp, Decision: failed, Error: "the sender hung up before the receiver answered"}
 	case g.deliveries.Err() != nil:
 		a = shuttingDown()
 	default:
-		t := receiver.Attempt{Err: err}
 		g.logFailure(w, 1, t)
 		a = failure(w, 1, t)
 	}
@@ -124,15 +121,3 @@ func (g *Gate) ask(v *visit) *answer {
 
 // statusHungUp is for logs and metrics only: no sender gets it.
 const statusHungUp = 499
-
-// writeDecision passes the receiver's answer to the sender unchanged.
-func writeDecision(w http.ResponseWriter, d *receiver.Decision) {
-	h := w.Header()
-	maps.Copy(h, d.Header)
-	if d.Status != http.StatusNoContent && d.Status != http.StatusNotModified { // these have no body, and no length
-		h.Set("Content-Length", strconv.Itoa(len(d.Body)))
-	}
-	h.Set("Usher-Decision", forwarded)
-	w.WriteHeader(d.Status)
-	w.Write(d.Body) // an error means that the sender has gone
-}

@@ -22,31 +22,65 @@ const (
 	maxDecision = 1 << 20  // the largest answer to a question; it is kept in memory for the sender
 )
 
+// An Attempt is the result of one try.
+type Attempt struct {
+	Status     int // zero: there was no answer that can be used; see Err
+	Err        error
+	RetryAfter time.Duration // what the receiver asked for
+	Excerpt    string        // of its answer
+
+	// Header and Body are the whole answer to a question.
+	Header http.Header
+	Body   []byte
+}
+
 // Try sends a webhook once, and counts that: its id, the headers that do not differ from try to
 // try, its body.
 func (r *Receiver) Try(ctx context.Context, id string, header http.Header, body []byte) Attempt {
 	start := time.Now()
-	t := r.try(ctx, id, header, body)
+	// A 2xx means accepted, whatever follows. usher still waits for the body: before its end
+	// the receiver may not be finished.
+	t, _ := r.try(ctx, id, header, body, maxAnswer)
+	if t.Header.Get("Content-Encoding") == "" {
+		t.Excerpt = text.Clip(string(t.Body), maxExcerpt)
+	}
+	t.Header, t.Body = nil, nil
 	r.count(t.Result(), start)
 	return t
 }
 
-func (r *Receiver) try(ctx context.Context, id string, header http.Header, body []byte) Attempt {
+// Ask sends a question once, and counts that. It returns the receiver's whole answer: half an answer
+// must not look like a decision. A try that ctx has ended says nothing about the receiver, and is
+// not counted.
+func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body []byte) Attempt {
+	start := time.Now()
+	t, err := r.try(ctx, id, header, body, maxDecision+1)
+	if err != nil {
+		t = Attempt{Err: fmt.Errorf("%w: %w", unusable("the receiver's answer ended too early"), err)}
+	} else if len(t.Body) > maxDecision {
+		t = Attempt{Err: unusable(fmt.Sprintf("the receiver's answer is larger than %d bytes", maxDecision))}
+	}
+	switch {
+	case ctx.Err() != nil:
+	case t.Err == nil && t.Status < 500:
+		r.count("ok", start) // a no is an answer, too
+	default:
+		r.count(t.Result(), start)
+	}
+	return t
+}
+
+// try makes one request and reads up to limit bytes of the answer. The error is that of reading it.
+func (r *Receiver) try(ctx context.Context, id string, header http.Header, body []byte, limit int64) (Attempt, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	resp, err := r.send(ctx, id, header, body)
 	if err != nil {
-		return Attempt{Err: err}
+		return Attempt{Err: err}, nil
 	}
 	defer resp.Body.Close()
-	t := Attempt{Status: resp.StatusCode, RetryAfter: wire.RetryAfter(resp.Header)}
-	// A 2xx means accepted, whatever follows. usher still waits for the body: before its end
-	// the receiver may not be finished.
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if resp.Header.Get("Content-Encoding") == "" {
-		t.Excerpt = text.Clip(string(said), maxExcerpt)
-	}
-	return t
+	said, err := io.ReadAll(io.LimitReader(resp.Body, limit))
+	return Attempt{Status: resp.StatusCode, RetryAfter: wire.RetryAfter(resp.Header), Header: resp.Header, Body: said}, err
 }
 
 func (r *Receiver) count(result string, start time.Time) {
@@ -71,52 +105,6 @@ func Fenced(ctx context.Context, may func() bool) context.Context {
 
 // errFenced is why a write did not happen. The receiver then gets no complete request.
 var errFenced = errors.New("no longer this replica's to deliver")
-
-// A Decision is a receiver's answer to a question, unchanged.
-type Decision struct {
-	Status int
-	Header http.Header // only what is needed to read the body
-	Body   []byte
-}
-
-// Ask sends a question once, counts that, and returns the receiver's whole answer: half an answer
-// must not look like a decision. A try that ctx has ended says nothing about the receiver, and is
-// not counted.
-func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body []byte) (*Decision, error) {
-	start := time.Now()
-	d, err := r.ask(ctx, id, header, body)
-	switch {
-	case ctx.Err() != nil:
-	case err != nil:
-		r.count(Attempt{Err: err}.Result(), start)
-	case d.Status >= 500:
-		r.count(Attempt{Status: d.Status}.Result(), start)
-	default:
-		r.count("ok", start) // a no is an answer, too
-	}
-	return d, err
-}
-
-func (r *Receiver) ask(ctx context.Context, id string, header http.Header, body []byte) (*Decision, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-	defer cancel()
-	resp, err := r.send(ctx, id, header, body)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	d := &Decision{Status: resp.StatusCode, Header: make(http.Header)}
-	if d.Body, err = io.ReadAll(io.LimitReader(resp.Body, maxDecision+1)); err != nil {
-		return nil, fmt.Errorf("%w: %w", unusable("the receiver's answer ended too early"), err)
-	}
-	if len(d.Body) > maxDecision {
-		return nil, unusable(fmt.Sprintf("the receiver's answer is larger than %d bytes", maxDecision))
-	}
-	for _, name := range []string{"Content-Type", "Content-Encoding"} {
-		d.Header[name] = resp.Header.Values(name) // nil keeps net/http from guessing a type
-	}
-	return d, nil
-}
 
 // ErrUnsigned: nothing is sent while the signing secret cannot be used. If a receiver got
 // unsigned webhooks for a while, somebody might make it accept them.
@@ -147,14 +135,6 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 		req.SetBasicAuth(user.Username(), password)
 	}
 	return r.Transport.RoundTrip(req)
-}
-
-// An Attempt is the result of one try.
-type Attempt struct {
-	Status     int // zero: there was no answer; see Err
-	Err        error
-	RetryAfter time.Duration // what the receiver asked for
-	Excerpt    string        // of its answer
 }
 
 // Accepted reports whether the receiver has accepted the webhook.

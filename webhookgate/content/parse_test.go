@@ -37,7 +37,7 @@ func TestParse(t *testing.T) {
 		{`{"a":1,"b":2,"a":1}`, "/a is in the object twice"},
 		{`{"code":1,"\u0063ode":2}`, "/code is in the object twice"},
 		{`{"x":[{},{"a/b~c":{"":0,"":0}}]}`, "/x/1/a~1b~0c/ is in the object twice"},
-		{`"\ufffd\\ufffd\uFFFD\\\ufffd`+"\uFFFD"+`"`, ""},
+		{`"\ufffd\\ufffd\uFFFD\\\ufffd` + "\uFFFD" + `"`, ""},
 		{`{"a":"\ufffd\ud83d"}`, "/a has half a character"},
 		{`{"a":"\\ufffd\ud83d"}`, "/a has half a character"},
 		{`{"a":"\ud83d"}`, "/a has half a character"},
