@@ -13,6 +13,7 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/receiver"
+	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate/content"
 )
@@ -88,7 +89,7 @@ func (g *Gate) handle(v *visit) *answer {
 	}
 	body, no := readBody(v.w, v.r, g.cfg.MaxBody)
 	if no != nil && no.status == http.StatusRequestEntityTooLarge && g.vouched(v.r) {
-		return g.refused(v, no, "size", body, nil)
+		return g.refused(v, v.newWebhook(body), "size", no)
 	}
 	if no != nil {
 		return no
@@ -117,32 +118,46 @@ func (g *Gate) handle(v *visit) *answer {
 func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 	g.readers <- struct{}{}
 	defer func() { <-g.readers }()
+	w := v.newWebhook(body)
 	value, fault := content.Parse(body)
 	if fault != nil {
-		return nil, g.refused(v, faulty(http.StatusBadRequest, *fault), "json", body, nil)
+		return nil, g.refused(v, w, "json", faulty(http.StatusBadRequest, *fault))
 	}
-	typ := content.TypeOf(value)
+	w.Type = content.TypeOf(value)
+	platform, tenant, certain := content.CertainTenant(value)
+	if certain {
+		w.Lane = Lane{Platform: platform, Tenant: tenant}
+	}
+	asks := g.asks(w.Type)
 	if faults := g.cfg.Rules.Faults(value); len(faults) > 0 {
 		no := faulty(http.StatusUnprocessableEntity, faults...)
 		switch {
-		case typ != "" && !g.cfg.Rules.Lets(typ):
+		case w.Type != "" && !g.cfg.Rules.Lets(w.Type):
 			if g.cfg.UnknownType != nil {
-				g.cfg.UnknownType(typ)
+				g.cfg.UnknownType(w.Type)
 			}
-		case !g.asks(typ):
-			return nil, g.refused(v, no, "schema", body, value)
+		case !asks:
+			return nil, g.refused(v, w, "schema", no)
 		}
 		return nil, no
 	}
-	lane := laneOf(typ, value)
-	to := g.cfg.Receivers.For(lane.Platform)
+	w.Receiver = g.cfg.Receivers.For(platform)
 	switch {
-	case to == nil && g.asks(typ):
-		return nil, unclaimed(lane.Platform)
-	case to == nil && !g.cfg.KeepUnclaimed:
-		return nil, g.refused(v, unclaimed(lane.Platform), "platform", body, value)
+	case w.Receiver == nil && asks:
+		return nil, unclaimed(platform)
+	case w.Receiver == nil && !g.cfg.KeepUnclaimed:
+		return nil, g.refused(v, w, "platform", unclaimed(platform))
+	case !certain: // it names no tenant
+		w.Lane = Lane{Platform: platform, Type: w.Type}
 	}
-	return g.newWebhook(v, body, value, typ, lane, to), nil
+	w.Header = g.forwardHeader(v, w.Receiver)
+	// Other events are not known to be snapshots, and without a tenant it is not known
+	// whose: the same bytes twice may be two changes. A question changes nothing.
+	w.Snapshot = w.Type == content.TenantProvisioningChange && certain && !asks
+	if w.Snapshot && g.cfg.Keep != nil {
+		w.Says = snapshot.KeptOf(value)
+	}
+	return w, nil
 }
 
 func unclaimed(platform string) *answer {

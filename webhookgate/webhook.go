@@ -3,6 +3,7 @@ package webhookgate
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,36 +50,9 @@ type Lane struct {
 
 func (l Lane) size() int { return len(l.Platform) + len(l.Tenant) + len(l.Type) }
 
-func (g *Gate) newWebhook(v *visit, body []byte, value any, typ string, lane Lane, to *receiver.Receiver) *Webhook {
-	now := time.Now()
-	w := &Webhook{
-		ID:   newID(now),
-		Type: typ,
-		Lane: lane,
-		// Other events are not known to be snapshots, and without a tenant it is not known
-		// whose: the same bytes twice may be two changes. A question changes nothing.
-		Snapshot: typ == content.TenantProvisioningChange && lane.Tenant != "" && !g.asks(typ),
-		Digest:   sha256.Sum256(body),
-		Body:     body,
-		Header:   g.forwardHeader(v, to),
-		Received: now,
-		Receiver: to,
-		SignedID: v.signedID,
-	}
-	if w.Snapshot && g.cfg.Keep != nil {
-		w.Says = snapshot.KeptOf(value)
-	}
-	return w
-}
-
-// laneOf reads the names from the value that was validated.
-func laneOf(typ string, value any) Lane {
-	var lane Lane
-	lane.Platform, lane.Tenant = content.TenantOf(value)
-	if lane.Tenant == "" {
-		lane.Type = typ
-	}
-	return lane
+// newWebhook makes a webhook of a body that nobody has read yet.
+func (v *visit) newWebhook(body []byte) *Webhook {
+	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: time.Now(), SignedID: v.signedID}
 }
 
 // TraceID returns the trace id of the sender's traceparent, or nothing. The receiver gets that
@@ -101,13 +75,11 @@ func (w *Webhook) attrs() []slog.Attr {
 	return attrs
 }
 
-// newID makes a UUIDv7 (RFC 9562): the time in milliseconds, then random bits.
-func newID(now time.Time) string {
+// NewID makes the id of a webhook, a UUIDv7 (RFC 9562): the time in milliseconds, then random bits.
+func NewID() string {
 	var u [16]byte
+	binary.BigEndian.PutUint64(u[:], uint64(time.Now().UnixMilli())<<16)
 	rand.Read(u[6:])
-	for i, ms := 5, now.UnixMilli(); i >= 0; i, ms = i-1, ms>>8 {
-		u[i] = byte(ms)
-	}
 	u[6] = u[6]&0x0f | 0x70 // version 7
 	u[8] = u[8]&0x3f | 0x80 // variant
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
@@ -128,29 +100,18 @@ type Refusal struct {
 // maxRefusedBody is how much of a body is kept that is too large.
 const maxRefusedBody = 64 << 10
 
-// refused notes that usher refuses the content of a visit, and returns the answer. value is the
-// parsed body, or nil.
-func (g *Gate) refused(v *visit, no *answer, reason string, body []byte, value any) *answer {
-	r := &Refusal{Status: no.status, Reason: reason, Cut: no.status == http.StatusRequestEntityTooLarge, Faults: no.Faults}
-	if len(r.Faults) == 0 {
-		r.Faults = []content.Fault{{Message: no.Error}}
+// refused notes that usher refuses the content of a visit, and returns the answer.
+func (g *Gate) refused(v *visit, w *Webhook, reason string, no *answer) *answer {
+	w.Header = g.forwardHeader(v, g.cfg.Receivers.For(w.Lane.Platform))
+	v.refusal = &Refusal{
+		Webhook: *w, Certain: w.Lane.Tenant != "", Cut: no.status == http.StatusRequestEntityTooLarge, Status: no.status, Reason: reason, Faults: no.Faults,
+	}
+	if len(no.Faults) == 0 {
+		v.refusal.Faults = []content.Fault{{Message: no.Error}}
 	}
 	if v.from.IsValid() {
-		r.From = v.from.String()
+		v.refusal.From = v.from.String()
 	}
-	var lane Lane
-	if value != nil {
-		lane.Platform, lane.Tenant, r.Certain = content.CertainTenant(value)
-		if !r.Certain {
-			lane = Lane{}
-		}
-	}
-	now := time.Now()
-	r.Webhook = Webhook{
-		ID: newID(now), Type: content.TypeOf(value), Lane: lane, Digest: sha256.Sum256(body), Body: body,
-		Header: g.forwardHeader(v, g.cfg.Receivers.For(lane.Platform)), Received: now, SignedID: v.signedID,
-	}
-	v.refusal = r
 	return no
 }
 
@@ -178,6 +139,3 @@ func Accept(id string, header http.Header, body []byte, receivers *receiver.Set)
 		Digest: sha256.Sum256(body), Body: body, Header: header, Received: time.Now(), Receiver: receivers.For(platform),
 	}, nil
 }
-
-// NewID makes the id of a webhook: a UUIDv7.
-func NewID() string { return newID(time.Now()) }

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"usher/webhookgate/content"
@@ -12,11 +13,12 @@ import (
 
 func laneIn(t *testing.T, body string) Lane {
 	t.Helper()
-	value, fault := content.Parse([]byte(body))
-	if fault != nil {
-		t.Fatal(fault)
+	g := newGate(t, func(c *setup) { c.Types, c.Schema = []string{"*"}, []byte(`{}`) })
+	w, no := g.read(&visit{r: request(body)}, []byte(body))
+	if no != nil {
+		t.Fatal(no)
 	}
-	return laneOf(content.TypeOf(value), value)
+	return w.Lane
 }
 
 func TestLanes(t *testing.T) {
@@ -91,15 +93,17 @@ func TestOnlySnapshotsAreDeduplicated(t *testing.T) {
 
 func TestIDs(t *testing.T) {
 	v7 := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
-	at := time.UnixMilli(0x0123456789ab)
-	seen := make(map[string]bool)
-	for range 1000 {
-		id := newID(at)
-		if !v7.MatchString(id) || !strings.HasPrefix(id, "01234567-89ab-7") || seen[id] {
-			t.Fatalf("id %s", id)
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2040, 1, 2, 3, 4, 5, 6e6, time.UTC)))
+		seen := make(map[string]bool)
+		for range 1000 {
+			id := NewID()
+			if !v7.MatchString(id) || !strings.HasPrefix(id, "020257cd-088e-7") || seen[id] {
+				t.Fatalf("id %s", id)
+			}
+			seen[id] = true
 		}
-		seen[id] = true
-	}
+	})
 }
 
 // A code that is read as none would make one tenant of two. A schema of the user's own may allow
