@@ -2,7 +2,6 @@ package serve
 
 import (
 	"fmt"
-	"slices"
 
 	"usher/internal/admin"
 	"usher/internal/admin/metrics"
@@ -18,15 +17,13 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		Hosts:     guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
 		Token:     a.Token.Getter(),
 		ReadToken: a.ReadToken.Getter(),
-		Unready: func() []string {
-			return slices.Concat(u.shutdownProblems(), u.inboxProblems(), u.entitlementsProblems(), u.tokenProblems())
-		},
-		Stopping: u.stopping.Load,
-		Parts:    u.parts(),
-		Metrics:  metrics.Handler(),
-		Changes:  metrics.Changes,
-		Version:  version.Number(),
-		Log:      u.log,
+		Unready:   func() []string { return u.unready("gate", "entitlements", "outbound") },
+		Stopping:  u.stopping.Load,
+		Parts:     u.parts(),
+		Metrics:   metrics.Handler(),
+		Changes:   metrics.Changes,
+		Version:   version.Number(),
+		Log:       u.log,
 	}
 	if u.outbound != nil {
 		cfg.Ports = u.portStates
@@ -84,60 +81,52 @@ func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 		state.Tries[r.Name] = m.Receiver(r.Name).Recent()
 	}
 	if u.inbox == nil {
-		state.Refused = u.refusals.count()
-		state.RefusedOf, state.RefusedWhy = u.refusals.tenants()
+		state.Refused, state.RefusedOf, state.RefusedWhy = u.refusals.state()
 	}
 	return state
 }
 
 // parts returns what /readyz/NAME reports on. Each part has a readiness of its own, so that
 // a token endpoint that refuses does not take a gate out of its load balancer.
-func (u *Usher) parts() []admin.Part {
-	// usher answers from memory also while it cannot reach the inbox's servers.
-	problems := [3]func() []string{u.tokenProblems, u.inboxProblems, u.entitlementsProblems}
-	var parts []admin.Part
-	for i, p := range u.settings.Parts() {
+func (u *Usher) parts() (parts []admin.Part) {
+	for _, p := range u.settings.Parts() {
 		part := admin.Part{Name: p.Name, Off: p.Off}
 		if p.On {
-			part.Unready = func() []string { return append(u.shutdownProblems(), problems[i]()...) }
+			part.Unready = func() []string { return u.unready(p.Name) }
 		}
 		parts = append(parts, part)
 	}
 	return parts
 }
 
-func (u *Usher) shutdownProblems() []string {
-	if !u.stopping.Load() {
-		return nil
+// unready says what keeps parts of usher from being ready.
+func (u *Usher) unready(parts ...string) (problems []string) {
+	if u.stopping.Load() {
+		problems = append(problems, "shutting down")
 	}
-	return []string{"shutting down"}
-}
-
-func (u *Usher) inboxProblems() []string {
-	if u.inbox == nil {
-		return nil
-	}
-	if err := u.inbox.Err(); err != nil {
-		return []string{err.Error()}
-	}
-	return nil
-}
-
-// tokenProblems says which ports never had a token. After the first one an outage of the
-// billing service does not make usher unready: it must not take the customer's pod down.
-func (u *Usher) tokenProblems() []string {
-	if u.outbound == nil {
-		return nil
-	}
-	var problems []string
-	for _, p := range u.outbound.Ports {
-		state := p.Source.State()
+	for _, part := range parts {
 		switch {
-		case state.Had:
-		case state.Err != nil:
-			problems = append(problems, fmt.Sprintf("port %s has had no token yet: %v", p.Name, state.Err))
-		default:
-			problems = append(problems, fmt.Sprintf("port %s has had no token yet", p.Name))
+		case part == "gate" && u.inbox != nil:
+			if err := u.inbox.Err(); err != nil {
+				problems = append(problems, err.Error())
+			}
+		case part == "entitlements" && u.answers != nil:
+			// usher answers from memory also while it cannot reach the inbox's servers.
+			if !u.inbox.Ready() {
+				problems = append(problems, "the inbox has not been read yet, so usher does not know yet what tenants may use")
+			}
+		case part == "outbound" && u.outbound != nil:
+			// After the first token an outage of the billing service does not make usher unready: it
+			// must not take the customer's pod down.
+			for _, p := range u.outbound.Ports {
+				if state := p.Source.State(); !state.Had {
+					problem := fmt.Sprintf("port %s has had no token yet", p.Name)
+					if state.Err != nil {
+						problem += ": " + state.Err.Error()
+					}
+					problems = append(problems, problem)
+				}
+			}
 		}
 	}
 	return problems

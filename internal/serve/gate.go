@@ -72,60 +72,47 @@ func (l *listener) certificateEnds() time.Time {
 // refusals are the webhooks of the right sender that were refused and that nobody has dealt with.
 // Without an inbox they are counted in memory, only as many as an inbox would keep.
 type refusals struct {
-	mu    sync.Mutex // guards what follows
-	lanes map[webhookgate.Lane]int
-	other int    // whose tenant is not certain
-	last  string // what is wrong with the last one
-	types map[string]bool
+	mu    sync.Mutex               // guards what follows
+	lanes map[webhookgate.Lane]int // the lane of those whose tenant is not certain is empty
+	last  string                   // what is wrong with the last one
+	types map[string]bool          // those that were logged
 }
 
 const maxRefusals = 1000
-
-func newRefusals() *refusals {
-	return &refusals{lanes: make(map[webhookgate.Lane]int), types: make(map[string]bool)}
-}
 
 func (r *refusals) add(w *webhookgate.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = text.Clip(content.Words(w.Faults), 512)
-	switch {
-	case !w.Certain:
-		r.other = min(r.other+1, maxRefusals)
-	case r.lanes[w.Lane] > 0 || len(r.lanes) < maxRefusals:
+	if n := r.lanes[w.Lane]; n < maxRefusals && (n > 0 || len(r.lanes) < maxRefusals) {
+		if r.lanes == nil {
+			r.lanes = make(map[webhookgate.Lane]int)
+		}
 		r.lanes[w.Lane]++
 	}
 }
 
 // settle notes a later snapshot of the same tenant that was taken.
 func (r *refusals) settle(w *webhookgate.Webhook) {
-	if !w.Snapshot {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.lanes, w.Lane)
+	if w.Snapshot {
+		delete(r.lanes, w.Lane)
+	}
 }
 
-// tenants names those that have some, and says what is wrong with the last one.
-func (r *refusals) tenants() (names []string, why string) {
+// state says how many there are, of which tenants, and what is wrong with the last one.
+func (r *refusals) state() (n int, tenants []string, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for l := range r.lanes {
-		names = append(names, store.ShowTenant(l.Platform, l.Tenant))
+	for l, times := range r.lanes {
+		n += times
+		if l.Tenant != "" {
+			tenants = append(tenants, store.ShowTenant(l.Platform, l.Tenant))
+		}
 	}
-	slices.Sort(names)
-	return names, r.last
-}
-
-func (r *refusals) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := r.other
-	for _, c := range r.lanes {
-		n += c
-	}
-	return n
+	slices.Sort(tenants)
+	return n, tenants, r.last
 }
 
 // unknownType logs a type that is in neither list, once for each.
@@ -135,6 +122,9 @@ func (r *refusals) unknownType(typ string, log *slog.Logger) {
 	defer r.mu.Unlock()
 	if r.types[typ] || len(r.types) >= maxRefusals {
 		return
+	}
+	if r.types == nil {
+		r.types = make(map[string]bool)
 	}
 	r.types[typ] = true
 	log.Warn("webhooks of this type are refused: it is in neither USHER_WEBHOOK_TYPES nor USHER_WEBHOOK_SYNC_TYPES", "type", typ)

@@ -72,15 +72,10 @@ func (u *Usher) startCourier() (stop func(context.Context) error) {
 	}()
 	return func(grace context.Context) error {
 		defer cut()
+		defer context.AfterFunc(grace, cut)()
 		cancel()
-		select {
-		case <-ended:
-			return nil
-		case <-grace.Done():
-		}
-		cut()
 		<-ended
-		return grace.Err()
+		return hard.Err()
 	}
 }
 
@@ -89,7 +84,8 @@ func (u *Usher) inboxFigures() inbox.Stats {
 	if u.inbox != nil {
 		return u.inbox.Stats()
 	}
-	s := inbox.Stats{Stats: store.Stats{Unread: u.refusals.count()}, Receivers: make(map[string]inbox.ReceiverStats)}
+	refused, _, _ := u.refusals.state()
+	s := inbox.Stats{Stats: store.Stats{Unread: refused}, Receivers: make(map[string]inbox.ReceiverStats)}
 	for _, c := range u.settings.Webhook.Receivers.All() {
 		s.Receivers[c.Name] = inbox.ReceiverStats{}
 	}
@@ -108,17 +104,6 @@ func (u *Usher) buildEntitlements(m *metrics.Entitlements) {
 	}
 	u.answers = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
 	u.listeners = append(u.listeners, u.answers)
-}
-
-// entitlementsProblems says what keeps the port from answering.
-func (u *Usher) entitlementsProblems() []string {
-	if u.answers == nil {
-		return nil
-	}
-	if !u.inbox.Ready() {
-		return []string{"the inbox has not been read yet, so usher does not know yet what tenants may use"}
-	}
-	return nil
 }
 
 // entitlementsPort returns how a shell calls the entitlements port, without the key itself.

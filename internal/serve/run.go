@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
@@ -13,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"usher/internal/sdnotify"
 	"usher/internal/secret"
 )
 
@@ -21,8 +19,12 @@ import (
 // signal, at once.
 func (u *Usher) Run(ctx context.Context) error {
 	signals := make(chan os.Signal, 2)
-	u.starter.signals(signals)
-	defer signal.Stop(signals)
+	// A Windows service gets none: there SIGTERM comes also when any user logs off, and the
+	// service manager has its own way to stop usher.
+	if u.serves == nil {
+		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+		defer signal.Stop(signals)
+	}
 
 	background, stopBackground := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -42,8 +44,14 @@ func (u *Usher) Run(ctx context.Context) error {
 			}
 		})
 	}
-	running.Go(func() { u.starter.systemd.Watch(background) })
-	u.starter.ready()
+	running.Go(func() { u.systemd.Watch(background) })
+	// usher is ready when it listens, not when it has a token: a manager would give up a start that
+	// waits for the billing service and try again, which does not help. /readyz says whether there
+	// is a token.
+	if u.serves != nil {
+		u.serves()
+	}
+	u.tell(u.systemd.Ready)
 	var err error
 	select {
 	case <-ctx.Done():
@@ -53,7 +61,7 @@ func (u *Usher) Run(ctx context.Context) error {
 	case err = <-failed:
 		u.log.Error("a listener failed", "err", err)
 	}
-	u.starter.stopping()
+	u.tell(u.systemd.Stopping)
 	atOnce, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	go func() {
@@ -162,35 +170,10 @@ func (u *Usher) closeInbox() {
 	}
 }
 
-// supervisor is the service manager that started usher. usher reports "ready" when it
-// listens, not when it has a token: a manager would give up a start that waits for the
-// billing service and try again, which does not help. /readyz says whether there is a token.
-type supervisor struct {
-	systemd *sdnotify.Notifier // nil: it is not systemd
-	serves  func()             // nil: it is not Windows
-	log     *slog.Logger
-}
-
-// signals sends the signals that end usher to c. A Windows service gets none: there SIGTERM
-// comes also when any user logs off, and the service manager has its own way to stop usher.
-func (s *supervisor) signals(c chan<- os.Signal) {
-	if s.serves == nil {
-		signal.Notify(c, os.Interrupt, syscall.SIGTERM)
-	}
-}
-
-func (s *supervisor) ready() {
-	if s.serves != nil {
-		s.serves()
-	}
-	s.tell(s.systemd.Ready)
-}
-
-func (s *supervisor) stopping() { s.tell(s.systemd.Stopping) }
-
-func (s *supervisor) tell(what func() error) {
+// tell tells the service manager, if it is systemd.
+func (u *Usher) tell(what func() error) {
 	if err := what(); err != nil {
-		s.log.Warn("cannot reach the service manager at NOTIFY_SOCKET", "err", err)
+		u.log.Warn("cannot reach the service manager at NOTIFY_SOCKET", "err", err)
 	}
 }
 

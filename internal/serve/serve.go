@@ -56,7 +56,7 @@ func Run(ctx context.Context, c Config) error {
 	if u.gate != nil && !c.Settings.Webhook.SharedInbox() {
 		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
 	}
-	u.starter = supervisor{systemd: sdnotify.New(c.Environ), serves: c.Serves, log: c.Log}
+	u.systemd, u.serves = sdnotify.New(c.Environ), c.Serves
 	return u.Run(ctx)
 }
 
@@ -64,13 +64,14 @@ func Run(ctx context.Context, c Config) error {
 type Usher struct {
 	settings *settings.Settings
 	log      *slog.Logger
-	starter  supervisor
 	stopping atomic.Bool
+	systemd  *sdnotify.Notifier // nil: it did not start usher
+	serves   func()             // for Windows' service manager; nil: it did not start usher
 
 	outbound  *outbound.Outbound // nil: off
 	gate      *webhookgate.Gate  // nil: off
 	decisions *recent.Ring       // the gate's last; nil: off
-	refusals  *refusals          // without an inbox
+	refusals  refusals           // without an inbox
 	inbox     *inbox.Inbox       // nil: webhooks are passed through
 	book      *entitlements.Book // what tenants may use; nil: there is no inbox
 
@@ -111,7 +112,7 @@ func (u *Usher) Addresses() Addresses {
 // build puts usher together. It opens the inbox, but no listener yet: an inbox that usher
 // cannot open is an error of start-up.
 func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
-	u := &Usher{settings: s, log: log, refusals: newRefusals()}
+	u := &Usher{settings: s, log: log}
 	m := metrics.New(version.Number(), version.Commit())
 	if s.OutboundOn() {
 		if err := u.buildOutbound(m); err != nil {
