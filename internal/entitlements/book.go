@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -48,7 +49,8 @@ type Book struct {
 	mu      sync.Mutex                     // guards what follows
 	held    *simplelru.LRU[string, *entry] // by the tenant's code
 	size    int64                          // of held
-	running *query                         // nil: none
+	asking  bool                           // run asks the store
+	running *query                         // that run waits for; nil: none
 	waiting []*query
 	failure error     // of the last query; nil: it succeeded
 	probe   time.Time // when a store that fails is asked again
@@ -56,19 +58,14 @@ type Book struct {
 
 // An entry is what the store said about a tenant's code. It does not change.
 type entry struct {
-	places []place   // one for each platform that has the code, nearly always one
+	places []Answer  // one for each platform that has the code, nearly always one
 	asked  time.Time // when the query began
-}
-
-type place struct {
-	Answer
-	damaged error // the stored features cannot be read; nil: they can
 }
 
 // A query asks the store about everything that was asked for while the query before it ran.
 type query struct {
-	tenants map[string]*entry // what is held of them when it begins
-	changed map[string]bool   // those that have changed since it began
+	tenants map[string]bool   // that it asks for
+	changed map[string]bool   // those that have changed since it began; the empty code stands for all
 	done    chan struct{}     // closed at its end
 	found   map[string]*entry // set then, as is err
 	err     error
@@ -86,27 +83,18 @@ func NewBook(snapshots func(ctx context.Context, tenants []string) ([]snapshot.S
 }
 
 // Changed says that what the store has of a tenant's code has changed, or may have: a snapshot was taken
-// in or erased, or a commit is in doubt. The store calls it after the commit, and before it says that the
-// change is done: from then on the Book answers by it. An extra call does no harm.
+// in or erased, or a commit is in doubt. The empty code stands for all tenants. The store calls it after the
+// commit, and before it says that the change is done: from then on the Book answers by it. An extra call does
+// no harm.
 func (b *Book) Changed(tenant string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.drop(tenant)
+	if b.drop(tenant); tenant == "" {
+		b.held.Purge()
+		b.size = 0
+	}
 	if b.running != nil {
 		b.running.changed[tenant] = true
-	}
-}
-
-// Reset says that what the store has of any tenant may have changed.
-func (b *Book) Reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.held.Purge()
-	b.size = 0
-	if b.running != nil {
-		for tenant := range b.running.tenants {
-			b.running.changed[tenant] = true
-		}
 	}
 }
 
@@ -187,7 +175,7 @@ func (e *entry) on(platform *string) (Answer, error) {
 	}
 	for _, p := range e.places {
 		if platform == nil || p.Platform == *platform {
-			return p.Answer, p.damaged
+			return p, p.damaged
 		}
 	}
 	return Answer{}, ErrUnknown
@@ -197,43 +185,40 @@ func (e *entry) on(platform *string) (Answer, error) {
 func (b *Book) ask(tenant string) *query {
 	last := len(b.waiting) - 1
 	if last < 0 || len(b.waiting[last].tenants) == batch {
-		b.waiting = append(b.waiting, &query{tenants: make(map[string]*entry), changed: make(map[string]bool), done: make(chan struct{})})
+		b.waiting = append(b.waiting, &query{tenants: make(map[string]bool), changed: make(map[string]bool), done: make(chan struct{})})
 		last++
 	}
-	q := b.waiting[last]
-	q.tenants[tenant] = nil
-	if b.running == nil {
-		b.begin()
+	b.waiting[last].tenants[tenant] = true
+	if !b.asking {
+		b.asking = true
 		go b.run()
 	}
-	return q
-}
-
-// begin takes the next query. b.mu is held.
-func (b *Book) begin() {
-	b.running = b.waiting[0]
-	b.waiting = slices.Delete(b.waiting, 0, 1) // not [1:], which keeps it in memory
-	for tenant := range b.running.tenants {
-		b.running.tenants[tenant], _ = b.held.Peek(tenant)
-	}
+	return b.waiting[last]
 }
 
 // run asks the store, one query after the other, until none waits.
 func (b *Book) run() {
-	for more := true; more; {
-		q := b.running // only run changes it
-		q.found, q.err = b.query(q.tenants)
-		more = b.end(q)
-	}
-}
-
-// end gives the answer of a query to everybody who waits for it, and begins the next one, if there is one.
-func (b *Book) end(q *query) (more bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for len(b.waiting) > 0 {
+		q := b.waiting[0]
+		b.waiting = slices.Delete(b.waiting, 0, 1) // not [1:], which keeps it in memory
+		b.running = q
+		codes := slices.Collect(maps.Keys(q.tenants))
+		b.mu.Unlock()
+		q.found, q.err = b.query(codes)
+		b.mu.Lock()
+		b.running = nil
+		b.end(q)
+	}
+	b.asking = false
+}
+
+// end gives the answer of a query to everybody who waits for it. b.mu is held.
+func (b *Book) end(q *query) {
 	defer close(q.done)
 	for tenant, e := range q.found {
-		if b.drop(tenant); !q.changed[tenant] {
+		if b.drop(tenant); !q.changed[tenant] && !q.changed[""] {
 			b.hold(e)
 		}
 	}
@@ -245,21 +230,16 @@ func (b *Book) end(q *query) (more bool) {
 		}
 		b.waiting = nil
 	}
-	if b.running = nil; len(b.waiting) > 0 {
-		b.begin()
-	}
-	return b.running != nil
 }
 
 // query asks the store. A caller that hangs up must not fail the others, so the query has no context of
 // theirs.
-func (b *Book) query(tenants map[string]*entry) (map[string]*entry, error) {
+func (b *Book) query(codes []string) (map[string]*entry, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), queryPatience)
 	defer cancel()
-	found, codes := make(map[string]*entry, len(tenants)), make([]string, 0, len(tenants))
-	for tenant := range tenants {
-		found[tenant] = &entry{asked: time.Now()}
-		codes = append(codes, tenant)
+	found := make(map[string]*entry, len(codes))
+	for _, code := range codes {
+		found[code] = &entry{asked: time.Now()}
 	}
 	stored, err := b.snapshots(ctx, codes)
 	if err != nil {
@@ -267,24 +247,12 @@ func (b *Book) query(tenants map[string]*entry) (map[string]*entry, error) {
 	}
 	for _, s := range stored {
 		if e := found[s.Tenant]; e != nil {
-			e.places = append(e.places, tenants[s.Tenant].read(s))
+			a := Answer{Platform: s.Platform, Tenant: s.Tenant, Received: s.Received, Webhook: s.Webhook, Seq: s.Seq}
+			a.Snapshot, a.damaged = snapshot.Decode(s.Features)
+			e.places = append(e.places, a)
 		}
 	}
 	return found, nil
-}
-
-// read reads a snapshot, unless e already has it.
-func (e *entry) read(s snapshot.Stored) place {
-	if e != nil {
-		for _, p := range e.places {
-			if p.Platform == s.Platform && p.Webhook == s.Webhook && p.Seq == s.Seq {
-				return p
-			}
-		}
-	}
-	p := place{Answer: Answer{Platform: s.Platform, Tenant: s.Tenant, Received: s.Received, Webhook: s.Webhook, Seq: s.Seq}}
-	p.Snapshot, p.damaged = snapshot.Decode(s.Features)
-	return p
 }
 
 // drop removes what is held of a tenant's code. b.mu is held.
@@ -299,7 +267,7 @@ func (b *Book) drop(tenant string) {
 // tenant is not held: asking for many of them must not push the others out. Nor is a damaged one:
 // somebody may repair it. b.mu is held.
 func (b *Book) hold(e *entry) {
-	if len(e.places) == 0 || slices.ContainsFunc(e.places, func(p place) bool { return p.damaged != nil }) {
+	if len(e.places) == 0 || slices.ContainsFunc(e.places, func(a Answer) bool { return a.damaged != nil }) {
 		return
 	}
 	b.held.Add(e.places[0].Tenant, e) // the caller's own string may be part of a large request

@@ -171,7 +171,7 @@ func TestHeldUntilItChanges(t *testing.T) {
 		b.Changed("a")
 		expect(t, b, "a", "several: eu us")
 		f.set("eu", "a", 0)
-		b.Changed("a")
+		b.Changed("") // all
 		expect(t, b, "a", "us#3")
 		f.set("us", "a", 0)
 		b.Changed("a")
@@ -250,9 +250,12 @@ func TestChangeDuringAQuery(t *testing.T) {
 		{"erased, read before", 0, 0, 100, "eu#1", "unknown"},
 		{"erased, read after", 0, 100, 0, "unknown", "unknown"},
 	} {
-		for n := range 4 {
-			held, asked := n&1 > 0, n&2 > 0
-			t.Run(fmt.Sprintf("%s, held %t, asked meanwhile %t", tc.name, held, asked), func(t *testing.T) {
+		for n := range 8 {
+			held, asked, changed := n&1 > 0, n&2 > 0, "a"
+			if n&4 > 0 {
+				changed = "" // all
+			}
+			t.Run(fmt.Sprintf("%s, held %t, asked meanwhile %t, changed %q", tc.name, held, asked, changed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					f := new(fakeStore)
 					f.set("eu", "a", 1)
@@ -266,7 +269,7 @@ func TestChangeDuringAQuery(t *testing.T) {
 					go func() { first <- look(b, "a", "-") }()
 					time.Sleep(50 * time.Nanosecond)
 					f.set("eu", "a", tc.to)
-					b.Changed("a")
+					b.Changed(changed)
 					if asked {
 						expect(t, b, "a", tc.then) // asked anew, not the query under way
 					}

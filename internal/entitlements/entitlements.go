@@ -38,6 +38,8 @@ type Answer struct {
 	// Stale is for how long the answer could not be compared with what other replicas have
 	// taken in; zero if it could.
 	Stale time.Duration
+
+	damaged error // the stored features cannot be read; nil: they can
 }
 
 var (

@@ -1,7 +1,6 @@
 package entitlements
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -69,7 +68,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	a, err := h.answer(w, r, to)
-	if err != nil && !errors.Is(err, context.Canceled) && problemOf(err).code == codeNotReady {
+	if err != nil && !errors.Is(err, context.Canceled) && problemOf(err).code == notReady {
 		h.quiet.Do(func() { h.cfg.Log.Warn("entitlements cannot be answered", "error", err) })
 	}
 	respond(w, to, a, err)
@@ -82,18 +81,23 @@ type answer struct {
 }
 
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
-	if err := h.guard(r, to); err != nil {
+	if err := h.guard(w, r, to); err != nil {
 		return answer{}, err
 	}
 	if to.serve == nil {
-		return answer{}, notFound(to)
+		usage := tenantPath + "TENANT, " + tenantPath + "TENANT/FEATURE, " + checkPath + " or " + flagsPath + ". Percent-encode the codes; a slash inside a code is %2F."
+		if to.ofrep {
+			usage = flagsPath + " or " + flagsPath + "/KEY."
+		}
+		return answer{}, &problem{http.StatusNotFound, "NOT_FOUND", general, "Not found. Use " + usage}
 	}
 	allow, ok := "GET, HEAD", r.Method == http.MethodGet || r.Method == http.MethodHead
 	if to.ofrep {
 		allow, ok = "POST", r.Method == http.MethodPost
 	}
 	if !ok {
-		return answer{}, &problem{status: http.StatusMethodNotAllowed, code: codeMethodRefused, allow: allow, message: "Use " + allow + " here."}
+		w.Header().Set("Allow", allow)
+		return answer{}, &problem{http.StatusMethodNotAllowed, "METHOD_REFUSED", general, "Use " + allow + " here."}
 	}
 	return to.serve(h, w, r, to)
 }
@@ -103,21 +107,23 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (ans
 // A web server asks /v1/check for each of its visitors, and may send the visitor's own headers.
 // So headers of a browser do not count there, and Authorization is the visitor's if the web
 // server sends its own key in X-Usher-Key.
-func (h *Handler) guard(r *http.Request, to target) error {
+func (h *Handler) guard(w http.ResponseWriter, r *http.Request, to target) error {
 	switch {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
-		// Bytes that follow a CONNECT must not be read as a request.
-		return &problem{status: http.StatusMethodNotAllowed, code: codeMethodRefused, close: true,
-			message: r.Method + " is not allowed on this port."}
+		w.Header().Set("Connection", "close") // bytes that follow a CONNECT must not be read as a request
+		return &problem{http.StatusMethodNotAllowed, "METHOD_REFUSED", general, r.Method + " is not allowed on this port."}
 	case !h.cfg.Hosts.Allowed(r.Host):
-		return &problem{status: http.StatusMisdirectedRequest, code: "HOST_REFUSED",
-			message: "This Host is not allowed: call the port by its address, or add the name to USHER_ALLOWED_HOSTS."}
+		return &problem{http.StatusMisdirectedRequest, "HOST_REFUSED", general,
+			"This Host is not allowed: call the port by its address, or add the name to USHER_ALLOWED_HOSTS."}
 	case !to.check && guard.FromBrowser(r.Header):
-		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
-			message: "This call comes from a web page. Browsers are refused here: ask from your server."}
+		return &problem{http.StatusForbidden, "BROWSER_REFUSED", general,
+			"This call comes from a web page. Browsers are refused here: ask from your server."}
 	case h.cfg.Key != nil && !knowsKey(r.Header, to, h.cfg.Key()):
-		return &problem{status: http.StatusUnauthorized, code: codeKeyRequired,
-			message: "The key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'."}
+		if !to.check { // nginx would pass it on, and the visitor's browser would ask for usher's key
+			w.Header().Set("WWW-Authenticate", `Bearer realm="usher"`)
+		}
+		return &problem{http.StatusUnauthorized, "KEY_REQUIRED", general,
+			"The key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'."}
 	}
 	return nil
 }
@@ -247,7 +253,18 @@ func respond(w http.ResponseWriter, to target, a answer, err error) {
 	// A cached answer would keep a customer locked out, or let in.
 	w.Header().Set("Cache-Control", "no-store")
 	if err != nil {
-		a = problemOf(err).answer(w.Header(), to)
+		p := problemOf(err)
+		if p.code == notReady {
+			w.Header().Set("Retry-After", guard.Seconds(time.Second))
+		}
+		switch {
+		case !to.ofrep:
+			a = answer{p.status, map[string]map[string]string{"error": {"code": p.code, "message": p.message}}}
+		case p.status == http.StatusConflict: // the protocol has no 409
+			a = answer{http.StatusBadRequest, flagError{to.feature, p.ofrep, p.message}}
+		default:
+			a = answer{p.status, flagError{to.feature, p.ofrep, p.message}}
+		}
 	}
 	if a.body == nil {
 		w.WriteHeader(a.status)
@@ -256,23 +273,19 @@ func respond(w http.ResponseWriter, to target, a answer, err error) {
 	guard.WriteJSON(w, a.status, a.body)
 }
 
-const (
-	codeNotReady      = "NOT_READY"
-	codeMethodRefused = "METHOD_REFUSED"
-	codeKeyRequired   = "KEY_REQUIRED"
-)
-
 // A problem is any answer except a yes or the requested data.
 type problem struct {
-	status  int
-	code    string
-	ofrep   string // its code in OFREP; empty: GENERAL
-	message string
-	allow   string // the allowed methods; empty: no Allow header
-	close   bool   // the connection cannot be used for another call
+	status      int
+	code, ofrep string // its code under /v1, and in OFREP
+	message     string
 }
 
 func (p *problem) Error() string { return p.message }
+
+const (
+	notReady = "NOT_READY"
+	general  = "GENERAL" // OFREP's code for all that has none of its own
+)
 
 // problemOf turns errors into answers. This is the only table that does. An unknown error is
 // NOT_READY: a store that fails must never become a "no".
@@ -282,37 +295,23 @@ func problemOf(err error) *problem {
 	case errors.As(err, &made):
 		return made
 	case errors.Is(err, ErrUnknown):
-		return &problem{status: http.StatusNotFound, code: "TENANT_UNKNOWN", ofrep: "FLAG_NOT_FOUND",
-			message: "Unknown tenant: " + err.Error() + "."}
+		return &problem{http.StatusNotFound, "TENANT_UNKNOWN", "FLAG_NOT_FOUND", "Unknown tenant: " + err.Error() + "."}
 	case errors.Is(err, errFeaturesUnknown):
-		return &problem{status: http.StatusNotFound, code: "FEATURES_UNKNOWN", ofrep: "FLAG_NOT_FOUND",
-			message: "Unknown features: " + err.Error() + "."}
+		return &problem{http.StatusNotFound, "FEATURES_UNKNOWN", "FLAG_NOT_FOUND", "Unknown features: " + err.Error() + "."}
 	case errors.As(err, new(*AmbiguousError)):
-		return &problem{status: http.StatusConflict, code: "AMBIGUOUS", ofrep: "INVALID_CONTEXT",
-			message: "Ambiguous: " + err.Error() + "."}
+		return &problem{http.StatusConflict, "AMBIGUOUS", "INVALID_CONTEXT", "Ambiguous: " + err.Error() + "."}
 	default: // its text is for the log only: it may contain names of files and servers
-		return &problem{status: http.StatusServiceUnavailable, code: codeNotReady,
-			message: "Not ready: the inbox cannot be read."}
+		return &problem{http.StatusServiceUnavailable, notReady, general, "Not ready: the inbox cannot be read."}
 	}
 }
 
 func badRequest(message string) error {
-	return &problem{status: http.StatusBadRequest, code: "BAD_REQUEST", message: message}
+	return &problem{http.StatusBadRequest, "BAD_REQUEST", general, message}
 }
 
 // denied is a no.
 func denied(message string) error {
-	return &problem{status: http.StatusForbidden, code: "DENIED", message: message}
-}
-
-func notFound(to target) error {
-	p := &problem{status: http.StatusNotFound, code: "NOT_FOUND",
-		message: "Not found. Use " + tenantPath + "TENANT, " + tenantPath + "TENANT/FEATURE, " + checkPath + " or " + flagsPath +
-			". Percent-encode the codes; a slash inside a code is %2F."}
-	if to.ofrep {
-		p.message = "Not found. Use " + flagsPath + " or " + flagsPath + "/KEY."
-	}
-	return p
+	return &problem{http.StatusForbidden, "DENIED", general, message}
 }
 
 // flagError is an error in the form of OFREP.
@@ -320,28 +319,4 @@ type flagError struct {
 	Key     *string `json:"key,omitempty"` // missing if the question was about all flags
 	Code    string  `json:"errorCode"`
 	Details string  `json:"errorDetails"`
-}
-
-// answer returns the problem as an answer, and sets its headers.
-func (p *problem) answer(h http.Header, to target) answer {
-	if p.code == codeNotReady {
-		h.Set("Retry-After", guard.Seconds(time.Second))
-	}
-	if p.allow != "" {
-		h.Set("Allow", p.allow)
-	}
-	if p.close {
-		h.Set("Connection", "close")
-	}
-	// nginx would pass it on, and the visitor's browser would ask for usher's key.
-	if p.code == codeKeyRequired && !to.check {
-		h.Set("WWW-Authenticate", `Bearer realm="usher"`)
-	}
-	if !to.ofrep {
-		return answer{p.status, map[string]map[string]string{"error": {"code": p.code, "message": p.message}}}
-	}
-	if p.status == http.StatusConflict {
-		p.status = http.StatusBadRequest // the protocol has no 409
-	}
-	return answer{p.status, flagError{to.feature, cmp.Or(p.ofrep, "GENERAL"), p.message}}
 }

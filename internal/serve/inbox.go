@@ -22,6 +22,9 @@ func (u *Usher) buildInbox(m *metrics.Inbox) (err error) {
 	if w.Inbox == "" {
 		return nil
 	}
+	u.book = entitlements.NewBook(func(ctx context.Context, tenants []string) ([]snapshot.Stored, error) {
+		return u.inbox.Snapshots(ctx, tenants)
+	}, w.SharedInbox())
 	cfg := inbox.Config{
 		Address:  w.InboxAddress,
 		Password: w.InboxPassword.Getter(),
@@ -31,7 +34,7 @@ func (u *Usher) buildInbox(m *metrics.Inbox) (err error) {
 			KeepLatest: w.InboxKeep == "latest",
 			Window:     w.DedupWindow,
 			MaxBytes:   w.InboxMaxBytes,
-			Changed:    u.changed,
+			Changed:    u.book.Changed,
 			Log:        u.log,
 		},
 		Delivered: m.Delivered,
@@ -39,22 +42,10 @@ func (u *Usher) buildInbox(m *metrics.Inbox) (err error) {
 	if u.gate != nil {
 		cfg.Store.Receivers, cfg.Keep = w.Receivers, w.KeepUnclaimed
 	}
-	u.book = entitlements.NewBook(func(ctx context.Context, tenants []string) ([]snapshot.Stored, error) {
-		return u.inbox.Snapshots(ctx, tenants)
-	}, w.SharedInbox())
 	if u.inbox, err = inbox.Open(cfg); err != nil {
 		return settings.InboxError(err)
 	}
 	return nil
-}
-
-// changed tells entitlements what the inbox has changed; see store.Config.
-func (u *Usher) changed(tenant string) {
-	if tenant == "" {
-		u.book.Reset()
-		return
-	}
-	u.book.Changed(tenant)
 }
 
 // startCourier starts to deliver what is in the inbox. stop lets the deliveries under way
