@@ -52,12 +52,9 @@ func Would(previous, next []byte) []string {
 		}
 	}
 	var parts []string
-	for _, p := range []struct {
-		verb string
-		what []string
-	}{{"added ", added}, {"removed ", removed}, {"changed ", changed}} {
-		if len(p.what) > 0 {
-			parts = append(parts, p.verb+strings.Join(p.what, ", "))
+	for i, what := range [][]string{added, removed, changed} {
+		if len(what) > 0 {
+			parts = append(parts, []string{"added ", "removed ", "changed "}[i]+strings.Join(what, ", "))
 		}
 	}
 	return []string{"would have " + cmp.Or(strings.Join(parts, "; "), "changed no feature and no subscription")}
@@ -83,19 +80,19 @@ func Diff(before, after Snapshot) []string {
 // Shown returns a foreign text for people: short, on one line, and without control characters for a
 // terminal.
 func Shown(s string) string {
-	var b strings.Builder
-	n := 0
-	for _, c := range s {
+	n, more := 0, ""
+	for i := range s {
 		if n++; n > maxShown {
-			b.WriteRune('…')
+			s, more = s[:i], "…"
 			break
 		}
-		if !unicode.IsPrint(c) {
-			c = unicode.ReplacementChar
-		}
-		b.WriteRune(c)
 	}
-	return b.String()
+	return strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return unicode.ReplacementChar
+		}
+		return c
+	}, s) + more
 }
 
 func featureChanges(before, after []Feature) []string {
@@ -193,55 +190,41 @@ func match(before, after []Subscription) (was, removed []*Subscription) {
 	for i := range before {
 		removed = append(removed, &before[i])
 	}
-	added := len(after)
-	for alike := byID; alike <= byElimination; alike++ {
-		if alike == byElimination && (added != 1 || len(removed) != 1) {
-			break
-		}
+	pair := func(alike func(a, b *Subscription) bool) {
 		for i := range after {
-			if was[i] != nil {
-				continue
-			}
-			if at := slices.IndexFunc(removed, func(s *Subscription) bool { return alike.holds(s, &after[i]) }); at >= 0 {
+			at := slices.IndexFunc(removed, func(s *Subscription) bool { return was[i] == nil && alike(s, &after[i]) })
+			if at >= 0 {
 				was[i] = removed[at]
 				removed = slices.Delete(removed, at, at+1)
-				added--
 			}
 		}
+	}
+	for _, alike := range likenesses {
+		pair(alike)
+	}
+	if added := len(after) - len(before) + len(removed); added == 1 && len(removed) == 1 {
+		pair(compatible)
 	}
 	return was, removed
 }
 
-// A likeness is a way to recognise a subscription in another snapshot. Not all payloads have ids or codes.
-type likeness int
+// likenesses are the ways to recognise a subscription in another snapshot. Not all payloads have ids or
+// codes. Those without a label are matched in their order.
+var likenesses = []func(a, b *Subscription) bool{
+	func(a, b *Subscription) bool { return a.ID != "" && a.ID == b.ID },
+	func(a, b *Subscription) bool {
+		return a.Product.Code != "" && a.Product.Code == b.Product.Code && compatible(a, b)
+	},
+	func(a, b *Subscription) bool {
+		return a.Plan.Code != "" && a.Plan.Code == b.Plan.Code && compatible(a, b)
+	},
+	func(a, b *Subscription) bool { return a.Label == b.Label && compatible(a, b) },
+}
 
-const (
-	byID likeness = iota
-	byProduct
-	byPlan
-	byLabel // those without a label are matched in their order
-	byElimination
-)
-
-func (l likeness) holds(a, b *Subscription) bool {
-	same := func(x, y string) bool { return x != "" && x == y }
+// compatible says that nothing speaks against a and b being the same.
+func compatible(a, b *Subscription) bool {
 	differ := func(x, y string) bool { return x != "" && y != "" && x != y }
-	if l == byID {
-		return same(a.ID, b.ID)
-	}
-	if differ(a.ID, b.ID) || differ(a.Product.Code, b.Product.Code) {
-		return false
-	}
-	switch l {
-	case byProduct:
-		return same(a.Product.Code, b.Product.Code)
-	case byPlan:
-		return same(a.Plan.Code, b.Plan.Code)
-	case byLabel:
-		return a.Label == b.Label
-	default:
-		return true
-	}
+	return !differ(a.ID, b.ID) && !differ(a.Product.Code, b.Product.Code)
 }
 
 func (s *Subscription) words() string {

@@ -129,14 +129,17 @@ func Read(body []byte) Snapshot {
 
 // Of returns the snapshot in a webhook that content.Parse has read. It shares memory with that value.
 func Of(value any) Snapshot {
-	payload := content.Member(value, "payload")
-	change := content.Member(payload, "change")
-	s := Snapshot{
-		Name:          strings.Clone(text(content.Member(payload, "tenant"), "name")), // stored for long, without the rest
-		Subscriptions: readSubscriptions(content.Member(change, "subscriptions")),
-	}
-	s.Features, s.Known = readFeatures(content.Member(change, "features"))
+	s, change := featuresOf(value)
+	s.Subscriptions = readSubscriptions(content.Member(change, "subscriptions"))
 	return s
+}
+
+func featuresOf(value any) (s Snapshot, change any) {
+	payload := content.Member(value, "payload")
+	change = content.Member(payload, "change")
+	s.Name = strings.Clone(text(content.Member(payload, "tenant"), "name")) // stored for long, without the rest
+	s.Features, s.Known = readFeatures(content.Member(change, "features"))
+	return s, change
 }
 
 // Kept is what an inbox keeps of a snapshot.
@@ -147,9 +150,7 @@ type Kept struct {
 
 // KeptOf returns it from a webhook that content.Parse has read.
 func KeptOf(value any) *Kept {
-	payload := content.Member(value, "payload")
-	s := Snapshot{Name: strings.Clone(text(content.Member(payload, "tenant"), "name"))}
-	s.Features, s.Known = readFeatures(content.Member(content.Member(payload, "change"), "features"))
+	s, _ := featuresOf(value)
 	return &Kept{s.Name, s.Encode()}
 }
 
@@ -192,32 +193,18 @@ func readFeatures(value any) (_ []Feature, ok bool) {
 		if item == nil {
 			continue // null counts as absent
 		}
-		f, ok := readFeature(item)
-		if !ok {
+		object, isObject := item.(map[string]any)
+		_, isBool := object["code"].(bool)
+		code, hasCode := scalar(object["code"])
+		name, _ := scalar(object["name"]) // only shown
+		value, hasValue := scalar(object["value"])
+		limit, hasLimit := limitOf(object["quantity"])
+		if !isObject || isBool || !hasCode || code != "" && (!hasValue || !hasLimit) {
 			return nil, false
 		}
-		features = append(features, f)
+		features = append(features, Feature{code, name, value, limit})
 	}
 	return merge(features), true
-}
-
-func readFeature(item any) (f Feature, ok bool) {
-	object, ok := item.(map[string]any)
-	if !ok {
-		return f, false
-	}
-	if _, isBool := object["code"].(bool); isBool {
-		return f, false
-	}
-	if f.Code, ok = scalar(object["code"]); !ok || f.Code == "" {
-		return f, ok
-	}
-	f.Name, _ = scalar(object["name"]) // only shown
-	if f.Value, ok = scalar(object["value"]); !ok {
-		return f, false
-	}
-	f.Limit, ok = limitOf(object["quantity"])
-	return f, ok
 }
 
 // merge leaves out features without a code, and combines those that are listed twice because two
