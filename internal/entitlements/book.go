@@ -247,8 +247,9 @@ func (b *Book) query(codes []string) (map[string]*entry, error) {
 	}
 	for _, s := range stored {
 		if e := found[s.Tenant]; e != nil {
-			a := Answer{Platform: s.Platform, Tenant: s.Tenant, Received: s.Received, Webhook: s.Webhook, Seq: s.Seq}
+			a := Answer{Stored: s}
 			a.Snapshot, a.damaged = snapshot.Decode(s.Features)
+			a.Name, a.Features = "", nil
 			e.places = append(e.places, a)
 		}
 	}

@@ -29,12 +29,8 @@ type Lookup func(ctx context.Context, tenant string, platform *string) (Answer, 
 
 // An Answer is what is known of one tenant.
 type Answer struct {
-	Platform string // its code; empty for none
-	Tenant   string
-	Snapshot snapshot.Snapshot
-	Received time.Time // when the webhook was taken in
-	Webhook  string    // its webhook-id
-	Seq      int64     // its number in the inbox
+	snapshot.Stored // without what it says, which is in Snapshot
+	Snapshot        snapshot.Snapshot
 	// Stale is for how long the answer could not be compared with what other replicas have
 	// taken in; zero if it could.
 	Stale time.Duration
