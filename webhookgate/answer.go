@@ -134,16 +134,15 @@ type Outcome struct {
 // maxShownFaults is enough for people, and many outcomes are kept in memory.
 const maxShownFaults = 20
 
-func (v *visit) outcome(a *answer, at time.Time, took time.Duration) Outcome {
-	o := Outcome{
-		At: at, Took: took, From: v.from, Status: a.status, Decision: a.Decision,
-		Why: a.Error, Faults: a.Faults[:min(len(a.Faults), maxShownFaults)], Tries: a.Tries, Webhook: v.webhook, Refusal: v.refusal,
-	}
+// ended notes the answer in the outcome.
+func (v *visit) ended(a *answer) {
+	v.Took = time.Since(v.At)
+	v.Status, v.Decision, v.Why, v.Tries = a.status, a.Decision, a.Error, a.Tries
+	v.Faults = a.Faults[:min(len(a.Faults), maxShownFaults)]
 	if a.Decision == duplicate {
-		o.DuplicateOf = a.Webhook
+		v.DuplicateOf = a.Webhook
 	}
 	if a.Receiver != nil {
-		o.Receiver = a.Receiver.Status
+		v.Receiver = a.Receiver.Status
 	}
-	return o
 }

@@ -2,7 +2,6 @@ package webhookgate
 
 import (
 	"encoding/base64"
-	"iter"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -24,11 +23,14 @@ func (g *Gate) checkToken(v *visit) *answer {
 		return nil
 	}
 	good := g.cfg.Tokens()
-	presented := pathSecrets(v.pathSecret, len(good))
-	if v.pathSecret == "" {
+	presented := []string{v.pathSecret}
+	switch {
+	case v.pathSecret == "":
 		presented = headerSecrets(v.r.Header, len(good))
+	case len(v.pathSecret) <= 3*len(good): // some senders escape more than they need to, others escape nothing
+		presented = append(presented, unescaped(v.pathSecret))
 	}
-	if !guard.OneOf(presented, good) {
+	if !guard.OneOf(slices.Values(presented), good) {
 		return noToken()
 	}
 	return nil
@@ -36,19 +38,6 @@ func (g *Gate) checkToken(v *visit) *answer {
 
 func noToken() *answer {
 	return reject(http.StatusUnauthorized, "the shared secret is missing or wrong").with("WWW-Authenticate", "Bearer")
-}
-
-// Strangers send what follows. Nothing is decoded that is too long to be a good secret: it would
-// cost more than it costs them.
-
-// pathSecrets returns the two readings of a segment of the path: as it was sent, and unescaped.
-// Some senders escape more than they need to, others escape nothing.
-func pathSecrets(segment string, longest int) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		if yield(segment) && len(segment) <= 3*longest {
-			yield(unescaped(segment))
-		}
-	}
 }
 
 // unescaped decodes the escapes of an address. What is no valid escape stays as it is: a query
@@ -76,32 +65,24 @@ const (
 	maxUser    = 1 << 10 // how long the user name of Basic auth may be; usher does not use it
 )
 
-func headerSecrets(h http.Header, longest int) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, value := range firstOf(h.Values(tokenHeader)) {
-			if !yield(value) {
-				return
-			}
-		}
-		for _, value := range firstOf(h.Values("Authorization")) {
-			scheme, secret, _ := strings.Cut(value, " ")
-			secret = strings.Trim(secret, " ")
-			switch {
-			case strings.EqualFold(scheme, "Bearer"):
-			case strings.EqualFold(scheme, "Basic") && len(secret) <= base64.StdEncoding.EncodedLen(maxUser+1+longest):
-				pair, err := signature.DecodeBase64(secret)
-				if err != nil {
-					continue
-				}
-				_, secret, _ = strings.Cut(string(pair), ":")
-			default:
-				continue
-			}
-			if !yield(secret) {
-				return
+// headerSecrets returns the secrets in the headers. Strangers send these: nothing is decoded that is too
+// long to be a good secret, because it would cost more than it costs them.
+func headerSecrets(h http.Header, longest int) []string {
+	presented := slices.Clone(firstOf(h.Values(tokenHeader)))
+	for _, value := range firstOf(h.Values("Authorization")) {
+		scheme, secret, _ := strings.Cut(value, " ")
+		secret = strings.Trim(secret, " ")
+		switch {
+		case strings.EqualFold(scheme, "Bearer"):
+			presented = append(presented, secret)
+		case strings.EqualFold(scheme, "Basic") && len(secret) <= base64.StdEncoding.EncodedLen(maxUser+1+longest):
+			if pair, err := signature.DecodeBase64(secret); err == nil {
+				_, password, _ := strings.Cut(string(pair), ":")
+				presented = append(presented, password)
 			}
 		}
 	}
+	return presented
 }
 
 func firstOf(lines []string) []string { return lines[:min(len(lines), maxSecrets)] }
@@ -135,7 +116,7 @@ func (g *Gate) checkSignature(v *visit, body []byte) *answer {
 func (g *Gate) checkAddress(v *visit) *answer {
 	from, ok := senderAddr(v.r, g.cfg.TrustedProxies)
 	if ok {
-		v.from = from
+		v.From = from
 	}
 	if len(g.cfg.AllowCIDRs) == 0 || ok && contains(g.cfg.AllowCIDRs, from) {
 		return nil
@@ -150,25 +131,20 @@ func (g *Gate) checkAddress(v *visit) *answer {
 // written by a trusted proxy.
 func senderAddr(r *http.Request, trusted []netip.Prefix) (netip.Addr, bool) {
 	addr, ok := peerAddr(r)
-	if !ok || !contains(trusted, addr) {
+	hops := r.Header.Values("X-Forwarded-For")
+	if !ok || !contains(trusted, addr) || len(hops) == 0 {
 		return addr, ok
 	}
-	hops := 0
-	for _, line := range slices.Backward(r.Header.Values("X-Forwarded-For")) {
-		for more := true; more; hops++ {
-			hop := line
-			if i := strings.LastIndexByte(line, ','); i >= 0 {
-				line, hop = line[:i], line[i+1:]
-			} else {
-				more = false
-			}
-			addr, ok = parseHop(hop)
-			if !ok || hops == maxHops || !contains(trusted, addr) {
-				return addr, ok && hops < maxHops
-			}
+	list := strings.Join(hops[max(0, len(hops)-maxHops-1):], ",")
+	for range maxHops {
+		comma := strings.LastIndexByte(list, ',')
+		addr, ok = parseHop(list[comma+1:])
+		if !ok || comma < 0 || !contains(trusted, addr) {
+			return addr, ok
 		}
+		list = list[:comma]
 	}
-	return addr, true
+	return addr, false
 }
 
 // maxHops is how many trusted proxies can stand in a row. A stranger could name thousands.

@@ -41,6 +41,7 @@ func TestToken(t *testing.T) {
 		{"basic, secret as user", []string{"Authorization", basic("old:")}, false},
 		{"basic, no colon", []string{"Authorization", basic("old")}, false},
 		{"basic, not base64", []string{"Authorization", "Basic :old"}, false},
+		{"basic, and what is not base64 after it", []string{"Authorization", basic("u:old") + "::"}, false},
 		{"own header", []string{"X-Webhook-Token", "old"}, true},
 		{"own header, wrong", []string{"X-Webhook-Token", "Bearer old"}, false},
 		{"own header, empty", []string{"X-Webhook-Token", ""}, false},
@@ -183,7 +184,7 @@ func FuzzAuthorization(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		for secret := range headerSecrets(http.Header{"Authorization": {s}}, 10) {
+		for _, secret := range headerSecrets(http.Header{"Authorization": {s}}, 10) {
 			if len(secret) > len(s) {
 				t.Errorf("%q holds the secret %q", s, secret)
 			}

@@ -101,7 +101,7 @@ func (g *Gate) ask(v *visit) *answer {
 	ctx, cancel := context.WithCancel(v.r.Context())
 	defer cancel()
 	defer context.AfterFunc(g.deliveries, cancel)() // ends the try when the grace of a shutdown is over
-	w := v.webhook
+	w := v.Webhook
 	t := w.Receiver.Ask(ctx, w.ID, w.Header, w.Body)
 	var a *answer
 	switch {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -40,13 +39,11 @@ type Gate struct {
 type visit struct {
 	w          http.ResponseWriter
 	r          *http.Request
-	from       netip.Addr // the sender's; invalid if unknown
-	pathSecret string     // the path's last segment, which may be a secret, as it was sent
-	signedID   string     // the sender's webhook-id, if its signature covers it
-	admitted   bool       // it holds a place in flight
-	taken      bool       // it also holds one of the places of the webhook's receiver
-	webhook    *Webhook   // set once it has passed every check
-	refusal    *Refusal   // set if its content is refused
+	pathSecret string // the path's last segment, which may be a secret, as it was sent
+	signedID   string // the sender's webhook-id, if its signature covers it
+	admitted   bool   // it holds a place in flight
+	taken      bool   // it also holds one of the places of the webhook's receiver
+	Outcome
 }
 
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -60,22 +57,19 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
-	start := time.Now()
-	v := &visit{w: w, r: r}
+	v := &visit{w: w, r: r, Outcome: Outcome{At: time.Now()}}
 	defer g.leave(v)
 	a := g.handle(v)
-	stored := a.Decision == queued
-	if v.refusal != nil && g.cfg.Refused != nil {
-		stored = g.cfg.Refused(v.refusal)
+	v.Stored = a.Decision == queued
+	if v.Refusal != nil && g.cfg.Refused != nil {
+		v.Stored = g.cfg.Refused(v.Refusal)
 	}
-	took := time.Since(start)
+	v.ended(a)
 	if g.cfg.Answered != nil {
-		o := v.outcome(a, start, took)
-		o.Stored = stored
-		g.cfg.Answered(o)
+		g.cfg.Answered(v.Outcome)
 	}
 	a.write(w)
-	g.report(v, a, took)
+	g.report(v)
 	return a
 }
 
@@ -97,12 +91,12 @@ func (g *Gate) handle(v *visit) *answer {
 	if no := g.checkSignature(v, body); no != nil {
 		return no
 	}
-	if v.webhook, no = g.read(v, body); no != nil {
+	if v.Webhook, no = g.read(v, body); no != nil {
 		return no
 	}
-	question := g.asks(v.webhook.Type)
+	question := g.asks(v.Webhook.Type)
 	if g.cfg.Keep != nil && !question {
-		return g.keep(v.webhook)
+		return g.keep(v.Webhook)
 	}
 	if no := g.take(v); no != nil {
 		return no
@@ -110,7 +104,7 @@ func (g *Gate) handle(v *visit) *answer {
 	if question {
 		return g.ask(v)
 	}
-	return g.lanes.send(v.webhook)
+	return g.lanes.send(v.Webhook)
 }
 
 // read turns a body into a webhook, or refuses it. While it is parsed a body needs many times
@@ -211,7 +205,7 @@ func (g *Gate) enter(v *visit) *answer {
 func (g *Gate) take(v *visit) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	to := v.webhook.Receiver
+	to := v.Webhook.Receiver
 	if g.taken[to] >= g.share {
 		return busy(fmt.Sprintf("too many webhooks at once for the receiver %s; please send this one again", to.Name))
 	}
@@ -228,7 +222,7 @@ func (g *Gate) leave(v *visit) {
 	defer g.mu.Unlock()
 	g.inflight--
 	if v.taken {
-		g.taken[v.webhook.Receiver]--
+		g.taken[v.Webhook.Receiver]--
 	}
 	if g.closing && g.inflight == 0 {
 		close(g.idle)
@@ -273,35 +267,35 @@ func (g *Gate) Shutdown(ctx context.Context) error {
 // know that their webhook was not delivered.
 const lastWords = time.Second
 
-func (g *Gate) report(v *visit, a *answer, took time.Duration) {
+func (g *Gate) report(v *visit) {
 	level := slog.LevelInfo
-	if a.Decision == failed || v.refusal != nil {
+	if v.Decision == failed || v.Refusal != nil {
 		level = slog.LevelWarn
 	}
 	attrs := make([]slog.Attr, 0, 12)
-	attrs = append(attrs, slog.String("decision", a.Decision), slog.Int("status", a.status), slog.Duration("took", took))
-	if v.from.IsValid() {
-		attrs = append(attrs, slog.String("from", v.from.String()))
+	attrs = append(attrs, slog.String("decision", v.Decision), slog.Int("status", v.Status), slog.Duration("took", v.Took))
+	if v.From.IsValid() {
+		attrs = append(attrs, slog.String("from", v.From.String()))
 	}
-	if w := v.webhook; w != nil {
+	if w := v.Webhook; w != nil {
 		attrs = append(attrs, w.attrs()...)
 		if w.Receiver != nil && len(g.cfg.Receivers.All()) > 1 {
 			attrs = append(attrs, slog.String("receiver", w.Receiver.Name))
 		}
-	} else if r := v.refusal; r != nil {
+	} else if r := v.Refusal; r != nil {
 		attrs = append(attrs, r.attrs()...)
 		attrs = append(attrs, slog.String("fault", r.Faults[0].Path), slog.Int("faults", len(r.Faults)))
 	} else if id := text.TraceID(v.r.Header); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
 	}
-	if a.Decision == duplicate {
-		attrs = append(attrs, slog.String("duplicate_of", a.Webhook))
+	if v.DuplicateOf != "" {
+		attrs = append(attrs, slog.String("duplicate_of", v.DuplicateOf))
 	}
-	if a.Tries > 0 {
-		attrs = append(attrs, slog.Int("tries", a.Tries))
+	if v.Tries > 0 {
+		attrs = append(attrs, slog.Int("tries", v.Tries))
 	}
-	if a.Error != "" {
-		attrs = append(attrs, slog.String("error", a.Error))
+	if v.Why != "" {
+		attrs = append(attrs, slog.String("error", v.Why))
 	}
 	g.cfg.Log.LogAttrs(context.Background(), level, "webhook answered", attrs...)
 }

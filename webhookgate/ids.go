@@ -21,9 +21,7 @@ const (
 // signedIDs remembers the webhook-ids that senders have signed, so that a recorded webhook cannot
 // be sent again: it would undo what came since. An id counts together with the body. Entries are
 // in order of arrival.
-type signedIDs struct {
-	seen *lru.Cache[idKey, taken]
-}
+type signedIDs struct{ *lru.Cache[idKey, taken] }
 
 // idKey is an id and a body, or, with no digest, an id with whatever body. The hash limits how much
 // room an id takes.
@@ -37,33 +35,25 @@ type taken struct {
 	at     time.Time
 }
 
-func newSignedIDs() *signedIDs {
-	seen, err := lru.New[idKey, taken](2 * maxIDs)
-	if err != nil {
-		panic(err) // cannot happen: the size is above zero
-	}
-	return &signedIDs{seen}
-}
-
 // find returns the turn of the webhook with the id and the body of w, unless it has failed. reused
 // says that the id came with another body.
-func (s *signedIDs) find(w *Webhook) (t *turn, reused bool) {
+func (s signedIDs) find(w *Webhook) (t *turn, reused bool) {
 	if w.SignedID == "" {
 		return nil, false
 	}
-	for _, first, ok := s.seen.GetOldest(); ok && elapsed(first.at) >= idWindow; _, first, ok = s.seen.GetOldest() {
-		s.seen.RemoveOldest()
+	for _, first, ok := s.GetOldest(); ok && elapsed(first.at) >= idWindow; _, first, ok = s.GetOldest() {
+		s.RemoveOldest()
 	}
 	key := idKey{sha256.Sum256([]byte(w.SignedID)), w.Digest}
-	if same, ok := s.seen.Peek(key); ok && !same.turn.failed() {
+	if same, ok := s.Peek(key); ok && !same.turn.failed() {
 		return same.turn, false
 	}
-	other, ok := s.seen.Peek(idKey{id: key.id})
+	other, ok := s.Peek(idKey{id: key.id})
 	return nil, ok && other.digest != w.Digest
 }
 
 // note remembers that w was taken in, with this turn.
-func (s *signedIDs) note(w *Webhook, t *turn) {
+func (s signedIDs) note(w *Webhook, t *turn) {
 	if w.SignedID == "" {
 		return
 	}
@@ -72,31 +62,31 @@ func (s *signedIDs) note(w *Webhook, t *turn) {
 		entry.lane = w.Lane
 	}
 	id := sha256.Sum256([]byte(w.SignedID))
-	s.seen.Add(idKey{id: id}, entry)
-	s.seen.Add(idKey{id, w.Digest}, entry)
+	s.Add(idKey{id: id}, entry)
+	s.Add(idKey{id, w.Digest}, entry)
 }
 
 // drop forgets w, which has failed with this turn: it can be sent again.
-func (s *signedIDs) drop(w *Webhook, t *turn) {
+func (s signedIDs) drop(w *Webhook, t *turn) {
 	key := idKey{sha256.Sum256([]byte(w.SignedID)), w.Digest}
-	if same, ok := s.seen.Peek(key); ok && same.turn == t {
-		s.seen.Remove(key)
+	if same, ok := s.Peek(key); ok && same.turn == t {
+		s.Remove(key)
 	}
 }
 
 // forget drops the ids of a lane, and reports whether there were any.
-func (s *signedIDs) forget(l Lane) (any bool) {
-	for _, key := range s.seen.Keys() {
-		if entry, _ := s.seen.Peek(key); entry.lane == l {
-			any = s.seen.Remove(key) || any
+func (s signedIDs) forget(l Lane) (any bool) {
+	for _, key := range s.Keys() {
+		if entry, _ := s.Peek(key); entry.lane == l {
+			any = s.Remove(key) || any
 		}
 	}
 	return any
 }
 
 // lanes returns those that have ids here, some of them several times.
-func (s *signedIDs) lanes() (all []Lane) {
-	for _, entry := range s.seen.Values() {
+func (s signedIDs) lanes() (all []Lane) {
+	for _, entry := range s.Values() {
 		all = append(all, entry.lane)
 	}
 	return all

@@ -162,11 +162,11 @@ func (discard) WriteHeader(int)             {}
 func TestSignedIDsTakeLittleRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := signing(t, nil)
-		g.lanes.ids.seen.Resize(10)
+		g.lanes.ids.Resize(10)
 		for i := range 100 {
 			serve(t, g, signed(fmt.Sprint(i), snapshotOf(fmt.Sprint("t", i), "A")))
 		}
-		if n := g.lanes.ids.seen.Len(); n != 10 {
+		if n := g.lanes.ids.Len(); n != 10 {
 			t.Errorf("%d", n)
 		}
 		if got := serve(t, g, signed("99", snapshotOf("t99", "A"))); got.Decision != duplicate {
@@ -174,7 +174,7 @@ func TestSignedIDsTakeLittleRoom(t *testing.T) {
 		}
 		time.Sleep(15 * time.Minute)
 		serve(t, g, signed("100", snapshotOf("t100", "A")))
-		if n := g.lanes.ids.seen.Len(); n != 2 { // the id, and the id with its body
+		if n := g.lanes.ids.Len(); n != 2 { // the id, and the id with its body
 			t.Errorf("%d", n)
 		}
 	})

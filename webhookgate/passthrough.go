@@ -32,7 +32,7 @@ type passThrough struct {
 	mu     sync.Mutex                 // guards what follows, also the lanes themselves
 	active map[Lane]*lane             // lanes with work in them
 	memory *lru.Cache[Lane, accepted] // what the receiver holds, for all other lanes; only these can be evicted
-	ids    *signedIDs
+	ids    signedIDs
 }
 
 // A lane with work in it. It has no goroutine of its own: each delivery runs on the goroutine
@@ -77,11 +77,9 @@ type accepted struct {
 }
 
 func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver func(*Webhook) *answer) *passThrough {
-	memory, err := lru.New[Lane, accepted](size)
-	if err != nil {
-		panic(err) // cannot happen: size is above zero
-	}
-	return &passThrough{deliver: deliver, window: window, log: log, active: make(map[Lane]*lane), memory: memory, ids: newSignedIDs()}
+	memory, _ := lru.New[Lane, accepted](size) // fails only for a size of 0
+	ids, _ := lru.New[idKey, taken](2 * maxIDs)
+	return &passThrough{deliver: deliver, window: window, log: log, active: make(map[Lane]*lane), memory: memory, ids: signedIDs{ids}}
 }
 
 // send delivers w when its turn comes. If the receiver already holds exactly this snapshot, or

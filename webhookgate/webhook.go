@@ -103,14 +103,14 @@ const maxRefusedBody = 64 << 10
 // refused notes that usher refuses the content of a visit, and returns the answer.
 func (g *Gate) refused(v *visit, w *Webhook, reason string, no *answer) *answer {
 	w.Header = g.forwardHeader(v, g.cfg.Receivers.For(w.Lane.Platform))
-	v.refusal = &Refusal{
+	v.Refusal = &Refusal{
 		Webhook: *w, Certain: w.Lane.Tenant != "", Cut: no.status == http.StatusRequestEntityTooLarge, Status: no.status, Reason: reason, Faults: no.Faults,
 	}
 	if len(no.Faults) == 0 {
-		v.refusal.Faults = []content.Fault{{Message: no.Error}}
+		v.Refusal.Faults = []content.Fault{{Message: no.Error}}
 	}
-	if v.from.IsValid() {
-		v.refusal.From = v.from.String()
+	if v.From.IsValid() {
+		v.Refusal.From = v.From.String()
 	}
 	return no
 }
