@@ -114,11 +114,8 @@ func (g *Gate) checkSignature(v *visit, body []byte) *answer {
 // checkAddress finds the sender's address. If addresses are checked, it refuses one that is
 // not allowed or not known.
 func (g *Gate) checkAddress(v *visit) *answer {
-	from, ok := senderAddr(v.r, g.cfg.TrustedProxies)
-	if ok {
-		v.From = from
-	}
-	if len(g.cfg.AllowCIDRs) == 0 || ok && contains(g.cfg.AllowCIDRs, from) {
+	v.From = senderAddr(v.r, g.cfg.TrustedProxies)
+	if len(g.cfg.AllowCIDRs) == 0 || contains(g.cfg.AllowCIDRs, v.From) {
 		return nil
 	}
 	return reject(http.StatusForbidden, "webhooks are not accepted from this address")
@@ -127,49 +124,49 @@ func (g *Gate) checkAddress(v *visit) *answer {
 // senderAddr returns the peer's address. Behind trusted proxies it is the rightmost hop in
 // X-Forwarded-For that is not a trusted proxy: everything to the left of it is only the
 // sender's claim. If all hops are trusted the leftmost is the sender. If the hop that counts
-// cannot be read, or there are too many, the address is unknown: a hop further left was not
-// written by a trusted proxy.
-func senderAddr(r *http.Request, trusted []netip.Prefix) (netip.Addr, bool) {
-	addr, ok := peerAddr(r)
+// cannot be read, or there are too many, the address is unknown, which is invalid: a hop further
+// left was not written by a trusted proxy.
+func senderAddr(r *http.Request, trusted []netip.Prefix) netip.Addr {
+	addr := peerAddr(r)
 	hops := r.Header.Values("X-Forwarded-For")
-	if !ok || !contains(trusted, addr) || len(hops) == 0 {
-		return addr, ok
+	if !contains(trusted, addr) || len(hops) == 0 {
+		return addr
 	}
 	list := strings.Join(hops[max(0, len(hops)-maxHops-1):], ",")
 	for range maxHops {
 		comma := strings.LastIndexByte(list, ',')
-		addr, ok = parseHop(list[comma+1:])
-		if !ok || comma < 0 || !contains(trusted, addr) {
-			return addr, ok
+		addr = parseHop(list[comma+1:])
+		if comma < 0 || !contains(trusted, addr) {
+			return addr
 		}
 		list = list[:comma]
 	}
-	return addr, false
+	return netip.Addr{}
 }
 
 // maxHops is how many trusted proxies can stand in a row. A stranger could name thousands.
 const maxHops = 64
 
 // peerAddr returns the address of the other end; a unix socket has none.
-func peerAddr(r *http.Request) (netip.Addr, bool) {
-	ap, err := netip.ParseAddrPort(r.RemoteAddr)
-	return plain(ap.Addr()), err == nil
+func peerAddr(r *http.Request) netip.Addr {
+	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return plain(ap.Addr())
 }
 
 // parseHop reads an address in the forms that proxies write: plain, in brackets, with a port.
-func parseHop(s string) (netip.Addr, bool) {
+func parseHop(s string) netip.Addr {
 	s = strings.Trim(s, " \t")
 	if ap, err := netip.ParseAddrPort(s); err == nil {
-		return plain(ap.Addr()), true
+		return plain(ap.Addr())
 	}
 	if inner, ok := strings.CutPrefix(s, "["); ok {
 		if inner, ok = strings.CutSuffix(inner, "]"); !ok || !strings.Contains(inner, ":") {
-			return netip.Addr{}, false
+			return netip.Addr{}
 		}
 		s = inner
 	}
-	addr, err := netip.ParseAddr(s)
-	return plain(addr), err == nil
+	addr, _ := netip.ParseAddr(s)
+	return plain(addr)
 }
 
 // plain makes addresses comparable. A dual-stack socket reports 10.0.0.1 as ::ffff:10.0.0.1,

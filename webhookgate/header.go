@@ -92,18 +92,18 @@ func (v *visit) leaks(values []string) bool {
 // addForwarded adds X-Forwarded-*. It keeps and extends what a trusted proxy has written;
 // from anyone else it is only a claim, and is replaced.
 func (g *Gate) addForwarded(out http.Header, r *http.Request) {
-	peer, known := peerAddr(r)
+	peer := peerAddr(r)
 	host, proto := r.Host, "http"
 	if r.TLS != nil {
 		proto = "https"
 	}
 	var hops []string
-	if known && contains(g.cfg.TrustedProxies, peer) {
+	if contains(g.cfg.TrustedProxies, peer) {
 		hops = append(hops, r.Header.Values("X-Forwarded-For")...)
 		host = cmp.Or(r.Header.Get("X-Forwarded-Host"), host)
 		proto = cmp.Or(r.Header.Get("X-Forwarded-Proto"), proto)
 	}
-	if known {
+	if peer.IsValid() {
 		hops = append(hops, peer.String())
 	}
 	if len(hops) > 0 {
