@@ -7,6 +7,7 @@ package receiver
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"usher/internal/wire"
@@ -48,25 +49,10 @@ func NewTransport(conns int) http.RoundTripper {
 }
 
 // A Set is all receivers. It alone says which receiver a platform has. A nil Set has none.
-type Set struct {
-	all  []*Receiver
-	of   map[string]*Receiver // by the platform's code
-	rest *Receiver            // gets all other webhooks; may be nil
-}
+type Set struct{ all []*Receiver }
 
 // NewSet makes a Set. No two of its receivers have the same platform, and at most one has none.
-func NewSet(all ...*Receiver) *Set {
-	s := &Set{all: all, of: make(map[string]*Receiver)}
-	for _, r := range all {
-		if len(r.Platforms) == 0 {
-			s.rest = r
-		}
-		for _, platform := range r.Platforms {
-			s.of[platform] = r
-		}
-	}
-	return s
-}
+func NewSet(all ...*Receiver) *Set { return &Set{all} }
 
 // All returns the receivers in the order of the settings.
 func (s *Set) All() []*Receiver {
@@ -78,14 +64,16 @@ func (s *Set) All() []*Receiver {
 
 // For returns the receiver of a platform's webhooks, or nil. Webhooks without a platform have the
 // empty code.
-func (s *Set) For(platform string) *Receiver {
-	if s == nil {
-		return nil
+func (s *Set) For(platform string) (rest *Receiver) {
+	for _, r := range s.All() {
+		if slices.Contains(r.Platforms, platform) {
+			return r
+		}
+		if len(r.Platforms) == 0 {
+			rest = r
+		}
 	}
-	if r := s.of[platform]; r != nil {
-		return r
-	}
-	return s.rest
+	return rest
 }
 
 // CloseIdleConnections closes the connections that no try uses.

@@ -25,20 +25,8 @@ func (u *Usher) buildInbox(m *metrics.Inbox) (err error) {
 	u.book = entitlements.NewBook(func(ctx context.Context, tenants []string) ([]snapshot.Stored, error) {
 		return u.inbox.Snapshots(ctx, tenants)
 	}, w.SharedInbox())
-	cfg := inbox.Config{
-		Address:  w.InboxAddress,
-		Password: w.InboxPassword.Getter(),
-		Store: store.Config{
-			Attempts:   w.InboxAttempts,
-			MaxAge:     w.InboxMaxAge,
-			KeepLatest: w.InboxKeep == "latest",
-			Window:     w.DedupWindow,
-			MaxBytes:   w.InboxMaxBytes,
-			Changed:    u.book.Changed,
-			Log:        u.log,
-		},
-		Delivered: m.Delivered,
-	}
+	cfg := inbox.Config{Address: w.InboxAddress, Password: w.InboxPassword.Getter(), Store: w.Store, Delivered: m.Delivered}
+	cfg.Store.Changed, cfg.Store.Log = u.book.Changed, u.log
 	if u.gate != nil {
 		cfg.Store.Receivers, cfg.Keep = w.Receivers, w.KeepUnclaimed
 	}

@@ -89,6 +89,16 @@ func (l *listener) attach(socket net.Listener, log *slog.Logger) {
 	}
 }
 
+// close lets what is under way finish, until limit ends; then it cuts it off and returns an error.
+func (l *listener) close(grace, limit context.Context) error {
+	l.finish(grace)
+	err := l.http.Shutdown(limit)
+	if err != nil {
+		l.http.Close()
+	}
+	return err
+}
+
 // listen binds addr: host:port, or unix:/path.
 func listen(addr string) (net.Listener, error) {
 	path, ok := strings.CutPrefix(addr, "unix:")

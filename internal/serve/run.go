@@ -130,10 +130,8 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 			limit = answers
 		}
 		closing.Go(func() {
-			l.finish(grace)
-			if l.http.Shutdown(limit) != nil {
+			if l.close(grace, limit) != nil {
 				u.log.Warn("cut off what was still under way", "listener", l.name)
-				l.http.Close()
 			}
 		})
 	}
@@ -154,10 +152,7 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 	if u.admin != nil {
 		last, cancel := context.WithTimeout(atOnce, time.Second)
 		defer cancel()
-		u.admin.finish(last)
-		if u.admin.http.Shutdown(last) != nil {
-			u.admin.http.Close()
-		}
+		u.admin.close(last, last)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"usher/internal/inbox"
+	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 	"usher/internal/secret"
 	"usher/webhookgate"
@@ -31,12 +32,12 @@ type Webhook struct {
 	hmacScheme                           string
 	token, hmacSecret, signSecret        *secret.Value
 
-	Inbox, InboxKeep                string
-	InboxAttempts, InboxConcurrency int
-	InboxMaxAge                     time.Duration
-	InboxMaxBytes                   int64
-	InboxPassword                   *secret.Value  // of a database
-	InboxAddress                    *inbox.Address // of Inbox; nil: none
+	Inbox            string
+	InboxAddress     *inbox.Address // of Inbox; nil: none
+	InboxPassword    *secret.Value  // of a database
+	InboxConcurrency int
+	Store            store.Config // all that the settings say of it
+	inboxKeep        string
 
 	further []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
 }
@@ -178,7 +179,8 @@ func (w *Webhook) checkInbox(r *reader) {
 			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, and USHER_WEBHOOK_INBOX has a password too (not shown): one of them should go")
 		}
 	}
-	if w.InboxKeep != "all" && w.InboxKeep != "latest" {
+	w.Store.Window, w.Store.KeepLatest = w.DedupWindow, w.inboxKeep == "latest"
+	if w.inboxKeep != "all" && w.inboxKeep != "latest" {
 		r.invalid("USHER_WEBHOOK_INBOX_KEEP", "all or latest")
 	}
 }
