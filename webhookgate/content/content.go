@@ -58,18 +58,13 @@ func TypeOf(value any) string {
 	return strings.Clone(s)
 }
 
-// TenantOf returns whose webhook a parsed body is: the codes of the platform and of the tenant,
-// each empty where there is none. A number counts as its text; Rules refuse all other types. The
-// strings are copies, because lanes are remembered and must not keep the whole body in memory.
-func TenantOf(value any) (platform, tenant string) {
+// CertainTenant returns whose webhook a parsed body is: the codes of the platform and of the tenant,
+// each empty where there is none. A number counts as its text; Rules refuse all other types. certain is
+// false if there is no tenant, or if one of the codes cannot be read. The strings are copies, because
+// lanes are remembered and must not keep the whole body in memory.
+func CertainTenant(value any) (platform, tenant string, certain bool) {
 	t := Member(Member(value, "payload"), "tenant")
-	return code(Member(t, "platform")), code(t)
-}
-
-// CertainTenant is TenantOf for a body that may be faulty. ok is false if it is not certain whose it
-// is.
-func CertainTenant(value any) (platform, tenant string, ok bool) {
-	platform, tenant = TenantOf(value)
+	platform, tenant = code(Member(t, "platform")), code(t)
 	return platform, tenant, tenant != "" && len(codeFaults(value)) == 0
 }
 
@@ -83,7 +78,7 @@ func code(of any) string {
 	return ""
 }
 
-// codeFaults refuses codes that TenantOf cannot read. To read them as none would make one tenant
+// codeFaults refuses codes that CertainTenant cannot read. To read them as none would make one tenant
 // of two. Null counts as absent.
 func codeFaults(value any) (faults []Fault) {
 	const at = "/payload/tenant"

@@ -133,7 +133,7 @@ func FuzzBody(f *testing.F) {
 			}
 		}
 		agree(t, builtIn, value)
-		if _, tenant := TenantOf(value); TypeOf(value) == TenantProvisioningChange && len(builtIn.Faults(value)) == 0 && tenant == "" {
+		if _, tenant, _ := CertainTenant(value); TypeOf(value) == TenantProvisioningChange && len(builtIn.Faults(value)) == 0 && tenant == "" {
 			t.Error("validated, and without a tenant")
 		}
 	})
