@@ -111,6 +111,8 @@ func (b *Book) Lookup(ctx context.Context, tenant string, platform *string) (Ans
 	return a, err
 }
 
+// find returns what is known of a tenant's code, from what is held or from the store; stale is its age while
+// the store fails.
 func (b *Book) find(ctx context.Context, tenant string) (_ *entry, stale time.Duration, _ error) {
 	b.mu.Lock()
 	e, _ := b.held.Get(tenant)
@@ -124,21 +126,27 @@ func (b *Book) find(ctx context.Context, tenant string) (_ *entry, stale time.Du
 		q, b.probe = b.ask(tenant), now.Add(probeEvery)
 	}
 	b.mu.Unlock()
-	if failure != nil && (e != nil || q == nil) { // a lookup waits for a probe only if it has no other answer
-		return b.inFailure(e, failure)
-	}
-	select {
-	case <-q.done:
-	case <-ctx.Done():
-		return nil, 0, ctx.Err()
-	}
-	if q.err == nil {
-		return q.found[tenant], 0, nil
+	if failure == nil || q != nil && e == nil { // while the store fails, a lookup waits only if it has no other answer
+		select {
+		case <-q.done:
+		case <-ctx.Done():
+			return nil, 0, ctx.Err()
+		}
+		if q.err == nil {
+			return q.found[tenant], 0, nil
+		}
+		failure = q.err
 	}
 	b.mu.Lock()
 	e, _ = b.held.Get(tenant) // not what was held before: that may have changed
 	b.mu.Unlock()
-	return b.inFailure(e, q.err)
+	switch {
+	case e == nil:
+		return nil, 0, fmt.Errorf("the inbox cannot be read: %w", failure)
+	case b.isCurrent(e): // another query has found it meanwhile
+		return e, 0, nil
+	}
+	return e, e.age(), nil
 }
 
 // isCurrent reports whether what is held can be answered without a question to the store.
@@ -149,18 +157,6 @@ func (b *Book) isCurrent(e *entry) bool {
 // age counts a machine's sleep, too, which the monotonic clock does not.
 func (e *entry) age() time.Duration {
 	return max(time.Since(e.asked), time.Now().Round(0).Sub(e.asked.Round(0)))
-}
-
-// inFailure returns what is held, if anything is, while the store fails.
-func (b *Book) inFailure(e *entry, err error) (*entry, time.Duration, error) {
-	switch {
-	case e == nil:
-		return nil, 0, fmt.Errorf("the inbox cannot be read: %w", err)
-	case b.isCurrent(e): // another query has found it meanwhile
-		return e, 0, nil
-	default:
-		return e, e.age(), nil
-	}
 }
 
 // on returns what is known about the tenant on that platform; nil: on the only one.
