@@ -68,16 +68,6 @@ func fits(setting string, socket net.Addr) bool {
 	return ok && err == nil && has.Port == want.Port && (has.IP.Equal(want.IP) || want.IP == nil && has.IP.IsUnspecified())
 }
 
-// misfit says that a socket belongs to no listener.
-func (u *Usher) misfit(socket net.Listener) error {
-	var have []string
-	for _, l := range u.all() {
-		have = append(have, l.variable+" is "+l.addr)
-	}
-	return settings.Problems{fmt.Sprintf("the service manager passed a socket for %s, and no listener has that address: %s",
-		socket.Addr(), strings.Join(have, ", "))}
-}
-
 // quiet is how long a connection that came through a service manager's socket is kept for one more
 // request while usher shuts down.
 const quiet = 500 * time.Millisecond

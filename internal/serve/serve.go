@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	"usher/internal/admin/metrics"
@@ -154,12 +155,15 @@ func (u *Usher) buildOutbound(metrics *metrics.Registry) (err error) {
 }
 
 func (u *Usher) listen(sockets []net.Listener) error {
+	var have []string
 	for _, l := range u.all() {
+		have = append(have, l.variable+" is "+l.addr)
 		sockets = l.take(sockets)
 	}
 	if len(sockets) > 0 { // before usher binds anything: it may be taken by that very socket
 		closeAll(sockets)
-		return u.misfit(sockets[0])
+		return settings.Problems{fmt.Sprintf("the service manager passed a socket for %s, and no listener has that address: %s",
+			sockets[0].Addr(), strings.Join(have, ", "))}
 	}
 	for _, l := range u.all() {
 		socket, err := l.socket, error(nil)

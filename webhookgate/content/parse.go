@@ -204,14 +204,15 @@ func syntaxError(body []byte) string {
 	return fmt.Sprint(err)
 }
 
-// badRune returns the offset where body stops being UTF-8.
-func badRune(body []byte) int {
-	for i, r := range string(body) {
-		if _, size := utf8.DecodeRune(body[i:]); r == utf8.RuneError && size == 1 {
-			return i
+// badRune returns the offset where body, which is not UTF-8, stops being so.
+func badRune(body []byte) (offset int) {
+	for {
+		r, size := utf8.DecodeRune(body[offset:])
+		if r == utf8.RuneError && size <= 1 {
+			return offset
 		}
+		offset += size
 	}
-	return len(body)
 }
 
 // position writes an offset as a line and a column, counted from one as editors do.

@@ -25,7 +25,7 @@ type HMAC struct {
 }
 
 var hmacs = []HMAC{
-	{"sha256", sha256.New, sha256.Size},
+	{"sha256", sha256.New, sha256.Size}, // the first is that of Standard Webhooks, too
 	{"sha512", sha512.New, sha512.Size},
 	{"sha1", sha1.New, sha1.Size}, // for senders that support nothing better; as an HMAC it is not broken
 }
@@ -126,8 +126,7 @@ func Stamp(h http.Header, key []byte, id string, now time.Time, body []byte) {
 }
 
 func standardSignature(key []byte, id, timestamp string, body []byte) string {
-	sha256, _ := ByName("sha256")
-	return "v1," + base64.StdEncoding.EncodeToString(sha256.sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body))
+	return "v1," + base64.StdEncoding.EncodeToString(hmacs[0].sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body))
 }
 
 // VerifyStandard returns what is wrong with the sender's Standard Webhooks headers, or nothing.
