@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/caarlos0/env/v11"
 
 	"usher/internal/secret"
 	"usher/internal/text"
@@ -79,16 +80,37 @@ func (r *reader) require(name string, ok bool, want string) {
 	}
 }
 
-// read reads variables into their fields; index is that of a further port or receiver.
+// read reads variables into their fields; index is that of a further port or receiver. The table says which variable goes where, and
+// env gets a struct that is made from it.
 func (r *reader) read(variables []Variable, index string) {
+	var set []Variable
+	var fields []reflect.StructField
 	for _, v := range variables {
-		name := strings.Replace(v.Name, "_n_", "_"+index+"_", 1)
+		v.Name = strings.Replace(v.Name, "_n_", "_"+index+"_", 1)
 		if field, ok := v.field.(**secret.Value); ok {
-			*field = r.secret(name)
-		} else if value := cmp.Or(r.env[name], v.Default()); value != "" {
-			if want, ok := parse(v.field, value); !ok {
-				r.invalid(name, want)
+			*field = r.secret(v.Name)
+			continue
+		}
+		tag := fmt.Sprintf("env:%q envDefault:%q", v.Name, v.Default())
+		fields = append(fields, reflect.StructField{Name: v.Name, Type: v.value().Type(), Tag: reflect.StructTag(tag)})
+		set = append(set, v)
+	}
+	values := reflect.New(reflect.StructOf(fields))
+	err := env.ParseWithOptions(values.Interface(), env.Options{Environment: r.env, FuncMap: parsers})
+	if all, ok := errors.AsType[env.AggregateError](err); ok {
+		for _, err := range all.Errors {
+			parse, ok := errors.AsType[env.ParseError](err)
+			if !ok {
+				panic(err) // a mistake in the table
 			}
+			r.invalid(parse.Name, wanted[parse.Type])
+		}
+	}
+	for i, v := range set {
+		value := values.Elem().Field(i)
+		v.value().Set(value)
+		if _, ok := v.field.(aboveZero); ok && r.env[v.Name] != "" && value.Int() <= 0 {
+			r.invalid(v.Name, "a value above zero: "+wanted[value.Type()])
 		}
 	}
 }
@@ -96,51 +118,40 @@ func (r *reader) read(variables []Variable, index string) {
 // aboveZero is the field of a number that must not be zero.
 type aboveZero struct{ field any }
 
-// parse sets a field to what a variable holds. want says what a variable of this kind should hold;
-// ok is false if it holds something else.
-func parse(field any, value string) (want string, ok bool) {
-	var err error
-	switch f := field.(type) {
-	case *string:
-		*f = value
-	case *bool:
-		want = "true or false"
-		*f, err = strconv.ParseBool(value)
-	case *int:
-		want = "a whole number, up to 2147483647"
-		var n int64
-		n, err = strconv.ParseInt(value, 10, 32)
-		*f = int(n)
-	case *int64:
-		want = "a size in bytes, or with KiB, MiB or GiB, such as 1MiB"
-		*f, err = parseSize(value)
-	case *time.Duration:
-		want = "a duration that is not negative, such as 90s or 10m"
-		*f, err = time.ParseDuration(value)
-		if *f < 0 {
+// value is the field itself.
+func (v Variable) value() reflect.Value {
+	field := v.field
+	if above, ok := field.(aboveZero); ok {
+		field = above.field
+	}
+	return reflect.ValueOf(field).Elem()
+}
+
+// parsers read the types that env does not know, or reads otherwise.
+var parsers = map[reflect.Type]env.ParserFunc{
+	reflect.TypeFor[int64]():          func(s string) (any, error) { return parseSize(s) },
+	reflect.TypeFor[[]string]():       func(s string) (any, error) { return parseList(s) },
+	reflect.TypeFor[[]netip.Prefix](): func(s string) (any, error) { return parsePrefixes(s) },
+	reflect.TypeFor[signature.HMAC](): func(s string) (any, error) { return signature.ByName(s) },
+	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
+		d, err := time.ParseDuration(s)
+		if d < 0 {
 			err = strconv.ErrRange
 		}
-	case *[]string:
-		want = "a list, separated by commas"
-		*f, err = parseList(value)
-	case *[]netip.Prefix:
-		want = "networks such as 192.0.2.0/24, separated by commas"
-		*f, err = parsePrefixes(value)
-	case *slog.Level:
-		want = "debug, info, warn or error"
-		err = f.UnmarshalText([]byte(value))
-	case *signature.HMAC:
-		want = "sha256, sha512 or sha1"
-		*f, err = signature.ByName(value)
-	case aboveZero:
-		if want, ok = parse(f.field, value); ok && reflect.ValueOf(f.field).Elem().Int() <= 0 {
-			return "a value above zero: " + want, false
-		}
-		return want, ok
-	default:
-		panic(fmt.Sprintf("no setting is a %T", field))
-	}
-	return want, err == nil
+		return d, err
+	},
+}
+
+// wanted says what a variable of each type should hold.
+var wanted = map[reflect.Type]string{
+	reflect.TypeFor[bool]():           "true or false",
+	reflect.TypeFor[int]():            "a whole number, up to 2147483647",
+	reflect.TypeFor[int64]():          "a size in bytes, or with KiB, MiB or GiB, such as 1MiB",
+	reflect.TypeFor[time.Duration]():  "a duration that is not negative, such as 90s or 10m",
+	reflect.TypeFor[[]string]():       "a list, separated by commas",
+	reflect.TypeFor[[]netip.Prefix](): "networks such as 192.0.2.0/24, separated by commas",
+	reflect.TypeFor[slog.Level]():     "debug, info, warn or error",
+	reflect.TypeFor[signature.HMAC](): "sha256, sha512 or sha1",
 }
 
 // parseList reads several values, separated by commas. A list that is set but empty is an error:
