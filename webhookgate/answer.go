@@ -135,14 +135,14 @@ type Outcome struct {
 const maxShownFaults = 20
 
 // ended notes the answer in the outcome.
-func (v *visit) ended(a *answer) {
-	v.Took = time.Since(v.At)
-	v.Status, v.Decision, v.Why, v.Tries = a.status, a.Decision, a.Error, a.Tries
-	v.Faults = a.Faults[:min(len(a.Faults), maxShownFaults)]
+func (in *arrival) ended(a *answer) {
+	in.Took = time.Since(in.At)
+	in.Status, in.Decision, in.Why, in.Tries = a.status, a.Decision, a.Error, a.Tries
+	in.Faults = a.Faults[:min(len(a.Faults), maxShownFaults)]
 	if a.Decision == duplicate {
-		v.DuplicateOf = a.Webhook
+		in.DuplicateOf = a.Webhook
 	}
 	if a.Receiver != nil {
-		v.Receiver = a.Receiver.Status
+		in.Receiver = a.Receiver.Status
 	}
 }

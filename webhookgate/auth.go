@@ -18,17 +18,17 @@ const tokenHeader = "X-Webhook-Token"
 // checkToken looks for a shared secret in the four places where senders can put one. If the
 // path has a segment for it, that one must be right: another secret does not make up for a
 // wrong one.
-func (g *Gate) checkToken(v *visit) *answer {
+func (g *Gate) checkToken(in *arrival) *answer {
 	if g.cfg.Tokens == nil {
 		return nil
 	}
 	good := g.cfg.Tokens()
-	presented := []string{v.pathSecret}
+	presented := []string{in.pathSecret}
 	switch {
-	case v.pathSecret == "":
-		presented = headerSecrets(v.r.Header, len(good))
-	case len(v.pathSecret) <= 3*len(good): // some senders escape more than they need to, others escape nothing
-		presented = append(presented, unescaped(v.pathSecret))
+	case in.pathSecret == "":
+		presented = headerSecrets(in.r.Header, len(good))
+	case len(in.pathSecret) <= 3*len(good): // some senders escape more than they need to, others escape nothing
+		presented = append(presented, unescaped(in.pathSecret))
 	}
 	if !guard.OneOf(slices.Values(presented), good) {
 		return noToken()
@@ -88,11 +88,11 @@ func headerSecrets(h http.Header, longest int) []string {
 func firstOf(lines []string) []string { return lines[:min(len(lines), maxSecrets)] }
 
 // checkSignature verifies the body's HMAC in the configured scheme.
-func (g *Gate) checkSignature(v *visit, body []byte) *answer {
+func (g *Gate) checkSignature(in *arrival, body []byte) *answer {
 	if g.cfg.HMACSecret == nil {
 		return nil
 	}
-	secret, h := g.cfg.HMACSecret(), v.r.Header
+	secret, h := g.cfg.HMACSecret(), in.r.Header
 	if g.cfg.HMACStandard {
 		key, err := signature.ParseKey(secret)
 		if err != nil {
@@ -102,7 +102,7 @@ func (g *Gate) checkSignature(v *visit, body []byte) *answer {
 		if why := signature.VerifyStandard(key, h, body, time.Now()); why != "" {
 			return reject(http.StatusUnauthorized, why)
 		}
-		v.signedID = h.Get("webhook-id")
+		in.signedID = h.Get("webhook-id")
 		return nil
 	}
 	if !g.cfg.HMAC.Verify(secret, h.Values(g.cfg.HMACHeader), body) {
@@ -113,9 +113,9 @@ func (g *Gate) checkSignature(v *visit, body []byte) *answer {
 
 // checkAddress finds the sender's address. If addresses are checked, it refuses one that is
 // not allowed or not known.
-func (g *Gate) checkAddress(v *visit) *answer {
-	v.From = senderAddr(v.r, g.cfg.TrustedProxies)
-	if len(g.cfg.AllowCIDRs) == 0 || contains(g.cfg.AllowCIDRs, v.From) {
+func (g *Gate) checkAddress(in *arrival) *answer {
+	in.From = senderAddr(in.r, g.cfg.TrustedProxies)
+	if len(g.cfg.AllowCIDRs) == 0 || contains(g.cfg.AllowCIDRs, in.From) {
 		return nil
 	}
 	return reject(http.StatusForbidden, "webhooks are not accepted from this address")

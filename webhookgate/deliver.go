@@ -97,17 +97,17 @@ func (g *Gate) asks(typ string) bool { return slices.Contains(g.cfg.SyncTypes, t
 // ask sends a question to the receiver and returns its answer. The sender needs it now: so there
 // is one try, in no lane, and nothing is kept or remembered. If the sender hangs up the try
 // ends, unlike a delivery.
-func (g *Gate) ask(v *visit) *answer {
-	ctx, cancel := context.WithCancel(v.r.Context())
+func (g *Gate) ask(in *arrival) *answer {
+	ctx, cancel := context.WithCancel(in.r.Context())
 	defer cancel()
 	defer context.AfterFunc(g.deliveries, cancel)() // ends the try when the grace of a shutdown is over
-	w := v.Webhook
+	w := in.Webhook
 	t := w.Receiver.Ask(ctx, w.ID, w.Header, w.Body)
 	var a *answer
 	switch {
 	case t.Err == nil:
 		a = &answer{status: t.Status, Decision: forwarded, receivers: &t}
-	case v.r.Context().Err() != nil:
+	case in.r.Context().Err() != nil:
 		a = &answer{status: statusHungUp, Decision: failed, Error: "the sender hung up before the receiver answered"}
 	case g.deliveries.Err() != nil:
 		a = shuttingDown()

@@ -35,8 +35,8 @@ type Gate struct {
 	idle     chan struct{} // closed once closing is set and nothing is in flight
 }
 
-// A visit is one request, and what is known about it so far.
-type visit struct {
+// An arrival is one request, and what is known about it so far.
+type arrival struct {
 	w          http.ResponseWriter
 	r          *http.Request
 	pathSecret string // the path's last segment, which may be a secret, as it was sent
@@ -57,65 +57,65 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
-	v := &visit{w: w, r: r, Outcome: Outcome{At: time.Now()}}
-	defer g.leave(v)
-	a := g.handle(v)
-	v.Stored = a.Decision == queued
-	if v.Refusal != nil && g.cfg.Refused != nil {
-		v.Stored = g.cfg.Refused(v.Refusal)
+	in := &arrival{w: w, r: r, Outcome: Outcome{At: time.Now()}}
+	defer g.leave(in)
+	a := g.handle(in)
+	in.Stored = a.Decision == queued
+	if in.Refusal != nil && g.cfg.Refused != nil {
+		in.Stored = g.cfg.Refused(in.Refusal)
 	}
-	v.ended(a)
+	in.ended(a)
 	if g.cfg.Answered != nil {
-		g.cfg.Answered(v.Outcome)
+		g.cfg.Answered(in.Outcome)
 	}
 	a.write(w)
-	g.report(v)
+	g.report(in)
 	return a
 }
 
 // handle is the whole way of a webhook, top to bottom. The first station that objects answers
 // the sender.
-func (g *Gate) handle(v *visit) *answer {
-	for _, station := range []func(*visit) *answer{g.route, g.checkAddress, g.checkToken, g.enter} {
-		if no := station(v); no != nil {
+func (g *Gate) handle(in *arrival) *answer {
+	for _, station := range []func(*arrival) *answer{g.route, g.checkAddress, g.checkToken, g.enter} {
+		if no := station(in); no != nil {
 			return no
 		}
 	}
-	body, no := readBody(v.w, v.r, g.cfg.MaxBody)
-	if no != nil && no.status == http.StatusRequestEntityTooLarge && g.vouched(v.r) {
-		return g.refused(v, v.newWebhook(body), "size", no)
+	body, no := readBody(in.w, in.r, g.cfg.MaxBody)
+	if no != nil && no.status == http.StatusRequestEntityTooLarge && g.vouched(in.r) {
+		return g.refused(in, in.newWebhook(body), "size", no)
 	}
 	if no != nil {
 		return no
 	}
-	if no := g.checkSignature(v, body); no != nil {
+	if no := g.checkSignature(in, body); no != nil {
 		return no
 	}
-	if v.Webhook, no = g.read(v, body); no != nil {
+	if in.Webhook, no = g.read(in, body); no != nil {
 		return no
 	}
-	question := g.asks(v.Webhook.Type)
+	question := g.asks(in.Webhook.Type)
 	if g.cfg.Keep != nil && !question {
-		return g.keep(v.Webhook)
+		return g.keep(in.Webhook)
 	}
-	if no := g.take(v); no != nil {
+	if no := g.take(in); no != nil {
 		return no
 	}
 	if question {
-		return g.ask(v)
+		return g.ask(in)
 	}
-	return g.lanes.send(v.Webhook)
+	return g.lanes.send(in.Webhook)
 }
 
 // read turns a body into a webhook, or refuses it. While it is parsed a body needs many times
 // its size in memory, so no more bodies are parsed at once than there are processors.
-func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
+func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 	g.readers <- struct{}{}
 	defer func() { <-g.readers }()
-	w := v.newWebhook(body)
+	w := in.newWebhook(body)
 	value, fault := content.Parse(body)
 	if fault != nil {
-		return nil, g.refused(v, w, "json", faulty(http.StatusBadRequest, *fault))
+		return nil, g.refused(in, w, "json", faulty(http.StatusBadRequest, *fault))
 	}
 	w.Type = content.TypeOf(value)
 	platform, tenant, certain := content.CertainTenant(value)
@@ -131,7 +131,7 @@ func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 				g.cfg.UnknownType(w.Type)
 			}
 		case !asks:
-			return nil, g.refused(v, w, "schema", no)
+			return nil, g.refused(in, w, "schema", no)
 		}
 		return nil, no
 	}
@@ -140,11 +140,11 @@ func (g *Gate) read(v *visit, body []byte) (*Webhook, *answer) {
 	case w.Receiver == nil && asks:
 		return nil, unclaimed(platform)
 	case w.Receiver == nil && !g.cfg.KeepUnclaimed:
-		return nil, g.refused(v, w, "platform", unclaimed(platform))
+		return nil, g.refused(in, w, "platform", unclaimed(platform))
 	case !certain: // it names no tenant
 		w.Lane = Lane{Platform: platform, Type: w.Type}
 	}
-	w.Header = g.forwardHeader(v, w.Receiver)
+	w.Header = g.forwardHeader(in, w.Receiver)
 	// Other events are not known to be snapshots, and without a tenant it is not known
 	// whose: the same bytes twice may be two changes. A question changes nothing.
 	w.Snapshot = w.Type == content.TenantProvisioningChange && certain && !asks
@@ -164,12 +164,12 @@ func unclaimed(platform string) *answer {
 
 // route lets through a POST to the gate's path, or to one more segment if secrets are
 // configured.
-func (g *Gate) route(v *visit) *answer {
-	if m := v.r.Method; m == http.MethodConnect || m == http.MethodTrace {
+func (g *Gate) route(in *arrival) *answer {
+	if m := in.r.Method; m == http.MethodConnect || m == http.MethodTrace {
 		return reject(http.StatusMethodNotAllowed, m+" is never accepted here").
 			with("Allow", http.MethodPost).with("Connection", "close")
 	}
-	if path := guard.SentPath(v.r.URL); path != g.cfg.Path {
+	if path := guard.SentPath(in.r.URL); path != g.cfg.Path {
 		segment, below := strings.CutPrefix(path, strings.TrimSuffix(g.cfg.Path, "/")+"/")
 		if !below || strings.Contains(segment, "/") || g.cfg.Tokens == nil {
 			return reject(http.StatusNotFound, "there is nothing at this path")
@@ -177,17 +177,17 @@ func (g *Gate) route(v *visit) *answer {
 		if segment == "" {
 			return noToken() // in "{path}/" the secret is empty
 		}
-		v.pathSecret = segment
+		in.pathSecret = segment
 	}
-	if v.r.Method != http.MethodPost {
+	if in.r.Method != http.MethodPost {
 		return reject(http.StatusMethodNotAllowed, "webhooks are sent with POST").with("Allow", http.MethodPost)
 	}
 	return nil
 }
 
-// enter takes a place in flight. The visit holds it until the answer is written, even if the
+// enter takes a place in flight. The arrival holds it until the answer is written, even if the
 // sender has hung up, so that it limits deliveries, too.
-func (g *Gate) enter(v *visit) *answer {
+func (g *Gate) enter(in *arrival) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -197,32 +197,32 @@ func (g *Gate) enter(v *visit) *answer {
 		return busy("too many webhooks at once; please send this one again")
 	}
 	g.inflight++
-	v.admitted = true
+	in.admitted = true
 	return nil
 }
 
 // take takes one of the places of the webhook's receiver; leave gives it back.
-func (g *Gate) take(v *visit) *answer {
+func (g *Gate) take(in *arrival) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	to := v.Webhook.Receiver
+	to := in.Webhook.Receiver
 	if g.taken[to] >= g.share {
 		return busy(fmt.Sprintf("too many webhooks at once for the receiver %s; please send this one again", to.Name))
 	}
 	g.taken[to]++
-	v.taken = true
+	in.taken = true
 	return nil
 }
 
-func (g *Gate) leave(v *visit) {
-	if !v.admitted {
+func (g *Gate) leave(in *arrival) {
+	if !in.admitted {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.inflight--
-	if v.taken {
-		g.taken[v.Webhook.Receiver]--
+	if in.taken {
+		g.taken[in.Webhook.Receiver]--
 	}
 	if g.closing && g.inflight == 0 {
 		close(g.idle)
@@ -267,35 +267,35 @@ func (g *Gate) Shutdown(ctx context.Context) error {
 // know that their webhook was not delivered.
 const lastWords = time.Second
 
-func (g *Gate) report(v *visit) {
+func (g *Gate) report(in *arrival) {
 	level := slog.LevelInfo
-	if v.Decision == failed || v.Refusal != nil {
+	if in.Decision == failed || in.Refusal != nil {
 		level = slog.LevelWarn
 	}
 	attrs := make([]slog.Attr, 0, 12)
-	attrs = append(attrs, slog.String("decision", v.Decision), slog.Int("status", v.Status), slog.Duration("took", v.Took))
-	if v.From.IsValid() {
-		attrs = append(attrs, slog.String("from", v.From.String()))
+	attrs = append(attrs, slog.String("decision", in.Decision), slog.Int("status", in.Status), slog.Duration("took", in.Took))
+	if in.From.IsValid() {
+		attrs = append(attrs, slog.String("from", in.From.String()))
 	}
-	if w := v.Webhook; w != nil {
+	if w := in.Webhook; w != nil {
 		attrs = append(attrs, w.attrs()...)
 		if w.Receiver != nil && len(g.cfg.Receivers.All()) > 1 {
 			attrs = append(attrs, slog.String("receiver", w.Receiver.Name))
 		}
-	} else if r := v.Refusal; r != nil {
+	} else if r := in.Refusal; r != nil {
 		attrs = append(attrs, r.attrs()...)
 		attrs = append(attrs, slog.String("fault", r.Faults[0].Path), slog.Int("faults", len(r.Faults)))
-	} else if id := text.TraceID(v.r.Header); id != "" {
+	} else if id := text.TraceID(in.r.Header); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
 	}
-	if v.DuplicateOf != "" {
-		attrs = append(attrs, slog.String("duplicate_of", v.DuplicateOf))
+	if in.DuplicateOf != "" {
+		attrs = append(attrs, slog.String("duplicate_of", in.DuplicateOf))
 	}
-	if v.Tries > 0 {
-		attrs = append(attrs, slog.Int("tries", v.Tries))
+	if in.Tries > 0 {
+		attrs = append(attrs, slog.Int("tries", in.Tries))
 	}
-	if v.Why != "" {
-		attrs = append(attrs, slog.String("error", v.Why))
+	if in.Why != "" {
+		attrs = append(attrs, slog.String("error", in.Why))
 	}
 	g.cfg.Log.LogAttrs(context.Background(), level, "webhook answered", attrs...)
 }

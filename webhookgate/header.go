@@ -21,21 +21,21 @@ var neverForwarded = []string{
 
 // forwardHeader returns the headers for the receiver: the sender's, and where they came from.
 // Secrets that the gate has checked are removed.
-func (g *Gate) forwardHeader(v *visit, to *receiver.Receiver) http.Header {
-	drop := g.consumed(to, v.r.Header)
-	out := make(http.Header, len(v.r.Header)+8)
-	for name, values := range v.r.Header {
+func (g *Gate) forwardHeader(in *arrival, to *receiver.Receiver) http.Header {
+	drop := g.consumed(to, in.r.Header)
+	out := make(http.Header, len(in.r.Header)+8)
+	for name, values := range in.r.Header {
 		n := normal(name)
 		lookAlike := n != strings.ToLower(name)
 		switch {
 		case slices.Contains(neverForwarded, n), drop[n], strings.HasPrefix(n, "x-forwarded-"):
 		case lookAlike && (strings.HasPrefix(n, "webhook-") || n == normal(tokenHeader)):
-		case v.leaks(values):
+		case in.leaks(values):
 		default:
 			out[name] = values
 		}
 	}
-	g.addForwarded(out, v.r)
+	g.addForwarded(out, in.r)
 	return out
 }
 
@@ -78,11 +78,11 @@ func normal(name string) string {
 
 // leaks reports whether a header repeats the secret in the path. Some proxies add the original
 // address (X-Original-Uri, X-Envoy-Original-Path), and may escape it in another way.
-func (v *visit) leaks(values []string) bool {
-	if v.pathSecret == "" {
+func (in *arrival) leaks(values []string) bool {
+	if in.pathSecret == "" {
 		return false
 	}
-	sent, plain := "/"+v.pathSecret, "/"+unescaped(v.pathSecret)
+	sent, plain := "/"+in.pathSecret, "/"+unescaped(in.pathSecret)
 	return slices.ContainsFunc(values, func(value string) bool {
 		decoded := unescaped(value)
 		return strings.Contains(value, sent) || strings.Contains(value, plain) || strings.Contains(decoded, sent) || strings.Contains(decoded, plain)

@@ -88,7 +88,7 @@ type world struct {
 	senders sync.WaitGroup
 
 	mu         sync.Mutex
-	arrivals   []*arrival        // in order
+	arrivals   []*arriving        // in order
 	latest     map[string]string // what the receiver holds, by tenant
 	moods      map[string]string // of each receiver: what it does, whatever a plan says; empty: the plan
 	unanswered map[string]int    // webhooks of each tenant and of each receiver that are in the gate
@@ -98,8 +98,8 @@ type world struct {
 	violations []string
 }
 
-// An arrival is one webhook, what became of it, and what the receiver knows of it.
-type arrival struct {
+// An arriving is one webhook, what became of it, and what the receiver knows of it.
+type arriving struct {
 	number           int
 	tenant, snapshot string // the tenant with its platform; A or B, an event of another type, or forgotten
 	receiver         string // that gets it
@@ -143,7 +143,7 @@ func newWorld(t *testing.T, rt *rapid.T) *world {
 // that the order of arrivals is known. What the receiver will do with it travels
 // along in a header, a word for each try.
 func (w *world) send(rt *rapid.T) {
-	a := &arrival{
+	a := &arriving{
 		number:   len(w.arrivals),
 		tenant:   rapid.SampledFrom(w.tenants).Draw(rt, "tenant"),
 		snapshot: rapid.SampledFrom([]string{"A", "A", "B", "B", reminder}).Draw(rt, "snapshot"),
@@ -181,7 +181,7 @@ func (w *world) send(rt *rapid.T) {
 
 // forget has the gate forget a tenant. It stands among the arrivals, in order.
 func (w *world) forget(rt *rapid.T) {
-	a := &arrival{tenant: rapid.SampledFrom(w.tenants).Draw(rt, "tenant"), snapshot: forgotten}
+	a := &arriving{tenant: rapid.SampledFrom(w.tenants).Draw(rt, "tenant"), snapshot: forgotten}
 	w.mu.Lock()
 	w.arrivals = append(w.arrivals, a)
 	w.mu.Unlock()
@@ -190,7 +190,7 @@ func (w *world) forget(rt *rapid.T) {
 }
 
 // count adds n to what is in the gate. It needs w.mu.
-func (w *world) count(a *arrival, n int) {
+func (w *world) count(a *arriving, n int) {
 	w.unanswered[a.tenant] += n
 	w.unanswered[a.receiver] += n
 }
@@ -214,10 +214,10 @@ func (w *world) receive(name string, r *http.Request) (*http.Response, error) {
 		a.delivered, a.firstTry = true, time.Now()
 	}
 	if name != a.receiver {
-		w.violations = append(w.violations, fmt.Sprintf("(d) arrival %d of %s came to %s", number, a.tenant, name))
+		w.violations = append(w.violations, fmt.Sprintf("(d) arriving %d of %s came to %s", number, a.tenant, name))
 	}
 	if w.underWay[a.tenant]++; w.underWay[a.tenant] > 1 {
-		w.violations = append(w.violations, fmt.Sprintf("(b) arrival %d overlaps another delivery to %s", number, a.tenant))
+		w.violations = append(w.violations, fmt.Sprintf("(b) arriving %d overlaps another delivery to %s", number, a.tenant))
 	}
 	if word == "timeout applied" { // and only the receiver knows
 		w.latest[a.tenant] = a.snapshot
@@ -261,17 +261,17 @@ func (w *world) judge(rt *rapid.T) {
 	for _, number := range w.deliveries {
 		tenant := w.arrivals[number].tenant
 		if number < last[tenant] {
-			rt.Errorf("(b) arrival %d was delivered after arrival %d of the same tenant", number, last[tenant])
+			rt.Errorf("(b) arriving %d was delivered after arriving %d of the same tenant", number, last[tenant])
 		}
 		last[tenant] = number
 	}
-	holds := make(map[string]*arrival)
+	holds := make(map[string]*arriving)
 	for _, a := range w.arrivals {
 		if a.alone && a.delivered && !a.firstTry.Equal(a.at) {
-			rt.Errorf("(e) arrival %d (%s) waited %v, though nothing of its tenant was before it", a.number, a.tenant, a.firstTry.Sub(a.at))
+			rt.Errorf("(e) arriving %d (%s) waited %v, though nothing of its tenant was before it", a.number, a.tenant, a.firstTry.Sub(a.at))
 		}
 		if a.room && a.alone && !a.delivered && a.status != 200 {
-			rt.Errorf("(e) arrival %d (%s) was told %d, though its receiver had room", a.number, a.tenant, a.status)
+			rt.Errorf("(e) arriving %d (%s) was told %d, though its receiver had room", a.number, a.tenant, a.status)
 		}
 		held := holds[a.tenant]
 		switch {
@@ -282,13 +282,13 @@ func (w *world) judge(rt *rapid.T) {
 				holds[a.tenant] = a
 			}
 			if (a.status == 200) != !a.acceptedAt.IsZero() {
-				rt.Errorf("(c) arrival %d was told %d %s; accepted by the receiver: %v", a.number, a.status, a.decision, !a.acceptedAt.IsZero())
+				rt.Errorf("(c) arriving %d was told %d %s; accepted by the receiver: %v", a.number, a.status, a.decision, !a.acceptedAt.IsZero())
 			}
 		case a.status != 200: // shares a failure, or found no room
 		case held == nil || held.snapshot != a.snapshot:
-			rt.Errorf("(a) arrival %d (%s of %s) was suppressed; the receiver may hold something else", a.number, a.snapshot, a.tenant)
+			rt.Errorf("(a) arriving %d (%s of %s) was suppressed; the receiver may hold something else", a.number, a.snapshot, a.tenant)
 		case a.at.Sub(held.acceptedAt) >= testWindow:
-			rt.Errorf("(a) arrival %d (%s of %s) was suppressed %v after the acceptance", a.number, a.snapshot, a.tenant, a.at.Sub(held.acceptedAt))
+			rt.Errorf("(a) arriving %d (%s of %s) was suppressed %v after the acceptance", a.number, a.snapshot, a.tenant, a.at.Sub(held.acceptedAt))
 		}
 	}
 	for tenant, a := range holds {

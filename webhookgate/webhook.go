@@ -51,8 +51,8 @@ type Lane struct {
 func (l Lane) size() int { return len(l.Platform) + len(l.Tenant) + len(l.Type) }
 
 // newWebhook makes a webhook of a body that nobody has read yet.
-func (v *visit) newWebhook(body []byte) *Webhook {
-	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: time.Now(), SignedID: v.signedID}
+func (in *arrival) newWebhook(body []byte) *Webhook {
+	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: time.Now(), SignedID: in.signedID}
 }
 
 // TraceID returns the trace id of the sender's traceparent, or nothing. The receiver gets that
@@ -100,17 +100,17 @@ type Refusal struct {
 // maxRefusedBody is how much of a body is kept that is too large.
 const maxRefusedBody = 64 << 10
 
-// refused notes that usher refuses the content of a visit, and returns the answer.
-func (g *Gate) refused(v *visit, w *Webhook, reason string, no *answer) *answer {
-	w.Header = g.forwardHeader(v, g.cfg.Receivers.For(w.Lane.Platform))
-	v.Refusal = &Refusal{
+// refused notes that usher refuses the content of an arrival, and returns the answer.
+func (g *Gate) refused(in *arrival, w *Webhook, reason string, no *answer) *answer {
+	w.Header = g.forwardHeader(in, g.cfg.Receivers.For(w.Lane.Platform))
+	in.Refusal = &Refusal{
 		Webhook: *w, Certain: w.Lane.Tenant != "", Cut: no.status == http.StatusRequestEntityTooLarge, Status: no.status, Reason: reason, Faults: no.Faults,
 	}
 	if len(no.Faults) == 0 {
-		v.Refusal.Faults = []content.Fault{{Message: no.Error}}
+		in.Refusal.Faults = []content.Fault{{Message: no.Error}}
 	}
-	if v.From.IsValid() {
-		v.Refusal.From = v.From.String()
+	if in.From.IsValid() {
+		in.Refusal.From = in.From.String()
 	}
 	return no
 }

@@ -14,7 +14,7 @@ import (
 func laneIn(t *testing.T, body string) Lane {
 	t.Helper()
 	g := newGate(t, func(c *setup) { c.Types, c.Schema = []string{"*"}, []byte(`{}`) })
-	w, no := g.read(&visit{r: request(body)}, []byte(body))
+	w, no := g.read(&arrival{r: request(body)}, []byte(body))
 	if no != nil {
 		t.Fatal(no)
 	}
