@@ -88,7 +88,7 @@ type world struct {
 	senders sync.WaitGroup
 
 	mu         sync.Mutex
-	arrivals   []*arriving        // in order
+	arrivals   []*arriving       // in order
 	latest     map[string]string // what the receiver holds, by tenant
 	moods      map[string]string // of each receiver: what it does, whatever a plan says; empty: the plan
 	unanswered map[string]int    // webhooks of each tenant and of each receiver that are in the gate
