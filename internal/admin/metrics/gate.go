@@ -48,29 +48,16 @@ var results = []string{"ok", "status", "timeout", "error"}
 
 // Gate returns the figures of the webhook gate.
 func (m *Registry) Gate() *Gate {
-	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	g := &Gate{
-		received: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "usher_webhook_received_total", Help: "Webhooks, by what became of them.",
-		}, []string{"decision"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "usher_webhook_refused_total", Help: "Webhooks of the right sender whose content was refused: json, size, schema, platform, or type (in neither list of types).",
-		}, []string{"reason"}),
-		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "usher_webhook_attempts_total", Help: "Tries at a receiver: ok, status (another than 2xx), timeout or error (no answer).",
-		}, []string{"receiver", "result"}),
-		tries: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "usher_webhook_attempt_duration_seconds", Help: "How long a try at a receiver took.", Buckets: buckets,
-		}, []string{"receiver"}),
+		received:  m.counter("usher_webhook_received_total", "Webhooks, by what became of them.", "decision"),
+		refused:   m.counter("usher_webhook_refused_total", "Webhooks of the right sender whose content was refused: json, size, schema, platform, or type (in neither list of types).", "reason"),
+		attempts:  m.counter("usher_webhook_attempts_total", "Tries at a receiver: ok, status (another than 2xx), timeout or error (no answer).", "receiver", "result"),
+		tries:     m.histogram("usher_webhook_attempt_duration_seconds", "How long a try at a receiver took.", upToAMinute, "receiver"),
+		duration:  m.histogram("usher_webhook_duration_seconds", "From a webhook's header to the answer to its sender.", upToAMinute).WithLabelValues(),
 		decisions: newRing(false),
 		changes:   &m.changes,
 		receivers: make(map[string]*GateReceiver),
 	}
-	duration := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "usher_webhook_duration_seconds", Help: "From a webhook's header to the answer to its sender.", Buckets: buckets,
-	})
-	g.duration = duration
-	m.registry.MustRegister(g.received, g.refused, g.attempts, g.tries, duration)
 	for _, decision := range Decisions {
 		g.received.WithLabelValues(decision)
 	}
@@ -113,16 +100,8 @@ func (g *Gate) Attempted(receiver, result string, took time.Duration) {
 	g.attempts.WithLabelValues(receiver, result).Inc()
 	r := g.Receiver(receiver)
 	r.took.Observe(took.Seconds())
-	r.note(result)
-	g.changes.Add(1)
-}
-
-// Hour is the gate's last hour: its decisions, in the order of Decisions.
-func (g *Gate) Hour() []Minute { return g.decisions.Last() }
-
-// note takes down the result of a try.
-func (r *GateReceiver) note(result string) {
 	r.hour.Count(max(0, slices.Index(results, result)))
+	g.changes.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.recent.Last = result
@@ -133,6 +112,9 @@ func (r *GateReceiver) note(result string) {
 	r.recent.LastFailed = result
 	r.recent.InARow++
 }
+
+// Hour is the gate's last hour: its decisions, in the order of Decisions.
+func (g *Gate) Hour() []Minute { return g.decisions.Last() }
 
 // Recent says how the tries of the last minutes went.
 func (r *GateReceiver) Recent() RecentTries {
@@ -146,7 +128,6 @@ func (r *GateReceiver) Recent() RecentTries {
 
 // Certificate registers when the gate's own TLS certificate ends, which ends returns.
 func (m *Registry) Certificate(ends func() time.Time) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "usher_webhook_tls_expiry_timestamp_seconds", Help: "When the certificate that the gate shows to senders ends.",
-	}, func() float64 { return float64(ends().Unix()) }))
+	m.gaugeFunc("usher_webhook_tls_expiry_timestamp_seconds", "When the certificate that the gate shows to senders ends.",
+		func() float64 { return float64(ends().Unix()) })
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"usher/tokens"
@@ -35,43 +36,38 @@ type Registry struct {
 
 // New returns the metrics of one usher, in a registry of their own.
 func New(version, commit string) *Registry {
-	r := prometheus.NewRegistry()
-	m := &Registry{
-		registry: r,
-		proxyRequests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "usher_proxy_requests_total", Help: "Calls on a local port, by the status that the caller saw (499: it hung up).",
-		}, []string{"port", "code"}),
-		proxyDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "usher_proxy_request_duration_seconds", Help: "From a call's header to the last byte of its answer.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}, []string{"port"}),
-		proxyInFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "usher_proxy_in_flight", Help: "Calls under way.",
-		}, []string{"port"}),
-		proxyRetries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "usher_proxy_retries_total", Help: "Calls sent a second time, with a new token, after a 401.",
-		}, []string{"port"}),
-		tokenRequests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "usher_token_requests_total", Help: "Requests to the token endpoint, by result: ok, rejected or unavailable.",
-		}, []string{"port", "result"}),
-		tokenExpiry: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "usher_token_expiry_timestamp_seconds", Help: "When the last token that was fetched ends; 0 before the first.",
-		}, []string{"port"}),
-		tokenEarly: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "usher_token_early_revocations_total", Help: "Tokens that the service refused long before their end.",
-		}, []string{"port"}),
-	}
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "usher_build_info", Help: "1, with the build in the labels.",
-		ConstLabels: prometheus.Labels{"version": version, "commit": commit, "goversion": runtime.Version()},
-	})
-	info.Set(1)
-	r.MustRegister(
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info,
-		m.proxyRequests, m.proxyDuration, m.proxyInFlight, m.proxyRetries,
-		m.tokenRequests, m.tokenExpiry, m.tokenEarly,
-	)
+	m := &Registry{registry: prometheus.NewRegistry()}
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.gauge("usher_build_info", "1, with the build in the labels.", "version", "commit", "goversion").WithLabelValues(version, commit, runtime.Version()).Set(1)
+
+	m.proxyRequests = m.counter("usher_proxy_requests_total", "Calls on a local port, by the status that the caller saw (499: it hung up).", "port", "code")
+	m.proxyDuration = m.histogram("usher_proxy_request_duration_seconds", "From a call's header to the last byte of its answer.", upToAMinute, "port")
+	m.proxyInFlight = m.gauge("usher_proxy_in_flight", "Calls under way.", "port")
+	m.proxyRetries = m.counter("usher_proxy_retries_total", "Calls sent a second time, with a new token, after a 401.", "port")
+
+	m.tokenRequests = m.counter("usher_token_requests_total", "Requests to the token endpoint, by result: ok, rejected or unavailable.", "port", "result")
+	m.tokenExpiry = m.gauge("usher_token_expiry_timestamp_seconds", "When the last token that was fetched ends; 0 before the first.", "port")
+	m.tokenEarly = m.counter("usher_token_early_revocations_total", "Tokens that the service refused long before their end.", "port")
 	return m
+}
+
+// upToAMinute are the buckets of what takes a minute at most.
+var upToAMinute = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+
+func (m *Registry) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return promauto.With(m.registry).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+func (m *Registry) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	return promauto.With(m.registry).NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+}
+
+func (m *Registry) gaugeFunc(name, help string, value func() float64) {
+	promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+}
+
+func (m *Registry) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return promauto.With(m.registry).NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 }
 
 // Handler serves the metrics.
@@ -205,3 +201,20 @@ func (i *Identity) EarlyRevoked() {
 
 // Hour is the identity's last hour.
 func (i *Identity) Hour() []Minute { return i.hour.Last() }
+
+// Entitlements counts the questions what a tenant may use.
+type Entitlements struct{ checks *prometheus.CounterVec }
+
+// Entitlements returns the figures of the entitlements port. tenants says of how many something is
+// known.
+func (m *Registry) Entitlements(tenants func() int) *Entitlements {
+	m.gaugeFunc("usher_entitlement_tenants", "Tenants whose last snapshot is known.", func() float64 { return float64(tenants()) })
+	checks := m.counter("usher_entitlement_checks_total", "Questions whether a tenant may use a feature, by the answer: enabled, denied, or unknown (also: ambiguous, or the inbox can't be read).", "result")
+	for _, result := range []string{"enabled", "denied", "unknown"} {
+		checks.WithLabelValues(result)
+	}
+	return &Entitlements{checks}
+}
+
+// Checked counts a question.
+func (e *Entitlements) Checked(result string) { e.checks.WithLabelValues(result).Inc() }
