@@ -9,7 +9,6 @@ package admin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -21,7 +20,6 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/admin/recent"
 	"usher/internal/admin/status"
 	"usher/internal/entitlements"
 	"usher/internal/guard"
@@ -53,7 +51,7 @@ type Config struct {
 	// Gate returns how the webhook gate stands; nil when it is off.
 	Gate func() *status.Gate
 	// Decisions are the gate's last; nil when the gate is off.
-	Decisions *recent.Ring
+	Decisions *Decisions
 	// Inbox is nil when there is none.
 	Inbox *inbox.Inbox
 	// Forget drops what dedup remembers of a tenant, and returns of how many lanes; nil
@@ -91,41 +89,41 @@ func New(cfg Config) *Handler {
 		{path: "/readyz", read: h.ready, probe: true},
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
-		{path: "/", read: h.page(h.overview)},
-		{path: "/webhooks", read: h.page(h.webhookList), params: append(listed, "did")},
-		{path: "/webhooks/{id}", read: h.page(h.oneWebhook)},
+		{path: "/", read: h.answer(h.overview)},
+		{path: "/webhooks", read: h.answer(h.webhookPage), params: append(listed, "did")},
+		{path: "/webhooks/{id}", read: h.answer(h.oneWebhook)},
 		{path: "/webhooks/{id}/payload", read: h.download},
 		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.doOne("redeliver")},
 		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.doOne("discard")},
 		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.doOne("accept")},
 		{path: "/redeliver", read: h.askMany("redeliver"), act: h.doMany("redeliver"), params: chosen},
 		{path: "/discard", read: h.askMany("discard"), act: h.doMany("discard"), params: chosen},
-		{path: "/pause", read: h.page(h.askPause), act: h.form(h.doPause)},
-		{path: "/resume", act: h.form(h.doResume)},
-		{path: "/tenants", read: h.page(h.tenantsPage)},
-		{path: "/tenant", read: h.page(h.oneTenant)},
-		{path: "/tenant/forget", read: h.page(h.askForget), act: h.form(h.doForget)},
-		{path: "/tenant/erase", read: h.page(h.askErase), act: h.form(h.doErase)},
-		{path: "/actions", read: h.page(h.actionPage)},
+		{path: "/pause", read: h.ask(readTarget, h.aboutPause), act: h.form(readTarget, h.pause)},
+		{path: "/resume", act: h.form(readTarget, h.resume)},
+		{path: "/tenants", read: h.answer(h.tenantsPage)},
+		{path: "/tenant", read: h.answer(h.oneTenant)},
+		{path: "/tenant/forget", read: h.ask(readTenant, h.aboutForget), act: h.form(readTenant, h.forget)},
+		{path: "/tenant/erase", read: h.ask(readTenant, h.aboutErase), act: h.form(readTenant, h.erase)},
+		{path: "/actions", read: h.answer(h.actionPage)},
 		{path: "/static/{id}", read: page.Static},
 
-		{path: "/api/status", read: h.api(func(*http.Request) (any, error) { return h.status(), nil })},
-		{path: "/api/webhooks", read: h.api(h.apiWebhooks), params: listed},
-		{path: "/api/webhooks/{id}", read: h.api(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
+		{path: "/api/status", read: h.answer(func(*http.Request) (any, error) { return h.status(), nil })},
+		{path: "/api/webhooks", read: h.answer(h.apiWebhooks), params: listed},
+		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
 		{path: "/api/webhooks/{id}/redeliver", act: h.onOne("redeliver"), params: []string{"force"}},
 		{path: "/api/webhooks/{id}/discard", act: h.onOne("discard"), params: []string{"force"}},
 		{path: "/api/redeliver", read: h.onMany("redeliver"), act: h.onMany("redeliver"), params: chosen},
 		{path: "/api/discard", read: h.onMany("discard"), act: h.onMany("discard"), params: chosen},
-		{path: "/api/webhooks/{id}/accept", act: h.api(h.accept), params: []string{"force"}},
+		{path: "/api/webhooks/{id}/accept", act: h.onOne("accept"), params: []string{"force"}},
 		{path: "/api/export", read: h.export, whole: true},
 		{path: "/api/import", act: h.imports, params: []string{"skip_faulty"}},
-		{path: "/api/actions", read: h.api(h.actions), params: []string{"before", "limit"}},
-		{path: "/api/pause", act: onTarget(h, h.pause)},
-		{path: "/api/resume", act: onTarget(h, h.resume)},
-		{path: "/api/forget", act: onTarget(h, h.forget)},
-		{path: "/api/erase", act: onTarget(h, h.erase)},
-		{path: "/api/tenant", read: h.api(h.apiTenant), params: []string{"code", "platform"}},
-		{path: "/api/tenants", read: h.api(func(r *http.Request) (any, error) { return h.tenantList(r.URL.Query()) }), params: []string{"search", "platform", "after"}},
+		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}},
+		{path: "/api/pause", act: h.call(h.pause)},
+		{path: "/api/resume", act: h.call(h.resume)},
+		{path: "/api/forget", act: h.call(h.forget)},
+		{path: "/api/erase", act: h.call(h.erase)},
+		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
+		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}},
 		{path: "/api/events", read: h.events},
 	}
 	if cfg.Entitlements != nil {
@@ -224,9 +222,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case to == nil:
 		h.refuse(w, r, http.StatusNotFound, "there is no such page")
 	case r.Method == http.MethodPost && to.act != nil:
-		h.answer(w, r, to, to.act)
+		h.serve(w, r, to, to.act)
 	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && to.read != nil:
-		h.answer(w, r, to, to.read)
+		h.serve(w, r, to, to.read)
 	case to.read == nil:
 		header.Set("Allow", "POST")
 		h.refuse(w, r, http.StatusMethodNotAllowed, "this is an action: send a POST")
@@ -239,7 +237,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to *route, handler http.HandlerFunc) {
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handler http.HandlerFunc) {
 	if err := to.checkQuery(r.URL.RawQuery); err != nil {
 		h.explain(w, r, err)
 		return
@@ -314,30 +312,4 @@ func writeReady(w http.ResponseWriter, problems []string) {
 		problems = []string{} // [] and not null
 	}
 	writeJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
-}
-
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
-	h.cfg.Log.Info("admin request refused", "method", r.Method, "status", status, "why", why, "from", r.RemoteAddr)
-	h.fail(w, r, status, Problem{Error: why})
-}
-
-// fail answers with a problem: people get a page, programs JSON.
-func (h *Handler) fail(w http.ResponseWriter, r *http.Request, status int, problem Problem) {
-	if !strings.Contains(r.Header.Get("Accept"), "text/html") || strings.HasPrefix(r.URL.Path, "/api/") {
-		writeJSON(w, status, problem)
-		return
-	}
-	shell := page.Shell{Title: http.StatusText(status), Webhooks: h.hasWebhooks(), Tenants: h.cfg.Inbox != nil, Looks: visitorOf(r).looks, Body: map[string]any{"Status": status, "Why": problem.Error}}
-	if err := page.Write(w, status, "failure", shell); err != nil {
-		h.cfg.Log.Error("page can't be drawn", "err", err)
-		writeJSON(w, status, problem)
-	}
-}
-
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // a payload is shown as it came
-	_ = e.Encode(v)        // the reader may be gone; nothing to do about it
 }

@@ -11,46 +11,9 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox/store"
-	"usher/internal/text"
 )
 
-// Taking in what was refused, save and restore, and who did what.
-
-// Accepted is the answer to accept.
-type Accepted struct {
-	ID string `json:"id"` // of the webhook that was taken in
-}
-
-// accept is POST /api/webhooks/{id}/accept.
-func (h *Handler) accept(r *http.Request) (any, error) {
-	force, err := readForce(r.URL.Query())
-	if err != nil {
-		return nil, err
-	}
-	return h.acceptOne(r, r.PathValue("id"), force)
-}
-
-func (h *Handler) acceptOne(r *http.Request, id string, force bool) (*Accepted, error) {
-	box, err := h.inbox()
-	if err != nil {
-		return nil, err
-	}
-	n, err := strconv.ParseInt(id, 10, 64)
-	if err != nil {
-		return nil, store.ErrNotFound
-	}
-	taken, err := box.Accept(n, force)
-	var newer *store.OverwriteError
-	switch {
-	case errors.Is(err, store.ErrNotFound), errors.As(err, &newer):
-		return nil, err
-	case err != nil:
-		return nil, &refusal{http.StatusConflict, err.Error()}
-	}
-	h.did(r, slog.LevelInfo, "refused webhook accepted by hand", "id", n, "as", taken, "force", force)
-	h.note(r, "accept", id, 1)
-	return &Accepted{strconv.FormatInt(taken, 10)}, nil
-}
+// Save and restore, and who did what.
 
 // export is GET /api/export: the whole inbox, line by line. If it fails halfway, the answer ends too early for the caller, too.
 func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
@@ -70,8 +33,7 @@ func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 	conn := http.NewResponseController(w)
 	out := bufio.NewWriterSize(steady{conn, nil, w}, 64<<10)
 	n, err := box.Export(r.Context(), out)
-	h.did(r, slog.LevelWarn, "inbox exported by hand", "webhooks", n)
-	h.note(r, "export", "", n)
+	h.did(r, slog.LevelWarn, store.Action{What: "export", Count: n}, "inbox exported by hand", "webhooks", n)
 	if err := errors.Join(err, out.Flush()); err != nil {
 		h.cfg.Log.Error("an export ended too early", "err", err)
 		panic(http.ErrAbortHandler)
@@ -103,7 +65,7 @@ func (s steady) Write(p []byte) (int, error) {
 // imports is POST /api/import.
 func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 	from := steady{http.NewResponseController(w), r.Body, nil} // it may be larger than other requests
-	h.api(func(r *http.Request) (any, error) {
+	h.answer(func(r *http.Request) (any, error) {
 		box, err := h.inbox()
 		if err != nil {
 			return nil, err
@@ -117,8 +79,7 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 		case err != nil:
 			return nil, err
 		}
-		h.did(r, slog.LevelWarn, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
-		h.note(r, "import", "", done.Webhooks)
+		h.did(r, slog.LevelWarn, store.Action{What: "import", Count: done.Webhooks}, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
 		return done, nil
 	})(w, r)
 }
@@ -130,9 +91,9 @@ type Actions struct {
 }
 
 // actionPage is the page of what people did.
-func (h *Handler) actionPage(r *http.Request) (*view, error) {
+func (h *Handler) actionPage(r *http.Request) (any, error) {
 	list, err := h.actions(r)
-	return &view{name: "actions", shell: page.Shell{Title: "Actions", At: "actions", Body: list}}, err
+	return &page.Shell{Name: "actions", Title: "Actions", At: "actions", Body: list}, err
 }
 
 // actions is GET /api/actions.
@@ -163,21 +124,4 @@ func (h *Handler) actions(r *http.Request) (any, error) {
 		out.Next = strconv.FormatInt(all[len(all)-1].ID, 10)
 	}
 	return out, nil
-}
-
-// UserHeader has the name of the user at the terminal, who typed a command.
-const UserHeader = "Usher-User"
-
-// note stores what somebody did.
-func (h *Handler) note(r *http.Request, what, about string, count int) {
-	if h.cfg.Inbox == nil {
-		return
-	}
-	who := Who(r)
-	if user := r.Header.Get(UserHeader); user != "" {
-		who += " (" + text.Visible(text.Clip(user, 64)) + ")"
-	}
-	if err := h.cfg.Inbox.Note(store.Action{Who: who, What: what, About: text.Clip(about, 500), Count: count}); err != nil {
-		h.cfg.Log.Error("cannot store what was done by hand", "what", what, "err", err)
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"usher/internal/admin/recent"
 	"usher/internal/entitlements"
 	"usher/internal/inbox/store"
 	"usher/internal/testkit/inboxtest"
@@ -16,7 +15,7 @@ import (
 // entitled is an admin port that knows what tenants may use.
 func entitled(b *inboxtest.Box) *Handler {
 	cfg := port(b)
-	cfg.Gate, cfg.Decisions = gate(b), recent.New(false)
+	cfg.Gate, cfg.Decisions = gate(b), NewDecisions(false)
 	cfg.Entitlements = entitlements.NewBook(b.Snapshots, false).Lookup
 	return New(cfg)
 }

@@ -38,6 +38,7 @@ type Gate struct {
 	Refused    int      `json:"refused,omitempty"`
 	RefusedOf  []string `json:"-"`
 	RefusedWhy string   `json:"-"`
+	FailedOf   []string `json:"-"` // without an inbox: the tenants whose last webhook failed, in the last minutes; the newest first
 }
 
 // GateMinute is what the gate decided within one.

@@ -3,11 +3,7 @@
 // time, too.
 package status
 
-import (
-	"time"
-
-	"usher/internal/admin/recent"
-)
+import "time"
 
 // Status is the answer of GET /api/status: what the overview shows. The caller says how the parts do; Judge adds what that means.
 type Status struct {
@@ -18,8 +14,7 @@ type Status struct {
 	Gate    *Gate     `json:"gate,omitempty"`  // left out when the gate is off
 	Inbox   *Inbox    `json:"inbox,omitempty"` // left out when there is none
 
-	Stopping  bool            `json:"-"` // usher is shutting down
-	Decisions []*recent.Entry `json:"-"` // the gate's last, the newest first; only needed without an inbox
+	Stopping bool `json:"-"` // usher is shutting down
 }
 
 // Judge says in words how usher's parts do.

@@ -9,7 +9,6 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
-	"usher/internal/admin/recent"
 )
 
 // Trouble is something that is wrong, and what to do about it.
@@ -65,7 +64,7 @@ func (s *Status) troubles(now time.Time) []Trouble {
 		all = append(all, rejected(s.Gate.Refused, s.Gate.RefusedOf, s.Gate.RefusedWhy, "and send it again from its webhook log.", "/webhooks?state=rejected"))
 	}
 	if s.Gate != nil && s.Inbox == nil {
-		all = append(all, passTroubles(s.Gate, s.Gate.Decisions, failedTenants(s.Decisions, now))...)
+		all = append(all, passTroubles(s.Gate)...)
 	}
 	if s.Gate != nil {
 		all = append(all, senderTroubles(s.Gate.Decisions)...)
@@ -123,9 +122,9 @@ func (g *Gate) called(r *Receiver) string {
 	return "The receiver"
 }
 
-// passTroubles are those of a gate without an inbox. failed are the tenants whose last webhook was.
-func passTroubles(gate *Gate, decided []metrics.Minute, failed []string) []Trouble {
-	n := metrics.Sum(decided, lately, slices.Index(metrics.Decisions[:], "failed"))
+// passTroubles are those of a gate without an inbox.
+func passTroubles(gate *Gate) []Trouble {
+	n := metrics.Sum(gate.Decisions, lately, slices.Index(metrics.Decisions[:], "failed"))
 	if n == 0 {
 		return nil
 	}
@@ -137,27 +136,10 @@ func passTroubles(gate *Gate, decided []metrics.Minute, failed []string) []Troub
 				fmt.Sprintf("Bring the receiver %s back, %s", r.Address, resend), "/webhooks?state=failed"})
 		}
 	}
-	if len(all) == 0 && len(failed) > 0 {
-		all = append(all, Trouble{warn, "The last webhooks of " + page.Few(failed) + " failed", "See what the receiver answered, " + resend, "/webhooks?state=failed"})
+	if len(all) == 0 && len(gate.FailedOf) > 0 {
+		all = append(all, Trouble{warn, "The last webhooks of " + page.Few(gate.FailedOf) + " failed", "See what the receiver answered, " + resend, "/webhooks?state=failed"})
 	}
 	return all
-}
-
-// failedTenants are those whose last webhook failed, in the last minutes; the newest first.
-func failedTenants(decided []*recent.Entry, now time.Time) (failed []string) {
-	since := now.Add(-lately * time.Minute)
-	seen := make(map[string]bool)
-	for _, e := range decided {
-		if e.At.Before(since) {
-			continue
-		}
-		name := page.TenantName(e.Platform, e.Tenant)
-		if e.Tenant != "" && e.Decision == "failed" && !seen[name] {
-			failed = append(failed, name)
-		}
-		seen[name] = seen[name] || e.Decision != "rejected" // which says nothing of the receiver
-	}
-	return failed
 }
 
 // senderTroubles speaks up when nothing but what is turned away arrives. Some of it
