@@ -27,37 +27,34 @@ func (h *Handler) status() *status.Status {
 	if box := h.cfg.Inbox; box != nil {
 		now.Inbox = status.NewInbox(box.Stats(), box.HeldUp(), h.receivers(), box.Err())
 		now.Inbox.Shared = box.Shared()
-		now.Inbox.ParkedOf, now.Inbox.ParkedAnswer, now.Inbox.ParkedLink = h.tenantsOf(store.Parked, now.Inbox.Parked)
-		now.Inbox.RefusedOf, now.Inbox.RefusedWhy, now.Inbox.RefusedLink = h.tenantsOf(store.Refused, now.Inbox.Refused)
+		if now.Inbox.Parked > 0 {
+			now.Inbox.ParkedOnes = h.few(store.Parked)
+		}
+		if now.Inbox.Refused > 0 {
+			now.Inbox.RefusedOnes = h.few(store.Refused)
+		}
 	}
 	now.Judge(time.Now())
 	return now
 }
 
-// tenantsOf names the tenants with webhooks in a state, the newest first, and says what is known of the newest, and where they are
-// shown.
-func (h *Handler) tenantsOf(state store.State, count int) (names []string, words, link string) {
-	link = "/webhooks?state=" + string(state)
-	if count == 0 {
-		return nil, "", link
-	}
-	entries, err := h.cfg.Inbox.List(store.Filter{State: state, Limit: 1000})
-	if err != nil {
-		return nil, "", link // the page says that
-	}
-	if len(entries) == 1 {
-		link = "/webhooks/" + bare(&entries[0]).ID
-	}
+// few says more of the webhooks in a state.
+func (h *Handler) few(state store.State) status.Few {
+	f := status.Few{Link: "/webhooks?state=" + string(state)}
+	entries, _ := h.cfg.Inbox.List(store.Filter{State: state, Limit: 1000}) // why they can't be read is said elsewhere
 	for i := range entries {
 		w := bare(&entries[i])
-		if name := page.TenantName(w.Platform, w.Tenant); w.Tenant != "" && !slices.Contains(names, name) {
-			names = append(names, name)
+		if name := page.TenantName(w.Platform, w.Tenant); w.Tenant != "" && !slices.Contains(f.Of, name) {
+			f.Of = append(f.Of, name)
 		}
 		if i == 0 {
-			words = cmp.Or(w.Answer, w.Why)
+			f.Why = cmp.Or(w.Answer, w.Why)
+		}
+		if len(entries) == 1 {
+			f.Link = "/webhooks/" + w.ID
 		}
 	}
-	return names, words, link
+	return f
 }
 
 // overview is what the front page shows.

@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,26 +20,21 @@ func (p *Port) Charts() []page.Chart {
 	p99 := page.Series{Class: "c-p99", Label: "p99"}
 	var renewed, replayed []int
 	calls, errors, busiest, slowest := 0, 0, 0.0, time.Duration(0)
-	for _, m := range sinceFirst(p.Minutes, func(m PortMinute) bool { return m.Calls+m.Renewed+m.Replayed == 0 }) {
+	for _, m := range sinceFirst(p.Minutes, func(m PortMinute) bool { return m.Calls+m.Renewed+m.Replayed > 0 }) {
 		// Of the minute that is under way, so much is over.
 		length := min(max(p.now.Sub(m.Start).Seconds(), 10), 60)
-		rate := float64(m.Calls) / length
-		errorRate := float64(m.Failed) / length
+		rate, errorRate := float64(m.Calls)/length, float64(m.Failed)/length
 		starts = append(starts, m.Start)
-		fine.Values = append(fine.Values, rate-errorRate)
-		fine.Cells = append(fine.Cells, figure(rate))
-		failed.Values = append(failed.Values, errorRate)
-		failed.Cells = append(failed.Cells, strconv.Itoa(m.Failed))
-		p50.Values, p50.Cells = append(p50.Values, milliseconds(m.P50)), append(p50.Cells, tookWords(m.P50))
-		p99.Values, p99.Cells = append(p99.Values, milliseconds(m.P99)), append(p99.Cells, tookWords(m.P99))
+		fine.Add(rate-errorRate, figure(rate))
+		failed.Add(errorRate, strconv.Itoa(m.Failed))
+		p50.Add(milliseconds(m.P50), tookWords(m.P50))
+		p99.Add(milliseconds(m.P99), tookWords(m.P99))
+		p50.Total, p99.Total = tookWords(m.P50), tookWords(m.P99)
 		renewed, replayed = append(renewed, m.Renewed), append(replayed, m.Replayed)
 		calls, errors = calls+m.Calls, errors+m.Failed
 		busiest, slowest = max(busiest, rate), max(slowest, m.P99)
 	}
 	fine.Total, failed.Total = page.Count(calls), page.Count(errors)
-	if n := len(p50.Cells); n > 0 {
-		p50.Total, p99.Total = p50.Cells[n-1], p99.Cells[n-1]
-	}
 	rates := page.NewBars("calls-"+p.Name, "Calls per second",
 		fmt.Sprintf("%s in the last hour, %s; at most %s per second.", page.Plural(calls, "call", "calls"), page.Plural(errors, "error", "errors"), figure(busiest)),
 		starts, []page.Series{fine, failed}, figure)
@@ -55,48 +51,36 @@ func (p *Port) Charts() []page.Chart {
 func (s *Status) GateChart() page.Chart {
 	var starts []time.Time
 	var series []page.Series
-	total, summary := 0, ""
-	minutes := sinceFirst(s.Gate.Minutes, func(m GateMinute) bool {
-		for _, n := range m.Decisions {
-			if n > 0 {
-				return false
-			}
-		}
-		return true
-	})
+	minutes := sinceFirst(s.Gate.Decisions, func(m metrics.Minute) bool { return m.Sum() > 0 })
 	for _, m := range minutes {
 		starts = append(starts, m.Start)
 	}
-	for _, decision := range metrics.Decisions {
-		one := page.Series{Class: "c-" + decision, Label: decision}
-		n := 0
-		for _, m := range minutes {
-			one.Values = append(one.Values, float64(m.Decisions[decision]))
-			one.Cells = append(one.Cells, strconv.Itoa(m.Decisions[decision]))
-			n += m.Decisions[decision]
-		}
+	total, summary := metrics.Sum(minutes, len(minutes)), ""
+	for i, decision := range metrics.Decisions {
+		n := metrics.Sum(minutes, len(minutes), i)
 		if n == 0 && (decision == "forwarded" && s.Inbox != nil || decision == "queued" && s.Inbox == nil) {
 			continue
 		}
-		one.Total = page.Count(n)
+		one := page.Series{Class: "c-" + decision, Label: decision, Total: page.Count(n)}
+		for _, m := range minutes {
+			one.Add(float64(m.Counts[i]), strconv.Itoa(m.Counts[i]))
+		}
 		series = append(series, one)
-		total += n
 		if n > 0 {
 			summary += fmt.Sprintf(", %s %s", page.Count(n), decision)
 		}
 	}
 	return page.NewBars("decisions", "Webhooks per minute",
-		page.Plural(total, "webhook", "webhooks")+" in the last hour"+summary+".", starts, series,
-		figure)
+		page.Plural(total, "webhook", "webhooks")+" in the last hour"+summary+".", starts, series, figure)
 }
 
 // sinceFirst leaves out minutes at the beginning in which nothing happened.
-func sinceFirst[M any](minutes []M, silent func(M) bool) []M {
-	n := 0
-	for n < len(minutes) && silent(minutes[n]) {
-		n++
+func sinceFirst[M any](minutes []M, busy func(M) bool) []M {
+	silent := slices.IndexFunc(minutes, busy)
+	if silent < 0 {
+		silent = len(minutes)
 	}
-	return minutes[len(minutes)-page.Recent(len(minutes), n):]
+	return minutes[len(minutes)-page.Recent(len(minutes), silent):]
 }
 
 // figure writes a rate, or another figure of any size.

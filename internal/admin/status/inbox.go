@@ -27,15 +27,17 @@ type Inbox struct {
 	Error    string        `json:"error,omitempty"` // why it takes nothing in any more
 	Unknown  bool          `json:"-"`               // nothing could be read yet: the counts say nothing
 
-	// The tenants of what is parked and of what was refused, what is said of the newest, and where they are shown.
-	ParkedOf     []string `json:"-"`
-	ParkedAnswer string   `json:"-"`
-	ParkedLink   string   `json:"-"`
-	RefusedOf    []string `json:"-"`
-	RefusedWhy   string   `json:"-"`
-	RefusedLink  string   `json:"-"`
+	ParkedOnes  Few `json:"-"`
+	RefusedOnes Few `json:"-"`
 
 	stats inbox.Stats
+}
+
+// Few says more of some webhooks that somebody should look at.
+type Few struct {
+	Of   []string // their tenants, the newest first
+	Why  string   // what is known of the newest; may be empty
+	Link string   // where they are shown
 }
 
 // HeldUp is a tenant whose webhooks wait behind one that was tried in vain.
@@ -100,10 +102,10 @@ func NextTry(at time.Time, paused, down bool) string {
 // shownHeldUp is how many the overview has a line for.
 const shownHeldUp = 10
 
-// FirstHeldUp are those that the overview has a line for, and MoreHeldUp is how many others there are.
+// FirstHeldUp are those that the overview has a line for.
 func (s *Inbox) FirstHeldUp() []HeldUp { return s.HeldUp[:min(shownHeldUp, len(s.HeldUp))] }
 
-// MoreHeldUp counts; see FirstHeldUp.
+// MoreHeldUp is how many others there are.
 func (s *Inbox) MoreHeldUp() int { return max(0, len(s.HeldUp)-shownHeldUp) }
 
 // AllPaused says whether all deliveries are.
@@ -125,8 +127,12 @@ func (s *Inbox) Full() string {
 
 func (s *Inbox) troubles() (all []Trouble) {
 	if s.Error != "" {
+		fix := "If the disk of the file in USHER_WEBHOOK_INBOX is full, free some space: usher then goes on by itself. Otherwise fix the disk, then restart usher."
+		if s.Shared {
+			fix = "Check the database in USHER_WEBHOOK_INBOX: when it is back, usher goes on by itself."
+		}
 		all = append(all, Trouble{bad, "The inbox takes no webhooks: " + s.Error,
-			"Senders get 503, and usher is not ready. Nothing that was answered 200 is lost. " + s.whatToFix(), ""})
+			"Senders get 503, and usher is not ready. Nothing that was answered 200 is lost. " + fix, ""})
 	}
 	if s.Limit > 0 && s.Used > s.Limit/10*9 {
 		all = append(all, Trouble{bad, fmt.Sprintf("The inbox is nearly full: %s of %s", page.Bytes(s.Used), page.Bytes(s.Limit)),
@@ -141,28 +147,28 @@ func (s *Inbox) troubles() (all []Trouble) {
 		if s.Parked == 1 {
 			are = " is parked"
 		}
-		all = append(all, Trouble{warn, webhooksOf(s.Parked, s.ParkedOf) + are,
-			said("The receiver answered", s.ParkedAnswer) + "usher does not retry what is parked. Fix the receiver, then send it again.", s.ParkedLink})
+		all = append(all, Trouble{warn, s.ParkedOnes.words(s.Parked) + are,
+			said("The receiver answered", s.ParkedOnes.Why) + "usher does not retry what is parked. Fix the receiver, then send it again.", s.ParkedOnes.Link})
 	}
 	if s.Refused > 0 {
-		all = append(all, rejected(s.Refused, s.RefusedOf, s.RefusedWhy, "and send it again, or open it here, then accept it as it is or discard it.", s.RefusedLink))
+		all = append(all, s.RefusedOnes.refused(s.Refused, "and send it again, or open it here, then accept it as it is or discard it."))
 	}
 	return all
 }
 
-// rejected is about webhooks of the right sender whose content usher refused.
-func rejected(n int, tenants []string, why, do, link string) Trouble {
-	return Trouble{bad, "usher refused " + webhooksOf(n, tenants),
-		said("The last one", why) + "It may be a change that nobody sends again. Correct it in the billing service " + do, link}
+// refused is about webhooks of the right sender whose content usher refused.
+func (f *Few) refused(n int, do string) Trouble {
+	return Trouble{bad, "usher refused " + f.words(n),
+		said("The last one", f.Why) + "It may be a change that nobody sends again. Correct it in the billing service " + do, f.Link}
 }
 
-// webhooksOf counts webhooks, and names their tenants.
-func webhooksOf(n int, tenants []string) string {
+// words counts them, and names their tenants.
+func (f *Few) words(n int) string {
 	count := page.Plural(n, "webhook", "webhooks")
-	if len(tenants) == 0 {
+	if len(f.Of) == 0 {
 		return count
 	}
-	return count + " of " + page.Few(tenants)
+	return count + " of " + page.Few(f.Of)
 }
 
 // said quotes somebody's words, if there are any.
@@ -171,11 +177,4 @@ func said(who, words string) string {
 		return ""
 	}
 	return who + ": " + page.Beginning(words) + ". "
-}
-
-func (s *Inbox) whatToFix() string {
-	if s.Shared {
-		return "Check the database in USHER_WEBHOOK_INBOX: when it is back, usher goes on by itself."
-	}
-	return "If the disk of the file in USHER_WEBHOOK_INBOX is full, free some space: usher then goes on by itself. Otherwise fix the disk, then restart usher."
 }

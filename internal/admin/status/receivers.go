@@ -34,11 +34,11 @@ type Gate struct {
 	Tries     map[string]metrics.RecentTries `json:"-"` // at each receiver, by its name
 	Decisions []metrics.Minute               `json:"-"` // see metrics.Decisions
 
-	// Without an inbox: how many webhooks were refused and not sent again since, of whom, and what is wrong with the last.
-	Refused    int      `json:"refused,omitempty"`
-	RefusedOf  []string `json:"-"`
-	RefusedWhy string   `json:"-"`
-	FailedOf   []string `json:"-"` // without an inbox: the tenants whose last webhook failed, in the last minutes; the newest first
+	// Without an inbox: how many webhooks were refused and not sent again since, and the tenants whose last webhook failed, in the
+	// last minutes, the newest first.
+	Refused     int      `json:"refused,omitempty"`
+	RefusedOnes Few      `json:"-"`
+	FailedOf    []string `json:"-"`
 }
 
 // GateMinute is what the gate decided within one.
@@ -67,17 +67,7 @@ type Receiver struct {
 func (g *Gate) judge(box *Inbox) {
 	g.Receivers = []Receiver{} // [] and not null
 	for _, r := range g.Set.All() {
-		var stats *inbox.ReceiverStats
-		if box != nil {
-			if s, ok := box.stats.Receivers[r.Name]; ok {
-				stats = &s
-			}
-		}
-		shown := newReceiver(r, g.Tries[r.Name], stats)
-		if box != nil {
-			shown.pause(box.Paused)
-		}
-		g.Receivers = append(g.Receivers, shown)
+		g.Receivers = append(g.Receivers, newReceiver(r, g.Tries[r.Name], box))
 	}
 	for _, m := range g.Decisions {
 		minute := GateMinute{m.Start, make(map[string]int, len(metrics.Decisions))}
@@ -85,13 +75,6 @@ func (g *Gate) judge(box *Inbox) {
 			minute.Decisions[decision] = m.Counts[i]
 		}
 		g.Minutes = append(g.Minutes, minute)
-	}
-}
-
-// pause notes that its deliveries are paused, and since then nothing is known of how it does.
-func (s *Receiver) pause(all []store.Pause) {
-	if slices.ContainsFunc(all, func(p store.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == s.Name) }) {
-		s.Paused, s.State, s.Tone = true, "paused", warn
 	}
 }
 
@@ -104,25 +87,20 @@ const (
 	refusesSome diagnosis = "refuses some" // it takes others
 )
 
-// manyInARow failures, over all tenants, say that the receiver is down, and not that it refuses some
-// of them; only without an inbox, whose courier knows better.
-const manyInARow = 10
-
 // newReceiver says how a receiver stands. box is nil without an inbox.
-func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *inbox.ReceiverStats) Receiver {
-	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last}
+func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Receiver {
+	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last, wrong: diagnose(tries)}
 	refuses := fmt.Sprintf("failed %s in the last %d minutes", page.Plural(tries.Failed, "time", "times"), lately)
-	switch {
-	case box != nil:
-		s.Waiting, s.Oldest, s.Parked = box.Pending, box.Oldest, box.Parked
-		refuses = "takes webhooks, but not those of " + page.Plural(box.Refused, "tenant", "tenants")
-		s.wrong = diagnose(box)
-	case tries.OK == 0 && tries.Last != "" && tries.Last != "ok", tries.InARow >= manyInARow:
-		s.wrong = away
-	case tries.Failed > 0:
-		s.wrong = refusesSome
+	if box != nil {
+		if stats, ok := box.stats.Receivers[r.Name]; ok {
+			s.Waiting, s.Oldest, s.Parked, s.wrong = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats)
+			refuses = "takes webhooks, but not those of " + page.Plural(stats.Refused, "tenant", "tenants")
+		}
+		s.Paused = slices.ContainsFunc(box.Paused, func(p store.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name) })
 	}
 	switch {
+	case s.Paused: // since then nothing is known of how it does
+		s.State, s.Tone = "paused", warn
 	case s.wrong == away:
 		s.State, s.Tone = failureWords(tries.LastFailed), bad
 	case s.wrong == refusesSome:
@@ -137,12 +115,26 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *inbox.Rec
 	return s
 }
 
+// manyInARow failures, over all tenants, say that the receiver is down, and not that it refuses some
+// of them; only without an inbox, whose courier knows better.
+const manyInARow = 10
+
+// diagnose says what is wrong with a receiver, by the last tries.
+func diagnose(tries metrics.RecentTries) diagnosis {
+	switch {
+	case tries.OK == 0 && tries.Last != "" && tries.Last != "ok", tries.InARow >= manyInARow:
+		return away
+	case tries.Failed > 0:
+		return refusesSome
+	}
+	return fine
+}
+
 // fewTenants that are refused say nothing of the receiver, though nobody else's webhooks came meanwhile.
 const fewTenants = 2
 
-// diagnose says what is wrong with a receiver, by what waits for it: not by its last try alone, which may be
-// that of any tenant.
-func diagnose(box *inbox.ReceiverStats) diagnosis {
+// diagnoseInbox says it by what waits for it: not by its last try alone, which may be that of any tenant.
+func diagnoseInbox(box *inbox.ReceiverStats) diagnosis {
 	switch {
 	case box.Down || box.Missed > 0, box.Refused > fewTenants && box.TakesNone:
 		return away

@@ -61,7 +61,8 @@ func (s *Status) troubles(now time.Time) []Trouble {
 		all = append(all, s.Ports[i].callTroubles()...)
 	}
 	if s.Gate != nil && s.Gate.Refused > 0 {
-		all = append(all, rejected(s.Gate.Refused, s.Gate.RefusedOf, s.Gate.RefusedWhy, "and send it again from its webhook log.", "/webhooks?state=rejected"))
+		s.Gate.RefusedOnes.Link = "/webhooks?state=rejected"
+		all = append(all, s.Gate.RefusedOnes.refused(s.Gate.Refused, "and send it again from its webhook log."))
 	}
 	if s.Gate != nil && s.Inbox == nil {
 		all = append(all, passTroubles(s.Gate)...)
