@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
@@ -133,19 +136,28 @@ func (h *Handler) act(r *http.Request, act, id string, force bool) (Done, error)
 	return done, err
 }
 
-// onOne is POST /api/webhooks/{id}/redeliver, …/discard or …/accept.
-func (h *Handler) onOne(act string) http.HandlerFunc {
+// one does something to the webhook that the address names.
+func (h *Handler) one(act string) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
-		s, err := readSelection(r.URL.RawQuery)
+		force, err := readForce(r)
 		if err != nil {
 			return nil, err
 		}
-		return h.act(r, act, r.PathValue("id"), s.force)
+		id := r.PathValue("id")
+		done, err := h.act(r, act, id, force)
+		overwrite, older := errors.AsType[*store.OverwriteError](err)
+		switch {
+		case isAPI(r):
+			return done, err
+		case older: // asked once more, now that it is known what is at stake
+			return aboutOverwrite(act, id, overwrite).page(http.StatusConflict), nil
+		}
+		return goTo("/webhooks/" + id + "?did=" + act), err
 	})
 }
 
-// onMany is /api/redeliver, or /api/discard: GET says which webhooks the filter chooses, POST does it.
-func (h *Handler) onMany(act string) http.HandlerFunc {
+// many does something to all webhooks that a filter chooses; the API says which they are if it is only read.
+func (h *Handler) many(act string) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
 		s, err := readChoice(r)
 		if err != nil {
@@ -155,7 +167,25 @@ func (h *Handler) onMany(act string) http.HandlerFunc {
 		if err != nil || r.Method != http.MethodPost {
 			return chosen, err
 		}
-		return h.actOnAll(r, act, chosen.Webhooks, s.force), nil
+		acted := h.actOnAll(r, act, chosen.Webhooks, s.force)
+		if isAPI(r) {
+			return acted, nil
+		}
+		if len(acted.Failed) > 0 {
+			var why []string
+			for _, id := range slices.Sorted(maps.Keys(acted.Failed)) {
+				why = append(why, id+": "+acted.Failed[id])
+			}
+			return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", page.Plural(len(acted.Done), "webhook", "webhooks"), len(why), strings.Join(why, "; "))}
+		}
+		query := url.Values{"did": {act + "-all"}}
+		if len(acted.Done) == 0 {
+			query.Set("did", "nothing")
+		}
+		if s.Tenant != "" {
+			query.Set("tenant", s.Tenant)
+		}
+		return goTo("/webhooks?" + query.Encode()), nil
 	})
 }
 
@@ -304,34 +334,52 @@ type target struct {
 	Receiver string
 }
 
-// deed does something to a target. Its answer is for the API, and next is where a page goes on.
-type deed func(r *http.Request, t target) (answer any, next goTo, err error)
-
-// call is a deed that the API is asked for.
-func (h *Handler) call(do deed) http.HandlerFunc {
+// do does something to a target. The API gets the answer, and a page goes on to next.
+func (h *Handler) do(deed func(*http.Request, target) (answer any, next goTo, err error)) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
-		t, err := readBody(r)
+		t, err := readTarget(r)
 		if err != nil {
 			return nil, err
 		}
-		answer, _, err := do(r, t)
-		return answer, err
+		answer, next, err := deed(r, t)
+		if isAPI(r) {
+			return answer, err
+		}
+		return next, err
 	})
 }
 
-// form is a deed that a form asks for, which read reads.
-func (h *Handler) form(read func(url.Values) (target, error), do deed) http.HandlerFunc {
-	return h.answer(func(r *http.Request) (any, error) {
-		if err := r.ParseForm(); err != nil {
-			return nil, unread(err)
-		}
-		t, err := read(r.PostForm)
-		if err != nil {
-			return nil, err
-		}
-		_, next, err := do(r, t)
-		return next, err
-	})
+// readTarget reads a target: from the body of a call, from a form, or from the address of the page that asks.
+func readTarget(r *http.Request) (t target, err error) {
+	if isAPI(r) {
+		return readBody(r)
+	}
+	form, err := readForm(r)
+	switch {
+	case err != nil:
+		return t, err
+	case strings.HasPrefix(r.URL.Path, "/tenant/"):
+		return readTenant(form)
+	}
+	t.Tenant, t.Receiver = form.Get("tenant"), form.Get("receiver")
+	if form.Has("platform") {
+		t.Platform = new(form.Get("platform"))
+	}
+	if t == (target{}) && len(form) > 0 { // an empty name does not mean everybody
+		return t, badRequest("the form names neither a tenant nor a receiver")
+	}
+	return t, nil
+}
+
+// readForm returns what a form says: in its body, or in the address of the page that asks.
+func readForm(r *http.Request) (url.Values, error) {
+	if r.Method != http.MethodPost {
+		return readQuery(r.URL.RawQuery)
+	}
+	if err := r.ParseForm(); err != nil {
+		return nil, unread(err)
+	}
+	return r.PostForm, nil
 }
 
 // readBody reads a target as JSON; an empty body means everything. Its Content-Type is
@@ -361,18 +409,6 @@ func readBody(r *http.Request) (t target, err error) {
 	}
 	if err != nil {
 		return t, badRequest(`the body should be JSON, such as {"tenant":"…"}, {"receiver":"…"} or {}: %v`, err)
-	}
-	return t, nil
-}
-
-// readTarget reads a target from a form, or from an address.
-func readTarget(form url.Values) (t target, err error) {
-	t.Tenant, t.Receiver = form.Get("tenant"), form.Get("receiver")
-	if form.Has("platform") {
-		t.Platform = new(form.Get("platform"))
-	}
-	if t == (target{}) && len(form) > 0 { // an empty name does not mean everybody
-		return t, badRequest("the form names neither a tenant nor a receiver")
 	}
 	return t, nil
 }
@@ -509,4 +545,191 @@ func pausePage(p store.Pause, notice string) goTo {
 
 func tenantPage(platform, code, notice string) goTo {
 	return goTo(page.TenantURL(platform, code, notice))
+}
+
+// confirmation asks before something is done. It is a page of its own, so that it works
+// without a script; what it sends is the POST that acts.
+type confirmation struct {
+	Question string
+	Effect   string // what will happen
+	Warning  string // what should be known before; may be empty
+	Button   string // empty: there is nothing to do
+	Action   string // where the form goes
+	Fields   map[string]string
+	Back     string
+	Danger   bool
+
+	Other, OtherButton string // where another question is asked; may be empty
+}
+
+func (c *confirmation) page(status int) *page.Shell {
+	return &page.Shell{Name: "confirm", Status: status, Title: c.Question, At: "webhooks", Body: c}
+}
+
+// fields are those of a form that names what is paused.
+func fields(p store.Pause) map[string]string {
+	switch {
+	case p.Tenant != "":
+		return map[string]string{"platform": p.Platform, "tenant": p.Tenant}
+	case p.Receiver != "":
+		return map[string]string{"receiver": p.Receiver}
+	}
+	return nil
+}
+
+// askOne asks before something is done to a webhook.
+func (h *Handler) askOne(act string) http.HandlerFunc {
+	return h.answer(func(r *http.Request) (any, error) {
+		d, err := h.webhook(r.PathValue("id"))
+		if err != nil {
+			return nil, err
+		}
+		if !d.InInbox() {
+			return nil, store.ErrNotFound
+		}
+		return about(act, &d.Webhook).page(http.StatusOK), nil
+	})
+}
+
+func about(act string, w *Webhook) *confirmation {
+	what := "it"
+	if w.Tenant != "" {
+		what = "this snapshot of " + page.TenantName(w.Platform, w.Tenant)
+	}
+	c := &confirmation{Action: "/webhooks/" + w.ID + "/" + act, Back: "/webhooks/" + w.ID}
+	switch act {
+	case "redeliver":
+		c.Question, c.Button = "Send webhook "+w.ID+" again?", "Send it again"
+		c.Effect = "The receiver gets " + what + " once more, with the same webhook-id, before what the tenant has waiting."
+	case "accept":
+		c.Question, c.Button = "Accept webhook "+w.ID+"?", "Accept it"
+		c.Effect = "usher takes in " + what + " as it is, behind what the tenant has waiting: for the receiver, and for what usher answers about the tenant. It becomes a new webhook with its own id."
+	case "discard":
+		c.Question, c.Button, c.Danger = "Discard webhook "+w.ID+"?", "Discard it", true
+		c.Effect = "The receiver never gets " + what + ". The tenant's next webhook goes out instead. " +
+			"It stays in the list as discarded, and you can still send it again. What usher itself answers about the tenant does not change."
+		if w.State == store.Refused {
+			c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
+		}
+	}
+	return c
+}
+
+func aboutOverwrite(act, id string, e *store.OverwriteError) *confirmation {
+	c := about(act, &Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
+	c.Question, c.Warning = "Overwrite a newer snapshot?", e.Error()+"."
+	c.Button, c.Danger = map[string]string{"accept": "Accept the old one anyway", "redeliver": "Send the old one anyway"}[act], true
+	c.Fields = map[string]string{"force": "true"}
+	return c
+}
+
+// askMany asks before all that a filter chooses are sent again, or discarded. What comes after the question is not
+// part of it.
+func (h *Handler) askMany(act string) http.HandlerFunc {
+	return h.answer(func(r *http.Request) (any, error) {
+		s, err := readChoice(r)
+		if err != nil {
+			return nil, err
+		}
+		if s.Until.IsZero() {
+			s.Until = time.Now()
+		}
+		chosen, err := h.choose(act, s)
+		if err != nil {
+			return nil, err
+		}
+		query := s.Query()
+		c := aboutMany(act, &chosen)
+		c.Action, c.Back = "/"+act+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
+		if chosen.Older > 0 {
+			query.Set("force", "true")
+			c.Other, c.OtherButton = "/"+act+"?"+query.Encode(), "Send the older ones, too…"
+		}
+		if s.force {
+			c.Fields, c.Danger, c.Warning = map[string]string{"force": "true"}, true, "Older snapshots among them may undo newer ones."
+		}
+		return c.page(http.StatusOK), nil
+	})
+}
+
+func aboutMany(act string, chosen *Chosen) *confirmation {
+	n, what := len(chosen.Webhooks), "webhook "+page.Few(chosen.Webhooks)
+	if n > 1 {
+		what = "webhooks " + page.Few(chosen.Webhooks)
+	}
+	c := new(confirmation)
+	switch {
+	case n == 0:
+		c.Question, c.Effect = "There is nothing to "+act, "None of these webhooks waits, is parked, or is its tenant's latest."
+	case act == "discard":
+		c.Question, c.Button, c.Danger = "Discard "+page.Plural(n, "webhook", "webhooks")+"?", "Discard", true
+		c.Effect = "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again."
+	default:
+		c.Question, c.Button = "Send "+page.Plural(n, "webhook", "webhooks")+" again?", "Send again"
+		c.Effect = "The receiver gets " + what + " now. Of a tenant's webhooks that wait, the first is tried now and the others follow."
+	}
+	if chosen.Older > 0 {
+		c.Warning = page.Plural(chosen.Older, "older one is", "older ones are") + " left out: the same tenants have newer ones, which they would undo."
+	}
+	return c
+}
+
+// ask asks before something is done to a target.
+func (h *Handler) ask(about func(target) (*confirmation, error)) http.HandlerFunc {
+	return h.answer(func(r *http.Request) (any, error) {
+		t, err := readTarget(r)
+		if err != nil {
+			return nil, err
+		}
+		c, err := about(t)
+		if err != nil {
+			return nil, err
+		}
+		return c.page(http.StatusOK), nil
+	})
+}
+
+func (h *Handler) aboutPause(t target) (*confirmation, error) {
+	p, err := h.pauseOf(t)
+	return &confirmation{
+		Question: "Pause " + p.String() + "?",
+		Effect: "No delivery begins until somebody resumes, also after a restart, and on all replicas. Deliveries under way may finish. " +
+			"Nothing is lost: senders still get 200, and webhooks wait in the inbox.",
+		Button: "Pause", Action: "/pause", Fields: fields(p), Back: string(pausePage(p, "")),
+	}, err
+}
+
+func (h *Handler) aboutForget(t target) (*confirmation, error) {
+	return &confirmation{
+		Question: "Forget what " + page.TenantName(*t.Platform, t.Tenant) + " was sent last?",
+		Effect: "The tenant's next webhook is delivered even if the receiver was sent exactly that before. " +
+			"Use it when somebody changed the receiver's state without usher, then resend the webhook from the billing service's log. " +
+			"Nothing is deleted here.",
+		Button: "Forget it", Action: "/tenant/forget", Fields: map[string]string{"platform": *t.Platform, "code": t.Tenant},
+		Back: page.TenantURL(*t.Platform, t.Tenant, ""),
+	}, nil
+}
+
+func (h *Handler) aboutErase(t target) (*confirmation, error) {
+	box, err := h.inbox()
+	if err != nil {
+		return nil, err
+	}
+	named, err := h.named(t.TenantName)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := box.List(store.Filter{Tenant: named.Tenant, Platform: &named.Platform})
+	c := &confirmation{
+		Question: "Erase " + page.TenantName(named.Platform, named.Tenant) + "?",
+		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what dedup remembers of it. It can't be undone. "+
+			"usher then answers that it does not know the tenant. The receiver is not told, and keeps what it has.", page.Plural(len(entries), "webhook", "webhooks")),
+		Button: "Erase it", Danger: true, Action: "/tenant/erase", Fields: map[string]string{"platform": named.Platform, "code": named.Tenant},
+		Back: page.TenantURL(named.Platform, named.Tenant, ""),
+	}
+	open := len(slices.DeleteFunc(entries, func(e store.Entry) bool { return e.State.Finished() }))
+	if open > 0 {
+		c.Warning = page.Plural(open, "webhook waits or is parked: it is", "webhooks wait or are parked: they are") + " never delivered."
+	}
+	return c, err
 }

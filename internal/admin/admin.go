@@ -3,7 +3,7 @@
 // together; what it shows and does reaches it through the funcs of its Config.
 //
 // Every page is made of what the API answers: package status, webhooks.go and tenant.go
-// put it together, api.go writes it as JSON, pages.go has package page draw it.
+// put it together, act.go does what people ask for, and answer.go writes it as JSON or as a page.
 package admin
 
 import (
@@ -11,6 +11,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/internal/secret"
 )
 
 // Config is what the admin port needs to know.
@@ -93,35 +95,35 @@ func New(cfg Config) *Handler {
 		{path: "/webhooks", read: h.answer(h.webhookPage), params: append(listed, "did")},
 		{path: "/webhooks/{id}", read: h.answer(h.oneWebhook)},
 		{path: "/webhooks/{id}/payload", read: h.download},
-		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.doOne("redeliver")},
-		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.doOne("discard")},
-		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.doOne("accept")},
-		{path: "/redeliver", read: h.askMany("redeliver"), act: h.doMany("redeliver"), params: chosen},
-		{path: "/discard", read: h.askMany("discard"), act: h.doMany("discard"), params: chosen},
-		{path: "/pause", read: h.ask(readTarget, h.aboutPause), act: h.form(readTarget, h.pause)},
-		{path: "/resume", act: h.form(readTarget, h.resume)},
+		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.one("redeliver")},
+		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.one("discard")},
+		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.one("accept")},
+		{path: "/redeliver", read: h.askMany("redeliver"), act: h.many("redeliver"), params: chosen},
+		{path: "/discard", read: h.askMany("discard"), act: h.many("discard"), params: chosen},
+		{path: "/pause", read: h.ask(h.aboutPause), act: h.do(h.pause)},
+		{path: "/resume", act: h.do(h.resume)},
 		{path: "/tenants", read: h.answer(h.tenantsPage)},
 		{path: "/tenant", read: h.answer(h.oneTenant)},
-		{path: "/tenant/forget", read: h.ask(readTenant, h.aboutForget), act: h.form(readTenant, h.forget)},
-		{path: "/tenant/erase", read: h.ask(readTenant, h.aboutErase), act: h.form(readTenant, h.erase)},
+		{path: "/tenant/forget", read: h.ask(h.aboutForget), act: h.do(h.forget)},
+		{path: "/tenant/erase", read: h.ask(h.aboutErase), act: h.do(h.erase)},
 		{path: "/actions", read: h.answer(h.actionPage)},
 		{path: "/static/{id}", read: page.Static},
 
 		{path: "/api/status", read: h.answer(func(*http.Request) (any, error) { return h.status(), nil })},
 		{path: "/api/webhooks", read: h.answer(h.apiWebhooks), params: listed},
 		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
-		{path: "/api/webhooks/{id}/redeliver", act: h.onOne("redeliver"), params: []string{"force"}},
-		{path: "/api/webhooks/{id}/discard", act: h.onOne("discard"), params: []string{"force"}},
-		{path: "/api/redeliver", read: h.onMany("redeliver"), act: h.onMany("redeliver"), params: chosen},
-		{path: "/api/discard", read: h.onMany("discard"), act: h.onMany("discard"), params: chosen},
-		{path: "/api/webhooks/{id}/accept", act: h.onOne("accept"), params: []string{"force"}},
+		{path: "/api/webhooks/{id}/redeliver", act: h.one("redeliver"), params: []string{"force"}},
+		{path: "/api/webhooks/{id}/discard", act: h.one("discard"), params: []string{"force"}},
+		{path: "/api/redeliver", read: h.many("redeliver"), act: h.many("redeliver"), params: chosen},
+		{path: "/api/discard", read: h.many("discard"), act: h.many("discard"), params: chosen},
+		{path: "/api/webhooks/{id}/accept", act: h.one("accept"), params: []string{"force"}},
 		{path: "/api/export", read: h.export, whole: true},
 		{path: "/api/import", act: h.imports, params: []string{"skip_faulty"}},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}},
-		{path: "/api/pause", act: h.call(h.pause)},
-		{path: "/api/resume", act: h.call(h.resume)},
-		{path: "/api/forget", act: h.call(h.forget)},
-		{path: "/api/erase", act: h.call(h.erase)},
+		{path: "/api/pause", act: h.do(h.pause)},
+		{path: "/api/resume", act: h.do(h.resume)},
+		{path: "/api/forget", act: h.do(h.forget)},
+		{path: "/api/erase", act: h.do(h.erase)},
 		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
 		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}},
 		{path: "/api/events", read: h.events},
@@ -180,6 +182,9 @@ func (to *route) checkQuery(rawQuery string) error {
 	}
 	return err
 }
+
+// isAPI says whether a program asks, and not a page.
+func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }
 
 // acts says whether a request to the route is an action, or asks on a page for one.
 func (to *route) acts(r *http.Request) bool {
@@ -312,4 +317,55 @@ func writeReady(w http.ResponseWriter, problems []string) {
 		problems = []string{} // [] and not null
 	}
 	writeJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
+}
+
+// visitor is who sends a request.
+type visitor struct {
+	name  string // of the token; may be empty
+	looks bool   // and may not act
+}
+
+// visitor returns whose token a request has, and whether it has one, or needs none. It always
+// compares all of them, so that the time it takes says nothing.
+func (h *Handler) visitor(r *http.Request) (v visitor, known bool) {
+	if h.cfg.Token == nil {
+		return v, true
+	}
+	bearer, _ := guard.Bearer(r.Header)
+	_, password, _ := r.BasicAuth()
+	compare := func(list func() string, looks bool) {
+		if list == nil {
+			return
+		}
+		tokens, _ := secret.Tokens(list()) // none lets nobody in
+		for _, t := range tokens {
+			asBearer, asPassword := guard.Equal(bearer, t.Value), guard.Equal(password, t.Value)
+			if asBearer || asPassword {
+				v, known = visitor{t.Name, looks}, true
+			}
+		}
+	}
+	compare(h.cfg.ReadToken, true)
+	compare(h.cfg.Token, false)
+	return v, known
+}
+
+type visitorKey struct{}
+
+// visitorOf returns who sent a request that this port has let in.
+func visitorOf(r *http.Request) visitor {
+	v, _ := r.Context().Value(visitorKey{}).(visitor)
+	return v
+}
+
+// Who says who sent a request that this port has let in: the name of the token or, if it has none,
+// the address.
+func Who(r *http.Request) string {
+	if name := visitorOf(r).name; name != "" {
+		return name
+	}
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		return host
+	}
+	return r.RemoteAddr
 }

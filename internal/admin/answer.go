@@ -144,7 +144,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why
 
 // fail answers with a problem: people get a page, programs JSON.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, status int, problem Problem) {
-	if strings.Contains(r.Header.Get("Accept"), "text/html") && !strings.HasPrefix(r.URL.Path, "/api/") {
+	if strings.Contains(r.Header.Get("Accept"), "text/html") && !isAPI(r) {
 		err := h.draw(w, r, &page.Shell{Name: "failure", Status: status, Title: http.StatusText(status), Body: map[string]any{"Status": status, "Why": problem.Error}})
 		if err == nil {
 			return

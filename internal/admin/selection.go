@@ -56,8 +56,9 @@ func readQuery(rawQuery string) (url.Values, error) {
 	return query, nil
 }
 
-func readSelection(rawQuery string) (s Selection, err error) {
-	query, err := readQuery(rawQuery)
+// readSelection reads what a list is asked for, or what an action is to be done to.
+func readSelection(r *http.Request) (s Selection, err error) {
+	query, err := readQuery(r.URL.RawQuery)
 	if err != nil {
 		return s, err
 	}
@@ -94,22 +95,37 @@ func readSelection(rawQuery string) (s Selection, err error) {
 		}
 		s.limit = int(n)
 	}
-	if force := query.Get("force"); force != "" {
-		if s.force, err = strconv.ParseBool(force); err != nil {
-			return s, badRequest("force is %q, but should be true or false", force)
-		}
-	}
 	return s, nil
 }
 
 // readChoice reads what an action is to be done to. No filter at all is refused: the action would be done to everybody's
 // webhooks.
-func readChoice(r *http.Request) (Selection, error) {
-	s, err := readSelection(r.URL.RawQuery)
-	if err == nil && !s.Narrow() {
-		err = badRequest("say which webhooks: state, tenant, search, since or until")
+func readChoice(r *http.Request) (s Selection, err error) {
+	if s, err = readSelection(r); err != nil {
+		return s, err
 	}
+	if !s.Narrow() {
+		return s, badRequest("say which webhooks: state, tenant, search, since or until")
+	}
+	s.force, err = readForce(r)
 	return s, err
+}
+
+// readForce says whether an action is to undo newer snapshots. On a page somebody was asked about that: only the form says it,
+// and not the address.
+func readForce(r *http.Request) (force bool, err error) {
+	values := r.URL.Query()
+	if !isAPI(r) {
+		if values, err = readForm(r); err != nil {
+			return false, err
+		}
+	}
+	if text := values.Get("force"); text != "" {
+		if force, err = strconv.ParseBool(text); err != nil {
+			return false, badRequest("force is %q, but should be true or false", text)
+		}
+	}
+	return force, nil
 }
 
 func readTime(name, text string) (t time.Time, err error) {

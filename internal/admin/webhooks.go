@@ -254,7 +254,7 @@ type webhookPage struct {
 }
 
 func (h *Handler) webhookPage(r *http.Request) (any, error) {
-	s, err := readSelection(r.URL.RawQuery)
+	s, err := readSelection(r)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +282,7 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 
 // apiWebhooks is GET /api/webhooks.
 func (h *Handler) apiWebhooks(r *http.Request) (any, error) {
-	s, err := readSelection(r.URL.RawQuery)
+	s, err := readSelection(r)
 	if err != nil {
 		return nil, err
 	}
@@ -549,4 +549,65 @@ func (h *Handler) download(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Disposition", "attachment; filename="+fileName(d.ID))
 	_, _ = w.Write(d.body) // the reader may be gone; nothing to do about it
+}
+
+// faultyLine is a line of a payload as it is shown, and what is wrong there.
+type faultyLine struct {
+	Text   string
+	Faults []string
+}
+
+// beside puts each fault beside the line of an indented payload that it speaks of. A member that is missing is said where the object
+// begins that should have it.
+func beside(indented string, faults []content.Fault) (all []faultyLine) {
+	for line := range strings.SplitSeq(indented, "\n") {
+		all = append(all, faultyLine{Text: line})
+	}
+	w := lineWalk{Decoder: json.NewDecoder(strings.NewReader(indented)), text: indented, lines: make(map[string][]int)}
+	w.UseNumber() // a float may be too small for one
+	w.value("")   // the payload was read before: it is JSON
+	for _, f := range faults {
+		path, words := f.Path, f.Message
+		for len(w.lines[path]) == 0 && path != "" {
+			path = path[:max(0, strings.LastIndexByte(path, '/'))]
+		}
+		if missing := f.Path[len(path):]; missing != "" {
+			words = strings.TrimPrefix(missing, "/") + " " + words
+		}
+		for _, i := range w.lines[path] {
+			all[i].Faults = append(all[i].Faults, words)
+		}
+	}
+	return all
+}
+
+// lineWalk finds the line on which each value of a JSON text begins.
+type lineWalk struct {
+	*json.Decoder
+	text     string
+	at, line int              // how far it has counted lines
+	lines    map[string][]int // by JSON pointer; a name may be there twice
+}
+
+var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
+
+func (w *lineWalk) value(path string) {
+	token, _ := w.Token()
+	offset := int(w.InputOffset())
+	w.line += strings.Count(w.text[w.at:offset], "\n")
+	w.at = offset
+	w.lines[path] = append(w.lines[path], w.line)
+	switch token {
+	case json.Delim('{'):
+		for w.More() {
+			name, _ := w.Token()
+			w.value(path + "/" + escapePointer.Replace(name.(string)))
+		}
+		_, _ = w.Token() // the end of it
+	case json.Delim('['):
+		for i := 0; w.More(); i++ {
+			w.value(path + "/" + strconv.Itoa(i))
+		}
+		_, _ = w.Token()
+	}
 }

@@ -7,7 +7,9 @@ package metrics
 import (
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"usher/internal/inbox"
 	"usher/tokens"
 )
 
@@ -218,3 +221,190 @@ func (m *Registry) Entitlements(tenants func() int) *Entitlements {
 
 // Checked counts a question.
 func (e *Entitlements) Checked(result string) { e.checks.WithLabelValues(result).Inc() }
+
+// Gate counts the webhooks.
+type Gate struct {
+	received  *prometheus.CounterVec
+	attempts  *prometheus.CounterVec
+	tries     *prometheus.HistogramVec
+	refused   *prometheus.CounterVec
+	duration  prometheus.Observer
+	decisions *ring
+	changes   *atomic.Uint64
+
+	mu        sync.Mutex // guards what follows
+	receivers map[string]*GateReceiver
+}
+
+// GateReceiver counts the tries at one receiver.
+type GateReceiver struct {
+	took prometheus.Observer
+	hour *ring // by result, as in results
+
+	mu     sync.Mutex // guards what follows
+	recent RecentTries
+}
+
+// RecentTries are those of the last minutes.
+type RecentTries struct {
+	Last       string // result of the last: ok, status, timeout or error; empty before the first
+	LastFailed string // of the last that was not ok
+	OK, Failed int    // how many
+	InARow     int    // failed, since the last that was ok
+}
+
+// Lately is how many minutes back something counts as going on.
+const Lately = 5
+
+// results are those of a try, the good one first.
+var results = []string{"ok", "status", "timeout", "error"}
+
+// Gate returns the figures of the webhook gate.
+func (m *Registry) Gate() *Gate {
+	g := &Gate{
+		received:  m.counter("usher_webhook_received_total", "Webhooks, by what became of them.", "decision"),
+		refused:   m.counter("usher_webhook_refused_total", "Webhooks of the right sender whose content was refused: json, size, schema, platform, or type (in neither list of types).", "reason"),
+		attempts:  m.counter("usher_webhook_attempts_total", "Tries at a receiver: ok, status (another than 2xx), timeout or error (no answer).", "receiver", "result"),
+		tries:     m.histogram("usher_webhook_attempt_duration_seconds", "How long a try at a receiver took.", upToAMinute, "receiver"),
+		duration:  m.histogram("usher_webhook_duration_seconds", "From a webhook's header to the answer to its sender.", upToAMinute).WithLabelValues(),
+		decisions: newRing(false),
+		changes:   &m.changes,
+		receivers: make(map[string]*GateReceiver),
+	}
+	for _, decision := range Decisions {
+		g.received.WithLabelValues(decision)
+	}
+	for _, reason := range []string{"json", "size", "schema", "platform", "type"} {
+		g.refused.WithLabelValues(reason)
+	}
+	return g
+}
+
+// Receiver returns the figures of the receiver of this name.
+func (g *Gate) Receiver(name string) *GateReceiver {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.receivers[name]
+	if r == nil {
+		r = &GateReceiver{took: g.tries.WithLabelValues(name), hour: newRing(false)}
+		for _, result := range results {
+			g.attempts.WithLabelValues(name, result)
+		}
+		g.receivers[name] = r
+	}
+	return r
+}
+
+// Refused counts a webhook of the right sender whose content was refused.
+func (g *Gate) Refused(reason string) { g.refused.WithLabelValues(reason).Inc() }
+
+// Received counts an answer to a sender.
+func (g *Gate) Received(decision string, took time.Duration) {
+	g.received.WithLabelValues(decision).Inc()
+	g.duration.Observe(took.Seconds())
+	if i := slices.Index(Decisions[:], decision); i >= 0 {
+		g.decisions.Count(i)
+	}
+	g.changes.Add(1)
+}
+
+// Attempted counts a try at a receiver.
+func (g *Gate) Attempted(receiver, result string, took time.Duration) {
+	g.attempts.WithLabelValues(receiver, result).Inc()
+	r := g.Receiver(receiver)
+	r.took.Observe(took.Seconds())
+	r.hour.Count(max(0, slices.Index(results, result)))
+	g.changes.Add(1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recent.Last = result
+	if result == "ok" {
+		r.recent.InARow = 0
+		return
+	}
+	r.recent.LastFailed = result
+	r.recent.InARow++
+}
+
+// Hour is the gate's last hour: its decisions, in the order of Decisions.
+func (g *Gate) Hour() []Minute { return g.decisions.Last() }
+
+// Recent says how the tries of the last minutes went.
+func (r *GateReceiver) Recent() RecentTries {
+	r.mu.Lock()
+	recent := r.recent
+	r.mu.Unlock()
+	minutes := r.hour.Last()
+	recent.OK, recent.Failed = Sum(minutes, Lately, 0), Sum(minutes, Lately, 1, 2, 3)
+	return recent
+}
+
+// Certificate registers when the gate's own TLS certificate ends, which ends returns.
+func (m *Registry) Certificate(ends func() time.Time) {
+	m.gaugeFunc("usher_webhook_tls_expiry_timestamp_seconds", "When the certificate that the gate shows to senders ends.",
+		func() float64 { return float64(ends().Unix()) })
+}
+
+// Inbox counts what the inbox tells while it works. What it says when it is asked is
+// in Stats, and taken with each scrape.
+type Inbox struct {
+	delivery *prometheus.HistogramVec
+}
+
+// Inbox registers the figures of the inbox. stats returns those of the moment.
+func (m *Registry) Inbox(stats func() inbox.Stats) *Inbox {
+	m.registry.MustRegister(inboxCollector(stats))
+	// From a few milliseconds to the three days after which a webhook is parked.
+	buckets := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 72 * 3600}
+	return &Inbox{m.histogram("usher_inbox_delivery_seconds", "From a webhook's acceptance (or when it was sent again by hand) to its delivery.", buckets, "receiver")}
+}
+
+// Receiver has the figures of a receiver there with zeros from the start.
+func (f *Inbox) Receiver(name string) { f.delivery.WithLabelValues(name) }
+
+// Delivered counts a webhook that a receiver has accepted; see inbox.Config.Delivered.
+func (f *Inbox) Delivered(receiver string, after time.Duration) {
+	f.delivery.WithLabelValues(receiver).Observe(after.Seconds())
+}
+
+// Paused registers how many pauses are in force, which paused returns.
+func (m *Registry) Paused(paused func() int) {
+	m.gaugeFunc("usher_inbox_paused", "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.",
+		func() float64 { return float64(paused()) })
+}
+
+// inboxCollector takes all figures at one moment.
+type inboxCollector func() inbox.Stats
+
+// Describe implements prometheus.Collector. It names nothing beforehand, so the registry takes what Collect finds.
+func (inboxCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
+	s := stats()
+	if s.Unknown {
+		return // zeros would seem to say that all is well
+	}
+	gauge := func(name, help string, value float64) {
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, value)
+	}
+	gauge("usher_inbox_pending", "Webhooks that wait for their delivery.", float64(s.Pending))
+	gauge("usher_inbox_oldest_seconds", "Age of the oldest of them.", s.Oldest.Seconds())
+	gauge("usher_inbox_parked", "Webhooks that are not tried any more and were not overtaken.", float64(s.Parked))
+	gauge("usher_inbox_refused", "Refused webhooks that nobody has dealt with.", float64(s.Unread))
+	gauge("usher_inbox_used_bytes", "What waits or is parked takes so much of the inbox; replicas that share one all report the same.", float64(s.Used))
+	gauge("usher_inbox_limit_bytes", "What may wait or be parked; beyond it senders get 503. 0: there is no inbox.", float64(s.Limit))
+	for receiver, r := range s.Receivers {
+		gauge := func(name, help string, value float64) {
+			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, []string{"receiver"}, nil), prometheus.GaugeValue, value, receiver)
+		}
+		down := 0.0
+		if r.Down {
+			down = 1
+		}
+		gauge("usher_inbox_receiver_pending", "Webhooks that wait for their delivery to this receiver; an empty name: to none.", float64(r.Pending))
+		gauge("usher_inbox_receiver_oldest_seconds", "Age of the oldest of them.", r.Oldest.Seconds())
+		gauge("usher_inbox_receiver_parked", "Webhooks for this receiver that are not tried any more and were not overtaken.", float64(r.Parked))
+		gauge("usher_inbox_receiver_down", "1 while this receiver seems to be down, and is tried with one delivery at a time.", down)
+	}
+}
