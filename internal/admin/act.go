@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/inbox"
 	"usher/internal/inbox/store"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -70,13 +69,6 @@ type (
 	}
 )
 
-func (h *Handler) inbox() (*inbox.Inbox, error) {
-	if h.cfg.Inbox == nil {
-		return nil, &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
-	}
-	return h.cfg.Inbox, nil
-}
-
 // inboxTrouble is why the inbox takes nothing in; nil: it does, or there is none.
 func (h *Handler) inboxTrouble() error {
 	if h.cfg.Inbox == nil {
@@ -106,10 +98,6 @@ func (h *Handler) did(r *http.Request, level slog.Level, a store.Action, message
 
 // act sends a webhook again, discards it, or accepts one that was refused.
 func (h *Handler) act(r *http.Request, act, id string, force bool) (Done, error) {
-	box, err := h.inbox()
-	if err != nil {
-		return Done{}, err
-	}
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
 		return Done{}, store.ErrNotFound
@@ -118,16 +106,16 @@ func (h *Handler) act(r *http.Request, act, id string, force bool) (Done, error)
 	switch act {
 	case "accept":
 		var taken int64
-		taken, err = box.Accept(n, force)
+		taken, err = h.cfg.Inbox.Accept(n, force)
 		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", append(args, "as", taken)
 		if _, older := errors.AsType[*store.OverwriteError](err); err != nil && !older && !errors.Is(err, store.ErrNotFound) {
 			err = &refusal{http.StatusConflict, err.Error()}
 		}
 	case "discard":
-		err, message = box.Discard(n), "webhook discarded by hand"
+		err, message = h.cfg.Inbox.Discard(n), "webhook discarded by hand"
 		done.Paused = h.paused()
 	default:
-		err, message = box.Redeliver(n, force), "webhook sent again by hand"
+		err, message = h.cfg.Inbox.Redeliver(n, force), "webhook sent again by hand"
 		done.Paused = h.paused()
 	}
 	if err == nil {
@@ -204,10 +192,6 @@ func (h *Handler) actOnAll(r *http.Request, act string, ids []string, force bool
 
 // choose returns those that a filter chooses to be sent again or discarded.
 func (h *Handler) choose(act string, s Selection) (c Chosen, err error) {
-	box, err := h.inbox()
-	if err != nil {
-		return c, err
-	}
 	if s.tenant.Tenant != "" {
 		if _, err := h.named(s.tenant); err != nil {
 			return c, err
@@ -218,7 +202,7 @@ func (h *Handler) choose(act string, s Selection) (c Chosen, err error) {
 		return c, nil
 	}
 	s.limit = 0
-	entries, err := box.List(s.filter())
+	entries, err := h.cfg.Inbox.List(s.filter())
 	switch {
 	case err != nil:
 	case act == "discard":
@@ -233,7 +217,7 @@ func (h *Handler) choose(act string, s Selection) (c Chosen, err error) {
 	default:
 		// All of the tenant, or of everybody, in whatever state: only so it is known which is the latest.
 		var all []store.Entry
-		all, err = box.List(store.Filter{Tenant: s.tenant.Tenant, Platform: s.tenant.Platform})
+		all, err = h.cfg.Inbox.List(store.Filter{Tenant: s.tenant.Tenant, Platform: s.tenant.Platform})
 		latest := make(map[webhookgate.Lane]int64)
 		for _, e := range all {
 			if l := laneOf(e.Platform, e.Tenant, e.Type); !e.Rejected() {
@@ -446,15 +430,11 @@ func (h *Handler) forget(r *http.Request, t target) (any, goTo, error) {
 
 // erase deletes all that is kept of a tenant.
 func (h *Handler) erase(r *http.Request, t target) (any, goTo, error) {
-	box, err := h.inbox()
-	if err != nil {
-		return nil, "", err
-	}
 	named, err := h.named(t.TenantName)
 	if err != nil {
 		return nil, "", err
 	}
-	n, err := box.Erase(named.Platform, named.Tenant)
+	n, err := h.cfg.Inbox.Erase(named.Platform, named.Tenant)
 	if err != nil {
 		return nil, "", err
 	}
@@ -498,9 +478,6 @@ func (h *Handler) resume(r *http.Request, t target) (any, goTo, error) {
 // pauseOf is what is to be paused or resumed. A name that nobody knows is refused: a pause that
 // holds nothing back would look like one that does.
 func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
-	if _, err := h.inbox(); err != nil {
-		return p, err
-	}
 	switch {
 	case t.Tenant != "" && t.Receiver != "":
 		return p, badRequest("name a tenant or a receiver, not both")
@@ -711,15 +688,11 @@ func (h *Handler) aboutForget(t target) (*confirmation, error) {
 }
 
 func (h *Handler) aboutErase(t target) (*confirmation, error) {
-	box, err := h.inbox()
-	if err != nil {
-		return nil, err
-	}
 	named, err := h.named(t.TenantName)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := box.List(store.Filter{Tenant: named.Tenant, Platform: &named.Platform})
+	entries, err := h.cfg.Inbox.List(store.Filter{Tenant: named.Tenant, Platform: &named.Platform})
 	c := &confirmation{
 		Question: "Erase " + page.TenantName(named.Platform, named.Tenant) + "?",
 		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what dedup remembers of it. It can't be undone. "+

@@ -42,7 +42,7 @@ type Config struct {
 	// Unready returns what keeps usher from being ready, in words; nothing when it
 	// is. Required.
 	Unready func() []string
-	// Stopping says that usher is shutting down. May be nil.
+	// Stopping says that usher is shutting down. Required.
 	Stopping func() bool
 	// Parts are usher's parts; /readyz/NAME speaks of each alone.
 	Parts []Part
@@ -68,7 +68,7 @@ type Config struct {
 	// EntitlementsPort returns how a shell calls the port that answers what tenants may use: curl with
 	// its options, and the address. Nil: it is off.
 	EntitlementsPort func() (curl, base string)
-	// Changes returns a number that goes up with whatever a page shows. May be nil.
+	// Changes returns a number that goes up with whatever a page shows. Required.
 	Changes func() uint64
 	// Version is shown on the page.
 	Version string
@@ -95,37 +95,37 @@ func New(cfg Config) *Handler {
 		{path: "/webhooks", read: h.answer(h.webhookPage), params: append(listed, "did")},
 		{path: "/webhooks/{id}", read: h.answer(h.oneWebhook)},
 		{path: "/webhooks/{id}/payload", read: h.download},
-		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.one("redeliver")},
-		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.one("discard")},
-		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.one("accept")},
-		{path: "/redeliver", read: h.askMany("redeliver"), act: h.many("redeliver"), params: chosen},
-		{path: "/discard", read: h.askMany("discard"), act: h.many("discard"), params: chosen},
-		{path: "/pause", read: h.ask(h.aboutPause), act: h.do(h.pause)},
-		{path: "/resume", act: h.do(h.resume)},
-		{path: "/tenants", read: h.answer(h.tenantsPage)},
+		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.one("redeliver"), inbox: true},
+		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.one("discard"), inbox: true},
+		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.one("accept"), inbox: true},
+		{path: "/redeliver", read: h.askMany("redeliver"), act: h.many("redeliver"), params: chosen, inbox: true},
+		{path: "/discard", read: h.askMany("discard"), act: h.many("discard"), params: chosen, inbox: true},
+		{path: "/pause", read: h.ask(h.aboutPause), act: h.do(h.pause), inbox: true},
+		{path: "/resume", act: h.do(h.resume), inbox: true},
+		{path: "/tenants", read: h.answer(h.tenants), inbox: true},
 		{path: "/tenant", read: h.answer(h.oneTenant)},
 		{path: "/tenant/forget", read: h.ask(h.aboutForget), act: h.do(h.forget)},
-		{path: "/tenant/erase", read: h.ask(h.aboutErase), act: h.do(h.erase)},
-		{path: "/actions", read: h.answer(h.actionPage)},
+		{path: "/tenant/erase", read: h.ask(h.aboutErase), act: h.do(h.erase), inbox: true},
+		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
 		{path: "/api/status", read: h.answer(func(*http.Request) (any, error) { return h.status(), nil })},
 		{path: "/api/webhooks", read: h.answer(h.apiWebhooks), params: listed},
 		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
-		{path: "/api/webhooks/{id}/redeliver", act: h.one("redeliver"), params: []string{"force"}},
-		{path: "/api/webhooks/{id}/discard", act: h.one("discard"), params: []string{"force"}},
-		{path: "/api/redeliver", read: h.many("redeliver"), act: h.many("redeliver"), params: chosen},
-		{path: "/api/discard", read: h.many("discard"), act: h.many("discard"), params: chosen},
-		{path: "/api/webhooks/{id}/accept", act: h.one("accept"), params: []string{"force"}},
-		{path: "/api/export", read: h.export, whole: true},
-		{path: "/api/import", act: h.imports, params: []string{"skip_faulty"}},
-		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}},
-		{path: "/api/pause", act: h.do(h.pause)},
-		{path: "/api/resume", act: h.do(h.resume)},
+		{path: "/api/webhooks/{id}/redeliver", act: h.one("redeliver"), params: []string{"force"}, inbox: true},
+		{path: "/api/webhooks/{id}/discard", act: h.one("discard"), params: []string{"force"}, inbox: true},
+		{path: "/api/redeliver", read: h.many("redeliver"), act: h.many("redeliver"), params: chosen, inbox: true},
+		{path: "/api/discard", read: h.many("discard"), act: h.many("discard"), params: chosen, inbox: true},
+		{path: "/api/webhooks/{id}/accept", act: h.one("accept"), params: []string{"force"}, inbox: true},
+		{path: "/api/export", read: h.export, whole: true, inbox: true},
+		{path: "/api/import", act: h.imports, params: []string{"skip_faulty"}, inbox: true},
+		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
+		{path: "/api/pause", act: h.do(h.pause), inbox: true},
+		{path: "/api/resume", act: h.do(h.resume), inbox: true},
 		{path: "/api/forget", act: h.do(h.forget)},
-		{path: "/api/erase", act: h.do(h.erase)},
+		{path: "/api/erase", act: h.do(h.erase), inbox: true},
 		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
-		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}},
+		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
 		{path: "/api/events", read: h.events},
 	}
 	if cfg.Entitlements != nil {
@@ -158,6 +158,7 @@ type route struct {
 	act   http.HandlerFunc // answers POST; may be nil
 	whole bool             // reading it is an action, too: an export
 	probe bool             // answers any Host, and needs no token
+	inbox bool             // it is about what is in the inbox
 
 	params []string // what its query may have; nil: nothing under /api/, anything elsewhere
 }
@@ -243,12 +244,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handler http.HandlerFunc) {
-	if err := to.checkQuery(r.URL.RawQuery); err != nil {
+	err := to.checkQuery(r.URL.RawQuery)
+	if err == nil && to.inbox && h.cfg.Inbox == nil {
+		err = errNoInbox
+	}
+	if err != nil {
 		h.explain(w, r, err)
 		return
 	}
 	handler(w, r)
 }
+
+var errNoInbox = &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
 
 // embedded says whether a page of another origin asks for something to use it: an image,
 // a script, a stream. It could not read the answer, but it could learn that there is

@@ -25,8 +25,8 @@ const maxRequest = 64 << 10
 // goTo is an answer that leads to another page.
 type goTo string
 
-// answer makes a handler of a func that returns its answer, or why there is none. A [page.Shell] is drawn, goTo leads to
-// another page, and all else is written as JSON.
+// answer makes a handler of a func that returns its answer, or why there is none. A [page.Shell] is drawn, unless the API is asked
+// for its body; goTo leads to another page; and all else is written as JSON.
 func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
@@ -39,6 +39,10 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 		case goTo:
 			http.Redirect(w, r, string(v), http.StatusSeeOther)
 		case *page.Shell:
+			if isAPI(r) {
+				writeJSON(w, http.StatusOK, v.Body)
+				return
+			}
 			v.Version, v.Paused = h.cfg.Version, h.pauseViews()
 			if v.Live && v.Notice == "" {
 				v.Notice = notices[r.URL.Query().Get("did")]

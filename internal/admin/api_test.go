@@ -23,10 +23,12 @@ const (
 // port is the Config of an admin port, with an inbox if there is a box.
 func port(box *inboxtest.Box) Config {
 	cfg := Config{
-		Hosts:   guard.NewHosts("127.0.0.1:9095", nil, false),
-		Unready: func() []string { return nil },
-		Metrics: http.NotFoundHandler(),
-		Log:     slog.New(slog.DiscardHandler),
+		Hosts:    guard.NewHosts("127.0.0.1:9095", nil, false),
+		Unready:  func() []string { return nil },
+		Stopping: func() bool { return false },
+		Changes:  func() uint64 { return 0 },
+		Metrics:  http.NotFoundHandler(),
+		Log:      slog.New(slog.DiscardHandler),
 	}
 	if box != nil {
 		cfg.Inbox, cfg.Platforms = box.Inbox, box.Platforms
@@ -252,6 +254,22 @@ func TestAPIWithoutAnInbox(t *testing.T) {
 	cfg.Forget = nil
 	if status, body := ask(New(cfg), "POST", "/api/forget", `{"tenant":"acme"}`); status != 404 || !strings.Contains(body, "no webhook gate") {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// Whatever somebody asks for without an inbox, and without a gate, there is an answer.
+func TestEveryRouteWithoutAnInbox(t *testing.T) {
+	h := New(port(nil))
+	for _, to := range h.routes {
+		if to.path == "/api/events" { // which has no end
+			continue
+		}
+		for _, method := range []string{"GET", "POST"} {
+			status, body := ask(h, method, strings.ReplaceAll(to.path, "{id}", "3"), "")
+			if status >= 500 || status == 200 && to.inbox {
+				t.Errorf("%s %s: %d %s", method, to.path, status, body)
+			}
+		}
 	}
 }
 

@@ -17,11 +17,7 @@ import (
 
 // export is GET /api/export: the whole inbox, line by line. If it fails halfway, the answer ends too early for the caller, too.
 func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
-	box, err := h.inbox()
-	if err == nil {
-		err = box.Err()
-	}
-	if err != nil {
+	if err := h.cfg.Inbox.Err(); err != nil {
 		h.explain(w, r, err)
 		return
 	}
@@ -32,7 +28,7 @@ func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 	}
 	conn := http.NewResponseController(w)
 	out := bufio.NewWriterSize(steady{conn, nil, w}, 64<<10)
-	n, err := box.Export(r.Context(), out)
+	n, err := h.cfg.Inbox.Export(r.Context(), out)
 	h.did(r, slog.LevelWarn, store.Action{What: "export", Count: n}, "inbox exported by hand", "webhooks", n)
 	if err := errors.Join(err, out.Flush()); err != nil {
 		h.cfg.Log.Error("an export ended too early", "err", err)
@@ -66,12 +62,8 @@ func (s steady) Write(p []byte) (int, error) {
 func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 	from := steady{http.NewResponseController(w), r.Body, nil} // it may be larger than other requests
 	h.answer(func(r *http.Request) (any, error) {
-		box, err := h.inbox()
-		if err != nil {
-			return nil, err
-		}
 		skip := r.URL.Query().Get("skip_faulty") == "true"
-		done, err := box.Import(r.Context(), from, skip)
+		done, err := h.cfg.Inbox.Import(r.Context(), from, skip)
 		var faulty *store.FaultyError
 		switch {
 		case errors.As(err, &faulty), errors.Is(err, store.ErrNotEmpty):
@@ -84,24 +76,13 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// Actions is the answer to /api/actions.
+// Actions is the answer of GET /api/actions, and what the page of actions shows.
 type Actions struct {
 	Actions []store.Action `json:"actions"`
 	Next    string         `json:"next,omitempty"` // where the next page begins
 }
 
-// actionPage is the page of what people did.
-func (h *Handler) actionPage(r *http.Request) (any, error) {
-	list, err := h.actions(r)
-	return &page.Shell{Name: "actions", Title: "Actions", At: "actions", Body: list}, err
-}
-
-// actions is GET /api/actions.
-func (h *Handler) actions(r *http.Request) (any, error) {
-	box, err := h.inbox()
-	if err != nil {
-		return nil, err
-	}
+func (h *Handler) actions(r *http.Request) (_ any, err error) {
 	query := r.URL.Query()
 	var before int64
 	if text := query.Get("before"); text != "" {
@@ -115,7 +96,7 @@ func (h *Handler) actions(r *http.Request) (any, error) {
 			return nil, badRequest("limit is %q, but should be a number from 1 to %d", text, maxPage)
 		}
 	}
-	all, err := box.Actions(before, limit)
+	all, err := h.cfg.Inbox.Actions(before, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -123,5 +104,5 @@ func (h *Handler) actions(r *http.Request) (any, error) {
 	if len(all) == limit {
 		out.Next = strconv.FormatInt(all[len(all)-1].ID, 10)
 	}
-	return out, nil
+	return &page.Shell{Name: "actions", Title: "Actions", At: "actions", Body: out}, nil
 }

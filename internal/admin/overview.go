@@ -14,7 +14,7 @@ import (
 
 // status gathers how usher's parts do, and says it in words.
 func (h *Handler) status() *status.Status {
-	now := &status.Status{Version: h.cfg.Version, Ready: len(h.cfg.Unready()) == 0, Stopping: h.cfg.Stopping != nil && h.cfg.Stopping()}
+	now := &status.Status{Version: h.cfg.Version, Ready: len(h.cfg.Unready()) == 0, Stopping: h.cfg.Stopping()}
 	if h.cfg.Ports != nil {
 		now.Ports = h.cfg.Ports()
 	}

@@ -169,36 +169,26 @@ type TenantList struct {
 // Older is the address of the page that follows.
 func (l *TenantList) Older() string { return "/tenants?" + l.Next }
 
-func (h *Handler) tenantsPage(r *http.Request) (any, error) {
-	l, err := h.tenants(r)
-	return &page.Shell{Name: "tenants", Title: "Tenants", At: "tenants", Body: l}, err
-}
-
-// tenants is GET /api/tenants.
 func (h *Handler) tenants(r *http.Request) (any, error) {
 	query := r.URL.Query()
-	box, err := h.inbox()
-	if err != nil {
-		return nil, err
-	}
 	l := &TenantList{Search: strings.TrimSpace(query.Get("search")), Troubled: []*store.Tenant{}, Tenants: []*store.Tenant{}} // [] and not null
 	f := store.TenantFilter{Search: l.Search, Limit: pageSize + 1}
 	if query.Has("after") {
 		f.After = &store.Tenant{Platform: query.Get("platform"), Tenant: query.Get("after")}
 	} else {
-		troubled, err := box.Tenants(store.TenantFilter{Search: l.Search, Troubled: true, Limit: pageSize})
+		troubled, err := h.cfg.Inbox.Tenants(store.TenantFilter{Search: l.Search, Troubled: true, Limit: pageSize})
 		if err != nil {
 			return nil, err
 		}
 		l.Troubled = append(l.Troubled, troubled...)
 	}
-	all, err := box.Tenants(f)
+	all, err := h.cfg.Inbox.Tenants(f)
 	l.Tenants = append(l.Tenants, all[:min(len(all), pageSize)]...)
 	if len(all) > pageSize {
 		last := all[pageSize-1]
 		l.Next = url.Values{"search": {l.Search}, "platform": {last.Platform}, "after": {last.Tenant}}.Encode()
 	}
-	return l, err
+	return &page.Shell{Name: "tenants", Title: "Tenants", At: "tenants", Body: l}, err
 }
 
 // Receipt says whether the receiver has a tenant's last snapshot, and if not, why, and what to do about it.
