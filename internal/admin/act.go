@@ -543,17 +543,6 @@ func (c *confirmation) page(status int) *page.Shell {
 	return &page.Shell{Name: "confirm", Status: status, Title: c.Question, At: "webhooks", Body: c}
 }
 
-// fields are those of a form that names what is paused.
-func fields(p store.Pause) map[string]string {
-	switch {
-	case p.Tenant != "":
-		return map[string]string{"platform": p.Platform, "tenant": p.Tenant}
-	case p.Receiver != "":
-		return map[string]string{"receiver": p.Receiver}
-	}
-	return nil
-}
-
 // askOne asks before something is done to a webhook.
 func (h *Handler) askOne(act string) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
@@ -668,11 +657,18 @@ func (h *Handler) ask(about func(target) (*confirmation, error)) http.HandlerFun
 
 func (h *Handler) aboutPause(t target) (*confirmation, error) {
 	p, err := h.pauseOf(t)
+	fields := map[string]string{"platform": p.Platform, "tenant": p.Tenant}
+	switch {
+	case p.Receiver != "":
+		fields = map[string]string{"receiver": p.Receiver}
+	case p.Tenant == "": // everything
+		fields = nil
+	}
 	return &confirmation{
 		Question: "Pause " + p.String() + "?",
 		Effect: "No delivery begins until somebody resumes, also after a restart, and on all replicas. Deliveries under way may finish. " +
 			"Nothing is lost: senders still get 200, and webhooks wait in the inbox.",
-		Button: "Pause", Action: "/pause", Fields: fields(p), Back: string(pausePage(p, "")),
+		Button: "Pause", Action: "/pause", Fields: fields, Back: string(pausePage(p, "")),
 	}, err
 }
 

@@ -88,7 +88,7 @@ func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, streams: make(chan struct{}, maxStreams), closing: make(chan struct{})}
 	h.routes = []route{
 		{path: "/healthz", read: h.alive, probe: true},
-		{path: "/readyz", read: h.ready, probe: true},
+		{path: "/readyz", read: Part{Unready: cfg.Unready}.ready, probe: true},
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
 		{path: "/", read: h.answer(h.overview)},
@@ -302,26 +302,15 @@ func (h *Handler) alive(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"alive": true})
 }
 
-func (h *Handler) ready(w http.ResponseWriter, _ *http.Request) {
-	writeReady(w, h.cfg.Unready())
-}
-
 // ready of a part that is off is a 404: the caller asked the wrong usher, or forgot a
 // setting, and should not take it for one that will be ready soon.
 func (p Part) ready(w http.ResponseWriter, _ *http.Request) {
-	if p.Unready == nil {
-		writeJSON(w, http.StatusNotFound, map[string]any{"ready": false, "problems": []string{p.Off}})
-		return
+	status, problems := http.StatusNotFound, []string{p.Off}
+	if p.Unready != nil {
+		status, problems = http.StatusOK, append([]string{}, p.Unready()...) // [] and not null
 	}
-	writeReady(w, p.Unready())
-}
-
-func writeReady(w http.ResponseWriter, problems []string) {
-	status := http.StatusOK
-	if len(problems) > 0 {
+	if p.Unready != nil && len(problems) > 0 {
 		status = http.StatusServiceUnavailable
-	} else {
-		problems = []string{} // [] and not null
 	}
 	writeJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
 }

@@ -43,7 +43,7 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 				writeJSON(w, http.StatusOK, v.Body)
 				return
 			}
-			v.Version, v.Paused = h.cfg.Version, h.pauseViews()
+			v.Version, v.Paused = h.cfg.Version, slices.SortedFunc(slices.Values(h.paused()), func(a, b store.Pause) int { return a.Since.Compare(b.Since) })
 			if v.Live && v.Notice == "" {
 				v.Notice = notices[r.URL.Query().Get("did")]
 			}
@@ -77,20 +77,6 @@ var notices = map[string]string{
 	"forget":         "Forgotten: the tenant's next webhook is delivered whatever it says.",
 	"forget-nothing": "There was nothing to forget about this tenant.",
 	"erase":          "The tenant is erased.",
-}
-
-// pauseView is a pause as every page shows it, with what a form needs to end it.
-type pauseView struct {
-	store.Pause
-	Fields map[string]string
-}
-
-func (h *Handler) pauseViews() (all []pauseView) {
-	for _, p := range h.paused() {
-		all = append(all, pauseView{p, fields(p)})
-	}
-	slices.SortFunc(all, func(a, b pauseView) int { return a.Since.Compare(b.Since) })
-	return all
 }
 
 // refusal is an error that the caller has made.

@@ -28,33 +28,33 @@ func (h *Handler) status() *status.Status {
 		now.Inbox = status.NewInbox(box.Stats(), box.HeldUp(), h.receivers(), box.Err())
 		now.Inbox.Shared = box.Shared()
 		if now.Inbox.Parked > 0 {
-			now.Inbox.ParkedOnes = h.few(store.Parked)
+			now.Inbox.ParkedOnes = h.batch(store.Parked)
 		}
 		if now.Inbox.Refused > 0 {
-			now.Inbox.RefusedOnes = h.few(store.Refused)
+			now.Inbox.RefusedOnes = h.batch(store.Refused)
 		}
 	}
 	now.Judge(time.Now())
 	return now
 }
 
-// few says more of the webhooks in a state.
-func (h *Handler) few(state store.State) status.Few {
-	f := status.Few{Link: "/webhooks?state=" + string(state)}
+// batch says more of the webhooks in a state.
+func (h *Handler) batch(state store.State) status.Batch {
+	b := status.Batch{Link: "/webhooks?state=" + string(state)}
 	entries, _ := h.cfg.Inbox.List(store.Filter{State: state, Limit: 1000}) // why they can't be read is said elsewhere
 	for i := range entries {
 		w := bare(&entries[i])
-		if name := page.TenantName(w.Platform, w.Tenant); w.Tenant != "" && !slices.Contains(f.Of, name) {
-			f.Of = append(f.Of, name)
+		if name := page.TenantName(w.Platform, w.Tenant); w.Tenant != "" && !slices.Contains(b.Of, name) {
+			b.Of = append(b.Of, name)
 		}
 		if i == 0 {
-			f.Why = cmp.Or(w.Answer, w.Why)
+			b.Why = cmp.Or(w.Answer, w.Why)
 		}
 		if len(entries) == 1 {
-			f.Link = "/webhooks/" + w.ID
+			b.Link = "/webhooks/" + w.ID
 		}
 	}
-	return f
+	return b
 }
 
 // overview is what the front page shows.

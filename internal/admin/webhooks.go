@@ -229,11 +229,12 @@ func (h *Handler) whyWaiting(list []Webhook) {
 // heldUp returns what holds up each queue that is.
 func (h *Handler) heldUp() map[webhookgate.Lane]*status.HeldUp {
 	all := make(map[webhookgate.Lane]*status.HeldUp)
-	if h.cfg.Inbox != nil {
-		for _, held := range h.cfg.Inbox.HeldUp() {
-			words := status.NewHeldUp(&held, h.receivers(), h.paused())
-			all[laneOf(held.Platform, held.Tenant, held.Kind)] = &words
-		}
+	if h.cfg.Inbox == nil {
+		return all
+	}
+	known, paused := h.receivers(), h.paused()
+	for _, held := range h.cfg.Inbox.HeldUp() {
+		all[laneOf(held.Platform, held.Tenant, held.Kind)] = new(status.NewHeldUp(&held, known, paused))
 	}
 	return all
 }

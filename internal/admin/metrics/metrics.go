@@ -157,41 +157,39 @@ func (p *Port) code(status int) prometheus.Counter {
 	return c
 }
 
+// tokenResults are those of a request for a token, by what a ring counts them as.
+var tokenResults = [...]string{TokensRenewed: "ok", TokensRejected: "rejected", TokensUnavailable: "unavailable"}
+
 // Identity counts what happens to the tokens of one client and scope.
 type Identity struct {
-	ok, rejected, unavailable, early prometheus.Counter
-	expiry                           prometheus.Gauge
-	hour                             *ring
-	changes                          *atomic.Uint64
+	requests [len(tokenResults)]prometheus.Counter
+	early    prometheus.Counter
+	expiry   prometheus.Gauge
+	hour     *ring
+	changes  *atomic.Uint64
 }
 
 // Identity returns the figures of the identity whose first port has this name.
 func (m *Registry) Identity(port string) *Identity {
-	return &Identity{
-		ok:          m.tokenRequests.WithLabelValues(port, "ok"),
-		rejected:    m.tokenRequests.WithLabelValues(port, "rejected"),
-		unavailable: m.tokenRequests.WithLabelValues(port, "unavailable"),
-		early:       m.tokenEarly.WithLabelValues(port),
-		expiry:      m.tokenExpiry.WithLabelValues(port),
-		hour:        newRing(false),
-		changes:     &m.changes,
+	i := &Identity{early: m.tokenEarly.WithLabelValues(port), expiry: m.tokenExpiry.WithLabelValues(port), hour: newRing(false), changes: &m.changes}
+	for kind, result := range tokenResults {
+		i.requests[kind] = m.tokenRequests.WithLabelValues(port, result)
 	}
+	return i
 }
 
 // Fetched counts a request to the token endpoint.
 func (i *Identity) Fetched(t *tokens.Token, err error) {
+	kind := TokensUnavailable
 	switch {
 	case err == nil:
-		i.ok.Inc()
+		kind = TokensRenewed
 		i.expiry.Set(float64(t.Expiry().UnixMilli()) / 1000)
-		i.hour.Count(TokensRenewed)
 	case tokens.Rejected(err):
-		i.rejected.Inc()
-		i.hour.Count(TokensRejected)
-	default:
-		i.unavailable.Inc()
-		i.hour.Count(TokensUnavailable)
+		kind = TokensRejected
 	}
+	i.requests[kind].Inc()
+	i.hour.Count(kind)
 	i.changes.Add(1)
 }
 

@@ -46,11 +46,10 @@ type Strip struct {
 	Marks        []int // x of each
 }
 
-// Column is a minute: the text for a pointer that rests on it, and a row of the table.
+// Column is a minute: a place for a pointer to rest, and a row of the table.
 type Column struct {
 	X     int
 	Label string
-	Cells []string
 }
 
 // Series is what one colour stands for: a figure for each minute.
@@ -125,11 +124,7 @@ func newChart(id, title, summary string, starts []time.Time, series []Series, la
 	top = ceiling(largest)
 	c = Chart{ID: id, Title: title, Summary: summary, Series: series, Empty: largest == 0, Scale: [3]string{unit(top), unit(top / 2), "0"}}
 	for i, start := range starts {
-		col := Column{X: i * column, Label: start.UTC().Format("15:04")}
-		for _, s := range series {
-			col.Cells = append(col.Cells, s.Cells[i])
-		}
-		c.Columns = append(c.Columns, col)
+		c.Columns = append(c.Columns, Column{i * column, start.UTC().Format("15:04")})
 	}
 	return c, top
 }

@@ -39,7 +39,7 @@ type Shell struct {
 	Tenants  bool // they can be listed, and what people did
 	Looks    bool // the visitor may look, but not act: see mayAct
 	Notice   string
-	Paused   any // what is paused, each with a Pause and the Fields of a form that ends it
+	Paused   []store.Pause
 	Body     any
 }
 

@@ -38,7 +38,7 @@ type Gate struct {
 	// Without an inbox: how many webhooks were refused and not sent again since, and the tenants whose last webhook failed, in the
 	// last minutes, the newest first.
 	Refused     int      `json:"refused,omitempty"`
-	RefusedOnes Few      `json:"-"`
+	RefusedOnes Batch    `json:"-"`
 	FailedOf    []string `json:"-"`
 }
 
@@ -172,14 +172,14 @@ type Inbox struct {
 	Error    string        `json:"error,omitempty"` // why it takes nothing in any more
 	Unknown  bool          `json:"-"`               // nothing could be read yet: the counts say nothing
 
-	ParkedOnes  Few `json:"-"`
-	RefusedOnes Few `json:"-"`
+	ParkedOnes  Batch `json:"-"`
+	RefusedOnes Batch `json:"-"`
 
 	stats inbox.Stats
 }
 
-// Few says more of some webhooks that somebody should look at.
-type Few struct {
+// Batch says more of some webhooks that somebody should look at.
+type Batch struct {
 	Of   []string // their tenants, the newest first
 	Why  string   // what is known of the newest; may be empty
 	Link string   // where they are shown
@@ -302,18 +302,18 @@ func (s *Inbox) troubles() (all []Trouble) {
 }
 
 // refused is about webhooks of the right sender whose content usher refused.
-func (f *Few) refused(n int, do string) Trouble {
-	return Trouble{bad, "usher refused " + f.words(n),
-		said("The last one", f.Why) + "It may be a change that nobody sends again. Correct it in the billing service " + do, f.Link}
+func (b *Batch) refused(n int, do string) Trouble {
+	return Trouble{bad, "usher refused " + b.words(n),
+		said("The last one", b.Why) + "It may be a change that nobody sends again. Correct it in the billing service " + do, b.Link}
 }
 
 // words counts them, and names their tenants.
-func (f *Few) words(n int) string {
+func (b *Batch) words(n int) string {
 	count := page.Plural(n, "webhook", "webhooks")
-	if len(f.Of) == 0 {
+	if len(b.Of) == 0 {
 		return count
 	}
-	return count + " of " + page.Few(f.Of)
+	return count + " of " + page.Few(b.Of)
 }
 
 // said quotes somebody's words, if there are any.
