@@ -138,7 +138,7 @@ func (h *Handler) one(act string) http.HandlerFunc {
 		case isAPI(r):
 			return done, err
 		case older: // asked once more, now that it is known what is at stake
-			return aboutOverwrite(act, id, overwrite).page(http.StatusConflict), nil
+			return aboutOverwrite(act, id, overwrite), nil
 		}
 		return goTo("/webhooks/" + id + "?did=" + act), err
 	})
@@ -381,10 +381,7 @@ func readBody(r *http.Request) (t target, err error) {
 	// and {"tenant":""} would pause all deliveries.
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	one := &t
-	if err = d.Decode(&one); err == nil && one == nil {
-		err = errors.New("it is null")
-	}
+	err = d.Decode(&t)
 	if _, end := d.Token(); err == nil && end != io.EOF {
 		err = errors.New("something follows it")
 	}
@@ -537,10 +534,8 @@ type confirmation struct {
 	Danger   bool
 
 	Other, OtherButton string // where another question is asked; may be empty
-}
 
-func (c *confirmation) page(status int) *page.Shell {
-	return &page.Shell{Name: "confirm", Status: status, Title: c.Question, At: "webhooks", Body: c}
+	status int // 200 unless set
 }
 
 // askOne asks before something is done to a webhook.
@@ -553,7 +548,7 @@ func (h *Handler) askOne(act string) http.HandlerFunc {
 		if !d.InInbox() {
 			return nil, store.ErrNotFound
 		}
-		return about(act, &d.Webhook).page(http.StatusOK), nil
+		return about(act, &d.Webhook), nil
 	})
 }
 
@@ -585,7 +580,7 @@ func aboutOverwrite(act, id string, e *store.OverwriteError) *confirmation {
 	c := about(act, &Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
 	c.Question, c.Warning = "Overwrite a newer snapshot?", e.Error()+"."
 	c.Button, c.Danger = map[string]string{"accept": "Accept the old one anyway", "redeliver": "Send the old one anyway"}[act], true
-	c.Fields = map[string]string{"force": "true"}
+	c.Fields, c.status = map[string]string{"force": "true"}, http.StatusConflict
 	return c
 }
 
@@ -614,7 +609,7 @@ func (h *Handler) askMany(act string) http.HandlerFunc {
 		if s.force {
 			c.Fields, c.Danger, c.Warning = map[string]string{"force": "true"}, true, "Older snapshots among them may undo newer ones."
 		}
-		return c.page(http.StatusOK), nil
+		return c, nil
 	})
 }
 
@@ -647,11 +642,7 @@ func (h *Handler) ask(about func(target) (*confirmation, error)) http.HandlerFun
 		if err != nil {
 			return nil, err
 		}
-		c, err := about(t)
-		if err != nil {
-			return nil, err
-		}
-		return c.page(http.StatusOK), nil
+		return about(t)
 	})
 }
 

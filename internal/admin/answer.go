@@ -26,7 +26,7 @@ const maxRequest = 64 << 10
 type goTo string
 
 // answer makes a handler of a func that returns its answer, or why there is none. A [page.Shell] is drawn, unless the API is asked
-// for its body; goTo leads to another page; and all else is written as JSON.
+// for its body; a confirmation is a page, too; goTo leads to another page; and all else is written as JSON.
 func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
@@ -34,6 +34,9 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 		if err != nil {
 			h.explain(w, r, err)
 			return
+		}
+		if c, asks := answer.(*confirmation); asks {
+			answer = &page.Shell{Name: "confirm", Status: c.status, Title: c.Question, At: "webhooks", Body: c}
 		}
 		switch v := answer.(type) {
 		case goTo:

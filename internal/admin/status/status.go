@@ -86,15 +86,15 @@ func (s *Status) troubles(now time.Time) []Trouble {
 	for i := range s.Ports {
 		all = append(all, s.Ports[i].callTroubles()...)
 	}
-	if s.Gate != nil && s.Gate.Refused > 0 {
-		s.Gate.RefusedOnes.Link = "/webhooks?state=rejected"
-		all = append(all, s.Gate.RefusedOnes.refused(s.Gate.Refused, "and send it again from its webhook log."))
-	}
-	if s.Gate != nil && s.Inbox == nil {
-		all = append(all, passTroubles(s.Gate)...)
-	}
-	if s.Gate != nil {
-		all = append(all, senderTroubles(s.Gate.Decisions)...)
+	if g := s.Gate; g != nil {
+		if g.Refused > 0 {
+			g.RefusedOnes.Link = "/webhooks?state=rejected"
+			all = append(all, g.RefusedOnes.refused(g.Refused, "and send it again from its webhook log."))
+		}
+		if s.Inbox == nil {
+			all = append(all, passTroubles(g)...)
+		}
+		all = append(all, senderTroubles(g.Decisions)...)
 	}
 	slices.SortStableFunc(all, func(a, b Trouble) int { return strings.Compare(a.Severity, b.Severity) })
 	return all
