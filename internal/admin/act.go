@@ -126,11 +126,7 @@ func (h *Handler) act(r *http.Request, act, id string, force bool) (Done, error)
 
 // one does something to the webhook that the address names.
 func (h *Handler) one(act string) http.HandlerFunc {
-	return h.answer(func(r *http.Request) (any, error) {
-		force, err := readForce(r)
-		if err != nil {
-			return nil, err
-		}
+	return with(h, readForce, func(r *http.Request, force bool) (any, error) {
 		id := r.PathValue("id")
 		done, err := h.act(r, act, id, force)
 		overwrite, older := errors.AsType[*store.OverwriteError](err)
@@ -146,11 +142,7 @@ func (h *Handler) one(act string) http.HandlerFunc {
 
 // many does something to all webhooks that a filter chooses; the API says which they are if it is only read.
 func (h *Handler) many(act string) http.HandlerFunc {
-	return h.answer(func(r *http.Request) (any, error) {
-		s, err := readChoice(r)
-		if err != nil {
-			return nil, err
-		}
+	return with(h, readChoice, func(r *http.Request, s Selection) (any, error) {
 		chosen, err := h.choose(act, s)
 		if err != nil || r.Method != http.MethodPost {
 			return chosen, err
@@ -320,11 +312,7 @@ type target struct {
 
 // do does something to a target. The API gets the answer, and a page goes on to next.
 func (h *Handler) do(deed func(*http.Request, target) (answer any, next goTo, err error)) http.HandlerFunc {
-	return h.answer(func(r *http.Request) (any, error) {
-		t, err := readTarget(r)
-		if err != nil {
-			return nil, err
-		}
+	return with(h, readTarget, func(r *http.Request, t target) (any, error) {
 		answer, next, err := deed(r, t)
 		if isAPI(r) {
 			return answer, err
@@ -587,11 +575,7 @@ func aboutOverwrite(act, id string, e *store.OverwriteError) *confirmation {
 // askMany asks before all that a filter chooses are sent again, or discarded. What comes after the question is not
 // part of it.
 func (h *Handler) askMany(act string) http.HandlerFunc {
-	return h.answer(func(r *http.Request) (any, error) {
-		s, err := readChoice(r)
-		if err != nil {
-			return nil, err
-		}
+	return with(h, readChoice, func(r *http.Request, s Selection) (any, error) {
 		if s.Until.IsZero() {
 			s.Until = time.Now()
 		}
@@ -637,13 +621,7 @@ func aboutMany(act string, chosen *Chosen) *confirmation {
 
 // ask asks before something is done to a target.
 func (h *Handler) ask(about func(target) (*confirmation, error)) http.HandlerFunc {
-	return h.answer(func(r *http.Request) (any, error) {
-		t, err := readTarget(r)
-		if err != nil {
-			return nil, err
-		}
-		return about(t)
-	})
+	return with(h, readTarget, func(_ *http.Request, t target) (any, error) { return about(t) })
 }
 
 func (h *Handler) aboutPause(t target) (*confirmation, error) {

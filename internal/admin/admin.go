@@ -92,7 +92,7 @@ func New(cfg Config) *Handler {
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
 		{path: "/", read: h.answer(h.overview)},
-		{path: "/webhooks", read: h.answer(h.webhookPage), params: append(listed, "did")},
+		{path: "/webhooks", read: with(h, readSelection, h.webhookPage), params: append(listed, "did")},
 		{path: "/webhooks/{id}", read: h.answer(h.oneWebhook)},
 		{path: "/webhooks/{id}/payload", read: h.download},
 		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.one("redeliver"), inbox: true},
@@ -110,7 +110,7 @@ func New(cfg Config) *Handler {
 		{path: "/static/{id}", read: page.Static},
 
 		{path: "/api/status", read: h.answer(func(*http.Request) (any, error) { return h.status(), nil })},
-		{path: "/api/webhooks", read: h.answer(h.apiWebhooks), params: listed},
+		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listed},
 		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
 		{path: "/api/webhooks/{id}/redeliver", act: h.one("redeliver"), params: []string{"force"}, inbox: true},
 		{path: "/api/webhooks/{id}/discard", act: h.one("discard"), params: []string{"force"}, inbox: true},

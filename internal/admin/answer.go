@@ -59,6 +59,17 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	}
 }
 
+// with is such a handler that first reads what it is asked for.
+func with[T any](h *Handler, read func(*http.Request) (T, error), do func(*http.Request, T) (any, error)) http.HandlerFunc {
+	return h.answer(func(r *http.Request) (any, error) {
+		asked, err := read(r)
+		if err != nil {
+			return nil, err
+		}
+		return do(r, asked)
+	})
+}
+
 func (h *Handler) draw(w http.ResponseWriter, r *http.Request, shell *page.Shell) error {
 	shell.Webhooks, shell.Tenants, shell.Looks = h.hasWebhooks(), h.cfg.Inbox != nil, visitorOf(r).looks
 	return page.Write(w, shell)

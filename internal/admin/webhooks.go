@@ -254,11 +254,7 @@ type webhookPage struct {
 	Redeliver, Discard string
 }
 
-func (h *Handler) webhookPage(r *http.Request) (any, error) {
-	s, err := readSelection(r)
-	if err != nil {
-		return nil, err
-	}
+func (h *Handler) webhookPage(_ *http.Request, s Selection) (any, error) {
 	list, err := h.webhooks(s)
 	if err != nil {
 		return nil, err
@@ -282,11 +278,7 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 }
 
 // apiWebhooks is GET /api/webhooks.
-func (h *Handler) apiWebhooks(r *http.Request) (any, error) {
-	s, err := readSelection(r)
-	if err != nil {
-		return nil, err
-	}
+func (h *Handler) apiWebhooks(_ *http.Request, s Selection) (_ any, err error) {
 	if s.kept && h.cfg.Inbox == nil {
 		return nil, errNoInbox
 	}
