@@ -107,7 +107,7 @@ func (h *Handler) act(r *http.Request, act, id string, force bool) (Done, error)
 	case "accept":
 		var taken int64
 		taken, err = h.cfg.Inbox.Accept(n, force)
-		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", append(args, "as", taken)
+		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", []any{"id", n, "as", taken, "force", force}
 		if _, older := errors.AsType[*store.OverwriteError](err); err != nil && !older && !errors.Is(err, store.ErrNotFound) {
 			err = &refusal{http.StatusConflict, err.Error()}
 		}

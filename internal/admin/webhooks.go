@@ -485,17 +485,15 @@ func indent(payload json.RawMessage) string {
 		return text
 	}
 	var out bytes.Buffer
-	if json.Indent(&out, payload, "", "  ") != nil {
-		return string(payload)
-	}
-	return strings.ToValidUTF8(out.String(), "\uFFFD")
+	_ = json.Indent(&out, payload, "", "  ") // it is JSON
+	return out.String()
 }
 
 // curlMost is how long a payload may be within a line for a shell.
 const curlMost = 64 << 10
 
-// Curl is a line for a shell that sends a webhook as usher does, but for what may be a secret, the time and the signature: to a copy of the receiver on
-// somebody's desk. Where the receiver is can't be shown here: its address may hold a secret.
+// Curl is a line for a shell that sends a webhook as usher does, but for what may be a secret, the time and the signature: to a copy
+// of the receiver on somebody's desk. Where the receiver is can't be shown here: its address may hold a secret.
 func (d *WebhookDetail) Curl() string {
 	var line strings.Builder
 	line.WriteString(`curl -X POST "$RECEIVER_URL"`)
