@@ -5,8 +5,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"usher/internal/admin/status"
 	"usher/internal/guard"
@@ -84,6 +86,17 @@ func ask(h http.Handler, method, target, body string, header ...string) (int, st
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w.Code, w.Body.String()
+}
+
+// look asks for a page until it has what is wanted, for some seconds at most: on a slow machine figures of the inbox are older than
+// what is in it.
+func look(h http.Handler, target string, want ...string) (status int, text string) {
+	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		status, text = ask(h, "GET", target, "", "Accept", "text/html")
+		if time.Since(begin) > 10*time.Second || !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(text, w) }) {
+			return status, text
+		}
+	}
 }
 
 func TestAPI(t *testing.T) {

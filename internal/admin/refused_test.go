@@ -27,7 +27,7 @@ func TestRefusedOnThePages(t *testing.T) {
 	h := entitled(b)
 	see := func(target string, want []string, not ...string) {
 		t.Helper()
-		status, page := ask(h, "GET", target, "", "Accept", "text/html")
+		status, page := look(h, target, want...)
 		for _, want := range want {
 			if status != 200 || !strings.Contains(page, want) {
 				t.Errorf("%s: %d, no %q in\n%s", target, status, want, page)
