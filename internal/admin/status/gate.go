@@ -157,6 +157,34 @@ func failureWords(result string) string {
 	}
 }
 
+// GateChart stacks the gate's decisions. What it accepts is queued where there is an inbox, else forwarded; with
+// an inbox only what asks a question is forwarded.
+func (s *Status) GateChart() page.Chart {
+	var starts []time.Time
+	var series []page.Series
+	minutes := sinceFirst(s.Gate.Decisions, func(m metrics.Minute) bool { return m.Sum() > 0 })
+	for _, m := range minutes {
+		starts = append(starts, m.Start)
+	}
+	total, summary := metrics.Sum(minutes, len(minutes)), ""
+	for i, decision := range metrics.Decisions {
+		n := metrics.Sum(minutes, len(minutes), i)
+		if n == 0 && (decision == "forwarded" && s.Inbox != nil || decision == "queued" && s.Inbox == nil) {
+			continue
+		}
+		one := page.Series{Class: "c-" + decision, Label: decision, Total: page.Count(n)}
+		for _, m := range minutes {
+			one.Add(float64(m.Counts[i]), strconv.Itoa(m.Counts[i]))
+		}
+		series = append(series, one)
+		if n > 0 {
+			summary += fmt.Sprintf(", %s %s", page.Count(n), decision)
+		}
+	}
+	return page.NewBars("decisions", "Webhooks per minute",
+		page.Plural(total, "webhook", "webhooks")+" in the last hour"+summary+".", starts, series, figure)
+}
+
 // Inbox counts what is in the inbox.
 type Inbox struct {
 	Waiting  int           `json:"waiting"`
