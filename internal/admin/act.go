@@ -1,161 +1,291 @@
 package admin
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
-	"usher/internal/admin/recent"
-	"usher/internal/inbox"
+	"usher/internal/admin/page"
 	"usher/internal/inbox/store"
+	"usher/internal/text"
+	"usher/webhookgate"
 )
 
-// What people can do, through the API, the page and the commands. Each is done here, and written to the log.
+// What people can do, through the API, the page and the commands. Each is done here, stored, and written to the log.
 
-func (h *Handler) inbox() (*inbox.Inbox, error) {
-	if h.cfg.Inbox == nil {
-		return nil, &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
+// What the API answers to actions, for those who call it.
+type (
+	// Done is the answer of POST /api/webhooks/{id}/redeliver, …/discard and …/accept.
+	Done struct {
+		ID     string        `json:"id"`               // the webhook; of accept: the one that was taken in
+		Paused []store.Pause `json:"paused,omitempty"` // what is not delivered for now; that may be it
 	}
-	return h.cfg.Inbox, nil
+
+	// Chosen are the webhooks that a filter chooses for an action, in the order in which it is done to them: the answer of
+	// GET /api/redeliver and GET /api/discard.
+	Chosen struct {
+		Webhooks []string `json:"webhooks"` // their ids
+		Older    int      `json:"older"`    // left out: a newer one of the same tenant would be undone; force takes them in
+	}
+
+	// Acted is what became of them: the answer of POST /api/redeliver and POST /api/discard.
+	Acted struct {
+		Done   []string          `json:"done"`
+		Failed map[string]string `json:"failed,omitempty"` // why, by id
+	}
+
+	// Named is what an action on a tenant answers: which tenant that was.
+	Named struct {
+		Platform string `json:"platform"`
+		Tenant   string `json:"tenant"`
+	}
+
+	// Forgotten is the answer of POST /api/forget.
+	Forgotten struct {
+		Named
+		Forgotten int `json:"forgotten"` // 0: nothing was remembered
+	}
+
+	// Erased is the answer of POST /api/erase.
+	Erased struct {
+		Named
+		Webhooks int `json:"webhooks"` // that were deleted
+	}
+
+	// Resumed is the answer of POST /api/resume.
+	Resumed struct {
+		store.Pause
+		Was bool `json:"was_paused"`
+	}
+)
+
+// inboxTrouble is why the inbox takes nothing in; nil: it does, or there is none.
+func (h *Handler) inboxTrouble() error {
+	if h.cfg.Inbox == nil {
+		return nil
+	}
+	return h.cfg.Inbox.Err()
 }
 
-// act sends a webhook again, or discards it.
-func (h *Handler) act(r *http.Request, act, id string, force bool) error {
-	box, err := h.inbox()
-	if err != nil {
-		return err
+// UserHeader has the name of the user at the terminal, who typed a command.
+const UserHeader = "Usher-User"
+
+// did stores what somebody has done, and writes it to the log.
+func (h *Handler) did(r *http.Request, level slog.Level, a store.Action, message string, args ...any) {
+	h.acted.Add(1)
+	h.cfg.Log.Log(r.Context(), level, message, append(args, "who", Who(r), "from", r.RemoteAddr)...)
+	if h.cfg.Inbox == nil {
+		return
 	}
+	a.Who, a.About = Who(r), text.Clip(a.About, 500)
+	if user := r.Header.Get(UserHeader); user != "" {
+		a.Who += " (" + text.Visible(text.Clip(user, 64)) + ")"
+	}
+	if err := h.cfg.Inbox.Note(a); err != nil {
+		h.cfg.Log.Error("cannot store what was done by hand", "what", a.What, "err", err)
+	}
+}
+
+// act sends a webhook again, discards it, or accepts one that was refused.
+func (h *Handler) act(r *http.Request, act, id string, force bool) (Done, error) {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
-		return store.ErrNotFound
+		return Done{}, store.ErrNotFound
 	}
+	done, message, args := Done{ID: id}, "", []any{"id", n, "force", force}
 	switch act {
 	case "accept":
-		_, err = h.acceptOne(r, id, force)
-		return err
-	case "discard":
-		err = box.Discard(n)
-	default:
-		err = box.Redeliver(n, force)
-	}
-	if err != nil {
-		return err
-	}
-	h.did(r, slog.LevelInfo, done[act], "id", n, "force", force)
-	h.note(r, act, id, 1)
-	return nil
-}
-
-// did notes what somebody has done.
-func (h *Handler) did(r *http.Request, level slog.Level, what string, args ...any) {
-	h.acted.Add(1)
-	h.cfg.Log.Log(r.Context(), level, what, append(args, "who", Who(r), "from", r.RemoteAddr)...)
-}
-
-var done = map[string]string{"redeliver": "webhook sent again by hand", "discard": "webhook discarded by hand"}
-
-// onOne is POST /api/webhooks/{id}/redeliver, or …/discard.
-func (h *Handler) onOne(act string) http.HandlerFunc {
-	return h.api(func(r *http.Request) (any, error) {
-		force, err := readForce(r.URL.Query())
-		if err != nil {
-			return nil, err
+		var taken int64
+		taken, err = h.cfg.Inbox.Accept(n, force)
+		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", []any{"id", n, "as", taken, "force", force}
+		if _, older := errors.AsType[*store.OverwriteError](err); err != nil && !older && !errors.Is(err, store.ErrNotFound) {
+			err = &refusal{http.StatusConflict, err.Error()}
 		}
+	case "discard":
+		err, message = h.cfg.Inbox.Discard(n), "webhook discarded by hand"
+		done.Paused = h.paused()
+	default:
+		err, message = h.cfg.Inbox.Redeliver(n, force), "webhook sent again by hand"
+		done.Paused = h.paused()
+	}
+	if err == nil {
+		h.did(r, slog.LevelInfo, store.Action{What: act, About: id, Count: 1}, message, args...)
+	}
+	return done, err
+}
+
+// one does something to the webhook that the address names.
+func (h *Handler) one(act string) http.HandlerFunc {
+	return with(h, readForce, func(r *http.Request, force bool) (any, error) {
 		id := r.PathValue("id")
-		return Done{id, h.paused()}, h.act(r, act, id, force)
+		done, err := h.act(r, act, id, force)
+		overwrite, older := errors.AsType[*store.OverwriteError](err)
+		switch {
+		case isAPI(r):
+			return done, err
+		case older: // asked once more, now that it is known what is at stake
+			return aboutOverwrite(act, id, overwrite), nil
+		}
+		return goTo("/webhooks/" + id + "?did=" + act), err
 	})
 }
 
-// onMany is /api/redeliver, or /api/discard: GET says which webhooks the filter chooses, POST does it.
-func (h *Handler) onMany(act string) http.HandlerFunc {
-	return h.api(func(r *http.Request) (any, error) {
-		s, force, err := readChoice(r)
-		if err != nil {
-			return nil, err
-		}
-		chosen, err := h.choose(act, s, force)
+// many does something to all webhooks that a filter chooses; the API says which they are if it is only read.
+func (h *Handler) many(act string) http.HandlerFunc {
+	return with(h, readChoice, func(r *http.Request, s Selection) (any, error) {
+		chosen, err := h.choose(act, s)
 		if err != nil || r.Method != http.MethodPost {
 			return chosen, err
 		}
-		return h.actOnAll(r, act, chosen.Webhooks, force), nil
+		acted := h.actOnAll(r, act, chosen.Webhooks, s.force)
+		if isAPI(r) {
+			return acted, nil
+		}
+		if len(acted.Failed) > 0 {
+			var why []string
+			for _, id := range slices.Sorted(maps.Keys(acted.Failed)) {
+				why = append(why, id+": "+acted.Failed[id])
+			}
+			return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", page.Plural(len(acted.Done), "webhook", "webhooks"), len(why), strings.Join(why, "; "))}
+		}
+		query := url.Values{"did": {act + "-all"}}
+		if len(acted.Done) == 0 {
+			query.Set("did", "nothing")
+		}
+		if s.Tenant != "" {
+			query.Set("tenant", s.Tenant)
+		}
+		return goTo("/webhooks?" + query.Encode()), nil
 	})
 }
 
-func readForce(query url.Values) (force bool, err error) {
-	text := query.Get("force")
-	if text == "" {
-		return false, nil
+// actOnAll does something to each of those chosen, and goes on when one fails.
+func (h *Handler) actOnAll(r *http.Request, act string, ids []string, force bool) Acted {
+	acted := Acted{Done: []string{}, Failed: make(map[string]string)}
+	for _, id := range ids {
+		if _, err := h.act(r, act, id, force); err != nil {
+			acted.Failed[id] = err.Error()
+		} else {
+			acted.Done = append(acted.Done, id)
+		}
 	}
-	if force, err = strconv.ParseBool(text); err != nil {
-		return false, badRequest("force is %q, but should be true or false", text)
-	}
-	return force, nil
+	return acted
 }
 
-// target is what an action is about: a tenant, a receiver, or everything.
-type target struct {
-	Tenant   string
-	Platform *string // nil: whichever the tenant is on, if that is one
-	Receiver string
+// choose returns those that a filter chooses to be sent again or discarded.
+func (h *Handler) choose(act string, s Selection) (c Chosen, err error) {
+	if s.tenant.Tenant != "" {
+		if _, err := h.named(s.tenant); err != nil {
+			return c, err
+		}
+	}
+	c.Webhooks = []string{} // [] and not null
+	if s.decided() {
+		return c, nil
+	}
+	s.limit = 0
+	entries, err := h.cfg.Inbox.List(s.filter())
+	switch {
+	case err != nil:
+	case act == "discard":
+		// The newest first: of a queue that is discarded whole none is delivered because the one before it is gone.
+		for _, e := range entries {
+			if !e.State.Finished() {
+				c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
+			}
+		}
+	case s.force:
+		c.redeliver(entries, nil)
+	default:
+		// All of the tenant, or of everybody, in whatever state: only so it is known which is the latest.
+		var all []store.Entry
+		all, err = h.cfg.Inbox.List(store.Filter{Tenant: s.tenant.Tenant, Platform: s.tenant.Platform})
+		latest := make(map[webhookgate.Lane]int64)
+		for _, e := range all {
+			if l := laneOf(e.Platform, e.Tenant, e.Type); !e.Rejected() {
+				latest[l] = max(latest[l], e.ID)
+			}
+		}
+		c.redeliver(entries, latest)
+	}
+	return c, err
 }
 
-// formTarget reads it from a form, or from an address.
-func formTarget(form url.Values) (target, error) {
-	t := target{Tenant: form.Get("tenant"), Receiver: form.Get("receiver")}
-	if form.Has("platform") {
-		platform := form.Get("platform")
-		t.Platform = &platform
+// redeliver chooses those to be sent again, the oldest first: what is sent again keeps its order. Of a tenant's that wait only the
+// first is tried, and of others only the latest, unless latest is nil: each is a whole snapshot, and an older one would undo it.
+func (c *Chosen) redeliver(entries []store.Entry, latest map[webhookgate.Lane]int64) {
+	tried := make(map[webhookgate.Lane]bool)
+	for _, e := range slices.Backward(entries) {
+		waits := e.State == store.Waiting
+		switch l := laneOf(e.Platform, e.Tenant, e.Type); {
+		case e.Rejected(): // it was never taken in
+		case waits && e.Tenant != "" && tried[l]: // the one before it is tried now
+		case latest == nil, e.Tenant == "", waits, latest[l] == e.ID:
+			tried[l] = tried[l] || waits
+			c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
+		default:
+			c.Older++
+		}
 	}
-	if t == (target{}) && len(form) > 0 { // an empty name does not mean everybody
-		return t, badRequest("the form names neither a tenant nor a receiver")
-	}
-	return t, nil
 }
 
-// tenants returns the platforms on which a tenant is known, as far as they fit. Without an inbox those whose webhooks the
-// gate remembers are, too: pages show them.
-func (h *Handler) tenants(tenant string, platform *string) (known []string, err error) {
+// platformsOf returns the platform on which a tenant is known; none: nobody has this name. One that fits several tenants is
+// refused. Without an inbox those whose webhooks the gate remembers are known, too: pages show them.
+func (h *Handler) platformsOf(name store.TenantName) (known []string, err error) {
 	if h.cfg.Platforms != nil {
-		known, err = h.cfg.Platforms(tenant)
+		if known, err = h.cfg.Platforms(name.Tenant); err != nil {
+			return nil, err
+		}
 	}
 	if h.cfg.Inbox == nil && h.cfg.Decisions != nil {
-		for _, e := range h.cfg.Decisions.List(recent.Filter{Tenant: tenant}) {
+		for _, e := range h.cfg.Decisions.list(store.Filter{Tenant: name.Tenant}) {
 			known = append(known, e.Platform)
 		}
 	}
-	known = slices.DeleteFunc(slices.Clone(known), func(p string) bool { return platform != nil && p != *platform })
+	known = slices.DeleteFunc(slices.Clone(known), func(p string) bool { return name.Platform != nil && p != *name.Platform })
 	slices.Sort(known)
-	return slices.Compact(known), err
+	if known = slices.Compact(known); len(known) > 1 {
+		var names []string
+		for _, p := range known {
+			names = append(names, store.Exact(p, name.Tenant))
+		}
+		return nil, &refusal{http.StatusConflict, "this could be " + strings.Join(names, " or ") + ": name one of them"}
+	}
+	return known, nil
 }
 
-// named returns the one tenant that t means.
-func (h *Handler) named(t target) (Named, error) {
-	if t.Tenant == "" {
+// named returns the one tenant that is meant.
+func (h *Handler) named(name store.TenantName) (Named, error) {
+	if name.Tenant == "" {
 		return Named{}, badRequest(`no tenant is named: the body should be {"tenant":"…"}`)
 	}
-	known, err := h.tenants(t.Tenant, t.Platform)
+	known, err := h.platformsOf(name)
 	switch {
 	case err != nil:
 		return Named{}, err
 	case len(known) == 0:
-		return Named{}, h.unknown(t.Tenant, t.Platform)
-	case len(known) > 1:
-		return Named{}, ambiguous(t.Tenant, known)
+		return Named{}, h.unknown(name)
 	}
-	return Named{known[0], t.Tenant}, nil
+	return Named{known[0], name.Tenant}, nil
 }
 
 // unknown says that nobody has this name, and which names are alike.
-func (h *Handler) unknown(tenant string, platform *string) error {
-	name := store.ShowTenant("", tenant)
-	if platform != nil {
-		name = store.Exact(*platform, tenant)
+func (h *Handler) unknown(name store.TenantName) error {
+	why := "unknown tenant " + store.ShowTenant("", name.Tenant)
+	if name.Platform != nil {
+		why = "unknown tenant " + store.Exact(*name.Platform, name.Tenant)
 	}
-	why := "unknown tenant " + name
-	if alike, err := h.alike(tenant); err == nil && len(alike) > 0 {
+	if alike, err := h.alike(name.Tenant); err == nil && len(alike) > 0 {
 		why += ": did you mean " + strings.Join(alike, " or ") + "?"
 	}
 	return &refusal{http.StatusNotFound, why}
@@ -174,94 +304,172 @@ func (h *Handler) alike(tenant string) (names []string, err error) {
 	return names, err
 }
 
-func ambiguous(tenant string, platforms []string) error {
-	var names []string
-	for _, p := range platforms {
-		names = append(names, store.Exact(p, tenant))
+// target is what an action is about: a tenant, a receiver, or everything.
+type target struct {
+	store.TenantName
+	Receiver string
+}
+
+// do does something to a target. The API gets the answer, and a page goes on to next.
+func (h *Handler) do(deed func(*http.Request, target) (answer any, next goTo, err error)) http.HandlerFunc {
+	return with(h, readTarget, func(r *http.Request, t target) (any, error) {
+		answer, next, err := deed(r, t)
+		if isAPI(r) {
+			return answer, err
+		}
+		return next, err
+	})
+}
+
+// readTarget reads a target: from the body of a call, from a form, or from the address of the page that asks.
+func readTarget(r *http.Request) (t target, err error) {
+	if isAPI(r) {
+		return readBody(r)
 	}
-	return &refusal{http.StatusConflict, "this could be " + strings.Join(names, " or ") + ": name one of them"}
+	form, err := readForm(r)
+	switch {
+	case err != nil:
+		return t, err
+	case strings.HasPrefix(r.URL.Path, "/tenant/"):
+		return readTenant(form)
+	}
+	t.Tenant, t.Receiver = form.Get("tenant"), form.Get("receiver")
+	if form.Has("platform") {
+		t.Platform = new(form.Get("platform"))
+	}
+	if t == (target{}) && len(form) > 0 { // an empty name does not mean everybody
+		return t, badRequest("the form names neither a tenant nor a receiver")
+	}
+	return t, nil
+}
+
+// readForm returns what a form says: in its body, or in the address of the page that asks.
+func readForm(r *http.Request) (url.Values, error) {
+	if r.Method != http.MethodPost {
+		return readQuery(r.URL.RawQuery)
+	}
+	if err := r.ParseForm(); err != nil {
+		return nil, unread(err)
+	}
+	return r.PostForm, nil
+}
+
+// readBody reads a target as JSON; an empty body means everything. Its Content-Type is
+// not asked for: what keeps foreign pages out is the check of their origin.
+func readBody(r *http.Request) (t target, err error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return t, unread(err)
+	}
+	bare := string(bytes.Join(bytes.Fields(body), nil))
+	if bare == "" {
+		return t, nil
+	}
+	// A slip in a name, or a value that a script did not fill in, would otherwise mean everything: {"tenants":"acme"}
+	// and {"tenant":""} would pause all deliveries.
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	err = d.Decode(&t)
+	if _, end := d.Token(); err == nil && end != io.EOF {
+		err = errors.New("something follows it")
+	}
+	if err == nil && t == (target{}) && bare != "{}" {
+		err = errors.New("it names neither a tenant nor a receiver")
+	}
+	if err != nil {
+		return t, badRequest(`the body should be JSON, such as {"tenant":"…"}, {"receiver":"…"} or {}: %v`, err)
+	}
+	return t, nil
+}
+
+// readTenant reads the tenant that a page is about.
+func readTenant(query url.Values) (t target, err error) {
+	t.Tenant, t.Platform = query.Get("code"), new(query.Get("platform"))
+	if t.Tenant == "" {
+		return t, badRequest("code is missing: give the tenant's code, and its platform's as platform")
+	}
+	return t, nil
 }
 
 // forget has dedup forget a tenant.
-func (h *Handler) forget(r *http.Request, t target) (Forgotten, error) {
+func (h *Handler) forget(r *http.Request, t target) (any, goTo, error) {
 	if h.cfg.Forget == nil {
-		return Forgotten{}, &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
+		return nil, "", &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
 	}
-	named, err := h.named(t)
+	named, err := h.named(t.TenantName)
 	if err != nil {
-		return Forgotten{}, err
+		return nil, "", err
 	}
 	n, err := h.cfg.Forget(named.Platform, named.Tenant)
 	if err != nil {
-		return Forgotten{}, err
+		return nil, "", err
 	}
-	h.note(r, "forget", store.ShowTenant(named.Platform, named.Tenant), 0)
-	h.did(r, slog.LevelInfo, "dedup memory dropped by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
-	return Forgotten{named, n}, nil
+	h.did(r, slog.LevelInfo, store.Action{What: "forget", About: store.ShowTenant(named.Platform, named.Tenant)},
+		"dedup memory dropped by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
+	notice := "forget"
+	if n == 0 {
+		notice = "forget-nothing"
+	}
+	return Forgotten{named, n}, tenantPage(named.Platform, named.Tenant, notice), nil
 }
 
 // erase deletes all that is kept of a tenant.
-func (h *Handler) erase(r *http.Request, t target) (Erased, error) {
-	box, err := h.inbox()
+func (h *Handler) erase(r *http.Request, t target) (any, goTo, error) {
+	named, err := h.named(t.TenantName)
 	if err != nil {
-		return Erased{}, err
+		return nil, "", err
 	}
-	named, err := h.named(t)
+	n, err := h.cfg.Inbox.Erase(named.Platform, named.Tenant)
 	if err != nil {
-		return Erased{}, err
-	}
-	n, err := box.Erase(named.Platform, named.Tenant)
-	if err != nil {
-		return Erased{}, err
+		return nil, "", err
 	}
 	if h.cfg.Decisions != nil {
-		h.cfg.Decisions.Erase(named.Platform, named.Tenant)
+		h.cfg.Decisions.erase(named.Platform, named.Tenant)
 	}
-	h.note(r, "erase", store.ShowTenant(named.Platform, named.Tenant), n)
-	h.did(r, slog.LevelWarn, "tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
-	return Erased{named, n}, nil
+	h.did(r, slog.LevelWarn, store.Action{What: "erase", About: store.ShowTenant(named.Platform, named.Tenant), Count: n},
+		"tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
+	return Erased{named, n}, "/webhooks?did=erase", nil
 }
 
-func (h *Handler) pause(r *http.Request, t target) (store.Pause, error) {
+func (h *Handler) pause(r *http.Request, t target) (any, goTo, error) {
 	p, err := h.pauseOf(t)
 	if err != nil {
-		return p, err
+		return nil, "", err
 	}
 	if err := h.cfg.Inbox.Pause(p); err != nil {
-		return p, err
+		return nil, "", err
 	}
-	h.note(r, "pause", p.String(), 0)
-	h.did(r, slog.LevelWarn, "deliveries paused by hand", "what", p.String())
-	return p, nil
+	h.did(r, slog.LevelWarn, store.Action{What: "pause", About: p.String()}, "deliveries paused by hand", "what", p.String())
+	return p, pausePage(p, ""), nil // whose banner says it
 }
 
-func (h *Handler) resume(r *http.Request, t target) (Resumed, error) {
+func (h *Handler) resume(r *http.Request, t target) (any, goTo, error) {
 	p, err := h.pauseOf(t)
 	if err != nil {
-		return Resumed{}, err
+		return nil, "", err
 	}
 	was, err := h.cfg.Inbox.Resume(p)
 	if err != nil {
-		return Resumed{}, err
+		return nil, "", err
 	}
-	h.note(r, "resume", p.String(), 0)
-	h.did(r, slog.LevelWarn, "deliveries resumed by hand", "what", p.String(), "was_paused", was)
-	return Resumed{p, was}, nil
+	h.did(r, slog.LevelWarn, store.Action{What: "resume", About: p.String()}, "deliveries resumed by hand", "what", p.String(), "was_paused", was)
+	notice := "resume"
+	if h.stillPaused(p) {
+		notice = "resume-held"
+	}
+	return Resumed{p, was}, pausePage(p, notice), nil
 }
 
 // pauseOf is what is to be paused or resumed. A name that nobody knows is refused: a pause that
 // holds nothing back would look like one that does.
 func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
-	if _, err := h.inbox(); err != nil {
-		return p, err
-	}
 	switch {
 	case t.Tenant != "" && t.Receiver != "":
 		return p, badRequest("name a tenant or a receiver, not both")
 	case t.Tenant == "" && t.Platform != nil:
 		return p, badRequest("a platform needs a tenant")
 	case t.Tenant != "":
-		named, err := h.named(t)
+		named, err := h.named(t.TenantName)
 		return store.Pause{Platform: named.Platform, Tenant: named.Tenant}, err
 	case t.Receiver != "" && h.cfg.Gate != nil: // without a gate other replicas know them
 		var names []string
@@ -275,13 +483,191 @@ func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
 	return store.Pause{Receiver: t.Receiver}, nil
 }
 
-// onTarget makes an action of the API of what is done to a target.
-func onTarget[T any](h *Handler, do func(*http.Request, target) (T, error)) http.HandlerFunc {
-	return h.api(func(r *http.Request) (any, error) {
-		var t target
-		if err := decodeBody(r, &t); err != nil {
+// stillPaused says whether another pause holds back what p did.
+func (h *Handler) stillPaused(p store.Pause) bool {
+	receiver := p.Receiver
+	if r := h.receivers().For(p.Platform); p.Tenant != "" && r != nil {
+		receiver = r.Name
+	}
+	return slices.ContainsFunc(h.paused(), func(other store.Pause) bool {
+		return !other.Same(p) && other.Covers(p.Platform, p.Tenant, receiver)
+	})
+}
+
+// pausePage is where somebody sees what is paused.
+func pausePage(p store.Pause, notice string) goTo {
+	switch {
+	case p.Tenant != "":
+		return tenantPage(p.Platform, p.Tenant, notice)
+	case notice != "":
+		return "/?did=" + goTo(notice)
+	}
+	return "/"
+}
+
+func tenantPage(platform, code, notice string) goTo {
+	return goTo(page.TenantURL(platform, code, notice))
+}
+
+// confirmation asks before something is done. It is a page of its own, so that it works
+// without a script; what it sends is the POST that acts.
+type confirmation struct {
+	Question string
+	Effect   string // what will happen
+	Warning  string // what should be known before; may be empty
+	Button   string // empty: there is nothing to do
+	Action   string // where the form goes
+	Fields   map[string]string
+	Back     string
+	Danger   bool
+
+	Other, OtherButton string // where another question is asked; may be empty
+
+	status int // 200 unless set
+}
+
+// askOne asks before something is done to a webhook.
+func (h *Handler) askOne(act string) http.HandlerFunc {
+	return h.answer(func(r *http.Request) (any, error) {
+		d, err := h.webhook(r.PathValue("id"))
+		if err != nil {
 			return nil, err
 		}
-		return do(r, t)
+		if !d.InInbox() {
+			return nil, store.ErrNotFound
+		}
+		return about(act, &d.Webhook), nil
 	})
+}
+
+func about(act string, w *Webhook) *confirmation {
+	what := "it"
+	if w.Tenant != "" {
+		what = "this snapshot of " + page.TenantName(w.Platform, w.Tenant)
+	}
+	c := &confirmation{Action: "/webhooks/" + w.ID + "/" + act, Back: "/webhooks/" + w.ID}
+	switch act {
+	case "redeliver":
+		c.Question, c.Button = "Send webhook "+w.ID+" again?", "Send it again"
+		c.Effect = "The receiver gets " + what + " once more, with the same webhook-id, before what the tenant has waiting."
+	case "accept":
+		c.Question, c.Button = "Accept webhook "+w.ID+"?", "Accept it"
+		c.Effect = "usher takes in " + what + " as it is, behind what the tenant has waiting: for the receiver, and for what usher answers about the tenant. It becomes a new webhook with its own id."
+	case "discard":
+		c.Question, c.Button, c.Danger = "Discard webhook "+w.ID+"?", "Discard it", true
+		c.Effect = "The receiver never gets " + what + ". The tenant's next webhook goes out instead. " +
+			"It stays in the list as discarded, and you can still send it again. What usher itself answers about the tenant does not change."
+		if w.State == store.Refused {
+			c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
+		}
+	}
+	return c
+}
+
+func aboutOverwrite(act, id string, e *store.OverwriteError) *confirmation {
+	c := about(act, &Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
+	c.Question, c.Warning = "Overwrite a newer snapshot?", e.Error()+"."
+	c.Button, c.Danger = map[string]string{"accept": "Accept the old one anyway", "redeliver": "Send the old one anyway"}[act], true
+	c.Fields, c.status = map[string]string{"force": "true"}, http.StatusConflict
+	return c
+}
+
+// askMany asks before all that a filter chooses are sent again, or discarded. What comes after the question is not
+// part of it.
+func (h *Handler) askMany(act string) http.HandlerFunc {
+	return with(h, readChoice, func(r *http.Request, s Selection) (any, error) {
+		if s.Until.IsZero() {
+			s.Until = time.Now()
+		}
+		chosen, err := h.choose(act, s)
+		if err != nil {
+			return nil, err
+		}
+		query := s.Query()
+		c := aboutMany(act, &chosen)
+		c.Action, c.Back = "/"+act+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
+		if chosen.Older > 0 {
+			query.Set("force", "true")
+			c.Other, c.OtherButton = "/"+act+"?"+query.Encode(), "Send the older ones, too…"
+		}
+		if s.force {
+			c.Fields, c.Danger, c.Warning = map[string]string{"force": "true"}, true, "Older snapshots among them may undo newer ones."
+		}
+		return c, nil
+	})
+}
+
+func aboutMany(act string, chosen *Chosen) *confirmation {
+	n, what := len(chosen.Webhooks), "webhook "+page.Few(chosen.Webhooks)
+	if n > 1 {
+		what = "webhooks " + page.Few(chosen.Webhooks)
+	}
+	c := new(confirmation)
+	switch {
+	case n == 0:
+		c.Question, c.Effect = "There is nothing to "+act, "None of these webhooks waits, is parked, or is its tenant's latest."
+	case act == "discard":
+		c.Question, c.Button, c.Danger = "Discard "+page.Plural(n, "webhook", "webhooks")+"?", "Discard", true
+		c.Effect = "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again."
+	default:
+		c.Question, c.Button = "Send "+page.Plural(n, "webhook", "webhooks")+" again?", "Send again"
+		c.Effect = "The receiver gets " + what + " now. Of a tenant's webhooks that wait, the first is tried now and the others follow."
+	}
+	if chosen.Older > 0 {
+		c.Warning = page.Plural(chosen.Older, "older one is", "older ones are") + " left out: the same tenants have newer ones, which they would undo."
+	}
+	return c
+}
+
+// ask asks before something is done to a target.
+func (h *Handler) ask(about func(target) (*confirmation, error)) http.HandlerFunc {
+	return with(h, readTarget, func(_ *http.Request, t target) (any, error) { return about(t) })
+}
+
+func (h *Handler) aboutPause(t target) (*confirmation, error) {
+	p, err := h.pauseOf(t)
+	fields := map[string]string{"platform": p.Platform, "tenant": p.Tenant}
+	switch {
+	case p.Receiver != "":
+		fields = map[string]string{"receiver": p.Receiver}
+	case p.Tenant == "": // everything
+		fields = nil
+	}
+	return &confirmation{
+		Question: "Pause " + p.String() + "?",
+		Effect: "No delivery begins until somebody resumes, also after a restart, and on all replicas. Deliveries under way may finish. " +
+			"Nothing is lost: senders still get 200, and webhooks wait in the inbox.",
+		Button: "Pause", Action: "/pause", Fields: fields, Back: string(pausePage(p, "")),
+	}, err
+}
+
+func (h *Handler) aboutForget(t target) (*confirmation, error) {
+	return &confirmation{
+		Question: "Forget what " + page.TenantName(*t.Platform, t.Tenant) + " was sent last?",
+		Effect: "The tenant's next webhook is delivered even if the receiver was sent exactly that before. " +
+			"Use it when somebody changed the receiver's state without usher, then resend the webhook from the billing service's log. " +
+			"Nothing is deleted here.",
+		Button: "Forget it", Action: "/tenant/forget", Fields: map[string]string{"platform": *t.Platform, "code": t.Tenant},
+		Back: page.TenantURL(*t.Platform, t.Tenant, ""),
+	}, nil
+}
+
+func (h *Handler) aboutErase(t target) (*confirmation, error) {
+	named, err := h.named(t.TenantName)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := h.cfg.Inbox.List(store.Filter{Tenant: named.Tenant, Platform: &named.Platform})
+	c := &confirmation{
+		Question: "Erase " + page.TenantName(named.Platform, named.Tenant) + "?",
+		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what dedup remembers of it. It can't be undone. "+
+			"usher then answers that it does not know the tenant. The receiver is not told, and keeps what it has.", page.Plural(len(entries), "webhook", "webhooks")),
+		Button: "Erase it", Danger: true, Action: "/tenant/erase", Fields: map[string]string{"platform": named.Platform, "code": named.Tenant},
+		Back: page.TenantURL(named.Platform, named.Tenant, ""),
+	}
+	open := len(slices.DeleteFunc(entries, func(e store.Entry) bool { return e.State.Finished() }))
+	if open > 0 {
+		c.Warning = page.Plural(open, "webhook waits or is parked: it is", "webhooks wait or are parked: they are") + " never delivered."
+	}
+	return c, err
 }

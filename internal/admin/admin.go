@@ -3,15 +3,15 @@
 // together; what it shows and does reaches it through the funcs of its Config.
 //
 // Every page is made of what the API answers: package status, webhooks.go and tenant.go
-// put it together, api.go writes it as JSON, pages.go has package page draw it.
+// put it together, act.go does what people ask for, and answer.go writes it as JSON or as a page.
 package admin
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -21,11 +21,11 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/admin/recent"
 	"usher/internal/admin/status"
 	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/internal/secret"
 )
 
 // Config is what the admin port needs to know.
@@ -42,7 +42,7 @@ type Config struct {
 	// Unready returns what keeps usher from being ready, in words; nothing when it
 	// is. Required.
 	Unready func() []string
-	// Stopping says that usher is shutting down. May be nil.
+	// Stopping says that usher is shutting down. Required.
 	Stopping func() bool
 	// Parts are usher's parts; /readyz/NAME speaks of each alone.
 	Parts []Part
@@ -53,7 +53,7 @@ type Config struct {
 	// Gate returns how the webhook gate stands; nil when it is off.
 	Gate func() *status.Gate
 	// Decisions are the gate's last; nil when the gate is off.
-	Decisions *recent.Ring
+	Decisions *Decisions
 	// Inbox is nil when there is none.
 	Inbox *inbox.Inbox
 	// Forget drops what dedup remembers of a tenant, and returns of how many lanes; nil
@@ -68,7 +68,7 @@ type Config struct {
 	// EntitlementsPort returns how a shell calls the port that answers what tenants may use: curl with
 	// its options, and the address. Nil: it is off.
 	EntitlementsPort func() (curl, base string)
-	// Changes returns a number that goes up with whatever a page shows. May be nil.
+	// Changes returns a number that goes up with whatever a page shows. Required.
 	Changes func() uint64
 	// Version is shown on the page.
 	Version string
@@ -88,44 +88,44 @@ func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, streams: make(chan struct{}, maxStreams), closing: make(chan struct{})}
 	h.routes = []route{
 		{path: "/healthz", read: h.alive, probe: true},
-		{path: "/readyz", read: h.ready, probe: true},
+		{path: "/readyz", read: Part{Unready: cfg.Unready}.ready, probe: true},
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
-		{path: "/", read: h.page(h.overview)},
-		{path: "/webhooks", read: h.page(h.webhookList), params: append(listed, "did")},
-		{path: "/webhooks/{id}", read: h.page(h.oneWebhook)},
+		{path: "/", read: h.answer(h.overview)},
+		{path: "/webhooks", read: with(h, readSelection, h.webhookPage), params: append(listed, "did")},
+		{path: "/webhooks/{id}", read: h.answer(h.oneWebhook)},
 		{path: "/webhooks/{id}/payload", read: h.download},
-		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.doOne("redeliver")},
-		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.doOne("discard")},
-		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.doOne("accept")},
-		{path: "/redeliver", read: h.askMany("redeliver"), act: h.doMany("redeliver"), params: chosen},
-		{path: "/discard", read: h.askMany("discard"), act: h.doMany("discard"), params: chosen},
-		{path: "/pause", read: h.page(h.askPause), act: h.form(h.doPause)},
-		{path: "/resume", act: h.form(h.doResume)},
-		{path: "/tenants", read: h.page(h.tenantsPage)},
-		{path: "/tenant", read: h.page(h.oneTenant)},
-		{path: "/tenant/forget", read: h.page(h.askForget), act: h.form(h.doForget)},
-		{path: "/tenant/erase", read: h.page(h.askErase), act: h.form(h.doErase)},
-		{path: "/actions", read: h.page(h.actionPage)},
+		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.one("redeliver"), inbox: true},
+		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.one("discard"), inbox: true},
+		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.one("accept"), inbox: true},
+		{path: "/redeliver", read: h.askMany("redeliver"), act: h.many("redeliver"), params: chosen, inbox: true},
+		{path: "/discard", read: h.askMany("discard"), act: h.many("discard"), params: chosen, inbox: true},
+		{path: "/pause", read: h.ask(h.aboutPause), act: h.do(h.pause), inbox: true},
+		{path: "/resume", act: h.do(h.resume), inbox: true},
+		{path: "/tenants", read: h.answer(h.tenants), inbox: true},
+		{path: "/tenant", read: h.answer(h.oneTenant)},
+		{path: "/tenant/forget", read: h.ask(h.aboutForget), act: h.do(h.forget)},
+		{path: "/tenant/erase", read: h.ask(h.aboutErase), act: h.do(h.erase), inbox: true},
+		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
-		{path: "/api/status", read: h.api(func(*http.Request) (any, error) { return h.status(), nil })},
-		{path: "/api/webhooks", read: h.api(h.apiWebhooks), params: listed},
-		{path: "/api/webhooks/{id}", read: h.api(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
-		{path: "/api/webhooks/{id}/redeliver", act: h.onOne("redeliver"), params: []string{"force"}},
-		{path: "/api/webhooks/{id}/discard", act: h.onOne("discard"), params: []string{"force"}},
-		{path: "/api/redeliver", read: h.onMany("redeliver"), act: h.onMany("redeliver"), params: chosen},
-		{path: "/api/discard", read: h.onMany("discard"), act: h.onMany("discard"), params: chosen},
-		{path: "/api/webhooks/{id}/accept", act: h.api(h.accept), params: []string{"force"}},
-		{path: "/api/export", read: h.export, whole: true},
-		{path: "/api/import", act: h.imports, params: []string{"skip_faulty"}},
-		{path: "/api/actions", read: h.api(h.actions), params: []string{"before", "limit"}},
-		{path: "/api/pause", act: onTarget(h, h.pause)},
-		{path: "/api/resume", act: onTarget(h, h.resume)},
-		{path: "/api/forget", act: onTarget(h, h.forget)},
-		{path: "/api/erase", act: onTarget(h, h.erase)},
-		{path: "/api/tenant", read: h.api(h.apiTenant), params: []string{"code", "platform"}},
-		{path: "/api/tenants", read: h.api(func(r *http.Request) (any, error) { return h.tenantList(r.URL.Query()) }), params: []string{"search", "platform", "after"}},
+		{path: "/api/status", read: h.answer(func(*http.Request) (any, error) { return h.status(), nil })},
+		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listed},
+		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
+		{path: "/api/webhooks/{id}/redeliver", act: h.one("redeliver"), params: []string{"force"}, inbox: true},
+		{path: "/api/webhooks/{id}/discard", act: h.one("discard"), params: []string{"force"}, inbox: true},
+		{path: "/api/redeliver", read: h.many("redeliver"), act: h.many("redeliver"), params: chosen, inbox: true},
+		{path: "/api/discard", read: h.many("discard"), act: h.many("discard"), params: chosen, inbox: true},
+		{path: "/api/webhooks/{id}/accept", act: h.one("accept"), params: []string{"force"}, inbox: true},
+		{path: "/api/export", read: h.export, whole: true, inbox: true},
+		{path: "/api/import", act: h.imports, params: []string{"skip_faulty"}, inbox: true},
+		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
+		{path: "/api/pause", act: h.do(h.pause), inbox: true},
+		{path: "/api/resume", act: h.do(h.resume), inbox: true},
+		{path: "/api/forget", act: h.do(h.forget)},
+		{path: "/api/erase", act: h.do(h.erase), inbox: true},
+		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
+		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
 		{path: "/api/events", read: h.events},
 	}
 	if cfg.Entitlements != nil {
@@ -158,6 +158,7 @@ type route struct {
 	act   http.HandlerFunc // answers POST; may be nil
 	whole bool             // reading it is an action, too: an export
 	probe bool             // answers any Host, and needs no token
+	inbox bool             // it is about what is in the inbox
 
 	params []string // what its query may have; nil: nothing under /api/, anything elsewhere
 }
@@ -182,6 +183,9 @@ func (to *route) checkQuery(rawQuery string) error {
 	}
 	return err
 }
+
+// isAPI says whether a program asks, and not a page.
+func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }
 
 // acts says whether a request to the route is an action, or asks on a page for one.
 func (to *route) acts(r *http.Request) bool {
@@ -224,9 +228,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case to == nil:
 		h.refuse(w, r, http.StatusNotFound, "there is no such page")
 	case r.Method == http.MethodPost && to.act != nil:
-		h.answer(w, r, to, to.act)
+		h.serve(w, r, to, to.act)
 	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && to.read != nil:
-		h.answer(w, r, to, to.read)
+		h.serve(w, r, to, to.read)
 	case to.read == nil:
 		header.Set("Allow", "POST")
 		h.refuse(w, r, http.StatusMethodNotAllowed, "this is an action: send a POST")
@@ -239,13 +243,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to *route, handler http.HandlerFunc) {
-	if err := to.checkQuery(r.URL.RawQuery); err != nil {
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handler http.HandlerFunc) {
+	err := to.checkQuery(r.URL.RawQuery)
+	if err == nil && to.inbox && h.cfg.Inbox == nil {
+		err = errNoInbox
+	}
+	if err != nil {
 		h.explain(w, r, err)
 		return
 	}
 	handler(w, r)
 }
+
+var errNoInbox = &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
 
 // embedded says whether a page of another origin asks for something to use it: an image,
 // a script, a stream. It could not read the answer, but it could learn that there is
@@ -292,52 +302,66 @@ func (h *Handler) alive(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"alive": true})
 }
 
-func (h *Handler) ready(w http.ResponseWriter, _ *http.Request) {
-	writeReady(w, h.cfg.Unready())
-}
-
 // ready of a part that is off is a 404: the caller asked the wrong usher, or forgot a
 // setting, and should not take it for one that will be ready soon.
 func (p Part) ready(w http.ResponseWriter, _ *http.Request) {
-	if p.Unready == nil {
-		writeJSON(w, http.StatusNotFound, map[string]any{"ready": false, "problems": []string{p.Off}})
-		return
+	status, problems := http.StatusNotFound, []string{p.Off}
+	if p.Unready != nil {
+		status, problems = http.StatusOK, append([]string{}, p.Unready()...) // [] and not null
 	}
-	writeReady(w, p.Unready())
-}
-
-func writeReady(w http.ResponseWriter, problems []string) {
-	status := http.StatusOK
-	if len(problems) > 0 {
+	if p.Unready != nil && len(problems) > 0 {
 		status = http.StatusServiceUnavailable
-	} else {
-		problems = []string{} // [] and not null
 	}
 	writeJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
 }
 
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
-	h.cfg.Log.Info("admin request refused", "method", r.Method, "status", status, "why", why, "from", r.RemoteAddr)
-	h.fail(w, r, status, Problem{Error: why})
+// visitor is who sends a request.
+type visitor struct {
+	name  string // of the token; may be empty
+	looks bool   // and may not act
 }
 
-// fail answers with a problem: people get a page, programs JSON.
-func (h *Handler) fail(w http.ResponseWriter, r *http.Request, status int, problem Problem) {
-	if !strings.Contains(r.Header.Get("Accept"), "text/html") || strings.HasPrefix(r.URL.Path, "/api/") {
-		writeJSON(w, status, problem)
-		return
+// visitor returns whose token a request has, and whether it has one, or needs none. It always
+// compares all of them, so that the time it takes says nothing.
+func (h *Handler) visitor(r *http.Request) (v visitor, known bool) {
+	if h.cfg.Token == nil {
+		return v, true
 	}
-	shell := page.Shell{Title: http.StatusText(status), Webhooks: h.hasWebhooks(), Tenants: h.cfg.Inbox != nil, Looks: visitorOf(r).looks, Body: map[string]any{"Status": status, "Why": problem.Error}}
-	if err := page.Write(w, status, "failure", shell); err != nil {
-		h.cfg.Log.Error("page can't be drawn", "err", err)
-		writeJSON(w, status, problem)
+	bearer, _ := guard.Bearer(r.Header)
+	_, password, _ := r.BasicAuth()
+	compare := func(list func() string, looks bool) {
+		if list == nil {
+			return
+		}
+		tokens, _ := secret.Tokens(list()) // none lets nobody in
+		for _, t := range tokens {
+			asBearer, asPassword := guard.Equal(bearer, t.Value), guard.Equal(password, t.Value)
+			if asBearer || asPassword {
+				v, known = visitor{t.Name, looks}, true
+			}
+		}
 	}
+	compare(h.cfg.ReadToken, true)
+	compare(h.cfg.Token, false)
+	return v, known
 }
 
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // a payload is shown as it came
-	_ = e.Encode(v)        // the reader may be gone; nothing to do about it
+type visitorKey struct{}
+
+// visitorOf returns who sent a request that this port has let in.
+func visitorOf(r *http.Request) visitor {
+	v, _ := r.Context().Value(visitorKey{}).(visitor)
+	return v
+}
+
+// Who says who sent a request that this port has let in: the name of the token or, if it has none,
+// the address.
+func Who(r *http.Request) string {
+	if name := visitorOf(r).name; name != "" {
+		return name
+	}
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		return host
+	}
+	return r.RemoteAddr
 }

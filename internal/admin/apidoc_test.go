@@ -50,7 +50,7 @@ func TestAPIDocument(t *testing.T) {
 	}
 	// Nor any other that the code has.
 	source := ""
-	for _, file := range []string{"admin.go", "api.go", "act.go", "events.go", "choose.go", "webhooks.go", "tenant.go", "detail.go"} {
+	for _, file := range []string{"admin.go", "answer.go", "act.go", "events.go", "move.go", "webhooks.go", "tenant.go"} {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -58,7 +58,8 @@ func TestAPIDocument(t *testing.T) {
 		source += string(b)
 	}
 	known := map[string]bool{"OK": true, "BadRequest": true, "Unauthorized": true, "Forbidden": true, "NotFound": true, "MethodNotAllowed": true,
-		"Conflict": true, "RequestEntityTooLarge": true, "MisdirectedRequest": true, "InternalServerError": true, "ServiceUnavailable": true, "Text": true}
+		"Conflict": true, "RequestEntityTooLarge": true, "MisdirectedRequest": true, "InternalServerError": true, "ServiceUnavailable": true, "Text": true,
+		"SeeOther": true} // of pages
 	for _, m := range regexp.MustCompile(`http\.Status(\w+)`).FindAllStringSubmatch(source, -1) {
 		if !known[m[1]] {
 			t.Errorf("http.Status%s is not among those documented", m[1])

@@ -73,13 +73,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 }
 
 // version goes up with whatever a page shows.
-func (h *Handler) version() uint64 {
-	n := h.acted.Load()
-	if h.cfg.Changes != nil {
-		n += h.cfg.Changes()
-	}
-	return n
-}
+func (h *Handler) version() uint64 { return h.acted.Load() + h.cfg.Changes() }
 
 // Close ends the streams: they would keep the port from closing.
 func (h *Handler) Close() { h.closeOnce.Do(func() { close(h.closing) }) }

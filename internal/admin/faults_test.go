@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/admin/recent"
 	"usher/internal/inbox/store"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
@@ -84,7 +83,7 @@ func TestEmptyNameIsNotEverything(t *testing.T) {
 func TestRightsOfTheLastSnapshot(t *testing.T) {
 	cfg := port(nil)
 	cfg.Gate = gate(nil)
-	cfg.Decisions = recent.New(true)
+	cfg.Decisions = NewDecisions(true)
 	add := func(typ, decision, body string) {
 		cfg.Decisions.Add(webhookgate.Outcome{At: time.Now(), Decision: decision, Webhook: &webhookgate.Webhook{
 			Type: typ, Snapshot: typ == content.TenantProvisioningChange, Lane: webhookgate.Lane{Tenant: "acme"}, Body: []byte(body),
@@ -114,7 +113,7 @@ func TestListWithoutAGate(t *testing.T) {
 // it: then there was nothing to forget. A tenant that nobody has heard of is refused all the same.
 func TestForgetWhatIsNotRemembered(t *testing.T) {
 	cfg := port(nil)
-	cfg.Gate, cfg.Decisions = gate(nil), recent.New(true)
+	cfg.Gate, cfg.Decisions = gate(nil), NewDecisions(true)
 	cfg.Platforms = func(string) ([]string, error) { return nil, nil }
 	cfg.Forget = func(string, string) (int, error) { return 0, nil }
 	for _, platform := range []string{"crm", "docs"} {

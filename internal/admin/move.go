@@ -11,54 +11,13 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox/store"
-	"usher/internal/text"
 )
 
-// Taking in what was refused, save and restore, and who did what.
-
-// Accepted is the answer to accept.
-type Accepted struct {
-	ID string `json:"id"` // of the webhook that was taken in
-}
-
-// accept is POST /api/webhooks/{id}/accept.
-func (h *Handler) accept(r *http.Request) (any, error) {
-	force, err := readForce(r.URL.Query())
-	if err != nil {
-		return nil, err
-	}
-	return h.acceptOne(r, r.PathValue("id"), force)
-}
-
-func (h *Handler) acceptOne(r *http.Request, id string, force bool) (*Accepted, error) {
-	box, err := h.inbox()
-	if err != nil {
-		return nil, err
-	}
-	n, err := strconv.ParseInt(id, 10, 64)
-	if err != nil {
-		return nil, store.ErrNotFound
-	}
-	taken, err := box.Accept(n, force)
-	var newer *store.OverwriteError
-	switch {
-	case errors.Is(err, store.ErrNotFound), errors.As(err, &newer):
-		return nil, err
-	case err != nil:
-		return nil, &refusal{http.StatusConflict, err.Error()}
-	}
-	h.did(r, slog.LevelInfo, "refused webhook accepted by hand", "id", n, "as", taken, "force", force)
-	h.note(r, "accept", id, 1)
-	return &Accepted{strconv.FormatInt(taken, 10)}, nil
-}
+// Save and restore, and who did what.
 
 // export is GET /api/export: the whole inbox, line by line. If it fails halfway, the answer ends too early for the caller, too.
 func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
-	box, err := h.inbox()
-	if err == nil {
-		err = box.Err()
-	}
-	if err != nil {
+	if err := h.cfg.Inbox.Err(); err != nil {
 		h.explain(w, r, err)
 		return
 	}
@@ -69,9 +28,8 @@ func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 	}
 	conn := http.NewResponseController(w)
 	out := bufio.NewWriterSize(steady{conn, nil, w}, 64<<10)
-	n, err := box.Export(r.Context(), out)
-	h.did(r, slog.LevelWarn, "inbox exported by hand", "webhooks", n)
-	h.note(r, "export", "", n)
+	n, err := h.cfg.Inbox.Export(r.Context(), out)
+	h.did(r, slog.LevelWarn, store.Action{What: "export", Count: n}, "inbox exported by hand", "webhooks", n)
 	if err := errors.Join(err, out.Flush()); err != nil {
 		h.cfg.Log.Error("an export ended too early", "err", err)
 		panic(http.ErrAbortHandler)
@@ -103,13 +61,9 @@ func (s steady) Write(p []byte) (int, error) {
 // imports is POST /api/import.
 func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 	from := steady{http.NewResponseController(w), r.Body, nil} // it may be larger than other requests
-	h.api(func(r *http.Request) (any, error) {
-		box, err := h.inbox()
-		if err != nil {
-			return nil, err
-		}
+	h.answer(func(r *http.Request) (any, error) {
 		skip := r.URL.Query().Get("skip_faulty") == "true"
-		done, err := box.Import(r.Context(), from, skip)
+		done, err := h.cfg.Inbox.Import(r.Context(), from, skip)
 		var faulty *store.FaultyError
 		switch {
 		case errors.As(err, &faulty), errors.Is(err, store.ErrNotEmpty):
@@ -117,30 +71,18 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 		case err != nil:
 			return nil, err
 		}
-		h.did(r, slog.LevelWarn, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
-		h.note(r, "import", "", done.Webhooks)
+		h.did(r, slog.LevelWarn, store.Action{What: "import", Count: done.Webhooks}, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
 		return done, nil
 	})(w, r)
 }
 
-// Actions is the answer to /api/actions.
+// Actions is the answer of GET /api/actions, and what the page of actions shows.
 type Actions struct {
 	Actions []store.Action `json:"actions"`
 	Next    string         `json:"next,omitempty"` // where the next page begins
 }
 
-// actionPage is the page of what people did.
-func (h *Handler) actionPage(r *http.Request) (*view, error) {
-	list, err := h.actions(r)
-	return &view{name: "actions", shell: page.Shell{Title: "Actions", At: "actions", Body: list}}, err
-}
-
-// actions is GET /api/actions.
-func (h *Handler) actions(r *http.Request) (any, error) {
-	box, err := h.inbox()
-	if err != nil {
-		return nil, err
-	}
+func (h *Handler) actions(r *http.Request) (_ any, err error) {
 	query := r.URL.Query()
 	var before int64
 	if text := query.Get("before"); text != "" {
@@ -154,7 +96,7 @@ func (h *Handler) actions(r *http.Request) (any, error) {
 			return nil, badRequest("limit is %q, but should be a number from 1 to %d", text, maxPage)
 		}
 	}
-	all, err := box.Actions(before, limit)
+	all, err := h.cfg.Inbox.Actions(before, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -162,22 +104,5 @@ func (h *Handler) actions(r *http.Request) (any, error) {
 	if len(all) == limit {
 		out.Next = strconv.FormatInt(all[len(all)-1].ID, 10)
 	}
-	return out, nil
-}
-
-// UserHeader has the name of the user at the terminal, who typed a command.
-const UserHeader = "Usher-User"
-
-// note stores what somebody did.
-func (h *Handler) note(r *http.Request, what, about string, count int) {
-	if h.cfg.Inbox == nil {
-		return
-	}
-	who := Who(r)
-	if user := r.Header.Get(UserHeader); user != "" {
-		who += " (" + text.Visible(text.Clip(user, 64)) + ")"
-	}
-	if err := h.cfg.Inbox.Note(store.Action{Who: who, What: what, About: text.Clip(about, 500), Count: count}); err != nil {
-		h.cfg.Log.Error("cannot store what was done by hand", "what", what, "err", err)
-	}
+	return &page.Shell{Name: "actions", Title: "Actions", At: "actions", Body: out}, nil
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"usher/internal/admin/recent"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -28,7 +27,7 @@ func TestRefusedOnThePages(t *testing.T) {
 	h := entitled(b)
 	see := func(target string, want []string, not ...string) {
 		t.Helper()
-		status, page := ask(h, "GET", target, "", "Accept", "text/html")
+		status, page := look(h, target, want...)
 		for _, want := range want {
 			if status != 200 || !strings.Contains(page, want) {
 				t.Errorf("%s: %d, no %q in\n%s", target, status, want, page)
@@ -69,7 +68,7 @@ func TestRefusedOnThePages(t *testing.T) {
 	see("/tenant?platform=eu&code=acme", []string{"taken in as 5"}, "usher refused <a")
 	see("/actions", []string{`<th scope="row">accept</th><td>4</td><td class="num">1</td>`, `<th scope="row">discard</th><td>2</td>`, `<a href="/actions" aria-current="page">`})
 	// Without an inbox the gate's memory has it.
-	ring := recent.New(true)
+	ring := NewDecisions(true)
 	cfg := port(nil)
 	cfg.Decisions, cfg.Gate = ring, gate(nil)
 	h = New(cfg)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/admin/page"
 	"usher/internal/inbox/store"
 )
 
@@ -21,7 +22,8 @@ type Selection struct {
 	tenant store.TenantName // the same as Tenant
 	kept   bool             // only what is in the inbox
 	before cursor
-	limit  int // 0: all
+	limit  int  // 0: all
+	force  bool // of an action: older snapshots are meant, too
 }
 
 // inboxOutcomes and passOutcomes are what a webhook can have come to, with an inbox and without. With one, what asks a
@@ -34,20 +36,15 @@ var (
 // Narrow says whether something is selected by anything.
 func (s Selection) Narrow() bool { return len(s.Query()) > 0 }
 
-// decision is what the gate decided of those selected, if that is what they are selected by.
-func (s Selection) decision() string {
-	if slices.Contains(passOutcomes, s.Outcome) {
-		return s.Outcome
-	}
-	return ""
-}
+// decided says whether they are selected by what the gate decided: nothing in the inbox fits.
+func (s Selection) decided() bool { return slices.Contains(passOutcomes, s.Outcome) }
 
-// filter is the selection, of what is in the inbox; false: nothing there can fit.
-func (s Selection) filter() (store.Filter, bool) {
+// filter is the selection, but for where it goes on.
+func (s Selection) filter() store.Filter {
 	return store.Filter{
 		State: store.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
-		Search: s.Search, Before: s.before.inbox, Limit: s.limit,
-	}, s.decision() == ""
+		Search: s.Search, Limit: s.limit,
+	}
 }
 
 // readQuery is url.ParseQuery. URL.Query passes over what can't be read, and no name means everybody.
@@ -59,8 +56,9 @@ func readQuery(rawQuery string) (url.Values, error) {
 	return query, nil
 }
 
-func readSelection(rawQuery string) (s Selection, err error) {
-	query, err := readQuery(rawQuery)
+// readSelection reads what a list is asked for, or what an action is to be done to.
+func readSelection(r *http.Request) (s Selection, err error) {
+	query, err := readQuery(r.URL.RawQuery)
 	if err != nil {
 		return s, err
 	}
@@ -81,51 +79,60 @@ func readSelection(rawQuery string) (s Selection, err error) {
 			return s, err
 		}
 	}
-	return s, s.readPage(query)
-}
-
-// readChoice reads what an action is to be done to, and whether older snapshots are. No filter at all is refused: the
-// action would be done to everybody's webhooks.
-func readChoice(r *http.Request) (s Selection, force bool, err error) {
-	if s, err = readSelection(r.URL.RawQuery); err != nil {
-		return s, false, err
-	}
-	if !s.Narrow() {
-		return s, false, badRequest("say which webhooks: state, tenant, search, since or until")
-	}
-	force, err = readForce(r.URL.Query()) // which could be read just now
-	return s, force, err
-}
-
-// readPage reads where the list goes on, and how long it is.
-func (s *Selection) readPage(query url.Values) error {
 	if before := query.Get("before"); before != "" {
 		left, right, _ := strings.Cut(before, ".")
 		var errs [2]error
 		s.before.inbox, errs[0] = strconv.ParseInt(left, 10, 64)
 		s.before.decision, errs[1] = strconv.ParseInt(right, 10, 64)
 		if errs != [2]error{} {
-			return badRequest("before is %q, but should be what a former list had as next", before)
+			return s, badRequest("before is %q, but should be what a former list had as next", before)
 		}
 	}
 	if limit := query.Get("limit"); limit != "" {
 		n, err := strconv.ParseUint(limit, 10, 31)
 		if err != nil {
-			return badRequest("limit is %q, but should be a number; 0 for all", limit)
+			return s, badRequest("limit is %q, but should be a number; 0 for all", limit)
 		}
 		s.limit = int(n)
 	}
-	return nil
+	return s, nil
 }
 
-// inputTime is how a browser's field for a time writes it. Here all times are UTC.
-const inputTime = "2006-01-02T15:04"
+// readChoice reads what an action is to be done to. No filter at all is refused: the action would be done to everybody's
+// webhooks.
+func readChoice(r *http.Request) (s Selection, err error) {
+	if s, err = readSelection(r); err != nil {
+		return s, err
+	}
+	if !s.Narrow() {
+		return s, badRequest("say which webhooks: state, tenant, search, since or until")
+	}
+	s.force, err = readForce(r)
+	return s, err
+}
+
+// readForce says whether an action is to undo newer snapshots. On a page somebody was asked about that: only the form says it,
+// and not the address.
+func readForce(r *http.Request) (force bool, err error) {
+	values := r.URL.Query()
+	if !isAPI(r) {
+		if values, err = readForm(r); err != nil {
+			return false, err
+		}
+	}
+	if text := values.Get("force"); text != "" {
+		if force, err = strconv.ParseBool(text); err != nil {
+			return false, badRequest("force is %q, but should be true or false", text)
+		}
+	}
+	return force, nil
+}
 
 func readTime(name, text string) (t time.Time, err error) {
 	if text == "" {
 		return t, nil
 	}
-	for _, layout := range []string{inputTime, "2006-01-02T15:04:05", time.RFC3339} {
+	for _, layout := range []string{page.InputTime, "2006-01-02T15:04:05", time.RFC3339} {
 		if t, err = time.Parse(layout, text); err == nil {
 			return t, nil
 		}
@@ -133,23 +140,10 @@ func readTime(name, text string) (t time.Time, err error) {
 	return t, badRequest("%s is %q, but should be a time in UTC, such as 2026-01-31T08:00", name, text)
 }
 
-// SinceInput and UntilInput are the times as a browser's field wants them.
-func (s Selection) SinceInput() string { return inputOf(s.Since) }
-
-// UntilInput is as SinceInput.
-func (s Selection) UntilInput() string { return inputOf(s.Until) }
-
-func inputOf(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format(inputTime)
-}
-
 // exact is the time as short as it can be written without losing a part of it.
 func exact(t time.Time) string {
 	if t.Equal(t.Truncate(time.Minute)) {
-		return inputOf(t)
+		return page.Input(t)
 	}
 	return t.UTC().Format(time.RFC3339Nano)
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"net/http/httptest"
 	"net/url"
 	"os/exec"
 	"slices"
@@ -29,7 +30,7 @@ func TestReadSelection(t *testing.T) {
 		{"limit=-1", "! limit is"},
 		{"before=1", "! before is"},
 	} {
-		s, err := readSelection(tc.query)
+		s, err := readSelection(httptest.NewRequest("GET", "/webhooks?"+tc.query, nil))
 		if problem, bad := strings.CutPrefix(tc.want, "! "); bad {
 			if err == nil || !slices.ContainsFunc(strings.Split(problem, "|"), func(p string) bool { return strings.Contains(err.Error(), p) }) {
 				t.Errorf("%s: %v, want %s", tc.query, err, problem)
@@ -38,7 +39,7 @@ func TestReadSelection(t *testing.T) {
 			t.Errorf("%s: %v %s, want %s", tc.query, err, s.Query().Encode(), tc.want)
 		}
 	}
-	s, _ := readSelection("tenant=a%252Fb%2Fc%2525")
+	s, _ := readSelection(httptest.NewRequest("GET", "/webhooks?tenant=a%252Fb%2Fc%2525", nil))
 	if s.tenant.Platform == nil || *s.tenant.Platform != "a/b" || s.tenant.Tenant != "c%" {
 		t.Errorf("%+v", s)
 	}
@@ -61,7 +62,7 @@ func TestSelectionByTimeAndPlatform(t *testing.T) {
 func TestCurlLine(t *testing.T) {
 	body := "{\"name\":\"it's $(touch /tmp/never) `x`\"}"
 	d := &WebhookDetail{Webhook: Webhook{ID: "7", Webhook: "msg_1"}, Payload: json.RawMessage(body), Header: map[string][]string{"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {"1"}, "Webhook-Signature": {"[redacted]"}, "X-Note": {`'; exit 1; '`}}}
-	out, err := exec.Command("sh", "-c", `curl() { for word; do printf '%s\n' "$word"; done; }; RECEIVER_URL=http://r; `+curlLine(d)).Output()
+	out, err := exec.Command("sh", "-c", `curl() { for word; do printf '%s\n' "$word"; done; }; RECEIVER_URL=http://r; `+d.Curl()).Output()
 	want := "-X\nPOST\nhttp://r\n-H\nWebhook-Id: msg_1\n-H\nX-Note: '; exit 1; '\n--data-binary\n" + body + "\n"
 	if err != nil || string(out) != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, out, want)

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"usher/internal/admin/page"
 	"usher/internal/admin/status"
 	"usher/internal/inbox/store"
 	"usher/internal/snapshot"
@@ -29,7 +31,7 @@ type Tenant struct {
 	Receipt   *Receipt           `json:"receipt,omitempty"` // whether the receiver has what usher answers by; left out where nobody knows
 	Refused   *Webhook           `json:"refused,omitempty"` // the last of its webhooks that was refused and that nobody has dealt with
 
-	latest *Webhook // of Snapshots: the one that Rights are of; nil: none
+	Latest *Webhook `json:"-"` // of Snapshots: the one that Rights are of; nil: none
 }
 
 // maxTimeline is how many of a tenant's snapshots are shown, and maxScan how many pages
@@ -81,21 +83,79 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Refused != nil):
 		return t, nil // what it may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
-		return nil, h.unknown(code, &platform)
+		return nil, h.unknown(store.TenantName{Platform: &platform, Tenant: code})
 	}
 	// Webhooks of other types, and those that were refused, are shown among them, but do not say what a tenant may use.
 	i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Type == content.TenantProvisioningChange && w.Decision != "rejected" })
 	if i < 0 {
 		return t, nil
 	}
-	t.latest = &t.Snapshots[i]
-	latest, err := h.webhook(t.latest.ID)
+	t.Latest = &t.Snapshots[i]
+	latest, err := h.webhook(t.Latest.ID)
 	if err != nil {
 		return nil, err
 	}
 	rights := snapshot.Read(latest.Payload)
 	t.Rights = &rights
 	return t, nil
+}
+
+// apiTenant is GET /api/tenant.
+func (h *Handler) apiTenant(r *http.Request) (any, error) {
+	query := r.URL.Query()
+	t, err := readTenant(query)
+	if err != nil {
+		return nil, err
+	}
+	if !query.Has("platform") {
+		t.Platform = nil
+		named, err := h.named(t.TenantName)
+		if err != nil {
+			return nil, err
+		}
+		t.Platform = &named.Platform
+	}
+	return h.tenant(r.Context(), *t.Platform, t.Tenant)
+}
+
+// tenantView is a tenant, and how its latest snapshot stands.
+type tenantView struct {
+	*Tenant
+	Held      bool               // nobody need take the latest any more
+	HeldUp    *status.HeldUp     // what holds up its webhooks; nil: nothing is known
+	Features  []snapshot.Feature // what it may use, or, where usher does not answer that, what its latest webhook says
+	Known     bool               // there is a list of them, be it an empty one
+	Values    bool               // some feature has one
+	Pause     *store.Pause       // what holds its webhooks back; nil: nobody does
+	HasInbox  bool
+	CanForget bool
+	CanPause  bool // there are deliveries
+}
+
+func (h *Handler) oneTenant(r *http.Request) (any, error) {
+	of, err := readTenant(r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	t, err := h.tenant(r.Context(), *of.Platform, of.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	v := &tenantView{Tenant: t, Held: true, HasInbox: h.cfg.Inbox != nil, CanForget: h.cfg.Forget != nil}
+	v.CanPause = v.HasInbox && (h.cfg.Gate == nil || len(h.receivers().All()) > 0) // without a gate other replicas know them
+	v.Pause = status.PausedBy(h.paused(), h.receivers(), t.Platform, t.Code, "")
+	if t.Latest != nil {
+		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, t.Latest.Outcome())
+		v.HeldUp = h.heldUp()[laneOf(t.Platform, t.Code, "")]
+	}
+	switch {
+	case t.MayUse != nil:
+		v.Features, v.Known = t.MayUse.Features, t.MayUse.Known
+	case t.Rights != nil:
+		v.Features, v.Known = t.Rights.Features, t.Rights.Known
+	}
+	v.Values = slices.ContainsFunc(v.Features, func(f snapshot.Feature) bool { return f.Value != "" })
+	return &page.Shell{Name: "tenant", Title: t.Code, At: "tenants", Live: true, Body: v}, nil
 }
 
 // TenantList is the answer of GET /api/tenants, and what the page of tenants shows.
@@ -109,29 +169,26 @@ type TenantList struct {
 // Older is the address of the page that follows.
 func (l *TenantList) Older() string { return "/tenants?" + l.Next }
 
-func (h *Handler) tenantList(query url.Values) (*TenantList, error) {
-	box, err := h.inbox()
-	if err != nil {
-		return nil, err
-	}
+func (h *Handler) tenants(r *http.Request) (any, error) {
+	query := r.URL.Query()
 	l := &TenantList{Search: strings.TrimSpace(query.Get("search")), Troubled: []*store.Tenant{}, Tenants: []*store.Tenant{}} // [] and not null
 	f := store.TenantFilter{Search: l.Search, Limit: pageSize + 1}
 	if query.Has("after") {
 		f.After = &store.Tenant{Platform: query.Get("platform"), Tenant: query.Get("after")}
 	} else {
-		troubled, err := box.Tenants(store.TenantFilter{Search: l.Search, Troubled: true, Limit: pageSize})
+		troubled, err := h.cfg.Inbox.Tenants(store.TenantFilter{Search: l.Search, Troubled: true, Limit: pageSize})
 		if err != nil {
 			return nil, err
 		}
 		l.Troubled = append(l.Troubled, troubled...)
 	}
-	all, err := box.Tenants(f)
+	all, err := h.cfg.Inbox.Tenants(f)
 	l.Tenants = append(l.Tenants, all[:min(len(all), pageSize)]...)
 	if len(all) > pageSize {
 		last := all[pageSize-1]
 		l.Next = url.Values{"search": {l.Search}, "platform": {last.Platform}, "after": {last.Tenant}}.Encode()
 	}
-	return l, err
+	return &page.Shell{Name: "tenants", Title: "Tenants", At: "tenants", Body: l}, err
 }
 
 // Receipt says whether the receiver has a tenant's last snapshot, and if not, why, and what to do about it.
@@ -189,12 +246,12 @@ func (h *Handler) receipt(t *Tenant) error {
 		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.String()+")", "Resume them.", "usher inbox resume"+p.Flag()
 	case d.NoReceiver:
 		r.Why, r.Do = "No receiver takes its platform any more", "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), then restart usher."
-	case d.held != nil && d.held.Down:
-		r.Why, r.Do = receiver+" is down: "+d.held.Answer, "Bring the receiver back. usher then delivers by itself."
-	case d.held != nil:
-		r.Why, r.Do, r.Run = receiver+" does not take webhook "+d.held.Webhook+", which goes first: "+d.held.Answer, "Fix the receiver. usher tries again by itself. To try it now, send it again.", "usher inbox redeliver "+d.held.Webhook
-		if d.held.Webhook == d.ID {
-			r.Why = receiver + " does not take it: " + d.held.Answer
+	case d.HeldUp != nil && d.HeldUp.Down:
+		r.Why, r.Do = receiver+" is down: "+d.HeldUp.Answer, "Bring the receiver back. usher then delivers by itself."
+	case d.HeldUp != nil:
+		r.Why, r.Do, r.Run = receiver+" does not take webhook "+d.HeldUp.Webhook+", which goes first: "+d.HeldUp.Answer, "Fix the receiver. usher tries again by itself. To try it now, send it again.", "usher inbox redeliver "+d.HeldUp.Webhook
+		if d.HeldUp.Webhook == d.ID {
+			r.Why = receiver + " does not take it: " + d.HeldUp.Answer
 		}
 	default:
 		r.Why = "It is on its way"

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"usher/internal/admin/recent"
 	"usher/internal/entitlements"
 	"usher/internal/inbox/store"
 	"usher/internal/testkit/inboxtest"
@@ -16,7 +15,7 @@ import (
 // entitled is an admin port that knows what tenants may use.
 func entitled(b *inboxtest.Box) *Handler {
 	cfg := port(b)
-	cfg.Gate, cfg.Decisions = gate(b), recent.New(false)
+	cfg.Gate, cfg.Decisions = gate(b), NewDecisions(false)
 	cfg.Entitlements = entitlements.NewBook(b.Snapshots, false).Lookup
 	return New(cfg)
 }
@@ -73,8 +72,9 @@ func TestOverviewNamesTheParked(t *testing.T) {
 	for _, tenant := range []string{"a", "b", "c", "d", "e"} {
 		b.Take("eu", tenant, five)
 	}
-	_, page := ask(entitled(b), "GET", "/", "", "Accept", "text/html")
-	for _, want := range []string{"5 webhooks of eu/e, eu/d, eu/c and 2 others are parked", "The receiver answered: 422: No such account.", `href="/pause"`} {
+	wanted := []string{"5 webhooks of eu/e, eu/d, eu/c and 2 others are parked", "The receiver answered: 422: No such account.", `href="/pause"`}
+	_, page := look(entitled(b), "/", wanted...)
+	for _, want := range wanted {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in\n%s", want, page)
 		}

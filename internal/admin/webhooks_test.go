@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/admin/recent"
 	"usher/internal/inbox/store"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
@@ -22,7 +21,7 @@ import (
 func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 	b := inboxtest.Open(t, "main-less")
 	cfg := port(b)
-	cfg.Decisions, cfg.Gate = recent.New(false), gate(b)
+	cfg.Decisions, cfg.Gate = NewDecisions(false), gate(b)
 	b.Pass(-time.Hour)
 	for i := 1; i <= n; i++ {
 		b.Pass(time.Second)
@@ -150,7 +149,7 @@ func TestPagesEscape(t *testing.T) {
 	const evil = `<script>alert(1)</script>"'&`
 	cfg := port(nil)
 	cfg.Gate = gate(nil)
-	cfg.Decisions = recent.New(true)
+	cfg.Decisions = NewDecisions(true)
 	body, err := json.Marshal(map[string]any{"payload": map[string]any{"tenant": map[string]any{"name": evil}, "change": map[string]any{"features": []any{map[string]any{"code": evil, "name": evil}}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +264,7 @@ func TestEmbedded(t *testing.T) {
 func TestTenantWithManySnapshots(t *testing.T) {
 	h, _ := busy(t, 2*maxTimeline)
 	for _, want := range []bool{false, true} {
-		for _, duplicates := range []*recent.Ring{h.cfg.Decisions, nil} {
+		for _, duplicates := range []*Decisions{h.cfg.Decisions, nil} {
 			h := New(h.cfg)
 			h.cfg.Decisions = duplicates
 			tenant, err := h.tenant(t.Context(), "crm", "t1") // every other webhook is its own
@@ -286,7 +285,7 @@ func TestTenantWithManySnapshots(t *testing.T) {
 // What the receiver answered to a question is shown as it is, whatever it was.
 func TestAnswerToAQuestion(t *testing.T) {
 	cfg := port(nil)
-	cfg.Decisions = recent.New(false)
+	cfg.Decisions = NewDecisions(false)
 	for _, status := range []int{200, 403} {
 		cfg.Decisions.Add(webhookgate.Outcome{Decision: "forwarded", Status: status, Tries: 1, Webhook: &webhookgate.Webhook{Type: "Checkout"}})
 	}
@@ -303,7 +302,7 @@ func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 300_000)
 	b := inboxtest.Open(t)
 	cfg := port(b)
-	cfg.Gate, cfg.Decisions = gate(b), recent.New(false)
+	cfg.Gate, cfg.Decisions = gate(b), NewDecisions(false)
 	b.Answer(500, "")
 	b.Tried(b.Queue(&webhookgate.Webhook{Type: long, Snapshot: true, Lane: webhookgate.Lane{Tenant: long}, Body: []byte(strings.ReplaceAll(ten, "users", long))}))
 	h := New(cfg)
@@ -320,7 +319,7 @@ func TestLongNames(t *testing.T) {
 func TestOverviewWithoutTheInbox(t *testing.T) {
 	b := world(t)
 	cfg := port(b)
-	cfg.Gate, cfg.Decisions = gate(b), recent.New(false)
+	cfg.Gate, cfg.Decisions = gate(b), NewDecisions(false)
 	h := New(cfg)
 	b.Break("no space left on device")
 	for target, want := range map[string]int{"/": 200, "/webhooks": 503, "/api/webhooks": 503} {
@@ -357,6 +356,28 @@ func TestSentAgainInVain(t *testing.T) {
 		prepare(b)
 		if _, body := ask(New(port(b)), "GET", "/webhooks/8?did=redeliver", "", "Accept", "text/html"); !strings.Contains(body, want) {
 			t.Errorf("not %q:\n%s", want, body)
+		}
+	}
+}
+
+// Webhooks without a tenant wait for each other, too, if they are of the same type. The page of one says so, as the list does.
+func TestHeldUpWithoutATenant(t *testing.T) {
+	b := inboxtest.Open(t)
+	b.Answer(500, "")
+	other := func(body string) *webhookgate.Webhook {
+		return &webhookgate.Webhook{Type: "Other", Lane: webhookgate.Lane{Type: "Other"}, Body: []byte(body)}
+	}
+	b.Tried(b.Queue(other(`{"n":1}`)))
+	b.Queue(other(`{"n":2}`))
+	h := New(port(b))
+	for target, want := range map[string]string{
+		"/api/webhooks":   `"held_by":"1"`,
+		"/api/webhooks/2": `"held_by":"1"`,
+		"/api/webhooks/1": `"behind":1`,
+		"/webhooks/2":     `held up by <a href="/webhooks/1">webhook 1</a>`,
+	} {
+		if _, body := ask(h, "GET", target, "", "Accept", "text/html"); !strings.Contains(body, want) {
+			t.Errorf("%s: no %s in\n%s", target, want, body)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 		state.Tries[r.Name] = m.Receiver(r.Name).Recent()
 	}
 	if u.inbox == nil {
-		state.Refused, state.RefusedOf, state.RefusedWhy = u.refusals.state()
+		state.Refused, state.RefusedOnes.Of, state.RefusedOnes.Why = u.refusals.state()
 	}
 	return state
 }

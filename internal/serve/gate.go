@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"usher/internal/admin"
 	"usher/internal/admin/metrics"
-	"usher/internal/admin/recent"
 	"usher/internal/guard"
 	"usher/internal/inbox/store"
 	"usher/internal/text"
@@ -24,7 +24,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 		m.Receiver(r.Name) // there with zeros from the start
 		r.Tried = func(result string, took time.Duration) { m.Attempted(r.Name, result, took) }
 	}
-	u.decisions = recent.New(w.Inbox == "")
+	u.decisions = admin.NewDecisions(w.Inbox == "")
 	cfg.Answered = func(o webhookgate.Outcome) {
 		m.Received(o.Decision, o.Took)
 		u.decisions.Add(o)

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"usher/internal/admin"
 	"usher/internal/admin/metrics"
-	"usher/internal/admin/recent"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/outbound"
@@ -71,7 +71,7 @@ type Usher struct {
 
 	outbound  *outbound.Outbound // nil: off
 	gate      *webhookgate.Gate  // nil: off
-	decisions *recent.Ring       // the gate's last; nil: off
+	decisions *admin.Decisions   // the gate's last; nil: off
 	refusals  refusals           // without an inbox
 	inbox     *inbox.Inbox       // nil: webhooks are passed through
 	book      *entitlements.Book // what tenants may use; nil: there is no inbox

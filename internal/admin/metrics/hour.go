@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -74,22 +75,17 @@ type Minute struct {
 }
 
 // Sum adds up some kinds, or all when none is named.
-func (m Minute) Sum(kinds ...int) int {
-	n := 0
-	if len(kinds) == 0 {
-		for _, c := range m.Counts {
+func (m Minute) Sum(kinds ...int) (n int) {
+	for kind, c := range m.Counts {
+		if len(kinds) == 0 || slices.Contains(kinds, kind) {
 			n += c
 		}
-	}
-	for _, k := range kinds {
-		n += m.Counts[k]
 	}
 	return n
 }
 
 // Sum adds up some kinds over the last n minutes.
-func Sum(minutes []Minute, n int, kinds ...int) int {
-	total := 0
+func Sum(minutes []Minute, n int, kinds ...int) (total int) {
 	for _, m := range minutes[max(0, len(minutes)-n):] {
 		total += m.Sum(kinds...)
 	}

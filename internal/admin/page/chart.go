@@ -20,8 +20,8 @@ type Chart struct {
 	Lines   []Line
 	Strips  []Strip
 	Columns []Column
-	Legend  []Key
-	Empty   bool // there is nothing to draw
+	Series  []Series // the colours are explained, and the columns of the table are named, by them
+	Empty   bool     // there is nothing to draw
 }
 
 // The drawing is so large, before it is stretched.
@@ -46,15 +46,11 @@ type Strip struct {
 	Marks        []int // x of each
 }
 
-// Column is a minute: the text for a pointer that rests on it, and a row of the table.
+// Column is a minute: a place for a pointer to rest, and a row of the table.
 type Column struct {
 	X     int
 	Label string
-	Cells []string
 }
-
-// Key explains a colour, and names a column of the table.
-type Key struct{ Class, Label, Total string }
 
 // Series is what one colour stands for: a figure for each minute.
 type Series struct {
@@ -63,9 +59,13 @@ type Series struct {
 	Cells               []string  // the same in words
 }
 
+// Add adds the figure of a minute, and the same in words.
+func (s *Series) Add(value float64, cell string) {
+	s.Values, s.Cells = append(s.Values, value), append(s.Cells, cell)
+}
+
 // NewBars stacks the series, the first at the bottom.
 func NewBars(id, title, summary string, starts []time.Time, series []Series, unit func(float64) string) Chart {
-	c := newChart(id, title, summary, starts, series)
 	top := 0.0
 	for i := range starts {
 		sum := 0.0
@@ -74,8 +74,7 @@ func NewBars(id, title, summary string, starts []time.Time, series []Series, uni
 		}
 		top = max(top, sum)
 	}
-	c.scale(top, unit)
-	top = ceiling(top)
+	c, top := newChart(id, title, summary, starts, series, top, unit)
 	for i := range starts {
 		y := float64(height)
 		for _, s := range series {
@@ -93,7 +92,6 @@ func NewBars(id, title, summary string, starts []time.Time, series []Series, uni
 
 // NewLines draws a line for each series.
 func NewLines(id, title, summary string, starts []time.Time, series []Series, unit func(float64) string) Chart {
-	c := newChart(id, title, summary, starts, series)
 	top := 0.0
 	for _, s := range series {
 		for _, v := range s.Values {
@@ -102,41 +100,33 @@ func NewLines(id, title, summary string, starts []time.Time, series []Series, un
 			}
 		}
 	}
-	c.scale(top, unit)
-	top = ceiling(top)
+	c, top := newChart(id, title, summary, starts, series, top, unit)
 	for _, s := range series {
 		var path strings.Builder
 		for i, v := range s.Values {
 			if math.IsNaN(v) {
 				continue
 			}
-			x, y := i*column, number(height-v/top*height)
-			// Each minute is a step: a point alone would not be seen.
+			to := "L"
 			if i == 0 || math.IsNaN(s.Values[i-1]) {
-				fmt.Fprintf(&path, "M%d %s", x, y)
-			} else {
-				fmt.Fprintf(&path, "L%d %s", x, y)
+				to = "M"
 			}
-			fmt.Fprintf(&path, "H%d", x+column)
+			// Each minute is a step: a point alone would not be seen.
+			fmt.Fprintf(&path, "%s%d %sH%d", to, i*column, number(height-v/top*height), (i+1)*column)
 		}
 		c.Lines = append(c.Lines, Line{s.Class, path.String()})
 	}
 	return c
 }
 
-func newChart(id, title, summary string, starts []time.Time, series []Series) Chart {
-	c := Chart{ID: id, Title: title, Summary: summary}
-	for _, s := range series {
-		c.Legend = append(c.Legend, Key{s.Class, s.Label, s.Total})
-	}
+// newChart returns a chart without its drawing, and the figure at the top of it, which is not below the largest.
+func newChart(id, title, summary string, starts []time.Time, series []Series, largest float64, unit func(float64) string) (c Chart, top float64) {
+	top = ceiling(largest)
+	c = Chart{ID: id, Title: title, Summary: summary, Series: series, Empty: largest == 0, Scale: [3]string{unit(top), unit(top / 2), "0"}}
 	for i, start := range starts {
-		col := Column{X: i * column, Label: start.UTC().Format("15:04")}
-		for _, s := range series {
-			col.Cells = append(col.Cells, s.Cells[i])
-		}
-		c.Columns = append(c.Columns, col)
+		c.Columns = append(c.Columns, Column{i * column, start.UTC().Format("15:04")})
 	}
-	return c
+	return c, top
 }
 
 // Mark adds a strip.
@@ -170,12 +160,6 @@ func Recent(minutes, silent int) int {
 
 // Width of the drawing.
 func (c Chart) Width() int { return len(c.Columns) * column }
-
-func (c *Chart) scale(top float64, unit func(float64) string) {
-	c.Empty = top == 0
-	top = ceiling(top)
-	c.Scale = [3]string{unit(top), unit(top / 2), "0"}
-}
 
 // ceiling is the next round figure above v, and so near that most of the drawing is used.
 func ceiling(v float64) float64 {

@@ -9,6 +9,7 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -26,8 +27,10 @@ import (
 //go:embed html static
 var files embed.FS
 
-// Shell is what surrounds every page.
+// Shell is a page, and what surrounds it.
 type Shell struct {
+	Name     string // of its template
+	Status   int    // 200 unless set
 	Title    string
 	At       string // which of the main pages it belongs to: overview, webhooks, tenants or actions
 	Version  string
@@ -36,7 +39,7 @@ type Shell struct {
 	Tenants  bool // they can be listed, and what people did
 	Looks    bool // the visitor may look, but not act: see mayAct
 	Notice   string
-	Paused   any // what is paused, each with a Pause and the Fields of a form that ends it
+	Paused   []store.Pause
 	Body     any
 }
 
@@ -66,17 +69,17 @@ const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 // Write renders a page whole, and only then sends it: one that fails half way is no page.
-func Write(w http.ResponseWriter, status int, name string, shell Shell) error {
+func Write(w http.ResponseWriter, shell *Shell) error {
 	pages := templates
 	if shell.Looks {
 		pages = lookers
 	}
 	var out bytes.Buffer
-	if err := pages()[name].Execute(&out, shell); err != nil {
+	if err := pages()[shell.Name].Execute(&out, shell); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(status)
+	w.WriteHeader(cmp.Or(shell.Status, http.StatusOK))
 	_, _ = w.Write(out.Bytes()) // the reader may be gone; nothing to do about it
 	return nil
 }
@@ -126,6 +129,7 @@ var funcs = template.FuncMap{
 	"edition": func() string { return edition },
 	"tone":    tone,
 	"sign":    sign,
-	"tenant":  tenantURL,
+	"tenant":  func(platform, code string) string { return TenantURL(platform, code, "") },
+	"input":   Input,
 	"filter":  store.Exact, // of this tenant alone, not of its namesakes
 }

@@ -59,6 +59,17 @@ func Ago(d time.Duration) string {
 	}
 }
 
+// InputTime is how a browser's field for a time writes it. Here all times are UTC.
+const InputTime = "2006-01-02T15:04"
+
+// Input writes a time for such a field.
+func Input(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(InputTime)
+}
+
 // Count writes a number with its thousands apart.
 func Count(n int) string {
 	s := strconv.Itoa(n)
@@ -165,6 +176,11 @@ func sign(change string) string {
 	}
 }
 
-func tenantURL(platform, code string) string {
-	return "/tenant?" + url.Values{"platform": {platform}, "code": {code}}.Encode()
+// TenantURL is the address of a tenant's page. notice names what that says was done; empty: nothing.
+func TenantURL(platform, code, notice string) string {
+	query := url.Values{"platform": {platform}, "code": {code}}
+	if notice != "" {
+		query.Set("did", notice)
+	}
+	return "/tenant?" + query.Encode()
 }

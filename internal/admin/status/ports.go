@@ -3,6 +3,9 @@ package status
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
+	"strconv"
 	"time"
 
 	"usher/internal/admin/metrics"
@@ -140,4 +143,71 @@ func (p *Port) callTroubles() []Trouble {
 	}
 	return []Trouble{{warn, fmt.Sprintf("Port %s: %s of %s failed in the last %d minutes", p.Name, page.Count(failed), page.Plural(calls, "call", "calls"), lately),
 		"The log has the status and the reason of each; usher_proxy_requests_total counts them by status.", ""}}
+}
+
+// Charts draw a port's last hour: calls and errors, and how long they took.
+func (p *Port) Charts() []page.Chart {
+	var starts []time.Time
+	fine := page.Series{Class: "c-fine", Label: "calls"}
+	failed := page.Series{Class: "c-failed", Label: "errors"}
+	p50 := page.Series{Class: "c-p50", Label: "p50"}
+	p99 := page.Series{Class: "c-p99", Label: "p99"}
+	var renewed, replayed []int
+	calls, wrong, busiest, slowest := 0, 0, 0.0, time.Duration(0)
+	for _, m := range sinceFirst(p.Minutes, func(m PortMinute) bool { return m.Calls+m.Renewed+m.Replayed > 0 }) {
+		// Of the minute that is under way, so much is over.
+		length := min(max(p.now.Sub(m.Start).Seconds(), 10), 60)
+		rate, errorRate := float64(m.Calls)/length, float64(m.Failed)/length
+		starts = append(starts, m.Start)
+		fine.Add(rate-errorRate, figure(rate))
+		failed.Add(errorRate, strconv.Itoa(m.Failed))
+		p50.Add(milliseconds(m.P50), tookWords(m.P50))
+		p99.Add(milliseconds(m.P99), tookWords(m.P99))
+		p50.Total, p99.Total = tookWords(m.P50), tookWords(m.P99)
+		renewed, replayed = append(renewed, m.Renewed), append(replayed, m.Replayed)
+		calls, wrong = calls+m.Calls, wrong+m.Failed
+		busiest, slowest = max(busiest, rate), max(slowest, m.P99)
+	}
+	fine.Total, failed.Total = page.Count(calls), page.Count(wrong)
+	rates := page.NewBars("calls-"+p.Name, "Calls per second",
+		fmt.Sprintf("%s in the last hour, %s; at most %s per second.", page.Plural(calls, "call", "calls"), page.Plural(wrong, "error", "errors"), figure(busiest)),
+		starts, []page.Series{fine, failed}, figure)
+	rates.Mark("token renewed", "m-renewed", renewed)
+	rates.Mark("401 replayed", "m-replayed", replayed)
+	times := page.NewLines("latency-"+p.Name, "Time until the answer's last byte",
+		fmt.Sprintf("The slowest minute of the last hour had a 99th percentile of %s.", tookWords(slowest)),
+		starts, []page.Series{p50, p99}, func(ms float64) string { return tookWords(time.Duration(ms * float64(time.Millisecond))) })
+	return []page.Chart{rates, times}
+}
+
+// sinceFirst leaves out minutes at the beginning in which nothing happened.
+func sinceFirst[M any](minutes []M, busy func(M) bool) []M {
+	silent := slices.IndexFunc(minutes, busy)
+	if silent < 0 {
+		silent = len(minutes)
+	}
+	return minutes[len(minutes)-page.Recent(len(minutes), silent):]
+}
+
+// figure writes a rate, or another figure of any size.
+func figure(v float64) string {
+	if v >= 100 {
+		return page.Count(int(v))
+	}
+	return strconv.FormatFloat(v, 'g', 2, 64)
+}
+
+// milliseconds is a duration as a figure; NaN where there is none.
+func milliseconds(d time.Duration) float64 {
+	if d == 0 {
+		return math.NaN()
+	}
+	return float64(d) / float64(time.Millisecond)
+}
+
+func tookWords(d time.Duration) string {
+	if d == 0 {
+		return "–"
+	}
+	return page.Span(d.Round(time.Millisecond / 100))
 }

@@ -1,40 +1,13 @@
 package status
 
 import (
-	"slices"
 	"testing"
 	"time"
 
-	"usher/internal/admin/recent"
 	"usher/internal/inbox"
 	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 )
-
-// A decision is noted when it is made, but has the time at which its webhook came: one that was tried for long must not
-// hide those that came after it.
-func TestFailedTenants(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	entry := func(tenant, decision string, ago time.Duration) *recent.Entry {
-		return &recent.Entry{Platform: "crm", Tenant: tenant, Decision: decision, At: now.Add(-ago)}
-	}
-	got := failedTenants([]*recent.Entry{ // the newest first
-		entry("well-again", "forwarded", time.Second),
-		entry("well-again", "failed", 2*time.Second),
-		entry("long", "forwarded", lately*time.Minute+20*time.Second),
-		entry("", "failed", time.Minute), // nobody's
-		entry("still", "rejected", time.Minute),
-		entry("still", "failed", time.Minute),
-		entry("still", "failed", 2*time.Minute),
-		entry("copied", "duplicate", 2*time.Minute),
-		entry("copied", "failed", 2*time.Minute),
-		entry("late", "failed", 3*time.Minute),
-		entry("over", "failed", time.Hour),
-	}, now)
-	if want := []string{"crm/still", "crm/late"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
 
 // What counts is the receiver that will be tried, not the one that was.
 func TestPausedBy(t *testing.T) {

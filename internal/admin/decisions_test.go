@@ -1,14 +1,17 @@
-package recent
+package admin
 
 import (
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"usher/internal/admin/metrics"
+	"usher/internal/inbox/store"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
 )
@@ -23,16 +26,23 @@ func outcome(tenant, decision, body string) webhookgate.Outcome {
 	}
 }
 
-func seqs(entries []*Entry) string {
+func payloadOf(d *Decisions, seq int64) []byte {
+	if e := d.get(seq); e != nil {
+		return withoutContacts(e.body)
+	}
+	return nil
+}
+
+func seqs(entries []*decision) string {
 	var s []string
 	for _, e := range entries {
-		s = append(s, fmt.Sprint(e.Seq))
+		s = append(s, fmt.Sprint(e.seq))
 	}
 	return strings.Join(s, " ")
 }
 
-func TestRing(t *testing.T) {
-	j := New(true)
+func TestDecisions(t *testing.T) {
+	j := NewDecisions(true)
 	j.Add(outcome("acme", "forwarded", `{"n":1}`))
 	j.Add(webhookgate.Outcome{Decision: "rejected", Status: 401, Why: "no secret", From: netip.MustParseAddr("192.0.2.7")})
 	j.Add(outcome("other", "forwarded", `{"n":2}`))
@@ -42,63 +52,63 @@ func TestRing(t *testing.T) {
 	j.Add(outcome("acme", "failed", `{"n":"Müller","contacts":["ada@example.com"]}`))
 
 	for _, tc := range []struct {
-		filter Filter
+		filter store.Filter
 		want   string
 	}{
-		{Filter{Limit: 100}, "5 4 3 2 1"},
-		{Filter{Limit: 2}, "5 4"},
-		{Filter{Limit: 2, Before: 4}, "3 2"},
-		{Filter{Limit: 9, Tenant: "acme"}, "5 4 1"},
-		{Filter{Limit: 9, Decision: "forwarded"}, "3 1"},
-		{Filter{Limit: 9, Search: "müll"}, "5"},
-		{Filter{Limit: 9, Search: "192.0"}, "2"},
-		{Filter{Limit: 9, Search: "ID-ACME", Decision: "failed"}, "5"},
-		{Filter{Limit: 9, Search: "nobody"}, ""},
-		{Filter{Limit: 9, Search: "ada@"}, ""}, // contacts can't be searched, either
-		{Filter{Search: "d4"}, "4"},
-		{Filter{}, "5 4 3 2 1"},
+		{store.Filter{Limit: 100}, "5 4 3 2 1"},
+		{store.Filter{Limit: 2}, "5 4"},
+		{store.Filter{Limit: 2, Before: 4}, "3 2"},
+		{store.Filter{Limit: 9, Tenant: "acme"}, "5 4 1"},
+		{store.Filter{Limit: 9, State: "forwarded"}, "3 1"},
+		{store.Filter{Limit: 9, Search: "müll"}, "5"},
+		{store.Filter{Limit: 9, Search: "192.0"}, "2"},
+		{store.Filter{Limit: 9, Search: "ID-ACME", State: "failed"}, "5"},
+		{store.Filter{Limit: 9, Search: "nobody"}, ""},
+		{store.Filter{Limit: 9, Search: "ada@"}, ""}, // contacts can't be searched, either
+		{store.Filter{Search: "d4"}, "4"},
+		{store.Filter{}, "5 4 3 2 1"},
 	} {
-		if got := seqs(j.List(tc.filter)); got != tc.want {
+		if got := seqs(j.list(tc.filter)); got != tc.want {
 			t.Errorf("%+v: %s, want %s", tc.filter, got, tc.want)
 		}
 	}
-	if e := j.Get(5); e == nil || e.Previous != 1 || e.Before != 1 || string(j.Payload(1)) != `{"n":1}` {
+	if e := j.get(5); e == nil || e.earlier.taken != 1 || e.earlier.any != 1 || string(payloadOf(j, 1)) != `{"n":1}` {
 		t.Errorf("%+v", e)
 	}
-	if e := j.Get(5); string(e.Payload()) != `{"n":"Müller"}` {
-		t.Errorf("%s", e.Payload())
+	if e := j.get(5); string(withoutContacts(e.body)) != `{"n":"Müller"}` {
+		t.Errorf("%s", withoutContacts(e.body))
 	}
-	if e := j.Get(4); e.Payload() != nil || e.Previous != 0 || e.DuplicateOf != "id-acme" {
+	if e := j.get(4); withoutContacts(e.body) != nil || e.earlier.taken != 0 || e.Original != "id-acme" {
 		t.Errorf("duplicate: %+v", e)
 	}
-	if e := j.Get(2); e == nil || e.Why != "no secret" {
+	if e := j.get(2); e == nil || e.Why != "no secret" {
 		t.Errorf("%+v", e)
 	}
 	// What failed was not taken: the next one changes what the receiver has from before.
 	j.Add(outcome("acme", "forwarded", `{"n":3}`))
-	if e := j.Get(6); e.Previous != 1 || e.Before != 5 {
+	if e := j.get(6); e.earlier.taken != 1 || e.earlier.any != 5 {
 		t.Errorf("%+v", e)
 	}
-	if e := j.Get(7); e != nil || j.Payload(7) != nil {
+	if e := j.get(7); e != nil || payloadOf(j, 7) != nil {
 		t.Errorf("%+v", e)
 	}
 }
 
-func TestBesideAnInbox(t *testing.T) {
-	j := New(false)
+func TestDecisionsBesideAnInbox(t *testing.T) {
+	j := NewDecisions(false)
 	stored := outcome("acme", "queued", `{}`)
 	stored.Stored = true
 	j.Add(stored)
 	j.Add(outcome("acme", "duplicate", `{}`))
-	entries := j.List(Filter{Limit: 9})
-	if len(entries) != 1 || entries[0].Decision != "duplicate" || entries[0].Payload() != nil || entries[0].Header != nil {
+	entries := j.list(store.Filter{Limit: 9})
+	if len(entries) != 1 || entries[0].Decision != "duplicate" || withoutContacts(entries[0].body) != nil || entries[0].Header != nil {
 		t.Errorf("%+v", entries)
 	}
 }
 
 // A webhook of the right sender whose content is refused has a tenant, and a payload to look at. What is erased is gone.
-func TestRefusal(t *testing.T) {
-	j := New(true)
+func TestRefusedDecision(t *testing.T) {
+	j := NewDecisions(true)
 	refused := func(tenant string, cut bool) webhookgate.Outcome {
 		o := outcome(tenant, "rejected", `{"n":2}`)
 		o.Webhook.Snapshot = false
@@ -110,45 +120,45 @@ func TestRefusal(t *testing.T) {
 	j.Add(refused("acme", true))
 	j.Add(outcome("acme", "forwarded", `{"n":3}`))
 	j.Add(outcome("other", "forwarded", `{"n":4}`))
-	if e := j.Get(2); e.Tenant != "acme" || e.Previous != 1 || string(e.Payload()) != `{"n":2}` {
+	if e := j.get(2); e.Tenant != "acme" || e.earlier.taken != 1 || string(withoutContacts(e.body)) != `{"n":2}` {
 		t.Errorf("%+v", e)
 	}
-	if e := j.Get(3); e.Payload() != nil {
+	if e := j.get(3); withoutContacts(e.body) != nil {
 		t.Errorf("the beginning of a body: %+v", e)
 	}
-	if e := j.Get(4); e.Previous != 1 || e.Before != 1 {
+	if e := j.get(4); e.earlier.taken != 1 || e.earlier.any != 1 {
 		t.Errorf("compared with what was refused: %+v", e)
 	}
 	stored := refused("acme", false)
 	stored.Stored = true
 	j.Add(stored)
-	if got := seqs(j.List(Filter{})); got != "5 4 3 2 1" {
+	if got := seqs(j.list(store.Filter{})); got != "5 4 3 2 1" {
 		t.Errorf("the inbox has one of these: %s", got)
 	}
-	j.Erase("crm", "acme")
-	if got := seqs(j.List(Filter{})); got != "5" {
+	j.erase("crm", "acme")
+	if got := seqs(j.list(store.Filter{})); got != "5" {
 		t.Errorf("after an erasure: %s", got)
 	}
 }
 
 // Whoever knocks without the secret can't push out what came with it.
-func TestBounds(t *testing.T) {
-	j := New(true)
+func TestDecisionsAreBounded(t *testing.T) {
+	j := NewDecisions(true)
 	j.Add(outcome("acme", "forwarded", `{"n":1}`))
-	for range 3 * size {
+	for range 3 * maxDecisions {
 		j.Add(webhookgate.Outcome{Decision: "rejected"})
 	}
-	if n := len(j.List(Filter{Limit: 1e6})); n != size+1 {
+	if n := len(j.list(store.Filter{Limit: 1e6})); n != maxDecisions+1 {
 		t.Fatalf("%d entries", n)
 	}
-	for i := range 2*size + 1 {
+	for i := range 2*maxDecisions + 1 {
 		j.Add(outcome(fmt.Sprint("t", i), "forwarded", `{"n":1}`))
 	}
-	entries := j.List(Filter{Limit: 1e6, Decision: "forwarded"})
-	if len(entries) != size || entries[size-1].Tenant != fmt.Sprint("t", size+1) {
+	entries := j.list(store.Filter{Limit: 1e6, State: "forwarded"})
+	if len(entries) != maxDecisions || entries[maxDecisions-1].Tenant != fmt.Sprint("t", maxDecisions+1) {
 		t.Errorf("%d, the last is %s", len(entries), entries[len(entries)-1].Tenant)
 	}
-	if len(j.last) != size || j.bytes != size*len(`{"n":1}`) {
+	if len(j.last) != maxDecisions || j.bytes != maxDecisions*len(`{"n":1}`) {
 		t.Errorf("%d tenants, %d bytes", len(j.last), j.bytes)
 	}
 
@@ -160,7 +170,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d bytes are kept", j.bytes)
 	}
 	sum := 0
-	for _, e := range j.List(Filter{Limit: 1e6}) {
+	for _, e := range j.list(store.Filter{Limit: 1e6}) {
 		sum += len(e.body)
 	}
 	if sum != j.bytes {
@@ -170,12 +180,12 @@ func TestBounds(t *testing.T) {
 	o.Why, o.Faults = large, []content.Fault{{Path: large, Message: large}}
 	o.Webhook.Header = http.Header{"X-Large": {large}}
 	j.Add(o)
-	if e := j.List(Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || e.Header != nil || !strings.HasSuffix(e.Tenant, "ä…") {
+	if e := j.list(store.Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || e.Header != nil || !strings.HasSuffix(e.Tenant, "ä…") {
 		t.Errorf("kept: %+v", e)
 	}
 	j.Add(outcome("huge", "forwarded", large+strings.Repeat(" ", maxPayload)))
-	if e := j.List(Filter{Limit: 1})[0]; e.Tenant != "huge" || e.Payload() != nil {
-		t.Errorf("kept: %s, %d bytes", e.Tenant, len(e.Payload()))
+	if e := j.list(store.Filter{Limit: 1})[0]; e.Tenant != "huge" || withoutContacts(e.body) != nil {
+		t.Errorf("kept: %s, %d bytes", e.Tenant, len(withoutContacts(e.body)))
 	}
 }
 
@@ -226,5 +236,30 @@ func BenchmarkWithoutContacts(b *testing.B) {
 		if withoutContacts(body) == nil {
 			b.Fatal("nothing left")
 		}
+	}
+}
+
+// A decision is noted when it is made, but has the time at which its webhook came: one that was tried for long must not
+// hide those that came after it.
+func TestFailedTenants(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	entry := func(tenant, decided string, ago time.Duration) *decision {
+		return &decision{WebhookDetail: WebhookDetail{Webhook: Webhook{Platform: "crm", Tenant: tenant, Decision: decided, Received: now.Add(-ago)}}}
+	}
+	got := failedTenants([]*decision{ // the newest first
+		entry("well-again", "forwarded", time.Second),
+		entry("well-again", "failed", 2*time.Second),
+		entry("long", "forwarded", metrics.Lately*time.Minute+20*time.Second),
+		entry("", "failed", time.Minute), // nobody's
+		entry("still", "rejected", time.Minute),
+		entry("still", "failed", time.Minute),
+		entry("still", "failed", 2*time.Minute),
+		entry("copied", "duplicate", 2*time.Minute),
+		entry("copied", "failed", 2*time.Minute),
+		entry("late", "failed", 3*time.Minute),
+		entry("over", "failed", time.Hour),
+	}, now)
+	if want := []string{"crm/still", "crm/late"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
