@@ -381,6 +381,7 @@ func (s *Store) settle(w *work) {
 	defer s.mu.Unlock()
 	s.cache.changes++
 	s.cache.used += w.bytes
+	s.cache.added += max(0, w.bytes)
 }
 
 // resolve finds out whether a transaction was committed, after the connection broke while it was: this process's row
