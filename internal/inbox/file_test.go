@@ -129,6 +129,20 @@ func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	next.want("accepted", fmt.Sprint(next.main.got("t")), "[A]")
 }
 
+// Whatever the file is called, it is a file.
+func TestFileOfAnyName(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, name := range []string{":memory:", "a b?mode=memory#c%41.db", "./x.db", "-wal"} {
+		d := newDesk(t, inFile(t, name))
+		d.take("t", "A")
+		d.idle("t")
+		d.restart()
+		d.want(name+" is delivered", d.states("t"), "delivered")
+		d.shut()
+		check(t, Check(&Address{path: name}, nil))
+	}
+}
+
 // People may look with sqlite3 -readonly while usher runs.
 func TestFileCanBeReadMeanwhile(t *testing.T) {
 	if _, err := exec.LookPath("sqlite3"); err != nil {
