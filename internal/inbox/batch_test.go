@@ -127,6 +127,47 @@ func TestPlatformsTakeTurns(t *testing.T) {
 	})
 }
 
+// However many platforms a receiver has, no more bodies are read at once than lanes are claimed.
+func TestClaimsReadWhatTheyTake(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		e := &heads{Engine: open()}
+		d := newDesk(t, func() store.Engine { return e }, func(c *Config) {
+			c.Store.Receivers = receiver.NewSet(newTaker("one", 1).Receiver)
+		})
+		check(t, d.Pause(store.Pause{}))
+		for n := range 60 {
+			d.take(fmt.Sprintf("p%d/t%d", n%20, n), "A")
+		}
+		must(t, true, second(d.Resume(store.Pause{})))
+		d.idle("")
+		if most := e.most.Load(); most > 6 { // a receiver with one place holds three lanes, and may ask in two ways
+			t.Errorf("%d webhooks were read at once", most)
+		}
+	})
+}
+
+// heads notes how many lanes' next webhooks were read at once.
+type heads struct {
+	store.Engine
+	most atomic.Int64
+}
+
+func (e *heads) Write(fn func(store.Tx) error) error {
+	return e.Engine.Write(func(tx store.Tx) error { return fn(headsTx{tx, e}) })
+}
+
+type headsTx struct {
+	store.Tx
+	*heads
+}
+
+func (t headsTx) Queue(name string, each func(store.Row) error, args ...any) {
+	if name == "next" {
+		t.most.Store(max(t.most.Load(), int64(len(args[0].([][]byte)))))
+	}
+	t.Tx.Queue(name, each, args...)
+}
+
 // What is held in memory is counted, and at the end nothing is.
 func TestBodiesAreCounted(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {

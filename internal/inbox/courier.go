@@ -557,6 +557,7 @@ func (c *courier) claims(now time.Time) (claims []*store.Claim, reserved map[*li
 				free = 1
 				ask(store.Ready, 1)
 				ask(store.Probe, min(1, half))
+				ask(store.Retry, min(1, half)) // nobody may be left who found it down: discarded, erased, paused
 				l.probed = now
 			}
 		} else {

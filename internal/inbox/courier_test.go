@@ -248,6 +248,26 @@ func TestOutages(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		d.want("delivered", fmt.Sprint(d.main.got("t")), "[A]")
 	})
+	inBubble(t, "also if nobody is left who found it down", func(t *testing.T, d *desk) {
+		d.main.set("ill", status(500, "Retry-After", "60"))
+		d.take("ill", "A")
+		time.Sleep(time.Second)
+		d.main.set("", refused)
+		for n := range 20 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(20 * time.Second)
+		if !d.Stats().Receivers["main"].Down {
+			t.Error("it does not count as down")
+		}
+		for n := range 20 {
+			check(t, d.Discard(d.nth(fmt.Sprint("t", n), 1)))
+		}
+		d.main.set("", nil)
+		d.main.set("ill", nil)
+		time.Sleep(time.Minute)
+		d.want("delivered", fmt.Sprint(d.main.got("ill")), "[A]")
+	})
 	inBubble(t, "whatever it answers it is back", func(t *testing.T, d *desk) {
 		d.main.set("", refused)
 		for n := range 20 {

@@ -93,6 +93,56 @@ func TestFileBehindALinkIsOneUshers(t *testing.T) {
 	}
 }
 
+// So it is if the link was there before the file.
+func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
+	path := aFile(t)
+	link := filepath.Join(t.TempDir(), "link.db")
+	if err := os.Symlink(path, link); err != nil {
+		t.Skip(err)
+	}
+	newDesk(t, inFile(t, link)).take("t", "A")
+	for _, name := range []string{link, path} {
+		if e, err := sqlite.Open(name, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrInUse) {
+			t.Errorf("a second usher at %s: %v", name, err)
+			e.Close()
+		}
+	}
+	if beside := must2(filepath.Glob(link + "*"))(t); len(beside) != 1 {
+		t.Errorf("beside the link: %v", beside)
+	}
+}
+
+// A machine that starts without a clock gives leaves by a time long ago. If it is killed then, they do not outlive the next start.
+func TestKilledBeforeTheClockWasSet(t *testing.T) {
+	t.Parallel()
+	path, copied := aFile(t), aFile(t)
+	d := newDesk(t, inFile(t, path), func(c *Config) { c.Store.Ahead = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
+	release := d.main.hang("t")
+	d.take("t", "A")
+	d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
+	for _, end := range []string{"", "-wal"} { // as a kill leaves them
+		check(t, os.WriteFile(copied+end, must2(os.ReadFile(path+end))(t), 0o600))
+	}
+	release()
+	next := newDesk(t, inFile(t, copied))
+	next.idle("t")
+	next.want("accepted", fmt.Sprint(next.main.got("t")), "[A]")
+}
+
+// Whatever the file is called, it is a file.
+func TestFileOfAnyName(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, name := range []string{":memory:", "a b?mode=memory#c%41.db", "./x.db", "-wal"} {
+		d := newDesk(t, inFile(t, name))
+		d.take("t", "A")
+		d.idle("t")
+		d.restart()
+		d.want(name+" is delivered", d.states("t"), "delivered")
+		d.shut()
+		check(t, Check(&Address{path: name}, nil))
+	}
+}
+
 // People may look with sqlite3 -readonly while usher runs.
 func TestFileCanBeReadMeanwhile(t *testing.T) {
 	if _, err := exec.LookPath("sqlite3"); err != nil {

@@ -204,6 +204,30 @@ func TestSkippedIsNoCopy(t *testing.T) {
 	})
 }
 
+// A tenant whose own line is faulty is known by its webhooks and its snapshot: nothing older takes their place.
+func TestSkippedLaneIsKnown(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		a, b := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db"))), newDesk(t, open)
+		a.take("acme", odd("acme", "old"), odd("acme", "new"))
+		a.idle("acme")
+		var file bytes.Buffer
+		must2(a.Export(t.Context(), &file))(t)
+		done, err := b.Import(t.Context(), strings.NewReader(strings.ReplaceAll(file.String(), `{"lane":{`, `{"lane":{{`)), true)
+		if err != nil || done.Webhooks != 2 || len(done.Faulty) != 1 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		b.want("an older one sent again", errorWord(b.Redeliver(b.nth("acme", 1), false)), "overwrite")
+		done, err = b.Import(t.Context(), strings.NewReader(odd("acme", "older")), false)
+		if err != nil || done.Known != 1 {
+			t.Errorf("%+v, %v", done, err)
+		}
+		all := must2(b.Snapshots(t.Context(), []string{"acme"}))(t)
+		if len(all) != 1 || !strings.Contains(string(all[0].Features), `"new"`) {
+			t.Errorf("entitlements: %+v", all)
+		}
+	})
+}
+
 // What waits is counted once at the end of an import, and not once for each tenant: the server knows nothing yet about the
 // tables that were filled in the same transaction.
 func TestImportCountsOnce(t *testing.T) {

@@ -230,6 +230,8 @@ func TestSignedIDs(t *testing.T) {
 			{"the id of a copy is remembered, too", "#1:A+ idle #2:A= #3:B+ idle #2:A= #1:A=", "A B", "delivered delivered"},
 			{"the id of a copy of one that was parked", "hang s400 #1:A+ underway #2:A= release parked up #2:A+ idle", "A", "superseded delivered"},
 			{"the id of a copy of one that was discarded", "s500 #1:A+ tried #2:A= discard:1 up #2:A+ idle", "A", "discarded delivered"},
+			{"a copy whose id was that of a discarded one is remembered", "s500 #1:A+ tried discard:1 up #2:A+ idle #1:A= #3:B+ idle #1:A=", "A B", "discarded delivered delivered"},
+			{"a copy whose id was seen long ago is remembered", "#1:A+ idle #2:B+ idle +14m #3:A+ idle +2m #1:A= #4:B+ idle #1:A=", "A B A B", "delivered delivered delivered delivered"},
 			{"forget drops ids", "#1:A+ idle #2:B+ idle forget #1:A+ idle", "A B A", "delivered delivered delivered"},
 			{"erase drops ids", "#1:A+ idle erase #1:A+ idle", "A A", "delivered"},
 			{"a restart does not", "#1:A+ idle #2:B+ idle restart #1:A=", "A B", "delivered delivered"},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"path/filepath"
 	"strings"
 
 	"modernc.org/sqlite"
@@ -30,6 +31,10 @@ type statement struct {
 }
 
 func connect(path string, pragmas []string) (*conn, error) {
+	path, err := filepath.Abs(path) // some names, such as :memory:, mean something else to SQLite
+	if err != nil {
+		return nil, err
+	}
 	query := url.Values{"_pragma": pragmas}
 	c, err := new(sqlite.Driver).Open("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + query.Encode())
 	if err != nil {

@@ -60,6 +60,9 @@ const maxReaders = 4
 
 // Open opens the file, or makes it. Only one usher may have it.
 func Open(name string, log *slog.Logger) (*Engine, error) {
+	if err := create(name); err != nil { // before the lock: of a link to nothing nobody knows yet what is behind it
+		return nil, err
+	}
 	path := behind(name)
 	lock, err := lockFile(path + ".lock")
 	if err != nil {
@@ -74,20 +77,27 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 	return e, nil
 }
 
+// create makes the file if there is none, to give it its mode. One that is there is not opened: SQLite may have it.
+func create(name string) error {
+	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
 // behind is the file behind a link: SQLite's log is beside that one, and so must be the lock, or two ushers have one inbox.
 func behind(name string) string {
 	if path, err := filepath.EvalSymlinks(name); err == nil {
 		return path
 	}
-	return name // it is made
+	return name // usher check does not make it
 }
 
 func (e *Engine) open() error {
-	if f, err := os.OpenFile(e.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
-		f.Close() // only to give it its mode: no SQLite has it open yet
-	} else if !errors.Is(err, os.ErrExist) {
-		return err
-	}
 	var err error
 	if e.conn, err = connect(e.path, append([]string{"auto_vacuum(INCREMENTAL)", "wal_autocheckpoint(4000)"}, pragmas...)); err != nil {
 		return plain(err)

@@ -175,7 +175,7 @@ func (i *intake) remember(w *work, seq int64, uuid string) {
 		return
 	}
 	id := &seenRow{seenID: i.seenID(), digest: i.row.digest, seq: seq, at: w.now, state: Waiting, uuid: uuid}
-	if known := w.seen[id.seenID]; known != nil && uuid != i.row.Webhook {
+	if known := w.seen[id.seenID]; known != nil && uuid != i.row.Webhook && known.fresh(w.now) && known.counts() {
 		return // the window counts from the first
 	}
 	w.seen[id.seenID] = id // for the rest of this batch
@@ -187,11 +187,11 @@ func (i *intake) remember(w *work, seq int64, uuid string) {
 func (i *intake) duplicate(w *work, l *lane) string {
 	row := i.row
 	if i.hook.SignedID != "" {
-		if seen := w.seen[i.seenID()]; seen != nil && w.now-seen.at < int64(seenFor/time.Microsecond) {
+		if seen := w.seen[i.seenID()]; seen != nil && seen.fresh(w.now) {
 			switch {
 			case !bytes.Equal(seen.digest, row.digest):
 				i.s.cfg.Log.Warn("webhook has a signed webhook-id that another webhook had before; it is taken in", "webhook", row.Webhook, "tenant", row.Tenant)
-			case seen.state == Waiting || seen.state.Taken() || seen.state == Superseded:
+			case seen.counts():
 				return seen.uuid
 			}
 		}
@@ -331,6 +331,13 @@ type seenRow struct {
 	at     int64
 	state  State // of that webhook
 	uuid   string
+}
+
+func (r *seenRow) fresh(now int64) bool { return now-r.at < int64(seenFor/time.Microsecond) }
+
+// counts says whether the same again would be a copy: not if the first was parked or discarded.
+func (r *seenRow) counts() bool {
+	return r.state == Waiting || r.state.Taken() || r.state == Superseded
 }
 
 func scanSeen(r Row) (*seenRow, error) {

@@ -123,6 +123,13 @@ func (c *claim) queue(tx Tx, w *work, n int) {
 	tx.Queue(claimNames[c.Kind], seen, args...)
 }
 
+// first returns those of the lanes that were found whose turn it is: they come by platform, as many as there may be of each, and the order
+// is one of all platforms.
+func (c *Claim) first(w *work, found []Key) []Key {
+	slices.SortStableFunc(found, func(a, b Key) int { return cmp.Compare(c.turn(w.lanes[a]), c.turn(w.lanes[b])) })
+	return found[:min(len(found), c.Most)]
+}
+
 // claiming is an op.
 type claiming struct {
 	s      *Store
@@ -161,8 +168,6 @@ func (c *claiming) decide(w *work) {
 	for i, one := range c.claims {
 		found := w.claimed[c.first+i]
 		one.Leaves, one.Found = nil, len(found)
-		// They come by platform, and the order is one of all platforms.
-		slices.SortStableFunc(found, func(a, b Key) int { return cmp.Compare(one.turn(w.lanes[a]), one.turn(w.lanes[b])) })
 		for _, key := range found {
 			if len(one.Leaves) >= one.Most || *one.Room <= 0 {
 				break

@@ -457,6 +457,7 @@ func (i *importing) line(b *lines, l *line) error {
 			return errors.New("has a snapshot whose features can't be read")
 		}
 		err = b.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(w *work, to *lane) {
+			to.reach(t.ID, t.Webhook)
 			w.taken = append(w.taken, &snapshotRow{to.key, snapshot.Stored{Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: t.Name, Features: t.Features}})
 		})
 	case l.Seen != nil:
@@ -513,7 +514,19 @@ func (i *importing) webhook(b *lines, w *webhookLine) error {
 	if w.Tenant == "" {
 		of.Type = w.Type
 	}
-	return b.add(of, func(w *work, to *lane) { row.lane, w.added = to.key, append(w.added, row) })
+	return b.add(of, func(w *work, to *lane) {
+		if !row.Rejected() {
+			to.reach(row.ID, row.Webhook)
+		}
+		row.lane, w.added = to.key, append(w.added, row)
+	})
+}
+
+// reach makes a webhook the lane's last, if it is: the lane's own line may be faulty, and left out.
+func (l *lane) reach(id int64, uuid string) {
+	if id > l.tail {
+		l.tail, l.tailID, l.changed = id, uuid, true
+	}
 }
 
 // bare checks a line that is a webhook itself.

@@ -169,8 +169,9 @@ const never = int64(1) << 62
 // reach a receiver.
 const (
 	Lease = 10 * time.Second
-	// alone is the leave in a file: nobody else could take it.
-	alone = 1000 * 24 * time.Hour
+	// alone is the leave in a file: nobody else could take it. It ends far ahead also if it was given before a clock was set right,
+	// so that a start finds it.
+	alone = 100 * 365 * 24 * time.Hour
 )
 
 // Open starts a store on an engine whose tables exist.

@@ -275,6 +275,7 @@ type figures struct {
 	stats   Stats
 	oldest  map[string]int64
 	used    int64 // with what this process has changed since
+	added   int64 // bytes that this process has ever added
 	at      time.Time
 	took    time.Duration
 	changes int64 // how often this process has changed something
@@ -350,7 +351,7 @@ const maxTook = 3 * time.Second
 func (s *Store) count(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()
-	before, changes := s.cache.used, s.cache.changes
+	before, changes := s.cache.added, s.cache.changes
 	s.mu.Unlock()
 	var st Stats
 	var used int64
@@ -379,12 +380,8 @@ func (s *Store) count(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// What this process has changed while it counted may be in the sum or not. For the limit it counts either way.
-	since := s.cache.used - before
-	if !s.cache.known {
-		since = 0
-	}
-	s.cache.stats, s.cache.oldest, s.cache.used, s.cache.known = st, oldest, used+max(0, since), true
+	// What this process has added while it counted may be in the sum or not. For the limit it counts either way.
+	s.cache.stats, s.cache.oldest, s.cache.used, s.cache.known = st, oldest, used+s.cache.added-before, true
 	s.cache.at, s.cache.took, s.cache.counted = time.Now(), min(time.Since(began), maxTook), changes
 	return nil
 }

@@ -381,6 +381,7 @@ func (s *Store) settle(w *work) {
 	defer s.mu.Unlock()
 	s.cache.changes++
 	s.cache.used += w.bytes
+	s.cache.added += max(0, w.bytes)
 }
 
 // resolve finds out whether a transaction was committed, after the connection broke while it was: this process's row
@@ -468,8 +469,9 @@ func (w *work) load(tx Tx, n *needs) error {
 		return err
 	}
 	heads := make(map[Key]int64)
-	for _, c := range w.claimed {
-		for _, k := range c {
+	for i := range w.claimed {
+		w.claimed[i] = n.claim[i].first(w, w.claimed[i])
+		for _, k := range w.claimed[i] {
 			heads[k] = 0
 		}
 	}
