@@ -509,3 +509,31 @@ func TestDefaultIsolation(t *testing.T) {
 		}
 	}
 }
+
+// A standby may lag behind. While the primary is away for a moment a connection may find it, and what is read there afterwards is older
+// than what was answered 200, or is not there at all.
+func TestStandbyIsNotRead(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.New(t)
+	standby := primary.Standby(t)
+	wire := pgtest.Cut(t, primary.Addr())
+	d := newDesk(t, inDatabase(t, fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable", wire.Addr(), standby.Addr())))
+	d.take("t", "A")
+	d.idle("t")
+	standby.Exec(t, "SELECT pg_wal_replay_pause()")
+	wire.Refuse()
+	for range 3 { // whoever reads finds another connection
+		_, _ = d.List(store.Filter{})
+	}
+	wire.Pass()
+	d.until("paused", func() bool { return d.Pause(store.Pause{Tenant: "t"}) == nil })
+	large := strings.Repeat("B", 100_000) // it is not read ahead
+	before := must2(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq
+	d.until("taken in", func() bool { return d.send("t", large) == "+" })
+	if now := must2(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq; now <= before {
+		t.Errorf("the last snapshot is still %d", before)
+	}
+	must(t, true, second(d.Resume(store.Pause{Tenant: "t"})))
+	d.until("delivered", func() bool { return len(d.main.got("t")) == 2 })
+	d.want("states", d.states("t"), "delivered delivered")
+}
