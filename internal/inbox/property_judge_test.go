@@ -225,7 +225,7 @@ func (w *world) judgeKept(a *arrival) {
 	case store.Delivered:
 		good = accepted
 	case store.Kept:
-		good = w.keep && a.receiver == "" && len(a.again) == 0
+		good = w.keep && a.receiver == "" && (len(a.again) == 0 || unsure)
 	case store.Parked:
 		good = last != nil && (last.status == 422 || refusals >= worldTries || e.Changed.Sub(since) > w.maxAge)
 	case store.Superseded:

@@ -175,10 +175,11 @@ func (i *intake) remember(w *work, seq int64, uuid string) {
 		return
 	}
 	id := &seenRow{seenID: i.seenID(), digest: i.row.digest, seq: seq, at: w.now, state: Waiting, uuid: uuid}
-	if known := w.seen[id.seenID]; known != nil && uuid != i.row.Webhook {
+	same := func(known *seenRow) bool { return bytes.Equal(known.digest, id.digest) }
+	if uuid != i.row.Webhook && slices.ContainsFunc(w.seen[id.seenID], same) {
 		return // the window counts from the first
 	}
-	w.seen[id.seenID] = id // for the rest of this batch
+	w.seen[id.seenID] = append(slices.DeleteFunc(w.seen[id.seenID], same), id) // for the rest of this batch
 	w.ids = append(w.ids, id)
 }
 
@@ -186,15 +187,20 @@ func (i *intake) remember(w *work, seq int64, uuid string) {
 // holds for sure, if it took it within the window. A signed id that was seen before is a copy whatever came since.
 func (i *intake) duplicate(w *work, l *lane) string {
 	row := i.row
+	reused := false
 	if i.hook.SignedID != "" {
-		if seen := w.seen[i.seenID()]; seen != nil && w.now-seen.at < int64(seenFor/time.Microsecond) {
+		for _, seen := range w.seen[i.seenID()] {
 			switch {
+			case w.now-seen.at >= int64(seenFor/time.Microsecond):
 			case !bytes.Equal(seen.digest, row.digest):
-				i.s.cfg.Log.Warn("webhook has a signed webhook-id that another webhook had before; it is taken in", "webhook", row.Webhook, "tenant", row.Tenant)
+				reused = true
 			case seen.state == Waiting || seen.state.Taken() || seen.state == Superseded:
 				return seen.uuid
 			}
 		}
+	}
+	if reused {
+		i.s.cfg.Log.Warn("webhook has a signed webhook-id that another webhook had before; it is taken in", "webhook", row.Webhook, "tenant", row.Tenant)
 	}
 	if !row.snapshot || i.s.cfg.Window == 0 {
 		return ""
@@ -323,7 +329,7 @@ type seenID struct {
 
 func (i *intake) seenID() seenID { return seenID{i.row.lane, sha256.Sum256([]byte(i.hook.SignedID))} }
 
-// seenRow is a row of the table seen_id: a signed webhook-id that was taken in.
+// seenRow is a row of the table seen_id: a signed webhook-id that was taken in, with that body.
 type seenRow struct {
 	seenID
 	digest []byte

@@ -59,9 +59,9 @@ type work struct {
 	next    map[Key]*Webhook
 	rest    map[Key][]*Webhook
 	queue   map[Key][]*Webhook
-	rows    map[int64]*Webhook // all that were read, by number
-	seen    map[seenID]*seenRow
-	refused map[string]*Webhook // those that nobody has dealt with, by digest
+	rows    map[int64]*Webhook    // all that were read, by number
+	seen    map[seenID][]*seenRow // one for each body that the id came with
+	refused map[string]*Webhook   // those that nobody has dealt with, by digest
 	numbers []int64
 	claimed [][]Key // the lanes that each claim found
 
@@ -77,7 +77,7 @@ type work struct {
 func newWork(s *Store) *work {
 	return &work{
 		s: s, asked: time.Now(), lanes: make(map[Key]*lane), next: make(map[Key]*Webhook), rest: make(map[Key][]*Webhook),
-		queue: make(map[Key][]*Webhook), rows: make(map[int64]*Webhook), seen: make(map[seenID]*seenRow),
+		queue: make(map[Key][]*Webhook), rows: make(map[int64]*Webhook), seen: make(map[seenID][]*seenRow),
 		refused: make(map[string]*Webhook), changed: make(map[int64]*Webhook),
 	}
 }
@@ -491,6 +491,7 @@ func (w *work) load(tx Tx, n *needs) error {
 // look queues a look at what waits, was refused or was seen before, as far as the ops need it.
 func (w *work) look(tx Tx, n *needs) {
 	clear(w.queue)
+	clear(w.seen)
 	w.collect(tx, "lane_queue", n.queue, w.queue)
 	if len(n.refused) > 0 {
 		tx.Queue("refused_find", func(r Row) error {
@@ -509,7 +510,7 @@ func (w *work) look(tx Tx, n *needs) {
 		}
 		tx.Queue("seen_find", func(r Row) error {
 			id, err := scanSeen(r)
-			w.seen[id.seenID] = id
+			w.seen[id.seenID] = append(w.seen[id.seenID], id)
 			return err
 		}, lanes, ids)
 	}
@@ -621,7 +622,7 @@ func (w *work) save(tx Tx) {
 	})
 	// A batch may have several of a tenant or of an id: the last counts.
 	queueRows(tx, "snapshot_save", last(w.taken, func(r *snapshotRow) Key { return r.lane }), (*snapshotRow).columns)
-	queueRows(tx, "seen_save", last(w.ids, func(r *seenRow) seenID { return r.seenID }), (*seenRow).columns)
+	queueRows(tx, "seen_save", last(w.ids, func(r *seenRow) string { return string(slices.Concat(r.lane[:], r.hash[:], r.digest)) }), (*seenRow).columns)
 	if len(w.gone) > 0 {
 		tx.Queue("webhook_delete", nil, w.gone)
 		tx.Queue("content_delete", nil, w.gone)
