@@ -534,6 +534,6 @@ func TestStandbyIsNotRead(t *testing.T) {
 		t.Errorf("the last snapshot is still %d", before)
 	}
 	must(t, true, second(d.Resume(store.Pause{Tenant: "t"})))
-	d.until("delivered", func() bool { return len(d.main.got("t")) == 2 })
+	d.idle("t")
 	d.want("states", d.states("t"), "delivered delivered")
 }
