@@ -416,6 +416,31 @@ func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	}
 }
 
+// A clock that jumps ahead while a transaction waits for a lane is noticed, though the transaction took longer than the jump.
+func TestClockJumpsWhileItWaits(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	d.take("t", "A")
+	d.idle("t")
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	tx := must2(conn.Begin(t.Context()))(t)
+	must2(tx.Exec(t.Context(), "SELECT FROM "+schema+".lane FOR UPDATE"))(t)
+	var sender sync.WaitGroup
+	sender.Go(func() { d.send("t", "B") })
+	d.until("it waits for the lane", func() bool {
+		return inSchema(t, dsn, fmt.Sprintf("SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID())) != "0"
+	})
+	d.ahead.Add(int64(2 * time.Second))
+	time.Sleep(1300 * time.Millisecond)
+	check(t, tx.Rollback(t.Context()))
+	sender.Wait()
+	if !strings.Contains(d.log.String(), "clock has jumped") {
+		t.Error("nobody noticed")
+	}
+}
+
 // What an intake reads is its own lane's, however many wait in others, and also while the server knows nothing yet about new tables.
 func TestReadsOnlyItsOwnLane(t *testing.T) {
 	t.Parallel()
