@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,5 +131,20 @@ func TestNewTenantAtOnce(t *testing.T) {
 		a.want(tc.name, a.states(tenant), tc.want)
 		a.shut()
 		b.shut()
+	}
+}
+
+// A copy comes through another replica than the first. Its 200 promises as much: what that replica remembers of the tenant is older.
+func TestCopyThroughAnotherReplica(t *testing.T) {
+	t.Parallel()
+	open := inDatabase(t, pgtest.Schema(t))
+	var changed atomic.Pointer[string]
+	a := newDesk(t, open)
+	b := newDesk(t, open, func(c *Config) { c.Store.Changed = func(tenant string) { changed.Store(&tenant) } })
+	a.take("t", "A")
+	a.idle("t")
+	b.want("a copy", b.send("t", "A"), "=")
+	if tenant := changed.Load(); tenant == nil || *tenant != "t" {
+		t.Error("who asked the other replica before gets the answer from before")
 	}
 }

@@ -293,6 +293,9 @@ func (i *intake) done(err error) {
 	if i.granted {
 		i.s.cfg.Courier.Ungrant(i.hook.Receiver, i.row.size)
 	}
+	if a.Err == nil && i.snap != nil { // of a copy, too: the first may have come through another replica
+		i.s.cfg.Changed(i.row.Tenant)
+	}
 	i.reply <- a
 	switch {
 	case a.Leave != nil:

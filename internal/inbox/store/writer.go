@@ -374,9 +374,6 @@ func (s *Store) see(now int64, asked time.Time) {
 
 // settle makes what was committed visible in memory, before senders are answered.
 func (s *Store) settle(w *work) {
-	for _, t := range w.taken {
-		s.cfg.Changed(t.Tenant)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cache.changes++
