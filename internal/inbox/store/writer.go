@@ -390,9 +390,9 @@ func (s *Store) resolve(w *work, n *needs) error {
 	for range 6 {
 		last = 0
 		err = s.cfg.Engine.Write(func(tx Tx) error {
-			if len(w.lanes) > 0 {
-				tx.Queue("lane_lock", nil, w.keys())
-			}
+			keys := w.keys()
+			addLanes(tx, n, slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return nobody(n.lanes[k]) })) // those that it has made itself can't be seen yet, only waited for
+			w.lock(tx, keys)
 			tx.Queue("replica_lock", func(r Row) error { return r.Scan(&last) }, s.owner)
 			if err := tx.Send(); err != nil {
 				return err
@@ -420,12 +420,8 @@ func (s *Store) resolve(w *work, n *needs) error {
 }
 
 // keys are those of the lanes that are locked, in the order in which all lock them.
-func (w *work) keys() (all [][]byte) {
-	for k := range w.lanes {
-		all = append(all, bytes.Clone(k[:]))
-	}
-	slices.SortFunc(all, bytes.Compare)
-	return all
+func (w *work) keys() []Key {
+	return slices.SortedFunc(maps.Keys(w.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
 }
 
 // load locks and reads what the ops need.
@@ -554,14 +550,19 @@ func (w *work) found(tx Tx, n *needs, keys []Key) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	queueRows(tx, "platform_add", missing, func(k Key) []any { return []any{k[16:], n.lanes[k].Platform} })
-	queueRows(tx, "lane_add", missing, func(k Key) []any { return []any{k[:], n.lanes[k].Tenant, n.lanes[k].Type} })
+	addLanes(tx, n, missing)
 	w.lock(tx, missing)
 	if w.s.cfg.Engine.Shared() {
 		w.draw(tx, n.count) // after the locks: those of a lane are in its order
 		w.look(tx, n)       // another replica may have made the lane meanwhile, and stored something
 	}
 	return tx.Send()
+}
+
+// addLanes queues what makes lanes, unless they are there.
+func addLanes(tx Tx, n *needs, keys []Key) {
+	queueRows(tx, "platform_add", keys, func(k Key) []any { return []any{k[16:], n.lanes[k].Platform} })
+	queueRows(tx, "lane_add", keys, func(k Key) []any { return []any{k[:], n.lanes[k].Tenant, n.lanes[k].Type} })
 }
 
 // draw queues a look for numbers for new webhooks.
@@ -603,7 +604,7 @@ func (w *work) queueNext(tx Tx, of map[Key]int64, body int64) {
 // save queues what the ops have changed.
 func (w *work) save(tx Tx) {
 	var lanes []*lane
-	for _, k := range slices.SortedFunc(maps.Keys(w.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) }) {
+	for _, k := range w.keys() {
 		if l := w.lanes[k]; l.changed {
 			lanes = append(lanes, l)
 		}
