@@ -216,3 +216,26 @@ func TestGivenUpWhileSplit(t *testing.T) {
 		d.want("accepted", fmt.Sprint(d.main.got("t")), "[B]")
 	})
 }
+
+// A webhook is parked, and in the same transaction its copy comes, with the same signed id: that one is taken in, as it would be
+// a moment later.
+func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		h := &held{Engine: open()}
+		d := newDesk(t, func() store.Engine { return h })
+		signed := func() string {
+			w := d.hook("t", "A")
+			w.SignedID = "1"
+			return d.sendHook(w)
+		}
+		d.main.set("t", status(422))
+		release := d.main.hang("t")
+		d.want("the first", signed(), "+")
+		d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
+		d.together(h, func() {
+			before := d.Queued()
+			release()
+			d.until("its outcome is queued", func() bool { return d.Queued() > before })
+		}, func() { d.want("the copy", signed(), "+") })
+	})
+}

@@ -190,11 +190,15 @@ func (i *intake) duplicate(w *work, l *lane) string {
 	reused := false
 	if i.hook.SignedID != "" {
 		for _, seen := range w.seen[i.seenID()] {
+			state := seen.state
+			if now := w.changed[seen.seq]; now != nil { // in this batch
+				state = now.State
+			}
 			switch {
 			case w.now-seen.at >= int64(seenFor/time.Microsecond):
 			case !bytes.Equal(seen.digest, row.digest):
 				reused = true
-			case seen.state == Waiting || seen.state.Taken() || seen.state == Superseded:
+			case state == Waiting || state.Taken() || state == Superseded:
 				return seen.uuid
 			}
 		}
