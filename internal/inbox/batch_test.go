@@ -14,6 +14,7 @@ import (
 
 	"usher/internal/inbox/store"
 	"usher/internal/receiver"
+	"usher/internal/testkit/pgtest"
 )
 
 // held is an engine whose next transactions wait: so a test decides what shares one.
@@ -256,4 +257,50 @@ func TestGivenUpWhileSplit(t *testing.T) {
 		d.want("tried", fmt.Sprint(len(d.main.tried("t"))), "1")
 		d.want("accepted", fmt.Sprint(d.main.got("t")), "[B]")
 	})
+}
+
+// A webhook is parked, and in the same transaction its copy comes, with the same signed id: that one is taken in, as it would be
+// a moment later.
+func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		h := &held{Engine: open()}
+		d := newDesk(t, func() store.Engine { return h })
+		signed := func() string {
+			w := d.hook("t", "A")
+			w.SignedID = "1"
+			return d.sendHook(w)
+		}
+		d.main.set("t", status(422))
+		release := d.main.hang("t")
+		d.want("the first", signed(), "+")
+		d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
+		d.together(h, func() {
+			before := d.Queued()
+			release()
+			d.until("its outcome is queued", func() bool { return d.Queued() > before })
+		}, func() { d.want("the copy", signed(), "+") })
+	})
+}
+
+// A sender hangs up while the database is slow, and goes on through another replica: what it gave up does not come after that.
+func TestSenderHangsUp(t *testing.T) {
+	t.Parallel()
+	open := inDatabase(t, pgtest.Schema(t))
+	h := &held{Engine: open()}
+	a := newDesk(t, func() store.Engine { return h })
+	b := newDesk(t, open, func(c *Config) { c.Store.Receivers = a.cfg.Store.Receivers })
+	a.take("t", "first")
+	a.idle("t")
+	w := a.hook("t", "A")
+	ctx, hangUp := context.WithCancel(t.Context())
+	w.Sender = ctx
+	a.together(h, func() {
+		go hangUp()
+		if got := a.sendHook(w); got == "+" {
+			t.Error("it was taken in")
+		}
+		b.take("t", "A", "B")
+	})
+	a.idle("t")
+	a.want("accepted", fmt.Sprint(a.main.got("t")), "[first A B]")
 }

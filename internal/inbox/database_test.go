@@ -416,6 +416,31 @@ func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	}
 }
 
+// A clock that jumps ahead while a transaction waits for a lane is noticed, though the transaction took longer than the jump.
+func TestClockJumpsWhileItWaits(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	d.take("t", "A")
+	d.idle("t")
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	tx := must2(conn.Begin(t.Context()))(t)
+	must2(tx.Exec(t.Context(), "SELECT FROM "+schema+".lane FOR UPDATE"))(t)
+	var sender sync.WaitGroup
+	sender.Go(func() { d.send("t", "B") })
+	d.until("it waits for the lane", func() bool {
+		return inSchema(t, dsn, fmt.Sprintf("SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID())) != "0"
+	})
+	d.ahead.Add(int64(2 * time.Second))
+	time.Sleep(1300 * time.Millisecond)
+	check(t, tx.Rollback(t.Context()))
+	sender.Wait()
+	if !strings.Contains(d.log.String(), "clock has jumped") {
+		t.Error("nobody noticed")
+	}
+}
+
 // What an intake reads is its own lane's, however many wait in others, and also while the server knows nothing yet about new tables.
 func TestReadsOnlyItsOwnLane(t *testing.T) {
 	t.Parallel()
@@ -508,4 +533,32 @@ func TestDefaultIsolation(t *testing.T) {
 			t.Error("an outage")
 		}
 	}
+}
+
+// A standby may lag behind. While the primary is away for a moment a connection may find it, and what is read there afterwards is older
+// than what was answered 200, or is not there at all.
+func TestStandbyIsNotRead(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.New(t)
+	standby := primary.Standby(t)
+	wire := pgtest.Cut(t, primary.Addr())
+	d := newDesk(t, inDatabase(t, fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable", wire.Addr(), standby.Addr())))
+	d.take("t", "A")
+	d.idle("t")
+	standby.Exec(t, "SELECT pg_wal_replay_pause()")
+	wire.Refuse()
+	for range 3 { // whoever reads finds another connection
+		_, _ = d.List(store.Filter{})
+	}
+	wire.Pass()
+	d.until("paused", func() bool { return d.Pause(store.Pause{Tenant: "t"}) == nil })
+	large := strings.Repeat("B", 100_000) // it is not read ahead
+	before := must2(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq
+	d.until("taken in", func() bool { return d.send("t", large) == "+" })
+	if now := must2(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq; now <= before {
+		t.Errorf("the last snapshot is still %d", before)
+	}
+	must(t, true, second(d.Resume(store.Pause{Tenant: "t"})))
+	d.idle("t")
+	d.want("states", d.states("t"), "delivered delivered")
 }

@@ -126,7 +126,7 @@ func (w *world) judgeDuplicate(n *arrival) {
 		return t.tenant == o.tenant && t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.entry.ID > o.entry.ID && t.began.After(n.from)
 	}):
 		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
-	case o.entry.State == store.Kept && len(o.again) == 0 && n.receiver == "":
+	case o.entry.State == store.Kept && n.receiver == "": // what was sent again would be no longer
 		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
 			w.violation("(a) arrival %d was dropped as a copy of %d, which was kept before", n.number, o.number)
 		}
@@ -225,7 +225,7 @@ func (w *world) judgeKept(a *arrival) {
 	case store.Delivered:
 		good = accepted
 	case store.Kept:
-		good = w.keep && a.receiver == "" && len(a.again) == 0
+		good = w.keep && a.receiver == "" && (len(a.again) == 0 || unsure)
 	case store.Parked:
 		good = last != nil && (last.status == 422 || refusals >= worldTries || e.Changed.Sub(since) > w.maxAge)
 	case store.Superseded:

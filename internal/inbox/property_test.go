@@ -239,11 +239,11 @@ func TestWorldsInADatabase(t *testing.T) {
 	case testing.Short():
 		worlds = 4
 	}
-	g := &group{server: pgtest.New(t)}
+	g := &group{server: pgtest.New(t, "max_connections=400")}
 	checkWorlds(t, worlds, atOnce, func(t *testing.T, seed uint64, skip []int) *world {
 		w := newWorld(seed, databasePace)
 		w.group, w.dsn = g, g.server.DSN()+"&schema="+fmt.Sprintf("w%016x_%d", seed, rand.Uint32())
-		for range 2 {
+		for range 2 + seed%2 {
 			w.places = append(w.places, &place{world: w, number: len(w.places)})
 		}
 		w.t(t)

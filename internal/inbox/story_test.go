@@ -225,6 +225,7 @@ func TestSignedIDs(t *testing.T) {
 			{"while it waits", "s500 #1:A+ tried #2:B+ #1:A= up idle", "A B", "delivered delivered"},
 			{"after 15 minutes", "#1:A+ idle #2:B+ idle +14m59s #1:A= +2s #1:A+ idle", "A B A", "delivered delivered delivered"},
 			{"another body", "#1:A+ idle #1:B+ idle", "A B", "delivered delivered"},
+			{"another body, and then the recorded one", "#1:A+ idle #1:B+ idle #1:A= #1:B=", "A B", "delivered delivered"},
 			{"one that was parked may come again", "s400 #1:A+ parked up #1:A+ idle", "A", "superseded delivered"},
 			{"one that was discarded may come again", "s500 #1:A+ tried discard:1 up #1:A+ idle", "A", "discarded delivered"},
 			{"the id of a copy is remembered, too", "#1:A+ idle #2:A= #3:B+ idle #2:A= #1:A=", "A B", "delivered delivered"},

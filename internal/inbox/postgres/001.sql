@@ -74,7 +74,7 @@ CREATE TABLE {schema}.seen_id ( -- signed webhook-ids of the last 15 minutes
 	seq    bigint NOT NULL,
 	at     bigint NOT NULL,
 	uuid   bytea NOT NULL,
-	PRIMARY KEY (lane, id)
+	PRIMARY KEY (lane, id, digest)
 );
 CREATE INDEX seen_id_at ON {schema}.seen_id (at);
 

@@ -151,8 +151,13 @@ type Engine struct {
 // somebody has to change is an error.
 func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error) {
 	e := newEngine(a, password, log)
+	readers := e.config.Copy()
+	if readers.ConnConfig.ValidateConnect == nil {
+		// A standby may lag behind: what it has is older than what was answered. Who writes notices where it is, who reads does not.
+		readers.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
+	}
 	var err error
-	if e.pool, err = pgxpool.NewWithConfig(context.Background(), e.config); err != nil {
+	if e.pool, err = pgxpool.NewWithConfig(context.Background(), readers); err != nil {
 		return nil, errors.New(reason(err))
 	}
 	if err := e.connect(); err != nil {

@@ -123,7 +123,7 @@ LEFT JOIN {schema}.webhook w ON w.seq = s.seq
 
 -- name: seen_save
 INSERT INTO {schema}.seen_id (lane, id, digest, seq, at, uuid) SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[])
-ON CONFLICT (lane, id) DO UPDATE SET digest = excluded.digest, seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
+ON CONFLICT (lane, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
 
 -- name: seen_forget
 DELETE FROM {schema}.seen_id WHERE lane = $1
@@ -262,7 +262,7 @@ SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.la
 SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM {schema}.snapshot s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane
 
 -- name: export_seen
-SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM {schema}.seen_id s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane, s.id
+SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM {schema}.seen_id s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane, s.id, s.digest
 
 -- name: filled
 SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f

@@ -73,7 +73,7 @@ CREATE TABLE seen_id ( -- signed webhook-ids of the last 15 minutes
 	seq    INTEGER NOT NULL,
 	at     INTEGER NOT NULL,
 	uuid   BLOB NOT NULL,
-	PRIMARY KEY (lane, id)
+	PRIMARY KEY (lane, id, digest)
 ) WITHOUT ROWID;
 CREATE INDEX seen_id_at ON seen_id (at);
 

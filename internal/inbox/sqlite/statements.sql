@@ -112,7 +112,7 @@ WHERE s.lane = ?1 AND s.id = ?2
 
 -- name: seen_save
 INSERT INTO seen_id (lane, id, digest, seq, at, uuid) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (lane, id) DO UPDATE SET digest = excluded.digest, seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
+ON CONFLICT (lane, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
 
 -- name: seen_forget
 DELETE FROM seen_id WHERE lane = ?1
@@ -228,7 +228,7 @@ SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.
 SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM snapshot s JOIN lane l ON l.key = s.lane ORDER BY s.lane
 
 -- name: export_seen
-SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM seen_id s JOIN lane l ON l.key = s.lane ORDER BY s.lane, s.id
+SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM seen_id s JOIN lane l ON l.key = s.lane ORDER BY s.lane, s.id, s.digest
 
 -- name: filled
 SELECT count(*) FROM (SELECT 1 FROM webhook UNION ALL SELECT 1 FROM snapshot LIMIT 1) AS f

@@ -175,10 +175,11 @@ func (i *intake) remember(w *work, seq int64, uuid string) {
 		return
 	}
 	id := &seenRow{seenID: i.seenID(), digest: i.row.digest, seq: seq, at: w.now, state: Waiting, uuid: uuid}
-	if known := w.seen[id.seenID]; known != nil && uuid != i.row.Webhook && known.fresh(w.now) && known.counts() {
+	same := func(known *seenRow) bool { return bytes.Equal(known.digest, id.digest) }
+	if uuid != i.row.Webhook && slices.ContainsFunc(w.seen[id.seenID], func(known *seenRow) bool { return same(known) && known.counts(w) }) {
 		return // the window counts from the first
 	}
-	w.seen[id.seenID] = id // for the rest of this batch
+	w.seen[id.seenID] = append(slices.DeleteFunc(w.seen[id.seenID], same), id) // for the rest of this batch
 	w.ids = append(w.ids, id)
 }
 
@@ -186,15 +187,18 @@ func (i *intake) remember(w *work, seq int64, uuid string) {
 // holds for sure, if it took it within the window. A signed id that was seen before is a copy whatever came since.
 func (i *intake) duplicate(w *work, l *lane) string {
 	row := i.row
+	reused := false
 	if i.hook.SignedID != "" {
-		if seen := w.seen[i.seenID()]; seen != nil && seen.fresh(w.now) {
-			switch {
-			case !bytes.Equal(seen.digest, row.digest):
-				i.s.cfg.Log.Warn("webhook has a signed webhook-id that another webhook had before; it is taken in", "webhook", row.Webhook, "tenant", row.Tenant)
-			case seen.counts():
+		for _, seen := range w.seen[i.seenID()] {
+			same := bytes.Equal(seen.digest, row.digest)
+			if same && seen.counts(w) {
 				return seen.uuid
 			}
+			reused = reused || !same && seen.fresh(w)
 		}
+	}
+	if reused {
+		i.s.cfg.Log.Warn("webhook has a signed webhook-id that another webhook had before; it is taken in", "webhook", row.Webhook, "tenant", row.Tenant)
 	}
 	if !row.snapshot || i.s.cfg.Window == 0 {
 		return ""
@@ -287,6 +291,9 @@ func (i *intake) done(err error) {
 	if i.granted {
 		i.s.cfg.Courier.Ungrant(i.hook.Receiver, i.row.size)
 	}
+	if a.Err == nil && i.snap != nil { // of a copy, too: the first may have come through another replica
+		i.s.cfg.Changed(i.row.Tenant)
+	}
 	i.reply <- a
 	switch {
 	case a.Leave != nil:
@@ -323,7 +330,7 @@ type seenID struct {
 
 func (i *intake) seenID() seenID { return seenID{i.row.lane, sha256.Sum256([]byte(i.hook.SignedID))} }
 
-// seenRow is a row of the table seen_id: a signed webhook-id that was taken in.
+// seenRow is a row of the table seen_id: a signed webhook-id that was taken in, with that body.
 type seenRow struct {
 	seenID
 	digest []byte
@@ -333,11 +340,15 @@ type seenRow struct {
 	uuid   string
 }
 
-func (r *seenRow) fresh(now int64) bool { return now-r.at < int64(seenFor/time.Microsecond) }
+func (r *seenRow) fresh(w *work) bool { return w.now-r.at < int64(seenFor/time.Microsecond) }
 
-// counts says whether the same again would be a copy: not if the first was parked or discarded.
-func (r *seenRow) counts() bool {
-	return r.state == Waiting || r.state.Taken() || r.state == Superseded
+// counts says whether the same again would be a copy: not if the first was parked or discarded, or came too long ago.
+func (r *seenRow) counts(w *work) bool {
+	state := r.state
+	if now := w.changed[r.seq]; now != nil { // in this batch
+		state = now.State
+	}
+	return r.fresh(w) && (state == Waiting || state.Taken() || state == Superseded)
 }
 
 func scanSeen(r Row) (*seenRow, error) {

@@ -287,7 +287,7 @@ func (c *clock) see(now int64, asked time.Time) bool {
 	defer c.mu.Unlock()
 	offset := time.Duration(now)*time.Microsecond - time.Since(c.start)
 	took := time.Since(asked)
-	jumped := c.known && (offset-c.offset).Abs() > maxJump+max(took, c.took)
+	jumped := c.known && (offset > c.offset+c.took+maxJump || c.offset > offset+took+maxJump)
 	if jumped || !c.known { // it may have jumped right before we first saw it
 		c.odd = time.Now()
 	}

@@ -59,9 +59,9 @@ type work struct {
 	next    map[Key]*Webhook
 	rest    map[Key][]*Webhook
 	queue   map[Key][]*Webhook
-	rows    map[int64]*Webhook // all that were read, by number
-	seen    map[seenID]*seenRow
-	refused map[string]*Webhook // those that nobody has dealt with, by digest
+	rows    map[int64]*Webhook    // all that were read, by number
+	seen    map[seenID][]*seenRow // one for each body that the id came with
+	refused map[string]*Webhook   // those that nobody has dealt with, by digest
 	numbers []int64
 	claimed [][]Key // the lanes that each claim found
 
@@ -77,7 +77,7 @@ type work struct {
 func newWork(s *Store) *work {
 	return &work{
 		s: s, asked: time.Now(), lanes: make(map[Key]*lane), next: make(map[Key]*Webhook), rest: make(map[Key][]*Webhook),
-		queue: make(map[Key][]*Webhook), rows: make(map[int64]*Webhook), seen: make(map[seenID]*seenRow),
+		queue: make(map[Key][]*Webhook), rows: make(map[int64]*Webhook), seen: make(map[seenID][]*seenRow),
 		refused: make(map[string]*Webhook), changed: make(map[int64]*Webhook),
 	}
 }
@@ -374,9 +374,6 @@ func (s *Store) see(now int64, asked time.Time) {
 
 // settle makes what was committed visible in memory, before senders are answered.
 func (s *Store) settle(w *work) {
-	for _, t := range w.taken {
-		s.cfg.Changed(t.Tenant)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cache.changes++
@@ -394,9 +391,9 @@ func (s *Store) resolve(w *work, n *needs) error {
 	for range 6 {
 		last = 0
 		err = s.cfg.Engine.Write(func(tx Tx) error {
-			if len(w.lanes) > 0 {
-				tx.Queue("lane_lock", nil, w.keys())
-			}
+			keys := w.keys()
+			addLanes(tx, n, slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return nobody(n.lanes[k]) })) // those that it has made itself can't be seen yet, only waited for
+			w.lock(tx, keys)
 			tx.Queue("replica_lock", func(r Row) error { return r.Scan(&last) }, s.owner)
 			if err := tx.Send(); err != nil {
 				return err
@@ -424,12 +421,8 @@ func (s *Store) resolve(w *work, n *needs) error {
 }
 
 // keys are those of the lanes that are locked, in the order in which all lock them.
-func (w *work) keys() (all [][]byte) {
-	for k := range w.lanes {
-		all = append(all, bytes.Clone(k[:]))
-	}
-	slices.SortFunc(all, bytes.Compare)
-	return all
+func (w *work) keys() []Key {
+	return slices.SortedFunc(maps.Keys(w.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
 }
 
 // load locks and reads what the ops need.
@@ -493,6 +486,7 @@ func (w *work) load(tx Tx, n *needs) error {
 // look queues a look at what waits, was refused or was seen before, as far as the ops need it.
 func (w *work) look(tx Tx, n *needs) {
 	clear(w.queue)
+	clear(w.seen)
 	w.collect(tx, "lane_queue", n.queue, w.queue)
 	if len(n.refused) > 0 {
 		tx.Queue("refused_find", func(r Row) error {
@@ -511,7 +505,7 @@ func (w *work) look(tx Tx, n *needs) {
 		}
 		tx.Queue("seen_find", func(r Row) error {
 			id, err := scanSeen(r)
-			w.seen[id.seenID] = id
+			w.seen[id.seenID] = append(w.seen[id.seenID], id)
 			return err
 		}, lanes, ids)
 	}
@@ -558,14 +552,19 @@ func (w *work) found(tx Tx, n *needs, keys []Key) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	queueRows(tx, "platform_add", missing, func(k Key) []any { return []any{k[16:], n.lanes[k].Platform} })
-	queueRows(tx, "lane_add", missing, func(k Key) []any { return []any{k[:], n.lanes[k].Tenant, n.lanes[k].Type} })
+	addLanes(tx, n, missing)
 	w.lock(tx, missing)
 	if w.s.cfg.Engine.Shared() {
 		w.draw(tx, n.count) // after the locks: those of a lane are in its order
 		w.look(tx, n)       // another replica may have made the lane meanwhile, and stored something
 	}
 	return tx.Send()
+}
+
+// addLanes queues what makes lanes, unless they are there.
+func addLanes(tx Tx, n *needs, keys []Key) {
+	queueRows(tx, "platform_add", keys, func(k Key) []any { return []any{k[16:], n.lanes[k].Platform} })
+	queueRows(tx, "lane_add", keys, func(k Key) []any { return []any{k[:], n.lanes[k].Tenant, n.lanes[k].Type} })
 }
 
 // draw queues a look for numbers for new webhooks.
@@ -607,7 +606,7 @@ func (w *work) queueNext(tx Tx, of map[Key]int64, body int64) {
 // save queues what the ops have changed.
 func (w *work) save(tx Tx) {
 	var lanes []*lane
-	for _, k := range slices.SortedFunc(maps.Keys(w.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) }) {
+	for _, k := range w.keys() {
 		if l := w.lanes[k]; l.changed {
 			lanes = append(lanes, l)
 		}
@@ -623,7 +622,7 @@ func (w *work) save(tx Tx) {
 	})
 	// A batch may have several of a tenant or of an id: the last counts.
 	queueRows(tx, "snapshot_save", last(w.taken, func(r *snapshotRow) Key { return r.lane }), (*snapshotRow).columns)
-	queueRows(tx, "seen_save", last(w.ids, func(r *seenRow) seenID { return r.seenID }), (*seenRow).columns)
+	queueRows(tx, "seen_save", last(w.ids, func(r *seenRow) string { return string(slices.Concat(r.lane[:], r.hash[:], r.digest)) }), (*seenRow).columns)
 	if len(w.gone) > 0 {
 		tx.Queue("webhook_delete", nil, w.gone)
 		tx.Queue("content_delete", nil, w.gone)

@@ -412,7 +412,11 @@ func (s *Server) Kill() {
 	for pid := range s.paused {
 		signal(pid, os.Kill)
 	}
-	for s.paused = nil; len(s.processes()) > 0; { // it does not start again while one of them still has its memory
+	s.paused = nil
+	for left := s.processes(); len(left) > 0; left = s.processes() { // it does not start again while one of them still has its memory
+		for _, pid := range left { // also one that was just being made
+			signal(pid, os.Kill)
+		}
 		time.Sleep(time.Millisecond)
 	}
 	<-s.ended

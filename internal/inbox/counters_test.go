@@ -1,0 +1,144 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/store"
+	"usher/internal/testkit/pgtest"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+// refusalOf is a webhook that was refused, and may be accepted.
+func refusalOf(d *desk, tenant string, n int) *webhookgate.Refusal {
+	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":{},"n":%d}}`, tenant, n)
+	return &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Certain: true, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}
+}
+
+// again is an engine that runs transactions twice now and then, as after a deadlock, or splits them.
+type again struct{ store.Engine }
+
+func (e *again) Write(fn func(store.Tx) error) error {
+	switch rand.IntN(6) {
+	case 0:
+		_ = e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), errors.New("a deadlock")) })
+	case 1:
+		guilty := &store.GuiltyError{Err: errors.New("a value that the database does not take")}
+		if rand.IntN(3) == 0 {
+			return e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), guilty) })
+		}
+	}
+	return e.Engine.Write(fn)
+}
+
+// What a lane counts is what it has, whatever people do at once through three replicas.
+func TestLanesCountWhatTheyHave(t *testing.T) {
+	slow(t)
+	t.Parallel()
+	for _, latest := range []bool{false, true} {
+		t.Run(fmt.Sprint("latest ", latest), func(t *testing.T) {
+			t.Parallel()
+			dsn := pgtest.Schema(t)
+			open := func() store.Engine { return &again{inDatabase(t, dsn)()} }
+			var desks []*desk
+			for range 3 {
+				desks = append(desks, newDesk(t, open, func(c *Config) {
+					c.Store.KeepLatest, c.Store.Attempts = latest, 4
+					c.Store.Limits = store.DefaultLimits
+					c.Store.Limits.Finished, c.Store.Limits.Refused, c.Store.Limits.RefusedTenant = 6, 5, 3
+					if len(desks) > 0 {
+						c.Store.Receivers = desks[0].cfg.Store.Receivers
+					}
+				}))
+			}
+			desks[0].main.set("", func(int) *http.Response {
+				return status([]int{200, 200, 200, 500, 503, 422}[rand.IntN(6)])(0)
+			})
+			end := time.Now().Add(10 * time.Second)
+			var wg sync.WaitGroup
+			for n := range 12 {
+				wg.Go(func() {
+					d := desks[n%3]
+					for time.Now().Before(end) {
+						tenant, body := fmt.Sprint("t", rand.IntN(3)), fmt.Sprint("body", rand.IntN(3))
+						switch rand.IntN(14) {
+						case 0, 1, 2, 3, 4, 5:
+							w := d.hook(tenant, body)
+							w.Snapshot = rand.IntN(5) > 0
+							if rand.IntN(3) == 0 {
+								w.SignedID = fmt.Sprint("id", rand.IntN(20))
+							}
+							d.sendHook(w)
+						case 6:
+							d.Refuse(refusalOf(d, tenant, rand.IntN(6)))
+						case 7, 8, 9, 10:
+							all, err := d.List(store.Filter{Tenant: tenant})
+							if err != nil || len(all) == 0 {
+								continue
+							}
+							id := all[rand.IntN(len(all))].ID
+							switch rand.IntN(4) {
+							case 0:
+								_ = d.Discard(id)
+							case 1:
+								_, _ = d.Accept(id, rand.IntN(2) == 0)
+							default:
+								_ = d.Redeliver(id, rand.IntN(2) == 0)
+							}
+						case 11:
+							if rand.IntN(4) == 0 {
+								_, _ = d.Erase("", tenant)
+							}
+							_, _ = d.Forget(nil, tenant)
+						case 12:
+							_ = d.Pause(store.Pause{Tenant: tenant})
+						case 13:
+							_, _ = d.Resume(store.Pause{Tenant: tenant})
+						}
+					}
+				})
+			}
+			wg.Wait()
+			desks[0].main.set("", nil)
+			for n := range 3 {
+				for _, err := desks[0].Resume(store.Pause{Tenant: fmt.Sprint("t", n)}); err != nil; _, err = desks[0].Resume(store.Pause{Tenant: fmt.Sprint("t", n)}) {
+				}
+			}
+			wrong := `SELECT string_agg(format('%s: %s', convert_from(l.tenant, 'UTF8'), row(l.waiting, c.waiting, l.again, c.again, l.parked, c.parked, l.refused, c.refused, l.bytes, c.bytes, l.tail, c.tail, s.seq, c.snap)::text), '; ')
+FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.lane = l.key CROSS JOIN LATERAL (
+	SELECT count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND ord < 0) AS again, count(*) FILTER (WHERE state = 1) AS parked,
+		count(*) FILTER (WHERE state = 2) AS refused, coalesce(sum(size) FILTER (WHERE state < 2), 0) AS bytes,
+		max(seq) FILTER (WHERE convert_from(status, 'UTF8') NOT LIKE '%"code":%') AS tail, max(seq) FILTER (WHERE snapshot = 1 AND convert_from(status, 'UTF8') NOT LIKE '%"code":%') AS snap
+	FROM {schema}.webhook WHERE lane = l.key) c
+WHERE (l.waiting, l.again, l.parked, l.refused, l.bytes) <> (c.waiting, c.again, c.parked, c.refused, c.bytes) OR c.tail > l.tail OR c.snap > coalesce(s.seq, 0)
+	OR l.tenant <> '' AND l.waiting > 0 AND l.due > 4000000000000000 AND l.paused = 0
+	OR EXISTS (SELECT FROM {schema}.webhook w WHERE w.lane = l.key AND NOT EXISTS (SELECT FROM {schema}.content c WHERE c.seq = w.seq))`
+			if got := inSchema(t, dsn, "SELECT coalesce(("+wrong+"), '')"); got != "" {
+				t.Error(got)
+			}
+			desks[0].idle("")
+			if got := inSchema(t, dsn, "SELECT coalesce(("+wrong+"), '')"); got != "" {
+				t.Error(got)
+			}
+			if got := inSchema(t, dsn, "SELECT count(*)::text FROM {schema}.content c WHERE NOT EXISTS (SELECT FROM {schema}.webhook w WHERE w.seq = c.seq)"); got != "0" {
+				t.Error("contents without a webhook:", got)
+			}
+			for _, d := range desks {
+				d.end()
+				d.courier.mu.Lock()
+				for _, l := range d.courier.lines {
+					if l.granted != 0 || l.underway != 0 || l.failed != 0 || len(l.ready) != 0 || len(d.courier.leaves) != 0 || d.courier.bodies != 0 {
+						t.Errorf("%d granted, %d under way, %d failed, %d leaves, %d bytes", l.granted, l.underway, l.failed, len(d.courier.leaves), d.courier.bodies)
+					}
+				}
+				d.courier.mu.Unlock()
+			}
+		})
+	}
+}
