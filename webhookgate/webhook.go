@@ -1,7 +1,6 @@
 package webhookgate
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -34,9 +33,6 @@ type Webhook struct {
 
 	// SignedID is the sender's webhook-id, if the signature that the gate has checked covers it.
 	SignedID string
-
-	// Sender ends when the sender has hung up. Nil: it never does.
-	Sender context.Context
 
 	// Says is what an inbox keeps of a snapshot. The gate reads it from the value that it has
 	// validated, so that a body is parsed once. Nil: nobody has read it.

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,29 +25,8 @@ func TestReplicas(t *testing.T) {
 		{"they see and do the same", actsOnReplicas},
 		{"they answer the same within a second", entitlementsOnReplicas},
 		{"200 only when the standby has it, too", onlyWhenCommitted},
-		{"who has hung up has gone on", hungUpOnReplicas},
 	} {
 		t.Run(c.name, func(t *testing.T) { f.t = t; c.test(t, f) })
-	}
-}
-
-// A replica stands still. Its sender hangs up, and goes on through another one: what the first one still has of it comes too late.
-func hungUpOnReplicas(t *testing.T, f *fleet) {
-	u, body := f.ushers[0], testkit.Snapshot("late", 5)
-	u.Signal(t, syscall.SIGSTOP)
-	c, err := net.Dial("tcp", u.gate)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintf(c, "POST /webhooks HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", u.gate, len(body), body)
-	c.Close()
-	f.send(1, body)
-	f.send(2, testkit.Snapshot("late", 10))
-	u.Signal(t, syscall.SIGCONT)
-	f.send(0, testkit.Snapshot("other", 1))
-	time.Sleep(time.Second) // time for what must not come
-	if got := fmt.Sprint(f.receiver.All("late")); got != "[5 10]" {
-		t.Errorf("delivered %s", got)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"usher/internal/inbox/store"
 	"usher/internal/receiver"
-	"usher/internal/testkit/pgtest"
 )
 
 // held is an engine whose next transactions wait: so a test decides what shares one.
@@ -280,27 +279,4 @@ func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 			d.until("its outcome is queued", func() bool { return d.Queued() > before })
 		}, func() { d.want("the copy", signed(), "+") })
 	})
-}
-
-// A sender hangs up while the database is slow, and goes on through another replica: what it gave up does not come after that.
-func TestSenderHangsUp(t *testing.T) {
-	t.Parallel()
-	open := inDatabase(t, pgtest.Schema(t))
-	h := &held{Engine: open()}
-	a := newDesk(t, func() store.Engine { return h })
-	b := newDesk(t, open, func(c *Config) { c.Store.Receivers = a.cfg.Store.Receivers })
-	a.take("t", "first")
-	a.idle("t")
-	w := a.hook("t", "A")
-	ctx, hangUp := context.WithCancel(t.Context())
-	w.Sender = ctx
-	a.together(h, func() {
-		go hangUp()
-		if got := a.sendHook(w); got == "+" {
-			t.Error("it was taken in")
-		}
-		b.take("t", "A", "B")
-	})
-	a.idle("t")
-	a.want("accepted", fmt.Sprint(a.main.got("t")), "[first A B]")
 }

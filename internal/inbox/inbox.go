@@ -126,14 +126,9 @@ func (i *Inbox) Shared() bool { return i.shared }
 // answerWithin is how long a sender waits for the inbox at most.
 const answerWithin = 10 * time.Second
 
-// Keep takes a webhook in; see webhookgate.Config.Keep. A sender that hangs up may have gone on through another replica: then it is not
-// taken in any more.
+// Keep takes a webhook in; see webhookgate.Config.Keep.
 func (i *Inbox) Keep(w *webhookgate.Webhook) (duplicateOf string, err error) {
-	sender := context.Background()
-	if i.shared && w.Sender != nil {
-		sender = w.Sender
-	}
-	ctx, cancel := context.WithTimeout(sender, answerWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
 	a := i.Store.Add(ctx, w, i.keep)
 	return a.DuplicateOf, a.Err

@@ -122,6 +122,8 @@ type Limits struct {
 	RefusedAge    time.Duration
 
 	ActionAge time.Duration
+
+	Counted int // rows that are counted at each look; zero: 10,000
 }
 
 // DefaultLimits are those of the contract.

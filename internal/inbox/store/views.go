@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -300,8 +301,8 @@ func (s *Store) used() (int64, error) {
 	return s.cache.used, nil
 }
 
-// Stats counts. What this process changes shows at once, what other replicas change within a second. If counting takes long, both show
-// within twenty times as long; only what a person has changed here shows at once.
+// Stats counts. What this process changes shows at once, what other replicas change within a second. If there is much to count, both show
+// within twenty times as long as that takes; only what a person has changed here shows at once.
 func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	s.mu.Lock()
 	c := s.cache
@@ -310,7 +311,7 @@ func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	if c.changes != c.counted {
 		old = 0
 	}
-	if c.took > quick {
+	if c.stats.Pending+c.stats.Parked+c.stats.Tenants > cmp.Or(s.cfg.Limits.Counted, counted) {
 		old = max(old, 20*c.took)
 	}
 	if !c.known || c.counted < c.acted || time.Since(c.at) > old {
@@ -341,8 +342,8 @@ func ageOf(now, since int64) time.Duration {
 	return time.Duration(now-since) * time.Microsecond
 }
 
-// quick is how long counting may take to be done whenever somebody asks.
-const quick = 10 * time.Millisecond
+// counted is how many rows are counted whenever somebody asks and something has changed.
+const counted = 10_000
 
 // maxTook bounds what counting is taken to cost: a database that hangs must not make old figures last.
 const maxTook = 3 * time.Second
