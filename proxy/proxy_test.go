@@ -18,6 +18,7 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/sandbox"
+	"usher/internal/testkit"
 	"usher/internal/wire"
 	"usher/tokens"
 )
@@ -26,6 +27,8 @@ const (
 	replayLimit = 64 << 10
 	query       = `{"query":"{ accounts(limit: 1) { id name } }"}`
 )
+
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // rig is a local port in front of a billing service.
 type rig struct {
