@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"usher/internal/guard"
-	"usher/internal/stdlog"
+	"usher/internal/logs"
 	"usher/internal/wire"
 	"usher/tokens"
 )
@@ -94,7 +94,7 @@ func New(cfg Config) *Handler {
 		ErrorHandler:   h.fail,
 		FlushInterval:  flushPatience,
 		BufferPool:     buffers{},
-		ErrorLog:       stdlog.New(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
+		ErrorLog:       logs.ForLibrary(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
 	}
 	return h
 }
