@@ -57,7 +57,7 @@ func Run(ctx context.Context, c Config) error {
 	if u.gate != nil && !c.Settings.Webhook.SharedInbox() {
 		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
 	}
-	u.systemd, u.serves = sdnotify.New(c.Environ), c.Serves
+	u.systemd, u.serves = sdnotify.New(settings.Environment(c.Environ)), c.Serves
 	return u.Run(ctx)
 }
 
