@@ -51,8 +51,7 @@ type Config struct {
 	// Log gets a line for every failed call, at info or above. Required.
 	Log *slog.Logger
 	// Started is called for each call that begins, Finished at its end with the status that
-	// the caller saw, Replayed for each second try after a 401. They must not block. Each may
-	// be nil.
+	// the caller saw, Replayed for each second try after a 401. They must not block. Required.
 	Started  func()
 	Finished func(status int, took time.Duration)
 	Replayed func()
@@ -101,17 +100,13 @@ func New(cfg Config) *Handler {
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h.cfg.Started != nil {
-		h.cfg.Started()
-	}
+	h.cfg.Started()
 	begin := time.Now()
 	out := &outcome{ResponseWriter: w, request: r}
 	defer func() {
 		broken := recover()
 		took := time.Since(begin)
-		if h.cfg.Finished != nil {
-			h.cfg.Finished(out.status, took)
-		}
+		h.cfg.Finished(out.status, took)
 		h.log(r, out, took, broken != nil)
 		out.caller.end(r, h.drain)
 		if broken == nil {
