@@ -27,7 +27,7 @@ func TestAccounts(t *testing.T) {
 		{"Python", "python3", []string{"python3", "accounts/accounts.py"}},
 		{"PHP", "php", []string{"php", "accounts/accounts.php"}},
 		{"Perl", "perl", []string{"perl", "accounts/accounts.pl"}},
-		{"Java", "java", []string{"java", "accounts/Accounts.java"}},
+		{"Java", "java", append(quickJava[:len(quickJava):len(quickJava)], "accounts/Accounts.java")},
 		{"Node", "node", []string{"node", "accounts/accounts.mjs"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -79,7 +79,7 @@ func TestMay(t *testing.T) {
 		{"Python", "python3", []string{"python3", "entitlements/may.py"}},
 		{"PHP", "php", []string{"php", "entitlements/may.php"}},
 		{"Perl", "perl", []string{"perl", "entitlements/may.pl"}},
-		{"Java", "java", []string{"java", "entitlements/May.java"}},
+		{"Java", "java", append(quickJava[:len(quickJava):len(quickJava)], "entitlements/May.java")},
 		{"Node", "node", []string{"node", "entitlements/may.mjs"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

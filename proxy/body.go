@@ -41,7 +41,7 @@ func (b *callerBody) Read(p []byte) (int, error) {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	b.reading.Add(1)
-	b.wait(b.patience)
+	setPatience(b.writer, b.patience)
 	b.mu.Unlock()
 	n, err := b.ReadCloser.Read(p)
 	b.reading.Done()
@@ -58,18 +58,18 @@ func (b *callerBody) Read(p []byte) (int, error) {
 // answer.
 func (b *callerBody) Close() error { return nil }
 
-// wait limits how long reads may wait from now on.
-func (b *callerBody) wait(patience time.Duration) {
+// setPatience limits how long reads of a request may wait from now on.
+func setPatience(w http.ResponseWriter, patience time.Duration) {
 	// If it cannot be set (a test's recorder) there is no connection that could stall.
-	_ = http.NewResponseController(b.writer).SetReadDeadline(time.Now().Add(patience))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience))
 }
 
 // early reports whether an answer would be early: the body is still on its way to the service.
 func (b *callerBody) early() bool { return b.payload.stream != nil && !b.ended.Load() }
 
 // end is called at the end of the call. It gives net/http its own body of r back: how much of that
-// is left decides what net/http does next.
-func (b *callerBody) end(r *http.Request) {
+// is left decides what net/http does next. For that there is the time of drain.
+func (b *callerBody) end(r *http.Request, drain time.Duration) {
 	b.payload.release()
 	if b.ReadCloser == nil {
 		return
@@ -80,9 +80,9 @@ func (b *callerBody) end(r *http.Request) {
 	b.mu.Unlock()
 	if b.early() {
 		// net/http would end a read that is under way, and then wait for the rest without a limit.
-		b.wait(0)
+		setPatience(b.writer, 0)
 		b.reading.Wait()
-		b.wait(drainPatience)
+		setPatience(b.writer, drain)
 	}
 }
 

@@ -117,7 +117,7 @@ func TestAnswerSlowerThanBodyPatience(t *testing.T) {
 func TestStalledBody(t *testing.T) {
 	t.Parallel() // it waits
 	r := newRig(t, nil)
-	r.handler.patience = 50 * time.Millisecond
+	r.handler.patience, r.handler.drain = 50*time.Millisecond, 100*time.Millisecond
 	conn, err := net.Dial("tcp", r.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)

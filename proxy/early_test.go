@@ -87,6 +87,7 @@ func TestAfterAnEarlyAnswer(t *testing.T) {
 		io.WriteString(conn, "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
 		io.Copy(io.Discard, conn)
 	}))
+	r.handler.drain = time.Second
 	byLength := fmt.Sprintf("Content-Length: %d\r\n\r\n", size)
 	chunked := fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", size)
 	const next = "GET /graphql?next HTTP/1.1\r\nHost: localhost\r\n\r\n"

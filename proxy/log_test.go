@@ -14,7 +14,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"usher/internal/stdlog"
+	"usher/internal/logs"
 	"usher/internal/testkit"
 )
 
@@ -148,7 +148,7 @@ func TestNothingOfAnAnswerIsLogged(t *testing.T) {
 			defer l.Close()
 			go sayAlways(l, answer)
 			r := newRig(t, nil, func(c *Config) { c.Target = &url.URL{Scheme: "http", Host: l.Addr().String(), Path: "/graphql"} })
-			defer stdlog.TakeOver(slog.New(slog.NewTextHandler(r.log, nil)))()
+			defer logs.TakeOver(slog.New(slog.NewTextHandler(r.log, nil)))()
 			for i := range 3 {
 				resp, err := http.Post(r.URL+"/graphql", "application/json", strings.NewReader(query))
 				if err != nil {

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"usher/internal/guard"
-	"usher/internal/stdlog"
+	"usher/internal/logs"
 	"usher/internal/wire"
 	"usher/tokens"
 )
@@ -51,8 +51,7 @@ type Config struct {
 	// Log gets a line for every failed call, at info or above. Required.
 	Log *slog.Logger
 	// Started is called for each call that begins, Finished at its end with the status that
-	// the caller saw, Replayed for each second try after a 401. They must not block. Each may
-	// be nil.
+	// the caller saw, Replayed for each second try after a 401. They must not block. Required.
 	Started  func()
 	Finished func(status int, took time.Duration)
 	Replayed func()
@@ -82,11 +81,12 @@ type Handler struct {
 	cfg      Config
 	proxy    *httputil.ReverseProxy
 	patience time.Duration // bodyPatience; shorter in tests
+	drain    time.Duration // drainPatience; shorter in tests
 }
 
 // New returns the handler of a local port.
 func New(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, patience: bodyPatience}
+	h := &Handler{cfg: cfg, patience: bodyPatience, drain: drainPatience}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite:        h.rewrite,
 		Transport:      &transport{cfg},
@@ -94,25 +94,21 @@ func New(cfg Config) *Handler {
 		ErrorHandler:   h.fail,
 		FlushInterval:  flushPatience,
 		BufferPool:     buffers{},
-		ErrorLog:       stdlog.New(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
+		ErrorLog:       logs.ForLibrary(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
 	}
 	return h
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h.cfg.Started != nil {
-		h.cfg.Started()
-	}
+	h.cfg.Started()
 	begin := time.Now()
 	out := &outcome{ResponseWriter: w, request: r}
 	defer func() {
 		broken := recover()
 		took := time.Since(begin)
-		if h.cfg.Finished != nil {
-			h.cfg.Finished(out.status, took)
-		}
+		h.cfg.Finished(out.status, took)
 		h.log(r, out, took, broken != nil)
-		out.caller.end(r)
+		out.caller.end(r, h.drain)
 		if broken == nil {
 			out.end()
 			return
@@ -125,7 +121,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(broken) // net/http breaks the answer off
 	}()
 	if p := h.check(r); p != nil {
-		out.answer(p)
+		h.answer(out, p)
 		return
 	}
 	out.passed = true
@@ -137,6 +133,30 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = &out.caller
 	}
 	h.proxy.ServeHTTP(out, r)
+}
+
+// check returns why a request may not pass, or nil. It reads nothing of the body.
+func (h *Handler) check(r *http.Request) *problem {
+	switch {
+	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
+		// Bytes that follow a CONNECT must not be read as a request.
+		return &problem{status: http.StatusMethodNotAllowed, code: "METHOD_REFUSED", close: true,
+			message: r.Method + " is not allowed on this port"}
+	case !h.cfg.Hosts.Allowed(r.Host):
+		return &problem{status: http.StatusMisdirectedRequest, code: "HOST_REFUSED",
+			message: "this Host is not allowed: call the port by its address, or add the name to USHER_ALLOWED_HOSTS"}
+	case guard.FromBrowser(r.Header) || guard.Navigation(r.Header):
+		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
+			message: "this call comes from a web browser, and client credentials are not for browsers"}
+	case h.cfg.Key != nil && !guard.HasKey(r.Header, h.cfg.Key()):
+		return &problem{status: http.StatusUnauthorized, code: "KEY_REQUIRED",
+			message: "the key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'"}
+	// Exactly as it was sent: RawPath is set if the escaped form differs.
+	case r.URL.Path != path || r.URL.RawPath != "":
+		return &problem{status: http.StatusNotFound, code: "NOT_FOUND",
+			message: "only " + path + " is served here"}
+	}
+	return nil
 }
 
 // rewrite turns the incoming call into the outgoing one. ReverseProxy has already removed the
@@ -196,7 +216,14 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		out.WriteHeader(statusGone)
 		return
 	}
-	out.answer(problemOf(err))
+	h.answer(out, problemOf(err))
+}
+
+// answer is usher's own.
+func (h *Handler) answer(out *outcome, p *problem) {
+	out.problem = p
+	setPatience(out.ResponseWriter, h.drain)
+	p.write(out)
 }
 
 // cutOff reports whether usher ends and cuts the call off.
@@ -239,13 +266,6 @@ func (o *outcome) WriteHeader(status int) {
 
 // Unwrap lets http.ResponseController find Flush.
 func (o *outcome) Unwrap() http.ResponseWriter { return o.ResponseWriter }
-
-func (o *outcome) answer(p *problem) {
-	o.problem = p
-	// If it cannot be set (a test's recorder) there is no connection that could stall.
-	_ = http.NewResponseController(o.ResponseWriter).SetReadDeadline(time.Now().Add(drainPatience))
-	p.write(o)
-}
 
 // buffers lends ReverseProxy the buffers for copying answers. They are as large as Linux's
 // default receive buffer, and four times as large as ReverseProxy's own: an answer of 100 KB

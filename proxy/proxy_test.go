@@ -18,6 +18,7 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/sandbox"
+	"usher/internal/testkit"
 	"usher/internal/wire"
 	"usher/tokens"
 )
@@ -26,6 +27,8 @@ const (
 	replayLimit = 64 << 10
 	query       = `{"query":"{ accounts(limit: 1) { id name } }"}`
 )
+
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // rig is a local port in front of a billing service.
 type rig struct {
@@ -79,6 +82,7 @@ func newRig(t *testing.T, graphql http.Handler, change ...func(*Config)) *rig {
 	cfg := Config{
 		Name: "main", Target: target, Source: source, Upstream: upstream, ReplayLimit: replayLimit, ReplayMemory: NewMemory(32 << 20), AnswerMemory: NewMemory(32 << 20),
 		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Log: log,
+		Started:  func() {},
 		Replayed: func() { r.replayed.Add(1) },
 		Finished: func(status int, _ time.Duration) {
 			n, _ := r.statuses.LoadOrStore(status, new(atomic.Int64))

@@ -50,9 +50,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.Replayed != nil {
-		t.Replayed()
-	}
+	t.Replayed()
 	resp, _, err = t.send(req, body, fresh)
 	return resp, err
 }

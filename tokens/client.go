@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"strings"
 	"time"
-	"unicode"
 
 	"usher/internal/text"
 	"usher/internal/wire"
@@ -21,7 +20,7 @@ const FetchTimeout = 10 * time.Second
 
 const (
 	maxAnswer     = 1 << 20
-	maxShownError = 300 // characters of a description that are passed on
+	maxShownError = 300 // bytes of a description that are passed on
 )
 
 // RejectedError says that the token endpoint answered, and refused.
@@ -74,13 +73,13 @@ type Client struct {
 // Fetch asks once. Its error is a *RejectedError if the endpoint refused, and another one if
 // usher could not reach the endpoint or its answer makes no sense.
 func (c *Client) Fetch(ctx context.Context) (*Token, error) {
-	token, _, err := c.request(ctx, func(error) {})
+	token, _, err := c.request(ctx, func(*Token, error) {})
 	return token, err
 }
 
-// request does the work of Fetch. If it repeats the request, it calls repeats with the failure of
+// request does the work of Fetch. If it repeats the request, it calls fetched with the failure of
 // the first one. The duration is the endpoint's Retry-After, or zero.
-func (c *Client) request(ctx context.Context, repeats func(error)) (*Token, time.Duration, error) {
+func (c *Client) request(ctx context.Context, fetched func(*Token, error)) (*Token, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, FetchTimeout)
 	defer cancel()
 
@@ -90,7 +89,7 @@ func (c *Client) request(ctx context.Context, repeats func(error)) (*Token, time
 	if stale := new(wire.StaleError); errors.As(err, &stale) {
 		// The endpoint may have closed the connection before the request came, and would seem
 		// down until the next try. If it got both requests, it issues two tokens, which does no harm.
-		repeats(err)
+		fetched(nil, err)
 		asked = time.Now()
 		resp, err = c.ask(wire.With(ctx, wire.Call{New: true}), secret)
 	}
@@ -189,14 +188,5 @@ func presentable(s, secret string) string {
 			s = strings.ReplaceAll(s, form, "[redacted]")
 		}
 	}
-	s = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, s)
-	if runes := []rune(s); len(runes) > maxShownError {
-		s = string(runes[:maxShownError]) + "…"
-	}
-	return s
+	return text.Clip(text.Visible(text.Plain(s)), maxShownError)
 }

@@ -60,7 +60,10 @@ func (s *Source) refuse(refused *Token) (*refresh, error) {
 		s.mu.Unlock()
 		return nil, nil
 	}
-	r, err := s.forceRefresh(refused, now)
+	r, err := s.refreshing(now, true)
+	if err == nil {
+		refused.refused.Store(true)
+	}
 	limited := errors.Is(err, ErrKept)
 	begins := limited && !s.limited
 	s.limited = limited
@@ -77,27 +80,7 @@ func (s *Source) refuse(refused *Token) (*refresh, error) {
 		age := refused.age(now)
 		s.log.Warn("token refused long before its end: if another program uses the same API client, its new tokens may revoke ours",
 			"token", refused, "age", age.Round(time.Millisecond), "left", (refused.life - age).Round(time.Millisecond))
-		if s.EarlyRevoked != nil {
-			s.EarlyRevoked()
-		}
+		s.EarlyRevoked()
 	}
 	return r, err
-}
-
-// forceRefresh returns the refresh under way, or starts one, unless a backoff or the limit
-// forbids it. s.mu is held.
-func (s *Source) forceRefresh(refused *Token, now time.Time) (*refresh, error) {
-	if s.underway == nil {
-		if wait := s.failed.wait(now); wait > 0 {
-			return nil, &NoTokenError{Err: s.failed.err, RetryAfter: wait}
-		}
-		if !s.forced.Allow() {
-			return nil, ErrKept
-		}
-		if err := s.startRefresh(); err != nil {
-			return nil, err
-		}
-	}
-	refused.refused.Store(true)
-	return s.underway, nil
 }

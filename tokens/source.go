@@ -38,8 +38,8 @@ type Source struct {
 	client *Client
 	log    *slog.Logger
 
-	// Fetched, if set before Run, is called with the outcome of each request to the token
-	// endpoint, and EarlyRevoked for each token refused long before its end.
+	// Fetched is called with the outcome of each request to the token endpoint, and EarlyRevoked for
+	// each token refused long before its end. They may be set before Run, and do nothing otherwise.
 	Fetched      func(*Token, error)
 	EarlyRevoked func()
 
@@ -47,8 +47,7 @@ type Source struct {
 	// beside the failure.
 	Advice func(error) string
 
-	current atomic.Pointer[Token]
-	had     atomic.Bool // whether there ever was a token
+	current atomic.Pointer[Token] // nil before the first one; never again
 
 	wake chan struct{} // makes Run check the schedule again
 
@@ -93,10 +92,12 @@ func (r *refresh) wait(ctx context.Context, limit time.Duration) (*Token, error)
 // NewSource returns a source without a token. Run makes it live.
 func NewSource(client *Client, log *slog.Logger) *Source {
 	s := &Source{
-		client: client,
-		log:    log,
-		wake:   make(chan struct{}, 1),
-		forced: rate.NewLimiter(rate.Every(forcedEvery), forcedBurst),
+		client:       client,
+		log:          log,
+		Fetched:      func(*Token, error) {},
+		EarlyRevoked: func() {},
+		wake:         make(chan struct{}, 1),
+		forced:       rate.NewLimiter(rate.Every(forcedEvery), forcedBurst),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
@@ -142,7 +143,7 @@ func (s *Source) step(now time.Time) time.Duration {
 	case t != nil && t.age(now) < t.renewAt:
 		return t.renewAt - t.age(now)
 	}
-	_ = s.startRefresh() // fails only if Run is about to end
+	_, _ = s.refreshing(now, false) // fails only if Run is about to end
 	return longestSleep
 }
 
@@ -155,8 +156,16 @@ func (s *Source) Token(ctx context.Context) (*Token, error) {
 	if t := s.current.Load(); t != nil && t.valid(time.Now()) && !t.refused.Load() {
 		return t, nil
 	}
+	var r *refresh // to wait for
+	var err error
 	s.mu.Lock()
-	t, r, err := s.join(time.Now())
+	t := s.current.Load()
+	if now := time.Now(); t == nil || !t.valid(now) {
+		t = nil
+		r, err = s.refreshing(now, false)
+	} else if t.refused.Load() {
+		r = s.underway
+	}
 	s.mu.Unlock()
 	switch {
 	case r == nil:
@@ -176,50 +185,40 @@ func (s *Source) Token(ctx context.Context) (*Token, error) {
 	return r.wait(ctx, waitLimit-refusedLimit)
 }
 
-// join returns the current token if it is valid; the refresh under way if there is no
-// such token, or it was refused; else the failure whose backoff is in force. It starts a
-// refresh that is needed and not under way. s.mu is held.
-func (s *Source) join(now time.Time) (*Token, *refresh, error) {
-	if t := s.current.Load(); t != nil && t.valid(now) {
-		if t.refused.Load() {
-			return t, s.underway, nil
-		}
-		return t, nil, nil
+// refreshing returns the refresh under way, or starts one, unless a backoff forbids it. forced says that a 401 demands it: then
+// the limit for those may forbid it, too. s.mu is held.
+func (s *Source) refreshing(now time.Time, forced bool) (*refresh, error) {
+	if s.underway != nil {
+		return s.underway, nil
 	}
-	if s.underway == nil {
-		if wait := s.failed.wait(now); wait > 0 {
-			return nil, nil, &NoTokenError{Err: s.failed.err, RetryAfter: wait}
-		}
-		if err := s.startRefresh(); err != nil {
-			return nil, nil, err
-		}
+	if wait := s.failed.wait(now); wait > 0 {
+		return nil, &NoTokenError{Err: s.failed.err, RetryAfter: wait}
 	}
-	return nil, s.underway, nil
-}
-
-// startRefresh starts a refresh. s.mu is held, and none is under way.
-func (s *Source) startRefresh() error {
+	if forced && !s.forced.Allow() {
+		return nil, ErrKept
+	}
 	if s.stopped {
-		return &NoTokenError{Err: errStopped, RetryAfter: time.Second}
+		return nil, &NoTokenError{Err: errStopped, RetryAfter: time.Second}
 	}
 	r := &refresh{done: make(chan struct{})}
 	s.underway = r
-	s.refreshes.Go(func() { s.run(s.ctx, r) })
-	return nil
+	s.refreshes.Go(func() { s.run(r) })
+	return r, nil
 }
 
-// run carries out a refresh: it sends the request and wakes those who wait for r. ctx is
-// the source's own, never that of the caller who happened to need the token first.
-func (s *Source) run(ctx context.Context, r *refresh) {
+// run carries out a refresh: it sends the request and wakes those who wait for r. It does so on
+// the source's own context, never on that of the caller who happened to need the token first.
+func (s *Source) run(r *refresh) {
 	secret := s.client.Secret()
-	token, retryAfter, err := s.client.request(ctx, func(err error) { s.fetched(nil, err) })
+	token, retryAfter, err := s.client.request(s.ctx, s.Fetched)
 	if err == nil && !token.valid(time.Now()) {
 		token, err = nil, errors.New("the token endpoint took longer to answer than its token lives")
 	}
-	if ctx.Err() != nil { // shutting down: not the endpoint's failure
+	ending := s.ctx.Err() != nil
+	if ending { // not the endpoint's failure
 		err = errStopped
 	} else {
-		s.fetched(token, err)
+		s.Fetched(token, err)
 	}
 
 	s.mu.Lock()
@@ -227,7 +226,6 @@ func (s *Source) run(ctx context.Context, r *refresh) {
 	switch {
 	case err == nil:
 		s.current.Store(token)
-		s.had.Store(true)
 		s.failed = nil
 	case Rejected(err) && s.client.Secret() != secret:
 		s.failed = &failure{err: err} // the secret changed meanwhile: ask with the new one at once
@@ -247,14 +245,8 @@ func (s *Source) run(ctx context.Context, r *refresh) {
 	}
 	close(r.done)
 	s.wakeRun()
-	if ctx.Err() == nil {
+	if !ending {
 		s.report(token, err, wait)
-	}
-}
-
-func (s *Source) fetched(token *Token, err error) {
-	if s.Fetched != nil {
-		s.Fetched(token, err)
 	}
 }
 
@@ -296,8 +288,9 @@ type State struct {
 
 // State returns a snapshot.
 func (s *Source) State() State {
-	st := State{Had: s.had.Load()}
-	if t := s.current.Load(); t != nil && t.valid(time.Now()) {
+	t := s.current.Load()
+	st := State{Had: t != nil}
+	if st.Had && t.valid(time.Now()) {
 		st.Token = t
 	}
 	s.mu.Lock()

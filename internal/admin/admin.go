@@ -327,7 +327,7 @@ func (h *Handler) visitor(r *http.Request) (v visitor, known bool) {
 	if h.cfg.Token == nil {
 		return v, true
 	}
-	bearer, _ := guard.Bearer(r.Header)
+	bearer := guard.Bearer(r.Header)
 	_, password, _ := r.BasicAuth()
 	compare := func(list func() string, looks bool) {
 		if list == nil {

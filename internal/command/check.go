@@ -31,7 +31,7 @@ func check(ctx context.Context, p *Process) error {
 	}
 	c := &checker{out: p.Stdout, tokens: make(map[*outbound.Identity]*tokens.Token)}
 	if s.OutboundOn() {
-		if c.outbound, err = outbound.New(s, logs.New(p.Stderr, &s.Admin, s.Admin.Level), nil); err != nil {
+		if c.outbound, err = outbound.New(s, logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level), nil); err != nil {
 			return err
 		}
 	}

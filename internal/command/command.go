@@ -201,7 +201,7 @@ func serveCommand(ctx context.Context, p *Process) error {
 	if err != nil {
 		return err
 	}
-	log := logs.New(p.Stderr, &s.Admin, s.Admin.Level)
+	log := logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
 	return serve.Run(ctx, serve.Config{Settings: s, Log: log, Environ: p.Environ, Serves: p.serves})
 }
 

@@ -22,7 +22,6 @@ import (
 	"usher/internal/sandbox"
 	"usher/internal/serve"
 	"usher/internal/settings"
-	"usher/internal/stdlog"
 	"usher/internal/text"
 )
 
@@ -62,7 +61,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	log, level := newLog(c, s)
-	defer stdlog.TakeOver(log)()
+	defer logs.TakeOver(log)()
 	u, err := serve.Open(s, log)
 	if err != nil {
 		return err
@@ -97,11 +96,11 @@ func Run(ctx context.Context, c Config) error {
 // for more. Then the level is nil.
 func newLog(c Config, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	if settings.Environment(c.Environ)["USHER_LOG_LEVEL"] != "" {
-		return logs.New(c.Stderr, &s.Admin, s.Admin.Level), nil
+		return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level), nil
 	}
 	level := new(slog.LevelVar)
 	level.Set(slog.LevelWarn)
-	return logs.New(c.Stderr, &s.Admin, level), level
+	return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, level), level
 }
 
 // called returns how the user calls this program, whose file is self, for a hint. 'go run' builds

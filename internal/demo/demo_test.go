@@ -20,15 +20,11 @@ import (
 	"usher/internal/testkit"
 )
 
-// quickDemo tells the demo's story without its pauses.
-func quickDemo(t *testing.T) {
-	t.Helper()
-	usual, every := beat, webhookEvery
+// TestMain has the demo tell its story without its pauses.
+func TestMain(m *testing.M) {
 	beat, webhookEvery = 10*time.Millisecond, 200*time.Millisecond
-	t.Cleanup(func() { beat, webhookEvery = usual, every })
+	testkit.Main(m)
 }
-
-func TestMain(m *testing.M) { testkit.Main(m) }
 
 // start runs the demo until the test ends.
 func start(t *testing.T, environ []string) *testkit.Usher {
@@ -87,7 +83,7 @@ var demoStory = []string{
 }
 
 func TestDemoStory(t *testing.T) {
-	quickDemo(t)
+	t.Parallel()
 	p := start(t, demoPorts)
 	testkit.Eventually(t, "the story and what follows", func() bool { return strings.Contains(p.Stdout.String(), "delivered at try") })
 	p.Stop()
@@ -118,13 +114,15 @@ func fits(t *testing.T, text string) {
 
 // The first webhook does not wait for anything: with pauses of an hour it is delivered, too.
 func TestDemoFirstWebhook(t *testing.T) {
-	quickDemo(t)
+	quick := beat
 	beat = time.Hour
+	t.Cleanup(func() { beat = quick })
 	p := start(t, demoPorts)
 	testkit.Eventually(t, "a webhook delivered", func() bool { return strings.Contains(p.Stdout.String(), "200 queued, delivered\n") })
 }
 
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:8080")
 	if err == nil {
 		defer taken.Close()
@@ -146,7 +144,7 @@ func TestDemo(t *testing.T) {
 
 // The story and the lines to copy work on sockets, too.
 func TestDemoOnSockets(t *testing.T) {
-	quickDemo(t)
+	t.Parallel()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	p := start(t, []string{"USHER_LISTEN=unix:" + path("calls"), "USHER_ADMIN_LISTEN=unix:" + path("admin"),
@@ -167,7 +165,7 @@ func TestDemoOnSockets(t *testing.T) {
 // With a receiver of the user's the story says what that answers: it fails, is tried again, and gets
 // everything once it is fixed. What it refuses for good is parked.
 func TestDemoWithYourReceiver(t *testing.T) {
-	quickDemo(t)
+	t.Parallel()
 	var status atomic.Int32
 	status.Store(500)
 	var unsigned atomic.Int32
@@ -208,7 +206,7 @@ func TestDemoWithYourReceiver(t *testing.T) {
 
 // The demo asks the admin port itself: off is not possible.
 func TestDemoWithoutAdminPort(t *testing.T) {
-	quickDemo(t)
+	t.Parallel()
 	p := start(t, append(demoPorts[:3:3], "USHER_ADMIN_LISTEN=off"))
 	testkit.Eventually(t, "a webhook delivered", func() bool { return strings.Contains(p.Stdout.String(), "200 queued, delivered\n") })
 }

@@ -20,7 +20,7 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// fleet is three ushers, each a process, that share an inbox on a PostgreSQL server with a synchronous standby.
+// fleet is some ushers, each a process, that share an inbox on a PostgreSQL server with a synchronous standby.
 type fleet struct {
 	t               *testing.T
 	server, standby *pgtest.Server
@@ -36,7 +36,7 @@ type replica struct {
 	env          []string
 }
 
-func newFleet(t *testing.T) *fleet {
+func newFleet(t *testing.T, ushers int) *fleet {
 	if testing.Short() {
 		t.Skip("short: it is about processes, in which nothing looks for races")
 	}
@@ -45,7 +45,7 @@ func newFleet(t *testing.T) *fleet {
 	var receiverURL string
 	f.receiver, receiverURL = testkit.NewLedger(t)
 	f.receiver.RefuseOlder()
-	for range 3 {
+	for range ushers {
 		u := &replica{gate: testkit.FreeAddress(t), rights: testkit.FreeAddress(t)}
 		u.wires = []*pgtest.Wire{pgtest.Cut(t, f.server.Addr()), pgtest.Cut(t, f.standby.Addr())}
 		u.env = gateAlone(receiverURL, "USHER_WEBHOOK_LISTEN="+u.gate, "USHER_ENTITLEMENTS_LISTEN="+u.rights, "USHER_WEBHOOK_INBOX="+u.database(f.server))

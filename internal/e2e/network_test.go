@@ -12,25 +12,27 @@ import (
 // A connection that is open but silent: the bytes go nowhere, and no error comes
 // back. Only a timeout helps, and each hop has one.
 func TestHalfOpen(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		d    testkit.Disturbance
-	}{
-		{"on the way there", testkit.Disturbance{Break: testkit.Silence, Direction: testkit.Up, After: 100}},
-		{"on the way back", testkit.Disturbance{Break: testkit.Silence, Direction: testkit.Down, After: 20}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			leaks(t, func(t *testing.T) {
+	leaks(t, func(t *testing.T) {
+		for name, d := range map[string]testkit.Disturbance{
+			"on the way there": {Break: testkit.Silence, Direction: testkit.Up, After: 100},
+			"on the way back":  {Break: testkit.Silence, Direction: testkit.Down, After: 20},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				w := newWorld(t)
 				u := start(t, w.environ("USHER_UPSTREAM_TIMEOUT=300ms", "USHER_WEBHOOK_TIMEOUT=300ms", "USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
-				w.toService.Disturb(tc.d)
-				w.toReceiver.Disturb(tc.d)
+				w.toService.Disturb(d)
+				w.toReceiver.Disturb(d)
+				var sending sync.WaitGroup
+				sending.Go(func() {
+					if r := u.send(testkit.Snapshot("acme", 5)); r.status != 504 || r.header.Get("Usher-Decision") != "failed" {
+						t.Errorf("webhook: %d %s %v", r.status, r.body, r.err)
+					}
+				})
 				if r := u.call(); r.status != 504 || r.code() != "UPSTREAM_TIMEOUT" {
 					t.Errorf("call: %d %s %v", r.status, r.body, r.err)
 				}
-				if r := u.send(testkit.Snapshot("acme", 5)); r.status != 504 || r.header.Get("Usher-Decision") != "failed" {
-					t.Errorf("webhook: %d %s %v", r.status, r.body, r.err)
-				}
+				sending.Wait()
 				w.toService.Disturb(testkit.Disturbance{})
 				w.toReceiver.Disturb(testkit.Disturbance{})
 				if r := u.call(); r.status != 200 {
@@ -40,8 +42,8 @@ func TestHalfOpen(t *testing.T) {
 					t.Errorf("webhook afterwards: %d %s %v", r.status, r.body, r.err)
 				}
 			})
-		})
-	}
+		}
+	})
 }
 
 // A token endpoint behind a silent connection: the callers are told after ten
@@ -76,7 +78,7 @@ func TestHalfOpenToTheTokenEndpoint(t *testing.T) {
 func TestSlowNetwork(t *testing.T) {
 	leaks(t, func(t *testing.T) {
 		w := newWorld(t)
-		slow := testkit.Disturbance{Latency: 30 * time.Millisecond, CloseDelay: 500 * time.Millisecond}
+		slow := testkit.Disturbance{Latency: 30 * time.Millisecond, CloseDelay: 300 * time.Millisecond}
 		w.toService.Disturb(slow)
 		w.toReceiver.Disturb(slow)
 		u := start(t, w.environ()).ready(t)

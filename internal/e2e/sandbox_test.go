@@ -169,7 +169,7 @@ func TestSandboxSigns(t *testing.T) {
 		t.Errorf("without a receiver: %q", s.environ)
 	}
 	s = startSandbox(t, "--webhooks-to", scheme, "--webhooks-to", open, "--hmac-secret", standard, "--hmac-scheme", "standard", "--every", "50ms")
-	s.want(t, 0, ": 200 forwarded\n", "send", "acme", "users=25")
+	s.want(t, 0, ": 200 ", "send", "acme", "users=25") // forwarded, or the world has sent a copy of it before
 	testkit.Eventually(t, "a world that goes on", func() bool {
 		log := s.Stderr.String()
 		return strings.Contains(log, "200 duplicate") && strings.Count(log, "200 forwarded") > 10

@@ -81,10 +81,8 @@ const KeyHeader = "X-Usher-Key"
 // HasKey reports whether a caller sent one of keys, which are separated by commas: as
 // Authorization: Bearer, as the password of Basic authentication, or in X-Usher-Key.
 func HasKey(h http.Header, keys string) bool {
-	bearer, _ := Bearer(h)
 	_, password, _ := (&http.Request{Header: h}).BasicAuth()
-	own := h.Get(KeyHeader)
-	return OneOf(slices.Values([]string{bearer, password, own}), keys)
+	return OneOf(slices.Values([]string{Bearer(h), password, h.Get(KeyHeader)}), keys)
 }
 
 // OneOf reports whether one of the secrets that a caller presented is one of good, which are
@@ -100,13 +98,13 @@ func OneOf(presented iter.Seq[string], good string) bool {
 	return match
 }
 
-// Bearer returns the token of an Authorization header of the Bearer scheme.
-func Bearer(h http.Header) (token string, ok bool) {
-	scheme, token, found := strings.Cut(h.Get("Authorization"), " ")
-	if !found || !strings.EqualFold(scheme, "bearer") {
-		return "", false
+// Bearer returns the token of an Authorization header of the Bearer scheme, or nothing.
+func Bearer(h http.Header) string {
+	scheme, token, _ := strings.Cut(h.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return ""
 	}
-	return strings.Trim(token, " "), true
+	return strings.Trim(token, " ")
 }
 
 // FromBrowser reports whether a request comes from a web page. A page's script cannot stop its

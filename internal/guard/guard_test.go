@@ -99,7 +99,7 @@ func TestBearer(t *testing.T) {
 		"Bearer abc": "abc", "bearer  abc": "abc", "BEARER abc ": "abc",
 		"Basic abc": "", "Bearer": "", "": "", "abc": "",
 	} {
-		if got, _ := Bearer(http.Header{"Authorization": {value}}); got != want {
+		if got := Bearer(http.Header{"Authorization": {value}}); got != want {
 			t.Errorf("%q: %q, want %q", value, got, want)
 		}
 	}

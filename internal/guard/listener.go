@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 )
 
@@ -41,22 +42,22 @@ func (l *listener) Accept() (net.Conn, error) {
 // refusal completes a line so that it is malformed, whatever its beginning.
 const refusal = "\x00\r\n:\r\n\r\n"
 
-// errFraming is what a handler gets that reads a badly framed body.
-var errFraming = errors.New("the body is badly framed")
+// badBody is what a handler reads of a badly framed body.
+type badBody struct{}
+
+func (badBody) Read([]byte) (int, error) { return 0, errors.New("the body is badly framed") }
 
 // conn checks the requests of a connection while they are read.
 type conn struct {
 	net.Conn
-	log       *slog.Logger
-	framing   framing
-	objection string // if set, nothing more is read
-	instead   string // after an objection: what net/http reads in the place of the caller's bytes, before end
-	end       error
+	log     *slog.Logger
+	framing framing
+	instead io.Reader // after an objection: what net/http reads in the place of the caller's bytes
 }
 
 func (c *conn) Read(p []byte) (int, error) {
-	if c.objection != "" {
-		return c.last(p)
+	if c.instead != nil {
+		return c.instead.Read(p)
 	}
 	n, err := c.Conn.Read(p)
 	good, objection := c.framing.scan(p[:n])
@@ -64,24 +65,14 @@ func (c *conn) Read(p []byte) (int, error) {
 		return n, err
 	}
 	c.log.Info("request refused unread", "why", objection, "from", c.RemoteAddr().String())
-	c.objection, c.end = objection, errFraming
+	c.instead = badBody{}
 	if c.framing.inHead() {
-		c.instead, c.end = refusal, io.EOF
+		c.instead = strings.NewReader(refusal)
 	}
 	if good > 0 {
 		return good, nil
 	}
-	return c.last(p)
-}
-
-// last returns what a reader gets after the last good byte.
-func (c *conn) last(p []byte) (int, error) {
-	if c.instead == "" {
-		return 0, c.end
-	}
-	n := copy(p, c.instead)
-	c.instead = c.instead[n:]
-	return n, nil
+	return c.instead.Read(p)
 }
 
 // SetLinger works as that of *net.TCPConn, for code that has to reset the connection.

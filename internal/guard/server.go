@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"usher/internal/stdlog"
+	"usher/internal/logs"
 )
 
 // Server is the server of a listener.
@@ -36,7 +36,7 @@ func NewServer(h http.Handler, log *slog.Logger) *Server {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          stdlog.New(log, slog.LevelWarn, "http server"),
+		ErrorLog:          logs.ForLibrary(log, slog.LevelWarn, "http server"),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		// The handler refuses OPTIONS *, like any other path.

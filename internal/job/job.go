@@ -27,7 +27,6 @@ import (
 	"usher/internal/peer"
 	"usher/internal/secret"
 	"usher/internal/settings"
-	"usher/internal/stdlog"
 )
 
 const (
@@ -62,8 +61,8 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	if settings.Environment(j.Environ)["USHER_LOG_LEVEL"] == "" {
 		s.Admin.Level = slog.LevelWarn // standard error is the script's
 	}
-	log := logs.New(j.Stderr, &s.Admin, s.Admin.Level)
-	defer stdlog.TakeOver(log)()
+	log := logs.New(j.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
+	defer logs.TakeOver(log)()
 	o, err := outbound.New(s, log, nil)
 	if err != nil {
 		return failed, err

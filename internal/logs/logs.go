@@ -1,24 +1,27 @@
-// Package logs makes usher's log: lines for a person at a terminal, JSON for programs.
+// Package logs makes usher's log: lines for a person at a terminal, JSON for programs. It also puts
+// into that log what net/http and other libraries print through the standard library's log package.
 package logs
 
 import (
+	"context"
 	"io"
+	"log"
 	"log/slog"
 	"time"
 
 	"github.com/lmittmann/tint"
 
-	"usher/internal/settings"
 	"usher/internal/text"
 )
 
-// New returns the log that the settings ask for, on w, from this level on.
-func New(w io.Writer, a *settings.Admin, level slog.Leveler) *slog.Logger {
+// New returns a log on w, from this level on. The format is text, json, or auto: JSON unless w is a
+// terminal. There are colours on a terminal only.
+func New(w io.Writer, format string, colours bool, level slog.Leveler) *slog.Logger {
 	onScreen := text.IsTerminal(w)
-	if a.LogFormat == "json" || a.LogFormat == "auto" && !onScreen {
+	if format == "json" || format == "auto" && !onScreen {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inSeconds}))
 	}
-	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !onScreen || a.NoColour}))
+	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !onScreen || !colours}))
 }
 
 // inSeconds writes a duration as a number of seconds, which programs that read logs can
@@ -29,4 +32,37 @@ func inSeconds(_ []string, a slog.Attr) slog.Attr {
 		a.Value = slog.Float64Value(float64(a.Value.Duration()) / float64(time.Second))
 	}
 	return a
+}
+
+// ForLibrary returns a logger for a library. Its lines become records of dst with this constant
+// message, and the text beside it. What libraries print may quote what came over the wire, which is
+// customers' data, or even a token: net/http shows the bytes that a server sends unasked. So usher
+// logs no text that stands in quotes.
+func ForLibrary(dst *slog.Logger, level slog.Level, message string) *log.Logger {
+	return slog.NewLogLogger(library{dst.Handler(), message}, level)
+}
+
+// TakeOver does the same with what libraries print through log's own functions, until
+// restore is called.
+func TakeOver(dst *slog.Logger) (restore func()) {
+	flags, prefix, out := log.Flags(), log.Prefix(), log.Writer()
+	log.SetFlags(0)
+	log.SetPrefix("")
+	log.SetOutput(ForLibrary(dst, slog.LevelWarn, "printed by a library").Writer())
+	return func() {
+		log.SetOutput(out)
+		log.SetPrefix(prefix)
+		log.SetFlags(flags)
+	}
+}
+
+type library struct {
+	slog.Handler
+	message string
+}
+
+func (l library) Handle(ctx context.Context, r slog.Record) error {
+	line := slog.NewRecord(r.Time, r.Level, l.message, r.PC)
+	line.AddAttrs(slog.String("detail", text.Unquoted(r.Message)))
+	return l.Handler.Handle(ctx, line)
 }

@@ -48,7 +48,7 @@ type Outbound struct {
 type Port struct {
 	settings.Port
 	*Identity
-	Calls *metrics.Port // nil without metrics
+	Calls *metrics.Port
 }
 
 // Identity is what usher gets a token for: an API client and its scopes. Ports with the same
@@ -57,7 +57,7 @@ type Identity struct {
 	Owner  string // the first port that has it
 	Client *tokens.Client
 	Source *tokens.Source
-	Counts *metrics.Identity // nil without metrics
+	Counts *metrics.Identity
 }
 
 // identityKey says whether two ports have the same identity. A secret in a file is known by
@@ -74,8 +74,11 @@ func keyOf(p *settings.Port) identityKey {
 	return key
 }
 
-// New builds it; metrics may be nil.
-func New(s *settings.Settings, log *slog.Logger, metrics *metrics.Registry) (*Outbound, error) {
+// New builds it. It counts in registry; nil: nobody wants to see that.
+func New(s *settings.Settings, log *slog.Logger, registry *metrics.Registry) (*Outbound, error) {
+	if registry == nil {
+		registry = metrics.New(version.Number(), version.Commit())
+	}
 	o := &Outbound{
 		settings: s, log: log,
 		target:  s.Outbound.Endpoint("/graphql"),
@@ -90,21 +93,17 @@ func New(s *settings.Settings, log *slog.Logger, metrics *metrics.Registry) (*Ou
 		p := &s.Ports[i]
 		id := byKey[keyOf(p)]
 		if id == nil {
-			id = o.newIdentity(p, metrics)
+			id = o.newIdentity(p, registry.Identity(p.Name))
 			byKey[keyOf(p)] = id
 			o.identities = append(o.identities, id)
 		}
-		port := &Port{Port: *p, Identity: id}
-		if metrics != nil {
-			port.Calls = metrics.Port(p.Name)
-		}
-		o.Ports = append(o.Ports, port)
+		o.Ports = append(o.Ports, &Port{Port: *p, Identity: id, Calls: registry.Port(p.Name)})
 	}
 	return o, nil
 }
 
 // newIdentity makes the identity of p, the first port that has it.
-func (o *Outbound) newIdentity(p *settings.Port, metrics *metrics.Registry) *Identity {
+func (o *Outbound) newIdentity(p *settings.Port, counts *metrics.Identity) *Identity {
 	client := &tokens.Client{
 		URL:       o.settings.Outbound.Endpoint("/oauth/token").String(),
 		ID:        p.ClientID,
@@ -113,14 +112,11 @@ func (o *Outbound) newIdentity(p *settings.Port, metrics *metrics.Registry) *Ide
 		HTTP:      o.forTokens,
 		UserAgent: version.UserAgent(),
 	}
-	id := &Identity{Owner: p.Name, Client: client, Source: tokens.NewSource(client, o.log.With("port", p.Name))}
-	id.Source.Advice = func(err error) string { return o.Advise(err, p) }
-	if metrics != nil {
-		id.Counts = metrics.Identity(p.Name)
-		id.Source.Fetched, id.Source.EarlyRevoked = id.Counts.Fetched, id.Counts.EarlyRevoked
-	}
-	p.ClientSecret.OnChange(id.Source.SecretChanged)
-	return id
+	source := tokens.NewSource(client, o.log.With("port", p.Name))
+	source.Advice = func(err error) string { return o.Advise(err, p) }
+	source.Fetched, source.EarlyRevoked = counts.Fetched, counts.EarlyRevoked
+	p.ClientSecret.OnChange(source.SecretChanged)
+	return &Identity{Owner: p.Name, Client: client, Source: source, Counts: counts}
 }
 
 func (o *Outbound) connect() error {
@@ -161,7 +157,7 @@ func (o *Outbound) Run(ctx context.Context) {
 
 // Handler returns the handler of a local port.
 func (o *Outbound) Handler(p *Port) http.Handler {
-	cfg := proxy.Config{
+	return proxy.New(proxy.Config{
 		Name:         p.Name,
 		Target:       o.target,
 		Source:       p.Source,
@@ -172,20 +168,19 @@ func (o *Outbound) Handler(p *Port) http.Handler {
 		AnswerMemory: o.answers,
 		Hosts:        guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
 		Log:          o.log,
-	}
-	if p.Calls != nil {
-		cfg.Started, cfg.Finished, cfg.Replayed = p.Calls.Started, p.Calls.Finished, p.Calls.Replayed
-	}
-	return proxy.New(cfg)
+		Started:      p.Calls.Started,
+		Finished:     p.Calls.Finished,
+		Replayed:     p.Calls.Replayed,
+	})
 }
 
 // Advise says what to do when usher cannot get a token for a port, with the variables that
 // count there.
 func (o *Outbound) Advise(err error, p *settings.Port) string {
 	id, secret, scope := o.settings.IdentityVariables(p)
-	rejected := new(tokens.RejectedError)
+	rejected, refused := errors.AsType[*tokens.RejectedError](err)
 	switch {
-	case !errors.As(err, &rejected):
+	case !refused:
 		return o.adviseAddress(err)
 	case rejected.Code == "invalid_scope":
 		return fmt.Sprintf("check %s: usher can request only the scopes assigned to the API client", scope)
@@ -198,18 +193,15 @@ func (o *Outbound) Advise(err error, p *settings.Port) string {
 func (o *Outbound) adviseAddress(err error) string {
 	base := o.settings.Outbound.Base
 	asked := "usher tried " + o.settings.Outbound.Endpoint("/oauth/token").Redacted()
-	var (
-		stranger x509.UnknownAuthorityError
-		notTLS   tls.RecordHeaderError
-		network  *net.OpError
-	)
-	unreached := errors.As(err, &network)
+	network, unreached := errors.AsType[*net.OpError](err)
+	_, stranger := errors.AsType[x509.UnknownAuthorityError](err)
+	_, notTLS := errors.AsType[tls.RecordHeaderError](err)
 	switch {
 	case unreached && network.Op == "proxyconnect":
 		return "check HTTPS_PROXY, or add the service to NO_PROXY if it needs no proxy"
-	case errors.As(err, &stranger):
+	case stranger:
 		return "if the certificate comes from your own CA, or from a proxy that inspects TLS, set USHER_CA_FILE to a file with the CA's certificates"
-	case errors.As(err, &notTLS):
+	case notTLS:
 		return asked + ", and the server there does not use https: check USHER_BASE_URL"
 	case strings.HasSuffix(base.Path, "/graphql"), strings.HasSuffix(base.Path, "/oauth/token"):
 		return asked + ": remove /graphql or /oauth/token from USHER_BASE_URL, usher adds them itself"

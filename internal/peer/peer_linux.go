@@ -87,27 +87,17 @@ type found struct {
 	UID, Inode                        uint32
 }
 
-// askKernel asks with sock_diag. To the kernel a client with a dual-stack socket is an IPv6 one,
-// with mapped addresses.
+// askKernel asks with sock_diag. That finds a client with a dual-stack socket, too: the kernel looks for
+// the connection as it does for each IPv4 packet that comes.
 func askKernel(client, server netip.AddrPort) (uint32, error) {
-	uid, err := askFamily(unix.AF_INET, client, server)
-	if errors.Is(err, unix.ENOENT) {
-		uid, err = askFamily(unix.AF_INET6, client, server)
-	}
-	if errors.Is(err, unix.ENOENT) {
-		err = errGone
-	}
-	return uid, err
-}
-
-func askFamily(family uint8, client, server netip.AddrPort) (uint32, error) {
 	id := sockID{Cookie: [2]uint32{^uint32(0), ^uint32(0)}} // none
 	binary.BigEndian.PutUint16(id.LocalPort[:], client.Port())
 	binary.BigEndian.PutUint16(id.RemotePort[:], server.Port())
-	id.Local, id.Remote = inFamily(family, client.Addr()), inFamily(family, server.Addr())
+	copy(id.Local[:], client.Addr().AsSlice())
+	copy(id.Remote[:], server.Addr().AsSlice())
 	req := request{
 		Type: sockDiagByFamily, Flags: unix.NLM_F_REQUEST, Sequence: 1,
-		Family: family, Proto: unix.IPPROTO_TCP, States: ^uint32(0), ID: id,
+		Family: unix.AF_INET, Proto: unix.IPPROTO_TCP, States: ^uint32(0), ID: id,
 	}
 	req.Length = uint32(binary.Size(req))
 	kind, payload, err := exchange(req)
@@ -115,7 +105,11 @@ func askFamily(family uint8, client, server netip.AddrPort) (uint32, error) {
 	case err != nil:
 		return 0, err
 	case kind == unix.NLMSG_ERROR && len(payload) >= 4:
-		return 0, os.NewSyscallError("sock_diag", unix.Errno(-int32(binary.NativeEndian.Uint32(payload))))
+		errno := unix.Errno(-int32(binary.NativeEndian.Uint32(payload)))
+		if errno == unix.ENOENT {
+			return 0, errGone
+		}
+		return 0, os.NewSyscallError("sock_diag", errno)
 	case kind != sockDiagByFamily:
 		return 0, fmt.Errorf("sock_diag: an answer of type %d", kind)
 	}
@@ -129,15 +123,6 @@ func askFamily(family uint8, client, server netip.AddrPort) (uint32, error) {
 		return 0, errGone
 	}
 	return sock.UID, nil
-}
-
-// inFamily returns an IPv4 address in the form of a socket family.
-func inFamily(family uint8, addr netip.Addr) (b [16]byte) {
-	if family == unix.AF_INET6 {
-		return addr.As16()
-	}
-	copy(b[:], addr.AsSlice())
-	return b
 }
 
 // exchange sends a message to the kernel and returns its answer. It opens a socket each time:
@@ -170,15 +155,18 @@ func exchange(req request) (kind uint16, payload []byte, err error) {
 	return binary.NativeEndian.Uint16(buf[4:]), buf[unix.NLMSG_HDRLEN:n], nil
 }
 
-// readTable searches the tables of all connections, of IPv4 and of IPv6 sockets.
+// readTable searches the tables of all connections, of IPv4 sockets and of IPv6 sockets, which may be
+// dual-stack and then have mapped addresses.
 func readTable(client, server netip.AddrPort) (uint32, error) {
-	for path, family := range map[string]uint8{"/proc/net/tcp": unix.AF_INET, "/proc/net/tcp6": unix.AF_INET6} {
-		uid, err := readFamily(path, inTable(family, client), inTable(family, server))
-		if !errors.Is(err, errGone) && !errors.Is(err, os.ErrNotExist) {
-			return uid, err
-		}
+	uid, err := readFamily("/proc/net/tcp", inTable(client.Addr().AsSlice(), client.Port()), inTable(server.Addr().AsSlice(), server.Port()))
+	if errors.Is(err, errGone) {
+		from, to := client.Addr().As16(), server.Addr().As16()
+		uid, err = readFamily("/proc/net/tcp6", inTable(from[:], client.Port()), inTable(to[:], server.Port()))
 	}
-	return 0, errGone
+	if errors.Is(err, os.ErrNotExist) { // a system without IPv6
+		err = errGone
+	}
+	return uid, err
 }
 
 func readFamily(path, client, server string) (uint32, error) {
@@ -207,15 +195,9 @@ func readFamily(path, client, server string) (uint32, error) {
 }
 
 // inTable writes an address as the tables do: in hex, in words of the machine's byte order.
-func inTable(family uint8, a netip.AddrPort) string {
-	b := inFamily(family, a.Addr())
-	words := b[:4]
-	if family == unix.AF_INET6 {
-		words = b[:]
+func inTable(addr []byte, port uint16) (s string) {
+	for ; len(addr) > 0; addr = addr[4:] {
+		s += fmt.Sprintf("%08X", binary.NativeEndian.Uint32(addr))
 	}
-	var s strings.Builder
-	for ; len(words) > 0; words = words[4:] {
-		fmt.Fprintf(&s, "%08X", binary.NativeEndian.Uint32(words))
-	}
-	return fmt.Sprintf("%s:%04X", s.String(), a.Port())
+	return fmt.Sprintf("%s:%04X", s, port)
 }

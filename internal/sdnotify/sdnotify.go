@@ -19,26 +19,16 @@ type Notifier struct {
 	pings  time.Duration // between two watchdog messages; 0: none are wanted
 }
 
-// New returns the Notifier for this environment, or nil.
-func New(environ []string) *Notifier {
-	var socket, usec, pid string
-	for _, kv := range environ {
-		switch name, value, _ := strings.Cut(kv, "="); name {
-		case "NOTIFY_SOCKET":
-			socket = value
-		case "WATCHDOG_USEC":
-			usec = value
-		case "WATCHDOG_PID":
-			pid = value
-		}
-	}
+// New returns the Notifier for these variables of the environment, or nil.
+func New(env map[string]string) *Notifier {
+	socket, pid := env["NOTIFY_SOCKET"], env["WATCHDOG_PID"]
 	// A path, or an abstract name, which begins with @. vsock addresses are for the systemd of
 	// virtual machines.
 	if !strings.HasPrefix(socket, "/") && !strings.HasPrefix(socket, "@") {
 		return nil
 	}
 	n := &Notifier{socket: &net.UnixAddr{Name: socket, Net: "unixgram"}}
-	limit, err := strconv.ParseInt(usec, 10, 64)
+	limit, err := strconv.ParseInt(env["WATCHDOG_USEC"], 10, 64)
 	own := pid == "" || pid == strconv.Itoa(os.Getpid()) // otherwise the variable was inherited and is for another process
 	if err == nil && limit > 0 && limit <= math.MaxInt64/int64(time.Microsecond) && own {
 		n.pings = time.Duration(limit) * time.Microsecond / 2 // as sd_watchdog_enabled(3) advises

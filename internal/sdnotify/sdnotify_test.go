@@ -45,7 +45,7 @@ func TestNotify(t *testing.T) {
 	for what, name := range names {
 		t.Run(what, func(t *testing.T) {
 			conn := manager(t, name)
-			n := New([]string{"NOTIFY_SOCKET=" + name, "WATCHDOG_USEC=2000", "WATCHDOG_PID=" + strconv.Itoa(os.Getpid())})
+			n := New(map[string]string{"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "2000", "WATCHDOG_PID": strconv.Itoa(os.Getpid())})
 			for want, say := range map[string]func() error{"READY=1": n.Ready, "STOPPING=1": n.Stopping} {
 				if err := say(); err != nil {
 					t.Fatal(err)
@@ -69,17 +69,17 @@ func TestNotify(t *testing.T) {
 }
 
 func TestNobodyIsTold(t *testing.T) {
-	for _, environ := range [][]string{nil, {"NOTIFY_SOCKET="}, {"NOTIFY_SOCKET=vsock:2:1"}, {"NOTIFY_SOCKET=relative"}} {
-		n := New(environ)
+	for _, socket := range []string{"", "vsock:2:1", "relative"} {
+		n := New(map[string]string{"NOTIFY_SOCKET": socket})
 		if n != nil {
-			t.Errorf("%q: %+v", environ, n)
+			t.Errorf("%q: %+v", socket, n)
 		}
 		if n.Ready() != nil || n.Stopping() != nil {
-			t.Errorf("%q: an error from nobody", environ)
+			t.Errorf("%q: an error from nobody", socket)
 		}
 		n.Watch(t.Context())
 	}
-	if err := New([]string{"NOTIFY_SOCKET=" + filepath.Join(t.TempDir(), "gone")}).Ready(); err == nil {
+	if err := New(map[string]string{"NOTIFY_SOCKET": filepath.Join(t.TempDir(), "gone")}).Ready(); err == nil {
 		t.Error("no error from a socket that is not there")
 	}
 }
@@ -96,7 +96,7 @@ func TestPings(t *testing.T) {
 		{"30000000", own + "0", 0}, // meant for another process
 		{"", own, 0}, {"0", own, 0}, {"-1", own, 0}, {"soon", own, 0}, {"9223372036854775807", own, 0},
 	} {
-		n := New([]string{"NOTIFY_SOCKET=/run/notify", "WATCHDOG_USEC=" + c.usec, "WATCHDOG_PID=" + c.pid})
+		n := New(map[string]string{"NOTIFY_SOCKET": "/run/notify", "WATCHDOG_USEC": c.usec, "WATCHDOG_PID": c.pid})
 		if n.pings != c.want {
 			t.Errorf("WATCHDOG_USEC=%q WATCHDOG_PID=%q: each %v, want %v", c.usec, c.pid, n.pings, c.want)
 		}

@@ -11,7 +11,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -36,9 +35,8 @@ type Value struct {
 	path    string // of its file, or empty
 	watched bool   // whether path names a regular file that can be read again
 
-	require func(string) error // checks a new content; nil: no check
-
-	mu       sync.Mutex // guards onChange
+	// Set before Watch begins.
+	require  func(string) error // checks a new content; nil: no check
 	onChange []func()
 
 	// Used by Watch only: what it read last.
@@ -55,15 +53,14 @@ func New(value string) *Value {
 
 // FromFile returns the secret in a file, without the trailing newline.
 func FromFile(path string) (*Value, error) {
-	v := &Value{path: path}
-	value, regular, err := read(path)
+	value, err := read(path)
 	if err != nil {
 		return nil, err
 	}
+	v := New(value)
+	v.path, v.candidate = path, value
 	// A pipe (from a shell's process substitution) can be read only once.
-	v.watched = regular
-	v.current.Store(&value)
-	v.candidate = value
+	v.watched = regular(path)
 	return v, nil
 }
 
@@ -96,15 +93,8 @@ func (v *Value) Path() string {
 // value stays. The error must not contain the value. Call Require before Watch.
 func (v *Value) Require(check func(string) error) { v.require = check }
 
-// OnChange calls f after each change of the value, on Watch's goroutine.
-func (v *Value) OnChange(f func()) {
-	if v == nil {
-		return
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.onChange = append(v.onChange, f)
-}
+// OnChange calls f after each change of the value, on Watch's goroutine. Call OnChange before Watch.
+func (v *Value) OnChange(f func()) { v.onChange = append(v.onChange, f) }
 
 // String, GoString, LogValue and MarshalText keep the value out of everything that prints v.
 func (v *Value) String() string               { return redacted }
@@ -141,7 +131,10 @@ func Watch(ctx context.Context, log *slog.Logger, values ...*Value) {
 // look reads the file once. A new content counts only if two looks in a row see the same: a file
 // that is being rewritten in place may be half-written.
 func (v *Value) look(log *slog.Logger) {
-	value, err := v.readAgain()
+	value, err := "", fmt.Errorf("%s is not a regular file", v.path)
+	if regular(v.path) { // to open a pipe could wait for ever
+		value, err = read(v.path)
+	}
 	if err == nil && v.require != nil {
 		err = v.require(value)
 	}
@@ -161,45 +154,35 @@ func (v *Value) look(log *slog.Logger) {
 	}
 	v.current.Store(&value)
 	log.Info("secret file changed, new value in use", "file", v.path)
-	v.mu.Lock()
-	callbacks := v.onChange
-	v.mu.Unlock()
-	for _, f := range callbacks {
+	for _, f := range v.onChange {
 		f()
 	}
 }
 
-// readAgain reads the file once more. To open a pipe could wait for ever.
-func (v *Value) readAgain() (string, error) {
-	if info, err := os.Stat(v.path); err == nil && !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is not a regular file", v.path)
-	}
-	value, _, err := read(v.path)
-	return value, err
+// regular reports whether there is no pipe or device at path: what cannot be looked at fails when it is read.
+func regular(path string) bool {
+	info, err := os.Stat(path)
+	return err != nil || info.Mode().IsRegular()
 }
 
-func read(path string) (value string, regular bool, err error) {
+func read(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", false, err
-	}
 	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	if len(data) > maxSize {
-		return "", false, fmt.Errorf("%s is larger than %d bytes: not a secret", path, maxSize)
+		return "", fmt.Errorf("%s is larger than %d bytes: not a secret", path, maxSize)
 	}
 	data = bytes.TrimRight(data, "\r\n")
 	if len(bytes.TrimSpace(data)) == 0 {
-		return "", false, fmt.Errorf("%s: %w", path, ErrEmpty)
+		return "", fmt.Errorf("%s: %w", path, ErrEmpty)
 	}
-	return string(data), info.Mode().IsRegular(), nil
+	return string(data), nil
 }
 
 // ErrEmpty is FromFile's error for an empty file.

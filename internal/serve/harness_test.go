@@ -10,6 +10,8 @@ import (
 	"usher/internal/testkit"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 // What the tests of this package use of testkit, by shorter names.
 var (
 	newService = testkit.NewService

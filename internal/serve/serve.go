@@ -19,10 +19,10 @@ import (
 	"usher/internal/admin/metrics"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
+	"usher/internal/logs"
 	"usher/internal/outbound"
 	"usher/internal/sdnotify"
 	"usher/internal/settings"
-	"usher/internal/stdlog"
 	"usher/internal/version"
 	"usher/webhookgate"
 )
@@ -38,7 +38,7 @@ type Config struct {
 // Run serves until ctx ends or a signal comes.
 func Run(ctx context.Context, c Config) error {
 	defer tuneGC(c.Environ)()
-	defer stdlog.TakeOver(c.Log)()
+	defer logs.TakeOver(c.Log)()
 	for _, name := range c.Settings.Unknown {
 		c.Log.Warn("unknown variable, not used", "name", name)
 	}
@@ -57,7 +57,7 @@ func Run(ctx context.Context, c Config) error {
 	if u.gate != nil && !c.Settings.Webhook.SharedInbox() {
 		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
 	}
-	u.systemd, u.serves = sdnotify.New(c.Environ), c.Serves
+	u.systemd, u.serves = sdnotify.New(settings.Environment(c.Environ)), c.Serves
 	return u.Run(ctx)
 }
 

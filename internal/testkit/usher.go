@@ -152,14 +152,14 @@ var (
 )
 
 // Main runs the tests of a package, and cleans up after Binary and, with after, what else the tests shared. What runs beside each other
-// (t.Parallel) waits most of the time, for leases, backoffs and processes: more of it at
-// once than there are processors, unless the -parallel flag says otherwise.
+// (t.Parallel) waits most of the time, for leases, backoffs and processes: many of them run at once, unless the -parallel
+// flag says otherwise.
 func Main(m *testing.M, after ...func()) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0)))
+		_ = flag.Set("test.parallel", strconv.Itoa(6*runtime.GOMAXPROCS(0)))
 	}
 	code := m.Run()
 	for _, f := range after {

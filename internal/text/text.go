@@ -37,11 +37,10 @@ func IsTerminal(w io.Writer) bool {
 
 // Width is how many columns the terminal w has; 0: it is none.
 func Width(w io.Writer) int {
-	f, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !IsTerminal(w) {
 		return 0
 	}
-	if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
+	if n, _, err := term.GetSize(int(w.(*os.File).Fd())); err == nil && n > 0 {
 		return n
 	}
 	return 80
@@ -56,14 +55,12 @@ func Visible(s string) string {
 	}
 	var out strings.Builder
 	for _, c := range s {
-		switch {
-		case unicode.IsPrint(c):
+		if unicode.IsPrint(c) {
 			out.WriteRune(c)
-		case c > 0xffff:
-			high, low := utf16.EncodeRune(c)
-			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, c)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, c) {
+			fmt.Fprintf(&out, `\u%04x`, unit)
 		}
 	}
 	return out.String()
@@ -85,6 +82,9 @@ func Unquoted(text string) string {
 
 const malformed = "malformed MIME header"
 
+// traceparent is version "-" trace-id "-" parent-id "-" flags; later versions may have more.
+var traceparent = regexp.MustCompile(`^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?$`)
+
 // TraceID returns the trace id of a traceparent header (W3C Trace Context, section 3.2), so that a
 // line in the log can be found together with those of other programs. It returns nothing if there
 // is none, more than one, or an invalid one: foreign text that goes into the log is 32 hex digits
@@ -94,20 +94,11 @@ func TraceID(h http.Header) string {
 	if len(values) != 1 {
 		return ""
 	}
-	// version "-" trace-id "-" parent-id "-" flags; later versions may have more.
-	parts := strings.SplitN(values[0], "-", 5)
-	if len(parts) < 4 || parts[0] == "00" && len(parts) != 4 || parts[0] == "ff" {
+	m := traceparent.FindStringSubmatch(values[0])
+	if m == nil || m[1] == "ff" || m[1] == "00" && m[4] != "" || strings.Trim(m[2], "0") == "" || strings.Trim(m[3], "0") == "" {
 		return ""
 	}
-	for i, digits := range []int{2, 32, 16, 2} {
-		if len(parts[i]) != digits || strings.Trim(parts[i], "0123456789abcdef") != "" {
-			return ""
-		}
-	}
-	if strings.Trim(parts[1], "0") == "" || strings.Trim(parts[2], "0") == "" {
-		return ""
-	}
-	return parts[1]
+	return m[2]
 }
 
 // markup is what an error page has besides its text.

@@ -193,6 +193,7 @@ func (h half) Write(p []byte) (int, error) {
 // A write that breaks off: without TLS the other side may have read half of the call. Half
 // of a record it can't read, so over TLS nothing has left, and the call is sent again.
 func TestHalfWritten(t *testing.T) {
+	t.Parallel() // it waits
 	plainAndTLS(t, func(t *testing.T, start func(script) (string, func() int), cl *Client) {
 		var calls atomic.Int32
 		url, count := start(func(conn net.Conn, from *bufio.Reader, _ int) {
@@ -337,6 +338,7 @@ func TestNewConnectionThatBreaks(t *testing.T) {
 
 // The same where the first write finds out. What has left in part is not sent again.
 func TestFirstWriteFails(t *testing.T) {
+	t.Parallel() // it waits
 	for _, tc := range []struct {
 		broken, half int32 // connections whose first write fails: with nothing, or a half of it, written
 		works        bool

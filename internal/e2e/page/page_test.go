@@ -2,13 +2,17 @@ package page
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"usher/internal/admin"
 	"usher/internal/admin/status"
+	"usher/internal/sandbox"
 	"usher/internal/testkit"
 )
 
@@ -24,6 +28,7 @@ func getJSON[T any](t *testing.T, url string) (v T) {
 // Without an inbox the page has the last decisions: what was forwarded with what it
 // changed, what was a duplicate, what was turned away and why.
 func TestPagePassThrough(t *testing.T) {
+	t.Parallel()
 	w := startWatched(t, "USHER_WEBHOOK_INBOX=")
 	contact := strings.Replace(snapshot("acme", 5), `"name":"T"`, `"name":"T","account":{"id":1,"contacts":[{"id":1,"email":"ada@customer.example"}]}`, 1)
 	for _, body := range []string{contact, contact, snapshot("acme", 6), `{"type":"TenantProvisioningChange","payload":{}}`} {
@@ -63,6 +68,7 @@ func TestPagePassThrough(t *testing.T) {
 
 // What is wrong names the variable that somebody has to look at.
 func TestStatusNamesTheVariable(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	file := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(file, []byte("wr0ng\n"), 0o600); err != nil {
@@ -85,5 +91,118 @@ func TestStatusNamesTheVariable(t *testing.T) {
 	wantCall(t, p.URL(t, "main"), 200, "accounts")
 	if minutes := getJSON[status.Status](t, url).Ports[0].Minutes; len(minutes) != 60 || minutes[59].Calls+minutes[58].Calls != 1 {
 		t.Errorf("%d minutes: %+v", len(minutes), minutes[58:])
+	}
+}
+
+// A receiver that refuses two tenants and takes the others is not down: the page names the two, what holds
+// them up and who waits behind it, however the last try went. When it is down, it is named.
+func TestHeldUp(t *testing.T) {
+	t.Parallel()
+	w := startWatched(t)
+	for _, tenant := range []string{"harbour-ltd", "pier-ltd"} {
+		w.receiver.BehaveTo(tenant, sandbox.Fault{Status: http.StatusInternalServerError})
+	}
+	for users := range 3 {
+		post(t, w.gate, of("docs", "harbour-ltd", users+1))
+	}
+	post(t, w.gate, of("docs", "pier-ltd", 1))
+	var s status.Status
+	banner := func(severity, what string) func() bool {
+		return func() bool {
+			s = getJSON[status.Status](t, w.admin+"/api/status")
+			return len(s.Wrong) == 1 && s.Wrong[0].Severity == severity && strings.HasPrefix(s.Wrong[0].What, what)
+		}
+	}
+	refused := banner("warn", "The receiver does not take the webhooks of docs/harbour-ltd and docs/pier-ltd")
+	testkit.Eventually(t, "told who is refused", refused)
+	for users := range 20 { // whatever the last try was
+		if post(t, w.gate, of("docs", "acme", users+1)); !refused() {
+			t.Fatalf("another diagnosis: %+v", s.Wrong)
+		}
+	}
+	if r := s.Gate.Receivers[0]; r.Tone != "warn" || r.State != "takes webhooks, but not those of 2 tenants" || r.Waiting < 4 {
+		t.Errorf("%+v", r)
+	}
+	held := s.Inbox.HeldUp
+	if len(held) != 2 || held[0].Tenant != "harbour-ltd" || held[0].Webhook != "1" || held[0].Behind != 2 || held[0].Answer != "500 Internal Server Error" || held[0].Tries == 0 || held[0].Next.IsZero() {
+		t.Errorf("%+v", held)
+	}
+	_, page := get(t, w.admin+"/")
+	for _, want := range []string{`>docs/harbour-ltd</a> is held up by <a href="/webhooks/1">webhook 1</a> (500 Internal Server Error, `, "; 2 wait behind it", "takes webhooks, but not those of 2 tenants"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+	for path, want := range map[string]string{
+		"/webhooks/1":                            " failed, next ",
+		"/webhooks/2":                            `held up by <a href="/webhooks/1">webhook 1</a> (500 `,
+		"/tenant?platform=docs&code=harbour-ltd": `does not take webhook 1, which goes first: 500 `,
+	} {
+		testkit.Eventually(t, path+" says "+want, func() bool { _, page := get(t, w.admin+path); return strings.Contains(page, want) })
+	}
+	w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+	post(t, w.gate, of("docs", "acme", 100))
+	testkit.Eventually(t, "told that the receiver is down", banner("bad", "The receiver answers with errors: "))
+	// Then nobody knows when one of its webhooks is tried next: usher tries one after the other to see whether it is back.
+	testkit.Eventually(t, "told what they wait for", func() bool {
+		_, page := get(t, w.admin+"/webhooks?search=acme&state=waiting")
+		return strings.Contains(page, "next try when the receiver is back")
+	})
+}
+
+// A tenant's page says what it may use now, since when and by which webhook, as a check is answered;
+// and the line that asks for it does.
+func TestTenantMayUse(t *testing.T) {
+	t.Parallel()
+	p := start(t, []string{
+		"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ENTITLEMENTS_KEY=k3y-of-the-shop!", "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db"), "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
+	})
+	p.Ready(t)
+	gate, url := p.URL(t, "webhooks")+"/webhooks", p.URL(t, "admin")
+	for _, users := range []int{5, 7} {
+		post(t, gate, of("docs", "it's a/b; id", users))
+	}
+	query := "platform=docs&code=it%27s+a%2Fb%3B+id"
+	tenant := getJSON[admin.Tenant](t, url+"/api/tenant?"+query)
+	may := tenant.MayUse
+	if may == nil || !may.Known || may.ID != 2 || may.Webhook != tenant.Snapshots[0].Webhook || may.AsOf.IsZero() || may.Features[0].Code != "users" || may.Features[0].Limit != 7 {
+		t.Fatalf("%+v of %+v", may, tenant)
+	}
+	if len(may.Ask) != 2 || !strings.HasPrefix(may.Ask[0], `curl -H "X-Usher-Key: $USHER_ENTITLEMENTS_KEY" 'http://127.0.0.1:`) {
+		t.Fatalf("%q", may.Ask)
+	}
+	for i, want := range []string{`"limit":7`, ""} {
+		asked := regexp.MustCompile(`'(http[^']*)'$`).FindStringSubmatch(may.Ask[i])[1]
+		req, err := http.NewRequest("GET", asked, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Usher-Key", "k3y-of-the-shop!")
+		resp, err := http.DefaultClient.Do(req)
+		resp, body := testkit.Whole(t, resp, err)
+		if resp.StatusCode >= 300 || !strings.Contains(body, want) {
+			t.Errorf("%s: %s %s", asked, resp.Status, body)
+		}
+	}
+	_, page := get(t, url+"/tenant?"+query)
+	for _, want := range []string{"What it may use now", `<a href="/webhooks/2">webhook 2</a>`, "curl -H &#34;X-Usher-Key: $USHER_ENTITLEMENTS_KEY&#34;", may.Webhook} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not have %s", want)
+		}
+	}
+	if strings.Contains(page, "has not taken") || strings.Contains(page, "k3y") {
+		t.Errorf("the page complains of what is kept, or has the key:\n%s", page)
+	}
+	if status, body := get(t, url+"/tenant?platform=crm&code=nobody"); status != 404 {
+		t.Errorf("%d %s", status, body)
+	}
+
+	// Without the port usher's own command asks.
+	w := startWatched(t)
+	w.send(t, "acme", 5)
+	may = getJSON[admin.Tenant](t, w.admin+"/api/tenant?platform=crm&code=acme").MayUse
+	if want := []string{"usher entitlements crm/acme", "usher entitlements crm/acme users"}; may == nil || !slices.Equal(may.Ask, want) {
+		t.Errorf("%+v, want %q", may, want)
 	}
 }

@@ -1,4 +1,4 @@
-package stdlog
+package logs
 
 import (
 	"log"
@@ -26,9 +26,9 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-func TestNew(t *testing.T) {
+func TestForLibrary(t *testing.T) {
 	var ours strings.Builder
-	New(slog.New(slog.NewTextHandler(&ours, nil)), slog.LevelInfo, "http server").Printf("http: odd thing %q", "jane@example.com")
+	ForLibrary(slog.New(slog.NewTextHandler(&ours, nil)), slog.LevelInfo, "http server").Printf("http: odd thing %q", "jane@example.com")
 	if got := ours.String(); !strings.Contains(got, `msg="http server"`) || !strings.Contains(got, "odd thing") || strings.Contains(got, "jane") {
 		t.Errorf("our log: %s", got)
 	}
