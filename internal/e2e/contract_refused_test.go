@@ -402,15 +402,22 @@ func TestRefusedAndKilled(t *testing.T) {
 				}
 				p.Kill()
 				latency(0)
-				if got := <-answer; got.status == 0 {
-					hit++
-				} else if got.status != 422 {
+				got := <-answer
+				if got.status != 0 && got.status != 422 {
 					t.Fatalf("%d %s", got.status, got.body)
 				}
 				p = startProcess(t, environ)
 				p.Ready(t)
-				if all := refusedOf(t, p, tenant); len(all) != 1 || all[0].Times != 1 {
+				all := refusedOf(t, p, tenant)
+				if name == "file" && got.status == 0 && len(all) == 0 { // its body was in the log, and not yet the end of the transaction
+					p.Kill()
+					continue
+				}
+				if len(all) != 1 || all[0].Times != 1 {
 					t.Fatalf("after the restart: %+v", all)
+				}
+				if got.status == 0 {
+					hit++
 				}
 				if status, _, body := testkit.Post(t, hooks(t, p), odd(tenant, 5)); status != 422 {
 					t.Fatalf("sent again: %d %s", status, body)

@@ -77,7 +77,7 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 	return e, nil
 }
 
-// create makes the file if there is none, to give it its mode. One that is there is not opened: SQLite may have it.
+// create makes the file if there is none, to give it its mode. It opens no file that exists: SQLite may have it.
 func create(name string) error {
 	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 		return err

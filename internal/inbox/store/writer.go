@@ -45,7 +45,11 @@ type needs struct {
 	body    int64 // contents up to that size are read with what comes next
 }
 
-func (n *needs) lane(k Key) { n.lanes[k] = n.lanes[k] }
+func (n *needs) lane(k Key) {
+	if _, named := n.lanes[k]; !named {
+		n.lanes[k] = webhookgate.Lane{}
+	}
+}
 
 // nobody says whether a lane has no name. Each has a tenant, or else a type.
 func nobody(l webhookgate.Lane) bool { return l.Tenant == "" && l.Type == "" }

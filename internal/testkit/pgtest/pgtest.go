@@ -193,7 +193,7 @@ rm -rf "$PWD"`, "sh", s.bin)
 // this very port, and talk to himself.
 func freePort() int {
 	for {
-		port := 20_000 + rand.IntN(12_000)
+		port := 10_000 + rand.IntN(6_000) // others take theirs from 16,000 on
 		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			l.Close()
 			return port
