@@ -59,7 +59,7 @@ func openFile(path string, log *slog.Logger) (e *sqlite.Engine, err error) {
 		if e, err = sqlite.Open(path, log); !errors.Is(err, ErrInUse) {
 			break
 		}
-		time.Sleep(10) // nearly nothing: in a bubble nobody waits for real
+		time.Sleep(10 * time.Nanosecond) // nearly nothing: in a bubble nobody waits for real
 	}
 	return e, err
 }
