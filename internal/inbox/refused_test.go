@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -172,5 +173,26 @@ func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
 		must2(d.Accept(d.nth("acme", 2), false))(t)
 		d.idle("acme")
 		d.want("accepted", strings.Join(d.main.got("acme"), " "), "B "+string(event.Body))
+	})
+}
+
+// Whoever accepts a webhook after a copy of the tenant's last snapshot has come overwrites what its sender said last, and needs --force.
+func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		a, b := odd("acme", "a"), odd("acme", "b")
+		d.take("acme", b)
+		d.idle("acme")
+		d.refuse("acme", a)
+		id := d.nth("acme", 2)
+		d.want("copy", d.send("acme", b), "=")
+		var older *store.OverwriteError
+		if _, err := d.Accept(id, false); !errors.As(err, &older) {
+			t.Errorf("accepted without force: %v", err)
+		}
+		d.refuse("acme", a) // now it is the last word
+		_ = must2(d.Accept(id, false))(t)
+		d.idle("acme")
+		d.want("delivered", strings.Join(d.main.got("acme"), " "), b+" "+a)
 	})
 }

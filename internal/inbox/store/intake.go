@@ -124,6 +124,12 @@ func (i *intake) decide(w *work) {
 			seq = l.tail
 		}
 		i.remember(w, seq, original) // the id of a copy must not bring it back later either
+		for _, old := range w.rest[row.lane] {
+			if old.State == Refused && !old.Newer {
+				old.Newer = true
+				w.change(old)
+			}
+		}
 		return
 	}
 	rc := i.hook.Receiver

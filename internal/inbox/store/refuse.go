@@ -38,7 +38,7 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 		seq := w.number()
 		if old := w.refused[string(row.digest)]; old != nil && old.State == Refused {
 			old.Times++
-			old.Last = w.time()
+			old.Last, old.Newer = w.time(), false
 			w.change(old)
 			return nil
 		}
@@ -179,7 +179,7 @@ func (a *accept) decide(w *work) {
 	case old == nil || old.State != Refused:
 		a.refusal = ErrNotRefused
 		return
-	case l.tail > a.id && !a.override && a.row.snapshot:
+	case (l.tail > a.id || old.Newer) && !a.override && a.row.snapshot:
 		a.refusal = &OverwriteError{a.id, Entry{ID: l.tail, Webhook: l.tailID, Platform: a.row.Platform, Tenant: a.row.Tenant}}
 		return
 	}

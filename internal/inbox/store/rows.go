@@ -88,7 +88,8 @@ type Status struct {
 	From   string          `json:"from,omitempty"`
 	Times  int             `json:"times,omitempty"`
 	Last   time.Time       `json:"last,omitzero"`
-	Cut    bool            `json:"cut,omitempty"` // only the beginning of its body is stored
+	Cut    bool            `json:"cut,omitempty"`   // only the beginning of its body is stored
+	Newer  bool            `json:"newer,omitempty"` // since it last came, its tenant's last snapshot came again
 }
 
 // Rejected says whether it was refused when it came, whatever somebody has done with it since.
