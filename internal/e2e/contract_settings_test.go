@@ -117,7 +117,7 @@ func TestInboxConcurrency(t *testing.T) {
 		return srv.URL
 	}
 	var main, own atomic.Int32
-	u := run(t, gateAlone(slow(&main), "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_WEBHOOK_INBOX_CONCURRENCY=3",
+	u := run(t, gateAlone(slow(&main), "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_WEBHOOK_INBOX_CONCURRENCY=3", "USHER_WEBHOOK_TIMEOUT=5m",
 		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=own", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+slow(&own), "USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY=2"))
 	t.Cleanup(func() { close(release) }) // before usher ends, which waits for them
 	for i := range 10 {
