@@ -189,6 +189,8 @@ func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 		var older *store.OverwriteError
 		if _, err := d.Accept(id, false); !errors.As(err, &older) {
 			t.Errorf("accepted without force: %v", err)
+		} else if older.Latest.State != store.Delivered || older.Latest.Received.IsZero() {
+			t.Errorf("it does not say what would be overwritten: %v", err)
 		}
 		d.refuse("acme", a) // now it is the last word
 		_ = must2(d.Accept(id, false))(t)

@@ -86,13 +86,9 @@ func (s *Store) Redeliver(id int64, force bool) error {
 	if err != nil {
 		return err
 	}
-	var latest int64
-	return s.do(func(n *needs) {
+	return s.explain(s.do(func(n *needs) {
 		n.lane(found.lane)
 		n.rows[id] = true
-		if latest != 0 {
-			n.rows[latest] = true
-		}
 	}, func(w *work) error {
 		l, h := w.lanes[found.lane], w.rows[id]
 		if h == nil || l == nil {
@@ -116,14 +112,7 @@ func (s *Store) Redeliver(id int64, force bool) error {
 		case h.State == Kept && rc == nil:
 			return ErrKept
 		case l.tail > id && !force:
-			if newer := w.rows[l.tail]; newer != nil {
-				return &OverwriteError{id, newer.Entry}
-			}
-			if latest == l.tail { // the history has dropped it
-				return &OverwriteError{id, Entry{ID: l.tail, Webhook: l.tailID, Platform: h.Platform, Tenant: h.Tenant}}
-			}
-			latest = l.tail
-			return ErrBusy // once more, with that one's row
+			return &OverwriteError{id, l.last()}
 		case h.State != Parked && s.full(h.size):
 			return webhookgate.ErrFull
 		}
@@ -152,7 +141,22 @@ func (s *Store) Redeliver(id int64, force bool) error {
 			l.rest(w.now)
 		}
 		return nil
-	})
+	}))
+}
+
+// last is what a lane knows about its last webhook.
+func (l *lane) last() Entry {
+	return Entry{ID: l.tail, Webhook: l.tailID, Platform: l.Platform, Tenant: l.Tenant}
+}
+
+// explain adds to an OverwriteError what is known about the newer webhook, unless the history has dropped it.
+func (s *Store) explain(err error) error {
+	if older, ok := errors.AsType[*OverwriteError](err); ok {
+		if latest, gone := s.find(older.Latest.ID); gone == nil {
+			older.Latest = latest.Entry
+		}
+	}
+	return err
 }
 
 func cmpNotFound(h, found *Webhook) error {

@@ -152,7 +152,7 @@ func (s *Store) Accept(id int64, force, keep bool) (int64, error) {
 	if err := i.submit(ctx, a).Err; err != nil { // then it is not taken in later either, when its tenant may have a newer one
 		return 0, err
 	}
-	return a.seq, a.refusal
+	return a.seq, s.explain(a.refusal)
 }
 
 // ErrNotRefused says that only refused webhooks can be accepted.
@@ -180,7 +180,7 @@ func (a *accept) decide(w *work) {
 		a.refusal = ErrNotRefused
 		return
 	case (l.tail > a.id || old.Newer) && !a.override && a.row.snapshot:
-		a.refusal = &OverwriteError{a.id, Entry{ID: l.tail, Webhook: l.tailID, Platform: a.row.Platform, Tenant: a.row.Tenant}}
+		a.refusal = &OverwriteError{a.id, l.last()}
 		return
 	}
 	a.from = old

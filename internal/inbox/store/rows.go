@@ -582,8 +582,11 @@ type OverwriteError struct {
 }
 
 func (e *OverwriteError) Error() string {
-	return fmt.Sprintf("webhook %d is not the latest of tenant %q: it would overwrite %d, received %s, %s",
-		e.ID, e.Latest.Tenant, e.Latest.ID, e.Latest.Received.Format(time.RFC3339), e.Latest.State)
+	text := fmt.Sprintf("webhook %d is not the latest of tenant %q: it would overwrite %d", e.ID, e.Latest.Tenant, e.Latest.ID)
+	if e.Latest.State == "" { // the history has dropped it
+		return text
+	}
+	return text + fmt.Sprintf(", received %s, %s", e.Latest.Received.Format(time.RFC3339), e.Latest.State)
 }
 
 // Columns are what the engines' statements put for {lane} and {webhook}: what scanLane and scanWebhook read.
