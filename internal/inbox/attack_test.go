@@ -145,10 +145,8 @@ func TestWarningInAnotherLanguage(t *testing.T) {
 		return server.Exec(t, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'") != "0"
 	})
 	d.until("it can be seen", func() bool { return d.states("t") != "delivered" })
-	select {
-	case a := <-answer:
+	if a := <-answer; a.Err == nil {
 		t.Errorf("answered %+v, though no standby has it", a)
-	case <-time.After(500 * time.Millisecond): // time for an answer that must not come
 	}
 }
 

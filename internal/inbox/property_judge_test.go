@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -94,7 +95,7 @@ func (w *world) judgeUnsure(a *arrival) {
 	w.seen["in doubt"] = true
 	switch {
 	case a.err == nil: // it was told nothing
-	case !a.gave && !w.trouble(a.from, a.to, true):
+	case !a.gave && !errors.Is(a.err, store.ErrDoubt) && !w.trouble(a.from, a.to, true):
 		w.violation("(g) arrival %d was answered %q, and is there", a.number, a.err)
 	case a.entry.Received.After(a.to):
 		w.violation("(g) arrival %d was taken in %v after its sender had given up", a.number, a.entry.Received.Sub(a.to))

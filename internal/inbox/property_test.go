@@ -647,8 +647,8 @@ func (p *place) disturb(step string) {
 	case "commit", "bytes":
 		var fired <-chan struct{}
 		if step == "commit" {
-			// A transaction that writes sends its replica's row together with COMMIT.
-			fired = wire.Statement(pick(r, "COMMIT", ".replica (", ".replica ("), 1+r.IntN(2), pick(r, pgtest.Before, pgtest.After))
+			// A transaction that writes sends its lanes together with COMMIT.
+			fired = wire.Statement(pick(r, "COMMIT", ".lane l SET", ".lane l SET"), 1+r.IntN(2), pick(r, pgtest.Before, pgtest.After))
 			defer p.send(pick(r, w.tenants...), pick(r, "A", "B"))
 		} else {
 			fired = wire.Bytes(pick(r, pgtest.FromClient, pgtest.FromServer), r.IntN(20_000))

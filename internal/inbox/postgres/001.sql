@@ -93,10 +93,4 @@ CREATE TABLE {schema}.action ( -- what people did
 );
 CREATE INDEX action_at ON {schema}.action (at);
 
-CREATE TABLE {schema}.replica ( -- how far each process has written, for when a COMMIT was not confirmed
-	id    bytea PRIMARY KEY,
-	batch bigint NOT NULL,
-	at    bigint NOT NULL
-);
-
 CREATE SEQUENCE {schema}.number CACHE 1;

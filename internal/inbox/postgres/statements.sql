@@ -53,6 +53,9 @@ SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = 2 AND due < {never} AND since >= $5::bigint AND tried < $6::bigint AND wish <= $2::bigint AND owner = '' AND $3::bigint >= 0
 	ORDER BY since LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
+-- name: touch
+UPDATE {schema}.schema_version SET version = version
+
 -- name: numbers
 SELECT nextval('{schema}.number'), 1::bigint FROM generate_series(1, $1::bigint)
 
@@ -133,15 +136,6 @@ DELETE FROM {schema}.seen_id s USING {schema}.webhook w WHERE w.seq = ANY($1::bi
 
 -- name: seen_expire
 DELETE FROM {schema}.seen_id WHERE at < $1::bigint
-
--- name: replica_lock
-SELECT batch FROM {schema}.replica WHERE id = $1 FOR UPDATE
-
--- name: replica_save
-INSERT INTO {schema}.replica (id, batch, at) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, at = excluded.at
-
--- name: replica_expire
-DELETE FROM {schema}.replica WHERE at < $1::bigint
 
 -- name: erase_content
 DELETE FROM {schema}.content WHERE seq IN (SELECT seq FROM {schema}.webhook WHERE lane = $1)

@@ -215,9 +215,6 @@ SELECT id, at, entry FROM action WHERE id < ?1 ORDER BY id DESC LIMIT ?2
 -- name: action_expire
 DELETE FROM action WHERE at < ?1
 
--- name: replica_expire
-SELECT ?1 WHERE 0
-
 -- name: export_lanes
 SELECT {lane} FROM lane l WHERE l.tail > 0 ORDER BY l.key
 

@@ -154,11 +154,9 @@ type Store struct {
 	mu    sync.Mutex // guards what follows
 	cache figures
 
-	batch    int64       // of the writer: the number of its transaction
-	jumped   bool        // and whether lanes may have times of a clock that has jumped
+	jumped   bool        // of the writer: lanes may have times of a clock that has jumped
 	swept    time.Time   // of the writer: when it last deleted what is kept for too long
 	combed   time.Time   // and when it last looked at ages and bytes
-	wrote    time.Time   // and when it last wrote its row
 	overflow atomic.Bool // there may be too many refused ones
 	backlog  atomic.Bool // there may be finished webhooks to delete
 }

@@ -58,7 +58,6 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 			}
 			tx.Queue("seen_expire", nil, now-int64(seenFor/time.Microsecond))
 			tx.Queue("action_expire", nil, now-int64(lim.ActionAge/time.Microsecond))
-			tx.Queue("replica_expire", nil, now-int64(time.Hour/time.Microsecond))
 		}
 		if full || refused {
 			if err := s.sweepRefused(tx, now); err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -235,7 +234,7 @@ func (s *Store) look() {
 		}
 		now = s.shift(now)
 		s.see(now, asked)
-		s.prove(tx, now, s.batch > 0) // before the first batch, so that resolve finds this row
+		tx.Queue("touch", nil)
 		return nil
 	})
 	s.health.note(s.cfg.Log, err)
@@ -333,7 +332,6 @@ func (s *Store) needsOf(batch []op) (*needs, []op) {
 
 func (s *Store) run1(n *needs, live []op) error {
 	var w *work
-	s.batch++
 	err := s.cfg.Engine.Write(func(tx Tx) error {
 		w = newWork(s)
 		if err := w.load(tx, n); err != nil {
@@ -358,7 +356,11 @@ func (s *Store) run1(n *needs, live []op) error {
 		return nil
 	})
 	if errors.Is(err, ErrDoubt) {
-		err = s.resolve(w, n)
+		// The senders get 503 and send again. If the transaction was committed, their next try is a duplicate: the server keeps its
+		// lanes locked until then. Entitlements read these tenants again.
+		for _, name := range n.lanes {
+			s.cfg.Changed(name.Tenant)
+		}
 	}
 	if err != nil {
 		return err
@@ -383,45 +385,6 @@ func (s *Store) settle(w *work) {
 	s.cache.changes++
 	s.cache.used += w.bytes
 	s.cache.added += max(0, w.bytes)
-}
-
-// resolve finds out whether a transaction was committed, after the connection broke while it was: this process's row
-// says how far it got. The server may still be working on it, and has its lanes locked from its first round trip on: who
-// gets these locks comes after it. A normal commit after it proves that the one before is replicated, too.
-func (s *Store) resolve(w *work, n *needs) error {
-	s.cfg.Log.Warn("the connection to the database broke in a commit; looking whether it was done")
-	var last int64
-	var err error
-	for range 6 {
-		last = 0
-		err = s.cfg.Engine.Write(func(tx Tx) error {
-			keys := w.keys()
-			addLanes(tx, n, slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return nobody(n.lanes[k]) })) // those that it has made itself can't be seen yet, only waited for
-			w.lock(tx, keys)
-			tx.Queue("replica_lock", func(r Row) error { return r.Scan(&last) }, s.owner)
-			if err := tx.Send(); err != nil {
-				return err
-			}
-			tx.Queue("replica_save", nil, s.owner, last, s.now().UnixMicro())
-			return nil
-		})
-		if err == nil {
-			if last == s.batch {
-				return nil
-			}
-			return errors.New("the connection to the database broke before a transaction was committed")
-		}
-		select {
-		case <-time.After(time.Second):
-		case <-s.run.Done():
-			return err
-		}
-	}
-	// Nobody knows. What is remembered about these tenants is read again.
-	for _, name := range n.lanes {
-		s.cfg.Changed(name.Tenant)
-	}
-	return fmt.Errorf("%w; and cannot look whether it was done: %w", ErrDoubt, err)
 }
 
 // keys are those of the lanes that are locked, in the order in which all lock them.
@@ -634,19 +597,8 @@ func (w *work) save(tx Tx) {
 	for _, f := range w.extra {
 		f(tx)
 	}
-	w.s.prove(tx, w.now, len(lanes)+len(w.added)+len(w.changed)+len(w.ids)+len(w.gone)+len(w.extra) == 0)
-}
-
-// prove queues this process's row, which says how far it has written. An idle transaction, which has only looked for work, writes nothing, but
-// in an outage: otherwise it would not prove its end.
-func (s *Store) prove(tx Tx, now int64, idle bool) {
-	outage := s.health.get() != nil
-	switch {
-	case s.cfg.Engine.Shared() && (!idle || outage || time.Since(s.wrote) > 10*time.Minute):
-		s.wrote = time.Now()
-		tx.Queue("replica_save", nil, s.owner, s.batch, now)
-	case idle && outage:
-		tx.Queue("touch", nil)
+	if idle := len(lanes)+len(w.added)+len(w.changed)+len(w.ids)+len(w.gone)+len(w.extra) == 0; idle && w.s.health.get() != nil {
+		tx.Queue("touch", nil) // a transaction that writes nothing does not show that an outage has ended
 	}
 }
 
