@@ -182,6 +182,9 @@ func (s *Store) write() {
 		var batch []op
 		select {
 		case o := <-s.ops:
+			if s.jumped {
+				s.look()
+			}
 			batch = s.gather(o)
 		case i := <-s.imports:
 			i.reply <- i.run()
@@ -222,7 +225,8 @@ func (h *health) begin() {
 	h.began = time.Now()
 }
 
-// look reads the platforms, and finds out whether the database can be written.
+// look reads the platforms, and finds out whether the database can be written. After its clock has jumped, it corrects the times of
+// lanes: those that were written before may be far ahead.
 func (s *Store) look() {
 	err := s.cfg.Engine.Write(func(tx Tx) error {
 		var now int64
@@ -234,9 +238,15 @@ func (s *Store) look() {
 		}
 		now = s.shift(now)
 		s.see(now, asked)
+		if s.jumped {
+			after := func(d time.Duration) int64 { return now + int64(d/time.Microsecond) }
+			// A leave that another replica gets at this moment may end a little later than it could by our reading of the clock.
+			tx.Queue("lane_due_repair", nil, now, after(longestWish), after(2*lastPause), s.platforms.hashes(nil), after(2*s.lease))
+		}
 		tx.Queue("touch", nil)
 		return nil
 	})
+	s.jumped = s.jumped && err != nil
 	s.health.note(s.cfg.Log, err)
 }
 
@@ -337,18 +347,7 @@ func (s *Store) run1(n *needs, live []op) error {
 		if err := w.load(tx, n); err != nil {
 			return err
 		}
-		if s.see(w.now, w.asked); s.jumped { // times that were written before may be far ahead
-			after := func(d time.Duration) int64 { return w.now + int64(d/time.Microsecond) }
-			// A leave that another replica got in this moment may end a little later than it could by our reading of the clock.
-			tx.Queue("lane_due_repair", nil, w.now, after(longestWish), after(2*lastPause), s.platforms.hashes(nil), after(2*s.lease))
-			again, numbers := *n, w.numbers
-			again.count = 0
-			w = newWork(s)
-			if err := w.load(tx, &again); err != nil {
-				return err
-			}
-			w.numbers = numbers
-		}
+		s.see(w.now, w.asked)
 		for _, o := range live {
 			o.decide(w)
 		}
@@ -365,7 +364,6 @@ func (s *Store) run1(n *needs, live []op) error {
 	if err != nil {
 		return err
 	}
-	s.jumped = false
 	s.settle(w)
 	return nil
 }
