@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	const senders = 8
 	kills := pick(6, 40)
 	acked := make([]int, senders) // the last number that was answered 200, of each sender's tenant
+	var answered atomic.Int64     // how many were answered 200
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: senders}}
@@ -52,19 +54,21 @@ func TestKilledAtAnyMoment(t *testing.T) {
 				resp.Body.Close()
 				if resp.StatusCode == 200 {
 					acked[i] = n
+					answered.Add(1)
 					n++
 				}
 			}
 		})
 	}
-	for range kills {
+	for n := range kills {
+		before := answered.Load()
 		p := startProcess(t, environ)
 		testkit.Eventually(t, "listening", func() bool {
 			conn, err := net.Dial("tcp", gate)
 			if err == nil {
 				conn.Close()
 			}
-			return err == nil
+			return err == nil && (n%2 == 0 || answered.Load() > before) // on a slow machine a kill could always come before the first 200
 		})
 		time.Sleep(time.Duration(rand.IntN(250)) * time.Millisecond) // any moment
 		p.Kill()
@@ -93,9 +97,6 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			t.Errorf("tenant %s: %d was answered 200, but only %d arrived", tenant, acked[i], most)
 		}
 		total += acked[i]
-	}
-	if total < senders { // on a slow machine most kills come before the first 200
-		t.Errorf("only %d webhooks were acknowledged: the test saw too little", total)
 	}
 	t.Logf("%d kills, %d senders: %d webhooks answered 200, none lost, none out of order, %d delivered more than once", kills, senders, total, repeated)
 }
