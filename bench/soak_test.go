@@ -225,7 +225,7 @@ func (s *soak) disturb(ctx context.Context) {
 		case 1:
 			s.note("client secret rotated")
 			secret := fmt.Sprint("secret-", n)
-			s.billing.Edit("soak", func(c *sandbox.Client) { c.Secret = secret })
+			s.billing.EditClient("soak", func(c *sandbox.Client) { c.Secret = secret })
 			_ = replace(s.secret, secret)
 		case 2:
 			s.note("webhook secret rotated")

@@ -22,6 +22,7 @@ import (
 	"usher/internal/secret"
 	"usher/internal/serve"
 	"usher/internal/settings"
+	"usher/internal/text"
 )
 
 // adminAPI calls a running usher through its admin port.
@@ -31,7 +32,7 @@ type adminAPI struct {
 	listen, url, token string
 }
 
-// apiError is an answer of the API that is no 200. Its text may be shown.
+// apiError is an answer of the API other than 200. Its text can be printed: it has no control characters.
 type apiError struct {
 	status int
 	admin.Problem
@@ -39,13 +40,13 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.Problem.Error }
 
-// newAdminAPI calls the admin port that the settings name.
+// newAdminAPI returns a client for the admin port that the settings name.
 func newAdminAPI(p *Process) (*adminAPI, error) {
 	s, err := settings.ReadAdmin(p.Environ)
 	if err != nil {
 		return nil, err
 	}
-	a := adminAt(p, s.Listen)
+	a := adminAPIAt(p, s.Listen)
 	a.client.Timeout = 30 * time.Second
 	if tokens, err := secret.Tokens(cmp.Or(s.Token, s.ReadToken).Get()); err == nil {
 		a.token = tokens[0].Value
@@ -53,8 +54,9 @@ func newAdminAPI(p *Process) (*adminAPI, error) {
 	return a, nil
 }
 
-// adminAt calls the admin port that listens on addr on this machine.
-func adminAt(p *Process, addr string) *adminAPI {
+// adminAPIAt returns a client for the admin port of an usher on this machine, where addr is its
+// USHER_ADMIN_LISTEN. If usher listens on all addresses, the client uses loopback.
+func adminAPIAt(p *Process, addr string) *adminAPI {
 	a := &adminAPI{Process: p, listen: addr}
 	if strings.HasPrefix(addr, "unix:") {
 		a.client, a.url = serve.Client(addr)
@@ -82,8 +84,8 @@ func (a *adminAPI) post(ctx context.Context, target string, body, result any) er
 	return err
 }
 
-// call sends body, a reader as it is and anything else as JSON, and decodes the answer into result. It
-// returns the answer's bytes too.
+// call sends body, an io.Reader as it is and anything else as JSON. It decodes the answer into result,
+// and returns its bytes, too.
 func (a *adminAPI) call(ctx context.Context, method, target string, body, result any) ([]byte, error) {
 	content, streamed := body.(io.Reader)
 	if body != nil && !streamed {
@@ -113,7 +115,7 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 	return raw, nil
 }
 
-// do sends a request, and returns the answer whatever its status.
+// do sends a request and returns the answer, whatever its status is.
 func (a *adminAPI) do(ctx context.Context, method, target string, content io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.url+target, content)
 	if err != nil {
@@ -127,38 +129,40 @@ func (a *adminAPI) do(ctx context.Context, method, target string, content io.Rea
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return nil, a.notAsked(err)
+		return nil, a.unreachable(err)
 	}
 	return resp, nil
 }
 
+// refused returns the error for an answer other than 200, whose body is raw.
 func (a *adminAPI) refused(status int, raw []byte) error {
 	e := &apiError{status: status}
 	switch err := json.Unmarshal(raw, &e.Problem); {
 	case status == http.StatusUnauthorized:
-		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, to that of the running usher" + a.adviseEnvFile()
+		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, to that of the running usher" + a.envFileHint()
 	case err != nil || e.Problem.Error == "":
 		e.Problem.Error = fmt.Sprintf("%s answered %d: is there an usher?", a.url, status)
 	default:
-		e.Problem.Error = visible(e.Problem.Error)
+		e.Problem.Error = text.Visible(e.Problem.Error)
 	}
 	return e
 }
 
-// notAsked says that no usher answered on the admin port, and how to name another one.
-func (a *adminAPI) notAsked(err error) error {
+// unreachable returns the error for an admin port that does not answer. It says how to name another one.
+func (a *adminAPI) unreachable(err error) error {
 	if request, ok := errors.AsType[*url.Error](err); ok {
-		err = request.Err // without the request, which nobody wrote
+		err = request.Err // without method and URL: the user typed neither
 	}
-	return fmt.Errorf("cannot reach usher at %s: %w. Is it running? USHER_ADMIN_LISTEN says where, in the environment or in a file (usher --env-file FILE ...).%s", a.listen, err, a.adviseEnvFile())
+	return fmt.Errorf("cannot reach usher at %s: %w. Is it running? USHER_ADMIN_LISTEN says where, in the environment or in a file (usher --env-file FILE ...).%s", a.listen, err, a.envFileHint())
 }
 
-// unitSettings is where the settings of the units under deploy/systemd are.
-var unitSettings = "/etc/usher/*.env"
+// unitEnvFiles matches the settings files of the units in deploy/systemd.
+var unitEnvFiles = "/etc/usher/*.env"
 
-// adviseEnvFile names the settings of ushers on this machine that the command was not given.
-func (p *Process) adviseEnvFile() string {
-	files, _ := filepath.Glob(unitSettings)
+// envFileHint suggests a settings file of this machine that the user has not named with --env-file. It
+// is empty if there is none.
+func (p *Process) envFileHint() string {
+	files, _ := filepath.Glob(unitEnvFiles)
 	files = slices.DeleteFunc(files, func(file string) bool { return slices.Contains(p.envFiles, file) })
 	if len(files) == 0 {
 		return ""
@@ -166,15 +170,15 @@ func (p *Process) adviseEnvFile() string {
 	return fmt.Sprintf("\nThis machine has settings of usher in %s. Try: usher --env-file %s ...", strings.Join(files, ", "), files[0])
 }
 
-// healthcheck is usher healthcheck: it asks a running usher whether it is ready.
-func healthcheck(ctx context.Context, p *Process) error {
+// healthcheckCommand is 'usher healthcheck': it asks a running usher whether it is ready.
+func healthcheckCommand(ctx context.Context, p *Process) error {
 	addr := settings.AdminListen(p.Environ)
 	if addr == "off" {
 		return errors.New("USHER_ADMIN_LISTEN is off: there is no admin port")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	resp, err := adminAt(p, addr).do(ctx, http.MethodGet, "/readyz", nil)
+	resp, err := adminAPIAt(p, addr).do(ctx, http.MethodGet, "/readyz", nil)
 	if err != nil {
 		return err
 	}
@@ -182,7 +186,7 @@ func healthcheck(ctx context.Context, p *Process) error {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	fmt.Fprintln(p.Stdout, strings.TrimSpace(string(body)))
 	if resp.StatusCode != http.StatusOK {
-		return quiet(exitFailed)
+		return exitCode(exitFailed)
 	}
 	return nil
 }

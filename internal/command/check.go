@@ -16,9 +16,9 @@ import (
 	"usher/tokens"
 )
 
-// check is usher check: it tries the settings without opening a port, and prints one line
-// for each thing that it tries.
-func check(ctx context.Context, p *Process) error {
+// checkCommand is 'usher check': it tries the settings without opening a port, and prints one line for
+// each thing that it tries.
+func checkCommand(ctx context.Context, p *Process) error {
 	s, err := settings.Read(p.Environ)
 	if err != nil {
 		return err
@@ -50,15 +50,15 @@ func check(ctx context.Context, p *Process) error {
 		c.inbox(&s.Webhook)
 	}
 	if c.failed {
-		return quiet(exitFailed)
+		return exitCode(exitFailed)
 	}
 	return nil
 }
 
 type checker struct {
 	out      io.Writer
-	outbound *outbound.Outbound                   // nil: off
-	tokens   map[*outbound.Identity]*tokens.Token // usher asks once for each
+	outbound *outbound.Outbound                   // nil if outbound is off
+	tokens   map[*outbound.Identity]*tokens.Token // ports with the same identity share a token
 	failed   bool
 }
 
@@ -89,7 +89,8 @@ func (c *checker) port(ctx context.Context, p *outbound.Port) {
 	c.ok("graphql for port %s: {__typename} was answered", p.Name)
 }
 
-// inbox checks that the inbox can be reached and written. A file that a running usher has is not opened.
+// inbox checks that the inbox can be reached and written. It does not open a file that a running usher
+// has open.
 func (c *checker) inbox(w *settings.Webhook) {
 	if w.InboxAddress == nil {
 		return
@@ -104,7 +105,7 @@ func (c *checker) inbox(w *settings.Webhook) {
 	}
 }
 
-// receiver only connects: a webhook would change something.
+// receiver only opens a connection: a webhook would change something in the receiver.
 func (c *checker) receiver(ctx context.Context, r *receiver.Receiver) {
 	u := r.URL
 	port := u.Port()

@@ -1,7 +1,9 @@
-// Package command is usher as a person types it: its commands, their help and their exit codes.
-// What runs for a while has a room of its own (serve, demo, job); the other commands ask a running
-// usher through its admin port, or try the settings. Arguments, environment and output are passed
-// in, so that a test can run the whole of it.
+// Package command has usher's commands: it parses their arguments, prints their help and their results,
+// and decides on the exit code. The commands that keep running are packages of their own (serve, demo,
+// job, sandbox). The others either call the admin port of a running usher or try the settings.
+//
+// [Main] gets the arguments, the environment and the standard streams from its caller, so that a test
+// can run the whole program.
 package command
 
 import (
@@ -23,15 +25,14 @@ import (
 	"usher/internal/logs"
 	"usher/internal/serve"
 	"usher/internal/settings"
-	"usher/internal/text"
 	"usher/internal/version"
 )
 
-// Exit codes. exec exits with its command's own code.
+// The exit codes of all commands except exec, which exits with the code of the command that it runs.
 const (
 	exitOK     = 0
-	exitFailed = 1 // while running; a port that is taken included
-	exitUsage  = 2 // bad settings or usage
+	exitFailed = 1 // it failed while running, for example because a port is taken
+	exitUsage  = 2 // the settings or the arguments are wrong
 )
 
 // Process is what the operating system gives to a program.
@@ -41,35 +42,35 @@ type Process struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Self    string // the program's own file; empty: usher does not start itself again
+	Self    string // the path of usher's binary; if empty, usher never starts itself a second time
 
-	command  string   // which of the commands it is
-	envFiles []string // those of --env-file
-	serves   func()   // called once usher serves, for Windows' service manager; may be nil
+	command   string   // the command that runs, such as "inbox"
+	envFiles  []string // the files given with --env-file
+	listening func()   // called when all ports are open, for the Windows service manager; may be nil
 }
 
 // commands are usher's commands, by name. Their help is in commandHelp.
-var commands = map[string]func(context.Context, *Process, []string) error{
-	"serve": alone(supervised), "demo": alone(demoCommand), "sandbox": sandboxCommand, "exec": execute,
-	"check": alone(check), "healthcheck": alone(healthcheck), "inbox": inboxCommand, "entitlements": entitlementsCommand,
-	"help": help, "version": alone(printVersion),
+var commands = map[string]func(ctx context.Context, p *Process, args []string) error{
+	"serve": noArgs(serveCommand), "demo": noArgs(demoCommand), "sandbox": sandboxCommand, "exec": execCommand,
+	"check": noArgs(checkCommand), "healthcheck": noArgs(healthcheckCommand), "inbox": inboxCommand,
+	"entitlements": entitlementsCommand, "help": helpCommand, "version": noArgs(versionCommand),
 }
 
-// alone is a command that takes no arguments.
-func alone(run func(context.Context, *Process) error) func(context.Context, *Process, []string) error {
+// noArgs makes a command that refuses arguments.
+func noArgs(run func(context.Context, *Process) error) func(context.Context, *Process, []string) error {
 	return func(ctx context.Context, p *Process, args []string) error {
 		if len(args) > 0 {
-			return misused("usher %s takes no arguments, but got %q", p.command, strings.Join(args, " "))
+			return usageErrorf("usher %s takes no arguments, but got %q", p.command, strings.Join(args, " "))
 		}
 		return run(ctx, p)
 	}
 }
 
-// Main runs usher and returns its exit code. When ctx ends, usher shuts down in order.
+// Main runs usher and returns its exit code. When ctx ends, usher shuts down gracefully.
 func Main(ctx context.Context, p Process) int { return p.exit(p.run(ctx)) }
 
 func (p *Process) run(ctx context.Context) error {
-	args, err := p.takeEnvFiles()
+	args, err := p.parseEnvFileFlags()
 	if err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func (p *Process) run(ctx context.Context) error {
 		name, args = args[0], args[1:]
 	}
 	if name != "exec" && slices.ContainsFunc(args, envFileFlag.MatchString) {
-		return misused("write --env-file before the command: usher --env-file FILE %s", name)
+		return usageErrorf("write --env-file before the command: usher --env-file FILE %s", name)
 	}
 	switch name {
 	case "-v", "-version", "--version":
@@ -102,9 +103,9 @@ func (p *Process) run(ctx context.Context) error {
 
 var envFileFlag = regexp.MustCompile(`^--?env-file(=|$)`)
 
-// takeEnvFiles notes the files of --env-file, which stand before the command, and returns the
-// other arguments.
-func (p *Process) takeEnvFiles() ([]string, error) {
+// parseEnvFileFlags fills p.envFiles from the --env-file flags, which stand before the command, and
+// returns the arguments after them.
+func (p *Process) parseEnvFileFlags() ([]string, error) {
 	args := p.Args
 	for len(args) > 0 && envFileFlag.MatchString(args[0]) {
 		_, file, joined := strings.Cut(args[0], "=")
@@ -113,7 +114,7 @@ func (p *Process) takeEnvFiles() ([]string, error) {
 			file, args = args[0], args[1:]
 		}
 		if file == "" {
-			return nil, misused("--env-file needs a file: usher --env-file FILE COMMAND")
+			return nil, usageErrorf("--env-file needs a file: usher --env-file FILE COMMAND")
 		}
 		p.envFiles = append(p.envFiles, file)
 	}
@@ -122,37 +123,41 @@ func (p *Process) takeEnvFiles() ([]string, error) {
 
 func isHelp(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
-// misuse is a slip in the arguments.
-type misuse struct{ error }
+// usageError says what is wrong with the arguments.
+type usageError struct{ error }
 
-func misused(format string, args ...any) error { return misuse{fmt.Errorf(format, args...)} }
+func usageErrorf(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// quiet is an exit code that needs no more words: the user knows.
-type quiet int
+// exitCode ends a command that has already printed why it failed.
+type exitCode int
 
-func (code quiet) Error() string { return fmt.Sprintf("exit code %d", int(code)) }
+func (code exitCode) Error() string { return fmt.Sprintf("exit code %d", int(code)) }
 
-// exit says how a command ended, and returns the exit code.
+// exit prints why a command failed, or its help, and returns the exit code.
 func (p *Process) exit(err error) int {
-	code, isQuiet := errors.AsType[quiet](err)
-	_, isMisuse := errors.AsType[misuse](err)
-	_, badSettings := errors.AsType[settings.Problems](err)
+	code, isCode := errors.AsType[exitCode](err)
+	_, isUsage := errors.AsType[usageError](err)
+	_, isSettings := errors.AsType[settings.Problems](err)
 	refused, isRefused := errors.AsType[*apiError](err)
 	switch {
 	case err == nil:
 		return exitOK
-	case isQuiet:
+	case isCode:
 		return int(code)
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(p.Stdout, commandHelp[p.command])
 		return exitOK
-	case isMisuse && (p.command == "inbox" || p.command == "sandbox"):
-		fmt.Fprintf(p.Stderr, "usher %s: %s Run 'usher %s -h' for help.\n", p.command, sentence(err), p.command)
+	case isUsage && (p.command == "inbox" || p.command == "sandbox"): // they have subcommands
+		end := "."
+		if strings.HasSuffix(err.Error(), "?") {
+			end = ""
+		}
+		fmt.Fprintf(p.Stderr, "usher %s: %v%s Run 'usher %s -h' for help.\n", p.command, err, end, p.command)
 		return exitUsage
-	case isMisuse:
+	case isUsage:
 		fmt.Fprintf(p.Stderr, "%v\nRun 'usher -h' for help.\n", err)
 		return exitUsage
-	case badSettings:
+	case isSettings:
 		fmt.Fprintln(p.Stderr, err)
 		return exitUsage
 	}
@@ -163,17 +168,9 @@ func (p *Process) exit(err error) int {
 	return exitFailed
 }
 
-// sentence ends what an error says, if it does not end by itself.
-func sentence(err error) string {
-	said := err.Error()
-	if strings.HasSuffix(said, "?") {
-		return said
-	}
-	return said + "."
-}
-
-// line is a command line of usher's, with the files of settings that this command was given: it asks the same usher.
-func (p *Process) line(command string) string {
+// commandLine adds the --env-file flags of this command to another command line of usher, such as "usher
+// inbox resume", so that a user who copies it reaches the same usher.
+func (p *Process) commandLine(command string) string {
 	rest := strings.TrimPrefix(command, "usher")
 	for _, file := range slices.Backward(p.envFiles) {
 		rest = " --env-file " + file + rest
@@ -181,7 +178,7 @@ func (p *Process) line(command string) string {
 	return "usher" + rest
 }
 
-// unknownCommand says which command was meant by one that usher does not know.
+// unknownCommand returns an error that suggests the command that the user probably meant.
 func unknownCommand(name string) error {
 	known := slices.DeleteFunc(slices.Sorted(maps.Keys(commandHelp)), func(name string) bool { return name == "serve" })
 	advice := ""
@@ -190,27 +187,26 @@ func unknownCommand(name string) error {
 	} else if strings.ContainsAny(name, `/\`) {
 		advice = ": to run a program, write usher exec -- " + name
 	}
-	return misused("there is no command %q%s", name, advice)
+	return usageErrorf("there is no command %q%s", name, advice)
 }
 
-func visible(s string) string { return text.Visible(s) }
-
-// serveCommand is usher without a command: it serves until a signal stops it.
-func serveCommand(ctx context.Context, p *Process) error {
+// runUntilStopped is usher without a command: it serves until ctx ends or a signal stops it.
+func runUntilStopped(ctx context.Context, p *Process) error {
 	s, err := settings.Read(p.Environ)
 	if err != nil {
 		return err
 	}
 	log := logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
-	return serve.Run(ctx, serve.Config{Settings: s, Log: log, Environ: p.Environ, Serves: p.serves})
+	return serve.Run(ctx, serve.Config{Settings: s, Log: log, Environ: p.Environ, Listening: p.listening})
 }
 
 func demoCommand(ctx context.Context, p *Process) error {
 	return demo.Run(ctx, demo.Config{Environ: p.Environ, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self})
 }
 
-// execute is usher exec: it runs a command, and a local port for it.
-func execute(ctx context.Context, p *Process, args []string) error {
+// execCommand is 'usher exec': it runs a command of the user's, which calls the service through a local
+// port of its own.
+func execCommand(ctx context.Context, p *Process, args []string) error {
 	switch {
 	case len(args) == 0:
 	case args[0] == "--":
@@ -219,100 +215,100 @@ func execute(ctx context.Context, p *Process, args []string) error {
 		job.Witness(p.Stdin, p.Stdout)
 		return nil
 	case strings.HasPrefix(args[0], "-"):
-		return misused("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
+		return usageErrorf("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
 	}
 	if len(args) == 0 {
-		return misused("usher exec needs a command: usher exec -- CMD ARG...")
+		return usageErrorf("usher exec needs a command: usher exec -- CMD ARG...")
 	}
 	j := job.Job{Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}
 	code, err := j.Run(ctx)
-	return quiet(max(code, p.exit(err))) // bad settings are 2; a command that cannot run has a code of its own
+	return exitCode(max(code, p.exit(err))) // 2 for wrong settings; 126 or 127 if the command cannot be started
 }
 
-func printVersion(_ context.Context, p *Process) error {
+func versionCommand(_ context.Context, p *Process) error {
 	fmt.Fprintf(p.Stdout, "usher %s, commit %s, %s\n", version.Number(), version.Commit(), runtime.Version())
 	return nil
 }
 
-// verb is what follows a command, such as ls in 'usher inbox ls'.
-type verb struct {
-	name  string // empty: the command does this by itself
-	flags string // the names of the flags that it takes
-	takes string // in words, what else it takes; empty: nothing
-	take  func(words []string) error
-	run   func(context.Context) error
+// subcommand is the word after a command, such as ls in 'usher inbox ls'.
+type subcommand struct {
+	name     string // empty for the command alone, without a subcommand
+	flags    string // the names of the flags that it accepts, separated by spaces
+	argsHelp string // describes its arguments, for the error message; empty if it takes none
+	setArgs  func(args []string) error
+	run      func(context.Context) error
 }
 
-// errWords says that words are not what a verb takes.
-var errWords = errors.New("these are not the words that it takes")
+// errWrongArgs makes parseSubcommand print the argsHelp of a subcommand.
+var errWrongArgs = errors.New("wrong arguments")
 
-// parseVerb returns the verb that args name, after it took its words and its flags, which are among all.
-func parseVerb(verbs []verb, all *flag.FlagSet, args []string) (*verb, error) {
+// parseSubcommand finds the subcommand that args name, and sets its flags and arguments. allFlags has the
+// flags of all subcommands.
+func parseSubcommand(all []subcommand, allFlags *flag.FlagSet, args []string) (*subcommand, error) {
 	name := ""
-	if len(args) > 0 && (verbs[0].name != "" || !strings.HasPrefix(args[0], "-")) {
+	if len(args) > 0 && (all[0].name != "" || !strings.HasPrefix(args[0], "-")) {
 		name, args = args[0], args[1:]
 	}
-	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
+	i := slices.IndexFunc(all, func(s subcommand) bool { return s.name == name })
 	if i < 0 {
-		return nil, unknownVerb(name, verbs)
+		return nil, unknownSubcommand(name, all)
 	}
-	v := &verbs[i]
-	// Only the sandbox does something without a verb.
-	flags := flag.NewFlagSet(cmp.Or(name, "sandbox"), flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says it all
-	for f := range strings.FieldsSeq(v.flags) {
-		flags.Var(all.Lookup(f).Value, f, "")
+	s := &all[i]
+	flags := flag.NewFlagSet(cmp.Or(name, "sandbox"), flag.ContinueOnError) // only the sandbox runs without a subcommand
+	flags.SetOutput(io.Discard)                                             // exit prints the error
+	for f := range strings.FieldsSeq(s.flags) {
+		flags.Var(allFlags.Lookup(f).Value, f, "")
 	}
-	words, err := parseFlags(flags, args)
+	rest, err := parseFlags(flags, args)
 	switch {
 	case err != nil:
-	case v.takes == "" && len(words) > 0:
-		err = fmt.Errorf("%s takes no argument %q, only flags", flags.Name(), words[0])
-	case v.take != nil:
-		err = v.take(words)
+	case s.argsHelp == "" && len(rest) > 0:
+		err = fmt.Errorf("%s takes no argument %q, only flags", flags.Name(), rest[0])
+	case s.setArgs != nil:
+		err = s.setArgs(rest)
 	}
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
-		return v, err
-	case errors.Is(err, errWords):
-		return nil, misused("%s takes %s", name, v.takes)
+		return s, err
+	case errors.Is(err, errWrongArgs):
+		return nil, usageErrorf("%s takes %s", name, s.argsHelp)
 	}
-	return nil, misuse{err}
+	return nil, usageError{err}
 }
 
-// one takes exactly one word.
-func one(take func(word string) error) func(words []string) error {
-	return func(words []string) error {
-		if len(words) != 1 {
-			return errWords
+// oneArg returns a setArgs function for exactly one argument.
+func oneArg(set func(arg string) error) func(args []string) error {
+	return func(args []string) error {
+		if len(args) != 1 {
+			return errWrongArgs
 		}
-		return take(words[0])
+		return set(args[0])
 	}
 }
 
-func unknownVerb(name string, verbs []verb) error {
+func unknownSubcommand(name string, all []subcommand) error {
 	var names []string
-	for _, v := range verbs {
-		if v.name != "" {
-			names = append(names, v.name)
+	for _, s := range all {
+		if s.name != "" {
+			names = append(names, s.name)
 		}
 	}
 	last := len(names) - 1
-	all := strings.Join(names[:last], ", ") + " or " + names[last]
+	list := strings.Join(names[:last], ", ") + " or " + names[last]
 	switch meant := settings.Nearest(name, names); {
 	case name == "help" || isHelp(name):
 		return flag.ErrHelp
 	case name == "":
-		return misused("say what to do: %s", all)
+		return usageErrorf("say what to do: %s", list)
 	case meant != "":
-		return misused("unknown command %q: did you mean %s?", name, meant)
+		return usageErrorf("unknown command %q: did you mean %s?", name, meant)
 	}
-	return misused("unknown command %q: use %s", name, all)
+	return usageErrorf("unknown command %q: use %s", name, list)
 }
 
-// parseFlags parses flags wherever they stand, and returns the other words.
-// Package flag stops at the first of these; after -- there are no more flags.
-func parseFlags(flags *flag.FlagSet, args []string) (words []string, err error) {
+// parseFlags parses flags before, between and after the other arguments, which it returns. (Package flag
+// stops at the first argument that is not a flag.) After -- there are no more flags.
+func parseFlags(flags *flag.FlagSet, args []string) (others []string, err error) {
 	for {
 		if err := flags.Parse(args); err != nil {
 			return nil, flagProblem(flags, err)
@@ -320,13 +316,14 @@ func parseFlags(flags *flag.FlagSet, args []string) (words []string, err error) 
 		rest := flags.Args()
 		parsed := len(args) - len(rest)
 		if len(rest) == 0 || parsed > 0 && args[parsed-1] == "--" {
-			return append(words, rest...), nil
+			return append(others, rest...), nil
 		}
-		words, args = append(words, rest[0]), rest[1:]
+		others, args = append(others, rest[0]), rest[1:]
 	}
 }
 
-// flagProblem says in our own words that there is no such flag, and which ones there are.
+// flagProblem replaces the error of package flag about an unknown flag with one that suggests the flag
+// that was meant, or lists all flags.
 func flagProblem(flags *flag.FlagSet, err error) error {
 	unknown, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: ")
 	if !ok {

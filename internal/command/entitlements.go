@@ -13,6 +13,7 @@ import (
 	"usher/internal/admin"
 	"usher/internal/inbox/store"
 	"usher/internal/snapshot"
+	"usher/internal/text"
 )
 
 const entitlementsUsage = `Usage: usher entitlements TENANT [FEATURE]
@@ -21,102 +22,103 @@ Says what a tenant may use, since when and by which webhook, and whether the
 receiver has that webhook: if not, why, and what to do. TENANT is
 platform/tenant, or tenant alone. With FEATURE the exit code is 0 only if the
 tenant may use it.
-` + asksUsher + `entitlements TENANT
+` + adminPortHelp + `entitlements TENANT
 `
 
-// entitlementsCommand asks what a tenant may use.
+// entitlementsCommand is 'usher entitlements': it prints what a tenant may use.
 func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	if len(args) < 1 || len(args) > 2 {
-		return misused("usher entitlements takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
+		return usageErrorf("usher entitlements takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
 	}
-	tenant, err := store.ParseTenant(args[0])
+	name, err := store.ParseTenant(args[0])
 	if err != nil {
-		return misuse{err}
+		return usageError{err}
 	}
 	api, err := newAdminAPI(p)
 	if err != nil {
 		return err
 	}
-	query := url.Values{"code": {tenant.Tenant}}
-	if tenant.Platform != nil {
-		query.Set("platform", *tenant.Platform)
+	query := url.Values{"code": {name.Tenant}}
+	if name.Platform != nil {
+		query.Set("platform", *name.Platform)
 	}
 	var t admin.Tenant
 	if _, err := api.get(ctx, "/api/tenant?"+query.Encode(), &t); err != nil {
 		return err
 	}
-	now, who := time.Now(), visible(store.ShowTenant(t.Platform, t.Code))
+	now, tenant := time.Now(), text.Visible(store.ShowTenant(t.Platform, t.Code))
 	switch {
 	case t.MayUse == nil && t.NotKnown != "":
 		p.printReceipt(&t, now)
-		return fmt.Errorf("usher cannot tell what %s may use: %s", who, visible(t.NotKnown))
+		return fmt.Errorf("usher cannot tell what %s may use: %s", tenant, text.Visible(t.NotKnown))
 	case t.MayUse == nil:
 		return errors.New("this usher has no inbox (USHER_WEBHOOK_INBOX), so it does not know what tenants may use")
 	case !t.MayUse.Known:
-		return fmt.Errorf("the last webhook of %s, %d, has no list of features that can be read", who, t.MayUse.ID)
+		return fmt.Errorf("the last webhook of %s, %d, has no list of features that can be read", tenant, t.MayUse.ID)
 	}
 	var failed error
 	switch {
 	case len(args) == 1:
-		p.printFeatures(who, t.MayUse.Features)
-	case !p.printFeature(who, args[1], t.MayUse.Features):
-		failed = quiet(exitFailed)
+		p.printFeatures(tenant, t.MayUse.Features)
+	case !p.printFeature(tenant, args[1], t.MayUse.Features):
+		failed = exitCode(exitFailed)
 	}
-	fmt.Fprintf(p.Stdout, "usher has answered this since %s, by webhook %d.\n", moment(t.MayUse.AsOf, now), t.MayUse.ID)
+	fmt.Fprintf(p.Stdout, "usher has answered this since %s, by webhook %d.\n", timeAndAge(t.MayUse.AsOf, now), t.MayUse.ID)
 	p.printReceipt(&t, now)
 	return failed
 }
 
-// printReceipt says whether the receiver has what usher answers by, if not why, and what to do about it.
+// printReceipt says whether the receiver has the webhook that usher's answer comes from and, if not, why
+// and what to do.
 func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 	switch r := t.Receipt; {
-	case r == nil: // nobody knows
+	case r == nil: // usher does not know
 	case r.Taken:
-		fmt.Fprintf(p.Stdout, "%s (webhook %s).\n", visible(r.Why), r.ID)
+		fmt.Fprintf(p.Stdout, "%s (webhook %s).\n", text.Visible(r.Why), r.ID)
 	default:
-		fmt.Fprintf(p.Stdout, "The receiver does not have it: webhook %s is %s (since %s).\n", r.ID, r.State, moment(r.Since, now))
+		fmt.Fprintf(p.Stdout, "The receiver does not have it: webhook %s is %s (since %s).\n", r.ID, r.State, timeAndAge(r.Since, now))
 		p.printAdvice(r.Why, r.Do, r.Run)
 	}
 	if w := t.Refused; w != nil {
-		fmt.Fprintf(p.Stdout, "usher refused webhook %s of this tenant (%s), so it does not count.\n", w.ID, moment(w.Received, now))
+		fmt.Fprintf(p.Stdout, "usher refused webhook %s of this tenant (%s), so it does not count.\n", w.ID, timeAndAge(w.Received, now))
 		p.printAdvice(w.Why, "See what is in it, then accept or discard it.", "usher inbox show "+w.ID)
 	}
 }
 
-// printAdvice says why something is so, what to do, and the command for it, which may be empty.
+// printAdvice prints the reason, what to do, and the command for it. do and run may be empty.
 func (p *Process) printAdvice(why, do, run string) {
-	fmt.Fprintf(p.Stdout, "  %s\n", visible(why))
+	fmt.Fprintf(p.Stdout, "  %s\n", text.Visible(why))
 	if run != "" {
-		fmt.Fprintf(p.Stdout, "  %s:\n  %s\n", strings.TrimSuffix(do, "."), visible(p.line(run)))
+		fmt.Fprintf(p.Stdout, "  %s:\n  %s\n", strings.TrimSuffix(do, "."), text.Visible(p.commandLine(run)))
 	} else if do != "" {
 		fmt.Fprintf(p.Stdout, "  %s\n", do)
 	}
 }
 
-// printFeature says whether a tenant may use a feature.
-func (p *Process) printFeature(who, code string, features []snapshot.Feature) bool {
+// printFeature prints whether a tenant may use a feature, and returns it.
+func (p *Process) printFeature(tenant, code string, features []snapshot.Feature) (enabled bool) {
 	i := slices.IndexFunc(features, func(f snapshot.Feature) bool { return f.Code == code })
 	switch {
 	case i < 0:
-		fmt.Fprintf(p.Stdout, "%s may not use %s\n", who, visible(code))
+		fmt.Fprintf(p.Stdout, "%s may not use %s\n", tenant, text.Visible(code))
 	case features[i].Limit == snapshot.Unlimited:
-		fmt.Fprintf(p.Stdout, "%s may use %s, unlimited\n", who, visible(code))
+		fmt.Fprintf(p.Stdout, "%s may use %s, unlimited\n", tenant, text.Visible(code))
 	default:
-		fmt.Fprintf(p.Stdout, "%s may use %s, limit %s\n", who, visible(code), features[i].Limit)
+		fmt.Fprintf(p.Stdout, "%s may use %s, limit %s\n", tenant, text.Visible(code), features[i].Limit)
 	}
 	return i >= 0
 }
 
-func (p *Process) printFeatures(who string, features []snapshot.Feature) {
+func (p *Process) printFeatures(tenant string, features []snapshot.Feature) {
 	if len(features) == 0 {
-		fmt.Fprintf(p.Stdout, "%s may not use any feature.\n", who)
+		fmt.Fprintf(p.Stdout, "%s may not use any feature.\n", tenant)
 		return
 	}
-	fmt.Fprintf(p.Stdout, "%s may use:\n", who)
+	fmt.Fprintf(p.Stdout, "%s may use:\n", tenant)
 	t := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "  FEATURE\tLIMIT\tVALUE\tNAME")
 	for _, f := range features {
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", visible(f.Code), f.Limit, visible(f.Value), visible(f.Name))
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", text.Visible(f.Code), f.Limit, text.Visible(f.Value), text.Visible(f.Name))
 	}
 	t.Flush()
 }

@@ -65,8 +65,8 @@ func TestEnvFileMisused(t *testing.T) {
 // A command that finds no usher names the settings of those that the machine has.
 func TestEnvFilesOfThisMachine(t *testing.T) {
 	dir := t.TempDir()
-	defer func(was string) { unitSettings = was }(unitSettings)
-	unitSettings = dir + "/*.env"
+	defer func(was string) { unitEnvFiles = was }(unitEnvFiles)
+	unitEnvFiles = dir + "/*.env"
 	ask := func(args ...string) string {
 		p := start(t, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, append(args, "inbox", "ls")...)
 		<-p.Ended

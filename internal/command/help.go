@@ -56,8 +56,8 @@ reach it, set USHER_WEBHOOK_LISTEN=0.0.0.0:8090 and USHER_WEBHOOK_TOKEN.
 Exit codes: 0 success, 1 failed while running, 2 wrong settings or usage.
 `
 
-// asksUsher is part of the help of commands that ask a running usher.
-const asksUsher = `
+// adminPortHelp ends the help of each command that calls a running usher. The command line follows it.
+const adminPortHelp = `
 It calls the admin port of a running usher, and uses only the admin settings
 (USHER_ADMIN_LISTEN, USHER_ADMIN_TOKEN). If a service manager started usher,
 name its settings:
@@ -142,8 +142,8 @@ the settings in whose name or meaning the word occurs:
 `,
 }
 
-// help is usher help.
-func help(_ context.Context, p *Process, args []string) error {
+// helpCommand is 'usher help'.
+func helpCommand(_ context.Context, p *Process, args []string) error {
 	switch {
 	case len(args) == 0:
 		fmt.Fprint(p.Stdout, usage)
@@ -151,11 +151,11 @@ func help(_ context.Context, p *Process, args []string) error {
 	case args[0] == "settings" && len(args) <= 2:
 		word := strings.Join(args[1:], "")
 		if !settings.WriteHelp(p.Stdout, word) {
-			return misused("no setting is about %q", word)
+			return usageErrorf("no setting is about %q", word)
 		}
 		return nil
 	case len(args) > 1:
-		return misused("usher help takes one command, but got %q", strings.Join(args, " "))
+		return usageErrorf("usher help takes one command, but got %q", strings.Join(args, " "))
 	}
 	text, ok := commandHelp[args[0]]
 	if !ok {

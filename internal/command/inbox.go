@@ -73,55 +73,55 @@ The states:
 A tenant is platform/tenant, or tenant alone; write a slash or percent sign
 inside a code as %2F or %25. WHEN is a time (2026-01-31T08:00:00Z), a day
 (2026-01-31), or how long ago (90m, 3d).
-` + asksUsher + `inbox ls
+` + adminPortHelp + `inbox ls
 `
 
-// inboxCall is usher inbox: what the arguments say, and the running usher that is asked.
+// inboxCall is one run of 'usher inbox': its arguments, and the running usher that it calls.
 type inboxCall struct {
 	*adminAPI
-	verb        string
+	subcommand  string
 	ids         []string
-	file        string           // of import
-	filter      url.Values       // what narrows a list down, as the API wants it: state, tenant, since, until
-	tenant      store.TenantName // without a code: none is named
+	file        string           // the file to import
+	filter      url.Values       // state, tenant, since and until, as parameters of the API
+	tenant      store.TenantName // empty if the arguments name no tenant
 	receiver    string
 	limit       uint64
 	json, force bool
 	yes, skip   bool
 }
 
-// inboxCommand is usher inbox.
+// inboxCommand is 'usher inbox'.
 func inboxCommand(ctx context.Context, p *Process, args []string) error {
 	i := &inboxCall{filter: make(url.Values)}
-	v, err := i.parse(args, time.Now())
+	sub, err := i.parse(args, time.Now())
 	if err != nil {
 		return err
 	}
 	if i.adminAPI, err = newAdminAPI(p); err != nil {
 		return err
 	}
-	return v.run(ctx)
+	return sub.run(ctx)
 }
 
-func (i *inboxCall) parse(args []string, now time.Time) (*verb, error) {
+func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 	const filters = "state tenant since until "
 	const idsOrFilters = "ids, or --state, --tenant, --since or --until"
 	if len(args) > 0 {
-		i.verb = args[0]
+		i.subcommand = args[0]
 	}
-	return parseVerb([]verb{
+	return parseSubcommand([]subcommand{
 		{"ls", filters + "limit json", "", nil, i.list},
-		{"show", "json", "one id", i.takeIDs, i.show},
-		{"redeliver", filters + "force yes", idsOrFilters, i.takeIDsOrFilters, i.each("will be sent again", "not resent", "resend it")},
-		{"discard", filters + "yes", idsOrFilters, i.takeIDsOrFilters, i.each("discarded", "not discarded", "discard it")},
-		{"accept", "force", "ids of refused webhooks, see 'usher inbox ls --state refused'", i.takeIDs,
-			i.each("accepted: its new id is ID", "not accepted", "take it in")},
-		{"pause", "tenant receiver", "", nil, i.pause},
-		{"resume", "tenant receiver", "", nil, i.pause},
-		{"forget", "", "one tenant", one(i.takeTenant), i.forget},
-		{"erase", "yes", "one tenant", one(i.takeTenant), i.erase},
+		{"show", "json", "one id", i.setIDs, i.show},
+		{"redeliver", filters + "force yes", idsOrFilters, i.setIDsOrFilters, i.forEach("will be sent again", "not resent", "resend it")},
+		{"discard", filters + "yes", idsOrFilters, i.setIDsOrFilters, i.forEach("discarded", "not discarded", "discard it")},
+		{"accept", "force", "ids of refused webhooks, see 'usher inbox ls --state refused'", i.setIDs,
+			i.forEach("accepted: its new id is ID", "not accepted", "take it in")},
+		{"pause", "tenant receiver", "", nil, i.pauseOrResume},
+		{"resume", "tenant receiver", "", nil, i.pauseOrResume},
+		{"forget", "", "one tenant", oneArg(i.setTenant), i.forget},
+		{"erase", "yes", "one tenant", oneArg(i.setTenant), i.erase},
 		{"export", "", "", nil, i.export},
-		{"import", "skip-faulty", "one file, - for standard input", one(func(file string) error { i.file = file; return nil }), i.imports},
+		{"import", "skip-faulty", "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil }), i.importFile},
 		{"actions", "json", "", nil, i.actions},
 	}, i.flags(now), args)
 }
@@ -139,7 +139,7 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 			return err
 		})
 	}
-	f.Func("tenant", "", i.takeTenant)
+	f.Func("tenant", "", i.setTenant)
 	f.Func("state", "", func(s string) error {
 		i.filter.Set("state", s)
 		if !slices.Contains(store.States, store.State(s)) {
@@ -148,7 +148,7 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 		return nil
 	})
 	f.Func("receiver", "", func(s string) error {
-		if i.receiver = s; s == "" { // a variable that a script did not fill in is not everybody
+		if i.receiver = s; s == "" { // an unset variable in a script must not pause all receivers
 			return errors.New("write its name")
 		}
 		return nil
@@ -163,35 +163,35 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	return f
 }
 
-func (i *inboxCall) takeIDs(words []string) error {
-	if len(words) == 0 || i.verb == "show" && len(words) > 1 {
-		return errWords
+func (i *inboxCall) setIDs(args []string) error {
+	if len(args) == 0 || i.subcommand == "show" && len(args) > 1 {
+		return errWrongArgs
 	}
-	for _, word := range words {
-		number := word
-		if i.verb == "show" { // the page also shows what the inbox never had, as d12
-			number = strings.TrimPrefix(word, "d")
+	for _, arg := range args {
+		number := arg
+		if i.subcommand == "show" { // it also accepts the page's ids of decisions that are not in the inbox, such as d12
+			number = strings.TrimPrefix(arg, "d")
 		}
 		if _, err := strconv.ParseUint(number, 10, 63); err != nil {
-			return fmt.Errorf("invalid id %q: ids are numbers, see 'usher inbox ls'", word)
+			return fmt.Errorf("invalid id %q: ids are numbers, see 'usher inbox ls'", arg)
 		}
 	}
-	i.ids = words
+	i.ids = args
 	return nil
 }
 
-func (i *inboxCall) takeIDsOrFilters(words []string) error {
+func (i *inboxCall) setIDsOrFilters(args []string) error {
 	switch filtered := len(i.filter) > 0; {
-	case filtered && len(words) > 0:
-		return fmt.Errorf("%s takes either ids or filters", i.verb)
+	case filtered && len(args) > 0:
+		return fmt.Errorf("%s takes either ids or filters", i.subcommand)
 	case filtered:
 		return nil
 	}
-	return i.takeIDs(words)
+	return i.setIDs(args)
 }
 
-func (i *inboxCall) takeTenant(word string) (err error) {
-	i.tenant, err = store.ParseTenant(word)
+func (i *inboxCall) setTenant(arg string) (err error) {
+	i.tenant, err = store.ParseTenant(arg)
 	name := store.ShowTenant("", i.tenant.Tenant)
 	if i.tenant.Platform != nil {
 		name = store.Exact(*i.tenant.Platform, i.tenant.Tenant)
@@ -200,7 +200,7 @@ func (i *inboxCall) takeTenant(word string) (err error) {
 	return err
 }
 
-// parseWhen reads a time, a day, or how long ago.
+// parseWhen parses a time, a day, or a duration before now.
 func parseWhen(s string, now time.Time) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
 		if t, err := time.Parse(layout, s); err == nil {
@@ -219,7 +219,7 @@ func parseWhen(s string, now time.Time) (time.Time, error) {
 	return time.Time{}, errors.New("write a time (2026-01-31T08:00:00Z), a day (2026-01-31), or how long ago (90m, 3d)")
 }
 
-// target is what an action is about, as the admin port's API wants it.
+// target returns the tenant or the receiver that an action is for, as the API expects it.
 func (i *inboxCall) target() any {
 	return struct {
 		Tenant   string  `json:"tenant,omitempty"`
@@ -228,7 +228,8 @@ func (i *inboxCall) target() any {
 	}{i.tenant.Tenant, i.tenant.Platform, i.receiver}
 }
 
-// pageSize is how many webhooks the list is asked for at once: up to so many come with what they changed.
+// pageSize is how many webhooks usher inbox ls requests at once. In larger pages the API leaves out what
+// each webhook changed.
 const pageSize = 500
 
 func (i *inboxCall) list(ctx context.Context) error {
@@ -260,20 +261,20 @@ func (i *inboxCall) list(ctx context.Context) error {
 		fmt.Fprintln(i.Stderr, summary(l.Webhooks))
 	}
 	if len(l.Webhooks) == 0 && len(l.Alike) > 0 {
-		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", visible(i.filter.Get("tenant")), visible(strings.Join(l.Alike, " or ")))
+		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", text.Visible(i.filter.Get("tenant")), text.Visible(strings.Join(l.Alike, " or ")))
 	}
-	i.sayPaused(l.Paused)
+	i.printPauses(l.Paused)
 	if l.Next != "" {
 		fmt.Fprintf(i.Stderr, "Only the newest %d are shown; --limit 0 shows all.\n", limit)
 	}
 	return nil
 }
 
-// sayPaused says what is not delivered for now.
-func (p *Process) sayPaused(pauses []store.Pause) {
+// printPauses says which deliveries are paused, and how to resume them.
+func (p *Process) printPauses(pauses []store.Pause) {
 	for _, pause := range pauses {
 		fmt.Fprintf(p.Stderr, "Paused since %s: %s. To resume: %s\n",
-			moment(pause.Since, time.Now()), visible(pause.String()), visible(p.line("usher inbox resume"+pause.Flag())))
+			timeAndAge(pause.Since, time.Now()), text.Visible(pause.String()), text.Visible(p.commandLine("usher inbox resume"+pause.Flag())))
 	}
 }
 
@@ -290,7 +291,7 @@ func (i *inboxCall) show(ctx context.Context) error {
 	return printDetail(i.Stdout, &d, time.Now())
 }
 
-// actions lists what people did.
+// actions prints who did what.
 func (i *inboxCall) actions(ctx context.Context) error {
 	var l admin.Actions
 	raw, err := i.get(ctx, "/api/actions?limit=500", &l)
@@ -302,16 +303,17 @@ func (i *inboxCall) actions(ctx context.Context) error {
 		return err
 	}
 	for _, act := range l.Actions {
-		fmt.Fprintf(i.Stdout, "%s  %-9s  %-5d  %s  %s\n", act.At.UTC().Format(time.RFC3339), act.What, act.Count, visible(act.Who), visible(act.About))
+		fmt.Fprintf(i.Stdout, "%s  %-9s  %-5d  %s  %s\n", act.At.UTC().Format(time.RFC3339), act.What, act.Count, text.Visible(act.Who), text.Visible(act.About))
 	}
 	return nil
 }
 
-// each does something to each webhook, says of each what became of it, and goes on when one fails.
-// The words say that it was done, that it was not, and what --force would do.
-func (i *inboxCall) each(done, not, force string) func(context.Context) error {
+// forEach returns a run function that applies the subcommand to each webhook and prints a line for each. If
+// one fails it goes on with the next. done and notDone are the words for these lines, and force says what
+// --force would do.
+func (i *inboxCall) forEach(done, notDone, force string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		ids, err := i.chosen(ctx)
+		ids, err := i.selectIDs(ctx)
 		if err != nil {
 			return err
 		}
@@ -320,34 +322,34 @@ func (i *inboxCall) each(done, not, force string) func(context.Context) error {
 			last   admin.Done
 		)
 		for _, id := range ids {
-			err := i.post(ctx, fmt.Sprintf("/api/webhooks/%s/%s?force=%t", id, i.verb, i.force), nil, &last)
+			err := i.post(ctx, fmt.Sprintf("/api/webhooks/%s/%s?force=%t", id, i.subcommand, i.force), nil, &last)
 			switch refused, _ := errors.AsType[*apiError](err); {
 			case err == nil:
 				fmt.Fprintf(i.Stdout, "%s %s\n", id, strings.Replace(done, "ID", last.ID, 1))
 				continue
 			case refused != nil && refused.Latest != nil:
-				fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, not, refused.Latest.ID, force)
+				fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, notDone, refused.Latest.ID, force)
 			default:
-				fmt.Fprintf(i.Stderr, "%s %s: %v\n", id, not, err)
+				fmt.Fprintf(i.Stderr, "%s %s: %v\n", id, notDone, err)
 			}
-			failed = quiet(exitFailed)
+			failed = exitCode(exitFailed)
 		}
-		if i.verb == "redeliver" {
-			i.sayPaused(last.Paused)
+		if i.subcommand == "redeliver" {
+			i.printPauses(last.Paused)
 		}
 		return failed
 	}
 }
 
-// chosen returns the ids that were given, or those of the webhooks that the filters choose,
-// once somebody has agreed.
-func (i *inboxCall) chosen(ctx context.Context) ([]string, error) {
+// selectIDs returns the ids in the arguments or, after a confirmation, those of the webhooks that match the
+// filters.
+func (i *inboxCall) selectIDs(ctx context.Context) ([]string, error) {
 	if len(i.ids) > 0 {
 		return i.ids, nil
 	}
 	i.filter.Set("force", strconv.FormatBool(i.force))
 	var chosen admin.Chosen
-	if _, err := i.get(ctx, "/api/"+i.verb+"?"+i.filter.Encode(), &chosen); err != nil {
+	if _, err := i.get(ctx, "/api/"+i.subcommand+"?"+i.filter.Encode(), &chosen); err != nil {
 		return nil, err
 	}
 	note := ""
@@ -355,21 +357,21 @@ func (i *inboxCall) chosen(ctx context.Context) ([]string, error) {
 		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)", plural(chosen.Older, "older webhook"))
 	}
 	if len(chosen.Webhooks) == 0 {
-		fmt.Fprintf(i.Stdout, "No webhook to %s%s.\n", i.verb, note)
+		fmt.Fprintf(i.Stdout, "No webhook to %s%s.\n", i.subcommand, note)
 		return nil, nil
 	}
-	question := fmt.Sprintf("%s %s%s?", strings.ToUpper(i.verb[:1])+i.verb[1:], plural(len(chosen.Webhooks), "webhook"), note)
-	return chosen.Webhooks, i.agreed(question)
+	question := fmt.Sprintf("%s %s%s?", strings.ToUpper(i.subcommand[:1])+i.subcommand[1:], plural(len(chosen.Webhooks), "webhook"), note)
+	return chosen.Webhooks, i.confirm(question)
 }
 
-// agreed asks, unless somebody has agreed already with --yes.
-func (i *inboxCall) agreed(question string) error {
+// confirm asks a question, unless the arguments have --yes. It returns an error if the answer is not yes.
+func (i *inboxCall) confirm(question string) error {
 	if i.yes {
 		fmt.Fprintln(i.Stdout, question, "yes")
 		return nil
 	}
 	fmt.Fprint(i.Stdout, question, " [y/N] ")
-	answer, _ := bufio.NewReader(i.Stdin).ReadString('\n') // nothing: no
+	answer, _ := bufio.NewReader(i.Stdin).ReadString('\n') // at the end of the input: no
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":
 		return nil
@@ -377,16 +379,15 @@ func (i *inboxCall) agreed(question string) error {
 	return errors.New("nothing was done: answer y, or use --yes")
 }
 
-// pause is pause and resume.
-func (i *inboxCall) pause(ctx context.Context) error {
+func (i *inboxCall) pauseOrResume(ctx context.Context) error {
 	var done admin.Resumed
-	if err := i.post(ctx, "/api/"+i.verb, i.target(), &done); err != nil {
+	if err := i.post(ctx, "/api/"+i.subcommand, i.target(), &done); err != nil {
 		return err
 	}
-	what := visible(done.Pause.String())
+	what := text.Visible(done.Pause.String())
 	switch {
-	case i.verb == "pause":
-		fmt.Fprintf(i.Stdout, "paused: %s; to resume: %s\n", what, visible(i.line("usher inbox resume"+done.Pause.Flag())))
+	case i.subcommand == "pause":
+		fmt.Fprintf(i.Stdout, "paused: %s; to resume: %s\n", what, text.Visible(i.commandLine("usher inbox resume"+done.Pause.Flag())))
 	case done.Was:
 		fmt.Fprintf(i.Stdout, "resumed: %s\n", what)
 	default:
@@ -400,24 +401,24 @@ func (i *inboxCall) forget(ctx context.Context) error {
 	if err := i.post(ctx, "/api/forget", i.target(), &f); err != nil {
 		return err
 	}
-	became := " forgotten: its next webhook is delivered whatever it says"
+	result := " forgotten: its next webhook is delivered whatever it says"
 	if f.Forgotten == 0 {
-		became = ": dedup remembered nothing"
+		result = ": dedup remembered nothing"
 	}
-	fmt.Fprintln(i.Stdout, visible(store.ShowTenant(f.Platform, f.Tenant))+became)
+	fmt.Fprintln(i.Stdout, text.Visible(store.ShowTenant(f.Platform, f.Tenant))+result)
 	return nil
 }
 
 func (i *inboxCall) erase(ctx context.Context) error {
-	question := fmt.Sprintf("Erase %s: delete its webhooks, those that wait included, and what it may use?", visible(i.filter.Get("tenant")))
-	if err := i.agreed(question); err != nil {
+	question := fmt.Sprintf("Erase %s: delete its webhooks, those that wait included, and what it may use?", text.Visible(i.filter.Get("tenant")))
+	if err := i.confirm(question); err != nil {
 		return err
 	}
 	var e admin.Erased
 	if err := i.post(ctx, "/api/erase", i.target(), &e); err != nil {
 		return err
 	}
-	fmt.Fprintf(i.Stdout, "%s erased: %s\n", visible(store.ShowTenant(e.Platform, e.Tenant)), plural(e.Webhooks, "webhook"))
+	fmt.Fprintf(i.Stdout, "%s erased: %s\n", text.Visible(store.ShowTenant(e.Platform, e.Tenant)), plural(e.Webhooks, "webhook"))
 	return nil
 }
 
@@ -436,36 +437,36 @@ func (i *inboxCall) export(ctx context.Context) error {
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 		return i.refused(resp.StatusCode, raw)
 	}
-	from := &counter{r: resp.Body, p: i.Process}
-	_, err = io.Copy(i.Stdout, from)
-	from.end()
+	progress := &progressReader{r: resp.Body, stderr: i.Stderr}
+	_, err = io.Copy(i.Stdout, progress)
+	progress.end()
 	if err != nil {
 		return fmt.Errorf("the export ended too early and is not complete: %w", err)
 	}
 	return nil
 }
 
-// imports reads a file into the inbox.
-func (i *inboxCall) imports(ctx context.Context) error {
-	from := i.Stdin
+// importFile sends a file to the inbox.
+func (i *inboxCall) importFile(ctx context.Context) error {
+	source := i.Stdin
 	if i.file != "-" {
 		f, err := os.Open(i.file)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		from = f
+		source = f
 	}
 	i.client.Timeout = 0 // it may take long
-	counted := &counter{r: from, p: i.Process}
+	progress := &progressReader{r: source, stderr: i.Stderr}
 	var done store.Imported
-	err := i.post(ctx, fmt.Sprintf("/api/import?skip_faulty=%t", i.skip), io.NopCloser(counted), &done)
-	counted.end()
+	err := i.post(ctx, fmt.Sprintf("/api/import?skip_faulty=%t", i.skip), io.NopCloser(progress), &done)
+	progress.end()
 	if err != nil {
 		return err
 	}
 	for _, line := range done.Faulty {
-		fmt.Fprintln(i.Stderr, "left out:", visible(line))
+		fmt.Fprintln(i.Stderr, "left out:", text.Visible(line))
 	}
 	if done.Known > 0 {
 		fmt.Fprintf(i.Stderr, "skipped %s of tenants that usher already knew\n", plural(done.Known, "webhook"))
@@ -474,27 +475,27 @@ func (i *inboxCall) imports(ctx context.Context) error {
 	return nil
 }
 
-// counter says on a terminal how far something has come.
-type counter struct {
-	r     io.Reader
-	p     *Process
-	bytes int64
-	said  time.Time
+// progressReader prints on a terminal how many bytes were read so far.
+type progressReader struct {
+	r       io.Reader
+	stderr  io.Writer
+	bytes   int64
+	printed time.Time // when it last printed
 }
 
-func (c *counter) Read(b []byte) (int, error) {
-	n, err := c.r.Read(b)
-	c.bytes += int64(n)
-	if time.Since(c.said) > time.Second/2 && text.IsTerminal(c.p.Stderr) {
-		c.said = time.Now()
-		fmt.Fprintf(c.p.Stderr, "\r%.1f MiB", float64(c.bytes)/(1<<20))
+func (p *progressReader) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	p.bytes += int64(n)
+	if time.Since(p.printed) > time.Second/2 && text.IsTerminal(p.stderr) {
+		p.printed = time.Now()
+		fmt.Fprintf(p.stderr, "\r%.1f MiB", float64(p.bytes)/(1<<20))
 	}
 	return n, err
 }
 
-func (c *counter) end() {
-	if !c.said.IsZero() {
-		fmt.Fprintln(c.p.Stderr)
+func (p *progressReader) end() {
+	if !p.printed.IsZero() {
+		fmt.Fprintln(p.stderr)
 	}
 }
 
@@ -505,20 +506,20 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// The columns whose content can be long. In a list that goes to a file or a pipe a long one only makes its own line longer.
+// The columns of printList whose content can be long.
 const (
 	tenantColumn = 2
 	changeColumn = 3
 	lastColumn   = 6
-	alignedWidth = 36
+	alignedWidth = 36 // a longer tenant or change makes only its own line longer, not the column wider
 	columnGap    = "  "
 )
 
-// noReceiver is what a webhook waits for whose receiver is gone from the settings.
+// noReceiver is the reason why a webhook waits whose receiver was removed from the settings.
 const noReceiver = "no receiver takes its platform"
 
-// printList prints one line for each webhook. It never shortens a tenant, so that people can copy it
-// from here. terminal is how many columns that has, to which the lines are cut; zero: it is none.
+// printList prints one line for each webhook. On a terminal, which has terminal columns, it prints headings
+// and cuts the lines; elsewhere terminal is zero. It never shortens a tenant, so that people can copy it.
 func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int) error {
 	var rows [][]string
 	if terminal > 0 {
@@ -526,9 +527,9 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 	}
 	for i := range entries {
 		e := &entries[i]
-		changes := cmp.Or(visible(strings.Join(e.Changes, ", ")), "-")
+		changes := cmp.Or(text.Visible(strings.Join(e.Changes, ", ")), "-")
 		rows = append(rows, []string{
-			e.ID, visible(string(e.State)), tenantOf(e), changes, strconv.Itoa(e.Tries), age(e.Received, now), progress(e, now),
+			e.ID, text.Visible(string(e.State)), tenantName(e), changes, strconv.Itoa(e.Tries), age(e.Received, now), lastAnswer(e, now),
 		})
 	}
 	widths := make([]int, lastColumn)
@@ -541,7 +542,7 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 			widths[i] = max(widths[i], width)
 		}
 	}
-	if terminal > 0 { // what changed and the last answer share what the others leave
+	if terminal > 0 { // what changed and the last answer share the columns that are left
 		left := terminal + widths[changeColumn]
 		for _, width := range widths {
 			left -= width + len(columnGap)
@@ -566,7 +567,7 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 	return err
 }
 
-// summary counts the states.
+// summary says how many webhooks there are, in all and in each state.
 func summary(entries []admin.Webhook) string {
 	count := make(map[store.State]int)
 	for i := range entries {
@@ -581,45 +582,45 @@ func summary(entries []admin.Webhook) string {
 	return strings.TrimSuffix(plural(len(entries), "webhook")+": "+strings.Join(words, ", "), ": ")
 }
 
-// printDetail prints all there is of a webhook.
+// printDetail prints everything that usher knows about one webhook.
 func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	var out strings.Builder
-	fact := func(name, value string) {
+	field := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(&out, "%-11s %s\n", name, visible(value))
+			fmt.Fprintf(&out, "%-11s %s\n", name, text.Visible(value))
 		}
 	}
-	fact("id", d.ID)
-	fact("state", d.Outcome())
-	fact("because", d.Why)
+	field("id", d.ID)
+	field("state", d.Outcome())
+	field("because", d.Why)
 	if d.NoReceiver {
-		fact("because", noReceiver)
+		field("because", noReceiver)
 	}
-	fact("since", moment(d.Changed, now))
-	fact("tenant", tenantOf(&d.Webhook))
-	fact("type", d.Type)
-	fact("received", moment(d.Received, now))
-	fact("sent again", moment(d.Again, now))
-	fact("webhook-id", d.Webhook.Webhook)
+	field("since", timeAndAge(d.Changed, now))
+	field("tenant", tenantName(&d.Webhook))
+	field("type", d.Type)
+	field("received", timeAndAge(d.Received, now))
+	field("sent again", timeAndAge(d.Again, now))
+	field("webhook-id", d.Webhook.Webhook)
 	if d.Decision == "rejected" {
-		fact("answered", strconv.Itoa(d.Status))
-		fact("from", d.From)
+		field("answered", strconv.Itoa(d.Status))
+		field("from", d.From)
 		if d.Times > 1 {
-			fact("came", fmt.Sprintf("%d times", d.Times))
+			field("came", fmt.Sprintf("%d times", d.Times))
 		}
 	} else {
-		fact("tries", strconv.Itoa(d.Tries))
+		field("tries", strconv.Itoa(d.Tries))
 	}
-	fact("receiver", d.Receiver)
+	field("receiver", d.Receiver)
 	switch {
 	case d.Paused:
-		fact("next try", "paused")
+		field("next try", "paused")
 	case d.HeldBy != "":
-		fact("next try", "waits behind "+d.HeldBy)
+		field("next try", "waits behind "+d.HeldBy)
 	case d.Down:
-		fact("next try", "when the receiver is back")
+		field("next try", "when the receiver is back")
 	case !d.Next.IsZero():
-		fact("next try", d.Next.UTC().Format(time.RFC3339)+", in "+age(now, d.Next))
+		field("next try", d.Next.UTC().Format(time.RFC3339)+", in "+age(now, d.Next))
 	}
 
 	section := func(title string, lines []string) {
@@ -627,7 +628,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 			fmt.Fprintf(&out, "\n%s\n", title)
 		}
 		for _, line := range lines {
-			fmt.Fprintf(&out, "  %s\n", visible(line))
+			fmt.Fprintf(&out, "  %s\n", text.Visible(line))
 		}
 	}
 	var attempts, faults []string
@@ -641,7 +642,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	}
 	section("what is wrong with it", faults)
 	if d.Payload != nil {
-		title, changes := compared(d)
+		title, changes := changesOf(d)
 		section(title, changes)
 		out.WriteString("\npayload\n" + payloadText(d.Payload) + "\n")
 	}
@@ -649,8 +650,8 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	return err
 }
 
-// compared returns what a webhook changed, with a title that says against what.
-func compared(d *admin.WebhookDetail) (title string, changes []string) {
+// changesOf returns what a webhook changed, and a title that says which webhook it is compared with.
+func changesOf(d *admin.WebhookDetail) (title string, changes []string) {
 	const none = "(the receiver took no snapshot before it, as far as usher knows)"
 	title, changes = "changes since "+d.Previous, []string{"none"}
 	switch {
@@ -667,38 +668,38 @@ func compared(d *admin.WebhookDetail) (title string, changes []string) {
 	return title, changes
 }
 
-// payloadText indents a payload; one that is no JSON comes as a string.
+// payloadText indents a payload. If the payload is not JSON, the API sends it as a string.
 func payloadText(raw json.RawMessage) string {
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
-		return visible(text)
+	var notJSON string
+	if json.Unmarshal(raw, &notJSON) == nil {
+		return text.Visible(notJSON)
 	}
 	var indented bytes.Buffer
-	_ = json.Indent(&indented, raw, "", "  ") // it is JSON, as part of an answer that is
+	_ = json.Indent(&indented, raw, "", "  ") // cannot fail: json.Unmarshal has parsed the whole answer
 	lines := strings.Split(indented.String(), "\n")
 	for i := range lines {
-		lines[i] = visible(lines[i])
+		lines[i] = text.Visible(lines[i])
 	}
 	return strings.Join(lines, "\n")
 }
 
-// tenantOf names a tenant, or, where a webhook has none, its type in brackets.
-func tenantOf(e *admin.Webhook) string {
+// tenantName returns the tenant of a webhook or, if it belongs to none, its type in brackets.
+func tenantName(e *admin.Webhook) string {
 	switch {
 	case e.Tenant == "" && (e.Type == "" || e.Decision == "rejected"):
-		return "-" // a damaged record, or nobody knows whose it is
+		return "-" // damaged in the inbox, or refused before usher could read its tenant
 	case e.Tenant == "":
-		return visible("(" + e.Type + ")")
+		return text.Visible("(" + e.Type + ")")
 	default:
-		return visible(store.ShowTenant(e.Platform, e.Tenant))
+		return text.Visible(store.ShowTenant(e.Platform, e.Tenant))
 	}
 }
 
-// progress is what the receiver said last, or else what is known instead, and what a webhook waits for.
-func progress(e *admin.Webhook, now time.Time) string {
+// lastAnswer returns the receiver's last answer, or why there is none, and what the webhook waits for.
+func lastAnswer(e *admin.Webhook, now time.Time) string {
 	var words []string
 	if answer := cmp.Or(e.Answer, e.Why); answer != "" {
-		words = append(words, visible(answer))
+		words = append(words, text.Visible(answer))
 	}
 	if e.Paused {
 		words = append(words, "paused")
@@ -719,15 +720,15 @@ func progress(e *admin.Webhook, now time.Time) string {
 	return cmp.Or(strings.Join(words, "; "), "-")
 }
 
-// moment is a time, and how long ago it is; empty: it is not known.
-func moment(t, now time.Time) string {
+// timeAndAge returns a time and how long ago it was. It is empty for the zero time.
+func timeAndAge(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
 	return fmt.Sprintf("%s, %s ago", t.UTC().Format(time.RFC3339), age(t, now))
 }
 
-// age is short and rough, as in a list.
+// age returns the time from since to now, in its largest unit.
 func age(since, now time.Time) string {
 	d := max(0, now.Sub(since))
 	switch {
@@ -744,7 +745,7 @@ func age(since, now time.Time) string {
 	}
 }
 
-// shorten cuts what is longer than n characters at its end.
+// shorten cuts s at its end if it has more than n characters.
 func shorten(s string, n int) string {
 	runes := []rune(s)
 	if len(runes) <= n {

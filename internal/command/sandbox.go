@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/text"
 )
 
 const sandboxUsage = `Usage: usher sandbox [--listen ADDR] [--receiver-listen ADDR]
@@ -63,35 +64,36 @@ standard in the Standard Webhooks headers.
   usher sandbox send acme users=25 sso
 `
 
-// sandboxCall is usher sandbox: what the arguments say.
+// sandboxCall is one run of 'usher sandbox': its arguments.
 type sandboxCall struct {
 	*Process
-	config        sandbox.Config
-	sender        *sandbox.Sender
-	state         sandbox.State
-	failure       sandbox.Failure
-	every, length time.Duration // from webhook to webhook; of the failure
+	config  sandbox.Config
+	sender  *sandbox.Sender
+	state   sandbox.State // what to send
+	failure sandbox.Failure
+	every   time.Duration // between webhooks; 0 for none
+	failFor time.Duration // 0: until the next failure
 
-	token, secret, scheme string // with which the sender proves who it is
+	token, secret, scheme string // prove to the receiver who sends
 	at, raw               string
 	times                 uint64
 }
 
-// sandboxCommand is usher sandbox.
+// sandboxCommand is 'usher sandbox'.
 func sandboxCommand(ctx context.Context, p *Process, args []string) error {
 	const secrets = " token hmac-secret hmac-scheme"
 	s := &sandboxCall{Process: p, sender: sandbox.NewSender(uint64(time.Now().UnixNano()))}
-	v, err := parseVerb([]verb{
-		{"", "listen receiver-listen every webhooks-to" + secrets, "", s.takeConfig, s.serve},
-		{"send", "at platform raw times", "a tenant, and its features: send acme users=25 sso", s.takeState, s.send},
+	sub, err := parseSubcommand([]subcommand{
+		{"", "listen receiver-listen every webhooks-to" + secrets, "", s.setConfig, s.serve},
+		{"send", "at platform raw times", "a tenant, and its features: send acme users=25 sso", s.setState, s.send},
 		{"revoke", "at", "", nil, s.revoke},
-		{"fail", "at for", "a part and a status, or off: fail token 503", s.takeFailure, s.fail},
-		{"rehearse", "platform" + secrets, "the address of your receiver, such as http://127.0.0.1:3000/provisioning", s.takeReceiver, s.rehearse},
+		{"fail", "at for", "a part and a status, or off: fail token 503", s.setFailure, s.fail},
+		{"rehearse", "platform" + secrets, "the address of your receiver, such as http://127.0.0.1:3000/provisioning", s.setReceiver, s.rehearse},
 	}, s.flags(), args)
 	if err != nil {
 		return err
 	}
-	return v.run(ctx)
+	return sub.run(ctx)
 }
 
 func (s *sandboxCall) flags() *flag.FlagSet {
@@ -107,7 +109,7 @@ func (s *sandboxCall) flags() *flag.FlagSet {
 	f.StringVar(&s.state.Platform, "platform", "", "")
 	f.StringVar(&s.raw, "raw", "", "")
 	f.Uint64Var(&s.times, "times", 1, "")
-	f.DurationVar(&s.length, "for", 0, "")
+	f.DurationVar(&s.failFor, "for", 0, "")
 	return f
 }
 
@@ -118,15 +120,15 @@ func checkURL(s string) error {
 	return nil
 }
 
-func (s *sandboxCall) takeConfig([]string) error {
+func (s *sandboxCall) setConfig([]string) error {
 	if s.every > 0 && s.config.ReceiverListen == "off" && len(s.sender.URLs) == 0 {
 		return errors.New("--every needs --webhooks-to if there is no receiver")
 	}
-	return s.takeSecrets()
+	return s.setSecrets()
 }
 
-// takeSecrets makes a header and a signature of the flags that prove who sends.
-func (s *sandboxCall) takeSecrets() (err error) {
+// setSecrets makes the sender prove who it is, as the flags say: with a header, a signature or both.
+func (s *sandboxCall) setSecrets() (err error) {
 	standard := s.scheme == "standard"
 	if !standard && s.scheme != "body" {
 		return fmt.Errorf("--hmac-scheme %q: write body or standard", s.scheme)
@@ -144,7 +146,7 @@ func (s *sandboxCall) takeSecrets() (err error) {
 	return nil
 }
 
-// serve runs a sandbox until a signal comes.
+// serve runs a sandbox until a signal stops it.
 func (s *sandboxCall) serve(ctx context.Context) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -154,7 +156,7 @@ func (s *sandboxCall) serve(ctx context.Context) error {
 		return err
 	}
 	defer box.Close()
-	fmt.Fprint(s.Stdout, whatToSet(box))
+	fmt.Fprint(s.Stdout, exportLines(box))
 	if s.every > 0 {
 		box.Play(ctx, s.every)
 	}
@@ -162,8 +164,8 @@ func (s *sandboxCall) serve(ctx context.Context) error {
 	return nil
 }
 
-// whatToSet has lines for a shell to copy, or a file for it to read.
-func whatToSet(s *sandbox.Sandbox) string {
+// exportLines returns the settings for an usher that uses the sandbox, as lines that a shell can read.
+func exportLines(s *sandbox.Sandbox) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "export USHER_BASE_URL=%s\n", s.URL)
 	if !strings.HasPrefix(s.URL, "http://127.") && !strings.HasPrefix(s.URL, "http://[::1]:") {
@@ -186,23 +188,23 @@ func whatToSet(s *sandbox.Sandbox) string {
 	return b.String()
 }
 
-// takeState takes a tenant and its features.
-func (s *sandboxCall) takeState(words []string) error {
+// setState sets the tenant and its features.
+func (s *sandboxCall) setState(args []string) error {
 	switch {
-	case s.raw != "" && (len(words) > 0 || s.state.Platform != ""):
+	case s.raw != "" && (len(args) > 0 || s.state.Platform != ""):
 		return errors.New("--raw sends a file as it is: name no tenant, feature or platform")
 	case s.raw != "":
 		return nil
-	case len(words) == 0:
-		return errWords
+	case len(args) == 0:
+		return errWrongArgs
 	}
-	s.state.Tenant, s.state.Features = words[0], make(map[string]*int)
-	for _, word := range words[1:] {
-		code, quantity, limited := strings.Cut(word, "=")
+	s.state.Tenant, s.state.Features = args[0], make(map[string]*int)
+	for _, arg := range args[1:] {
+		code, quantity, limited := strings.Cut(arg, "=")
 		_, twice := s.state.Features[code]
 		n, err := strconv.Atoi(quantity)
 		if code == "" || twice || limited && err != nil {
-			return fmt.Errorf("feature %q: write a code, or a code and a number such as users=25, and each code once", word)
+			return fmt.Errorf("feature %q: write a code, or a code and a number such as users=25, and each code once", arg)
 		}
 		if s.state.Features[code] = nil; limited {
 			s.state.Features[code] = &n
@@ -215,23 +217,23 @@ func (s *sandboxCall) takeState(words []string) error {
 func (s *sandboxCall) send(ctx context.Context) error {
 	var (
 		target      = "/sandbox/send?raw"
-		order       any
+		content     any
 		err, failed error
 	)
 	switch s.raw {
 	case "":
-		target, order = "/sandbox/send", s.state
+		target, content = "/sandbox/send", s.state
 	case "-":
-		order, err = io.ReadAll(s.Stdin)
+		content, err = io.ReadAll(s.Stdin)
 	default:
-		order, err = os.ReadFile(s.raw)
+		content, err = os.ReadFile(s.raw)
 	}
 	if err != nil {
 		return err
 	}
 	for range s.times {
-		var sent sandbox.Sent
-		if err := s.ask(ctx, target, order, &sent); err != nil {
+		var sent sandbox.SendResult
+		if err := s.post(ctx, target, content, &sent); err != nil {
 			return err
 		}
 		for _, r := range sent.Replies {
@@ -239,13 +241,13 @@ func (s *sandboxCall) send(ctx context.Context) error {
 			if len(sent.Replies) > 1 {
 				line = r.To + ": " + line
 			}
-			fmt.Fprintln(s.Stdout, visible(line))
+			fmt.Fprintln(s.Stdout, text.Visible(line))
 			if r.OK() {
 				continue
 			}
-			failed = quiet(exitFailed)
+			failed = exitCode(exitFailed)
 			if answer := strings.TrimSpace(r.Answer); r.Status != 0 && answer != "" {
-				fmt.Fprintln(s.Stderr, visible(answer))
+				fmt.Fprintln(s.Stderr, text.Visible(answer))
 			}
 		}
 	}
@@ -254,40 +256,41 @@ func (s *sandboxCall) send(ctx context.Context) error {
 
 func (s *sandboxCall) revoke(ctx context.Context) error {
 	var answer sandbox.Revoked
-	if err := s.ask(ctx, "/sandbox/revoke", []byte{}, &answer); err != nil {
+	if err := s.post(ctx, "/sandbox/revoke", []byte{}, &answer); err != nil {
 		return err
 	}
 	fmt.Fprintf(s.Stdout, "tokens revoked: %d\n", answer.Revoked)
 	return nil
 }
 
-func (s *sandboxCall) takeFailure(words []string) error {
-	if len(words) == 1 && words[0] == "off" {
-		words = append(words, "0")
+func (s *sandboxCall) setFailure(args []string) error {
+	if len(args) == 1 && args[0] == "off" {
+		args = append(args, "0")
 	}
-	if len(words) != 2 {
-		return errWords
+	if len(args) != 2 {
+		return errWrongArgs
 	}
-	status, err := strconv.Atoi(words[1])
+	status, err := strconv.Atoi(args[1])
 	if err != nil {
-		return errWords
+		return errWrongArgs
 	}
-	s.failure = sandbox.Failure{Part: words[0], Status: status, Seconds: s.length.Seconds()}
+	s.failure = sandbox.Failure{Part: args[0], Status: status, Seconds: s.failFor.Seconds()}
 	return nil
 }
 
 func (s *sandboxCall) fail(ctx context.Context) error {
-	return s.ask(ctx, "/sandbox/fail", s.failure, &s.failure)
+	return s.post(ctx, "/sandbox/fail", s.failure, &s.failure)
 }
 
-// ask gives an order to the running sandbox: bytes as they are, anything else as JSON.
-func (s *sandboxCall) ask(ctx context.Context, target string, order, result any) (err error) {
+// post calls the running sandbox and decodes its answer into result. It sends a []byte as it is, and
+// anything else as JSON.
+func (s *sandboxCall) post(ctx context.Context, target string, content, result any) (err error) {
 	if err := checkURL(s.at); err != nil {
-		return misused("--at: %w", err)
+		return usageErrorf("--at: %w", err)
 	}
-	body, raw := order.([]byte)
+	body, raw := content.([]byte)
 	if !raw {
-		if body, err = json.Marshal(order); err != nil {
+		if body, err = json.Marshal(content); err != nil {
 			return err
 		}
 	}
@@ -298,7 +301,7 @@ func (s *sandboxCall) ask(ctx context.Context, target string, order, result any)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		if request, ok := errors.AsType[*url.Error](err); ok {
-			err = request.Err // without the address, which the message has
+			err = request.Err // without the URL: the message below has it
 		}
 		return fmt.Errorf("cannot reach a sandbox at %s. Start one with 'usher sandbox', or say with --at where it is: %w", s.at, err)
 	}
@@ -312,39 +315,39 @@ func (s *sandboxCall) ask(ctx context.Context, target string, order, result any)
 	case resp.StatusCode == http.StatusOK:
 		return json.Unmarshal(answer, result)
 	case json.Unmarshal(answer, &refused) == nil && refused.Error != "":
-		return errors.New(visible(refused.Error))
+		return errors.New(text.Visible(refused.Error))
 	}
 	return fmt.Errorf("%s answered %d: is that a sandbox?", s.at, resp.StatusCode)
 }
 
-func (s *sandboxCall) takeReceiver(words []string) error {
-	if len(words) != 1 || checkURL(words[0]) != nil {
-		return errWords
+func (s *sandboxCall) setReceiver(args []string) error {
+	if len(args) != 1 || checkURL(args[0]) != nil {
+		return errWrongArgs
 	}
-	s.sender.URLs = words
-	return s.takeSecrets()
+	s.sender.URLs = args
+	return s.setSecrets()
 }
 
-// rehearse plays against a receiver what the real world will.
+// rehearse sends a receiver what it has to expect in production, and prints how it did.
 func (s *sandboxCall) rehearse(ctx context.Context) error {
-	held, played, unknown := 0, 0, 0
-	sandbox.Rehearse(ctx, s.sender, s.state.Platform, func(h sandbox.Held) {
-		if strings.HasPrefix(h.How, "401") || strings.HasPrefix(h.How, "403") {
-			unknown++
+	held, played, unauthorized := 0, 0, 0
+	sandbox.Rehearse(ctx, s.sender, s.state.Platform, func(r sandbox.ScenarioResult) {
+		if strings.HasPrefix(r.Answer, "401") || strings.HasPrefix(r.Answer, "403") {
+			unauthorized++
 		}
-		word := "FAILED"
-		if played++; h.OK {
-			word = "held"
+		result := "FAILED"
+		if played++; r.OK {
+			result = "held"
 			held++
 		}
-		fmt.Fprintf(s.Stdout, "%-6s  %-40s  %s\n", word, h.What, visible(h.How))
+		fmt.Fprintf(s.Stdout, "%-6s  %-40s  %s\n", result, r.Scenario, text.Visible(r.Answer))
 	})
 	fmt.Fprintf(s.Stdout, "\n%d of %d held.\n", held, played)
-	if held == 0 && unknown == played {
+	if held == 0 && unauthorized == played {
 		fmt.Fprintln(s.Stderr, "Your receiver rejected every webhook with 401 or 403: set --token, or --hmac-secret and --hmac-scheme. See 'usher sandbox -h'.")
 	}
 	if held < played || ctx.Err() != nil {
-		return quiet(exitFailed)
+		return exitCode(exitFailed)
 	}
 	return nil
 }

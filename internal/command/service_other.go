@@ -4,5 +4,5 @@ package command
 
 import "context"
 
-// supervised serves. Only Windows starts services in a way of its own.
-func supervised(ctx context.Context, p *Process) error { return serveCommand(ctx, p) }
+// serveCommand serves. Only Windows starts services in a special way.
+func serveCommand(ctx context.Context, p *Process) error { return runUntilStopped(ctx, p) }

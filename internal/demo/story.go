@@ -114,13 +114,13 @@ func (s *story) forge() {
 
 func (s *story) outage() {
 	defer s.staged()()
-	s.box.Receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+	s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
 	s.result("receiver down", "")
 	var sent []string
 	for _, users := range []int{25, 50, 100} {
 		sent = append(sent, s.webhook(fmt.Sprintf("acme: %d users", users), acme(users)))
 	}
-	s.box.Receiver.Behave(sandbox.Fault{})
+	s.box.Receiver.Fail(sandbox.Fault{})
 	s.result("receiver back", "")
 	for len(s.pending) > 0 && pause(s.ctx, 20*time.Millisecond) {
 		s.news(func(string, string) {})
@@ -140,9 +140,9 @@ func (s *story) outage() {
 
 func (s *story) park() {
 	defer s.staged()()
-	s.box.Receiver.Behave(sandbox.Fault{Status: http.StatusUnprocessableEntity})
+	s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusUnprocessableEntity})
 	id := s.webhook("acme: 200 users", acme(200))
-	s.box.Receiver.Behave(sandbox.Fault{})
+	s.box.Receiver.Fail(sandbox.Fault{})
 	s.result("receiver fixed", "")
 	number := s.webhooks()[id].ID
 	s.admin.ask(s.ctx, http.MethodPost, "/api/webhooks/"+number+"/redeliver", "", nil)
@@ -158,7 +158,7 @@ func (s *story) webhook(what string, state sandbox.State) (id string) {
 
 // outcome says what usher answered to a webhook and, if usher took it in, whether the receiver has
 // it.
-func (s *story) outcome(what string, e sandbox.Entry) string {
+func (s *story) outcome(what string, e sandbox.SentWebhook) string {
 	answer := e.Reply.String()
 	switch {
 	case e.Status == 0:
@@ -260,20 +260,20 @@ func (s *story) goOn() {
 		case s.yours():
 		case n%12 == 6:
 			over = s.staged()
-			s.box.Receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+			s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
 			s.say.event("the receiver is down", "")
 		case n%12 == 8:
-			s.box.Receiver.Behave(sandbox.Fault{})
+			s.box.Receiver.Fail(sandbox.Fault{})
 			s.say.event("the receiver is back", "")
 		case n%12 == 10:
 			over()
 		}
 		entry := s.box.Sender.Next(s.ctx)
-		outcome := s.outcome(entry.What, entry)
+		outcome := s.outcome(entry.Summary, entry)
 		if s.ctx.Err() != nil {
 			return
 		}
-		s.say.event(entry.What, outcome)
+		s.say.event(entry.Summary, outcome)
 		for due := time.Now().Add(webhookEvery); time.Now().Before(due) && pause(s.ctx, 100*time.Millisecond); {
 			s.news(s.say.event)
 		}
@@ -366,7 +366,7 @@ func (s *story) webhooks() map[string]webhook {
 }
 
 // webhookID returns the webhook's id, from usher's answer.
-func webhookID(e sandbox.Entry) string {
+func webhookID(e sandbox.SentWebhook) string {
 	var a struct{ Webhook string }
 	_ = json.Unmarshal([]byte(e.Answer), &a)
 	return a.Webhook

@@ -17,7 +17,7 @@ import (
 func TestTokensExpireWhileBodiesCome(t *testing.T) {
 	t.Parallel() // it waits, mostly
 	w := newWorld(t)
-	w.billing.Edit("app", func(c *sandbox.Client) { c.TokenLife = time.Second })
+	w.billing.EditClient("app", func(c *sandbox.Client) { c.TokenLife = time.Second })
 	u := start(t, w.environ()).ready(t)
 	began := time.Now()
 	var callers sync.WaitGroup
@@ -65,7 +65,7 @@ func dripping(body string, d time.Duration) io.Reader {
 func TestTwoUshersOnOneClient(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.billing.Edit("app", func(c *sandbox.Client) { c.OneToken = true })
+	w.billing.EditClient("app", func(c *sandbox.Client) { c.OneToken = true })
 	ushers := []*usher{start(t, w.environ()), start(t, w.environ())}
 	for _, u := range ushers {
 		u.ready(t)
@@ -119,7 +119,7 @@ func TestTwoUshersOnOneClient(t *testing.T) {
 func TestExpiryDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.billing.Edit("app", func(c *sandbox.Client) { c.TokenLife = 3 * time.Second })
+	w.billing.EditClient("app", func(c *sandbox.Client) { c.TokenLife = 3 * time.Second })
 	u := start(t, w.environ()).ready(t)
 	w.billing.FailTokens(sandbox.Fault{Status: 500})
 	if r := u.call(); r.status != 200 {

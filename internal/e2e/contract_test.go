@@ -132,7 +132,7 @@ func (rc *receiver) last(t *testing.T) (*http.Request, string) {
 func hanging(t *testing.T) string {
 	t.Helper()
 	r := sandbox.NewReceiver()
-	r.Behave(sandbox.Fault{Hang: true})
+	r.Fail(sandbox.Fault{Hang: true})
 	srv := httptest.NewServer(r)
 	t.Cleanup(srv.Close)
 	return srv.URL

@@ -28,17 +28,17 @@ type Client struct {
 	ID, Secret string   // both required; an empty one is never accepted
 	Scopes     []string // the scopes that it may request, such as standard:read
 
-	// TokenLife is how long its tokens live, in whole seconds (rounded down, at least one
-	// second). Default 7200 s.
+	// TokenLife is how long its tokens are valid, rounded down to whole seconds, at least one second.
+	// The default is 7200 s.
 	TokenLife time.Duration
-	OneToken  bool // a new token makes its earlier ones invalid, whatever their scopes
+	OneToken  bool // a new token revokes the client's earlier ones, whatever their scopes
 }
 
 // Billing is a billing service: an [http.Handler] with POST /oauth/token and POST /graphql, and nothing
 // else. It keeps everything in memory and is safe for concurrent use.
 type Billing struct {
-	// OnCall is called for every call that reaches the GraphQL endpoint, accepted or not,
-	// also concurrently. Set it before serving.
+	// OnCall is called for every call that reaches the GraphQL endpoint, accepted or not. It may be
+	// called concurrently. Set it before serving.
 	OnCall func(r *http.Request, body []byte)
 
 	key    []byte // signs the tokens
@@ -55,7 +55,7 @@ type Billing struct {
 
 const (
 	tokenPath, maxTokenBody = "/oauth/token", 64 << 10
-	callPath, maxCallBody   = "/graphql", 64 << 20 // far above any replay limit, so that tests can stream
+	callPath, maxCallBody   = "/graphql", 64 << 20 // far above any replay limit, so that tests can stream large bodies
 )
 
 // NewBilling returns a service with these clients and without faults.
@@ -74,8 +74,8 @@ func NewBilling(clients ...Client) *Billing {
 	return b
 }
 
-// ServeHTTP answers as the service does. A fault that closes the connection
-// panics with [http.ErrAbortHandler], which an [http.Server] understands.
+// ServeHTTP answers as the service does. For a fault that closes the connection it panics with
+// [http.ErrAbortHandler], which [http.Server] handles.
 func (b *Billing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.EscapedPath(); path {
 	case tokenPath:
@@ -93,7 +93,8 @@ func (b *Billing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readPost reads a request's body, and returns a refusal if it is not as it should be.
+// readPost reads the body of a POST. If the method is wrong or the body cannot be read, it returns the
+// answer that refuses the request.
 func readPost(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, refusal *answer) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	switch _, tooLarge := errors.AsType[*http.MaxBytesError](err); {
@@ -108,15 +109,15 @@ func readPost(w http.ResponseWriter, r *http.Request, limit int64) (body []byte,
 	return body, refusal
 }
 
-// Edit changes a client. Tokens that it has stay valid. Edit panics if there is no such client, so that
+// EditClient changes a client. Its tokens stay valid. EditClient panics if there is no such client, so that
 // a typing error in a test does not go unnoticed.
-func (b *Billing) Edit(clientID string, edit func(*Client)) {
+func (b *Billing) EditClient(clientID string, edit func(*Client)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	edit(b.clients[clientID])
 }
 
-// Revoke makes every token issued so far invalid, and returns how many that were.
+// Revoke revokes every valid token, and returns how many there were.
 func (b *Billing) Revoke() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,17 +134,17 @@ func (b *Billing) revokeLocked(which func(*grant) bool) (n int) {
 	return n
 }
 
-// FailTokens makes the token endpoint fail; a zero Fault ends that.
+// FailTokens makes the token endpoint fail; the zero Fault ends that.
 func (b *Billing) FailTokens(f Fault) { b.faults.set(tokenPath, f) }
 
-// FailGraphQL makes the GraphQL endpoint fail; a zero Fault ends that.
+// FailGraphQL makes the GraphQL endpoint fail; the zero Fault ends that.
 func (b *Billing) FailGraphQL(f Fault) { b.faults.set(callPath, f) }
 
-// TokenRequests returns how many requests reached the token endpoint, whatever their answer.
+// TokenRequests returns how many requests reached the token endpoint, accepted or not.
 func (b *Billing) TokenRequests() int { return int(b.tokenRequests.Load()) }
 
-// Calls returns how many GraphQL calls were answered with 200 and with 401, without those that a
-// fault answered.
+// Calls returns how many GraphQL calls were answered with 200 and with 401. It does not count the answers of
+// a fault.
 func (b *Billing) Calls() (ok, unauthorized int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,7 +157,7 @@ type oauthError struct {
 	Description string `json:"error_description"`
 }
 
-// tokenResponse has the four documented fields and no others.
+// tokenResponse has the four fields that the interface documents, and no others.
 type tokenResponse struct {
 	AccessToken string `json:"access_token"`
 	TokenType   string `json:"token_type"`
@@ -164,8 +165,8 @@ type tokenResponse struct {
 	CreatedAt   int64  `json:"created_at"`
 }
 
-// grant is what the service remembers about a token. Like a service that keeps tokens in a table, it
-// looks them up: their own exp has whole seconds, and can be up to a second before the end of expires_in.
+// grant is what the service stores about a token. A call's token is looked up in a table, as real services
+// do, and not judged by its exp: that has whole seconds, so it can be up to a second too early.
 type grant struct {
 	clientID string
 	scopes   []string
@@ -175,14 +176,14 @@ type grant struct {
 
 // token answers a token request.
 //
-// The checks are in the order of common OAuth servers: the grant first, then the client, then the
-// scope. So a stranger cannot find out the scopes.
+// The checks are in the order of common OAuth servers: first the grant type, then the client, then the
+// scope. So only a known client can find out which scopes exist.
 func (b *Billing) token(r *http.Request, body []byte) answer {
 	form, err := url.ParseQuery(string(body))
 	if err != nil || !hasType(r, "application/x-www-form-urlencoded") {
-		form = nil // so a JSON body is a request without a grant type
+		form = nil // a JSON body, for example, has no grant type
 	}
-	one := func(name string) string { // a field that occurs twice counts as none (RFC 6749, 3.2)
+	one := func(name string) string { // a field that occurs twice counts as missing (RFC 6749, section 3.2)
 		if len(form[name]) != 1 {
 			return ""
 		}
@@ -224,7 +225,7 @@ func (b *Billing) issueLocked(c *Client, scopes []string) tokenResponse {
 	if c.TokenLife > 0 {
 		life = max(c.TokenLife.Truncate(time.Second), time.Second)
 	}
-	now := time.Now().Round(0) // the wall clock, which includes a laptop's sleep
+	now := time.Now().Round(0) // by the wall clock alone, which also counts the time while a laptop sleeps
 	maps.DeleteFunc(b.issued, func(_ string, g *grant) bool { return now.Sub(g.expires) > time.Hour })
 	if c.OneToken {
 		b.revokeLocked(func(g *grant) bool { return g.clientID == c.ID })
@@ -240,7 +241,7 @@ func (b *Billing) issueLocked(c *Client, scopes []string) tokenResponse {
 	return tokenResponse{signed, "Bearer", int64(life / time.Second), now.Unix()}
 }
 
-// check returns the scopes of a token, or says what is wrong with it.
+// check returns the scopes of a token, or why it is not valid.
 func (b *Billing) check(token string) (scopes []string, fault string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -256,8 +257,8 @@ func (b *Billing) check(token string) (scopes []string, fault string) {
 	}
 }
 
-// The published interface shows one query. There is no mutation, so that nothing works here that the
-// real service may not have.
+// The published interface shows only one query. The sandbox has no mutation, so that no program depends on
+// something that the real service may not have.
 const schemaText = `
 schema { query: Query }
 
@@ -306,8 +307,8 @@ func hasType(r *http.Request, mediaType string) bool {
 	return err == nil && given == mediaType
 }
 
-// bearer returns the token of the Authorization header. Two headers count as none, because it is not
-// clear which one applies.
+// bearer returns the token of the Authorization header. Two such headers count as none, because it would
+// not be clear which one applies.
 func bearer(h http.Header) (token string, found bool) {
 	values := h.Values("Authorization")
 	if len(values) != 1 {
@@ -317,8 +318,8 @@ func bearer(h http.Header) (token string, found bool) {
 	return token, found && strings.EqualFold(scheme, "Bearer")
 }
 
-// unauthorized is the documented answer to an expired token. The sandbox uses it for every token that
-// it does not accept.
+// unauthorized is the documented answer to an expired token. The sandbox gives it for every token that it
+// does not accept.
 func unauthorized(description string) answer {
 	a := jsonAnswer(http.StatusUnauthorized, []map[string][]string{{"description": {description}}})
 	a.header.Set("WWW-Authenticate", `Bearer realm="usher sandbox", error="invalid_token"`)
@@ -332,11 +333,11 @@ func queryError(status int, message string) answer {
 // scopesKey is the context key of the scopes that a call's token carries.
 type scopesKey struct{}
 
-// queries resolves the schema's root.
+// queries resolves the fields of the schema's type Query.
 type queries struct{}
 
-// Accounts needs the scope standard:read. A question about the schema itself needs only a valid
-// token: 'usher check' uses that to try a token of any scope.
+// Accounts needs the scope standard:read. Introspection needs only a valid token, so that 'usher check' can
+// try a token of any scope.
 func (*queries) Accounts(ctx context.Context, args struct {
 	Filter *string
 	Limit  *int32

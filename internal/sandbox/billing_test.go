@@ -203,7 +203,7 @@ func TestTokenExpires(t *testing.T) {
 		if got := getToken(t, b).ExpiresIn; got != 7200 {
 			t.Errorf("default life %d", got)
 		}
-		b.Edit("app", func(c *Client) { c.TokenLife = 2 * time.Second })
+		b.EditClient("app", func(c *Client) { c.TokenLife = 2 * time.Second })
 		time.Sleep(900 * time.Millisecond)
 		tok := getToken(t, b).AccessToken
 		time.Sleep(2*time.Second - time.Nanosecond)
@@ -225,7 +225,7 @@ func TestRevocation(t *testing.T) {
 	second := getToken(t, b).AccessToken
 	wantAccess(t, b, first, "")
 	other := getToken(t, b, "client_id", "other", "client_secret", "s").AccessToken
-	b.Edit("app", func(c *Client) { c.OneToken = true })
+	b.EditClient("app", func(c *Client) { c.OneToken = true })
 	third := getToken(t, b, "scope", "standard:write").AccessToken
 	wantAccess(t, b, first, "revoked")
 	wantAccess(t, b, second, "revoked")
@@ -240,7 +240,7 @@ func TestRevocation(t *testing.T) {
 func TestSecretRotation(t *testing.T) {
 	b := NewBilling(testClient())
 	tok := getToken(t, b).AccessToken
-	b.Edit("app", func(c *Client) { c.Secret = "new" })
+	b.EditClient("app", func(c *Client) { c.Secret = "new" })
 	if w := post(b, "/oauth/token", formType, fields().Encode()); w.Code != http.StatusUnauthorized {
 		t.Errorf("old secret: %d", w.Code)
 	}

@@ -12,17 +12,18 @@ import (
 
 // A Fault says how an endpoint fails. The zero Fault is no fault.
 //
-// First comes the Delay. Then, depending on what is set, there is no answer (Hang), the connection is
-// closed (HangUp), the fault has its own answer (Status, Body), or the real answer follows.
+// The endpoint first waits for the Delay. Then, depending on what is set, it never answers (Hang), closes
+// the connection (HangUp), answers with Status and Body, or gives the real answer.
 type Fault struct {
 	Delay  time.Duration // before anything is answered
 	Status int           // answered instead of the real status; 200 if only Body is set
 	Body   string        // answered instead of the real body
-	Header http.Header   // added to the fault's own answer, such as Retry-After
-	Hang   bool          // no answer at all, until the request's context ends
-	HangUp bool          // connection closed without an answer; with Status or Body: in the middle of it
+	Header http.Header   // added to an answer with Status or Body, for example Retry-After
+	Hang   bool          // do not answer, until the request's context ends
+	HangUp bool          // close the connection without an answer or, with Status or Body, in the middle of it
 
-	// Times ends the fault after so many requests, Until at that time; zero means never.
+	// Times ends the fault after so many requests, and Until at that time. If both are zero the fault
+	// lasts until it is replaced.
 	Times int
 	Until time.Time
 }
@@ -31,10 +32,10 @@ func (f Fault) none() bool {
 	return f.Delay <= 0 && !f.ownAnswer() && !f.Hang && !f.HangUp || !f.Until.IsZero() && !time.Now().Before(f.Until)
 }
 
-// ownAnswer reports whether the fault replaces the real answer.
+// ownAnswer reports whether the fault has an answer of its own, in place of the real one.
 func (f Fault) ownAnswer() bool { return f.Status != 0 || f.Body != "" }
 
-// answer is what a handler's logic returns.
+// answer is an HTTP answer that has not been written yet.
 type answer struct {
 	status int
 	header http.Header
@@ -53,53 +54,55 @@ func encode(v any) []byte {
 	return body
 }
 
-// textAnswer is the answer to a request that no client should send.
+// textAnswer is a plain answer, for requests that the published interface does not describe.
 func textAnswer(status int, text string) answer {
 	return answer{status, http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, []byte(text + "\n")}
 }
 
-// faults are those of a handler, by the name of the part that fails.
+// faults are the faults of a handler, by the part that fails.
 type faults struct {
-	mu sync.Mutex
-	of map[string]Fault // guarded by mu
+	mu     sync.Mutex
+	byPart map[string]Fault // guarded by mu
 }
 
 func (s *faults) set(part string, f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.of == nil {
-		s.of = make(map[string]Fault)
+	if s.byPart == nil {
+		s.byPart = make(map[string]Fault)
 	}
-	s.of[part] = f
+	s.byPart[part] = f
 }
 
-// take returns the fault for one request, that of the first part that fails, and counts the request.
+// take returns the fault for one request: that of the first of these parts that has one. It counts the
+// request towards Times.
 func (s *faults) take(parts ...string) Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, part := range parts {
-		f := s.of[part]
+		f := s.byPart[part]
 		if f.none() {
 			continue
 		}
 		switch left := f; f.Times {
-		case 0: // it ends when somebody says so
+		case 0: // no limit
 		case 1:
-			delete(s.of, part)
+			delete(s.byPart, part)
 		default:
 			left.Times--
-			s.of[part] = left
+			s.byPart[part] = left
 		}
 		return f
 	}
 	return Fault{}
 }
 
-// serve answers as the fault says, otherwise with the refusal, if there is one, or with the result of
-// work. Just before, it calls sent with the status: 0 if there will be no complete answer.
+// serve answers as the fault says. Without a fault it answers with refusal, if that is not nil, or with the
+// result of work. Right before it writes the answer it calls sent with the status, or with 0 if there will
+// be no complete answer.
 //
-// The request's body must have been read to its end. Only then does net/http notice that the client
-// has gone, and a delay or hang can end.
+// The caller must have read the request's body to its end: only then does net/http notice that the client
+// has hung up, which ends a Delay or Hang.
 func (f Fault) serve(w http.ResponseWriter, r *http.Request, refusal *answer, work func() answer, sent func(status int)) {
 	abort := func() { sent(0); panic(http.ErrAbortHandler) }
 	if f.Hang || f.Delay > 0 {
@@ -124,7 +127,7 @@ func (f Fault) serve(w http.ResponseWriter, r *http.Request, refusal *answer, wo
 	default:
 		a = work()
 	}
-	if f.HangUp { // it announces one byte more than it sends
+	if f.HangUp { // announce one byte more than follows
 		a.header.Set("Content-Length", strconv.Itoa(len(a.body)+1))
 		a.write(w)
 		_ = http.NewResponseController(w).Flush()

@@ -110,7 +110,7 @@ func TestConcurrentUse(t *testing.T) {
 				}
 			})
 		}
-		b.Edit("app", func(c *Client) { c.TokenLife = time.Minute })
+		b.EditClient("app", func(c *Client) { c.TokenLife = time.Minute })
 		wg.Wait()
 		if ok, unauthorized := b.Calls(); ok != 50 || unauthorized != 0 || b.TokenRequests() != 51 {
 			t.Errorf("calls %d %d, token requests %d", ok, unauthorized, b.TokenRequests())

@@ -12,61 +12,61 @@ import (
 	"usher/internal/text"
 )
 
-// Receiver is the provisioning part of the customer's application: an [http.Handler], on any path,
-// that accepts each snapshot and stores what the tenant may use. It is safe for concurrent use.
+// Receiver is the provisioning part of the customer's application: an [http.Handler], for any path, that
+// stores what each tenant may use. It is safe for concurrent use.
 //
-// A webhook that is not a snapshot of a tenant, for example one of another type, is noted and answered
-// with 200. One that is not JSON gets 400, one whose fields have wrong types 422.
+// It answers 200 to a webhook that is not a snapshot of a tenant, for example of another type, and only
+// records it. It answers 400 if the body is not JSON, and 422 if a field has the wrong type.
 type Receiver struct {
-	// OnDelivery is called for every webhook when it arrives, also concurrently. Set it before
-	// serving.
+	// OnDelivery is called when a webhook arrives, and OnAnswer when it is answered. Both may be called
+	// concurrently. Set them before serving.
 	OnDelivery func(r *http.Request, body []byte)
-	OnAnswer   func(Delivery) // the same, when it is answered
+	OnAnswer   func(Delivery)
 
-	faults faults // by tenant code; of all others with no code
+	faults faults // by tenant code; the empty code is for all other tenants
 
 	mu         sync.Mutex
-	tenants    map[lane]Tenant // guarded by mu
-	deliveries []*Delivery     // guarded by mu, with what they point to
+	tenants    map[tenantKey]Tenant // guarded by mu
+	deliveries []*Delivery          // guarded by mu, and so is what they point to
 }
 
-// lane identifies a tenant.
-type lane struct{ platform, code string }
+// tenantKey identifies a tenant: the same code may exist on two platforms.
+type tenantKey struct{ platform, code string }
 
-func byLane(a, b Tenant) int {
+func compareTenants(a, b Tenant) int {
 	return cmp.Or(strings.Compare(a.Platform.Code, b.Platform.Code), strings.Compare(a.Code, b.Code))
 }
 
 // Delivery is a webhook that reached the receiver.
 type Delivery struct {
-	Platform, Tenant string // their codes; empty when the body has none
-	What             string // in words; not all of a large one
+	Platform, Tenant string // their codes; empty if the body has none
+	Summary          string // what the tenant may use, cut short if it is long
 	WebhookID        string // the header webhook-id
 	Digest           string // SHA-256 of the body, in hex
-	Applied          bool   // the receiver holds this snapshot, whatever it answered
-	Status           int    // as answered; 0 if there was no complete answer
+	Applied          bool   // the receiver has stored this snapshot, whatever it answered
+	Status           int    // the status of the answer; 0 if there was no complete answer
 }
 
 const deliveriesSize = 10000
 
-// NewReceiver returns a receiver without faults that knows no tenant yet.
+// NewReceiver returns a receiver without tenants and faults.
 func NewReceiver() *Receiver {
-	return &Receiver{tenants: make(map[lane]Tenant)}
+	return &Receiver{tenants: make(map[tenantKey]Tenant)}
 }
 
-// Behave makes the receiver fail; a zero Fault ends that. A webhook that the fault answers is not
-// applied, unless the real answer follows.
-func (rc *Receiver) Behave(f Fault) { rc.faults.set("", f) }
+// Fail makes the receiver fail; the zero Fault ends that. The receiver does not apply a webhook that the
+// fault answers, only one that gets the real answer.
+func (rc *Receiver) Fail(f Fault) { rc.faults.set("", f) }
 
-// BehaveTo does the same for the tenants with one code, instead of Behave. After a zero Fault Behave
-// applies to them again.
-func (rc *Receiver) BehaveTo(tenantCode string, f Fault) { rc.faults.set(tenantCode, f) }
+// FailFor makes the receiver fail for one tenant code, instead of the fault that Fail has set. After the
+// zero Fault that one applies again.
+func (rc *Receiver) FailFor(tenantCode string, f Fault) { rc.faults.set(tenantCode, f) }
 
-// Tenants returns what each tenant may use now, by platform and code.
+// Tenants returns what each tenant may use now, sorted by platform and code.
 func (rc *Receiver) Tenants() []Tenant {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	return slices.SortedFunc(maps.Values(rc.tenants), byLane)
+	return slices.SortedFunc(maps.Values(rc.tenants), compareTenants)
 }
 
 // Deliveries returns the last 10000 webhooks in the order of their arrival.
@@ -80,8 +80,8 @@ func (rc *Receiver) Deliveries() []Delivery {
 	return list
 }
 
-// ServeHTTP takes a webhook. A fault that closes the connection panics with
-// [http.ErrAbortHandler], which an [http.Server] understands.
+// ServeHTTP receives a webhook. For a fault that closes the connection it panics with
+// [http.ErrAbortHandler], which [http.Server] handles.
 func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, refusal := readPost(w, r, maxCallBody)
 	if rc.OnDelivery != nil {
@@ -91,14 +91,14 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d := &Delivery{
 		Platform:  t.Platform.Code,
 		Tenant:    t.Code,
-		What:      "not a webhook about a tenant",
+		Summary:   "not a webhook about a tenant",
 		WebhookID: r.Header.Get("Webhook-Id"),
 		Digest:    digest(body),
 	}
 	if t.Code != "" {
-		d.What = text.Clip(t.String(), 200)
+		d.Summary = text.Clip(t.String(), 200)
 	}
-	rc.note(d)
+	rc.record(d)
 	rc.faults.take(t.Code, "").serve(w, r, refusal, func() answer {
 		switch {
 		case err != nil && !json.Valid(body):
@@ -109,7 +109,7 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rc.mu.Lock()
 		defer rc.mu.Unlock()
 		if d.Applied = t.Code != ""; d.Applied {
-			rc.tenants[lane{t.Platform.Code, t.Code}] = t // instead of all that was known about the tenant
+			rc.tenants[tenantKey{t.Platform.Code, t.Code}] = t // it replaces everything that was known about the tenant
 		}
 		return jsonAnswer(http.StatusOK, map[string]bool{"applied": d.Applied})
 	}, func(status int) {
@@ -123,7 +123,7 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (rc *Receiver) note(d *Delivery) {
+func (rc *Receiver) record(d *Delivery) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	rc.deliveries = append(rc.deliveries, d)

@@ -78,15 +78,15 @@ func TestReceiverOddWebhooks(t *testing.T) {
 
 func TestReceiverFails(t *testing.T) {
 	rc := NewReceiver()
-	rc.Behave(Fault{Status: 500, Times: 1})
+	rc.Fail(Fault{Status: 500, Times: 1})
 	if w := deliver(rc, webhook("p", "a", 1)); w.Code != 500 || len(rc.Tenants()) != 0 {
 		t.Errorf("failing: %d, %v", w.Code, rc.Tenants())
 	}
-	rc.BehaveTo("b", Fault{Status: 204})
+	rc.FailFor("b", Fault{Status: 204})
 	if a, b := deliver(rc, webhook("p", "a", 3)), deliver(rc, webhook("p", "b", 3)); a.Code != 200 || b.Code != 204 {
 		t.Errorf("one tenant's fault: %d %d", a.Code, b.Code)
 	}
-	rc.BehaveTo("b", Fault{})
+	rc.FailFor("b", Fault{})
 	if w := deliver(rc, webhook("p", "b", 4)); w.Code != 200 {
 		t.Errorf("healed: %d", w.Code)
 	}
@@ -111,7 +111,7 @@ func TestReceiverTimeouts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, rc := newPair(1)
-				rc.Behave(tt.fault)
+				rc.Fail(tt.fault)
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				e := s.Send(ctx, []byte(webhook("p", "a", 1)))
@@ -127,7 +127,7 @@ func TestReceiverTimeouts(t *testing.T) {
 // Over a real connection the hang must end with the client, not with the test.
 func TestReceiverHangEndsWhenTheClientLeaves(t *testing.T) {
 	rc := NewReceiver()
-	rc.Behave(Fault{Hang: true})
+	rc.Fail(Fault{Hang: true})
 	arrived := make(chan struct{})
 	rc.OnDelivery = func(*http.Request, []byte) { close(arrived) }
 	server := httptest.NewServer(rc)
@@ -149,7 +149,7 @@ func TestReceiverHangEndsWhenTheClientLeaves(t *testing.T) {
 func TestDeliveriesAreBounded(t *testing.T) {
 	rc := NewReceiver()
 	for range deliveriesSize + 3 {
-		rc.note(&Delivery{})
+		rc.record(&Delivery{})
 	}
 	if n := len(rc.Deliveries()); n != deliveriesSize {
 		t.Errorf("%d deliveries", n)

@@ -13,40 +13,40 @@ import (
 	"time"
 )
 
-// Held is one line of a rehearsal: what was played, whether the receiver did well, and its answer.
-type Held struct {
-	What string
-	OK   bool
-	How  string
-	slow bool // that is all that was wrong
+// ScenarioResult is how a receiver did in one scenario of a rehearsal.
+type ScenarioResult struct {
+	Scenario string
+	OK       bool
+	Answer   string // the receiver's answer, and what is wrong with it
+	slow     bool   // the answers were good, but at least one came too late
 }
 
 const (
-	enough   = time.Second     // how long a receiver may take to answer
-	patience = 5 * time.Second // how long the rehearsal waits for an answer
+	maxAnswerTime = time.Second     // an answer that takes longer fails the scenario
+	answerTimeout = 5 * time.Second // the rehearsal waits no longer for an answer
 )
 
-// play is something that happens to every receiver sooner or later.
-type play struct {
-	what    string
-	send    func() []Entry
-	refused bool // the receiver has to refuse it
+// scenario is something that every receiver meets sooner or later.
+type scenario struct {
+	name    string
+	send    func() []SentWebhook
+	refused bool // the receiver has to refuse these webhooks
 }
 
-// Rehearse plays against a receiver what the real world will, on tenants that nobody has, and calls
-// say for each play.
-func Rehearse(ctx context.Context, s *Sender, platform string, say func(Held)) {
-	s.Client.Timeout = patience
+// Rehearse sends a receiver what it has to expect in production, for tenants that it does not have, and
+// calls report after each scenario.
+func Rehearse(ctx context.Context, s *Sender, platform string, report func(ScenarioResult)) {
+	s.Client.Timeout = answerTimeout
 	r := &rehearsal{ctx, s, platform, "rehearsal-" + strings.ToLower(rand.Text()[:6]) + "-"}
-	for _, p := range r.plays() {
-		h := p.judge(p.send())
-		if h.slow { // maybe only this machine was, at that moment
-			h = p.judge(p.send())
+	for _, sc := range r.scenarios() {
+		result := sc.judge(sc.send())
+		if result.slow { // perhaps this machine was busy: try once more
+			result = sc.judge(sc.send())
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		say(h)
+		report(result)
 	}
 }
 
@@ -56,7 +56,7 @@ type rehearsal struct {
 	platform, prefix string
 }
 
-func (r *rehearsal) plays() []play {
+func (r *rehearsal) scenarios() []scenario {
 	users := map[string]*int{"users": new(10)}
 	a := r.state("a", users).Webhook()
 	b := r.state("a", map[string]*int{"users": new(10), "sso": nil}).Webhook()
@@ -66,15 +66,15 @@ func (r *rehearsal) plays() []play {
 	nulls.withoutIDs, nulls.withoutProducts, nulls.withNulls, nulls.record.Account.Contacts = true, true, true, nil
 	nulls.subs[0].EndDate, nulls.subs[0].Plan = nil, Plan{nil, "Individual agreement"}
 	large := make(map[string]*int)
-	for i := range 1150 { // each occurs twice: in the change, and in its subscription
+	for i := range 1150 { // each feature occurs twice: in the change, and in its subscription
 		large[fmt.Sprintf("feature-%04d-of-many", i)] = new(i)
 	}
-	send := func(bodies ...[]byte) func() []Entry { return func() []Entry { return r.send(bodies...) } }
-	plays := []play{
+	send := func(bodies ...[]byte) func() []SentWebhook { return func() []SentWebhook { return r.send(bodies...) } }
+	list := []scenario{
 		{"a tenant that it never saw", send(a), false},
 		{"a copy of that webhook", send(a), false},
 		{"a change and back: A, B, A", send(a, b, a), false},
-		{"again after a timeout that was a success", func() []Entry { return r.again(b) }, false},
+		{"again after a timeout that was a success", func() []SentWebhook { return r.again(b) }, false},
 		{"ten tenants at once", r.ten, false},
 		{"an empty list of features", send(r.state("a", nil).Webhook()), false},
 		{"a canceled subscription", send(canceled.render()), false},
@@ -82,25 +82,25 @@ func (r *rehearsal) plays() []play {
 		{"a payload of 200 KB", send(r.state("d", large).Webhook()), false},
 	}
 	if r.sender.Sign != nil {
-		plays = append(plays, play{"a forged signature, to be refused", func() []Entry { return r.forged(b) }, true})
+		list = append(list, scenario{"a forged signature, to be refused", func() []SentWebhook { return r.forged(b) }, true})
 	}
-	return plays
+	return list
 }
 
 func (r *rehearsal) state(tenant string, features map[string]*int) State {
 	return State{r.prefix + tenant, r.platform, features}
 }
 
-func (r *rehearsal) send(bodies ...[]byte) (list []Entry) {
+func (r *rehearsal) send(bodies ...[]byte) (list []SentWebhook) {
 	for _, body := range bodies {
 		list = append(list, r.sender.Send(r.ctx, body))
 	}
 	return list
 }
 
-// again hangs up as soon as the webhook is sent, as a sender does that waits no longer, and sends it
-// once more.
-func (r *rehearsal) again(body []byte) []Entry {
+// again hangs up as soon as the webhook is sent, as a sender does whose timeout has expired, and sends the
+// webhook once more.
+func (r *rehearsal) again(body []byte) []SentWebhook {
 	ctx, hangUp := context.WithCancel(r.ctx)
 	defer hangUp()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { hangUp() }})
@@ -108,8 +108,8 @@ func (r *rehearsal) again(body []byte) []Entry {
 	return r.send(body)
 }
 
-func (r *rehearsal) ten() []Entry {
-	list := make([]Entry, 10)
+func (r *rehearsal) ten() []SentWebhook {
+	list := make([]SentWebhook, 10)
 	var all sync.WaitGroup
 	for i := range list {
 		body := r.state(fmt.Sprint("ten-", i), map[string]*int{"users": new(i)}).Webhook()
@@ -120,30 +120,30 @@ func (r *rehearsal) ten() []Entry {
 }
 
 // forged sends a webhook with the signature of another one.
-func (r *rehearsal) forged(body []byte) []Entry {
+func (r *rehearsal) forged(body []byte) []SentWebhook {
 	sign := r.sender.Sign
 	defer func() { r.sender.Sign = sign }()
 	r.sender.Sign = func(h http.Header, _ []byte) { sign(h, []byte("{}")) }
 	return r.send(body)
 }
 
-// judge says how long the slowest of the answers took, or which was the first that is not good.
-func (p play) judge(list []Entry) Held {
+// judge returns the first answer that fails the scenario or, if all are good, the slowest one.
+func (sc scenario) judge(list []SentWebhook) ScenarioResult {
 	for _, e := range list {
 		line, _, _ := strings.Cut(strings.TrimSpace(e.Answer), "\n")
 		switch {
 		case e.Status == 0:
-			return Held{What: p.what, How: e.Reply.String()}
-		case p.refused && e.Status/100 != 4:
-			return Held{What: p.what, How: e.Reply.String() + ", want 401"}
-		case !p.refused && !e.OK():
-			return Held{What: p.what, How: strings.TrimSpace(e.Reply.String() + " " + line)}
+			return ScenarioResult{Scenario: sc.name, Answer: e.Reply.String()}
+		case sc.refused && e.Status/100 != 4:
+			return ScenarioResult{Scenario: sc.name, Answer: e.Reply.String() + ", want 401"}
+		case !sc.refused && !e.OK():
+			return ScenarioResult{Scenario: sc.name, Answer: strings.TrimSpace(e.Reply.String() + " " + line)}
 		}
 	}
-	slowest := slices.MaxFunc(list, func(a, b Entry) int { return cmp.Compare(a.Took, b.Took) })
+	slowest := slices.MaxFunc(list, func(a, b SentWebhook) int { return cmp.Compare(a.Took, b.Took) })
 	took := slowest.Took.Round(time.Millisecond)
-	if took > enough {
-		return Held{What: p.what, How: fmt.Sprintf("%s after %s, want at most %s", slowest.Reply, took, enough), slow: true}
+	if took > maxAnswerTime {
+		return ScenarioResult{Scenario: sc.name, Answer: fmt.Sprintf("%s after %s, want at most %s", slowest.Reply, took, maxAnswerTime), slow: true}
 	}
-	return Held{What: p.what, OK: true, How: fmt.Sprintf("%s in %s", slowest.Reply, took)}
+	return ScenarioResult{Scenario: sc.name, OK: true, Answer: fmt.Sprintf("%s in %s", slowest.Reply, took)}
 }

@@ -1,16 +1,15 @@
-// Package sandbox is a small billing service and a webhook receiver, to try usher with. The demo and
-// the tests of other packages use it.
+// Package sandbox is a small billing service and a webhook receiver, to try usher and receivers with. It is
+// 'usher sandbox', 'usher demo' uses it, and so do the tests of other packages.
 //
-// [Billing] is the service's side of a call: a token endpoint that signs real
-// JWTs and a GraphQL endpoint that checks them. [Sender] is the service's side
-// of a webhook: a small world of tenants whose subscriptions change. [Receiver]
-// is the customer's application, which keeps what each tenant may use.
+// [Billing] is the service that programs call: a token endpoint that signs real JWTs, and a GraphQL
+// endpoint that checks them. [Sender] sends the service's webhooks: it has a few tenants whose
+// subscriptions change. [Receiver] is the customer's application, which stores what each tenant may use.
 //
-// The sandbox is strict. It refuses what the published interface says is refused. If the interface
-// does not say, the sandbox takes the stricter reading. So what works with the sandbox has a good
-// chance to work with the real service. A [Fault] makes each part fail on demand.
+// The sandbox is strict. It refuses what the published interface says is refused. Where the interface does
+// not say, the sandbox takes the stricter reading. So a program that works with the sandbox probably works
+// with the real service. A [Fault] makes each part fail on demand.
 //
-// Time comes from package time alone, so everything but Open works inside a testing/synctest bubble.
+// Time comes from package time alone, so everything except [Open] works inside a testing/synctest bubble.
 package sandbox
 
 import (
@@ -29,21 +28,21 @@ import (
 	"usher/internal/text"
 )
 
-// Config is what a Sandbox is opened with.
+// Config configures a Sandbox.
 type Config struct {
 	Listen         string        // host:port of the billing service
 	ReceiverListen string        // host:port of the receiver; "off" for none
 	TokenLife      time.Duration // see [Client]
-	Sender         *Sender       // of its webhooks; without an address: to the receiver. Nil: such a one
-	Log            *log.Logger   // webhooks sent and received; nil for none
+	Sender         *Sender       // sends its webhooks, to the sandbox's receiver if it has no URLs; nil for a new one
+	Log            *log.Logger   // logs the webhooks that are sent and received; nil for no log
 }
 
-// Sandbox is what 'usher sandbox' serves: a billing service whose port also takes orders, and a
-// receiver. The orders are HTTP, so that a test in any language can send a webhook (/sandbox/send),
-// revoke the tokens (/sandbox/revoke), or make a part fail (/sandbox/fail).
+// Sandbox is what 'usher sandbox' serves: a billing service and a receiver. The port of the billing service
+// also accepts commands over HTTP, so that a test in any language can send a webhook (/sandbox/send), revoke
+// the tokens (/sandbox/revoke), or make a part fail (/sandbox/fail).
 type Sandbox struct {
 	*Billing
-	Receiver         *Receiver // nil: none
+	Receiver         *Receiver // nil if ReceiverListen is off
 	Sender           *Sender
 	URL, ReceiverURL string
 
@@ -51,13 +50,13 @@ type Sandbox struct {
 	servers []*http.Server
 }
 
-// The API client that every sandbox knows.
+// The credentials of the API client that every sandbox has.
 const (
 	ClientID     = "demo"
 	ClientSecret = "demo-secret"
 )
 
-// Open starts a sandbox. When it returns, its ports are open.
+// Open starts a sandbox. Its ports are open when Open returns.
 func Open(c Config) (*Sandbox, error) {
 	s := &Sandbox{
 		Billing: NewBilling(Client{ID: ClientID, Secret: ClientSecret, Scopes: []string{"standard:read", "standard:write"}, TokenLife: c.TokenLife}),
@@ -72,7 +71,7 @@ func Open(c Config) (*Sandbox, error) {
 		return s, nil
 	}
 	s.Receiver = NewReceiver()
-	s.Receiver.OnAnswer = func(d Delivery) { s.printf("receiver: %s: %d", d.What, d.Status) }
+	s.Receiver.OnAnswer = func(d Delivery) { s.logf("receiver: %s: %d", d.Summary, d.Status) }
 	if s.ReceiverURL, err = s.serve(c.ReceiverListen, s.Receiver); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("--receiver-listen: %w", err)
@@ -84,14 +83,14 @@ func Open(c Config) (*Sandbox, error) {
 	return s, nil
 }
 
-// Close ends the sandbox at once.
+// Close ends the sandbox immediately.
 func (s *Sandbox) Close() {
 	for _, server := range s.servers {
 		server.Close()
 	}
 }
 
-// serve opens a port, and returns where this machine reaches it.
+// serve opens a port, and returns its URL for programs on this machine.
 func (s *Sandbox) serve(addr string, h http.Handler) (string, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -107,7 +106,7 @@ func (s *Sandbox) serve(addr string, h http.Handler) (string, error) {
 	return "http://" + at.String(), nil
 }
 
-// Play sends a webhook of the sandbox's small world at these intervals, until ctx ends.
+// Play sends a webhook of one of the sandbox's own tenants at these intervals, until ctx ends.
 func (s *Sandbox) Play(ctx context.Context, every time.Duration) {
 	for tick := time.Tick(every); ; {
 		select {
@@ -121,25 +120,25 @@ func (s *Sandbox) Play(ctx context.Context, every time.Duration) {
 	}
 }
 
-func (s *Sandbox) logSent(e Entry) {
+func (s *Sandbox) logSent(e SentWebhook) {
 	for _, r := range e.Replies {
-		s.printf("webhook to %s: %s: %s", r.To, e.What, r)
+		s.logf("webhook to %s: %s: %s", r.To, e.Summary, r)
 	}
 }
 
-// printf logs what others may have written.
-func (s *Sandbox) printf(format string, args ...any) {
+// logf logs a line. It makes control characters in it visible, because it may quote foreign text.
+func (s *Sandbox) logf(format string, args ...any) {
 	if s.log != nil {
 		s.log.Print(text.Visible(fmt.Sprintf(format, args...)))
 	}
 }
 
-// ServeHTTP answers as the billing service does, and takes orders.
+// ServeHTTP answers as the billing service does, and runs the commands under /sandbox/.
 func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	order := map[string]func(*http.Request, []byte) answer{
+	command := map[string]func(*http.Request, []byte) answer{
 		"/sandbox/send": s.send, "/sandbox/revoke": s.revoke, "/sandbox/fail": s.fail,
 	}[r.URL.EscapedPath()]
-	if order == nil {
+	if command == nil {
 		s.Billing.ServeHTTP(w, r)
 		return
 	}
@@ -147,23 +146,24 @@ func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case refusal != nil:
 		refusal.write(w)
-	case guard.FromBrowser(r.Header): // any page could send to this port
-		refuseOrder(http.StatusForbidden, "the sandbox takes no orders from web pages").write(w)
+	case guard.FromBrowser(r.Header): // every web page can send requests to this port
+		commandError(http.StatusForbidden, "the sandbox takes no commands from web pages").write(w)
 	default:
-		order(r, body).write(w)
+		command(r, body).write(w)
 	}
 }
 
-func refuseOrder(status int, message string) answer {
+func commandError(status int, message string) answer {
 	return jsonAnswer(status, map[string]string{"error": message})
 }
 
-// readOrder reads an order strictly: a name with a typing error in it must not go unnoticed.
-func readOrder(body []byte, order any) error {
+// parseCommand decodes the body of a command strictly: a field with a typing error in its name must not go
+// unnoticed.
+func parseCommand(body []byte, command any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	if err := d.Decode(order); err != nil {
-		return fmt.Errorf("the order cannot be read: %w", err)
+	if err := d.Decode(command); err != nil {
+		return fmt.Errorf("the command cannot be read: %w", err)
 	}
 	return nil
 }
@@ -173,25 +173,25 @@ func (s *Sandbox) send(r *http.Request, body []byte) answer {
 	what := "a body of your own"
 	if !r.URL.Query().Has("raw") {
 		var state State
-		if err := readOrder(body, &state); err != nil {
-			return refuseOrder(http.StatusBadRequest, err.Error())
+		if err := parseCommand(body, &state); err != nil {
+			return commandError(http.StatusBadRequest, err.Error())
 		}
 		if state.Tenant == "" {
-			return refuseOrder(http.StatusBadRequest, `"tenant" is missing`)
+			return commandError(http.StatusBadRequest, `"tenant" is missing`)
 		}
 		what, body = state.String(), state.Webhook()
 	}
 	if len(s.Sender.URLs) == 0 {
-		return refuseOrder(http.StatusConflict, "the sandbox sends nowhere: start it with --webhooks-to URL")
+		return commandError(http.StatusConflict, "the sandbox sends nowhere: start it with --webhooks-to URL")
 	}
 	e := s.Sender.send(r.Context(), what, body)
 	s.logSent(e)
-	return jsonAnswer(http.StatusOK, Sent{e.Status, e.Decision, e.Replies})
+	return jsonAnswer(http.StatusOK, SendResult{e.Status, e.Decision, e.Replies})
 }
 
-// Sent is the answer to /sandbox/send.
-type Sent struct {
-	Status   int     `json:"status"` // of the first reply that is not a success, otherwise of the first
+// SendResult is the answer to /sandbox/send.
+type SendResult struct {
+	Status   int     `json:"status"` // that of the first reply that is not a success, or else of the first reply
 	Decision string  `json:"decision"`
 	Replies  []Reply `json:"replies"`
 }
@@ -199,7 +199,7 @@ type Sent struct {
 // revoke is POST /sandbox/revoke.
 func (s *Sandbox) revoke(*http.Request, []byte) answer {
 	n := s.Revoke()
-	s.printf("tokens revoked: %d", n)
+	s.logf("tokens revoked: %d", n)
 	return jsonAnswer(http.StatusOK, Revoked{n})
 }
 
@@ -208,8 +208,8 @@ type Revoked struct {
 	Revoked int `json:"revoked"`
 }
 
-// Failure is the order of /sandbox/fail: a part answers with this status, for so many seconds or until
-// there is another order. Status 0 ends that. The part "off" ends it for all of them.
+// Failure is the body of /sandbox/fail. It makes a part answer with Status, for Seconds or, without them,
+// until the next command for that part. Status 0 ends the failure; the part "off" ends all failures.
 type Failure struct {
 	Part    string  `json:"part"`
 	Status  int     `json:"status"`
@@ -218,19 +218,19 @@ type Failure struct {
 
 func (s *Sandbox) fail(_ *http.Request, body []byte) answer {
 	var f Failure
-	err := readOrder(body, &f)
+	err := parseCommand(body, &f)
 	if err == nil {
 		err = s.Fail(f)
 	}
 	if err != nil {
-		return refuseOrder(http.StatusBadRequest, err.Error())
+		return commandError(http.StatusBadRequest, err.Error())
 	}
-	s.printf("failing: %s %d", f.Part, f.Status)
+	s.logf("failing: %s %d", f.Part, f.Status)
 	return jsonAnswer(http.StatusOK, f)
 }
 
-// Fail makes a part of the sandbox fail. Where the published interface shows the body of an error, that
-// is what the part answers.
+// Fail makes a part of the sandbox fail. For a status whose body the published interface shows, the part
+// answers with that body.
 func (s *Sandbox) Fail(f Failure) error {
 	if f.Part == "off" {
 		f = Failure{}
@@ -255,7 +255,7 @@ func (s *Sandbox) Fail(f Failure) error {
 	}
 	parts := map[string]func(Fault){"token": s.FailTokens, "graphql": s.FailGraphQL}
 	if s.Receiver != nil {
-		parts["receiver"] = s.Receiver.Behave
+		parts["receiver"] = s.Receiver.Fail
 	}
 	switch fail := parts[f.Part]; {
 	case fail != nil:

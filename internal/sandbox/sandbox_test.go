@@ -47,8 +47,8 @@ func TestStateIsComplete(t *testing.T) {
 			t.Errorf("%+v became %+v, %v", s, got, err)
 		}
 		for _, f := range got.Features {
-			if want, asked := s.Features[f.Code]; !asked || words(f.Quantity) != words(want) {
-				t.Errorf("%+v has %s %s", s, f.Code, words(f.Quantity))
+			if want, asked := s.Features[f.Code]; !asked || quantityText(f.Quantity) != quantityText(want) {
+				t.Errorf("%+v has %s %s", s, f.Code, quantityText(f.Quantity))
 			}
 		}
 	}
@@ -190,9 +190,9 @@ func rehearsed(t *testing.T, h http.Handler) (failed string) {
 		s.Client.Transport = inProcess{h}
 		s.Sign, _ = Signer("s3cret", false)
 		n := 0
-		Rehearse(t.Context(), s, "", func(h Held) {
+		Rehearse(t.Context(), s, "", func(h ScenarioResult) {
 			if n++; !h.OK {
-				failed += h.What + ": " + h.How + "\n"
+				failed += h.Scenario + ": " + h.Answer + "\n"
 			}
 		})
 		if n != 10 {

@@ -15,9 +15,9 @@ import (
 // EventType is the only type of webhook that the service documents.
 const EventType = "TenantProvisioningChange"
 
-// envelope is the body of a webhook. A pointer is a field that is null in some payloads. A pointer to a
-// pointer is one that some payloads do not have at all: nil if it is missing, and a pointer to nil if
-// it is null. (The service does not say what may be null.)
+// envelope is the body of a webhook. The service does not document which fields may be null or missing, so
+// the sandbox sends all variants. A pointer is a field that is null in some payloads. A pointer to a pointer
+// is a field that some payloads do not have at all: nil means missing, and a pointer to nil means null.
 type envelope struct {
 	Type    string `json:"type"`
 	Payload struct {
@@ -27,10 +27,10 @@ type envelope struct {
 }
 
 type tenantRecord struct {
-	ID       int        `json:"id"`
-	Code     string     `json:"code"`
-	Name     string     `json:"name"`
-	Platform identified `json:"platform"`
+	ID       int            `json:"id"`
+	Code     string         `json:"code"`
+	Name     string         `json:"name"`
+	Platform platformRecord `json:"platform"`
 	Account  struct {
 		ID         int       `json:"id"`
 		Name       string    `json:"name"`
@@ -39,7 +39,7 @@ type tenantRecord struct {
 	} `json:"account"`
 }
 
-type identified struct {
+type platformRecord struct {
 	ID   int    `json:"id"`
 	Code string `json:"code"`
 	Name string `json:"name"`
@@ -68,16 +68,16 @@ type Feature struct {
 // Subscription is a tenant's subscription to one product, in the service's own
 // shape. Dates are written YYYY-MM-DD.
 type Subscription struct {
-	ID             **int     `json:"id,omitempty"`
-	State          string    `json:"state"`
-	StartDate      string    `json:"start_date"`
-	EndDate        *string   `json:"end_date"`         // nil without an end
-	TrialStartDate *string   `json:"trial_start_date"` // nil without a trial
-	TrialEndDate   *string   `json:"trial_end_date"`
-	Plan           Plan      `json:"plan"`
-	PriceList      **Coded   `json:"price_list,omitempty"`
-	Product        **Coded   `json:"product,omitempty"`
-	Features       []Feature `json:"features"`
+	ID             **int       `json:"id,omitempty"`
+	State          string      `json:"state"`
+	StartDate      string      `json:"start_date"`
+	EndDate        *string     `json:"end_date"`         // nil without an end
+	TrialStartDate *string     `json:"trial_start_date"` // nil without a trial
+	TrialEndDate   *string     `json:"trial_end_date"`
+	Plan           Plan        `json:"plan"`
+	PriceList      **NamedCode `json:"price_list,omitempty"`
+	Product        **NamedCode `json:"product,omitempty"`
+	Features       []Feature   `json:"features"`
 }
 
 // Plan is the plan of a subscription; some have no code.
@@ -86,21 +86,21 @@ type Plan struct {
 	Name string  `json:"name"`
 }
 
-// Coded is a price list or a product.
-type Coded struct {
+// NamedCode identifies a price list or a product.
+type NamedCode struct {
 	Code string `json:"code"`
 	Name string `json:"name"`
 }
 
-// Tenant is what one snapshot says about a tenant. Its code and that of its platform together identify
-// it: the same code may exist on two platforms.
+// Tenant is a tenant as one snapshot describes it. The tenant's code and the platform's code together
+// identify it: the same tenant code may exist on two platforms.
 type Tenant struct {
 	tenantRecord
 	snapshot
 	Digest string // SHA-256 of the snapshot's bytes, in hex
 }
 
-// String says in one line what the tenant may use.
+// String returns one line with the tenant and what it may use.
 func (t Tenant) String() string {
 	var uses []string
 	for _, f := range t.Features {
@@ -116,8 +116,8 @@ func (t Tenant) String() string {
 	return fmt.Sprintf("%s (%s/%s): %s", t.Name, t.Platform.Code, t.Code, strings.Join(uses, ", "))
 }
 
-// readSnapshot returns the tenant that a webhook is about. If it is not a snapshot of a tenant, the
-// Tenant has no code.
+// readSnapshot returns the tenant that a webhook describes. If the webhook is of another type, the Tenant
+// has no code.
 func readSnapshot(body []byte) (Tenant, error) {
 	var kind struct {
 		Type string `json:"type"`
@@ -134,17 +134,17 @@ func readSnapshot(body []byte) (Tenant, error) {
 
 func digest(body []byte) string { return fmt.Sprintf("%x", sha256.Sum256(body)) }
 
-// tenantState is a tenant and all that the service knows about it.
+// tenantState is a tenant as the service stores it.
 type tenantState struct {
 	record tenantRecord
-	subs   []Subscription // with every field; render leaves out what a payload does not have
+	subs   []Subscription // with all fields; render drops those that the tenant's payload does not have
 
-	// The payload can be customised in the service. These say what this tenant's does not have.
+	// The payload can be customised in the service. These say which fields this tenant's payload lacks.
 	withoutIDs, withoutProducts bool
-	withNulls                   bool // what it does not have is null
+	withNulls                   bool // fields that it lacks are null instead of missing
 }
 
-// render returns the webhook with the tenant's current state.
+// render returns the body of a webhook with the tenant's current state.
 func (t *tenantState) render() []byte {
 	e := envelope{Type: EventType}
 	e.Payload.Tenant, e.Payload.Change = t.record, snapshot{[]Feature{}, []Subscription{}}
@@ -154,13 +154,13 @@ func (t *tenantState) render() []byte {
 	for _, sub := range t.subs {
 		sub.Features = append([]Feature{}, sub.Features...) // never null
 		if t.withoutIDs {
-			sub.ID = without[int](t)
+			sub.ID = missing[int](t)
 			for i := range sub.Features {
-				sub.Features[i].Value = without[string](t)
+				sub.Features[i].Value = missing[string](t)
 			}
 		}
 		if t.withoutProducts {
-			sub.PriceList, sub.Product = without[Coded](t), without[Coded](t)
+			sub.PriceList, sub.Product = missing[NamedCode](t), missing[NamedCode](t)
 		}
 		e.Payload.Change.Subscriptions = append(e.Payload.Change.Subscriptions, sub)
 		if sub.State != "canceled" {
@@ -170,51 +170,51 @@ func (t *tenantState) render() []byte {
 	return encode(e)
 }
 
-// without is the value of a field that the tenant's payload does not have.
-func without[T any](t *tenantState) **T {
+// missing returns the value of a field that the tenant's payload lacks: missing or null.
+func missing[T any](t *tenantState) **T {
 	if t.withNulls {
 		return new((*T)(nil))
 	}
 	return nil
 }
 
-// newSubscription returns one for a year, without features.
-func newSubscription(id int, start time.Time, product Coded) Subscription {
+// newSubscription returns a subscription for one year, without features.
+func newSubscription(id int, start time.Time, product NamedCode) Subscription {
 	return Subscription{
 		ID:        new(&id),
 		State:     "active",
 		StartDate: start.Format(time.DateOnly),
 		EndDate:   new(start.AddDate(1, 0, -1).Format(time.DateOnly)),
 		Plan:      Plan{new("standard"), "Standard"},
-		PriceList: new(&Coded{"eur-2026", "Euro 2026"}),
+		PriceList: new(&NamedCode{"eur-2026", "Euro 2026"}),
 		Product:   new(&product),
 	}
 }
 
-// State is what a tenant may use, as an order to the sandbox: a code and a quantity for each feature,
-// nil for no limit. Its JSON is the body of /sandbox/send.
+// State is what a tenant may use: each feature's code with its quantity, or nil for no limit. Its JSON is
+// the body of /sandbox/send.
 type State struct {
 	Tenant   string          `json:"tenant"`
 	Platform string          `json:"platform,omitempty"` // default crm
 	Features map[string]*int `json:"features"`
 }
 
-// Webhook returns a webhook that says so, with every field that the service documents. Equal states
-// give equal bytes: a tenant that returns to an earlier state sends the earlier webhook.
+// Webhook returns the body of a webhook with this state and with every field that the service documents.
+// Equal states give equal bytes, so a tenant that returns to an earlier state sends the same webhook again.
 func (s State) Webhook() []byte { return s.tenant().render() }
 
 func (s State) tenant() *tenantState {
-	id := func(of string) int { return 1 + int(crc32.ChecksumIEEE([]byte(of))>>8) }
+	id := func(name string) int { return 1 + int(crc32.ChecksumIEEE([]byte(name))>>8) }
 	t := new(tenantState)
 	r := &t.record
 	r.Platform = crm
 	if s.Platform != "" && s.Platform != crm.Code {
-		r.Platform = identified{id(s.Platform), s.Platform, s.Platform}
+		r.Platform = platformRecord{id(s.Platform), s.Platform, s.Platform}
 	}
 	r.ID, r.Code, r.Name = id(r.Platform.Code+"/"+s.Tenant), s.Tenant, s.Tenant
 	r.Account.ID, r.Account.Name, r.Account.BillingDay = id(s.Tenant), s.Tenant, 1
 	r.Account.Contacts = []contact{{9001, "Ada", "Kovač", "ada@customer.example"}}
-	sub := newSubscription(r.ID, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Coded{r.Platform.Code + "-suite", r.Platform.Name + " Suite"})
+	sub := newSubscription(r.ID, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), NamedCode{r.Platform.Code + "-suite", r.Platform.Name + " Suite"})
 	for _, code := range slices.Sorted(maps.Keys(s.Features)) {
 		sub.Features = append(sub.Features, Feature{code, code, new(new("")), s.Features[code]})
 	}
@@ -222,7 +222,7 @@ func (s State) tenant() *tenantState {
 	return t
 }
 
-// String says it as one types it for 'usher sandbox send'.
+// String returns the arguments of 'usher sandbox send' for this state.
 func (s State) String() string {
 	words := []string{s.Tenant}
 	for _, code := range slices.Sorted(maps.Keys(s.Features)) {
@@ -234,8 +234,8 @@ func (s State) String() string {
 	return strings.Join(words, " ")
 }
 
-// world has the service's tenants, and changes them. It is deterministic: the seed decides everything,
-// and its calendar moves one day with every change, whatever the clock says.
+// world is a set of tenants that changes at random. The seed alone decides every change: the calendar of the
+// world moves by one day with each change, whatever the clock says.
 type world struct {
 	random  *rand.Rand
 	tenants []*tenantState
@@ -245,22 +245,22 @@ type world struct {
 
 // product is something that tenants of a platform subscribe to.
 type product struct {
-	Coded
-	platform identified
-	included int       // how many of its features are in every plan
-	features []Feature // those of every plan come first
+	NamedCode
+	platform platformRecord
+	included int       // how many features are in every plan
+	features []Feature // those that are in every plan come first
 }
 
 var (
-	crm     = identified{11, "crm", "CRM Cloud"}
-	docs    = identified{12, "docs", "Docs Cloud"}
+	crm     = platformRecord{11, "crm", "CRM Cloud"}
+	docs    = platformRecord{12, "docs", "Docs Cloud"}
 	catalog = []*product{
-		{Coded{"crm-suite", "CRM Suite"}, crm, 2, []Feature{
+		{NamedCode{"crm-suite", "CRM Suite"}, crm, 2, []Feature{
 			limited("users", "Users"), limited("pipelines", "Pipelines"),
 			enabled("sso", "Single sign-on", "saml"), enabled("api", "API access", ""), enabled("reports", "Reports", "basic")}},
-		{Coded{"mailing", "Mailing"}, crm, 1, []Feature{
+		{NamedCode{"mailing", "Mailing"}, crm, 1, []Feature{
 			limited("mailings", "Mailings a day"), enabled("templates", "Templates", ""), enabled("ab_tests", "A/B tests", "")}},
-		{Coded{"doc-store", "Document Store"}, docs, 1, []Feature{
+		{NamedCode{"doc-store", "Document Store"}, docs, 1, []Feature{
 			limited("users", "Users"), limited("storage_gb", "Storage in GB"),
 			enabled("versioning", "Versions", "90 days"), enabled("signing", "Signatures", "eidas")}},
 	}
@@ -283,8 +283,8 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-// newTenant invents the i-th tenant. The last one has the code of the first, on the other platform: a
-// code alone does not identify a tenant.
+// newTenant makes the i-th tenant. The last one has the code of the first one, on the other platform, because
+// a tenant code may exist on two platforms.
 func (w *world) newTenant(i int) *tenantState {
 	home, owner := catalog[0], i
 	if i%3 == 1 || i == worldTenants-1 {
@@ -293,7 +293,7 @@ func (w *world) newTenant(i int) *tenantState {
 	if i == worldTenants-1 {
 		owner = 0
 	}
-	a := accounts()[(owner*37+1)%len(accounts())] // never Acme: acme is the tenant of the demo and the docs
+	a := accounts()[(owner*37+1)%len(accounts())] // never Acme, which is the tenant in the demo and the docs
 	t := &tenantState{withoutIDs: i%2 == 1, withoutProducts: i%4 >= 2, withNulls: i%5 == 3}
 	r := &t.record
 	r.ID, r.Name, r.Platform = 501+i, a.Name, home.platform
@@ -316,17 +316,17 @@ func (w *world) newTenant(i int) *tenantState {
 // subscription returns the tenant's subscription to a product, or nil.
 func (t *tenantState) subscription(p *product) *Subscription {
 	for i := range t.subs {
-		if **t.subs[i].Product == p.Coded {
+		if **t.subs[i].Product == p.NamedCode {
 			return &t.subs[i]
 		}
 	}
 	return nil
 }
 
-// subscribe gives the tenant a new subscription, which replaces an earlier one to the same product.
+// subscribe gives the tenant a new subscription. It replaces an earlier one to the same product.
 func (w *world) subscribe(t *tenantState, p *product, trial bool) {
 	w.lastID++
-	sub := newSubscription(w.lastID, w.today, p.Coded)
+	sub := newSubscription(w.lastID, w.today, p.NamedCode)
 	sub.Features = slices.Clone(p.features[:p.included])
 	if trial {
 		sub.State = "trial"
@@ -334,7 +334,7 @@ func (w *world) subscribe(t *tenantState, p *product, trial bool) {
 		sub.TrialEndDate = new(w.today.AddDate(0, 0, 30).Format(time.DateOnly))
 	}
 	if w.random.IntN(3) == 0 {
-		sub.Plan, sub.EndDate = Plan{nil, "Individual agreement"}, nil // until somebody cancels it
+		sub.Plan, sub.EndDate = Plan{nil, "Individual agreement"}, nil // without an end
 	}
 	if former := t.subscription(p); former != nil {
 		*former = sub
@@ -343,18 +343,18 @@ func (w *world) subscribe(t *tenantState, p *product, trial bool) {
 	t.subs = append(t.subs, sub)
 }
 
-// change lets a day pass, and changes something about a tenant. It returns the tenant and, in words,
-// what happened.
-func (w *world) change() (t *tenantState, what string) {
+// change moves the calendar by a day, and changes something about a tenant. It returns the tenant and a
+// summary of the change.
+func (w *world) change() (t *tenantState, summary string) {
 	w.today = w.today.AddDate(0, 0, 1)
 	t = w.tenants[w.random.IntN(len(w.tenants))]
 	choices := w.choices(t)
-	what = choices[w.random.IntN(len(choices))]()
-	return t, t.record.Name + ": " + what
+	return t, t.record.Name + ": " + choices[w.random.IntN(len(choices))]()
 }
 
-// choices lists what can happen to the tenant; likely events are in the list more often. Each changes
-// its state, so that no two snapshots in a row are the same.
+// choices returns the changes that are possible for the tenant. Each function makes its change and returns a
+// summary. A likely change is in the list several times. Each one changes the payload, so that no two
+// snapshots in a row are equal.
 func (w *world) choices(t *tenantState) []func() string {
 	var list []func() string
 	may := func(times int, f func() string) { list = append(list, slices.Repeat([]func() string{f}, times)...) }
@@ -366,7 +366,7 @@ func (w *world) choices(t *tenantState) []func() string {
 		case sub == nil:
 			may(1, func() string { w.subscribe(t, p, true); return p.Name + " subscribed, on trial" })
 			continue
-		case sub.State == "canceled": // a new one, this time without a trial
+		case sub.State == "canceled": // it subscribes again, without a trial
 			may(3, func() string { w.subscribe(t, p, false); return p.Name + " canceled → active" })
 			continue
 		case sub.State == "trial":
@@ -377,7 +377,7 @@ func (w *world) choices(t *tenantState) []func() string {
 			sub.State, sub.EndDate = "canceled", new(w.today.Format(time.DateOnly))
 			return fmt.Sprintf("%s %s → canceled", p.Name, former)
 		})
-		may(6, func() string { return w.requote(sub) })
+		may(6, func() string { return w.changeQuantity(sub) })
 		if len(sub.Features) < len(p.features) {
 			may(2, func() string {
 				f := p.features[len(sub.Features)]
@@ -389,25 +389,25 @@ func (w *world) choices(t *tenantState) []func() string {
 	return list
 }
 
-// requote changes a quoted quantity. There are few quantities, so that a tenant often returns to an
-// earlier snapshot (A, B, A).
-func (w *world) requote(sub *Subscription) string {
+// changeQuantity changes the quantity of a feature. There are only a few quantities, so that a tenant often
+// returns to an earlier snapshot (A, B, A).
+func (w *world) changeQuantity(sub *Subscription) string {
 	var limited []*Feature
 	for i := range sub.Features {
-		// The first feature of a product always has a limit; others may have lost theirs.
+		// The first feature always counts: its quantity may be nil now, and become a number again.
 		if i == 0 || sub.Features[i].Quantity != nil {
 			limited = append(limited, &sub.Features[i])
 		}
 	}
 	f := limited[w.random.IntN(len(limited))]
-	former := words(f.Quantity)
+	former := quantityText(f.Quantity)
 	quantities := []*int{new(5), new(10), new(25), new(50), nil}
-	quantities = slices.DeleteFunc(quantities, func(q *int) bool { return words(q) == former })
+	quantities = slices.DeleteFunc(quantities, func(q *int) bool { return quantityText(q) == former })
 	f.Quantity = quantities[w.random.IntN(len(quantities))]
-	return fmt.Sprintf("%s %s → %s", f.Code, former, words(f.Quantity))
+	return fmt.Sprintf("%s %s → %s", f.Code, former, quantityText(f.Quantity))
 }
 
-func words(quantity *int) string {
+func quantityText(quantity *int) string {
 	if quantity == nil {
 		return "no limit"
 	}

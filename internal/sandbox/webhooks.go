@@ -18,43 +18,43 @@ import (
 	"usher/webhookgate/signature"
 )
 
-// Sender is the sending side of the billing service: tenants whose subscriptions change, a webhook for
-// each change, and now and then the same webhook again, as the service's webhook log sends it. It is
-// safe for concurrent use. It does not retry, because the service documents no retries.
+// Sender sends the webhooks of the billing service. It has tenants whose subscriptions change, and sends a
+// webhook for each change. Sometimes it sends the last webhook again, as somebody who uses the service's
+// webhook log. It does not retry, because the service documents no retries. It is safe for concurrent use.
 type Sender struct {
-	URLs   []string                         // where webhooks go: each to all of them
+	URLs   []string                         // each webhook goes to all of them
 	Header http.Header                      // sent with each webhook, such as the gate's token; may be nil
 	Sign   func(h http.Header, body []byte) // adds the headers of a signature; may be nil
 	Client *http.Client                     // by default one with a timeout of 60 s that follows no redirect
 
 	mu    sync.Mutex
-	world *world // guarded by mu
-	last  Entry  // without replies, guarded by mu
+	world *world      // guarded by mu
+	last  SentWebhook // without replies, guarded by mu
 }
 
-// Entry is a webhook that was sent.
-type Entry struct {
-	N    int // counts from 1
-	Took time.Duration
-	What string // in words, such as "Bluebird GmbH: users 5 → 10"
-	Body []byte // what was sent; read only
+// SentWebhook is a webhook that was sent, with the answers to it.
+type SentWebhook struct {
+	N       int // its number, from 1
+	Took    time.Duration
+	Summary string // such as "Bluebird GmbH: users 5 → 10"
+	Body    []byte // do not change it
 
-	Replies []Reply // one from each address
-	Reply           // the first that is not a success, otherwise the first
+	Replies []Reply // one from each URL
+	Reply           // the first reply that is not a success, or else the first one
 }
 
-// Reply is what came back from one address.
+// Reply is the answer from one URL.
 type Reply struct {
-	To       string `json:"to"`       // host and port: a path may hold a secret
+	To       string `json:"to"`       // host and port, without the path: that may hold a secret
 	Status   int    `json:"status"`   // 0 if there was no answer
-	Decision string `json:"decision"` // usher's, from its header
-	Answer   string `json:"answer"`   // the beginning of the body, or why there was none
+	Decision string `json:"decision"` // the header Usher-Decision
+	Answer   string `json:"answer"`   // the beginning of the body, or why there is no answer
 }
 
 // OK reports whether the receiver has the webhook.
 func (r Reply) OK() bool { return r.Status/100 == 2 }
 
-// String says it in a few words.
+// String returns the status and usher's decision, or why there is no answer.
 func (r Reply) String() string {
 	if r.Status == 0 {
 		return "no answer: " + r.Answer
@@ -64,12 +64,12 @@ func (r Reply) String() string {
 
 const excerptSize = 1 << 10
 
-// NewSender returns a sender to these addresses. Equal seeds give equal tenants and equal changes.
-func NewSender(seed uint64, to ...string) *Sender {
+// NewSender returns a sender to these URLs. Senders with the same seed have the same tenants and changes.
+func NewSender(seed uint64, urls ...string) *Sender {
 	return &Sender{
-		URLs: to,
+		URLs: urls,
 		Client: &http.Client{
-			// Not the shared one, so that nobody else's connections are in it.
+			// A transport of its own: http.DefaultTransport may have idle connections of other code.
 			Transport:     http.DefaultTransport.(*http.Transport).Clone(),
 			Timeout:       time.Minute,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -78,8 +78,8 @@ func NewSender(seed uint64, to ...string) *Sender {
 	}
 }
 
-// Change changes something about a tenant and sends its new snapshot.
-func (s *Sender) Change(ctx context.Context) Entry {
+// Change changes something about a tenant, and sends the tenant's new snapshot.
+func (s *Sender) Change(ctx context.Context) SentWebhook {
 	s.mu.Lock()
 	t, what := s.world.change()
 	body := t.render()
@@ -88,24 +88,24 @@ func (s *Sender) Change(ctx context.Context) Entry {
 }
 
 // Send sends a body as it is.
-func (s *Sender) Send(ctx context.Context, body []byte) Entry {
+func (s *Sender) Send(ctx context.Context, body []byte) SentWebhook {
 	return s.send(ctx, "sent by hand", body)
 }
 
-// Next sends a change or, every fourth time, the last webhook once more, byte for byte.
-func (s *Sender) Next(ctx context.Context) Entry {
+// Next sends a change or, every fourth time, the same bytes as the last time.
+func (s *Sender) Next(ctx context.Context) SentWebhook {
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
 	if last.N%4 == 3 {
-		return s.send(ctx, fmt.Sprintf("#%d again: %s", last.N, last.What), last.Body)
+		return s.send(ctx, fmt.Sprintf("#%d again: %s", last.N, last.Summary), last.Body)
 	}
 	return s.Change(ctx)
 }
 
-func (s *Sender) send(ctx context.Context, what string, body []byte) Entry {
+func (s *Sender) send(ctx context.Context, what string, body []byte) SentWebhook {
 	s.mu.Lock()
-	e := Entry{N: s.last.N + 1, What: what, Body: body}
+	e := SentWebhook{N: s.last.N + 1, Summary: what, Body: body}
 	s.last = e
 	s.mu.Unlock()
 
@@ -135,7 +135,7 @@ func (s *Sender) post(ctx context.Context, to string, body []byte) Reply {
 	resp, err := s.Client.Do(req)
 	if err != nil {
 		if request, ok := errors.AsType[*url.Error](err); ok {
-			err = request.Err // without the address, which may hold a secret
+			err = request.Err // without the URL: its path may hold a secret
 		}
 		r.Answer = err.Error()
 		return r
@@ -151,8 +151,8 @@ func (s *Sender) post(ctx context.Context, to string, body []byte) Reply {
 	return r
 }
 
-// Signer returns what signs a webhook as the gate checks it: an HMAC of the body in X-Signature or, if
-// standard, the headers of Standard Webhooks. Then the secret is "whsec_" and the key in base64.
+// Signer returns a function that signs webhooks, for [Sender.Sign]: with an HMAC of the body in X-Signature
+// or, if standard, with the headers of Standard Webhooks. A secret for these is "whsec_" and the key in base64.
 func Signer(secret string, standard bool) (func(http.Header, []byte), error) {
 	if !standard {
 		hmac, _ := signature.ByName("sha256")

@@ -43,7 +43,7 @@ func newPair(seed uint64) (*Sender, *Receiver) {
 	return s, rc
 }
 
-func mustChange(t *testing.T, s *Sender) Entry {
+func mustChange(t *testing.T, s *Sender) SentWebhook {
 	t.Helper()
 	e := s.Change(t.Context())
 	if e.Status == 0 {
@@ -57,7 +57,7 @@ func TestChangesKeepReceiverInLine(t *testing.T) {
 	for range 100 {
 		before := s.Tenants()
 		e := mustChange(t, s)
-		if e.Status != http.StatusOK || e.Took < 0 || !strings.Contains(e.What, ": ") {
+		if e.Status != http.StatusOK || e.Took < 0 || !strings.Contains(e.Summary, ": ") {
 			t.Fatalf("entry %+v", e)
 		}
 		changed := 0
@@ -67,7 +67,7 @@ func TestChangesKeepReceiverInLine(t *testing.T) {
 			}
 		}
 		if changed != 1 {
-			t.Fatalf("%s: %d tenants changed", e.What, changed)
+			t.Fatalf("%s: %d tenants changed", e.Summary, changed)
 		}
 	}
 	want, got := s.Tenants(), rc.Tenants()
@@ -88,8 +88,8 @@ func TestSameSeedSameWebhooks(t *testing.T) {
 	differs := false
 	for range 100 {
 		ea, eb, ec := mustChange(t, a), mustChange(t, b), mustChange(t, c)
-		if !bytes.Equal(ea.Body, eb.Body) || ea.What != eb.What {
-			t.Fatalf("seed 7 made %q and %q", ea.What, eb.What)
+		if !bytes.Equal(ea.Body, eb.Body) || ea.Summary != eb.Summary {
+			t.Fatalf("seed 7 made %q and %q", ea.Summary, eb.Summary)
 		}
 		differs = differs || !bytes.Equal(ea.Body, ec.Body)
 	}
@@ -101,11 +101,11 @@ func TestSameSeedSameWebhooks(t *testing.T) {
 // Every fourth is the one before once more.
 func TestNext(t *testing.T) {
 	s, rc := newPair(1)
-	var last Entry
+	var last SentWebhook
 	for n := 1; n <= 40; n++ {
 		e := s.Next(t.Context())
-		if again := e.What == fmt.Sprintf("#%d again: %s", n-1, last.What); e.N != n || again != (n%4 == 0) || again != bytes.Equal(e.Body, last.Body) {
-			t.Fatalf("webhook %d is number %d: %s", n, e.N, e.What)
+		if again := e.Summary == fmt.Sprintf("#%d again: %s", n-1, last.Summary); e.N != n || again != (n%4 == 0) || again != bytes.Equal(e.Body, last.Body) {
+			t.Fatalf("webhook %d is number %d: %s", n, e.N, e.Summary)
 		}
 		last = e
 	}
@@ -138,7 +138,7 @@ func TestSendNotesTheAnswer(t *testing.T) {
 func TestSendWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, rc := newPair(1)
-		rc.Behave(Fault{Hang: true})
+		rc.Fail(Fault{Hang: true})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if e := s.Change(ctx); e.Status != 0 || e.Answer == "" || e.Took != 10*time.Second {
@@ -168,6 +168,6 @@ func (s *Sender) Tenants() []Tenant {
 		}
 		list = append(list, t)
 	}
-	slices.SortFunc(list, byLane)
+	slices.SortFunc(list, compareTenants)
 	return list
 }

@@ -68,7 +68,7 @@ func TestGateABA(t *testing.T) {
 func TestGateCopiesAtOnce(t *testing.T) {
 	t.Parallel()
 	g := startGate(t)
-	g.receiver.Behave(sandbox.Fault{Delay: 200 * time.Millisecond})
+	g.receiver.Fail(sandbox.Fault{Delay: 200 * time.Millisecond})
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
@@ -176,7 +176,7 @@ func TestGateDrains(t *testing.T) {
 	g := startGate(t, "USHER_SHUTDOWN_GRACE=10s")
 	entered := make(chan struct{})
 	g.receiver.OnDelivery = func(*http.Request, []byte) { close(entered) }
-	g.receiver.Behave(sandbox.Fault{Delay: 400 * time.Millisecond})
+	g.receiver.Fail(sandbox.Fault{Delay: 400 * time.Millisecond})
 	ctx, hangUp := context.WithCancel(t.Context())
 	go func() {
 		req, _ := http.NewRequestWithContext(ctx, "POST", g.url, strings.NewReader(snapshot("acme", 5)))
@@ -198,7 +198,7 @@ func TestGateCuts(t *testing.T) {
 	const senders = 20
 	entered := make(chan struct{}, senders)
 	g.receiver.OnDelivery = func(*http.Request, []byte) { entered <- struct{}{} }
-	g.receiver.Behave(sandbox.Fault{Hang: true})
+	g.receiver.Fail(sandbox.Fault{Hang: true})
 	answers := make(chan string, senders)
 	for i := range senders {
 		go func() {

@@ -46,7 +46,7 @@ func TestMetricNames(t *testing.T) {
 	p := start(t, append(env, box, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0"))
 	p.Ready(t)
 	wantCall(t, p.URL(t, "main"), 200, "accounts")
-	docs.Behave(sandbox.Fault{Status: 500})
+	docs.Fail(sandbox.Fault{Status: 500})
 	gate := p.URL(t, "webhooks") + "/webhooks"
 	post(t, gate, of("crm", "acme", 5))
 	post(t, gate, of("docs", "acme", 5))

@@ -35,7 +35,7 @@ func TestTwoReceivers(t *testing.T) {
 	}
 	p := start(t, env)
 	url := p.URL(t, "webhooks") + "/webhooks"
-	docs.Behave(sandbox.Fault{Status: 409})
+	docs.Fail(sandbox.Fault{Status: 409})
 	for _, step := range []struct {
 		platform string
 		status   int
@@ -89,7 +89,7 @@ func TestTwoReceivers(t *testing.T) {
 func TestReceiverIsGone(t *testing.T) {
 	t.Parallel()
 	receiver := sandbox.NewReceiver()
-	receiver.Behave(sandbox.Fault{Status: 500})
+	receiver.Fail(sandbox.Fault{Status: 500})
 	server := httptest.NewServer(receiver)
 	defer server.Close()
 	env := []string{

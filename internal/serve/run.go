@@ -21,7 +21,7 @@ func (u *Usher) Run(ctx context.Context) error {
 	signals := make(chan os.Signal, 2)
 	// A Windows service gets none: there SIGTERM comes also when any user logs off, and the
 	// service manager has its own way to stop usher.
-	if u.serves == nil {
+	if u.listening == nil {
 		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 		defer signal.Stop(signals)
 	}
@@ -48,8 +48,8 @@ func (u *Usher) Run(ctx context.Context) error {
 	// usher is ready when it listens, not when it has a token: a manager would give up a start that
 	// waits for the billing service and try again, which does not help. /readyz says whether there
 	// is a token.
-	if u.serves != nil {
-		u.serves()
+	if u.listening != nil {
+		u.listening()
 	}
 	u.tell(u.systemd.Ready)
 	var err error

@@ -29,10 +29,10 @@ import (
 
 // Config is what usher is put together from.
 type Config struct {
-	Settings *settings.Settings
-	Log      *slog.Logger
-	Environ  []string // GOGC, the sockets that systemd passed, and where it wants to hear from usher
-	Serves   func()   // called once usher serves, for Windows' service manager; may be nil
+	Settings  *settings.Settings
+	Log       *slog.Logger
+	Environ   []string // GOGC, the sockets that systemd passed, and where it wants to hear from usher
+	Listening func()   // called when all ports are open, for the Windows service manager; may be nil
 }
 
 // Run serves until ctx ends or a signal comes.
@@ -57,17 +57,17 @@ func Run(ctx context.Context, c Config) error {
 	if u.gate != nil && !c.Settings.Webhook.SharedInbox() {
 		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
 	}
-	u.systemd, u.serves = sdnotify.New(settings.Environment(c.Environ)), c.Serves
+	u.systemd, u.listening = sdnotify.New(settings.Environment(c.Environ)), c.Listening
 	return u.Run(ctx)
 }
 
 // Usher is the running program: its listeners, and what is behind them.
 type Usher struct {
-	settings *settings.Settings
-	log      *slog.Logger
-	stopping atomic.Bool
-	systemd  *sdnotify.Notifier // nil: it did not start usher
-	serves   func()             // for Windows' service manager; nil: it did not start usher
+	settings  *settings.Settings
+	log       *slog.Logger
+	stopping  atomic.Bool
+	systemd   *sdnotify.Notifier // nil: it did not start usher
+	listening func()             // tells the Windows service manager that all ports are open; nil if it did not start usher
 
 	outbound  *outbound.Outbound // nil: off
 	gate      *webhookgate.Gate  // nil: off

@@ -172,7 +172,7 @@ func TestOwnSecretFileIsFollowed(t *testing.T) {
 	}
 	p := start(t, s.Environ("USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_CLIENT_SECRET_FILE="+path))
 	p.Ready(t)
-	s.Edit("app", func(c *sandbox.Client) { c.Secret = "r0tated" }) // the main port's secret is of yesterday now
+	s.EditClient("app", func(c *sandbox.Client) { c.Secret = "r0tated" }) // the main port's secret is of yesterday now
 	s.Revoke()
 	if err := os.WriteFile(path, []byte("r0tated"), 0o600); err != nil {
 		t.Fatal(err)

@@ -14,9 +14,9 @@ import (
 func TestPageActs(t *testing.T) {
 	b := newTab(t)
 	w := startWatched(t)
-	w.receiver.BehaveTo("harbour-ltd", sandbox.Fault{Status: http.StatusInternalServerError, Body: "8 users are in use"})
+	w.receiver.FailFor("harbour-ltd", sandbox.Fault{Status: http.StatusInternalServerError, Body: "8 users are in use"})
 	for _, tenant := range []string{"mill-co", "quay-inc"} {
-		w.receiver.BehaveTo(tenant, sandbox.Fault{Status: http.StatusUnprocessableEntity, Body: "unknown tenant"})
+		w.receiver.FailFor(tenant, sandbox.Fault{Status: http.StatusUnprocessableEntity, Body: "unknown tenant"})
 	}
 	for i, tenant := range []string{"harbour-ltd", "harbour-ltd", "mill-co", "quay-inc"} {
 		post(t, w.gate, snapshot(tenant, i+1))
@@ -57,7 +57,7 @@ func TestPageActs(t *testing.T) {
 	stay(b)
 	b.click("#paused form button")
 	b.until("resumed", `location.pathname == "/" && document.querySelector(".notice")?.innerText == "Deliveries go on." && !document.querySelector("#paused li")`)
-	w.receiver.BehaveTo("harbour-ltd", sandbox.Fault{})
+	w.receiver.FailFor("harbour-ltd", sandbox.Fault{})
 	b.open(w.admin + "/webhooks/2")
 	b.until("the next one is delivered", `document.querySelector("#stand .badge").innerText == "delivered"`)
 	b.until("compared with nothing that was taken", `document.querySelector("#changes").parentElement.innerText.includes("has taken none of the tenant's snapshots before it")`)
@@ -81,8 +81,8 @@ func TestPageActs(t *testing.T) {
 	// From "mill-co cannot use single sign-on" to the mended customer, in four clicks.
 	clicks := 0
 	click := func(selector string) { clicks++; b.click(selector) }
-	w.receiver.BehaveTo("mill-co", sandbox.Fault{})
-	w.receiver.BehaveTo("quay-inc", sandbox.Fault{})
+	w.receiver.FailFor("mill-co", sandbox.Fault{})
+	w.receiver.FailFor("quay-inc", sandbox.Fault{})
 	b.open(w.admin + "/")
 	b.until("told who is parked, and why", `document.querySelector("#wrong").innerText.includes("2 webhooks of crm/quay-inc and crm/mill-co are parked") && document.querySelector("#wrong").innerText.includes("The receiver answered: 422: unknown tenant.")`)
 	click(`nav a[href="/tenants"]`)

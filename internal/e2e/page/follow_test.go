@@ -44,7 +44,7 @@ func TestPageInABrowser(t *testing.T) {
 		t.Errorf("the payload is %q", payload)
 	}
 
-	w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+	w.receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
 	b.open(w.admin + "/")
 	stay(b)
 	if status, decision, _ := post(t, w.gate, snapshot("acme", 20)); status != 200 || decision != "queued" {
@@ -66,13 +66,13 @@ func TestPageInABrowser(t *testing.T) {
 	if text := b.text("#stand"); !strings.Contains(text, "waiting") {
 		t.Errorf("webhook 4 stands so:\n%s", text)
 	}
-	w.receiver.BehaveTo("acme", sandbox.Fault{Status: http.StatusUnprocessableEntity})
+	w.receiver.FailFor("acme", sandbox.Fault{Status: http.StatusUnprocessableEntity})
 	b.until("parked", `document.querySelector("#stand .badge").innerText == "parked"`)
 	b.until("the attempt is shown", `document.querySelector("#attempts-live").innerText.includes("422")`)
 	stayed(b)
 
-	w.receiver.BehaveTo("acme", sandbox.Fault{})
-	w.receiver.Behave(sandbox.Fault{})
+	w.receiver.FailFor("acme", sandbox.Fault{})
+	w.receiver.Fail(sandbox.Fault{})
 	hold := make(chan struct{})
 	w.hold.Store(&hold)
 	b.click(`a[href="/webhooks/4/redeliver"]`)
@@ -221,7 +221,7 @@ func TestPageOnAPhone(t *testing.T) {
 	w := startWatched(t)
 	long := strings.Repeat("a-tenant-with-a-very-long-name-", 6) + strings.Repeat("x", 80)
 	w.send(t, long, 5, 10)
-	w.receiver.Behave(sandbox.Fault{Status: http.StatusBadRequest})
+	w.receiver.Fail(sandbox.Fault{Status: http.StatusBadRequest})
 	w.send(t, "parked", 1)
 	post(t, w.gate, "{")
 	b.do(emulate(true, false, 800))

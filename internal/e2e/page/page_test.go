@@ -100,7 +100,7 @@ func TestHeldUp(t *testing.T) {
 	t.Parallel()
 	w := startWatched(t)
 	for _, tenant := range []string{"harbour-ltd", "pier-ltd"} {
-		w.receiver.BehaveTo(tenant, sandbox.Fault{Status: http.StatusInternalServerError})
+		w.receiver.FailFor(tenant, sandbox.Fault{Status: http.StatusInternalServerError})
 	}
 	for users := range 3 {
 		post(t, w.gate, of("docs", "harbour-ltd", users+1))
@@ -140,7 +140,7 @@ func TestHeldUp(t *testing.T) {
 	} {
 		testkit.Eventually(t, path+" says "+want, func() bool { _, page := get(t, w.admin+path); return strings.Contains(page, want) })
 	}
-	w.receiver.Behave(sandbox.Fault{Status: http.StatusServiceUnavailable})
+	w.receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
 	post(t, w.gate, of("docs", "acme", 100))
 	testkit.Eventually(t, "told that the receiver is down", banner("bad", "The receiver answers with errors: "))
 	// Then nobody knows when one of its webhooks is tried next: usher tries one after the other to see whether it is back.
