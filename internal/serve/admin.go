@@ -10,7 +10,7 @@ import (
 	"usher/internal/version"
 )
 
-// buildAdmin builds the admin port. It shows and does what the parts that are on can.
+// buildAdmin builds the admin port for the parts that are on.
 func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	a := &u.settings.Admin
 	cfg := admin.Config{
@@ -31,8 +31,8 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	if u.book != nil {
 		cfg.Entitlements = u.book.Lookup
 	}
-	if u.answers != nil {
-		cfg.EntitlementsPort = u.entitlementsPort
+	if u.entitlementsListener != nil {
+		cfg.EntitlementsPort = u.curlEntitlements
 	}
 	if u.gate != nil {
 		cfg.Decisions = u.decisions
@@ -46,15 +46,15 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		}
 	}
 	if u.gate != nil || u.inbox != nil {
-		metrics.Paused(func() int { return len(u.inboxFigures().Paused) })
+		metrics.Paused(func() int { return len(u.inboxStats().Paused) })
 	}
-	if i := u.inbox; i != nil { // without a gate, too: every replica can act
+	if i := u.inbox; i != nil { // also without a gate: actions work on every replica
 		cfg.Inbox = i
 		cfg.Platforms = i.Platforms
 		cfg.Forget = func(platform, tenant string) (int, error) { return i.Forget(&platform, tenant) }
 	}
 	handler := admin.New(cfg)
-	u.admin = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: handler, closing: handler.Close}
+	u.adminListener = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: handler, closing: handler.Close}
 }
 
 func (u *Usher) portStates() []status.Port {
@@ -76,7 +76,7 @@ func (u *Usher) portStates() []status.Port {
 
 func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	w := &u.settings.Webhook
-	state := &status.Gate{Address: u.webhooks.url() + w.Path, Set: w.Receivers, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour()}
+	state := &status.Gate{Address: u.gateListener.url() + w.Path, Set: w.Receivers, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour()}
 	for _, r := range w.Receivers.All() {
 		state.Tries[r.Name] = m.Receiver(r.Name).Recent()
 	}
@@ -86,8 +86,8 @@ func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	return state
 }
 
-// parts returns what /readyz/NAME reports on. Each part has a readiness of its own, so that
-// a token endpoint that refuses does not take a gate out of its load balancer.
+// parts returns the parts for /readyz/NAME. Each has a readiness of its own, so that a token endpoint that
+// refuses the client does not take a gate out of its load balancer.
 func (u *Usher) parts() (parts []admin.Part) {
 	for _, p := range u.settings.Parts() {
 		part := admin.Part{Name: p.Name, Off: p.Off}
@@ -99,7 +99,7 @@ func (u *Usher) parts() (parts []admin.Part) {
 	return parts
 }
 
-// unready says what keeps parts of usher from being ready.
+// unready returns why these parts of usher are not ready; none if they are.
 func (u *Usher) unready(parts ...string) (problems []string) {
 	if u.stopping.Load() {
 		problems = append(problems, "shutting down")
@@ -110,14 +110,14 @@ func (u *Usher) unready(parts ...string) (problems []string) {
 			if err := u.inbox.Err(); err != nil {
 				problems = append(problems, err.Error())
 			}
-		case part == "entitlements" && u.answers != nil:
-			// usher answers from memory also while it cannot reach the inbox's servers.
+		case part == "entitlements" && u.entitlementsListener != nil:
+			// Later outages of the database do not count: usher answers from memory meanwhile.
 			if !u.inbox.Ready() {
 				problems = append(problems, "the inbox has not been read yet, so usher does not know yet what tenants may use")
 			}
 		case part == "outbound" && u.outbound != nil:
-			// After the first token an outage of the billing service does not make usher unready: it
-			// must not take the customer's pod down.
+			// Only the first token counts: a later outage of the billing service must not take the
+			// customer's pod down.
 			for _, p := range u.outbound.Ports {
 				if state := p.Source.State(); !state.Had {
 					problem := fmt.Sprintf("port %s has had no token yet", p.Name)

@@ -21,7 +21,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	cfg := w.Config
 	cfg.Log = u.log
 	for _, r := range w.Receivers.All() {
-		m.Receiver(r.Name) // there with zeros from the start
+		m.Receiver(r.Name) // creates its metrics, so that they exist with zeros from the start
 		r.Tried = func(result string, took time.Duration) { m.Attempted(r.Name, result, took) }
 	}
 	u.decisions = admin.NewDecisions(w.Inbox == "")
@@ -54,28 +54,29 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 			return err
 		}
 	}
-	u.webhooks = l
+	u.gateListener = l
 	u.listeners = append(u.listeners, l)
 	return nil
 }
 
-// certificateEnds says when the gate's own TLS certificate ends. It looks at the files as they
-// are now: a renewed one counts from the next scrape on, also before the next sender comes.
-func (l *listener) certificateEnds() time.Time {
+// certificateExpiry returns when the listener's TLS certificate expires. It looks at the files as they are
+// now, so a renewed certificate counts from the next scrape of the metrics on.
+func (l *listener) certificateExpiry() time.Time {
 	current, err := l.tls.GetConfigForClient(nil)
 	if err != nil || len(current.Certificates) == 0 {
-		return time.Time{} // does not happen: guard.TLSConfig always has one
+		return time.Time{} // cannot happen: guard.TLSConfig always has a certificate
 	}
 	return current.Certificates[0].Leaf.NotAfter
 }
 
-// refusals are the webhooks of the right sender that were refused and that nobody has dealt with.
-// Without an inbox they are counted in memory, only as many as an inbox would keep.
+// refusals counts, for an usher without an inbox, the webhooks whose content was refused although their
+// sender was right, until a later snapshot of the same tenant was accepted. Its size is limited as that of
+// an inbox is.
 type refusals struct {
-	mu    sync.Mutex               // guards what follows
-	lanes map[webhookgate.Lane]int // the lane of those whose tenant is not certain is empty
-	last  string                   // what is wrong with the last one
-	types map[string]bool          // those that were logged
+	mu          sync.Mutex               // guards the fields below
+	byLane      map[webhookgate.Lane]int // the empty lane is for webhooks whose tenant is not certain
+	lastFaults  string                   // the faults of the last refused webhook
+	loggedTypes map[string]bool          // the unknown event types that were logged
 }
 
 const maxRefusals = 1000
@@ -83,49 +84,49 @@ const maxRefusals = 1000
 func (r *refusals) add(w *webhookgate.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.last = text.Clip(content.Words(w.Faults), 512)
-	if n := r.lanes[w.Lane]; n < maxRefusals && (n > 0 || len(r.lanes) < maxRefusals) {
-		if r.lanes == nil {
-			r.lanes = make(map[webhookgate.Lane]int)
+	r.lastFaults = text.Clip(content.Words(w.Faults), 512)
+	if n := r.byLane[w.Lane]; n < maxRefusals && (n > 0 || len(r.byLane) < maxRefusals) {
+		if r.byLane == nil {
+			r.byLane = make(map[webhookgate.Lane]int)
 		}
-		r.lanes[w.Lane]++
+		r.byLane[w.Lane]++
 	}
 }
 
-// settle notes a later snapshot of the same tenant that was taken.
+// settle forgets the refused webhooks of a tenant after a later snapshot of it was accepted.
 func (r *refusals) settle(w *webhookgate.Webhook) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if w.Snapshot {
-		delete(r.lanes, w.Lane)
+		delete(r.byLane, w.Lane)
 	}
 }
 
-// state says how many there are, of which tenants, and what is wrong with the last one.
-func (r *refusals) state() (n int, tenants []string, why string) {
+// state returns how many webhooks were refused, their tenants, and the faults of the last one.
+func (r *refusals) state() (n int, tenants []string, lastFaults string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for l, times := range r.lanes {
+	for l, times := range r.byLane {
 		n += times
 		if l.Tenant != "" {
 			tenants = append(tenants, store.ShowTenant(l.Platform, l.Tenant))
 		}
 	}
 	slices.Sort(tenants)
-	return n, tenants, r.last
+	return n, tenants, r.lastFaults
 }
 
-// unknownType logs a type that is in neither list, once for each.
+// unknownType logs an event type that is in neither list of types, once for each type.
 func (r *refusals) unknownType(typ string, log *slog.Logger) {
 	typ = text.Clip(typ, 200)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.types[typ] || len(r.types) >= maxRefusals {
+	if r.loggedTypes[typ] || len(r.loggedTypes) >= maxRefusals {
 		return
 	}
-	if r.types == nil {
-		r.types = make(map[string]bool)
+	if r.loggedTypes == nil {
+		r.loggedTypes = make(map[string]bool)
 	}
-	r.types[typ] = true
+	r.loggedTypes[typ] = true
 	log.Warn("webhooks of this type are refused: it is in neither USHER_WEBHOOK_TYPES nor USHER_WEBHOOK_SYNC_TYPES", "type", typ)
 }

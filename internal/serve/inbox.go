@@ -13,7 +13,7 @@ import (
 	"usher/internal/snapshot"
 )
 
-// buildInbox opens the inbox, if there is one. Without a gate usher only reads it.
+// buildInbox opens the inbox, if there is one. Without a gate usher delivers nothing from it.
 func (u *Usher) buildInbox(m *metrics.Inbox) (err error) {
 	w := &u.settings.Webhook
 	for _, c := range w.Receivers.All() {
@@ -36,8 +36,8 @@ func (u *Usher) buildInbox(m *metrics.Inbox) (err error) {
 	return nil
 }
 
-// startCourier starts to deliver what is in the inbox. stop lets the deliveries under way
-// finish, until its context ends; then it cancels them.
+// startCourier starts to deliver the webhooks in the inbox. stop starts no more deliveries, waits for those
+// in progress until its context ends, then cancels them and returns an error.
 func (u *Usher) startCourier() (stop func(context.Context) error) {
 	if u.inbox == nil {
 		return func(context.Context) error { return nil }
@@ -58,8 +58,9 @@ func (u *Usher) startCourier() (stop func(context.Context) error) {
 	}
 }
 
-// inboxFigures returns zeros without an inbox: dashboards work with and without one.
-func (u *Usher) inboxFigures() inbox.Stats {
+// inboxStats returns the figures of the inbox. Without an inbox they are zeros, so that the same dashboards
+// work.
+func (u *Usher) inboxStats() inbox.Stats {
 	if u.inbox != nil {
 		return u.inbox.Stats()
 	}
@@ -81,13 +82,14 @@ func (u *Usher) buildEntitlements(m *metrics.Entitlements) {
 		Checked: m.Checked,
 		Log:     u.log,
 	}
-	u.answers = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
-	u.listeners = append(u.listeners, u.answers)
+	u.entitlementsListener = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
+	u.listeners = append(u.listeners, u.entitlementsListener)
 }
 
-// entitlementsPort returns how a shell calls the entitlements port, without the key itself.
-func (u *Usher) entitlementsPort() (curl, base string) {
-	curl, base = "curl", u.answers.url()
+// curlEntitlements returns a curl command with its options, without the key itself, and the base URL for
+// calls of the entitlements port.
+func (u *Usher) curlEntitlements() (curl, base string) {
+	curl, base = "curl", u.entitlementsListener.url()
 	if path, ok := strings.CutPrefix(base, "unix:"); ok {
 		curl, base = "curl --unix-socket '"+strings.ReplaceAll(path, "'", `'\''`)+"'", "http://localhost"
 	}

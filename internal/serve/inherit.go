@@ -14,12 +14,12 @@ import (
 	"usher/internal/settings"
 )
 
-// firstSocket is the first descriptor that a service manager passes on, see sd_listen_fds(3).
+// firstSocket is the descriptor of the first socket that a service manager passes, see sd_listen_fds(3).
 const firstSocket = 3
 
-// inherited returns the sockets that a service manager passed to the process pid: LISTEN_FDS of
-// them, from the descriptor first on. Their names, LISTEN_FDNAMES, do not matter.
-func inherited(environ []string, pid int, first uintptr) (sockets []net.Listener, err error) {
+// inheritedSockets returns the sockets that a service manager passed to the process pid: LISTEN_FDS of them,
+// starting at the descriptor first. It ignores their names, LISTEN_FDNAMES.
+func inheritedSockets(environ []string, pid int, first uintptr) (sockets []net.Listener, err error) {
 	env := settings.Environment(environ)
 	if env["LISTEN_PID"] != strconv.Itoa(pid) || env["LISTEN_FDS"] == "" {
 		return nil, nil
@@ -31,9 +31,9 @@ func inherited(environ []string, pid int, first uintptr) (sockets []net.Listener
 	for i := range n {
 		f := os.NewFile(first+uintptr(i), "LISTEN_FDS")
 		socket, err := net.FileListener(f)
-		f.Close() // FileListener has a copy
+		f.Close() // FileListener has duplicated the descriptor
 		if err != nil {
-			closeAll(sockets)
+			closeSockets(sockets)
 			return nil, fmt.Errorf("socket %d of LISTEN_FDS: %w", i+1, err)
 		}
 		sockets = append(sockets, socket)
@@ -41,15 +41,15 @@ func inherited(environ []string, pid int, first uintptr) (sockets []net.Listener
 	return sockets, nil
 }
 
-func closeAll(sockets []net.Listener) {
+func closeSockets(sockets []net.Listener) {
 	for _, s := range sockets {
 		s.Close()
 	}
 }
 
-// take gives the listener its socket, if a service manager has passed it on, and returns the others.
-func (l *listener) take(sockets []net.Listener) (others []net.Listener) {
-	i := slices.IndexFunc(sockets, func(s net.Listener) bool { return fits(l.addr, s.Addr()) })
+// adopt gives the listener the inherited socket that has its address, if there is one, and returns the others.
+func (l *listener) adopt(sockets []net.Listener) (others []net.Listener) {
+	i := slices.IndexFunc(sockets, func(s net.Listener) bool { return isAddressOf(l.addr, s.Addr()) })
 	if i < 0 {
 		return sockets
 	}
@@ -57,8 +57,8 @@ func (l *listener) take(sockets []net.Listener) (others []net.Listener) {
 	return slices.Concat(sockets[:i], sockets[i+1:])
 }
 
-// fits says whether a socket has the very address of a setting.
-func fits(setting string, socket net.Addr) bool {
+// isAddressOf reports whether a socket has exactly the address in a setting.
+func isAddressOf(setting string, socket net.Addr) bool {
 	if path, ok := strings.CutPrefix(setting, "unix:"); ok {
 		path, err := filepath.Abs(path)
 		return err == nil && socket.Network() == "unix" && socket.String() == path
@@ -68,24 +68,25 @@ func fits(setting string, socket net.Addr) bool {
 	return ok && err == nil && has.Port == want.Port && (has.IP.Equal(want.IP) || want.IP == nil && has.IP.IsUnspecified())
 }
 
-// quiet is how long a connection that came through a service manager's socket is kept for one more
-// request while usher shuts down.
-const quiet = 500 * time.Millisecond
+// quietPeriod is how long usher keeps a quiet connection open for one more request while it shuts down, if
+// the connection came through an inherited socket.
+const quietPeriod = 500 * time.Millisecond
 
-// finish serves to the end what came through a service manager's socket. From here on connections
-// wait in that socket for the next usher. Those that this usher has accepted are closed by their
-// next answer (see draining). A caller cannot know that a quiet connection is about to be closed:
-// if it is used all the time, its next request comes within a moment. It is safe to call finish twice.
-func (l *listener) finish(ctx context.Context) {
+// drainInherited serves the connections of an inherited socket to their end. New connections wait in the
+// socket, which the service manager holds, for the next usher. A connection that this usher has accepted is
+// closed by its next answer (see draining). A busy caller sends its next request within a moment and cannot
+// know that usher is about to close the connection, so drainInherited waits for a quietPeriod before it
+// closes quiet connections. It is safe to call drainInherited twice.
+func (l *listener) drainInherited(ctx context.Context) {
 	if l == nil || !l.inherited {
 		return
 	}
-	l.socket.Close() // usher's own copy
+	l.socket.Close() // the service manager has its own copy
 	<-l.served
-	enough, cancel := context.WithTimeout(ctx, quiet)
+	enough, cancel := context.WithTimeout(ctx, quietPeriod)
 	defer cancel()
 	for enough.Err() == nil && l.open.Load() > 0 {
 		time.Sleep(5 * time.Millisecond)
 	}
-	_ = l.http.Shutdown(ctx) // shutdown looks again
+	_ = l.http.Shutdown(ctx) // close calls it again, and reports the error
 }

@@ -50,7 +50,7 @@ func TestFits(t *testing.T) {
 		{"unix:/run/usher.sock", tcp("127.0.0.1:8090"), false},
 		{"127.0.0.1:8090", unix("127.0.0.1:8090"), false},
 	} {
-		if got := fits(tt.setting, tt.socket); got != tt.want {
+		if got := isAddressOf(tt.setting, tt.socket); got != tt.want {
 			t.Errorf("%s and %s: %v", tt.setting, tt.socket, got)
 		}
 	}
@@ -80,14 +80,14 @@ func TestInherited(t *testing.T) {
 	address, fd := passed(t)
 	self := "LISTEN_PID=" + strconv.Itoa(os.Getpid())
 	for _, environ := range [][]string{nil, {"LISTEN_FDS=1"}, {"LISTEN_FDS=1", "LISTEN_PID=1"}, {self}, {self, "LISTEN_FDS=0"}} {
-		if sockets, err := inherited(environ, os.Getpid(), fd); err != nil || len(sockets) != 0 {
+		if sockets, err := inheritedSockets(environ, os.Getpid(), fd); err != nil || len(sockets) != 0 {
 			t.Errorf("%q: %v %v", environ, sockets, err)
 		}
 	}
-	if _, err := inherited([]string{self, "LISTEN_FDS=one"}, os.Getpid(), fd); err == nil {
+	if _, err := inheritedSockets([]string{self, "LISTEN_FDS=one"}, os.Getpid(), fd); err == nil {
 		t.Error("LISTEN_FDS=one was accepted")
 	}
-	sockets, err := inherited([]string{self, "LISTEN_FDS=1", "LISTEN_FDNAMES=usher-gate.socket"}, os.Getpid(), fd)
+	sockets, err := inheritedSockets([]string{self, "LISTEN_FDS=1", "LISTEN_FDNAMES=usher-gate.socket"}, os.Getpid(), fd)
 	if err != nil || len(sockets) != 1 || sockets[0].Addr().String() != address {
 		t.Fatalf("%v %v", sockets, err)
 	}
@@ -101,7 +101,7 @@ func TestInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.close()
-	if !u.webhooks.inherited || u.admin.inherited {
+	if !u.gateListener.inherited || u.adminListener.inherited {
 		t.Error("the gate did not take its socket")
 	}
 }
@@ -110,7 +110,7 @@ func TestInherited(t *testing.T) {
 // is the reason that usher could not listen.
 func TestSocketThatFitsNobody(t *testing.T) {
 	address, fd := passed(t)
-	sockets, err := inherited([]string{"LISTEN_FDS=1", "LISTEN_PID=1"}, 1, fd)
+	sockets, err := inheritedSockets([]string{"LISTEN_FDS=1", "LISTEN_PID=1"}, 1, fd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,9 +135,9 @@ func TestSocketThatFitsNobody(t *testing.T) {
 func TestServedToTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := testUsher(t)
-		u.webhooks.inherited = true
+		u.gateListener.inherited = true
 		ways := make(map[*listener]pipes)
-		for _, l := range u.all() {
+		for _, l := range u.allListeners() {
 			ways[l] = make(pipes)
 			l.handler = draining(&u.stopping, l.handler)
 			l.attach(&closedOnce{Listener: ways[l]}, u.log)
@@ -145,7 +145,7 @@ func TestServedToTheEnd(t *testing.T) {
 		}
 		dial := func() net.Conn {
 			conn, far := net.Pipe()
-			ways[u.webhooks] <- far
+			ways[u.gateListener] <- far
 			return conn
 		}
 		used, fresh, quietOne := dial(), dial(), dial()
@@ -157,7 +157,7 @@ func TestServedToTheEnd(t *testing.T) {
 			u.closeInOrder(t.Context(), func(context.Context) error { return nil })
 			close(ended)
 		}()
-		time.Sleep(quiet / 2)
+		time.Sleep(quietPeriod / 2)
 		for name, conn := range map[string]net.Conn{"used before": used, "new": fresh} {
 			if status, last := askGate(t, conn); status != 422 || !last {
 				t.Errorf("%s: %d, the last: %v", name, status, last)

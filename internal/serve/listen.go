@@ -20,7 +20,7 @@ import (
 
 // listener is one of usher's addresses, and the server behind it.
 type listener struct {
-	variable string // the one that says where it is
+	variable string // the setting that has its address
 	name     string
 	addr     string
 	handler  http.Handler
@@ -29,13 +29,13 @@ type listener struct {
 
 	socket net.Listener // nil until it is open
 	http   *guard.Server
-	served chan struct{} // closed when http accepts no more
+	served chan struct{} // closed when http has stopped accepting connections
 
-	inherited bool         // socket came from a service manager
-	open      atomic.Int64 // its connections
+	inherited bool         // the socket came from a service manager
+	open      atomic.Int64 // how many connections are open; counted only if inherited
 }
 
-// url is where the listener can be reached, once it is open; empty if there is none.
+// url returns the address of an open listener for programs on this machine. It is empty if l is nil.
 func (l *listener) url() string {
 	if l == nil {
 		return ""
@@ -49,13 +49,13 @@ func (l *listener) url() string {
 	}
 	addr := l.socket.Addr().String()
 	if tcp, ok := l.socket.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
-		addr = fmt.Sprintf("127.0.0.1:%d", tcp.Port) // an address that the Host check accepts
+		addr = fmt.Sprintf("127.0.0.1:%d", tcp.Port) // the Host check accepts this address
 	}
 	return scheme + "://" + addr
 }
 
-// Client returns a client for what listens on this machine at address, http://… or unix:/path, and
-// the address to use with it.
+// Client returns an HTTP client for a server at address, which is http://… or unix:/path, and the base URL to
+// use with it.
 func Client(address string) (c *http.Client, base string) {
 	transport := &http.Transport{DisableKeepAlives: true}
 	c = &http.Client{Transport: transport}
@@ -69,7 +69,7 @@ func Client(address string) (c *http.Client, base string) {
 	return c, "http://localhost"
 }
 
-// attach prepares the server that will serve connections of socket.
+// attach creates the server for the connections of socket.
 func (l *listener) attach(socket net.Listener, log *slog.Logger) {
 	l.socket = guard.Listener(socket, l.tls, log)
 	l.http = guard.NewServer(l.handler, log)
@@ -89,9 +89,9 @@ func (l *listener) attach(socket net.Listener, log *slog.Logger) {
 	}
 }
 
-// close lets what is under way finish, until limit ends; then it cuts it off and returns an error.
+// close waits for requests in progress until limit ends. Then it cuts them off and returns an error.
 func (l *listener) close(grace, limit context.Context) error {
-	l.finish(grace)
+	l.drainInherited(grace)
 	err := l.http.Shutdown(limit)
 	if err != nil {
 		l.http.Close()
@@ -111,8 +111,8 @@ func listen(addr string) (net.Listener, error) {
 	return listenUnix(path)
 }
 
-// removeStale removes the socket that a killed usher left behind. It does not remove a
-// socket that a program answers on, nor a file that is not a socket.
+// removeStale removes the socket that a killed usher has left behind. It returns an error if a program
+// still answers on the socket, or if the file is not a socket.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

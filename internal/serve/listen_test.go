@@ -43,7 +43,7 @@ func testUsher(t *testing.T) *Usher {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(u.all()); n != 4 {
+	if n := len(u.allListeners()); n != 4 {
 		t.Fatalf("%d listeners: a local port, another, the gate and the admin port are four", n)
 	}
 	return u
@@ -53,7 +53,7 @@ func testUsher(t *testing.T) *Usher {
 // which nothing was ever asked.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	for _, l := range testUsher(t).all() {
+	for _, l := range testUsher(t).allListeners() {
 		for _, tc := range []struct {
 			name   string
 			asks   bool

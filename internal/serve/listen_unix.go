@@ -9,11 +9,11 @@ import (
 	"syscall"
 )
 
-// umask guards the process's umask: two listeners must not set it at once.
+// umask guards the umask of the process while listenUnix changes it.
 var umask sync.Mutex
 
-// listenUnix binds a socket that its owner and group can use. The umask sets
-// the mode from the first moment: with a chmod alone there would be a gap after the bind.
+// listenUnix binds a socket that only its owner and group can use. It sets the umask, because with chmod
+// alone everybody could connect between the bind and the chmod.
 func listenUnix(path string) (net.Listener, error) {
 	umask.Lock()
 	defer umask.Unlock()

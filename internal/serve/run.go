@@ -15,12 +15,11 @@ import (
 	"usher/internal/secret"
 )
 
-// Run serves until ctx ends or a signal comes, and then shuts down: in order or, on a second
-// signal, at once.
+// Run serves until ctx ends or a signal arrives. Then it shuts down in order or, on a second signal, at once.
 func (u *Usher) Run(ctx context.Context) error {
 	signals := make(chan os.Signal, 2)
-	// A Windows service gets none: there SIGTERM comes also when any user logs off, and the
-	// service manager has its own way to stop usher.
+	// A Windows service ignores signals: Windows also sends SIGTERM when any user logs off, and the
+	// service manager stops usher through ctx.
 	if u.listening == nil {
 		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 		defer signal.Stop(signals)
@@ -35,7 +34,7 @@ func (u *Usher) Run(ctx context.Context) error {
 	stopCourier := u.startCourier()
 
 	failed := make(chan error, len(u.listeners)+1)
-	for _, l := range u.all() {
+	for _, l := range u.allListeners() {
 		u.log.Info("listening", "listener", l.name, "address", l.url())
 		running.Go(func() {
 			defer close(l.served)
@@ -45,13 +44,13 @@ func (u *Usher) Run(ctx context.Context) error {
 		})
 	}
 	running.Go(func() { u.systemd.Watch(background) })
-	// usher is ready when it listens, not when it has a token: a manager would give up a start that
-	// waits for the billing service and try again, which does not help. /readyz says whether there
-	// is a token.
+	// For a service manager usher is ready when it listens, not when it has a token: otherwise the
+	// manager would restart usher during an outage of the billing service, which does not help. /readyz
+	// says whether there is a token.
 	if u.listening != nil {
 		u.listening()
 	}
-	u.tell(u.systemd.Ready)
+	u.notify(u.systemd.Ready)
 	var err error
 	select {
 	case <-ctx.Done():
@@ -61,7 +60,7 @@ func (u *Usher) Run(ctx context.Context) error {
 	case err = <-failed:
 		u.log.Error("a listener failed", "err", err)
 	}
-	u.tell(u.systemd.Stopping)
+	u.notify(u.systemd.Stopping)
 	atOnce, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	go func() {
@@ -82,13 +81,13 @@ func (u *Usher) Run(ctx context.Context) error {
 
 var errSecondSignal = errors.New("a second signal: ended at once")
 
-// afterGrace is what usher takes at most beyond the grace: for last answers, to close the admin port,
-// and to close the inbox. Service managers kill what takes much longer.
+// afterGrace is how long usher may take after the grace, for the last answers, the admin port and the inbox.
+// Service managers kill a process that takes much longer.
 const afterGrace = 3 * time.Second
 
-// shutdown closes everything in order and releases the rest. When atOnce ends, shutdown returns
-// its cause at once. If something hangs, such as the inbox's servers, shutdown does not wait for it
-// longer than afterGrace: what is in the inbox is safe at any moment.
+// shutdown calls closeInOrder, then release. When atOnce ends, shutdown returns its cause within a second.
+// If something hangs, for example the inbox's database, shutdown returns after afterGrace all the same: the
+// content of the inbox is safe at any moment.
 func (u *Usher) shutdown(atOnce context.Context, stopCourier func(context.Context) error, release func()) error {
 	ended := make(chan struct{})
 	go func() {
@@ -109,9 +108,8 @@ func (u *Usher) shutdown(atOnce context.Context, stopCourier func(context.Contex
 	return context.Cause(atOnce)
 }
 
-// closeInOrder first reports that usher is not ready and serves on for the delay. Then it takes
-// no new connections, and lets what is under way finish within the grace. The admin port
-// closes last.
+// closeInOrder first reports that usher is not ready, and serves for the delay. Then it accepts no new
+// connections, and lets calls and deliveries finish within the grace. The admin port closes last.
 func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Context) error) {
 	u.stopping.Store(true)
 	select {
@@ -120,13 +118,13 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 	}
 	grace, cancel := context.WithTimeout(atOnce, u.settings.Admin.ShutdownGrace)
 	defer cancel()
-	// A sender whose delivery is cut off when the grace is over still gets its answer.
+	// A sender whose delivery is cut off at the end of the grace gets a second more for its answer.
 	answers, cancel := context.WithTimeout(atOnce, u.settings.Admin.ShutdownGrace+time.Second)
 	defer cancel()
 	var closing sync.WaitGroup
 	for _, l := range u.listeners {
 		limit := grace
-		if l == u.webhooks {
+		if l == u.gateListener {
 			limit = answers
 		}
 		closing.Go(func() {
@@ -137,22 +135,22 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 	}
 	if u.gate != nil {
 		closing.Go(func() {
-			u.webhooks.finish(grace) // only then the gate refuses webhooks
+			u.gateListener.drainInherited(grace) // the gate refuses webhooks only after that
 			if u.gate.Shutdown(grace) != nil {
 				u.log.Warn("cut off webhooks that were still under way")
 			}
 		})
 	}
-	closing.Go(func() { // at once: it has leases to give back
+	closing.Go(func() { // without waiting for the others: other replicas need the leases that it gives back
 		if stopCourier(grace) != nil {
 			u.log.Warn("cut off deliveries that were still under way")
 		}
 	})
 	closing.Wait()
-	if u.admin != nil {
+	if u.adminListener != nil {
 		last, cancel := context.WithTimeout(atOnce, time.Second)
 		defer cancel()
-		u.admin.close(last, last)
+		u.adminListener.close(last, last)
 	}
 }
 
@@ -165,37 +163,37 @@ func (u *Usher) closeInbox() {
 	}
 }
 
-// tell tells the service manager, if it is systemd.
-func (u *Usher) tell(what func() error) {
-	if err := what(); err != nil {
+// notify sends a message to systemd, if systemd started usher.
+func (u *Usher) notify(message func() error) {
+	if err := message(); err != nil {
 		u.log.Warn("cannot reach the service manager at NOTIFY_SOCKET", "err", err)
 	}
 }
 
-// draining wraps next: once stopping is set every answer closes its connection, also the
-// answer to a request that came before. The caller then opens a new connection, which goes
-// to a server that is not shutting down. (SetKeepAlivesEnabled would close idle connections
-// at once, and break requests that are on their way.)
+// draining wraps next: once stopping is set, every answer closes its connection, also the answer to a
+// request that arrived before. The caller then opens a new connection, to a server that is not shutting
+// down. (http.Server.SetKeepAlivesEnabled would close idle connections at once, and break requests that are
+// already on their way.)
 func draining(stopping *atomic.Bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		last := &drainingWriter{ResponseWriter: w, stopping: stopping}
-		next.ServeHTTP(last, r)
-		if !last.begun && stopping.Load() { // net/http is about to write the header
+		dw := &drainingWriter{ResponseWriter: w, stopping: stopping}
+		next.ServeHTTP(dw, r)
+		if !dw.headerWritten && stopping.Load() { // net/http is about to write the header
 			w.Header().Set("Connection", "close")
 		}
 	})
 }
 
-// drainingWriter decides at the last moment whether its connection may be used again.
+// drainingWriter decides when the header is written whether the connection stays open.
 type drainingWriter struct {
 	http.ResponseWriter
-	stopping *atomic.Bool
-	begun    bool // the header is written
+	stopping      *atomic.Bool
+	headerWritten bool
 }
 
 func (w *drainingWriter) WriteHeader(status int) {
-	if status >= 200 && !w.begun {
-		w.begun = true
+	if status >= 200 && !w.headerWritten {
+		w.headerWritten = true
 		if w.stopping.Load() {
 			w.Header().Set("Connection", "close")
 		}
@@ -204,21 +202,21 @@ func (w *drainingWriter) WriteHeader(status int) {
 }
 
 func (w *drainingWriter) Write(p []byte) (int, error) {
-	w.begin()
+	w.ensureHeader()
 	return w.ResponseWriter.Write(p)
 }
 
-// FlushError is what http.ResponseController looks for.
+// FlushError is called by http.ResponseController.
 func (w *drainingWriter) FlushError() error {
-	w.begin()
+	w.ensureHeader()
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-func (w *drainingWriter) begin() {
-	if !w.begun {
+func (w *drainingWriter) ensureHeader() {
+	if !w.headerWritten {
 		w.WriteHeader(http.StatusOK)
 	}
 }
 
-// Unwrap lets http.ResponseController find the rest.
+// Unwrap lets http.ResponseController find the other methods of the ResponseWriter.
 func (w *drainingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,9 +1,11 @@
-// Package serve is the running usher: the parts that the settings switch on, put together, and
-// the listeners in front of them. The rooms that do the work (proxy, webhookgate, inbox,
-// entitlements, admin) do not know the settings: here each gets what it needs as a plain struct,
-// and what it reports goes to the metrics and to the admin port. Run is the whole of it: usher
-// opens everything first, so that an address that is taken is an error of start-up; then it
-// serves; and at the end it closes all in order, within the time that the settings give.
+// Package serve is the running usher. It builds the parts that the settings switch on, connects them, and
+// puts listeners in front of them. The packages that do the work (proxy, webhookgate, inbox, entitlements,
+// admin) do not know the settings: serve gives each of them a plain Config, and passes what they report on
+// to the metrics and to the admin port.
+//
+// [Run] has three phases. First usher opens everything, so that an address that is taken is an error at
+// start-up. Then it serves. At the end it closes everything in order, within the time that the settings
+// allow.
 package serve
 
 import (
@@ -27,15 +29,15 @@ import (
 	"usher/webhookgate"
 )
 
-// Config is what usher is put together from.
+// Config has everything that usher needs to run.
 type Config struct {
 	Settings  *settings.Settings
 	Log       *slog.Logger
-	Environ   []string // GOGC, the sockets that systemd passed, and where it wants to hear from usher
+	Environ   []string // read for GOGC, and for systemd's LISTEN_FDS, NOTIFY_SOCKET and WATCHDOG_USEC
 	Listening func()   // called when all ports are open, for the Windows service manager; may be nil
 }
 
-// Run serves until ctx ends or a signal comes.
+// Run serves until ctx ends or a signal arrives.
 func Run(ctx context.Context, c Config) error {
 	defer tuneGC(c.Environ)()
 	defer logs.TakeOver(c.Log)()
@@ -45,7 +47,7 @@ func Run(ctx context.Context, c Config) error {
 	for _, u := range c.Settings.Unused {
 		c.Log.Warn("setting not used", "name", u.Name, "why", u.Why)
 	}
-	sockets, err := inherited(c.Environ, os.Getpid(), firstSocket)
+	sockets, err := inheritedSockets(c.Environ, os.Getpid(), firstSocket)
 	if err != nil {
 		return err
 	}
@@ -61,33 +63,34 @@ func Run(ctx context.Context, c Config) error {
 	return u.Run(ctx)
 }
 
-// Usher is the running program: its listeners, and what is behind them.
+// Usher is the running program: its listeners, and the parts behind them. A part that is off is nil, and so
+// is its listener.
 type Usher struct {
 	settings  *settings.Settings
 	log       *slog.Logger
 	stopping  atomic.Bool
-	systemd   *sdnotify.Notifier // nil: it did not start usher
-	listening func()             // tells the Windows service manager that all ports are open; nil if it did not start usher
+	systemd   *sdnotify.Notifier // nil if systemd did not start usher
+	listening func()             // see Config.Listening
 
-	outbound  *outbound.Outbound // nil: off
-	gate      *webhookgate.Gate  // nil: off
-	decisions *admin.Decisions   // the gate's last; nil: off
-	refusals  refusals           // without an inbox
-	inbox     *inbox.Inbox       // nil: webhooks are passed through
-	book      *entitlements.Book // what tenants may use; nil: there is no inbox
+	outbound  *outbound.Outbound
+	gate      *webhookgate.Gate
+	decisions *admin.Decisions   // the gate's last decisions
+	refusals  refusals           // used only without an inbox
+	inbox     *inbox.Inbox       // nil if usher passes webhooks through
+	book      *entitlements.Book // what tenants may use; nil if there is no inbox
 
-	listeners []*listener // all but the admin port's; those of outbound first, in the order of its ports
-	webhooks  *listener   // the gate's; nil: off
-	answers   *listener   // that of entitlements; nil: off
-	admin     *listener   // nil: off
+	listeners            []*listener // all but the admin port's; those of outbound first, in the order of its ports
+	gateListener         *listener
+	entitlementsListener *listener
+	adminListener        *listener
 }
 
-// Open puts usher together and binds every listener, before usher serves any: an address that is
-// taken is an error of start-up. A listener takes the socket of its address, if there is one.
+// Open builds usher and binds all its listeners. If one of sockets has the address of a listener, the
+// listener uses that socket instead of a new one.
 func Open(s *settings.Settings, log *slog.Logger, sockets ...net.Listener) (*Usher, error) {
 	u, err := build(s, log)
 	if err != nil {
-		closeAll(sockets)
+		closeSockets(sockets)
 		return nil, err
 	}
 	if err := u.listen(sockets); err != nil {
@@ -97,21 +100,21 @@ func Open(s *settings.Settings, log *slog.Logger, sockets ...net.Listener) (*Ush
 	return u, nil
 }
 
-// Addresses is where the parts of an usher can be reached: http://host:port, or unix:/path. What is
-// off has none.
+// Addresses are the addresses of a running usher: http://host:port, or unix:/path. Those of parts that are
+// off are empty.
 type Addresses struct{ Calls, Webhooks, Entitlements, Admin string }
 
-// Addresses says where an open usher can be reached; calls go to the main port.
+// Addresses returns the addresses of an open usher. Calls is that of the main port.
 func (u *Usher) Addresses() Addresses {
-	a := Addresses{Webhooks: u.webhooks.url(), Entitlements: u.answers.url(), Admin: u.admin.url()}
+	a := Addresses{Webhooks: u.gateListener.url(), Entitlements: u.entitlementsListener.url(), Admin: u.adminListener.url()}
 	if u.outbound != nil {
 		a.Calls = u.listeners[0].url()
 	}
 	return a
 }
 
-// build puts usher together. It opens the inbox, but no listener yet: an inbox that usher
-// cannot open is an error of start-up.
+// build connects the parts of usher. It opens the inbox, so that an inbox that cannot be opened is an error
+// at start-up, but no listener.
 func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 	u := &Usher{settings: s, log: log}
 	m := metrics.New(version.Number(), version.Commit())
@@ -126,17 +129,17 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 		if err := u.buildGate(gateMetrics); err != nil {
 			return nil, err
 		}
-		if u.webhooks.tls != nil {
-			m.Certificate(u.webhooks.certificateEnds)
+		if u.gateListener.tls != nil {
+			m.Certificate(u.gateListener.certificateExpiry)
 		}
 	}
 	if s.GateOn() || s.EntitlementsOn() {
-		if err := u.buildInbox(m.Inbox(u.inboxFigures)); err != nil {
+		if err := u.buildInbox(m.Inbox(u.inboxStats)); err != nil {
 			return nil, err
 		}
 	}
 	if s.EntitlementsOn() {
-		u.buildEntitlements(m.Entitlements(func() int { return u.inboxFigures().Tenants }))
+		u.buildEntitlements(m.Entitlements(func() int { return u.inboxStats().Tenants }))
 	}
 	if s.Admin.Listen != "off" {
 		u.buildAdmin(m, gateMetrics)
@@ -155,23 +158,23 @@ func (u *Usher) buildOutbound(metrics *metrics.Registry) (err error) {
 }
 
 func (u *Usher) listen(sockets []net.Listener) error {
-	var have []string
-	for _, l := range u.all() {
-		have = append(have, l.variable+" is "+l.addr)
-		sockets = l.take(sockets)
+	var addresses []string
+	for _, l := range u.allListeners() {
+		addresses = append(addresses, l.variable+" is "+l.addr)
+		sockets = l.adopt(sockets)
 	}
-	if len(sockets) > 0 { // before usher binds anything: it may be taken by that very socket
-		closeAll(sockets)
+	if len(sockets) > 0 { // checked before binding: an unused socket may occupy the address of a listener
+		closeSockets(sockets)
 		return settings.Problems{fmt.Sprintf("the service manager passed a socket for %s, and no listener has that address: %s",
-			sockets[0].Addr(), strings.Join(have, ", "))}
+			sockets[0].Addr(), strings.Join(addresses, ", "))}
 	}
-	for _, l := range u.all() {
+	for _, l := range u.allListeners() {
 		socket, err := l.socket, error(nil)
 		if socket == nil {
 			socket, err = listen(l.addr)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: can't listen on %s: %w%s", l.variable, l.addr, err, settings.ListenAdvice(l.variable, err))
+			return fmt.Errorf("%s: can't listen on %s: %w%s", l.variable, l.addr, err, settings.ListenHint(l.variable, err))
 		}
 		l.handler = draining(&u.stopping, l.handler)
 		l.attach(socket, u.log.With("listener", l.name))
@@ -179,16 +182,16 @@ func (u *Usher) listen(sockets []net.Listener) error {
 	return nil
 }
 
-func (u *Usher) all() []*listener {
-	if u.admin == nil {
+func (u *Usher) allListeners() []*listener {
+	if u.adminListener == nil {
 		return u.listeners
 	}
-	return append([]*listener{u.admin}, u.listeners...)
+	return append([]*listener{u.adminListener}, u.listeners...)
 }
 
-// close releases what build and open took, if usher does not run.
+// close releases what build and listen have opened. It is for an usher that never ran.
 func (u *Usher) close() {
-	for _, l := range u.all() {
+	for _, l := range u.allListeners() {
 		if l.socket != nil {
 			l.socket.Close()
 		}

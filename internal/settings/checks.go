@@ -20,7 +20,7 @@ import (
 	"usher/webhookgate/signature"
 )
 
-// secret reads the secret name, or the file that name_FILE gives.
+// secret reads the secret called name, from the variable or from the file that name_FILE names.
 func (r *reader) secret(name string) *secret.Value {
 	value, path := r.env[name], r.env[name+"_FILE"]
 	switch {
@@ -41,30 +41,30 @@ func (r *reader) secret(name string) *secret.Value {
 		if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
 			r.problem(name+"_FILE", "names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
 		} else {
-			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, adviseUser(err))
+			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, userHint(err))
 		}
 		r.bad[name] = true
-		// A value, so that the secret is not reported as missing, too.
+		// Any value will do: with nil the secret would be reported as missing, too.
 		return secret.New("unreadable")
 	}
 	return nil
 }
 
-// headerSafe makes sure that a secret that callers send in a header can be sent.
-func (r *reader) headerSafe(name string, v *secret.Value) {
+// checkHeaderSafe reports a secret that callers cannot send in a header.
+func (r *reader) checkHeaderSafe(name string, v *secret.Value) {
 	s := v.Get()
 	if strings.TrimSpace(s) != s || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f }) {
 		r.problem(name, "has white space at an end, or a control character (not shown), but should hold what can be sent in a header")
 	}
 }
 
-// tokens checks a setting of tokens that may have names, also whenever its file changes, and
-// returns them.
-func (r *reader) tokens(name string, v *secret.Value) []secret.Token {
+// checkTokens checks tokens that may have names, and returns them. The same check applies whenever the file
+// of the tokens changes.
+func (r *reader) checkTokens(name string, v *secret.Value) []secret.Token {
 	if v == nil || r.bad[name] {
 		return nil
 	}
-	r.headerSafe(name, v)
+	r.checkHeaderSafe(name, v)
 	all, err := secret.Tokens(v.Get())
 	if err != nil {
 		r.problem(name, "%v", err)
@@ -73,27 +73,26 @@ func (r *reader) tokens(name string, v *secret.Value) []secret.Token {
 	return all
 }
 
-// shortestKey is the least length of a key on a port that others can reach: they can try
-// many.
+// shortestKey is the minimum length of a key on a port that other machines can reach, because they can guess.
 const shortestKey = 16
 
-// keys checks the keys or tokens of a port: one, or several separated by commas. The same check
-// applies whenever the key's file changes.
-func (r *reader) keys(name string, v *secret.Value, reachable bool) {
+// checkKeys checks the keys or tokens of a port: one, or several separated by commas. The same check applies
+// whenever the file of the keys changes.
+func (r *reader) checkKeys(name string, v *secret.Value, reachable bool) {
 	if v == nil || r.bad[name] {
 		return
 	}
-	r.headerSafe(name, v)
-	if err := checkKeys(v.Get(), reachable); err != nil {
+	r.checkHeaderSafe(name, v)
+	if err := keysProblem(v.Get(), reachable); err != nil {
 		r.problem(name, "%v", err)
 	}
-	if reachable { // only then: another port may have the same key, and be on loopback
-		v.Require(func(keys string) error { return checkKeys(keys, true) })
+	if reachable { // a port on loopback may share the value, and must not lift this check
+		v.Require(func(keys string) error { return keysProblem(keys, true) })
 	}
 }
 
-// checkKeys says what is wrong with keys, without showing them.
-func checkKeys(keys string, reachable bool) error {
+// keysProblem returns what is wrong with keys, without showing them.
+func keysProblem(keys string, reachable bool) error {
 	for key := range strings.SplitSeq(keys, ",") {
 		switch key = strings.TrimSpace(key); {
 		case key == "":
@@ -105,9 +104,9 @@ func checkKeys(keys string, reachable bool) error {
 	return nil
 }
 
-// scope returns the scope names of value with one space between them. An empty list
-// is a problem: a port that should have few scopes would inherit many.
-func (r *reader) scope(name, value string) string {
+// cleanScope returns the scopes in value with one space between them. A value of nothing but white space is a
+// problem: a port that should have few scopes would inherit all of the main port's.
+func (r *reader) cleanScope(name, value string) string {
 	names := strings.Fields(value)
 	if len(names) == 0 {
 		r.problem(name, "holds only white space, but should hold scope names, separated by spaces")
@@ -115,8 +114,8 @@ func (r *reader) scope(name, value string) string {
 	return strings.Join(names, " ")
 }
 
-// listen checks the address of a listener, and says whether other machines can reach it.
-func (r *reader) listen(name, value string) (reachable bool) {
+// checkListen checks the address of a listener, and reports whether other machines can reach it.
+func (r *reader) checkListen(name, value string) (reachable bool) {
 	want := "host:port, such as 127.0.0.1:8080, or unix:/path"
 	if name == "USHER_ADMIN_LISTEN" || name == "USHER_WEBHOOK_LISTEN" {
 		want = "host:port, such as " + Default(name) + ", unix:/path, or off"
@@ -140,20 +139,20 @@ func (r *reader) listen(name, value string) (reachable bool) {
 	switch {
 	case err != nil:
 		r.invalid(name, want)
-	case !portNumber(port):
+	case !isPortNumber(port):
 		r.invalid(name, want+"; the port is a number up to 65535")
 	default:
-		return !loopbackHost(host)
+		return !isLoopback(host)
 	}
 	return false
 }
 
-func portNumber(port string) bool {
+func isPortNumber(port string) bool {
 	_, err := strconv.ParseUint(port, 10, 16)
 	return err == nil
 }
 
-func loopbackHost(host string) bool {
+func isLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}
@@ -161,29 +160,29 @@ func loopbackHost(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-func (r *reader) file(name, path string) []byte {
+func (r *reader) readFile(name, path string) []byte {
 	data, err := os.ReadFile(path)
 	switch {
 	case err != nil && mayBeSecret(path):
 		r.invalid(name, "the name of a file")
 		return nil
 	case err != nil:
-		r.problem(name, "is %q, but should name a file that can be read: %v%s", path, err, adviseUser(err))
+		r.problem(name, "is %q, but should name a file that can be read: %v%s", path, err, userHint(err))
 		return nil
 	}
 	return data
 }
 
-func (r *reader) certificates(name, path string) []byte {
-	data := r.file(name, path)
+func (r *reader) readCertificates(name, path string) []byte {
+	data := r.readFile(name, path)
 	if data != nil && !x509.NewCertPool().AppendCertsFromPEM(data) {
 		r.problem(name, "is %q, but should name a file with certificates in PEM", path)
 	}
 	return data
 }
 
-// signingKey makes sure that a secret can be the key of Standard Webhooks.
-func (r *reader) signingKey(name string, v *secret.Value, why string) {
+// checkSigningKey checks that a secret is a key of Standard Webhooks.
+func (r *reader) checkSigningKey(name string, v *secret.Value, why string) {
 	if v == nil {
 		return
 	}
@@ -192,9 +191,9 @@ func (r *reader) signingKey(name string, v *secret.Value, why string) {
 	}
 }
 
-// name returns the name of a further port or receiver, by default its index. It is used in logs,
-// metrics and commands. taken has the names of the others.
-func (r *reader) name(taken map[string]string, prefix, given, index string) string {
+// uniqueName returns the name of a further port or receiver, which by default is its index. It reports a name
+// that others have; taken has their names. Names appear in logs, metrics and commands.
+func (r *reader) uniqueName(taken map[string]string, prefix, given, index string) string {
 	name := cmp.Or(given, index)
 	if strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
 		r.invalid(prefix+"NAME", "a short name without white space")
@@ -206,10 +205,8 @@ func (r *reader) name(taken map[string]string, prefix, given, index string) stri
 	return name
 }
 
-// What to do when a setting turns out to be wrong only once usher uses it.
-
-// ListenAdvice says what to do when usher cannot listen on the address of a variable.
-func ListenAdvice(variable string, err error) string {
+// ListenHint says what to do if usher cannot listen on the address in a variable.
+func ListenHint(variable string, err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Sprintf("; another program uses this address, perhaps another usher: stop it, or set %s to another address", variable)
@@ -218,27 +215,27 @@ func ListenAdvice(variable string, err error) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return "; create the socket's folder first"
 	case errors.Is(err, fs.ErrPermission):
-		return adviseUser(err) + ": use a port above 1023, or a folder that this user can write to"
+		return userHint(err) + ": use a port above 1023, or a folder that this user can write to"
 	}
 	return ""
 }
 
-// adviseUser says who needs more rights, if that is what is wrong: in a container, or under
-// systemd, it is not the user who tries to find out.
-func adviseUser(err error) string {
+// userHint names the user that usher runs as, if a permission is missing: in a container, or under systemd,
+// that is not the user who reads the error.
+func userHint(err error) string {
 	if !errors.Is(err, fs.ErrPermission) || os.Geteuid() < 0 {
 		return ""
 	}
 	return fmt.Sprintf("; usher runs as user %d", os.Geteuid())
 }
 
-// InboxError says what to do when usher cannot open the inbox.
+// InboxError adds to an error of the inbox what to do about it.
 func InboxError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; create its folder first", err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w%s, which needs write access to its folder", err, adviseUser(err))
+		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w%s, which needs write access to its folder", err, userHint(err))
 	case errors.Is(err, inbox.ErrInUse):
 		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; stop the other usher, or use another file", err)
 	}

@@ -12,12 +12,13 @@ import (
 	"usher/internal/text"
 )
 
-// maxEnvFile limits what is read of a file of settings: an endless one must not fill the memory.
+// maxEnvFile is the largest file of settings, so that an endless one such as /dev/zero does not fill the
+// memory.
 const maxEnvFile = 1 << 20
 
-// WithFiles returns environ with what files of settings say, one NAME=VALUE on a line, as systemd
-// reads an EnvironmentFile=. A later file wins over an earlier one, and environ over all of them;
-// an empty variable in environ counts as not set, here too. The error is [Problems].
+// WithFiles returns environ together with the variables in files, which have one NAME=VALUE on a line, as
+// systemd's EnvironmentFile= has. A later file wins over an earlier one, and environ wins over all files. An
+// empty variable in environ counts as not set. The error is [Problems].
 func WithFiles(environ []string, files ...string) ([]string, error) {
 	var all []string
 	var problems Problems
@@ -31,9 +32,9 @@ func WithFiles(environ []string, files ...string) ([]string, error) {
 	if len(problems) > 0 {
 		return nil, problems
 	}
-	said := Environment(all)
+	inFiles := Environment(all)
 	for _, kv := range environ {
-		if name, value, _ := strings.Cut(kv, "="); value != "" || said[name] == "" {
+		if name, value, _ := strings.Cut(kv, "="); value != "" || inFiles[name] == "" {
 			all = append(all, kv)
 		}
 	}
@@ -61,8 +62,8 @@ func readEnvFile(path string) ([]string, error) {
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// parseEnvFile returns the variables of a file as os.Environ does. Nothing is expanded. The error
-// names the bad lines and shows nothing of them: there may be a secret in them.
+// parseEnvFile returns the variables of a file in the form of os.Environ. It expands nothing. The error has
+// the numbers of the bad lines, but not their content, which may be a secret.
 func parseEnvFile(content string) ([]string, error) {
 	var variables, bad []string
 	n := 0
@@ -89,7 +90,7 @@ func parseEnvFile(content string) ([]string, error) {
 	return nil, fmt.Errorf("lines %s are not NAME=VALUE", strings.Join(bad, ", "))
 }
 
-// unquote takes one pair of quotes off that stands around a whole value.
+// unquote removes one pair of quotes around a whole value.
 func unquote(value string) string {
 	if n := len(value); n >= 2 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
 		return value[1 : n-1]

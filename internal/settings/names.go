@@ -9,8 +9,8 @@ import (
 
 var (
 	indexed   = regexp.MustCompile(`^(USHER_PORTS_|USHER_WEBHOOK_RECEIVERS_)(0|[1-9][0-9]*)_`)
-	nearIndex = regexp.MustCompile(`^USHER_[A-Z_]+_([0-9]+)_`) // of a slip
-	// What Kubernetes puts into every pod for a service called usher, or usher-….
+	nearIndex = regexp.MustCompile(`^USHER_[A-Z_]+_([0-9]+)_`) // in a name with a typing error
+	// The variables that Kubernetes sets in every pod if there is a service called usher, or usher-….
 	kubernetes = regexp.MustCompile(`^USHER_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)$`)
 	serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
@@ -20,13 +20,13 @@ const (
 	receiversPrefix = "USHER_WEBHOOK_RECEIVERS_"
 )
 
-// indexes returns the indexes that are in use after one of these prefixes, in order. There may
-// be gaps.
+// indexes returns the indexes in the names of the variables that begin with prefix, in order. They may have
+// gaps.
 func (r *reader) indexes(prefix string) []string {
 	var indexes []string
 	for name, value := range r.env {
 		m := indexed.FindStringSubmatch(name)
-		if m != nil && m[1] == prefix && !slices.Contains(indexes, m[2]) && !ofKubernetes(name, value) {
+		if m != nil && m[1] == prefix && !slices.Contains(indexes, m[2]) && !fromKubernetes(name, value) {
 			indexes = append(indexes, m[2])
 		}
 	}
@@ -36,23 +36,23 @@ func (r *reader) indexes(prefix string) []string {
 	return indexes
 }
 
-func ofKubernetes(name, value string) bool {
+// fromKubernetes reports whether Kubernetes, and not the user, has set a variable.
+func fromKubernetes(name, value string) bool {
 	return name == "USHER_PORT" || kubernetes.MatchString(name) || strings.HasSuffix(name, "_PORT") && serviceURL.MatchString(value)
 }
 
-// unknown looks at the USHER_ variables that usher does not know. One that looks like a slip
-// of a known name is a problem: the setting that is missing may be the one that keeps a port
-// closed. unknown returns the others.
+// unknown returns the USHER_ variables that usher does not know. If the name of one is like a known name, it
+// reports that as a problem instead: the setting with the typing error may be the one that protects a port.
 func (r *reader) unknown() []string {
 	known := names(Variables())
-	var strangers []string
+	var unknown []string
 	for name, value := range r.env {
-		if strings.HasPrefix(name, "USHER_") && name != "USHER_URL" && !slices.Contains(known, generic(name)) && !ofKubernetes(name, value) {
-			strangers = append(strangers, name)
+		if strings.HasPrefix(name, "USHER_") && name != "USHER_URL" && !slices.Contains(known, withoutIndex(name)) && !fromKubernetes(name, value) {
+			unknown = append(unknown, name)
 		}
 	}
-	slices.Sort(strangers)
-	return slices.DeleteFunc(strangers, func(name string) bool {
+	slices.Sort(unknown)
+	return slices.DeleteFunc(unknown, func(name string) bool {
 		meant := Nearest(name, known)
 		if meant != "" {
 			r.problem(name, "is not known: did you mean %s?", meant)
@@ -61,20 +61,20 @@ func (r *reader) unknown() []string {
 	})
 }
 
-// generic replaces an index with n.
-func generic(name string) string { return indexed.ReplaceAllString(name, "${1}n_") }
+// withoutIndex replaces the index in a name with n, as in the table of settings.
+func withoutIndex(name string) string { return indexed.ReplaceAllString(name, "${1}n_") }
 
-// Nearest returns the known name that name is a slip of, or the empty string.
+// Nearest returns the known name that differs from name only by a typing error, or the empty string.
 func Nearest(name string, known []string) string {
 	index := "0"
 	if m := nearIndex.FindStringSubmatch(name); m != nil {
-		index = cmp.Or(strings.TrimLeft(m[1], "0"), "0") // 00 is a slip of 0
+		index = cmp.Or(strings.TrimLeft(m[1], "0"), "0") // somebody who writes 00 means 0
 	}
 	for edits := range 3 {
 		for _, k := range known {
 			k = strings.Replace(k, "_n_", "_"+index+"_", 1)
-			short := len(k) < len("USHER_")+6 // a short name is near to too many others
-			if (edits < 2 || !short) && near(name, k, edits) {
+			short := len(k) < len("USHER_")+6 // two edits make too many other words of a short name
+			if (edits < 2 || !short) && withinEdits(name, k, edits) {
 				return k
 			}
 		}
@@ -82,9 +82,9 @@ func Nearest(name string, known []string) string {
 	return ""
 }
 
-// near says whether a becomes b with so many letters added, dropped, replaced or swapped with their
-// neighbour.
-func near(a, b string, edits int) bool {
+// withinEdits reports whether a becomes b if at most so many letters are added, removed, replaced or swapped
+// with their neighbour.
+func withinEdits(a, b string, edits int) bool {
 	for a != "" && b != "" && a[0] == b[0] {
 		a, b = a[1:], b[1:]
 	}
@@ -92,6 +92,6 @@ func near(a, b string, edits int) bool {
 		return len(a)+len(b) <= edits
 	}
 	swapped := len(a) > 1 && len(b) > 1 && a[0] == b[1] && a[1] == b[0]
-	return near(a[1:], b, edits-1) || near(a, b[1:], edits-1) || near(a[1:], b[1:], edits-1) ||
-		swapped && near(a[2:], b[2:], edits-1)
+	return withinEdits(a[1:], b, edits-1) || withinEdits(a, b[1:], edits-1) || withinEdits(a[1:], b[1:], edits-1) ||
+		swapped && withinEdits(a[2:], b[2:], edits-1)
 }

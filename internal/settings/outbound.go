@@ -11,8 +11,8 @@ import (
 	"usher/internal/secret"
 )
 
-// Outbound is the billing service, and what all local ports share. It is on when BaseURL
-// is set.
+// Outbound has the settings of the billing service and those that all local ports share. This part is on if
+// BaseURL is set.
 type Outbound struct {
 	Port // the main port
 
@@ -23,27 +23,27 @@ type Outbound struct {
 	UpstreamTimeout           time.Duration
 	CAFile                    string
 
-	Base  *url.URL                         // of BaseURL
-	CA    []byte                           // of CAFile
-	Proxy func(*url.URL) (*url.URL, error) // of HTTPS_PROXY, HTTP_PROXY and NO_PROXY
+	Base  *url.URL                         // BaseURL, parsed
+	CA    []byte                           // the content of CAFile
+	Proxy func(*url.URL) (*url.URL, error) // from HTTPS_PROXY, HTTP_PROXY and NO_PROXY
 }
 
-// Port is a local port. A further port inherits from the main port what is not given.
+// Port is a local port. A further port inherits the settings that it does not have from the main port.
 type Port struct {
 	Name, Listen, Scope, ClientID string
 	ClientSecret, Key             *secret.Value
 
-	prefix string // of its variables
+	prefix string // the beginning of the names of its variables
 }
 
 // mainPort is the main port's name in logs and metrics.
 const mainPort = "main"
 
-// ListenVariable is the variable that says where the port listens.
+// ListenVariable returns the name of the variable that has the port's address.
 func (p *Port) ListenVariable() string { return p.prefix + "LISTEN" }
 
-// Endpoint is a path below the base address. (URL.JoinPath would make a relative path of a
-// base without one, and clean a prefix that has to stay as it is.)
+// Endpoint returns the URL of a path below the base address. (URL.JoinPath would return a relative path if
+// the base has none, and would clean a prefix that must stay as it is.)
 func (o *Outbound) Endpoint(path string) *url.URL {
 	u := *o.Base
 	u.Path += path
@@ -60,7 +60,7 @@ func (o *Outbound) check(r *reader) {
 		r.require("USHER_CLIENT_SECRET", o.ClientSecret != nil, "the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
 	}
 	o.Proxy = o.proxies(r)
-	o.Scope = r.scope("USHER_SCOPE", o.Scope)
+	o.Scope = r.cleanScope("USHER_SCOPE", o.Scope)
 	for _, host := range o.AllowedHosts {
 		if strings.ContainsAny(host, "/ @") || strings.Contains(host, "*") && host != "*" {
 			r.invalid("USHER_ALLOWED_HOSTS", "host names or addresses, separated by commas, or * for any")
@@ -68,12 +68,12 @@ func (o *Outbound) check(r *reader) {
 		}
 	}
 	if o.CAFile != "" {
-		o.CA = r.certificates("USHER_CA_FILE", o.CAFile)
+		o.CA = r.readCertificates("USHER_CA_FILE", o.CAFile)
 	}
 }
 
-// proxies reads the usual variables for proxies. net/http ignores an address that it cannot read, and
-// then calls without a proxy, or takes the scheme for the proxy's name: so that is a problem.
+// proxies reads the usual variables for proxies, and reports an address that cannot be parsed: net/http
+// would silently call without a proxy, or take the scheme for the name of the proxy.
 func (o *Outbound) proxies(r *reader) func(*url.URL) (*url.URL, error) {
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"} {
 		value := r.env[name]
@@ -92,18 +92,18 @@ func (o *Outbound) proxies(r *reader) func(*url.URL) (*url.URL, error) {
 	return cfg.ProxyFunc()
 }
 
-// baseURL checks the service's address: the client secret goes there.
+// baseURL parses and checks the service's address, to which usher sends the client secret.
 func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 	const name, want = "USHER_BASE_URL", "an address such as https://billing.example.com, without user, query or fragment"
 	u, err := url.Parse(value)
 	switch {
 	case err == nil && u.User != nil, err != nil && strings.Contains(value, "@"):
 		r.problem(name, "holds a user name or password (not shown), but should hold "+want)
-	case err != nil || u.Hostname() == "" || u.Opaque != "" || !portNumber(cmp.Or(u.Port(), "0")):
+	case err != nil || u.Hostname() == "" || u.Opaque != "" || !isPortNumber(cmp.Or(u.Port(), "0")):
 		r.invalid(name, want)
 	case u.Scheme != "https" && u.Scheme != "http", u.RawQuery != "" || u.ForceQuery, u.Fragment != "":
 		r.invalid(name, want)
-	case u.Scheme == "http" && !loopbackHost(u.Hostname()) && !plainHTTP:
+	case u.Scheme == "http" && !isLoopback(u.Hostname()) && !plainHTTP:
 		r.invalid(name, "an https address: over plain http the client secret can be read on the way (USHER_ALLOW_PLAIN_HTTP=true if you must)")
 	default:
 		u.Path = strings.TrimRight(u.Path, "/")
@@ -113,8 +113,8 @@ func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 	return nil
 }
 
-// readPorts returns the ports. When outbound is off there are none, but readPorts checks
-// their settings all the same.
+// readPorts returns the local ports. It checks their settings even if outbound is off, but then returns
+// none.
 func readPorts(r *reader, o *Outbound) []Port {
 	o.Name, o.prefix = mainPort, "USHER_"
 	ports := []Port{o.Port}
@@ -124,14 +124,14 @@ func readPorts(r *reader, o *Outbound) []Port {
 		r.read(p.variables(), index)
 		r.require(p.prefix+"LISTEN", p.Listen != "" || o.BaseURL == "", "the port's address, such as 127.0.0.1:8081")
 		if p.Scope != "" {
-			p.Scope = r.scope(p.prefix+"SCOPE", p.Scope)
+			p.Scope = r.cleanScope(p.prefix+"SCOPE", p.Scope)
 		} else {
 			p.Scope = o.Scope
 		}
 		p.ClientID = cmp.Or(p.ClientID, o.ClientID)
 		p.ClientSecret = cmp.Or(p.ClientSecret, o.ClientSecret)
 		p.Key = cmp.Or(p.Key, o.Key)
-		p.Name = r.name(names, p.prefix, p.Name, index)
+		p.Name = r.uniqueName(names, p.prefix, p.Name, index)
 		ports = append(ports, p)
 	}
 	for _, p := range ports {
@@ -147,7 +147,7 @@ func (p *Port) check(r *reader, o *Outbound) {
 	if p.Listen == "" {
 		return // already reported
 	}
-	reachable := r.listen(p.prefix+"LISTEN", p.Listen)
+	reachable := r.checkListen(p.prefix+"LISTEN", p.Listen)
 	if reachable && p.Key == nil && !o.Insecure && o.BaseURL != "" {
 		r.problem(p.prefix+"LISTEN", "is %q, which others can reach, and callers need no key: set %sKEY (or %sKEY_FILE), or USHER_INSECURE=true if everybody there may act in your name",
 			p.Listen, p.prefix, p.prefix)
@@ -156,11 +156,11 @@ func (p *Port) check(r *reader, o *Outbound) {
 	if p.Key == o.Key {
 		name = "USHER_KEY" // the main port's own, or inherited from it
 	}
-	r.keys(name, p.Key, reachable)
+	r.checkKeys(name, p.Key, reachable)
 }
 
-// IdentityVariables names the variables that the identity of p comes from: its own, or the
-// main port's where it inherits them; with _FILE where the secret is in a file.
+// IdentityVariables returns the names of the variables that p has its client and scope from: its own, or the
+// main port's if it inherits them, and with _FILE if the secret is in a file.
 func (s *Settings) IdentityVariables(p *Port) (clientID, clientSecret, scope string) {
 	variable := func(name string, inherited bool) string {
 		if inherited {

@@ -22,11 +22,11 @@ type Problems []string
 
 func (p Problems) Error() string { return strings.Join(p, "\n") }
 
-// reader reads settings and gathers what is wrong with them.
+// reader reads settings and collects their problems.
 type reader struct {
 	env      map[string]string
 	problems Problems
-	bad      map[string]bool          // variables with a problem: only the first one is reported
+	bad      map[string]bool          // the variables that have a problem; only the first of each is reported
 	files    map[string]*secret.Value // the secrets that are in files, by their variable
 }
 
@@ -34,9 +34,9 @@ func newReader(environ []string) *reader {
 	return &reader{env: Environment(environ), bad: make(map[string]bool), files: make(map[string]*secret.Value)}
 }
 
-// Environment returns the variables of environ, which is like os.Environ's, by name. If a name
-// occurs twice, the last one counts. An empty variable counts as not set. Windows keeps a
-// current folder for each drive in variables such as =C:, which have no name.
+// Environment returns the variables of environ, which has the form of os.Environ, by name. If a name occurs
+// twice the last one counts. An empty variable counts as not set. Variables without a name are ignored:
+// Windows has them (=C:=C:\folder) for the current folder of each drive.
 func Environment(environ []string) map[string]string {
 	env := make(map[string]string)
 	for _, kv := range environ {
@@ -56,10 +56,10 @@ func (r *reader) problem(name, format string, args ...any) {
 		return
 	}
 	r.bad[name] = true
-	r.problems = append(r.problems, text.Visible(name+" "+fmt.Sprintf(format, args...))) // one line, also if an error quotes line breaks
+	r.problems = append(r.problems, text.Visible(name+" "+fmt.Sprintf(format, args...))) // Visible makes one line of an error that quotes line breaks
 }
 
-// invalid reports a variable that holds the wrong thing. It must not be a secret.
+// invalid reports a variable whose value is wrong, and shows the value. The variable must not be a secret.
 func (r *reader) invalid(name, want string) {
 	if mayBeSecret(r.env[name]) {
 		r.problem(name, "should hold %s (what it holds is not shown: there may be a secret in it)", want)
@@ -68,8 +68,8 @@ func (r *reader) invalid(name, want string) {
 	r.problem(name, "is %q, but should hold %s", r.env[name], want)
 }
 
-// mayBeSecret recognises an address with a password, a query or a fragment, a signing secret and a
-// private key, also where they were put in the wrong place.
+// mayBeSecret recognises values that must not be shown, because a user may have put a secret into the wrong
+// variable: an address with a password, a query or a fragment, a signing secret, a private key.
 func mayBeSecret(value string) bool {
 	return strings.ContainsAny(strings.TrimRight(value, "?#"), "@?#") || strings.Contains(value, "whsec_") || strings.Contains(value, "-----BEGIN")
 }
@@ -80,8 +80,8 @@ func (r *reader) require(name string, ok bool, want string) {
 	}
 }
 
-// read reads variables into their fields; index is that of a further port or receiver. The table says which variable goes where, and
-// env gets a struct that is made from it.
+// read reads variables into their fields. index replaces the n in the names of a further port or receiver.
+// Package env fills structs, so read makes a struct type with a field for each variable.
 func (r *reader) read(variables []Variable, index string) {
 	var set []Variable
 	var fields []reflect.StructField
@@ -103,31 +103,31 @@ func (r *reader) read(variables []Variable, index string) {
 			if !ok {
 				panic(err) // a mistake in the table
 			}
-			r.invalid(parse.Name, wanted[parse.Type])
+			r.invalid(parse.Name, expected[parse.Type])
 		}
 	}
 	for i, v := range set {
 		value := values.Elem().Field(i)
 		v.value().Set(value)
-		if _, ok := v.field.(aboveZero); ok && r.env[v.Name] != "" && value.Int() <= 0 {
-			r.invalid(v.Name, "a value above zero: "+wanted[value.Type()])
+		if _, ok := v.field.(positive); ok && r.env[v.Name] != "" && value.Int() <= 0 {
+			r.invalid(v.Name, "a value above zero: "+expected[value.Type()])
 		}
 	}
 }
 
-// aboveZero is the field of a number that must not be zero.
-type aboveZero struct{ field any }
+// positive marks a field, in the table, whose value must be above zero.
+type positive struct{ field any }
 
-// value is the field itself.
+// value returns the field that the variable fills.
 func (v Variable) value() reflect.Value {
 	field := v.field
-	if above, ok := field.(aboveZero); ok {
+	if above, ok := field.(positive); ok {
 		field = above.field
 	}
 	return reflect.ValueOf(field).Elem()
 }
 
-// parsers read the types that env does not know, or reads otherwise.
+// parsers parse the types that package env does not know, or parses differently.
 var parsers = map[reflect.Type]env.ParserFunc{
 	reflect.TypeFor[int64]():          func(s string) (any, error) { return parseSize(s) },
 	reflect.TypeFor[[]string]():       func(s string) (any, error) { return parseList(s) },
@@ -142,8 +142,8 @@ var parsers = map[reflect.Type]env.ParserFunc{
 	},
 }
 
-// wanted says what a variable of each type should hold.
-var wanted = map[reflect.Type]string{
+// expected describes, for problems, what a variable of each type should hold.
+var expected = map[reflect.Type]string{
 	reflect.TypeFor[bool]():           "true or false",
 	reflect.TypeFor[int]():            "a whole number, up to 2147483647",
 	reflect.TypeFor[int64]():          "a size in bytes, or with KiB, MiB or GiB, such as 1MiB",
@@ -154,8 +154,8 @@ var wanted = map[reflect.Type]string{
 	reflect.TypeFor[signature.HMAC](): "sha256, sha512 or sha1",
 }
 
-// parseList reads several values, separated by commas. A list that is set but empty is an error:
-// the check that it configures would be off.
+// parseList parses values that are separated by commas. A list that is set but has no values is an error:
+// otherwise a check that the user wanted would be off.
 func parseList(text string) (list []string, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		if part = strings.TrimSpace(part); part != "" {
@@ -168,7 +168,7 @@ func parseList(text string) (list []string, err error) {
 	return list, err
 }
 
-// parseSize reads a number of bytes.
+// parseSize parses a number of bytes.
 func parseSize(text string) (int64, error) {
 	unit := int64(1)
 	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
@@ -184,8 +184,8 @@ func parseSize(text string) (int64, error) {
 	return n * unit, err
 }
 
-// parsePrefixes reads networks; a single address is a network of one. A network of mapped addresses
-// (::ffff:10.0.0.0/104) becomes one of the addresses themselves, which is how the gate sees them.
+// parsePrefixes parses networks; a single address is a network of one. It turns a network of IPv4 addresses
+// in IPv6 form (::ffff:10.0.0.0/104) into the IPv4 network, because the gate compares with IPv4 addresses.
 func parsePrefixes(text string) (all []netip.Prefix, err error) {
 	values, err := parseList(text)
 	for _, value := range values {

@@ -1,12 +1,12 @@
 // Package settings reads usher's settings from environment variables and checks them.
 //
-// One table (table.go) has each variable: the field that it fills, its default, and what it
-// means. [Read] fills the fields, checks them, and adds what follows from them: parsed addresses,
-// the content of files. What it returns can be used as it is. If anything is wrong, it returns
-// every problem at once, one line each, and never the value of a secret.
+// One table (table.go) has each variable once: the field that it fills, its default, and its meaning.
+// 'usher help settings' and docs/reference.md are made from the same table, and so is the list of known
+// names, against which typing errors are found.
 //
-// What counts as a slip of a known name, 'usher help settings' and docs/reference.md come from
-// the same table.
+// [Read] fills the fields, checks them, and adds what follows from them, such as parsed addresses and the
+// content of files. Its result needs no more checks. If anything is wrong, Read returns all problems at
+// once, one line each, and never the value of a secret.
 package settings
 
 import (
@@ -20,19 +20,19 @@ import (
 	"usher/internal/secret"
 )
 
-// Settings is everything that the environment says.
+// Settings has all settings.
 type Settings struct {
 	Outbound     Outbound
-	Ports        []Port // the main port first, then USHER_PORTS_0_…, USHER_PORTS_1_…; none when outbound is off
+	Ports        []Port // the main port first, then USHER_PORTS_0_…, USHER_PORTS_1_…; empty if outbound is off
 	Webhook      Webhook
 	Entitlements Entitlements
 	Admin        Admin
 
-	// Unknown are the USHER_ variables that usher does not know and that look like no slip.
+	// Unknown are USHER_ variables that usher does not know and whose names are not like a known one.
 	Unknown []string
-	// Unused are the variables that are set for a part that is off.
+	// Unused are variables of parts that are off.
 	Unused []Unused
-	// Watched are the secrets in files, which may change: those of the parts that are on.
+	// Watched are the secrets in files, of the parts that are on: the files may change while usher runs.
 	Watched []*secret.Value
 }
 
@@ -53,11 +53,11 @@ type Admin struct {
 	NoColour bool // NO_COLOR is set, see https://no-color.org
 }
 
-// Read reads the settings of an usher that serves: at least one part has to be on. Its error
-// is [Problems]. A value that cannot be read is a problem also where its part is off.
+// Read reads the settings of an usher that serves: at least one part must be on. Its error is [Problems]. A
+// value that cannot be parsed is a problem even if its part is off.
 func Read(environ []string) (*Settings, error) { return read(environ, requireAnyPart) }
 
-// ReadOutbound is Read for 'usher exec': outbound has to be on.
+// ReadOutbound is Read for 'usher exec': outbound must be on.
 func ReadOutbound(environ []string) (*Settings, error) { return read(environ, requireOutbound) }
 
 func read(environ []string, required func(*Settings, *reader)) (*Settings, error) {
@@ -66,7 +66,7 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 	for _, sec := range s.sections() {
 		r.read(sec.rows, "n")
 	}
-	s.Webhook.further = r.indexes(receiversPrefix)
+	s.Webhook.receiverIndexes = r.indexes(receiversPrefix)
 	s.Webhook.KeepUnclaimed = s.EntitlementsOn() && s.Webhook.Inbox != ""
 	s.Admin.NoColour = r.env["NO_COLOR"] != ""
 	s.Unknown = r.unknown()
@@ -77,7 +77,7 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 	s.Admin.check(r)
 	s.Webhook.check(r)
 	s.Entitlements.check(r, s)
-	checkDistinct(r, s)
+	checkDistinctAddresses(r, s)
 	for name, v := range r.files {
 		if !slices.ContainsFunc(s.Unused, func(u Unused) bool { return u.Name == name }) {
 			s.Watched = append(s.Watched, v)
@@ -89,8 +89,8 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 	return s, nil
 }
 
-// ReadAdmin reads what it takes to call the admin port of a running usher, and no more:
-// the caller may not have the other settings. For a caller "off" is a wrong setting.
+// ReadAdmin reads only the settings that a command needs to call the admin port of a running usher: the user
+// who runs the command may not have access to the others. An admin port that is off is a problem here.
 func ReadAdmin(environ []string) (*Admin, error) {
 	r := newReader(environ)
 	s := new(Settings)
@@ -101,28 +101,28 @@ func ReadAdmin(environ []string) (*Admin, error) {
 	if a.Listen == "off" {
 		r.problem("USHER_ADMIN_LISTEN", "is off, so there is no admin port to ask: set it to the address of the admin port of the running usher")
 	}
-	r.listen("USHER_ADMIN_LISTEN", a.Listen)
-	r.tokens("USHER_ADMIN_TOKEN", a.Token)
-	r.tokens("USHER_ADMIN_READ_TOKEN", a.ReadToken)
+	r.checkListen("USHER_ADMIN_LISTEN", a.Listen)
+	r.checkTokens("USHER_ADMIN_TOKEN", a.Token)
+	r.checkTokens("USHER_ADMIN_READ_TOKEN", a.ReadToken)
 	if len(r.problems) > 0 {
 		return nil, r.problems
 	}
 	return a, nil
 }
 
-// AdminListen is where the admin port is. It reads one setting and no more: a health check
-// must not depend on the secrets being mounted.
+// AdminListen returns the address of the admin port. It reads only this setting, so that a health check does
+// not fail because the file of a secret is missing.
 func AdminListen(environ []string) string {
 	const name = "USHER_ADMIN_LISTEN"
 	return cmp.Or(Environment(environ)[name], Default(name))
 }
 
 func (a *Admin) check(r *reader) {
-	if r.listen("USHER_ADMIN_LISTEN", a.Listen) && a.Token == nil {
+	if r.checkListen("USHER_ADMIN_LISTEN", a.Listen) && a.Token == nil {
 		r.problem("USHER_ADMIN_LISTEN", "is %q, which others can reach: set USHER_ADMIN_TOKEN (or USHER_ADMIN_TOKEN_FILE), or listen on 127.0.0.1", a.Listen)
 	}
-	acting := r.tokens("USHER_ADMIN_TOKEN", a.Token)
-	for _, t := range r.tokens("USHER_ADMIN_READ_TOKEN", a.ReadToken) {
+	acting := r.checkTokens("USHER_ADMIN_TOKEN", a.Token)
+	for _, t := range r.checkTokens("USHER_ADMIN_READ_TOKEN", a.ReadToken) {
 		if slices.ContainsFunc(acting, func(o secret.Token) bool { return o.Value == t.Value }) {
 			r.problem("USHER_ADMIN_READ_TOKEN", "holds a token (not shown) that USHER_ADMIN_TOKEN holds, too: with it one may act")
 		}
@@ -138,7 +138,7 @@ func (a *Admin) check(r *reader) {
 func (e *Entitlements) check(r *reader, s *Settings) {
 	reachable := false
 	if e.Listen != "" {
-		reachable = r.listen("USHER_ENTITLEMENTS_LISTEN", e.Listen)
+		reachable = r.checkListen("USHER_ENTITLEMENTS_LISTEN", e.Listen)
 		if reachable && e.Key == nil && !s.Outbound.Insecure {
 			r.problem("USHER_ENTITLEMENTS_LISTEN", "is %q, which others can reach, and callers need no key: set USHER_ENTITLEMENTS_KEY (or USHER_ENTITLEMENTS_KEY_FILE), or USHER_INSECURE=true if everybody there may ask", e.Listen)
 		}
@@ -147,13 +147,13 @@ func (e *Entitlements) check(r *reader, s *Settings) {
 			r.problem("USHER_WEBHOOK_LISTEN", "is off, but with a file inbox no other usher can take webhooks in: use postgres://user@host/database in USHER_WEBHOOK_INBOX, or set an address")
 		}
 	}
-	r.keys("USHER_ENTITLEMENTS_KEY", e.Key, reachable)
+	r.checkKeys("USHER_ENTITLEMENTS_KEY", e.Key, reachable)
 }
 
-// checkDistinct finds two listeners on one address.
-func checkDistinct(r *reader, s *Settings) {
+// checkDistinctAddresses reports two listeners that have the same address.
+func checkDistinctAddresses(r *reader, s *Settings) {
 	seen := make(map[string]string)
-	see := func(name, addr string) {
+	add := func(name, addr string) {
 		if strings.HasSuffix(addr, ":0") || addr == "" || addr == "off" {
 			return
 		}
@@ -164,25 +164,25 @@ func checkDistinct(r *reader, s *Settings) {
 		seen[addr] = name
 	}
 	for _, p := range s.Ports {
-		see(p.prefix+"LISTEN", p.Listen)
+		add(p.prefix+"LISTEN", p.Listen)
 	}
 	if s.GateOn() {
-		see("USHER_WEBHOOK_LISTEN", s.Webhook.Listen)
+		add("USHER_WEBHOOK_LISTEN", s.Webhook.Listen)
 	}
-	see("USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen)
-	see("USHER_ADMIN_LISTEN", s.Admin.Listen)
+	add("USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen)
+	add("USHER_ADMIN_LISTEN", s.Admin.Listen)
 }
 
-// A Part is something that usher does. Each is on when it has its setting, and works
-// without the others: one that is off opens no port, needs no secret, and plays no role
-// in readiness, on the page or in the metrics.
+// A Part is one of the three things that usher does. Each part has a setting that switches it on, and works
+// without the others. A part that is off opens no port, needs no secret, and does not appear in readiness,
+// on the admin page or in the metrics.
 type Part struct {
 	Name string // as in /readyz/NAME
 	On   bool
-	Off  string // says that the part is off, and what switches it on
+	Off  string // a sentence that says that the part is off, and how to switch it on
 }
 
-// Parts returns all three: outbound, gate and entitlements.
+// Parts returns the three parts: outbound, gate and entitlements.
 func (s *Settings) Parts() [3]Part {
 	gate := "the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"
 	if s.Webhook.Listen == "off" {
@@ -195,13 +195,13 @@ func (s *Settings) Parts() [3]Part {
 	}
 }
 
-// OutboundOn says whether usher calls the billing service.
+// OutboundOn reports whether usher calls the billing service.
 func (s *Settings) OutboundOn() bool { return s.Outbound.BaseURL != "" }
 
-// GateOn says whether usher takes webhooks in.
+// GateOn reports whether usher receives webhooks.
 func (s *Settings) GateOn() bool { return s.Webhook.on() }
 
-// EntitlementsOn says whether usher answers what a tenant may use, on a port of its own.
+// EntitlementsOn reports whether usher has a port that answers what a tenant may use.
 func (s *Settings) EntitlementsOn() bool { return s.Entitlements.Listen != "" }
 
 func requireAnyPart(s *Settings, r *reader) {
@@ -220,13 +220,13 @@ func requireOutbound(s *Settings, r *reader) {
 	r.require("USHER_BASE_URL", s.OutboundOn(), "the billing service's base address, such as https://billing.example.com: 'usher exec' is for programs that call it")
 }
 
-// Unused is a variable of a part that is off.
+// Unused is a variable that is set although its part is off. Why says how to switch that part on.
 type Unused struct{ Name, Why string }
 
-// unused finds the variables that are set for a part that is off: the user who sets one
-// relies on it.
+// unused returns the variables that are set for a part that is off, for a warning: the user who set one
+// expects it to work.
 func (s *Settings) unused(r *reader) (unused []Unused) {
-	elsewhere := func(name string) bool { // it is used, though its own part is off
+	usedElsewhere := func(name string) bool { // another part uses it, too
 		return name == "USHER_ALLOWED_HOSTS" || name == "USHER_WEBHOOK_LISTEN" && r.env[name] == "off" ||
 			s.EntitlementsOn() && (strings.HasPrefix(name, "USHER_WEBHOOK_INBOX") || name == "USHER_INSECURE")
 	}
@@ -238,7 +238,7 @@ func (s *Settings) unused(r *reader) (unused []Unused) {
 			}
 			for _, known := range names(sec.rows) {
 				for _, name := range given {
-					if generic(name) == known && !elsewhere(name) {
+					if withoutIndex(name) == known && !usedElsewhere(name) {
 						unused = append(unused, Unused{name, part.Off})
 					}
 				}

@@ -9,23 +9,22 @@ import (
 	"usher/internal/secret"
 )
 
-// A section is one table of settings, as help and docs/reference.md show it.
+// A section is a group of settings, as help and docs/reference.md show it.
 type section struct {
 	title, intro string
-	part         string // the part that it belongs to; empty: usher as a whole
+	part         string // the part that the settings belong to; empty if they are for all parts
 	rows         []Variable
 }
 
-// A Variable is one setting. This table is all that usher knows about its settings, except how
-// they depend on each other.
+// A Variable is one setting. Everything about it is in this table, except how it depends on other settings.
 type Variable struct {
-	Name    string // of a further port or receiver: with n instead of the index
-	field   any    // where its value goes; see parse for the types
-	unset   string // what counts if it is not set: a default in `code`, or words
-	meaning string // may contain `code`
+	Name    string // with n in place of the index of a further port or receiver
+	field   any    // a pointer to the field that it fills; see parsers for the types
+	unset   string // what applies if it is not set: a default value in `backticks`, or a description
+	meaning string // a sentence or more, with code in `backticks`
 }
 
-// Default is the value of a variable that nobody sets; empty for none.
+// Default returns the default value, or the empty string if there is none.
 func (v Variable) Default() string {
 	if value, ok := strings.CutPrefix(v.unset, "`"); ok {
 		return strings.TrimSuffix(value, "`")
@@ -33,14 +32,14 @@ func (v Variable) Default() string {
 	return ""
 }
 
-// Secret says whether the variable can be given as Name_FILE, too.
+// Secret reports whether the variable is a secret, which can also be given in a file, as Name_FILE.
 func (v Variable) Secret() bool {
 	_, secret := v.field.(**secret.Value)
 	return secret
 }
 
-// says returns what the setting means, and whether a file can hold it.
-func (v Variable) says() string {
+// description returns the meaning, and whether the value can be in a file.
+func (v Variable) description() string {
 	if v.Secret() {
 		return v.meaning + " Secret: or `_FILE`."
 	}
@@ -65,7 +64,7 @@ func (s *Settings) sections() []section {
 				{"USHER_ALLOW_PLAIN_HTTP", &o.AllowPlainHTTP, "`false`", "`true` allows `USHER_BASE_URL` to be `http` to another machine. The client secret then travels unencrypted."},
 				{"USHER_REPLAY_LIMIT", &o.ReplayLimit, "`1MiB`", "The largest request body that usher keeps, to resend it after a 401. Larger ones stream."},
 				{"USHER_REPLAY_MEMORY", &o.ReplayMemory, "`32MiB`", "Memory for all bodies kept at once. When it is full, further bodies stream and cannot be resent. Bodies up to 16 KiB are always kept."},
-				{"USHER_UPSTREAM_TIMEOUT", aboveZero{&o.UpstreamTimeout}, "`60s`", "From the last byte of a call to the header of its answer. A token request has 10 s."},
+				{"USHER_UPSTREAM_TIMEOUT", positive{&o.UpstreamTimeout}, "`60s`", "From the last byte of a call to the header of its answer. A token request has 10 s."},
 				{"USHER_CA_FILE", &o.CAFile, "none", "CA certificates to trust for the billing service, in addition to the system's."},
 			}, new(Port).variables())},
 		{"Webhook gate (inbound)",
@@ -88,21 +87,21 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_TYPES", &w.Types, "`TenantProvisioningChange`", "Event types to accept; `*` for any. Only `TenantProvisioningChange` is deduplicated: others do not hold a complete state."},
 				{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none", "Event types that ask your receiver a question (may this checkout go on?). usher sends them once, does not store or deduplicate them, and answers with the receiver's status, `Content-Type` and body. Do not list them in `USHER_WEBHOOK_TYPES`."},
 				{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in", "A JSON Schema of your own, if you customised the payload. It applies to every type; the built-in one applies to `TenantProvisioningChange` only."},
-				{"USHER_WEBHOOK_MAX_BODY", aboveZero{&w.MaxBody}, "`1MiB`", "The largest webhook to accept."},
-				{"USHER_WEBHOOK_DEDUP_SIZE", aboveZero{&w.DedupSize}, "`10000`", "Without an inbox: for how many tenants usher remembers the last webhook, to drop copies of it. An inbox remembers all."},
+				{"USHER_WEBHOOK_MAX_BODY", positive{&w.MaxBody}, "`1MiB`", "The largest webhook to accept."},
+				{"USHER_WEBHOOK_DEDUP_SIZE", positive{&w.DedupSize}, "`10000`", "Without an inbox: for how many tenants usher remembers the last webhook, to drop copies of it. An inbox remembers all."},
 				{"USHER_WEBHOOK_DEDUP_WINDOW", &w.DedupWindow, "`10m`", "For how long after the receiver accepted a webhook usher drops copies of it. `0` turns deduplication off."},
-				{"USHER_WEBHOOK_TIMEOUT", aboveZero{&w.Timeout}, "`10s`", "How long your receiver may take for each try."},
-				{"USHER_WEBHOOK_ATTEMPTS", aboveZero{&w.Attempts}, "`3`", "Tries for each delivery without an inbox."},
-				{"USHER_WEBHOOK_MAX_INFLIGHT", aboveZero{&w.MaxInflight}, "`256`", "Webhooks being handled at once; more get 503. With several receivers each may use an equal share."},
+				{"USHER_WEBHOOK_TIMEOUT", positive{&w.Timeout}, "`10s`", "How long your receiver may take for each try."},
+				{"USHER_WEBHOOK_ATTEMPTS", positive{&w.Attempts}, "`3`", "Tries for each delivery without an inbox."},
+				{"USHER_WEBHOOK_MAX_INFLIGHT", positive{&w.MaxInflight}, "`256`", "Webhooks being handled at once; more get 503. With several receivers each may use an equal share."},
 				{"USHER_WEBHOOK_SIGN_SECRET", &w.signSecret, "none", "`whsec_…`: usher signs what it delivers with the Standard Webhooks headers, so that your receiver can verify it."},
-			}, new(further).variables())},
+			}, new(extraReceiver).variables())},
 		{"Inbox", "With an inbox usher stores each webhook before it answers 200, and retries until the receiver has it. Without one it passes webhooks through.",
 			"gate", []Variable{
 				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that several replicas share. It takes the usual parameters (`sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `target_session_attrs=read-write` with several hosts) and `schema` (default `usher`), where the tables are."},
-				{"USHER_WEBHOOK_INBOX_ATTEMPTS", aboveZero{&w.Store.Attempts}, "`20`", "usher parks a webhook after so many failed tries. Tries while the receiver is down do not count."},
-				{"USHER_WEBHOOK_INBOX_MAX_AGE", aboveZero{&w.Store.MaxAge}, "`72h`", "usher parks a webhook that is older than this."},
-				{"USHER_WEBHOOK_INBOX_CONCURRENCY", aboveZero{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
-				{"USHER_WEBHOOK_INBOX_MAX_BYTES", aboveZero{&w.Store.MaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas together. When it is full, senders get 503 with `Retry-After`; deliveries continue."},
+				{"USHER_WEBHOOK_INBOX_ATTEMPTS", positive{&w.Store.Attempts}, "`20`", "usher parks a webhook after so many failed tries. Tries while the receiver is down do not count."},
+				{"USHER_WEBHOOK_INBOX_MAX_AGE", positive{&w.Store.MaxAge}, "`72h`", "usher parks a webhook that is older than this."},
+				{"USHER_WEBHOOK_INBOX_CONCURRENCY", positive{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
+				{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.Store.MaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas together. When it is full, senders get 503 with `Retry-After`; deliveries continue."},
 				{"USHER_WEBHOOK_INBOX_KEEP", &w.inboxKeep, "`all`", "`latest`: a newer webhook of the same tenant replaces one that waits. `all`: every webhook is delivered."},
 				{"USHER_WEBHOOK_INBOX_PASSWORD", &w.InboxPassword, "none", "The database's password. usher reads it again for each new connection, so you can rotate it in a file. A password in the address works, too."},
 			}},
@@ -134,14 +133,14 @@ func (p *Port) variables() []Variable {
 	}
 }
 
-func (c *further) variables() []Variable {
+func (c *extraReceiver) variables() []Variable {
 	return []Variable{
 		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none", "One more receiver, for the webhooks of these platform codes; n is 0, 1, … All others go to `USHER_WEBHOOK_FORWARD_URL`. Without that, usher rejects them with 422 (or keeps them, if entitlements are on)."},
 		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with it", "Its address."},
 		{"USHER_WEBHOOK_RECEIVERS_n_NAME", &c.Name, "the index", "Its name in logs and metrics. The name of `USHER_WEBHOOK_FORWARD_URL` is `main`."},
 		{"USHER_WEBHOOK_RECEIVERS_n_SIGN_SECRET", &c.signSecret, "inherited", "A signing secret of its own."},
-		{"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT", aboveZero{&c.Timeout}, "inherited", "How long it may take for each try."},
-		{"USHER_WEBHOOK_RECEIVERS_n_CONCURRENCY", aboveZero{&c.Concurrency}, "inherited", "Deliveries to it at once; inherited from `USHER_WEBHOOK_INBOX_CONCURRENCY`."},
+		{"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT", positive{&c.Timeout}, "inherited", "How long it may take for each try."},
+		{"USHER_WEBHOOK_RECEIVERS_n_CONCURRENCY", positive{&c.Concurrency}, "inherited", "Deliveries to it at once; inherited from `USHER_WEBHOOK_INBOX_CONCURRENCY`."},
 	}
 }
 
@@ -166,10 +165,10 @@ func names(variables []Variable) []string {
 	return names
 }
 
-// Known says whether usher knows a variable.
-func Known(name string) bool { return slices.Contains(names(Variables()), generic(name)) }
+// Known reports whether name is a setting of usher.
+func Known(name string) bool { return slices.Contains(names(Variables()), withoutIndex(name)) }
 
-// Default is the value of a variable that nobody sets; empty for none.
+// Default returns the default value of a setting, or the empty string if it has none.
 func Default(name string) string {
 	all := Variables()
 	return all[slices.IndexFunc(all, func(v Variable) bool { return v.Name == name })].Default()
@@ -182,8 +181,8 @@ const settingsIntro = "usher is configured by environment variables, or by files
 	"Every secret `X` can be given as `X_FILE` instead, which names a file. usher reads the file again when its content changes, " +
 	"and keeps the last good value when the file is empty or cannot be read."
 
-// WriteHelp writes the settings for a terminal: all, or those in whose name or meaning the
-// word occurs. It reports whether there are any.
+// WriteHelp writes all settings for a terminal or, if word is not empty, those that have the word in their
+// name or meaning. It reports whether there are any.
 func WriteHelp(w io.Writer, word string) (found bool) {
 	if word == "" {
 		fmt.Fprintln(w, wrap("", settingsIntro))
@@ -191,10 +190,10 @@ func WriteHelp(w io.Writer, word string) (found bool) {
 	for _, sec := range new(Settings).sections() {
 		heading := "\n" + sec.title + "\n"
 		for _, v := range sec.rows {
-			if !strings.Contains(strings.ToLower(v.Name+" "+v.says()), strings.ToLower(word)) {
+			if !strings.Contains(strings.ToLower(v.Name+" "+v.description()), strings.ToLower(word)) {
 				continue
 			}
-			fmt.Fprintf(w, "%s\n  %s  (default: %s)\n%s\n", heading, v.Name, plain(v.unset), wrap("      ", v.says()))
+			fmt.Fprintf(w, "%s\n  %s  (default: %s)\n%s\n", heading, v.Name, plain(v.unset), wrap("      ", v.description()))
 			heading, found = "", true
 		}
 	}

@@ -66,7 +66,7 @@ func writeTables(w io.Writer) {
 		}
 		fmt.Fprintf(w, "| variable | default | meaning |\n|---|---|---|\n")
 		for _, v := range sec.rows {
-			fmt.Fprintf(w, "| `%s` | %s | %s |\n", v.Name, v.unset, v.says())
+			fmt.Fprintf(w, "| `%s` | %s | %s |\n", v.Name, v.unset, v.description())
 		}
 		fmt.Fprintln(w)
 	}

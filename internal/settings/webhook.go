@@ -19,9 +19,9 @@ import (
 	"usher/webhookgate/content"
 )
 
-// Webhook is the gate and its inbox. See on for what switches the gate on.
+// Webhook has the settings of the gate and its inbox. See on for when the gate is on.
 type Webhook struct {
-	webhookgate.Config // all that the settings say of it
+	webhookgate.Config // those of its fields that are settings
 
 	Listen, ForwardURL                   string
 	TLSCertFile, TLSKeyFile, TLSClientCA string
@@ -33,13 +33,13 @@ type Webhook struct {
 	token, hmacSecret, signSecret        *secret.Value
 
 	Inbox            string
-	InboxAddress     *inbox.Address // of Inbox; nil: none
-	InboxPassword    *secret.Value  // of a database
+	InboxAddress     *inbox.Address // Inbox, parsed; nil if there is no inbox
+	InboxPassword    *secret.Value  // the database's password
 	InboxConcurrency int
-	Store            store.Config // all that the settings say of it
+	Store            store.Config // those of its fields that are settings
 	inboxKeep        string
 
-	further []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
+	receiverIndexes []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
 }
 
 func (w *Webhook) check(r *reader) {
@@ -51,24 +51,24 @@ func (w *Webhook) check(r *reader) {
 	w.readReceivers(r)
 }
 
-// on says whether usher takes webhooks in: it needs somewhere to put them.
+// on reports whether usher receives webhooks: there must be a receiver or an inbox to put them into.
 func (w *Webhook) on() bool {
-	return (w.ForwardURL != "" || w.further != nil || w.KeepUnclaimed) && w.Listen != "off"
+	return (w.ForwardURL != "" || w.receiverIndexes != nil || w.KeepUnclaimed) && w.Listen != "off"
 }
 
 func (w *Webhook) checkListener(r *reader) {
-	reachable := r.listen("USHER_WEBHOOK_LISTEN", w.Listen)
+	reachable := r.checkListen("USHER_WEBHOOK_LISTEN", w.Listen)
 	checked := w.token != nil || w.hmacSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
 	if w.on() && reachable && !checked && !w.Insecure {
 		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
-	// The gate compares it with the path as the sender wrote it, escapes included.
+	// The gate compares it with the escaped path that the sender wrote.
 	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
 		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
 	}
 }
 
-// readRules asks content what it makes of the types and the schema.
+// readRules checks the types, and compiles the rules for types and schema.
 func (w *Webhook) readRules(r *reader) {
 	for _, typ := range w.SyncTypes {
 		switch {
@@ -80,7 +80,7 @@ func (w *Webhook) readRules(r *reader) {
 	}
 	var schema []byte
 	if w.SchemaFile != "" {
-		if schema = r.file("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); schema == nil {
+		if schema = r.readFile("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); schema == nil {
 			return
 		}
 	} else if !w.on() {
@@ -94,9 +94,9 @@ func (w *Webhook) readRules(r *reader) {
 
 func forwardURL(r *reader, name, value string) *url.URL {
 	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" || !portNumber(cmp.Or(u.Port(), "0")) {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" || !isPortNumber(cmp.Or(u.Port(), "0")) {
 		holds := ""
-		if start := startOf(value); start != "" {
+		if start := showableStart(value); start != "" {
 			holds = fmt.Sprintf("is %q, but ", start)
 		}
 		r.problem(name, "%sshould hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
@@ -105,9 +105,9 @@ func forwardURL(r *reader, name, value string) *url.URL {
 	return u
 }
 
-// startOf returns what can be shown of a receiver's address: not its path, which may hold a
-// secret, and nothing at all if there may be a password before that.
-func startOf(value string) string {
+// showableStart returns the beginning of a receiver's address, for a problem: without its path, which may
+// hold a secret. It returns nothing if the beginning may hold a password.
+func showableStart(value string) string {
 	host, end := value, ""
 	if _, rest, found := strings.Cut(value, "://"); found {
 		host = rest
@@ -117,7 +117,7 @@ func startOf(value string) string {
 		host, end = host[:i], "/…"
 	}
 	_, port, found := strings.Cut(host, ":")
-	if strings.Contains(value, "@") || found && !portNumber(port) {
+	if strings.Contains(value, "@") || found && !isPortNumber(port) {
 		return ""
 	}
 	return scheme + host + end
@@ -125,22 +125,22 @@ func startOf(value string) string {
 
 func (w *Webhook) checkSecrets(r *reader) {
 	w.Tokens, w.HMACSecret, w.HMACStandard = w.token.Getter(), w.hmacSecret.Getter(), w.hmacScheme == "standard"
-	r.keys("USHER_WEBHOOK_TOKEN", w.token, false)
+	r.checkKeys("USHER_WEBHOOK_TOKEN", w.token, false)
 	if !httpguts.ValidHeaderFieldName(w.HMACHeader) {
 		r.invalid("USHER_WEBHOOK_HMAC_HEADER", "the name of a header, such as X-Signature")
 	}
-	if w.HMACStandard { // it has its own form of a key, and one algorithm
+	if w.HMACStandard { // this scheme has keys of its own form, and only one algorithm
 		if w.HMAC.Name != "sha256" {
 			r.problem("USHER_WEBHOOK_HMAC_ALGORITHM", "is %q, but should be sha256, as USHER_WEBHOOK_HMAC_SCHEME is standard", w.HMAC.Name)
 		}
 		if w.hmacSecret == nil && w.on() {
 			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
 		}
-		r.signingKey("USHER_WEBHOOK_HMAC_SECRET", w.hmacSecret, ", as USHER_WEBHOOK_HMAC_SCHEME is standard")
+		r.checkSigningKey("USHER_WEBHOOK_HMAC_SECRET", w.hmacSecret, ", as USHER_WEBHOOK_HMAC_SCHEME is standard")
 	} else if w.hmacScheme != "body" {
 		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
 	}
-	r.signingKey("USHER_WEBHOOK_SIGN_SECRET", w.signSecret, "")
+	r.checkSigningKey("USHER_WEBHOOK_SIGN_SECRET", w.signSecret, "")
 }
 
 func (w *Webhook) checkTLS(r *reader) {
@@ -148,7 +148,7 @@ func (w *Webhook) checkTLS(r *reader) {
 	if (w.TLSCertFile == "") != (w.TLSKeyFile == "") {
 		r.problem(certName, "and %s should be set both, or neither", keyName)
 	} else if w.TLSCertFile != "" {
-		cert, key := r.file(certName, w.TLSCertFile), r.file(keyName, w.TLSKeyFile)
+		cert, key := r.readFile(certName, w.TLSCertFile), r.readFile(keyName, w.TLSKeyFile)
 		if _, err := tls.X509KeyPair(cert, key); err != nil && cert != nil && key != nil {
 			r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)", keyName, err, w.TLSCertFile, w.TLSKeyFile)
 		}
@@ -158,7 +158,7 @@ func (w *Webhook) checkTLS(r *reader) {
 	case w.TLSCertFile == "" && w.TLSKeyFile == "":
 		r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", "is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE too")
 	default:
-		r.certificates("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", w.TLSClientCA)
+		r.readCertificates("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", w.TLSClientCA)
 	}
 }
 
@@ -167,7 +167,7 @@ func (w *Webhook) checkInbox(r *reader) {
 		var err error
 		if w.InboxAddress, err = inbox.ParseAddress(w.Inbox); err != nil {
 			w.InboxAddress = nil
-			// The address may hold a password, so it is not shown.
+			// Without the address itself: it may hold a password.
 			r.problem("USHER_WEBHOOK_INBOX", "can't be used: %v; it should hold file:/path, such as file:/var/lib/usher/inbox.db, or postgres://user@host/database", err)
 		}
 	}
@@ -185,36 +185,36 @@ func (w *Webhook) checkInbox(r *reader) {
 	}
 }
 
-// SharedInbox says whether replicas share the inbox.
+// SharedInbox reports whether several replicas can share the inbox.
 func (w *Webhook) SharedInbox() bool { return w.InboxAddress != nil && w.InboxAddress.Shared() }
 
-// further is a receiver as its variables have it, USHER_WEBHOOK_RECEIVERS_n_…. What is not given is
-// inherited from the gate's settings.
-type further struct {
+// extraReceiver is a receiver with its variables, USHER_WEBHOOK_RECEIVERS_n_…. It inherits the settings that it
+// does not have from the gate.
+type extraReceiver struct {
 	receiver.Receiver
 	address    string
 	signSecret *secret.Value
 }
 
-// readReceivers reads the receivers: the main one first, if there is one, then
-// USHER_WEBHOOK_RECEIVERS_0_…, USHER_WEBHOOK_RECEIVERS_1_….
+// readReceivers sets the receivers: first the main one, if there is one, then USHER_WEBHOOK_RECEIVERS_0_…,
+// USHER_WEBHOOK_RECEIVERS_1_….
 func (w *Webhook) readReceivers(r *reader) {
 	var all []*receiver.Receiver
 	if w.ForwardURL != "" {
-		main := &further{address: w.ForwardURL}
+		main := &extraReceiver{address: w.ForwardURL}
 		main.Name = receiver.Main
 		all = append(all, w.newReceiver(r, "USHER_WEBHOOK_", main))
 	}
 	names := map[string]string{receiver.Main: "USHER_WEBHOOK_FORWARD_URL"}
-	claims := make(map[string]string) // by platform
-	for _, index := range w.further {
+	claims := make(map[string]string) // from a platform to the receiver that claims it
+	for _, index := range w.receiverIndexes {
 		prefix := receiversPrefix + index + "_"
-		c := new(further)
+		c := new(extraReceiver)
 		r.read(c.variables(), index)
 		r.require(prefix+"PLATFORMS", len(c.Platforms) > 0 || !w.on(), "the codes of the platforms whose webhooks go there, separated by commas")
 		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(), "the receiver's address, such as http://127.0.0.1:3000/provisioning")
-		r.signingKey(prefix+"SIGN_SECRET", c.signSecret, "")
-		c.Name = r.name(names, prefix, c.Name, index)
+		r.checkSigningKey(prefix+"SIGN_SECRET", c.signSecret, "")
+		c.Name = r.uniqueName(names, prefix, c.Name, index)
 		for _, platform := range c.Platforms {
 			if other, taken := claims[platform]; taken && other != prefix {
 				r.problem(prefix+"PLATFORMS", "has %q, which %sPLATFORMS has too: a platform's webhooks should go to one receiver", platform, other)
@@ -229,8 +229,8 @@ func (w *Webhook) readReceivers(r *reader) {
 	w.Receivers = receiver.NewSet(all...)
 }
 
-// newReceiver completes a receiver with what it inherits.
-func (w *Webhook) newReceiver(r *reader, prefix string, c *further) *receiver.Receiver {
+// newReceiver adds to a receiver what it inherits.
+func (w *Webhook) newReceiver(r *reader, prefix string, c *extraReceiver) *receiver.Receiver {
 	c.Variable = prefix + "FORWARD_URL"
 	if c.address != "" {
 		c.URL = forwardURL(r, c.Variable, c.address)
