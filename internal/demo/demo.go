@@ -1,7 +1,6 @@
-// Package demo is 'usher demo': usher between a billing service and a receiver, both of package
-// sandbox, or in front of the user's own receiver. It tells a story of half a minute, which shows what
-// usher does, and then lets webhooks come until it is stopped. The usher in it is the real one (see
-// package serve), with settings of the demo's own.
+// Package demo is 'usher demo': it runs the real usher (package serve) between a billing service and a
+// receiver of package sandbox, or in front of the user's own receiver. For half a minute it shows, step by
+// step, what usher does. After that it sends webhooks until it is stopped.
 package demo
 
 import (
@@ -14,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,12 +25,12 @@ import (
 	"usher/internal/text"
 )
 
-// Config is what the demo gets from its user.
+// Config configures the demo.
 type Config struct {
 	Environ []string
-	Stdout  io.Writer // the story
-	Stderr  io.Writer // the log
-	Self    string    // the program's own file, for hints; may be empty
+	Stdout  io.Writer // gets the story
+	Stderr  io.Writer // gets the log
+	Self    string    // the path of usher's binary, for hints; may be empty
 }
 
 const (
@@ -38,14 +38,14 @@ const (
 	webhookToken = "demo-webhook-token"
 )
 
-// Run runs the demo until ctx ends or a signal comes.
+// Run runs the demo until ctx ends or a signal arrives.
 func Run(ctx context.Context, c Config) error {
 	given := settings.Environment(c.Environ)
-	world := sandbox.Config{Listen: "127.0.0.1:0", ReceiverListen: "127.0.0.1:0", TokenLife: tokenLife}
+	config := sandbox.Config{Listen: "127.0.0.1:0", ReceiverListen: "127.0.0.1:0", TokenLife: tokenLife}
 	if given["USHER_WEBHOOK_FORWARD_URL"] != "" {
-		world.ReceiverListen = "off"
+		config.ReceiverListen = "off"
 	}
-	box, err := sandbox.Open(world)
+	box, err := sandbox.Open(config)
 	if err != nil {
 		return err
 	}
@@ -76,14 +76,14 @@ func Run(ctx context.Context, c Config) error {
 	playing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
-		told := &story{ctx: playing, box: box, calls: portAt(at.Calls, ""), entitlements: portAt(at.Entitlements, ""),
+		st := &story{ctx: playing, box: box, calls: portAt(at.Calls, ""), entitlements: portAt(at.Entitlements, ""),
 			admin: portAt(at.Admin, s.Admin.Token.Get()), say: say, level: level}
-		if told.yours() {
-			told.staged()
+		if st.ownReceiver() {
+			st.muteWarnings()
 		}
-		if told.tell(func() { running.Go(func() { legacyProgram(playing, told.calls) }) }) {
-			say.hints(at, box.URL, called(c.Self))
-			told.goOn()
+		if st.tell(func() { running.Go(func() { legacyProgram(playing, st.calls) }) }) {
+			say.hints(at, box.URL, programName(c.Self))
+			st.sendUntilEnd()
 		}
 	})
 	err = u.Run(ctx)
@@ -92,8 +92,8 @@ func Run(ctx context.Context, c Config) error {
 	return err
 }
 
-// newLog leaves the screen to the story: it shows only warnings and errors, unless the user asks
-// for more. Then the level is nil.
+// newLog returns a log that shows only warnings and errors, so that it does not disturb the story, and its
+// level. If the user has chosen a level, that one applies and the returned level is nil.
 func newLog(c Config, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	if settings.Environment(c.Environ)["USHER_LOG_LEVEL"] != "" {
 		return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level), nil
@@ -103,9 +103,9 @@ func newLog(c Config, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, level), level
 }
 
-// called returns how the user calls this program, whose file is self, for a hint. 'go run' builds
-// into a temporary folder, so its path is of no use.
-func called(self string) string {
+// programName returns how the user can call this program, whose path is self, for a hint. 'go run' builds
+// into a temporary folder, so that path would be of no use.
+func programName(self string) string {
 	if self == "" {
 		return "usher"
 	}
@@ -126,41 +126,41 @@ func called(self string) string {
 func sameFile(a, b string) bool {
 	x, _ := os.Stat(a)
 	y, _ := os.Stat(b)
-	return os.SameFile(x, y) // no file is none of them
+	return os.SameFile(x, y) // false if one of them is nil
 }
 
 const entitlementsListen = "127.0.0.1:8070" // by default this part is off
 
-// keeps are the user's settings that the demo uses. It ignores the others, so that it
-// works also where the environment has settings for a real service.
-var keeps = []string{
+// usedSettings are the user's settings that the demo uses. It ignores all others, so that it works also where
+// the environment has settings for a real service.
+var usedSettings = []string{
 	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN",
 	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE", "USHER_ADMIN_READ_TOKEN", "USHER_ADMIN_READ_TOKEN_FILE",
 	"USHER_LOG_LEVEL", "USHER_LOG_FORMAT", "USHER_SHUTDOWN_DELAY", "USHER_SHUTDOWN_GRACE", "NO_COLOR",
 }
 
-// keepsOfYours are used, too, if the user has a receiver.
-var keepsOfYours = []string{
+// receiverSettings are used in addition if the user has a receiver.
+var receiverSettings = []string{
 	"USHER_WEBHOOK_FORWARD_URL", "USHER_WEBHOOK_SIGN_SECRET", "USHER_WEBHOOK_SIGN_SECRET_FILE", "USHER_WEBHOOK_TIMEOUT",
 }
 
-// environment returns the demo's own environment. If a default port is taken, it uses a
-// free one and returns the default in replaced.
+// environment returns the environment for the demo's usher. If a default address is taken it uses a free port
+// instead, and adds the address to replaced.
 func environment(box *sandbox.Sandbox, given map[string]string, inboxDir string) (demo, replaced []string) {
 	demo = []string{
 		"USHER_BASE_URL=" + box.URL, "USHER_CLIENT_ID=" + sandbox.ClientID, "USHER_CLIENT_SECRET=" + sandbox.ClientSecret,
 		"USHER_WEBHOOK_FORWARD_URL=" + box.ReceiverURL, "USHER_WEBHOOK_TOKEN=" + webhookToken,
 		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(inboxDir, "inbox.db"),
 	}
-	keep := keeps
+	used := usedSettings
 	if box.Receiver == nil {
-		keep = append(keepsOfYours, keeps...)
+		used = slices.Concat(usedSettings, receiverSettings)
 	}
-	for _, name := range keep {
+	for _, name := range used {
 		demo = append(demo, name+"="+given[name])
 	}
 	for _, name := range []string{"USHER_LISTEN", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN", "USHER_ADMIN_LISTEN"} {
-		if given[name] != "" && (name != "USHER_ADMIN_LISTEN" || given[name] != "off") { // the demo asks the admin port itself
+		if given[name] != "" && (name != "USHER_ADMIN_LISTEN" || given[name] != "off") { // the demo needs the admin port itself
 			continue
 		}
 		addr := cmp.Or(settings.Default(name), entitlementsListen)

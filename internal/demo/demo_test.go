@@ -224,7 +224,7 @@ func TestCalled(t *testing.T) {
 	for self, want := range map[string]string{
 		"": "usher", "/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .", "/opt/x/usher": "/opt/x/usher",
 	} {
-		if got := called(self); got != want {
+		if got := programName(self); got != want {
 			t.Errorf("%q: %q, want %q", self, got, want)
 		}
 	}

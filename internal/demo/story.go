@@ -21,53 +21,53 @@ import (
 	"usher/internal/settings"
 )
 
-// The demo's speed: a person reads along. Tests set it higher.
+// The speed of the demo, at which a person can read along. Tests make it faster.
 var (
-	beat         = 2 * time.Second // from one step of the story to the next
-	webhookEvery = 4 * time.Second // afterwards
+	beat         = 2 * time.Second // between two steps of the story
+	webhookEvery = 4 * time.Second // between two webhooks after the story
 )
 
-// story is what the demo shows in its first half minute. One goroutine tells it, so that its lines
-// are in the order in which things happen. It uses the sandbox and usher's ports, as a user can.
+// story is what the demo shows in its first half minute. One goroutine tells it, so that its lines are in the
+// order of the events. It uses the sandbox, and usher's ports as a user does.
 type story struct {
 	ctx                        context.Context // ends with the demo
 	box                        *sandbox.Sandbox
 	calls, entitlements, admin port
 	say                        *narrator
-	level                      *slog.LevelVar // of the log; nil if the user chose one
-	pending                    []pending      // webhooks that the receiver has not taken yet, the oldest first
+	level                      *slog.LevelVar // the level of the log; nil if the user has chosen one
+	pending                    []pending      // the webhooks that the receiver has not accepted yet, the oldest first
 }
 
-// pending is a webhook that waits.
+// pending is a webhook that waits for delivery.
 type pending struct {
 	id, what string
-	tries    int // that the story has mentioned
+	tries    int // how many tries the story has printed
 }
 
-// yours reports whether the webhooks go to the user's own receiver.
-func (s *story) yours() bool { return s.box.Receiver == nil }
+// ownReceiver reports whether the webhooks go to the user's own receiver.
+func (s *story) ownReceiver() bool { return s.box.Receiver == nil }
 
-// tell tells the story, and reports whether it came to the end before the demo did. It starts
-// program only after the step about a 401: else one of its calls could get that 401.
-func (s *story) tell(program func()) bool {
+// tell tells the story, and reports whether it came to its end before the demo did. It calls startProgram only
+// after the step about a 401: otherwise a call of that program could get the 401.
+func (s *story) tell(startProgram func()) bool {
 	type step struct {
 		title string
 		play  func()
 	}
 	steps := []step{
-		// This comes before any pause, so that the page has something to show as soon as it is opened.
+		// A webhook comes first, so that the admin page has something to show when it is opened.
 		{"The service sends a webhook. usher delivers it to your receiver.", func() { s.webhook("acme: 10 users", acme(10)) }},
 		{"A program calls the billing service. It has no token; usher adds one.", func() {
 			s.result("call without usher", query(s.ctx, port{http.DefaultClient, s.box.URL, ""}))
 			s.result("call through usher", query(s.ctx, s.calls))
 		}},
-		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func() { s.revoke(); program() }},
+		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func() { s.revoke(); startProgram() }},
 		{"A webhook changes what the tenant acme may use. Your code can ask usher.", func() { s.check(); s.webhook("acme: sso added", acme(10, "sso")); s.check() }},
 		{"The service sends the same webhook again. Your receiver already has it.", func() { s.webhook("acme: sso added", acme(10, "sso")) }},
 		{"acme goes back to what it had. The webhook equals the first one, byte for\nbyte, but it is a change and not a copy: usher delivers it.", func() { s.webhook("acme: 10 users", acme(10)); s.check() }},
 		{"Somebody forges a webhook, without the secret.", func() { s.forge(); s.check() }},
 	}
-	if !s.yours() {
+	if !s.ownReceiver() {
 		steps = append(steps,
 			step{"Your receiver goes down. Webhooks wait in usher's inbox: none is lost.", s.outage},
 			step{"Your receiver refuses a webhook for good. usher parks it until you decide.", s.park})
@@ -78,12 +78,12 @@ func (s *story) tell(program func()) bool {
 		if !pause(s.ctx, beat) {
 			return false
 		}
-		s.news(s.say.result)
+		s.reportPending(s.say.result)
 	}
 	return true
 }
 
-// acme is the state of the tenant that the story is about.
+// acme returns a state of acme, the tenant in the story.
 func acme(users int, more ...string) sandbox.State {
 	features := map[string]*int{"users": &users}
 	for _, code := range more {
@@ -93,7 +93,7 @@ func acme(users int, more ...string) sandbox.State {
 }
 
 func (s *story) revoke() {
-	defer s.staged()()
+	defer s.muteWarnings()()
 	_, before := s.box.Calls()
 	s.box.Revoke()
 	s.result("token revoked", "")
@@ -104,7 +104,7 @@ func (s *story) revoke() {
 	s.result("usher's answer to the program", answer)
 }
 
-// forge sends a webhook from somebody who does not know the secret.
+// forge sends a webhook without the secret.
 func (s *story) forge() {
 	forger := sandbox.NewSender(0, s.box.Sender.URLs[0])
 	forger.Client = s.box.Sender.Client
@@ -113,7 +113,7 @@ func (s *story) forge() {
 }
 
 func (s *story) outage() {
-	defer s.staged()()
+	defer s.muteWarnings()()
 	s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
 	s.result("receiver down", "")
 	var sent []string
@@ -123,7 +123,7 @@ func (s *story) outage() {
 	s.box.Receiver.Fail(sandbox.Fault{})
 	s.result("receiver back", "")
 	for len(s.pending) > 0 && pause(s.ctx, 20*time.Millisecond) {
-		s.news(func(string, string) {})
+		s.reportPending(func(string, string) {})
 	}
 	var came []string
 	for _, d := range s.box.Receiver.Deliveries() {
@@ -139,25 +139,24 @@ func (s *story) outage() {
 }
 
 func (s *story) park() {
-	defer s.staged()()
+	defer s.muteWarnings()()
 	s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusUnprocessableEntity})
 	id := s.webhook("acme: 200 users", acme(200))
 	s.box.Receiver.Fail(sandbox.Fault{})
 	s.result("receiver fixed", "")
 	number := s.webhooks()[id].ID
-	s.admin.ask(s.ctx, http.MethodPost, "/api/webhooks/"+number+"/redeliver", "", nil)
-	s.result("usher inbox redeliver "+number, s.becomes(id))
+	s.admin.call(s.ctx, http.MethodPost, "/api/webhooks/"+number+"/redeliver", "", nil)
+	s.result("usher inbox redeliver "+number, s.waitForResult(id))
 }
 
-// webhook sends a snapshot, tells what became of it, and returns its id.
+// webhook sends a snapshot, prints the result, and returns the webhook's id.
 func (s *story) webhook(what string, state sandbox.State) (id string) {
 	e := s.box.Sender.Send(s.ctx, state.Webhook())
 	s.result("webhook  "+what, s.outcome(what, e))
 	return webhookID(e)
 }
 
-// outcome says what usher answered to a webhook and, if usher took it in, whether the receiver has
-// it.
+// outcome returns what usher answered to a webhook and, if usher stored it, whether it was delivered.
 func (s *story) outcome(what string, e sandbox.SentWebhook) string {
 	answer := e.Reply.String()
 	switch {
@@ -169,43 +168,44 @@ func (s *story) outcome(what string, e sandbox.SentWebhook) string {
 		return answer
 	}
 	s.pending = append(s.pending, pending{id: webhookID(e), what: what})
-	return answer + ", " + s.becomes(webhookID(e))
+	return answer + ", " + s.waitForResult(webhookID(e))
 }
 
-// becomes waits a moment until a webhook is delivered, refused or tried in vain, and says which.
-func (s *story) becomes(id string) string {
-	patience := 2 * time.Second
+// waitForResult waits a moment until a webhook was delivered, parked or tried, and returns its state.
+func (s *story) waitForResult(id string) string {
+	timeout := 2 * time.Second
 	if len(s.pending) > 1 {
-		patience = 300 * time.Millisecond // it may wait behind another
+		timeout = 300 * time.Millisecond // it may wait behind another webhook
 	}
 	var w webhook
-	for until := time.Now().Add(patience); time.Now().Before(until); {
-		if w = s.webhooks()[id]; !w.waits() || w.Tries > 0 || !pause(s.ctx, 10*time.Millisecond) {
+	for until := time.Now().Add(timeout); time.Now().Before(until); {
+		if w = s.webhooks()[id]; !w.waiting() || w.Tries > 0 || !pause(s.ctx, 10*time.Millisecond) {
 			break
 		}
 	}
 	if i := slices.IndexFunc(s.pending, func(p pending) bool { return p.id == id }); i >= 0 {
-		if s.pending[i].tries = w.Tries; !w.waits() {
+		if s.pending[i].tries = w.Tries; !w.waiting() {
 			s.pending = slices.Delete(s.pending, i, i+1)
 		}
 	}
-	if w.waits() && !s.yours() {
+	if w.waiting() && !s.ownReceiver() {
 		return fmt.Sprintf("%d waiting", len(s.pending))
 	}
-	return s.word(w)
+	return s.stateText(w)
 }
 
-// word says how a webhook stands, and what your own receiver answered.
-func (s *story) word(w webhook) string {
+// stateText returns the state of a webhook, with the receiver's status if it matters to the user.
+func (s *story) stateText(w webhook) string {
 	state := cmp.Or(w.State, "waiting")
-	if s.yours() && w.Tries > 0 || state == "parked" {
-		state += " (" + w.said() + ")"
+	if s.ownReceiver() && w.Tries > 0 || state == "parked" {
+		state += " (" + w.status() + ")"
 	}
 	return state
 }
 
-// news tells what became of the webhooks that waited, and of each try of the oldest.
-func (s *story) news(tell func(what, result string)) {
+// reportPending reports the pending webhooks that have been delivered or parked and, for the user's own
+// receiver, each try of the oldest one that still waits.
+func (s *story) reportPending(report func(what, result string)) {
 	if len(s.pending) == 0 {
 		return
 	}
@@ -215,21 +215,21 @@ func (s *story) news(tell func(what, result string)) {
 	}
 	s.pending = slices.DeleteFunc(s.pending, func(p pending) bool {
 		w := now[p.id]
-		if !w.waits() {
-			tell(p.what, fmt.Sprintf("%s at try %d", s.word(w), w.Tries))
+		if !w.waiting() {
+			report(p.what, fmt.Sprintf("%s at try %d", s.stateText(w), w.Tries))
 		}
-		return !w.waits()
+		return !w.waiting()
 	})
-	if len(s.pending) > 0 && s.yours() {
+	if len(s.pending) > 0 && s.ownReceiver() {
 		oldest := &s.pending[0]
 		if w := now[oldest.id]; w.Tries > oldest.tries {
-			tell(oldest.what, fmt.Sprintf("try %d: %s, waiting", w.Tries, w.said()))
+			report(oldest.what, fmt.Sprintf("try %d: %s, waiting", w.Tries, w.status()))
 			oldest.tries = w.Tries
 		}
 	}
 }
 
-// result prints a line, a moment after the one before it.
+// result prints a line of the story, then waits a moment.
 func (s *story) result(what, result string) {
 	if s.ctx.Err() == nil {
 		s.say.result(what, result)
@@ -237,36 +237,36 @@ func (s *story) result(what, result string) {
 	pause(s.ctx, beat/4)
 }
 
-// staged keeps warnings about what the demo does on purpose out of the log. What your own receiver
-// does the story tells.
-func (s *story) staged() (over func()) {
+// muteWarnings keeps warnings about failures that the demo causes itself out of the log, until restore is
+// called. With the user's own receiver they stay out: the story shows what that receiver does.
+func (s *story) muteWarnings() (restore func()) {
 	if s.level == nil {
 		return func() {}
 	}
 	s.level.Set(slog.LevelError)
 	return func() {
-		if !s.yours() {
+		if !s.ownReceiver() {
 			s.level.Set(slog.LevelWarn)
 		}
 	}
 }
 
-// goOn sends a webhook every few seconds until the demo ends: mostly a change, sometimes a copy.
-// Sometimes the built-in receiver is down for a while.
-func (s *story) goOn() {
-	over := func() {}
+// sendUntilEnd sends a webhook every few seconds until the demo ends: mostly a change, sometimes a copy of the
+// last one. Sometimes the built-in receiver is down for a while.
+func (s *story) sendUntilEnd() {
+	restore := func() {}
 	for n := 0; s.ctx.Err() == nil; n++ {
 		switch {
-		case s.yours():
+		case s.ownReceiver():
 		case n%12 == 6:
-			over = s.staged()
+			restore = s.muteWarnings()
 			s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
 			s.say.event("the receiver is down", "")
 		case n%12 == 8:
 			s.box.Receiver.Fail(sandbox.Fault{})
 			s.say.event("the receiver is back", "")
 		case n%12 == 10:
-			over()
+			restore()
 		}
 		entry := s.box.Sender.Next(s.ctx)
 		outcome := s.outcome(entry.Summary, entry)
@@ -275,18 +275,18 @@ func (s *story) goOn() {
 		}
 		s.say.event(entry.Summary, outcome)
 		for due := time.Now().Add(webhookEvery); time.Now().Before(due) && pause(s.ctx, 100*time.Millisecond); {
-			s.news(s.say.event)
+			s.reportPending(s.say.event)
 		}
 	}
 }
 
-// port is one of usher's, or the service itself.
+// port is a port of usher's, or the billing service itself.
 type port struct {
 	client      *http.Client
 	base, token string
 }
 
-// portAt is the port at an address, with the first of its tokens.
+// portAt returns the port at an address. Its calls send the first of tokens.
 func portAt(address, tokens string) port {
 	p := port{}
 	p.client, p.base = serve.Client(address)
@@ -296,8 +296,8 @@ func portAt(address, tokens string) port {
 	return p
 }
 
-// ask sends a request, decodes the answer if it is JSON, and returns its status: 0 for none.
-func (p port) ask(ctx context.Context, method, path, body string, result any) int {
+// call sends a request, decodes a JSON answer into result, and returns the status, or 0 without an answer.
+func (p port) call(ctx context.Context, method, path, body string, result any) int {
 	req, err := http.NewRequestWithContext(ctx, method, p.base+path, strings.NewReader(body))
 	if err != nil {
 		return 0
@@ -315,12 +315,12 @@ func (p port) ask(ctx context.Context, method, path, body string, result any) in
 	return resp.StatusCode
 }
 
-// query calls the billing service, and says in words what was answered.
+// query calls the billing service and returns its answer in words.
 func query(ctx context.Context, p port) string {
 	var answer struct {
 		Data struct{ Accounts []struct{ Name string } }
 	}
-	status := p.ask(ctx, http.MethodPost, "/graphql", `{"query":"{ accounts(limit: 3) { id name } }"}`, &answer)
+	status := p.call(ctx, http.MethodPost, "/graphql", `{"query":"{ accounts(limit: 3) { id name } }"}`, &answer)
 	switch status {
 	case 0:
 		return "no answer"
@@ -330,34 +330,34 @@ func query(ctx context.Context, p port) string {
 	return fmt.Sprintf("%d %s", status, http.StatusText(status))
 }
 
-// check asks whether acme may use sso, as a program of the customer would.
+// check asks whether acme may use sso, as a customer's program does.
 func (s *story) check() {
-	status := s.entitlements.ask(s.ctx, http.MethodGet, "/v1/check?tenant=acme&feature=sso", "", nil)
+	status := s.entitlements.call(s.ctx, http.MethodGet, "/v1/check?tenant=acme&feature=sso", "", nil)
 	word := map[int]string{0: "no answer", http.StatusNoContent: "204 yes", http.StatusForbidden: "403 no"}[status]
 	s.result("check    may acme use sso?", cmp.Or(word, fmt.Sprint(status)))
 }
 
-// webhook is one as the admin port shows it.
+// webhook is a webhook in the admin API.
 type webhook struct {
 	ID, Webhook, State, Answer string
 	Tries                      int
 }
 
-// waits reports whether nobody has taken the webhook yet, nor refused it for good, as far as is known.
-func (w webhook) waits() bool { return w.State == "waiting" || w.State == "" }
+// waiting reports whether the webhook still waits, or usher does not know it yet.
+func (w webhook) waiting() bool { return w.State == "waiting" || w.State == "" }
 
-// said returns the receiver's status, the first word of its answer.
-func (w webhook) said() string {
+// status returns the receiver's last status, which is the beginning of its answer.
+func (w webhook) status() string {
 	if len(w.Answer) >= 3 && strings.Trim(w.Answer[:3], "0123456789") == "" {
 		return w.Answer[:3]
 	}
 	return "no answer"
 }
 
-// webhooks asks usher for the webhooks that it keeps, as 'usher inbox ls' does.
+// webhooks returns the webhooks in the inbox, as 'usher inbox ls' does, by webhook-id.
 func (s *story) webhooks() map[string]webhook {
 	var list struct{ Webhooks []webhook }
-	s.admin.ask(s.ctx, http.MethodGet, "/api/webhooks?inbox=true&limit=1000", "", &list)
+	s.admin.call(s.ctx, http.MethodGet, "/api/webhooks?inbox=true&limit=1000", "", &list)
 	byID := make(map[string]webhook)
 	for _, w := range list.Webhooks {
 		byID[w.Webhook] = w
@@ -365,22 +365,22 @@ func (s *story) webhooks() map[string]webhook {
 	return byID
 }
 
-// webhookID returns the webhook's id, from usher's answer.
+// webhookID returns the webhook-id from usher's answer to the sender.
 func webhookID(e sandbox.SentWebhook) string {
 	var a struct{ Webhook string }
 	_ = json.Unmarshal([]byte(e.Answer), &a)
 	return a.Webhook
 }
 
-// legacyProgram calls as a program without OAuth would: a few calls a second, sometimes more
-// and sometimes fewer, so that the page has something to show.
+// legacyProgram stands for a program without OAuth. It makes a few calls a second, at a rate that rises and
+// falls, so that the admin page has something to show.
 func legacyProgram(ctx context.Context, calls port) {
 	for n := 0; pause(ctx, 300*time.Millisecond+time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond); n++ {
 		query(ctx, calls)
 	}
 }
 
-// pause waits for d. It returns false if ctx ended before.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -390,15 +390,15 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// narrator tells a person what the demo does, in lines of up to 80 columns.
+// narrator prints the story, in lines of up to 80 columns.
 type narrator struct {
 	out    io.Writer
 	colour bool
 }
 
 const (
-	storyColumns = 46 // the width of what happens, before its result
-	eventColumns = 49 // the same, with the time
+	storyColumns = 46 // the column of a result in the story
+	eventColumns = 49 // the column of a result in a line that begins with the time
 )
 
 func (n *narrator) paint(code, s string) string {
@@ -425,7 +425,7 @@ func (n *narrator) welcome(at serve.Addresses, path, receiver string, replaced [
 	fmt.Fprintf(n.out, "  entitlements  %s\n", n.bold(at.Entitlements))
 	fmt.Fprintf(n.out, "  admin page    %s\n", n.bold(at.Admin))
 	if u, err := url.Parse(receiver); err == nil && receiver != "" {
-		fmt.Fprintf(n.out, "  your receiver %s\n", n.bold(u.Scheme+"://"+u.Host)) // its path may be a secret
+		fmt.Fprintf(n.out, "  your receiver %s\n", n.bold(u.Scheme+"://"+u.Host)) // without the path, which may be a secret
 	}
 	for _, addr := range replaced {
 		fmt.Fprintf(n.out, "  (%s is taken, so a free port is used instead)\n", addr)
@@ -448,7 +448,7 @@ func (n *narrator) hints(at serve.Addresses, box, program string) {
 	fmt.Fprintf(n.out, "\nFrom now on a webhook comes every few seconds.\n\n")
 }
 
-// curlBase is an address as curl takes it.
+// curlBase returns an address as an argument of curl.
 func curlBase(address string) string {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		return "--unix-socket '" + path + "' http://localhost"
@@ -464,12 +464,12 @@ func (n *narrator) step(number int, title string) {
 	}
 }
 
-// result prints one thing that happened, and its result.
+// result prints an event of the story and its result.
 func (n *narrator) result(what, result string) {
 	n.columns("   "+what, storyColumns, result)
 }
 
-// event prints a result with its time.
+// event prints an event and its result, with the time.
 func (n *narrator) event(what, result string) {
 	n.columns(time.Now().Format(time.TimeOnly)+"  "+what, eventColumns, result)
 }
@@ -482,7 +482,7 @@ func (n *narrator) columns(left string, width int, right string) {
 	fmt.Fprintf(n.out, "%-*s%s\n", width, cut(left, width-1), n.paint(colourOf(right), right))
 }
 
-// colourOf returns red for what was refused, yellow for what waits or was dropped, otherwise green.
+// colourOf returns red for a refusal, yellow for a webhook that waits or was dropped, else green.
 func colourOf(result string) string {
 	switch {
 	case strings.HasPrefix(result, "4"), strings.HasPrefix(result, "5"), strings.HasPrefix(result, "no"), strings.Contains(result, "parked"):
@@ -493,7 +493,7 @@ func colourOf(result string) string {
 	return "32"
 }
 
-// cut shortens s to at most this many characters.
+// cut shortens s to at most so many characters.
 func cut(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hideMemory keeps other processes of the same user from reading this one's memory, and the
-// environment that it was started with (/proc/PID/environ), where the secrets are. Root can
-// still read them. Processes that this one starts do not inherit it.
+// hideMemory prevents other processes of the same user from reading this process's memory and its initial
+// environment (/proc/PID/environ), which have the secrets in them. Root can still read both. Child
+// processes do not inherit this.
 func hideMemory() error {
 	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }

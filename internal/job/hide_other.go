@@ -2,5 +2,5 @@
 
 package job
 
-// hideMemory does nothing: elsewhere the system's own rules apply.
+// hideMemory does nothing: on other systems the system's own rules apply.
 func hideMemory() error { return nil }

@@ -1,6 +1,6 @@
-// Package job is 'usher exec': it runs a command of the user's, and beside it a local port for that
-// command alone. The port needs no key, and answers only processes of the same user (on Linux); the
-// command sees none of usher's secrets. usher passes signals on, and ends when the command ends.
+// Package job is 'usher exec': it runs a command of the user's, with a local port for that command alone. The
+// port needs no key; on Linux it answers only processes of the same user. The command sees none of usher's
+// secrets. usher forwards signals to the command, and ends when the command ends.
 package job
 
 import (
@@ -30,60 +30,59 @@ import (
 )
 
 const (
-	failed        = 1   // usher did, and the command did not run
-	notExecutable = 126 // as shells have it
-	notFound      = 127
+	exitFailed        = 1   // usher failed before it could start the command
+	exitNotExecutable = 126 // like 127, the code that shells use
+	exitNotFound      = 127
 
-	// tokenPatience is how long a job waits for a token endpoint that it cannot reach.
-	tokenPatience = 30 * time.Second
+	// tokenTimeout is how long usher waits for the first token if it cannot reach the token endpoint.
+	tokenTimeout = 30 * time.Second
 )
 
-// Job is a command, and what it gets from the user.
+// Job is a command to run, with its environment and standard streams.
 type Job struct {
 	Args    []string // the command and its arguments
-	Environ []string // usher's own
+	Environ []string // usher's environment; the command gets it without the secrets
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Self    string // the program's own file; empty: usher does not start itself again
+	Self    string // the path of usher's binary; if empty, usher never starts itself a second time
 }
 
-// Run opens the port, waits for a token, runs the command and returns its exit code. An error says
-// why the command did not run.
+// Run opens the port, waits for a token, runs the command and returns its exit code. An error says why the
+// command was not started.
 func (j *Job) Run(ctx context.Context) (code int, err error) {
 	if err := hideMemory(); err != nil {
-		return failed, fmt.Errorf("cannot hide usher's secrets from the command: %w", err)
+		return exitFailed, fmt.Errorf("cannot hide usher's secrets from the command: %w", err)
 	}
-	s, err := settings.ReadOutbound(portEnvironment(j.Environ))
+	s, err := settings.ReadOutbound(outboundEnvironment(j.Environ))
 	if err != nil {
-		return failed, err
+		return exitFailed, err
 	}
 	if settings.Environment(j.Environ)["USHER_LOG_LEVEL"] == "" {
-		s.Admin.Level = slog.LevelWarn // standard error is the script's
+		s.Admin.Level = slog.LevelWarn // the command writes to the same standard error
 	}
 	log := logs.New(j.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
 	defer logs.TakeOver(log)()
 	o, err := outbound.New(s, log, nil)
 	if err != nil {
-		return failed, err
+		return exitFailed, err
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return failed, err
+		return exitFailed, err
 	}
 	listener, err = peer.SameUser(listener, log)
 	if err != nil {
-		return failed, err
+		return exitFailed, err
 	}
 	port := o.Ports[0]
 	port.Listen = listener.Addr().String()
 	server := guard.NewServer(o.Handler(port), log)
 
-	// From here on usher handles every signal: before the command runs a signal ends the
-	// wait, afterwards usher passes it on.
+	// From here on usher handles signals itself. Until the command runs, a signal ends the wait for a
+	// token. Afterwards usher forwards it. Signals that are ignored, as under nohup, stay ignored.
 	signals := make(chan os.Signal, 8)
-	// Signals that are ignored stay so, as under nohup. Notify without a signal would mean all.
-	if wanted := slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored); len(wanted) > 0 {
+	if wanted := slices.DeleteFunc(slices.Clone(forwardedSignals), signal.Ignored); len(wanted) > 0 { // Notify without a signal would mean all signals
 		signal.Notify(signals, wanted...)
 		defer signal.Stop(signals)
 	}
@@ -101,9 +100,9 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	return j.run(ctx, "http://"+port.Listen+"/graphql", signals)
 }
 
-// waitForToken returns 0 when there is one.
+// waitForToken returns 0 when usher has a token, or the exit code if it gets none.
 func waitForToken(ctx context.Context, o *outbound.Outbound, signals <-chan os.Signal) (code int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, tokenPatience)
+	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
@@ -113,7 +112,7 @@ func waitForToken(ctx context.Context, o *outbound.Outbound, signals <-chan os.S
 	select {
 	case err := <-done:
 		if err != nil {
-			return failed, fmt.Errorf("cannot get a token: %w; %s", err, o.Advise(err, &o.Ports[0].Port))
+			return exitFailed, fmt.Errorf("cannot get a token: %w; %s", err, o.Advise(err, &o.Ports[0].Port))
 		}
 		return 0, nil
 	case sig := <-signals:
@@ -125,38 +124,38 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 	cmd := exec.Command(j.Args[0], j.Args[1:]...)
 	cmd.Env = commandEnvironment(j.Environ, url)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = j.Stdin, j.Stdout, j.Stderr
-	witness := startWitness(j.Self) // before the command, so that it misses no signal
+	witness := startWitness(j.Self) // before the command starts, so that the witness misses no signal
 	defer witness.stop()
 	if err := cmd.Start(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-			return notFound, err
+			return exitNotFound, err
 		}
-		return notExecutable, err
+		return exitNotExecutable, err
 	}
 	ended := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(ended) }() // its state says how it ended
+	go func() { _ = cmd.Wait(); close(ended) }() // cmd.ProcessState says how it ended
 	cancelled := ctx.Done()
 	for {
 		select {
 		case <-ended:
 			return exitCode(cmd.ProcessState), nil
 		case sig := <-signals:
-			if !witness.saw(sig) {
-				_ = cmd.Process.Signal(sig) // it may have ended meanwhile
+			if !witness.sawSignal(sig) {
+				_ = cmd.Process.Signal(sig) // an error means that the command has ended meanwhile
 			}
 		case <-cancelled:
 			if cmd.Process.Signal(syscall.SIGTERM) != nil {
-				_ = cmd.Process.Kill() // on Windows there is nothing else
+				_ = cmd.Process.Kill() // Windows has no SIGTERM
 			}
 			cancelled = nil
 		}
 	}
 }
 
-// exitCode is what a shell makes of how a command ended.
+// exitCode returns the exit code that a shell would report for a process that ended in this way.
 func exitCode(state *os.ProcessState) int {
 	if state == nil {
-		return failed
+		return exitFailed
 	}
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return 128 + int(status.Signal())
@@ -164,26 +163,26 @@ func exitCode(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// otherParts begin the names of settings of what a job does not have.
-var otherParts = []string{"PORTS_", "WEBHOOK_", "ENTITLEMENTS_", "ADMIN_"}
+// otherPrefixes are the beginnings, after USHER_, of the names of settings that a job does not use.
+var otherPrefixes = []string{"PORTS_", "WEBHOOK_", "ENTITLEMENTS_", "ADMIN_"}
 
-// portEnvironment is environ without the settings of ports that a job does not open.
-func portEnvironment(environ []string) []string {
+// outboundEnvironment returns environ with only those settings that a job uses: it has one port of its own.
+func outboundEnvironment(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains([]string{"USHER_LISTEN", "USHER_KEY", "USHER_KEY_FILE"}, name) ||
-			slices.ContainsFunc(otherParts, func(part string) bool { return strings.HasPrefix(name, "USHER_"+part) })
+			slices.ContainsFunc(otherPrefixes, func(part string) bool { return strings.HasPrefix(name, "USHER_"+part) })
 	})
 }
 
-// commandEnvironment is environ without usher's secrets, and with USHER_URL.
+// commandEnvironment returns the command's environment: environ without usher's secrets, but with USHER_URL.
 func commandEnvironment(environ []string, url string) []string {
 	var env []string
 	proxied := false
 	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")
 		switch {
-		case name == "USHER_URL" || isSecret(name):
+		case name == "USHER_URL" || mayBeSecret(name):
 			continue
 		case slices.Contains([]string{"HTTP_PROXY", "ALL_PROXY"}, strings.ToUpper(name)):
 			proxied = true
@@ -191,14 +190,14 @@ func commandEnvironment(environ []string, url string) []string {
 		env = append(env, kv)
 	}
 	if proxied {
-		// Many clients send even 127.0.0.1 through the proxy unless told not to.
+		// Many clients use the proxy even for 127.0.0.1, unless NO_PROXY has that address.
 		env = exemptLoopback(env)
 	}
 	return append(env, "USHER_URL="+url)
 }
 
-// exemptLoopback has clients reach 127.0.0.1 without the proxy. It sets both spellings: some
-// clients read only one of them.
+// exemptLoopback adds 127.0.0.1 to NO_PROXY and no_proxy. It sets both, because some clients read only one of
+// them.
 func exemptLoopback(env []string) []string {
 	values := settings.Environment(env)
 	exempt := cmp.Or(values["no_proxy"], values["NO_PROXY"])
@@ -216,10 +215,10 @@ func exemptLoopback(env []string) []string {
 	return append(env, "NO_PROXY="+exempt, "no_proxy="+exempt)
 }
 
-// isSecret says whether a variable may hold a secret of usher, or name its file. That
-// includes names that look like a slip of a secret's name, and addresses.
-func isSecret(name string) bool {
+// mayBeSecret reports whether a variable may hold a secret of usher, or name the file of one. That includes
+// names with a typing error, and addresses that may contain a password.
+func mayBeSecret(name string) bool {
 	rest, ours := strings.CutPrefix(name, "USHER_")
-	parts := append([]string{"SECRET", "TOKEN", "KEY"}, otherParts...)
+	parts := append([]string{"SECRET", "TOKEN", "KEY"}, otherPrefixes...)
 	return ours && slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(rest, part) })
 }

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// passedOn is only Ctrl-C, which Windows sends to every process of the console by itself.
-var passedOn = []os.Signal{os.Interrupt}
+// forwardedSignals has only Ctrl-C, which Windows itself sends to every process of the console.
+var forwardedSignals = []os.Signal{os.Interrupt}
 
 // WitnessArg is empty: there is no witness here.
 const WitnessArg = ""
@@ -17,7 +17,7 @@ type witness struct{}
 
 func startWitness(string) *witness { return nil }
 
-func (*witness) saw(os.Signal) bool { return true }
+func (*witness) sawSignal(os.Signal) bool { return true }
 
 func (*witness) stop() {}
 

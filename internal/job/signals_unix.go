@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passedOn are the signals that the command gets instead of usher.
-var passedOn = []os.Signal{
+// forwardedSignals are the signals that usher forwards to the command.
+var forwardedSignals = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
 }
 
-// fromTerminal guesses, without a witness, whether the command has got sig already.
+// fromTerminal guesses whether the terminal sent sig, so that the command has got it, too. It is used if
+// there is no witness.
 func fromTerminal(sig os.Signal) bool {
 	if sig != syscall.SIGINT && sig != syscall.SIGQUIT {
 		return false
@@ -32,36 +33,34 @@ func fromTerminal(sig os.Signal) bool {
 	return err == nil && foreground == unix.Getpgrp()
 }
 
-// A terminal sends Ctrl-C to every process in its foreground, so the command gets it too.
-// usher must not pass it on: to many programs a second Ctrl-C means something else. But
-// `timeout --foreground -s INT usher exec …`, or a kill from elsewhere, sends the signal to
-// usher alone, and then usher must pass it on. Go does not say where a signal came from. So
-// on a terminal usher starts itself once more, in the same process group, as a witness: a
-// signal that the witness gets, the command gets as well.
+// A terminal sends Ctrl-C to every process in its foreground, so the command gets it, too. usher must not
+// forward it: to many programs a second Ctrl-C means something else. But `timeout --foreground -s INT usher
+// exec …`, or a kill from elsewhere, sends the signal to usher alone, and then usher must forward it. Go does
+// not say where a signal came from. So on a terminal usher starts itself once more, in the same process
+// group, as a witness: the command gets every signal that the witness gets.
 
 // WitnessArg makes usher exec the witness. It is not for users.
 const WitnessArg = "--witness"
 
 const (
-	// witnessPatience is how long the witness may take to report a signal that usher has.
-	witnessPatience = 500 * time.Millisecond
-	// staleSighting is the age from which a report is about an earlier signal.
-	staleSighting = time.Second
+	// reportTimeout is how long usher waits for the witness to report a signal that usher has got.
+	reportTimeout = 500 * time.Millisecond
+	// maxReportAge is the age from which a report belongs to an earlier signal.
+	maxReportAge = time.Second
 )
 
-// witness is nil without a terminal, or if usher could not start it.
+// witness is the second usher process. It is nil without a terminal, or if it cannot be started.
 type witness struct {
-	cmd  *exec.Cmd
-	seen chan sighting // closed when it has ended
+	cmd     *exec.Cmd
+	reports chan signalReport // closed when the witness has ended
 }
 
-type sighting struct {
+type signalReport struct {
 	signal syscall.Signal
 	at     time.Time
 }
 
-// startWitness starts self, the path of this program. Without one, as in a test, it starts
-// none.
+// startWitness starts self, the path of usher's binary. If self is empty, as in a test, it starts nothing.
 func startWitness(self string) *witness {
 	tty, err := os.Open("/dev/tty")
 	if err != nil || self == "" {
@@ -69,14 +68,14 @@ func startWitness(self string) *witness {
 	}
 	tty.Close()
 	cmd := exec.Command(self, "exec", WitnessArg)
-	cmd.Env = []string{} // none of the secrets
-	// Its standard input ends when this process ends, in whatever way, and then it ends too.
+	cmd.Env = []string{} // without the secrets
+	// When this process ends, in whatever way, the standard input of the witness ends. Then it ends, too.
 	_, inErr := cmd.StdinPipe()
 	out, outErr := cmd.StdoutPipe()
 	if inErr != nil || outErr != nil || cmd.Start() != nil {
 		return nil
 	}
-	w := &witness{cmd: cmd, seen: make(chan sighting, 16)}
+	w := &witness{cmd: cmd, reports: make(chan signalReport, 16)}
 	ready := make([]byte, 1)
 	if _, err := io.ReadFull(out, ready); err != nil {
 		w.stop()
@@ -87,31 +86,31 @@ func startWitness(self string) *witness {
 }
 
 func (w *witness) listen(out io.Reader) {
-	defer close(w.seen)
+	defer close(w.reports)
 	for b := make([]byte, 1); ; {
 		if _, err := io.ReadFull(out, b); err != nil {
 			return
 		}
 		select {
-		case w.seen <- sighting{syscall.Signal(b[0]), time.Now()}:
-		default: // nobody asks, as for signals that usher ignores
+		case w.reports <- signalReport{syscall.Signal(b[0]), time.Now()}:
+		default: // nobody reads the reports, because usher ignores these signals
 		}
 	}
 }
 
-// saw says whether all processes of the group got sig, and so the command.
-func (w *witness) saw(sig os.Signal) bool {
+// sawSignal reports whether the terminal sent sig to the whole process group, and so to the command.
+func (w *witness) sawSignal(sig os.Signal) bool {
 	if w == nil || sig != syscall.SIGINT && sig != syscall.SIGQUIT {
 		return fromTerminal(sig)
 	}
-	patience := time.After(witnessPatience)
+	patience := time.After(reportTimeout)
 	for {
 		select {
-		case s, alive := <-w.seen:
+		case s, alive := <-w.reports:
 			if !alive {
 				return fromTerminal(sig)
 			}
-			if s.signal == sig && time.Since(s.at) < staleSighting {
+			if s.signal == sig && time.Since(s.at) < maxReportAge {
 				return true
 			}
 		case <-patience:
@@ -124,11 +123,11 @@ func (w *witness) stop() {
 	if w == nil {
 		return
 	}
-	_ = w.cmd.Process.Kill() // it may have been stopped by Ctrl-Z, and would not end by itself
+	_ = w.cmd.Process.Kill() // a witness that Ctrl-Z has stopped would not end by itself
 	_ = w.cmd.Wait()
 }
 
-// Witness reports each signal that a terminal sends, until standard input ends.
+// Witness writes the number of each signal that a terminal sends to stdout, until stdin ends.
 func Witness(stdin io.Reader, stdout io.Writer) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT)
@@ -137,7 +136,7 @@ func Witness(stdin io.Reader, stdout io.Writer) {
 		defer close(ended)
 		_, _ = io.Copy(io.Discard, stdin)
 	}()
-	_, _ = stdout.Write([]byte{0}) // ready
+	_, _ = stdout.Write([]byte{0}) // the witness is ready
 	for {
 		select {
 		case sig := <-signals:

@@ -1,15 +1,15 @@
-// Package version says which usher this is.
+// Package version has the version of this usher.
 package version
 
 import "runtime/debug"
 
-// Set by the release build.
+// Set by the release build, with -ldflags.
 var (
 	number string
 	commit string
 )
 
-// Number is the version, such as v1.2.3.
+// Number returns the version, such as v1.2.3.
 func Number() string {
 	if number != "" {
 		return number
@@ -20,7 +20,7 @@ func Number() string {
 	return "(devel)"
 }
 
-// Commit is what it was built from.
+// Commit returns the commit that usher was built from.
 func Commit() string {
 	if commit != "" {
 		return commit
@@ -35,5 +35,5 @@ func Commit() string {
 	return "unknown"
 }
 
-// UserAgent is what usher calls itself towards the billing service.
+// UserAgent returns the User-Agent of usher's requests to the billing service.
 func UserAgent() string { return "usher/" + Number() }
