@@ -280,32 +280,31 @@ func (p *Process) printPauses(pauses []store.Pause) {
 
 func (i *inboxCall) show(ctx context.Context) error {
 	var d admin.WebhookDetail
-	raw, err := i.get(ctx, "/api/webhooks/"+i.ids[0], &d)
-	switch {
-	case err != nil:
-		return err
-	case i.json:
-		_, err = i.Stdout.Write(raw)
-		return err
-	}
-	return printDetail(i.Stdout, &d, time.Now())
+	return i.getAndPrint(ctx, "/api/webhooks/"+i.ids[0], &d, func() error { return printDetail(i.Stdout, &d, time.Now()) })
 }
 
 // actions prints who did what.
 func (i *inboxCall) actions(ctx context.Context) error {
 	var l admin.Actions
-	raw, err := i.get(ctx, "/api/actions?limit=500", &l)
-	switch {
-	case err != nil:
+	return i.getAndPrint(ctx, "/api/actions?limit=500", &l, func() error {
+		for _, act := range l.Actions {
+			fmt.Fprintf(i.Stdout, "%s  %-9s  %-5d  %s  %s\n", act.At.UTC().Format(time.RFC3339), act.What, act.Count, text.Visible(act.Who), text.Visible(act.About))
+		}
+		return nil
+	})
+}
+
+// getAndPrint gets target and prints the answer: with --json as it is, else decoded into result, with print.
+func (i *inboxCall) getAndPrint(ctx context.Context, target string, result any, print func() error) error {
+	raw, err := i.get(ctx, target, result)
+	if err != nil {
 		return err
-	case i.json:
+	}
+	if i.json {
 		_, err = i.Stdout.Write(raw)
 		return err
 	}
-	for _, act := range l.Actions {
-		fmt.Fprintf(i.Stdout, "%s  %-9s  %-5d  %s  %s\n", act.At.UTC().Format(time.RFC3339), act.What, act.Count, text.Visible(act.Who), text.Visible(act.About))
-	}
-	return nil
+	return print()
 }
 
 // forEach returns a run function that applies the subcommand to each webhook and prints a line for each. If
