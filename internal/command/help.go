@@ -89,8 +89,8 @@ no account, no network and no settings. It shows in half a minute what usher
 does, then sends a webhook every few seconds until you press Ctrl-C.
 
 If USHER_WEBHOOK_FORWARD_URL is set, the webhooks go to that receiver, yours,
-and the demo says what it answers. Stop it, or let it answer 500, and see its
-webhooks wait, be tried again, and be delivered when it is fixed.
+and the demo says what it answers. Stop your receiver, or let it answer 500:
+its webhooks wait, usher retries them, and delivers them when it works again.
 
 The demo uses only your listen, admin, log and shutdown settings and, for your
 receiver, USHER_WEBHOOK_SIGN_SECRET and USHER_WEBHOOK_TIMEOUT. If a default port

@@ -42,8 +42,8 @@ Shows and manages the webhooks that a running usher keeps.
   pause             stop all deliveries until 'resume', also after a restart;
                     --tenant T or --receiver R stops only those
   resume            start them again, with the same flags as 'pause'
-  forget TENANT     forget what the receiver has of a tenant, so that the
-                    tenant's next webhook is delivered whatever it says; works
+  forget TENANT     forget which webhook of a tenant the receiver has, so that
+                    the next one is delivered even if it is the same; works
                     without an inbox, too
   erase TENANT      delete a tenant's webhooks and what it may use, and forget
                     it, too; asks first, unless --yes
@@ -52,12 +52,12 @@ Shows and manages the webhooks that a running usher keeps.
   import FILE       read an export into an empty inbox, or bare webhooks, one on
                     a line, into any (- for standard input). If a line is faulty
                     nothing is imported, unless --skip-faulty
-  actions [--json]  who did what, the last first; kept for 90 days
+  actions [--json]  who did what, the newest first; kept for 90 days
 
 redeliver and discard also take --state, --tenant, --since and --until instead
-of ids. They say how many webhooks that is and ask, unless --yes. redeliver then
-sends only the latest of each tenant, unless --force (of those that wait:
-tries the first of each tenant now, and the others follow).
+of ids. They say how many webhooks match and ask, unless --yes. redeliver then
+sends only the latest webhook of each tenant, unless --force. If webhooks of a
+tenant wait, it tries the first one now, and the others follow.
 
 The states:
 

@@ -49,12 +49,13 @@ http://127.0.0.1:9000):
   send      send a webhook that lists exactly these features, and print the
             status and usher's decision. Exit code 0 only for 2xx. --raw FILE
             sends a file as it is (- for standard input)
-  revoke    make every token that it issued invalid
-  fail      let a part answer with a status, for a time or until 'fail off'
+  revoke    revoke every token that it has issued
+  fail      make a part answer with a status, for a time or until 'fail off'
 
-rehearse needs no sandbox. It plays against your receiver what the real world
-will: copies, A, B, A, ten tenants at once, nulls, and more. Each needs a 2xx
-within a second. Exit code 1 if one did not get it.
+rehearse needs no sandbox. It sends your receiver what it has to expect in
+production: copies, a change and back (A, B, A), ten tenants at once, nulls and
+more. The receiver has to answer each with 2xx within a second. If it does not,
+the exit code is 1.
 
 SECRETS prove who sends: --token T is sent as Authorization: Bearer, with
 --hmac-secret S each webhook is signed in X-Signature, and with --hmac-scheme
