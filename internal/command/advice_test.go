@@ -11,12 +11,12 @@ import (
 	"usher/internal/testkit"
 )
 
-// with is an environment with outbound on, and what is added to it.
+// with returns an environment in which outbound is on, together with these variables.
 func with(extra ...string) []string {
 	return append([]string{"USHER_BASE_URL=https://billing.example.com", "USHER_CLIENT_ID=app", "USHER_CLIENT_SECRET=t0psecret"}, extra...)
 }
 
-// What a newcomer gets wrong: each time it is said what was wrong, and what to do.
+// The usual mistakes of new users: usher says each time what is wrong, and what to do.
 func TestAdvice(t *testing.T) {
 	s := testkit.NewService(t)
 	overTLS := httptest.NewTLSServer(sandbox.NewBilling())
@@ -79,7 +79,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// Who only starts it, and looks at the log.
+// The advice is also in the log, for users who only start usher and read its log.
 func TestAdviceInTheLog(t *testing.T) {
 	p := start(t, testkit.NewService(t).Environ("USHER_CLIENT_SECRET=wr0ng"))
 	testkit.Eventually(t, "said", func() bool {

@@ -27,7 +27,7 @@ func TestCheckLooksAtTheInbox(t *testing.T) {
 	}
 }
 
-// check says of a file what usher will find, and leaves nothing behind.
+// usher check says whether usher could use an inbox file, and creates no file.
 func TestCheckLooksAtTheFile(t *testing.T) {
 	t.Parallel()
 	service := testkit.NewService(t)
@@ -54,7 +54,7 @@ func TestCheckLooksAtTheFile(t *testing.T) {
 	look(dir+"/inbox.db", "ok    inbox: can be written")
 }
 
-// While nothing could be read from the servers nobody says that nothing is there.
+// While the inbox has never been read, usher must not claim that it is empty.
 func TestInboxThatWasNeverReached(t *testing.T) {
 	t.Parallel()
 	service := testkit.NewService(t)

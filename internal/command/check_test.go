@@ -53,8 +53,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A token alone is not all well: the API has to take it, and each way in which it
-// does not is one line that says what to do.
+// A token alone is not enough: the API has to accept it. For each way in which it may not, usher check prints
+// one line that says what to do.
 func TestCheckOfTheAPI(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewService(t)
@@ -85,8 +85,8 @@ func TestCheckOfTheAPI(t *testing.T) {
 	}
 }
 
-// Somebody waits for check: of what turns a connection away each is asked once, and none
-// of it a second time.
+// usher check does not retry: it tries each thing that refuses a connection only once, because a person waits
+// for the result.
 func TestCheckAsksOnce(t *testing.T) {
 	t.Parallel()
 	closed := testkit.FreeAddress(t)
@@ -119,7 +119,7 @@ func TestCheckAsksOnce(t *testing.T) {
 			asked.Store(0)
 			p := start(t, tc.environ, "check")
 			<-p.Ended
-			// Connections are accepted in their order: with this one, check's have been counted.
+			// Connections are accepted in order: after this one, all those of usher check have been counted.
 			last, err := net.Dial("tcp", l.Addr().String())
 			if err != nil {
 				t.Fatal(err)
@@ -134,7 +134,7 @@ func TestCheckAsksOnce(t *testing.T) {
 	}
 }
 
-// An error of the API's may repeat the token that it was sent.
+// An error of the API may quote the token.
 func TestCheckShowsNoToken(t *testing.T) {
 	t.Parallel()
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

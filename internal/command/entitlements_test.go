@@ -18,8 +18,8 @@ import (
 	"usher/webhookgate/content"
 )
 
-// What usher answers about a tenant, since when and by which webhook; whether the receiver has that, else why not; and what to
-// do, as a line to copy.
+// usher entitlements prints what a tenant may use, since when and by which webhook, and whether the receiver has that
+// webhook. If not, it prints why, and a command to copy.
 func TestEntitlements(t *testing.T) {
 	const who, since = "eu/acme may use sso, unlimited\n", " ago, by webhook 2.\n"
 	body := func(features ...string) string { return inboxtest.Snapshot("eu", "acme", features...) }
@@ -77,7 +77,7 @@ func TestEntitlements(t *testing.T) {
 	}
 }
 
-// entitlementsOf is all that usher entitlements prints. ENV stands for the file that it was given.
+// entitlementsOf returns the whole output of usher entitlements, with ENV in place of the --env-file.
 func entitlementsOf(t *testing.T, b *inboxtest.Box, args ...string) string {
 	t.Helper()
 	srv := httptest.NewServer(admin.New(admin.Config{

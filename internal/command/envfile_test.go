@@ -18,8 +18,8 @@ func envFile(t *testing.T, dir, name string, lines ...string) string {
 	return path
 }
 
-// usher serves by files, and a command finds it by the same files, also where it cannot read the
-// secrets that they name.
+// usher gets its settings from files. A command that gets the same files finds that usher, even if it cannot
+// read the secrets that the files name.
 func TestEnvFile(t *testing.T) {
 	dir, addr := t.TempDir(), testkit.FreeAddress(t)
 	common := envFile(t, dir, "common.env", testkit.NewService(t).Environ("# the address of nobody", "USHER_ADMIN_LISTEN=127.0.0.1:1")...)
@@ -62,7 +62,7 @@ func TestEnvFileMisused(t *testing.T) {
 	}
 }
 
-// A command that finds no usher names the settings of those that the machine has.
+// A command that finds no usher names the settings files on this machine.
 func TestEnvFilesOfThisMachine(t *testing.T) {
 	dir := t.TempDir()
 	defer func(was string) { unitEnvFiles = was }(unitEnvFiles)

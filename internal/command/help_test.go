@@ -18,7 +18,7 @@ func printed(t *testing.T, code int, args ...string) string {
 	return p.Stdout.String() + p.Stderr.String()
 }
 
-// Every command has its help, in three ways, and fits a terminal.
+// Each of the three ways to get the help of a command works, and the help fits a terminal.
 func TestHelp(t *testing.T) {
 	commands := []string{"demo", "sandbox", "exec", "check", "healthcheck", "inbox", "entitlements", "version", "help", "serve"}
 	if len(commands) != len(commandHelp) {
@@ -68,7 +68,7 @@ func TestHelpOnSettings(t *testing.T) {
 	}
 }
 
-// fits: on a terminal of 80 columns.
+// fits checks that no line is longer than 80 columns.
 func fits(t *testing.T, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {

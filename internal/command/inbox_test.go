@@ -22,7 +22,7 @@ import (
 	"usher/webhookgate"
 )
 
-// inboxServer is an admin port in front of a real inbox with a few webhooks, as usher inbox finds it.
+// inboxServer is an admin port with a real inbox that has a few webhooks.
 type inboxServer struct {
 	*inboxtest.Box
 	addr string
@@ -33,9 +33,9 @@ const (
 	latestBody = `{"type":"TenantProvisioningChange","payload":{"change":{"features":[{"code":"users","quantity":10,"name":"R&D ` + "\u009b" + `2J"}]}}}`
 )
 
-// newInboxServer has these webhooks: 1 parked, 2 delivered, 3 parked (both of eu/acme), 4 of no tenant delivered, 5 waits
-// behind nothing and was tried once, 6 and 7 are of two tenants called twice, 8 is of one whose codes need an escape.
-// The receiver crm is paused. From now on the receivers answer 500.
+// newInboxServer has these webhooks: 1 is parked, 2 delivered, 3 parked (both of eu/acme). 4 has no tenant and is
+// delivered. 5 was tried once and waits. 6 and 7 are of two tenants that are both called twice. 8 is of a tenant whose
+// codes need escapes. The receiver crm is paused. After that the receivers answer 500.
 func newInboxServer(t *testing.T, token string) *inboxServer {
 	t.Helper()
 	b := inboxtest.Open(t, "main", "crm")
@@ -98,7 +98,7 @@ func TestInboxList(t *testing.T) {
 	}
 }
 
-// Lines are cut to the terminal's width, each at the end of what changed and of the last answer, and never in a tenant.
+// On a terminal, what changed and the last answer are cut so that each line fits. A tenant is never cut.
 func TestInboxListForATerminal(t *testing.T) {
 	var out strings.Builder
 	now := time.Now()
@@ -128,7 +128,7 @@ func TestInboxListForATerminal(t *testing.T) {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
-	// A tenant is whole, however long: it is written so where one is named.
+	// A tenant is never cut, however long it is: people copy it into commands.
 	out.Reset()
 	long.Platform, long.Tenant = strings.Repeat("p", 60), strings.Repeat("é", 200)
 	whole := long.Platform + "/" + long.Tenant
@@ -168,7 +168,7 @@ func TestInboxShow(t *testing.T) {
 	}
 }
 
-// What only the gate remembers, as the page shows it: there is less to print.
+// show also prints a decision of the gate that is not in the inbox, which has fewer fields.
 func TestInboxShowsADecision(t *testing.T) {
 	var out strings.Builder
 	if err := printDetail(&out, &admin.WebhookDetail{Webhook: admin.Webhook{ID: "d1", Decision: "duplicate", Platform: "eu", Tenant: "acme"}}, time.Now()); err != nil {
@@ -345,7 +345,7 @@ func TestInboxFindsThePort(t *testing.T) {
 	}
 }
 
-// A time is asked for as it was given, not as the second that it is in.
+// A time is sent to the API exactly, not rounded to a second.
 func TestInboxTimesAreExact(t *testing.T) {
 	for _, when := range []string{"2026-01-31T08:00:00.25Z", "1500ms"} {
 		now := time.Date(2026, 1, 31, 8, 0, 1, 750e6, time.UTC)

@@ -20,7 +20,7 @@ import (
 	"usher/internal/testkit"
 )
 
-// TestMain has the demo tell its story without its pauses.
+// TestMain makes the demo tell its story without pauses.
 func TestMain(m *testing.M) {
 	beat, webhookEvery = 10*time.Millisecond, 200*time.Millisecond
 	testkit.Main(m)
@@ -40,7 +40,7 @@ func start(t *testing.T, environ []string) *testkit.Usher {
 
 var demoPorts = []string{"USHER_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0"}
 
-// The demo's story, in its order; then webhooks, also while a receiver is down.
+// The demo tells its story in order, then sends webhooks, also while the receiver is down.
 var demoStory = []string{
 	`curl -s http://127\.0\.0\.1:\d+/graphql \\`,
 	`(?m)^1\. The service sends a webhook`,
@@ -102,7 +102,7 @@ func TestDemoStory(t *testing.T) {
 	}
 }
 
-// fits: on a terminal of 80 columns.
+// fits checks that no line is longer than 80 columns.
 func fits(t *testing.T, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -112,7 +112,7 @@ func fits(t *testing.T, text string) {
 	}
 }
 
-// The first webhook does not wait for anything: with pauses of an hour it is delivered, too.
+// The first webhook waits for nothing: it is delivered even with pauses of an hour.
 func TestDemoFirstWebhook(t *testing.T) {
 	quick := beat
 	beat = time.Hour
@@ -142,7 +142,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// The story and the lines to copy work on sockets, too.
+// The story and the commands to copy also work with unix sockets.
 func TestDemoOnSockets(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -162,8 +162,8 @@ func TestDemoOnSockets(t *testing.T) {
 	}
 }
 
-// With a receiver of the user's the story says what that answers: it fails, is tried again, and gets
-// everything once it is fixed. What it refuses for good is parked.
+// With the user's own receiver the story shows the receiver's answers: usher retries while it fails, delivers everything
+// once it works, and parks what it refuses for good.
 func TestDemoWithYourReceiver(t *testing.T) {
 	t.Parallel()
 	var status atomic.Int32
@@ -204,7 +204,7 @@ func TestDemoWithYourReceiver(t *testing.T) {
 	}
 }
 
-// The demo asks the admin port itself: off is not possible.
+// The demo needs the admin port itself, so it ignores off.
 func TestDemoWithoutAdminPort(t *testing.T) {
 	t.Parallel()
 	p := start(t, append(demoPorts[:3:3], "USHER_ADMIN_LISTEN=off"))
@@ -219,8 +219,8 @@ func TestDemoWithoutGate(t *testing.T) {
 	}
 }
 
-// A hint names the program as its user can.
-func TestCalled(t *testing.T) {
+// A hint calls the program as the user can call it.
+func TestProgramName(t *testing.T) {
 	for self, want := range map[string]string{
 		"": "usher", "/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .", "/opt/x/usher": "/opt/x/usher",
 	} {

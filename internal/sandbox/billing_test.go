@@ -13,7 +13,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// A secret with everything that form encoding can get wrong.
+// A secret with all characters that form encoding has to escape.
 const oddSecret = "a+b%20c&d=e f;ü€\x7f"
 
 func testClient() Client {
@@ -72,8 +72,8 @@ func ask(b *Billing, token, body string) *httptest.ResponseRecorder {
 
 const typename = `{"query":"{__typename}"}`
 
-// wantAccess tries a token and expects it to be accepted (fault empty) or to be
-// refused with the documented body, whose description speaks of the fault.
+// wantAccess makes a call with a token. If fault is empty, the call must succeed. Otherwise it must be refused with
+// the documented body, with the fault in its description.
 func wantAccess(t *testing.T, b *Billing, token, fault string) {
 	t.Helper()
 	w := ask(b, token, typename)

@@ -94,8 +94,8 @@ func TestFaultHangUp(t *testing.T) {
 	}
 }
 
-// Many at once, in a bubble, with every knob turned meanwhile: for the race
-// detector, and to see that nothing outlives its request.
+// Many requests run at once, in a bubble, while all faults change. This is for the race detector, and shows that no
+// goroutine outlives its request.
 func TestConcurrentUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBilling(testClient())

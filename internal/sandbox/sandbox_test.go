@@ -15,7 +15,7 @@ import (
 	"usher/webhookgate/signature"
 )
 
-// opened is a sandbox with free ports.
+// opened returns a sandbox on free ports.
 func opened(t *testing.T, receiver string) *Sandbox {
 	t.Helper()
 	s, err := Open(Config{Listen: "127.0.0.1:0", ReceiverListen: receiver})
@@ -26,8 +26,8 @@ func opened(t *testing.T, receiver string) *Sandbox {
 	return s
 }
 
-// What is sent is complete and lists exactly what was asked; equal orders give equal bytes, whatever
-// the order of their members.
+// A webhook that is sent on command is complete and lists exactly the given features. Equal commands give equal
+// bytes, whatever the order of their members.
 func TestStateIsComplete(t *testing.T) {
 	check := shapes{t, make(map[string]bool)}
 	for _, s := range []State{
@@ -59,7 +59,7 @@ func TestStateIsComplete(t *testing.T) {
 	}
 }
 
-func TestOrders(t *testing.T) {
+func TestControl(t *testing.T) {
 	s := opened(t, "127.0.0.1:0")
 	for _, tt := range []struct {
 		name, target, body string
@@ -99,7 +99,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-func TestOrdersWithoutReceiver(t *testing.T) {
+func TestControlWithoutReceiver(t *testing.T) {
 	s := opened(t, "off")
 	for target, body := range map[string]string{"/sandbox/send": `{"tenant":"acme"}`, "/sandbox/fail": `{"part":"receiver","status":500}`} {
 		if w := post(s, target, "", body); w.Code/100 != 4 || !strings.Contains(w.Body.String(), "--") {
@@ -111,7 +111,7 @@ func TestOrdersWithoutReceiver(t *testing.T) {
 	}
 }
 
-// A failing part answers as the published interface says where it does, and ends in time.
+// A failing part answers with the published body, if there is one, and fails no longer than it should.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Sandbox{Billing: NewBilling(testClient())}
@@ -142,7 +142,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// Each webhook goes to each address; what counts is the first that is not a success.
+// Each webhook goes to each URL. The result is the first reply that is not a success.
 func TestSeveralAddresses(t *testing.T) {
 	s, _ := newPair(1)
 	s.URLs = []string{"http://a.example/one", "http://b.example/two?secret", "http://c.example/"}
@@ -156,7 +156,7 @@ func TestSeveralAddresses(t *testing.T) {
 	}
 }
 
-// What the sandbox signs the gate accepts, and for this body only.
+// The gate accepts the signature of the sandbox, but not for another body.
 func TestSigner(t *testing.T) {
 	body, other := []byte(`{"a":1}`), []byte(`{"a":2}`)
 	sign, err := Signer("s3cret", false)
@@ -182,7 +182,7 @@ func TestSigner(t *testing.T) {
 	}
 }
 
-// rehearsed has a receiver rehearse, in a bubble, and returns what did not hold.
+// rehearsed runs the rehearsal against a receiver, in a bubble, and returns the scenarios that failed.
 func rehearsed(t *testing.T, h http.Handler) (failed string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -202,7 +202,7 @@ func rehearsed(t *testing.T, h http.Handler) (failed string) {
 	return failed
 }
 
-// A receiver that does everything well passes, and each that does one thing badly is found out.
+// A good receiver passes. A receiver with one mistake fails the scenario for that mistake.
 func TestRehearse(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a hundred plays")
@@ -295,7 +295,7 @@ func TestRehearse(t *testing.T) {
 	}
 }
 
-// "Again after a timeout" hangs up when all is sent, and not before.
+// "Again after a timeout" hangs up after the whole request is sent, not before.
 func TestRehearseHangsUp(t *testing.T) {
 	var mu sync.Mutex // guards what follows
 	var bodies []string

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// The tables of the published interface. A "?" before the type marks a field
-// that is present in some payloads, "|null" one that is null in some: what may be, the
-// service does not say.
+// The tables of the published interface. A "?" before the type marks a field that only some payloads have, and
+// "|null" a field that is null in some. The service does not document which fields that can be.
 var tables = map[string]map[string]string{
 	"envelope": {"type": "string", "payload": "payload"},
 	"payload":  {"tenant": "tenant", "change": "change"},
@@ -30,8 +29,7 @@ var tables = map[string]map[string]string{
 	"coded": {"code": "string", "name": "string"},
 }
 
-// shapes checks values against the tables and notes which liberties of theirs
-// were taken.
+// shapes checks values against the tables, and records which optional variants occurred.
 type shapes struct {
 	t    *testing.T
 	seen map[string]bool
@@ -140,8 +138,7 @@ func TestPayloadShapes(t *testing.T) {
 	}
 }
 
-// checkFeatures: a tenant may use what is on a subscription that lives, and
-// nothing else.
+// checkFeatures checks that a tenant may use exactly the features of its subscriptions that are not canceled.
 func checkFeatures(t *testing.T, tenant Tenant) {
 	t.Helper()
 	live := 0
@@ -166,7 +163,7 @@ func TestWorldHasOneCodeOnTwoPlatforms(t *testing.T) {
 	}
 }
 
-// A return to a former snapshot is what a careless dedup drops.
+// Tenants return to former snapshots, which a careless dedup would drop.
 func TestWorldReturnsToFormerSnapshots(t *testing.T) {
 	s, rc := newPair(1)
 	for range 300 {

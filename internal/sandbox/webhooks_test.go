@@ -14,8 +14,7 @@ import (
 	"time"
 )
 
-// inProcess calls a handler without a network, so that a synctest bubble can
-// wait for it.
+// inProcess calls a handler without a network, so that it works inside a synctest bubble.
 type inProcess struct{ http.Handler }
 
 func (h inProcess) RoundTrip(r *http.Request) (resp *http.Response, err error) {
@@ -98,7 +97,7 @@ func TestSameSeedSameWebhooks(t *testing.T) {
 	}
 }
 
-// Every fourth is the one before once more.
+// Every fourth webhook repeats the one before it.
 func TestNext(t *testing.T) {
 	s, rc := newPair(1)
 	var last SentWebhook
@@ -155,8 +154,7 @@ func TestRedirectIsAnAnswer(t *testing.T) {
 	}
 }
 
-// Tenants returns what each tenant may use: what the receiver should know once every webhook has
-// arrived.
+// Tenants returns what each tenant may use. The receiver should have the same once every webhook has arrived.
 func (s *Sender) Tenants() []Tenant {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"usher/internal/testkit"
 )
 
-// entitled is a gate that keeps webhooks, and answers from them.
+// entitled is the environment of a gate without a receiver, and with entitlements.
 func entitled(t *testing.T, inbox string, extra ...string) []string {
 	t.Helper()
 	return append([]string{
@@ -20,8 +20,8 @@ func entitled(t *testing.T, inbox string, extra ...string) []string {
 	}, extra...)
 }
 
-// A webhook that is answered 200 is what checks are answered by, from that moment on and after a
-// restart, with no receiver at all: usher itself is it.
+// After usher has answered 200 to a webhook, it answers checks from it, also after a restart. It needs no
+// receiver for that.
 func TestEntitlements(t *testing.T) {
 	t.Parallel()
 	env := entitled(t, "file:"+filepath.Join(t.TempDir(), "inbox.db"))
@@ -89,8 +89,8 @@ func TestEntitlements(t *testing.T) {
 	want("/v1/entitlements/nobody", 404, "TENANT_UNKNOWN")
 }
 
-// What has a receiver is delivered, what has none is kept; and what was kept is not delivered
-// later on.
+// usher delivers webhooks whose platform has a receiver, and keeps the others. It does not deliver a kept one
+// later, either.
 func TestKeptBesideAReceiver(t *testing.T) {
 	t.Parallel()
 	crm := sandbox.NewReceiver()

@@ -83,8 +83,8 @@ func TestGateCopiesAtOnce(t *testing.T) {
 	}
 }
 
-// 50 webhooks of 50 tenants at a cap of 10, while the receiver takes its time: 10
-// are taken, 40 are told to come again, and none is lost silently.
+// 50 webhooks of 50 tenants arrive at a limit of 10, while the receiver is slow. 10 are accepted, 40 get a 503,
+// and none is lost silently.
 func TestGateInflightCap(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -191,7 +191,7 @@ func TestGateDrains(t *testing.T) {
 	}
 }
 
-// When the grace is over, the senders of deliveries that are cut off learn it.
+// The senders of deliveries that are cut off at the end of the grace get an answer.
 func TestGateCuts(t *testing.T) {
 	t.Parallel()
 	g := startGate(t, "USHER_SHUTDOWN_GRACE=100ms")
@@ -243,8 +243,8 @@ func TestGateTLS(t *testing.T) {
 
 const checkout = `{"type":"Checkout","payload":{"tenant":{"code":"acme"},"cart":[1]}}`
 
-// A question comes back with the receiver's own answer, and leaves nothing behind, with a
-// durable inbox beside it.
+// An event of a sync type gets the receiver's own answer, and usher stores nothing of it, although there is an
+// inbox.
 func TestSyncTypeWithAnInbox(t *testing.T) {
 	t.Parallel()
 	const no = `["no seats left",{"limit":5}]`
@@ -286,7 +286,7 @@ func TestSyncTypeWithAnInbox(t *testing.T) {
 	}
 }
 
-// Over a real connection: the receiver sees that its asker has gone.
+// If the sender of a sync event hangs up, the receiver sees that its connection ends.
 func TestSyncTypeHangUp(t *testing.T) {
 	t.Parallel()
 	arrived, gone := make(chan struct{}), make(chan struct{})

@@ -31,7 +31,7 @@ func TestGCPlan(t *testing.T) {
 	}
 }
 
-// The ballast is there until restore is called, and not at all if the user sets GOGC.
+// The ballast exists until restore is called. If the user sets GOGC there is none.
 func TestTuneGC(t *testing.T) {
 	limit := debug.SetMemoryLimit(-1)
 	before := liveHeap()
@@ -39,7 +39,7 @@ func TestTuneGC(t *testing.T) {
 	during := liveHeap()
 	restore()
 	after := liveHeap()
-	// Other tests may have left something that comes and goes: half of the ballast is enough.
+	// Other tests may still change the heap a little, so half of the ballast is enough.
 	if during-before < ballastSize/2 || during-after < ballastSize/2 {
 		t.Errorf("in use: %d, with the ballast %d, afterwards %d", before, during, after)
 	}
@@ -53,7 +53,7 @@ func TestTuneGC(t *testing.T) {
 	}
 }
 
-// liveHeap is what a collection leaves.
+// liveHeap returns the size of the heap after a collection.
 func liveHeap() int64 {
 	runtime.GC()
 	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}

@@ -23,7 +23,7 @@ import (
 	"usher/internal/settings"
 )
 
-func TestFits(t *testing.T) {
+func TestIsAddressOf(t *testing.T) {
 	tcp := func(addr string) net.Addr { a, _ := net.ResolveTCPAddr("tcp", addr); return a }
 	unix := func(path string) net.Addr { return &net.UnixAddr{Net: "unix", Name: path} }
 	relative, _ := filepath.Abs("usher.sock")
@@ -56,7 +56,7 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// passed makes a socket as a service manager does, and returns where usher would find it.
+// passed opens a socket as a service manager does, and returns its descriptor for usher.
 func passed(t *testing.T) (address string, fd uintptr) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -106,8 +106,8 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// A socket for an address that usher does not listen on is an error that names both, also where it
-// is the reason that usher could not listen.
+// A socket with an address that no listener has is an error that names both, also if that socket occupies the
+// address of a listener.
 func TestSocketThatFitsNobody(t *testing.T) {
 	address, fd := passed(t)
 	sockets, err := inheritedSockets([]string{"LISTEN_FDS=1", "LISTEN_PID=1"}, 1, fd)
@@ -130,8 +130,8 @@ func TestSocketThatFitsNobody(t *testing.T) {
 	}
 }
 
-// What usher has accepted from a service manager's socket it serves to the end: a request that comes
-// after the signal is no 503, and its answer is the connection's last.
+// On a connection that came through a service manager's socket, usher answers a request that arrives after the
+// signal. It does not answer 503, and closes the connection after the answer.
 func TestServedToTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := testUsher(t)
@@ -173,7 +173,7 @@ func TestServedToTheEnd(t *testing.T) {
 	})
 }
 
-// closedOnce can be closed again, as a socket can.
+// closedOnce is a listener that can be closed twice, as a real socket can.
 type closedOnce struct {
 	net.Listener
 	once sync.Once
@@ -181,7 +181,7 @@ type closedOnce struct {
 
 func (l *closedOnce) Close() error { l.once.Do(func() { l.Listener.Close() }); return nil }
 
-// askGate sends a webhook that is none.
+// askGate sends a body that is not a webhook.
 func askGate(t *testing.T, conn net.Conn) (status int, last bool) {
 	t.Helper()
 	go func() {

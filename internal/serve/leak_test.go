@@ -20,9 +20,8 @@ import (
 	"usher/internal/sandbox"
 )
 
-// Every page and every answer of the API is fetched, by following what links there are,
-// after all that can go wrong went wrong: in none of their bytes is a secret, a token,
-// or, without an inbox, a contact's address.
+// The test makes everything go wrong that can. Then it follows all links and fetches every page and every answer
+// of the API. None of them may contain a secret, a token or, without an inbox, a contact's address.
 func TestNothingSecretIsServed(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"inbox", "pass-through"} {
@@ -137,8 +136,7 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 
 var link = regexp.MustCompile(`(?:href|src|action)="([^"]*)"`)
 
-// crawl returns all that can be reached from the front page, with the header and body of
-// each answer.
+// crawl follows all links from the front page, and returns the header and body of each answer.
 func crawl(t *testing.T, base, token string) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
@@ -183,7 +181,7 @@ func crawl(t *testing.T, base, token string) map[string]string {
 	return found
 }
 
-// readSome reads an answer, or of one without an end the beginning.
+// readSome reads an answer, or only its beginning if it does not end.
 func readSome(t *testing.T, path string, body io.ReadCloser) string {
 	t.Helper()
 	defer body.Close()

@@ -14,8 +14,8 @@ import (
 	"usher/internal/settings"
 )
 
-// pipes is a listener without a network, for a synctest bubble: there no time passes
-// while somebody waits for a socket.
+// pipes is a listener without a network. A synctest bubble needs it: its clock stands still while a goroutine
+// waits for a real socket.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -49,8 +49,7 @@ func testUsher(t *testing.T) *Usher {
 	return u
 }
 
-// Every listener closes a connection on which nothing is asked any more, and one on
-// which nothing was ever asked.
+// Every listener closes a connection that is idle after an answer, and one on which no request ever arrived.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for _, l := range testUsher(t).allListeners() {

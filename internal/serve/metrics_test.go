@@ -12,7 +12,7 @@ import (
 	"usher/internal/testkit"
 )
 
-// metricNames are promised: dashboards and alerts of others may ask for them.
+// metricNames are a promise: dashboards and alerts of users depend on them.
 var metricNames = []string{
 	`usher_proxy_requests_total{code="200",port="main"}`, `usher_proxy_request_duration_seconds_count{port="main"}`,
 	`usher_proxy_in_flight{port="main"}`, `usher_proxy_retries_total{port="main"}`,
@@ -29,8 +29,7 @@ var metricNames = []string{
 	`usher_entitlement_tenants`, `usher_webhook_tls_expiry_timestamp_seconds`,
 }
 
-// Whatever is promised of /metrics is there, with an inbox and without; and the figures of one receiver
-// are not those of another.
+// /metrics has every promised name, with and without an inbox, and separate figures for each receiver.
 func TestMetricNames(t *testing.T) {
 	t.Parallel()
 	main, docs := sandbox.NewReceiver(), sandbox.NewReceiver()
@@ -76,7 +75,7 @@ func TestMetricNames(t *testing.T) {
 	if used := regexp.MustCompile(`(?m)^usher_inbox_used_bytes (.*)$`).FindStringSubmatch(metrics); used == nil || used[1] == "0" {
 		t.Errorf("what waits takes %q bytes", used)
 	}
-	// Without an inbox its figures are zero, and dashboards need not care.
+	// Without an inbox the figures of the inbox exist and are zero, so that the same dashboards work.
 	p = start(t, append(env, "USHER_WEBHOOK_TLS_CERT_FILE="+certFile, "USHER_WEBHOOK_TLS_KEY_FILE="+keyFile))
 	p.Ready(t)
 	wantCall(t, p.URL(t, "main"), 200, "accounts")
@@ -91,7 +90,7 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
-// Programs that read the log compare and add up how long something took.
+// In JSON logs durations are numbers, so that programs can compare and add them.
 func TestLogTook(t *testing.T) {
 	t.Parallel()
 	p := start(t, newService(t).Environ("USHER_LOG_FORMAT=json", "USHER_LOG_LEVEL=debug"))

@@ -12,15 +12,15 @@ import (
 	"usher/internal/testkit"
 )
 
-// gateway is the environment of a gate alone, without anything of the billing service.
+// gateway is the environment of a gate alone, without settings of the billing service.
 func gateway(forward string, extra ...string) []string {
 	return append([]string{
 		"USHER_WEBHOOK_FORWARD_URL=" + forward, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
 	}, extra...)
 }
 
-// A gate alone is ready at once, takes webhooks, and has nothing of a local port: no
-// listener, no metric, no place on the page, no line of check. Its secrets rotate.
+// A gate alone is ready at once and receives webhooks. It has no local port: no listener, no metric, no section on
+// the page, no line in usher check. Its secrets can be rotated.
 func TestGateAlone(t *testing.T) {
 	t.Parallel()
 	r := sandbox.NewReceiver()
@@ -93,8 +93,7 @@ func TestOutboundAlone(t *testing.T) {
 	}
 }
 
-// A client that the service refuses keeps the local port from being ready, and the gate
-// in the load balancer.
+// If the service refuses the client, the local port is not ready, but the gate is and stays in its load balancer.
 func TestGateOfARefusedClient(t *testing.T) {
 	t.Parallel()
 	g := startGate(t, "USHER_CLIENT_SECRET=wr0ng")

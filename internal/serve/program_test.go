@@ -15,8 +15,8 @@ import (
 	"usher/internal/testkit"
 )
 
-// USHER_UPSTREAM_TIMEOUT is for calls: a token endpoint that is slower has its ten
-// seconds all the same, and the callers wait.
+// USHER_UPSTREAM_TIMEOUT is for calls only. A token endpoint that is slower than that still has ten seconds, and
+// callers wait for it.
 func TestTokenSlowerThanCallsMayBe(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -93,7 +93,7 @@ func TestPortsShareTokens(t *testing.T) {
 	}
 }
 
-// Nothing of secrets or tokens in anything that usher shows, at debug level.
+// Nothing that usher prints or logs contains a secret or a token, even at debug level.
 func TestNothingSecretShows(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

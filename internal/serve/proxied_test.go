@@ -14,7 +14,7 @@ import (
 	"usher/internal/testkit"
 )
 
-// tunnel is an HTTP proxy that opens tunnels to one place, whatever it is asked for.
+// tunnel is an HTTP proxy that opens tunnels to one address, whatever address the client requests.
 type tunnel struct {
 	target string
 
@@ -49,9 +49,8 @@ func (p *tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	both.Wait()
 }
 
-// HTTPS_PROXY and NO_PROXY are heeded, for tokens and for calls. The service is at a
-// name that only the proxy knows, or at 0.0.0.0, which is this machine but not, as
-// proxies are concerned, loopback.
+// usher uses HTTPS_PROXY and NO_PROXY, for tokens and for calls. The service is at a name that only the proxy
+// knows, or at 0.0.0.0, which is this machine but does not count as loopback in the rules for proxies.
 func TestHTTPSProxy(t *testing.T) {
 	t.Parallel()
 	certFile, keyFile := testkit.Certificate(t, "billing.invalid", "0.0.0.0", "127.0.0.1")

@@ -16,12 +16,12 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// of is a snapshot of a tenant on a platform.
+// of returns a snapshot of a tenant on a platform.
 func of(platform, tenant string, users int) string {
 	return strings.Replace(snapshot(tenant, users), `"code":"crm"`, `"code":"`+platform+`"`, 1)
 }
 
-// Two receivers behind one gate, each with its platform; a third platform is nobody's.
+// Two receivers are behind one gate, each for one platform. No receiver takes the third platform.
 func TestTwoReceivers(t *testing.T) {
 	t.Parallel()
 	crm, docs := sandbox.NewReceiver(), sandbox.NewReceiver()
@@ -84,8 +84,8 @@ func TestTwoReceivers(t *testing.T) {
 	}
 }
 
-// What waits for a receiver that is gone from the settings goes on waiting, and that is said:
-// in the log, in the list, and of the webhook itself.
+// Webhooks whose receiver was removed from the settings keep waiting. The log, the list and the page of the webhook
+// say so.
 func TestReceiverIsGone(t *testing.T) {
 	t.Parallel()
 	receiver := sandbox.NewReceiver()
@@ -118,9 +118,8 @@ func TestReceiverIsGone(t *testing.T) {
 	})
 }
 
-// Three receivers, of which one hangs and one refuses: the third gets all of its webhooks
-// meanwhile. Then usher is restarted with one platform given to another receiver. What waits
-// goes to whoever takes its platform now, in order.
+// Of three receivers one hangs and one refuses. Meanwhile the third gets all its webhooks. Then usher is restarted, and
+// one platform has another receiver. The webhooks that wait go to the receiver of their platform, in order.
 func TestReceiversWithAnInbox(t *testing.T) {
 	t.Parallel()
 	for name, inbox := range map[string]string{
@@ -151,7 +150,7 @@ func receiversOfAnInbox(t *testing.T, inbox string) {
 	defer hanging.Close()
 	hangs.Store(true)
 
-	// run starts usher with the platforms that the one that is well takes, and the one that refuses.
+	// run starts usher, with the platforms of the healthy receiver and of the one that refuses.
 	run := func(ofWell, ofRefusing string) *testkit.Usher {
 		env := []string{
 			"USHER_WEBHOOK_INBOX=" + inbox, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",

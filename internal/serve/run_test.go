@@ -15,7 +15,7 @@ import (
 	"usher/webhookgate/content"
 )
 
-// A second signal ends usher also if something hangs, such as the inbox's servers.
+// A second signal ends usher even if something hangs, such as the database of the inbox.
 func TestSecondSignalWaitsForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := webhookgate.New(webhookgate.Config{Keep: func(*webhookgate.Webhook) (string, error) { return "", nil }})
@@ -33,8 +33,8 @@ func TestSecondSignalWaitsForNothing(t *testing.T) {
 	})
 }
 
-// When the grace is over usher ends, also if something hangs, such as the inbox's servers: whoever
-// stopped it kills it a few seconds later.
+// When the grace is over usher ends, even if something hangs, such as the database of the inbox: a service manager
+// would kill it a few seconds later.
 func TestShutdownKeepsToTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &Usher{settings: new(settings.Settings), log: slog.New(slog.DiscardHandler)}
@@ -50,8 +50,8 @@ func TestShutdownKeepsToTheGrace(t *testing.T) {
 	})
 }
 
-// The leases go back to the servers as soon as deliveries end, not only after the last sender has
-// its answer: that may take the whole grace.
+// usher gives its leases back as soon as its deliveries have ended. It does not wait until the last sender has its
+// answer, which may take the whole grace.
 func TestCourierDoesNotWaitForSenders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stored, storing := make(chan struct{}), make(chan struct{})

@@ -16,7 +16,7 @@ import (
 	"usher/internal/testkit"
 )
 
-// The manners of a pod.
+// usher behaves well in a pod: its probes answer the kubelet, and it drains after SIGTERM.
 func TestPod(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -147,7 +147,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// A page that follows does not hold up the end: its stream ends, orderly.
+// An open event stream of the admin page does not delay the shutdown: it ends in order.
 func TestShutdownEndsStreams(t *testing.T) {
 	t.Parallel()
 	p := start(t, newService(t).Environ())
@@ -168,8 +168,8 @@ func TestShutdownEndsStreams(t *testing.T) {
 	}
 }
 
-// During the delay every listener answers on the connections that there are, and says
-// with each answer that it is the connection's last: also where the call came before.
+// During the delay every listener still answers on open connections. Each answer closes its connection, also the
+// answer to a call that came before the delay.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -208,7 +208,7 @@ func TestDrain(t *testing.T) {
 	<-p.Ended
 }
 
-// In the grace, too.
+// The same holds during the grace.
 func TestDrainInTheGrace(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -236,7 +236,7 @@ func dialURL(t *testing.T, url string) net.Conn {
 	return conn
 }
 
-// askOn sends a request without a body on a connection that is already there.
+// askOn sends a request without a body on an open connection.
 func askOn(t *testing.T, conn net.Conn, line string) *http.Response {
 	t.Helper()
 	_, err := io.WriteString(conn, line+" HTTP/1.1\r\nHost: localhost\r\n\r\n")

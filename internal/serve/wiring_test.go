@@ -21,8 +21,7 @@ import (
 	"usher/internal/testkit"
 )
 
-// That each setting of the gate reaches it; what it then does is tested in its own
-// package.
+// Each setting of the gate reaches the gate. What the gate does with it is tested in its own package.
 func TestGateSettings(t *testing.T) {
 	t.Parallel()
 	const key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -111,8 +110,8 @@ func TestDedupOff(t *testing.T) {
 	}
 }
 
-// The service over TLS, with a CA of its own: without USHER_CA_FILE it is not trusted,
-// with it it is. Where it would rather speak HTTP/2, it is called over HTTP/1.1.
+// The service uses TLS with its own CA. usher trusts it only with USHER_CA_FILE, and calls it over HTTP/1.1 even if it
+// prefers HTTP/2.
 func TestTLSUpstream(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
@@ -144,7 +143,7 @@ func TestTLSUpstream(t *testing.T) {
 	}
 }
 
-// A port may be called what usher calls a listener of its own.
+// A port may have the name of one of usher's own listeners, such as webhooks.
 func TestPortNamedAsTheGate(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -8,9 +8,9 @@ import (
 	"usher/internal/settings"
 )
 
-// promised are the settings that usher promises, with their defaults. Others have them in their
-// files: a name or a default that changes here is a change that they have to be told of.
-// docs/reference.md is no witness: it is written anew from the code.
+// promised are all settings with their defaults. Users have them in their files, so a change of a name or a default
+// needs an entry in the changelog. A comparison with docs/reference.md would prove nothing: that page is generated
+// from the code.
 var promised = map[string]string{
 	"USHER_BASE_URL": "", "USHER_CLIENT_ID": "", "USHER_SCOPE": "standard:read standard:write", "USHER_LISTEN": "127.0.0.1:8080",
 	"USHER_PORTS_n_NAME": "", "USHER_PORTS_n_LISTEN": "", "USHER_PORTS_n_SCOPE": "", "USHER_PORTS_n_CLIENT_ID": "",
@@ -33,7 +33,7 @@ var promised = map[string]string{
 	"USHER_SHUTDOWN_DELAY": "0s", "USHER_SHUTDOWN_GRACE": "15s",
 }
 
-// promisedSecrets are those that can be given as a file, too.
+// promisedSecrets are the settings that can also be given as a file.
 var promisedSecrets = []string{
 	"USHER_CLIENT_SECRET", "USHER_KEY", "USHER_PORTS_n_CLIENT_SECRET", "USHER_PORTS_n_KEY",
 	"USHER_WEBHOOK_TOKEN", "USHER_WEBHOOK_HMAC_SECRET", "USHER_WEBHOOK_SIGN_SECRET", "USHER_WEBHOOK_RECEIVERS_n_SIGN_SECRET",
@@ -58,7 +58,7 @@ func TestPromisedSettings(t *testing.T) {
 	}
 }
 
-// What has to be set before a gate listens where others can reach it: any one check is enough.
+// A gate that other machines can reach needs at least one check of the sender.
 func TestGateBeyondLoopback(t *testing.T) {
 	for check, fine := range map[string]bool{
 		"":                              false,
@@ -66,7 +66,7 @@ func TestGateBeyondLoopback(t *testing.T) {
 		"USHER_WEBHOOK_TOKEN=x":         true,
 		"USHER_WEBHOOK_HMAC_SECRET=x":   true,
 		"USHER_WEBHOOK_ALLOW_CIDRS=::1": true,
-		// These let nobody in who would not come in without them.
+		// These are not checks of the sender.
 		"USHER_WEBHOOK_TRUSTED_PROXIES=::1":    false,
 		"USHER_WEBHOOK_SIGN_SECRET=whsec_a2V5": false,
 		"USHER_INSECURE=true":                  false,
@@ -78,8 +78,7 @@ func TestGateBeyondLoopback(t *testing.T) {
 	}
 }
 
-// The gate is on when it has somewhere to put webhooks. Entitlements are one, with an inbox of
-// any kind.
+// The gate is on if it has a receiver, or if entitlements are on with an inbox of any kind.
 func TestGateIsOn(t *testing.T) {
 	for _, tc := range []struct {
 		env []string
@@ -100,8 +99,7 @@ func TestGateIsOn(t *testing.T) {
 	}
 }
 
-// A value that cannot be read is an error though its part is off; one that can is said to be
-// unused.
+// A value that cannot be parsed is an error even if its part is off. A good value is reported as unused.
 func TestEntitlementsThatAreOff(t *testing.T) {
 	env := []string{"USHER_WEBHOOK_FORWARD_URL=http://r"}
 	if _, err := settings.Read(append(env, "USHER_ENTITLEMENTS_KEY_FILE=/nowhere")); err == nil || !strings.HasPrefix(err.Error(), "USHER_ENTITLEMENTS_KEY_FILE is") {

@@ -83,7 +83,7 @@ func TestWithFiles(t *testing.T) {
 	}
 }
 
-// Whatever a file holds, what comes out of it can be an environment, and reads the same again.
+// Whatever a file contains, the result is a valid environment, and gives the same result if it is parsed again.
 func FuzzEnvFile(f *testing.F) {
 	for _, seed := range []string{"A=1\nB='2'\n", "export A=\"b c\"\r\n# comment\n", "\ufeffA=\x00", "=", "A==\"", "x", "A='\n'"} {
 		f.Add(seed)

@@ -15,7 +15,7 @@ var minimal = []string{
 
 func with(extra ...string) []string { return append(slices.Clone(minimal), extra...) }
 
-// two is a gate with two receivers, and none for other platforms.
+// two is the environment of a gate with two receivers, and none for other platforms.
 func two(extra ...string) []string {
 	return append([]string{"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://a",
 		"USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=http://b"}, extra...)
@@ -54,8 +54,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// Each problem is one line that names the variable and says what it should hold;
-// never what a secret holds.
+// Each problem is one line that names the variable and says what it should hold. It never shows a secret.
 func TestProblems(t *testing.T) {
 	dir := t.TempDir()
 	empty := filepath.Join(dir, "empty")
@@ -368,7 +367,7 @@ func TestAdviceOnRights(t *testing.T) {
 	}
 }
 
-// What a command needs that calls a running usher: other settings may be missing or wrong.
+// A command that calls a running usher needs only the admin settings: others may be missing or wrong.
 func TestReadAdmin(t *testing.T) {
 	for _, tc := range []struct {
 		name, listen, problem string
@@ -398,8 +397,7 @@ func TestReadAdmin(t *testing.T) {
 	}
 }
 
-// A setting of a part that is off is not an error, but it is said, with what switches
-// the part on.
+// A setting of a part that is off is not an error. usher reports it, and says how to switch the part on.
 func TestUnusedSettings(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -437,7 +435,7 @@ func TestUnusedSettings(t *testing.T) {
 	}
 }
 
-// The gate sees an IPv4 address as one, also where a socket reports it as a mapped one.
+// A network of IPv4 addresses in IPv6 form matches the IPv4 addresses, which is what the gate compares with.
 func TestMappedNetworks(t *testing.T) {
 	s, err := Read([]string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS=::ffff:198.51.100.0/120, ::ffff:192.0.2.1, 2001:db8::/32"})
 	if err != nil || fmt.Sprint(s.Webhook.AllowCIDRs) != "[198.51.100.0/24 192.0.2.1/32 2001:db8::/32]" {
@@ -479,7 +477,7 @@ func TestInboxSettings(t *testing.T) {
 	}
 }
 
-// Whatever holds a password is not shown, also where it was put in the wrong place.
+// A value that may contain a password is not shown, even in the wrong variable.
 func TestNoPasswordInProblems(t *testing.T) {
 	for _, kv := range []string{
 		"USHER_WEBHOOK_INBOX=postgress://u:hush@h", "USHER_WEBHOOK_INBOX=Postgres://u:hush@h/d?x=1", "USHER_WEBHOOK_INBOX=u:hush@h",

@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of settings into docs/reference.md")
 
-// Each setting is in the table once, with a default that it can have.
+// Each setting is in the table once, and its default is a valid value.
 func TestTable(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, v := range Variables() {
@@ -29,7 +29,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// docs/reference.md has the tables that help is made of.
+// docs/reference.md has the same table of settings as the help.
 func TestReference(t *testing.T) {
 	const file = "../../docs/reference.md"
 	const begin, end = "<!-- settings: go test ./internal/settings -run TestReference -update -->\n", "<!-- end of settings -->"
@@ -57,7 +57,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// writeTables writes the settings as they stand in docs/reference.md.
+// writeTables writes the settings in the form of docs/reference.md.
 func writeTables(w io.Writer) {
 	for _, sec := range new(Settings).sections() {
 		fmt.Fprintf(w, "### %s\n\n", sec.title)
