@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"os/user"
 	"path/filepath"
@@ -55,23 +53,10 @@ func newAdminAPI(p *Process) (*adminAPI, error) {
 }
 
 // adminAPIAt returns a client for the admin port of an usher on this machine, where addr is its
-// USHER_ADMIN_LISTEN. If usher listens on all addresses, the client uses loopback.
+// USHER_ADMIN_LISTEN.
 func adminAPIAt(p *Process, addr string) *adminAPI {
 	a := &adminAPI{Process: p, listen: addr}
-	if strings.HasPrefix(addr, "unix:") {
-		a.client, a.url = serve.Client(addr)
-		return a
-	}
-	if host, port, err := net.SplitHostPort(addr); err == nil {
-		ip, err := netip.ParseAddr(host)
-		switch {
-		case host == "", err == nil && ip.IsUnspecified() && ip.Is4():
-			addr = net.JoinHostPort("127.0.0.1", port)
-		case err == nil && ip.IsUnspecified():
-			addr = net.JoinHostPort("::1", port)
-		}
-	}
-	a.client, a.url = serve.Client("http://" + addr)
+	a.client, a.url = serve.Client(addr)
 	return a
 }
 
@@ -110,7 +95,7 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 		return nil, a.refused(resp.StatusCode, raw)
 	}
 	if err := json.Unmarshal(raw, result); err != nil {
-		return nil, fmt.Errorf("%s is not an usher, or not of this version: %w", a.url, err)
+		return nil, fmt.Errorf("%s is not an usher, or not of this version: %w", a.listen, err)
 	}
 	return raw, nil
 }
@@ -119,7 +104,7 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 func (a *adminAPI) do(ctx context.Context, method, target string, content io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.url+target, content)
 	if err != nil {
-		return nil, fmt.Errorf("USHER_ADMIN_LISTEN: %w", err)
+		return nil, err
 	}
 	if a.token != "" {
 		req.Header.Set("Authorization", "Bearer "+a.token)
@@ -141,7 +126,7 @@ func (a *adminAPI) refused(status int, raw []byte) error {
 	case status == http.StatusUnauthorized:
 		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, to that of the running usher" + a.envFileHint()
 	case err != nil || e.Problem.Error == "":
-		e.Problem.Error = fmt.Sprintf("%s answered %d: is there an usher?", a.url, status)
+		e.Problem.Error = fmt.Sprintf("%s answered %d: is there an usher?", a.listen, status)
 	default:
 		e.Problem.Error = text.Visible(e.Problem.Error)
 	}
