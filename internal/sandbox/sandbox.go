@@ -229,45 +229,45 @@ func (s *Sandbox) fail(_ *http.Request, body []byte) answer {
 	return jsonAnswer(http.StatusOK, f)
 }
 
-// Fail makes a part of the sandbox fail. For a status whose body the published interface shows, the part
-// answers with that body.
+// documented are the answers to failures whose body the published interface shows.
+var documented = map[string][]answer{
+	"token": {
+		refuseToken(http.StatusBadRequest, "invalid_scope", "The requested scope is invalid, unknown, or malformed."),
+		refuseToken(http.StatusUnauthorized, "invalid_client", "Client authentication failed."),
+	},
+	"graphql": {unauthorized("The access token expired")},
+}
+
+// Fail makes a part of the sandbox fail, with the documented answer if there is one for the status.
 func (s *Sandbox) Fail(f Failure) error {
-	if f.Part == "off" {
-		f = Failure{}
+	parts := map[string]func(Fault){"token": s.FailTokens, "graphql": s.FailGraphQL}
+	if s.Receiver != nil {
+		parts["receiver"] = s.Receiver.Fail
 	}
-	if f.Status != 0 && (f.Status < 200 || f.Status > 599) || f.Seconds < 0 {
+	if f.Part == "off" {
+		for _, fail := range parts {
+			fail(Fault{})
+		}
+		return nil
+	}
+	fail := parts[f.Part]
+	switch {
+	case fail == nil && f.Part == "receiver":
+		return errors.New("there is no receiver: --receiver-listen is off")
+	case fail == nil:
+		return fmt.Errorf("unknown part %q: use token, graphql, receiver or off", f.Part)
+	case f.Status != 0 && (f.Status < 200 || f.Status > 599) || f.Seconds < 0:
 		return fmt.Errorf("status %d for %g seconds is not possible: use a status from 200 to 599", f.Status, f.Seconds)
 	}
 	fault := Fault{Status: f.Status}
 	if f.Seconds > 0 {
 		fault.Until = time.Now().Add(time.Duration(f.Seconds * float64(time.Second)))
 	}
-	for _, a := range map[string][]answer{
-		"token": {
-			refuseToken(http.StatusBadRequest, "invalid_scope", "The requested scope is invalid, unknown, or malformed."),
-			refuseToken(http.StatusUnauthorized, "invalid_client", "Client authentication failed."),
-		},
-		"graphql": {unauthorized("The access token expired")},
-	}[f.Part] {
+	for _, a := range documented[f.Part] {
 		if a.status == f.Status {
 			fault.Body, fault.Header = string(a.body), a.header
 		}
 	}
-	parts := map[string]func(Fault){"token": s.FailTokens, "graphql": s.FailGraphQL}
-	if s.Receiver != nil {
-		parts["receiver"] = s.Receiver.Fail
-	}
-	switch fail := parts[f.Part]; {
-	case fail != nil:
-		fail(fault)
-	case f.Part == "":
-		for _, fail := range parts {
-			fail(fault)
-		}
-	case f.Part == "receiver":
-		return errors.New("there is no receiver: --receiver-listen is off")
-	default:
-		return fmt.Errorf("unknown part %q: use token, graphql, receiver or off", f.Part)
-	}
+	fail(fault)
 	return nil
 }

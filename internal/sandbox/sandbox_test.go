@@ -77,6 +77,7 @@ func TestControl(t *testing.T) {
 		{"send again", "/sandbox/send", `{"tenant":"acme"}`, 200, `{"status":500,`},
 		{"fail off", "/sandbox/fail", `{"part":"off"}`, 200, ``},
 		{"and again", "/sandbox/send", `{"tenant":"acme"}`, 200, `{"status":200,`},
+		{"the part is missing", "/sandbox/fail", `{"status":500}`, 400, `unknown part`},
 		{"no part", "/sandbox/fail", `{"part":"tokens","status":500}`, 400, `unknown part`},
 		{"no status", "/sandbox/fail", `{"part":"token","status":99}`, 400, `from 200 to 599`},
 		{"elsewhere", "/sandbox/", ``, 404, ``},
