@@ -70,8 +70,8 @@ func (l *listener) certificateExpiry() time.Time {
 }
 
 // refusals counts, for an usher without an inbox, the webhooks whose content was refused although their
-// sender was right, until a later snapshot of the same tenant was accepted. Its size is limited as that of
-// an inbox is.
+// sender was right, until a later snapshot of the same tenant was accepted. It counts no more than an inbox
+// would keep. With or without an inbox, it also knows which unknown event types were logged.
 type refusals struct {
 	mu          sync.Mutex               // guards the fields below
 	byLane      map[webhookgate.Lane]int // the empty lane is for webhooks whose tenant is not certain
