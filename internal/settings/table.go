@@ -41,7 +41,7 @@ func (v Variable) Secret() bool {
 // description returns the meaning, and whether the value can be in a file.
 func (v Variable) description() string {
 	if v.Secret() {
-		return v.meaning + " Secret: or `_FILE`."
+		return v.meaning + " Or put it into a file, and name the file in `" + v.Name + "_FILE`."
 	}
 	return v.meaning
 }
@@ -54,17 +54,17 @@ func (s *Settings) sections() []section {
 			"This part is on when `USHER_BASE_URL` is set. `HTTPS_PROXY` and `NO_PROXY` apply to the billing service, never to deliveries. Ports with the same client and scope share a token.",
 			"outbound", slices.Concat([]Variable{
 				{"USHER_BASE_URL", &o.BaseURL, "none: outbound is off", "The billing service's base address; may have a path. `https`, or `http` on loopback."},
-				{"USHER_CLIENT_ID", &o.ClientID, "required with it", "The client ID of the API client application."},
-				{"USHER_CLIENT_SECRET", &o.ClientSecret, "required with it", "The client secret of the API client application."},
+				{"USHER_CLIENT_ID", &o.ClientID, "required with `USHER_BASE_URL`", "The client ID of the API client application."},
+				{"USHER_CLIENT_SECRET", &o.ClientSecret, "required with `USHER_BASE_URL`", "The client secret of the API client application."},
 				{"USHER_SCOPE", &o.Scope, "`standard:read standard:write`", "The scopes to request, separated by spaces."},
 				{"USHER_LISTEN", &o.Listen, "`127.0.0.1:8080`", "The local port that your programs call; `unix:/path` for a socket (mode 0660)."},
 				{"USHER_KEY", &o.Key, "none", "Callers must send this key: as `Authorization: Bearer KEY`, as the password of Basic auth, or in `X-Usher-Key`. Several keys, separated by commas, while you rotate. At least 16 characters if the port can be reached from other machines."},
 				{"USHER_INSECURE", &o.Insecure, "`false`", "`true` allows a local or entitlements port without a key to be reached from other machines."},
-				{"USHER_ALLOWED_HOSTS", &o.AllowedHosts, "none", "More `Host` values to answer on every port, or `*` for any. `localhost`, `127.0.0.0/8`, `[::1]` and the port's own host always work. With a key every IP address works too, and on a socket everything."},
+				{"USHER_ALLOWED_HOSTS", &o.AllowedHosts, "none", "More values of the `Host` header that every port accepts, or `*` for any. `localhost`, `127.0.0.0/8`, `[::1]` and the port's own host always work. With a key every IP address works too, and on a socket everything."},
 				{"USHER_ALLOW_PLAIN_HTTP", &o.AllowPlainHTTP, "`false`", "`true` allows `USHER_BASE_URL` to be `http` to another machine. The client secret then travels unencrypted."},
 				{"USHER_REPLAY_LIMIT", &o.ReplayLimit, "`1MiB`", "The largest request body that usher keeps, to resend it after a 401. Larger ones stream."},
 				{"USHER_REPLAY_MEMORY", &o.ReplayMemory, "`32MiB`", "Memory for all bodies kept at once. When it is full, further bodies stream and cannot be resent. Bodies up to 16 KiB are always kept."},
-				{"USHER_UPSTREAM_TIMEOUT", positive{&o.UpstreamTimeout}, "`60s`", "From the last byte of a call to the header of its answer. A token request has 10 s."},
+				{"USHER_UPSTREAM_TIMEOUT", positive{&o.UpstreamTimeout}, "`60s`", "How long the billing service may take, from the last byte of a call to the header of its answer. A token request may take 10 s."},
 				{"USHER_CA_FILE", &o.CAFile, "none", "CA certificates to trust for the billing service, in addition to the system's."},
 			}, new(Port).variables())},
 		{"Webhook gate (inbound)",
@@ -77,7 +77,7 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_HMAC_SECRET", &w.hmacSecret, "none", "The sender must sign the body with this secret (HMAC)."},
 				{"USHER_WEBHOOK_HMAC_HEADER", &w.HMACHeader, "`X-Signature`", "The header with the signature: hex or base64, with or without `sha256=`."},
 				{"USHER_WEBHOOK_HMAC_ALGORITHM", &w.HMAC, "`sha256`", "`sha256`, `sha512`, or `sha1` for senders that support nothing better."},
-				{"USHER_WEBHOOK_HMAC_SCHEME", &w.hmacScheme, "`body`", "`standard`: the sender signs with the Standard Webhooks headers, with five minutes of tolerance. The secret then is `whsec_…`. usher takes each `webhook-id` with the same body only once in 15 minutes, unless it failed."},
+				{"USHER_WEBHOOK_HMAC_SCHEME", &w.hmacScheme, "`body`", "`standard`: the sender signs with the Standard Webhooks headers, with five minutes of tolerance. The secret then is `whsec_…`. usher accepts a `webhook-id` with the same body only once in 15 minutes, unless the first one failed."},
 				{"USHER_WEBHOOK_ALLOW_CIDRS", &w.AllowCIDRs, "none", "Networks that may send webhooks."},
 				{"USHER_WEBHOOK_TRUSTED_PROXIES", &w.TrustedProxies, "none", "Networks of your proxies: usher believes their `X-Forwarded-For`."},
 				{"USHER_WEBHOOK_TLS_CERT_FILE", &w.TLSCertFile, "none", "A certificate, to serve TLS. usher uses a new file without a restart."},
@@ -98,7 +98,7 @@ func (s *Settings) sections() []section {
 		{"Inbox", "With an inbox usher stores each webhook before it answers 200, and retries until the receiver has it. Without one it passes webhooks through.",
 			"gate", []Variable{
 				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that several replicas share. It takes the usual parameters (`sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `target_session_attrs=read-write` with several hosts) and `schema` (default `usher`), where the tables are."},
-				{"USHER_WEBHOOK_INBOX_ATTEMPTS", positive{&w.Store.Attempts}, "`20`", "usher parks a webhook after so many failed tries. Tries while the receiver is down do not count."},
+				{"USHER_WEBHOOK_INBOX_ATTEMPTS", positive{&w.Store.Attempts}, "`20`", "usher parks a webhook after this many failed tries. Tries while the receiver is down do not count."},
 				{"USHER_WEBHOOK_INBOX_MAX_AGE", positive{&w.Store.MaxAge}, "`72h`", "usher parks a webhook that is older than this."},
 				{"USHER_WEBHOOK_INBOX_CONCURRENCY", positive{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
 				{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.Store.MaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas together. When it is full, senders get 503 with `Retry-After`; deliveries continue."},
@@ -112,12 +112,12 @@ func (s *Settings) sections() []section {
 			}},
 		{"Admin port, log, shutdown", "", "", []Variable{
 			{"USHER_ADMIN_LISTEN", &a.Listen, "`127.0.0.1:9095`", "The admin page, its API, `/healthz`, `/readyz` and `/metrics`; `off` for none."},
-			{"USHER_ADMIN_TOKEN", &a.Token, "none", "Required if the admin port can be reached from other machines. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. `/healthz` and `/readyz` need no token. Several, separated by commas; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which says who did something. Commands send the first."},
-			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, for those who may look at everything, `/metrics` too, but not act or export. Only together with `USHER_ADMIN_TOKEN`."},
+			{"USHER_ADMIN_TOKEN", &a.Token, "none", "Required if the admin port can be reached from other machines. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. `/healthz` and `/readyz` need no token. Several, separated by commas; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which `usher inbox actions` shows. Commands send the first."},
+			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, for those who may see everything, `/metrics` too, but not act or export. It needs `USHER_ADMIN_TOKEN`."},
 			{"USHER_LOG_LEVEL", &a.Level, "`info`", "`debug`, `info`, `warn` or `error`."},
 			{"USHER_LOG_FORMAT", &a.LogFormat, "`auto`", "`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
-			{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`", "On SIGTERM usher first reports that it is not ready, and serves for this long, so that load balancers notice. In Kubernetes: `5s`."},
-			{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`", "Then it accepts no new connections, and lets calls and deliveries finish for this long. A second signal ends it at once."},
+			{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`", "On SIGTERM usher first reports that it is not ready, but serves for this long, so that load balancers notice. In Kubernetes use `5s`."},
+			{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`", "After that delay usher accepts no new connections, and lets calls and deliveries finish for this long. A second signal ends it at once."},
 		}},
 	}
 }
@@ -136,7 +136,7 @@ func (p *Port) variables() []Variable {
 func (c *extraReceiver) variables() []Variable {
 	return []Variable{
 		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none", "One more receiver, for the webhooks of these platform codes; n is 0, 1, … All others go to `USHER_WEBHOOK_FORWARD_URL`. Without that, usher rejects them with 422 (or keeps them, if entitlements are on)."},
-		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with it", "Its address."},
+		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with `PLATFORMS`", "Its address."},
 		{"USHER_WEBHOOK_RECEIVERS_n_NAME", &c.Name, "the index", "Its name in logs and metrics. The name of `USHER_WEBHOOK_FORWARD_URL` is `main`."},
 		{"USHER_WEBHOOK_RECEIVERS_n_SIGN_SECRET", &c.signSecret, "inherited", "A signing secret of its own."},
 		{"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT", positive{&c.Timeout}, "inherited", "How long it may take for each try."},
