@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"usher/internal/admin"
-	"usher/internal/secret"
 	"usher/internal/serve"
 	"usher/internal/settings"
 	"usher/internal/text"
@@ -26,8 +25,8 @@ import (
 // adminAPI calls a running usher through its admin port.
 type adminAPI struct {
 	*Process
-	client             *http.Client
-	listen, url, token string
+	client *serve.Client
+	listen string // the address of the admin port
 }
 
 // apiError is an answer of the API other than 200. Its text can be printed: it has no control characters.
@@ -44,19 +43,18 @@ func newAdminAPI(p *Process) (*adminAPI, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := adminAPIAt(p, s.Listen)
+	a := adminAPIAt(p, s.Listen, cmp.Or(s.Token, s.ReadToken).Get())
 	a.client.Timeout = 30 * time.Second
-	if tokens, err := secret.Tokens(cmp.Or(s.Token, s.ReadToken).Get()); err == nil {
-		a.token = tokens[0].Value
-	}
 	return a, nil
 }
 
 // adminAPIAt returns a client for the admin port of an usher on this machine, where addr is its
 // USHER_ADMIN_LISTEN.
-func adminAPIAt(p *Process, addr string) *adminAPI {
-	a := &adminAPI{Process: p, listen: addr}
-	a.client, a.url = serve.Client(addr)
+func adminAPIAt(p *Process, addr, tokens string) *adminAPI {
+	a := &adminAPI{p, serve.NewClient(addr, tokens), addr}
+	if u, err := user.Current(); err == nil {
+		a.client.Header.Set(admin.UserHeader, u.Username)
+	}
 	return a
 }
 
@@ -102,17 +100,7 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 
 // do sends a request and returns the answer, whatever its status is.
 func (a *adminAPI) do(ctx context.Context, method, target string, content io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, a.url+target, content)
-	if err != nil {
-		return nil, err
-	}
-	if a.token != "" {
-		req.Header.Set("Authorization", "Bearer "+a.token)
-	}
-	if u, err := user.Current(); err == nil {
-		req.Header.Set(admin.UserHeader, u.Username)
-	}
-	resp, err := a.client.Do(req)
+	resp, err := a.client.Call(ctx, method, target, content)
 	if err != nil {
 		return nil, a.unreachable(err)
 	}
@@ -163,7 +151,7 @@ func healthcheckCommand(ctx context.Context, p *Process) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	resp, err := adminAPIAt(p, addr).do(ctx, http.MethodGet, "/readyz", nil)
+	resp, err := adminAPIAt(p, addr, "").do(ctx, http.MethodGet, "/readyz", nil)
 	if err != nil {
 		return err
 	}

@@ -67,8 +67,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	at := u.Addresses()
-	client, gate := serve.Client(at.Webhooks)
-	box.Sender.URLs, box.Sender.Client.Transport = []string{gate + s.Webhook.Path}, client.Transport
+	box.Sender.URLs, box.Sender.Client.Transport = []string{serve.LocalURL + s.Webhook.Path}, serve.NewClient(at.Webhooks, "").Transport
 	box.Sender.Header = http.Header{"Authorization": {"Bearer " + webhookToken}}
 	say := &narrator{out: c.Stdout, colour: text.IsTerminal(c.Stdout) && !s.Admin.NoColour}
 	say.welcome(at, s.Webhook.Path, given["USHER_WEBHOOK_FORWARD_URL"], replaced)
@@ -76,8 +75,8 @@ func Run(ctx context.Context, c Config) error {
 	playing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
-		st := &story{ctx: playing, box: box, calls: portAt(at.Calls, ""), entitlements: portAt(at.Entitlements, ""),
-			admin: portAt(at.Admin, s.Admin.Token.Get()), say: say, level: level}
+		st := &story{ctx: playing, box: box, calls: newClient(at.Calls, ""), entitlements: newClient(at.Entitlements, ""),
+			admin: newClient(at.Admin, s.Admin.Token.Get()), say: say, level: level}
 		if st.ownReceiver() {
 			st.muteWarnings()
 		}

@@ -16,7 +16,6 @@ import (
 	"unicode/utf8"
 
 	"usher/internal/sandbox"
-	"usher/internal/secret"
 	"usher/internal/serve"
 	"usher/internal/settings"
 )
@@ -32,7 +31,7 @@ var (
 type story struct {
 	ctx                        context.Context // ends with the demo
 	box                        *sandbox.Sandbox
-	calls, entitlements, admin port
+	calls, entitlements, admin *serve.Client
 	say                        *narrator
 	level                      *slog.LevelVar // the level of the log; nil if the user has chosen one
 	pending                    []pending      // the webhooks that the receiver has not accepted yet, the oldest first
@@ -58,7 +57,7 @@ func (s *story) tell(startProgram func()) bool {
 		// A webhook comes first, so that the admin page has something to show when it is opened.
 		{"The service sends a webhook. usher delivers it to your receiver.", func() { s.webhook("acme: 10 users", acme(10)) }},
 		{"A program calls the billing service. It has no token; usher adds one.", func() {
-			s.result("call without usher", query(s.ctx, port{http.DefaultClient, s.box.URL, ""}))
+			s.result("call without usher", query(s.ctx, newClient(s.box.URL, "")))
 			s.result("call through usher", query(s.ctx, s.calls))
 		}},
 		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func() { s.revoke(); startProgram() }},
@@ -145,7 +144,7 @@ func (s *story) park() {
 	s.box.Receiver.Fail(sandbox.Fault{})
 	s.result("receiver fixed", "")
 	number := s.webhooks()[id].ID
-	s.admin.call(s.ctx, http.MethodPost, "/api/webhooks/"+number+"/redeliver", "", nil)
+	call(s.ctx, s.admin, http.MethodPost, "/api/webhooks/"+number+"/redeliver", "", nil)
 	s.result("usher inbox redeliver "+number, s.waitForResult(id))
 }
 
@@ -280,33 +279,16 @@ func (s *story) sendUntilEnd() {
 	}
 }
 
-// port is a port of usher's, or the billing service itself.
-type port struct {
-	client      *http.Client
-	base, token string
-}
-
-// portAt returns the port at an address. Its calls send the first of tokens.
-func portAt(address, tokens string) port {
-	p := port{}
-	p.client, p.base = serve.Client(address)
-	if list, err := secret.Tokens(tokens); err == nil {
-		p.token = list[0].Value
-	}
-	return p
+// newClient returns a client for a port of usher or of the sandbox, which sends JSON.
+func newClient(address, tokens string) *serve.Client {
+	c := serve.NewClient(address, tokens)
+	c.Header.Set("Content-Type", "application/json")
+	return c
 }
 
 // call sends a request, decodes a JSON answer into result, and returns the status, or 0 without an answer.
-func (p port) call(ctx context.Context, method, path, body string, result any) int {
-	req, err := http.NewRequestWithContext(ctx, method, p.base+path, strings.NewReader(body))
-	if err != nil {
-		return 0
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if p.token != "" {
-		req.Header.Set("Authorization", "Bearer "+p.token)
-	}
-	resp, err := p.client.Do(req)
+func call(ctx context.Context, port *serve.Client, method, path, body string, result any) int {
+	resp, err := port.Call(ctx, method, path, strings.NewReader(body))
 	if err != nil {
 		return 0
 	}
@@ -316,11 +298,11 @@ func (p port) call(ctx context.Context, method, path, body string, result any) i
 }
 
 // query calls the billing service and returns its answer in words.
-func query(ctx context.Context, p port) string {
+func query(ctx context.Context, port *serve.Client) string {
 	var answer struct {
 		Data struct{ Accounts []struct{ Name string } }
 	}
-	status := p.call(ctx, http.MethodPost, "/graphql", `{"query":"{ accounts(limit: 3) { id name } }"}`, &answer)
+	status := call(ctx, port, http.MethodPost, "/graphql", `{"query":"{ accounts(limit: 3) { id name } }"}`, &answer)
 	switch status {
 	case 0:
 		return "no answer"
@@ -332,7 +314,7 @@ func query(ctx context.Context, p port) string {
 
 // check asks whether acme may use sso, as a customer's program does.
 func (s *story) check() {
-	status := s.entitlements.call(s.ctx, http.MethodGet, "/v1/check?tenant=acme&feature=sso", "", nil)
+	status := call(s.ctx, s.entitlements, http.MethodGet, "/v1/check?tenant=acme&feature=sso", "", nil)
 	word := map[int]string{0: "no answer", http.StatusNoContent: "204 yes", http.StatusForbidden: "403 no"}[status]
 	s.result("check    may acme use sso?", cmp.Or(word, fmt.Sprint(status)))
 }
@@ -357,7 +339,7 @@ func (w webhook) status() string {
 // webhooks returns the webhooks in the inbox, as 'usher inbox ls' does, by webhook-id.
 func (s *story) webhooks() map[string]webhook {
 	var list struct{ Webhooks []webhook }
-	s.admin.call(s.ctx, http.MethodGet, "/api/webhooks?inbox=true&limit=1000", "", &list)
+	call(s.ctx, s.admin, http.MethodGet, "/api/webhooks?inbox=true&limit=1000", "", &list)
 	byID := make(map[string]webhook)
 	for _, w := range list.Webhooks {
 		byID[w.Webhook] = w
@@ -374,7 +356,7 @@ func webhookID(e sandbox.SentWebhook) string {
 
 // legacyProgram stands for a program without OAuth. It makes a few calls a second, at a rate that rises and
 // falls, so that the admin page has something to show.
-func legacyProgram(ctx context.Context, calls port) {
+func legacyProgram(ctx context.Context, calls *serve.Client) {
 	for n := 0; pause(ctx, 300*time.Millisecond+time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond); n++ {
 		query(ctx, calls)
 	}

@@ -54,20 +54,6 @@ func (l *listener) url() string {
 	return scheme + "://" + addr
 }
 
-// Client returns an HTTP client for a port of usher on this machine, and the base URL to use with it. address
-// is host:port, http://host:port or unix:/path. An address such as 0.0.0.0:9095 is fine, because the Host
-// header does not depend on it: it is localhost, which every port of usher accepts.
-func Client(address string) (c *http.Client, base string) {
-	network, address := "tcp", strings.TrimPrefix(address, "http://")
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		network, address = "unix", path
-	}
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}
-	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}, "http://localhost"
-}
-
 // attach creates the server for the connections of socket.
 func (l *listener) attach(socket net.Listener, log *slog.Logger) {
 	l.socket = guard.Listener(socket, l.tls, log)

@@ -119,7 +119,7 @@ func TestUnixSocket(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	client, _ := serve.Client("unix:" + path)
+	client := serve.NewClient("unix:"+path, "")
 	resp, err := client.Post("http://whatever/graphql", "application/json", strings.NewReader(query))
 	if err != nil || resp.StatusCode != 200 {
 		t.Fatal(resp, err)
