@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,12 +108,8 @@ func (c *checker) inbox(w *settings.Webhook) {
 
 // receiver only opens a connection: a webhook would change something in the receiver.
 func (c *checker) receiver(ctx context.Context, r *receiver.Receiver) {
-	u := r.URL
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	addr := net.JoinHostPort(u.Hostname(), port)
+	port := cmp.Or(r.URL.Port(), map[string]string{"http": "80", "https": "443"}[r.URL.Scheme])
+	addr := net.JoinHostPort(r.URL.Hostname(), port)
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		c.fail("receiver %s: %v; is it running? Its address is in %s", r.Name, err, r.Variable)
