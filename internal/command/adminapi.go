@@ -98,11 +98,15 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 	return raw, nil
 }
 
-// do sends a request and returns the answer, whatever its status is.
+// do sends a request and returns the answer, whatever its status is. If usher cannot be reached, the error says
+// how to name another admin port.
 func (a *adminAPI) do(ctx context.Context, method, target string, content io.Reader) (*http.Response, error) {
 	resp, err := a.client.Call(ctx, method, target, content)
+	if request, ok := errors.AsType[*url.Error](err); ok {
+		err = request.Err // without method and URL: the user typed neither
+	}
 	if err != nil {
-		return nil, a.unreachable(err)
+		return nil, fmt.Errorf("cannot reach usher at %s: %w. Is it running? USHER_ADMIN_LISTEN says where, in the environment or in a file (usher --env-file FILE ...).%s", a.listen, err, a.envFileHint())
 	}
 	return resp, nil
 }
@@ -119,14 +123,6 @@ func (a *adminAPI) refused(status int, raw []byte) error {
 		e.Problem.Error = text.Visible(e.Problem.Error)
 	}
 	return e
-}
-
-// unreachable returns the error for an admin port that does not answer. It says how to name another one.
-func (a *adminAPI) unreachable(err error) error {
-	if request, ok := errors.AsType[*url.Error](err); ok {
-		err = request.Err // without method and URL: the user typed neither
-	}
-	return fmt.Errorf("cannot reach usher at %s: %w. Is it running? USHER_ADMIN_LISTEN says where, in the environment or in a file (usher --env-file FILE ...).%s", a.listen, err, a.envFileHint())
 }
 
 // unitEnvFiles matches the settings files of the units in deploy/systemd.

@@ -553,12 +553,12 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 		line := ""
 		for i, width := range widths {
 			if terminal > 0 && i == changeColumn {
-				row[i] = shorten(row[i], width)
+				row[i] = text.Shorten(row[i], width)
 			}
 			line += fmt.Sprintf("%-*s", width, row[i]) + columnGap
 		}
 		if terminal > 0 {
-			row[lastColumn] = shorten(row[lastColumn], terminal-utf8.RuneCountInString(line))
+			row[lastColumn] = text.Shorten(row[lastColumn], terminal-utf8.RuneCountInString(line))
 		}
 		out.WriteString(line + row[lastColumn] + "\n")
 	}
@@ -742,13 +742,4 @@ func age(since, now time.Time) string {
 	default:
 		return fmt.Sprintf("%dd", d/(24*time.Hour))
 	}
-}
-
-// shorten cuts s at its end if it has more than n characters.
-func shorten(s string, n int) string {
-	runes := []rune(s)
-	if len(runes) <= n {
-		return s
-	}
-	return strings.TrimRight(string(runes[:max(n, 3)-1]), " ") + "…"
 }

@@ -13,11 +13,11 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"usher/internal/sandbox"
 	"usher/internal/serve"
 	"usher/internal/settings"
+	"usher/internal/text"
 )
 
 // The speed of the demo, at which a person can read along. Tests make it faster.
@@ -461,7 +461,7 @@ func (n *narrator) columns(left string, width int, right string) {
 		fmt.Fprintln(n.out, left)
 		return
 	}
-	fmt.Fprintf(n.out, "%-*s%s\n", width, cut(left, width-1), n.paint(colourOf(right), right))
+	fmt.Fprintf(n.out, "%-*s%s\n", width, text.Shorten(left, width-1), n.paint(colourOf(right), right))
 }
 
 // colourOf returns red for a refusal, yellow for a webhook that waits or was dropped, else green.
@@ -473,12 +473,4 @@ func colourOf(result string) string {
 		return "33"
 	}
 	return "32"
-}
-
-// cut shortens s to at most so many characters.
-func cut(s string, most int) string {
-	if utf8.RuneCountInString(s) <= most {
-		return s
-	}
-	return string([]rune(s)[:most-1]) + "…"
 }

@@ -29,6 +29,15 @@ func Clip(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "\uFFFD") + "…"
 }
 
+// Shorten returns s with n characters at most. If it cuts s, the last of them is "…".
+func Shorten(s string, n int) string {
+	runes := []rune(s)
+	if len(runes) <= n {
+		return s
+	}
+	return strings.TrimRight(string(runes[:max(n, 3)-1]), " ") + "…"
+}
+
 // IsTerminal says whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
