@@ -61,6 +61,7 @@ func TestInboxThatWasNeverReached(t *testing.T) {
 	_, receiver := testkit.NewLedger(t)
 	p := start(t, service.Environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=postgres://u:hush@"+testkit.FreeAddress(t)+"/usher"))
 	admin := p.URL(t, "admin")
+	testkit.Eventually(t, "the reason", func() bool { _, body := testkit.Get(t, admin+"/readyz"); return strings.Contains(body, "refused") })
 	for path, want := range map[string]int{"/api/webhooks": 503, "/api/webhooks/1": 503, "/readyz": 503, "/healthz": 200} {
 		if status, body := testkit.Get(t, admin+path); status != want || want == 503 && !strings.Contains(body, "refused") {
 			t.Errorf("%s: %d %s", path, status, body)
