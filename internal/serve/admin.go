@@ -45,9 +45,6 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 			return n, nil
 		}
 	}
-	if u.gate != nil || u.inbox != nil {
-		metrics.Paused(func() int { return len(u.inboxFigures().Paused) })
-	}
 	if i := u.inbox; i != nil { // without a gate, too: every replica can act
 		cfg.Inbox = i
 		cfg.Platforms = i.Platforms
