@@ -598,9 +598,9 @@ func (h *Handler) askMany(act string) http.HandlerFunc {
 }
 
 func aboutMany(act string, chosen *Chosen) *confirmation {
-	n, what := len(chosen.Webhooks), "webhook "+page.Few(chosen.Webhooks)
+	n, what := len(chosen.Webhooks), "webhook "+page.FirstFew(chosen.Webhooks)
 	if n > 1 {
-		what = "webhooks " + page.Few(chosen.Webhooks)
+		what = "webhooks " + page.FirstFew(chosen.Webhooks)
 	}
 	c := new(confirmation)
 	switch {

@@ -25,7 +25,7 @@ const maxRequest = 64 << 10
 // goTo is an answer that leads to another page.
 type goTo string
 
-// answer makes a handler of a func that returns its answer, or why there is none. A [page.Shell] is drawn, unless the API is asked
+// answer makes a handler of a func that returns its answer, or why there is none. A [page.Page] is drawn, unless the API is asked
 // for its body; a confirmation is a page, too; goTo leads to another page; and all else is written as JSON.
 func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -36,12 +36,12 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			return
 		}
 		if c, asks := answer.(*confirmation); asks {
-			answer = &page.Shell{Name: "confirm", Status: c.status, Title: c.Question, At: "webhooks", Body: c}
+			answer = &page.Page{Name: "confirm", Status: c.status, Title: c.Question, Section: "webhooks", Body: c}
 		}
 		switch v := answer.(type) {
 		case goTo:
 			http.Redirect(w, r, string(v), http.StatusSeeOther)
-		case *page.Shell:
+		case *page.Page:
 			if isAPI(r) {
 				writeJSON(w, http.StatusOK, v.Body)
 				return
@@ -70,8 +70,8 @@ func with[T any](h *Handler, read func(*http.Request) (T, error), do func(*http.
 	})
 }
 
-func (h *Handler) draw(w http.ResponseWriter, r *http.Request, shell *page.Shell) error {
-	shell.Webhooks, shell.Tenants, shell.Looks = h.hasWebhooks(), h.cfg.Inbox != nil, visitorOf(r).looks
+func (h *Handler) draw(w http.ResponseWriter, r *http.Request, shell *page.Page) error {
+	shell.HasWebhooks, shell.HasInbox, shell.ReadOnly = h.hasWebhooks(), h.cfg.Inbox != nil, visitorOf(r).looks
 	return page.Write(w, shell)
 }
 
@@ -149,7 +149,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why
 // fail answers with a problem: people get a page, programs JSON.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, status int, problem Problem) {
 	if strings.Contains(r.Header.Get("Accept"), "text/html") && !isAPI(r) {
-		err := h.draw(w, r, &page.Shell{Name: "failure", Status: status, Title: http.StatusText(status), Body: map[string]any{"Status": status, "Why": problem.Error}})
+		err := h.draw(w, r, &page.Page{Name: "failure", Status: status, Title: http.StatusText(status), Body: map[string]any{"Status": status, "Why": problem.Error}})
 		if err == nil {
 			return
 		}

@@ -104,5 +104,5 @@ func (h *Handler) actions(r *http.Request) (_ any, err error) {
 	if len(all) == limit {
 		out.Next = strconv.FormatInt(all[len(all)-1].ID, 10)
 	}
-	return &page.Shell{Name: "actions", Title: "Actions", At: "actions", Body: out}, nil
+	return &page.Page{Name: "actions", Title: "Actions", Section: "actions", Body: out}, nil
 }

@@ -73,7 +73,7 @@ func (h *Handler) overview(*http.Request) (any, error) {
 		}
 		o.Latest = list.Webhooks
 	}
-	return &page.Shell{Name: "overview", Title: "Overview", At: "overview", Live: true, Body: o}, nil
+	return &page.Page{Name: "overview", Title: "Overview", Section: "overview", Live: true, Body: o}, nil
 }
 
 // paused is what somebody has paused.

@@ -143,7 +143,7 @@ func readTime(name, text string) (t time.Time, err error) {
 // exact is the time as short as it can be written without losing a part of it.
 func exact(t time.Time) string {
 	if t.Equal(t.Truncate(time.Minute)) {
-		return page.Input(t)
+		return page.FormatInput(t)
 	}
 	return t.UTC().Format(time.RFC3339Nano)
 }

@@ -155,7 +155,7 @@ func (h *Handler) oneTenant(r *http.Request) (any, error) {
 		v.Features, v.Known = t.Rights.Features, t.Rights.Known
 	}
 	v.Values = slices.ContainsFunc(v.Features, func(f snapshot.Feature) bool { return f.Value != "" })
-	return &page.Shell{Name: "tenant", Title: t.Code, At: "tenants", Live: true, Body: v}, nil
+	return &page.Page{Name: "tenant", Title: t.Code, Section: "tenants", Live: true, Body: v}, nil
 }
 
 // TenantList is the answer of GET /api/tenants, and what the page of tenants shows.
@@ -188,7 +188,7 @@ func (h *Handler) tenants(r *http.Request) (any, error) {
 		last := all[pageSize-1]
 		l.Next = url.Values{"search": {l.Search}, "platform": {last.Platform}, "after": {last.Tenant}}.Encode()
 	}
-	return &page.Shell{Name: "tenants", Title: "Tenants", At: "tenants", Body: l}, err
+	return &page.Page{Name: "tenants", Title: "Tenants", Section: "tenants", Body: l}, err
 }
 
 // Receipt says whether the receiver has a tenant's last snapshot, and if not, why, and what to do about it.

@@ -274,7 +274,7 @@ func (h *Handler) webhookPage(_ *http.Request, s Selection) (any, error) {
 		query.Set("before", list.Next)
 		p.Older = "/webhooks?" + query.Encode()
 	}
-	return &page.Shell{Name: "webhooks", Title: "Webhooks", At: "webhooks", Live: true, Body: p}, nil
+	return &page.Page{Name: "webhooks", Title: "Webhooks", Section: "webhooks", Live: true, Body: p}, nil
 }
 
 // apiWebhooks is GET /api/webhooks.
@@ -436,7 +436,7 @@ func (h *Handler) oneWebhook(r *http.Request) (any, error) {
 		}
 	}
 	v.Before, v.After = h.neighbours(&d.Webhook)
-	shell := &page.Shell{Name: "webhook", Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}
+	shell := &page.Page{Name: "webhook", Title: "Webhook " + d.ID, Section: "webhooks", Live: true, Body: v}
 	if r.URL.Query().Get("did") == "redeliver" {
 		switch {
 		case !d.waits():

@@ -341,7 +341,7 @@ func (b *Batch) words(n int) string {
 	if len(b.Of) == 0 {
 		return count
 	}
-	return count + " of " + page.Few(b.Of)
+	return count + " of " + page.FirstFew(b.Of)
 }
 
 // said quotes somebody's words, if there are any.
@@ -349,5 +349,5 @@ func said(who, words string) string {
 	if words == "" {
 		return ""
 	}
-	return who + ": " + page.Beginning(words) + ". "
+	return who + ": " + page.Excerpt(words) + ". "
 }

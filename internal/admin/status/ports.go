@@ -180,13 +180,15 @@ func (p *Port) Charts() []page.Chart {
 	return []page.Chart{rates, times}
 }
 
-// sinceFirst leaves out minutes at the beginning in which nothing happened.
+// sinceFirst leaves out the beginning of the hour if nothing happened then: a chart shows the last 10, 20, 30 or all minutes.
 func sinceFirst[M any](minutes []M, busy func(M) bool) []M {
-	silent := slices.IndexFunc(minutes, busy)
-	if silent < 0 {
-		silent = len(minutes)
+	first := slices.IndexFunc(minutes, busy)
+	for _, n := range []int{10, 20, 30} {
+		if from := len(minutes) - n; from >= 0 && (first < 0 || first >= from) {
+			return minutes[from:]
+		}
 	}
-	return minutes[len(minutes)-page.Recent(len(minutes), silent):]
+	return minutes
 }
 
 // figure writes a rate, or another figure of any size.

@@ -137,7 +137,7 @@ func refusedTrouble(name, receiver string, held []HeldUp) []Trouble {
 	if paused && len(tenants) == 0 { // which every page says
 		return nil
 	}
-	return []Trouble{{warn, name + " does not take the webhooks of " + cmp.Or(page.Few(tenants), "some tenants"),
+	return []Trouble{{warn, name + " does not take the webhooks of " + cmp.Or(page.FirstFew(tenants), "some tenants"),
 		"See below what it answers, and how many wait behind them. Other tenants' webhooks are delivered. usher retries.", "/webhooks?state=waiting"}}
 }
 
@@ -164,7 +164,7 @@ func passTroubles(gate *Gate) []Trouble {
 		}
 	}
 	if len(all) == 0 && len(gate.FailedOf) > 0 {
-		all = append(all, Trouble{warn, "The last webhooks of " + page.Few(gate.FailedOf) + " failed", "See what the receiver answered, " + resend, "/webhooks?state=failed"})
+		all = append(all, Trouble{warn, "The last webhooks of " + page.FirstFew(gate.FailedOf) + " failed", "See what the receiver answered, " + resend, "/webhooks?state=failed"})
 	}
 	return all
 }

@@ -61,3 +61,16 @@ func TestInboxWords(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// A chart of an usher that has just started shows minutes, not an empty hour.
+func TestSinceFirst(t *testing.T) {
+	for silent, want := range map[int]int{60: 10, 59: 10, 50: 10, 49: 20, 40: 20, 31: 30, 30: 30, 29: 60, 0: 60} {
+		hour := make([]bool, 60)
+		for i := range hour {
+			hour[i] = i >= silent
+		}
+		if got := len(sinceFirst(hour, func(busy bool) bool { return busy })); got != want {
+			t.Errorf("%d silent minutes: %d are shown, want %d", silent, got, want)
+		}
+	}
+}
