@@ -83,11 +83,11 @@ const UserHeader = "Usher-User"
 // did stores what somebody has done, and writes it to the log.
 func (h *Handler) did(r *http.Request, level slog.Level, a store.Action, message string, args ...any) {
 	h.acted.Add(1)
-	h.cfg.Log.Log(r.Context(), level, message, append(args, "who", Who(r), "from", r.RemoteAddr)...)
+	h.cfg.Log.Log(r.Context(), level, message, append(args, "who", nameOf(r), "from", r.RemoteAddr)...)
 	if h.cfg.Inbox == nil {
 		return
 	}
-	a.Who, a.About = Who(r), text.Clip(a.About, 500)
+	a.Who, a.About = nameOf(r), text.Clip(a.About, 500)
 	if user := r.Header.Get(UserHeader); user != "" {
 		a.Who += " (" + text.Visible(text.Clip(user, 64)) + ")"
 	}
@@ -136,13 +136,13 @@ func (h *Handler) one(act string) http.HandlerFunc {
 		case older: // asked once more, now that it is known what is at stake
 			return aboutOverwrite(act, id, overwrite), nil
 		}
-		return goTo("/webhooks/" + id + "?did=" + act), err
+		return redirect("/webhooks/" + id + "?did=" + act), err
 	})
 }
 
 // many does something to all webhooks that a filter chooses; the API says which they are if it is only read.
 func (h *Handler) many(act string) http.HandlerFunc {
-	return with(h, readChoice, func(r *http.Request, s Selection) (any, error) {
+	return with(h, readChoice, func(r *http.Request, s selection) (any, error) {
 		chosen, err := h.choose(act, s)
 		if err != nil || r.Method != http.MethodPost {
 			return chosen, err
@@ -165,7 +165,7 @@ func (h *Handler) many(act string) http.HandlerFunc {
 		if s.Tenant != "" {
 			query.Set("tenant", s.Tenant)
 		}
-		return goTo("/webhooks?" + query.Encode()), nil
+		return redirect("/webhooks?" + query.Encode()), nil
 	})
 }
 
@@ -183,7 +183,7 @@ func (h *Handler) actOnAll(r *http.Request, act string, ids []string, force bool
 }
 
 // choose returns those that a filter chooses to be sent again or discarded.
-func (h *Handler) choose(act string, s Selection) (c Chosen, err error) {
+func (h *Handler) choose(act string, s selection) (c Chosen, err error) {
 	if s.tenant.Tenant != "" {
 		if _, err := h.named(s.tenant); err != nil {
 			return c, err
@@ -311,7 +311,7 @@ type target struct {
 }
 
 // do does something to a target. The API gets the answer, and a page goes on to next.
-func (h *Handler) do(deed func(*http.Request, target) (answer any, next goTo, err error)) http.HandlerFunc {
+func (h *Handler) do(deed func(*http.Request, target) (answer any, next redirect, err error)) http.HandlerFunc {
 	return with(h, readTarget, func(r *http.Request, t target) (any, error) {
 		answer, next, err := deed(r, t)
 		if isAPI(r) {
@@ -349,7 +349,7 @@ func readForm(r *http.Request) (url.Values, error) {
 		return readQuery(r.URL.RawQuery)
 	}
 	if err := r.ParseForm(); err != nil {
-		return nil, unread(err)
+		return nil, badBody(err)
 	}
 	return r.PostForm, nil
 }
@@ -359,7 +359,7 @@ func readForm(r *http.Request) (url.Values, error) {
 func readBody(r *http.Request) (t target, err error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return t, unread(err)
+		return t, badBody(err)
 	}
 	bare := string(bytes.Join(bytes.Fields(body), nil))
 	if bare == "" {
@@ -392,7 +392,7 @@ func readTenant(query url.Values) (t target, err error) {
 }
 
 // forget has dedup forget a tenant.
-func (h *Handler) forget(r *http.Request, t target) (any, goTo, error) {
+func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 	if h.cfg.Forget == nil {
 		return nil, "", &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
 	}
@@ -414,7 +414,7 @@ func (h *Handler) forget(r *http.Request, t target) (any, goTo, error) {
 }
 
 // erase deletes all that is kept of a tenant.
-func (h *Handler) erase(r *http.Request, t target) (any, goTo, error) {
+func (h *Handler) erase(r *http.Request, t target) (any, redirect, error) {
 	named, err := h.named(t.TenantName)
 	if err != nil {
 		return nil, "", err
@@ -431,7 +431,7 @@ func (h *Handler) erase(r *http.Request, t target) (any, goTo, error) {
 	return Erased{named, n}, "/webhooks?did=erase", nil
 }
 
-func (h *Handler) pause(r *http.Request, t target) (any, goTo, error) {
+func (h *Handler) pause(r *http.Request, t target) (any, redirect, error) {
 	p, err := h.pauseOf(t)
 	if err != nil {
 		return nil, "", err
@@ -443,7 +443,7 @@ func (h *Handler) pause(r *http.Request, t target) (any, goTo, error) {
 	return p, pausePage(p, ""), nil // whose banner says it
 }
 
-func (h *Handler) resume(r *http.Request, t target) (any, goTo, error) {
+func (h *Handler) resume(r *http.Request, t target) (any, redirect, error) {
 	p, err := h.pauseOf(t)
 	if err != nil {
 		return nil, "", err
@@ -473,7 +473,7 @@ func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
 		return store.Pause{Platform: named.Platform, Tenant: named.Tenant}, err
 	case t.Receiver != "" && h.cfg.Gate != nil: // without a gate other replicas know them
 		var names []string
-		for _, rc := range h.receivers().All() {
+		for _, rc := range h.cfg.Receivers.All() {
 			names = append(names, rc.Name)
 		}
 		if !slices.Contains(names, t.Receiver) && !slices.ContainsFunc(h.paused(), func(o store.Pause) bool { return o.Receiver == t.Receiver }) {
@@ -486,7 +486,7 @@ func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
 // stillPaused says whether another pause holds back what p did.
 func (h *Handler) stillPaused(p store.Pause) bool {
 	receiver := p.Receiver
-	if r := h.receivers().For(p.Platform); p.Tenant != "" && r != nil {
+	if r := h.cfg.Receivers.For(p.Platform); p.Tenant != "" && r != nil {
 		receiver = r.Name
 	}
 	return slices.ContainsFunc(h.paused(), func(other store.Pause) bool {
@@ -495,18 +495,18 @@ func (h *Handler) stillPaused(p store.Pause) bool {
 }
 
 // pausePage is where somebody sees what is paused.
-func pausePage(p store.Pause, notice string) goTo {
+func pausePage(p store.Pause, notice string) redirect {
 	switch {
 	case p.Tenant != "":
 		return tenantPage(p.Platform, p.Tenant, notice)
 	case notice != "":
-		return "/?did=" + goTo(notice)
+		return "/?did=" + redirect(notice)
 	}
 	return "/"
 }
 
-func tenantPage(platform, code, notice string) goTo {
-	return goTo(page.TenantURL(platform, code, notice))
+func tenantPage(platform, code, notice string) redirect {
+	return redirect(page.TenantURL(platform, code, notice))
 }
 
 // confirmation asks before something is done. It is a page of its own, so that it works
@@ -575,7 +575,7 @@ func aboutOverwrite(act, id string, e *store.OverwriteError) *confirmation {
 // askMany asks before all that a filter chooses are sent again, or discarded. What comes after the question is not
 // part of it.
 func (h *Handler) askMany(act string) http.HandlerFunc {
-	return with(h, readChoice, func(r *http.Request, s Selection) (any, error) {
+	return with(h, readChoice, func(r *http.Request, s selection) (any, error) {
 		if s.Until.IsZero() {
 			s.Until = time.Now()
 		}

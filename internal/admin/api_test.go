@@ -12,6 +12,7 @@ import (
 
 	"usher/internal/admin/status"
 	"usher/internal/guard"
+	"usher/internal/receiver"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -39,15 +40,14 @@ func port(box *inboxtest.Box) Config {
 	return cfg
 }
 
-// gate is that of an inbox, or of none.
-func gate(box *inboxtest.Box) func() *status.Gate {
-	return func() *status.Gate {
-		g := &status.Gate{Address: "http://127.0.0.1:8090/webhooks"}
-		if box != nil {
-			g.Set = box.Receivers
-		}
-		return g
+func gate() *status.Gate { return &status.Gate{Address: "http://127.0.0.1:8090/webhooks"} }
+
+// receiversOf are those of an inbox; without one there are none.
+func receiversOf(box *inboxtest.Box) *receiver.Set {
+	if box == nil {
+		return nil
 	}
+	return box.Receivers
 }
 
 // world is an inbox with webhooks in several states. From now on the receiver answers 500.

@@ -49,7 +49,7 @@ func TestResumedButStillPaused(t *testing.T) {
 			}
 		}
 		cfg := port(b)
-		cfg.Gate = gate(b)
+		cfg.Gate, cfg.Receivers = gate, receiversOf(b)
 		h := New(cfg)
 		w := post(h, "/resume", tc.form)
 		if _, page := ask(h, "GET", w.Header().Get("Location"), "", "Accept", "text/html"); w.Code != http.StatusSeeOther || !strings.Contains(page, tc.want) {
@@ -82,7 +82,7 @@ func TestEmptyNameIsNotEverything(t *testing.T) {
 // What a tenant should have is what its last snapshot says, not its last webhook of another type.
 func TestRightsOfTheLastSnapshot(t *testing.T) {
 	cfg := port(nil)
-	cfg.Gate = gate(nil)
+	cfg.Gate, cfg.Receivers = gate, receiversOf(nil)
 	cfg.Decisions = NewDecisions(true)
 	add := func(typ, decision, body string) {
 		cfg.Decisions.Add(webhookgate.Outcome{At: time.Now(), Decision: decision, Webhook: &webhookgate.Webhook{
@@ -113,7 +113,7 @@ func TestListWithoutAGate(t *testing.T) {
 // it: then there was nothing to forget. A tenant that nobody has heard of is refused all the same.
 func TestForgetWhatIsNotRemembered(t *testing.T) {
 	cfg := port(nil)
-	cfg.Gate, cfg.Decisions = gate(nil), NewDecisions(true)
+	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(nil), NewDecisions(true)
 	cfg.Platforms = func(string) ([]string, error) { return nil, nil }
 	cfg.Forget = func(string, string) (int, error) { return 0, nil }
 	for _, platform := range []string{"crm", "docs"} {

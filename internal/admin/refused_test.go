@@ -70,7 +70,7 @@ func TestRefusedOnThePages(t *testing.T) {
 	// Without an inbox the gate's memory has it.
 	ring := NewDecisions(true)
 	cfg := port(nil)
-	cfg.Decisions, cfg.Gate = ring, gate(nil)
+	cfg.Decisions, cfg.Gate, cfg.Receivers = ring, gate, receiversOf(nil)
 	h = New(cfg)
 	taken := refusal422(less).Webhook
 	taken.Snapshot = true

@@ -12,8 +12,8 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// Selection is what a list is asked for.
-type Selection struct {
+// selection is what a list is asked for.
+type selection struct {
 	Tenant       string // as somebody writes it: platform/tenant, or tenant
 	Outcome      string // a state in the inbox, or else what the gate decided
 	Search       string
@@ -34,13 +34,13 @@ var (
 )
 
 // Narrow says whether something is selected by anything.
-func (s Selection) Narrow() bool { return len(s.Query()) > 0 }
+func (s selection) Narrow() bool { return len(s.Query()) > 0 }
 
 // decided says whether they are selected by what the gate decided: nothing in the inbox fits.
-func (s Selection) decided() bool { return slices.Contains(passOutcomes, s.Outcome) }
+func (s selection) decided() bool { return slices.Contains(passOutcomes, s.Outcome) }
 
 // filter is the selection, but for where it goes on.
-func (s Selection) filter() store.Filter {
+func (s selection) filter() store.Filter {
 	return store.Filter{
 		State: store.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
 		Search: s.Search, Limit: s.limit,
@@ -57,12 +57,12 @@ func readQuery(rawQuery string) (url.Values, error) {
 }
 
 // readSelection reads what a list is asked for, or what an action is to be done to.
-func readSelection(r *http.Request) (s Selection, err error) {
+func readSelection(r *http.Request) (s selection, err error) {
 	query, err := readQuery(r.URL.RawQuery)
 	if err != nil {
 		return s, err
 	}
-	s = Selection{
+	s = selection{
 		Tenant: strings.TrimSpace(query.Get("tenant")), Outcome: query.Get("state"), Search: strings.TrimSpace(query.Get("search")),
 		kept: query.Get("inbox") == "true", limit: pageSize,
 	}
@@ -100,7 +100,7 @@ func readSelection(r *http.Request) (s Selection, err error) {
 
 // readChoice reads what an action is to be done to. No filter at all is refused: the action would be done to everybody's
 // webhooks.
-func readChoice(r *http.Request) (s Selection, err error) {
+func readChoice(r *http.Request) (s selection, err error) {
 	if s, err = readSelection(r); err != nil {
 		return s, err
 	}
@@ -149,7 +149,7 @@ func exact(t time.Time) string {
 }
 
 // Query is the selection as it stands in an address, without where it goes on.
-func (s Selection) Query() url.Values {
+func (s selection) Query() url.Values {
 	v := make(url.Values)
 	for name, value := range map[string]string{
 		"tenant": s.Tenant, "state": s.Outcome, "search": s.Search, "since": exact(s.Since), "until": exact(s.Until),

@@ -49,7 +49,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	if err := h.receipt(t); err != nil {
 		return nil, err
 	}
-	selection := Selection{tenant: store.TenantName{Tenant: code}, limit: maxTimeline}
+	selection := selection{tenant: store.TenantName{Tenant: code}, limit: maxTimeline}
 	for range maxScan {
 		list, err := h.webhooks(selection)
 		if err != nil {
@@ -142,8 +142,8 @@ func (h *Handler) oneTenant(r *http.Request) (any, error) {
 		return nil, err
 	}
 	v := &tenantView{Tenant: t, Held: true, HasInbox: h.cfg.Inbox != nil, CanForget: h.cfg.Forget != nil}
-	v.CanPause = v.HasInbox && (h.cfg.Gate == nil || len(h.receivers().All()) > 0) // without a gate other replicas know them
-	v.Pause = status.PausedBy(h.paused(), h.receivers(), t.Platform, t.Code, "")
+	v.CanPause = v.HasInbox && (h.cfg.Gate == nil || len(h.cfg.Receivers.All()) > 0) // without a gate other replicas know them
+	v.Pause = status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, "")
 	if t.Latest != nil {
 		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, t.Latest.Outcome())
 		v.HeldUp = h.heldUp()[laneOf(t.Platform, t.Code, "")]
@@ -212,7 +212,7 @@ func (h *Handler) receipt(t *Tenant) error {
 		return err
 	}
 	if len(refused) > 0 {
-		w := bare(&refused[0])
+		w := newWebhook(&refused[0])
 		t.Refused = &w
 	}
 	if t.MayUse == nil {
@@ -228,7 +228,7 @@ func (h *Handler) receipt(t *Tenant) error {
 	r := &Receipt{ID: d.ID, Taken: d.State.Taken(), Since: d.Changed, State: string(d.State)}
 	t.Receipt = r
 	receiver := "The receiver"
-	if len(h.receivers().All()) > 1 && d.Receiver != "" {
+	if len(h.cfg.Receivers.All()) > 1 && d.Receiver != "" {
 		receiver += " " + d.Receiver
 	}
 	again := "usher inbox redeliver " + d.ID
@@ -242,7 +242,7 @@ func (h *Handler) receipt(t *Tenant) error {
 	case !d.waits():
 		r.Why, r.Do, r.Run = cmp.Or(d.Why, "It was "+string(d.State)), "If the receiver should have it, send it again.", again
 	case d.Paused:
-		p := status.PausedBy(h.paused(), h.receivers(), t.Platform, t.Code, d.Receiver)
+		p := status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, d.Receiver)
 		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.String()+")", "Resume them.", "usher inbox resume"+p.Flag()
 	case d.NoReceiver:
 		r.Why, r.Do = "No receiver takes its platform any more", "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), then restart usher."

@@ -15,7 +15,7 @@ import (
 // entitled is an admin port that knows what tenants may use.
 func entitled(b *inboxtest.Box) *Handler {
 	cfg := port(b)
-	cfg.Gate, cfg.Decisions = gate(b), NewDecisions(false)
+	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(b), NewDecisions(false)
 	cfg.Entitlements = entitlements.NewBook(b.Snapshots, false).Lookup
 	return New(cfg)
 }

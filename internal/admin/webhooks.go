@@ -82,7 +82,7 @@ func laneOf(platform, tenant, kind string) webhookgate.Lane {
 }
 
 // bare makes a line of an entry, but for what it takes to read all of it.
-func bare(e *store.Entry) Webhook {
+func newWebhook(e *store.Entry) Webhook {
 	w := Webhook{
 		ID: strconv.FormatInt(e.ID, 10), Received: e.Received, Webhook: e.Webhook, Type: e.Type,
 		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: e.State, Changed: e.Changed, Again: e.Again,
@@ -138,7 +138,7 @@ const (
 )
 
 // webhooks lists what is in the inbox and what the gate decided, put together by time.
-func (h *Handler) webhooks(s Selection) (list WebhookList, err error) {
+func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 	compared := s.limit > 0 && s.limit <= maxPage
 	f := s.filter()
 	if f.Limit > 0 {
@@ -160,7 +160,7 @@ func (h *Handler) webhooks(s Selection) (list WebhookList, err error) {
 	for (s.limit == 0 || len(list.Webhooks) < s.limit) && len(items)+len(decided) > 0 {
 		var w Webhook
 		if len(decided) == 0 || len(items) > 0 && !items[0].Received.Before(decided[0].Received) {
-			w = bare(&items[0].Entry)
+			w = newWebhook(&items[0].Entry)
 			w.compare(previousBody(items[0]), items[0].Body)
 			list.next.inbox, items = items[0].ID, items[1:]
 		} else {
@@ -206,7 +206,7 @@ func (h *Handler) whyWaiting(list []Webhook) {
 	if !slices.ContainsFunc(list, func(w Webhook) bool { return w.waits() }) {
 		return
 	}
-	paused, known, held := h.paused(), h.receivers(), h.heldUp()
+	paused, known, held := h.paused(), h.cfg.Receivers, h.heldUp()
 	// A replica without a gate, which has no receivers at all, does not know whether any takes a platform.
 	homeless := h.cfg.Gate != nil && h.cfg.Inbox.Stats().Receivers[""].Pending > 0
 	for i := range list {
@@ -232,7 +232,7 @@ func (h *Handler) heldUp() map[webhookgate.Lane]*status.HeldUp {
 	if h.cfg.Inbox == nil {
 		return all
 	}
-	known, paused := h.receivers(), h.paused()
+	known, paused := h.cfg.Receivers, h.paused()
 	for _, held := range h.cfg.Inbox.HeldUp() {
 		all[laneOf(held.Platform, held.Tenant, held.Kind)] = new(status.NewHeldUp(&held, known, paused))
 	}
@@ -242,7 +242,7 @@ func (h *Handler) heldUp() map[webhookgate.Lane]*status.HeldUp {
 // webhookPage is the list and what it was selected by.
 type webhookPage struct {
 	WebhookList
-	Selection
+	selection
 	Off      bool // there is neither a gate nor an inbox
 	HasInbox bool
 	Tail     bool   // not the newest are shown
@@ -254,14 +254,14 @@ type webhookPage struct {
 	Redeliver, Discard string
 }
 
-func (h *Handler) webhookPage(_ *http.Request, s Selection) (any, error) {
+func (h *Handler) webhookPage(_ *http.Request, s selection) (any, error) {
 	list, err := h.webhooks(s)
 	if err != nil {
 		return nil, err
 	}
 	query := s.Query()
 	p := &webhookPage{
-		WebhookList: list, Selection: s, Off: !h.hasWebhooks(), HasInbox: h.cfg.Inbox != nil,
+		WebhookList: list, selection: s, Off: !h.hasWebhooks(), HasInbox: h.cfg.Inbox != nil,
 		Tail: s.before != cursor{}, Newest: "/webhooks?" + query.Encode(), Choices: passOutcomes,
 	}
 	if p.HasInbox {
@@ -278,7 +278,7 @@ func (h *Handler) webhookPage(_ *http.Request, s Selection) (any, error) {
 }
 
 // apiWebhooks is GET /api/webhooks.
-func (h *Handler) apiWebhooks(_ *http.Request, s Selection) (_ any, err error) {
+func (h *Handler) apiWebhooks(_ *http.Request, s selection) (_ any, err error) {
 	if s.kept && h.cfg.Inbox == nil {
 		return nil, errNoInbox
 	}
@@ -309,7 +309,7 @@ type WebhookDetail struct {
 	Payload  json.RawMessage `json:"payload,omitempty"`      // the body; one that is no JSON as a string
 
 	Lines []snapshot.Line `json:"-"` // what changed, line by line
-	body  []byte          // the payload as it came
+	raw   []byte          // the payload as it came
 }
 
 // webhook returns one, by its id as it stands in an address.
@@ -326,7 +326,7 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := []Webhook{bare(&item.Entry)}
+	list := []Webhook{newWebhook(&item.Entry)}
 	h.whyWaiting(list)
 	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Attempts: item.Attempts, Faults: item.Faults}
 	var taken int64
@@ -362,7 +362,7 @@ func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 // open adds what the content says: what it changed since the previous one, and the header as its receiver gets it, but for what
 // may be a secret.
 func (h *Handler) open(d *WebhookDetail, header http.Header, body, previous []byte) {
-	d.body, d.Header = body, nil
+	d.raw, d.Header = body, nil
 	d.compare(previous, body)
 	if body == nil {
 		return
@@ -377,7 +377,7 @@ func (h *Handler) open(d *WebhookDetail, header http.Header, body, previous []by
 	if n := len(d.Attempts); n > 0 {
 		d.Header.Set("Webhook-Timestamp", strconv.FormatInt(d.Attempts[n-1].At.Unix(), 10))
 	}
-	if r := h.receivers().For(d.Platform); r != nil && r.SignSecret != nil {
+	if r := h.cfg.Receivers.For(d.Platform); r != nil && r.SignSecret != nil {
 		d.Header.Set("Webhook-Signature", "[redacted]")
 	}
 }
@@ -528,16 +528,16 @@ func fileName(id string) string { return "webhook-" + id + ".json" }
 func (h *Handler) download(w http.ResponseWriter, r *http.Request) {
 	d, err := h.webhook(r.PathValue("id"))
 	if err != nil {
-		h.explain(w, r, err)
+		h.fail(w, r, err)
 		return
 	}
-	if d.body == nil {
-		h.explain(w, r, &refusal{http.StatusNotFound, "the payload of this webhook is not kept"})
+	if d.raw == nil {
+		h.fail(w, r, &refusal{http.StatusNotFound, "the payload of this webhook is not kept"})
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Disposition", "attachment; filename="+fileName(d.ID))
-	_, _ = w.Write(d.body) // the reader may be gone; nothing to do about it
+	_, _ = w.Write(d.raw) // the reader may be gone; nothing to do about it
 }
 
 // faultyLine is a line of a payload as it is shown, and what is wrong there.

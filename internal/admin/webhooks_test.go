@@ -21,7 +21,7 @@ import (
 func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 	b := inboxtest.Open(t, "main-less")
 	cfg := port(b)
-	cfg.Decisions, cfg.Gate = NewDecisions(false), gate(b)
+	cfg.Decisions, cfg.Gate, cfg.Receivers = NewDecisions(false), gate, receiversOf(b)
 	b.Pass(-time.Hour)
 	for i := 1; i <= n; i++ {
 		b.Pass(time.Second)
@@ -148,7 +148,7 @@ func TestPages(t *testing.T) {
 func TestPagesEscape(t *testing.T) {
 	const evil = `<script>alert(1)</script>"'&`
 	cfg := port(nil)
-	cfg.Gate = gate(nil)
+	cfg.Gate, cfg.Receivers = gate, receiversOf(nil)
 	cfg.Decisions = NewDecisions(true)
 	body, err := json.Marshal(map[string]any{"payload": map[string]any{"tenant": map[string]any{"name": evil}, "change": map[string]any{"features": []any{map[string]any{"code": evil, "name": evil}}}}})
 	if err != nil {
@@ -302,7 +302,7 @@ func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 300_000)
 	b := inboxtest.Open(t)
 	cfg := port(b)
-	cfg.Gate, cfg.Decisions = gate(b), NewDecisions(false)
+	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(b), NewDecisions(false)
 	b.Answer(500, "")
 	b.Tried(b.Queue(&webhookgate.Webhook{Type: long, Snapshot: true, Lane: webhookgate.Lane{Tenant: long}, Body: []byte(strings.ReplaceAll(ten, "users", long))}))
 	h := New(cfg)
@@ -319,7 +319,7 @@ func TestLongNames(t *testing.T) {
 func TestOverviewWithoutTheInbox(t *testing.T) {
 	b := world(t)
 	cfg := port(b)
-	cfg.Gate, cfg.Decisions = gate(b), NewDecisions(false)
+	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(b), NewDecisions(false)
 	h := New(cfg)
 	b.Break("no space left on device")
 	for target, want := range map[string]int{"/": 200, "/webhooks": 503, "/api/webhooks": 503} {

@@ -36,7 +36,7 @@ func wrong(stopping bool, port Port, gate *Gate, box *inbox.Stats, err error) []
 		}, mainReceiver, err)
 	}
 	s.Judge(time.Now())
-	return s.Wrong
+	return s.Troubles
 }
 
 func TestTroubles(t *testing.T) {
