@@ -190,7 +190,7 @@ func (h *Handler) choose(act string, s selection) (c Chosen, err error) {
 		}
 	}
 	c.Webhooks = []string{} // [] and not null
-	if s.decided() {
+	if s.decisionsOnly() {
 		return c, nil
 	}
 	s.limit = 0
@@ -247,7 +247,7 @@ func (h *Handler) platformsOf(name store.TenantName) (known []string, err error)
 			return nil, err
 		}
 	}
-	if h.cfg.Inbox == nil && h.cfg.Decisions != nil {
+	if h.cfg.Inbox == nil {
 		for _, e := range h.cfg.Decisions.list(store.Filter{Tenant: name.Tenant}) {
 			known = append(known, e.Platform)
 		}
@@ -423,9 +423,7 @@ func (h *Handler) erase(r *http.Request, t target) (any, redirect, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if h.cfg.Decisions != nil {
-		h.cfg.Decisions.erase(named.Platform, named.Tenant)
-	}
+	h.cfg.Decisions.erase(named.Platform, named.Tenant)
 	h.did(r, slog.LevelWarn, store.Action{What: "erase", About: store.ShowTenant(named.Platform, named.Tenant), Count: n},
 		"tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
 	return Erased{named, n}, "/webhooks?did=erase", nil

@@ -92,7 +92,7 @@ func New(cfg Config) *Handler {
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
 		{path: "/", read: h.answer(h.overview)},
-		{path: "/webhooks", read: with(h, readSelection, h.webhookPage), params: append(listParams, "did")},
+		{path: "/webhooks", read: with(h, readSelection, h.webhooksPage), params: append(listParams, "did")},
 		{path: "/webhooks/{id}", read: h.answer(h.oneWebhook)},
 		{path: "/webhooks/{id}/payload", read: h.download},
 		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.one("redeliver"), inbox: true},
