@@ -279,16 +279,16 @@ func (h *Handler) apiWebhooks(_ *http.Request, s selection) (_ any, err error) {
 	if s.inboxOnly && h.cfg.Inbox == nil {
 		return nil, errNoInbox
 	}
-	var known []string
+	known := true
 	if s.tenant.Tenant != "" {
-		if known, err = h.platformsOf(s.tenant); err != nil {
+		if _, known, err = h.findTenant(s.tenant); err != nil {
 			return nil, err
 		}
 	}
 	list, err := h.webhooks(s)
 	list.Paused = h.paused()
-	if err == nil && s.tenant.Tenant != "" && len(known) == 0 {
-		list.Alike, err = h.alike(s.tenant.Tenant)
+	if err == nil && !known {
+		list.Alike, err = h.similarTenants(s.tenant.Tenant)
 	}
 	return list, err
 }
