@@ -151,7 +151,7 @@ func TestPlatforms(t *testing.T) {
 	}
 }
 
-// Where nobody else writes, what is held counts until it changes. An unknown tenant is never held.
+// Where nobody else writes, what is held freshFor until it changes. An unknown tenant is never held.
 func TestHeldUntilItChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -183,7 +183,7 @@ func TestHeldUntilItChanges(t *testing.T) {
 	})
 }
 
-// Where other replicas write, too, what is held counts for one second, from the moment it was asked for.
+// Where other replicas write, too, what is held freshFor for one second, from the moment it was asked for.
 func TestSharedCountsForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -197,7 +197,7 @@ func TestSharedCountsForASecond(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		expect(t, b, "a", "eu#2")
 		f.set("eu", "a", 3)
-		b.Changed("a") // what came in here counts at once
+		b.Changed("a") // what came in here freshFor at once
 		expect(t, b, "a", "eu#3")
 		if got := f.asked(); got != "a | a | a" {
 			t.Errorf("asked %s", got)
@@ -579,7 +579,7 @@ func neverOlder(t *testing.T, rng *rand.Rand, shared bool) {
 				return true
 			}
 			here := !c.remote && !c.done.IsZero() && c.done.Before(began)
-			elsewhere := !stale && !c.at.After(began.Add(-counts))
+			elsewhere := !stale && !c.at.After(began.Add(-freshFor))
 			if here || elsewhere {
 				return false // this one must be seen, or a newer one
 			}
@@ -617,7 +617,7 @@ func neverOlder(t *testing.T, rng *rand.Rand, shared bool) {
 					if found := (lane{a.Platform, a.Tenant}); named && found != l || a.Tenant != l.tenant || !allowed(found, began, a.Seq, a.Stale > 0) {
 						t.Errorf("%v: %+v", l, a)
 					}
-					if f, _ := a.Snapshot.Feature("users"); int64(f.Limit) != a.Seq || a.Stale > 0 && (!shared || a.Stale < counts) {
+					if f, _ := a.Snapshot.Feature("users"); int64(f.Limit) != a.Seq || a.Stale > 0 && (!shared || a.Stale < freshFor) {
 						t.Errorf("%v: %+v", l, a)
 					}
 				}

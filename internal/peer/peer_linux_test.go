@@ -62,7 +62,7 @@ func dialAs(t *testing.T, family, uid int, addr net.Addr) (fd int) {
 const nobody = 65534
 
 func TestOwner(t *testing.T) {
-	for name, ask := range map[string]owner{"kernel": askKernel, "table": readTable} {
+	for name, ask := range map[string]ownerFunc{"kernel": askKernel, "table": readTable} {
 		t.Run(name, func(t *testing.T) {
 			l := listen(t)
 			if err := try(l, ask, uint32(os.Geteuid())); err != nil {

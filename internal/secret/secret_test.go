@@ -32,8 +32,8 @@ func TestFromFile(t *testing.T) {
 		{"newline", "s3cret\n", "s3cret", nil},
 		{"windows newline", "s3cret\r\n", "s3cret", nil},
 		{"inner and leading white space stays", " a b\t\n", " a b\t", nil},
-		{"empty", "", "", ErrEmpty},
-		{"only a newline", "\n", "", ErrEmpty},
+		{"empty", "", "", errEmpty},
+		{"only a newline", "\n", "", errEmpty},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := filepath.Join(dir, strings.ReplaceAll(tc.name, " ", "-"))
