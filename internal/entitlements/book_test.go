@@ -151,7 +151,7 @@ func TestPlatforms(t *testing.T) {
 	}
 }
 
-// Where nobody else writes, what is held freshFor until it changes. An unknown tenant is never held.
+// Where nobody else writes, what is held counts until it changes. An unknown tenant is never held.
 func TestHeldUntilItChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -183,7 +183,7 @@ func TestHeldUntilItChanges(t *testing.T) {
 	})
 }
 
-// Where other replicas write, too, what is held freshFor for one second, from the moment it was asked for.
+// Where other replicas write, too, what is held counts for one second, from the moment it was asked for.
 func TestSharedCountsForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -197,7 +197,7 @@ func TestSharedCountsForASecond(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		expect(t, b, "a", "eu#2")
 		f.set("eu", "a", 3)
-		b.Changed("a") // what came in here freshFor at once
+		b.Changed("a") // what came in here counts at once
 		expect(t, b, "a", "eu#3")
 		if got := f.asked(); got != "a | a | a" {
 			t.Errorf("asked %s", got)
