@@ -94,13 +94,13 @@ func (h *Handler) did(r *http.Request, level slog.Level, a store.Action, message
 }
 
 // act does one of redeliver, discard and accept to a webhook.
-func (h *Handler) act(r *http.Request, act, id string, force bool) (Done, error) {
+func (h *Handler) act(r *http.Request, verb, id string, force bool) (Done, error) {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
 		return Done{}, store.ErrNotFound
 	}
 	done, message, args := Done{ID: id}, "", []any{"id", n, "force", force}
-	switch act {
+	switch verb {
 	case "accept":
 		var taken int64
 		taken, err = h.cfg.Inbox.Accept(n, force)
@@ -116,37 +116,37 @@ func (h *Handler) act(r *http.Request, act, id string, force bool) (Done, error)
 		done.Paused = h.paused()
 	}
 	if err == nil {
-		h.did(r, slog.LevelInfo, store.Action{What: act, About: id, Count: 1}, message, args...)
+		h.did(r, slog.LevelInfo, store.Action{What: verb, About: id, Count: 1}, message, args...)
 	}
 	return done, err
 }
 
-// one does an action to the webhook whose id is in the path.
-func (h *Handler) one(act string) http.HandlerFunc {
+// actOnOne does an action to the webhook whose id is in the path.
+func (h *Handler) actOnOne(verb string) http.HandlerFunc {
 	return with(h, readForce, func(r *http.Request, force bool) (any, error) {
 		id := r.PathValue("id")
-		done, err := h.act(r, act, id, force)
+		done, err := h.act(r, verb, id, force)
 		overwrite, older := errors.AsType[*store.OverwriteError](err)
 		switch {
 		case isAPI(r):
 			return done, err
 		case older: // the page asks once more, and says what would be overwritten
-			return confirmOverwrite(act, id, overwrite), nil
+			return confirmOverwrite(verb, id, overwrite), nil
 		}
-		return redirect("/webhooks/" + id + "?did=" + act), err
+		return redirect("/webhooks/" + id + "?did=" + verb), err
 	})
 }
 
-// many does an action to all webhooks that a filter chooses, and goes on if one fails. A GET of the API returns which they are.
-func (h *Handler) many(act string) http.HandlerFunc {
+// actOnMany does an action to all webhooks that a filter chooses, and goes on if one fails. A GET of the API returns which they are.
+func (h *Handler) actOnMany(verb string) http.HandlerFunc {
 	return with(h, readChoice, func(r *http.Request, s selection) (any, error) {
-		chosen, err := h.choose(act, s)
+		chosen, err := h.choose(verb, s)
 		if err != nil || r.Method != http.MethodPost {
 			return chosen, err
 		}
 		acted := Acted{Done: []string{}, Failed: make(map[string]string)} // [] and not null
 		for _, id := range chosen.Webhooks {
-			if _, err := h.act(r, act, id, s.force); err != nil {
+			if _, err := h.act(r, verb, id, s.force); err != nil {
 				acted.Failed[id] = err.Error()
 			} else {
 				acted.Done = append(acted.Done, id)
@@ -162,7 +162,7 @@ func (h *Handler) many(act string) http.HandlerFunc {
 			}
 			return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", page.Plural(len(acted.Done), "webhook", "webhooks"), len(why), strings.Join(why, "; "))}
 		}
-		query := url.Values{"did": {act + "-all"}}
+		query := url.Values{"did": {verb + "-all"}}
 		if len(acted.Done) == 0 {
 			query.Set("did", "nothing")
 		}
@@ -174,7 +174,7 @@ func (h *Handler) many(act string) http.HandlerFunc {
 }
 
 // choose returns the webhooks that a filter chooses for redeliver or discard.
-func (h *Handler) choose(act string, s selection) (c Chosen, err error) {
+func (h *Handler) choose(verb string, s selection) (c Chosen, err error) {
 	if s.tenant.Tenant != "" {
 		if _, err := h.knownTenant(s.tenant); err != nil {
 			return c, err
@@ -188,7 +188,7 @@ func (h *Handler) choose(act string, s selection) (c Chosen, err error) {
 	entries, err := h.cfg.Inbox.List(s.filter())
 	switch {
 	case err != nil:
-	case act == "discard":
+	case verb == "discard":
 		// The newest first. Otherwise usher could deliver the second webhook of a queue right after the first is discarded.
 		for _, e := range entries {
 			if !e.State.Finished() {
@@ -515,7 +515,7 @@ type confirmation struct {
 }
 
 // askOne asks before an action is done to a webhook.
-func (h *Handler) askOne(act string) http.HandlerFunc {
+func (h *Handler) askOne(verb string) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
 		d, err := h.webhook(r.PathValue("id"))
 		if err != nil {
@@ -524,17 +524,17 @@ func (h *Handler) askOne(act string) http.HandlerFunc {
 		if !d.InInbox() {
 			return nil, store.ErrNotFound
 		}
-		return confirmOne(act, &d.Webhook), nil
+		return confirmOne(verb, &d.Webhook), nil
 	})
 }
 
-func confirmOne(act string, w *Webhook) *confirmation {
+func confirmOne(verb string, w *Webhook) *confirmation {
 	what := "it"
 	if w.Tenant != "" {
 		what = "this snapshot of " + page.TenantName(w.Platform, w.Tenant)
 	}
-	c := &confirmation{Action: "/webhooks/" + w.ID + "/" + act, Back: "/webhooks/" + w.ID}
-	switch act {
+	c := &confirmation{Action: "/webhooks/" + w.ID + "/" + verb, Back: "/webhooks/" + w.ID}
+	switch verb {
 	case "redeliver":
 		c.Question, c.Button = "Send webhook "+w.ID+" again?", "Send it again"
 		c.Effect = "The receiver gets " + what + " once more, with the same webhook-id, before what the tenant has waiting."
@@ -552,30 +552,30 @@ func confirmOne(act string, w *Webhook) *confirmation {
 	return c
 }
 
-func confirmOverwrite(act, id string, e *store.OverwriteError) *confirmation {
-	c := confirmOne(act, &Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
+func confirmOverwrite(verb, id string, e *store.OverwriteError) *confirmation {
+	c := confirmOne(verb, &Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
 	c.Question, c.Warning = "Overwrite a newer snapshot?", e.Error()+"."
-	c.Button, c.Danger = map[string]string{"accept": "Accept the old one anyway", "redeliver": "Send the old one anyway"}[act], true
+	c.Button, c.Danger = map[string]string{"accept": "Accept the old one anyway", "redeliver": "Send the old one anyway"}[verb], true
 	c.Fields, c.status = map[string]string{"force": "true"}, http.StatusConflict
 	return c
 }
 
 // askMany asks before an action is done to all webhooks that a filter chooses. Webhooks that arrive after the question are not among them.
-func (h *Handler) askMany(act string) http.HandlerFunc {
+func (h *Handler) askMany(verb string) http.HandlerFunc {
 	return with(h, readChoice, func(r *http.Request, s selection) (any, error) {
 		if s.Until.IsZero() {
 			s.Until = time.Now()
 		}
-		chosen, err := h.choose(act, s)
+		chosen, err := h.choose(verb, s)
 		if err != nil {
 			return nil, err
 		}
 		query := s.Query()
-		c := confirmMany(act, &chosen)
-		c.Action, c.Back = "/"+act+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
+		c := confirmMany(verb, &chosen)
+		c.Action, c.Back = "/"+verb+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
 		if chosen.Older > 0 {
 			query.Set("force", "true")
-			c.Other, c.OtherButton = "/"+act+"?"+query.Encode(), "Send the older ones, too…"
+			c.Other, c.OtherButton = "/"+verb+"?"+query.Encode(), "Send the older ones, too…"
 		}
 		if s.force {
 			c.Fields, c.Danger, c.Warning = map[string]string{"force": "true"}, true, "Older snapshots among them may undo newer ones."
@@ -584,7 +584,7 @@ func (h *Handler) askMany(act string) http.HandlerFunc {
 	})
 }
 
-func confirmMany(act string, chosen *Chosen) *confirmation {
+func confirmMany(verb string, chosen *Chosen) *confirmation {
 	n, what := len(chosen.Webhooks), "webhook "+page.FirstFew(chosen.Webhooks)
 	if n > 1 {
 		what = "webhooks " + page.FirstFew(chosen.Webhooks)
@@ -592,8 +592,8 @@ func confirmMany(act string, chosen *Chosen) *confirmation {
 	c := new(confirmation)
 	switch {
 	case n == 0:
-		c.Question, c.Effect = "There is nothing to "+act, "None of these webhooks waits, is parked, or is its tenant's latest."
-	case act == "discard":
+		c.Question, c.Effect = "There is nothing to "+verb, "None of these webhooks waits, is parked, or is its tenant's latest."
+	case verb == "discard":
 		c.Question, c.Button, c.Danger = "Discard "+page.Plural(n, "webhook", "webhooks")+"?", "Discard", true
 		c.Effect = "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again."
 	default:

@@ -129,7 +129,7 @@ type tenantPage struct {
 	CanPause  bool // there is an inbox with a receiver
 }
 
-func (h *Handler) oneTenant(r *http.Request) (any, error) {
+func (h *Handler) tenantPage(r *http.Request) (any, error) {
 	of, err := readTenant(r.URL.Query())
 	if err != nil {
 		return nil, err

@@ -419,7 +419,7 @@ func (d *WebhookDetail) InInbox() bool { return d.State != "" }
 // Open reports whether the webhook can be discarded: it waits, is parked, or was refused.
 func (d *WebhookDetail) Open() bool { return d.InInbox() && !d.State.Finished() }
 
-func (h *Handler) oneWebhook(r *http.Request) (any, error) {
+func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	d, err := h.webhook(r.PathValue("id"))
 	if err != nil {
 		return nil, err
