@@ -145,7 +145,11 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 	var items []*store.Item
 	if h.cfg.Inbox != nil && !s.decisionsOnly() {
 		f.Before = s.before.inbox
-		if items, err = h.items(f, compared); err != nil {
+		err = h.cfg.Inbox.Each(f, compared, func(item *store.Item) bool {
+			items = append(items, item)
+			return f.Limit == 0 || len(items) < f.Limit
+		})
+		if err != nil {
 			return list, err
 		}
 	}
@@ -159,7 +163,9 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 		var w Webhook
 		if len(decided) == 0 || len(items) > 0 && !items[0].Received.Before(decided[0].Received) {
 			w = newWebhook(&items[0].Entry)
-			w.compare(previousBody(items[0]), items[0].Body)
+			if compared {
+				w.compare(previousBody(items[0]), items[0].Body)
+			}
 			list.next.inbox, items = items[0].ID, items[1:]
 		} else {
 			w = decided[0].Webhook
@@ -184,18 +190,6 @@ func previousBody(item *store.Item) []byte {
 		return nil
 	}
 	return item.Previous.Body
-}
-
-// items returns webhooks of the inbox, with their payloads if whole is true.
-func (h *Handler) items(f store.Filter, whole bool) (items []*store.Item, err error) {
-	if whole {
-		return h.cfg.Inbox.Items(f)
-	}
-	entries, err := h.cfg.Inbox.List(f)
-	for _, e := range entries {
-		items = append(items, &store.Item{Entry: e})
-	}
-	return items, err
 }
 
 // whyWaiting adds to webhooks that wait what they wait for: another webhook of their tenant, a receiver, or the end of a pause.
