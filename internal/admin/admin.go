@@ -296,7 +296,7 @@ func (to *route) match(path string) (id string, ok bool) {
 }
 
 func alive(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"alive": true})
+	guard.WriteJSON(w, http.StatusOK, map[string]any{"alive": true})
 }
 
 // ready answers /readyz/NAME. A part that is off is 404, not 503: it will not become ready. The caller asks the wrong usher, or somebody
@@ -309,7 +309,7 @@ func (p Part) ready(w http.ResponseWriter, _ *http.Request) {
 	if p.Unready != nil && len(problems) > 0 {
 		status = http.StatusServiceUnavailable
 	}
-	writeJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
+	guard.WriteJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
 }
 
 // visitor is the sender of a request.

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,6 +8,7 @@ import (
 	"strings"
 
 	"usher/internal/admin/page"
+	"usher/internal/guard"
 	"usher/internal/inbox/store"
 	"usher/webhookgate"
 )
@@ -43,7 +43,7 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			http.Redirect(w, r, string(v), http.StatusSeeOther)
 		case *page.Page:
 			if isAPI(r) {
-				writeJSON(w, http.StatusOK, v.Body)
+				guard.WriteJSON(w, http.StatusOK, v.Body)
 				return
 			}
 			v.Version, v.Paused = h.cfg.Version, slices.SortedFunc(slices.Values(h.paused()), func(a, b store.Pause) int { return a.Since.Compare(b.Since) })
@@ -54,7 +54,7 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 				h.fail(w, r, fmt.Errorf("the page can't be drawn: %w", err))
 			}
 		default:
-			writeJSON(w, http.StatusOK, v)
+			guard.WriteJSON(w, http.StatusOK, v)
 		}
 	}
 }
@@ -155,13 +155,5 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, status in
 		}
 		h.cfg.Log.Error("page can't be drawn", "err", err)
 	}
-	writeJSON(w, status, problem)
-}
-
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // a payload is shown as it came
-	_ = e.Encode(v)        // an error means that the caller has gone
+	guard.WriteJSON(w, status, problem)
 }

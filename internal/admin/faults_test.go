@@ -1,11 +1,13 @@
 package admin
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"usher/internal/admin/status"
 	"usher/internal/inbox/store"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
@@ -131,5 +133,21 @@ func TestForgetWhatIsNotRemembered(t *testing.T) {
 	}
 	if status, _ := ask(h, "GET", "/api/webhooks?tenant=acme", ""); status != 409 {
 		t.Errorf("a list of two tenants: %d", status)
+	}
+}
+
+// A tenant whose webhook failed has no next try while it is paused. Once that was a year that JSON cannot write, and the status an empty 200.
+func TestStatusOfAPausedTenant(t *testing.T) {
+	b := world(t)
+	if err := b.Pause(store.Pause{Platform: "eu", Tenant: "late"}); err != nil {
+		t.Fatal(err)
+	}
+	_, body := ask(New(port(b)), "GET", "/api/status", "")
+	var now status.Status
+	if err := json.Unmarshal([]byte(body), &now); err != nil {
+		t.Fatalf("%v in %q", err, body)
+	}
+	if held := now.Inbox.HeldUp; len(held) != 1 || !held[0].Paused || !held[0].Next.IsZero() {
+		t.Errorf("%+v", held)
 	}
 }

@@ -222,11 +222,11 @@ type HeldUp struct {
 	Receiver string    `json:"receiver"`
 	Webhook  string    `json:"webhook"` // id of the webhook that failed
 	Tries    int       `json:"tries"`
-	Answer   string    `json:"answer"` // the receiver's last answer, in words
-	Next     time.Time `json:"next"`   // when usher tries it again
-	Behind   int       `json:"behind"` // how many webhooks wait behind it
-	Down     bool      `json:"down"`   // the receiver seems to be down as a whole
-	Paused   bool      `json:"paused"` // deliveries of the tenant are paused
+	Answer   string    `json:"answer"`        // the receiver's last answer, in words
+	Next     time.Time `json:"next,omitzero"` // when usher tries it again; zero while it is paused
+	Behind   int       `json:"behind"`        // how many webhooks wait behind it
+	Down     bool      `json:"down"`          // the receiver seems to be down as a whole
+	Paused   bool      `json:"paused"`        // deliveries of the tenant are paused
 }
 
 // NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox takes no webhooks, or nil.
@@ -246,10 +246,13 @@ func NewInbox(s inbox.Stats, held []store.HeldUp, known *receiver.Set, err error
 
 // NewHeldUp describes a tenant that is held up. known are the receivers of the gate, paused the pauses in force.
 func NewHeldUp(held *store.HeldUp, known *receiver.Set, paused []store.Pause) HeldUp {
+	next, pause := held.Next, PausedBy(paused, known, held.Platform, held.Tenant, held.Receiver)
+	if pause != nil {
+		next = time.Time{}
+	}
 	return HeldUp{
 		Platform: held.Platform, Tenant: held.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatInt(held.ID, 10),
-		Tries: held.Tries, Answer: held.Answer(), Next: held.Next, Behind: held.Behind, Down: held.Down,
-		Paused: PausedBy(paused, known, held.Platform, held.Tenant, held.Receiver) != nil,
+		Tries: held.Tries, Answer: held.Answer(), Next: next, Behind: held.Behind, Down: held.Down, Paused: pause != nil,
 	}
 }
 
