@@ -14,7 +14,7 @@ import (
 	"usher/webhookgate/content"
 )
 
-// Between the question and the answer the last of them may have been delivered. Then nothing was done, and that is said.
+// If all chosen webhooks are delivered before somebody confirms, nothing is done, and the page says so.
 func TestNothingLeftToDo(t *testing.T) {
 	for act, said := range map[string]string{"redeliver": "They are being sent again.", "discard": "They are discarded."} {
 		h := New(port(inboxtest.Open(t)))
@@ -26,7 +26,7 @@ func TestNothingLeftToDo(t *testing.T) {
 	}
 }
 
-// A tenant that was resumed is not delivered to while everything is paused, or its receiver.
+// After a resume the page says if another pause, of everything or of the receiver, still holds back the tenant.
 func TestResumedButStillPaused(t *testing.T) {
 	for _, tc := range []struct {
 		form   string
@@ -60,7 +60,7 @@ func TestResumedButStillPaused(t *testing.T) {
 	}
 }
 
-// A name that is empty is a slip of a script, and does not mean everybody.
+// An empty name does not mean all tenants: a script may have failed to fill it in.
 func TestEmptyNameIsNotEverything(t *testing.T) {
 	b := world(t)
 	h, before := New(port(b)), b.Stands()
@@ -81,7 +81,7 @@ func TestEmptyNameIsNotEverything(t *testing.T) {
 	}
 }
 
-// What a tenant should have is what its last snapshot says, not its last webhook of another type.
+// What a tenant should have comes from its last snapshot, not from a later webhook of another type.
 func TestRightsOfTheLastSnapshot(t *testing.T) {
 	cfg := port(nil)
 	cfg.Gate, cfg.Receivers = gate, receiversOf(nil)
@@ -102,7 +102,7 @@ func TestRightsOfTheLastSnapshot(t *testing.T) {
 	}
 }
 
-// A replica that takes no webhooks in shows what is in the inbox that it shares.
+// A replica without a gate shows the webhooks of the shared inbox.
 func TestListWithoutAGate(t *testing.T) {
 	h := New(port(world(t)))
 	status, page := ask(h, "GET", "/webhooks", "", "Accept", "text/html")
@@ -111,8 +111,8 @@ func TestListWithoutAGate(t *testing.T) {
 	}
 }
 
-// Without an inbox dedup forgets a tenant whose last webhook failed, but the page still shows it, with a button to forget
-// it: then there was nothing to forget. A tenant that nobody has heard of is refused all the same.
+// Without an inbox dedup remembers nothing of a tenant whose last webhook failed. The page still shows the tenant, and its forget button
+// reports that there was nothing to forget. An unknown tenant is refused.
 func TestForgetWhatIsNotRemembered(t *testing.T) {
 	cfg := port(nil)
 	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(nil), NewDecisions(true)
@@ -136,7 +136,8 @@ func TestForgetWhatIsNotRemembered(t *testing.T) {
 	}
 }
 
-// A tenant whose webhook failed has no next try while it is paused. Once that was a year that JSON cannot write, and the status an empty 200.
+// While a tenant is paused, a webhook that failed has no next try. The inbox then has a time in the year 148,108, which JSON cannot
+// express: the status was an empty 200.
 func TestStatusOfAPausedTenant(t *testing.T) {
 	b := world(t)
 	if err := b.Pause(store.Pause{Platform: "eu", Tenant: "late"}); err != nil {

@@ -10,8 +10,7 @@ import (
 	"usher/internal/testkit/inboxtest"
 )
 
-// Some may look and not act: every action is 403 to them, and no page offers one. Tokens with a
-// name say who did something.
+// With a read token every action is 403, and no page offers one. The names of tokens say who did something.
 func TestVisitors(t *testing.T) {
 	b := world(t)
 	cfg, before := port(b), b.Stands()

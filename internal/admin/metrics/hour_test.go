@@ -51,7 +51,7 @@ func TestRing(t *testing.T) {
 	})
 }
 
-// Nothing that is counted while a minute begins is lost.
+// Counts that come while a minute begins are not lost.
 func TestRingAtTheTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(true)

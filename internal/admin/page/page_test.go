@@ -77,8 +77,7 @@ func TestHours(t *testing.T) {
 	}
 }
 
-// The policy forbids what is inline, so there must be none; and the pages fetch nothing
-// from elsewhere.
+// The templates have no inline scripts and styles, which Policy forbids, and load nothing from elsewhere.
 func TestTemplates(t *testing.T) {
 	for _, dir := range []string{"html", "static"} {
 		entries, err := files.ReadDir(dir)
@@ -100,7 +99,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// A link to all webhooks of a tenant without a platform leaves out its namesakes on platforms.
+// The filter for a tenant without a platform does not select tenants with the same code on a platform.
 func TestFilterOfOneTenant(t *testing.T) {
 	filter := funcs["tenantExact"].(func(platform, tenant string) string)
 	if got := filter("", "acme"); got != "/acme" {

@@ -9,7 +9,7 @@ import (
 	"usher/internal/receiver"
 )
 
-// What counts is the receiver that will be tried, not the one that was.
+// The receiver that will be tried counts, not the one that was tried last.
 func TestPausedBy(t *testing.T) {
 	crm := &receiver.Receiver{Name: "crm", Platforms: []string{"crm", "docs"}}
 	known := receiver.NewSet(&receiver.Receiver{Name: "main"}, crm)
