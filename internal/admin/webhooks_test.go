@@ -43,7 +43,7 @@ func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 	return New(cfg), begin
 }
 
-// numbered replaces the first number by the inbox's id of the first webhook, and so on: ids may not begin at 1.
+// numbered replaces the number N in "/webhooks/N" and "webhook N" by the id of the inbox's Nth webhook: ids need not begin at 1.
 func numbered(t *testing.T, h *Handler, s string) string {
 	all, err := h.cfg.Inbox.List(store.Filter{})
 	if err != nil {
