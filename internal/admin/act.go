@@ -402,7 +402,7 @@ func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 	if n == 0 {
 		notice = "forget-nothing"
 	}
-	return Forgotten{named, n}, redirectToTenant(named.Platform, named.Tenant, notice), nil
+	return Forgotten{named, n}, redirect(page.TenantURL(named.Platform, named.Tenant, notice)), nil
 }
 
 // erase deletes everything that usher has about a tenant.
@@ -487,15 +487,11 @@ func (h *Handler) stillPaused(p store.Pause) bool {
 func pausePage(p store.Pause, notice string) redirect {
 	switch {
 	case p.Tenant != "":
-		return redirectToTenant(p.Platform, p.Tenant, notice)
+		return redirect(page.TenantURL(p.Platform, p.Tenant, notice))
 	case notice != "":
 		return "/?did=" + redirect(notice)
 	}
 	return "/"
-}
-
-func redirectToTenant(platform, code, notice string) redirect {
-	return redirect(page.TenantURL(platform, code, notice))
 }
 
 // confirmation is a page that asks before an action is done. Its form sends the POST that acts. It works without a script.
@@ -507,7 +503,7 @@ type confirmation struct {
 	Action   string // address of the POST
 	Fields   map[string]string
 	Back     string // address of the page to return to
-	Danger   bool   // the action cannot be undone
+	Danger   bool   // draws the button in the colour of a warning
 
 	Other, OtherButton string // address and label of another confirmation; may be empty
 
