@@ -21,45 +21,42 @@ import (
 	"usher/webhookgate"
 )
 
-// What people can do, through the API, the page and the commands. Each is done here, stored, and written to the log.
-
-// What the API answers to actions, for those who call it.
+// The answers of the API to actions. Package command decodes them.
 type (
 	// Done is the answer of POST /api/webhooks/{id}/redeliver, …/discard and …/accept.
 	Done struct {
-		ID     string        `json:"id"`               // the webhook; of accept: the one that was taken in
-		Paused []store.Pause `json:"paused,omitempty"` // what is not delivered for now; that may be it
+		ID     string        `json:"id"`               // of the webhook; of accept: of the new webhook
+		Paused []store.Pause `json:"paused,omitempty"` // the pauses in force, which may hold back the webhook
 	}
 
-	// Chosen are the webhooks that a filter chooses for an action, in the order in which it is done to them: the answer of
-	// GET /api/redeliver and GET /api/discard.
+	// Chosen is the answer of GET /api/redeliver and GET /api/discard: the webhooks that the action would be done to, in that order.
 	Chosen struct {
-		Webhooks []string `json:"webhooks"` // their ids
-		Older    int      `json:"older"`    // left out: a newer one of the same tenant would be undone; force takes them in
+		Webhooks []string `json:"webhooks"` // ids
+		Older    int      `json:"older"`    // how many were left out because their tenant has a newer one; with force they are chosen, too
 	}
 
-	// Acted is what became of them: the answer of POST /api/redeliver and POST /api/discard.
+	// Acted is the answer of POST /api/redeliver and POST /api/discard.
 	Acted struct {
-		Done   []string          `json:"done"`
+		Done   []string          `json:"done"`             // ids
 		Failed map[string]string `json:"failed,omitempty"` // why, by id
 	}
 
-	// Named is what an action on a tenant answers: which tenant that was.
-	Named struct {
+	// TenantRef names the tenant that an action was done to.
+	TenantRef struct {
 		Platform string `json:"platform"`
 		Tenant   string `json:"tenant"`
 	}
 
 	// Forgotten is the answer of POST /api/forget.
 	Forgotten struct {
-		Named
-		Forgotten int `json:"forgotten"` // 0: nothing was remembered
+		TenantRef
+		Forgotten int `json:"forgotten"` // 0: dedup remembered nothing of the tenant
 	}
 
 	// Erased is the answer of POST /api/erase.
 	Erased struct {
-		Named
-		Webhooks int `json:"webhooks"` // that were deleted
+		TenantRef
+		Webhooks int `json:"webhooks"` // how many were deleted
 	}
 
 	// Resumed is the answer of POST /api/resume.
@@ -69,7 +66,7 @@ type (
 	}
 )
 
-// inboxTrouble is why the inbox takes nothing in; nil: it does, or there is none.
+// inboxTrouble returns why the inbox takes no webhooks, or nil if it does or there is none.
 func (h *Handler) inboxTrouble() error {
 	if h.cfg.Inbox == nil {
 		return nil
@@ -77,17 +74,17 @@ func (h *Handler) inboxTrouble() error {
 	return h.cfg.Inbox.Err()
 }
 
-// UserHeader has the name of the user at the terminal, who typed a command.
+// UserHeader is the header in which usher's commands send the name of the user at the terminal.
 const UserHeader = "Usher-User"
 
-// did stores what somebody has done, and writes it to the log.
+// did logs an action that was done, and stores it in the inbox.
 func (h *Handler) did(r *http.Request, level slog.Level, a store.Action, message string, args ...any) {
 	h.acted.Add(1)
-	h.cfg.Log.Log(r.Context(), level, message, append(args, "who", Who(r), "from", r.RemoteAddr)...)
+	h.cfg.Log.Log(r.Context(), level, message, append(args, "who", nameOf(r), "from", r.RemoteAddr)...)
 	if h.cfg.Inbox == nil {
 		return
 	}
-	a.Who, a.About = Who(r), text.Clip(a.About, 500)
+	a.Who, a.About = nameOf(r), text.Clip(a.About, 500)
 	if user := r.Header.Get(UserHeader); user != "" {
 		a.Who += " (" + text.Visible(text.Clip(user, 64)) + ")"
 	}
@@ -96,14 +93,14 @@ func (h *Handler) did(r *http.Request, level slog.Level, a store.Action, message
 	}
 }
 
-// act sends a webhook again, discards it, or accepts one that was refused.
-func (h *Handler) act(r *http.Request, act, id string, force bool) (Done, error) {
+// act does one of redeliver, discard and accept to a webhook.
+func (h *Handler) act(r *http.Request, verb, id string, force bool) (Done, error) {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
 		return Done{}, store.ErrNotFound
 	}
 	done, message, args := Done{ID: id}, "", []any{"id", n, "force", force}
-	switch act {
+	switch verb {
 	case "accept":
 		var taken int64
 		taken, err = h.cfg.Inbox.Accept(n, force)
@@ -119,35 +116,42 @@ func (h *Handler) act(r *http.Request, act, id string, force bool) (Done, error)
 		done.Paused = h.paused()
 	}
 	if err == nil {
-		h.did(r, slog.LevelInfo, store.Action{What: act, About: id, Count: 1}, message, args...)
+		h.did(r, slog.LevelInfo, store.Action{What: verb, About: id, Count: 1}, message, args...)
 	}
 	return done, err
 }
 
-// one does something to the webhook that the address names.
-func (h *Handler) one(act string) http.HandlerFunc {
+// actOnOne does an action to the webhook whose id is in the path.
+func (h *Handler) actOnOne(verb string) http.HandlerFunc {
 	return with(h, readForce, func(r *http.Request, force bool) (any, error) {
 		id := r.PathValue("id")
-		done, err := h.act(r, act, id, force)
+		done, err := h.act(r, verb, id, force)
 		overwrite, older := errors.AsType[*store.OverwriteError](err)
 		switch {
 		case isAPI(r):
 			return done, err
-		case older: // asked once more, now that it is known what is at stake
-			return aboutOverwrite(act, id, overwrite), nil
+		case older: // the page asks once more, and says what would be overwritten
+			return confirmOverwrite(verb, id, overwrite), nil
 		}
-		return goTo("/webhooks/" + id + "?did=" + act), err
+		return redirect("/webhooks/" + id + "?did=" + verb), err
 	})
 }
 
-// many does something to all webhooks that a filter chooses; the API says which they are if it is only read.
-func (h *Handler) many(act string) http.HandlerFunc {
-	return with(h, readChoice, func(r *http.Request, s Selection) (any, error) {
-		chosen, err := h.choose(act, s)
+// actOnMany does an action to all webhooks that a filter chooses, and goes on if one fails. A GET of the API returns which they are.
+func (h *Handler) actOnMany(verb string) http.HandlerFunc {
+	return with(h, readChoice, func(r *http.Request, s selection) (any, error) {
+		chosen, err := h.choose(verb, s)
 		if err != nil || r.Method != http.MethodPost {
 			return chosen, err
 		}
-		acted := h.actOnAll(r, act, chosen.Webhooks, s.force)
+		acted := Acted{Done: []string{}, Failed: make(map[string]string)} // [] and not null
+		for _, id := range chosen.Webhooks {
+			if _, err := h.act(r, verb, id, s.force); err != nil {
+				acted.Failed[id] = err.Error()
+			} else {
+				acted.Done = append(acted.Done, id)
+			}
+		}
 		if isAPI(r) {
 			return acted, nil
 		}
@@ -158,47 +162,34 @@ func (h *Handler) many(act string) http.HandlerFunc {
 			}
 			return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", page.Plural(len(acted.Done), "webhook", "webhooks"), len(why), strings.Join(why, "; "))}
 		}
-		query := url.Values{"did": {act + "-all"}}
+		query := url.Values{"did": {verb + "-all"}}
 		if len(acted.Done) == 0 {
 			query.Set("did", "nothing")
 		}
 		if s.Tenant != "" {
 			query.Set("tenant", s.Tenant)
 		}
-		return goTo("/webhooks?" + query.Encode()), nil
+		return redirect("/webhooks?" + query.Encode()), nil
 	})
 }
 
-// actOnAll does something to each of those chosen, and goes on when one fails.
-func (h *Handler) actOnAll(r *http.Request, act string, ids []string, force bool) Acted {
-	acted := Acted{Done: []string{}, Failed: make(map[string]string)}
-	for _, id := range ids {
-		if _, err := h.act(r, act, id, force); err != nil {
-			acted.Failed[id] = err.Error()
-		} else {
-			acted.Done = append(acted.Done, id)
-		}
-	}
-	return acted
-}
-
-// choose returns those that a filter chooses to be sent again or discarded.
-func (h *Handler) choose(act string, s Selection) (c Chosen, err error) {
+// choose returns the webhooks that a filter chooses for redeliver or discard.
+func (h *Handler) choose(verb string, s selection) (c Chosen, err error) {
 	if s.tenant.Tenant != "" {
-		if _, err := h.named(s.tenant); err != nil {
+		if _, err := h.knownTenant(s.tenant); err != nil {
 			return c, err
 		}
 	}
 	c.Webhooks = []string{} // [] and not null
-	if s.decided() {
+	if s.decisionsOnly() {
 		return c, nil
 	}
 	s.limit = 0
 	entries, err := h.cfg.Inbox.List(s.filter())
 	switch {
 	case err != nil:
-	case act == "discard":
-		// The newest first: of a queue that is discarded whole none is delivered because the one before it is gone.
+	case verb == "discard":
+		// The newest first. Otherwise usher could deliver the second webhook of a queue right after the first is discarded.
 		for _, e := range entries {
 			if !e.State.Finished() {
 				c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
@@ -207,7 +198,7 @@ func (h *Handler) choose(act string, s Selection) (c Chosen, err error) {
 	case s.force:
 		c.redeliver(entries, nil)
 	default:
-		// All of the tenant, or of everybody, in whatever state: only so it is known which is the latest.
+		// The latest webhook of a tenant may be one that the filter does not select.
 		var all []store.Entry
 		all, err = h.cfg.Inbox.List(store.Filter{Tenant: s.tenant.Tenant, Platform: s.tenant.Platform})
 		latest := make(map[webhookgate.Lane]int64)
@@ -221,15 +212,16 @@ func (h *Handler) choose(act string, s Selection) (c Chosen, err error) {
 	return c, err
 }
 
-// redeliver chooses those to be sent again, the oldest first: what is sent again keeps its order. Of a tenant's that wait only the
-// first is tried, and of others only the latest, unless latest is nil: each is a whole snapshot, and an older one would undo it.
+// redeliver chooses webhooks to send again, the oldest first, so that they keep their order. Of a tenant's webhooks that wait it chooses
+// the first: the others follow by themselves. Of the others it chooses the latest only, because an older snapshot would undo it; latest
+// has the ids by lane. If latest is nil, it chooses all of them.
 func (c *Chosen) redeliver(entries []store.Entry, latest map[webhookgate.Lane]int64) {
 	tried := make(map[webhookgate.Lane]bool)
 	for _, e := range slices.Backward(entries) {
 		waits := e.State == store.Waiting
 		switch l := laneOf(e.Platform, e.Tenant, e.Type); {
-		case e.Rejected(): // it was never taken in
-		case waits && e.Tenant != "" && tried[l]: // the one before it is tried now
+		case e.Rejected(): // there is nothing to send again
+		case waits && e.Tenant != "" && tried[l]: // it follows the one before it
 		case latest == nil, e.Tenant == "", waits, latest[l] == e.ID:
 			tried[l] = tried[l] || waits
 			c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
@@ -239,61 +231,61 @@ func (c *Chosen) redeliver(entries []store.Entry, latest map[webhookgate.Lane]in
 	}
 }
 
-// platformsOf returns the platform on which a tenant is known; none: nobody has this name. One that fits several tenants is
-// refused. Without an inbox those whose webhooks the gate remembers are known, too: pages show them.
-func (h *Handler) platformsOf(name store.TenantName) (known []string, err error) {
+// findTenant returns the tenant of that name. A name that fits several tenants is refused. Without an inbox, usher also knows the tenants
+// of the gate's last decisions, because pages show them.
+func (h *Handler) findTenant(name store.TenantName) (t TenantRef, known bool, err error) {
+	var platforms []string
 	if h.cfg.Platforms != nil {
-		if known, err = h.cfg.Platforms(name.Tenant); err != nil {
-			return nil, err
+		if platforms, err = h.cfg.Platforms(name.Tenant); err != nil {
+			return t, false, err
 		}
 	}
-	if h.cfg.Inbox == nil && h.cfg.Decisions != nil {
+	if h.cfg.Inbox == nil {
 		for _, e := range h.cfg.Decisions.list(store.Filter{Tenant: name.Tenant}) {
-			known = append(known, e.Platform)
+			platforms = append(platforms, e.Platform)
 		}
 	}
-	known = slices.DeleteFunc(slices.Clone(known), func(p string) bool { return name.Platform != nil && p != *name.Platform })
-	slices.Sort(known)
-	if known = slices.Compact(known); len(known) > 1 {
-		var names []string
-		for _, p := range known {
-			names = append(names, store.Exact(p, name.Tenant))
-		}
-		return nil, &refusal{http.StatusConflict, "this could be " + strings.Join(names, " or ") + ": name one of them"}
+	platforms = slices.DeleteFunc(slices.Clone(platforms), func(p string) bool { return name.Platform != nil && p != *name.Platform })
+	slices.Sort(platforms)
+	switch platforms = slices.Compact(platforms); len(platforms) {
+	case 0:
+		return t, false, nil
+	case 1:
+		return TenantRef{platforms[0], name.Tenant}, true, nil
 	}
-	return known, nil
+	var names []string
+	for _, p := range platforms {
+		names = append(names, store.Exact(p, name.Tenant))
+	}
+	return t, false, &refusal{http.StatusConflict, "this could be " + strings.Join(names, " or ") + ": name one of them"}
 }
 
-// named returns the one tenant that is meant.
-func (h *Handler) named(name store.TenantName) (Named, error) {
+// knownTenant returns the tenant of that name, and refuses an unknown one.
+func (h *Handler) knownTenant(name store.TenantName) (TenantRef, error) {
 	if name.Tenant == "" {
-		return Named{}, badRequest(`no tenant is named: the body should be {"tenant":"…"}`)
+		return TenantRef{}, badRequest(`no tenant is named: the body should be {"tenant":"…"}`)
 	}
-	known, err := h.platformsOf(name)
-	switch {
-	case err != nil:
-		return Named{}, err
-	case len(known) == 0:
-		return Named{}, h.unknown(name)
+	t, known, err := h.findTenant(name)
+	if err == nil && !known {
+		err = h.unknownTenant(name)
 	}
-	return Named{known[0], name.Tenant}, nil
+	return t, err
 }
 
-// unknown says that nobody has this name, and which names are alike.
-func (h *Handler) unknown(name store.TenantName) error {
+// unknownTenant returns the refusal of a name that no tenant has. It suggests similar names.
+func (h *Handler) unknownTenant(name store.TenantName) error {
 	why := "unknown tenant " + store.ShowTenant("", name.Tenant)
 	if name.Platform != nil {
 		why = "unknown tenant " + store.Exact(*name.Platform, name.Tenant)
 	}
-	if alike, err := h.alike(name.Tenant); err == nil && len(alike) > 0 {
+	if alike, err := h.similarTenants(name.Tenant); err == nil && len(alike) > 0 {
 		why += ": did you mean " + strings.Join(alike, " or ") + "?"
 	}
 	return &refusal{http.StatusNotFound, why}
 }
 
-// alike returns those that somebody may have meant who named a tenant that nobody knows: the same letters in another
-// case, on whichever platform, or as a part of a code or a name.
-func (h *Handler) alike(tenant string) (names []string, err error) {
+// similarTenants returns up to three tenants whose code, platform or name contains this text, in any case.
+func (h *Handler) similarTenants(tenant string) (names []string, err error) {
 	if h.cfg.Inbox == nil {
 		return nil, nil
 	}
@@ -304,16 +296,16 @@ func (h *Handler) alike(tenant string) (names []string, err error) {
 	return names, err
 }
 
-// target is what an action is about: a tenant, a receiver, or everything.
+// target is what an action is done to: a tenant, a receiver, or, if it is empty, everything.
 type target struct {
 	store.TenantName
 	Receiver string
 }
 
-// do does something to a target. The API gets the answer, and a page goes on to next.
-func (h *Handler) do(deed func(*http.Request, target) (answer any, next goTo, err error)) http.HandlerFunc {
+// do does an action to a target. The API gets the answer, and the page is redirected to next.
+func (h *Handler) do(action func(*http.Request, target) (answer any, next redirect, err error)) http.HandlerFunc {
 	return with(h, readTarget, func(r *http.Request, t target) (any, error) {
-		answer, next, err := deed(r, t)
+		answer, next, err := action(r, t)
 		if isAPI(r) {
 			return answer, err
 		}
@@ -321,7 +313,7 @@ func (h *Handler) do(deed func(*http.Request, target) (answer any, next goTo, er
 	})
 }
 
-// readTarget reads a target: from the body of a call, from a form, or from the address of the page that asks.
+// readTarget reads a target from the JSON of an API call, from a form, or from the address of a page that asks for confirmation.
 func readTarget(r *http.Request) (t target, err error) {
 	if isAPI(r) {
 		return readBody(r)
@@ -337,36 +329,36 @@ func readTarget(r *http.Request) (t target, err error) {
 	if form.Has("platform") {
 		t.Platform = new(form.Get("platform"))
 	}
-	if t == (target{}) && len(form) > 0 { // an empty name does not mean everybody
+	if t == (target{}) && len(form) > 0 { // an empty name must not mean everything
 		return t, badRequest("the form names neither a tenant nor a receiver")
 	}
 	return t, nil
 }
 
-// readForm returns what a form says: in its body, or in the address of the page that asks.
+// readForm returns the values of a form, or of the address of a page that asks for confirmation.
 func readForm(r *http.Request) (url.Values, error) {
 	if r.Method != http.MethodPost {
 		return readQuery(r.URL.RawQuery)
 	}
 	if err := r.ParseForm(); err != nil {
-		return nil, unread(err)
+		return nil, badBody(err)
 	}
 	return r.PostForm, nil
 }
 
-// readBody reads a target as JSON; an empty body means everything. Its Content-Type is
-// not asked for: what keeps foreign pages out is the check of their origin.
+// readBody reads a target from JSON. An empty body, or {}, means everything. The Content-Type does not matter: ServeHTTP has already
+// refused pages of other origins.
 func readBody(r *http.Request) (t target, err error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return t, unread(err)
+		return t, badBody(err)
 	}
 	bare := string(bytes.Join(bytes.Fields(body), nil))
 	if bare == "" {
 		return t, nil
 	}
-	// A slip in a name, or a value that a script did not fill in, would otherwise mean everything: {"tenants":"acme"}
-	// and {"tenant":""} would pause all deliveries.
+	// Neither a wrong name nor a value that a script left empty may mean everything: {"tenants":"acme"} and {"tenant":""} would pause all
+	// deliveries.
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	err = d.Decode(&t)
@@ -382,7 +374,7 @@ func readBody(r *http.Request) (t target, err error) {
 	return t, nil
 }
 
-// readTenant reads the tenant that a page is about.
+// readTenant reads the tenant of a page from its query.
 func readTenant(query url.Values) (t target, err error) {
 	t.Tenant, t.Platform = query.Get("code"), new(query.Get("platform"))
 	if t.Tenant == "" {
@@ -391,12 +383,12 @@ func readTenant(query url.Values) (t target, err error) {
 	return t, nil
 }
 
-// forget has dedup forget a tenant.
-func (h *Handler) forget(r *http.Request, t target) (any, goTo, error) {
+// forget drops what dedup remembers of a tenant.
+func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 	if h.cfg.Forget == nil {
 		return nil, "", &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
 	}
-	named, err := h.named(t.TenantName)
+	named, err := h.knownTenant(t.TenantName)
 	if err != nil {
 		return nil, "", err
 	}
@@ -410,12 +402,12 @@ func (h *Handler) forget(r *http.Request, t target) (any, goTo, error) {
 	if n == 0 {
 		notice = "forget-nothing"
 	}
-	return Forgotten{named, n}, tenantPage(named.Platform, named.Tenant, notice), nil
+	return Forgotten{named, n}, redirect(page.TenantURL(named.Platform, named.Tenant, notice)), nil
 }
 
-// erase deletes all that is kept of a tenant.
-func (h *Handler) erase(r *http.Request, t target) (any, goTo, error) {
-	named, err := h.named(t.TenantName)
+// erase deletes everything that usher has about a tenant.
+func (h *Handler) erase(r *http.Request, t target) (any, redirect, error) {
+	named, err := h.knownTenant(t.TenantName)
 	if err != nil {
 		return nil, "", err
 	}
@@ -423,15 +415,13 @@ func (h *Handler) erase(r *http.Request, t target) (any, goTo, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if h.cfg.Decisions != nil {
-		h.cfg.Decisions.erase(named.Platform, named.Tenant)
-	}
+	h.cfg.Decisions.erase(named.Platform, named.Tenant)
 	h.did(r, slog.LevelWarn, store.Action{What: "erase", About: store.ShowTenant(named.Platform, named.Tenant), Count: n},
 		"tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
 	return Erased{named, n}, "/webhooks?did=erase", nil
 }
 
-func (h *Handler) pause(r *http.Request, t target) (any, goTo, error) {
+func (h *Handler) pause(r *http.Request, t target) (any, redirect, error) {
 	p, err := h.pauseOf(t)
 	if err != nil {
 		return nil, "", err
@@ -440,10 +430,10 @@ func (h *Handler) pause(r *http.Request, t target) (any, goTo, error) {
 		return nil, "", err
 	}
 	h.did(r, slog.LevelWarn, store.Action{What: "pause", About: p.String()}, "deliveries paused by hand", "what", p.String())
-	return p, pausePage(p, ""), nil // whose banner says it
+	return p, pausePage(p, ""), nil // no notice: a banner shows the pause
 }
 
-func (h *Handler) resume(r *http.Request, t target) (any, goTo, error) {
+func (h *Handler) resume(r *http.Request, t target) (any, redirect, error) {
 	p, err := h.pauseOf(t)
 	if err != nil {
 		return nil, "", err
@@ -460,8 +450,7 @@ func (h *Handler) resume(r *http.Request, t target) (any, goTo, error) {
 	return Resumed{p, was}, pausePage(p, notice), nil
 }
 
-// pauseOf is what is to be paused or resumed. A name that nobody knows is refused: a pause that
-// holds nothing back would look like one that does.
+// pauseOf returns the pause of a target. It refuses unknown names: a pause with a typing error would hold back nothing.
 func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
 	switch {
 	case t.Tenant != "" && t.Receiver != "":
@@ -469,11 +458,11 @@ func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
 	case t.Tenant == "" && t.Platform != nil:
 		return p, badRequest("a platform needs a tenant")
 	case t.Tenant != "":
-		named, err := h.named(t.TenantName)
+		named, err := h.knownTenant(t.TenantName)
 		return store.Pause{Platform: named.Platform, Tenant: named.Tenant}, err
-	case t.Receiver != "" && h.cfg.Gate != nil: // without a gate other replicas know them
+	case t.Receiver != "" && h.cfg.Gate != nil: // without a gate only other replicas know the receivers
 		var names []string
-		for _, rc := range h.receivers().All() {
+		for _, rc := range h.cfg.Receivers.All() {
 			names = append(names, rc.Name)
 		}
 		if !slices.Contains(names, t.Receiver) && !slices.ContainsFunc(h.paused(), func(o store.Pause) bool { return o.Receiver == t.Receiver }) {
@@ -483,10 +472,10 @@ func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
 	return store.Pause{Receiver: t.Receiver}, nil
 }
 
-// stillPaused says whether another pause holds back what p did.
+// stillPaused reports whether another pause holds back what p held back.
 func (h *Handler) stillPaused(p store.Pause) bool {
 	receiver := p.Receiver
-	if r := h.receivers().For(p.Platform); p.Tenant != "" && r != nil {
+	if r := h.cfg.Receivers.For(p.Platform); p.Tenant != "" && r != nil {
 		receiver = r.Name
 	}
 	return slices.ContainsFunc(h.paused(), func(other store.Pause) bool {
@@ -494,40 +483,35 @@ func (h *Handler) stillPaused(p store.Pause) bool {
 	})
 }
 
-// pausePage is where somebody sees what is paused.
-func pausePage(p store.Pause, notice string) goTo {
+// pausePage returns the page to go to after a pause or its end.
+func pausePage(p store.Pause, notice string) redirect {
 	switch {
 	case p.Tenant != "":
-		return tenantPage(p.Platform, p.Tenant, notice)
+		return redirect(page.TenantURL(p.Platform, p.Tenant, notice))
 	case notice != "":
-		return "/?did=" + goTo(notice)
+		return "/?did=" + redirect(notice)
 	}
 	return "/"
 }
 
-func tenantPage(platform, code, notice string) goTo {
-	return goTo(page.TenantURL(platform, code, notice))
-}
-
-// confirmation asks before something is done. It is a page of its own, so that it works
-// without a script; what it sends is the POST that acts.
+// confirmation is a page that asks before an action is done. Its form sends the POST that acts. It works without a script.
 type confirmation struct {
 	Question string
-	Effect   string // what will happen
-	Warning  string // what should be known before; may be empty
-	Button   string // empty: there is nothing to do
-	Action   string // where the form goes
+	Effect   string // what the action does
+	Warning  string // may be empty
+	Button   string // empty if there is nothing to do
+	Action   string // address of the POST
 	Fields   map[string]string
-	Back     string
-	Danger   bool
+	Back     string // address of the page to return to
+	Danger   bool   // draws the button in the colour of a warning
 
-	Other, OtherButton string // where another question is asked; may be empty
+	Other, OtherButton string // address and label of another confirmation; may be empty
 
-	status int // 200 unless set
+	status int // zero means 200
 }
 
-// askOne asks before something is done to a webhook.
-func (h *Handler) askOne(act string) http.HandlerFunc {
+// askOne asks before an action is done to a webhook.
+func (h *Handler) askOne(verb string) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
 		d, err := h.webhook(r.PathValue("id"))
 		if err != nil {
@@ -536,17 +520,17 @@ func (h *Handler) askOne(act string) http.HandlerFunc {
 		if !d.InInbox() {
 			return nil, store.ErrNotFound
 		}
-		return about(act, &d.Webhook), nil
+		return confirmOne(verb, &d.Webhook), nil
 	})
 }
 
-func about(act string, w *Webhook) *confirmation {
+func confirmOne(verb string, w *Webhook) *confirmation {
 	what := "it"
 	if w.Tenant != "" {
 		what = "this snapshot of " + page.TenantName(w.Platform, w.Tenant)
 	}
-	c := &confirmation{Action: "/webhooks/" + w.ID + "/" + act, Back: "/webhooks/" + w.ID}
-	switch act {
+	c := &confirmation{Action: "/webhooks/" + w.ID + "/" + verb, Back: "/webhooks/" + w.ID}
+	switch verb {
 	case "redeliver":
 		c.Question, c.Button = "Send webhook "+w.ID+" again?", "Send it again"
 		c.Effect = "The receiver gets " + what + " once more, with the same webhook-id, before what the tenant has waiting."
@@ -564,31 +548,30 @@ func about(act string, w *Webhook) *confirmation {
 	return c
 }
 
-func aboutOverwrite(act, id string, e *store.OverwriteError) *confirmation {
-	c := about(act, &Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
+func confirmOverwrite(verb, id string, e *store.OverwriteError) *confirmation {
+	c := confirmOne(verb, &Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
 	c.Question, c.Warning = "Overwrite a newer snapshot?", e.Error()+"."
-	c.Button, c.Danger = map[string]string{"accept": "Accept the old one anyway", "redeliver": "Send the old one anyway"}[act], true
+	c.Button, c.Danger = map[string]string{"accept": "Accept the old one anyway", "redeliver": "Send the old one anyway"}[verb], true
 	c.Fields, c.status = map[string]string{"force": "true"}, http.StatusConflict
 	return c
 }
 
-// askMany asks before all that a filter chooses are sent again, or discarded. What comes after the question is not
-// part of it.
-func (h *Handler) askMany(act string) http.HandlerFunc {
-	return with(h, readChoice, func(r *http.Request, s Selection) (any, error) {
+// askMany asks before an action is done to all webhooks that a filter chooses. Webhooks that arrive after the question are not among them.
+func (h *Handler) askMany(verb string) http.HandlerFunc {
+	return with(h, readChoice, func(r *http.Request, s selection) (any, error) {
 		if s.Until.IsZero() {
 			s.Until = time.Now()
 		}
-		chosen, err := h.choose(act, s)
+		chosen, err := h.choose(verb, s)
 		if err != nil {
 			return nil, err
 		}
 		query := s.Query()
-		c := aboutMany(act, &chosen)
-		c.Action, c.Back = "/"+act+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
+		c := confirmMany(verb, &chosen)
+		c.Action, c.Back = "/"+verb+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
 		if chosen.Older > 0 {
 			query.Set("force", "true")
-			c.Other, c.OtherButton = "/"+act+"?"+query.Encode(), "Send the older ones, too…"
+			c.Other, c.OtherButton = "/"+verb+"?"+query.Encode(), "Send the older ones, too…"
 		}
 		if s.force {
 			c.Fields, c.Danger, c.Warning = map[string]string{"force": "true"}, true, "Older snapshots among them may undo newer ones."
@@ -597,16 +580,16 @@ func (h *Handler) askMany(act string) http.HandlerFunc {
 	})
 }
 
-func aboutMany(act string, chosen *Chosen) *confirmation {
-	n, what := len(chosen.Webhooks), "webhook "+page.Few(chosen.Webhooks)
+func confirmMany(verb string, chosen *Chosen) *confirmation {
+	n, what := len(chosen.Webhooks), "webhook "+page.FirstFew(chosen.Webhooks)
 	if n > 1 {
-		what = "webhooks " + page.Few(chosen.Webhooks)
+		what = "webhooks " + page.FirstFew(chosen.Webhooks)
 	}
 	c := new(confirmation)
 	switch {
 	case n == 0:
-		c.Question, c.Effect = "There is nothing to "+act, "None of these webhooks waits, is parked, or is its tenant's latest."
-	case act == "discard":
+		c.Question, c.Effect = "There is nothing to "+verb, "None of these webhooks waits, is parked, or is its tenant's latest."
+	case verb == "discard":
 		c.Question, c.Button, c.Danger = "Discard "+page.Plural(n, "webhook", "webhooks")+"?", "Discard", true
 		c.Effect = "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again."
 	default:
@@ -619,12 +602,12 @@ func aboutMany(act string, chosen *Chosen) *confirmation {
 	return c
 }
 
-// ask asks before something is done to a target.
-func (h *Handler) ask(about func(target) (*confirmation, error)) http.HandlerFunc {
-	return with(h, readTarget, func(_ *http.Request, t target) (any, error) { return about(t) })
+// ask asks before an action is done to a target.
+func (h *Handler) ask(confirm func(target) (*confirmation, error)) http.HandlerFunc {
+	return with(h, readTarget, func(_ *http.Request, t target) (any, error) { return confirm(t) })
 }
 
-func (h *Handler) aboutPause(t target) (*confirmation, error) {
+func (h *Handler) confirmPause(t target) (*confirmation, error) {
 	p, err := h.pauseOf(t)
 	fields := map[string]string{"platform": p.Platform, "tenant": p.Tenant}
 	switch {
@@ -641,7 +624,7 @@ func (h *Handler) aboutPause(t target) (*confirmation, error) {
 	}, err
 }
 
-func (h *Handler) aboutForget(t target) (*confirmation, error) {
+func (h *Handler) confirmForget(t target) (*confirmation, error) {
 	return &confirmation{
 		Question: "Forget what " + page.TenantName(*t.Platform, t.Tenant) + " was sent last?",
 		Effect: "The tenant's next webhook is delivered even if the receiver was sent exactly that before. " +
@@ -652,8 +635,8 @@ func (h *Handler) aboutForget(t target) (*confirmation, error) {
 	}, nil
 }
 
-func (h *Handler) aboutErase(t target) (*confirmation, error) {
-	named, err := h.named(t.TenantName)
+func (h *Handler) confirmErase(t target) (*confirmation, error) {
+	named, err := h.knownTenant(t.TenantName)
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,13 @@
-// Package admin is the port for those who run usher: is it alive, is it ready, what are
-// its figures, what became of a webhook. It knows nothing of how the rest is put
-// together; what it shows and does reaches it through the funcs of its Config.
+// Package admin is the port for the people who run usher: health checks, metrics, a JSON API, and pages that show the same as the API. It
+// reaches the other parts of usher only through its Config.
 //
-// Every page is made of what the API answers: package status, webhooks.go and tenant.go
-// put it together, act.go does what people ask for, and answer.go writes it as JSON or as a page.
+//	admin.go                                     the routes, and who may use them
+//	overview.go, webhooks.go, tenant.go          what a GET shows; package status adds words and troubles
+//	decisions.go                                 the gate's last decisions, in memory
+//	selection.go                                 which webhooks a list or an action is about
+//	act.go, move.go                              what a POST does, and the page that asks for confirmation first
+//	answer.go                                    writes an answer as a page or as JSON, and turns errors into status codes
+//	events.go                                    tells open pages that something has changed
 package admin
 
 import (
@@ -16,7 +20,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,99 +28,96 @@ import (
 	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/internal/receiver"
 	"usher/internal/secret"
 )
 
 // Config is what the admin port needs to know.
 type Config struct {
-	// Hosts says which Host headers are answered, but for the health pages, which
-	// answer any: probes come by whatever address the pod has. Required.
+	// Hosts says which Host headers are allowed. Health checks answer any, because probes use whatever address the pod has. Required.
 	Hosts *guard.Hosts
-	// Token returns what a caller must know for all but the health pages, as
-	// [secret.Tokens] reads it; nil when none is demanded. One that returns the empty
-	// string lets nobody in.
+	// Token returns the tokens that callers must send, except for health checks; see [secret.Tokens]. Nil: no token is required. A func
+	// that returns the empty string lets no caller in.
 	Token func() string
-	// ReadToken returns the tokens of those who may look and not act; may be nil.
+	// ReadToken returns the tokens of callers that may read, but not act. May be nil.
 	ReadToken func() string
-	// Unready returns what keeps usher from being ready, in words; nothing when it
-	// is. Required.
+	// Unready returns why usher is not ready, or nothing if it is. Required.
 	Unready func() []string
-	// Stopping says that usher is shutting down. Required.
+	// Stopping reports whether usher is shutting down. Required.
 	Stopping func() bool
-	// Parts are usher's parts; /readyz/NAME speaks of each alone.
+	// Parts of usher; each has a /readyz/NAME.
 	Parts []Part
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
-	// Ports returns how the local ports stand. May be nil.
+	// Ports returns the states of the local ports. Nil: outbound is off.
 	Ports func() []status.Port
-	// Gate returns how the webhook gate stands; nil when it is off.
+	// Gate returns the state of the webhook gate. Nil: the gate is off.
 	Gate func() *status.Gate
-	// Decisions are the gate's last; nil when the gate is off.
+	// Receivers are those of the gate. Nil if the gate is off: then only other replicas know them.
+	Receivers *receiver.Set
+	// Decisions are the gate's last decisions. Nil: the gate is off.
 	Decisions *Decisions
-	// Inbox is nil when there is none.
+	// Inbox is nil if there is none.
 	Inbox *inbox.Inbox
-	// Forget drops what dedup remembers of a tenant, and returns of how many lanes; nil
-	// when there is no gate. It works without an inbox too.
+	// Forget drops what dedup remembers of a tenant, and returns how many memories that were. Nil: there is neither a gate nor an inbox.
 	Forget func(platform, tenant string) (int, error)
-	// Platforms returns those on which a tenant of that code is known. Required with
-	// Forget, and with Inbox.
+	// Platforms returns the platforms that have a tenant with this code. Required with Forget.
 	Platforms func(tenant string) ([]string, error)
-	// Entitlements returns what a tenant may use, by its last snapshot; nil when there is no inbox to
-	// answer from.
+	// Entitlements returns what a tenant may use. Nil: there is no inbox to answer from.
 	Entitlements entitlements.Lookup
-	// EntitlementsPort returns how a shell calls the port that answers what tenants may use: curl with
-	// its options, and the address. Nil: it is off.
+	// EntitlementsPort returns how a shell calls the entitlements port: curl with its options, and the base address. Nil: the port is off.
 	EntitlementsPort func() (curl, base string)
-	// Changes returns a number that goes up with whatever a page shows. Required.
+	// Changes returns a number that grows with everything that a page shows. Required.
 	Changes func() uint64
-	// Version is shown on the page.
+	// Version is shown on the pages.
 	Version string
-	// Log gets refused requests, and what was done by hand. Required.
+	// Log gets refused requests and what people do. Required.
 	Log *slog.Logger
 }
 
-// Part is one of usher's parts.
+// Part is a part of usher: outbound, the gate, or entitlements.
 type Part struct {
 	Name    string          // as in /readyz/NAME
-	Unready func() []string // what keeps it from being ready; nil: it is off
-	Off     string          // that it is off, and what switches it on, in words
+	Unready func() []string // returns why it is not ready; nil if the part is off
+	Off     string          // if it is off: which setting switches it on, in words
 }
 
 // New returns the handler of the admin port.
 func New(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, streams: make(chan struct{}, maxStreams), closing: make(chan struct{})}
+	h := &Handler{cfg: cfg, streams: make(chan struct{}, maxStreams)}
+	h.closing, h.close = context.WithCancel(context.Background())
 	h.routes = []route{
-		{path: "/healthz", read: h.alive, probe: true},
+		{path: "/healthz", read: alive, probe: true},
 		{path: "/readyz", read: Part{Unready: cfg.Unready}.ready, probe: true},
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
 		{path: "/", read: h.answer(h.overview)},
-		{path: "/webhooks", read: with(h, readSelection, h.webhookPage), params: append(listed, "did")},
-		{path: "/webhooks/{id}", read: h.answer(h.oneWebhook)},
+		{path: "/webhooks", read: with(h, readSelection, h.webhooksPage), params: append(listParams, "did")},
+		{path: "/webhooks/{id}", read: h.answer(h.webhookPage)},
 		{path: "/webhooks/{id}/payload", read: h.download},
-		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.one("redeliver"), inbox: true},
-		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.one("discard"), inbox: true},
-		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.one("accept"), inbox: true},
-		{path: "/redeliver", read: h.askMany("redeliver"), act: h.many("redeliver"), params: chosen, inbox: true},
-		{path: "/discard", read: h.askMany("discard"), act: h.many("discard"), params: chosen, inbox: true},
-		{path: "/pause", read: h.ask(h.aboutPause), act: h.do(h.pause), inbox: true},
+		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.actOnOne("redeliver"), inbox: true},
+		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.actOnOne("discard"), inbox: true},
+		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.actOnOne("accept"), inbox: true},
+		{path: "/redeliver", read: h.askMany("redeliver"), act: h.actOnMany("redeliver"), params: actionParams, inbox: true},
+		{path: "/discard", read: h.askMany("discard"), act: h.actOnMany("discard"), params: actionParams, inbox: true},
+		{path: "/pause", read: h.ask(h.confirmPause), act: h.do(h.pause), inbox: true},
 		{path: "/resume", act: h.do(h.resume), inbox: true},
 		{path: "/tenants", read: h.answer(h.tenants), inbox: true},
-		{path: "/tenant", read: h.answer(h.oneTenant)},
-		{path: "/tenant/forget", read: h.ask(h.aboutForget), act: h.do(h.forget)},
-		{path: "/tenant/erase", read: h.ask(h.aboutErase), act: h.do(h.erase), inbox: true},
+		{path: "/tenant", read: h.answer(h.tenantPage)},
+		{path: "/tenant/forget", read: h.ask(h.confirmForget), act: h.do(h.forget)},
+		{path: "/tenant/erase", read: h.ask(h.confirmErase), act: h.do(h.erase), inbox: true},
 		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
 		{path: "/api/status", read: h.answer(func(*http.Request) (any, error) { return h.status(), nil })},
-		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listed},
+		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listParams},
 		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
-		{path: "/api/webhooks/{id}/redeliver", act: h.one("redeliver"), params: []string{"force"}, inbox: true},
-		{path: "/api/webhooks/{id}/discard", act: h.one("discard"), params: []string{"force"}, inbox: true},
-		{path: "/api/redeliver", read: h.many("redeliver"), act: h.many("redeliver"), params: chosen, inbox: true},
-		{path: "/api/discard", read: h.many("discard"), act: h.many("discard"), params: chosen, inbox: true},
-		{path: "/api/webhooks/{id}/accept", act: h.one("accept"), params: []string{"force"}, inbox: true},
-		{path: "/api/export", read: h.export, whole: true, inbox: true},
+		{path: "/api/webhooks/{id}/redeliver", act: h.actOnOne("redeliver"), params: []string{"force"}, inbox: true},
+		{path: "/api/webhooks/{id}/discard", act: h.actOnOne("discard"), params: []string{"force"}, inbox: true},
+		{path: "/api/redeliver", read: h.actOnMany("redeliver"), act: h.actOnMany("redeliver"), params: actionParams, inbox: true},
+		{path: "/api/discard", read: h.actOnMany("discard"), act: h.actOnMany("discard"), params: actionParams, inbox: true},
+		{path: "/api/webhooks/{id}/accept", act: h.actOnOne("accept"), params: []string{"force"}, inbox: true},
+		{path: "/api/export", read: h.export, readNeedsAct: true, inbox: true},
 		{path: "/api/import", act: h.imports, params: []string{"skip_faulty"}, inbox: true},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
 		{path: "/api/pause", act: h.do(h.pause), inbox: true},
@@ -137,40 +137,38 @@ func New(cfg Config) *Handler {
 	return h
 }
 
-// bodyPatience is for the whole of a request's body.
+// bodyPatience is how long the whole body of a request may take to arrive.
 const bodyPatience = 10 * time.Second
 
 // Handler serves the admin port.
 type Handler struct {
-	cfg       Config
-	routes    []route
-	origin    http.CrossOriginProtection
-	acted     atomic.Uint64 // things done by hand
-	streams   chan struct{} // one for each page that follows
-	closing   chan struct{} // closed to end the streams
-	closeOnce sync.Once
+	cfg     Config
+	routes  []route
+	origin  http.CrossOriginProtection
+	acted   atomic.Uint64   // how many actions people have done
+	streams chan struct{}   // holds one value for each open stream of events
+	closing context.Context // ends the streams
+	close   context.CancelFunc
 }
 
-// route is something that the port answers.
+// route is one address of the port.
 type route struct {
-	path  string           // as it is sent; {id} stands for one segment
-	read  http.HandlerFunc // answers GET and HEAD; may be nil
-	act   http.HandlerFunc // answers POST; may be nil
-	whole bool             // reading it is an action, too: an export
-	probe bool             // answers any Host, and needs no token
-	inbox bool             // it is about what is in the inbox
-
-	params []string // what its query may have; nil: nothing under /api/, anything elsewhere
+	path         string           // as it is sent; {id} stands for one segment
+	read         http.HandlerFunc // answers GET and HEAD; may be nil
+	act          http.HandlerFunc // answers POST; may be nil
+	readNeedsAct bool             // read needs the right to act
+	probe        bool             // a health check: answers any Host, and needs no token
+	inbox        bool             // needs an inbox
+	params       []string         // the allowed query parameters; nil: none under /api/, any elsewhere
 }
 
-// What a query may have: to choose webhooks for an action, and to list them.
+// The query parameters that select webhooks, for an action and for a list.
 var (
-	chosen = []string{"state", "tenant", "search", "since", "until", "force"}
-	listed = []string{"state", "tenant", "search", "since", "until", "before", "limit", "inbox"}
+	actionParams = []string{"state", "tenant", "search", "since", "until", "force"}
+	listParams   = []string{"state", "tenant", "search", "since", "until", "before", "limit", "inbox"}
 )
 
-// checkQuery refuses a name that the route does not know. To pass over a slip would mean to list,
-// or to act on, everybody's webhooks.
+// checkQuery refuses unknown parameters. If usher ignored a typing error in a filter, the list or the action would be about all webhooks.
 func (to *route) checkQuery(rawQuery string) error {
 	if to.params == nil && !strings.HasPrefix(to.path, "/api/") {
 		return nil
@@ -184,12 +182,12 @@ func (to *route) checkQuery(rawQuery string) error {
 	return err
 }
 
-// isAPI says whether a program asks, and not a page.
+// isAPI reports whether a request is for the API, and not for a page.
 func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }
 
-// acts says whether a request to the route is an action, or asks on a page for one.
-func (to *route) acts(r *http.Request) bool {
-	return to.whole || to.act != nil && (r.Method == http.MethodPost || !strings.HasPrefix(to.path, "/api/"))
+// needsAct reports whether a request needs the right to act: it is an action, or opens the page that asks for confirmation.
+func (to *route) needsAct(r *http.Request) bool {
+	return to.readNeedsAct || to.act != nil && (r.Method == http.MethodPost || !strings.HasPrefix(to.path, "/api/"))
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -201,8 +199,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Referrer-Policy", "same-origin")
 	header.Set("X-Content-Type-Options", "nosniff")
 	if r.ContentLength != 0 {
-		// A body is short here. net/http would wait for the rest of it as long as it
-		// takes, also of a request that is refused.
+		// net/http would wait without a limit for the rest of a body, even if the request is refused.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience))
 	}
 	to := h.find(r)
@@ -219,11 +216,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		header.Set("WWW-Authenticate", `Basic realm="usher", charset="UTF-8"`)
 		h.refuse(w, r, http.StatusUnauthorized, "the admin token is missing or wrong: send it as 'Authorization: Bearer TOKEN', or as the password of Basic auth")
 	case h.origin.Check(r) != nil:
-		// A browser that knows the password adds it to what any page sends.
+		// A browser that knows the password adds it to the requests of any page.
 		h.refuse(w, r, http.StatusForbidden, "a page of another origin can't act here")
 	case guarded && embedded(r):
 		h.refuse(w, r, http.StatusForbidden, "a page of another origin can't read here")
-	case to != nil && visitor.looks && to.acts(r):
+	case to != nil && visitor.readOnly && to.needsAct(r):
 		h.refuse(w, r, http.StatusForbidden, "with this token you can look, but not act")
 	case to == nil:
 		h.refuse(w, r, http.StatusNotFound, "there is no such page")
@@ -243,13 +240,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// serve calls a handler of the route, unless the query or the missing inbox rules it out.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handler http.HandlerFunc) {
 	err := to.checkQuery(r.URL.RawQuery)
 	if err == nil && to.inbox && h.cfg.Inbox == nil {
 		err = errNoInbox
 	}
 	if err != nil {
-		h.explain(w, r, err)
+		h.fail(w, r, err)
 		return
 	}
 	handler(w, r)
@@ -257,15 +255,14 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handl
 
 var errNoInbox = &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
 
-// embedded says whether a page of another origin asks for something to use it: an image,
-// a script, a stream. It could not read the answer, but it could learn that there is
-// one, and hold streams. A link that somebody follows is fine.
+// embedded reports whether a page of another origin uses something of this port, such as an image, a script or a stream. That page could
+// not read the answer, but it could see whether there is one, and keep streams open. To follow a link to this port is allowed.
 func embedded(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":
 		return false
 	case "":
-		// An older browser, or one that does not trust plain http; or no browser.
+		// Not a browser, or one that does not send these headers: an old one, or any over plain http.
 		origin := r.Header.Get("Origin")
 		u, err := url.Parse(origin)
 		return origin != "" && (err != nil || u.Host != r.Host)
@@ -274,8 +271,8 @@ func embedded(r *http.Request) bool {
 	}
 }
 
-// find returns the route that a request is for, or nil. The path is compared as it
-// was sent: http.ServeMux would clean it and answer with a redirect.
+// find returns the route of a request, or nil. It compares the path as it was sent: http.ServeMux would clean it, and answer with a
+// redirect.
 func (h *Handler) find(r *http.Request) *route {
 	path := r.URL.EscapedPath()
 	for i := range h.routes {
@@ -298,12 +295,12 @@ func (to *route) match(path string) (id string, ok bool) {
 	return id, ok && id != "" && !strings.Contains(id, "/")
 }
 
-func (h *Handler) alive(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"alive": true})
+func alive(w http.ResponseWriter, _ *http.Request) {
+	guard.WriteJSON(w, http.StatusOK, map[string]any{"alive": true})
 }
 
-// ready of a part that is off is a 404: the caller asked the wrong usher, or forgot a
-// setting, and should not take it for one that will be ready soon.
+// ready answers /readyz/NAME. A part that is off is 404, not 503: it will not become ready. The caller asks the wrong usher, or somebody
+// forgot a setting.
 func (p Part) ready(w http.ResponseWriter, _ *http.Request) {
 	status, problems := http.StatusNotFound, []string{p.Off}
 	if p.Unready != nil {
@@ -312,32 +309,32 @@ func (p Part) ready(w http.ResponseWriter, _ *http.Request) {
 	if p.Unready != nil && len(problems) > 0 {
 		status = http.StatusServiceUnavailable
 	}
-	writeJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
+	guard.WriteJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
 }
 
-// visitor is who sends a request.
+// visitor is the sender of a request.
 type visitor struct {
-	name  string // of the token; may be empty
-	looks bool   // and may not act
+	name     string // of the token; may be empty
+	readOnly bool   // may not act
 }
 
-// visitor returns whose token a request has, and whether it has one, or needs none. It always
-// compares all of them, so that the time it takes says nothing.
+// visitor returns whose token a request has. known is false if it needs one and has none. All tokens are always compared, so that the
+// time it takes says nothing about them.
 func (h *Handler) visitor(r *http.Request) (v visitor, known bool) {
 	if h.cfg.Token == nil {
 		return v, true
 	}
 	bearer := guard.Bearer(r.Header)
 	_, password, _ := r.BasicAuth()
-	compare := func(list func() string, looks bool) {
+	compare := func(list func() string, readOnly bool) {
 		if list == nil {
 			return
 		}
-		tokens, _ := secret.Tokens(list()) // none lets nobody in
+		tokens, _ := secret.Tokens(list()) // after an error there are none, and nobody gets in
 		for _, t := range tokens {
 			asBearer, asPassword := guard.Equal(bearer, t.Value), guard.Equal(password, t.Value)
 			if asBearer || asPassword {
-				v, known = visitor{t.Name, looks}, true
+				v, known = visitor{t.Name, readOnly}, true
 			}
 		}
 	}
@@ -348,15 +345,14 @@ func (h *Handler) visitor(r *http.Request) (v visitor, known bool) {
 
 type visitorKey struct{}
 
-// visitorOf returns who sent a request that this port has let in.
+// visitorOf returns the sender of a request that was let in.
 func visitorOf(r *http.Request) visitor {
 	v, _ := r.Context().Value(visitorKey{}).(visitor)
 	return v
 }
 
-// Who says who sent a request that this port has let in: the name of the token or, if it has none,
-// the address.
-func Who(r *http.Request) string {
+// nameOf returns who sent a request that was let in: the name of the token or, if it has none, the address.
+func nameOf(r *http.Request) string {
 	if name := visitorOf(r).name; name != "" {
 		return name
 	}

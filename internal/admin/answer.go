@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,41 +8,42 @@ import (
 	"strings"
 
 	"usher/internal/admin/page"
+	"usher/internal/guard"
 	"usher/internal/inbox/store"
 	"usher/webhookgate"
 )
 
-// Problem is every answer of the API but a 200.
+// Problem is the body of every answer of the API that is not a 200.
 type Problem struct {
 	Error  string   `json:"error"`
-	Latest *Webhook `json:"latest,omitempty"` // what a redelivery without force would overwrite
+	Latest *Webhook `json:"latest,omitempty"` // the newer webhook that the action would overwrite without force
 }
 
-// maxRequest bounds the body of a request.
+// maxRequest limits the body of a request.
 const maxRequest = 64 << 10
 
-// goTo is an answer that leads to another page.
-type goTo string
+// redirect is an answer that leads to another page.
+type redirect string
 
-// answer makes a handler of a func that returns its answer, or why there is none. A [page.Shell] is drawn, unless the API is asked
-// for its body; a confirmation is a page, too; goTo leads to another page; and all else is written as JSON.
+// answer makes a handler from a func that returns an answer or an error. A *[page.Page] is drawn, or, for the API, its Body is written as
+// JSON. A *confirmation is drawn as a page, a redirect leads to another page, and everything else is written as JSON.
 func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
 		answer, err := do(r)
 		if err != nil {
-			h.explain(w, r, err)
+			h.fail(w, r, err)
 			return
 		}
 		if c, asks := answer.(*confirmation); asks {
-			answer = &page.Shell{Name: "confirm", Status: c.status, Title: c.Question, At: "webhooks", Body: c}
+			answer = &page.Page{Name: "confirm", Status: c.status, Title: c.Question, Section: "webhooks", Body: c}
 		}
 		switch v := answer.(type) {
-		case goTo:
+		case redirect:
 			http.Redirect(w, r, string(v), http.StatusSeeOther)
-		case *page.Shell:
+		case *page.Page:
 			if isAPI(r) {
-				writeJSON(w, http.StatusOK, v.Body)
+				guard.WriteJSON(w, http.StatusOK, v.Body)
 				return
 			}
 			v.Version, v.Paused = h.cfg.Version, slices.SortedFunc(slices.Values(h.paused()), func(a, b store.Pause) int { return a.Since.Compare(b.Since) })
@@ -51,34 +51,35 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 				v.Notice = notices[r.URL.Query().Get("did")]
 			}
 			if err := h.draw(w, r, v); err != nil {
-				h.explain(w, r, fmt.Errorf("the page can't be drawn: %w", err))
+				h.fail(w, r, fmt.Errorf("the page can't be drawn: %w", err))
 			}
 		default:
-			writeJSON(w, http.StatusOK, v)
+			guard.WriteJSON(w, http.StatusOK, v)
 		}
 	}
 }
 
-// with is such a handler that first reads what it is asked for.
+// with makes a handler that first reads its input from the request.
 func with[T any](h *Handler, read func(*http.Request) (T, error), do func(*http.Request, T) (any, error)) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
-		asked, err := read(r)
+		input, err := read(r)
 		if err != nil {
 			return nil, err
 		}
-		return do(r, asked)
+		return do(r, input)
 	})
 }
 
-func (h *Handler) draw(w http.ResponseWriter, r *http.Request, shell *page.Shell) error {
-	shell.Webhooks, shell.Tenants, shell.Looks = h.hasWebhooks(), h.cfg.Inbox != nil, visitorOf(r).looks
-	return page.Write(w, shell)
+func (h *Handler) draw(w http.ResponseWriter, r *http.Request, p *page.Page) error {
+	p.HasWebhooks, p.HasInbox, p.ReadOnly = h.hasWebhooks(), h.cfg.Inbox != nil, visitorOf(r).readOnly
+	return page.Write(w, p)
 }
 
-// hasWebhooks says whether there can be some to show: a replica without a gate shows those of the inbox that it shares.
+// hasWebhooks reports whether there can be webhooks to show. A replica without a gate shows those of the inbox that it shares.
 func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox != nil }
 
-// notices say what was done just now; it is named in the address, never written there.
+// notices are what a page says after an action. The parameter did of the page's address has the key, not the text: nobody can make a page
+// say something else with a link.
 var notices = map[string]string{
 	"redeliver":      "It is being sent again.",
 	"redeliver-all":  "They are being sent again.",
@@ -93,7 +94,7 @@ var notices = map[string]string{
 	"erase":          "The tenant is erased.",
 }
 
-// refusal is an error that the caller has made.
+// refusal is an error that the caller made, with its status.
 type refusal struct {
 	status int
 	why    string
@@ -105,23 +106,22 @@ func badRequest(format string, args ...any) error {
 	return &refusal{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// unread is why a body can't be read.
-func unread(err error) error {
+// badBody returns the refusal of a body that cannot be read.
+func badBody(err error) error {
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return &refusal{http.StatusRequestEntityTooLarge, "the body is too large"}
 	}
 	return badRequest("the body can't be read: %v", err)
 }
 
-// explain answers with an error. Here and nowhere else errors become status codes.
-func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
+// fail answers with an error. It is the only place where errors become status codes.
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if refused, ok := errors.AsType[*refusal](err); ok {
 		h.refuse(w, r, refused.status, refused.why)
 		return
 	}
 	if overwrite, ok := errors.AsType[*store.OverwriteError](err); ok {
-		latest := bare(&overwrite.Latest)
-		h.fail(w, r, http.StatusConflict, Problem{err.Error(), &latest})
+		h.writeProblem(w, r, http.StatusConflict, Problem{err.Error(), new(newWebhook(&overwrite.Latest))})
 		return
 	}
 	switch {
@@ -134,34 +134,26 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
 		if trouble := h.inboxTrouble(); trouble != nil {
-			h.fail(w, r, http.StatusServiceUnavailable, Problem{Error: trouble.Error()}) // the cause, rather than where it showed
+			h.writeProblem(w, r, http.StatusServiceUnavailable, Problem{Error: trouble.Error()}) // the cause says more than err
 			return
 		}
-		h.fail(w, r, http.StatusInternalServerError, Problem{Error: err.Error()})
+		h.writeProblem(w, r, http.StatusInternalServerError, Problem{Error: err.Error()})
 	}
 }
 
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
 	h.cfg.Log.Info("admin request refused", "method", r.Method, "status", status, "why", why, "from", r.RemoteAddr)
-	h.fail(w, r, status, Problem{Error: why})
+	h.writeProblem(w, r, status, Problem{Error: why})
 }
 
-// fail answers with a problem: people get a page, programs JSON.
-func (h *Handler) fail(w http.ResponseWriter, r *http.Request, status int, problem Problem) {
+// writeProblem answers with a page for people, and with JSON for programs.
+func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, status int, problem Problem) {
 	if strings.Contains(r.Header.Get("Accept"), "text/html") && !isAPI(r) {
-		err := h.draw(w, r, &page.Shell{Name: "failure", Status: status, Title: http.StatusText(status), Body: map[string]any{"Status": status, "Why": problem.Error}})
+		err := h.draw(w, r, &page.Page{Name: "failure", Status: status, Title: http.StatusText(status), Body: map[string]any{"Status": status, "Why": problem.Error}})
 		if err == nil {
 			return
 		}
 		h.cfg.Log.Error("page can't be drawn", "err", err)
 	}
-	writeJSON(w, status, problem)
-}
-
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // a payload is shown as it came
-	_ = e.Encode(v)        // the reader may be gone; nothing to do about it
+	guard.WriteJSON(w, status, problem)
 }

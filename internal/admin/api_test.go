@@ -12,6 +12,7 @@ import (
 
 	"usher/internal/admin/status"
 	"usher/internal/guard"
+	"usher/internal/receiver"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -22,7 +23,7 @@ const (
 	ten  = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[{"code":"users","quantity":10,"name":"R&D"}]}}}`
 )
 
-// port is the Config of an admin port, with an inbox if there is a box.
+// port returns the Config of an admin port, with the inbox of box unless that is nil.
 func port(box *inboxtest.Box) Config {
 	cfg := Config{
 		Hosts:    guard.NewHosts("127.0.0.1:9095", nil, false),
@@ -39,18 +40,17 @@ func port(box *inboxtest.Box) Config {
 	return cfg
 }
 
-// gate is that of an inbox, or of none.
-func gate(box *inboxtest.Box) func() *status.Gate {
-	return func() *status.Gate {
-		g := &status.Gate{Address: "http://127.0.0.1:8090/webhooks"}
-		if box != nil {
-			g.Set = box.Receivers
-		}
-		return g
+func gate() *status.Gate { return &status.Gate{Address: "http://127.0.0.1:8090/webhooks"} }
+
+// receiversOf returns the receivers of box, or nil if there is no box.
+func receiversOf(box *inboxtest.Box) *receiver.Set {
+	if box == nil {
+		return nil
 	}
+	return box.Receivers
 }
 
-// world is an inbox with webhooks in several states. From now on the receiver answers 500.
+// world returns an inbox with webhooks in several states, whose receiver answers 500 from now on.
 func world(t testing.TB) *inboxtest.Box {
 	b := inboxtest.Open(t)
 	answer := func(status int, words string) *inboxtest.Box { b.Answer(status, words); return b }
@@ -88,8 +88,7 @@ func ask(h http.Handler, method, target, body string, header ...string) (int, st
 	return w.Code, w.Body.String()
 }
 
-// look asks for a page until it has what is wanted, for some seconds at most: on a slow machine figures of the inbox are older than
-// what is in it.
+// look loads a page until it has all wanted texts, for ten seconds at most: on a slow machine the counts on a page lag behind the inbox.
 func look(h http.Handler, target string, want ...string) (status int, text string) {
 	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		status, text = ask(h, "GET", target, "", "Accept", "text/html")
@@ -250,7 +249,7 @@ func TestAPINeedsTheToken(t *testing.T) {
 	}
 }
 
-// Without an inbox dedup can be told to forget all the same.
+// Forget also works without an inbox.
 func TestAPIWithoutAnInbox(t *testing.T) {
 	cfg := port(nil)
 	cfg.Platforms = func(string) ([]string, error) { return []string{"eu"}, nil }
@@ -270,7 +269,7 @@ func TestAPIWithoutAnInbox(t *testing.T) {
 	}
 }
 
-// Whatever somebody asks for without an inbox, and without a gate, there is an answer.
+// Every route answers without an inbox and without a gate.
 func TestEveryRouteWithoutAnInbox(t *testing.T) {
 	h := New(port(nil))
 	for _, to := range h.routes {
@@ -286,7 +285,7 @@ func TestEveryRouteWithoutAnInbox(t *testing.T) {
 	}
 }
 
-// post sends a form of our own page.
+// post sends a form as our own pages do.
 func post(h http.Handler, target, form string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest("POST", target, strings.NewReader(form))
 	r.Host = "127.0.0.1:9095"

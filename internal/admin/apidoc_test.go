@@ -12,7 +12,7 @@ import (
 	"usher/internal/entitlements"
 )
 
-// docs/api.md has every call of the API, and none that there is not; and every status that one is answered with.
+// docs/api.md lists exactly the calls of the API, and every status that they answer with.
 func TestAPIDocument(t *testing.T) {
 	b, err := os.ReadFile("../../docs/api.md")
 	if err != nil {
@@ -48,7 +48,7 @@ func TestAPIDocument(t *testing.T) {
 			t.Errorf("%d is not documented", status)
 		}
 	}
-	// Nor any other that the code has.
+	// The code uses no status that is not documented.
 	source := ""
 	for _, file := range []string{"admin.go", "answer.go", "act.go", "events.go", "move.go", "webhooks.go", "tenant.go"} {
 		b, err := os.ReadFile(file)

@@ -20,54 +20,53 @@ import (
 )
 
 const (
-	// maxDecisions is how many decisions are remembered of those that passed the gate's
-	// checks, and as many again of those that did not: senders without the
-	// secret must not push the others out.
+	// maxDecisions is how many decisions are remembered about webhooks that passed all checks of their sender, and as many again about
+	// those that did not: requests without the secret must not push out the others.
 	maxDecisions = 1000
 
-	// maxPayload bounds what is remembered of one payload, maxPayloads of all.
+	// maxPayload limits one payload that is remembered, maxPayloads all of them together.
 	maxPayload  = 64 << 10
 	maxPayloads = 16 << 20
 
-	// maxHeader and maxText bound the rest: a tenant's code, too, is what others wrote.
+	// maxHeader and maxText limit the rest. Senders can make everything long, a tenant's code, too.
 	maxHeader = 8 << 10
 	maxText   = 512
 )
 
-// Decisions remembers the gate's last decisions, in memory. Without an inbox it is all that is known of a webhook; with
-// one it has what the inbox does not have: duplicates and what was turned away. It is safe for concurrent use.
+// Decisions remembers the gate's last decisions, in memory. Without an inbox that is all that usher knows about a webhook. With one, it is
+// what the inbox does not have: duplicates, and webhooks that were rejected. It is safe for concurrent use. A nil *Decisions is empty.
 //
-// No contact data is shown or searched: contacts are taken out of a payload whenever
-// somebody looks at it. (Few do: to take them out of every webhook that comes costs more.)
+// Contact data is neither shown nor searched. It is removed from a payload when somebody looks at it: few are looked at, and to do it for
+// every webhook that comes would cost more.
 type Decisions struct {
 	payloads bool
 
-	mu      sync.Mutex // guards what follows
-	seq     int64
-	passed  []*decision // in order, as is refused
-	refused []*decision
-	bytes   int // of payloads
-	last    map[webhookgate.Lane]snapshots
+	mu     sync.Mutex   // guards what follows
+	seq    int64        // the last number
+	all    []*decision  // in the order of their numbers
+	counts map[bool]int // how many there are, by decision.stranger
+	bytes  int          // of all payloads
+	last   map[webhookgate.Lane]snapshots
 }
 
-// decision is one, as the API shows it, but for its payload and what it changed.
+// decision is one decision as the API shows it, without the payload and what that changed. It is shared with readers, so it never changes.
 type decision struct {
-	WebhookDetail           // its body is as it came, with contacts; nil when it is not kept
-	seq           int64     // from 1, in order
-	earlier       snapshots // of its tenant, before it
+	WebhookDetail
+	seq      int64     // from 1, in the order in which they were made
+	stranger bool      // the sender did not pass the checks
+	body     []byte    // as it came, with contacts; nil if it is not kept
+	earlier  snapshots // of the tenant, before this one
 }
 
-// snapshots are the seq of a tenant's last ones: the last that the receiver took, and the last of all; zero: none is known.
+// snapshots are the numbers of a tenant's last snapshots: the last that its receiver took, and the last of all. Zero: none is known.
 type snapshots struct{ taken, any int64 }
 
-// NewDecisions returns an empty memory. With payloads it also keeps those of the webhooks
-// that passed the checks.
+// NewDecisions returns an empty memory. With payloads it also keeps the payloads of webhooks that passed the checks.
 func NewDecisions(payloads bool) *Decisions {
-	return &Decisions{payloads: payloads, last: make(map[webhookgate.Lane]snapshots)}
+	return &Decisions{payloads: payloads, counts: make(map[bool]int), last: make(map[webhookgate.Lane]snapshots)}
 }
 
-// Add notes a decision, unless the inbox has the webhook: it is to be seen there. Add is made for
-// webhookgate.Config.Answered.
+// Add remembers a decision, unless the inbox has the webhook. It is made for webhookgate.Config.Answered.
 func (d *Decisions) Add(o webhookgate.Outcome) {
 	if o.Stored {
 		return
@@ -84,7 +83,7 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	switch {
 	case o.Decision == "forwarded" && o.Status < 300:
 		e.Answer = "accepted"
-	case o.Decision == "forwarded": // the receiver's answer to a question
+	case o.Decision == "forwarded": // the receiver's answer to a webhook of USHER_WEBHOOK_SYNC_TYPES
 		e.Answer = store.Attempt{Status: o.Status}.Words()
 	case o.Tries > 0 || o.Receiver != 0:
 		e.Answer = store.Attempt{Status: o.Receiver}.Words()
@@ -93,24 +92,19 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	if o.Refusal != nil {
 		w, whole = &o.Refusal.Webhook, !o.Refusal.Cut
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if w == nil {
-		d.refused, _ = d.push(d.refused, e)
-		return
-	}
-	e.Webhook.Webhook, e.Type, e.Platform, e.Tenant = w.ID, text.Clip(w.Type, maxText), text.Clip(w.Lane.Platform, maxText), text.Clip(w.Lane.Tenant, maxText)
-	// A duplicate changes nothing, and what it says stands with its original.
-	if d.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload && whole {
-		e.body = w.Body
-		if sizeOf(w.Header) <= maxHeader {
-			e.Header = w.Header
+	if e.stranger = w == nil; !e.stranger {
+		e.Webhook.Webhook, e.Type, e.Platform, e.Tenant = w.ID, text.Clip(w.Type, maxText), text.Clip(w.Lane.Platform, maxText), text.Clip(w.Lane.Tenant, maxText)
+		// A duplicate changes nothing, and its payload is that of its original.
+		if d.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload && whole {
+			e.body = w.Body
+			if sizeOf(w.Header) <= maxHeader {
+				e.Header = w.Header
+			}
 		}
 	}
-	var gone *decision
-	if d.passed, gone = d.push(d.passed, e); gone != nil {
-		d.forget(gone)
-	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.push(e)
 	last := d.last[e.lane()]
 	switch {
 	case e.body == nil:
@@ -123,19 +117,21 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 		}
 		d.last[e.lane()] = last
 	}
-	d.bytes += len(e.body)
-	d.dropPayloads()
+	d.limitPayloads()
 }
 
-// push numbers an entry, adds it to those of its kind, and returns what has to go for it. d.mu is held.
-func (d *Decisions) push(all []*decision, e *decision) (kept []*decision, gone *decision) {
+// push numbers and adds a decision, and drops the oldest of its kind if there are too many. d.mu is held.
+func (d *Decisions) push(e *decision) {
 	d.seq++
 	e.seq, e.ID = d.seq, decisionID(d.seq)
-	if len(all) == maxDecisions {
-		gone, all[0] = all[0], nil
-		all = all[1:]
+	d.all = append(d.all, e)
+	d.bytes += len(e.body)
+	if d.counts[e.stranger]++; d.counts[e.stranger] > maxDecisions {
+		i := slices.IndexFunc(d.all, func(old *decision) bool { return old.stranger == e.stranger })
+		d.counts[e.stranger]--
+		d.dropPayload(d.all[i])
+		d.all = slices.Delete(d.all, i, i+1)
 	}
-	return append(all, e), gone
 }
 
 func decisionID(seq int64) string { return "d" + strconv.FormatInt(seq, 10) }
@@ -149,48 +145,53 @@ func sizeOf(h http.Header) (n int) {
 	return n
 }
 
-// forget notes that an entry's payload goes. d.mu is held.
-func (d *Decisions) forget(e *decision) {
+// dropPayload updates what is known of all payloads when that of a decision goes. d.mu is held.
+func (d *Decisions) dropPayload(e *decision) {
 	d.bytes -= len(e.body)
 	if d.last[e.lane()].any == e.seq {
 		delete(d.last, e.lane())
 	}
 }
 
-// dropPayloads drops the oldest payloads, while there are too many. Entries are handed out: what is changed is a
-// copy. d.mu is held.
-func (d *Decisions) dropPayloads() {
+// limitPayloads drops the oldest payloads if all of them are too large. d.mu is held.
+func (d *Decisions) limitPayloads() {
 	for i := 0; d.bytes > maxPayloads; i++ {
-		if e := d.passed[i]; e.body != nil {
-			d.forget(e)
-			bare := *e
-			bare.body, bare.Header = nil, nil
-			d.passed[i] = &bare
+		if e := d.all[i]; e.body != nil {
+			d.dropPayload(e)
+			without := *e
+			without.body, without.Header = nil, nil
+			d.all[i] = &without
 		}
 	}
 }
 
-// erase drops all that is remembered of a tenant.
+// erase drops everything about a tenant.
 func (d *Decisions) erase(platform, tenant string) {
+	if d == nil {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.passed = slices.DeleteFunc(slices.Clone(d.passed), func(e *decision) bool {
+	d.all = slices.DeleteFunc(d.all, func(e *decision) bool {
 		gone := e.Platform == platform && e.Tenant == tenant
 		if gone {
-			d.forget(e)
+			d.counts[e.stranger]--
+			d.dropPayload(e)
 		}
 		return gone
 	})
 }
 
-// list returns those that f selects, its State being what was decided; the newest first. They are shared: read only.
+// list returns the decisions that f selects, the newest first. f.State is a decision.
 func (d *Decisions) list(f store.Filter) (out []*decision) {
+	if d == nil {
+		return nil
+	}
 	d.mu.Lock()
-	all := slices.Concat(d.passed, d.refused)
+	all := slices.Clone(d.all)
 	d.mu.Unlock()
-	slices.SortFunc(all, func(a, b *decision) int { return cmp.Compare(b.seq, a.seq) })
-	for _, e := range all {
-		if e.fits(&f) {
+	for _, e := range slices.Backward(all) {
+		if e.matches(&f) {
 			out = append(out, e)
 		}
 		if f.Limit > 0 && len(out) == f.Limit {
@@ -200,7 +201,7 @@ func (d *Decisions) list(f store.Filter) (out []*decision) {
 	return out
 }
 
-func (e *decision) fits(f *store.Filter) bool {
+func (e *decision) matches(f *store.Filter) bool {
 	switch {
 	case f.State != "" && e.Decision != string(f.State),
 		f.Tenant != "" && e.Tenant != f.Tenant, f.Platform != nil && e.Platform != *f.Platform,
@@ -219,19 +220,21 @@ func (e *decision) fits(f *store.Filter) bool {
 	return false
 }
 
-// get returns the entry of that number; nil where it is not remembered (any more).
+// get returns the decision with that number, or nil if it is not remembered.
 func (d *Decisions) get(seq int64) *decision {
+	if d == nil {
+		return nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, all := range [][]*decision{d.passed, d.refused} {
-		if i, ok := slices.BinarySearchFunc(all, seq, func(e *decision, seq int64) int { return cmp.Compare(e.seq, seq) }); ok {
-			return all[i]
-		}
+	if i, ok := slices.BinarySearchFunc(d.all, seq, func(e *decision, seq int64) int { return cmp.Compare(e.seq, seq) }); ok {
+		return d.all[i]
 	}
 	return nil
 }
 
-// payloadsOf returns the payload of an entry, and that of the tenant's snapshot that was taken before it; nil where it is not kept.
+// payloadsOf returns the payload of a decision, and that of the snapshot that the tenant's receiver took before it; nil if they are not
+// kept.
 func (d *Decisions) payloadsOf(e *decision) (body, previous []byte) {
 	if p := d.get(e.earlier.taken); p != nil {
 		previous = withoutContacts(p.body)
@@ -239,7 +242,7 @@ func (d *Decisions) payloadsOf(e *decision) (body, previous []byte) {
 	return withoutContacts(e.body), previous
 }
 
-// failedTenants are those whose last webhook failed, in the last minutes; the newest first.
+// failedTenants returns the tenants whose last webhook failed in the last minutes, the newest first. decided has the newest first, too.
 func failedTenants(decided []*decision, now time.Time) (failed []string) {
 	since := now.Add(-metrics.Lately * time.Minute)
 	seen := make(map[string]bool)
@@ -251,16 +254,14 @@ func failedTenants(decided []*decision, now time.Time) (failed []string) {
 		if e.Tenant != "" && e.Decision == "failed" && !seen[name] {
 			failed = append(failed, name)
 		}
-		seen[name] = seen[name] || e.Decision != "rejected" // which says nothing of the receiver
+		seen[name] = seen[name] || e.Decision != "rejected" // usher's own rejection says nothing about the receiver
 	}
 	return failed
 }
 
-// withoutContacts returns a payload less every member called contacts, wherever a
-// customised payload may have it. All else stays as it was written, numbers and the
-// order of members included: it is compared with the next one, and people read it. Of
-// what is not JSON nothing is returned. (A Decoder is seven times slower, and a search
-// does this for every webhook.)
+// withoutContacts returns a payload as compact JSON, without the members called contacts: a customised payload may have them anywhere.
+// Everything else stays as it was written, also the numbers and the order of members: it is compared with the next payload, and people
+// read it. It returns nil if the payload is not JSON. (A json.Decoder is seven times slower, and a search reads all payloads.)
 func withoutContacts(body []byte) []byte {
 	var compact bytes.Buffer
 	compact.Grow(len(body))
@@ -275,11 +276,11 @@ func withoutContacts(body []byte) []byte {
 			continue
 		}
 		begin, end := i, endOfString(src, i)
-		if i = end; end == len(src) || src[end] != ':' || !isContacts(src[begin:end]) { // a value, or another name
+		if i = end; end == len(src) || src[end] != ':' || !isContacts(src[begin:end]) { // it is a value, or another name
 			continue
 		}
 		i = endOfValue(src, end+1)
-		// Of the commas before and after it one stays, if there are both.
+		// If there is a comma before it and one after it, one of them stays.
 		if begin > from && src[begin-1] == ',' {
 			begin--
 		} else if src[i] == ',' {
@@ -291,7 +292,7 @@ func withoutContacts(body []byte) []byte {
 	return append(out, src[from:]...)
 }
 
-// endOfString is where the string ends that begins at i.
+// endOfString returns the end of the string that begins at i.
 func endOfString(src []byte, i int) int {
 	for i++; src[i] != '"'; i++ {
 		if src[i] == '\\' {
@@ -301,7 +302,7 @@ func endOfString(src []byte, i int) int {
 	return i + 1
 }
 
-// endOfValue is where the value of a member ends that begins at i.
+// endOfValue returns the end of the member's value that begins at i.
 func endOfValue(src []byte, i int) int {
 	for depth := 0; ; i++ {
 		switch src[i] {
@@ -311,7 +312,7 @@ func endOfValue(src []byte, i int) int {
 			depth++
 		case '}', ']':
 			if depth == 0 {
-				return i // it ends what the member is part of
+				return i // this closes the object around the member
 			}
 			if depth--; depth == 0 {
 				return i + 1
@@ -324,7 +325,7 @@ func endOfValue(src []byte, i int) int {
 	}
 }
 
-// isContacts says it of a name in whatever way it is written.
+// isContacts reports whether a quoted name is contacts, in any case and with any escapes.
 func isContacts(name []byte) bool {
 	if bytes.IndexByte(name, '\\') < 0 {
 		return strings.EqualFold(string(name), `"contacts"`)

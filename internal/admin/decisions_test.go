@@ -84,7 +84,7 @@ func TestDecisions(t *testing.T) {
 	if e := j.get(2); e == nil || e.Why != "no secret" {
 		t.Errorf("%+v", e)
 	}
-	// What failed was not taken: the next one changes what the receiver has from before.
+	// The receiver did not take the one that failed, so the next one is compared with the one before that.
 	j.Add(outcome("acme", "forwarded", `{"n":3}`))
 	if e := j.get(6); e.earlier.taken != 1 || e.earlier.any != 5 {
 		t.Errorf("%+v", e)
@@ -106,7 +106,7 @@ func TestDecisionsBesideAnInbox(t *testing.T) {
 	}
 }
 
-// A webhook of the right sender whose content is refused has a tenant, and a payload to look at. What is erased is gone.
+// A decision about a webhook of the right sender whose content is refused has its tenant and payload. Erase removes it.
 func TestRefusedDecision(t *testing.T) {
 	j := NewDecisions(true)
 	refused := func(tenant string, cut bool) webhookgate.Outcome {
@@ -141,7 +141,7 @@ func TestRefusedDecision(t *testing.T) {
 	}
 }
 
-// Whoever knocks without the secret can't push out what came with it.
+// Requests without the secret do not push out decisions about those that had it.
 func TestDecisionsAreBounded(t *testing.T) {
 	j := NewDecisions(true)
 	j.Add(outcome("acme", "forwarded", `{"n":1}`))
@@ -239,8 +239,8 @@ func BenchmarkWithoutContacts(b *testing.B) {
 	}
 }
 
-// A decision is noted when it is made, but has the time at which its webhook came: one that was tried for long must not
-// hide those that came after it.
+// Decisions are in the order in which they were made, but each has the time at which its webhook arrived. One whose delivery took long
+// must not hide those after it.
 func TestFailedTenants(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	entry := func(tenant, decided string, ago time.Duration) *decision {

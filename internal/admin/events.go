@@ -7,22 +7,20 @@ import (
 )
 
 const (
-	// maxStreams is how many pages may follow at once; each holds a connection.
+	// maxStreams is how many streams may be open at once. Each holds a connection.
 	maxStreams = 32
 
-	// lookEvery is how often a stream looks whether something has changed, and
-	// tellEvery how often it tells so in any case: times go on.
-	lookEvery = time.Second
+	// pollEvery is how often a stream checks whether something has changed. tellEvery is how often it sends an event even if nothing has:
+	// pages show times such as "5 s ago".
+	pollEvery = time.Second
 	tellEvery = 10 * time.Second
 
-	// writePatience is how long a reader may leave an event unread before its
-	// connection is closed.
+	// writePatience is how long a reader may leave an event unread before its connection is closed.
 	writePatience = 5 * time.Second
 )
 
-// events is a stream of server-sent events that say no more than that something has
-// changed: a page that follows asks again for what it shows. Each stream looks by itself, so
-// that a slow reader holds up nobody.
+// events is GET /api/events: a stream of server-sent events. An event says only that something has changed; the page then loads its
+// content again. Each stream polls on its own, so that a slow reader does not delay the others.
 func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case h.streams <- struct{}{}:
@@ -39,28 +37,27 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	}
 	control := http.NewResponseController(w)
 	tell := func(n uint64) bool {
-		_ = control.SetWriteDeadline(time.Now().Add(writePatience)) // w may be no connection, in tests
+		_ = control.SetWriteDeadline(time.Now().Add(writePatience)) // fails only for a test's recorder
 		_, err := fmt.Fprintf(w, "event: change\ndata: {\"version\":%d}\n\n", n)
 		return err == nil && control.Flush() == nil
 	}
-	seen := h.version()
+	seen := h.changes()
 	if _, err := fmt.Fprint(w, "retry: 2000\n\n"); err != nil || !tell(seen) {
 		return
 	}
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	told := time.Now()
 	for settle := false; ; {
 		select {
 		case <-r.Context().Done():
 			return
-		case <-h.closing:
+		case <-h.closing.Done():
 			return
 		case <-tick.C:
 		}
-		now := h.version()
-		// Once more after a change: what a try came to is written down shortly after
-		// the try itself is counted.
+		now := h.changes()
+		// One more event after a change: the result of a try is stored shortly after the try is counted.
 		if now != seen || settle || time.Since(told) >= tellEvery {
 			if !tell(now) {
 				return
@@ -72,8 +69,8 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// version goes up with whatever a page shows.
-func (h *Handler) version() uint64 { return h.acted.Load() + h.cfg.Changes() }
+// changes returns a number that grows with everything that a page shows.
+func (h *Handler) changes() uint64 { return h.acted.Load() + h.cfg.Changes() }
 
-// Close ends the streams: they would keep the port from closing.
-func (h *Handler) Close() { h.closeOnce.Do(func() { close(h.closing) }) }
+// Close ends the streams, which would keep the port from closing.
+func (h *Handler) Close() { h.close() }

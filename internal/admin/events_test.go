@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// follower is one that follows what happens.
+// follower reads a stream of events.
 type follower struct {
 	mu     sync.Mutex
 	header http.Header
@@ -31,7 +31,7 @@ func (f *follower) Write(b []byte) (int, error) {
 	return f.got.Write(b)
 }
 
-// told is how often it was told since it was last asked.
+// told returns how many events came since the last call.
 func (f *follower) told() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,7 +74,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("told %d times of nothing", n)
 		}
 		changes.Add(100)
-		// Once, and once more when what changed has settled.
+		// One event for the change, and one a moment later.
 		if a, b, c := step(time.Second), step(time.Second), step(time.Second); a != 1 || b != 1 || c != 0 {
 			t.Errorf("told of a change: %d, %d, %d", a, b, c)
 		}
@@ -90,8 +90,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// No more than so many may follow, a place that is left is free again, and at the end
-// all are sent away.
+// The number of open streams is limited, a closed stream frees its place, and Close ends all streams.
 func TestEventsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := New(port(nil))

@@ -1,18 +1,20 @@
 package admin
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"usher/internal/admin/status"
 	"usher/internal/inbox/store"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
 )
 
-// Between the question and the answer the last of them may have been delivered. Then nothing was done, and that is said.
+// If all chosen webhooks are delivered before somebody confirms, nothing is done, and the page says so.
 func TestNothingLeftToDo(t *testing.T) {
 	for act, said := range map[string]string{"redeliver": "They are being sent again.", "discard": "They are discarded."} {
 		h := New(port(inboxtest.Open(t)))
@@ -24,7 +26,7 @@ func TestNothingLeftToDo(t *testing.T) {
 	}
 }
 
-// A tenant that was resumed is not delivered to while everything is paused, or its receiver.
+// After a resume the page says if another pause, of everything or of the receiver, still holds back the tenant.
 func TestResumedButStillPaused(t *testing.T) {
 	for _, tc := range []struct {
 		form   string
@@ -49,7 +51,7 @@ func TestResumedButStillPaused(t *testing.T) {
 			}
 		}
 		cfg := port(b)
-		cfg.Gate = gate(b)
+		cfg.Gate, cfg.Receivers = gate, receiversOf(b)
 		h := New(cfg)
 		w := post(h, "/resume", tc.form)
 		if _, page := ask(h, "GET", w.Header().Get("Location"), "", "Accept", "text/html"); w.Code != http.StatusSeeOther || !strings.Contains(page, tc.want) {
@@ -58,7 +60,7 @@ func TestResumedButStillPaused(t *testing.T) {
 	}
 }
 
-// A name that is empty is a slip of a script, and does not mean everybody.
+// An empty name does not mean all tenants: a script may have failed to fill it in.
 func TestEmptyNameIsNotEverything(t *testing.T) {
 	b := world(t)
 	h, before := New(port(b)), b.Stands()
@@ -79,10 +81,10 @@ func TestEmptyNameIsNotEverything(t *testing.T) {
 	}
 }
 
-// What a tenant should have is what its last snapshot says, not its last webhook of another type.
+// What a tenant should have comes from its last snapshot, not from a later webhook of another type.
 func TestRightsOfTheLastSnapshot(t *testing.T) {
 	cfg := port(nil)
-	cfg.Gate = gate(nil)
+	cfg.Gate, cfg.Receivers = gate, receiversOf(nil)
 	cfg.Decisions = NewDecisions(true)
 	add := func(typ, decision, body string) {
 		cfg.Decisions.Add(webhookgate.Outcome{At: time.Now(), Decision: decision, Webhook: &webhookgate.Webhook{
@@ -100,7 +102,7 @@ func TestRightsOfTheLastSnapshot(t *testing.T) {
 	}
 }
 
-// A replica that takes no webhooks in shows what is in the inbox that it shares.
+// A replica without a gate shows the webhooks of the shared inbox.
 func TestListWithoutAGate(t *testing.T) {
 	h := New(port(world(t)))
 	status, page := ask(h, "GET", "/webhooks", "", "Accept", "text/html")
@@ -109,11 +111,11 @@ func TestListWithoutAGate(t *testing.T) {
 	}
 }
 
-// Without an inbox dedup forgets a tenant whose last webhook failed, but the page still shows it, with a button to forget
-// it: then there was nothing to forget. A tenant that nobody has heard of is refused all the same.
+// Without an inbox dedup remembers nothing of a tenant whose last webhook failed. The page still shows the tenant, and its forget button
+// reports that there was nothing to forget. An unknown tenant is refused.
 func TestForgetWhatIsNotRemembered(t *testing.T) {
 	cfg := port(nil)
-	cfg.Gate, cfg.Decisions = gate(nil), NewDecisions(true)
+	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(nil), NewDecisions(true)
 	cfg.Platforms = func(string) ([]string, error) { return nil, nil }
 	cfg.Forget = func(string, string) (int, error) { return 0, nil }
 	for _, platform := range []string{"crm", "docs"} {
@@ -131,5 +133,22 @@ func TestForgetWhatIsNotRemembered(t *testing.T) {
 	}
 	if status, _ := ask(h, "GET", "/api/webhooks?tenant=acme", ""); status != 409 {
 		t.Errorf("a list of two tenants: %d", status)
+	}
+}
+
+// While a tenant is paused, a webhook that failed has no next try. The inbox then has a time in the year 148,108, which JSON cannot
+// express: the status was an empty 200.
+func TestStatusOfAPausedTenant(t *testing.T) {
+	b := world(t)
+	if err := b.Pause(store.Pause{Platform: "eu", Tenant: "late"}); err != nil {
+		t.Fatal(err)
+	}
+	_, body := ask(New(port(b)), "GET", "/api/status", "")
+	var now status.Status
+	if err := json.Unmarshal([]byte(body), &now); err != nil {
+		t.Fatalf("%v in %q", err, body)
+	}
+	if held := now.Inbox.HeldUp; len(held) != 1 || !held[0].Paused || !held[0].Next.IsZero() {
+		t.Errorf("%+v", held)
 	}
 }

@@ -14,7 +14,7 @@ func TestBeside(t *testing.T) {
 		{Path: "/payload/d/z/y", Message: "is missing"}, {Message: "is bad"}, {Path: "/g/1/1", Message: "is three"}, {Path: "strange", Message: "is somewhere"}, {Path: `/payload/f"`, Message: "is open"},
 	}
 	var got []string
-	for _, line := range beside(payload, faults) {
+	for _, line := range faultyLines(payload, faults) {
 		if len(line.Faults) > 0 {
 			got = append(got, strings.TrimSpace(line.Text)+" ← "+strings.Join(line.Faults, ", "))
 		}

@@ -13,12 +13,11 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// Save and restore, and who did what.
-
-// export is GET /api/export: the whole inbox, line by line. If it fails halfway, the answer ends too early for the caller, too.
+// export is GET /api/export: the whole inbox as lines of JSON. If it fails halfway, the connection is cut, so that the caller sees that
+// the export is not complete.
 func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 	if err := h.cfg.Inbox.Err(); err != nil {
-		h.explain(w, r, err)
+		h.fail(w, r, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -27,7 +26,7 @@ func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	conn := http.NewResponseController(w)
-	out := bufio.NewWriterSize(steady{conn, nil, w}, 64<<10)
+	out := bufio.NewWriterSize(stream{conn, nil, w}, 64<<10)
 	n, err := h.cfg.Inbox.Export(r.Context(), out)
 	h.did(r, slog.LevelWarn, store.Action{What: "export", Count: n}, "inbox exported by hand", "webhooks", n)
 	if err := errors.Join(err, out.Flush()); err != nil {
@@ -37,30 +36,30 @@ func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 	_ = conn.SetWriteDeadline(time.Time{})
 }
 
-// stall is how long the other side of an export or of an import may do nothing. A transaction is open meanwhile: that of an export
-// keeps the file's log from being used again, and that of an import keeps all webhooks waiting.
+// stall is how long the other side of an export or an import may do nothing. A transaction is open meanwhile: that of an export keeps
+// SQLite from reusing its log file, and that of an import makes all webhooks wait.
 const stall = 30 * time.Second
 
-// steady reads or writes as long as the other side goes on.
-type steady struct {
+// stream reads or writes without a limit in all, but fails if the other side does nothing for as long as stall.
+type stream struct {
 	conn *http.ResponseController
 	from io.Reader
 	to   io.Writer
 }
 
-func (s steady) Read(p []byte) (int, error) {
+func (s stream) Read(p []byte) (int, error) {
 	_ = s.conn.SetReadDeadline(time.Now().Add(stall))
 	return s.from.Read(p)
 }
 
-func (s steady) Write(p []byte) (int, error) {
+func (s stream) Write(p []byte) (int, error) {
 	_ = s.conn.SetWriteDeadline(time.Now().Add(stall))
 	return s.to.Write(p)
 }
 
-// imports is POST /api/import.
+// imports is POST /api/import. Its body has no limit: it is passed around that of h.answer.
 func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
-	from := steady{http.NewResponseController(w), r.Body, nil} // it may be larger than other requests
+	from := stream{http.NewResponseController(w), r.Body, nil}
 	h.answer(func(r *http.Request) (any, error) {
 		skip := r.URL.Query().Get("skip_faulty") == "true"
 		done, err := h.cfg.Inbox.Import(r.Context(), from, skip)
@@ -76,10 +75,10 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// Actions is the answer of GET /api/actions, and what the page of actions shows.
+// Actions is the answer of GET /api/actions, and the page of actions: what people did.
 type Actions struct {
 	Actions []store.Action `json:"actions"`
-	Next    string         `json:"next,omitempty"` // where the next page begins
+	Next    string         `json:"next,omitempty"` // the parameter before of the next page
 }
 
 func (h *Handler) actions(r *http.Request) (_ any, err error) {
@@ -104,5 +103,5 @@ func (h *Handler) actions(r *http.Request) (_ any, err error) {
 	if len(all) == limit {
 		out.Next = strconv.FormatInt(all[len(all)-1].ID, 10)
 	}
-	return &page.Shell{Name: "actions", Title: "Actions", At: "actions", Body: out}, nil
+	return &page.Page{Name: "actions", Title: "Actions", Section: "actions", Body: out}, nil
 }

@@ -11,7 +11,7 @@ import (
 	"usher/internal/testkit/inboxtest"
 )
 
-// A file is larger than other requests.
+// The body of an import may be larger than that of other requests.
 func TestImportsALargeFile(t *testing.T) {
 	h := New(port(inboxtest.Open(t)))
 	var file strings.Builder
@@ -23,7 +23,7 @@ func TestImportsALargeFile(t *testing.T) {
 	}
 }
 
-// timed is a connection that notes how long it may do nothing.
+// timed is a connection that records its deadlines.
 type timed struct {
 	*httptest.ResponseRecorder
 	read, write []time.Time
@@ -32,7 +32,7 @@ type timed struct {
 func (c *timed) SetReadDeadline(at time.Time) error  { c.read = append(c.read, at); return nil }
 func (c *timed) SetWriteDeadline(at time.Time) error { c.write = append(c.write, at); return nil }
 
-// Whoever stops sending or reading in the middle must not hold a transaction open for ever.
+// A caller that stops sending or reading in the middle must not keep a transaction open forever.
 func TestMovesDoNotStall(t *testing.T) {
 	h := New(port(inboxtest.Open(t)))
 	in := &timed{ResponseRecorder: httptest.NewRecorder()}

@@ -9,10 +9,9 @@ import (
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
 	"usher/internal/inbox/store"
-	"usher/internal/receiver"
 )
 
-// status gathers how usher's parts do, and says it in words.
+// status collects the state of usher's parts, and has it described in words.
 func (h *Handler) status() *status.Status {
 	now := &status.Status{Version: h.cfg.Version, Ready: len(h.cfg.Unready()) == 0, Stopping: h.cfg.Stopping()}
 	if h.cfg.Ports != nil {
@@ -20,74 +19,67 @@ func (h *Handler) status() *status.Status {
 	}
 	if h.cfg.Gate != nil {
 		now.Gate = h.cfg.Gate()
-	}
-	if now.Gate != nil && h.cfg.Decisions != nil && h.cfg.Inbox == nil {
-		now.Gate.FailedOf = failedTenants(h.cfg.Decisions.list(store.Filter{}), time.Now())
+		now.Gate.Set = h.cfg.Receivers
+		if h.cfg.Inbox == nil {
+			now.Gate.FailedTenants = failedTenants(h.cfg.Decisions.list(store.Filter{}), time.Now())
+		}
 	}
 	if box := h.cfg.Inbox; box != nil {
-		now.Inbox = status.NewInbox(box.Stats(), box.HeldUp(), h.receivers(), box.Err())
+		now.Inbox = status.NewInbox(box.Stats(), box.HeldUp(), h.cfg.Receivers, box.Err())
 		now.Inbox.Shared = box.Shared()
 		if now.Inbox.Parked > 0 {
-			now.Inbox.ParkedOnes = h.batch(store.Parked)
+			now.Inbox.ParkedDetails = h.details(store.Parked)
 		}
 		if now.Inbox.Refused > 0 {
-			now.Inbox.RefusedOnes = h.batch(store.Refused)
+			now.Inbox.RefusedDetails = h.details(store.Refused)
 		}
 	}
 	now.Judge(time.Now())
 	return now
 }
 
-// batch says more of the webhooks in a state.
-func (h *Handler) batch(state store.State) status.Batch {
-	b := status.Batch{Link: "/webhooks?state=" + string(state)}
-	entries, _ := h.cfg.Inbox.List(store.Filter{State: state, Limit: 1000}) // why they can't be read is said elsewhere
+// details describes the webhooks in a state.
+func (h *Handler) details(state store.State) status.Details {
+	d := status.Details{Link: "/webhooks?state=" + string(state)}
+	entries, _ := h.cfg.Inbox.List(store.Filter{State: state, Limit: 1000}) // after an error the status already says what is wrong
 	for i := range entries {
-		w := bare(&entries[i])
-		if name := page.TenantName(w.Platform, w.Tenant); w.Tenant != "" && !slices.Contains(b.Of, name) {
-			b.Of = append(b.Of, name)
+		w := newWebhook(&entries[i])
+		if name := page.TenantName(w.Platform, w.Tenant); w.Tenant != "" && !slices.Contains(d.Tenants, name) {
+			d.Tenants = append(d.Tenants, name)
 		}
 		if i == 0 {
-			b.Why = cmp.Or(w.Answer, w.Why)
+			d.Reason = cmp.Or(w.Answer, w.Why)
 		}
 		if len(entries) == 1 {
-			b.Link = "/webhooks/" + w.ID
+			d.Link = "/webhooks/" + w.ID
 		}
 	}
-	return b
+	return d
 }
 
-// overview is what the front page shows.
-type overview struct {
+// overviewPage is the front page.
+type overviewPage struct {
 	*status.Status
 	Latest   []Webhook
-	NoLatest string // why they can't be listed
+	NoLatest string // why Latest cannot be read
 }
 
 func (h *Handler) overview(*http.Request) (any, error) {
-	o := &overview{Status: h.status()}
-	if o.Gate != nil {
-		list, err := h.webhooks(Selection{limit: 6})
-		if err != nil { // the rest of the page is all the more wanted
-			o.NoLatest = cmp.Or(h.inboxTrouble(), err).Error()
+	p := &overviewPage{Status: h.status()}
+	if p.Gate != nil {
+		list, err := h.webhooks(selection{limit: 6})
+		if err != nil { // the rest of the page may say why
+			p.NoLatest = cmp.Or(h.inboxTrouble(), err).Error()
 		}
-		o.Latest = list.Webhooks
+		p.Latest = list.Webhooks
 	}
-	return &page.Shell{Name: "overview", Title: "Overview", At: "overview", Live: true, Body: o}, nil
+	return &page.Page{Name: "overview", Title: "Overview", Section: "overview", Live: true, Body: p}, nil
 }
 
-// paused is what somebody has paused.
+// paused returns the pauses in force.
 func (h *Handler) paused() []store.Pause {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
 	return h.cfg.Inbox.Stats().Paused
-}
-
-// receivers are those of the gate; none where it is off, and other replicas know them.
-func (h *Handler) receivers() *receiver.Set {
-	if h.cfg.Gate == nil {
-		return nil
-	}
-	return h.cfg.Gate().Set
 }

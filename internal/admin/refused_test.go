@@ -11,15 +11,15 @@ import (
 	"usher/webhookgate/content"
 )
 
-// refusal422 is a webhook of the right sender whose content was refused.
+// refusal422 returns a webhook of the right sender whose content was refused.
 func refusal422(body string) *webhookgate.Refusal {
 	return &webhookgate.Refusal{Certain: true, Status: 422, Reason: "schema", From: "192.0.2.1", Faults: []content.Fault{{Path: "/payload/tenant/name", Message: "is missing"}},
 		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(body),
 			Digest: sha256.Sum256([]byte(body)), Header: http.Header{"Content-Type": {"application/json"}}}}
 }
 
-// What was refused is said wherever somebody may look, and is not taken for what a tenant has. It can be taken in or discarded, and
-// in no state be sent again.
+// A refused webhook shows on every page that it concerns, and does not count as what the tenant has. It can be accepted or discarded, but
+// never sent again.
 func TestRefusedOnThePages(t *testing.T) {
 	const less = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[{"code":"users","quantity":5}]}}}`
 	more := strings.Replace(less, "}]", `},{"code":"sso"}]`, 1)
@@ -67,10 +67,10 @@ func TestRefusedOnThePages(t *testing.T) {
 	see("/webhooks/4", []string{"taken in as 5"}, "Send again", "would have")
 	see("/tenant?platform=eu&code=acme", []string{"taken in as 5"}, "usher refused <a")
 	see("/actions", []string{`<th scope="row">accept</th><td>4</td><td class="num">1</td>`, `<th scope="row">discard</th><td>2</td>`, `<a href="/actions" aria-current="page">`})
-	// Without an inbox the gate's memory has it.
+	// Without an inbox it is among the gate's last decisions.
 	ring := NewDecisions(true)
 	cfg := port(nil)
-	cfg.Decisions, cfg.Gate = ring, gate(nil)
+	cfg.Decisions, cfg.Gate, cfg.Receivers = ring, gate, receiversOf(nil)
 	h = New(cfg)
 	taken := refusal422(less).Webhook
 	taken.Snapshot = true

@@ -12,42 +12,43 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// Selection is what a list is asked for.
-type Selection struct {
-	Tenant       string // as somebody writes it: platform/tenant, or tenant
-	Outcome      string // a state in the inbox, or else what the gate decided
+// selection says which webhooks to list, or to act on. Empty fields select all.
+type selection struct {
+	Tenant       string // as people write it: platform/tenant, or tenant
+	Outcome      string // a state in the inbox, or a decision of the gate
 	Search       string
-	Since, Until time.Time // received from then on, and before; zero: whenever
+	Since, Until time.Time // received at Since or later, and before Until
 
-	tenant store.TenantName // the same as Tenant
-	kept   bool             // only what is in the inbox
-	before cursor
-	limit  int  // 0: all
-	force  bool // of an action: older snapshots are meant, too
+	tenant    store.TenantName // Tenant, parsed
+	inboxOnly bool             // without the gate's decisions
+	before    cursor
+	limit     int  // 0: all
+	force     bool // of an action: also on snapshots that have a newer one
 }
 
-// inboxOutcomes and passOutcomes are what a webhook can have come to, with an inbox and without. With one, what asks a
-// question is forwarded.
+// inboxOutcomes are the outcomes that can be selected with an inbox, decisionOutcomes those of the gate's decisions: without an inbox
+// there are only these.
 var (
-	inboxOutcomes = []string{"waiting", "parked", "refused", "delivered", "superseded", "discarded", "kept", "accepted", "forwarded", "duplicate", "rejected", "failed"}
-	passOutcomes  = []string{"forwarded", "duplicate", "rejected", "failed"}
+	inboxOutcomes    = []string{"waiting", "parked", "refused", "delivered", "superseded", "discarded", "kept", "accepted", "forwarded", "duplicate", "rejected", "failed"}
+	decisionOutcomes = []string{"forwarded", "duplicate", "rejected", "failed"}
 )
 
-// Narrow says whether something is selected by anything.
-func (s Selection) Narrow() bool { return len(s.Query()) > 0 }
+// Narrow reports whether the selection has any filter.
+func (s selection) Narrow() bool { return len(s.Query()) > 0 }
 
-// decided says whether they are selected by what the gate decided: nothing in the inbox fits.
-func (s Selection) decided() bool { return slices.Contains(passOutcomes, s.Outcome) }
+// decisionsOnly reports whether the selected outcome is a decision of the gate, so that nothing in the inbox has it.
+func (s selection) decisionsOnly() bool { return slices.Contains(decisionOutcomes, s.Outcome) }
 
-// filter is the selection, but for where it goes on.
-func (s Selection) filter() store.Filter {
+// filter returns the selection without its cursor.
+func (s selection) filter() store.Filter {
 	return store.Filter{
 		State: store.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
 		Search: s.Search, Limit: s.limit,
 	}
 }
 
-// readQuery is url.ParseQuery. URL.Query passes over what can't be read, and no name means everybody.
+// readQuery refuses a query that cannot be parsed. URL.Query would ignore the bad part, and without a filter an action is about all
+// webhooks.
 func readQuery(rawQuery string) (url.Values, error) {
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
@@ -56,15 +57,15 @@ func readQuery(rawQuery string) (url.Values, error) {
 	return query, nil
 }
 
-// readSelection reads what a list is asked for, or what an action is to be done to.
-func readSelection(r *http.Request) (s Selection, err error) {
+// readSelection reads a selection from the query.
+func readSelection(r *http.Request) (s selection, err error) {
 	query, err := readQuery(r.URL.RawQuery)
 	if err != nil {
 		return s, err
 	}
-	s = Selection{
+	s = selection{
 		Tenant: strings.TrimSpace(query.Get("tenant")), Outcome: query.Get("state"), Search: strings.TrimSpace(query.Get("search")),
-		kept: query.Get("inbox") == "true", limit: pageSize,
+		inboxOnly: query.Get("inbox") == "true", limit: pageSize,
 	}
 	if s.Outcome != "" && !slices.Contains(inboxOutcomes, s.Outcome) {
 		return s, badRequest("there is no state %q: it should be %s", s.Outcome, strings.Join(inboxOutcomes, ", "))
@@ -98,9 +99,8 @@ func readSelection(r *http.Request) (s Selection, err error) {
 	return s, nil
 }
 
-// readChoice reads what an action is to be done to. No filter at all is refused: the action would be done to everybody's
-// webhooks.
-func readChoice(r *http.Request) (s Selection, err error) {
+// readChoice reads the selection for an action. It must have a filter: without one the action would be about all webhooks.
+func readChoice(r *http.Request) (s selection, err error) {
 	if s, err = readSelection(r); err != nil {
 		return s, err
 	}
@@ -111,8 +111,8 @@ func readChoice(r *http.Request) (s Selection, err error) {
 	return s, err
 }
 
-// readForce says whether an action is to undo newer snapshots. On a page somebody was asked about that: only the form says it,
-// and not the address.
+// readForce reads whether an action may overwrite newer snapshots. On a page only the form of the confirmation can say so, not the
+// address.
 func readForce(r *http.Request) (force bool, err error) {
 	values := r.URL.Query()
 	if !isAPI(r) {
@@ -140,19 +140,19 @@ func readTime(name, text string) (t time.Time, err error) {
 	return t, badRequest("%s is %q, but should be a time in UTC, such as 2026-01-31T08:00", name, text)
 }
 
-// exact is the time as short as it can be written without losing a part of it.
-func exact(t time.Time) string {
+// formatTime writes a time for a query, as short as possible without losing precision.
+func formatTime(t time.Time) string {
 	if t.Equal(t.Truncate(time.Minute)) {
-		return page.Input(t)
+		return page.FormatInput(t)
 	}
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// Query is the selection as it stands in an address, without where it goes on.
-func (s Selection) Query() url.Values {
+// Query returns the filters as a query, without the cursor and the limit.
+func (s selection) Query() url.Values {
 	v := make(url.Values)
 	for name, value := range map[string]string{
-		"tenant": s.Tenant, "state": s.Outcome, "search": s.Search, "since": exact(s.Since), "until": exact(s.Until),
+		"tenant": s.Tenant, "state": s.Outcome, "search": s.Search, "since": formatTime(s.Since), "until": formatTime(s.Until),
 	} {
 		if value != "" {
 			v.Set(name, value)

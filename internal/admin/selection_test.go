@@ -24,7 +24,7 @@ func TestReadSelection(t *testing.T) {
 		{"tenant=a%2Fb%2Fc", `! invalid tenant "a/b/c"`},
 		{"tenant=100%25", `! invalid tenant "100%"`},
 		{"since=2026-01-31T08:00&until=2026-01-31T09:00:00Z", "since=2026-01-31T08%3A00&until=2026-01-31T09%3A00"},
-		// What is asked about and what is then done must be the same webhooks: to the second, and beyond.
+		// The confirmation and the action must select the same webhooks, so times keep their fractions of a second.
 		{"since=2026-01-31T08:00:37.5Z&until=2026-01-31T09:00:01Z", "since=2026-01-31T08%3A00%3A37.5Z&until=2026-01-31T09%3A00%3A01Z"},
 		{"since=yesterday", `! since is "yesterday"`},
 		{"limit=-1", "! limit is"},
@@ -45,7 +45,7 @@ func TestReadSelection(t *testing.T) {
 	}
 }
 
-// Both sources know the times and the platform.
+// The filters by time and platform apply to the inbox and to the decisions.
 func TestSelectionByTimeAndPlatform(t *testing.T) {
 	h, begin := busy(t, 100) // a second apart; the duplicates are of platform docs
 	at := url.QueryEscape(begin.Add(18500 * time.Millisecond).Format(time.RFC3339Nano))
@@ -58,7 +58,7 @@ func TestSelectionByTimeAndPlatform(t *testing.T) {
 	}
 }
 
-// Whatever stands in a payload or a header, a shell takes it as text.
+// A shell does not interpret anything in a payload or a header.
 func TestCurlLine(t *testing.T) {
 	body := "{\"name\":\"it's $(touch /tmp/never) `x`\"}"
 	d := &WebhookDetail{Webhook: Webhook{ID: "7", Webhook: "msg_1"}, Payload: json.RawMessage(body), Header: map[string][]string{"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {"1"}, "Webhook-Signature": {"[redacted]"}, "X-Note": {`'; exit 1; '`}}}
@@ -69,7 +69,7 @@ func TestCurlLine(t *testing.T) {
 	}
 }
 
-// A payload is downloaded as it came, as a file.
+// A payload is downloaded as a file, byte for byte as it came.
 func TestDownload(t *testing.T) {
 	h, _ := busy(t, 3)
 	if status, body := ask(h, "GET", numbered(t, h, "/webhooks/2/payload"), ""); status != 200 || body != ten {

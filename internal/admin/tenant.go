@@ -18,38 +18,36 @@ import (
 	"usher/webhookgate/content"
 )
 
-// Tenant is the answer of GET /api/tenant: what it should have now, and how that came.
+// Tenant is the answer of GET /api/tenant: what the tenant may use, and the webhooks that led to it.
 type Tenant struct {
 	Platform  string             `json:"platform"`
 	Code      string             `json:"code"`
-	MayUse    *MayUse            `json:"may_use,omitempty"`   // as checks are answered at this moment
-	NotKnown  string             `json:"not_known,omitempty"` // why that is not known
-	Rights    *snapshot.Snapshot `json:"rights,omitempty"`    // of the latest snapshot that has come, delivered or not
-	Snapshots []Webhook          `json:"snapshots"`           // the newest first
+	MayUse    *MayUse            `json:"may_use,omitempty"`   // what usher answers checks with now
+	NotKnown  string             `json:"not_known,omitempty"` // why MayUse is missing
+	Rights    *snapshot.Snapshot `json:"rights,omitempty"`    // what the latest snapshot says, delivered or not
+	Snapshots []Webhook          `json:"snapshots"`           // the tenant's webhooks, the newest first
 	More      bool               `json:"more,omitempty"`      // there are older ones
-	Elsewhere []string           `json:"elsewhere,omitempty"`
-	Receipt   *Receipt           `json:"receipt,omitempty"` // whether the receiver has what usher answers by; left out where nobody knows
-	Refused   *Webhook           `json:"refused,omitempty"` // the last of its webhooks that was refused and that nobody has dealt with
+	Elsewhere []string           `json:"elsewhere,omitempty"` // other platforms that have a tenant with this code
+	Receipt   *Receipt           `json:"receipt,omitempty"`   // left out if it is not known
+	Refused   *Webhook           `json:"refused,omitempty"`   // the tenant's last webhook that was refused, if nobody has dealt with it
 
-	Latest *Webhook `json:"-"` // of Snapshots: the one that Rights are of; nil: none
+	Latest *Webhook `json:"-"` // the one of Snapshots that Rights is from, or nil
 }
 
-// maxTimeline is how many of a tenant's snapshots are shown, and maxScan how many pages
-// of webhooks are looked through for them: a tenant of the same code on another platform
-// may have all the others.
+// maxTimeline is how many of a tenant's webhooks are shown. maxScan is how many pages of webhooks are searched for them: a tenant with the
+// same code on another platform may have most of those.
 const (
 	maxTimeline = 100
 	maxScan     = 10
 )
 
-// tenant gathers what a tenant may use, and its snapshots. Duplicates are none: they changed nothing.
 func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, error) {
 	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
 	t.MayUse, t.NotKnown = h.mayUse(ctx, platform, code)
-	if err := h.receipt(t); err != nil {
+	if err := h.addReceipt(t); err != nil {
 		return nil, err
 	}
-	selection := Selection{tenant: store.TenantName{Tenant: code}, limit: maxTimeline}
+	selection := selection{tenant: store.TenantName{Tenant: code}, limit: maxTimeline}
 	for range maxScan {
 		list, err := h.webhooks(selection)
 		if err != nil {
@@ -61,7 +59,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 				if !slices.Contains(t.Elsewhere, w.Platform) {
 					t.Elsewhere = append(t.Elsewhere, w.Platform)
 				}
-			case w.Decision == "duplicate" || w.Decision == "failed" && h.cfg.Inbox != nil:
+			case w.Decision == "duplicate" || w.Decision == "failed" && h.cfg.Inbox != nil: // they changed nothing
 			default:
 				t.Snapshots = append(t.Snapshots, w)
 			}
@@ -74,18 +72,18 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	if t.More = len(t.Snapshots) > maxTimeline; t.More {
 		t.Snapshots = t.Snapshots[:maxTimeline]
 	}
-	if h.cfg.Inbox == nil { // the gate's memory knows what was refused
+	if h.cfg.Inbox == nil { // addReceipt found none; the gate's last decisions have it
 		if i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Decision != "failed" }); i >= 0 && t.Snapshots[i].Decision == "rejected" {
 			t.Refused = &t.Snapshots[i]
 		}
 	}
 	switch {
 	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Refused != nil):
-		return t, nil // what it may use is kept for longer than its webhooks
+		return t, nil // what a tenant may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
-		return nil, h.unknown(store.TenantName{Platform: &platform, Tenant: code})
+		return nil, h.unknownTenant(store.TenantName{Platform: &platform, Tenant: code})
 	}
-	// Webhooks of other types, and those that were refused, are shown among them, but do not say what a tenant may use.
+	// Snapshots also has webhooks of other types, and rejected ones. They do not say what a tenant may use.
 	i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Type == content.TenantProvisioningChange && w.Decision != "rejected" })
 	if i < 0 {
 		return t, nil
@@ -95,8 +93,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	if err != nil {
 		return nil, err
 	}
-	rights := snapshot.Read(latest.Payload)
-	t.Rights = &rights
+	t.Rights = new(snapshot.Read(latest.Payload))
 	return t, nil
 }
 
@@ -109,7 +106,7 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 	}
 	if !query.Has("platform") {
 		t.Platform = nil
-		named, err := h.named(t.TenantName)
+		named, err := h.knownTenant(t.TenantName)
 		if err != nil {
 			return nil, err
 		}
@@ -118,21 +115,21 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 	return h.tenant(r.Context(), *t.Platform, t.Tenant)
 }
 
-// tenantView is a tenant, and how its latest snapshot stands.
-type tenantView struct {
+// tenantPage is the page of one tenant.
+type tenantPage struct {
 	*Tenant
-	Held      bool               // nobody need take the latest any more
-	HeldUp    *status.HeldUp     // what holds up its webhooks; nil: nothing is known
-	Features  []snapshot.Feature // what it may use, or, where usher does not answer that, what its latest webhook says
-	Known     bool               // there is a list of them, be it an empty one
-	Values    bool               // some feature has one
-	Pause     *store.Pause       // what holds its webhooks back; nil: nobody does
+	Taken     bool               // the receiver has the latest snapshot, or none will get it
+	HeldUp    *status.HeldUp     // the webhook that holds up the tenant's queue, or nil
+	Features  []snapshot.Feature // of MayUse or, if that is missing, of Rights
+	Known     bool               // Features is known; it may be empty
+	Values    bool               // some feature has a value
+	Pause     *store.Pause       // the pause that holds back the tenant's webhooks, or nil
 	HasInbox  bool
 	CanForget bool
-	CanPause  bool // there are deliveries
+	CanPause  bool // there is an inbox with a receiver
 }
 
-func (h *Handler) oneTenant(r *http.Request) (any, error) {
+func (h *Handler) tenantPage(r *http.Request) (any, error) {
 	of, err := readTenant(r.URL.Query())
 	if err != nil {
 		return nil, err
@@ -141,32 +138,32 @@ func (h *Handler) oneTenant(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &tenantView{Tenant: t, Held: true, HasInbox: h.cfg.Inbox != nil, CanForget: h.cfg.Forget != nil}
-	v.CanPause = v.HasInbox && (h.cfg.Gate == nil || len(h.receivers().All()) > 0) // without a gate other replicas know them
-	v.Pause = status.PausedBy(h.paused(), h.receivers(), t.Platform, t.Code, "")
+	p := &tenantPage{Tenant: t, Taken: true, HasInbox: h.cfg.Inbox != nil, CanForget: h.cfg.Forget != nil}
+	p.CanPause = p.HasInbox && (h.cfg.Gate == nil || len(h.cfg.Receivers.All()) > 0) // without a gate other replicas have the receivers
+	p.Pause = status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, "")
 	if t.Latest != nil {
-		v.Held = slices.Contains([]string{"delivered", "forwarded", "kept"}, t.Latest.Outcome())
-		v.HeldUp = h.heldUp()[laneOf(t.Platform, t.Code, "")]
+		p.Taken = slices.Contains([]string{"delivered", "forwarded", "kept"}, t.Latest.Outcome())
+		p.HeldUp = h.heldUp()[laneOf(t.Platform, t.Code, "")]
 	}
 	switch {
 	case t.MayUse != nil:
-		v.Features, v.Known = t.MayUse.Features, t.MayUse.Known
+		p.Features, p.Known = t.MayUse.Features, t.MayUse.Known
 	case t.Rights != nil:
-		v.Features, v.Known = t.Rights.Features, t.Rights.Known
+		p.Features, p.Known = t.Rights.Features, t.Rights.Known
 	}
-	v.Values = slices.ContainsFunc(v.Features, func(f snapshot.Feature) bool { return f.Value != "" })
-	return &page.Shell{Name: "tenant", Title: t.Code, At: "tenants", Live: true, Body: v}, nil
+	p.Values = slices.ContainsFunc(p.Features, func(f snapshot.Feature) bool { return f.Value != "" })
+	return &page.Page{Name: "tenant", Title: t.Code, Section: "tenants", Live: true, Body: p}, nil
 }
 
-// TenantList is the answer of GET /api/tenants, and what the page of tenants shows.
+// TenantList is the answer of GET /api/tenants, and the page of tenants.
 type TenantList struct {
 	Search   string          `json:"-"`
-	Troubled []*store.Tenant `json:"troubled"` // of the first page: those whose webhooks are held up, parked or refused
+	Troubled []*store.Tenant `json:"troubled"` // tenants whose webhooks are held up, parked or refused; only on the first page
 	Tenants  []*store.Tenant `json:"tenants"`
-	Next     string          `json:"next,omitempty"` // the query for those that follow
+	Next     string          `json:"next,omitempty"` // the query of the next page
 }
 
-// Older is the address of the page that follows.
+// Older returns the address of the next page.
 func (l *TenantList) Older() string { return "/tenants?" + l.Next }
 
 func (h *Handler) tenants(r *http.Request) (any, error) {
@@ -188,22 +185,22 @@ func (h *Handler) tenants(r *http.Request) (any, error) {
 		last := all[pageSize-1]
 		l.Next = url.Values{"search": {l.Search}, "platform": {last.Platform}, "after": {last.Tenant}}.Encode()
 	}
-	return &page.Shell{Name: "tenants", Title: "Tenants", At: "tenants", Body: l}, err
+	return &page.Page{Name: "tenants", Title: "Tenants", Section: "tenants", Body: l}, err
 }
 
-// Receipt says whether the receiver has a tenant's last snapshot, and if not, why, and what to do about it.
+// Receipt says whether the receiver has taken the snapshot from which usher answers checks; if not, why, and what to do.
 type Receipt struct {
 	ID    string    `json:"id"` // of the webhook
 	Taken bool      `json:"taken"`
-	Since time.Time `json:"since"`        // it has it, or should
-	State string    `json:"state"`        // of the webhook
-	Why   string    `json:"why"`          // in words
-	Do    string    `json:"do,omitempty"` // in words
-	Run   string    `json:"run,omitempty"`
+	Since time.Time `json:"since"`         // when the receiver took it; else when the webhook came, or got its state
+	State string    `json:"state"`         // of the webhook
+	Why   string    `json:"why"`           // in words
+	Do    string    `json:"do,omitempty"`  // in words
+	Run   string    `json:"run,omitempty"` // the command for that
 }
 
-// receipt adds to a tenant whether its receiver has what usher answers by, and what was refused since.
-func (h *Handler) receipt(t *Tenant) error {
+// addReceipt adds Refused and Receipt to a tenant.
+func (h *Handler) addReceipt(t *Tenant) error {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
@@ -212,15 +209,14 @@ func (h *Handler) receipt(t *Tenant) error {
 		return err
 	}
 	if len(refused) > 0 {
-		w := bare(&refused[0])
-		t.Refused = &w
+		t.Refused = new(newWebhook(&refused[0]))
 	}
 	if t.MayUse == nil {
 		return nil
 	}
 	d, err := h.webhook(strconv.FormatInt(t.MayUse.ID, 10))
 	if errors.Is(err, store.ErrNotFound) {
-		return nil // its history is not kept any more
+		return nil // finished webhooks are not kept for long
 	}
 	if err != nil {
 		return err
@@ -228,7 +224,7 @@ func (h *Handler) receipt(t *Tenant) error {
 	r := &Receipt{ID: d.ID, Taken: d.State.Taken(), Since: d.Changed, State: string(d.State)}
 	t.Receipt = r
 	receiver := "The receiver"
-	if len(h.receivers().All()) > 1 && d.Receiver != "" {
+	if len(h.cfg.Receivers.All()) > 1 && d.Receiver != "" {
 		receiver += " " + d.Receiver
 	}
 	again := "usher inbox redeliver " + d.ID
@@ -242,7 +238,7 @@ func (h *Handler) receipt(t *Tenant) error {
 	case !d.waits():
 		r.Why, r.Do, r.Run = cmp.Or(d.Why, "It was "+string(d.State)), "If the receiver should have it, send it again.", again
 	case d.Paused:
-		p := status.PausedBy(h.paused(), h.receivers(), t.Platform, t.Code, d.Receiver)
+		p := status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, d.Receiver)
 		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.String()+")", "Resume them.", "usher inbox resume"+p.Flag()
 	case d.NoReceiver:
 		r.Why, r.Do = "No receiver takes its platform any more", "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), then restart usher."
@@ -262,22 +258,21 @@ func (h *Handler) receipt(t *Tenant) error {
 	return nil
 }
 
-// MayUse is what a tenant may use, as checks are answered at this moment.
+// MayUse is what a tenant may use: what usher answers checks with now.
 type MayUse struct {
-	Known    bool               `json:"known"` // its last webhook has a list of features
+	Known    bool               `json:"known"` // the tenant's last snapshot has a list of features
 	Features []snapshot.Feature `json:"features"`
-	AsOf     time.Time          `json:"as_of"`   // when that webhook was taken in
+	AsOf     time.Time          `json:"as_of"`   // when that snapshot was taken in
 	Webhook  string             `json:"webhook"` // its webhook-id
-	ID       int64              `json:"id"`      // its id in the inbox, whose history may not have it any more
-	Ask      []string           `json:"ask"`     // lines for a shell that ask for it
+	ID       int64              `json:"id"`      // its id; the inbox may not have the webhook any more
+	Ask      []string           `json:"ask"`     // shell commands that ask the same
 
-	// Stale is for how long the inbox's servers could not be reached, so that another replica may
-	// have taken in something newer; zero: they can.
+	// Stale is for how long the inbox's database could not be reached. Another replica may have taken in a newer snapshot since. Zero:
+	// it can be reached.
 	Stale time.Duration `json:"stale,omitzero"`
 }
 
-// mayUse asks what a tenant may use. Why nothing is known is said in words; both are empty where
-// usher does not answer such questions.
+// mayUse returns what a tenant may use, or why that is not known. Both are empty without an inbox.
 func (h *Handler) mayUse(ctx context.Context, platform, code string) (*MayUse, string) {
 	if h.cfg.Entitlements == nil {
 		return nil, ""
@@ -296,20 +291,18 @@ func (h *Handler) mayUse(ctx context.Context, platform, code string) (*MayUse, s
 	}, ""
 }
 
-// askLines are those that ask what a tenant may use, and whether it may use a feature, on the port for
-// that where there is one.
+// askLines returns shell commands that ask what a tenant may use, and whether it may use a feature.
 func (h *Handler) askLines(platform, code, feature string) []string {
-	port := h.cfg.EntitlementsPort
-	query := url.Values{"platform": {platform}}
-	if port == nil {
-		// The page does not know by which name it is reached from a shell, but usher's own command does.
+	if h.cfg.EntitlementsPort == nil {
+		// usher's own command finds the admin port. The admin port itself does not know its name outside.
 		lines := []string{"usher entitlements " + quote(store.Exact(platform, code))}
 		if feature != "" {
 			lines = append(lines, lines[0]+" "+quote(feature))
 		}
 		return lines
 	}
-	curl, base := port()
+	curl, base := h.cfg.EntitlementsPort()
+	query := url.Values{"platform": {platform}}
 	lines := []string{curl + " " + quote(base+"/v1/entitlements/"+url.PathEscape(code)+"?"+query.Encode())}
 	if feature != "" {
 		query.Set("tenant", code)

@@ -12,16 +12,16 @@ import (
 	"usher/webhookgate/content"
 )
 
-// entitled is an admin port that knows what tenants may use.
+// entitled returns an admin port that knows what tenants may use.
 func entitled(b *inboxtest.Box) *Handler {
 	cfg := port(b)
-	cfg.Gate, cfg.Decisions = gate(b), NewDecisions(false)
+	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(b), NewDecisions(false)
 	cfg.Entitlements = entitlements.NewBook(b.Snapshots, false).Lookup
 	return New(cfg)
 }
 
-// Somebody is woken because a tenant cannot use what it should. Its page says first what usher answers, and since when; whether the
-// receiver has that, else why not; and what to do, with a button.
+// Somebody is woken because a tenant cannot use what it should. The tenant's page says first what usher answers, and since when; then
+// whether the receiver has the same; and if not, why, and what to do, with a button.
 func TestWhatTheReceiverHas(t *testing.T) {
 	again := `href="/webhooks/2/redeliver">Send again…`
 	for name, tc := range map[string]struct {
@@ -65,7 +65,7 @@ func TestWhatTheReceiverHas(t *testing.T) {
 	}
 }
 
-// The overview names the tenants whose webhooks are parked, and what the receiver answered. What does not exist has no button.
+// The overview names the tenants whose webhooks are parked, and what the receiver answered. There is no button for what does not exist.
 func TestOverviewNamesTheParked(t *testing.T) {
 	b := inboxtest.Open(t)
 	b.Answer(422, "<html><body><h1>No such account</h1></body></html>")

@@ -10,8 +10,7 @@ import (
 	"usher/internal/testkit/inboxtest"
 )
 
-// Some may look and not act: every action is 403 to them, and no page offers one. Tokens with a
-// name say who did something.
+// With a read token every action is 403, and no page offers one. The names of tokens say who did something.
 func TestVisitors(t *testing.T) {
 	b := world(t)
 	cfg, before := port(b), b.Stands()
@@ -22,7 +21,7 @@ func TestVisitors(t *testing.T) {
 	cfg.ReadToken = func() string { return "prometheus:scrape-t0ken,look-t0ken" }
 	h := New(cfg)
 	var who []string
-	h.routes = append(h.routes, route{path: "/api/everything", whole: true, read: func(_ http.ResponseWriter, r *http.Request) { who = append(who, Who(r)) }})
+	h.routes = append(h.routes, route{path: "/api/everything", readNeedsAct: true, read: func(_ http.ResponseWriter, r *http.Request) { who = append(who, nameOf(r)) }})
 
 	ask := func(method, path, token string) (int, string) {
 		r := httptest.NewRequest(method, "http://127.0.0.1:9095"+path, nil)
@@ -51,7 +50,7 @@ func TestVisitors(t *testing.T) {
 			continue
 		}
 		status, body := ask("GET", path+"?tenant=acme&code=acme", "look-t0ken")
-		asks := to.whole || to.act != nil && !strings.HasPrefix(path, "/api/")
+		asks := to.readNeedsAct || to.act != nil && !strings.HasPrefix(path, "/api/")
 		if asks != (status == 403) {
 			t.Errorf("GET %s: %d", path, status)
 		}

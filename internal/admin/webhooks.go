@@ -21,49 +21,48 @@ import (
 	"usher/webhookgate/content"
 )
 
-// Webhook is a line of GET /api/webhooks: one in the inbox, or a decision of the gate
-// that the inbox never saw.
+// Webhook is an element of GET /api/webhooks: a webhook in the inbox, or one of the gate's last decisions about a webhook that the inbox
+// does not have.
 type Webhook struct {
-	ID       string      `json:"id"` // a number: in the inbox; with a d before it: one of the last decisions
+	ID       string      `json:"id"` // a number in the inbox; d and a number for a decision
 	Received time.Time   `json:"received"`
-	Webhook  string      `json:"webhook,omitempty"` // what the receiver gets as webhook-id
+	Webhook  string      `json:"webhook,omitempty"` // the webhook-id that the receiver gets
 	Type     string      `json:"type,omitempty"`
 	Platform string      `json:"platform,omitempty"`
 	Tenant   string      `json:"tenant,omitempty"`
 	Decision string      `json:"decision"`
-	State    store.State `json:"state,omitempty"`  // in the inbox
-	Changed  time.Time   `json:"changed,omitzero"` // when it came into its state
-	Again    time.Time   `json:"again,omitzero"`   // when it was last sent again by hand
-	Status   int         `json:"status,omitempty"` // that the sender was answered
-	Why      string      `json:"why,omitempty"`
-	Tries    int         `json:"tries"`              // at the receiver, since it came or was last sent again by hand
-	Receiver string      `json:"receiver,omitempty"` // that was last tried; once delivered: that took it
-	Answer   string      `json:"answer,omitempty"`   // the receiver's last, in words
-	From     string      `json:"from,omitempty"`
-	Times    int         `json:"times,omitempty"` // of one that was refused: how often it came
+	State    store.State `json:"state,omitempty"`    // only in the inbox
+	Changed  time.Time   `json:"changed,omitzero"`   // when it got this state
+	Again    time.Time   `json:"again,omitzero"`     // when somebody last sent it again
+	Status   int         `json:"status,omitempty"`   // of the answer to the sender
+	Why      string      `json:"why,omitempty"`      // the reason for its state or decision
+	Tries    int         `json:"tries"`              // since it came, or since somebody last sent it again
+	Receiver string      `json:"receiver,omitempty"` // name of the receiver that was last tried
+	Answer   string      `json:"answer,omitempty"`   // the receiver's last answer, in words
+	From     string      `json:"from,omitempty"`     // address of the sender
+	Times    int         `json:"times,omitempty"`    // how often a refused webhook came
 
-	// Of one that waits:
-	Next   time.Time `json:"next,omitzero"`     // its next try
-	HeldBy string    `json:"held_by,omitempty"` // the webhook of its tenant that failed, and is tried first
-	Behind int       `json:"behind,omitempty"`  // how many wait behind it, as it failed
-	Down   bool      `json:"down,omitempty"`    // the receiver as a whole seems to be: it is tried when that is back
-	Paused bool      `json:"paused,omitempty"`  // somebody has paused its deliveries
+	// Only while it waits:
+	Next       time.Time `json:"next,omitzero"`         // when usher tries it next
+	HeldBy     string    `json:"held_by,omitempty"`     // id of the tenant's webhook that failed, and that must go first
+	Behind     int       `json:"behind,omitempty"`      // if it is the one that failed: how many webhooks wait behind it
+	Down       bool      `json:"down,omitempty"`        // the receiver seems to be down as a whole; usher tries it when that is back
+	Paused     bool      `json:"paused,omitempty"`      // its deliveries are paused
+	NoReceiver bool      `json:"no_receiver,omitempty"` // the settings have no receiver for its platform any more
 
-	NoReceiver bool `json:"no_receiver,omitempty"` // its receiver is gone from the settings
-
-	HeldUp *status.HeldUp `json:"-"` // what holds up its queue; nil: nothing
+	HeldUp *status.HeldUp `json:"-"` // the webhook that holds up the tenant's queue, or nil
 
 	// Not in lists of more than 500:
-	Changes []string `json:"changes,omitempty"` // against what the receiver took before it, in words; what one that was refused would have
-	First   bool     `json:"first,omitempty"`   // nothing that it took before is known
+	Changes []string `json:"changes,omitempty"` // in words, compared with what the receiver took before; if it was refused: what it would have changed
+	First   bool     `json:"first,omitempty"`   // usher knows of nothing that the receiver took before
 }
 
-// Outcome is where it stands, in a word.
+// Outcome returns the state in the inbox, or the decision of the gate.
 func (w *Webhook) Outcome() string { return cmp.Or(string(w.State), w.Decision) }
 
 func (w *Webhook) waits() bool { return w.State == store.Waiting }
 
-// NextTry says when one that waits is tried next; empty: nobody knows.
+// NextTry says when usher tries a webhook that waits, or nothing if that is not known.
 func (w *Webhook) NextTry() string {
 	if w.waits() && (w.Paused || w.HeldBy == "" && !w.Next.IsZero()) {
 		return status.NextTry(w.Next, w.Paused, w.Down)
@@ -71,9 +70,9 @@ func (w *Webhook) NextTry() string {
 	return ""
 }
 
-// lane is the queue that it waits in.
 func (w *Webhook) lane() webhookgate.Lane { return laneOf(w.Platform, w.Tenant, w.Type) }
 
+// laneOf returns the lane of a webhook. Only a webhook without a tenant has a lane by its type.
 func laneOf(platform, tenant, kind string) webhookgate.Lane {
 	if tenant != "" {
 		kind = ""
@@ -81,8 +80,8 @@ func laneOf(platform, tenant, kind string) webhookgate.Lane {
 	return webhookgate.Lane{Platform: platform, Tenant: tenant, Type: kind}
 }
 
-// bare makes a line of an entry, but for what it takes to read all of it.
-func bare(e *store.Entry) Webhook {
+// newWebhook returns an entry of the inbox, without Changes and what whyWaiting adds.
+func newWebhook(e *store.Entry) Webhook {
 	w := Webhook{
 		ID: strconv.FormatInt(e.ID, 10), Received: e.Received, Webhook: e.Webhook, Type: e.Type,
 		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: e.State, Changed: e.Changed, Again: e.Again,
@@ -103,10 +102,10 @@ func bare(e *store.Entry) Webhook {
 	return w
 }
 
-// compare says what it changed. A record that is damaged has no body, and nothing is known of that.
+// compare sets what the webhook changed. body is nil if it is not kept or damaged; then nothing is known.
 func (w *Webhook) compare(previous, body []byte) {
 	switch {
-	case body == nil, w.State == store.Accepted: // what was taken in has a line of its own
+	case body == nil, w.State == store.Accepted: // an accepted one was taken in as a new webhook, which has the changes
 	case w.Decision == "rejected":
 		w.Changes = snapshot.Would(previous, body)
 	default:
@@ -117,42 +116,45 @@ func (w *Webhook) compare(previous, body []byte) {
 // WebhookList is the answer of GET /api/webhooks.
 type WebhookList struct {
 	Webhooks []Webhook     `json:"webhooks"`       // the newest first
-	Next     string        `json:"next,omitempty"` // before= of those that follow
+	Next     string        `json:"next,omitempty"` // the parameter before of the next page
 	Paused   []store.Pause `json:"paused,omitempty"`
-	Alike    []string      `json:"alike,omitempty"` // nobody is called like the tenant that was asked for: those whose names are alike
+	Alike    []string      `json:"alike,omitempty"` // if the tenant of the filter is unknown: tenants with similar names
 
-	next cursor // the same as Next, not as text
+	next cursor // after the last of Webhooks
 }
 
-// cursor is where a list went on: the ids of the last that were shown, in the inbox and
-// among the decisions.
+// cursor is a place in a list: the numbers of the last webhook of the inbox, and of the last decision, that came before it.
 type cursor struct{ inbox, decision int64 }
 
 func (c cursor) String() string { return fmt.Sprintf("%d.%d", c.inbox, c.decision) }
 
-// pageSize is how many webhooks a page has. maxPage is up to how many it is said of each what it changed: for that all
-// of it has to be read.
+// pageSize is how many webhooks a page has. Lists of up to maxPage webhooks say what each of them changed; that takes reading their
+// payloads.
 const (
 	pageSize = 50
 	maxPage  = 500
 )
 
-// webhooks lists what is in the inbox and what the gate decided, put together by time.
-func (h *Handler) webhooks(s Selection) (list WebhookList, err error) {
+// webhooks lists the webhooks in the inbox and the gate's decisions together, the newest first.
+func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 	compared := s.limit > 0 && s.limit <= maxPage
 	f := s.filter()
 	if f.Limit > 0 {
-		f.Limit++ // is there more?
+		f.Limit++ // one more shows that there is a next page
 	}
 	var items []*store.Item
-	if h.cfg.Inbox != nil && !s.decided() {
+	if h.cfg.Inbox != nil && !s.decisionsOnly() {
 		f.Before = s.before.inbox
-		if items, err = h.items(f, compared); err != nil {
+		err = h.cfg.Inbox.Each(f, compared, func(item *store.Item) bool {
+			items = append(items, item)
+			return f.Limit == 0 || len(items) < f.Limit
+		})
+		if err != nil {
 			return list, err
 		}
 	}
 	var decided []*decision
-	if h.cfg.Decisions != nil && !s.kept && (s.Outcome == "" || s.decided()) {
+	if !s.inboxOnly && (s.Outcome == "" || s.decisionsOnly()) {
 		f.Before = s.before.decision
 		decided = h.cfg.Decisions.list(f)
 	}
@@ -160,8 +162,10 @@ func (h *Handler) webhooks(s Selection) (list WebhookList, err error) {
 	for (s.limit == 0 || len(list.Webhooks) < s.limit) && len(items)+len(decided) > 0 {
 		var w Webhook
 		if len(decided) == 0 || len(items) > 0 && !items[0].Received.Before(decided[0].Received) {
-			w = bare(&items[0].Entry)
-			w.compare(previousBody(items[0]), items[0].Body)
+			w = newWebhook(&items[0].Entry)
+			if compared {
+				w.compare(previousBody(items[0]), items[0].Body)
+			}
 			list.next.inbox, items = items[0].ID, items[1:]
 		} else {
 			w = decided[0].Webhook
@@ -180,7 +184,7 @@ func (h *Handler) webhooks(s Selection) (list WebhookList, err error) {
 	return list, nil
 }
 
-// previousBody is what a webhook is compared with; nil: nothing is known.
+// previousBody returns the payload that a webhook is compared with, or nil.
 func previousBody(item *store.Item) []byte {
 	if item.Previous == nil {
 		return nil
@@ -188,26 +192,13 @@ func previousBody(item *store.Item) []byte {
 	return item.Previous.Body
 }
 
-// items are those in the inbox, with their content if whole is true.
-func (h *Handler) items(f store.Filter, whole bool) (items []*store.Item, err error) {
-	if whole {
-		return h.cfg.Inbox.Items(f)
-	}
-	entries, err := h.cfg.Inbox.List(f)
-	for _, e := range entries {
-		items = append(items, &store.Item{Entry: e})
-	}
-	return items, err
-}
-
-// whyWaiting says of those that wait what they wait for: their next try, another webhook of their tenant, or somebody who has
-// paused them.
+// whyWaiting adds to webhooks that wait what they wait for: another webhook of their tenant, a receiver, or the end of a pause.
 func (h *Handler) whyWaiting(list []Webhook) {
 	if !slices.ContainsFunc(list, func(w Webhook) bool { return w.waits() }) {
 		return
 	}
-	paused, known, held := h.paused(), h.receivers(), h.heldUp()
-	// A replica without a gate, which has no receivers at all, does not know whether any takes a platform.
+	paused, known, held := h.paused(), h.cfg.Receivers, h.heldUp()
+	// A replica without a gate does not know which receivers there are.
 	homeless := h.cfg.Gate != nil && h.cfg.Inbox.Stats().Receivers[""].Pending > 0
 	for i := range list {
 		w := &list[i]
@@ -226,43 +217,43 @@ func (h *Handler) whyWaiting(list []Webhook) {
 	}
 }
 
-// heldUp returns what holds up each queue that is.
+// heldUp returns the queues that are held up.
 func (h *Handler) heldUp() map[webhookgate.Lane]*status.HeldUp {
 	all := make(map[webhookgate.Lane]*status.HeldUp)
 	if h.cfg.Inbox == nil {
 		return all
 	}
-	known, paused := h.receivers(), h.paused()
+	known, paused := h.cfg.Receivers, h.paused()
 	for _, held := range h.cfg.Inbox.HeldUp() {
 		all[laneOf(held.Platform, held.Tenant, held.Kind)] = new(status.NewHeldUp(&held, known, paused))
 	}
 	return all
 }
 
-// webhookPage is the list and what it was selected by.
-type webhookPage struct {
+// webhooksPage is a list of webhooks, with the form that selects them.
+type webhooksPage struct {
 	WebhookList
-	Selection
+	selection
 	Off      bool // there is neither a gate nor an inbox
 	HasInbox bool
-	Tail     bool   // not the newest are shown
-	Older    string // address of those that follow; empty: there are none
-	Newest   string // address of the beginning
-	Choices  []string
+	Tail     bool     // it is not the first page
+	Older    string   // address of the next page; empty if there is none
+	Newest   string   // address of the first page
+	Choices  []string // of Outcome
 
-	// Addresses of the pages that send all of these again, or discard them; empty: they can't be.
+	// Addresses of the pages that send all of these again, or discard them; empty if that is not possible.
 	Redeliver, Discard string
 }
 
-func (h *Handler) webhookPage(_ *http.Request, s Selection) (any, error) {
+func (h *Handler) webhooksPage(_ *http.Request, s selection) (any, error) {
 	list, err := h.webhooks(s)
 	if err != nil {
 		return nil, err
 	}
 	query := s.Query()
-	p := &webhookPage{
-		WebhookList: list, Selection: s, Off: !h.hasWebhooks(), HasInbox: h.cfg.Inbox != nil,
-		Tail: s.before != cursor{}, Newest: "/webhooks?" + query.Encode(), Choices: passOutcomes,
+	p := &webhooksPage{
+		WebhookList: list, selection: s, Off: !h.hasWebhooks(), HasInbox: h.cfg.Inbox != nil,
+		Tail: s.before != cursor{}, Newest: "/webhooks?" + query.Encode(), Choices: decisionOutcomes,
 	}
 	if p.HasInbox {
 		p.Choices = inboxOutcomes
@@ -274,24 +265,24 @@ func (h *Handler) webhookPage(_ *http.Request, s Selection) (any, error) {
 		query.Set("before", list.Next)
 		p.Older = "/webhooks?" + query.Encode()
 	}
-	return &page.Shell{Name: "webhooks", Title: "Webhooks", At: "webhooks", Live: true, Body: p}, nil
+	return &page.Page{Name: "webhooks", Title: "Webhooks", Section: "webhooks", Live: true, Body: p}, nil
 }
 
 // apiWebhooks is GET /api/webhooks.
-func (h *Handler) apiWebhooks(_ *http.Request, s Selection) (_ any, err error) {
-	if s.kept && h.cfg.Inbox == nil {
+func (h *Handler) apiWebhooks(_ *http.Request, s selection) (_ any, err error) {
+	if s.inboxOnly && h.cfg.Inbox == nil {
 		return nil, errNoInbox
 	}
-	var known []string
+	known := true
 	if s.tenant.Tenant != "" {
-		if known, err = h.platformsOf(s.tenant); err != nil {
+		if _, known, err = h.findTenant(s.tenant); err != nil {
 			return nil, err
 		}
 	}
 	list, err := h.webhooks(s)
 	list.Paused = h.paused()
-	if err == nil && s.tenant.Tenant != "" && len(known) == 0 {
-		list.Alike, err = h.alike(s.tenant.Tenant)
+	if err == nil && !known {
+		list.Alike, err = h.similarTenants(s.tenant.Tenant)
 	}
 	return list, err
 }
@@ -299,20 +290,20 @@ func (h *Handler) apiWebhooks(_ *http.Request, s Selection) (_ any, err error) {
 // WebhookDetail is the answer of GET /api/webhooks/{id}.
 type WebhookDetail struct {
 	Webhook
-	Previous string          `json:"previous,omitempty"` // id of the snapshot that changes compares with
-	Untaken  string          `json:"untaken,omitempty"`  // id of the tenant's snapshot right before it, if the receiver has not taken that
-	Counted  int             `json:"counted,omitempty"`  // of its tries: those that did not find the receiver down
-	Attempts []store.Attempt `json:"attempts,omitempty"` // the last 20
-	Faults   []content.Fault `json:"faults,omitempty"`
+	Previous string          `json:"previous,omitempty"`     // id of the snapshot with which Changes compares it
+	Untaken  string          `json:"untaken,omitempty"`      // id of the tenant's snapshot right before it, if the receiver did not take that
+	Counted  int             `json:"counted,omitempty"`      // how many of Tries count towards USHER_WEBHOOK_INBOX_ATTEMPTS: not those that found the receiver down
+	Attempts []store.Attempt `json:"attempts,omitempty"`     // the last 20
+	Faults   []content.Fault `json:"faults,omitempty"`       // why it was refused
 	Original string          `json:"duplicate_of,omitempty"` // a webhook-id
-	Header   http.Header     `json:"header,omitempty"`       // as the receiver gets it, less what could be a secret
-	Payload  json.RawMessage `json:"payload,omitempty"`      // the body; one that is no JSON as a string
+	Header   http.Header     `json:"header,omitempty"`       // as the receiver gets it, without headers that may hold a secret
+	Payload  json.RawMessage `json:"payload,omitempty"`      // the body; as a string if it is not JSON
 
 	Lines []snapshot.Line `json:"-"` // what changed, line by line
-	body  []byte          // the payload as it came
+	raw   []byte          // the body as it came
 }
 
-// webhook returns one, by its id as it stands in an address.
+// webhook returns a webhook by its id in an address.
 func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	number, decided := strings.CutPrefix(id, "d")
 	n, err := strconv.ParseInt(number, 10, 64)
@@ -326,7 +317,7 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := []Webhook{bare(&item.Entry)}
+	list := []Webhook{newWebhook(&item.Entry)}
 	h.whyWaiting(list)
 	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Attempts: item.Attempts, Faults: item.Faults}
 	var taken int64
@@ -337,11 +328,11 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	if item.Before != 0 && item.Before != taken {
 		d.Untaken = strconv.FormatInt(item.Before, 10)
 	}
-	h.open(d, item.Header, item.Body, previousBody(item))
+	h.addContent(d, item.Header, item.Body, previousBody(item))
 	return d, nil
 }
 
-// decision returns what the gate decided of a webhook.
+// decision returns one of the gate's last decisions.
 func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 	e := h.cfg.Decisions.get(seq)
 	if e == nil {
@@ -355,14 +346,13 @@ func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 	if e.earlier.any != 0 && e.earlier.any != e.earlier.taken {
 		d.Untaken = decisionID(e.earlier.any)
 	}
-	h.open(&d, e.Header, body, previous)
+	h.addContent(&d, e.Header, body, previous)
 	return &d, nil
 }
 
-// open adds what the content says: what it changed since the previous one, and the header as its receiver gets it, but for what
-// may be a secret.
-func (h *Handler) open(d *WebhookDetail, header http.Header, body, previous []byte) {
-	d.body, d.Header = body, nil
+// addContent adds the payload, what it changed, and the header as the receiver gets it.
+func (h *Handler) addContent(d *WebhookDetail, header http.Header, body, previous []byte) {
+	d.raw, d.Header = body, nil
 	d.compare(previous, body)
 	if body == nil {
 		return
@@ -371,87 +361,87 @@ func (h *Handler) open(d *WebhookDetail, header http.Header, body, previous []by
 	if previous != nil {
 		d.Lines, _ = snapshot.Lines(previous, body)
 	}
-	d.Header = shown(header)
+	d.Header = withoutSecrets(header)
 	d.Header.Set("Webhook-Id", d.Webhook.Webhook)
 	d.Header.Set("Webhook-Timestamp", "[each try has its own]")
 	if n := len(d.Attempts); n > 0 {
 		d.Header.Set("Webhook-Timestamp", strconv.FormatInt(d.Attempts[n-1].At.Unix(), 10))
 	}
-	if r := h.receivers().For(d.Platform); r != nil && r.SignSecret != nil {
+	if r := h.cfg.Receivers.For(d.Platform); r != nil && r.SignSecret != nil {
 		d.Header.Set("Webhook-Signature", "[redacted]")
 	}
 }
 
-// payload is a body as a JSON value.
+// payload returns a body as a JSON value: a string if it is not JSON.
 func payload(body []byte) json.RawMessage {
 	if json.Valid(body) && utf8.Valid(body) {
 		return body
 	}
-	text, _ := json.Marshal(strings.ToValidUTF8(string(body), "\uFFFD")) // a string can always be marshalled
+	text, _ := json.Marshal(strings.ToValidUTF8(string(body), "\uFFFD")) // cannot fail for a string
 	return text
 }
 
-// private are parts of the names of headers that may hold a secret: those that the
-// gate knows never came so far, but a sender may have others for the receiver.
-var private = []string{"auth", "cookie", "token", "secret", "pass", "signature", "key", "jwt", "session", "credential"}
+// secretNames are parts of the names of headers that may hold a secret. The gate has already removed its own secrets, but a sender may
+// have others, for the receiver.
+var secretNames = []string{"auth", "cookie", "token", "secret", "pass", "signature", "key", "jwt", "session", "credential"}
 
-// shown returns the header without what may be a secret.
-func shown(h http.Header) http.Header {
+// withoutSecrets returns a header without the values that may be a secret.
+func withoutSecrets(h http.Header) http.Header {
 	out := make(http.Header, len(h))
 	for name, values := range h {
 		normal := strings.ReplaceAll(strings.ToLower(name), "_", "-")
-		if normal == "idempotency-key" || !slices.ContainsFunc(private, func(part string) bool { return strings.Contains(normal, part) }) {
+		if normal == "idempotency-key" || !slices.ContainsFunc(secretNames, func(part string) bool { return strings.Contains(normal, part) }) {
 			out[name] = values
 		}
 	}
 	return out
 }
 
-// webhookView is one webhook, and what can be done with it.
-type webhookView struct {
+// webhookPage is the page of one webhook.
+type webhookPage struct {
 	*WebhookDetail
-	Indent   string       // the payload, written out
-	Beside   []faultyLine // the same with its faults; nil: it has none, or is no JSON
-	Before   string       // id of the tenant's webhook before it; empty: there is none
-	After    string       // and after it
-	HasInbox bool         // there is one, whether or not it is in it
+	Indented string       // the payload
+	Faulty   []faultyLine // the payload with its faults; nil if it has none, or is not JSON
+	Before   string       // id of the tenant's webhook before this one; empty if there is none
+	After    string       // and of the one after it
+	HasInbox bool         // usher has an inbox, whether or not this webhook is in it
 }
 
-// InInbox says whether it is in the inbox.
+// InInbox reports whether the webhook is in the inbox; else it is one of the gate's decisions.
 func (d *WebhookDetail) InInbox() bool { return d.State != "" }
 
-// Open says whether it can be discarded: it waits, is parked, or was refused.
+// Open reports whether the webhook can be discarded: it waits, is parked, or was refused.
 func (d *WebhookDetail) Open() bool { return d.InInbox() && !d.State.Finished() }
 
-func (h *Handler) oneWebhook(r *http.Request) (any, error) {
+func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	d, err := h.webhook(r.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
-	v := &webhookView{WebhookDetail: d, HasInbox: h.cfg.Inbox != nil}
+	body := &webhookPage{WebhookDetail: d, HasInbox: h.cfg.Inbox != nil}
 	if d.Payload != nil {
-		v.Indent = indent(d.Payload)
+		body.Indented = indent(d.Payload)
 		if len(d.Faults) > 0 && d.Payload[0] == '{' {
-			v.Beside = beside(v.Indent, d.Faults)
+			body.Faulty = faultyLines(body.Indented, d.Faults)
 		}
 	}
-	v.Before, v.After = h.neighbours(&d.Webhook)
-	shell := &page.Shell{Name: "webhook", Title: "Webhook " + d.ID, At: "webhooks", Live: true, Body: v}
+	body.Before, body.After = h.neighbours(&d.Webhook)
+	p := &page.Page{Name: "webhook", Title: "Webhook " + d.ID, Section: "webhooks", Live: true, Body: body}
 	if r.URL.Query().Get("did") == "redeliver" {
 		switch {
 		case !d.waits():
-			shell.Notice = "It was sent again." // what came of it stands below
+			p.Notice = "It was sent again." // the page shows the result
 		case d.Paused:
-			shell.Notice = "It is sent again once its deliveries are resumed."
+			p.Notice = "It is sent again once its deliveries are resumed."
 		case d.Down:
-			shell.Notice = "It is sent again when the receiver is back."
+			p.Notice = "It is sent again when the receiver is back."
 		}
 	}
-	return shell, nil
+	return p, nil
 }
 
-// neighbours returns the ids of the tenant's webhooks that came before and after one; empty: there is none, or it is
-// too far back. With an inbox they are those in it, else those that the gate remembers.
+// neighbours returns the ids of the tenant's webhooks before and after this one. They are empty if there is none, or if this one is too
+// far back.
 func (h *Handler) neighbours(w *Webhook) (before, after string) {
 	if w.Tenant == "" {
 		return "", ""
@@ -459,7 +449,7 @@ func (h *Handler) neighbours(w *Webhook) (before, after string) {
 	f := store.Filter{Tenant: w.Tenant, Platform: &w.Platform, Limit: maxPage}
 	var ids []string // the newest first
 	if w.State != "" {
-		entries, _ := h.cfg.Inbox.List(f) // the page can do without
+		entries, _ := h.cfg.Inbox.List(f) // after an error the page has no links to them
 		for _, e := range entries {
 			ids = append(ids, strconv.FormatInt(e.ID, 10))
 		}
@@ -478,22 +468,22 @@ func (h *Handler) neighbours(w *Webhook) (before, after string) {
 	return before, after
 }
 
-// indent writes JSON for people; what was no JSON is a string by now.
+// indent returns a payload for people to read. One that is a string was not JSON; see payload.
 func indent(payload json.RawMessage) string {
 	var text string
 	if json.Unmarshal(payload, &text) == nil {
 		return text
 	}
 	var out bytes.Buffer
-	_ = json.Indent(&out, payload, "", "  ") // it is JSON
+	_ = json.Indent(&out, payload, "", "  ") // cannot fail: it is JSON
 	return out.String()
 }
 
-// curlMost is how long a payload may be within a line for a shell.
-const curlMost = 64 << 10
+// maxCurlPayload is how long a payload may be that becomes part of a command line.
+const maxCurlPayload = 64 << 10
 
-// Curl is a line for a shell that sends a webhook as usher does, but for what may be a secret, the time and the signature: to a copy
-// of the receiver on somebody's desk. Where the receiver is can't be shown here: its address may hold a secret.
+// Curl returns a command that sends the webhook as usher does, without secrets, timestamp and signature: to a receiver on a developer's
+// machine. The address of the real receiver is left out, because it may hold a secret.
 func (d *WebhookDetail) Curl() string {
 	var line strings.Builder
 	line.WriteString(`curl -X POST "$RECEIVER_URL"`)
@@ -506,7 +496,7 @@ func (d *WebhookDetail) Curl() string {
 			fmt.Fprintf(&line, " -H %s", quote(name+": "+value))
 		}
 	}
-	if len(d.Payload) > curlMost {
+	if len(d.Payload) > maxCurlPayload {
 		fmt.Fprintf(&line, " --data-binary @%s", fileName(d.ID))
 	} else {
 		fmt.Fprintf(&line, " --data-binary %s", quote(string(d.Payload)))
@@ -514,7 +504,7 @@ func (d *WebhookDetail) Curl() string {
 	return line.String()
 }
 
-// quote writes a word so that no shell finds anything in it. Codes are foreign.
+// quote returns a word that a shell does not interpret: senders choose the codes of tenants and features.
 func quote(word string) string {
 	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:") == "" && word[0] != '-' {
 		return word
@@ -524,37 +514,36 @@ func quote(word string) string {
 
 func fileName(id string) string { return "webhook-" + id + ".json" }
 
-// download answers with a webhook's payload, as it came, for a file.
+// download is GET /webhooks/{id}/payload: the body as it came.
 func (h *Handler) download(w http.ResponseWriter, r *http.Request) {
 	d, err := h.webhook(r.PathValue("id"))
 	if err != nil {
-		h.explain(w, r, err)
+		h.fail(w, r, err)
 		return
 	}
-	if d.body == nil {
-		h.explain(w, r, &refusal{http.StatusNotFound, "the payload of this webhook is not kept"})
+	if d.raw == nil {
+		h.fail(w, r, &refusal{http.StatusNotFound, "the payload of this webhook is not kept"})
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Disposition", "attachment; filename="+fileName(d.ID))
-	_, _ = w.Write(d.body) // the reader may be gone; nothing to do about it
+	_, _ = w.Write(d.raw) // an error means that the caller has gone
 }
 
-// faultyLine is a line of a payload as it is shown, and what is wrong there.
+// faultyLine is a line of an indented payload, and what is wrong with it.
 type faultyLine struct {
 	Text   string
 	Faults []string
 }
 
-// beside puts each fault beside the line of an indented payload that it speaks of. A member that is missing is said where the object
-// begins that should have it.
-func beside(indented string, faults []content.Fault) (all []faultyLine) {
+// faultyLines puts each fault next to the line that it is about. A missing member is reported at the line where its object begins.
+func faultyLines(indented string, faults []content.Fault) (all []faultyLine) {
 	for line := range strings.SplitSeq(indented, "\n") {
 		all = append(all, faultyLine{Text: line})
 	}
 	w := lineWalk{Decoder: json.NewDecoder(strings.NewReader(indented)), text: indented, lines: make(map[string][]int)}
-	w.UseNumber() // a float may be too small for one
-	w.value("")   // the payload was read before: it is JSON
+	w.UseNumber() // a float64 would refuse 1e999
+	w.value("")
 	for _, f := range faults {
 		path, words := f.Path, f.Message
 		for len(w.lines[path]) == 0 && path != "" {
@@ -570,12 +559,12 @@ func beside(indented string, faults []content.Fault) (all []faultyLine) {
 	return all
 }
 
-// lineWalk finds the line on which each value of a JSON text begins.
+// lineWalk finds the line on which each value of a JSON text begins. The text must be valid.
 type lineWalk struct {
 	*json.Decoder
 	text     string
-	at, line int              // how far it has counted lines
-	lines    map[string][]int // by JSON pointer; a name may be there twice
+	at, line int              // lines have been counted up to here
+	lines    map[string][]int // by JSON pointer; several if a name occurs twice
 }
 
 var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
@@ -592,7 +581,7 @@ func (w *lineWalk) value(path string) {
 			name, _ := w.Token()
 			w.value(path + "/" + escapePointer.Replace(name.(string)))
 		}
-		_, _ = w.Token() // the end of it
+		_, _ = w.Token() // the closing brace
 	case json.Delim('['):
 		for i := 0; w.More(); i++ {
 			w.value(path + "/" + strconv.Itoa(i))

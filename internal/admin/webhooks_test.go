@@ -16,12 +16,12 @@ import (
 	"usher/webhookgate/content"
 )
 
-// busy is an admin port with an inbox of n webhooks that are kept, a second apart, and after every
-// third of them a duplicate that the inbox never saw. The first came at begin.
+// busy returns an admin port with an inbox of n kept webhooks, one each second from begin on, and after every third of them a duplicate,
+// which only the decisions have.
 func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 	b := inboxtest.Open(t, "main-less")
 	cfg := port(b)
-	cfg.Decisions, cfg.Gate = NewDecisions(false), gate(b)
+	cfg.Decisions, cfg.Gate, cfg.Receivers = NewDecisions(false), gate, receiversOf(b)
 	b.Pass(-time.Hour)
 	for i := 1; i <= n; i++ {
 		b.Pass(time.Second)
@@ -43,7 +43,7 @@ func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 	return New(cfg), begin
 }
 
-// numbered puts the inbox's numbers for the first webhook, the second and so on: numbers may have gaps at their beginning.
+// numbered replaces the number N in "/webhooks/N" and "webhook N" by the id of the inbox's Nth webhook: ids need not begin at 1.
 func numbered(t *testing.T, h *Handler, s string) string {
 	all, err := h.cfg.Inbox.List(store.Filter{})
 	if err != nil {
@@ -144,11 +144,11 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// What others wrote stays text.
+// Foreign text in a webhook never becomes HTML.
 func TestPagesEscape(t *testing.T) {
 	const evil = `<script>alert(1)</script>"'&`
 	cfg := port(nil)
-	cfg.Gate = gate(nil)
+	cfg.Gate, cfg.Receivers = gate, receiversOf(nil)
 	cfg.Decisions = NewDecisions(true)
 	body, err := json.Marshal(map[string]any{"payload": map[string]any{"tenant": map[string]any{"name": evil}, "change": map[string]any{"features": []any{map[string]any{"code": evil, "name": evil}}}}})
 	if err != nil {
@@ -211,7 +211,7 @@ func TestActions(t *testing.T) {
 			}
 		})
 	}
-	// Neither a foreign page, nor anything but a POST.
+	// A page of another origin cannot act, nor can any method but POST.
 	h, before := New(port(calm)), calm.Stands()
 	for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}, {"Origin", "null"}} {
 		for _, target := range []string{"/webhooks/3/redeliver", "/webhooks/3/discard", "/redeliver?state=parked", "/discard?state=parked", "/pause", "/resume", "/tenant/erase", "/tenant/forget"} {
@@ -233,7 +233,7 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// What a foreign page embeds is refused; a link that somebody follows is not.
+// A page of another origin cannot embed anything from this port. A link to it works.
 func TestEmbedded(t *testing.T) {
 	h := New(port(nil))
 	for _, tc := range []struct {
@@ -260,7 +260,7 @@ func TestEmbedded(t *testing.T) {
 	}
 }
 
-// Of a tenant with more snapshots than are shown it is said that there are older ones.
+// The page of a tenant with many snapshots says that there are older ones.
 func TestTenantWithManySnapshots(t *testing.T) {
 	h, _ := busy(t, 2*maxTimeline)
 	for _, want := range []bool{false, true} {
@@ -282,7 +282,7 @@ func TestTenantWithManySnapshots(t *testing.T) {
 	}
 }
 
-// What the receiver answered to a question is shown as it is, whatever it was.
+// The receiver's answer to a webhook of USHER_WEBHOOK_SYNC_TYPES is shown, whatever its status.
 func TestAnswerToAQuestion(t *testing.T) {
 	cfg := port(nil)
 	cfg.Decisions = NewDecisions(false)
@@ -296,13 +296,13 @@ func TestAnswerToAQuestion(t *testing.T) {
 	}
 }
 
-// A sender may write names of almost a mebibyte. In a list they are cut: a browser takes minutes to lay out such a
-// line, and a page that follows what happens does so again and again.
+// A sender can use names of almost 1 MiB. Lists shorten them: a browser needs minutes to lay out such a line, each time the page updates
+// itself.
 func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 300_000)
 	b := inboxtest.Open(t)
 	cfg := port(b)
-	cfg.Gate, cfg.Decisions = gate(b), NewDecisions(false)
+	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(b), NewDecisions(false)
 	b.Answer(500, "")
 	b.Tried(b.Queue(&webhookgate.Webhook{Type: long, Snapshot: true, Lane: webhookgate.Lane{Tenant: long}, Body: []byte(strings.ReplaceAll(ten, "users", long))}))
 	h := New(cfg)
@@ -315,11 +315,11 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// When the inbox is broken somebody looks at the overview to learn why: it must not be an error page itself.
+// If the inbox is broken, the overview still loads, and says why.
 func TestOverviewWithoutTheInbox(t *testing.T) {
 	b := world(t)
 	cfg := port(b)
-	cfg.Gate, cfg.Decisions = gate(b), NewDecisions(false)
+	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(b), NewDecisions(false)
 	h := New(cfg)
 	b.Break("no space left on device")
 	for target, want := range map[string]int{"/": 200, "/webhooks": 503, "/api/webhooks": 503} {
@@ -330,7 +330,7 @@ func TestOverviewWithoutTheInbox(t *testing.T) {
 	}
 }
 
-// What was sent again by hand is not being sent while somebody has paused its deliveries, or while the receiver is down.
+// After a redelivery the page says if the webhook waits for the end of a pause, or for a receiver that is down.
 func TestSentAgainInVain(t *testing.T) {
 	for want, prepare := range map[string]func(*inboxtest.Box){
 		"It is being sent again.": func(*inboxtest.Box) {},
@@ -360,7 +360,7 @@ func TestSentAgainInVain(t *testing.T) {
 	}
 }
 
-// Webhooks without a tenant wait for each other, too, if they are of the same type. The page of one says so, as the list does.
+// Webhooks without a tenant wait for others of the same type. Their pages and the list say so.
 func TestHeldUpWithoutATenant(t *testing.T) {
 	b := inboxtest.Open(t)
 	b.Answer(500, "")

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// BenchmarkCheck is what a check costs net/http's server and the handler together,
-// beside a bare handler that answers from a map. There is no network in it: with the
-// kernel's part, the same on both sides, the two are closer still.
+// BenchmarkCheck measures a check with net/http's server and the handler, and for comparison a bare
+// handler that answers from a map. It has no network; with one, the two differ even less.
 func BenchmarkCheck(b *testing.B) {
 	const request = "GET /v1/check?tenant=acme&feature=users HTTP/1.1\r\nHost: 127.0.0.1:8070\r\nUser-Agent: app/1.0\r\nAccept: */*\r\n"
 	const key = "X-Usher-Key: first-key-0123456789\r\n"
@@ -35,8 +34,7 @@ func BenchmarkCheck(b *testing.B) {
 	b.Run("usher with a key", func(b *testing.B) { throughServer(b, New(keyed), request+key+"\r\n") })
 }
 
-// throughServer has net/http's server answer the same request b.N times on one
-// connection.
+// throughServer lets net/http's server answer the same request b.N times on one connection.
 func throughServer(b *testing.B, h http.Handler, request string) {
 	b.ReportAllocs()
 	conn := &loop{request: request, left: b.N, closed: make(chan struct{})}
@@ -65,7 +63,7 @@ func (l *single) Accept() (conn net.Conn, err error) {
 func (l *single) Close() error   { return nil }
 func (l *single) Addr() net.Addr { return &net.TCPAddr{} }
 
-// loop is a connection on which the same request comes again and again.
+// loop is a connection that sends the same request again and again.
 type loop struct {
 	request string
 	left    int

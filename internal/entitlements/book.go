@@ -18,13 +18,13 @@ import (
 const (
 	// bookBytes is about how much memory a Book takes.
 	bookBytes = 64 << 20
-	// counts is for how long an answer of the store counts where others write to the store, too.
-	counts = time.Second
+	// freshFor is how long an answer of a store that others write to, too, is used without asking again.
+	freshFor = time.Second
 	// queryPatience is how long the store may take to answer.
 	queryPatience = 2 * time.Second
 	// probeEvery is how often a store that fails is asked again.
 	probeEvery = time.Second
-	// batch is how many tenants one query is about. It limits the memory that the answer takes.
+	// batch is the largest number of tenants in one query. It limits the memory of an answer.
 	batch = 100
 )
 
@@ -49,11 +49,11 @@ type Book struct {
 	mu      sync.Mutex                     // guards what follows
 	held    *simplelru.LRU[string, *entry] // by the tenant's code
 	size    int64                          // of held
-	asking  bool                           // run asks the store
-	running *query                         // that run waits for; nil: none
-	waiting []*query
-	failure error     // of the last query; nil: it succeeded
-	probe   time.Time // when a store that fails is asked again
+	asking  bool                           // run is active
+	running *query                         // the query that run waits for, or nil
+	waiting []*query                       // the next ones
+	failure error                          // of the last query, or nil
+	probe   time.Time                      // when a store that fails is asked again
 }
 
 // An entry is what the store said about a tenant's code. It does not change.
@@ -64,10 +64,10 @@ type entry struct {
 
 // A query asks the store about everything that was asked for while the query before it ran.
 type query struct {
-	tenants map[string]bool   // that it asks for
-	changed map[string]bool   // those that have changed since it began; the empty code stands for all
+	tenants map[string]bool   // codes that it asks for
+	changed map[string]bool   // codes that have changed since it began; the empty code stands for all
 	done    chan struct{}     // closed at its end
-	found   map[string]*entry // set then, as is err
+	found   map[string]*entry // the answer; valid after done, as is err
 	err     error
 }
 
@@ -98,13 +98,14 @@ func (b *Book) Changed(tenant string) {
 	}
 }
 
+// Lookup is a [Lookup].
 func (b *Book) Lookup(ctx context.Context, tenant string, platform *string) (Answer, error) {
 	e, stale, err := b.find(ctx, tenant)
 	if err != nil {
 		return Answer{}, err
 	}
 	a, err := e.on(platform)
-	if stale > 0 && errors.Is(err, ErrUnknown) { // another replica may have taken it in since
+	if stale > 0 && errors.Is(err, ErrUnknown) { // another replica may have taken in its first webhook since
 		return Answer{}, errors.New("the tenant is not known here, and the inbox cannot be read")
 	}
 	a.Stale = stale
@@ -138,20 +139,20 @@ func (b *Book) find(ctx context.Context, tenant string) (_ *entry, stale time.Du
 		failure = q.err
 	}
 	b.mu.Lock()
-	e, _ = b.held.Get(tenant) // not what was held before: that may have changed
+	e, _ = b.held.Get(tenant) // again: the tenant may have changed meanwhile
 	b.mu.Unlock()
 	switch {
 	case e == nil:
 		return nil, 0, fmt.Errorf("the inbox cannot be read: %w", failure)
-	case b.isCurrent(e): // another query has found it meanwhile
+	case b.isCurrent(e): // another query has brought it meanwhile
 		return e, 0, nil
 	}
 	return e, e.age(), nil
 }
 
-// isCurrent reports whether what is held can be answered without a question to the store.
+// isCurrent reports whether an entry can be used without asking the store.
 func (b *Book) isCurrent(e *entry) bool {
-	return e != nil && (!b.shared || e.age() < counts)
+	return e != nil && (!b.shared || e.age() < freshFor)
 }
 
 // age counts a machine's sleep, too, which the monotonic clock does not.
@@ -159,7 +160,7 @@ func (e *entry) age() time.Duration {
 	return max(time.Since(e.asked), time.Now().Round(0).Sub(e.asked.Round(0)))
 }
 
-// on returns what is known about the tenant on that platform; nil: on the only one.
+// on returns what is known about the tenant on that platform; with nil, on the only platform that has it.
 func (e *entry) on(platform *string) (Answer, error) {
 	if platform == nil && len(e.places) > 1 {
 		several := new(AmbiguousError)
@@ -210,7 +211,7 @@ func (b *Book) run() {
 	b.asking = false
 }
 
-// end gives the answer of a query to everybody who waits for it. b.mu is held.
+// end holds the answer of a query, and wakes the lookups that wait for it. b.mu is held.
 func (b *Book) end(q *query) {
 	defer close(q.done)
 	for tenant, e := range q.found {
@@ -220,7 +221,7 @@ func (b *Book) end(q *query) {
 	}
 	if b.failure = q.err; b.failure != nil {
 		b.probe = time.Now().Add(probeEvery)
-		for _, other := range b.waiting { // they would only wait for the same failure
+		for _, other := range b.waiting { // they would wait for the same failure
 			other.err = q.err
 			close(other.done)
 		}
@@ -228,8 +229,8 @@ func (b *Book) end(q *query) {
 	}
 }
 
-// query asks the store. A caller that hangs up must not fail the others, so the query has no context of
-// theirs.
+// query asks the store. It does not use the context of a caller: if one hangs up, the others still want the
+// answer.
 func (b *Book) query(codes []string) (map[string]*entry, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), queryPatience)
 	defer cancel()
@@ -260,9 +261,9 @@ func (b *Book) drop(tenant string) {
 	}
 }
 
-// hold holds an entry, and drops those that were asked for longest ago if there is too much. An unknown
-// tenant is not held: asking for many of them must not push the others out. Nor is a damaged one:
-// somebody may repair it. b.mu is held.
+// hold adds an entry, and drops the least recently used ones if there is too much. It does not hold an
+// unknown tenant, because questions about many of them must not push out the others; nor a damaged one,
+// because somebody may repair it. b.mu is held.
 func (b *Book) hold(e *entry) {
 	if len(e.places) == 0 || slices.ContainsFunc(e.places, func(a Answer) bool { return a.damaged != nil }) {
 		return

@@ -16,7 +16,7 @@ import (
 	"usher/internal/snapshot"
 )
 
-// fakeStore has snapshots of which a test can say when they are read, and how long that takes.
+// fakeStore is a store for which a test says when it reads its snapshots, and how long that takes.
 type fakeStore struct {
 	mu      sync.Mutex // guards what follows
 	rows    []snapshot.Stored
@@ -81,7 +81,7 @@ func (f *fakeStore) asked() string {
 	return strings.Join(f.queries, " | ")
 }
 
-// look asks for a tenant and says what it was told; "-" is for no platform named.
+// look looks up a tenant and returns the answer in short; the platform "-" stands for none given.
 func look(b *Book, tenant, platform string) string {
 	p := &platform
 	if platform == "-" {
@@ -151,7 +151,7 @@ func TestPlatforms(t *testing.T) {
 	}
 }
 
-// Where nobody else writes, what is held counts until it changes. An unknown tenant is never held.
+// If nobody else writes to the store, an entry is used until it changes. An unknown tenant is never held.
 func TestHeldUntilItChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -183,7 +183,7 @@ func TestHeldUntilItChanges(t *testing.T) {
 	})
 }
 
-// Where other replicas write, too, what is held counts for one second, from the moment it was asked for.
+// If other replicas write to the store, an entry is used for one second, from the moment its query began.
 func TestSharedCountsForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -197,7 +197,7 @@ func TestSharedCountsForASecond(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		expect(t, b, "a", "eu#2")
 		f.set("eu", "a", 3)
-		b.Changed("a") // what came in here counts at once
+		b.Changed("a") // a change of this replica is used at once
 		expect(t, b, "a", "eu#3")
 		if got := f.asked(); got != "a | a | a" {
 			t.Errorf("asked %s", got)
@@ -212,7 +212,7 @@ func TestSharedCountsForASecond(t *testing.T) {
 	})
 }
 
-// What is asked for while a query runs is one query.
+// All lookups that come while a query runs share the next query.
 func TestGathered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -236,8 +236,8 @@ func TestGathered(t *testing.T) {
 	})
 }
 
-// A query that began before a change answers only lookups that began before it, and is not held; whether the
-// query has read the old state or the new one.
+// A query that began before a change answers only lookups that began before the change, and its answer is not
+// held, whether the query has read the old state or the new one.
 func TestChangeDuringAQuery(t *testing.T) {
 	for _, tc := range []struct {
 		name          string
@@ -283,8 +283,8 @@ func TestChangeDuringAQuery(t *testing.T) {
 	}
 }
 
-// While the store fails, what is held is answered at once and marked, and the rest is an error at once. One
-// lookup a second asks the store, and the first that succeeds ends it.
+// While the store fails, lookups get at once what is held, marked as stale, or else an error. One lookup a
+// second asks the store again; the first success ends this.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -301,7 +301,7 @@ func TestOutage(t *testing.T) {
 			expect(t, b, "b", "error: the inbox cannot be read: context deadline exceeded")
 			expect(t, b, "a", "eu#1, stale for 3s")
 		}
-		// Another replica may have taken it in: it is not unknown.
+		// Another replica may have taken in its webhook, so it is not "unknown".
 		if got := look(b, "a", "us"); !strings.HasPrefix(got, "error: ") {
 			t.Errorf("on another platform: %s", got)
 		}
@@ -333,7 +333,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// Where nobody else writes, nobody needs the store for what is held.
+// If nobody else writes to the store, what is held needs no store.
 func TestOutageOfAFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -348,7 +348,7 @@ func TestOutageOfAFile(t *testing.T) {
 	})
 }
 
-// A change while a query fails: what was held when the lookup began is not answered.
+// After a change during a query that fails, the lookup does not get what was held before.
 func TestChangeDuringAFailingQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -388,9 +388,8 @@ func TestCallerHangsUp(t *testing.T) {
 	})
 }
 
-// A tenant whose stored features are damaged is known, and what it may use is not: it is no stranger, for
-// which callers have a default, and the same code on another platform does not answer for it. Once repaired
-// it is read.
+// A tenant whose stored features are damaged is an error. It is not "unknown", for which callers have a
+// default, and the same code on another platform does not answer for it. Once it is repaired it is read again.
 func TestDamaged(t *testing.T) {
 	f := new(fakeStore)
 	f.set("eu", "a", 1)
@@ -408,7 +407,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// What was asked for longest ago goes first. What is larger than all of it is answered, and not held.
+// The least recently used entry goes first. An entry that is larger than the limit is answered, but not held.
 func TestBound(t *testing.T) {
 	f := new(fakeStore)
 	for i, tenant := range []string{"a", "b", "c"} {
@@ -441,7 +440,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// The bound is one of memory: what is held takes about as much as the Book thinks.
+// What the Book holds takes about as much memory as it estimates.
 func TestMemory(t *testing.T) {
 	f := new(fakeStore)
 	for i := range int64(2000) {
@@ -463,7 +462,7 @@ func TestMemory(t *testing.T) {
 	var running sync.WaitGroup
 	for _, s := range f.rows {
 		running.Go(func() {
-			// The tenant's code as part of a long query.
+			// The caller's string of the code is part of a long query.
 			if _, err := b.Lookup(context.Background(), (s.Tenant + strings.Repeat("x", 10_000))[:len(s.Tenant)], nil); err != nil {
 				t.Error(err)
 			}
@@ -479,9 +478,9 @@ func TestMemory(t *testing.T) {
 	runtime.KeepAlive(b)
 }
 
-// Random changes, here and at another replica, random lookups, a store that takes its time, fails and hangs:
-// no answer is older than what was done here before the lookup began, none that is not marked is older than
-// what another replica did a second before, and none is of another tenant.
+// Random changes, by this replica and by another one, random lookups, and a store that is slow, fails and
+// hangs: no answer is older than a change of this replica before the lookup began; none that is not marked as
+// stale is older than a change of another replica one second before; and none is about another tenant.
 func TestNeverOlder(t *testing.T) {
 	for seed := range uint64(60) {
 		for _, shared := range []bool{false, true} {
@@ -493,7 +492,7 @@ func TestNeverOlder(t *testing.T) {
 	}
 }
 
-// change is one in the history of a tenant on a platform.
+// change is a change of a tenant on a platform.
 type change struct {
 	at     time.Time // of the commit
 	seq    int64     // zero: erased
@@ -570,7 +569,7 @@ func neverOlder(t *testing.T, rng *rand.Rand, shared bool) {
 			})
 		}
 	}
-	// allowed reports whether a lookup that began then may be told this. mu is held.
+	// allowed reports whether a lookup that began at this time may get this answer. mu is held.
 	allowed := func(l lane, began time.Time, seq int64, stale bool) bool {
 		all := history[l]
 		for i := len(all) - 1; i >= 0; i-- {
@@ -579,7 +578,7 @@ func neverOlder(t *testing.T, rng *rand.Rand, shared bool) {
 				return true
 			}
 			here := !c.remote && !c.done.IsZero() && c.done.Before(began)
-			elsewhere := !stale && !c.at.After(began.Add(-counts))
+			elsewhere := !stale && !c.at.After(began.Add(-freshFor))
 			if here || elsewhere {
 				return false // this one must be seen, or a newer one
 			}
@@ -617,7 +616,7 @@ func neverOlder(t *testing.T, rng *rand.Rand, shared bool) {
 					if found := (lane{a.Platform, a.Tenant}); named && found != l || a.Tenant != l.tenant || !allowed(found, began, a.Seq, a.Stale > 0) {
 						t.Errorf("%v: %+v", l, a)
 					}
-					if f, _ := a.Snapshot.Feature("users"); int64(f.Limit) != a.Seq || a.Stale > 0 && (!shared || a.Stale < counts) {
+					if f, _ := a.Snapshot.Feature("users"); int64(f.Limit) != a.Seq || a.Stale > 0 && (!shared || a.Stale < freshFor) {
 						t.Errorf("%v: %+v", l, a)
 					}
 				}

@@ -27,15 +27,15 @@ import (
 // error means that it cannot tell now.
 type Lookup func(ctx context.Context, tenant string, platform *string) (Answer, error)
 
-// An Answer is what is known of one tenant.
+// An Answer is what usher knows about one tenant.
 type Answer struct {
-	snapshot.Stored // without what it says, which is in Snapshot
+	snapshot.Stored // without Features, which are decoded in Snapshot
 	Snapshot        snapshot.Snapshot
-	// Stale is for how long the answer could not be compared with what other replicas have
-	// taken in; zero if it could.
+	// Stale is for how long the store could not be read. Another replica may have taken in a newer snapshot
+	// since. It is zero if the answer is current.
 	Stale time.Duration
 
-	damaged error // the stored features cannot be read; nil: they can
+	damaged error // why the stored features cannot be decoded, or nil
 }
 
 var (

@@ -11,7 +11,7 @@ func basic(user, password string) string {
 	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
 
-// The key, in the places where callers can put it; and what never replaces it.
+// Callers can send the key in several headers. Nothing replaces it.
 func TestKey(t *testing.T) {
 	const (
 		feature = "/v1/entitlements/acme/users"
@@ -48,7 +48,7 @@ func TestKey(t *testing.T) {
 		{"look-alike", []string{"X_Usher_Key: " + good}, ""},
 		{"a part of it", []string{"X-Usher-Key: " + good[:15]}, ""},
 		{"more than it", []string{"X-Usher-Key: " + good + "x"}, ""},
-		// On a check the Authorization is the visitor's.
+		// In a check, Authorization is that of the visitor.
 		{"header, and a visitor's bearer", []string{"X-Usher-Key: " + good, "Authorization: Bearer visitors-own"}, "ecf"},
 		{"header, and a visitor's password", []string{"X-Usher-Key: " + good, basic("visitor", "own")}, "ecf"},
 		{"wrong header, and the right bearer", []string{"X-Usher-Key: wrong", "Authorization: Bearer " + good}, "ef"},
@@ -64,7 +64,7 @@ func TestKey(t *testing.T) {
 					pages += page.name
 				case resp.StatusCode != 401 || code != "KEY_REQUIRED" && page.name != "f" || code != "GENERAL" && page.name == "f":
 					t.Errorf("%s: %s %s", page.target, resp.Status, code)
-				// A web server hands the challenge on, and a visitor's browser would ask for the key.
+				// A web server would pass on the challenge, and the visitor's browser would ask for the key.
 				case (resp.Header.Get("Www-Authenticate") == "") != (page.name == "c"):
 					t.Errorf("%s: challenge %q", page.target, resp.Header.Get("Www-Authenticate"))
 				}
@@ -74,7 +74,7 @@ func TestKey(t *testing.T) {
 			}
 		})
 	}
-	// A key file that can't be read, or is empty, lets nobody in.
+	// A key file that is empty or cannot be read lets nobody in.
 	for _, keys := range []string{"", ",", " , "} {
 		cfg.Key = func() string { return keys }
 		for _, header := range []string{"X-Usher-Key: ", "X-Other: 1", "Authorization: Bearer", basic("", ""), "X-API-Key: "} {
@@ -83,7 +83,7 @@ func TestKey(t *testing.T) {
 			}
 		}
 	}
-	// Nothing is told to who has no key: no tenant, no path, no method.
+	// A caller without the key learns nothing: not whether a tenant, a path or a method exists.
 	cfg.Key = func() string { return good }
 	for _, target := range []string{"/v1/entitlements/nobody", "/elsewhere", "/v1/check", "/v1/check?tenant=nobody&feature=x"} {
 		for _, method := range []string{"GET", "DELETE"} {
@@ -94,7 +94,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// Web pages are refused, but a check has its visitor's headers on it.
+// Web pages are refused, except in a check, which carries the headers of a visitor.
 func TestBrowsers(t *testing.T) {
 	h := New(config(t))
 	for _, tc := range []struct {
@@ -125,14 +125,14 @@ func TestBrowsers(t *testing.T) {
 		if resp := ask(t, h, "GET", "/v1/check?tenant=acme&feature=users", "", tc.header); resp.StatusCode != 204 {
 			t.Errorf("a check, %s: %s", tc.header, resp.Status)
 		}
-		// Only what is /v1/check letter by letter is a check.
+		// Only the exact path /v1/check is a check.
 		if resp := ask(t, h, "GET", "/v1/%63heck?tenant=acme&feature=users", "", tc.header); tc.refused != (resp.StatusCode == 403) {
 			t.Errorf("no check, %s: %s", tc.header, resp.Status)
 		}
 	}
 }
 
-// The Host header, on every page: also on a check, whose Host the web server sets.
+// The Host is checked on every path, also for a check.
 func TestHost(t *testing.T) {
 	cfg := config(t)
 	cfg.Hosts = guard.NewHosts("127.0.0.1:8070", []string{"usher.internal"}, false)
@@ -140,7 +140,7 @@ func TestHost(t *testing.T) {
 	for host, status := range map[string]int{
 		"127.0.0.1:8070": 204, "localhost": 204, "usher.internal": 204, "evil.example": 421, "0.0.0.0:8070": 421, "10.0.0.1": 421,
 	} {
-		// In an absolute target the host is the one that counts.
+		// The host of an absolute target counts, not the Host header.
 		resp := ask(t, h, "GET", "http://"+host+"/v1/check?tenant=acme&feature=users", "")
 		if code := errorCode(t, resp); resp.StatusCode != status || (code == "HOST_REFUSED") != (status == 421) {
 			t.Errorf("%s: %s %s", host, resp.Status, code)

@@ -25,22 +25,15 @@ type Config struct {
 	// Key returns the key that callers must send, or several separated by commas. Nil: no key
 	// is required. A func that returns the empty string lets no caller in.
 	Key func() string
-	// Checked is called for each question about one feature, with Enabled, Denied or Unknown. It
-	// must not block. May be nil.
+	// Checked is called for each question about one feature, with its result: enabled, denied, or unknown
+	// if there is no answer. It must not block. May be nil.
 	Checked func(result string)
 	// Log gets a line if nothing can be answered. Required.
 	Log *slog.Logger
 }
 
-// The results of a question about a feature.
-const (
-	Enabled = "enabled"
-	Denied  = "denied"
-	Unknown = "unknown" // the tenant is unknown or ambiguous, or nothing can be read
-)
-
-// drainPatience is the time for the rest of a request that is answered before it was read.
-// net/http reads that rest, to keep the connection, and would wait for it without a limit.
+// drainPatience limits how long net/http waits for the rest of a body that the handler did not read. It
+// reads that rest to keep the connection, and would wait without a limit.
 const drainPatience = 5 * time.Second
 
 // Handler serves the port.
@@ -74,7 +67,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	respond(w, to, a, err)
 }
 
-// An answer is a successful one. Its own headers have already been set.
+// An answer is a successful one. Headers of its own are already set.
 type answer struct {
 	status int
 	body   any // nil for none
@@ -139,13 +132,13 @@ func knowsKey(h http.Header, to target, keys string) bool {
 	return guard.HasKey(h, keys)
 }
 
-// target is where a request goes to.
+// target is what the path of a request asks for.
 type target struct {
-	serve   func(*Handler, http.ResponseWriter, *http.Request, target) (answer, error) // nil: there is no such page
-	check   bool                                                                       // it is /v1/check
-	ofrep   bool                                                                       // it is below /ofrep/: errors have the form of that protocol
+	serve   func(*Handler, http.ResponseWriter, *http.Request, target) (answer, error) // nil for an unknown path
+	check   bool                                                                       // the path is /v1/check
+	ofrep   bool                                                                       // the path is below /ofrep/, and errors have the form of that protocol
 	tenant  string
-	feature *string // or the key of a flag; nil: none
+	feature *string // a feature, or the key of a flag; nil if the path has none
 }
 
 const (
@@ -222,6 +215,7 @@ func optional(params url.Values, name string) *string {
 	return nil
 }
 
+// last returns the last snapshot of a tenant, whose features must be known, and sets Usher-Stale if it may be outdated.
 func (l Lookup) last(ctx context.Context, w http.ResponseWriter, tenant string, platform *string) (Answer, error) {
 	a, err := l(ctx, tenant, platform)
 	if err != nil {
@@ -236,12 +230,13 @@ func (l Lookup) last(ctx context.Context, w http.ResponseWriter, tenant string, 
 	return a, nil
 }
 
+// count reports the result of a question about one feature.
 func (h *Handler) count(err error, enabled bool) {
-	result := Denied
+	result := "denied"
 	if err != nil {
-		result = Unknown
+		result = "unknown"
 	} else if enabled {
-		result = Enabled
+		result = "enabled"
 	}
 	if h.cfg.Checked != nil {
 		h.cfg.Checked(result)
@@ -300,7 +295,7 @@ func problemOf(err error) *problem {
 		return &problem{http.StatusNotFound, "FEATURES_UNKNOWN", "FLAG_NOT_FOUND", "Unknown features: " + err.Error() + "."}
 	case errors.As(err, new(*AmbiguousError)):
 		return &problem{http.StatusConflict, "AMBIGUOUS", "INVALID_CONTEXT", "Ambiguous: " + err.Error() + "."}
-	default: // its text is for the log only: it may contain names of files and servers
+	default: // the error itself is only logged: it may contain names of files and servers
 		return &problem{http.StatusServiceUnavailable, notReady, general, "Not ready: the inbox cannot be read."}
 	}
 }
@@ -309,7 +304,7 @@ func badRequest(message string) error {
 	return &problem{http.StatusBadRequest, "BAD_REQUEST", general, message}
 }
 
-// denied is a no.
+// denied returns the answer no, with the reason.
 func denied(message string) error {
 	return &problem{http.StatusForbidden, "DENIED", general, message}
 }

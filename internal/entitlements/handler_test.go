@@ -19,7 +19,7 @@ import (
 	"usher/internal/snapshot"
 )
 
-// taken is when the webhooks of these tests were taken in.
+// taken is the time at which the webhooks of these tests were taken in.
 var taken = time.Date(2026, 5, 1, 12, 0, 0, 123456789, time.FixedZone("", 7200))
 
 // shop is a store with these tenants:
@@ -71,7 +71,7 @@ func shop(t testing.TB) Lookup {
 	}
 }
 
-// listing is the snapshot of a webhook that lists these.
+// listing returns the snapshot of a webhook with these features.
 func listing(t testing.TB, features ...string) snapshot.Snapshot {
 	t.Helper()
 	s := snapshot.Read([]byte(`{"payload":{"change":{"features":[` + strings.Join(features, ",") + `]}}}`))
@@ -88,8 +88,7 @@ func config(t testing.TB) Config {
 	}
 }
 
-// ask sends a request, whose target is taken letter by letter as net/http's server
-// does, and returns the answer.
+// ask sends a request and returns the answer. The target is parsed as net/http's server does.
 func ask(t testing.TB, h http.Handler, method, target, body string, header ...string) *http.Response {
 	t.Helper()
 	raw := method + " " + target + " HTTP/1.1\r\nHost: 127.0.0.1:8070\r\n"
@@ -112,7 +111,7 @@ func ask(t testing.TB, h http.Handler, method, target, body string, header ...st
 	return resp
 }
 
-// jsonOf is an answer's JSON, written anew with its names in order.
+// jsonOf returns the JSON of an answer with its names in order.
 func jsonOf(t testing.TB, resp *http.Response) string {
 	t.Helper()
 	raw, err := io.ReadAll(resp.Body)
@@ -132,7 +131,7 @@ func jsonOf(t testing.TB, resp *http.Response) string {
 	return string(again)
 }
 
-// errorCode is what an answer says is wrong, or nothing.
+// errorCode returns the error code of an answer, or nothing.
 func errorCode(t testing.TB, resp *http.Response) (code string) {
 	t.Helper()
 	var body struct {
@@ -156,7 +155,7 @@ func errorCode(t testing.TB, resp *http.Response) (code string) {
 	return body.Error.Code + body.ErrorCode
 }
 
-// What each page answers, whole.
+// The complete answer of each path.
 func TestAnswers(t *testing.T) {
 	h := New(config(t))
 	const source = `"as_of":"2026-05-01T10:00:00.123456789Z"`
@@ -322,7 +321,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// What is answered from memory alone says so, whatever the answer.
+// Every answer that may be outdated has the header Usher-Stale.
 func TestStale(t *testing.T) {
 	h := New(config(t))
 	const context = `{"context":{"targetingKey":"old"}}`
@@ -369,7 +368,7 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// Each question about a feature is counted once, as what came of it; nothing else is.
+// Each question about a feature is counted once, by its result. Nothing else is counted.
 func TestCounting(t *testing.T) {
 	var results []string
 	cfg := config(t)
@@ -408,8 +407,7 @@ func TestCounting(t *testing.T) {
 	}
 }
 
-// An outage is one line in the log, not one for each visitor of a shop; and it is there
-// that the store's own words go.
+// An outage is one line in the log, not one for each request. Only the log has the store's own error.
 func TestOutageInLog(t *testing.T) {
 	var log strings.Builder
 	cfg := config(t)

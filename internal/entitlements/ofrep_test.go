@@ -11,7 +11,7 @@ import (
 
 const flagURL = "/ofrep/v1/evaluate/flags"
 
-// Each flag, by the contract; the answer whole.
+// The complete answer for each flag.
 func TestFlag(t *testing.T) {
 	h := New(config(t))
 	for _, tc := range []struct{ tenant, key, want string }{
@@ -28,7 +28,7 @@ func TestFlag(t *testing.T) {
 		{"acme", "other.limit", `{"key":"other.limit","reason":"STATIC","value":0,"variant":"denied"}`},
 		{"acme", "other.value", `{"key":"other.value","reason":"STATIC","value":"","variant":"denied"}`},
 		{"empty", "users", `{"key":"users","reason":"STATIC","value":false,"variant":"denied"}`},
-		// The whole key comes first, and its own limit is one more suffix away.
+		// A feature with the whole key as its code comes first. Its own limit has one more suffix.
 		{"acme", "a/b.limit", `{"key":"a/b.limit","reason":"STATIC","value":true,"variant":"enabled"}`},
 		{"acme", "a%2Fb.limit", `{"key":"a/b.limit","reason":"STATIC","value":true,"variant":"enabled"}`},
 		{"acme", "a/b.limit.limit", `{"key":"a/b.limit.limit","reason":"STATIC","value":3,"variant":"limited"}`},
@@ -125,8 +125,7 @@ func TestFlagErrors(t *testing.T) {
 	}
 }
 
-// All flags are three for each feature, each key once, and each as it is when it is
-// asked for alone.
+// There are three flags for each feature. Each key occurs once, with the same answer as for that flag alone.
 func TestFlags(t *testing.T) {
 	h := New(config(t))
 	s := listing(t, `{"code":"users","quantity":25}`, `{"code":"users.limit"}`, `{"code":"users.value","value":"v"}`, `{"code":"sso"}`)
@@ -156,7 +155,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// Who has the flags already is not sent them; who has others is.
+// A caller that already has the flags gets a 304, one that has others gets the flags.
 func TestFlagsETag(t *testing.T) {
 	h := New(config(t))
 	tagOf := func(tenant string) string {
@@ -191,7 +190,7 @@ func TestFlagsETag(t *testing.T) {
 	}
 }
 
-// Whatever the body is, an answer is about the one tenant that it names, or an error.
+// Whatever the body is, the answer is an error, or about the one tenant that the body names.
 func FuzzContext(f *testing.F) {
 	for _, body := range []string{
 		`{"context":{"targetingKey":"acme","platform":"eu"}}`, `{"context":{"targetingKey":"twice"}}`, `{"context":null}`,
@@ -223,7 +222,7 @@ func FuzzContext(f *testing.F) {
 	})
 }
 
-// Whatever the path is, it is divided as it was sent.
+// A path is split as it was sent.
 func FuzzPath(f *testing.F) {
 	for _, path := range []string{"/v1/entitlements/a%2Fb/users", `/v1/entitlements/a%2Fb"/users`, "/v1/check", "/ofrep/v1/evaluate/flags/a/b%2Fc", "/v1/entitlements/%ff"} {
 		f.Add(path)

@@ -14,8 +14,8 @@ type (
 	tenantBody struct {
 		Tenant       string        `json:"tenant"`
 		Platform     string        `json:"platform"`
-		Features     []featureBody `json:"features,omitzero"` // all of them; nil if the question was about one
-		*featureBody               // that one
+		Features     []featureBody `json:"features,omitzero"` // of a question about all features
+		*featureBody               // of a question about one
 		AsOf         time.Time     `json:"as_of"`
 		Webhook      string        `json:"webhook"`
 	}
@@ -23,7 +23,7 @@ type (
 		Feature string         `json:"feature"`
 		Name    string         `json:"name"`
 		Enabled bool           `json:"enabled"`
-		Limit   snapshot.Limit `json:"limit"` // null: none
+		Limit   snapshot.Limit `json:"limit"` // null: no limit
 		Value   string         `json:"value"`
 	}
 )
@@ -41,8 +41,8 @@ func (h *Handler) entitlements(w http.ResponseWriter, r *http.Request, to target
 	return answer{http.StatusOK, body}, err
 }
 
-// Describe answers ?tenant=&feature=&platform= as /v1/entitlements does, for a port that has checked the
-// caller.
+// Describe answers GET ?tenant=&feature=&platform= as /v1/entitlements does. It checks no key: it is for the
+// admin port, which has checked the caller.
 func (l Lookup) Describe(w http.ResponseWriter, r *http.Request) {
 	params, err := readQuery(r, "tenant", "feature", "platform")
 	var body tenantBody
@@ -77,7 +77,7 @@ func enabledBody(f snapshot.Feature) featureBody {
 	return featureBody{Feature: f.Code, Name: f.Name, Enabled: true, Limit: f.Limit, Value: f.Value}
 }
 
-// check answers with a status only, which is what web servers need.
+// check answers /v1/check with a status only, for web servers that ask before they pass on a request.
 func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answer, error) {
 	params, err := readQuery(r, "tenant", "feature", "platform", "quantity")
 	if err != nil {

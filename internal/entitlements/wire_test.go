@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// wired serves one connection within a bubble, and returns its other end.
+// wired serves one connection in a synctest bubble, and returns its other end.
 func wired(t *testing.T, h http.Handler) net.Conn {
 	near, far := net.Pipe()
 	l := &single{conn: far}
@@ -21,14 +21,14 @@ func wired(t *testing.T, h http.Handler) net.Conn {
 	return near
 }
 
-// ended closes a connection and gives the server the time that it takes to notice.
+// ended closes a connection, and waits until the server has noticed.
 func ended(conn net.Conn) {
 	conn.Close()
 	time.Sleep(time.Second)
 }
 
-// A check whose body never comes is answered at once: a web server that passes the
-// visitor's Content-Length on must not wait with every visitor.
+// A check whose body never comes is answered at once. Some web servers pass on the visitor's Content-Length, but
+// not the body.
 func TestCheckWithoutItsBody(t *testing.T) {
 	for _, framing := range []string{"Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestCheckWithoutItsBody(t *testing.T) {
 	}
 }
 
-// A question whose body stops coming is an error, and soon.
+// If the body of a question stops halfway, the answer is an error, soon.
 func TestContextThatStopsComing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -58,7 +58,7 @@ func TestContextThatStopsComing(t *testing.T) {
 	})
 }
 
-// A store that takes its time is not cut short by the time that a body has to come in.
+// The time limit for the body does not limit a slow store.
 func TestSlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(t)

@@ -11,17 +11,17 @@ import (
 	"net/netip"
 )
 
-// owner returns the user who owns the socket from client to server. If there is no such socket,
-// or no process holds it any more, that is an error.
-type owner func(client, server netip.AddrPort) (uid uint32, err error)
+// ownerFunc returns the user who owns the client's end of the connection from client to server. It is an
+// error if there is no such connection, or if no process holds that end any more.
+type ownerFunc func(client, server netip.AddrPort) (uid uint32, err error)
 
 // listener closes the connections of other users without an answer.
 type listener struct {
 	net.Listener
-	owner owner
-	user  uint32
-	log   *slog.Logger
-	told  bool // a refused connection was logged; used by Accept only
+	owner  ownerFunc
+	user   uint32 // whose connections are accepted
+	log    *slog.Logger
+	warned bool // a refused connection was logged; used by Accept only
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -35,15 +35,15 @@ func (l *listener) Accept() (net.Conn, error) {
 			return conn, nil
 		}
 		conn.Close()
-		l.refused(uid, err)
+		l.logRefused(uid, err)
 	}
 }
 
-// refused logs a warning the first time only: anybody who can connect could fill the log.
-func (l *listener) refused(uid uint32, err error) {
+// logRefused logs a warning the first time only, because every user of the machine could fill the log.
+func (l *listener) logRefused(uid uint32, err error) {
 	say := l.log.Debug
-	if !l.told {
-		l.told, say = true, l.log.Warn
+	if !l.warned {
+		l.warned, say = true, l.log.Warn
 	}
 	if err != nil {
 		say("connection refused: its user is unknown", "err", err)

@@ -15,36 +15,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SameUser returns l with the connections of this process's user only. l must listen on an IPv4
-// loopback address. It is an error if the kernel does not say who owns a connection.
+// SameUser returns a listener that accepts only the connections of this process's user. l must listen on
+// an IPv4 loopback address. It is an error if the kernel does not say who owns a connection.
 func SameUser(l net.Listener, log *slog.Logger) (net.Listener, error) {
 	user := uint32(os.Geteuid())
-	// The second is for kernels that do not have the first, such as gVisor.
-	var all []error
-	for _, ask := range []owner{askKernel, readTable} {
-		err := try(l, ask, user)
+	// The table is for kernels without sock_diag, such as gVisor. To search it takes longer the more connections the machine has.
+	var failures []error
+	for _, owner := range []ownerFunc{askKernel, readTable} {
+		err := try(l, owner, user)
 		if err == nil {
-			return &listener{Listener: l, owner: ask, user: user, log: log}, nil
+			return &listener{Listener: l, owner: owner, user: user, log: log}, nil
 		}
-		all = append(all, err)
+		failures = append(failures, err)
 	}
-	return nil, fmt.Errorf("the kernel does not say which user owns a connection: %w", errors.Join(all...))
+	return nil, fmt.Errorf("the kernel does not say which user owns a connection: %w", errors.Join(failures...))
 }
 
-// try checks that ask finds a connection of our own.
-func try(l net.Listener, ask owner, user uint32) error {
+// try checks that owner finds a connection of our own.
+func try(l net.Listener, owner ownerFunc, user uint32) error {
 	conn, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	// Somebody else's connection may be accepted first. Here it does not matter whose it is.
+	// This may be the connection of somebody else, who was first. That does not matter here.
 	accepted, err := l.Accept()
 	if err != nil {
 		return err
 	}
 	defer accepted.Close()
-	uid, err := ask(addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
+	uid, err := owner(addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
 	if err == nil && uid != user {
 		err = fmt.Errorf("the kernel says that our own connection belongs to user %d, not %d", uid, user)
 	}
@@ -53,8 +53,8 @@ func try(l net.Listener, ask owner, user uint32) error {
 
 var errGone = errors.New("no process holds the other end")
 
-// From linux/inet_diag.h and sock_diag.h. A message has the layout of C structs; those below have
-// no gaps.
+// From linux/inet_diag.h and sock_diag.h. The Go structs below have the layout of the C structs, which
+// have no padding.
 const (
 	sockDiagByFamily = 20
 	stateListen      = 10
@@ -68,8 +68,8 @@ type sockID struct {
 	Cookie                [2]uint32
 }
 
-// request is a nlmsghdr and inet_diag_req_v2.
-type request struct {
+// diagRequest is a nlmsghdr followed by an inet_diag_req_v2.
+type diagRequest struct {
 	Length          uint32
 	Type, Flags     uint16
 	Sequence, From  uint32
@@ -79,23 +79,23 @@ type request struct {
 	ID              sockID
 }
 
-// found is inet_diag_msg.
-type found struct {
+// diagAnswer is an inet_diag_msg.
+type diagAnswer struct {
 	Family, State, Timer, Retransmits uint8
 	ID                                sockID
 	Expires, ReadQueue, WriteQueue    uint32
 	UID, Inode                        uint32
 }
 
-// askKernel asks with sock_diag. That finds a client with a dual-stack socket, too: the kernel looks for
-// the connection as it does for each IPv4 packet that comes.
+// askKernel asks the kernel through a sock_diag socket. The kernel looks up the connection as it does for
+// an IPv4 packet that arrives, so it also finds a client with a dual-stack socket.
 func askKernel(client, server netip.AddrPort) (uint32, error) {
-	id := sockID{Cookie: [2]uint32{^uint32(0), ^uint32(0)}} // none
+	id := sockID{Cookie: [2]uint32{^uint32(0), ^uint32(0)}} // "no cookie"
 	binary.BigEndian.PutUint16(id.LocalPort[:], client.Port())
 	binary.BigEndian.PutUint16(id.RemotePort[:], server.Port())
 	copy(id.Local[:], client.Addr().AsSlice())
 	copy(id.Remote[:], server.Addr().AsSlice())
-	req := request{
+	req := diagRequest{
 		Type: sockDiagByFamily, Flags: unix.NLM_F_REQUEST, Sequence: 1,
 		Family: unix.AF_INET, Proto: unix.IPPROTO_TCP, States: ^uint32(0), ID: id,
 	}
@@ -113,27 +113,27 @@ func askKernel(client, server netip.AddrPort) (uint32, error) {
 	case kind != sockDiagByFamily:
 		return 0, fmt.Errorf("sock_diag: an answer of type %d", kind)
 	}
-	var sock found
+	var sock diagAnswer
 	if _, err := binary.Decode(payload, binary.NativeEndian, &sock); err != nil {
 		return 0, fmt.Errorf("sock_diag: %w", err)
 	}
-	// If there is no such connection the kernel returns the listener on that port. And it
-	// counts a connection that no process holds any more as root's.
+	// If there is no such connection, the kernel returns the listener on that port. And a connection
+	// that no process holds any more seems to be root's.
 	if sock.State == stateListen || sock.Inode == 0 || sock.ID.LocalPort != id.LocalPort || sock.ID.RemotePort != id.RemotePort {
 		return 0, errGone
 	}
 	return sock.UID, nil
 }
 
-// exchange sends a message to the kernel and returns its answer. It opens a socket each time:
-// that costs some microseconds for each connection, and there is no state to keep.
-func exchange(req request) (kind uint16, payload []byte, err error) {
+// exchange sends a message to the kernel and returns its answer. It opens a socket each time, which
+// costs a few microseconds, and leaves no state to keep.
+func exchange(req diagRequest) (kind uint16, payload []byte, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_INET_DIAG)
 	if err != nil {
 		return 0, nil, os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	// The kernel answers during the send. If it ever does not, do not wait for it.
+	// The kernel answers during the send. The timeout is for a kernel that does not.
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
 		return 0, nil, os.NewSyscallError("setsockopt", err)
 	}
@@ -155,13 +155,13 @@ func exchange(req request) (kind uint16, payload []byte, err error) {
 	return binary.NativeEndian.Uint16(buf[4:]), buf[unix.NLMSG_HDRLEN:n], nil
 }
 
-// readTable searches the tables of all connections, of IPv4 sockets and of IPv6 sockets, which may be
-// dual-stack and then have mapped addresses.
+// readTable searches the kernel's tables of all connections: that of IPv4 sockets, then that of IPv6
+// sockets, which has dual-stack sockets with mapped addresses.
 func readTable(client, server netip.AddrPort) (uint32, error) {
-	uid, err := readFamily("/proc/net/tcp", inTable(client.Addr().AsSlice(), client.Port()), inTable(server.Addr().AsSlice(), server.Port()))
+	uid, err := readFamily("/proc/net/tcp", tableAddress(client.Addr().AsSlice(), client.Port()), tableAddress(server.Addr().AsSlice(), server.Port()))
 	if errors.Is(err, errGone) {
 		from, to := client.Addr().As16(), server.Addr().As16()
-		uid, err = readFamily("/proc/net/tcp6", inTable(from[:], client.Port()), inTable(to[:], server.Port()))
+		uid, err = readFamily("/proc/net/tcp6", tableAddress(from[:], client.Port()), tableAddress(to[:], server.Port()))
 	}
 	if errors.Is(err, os.ErrNotExist) { // a system without IPv6
 		err = errGone
@@ -194,8 +194,8 @@ func readFamily(path, client, server string) (uint32, error) {
 	return 0, errGone
 }
 
-// inTable writes an address as the tables do: in hex, in words of the machine's byte order.
-func inTable(addr []byte, port uint16) (s string) {
+// tableAddress writes an address as the tables do: in hex, each 32 bits in the machine's byte order.
+func tableAddress(addr []byte, port uint16) (s string) {
 	for ; len(addr) > 0; addr = addr[4:] {
 		s += fmt.Sprintf("%08X", binary.NativeEndian.Uint32(addr))
 	}

@@ -25,8 +25,8 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// dialAs connects to addr with a socket of this family that a user owns; a negative uid
-// is our own.
+// dialAs connects to addr with a socket of this family that belongs to a user; a negative uid stands for our
+// own.
 func dialAs(t *testing.T, family, uid int, addr net.Addr) (fd int) {
 	t.Helper()
 	done := make(chan error)
@@ -62,7 +62,7 @@ func dialAs(t *testing.T, family, uid int, addr net.Addr) (fd int) {
 const nobody = 65534
 
 func TestOwner(t *testing.T) {
-	for name, ask := range map[string]owner{"kernel": askKernel, "table": readTable} {
+	for name, ask := range map[string]ownerFunc{"kernel": askKernel, "table": readTable} {
 		t.Run(name, func(t *testing.T) {
 			l := listen(t)
 			if err := try(l, ask, uint32(os.Geteuid())); err != nil {
@@ -98,14 +98,14 @@ func TestOwner(t *testing.T) {
 					if uid, err := ask(client, server); err != nil || uid != want {
 						t.Errorf("user %d, %v, want %d", uid, err, want)
 					}
-					// What nobody holds any more would count as root's.
+					// A connection that no process holds any more would seem to be root's.
 					unix.Close(fd)
 					if uid, err := ask(client, server); !errors.Is(err, errGone) {
 						t.Errorf("once it is closed: user %d, %v", uid, err)
 					}
 				})
 			}
-			// Somebody listens there, but there is no connection.
+			// There is a listener on that port, but no connection.
 			other := listen(t)
 			if uid, err := ask(addrPort(other.Addr()), addrPort(l.Addr())); !errors.Is(err, errGone) {
 				t.Errorf("no connection: user %d, %v", uid, err)

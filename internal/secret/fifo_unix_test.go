@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// To open a pipe waits for its other end. A pipe in the place of a secret's file must not stop
-// the watch over the other files, nor keep usher from ending.
+// Opening a pipe blocks until somebody opens its other end. A pipe in place of a secret's file must not stop the
+// watch of the other files, nor keep usher from ending.
 func TestWatchPassesOverPipes(t *testing.T) {
 	dir := t.TempDir()
 	piped, other := filepath.Join(dir, "piped"), filepath.Join(dir, "other")

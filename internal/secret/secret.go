@@ -1,6 +1,6 @@
-// Package secret has values that must never be shown: the passwords, keys and tokens in the
+// Package secret holds values that must never be shown: the passwords, keys and tokens in the
 // settings. A Value comes from a variable, or from a file that is read again when its content
-// changes. If it gets into a log line or an error by accident, it prints as [redacted].
+// changes. In a log line or an error it prints as [redacted].
 package secret
 
 import (
@@ -39,9 +39,9 @@ type Value struct {
 	require  func(string) error // checks a new content; nil: no check
 	onChange []func()
 
-	// Used by Watch only: what it read last.
-	candidate string
-	complaint string
+	// Used by Watch only:
+	candidate string // the content that it read last
+	complaint string // the last problem that it logged
 }
 
 // New returns a secret with a fixed value.
@@ -72,8 +72,7 @@ func (v *Value) Get() string {
 	return *v.current.Load()
 }
 
-// Getter returns Get; nil when v is nil, for those to whom a nil func means that the secret
-// is not set.
+// Getter returns the method Get, or nil if v is nil: configurations take a nil func as a secret that is not set.
 func (v *Value) Getter() func() string {
 	if v == nil {
 		return nil
@@ -122,17 +121,17 @@ func Watch(ctx context.Context, log *slog.Logger, values ...*Value) {
 			return
 		case <-tick.C:
 			for _, v := range watched {
-				v.look(log)
+				v.reload(log)
 			}
 		}
 	}
 }
 
-// look reads the file once. A new content counts only if two looks in a row see the same: a file
+// reload reads the file once. It uses a new content only if it reads the same twice in a row: a file
 // that is being rewritten in place may be half-written.
-func (v *Value) look(log *slog.Logger) {
+func (v *Value) reload(log *slog.Logger) {
 	value, err := "", fmt.Errorf("%s is not a regular file", v.path)
-	if regular(v.path) { // to open a pipe could wait for ever
+	if regular(v.path) { // opening a pipe could block forever
 		value, err = read(v.path)
 	}
 	if err == nil && v.require != nil {
@@ -159,7 +158,7 @@ func (v *Value) look(log *slog.Logger) {
 	}
 }
 
-// regular reports whether there is no pipe or device at path: what cannot be looked at fails when it is read.
+// regular reports whether path is a regular file. If it cannot tell, it says yes, and reading the file returns the error.
 func regular(path string) bool {
 	info, err := os.Stat(path)
 	return err != nil || info.Mode().IsRegular()
@@ -180,10 +179,9 @@ func read(path string) (string, error) {
 	}
 	data = bytes.TrimRight(data, "\r\n")
 	if len(bytes.TrimSpace(data)) == 0 {
-		return "", fmt.Errorf("%s: %w", path, ErrEmpty)
+		return "", fmt.Errorf("%s: %w", path, errEmpty)
 	}
 	return string(data), nil
 }
 
-// ErrEmpty is FromFile's error for an empty file.
-var ErrEmpty = errors.New("the file is empty")
+var errEmpty = errors.New("the file is empty")

@@ -32,8 +32,8 @@ func TestFromFile(t *testing.T) {
 		{"newline", "s3cret\n", "s3cret", nil},
 		{"windows newline", "s3cret\r\n", "s3cret", nil},
 		{"inner and leading white space stays", " a b\t\n", " a b\t", nil},
-		{"empty", "", "", ErrEmpty},
-		{"only a newline", "\n", "", ErrEmpty},
+		{"empty", "", "", errEmpty},
+		{"only a newline", "\n", "", errEmpty},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := filepath.Join(dir, strings.ReplaceAll(tc.name, " ", "-"))
@@ -54,8 +54,8 @@ func TestFromFile(t *testing.T) {
 	}
 }
 
-// The kubelet swaps the symlink ..data; a person truncates and writes. Both must
-// be seen, and neither an empty, nor a half-written, nor a missing file may count.
+// The kubelet swaps the symlink ..data; a person truncates and writes the file. Watch must see both changes, and
+// must not use an empty, half-written or missing file.
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
 	for _, sub := range []string{"v1", "v2"} {
@@ -131,7 +131,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A content that is not good enough does not take the place of the last good one.
+// A content that the check refuses does not replace the last good one.
 func TestRequire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "key")

@@ -5,17 +5,15 @@ import (
 	"strings"
 )
 
-// A Token is one of several in a setting. Its name, if it has one, says whose it is.
+// A Token is one of the tokens in a setting. Its name says whose it is, and may be empty.
 type Token struct{ Name, Value string }
 
-// String keeps the value out of everything that prints t.
-func (t Token) String() string { return t.Name + ":" + redacted }
-
-// GoString does the same for %#v.
+// String and GoString keep the value out of everything that prints t.
+func (t Token) String() string   { return t.Name + ":" + redacted }
 func (t Token) GoString() string { return t.String() }
 
-// Tokens splits a list of tokens: TOKEN, or ana:TOKEN,ben:TOKEN. Neither a name nor a token has a
-// colon or a comma in it. The error shows nothing of them.
+// Tokens splits a list of tokens: TOKEN, or ana:TOKEN,ben:TOKEN. Neither a name nor a token can contain
+// a colon or a comma. The error shows nothing of the list.
 func Tokens(list string) ([]Token, error) {
 	var all []Token
 	for part := range strings.SplitSeq(list, ",") {

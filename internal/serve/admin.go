@@ -35,7 +35,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.EntitlementsPort = u.curlEntitlements
 	}
 	if u.gate != nil {
-		cfg.Decisions = u.decisions
+		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers
 		cfg.Gate = func() *status.Gate { return u.gateState(gate) }
 		cfg.Platforms = func(tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
 		cfg.Forget = func(platform, tenant string) (n int, _ error) {
@@ -44,9 +44,6 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 			}
 			return n, nil
 		}
-	}
-	if u.gate != nil || u.inbox != nil {
-		metrics.Paused(func() int { return len(u.inboxStats().Paused) })
 	}
 	if i := u.inbox; i != nil { // also without a gate: actions work on every replica
 		cfg.Inbox = i
@@ -76,12 +73,12 @@ func (u *Usher) portStates() []status.Port {
 
 func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	w := &u.settings.Webhook
-	state := &status.Gate{Address: u.gateListener.url() + w.Path, Set: w.Receivers, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour()}
+	state := &status.Gate{Address: u.gateListener.url() + w.Path, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour()}
 	for _, r := range w.Receivers.All() {
 		state.Tries[r.Name] = m.Receiver(r.Name).Recent()
 	}
 	if u.inbox == nil {
-		state.Refused, state.RefusedOnes.Of, state.RefusedOnes.Why = u.refusals.state()
+		state.Refused, state.RefusedDetails.Tenants, state.RefusedDetails.Reason = u.refusals.state()
 	}
 	return state
 }

@@ -21,8 +21,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	cfg := w.Config
 	cfg.Log = u.log
 	for _, r := range w.Receivers.All() {
-		m.Receiver(r.Name) // creates its metrics, so that they exist with zeros from the start
-		r.Tried = func(result string, took time.Duration) { m.Attempted(r.Name, result, took) }
+		r.Tried = m.Receiver(r.Name).Tried
 	}
 	u.decisions = admin.NewDecisions(w.Inbox == "")
 	cfg.Answered = func(o webhookgate.Outcome) {

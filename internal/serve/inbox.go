@@ -14,18 +14,16 @@ import (
 )
 
 // buildInbox opens the inbox, if there is one. Without a gate usher delivers nothing from it.
-func (u *Usher) buildInbox(m *metrics.Inbox) (err error) {
+func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
 	w := &u.settings.Webhook
-	for _, c := range w.Receivers.All() {
-		m.Receiver(c.Name)
-	}
+	delivered := m.Inbox(u.inboxStats, w.Receivers)
 	if w.Inbox == "" {
 		return nil
 	}
 	u.book = entitlements.NewBook(func(ctx context.Context, tenants []string) ([]snapshot.Stored, error) {
 		return u.inbox.Snapshots(ctx, tenants)
 	}, w.SharedInbox())
-	cfg := inbox.Config{Address: w.InboxAddress, Password: w.InboxPassword.Getter(), Store: w.Store, Delivered: m.Delivered}
+	cfg := inbox.Config{Address: w.InboxAddress, Password: w.InboxPassword.Getter(), Store: w.Store, Delivered: delivered}
 	cfg.Store.Changed, cfg.Store.Log = u.book.Changed, u.log
 	if u.gate != nil {
 		cfg.Store.Receivers, cfg.Keep = w.Receivers, w.KeepUnclaimed
@@ -73,13 +71,13 @@ func (u *Usher) inboxStats() inbox.Stats {
 }
 
 // buildEntitlements builds the port that answers what a tenant may use.
-func (u *Usher) buildEntitlements(m *metrics.Entitlements) {
+func (u *Usher) buildEntitlements(m *metrics.Registry) {
 	e := &u.settings.Entitlements
 	cfg := entitlements.Config{
 		Lookup:  u.book.Lookup,
 		Key:     e.Key.Getter(),
 		Hosts:   guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
-		Checked: m.Checked,
+		Checked: m.Entitlements(func() int { return u.inboxStats().Tenants }),
 		Log:     u.log,
 	}
 	u.entitlementsListener = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}

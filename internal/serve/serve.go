@@ -125,7 +125,7 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 	}
 	var gateMetrics *metrics.Gate
 	if s.GateOn() {
-		gateMetrics = m.Gate()
+		gateMetrics = m.Gate(s.Webhook.Receivers)
 		if err := u.buildGate(gateMetrics); err != nil {
 			return nil, err
 		}
@@ -134,12 +134,12 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 		}
 	}
 	if s.GateOn() || s.EntitlementsOn() {
-		if err := u.buildInbox(m.Inbox(u.inboxStats)); err != nil {
+		if err := u.buildInbox(m); err != nil {
 			return nil, err
 		}
 	}
 	if s.EntitlementsOn() {
-		u.buildEntitlements(m.Entitlements(func() int { return u.inboxStats().Tenants }))
+		u.buildEntitlements(m)
 	}
 	if s.Admin.Listen != "off" {
 		u.buildAdmin(m, gateMetrics)

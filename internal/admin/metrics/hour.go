@@ -7,17 +7,15 @@ import (
 	"time"
 )
 
-// Minutes is how many a ring tells of, the one that is under way included.
+// Minutes is how many minutes a ring remembers, the current one included.
 const Minutes = 60
 
-// maxKinds is how many things a ring can count.
+// maxKinds is how many kinds of events a ring can count.
 const maxKinds = 8
 
-// ring counts what happened in the last hour, minute by minute, for the charts of the admin port's
-// page. Prometheus has this for longer, but not everybody has it at hand. Everything is allocated beforehand. Its zero value is not usable: see newRing.
+// ring counts events minute by minute over the last hour, for the charts of the admin page: Prometheus remembers more, but not everybody
+// has one at hand. All its memory is allocated by newRing, so that counting allocates nothing.
 type ring struct {
-	now func() time.Time
-
 	mu    sync.Mutex // guards what follows
 	slots [Minutes]slot
 }
@@ -25,12 +23,12 @@ type ring struct {
 type slot struct {
 	minute int64 // since 1970
 	counts [maxKinds]int
-	took   []uint32 // by bucket; nil where nothing is timed
+	took   []uint32 // how many events by bucket of duration; nil in a ring that is not timed
 }
 
-// New returns a ring; a timed one knows how long things took, too.
+// newRing returns a ring. Only a timed one can countTimed.
 func newRing(timed bool) *ring {
-	r := &ring{now: time.Now}
+	r := new(ring)
 	if timed {
 		for i := range r.slots {
 			r.slots[i].took = make([]uint32, buckets)
@@ -39,26 +37,25 @@ func newRing(timed bool) *ring {
 	return r
 }
 
-// Count counts one of a kind.
-func (r *ring) Count(kind int) {
+func (r *ring) count(kind int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.slot().counts[kind]++
+	r.current().counts[kind]++
 }
 
-// Took counts one of a kind that took so long. The ring must be a timed one.
-func (r *ring) Took(kind int, took time.Duration) {
+// countTimed counts an event and how long it took.
+func (r *ring) countTimed(kind int, took time.Duration) {
 	b := bucket(took)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.slot()
+	s := r.current()
 	s.counts[kind]++
 	s.took[b]++
 }
 
-// slot is that of the present minute. r.mu is held.
-func (r *ring) slot() *slot {
-	minute := r.now().Unix() / 60
+// current returns the slot of the current minute. r.mu is held.
+func (r *ring) current() *slot {
+	minute := time.Now().Unix() / 60
 	s := &r.slots[minute%Minutes]
 	if s.minute != minute {
 		s.minute, s.counts = minute, [maxKinds]int{}
@@ -67,14 +64,14 @@ func (r *ring) slot() *slot {
 	return s
 }
 
-// Minute is what happened in one.
+// Minute is what a ring counted within one minute.
 type Minute struct {
 	Start    time.Time
-	Counts   [maxKinds]int
-	P50, P99 time.Duration // zero where nothing was timed
+	Counts   [maxKinds]int // by kind of event
+	P50, P99 time.Duration // zero if nothing was timed
 }
 
-// Sum adds up some kinds, or all when none is named.
+// Sum adds up the counts of these kinds, or of all kinds if none is given.
 func (m Minute) Sum(kinds ...int) (n int) {
 	for kind, c := range m.Counts {
 		if len(kinds) == 0 || slices.Contains(kinds, kind) {
@@ -84,7 +81,7 @@ func (m Minute) Sum(kinds ...int) (n int) {
 	return n
 }
 
-// Sum adds up some kinds over the last n minutes.
+// Sum adds up the counts of these kinds, or of all, over the last n minutes.
 func Sum(minutes []Minute, n int, kinds ...int) (total int) {
 	for _, m := range minutes[max(0, len(minutes)-n):] {
 		total += m.Sum(kinds...)
@@ -92,9 +89,9 @@ func Sum(minutes []Minute, n int, kinds ...int) (total int) {
 	return total
 }
 
-// Last returns the last hour, the oldest minute first.
-func (r *ring) Last() []Minute {
-	now := r.now().Unix() / 60
+// minutes returns the last hour, the oldest minute first.
+func (r *ring) minutes() []Minute {
+	now := time.Now().Unix() / 60
 	out := make([]Minute, Minutes)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,8 +106,8 @@ func (r *ring) Last() []Minute {
 	return out
 }
 
-// Durations fall into buckets of about a tenth of their own size: eight for each time they
-// double, from a microsecond on. The last is for all beyond a quarter of an hour.
+// Durations are counted in buckets whose width is about a tenth of the duration: eight buckets for each doubling, beginning at a
+// microsecond. The last one is for everything above a quarter of an hour.
 const (
 	perDoubling = 8
 	buckets     = 30 * perDoubling
@@ -121,7 +118,7 @@ func bucket(d time.Duration) int {
 	return min(int(math.Log2(us)*perDoubling), buckets-1)
 }
 
-// middle is the duration that stands for a bucket.
+// middle returns the duration that stands for all those in a bucket.
 func middle(b int) time.Duration {
 	return time.Duration(math.Exp2((float64(b)+.5)/perDoubling) * float64(time.Microsecond))
 }

@@ -11,12 +11,12 @@ func TestRing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(true)
 		for range 99 {
-			r.Took(1, 10*time.Millisecond)
+			r.countTimed(1, 10*time.Millisecond)
 		}
-		r.Took(2, 3*time.Second)
+		r.countTimed(2, 3*time.Second)
 		time.Sleep(time.Minute)
-		r.Count(0)
-		m := r.Last()
+		r.count(0)
+		m := r.minutes()
 		if len(m) != Minutes || m[Minutes-2].Counts != [maxKinds]int{0, 99, 1} || m[Minutes-1].Counts != [maxKinds]int{1} {
 			t.Fatalf("%+v", m[Minutes-2:])
 		}
@@ -28,49 +28,49 @@ func TestRing(t *testing.T) {
 			t.Errorf("p50 %v, p99 %v", p.P50, p.P99)
 		}
 		for range 2 {
-			r.Took(1, 10*time.Millisecond)
-			r.Took(1, 3*time.Second)
+			r.countTimed(1, 10*time.Millisecond)
+			r.countTimed(1, 3*time.Second)
 		}
-		if p := r.Last()[Minutes-1]; !near(p.P50, 10*time.Millisecond) || !near(p.P99, 3*time.Second) {
+		if p := r.minutes()[Minutes-1]; !near(p.P50, 10*time.Millisecond) || !near(p.P99, 3*time.Second) {
 			t.Errorf("p50 %v, p99 %v", p.P50, p.P99)
 		}
 		time.Sleep(58 * time.Minute)
-		if m := r.Last(); m[0].Sum() != 100 || m[1].Sum() != 5 {
+		if m := r.minutes(); m[0].Sum() != 100 || m[1].Sum() != 5 {
 			t.Errorf("after 59 minutes: %d %d", m[0].Sum(), m[1].Sum())
 		}
 		time.Sleep(10 * time.Minute) // the slots come round again
-		for i, m := range r.Last() {
+		for i, m := range r.minutes() {
 			if m.Sum() != 0 || m.P99 != 0 {
 				t.Errorf("minute %d of an idle hour: %+v", i, m)
 			}
 		}
-		r.Count(3)
-		if m := r.Last()[Minutes-1]; m.Counts != [maxKinds]int{3: 1} || m.P50 != 0 {
+		r.count(3)
+		if m := r.minutes()[Minutes-1]; m.Counts != [maxKinds]int{3: 1} || m.P50 != 0 {
 			t.Errorf("a slot was not emptied: %+v", m)
 		}
 	})
 }
 
-// Nothing that is counted while a minute begins is lost.
+// Counts that come while a minute begins are not lost.
 func TestRingAtTheTurn(t *testing.T) {
-	r := newRing(true)
-	start := time.Unix(6000, 0)
-	for turn := range 20 {
-		now := start.Add(time.Duration(turn) * time.Minute)
-		r.now = func() time.Time { return now }
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				for range 50 {
-					r.Took(0, time.Second)
-				}
-			})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRing(true)
+		for turn := range 20 {
+			time.Sleep(time.Minute)
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					for range 50 {
+						r.countTimed(0, time.Second)
+					}
+				})
+			}
+			wg.Wait()
+			if m := r.minutes()[Minutes-1]; m.Counts[0] != 400 {
+				t.Fatalf("turn %d: %d of 400", turn, m.Counts[0])
+			}
 		}
-		wg.Wait()
-		if m := r.Last()[Minutes-1]; m.Counts[0] != 400 {
-			t.Fatalf("turn %d: %d of 400", turn, m.Counts[0])
-		}
-	}
+	})
 }
 
 func TestBuckets(t *testing.T) {
@@ -92,7 +92,7 @@ func TestBuckets(t *testing.T) {
 
 func TestCountingAllocatesNothing(t *testing.T) {
 	r := newRing(true)
-	if n := testing.AllocsPerRun(100, func() { r.Took(1, time.Millisecond) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { r.countTimed(1, time.Millisecond) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -102,7 +102,7 @@ func BenchmarkTook(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			r.Took(1, time.Millisecond)
+			r.countTimed(1, time.Millisecond)
 		}
 	})
 }

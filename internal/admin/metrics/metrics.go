@@ -1,7 +1,8 @@
-// Package metrics has usher's figures, for Prometheus and for the charts of the admin
-// port's page. No other part of usher knows it: what they tell through their hooks is
-// wired to the methods of [Port], [Identity], [Gate], [Inbox] and [Entitlements] where
-// the program is put together.
+// Package metrics counts what usher does: for Prometheus, and minute by minute over the last hour for the charts of the
+// admin page.
+//
+// The parts of usher do not import it. They report through func fields of their configurations, such as
+// webhookgate.Config.Answered, and packages serve and outbound connect those to the methods here.
 package metrics
 
 import (
@@ -19,13 +20,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"usher/internal/inbox"
+	"usher/internal/receiver"
 	"usher/tokens"
 )
 
-// Registry is where the figures of one usher are.
+// Registry has all metrics of one usher.
 type Registry struct {
 	registry *prometheus.Registry
-	changes  atomic.Uint64
+	changes  atomic.Uint64 // see Changes
 
 	proxyRequests *prometheus.CounterVec
 	proxyDuration *prometheus.HistogramVec
@@ -37,7 +39,7 @@ type Registry struct {
 	tokenEarly    *prometheus.CounterVec
 }
 
-// New returns the metrics of one usher, in a registry of their own.
+// New returns a registry with the metrics of calls, of tokens and of the Go runtime. The other parts of usher add theirs.
 func New(version, commit string) *Registry {
 	m := &Registry{registry: prometheus.NewRegistry()}
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -54,7 +56,7 @@ func New(version, commit string) *Registry {
 	return m
 }
 
-// upToAMinute are the buckets of what takes a minute at most.
+// upToAMinute are histogram buckets, in seconds, for what usually takes less than a minute.
 var upToAMinute = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
 func (m *Registry) counter(name, help string, labels ...string) *prometheus.CounterVec {
@@ -73,22 +75,23 @@ func (m *Registry) histogram(name, help string, buckets []float64, labels ...str
 	return promauto.With(m.registry).NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 }
 
-// Handler serves the metrics.
+// Handler serves GET /metrics.
 func (m *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Changes goes up with whatever a page shows, but for calls: those are too many.
+// Changes returns a number that grows with everything that the page shows, except calls: there are too many of them. Pages that update
+// themselves compare it.
 func (m *Registry) Changes() uint64 { return m.changes.Load() }
 
-// What the rings of the last hour count: calls of a port,
+// Indexes into Minute.Counts of Port.Hour.
 const (
 	CallsFine = iota
 	CallsFailed
 	CallsReplayed
 )
 
-// and what became of the requests for a token. A gate's counts its decisions.
+// Indexes into Minute.Counts of Identity.Hour.
 const (
 	TokensRenewed = iota
 	TokensRejected
@@ -96,21 +99,20 @@ const (
 	TokensRevoked
 )
 
-// Decisions are those of the gate, in the order in which its ring counts them.
+// Decisions are the gate's decisions. Their indexes are those into Minute.Counts of Gate.Hour.
 var Decisions = [...]string{"forwarded", "queued", "duplicate", "rejected", "failed"}
 
-// Port counts the calls of one local port. Its handles are looked up once, here,
-// and not with each call.
+// Port counts the calls of one local port. It looks up the metrics of its labels once, not with each call.
 type Port struct {
 	requests *prometheus.CounterVec
-	codes    [600]atomic.Pointer[prometheus.Counter] // by status, as they occur
+	codes    [600]atomic.Pointer[prometheus.Counter] // by status; filled as statuses occur
 	duration prometheus.Observer
 	inFlight prometheus.Gauge
 	retries  prometheus.Counter
 	hour     *ring
 }
 
-// Port returns the figures of the port of this name.
+// Port returns the counts of the local port of this name.
 func (m *Registry) Port(name string) *Port {
 	return &Port{
 		requests: m.proxyRequests.MustCurryWith(prometheus.Labels{"port": name}),
@@ -130,20 +132,20 @@ func (p *Port) Finished(status int, took time.Duration) {
 	p.duration.Observe(took.Seconds())
 	p.code(status).Inc()
 	kind := CallsFine
-	if status >= 400 && status != 499 { // who hung up has seen no error
+	if status >= 400 && status != 499 { // 499: the caller hung up, and has seen no error
 		kind = CallsFailed
 	}
-	p.hour.Took(kind, took)
+	p.hour.countTimed(kind, took)
 }
 
-// Replayed counts a second try.
+// Replayed counts a call that was sent a second time after a 401.
 func (p *Port) Replayed() {
 	p.retries.Inc()
-	p.hour.Count(CallsReplayed)
+	p.hour.count(CallsReplayed)
 }
 
-// Hour is the port's last hour.
-func (p *Port) Hour() []Minute { return p.hour.Last() }
+// Hour returns the calls of the last hour.
+func (p *Port) Hour() []Minute { return p.hour.minutes() }
 
 func (p *Port) code(status int) prometheus.Counter {
 	if status < 0 || status >= len(p.codes) {
@@ -157,10 +159,10 @@ func (p *Port) code(status int) prometheus.Counter {
 	return c
 }
 
-// tokenResults are those of a request for a token, by what a ring counts them as.
+// tokenResults are the labels of what can come of a token request.
 var tokenResults = [...]string{TokensRenewed: "ok", TokensRejected: "rejected", TokensUnavailable: "unavailable"}
 
-// Identity counts what happens to the tokens of one client and scope.
+// Identity counts what happens to the tokens of one API client and scope. Several ports may share them.
 type Identity struct {
 	requests [len(tokenResults)]prometheus.Counter
 	early    prometheus.Counter
@@ -169,7 +171,7 @@ type Identity struct {
 	changes  *atomic.Uint64
 }
 
-// Identity returns the figures of the identity whose first port has this name.
+// Identity returns the counts of the identity whose first port has this name.
 func (m *Registry) Identity(port string) *Identity {
 	i := &Identity{early: m.tokenEarly.WithLabelValues(port), expiry: m.tokenExpiry.WithLabelValues(port), hour: newRing(false), changes: &m.changes}
 	for kind, result := range tokenResults {
@@ -189,85 +191,75 @@ func (i *Identity) Fetched(t *tokens.Token, err error) {
 		kind = TokensRejected
 	}
 	i.requests[kind].Inc()
-	i.hour.Count(kind)
+	i.hour.count(kind)
 	i.changes.Add(1)
 }
 
-// EarlyRevoked counts a token refused long before its end.
+// EarlyRevoked counts a token that the service refused long before it expired.
 func (i *Identity) EarlyRevoked() {
 	i.early.Inc()
-	i.hour.Count(TokensRevoked)
+	i.hour.count(TokensRevoked)
 	i.changes.Add(1)
 }
 
-// Hour is the identity's last hour.
-func (i *Identity) Hour() []Minute { return i.hour.Last() }
+// Hour returns the token requests of the last hour.
+func (i *Identity) Hour() []Minute { return i.hour.minutes() }
 
-// Entitlements counts the questions what a tenant may use.
-type Entitlements struct{ checks *prometheus.CounterVec }
-
-// Entitlements returns the figures of the entitlements port. tenants says of how many something is
-// known.
-func (m *Registry) Entitlements(tenants func() int) *Entitlements {
+// Entitlements registers the metrics of the entitlements port. tenants returns how many tenants are known. The result counts a check
+// by its answer, for entitlements.Config.Checked.
+func (m *Registry) Entitlements(tenants func() int) (checked func(result string)) {
 	m.gaugeFunc("usher_entitlement_tenants", "Tenants whose last snapshot is known.", func() float64 { return float64(tenants()) })
 	checks := m.counter("usher_entitlement_checks_total", "Questions whether a tenant may use a feature, by the answer: enabled, denied, or unknown (also: ambiguous, or the inbox can't be read).", "result")
 	for _, result := range []string{"enabled", "denied", "unknown"} {
 		checks.WithLabelValues(result)
 	}
-	return &Entitlements{checks}
+	return func(result string) { checks.WithLabelValues(result).Inc() }
 }
 
-// Checked counts a question.
-func (e *Entitlements) Checked(result string) { e.checks.WithLabelValues(result).Inc() }
-
-// Gate counts the webhooks.
+// Gate counts what the webhook gate does.
 type Gate struct {
 	received  *prometheus.CounterVec
-	attempts  *prometheus.CounterVec
-	tries     *prometheus.HistogramVec
 	refused   *prometheus.CounterVec
 	duration  prometheus.Observer
-	decisions *ring
+	hour      *ring // by decision, in the order of Decisions
 	changes   *atomic.Uint64
-
-	mu        sync.Mutex // guards what follows
-	receivers map[string]*GateReceiver
+	receivers map[string]*Receiver
 }
 
-// GateReceiver counts the tries at one receiver.
-type GateReceiver struct {
-	took prometheus.Observer
-	hour *ring // by result, as in results
+// Receiver counts the tries at one receiver.
+type Receiver struct {
+	results [len(tryResults)]prometheus.Counter
+	took    prometheus.Observer
+	hour    *ring // by result, in the order of tryResults
+	changes *atomic.Uint64
 
 	mu     sync.Mutex // guards what follows
 	recent RecentTries
 }
 
-// RecentTries are those of the last minutes.
+// RecentTries says how the tries at a receiver went, in the last Lately minutes.
 type RecentTries struct {
-	Last       string // result of the last: ok, status, timeout or error; empty before the first
-	LastFailed string // of the last that was not ok
-	OK, Failed int    // how many
-	InARow     int    // failed, since the last that was ok
+	Last       string // result of the last try: ok, status, timeout or error; empty before the first
+	LastFailed string // result of the last try that failed
+	OK, Failed int    // how many tries succeeded and failed
+	InARow     int    // how many failed since the last success
 }
 
-// Lately is how many minutes back something counts as going on.
+// Lately is the number of minutes that count as now: what went wrong within them is shown as a problem.
 const Lately = 5
 
-// results are those of a try, the good one first.
-var results = []string{"ok", "status", "timeout", "error"}
+// tryResults are the results of a try; the first is success.
+var tryResults = [...]string{"ok", "status", "timeout", "error"}
 
-// Gate returns the figures of the webhook gate.
-func (m *Registry) Gate() *Gate {
+// Gate registers the metrics of the webhook gate and of its receivers, all with zeros from the start.
+func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	g := &Gate{
 		received:  m.counter("usher_webhook_received_total", "Webhooks, by what became of them.", "decision"),
 		refused:   m.counter("usher_webhook_refused_total", "Webhooks of the right sender whose content was refused: json, size, schema, platform, or type (in neither list of types).", "reason"),
-		attempts:  m.counter("usher_webhook_attempts_total", "Tries at a receiver: ok, status (another than 2xx), timeout or error (no answer).", "receiver", "result"),
-		tries:     m.histogram("usher_webhook_attempt_duration_seconds", "How long a try at a receiver took.", upToAMinute, "receiver"),
 		duration:  m.histogram("usher_webhook_duration_seconds", "From a webhook's header to the answer to its sender.", upToAMinute).WithLabelValues(),
-		decisions: newRing(false),
+		hour:      newRing(false),
 		changes:   &m.changes,
-		receivers: make(map[string]*GateReceiver),
+		receivers: make(map[string]*Receiver),
 	}
 	for _, decision := range Decisions {
 		g.received.WithLabelValues(decision)
@@ -275,23 +267,20 @@ func (m *Registry) Gate() *Gate {
 	for _, reason := range []string{"json", "size", "schema", "platform", "type"} {
 		g.refused.WithLabelValues(reason)
 	}
+	attempts := m.counter("usher_webhook_attempts_total", "Tries at a receiver: ok, status (another than 2xx), timeout or error (no answer).", "receiver", "result")
+	took := m.histogram("usher_webhook_attempt_duration_seconds", "How long a try at a receiver took.", upToAMinute, "receiver")
+	for _, rc := range receivers.All() {
+		r := &Receiver{took: took.WithLabelValues(rc.Name), hour: newRing(false), changes: &m.changes}
+		for i, result := range tryResults {
+			r.results[i] = attempts.WithLabelValues(rc.Name, result)
+		}
+		g.receivers[rc.Name] = r
+	}
 	return g
 }
 
-// Receiver returns the figures of the receiver of this name.
-func (g *Gate) Receiver(name string) *GateReceiver {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	r := g.receivers[name]
-	if r == nil {
-		r = &GateReceiver{took: g.tries.WithLabelValues(name), hour: newRing(false)}
-		for _, result := range results {
-			g.attempts.WithLabelValues(name, result)
-		}
-		g.receivers[name] = r
-	}
-	return r
-}
+// Receiver returns the counts of a receiver by its name.
+func (g *Gate) Receiver(name string) *Receiver { return g.receivers[name] }
 
 // Refused counts a webhook of the right sender whose content was refused.
 func (g *Gate) Refused(reason string) { g.refused.WithLabelValues(reason).Inc() }
@@ -301,18 +290,21 @@ func (g *Gate) Received(decision string, took time.Duration) {
 	g.received.WithLabelValues(decision).Inc()
 	g.duration.Observe(took.Seconds())
 	if i := slices.Index(Decisions[:], decision); i >= 0 {
-		g.decisions.Count(i)
+		g.hour.count(i)
 	}
 	g.changes.Add(1)
 }
 
-// Attempted counts a try at a receiver.
-func (g *Gate) Attempted(receiver, result string, took time.Duration) {
-	g.attempts.WithLabelValues(receiver, result).Inc()
-	r := g.Receiver(receiver)
+// Hour returns the gate's decisions of the last hour, counted in the order of Decisions.
+func (g *Gate) Hour() []Minute { return g.hour.minutes() }
+
+// Tried counts a try; see receiver.Receiver.Tried.
+func (r *Receiver) Tried(result string, took time.Duration) {
+	i := max(0, slices.Index(tryResults[:], result))
+	r.results[i].Inc()
 	r.took.Observe(took.Seconds())
-	r.hour.Count(max(0, slices.Index(results, result)))
-	g.changes.Add(1)
+	r.hour.count(i)
+	r.changes.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.recent.Last = result
@@ -324,67 +316,51 @@ func (g *Gate) Attempted(receiver, result string, took time.Duration) {
 	r.recent.InARow++
 }
 
-// Hour is the gate's last hour: its decisions, in the order of Decisions.
-func (g *Gate) Hour() []Minute { return g.decisions.Last() }
-
-// Recent says how the tries of the last minutes went.
-func (r *GateReceiver) Recent() RecentTries {
+// Recent returns how the last tries went.
+func (r *Receiver) Recent() RecentTries {
 	r.mu.Lock()
 	recent := r.recent
 	r.mu.Unlock()
-	minutes := r.hour.Last()
+	minutes := r.hour.minutes()
 	recent.OK, recent.Failed = Sum(minutes, Lately, 0), Sum(minutes, Lately, 1, 2, 3)
 	return recent
 }
 
-// Certificate registers when the gate's own TLS certificate ends, which ends returns.
-func (m *Registry) Certificate(ends func() time.Time) {
+// Certificate registers when the gate's own TLS certificate expires, which expires returns.
+func (m *Registry) Certificate(expires func() time.Time) {
 	m.gaugeFunc("usher_webhook_tls_expiry_timestamp_seconds", "When the certificate that the gate shows to senders ends.",
-		func() float64 { return float64(ends().Unix()) })
+		func() float64 { return float64(expires().Unix()) })
 }
 
-// Inbox counts what the inbox tells while it works. What it says when it is asked is
-// in Stats, and taken with each scrape.
-type Inbox struct {
-	delivery *prometheus.HistogramVec
-}
-
-// Inbox registers the figures of the inbox. stats returns those of the moment.
-func (m *Registry) Inbox(stats func() inbox.Stats) *Inbox {
+// Inbox registers the metrics of the inbox. stats is called at each scrape. The result counts a delivery, for inbox.Config.Delivered;
+// those of the receivers begin at zero.
+func (m *Registry) Inbox(stats func() inbox.Stats, receivers *receiver.Set) (delivered func(receiver string, after time.Duration)) {
 	m.registry.MustRegister(inboxCollector(stats))
 	// From a few milliseconds to the three days after which a webhook is parked.
 	buckets := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 72 * 3600}
-	return &Inbox{m.histogram("usher_inbox_delivery_seconds", "From a webhook's acceptance (or when it was sent again by hand) to its delivery.", buckets, "receiver")}
+	delivery := m.histogram("usher_inbox_delivery_seconds", "From a webhook's acceptance (or when it was sent again by hand) to its delivery.", buckets, "receiver")
+	for _, r := range receivers.All() {
+		delivery.WithLabelValues(r.Name)
+	}
+	return func(receiver string, after time.Duration) {
+		delivery.WithLabelValues(receiver).Observe(after.Seconds())
+	}
 }
 
-// Receiver has the figures of a receiver there with zeros from the start.
-func (f *Inbox) Receiver(name string) { f.delivery.WithLabelValues(name) }
-
-// Delivered counts a webhook that a receiver has accepted; see inbox.Config.Delivered.
-func (f *Inbox) Delivered(receiver string, after time.Duration) {
-	f.delivery.WithLabelValues(receiver).Observe(after.Seconds())
-}
-
-// Paused registers how many pauses are in force, which paused returns.
-func (m *Registry) Paused(paused func() int) {
-	m.gaugeFunc("usher_inbox_paused", "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.",
-		func() float64 { return float64(paused()) })
-}
-
-// inboxCollector takes all figures at one moment.
+// inboxCollector reads the stats of the inbox once for each scrape, so that its metrics are of one moment.
 type inboxCollector func() inbox.Stats
 
-// Describe implements prometheus.Collector. It names nothing beforehand, so the registry takes what Collect finds.
+// Describe sends nothing: which receivers there are shows only in Collect. Prometheus calls this an unchecked collector.
 func (inboxCollector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	s := stats()
-	if s.Unknown {
-		return // zeros would seem to say that all is well
-	}
 	gauge := func(name, help string, value float64) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, value)
+	}
+	gauge("usher_inbox_paused", "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.", float64(len(s.Paused)))
+	if s.Unknown {
+		return // zeros would look as if all were well
 	}
 	gauge("usher_inbox_pending", "Webhooks that wait for their delivery.", float64(s.Pending))
 	gauge("usher_inbox_oldest_seconds", "Age of the oldest of them.", s.Oldest.Seconds())

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Chart is a drawing of the last hour, a column for each minute. Its labels are text
-// beside the SVG and not in it: that is stretched to the width there is, and letters
-// must not be.
+// Chart is a drawing of the last hour, with a column for each minute, and a table of the same values. The labels are HTML beside the SVG:
+// the SVG is stretched to the width of the page, and would stretch letters, too.
 type Chart struct {
 	ID      string
 	Title   string
@@ -20,51 +19,51 @@ type Chart struct {
 	Lines   []Line
 	Strips  []Strip
 	Columns []Column
-	Series  []Series // the colours are explained, and the columns of the table are named, by them
-	Empty   bool     // there is nothing to draw
+	Series  []Series // for the legend and the table
+	Empty   bool     // all values are zero
 }
 
-// The drawing is so large, before it is stretched.
+// The size of the SVG before it is stretched.
 const (
-	column = 10
+	column = 10 // width of a minute
 	height = 100
 )
 
-// Bar is a part of a column.
+// Bar is one part of a column in a stacked chart.
 type Bar struct {
 	Class      string
 	X, Y, W, H string
 }
 
-// Line is a path over the columns; it has gaps where there is no figure.
+// Line is a path over the columns, with gaps where there is no value.
 type Line struct{ Class, Path string }
 
-// Strip is a row below the drawing, with a mark in the minutes when something happened.
+// Strip is a row below the drawing, with a mark in each minute in which something happened.
 type Strip struct {
 	Label, Class string
 	Total        int
-	Marks        []int // x of each
+	Marks        []int // x of each mark
 }
 
-// Column is a minute: a place for a pointer to rest, and a row of the table.
+// Column is a minute: the area of its tooltip, and its row in the table.
 type Column struct {
 	X     int
 	Label string
 }
 
-// Series is what one colour stands for: a figure for each minute.
+// Series is what one colour stands for, with a value for each minute.
 type Series struct {
 	Class, Label, Total string
-	Values              []float64 // NaN: none
-	Cells               []string  // the same in words
+	Values              []float64 // NaN: no value
+	Cells               []string  // the values as text
 }
 
-// Add adds the figure of a minute, and the same in words.
+// Add adds the value of the next minute, and its text.
 func (s *Series) Add(value float64, cell string) {
 	s.Values, s.Cells = append(s.Values, value), append(s.Cells, cell)
 }
 
-// NewBars stacks the series, the first at the bottom.
+// NewBars returns a chart with stacked bars, the first series at the bottom.
 func NewBars(id, title, summary string, starts []time.Time, series []Series, unit func(float64) string) Chart {
 	top := 0.0
 	for i := range starts {
@@ -82,7 +81,7 @@ func NewBars(id, title, summary string, starts []time.Time, series []Series, uni
 			if h <= 0 {
 				continue
 			}
-			h = max(h, 1.5) // one among thousands is still to be seen
+			h = max(h, 1.5) // even one event among thousands is visible
 			y -= h
 			c.Bars = append(c.Bars, Bar{s.Class, strconv.Itoa(i*column + 1), number(max(y, 0)), strconv.Itoa(column - 2), number(h)})
 		}
@@ -90,7 +89,7 @@ func NewBars(id, title, summary string, starts []time.Time, series []Series, uni
 	return c
 }
 
-// NewLines draws a line for each series.
+// NewLines returns a chart with a line for each series.
 func NewLines(id, title, summary string, starts []time.Time, series []Series, unit func(float64) string) Chart {
 	top := 0.0
 	for _, s := range series {
@@ -111,7 +110,7 @@ func NewLines(id, title, summary string, starts []time.Time, series []Series, un
 			if i == 0 || math.IsNaN(s.Values[i-1]) {
 				to = "M"
 			}
-			// Each minute is a step: a point alone would not be seen.
+			// Each minute is a step: a single point would be invisible.
 			fmt.Fprintf(&path, "%s%d %sH%d", to, i*column, number(height-v/top*height), (i+1)*column)
 		}
 		c.Lines = append(c.Lines, Line{s.Class, path.String()})
@@ -119,7 +118,7 @@ func NewLines(id, title, summary string, starts []time.Time, series []Series, un
 	return c
 }
 
-// newChart returns a chart without its drawing, and the figure at the top of it, which is not below the largest.
+// newChart returns a chart without bars and lines, and the value at its top, a round number that is at least the largest value.
 func newChart(id, title, summary string, starts []time.Time, series []Series, largest float64, unit func(float64) string) (c Chart, top float64) {
 	top = ceiling(largest)
 	c = Chart{ID: id, Title: title, Summary: summary, Series: series, Empty: largest == 0, Scale: [3]string{unit(top), unit(top / 2), "0"}}
@@ -129,7 +128,7 @@ func newChart(id, title, summary string, starts []time.Time, series []Series, la
 	return c, top
 }
 
-// Mark adds a strip.
+// Mark adds a strip with a mark in each minute whose count is not zero.
 func (c *Chart) Mark(label, class string, counts []int) {
 	s := Strip{Label: label, Class: class}
 	for i, n := range counts {
@@ -141,27 +140,16 @@ func (c *Chart) Mark(label, class string, counts []int) {
 	c.Strips = append(c.Strips, s)
 }
 
-// Hours are the labels below the drawing: its beginning, middle and end.
+// Hours returns the labels below the drawing: at its beginning, middle and end.
 func (c Chart) Hours() [3]string {
 	n := len(c.Columns)
 	return [3]string{fmt.Sprintf("%d min ago", n), fmt.Sprintf("%d min", n/2), "now"}
 }
 
-// Recent is how many minutes of an hour a chart should have, when the first so many were silent: one that has just begun
-// need not show an hour of nothing.
-func Recent(minutes, silent int) int {
-	for _, n := range []int{10, 20, 30} {
-		if minutes-silent <= n && n < minutes {
-			return n
-		}
-	}
-	return minutes
-}
-
-// Width of the drawing.
+// Width returns the width of the SVG before it is stretched.
 func (c Chart) Width() int { return len(c.Columns) * column }
 
-// ceiling is the next round figure above v, and so near that most of the drawing is used.
+// ceiling returns the next round number from v on, close enough that the chart uses most of its height.
 func ceiling(v float64) float64 {
 	if v <= 0 {
 		return 1
@@ -175,5 +163,5 @@ func ceiling(v float64) float64 {
 	return 10 * power
 }
 
-// number writes v for an SVG.
+// number writes a coordinate of the SVG.
 func number(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }

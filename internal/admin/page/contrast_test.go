@@ -10,7 +10,7 @@ import (
 
 var variable = regexp.MustCompile(`--([a-z-]+): #([0-9a-f]{6});`)
 
-// Text can be read in both schemes: at least 4.5 to 1 (WCAG 2, AA).
+// The contrast of text is at least 4.5 to 1 in both colour schemes (WCAG 2, AA).
 func TestContrast(t *testing.T) {
 	css, err := files.ReadFile("static/usher.css")
 	if err != nil {
@@ -42,7 +42,7 @@ func TestContrast(t *testing.T) {
 	}
 }
 
-// luminance is WCAG's relative one of a colour in hex.
+// luminance returns the relative luminance of a colour in hex, as WCAG defines it.
 func luminance(t *testing.T, hex string) float64 {
 	t.Helper()
 	sum := 0.0

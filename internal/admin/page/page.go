@@ -1,10 +1,8 @@
-// Package page draws the admin port's pages: templates, charts, and words for times
-// and numbers. What they show is put together in package admin; nothing here asks
-// anybody for anything.
+// Package page draws the pages of the admin port: templates, charts, and words for times and numbers. It only draws what package admin
+// passes in.
 //
-// There is no build step and nothing from elsewhere: the pages, one style sheet and
-// one small script are embedded. Without the script all can be read and done; with it
-// the parts of a page that are marked data-live follow what happens.
+// There is no build step, and nothing is loaded from elsewhere: the templates, one style sheet and one small script are embedded.
+// Everything can be read and done without the script. With it, the parts of a page that are marked data-live update themselves.
 package page
 
 import (
@@ -27,30 +25,30 @@ import (
 //go:embed html static
 var files embed.FS
 
-// Shell is a page, and what surrounds it.
-type Shell struct {
-	Name     string // of its template
-	Status   int    // 200 unless set
-	Title    string
-	At       string // which of the main pages it belongs to: overview, webhooks, tenants or actions
-	Version  string
-	Live     bool // it follows what happens
-	Webhooks bool // there can be some: their pages are linked
-	Tenants  bool // they can be listed, and what people did
-	Looks    bool // the visitor may look, but not act: see mayAct
-	Notice   string
-	Paused   []store.Pause
-	Body     any
+// Page is one page: its content, and what the layout around it needs.
+type Page struct {
+	Name        string // of its template
+	Status      int    // of the answer; zero means 200
+	Title       string
+	Section     string // the item of the main menu that is marked: overview, webhooks, tenants or actions
+	Version     string
+	Live        bool // the script keeps it up to date
+	HasWebhooks bool // there is a gate or an inbox, so the menu has the webhooks
+	HasInbox    bool // so the menu has tenants and actions
+	ReadOnly    bool // the visitor may not act: see mayAct
+	Notice      string
+	Paused      []store.Pause
+	Body        any // what the template of this name shows
 }
 
-// names of the pages; each is the layout with its own main part.
+// names of the pages. Each has a template that defines "main", which the layout includes.
 var names = []string{"overview", "webhooks", "webhook", "tenants", "tenant", "actions", "confirm", "failure"}
 
-// templates are parsed when somebody looks: most who start usher do not. In those for visitors who
-// may only look mayAct is false: whatever acts stands in {{if mayAct}}.
+// The templates are parsed when somebody opens a page: most ushers never show one. A template puts whatever acts into {{if mayAct}}; in
+// the read-only ones mayAct is false.
 var (
-	templates = sync.OnceValue(func() map[string]*template.Template { return parse(true) })
-	lookers   = sync.OnceValue(func() map[string]*template.Template { return parse(false) })
+	templates         = sync.OnceValue(func() map[string]*template.Template { return parse(true) })
+	readOnlyTemplates = sync.OnceValue(func() map[string]*template.Template { return parse(false) })
 )
 
 func parse(mayAct bool) map[string]*template.Template {
@@ -63,73 +61,73 @@ func parse(mayAct bool) map[string]*template.Template {
 	return all
 }
 
-// Policy lets a page load what this port serves, and nothing else. Scripts and styles
-// come as files: what others wrote into a payload can't become one.
+// Policy is the Content-Security-Policy of all pages: they load only what this port serves. Scripts and styles are files, so nothing in
+// a payload can become one.
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// Write renders a page whole, and only then sends it: one that fails half way is no page.
-func Write(w http.ResponseWriter, shell *Shell) error {
-	pages := templates
-	if shell.Looks {
-		pages = lookers
+// Write renders the whole page before it sends anything, so that an error in a template never leaves half a page.
+func Write(w http.ResponseWriter, p *Page) error {
+	parsed := templates
+	if p.ReadOnly {
+		parsed = readOnlyTemplates
 	}
 	var out bytes.Buffer
-	if err := pages()[shell.Name].Execute(&out, shell); err != nil {
+	if err := parsed()[p.Name].Execute(&out, p); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(cmp.Or(shell.Status, http.StatusOK))
+	w.WriteHeader(cmp.Or(p.Status, http.StatusOK))
 	_, _ = w.Write(out.Bytes()) // the reader may be gone; nothing to do about it
 	return nil
 }
 
-// statics are the files that are served as they are.
-var statics = []string{"usher.css", "usher.js", "icon.svg"}
+// staticFiles are served as they are.
+var staticFiles = []string{"usher.css", "usher.js", "icon.svg"}
 
-// edition changes with the files, so that browsers may keep them.
+// edition is a digest of the static files. It is part of their addresses, so that browsers may cache them.
 var edition = func() string {
 	sum := sha256.New()
-	for _, name := range statics {
+	for _, name := range staticFiles {
 		b, err := files.ReadFile("static/" + name)
 		if err != nil {
-			panic(err) // embedded: a slip of ours
+			panic(err) // cannot happen: they are embedded
 		}
 		sum.Write(b)
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:4])
 }()
 
-// Static serves an embedded file.
+// Static serves the static file whose name is the path value "id".
 func Static(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("id")
-	if !slices.Contains(statics, name) {
+	if !slices.Contains(staticFiles, name) {
 		http.NotFound(w, r)
 		return
 	}
 	w.Header().Set("Cache-Control", "private, max-age=3600")
-	if !strings.Contains(r.URL.RawQuery, edition) {
+	if !strings.Contains(r.URL.RawQuery, edition) { // the address of another edition
 		w.Header().Set("Cache-Control", "no-store")
 	}
 	http.ServeFileFS(w, r, files, "static/"+name)
 }
 
 var funcs = template.FuncMap{
-	"ago":     func(t time.Time) string { return Ago(time.Since(t)) },
-	"stamp":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" },
-	"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	"span":    Span,
-	"count":   Count,
-	"plural":  Plural,
-	"bytes":   Bytes,
-	"name":    TenantName,
-	"short":   Short,
-	"words":   Beginning,
-	"shown":   snapshot.Shown,
-	"edition": func() string { return edition },
-	"tone":    tone,
-	"sign":    sign,
-	"tenant":  func(platform, code string) string { return TenantURL(platform, code, "") },
-	"input":   Input,
-	"filter":  store.Exact, // of this tenant alone, not of its namesakes
+	"ago":         func(t time.Time) string { return Ago(time.Since(t)) },
+	"stamp":       func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" },
+	"iso":         func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"span":        Span,
+	"count":       Count,
+	"plural":      Plural,
+	"bytes":       Bytes,
+	"tenantName":  TenantName,
+	"tenantURL":   func(platform, code string) string { return TenantURL(platform, code, "") },
+	"tenantExact": store.Exact, // as a filter that selects this tenant, and not those of the same code on other platforms
+	"changes":     ShortChanges,
+	"changeClass": changeClass,
+	"excerpt":     Excerpt,
+	"shown":       snapshot.Shown,
+	"edition":     func() string { return edition },
+	"tone":        tone,
+	"input":       FormatInput,
 }

@@ -35,7 +35,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("%d: %q", n, got)
 		}
 	}
-	if got := Short([]string{"+ a", "- b", "c", "d", "e", "f", "g"}); got != "+\u00a0a, -\u00a0b, c, d, e, and 2 more" {
+	if got := ShortChanges([]string{"+ a", "- b", "c", "d", "e", "f", "g"}); got != "+\u00a0a, -\u00a0b, c, d, e, and 2 more" {
 		t.Error(got)
 	}
 }
@@ -71,20 +71,13 @@ func TestCharts(t *testing.T) {
 	}
 }
 
-// One who has just begun sees minutes, not an hour of nothing; and who has little to see, no more than that.
-func TestRecent(t *testing.T) {
-	for silent, want := range map[int]int{60: 10, 59: 10, 50: 10, 49: 20, 40: 20, 31: 30, 30: 30, 29: 60, 0: 60} {
-		if got := Recent(60, silent); got != want {
-			t.Errorf("%d silent: %d, want %d", silent, got, want)
-		}
-	}
+func TestHours(t *testing.T) {
 	if c := (Chart{Columns: make([]Column, 20)}); c.Hours() != [3]string{"20 min ago", "10 min", "now"} {
 		t.Errorf("%q", c.Hours())
 	}
 }
 
-// The policy forbids what is inline, so there must be none; and the pages fetch nothing
-// from elsewhere.
+// The templates have no inline scripts and styles, which Policy forbids, and load nothing from elsewhere.
 func TestTemplates(t *testing.T) {
 	for _, dir := range []string{"html", "static"} {
 		entries, err := files.ReadDir(dir)
@@ -106,9 +99,9 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// A link to all webhooks of a tenant without a platform leaves out its namesakes on platforms.
+// The filter for a tenant without a platform does not select tenants with the same code on a platform.
 func TestFilterOfOneTenant(t *testing.T) {
-	filter := funcs["filter"].(func(platform, tenant string) string)
+	filter := funcs["tenantExact"].(func(platform, tenant string) string)
 	if got := filter("", "acme"); got != "/acme" {
 		t.Errorf("%q", got)
 	}
@@ -116,7 +109,7 @@ func TestFilterOfOneTenant(t *testing.T) {
 
 func TestFew(t *testing.T) {
 	for want, names := range map[string][]string{"": nil, "a": {"a"}, "a and b": {"a", "b"}, "a, b and c": {"a", "b", "c"}, "a, b, c and 1 other": {"a", "b", "c", "d"}, "a, b, c and 2 others": {"a", "b", "c", "d", "e"}} {
-		if got := Few(names); got != want {
+		if got := FirstFew(names); got != want {
 			t.Errorf("%q: %q, want %q", names, got, want)
 		}
 	}

@@ -10,8 +10,7 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// Span writes how long something takes: 34 s, 26 min, 1 h 34 min, 3 d 4 h; and what is
-// shorter than a second as 35 ms, or 2.5 ms.
+// Span writes a duration: 2.5 ms, 35 ms, 34 s, 26 min, 1 h 34 min, 3 d 4 h.
 func Span(d time.Duration) string {
 	two := func(a time.Duration, unit string, b time.Duration, lesser string) string {
 		if b == 0 {
@@ -42,7 +41,7 @@ func Span(d time.Duration) string {
 	}
 }
 
-// Ago writes how long something is past, with one unit: a list is read by size.
+// Ago writes how long ago something was. It uses one unit only, so that the times in a list are easy to compare.
 func Ago(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -59,18 +58,18 @@ func Ago(d time.Duration) string {
 	}
 }
 
-// InputTime is how a browser's field for a time writes it. Here all times are UTC.
+// InputTime is the format of <input type="datetime-local">. On our pages it is always UTC.
 const InputTime = "2006-01-02T15:04"
 
-// Input writes a time for such a field.
-func Input(t time.Time) string {
+// FormatInput writes a time in the format of InputTime; the zero time is empty.
+func FormatInput(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
 	return t.UTC().Format(InputTime)
 }
 
-// Count writes a number with its thousands apart.
+// Count writes a number with a narrow space between its thousands.
 func Count(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -94,12 +93,13 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.1f\u00a0%s", size, unit)
 }
 
-// TenantName writes a tenant as people do, and as commands and filters read it: platform/tenant, or
-// tenant alone where it has no platform. A slash or a percent sign within a code is percent-encoded. A name that
-// nobody would read to its end is cut.
-func TenantName(platform, tenant string) string { return cut(store.ShowTenant(platform, tenant), 300) }
+// TenantName writes a tenant as store.ShowTenant does (platform/tenant, or tenant alone without a platform), and shortens a very long
+// name.
+func TenantName(platform, tenant string) string {
+	return shorten(store.ShowTenant(platform, tenant), 300)
+}
 
-// Plural writes a number with what it counts.
+// Plural writes a number and the noun that it counts.
 func Plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -107,8 +107,8 @@ func Plural(n int, one, many string) string {
 	return Count(n) + " " + many
 }
 
-// Few names the first three of a list, and says how many others there are.
-func Few(names []string) string {
+// FirstFew lists the first three names, and says how many others there are.
+func FirstFew(names []string) string {
 	const most = 3
 	if n := len(names) - most; n > 0 {
 		return strings.Join(names[:most], ", ") + " and " + Plural(n, "other", "others")
@@ -119,22 +119,22 @@ func Few(names []string) string {
 	return strings.Join(names, "")
 }
 
-// Beginning is the beginning of somebody's words, on one line.
-func Beginning(words string) string {
-	return cut(strings.Join(strings.Fields(words), " "), 120)
+// Excerpt returns the beginning of a foreign text, on one line.
+func Excerpt(words string) string {
+	return shorten(strings.Join(strings.Fields(words), " "), 120)
 }
 
-// cut is the beginning of a text: somebody may send names of a mebibyte, and a browser takes minutes to lay them out.
-func cut(text string, most int) string {
+// shorten cuts a text after so many letters: a sender may use a name of 1 MiB, and a browser would need minutes to lay it out.
+func shorten(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most]) + "…"
 	}
 	return text
 }
 
-// Short writes the first few of a list of changes, and how many more there are. A sign
-// stays with what it is of.
-func Short(changes []string) string {
+// ShortChanges writes the first five changes, and how many more there are. A no-break space keeps a sign on the line of what was added or
+// removed.
+func ShortChanges(changes []string) string {
 	const most = 5
 	more := ""
 	if n := len(changes) - most; n > 0 {
@@ -142,15 +142,15 @@ func Short(changes []string) string {
 	}
 	shown := make([]string, len(changes))
 	for i, c := range changes {
-		if sign(c) != "changed" {
+		if changeClass(c) != "changed" {
 			c = c[:1] + "\u00a0" + c[2:]
 		}
-		shown[i] = cut(c, 120)
+		shown[i] = shorten(c, 120)
 	}
 	return strings.Join(shown, ", ") + more
 }
 
-// tone is the colour that a state or a decision has.
+// tone returns the CSS class for the colour of a state, a decision or a severity.
 func tone(state string) string {
 	switch state {
 	case "delivered", "forwarded", "ok":
@@ -159,13 +159,13 @@ func tone(state string) string {
 		return "bad"
 	case "waiting", "rejected", "warn":
 		return "warn"
-	default: // superseded, duplicate: nothing to do, nothing to be glad of
+	default: // such as superseded and duplicate: neither good nor bad
 		return "calm"
 	}
 }
 
-// sign is the class of a change in words.
-func sign(change string) string {
+// changeClass returns the CSS class of a change as package snapshot writes it: "+ sso", "- sso" or "users: 5 → 7".
+func changeClass(change string) string {
 	switch {
 	case strings.HasPrefix(change, "+ "):
 		return "added"
@@ -176,7 +176,7 @@ func sign(change string) string {
 	}
 }
 
-// TenantURL is the address of a tenant's page. notice names what that says was done; empty: nothing.
+// TenantURL returns the address of a tenant's page. notice is a key of the notices that the page can show; empty for none.
 func TenantURL(platform, code, notice string) string {
 	query := url.Values{"platform": {platform}, "code": {code}}
 	if notice != "" {

@@ -13,8 +13,9 @@ import (
 	"usher/internal/receiver"
 )
 
-// PausedBy returns the pause that holds a tenant's webhooks back, or nil. tried is the receiver that was tried last; the
-// one that will be counts, where it is known. known are those of the gate; none where it is off, and other replicas know them.
+// PausedBy returns the pause that holds back a tenant's webhooks, or nil. known are the receivers of the gate; if the gate is off, nil,
+// and only other replicas know them. tried is the name of the receiver that was tried last. It counts only if known has none for the
+// platform.
 func PausedBy(paused []store.Pause, known *receiver.Set, platform, tenant, tried string) *store.Pause {
 	if r := known.For(platform); r != nil {
 		tried = r.Name
@@ -25,46 +26,45 @@ func PausedBy(paused []store.Pause, known *receiver.Set, platform, tenant, tried
 	return nil
 }
 
-// Gate is the webhook gate.
+// Gate is the state of the webhook gate.
 type Gate struct {
 	Address   string       `json:"address"` // where webhooks are posted
 	Receivers []Receiver   `json:"receivers"`
 	Minutes   []GateMinute `json:"minutes"`
 
 	Set       *receiver.Set                  `json:"-"`
-	Tries     map[string]metrics.RecentTries `json:"-"` // at each receiver, by its name
-	Decisions []metrics.Minute               `json:"-"` // see metrics.Decisions
+	Tries     map[string]metrics.RecentTries `json:"-"` // by the receiver's name
+	Decisions []metrics.Minute               `json:"-"` // of metrics.Gate
 
-	// Without an inbox: how many webhooks were refused and not sent again since, and the tenants whose last webhook failed, in the
-	// last minutes, the newest first.
-	Refused     int      `json:"refused,omitempty"`
-	RefusedOnes Batch    `json:"-"`
-	FailedOf    []string `json:"-"`
+	// Only without an inbox:
+	Refused        int      `json:"refused,omitempty"` // webhooks that usher refused, and that nobody has sent again
+	RefusedDetails Details  `json:"-"`
+	FailedTenants  []string `json:"-"` // whose last webhook failed in the last minutes; the newest first
 }
 
-// GateMinute is what the gate decided within one.
+// GateMinute is what the gate decided within one minute.
 type GateMinute struct {
 	Start     time.Time      `json:"start"`
 	Decisions map[string]int `json:"decisions"`
 }
 
-// Receiver is one receiver.
+// Receiver is the state of a receiver.
 type Receiver struct {
 	Name      string        `json:"name"`
-	Platforms []string      `json:"platforms"` // whose webhooks it gets; none: all that no other gets
+	Platforms []string      `json:"platforms"` // whose webhooks it gets; if empty, those of all platforms that no other receiver has
 	Address   string        `json:"address"`
-	LastTry   string        `json:"last_try,omitempty"`
-	State     string        `json:"state"`   // in words
-	Tone      string        `json:"tone"`    // good, warn or bad; empty: not known yet
-	Waiting   int           `json:"waiting"` // in the inbox
+	LastTry   string        `json:"last_try,omitempty"` // see metrics.RecentTries.Last
+	State     string        `json:"state"`              // in words
+	Tone      string        `json:"tone"`               // good, warn or bad; empty before the first try
+	Waiting   int           `json:"waiting"`            // webhooks in the inbox
 	Oldest    time.Duration `json:"oldest"`
 	Parked    int           `json:"parked"`
 	Paused    bool          `json:"paused"` // somebody has paused its deliveries
 
-	wrong diagnosis
+	diagnosis diagnosis
 }
 
-// judge says how the receivers do; box is nil without an inbox.
+// judge derives Receivers and Minutes. box is nil without an inbox.
 func (g *Gate) judge(box *Inbox) {
 	g.Receivers = []Receiver{} // [] and not null
 	for _, r := range g.Set.All() {
@@ -79,32 +79,32 @@ func (g *Gate) judge(box *Inbox) {
 	}
 }
 
-// diagnosis is what is wrong with a receiver.
+// diagnosis says what is wrong with a receiver.
 type diagnosis string
 
 const (
 	fine        diagnosis = ""
-	away        diagnosis = "away"         // it does not take anything
-	refusesSome diagnosis = "refuses some" // it takes others
+	away        diagnosis = "away"         // it takes no webhooks
+	refusesSome diagnosis = "refuses some" // it takes webhooks, but not those of some tenants
 )
 
-// newReceiver says how a receiver stands. box is nil without an inbox.
+// newReceiver describes a receiver. box is nil without an inbox.
 func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Receiver {
-	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last, wrong: diagnose(tries)}
+	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last, diagnosis: diagnose(tries)}
 	refuses := fmt.Sprintf("failed %s in the last %d minutes", page.Plural(tries.Failed, "time", "times"), lately)
 	if box != nil {
 		if stats, ok := box.stats.Receivers[r.Name]; ok {
-			s.Waiting, s.Oldest, s.Parked, s.wrong = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats)
+			s.Waiting, s.Oldest, s.Parked, s.diagnosis = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats)
 			refuses = "takes webhooks, but not those of " + page.Plural(stats.Refused, "tenant", "tenants")
 		}
 		s.Paused = slices.ContainsFunc(box.Paused, func(p store.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name) })
 	}
 	switch {
-	case s.Paused: // since then nothing is known of how it does
+	case s.Paused: // so usher does not learn whether it would take webhooks
 		s.State, s.Tone = "paused", warn
-	case s.wrong == away:
+	case s.diagnosis == away:
 		s.State, s.Tone = failureWords(tries.LastFailed), bad
-	case s.wrong == refusesSome:
+	case s.diagnosis == refusesSome:
 		s.State, s.Tone = refuses, warn
 	case s.Parked > 0:
 		s.State, s.Tone = fmt.Sprintf("takes webhooks, but %s parked", page.Plural(s.Parked, "is", "are")), warn
@@ -116,11 +116,11 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 	return s
 }
 
-// manyInARow failures, over all tenants, say that the receiver is down, and not that it refuses some
-// of them; only without an inbox, whose courier knows better.
+// manyInARow failures, whichever the tenants, mean that the receiver is down, and not that it refuses some tenants. With an inbox the
+// courier decides that.
 const manyInARow = 10
 
-// diagnose says what is wrong with a receiver, by the last tries.
+// diagnose returns what is wrong with a receiver, judged by the last tries.
 func diagnose(tries metrics.RecentTries) diagnosis {
 	switch {
 	case tries.OK == 0 && tries.Last != "" && tries.Last != "ok", tries.InARow >= manyInARow:
@@ -131,10 +131,12 @@ func diagnose(tries metrics.RecentTries) diagnosis {
 	return fine
 }
 
-// fewTenants that are refused say nothing of the receiver, though nobody else's webhooks came meanwhile.
+// fewTenants is how many refused tenants do not count as a receiver that is away, even if it has taken nothing since: perhaps no other
+// tenant had a webhook.
 const fewTenants = 2
 
-// diagnoseInbox says it by what waits for it: not by its last try alone, which may be that of any tenant.
+// diagnoseInbox returns what is wrong with a receiver, judged by what waits for it in the inbox. The last try says less: it may have
+// been that of any tenant.
 func diagnoseInbox(box *inbox.ReceiverStats) diagnosis {
 	switch {
 	case box.Down || box.Missed > 0, box.Refused > fewTenants && box.TakesNone:
@@ -145,7 +147,7 @@ func diagnoseInbox(box *inbox.ReceiverStats) diagnosis {
 	return fine
 }
 
-// failureWords says how a receiver fails, by the result of a try.
+// failureWords describes how a receiver fails, by the result of a try.
 func failureWords(result string) string {
 	switch result {
 	case "error":
@@ -157,8 +159,8 @@ func failureWords(result string) string {
 	}
 }
 
-// GateChart stacks the gate's decisions. What it accepts is queued where there is an inbox, else forwarded; with
-// an inbox only what asks a question is forwarded.
+// GateChart returns the chart of the gate's decisions. With an inbox, webhooks are queued, and only those of USHER_WEBHOOK_SYNC_TYPES
+// are forwarded; without one, none is queued. The chart leaves out what does not occur.
 func (s *Status) GateChart() page.Chart {
 	var starts []time.Time
 	var series []page.Series
@@ -185,49 +187,49 @@ func (s *Status) GateChart() page.Chart {
 		page.Plural(total, "webhook", "webhooks")+" in the last hour"+summary+".", starts, series, figure)
 }
 
-// Inbox counts what is in the inbox.
+// Inbox is the state of the inbox.
 type Inbox struct {
 	Waiting  int           `json:"waiting"`
 	Oldest   time.Duration `json:"oldest"`
 	Parked   int           `json:"parked"`
-	Refused  int           `json:"refused"`  // webhooks that usher refused, and nobody has dealt with
-	Used     int64         `json:"used"`     // bytes that wait or are parked
-	Limit    int64         `json:"limit"`    // bytes that may
-	HeldUp   []HeldUp      `json:"held_up"`  // who waits behind a webhook that was tried in vain, the longest first
-	Homeless int           `json:"homeless"` // how many wait though no receiver takes their platform
+	Refused  int           `json:"refused"`  // webhooks that usher refused, and that nobody has dealt with
+	Used     int64         `json:"used"`     // bytes of the webhooks that wait or are parked
+	Limit    int64         `json:"limit"`    // how large Used may become
+	HeldUp   []HeldUp      `json:"held_up"`  // the one that waits longest first
+	Homeless int           `json:"homeless"` // webhooks that wait although no receiver takes their platform
 	Shared   bool          `json:"shared"`   // with other replicas
 	Paused   []store.Pause `json:"paused,omitempty"`
-	Error    string        `json:"error,omitempty"` // why it takes nothing in any more
-	Unknown  bool          `json:"-"`               // nothing could be read yet: the counts say nothing
+	Error    string        `json:"error,omitempty"` // why the inbox takes no webhooks
+	Unknown  bool          `json:"-"`               // the inbox cannot be read, so the counts mean nothing
 
-	ParkedOnes  Batch `json:"-"`
-	RefusedOnes Batch `json:"-"`
+	ParkedDetails  Details `json:"-"`
+	RefusedDetails Details `json:"-"`
 
 	stats inbox.Stats
 }
 
-// Batch says more of some webhooks that somebody should look at.
-type Batch struct {
-	Of   []string // their tenants, the newest first
-	Why  string   // what is known of the newest; may be empty
-	Link string   // where they are shown
+// Details describes a group of webhooks that somebody should look at.
+type Details struct {
+	Tenants []string // the newest first
+	Reason  string   // of the newest webhook; may be empty
+	Link    string   // the page that shows them
 }
 
-// HeldUp is a tenant whose webhooks wait behind one that was tried in vain.
+// HeldUp is a tenant whose webhooks wait behind one whose delivery failed.
 type HeldUp struct {
 	Platform string    `json:"platform"`
 	Tenant   string    `json:"tenant"`
 	Receiver string    `json:"receiver"`
-	Webhook  string    `json:"webhook"` // its id
+	Webhook  string    `json:"webhook"` // id of the webhook that failed
 	Tries    int       `json:"tries"`
-	Answer   string    `json:"answer"` // the receiver's last, in words
-	Next     time.Time `json:"next"`
-	Behind   int       `json:"behind"` // how many wait behind it
-	Down     bool      `json:"down"`   // the receiver as a whole seems to be
-	Paused   bool      `json:"paused"` // somebody has paused its deliveries: it is not tried
+	Answer   string    `json:"answer"`        // the receiver's last answer, in words
+	Next     time.Time `json:"next,omitzero"` // when usher tries it again; zero while it is paused
+	Behind   int       `json:"behind"`        // how many webhooks wait behind it
+	Down     bool      `json:"down"`          // the receiver seems to be down as a whole
+	Paused   bool      `json:"paused"`        // deliveries of the tenant are paused
 }
 
-// NewInbox says how the inbox does. known are the receivers; err is why it takes nothing in, nil: it does.
+// NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox takes no webhooks, or nil.
 func NewInbox(s inbox.Stats, held []store.HeldUp, known *receiver.Set, err error) *Inbox {
 	out := &Inbox{
 		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Refused: s.Unread, Used: s.Used, Limit: s.Limit,
@@ -242,23 +244,25 @@ func NewInbox(s inbox.Stats, held []store.HeldUp, known *receiver.Set, err error
 	return out
 }
 
-// NewHeldUp says in words who is held up, and by what. known are the receivers, paused is what somebody has paused.
+// NewHeldUp describes a tenant that is held up. known are the receivers of the gate, paused the pauses in force.
 func NewHeldUp(held *store.HeldUp, known *receiver.Set, paused []store.Pause) HeldUp {
+	next, pause := held.Next, PausedBy(paused, known, held.Platform, held.Tenant, held.Receiver)
+	if pause != nil {
+		next = time.Time{}
+	}
 	return HeldUp{
 		Platform: held.Platform, Tenant: held.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatInt(held.ID, 10),
-		Tries: held.Tries, Answer: held.Answer(), Next: held.Next, Behind: held.Behind, Down: held.Down,
-		Paused: PausedBy(paused, known, held.Platform, held.Tenant, held.Receiver) != nil,
+		Tries: held.Tries, Answer: held.Answer(), Next: next, Behind: held.Behind, Down: held.Down, Paused: pause != nil,
 	}
 }
 
-// Name is the tenant as people write it.
+// Name returns the tenant as people write it.
 func (h *HeldUp) Name() string { return page.TenantName(h.Platform, h.Tenant) }
 
-// NextTry says when it is tried next.
 func (h *HeldUp) NextTry() string { return NextTry(h.Next, h.Paused, h.Down) }
 
-// NextTry says when a webhook is tried next. There is no time for a receiver that is down: one webhook after the other
-// is tried to see whether it is back, and whose turn it is nobody can say.
+// NextTry says when usher tries a webhook next. While the receiver is down there is no time for that: usher probes it with one webhook
+// after the other, whichever comes next.
 func NextTry(at time.Time, paused, down bool) string {
 	switch next := max(0, time.Until(at)).Round(time.Second); {
 	case paused:
@@ -272,21 +276,21 @@ func NextTry(at time.Time, paused, down bool) string {
 	}
 }
 
-// shownHeldUp is how many the overview has a line for.
+// shownHeldUp is how many tenants the overview lists that are held up.
 const shownHeldUp = 10
 
-// FirstHeldUp are those that the overview has a line for.
+// FirstHeldUp returns the tenants that the overview lists.
 func (s *Inbox) FirstHeldUp() []HeldUp { return s.HeldUp[:min(shownHeldUp, len(s.HeldUp))] }
 
-// MoreHeldUp is how many others there are.
+// MoreHeldUp returns how many tenants the overview does not list.
 func (s *Inbox) MoreHeldUp() int { return max(0, len(s.HeldUp)-shownHeldUp) }
 
-// AllPaused says whether all deliveries are.
+// AllPaused reports whether one pause covers all deliveries.
 func (s *Inbox) AllPaused() bool {
 	return slices.ContainsFunc(s.Paused, func(p store.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
 }
 
-// Full says how full the inbox is, in words.
+// Full returns how full the inbox is, in percent.
 func (s *Inbox) Full() string {
 	switch percent := s.Used * 100 / max(s.Limit, 1); {
 	case s.Used == 0:
@@ -320,34 +324,34 @@ func (s *Inbox) troubles() (all []Trouble) {
 		if s.Parked == 1 {
 			are = " is parked"
 		}
-		all = append(all, Trouble{warn, s.ParkedOnes.words(s.Parked) + are,
-			said("The receiver answered", s.ParkedOnes.Why) + "usher does not retry what is parked. Fix the receiver, then send it again.", s.ParkedOnes.Link})
+		all = append(all, Trouble{warn, s.ParkedDetails.words(s.Parked) + are,
+			quoted("The receiver answered", s.ParkedDetails.Reason) + "usher does not retry what is parked. Fix the receiver, then send it again.", s.ParkedDetails.Link})
 	}
 	if s.Refused > 0 {
-		all = append(all, s.RefusedOnes.refused(s.Refused, "and send it again, or open it here, then accept it as it is or discard it."))
+		all = append(all, s.RefusedDetails.refused(s.Refused, "and send it again, or open it here, then accept it as it is or discard it."))
 	}
 	return all
 }
 
-// refused is about webhooks of the right sender whose content usher refused.
-func (b *Batch) refused(n int, do string) Trouble {
-	return Trouble{bad, "usher refused " + b.words(n),
-		said("The last one", b.Why) + "It may be a change that nobody sends again. Correct it in the billing service " + do, b.Link}
+// refused returns the trouble of webhooks that came from the right sender, and whose content usher refused.
+func (d *Details) refused(n int, do string) Trouble {
+	return Trouble{bad, "usher refused " + d.words(n),
+		quoted("The last one", d.Reason) + "It may be a change that nobody sends again. Correct it in the billing service " + do, d.Link}
 }
 
-// words counts them, and names their tenants.
-func (b *Batch) words(n int) string {
+// words counts the webhooks and names their tenants.
+func (d *Details) words(n int) string {
 	count := page.Plural(n, "webhook", "webhooks")
-	if len(b.Of) == 0 {
+	if len(d.Tenants) == 0 {
 		return count
 	}
-	return count + " of " + page.Few(b.Of)
+	return count + " of " + page.FirstFew(d.Tenants)
 }
 
-// said quotes somebody's words, if there are any.
-func said(who, words string) string {
+// quoted returns a sentence with somebody's words, or nothing if there are none.
+func quoted(who, words string) string {
 	if words == "" {
 		return ""
 	}
-	return who + ": " + page.Beginning(words) + ". "
+	return who + ": " + page.Excerpt(words) + ". "
 }

@@ -13,38 +13,37 @@ import (
 	"usher/tokens"
 )
 
-// Port is a local port.
+// Port is the state of a local port. The caller fills in all fields but those that judge derives.
 type Port struct {
 	Name    string       `json:"name"`
 	Address string       `json:"address"`
 	Scope   string       `json:"scope"`
-	Key     bool         `json:"key"`                       // callers need one
-	Shares  string       `json:"shares_token_of,omitempty"` // the port whose token it uses; empty: it has its own
-	State   string       `json:"state"`                     // in words
-	Tone    string       `json:"-"`
-	Token   *Token       `json:"token,omitempty"` // left out when there is no valid one
-	Error   string       `json:"error,omitempty"` // of the last request for one
-	Minutes []PortMinute `json:"minutes"`         // the last hour, the oldest first
+	Key     bool         `json:"key"`                       // callers need a key
+	Shares  string       `json:"shares_token_of,omitempty"` // the port whose token it uses; empty if it has its own
+	State   string       `json:"state"`                     // in words; derived, as are the next four
+	Tone    string       `json:"-"`                         // good, warn or bad
+	Token   *Token       `json:"token,omitempty"`           // left out if there is no valid one
+	Error   string       `json:"error,omitempty"`           // of the last token request
+	Minutes []PortMinute `json:"minutes"`                   // the last hour, the oldest first
 
 	Source tokens.State     `json:"-"`
-	Calls  []metrics.Minute `json:"-"` // see metrics.CallsFine and so on
-	Tokens []metrics.Minute `json:"-"` // see metrics.TokensRenewed and so on
+	Calls  []metrics.Minute `json:"-"` // of metrics.Port
+	Tokens []metrics.Minute `json:"-"` // of metrics.Identity
 
-	// The variables that its identity comes from: what somebody has to look at when
-	// the token endpoint refuses.
+	// The settings that somebody has to check if the token endpoint refuses.
 	ClientVariable, SecretVariable, ScopeVariable string `json:"-"`
 
-	now time.Time // when it is so
+	now time.Time // set by judge
 }
 
-// Token is a token without what makes it one.
+// Token describes a token without showing it.
 type Token struct {
 	Fingerprint string    `json:"fingerprint"`
 	Renewed     time.Time `json:"renewed"`
 	Expires     time.Time `json:"expires"`
 }
 
-// PortMinute is what happened on a port within one.
+// PortMinute is what happened on a port within one minute.
 type PortMinute struct {
 	Start    time.Time     `json:"start"`
 	Calls    int           `json:"calls"`
@@ -76,7 +75,7 @@ func (p *Port) judge(now time.Time) {
 	}
 }
 
-// tokenWords says in words how a port's token stands.
+// tokenWords describes the state of a port's token.
 func tokenWords(s tokens.State, now time.Time) (words, tone string) {
 	switch t := s.Token; {
 	case t != nil:
@@ -97,7 +96,7 @@ func tokenWords(s tokens.State, now time.Time) (words, tone string) {
 	}
 }
 
-// tokenTroubles are those of a port's own token.
+// tokenTroubles returns the troubles of a port that has its own token.
 func (p *Port) tokenTroubles(now time.Time) (all []Trouble) {
 	err := p.Source.Err
 	severity, effect := bad, "Calls are answered with an error."
@@ -114,7 +113,8 @@ func (p *Port) tokenTroubles(now time.Time) (all []Trouble) {
 	case !p.Source.Had:
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
 	}
-	// One alone may be that of somebody who changed something; who shares an API client revokes again and again.
+	// One revoked token can be the result of a change in the billing service. Another program with the same API client revokes again and
+	// again.
 	if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 {
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s tokens were refused long before the end, in the last hour", p.Name, page.Count(n)),
 			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
@@ -122,7 +122,7 @@ func (p *Port) tokenTroubles(now time.Time) (all []Trouble) {
 	return all
 }
 
-// remedy says what to look at, by the token endpoint's error code.
+// remedy says what to check, by the error code of the token endpoint.
 func (p *Port) remedy(code string) string {
 	switch code {
 	case "invalid_client":
@@ -134,18 +134,18 @@ func (p *Port) remedy(code string) string {
 	}
 }
 
-// callTroubles speaks up when a good part of the calls fail.
+// callTroubles reports that at least a tenth of the last calls failed.
 func (p *Port) callTroubles() []Trouble {
 	failed := metrics.Sum(p.Calls, lately, metrics.CallsFailed)
 	calls := failed + metrics.Sum(p.Calls, lately, metrics.CallsFine)
-	if failed < 3 || failed*10 < calls || p.Source.Token == nil { // without a token there is another line
+	if failed < 3 || failed*10 < calls || p.Source.Token == nil { // tokenTroubles reports that there is no token
 		return nil
 	}
 	return []Trouble{{warn, fmt.Sprintf("Port %s: %s of %s failed in the last %d minutes", p.Name, page.Count(failed), page.Plural(calls, "call", "calls"), lately),
 		"The log has the status and the reason of each; usher_proxy_requests_total counts them by status.", ""}}
 }
 
-// Charts draw a port's last hour: calls and errors, and how long they took.
+// Charts returns the charts of the last hour: calls and errors, and how long calls took.
 func (p *Port) Charts() []page.Chart {
 	var starts []time.Time
 	fine := page.Series{Class: "c-fine", Label: "calls"}
@@ -155,7 +155,7 @@ func (p *Port) Charts() []page.Chart {
 	var renewed, replayed []int
 	calls, wrong, busiest, slowest := 0, 0, 0.0, time.Duration(0)
 	for _, m := range sinceFirst(p.Minutes, func(m PortMinute) bool { return m.Calls+m.Renewed+m.Replayed > 0 }) {
-		// Of the minute that is under way, so much is over.
+		// The current minute is not over yet.
 		length := min(max(p.now.Sub(m.Start).Seconds(), 10), 60)
 		rate, errorRate := float64(m.Calls)/length, float64(m.Failed)/length
 		starts = append(starts, m.Start)
@@ -180,16 +180,18 @@ func (p *Port) Charts() []page.Chart {
 	return []page.Chart{rates, times}
 }
 
-// sinceFirst leaves out minutes at the beginning in which nothing happened.
+// sinceFirst leaves out the beginning of the hour if nothing happened then: a chart shows the last 10, 20, 30 or all minutes.
 func sinceFirst[M any](minutes []M, busy func(M) bool) []M {
-	silent := slices.IndexFunc(minutes, busy)
-	if silent < 0 {
-		silent = len(minutes)
+	first := slices.IndexFunc(minutes, busy)
+	for _, n := range []int{10, 20, 30} {
+		if from := len(minutes) - n; from >= 0 && (first < 0 || first >= from) {
+			return minutes[from:]
+		}
 	}
-	return minutes[len(minutes)-page.Recent(len(minutes), silent):]
+	return minutes
 }
 
-// figure writes a rate, or another figure of any size.
+// figure writes a rate or a count with a readable number of digits.
 func figure(v float64) string {
 	if v >= 100 {
 		return page.Count(int(v))
@@ -197,7 +199,7 @@ func figure(v float64) string {
 	return strconv.FormatFloat(v, 'g', 2, 64)
 }
 
-// milliseconds is a duration as a figure; NaN where there is none.
+// milliseconds returns a duration as the value of a chart. Zero means that there is none.
 func milliseconds(d time.Duration) float64 {
 	if d == 0 {
 		return math.NaN()

@@ -1,5 +1,5 @@
-// Package status says how usher stands, in words: what the overview and GET /api/status show. It asks nobody for anything: all
-// that it speaks of is handed in, the time, too.
+// Package status turns the figures of usher's parts into words: the states and problems that the overview page and GET /api/status
+// show, with what to do about each problem. It only computes: the caller passes in all figures, and the time.
 package status
 
 import (
@@ -13,19 +13,19 @@ import (
 	"usher/internal/admin/page"
 )
 
-// Status is the answer of GET /api/status: what the overview shows. The caller says how the parts do; Judge adds what that means.
+// Status is the answer of GET /api/status, and the overview page. The caller fills in the figures; Judge adds the words and Troubles.
 type Status struct {
-	Version string    `json:"version"`
-	Ready   bool      `json:"ready"`
-	Wrong   []Trouble `json:"problems"` // the worst first
-	Ports   []Port    `json:"ports"`
-	Gate    *Gate     `json:"gate,omitempty"`  // left out when the gate is off
-	Inbox   *Inbox    `json:"inbox,omitempty"` // left out when there is none
+	Version  string    `json:"version"`
+	Ready    bool      `json:"ready"`
+	Troubles []Trouble `json:"problems"` // the worst first
+	Ports    []Port    `json:"ports"`
+	Gate     *Gate     `json:"gate,omitempty"`  // left out if the gate is off
+	Inbox    *Inbox    `json:"inbox,omitempty"` // left out if there is none
 
 	Stopping bool `json:"-"` // usher is shutting down
 }
 
-// Judge says in words how usher's parts do.
+// Judge describes the state of each part in words, and lists the troubles.
 func (s *Status) Judge(now time.Time) {
 	s.Ports = append([]Port{}, s.Ports...) // [] and not null
 	for i := range s.Ports {
@@ -34,18 +34,18 @@ func (s *Status) Judge(now time.Time) {
 	if s.Gate != nil {
 		s.Gate.judge(s.Inbox)
 	}
-	s.Wrong = s.troubles(now)
+	s.Troubles = s.troubles(now)
 }
 
-// Trouble is something that is wrong, and what to do about it.
+// Trouble is a problem, and what to do about it.
 type Trouble struct {
-	Severity string `json:"severity"` // bad: something does not work; warn: it will not, or somebody should look
+	Severity string `json:"severity"` // bad: something does not work now; warn: it may soon not work, or somebody should look at it
 	What     string `json:"what"`
 	Do       string `json:"do"`
-	Link     string `json:"-"` // the page of the webhooks that it is about
+	Link     string `json:"-"` // address of the webhooks that it is about; empty for none
 }
 
-// Them says how many webhooks Link shows.
+// Them is the word for what Link shows: one webhook, or a list.
 func (t Trouble) Them() string {
 	if strings.HasPrefix(t.Link, "/webhooks/") {
 		return "it"
@@ -60,13 +60,11 @@ const (
 
 	lately = metrics.Lately
 
-	// patience is how long a webhook may wait before somebody should know; less is
-	// enough when the last try failed.
+	// patience is how long a webhook may wait before that is a trouble; shortPatience, if the last try failed.
 	patience      = time.Minute
 	shortPatience = 3 * time.Second
 )
 
-// troubles says what is wrong, the worst first, and what to do.
 func (s *Status) troubles(now time.Time) []Trouble {
 	all := []Trouble{} // [] and not null
 	if s.Stopping {
@@ -88,11 +86,11 @@ func (s *Status) troubles(now time.Time) []Trouble {
 	}
 	if g := s.Gate; g != nil {
 		if g.Refused > 0 {
-			g.RefusedOnes.Link = "/webhooks?state=rejected"
-			all = append(all, g.RefusedOnes.refused(g.Refused, "and send it again from its webhook log."))
+			g.RefusedDetails.Link = "/webhooks?state=rejected"
+			all = append(all, g.RefusedDetails.refused(g.Refused, "and send it again from its webhook log."))
 		}
 		if s.Inbox == nil {
-			all = append(all, passTroubles(g)...)
+			all = append(all, passThroughTroubles(g)...)
 		}
 		all = append(all, senderTroubles(g.Decisions)...)
 	}
@@ -100,21 +98,21 @@ func (s *Status) troubles(now time.Time) []Trouble {
 	return all
 }
 
-// receiverTroubles are those of the receivers behind an inbox: it names the receiver when it takes
-// nothing, and the tenants when it takes others.
+// receiverTroubles returns the troubles of receivers behind an inbox. They name the receiver if it takes nothing, and the tenants if it
+// takes the webhooks of others.
 func receiverTroubles(gate *Gate, box *Inbox) (all []Trouble) {
 	for i := range gate.Receivers {
 		r := &gate.Receivers[i]
-		name := gate.called(r)
+		name := gate.nameOf(r)
 		waits := fmt.Sprintf("%s, the oldest for %s", page.Plural(r.Waiting, "webhook waits", "webhooks wait"), page.Span(r.Oldest.Round(time.Second)))
 		switch {
-		case r.Oldest <= shortPatience, r.Paused: // which every page says
-		case r.wrong == away:
+		case r.Oldest <= shortPatience, r.Paused: // a banner on every page names the pauses
+		case r.diagnosis == away:
 			all = append(all, Trouble{bad, name + " " + r.State + ": " + waits,
 				fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", r.Address), "/webhooks?state=waiting"})
-		case r.wrong == refusesSome:
-			all = append(all, refusedTrouble(name, r.Name, box.HeldUp)...)
-		case r.Oldest > patience && len(box.Paused) == 0: // else those may be the oldest
+		case r.diagnosis == refusesSome:
+			all = append(all, refusedTenants(name, r.Name, box.HeldUp)...)
+		case r.Oldest > patience && len(box.Paused) == 0: // with a pause, the oldest may be one that is paused
 			all = append(all, Trouble{bad, name + " is slow to take webhooks: " + waits,
 				fmt.Sprintf("See why the receiver %s is slow. Nothing is lost: what waits is delivered in order.", r.Address), "/webhooks?state=waiting"})
 		}
@@ -122,7 +120,8 @@ func receiverTroubles(gate *Gate, box *Inbox) (all []Trouble) {
 	return all
 }
 
-func refusedTrouble(name, receiver string, held []HeldUp) []Trouble {
+// refusedTenants returns the trouble of a receiver that refuses some tenants' webhooks.
+func refusedTenants(name, receiver string, held []HeldUp) []Trouble {
 	var tenants []string
 	paused := false
 	for i := range held {
@@ -134,23 +133,23 @@ func refusedTrouble(name, receiver string, held []HeldUp) []Trouble {
 			tenants = append(tenants, h.Name())
 		}
 	}
-	if paused && len(tenants) == 0 { // which every page says
+	if paused && len(tenants) == 0 {
 		return nil
 	}
-	return []Trouble{{warn, name + " does not take the webhooks of " + cmp.Or(page.Few(tenants), "some tenants"),
+	return []Trouble{{warn, name + " does not take the webhooks of " + cmp.Or(page.FirstFew(tenants), "some tenants"),
 		"See below what it answers, and how many wait behind them. Other tenants' webhooks are delivered. usher retries.", "/webhooks?state=waiting"}}
 }
 
-// called is how a trouble names a receiver.
-func (g *Gate) called(r *Receiver) string {
+// nameOf returns the subject of a sentence about a receiver. Its name is left out if there is only one.
+func (g *Gate) nameOf(r *Receiver) string {
 	if len(g.Receivers) > 1 {
 		return "The receiver " + r.Name
 	}
 	return "The receiver"
 }
 
-// passTroubles are those of a gate without an inbox.
-func passTroubles(gate *Gate) []Trouble {
+// passThroughTroubles returns the troubles of receivers without an inbox.
+func passThroughTroubles(gate *Gate) []Trouble {
 	n := metrics.Sum(gate.Decisions, lately, slices.Index(metrics.Decisions[:], "failed"))
 	if n == 0 {
 		return nil
@@ -158,19 +157,18 @@ func passTroubles(gate *Gate) []Trouble {
 	const resend = "then resend them from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them."
 	var all []Trouble
 	for i := range gate.Receivers {
-		if r := &gate.Receivers[i]; r.wrong == away {
-			all = append(all, Trouble{bad, fmt.Sprintf("%s %s: %s in the last %d minutes", gate.called(r), r.State, page.Plural(n, "webhook failed", "webhooks failed"), lately),
+		if r := &gate.Receivers[i]; r.diagnosis == away {
+			all = append(all, Trouble{bad, fmt.Sprintf("%s %s: %s in the last %d minutes", gate.nameOf(r), r.State, page.Plural(n, "webhook failed", "webhooks failed"), lately),
 				fmt.Sprintf("Bring the receiver %s back, %s", r.Address, resend), "/webhooks?state=failed"})
 		}
 	}
-	if len(all) == 0 && len(gate.FailedOf) > 0 {
-		all = append(all, Trouble{warn, "The last webhooks of " + page.Few(gate.FailedOf) + " failed", "See what the receiver answered, " + resend, "/webhooks?state=failed"})
+	if len(all) == 0 && len(gate.FailedTenants) > 0 {
+		all = append(all, Trouble{warn, "The last webhooks of " + page.FirstFew(gate.FailedTenants) + " failed", "See what the receiver answered, " + resend, "/webhooks?state=failed"})
 	}
 	return all
 }
 
-// senderTroubles speaks up when nothing but what is turned away arrives. Some of it
-// always may: anybody can knock.
+// senderTroubles reports that usher rejects everything that arrives. Some rejected webhooks are normal: anybody can send one.
 func senderTroubles(decided []metrics.Minute) []Trouble {
 	rejected := metrics.Sum(decided, lately, slices.Index(metrics.Decisions[:], "rejected"))
 	if rejected < 3 || rejected != metrics.Sum(decided, lately) {

@@ -9,7 +9,7 @@ import (
 	"usher/internal/receiver"
 )
 
-// What counts is the receiver that will be tried, not the one that was.
+// The receiver that will be tried counts, not the one that was tried last.
 func TestPausedBy(t *testing.T) {
 	crm := &receiver.Receiver{Name: "crm", Platforms: []string{"crm", "docs"}}
 	known := receiver.NewSet(&receiver.Receiver{Name: "main"}, crm)
@@ -59,5 +59,18 @@ func TestInboxWords(t *testing.T) {
 	s.Judge(time.Now())
 	if h := &s.Inbox.HeldUp[0]; s.Inbox.MoreHeldUp() != 0 || !h.Paused || h.NextTry() != "paused" || !s.Inbox.AllPaused() || !s.Gate.Receivers[0].Paused {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A chart of an usher that has just started shows minutes, not an empty hour.
+func TestSinceFirst(t *testing.T) {
+	for silent, want := range map[int]int{60: 10, 59: 10, 50: 10, 49: 20, 40: 20, 31: 30, 30: 30, 29: 60, 0: 60} {
+		hour := make([]bool, 60)
+		for i := range hour {
+			hour[i] = i >= silent
+		}
+		if got := len(sinceFirst(hour, func(busy bool) bool { return busy })); got != want {
+			t.Errorf("%d silent minutes: %d are shown, want %d", silent, got, want)
+		}
 	}
 }

@@ -17,14 +17,14 @@ import (
 
 var mainReceiver = receiver.NewSet(&receiver.Receiver{Name: "main", URL: &url.URL{Scheme: "http", Host: "receiver:3000"}})
 
-// lastHour is one with so many of each kind in its last minute.
+// lastHour returns an hour with these counts in its last minute.
 func lastHour(counts ...int) []metrics.Minute {
 	minutes := make([]metrics.Minute, metrics.Minutes)
 	copy(minutes[metrics.Minutes-1].Counts[:], counts)
 	return minutes
 }
 
-// wrong is what is found wrong. Two tenants are held up, where the receiver refuses some.
+// wrong returns the troubles. With an inbox, the receiver main holds up two tenants.
 func wrong(stopping bool, port Port, gate *Gate, box *inbox.Stats, err error) []Trouble {
 	s := &Status{Stopping: stopping, Ports: []Port{port}, Gate: gate}
 	if box != nil {
@@ -36,7 +36,7 @@ func wrong(stopping bool, port Port, gate *Gate, box *inbox.Stats, err error) []
 		}, mainReceiver, err)
 	}
 	s.Judge(time.Now())
-	return s.Wrong
+	return s.Troubles
 }
 
 func TestTroubles(t *testing.T) {

@@ -80,9 +80,9 @@ func TestStatusNamesTheVariable(t *testing.T) {
 	var now status.Status
 	testkit.Eventually(t, "refused", func() bool {
 		now = getJSON[status.Status](t, url)
-		return len(now.Wrong) == 1 && now.Ports[0].Token != nil && now.Ports[1].Error != ""
+		return len(now.Troubles) == 1 && now.Ports[0].Token != nil && now.Ports[1].Error != ""
 	})
-	if what, do := now.Wrong[0].What, now.Wrong[0].Do; what != "Port jobs: token endpoint refuses: invalid_client" || !strings.Contains(do, "Check USHER_PORTS_0_CLIENT_SECRET_FILE and USHER_CLIENT_ID") {
+	if what, do := now.Troubles[0].What, now.Troubles[0].Do; what != "Port jobs: token endpoint refuses: invalid_client" || !strings.Contains(do, "Check USHER_PORTS_0_CLIENT_SECRET_FILE and USHER_CLIENT_ID") {
 		t.Errorf("%q %q", what, do)
 	}
 	if main, jobs, reports := now.Ports[0], now.Ports[1], now.Ports[2]; !strings.HasPrefix(main.State, "token valid for ") || jobs.Token != nil || reports.Shares != "main" || now.Gate != nil || now.Inbox != nil {
@@ -110,14 +110,14 @@ func TestHeldUp(t *testing.T) {
 	banner := func(severity, what string) func() bool {
 		return func() bool {
 			s = getJSON[status.Status](t, w.admin+"/api/status")
-			return len(s.Wrong) == 1 && s.Wrong[0].Severity == severity && strings.HasPrefix(s.Wrong[0].What, what)
+			return len(s.Troubles) == 1 && s.Troubles[0].Severity == severity && strings.HasPrefix(s.Troubles[0].What, what)
 		}
 	}
 	refused := banner("warn", "The receiver does not take the webhooks of docs/harbour-ltd and docs/pier-ltd")
 	testkit.Eventually(t, "told who is refused", refused)
 	for users := range 20 { // whatever the last try was
 		if post(t, w.gate, of("docs", "acme", users+1)); !refused() {
-			t.Fatalf("another diagnosis: %+v", s.Wrong)
+			t.Fatalf("another diagnosis: %+v", s.Troubles)
 		}
 	}
 	if r := s.Gate.Receivers[0]; r.Tone != "warn" || r.State != "takes webhooks, but not those of 2 tenants" || r.Waiting < 4 {

@@ -1,46 +1,44 @@
-// Follows what happens: the server says that something has changed, and the parts of
-// this page that are marked data-live are fetched again and put in place of the old
-// ones. Without this script the page can be read and used all the same.
+// Keeps the page up to date: when the server says that something has changed, this script fetches the page again and replaces the parts
+// that are marked data-live. The page also works without it.
 'use strict';
 (() => {
   const follow = document.getElementById('follow');
   if (!follow || !document.querySelector('[data-live]')) return;
-  // What was done is said once, not again with each reload.
+  // The notice after an action is shown once, not again after a reload.
   const here = new URL(location.href);
   if (here.searchParams.has('did')) {
     here.searchParams.delete('did');
     history.replaceState(null, '', here);
   }
-  // The server says something every ten seconds. A connection that is silent for longer is
-  // dead, though nobody was told: a laptop slept, or a network changed.
+  // The server sends an event every ten seconds. A connection that is silent for longer is dead, even if the browser did not notice: the
+  // laptop slept, or the network changed.
   const patience = 25000;
-  let silence = 0; // a timer
+  let silenceTimer = 0;
   let stream = null;
-  let busy = false;
-  let again = false;
+  let busy = false; // refresh is under way
+  let again = false; // refresh once more when it is done
 
-  // What is shown of a time that is over looks like it, and says of when it is.
-  let shown = Date.now();
-  const lost = (words) => {
+  // Without a connection the page is marked as stale, with the time that it shows.
+  let shownAt = Date.now();
+  const markStale = (words) => {
     for (const part of document.querySelectorAll('[data-live]')) part.classList.add('stale');
-    say(`${words}: as of ${new Date(shown).toISOString().slice(11, 19)} UTC`, 'bad');
+    say(`${words}: as of ${new Date(shownAt).toISOString().slice(11, 19)} UTC`, 'bad');
   };
-  // The message after something was done goes when what it speaks of has changed; or else after a while, as it may have
-  // changed before this page was made.
-  const standing = () => [...document.querySelectorAll('#stand .badge, .timeline li:first-child, #list .badge, #list .tries, #paused b, .attempts time')].map((e) => e.dateTime ?? e.id + (e.querySelector('.badge') ?? e).textContent).join();
-  const first = standing();
+  // The notice after an action goes away when the states on the page change; or after 20 seconds, because they may have changed before
+  // the page was loaded.
+  const states = () => [...document.querySelectorAll('#stand .badge, .timeline li:first-child, #list .badge, #list .tries, #paused b, .attempts time')].map((e) => e.dateTime ?? e.id + (e.querySelector('.badge') ?? e).textContent).join();
+  const firstStates = states();
   setTimeout(() => document.querySelector('.notice')?.remove(), 20000);
 
   const say = (text, tone) => {
-    if (follow.textContent === text) return; // it is read out each time that it is set
+    if (follow.textContent === text) return; // a screen reader reads it out each time it is set
     follow.hidden = false;
     follow.className = 'follow ' + tone;
     follow.textContent = text;
   };
 
-  // A new part must not take away what its reader is at: focus, a selected text, an opened
-  // table. So nodes stay where they can, those with an id wherever they have moved to,
-  // and only what differs in them is changed.
+  // An update must not take away the reader's focus, selected text or opened table. So morph keeps the old nodes (those with an id
+  // wherever they have moved to), and changes only what differs in them.
   const morph = (old, fresh) => {
     if (old.isEqualNode(fresh)) return old;
     if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName || old.id !== fresh.id) return fresh;
@@ -74,8 +72,8 @@
     return old;
   };
 
-  // Nor must it move what somebody is about to click on. (What opens a menu may never be
-  // told of its end; and blur is the window's alone: it does not bubble.)
+  // Nor must an update move what somebody is about to click on. (If a context menu opens, there may be no pointerup; blur is that of the
+  // window, because it does not bubble.)
   let held = false;
   addEventListener('pointerdown', () => { held = true; });
   for (const end of ['pointerup', 'pointercancel', 'contextmenu', 'blur']) {
@@ -95,38 +93,37 @@
       const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html');
       again ||= held;
       if (!answer.ok) {
-        lost('out of date'); // what it shows is gone, or can't be had
+        markStale('out of date'); // what the page shows is gone, or cannot be read
       } else if (!held) {
         for (const old of document.querySelectorAll('[data-live]')) {
           const twin = fresh.getElementById(old.id);
-          if (twin) morph(old, twin); // which takes the class away, too
+          if (twin) morph(old, twin); // this also removes the class stale
         }
-        shown = Date.now();
-        if (standing() !== first) document.querySelector('.notice')?.remove();
+        shownAt = Date.now();
+        if (states() !== firstStates) document.querySelector('.notice')?.remove();
         if (stream?.readyState === EventSource.OPEN) say('live', 'good');
       }
     } catch {
-      // usher is away: the stream notices, and says so
+      // usher cannot be reached: the stream notices that, too, and marks the page as stale
     }
-    // A page that is costly to make is asked for less often.
+    // A page that takes long is loaded less often.
     setTimeout(() => {
       busy = false;
       if (again) refresh();
     }, Math.max(500, 4 * (performance.now() - began)));
   };
 
-  // Browsers allow a handful of connections to one server over all tabs: one that
-  // nobody looks at must not hold one.
+  // Browsers allow only a handful of connections to one server over all tabs, so a hidden tab must not hold one.
   const open = () => {
     if (stream || document.hidden) return;
     stream = new EventSource('/api/events');
-    stream.addEventListener('change', () => { // the first comes at once
-      expect();
+    stream.addEventListener('change', () => { // the server sends the first one at once
+      watchSilence();
       refresh();
     });
-    expect();
+    watchSilence();
     stream.onerror = () => {
-      lost('not connected');
+      markStale('not connected');
       if (stream.readyState === EventSource.CLOSED) {
         close();
         setTimeout(open, 5000);
@@ -134,14 +131,14 @@
     };
   };
   const close = () => {
-    clearTimeout(silence);
+    clearTimeout(silenceTimer);
     stream?.close();
     stream = null;
   };
-  const expect = () => {
-    clearTimeout(silence);
-    silence = setTimeout(() => {
-      lost('not connected');
+  const watchSilence = () => {
+    clearTimeout(silenceTimer);
+    silenceTimer = setTimeout(() => {
+      markStale('not connected');
       close();
       open();
     }, patience);
@@ -152,12 +149,12 @@
   open();
 })();
 
-// A filter is applied as soon as it is changed; text once somebody has left its field, or pressed Enter.
+// Applies a filter as soon as it changes; a text, when its field loses the focus or somebody presses Enter.
 (() => {
   for (const form of document.querySelectorAll('form[data-apply]')) {
     form.querySelector('button').hidden = true;
     form.addEventListener('change', () => form.requestSubmit());
-    // What is not set need not stand in the address.
+    // Leave empty fields out of the address.
     form.addEventListener('formdata', ({formData}) => {
       for (const [name, value] of [...formData]) {
         if (value === '') formData.delete(name);
@@ -166,14 +163,14 @@
   }
 })();
 
-// What can be copied: the text of the element that data-copy names, or else that of the <pre> beside the button. A
-// page that did not come over https, nor from this machine, may not use the clipboard: then the text is selected.
+// Copy buttons. They copy the text of the element whose id is in data-copy, or else of the <pre> next to the button. Over plain http, except
+// on localhost, a page may not use the clipboard: then the text is selected.
 (() => {
-  const mark = (root) => {
-    for (const button of root.querySelectorAll('[data-copy]')) button.hidden = false;
+  const showButtons = () => {
+    for (const button of document.querySelectorAll('[data-copy]')) button.hidden = false;
   };
-  mark(document);
-  new MutationObserver(() => mark(document)).observe(document.body, {childList: true, subtree: true, attributeFilter: ['hidden']});
+  showButtons();
+  new MutationObserver(showButtons).observe(document.body, {childList: true, subtree: true, attributeFilter: ['hidden']});
   document.addEventListener('click', async (event) => {
     const button = event.target.closest('[data-copy]');
     if (!button) return;
