@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"usher/internal/clock"
 )
 
 const (
@@ -35,11 +37,7 @@ type Token struct {
 	header      []string // the value of the Authorization header, ready for use
 	fingerprint string
 
-	// When it was requested, by both clocks: the monotonic one stands still while a laptop
-	// sleeps, the wall clock can be set back.
-	asked     time.Time
-	askedWall time.Time
-
+	asked   time.Time // when it was requested
 	life    time.Duration
 	renewAt time.Duration // the age at which to renew it
 
@@ -52,7 +50,6 @@ func newToken(value string, asked time.Time, life time.Duration) *Token {
 		header:      []string{"Bearer " + value},
 		fingerprint: hex.EncodeToString(sum[:4]),
 		asked:       asked,
-		askedWall:   asked.Round(0),
 		life:        life,
 		renewAt:     jitter(life, 0.76, 0.82), // so that many ushers that started together do not ask together
 	}
@@ -66,15 +63,13 @@ func (t *Token) Header() []string { return t.header }
 func (t *Token) Fingerprint() string { return t.fingerprint }
 
 // Expiry returns when t expires, by the wall clock.
-func (t *Token) Expiry() time.Time { return t.askedWall.Add(t.life) }
+func (t *Token) Expiry() time.Time { return t.asked.Round(0).Add(t.life) }
 
 // Asked returns when t was requested, by the wall clock.
-func (t *Token) Asked() time.Time { return t.askedWall }
+func (t *Token) Asked() time.Time { return t.asked.Round(0) }
 
-// age returns the time since t was requested, by the clock that says more.
-func (t *Token) age(now time.Time) time.Duration {
-	return max(now.Sub(t.asked), now.Round(0).Sub(t.askedWall))
-}
+// age counts from the request, not from the answer: the endpoint may have issued t at any time between.
+func (t *Token) age(now time.Time) time.Duration { return clock.Age(t.asked, now) }
 
 func (t *Token) valid(now time.Time) bool { return t.age(now) < t.life }
 

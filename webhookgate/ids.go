@@ -5,6 +5,8 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+
+	"usher/internal/clock"
 )
 
 const (
@@ -41,7 +43,7 @@ func (s signedIDs) find(w *Webhook) (t *turn, reused bool) {
 	if w.SignedID == "" {
 		return nil, false
 	}
-	for _, first, ok := s.GetOldest(); ok && elapsed(first.at) >= idWindow; _, first, ok = s.GetOldest() {
+	for _, first, ok := s.GetOldest(); ok && clock.Since(first.at) >= idWindow; _, first, ok = s.GetOldest() {
 		s.RemoveOldest()
 	}
 	key := idKey{sha256.Sum256([]byte(w.SignedID)), w.Digest}

@@ -12,6 +12,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
+	"usher/internal/clock"
 	"usher/internal/text"
 )
 
@@ -122,7 +123,7 @@ func (p *passThrough) join(w *Webhook) (t, before *turn, own bool) {
 	}
 	l := p.active[w.Lane]
 	if l == nil {
-		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.digest == w.Digest && elapsed(held.at) < p.window {
+		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.digest == w.Digest && clock.Since(held.at) < p.window {
 			t = delivered(held.webhook) // held.at stays: the window does not slide
 			p.ids.note(w, t)
 			return t, nil, false
@@ -204,10 +205,4 @@ func (g *Gate) Platforms(tenant string) (all []string) {
 
 func (p *passThrough) dedups(w *Webhook) bool {
 	return p.window > 0 && w.Snapshot
-}
-
-// elapsed returns the time since t by the wall clock or the monotonic clock, whichever says
-// more: the monotonic clock stands still while a machine sleeps.
-func elapsed(t time.Time) time.Duration {
-	return max(time.Since(t), time.Now().Round(0).Sub(t.Round(0)))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"usher/internal/clock"
 	"usher/internal/snapshot"
 )
 
@@ -146,17 +147,12 @@ func (b *Book) find(ctx context.Context, tenant string) (_ *entry, stale time.Du
 	case b.isCurrent(e): // another query has found it meanwhile
 		return e, 0, nil
 	}
-	return e, e.age(), nil
+	return e, clock.Since(e.asked), nil
 }
 
 // isCurrent reports whether what is held can be answered without a question to the store.
 func (b *Book) isCurrent(e *entry) bool {
-	return e != nil && (!b.shared || e.age() < counts)
-}
-
-// age counts a machine's sleep, too, which the monotonic clock does not.
-func (e *entry) age() time.Duration {
-	return max(time.Since(e.asked), time.Now().Round(0).Sub(e.asked.Round(0)))
+	return e != nil && (!b.shared || clock.Since(e.asked) < counts)
 }
 
 // on returns what is known about the tenant on that platform; nil: on the only one.

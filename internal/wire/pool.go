@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"usher/internal/clock"
 )
 
 // place is where a connection leads.
@@ -71,7 +73,7 @@ func (p *pool) sweep() {
 	p.mu.Lock()
 	p.due = false
 	n := 0
-	for n < len(p.idle) && p.idle[n].age(now) >= p.limit/sweeps {
+	for n < len(p.idle) && clock.Age(p.idle[n].idleSince, now) >= p.limit/sweeps {
 		n++
 	}
 	unused := slices.Clone(p.idle[:n])
@@ -105,11 +107,5 @@ func hangUp(conns []*conn) {
 
 // usable reports whether an idle connection may be used.
 func (c *conn) usable(now time.Time) bool {
-	return c.age(now) < c.lasts && c.quiet()
-}
-
-// age returns how long the connection has been idle, by the wall clock or the monotonic clock: the
-// latter stands still while a machine sleeps.
-func (c *conn) age(now time.Time) time.Duration {
-	return max(now.Sub(c.idleSince), now.Round(0).Sub(c.idleSince.Round(0)))
+	return clock.Age(c.idleSince, now) < c.lasts && c.quiet()
 }
