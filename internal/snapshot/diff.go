@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode"
+
+	"usher/internal/text"
 )
 
 const (
@@ -77,23 +78,8 @@ func Diff(before, after Snapshot) []string {
 	return words
 }
 
-// Shown returns a foreign text for people: short, on one line, and without control characters for a
-// terminal.
-func Shown(s string) string {
-	n, more := 0, ""
-	for i := range s {
-		if n++; n > maxShown {
-			s, more = s[:i], "…"
-			break
-		}
-	}
-	return strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return unicode.ReplacementChar
-		}
-		return c
-	}, s) + more
-}
+// Shown returns a text that others wrote as people may see it: short, and without control characters.
+func Shown(s string) string { return text.Visible(text.Shorten(s, maxShown)) }
 
 func featureChanges(before, after []Feature) []string {
 	former := byCode(before)

@@ -137,7 +137,7 @@ func Of(value any) Snapshot {
 func featuresOf(value any) (s Snapshot, change any) {
 	payload := content.Member(value, "payload")
 	change = content.Member(payload, "change")
-	s.Name = strings.Clone(text(content.Member(payload, "tenant"), "name")) // stored for long, without the rest
+	s.Name = strings.Clone(textOf(content.Member(payload, "tenant"), "name")) // stored for long, without the rest
 	s.Features, s.Known = readFeatures(content.Member(change, "features"))
 	return s, change
 }
@@ -263,15 +263,15 @@ func readSubscriptions(value any) []Subscription {
 			continue
 		}
 		s := Subscription{
-			ID:         text(item, "id"),
-			State:      text(item, "state"),
+			ID:         textOf(item, "id"),
+			State:      textOf(item, "state"),
 			Product:    readCoded(item, "product"),
 			Plan:       readCoded(item, "plan"),
 			PriceList:  readCoded(item, "price_list"),
-			Start:      text(item, "start_date"),
-			End:        text(item, "end_date"),
-			TrialStart: text(item, "trial_start_date"),
-			TrialEnd:   text(item, "trial_end_date"),
+			Start:      textOf(item, "start_date"),
+			End:        textOf(item, "end_date"),
+			TrialStart: textOf(item, "trial_start_date"),
+			TrialEnd:   textOf(item, "trial_end_date"),
 		}
 		s.Features, _ = readFeatures(content.Member(item, "features"))
 		s.Label = cmp.Or(s.Product.Label(), s.Plan.Label())
@@ -293,12 +293,12 @@ func readSubscriptions(value any) []Subscription {
 
 func readCoded(value any, name string) Coded {
 	value = content.Member(value, name)
-	return Coded{text(value, "code"), text(value, "name")}
+	return Coded{textOf(value, "code"), textOf(value, "name")}
 }
 
-// text returns a member that is a scalar, or nothing: an object or a list that a customised payload has
+// textOf returns a member that is a scalar, or nothing: an object or a list that a customised payload has
 // there must not be shown by accident.
-func text(value any, name string) string {
+func textOf(value any, name string) string {
 	s, _ := scalar(content.Member(value, name))
 	return s
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/store"
+	"usher/internal/text"
 )
 
 // Span writes how long something takes: 34 s, 26 min, 1 h 34 min, 3 d 4 h; and what is
@@ -97,7 +98,9 @@ func Bytes(n int64) string {
 // TenantName writes a tenant as people do, and as commands and filters read it: platform/tenant, or
 // tenant alone where it has no platform. A slash or a percent sign within a code is percent-encoded. A name that
 // nobody would read to its end is cut.
-func TenantName(platform, tenant string) string { return cut(store.ShowTenant(platform, tenant), 300) }
+func TenantName(platform, tenant string) string {
+	return text.Shorten(store.ShowTenant(platform, tenant), 300)
+}
 
 // Plural writes a number with what it counts.
 func Plural(n int, one, many string) string {
@@ -121,15 +124,7 @@ func Few(names []string) string {
 
 // Beginning is the beginning of somebody's words, on one line.
 func Beginning(words string) string {
-	return cut(strings.Join(strings.Fields(words), " "), 120)
-}
-
-// cut is the beginning of a text: somebody may send names of a mebibyte, and a browser takes minutes to lay them out.
-func cut(text string, most int) string {
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "…"
-	}
-	return text
+	return text.Shorten(strings.Join(strings.Fields(words), " "), 120)
 }
 
 // Short writes the first few of a list of changes, and how many more there are. A sign
@@ -145,7 +140,7 @@ func Short(changes []string) string {
 		if sign(c) != "changed" {
 			c = c[:1] + "\u00a0" + c[2:]
 		}
-		shown[i] = cut(c, 120)
+		shown[i] = text.Shorten(c, 120)
 	}
 	return strings.Join(shown, ", ") + more
 }
