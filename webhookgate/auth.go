@@ -30,7 +30,7 @@ func (g *Gate) checkToken(in *arrival) *answer {
 	case len(in.pathSecret) <= 3*len(good): // some senders escape more than they need to, others escape nothing
 		presented = append(presented, unescaped(in.pathSecret))
 	}
-	if !guard.OneOf(slices.Values(presented), good) {
+	if !guard.OneOf(presented, good) {
 		return noToken()
 	}
 	return nil
