@@ -25,20 +25,22 @@ type Fault struct {
 	Message string `json:"message"`
 }
 
+// String returns the fault as a sentence, such as "/payload/tenant is missing".
+func (f Fault) String() string { return cmp.Or(f.Path, "the body") + " " + f.Message }
+
 // Summary describes faults in one sentence, because some webhook logs show only one line: it has the
 // first fault, and says how many more there are.
 func Summary(faults []Fault) string {
 	if len(faults) == 0 {
 		return ""
 	}
-	first := cmp.Or(faults[0].Path, "the body") + " " + faults[0].Message
 	switch more := len(faults) - 1; more {
 	case 0:
-		return first
+		return faults[0].String()
 	case 1:
-		return first + ", and one more fault"
+		return faults[0].String() + ", and one more fault"
 	default:
-		return fmt.Sprintf("%s, and %d more faults", first, more)
+		return fmt.Sprintf("%v, and %d more faults", faults[0], more)
 	}
 }
 
