@@ -1,9 +1,10 @@
 package wire
 
 import (
+	"bufio"
 	"errors"
 	"io"
-	"strconv"
+	"net/http/httputil"
 	"sync"
 	"time"
 )
@@ -68,49 +69,32 @@ func (s *sending) done() bool {
 	return s.over && s.err == nil
 }
 
-// sendBody sends a body in pieces, each within the client's timeout. If the length is unknown, the
-// pieces are chunks.
+// sendBody sends a body in pieces, each with one write and within the client's timeout. If the
+// length is unknown, the pieces are chunks.
 func (c *conn) sendBody(body io.Reader, length int64) (bodyErr, writeErr error) {
-	const sizeRoom, endRoom = len("ffff\r\n"), len("\r\n0\r\n\r\n")
-	buf := make([]byte, pieceSize)
+	out := bufio.NewWriterSize(c.Conn, pieceSize)
+	pieces, end := io.Writer(out), ""
+	if length < 0 {
+		pieces, end = httputil.NewChunkedWriter(out), "0\r\n\r\n"
+	}
+	buf := make([]byte, pieceSize-len("ffff\r\n")-len("\r\n0\r\n\r\n")) // out has room for all of a piece
 	for sent := int64(0); ; {
-		n, err := body.Read(buf[sizeRoom : pieceSize-endRoom])
+		n, err := body.Read(buf)
 		sent += int64(n)
-		end := err == io.EOF
+		atEnd := err == io.EOF
 		switch {
-		case err != nil && !end:
+		case err != nil && !atEnd:
 			return err, nil
-		case length >= 0 && (sent > length || end && sent < length):
+		case length >= 0 && (sent > length || atEnd && sent < length):
 			return errLength, nil
 		}
-		piece := buf[sizeRoom : sizeRoom+n]
-		if length < 0 {
-			piece = chunk(buf, sizeRoom, n, end)
+		_, _ = pieces.Write(buf[:n]) // Flush returns the error
+		if atEnd {
+			_, _ = out.WriteString(end)
 		}
-		if len(piece) > 0 {
-			_ = c.SetWriteDeadline(c.limit())
-			if _, err := c.Conn.Write(piece); err != nil {
-				return nil, err
-			}
-		}
-		if end {
-			return nil, nil
+		_ = c.SetWriteDeadline(c.limit())
+		if err := out.Flush(); err != nil || atEnd {
+			return nil, err
 		}
 	}
-}
-
-// chunk makes a chunk of the n bytes at buf[at:], in place. After the last one it adds the end of
-// all chunks.
-func chunk(buf []byte, at, n int, last bool) []byte {
-	from, to := at, at
-	if n > 0 {
-		size := strconv.FormatInt(int64(n), 16) + "\r\n"
-		from = at - len(size)
-		copy(buf[from:], size)
-		to = at + n + copy(buf[at+n:], "\r\n")
-	}
-	if last {
-		to += copy(buf[to:], "0\r\n\r\n")
-	}
-	return buf[from:to]
 }
