@@ -95,7 +95,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		if kept := len(cl.pool.idle) == 1; kept == conn.closed || kept && taken < 0 {
 			t.Errorf("kept %v, closed %v, after %s", kept, conn.closed, got)
-		} else if kept && taken < len(data) && cl.pool.idle[0].quiet() {
+		} else if kept && taken < len(data) && cl.pool.idle[0].isQuiet() {
 			t.Errorf("%d bytes were left, and would be the next answer", len(data)-taken)
 		}
 		if err != nil && len(data) > 20 && strings.Contains(err.Error(), string(data[:20])) {

@@ -295,7 +295,7 @@ func TestNoGoroutinesWhileIdle(t *testing.T) {
 
 // While a sweep looks at idle connections others come back. It closes only as many as there is no room for.
 func TestSweepClosesOnlyTheSurplus(t *testing.T) {
-	p := pool{most: 3, limit: time.Hour}
+	p := pool{maxIdle: 3, idleTimeout: time.Hour}
 	defer p.empty()
 	var others []net.Conn
 	idle := func() *conn {

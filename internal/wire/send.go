@@ -9,22 +9,20 @@ import (
 	"time"
 )
 
-// sending is a body that is sent by its own goroutine while the caller waits for the answer.
+// sending is a body on its way: its own goroutine sends it while the caller waits for the answer.
 type sending struct {
-	c  *conn
-	mu sync.Mutex // guards what follows, and the deadline for reading
-	// over says that everything was sent, or that nothing more will be, because of err.
-	over bool
-	err  error
-	// heard says that the answer has begun, or that there will be none.
-	heard bool
+	c        *conn
+	mu       sync.Mutex // guards what follows, and the deadline for reading
+	over     bool       // nothing more will be sent: the body has ended, or there is an err
+	err      error
+	answered bool // the head of the answer has arrived, or will never arrive
 }
 
 func (c *conn) send(out *outgoing) *sending {
-	_ = c.SetReadDeadline(time.Time{}) // the answer's time begins when the body has left
+	_ = c.SetReadDeadline(time.Time{}) // the time for the answer begins when the whole body has left
 	s := &sending{c: c}
 	body, length := out.rest, out.length
-	out.rest = nil // from here on the goroutine closes it
+	out.rest = nil // the goroutine closes it
 	go func() {
 		defer body.Close()
 		s.end(c.sendBody(body, length))
@@ -32,8 +30,8 @@ func (c *conn) send(out *outgoing) *sending {
 	return s
 }
 
-// end notes how the sending ended. If the body could not be read, the call ends. If the other side
-// did not want the body, its answer may say why.
+// end notes how the sending ended. If the body could not be read, the call ends. If it could not be
+// written, the other side may have sent an answer that says why, so the caller goes on reading.
 func (s *sending) end(bodyErr, writeErr error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,20 +40,20 @@ func (s *sending) end(bodyErr, writeErr error) {
 	switch {
 	case bodyErr != nil || s.c.socket.fenced.Load():
 		s.c.abandon()
-	case s.heard:
+	case s.answered:
 	case writeErr != nil:
 		_ = s.c.SetReadDeadline(time.Now().Add(lastWord))
 	default:
-		_ = s.c.SetReadDeadline(s.c.limit())
+		_ = s.c.SetReadDeadline(s.c.deadline())
 	}
 }
 
-// answered notes that the head of the answer has arrived, or err instead. It returns why the
-// sending ended, if it has.
-func (s *sending) answered(err error) error {
+// noteAnswer notes that the head of the answer has arrived or, if err is not nil, never will. It
+// returns the error of the sending so far.
+func (s *sending) noteAnswer(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heard = true
+	s.answered = true
 	if err == nil {
 		_ = s.c.SetReadDeadline(time.Time{})
 	}
@@ -92,7 +90,7 @@ func (c *conn) sendBody(body io.Reader, length int64) (bodyErr, writeErr error) 
 		if atEnd {
 			_, _ = out.WriteString(end)
 		}
-		_ = c.SetWriteDeadline(c.limit())
+		_ = c.SetWriteDeadline(c.deadline())
 		if err := out.Flush(); err != nil || atEnd {
 			return nil, err
 		}
