@@ -61,7 +61,7 @@ func (nothingYet) Timeout() bool   { return true }
 func (nothingYet) Temporary() bool { return true }
 
 // records is what TLS reads from. It knows whether TLS has read only complete records. If TLS held a
-// part of a record, nobody else would notice. That part may be the beginning of an answer that nobody
+// part of a record, no other check would notice. That part may be the beginning of an answer that nobody
 // asked for.
 type records struct {
 	net.Conn
