@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net/http"
-	"net/http/httputil"
-	"net/textproto"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -41,9 +38,6 @@ func (c *conn) body(req *http.Request, resp *http.Response, sent *sending, whole
 		a.finish()
 		return http.NoBody
 	}
-	if len(resp.TransferEncoding) > 0 {
-		a.src = &chunked{httputil.NewChunkedReader(c.from), c, resp}
-	}
 	return a
 }
 
@@ -61,31 +55,6 @@ func keepAlive(h http.Header) (time.Duration, bool) {
 		}
 	}
 	return 0, false
-}
-
-// chunked is a body in chunks, and the trailers after it. They may be as long as a head. (With
-// http.ReadResponse they would have to fit into its buffer.)
-type chunked struct {
-	io.Reader
-	c    *conn
-	resp *http.Response
-}
-
-func (b *chunked) Read(p []byte) (int, error) {
-	n, err := b.Reader.Read(p)
-	if err != io.EOF {
-		return n, err
-	}
-	b.c.budget = b.c.client.cfg.MaxHead
-	trailer, err := textproto.NewReader(b.c.from).ReadMIMEHeader()
-	if err != nil {
-		return n, io.ErrUnexpectedEOF // err may quote the answer
-	}
-	if b.resp.Trailer == nil {
-		b.resp.Trailer = make(http.Header, len(trailer))
-	}
-	maps.Copy(b.resp.Trailer, http.Header(trailer))
-	return n, io.EOF
 }
 
 // Read may be called while another goroutine calls Close, as with http.Transport.
