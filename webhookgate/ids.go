@@ -32,14 +32,14 @@ type idKey struct{ id, digest [sha256.Size]byte }
 
 // signedEntry is a webhook with a signed id.
 type signedEntry struct {
-	lane   Lane
-	digest [sha256.Size]byte
-	turn   *turn
-	at     time.Time
+	lane Lane
+	turn *turn
+	at   time.Time
 }
 
 // find returns the turn of the webhook that has the id and the body of w, unless its delivery has
-// failed. reused says that the last webhook with this id had another body.
+// failed: then the sender may send it again. reused says that the last webhook with this id had
+// another body.
 func (s signedIDs) find(w *Webhook) (t *turn, reused bool) {
 	if w.SignedID == "" {
 		return nil, false
@@ -52,7 +52,7 @@ func (s signedIDs) find(w *Webhook) (t *turn, reused bool) {
 		return same.turn, false
 	}
 	other, ok := s.Peek(idKey{id: key.id})
-	return nil, ok && other.digest != w.Digest
+	return nil, ok && other.turn.digest != w.Digest
 }
 
 // note remembers that w has this turn, its own or that of the webhook that it is a copy of.
@@ -60,21 +60,13 @@ func (s signedIDs) note(w *Webhook, t *turn) {
 	if w.SignedID == "" {
 		return
 	}
-	entry := signedEntry{digest: w.Digest, turn: t, at: time.Now()}
+	entry := signedEntry{turn: t, at: time.Now()}
 	if w.Lane.size() <= maxIDLane {
 		entry.lane = w.Lane
 	}
 	id := sha256.Sum256([]byte(w.SignedID))
 	s.Add(idKey{id: id}, entry)
 	s.Add(idKey{id, w.Digest}, entry)
-}
-
-// drop forgets w, whose delivery in this turn has failed: the sender may send it again.
-func (s signedIDs) drop(w *Webhook, t *turn) {
-	key := idKey{sha256.Sum256([]byte(w.SignedID)), w.Digest}
-	if same, ok := s.Peek(key); ok && same.turn == t {
-		s.Remove(key)
-	}
 }
 
 // forget drops the ids of a lane, and reports whether it had any.

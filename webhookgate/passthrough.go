@@ -30,10 +30,13 @@ type passThrough struct {
 	window  time.Duration // zero: no snapshot is a duplicate because of its content
 	log     *slog.Logger
 
-	mu     sync.Mutex                 // guards what follows, also the lanes themselves
-	active map[Lane]*lane             // the lanes that have a webhook in progress
-	memory *lru.Cache[Lane, accepted] // what the receiver holds in the other lanes; only these can be evicted
+	mu     sync.Mutex     // guards what follows, also the lanes themselves
+	active map[Lane]*lane // the lanes that have a webhook in progress
 	ids    signedIDs
+
+	// memory has the last snapshot that the receiver has accepted, for lanes that are not active. (A
+	// lane always has the same receiver while usher runs, that of its platform.)
+	memory *lru.Cache[Lane, *turn]
 }
 
 // A lane has at least one webhook in progress. It has no goroutine of its own: each delivery runs on
@@ -43,42 +46,22 @@ type lane struct {
 	waiting int
 }
 
-// A turn is the delivery of one webhook, in progress or waiting.
+// A turn is the delivery of one webhook: waiting, in progress or ended.
 type turn struct {
 	digest    [sha256.Size]byte
 	reused    bool          // the webhook's signed id was used before, for another body
 	forgotten bool          // somebody has called Forget: a copy of the webhook is delivered, too
-	done      chan struct{} // closed when answer is final
+	done      chan struct{} // closed at the end, when answer and ended are set
 	answer    *answer
+	ended     time.Time
 }
 
-// failed reports whether the delivery has ended, and the receiver did not accept the webhook.
-func (t *turn) failed() bool {
-	select {
-	case <-t.done:
-		return t.answer.Decision != forwarded
-	default:
-		return false
-	}
-}
-
-// pastTurn returns the turn of a webhook that the receiver accepted earlier.
-func pastTurn(webhook string) *turn {
-	t := &turn{done: make(chan struct{}), answer: &answer{Decision: forwarded, Webhook: webhook}}
-	close(t.done)
-	return t
-}
-
-// accepted is the last snapshot that a lane's receiver answered with a 2xx. While usher runs, a lane
-// always has the same receiver, that of its platform.
-type accepted struct {
-	webhook string
-	digest  [sha256.Size]byte
-	at      time.Time
-}
+// failed reports whether the delivery has ended, and the receiver did not accept the webhook. The lock
+// of passThrough is held.
+func (t *turn) failed() bool { return !t.ended.IsZero() && t.answer.Decision != forwarded }
 
 func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver func(*Webhook) *answer) *passThrough {
-	memory, _ := lru.New[Lane, accepted](size) // fails only if size is 0
+	memory, _ := lru.New[Lane, *turn](size) // fails only if size is 0
 	ids, _ := lru.New[idKey, signedEntry](2 * maxIDs)
 	return &passThrough{deliver: deliver, window: window, log: log, active: make(map[Lane]*lane), memory: memory, ids: signedIDs{ids}}
 }
@@ -95,9 +78,6 @@ func (p *passThrough) send(w *Webhook) *answer {
 		if t.answer.Decision == forwarded {
 			return duplicateOf(t.answer.Webhook)
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.ids.drop(w, t)
 		return t.answer
 	}
 	defer p.finish(w, t) // deferred, so that a panic does not block the lane
@@ -123,10 +103,9 @@ func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy bool) {
 	}
 	l := p.active[w.Lane]
 	if l == nil {
-		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.digest == w.Digest && clock.Since(held.at) < p.window {
-			t = pastTurn(held.webhook) // held.at does not change: the window does not slide
-			p.ids.note(w, t)
-			return t, nil, true
+		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.digest == w.Digest && clock.Since(held.ended) < p.window {
+			p.ids.note(w, held) // held.ended does not change: the window does not slide
+			return held, nil, true
 		}
 		l = new(lane)
 		p.active[w.Lane] = l
@@ -155,11 +134,9 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer close(t.done)
+	t.ended = time.Now()
 	if t.answer == nil { // deliver panicked
 		t.answer = &answer{status: http.StatusInternalServerError, Decision: failed, Error: "usher failed while delivering this webhook"}
-	}
-	if t.answer.Decision != forwarded {
-		p.ids.drop(w, t)
 	}
 	l := p.active[w.Lane]
 	if l.tail != t {
@@ -168,7 +145,7 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 	}
 	delete(p.active, w.Lane)
 	if p.dedups(w) && !t.forgotten && t.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
-		p.memory.Add(w.Lane, accepted{w.ID, w.Digest, time.Now()})
+		p.memory.Add(w.Lane, t)
 	}
 }
 
