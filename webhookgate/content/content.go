@@ -67,46 +67,40 @@ func TypeOf(value any) string {
 }
 
 // CertainTenant returns the codes of the platform and of the tenant that a parsed body is about. A code
-// is empty if it is missing. A number counts as its text; Rules refuse all other types. certain is
-// false if there is no tenant, or if one of the codes cannot be read. The strings are copies: lanes
-// are remembered, and must not keep whole bodies in memory.
+// is empty if it is missing. certain is false if there is no tenant, or if one of the codes cannot be
+// read. The codes are copies: lanes are remembered, and must not keep whole bodies in memory.
 func CertainTenant(value any) (platform, tenant string, certain bool) {
-	t := Member(Member(value, "payload"), "tenant")
-	platform, tenant = code(Member(t, "platform")), code(t)
-	return platform, tenant, tenant != "" && len(codeFaults(value)) == 0
+	platform, tenant, faults := codes(value)
+	return strings.Clone(platform), strings.Clone(tenant), tenant != "" && len(faults) == 0
 }
 
-func code(of any) string {
-	switch c := Member(of, "code").(type) {
-	case string:
-		return strings.Clone(c)
-	case json.Number:
-		return strings.Clone(string(c))
-	}
-	return ""
-}
-
-// codeFaults returns a fault for each code that CertainTenant cannot read. If such a code counted as
-// missing, two tenants could become one. Null counts as missing.
-func codeFaults(value any) (faults []Fault) {
+// codes returns the codes of the platform and of the tenant, and a fault for each that cannot be read.
+// If such a code counted as missing, two tenants could become one. Null counts as missing, and a number
+// as its text.
+func codes(value any) (platform, tenant string, faults []Fault) {
 	const at = "/payload/tenant"
-	check := func(path string, c any) {
-		switch c.(type) {
-		case nil, string, json.Number:
+	codeOf := func(path string, object any) string {
+		switch code := Member(object, "code").(type) {
+		case nil:
+		case string:
+			return code
+		case json.Number:
+			return code.String()
 		default:
-			faults = append(faults, Fault{path, "must be a string or a number"})
+			faults = append(faults, Fault{path + "/code", "must be a string or a number"})
 		}
+		return ""
 	}
 	t := Member(Member(value, "payload"), "tenant")
-	check(at+"/code", Member(t, "code"))
+	tenant = codeOf(at, t)
 	switch p := Member(t, "platform").(type) {
 	case nil:
 	case map[string]any:
-		check(at+"/platform/code", p["code"])
+		platform = codeOf(at+"/platform", p)
 	default:
 		faults = append(faults, Fault{at + "/platform", "must be an object"})
 	}
-	return faults
+	return platform, tenant, faults
 }
 
 // Member returns the member of an object with exactly this name, or nil. (Struct fields of

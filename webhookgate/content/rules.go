@@ -83,13 +83,13 @@ func (noLoader) Load(url string) (any, error) {
 
 // Faults returns everything that is wrong with the type or shape of a parsed value.
 func (r *Rules) Faults(value any) []Fault {
-	object, _ := value.(map[string]any)
-	typ, typed := object["type"].(string)
+	typ, typed := Member(value, "type").(string)
+	_, _, codeFaults := codes(value)
 	switch {
 	case typed && !r.Accept(typ):
 		return []Fault{{"/type", fmt.Sprintf("is %q; accepted here: %s", text.Clip(typ, maxShown), strings.Join(r.types, ", "))}}
 	case r.shape != nil && typed && typ != TenantProvisioningChange: // nobody has documented its schema
-		return codeFaults(value)
+		return codeFaults
 	}
 	if faults := r.schemaFaults(value); len(faults) > 0 {
 		return faults
@@ -97,7 +97,7 @@ func (r *Rules) Faults(value any) []Fault {
 	if !typed && !r.Accept("*") { // the list of types requires a type, even if the user's schema does not
 		return []Fault{{"/type", "must be a string that names the event"}}
 	}
-	return codeFaults(value)
+	return codeFaults
 }
 
 // Accept reports whether the rules accept webhooks of this type.
