@@ -154,8 +154,11 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 		return nil, fmt.Errorf("the token endpoint answered %d, but not with a JSON object", status)
 	}
 	value := stringIn(fields["access_token"])
-	if err := checkToken(value); err != nil {
-		return nil, err
+	switch {
+	case value == "":
+		return nil, errors.New("the token endpoint's answer has no access_token")
+	case strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r >= 0x7f }): // it could break out of its header
+		return nil, errors.New("the token endpoint issued a token with a character that is not allowed in a token")
 	}
 	switch kind := fields["token_type"]; {
 	case kind == nil, string(kind) == "null", string(kind) == `""`: // not said
@@ -163,17 +166,6 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 		return nil, errors.New("the token endpoint issued a token that is not a bearer token")
 	}
 	return newToken(value, asked, lifeOf(value, fields["expires_in"])), nil
-}
-
-// checkToken refuses a token that does not fit into a header, or could break out of it.
-func checkToken(value string) error {
-	switch {
-	case value == "":
-		return errors.New("the token endpoint's answer has no access_token")
-	case strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
-		return errors.New("the token endpoint issued a token with a character that is not allowed in a token")
-	}
-	return nil
 }
 
 func stringIn(raw json.RawMessage) (s string) {
