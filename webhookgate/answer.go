@@ -57,9 +57,9 @@ func reject(status int, why string) *answer {
 
 // faulty is the answer to a body with faults. It lists at most maxFaults of them.
 func faulty(status int, faults ...content.Fault) *answer {
-	no := reject(status, content.Summary(faults))
-	no.Faults = faults[:min(len(faults), maxFaults)]
-	return no
+	rejection := reject(status, content.Summary(faults))
+	rejection.Faults = faults[:min(len(faults), maxFaults)]
+	return rejection
 }
 
 // busy tells the sender to send the webhook again later.
@@ -125,8 +125,8 @@ type Outcome struct {
 // maxShownFaults is how many faults an Outcome has. The admin port keeps many outcomes in memory.
 const maxShownFaults = 20
 
-// ended notes the answer in the outcome.
-func (in *arrival) ended(a *answer) {
+// noteAnswer copies the answer into the outcome.
+func (in *arrival) noteAnswer(a *answer) {
 	in.Took = time.Since(in.At)
 	in.Status, in.Decision, in.Why, in.Tries = a.status, a.Decision, a.Error, a.Tries
 	in.Faults = a.Faults[:min(len(a.Faults), maxShownFaults)]

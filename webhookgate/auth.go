@@ -30,12 +30,12 @@ func (g *Gate) checkToken(in *arrival) *answer {
 		presented = append(presented, unescaped(in.pathSecret))
 	}
 	if !guard.OneOf(presented, good) {
-		return noToken()
+		return wrongSecret()
 	}
 	return nil
 }
 
-func noToken() *answer {
+func wrongSecret() *answer {
 	return reject(http.StatusUnauthorized, "the shared secret is missing or wrong").with("WWW-Authenticate", "Bearer")
 }
 

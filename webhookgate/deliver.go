@@ -41,9 +41,9 @@ func (g *Gate) deliver(w *Webhook) *answer {
 		case <-time.After(pause):
 		}
 	}
-	no := shuttingDown()
-	no.Webhook, no.Tries = w.ID, tries
-	return no
+	a := shuttingDown()
+	a.Webhook, a.Tries = w.ID, tries
+	return a
 }
 
 // pause returns how long to wait after t, the nth try, and whether to try again at all. It uses full

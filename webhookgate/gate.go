@@ -56,6 +56,8 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// answer handles a request, reports its outcome and writes the answer. After that the request is no
+// longer in flight.
 func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	in := &arrival{w: w, r: r, Outcome: Outcome{At: time.Now()}}
 	defer g.leave(in)
@@ -64,7 +66,7 @@ func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	if in.Refusal != nil && g.cfg.Refused != nil {
 		in.Stored = g.cfg.Refused(in.Refusal)
 	}
-	in.ended(a)
+	in.noteAnswer(a)
 	if g.cfg.Answered != nil {
 		g.cfg.Answered(in.Outcome)
 	}
@@ -77,29 +79,29 @@ func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 // answer to the sender.
 func (g *Gate) handle(in *arrival) *answer {
 	for _, check := range []func(*arrival) *answer{g.route, g.checkAddress, g.checkToken, g.admit} {
-		if no := check(in); no != nil {
-			return no
+		if rejection := check(in); rejection != nil {
+			return rejection
 		}
 	}
-	body, no := readBody(in.w, in.r, g.cfg.MaxBody)
-	if no != nil && no.status == http.StatusRequestEntityTooLarge && g.vouched(in.r) {
-		return g.refused(in, in.newWebhook(body), "size", no)
+	body, rejection := readBody(in.w, in.r, g.cfg.MaxBody)
+	if rejection != nil && rejection.status == http.StatusRequestEntityTooLarge && g.vouched(in.r) {
+		return g.refused(in, in.newWebhook(body), "size", rejection)
 	}
-	if no != nil {
-		return no
+	if rejection != nil {
+		return rejection
 	}
-	if no := g.checkSignature(in, body); no != nil {
-		return no
+	if rejection := g.checkSignature(in, body); rejection != nil {
+		return rejection
 	}
-	if in.Webhook, no = g.read(in, body); no != nil {
-		return no
+	if in.Webhook, rejection = g.read(in, body); rejection != nil {
+		return rejection
 	}
 	question := g.isQuestion(in.Webhook.Type)
 	if g.cfg.Keep != nil && !question {
 		return g.keep(in.Webhook)
 	}
-	if no := g.admitTo(in.Webhook.Receiver, in); no != nil {
-		return no
+	if rejection := g.admitTo(in.Webhook.Receiver, in); rejection != nil {
+		return rejection
 	}
 	if question {
 		return g.ask(in)
@@ -124,16 +126,16 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 	}
 	question := g.isQuestion(w.Type)
 	if faults := g.cfg.Rules.Faults(value); len(faults) > 0 {
-		no := faulty(http.StatusUnprocessableEntity, faults...)
+		rejection := faulty(http.StatusUnprocessableEntity, faults...)
 		switch {
 		case w.Type != "" && !g.cfg.Rules.Accept(w.Type):
 			if g.cfg.UnknownType != nil {
 				g.cfg.UnknownType(w.Type)
 			}
 		case !question:
-			return nil, g.refused(in, w, "schema", no)
+			return nil, g.refused(in, w, "schema", rejection)
 		}
-		return nil, no
+		return nil, rejection
 	}
 	w.Receiver = g.cfg.Receivers.For(platform)
 	switch {
@@ -176,7 +178,7 @@ func (g *Gate) route(in *arrival) *answer {
 			return reject(http.StatusNotFound, "there is nothing at this path")
 		}
 		if segment == "" {
-			return noToken() // the path is "{path}/": the secret is empty
+			return wrongSecret() // the path is "{path}/": the secret is empty
 		}
 		in.pathSecret = segment
 	}

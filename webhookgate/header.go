@@ -30,7 +30,7 @@ func (g *Gate) forwardHeader(in *arrival, to *receiver.Receiver) http.Header {
 		switch {
 		case slices.Contains(neverForwarded, n), drop[n], strings.HasPrefix(n, "x-forwarded-"):
 		case lookAlike && (strings.HasPrefix(n, "webhook-") || n == normal(tokenHeader)):
-		case in.leaks(values):
+		case in.showsSecret(values):
 		default:
 			out[name] = values
 		}
@@ -76,9 +76,9 @@ func normal(name string) string {
 	}, name)
 }
 
-// leaks reports whether one of a header's values contains the secret in the path. Some proxies add
+// showsSecret reports whether one of a header's values contains the secret in the path. Some proxies add
 // the original address (X-Original-Uri, X-Envoy-Original-Path), and may escape it differently.
-func (in *arrival) leaks(values []string) bool {
+func (in *arrival) showsSecret(values []string) bool {
 	if in.pathSecret == "" {
 		return false
 	}

@@ -101,13 +101,16 @@ type Refusal struct {
 const maxRefusedBody = 64 << 10
 
 // refused notes that usher refuses the content of an arrival, and returns the answer.
-func (g *Gate) refused(in *arrival, w *Webhook, reason string, no *answer) *answer {
+func (g *Gate) refused(in *arrival, w *Webhook, reason string, rejection *answer) *answer {
 	w.Header = g.forwardHeader(in, g.cfg.Receivers.For(w.Lane.Platform))
-	in.Refusal = &Refusal{Webhook: *w, Cut: no.status == http.StatusRequestEntityTooLarge, Status: no.status, Reason: reason, Faults: no.Faults}
+	in.Refusal = &Refusal{
+		Webhook: *w, Cut: rejection.status == http.StatusRequestEntityTooLarge,
+		Status: rejection.status, Reason: reason, Faults: rejection.Faults,
+	}
 	if in.From.IsValid() {
 		in.Refusal.From = in.From.String()
 	}
-	return no
+	return rejection
 }
 
 // vouched reports whether usher knows who sent a body that is too large. It cannot check a signature
