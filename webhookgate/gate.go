@@ -20,10 +20,13 @@ import (
 // A Gate is the http.Handler that webhooks are posted to.
 type Gate struct {
 	cfg     Config
-	share   int                                       // how many of the places in flight one receiver may use, so that one that hangs does not stop the others
 	lanes   *passThrough                              // nil: Config.Keep stores the webhooks
 	jitter  func(ceiling time.Duration) time.Duration // returns a random time below ceiling
 	parsing chan struct{}                             // has one element for each body that is being parsed and validated
+
+	// share is how many webhooks may wait for one receiver, so that a receiver that hangs does not
+	// use up the places in flight of the others.
+	share int
 
 	deliveries context.Context    // the context of all deliveries: unlike a request's it does not end if a sender hangs up
 	cancel     context.CancelFunc // ends deliveries
