@@ -196,10 +196,10 @@ func (p *payload) read(body io.ReadCloser, length, limit int64, memory *Memory) 
 	}
 }
 
-// next returns the piece for the bytes after the first have bytes. Each piece is as large as all before it, up to
-// pieceSize. The last piece has room for one byte more than the body may have, so that the read meets
-// the end. next takes memory for each piece when the bytes arrive, not for the length in the header,
-// which may never arrive. If there is no memory, ok is false.
+// next returns the piece for the bytes after the first have bytes. Each piece is as large as all before
+// it, up to pieceSize. The last piece has room for one byte more than the body may have, so that the
+// read meets the end. next takes memory for each piece when the bytes arrive: those that the header
+// announces may never arrive. If there is no memory, ok is false.
 func (p *payload) next(have, most int64) (piece []byte, ok bool) {
 	size := min(alwaysKept+1, most+1)
 	if have > 0 {
