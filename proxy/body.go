@@ -10,28 +10,28 @@ import (
 	"time"
 )
 
-// bodyError marks what went wrong on the caller's side of the call.
+// bodyError is an error of reading the caller's body: it is not the service's fault.
 type bodyError struct{ error }
 
 func (e *bodyError) Unwrap() error { return e.error }
 
-// callerBody is the body as it arrives. It may take as long as it wants but must not
-// stand still. Its errors are marked, so that they are not blamed on the service.
+// callerBody is the body as the caller sends it. It may take any time, as long as bytes keep
+// arriving. Its errors are bodyErrors.
 type callerBody struct {
-	io.ReadCloser
-	writer   http.ResponseWriter // of the connection that it comes from
-	patience time.Duration
-	ended    atomic.Bool // it was read to its end
-	payload  payload     // the body on its way out
+	io.ReadCloser                     // net/http's body
+	writer        http.ResponseWriter // of the same connection
+	patience      time.Duration       // how long each read may wait
+	ended         atomic.Bool         // it was read to its end
+	payload       payload             // the body as usher sends it
 
 	mu      sync.Mutex
-	over    bool           // the call has ended: no read begins any more; guarded by mu
-	reading sync.WaitGroup // the read under way
+	over    bool           // the call has ended: no read may begin; guarded by mu
+	reading sync.WaitGroup // the read in progress
 }
 
 func (b *callerBody) Read(p []byte) (int, error) {
-	// After the end of the body net/http removes the deadline and watches the connection
-	// for a caller that hangs up. A new deadline would look like a hang-up.
+	// After the end of the body net/http removes the deadline, and reads from the connection to
+	// notice a caller that hangs up. If that read met a new deadline, it would look like a hang-up.
 	if b.ended.Load() {
 		return 0, io.EOF
 	}
@@ -54,21 +54,21 @@ func (b *callerBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close does nothing. net/http's own Close would wait for the rest of the body, and with it the
-// answer.
+// Close does nothing. net/http's own Close would wait for the rest of the body, and delay the answer.
 func (b *callerBody) Close() error { return nil }
 
 // setPatience limits how long reads of a request may wait from now on.
 func setPatience(w http.ResponseWriter, patience time.Duration) {
-	// If it cannot be set (a test's recorder) there is no connection that could stall.
+	// It fails if there is no connection (in a test), and then no read can wait.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience))
 }
 
-// early reports whether an answer would be early: the body is still on its way to the service.
-func (b *callerBody) early() bool { return b.payload.stream != nil && !b.ended.Load() }
+// inTransit reports whether a body that is not kept is still on its way to the service.
+func (b *callerBody) inTransit() bool { return b.payload.stream != nil && !b.ended.Load() }
 
-// end is called at the end of the call. It gives net/http its own body of r back: how much of that
-// is left decides what net/http does next. For that there is the time of drain.
+// end is called at the end of the call. It gives net/http its own body back: net/http reads the rest
+// of it, and then closes the connection or waits for the next request. It has the time of drain for
+// that.
 func (b *callerBody) end(r *http.Request, drain time.Duration) {
 	b.payload.release()
 	if b.ReadCloser == nil {
@@ -78,17 +78,18 @@ func (b *callerBody) end(r *http.Request, drain time.Duration) {
 	b.mu.Lock()
 	b.over = true
 	b.mu.Unlock()
-	if b.early() {
-		// net/http would end a read that is under way, and then wait for the rest without a limit.
+	if b.inTransit() {
+		// End the read in progress. net/http would end it, too, but then wait for the rest without a
+		// limit.
 		setPatience(b.writer, 0)
 		b.reading.Wait()
 		setPatience(b.writer, drain)
 	}
 }
 
-// attach makes the payload the body of req. A request without a body keeps its framing:
-// with a Content-Length, without one, or chunked. Some services insist on one form, others
-// refuse it.
+// attach makes the payload the body of req. A request without a body keeps the framing that the
+// caller has chosen (Content-Length: 0, no length at all, or chunked), because some services
+// demand what others refuse.
 func (p *payload) attach(req *http.Request) {
 	req.ContentLength = p.length
 	switch {
@@ -103,14 +104,14 @@ func (p *payload) attach(req *http.Request) {
 	}
 }
 
-// Memory limits what all bodies that are kept for a second try, on all local ports, may
-// take together. When it is used up further bodies stream; no call waits for it.
+// Memory limits how much memory all bodies that are kept take together. When it is used up, further
+// bodies stream. No call waits for memory.
 type Memory struct {
 	limit int64
 	used  atomic.Int64
 }
 
-// NewMemory returns a memory of so many bytes.
+// NewMemory returns a Memory of this many bytes.
 func NewMemory(limit int64) *Memory { return &Memory{limit: limit} }
 
 // take reserves n bytes and reports whether there was room for them.
@@ -123,25 +124,25 @@ func (m *Memory) take(n int64) bool {
 }
 
 const (
-	// alwaysKept is the size up to which bodies are kept even if the memory is used up. Most
-	// are smaller, and a few stalled uploads must not cost every caller the second try.
+	// alwaysKept is the size up to which bodies are kept even if the memory is used up. Most bodies
+	// are smaller, and a few stalled uploads must not take the second try from all callers.
 	alwaysKept = 16 << 10
-	// pieceSize is the most that a larger body grows at a time.
+	// pieceSize is the largest size of a piece.
 	pieceSize = 64 << 10
 )
 
-// payload is the body of one call on its way out. It is in memory if it is within the
-// replay limit, and can then be sent again. Otherwise it is a stream.
+// payload is the body of one call as usher sends it. If it is within the limit, it is kept in memory
+// and can be sent again. Otherwise it is a stream.
 type payload struct {
 	pieces [][]byte
-	stream io.Reader // not nil: not kept
+	stream io.Reader // nil: the body is kept
 	length int64     // as http.Request.ContentLength
 
 	memory   *Memory
-	reserved atomic.Int64 // bytes of memory
+	reserved atomic.Int64 // how many bytes of memory it has taken
 }
 
-// release gives back the memory. It does not clear the pieces: the first try may still be
+// release gives the memory back. It does not clear the pieces, because the first try may still be
 // writing them.
 func (p *payload) release() {
 	if n := p.reserved.Swap(0); n > 0 {
@@ -149,8 +150,8 @@ func (p *payload) release() {
 	}
 }
 
-// read reads a body of this length (-1: unknown) into memory if it is within limit and there is
-// room for it. It reads to the end: only then does net/http notice a caller that hangs up.
+// read reads a body of this length (-1: unknown) into memory, if it is within limit and there is
+// memory for it. It reads until EOF, because only then does net/http notice a caller that hangs up.
 func (p *payload) read(body io.ReadCloser, length, limit int64, memory *Memory) error {
 	switch {
 	case body == nil || body == http.NoBody:
@@ -170,7 +171,7 @@ func (p *payload) read(body io.ReadCloser, length, limit int64, memory *Memory) 
 			p.streamOn(body, length)
 			return nil
 		}
-		// io.ReadFull would return io.ErrUnexpectedEOF both at the end and for a body that was cut.
+		// Not io.ReadFull: it returns io.ErrUnexpectedEOF both at the end and for a body that was cut.
 		n, err := 0, error(nil)
 		for n < len(piece) && err == nil {
 			var m int
@@ -185,7 +186,7 @@ func (p *payload) read(body io.ReadCloser, length, limit int64, memory *Memory) 
 		case have > most:
 			p.streamOn(body, length)
 			return nil
-		case n == len(piece): // the next read returns err again
+		case n == len(piece): // if there is an err, the next read returns it again
 		case err == io.EOF:
 			p.length = have
 			return nil
@@ -195,17 +196,17 @@ func (p *payload) read(body io.ReadCloser, length, limit int64, memory *Memory) 
 	}
 }
 
-// next returns a piece for what follows the first have bytes: as much again, within bounds. The
-// last one has room for one byte more than the body may have, so that the read sees its end.
-// Memory is reserved as the bytes arrive, not as the header announces them; if there is none, ok
-// is false.
+// next returns the piece for the bytes after the first have bytes. Each piece is as large as all before
+// it, up to pieceSize. The last piece has room for one byte more than the body may have, so that the
+// read meets the end. next takes memory for each piece when the bytes arrive: those that the header
+// announces may never arrive. If there is no memory, ok is false.
 func (p *payload) next(have, most int64) (piece []byte, ok bool) {
 	size := min(alwaysKept+1, most+1)
 	if have > 0 {
 		size = min(have, pieceSize, most-have+1)
 		more := size
 		if len(p.pieces) == 1 {
-			more += have // the first piece has reserved nothing
+			more += have // the first piece has not taken any
 		}
 		if !p.memory.take(more) {
 			return nil, false
@@ -215,7 +216,7 @@ func (p *payload) next(have, most int64) (piece []byte, ok bool) {
 	return make([]byte, size), true
 }
 
-// reader returns a reader of the kept bytes, from the beginning.
+// reader returns a reader of all kept bytes.
 func (p *payload) reader() io.Reader {
 	if len(p.pieces) == 1 { // most are
 		return bytes.NewReader(p.pieces[0])
@@ -227,8 +228,8 @@ func (p *payload) reader() io.Reader {
 	return io.MultiReader(readers...)
 }
 
-// streamOn makes a stream of the bytes that were read and the rest of body. Their memory is
-// given back once they have been sent.
+// streamOn makes a stream from the bytes that were read and the rest of body. When these bytes have
+// been sent, it releases their memory.
 func (p *payload) streamOn(body io.Reader, length int64) {
 	p.stream, p.length = io.MultiReader(p.reader(), atEnd(p.release), body), length
 	p.pieces = nil

@@ -9,12 +9,13 @@ import (
 	"usher/internal/guard"
 )
 
-// A caller of HTTP/1.0 takes the end of the connection for the end of an answer that has no length.
-// nginx speaks HTTP/1.0 to its upstreams by default. An answer that ends too early must not look
-// complete, so usher reads it to its end first, and sends its length. If it is too long for that, or
-// an event stream, usher sends it as it comes, and resets the connection if it ends too early.
+// Answers without a length to callers of HTTP/1.0, such as nginx with its defaults. To these callers
+// the end of the connection is the end of the answer. An answer that ends too early must not look
+// complete. So usher reads the answer to its end first, and sends it with its length. If it is too
+// long for that, or an event stream, usher sends it as it comes, and resets the connection if it ends
+// too early.
 
-// wholeLimit is the longest answer that is read to its end first.
+// wholeLimit is the longest answer that usher reads to its end first.
 const wholeLimit = 1 << 20
 
 // answerError says that the service's answer ended too early.
@@ -22,7 +23,7 @@ type answerError struct{ error }
 
 func (e *answerError) Unwrap() error { return e.error }
 
-// keptBody is an answer, or its beginning, in memory.
+// keptBody is the body of an answer whose beginning, or all of it, is in memory.
 type keptBody struct {
 	io.Reader
 	kept payload
@@ -34,8 +35,8 @@ func (b *keptBody) Close() error {
 	return b.rest.Close()
 }
 
-// complete is ReverseProxy's ModifyResponse. It gives an answer for a caller of HTTP/1.0 a length.
-func (h *Handler) complete(resp *http.Response) error {
+// addLength is ReverseProxy's ModifyResponse. It adds a length to an answer for a caller of HTTP/1.0.
+func (h *Handler) addLength(resp *http.Response) error {
 	if resp.Request.ProtoAtLeast(1, 1) || resp.ContentLength >= 0 || resp.Body == http.NoBody {
 		return nil
 	}
@@ -56,17 +57,18 @@ func (h *Handler) complete(resp *http.Response) error {
 	return nil
 }
 
-// begin is called with the header of an answer, right before it is sent. From then on the connection
-// ends with a reset, also if the server or the kernel closes it.
-func (o *outcome) begin(h http.Header) {
+// answerBegins is called with the header of an answer, right before it is sent. If the answer ends
+// with the connection, the connection ends with a reset from now on, also if net/http closes it, or
+// the kernel because usher was killed.
+func (o *outcome) answerBegins(h http.Header) {
 	if o.toClose = !o.request.ProtoAtLeast(1, 1) && h["Content-Length"] == nil; o.toClose {
 		guard.ResetOnClose(o.request, true)
 	}
 }
 
-// end is called at the end of a complete answer.
-func (o *outcome) end() {
-	// What net/http still holds of the answer must leave before the connection may end normally.
+// answerComplete is called after the end of a complete answer. The connection may end normally once
+// net/http has sent what it still holds of the answer.
+func (o *outcome) answerComplete() {
 	if o.toClose && http.NewResponseController(o.ResponseWriter).Flush() == nil {
 		guard.ResetOnClose(o.request, false)
 	}

@@ -12,18 +12,18 @@ import (
 	"usher/internal/text"
 )
 
-// What the log says about a failed call, so that somebody can find it: the name of its
-// GraphQL operation, and the caller's own ids. Nothing else of a call is ever logged, and
-// these only if they have their documented form.
+// The log has the name of a failed call's GraphQL operation and the caller's own ids, so that people
+// can find the call. usher logs nothing else that a caller has sent, and these only if they have their
+// documented form.
 
 const (
-	// maxSearched is how much of a body is searched for a name.
+	// maxSearched is how much of a body is searched for the operation's name.
 	maxSearched = 256 << 10
-	// maxName is the longest name that is logged: others choose them.
+	// maxName is the longest name that is logged.
 	maxName = 128
 )
 
-// log writes the one line of a call: at info if it failed.
+// log writes a call's line in the log, at info if the call failed, otherwise at debug.
 func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken bool) {
 	level, message := slog.LevelInfo, ""
 	switch {
@@ -60,14 +60,14 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 	h.cfg.Log.LogAttrs(r.Context(), level, message, attrs...)
 }
 
-// whichCall returns what identifies a failed call, as far as the caller said.
+// whichCall returns the attributes that identify a failed call.
 func whichCall(r *http.Request, out *outcome) (attrs []slog.Attr) {
 	add := func(name, value string) {
 		if value != "" {
 			attrs = append(attrs, slog.String(name, value))
 		}
 	}
-	if out.passed { // usher does not look into what strangers send
+	if out.passed { // usher does not parse what strangers send
 		add("operation", operation(r, &out.caller.payload))
 	}
 	add("trace_id", text.TraceID(r.Header))
@@ -75,8 +75,8 @@ func whichCall(r *http.Request, out *outcome) (attrs []slog.Attr) {
 	return attrs
 }
 
-// operation returns the name of the call's operation: operationName, or the name of the
-// query's first operation. It is empty if there is none, or the body was not kept.
+// operation returns the name of the call's operation: operationName, or the name of the first
+// operation in the query. It is empty if there is none, or if the body was not kept.
 func operation(r *http.Request, body *payload) string {
 	if body.stream == nil && body.length > 0 {
 		return operationIn(body.reader())
@@ -88,8 +88,8 @@ func operation(r *http.Request, body *payload) string {
 	return ""
 }
 
-// operationIn finds the name in a GraphQL request in JSON, or in the first of several. It reads
-// only as far as it has to.
+// operationIn finds the operation's name in the JSON of a GraphQL request, or of the first request of
+// a batch. It reads only as far as it must.
 func operationIn(body io.Reader) string {
 	d := json.NewDecoder(io.LimitReader(body, maxSearched))
 	open, err := d.Token()
@@ -106,7 +106,7 @@ func operationIn(body io.Reader) string {
 		if err != nil || d.Decode(&value) != nil {
 			break
 		}
-		switch key { // what is not a string is none
+		switch key { // a value that is not a string counts as missing
 		case "operationName":
 			_ = json.Unmarshal(value, &name)
 		case "query":
@@ -118,12 +118,12 @@ func operationIn(body io.Reader) string {
 
 var (
 	nameForm = regexp.MustCompile(`^[_A-Za-z][_0-9A-Za-z]*$`)
-	// graphQL finds what matters in a document: comments, strings, words and brackets. A string
-	// without an end goes to the end: so nothing is searched twice.
+	// graphQL matches the tokens of a document that matter: comments, strings, words and brackets. A
+	// string without an end matches up to the document's end, so that nothing is searched twice.
 	graphQL = regexp.MustCompile(`#[^\r\n]*|(?s:"""(?:\\"""|.)*?(?:"""|\z))|"(?:\\.?|[^"\\\r\n])*(?:["\r\n]|\z)|[\w\x{80}-\x{fefe}\x{ff00}-\x{10ffff}]+|[](){}[]`)
 )
 
-// named returns name if it is a GraphQL name, otherwise that of the query's first operation.
+// named returns name if it is a GraphQL name, otherwise the name of the first operation in query.
 func named(name, query string) string {
 	if !nameForm.MatchString(name) {
 		name = firstOperation(query)
@@ -131,10 +131,10 @@ func named(name, query string) string {
 	return name[:min(len(name), maxName)]
 }
 
-// firstOperation returns the name of the first operation in a GraphQL document; empty if it
-// has none. Fragments may come before it.
+// firstOperation returns the name of the first operation in a GraphQL document, or an empty string if
+// the operation has no name. Fragments may come before the operation.
 func firstOperation(document string) string {
-	depth, before := 0, "" // the word before, if it matters: it says what a definition is
+	depth, before := 0, "" // before is the first word of the current definition, such as query or fragment
 	for rest := document; ; {
 		at := graphQL.FindStringIndex(rest)
 		if at == nil {
@@ -146,7 +146,7 @@ func firstOperation(document string) string {
 		case '#', '"':
 			continue
 		case '{', '(', '[':
-			if before != "fragment" { // an operation without a name, or not GraphQL
+			if before != "fragment" { // the operation has no name, or this is not GraphQL
 				return ""
 			}
 			depth++

@@ -12,17 +12,17 @@ import (
 	"usher/tokens"
 )
 
-// problem is an answer from usher itself, in the form of a GraphQL response.
+// problem is one of usher's own answers. It is written as a GraphQL response.
 type problem struct {
 	status     int
 	code       string
 	message    string
-	reason     string        // the token endpoint's error code
+	reason     string        // the error code of the token endpoint; empty: none
 	retryAfter time.Duration // zero: no Retry-After
-	close      bool          // the connection cannot be used for another call
+	close      bool          // the connection must not be used for another call
 }
 
-// problemOf turns errors into answers. This is the only table that does.
+// problemOf turns an error into an answer. No other code does.
 func problemOf(err error) *problem {
 	var (
 		body     *bodyError
@@ -32,8 +32,8 @@ func problemOf(err error) *problem {
 		cut      *answerError
 	)
 	switch {
-	// First, because a caller's broken body also breaks the connection to the service, and
-	// that is not the service's fault.
+	// This case is the first, because a caller's broken body also breaks the connection to the
+	// service, and that is not the service's fault.
 	case errors.As(err, &body):
 		return &problem{status: http.StatusBadRequest, code: "BAD_REQUEST", close: true,
 			message: "the request's body could not be read: " + body.Error()}
@@ -58,8 +58,8 @@ func problemOf(err error) *problem {
 	}
 }
 
-// lateAnswer reports whether the service was reached but did not answer in time. If dialling timed
-// out, it was not reached.
+// lateAnswer reports whether the service did not answer in time. If usher could not connect in time, the
+// service was not reached, and that is another problem.
 func lateAnswer(err error) bool {
 	var timeout net.Error
 	unreached := new(wire.DialError)

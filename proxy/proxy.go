@@ -1,10 +1,10 @@
 // Package proxy is the outbound part of usher: what a caller sends to /graphql on a local
 // port goes to the billing service with a bearer token.
 //
-// A call passes three stations: guard (may this caller use the port at all?), then
-// httputil.ReverseProxy, then transport, which adds the token and, on a 401, renews it and
-// sends the call once more. Answers stream back unchanged. usher's own answers are GraphQL
-// responses, made in one place, problem.go.
+// A call takes three steps. Handler.check decides whether the caller may use the port at all.
+// httputil.ReverseProxy passes the call on, and streams the answer back unchanged. transport adds
+// the token and, on a 401, renews it and sends the call once more. usher's own answers are GraphQL
+// responses; problem.go makes them.
 package proxy
 
 import (
@@ -28,7 +28,7 @@ import (
 type Config struct {
 	// Name is the port's name in logs. Required.
 	Name string
-	// Target is the service's address of /graphql. Required.
+	// Target is the address of the service's /graphql. Required.
 	Target *url.URL
 	// Source provides the tokens. Required.
 	Source *tokens.Source
@@ -36,12 +36,13 @@ type Config struct {
 	Upstream interface {
 		Do(*http.Request, wire.Call) (*http.Response, error)
 	}
-	// ReplayLimit is the largest request body that is kept for a second try after
-	// a 401; larger ones stream, and are sent once. Zero keeps none.
+	// ReplayLimit is the largest request body that is kept for a second try after a 401. A larger
+	// one streams, and is sent once. Zero: no body is kept.
 	ReplayLimit int64
-	// ReplayMemory limits what all kept bodies may take, over all ports. Required.
+	// ReplayMemory limits the memory of the kept bodies of all ports together. Required.
 	ReplayMemory *Memory
-	// AnswerMemory does so for the answers that callers of HTTP/1.0 wait for. Required.
+	// AnswerMemory limits the memory of the answers that are kept for callers of HTTP/1.0, of all
+	// ports together. Required.
 	AnswerMemory *Memory
 	// Hosts says which Host headers are answered. Required.
 	Hosts *guard.Hosts
@@ -50,8 +51,8 @@ type Config struct {
 	Key func() string
 	// Log gets a line for every failed call, at info or above. Required.
 	Log *slog.Logger
-	// Started is called for each call that begins, Finished at its end with the status that
-	// the caller saw, Replayed for each second try after a 401. They must not block. Required.
+	// Started is called when a call begins, Finished when it has ended, with the status that the
+	// caller saw, and Replayed for each second try after a 401. They must not block. Required.
 	Started  func()
 	Finished func(status int, took time.Duration)
 	Replayed func()
@@ -60,20 +61,20 @@ type Config struct {
 // path is the only path that usher sends to the service.
 const path = "/graphql"
 
-// bodyPatience is how long a caller's body may stand still.
+// bodyPatience is how long usher waits for the next bytes of a caller's body.
 const bodyPatience = 30 * time.Second
 
-// drainPatience is the time for the rest of a request that was answered before its end. net/http
-// reads that rest, and would wait for it without a limit.
+// drainPatience is how long a caller has to send the rest of a request that is already answered.
+// net/http reads that rest, and would wait for it without a limit.
 const drainPatience = 5 * time.Second
 
-// flushPatience is how long a part of an answer of known length waits for the rest. Most
-// answers arrive in one piece; head and body then leave in one write. (An answer of unknown
-// length is passed on at once.)
+// flushPatience is how long usher holds back a part of an answer of known length. Most answers
+// arrive in one piece, and then head and body leave in one write. (Of an answer of unknown length
+// ReverseProxy passes each part on at once.)
 const flushPatience = 10 * time.Millisecond
 
-// statusGone is counted for a caller that hung up before the answer, or whom usher cut off. No
-// caller ever gets it. (nginx uses the same number.)
+// statusGone is logged and counted if the caller hung up before the answer, or if usher cut the call
+// off. No caller ever gets it. (nginx uses the same number.)
 const statusGone = 499
 
 // Handler serves one local port.
@@ -90,7 +91,7 @@ func New(cfg Config) *Handler {
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite:        h.rewrite,
 		Transport:      &transport{cfg},
-		ModifyResponse: h.complete,
+		ModifyResponse: h.addLength,
 		ErrorHandler:   h.fail,
 		FlushInterval:  flushPatience,
 		BufferPool:     buffers{},
@@ -110,23 +111,23 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.log(r, out, took, broken != nil)
 		out.caller.end(r, h.drain)
 		if broken == nil {
-			out.end()
+			out.answerComplete()
 			return
 		}
-		// usher first sends what it has of the answer, even if that is only the status. Many
-		// clients send a call again if the connection ends before any answer.
+		// The answer is incomplete. usher still sends what it has of it, even if that is only the
+		// status: many clients send a call again if the connection ends before any answer.
 		if out.status != statusGone {
 			_ = http.NewResponseController(w).Flush() // fails if the caller has gone
 		}
-		panic(broken) // net/http breaks the answer off
+		panic(broken) // net/http closes the connection
 	}()
 	if p := h.check(r); p != nil {
 		h.answer(out, p)
 		return
 	}
 	out.passed = true
-	// usher never switches protocols. It drops an Upgrade (Java's client sends one for h2c)
-	// before ReverseProxy acts on it.
+	// usher never switches protocols. So it drops an Upgrade header before ReverseProxy acts on it.
+	// (Java's client sends one for h2c.)
 	r.Header.Del("Upgrade")
 	if r.ContentLength != 0 {
 		out.caller.ReadCloser, out.caller.writer, out.caller.patience = r.Body, w, h.patience
@@ -151,7 +152,7 @@ func (h *Handler) check(r *http.Request) *problem {
 	case h.cfg.Key != nil && !guard.HasKey(r.Header, h.cfg.Key()):
 		return &problem{status: http.StatusUnauthorized, code: "KEY_REQUIRED",
 			message: "the key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'"}
-	// Exactly as it was sent: RawPath is set if the escaped form differs.
+	// The path must be exactly this one as it was sent: with an unusual escape RawPath is set.
 	case r.URL.Path != path || r.URL.RawPath != "":
 		return &problem{status: http.StatusNotFound, code: "NOT_FOUND",
 			message: "only " + path + " is served here"}
@@ -163,11 +164,11 @@ func (h *Handler) check(r *http.Request) *problem {
 // hop-by-hop headers, also those that Connection names. The token is added later, so that no
 // Connection header can remove it.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
-	*pr.Out.URL = *h.cfg.Target // a copy that ReverseProxy has made for us
-	// Exactly as it came: ReverseProxy has dropped the parts that it could not parse.
+	*pr.Out.URL = *h.cfg.Target // pr.Out.URL is ReverseProxy's own copy
+	// The query stays as it came: ReverseProxy has dropped the parts that it cannot parse.
 	pr.Out.URL.RawQuery, pr.Out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery
 	if pr.Out.Body != nil {
-		pr.Out.Body = pr.In.Body // Go 1.26 has wrapped it, so that transport could not see what it is
+		pr.Out.Body = pr.In.Body // ReverseProxy has wrapped it, and transport needs the *callerBody
 	}
 	pr.Out.Host = ""
 	pr.Out.Trailer = nil
@@ -178,10 +179,11 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	}
 }
 
-// private reports whether a header is only between the caller and usher.
+// private reports whether the service must not get a header, because it is between the caller and
+// usher only.
 func private(name string) bool {
 	if strings.Contains(name, "_") {
-		// CGI and WSGI servers turn X_Usher_Key into X-Usher-Key.
+		// To CGI and WSGI servers X_Usher_Key and X-Usher-Key are the same.
 		name = http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
 		switch name {
 		case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
@@ -191,9 +193,9 @@ func private(name string) bool {
 	}
 	switch name {
 	case "Authorization", "X-Usher-Key", "Forwarded", "Via", "X-Real-Ip", "X-Original-Forwarded-For",
-		"Te",             // hop-by-hop; ReverseProxy lets "trailers" pass
+		"Te",             // hop-by-hop, but ReverseProxy passes "trailers" on
 		"Expect",         // usher answers it itself
-		"Http2-Settings": // belongs to Upgrade: h2c
+		"Http2-Settings": // belongs to "Upgrade: h2c"
 		return true
 	}
 	return strings.HasPrefix(name, "X-Forwarded")
@@ -208,8 +210,8 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		out.status = statusGone
 		panic(http.ErrAbortHandler)
 	case out.caller.ReadCloser != nil && !out.caller.ended.Load():
-		// Reading the body failed, which also cancels the context. It is a race which of the
-		// two errors arrives here. The caller may still be connected and get the answer.
+		// Reading the body failed, which also cancels the context. Either of the two errors may
+		// arrive here first. The caller may still be connected, and gets the answer.
 		err = &bodyError{errors.New("it ended too early")}
 	default:
 		// The caller hung up: nobody reads the answer.
@@ -219,30 +221,30 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h.answer(out, problemOf(err))
 }
 
-// answer is usher's own.
+// answer writes one of usher's own answers.
 func (h *Handler) answer(out *outcome, p *problem) {
 	out.problem = p
 	setPatience(out.ResponseWriter, h.drain)
 	p.write(out)
 }
 
-// cutOff reports whether usher ends and cuts the call off.
+// cutOff reports whether usher is shutting down and has cut the call off.
 func cutOff(r *http.Request) bool { return context.Cause(r.Context()) == guard.ErrCutOff }
 
-// outcome is the ResponseWriter of one call; it remembers what the caller saw.
+// outcome is the ResponseWriter of one call. It remembers what the caller saw.
 type outcome struct {
 	http.ResponseWriter
 	request *http.Request
-	toClose bool       // the end of the connection is the end of the answer
-	passed  bool       // the guard let the call in
-	caller  callerBody // without a ReadCloser if there is no body
+	toClose bool       // the answer ends with the connection; see http10.go
+	passed  bool       // Handler.check has let the call in
+	caller  callerBody // its ReadCloser is nil if there is no body
 	status  int
-	problem *problem // if the answer is usher's own
+	problem *problem // of one of usher's own answers; otherwise nil
 }
 
 func (o *outcome) WriteHeader(status int) {
-	if status < 200 { // not the answer yet
-		if o.request.ProtoAtLeast(1, 1) { // others do not understand it
+	if status < 200 { // the answer is still to come
+		if o.request.ProtoAtLeast(1, 1) { // HTTP/1.0 has no 1xx
 			o.ResponseWriter.WriteHeader(status)
 		}
 		return
@@ -251,25 +253,25 @@ func (o *outcome) WriteHeader(status int) {
 		o.status = status
 	}
 	h := o.Header()
-	// Without this net/http would guess a type that the service did not send.
+	// A nil entry: net/http must not guess a type that the service did not send.
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil
 	}
-	// To keep the connection, net/http would now discard a part of the body, and the service
-	// would get one with a hole in it.
-	if o.caller.early() {
+	// To keep the connection, net/http would now read a part of the body and discard it. The
+	// service would get a body with a hole in it.
+	if o.caller.inTransit() {
 		h.Set("Connection", "close")
 	}
-	o.begin(h)
+	o.answerBegins(h)
 	o.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap lets http.ResponseController find Flush.
+// Unwrap is for http.ResponseController.
 func (o *outcome) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
-// buffers lends ReverseProxy the buffers for copying answers. They are as large as Linux's
-// default receive buffer, and four times as large as ReverseProxy's own: an answer of 100 KB
-// needs 9 system calls instead of 16.
+// buffers is ReverseProxy's pool of buffers for copying answers. They are as large as Linux's default
+// receive buffer, and four times as large as ReverseProxy's own: an answer of 100 KB needs 9 system
+// calls instead of 16.
 type buffers struct{}
 
 var bufferPool = sync.Pool{New: func() any { return new([128 << 10]byte) }}

@@ -10,35 +10,36 @@ import (
 	"usher/tokens"
 )
 
-// transport is the hot path: add the token and send; on a 401 renew it and send again. It is
-// a RoundTripper because a RoundTripper can return an error if there is no token, so no
-// request leaves without one.
+// transport adds the token and sends the call. On a 401 it renews the token and sends the call again.
+// It is a RoundTripper because a RoundTripper can return an error: if there is no token, no request
+// leaves.
 type transport struct{ Config }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	// Ask before the body is read, so that a caller gets an error at once if there is no token.
+	// First the token, then the body: if there is no token, the caller gets an error at once.
 	token, err := t.Source.Token(req.Context())
 	if err != nil {
 		return nil, err
 	}
 	body := new(payload)
 	if caller, ok := req.Body.(*callerBody); ok {
-		body = &caller.payload // the handler releases it
+		body = &caller.payload // callerBody.end releases it
 	}
 	if err := body.read(req.Body, req.ContentLength, t.ReplayLimit, t.ReplayMemory); err != nil {
 		return nil, err
 	}
 	if body.stream != nil && body.length >= 0 {
-		// A caller that waits for 100 Continue gets it from this read, which reads nothing. From
-		// now on another goroutine reads, and a 1xx answer of the service may be being written.
-		// (With chunks it would wait for the next one; but there the first have been read already.)
+		// If the caller waits for 100 Continue, net/http sends it on this read, which reads nothing.
+		// It must not do so later: then another goroutine reads the body, and a 1xx answer of the
+		// service may be written at the same time. (A body in chunks needs no such read, because the
+		// first chunks have been read already.)
 		_, _ = req.Body.Read(nil)
 	}
 	resp, token, err := t.send(req, body, token)
 	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		return resp, err
 	}
-	if body.stream != nil { // the body has already left: the caller must send the call again
+	if body.stream != nil { // usher no longer has the body: only the caller can send the call again
 		t.Source.Refused(token)
 		return resp, nil
 	}
@@ -55,11 +56,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// send sends the call once, with token or a later one: reading the body and making a connection
-// may take a while. It returns the one that was used. (If a connection turns out to be dead before
-// a byte of the call has left, wire takes the next one.)
+// send sends the call once. It uses token, or a later one if token has expired before the call
+// leaves: making a connection may take a while. It returns the token that it has used. (If a connection
+// turns out to be dead before a byte of the call has left, package wire takes the next one.)
 func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) (*http.Response, *tokens.Token, error) {
-	// Changed in place: ReverseProxy has made this request only for us.
+	// req may be changed: ReverseProxy has made it for this call only.
 	req.Header["Authorization"] = token.Header()
 	body.attach(req)
 	resp, err := t.Upstream.Do(req, wire.Call{Ready: func() (changed bool, err error) {
@@ -73,8 +74,8 @@ func (t *transport) send(req *http.Request, body *payload, token *tokens.Token) 
 	return resp, token, err
 }
 
-// dispose drains and closes an answer that nobody will read, so that its connection can be
-// used again. It reads only a little, and not for long.
+// dispose closes an answer that nobody needs. It reads the rest first, so that the connection can be
+// used again, but only a little of it, and not for long.
 func dispose(resp *http.Response) {
 	stop := time.AfterFunc(time.Second, func() { resp.Body.Close() })
 	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)

@@ -23,7 +23,7 @@ const (
 	maxShownError = 300 // bytes of a description that are passed on
 )
 
-// RejectedError says that the token endpoint answered, and refused.
+// RejectedError says that the token endpoint has refused to issue a token.
 type RejectedError struct {
 	Status      int
 	Code        string // its error code, such as invalid_client
@@ -37,7 +37,7 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("the token endpoint refused: %s: %s", e.Code, strings.TrimRight(e.Description, "."))
 }
 
-// wireError is a failure of the connection. Its text quotes nothing that was received, because that
+// wireError is a failure of the connection. Its text does not quote what was received, because that
 // may contain a token.
 type wireError struct {
 	what string
@@ -47,7 +47,7 @@ type wireError struct {
 func (e *wireError) Error() string { return e.what + ": " + text.Unquoted(e.err.Error()) }
 func (e *wireError) Unwrap() error { return e.err }
 
-// Rejected reports whether err means that the token endpoint answered, and refused.
+// Rejected reports whether err wraps a *RejectedError.
 func Rejected(err error) bool {
 	_, rejected := errors.AsType[*RejectedError](err)
 	return rejected
@@ -63,22 +63,22 @@ type Client struct {
 	Secret func() string
 	// Scope has the scopes to request, separated by spaces. Required.
 	Scope string
-	// HTTP sends the request. Required. A redirect is an error: following one would
-	// show the secret to somebody else.
+	// HTTP sends the request. Required. It must not follow redirects, which could show the secret
+	// to somebody else.
 	HTTP http.RoundTripper
 	// UserAgent is sent as the User-Agent header; empty: none.
 	UserAgent string
 }
 
-// Fetch asks once. Its error is a *RejectedError if the endpoint refused, and another one if
-// usher could not reach the endpoint or its answer makes no sense.
+// Fetch requests a token once. Its error is a *RejectedError if the endpoint refused. Any other error
+// means that the endpoint could not be reached, or that its answer makes no sense.
 func (c *Client) Fetch(ctx context.Context) (*Token, error) {
 	token, _, err := c.request(ctx, func(*Token, error) {})
 	return token, err
 }
 
-// request does the work of Fetch. If it repeats the request, it calls fetched with the failure of
-// the first one. The duration is the endpoint's Retry-After, or zero.
+// request does the work of Fetch. If it has to send the request a second time, it calls fetched with
+// the failure of the first. The duration is the endpoint's Retry-After, or zero.
 func (c *Client) request(ctx context.Context, fetched func(*Token, error)) (*Token, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, FetchTimeout)
 	defer cancel()
@@ -87,8 +87,9 @@ func (c *Client) request(ctx context.Context, fetched func(*Token, error)) (*Tok
 	asked := time.Now()
 	resp, err := c.ask(ctx, secret)
 	if stale := new(wire.StaleError); errors.As(err, &stale) {
-		// The endpoint may have closed the connection before the request came, and would seem
-		// down until the next try. If it got both requests, it issues two tokens, which does no harm.
+		// The endpoint may have closed an idle connection just before the request came. Without a
+		// second request it would seem to be down until the next refresh. If it has received both
+		// requests, it issues two tokens, which does no harm.
 		fetched(nil, err)
 		asked = time.Now()
 		resp, err = c.ask(wire.With(ctx, wire.Call{New: true}), secret)
@@ -153,8 +154,11 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 		return nil, fmt.Errorf("the token endpoint answered %d, but not with a JSON object", status)
 	}
 	value := stringIn(fields["access_token"])
-	if err := checkToken(value); err != nil {
-		return nil, err
+	switch {
+	case value == "":
+		return nil, errors.New("the token endpoint's answer has no access_token")
+	case strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r >= 0x7f }): // it could break out of its header
+		return nil, errors.New("the token endpoint issued a token with a character that is not allowed in a token")
 	}
 	switch kind := fields["token_type"]; {
 	case kind == nil, string(kind) == "null", string(kind) == `""`: // not said
@@ -164,24 +168,13 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 	return newToken(value, asked, lifeOf(value, fields["expires_in"])), nil
 }
 
-// checkToken refuses a token that does not fit into a header, or could break out of it.
-func checkToken(value string) error {
-	switch {
-	case value == "":
-		return errors.New("the token endpoint's answer has no access_token")
-	case strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
-		return errors.New("the token endpoint issued a token with a character that is not allowed in a token")
-	}
-	return nil
-}
-
 func stringIn(raw json.RawMessage) (s string) {
 	_ = json.Unmarshal(raw, &s) // anything else counts as empty
 	return s
 }
 
-// presentable makes a foreign text safe to log and pass on: short, on one line, and without the
-// secret, which a careless endpoint may repeat.
+// presentable makes a text of the endpoint safe to log and to pass on: short, on one line, and without
+// the secret, which a careless endpoint may repeat.
 func presentable(s, secret string) string {
 	if secret != "" {
 		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret)} {

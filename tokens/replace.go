@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// What happens on a 401. usher does not drop the token that was refused: if it could not get
-// another one, a single odd answer of the service would stop every call. It marks the token,
-// so that callers who come meanwhile wait a little for the new one.
+// What happens on a 401: usher marks the refused token, but does not drop it. Callers that come
+// meanwhile wait a little for the new one. If usher dropped the token and could not get another one,
+// a single odd answer of the service would stop every call.
 
 const (
-	// refusedLimit is how long a caller waits for the replacement of a refused token. Then it
-	// uses the refused one.
+	// refusedLimit is how long a caller waits for a new token before it uses the refused one.
 	refusedLimit = 2 * time.Second
 
 	// A 401 may start forcedBurst refreshes in a row, then one every forcedEvery.
@@ -20,14 +19,13 @@ const (
 	forcedEvery = time.Second
 )
 
-// ErrKept says that Replace did not ask for a new token: too many were refused
-// recently, and the caller should pass the service's 401 on.
+// ErrKept says that Replace did not request a new token, because the service has refused too many
+// recently. The caller should pass the service's 401 on.
 var ErrKept = errors.New("the service rejected too many tokens recently: usher does not request a new one yet")
 
-// Replace returns a token other than refused, which the service answered with 401. If refused is
-// still the current one, Replace fetches a new one: once for all callers, and not during a backoff.
-// If that fails, only this caller gets the error; the others use refused while it is valid. ErrKept
-// means that no new one was requested.
+// Replace returns another token than refused, which the service has answered with 401. If refused is
+// still the current token, Replace fetches a new one: once for all callers, and not during a backoff.
+// If that fails, only callers of Replace get the error; all others use refused while it is valid.
 func (s *Source) Replace(ctx context.Context, refused *Token) (*Token, error) {
 	r, err := s.refuse(refused)
 	switch {
@@ -42,8 +40,8 @@ func (s *Source) Replace(ctx context.Context, refused *Token) (*Token, error) {
 // Refused is Replace for a caller that does not need the new token.
 func (s *Source) Refused(refused *Token) { _, _ = s.refuse(refused) }
 
-// Latest is Token for a caller that got t a while ago: t is good enough if it is still
-// the current one, and then the caller does not wait for its replacement once more.
+// Latest is Token for a caller that got t a while ago. If t is still current and valid, Latest returns
+// it even if the service has refused it: the caller has already waited for a new one.
 func (s *Source) Latest(ctx context.Context, t *Token) (*Token, error) {
 	if t == s.current.Load() && t.valid(time.Now()) {
 		return t, nil
@@ -51,8 +49,8 @@ func (s *Source) Latest(ctx context.Context, t *Token) (*Token, error) {
 	return s.Token(ctx)
 }
 
-// refuse marks the token and returns the refresh that will replace it. If it is not the current
-// token any more, refuse returns neither a refresh nor an error.
+// refuse marks the token as refused and returns the refresh that will replace it. If it is no longer
+// the current token, refuse returns neither a refresh nor an error.
 func (s *Source) refuse(refused *Token) (*refresh, error) {
 	now := time.Now()
 	s.mu.Lock()
@@ -60,7 +58,7 @@ func (s *Source) refuse(refused *Token) (*refresh, error) {
 		s.mu.Unlock()
 		return nil, nil
 	}
-	r, err := s.refreshing(now, true)
+	r, err := s.startRefresh(now, true)
 	if err == nil {
 		refused.refused.Store(true)
 	}

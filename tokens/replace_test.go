@@ -223,7 +223,7 @@ func TestNoFetchOutlivesRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		s.Run(ctx)
-		if s.underway != nil { // without the lock: nobody is there any more
+		if s.refreshing != nil { // without the lock: nobody is there any more
 			t.Error("a refresh is under way")
 		}
 		if err := <-asked; !errors.Is(err, errStopped) {

@@ -17,14 +17,14 @@ const (
 	// waitLimit is how long a caller without a token waits for one.
 	waitLimit = 10 * time.Second
 
-	// longestSleep is how long Run waits at most. Its timer stands still while a laptop sleeps,
-	// and the token should be renewed soon after it wakes up.
+	// longestSleep is the longest time of Run's timer. A timer stands still while a laptop sleeps,
+	// and the token should be renewed soon after the laptop wakes up.
 	longestSleep = 10 * time.Second
 )
 
-// NoTokenError says that there is no valid token, why, and when the next try is due.
+// NoTokenError says why there is no valid token, and how long to wait until usher tries again.
 type NoTokenError struct {
-	Err        error // has a *RejectedError in its chain if the endpoint refused
+	Err        error // wraps a *RejectedError if the endpoint refused
 	RetryAfter time.Duration
 }
 
@@ -33,39 +33,40 @@ var errStopped = errors.New("usher is shutting down")
 func (e *NoTokenError) Error() string { return e.Err.Error() }
 func (e *NoTokenError) Unwrap() error { return e.Err }
 
-// Source keeps the token of one identity. Its zero value is not usable: see NewSource.
+// Source keeps the token of one identity. NewSource makes one.
 type Source struct {
 	client *Client
 	log    *slog.Logger
 
 	// Fetched is called with the outcome of each request to the token endpoint, and EarlyRevoked for
-	// each token refused long before its end. They may be set before Run, and do nothing otherwise.
+	// each token that the service has refused long before its end. Set them before Run, or leave
+	// them as they are: then they do nothing.
 	Fetched      func(*Token, error)
 	EarlyRevoked func()
 
-	// Advice, if set before Run, says what to do about a failed request; it is logged
-	// beside the failure.
+	// Advice returns what to do about a failed request, for the log. Set it before Run. May be nil.
 	Advice func(error) string
 
-	current atomic.Pointer[Token] // nil before the first one; never again
+	current atomic.Pointer[Token] // nil until the first token arrives
 
-	wake chan struct{} // makes Run check the schedule again
+	wake chan struct{} // makes Run check again whether a refresh is due
 
 	ctx       context.Context // of all refreshes: they end with Run, not with a caller
 	stop      context.CancelFunc
 	refreshes sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows; never held over I/O, never taken to read a valid token that was not refused
-	stopped  bool       // Run has ended: no refresh starts any more
-	underway *refresh
-	failed   *failure      // of the last refresh; nil if it succeeded
-	forced   *rate.Limiter // limits refreshes that a 401 starts
-	limited  bool          // the limiter refused the last 401
-	reported *Token        // the last one that was reported as refused long before its end
+	// mu guards what follows. No request is made while it is held. A caller that finds a valid token
+	// that was not refused does not lock it.
+	mu         sync.Mutex
+	stopped    bool // Run has ended: no refresh starts any more
+	refreshing *refresh
+	failed     *failure      // of the last refresh; nil if it succeeded
+	forced     *rate.Limiter // limits the refreshes that a 401 starts
+	limited    bool          // the limiter did not allow the last of these
+	reported   *Token        // the last token that was reported as refused long before its end
 }
 
-// refresh is a request for a new token. done is closed when it has ended; token and err are its
-// outcome.
+// refresh is a request for a new token. When done is closed, it has ended, with token or err.
 type refresh struct {
 	done  chan struct{}
 	token *Token
@@ -89,7 +90,7 @@ func (r *refresh) wait(ctx context.Context, limit time.Duration) (*Token, error)
 	}
 }
 
-// NewSource returns a source without a token. Run makes it live.
+// NewSource returns a source without a token. Run fetches tokens.
 func NewSource(client *Client, log *slog.Logger) *Source {
 	s := &Source{
 		client:       client,
@@ -104,8 +105,8 @@ func NewSource(client *Client, log *slog.Logger) *Source {
 }
 
 // Run fetches the first token, and then a new one before each token expires, until ctx ends. No
-// failure ends it. It returns after the last refresh has ended, and none starts after that: a source
-// runs once.
+// failure ends it. When Run returns, no refresh is in progress, and none will start any more: a source
+// runs only once.
 func (s *Source) Run(ctx context.Context) {
 	defer s.end()
 	timer := time.NewTimer(0)
@@ -129,12 +130,12 @@ func (s *Source) end() {
 	s.refreshes.Wait()
 }
 
-// step starts a refresh if one is due, and returns when to check again.
+// step starts a refresh if one is due, and returns how long Run may wait until the next step.
 func (s *Source) step(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch t := s.current.Load(); {
-	case s.underway != nil:
+	case s.refreshing != nil:
 		return longestSleep // the end of the refresh wakes Run
 	case s.failed != nil:
 		if wait := s.failed.wait(now); wait > 0 {
@@ -143,28 +144,32 @@ func (s *Source) step(now time.Time) time.Duration {
 	case t != nil && t.age(now) < t.renewAt:
 		return t.renewAt - t.age(now)
 	}
-	_, _ = s.refreshing(now, false) // fails only if Run is about to end
+	_, _ = s.startRefresh(now, false) // fails only if Run has ended
 	return longestSleep
 }
 
-// Token returns the current token. With a valid one at hand that was not refused it
-// neither waits nor locks nor allocates. Without one it waits for the refresh under way,
-// until ctx ends or for ten seconds; between two tries of an endpoint that fails it
-// returns a *NoTokenError at once. A token that was refused is about to be replaced: Token
-// waits a short time for the new one, and then returns the refused one, which may still work.
+// Token returns the current token. If it is valid and the service has not refused it, Token neither
+// waits nor locks nor allocates.
+//
+// If there is no valid token, Token waits for the refresh in progress, until ctx ends but for ten
+// seconds at most. While usher waits until it may ask a failing endpoint again, Token returns a
+// *NoTokenError at once.
+//
+// If the service has refused the token, a refresh is about to replace it. Token waits two seconds
+// for the new one, and then returns the refused one, which may still work.
 func (s *Source) Token(ctx context.Context) (*Token, error) {
 	if t := s.current.Load(); t != nil && t.valid(time.Now()) && !t.refused.Load() {
 		return t, nil
 	}
-	var r *refresh // to wait for
+	var r *refresh // the one to wait for
 	var err error
 	s.mu.Lock()
 	t := s.current.Load()
 	if now := time.Now(); t == nil || !t.valid(now) {
 		t = nil
-		r, err = s.refreshing(now, false)
+		r, err = s.startRefresh(now, false)
 	} else if t.refused.Load() {
-		r = s.underway
+		r = s.refreshing
 	}
 	s.mu.Unlock()
 	switch {
@@ -185,11 +190,12 @@ func (s *Source) Token(ctx context.Context) (*Token, error) {
 	return r.wait(ctx, waitLimit-refusedLimit)
 }
 
-// refreshing returns the refresh under way, or starts one, unless a backoff forbids it. forced says that a 401 demands it: then
-// the limit for those may forbid it, too. s.mu is held.
-func (s *Source) refreshing(now time.Time, forced bool) (*refresh, error) {
-	if s.underway != nil {
-		return s.underway, nil
+// startRefresh starts a refresh, unless one is in progress, and returns it. It returns an error while a
+// backoff lasts. If forced, a 401 demands the refresh, and the limit for these may forbid it, too. s.mu
+// is held.
+func (s *Source) startRefresh(now time.Time, forced bool) (*refresh, error) {
+	if s.refreshing != nil {
+		return s.refreshing, nil
 	}
 	if wait := s.failed.wait(now); wait > 0 {
 		return nil, &NoTokenError{Err: s.failed.err, RetryAfter: wait}
@@ -201,13 +207,13 @@ func (s *Source) refreshing(now time.Time, forced bool) (*refresh, error) {
 		return nil, &NoTokenError{Err: errStopped, RetryAfter: time.Second}
 	}
 	r := &refresh{done: make(chan struct{})}
-	s.underway = r
+	s.refreshing = r
 	s.refreshes.Go(func() { s.run(r) })
 	return r, nil
 }
 
-// run carries out a refresh: it sends the request and wakes those who wait for r. It does so on
-// the source's own context, never on that of the caller who happened to need the token first.
+// run carries out a refresh: it sends the request and closes r.done. It uses the source's own context,
+// not that of the caller that happened to need the token first.
 func (s *Source) run(r *refresh) {
 	secret := s.client.Secret()
 	token, retryAfter, err := s.client.request(s.ctx, s.Fetched)
@@ -215,20 +221,20 @@ func (s *Source) run(r *refresh) {
 		token, err = nil, errors.New("the token endpoint took longer to answer than its token lives")
 	}
 	ending := s.ctx.Err() != nil
-	if ending { // not the endpoint's failure
+	if ending { // the endpoint did not fail
 		err = errStopped
 	} else {
 		s.Fetched(token, err)
 	}
 
 	s.mu.Lock()
-	s.underway = nil
+	s.refreshing = nil
 	switch {
 	case err == nil:
 		s.current.Store(token)
 		s.failed = nil
 	case Rejected(err) && s.client.Secret() != secret:
-		s.failed = &failure{err: err} // the secret changed meanwhile: ask with the new one at once
+		s.failed = &failure{err: err} // the secret has changed meanwhile: the next refresh need not wait
 	default:
 		s.failed = s.failed.follow(err, retryAfter)
 	}
@@ -262,7 +268,7 @@ func (s *Source) report(token *Token, err error, wait time.Duration) {
 	s.log.Warn("cannot fetch a token", attrs...)
 }
 
-// SecretChanged makes a source that failed try again at once.
+// SecretChanged makes the source try again at once if the last refresh failed.
 func (s *Source) SecretChanged() {
 	s.mu.Lock()
 	if s.failed != nil {
@@ -281,12 +287,12 @@ func (s *Source) wakeRun() {
 
 // State is the current state of a source.
 type State struct {
-	Had   bool   // whether it ever had a token
-	Token *Token // the current one, if it is valid
+	Had   bool   // whether it has ever had a token
+	Token *Token // the current token; nil if there is no valid one
 	Err   error  // why the last refresh failed; nil if it did not
 }
 
-// State returns a snapshot.
+// State returns the current state.
 func (s *Source) State() State {
 	t := s.current.Load()
 	st := State{Had: t != nil}
@@ -301,8 +307,8 @@ func (s *Source) State() State {
 	return st
 }
 
-// Ready waits until there is a token. It returns at once if the endpoint refuses. If the endpoint
-// cannot be reached, it waits until ctx ends. Run must be running.
+// Ready waits until there is a token, and returns it. If the endpoint refuses, Ready returns the error
+// at once. If the endpoint cannot be reached, Ready waits until ctx ends. Run must be running.
 func (s *Source) Ready(ctx context.Context) (*Token, error) {
 	for {
 		t, err := s.Token(ctx)
@@ -318,7 +324,7 @@ func (s *Source) Ready(ctx context.Context) (*Token, error) {
 		}
 		select {
 		case <-ctx.Done():
-			// The reason says more than that the time is over.
+			// Why the last refresh failed says more than that ctx has ended.
 			if why := s.State().Err; why != nil {
 				err = why
 			}
@@ -333,15 +339,15 @@ const (
 	lastBackoff  = 60 * time.Second
 )
 
-// failure is the last refresh's failure, and how long the next refresh has to wait because of it.
+// failure says why the last refresh failed, and how long the next one has to wait because of that.
 // A nil *failure means that it did not fail.
 type failure struct {
 	err     error
-	backoff time.Duration // the current one, before jitter; zero: the next try is due
-	next    time.Time     // when it ends
+	backoff time.Duration // without jitter; zero: the next refresh need not wait
+	next    time.Time     // when the next refresh may begin
 }
 
-// wait returns how long the next request still has to wait; zero: not at all. f may be nil.
+// wait returns how long the next refresh still has to wait. f may be nil.
 func (f *failure) wait(now time.Time) time.Duration {
 	if f == nil {
 		return 0
@@ -349,8 +355,8 @@ func (f *failure) wait(now time.Time) time.Duration {
 	return max(0, f.next.Sub(now))
 }
 
-// follow returns the failure after f, which may be nil. Its backoff is twice as long, or as long as
-// the endpoint asked for, but a minute at most.
+// follow returns the failure that follows f, which may be nil. Its backoff is twice that of f, or as
+// long as the endpoint asked for, but a minute at most.
 func (f *failure) follow(err error, retryAfter time.Duration) *failure {
 	backoff := firstBackoff
 	if f != nil {

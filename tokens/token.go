@@ -1,9 +1,10 @@
 // Package tokens keeps a valid OAuth 2.0 access token ready, from the client-credentials grant.
 //
-// A [Source] holds the current token of one identity (client and scope). To read it is one atomic
-// load. The source renews it in the background well before it expires, with one request for all
-// callers. A caller waits only if there is no valid token, and then on its own context. The type of
-// an error says whether the token endpoint refused ([RejectedError]) or could not be reached.
+// A [Source] holds the current token of one identity (client and scope). To get the token, a caller
+// needs one atomic load. The source renews it in the background well before it expires, with one
+// request for all callers. A caller waits only if there is no valid token, or the service has just
+// refused it. The type of an error says whether the token endpoint refused ([RejectedError]) or could
+// not be reached.
 package tokens
 
 import (
@@ -18,32 +19,30 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"usher/internal/clock"
 )
 
 const (
-	// unknownLife is used if the answer does not say how long a token lives.
+	// unknownLife is the life of a token if the endpoint does not say how long it lives.
 	unknownLife = 5 * time.Minute
 	// longestLife is the longest life that usher believes.
 	longestLife = 30 * 24 * time.Hour
-	// shortestLife prevents that a life of some milliseconds causes a request for each call.
+	// shortestLife is the shortest life that usher believes: with a life of some milliseconds each
+	// call would need a new token.
 	shortestLife = time.Second
 )
 
-// Token is one access token, and how long it may be used. It prints as its fingerprint, never as
-// itself.
+// Token is an access token, and how long it may be used. It prints as its fingerprint.
 type Token struct {
 	header      []string // the value of the Authorization header, ready for use
 	fingerprint string
 
-	// When it was requested, by both clocks: the monotonic one stands still while a laptop
-	// sleeps, the wall clock can be set back.
-	asked     time.Time
-	askedWall time.Time
-
+	asked   time.Time // when it was requested
 	life    time.Duration
 	renewAt time.Duration // the age at which to renew it
 
-	refused atomic.Bool // the service refused it, and a refresh is about to replace it
+	refused atomic.Bool // the service has refused it, and a refresh is about to replace it
 }
 
 func newToken(value string, asked time.Time, life time.Duration) *Token {
@@ -52,29 +51,26 @@ func newToken(value string, asked time.Time, life time.Duration) *Token {
 		header:      []string{"Bearer " + value},
 		fingerprint: hex.EncodeToString(sum[:4]),
 		asked:       asked,
-		askedWall:   asked.Round(0),
 		life:        life,
-		renewAt:     jitter(life, 0.76, 0.82), // so that many ushers that started together do not ask together
+		renewAt:     jitter(life, 0.76, 0.82), // random, so that replicas that started together do not renew together
 	}
 }
 
-// Header returns the value of the Authorization header for t, in the form of an http.Header. It is
-// shared: callers must not change it.
+// Header returns the value of the Authorization header for t, ready for an http.Header. All callers
+// share it, and must not change it.
 func (t *Token) Header() []string { return t.header }
 
 // Fingerprint identifies t without showing it: the first 8 hex digits of its SHA-256.
 func (t *Token) Fingerprint() string { return t.fingerprint }
 
 // Expiry returns when t expires, by the wall clock.
-func (t *Token) Expiry() time.Time { return t.askedWall.Add(t.life) }
+func (t *Token) Expiry() time.Time { return t.asked.Round(0).Add(t.life) }
 
 // Asked returns when t was requested, by the wall clock.
-func (t *Token) Asked() time.Time { return t.askedWall }
+func (t *Token) Asked() time.Time { return t.asked.Round(0) }
 
-// age returns the time since t was requested, by the clock that says more.
-func (t *Token) age(now time.Time) time.Duration {
-	return max(now.Sub(t.asked), now.Round(0).Sub(t.askedWall))
-}
+// age counts from the request, not from the answer: the endpoint may have issued t at any time between.
+func (t *Token) age(now time.Time) time.Duration { return clock.Age(t.asked, now) }
 
 func (t *Token) valid(now time.Time) bool { return t.age(now) < t.life }
 
@@ -82,8 +78,8 @@ func (t *Token) String() string       { return t.fingerprint }
 func (t *Token) GoString() string     { return t.fingerprint }
 func (t *Token) LogValue() slog.Value { return slog.StringValue(t.fingerprint) }
 
-// lifeOf returns the shorter of what the answer says (expires_in) and what the token itself says (exp
-// minus iat).
+// lifeOf returns how long a token lives: the shorter of the answer's expires_in and the token's own
+// exp minus iat.
 func lifeOf(token string, expiresIn json.RawMessage) time.Duration {
 	life := unknownLife
 	if d, ok := seconds(expiresIn); ok {
@@ -95,8 +91,8 @@ func lifeOf(token string, expiresIn json.RawMessage) time.Duration {
 	return life
 }
 
-// seconds reads expires_in: a number, or a number in a string, as some servers write it. Anything
-// else, and a number that is not positive, does not count.
+// seconds reads expires_in: a number, or a string with a number, as some servers write it. ok is
+// false for anything else, and for a number that is not positive.
 func seconds(raw json.RawMessage) (time.Duration, bool) {
 	text := string(raw)
 	var quoted string
@@ -107,18 +103,18 @@ func seconds(raw json.RawMessage) (time.Duration, bool) {
 		return 0, false
 	}
 	f, err := strconv.ParseFloat(text, 64)
-	if err != nil && !math.IsInf(f, 1) { // a number beyond float64 is just a very long life
+	if err != nil && !math.IsInf(f, 1) { // a number too large for a float64 is a very long life
 		return 0, false
 	}
 	return clampSeconds(f)
 }
 
 // jwtLife reads the life of a JWT without verifying it: usher is not the token's audience, and only
-// wants to know when to renew it. An opaque token, or one without both claims, does not say. exp
-// alone is not used, because that would compare the service's clock with ours.
+// wants to know when to renew it. ok is false if the token is not a JWT, or does not have both
+// claims. usher does not use exp alone, because it would have to compare the service's clock with ours.
 func jwtLife(token string) (time.Duration, bool) {
 	claims := jwt.MapClaims{}
-	// The error does not matter: claims are read before the algorithm is checked, and a claim
+	// The error does not matter: the parser fills claims before it checks the algorithm, and a claim
 	// that cannot be read counts as missing.
 	_, _, _ = jwt.NewParser().ParseUnverified(token, claims)
 	exp, okExp := claims["exp"].(float64)
@@ -129,7 +125,8 @@ func jwtLife(token string) (time.Duration, bool) {
 	return clampSeconds(exp - iat)
 }
 
-// clampSeconds clamps before it multiplies: a huge number would overflow a Duration.
+// clampSeconds makes a life from seconds. It clamps them before it multiplies, because a huge number
+// would overflow a Duration. ok is false if they are not positive.
 func clampSeconds(s float64) (time.Duration, bool) {
 	if math.IsNaN(s) || s <= 0 {
 		return 0, false

@@ -1,8 +1,6 @@
 package webhookgate
 
 import (
-	"cmp"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -22,21 +20,22 @@ const (
 	failed    = "failed"
 )
 
-// comeBack is the Retry-After of every 503: long enough for a burst to pass, short enough
-// that no change waits without need.
-const comeBack = 5 * time.Second
+// retryAfter is the Retry-After of every 503: long enough for a burst of webhooks to pass, short
+// enough that no change waits longer than it must.
+const retryAfter = 5 * time.Second
 
-// maxFaults limits the size of an answer: a body can have a hundred thousand faults, and
-// nobody can read that many.
+// maxFaults limits the size of an answer: a body can have a hundred thousand faults.
 const maxFaults = 1000
 
 // An answer is usher's answer to the sender. The package documentation describes its JSON
-// fields. Copies of a webhook may share an answer, so it does not change once it is made.
+// fields. Copies of a webhook may share an answer, so nobody changes it once it is made.
 type answer struct {
 	status int
-	header map[string]string // further headers; nil for none
+	header map[string]string // further headers; nil: none
 
-	receivers *receiver.Attempt // the receiver's own answer to a question, instead of all that follows; nil: none
+	// receivers is the receiver's answer to a question. If it is set, the sender gets its headers
+	// and body instead of the JSON fields.
+	receivers *receiver.Attempt
 
 	Decision string           `json:"decision"`
 	Error    string           `json:"error,omitempty"`
@@ -56,26 +55,18 @@ func reject(status int, why string) *answer {
 	return &answer{status: status, Decision: rejected, Error: why}
 }
 
-// faulty refuses a body and lists its faults, at most maxFaults. The sentence names the first
-// one, because some webhook logs show only one line.
+// faulty is the answer to a body with faults. It lists at most maxFaults of them.
 func faulty(status int, faults ...content.Fault) *answer {
-	why := cmp.Or(faults[0].Path, "the body") + " " + faults[0].Message
-	switch more := len(faults) - 1; {
-	case more == 1:
-		why += ", and one more fault"
-	case more > 1:
-		why += fmt.Sprintf(", and %d more faults", more)
-	}
-	no := reject(status, why)
-	no.Faults = faults[:min(len(faults), maxFaults)]
-	return no
+	rejection := reject(status, content.Summary(faults))
+	rejection.Faults = faults[:min(len(faults), maxFaults)]
+	return rejection
 }
 
-// busy tells the sender to come back later.
+// busy tells the sender to send the webhook again later.
 func busy(why string) *answer {
 	return &answer{
 		status:   http.StatusServiceUnavailable,
-		header:   map[string]string{"Retry-After": guard.Seconds(comeBack)},
+		header:   map[string]string{"Retry-After": guard.Seconds(retryAfter)},
 		Decision: failed,
 		Error:    why,
 	}
@@ -104,8 +95,8 @@ func (a *answer) write(w http.ResponseWriter) {
 		guard.WriteJSON(w, a.status, a)
 		return
 	}
-	for _, name := range []string{"Content-Type", "Content-Encoding"} { // all that is needed to read the body
-		h[name] = a.receivers.Header.Values(name) // nil keeps net/http from guessing a type
+	for _, name := range []string{"Content-Type", "Content-Encoding"} { // a reader of the body needs these
+		h[name] = a.receivers.Header.Values(name) // also if it is nil: then net/http does not guess a type
 	}
 	if a.status != http.StatusNoContent && a.status != http.StatusNotModified { // these have no body, and no length
 		h.Set("Content-Length", strconv.Itoa(len(a.receivers.Body)))
@@ -118,24 +109,24 @@ func (a *answer) write(w http.ResponseWriter) {
 type Outcome struct {
 	At          time.Time
 	Took        time.Duration
-	From        netip.Addr      // the sender's; invalid if unknown
+	From        netip.Addr      // the sender's address; invalid if unknown
 	Status      int             // of the answer to the sender
 	Decision    string          // forwarded, queued, duplicate, rejected or failed
 	Why         string          // why it was rejected or failed
-	Faults      []content.Fault // the first faults of its body
+	Faults      []content.Fault // the first faults of the body
 	DuplicateOf string          // the webhook-id of the snapshot that the receiver already holds
-	Tries       int             // at the receiver, while the sender waited
-	Receiver    int             // the status of the last try; zero: no answer, or accepted
-	Webhook     *Webhook        // nil if it did not pass every check
-	Refusal     *Refusal        // set if only its content was refused
-	Stored      bool            // the inbox has it
+	Tries       int             // how often usher tried the receiver while the sender waited
+	Receiver    int             // the receiver's status if the last try failed; zero: no answer, or no failure
+	Webhook     *Webhook        // nil if a check failed
+	Refusal     *Refusal        // not nil if only the content was refused
+	Stored      bool            // the inbox has the webhook
 }
 
-// maxShownFaults is enough for people, and many outcomes are kept in memory.
+// maxShownFaults is how many faults an Outcome has. The admin port keeps many outcomes in memory.
 const maxShownFaults = 20
 
-// ended notes the answer in the outcome.
-func (in *arrival) ended(a *answer) {
+// noteAnswer copies the answer into the outcome.
+func (in *arrival) noteAnswer(a *answer) {
 	in.Took = time.Since(in.At)
 	in.Status, in.Decision, in.Why, in.Tries = a.status, a.Decision, a.Error, a.Tries
 	in.Faults = a.Faults[:min(len(a.Faults), maxShownFaults)]

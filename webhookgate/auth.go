@@ -2,10 +2,10 @@ package webhookgate
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,9 +15,8 @@ import (
 
 const tokenHeader = "X-Webhook-Token"
 
-// checkToken looks for a shared secret in the four places where senders can put one. If the
-// path has a segment for it, that one must be right: another secret does not make up for a
-// wrong one.
+// checkToken looks for a shared secret in the four places where senders can put one. If the path
+// has a segment for a secret, that one must be right, whatever the headers say.
 func (g *Gate) checkToken(in *arrival) *answer {
 	if g.cfg.Tokens == nil {
 		return nil
@@ -27,46 +26,44 @@ func (g *Gate) checkToken(in *arrival) *answer {
 	switch {
 	case in.pathSecret == "":
 		presented = headerSecrets(in.r.Header, len(good))
-	case len(in.pathSecret) <= 3*len(good): // some senders escape more than they need to, others escape nothing
+	case len(in.pathSecret) <= 3*len(good): // some senders escape more than they must, others escape nothing
 		presented = append(presented, unescaped(in.pathSecret))
 	}
-	if !guard.OneOf(slices.Values(presented), good) {
-		return noToken()
+	if !guard.OneOf(presented, good) {
+		return wrongSecret()
 	}
 	return nil
 }
 
-func noToken() *answer {
+func wrongSecret() *answer {
 	return reject(http.StatusUnauthorized, "the shared secret is missing or wrong").with("WWW-Authenticate", "Bearer")
 }
 
-// unescaped decodes the escapes of an address. What is no valid escape stays as it is: a query
-// need not be valid.
+// unescaped decodes the escapes of an address. Unlike url.PathUnescape it accepts any text, and
+// leaves what is not a valid escape as it is.
 func unescaped(s string) string {
-	if !strings.Contains(s, "%") {
+	before, after, found := strings.Cut(s, "%")
+	if !found {
 		return s
 	}
-	var plain strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '%' && i+2 < len(s) {
-			if c, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil {
-				plain.WriteByte(byte(c))
-				i += 2
-				continue
-			}
+	parts := []string{before}
+	for part := range strings.SplitSeq(after, "%") {
+		if c, err := hex.DecodeString(part[:min(len(part), 2)]); err == nil && len(c) == 1 {
+			parts = append(parts, string(c), part[2:])
+		} else {
+			parts = append(parts, "%", part)
 		}
-		plain.WriteByte(s[i])
 	}
-	return plain.String()
+	return strings.Join(parts, "")
 }
 
 const (
-	maxSecrets = 8       // of a header's lines, how many are looked at
+	maxSecrets = 8       // how many lines of each header are checked
 	maxUser    = 1 << 10 // how long the user name of Basic auth may be; usher does not use it
 )
 
-// headerSecrets returns the secrets in the headers. Strangers send these: nothing is decoded that is too
-// long to be a good secret, because it would cost more than it costs them.
+// headerSecrets returns the secrets in the headers. Strangers send them, too, so it does not decode
+// a value that is too long to be a good secret: that would cost usher more than the stranger.
 func headerSecrets(h http.Header, longest int) []string {
 	presented := slices.Clone(firstOf(h.Values(tokenHeader)))
 	for _, value := range firstOf(h.Values("Authorization")) {
@@ -87,7 +84,7 @@ func headerSecrets(h http.Header, longest int) []string {
 
 func firstOf(lines []string) []string { return lines[:min(len(lines), maxSecrets)] }
 
-// checkSignature verifies the body's HMAC in the configured scheme.
+// checkSignature checks the signature over the body, in the configured scheme.
 func (g *Gate) checkSignature(in *arrival, body []byte) *answer {
 	if g.cfg.HMACSecret == nil {
 		return nil
@@ -111,8 +108,8 @@ func (g *Gate) checkSignature(in *arrival, body []byte) *answer {
 	return nil
 }
 
-// checkAddress finds the sender's address. If addresses are checked, it refuses one that is
-// not allowed or not known.
+// checkAddress finds the sender's address. If AllowCIDRs is set, it refuses an address that is not
+// in it, or unknown.
 func (g *Gate) checkAddress(in *arrival) *answer {
 	in.From = senderAddr(in.r, g.cfg.TrustedProxies)
 	if len(g.cfg.AllowCIDRs) == 0 || contains(g.cfg.AllowCIDRs, in.From) {
@@ -121,11 +118,11 @@ func (g *Gate) checkAddress(in *arrival) *answer {
 	return reject(http.StatusForbidden, "webhooks are not accepted from this address")
 }
 
-// senderAddr returns the peer's address. Behind trusted proxies it is the rightmost hop in
-// X-Forwarded-For that is not a trusted proxy: everything to the left of it is only the
-// sender's claim. If all hops are trusted the leftmost is the sender. If the hop that counts
-// cannot be read, or there are too many, the address is unknown, which is invalid: a hop further
-// left was not written by a trusted proxy.
+// senderAddr returns the address of the sender: the other end of the connection or, behind trusted
+// proxies, the rightmost hop in X-Forwarded-For that is not a trusted proxy. Everything to the left
+// of that hop is only the sender's claim. If all hops are trusted proxies, the leftmost is the
+// sender. If the hop cannot be read, or there are too many hops, the address is unknown, and the
+// result is the invalid Addr.
 func senderAddr(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	addr := peerAddr(r)
 	hops := r.Header.Values("X-Forwarded-For")
@@ -144,16 +141,17 @@ func senderAddr(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// maxHops is how many trusted proxies can stand in a row. A stranger could name thousands.
+// maxHops is how many trusted proxies there can be in a row. A stranger could list thousands.
 const maxHops = 64
 
-// peerAddr returns the address of the other end; a unix socket has none.
+// peerAddr returns the address of the other end of the connection. A unix socket has none: the
+// result is the invalid Addr.
 func peerAddr(r *http.Request) netip.Addr {
 	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return plain(ap.Addr())
 }
 
-// parseHop reads an address in the forms that proxies write: plain, in brackets, with a port.
+// parseHop reads an address as proxies write it: plain, in brackets, or with a port.
 func parseHop(s string) netip.Addr {
 	s = strings.Trim(s, " \t")
 	if ap, err := netip.ParseAddrPort(s); err == nil {

@@ -3,34 +3,36 @@ package webhookgate
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"strconv"
 	"time"
+
+	"usher/webhookgate/content"
 )
 
 const (
-	// bodyPatience is how long each bodyStep of a body may take. usher knows the sender for
-	// sure only after it has checked the signature. A limit for each byte instead would let
-	// any stranger hold a place in flight for ever.
+	// bodyPatience is how long each bodyStep of a body may take. Until the signature is checked the
+	// sender may be a stranger. If the limit were for each read, a stranger could send a byte now
+	// and then, and hold a place in flight for ever.
 	bodyPatience = 30 * time.Second
 	bodyStep     = 64 << 10
 
-	// drainPatience and maxDrain limit the rest of a request that has been answered.
+	// drainPatience and maxDrain limit how much usher still reads of a request after the answer.
 	drainPatience = 5 * time.Second
 	maxDrain      = 64 << 20
 )
 
-// readBody reads the whole body, up to limit bytes, as long as it keeps arriving. Of one that is too
-// large it returns the beginning.
+// readBody reads the whole body, up to limit bytes, as long as it keeps arriving. If the body is too
+// large, readBody returns its beginning beside the answer.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
 	conn := http.NewResponseController(w)
 	if r.ContentLength > limit {
 		conn.SetReadDeadline(time.Now().Add(drainPatience))
 		var beginning []byte
-		if r.Header.Get("Expect") == "" { // else it was not sent yet
-			beginning, _ = io.ReadAll(io.LimitReader(r.Body, min(limit, maxRefusedBody))) // as much of it as comes
+		if r.Header.Get("Expect") == "" { // otherwise the sender waits for 100 Continue, and has sent nothing
+			beginning, _ = io.ReadAll(io.LimitReader(r.Body, min(limit, maxRefusedBody))) // as much as arrives
 		}
 		return beginning, tooLarge(limit)
 	}
@@ -44,8 +46,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ans
 		case err == nil:
 			continue
 		case err == io.EOF:
-			// If the deadline stayed, it would look like a sender that hangs up during a long
-			// delivery.
+			// A deadline that passes during a long delivery would look as if the sender had hung up.
 			conn.SetReadDeadline(time.Time{})
 			return body.Bytes(), nil
 		case errors.As(err, new(*http.MaxBytesError)):
@@ -60,14 +61,14 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ans
 }
 
 func tooLarge(limit int64) *answer {
-	return reject(http.StatusRequestEntityTooLarge, "the body is larger than the "+strconv.FormatInt(limit, 10)+" bytes accepted here")
+	return faulty(http.StatusRequestEntityTooLarge, content.Fault{Message: fmt.Sprintf("is larger than the %d bytes accepted here", limit)})
 }
 
 // drain reads what a refused sender still sends. Many senders read the answer only after they
-// have sent everything. If usher closed the connection before, they would see a reset and
-// never learn why. A sender that waits for 100 Continue sends nothing.
+// have sent everything. If usher closed the connection earlier, they would see a reset and never
+// learn why they were refused. A sender that waits for 100 Continue sends nothing.
 func drain(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Expect") == "" && http.NewResponseController(w).Flush() == nil {
-		io.CopyN(io.Discard, r.Body, maxDrain) // ends at the deadline at the latest
+		io.CopyN(io.Discard, r.Body, maxDrain) // the deadline of drainPatience ends it at the latest
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"usher/webhookgate/signature"
 )
 
-// Config is what a Gate needs. A webhook must pass every check that it configures. The settings
-// have the defaults and have checked every field; the gate does not check them again.
+// Config is what a Gate needs. A webhook must pass every check that it configures. Package settings
+// knows the defaults and has checked every field; the gate does not check them again.
 type Config struct {
 	// Path is where webhooks are posted. It is compared exactly as it was sent, escapes
 	// included: nothing is cleaned or redirected.
@@ -40,83 +40,83 @@ type Config struct {
 	// must then return what signature.ParseKey understands.
 	HMACStandard bool
 
-	// AllowCIDRs are the senders' addresses. Empty: any. An IPv4 network is not written as a
-	// mapped one.
+	// AllowCIDRs are the networks that senders may call from. Empty: any. An IPv4 network must not
+	// be written as an IPv4-mapped IPv6 one.
 	AllowCIDRs []netip.Prefix
 
-	// TrustedProxies are the peers whose X-Forwarded-For is believed. Empty: none, and the
-	// peer is the sender.
+	// TrustedProxies are the networks of the proxies whose X-Forwarded-For is believed. Empty:
+	// none, and the other end of the connection is the sender.
 	TrustedProxies []netip.Prefix
 
-	// Rules are the event types to accept, those of SyncTypes included, and what a webhook must
-	// look like.
+	// Rules say which event types are accepted, including those of SyncTypes, and what a webhook
+	// must look like.
 	Rules *content.Rules
 
-	// SyncTypes are event types that ask the receiver a question. Each is tried once, and never
-	// kept or deduplicated. The receiver's status, Content-Type and body are the answer.
+	// SyncTypes are event types that ask the receiver a question. The gate sends such a webhook
+	// once, and never stores or deduplicates it. The receiver's status, Content-Type and body are
+	// the answer to the sender.
 	SyncTypes []string
 
 	// MaxBody is the largest body to accept, in bytes.
 	MaxBody int64
 
-	// DedupSize is how many idle tenants are remembered.
+	// DedupSize is how many idle lanes are remembered.
 	DedupSize int
 
 	// DedupWindow is how long after it was accepted a snapshot counts as held by the
 	// receiver. Zero: every webhook is delivered.
 	DedupWindow time.Duration
 
-	// Receivers take the webhooks. Those of a platform that nobody takes are refused, but see
-	// KeepUnclaimed.
+	// Receivers take the webhooks. A webhook whose platform has no receiver is refused, unless
+	// KeepUnclaimed is set.
 	Receivers *receiver.Set
 
-	// Attempts is how often one delivery is tried at most.
+	// Attempts is how often the gate tries to deliver a webhook at most.
 	Attempts int
 
-	// MaxInflight is how many webhooks may be in progress at once; more get 503. Each
+	// MaxInflight is how many webhooks may be in progress at once; further ones get 503. Each
 	// receiver may use an equal share.
 	MaxInflight int
 
-	// Keep, if set, takes every webhook that has passed the checks, and is responsible for its
-	// delivery from then on; the lanes here are not used. It returns the webhook-id of the
-	// snapshot that w duplicates, or none. An error means that w is not stored, and the sender
-	// should send it again. DedupSize, DedupWindow and Attempts are then not used.
+	// Keep, if set, stores every webhook that has passed the checks, except questions. It is
+	// responsible for the delivery from then on: the gate's own lanes, DedupSize, DedupWindow and
+	// Attempts are not used. Keep returns the webhook-id of the snapshot that w duplicates, or an
+	// empty string. An error means that w is not stored, and that the sender should send it again.
 	Keep func(w *Webhook) (duplicateOf string, err error)
 
-	// KeepUnclaimed passes webhooks that no receiver takes to Keep, instead of refusing them:
-	// they can be of use even if nobody gets them. Questions without a receiver are still
+	// KeepUnclaimed passes webhooks whose platform has no receiver to Keep, instead of refusing
+	// them: entitlements are answered from them, too. Questions without a receiver are still
 	// refused.
 	KeepUnclaimed bool
 
-	// Refused is called for each Refusal, before the sender gets its answer, and says whether the webhook is
-	// stored. It must return within the time that Keep may take. May be nil.
+	// Refused is called for each Refusal, before the sender gets its answer. It returns whether it has
+	// stored the webhook, and must not take longer than Keep may take. May be nil.
 	Refused func(*Refusal) (stored bool)
 
-	// UnknownType is called for each webhook of a type that is in neither list. May be nil.
+	// UnknownType is called for each webhook of a type that Rules do not accept. May be nil.
 	UnknownType func(typ string)
 
-	// Log gets one line per webhook and one per failed try; no secrets, no
-	// payloads.
+	// Log gets one line for each webhook and one for each failed try. The lines contain no secrets
+	// and no payloads.
 	Log *slog.Logger
 
-	// Answered is called for every answer with everything that is known about it. It runs
-	// before the sender gets the answer, so it must be quick: when a sender has the answer, the
-	// metrics must include it. May be nil.
+	// Answered is called for each request, before the sender gets the answer: when the sender has
+	// it, the metrics must include it. So Answered must be quick. May be nil.
 	Answered func(Outcome)
 }
 
 // New makes a Gate.
 func New(cfg Config) *Gate {
-	ways := len(cfg.Receivers.All())
+	shares := len(cfg.Receivers.All())
 	if cfg.Keep != nil {
-		ways++ // the inbox: only questions go to a receiver while their sender waits
+		shares++ // for the webhooks that go to the inbox; only questions wait for a receiver
 	}
 	g := &Gate{
 		cfg:     cfg,
-		share:   max(1, cfg.MaxInflight/ways), // so that a receiver that hangs cannot take the places of the others
+		share:   max(1, cfg.MaxInflight/shares),
 		jitter:  rand.N[time.Duration],
-		readers: make(chan struct{}, runtime.GOMAXPROCS(0)),
-		taken:   make(map[*receiver.Receiver]int),
+		parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		waiting: make(map[*receiver.Receiver]int),
 		idle:    make(chan struct{}),
 	}
 	g.deliveries, g.cancel = context.WithCancel(context.Background())

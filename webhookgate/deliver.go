@@ -14,12 +14,15 @@ import (
 )
 
 const (
-	firstPause   = 500 * time.Millisecond // at most, before the second try; then doubled
-	longestPause = 10 * time.Second       // also for a receiver's Retry-After: a sender is waiting
+	// firstPause is the longest pause before the second try. It doubles with each further try, up
+	// to longestPause. If a receiver's Retry-After is longer than that, usher gives up: the sender
+	// is waiting.
+	firstPause   = 500 * time.Millisecond
+	longestPause = 10 * time.Second
 )
 
-// deliver tries w until the receiver accepts it, or another try makes no sense. It ends early
-// only if a shutdown cancels deliveries.
+// deliver tries w until the receiver accepts it, or until another try makes no sense. It ends
+// early only if Shutdown cancels deliveries.
 func (g *Gate) deliver(w *Webhook) *answer {
 	ctx, tries := g.deliveries, 0
 	for ctx.Err() == nil {
@@ -38,13 +41,13 @@ func (g *Gate) deliver(w *Webhook) *answer {
 		case <-time.After(pause):
 		}
 	}
-	no := shuttingDown()
-	no.Webhook, no.Tries = w.ID, tries
-	return no
+	a := shuttingDown()
+	a.Webhook, a.Tries = w.ID, tries
+	return a
 }
 
-// pause says whether to try again after t, the nth try, and when. It uses full jitter, so that
-// webhooks that failed together are not retried together.
+// pause returns how long to wait after t, the nth try, and whether to try again at all. It uses full
+// jitter, so that webhooks that failed together are not retried together.
 func (g *Gate) pause(t receiver.Attempt, n int) (time.Duration, bool) {
 	switch t.Status {
 	case 0, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -60,7 +63,7 @@ func (g *Gate) pause(t receiver.Attempt, n int) (time.Duration, bool) {
 	return max(t.RetryAfter, g.jitter(ceiling)), true
 }
 
-// failure is the answer to the sender if t, the nth try, was the last.
+// failure is the answer to the sender if t, the nth try, was the last one.
 func failure(w *Webhook, n int, t receiver.Attempt) *answer {
 	if errors.Is(t.Err, receiver.ErrUnsigned) {
 		return busy("usher cannot sign deliveries right now; please send this webhook again")
@@ -91,16 +94,16 @@ func (g *Gate) logFailure(w *Webhook, n int, t receiver.Attempt) {
 	g.cfg.Log.LogAttrs(context.Background(), slog.LevelInfo, "webhook try failed", attrs...)
 }
 
-// asks reports whether a webhook of this type is a question.
-func (g *Gate) asks(typ string) bool { return slices.Contains(g.cfg.SyncTypes, typ) }
+// isQuestion reports whether webhooks of this type are questions.
+func (g *Gate) isQuestion(typ string) bool { return slices.Contains(g.cfg.SyncTypes, typ) }
 
-// ask sends a question to the receiver and returns its answer. The sender needs it now: so there
-// is one try, in no lane, and nothing is kept or remembered. If the sender hangs up the try
-// ends, unlike a delivery.
+// ask sends a question to the receiver and returns its answer. The sender needs it now, so there is
+// one try, in no lane, and nothing is stored or remembered. Unlike a delivery, the try ends if the
+// sender hangs up.
 func (g *Gate) ask(in *arrival) *answer {
 	ctx, cancel := context.WithCancel(in.r.Context())
 	defer cancel()
-	defer context.AfterFunc(g.deliveries, cancel)() // ends the try when the grace of a shutdown is over
+	defer context.AfterFunc(g.deliveries, cancel)() // Shutdown may end the try, too
 	w := in.Webhook
 	t := w.Receiver.Ask(ctx, w.ID, w.Header, w.Body)
 	var a *answer
@@ -119,5 +122,5 @@ func (g *Gate) ask(in *arrival) *answer {
 	return a
 }
 
-// statusHungUp is for logs and metrics only: no sender gets it.
+// statusHungUp is for logs and the admin port only: no sender gets it.
 const statusHungUp = 499

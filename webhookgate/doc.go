@@ -2,16 +2,17 @@
 // checks who sent them and what they contain, and delivers them to the customer's
 // application, one at a time and in order for each tenant.
 //
-// A webhook passes these stations. The first one that objects answers the sender:
+// A webhook passes these checks in this order. The first check that fails answers the sender:
 //
 //	method and path → address, shared secret → a place in flight → body →
 //	signature → JSON → type and schema → the tenant's lane → dedup → receiver
 //
-// Rooms below do what knows nothing of senders and lanes: content reads a body, signature checks
-// and makes signatures, receiver says who takes a webhook, and makes one try.
+// The gate reads nothing of the body before it has checked the headers, and parses nothing before
+// it has checked the signature. Three packages do what needs no knowledge of senders and lanes:
+// content reads a body, signature checks and makes signatures, and receiver sends a webhook once.
 //
-// The gate reads nothing of the body before the headers have passed, and parses nothing
-// before the signature has.
+// A lane is the queue of one tenant. Its webhooks are delivered one at a time, in the order in
+// which they arrived.
 //
 // A webhook is a complete snapshot of what a tenant may use, and carries no id. So dedup asks
 // only one question: does the receiver already hold exactly this state? The answer is yes if
@@ -19,8 +20,9 @@
 // accepted within the window. In every other case, also in doubt, the snapshot is delivered:
 // A, B, A is three changes.
 //
-// Event types that ask the receiver a question (Config.SyncTypes) take another way after the
-// schema: they are sent once, in no lane, and the receiver answers them.
+// A webhook of one of Config.SyncTypes is a question to the receiver. After the schema it takes
+// another way: the gate sends it once, outside the lanes, and the receiver's answer is the answer
+// to the sender.
 //
 // # Answers
 //

@@ -20,17 +20,20 @@ import (
 // A Gate is the http.Handler that webhooks are posted to.
 type Gate struct {
 	cfg     Config
-	share   int                                       // how many of the places in flight each receiver may use
-	lanes   *passThrough                              // nil: an inbox keeps the webhooks
-	jitter  func(ceiling time.Duration) time.Duration // any time below ceiling
-	readers chan struct{}                             // has one element for each body that is being parsed and validated
+	lanes   *passThrough                              // nil: Config.Keep stores the webhooks
+	jitter  func(ceiling time.Duration) time.Duration // returns a random time below ceiling
+	parsing chan struct{}                             // has one element for each body that is being parsed and validated
 
-	deliveries context.Context    // of all deliveries, not of a request: they go on if a sender hangs up
+	// share is how many webhooks may wait for one receiver, so that a receiver that hangs does not
+	// use up the places in flight of the others.
+	share int
+
+	deliveries context.Context    // the context of all deliveries: unlike a request's it does not end if a sender hangs up
 	cancel     context.CancelFunc // ends deliveries
 
 	mu       sync.Mutex // guards what follows
 	inflight int
-	taken    map[*receiver.Receiver]int // how many of them are on their way to a receiver while their senders wait
+	waiting  map[*receiver.Receiver]int // how many of them wait for each receiver
 	closing  bool
 	idle     chan struct{} // closed once closing is set and nothing is in flight
 }
@@ -39,16 +42,16 @@ type Gate struct {
 type arrival struct {
 	w          http.ResponseWriter
 	r          *http.Request
-	pathSecret string // the path's last segment, which may be a secret, as it was sent
-	signedID   string // the sender's webhook-id, if its signature covers it
-	admitted   bool   // it holds a place in flight
-	taken      bool   // it also holds one of the places of the webhook's receiver
+	pathSecret string // the path's last segment as it was sent, if it may be a secret
+	signedID   string // the sender's webhook-id, if the signature covers it
+	admitted   bool   // it is counted in Gate.inflight
+	waits      bool   // it is counted in Gate.waiting
 	Outcome
 }
 
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// A sender that is refused before its body was read has this long to finish sending it.
-	// (An error means that w is not a connection, and then nothing can hang.)
+	// A sender that is refused before usher has read the body has this long to send the rest of it.
+	// (SetReadDeadline fails if w is not a connection, and then no read can hang.)
 	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainPatience))
 	a := g.answer(w, r)
 	if err == nil && a.status >= 400 && a.header["Connection"] != "close" {
@@ -56,6 +59,8 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// answer handles a request, reports its outcome and writes the answer. After that the request is no
+// longer in flight.
 func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	in := &arrival{w: w, r: r, Outcome: Outcome{At: time.Now()}}
 	defer g.leave(in)
@@ -64,7 +69,7 @@ func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	if in.Refusal != nil && g.cfg.Refused != nil {
 		in.Stored = g.cfg.Refused(in.Refusal)
 	}
-	in.ended(a)
+	in.noteAnswer(a)
 	if g.cfg.Answered != nil {
 		g.cfg.Answered(in.Outcome)
 	}
@@ -73,33 +78,33 @@ func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	return a
 }
 
-// handle is the whole way of a webhook, top to bottom. The first station that objects answers
-// the sender.
+// handle is the whole way of a webhook, from top to bottom. The first check that fails returns the
+// answer to the sender.
 func (g *Gate) handle(in *arrival) *answer {
-	for _, station := range []func(*arrival) *answer{g.route, g.checkAddress, g.checkToken, g.enter} {
-		if no := station(in); no != nil {
-			return no
+	for _, check := range []func(*arrival) *answer{g.route, g.checkAddress, g.checkToken, g.admit} {
+		if rejection := check(in); rejection != nil {
+			return rejection
 		}
 	}
-	body, no := readBody(in.w, in.r, g.cfg.MaxBody)
-	if no != nil && no.status == http.StatusRequestEntityTooLarge && g.vouched(in.r) {
-		return g.refused(in, in.newWebhook(body), "size", no)
+	body, rejection := readBody(in.w, in.r, g.cfg.MaxBody)
+	if rejection != nil && rejection.status == http.StatusRequestEntityTooLarge && g.vouched(in.r) {
+		return g.refused(in, in.newWebhook(body), "size", rejection)
 	}
-	if no != nil {
-		return no
+	if rejection != nil {
+		return rejection
 	}
-	if no := g.checkSignature(in, body); no != nil {
-		return no
+	if rejection := g.checkSignature(in, body); rejection != nil {
+		return rejection
 	}
-	if in.Webhook, no = g.read(in, body); no != nil {
-		return no
+	if in.Webhook, rejection = g.read(in, body); rejection != nil {
+		return rejection
 	}
-	question := g.asks(in.Webhook.Type)
+	question := g.isQuestion(in.Webhook.Type)
 	if g.cfg.Keep != nil && !question {
 		return g.keep(in.Webhook)
 	}
-	if no := g.take(in); no != nil {
-		return no
+	if rejection := g.admitTo(in.Webhook.Receiver, in); rejection != nil {
+		return rejection
 	}
 	if question {
 		return g.ask(in)
@@ -107,11 +112,11 @@ func (g *Gate) handle(in *arrival) *answer {
 	return g.lanes.send(in.Webhook)
 }
 
-// read turns a body into a webhook, or refuses it. While it is parsed a body needs many times
+// read turns a body into a webhook, or refuses it. A body that is being parsed needs many times
 // its size in memory, so no more bodies are parsed at once than there are processors.
 func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
-	g.readers <- struct{}{}
-	defer func() { <-g.readers }()
+	g.parsing <- struct{}{}
+	defer func() { <-g.parsing }()
 	w := in.newWebhook(body)
 	value, fault := content.Parse(body)
 	if fault != nil {
@@ -122,34 +127,35 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 	if certain {
 		w.Lane = Lane{Platform: platform, Tenant: tenant}
 	}
-	asks := g.asks(w.Type)
+	question := g.isQuestion(w.Type)
 	if faults := g.cfg.Rules.Faults(value); len(faults) > 0 {
-		no := faulty(http.StatusUnprocessableEntity, faults...)
+		rejection := faulty(http.StatusUnprocessableEntity, faults...)
 		switch {
-		case w.Type != "" && !g.cfg.Rules.Lets(w.Type):
+		case w.Type != "" && !g.cfg.Rules.Accept(w.Type):
 			if g.cfg.UnknownType != nil {
 				g.cfg.UnknownType(w.Type)
 			}
-		case !asks:
-			return nil, g.refused(in, w, "schema", no)
+		case !question:
+			return nil, g.refused(in, w, "schema", rejection)
 		}
-		return nil, no
+		return nil, rejection
 	}
 	w.Receiver = g.cfg.Receivers.For(platform)
 	switch {
-	case w.Receiver == nil && asks:
+	case w.Receiver == nil && question:
 		return nil, unclaimed(platform)
 	case w.Receiver == nil && !g.cfg.KeepUnclaimed:
 		return nil, g.refused(in, w, "platform", unclaimed(platform))
-	case !certain: // it names no tenant
+	case !certain: // the webhook names no tenant; a code that cannot be read is one of the faults above
 		w.Lane = Lane{Platform: platform, Type: w.Type}
 	}
 	w.Header = g.forwardHeader(in, w.Receiver)
-	// Other events are not known to be snapshots, and without a tenant it is not known
-	// whose: the same bytes twice may be two changes. A question changes nothing.
-	w.Snapshot = w.Type == content.TenantProvisioningChange && certain && !asks
+	// Only a TenantProvisioningChange with a tenant is known to be a snapshot. Of any other event the
+	// same bytes may mean two changes. A question changes nothing.
+	w.Snapshot = w.Type == content.TenantProvisioningChange && certain && !question
 	if w.Snapshot && g.cfg.Keep != nil {
-		w.Says = snapshot.KeptOf(value)
+		state := snapshot.Of(value)
+		w.State = &state
 	}
 	return w, nil
 }
@@ -162,8 +168,8 @@ func unclaimed(platform string) *answer {
 	return faulty(http.StatusUnprocessableEntity, content.Fault{Path: "/payload/tenant/platform/code", Message: message})
 }
 
-// route lets through a POST to the gate's path, or to one more segment if secrets are
-// configured.
+// route accepts a POST to the gate's path. If secrets are configured, the path may have one more
+// segment, the secret.
 func (g *Gate) route(in *arrival) *answer {
 	if m := in.r.Method; m == http.MethodConnect || m == http.MethodTrace {
 		return reject(http.StatusMethodNotAllowed, m+" is never accepted here").
@@ -175,7 +181,7 @@ func (g *Gate) route(in *arrival) *answer {
 			return reject(http.StatusNotFound, "there is nothing at this path")
 		}
 		if segment == "" {
-			return noToken() // in "{path}/" the secret is empty
+			return wrongSecret() // the path is "{path}/": the secret is empty
 		}
 		in.pathSecret = segment
 	}
@@ -185,9 +191,9 @@ func (g *Gate) route(in *arrival) *answer {
 	return nil
 }
 
-// enter takes a place in flight. The arrival holds it until the answer is written, even if the
-// sender has hung up, so that it limits deliveries, too.
-func (g *Gate) enter(in *arrival) *answer {
+// admit counts the arrival as in flight until the answer is written, even if the sender has hung
+// up. So MaxInflight limits deliveries, too.
+func (g *Gate) admit(in *arrival) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -201,19 +207,19 @@ func (g *Gate) enter(in *arrival) *answer {
 	return nil
 }
 
-// take takes one of the places of the webhook's receiver; leave gives it back.
-func (g *Gate) take(in *arrival) *answer {
+// admitTo counts the arrival as one that waits for a receiver, unless the receiver has its share.
+func (g *Gate) admitTo(to *receiver.Receiver, in *arrival) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	to := in.Webhook.Receiver
-	if g.taken[to] >= g.share {
+	if g.waiting[to] >= g.share {
 		return busy(fmt.Sprintf("too many webhooks at once for the receiver %s; please send this one again", to.Name))
 	}
-	g.taken[to]++
-	in.taken = true
+	g.waiting[to]++
+	in.waits = true
 	return nil
 }
 
+// leave undoes admit and admitTo.
 func (g *Gate) leave(in *arrival) {
 	if !in.admitted {
 		return
@@ -221,8 +227,8 @@ func (g *Gate) leave(in *arrival) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.inflight--
-	if in.taken {
-		g.taken[in.Webhook.Receiver]--
+	if in.waits {
+		g.waiting[in.Webhook.Receiver]--
 	}
 	if g.closing && g.inflight == 0 {
 		close(g.idle)
@@ -234,7 +240,7 @@ func shuttingDown() *answer {
 }
 
 // Shutdown refuses new webhooks and waits until those in progress are answered. If ctx ends
-// first, it cancels their deliveries, their senders get 503, and it returns ctx's error.
+// first, it cancels their deliveries, so that their senders get 503, and returns ctx's error.
 func (g *Gate) Shutdown(ctx context.Context) error {
 	g.mu.Lock()
 	if !g.closing {
@@ -248,7 +254,7 @@ func (g *Gate) Shutdown(ctx context.Context) error {
 	select {
 	case <-g.idle:
 		return nil
-	default: // checked first: if nothing is in progress it does not matter that ctx has ended
+	default: // checked first: if nothing is in progress, it does not matter that ctx has ended
 	}
 	select {
 	case <-g.idle:
@@ -263,8 +269,8 @@ func (g *Gate) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// lastWords is how long senders of cancelled deliveries have to read their answer: they should
-// know that their webhook was not delivered.
+// lastWords is how long Shutdown waits until the senders of cancelled deliveries have their
+// answers. They should know that their webhooks were not delivered.
 const lastWords = time.Second
 
 func (g *Gate) report(in *arrival) {

@@ -9,9 +9,9 @@ import (
 	"usher/internal/receiver"
 )
 
-// neverForwarded are headers of the sender that are not passed on, spelled as by normal. Those
-// of the first group are only between the sender and usher; those of the second usher writes
-// itself.
+// neverForwarded are headers of the sender that the receiver does not get, in the spelling of
+// normal. Those of the first group are between the sender and usher only. Those of the second group
+// usher writes itself.
 var neverForwarded = []string{
 	"connection", "content-length", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
 	"te", "trailer", "transfer-encoding", "upgrade",
@@ -19,8 +19,8 @@ var neverForwarded = []string{
 	"forwarded", "x-real-ip", "webhook-id", "webhook-timestamp", "webhook-signature",
 }
 
-// forwardHeader returns the headers for the receiver: the sender's, and where they came from.
-// Secrets that the gate has checked are removed.
+// forwardHeader returns the headers for the receiver: those of the sender, without the secrets that
+// the gate has checked, and X-Forwarded-*.
 func (g *Gate) forwardHeader(in *arrival, to *receiver.Receiver) http.Header {
 	drop := g.consumed(to, in.r.Header)
 	out := make(http.Header, len(in.r.Header)+8)
@@ -30,7 +30,7 @@ func (g *Gate) forwardHeader(in *arrival, to *receiver.Receiver) http.Header {
 		switch {
 		case slices.Contains(neverForwarded, n), drop[n], strings.HasPrefix(n, "x-forwarded-"):
 		case lookAlike && (strings.HasPrefix(n, "webhook-") || n == normal(tokenHeader)):
-		case in.leaks(values):
+		case in.showsSecret(values):
 		default:
 			out[name] = values
 		}
@@ -39,8 +39,8 @@ func (g *Gate) forwardHeader(in *arrival, to *receiver.Receiver) http.Header {
 	return out
 }
 
-// consumed returns the names that this request or the settings add to neverForwarded, spelled
-// as by normal.
+// consumed returns the names that this request and the settings add to neverForwarded, in the
+// spelling of normal.
 func (g *Gate) consumed(to *receiver.Receiver, h http.Header) map[string]bool {
 	drop := make(map[string]bool)
 	for _, list := range h.Values("Connection") {
@@ -61,8 +61,8 @@ func (g *Gate) consumed(to *receiver.Receiver, h http.Header) map[string]bool {
 	return drop
 }
 
-// normal spells a header as the most tolerant receivers read it: a CGI-like one sees
-// X_Webhook_Token and X-Webhook-Token as the same HTTP_X_WEBHOOK_TOKEN.
+// normal spells the name of a header as the most tolerant receivers read it: to a CGI program
+// X_Webhook_Token and X-Webhook-Token are the same HTTP_X_WEBHOOK_TOKEN.
 func normal(name string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
@@ -76,9 +76,9 @@ func normal(name string) string {
 	}, name)
 }
 
-// leaks reports whether a header repeats the secret in the path. Some proxies add the original
-// address (X-Original-Uri, X-Envoy-Original-Path), and may escape it in another way.
-func (in *arrival) leaks(values []string) bool {
+// showsSecret reports whether one of a header's values contains the secret in the path. Some proxies add
+// the original address (X-Original-Uri, X-Envoy-Original-Path), and may escape it differently.
+func (in *arrival) showsSecret(values []string) bool {
 	if in.pathSecret == "" {
 		return false
 	}
@@ -89,8 +89,8 @@ func (in *arrival) leaks(values []string) bool {
 	})
 }
 
-// addForwarded adds X-Forwarded-*. It keeps and extends what a trusted proxy has written;
-// from anyone else it is only a claim, and is replaced.
+// addForwarded adds X-Forwarded-*. It keeps and extends what a trusted proxy has written. What
+// anybody else has written is only a claim, and addForwarded replaces it.
 func (g *Gate) addForwarded(out http.Header, r *http.Request) {
 	peer := peerAddr(r)
 	host, proto := r.Host, "http"

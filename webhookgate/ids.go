@@ -5,43 +5,46 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+
+	"usher/internal/clock"
 )
 
 const (
-	// idWindow is how long a signed webhook-id counts. A signature is valid from five minutes before
-	// its time until five minutes after it, so a recorded webhook is good for ten.
+	// idWindow is how long a signed webhook-id is remembered. A signature is valid from five minutes
+	// before its timestamp until five minutes after it, so a recorded webhook can be sent again for
+	// ten minutes.
 	idWindow = 15 * time.Minute
 
-	// maxIDs limits how many are remembered: each needs two entries. maxIDLane limits how long the
-	// codes of a lane may be, together, if Forget is to find its ids.
+	// maxIDs is how many ids are remembered: each needs two entries. maxIDLane is the largest size
+	// of a lane that is remembered with an id, so that Forget finds it.
 	maxIDs    = 1 << 15
 	maxIDLane = 256
 )
 
-// signedIDs remembers the webhook-ids that senders have signed, so that a recorded webhook cannot
-// be sent again: it would undo what came since. An id counts together with the body. Entries are
-// in order of arrival.
-type signedIDs struct{ *lru.Cache[idKey, taken] }
+// signedIDs remembers the webhook-ids that senders have signed. Somebody who has recorded a webhook
+// could send it again, and undo what came since. An id counts only together with the body. The
+// entries are in order of arrival.
+type signedIDs struct{ *lru.Cache[idKey, signedEntry] }
 
-// idKey is an id and a body, or, with no digest, an id with whatever body. The hash limits how much
-// room an id takes.
+// idKey is the hash of an id, which limits its size, and the digest of the body. With a digest of
+// zeros it is the key of the last webhook with this id, whatever its body.
 type idKey struct{ id, digest [sha256.Size]byte }
 
-// taken is a webhook that was taken in.
-type taken struct {
-	lane   Lane
-	digest [sha256.Size]byte
-	turn   *turn
-	at     time.Time
+// signedEntry is a webhook with a signed id.
+type signedEntry struct {
+	lane Lane
+	turn *turn
+	at   time.Time
 }
 
-// find returns the turn of the webhook with the id and the body of w, unless it has failed. reused
-// says that the id came with another body.
+// find returns the turn of the webhook that has the id and the body of w, unless its delivery has
+// failed: then the sender may send it again. reused says that the last webhook with this id had
+// another body.
 func (s signedIDs) find(w *Webhook) (t *turn, reused bool) {
 	if w.SignedID == "" {
 		return nil, false
 	}
-	for _, first, ok := s.GetOldest(); ok && elapsed(first.at) >= idWindow; _, first, ok = s.GetOldest() {
+	for _, first, ok := s.GetOldest(); ok && clock.Since(first.at) >= idWindow; _, first, ok = s.GetOldest() {
 		s.RemoveOldest()
 	}
 	key := idKey{sha256.Sum256([]byte(w.SignedID)), w.Digest}
@@ -49,15 +52,15 @@ func (s signedIDs) find(w *Webhook) (t *turn, reused bool) {
 		return same.turn, false
 	}
 	other, ok := s.Peek(idKey{id: key.id})
-	return nil, ok && other.digest != w.Digest
+	return nil, ok && other.turn.digest != w.Digest
 }
 
-// note remembers that w was taken in, with this turn.
+// note remembers that w has this turn, its own or that of the webhook that it is a copy of.
 func (s signedIDs) note(w *Webhook, t *turn) {
 	if w.SignedID == "" {
 		return
 	}
-	entry := taken{digest: w.Digest, turn: t, at: time.Now()}
+	entry := signedEntry{turn: t, at: time.Now()}
 	if w.Lane.size() <= maxIDLane {
 		entry.lane = w.Lane
 	}
@@ -66,15 +69,7 @@ func (s signedIDs) note(w *Webhook, t *turn) {
 	s.Add(idKey{id, w.Digest}, entry)
 }
 
-// drop forgets w, which has failed with this turn: it can be sent again.
-func (s signedIDs) drop(w *Webhook, t *turn) {
-	key := idKey{sha256.Sum256([]byte(w.SignedID)), w.Digest}
-	if same, ok := s.Peek(key); ok && same.turn == t {
-		s.Remove(key)
-	}
-}
-
-// forget drops the ids of a lane, and reports whether there were any.
+// forget drops the ids of a lane, and reports whether it had any.
 func (s signedIDs) forget(l Lane) (any bool) {
 	for _, key := range s.Keys() {
 		if entry, _ := s.Peek(key); entry.lane == l {
@@ -84,7 +79,7 @@ func (s signedIDs) forget(l Lane) (any bool) {
 	return any
 }
 
-// lanes returns those that have ids here, some of them several times.
+// lanes returns the lanes of all ids. A lane with several ids occurs several times.
 func (s signedIDs) lanes() (all []Lane) {
 	for _, entry := range s.Values() {
 		all = append(all, entry.lane)

@@ -12,94 +12,75 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
+	"usher/internal/clock"
 	"usher/internal/text"
 )
 
 // maxWaiting is how many webhooks may wait in a lane behind the one that is being delivered.
 const maxWaiting = 32
 
-// maxRemembered is how long the codes of a lane may be, together, if the lane is to be
-// remembered. The memory is limited by the number of lanes, and a code can be as long as a body.
+// maxRemembered is the largest size of a lane that is remembered. The memory is limited by the
+// number of lanes, and a tenant's code can be as long as a body.
 const maxRemembered = 4 << 10
 
 // passThrough delivers webhooks while their senders wait: one at a time in each lane, in order
-// of arrival; lanes do not wait for each other. It remembers what the receiver holds.
+// of arrival. Lanes do not wait for each other. It remembers what the receiver holds.
 type passThrough struct {
 	deliver func(*Webhook) *answer
-	window  time.Duration // zero: no snapshot is a duplicate by its content
+	window  time.Duration // zero: no snapshot is a duplicate because of its content
 	log     *slog.Logger
 
-	mu     sync.Mutex                 // guards what follows, also the lanes themselves
-	active map[Lane]*lane             // lanes with work in them
-	memory *lru.Cache[Lane, accepted] // what the receiver holds, for all other lanes; only these can be evicted
+	mu     sync.Mutex     // guards what follows, also the lanes themselves
+	active map[Lane]*lane // the lanes that have a webhook in progress
 	ids    signedIDs
+
+	// memory has the last snapshot that the receiver has accepted, for lanes that are not active. (A
+	// lane always has the same receiver while usher runs, that of its platform.)
+	memory *lru.Cache[Lane, *turn]
 }
 
-// A lane with work in it. It has no goroutine of its own: each delivery runs on the goroutine
-// of its request, after the delivery before it has ended.
+// A lane has at least one webhook in progress. It has no goroutine of its own: each delivery runs on
+// the goroutine of its request, after the delivery before it has ended.
 type lane struct {
-	tail    *turn // the last to arrive, being delivered or waiting
+	tail    *turn // of the webhook that arrived last
 	waiting int
 }
 
-// A turn is one webhook that is being delivered, or waits for that.
+// A turn is the delivery of one webhook: waiting, in progress or ended.
 type turn struct {
 	digest    [sha256.Size]byte
-	reused    bool          // its signed id came before, with another body
-	forgotten bool          // by hand: a copy of it is delivered, too
-	done      chan struct{} // closed when answer is final
+	reused    bool          // the webhook's signed id was used before, for another body
+	forgotten bool          // somebody has called Forget: a copy of the webhook is delivered, too
+	done      chan struct{} // closed at the end, when answer and ended are set
 	answer    *answer
+	ended     time.Time
 }
 
-// failed reports whether it has ended, and the receiver did not accept it.
-func (t *turn) failed() bool {
-	select {
-	case <-t.done:
-		return t.answer.Decision != forwarded
-	default:
-		return false
-	}
-}
-
-// delivered is the turn of a webhook that the receiver accepted before.
-func delivered(webhook string) *turn {
-	t := &turn{done: make(chan struct{}), answer: &answer{Decision: forwarded, Webhook: webhook}}
-	close(t.done)
-	return t
-}
-
-// accepted is the last snapshot that a lane's receiver answered with a 2xx. A lane has one receiver
-// for as long as usher runs: that of its platform.
-type accepted struct {
-	webhook string
-	digest  [sha256.Size]byte
-	at      time.Time
-}
+// failed reports whether the delivery has ended, and the receiver did not accept the webhook. The lock
+// of passThrough is held.
+func (t *turn) failed() bool { return !t.ended.IsZero() && t.answer.Decision != forwarded }
 
 func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver func(*Webhook) *answer) *passThrough {
-	memory, _ := lru.New[Lane, accepted](size) // fails only for a size of 0
-	ids, _ := lru.New[idKey, taken](2 * maxIDs)
+	memory, _ := lru.New[Lane, *turn](size) // fails only if size is 0
+	ids, _ := lru.New[idKey, signedEntry](2 * maxIDs)
 	return &passThrough{deliver: deliver, window: window, log: log, active: make(map[Lane]*lane), memory: memory, ids: signedIDs{ids}}
 }
 
-// send delivers w when its turn comes. If the receiver already holds exactly this snapshot, or
-// is about to, or w was recorded and is sent again, w shares the outcome of the first one.
+// send delivers w when its turn comes. If w is a copy of a webhook whose delivery is in progress or
+// done, w shares the outcome of that one.
 func (p *passThrough) send(w *Webhook) *answer {
-	t, before, own := p.join(w)
+	t, before, isCopy := p.join(w)
 	switch {
 	case t == nil:
 		return busy("too many webhooks of this tenant are waiting; please send this one again")
-	case !own:
+	case isCopy:
 		<-t.done
 		if t.answer.Decision == forwarded {
 			return duplicateOf(t.answer.Webhook)
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.ids.drop(w, t)
 		return t.answer
 	}
-	defer p.finish(w, t) // deferred, so that not even a panic blocks the lane
+	defer p.finish(w, t) // deferred, so that a panic does not block the lane
 	if t.reused {
 		attrs := append(w.attrs(), slog.String("signed_id", text.Clip(w.SignedID, maxShown)))
 		p.log.LogAttrs(context.Background(), slog.LevelWarn, "webhook-id was used before, for another body", attrs...)
@@ -111,29 +92,28 @@ func (p *passThrough) send(w *Webhook) *answer {
 	return t.answer
 }
 
-// join finds the turn that w shares, or gives it one of its own, after the one before. Nil: too
-// many wait already.
-func (p *passThrough) join(w *Webhook) (t, before *turn, own bool) {
+// join finds the turn of the webhook that w is a copy of. If w is not a copy, join gives it a turn of
+// its own, to begin when the turn before has ended. t is nil if too many webhooks wait already.
+func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t, reused := p.ids.find(w)
 	if t != nil {
-		return t, nil, false
+		return t, nil, true
 	}
 	l := p.active[w.Lane]
 	if l == nil {
-		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.digest == w.Digest && elapsed(held.at) < p.window {
-			t = delivered(held.webhook) // held.at stays: the window does not slide
-			p.ids.note(w, t)
-			return t, nil, false
+		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.digest == w.Digest && clock.Since(held.ended) < p.window {
+			p.ids.note(w, held) // held.ended does not change: the window does not slide
+			return held, nil, true
 		}
 		l = new(lane)
 		p.active[w.Lane] = l
 	} else if p.dedups(w) && l.tail.digest == w.Digest && !l.tail.forgotten {
-		// Compare with the tail only. A copy of a snapshot further ahead comes after a
-		// different one, and undoes it.
+		// Compare with the tail only. If w equals a snapshot further ahead, a different snapshot is
+		// between the two, and w undoes that one.
 		p.ids.note(w, l.tail)
-		return l.tail, nil, false
+		return l.tail, nil, true
 	} else if l.waiting >= maxWaiting {
 		return nil, nil, false
 	}
@@ -143,22 +123,20 @@ func (p *passThrough) join(w *Webhook) (t, before *turn, own bool) {
 		l.waiting++
 	}
 	p.ids.note(w, t)
-	// From here on the receiver may hold w or what it held before. Only a 2xx tells.
+	// From here on the receiver may hold w, or what it held before. Only a 2xx will tell.
 	p.memory.Remove(w.Lane)
-	return t, before, true
+	return t, before, false
 }
 
-// finish hands the lane to the next delivery, and the outcome to the copies that wait for it.
-// The last one notes what the receiver holds now.
+// finish starts the lane's next delivery and gives the outcome to the copies of w. If w was the
+// lane's last webhook, finish remembers what the receiver holds now.
 func (p *passThrough) finish(w *Webhook, t *turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer close(t.done)
-	if t.answer == nil { // a panic
+	t.ended = time.Now()
+	if t.answer == nil { // deliver panicked
 		t.answer = &answer{status: http.StatusInternalServerError, Decision: failed, Error: "usher failed while delivering this webhook"}
-	}
-	if t.answer.Decision != forwarded {
-		p.ids.drop(w, t)
 	}
 	l := p.active[w.Lane]
 	if l.tail != t {
@@ -167,13 +145,13 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 	}
 	delete(p.active, w.Lane)
 	if p.dedups(w) && !t.forgotten && t.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
-		p.memory.Add(w.Lane, accepted{w.ID, w.Digest, time.Now()})
+		p.memory.Add(w.Lane, t)
 	}
 }
 
-// Forget drops what is remembered about a tenant, so that its next snapshot is delivered in any
-// case. It reports whether anything was remembered. What is on its way is not remembered either. It
-// is for a gate without an inbox.
+// Forget drops what the gate remembers about a tenant, so that its next snapshot is delivered in any
+// case. It also makes sure that deliveries in progress are not remembered. It reports whether there
+// was anything to forget. Call it only if Config.Keep is nil.
 func (g *Gate) Forget(platform, tenant string) bool {
 	p := g.lanes
 	p.mu.Lock()
@@ -188,8 +166,8 @@ func (g *Gate) Forget(platform, tenant string) bool {
 	return p.memory.Remove(key) || known
 }
 
-// Platforms returns the platforms on which something is remembered about a tenant, or will be. It is
-// for a gate without an inbox.
+// Platforms returns the platforms on which the gate remembers something about a tenant, or delivers
+// something now. Call it only if Config.Keep is nil.
 func (g *Gate) Platforms(tenant string) (all []string) {
 	p := g.lanes
 	p.mu.Lock()
@@ -204,10 +182,4 @@ func (g *Gate) Platforms(tenant string) (all []string) {
 
 func (p *passThrough) dedups(w *Webhook) bool {
 	return p.window > 0 && w.Snapshot
-}
-
-// elapsed returns the time since t by the wall clock or the monotonic clock, whichever says
-// more: the monotonic clock stands still while a machine sleeps.
-func elapsed(t time.Time) time.Duration {
-	return max(time.Since(t), time.Now().Round(0).Sub(t.Round(0)))
 }

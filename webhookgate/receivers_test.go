@@ -168,7 +168,7 @@ func TestAReceiverThatHangsCostsTheOthersNothing(t *testing.T) {
 			t.Errorf("10 deliveries at once took %v, %d arrived", took, well.count())
 		}
 		senders.Wait()
-		for rc, n := range g.taken {
+		for rc, n := range g.waiting {
 			if n != 0 || g.inflight != 0 {
 				t.Errorf("%s: %d places are still taken, %d in all", rc.Name, n, g.inflight)
 			}

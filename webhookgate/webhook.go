@@ -16,50 +16,51 @@ import (
 	"usher/webhookgate/content"
 )
 
-// A Webhook has passed every check, and has everything that its delivery needs. It does not
-// change any more.
+// A Webhook has passed every check, and has everything that its delivery needs. Nobody changes it
+// any more.
 type Webhook struct {
-	ID       string // a UUIDv7: what the receiver gets as webhook-id, on every try
+	ID       string // a UUIDv7; the receiver gets it as webhook-id, the same on every try
 	Type     string
 	Lane     Lane
-	Snapshot bool              // a tenant's complete state: dedup applies
+	Snapshot bool              // it is a tenant's complete state: dedup applies
 	Digest   [sha256.Size]byte // of Body
-	Body     []byte            // unchanged
-	Header   http.Header       // for the receiver, without what differs in each try
+	Body     []byte            // as the sender sent it
+	Header   http.Header       // for the receiver, without the headers that differ in each try
 	Received time.Time
 
-	// Receiver takes it. Nil: nobody takes its platform, and it is kept for entitlements.
+	// Receiver takes the webhook. Nil: its platform has no receiver, and it is stored for
+	// entitlements only.
 	Receiver *receiver.Receiver
 
 	// SignedID is the sender's webhook-id, if the signature that the gate has checked covers it.
 	SignedID string
 
-	// Says is what an inbox keeps of a snapshot. The gate reads it from the value that it has
-	// validated, so that a body is parsed once. Nil: nobody has read it.
-	Says *snapshot.Kept
+	// State is what a snapshot says. The gate sets it for Config.Keep, from the value that it has
+	// validated, so that a body is parsed only once. Nil: parse Body if you need it.
+	State *snapshot.Snapshot
 }
 
-// A Lane is the queue in which webhooks wait for each other: that of a tenant or, if a webhook
-// names no tenant, that of its platform and type. To share a lane costs only time; it is never
-// a reason to drop anything. All webhooks of a lane go to one receiver, which the platform
-// decides.
+// A Lane names a queue: that of a tenant or, if a webhook names no tenant, that of its platform and
+// type. In a queue webhooks wait for each other, which costs only time: that two webhooks are in the
+// same lane is never a reason to drop one. All webhooks of a lane go to the same receiver, because
+// they have the same platform.
 type Lane struct {
 	Platform, Tenant string
-	Type             string // only without a tenant
+	Type             string // empty if there is a tenant
 }
 
 func (l Lane) size() int { return len(l.Platform) + len(l.Tenant) + len(l.Type) }
 
-// newWebhook makes a webhook of a body that nobody has read yet.
+// newWebhook makes a webhook from a body that is not parsed yet.
 func (in *arrival) newWebhook(body []byte) *Webhook {
 	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: time.Now(), SignedID: in.signedID}
 }
 
-// TraceID returns the trace id of the sender's traceparent, or nothing. The receiver gets that
-// header, so it is stored with the webhook.
+// TraceID returns the trace id in the sender's traceparent header, or an empty string. The receiver
+// gets that header, too.
 func (w *Webhook) TraceID() string { return text.TraceID(w.Header) }
 
-// maxShown is how many bytes of a foreign name are shown.
+// maxShown is how many bytes of a name that others chose are shown.
 const maxShown = 200
 
 func (w *Webhook) attrs() []slog.Attr {
@@ -85,11 +86,10 @@ func NewID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// A Refusal is a webhook that passed every check of its sender, and whose content usher refuses. It
-// may be a change that nobody will send again, so an answer is not enough: somebody must see it.
+// A Refusal is a webhook whose sender passed every check, and whose content usher refuses. It may be
+// a change that nobody will send again, so it is not enough to answer the sender: people must see it.
 type Refusal struct {
-	Webhook        // Lane is empty unless Certain; Body may be only the beginning of it
-	Certain bool   // whose it is can be read for certain
+	Webhook        // its Lane is empty unless the body says for certain which tenant it is about
 	Cut     bool   // Body is only the beginning
 	Status  int    // of the answer: 400, 413 or 422
 	Reason  string // json, size, schema or platform
@@ -97,33 +97,31 @@ type Refusal struct {
 	From    string // the sender's address
 }
 
-// maxRefusedBody is how much of a body is kept that is too large.
+// maxRefusedBody is how many bytes usher keeps of a body that is too large.
 const maxRefusedBody = 64 << 10
 
 // refused notes that usher refuses the content of an arrival, and returns the answer.
-func (g *Gate) refused(in *arrival, w *Webhook, reason string, no *answer) *answer {
+func (g *Gate) refused(in *arrival, w *Webhook, reason string, rejection *answer) *answer {
 	w.Header = g.forwardHeader(in, g.cfg.Receivers.For(w.Lane.Platform))
 	in.Refusal = &Refusal{
-		Webhook: *w, Certain: w.Lane.Tenant != "", Cut: no.status == http.StatusRequestEntityTooLarge, Status: no.status, Reason: reason, Faults: no.Faults,
-	}
-	if len(no.Faults) == 0 {
-		in.Refusal.Faults = []content.Fault{{Message: no.Error}}
+		Webhook: *w, Cut: rejection.status == http.StatusRequestEntityTooLarge,
+		Status: rejection.status, Reason: reason, Faults: rejection.Faults,
 	}
 	if in.From.IsValid() {
 		in.Refusal.From = in.From.String()
 	}
-	return no
+	return rejection
 }
 
-// vouched reports whether usher knows the sender without a signature over the whole body, or need
-// not know it.
+// vouched reports whether usher knows who sent a body that is too large. It cannot check a signature
+// over such a body, so another check must have passed, or none is configured.
 func (g *Gate) vouched(r *http.Request) bool {
 	certificate := r.TLS != nil && len(r.TLS.PeerCertificates) > 0
 	return g.cfg.Tokens != nil || len(g.cfg.AllowCIDRs) > 0 || certificate || g.cfg.HMACSecret == nil
 }
 
-// Accept makes a webhook of one that was refused, as it is. It returns an error if the body is not
-// JSON, or does not say for certain whose it is.
+// Accept makes a webhook from one that was refused, without checking its type and schema again. It
+// returns an error if the body is not JSON, or does not say for certain which tenant it is about.
 func Accept(id string, header http.Header, body []byte, receivers *receiver.Set) (*Webhook, error) {
 	value, fault := content.Parse(body)
 	if fault != nil {

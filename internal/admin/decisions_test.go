@@ -112,7 +112,7 @@ func TestRefusedDecision(t *testing.T) {
 	refused := func(tenant string, cut bool) webhookgate.Outcome {
 		o := outcome(tenant, "rejected", `{"n":2}`)
 		o.Webhook.Snapshot = false
-		o.Refusal, o.Webhook = &webhookgate.Refusal{Webhook: *o.Webhook, Certain: true, Cut: cut}, nil
+		o.Refusal, o.Webhook = &webhookgate.Refusal{Webhook: *o.Webhook, Cut: cut}, nil
 		return o
 	}
 	j.Add(outcome("acme", "forwarded", `{"n":1}`))

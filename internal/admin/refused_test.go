@@ -13,7 +13,7 @@ import (
 
 // refusal422 returns a webhook of the right sender whose content was refused.
 func refusal422(body string) *webhookgate.Refusal {
-	return &webhookgate.Refusal{Certain: true, Status: 422, Reason: "schema", From: "192.0.2.1", Faults: []content.Fault{{Path: "/payload/tenant/name", Message: "is missing"}},
+	return &webhookgate.Refusal{Status: 422, Reason: "schema", From: "192.0.2.1", Faults: []content.Fault{{Path: "/payload/tenant/name", Message: "is missing"}},
 		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(body),
 			Digest: sha256.Sum256([]byte(body)), Header: http.Header{"Content-Type": {"application/json"}}}}
 }

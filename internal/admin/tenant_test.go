@@ -38,7 +38,7 @@ func TestWhatTheReceiverHas(t *testing.T) {
 		}, []string{"webhook 2</a> is waiting (since", "Deliveries are paused (tenant eu/acme). Resume them.", "<button>Resume</button>"}},
 		"discarded": {func(b *inboxtest.Box) { b.Answer(422, ""); b.Take("eu", "acme", ten); _ = b.Discard(2) }, []string{"webhook 2</a> is discarded (since", again}},
 		"refused": {func(b *inboxtest.Box) {
-			b.Refuse(&webhookgate.Refusal{Certain: true, Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+			b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 				Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(`{"payload":{"tenant":{"name":"Wrong Inc"}}}`)}})
 		}, []string{"The receiver has it", "usher refused <a", "/payload/x is missing", `href="/webhooks/2/accept">Accept…`, `href="/webhooks/1/redeliver">Send again…`}},
 	} {

@@ -94,7 +94,7 @@ func newWebhook(e *store.Entry) Webhook {
 		w.Decision, w.Status, w.From, w.Times = "rejected", e.Code, e.From, e.Times
 	}
 	if e.State == store.Refused {
-		w.Why = content.Words(e.Faults)
+		w.Why = content.Summary(e.Faults)
 	}
 	if w.waits() {
 		w.Next = e.Next

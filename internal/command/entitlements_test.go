@@ -38,7 +38,7 @@ func TestEntitlements(t *testing.T) {
 		"down":   {func(b *inboxtest.Box) { b.Answer(0, "connection refused"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver is down: ", "connection refused\n  Bring the receiver back. usher then delivers by itself.\n"}},
 		"paused": {func(b *inboxtest.Box) { _ = b.Pause(store.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "Deliveries are paused (tenant eu/acme)\n  Resume them:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
 		"refused": {func(b *inboxtest.Box) {
-			b.Refuse(&webhookgate.Refusal{Certain: true, Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+			b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 				Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte("{}")}})
 		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\n", "usher refused webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
 	} {
@@ -59,7 +59,7 @@ func TestEntitlements(t *testing.T) {
 	b.Take("eu", "acme", body("users=5", "sso"))
 	b.Take("us", "acme", body())
 	b.Take("eu", "lost", `{"type":"TenantProvisioningChange","payload":{}}`)
-	b.Refuse(&webhookgate.Refusal{Certain: true, Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+	b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "new"}, Body: []byte("{}")}})
 	for args, want := range map[string]string{
 		"eu/acme":     "eu/acme may use:\n  FEATURE  LIMIT      VALUE  NAME\n  users    5                 \n  sso      unlimited         \nusher has answered this since ",

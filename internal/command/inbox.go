@@ -637,7 +637,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	}
 	section("attempts", attempts)
 	for _, f := range d.Faults {
-		faults = append(faults, strings.TrimSpace(f.Path+" "+f.Message))
+		faults = append(faults, f.String())
 	}
 	section("what is wrong with it", faults)
 	if d.Payload != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"usher/internal/clock"
 	"usher/internal/snapshot"
 )
 
@@ -147,17 +148,12 @@ func (b *Book) find(ctx context.Context, tenant string) (_ *entry, stale time.Du
 	case b.isCurrent(e): // another query has brought it meanwhile
 		return e, 0, nil
 	}
-	return e, e.age(), nil
+	return e, clock.Since(e.asked), nil
 }
 
 // isCurrent reports whether an entry can be used without asking the store.
 func (b *Book) isCurrent(e *entry) bool {
-	return e != nil && (!b.shared || e.age() < freshFor)
-}
-
-// age counts a machine's sleep, too, which the monotonic clock does not.
-func (e *entry) age() time.Duration {
-	return max(time.Since(e.asked), time.Now().Round(0).Sub(e.asked.Round(0)))
+	return e != nil && (!b.shared || clock.Since(e.asked) < freshFor)
 }
 
 // on returns what is known about the tenant on that platform; with nil, on the only platform that has it.

@@ -5,32 +5,32 @@ import (
 	"math"
 )
 
-// framing follows the requests on one HTTP/1 connection byte by byte, and objects to the first
-// request that two parsers could read with different lengths. Request smuggling depends on
-// that: a proxy in front of usher sees one request, usher sees two, and the second one carries
+// framing follows the requests on one HTTP/1 connection byte by byte. It objects to the first
+// request whose length two parsers could read differently. Request smuggling depends on such a
+// request: a proxy in front of usher sees one request, usher sees two, and the second one carries
 // something that the proxy would have refused or replaced (such as X-Forwarded-For).
 //
 // net/http is strict about most of this, but accepts Content-Length beside Transfer-Encoding,
 // Content-Length twice, Transfer-Encoding in HTTP/1.0, folded headers, and lines that end with
-// a bare LF. A handler can no longer see any of this, so framing looks before net/http does.
+// a bare LF. A handler cannot see any of this, so framing sees the bytes before net/http does.
 //
-// A request without an objection can be read in one way only, so framing always knows where
-// the next request begins. Everything else (names, values, sizes, the Host) is left to
-// net/http, except the number of headers, which net/http limits only since Go 1.27.
+// If framing has no objection, all parsers agree where the request ends and the next one begins.
+// It leaves everything else (names, values, sizes, the Host) to net/http, except the number of
+// headers, which net/http limits only since Go 1.27.
 type framing struct {
 	state   state
 	remain  int64  // bytes of a body or chunk still to come; state applies after them
-	partial []byte // the part of a line that earlier reads returned
+	partial []byte // the beginning of a line whose end has not arrived yet
 
-	// About the head that is being read:
-	headers int
-	old     bool  // HTTP/1.0
-	length  int64 // Content-Length
-	counted bool  // there is a Content-Length
-	chunked bool
+	// Of the head that is being read:
+	headers   int
+	http10    bool
+	length    int64 // Content-Length
+	hasLength bool
+	chunked   bool
 }
 
-// maxHeaders is as in Go 1.27.
+// maxHeaders is the limit of net/http in Go 1.27.
 const maxHeaders = 500
 
 type state uint8
@@ -43,12 +43,12 @@ const (
 	inTrailer              // lines up to an empty one, after the last chunk
 )
 
-// inHead reports whether the next byte belongs to a request's head. In a body it does not, and
-// a handler already has the request.
+// inHead reports whether the next byte belongs to a request's head. If it belongs to a body, a
+// handler already has the request.
 func (f *framing) inHead() bool { return f.remain == 0 && f.state <= inHeaders }
 
-// scan reads the next bytes of the connection. If it objects, good is how many of them a parser
-// may still see. The line feed that would complete the bad line is not among them.
+// scan reads the next bytes of the connection. If it has an objection, good is how many of the bytes
+// net/http may still see: all before the line feed that would complete the bad line.
 func (f *framing) scan(p []byte) (good int, objection string) {
 	for i := 0; i < len(p); {
 		switch {
@@ -57,14 +57,14 @@ func (f *framing) scan(p []byte) (good int, objection string) {
 			f.remain -= n
 			i += int(n)
 			continue
-		// net/http ignores a few of these after a POST, and refuses more.
+		// net/http ignores a few empty lines after a POST, and refuses more of them.
 		case f.state == between && len(f.partial) == 0 && (p[i] == '\r' || p[i] == '\n'):
 			i++
 			continue
 		}
 		length := bytes.IndexByte(p[i:], '\n')
 		if length < 0 {
-			// There is no limit for a line here: net/http stops reading at its own limit.
+			// partial needs no limit: net/http stops reading when a head is too long.
 			f.partial = append(f.partial, p[i:]...)
 			break
 		}
@@ -78,14 +78,14 @@ func (f *framing) scan(p []byte) (good int, objection string) {
 		}
 		f.partial = f.partial[:0]
 		if cap(f.partial) > 4<<10 {
-			f.partial = nil // an idle connection should not hold memory
+			f.partial = nil // so that an idle connection does not hold much memory
 		}
 		i += length + 1
 	}
 	return len(p), ""
 }
 
-// line reads a line, without its line feed.
+// line reads a line. Its line feed has been removed.
 func (f *framing) line(line []byte) (objection string) {
 	text, ok := bytes.CutSuffix(line, []byte("\r"))
 	switch {
@@ -121,9 +121,9 @@ func (f *framing) line(line []byte) (objection string) {
 
 func (f *framing) requestLine(text []byte) (objection string) {
 	f.state = inHeaders
-	f.headers, f.length, f.counted, f.chunked = 0, 0, false, false
-	f.old = bytes.HasSuffix(text, []byte(" HTTP/1.0"))
-	if !f.old && !bytes.HasSuffix(text, []byte(" HTTP/1.1")) {
+	f.headers, f.length, f.hasLength, f.chunked = 0, 0, false, false
+	f.http10 = bytes.HasSuffix(text, []byte(" HTTP/1.0"))
+	if !f.http10 && !bytes.HasSuffix(text, []byte(" HTTP/1.1")) {
 		return "the request line does not end with HTTP/1.1 or HTTP/1.0"
 	}
 	return ""
@@ -143,20 +143,20 @@ func (f *framing) header(text []byte) (objection string) {
 		switch {
 		case !ok:
 			return "Content-Length is not a number"
-		case f.counted:
+		case f.hasLength:
 			return "Content-Length occurs twice"
 		case f.chunked:
 			return "both Content-Length and Transfer-Encoding"
 		}
-		f.length, f.counted = n, true
+		f.length, f.hasLength = n, true
 	case bytes.EqualFold(name, []byte("Transfer-Encoding")):
 		switch {
-		case f.counted:
+		case f.hasLength:
 			return "both Transfer-Encoding and Content-Length"
-		case f.old:
+		case f.http10:
 			return "Transfer-Encoding in HTTP/1.0" // net/http would ignore it
 		}
-		// If it is not chunked, or a second one, net/http answers 501 and closes.
+		// If the coding is not chunked, or this is the second such header, net/http answers 501 and closes.
 		f.chunked = true
 	}
 	return ""
@@ -177,8 +177,8 @@ func (f *framing) chunk(text []byte) (objection string) {
 	return ""
 }
 
-// number reads digits and nothing else: no sign, no space, no prefix. (strconv would need a
-// string for each call, because its errors quote it.)
+// number reads digits and nothing else: no sign, no space, no prefix. (strconv would allocate a
+// string for each number, because its errors quote it.)
 func number(digits []byte, base int64) (n int64, ok bool) {
 	for _, c := range digits {
 		d := base

@@ -86,7 +86,7 @@ func FuzzFraming(f *testing.F) {
 		good, objection := scanner.scan(data)
 		seen := data[:good]
 		if objection != "" && scanner.inHead() {
-			seen = append(bytes.Clone(seen), refusal...)
+			seen = append(bytes.Clone(seen), malformed...)
 		}
 		ends, err := requestEnds(seen)
 		at := 0

@@ -1,11 +1,11 @@
-// Package guard has the checks that all ports of usher share: can the request be read in one
-// way only, is its Host allowed, and does the caller know the key? It also has the TLS of a port:
-// certificates that may be replaced while it serves.
+// Package guard has what all ports of usher share. Its Listener refuses requests that two parsers
+// could read differently, and serves TLS with certificates that may be replaced while usher runs.
+// Its Server sets the limits of every port. Its functions check the Host, the key and whether a
+// browser sent the request.
 package guard
 
 import (
 	"crypto/subtle"
-	"iter"
 	"math"
 	"net"
 	"net/http"
@@ -60,37 +60,37 @@ func (h *Hosts) Allowed(host string) bool {
 	if bracketed != (isIP && addr.Is6()) {
 		return false
 	}
-	// Loopback only in the plain form: ParseAddr accepts no short or octal forms of IPv4, and a mapped
-	// address (::ffff:127.0.0.1) is neither Is4 nor "::1".
+	// Only the plain forms of a loopback address are allowed: ParseAddr accepts no short or octal
+	// form of IPv4, and a mapped address (::ffff:127.0.0.1) is neither Is4 nor "::1".
 	if isIP && (h.anyIP || addr.Is4() && addr.IsLoopback() || name == "::1") {
 		return true
 	}
 	return h.names[strings.ToLower(name)] || h.names[strings.ToLower(host)]
 }
 
-// Equal compares secrets in a time that does not depend on where they differ. It does not hide
-// the length of want: that is no secret, and to hash all that a stranger sends costs more than it
-// costs the stranger. An empty want matches nothing.
+// Equal compares secrets in a time that does not depend on where they differ. It does not hide the
+// length of want, which is not secret. (To hide it, usher would have to hash everything that a
+// stranger sends, which costs usher more than the stranger.) An empty want matches nothing.
 func Equal(got, want string) bool {
 	return want != "" && len(got) == len(want) && subtle.ConstantTimeCompare([]byte(got), []byte(want)) == 1
 }
 
-// KeyHeader is for callers that need Authorization for something else.
+// KeyHeader carries the key of a caller that needs Authorization for something else.
 const KeyHeader = "X-Usher-Key"
 
 // HasKey reports whether a caller sent one of keys, which are separated by commas: as
 // Authorization: Bearer, as the password of Basic authentication, or in X-Usher-Key.
 func HasKey(h http.Header, keys string) bool {
 	_, password, _ := (&http.Request{Header: h}).BasicAuth()
-	return OneOf(slices.Values([]string{Bearer(h), password, h.Get(KeyHeader)}), keys)
+	return OneOf([]string{Bearer(h), password, h.Get(KeyHeader)}, keys)
 }
 
-// OneOf reports whether one of the secrets that a caller presented is one of good, which are
-// separated by commas. It compares each with each, and never stops early: the time it takes says
-// nothing about a good one, but its length.
-func OneOf(presented iter.Seq[string], good string) bool {
+// OneOf reports whether a caller presented one of the good secrets, which are separated by commas.
+// It always compares each with each, so that the time it takes shows nothing of a good secret
+// except its length.
+func OneOf(presented []string, good string) bool {
 	match := false
-	for got := range presented {
+	for _, got := range presented {
 		for want := range strings.SplitSeq(good, ",") {
 			match = Equal(got, strings.TrimSpace(want)) || match
 		}
@@ -98,7 +98,7 @@ func OneOf(presented iter.Seq[string], good string) bool {
 	return match
 }
 
-// Bearer returns the token of an Authorization header of the Bearer scheme, or nothing.
+// Bearer returns the token of an Authorization header of the Bearer scheme, or an empty string.
 func Bearer(h http.Header) string {
 	scheme, token, _ := strings.Cut(h.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "bearer") {
@@ -108,21 +108,22 @@ func Bearer(h http.Header) string {
 }
 
 // FromBrowser reports whether a request comes from a web page. A page's script cannot stop its
-// browser from sending these headers, and only a browser has a reason to send them. The site
-// "none" means that a person typed an address: this one, or one that redirects here. For a port
-// on which a GET can do something, see Navigation.
+// browser from sending these headers, and only a browser has a reason to send them. With
+// Sec-Fetch-Site "none" the request comes from an address that a person typed: this one, or one that
+// redirects here. A port on which a GET can change something must check Navigation, too.
 func FromBrowser(h http.Header) bool {
 	_, origin := h["Origin"]
 	return origin || slices.ContainsFunc(h["Sec-Fetch-Site"], func(site string) bool { return site != "none" })
 }
 
-// Navigation reports whether a browser opens the address as a page. A redirect from a foreign
-// address that a person typed looks as if the person had typed this one.
+// Navigation reports whether a browser opens the address as a page. FromBrowser does not notice all
+// of these: if a person types a foreign address that redirects here, the request looks as if the
+// person had typed usher's own address.
 func Navigation(h http.Header) bool { return slices.Contains(h["Sec-Fetch-Mode"], "navigate") }
 
-// SentPath returns the path exactly as it was sent. URL.EscapedPath alone does not: if a path has a
+// SentPath returns the path exactly as the caller sent it. URL.EscapedPath does not: if a path has a
 // letter that should be escaped and is not, it unescapes the whole path and escapes it again. A %2F
-// inside a tenant's code would then split the code.
+// inside a tenant's code would then become a slash that splits the code.
 func SentPath(u *url.URL) string {
 	if u.RawPath != "" {
 		return u.RawPath

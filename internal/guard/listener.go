@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// Listener returns l, and checks the requests of each connection before net/http reads them. A
-// request that can be read in two ways (see framing) gets a 400, and the connection is closed.
-// With a TLS configuration the connections use TLS.
+// Listener returns a listener that accepts the connections of l and checks their requests before
+// net/http reads them. A request that can be read in two ways (see framing) gets a 400, and the
+// connection is closed. With a TLS configuration the connections use TLS.
 //
-// The listener buffers and writes nothing. It cuts off a bad head and puts bytes after it that
-// no parser accepts as a header. So net/http itself refuses the request with its own plain 400,
-// after the answers to earlier requests.
+// The listener does not buffer what it reads, and does not answer. It cuts off a bad head and
+// continues it with bytes that no parser accepts as a header. So net/http refuses the request with
+// its own plain 400, after the answers to earlier requests.
 func Listener(l net.Listener, config *tls.Config, log *slog.Logger) net.Listener {
 	return &listener{l, config, log}
 }
@@ -39,10 +39,10 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &tlsConn{conn: conn{Conn: secured, log: l.log}, tls: secured, config: l.tls}, nil
 }
 
-// refusal completes a line so that it is malformed, whatever its beginning.
-const refusal = "\x00\r\n:\r\n\r\n"
+// malformed completes any beginning of a line to a line that net/http refuses.
+const malformed = "\x00\r\n:\r\n\r\n"
 
-// badBody is what a handler reads of a badly framed body.
+// badBody is the rest of a badly framed body, as a handler sees it.
 type badBody struct{}
 
 func (badBody) Read([]byte) (int, error) { return 0, errors.New("the body is badly framed") }
@@ -52,7 +52,7 @@ type conn struct {
 	net.Conn
 	log     *slog.Logger
 	framing framing
-	instead io.Reader // after an objection: what net/http reads in the place of the caller's bytes
+	instead io.Reader // after an objection: net/http reads from it, not from the connection
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -67,7 +67,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.log.Info("request refused unread", "why", objection, "from", c.RemoteAddr().String())
 	c.instead = badBody{}
 	if c.framing.inHead() {
-		c.instead = strings.NewReader(refusal)
+		c.instead = strings.NewReader(malformed)
 	}
 	if good > 0 {
 		return good, nil
@@ -75,7 +75,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.instead.Read(p)
 }
 
-// SetLinger works as that of *net.TCPConn, for code that has to reset the connection.
+// SetLinger is that of the TCP connection; see ResetOnClose.
 func (c *conn) SetLinger(seconds int) error {
 	if tcp, ok := c.Conn.(interface{ SetLinger(int) error }); ok {
 		return tcp.SetLinger(seconds)
@@ -83,9 +83,9 @@ func (c *conn) SetLinger(seconds int) error {
 	return errors.ErrUnsupported
 }
 
-// CloseWrite exists because net/http uses it. If net/http does not read a body to its end, the
-// caller learns at once that the answer is complete, not half a second later when the
-// connection is closed.
+// CloseWrite exists because net/http calls it when it has answered without reading a body to its
+// end. So the caller learns at once that the answer is complete, not half a second later when
+// net/http closes the connection.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -96,35 +96,35 @@ func (c *conn) CloseWrite() error {
 // handshakePatience limits a client that does not read during the handshake.
 const handshakePatience = 10 * time.Second
 
-// tlsConn is a conn over TLS. net/http cannot see the *tls.Conn below it, so tlsConn does what
-// net/http does for one: the handshake before the first read, within the time for a head, and
-// the values of r.TLS.
+// tlsConn is a conn over TLS. net/http cannot see the *tls.Conn inside it. So tlsConn itself does
+// what net/http does for a *tls.Conn: the handshake before the first read, within the time for a
+// head, and the values of r.TLS.
 type tlsConn struct {
 	conn
 	tls    *tls.Conn
 	config *tls.Config // the listener's
-	met    bool
-	fail   error
 
-	accepted *tls.Config // the last one that accepted the client's certificate
-	until    time.Time   // for how long it does
+	handshaken   bool
+	handshakeErr error
+
+	accepted      *tls.Config // the last configuration that accepted the client's certificate
+	acceptedUntil time.Time   // when a certificate of its chain expires
 }
 
 func (c *tlsConn) Read(p []byte) (int, error) {
-	if !c.met {
-		c.met = true
-		c.fail = c.handshake()
+	if !c.handshaken {
+		c.handshaken, c.handshakeErr = true, c.handshake()
 	}
-	if c.fail != nil {
-		return 0, c.fail
+	if c.handshakeErr != nil {
+		return 0, c.handshakeErr
 	}
 	return c.conn.Read(p)
 }
 
-// handshake always returns the same error if it fails. The reason is in the log, and net/http
-// should not try to answer.
+// handshake returns io.EOF for every failure, so that net/http does not try to answer. The reason
+// is in the log.
 func (c *tlsConn) handshake() error {
-	// net/http has set the deadline for reading.
+	// The deadline for reads is already set, by net/http.
 	_ = c.SetWriteDeadline(time.Now().Add(handshakePatience))
 	err := c.tls.Handshake()
 	if err == nil {

@@ -14,56 +14,57 @@ import (
 	"usher/internal/logs"
 )
 
-// Server is the server of a listener.
+// Server serves one of usher's ports.
 type Server struct {
 	http.Server
-	cutOff context.CancelCauseFunc
+	cutOff context.CancelCauseFunc // ends the contexts of all requests
 }
 
-// ErrCutOff is why the context of a request has ended that Close cut off.
+// ErrCutOff is the cause of a request's context if Server.Close ended it.
 var ErrCutOff = errors.New("usher is shutting down")
 
-// connKey is where the context of a request has its connection.
+// connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// NewServer returns a server with the limits of every listener. An answer may take as long as it
-// likes: GraphQL can stream. It closes a connection of a Listener, without an answer, when a
-// request comes and the client's certificate would not be accepted any more.
+// NewServer returns a server with the limits that every port has. There is no limit on how long an
+// answer takes: GraphQL can stream. If a request arrives on a connection whose client certificate
+// would no longer be accepted, the server closes the connection without an answer.
 func NewServer(h http.Handler, log *slog.Logger) *Server {
 	base, cutOff := context.WithCancelCause(context.Background())
 	return &Server{cutOff: cutOff, Server: http.Server{
-		Handler:           whileAccepted(h),
+		Handler:           requireCertificate(h),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          logs.ForLibrary(log, slog.LevelWarn, "http server"),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
-		// The handler refuses OPTIONS *, like any other path.
+		// The handlers refuse OPTIONS * themselves, like any other path that does not exist.
 		DisableGeneralOptionsHandler: true,
 	}}
 }
 
-// Close ends all requests that are under way, with ErrCutOff, and their connections.
+// Close ends all requests in progress, with ErrCutOff as the cause, and closes all connections.
 func (s *Server) Close() error {
 	s.cutOff(ErrCutOff)
 	return s.Server.Close()
 }
 
-// ResetOnClose makes the connection of a request end with a reset when it is closed, or makes it
-// end normally again. It has no effect on a unix socket, which has no reset.
+// ResetOnClose says how the connection of a request ends when it is closed: with a TCP reset, or
+// normally. It has no effect on a unix socket, which has no reset.
 func ResetOnClose(r *http.Request, reset bool) {
 	seconds := -1
 	if reset {
 		seconds = 0
 	}
 	if c, ok := r.Context().Value(connKey{}).(interface{ SetLinger(int) error }); ok {
-		_ = c.SetLinger(seconds) // fails if it is closed, or is no TCP connection
+		_ = c.SetLinger(seconds) // fails if the connection is closed, or is not TCP
 	}
 }
 
-// whileAccepted looks at each request, not at each read: requests can be sent ahead.
-func whileAccepted(h http.Handler) http.Handler {
+// requireCertificate checks the client's certificate before each request. To check it when bytes
+// arrive is not enough: a client can send requests ahead.
+func requireCertificate(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*tlsConn); ok && !c.acceptable(time.Now()) {
 			panic(http.ErrAbortHandler)
@@ -72,7 +73,7 @@ func whileAccepted(h http.Handler) http.Handler {
 	})
 }
 
-// WriteJSON writes an answer of usher's own, with its length.
+// WriteJSON writes one of usher's own answers, with its Content-Length.
 func WriteJSON(w http.ResponseWriter, status int, v any) {
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)

@@ -7,16 +7,17 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
 
 // TLSConfig makes a server's configuration from files that may be replaced while it serves. It
-// reads them at each handshake, which costs little compared with the handshake. It does not
-// rely on times and inodes, because files are truncated and symlinks swapped. If the files
+// reads them at each handshake, which costs little compared with the handshake. (Times and inodes
+// do not show every change: files are rewritten in place, and symlinks swapped.) If the files
 // cannot be read, or do not fit together (a new certificate with the old key), the last good
-// ones stay in use, and the problem is logged once. With a clientCAFile, clients must have a
-// certificate of that CA, also for each later request on the same connection (see Server).
+// ones stay in use, and the problem is logged once. With a clientCAFile, clients need a valid
+// certificate of that CA, not only for the handshake but for each request (see NewServer).
 func TLSConfig(certFile, keyFile, clientCAFile string, log *slog.Logger) (*tls.Config, error) {
 	files := &tlsFiles{names: []string{certFile, keyFile}, log: log}
 	if clientCAFile != "" {
@@ -34,16 +35,16 @@ func TLSConfig(certFile, keyFile, clientCAFile string, log *slog.Logger) (*tls.C
 }
 
 type tlsFiles struct {
-	names []string // certificate, key, and client CAs if any
+	names []string // certificate, key and, if there is one, the file with client CAs
 	log   *slog.Logger
 
 	mu       sync.Mutex  // guards what follows
-	contents [][]byte    // config was made from these
+	contents [][]byte    // of the files that config was made from
 	config   *tls.Config // the last good one
-	problem  string      // the last one logged
+	problem  string      // of the last attempt to read the files; empty: none
 }
 
-// current returns the configuration from the files as they are now, or the last good one.
+// current returns the configuration that the files hold now, or else the last good one.
 func (f *tlsFiles) current() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,14 +106,14 @@ func (f *tlsFiles) parse(contents [][]byte) (*tls.Config, error) {
 	return config, nil
 }
 
-// acceptable reports whether the client's certificate, if one is required, would be accepted in a
-// handshake now. The CA may have been removed since, or the certificate may have ended.
+// acceptable reports whether a handshake would still accept the client's certificate, if one is
+// required. Since the handshake the CA may have been removed, or a certificate may have expired.
 func (c *tlsConn) acceptable(now time.Time) bool {
 	config := c.config
 	if config.GetConfigForClient != nil {
-		config, _ = config.GetConfigForClient(nil) // see TLSConfig: there is no error
+		config, _ = config.GetConfigForClient(nil) // that of TLSConfig returns no error
 	}
-	if config.ClientAuth != tls.RequireAndVerifyClientCert || config == c.accepted && now.Before(c.until) {
+	if config.ClientAuth != tls.RequireAndVerifyClientCert || config == c.accepted && now.Before(c.acceptedUntil) {
 		return true
 	}
 	certs := c.tls.ConnectionState().PeerCertificates // at least one
@@ -127,11 +128,7 @@ func (c *tlsConn) acceptable(now time.Time) bool {
 		c.log.Info("connection closed: its client certificate is not accepted any more", "why", err.Error(), "from", c.RemoteAddr().String())
 		return false
 	}
-	c.accepted, c.until = config, chains[0][0].NotAfter
-	for _, cert := range chains[0] {
-		if cert.NotAfter.Before(c.until) {
-			c.until = cert.NotAfter
-		}
-	}
+	first := slices.MinFunc(chains[0], func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+	c.accepted, c.acceptedUntil = config, first.NotAfter
 	return true
 }

@@ -45,7 +45,7 @@ func BenchmarkInbox(b *testing.B) {
 			var running sync.WaitGroup
 			running.Go(func() { in.Run(ctx, context.Background()) })
 			defer func() { end(); running.Wait(); in.Close() }()
-			padding, kept := strings.Repeat("x", 3000), &snapshot.Kept{Name: "Some tenant", Features: []byte(`[{"code":"users","limit":25}]`)}
+			padding, state := strings.Repeat("x", 3000), &snapshot.Snapshot{Name: "Some tenant", Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}
 			var next atomic.Int64
 			began := cpuTime()
 			b.ResetTimer()
@@ -54,7 +54,7 @@ func BenchmarkInbox(b *testing.B) {
 				senders.Go(func() {
 					for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
 						w := aHook(set, fmt.Sprintf("crm/t%d", n%1000), fmt.Sprint(n, began, padding))
-						w.Says = kept
+						w.State = state
 						if _, err := in.Keep(w); err != nil {
 							b.Error(err)
 						}

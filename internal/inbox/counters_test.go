@@ -18,7 +18,7 @@ import (
 // refusalOf is a webhook that was refused, and may be accepted.
 func refusalOf(d *desk, tenant string, n int) *webhookgate.Refusal {
 	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":{},"n":%d}}`, tenant, n)
-	return &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Certain: true, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}
+	return &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}
 }
 
 // again is an engine that runs transactions twice now and then, as after a deadlock, or splits them.

@@ -42,7 +42,7 @@ func live(t *testing.T, d *desk, text string) {
 		if !certain {
 			tenant, body = "", body+"\xff"
 		}
-		r := &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Certain: certain, Status: 422, From: "192.0.2.1", Cut: n%7 == 6, Faults: []content.Fault{{Path: "/x", Message: fmt.Sprint("is odd\xff", n)}}}
+		r := &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422, From: "192.0.2.1", Cut: n%7 == 6, Faults: []content.Fault{{Path: "/x", Message: fmt.Sprint("is odd\xff", n)}}}
 		r.Header.Set("X-Tenant", "\xfe")
 		return r
 	}

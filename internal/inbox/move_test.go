@@ -102,7 +102,7 @@ func TestExportImport(t *testing.T) {
 		}
 		keep(a, "held", `{"code":"a"}`)
 		keep(a, "held", `{"code":"b"}`)
-		refuse := &webhookgate.Refusal{Webhook: *snapshotOf(set, "odd", `{"code":"x","quantity":"5"}`), Certain: true, Status: 422, Faults: []content.Fault{{Path: "/payload", Message: "is odd"}}}
+		refuse := &webhookgate.Refusal{Webhook: *snapshotOf(set, "odd", `{"code":"x","quantity":"5"}`), Status: 422, Faults: []content.Fault{{Path: "/payload", Message: "is odd"}}}
 		a.Refuse(refuse)
 		a.Refuse(refuse)
 

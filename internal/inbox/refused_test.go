@@ -17,7 +17,7 @@ import (
 // refuse has a webhook refused; without a tenant nobody knows whose it is.
 func (d *desk) refuse(tenant, body string) {
 	d.t.Helper()
-	if !d.Refuse(&webhookgate.Refusal{Webhook: *d.hook(tenant, body), Certain: tenant != "", Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) {
+	if !d.Refuse(&webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) {
 		d.t.Fatal("not stored")
 	}
 }
@@ -120,7 +120,7 @@ func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
 		defer cancel()
 		told := make(chan error, 1)
 		go func() {
-			told <- d.Store.Refuse(ctx, &webhookgate.Refusal{Webhook: *d.hook("t", "odd"), Certain: true, Status: 422})
+			told <- d.Store.Refuse(ctx, &webhookgate.Refusal{Webhook: *d.hook("t", "odd"), Status: 422})
 		}()
 		select {
 		case err := <-told:
@@ -164,7 +164,7 @@ func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
 		d.refuse("acme", "A")
 		event := d.hook("acme", `{"type":"InvoiceIssued","payload":{"tenant":{"code":"acme"}}}`)
 		event.Type, event.Snapshot = "InvoiceIssued", false
-		if !d.Refuse(&webhookgate.Refusal{Webhook: *event, Certain: true, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) {
+		if !d.Refuse(&webhookgate.Refusal{Webhook: *event, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) {
 			t.Fatal("not stored")
 		}
 		d.take("acme", "B")

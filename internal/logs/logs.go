@@ -1,5 +1,5 @@
-// Package logs makes usher's log: lines for a person at a terminal, JSON for programs. It also puts
-// into that log what net/http and other libraries print through the standard library's log package.
+// Package logs makes usher's log: lines for people at a terminal, JSON for programs. Lines that
+// net/http and other libraries print through the standard library's log package go into it, too.
 package logs
 
 import (
@@ -14,8 +14,8 @@ import (
 	"usher/internal/text"
 )
 
-// New returns a log on w, from this level on. The format is text, json, or auto: JSON unless w is a
-// terminal. There are colours on a terminal only.
+// New returns a log that writes to w, from this level on. The format is text, json, or auto: JSON
+// unless w is a terminal. Colours are for terminals only.
 func New(w io.Writer, format string, colours bool, level slog.Leveler) *slog.Logger {
 	onScreen := text.IsTerminal(w)
 	if format == "json" || format == "auto" && !onScreen {
@@ -24,26 +24,25 @@ func New(w io.Writer, format string, colours bool, level slog.Leveler) *slog.Log
 	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !onScreen || !colours}))
 }
 
-// inSeconds writes a duration as a number of seconds, which programs that read logs can
-// compare and add up. JSON would have nanoseconds.
+// inSeconds writes a duration in seconds. (slog's JSON would have nanoseconds.)
 func inSeconds(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
-		// Divided once: Seconds adds, and writes 1.832 as 1.8319999999999999.
+		// Not Duration.Seconds, which adds two parts, and turns 1.832 into 1.8319999999999999.
 		a.Value = slog.Float64Value(float64(a.Value.Duration()) / float64(time.Second))
 	}
 	return a
 }
 
-// ForLibrary returns a logger for a library. Its lines become records of dst with this constant
-// message, and the text beside it. What libraries print may quote what came over the wire, which is
-// customers' data, or even a token: net/http shows the bytes that a server sends unasked. So usher
-// logs no text that stands in quotes.
+// ForLibrary returns a logger for a library. Each of its lines becomes a record of dst with this
+// message, and with the line as the attribute "detail". Libraries may quote what came over the network,
+// which is customers' data, or even a token: net/http prints bytes that a server sends unasked. So
+// quotations are removed from the line.
 func ForLibrary(dst *slog.Logger, level slog.Level, message string) *log.Logger {
 	return slog.NewLogLogger(library{dst.Handler(), message}, level)
 }
 
-// TakeOver does the same with what libraries print through log's own functions, until
-// restore is called.
+// TakeOver does the same for libraries that print through the functions of package log, until restore
+// is called.
 func TakeOver(dst *slog.Logger) (restore func()) {
 	flags, prefix, out := log.Flags(), log.Prefix(), log.Writer()
 	log.SetFlags(0)

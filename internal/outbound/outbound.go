@@ -1,6 +1,6 @@
-// Package outbound is the way to the billing service, put together from the settings: a pool of
-// connections, the local ports, and one token for each identity among them. usher serves the
-// ports, 'usher exec' opens one of its own, and 'usher check' tries them.
+// Package outbound builds the way to the billing service from the settings: a pool of connections,
+// the local ports, and one source of tokens for each identity among them. 'usher' serves the ports,
+// 'usher exec' opens one of its own, and 'usher check' tries them.
 package outbound
 
 import (
@@ -30,38 +30,38 @@ import (
 	"usher/tokens"
 )
 
-// Outbound is all of it.
+// Outbound is the way to the billing service.
 type Outbound struct {
-	Ports []*Port // as the settings have them, the main port first
+	Ports []*Port // in the order of the settings, the main port first
 
 	settings   *settings.Settings
 	log        *slog.Logger
 	upstream   *wire.Client
-	forTokens  *wire.Client // upstream too, unless calls have less time than tokens
+	forTokens  *wire.Client // the same as upstream, unless the timeout of calls is too short for tokens
 	target     *url.URL
-	bodies     *proxy.Memory // of the calls of all ports
-	answers    *proxy.Memory // that callers of HTTP/1.0 wait for
+	bodies     *proxy.Memory // for proxy.Config.ReplayMemory
+	answers    *proxy.Memory // for proxy.Config.AnswerMemory
 	identities []*Identity
 }
 
-// Port is a local port and what it calls the service with.
+// Port is a local port, and the identity that it calls the service with.
 type Port struct {
 	settings.Port
 	*Identity
 	Calls *metrics.Port
 }
 
-// Identity is what usher gets a token for: an API client and its scopes. Ports with the same
-// identity share it.
+// Identity is an API client with some scopes. usher keeps a token for each identity. Ports with the
+// same identity share it.
 type Identity struct {
-	Owner  string // the first port that has it
+	Owner  string // the name of the first port with this identity
 	Client *tokens.Client
 	Source *tokens.Source
 	Counts *metrics.Identity
 }
 
-// identityKey says whether two ports have the same identity. A secret in a file is known by
-// its path: two files may hold the same today, and only one of them change tomorrow.
+// identityKey is equal for ports with the same identity. A secret in a file counts as the path of the
+// file: two files may have the same content today, and tomorrow only one of them changes.
 type identityKey struct{ clientID, file, secret, scope string }
 
 func keyOf(p *settings.Port) identityKey {
@@ -74,7 +74,7 @@ func keyOf(p *settings.Port) identityKey {
 	return key
 }
 
-// New builds it. It counts in registry; nil: nobody wants to see that.
+// New builds the way to the service. It counts calls and tokens in registry, which may be nil.
 func New(s *settings.Settings, log *slog.Logger, registry *metrics.Registry) (*Outbound, error) {
 	if registry == nil {
 		registry = metrics.New(version.Number(), version.Commit())
@@ -102,7 +102,7 @@ func New(s *settings.Settings, log *slog.Logger, registry *metrics.Registry) (*O
 	return o, nil
 }
 
-// newIdentity makes the identity of p, the first port that has it.
+// newIdentity makes the identity of p, which is the first port with this identity.
 func (o *Outbound) newIdentity(p *settings.Port, counts *metrics.Identity) *Identity {
 	client := &tokens.Client{
 		URL:       o.settings.Outbound.Endpoint("/oauth/token").String(),
@@ -122,8 +122,8 @@ func (o *Outbound) newIdentity(p *settings.Port, counts *metrics.Identity) *Iden
 func (o *Outbound) connect() error {
 	cfg := wire.Config{
 		Timeout: o.settings.Outbound.UpstreamTimeout, Proxy: o.settings.Outbound.Proxy,
-		MaxIdle:     4096,             // there are never more than there were calls at once
-		IdleTimeout: 50 * time.Second, // common load balancers drop a connection after a minute
+		MaxIdle:     4096,             // there are never more connections than there were calls at once
+		IdleTimeout: 50 * time.Second, // common load balancers drop an idle connection after a minute
 	}
 	if ca := o.settings.Outbound.CA; ca != nil {
 		roots, err := x509.SystemCertPool()
@@ -136,15 +136,14 @@ func (o *Outbound) connect() error {
 	o.upstream = wire.New(cfg)
 	o.forTokens = o.upstream
 	if cfg.Timeout < tokens.FetchTimeout {
-		// A timeout for calls may be too short for tokens, and then usher would never get one.
+		// With a short timeout for calls usher might never get a token.
 		cfg.Timeout = tokens.FetchTimeout
 		o.forTokens = wire.New(cfg)
 	}
 	return nil
 }
 
-// Run keeps the tokens fresh until ctx ends, and returns when everything it started has
-// ended.
+// Run keeps the tokens fresh until ctx ends. It returns when everything that it has started has ended.
 func (o *Outbound) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, id := range o.identities {
@@ -174,8 +173,8 @@ func (o *Outbound) Handler(p *Port) http.Handler {
 	})
 }
 
-// Advise says what to do when usher cannot get a token for a port, with the variables that
-// count there.
+// Advise says what to do if usher cannot get a token for a port. It names the variables that this
+// port uses.
 func (o *Outbound) Advise(err error, p *settings.Port) string {
 	id, secret, scope := o.settings.IdentityVariables(p)
 	rejected, refused := errors.AsType[*tokens.RejectedError](err)
@@ -189,7 +188,7 @@ func (o *Outbound) Advise(err error, p *settings.Port) string {
 	}
 }
 
-// adviseAddress says what to do when the service does not answer as it should.
+// adviseAddress says what to do if the token endpoint cannot be reached, or its answer makes no sense.
 func (o *Outbound) adviseAddress(err error) string {
 	base := o.settings.Outbound.Base
 	asked := "usher tried " + o.settings.Outbound.Endpoint("/oauth/token").Redacted()
@@ -211,7 +210,7 @@ func (o *Outbound) adviseAddress(err error) string {
 	return asked + ": check USHER_BASE_URL"
 }
 
-// Probe calls the service with a token, and says what is wrong with the answer.
+// Probe calls the service with a token. Its error says what is wrong, and what to do about it.
 func (o *Outbound) Probe(ctx context.Context, token *tokens.Token) (err error) {
 	defer func() {
 		if err != nil {
@@ -239,7 +238,7 @@ func (o *Outbound) Probe(ctx context.Context, token *tokens.Token) (err error) {
 	return judge(resp.StatusCode, body, token)
 }
 
-// judge says what is wrong with an answer of the API, and what to do about it.
+// judge returns an error that says what is wrong with an answer of the API, and what to do about it.
 func judge(status int, body []byte, token *tokens.Token) error {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
@@ -255,7 +254,7 @@ func judge(status int, body []byte, token *tokens.Token) error {
 		Data   json.RawMessage
 		Errors []json.RawMessage
 	}
-	_ = json.Unmarshal(body, &answer) // any JSON will do: check only asks for an answer
+	_ = json.Unmarshal(body, &answer) // other JSON counts as an answer without errors
 	if len(answer.Errors) == 0 || len(answer.Data) > 0 && string(answer.Data) != "null" {
 		return nil
 	}

@@ -1,7 +1,7 @@
-// Package receiver is about those who take webhooks: the customer's applications. A Receiver is
-// made by the settings and passed on as it is, to the gate, the inbox and the admin port. A Set
-// says which receiver a platform has. Try sends one webhook once: queues, order and second tries
-// are the gate's or the inbox's.
+// Package receiver sends webhooks to the customer's applications. Package settings makes each
+// Receiver; the gate, the inbox and the admin port all use that same value. A Set says which receiver
+// a platform has. Try sends a webhook once. The gate and the inbox decide about queues, order and
+// further tries.
 package receiver
 
 import (
@@ -13,45 +13,44 @@ import (
 	"usher/internal/wire"
 )
 
-// Main is the name of the receiver that takes what no other takes.
+// Main is the name of the receiver of all platforms that have no receiver of their own.
 const Main = "main"
 
-// A Receiver is one of the customer's applications. Nobody but the settings checks its fields.
+// A Receiver is one of the customer's applications. Package settings has checked its fields.
 type Receiver struct {
 	Name        string        // in logs and metrics
-	Platforms   []string      // the codes of the platforms whose webhooks it gets, matched exactly; none: all that no other gets
+	Platforms   []string      // the codes of its platforms, matched exactly; empty: all that have no other receiver
 	URL         *url.URL      // its userinfo becomes Basic auth
 	Timeout     time.Duration // of each try, up to the last byte of the answer
-	Concurrency int           // deliveries at once, from an inbox
-	Variable    string        // the setting that URL comes from
+	Concurrency int           // how many webhooks of an inbox it gets at once
+	Variable    string        // the name of the setting that has URL
 
-	// SignSecret returns the key that signs each try, in the form of signature.ParseKey. Nil:
-	// nothing is signed.
+	// SignSecret returns the key that signs each try, as signature.ParseKey reads it. Nil: nothing is
+	// signed.
 	SignSecret func() string
 
 	// Transport must respect the request's context, and must not send a request twice by itself.
 	Transport http.RoundTripper
 
-	// Tried counts a try: its result (ok, status, timeout or error) and how long it took. May be
-	// nil.
+	// Tried is called after each try with its result (ok, status, timeout or error) and how long it
+	// took. May be nil.
 	Tried func(result string, took time.Duration)
 }
 
-// Address returns as much of the receiver's address as anybody may see: the rest may hold a
-// secret.
+// Address returns the part of the receiver's URL that is safe to show. The rest may contain a secret.
 func (r *Receiver) Address() string { return r.URL.Scheme + "://" + r.URL.Host }
 
-// NewTransport is for one receiver: receivers share no connections. It uses no proxy: a proxy
-// must not see webhooks or the receiver's password, and its own 200 would count as the
-// receiver's.
+// NewTransport returns the transport of one receiver; receivers share no connections. It uses no
+// proxy: a proxy would see webhooks and the receiver's password, and the proxy's own 200 would count
+// as the receiver's.
 func NewTransport(conns int) http.RoundTripper {
 	return wire.New(wire.Config{MaxIdle: conns, IdleTimeout: 30 * time.Second, MaxHead: 64 << 10})
 }
 
-// A Set is all receivers. It alone says which receiver a platform has. A nil Set has none.
+// A Set has all receivers, and decides which receiver a platform has. A nil Set has none.
 type Set struct{ all []*Receiver }
 
-// NewSet makes a Set. No two of its receivers have the same platform, and at most one has none.
+// NewSet makes a Set. A platform must not occur twice, and at most one receiver may have no platforms.
 func NewSet(all ...*Receiver) *Set { return &Set{all} }
 
 // All returns the receivers in the order of the settings.
@@ -62,7 +61,7 @@ func (s *Set) All() []*Receiver {
 	return s.all
 }
 
-// For returns the receiver of a platform's webhooks, or nil. Webhooks without a platform have the
+// For returns the receiver of a platform, or nil if it has none. Webhooks without a platform have the
 // empty code.
 func (s *Set) For(platform string) (rest *Receiver) {
 	for _, r := range s.All() {

@@ -17,29 +17,28 @@ import (
 )
 
 const (
-	maxAnswer   = 64 << 10 // how much of a receiver's answer is read, so that the connection can be used again
-	maxExcerpt  = 1 << 10  // how much of it others get to see
-	maxDecision = 1 << 20  // the largest answer to a question; it is kept in memory for the sender
+	maxAnswer   = 64 << 10 // how much usher reads of an answer: a connection whose answer is read to its end can be used again
+	maxExcerpt  = 1 << 10  // how much of an answer people and senders see
+	maxDecision = 1 << 20  // the largest answer to a question, which usher holds in memory for the sender
 )
 
 // An Attempt is the result of one try.
 type Attempt struct {
-	Status     int // zero: there was no answer that can be used; see Err
+	Status     int // of the receiver's answer; zero: no usable answer, see Err
 	Err        error
-	RetryAfter time.Duration // what the receiver asked for
-	Excerpt    string        // of its answer
+	RetryAfter time.Duration // how long the receiver asked to wait
+	Excerpt    string        // of the answer's body; not set by Ask
 
-	// Header and Body are the whole answer to a question.
+	// Header and Body are the whole answer to a question; not set by Try.
 	Header http.Header
 	Body   []byte
 }
 
-// Try sends a webhook once, and counts that: its id, the headers that do not differ from try to
-// try, its body.
+// Try sends a webhook once: its id, its body, and the headers that are the same in each try.
 func (r *Receiver) Try(ctx context.Context, id string, header http.Header, body []byte) Attempt {
 	start := time.Now()
-	// A 2xx means accepted, whatever follows. usher still waits for the body: before its end
-	// the receiver may not be finished.
+	// A 2xx means accepted, even if the body ends with an error. usher still waits for the body,
+	// because the receiver may work on the webhook until then.
 	t, _ := r.try(ctx, id, header, body, maxAnswer)
 	if t.Header.Get("Content-Encoding") == "" {
 		t.Excerpt = text.Clip(string(t.Body), maxExcerpt)
@@ -49,9 +48,9 @@ func (r *Receiver) Try(ctx context.Context, id string, header http.Header, body 
 	return t
 }
 
-// Ask sends a question once, and counts that. It returns the receiver's whole answer: half an answer
-// must not look like a decision. A try that ctx has ended says nothing about the receiver, and is
-// not counted.
+// Ask sends a question once, and returns the receiver's whole answer. An incomplete answer is an
+// error: it must not look like a decision. If ctx ends, the try says nothing about the receiver, and
+// Tried is not called.
 func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body []byte) Attempt {
 	start := time.Now()
 	t, err := r.try(ctx, id, header, body, maxDecision+1)
@@ -63,14 +62,15 @@ func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body 
 	switch {
 	case ctx.Err() != nil:
 	case t.Err == nil && t.Status < 500:
-		r.count("ok", start) // a no is an answer, too
+		r.count("ok", start) // also a 4xx: the receiver has decided
 	default:
 		r.count(t.Result(), start)
 	}
 	return t
 }
 
-// try makes one request and reads up to limit bytes of the answer. The error is that of reading it.
+// try makes one request and reads up to limit bytes of the answer. The error is that of reading the
+// answer's body.
 func (r *Receiver) try(ctx context.Context, id string, header http.Header, body []byte, limit int64) (Attempt, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
@@ -89,11 +89,11 @@ func (r *Receiver) count(result string, start time.Time) {
 	}
 }
 
-// Fenced returns a context for a Try that asks may right before each write, and sends nothing
-// if may says no. The hazard: a process can be stopped at any time. When it continues it does
-// what it was about to do, before it learns that another replica now delivers. A stop between
-// the last look and the system call remains possible. Fenced works with NewTransport only;
-// another transport has to do this itself.
+// Fenced returns a context for a Try that calls may right before each write, and sends nothing more
+// if may returns false. The hazard: a process can be suspended at any time. When it continues, it
+// finishes what it was about to do, before it learns that another replica now delivers this webhook.
+// A suspension between the call of may and the system call is still possible. Fenced works with the
+// transport of NewTransport only.
 func Fenced(ctx context.Context, may func() bool) context.Context {
 	return wire.With(ctx, wire.Call{Fence: func() error {
 		if !may() {
@@ -103,14 +103,14 @@ func Fenced(ctx context.Context, may func() bool) context.Context {
 	}})
 }
 
-// errFenced is why a write did not happen. The receiver then gets no complete request.
+// errFenced is the error of a write that may has prevented. The receiver gets no complete request.
 var errFenced = errors.New("no longer this replica's to deliver")
 
-// ErrUnsigned: nothing is sent while the signing secret cannot be used. If a receiver got
-// unsigned webhooks for a while, somebody might make it accept them.
+// ErrUnsigned says that the signing secret cannot be used, so nothing was sent. If receivers got
+// unsigned webhooks for a while, people might make them accept such webhooks.
 var ErrUnsigned = errors.New("the signing secret can't be used")
 
-// send makes one request: the same webhook as always, with its own timestamp and signature.
+// send makes one request. It has its own timestamp and signature.
 func (r *Receiver) send(ctx context.Context, id string, header http.Header, body []byte) (*http.Response, error) {
 	var key []byte
 	if r.SignSecret != nil {
@@ -130,7 +130,7 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 		Body:          io.NopCloser(bytes.NewReader(body)),
 	}).WithContext(ctx)
 	signature.Stamp(req.Header, key, id, time.Now(), body)
-	if user := r.URL.User; user != nil { // not stored with the webhook, which may wait for longer than the password is valid
+	if user := r.URL.User; user != nil { // set here, not stored with the webhook, because the password may change while it waits
 		password, _ := user.Password()
 		req.SetBasicAuth(user.Username(), password)
 	}
@@ -140,7 +140,7 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 // Accepted reports whether the receiver has accepted the webhook.
 func (t Attempt) Accepted() bool { return t.Status/100 == 2 }
 
-// TimedOut reports whether there was no answer in time.
+// TimedOut reports whether the receiver did not answer in time.
 func (t Attempt) TimedOut() bool {
 	var timeout net.Error
 	return errors.Is(t.Err, context.DeadlineExceeded) || errors.As(t.Err, &timeout) && timeout.Timeout()
@@ -160,8 +160,8 @@ func (t Attempt) Result() string {
 	}
 }
 
-// Why says why a try failed, in words for the sender. Network errors stay in the log: they
-// contain addresses that the sender must not see.
+// Why returns a sentence for the sender that says why a try failed. It does not quote network errors,
+// which contain addresses that the sender must not see. The log has them.
 func (r *Receiver) Why(t Attempt) string {
 	var wrong unusable
 	odd := new(wire.AnswerError)
@@ -179,8 +179,8 @@ func (r *Receiver) Why(t Attempt) string {
 	}
 }
 
-// unusable says what is wrong with a receiver's answer. It contains no address: the sender may
-// read it.
+// unusable is an error that says what is wrong with a receiver's answer. The sender may see it: it
+// contains no address.
 type unusable string
 
 func (u unusable) Error() string { return string(u) }

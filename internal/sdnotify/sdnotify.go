@@ -1,6 +1,5 @@
-// Package sdnotify tells systemd the state of a service, as sd_notify(3) does: with one datagram
-// to the socket that NOTIFY_SOCKET names. Other programs that set these variables (Podman, a
-// test) get the same messages.
+// Package sdnotify tells systemd the state of a service, as sd_notify(3) does: with a datagram to the
+// socket in NOTIFY_SOCKET. Other programs that set this variable (such as Podman) get the same messages.
 package sdnotify
 
 import (
@@ -16,34 +15,34 @@ import (
 // Notifier sends messages to one service manager. A nil Notifier sends nothing.
 type Notifier struct {
 	socket *net.UnixAddr
-	pings  time.Duration // between two watchdog messages; 0: none are wanted
+	pings  time.Duration // the time between two watchdog messages; 0: systemd wants none
 }
 
-// New returns the Notifier for these variables of the environment, or nil.
+// New returns the Notifier for an environment, or nil if it has no NOTIFY_SOCKET that can be used.
 func New(env map[string]string) *Notifier {
 	socket, pid := env["NOTIFY_SOCKET"], env["WATCHDOG_PID"]
-	// A path, or an abstract name, which begins with @. vsock addresses are for the systemd of
-	// virtual machines.
+	// The socket has a path, or an abstract name, which begins with @. (vsock addresses are for the
+	// systemd inside virtual machines.)
 	if !strings.HasPrefix(socket, "/") && !strings.HasPrefix(socket, "@") {
 		return nil
 	}
 	n := &Notifier{socket: &net.UnixAddr{Name: socket, Net: "unixgram"}}
 	limit, err := strconv.ParseInt(env["WATCHDOG_USEC"], 10, 64)
-	own := pid == "" || pid == strconv.Itoa(os.Getpid()) // otherwise the variable was inherited and is for another process
+	own := pid == "" || pid == strconv.Itoa(os.Getpid()) // otherwise WATCHDOG_USEC is for the parent process
 	if err == nil && limit > 0 && limit <= math.MaxInt64/int64(time.Microsecond) && own {
 		n.pings = time.Duration(limit) * time.Microsecond / 2 // as sd_watchdog_enabled(3) advises
 	}
 	return n
 }
 
-// Ready says that the service has started.
+// Ready tells systemd that the service has started.
 func (n *Notifier) Ready() error { return n.send("READY=1") }
 
-// Stopping says that it has begun to shut down.
+// Stopping tells systemd that the service has begun to shut down.
 func (n *Notifier) Stopping() error { return n.send("STOPPING=1") }
 
-// Watch sends watchdog messages until ctx ends, if they are wanted. It ignores errors: systemd
-// notices that a message is missing, and acts.
+// Watch sends watchdog messages until ctx ends, if systemd wants them. It ignores errors: systemd
+// notices that a message is missing, and restarts the service.
 func (n *Notifier) Watch(ctx context.Context) {
 	if n == nil || n.pings == 0 {
 		return

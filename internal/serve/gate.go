@@ -83,7 +83,7 @@ const maxRefusals = 1000
 func (r *refusals) add(w *webhookgate.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lastFaults = text.Clip(content.Words(w.Faults), 512)
+	r.lastFaults = text.Clip(content.Summary(w.Faults), 512)
 	if n := r.byLane[w.Lane]; n < maxRefusals && (n > 0 || len(r.byLane) < maxRefusals) {
 		if r.byLane == nil {
 			r.byLane = make(map[webhookgate.Lane]int)

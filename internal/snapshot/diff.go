@@ -6,26 +6,27 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode"
+
+	"usher/internal/text"
 )
 
 const (
-	// payloadChanged is for a change elsewhere in the payload, or in a payload that is not
-	// recognised. featuresUnknown is for a list of features that cannot be read any more.
+	// payloadChanged is for a change that is in neither features nor subscriptions. featuresUnknown
+	// is for a list of features that can no longer be read.
 	payloadChanged  = "payload changed"
 	featuresUnknown = "features unknown"
 
-	// maxWords is how long a list may be: nobody reads a longer one. maxShown is how many characters
-	// of a foreign text are shown.
+	// maxWords is how many changes are listed. maxShown is how many characters are shown of a text
+	// that others wrote.
 	maxWords = 100
 	maxShown = 80
 
-	// maxSubscriptions limits the work of matching them. Usually there is one.
+	// maxSubscriptions limits the work of matching subscriptions. Most tenants have one.
 	maxSubscriptions = 500
 )
 
-// Between says what changed from one webhook's body to another's. Without a previous one, everything
-// counts as added.
+// Between describes what changed from one webhook's body to another's, one change in each element. If
+// there is no previous body, everything counts as added.
 func Between(previous, next []byte) []string {
 	words := Diff(Read(previous), Read(next))
 	if len(words) == 0 && len(previous) > 0 && !bytes.Equal(previous, next) {
@@ -34,8 +35,8 @@ func Between(previous, next []byte) []string {
 	return words
 }
 
-// Would says what a webhook would have changed that was refused: "would have added sso, users (5); removed crm". It returns
-// nothing if its features cannot be read.
+// Would describes what a refused webhook would have changed: "would have added sso, users (5); removed
+// crm". It returns nil if the features cannot be read.
 func Would(previous, next []byte) []string {
 	after := Read(next)
 	if !after.Known {
@@ -60,8 +61,8 @@ func Would(previous, next []byte) []string {
 	return []string{"would have " + cmp.Or(strings.Join(parts, "; "), "changed no feature and no subscription")}
 }
 
-// Diff says what changed in features and subscriptions. The order is fixed: features first, then
-// subscriptions, in the order of after; what was removed comes last.
+// Diff describes what changed in features and subscriptions. The order is fixed: first features, then
+// subscriptions, each in the order of after, and at their ends those that were removed.
 func Diff(before, after Snapshot) []string {
 	if before.Known && !after.Known {
 		return []string{featuresUnknown}
@@ -77,23 +78,8 @@ func Diff(before, after Snapshot) []string {
 	return words
 }
 
-// Shown returns a foreign text for people: short, on one line, and without control characters for a
-// terminal.
-func Shown(s string) string {
-	n, more := 0, ""
-	for i := range s {
-		if n++; n > maxShown {
-			s, more = s[:i], "…"
-			break
-		}
-	}
-	return strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return unicode.ReplacementChar
-		}
-		return c
-	}, s) + more
-}
+// Shown returns a text that others wrote as people may see it: short, and without control characters.
+func Shown(s string) string { return text.Visible(text.Shorten(s, maxShown)) }
 
 func featureChanges(before, after []Feature) []string {
 	former := byCode(before)
@@ -147,12 +133,12 @@ func (f Feature) changesTo(g Feature) (words []string) {
 	return words
 }
 
-// subscriptionChanges leaves out what told says: with one product the tenant and the subscription have
-// the same features.
-func subscriptionChanges(before, after []Subscription, told []string) (words []string) {
-	said := make(map[string]bool, len(told))
-	for _, change := range told {
-		said[change] = true
+// subscriptionChanges leaves out changes of features that are already in listed: a tenant with one
+// product has the same features as its subscription.
+func subscriptionChanges(before, after []Subscription, listed []string) (words []string) {
+	isListed := make(map[string]bool, len(listed))
+	for _, change := range listed {
+		isListed[change] = true
 	}
 	was, removed := match(before, after)
 	var added []string
@@ -170,7 +156,7 @@ func subscriptionChanges(before, after []Subscription, told []string) (words []s
 			words = append(words, prefix+change)
 		}
 		for _, change := range featureChanges(was[i].Features, s.Features) {
-			if !said[change] {
+			if !isListed[change] {
 				words = append(words, prefix+change)
 			}
 		}
@@ -182,9 +168,10 @@ func subscriptionChanges(before, after []Subscription, told []string) (words []s
 	return words
 }
 
-// match finds the subscriptions of one snapshot in the other: was has the former state of each one in
-// after, nil if it is new, and removed those that are gone. It takes the surest likeness first. If one is
-// left on each side, and nothing speaks against it, they count as the same.
+// match finds the subscriptions of one snapshot in the other. was has the former state of each
+// subscription in after, nil if it is new. removed has the subscriptions that are gone. match tries the
+// surest likeness first. If one subscription is left on each side, and they may be the same, match
+// takes them for the same.
 func match(before, after []Subscription) (was, removed []*Subscription) {
 	was = make([]*Subscription, len(after))
 	for i := range before {
@@ -208,8 +195,8 @@ func match(before, after []Subscription) (was, removed []*Subscription) {
 	return was, removed
 }
 
-// likenesses are the ways to recognise a subscription in another snapshot. Not all payloads have ids or
-// codes. Those without a label are matched in their order.
+// likenesses are the ways to recognise a subscription in another snapshot, the surest first. Not all
+// payloads have ids or codes. Subscriptions without a label are matched in their order.
 var likenesses = []func(a, b *Subscription) bool{
 	func(a, b *Subscription) bool { return a.ID != "" && a.ID == b.ID },
 	func(a, b *Subscription) bool {
@@ -221,7 +208,7 @@ var likenesses = []func(a, b *Subscription) bool{
 	func(a, b *Subscription) bool { return a.Label == b.Label && compatible(a, b) },
 }
 
-// compatible says that nothing speaks against a and b being the same.
+// compatible reports whether a and b may be the same: neither their ids nor their products differ.
 func compatible(a, b *Subscription) bool {
 	differ := func(x, y string) bool { return x != "" && y != "" && x != y }
 	return !differ(a.ID, b.ID) && !differ(a.Product.Code, b.Product.Code)
@@ -246,7 +233,7 @@ func (s *Subscription) changesTo(t *Subscription) (words []string) {
 	}
 	coded := func(what string, from, to Coded) {
 		if from.Code != to.Code && from.Name == to.Name {
-			compare(what, from.Code, to.Code) // the names do not tell them apart
+			compare(what, from.Code, to.Code) // the names do not show the change
 		} else {
 			compare(what, from.Label(), to.Label())
 		}

@@ -8,7 +8,7 @@ import (
 
 // Line is one line of the difference between two payloads.
 type Line struct {
-	Op   byte // ' ' in both, '-' only before, '+' only after, '@' for lines left out
+	Op   byte // ' ' in both, '-' only before, '+' only after, '@' instead of lines that are left out
 	Text string
 }
 
@@ -20,8 +20,8 @@ const (
 	around = 3
 )
 
-// Lines compares two payloads line by line, after it has indented them. It is for changes that
-// Between has no words for. ok is false if one of them is not JSON, or too long.
+// Lines indents two payloads and compares them line by line. It shows the changes that Between cannot
+// describe. ok is false if one of the payloads is not JSON, or too long.
 func Lines(previous, next []byte) (_ []Line, ok bool) {
 	a, okA := indented(previous)
 	b, okB := indented(next)
@@ -39,14 +39,10 @@ func indented(body []byte) ([]string, bool) {
 	return strings.Split(strings.ToValidUTF8(out.String(), "\uFFFD"), "\n"), true
 }
 
-// compare finds the longest common subsequence. Each cell has the number of lines that the rest of a
-// and the rest of b have in common.
-func compare(a, b []string) []Line {
-	var lines []Line
-	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
-		lines = append(lines, Line{' ', a[0]})
-		a, b = a[1:], b[1:]
-	}
+// compare finds the longest common subsequence. Lines that are equal at the end need no search: most
+// payloads differ in few places. Each cell of common has the number of lines that the rest of a and
+// the rest of b have in common.
+func compare(a, b []string) (lines []Line) {
 	end := 0
 	for end < len(a) && end < len(b) && a[len(a)-1-end] == b[len(b)-1-end] {
 		end++
@@ -85,7 +81,7 @@ func compare(a, b []string) []Line {
 	return lines
 }
 
-// condense leaves out what is far from any change.
+// condense leaves out the lines that are far from any change.
 func condense(lines []Line) []Line {
 	near := make([]bool, len(lines))
 	for i, line := range lines {

@@ -1,9 +1,9 @@
-// Package snapshot reads what a webhook says about its tenant: its name, the features that it may
-// use, its subscriptions. It says in words what changed between two snapshots ("users 5 → 10",
-// "+ sso", "subscription trial → active"), and writes down what an inbox keeps to answer from.
+// Package snapshot reads what a webhook says about its tenant: the tenant's name, the features that
+// it may use, its subscriptions. It describes what changed between two snapshots ("users 5 → 10",
+// "+ sso", "subscription trial → active"), and encodes the features, which an inbox keeps.
 //
-// Payloads can be customised in the billing service, so a snapshot has what is at its documented
-// place and nothing else: never the account and its contacts.
+// Payloads can be customised in the billing service. So a snapshot has only what is at its documented
+// place, and never the account and its contacts.
 package snapshot
 
 import (
@@ -19,17 +19,18 @@ import (
 	"usher/webhookgate/content"
 )
 
-// A Snapshot is what one webhook says about its tenant. What is missing, or cannot be read, is empty.
+// A Snapshot is what one webhook says about its tenant. A field is empty if the webhook does not have
+// it, or if it cannot be read.
 type Snapshot struct {
 	Name string `json:"name,omitempty"` // the tenant's
-	// Known: the webhook has a list of features, even an empty one, and each of them can be read. If
-	// not, nobody knows what the tenant may use, and Features is empty.
+	// Known says that the webhook has a list of features, perhaps an empty one, and that each of them
+	// can be read. If not, nobody knows what the tenant may use, and Features is empty.
 	Known         bool           `json:"known"`
 	Features      []Feature      `json:"features"` // each code once, in the webhook's order
 	Subscriptions []Subscription `json:"subscriptions,omitempty"`
 }
 
-// A Feature is one that the tenant may use.
+// A Feature is something that the tenant may use.
 type Feature struct {
 	Code  string `json:"code"` // never empty
 	Name  string `json:"name,omitempty"`
@@ -37,15 +38,15 @@ type Feature struct {
 	Limit Limit  `json:"limit"`
 }
 
-// A Subscription is what features come from. Dates and states are shown, and decide nothing.
+// A Subscription is where features come from. usher only shows it: dates and states decide nothing.
 type Subscription struct {
 	ID         string    `json:"id,omitempty"`
-	Label      string    `json:"label,omitempty"` // distinguishes it from the others in its snapshot, if possible
+	Label      string    `json:"label,omitempty"` // tells it from the other subscriptions of its snapshot, if possible
 	State      string    `json:"state,omitempty"`
 	Product    Coded     `json:"product"`
 	Plan       Coded     `json:"plan"`
 	PriceList  Coded     `json:"price_list"`
-	Start      string    `json:"start,omitempty"` // a date, as the others
+	Start      string    `json:"start,omitempty"` // a date, as the next three
 	End        string    `json:"end,omitempty"`
 	TrialStart string    `json:"trial_start,omitempty"`
 	TrialEnd   string    `json:"trial_end,omitempty"`
@@ -58,14 +59,14 @@ type Coded struct {
 	Name string `json:"name,omitempty"`
 }
 
-// Label is what people call it.
+// Label returns its name or, if it has none, its code.
 func (c Coded) Label() string { return cmp.Or(c.Name, c.Code) }
 
 // Stored is a tenant's last snapshot as an inbox stores it.
 type Stored struct {
 	Platform, Tenant string    // codes; Platform is empty for none
 	Name             string    // the tenant's
-	Seq              int64     // the webhook's number in the inbox: the higher one is newer
+	Seq              int64     // the webhook's number in the inbox; newer webhooks have higher numbers
 	Webhook          string    // its webhook-id
 	Received         time.Time // when it was taken in
 	Features         []byte    // from Encode
@@ -115,10 +116,8 @@ func (l *Limit) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Read returns the snapshot in the body of a webhook.
-//
-// A body that the gate would refuse, for example one with a name twice in an object, says nothing: its
-// receiver may read it in another way.
+// Read returns the snapshot in the body of a webhook. The snapshot is empty if the gate would refuse
+// the body, for example because of a name twice in an object: the receiver may read it differently.
 func Read(body []byte) Snapshot {
 	value, fault := content.Parse(body)
 	if fault != nil {
@@ -128,34 +127,17 @@ func Read(body []byte) Snapshot {
 }
 
 // Of returns the snapshot in a webhook that content.Parse has read. It shares memory with that value.
-func Of(value any) Snapshot {
-	s, change := featuresOf(value)
+func Of(value any) (s Snapshot) {
+	payload := content.Member(value, "payload")
+	change := content.Member(payload, "change")
+	s.Name = strings.Clone(textOf(content.Member(payload, "tenant"), "name")) // it is kept longer than the rest
+	s.Features, s.Known = readFeatures(content.Member(change, "features"))
 	s.Subscriptions = readSubscriptions(content.Member(change, "subscriptions"))
 	return s
 }
 
-func featuresOf(value any) (s Snapshot, change any) {
-	payload := content.Member(value, "payload")
-	change = content.Member(payload, "change")
-	s.Name = strings.Clone(text(content.Member(payload, "tenant"), "name")) // stored for long, without the rest
-	s.Features, s.Known = readFeatures(content.Member(change, "features"))
-	return s, change
-}
-
-// Kept is what an inbox keeps of a snapshot.
-type Kept struct {
-	Name     string // the tenant's
-	Features []byte // from Encode
-}
-
-// KeptOf returns it from a webhook that content.Parse has read.
-func KeptOf(value any) *Kept {
-	s, _ := featuresOf(value)
-	return &Kept{s.Name, s.Encode()}
-}
-
-// Encode returns what an inbox keeps of a snapshot for years: the features, and nothing of a person. It
-// returns nil if they are not Known.
+// Encode returns what an inbox keeps of a snapshot for years: the features, and nothing about people.
+// It returns nil if the features are not Known.
 func (s Snapshot) Encode() []byte {
 	if !s.Known {
 		return nil
@@ -178,11 +160,11 @@ func Decode(features []byte) (Snapshot, error) {
 	if err := json.Unmarshal(features, &list); err != nil || list == nil {
 		return Snapshot{}, errors.New("the stored features cannot be read")
 	}
-	return Snapshot{Known: true, Features: slices.Clone(merge(list))}, nil // json has made room for twice as many
+	return Snapshot{Known: true, Features: slices.Clone(merge(list))}, nil // a clone, because json allocates up to twice the room
 }
 
 // readFeatures reads a list of features. ok is false if it is not a list of objects, or if one of them
-// cannot be read: a quantity of "5" must not become no limit, nor the feature none.
+// cannot be read: a quantity of "5" must neither count as unlimited, nor remove the feature.
 func readFeatures(value any) (_ []Feature, ok bool) {
 	list, ok := value.([]any)
 	if !ok {
@@ -196,7 +178,7 @@ func readFeatures(value any) (_ []Feature, ok bool) {
 		object, isObject := item.(map[string]any)
 		_, isBool := object["code"].(bool)
 		code, hasCode := scalar(object["code"])
-		name, _ := scalar(object["name"]) // only shown
+		name, _ := scalar(object["name"]) // need not be readable: it is only shown
 		value, hasValue := scalar(object["value"])
 		limit, hasLimit := limitOf(object["quantity"])
 		if !isObject || isBool || !hasCode || code != "" && (!hasValue || !hasLimit) {
@@ -207,8 +189,8 @@ func readFeatures(value any) (_ []Feature, ok bool) {
 	return merge(features), true
 }
 
-// merge leaves out features without a code, and combines those that are listed twice because two
-// subscriptions have them: the tenant has paid for both.
+// merge drops features without a code, and combines features with the same code. These come from two
+// subscriptions, and the tenant has paid for both.
 func merge(list []Feature) []Feature {
 	place := make(map[string]int, len(list)) // in merged, by code
 	merged := list[:0]
@@ -233,8 +215,8 @@ func merge(list []Feature) []Feature {
 	return merged
 }
 
-// limitOf reads a quantity. JSON has many ways to write a number: 1e3 and 25.0 are
-// integers too, and 1e300 is one that no int64 can hold.
+// limitOf reads a quantity. JSON has many ways to write a number: 1e3 and 25.0 are integers, too, and
+// 1e300 is an integer that no int64 can hold.
 func limitOf(quantity any) (_ Limit, ok bool) {
 	if quantity == nil {
 		return Unlimited, true
@@ -246,7 +228,8 @@ func limitOf(quantity any) (_ Limit, ok bool) {
 	if n, err := strconv.ParseInt(number.String(), 10, 64); err == nil {
 		return Limit(max(0, min(n, int64(MaxLimit)))), true
 	}
-	// Exact below MaxLimit for a number without a fraction, and infinite for one that is too large.
+	// A float64 holds every integer below MaxLimit exactly. ParseFloat returns infinity for a number
+	// that is too large.
 	f, err := strconv.ParseFloat(number.String(), 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0, false
@@ -263,15 +246,15 @@ func readSubscriptions(value any) []Subscription {
 			continue
 		}
 		s := Subscription{
-			ID:         text(item, "id"),
-			State:      text(item, "state"),
+			ID:         textOf(item, "id"),
+			State:      textOf(item, "state"),
 			Product:    readCoded(item, "product"),
 			Plan:       readCoded(item, "plan"),
 			PriceList:  readCoded(item, "price_list"),
-			Start:      text(item, "start_date"),
-			End:        text(item, "end_date"),
-			TrialStart: text(item, "trial_start_date"),
-			TrialEnd:   text(item, "trial_end_date"),
+			Start:      textOf(item, "start_date"),
+			End:        textOf(item, "end_date"),
+			TrialStart: textOf(item, "trial_start_date"),
+			TrialEnd:   textOf(item, "trial_end_date"),
 		}
 		s.Features, _ = readFeatures(content.Member(item, "features"))
 		s.Label = cmp.Or(s.Product.Label(), s.Plan.Label())
@@ -293,17 +276,17 @@ func readSubscriptions(value any) []Subscription {
 
 func readCoded(value any, name string) Coded {
 	value = content.Member(value, name)
-	return Coded{text(value, "code"), text(value, "name")}
+	return Coded{textOf(value, "code"), textOf(value, "name")}
 }
 
-// text returns a member that is a scalar, or nothing: an object or a list that a customised payload has
-// there must not be shown by accident.
-func text(value any, name string) string {
+// textOf returns a member that is a scalar. A customised payload may have an object or a list there:
+// that must not be shown by accident, and counts as empty.
+func textOf(value any, name string) string {
 	s, _ := scalar(content.Member(value, name))
 	return s
 }
 
-// scalar returns a string, a number or a boolean as text, and null as no text.
+// scalar returns a string, a number or a boolean as text, and null as the empty text.
 func scalar(value any) (_ string, ok bool) {
 	switch v := value.(type) {
 	case nil:
@@ -319,8 +302,8 @@ func scalar(value any) (_ string, ok bool) {
 	}
 }
 
-// Feature returns the feature with exactly that code. If ok is false and the snapshot is Known, the
-// tenant may not use it.
+// Feature returns the feature with exactly this code. If ok is false and the snapshot is Known, the
+// tenant may not use the feature.
 func (s Snapshot) Feature(code string) (_ Feature, ok bool) {
 	i := slices.IndexFunc(s.Features, func(f Feature) bool { return f.Code == code })
 	if i < 0 {

@@ -1,5 +1,6 @@
-// Package text is about text that came from elsewhere: cut short, made visible and without what it
-// quotes before it is logged or shown, and the trace id that a request carries.
+// Package text prepares text that others wrote before usher logs it or shows it: it cuts the text
+// short, makes control characters visible, or removes quotations. It also reads the trace id of a
+// request, and asks whether an output is a terminal.
 package text
 
 import (
@@ -17,8 +18,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Clip returns s, cut off after n bytes at most: whole characters, valid UTF-8. What is cut off
-// ends in "…", and does not keep s in memory.
+// Clip returns at most the first n bytes of s, followed by "…" if that is not all. The result is
+// valid UTF-8 and does not end inside a character. If s was cut, the result does not keep s in memory.
 func Clip(s string, n int) string {
 	if len(s) <= n {
 		return strings.ToValidUTF8(s, "\uFFFD")
@@ -31,20 +32,25 @@ func Clip(s string, n int) string {
 
 // Shorten returns s with n characters at most. If it cuts s, the last of them is "…".
 func Shorten(s string, n int) string {
-	runes := []rune(s)
-	if len(runes) <= n {
-		return s
+	count, end := 0, 0
+	for i := range s {
+		if count++; count == n {
+			end = i
+		}
+		if count > n {
+			return strings.TrimRight(s[:end], " ") + "…"
+		}
 	}
-	return strings.TrimRight(string(runes[:max(n, 3)-1]), " ") + "…"
+	return s
 }
 
-// IsTerminal says whether w is a terminal.
+// IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Width is how many columns the terminal w has; 0: it is none.
+// Width returns how many columns the terminal w has, or 0 if w is not a terminal.
 func Width(w io.Writer) int {
 	if !IsTerminal(w) {
 		return 0
@@ -55,8 +61,8 @@ func Width(w io.Writer) int {
 	return 80
 }
 
-// Visible writes what cannot be seen as JSON does (\u001b), so that nothing that came with
-// a webhook, or that an error quotes, can steer a terminal or make one line two.
+// Visible replaces characters that cannot be seen by their escapes in JSON, such as \u001b. So no
+// text that came with a webhook, or that an error quotes, can control a terminal or break a line.
 func Visible(s string) string {
 	s = strings.ToValidUTF8(s, "\ufffd") // some terminals act on single bytes, such as 0x9b
 	if strings.IndexFunc(s, func(c rune) bool { return !unicode.IsPrint(c) }) < 0 {
@@ -78,11 +84,10 @@ func Visible(s string) string {
 // quoted matches what %q writes, also if its end was cut off.
 var quoted = regexp.MustCompile(`"(?:\\.|[^"\\])*(?:"|$)`)
 
-// Unquoted returns the text of an error, or of a library's log line, without what it quotes.
-// net/http quotes the bytes of an answer that it cannot read, and these may be customers' data
-// or a token.
+// Unquoted removes the quotations from the text of an error or of a library's log line. net/http
+// quotes the bytes of an answer that it cannot read, and these may be customers' data or a token.
 func Unquoted(text string) string {
-	// This one quotes without quotation marks.
+	// textproto quotes the header after these words, without quotation marks.
 	if before, _, found := strings.Cut(text, malformed); found {
 		text = before + malformed
 	}
@@ -91,12 +96,12 @@ func Unquoted(text string) string {
 
 const malformed = "malformed MIME header"
 
-// traceparent is version "-" trace-id "-" parent-id "-" flags; later versions may have more.
+// traceparent matches version "-" trace-id "-" parent-id "-" flags. Later versions may add fields.
 var traceparent = regexp.MustCompile(`^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?$`)
 
-// TraceID returns the trace id of a traceparent header (W3C Trace Context, section 3.2), so that a
-// line in the log can be found together with those of other programs. It returns nothing if there
-// is none, more than one, or an invalid one: foreign text that goes into the log is 32 hex digits
+// TraceID returns the trace id of the traceparent header (W3C Trace Context, section 3.2). With it in
+// the log, people find usher's lines beside those of other programs. TraceID returns an empty
+// string unless there is exactly one such header and it is valid: usher logs 32 hex digits of it
 // or nothing.
 func TraceID(h http.Header) string {
 	values := h.Values("Traceparent")
@@ -110,10 +115,11 @@ func TraceID(h http.Header) string {
 	return m[2]
 }
 
-// markup is what an error page has besides its text.
+// markup matches everything in an HTML page that is not its text.
 var markup = regexp.MustCompile(`(?is)<!--.*?(-->|$)|<(script|style|head)\b.*?(</(script|style|head)>|$)|<[/!a-z][^>]*(>|$)`)
 
-// Plain is an answer on one line, and of an HTML page its text.
+// Plain returns an answer as one line. Of an HTML page, such as a web server's error page, it
+// returns the text.
 func Plain(s string) string {
 	if strings.HasPrefix(strings.TrimSpace(s), "<") {
 		s = html.UnescapeString(markup.ReplaceAllString(s, " "))

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net/http"
-	"net/http/httputil"
-	"net/textproto"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -17,23 +14,23 @@ import (
 var errBodyNotHTTP = errors.New("the body of its answer is badly framed")
 
 // answer is the body of an answer. At its end the connection goes back to the pool, if it can be
-// used again. Before its end, Close closes the connection.
+// used again. Close before the end closes the connection.
 type answer struct {
-	c     *conn
-	ctx   context.Context
-	src   io.Reader   // knows the end
-	until time.Time   // how long the connection may be used; zero: the other side did not say
-	sent  *sending    // nil: the whole request had left before the answer
-	again bool        // the connection may be used again
-	stop  func() bool // stops watching ctx
-	over  atomic.Bool // the connection no longer belongs to this answer
-	err   error       // what Read returns after the end
+	c        *conn
+	ctx      context.Context
+	src      io.Reader   // the body, without its framing
+	until    time.Time   // when the other side closes the connection; zero: it did not say
+	sent     *sending    // nil: the whole request had left before the answer
+	reusable bool        // neither side has asked to close the connection, and no write has failed
+	stop     func() bool // stops watching ctx
+	over     atomic.Bool // the connection no longer belongs to this answer
+	err      error       // what Read returns after the end
 }
 
-// body returns the body of resp. whole says that the whole request has left.
+// body returns the body of resp. whole says that no write of the request has failed.
 func (c *conn) body(req *http.Request, resp *http.Response, sent *sending, whole bool, stop func() bool) io.ReadCloser {
 	a := &answer{c: c, ctx: req.Context(), src: resp.Body, sent: sent, stop: stop,
-		again: whole && !resp.Close && !req.Close}
+		reusable: whole && !resp.Close && !req.Close}
 	if announced, ok := keepAlive(resp.Header); ok {
 		a.until = time.Now().Add(announced - time.Second)
 	}
@@ -41,14 +38,12 @@ func (c *conn) body(req *http.Request, resp *http.Response, sent *sending, whole
 		a.finish()
 		return http.NoBody
 	}
-	if len(resp.TransferEncoding) > 0 {
-		a.src = &chunked{httputil.NewChunkedReader(c.from), c, resp}
-	}
 	return a
 }
 
 // keepAlive returns how long the other side keeps an idle connection, if it says so (Keep-Alive:
-// timeout=5). It counts from when it has sent the answer, which may be long before that is read.
+// timeout=5). That time begins when the other side has sent the answer, which may be long before
+// usher has read it.
 func keepAlive(h http.Header) (time.Duration, bool) {
 	for _, line := range h["Keep-Alive"] {
 		for param := range strings.SplitSeq(line, ",") {
@@ -60,31 +55,6 @@ func keepAlive(h http.Header) (time.Duration, bool) {
 		}
 	}
 	return 0, false
-}
-
-// chunked is a body in chunks, and the trailers after it. They may be as long as a head. (Those
-// of http.ReadResponse must fit into its buffer.)
-type chunked struct {
-	io.Reader
-	c    *conn
-	resp *http.Response
-}
-
-func (b *chunked) Read(p []byte) (int, error) {
-	n, err := b.Reader.Read(p)
-	if err != io.EOF {
-		return n, err
-	}
-	b.c.budget = b.c.client.cfg.MaxHead
-	trailer, err := textproto.NewReader(b.c.from).ReadMIMEHeader()
-	if err != nil {
-		return n, io.ErrUnexpectedEOF // err may quote the answer
-	}
-	if b.resp.Trailer == nil {
-		b.resp.Trailer = make(http.Header, len(trailer))
-	}
-	maps.Copy(b.resp.Trailer, http.Header(trailer))
-	return n, io.EOF
 }
 
 // Read may be called while another goroutine calls Close, as with http.Transport.
@@ -112,7 +82,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// failure says why an answer ended too early. It quotes nothing of the answer.
+// failure says why an answer ended too early. It does not quote the answer.
 func (a *answer) failure(err error) error {
 	switch {
 	case a.ctx.Err() != nil:
@@ -139,13 +109,13 @@ func (a *answer) finish() {
 		return
 	}
 	c := a.c
-	// If the watch is stopped too late, the connection may be about to be closed.
+	// If ctx has ended before this, the connection is about to be closed.
 	unwatched := a.stop()
-	c.idleSince, c.lasts = time.Now(), c.client.cfg.IdleTimeout
+	c.idleSince, c.maxIdle = time.Now(), c.client.cfg.IdleTimeout
 	if !a.until.IsZero() {
-		c.lasts = min(c.lasts, a.until.Sub(c.idleSince))
+		c.maxIdle = min(c.maxIdle, a.until.Sub(c.idleSince))
 	}
-	if !unwatched || !a.again || c.lasts <= 0 || a.sent != nil && !a.sent.done() || c.from.Buffered() > 0 {
+	if !unwatched || !a.reusable || c.maxIdle <= 0 || a.sent != nil && !a.sent.done() || c.from.Buffered() > 0 {
 		c.abandon()
 		return
 	}
@@ -154,13 +124,12 @@ func (a *answer) finish() {
 	c.client.pool.put(c)
 }
 
-// poisoned catches a read after the end.
+// poisoned is for tests: it panics if a call reads after its end.
 type poisoned struct{}
 
 func (poisoned) Read([]byte) (int, error) { panic("a call reads from its connection after its end") }
 
-// RetryAfter returns how long an answer asks to wait, in seconds or until a time; zero if it does
-// not say.
+// RetryAfter returns how long an answer's Retry-After asks to wait, or zero if there is none.
 func RetryAfter(h http.Header) time.Duration {
 	value := h.Get("Retry-After")
 	if n, err := strconv.ParseUint(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {

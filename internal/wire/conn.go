@@ -11,17 +11,17 @@ import (
 type conn struct {
 	net.Conn // the socket, or TLS above it
 	client   *Client
-	where    place
+	to       destination
 	socket   *socket
-	tls      []*records    // the sources of each TLS layer
-	from     *bufio.Reader // nil unless an answer is being read
+	tls      []*records    // what each TLS layer reads from, the lowest layer first
+	from     *bufio.Reader // reads the answer; nil unless an answer is being read
 
 	reused    bool
 	idleSince time.Time
-	lasts     time.Duration // how long it may be idle
+	maxIdle   time.Duration // how long it may be idle
 
-	// For the current call.
-	budget  int64 // how much may still be read
+	// Of the current call.
+	budget  int64 // how many bytes may still be read
 	readErr error // why nothing more can be read
 }
 
@@ -30,11 +30,12 @@ const readSize = 4 << 10
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readSize) }}
 
-// look calls try, in which reads do not wait. If try returns false, look waits until there is
-// something to read, and calls it again. (Without a descriptor it does not.)
-func (c *conn) look(try func(*conn) (done bool)) error {
-	c.socket.looking = true
-	defer func() { c.socket.looking = false }()
+// withoutWaiting calls try. Reads inside try do not wait; they fail with nothingYet. If try returns
+// false, withoutWaiting waits until there is something to read, and calls try again. (If the socket
+// has no descriptor, it calls try only once.)
+func (c *conn) withoutWaiting(try func(*conn) (done bool)) error {
+	c.socket.noWait = true
+	defer func() { c.socket.noWait = false }()
 	if c.socket.raw == nil {
 		try(c)
 		return nil
@@ -45,20 +46,20 @@ func (c *conn) look(try func(*conn) (done bool)) error {
 	})
 }
 
-// await waits for the first byte of an answer. It takes a buffer only when there is something to
-// put into it: a thousand connections may wait, but few read.
-func (c *conn) await() error {
+// awaitAnswer waits for the first byte of an answer. It takes a buffer only when there is something
+// to read: a thousand connections may wait, but few read at the same time.
+func (c *conn) awaitAnswer() error {
 	if c.socket.raw == nil {
-		c.begin()
-	} else if err := c.look((*conn).begin); err != nil {
+		c.readFirst()
+	} else if err := c.withoutWaiting((*conn).readFirst); err != nil {
 		c.readErr = err
 	}
 	return c.readErr
 }
 
-// begin reads the first bytes of an answer. If there are none yet, it gives the buffer back and
-// returns false.
-func (c *conn) begin() bool {
+// readFirst reads the first bytes of an answer into a buffer. If there are none yet, it gives the
+// buffer back and returns false.
+func (c *conn) readFirst() bool {
 	c.from = readers.Get().(*bufio.Reader)
 	c.from.Reset(c)
 	if _, err := c.from.Peek(1); err != error(nothingYet{}) {
@@ -79,7 +80,7 @@ func (c *conn) dropReader() {
 	c.from = nil
 }
 
-// Read is called by from.
+// Read is for c.from, within the budget.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.budget <= 0 {
 		c.readErr = errHeadLong
@@ -90,19 +91,20 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.readErr = err
 		return 0, err
 	}
-	// TLS 1.2 returns an error beside the last bytes if a farewell follows them, or a part of one. The
-	// next read returns it again.
+	// TLS 1.2 may return the last bytes together with an error, if a close_notify or a part of one
+	// follows them. The error is not lost: the next read returns it again.
 	if len(p) > readSize && len(c.tls) > 0 && c.socket.raw != nil {
-		n += c.more(p[n:])
+		n += c.readMore(p[n:])
 	}
 	c.budget -= int64(n)
 	return n, nil
 }
 
-// more reads further TLS records of a body if they have arrived. TLS returns one at a time, and
-// each would be passed on with a write of its own. (The next read will return an error of TLS.)
-func (c *conn) more(p []byte) (n int) {
-	_ = c.look(func(*conn) bool {
+// readMore reads further TLS records of a body if they have arrived. TLS returns one at a time, and
+// usher would pass each on with a write of its own. (If TLS returns an error, the next read returns
+// it again.)
+func (c *conn) readMore(p []byte) (n int) {
+	_ = c.withoutWaiting(func(*conn) bool {
 		for n < len(p) {
 			m, err := c.Conn.Read(p[n:])
 			n += m
@@ -115,11 +117,11 @@ func (c *conn) more(p []byte) (n int) {
 	return n
 }
 
-// quiet reports whether an idle connection may be used: it is open, and nothing has arrived
-// except TLS's own messages.
-func (c *conn) quiet() bool {
+// isQuiet reports whether an idle connection is open, and nothing has arrived on it except TLS's own
+// messages.
+func (c *conn) isQuiet() bool {
 	c.budget = 1
-	err := c.look(func(c *conn) bool { c.begin(); return true })
+	err := c.withoutWaiting(func(c *conn) bool { c.readFirst(); return true })
 	for _, r := range c.tls {
 		if !r.whole() {
 			return false
@@ -128,9 +130,8 @@ func (c *conn) quiet() bool {
 	return err == nil && c.from == nil
 }
 
-// cutOff reports whether an answer has met the end of its connection, which came without TLS's
-// close_notify. Anybody on the way can cut a connection, so that is not the end of an answer (RFC
-// 9112, section 9.8).
+// cutOff reports whether the connection has ended without TLS's close_notify. Anybody on the way can
+// cut a connection, so that is not the end of an answer (RFC 9112, section 9.8).
 func (c *conn) cutOff() bool {
 	return c.readErr != nil && len(c.tls) > 0 && c.tls[len(c.tls)-1].ended
 }
@@ -141,9 +142,10 @@ func (c *conn) hangUp() { c.Conn.Close() }
 // abandon closes a connection at once, whatever is in progress. Any goroutine may call it.
 func (c *conn) abandon() { c.socket.Close() }
 
-// limit returns when the client's timeout ends if it begins now. (Deadlines need no check for
-// errors: they can be set unless the connection is closed, and then reads and writes fail.)
-func (c *conn) limit() (end time.Time) {
+// deadline returns when the client's timeout ends if it begins now, or zero if there is none. (To set
+// a deadline fails only on a closed connection, and then reads and writes fail, too. So nobody checks
+// these errors.)
+func (c *conn) deadline() (end time.Time) {
 	if c.client.cfg.Timeout > 0 {
 		end = time.Now().Add(c.client.cfg.Timeout)
 	}

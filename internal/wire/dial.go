@@ -19,23 +19,23 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// setUpTimeout is for a connection and all its layers.
+// setUpTimeout is how long a new connection may take, with a proxy's tunnel and TLS.
 const setUpTimeout = 10 * time.Second
 
-// DialError says that no connection could be made: nothing of the call has left.
+// DialError says that no connection could be made. Nothing of the call has left.
 type DialError struct{ Err error }
 
 func (e *DialError) Error() string { return e.Err.Error() }
 func (e *DialError) Unwrap() error { return e.Err }
 
-// dial makes a connection to u's host, if possible to another address than avoid, where one has
-// just broken. If avoid is empty and the other side ends the new connection before it is ready,
-// dial tries once more.
-func (cl *Client) dial(ctx context.Context, where place, u *url.URL, avoid string) (*conn, error) {
+// dial makes a connection to u's host. avoid is the address of a connection that has just broken, or
+// empty: if the host has another address, dial takes that one. If avoid is empty and the new
+// connection breaks during TLS or a proxy's tunnel, dial tries once more.
+func (cl *Client) dial(ctx context.Context, to destination, u *url.URL, avoid string) (*conn, error) {
 	if u.Scheme != "http" && u.Scheme != "https" {
 		return nil, &DialError{fmt.Errorf("%q is neither http nor https", u.Scheme)}
 	}
-	c := &conn{client: cl, where: where}
+	c := &conn{client: cl, to: to}
 	limited, cancel := context.WithTimeout(ctx, setUpTimeout)
 	defer cancel()
 	if err := c.setUp(context.WithValue(limited, avoided{}, avoid), u); err != nil {
@@ -46,18 +46,18 @@ func (cl *Client) dial(ctx context.Context, where place, u *url.URL, avoid strin
 		case ctx.Err() != nil:
 			err = context.Cause(ctx)
 		case c.socket != nil && c.socket.broken.Load() && avoid == "" && limited.Err() == nil:
-			return cl.dial(ctx, where, u, c.socket.RemoteAddr().String())
+			return cl.dial(ctx, to, u, c.socket.RemoteAddr().String())
 		}
 		return nil, &DialError{err}
 	}
-	c.idleSince, c.lasts = time.Now(), cl.cfg.IdleTimeout
+	c.idleSince, c.maxIdle = time.Now(), cl.cfg.IdleTimeout
 	return c, nil
 }
 
-// avoided is the key of the address to avoid, in the context of a net.Dialer.
+// avoided is the key of the address to avoid, in the context of a dial.
 type avoided struct{}
 
-// checkAvoided makes the net.Dialer take the next address of a name.
+// checkAvoided refuses the address to avoid. The net.Dialer then takes the next address of the name.
 func checkAvoided(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	if address == ctx.Value(avoided{}) {
 		return errors.New("the last connection to this address broke")
@@ -65,7 +65,7 @@ func checkAvoided(ctx context.Context, _, address string, _ syscall.RawConn) err
 	return nil
 }
 
-// setUp makes the layers: TCP, a proxy's tunnel if there is a proxy, TLS.
+// setUp makes the layers of a connection: TCP, a tunnel if there is a proxy, TLS.
 func (c *conn) setUp(ctx context.Context, u *url.URL) error {
 	addr, err := address(u)
 	if err != nil {

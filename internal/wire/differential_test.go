@@ -157,29 +157,6 @@ func TestOddAnswers(t *testing.T) {
 	}
 }
 
-// Trailers may be as long as a head, other than with http.Transport, and the connection is used again.
-func TestLongTrailers(t *testing.T) {
-	sum := strings.Repeat("x", 15<<10)
-	addr, count := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {
-		for {
-			if _, _, err := readCall(from); err != nil {
-				return
-			}
-			io.WriteString(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: "+sum+"\r\nX-Late: 1\r\n\r\n")
-		}
-	})
-	cl := newClient(t)
-	for range 2 {
-		want := fmt.Sprintf(`200, length -1, "ok"; trailer X-Late: ["1"]; trailer X-Sum: [%q]`, sum)
-		if got := outcome(cl, request(t, t.Context(), "GET", "http://"+addr, nil)); got != want {
-			t.Errorf("%.100s… (%d bytes)", got, len(got))
-		}
-	}
-	if count() != 1 {
-		t.Errorf("%d connections", count())
-	}
-}
-
 // An error quotes nothing of the answer, also not of its trailers.
 func TestTrailersAreNotQuoted(t *testing.T) {
 	for _, trailers := range []string{"jane\r\n\r\n", "jane\r\n", "jane", " jane: x\r\n\r\n", "jane : x\r\n", "X: jane\r\n", "jane\x00: x\r\n\r\n"} {

@@ -15,7 +15,7 @@ import (
 )
 
 // lastWord is how long to wait for an answer if the request could not be written to its end. The
-// answer may say why (a 413, for example). It arrives within this time or not at all.
+// answer may say why (413, for example), and if there is one, it has been sent already.
 const lastWord = time.Second
 
 var (
@@ -30,16 +30,16 @@ type AnswerError struct{ why string }
 
 func (e *AnswerError) Error() string { return e.why }
 
-// StaleError says that a connection from the pool ended without a byte of an answer. The other side
-// may have got the call, or have closed the connection before it came.
+// StaleError says that a connection from the pool ended without a byte of an answer. Perhaps the
+// other side has received the call. Perhaps it had closed the connection before.
 type StaleError struct{ Err error }
 
 func (e *StaleError) Error() string { return e.Err.Error() }
 func (e *StaleError) Unwrap() error { return e.Err }
 
-// exchange sends a request and reads its answer up to the body. If there is no answer, lost says
-// that nothing of the call has left.
-func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Response, lost bool, _ error) {
+// exchange sends a request and reads the head of its answer. If it fails, unsent says that nothing of
+// the call has left.
+func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Response, unsent bool, _ error) {
 	ctx := req.Context()
 	stop := context.AfterFunc(ctx, c.abandon)
 	fail := func(err error) error {
@@ -52,8 +52,8 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 	}
 	c.socket.fence = call.Fence
 	c.readErr, c.budget = nil, c.client.cfg.MaxHead
-	_ = c.SetDeadline(c.limit())
-	// n bytes have left. If only a part of a TLS record has left, the other side can read none of it.
+	_ = c.SetDeadline(c.deadline())
+	// n bytes have left. TLS counts whole records: the other side can read nothing of a part of one.
 	n, writeErr := c.Conn.Write(out.first)
 	if fenced := c.socket.fenced.Load(); writeErr != nil && (n == 0 || fenced) {
 		return nil, !fenced && !isTimeout(writeErr), fail(writeErr)
@@ -68,14 +68,14 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 	}
 	resp, err := c.readHead(req)
 	if sent != nil {
-		writeErr = sent.answered(err)
+		writeErr = sent.noteAnswer(err)
 	} else if err == nil {
 		_ = c.SetDeadline(time.Time{})
 	}
 	if err != nil {
 		stale := c.reused && c.budget == c.client.cfg.MaxHead && !isTimeout(err)
 		if writeErr != nil {
-			err = writeErr // the cause, not its consequence
+			err = writeErr // the cause; err is its consequence
 		}
 		if stale {
 			err = &StaleError{err}
@@ -89,7 +89,7 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 // readHead reads the answer's head, and the 1xx heads before it.
 func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 	trace := httptrace.ContextClientTrace(req.Context())
-	if c.await() != nil {
+	if c.awaitAnswer() != nil {
 		return nil, c.headError()
 	}
 	for {
@@ -98,7 +98,7 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 		case err != nil:
 			return nil, c.headError()
 		case resp.StatusCode < 100 || resp.StatusCode == http.StatusSwitchingProtocols:
-			// HTTP has no such status, and usher never asks to switch.
+			// HTTP has no status below 100, and usher never asks to switch protocols.
 			return nil, &AnswerError{fmt.Sprintf("its status is %d", resp.StatusCode)}
 		case resp.StatusCode >= 200:
 			c.budget = math.MaxInt64
@@ -111,8 +111,7 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// headError says why there is no answer. Unlike net/http's errors it quotes nothing of what has
-// arrived.
+// headError says why there is no answer. Unlike net/http's errors it does not quote what has arrived.
 func (c *conn) headError() error {
 	switch err := c.readErr; {
 	case err == nil:

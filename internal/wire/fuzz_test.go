@@ -67,9 +67,6 @@ func FuzzAnswer(f *testing.F) {
 		if len(data) > 4<<10 {
 			t.Skip() // of the bounds there are other tests
 		}
-		if _, body, ok := bytes.Cut(bytes.ToLower(data), []byte("chunked")); ok && bytes.Count(body, []byte("\n")) != bytes.Count(body, []byte("\r\n")) {
-			t.Skip() // http.ReadResponse takes a bare line feed in a head, and not in trailers
-		}
 		near, far := net.Pipe()
 		defer far.Close()
 		conn := &canned{Conn: near, answer: bytes.NewReader(data)}
@@ -95,7 +92,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		if kept := len(cl.pool.idle) == 1; kept == conn.closed || kept && taken < 0 {
 			t.Errorf("kept %v, closed %v, after %s", kept, conn.closed, got)
-		} else if kept && taken < len(data) && cl.pool.idle[0].quiet() {
+		} else if kept && taken < len(data) && cl.pool.idle[0].isQuiet() {
 			t.Errorf("%d bytes were left, and would be the next answer", len(data)-taken)
 		}
 		if err != nil && len(data) > 20 && strings.Contains(err.Error(), string(data[:20])) {

@@ -4,31 +4,33 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"usher/internal/clock"
 )
 
-// place is where a connection leads.
-type place struct{ scheme, host string }
+// destination is where a connection leads to.
+type destination struct{ scheme, host string }
 
-// pool has the idle connections. It returns the one that was used last, so that surplus ones grow
-// old and are closed.
+// pool has the idle connections. It returns the one that was used last, so that surplus connections
+// grow old and are closed.
 type pool struct {
-	most  int
-	limit time.Duration
+	maxIdle     int
+	idleTimeout time.Duration
 
-	mu     sync.Mutex
-	idle   []*conn // to all places, those that were used last at the end; guarded by mu
-	due    bool    // a sweep will come; guarded by mu
-	closed bool    // connections that come back are closed; guarded by mu
+	mu       sync.Mutex // guards what follows
+	idle     []*conn    // to all destinations, the one that was used last at the end
+	sweepDue bool       // a timer will call sweep
+	closed   bool       // put closes connections, until the next take
 }
 
-// take returns the idle connection that was used last, or nil. The caller must check it before it
-// is used.
-func (p *pool) take(where place) *conn {
+// take returns the idle connection that was used last, or nil. The caller must check that it is
+// usable.
+func (p *pool) take(to destination) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = false
 	for i, c := range slices.Backward(p.idle) {
-		if c.where == where {
+		if c.to == to {
 			p.idle = slices.Delete(p.idle, i, i+1)
 			return c
 		}
@@ -36,42 +38,43 @@ func (p *pool) take(where place) *conn {
 	return nil
 }
 
-// put adds a connection that is ready for a call.
+// put adds a connection that has just been used.
 func (p *pool) put(c *conn) { p.add(false, c) }
 
-// add adds connections, oldest first, in front of all others or behind them. It closes the oldest of
-// them if there is no room.
+// add adds connections in front of all others, or behind them. The first of conns is the oldest. If
+// there is no room for all of conns, add closes the oldest of them.
 func (p *pool) add(front bool, conns ...*conn) {
 	p.mu.Lock()
 	surplus := len(conns)
 	if !p.closed {
-		surplus = min(surplus, max(0, len(p.idle)+len(conns)-p.most))
+		surplus = min(surplus, max(0, len(p.idle)+len(conns)-p.maxIdle))
 	}
 	at := len(p.idle)
 	if front {
 		at = 0
 	}
 	p.idle = slices.Insert(p.idle, at, conns[surplus:]...)
-	if !p.due && len(p.idle) > 0 {
-		p.due = true
-		time.AfterFunc(p.limit/sweeps, p.sweep)
+	if !p.sweepDue && len(p.idle) > 0 {
+		p.sweepDue = true
+		time.AfterFunc(p.idleTimeout/sweeps, p.sweep)
 	}
 	p.mu.Unlock()
 	hangUp(conns[:surplus])
 }
 
-// sweeps is how often idle connections are checked within IdleTimeout. Otherwise those that the
-// other side has closed would keep their descriptors.
+// sweeps is how often idle connections are checked within IdleTimeout. Without these checks, connections
+// that the other side has closed would keep their descriptors.
 const sweeps = 10
 
-// sweep checks the connections that were not used since the last sweep. It takes them out for that:
-// nobody waits for the lock, and nobody misses them.
+// sweep checks the connections that were not used since the last sweep. It removes them from the pool
+// while it checks them, so that it need not hold the lock. No call misses them: the pool returns the
+// others first.
 func (p *pool) sweep() {
 	now := time.Now()
 	p.mu.Lock()
-	p.due = false
+	p.sweepDue = false
 	n := 0
-	for n < len(p.idle) && p.idle[n].age(now) >= p.limit/sweeps {
+	for n < len(p.idle) && clock.Age(p.idle[n].idleSince, now) >= p.idleTimeout/sweeps {
 		n++
 	}
 	unused := slices.Clone(p.idle[:n])
@@ -96,20 +99,14 @@ func (p *pool) empty() {
 	hangUp(gone)
 }
 
-// hangUp closes connections. Over TLS that is a write, so no lock may be held.
+// hangUp closes connections. Over TLS that is a write, so the caller must not hold the lock.
 func hangUp(conns []*conn) {
 	for _, c := range conns {
 		c.hangUp()
 	}
 }
 
-// usable reports whether an idle connection may be used.
+// usable reports whether a call may use an idle connection.
 func (c *conn) usable(now time.Time) bool {
-	return c.age(now) < c.lasts && c.quiet()
-}
-
-// age returns how long the connection has been idle, by the wall clock or the monotonic clock: the
-// latter stands still while a machine sleeps.
-func (c *conn) age(now time.Time) time.Duration {
-	return max(now.Sub(c.idleSince), now.Round(0).Sub(c.idleSince.Round(0)))
+	return clock.Age(c.idleSince, now) < c.maxIdle && c.isQuiet()
 }

@@ -196,23 +196,6 @@ func TestSweepHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// While a machine sleeps the monotonic clock stands still; the wall clock may be set back.
-func TestAge(t *testing.T) {
-	now := time.Now()
-	c := &conn{idleSince: now}
-	for _, tc := range []struct {
-		now  time.Time
-		want time.Duration
-	}{
-		{now.Add(time.Minute), time.Minute},
-		{now.Add(time.Hour).Round(0), time.Hour}, // by the wall clock alone
-	} {
-		if got := c.age(tc.now); got < tc.want-time.Second || got > tc.want+time.Second {
-			t.Errorf("%v, want %v", got, tc.want)
-		}
-	}
-}
-
 // A connection is not used past what the other side has announced, less a second, counted from
 // the head of the answer: the other side may have sent the rest long before it was read.
 func TestKeepAlive(t *testing.T) {
@@ -312,7 +295,7 @@ func TestNoGoroutinesWhileIdle(t *testing.T) {
 
 // While a sweep looks at idle connections others come back. It closes only as many as there is no room for.
 func TestSweepClosesOnlyTheSurplus(t *testing.T) {
-	p := pool{most: 3, limit: time.Hour}
+	p := pool{maxIdle: 3, idleTimeout: time.Hour}
 	defer p.empty()
 	var others []net.Conn
 	idle := func() *conn {

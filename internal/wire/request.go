@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -18,19 +17,18 @@ import (
 
 // outgoing is a request on its way.
 type outgoing struct {
-	// first is the first write: the head, and the body if it fits. Until a byte of it has left
+	// first is the first write: the head, and the body if it fits. Until a byte of it has left,
 	// it can be written to another connection.
 	first  []byte
-	buffer *buffer // where first begins; nil if there is no first
+	buffer *buffer // the memory of first, unless first is longer; nil if there is no first
 	head   int     // the length of the head
-	lines  int     // of the head
-	// rest is the body if it is not in first; length is its length, -1 if unknown.
+	// rest is the body if it is not in first. length is the body's length, -1 if unknown.
 	rest   io.ReadCloser
 	length int64
 }
 
-// pieceSize is how much is written at once. The buffers of the two kernels can hold a piece even
-// if the other side does not read. So the writer can go on and read the answer.
+// pieceSize is how much is written at once. The buffers of the two kernels can hold a piece even if
+// the other side does not read. So the first write does not wait, and the caller can read the answer.
 const pieceSize = 32 << 10
 
 // buffer has room for the head of a call with its token, and a small body.
@@ -38,7 +36,7 @@ type buffer [4 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// poison is for tests: it makes a use of something that was given back visible.
+// poison is for tests: with it, a use of a buffer that was given back shows.
 var poison = false
 
 func newOutgoing(req *http.Request) *outgoing {
@@ -52,9 +50,9 @@ func newOutgoing(req *http.Request) *outgoing {
 	return out
 }
 
-// write makes the first write, unless there is one already. That is done when there is a
-// connection for it: a thousand calls may wait for one. If ready, which may be nil, changes the
-// head, write writes it anew.
+// write fills first, unless it is filled already. It is called when there is a connection for it: a
+// thousand calls may wait for one, and need no buffer. If ready, which may be nil, changes the
+// request's header, write writes the head again.
 func (out *outgoing) write(req *http.Request, ready func() (bool, error)) error {
 	if out.buffer == nil {
 		out.buffer = buffers.Get().(*buffer)
@@ -79,7 +77,7 @@ func (out *outgoing) write(req *http.Request, ready func() (bool, error)) error 
 	return err
 }
 
-// written gives the buffer back: what was in it has left.
+// written gives the buffer back, because its bytes have left.
 func (out *outgoing) written() {
 	if out.buffer == nil {
 		return
@@ -93,7 +91,7 @@ func (out *outgoing) written() {
 	out.first, out.buffer = nil, nil
 }
 
-// drop ends a request that is not sent, or no further.
+// drop gives up what was not sent of a request.
 func (out *outgoing) drop() {
 	out.written()
 	if out.rest != nil {
@@ -101,13 +99,13 @@ func (out *outgoing) drop() {
 	}
 }
 
-// writeHead writes the head. It refuses what could be read as more than one request.
+// writeHead writes the head into first. It refuses what could be read as more than one request.
 func (out *outgoing) writeHead(req *http.Request) error {
 	host, err := hostHeader(req)
 	if err != nil {
 		return err
 	}
-	out.first, out.lines = out.buffer[:0], 0
+	out.first = out.buffer[:0]
 	method, target := cmp.Or(req.Method, http.MethodGet), req.URL.RequestURI()
 	if strings.ContainsFunc(method, notToken) || strings.ContainsFunc(target, isControl) {
 		return errors.New("the method or the address can't stand in a request")
@@ -117,7 +115,7 @@ func (out *outgoing) writeHead(req *http.Request) error {
 	switch _, said := req.Header["Content-Length"]; {
 	case out.length < 0:
 		out.line("Transfer-Encoding: chunked")
-	case out.length > 0 || said: // without a body, only if the request says so
+	case out.length > 0 || said: // without a body, only if the request's header has it
 		out.line("Content-Length: ", strconv.FormatInt(out.length, 10))
 	}
 	if req.Close {
@@ -128,14 +126,18 @@ func (out *outgoing) writeHead(req *http.Request) error {
 			return fmt.Errorf("%q can't be the name of a header", name)
 		}
 		for _, value := range values {
-			if !ours(name) && (name != "User-Agent" || value != "") { // an empty one is none, as in http.Transport
-				out.line(name, ": ", textproto.TrimString(value))
+			if ours(name) || name == "User-Agent" && value == "" { // an empty User-Agent means none, as in http.Transport
+				continue
 			}
+			if value = textproto.TrimString(value); !httpguts.ValidHeaderFieldValue(value) {
+				return errors.New("a header's value can't be sent") // not quoted: it may be a secret
+			}
+			out.line(name, ": ", value)
 		}
 	}
 	out.line()
 	out.head = len(out.first)
-	return out.checkLines()
+	return nil
 }
 
 func (out *outgoing) line(parts ...string) {
@@ -143,29 +145,18 @@ func (out *outgoing) line(parts ...string) {
 		out.first = append(out.first, part...)
 	}
 	out.first = append(out.first, "\r\n"...)
-	out.lines++
 }
 
-// checkLines checks that every reader sees the lines that were written: no value has a line break
-// in it. The error does not say which one has: it may be a secret.
-func (out *outgoing) checkLines() error {
-	lf, cr := bytes.Count(out.first, []byte("\n")), bytes.Count(out.first, []byte("\r"))
-	if lf != out.lines || cr != out.lines || bytes.IndexByte(out.first, 0) >= 0 {
-		return errors.New("a header's value can't be sent")
-	}
-	return nil
-}
-
-// ours reports whether a header frames a message or belongs to the connection, in any spelling. A
-// second Content-Length would turn one request into two.
+// ours reports whether the package itself writes this header, in any spelling: it frames the message or
+// belongs to the connection. A second Content-Length could turn one request into two.
 func ours(name string) bool {
 	return slices.ContainsFunc(own, func(o string) bool { return len(name) == len(o) && strings.EqualFold(name, o) })
 }
 
 var own = []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection"}
 
-// hostHeader returns the value of Host: ASCII, and without the zone of an address, which has a
-// meaning only on this machine.
+// hostHeader returns the value of Host: in ASCII, and without the zone of an IPv6 address, which means
+// something only on this machine.
 func hostHeader(req *http.Request) (string, error) {
 	host, err := httpguts.PunycodeHostPort(cmp.Or(req.Host, req.URL.Host))
 	if err != nil || host == "" || !httpguts.ValidHostHeader(host) {
@@ -184,11 +175,11 @@ func notToken(r rune) bool  { return !httpguts.IsTokenRune(r) }
 
 var errLength = errors.New("the request's body does not have the length that it should have")
 
-// takeBody reads a body that fits into the first write. It reads it to its end: some bodies do work
+// takeBody reads a body that fits into the first write. It reads until EOF: some bodies do something
 // there.
 func (out *outgoing) takeBody() error {
 	want := len(out.first) + int(out.length)
-	out.first = slices.Grow(out.first, int(out.length)+1) // room to see the end
+	out.first = slices.Grow(out.first, int(out.length)+1) // one byte more, to notice a body that is too long
 	for {
 		n, err := out.rest.Read(out.first[len(out.first) : want+1])
 		out.first = out.first[:len(out.first)+n]

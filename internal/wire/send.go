@@ -1,29 +1,28 @@
 package wire
 
 import (
+	"bufio"
 	"errors"
 	"io"
-	"strconv"
+	"net/http/httputil"
 	"sync"
 	"time"
 )
 
-// sending is a body that is sent by its own goroutine while the caller waits for the answer.
+// sending is a body on its way: its own goroutine sends it while the caller waits for the answer.
 type sending struct {
-	c  *conn
-	mu sync.Mutex // guards what follows, and the deadline for reading
-	// over says that everything was sent, or that nothing more will be, because of err.
-	over bool
-	err  error
-	// heard says that the answer has begun, or that there will be none.
-	heard bool
+	c        *conn
+	mu       sync.Mutex // guards what follows, and the deadline for reading
+	over     bool       // nothing more will be sent: the body has ended, or there is an err
+	err      error
+	answered bool // the head of the answer has arrived, or will never arrive
 }
 
 func (c *conn) send(out *outgoing) *sending {
-	_ = c.SetReadDeadline(time.Time{}) // the answer's time begins when the body has left
+	_ = c.SetReadDeadline(time.Time{}) // the time for the answer begins when the whole body has left
 	s := &sending{c: c}
 	body, length := out.rest, out.length
-	out.rest = nil // from here on the goroutine closes it
+	out.rest = nil // the goroutine closes it
 	go func() {
 		defer body.Close()
 		s.end(c.sendBody(body, length))
@@ -31,8 +30,8 @@ func (c *conn) send(out *outgoing) *sending {
 	return s
 }
 
-// end notes how the sending ended. If the body could not be read, the call ends. If the other side
-// did not want the body, its answer may say why.
+// end notes how the sending ended. If the body could not be read, the call ends. If it could not be
+// written, the other side may have sent an answer that says why, so the caller goes on reading.
 func (s *sending) end(bodyErr, writeErr error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,20 +40,20 @@ func (s *sending) end(bodyErr, writeErr error) {
 	switch {
 	case bodyErr != nil || s.c.socket.fenced.Load():
 		s.c.abandon()
-	case s.heard:
+	case s.answered:
 	case writeErr != nil:
 		_ = s.c.SetReadDeadline(time.Now().Add(lastWord))
 	default:
-		_ = s.c.SetReadDeadline(s.c.limit())
+		_ = s.c.SetReadDeadline(s.c.deadline())
 	}
 }
 
-// answered notes that the head of the answer has arrived, or err instead. It returns why the
-// sending ended, if it has.
-func (s *sending) answered(err error) error {
+// noteAnswer notes that the head of the answer has arrived or, if err is not nil, never will. It
+// returns the error of the sending so far.
+func (s *sending) noteAnswer(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heard = true
+	s.answered = true
 	if err == nil {
 		_ = s.c.SetReadDeadline(time.Time{})
 	}
@@ -68,49 +67,32 @@ func (s *sending) done() bool {
 	return s.over && s.err == nil
 }
 
-// sendBody sends a body in pieces, each within the client's timeout. If the length is unknown, the
-// pieces are chunks.
+// sendBody sends a body in pieces, each with one write and within the client's timeout. If the
+// length is unknown, the pieces are chunks.
 func (c *conn) sendBody(body io.Reader, length int64) (bodyErr, writeErr error) {
-	const sizeRoom, endRoom = len("ffff\r\n"), len("\r\n0\r\n\r\n")
-	buf := make([]byte, pieceSize)
+	out := bufio.NewWriterSize(c.Conn, pieceSize)
+	pieces, end := io.Writer(out), ""
+	if length < 0 {
+		pieces, end = httputil.NewChunkedWriter(out), "0\r\n\r\n"
+	}
+	buf := make([]byte, pieceSize-len("ffff\r\n")-len("\r\n0\r\n\r\n")) // out has room for all of a piece
 	for sent := int64(0); ; {
-		n, err := body.Read(buf[sizeRoom : pieceSize-endRoom])
+		n, err := body.Read(buf)
 		sent += int64(n)
-		end := err == io.EOF
+		atEnd := err == io.EOF
 		switch {
-		case err != nil && !end:
+		case err != nil && !atEnd:
 			return err, nil
-		case length >= 0 && (sent > length || end && sent < length):
+		case length >= 0 && (sent > length || atEnd && sent < length):
 			return errLength, nil
 		}
-		piece := buf[sizeRoom : sizeRoom+n]
-		if length < 0 {
-			piece = chunk(buf, sizeRoom, n, end)
+		_, _ = pieces.Write(buf[:n]) // Flush returns the error
+		if atEnd {
+			_, _ = out.WriteString(end)
 		}
-		if len(piece) > 0 {
-			_ = c.SetWriteDeadline(c.limit())
-			if _, err := c.Conn.Write(piece); err != nil {
-				return nil, err
-			}
-		}
-		if end {
-			return nil, nil
+		_ = c.SetWriteDeadline(c.deadline())
+		if err := out.Flush(); err != nil || atEnd {
+			return nil, err
 		}
 	}
-}
-
-// chunk makes a chunk of the n bytes at buf[at:], in place. After the last one it adds the end of
-// all chunks.
-func chunk(buf []byte, at, n int, last bool) []byte {
-	from, to := at, at
-	if n > 0 {
-		size := strconv.FormatInt(int64(n), 16) + "\r\n"
-		from = at - len(size)
-		copy(buf[from:], size)
-		to = at + n + copy(buf[at+n:], "\r\n")
-	}
-	if last {
-		to += copy(buf[to:], "0\r\n\r\n")
-	}
-	return buf[from:to]
 }

@@ -13,15 +13,15 @@ import (
 // socket is a connection below TLS.
 type socket struct {
 	net.Conn
-	raw     syscall.RawConn // nil if there is no descriptor to look at
-	fence   func() error    // of the current call; may be nil
-	fenced  atomic.Bool     // the fence refused: nothing more is sent or awaited
-	broken  atomic.Bool     // a read or a write failed, and not for want of time
-	looking bool            // reads do not wait
-	fd      uintptr         // while looking, if there is raw
+	raw    syscall.RawConn // the descriptor; nil: none
+	fence  func() error    // of the current call; may be nil
+	fenced atomic.Bool     // the fence refused: nothing more is sent or awaited
+	broken atomic.Bool     // a read or a write failed, and not because of a timeout
+	noWait bool            // reads do not wait
+	fd     uintptr         // of raw, while noWait is set
 }
 
-// Write asks the fence. It does so below TLS, because TLS splits a large write into several.
+// Write asks the fence first. It does so below TLS, because TLS splits a large write into several.
 func (s *socket) Write(p []byte) (int, error) {
 	if s.fence != nil {
 		if err := s.fence(); err != nil {
@@ -35,7 +35,7 @@ func (s *socket) Write(p []byte) (int, error) {
 
 func (s *socket) Read(p []byte) (n int, err error) {
 	switch {
-	case !s.looking:
+	case !s.noWait:
 		n, err = s.Conn.Read(p)
 	case s.raw != nil:
 		n, err = readNow(s.fd, p)
@@ -52,23 +52,23 @@ func (s *socket) note(err error) error {
 	return err
 }
 
-// nothingYet is the error of a read that would have to wait. It is temporary, so TLS can continue
-// after it.
+// nothingYet is the error of a read that would have to wait. It is a temporary timeout, so that TLS
+// can go on after it.
 type nothingYet struct{}
 
 func (nothingYet) Error() string   { return "nothing has come yet" }
 func (nothingYet) Timeout() bool   { return true }
 func (nothingYet) Temporary() bool { return true }
 
-// records is what TLS reads from. It knows whether TLS has read only complete records. Otherwise
-// nobody could see that TLS holds a part of a record, which may be the beginning of an answer that
-// nobody asked for.
+// records is what TLS reads from. It knows whether TLS has read only complete records. If TLS held a
+// part of a record, no other check would notice. That part may be the beginning of an answer that nobody
+// asked for.
 type records struct {
 	net.Conn
-	head  [5]byte // of a record: type, version, length
-	have  int     // bytes of the head
-	left  int     // bytes of what follows it
-	ended bool    // there are no more records
+	head  [5]byte // of the current record: type, version, length
+	have  int     // how many bytes of the head have been read
+	left  int     // how many bytes of the record after its head have not been read
+	ended bool    // the connection has ended
 }
 
 func (r *records) Read(p []byte) (int, error) {

@@ -1,24 +1,24 @@
-// Package wire is usher's HTTP/1.1 client for the billing service and the receiver. It carries
+// Package wire is usher's HTTP/1.1 client for the billing service and the receivers. It carries
 // one call at a time on a connection, and knows for each call whether a byte of it has left.
+// http.Transport does not know that, and sends some calls a second time by itself.
 //
-// http.Transport cannot tell that, and sends some calls a second time by itself. Here the way
-// of a call is short enough to see what happens to it:
+// A call takes this way:
 //
-//	pool.go      an idle connection is taken, or
-//	dial.go      a new one is made: TCP, a proxy's tunnel, TLS
-//	request.go   the head, and a body that fits beside it, become one piece of bytes
-//	exchange.go  the piece is written and the answer's head is read, by the caller's own
-//	             goroutine; only a body that does not fit is sent by another (send.go)
-//	answer.go    the answer's body; at its end the connection goes back to the pool
-//	conn.go      a connection, its reads, and the check before it is used again
-//	socket.go    what is below TLS: the fence, and reads that do not wait
+//	pool.go      takes an idle connection, or
+//	dial.go      makes a new one: TCP, a proxy's tunnel, TLS
+//	request.go   makes one piece of bytes from the head and a body that fits beside it
+//	exchange.go  writes the piece and reads the answer's head, on the caller's goroutine
+//	send.go      sends a body that did not fit, on a goroutine of its own
+//	answer.go    reads the answer's body, and returns the connection to the pool at its end
+//	conn.go      is a connection: its reads, and the check before it is used again
+//	socket.go    is the connection below TLS: the fence, and reads that do not wait
 //
-// The hazard is that somebody gets the answer to somebody else's call. So a connection is used
+// The hazard is that a caller gets the answer to somebody else's call. So a connection is used
 // again only if its answer was read exactly to the end, nothing is left over, and nothing has
 // arrived since.
 //
-// The package writes no log, and no error quotes what the other side has sent: it may be part
-// of somebody's answer.
+// The package writes no log. No error quotes what the other side has sent, because that may be
+// part of somebody's answer.
 package wire
 
 import (
@@ -33,21 +33,22 @@ import (
 // Config is what a Client needs to know.
 type Config struct {
 	// Timeout is how long an answer's head may take after the request, and how long each
-	// write may take. (A request that is one write has it for both: such a write does not
-	// wait.) Zero: for ever, or as long as the call's context.
+	// write may take. (If a request is one write, it is the time for both together: such a write
+	// does not wait.) Zero: only the call's context limits them.
 	Timeout time.Duration
-	// TLS holds the roots to trust; nil: the system's.
+	// TLS has the root certificates to trust. Nil: those of the system.
 	TLS *tls.Config
-	// Proxy returns the proxy for an address, if any: one that opens tunnels (CONNECT, also
-	// for http), or a SOCKS5 proxy. It is called when a connection is made. Nil: no proxy.
+	// Proxy returns the proxy for an address, or nil: an HTTP proxy, which is asked for a tunnel
+	// (CONNECT, also for http), or a SOCKS5 proxy. It is called for each new connection. Nil: no
+	// proxy.
 	Proxy func(*url.URL) (*url.URL, error)
 	// MaxIdle is how many idle connections are kept. Zero: none.
 	MaxIdle int
-	// IdleTimeout is how long they are kept. Required where MaxIdle is set.
+	// IdleTimeout is how long they are kept. Required if MaxIdle is set.
 	IdleTimeout time.Duration
-	// MaxHead limits the length of an answer's heads, with those of 1xx. Zero: 1 MiB.
+	// MaxHead limits the length of an answer's head, including the 1xx heads before it. Zero: 1 MiB.
 	MaxHead int64
-	// Dial makes a TCP connection. Nil: a net.Dialer does.
+	// Dial makes a TCP connection. Nil: that of a net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
@@ -67,19 +68,20 @@ func New(cfg Config) *Client {
 	if cfg.MaxHead == 0 {
 		cfg.MaxHead = 1 << 20
 	}
-	return &Client{cfg: cfg, pool: pool{most: cfg.MaxIdle, limit: cfg.IdleTimeout}}
+	return &Client{cfg: cfg, pool: pool{maxIdle: cfg.MaxIdle, idleTimeout: cfg.IdleTimeout}}
 }
 
 // Call has options for a call, besides its request.
 type Call struct {
-	// Ready is called when there is a connection for the call, and a body that fits into one write
-	// has been read. Both may have taken a while. Ready may change the request's header, and then
-	// returns true. If it returns an error, the call ends with it, and nothing is sent.
+	// Ready is called right before the first write. Making a connection and reading a small body may
+	// have taken a while, and a token may have expired meanwhile. Ready may change the request's
+	// header, and then returns true. If it returns an error, the call ends with it, and nothing is
+	// sent.
 	Ready func() (changed bool, err error)
 	// Fence is called right before each write to the connection. If it returns an error, the
-	// call ends and the rest of it is not sent.
+	// call ends, and the rest of it is not sent.
 	Fence func() error
-	// New asks for a new connection, not one from the pool.
+	// New demands a new connection, not one from the pool.
 	New bool
 }
 
@@ -103,7 +105,7 @@ func (cl *Client) Do(req *http.Request, call Call) (*http.Response, error) {
 	ctx := req.Context()
 	out := newOutgoing(req)
 	defer out.drop()
-	broken := "" // the address of a new connection that broke
+	broken := "" // the address of a new connection that broke, if there was one
 	for {
 		c, err := cl.connection(ctx, req.URL, call.New, broken)
 		if err != nil {
@@ -117,11 +119,11 @@ func (cl *Client) Do(req *http.Request, call Call) (*http.Response, error) {
 			c.hangUp()
 			continue
 		}
-		resp, lost, err := c.exchange(req, out, call)
-		// The only rule about sending again. A connection from the pool may turn out to be
-		// dead, and a new one may break. If nothing of the call has left, it is safe to take
-		// the next connection. The last one is the second new one.
-		if !lost || ctx.Err() != nil || !c.reused && broken != "" {
+		resp, unsent, err := c.exchange(req, out, call)
+		// This is the only place that sends a call again. A connection from the pool may turn out
+		// to be dead, and a new one may break. If nothing of the call has left, it is safe to take
+		// the next connection. If a second new one breaks, the call fails.
+		if !unsent || ctx.Err() != nil || !c.reused && broken != "" {
 			return resp, err
 		}
 		if !c.reused {
@@ -132,16 +134,16 @@ func (cl *Client) Do(req *http.Request, call Call) (*http.Response, error) {
 
 // connection returns an idle connection, which may be dead, or a new one.
 func (cl *Client) connection(ctx context.Context, u *url.URL, fresh bool, avoid string) (*conn, error) {
-	where := place{u.Scheme, u.Host}
+	to := destination{u.Scheme, u.Host}
 	if !fresh {
-		if c := cl.pool.take(where); c != nil {
+		if c := cl.pool.take(to); c != nil {
 			c.reused = true
 			return c, nil
 		}
 	}
-	return cl.dial(ctx, where, u, avoid)
+	return cl.dial(ctx, to, u, avoid)
 }
 
-// CloseIdleConnections closes the idle connections. Connections in use are closed when their
-// calls end, until there is another call.
+// CloseIdleConnections closes the idle connections, and those in use when their calls end. The next
+// call makes a new connection, and from then on connections are kept again.
 func (cl *Client) CloseIdleConnections() { cl.pool.empty() }

@@ -1,9 +1,10 @@
-// Package content reads the body of a webhook: strict JSON, then type and shape. The lane is
-// taken from the very value that was checked, so that usher and the receiver cannot read two
+// Package content reads the body of a webhook: strict JSON first, then type and schema. usher takes the
+// tenant from the same value that it has checked. So usher and the receiver cannot read two
 // different tenants out of one body.
 package content
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -15,7 +16,7 @@ import (
 // built-in schema describes it.
 const TenantProvisioningChange = "TenantProvisioningChange"
 
-// maxShown is how many bytes of a foreign path or name are shown.
+// maxShown is how many bytes of a path or name that others chose are shown.
 const maxShown = 200
 
 // A Fault is one thing that is wrong with a body.
@@ -24,20 +25,27 @@ type Fault struct {
 	Message string `json:"message"`
 }
 
-// Words says what the first of some faults is, and how many more there are.
-func Words(faults []Fault) string {
+// String returns the fault as a sentence, such as "/payload/tenant is missing".
+func (f Fault) String() string { return cmp.Or(f.Path, "the body") + " " + f.Message }
+
+// Summary describes faults in one sentence, because some webhook logs show only one line: it has the
+// first fault, and says how many more there are.
+func Summary(faults []Fault) string {
 	if len(faults) == 0 {
 		return ""
 	}
-	words := strings.TrimSpace(faults[0].Path + " " + faults[0].Message)
-	if n := len(faults) - 1; n > 0 {
-		words += fmt.Sprintf(", and %d more", n)
+	switch more := len(faults) - 1; more {
+	case 0:
+		return faults[0].String()
+	case 1:
+		return faults[0].String() + ", and one more fault"
+	default:
+		return fmt.Sprintf("%v, and %d more faults", faults[0], more)
 	}
-	return words
 }
 
-// pointer writes the path of a fault, and no more of it than is shown: a body can have a name of
-// a megabyte, and a hundred thousand faults below it.
+// pointer writes the path of a fault as a JSON pointer. It copies no more than is shown: a body can
+// have a name of a megabyte, and a hundred thousand faults below it.
 func pointer(path []string) string {
 	var p strings.Builder
 	for _, token := range path {
@@ -58,51 +66,45 @@ func TypeOf(value any) string {
 	return strings.Clone(s)
 }
 
-// CertainTenant returns whose webhook a parsed body is: the codes of the platform and of the tenant,
-// each empty where there is none. A number counts as its text; Rules refuse all other types. certain is
-// false if there is no tenant, or if one of the codes cannot be read. The strings are copies, because
-// lanes are remembered and must not keep the whole body in memory.
+// CertainTenant returns the codes of the platform and of the tenant that a parsed body is about. A code
+// is empty if it is missing. certain is false if there is no tenant, or if one of the codes cannot be
+// read. The codes are copies: lanes are remembered, and must not keep whole bodies in memory.
 func CertainTenant(value any) (platform, tenant string, certain bool) {
-	t := Member(Member(value, "payload"), "tenant")
-	platform, tenant = code(Member(t, "platform")), code(t)
-	return platform, tenant, tenant != "" && len(codeFaults(value)) == 0
+	platform, tenant, faults := codes(value)
+	return strings.Clone(platform), strings.Clone(tenant), tenant != "" && len(faults) == 0
 }
 
-func code(of any) string {
-	switch c := Member(of, "code").(type) {
-	case string:
-		return strings.Clone(c)
-	case json.Number:
-		return strings.Clone(string(c))
-	}
-	return ""
-}
-
-// codeFaults refuses codes that CertainTenant cannot read. To read them as none would make one tenant
-// of two. Null counts as absent.
-func codeFaults(value any) (faults []Fault) {
+// codes returns the codes of the platform and of the tenant, and a fault for each that cannot be read.
+// If such a code counted as missing, two tenants could become one. Null counts as missing, and a number
+// as its text.
+func codes(value any) (platform, tenant string, faults []Fault) {
 	const at = "/payload/tenant"
-	check := func(path string, c any) {
-		switch c.(type) {
-		case nil, string, json.Number:
+	codeOf := func(path string, object any) string {
+		switch code := Member(object, "code").(type) {
+		case nil:
+		case string:
+			return code
+		case json.Number:
+			return code.String()
 		default:
-			faults = append(faults, Fault{path, "must be a string or a number"})
+			faults = append(faults, Fault{path + "/code", "must be a string or a number"})
 		}
+		return ""
 	}
 	t := Member(Member(value, "payload"), "tenant")
-	check(at+"/code", Member(t, "code"))
+	tenant = codeOf(at, t)
 	switch p := Member(t, "platform").(type) {
 	case nil:
 	case map[string]any:
-		check(at+"/platform/code", p["code"])
+		platform = codeOf(at+"/platform", p)
 	default:
 		faults = append(faults, Fault{at + "/platform", "must be an object"})
 	}
-	return faults
+	return platform, tenant, faults
 }
 
-// Member returns what an object has under exactly this name, or nil: the struct fields of
-// encoding/json would match in upper and lower case.
+// Member returns the member of an object with exactly this name, or nil. (Struct fields of
+// encoding/json would match a name in upper or lower case, too.)
 func Member(value any, name string) any {
 	object, _ := value.(map[string]any)
 	return object[name]

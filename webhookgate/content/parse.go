@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// maxDepth limits the stack that a body can make usher and the receiver use.
+	// maxDepth limits how much stack usher and the receiver need for a body.
 	maxDepth = 64
 
-	// maxValues limits how many values a body can have; very large bodies may have one for
-	// each ten bytes. A value of two bytes costs forty in memory, and eight hundred if it has
-	// the wrong type and that must be reported.
+	// maxValues limits how many values a body can have; a very large body may have one for each
+	// ten bytes. A value of two bytes takes forty bytes of memory, and eight hundred if it has the
+	// wrong type, because of the fault.
 	maxValues = 100_000
 
-	// maxNumber and maxExponent limit what a number can cost. The schema is checked with
+	// maxNumber and maxExponent limit the time that a number takes. The library checks numbers with
 	// math/big, which needs ten milliseconds for 1e999999, and a body can have a hundred
 	// thousand of those. Both limits are beyond what a float64 can hold.
 	maxNumber   = 400
@@ -29,8 +29,8 @@ const (
 
 // Parse reads body as one JSON value that every parser reads the same way. Besides the
 // grammar it requires what RFC 7493 (I-JSON) requires: valid UTF-8, no name twice in one
-// object, no half of a surrogate pair. encoding/json accepts all of these, and then the
-// receiver may read something else than usher checked. Numbers stay as they are written, as
+// object, no half of a surrogate pair. encoding/json accepts bodies that break these rules, and then
+// the receiver may read something else than usher has checked. Numbers stay as they are written, as
 // json.Number.
 func Parse(body []byte) (any, *Fault) {
 	if len(bytes.TrimSpace(body)) == 0 {
@@ -59,10 +59,10 @@ type parser struct {
 	src    string
 	pos    int
 	values int      // so far
-	path   []string // of the fault, the innermost name first: it is noted on the way back up
+	path   []string // the path to the fault, the innermost name first; filled on the way back up
 }
 
-// below notes that a fault is inside the member or item called name.
+// below notes that the fault is inside the member or item called name.
 func (p *parser) below(name string, f *Fault) *Fault {
 	p.path = append(p.path, name)
 	return f
@@ -171,7 +171,8 @@ func (p *parser) text() (string, *Fault) {
 	}
 	var s string
 	err := json.Unmarshal([]byte(quoted), &s)
-	// encoding/json replaces a half with U+FFFD, so there are more of these than were sent.
+	// encoding/json replaces half a surrogate pair with U+FFFD. Then s has more of these than the
+	// sender sent.
 	sent := strings.Count(quoted, "\uFFFD") + strings.Count(strings.ToLower(strings.ReplaceAll(quoted, `\\`, "")), `\ufffd`)
 	if err != nil || strings.Count(s, "\uFFFD") > sent {
 		return "", &Fault{Message: "has half a character: a surrogate without its other half"}
@@ -204,7 +205,7 @@ func syntaxError(body []byte) string {
 	return fmt.Sprint(err)
 }
 
-// badRune returns the offset where body, which is not UTF-8, stops being so.
+// badRune returns the offset of the first byte of body that is not UTF-8. There must be one.
 func badRune(body []byte) (offset int) {
 	for {
 		r, size := utf8.DecodeRune(body[offset:])

@@ -23,7 +23,7 @@ var builtIn []byte
 type Rules struct {
 	types  []string
 	schema *jsonschema.Schema
-	shape  *shape // of the built-in schema; nil: the schema is the user's own, and applies to every type
+	shape  *shape // of the built-in schema; nil: schema is the user's own, and applies to every type
 }
 
 // NewRules makes the rules for the event types that are accepted; "*" accepts any. own is the
@@ -33,7 +33,7 @@ func NewRules(types []string, own []byte) (*Rules, error) {
 	if own == nil {
 		source = builtIn
 	}
-	doc, fault := Parse(source) // strictly: with a name twice, one of two rules would be ignored
+	doc, fault := Parse(source) // strict: if a name occurred twice, one of two rules would be ignored
 	if fault != nil {
 		return nil, errors.New(cmp.Or(fault.Path, "it") + " " + fault.Message)
 	}
@@ -52,7 +52,7 @@ func compile(doc any) (*jsonschema.Schema, error) {
 	const base = "schema:///"
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
-	c.AssertFormat() // since 2019-09 "format": "date" is only a remark otherwise
+	c.AssertFormat() // otherwise "format": "date" checks nothing, since draft 2019-09
 	c.UseLoader(noLoader{})
 	if err := c.AddResource(base, doc); err != nil {
 		return nil, err
@@ -68,13 +68,13 @@ func compile(doc any) (*jsonschema.Schema, error) {
 		}
 		return nil, errors.New("not a JSON Schema: " + strings.Join(parts[:min(len(parts), 20)], "; "))
 	case err != nil:
-		return nil, errors.New(strings.ReplaceAll(err.Error(), base, "")) // remove our internal name
+		return nil, errors.New(strings.ReplaceAll(err.Error(), base, "")) // users do not know this name
 	}
 	return schema, nil
 }
 
-// noLoader refuses references to other files and addresses: what usher lets through must not
-// depend on something that it loads from the network or the disk.
+// noLoader refuses references to other files and addresses: which webhooks usher accepts must not
+// depend on what it loads from the network or the disk.
 type noLoader struct{}
 
 func (noLoader) Load(url string) (any, error) {
@@ -83,25 +83,25 @@ func (noLoader) Load(url string) (any, error) {
 
 // Faults returns everything that is wrong with the type or shape of a parsed value.
 func (r *Rules) Faults(value any) []Fault {
-	object, _ := value.(map[string]any)
-	typ, typed := object["type"].(string)
+	typ, typed := Member(value, "type").(string)
+	_, _, codeFaults := codes(value)
 	switch {
-	case typed && !r.Lets(typ):
+	case typed && !r.Accept(typ):
 		return []Fault{{"/type", fmt.Sprintf("is %q; accepted here: %s", text.Clip(typ, maxShown), strings.Join(r.types, ", "))}}
-	case r.shape != nil && typed && typ != TenantProvisioningChange: // its shape is not documented
-		return codeFaults(value)
+	case r.shape != nil && typed && typ != TenantProvisioningChange: // nobody has documented its schema
+		return codeFaults
 	}
 	if faults := r.schemaFaults(value); len(faults) > 0 {
 		return faults
 	}
-	if !typed && !r.Lets("*") { // the user's schema may not require a type, the list of types does
+	if !typed && !r.Accept("*") { // the list of types requires a type, even if the user's schema does not
 		return []Fault{{"/type", "must be a string that names the event"}}
 	}
-	return codeFaults(value)
+	return codeFaults
 }
 
-// Lets says whether webhooks of this type are accepted.
-func (r *Rules) Lets(typ string) bool {
+// Accept reports whether the rules accept webhooks of this type.
+func (r *Rules) Accept(typ string) bool {
 	return slices.Contains(r.types, typ) || slices.Contains(r.types, "*")
 }
 
@@ -122,14 +122,15 @@ func (r *Rules) schemaFaults(value any) []Fault {
 
 func faultsIn(e *jsonschema.ValidationError) []Fault {
 	faults := leaves(nil, e)
-	// Maps have no order, and a sender that tries again should see the same list.
+	// The library goes through maps, which have no order. A sender that tries again should see the
+	// same list.
 	slices.SortFunc(faults, func(a, b Fault) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Message, b.Message))
 	})
 	return slices.Compact(faults)
 }
 
-// leaves collects the causes, the leaves of the library's tree of errors.
+// leaves adds the leaves of the library's tree of errors to faults.
 func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
 	add := func(message string, member ...string) {
 		faults = append(faults, Fault{pointer(slices.Concat(e.InstanceLocation, member)), message})
@@ -163,8 +164,8 @@ func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
 	return faults
 }
 
-// message says what is wrong, for the person who reads the sender's webhook log. It shows no
-// values except dates, because it is also in usher's log.
+// message says what is wrong, for people who read the sender's webhook log. It shows no values
+// except dates, because usher logs it, too.
 func message(e *jsonschema.ValidationError) string {
 	switch k := e.ErrorKind.(type) {
 	case *kind.Type:
@@ -217,12 +218,12 @@ func number(r *big.Rat) string {
 	return strconv.FormatFloat(f, 'g', -1, 64)
 }
 
-// articles writes types as in a sentence: "an integer or null".
+// articles writes types as part of a sentence: "an integer or null".
 func articles(types []string) string {
 	var named []string
 	for _, t := range types {
 		switch t {
-		case "null": // comes last
+		case "null": // added last
 		case "array", "integer", "object":
 			named = append(named, "an "+t)
 		default:

@@ -13,15 +13,15 @@ import (
 // A shape is the built-in schema in a form that quickly recognises a webhook that fits. The
 // library takes ten times as long, because it is always ready to explain what does not fit. A
 // shape knows only the keywords that occur in the built-in schema. Tests prove that it accepts a
-// webhook only if the library does. If it does not accept one, the library decides and writes the
-// report.
+// webhook only if the library does. If a shape does not accept a webhook, the library decides, and
+// writes the faults.
 type shape struct {
-	types     []string // any of them; none: all
+	types     []string // the value must have one of them; empty: any type
 	required  []string
-	members   []member // those that an object may have; a list is quicker to go through than a map
+	members   []member // the schemas of an object's members; a slice is faster to go through than a map
 	items     *shape
 	minLength int
-	date      bool // the only format
+	date      bool // the string is a date; the built-in schema has no other format
 }
 
 type member struct {
@@ -88,5 +88,5 @@ func (s *shape) allows(typ string) bool {
 }
 
 // plainInteger reports whether a number is written as an integer. To JSON Schema 1.0 and 1e2
-// are integers, too: the library decides about those.
+// are integers, too; the library decides about those.
 func plainInteger(n json.Number) bool { return !strings.ContainsAny(string(n), ".eE") }

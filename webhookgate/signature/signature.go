@@ -17,20 +17,20 @@ import (
 	"time"
 )
 
-// An HMAC is made with one hash.
+// An HMAC is a kind of signature: HMAC with one of the hashes.
 type HMAC struct {
 	Name string // of the hash: sha256, sha512 or sha1
 	hash func() hash.Hash
-	size int // of the HMAC, in bytes
+	size int // of a signature, in bytes
 }
 
 var hmacs = []HMAC{
-	{"sha256", sha256.New, sha256.Size}, // the first is that of Standard Webhooks, too
+	{"sha256", sha256.New, sha256.Size}, // first, because Standard Webhooks uses it
 	{"sha512", sha512.New, sha512.Size},
 	{"sha1", sha1.New, sha1.Size}, // for senders that support nothing better; as an HMAC it is not broken
 }
 
-// ByName returns the HMAC with a hash: sha256, sha512 or sha1.
+// ByName returns the HMAC with the hash of this name: sha256, sha512 or sha1.
 func ByName(hash string) (HMAC, error) {
 	for _, a := range hmacs {
 		if a.Name == hash {
@@ -40,8 +40,9 @@ func ByName(hash string) (HMAC, error) {
 	return HMAC{}, errors.New("unknown hash")
 }
 
-// Verify accepts exactly one signature, in hex or base64. With several, a proxy or the receiver
-// might use another one than usher. An empty secret verifies nothing.
+// Verify reports whether there is exactly one signature, in hex or base64, and it fits the body. If
+// there were several, a proxy or the receiver might check another one than usher. An empty secret
+// verifies nothing.
 func (a HMAC) Verify(secret string, signatures []string, body []byte) bool {
 	if secret == "" || len(signatures) != 1 {
 		return false
@@ -63,10 +64,10 @@ func (a HMAC) parse(s string) ([]byte, error) {
 	case base64.RawStdEncoding.EncodedLen(a.size):
 		return DecodeBase64(s)
 	}
-	return nil, errors.New("not its length") // and not decoded: strangers send this
+	return nil, errors.New("wrong length") // not decoded: a stranger can send megabytes
 }
 
-// Sign makes what Verify accepts: the hash's name, "=", and the HMAC in hex.
+// Sign returns a signature that Verify accepts: the name of the hash, "=", and the HMAC in hex.
 func (a HMAC) Sign(secret string, body []byte) string {
 	return a.Name + "=" + hex.EncodeToString(a.sign([]byte(secret), body))
 }
@@ -79,12 +80,12 @@ func (a HMAC) sign(key []byte, parts ...[]byte) []byte {
 	return mac.Sum(nil)
 }
 
-// DecodeBase64 reads either alphabet, padded or not.
+// DecodeBase64 reads base64 in the standard alphabet or the one for URLs, with or without padding.
 func DecodeBase64(s string) ([]byte, error) {
-	return base64.RawStdEncoding.DecodeString(strings.TrimRight(oneAlphabet.Replace(s), "="))
+	return base64.RawStdEncoding.DecodeString(strings.TrimRight(toStandard.Replace(s), "="))
 }
 
-var oneAlphabet = strings.NewReplacer("-", "+", "_", "/")
+var toStandard = strings.NewReplacer("-", "+", "_", "/")
 
 // Standard Webhooks (standardwebhooks.com): three headers, and a signature over
 // "id.timestamp.body".
@@ -113,8 +114,8 @@ func ParseKey(s string) ([]byte, error) {
 	return key, nil
 }
 
-// Stamp sets the headers for one try: the id, the time, and a signature unless key is nil. It
-// replaces those of a sender.
+// Stamp sets the Standard Webhooks headers for one try: the id, the time, and a signature unless key
+// is nil. It replaces those of the sender.
 func Stamp(h http.Header, key []byte, id string, now time.Time, body []byte) {
 	timestamp := strconv.FormatInt(now.Unix(), 10)
 	h.Set(idHeader, id)
@@ -129,9 +130,9 @@ func standardSignature(key []byte, id, timestamp string, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(hmacs[0].sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body))
 }
 
-// VerifyStandard returns what is wrong with the sender's Standard Webhooks headers, or nothing.
-// Each must occur once. The signature header may list several signatures, as senders do while
-// they rotate keys; one that fits is enough.
+// VerifyStandard returns what is wrong with the sender's Standard Webhooks headers, or an empty
+// string. Each header must occur once. The signature header may list several signatures, as senders
+// do while they rotate keys; one that fits is enough.
 func VerifyStandard(key []byte, h http.Header, body []byte, now time.Time) string {
 	for _, name := range []string{idHeader, timestampHeader, signatureHeader} {
 		if values := h.Values(name); len(values) != 1 || values[0] == "" {
@@ -148,7 +149,7 @@ func VerifyStandard(key []byte, h http.Header, body []byte, now time.Time) strin
 	}
 	want := standardSignature(key, h.Get(idHeader), timestamp, body)
 	fits := false
-	for signature := range strings.FieldsSeq(h.Get(signatureHeader)) { // other versions fit nothing, as the standard requires
+	for signature := range strings.FieldsSeq(h.Get(signatureHeader)) { // those of other versions than v1 never fit, as the standard requires
 		fits = len(signature) == len(want) && hmac.Equal([]byte(signature), []byte(want)) || fits
 	}
 	if !fits {

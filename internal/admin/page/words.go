@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/store"
+	"usher/internal/text"
 )
 
 // Span writes a duration: 2.5 ms, 35 ms, 34 s, 26 min, 1 h 34 min, 3 d 4 h.
@@ -94,9 +95,9 @@ func Bytes(n int64) string {
 }
 
 // TenantName writes a tenant as store.ShowTenant does (platform/tenant, or tenant alone without a platform), and shortens a very long
-// name.
+// name: a browser would need minutes to lay out one of 1 MiB.
 func TenantName(platform, tenant string) string {
-	return shorten(store.ShowTenant(platform, tenant), 300)
+	return text.Shorten(store.ShowTenant(platform, tenant), 300)
 }
 
 // Plural writes a number and the noun that it counts.
@@ -121,15 +122,7 @@ func FirstFew(names []string) string {
 
 // Excerpt returns the beginning of a foreign text, on one line.
 func Excerpt(words string) string {
-	return shorten(strings.Join(strings.Fields(words), " "), 120)
-}
-
-// shorten cuts a text after so many letters: a sender may use a name of 1 MiB, and a browser would need minutes to lay it out.
-func shorten(text string, most int) string {
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "…"
-	}
-	return text
+	return text.Shorten(strings.Join(strings.Fields(words), " "), 120)
 }
 
 // ShortChanges writes the first five changes, and how many more there are. A no-break space keeps a sign on the line of what was added or
@@ -145,7 +138,7 @@ func ShortChanges(changes []string) string {
 		if changeClass(c) != "changed" {
 			c = c[:1] + "\u00a0" + c[2:]
 		}
-		shown[i] = shorten(c, 120)
+		shown[i] = text.Shorten(c, 120)
 	}
 	return strings.Join(shown, ", ") + more
 }

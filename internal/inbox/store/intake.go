@@ -72,13 +72,13 @@ func (s *Store) tooSlow() error {
 func (s *Store) newIntake(w *webhookgate.Webhook) *intake {
 	i := &intake{s: s, hook: w, row: newWebhook(w), reply: make(chan Answer, 1)}
 	if w.Snapshot {
-		says := w.Says
-		if says == nil { // it does not come from the gate
-			seen := snapshot.Read(w.Body)
-			says = &snapshot.Kept{Name: seen.Name, Features: seen.Encode()}
+		state := w.State
+		if state == nil { // it does not come from the gate
+			read := snapshot.Read(w.Body)
+			state = &read
 		}
 		i.snap = &snapshotRow{lane: i.row.lane, Stored: snapshot.Stored{
-			Platform: w.Lane.Platform, Tenant: w.Lane.Tenant, Name: says.Name, Webhook: w.ID, Features: says.Features,
+			Platform: w.Lane.Platform, Tenant: w.Lane.Tenant, Name: state.Name, Webhook: w.ID, Features: state.Encode(),
 		}}
 	}
 	return i

@@ -24,13 +24,13 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 	}
 	header := encodeHeader(w.Header)
 	row.size = int64(len(w.Body)+len(header)) + overhead
-	if r.Certain {
+	if w.Lane.Tenant != "" {
 		row.lane = LaneOf(w.Lane)
 	}
 	one := act{s: s, wants: func(n *needs) {
 		n.count++
 		n.refused = append(n.refused, row.digest)
-		if r.Certain {
+		if w.Lane.Tenant != "" {
 			n.lanes[row.lane] = w.Lane
 			n.rest[row.lane] = true
 		}

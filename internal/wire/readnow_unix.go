@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// descriptor returns what look needs, or nil.
+// descriptor returns the descriptor of a connection, or nil if it has none.
 func descriptor(c net.Conn) (raw syscall.RawConn) {
 	if sc, ok := c.(syscall.Conn); ok {
 		raw, _ = sc.SyscallConn() // fails only on a closed connection
@@ -17,7 +17,7 @@ func descriptor(c net.Conn) (raw syscall.RawConn) {
 	return raw
 }
 
-// readNow reads what has arrived, and does not wait.
+// readNow reads what has arrived. It does not wait.
 func readNow(fd uintptr, p []byte) (n int, err error) {
 	for {
 		switch n, err = syscall.Read(int(fd), p); {

@@ -1,0 +1,17 @@
+// Package clock measures how long ago something happened, even if the machine has slept or its clock
+// was set back since.
+//
+// A time.Time from time.Now has two readings. The monotonic one stands still while a laptop
+// sleeps. The wall clock goes on, but somebody can set it back. Neither ever shows too much time
+// by these faults, so the larger difference is the right one.
+package clock
+
+import "time"
+
+// Age returns how much time has passed from then to now. Both must come from time.Now.
+func Age(then, now time.Time) time.Duration {
+	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)))
+}
+
+// Since returns Age until now.
+func Since(then time.Time) time.Duration { return Age(then, time.Now()) }
