@@ -168,7 +168,7 @@ func TestAClockThatWasSetBack(t *testing.T) {
 				var ahead atomic.Int64
 				ahead.Store(int64(tc.back))
 				d := newDesk(t, open, func(c *Config) {
-					c.Store.Ahead = func() time.Duration { return time.Duration(ahead.Load()) }
+					c.Store.ClockOffset = func() time.Duration { return time.Duration(ahead.Load()) }
 					c.Store.Jitter = func(time.Duration) time.Duration { return 4 * time.Minute }
 				})
 				d.main.set("", tc.answer)
@@ -198,7 +198,7 @@ func TestStartAfterAClockJump(t *testing.T) {
 	a.until("under way", func() bool { return len(a.main.tried("t")) == 1 })
 	b := newDesk(t, open, func(c *Config) {
 		c.Store.Receivers = a.cfg.Store.Receivers
-		c.Store.Ahead = func() time.Duration { return 15 * time.Second }
+		c.Store.ClockOffset = func() time.Duration { return 15 * time.Second }
 	})
 	b.take("u", "A") // it works
 	b.idle("u")
@@ -216,12 +216,12 @@ func TestClockGoesBackAfterADeath(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	wire := pgtest.Cut(t, must2(url.Parse(dsn))(t).Host)
-	lease := func(c *Config) { c.Store.Lease = 2 * time.Second }
+	lease := func(c *Config) { c.Store.LeaseTime = 2 * time.Second }
 	b := newDesk(t, inDatabase(t, dsn), lease)
 	b.ahead.Store(int64(5 * time.Minute))
 	a := newDesk(t, inDatabase(t, wire.Through(dsn)), lease, func(c *Config) {
 		c.Store.Receivers = b.cfg.Store.Receivers
-		c.Store.Ahead = func() time.Duration { return 5 * time.Minute }
+		c.Store.ClockOffset = func() time.Duration { return 5 * time.Minute }
 	})
 	b.take("u", "A")
 	release := b.main.hang("t")

@@ -162,7 +162,7 @@ type headsTx struct {
 }
 
 func (t headsTx) Queue(name string, each func(store.Row) error, args ...any) {
-	if name == "next" {
+	if name == "next_waiting" {
 		t.most.Store(max(t.most.Load(), int64(len(args[0].([][]byte)))))
 	}
 	t.Tx.Queue(name, each, args...)
@@ -184,9 +184,9 @@ func TestBodiesAreCounted(t *testing.T) {
 		if d.courier.bodies != 0 {
 			t.Errorf("%d bytes are held", d.courier.bodies)
 		}
-		for _, l := range d.courier.lines {
-			if l.granted != 0 || l.underway != 0 || l.failed != 0 || len(l.ready) != 0 || len(d.courier.leaves) != 0 {
-				t.Errorf("%d granted, %d under way, %d failed, %d leaves", l.granted, l.underway, l.failed, len(d.courier.leaves))
+		for _, to := range d.courier.targets {
+			if to.reserved != 0 || to.inFlight != 0 || to.failedLanes != 0 || len(to.queue) != 0 || len(d.courier.leases) != 0 {
+				t.Errorf("%d reserved, %d under way, %d failed, %d leases", to.reserved, to.inFlight, to.failedLanes, len(d.courier.leases))
 			}
 		}
 	})
@@ -228,7 +228,7 @@ func (e *splits) Write(fn func(store.Tx) error) error {
 	if e.left.Add(-1) != 0 {
 		return e.Engine.Write(fn)
 	}
-	guilty := &store.GuiltyError{Err: errors.New("a value that the database does not take")}
+	guilty := &store.StatementError{Err: errors.New("a value that the database does not take")}
 	err := e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), guilty) })
 	e.meanwhile()
 	return err

@@ -40,7 +40,7 @@ func BenchmarkInbox(b *testing.B) {
 			to := new(sink)
 			rc := &receiver.Receiver{Name: receiver.Main, URL: &url.URL{Scheme: "http", Host: "to"}, Timeout: time.Second, Concurrency: 32, Transport: to}
 			set := receiver.NewSet(rc)
-			in := New(open(), Config{Store: store.Config{Receivers: set, Attempts: 20, MaxAge: time.Hour, Window: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}})
+			in := New(open(), Config{Store: store.Config{Receivers: set, MaxAttempts: 20, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}})
 			ctx, end := context.WithCancel(context.Background())
 			var running sync.WaitGroup
 			running.Go(func() { in.Run(ctx, context.Background()) })

@@ -24,7 +24,7 @@ func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), chang
 		path := filepath.Join(t.TempDir(), "inbox.db")
 		synctest.Test(t, func(t *testing.T) {
 			d := newDesk(t, inFile(t, path), append([]func(*Config){func(c *Config) {
-				c.Store.Attempts, c.Store.Jitter, c.Store.Ahead = 20, func(d time.Duration) time.Duration { return d }, nil
+				c.Store.MaxAttempts, c.Store.Jitter, c.Store.ClockOffset = 20, func(d time.Duration) time.Duration { return d }, nil
 			}}, change...)...)
 			time.Sleep(time.Millisecond)
 			test(t, d)
@@ -59,7 +59,7 @@ func answers(codes ...int) func(int) *http.Response {
 }
 
 func TestTries(t *testing.T) {
-	four := func(c *Config) { c.Store.Attempts = 4 }
+	four := func(c *Config) { c.Store.MaxAttempts = 4 }
 	inBubble(t, "pauses double from 1 s to 5 min", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
 		d.take("t", "A")
@@ -591,7 +591,7 @@ func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	d.take("a", body(30))
 	d.until("a is under way", func() bool { return len(one.tried("a")) == 1 })
 	d.take("b", body(40)) // more than there is room for beside a: it is claimed, and read when it has its place
-	d.until("b is claimed", func() bool { d.courier.mu.Lock(); defer d.courier.mu.Unlock(); return len(d.courier.leaves) == 2 })
+	d.until("b is claimed", func() bool { d.courier.mu.Lock(); defer d.courier.mu.Unlock(); return len(d.courier.leases) == 2 })
 	d.take("c", body(30)) // kept in memory
 	release()
 	d.idle("")
@@ -655,26 +655,26 @@ func TestLeaveWhileItEnds(t *testing.T) {
 // A retry whose time has come while its receiver gets nothing (it is down, paused, or has no place) must not keep the courier
 // awake: it would look for work as fast as it can, for as long as that lasts.
 func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
-	for name, held := range map[string]func(*courier, *line){
-		"down":   func(_ *courier, l *line) { l.streak, l.probed = inARowDown, time.Now() },
-		"paused": func(c *courier, _ *line) { c.paused = func() []store.Pause { return []store.Pause{{}} } },
-		"full":   func(_ *courier, l *line) { l.underway = 3 * l.Concurrency },
-		"bodies": func(c *courier, _ *line) { c.bodies = maxBodies },
+	for name, held := range map[string]func(*courier, *target){
+		"down":   func(_ *courier, to *target) { to.missesInARow, to.lastProbe = downAfter, time.Now() },
+		"paused": func(c *courier, _ *target) { c.paused = func() []store.Pause { return []store.Pause{{}} } },
+		"full":   func(_ *courier, to *target) { to.inFlight = 3 * to.Concurrency },
+		"bodies": func(c *courier, _ *target) { c.bodies = maxBodies },
 	} {
 		t.Run(name, func(t *testing.T) {
 			rc := newTaker(receiver.Main, 4).Receiver
 			c := newCourier(Config{Store: store.Config{Receivers: receiver.NewSet(rc)}})
 			c.paused = func() []store.Pause { return nil }
-			l := c.lines[rc]
-			held(c, l)
-			l.next = time.Now().Add(-time.Second)
-			if claims, _ := c.claims(time.Now()); len(claims) > 0 {
+			to := c.targets[rc]
+			held(c, to)
+			to.nextRetry = time.Now().Add(-time.Second)
+			if claims, _ := c.planClaims(time.Now()); len(claims) > 0 {
 				t.Fatalf("asks for %d claims", len(claims))
 			}
-			if !l.next.IsZero() {
+			if !to.nextRetry.IsZero() {
 				t.Error("looks again at once")
 			}
-			if !l.more || !l.late {
+			if !to.mayHaveReady || !to.mayHaveRetries {
 				t.Error("has forgotten that there is something to do")
 			}
 		})

@@ -400,7 +400,7 @@ func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	defer conn.Close(context.Background())
 	tx := must2(conn.Begin(t.Context()))(t)
 	key := store.LaneOf(webhookgate.Lane{Tenant: "new"}) // another replica has just met this tenant, too, and its COMMIT takes a while
-	must2(tx.Exec(t.Context(), "INSERT INTO "+schema+".lane (key, platform, tenant, kind) VALUES ($1, $2, 'new', '')", key[:], key[16:]))(t)
+	must2(tx.Exec(t.Context(), "INSERT INTO "+schema+".lane (key, platform, tenant, event_type) VALUES ($1, $2, 'new', '')", key[:], key[16:]))(t)
 	var sender sync.WaitGroup
 	sender.Go(func() { d.send("new", "A") })
 	d.until("it waits for the lane", func() bool {
@@ -447,7 +447,7 @@ func TestReadsOnlyItsOwnLane(t *testing.T) {
 	const tenants = 200
 	for name, read := range map[string]func(d *desk, tenant string){
 		"webhook_waiting": func(d *desk, tenant string) { d.take(tenant, "A", "B") },
-		"webhook_held": func(d *desk, tenant string) {
+		"webhook_attention": func(d *desk, tenant string) {
 			d.take(tenant, "A")
 			d.until("parked", func() bool { return d.states(tenant) == "parked" })
 			d.take(tenant, "B")

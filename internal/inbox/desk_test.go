@@ -250,9 +250,9 @@ func newDesk(t *testing.T, open func() store.Engine, change ...func(*Config)) *d
 	t.Helper()
 	d := &desk{t: t, open: open, main: newTaker(receiver.Main, 32), log: new(testkit.Output), ahead: new(atomic.Int64), release: make(map[string]func())}
 	d.cfg = Config{Store: store.Config{
-		Attempts: 1000, MaxAge: 72 * time.Hour, Window: 10 * time.Minute, MaxBytes: 1 << 30, Jitter: quick,
-		Log:   slog.New(slog.NewTextHandler(d.log, nil)),
-		Ahead: func() time.Duration { return time.Duration(d.ahead.Load()) },
+		MaxAttempts: 1000, MaxAge: 72 * time.Hour, DedupWindow: 10 * time.Minute, MaxBytes: 1 << 30, Jitter: quick,
+		Log:         slog.New(slog.NewTextHandler(d.log, nil)),
+		ClockOffset: func() time.Duration { return time.Duration(d.ahead.Load()) },
 	}}
 	for _, f := range change {
 		f(&d.cfg)

@@ -76,7 +76,7 @@ func TestNewTenantAtOnce(t *testing.T) {
 		{"a signed id", "A", "A", false, "waiting"},
 		{"only the latest", "A", "B", true, "superseded waiting"},
 	} {
-		change := func(c *Config) { c.Store.KeepLatest, c.Store.Window = tc.latest, 0 }
+		change := func(c *Config) { c.Store.KeepLatest, c.Store.DedupWindow = tc.latest, 0 }
 		a := newDesk(t, open, change)
 		b := newDesk(t, open, change)
 		check(t, a.Pause(store.Pause{}))

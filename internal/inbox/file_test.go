@@ -116,7 +116,7 @@ func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
 func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	t.Parallel()
 	path, copied := aFile(t), aFile(t)
-	d := newDesk(t, inFile(t, path), func(c *Config) { c.Store.Ahead = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
+	d := newDesk(t, inFile(t, path), func(c *Config) { c.Store.ClockOffset = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
 	release := d.main.hang("t")
 	d.take("t", "A")
 	d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
@@ -158,6 +158,30 @@ func TestFileCanBeReadMeanwhile(t *testing.T) {
 			t.Errorf("%s %v", out, err)
 		}
 	}
+}
+
+// The queries in docs/operations.md fit the tables.
+func TestQueriesOfTheDocs(t *testing.T) {
+	page := string(must2(os.ReadFile("../../docs/operations.md"))(t))
+	query := func(begin, end string) string {
+		_, rest, _ := strings.Cut(page, begin)
+		query, _, ok := strings.Cut(rest, end)
+		if !ok {
+			t.Fatalf("the docs have no query after %q", begin)
+		}
+		return query
+	}
+	t.Run("file", func(t *testing.T) {
+		path := aFile(t)
+		newDesk(t, inFile(t, path)).shut()
+		sqlOn(t, path, query("inbox.db \"\n", "\"\n```"))
+	})
+	t.Run("database", func(t *testing.T) {
+		dsn := pgtest.Schema(t)
+		newDesk(t, inDatabase(t, dsn)).shut()
+		text := "SELECT convert_from" + query("SELECT convert_from", "```")
+		inSchema(t, dsn, strings.ReplaceAll(text, "usher.", "{schema}."))
+	})
 }
 
 // A file that is moved, removed or replaced is noticed within two seconds, whether something comes or not.
@@ -336,10 +360,10 @@ func TestDamagedRefused(t *testing.T) {
 // must not stop anybody from reading either.
 func TestDamagedRows(t *testing.T) {
 	for _, damage := range []string{
-		"UPDATE lane SET memory = x'ff'",
-		"UPDATE lane SET memory = x'ffffffffffffffffffffff'",
-		"UPDATE lane SET memory = x'000001000000000000'", // it has failed -1 times
-		"UPDATE lane SET memory = x'0000000020ff'",
+		"UPDATE lane SET details = x'ff'",
+		"UPDATE lane SET details = x'ffffffffffffffffffffff'",
+		"UPDATE lane SET details = x'000001000000000000'", // it has failed -1 times
+		"UPDATE lane SET details = x'0000000020ff'",
 		"UPDATE webhook SET state = 99 WHERE seq = 1",
 	} {
 		path := aFile(t)

@@ -257,7 +257,7 @@ func TestExportFormat(t *testing.T) {
 
 // timeless is an inbox that neither delivers anything nor finds anything too old.
 func timeless(t *testing.T, open func() store.Engine) *Inbox {
-	i := New(open(), Config{Store: store.Config{MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler), Ahead: func() time.Duration { return -100 * 365 * 24 * time.Hour }}})
+	i := New(open(), Config{Store: store.Config{MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler), ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour }}})
 	t.Cleanup(func() { i.Close() })
 	return i
 }

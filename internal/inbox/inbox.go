@@ -47,7 +47,7 @@ func ParseAddress(text string) (*Address, error) {
 func (a *Address) Shared() bool { return a.database != nil }
 
 // HasPassword says whether a password is part of the address.
-func (a *Address) HasPassword() bool { return a.database != nil && a.database.Password() }
+func (a *Address) HasPassword() bool { return a.database != nil && a.database.HasPassword() }
 
 // Config is what an inbox needs to know.
 type Config struct {

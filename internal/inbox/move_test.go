@@ -37,7 +37,7 @@ func openAt(t *testing.T, address string, status *int, more ...func(*Config)) *I
 		t.Fatal(err)
 	}
 	cfg := Config{Address: at, Store: store.Config{
-		Receivers: receiver.NewSet(rc), Attempts: 3, MaxAge: time.Hour, Window: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+		Receivers: receiver.NewSet(rc), MaxAttempts: 3, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
 	}}
 	for _, f := range more {
 		f(&cfg)

@@ -60,7 +60,7 @@ func TestImportedPausesCount(t *testing.T) {
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
 		must(t, 0, func() error { _, err := to.Import(t.Context(), &file, false); return err }())
 		to.courier.mu.Lock()
-		paused := to.courier.isPaused("", "acme", "main")
+		paused := to.courier.lanePaused("", "acme", "main")
 		to.courier.mu.Unlock()
 		if got := to.main.got(""); !paused || len(got) > 0 {
 			t.Errorf("all deliveries are paused: %t, and the receiver got %q", paused, got)
@@ -84,7 +84,7 @@ func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
 	b.idle("")
 	must2(b.Erase("", "first"))(t)
 	must2(a.Import(t.Context(), &file, false))(t)
-	b.until("paused", func() bool { b.courier.Look(); return len(b.Paused()) > 0 })
+	b.until("paused", func() bool { b.courier.Wake(); return len(b.Paused()) > 0 })
 	if got := len(a.main.got("")) + len(b.main.got("")) - 1; got > 0 {
 		t.Errorf("all deliveries are paused, and the receiver got %d", got)
 	}

@@ -367,7 +367,7 @@ func newWorld(seed uint64, p pace) *world {
 		w.routes["k"] = "one"
 	}
 	w.cfg = Config{Keep: w.keep, Store: store.Config{
-		Attempts: worldTries, MaxAge: p.maxAge, Window: p.window, MaxBytes: 1 << 30, Lease: p.lease, KeepLatest: w.r.IntN(3) == 0,
+		MaxAttempts: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, MaxBytes: 1 << 30, LeaseTime: p.lease, KeepLatest: w.r.IntN(3) == 0,
 		Log: slog.New(slog.DiscardHandler),
 		Jitter: func(d time.Duration) time.Duration {
 			return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))

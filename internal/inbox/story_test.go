@@ -209,7 +209,7 @@ func TestNoCopies(t *testing.T) {
 		}
 		d.idle("")
 		d.shut()
-		d.cfg.Store.Window = 0
+		d.cfg.Store.DedupWindow = 0
 		d.start()
 		d.take("u", "A", "A")
 		d.idle("")

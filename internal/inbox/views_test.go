@@ -266,7 +266,7 @@ func (s slowToCount) Read(ctx context.Context, fn func(store.Tx) error) error {
 // While it takes long to count what waits, figures follow a little later; but they say at once what a person has changed.
 func TestFiguresWhileCountingIsSlow(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		d := newDesk(t, func() store.Engine { return slowToCount{open()} }, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.Counted = 1 })
+		d := newDesk(t, func() store.Engine { return slowToCount{open()} }, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.AlwaysCounted = 1 })
 		d.main.set("ill", status(500))
 		d.main.set("bad", status(422))
 		d.main.set("down", status(503))

@@ -64,7 +64,7 @@ func Parse(address string) (*Address, error) {
 	}
 	config, err := pgxpool.ParseConfig(base + "?" + query.Encode())
 	if err != nil {
-		return nil, errors.New(reason(err))
+		return nil, errors.New(parseReason(err))
 	}
 	for name := range config.ConnConfig.RuntimeParams {
 		if name != "application_name" {
@@ -84,7 +84,7 @@ func Parse(address string) (*Address, error) {
 }
 
 // reason is what pgx says about an address, without the address: that may have a password.
-func reason(err error) string {
+func parseReason(err error) string {
 	var parse *pgconn.ParseConfigError
 	if errors.As(err, &parse) {
 		if inner := errors.Unwrap(parse); inner != nil {
@@ -113,7 +113,7 @@ func (a *Address) Unencrypted() bool {
 }
 
 // Password says whether the address has one inside.
-func (a *Address) Password() bool { return a.config.ConnConfig.Password != "" }
+func (a *Address) HasPassword() bool { return a.config.ConnConfig.Password != "" }
 
 const (
 	connectPatience = 5 * time.Second
@@ -135,12 +135,12 @@ type Engine struct {
 	log        *slog.Logger
 	pool       *pgxpool.Pool
 
-	conn     *pgx.Conn // the writer's; nil: to be made
-	prepared bool      // the tables are there
-	try      bool      // only see whether they could be made
-	waited   time.Time // when a lock was last waited for in vain
-	planned  time.Time // when the server last forgot its plans
-	warned   bool      // the server has sent a warning since the last look
+	conn           *pgx.Conn // the writer's; nil: to be made
+	migrated       bool      // the tables are there
+	dryRun         bool      // only see whether they could be made
+	lockTimedOut   time.Time // when a lock was last waited for in vain
+	plansDiscarded time.Time // when the server last forgot its plans
+	warned         bool      // the server has sent a warning since the last look
 
 	mu     sync.Mutex // guards what follows
 	closed bool
@@ -158,7 +158,7 @@ func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error)
 	}
 	var err error
 	if e.pool, err = pgxpool.NewWithConfig(context.Background(), readers); err != nil {
-		return nil, errors.New(reason(err))
+		return nil, errors.New(parseReason(err))
 	}
 	if err := e.connect(); err != nil {
 		var setup *SetupError
@@ -193,10 +193,10 @@ func (e *SetupError) Unwrap() error { return e.Err }
 func (e *Engine) Shared() bool { return true }
 
 // Tight is part of store.Engine.
-func (e *Engine) Tight() bool { return false }
+func (e *Engine) AlmostFull() bool { return false }
 
 // Tidy is part of store.Engine. PostgreSQL tidies up by itself.
-func (e *Engine) Tidy() {}
+func (e *Engine) Maintain() {}
 
 // Close ends the connections. One that waits for a confirmation is cut off.
 func (e *Engine) Close() error {
@@ -221,14 +221,14 @@ func (e *Engine) connect() error {
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return plain(err)
+		return describe(err)
 	}
-	if !e.prepared {
+	if !e.migrated {
 		if err := e.migrate(ctx, conn); err != nil {
 			conn.Close(ctx)
 			return err
 		}
-		e.prepared = true
+		e.migrated = true
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -258,14 +258,14 @@ func (e *Engine) Write(fn func(store.Tx) error) error {
 				return err
 			}
 		}
-		if err = e.once(fn); !serialization(err) {
+		if err = e.transact(fn); !isSerialization(err) {
 			break
 		}
 	}
 	if isCode(err, "55P03") {
-		e.waited = time.Now()
+		e.lockTimedOut = time.Now()
 	}
-	return plain(err)
+	return describe(err)
 }
 
 func isCode(err error, code string) bool {
@@ -289,10 +289,10 @@ func (e *Engine) Import(fn func(store.Tx) error) error {
 		e.rollback(err)
 		return err // mostly not the database's
 	}
-	return plain(t.commit())
+	return describe(t.commit())
 }
 
-func serialization(err error) bool { return isCode(err, "40001") || isCode(err, "40P01") }
+func isSerialization(err error) bool { return isCode(err, "40001") || isCode(err, "40P01") }
 
 // begin begins a transaction of the writer. Each statement must see what others have committed: who has waited for a lane's row
 // goes by what became of it.
@@ -300,18 +300,18 @@ func (e *Engine) begin(ctx context.Context) *tx {
 	t := &tx{e: e, conn: e.conn, ctx: ctx}
 	t.batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	t.batch.Queue(e.statements["settings"])
-	if time.Since(e.planned) > planPatience {
-		e.planned = time.Now()
+	if time.Since(e.plansDiscarded) > planPatience {
+		e.plansDiscarded = time.Now()
 		t.batch.Queue("DISCARD PLANS")
 	}
 	return t
 }
 
-func (e *Engine) once(fn func(store.Tx) error) error {
+func (e *Engine) transact(fn func(store.Tx) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stepPatience)
 	defer cancel()
 	t := e.begin(ctx)
-	if time.Since(e.waited) < 5*time.Second {
+	if time.Since(e.lockTimedOut) < 5*time.Second {
 		// Somebody holds a row. The batch is split until the webhook that needs it is alone, and the others must not wait
 		// for that row at each step.
 		t.batch.Queue("SELECT set_config('lock_timeout', '200', true)")
@@ -342,11 +342,11 @@ func severity(e *pgconn.PgError) string { return cmp.Or(e.SeverityUnlocalized, e
 
 // tx collects statements in a batch.
 type tx struct {
-	e     *Engine
-	conn  *pgx.Conn
-	ctx   context.Context
-	batch pgx.Batch
-	seen  bool // a row was read
+	e       *Engine
+	conn    *pgx.Conn
+	ctx     context.Context
+	batch   pgx.Batch
+	rowRead bool // a row was read
 }
 
 // Queue is part of store.Tx.
@@ -362,7 +362,7 @@ func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
 	q.Query(func(rows pgx.Rows) error {
 		defer rows.Close()
 		for rows.Next() {
-			t.seen = true
+			t.rowRead = true
 			if err := each(rows); err != nil {
 				return err
 			}
@@ -413,7 +413,7 @@ func (t *tx) commit() error {
 		return err
 	}
 	e.disconnect()
-	e.log.Debug("a commit was not confirmed", "err", plain(err))
+	e.log.Debug("a commit was not confirmed", "err", describe(err))
 	return store.ErrDoubt
 }
 
@@ -424,11 +424,11 @@ func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) error {
 		t := &tx{e: e, ctx: ctx}
 		err := e.readOnce(ctx, t, fn)
 		var pg *pgconn.PgError
-		if err == nil || t.seen || errors.As(err, &pg) || ctx.Err() != nil || t.conn == nil || !t.conn.IsClosed() {
-			return plain(err)
+		if err == nil || t.rowRead || errors.As(err, &pg) || ctx.Err() != nil || t.conn == nil || !t.conn.IsClosed() {
+			return describe(err)
 		}
 	}
-	return plain(e.readOnce(ctx, &tx{e: e, ctx: ctx}, fn))
+	return describe(e.readOnce(ctx, &tx{e: e, ctx: ctx}, fn))
 }
 
 func (e *Engine) readOnce(ctx context.Context, t *tx, fn func(store.Tx) error) error {
@@ -450,7 +450,7 @@ func (e *Engine) readOnce(ctx context.Context, t *tx, fn func(store.Tx) error) e
 }
 
 // plain says what is wrong in words, and whose fault it is.
-func plain(err error) error {
+func describe(err error) error {
 	if err == nil || errors.Is(err, store.ErrDoubt) {
 		return err
 	}
@@ -470,7 +470,7 @@ func plain(err error) error {
 	case pg.Code == "25006":
 		return errors.New("the inbox's database may only be read: it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write")
 	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03":
-		return &store.GuiltyError{Err: err}
+		return &store.StatementError{Err: err}
 	case pg.Code == "53100":
 		return errors.New("the disk of the inbox's database is full")
 	}
@@ -491,7 +491,7 @@ func withoutAddress(err error) error {
 // migrate makes the tables, or says what is missing.
 func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 	version, err := e.version(ctx, conn)
-	if err == nil && (version < len(migrations) || e.try) {
+	if err == nil && (version < len(migrations) || e.dryRun) {
 		err = e.apply(ctx, conn)
 		if err == nil {
 			version, err = e.version(ctx, conn)
@@ -504,7 +504,7 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 		return &SetupError{fmt.Errorf("the role %q may not do what usher needs (%s); as an administrator run: CREATE SCHEMA IF NOT EXISTS %s AUTHORIZATION %s; or, for usher to make it: GRANT CREATE ON DATABASE %s TO %s",
 			user, pg.Message, e.schema, pgx.Identifier{user}.Sanitize(), pgx.Identifier{database}.Sanitize(), pgx.Identifier{user}.Sanitize())}
 	case err != nil:
-		return plain(err)
+		return describe(err)
 	case version > len(migrations):
 		return &SetupError{fmt.Errorf("the tables in the schema %s were made by a newer usher (version %d, and this usher knows %d): start that one, or name another schema in USHER_WEBHOOK_INBOX", e.schema, version, len(migrations))}
 	}
@@ -522,7 +522,7 @@ func (e *Engine) version(ctx context.Context, conn *pgx.Conn) (v int, err error)
 }
 
 // errUndo has a transaction rolled back.
-var errUndo = errors.New("only tried")
+var errDryRun = errors.New("only tried")
 
 // apply runs the migrations that are missing. One replica does it, the others wait for it. If it is only tried, nothing of it
 // stays.
@@ -557,12 +557,12 @@ func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 		_, err := tx.Exec(ctx, fmt.Sprintf("INSERT INTO %s.schema_version VALUES (%d)", e.schema, max(version, len(migrations))))
-		if err == nil && e.try {
-			return errUndo
+		if err == nil && e.dryRun {
+			return errDryRun
 		}
 		return err
 	})
-	if errors.Is(err, errUndo) {
+	if errors.Is(err, errDryRun) {
 		return nil
 	}
 	return err
@@ -571,7 +571,7 @@ func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) error {
 // Check says whether usher could use the database. Nothing of what it tries stays.
 func Check(a *Address, password func() string) error {
 	e := newEngine(a, password, slog.New(slog.DiscardHandler))
-	e.try = true
+	e.dryRun = true
 	err := e.connect()
 	if e.conn != nil {
 		e.disconnect()

@@ -27,7 +27,7 @@ type conn struct {
 // A statement is one of statements.sql.
 type statement struct {
 	driver.Stmt
-	whole bool // it gets a slice as one JSON array, and does not run once for each element
+	takesArray bool // it gets a slice as one JSON array, and does not run once for each element
 }
 
 func connect(path string, pragmas []string) (*conn, error) {
@@ -50,7 +50,7 @@ func (c *conn) exec(script string) error {
 }
 
 // ask returns the first value of an answer.
-func (c *conn) ask(question string) (answer any, err error) {
+func (c *conn) queryValue(question string) (answer any, err error) {
 	rows, err := c.Conn.(driver.QueryerContext).QueryContext(context.Background(), question, nil)
 	if err != nil {
 		return nil, err
@@ -62,9 +62,9 @@ func (c *conn) ask(question string) (answer any, err error) {
 
 // version is that of the tables, if this usher knows it.
 func (c *conn) version() (int, error) {
-	answer, err := c.ask("PRAGMA user_version")
+	answer, err := c.queryValue("PRAGMA user_version")
 	if err != nil {
-		return 0, plain(err)
+		return 0, describe(err)
 	}
 	version := int(answer.(int64))
 	if version > len(migrations) {
@@ -127,8 +127,8 @@ func (c *conn) run(ctx context.Context, name string, each func(store.Row) error,
 		case int:
 			values[i].Value = int64(a)
 		}
-		if s.whole && times >= 0 {
-			values[i].Value, times = array(a), -1
+		if s.takesArray && times >= 0 {
+			values[i].Value, times = jsonArray(a), -1
 		}
 	}
 	if times < 0 {
@@ -151,7 +151,7 @@ func (c *conn) run(ctx context.Context, name string, each func(store.Row) error,
 }
 
 // array writes a slice as JSON: numbers, or bytes in hex.
-func array(slice any) []byte {
+func jsonArray(slice any) []byte {
 	if all, ok := slice.([][]byte); ok {
 		words := make([]string, len(all))
 		for i, b := range all {

@@ -48,11 +48,11 @@ type Engine struct {
 	conn    *conn      // the only one that writes
 	readers chan *conn // those that read; nil: not opened yet
 
-	broken  error
-	looked  time.Time   // when the path was last looked at
-	reserve bool        // the reserve file is there
-	tight   atomic.Bool // it was given up
-	scrub   bool        // the log may still have what was erased
+	broken       error
+	fileChecked  time.Time   // when the path was last looked at
+	hasReserve   bool        // the reserve file is there
+	almostFull   atomic.Bool // it was given up
+	scrubPending bool        // the log may still have what was erased
 }
 
 // maxReaders is how many connections read at once.
@@ -60,16 +60,16 @@ const maxReaders = 4
 
 // Open opens the file, or makes it. Only one usher may have it.
 func Open(name string, log *slog.Logger) (*Engine, error) {
-	if err := create(name); err != nil { // before the lock: of a link to nothing nobody knows yet what is behind it
+	if err := createIfMissing(name); err != nil { // before the lock: of a link to nothing nobody knows yet what is behind it
 		return nil, err
 	}
-	path := behind(name)
+	path := resolveLink(name)
 	lock, err := lockFile(path + ".lock")
 	if err != nil {
 		return nil, err
 	}
 	// A process before this one may have been killed before it could empty the log.
-	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), scrub: true}
+	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), scrubPending: true}
 	if err := e.open(); err != nil {
 		e.Close()
 		return nil, err
@@ -78,7 +78,7 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 }
 
 // create makes the file if there is none, to give it its mode. It opens no file that exists: SQLite may have it.
-func create(name string) error {
+func createIfMissing(name string) error {
 	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -90,7 +90,7 @@ func create(name string) error {
 }
 
 // behind is the file behind a link: SQLite's log is beside that one, and so must be the lock, or two ushers have one inbox.
-func behind(name string) string {
+func resolveLink(name string) string {
 	if path, err := filepath.EvalSymlinks(name); err == nil {
 		return path
 	}
@@ -100,7 +100,7 @@ func behind(name string) string {
 func (e *Engine) open() error {
 	var err error
 	if e.conn, err = connect(e.path, append([]string{"auto_vacuum(INCREMENTAL)", "wal_autocheckpoint(4000)"}, pragmas...)); err != nil {
-		return plain(err)
+		return describe(err)
 	}
 	if err := e.migrate(); err != nil {
 		return err
@@ -127,8 +127,8 @@ func (e *Engine) migrate() error {
 	// Damage is found when a page is read. To look for it before, all of the file must be read, and that should not delay a start.
 	problem := any("ok")
 	if info, err := os.Stat(e.path); err == nil && info.Size() <= maxChecked {
-		if problem, err = e.conn.ask("PRAGMA quick_check(1)"); err != nil {
-			return plain(err)
+		if problem, err = e.conn.queryValue("PRAGMA quick_check(1)"); err != nil {
+			return describe(err)
 		}
 	}
 	if problem != "ok" {
@@ -141,15 +141,15 @@ func (e *Engine) migrate() error {
 	// A leave of this engine lasts for years, so lanes with an owner are at the end of the index lane_due.
 	now := time.Now()
 	script += fmt.Sprintf("PRAGMA user_version = %d;\nUPDATE lane SET owner = x'', due = %d\n"+
-		"WHERE platform IN (SELECT hash FROM platform) AND failing IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
+		"WHERE platform IN (SELECT hash FROM platform) AND last_result IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
 		len(migrations), now.UnixMicro(), now.Add(100*24*time.Hour).UnixMicro())
-	return plain(e.conn.exec(script))
+	return describe(e.conn.exec(script))
 }
 
 // Check says whether usher could use the file. It makes and changes nothing: the person who checks may be another user than
 // the one that usher runs as.
 func Check(path string) error {
-	path = behind(path)
+	path = resolveLink(path)
 	lock, err := os.OpenFile(path+".lock", os.O_RDWR, 0)
 	if err == nil {
 		lock.Close()
@@ -173,7 +173,7 @@ func Check(path string) error {
 	f.Close() // before SQLite opens it
 	c, err := connect(path, []string{"query_only(1)"})
 	if err != nil {
-		return plain(err)
+		return describe(err)
 	}
 	defer c.Close()
 	_, err = c.version()
@@ -207,36 +207,36 @@ func (e *Engine) Close() error {
 
 // Write is part of store.Engine.
 func (e *Engine) Write(fn func(store.Tx) error) error {
-	if err := e.look(); err != nil {
+	if err := e.checkFile(); err != nil {
 		return err
 	}
-	err := e.once(fn)
+	err := e.transact(fn)
 	if isFull(err) {
-		e.giveReserve()
+		e.deleteReserve()
 	}
-	return e.verdict(err)
+	return e.classify(err)
 }
 
 // scrubLog empties the log if it may still have what was erased. While somebody reads it can't; then Tidy does it.
 func (e *Engine) scrubLog() {
-	if !e.scrub {
+	if !e.scrubPending {
 		return
 	}
-	busy, err := e.conn.ask("PRAGMA wal_checkpoint(TRUNCATE)")
-	e.verdict(err)
-	e.scrub = err != nil || busy != int64(0)
+	busy, err := e.conn.queryValue("PRAGMA wal_checkpoint(TRUNCATE)")
+	e.classify(err)
+	e.scrubPending = err != nil || busy != int64(0)
 }
 
 // verdict says what is wrong, and whether that is for good.
-func (e *Engine) verdict(err error) error {
-	if err != nil && breaks(err) {
+func (e *Engine) classify(err error) error {
+	if err != nil && isFatal(err) {
 		e.broken = &store.BrokenError{Err: fmt.Errorf("the inbox's file could not be written: %w", err)}
 		return e.broken
 	}
-	return plain(err)
+	return describe(err)
 }
 
-func (e *Engine) once(fn func(store.Tx) error) error {
+func (e *Engine) transact(fn func(store.Tx) error) error {
 	t := &tx{ctx: context.Background(), conn: e.conn}
 	err := e.conn.transaction("begin_write", func() error {
 		if err := fn(t); err != nil {
@@ -245,7 +245,7 @@ func (e *Engine) once(fn func(store.Tx) error) error {
 		return t.Send()
 	})
 	if err == nil && t.erased {
-		e.scrub = true
+		e.scrubPending = true
 		e.scrubLog()
 	}
 	return err
@@ -253,18 +253,18 @@ func (e *Engine) once(fn func(store.Tx) error) error {
 
 // Import is part of store.Engine. Its file can be read only once, so that it is not tried again on a full disk.
 func (e *Engine) Import(fn func(store.Tx) error) error {
-	if err := e.look(); err != nil {
+	if err := e.checkFile(); err != nil {
 		return err
 	}
-	return e.verdict(e.once(fn))
+	return e.classify(e.transact(fn))
 }
 
 // look says whether the file can still be written: it may have been moved or removed.
-func (e *Engine) look() error {
-	if e.broken != nil || time.Since(e.looked) < time.Second/2 {
+func (e *Engine) checkFile() error {
+	if e.broken != nil || time.Since(e.fileChecked) < time.Second/2 {
 		return e.broken
 	}
-	e.looked = time.Now()
+	e.fileChecked = time.Now()
 	info, err := os.Stat(e.name)
 	switch {
 	case err != nil:
@@ -286,10 +286,10 @@ func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) (err error) 
 	defer func() { e.readers <- c }()
 	if c == nil {
 		if c, err = connect(e.path, append(slices.Clone(pragmas), "query_only(1)", "cache_size(-2048)")); err != nil {
-			return plain(err)
+			return describe(err)
 		}
 	}
-	return plain(c.transaction("begin_read", func() error { return fn(&tx{ctx: ctx, conn: c}) }))
+	return describe(c.transaction("begin_read", func() error { return fn(&tx{ctx: ctx, conn: c}) }))
 }
 
 // tx runs statements one after the other, when they are sent.
@@ -335,7 +335,7 @@ func code(err error) int {
 func isFull(err error) bool { return code(err)&0xff == lib.SQLITE_FULL }
 
 // breaks says whether nobody knows any more what is on the disk.
-func breaks(err error) bool {
+func isFatal(err error) bool {
 	switch code(err) & 0xff {
 	case lib.SQLITE_IOERR, lib.SQLITE_CORRUPT, lib.SQLITE_NOTADB, lib.SQLITE_CANTOPEN:
 		return true
@@ -344,12 +344,12 @@ func breaks(err error) bool {
 }
 
 // plain says what is wrong, and whose fault it is.
-func plain(err error) error {
+func describe(err error) error {
 	switch code(err) & 0xff {
 	case 0:
 		return err
 	case lib.SQLITE_TOOBIG, lib.SQLITE_CONSTRAINT, lib.SQLITE_MISMATCH, lib.SQLITE_RANGE:
-		return &store.GuiltyError{Err: err}
+		return &store.StatementError{Err: err}
 	case lib.SQLITE_FULL:
 		return fmt.Errorf("the disk of the inbox's file is full: %w", err)
 	case lib.SQLITE_NOTADB, lib.SQLITE_CORRUPT:
@@ -377,30 +377,30 @@ func (e *Engine) makeReserve() {
 			return
 		}
 	}
-	e.reserve = true
-	e.tight.Store(false)
+	e.hasReserve = true
+	e.almostFull.Store(false)
 }
 
 // Tight is part of store.Engine.
-func (e *Engine) Tight() bool { return e.tight.Load() }
+func (e *Engine) AlmostFull() bool { return e.almostFull.Load() }
 
 // giveReserve makes room for what was delivered. Until there is room for more, nothing new is taken in.
-func (e *Engine) giveReserve() {
-	if !e.reserve {
+func (e *Engine) deleteReserve() {
+	if !e.hasReserve {
 		return
 	}
 	e.log.Warn("the disk of the inbox's file is full")
-	e.reserve = false
-	e.tight.Store(true)
+	e.hasReserve = false
+	e.almostFull.Store(true)
 	os.Remove(e.reservePath())
 }
 
 // Tidy is part of store.Engine: it keeps the log and the file small.
-func (e *Engine) Tidy() {
-	if e.look() != nil {
+func (e *Engine) Maintain() {
+	if e.checkFile() != nil {
 		return
 	}
-	if !e.reserve {
+	if !e.hasReserve {
 		e.makeReserve()
 	}
 	// Somebody may read for long, as an export does, and webhooks must not wait for that.
@@ -408,7 +408,7 @@ func (e *Engine) Tidy() {
 	defer e.conn.exec("PRAGMA busy_timeout(2000)")
 	e.scrubLog()
 	if info, err := os.Stat(e.path + "-wal"); err == nil && info.Size() > 16<<20 {
-		e.verdict(e.conn.exec("PRAGMA wal_checkpoint(RESTART)")) // SQLite says nothing if one of its own fails
+		e.classify(e.conn.exec("PRAGMA wal_checkpoint(RESTART)")) // SQLite says nothing if one of its own fails
 	}
-	e.verdict(e.conn.exec("PRAGMA incremental_vacuum(256)"))
+	e.classify(e.conn.exec("PRAGMA incremental_vacuum(256)"))
 }

@@ -36,7 +36,7 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 			tx.Queue("content_delete", nil, []int64{1})
 			tx.Queue("erase_content", nil, make([]byte, 32))
 		})
-		if !e.scrub {
+		if !e.scrubPending {
 			t.Error("the log was emptied while somebody reads")
 		}
 		write("100000000", func(tx store.Tx) { tx.Queue("touch", nil) }) // it would take a day
@@ -45,7 +45,7 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Tidy(); e.scrub {
+	if e.Maintain(); e.scrubPending {
 		t.Error("the log is not emptied when nobody reads any more")
 	}
 }
@@ -94,7 +94,7 @@ func TestAnImportRunsOnce(t *testing.T) {
 	if err == nil || runs != 1 {
 		t.Errorf("ran %d times on a full disk: %v", runs, err)
 	}
-	if !e.reserve {
+	if !e.hasReserve {
 		t.Error("the reserve is given up for an import")
 	}
 }
@@ -110,15 +110,15 @@ func TestReserveThatStayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.giveReserve()
-	if !e.Tight() {
+	e.deleteReserve()
+	if !e.AlmostFull() {
 		t.Error("a full disk is not tight")
 	}
 	if err := os.WriteFile(e.reservePath(), content, 0o600); err != nil { // as if it had not been removed
 		t.Fatal(err)
 	}
-	e.Tidy()
-	if e.Tight() {
+	e.Maintain()
+	if e.AlmostFull() {
 		t.Error("nothing is taken in any more")
 	}
 }

@@ -12,28 +12,28 @@ import (
 // What people do. Each action is a transaction that locks the lane's row, on whichever replica it was asked.
 
 // act is an op that one person waits for.
-type act struct {
-	s     *Store
-	wakes bool // the courier may have something to do after it
-	wants func(*needs)
-	does  func(*work) error
-	err   error
-	reply chan error
+type funcOp struct {
+	s        *Store
+	byPerson bool // the courier may have something to do after it
+	needFn   func(*needs)
+	decideFn func(*batch) error
+	err      error
+	reply    chan error
 }
 
-func (a *act) weight() int64      { return 0 }
-func (a *act) need(n *needs) bool { a.wants(n); return true }
-func (a *act) decide(w *work)     { a.err = a.does(w) }
+func (a *funcOp) weight() int64      { return 0 }
+func (a *funcOp) need(n *needs) bool { a.needFn(n); return true }
+func (a *funcOp) decide(b *batch)    { a.err = a.decideFn(b) }
 
-func (a *act) done(err error) {
-	if a.wakes {
+func (a *funcOp) done(err error) {
+	if a.byPerson {
 		a.s.mu.Lock()
-		a.s.cache.acted = a.s.cache.changes
+		a.s.figures.personChangedAt = a.s.figures.changeCount
 		a.s.mu.Unlock()
 	}
 	a.reply <- errors.Join(err, a.err)
-	if a.wakes && a.s.cfg.Courier != nil {
-		a.s.cfg.Courier.Look()
+	if a.byPerson && a.s.cfg.Courier != nil {
+		a.s.cfg.Courier.Wake()
 	}
 }
 
@@ -41,14 +41,14 @@ func (a *act) done(err error) {
 const actionPatience = 20 * time.Second
 
 // do runs an action.
-func (s *Store) do(wants func(*needs), does func(*work) error) error {
+func (s *Store) act(wants func(*needs), does func(*batch) error) error {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
-	return s.perform(ctx, act{s: s, wakes: true, wants: wants, does: does})
+	return s.perform(ctx, funcOp{s: s, byPerson: true, needFn: wants, decideFn: does})
 }
 
 // perform runs an action. If it finds that a webhook is being delivered, it waits for the outcome.
-func (s *Store) perform(ctx context.Context, one act) error {
+func (s *Store) perform(ctx context.Context, one funcOp) error {
 	for busy := false; ; busy = true {
 		a := one
 		a.reply = make(chan error, 1)
@@ -86,25 +86,25 @@ func (s *Store) Redeliver(id int64, force bool) error {
 	if err != nil {
 		return err
 	}
-	return s.explain(s.do(func(n *needs) {
+	return s.explain(s.act(func(n *needs) {
 		n.lane(found.lane)
-		n.rows[id] = true
-	}, func(w *work) error {
-		l, h := w.lanes[found.lane], w.rows[id]
+		n.webhooks[id] = true
+	}, func(b *batch) error {
+		l, h := b.lanes[found.lane], b.webhooks[id]
 		if h == nil || l == nil {
-			return cmpNotFound(h, found)
+			return missingErr(h, found)
 		}
-		w.reclaim(l)
+		b.endExpiredLease(l)
 		rc := s.cfg.Receivers.For(h.Platform)
 		switch {
 		case h.Rejected():
 			return ErrRefused
-		case h.State == Waiting && w.owned(l) && l.head == id:
+		case h.State == Waiting && b.leased(l) && l.leasedID == id:
 			return ErrBusy
 		case h.State == Waiting:
-			l.fresh()
-			if !w.owned(l) {
-				l.rest(w.now)
+			l.clearBackoff()
+			if !b.leased(l) {
+				l.release(b.now)
 			}
 			return nil
 		case found.State == Waiting && (h.State == Delivered || h.State == Superseded):
@@ -112,40 +112,40 @@ func (s *Store) Redeliver(id int64, force bool) error {
 		case h.State == Kept && rc == nil:
 			return ErrKept
 		case l.tail > id && !force:
-			return &OverwriteError{id, l.last()}
-		case h.State != Parked && s.full(h.size):
+			return &OverwriteError{id, l.tailEntry()}
+		case h.State != Parked && s.wouldOverflow(h.size):
 			return webhookgate.ErrFull
 		}
-		l.leave(h)
+		l.countOut(h)
 		before := l.bytes
 		if h.State == Parked {
 			before += h.size
 		}
 		idle := l.waiting == 0
-		h.Status = Status{Attempts: h.Attempts, Again: w.time(), Forced: force && l.tail > id}
-		l.enter(h, Waiting, "", w.time())
-		w.bytes += l.bytes - before
-		w.change(h)
+		h.Status = Status{Attempts: h.Attempts, Again: b.time(), Forced: force && l.tail > id}
+		l.countIn(h, Waiting, "", b.time())
+		b.bytesAdded += l.bytes - before
+		b.markChanged(h)
 		l.held = nil
 		switch {
 		case l.tail == id:
-			l.tailDigest = digestOf(h)
-		case l.owner != nil && l.head == l.tail: // the tail is being delivered, and this one comes after it
+			l.tailDigest = dedupDigest(h)
+		case l.owner != nil && l.leasedID == l.tail: // the tail is being delivered, and this one comes after it
 			l.tailDigest = nil
 		}
 		if idle {
-			l.since = w.now
+			l.waitingSince = b.now
 		}
-		if !w.owned(l) {
-			l.fresh()
-			l.rest(w.now)
+		if !b.leased(l) {
+			l.clearBackoff()
+			l.release(b.now)
 		}
 		return nil
 	}))
 }
 
 // last is what a lane knows about its last webhook.
-func (l *lane) last() Entry {
+func (l *lane) tailEntry() Entry {
 	return Entry{ID: l.tail, Webhook: l.tailID, Platform: l.Platform, Tenant: l.Tenant}
 }
 
@@ -159,7 +159,7 @@ func (s *Store) explain(err error) error {
 	return err
 }
 
-func cmpNotFound(h, found *Webhook) error {
+func missingErr(h, found *Webhook) error {
 	if h == nil || found.lane == (Key{}) && found.State != Refused {
 		return ErrNotFound
 	}
@@ -172,16 +172,16 @@ func (s *Store) Discard(id int64) error {
 	if err != nil {
 		return err
 	}
-	return s.do(func(n *needs) {
+	return s.act(func(n *needs) {
 		if found.lane != (Key{}) {
 			n.lane(found.lane)
-			n.next[found.lane] = id
+			n.nextExcept[found.lane] = id
 		}
-		n.rows[id] = true
-	}, func(w *work) error {
-		l, h := w.lanes[found.lane], w.rows[id]
+		n.webhooks[id] = true
+	}, func(b *batch) error {
+		l, h := b.lanes[found.lane], b.webhooks[id]
 		if l != nil {
-			w.reclaim(l)
+			b.endExpiredLease(l)
 		}
 		switch {
 		case h == nil:
@@ -192,22 +192,22 @@ func (s *Store) Discard(id int64) error {
 			if l == nil {
 				l = new(lane) // it belongs to none
 			}
-			w.move(l, h, Discarded, byHand)
+			b.move(l, h, Discarded, byHand)
 			return nil
 		case l == nil: // a damaged file
 			return ErrNotFound
-		case w.owned(l) && l.head == id:
+		case b.leased(l) && l.leasedID == id:
 			return ErrBusy
 		}
-		first := h.State == Waiting && (w.next[l.key] == nil || w.next[l.key].order() > h.order())
-		w.move(l, h, Discarded, byHand)
+		first := h.State == Waiting && (b.next[l.key] == nil || b.next[l.key].position() > h.position())
+		b.move(l, h, Discarded, byHand)
 		l.held = nil // the receiver may have got it, though it did not say so
-		if first && !w.owned(l) {
-			if next := w.next[l.key]; next != nil {
-				l.since = next.since().UnixMicro()
+		if first && !b.leased(l) {
+			if next := b.next[l.key]; next != nil {
+				l.waitingSince = next.ageFrom().UnixMicro()
 			}
-			l.fresh()
-			l.rest(w.now)
+			l.clearBackoff()
+			l.release(b.now)
 		}
 		return nil
 	})
@@ -239,17 +239,17 @@ func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
 	if err != nil || len(lanes) == 0 {
 		return 0, err
 	}
-	err = s.do(func(n *needs) {
+	err = s.act(func(n *needs) {
 		for _, l := range lanes {
 			n.lane(l.key)
 		}
-	}, func(w *work) error {
+	}, func(b *batch) error {
 		count = 0
 		for _, found := range lanes {
-			if w.lanes[found.key].forget() {
+			if b.lanes[found.key].forgetCopies() {
 				count++
 			}
-			w.extra = append(w.extra, func(tx Tx) { tx.Queue("seen_forget", nil, found.key[:]) })
+			b.statements = append(b.statements, func(tx Tx) { tx.Queue("seen_delete_lane", nil, found.key[:]) })
 		}
 		return nil
 	})
@@ -260,29 +260,29 @@ func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
 // what dedup remembers. It says how many webhooks that were.
 func (s *Store) Erase(platform, tenant string) (count int, err error) {
 	key := tenantKey(platform, tenant)
-	err = s.do(func(n *needs) { n.lane(key) }, func(w *work) error {
+	err = s.act(func(n *needs) { n.lane(key) }, func(b *batch) error {
 		count = 0
-		l := w.lanes[key]
+		l := b.lanes[key]
 		if l == nil {
 			return nil
 		}
-		if w.owned(l) { // its holder shall not go on with the next one
-			if until := w.now + int64(erasing/time.Microsecond); l.wish < until-int64(erasing/2/time.Microsecond) {
-				l.wish, l.changed = until, true
+		if b.leased(l) { // its holder shall not go on with the next one
+			if until := b.now + int64(eraseHold/time.Microsecond); l.notBefore < until-int64(eraseHold/2/time.Microsecond) {
+				l.notBefore, l.dirty = until, true
 			}
 			return ErrBusy
 		}
-		w.bytes -= l.bytes
-		l.forget()
-		l.waiting, l.again, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
+		b.bytesAdded -= l.bytes
+		l.forgetCopies()
+		l.waiting, l.resent, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
 		l.tail, l.tailID = 0, ""
-		l.fresh()
-		l.rest(w.now)
-		w.extra = append(w.extra, func(tx Tx) {
+		l.clearBackoff()
+		l.release(b.now)
+		b.statements = append(b.statements, func(tx Tx) {
 			tx.Queue("erase_content", nil, key[:])
 			tx.Queue("erase_webhooks", func(r Row) error { count++; var seq int64; return r.Scan(&seq) }, key[:])
 			tx.Queue("erase_snapshot", nil, key[:])
-			tx.Queue("seen_forget", nil, key[:])
+			tx.Queue("seen_delete_lane", nil, key[:])
 		})
 		return nil
 	})
@@ -291,7 +291,7 @@ func (s *Store) Erase(platform, tenant string) (count int, err error) {
 }
 
 // erasing is how long a lane stands still for an erasure that waits for a delivery.
-const erasing = 15 * time.Second
+const eraseHold = 15 * time.Second
 
 // pauses are what is held back by hand, as last read.
 type pauses struct {
@@ -301,12 +301,12 @@ type pauses struct {
 
 // Pause holds deliveries back; see Pause.
 func (s *Store) Pause(p Pause) error {
-	return s.setPause(p, func(w *work, l *lane) {
-		w.extra = append(w.extra, p.add(w.now))
+	return s.setPause(p, func(b *batch, l *lane) {
+		b.statements = append(b.statements, p.insert(b.now))
 		if l != nil && !l.paused {
-			l.paused, l.changed = true, true
-			if !w.owned(l) {
-				l.rest(w.now)
+			l.paused, l.dirty = true, true
+			if !b.leased(l) {
+				l.release(b.now)
 			}
 		}
 	})
@@ -315,28 +315,28 @@ func (s *Store) Pause(p Pause) error {
 // Resume lifts a pause, and says whether there was one.
 func (s *Store) Resume(p Pause) (bool, error) {
 	var known bool
-	err := s.setPause(p, func(w *work, l *lane) {
+	err := s.setPause(p, func(b *batch, l *lane) {
 		known = false
-		w.extra = append(w.extra, func(tx Tx) {
+		b.statements = append(b.statements, func(tx Tx) {
 			tx.Queue("pause_remove", func(r Row) error { known = true; var since int64; return r.Scan(&since) }, pauseKey(p))
 		})
 		if l != nil && l.paused {
-			l.paused, l.changed = false, true
-			if !w.owned(l) {
-				l.rest(w.now)
+			l.paused, l.dirty = false, true
+			if !b.leased(l) {
+				l.release(b.now)
 			}
 		}
 	})
 	return known, err
 }
 
-func (s *Store) setPause(p Pause, change func(*work, *lane)) error {
+func (s *Store) setPause(p Pause, change func(*batch, *lane)) error {
 	key := tenantKey(p.Platform, p.Tenant)
-	err := s.do(func(n *needs) {
+	err := s.act(func(n *needs) {
 		if p.Tenant != "" {
 			n.lanes[key] = webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}
 		}
-	}, func(w *work) error { change(w, w.lanes[key]); return nil })
+	}, func(b *batch) error { change(b, b.lanes[key]); return nil })
 	if err != nil {
 		return err
 	}
@@ -349,7 +349,7 @@ func pauseKey(p Pause) []byte {
 }
 
 // add returns what stores the pause.
-func (p Pause) add(since int64) func(Tx) {
+func (p Pause) insert(since int64) func(Tx) {
 	return func(tx Tx) {
 		tx.Queue("pause_add", nil, []byte(p.Receiver), []byte(p.Platform), []byte(p.Tenant), pauseKey(p), since)
 	}
@@ -387,7 +387,7 @@ func (s *Store) ReadPauses(ctx context.Context) error {
 }
 
 // followPauses reads what others pause: it counts here within a second. Only this process changes a file.
-func (s *Store) followPauses() {
+func (s *Store) refreshPauses() {
 	tick := time.NewTicker(time.Second / 2)
 	defer tick.Stop()
 	for s.run.Err() == nil {

@@ -17,10 +17,10 @@ type Action struct {
 
 // Note stores what a person did.
 func (s *Store) Note(a Action) error {
-	return s.do(func(*needs) {}, func(w *work) error {
-		a.At = w.time()
+	return s.act(func(*needs) {}, func(b *batch) error {
+		a.At = b.time()
 		entry, _ := json.Marshal(a) // strings and numbers
-		w.extra = append(w.extra, func(tx Tx) { tx.Queue("action_add", nil, w.now, entry) })
+		b.statements = append(b.statements, func(tx Tx) { tx.Queue("action_add", nil, b.now, entry) })
 		return nil
 	})
 }

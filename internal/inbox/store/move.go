@@ -25,7 +25,7 @@ import (
 const exportVersion = 1
 
 // line is one line. Exactly one member is set; a bare webhook has a type instead.
-type line struct {
+type exportLine struct {
 	Inbox    *inboxLine    `json:"inbox,omitempty"`
 	Pause    *Pause        `json:"pause,omitempty"`
 	Lane     *laneLine     `json:"lane,omitempty"`
@@ -37,7 +37,7 @@ type line struct {
 }
 
 // number is the webhook's that the line is about, which may be gone: no other may get it.
-func (l *line) number() int64 {
+func (l *exportLine) webhookNumber() int64 {
 	switch {
 	case l.Webhook != nil:
 		return l.Webhook.ID
@@ -64,7 +64,7 @@ type endLine struct {
 }
 
 // whose says which lane a line is about.
-type whose struct {
+type laneName struct {
 	Platform string `json:"platform,omitempty"`
 	Tenant   string `json:"tenant,omitempty"`
 	Type     string `json:"type,omitempty"` // only without a tenant
@@ -72,7 +72,7 @@ type whose struct {
 
 // laneLine is what dedup remembers of a tenant.
 type laneLine struct {
-	whose
+	laneName
 	Tail       int64     `json:"tail"`
 	TailID     string    `json:"tail_id,omitempty"`
 	TailDigest octets    `json:"tail_digest,omitempty"`
@@ -84,7 +84,7 @@ type laneLine struct {
 
 type webhookLine struct {
 	Entry
-	Whose    bool      `json:"certain"` // its tenant is certain; false only for one that was refused
+	Certain  bool      `json:"certain"` // its tenant is certain; false only for one that was refused
 	Snapshot bool      `json:"snapshot"`
 	Digest   octets    `json:"digest"`
 	Header   bytesText `json:"header"`
@@ -92,7 +92,7 @@ type webhookLine struct {
 }
 
 type snapshotLine struct {
-	whose
+	laneName
 	ID       int64           `json:"id"`
 	Webhook  string          `json:"webhook"`
 	Received time.Time       `json:"received"`
@@ -101,7 +101,7 @@ type snapshotLine struct {
 }
 
 type seenLine struct {
-	whose
+	laneName
 	Hash    octets    `json:"hash"`
 	Digest  octets    `json:"digest"`
 	ID      int64     `json:"id"`
@@ -147,38 +147,38 @@ func (b *bytesText) UnmarshalJSON(in []byte) error {
 func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {
 	<-s.opened
 	if !s.Ready() {
-		return 0, s.tooSlow()
+		return 0, s.timeoutErr()
 	}
 	out := bufio.NewWriterSize(to, 64<<10)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
 	count := 0
-	write := func(l line) error {
+	write := func(l exportLine) error {
 		count++
 		return enc.Encode(l)
 	}
 	err = s.cfg.Engine.Read(ctx, func(tx Tx) error {
 		if count == 0 { // it may run again
-			if err := write(line{Inbox: &inboxLine{exportVersion, s.Clock()}}); err != nil {
+			if err := write(exportLine{Inbox: &inboxLine{exportVersion, s.Clock()}}); err != nil {
 				return err
 			}
 		}
-		tx.Queue("platforms", s.platforms.scan)
+		tx.Queue("platforms", s.platforms.learnRow)
 		tx.Queue("pauses", func(r Row) error {
 			p, err := scanPause(r)
-			return errors.Join(err, write(line{Pause: &p}))
+			return errors.Join(err, write(exportLine{Pause: &p}))
 		})
 		tx.Queue("export_lanes", func(r Row) error {
 			l, err := s.scanLane(r)
 			if err != nil {
 				return err
 			}
-			out := &laneLine{whose: whose(l.Lane), Tail: l.tail, TailID: l.tailID,
+			out := &laneLine{laneName: laneName(l.Lane), Tail: l.tail, TailID: l.tailID,
 				TailDigest: l.tailDigest, Held: l.held, HeldBy: l.heldBy, HeldID: l.heldID}
 			if l.heldAt != 0 {
 				out.HeldAt = moment(l.heldAt)
 			}
-			return write(line{Lane: out})
+			return write(exportLine{Lane: out})
 		})
 		tx.Queue("export_webhooks", func(r Row) error {
 			w, err := s.scanWebhook(r, true)
@@ -186,27 +186,27 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 				return err
 			}
 			webhooks++
-			return write(line{Webhook: &webhookLine{Entry: w.Entry, Whose: w.lane != Key{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}})
+			return write(exportLine{Webhook: &webhookLine{Entry: w.Entry, Certain: w.lane != Key{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}})
 		})
 		tx.Queue("export_snapshots", func(r Row) error {
 			t, err := s.scanSnapshot(r)
 			if err != nil {
 				return err
 			}
-			return write(line{Snapshot: &snapshotLine{whose{t.Platform, t.Tenant, ""}, t.Seq, t.Webhook, t.Received, t.Name, json.RawMessage(t.Features)}})
+			return write(exportLine{Snapshot: &snapshotLine{laneName{t.Platform, t.Tenant, ""}, t.Seq, t.Webhook, t.Received, t.Name, json.RawMessage(t.Features)}})
 		})
 		tx.Queue("export_seen", func(r Row) error {
 			var at int64
 			var platform, tenant, kind, uuid []byte
 			l := new(seenLine)
 			err := r.Scan(&platform, &tenant, &kind, &l.Hash, &l.Digest, &l.ID, &at, &uuid)
-			l.whose, l.At, l.Webhook = whose{s.platforms.code(platform), string(tenant), string(kind)}, moment(at), string(uuid)
-			return errors.Join(err, write(line{Seen: l}))
+			l.laneName, l.At, l.Webhook = laneName{s.platforms.code(platform), string(tenant), string(kind)}, moment(at), string(uuid)
+			return errors.Join(err, write(exportLine{Seen: l}))
 		})
 		return tx.Send()
 	})
 	if err == nil {
-		err = enc.Encode(line{End: &endLine{count}})
+		err = enc.Encode(exportLine{End: &endLine{count}})
 	}
 	return webhooks, errors.Join(err, out.Flush())
 }
@@ -233,22 +233,22 @@ type Imported struct {
 }
 
 // importing is the op that restores an inbox: one transaction, whatever its size.
-type importing struct {
-	s      *Store
-	from   *bufio.Reader
-	skip   bool
-	result Imported
-	reply  chan error
+type importJob struct {
+	s          *Store
+	from       *bufio.Reader
+	skipFaulty bool
+	result     Imported
+	reply      chan error
 
-	now     int64 // when it began
-	first   int64 // the last number before it
-	last    int64 // the number of the webhook's line before
-	highest int64
+	now        int64 // when it began
+	lastBefore int64 // the last number before it
+	lastID     int64 // the number of the webhook's line before
+	highest    int64
 }
 
 // Import reads what Export writes into an empty inbox, or bare webhooks into any. Nothing is in before all of it is.
 func (s *Store) Import(ctx context.Context, from io.Reader, skipFaulty bool) (Imported, error) {
-	i := &importing{s: s, from: bufio.NewReaderSize(from, 256<<10), skip: skipFaulty, reply: make(chan error, 1)}
+	i := &importJob{s: s, from: bufio.NewReaderSize(from, 256<<10), skipFaulty: skipFaulty, reply: make(chan error, 1)}
 	select {
 	case s.imports <- i:
 	case <-ctx.Done():
@@ -261,68 +261,68 @@ func (s *Store) Import(ctx context.Context, from io.Reader, skipFaulty bool) (Im
 }
 
 // run imports, in the writer's place: intake and deliveries wait.
-func (i *importing) run() error {
+func (i *importJob) run() error {
 	s := i.s
-	err := s.cfg.Engine.Import(i.read)
+	err := s.cfg.Engine.Import(i.readFile)
 	if err != nil {
 		i.result = Imported{}
 	}
-	s.look()
+	s.checkDatabase()
 	s.mu.Lock()
-	s.cache.known = false
+	s.figures.known = false
 	s.mu.Unlock()
 	for err == nil && s.ReadPauses(s.run) != nil && s.run.Err() == nil { // before anybody can deliver what was imported
 		time.Sleep(100 * time.Millisecond)
 	}
 	s.cfg.Changed("") // anything may have
 	if s.cfg.Courier != nil {
-		s.cfg.Courier.Look()
+		s.cfg.Courier.Wake()
 	}
 	return err
 }
 
 // chunk is how many lines go to the database together.
-const chunk = 200
+const chunkLines = 200
 
 // maxLine is the longest line. A webhook of the largest body may take six times its size, if every byte is escaped.
 const maxLine = 64 << 20
 
 // lines are some that were read: which lanes they are about, and what they change once those are locked.
-type lines struct {
-	lanes  map[Key]webhookgate.Lane
-	change []func(*work)
-	bare   int64 // how many need a number
+type importChunk struct {
+	lanes      map[Key]webhookgate.Lane
+	changes    []func(*batch)
+	newNumbers int64 // how many need a number
 }
 
-func newLines() *lines { return &lines{lanes: make(map[Key]webhookgate.Lane)} }
+func newImportChunk() *importChunk { return &importChunk{lanes: make(map[Key]webhookgate.Lane)} }
 
 // add adds what a line of a lane changes.
-func (b *lines) add(of webhookgate.Lane, change func(*work, *lane)) error {
-	if nobody(of) {
-		return errNobody
+func (chunk *importChunk) add(of webhookgate.Lane, change func(*batch, *lane)) error {
+	if unnamed(of) {
+		return errNoLane
 	}
 	key := LaneOf(of)
-	b.lanes[key] = of
-	b.change = append(b.change, func(w *work) { change(w, w.lanes[key]) })
+	chunk.lanes[key] = of
+	chunk.changes = append(chunk.changes, func(b *batch) { change(b, b.lanes[key]) })
 	return nil
 }
 
-func (i *importing) read(tx Tx) error {
+func (i *importJob) readFile(tx Tx) error {
 	s := i.s
 	var now, first int64
 	var filled bool
 	tx.Now(&now)
 	tx.Queue("import_lock", nil)
-	tx.Queue("filled", func(r Row) error { var n int64; err := r.Scan(&n); filled = n > 0; return err })
+	tx.Queue("inbox_filled", func(r Row) error { var n int64; err := r.Scan(&n); filled = n > 0; return err })
 	tx.Queue("last_number", func(r Row) error { return r.Scan(&first) })
 	if err := tx.Send(); err != nil {
 		return err
 	}
-	now = s.shift(now)
+	now = s.applyOffset(now)
 	var faults []string
 	faultyCount, count, export, ended := 0, 0, false, false
-	i.now, i.first, i.highest = now, first, first
-	b := newLines()
+	i.now, i.lastBefore, i.highest = now, first, first
+	chunk := newImportChunk()
 	for n := 1; ; n++ {
 		text, err := readLine(i.from)
 		if err == io.EOF {
@@ -334,7 +334,7 @@ func (i *importing) read(tx Tx) error {
 		if len(bytes.TrimSpace(text)) == 0 && err == nil {
 			continue
 		}
-		var l line
+		var l exportLine
 		if err == nil {
 			err = json.Unmarshal(text, &l)
 		}
@@ -356,11 +356,11 @@ func (i *importing) read(tx Tx) error {
 			}
 			ended = true
 		case l.Type != "" || l.Webhook == nil && l.Lane == nil && l.Snapshot == nil && l.Seen == nil && l.Pause == nil:
-			err = i.bare(b, bytes.Clone(bytes.TrimSpace(text)))
+			err = i.addBare(chunk, bytes.Clone(bytes.TrimSpace(text)))
 		case !export:
 			err = errors.New("is a line of an export, but the export's first line is missing")
 		default:
-			err = i.line(b, &l)
+			err = i.checkLine(chunk, &l)
 		}
 		count++
 		if err != nil {
@@ -370,37 +370,37 @@ func (i *importing) read(tx Tx) error {
 			}
 			continue
 		}
-		if len(b.change) >= chunk {
-			if err := i.flush(tx, b); err != nil {
+		if len(chunk.changes) >= chunkLines {
+			if err := i.flush(tx, chunk); err != nil {
 				return err
 			}
-			b = newLines()
+			chunk = newImportChunk()
 		}
 	}
 	if export && !ended {
 		faultyCount++
 		faults = append(faults, "the last line is missing: the file is not whole")
 	}
-	if faultyCount > 0 && !i.skip {
+	if faultyCount > 0 && !i.skipFaulty {
 		return &FaultyError{faults, faultyCount}
 	}
 	i.result.Faulty = faults
-	if err := i.flush(tx, b); err != nil {
+	if err := i.flush(tx, chunk); err != nil {
 		return err
 	}
-	tx.Queue("import_number", nil, i.highest)
+	tx.Queue("import_set_number", nil, i.highest)
 	var due int64
 	tx.Now(&due)
 	if err := tx.Send(); err != nil || !export {
 		return err
 	}
-	due = s.shift(due)
+	due = s.applyOffset(due)
 	if s.cfg.Engine.Shared() { // to count and to commit takes no longer than what came before
-		due += max(0, due-now) + int64(importRest/time.Microsecond)
+		due += max(0, due-now) + int64(importDelay/time.Microsecond)
 	}
-	tx.Queue("import_count", nil, due)
+	tx.Queue("import_recount", nil, due)
 	if faultyCount > 0 { // dedup must not take what was left out for the original of a copy
-		tx.Queue("import_forget", nil)
+		tx.Queue("import_forget_copies", nil)
 		tx.Queue("seen_expire", nil, never)
 	}
 	return tx.Send()
@@ -408,11 +408,11 @@ func (i *importing) read(tx Tx) error {
 
 // importRest is how long what was imported is not delivered where replicas share a database: each reads the pauses that came with it
 // first.
-const importRest = 3 * time.Second
+const importDelay = 3 * time.Second
 
 var (
 	errLongLine = errors.New("is too long")
-	errNobody   = errors.New("does not say whose it is")
+	errNoLane   = errors.New("does not say whose it is")
 )
 
 // readLine reads one line without its end. Of one that is too long it drops the rest.
@@ -439,98 +439,98 @@ func readLine(r *bufio.Reader) (text []byte, err error) {
 }
 
 // line checks a line of an export.
-func (i *importing) line(b *lines, l *line) error {
-	if n := l.number(); n < 0 || n > maxNumber {
+func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
+	if n := l.webhookNumber(); n < 0 || n > maxNumber {
 		return errors.New("has a number that no webhook can have")
 	}
-	err := errNobody
+	err := errNoLane
 	switch {
 	case l.Pause != nil:
-		err = i.pause(b, *l.Pause)
+		err = i.addPause(chunk, *l.Pause)
 	case l.Lane != nil:
-		err = b.add(webhookgate.Lane(l.Lane.whose), l.Lane.restore)
+		err = chunk.add(webhookgate.Lane(l.Lane.laneName), l.Lane.restoreLane)
 	case l.Webhook != nil:
-		err = i.webhook(b, l.Webhook)
+		err = i.addWebhook(chunk, l.Webhook)
 	case l.Snapshot != nil:
 		t := l.Snapshot
 		if _, bad := snapshot.Decode(t.Features); bad != nil {
 			return errors.New("has a snapshot whose features can't be read")
 		}
-		err = b.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(w *work, to *lane) {
-			to.reach(t.ID, t.Webhook)
-			w.taken = append(w.taken, &snapshotRow{to.key, snapshot.Stored{Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: t.Name, Features: t.Features}})
+		err = chunk.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(b *batch, to *lane) {
+			to.raiseTail(t.ID, t.Webhook)
+			b.snapshots = append(b.snapshots, &snapshotRow{to.key, snapshot.Stored{Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: t.Name, Features: t.Features}})
 		})
 	case l.Seen != nil:
 		e := l.Seen
 		if len(e.Hash) != 32 || len(e.Digest) != 32 {
 			return errors.New("has an id without its hash, or without its webhook's")
 		}
-		err = b.add(webhookgate.Lane(e.whose), func(w *work, to *lane) {
-			w.ids = append(w.ids, &seenRow{seenID: seenID{to.key, [32]byte(e.Hash)}, digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook})
+		err = chunk.add(webhookgate.Lane(e.laneName), func(b *batch, to *lane) {
+			b.seenChanges = append(b.seenChanges, &seenRow{seenID: seenID{to.key, [32]byte(e.Hash)}, digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook})
 		})
 	}
 	if err == nil {
-		i.highest = max(i.highest, l.number())
+		i.highest = max(i.highest, l.webhookNumber())
 	}
 	return err
 }
 
-func (i *importing) pause(b *lines, p Pause) error {
-	b.change = append(b.change, func(w *work) { w.extra = append(w.extra, p.add(p.Since.UnixMicro())) })
+func (i *importJob) addPause(chunk *importChunk, p Pause) error {
+	chunk.changes = append(chunk.changes, func(b *batch) { b.statements = append(b.statements, p.insert(p.Since.UnixMicro())) })
 	if p.Tenant == "" {
 		return nil
 	}
-	return b.add(webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}, func(_ *work, to *lane) { to.paused, to.changed = true, true })
+	return chunk.add(webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}, func(_ *batch, to *lane) { to.paused, to.dirty = true, true })
 }
 
-func (l *laneLine) restore(_ *work, to *lane) {
-	to.tail, to.tailID, to.tailDigest, to.held, to.heldBy, to.heldID, to.changed = l.Tail, l.TailID, l.TailDigest, l.Held, l.HeldBy, l.HeldID, true
+func (l *laneLine) restoreLane(_ *batch, to *lane) {
+	to.tail, to.tailID, to.tailDigest, to.held, to.heldBy, to.heldID, to.dirty = l.Tail, l.TailID, l.TailDigest, l.Held, l.HeldBy, l.HeldID, true
 	if !l.HeldAt.IsZero() {
 		to.heldAt = l.HeldAt.UnixMicro()
 	}
 }
 
-func (i *importing) webhook(b *lines, w *webhookLine) error {
+func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	switch {
 	case w.State.number() < 0 || w.ID == 0:
 		return errors.New("has a webhook without a valid id or state")
-	case w.ID <= i.last: // so a number is there once
+	case w.ID <= i.lastID: // so a number is there once
 		return errors.New("has a webhook after one with a higher id")
-	case !w.Whose && w.State != Refused && w.State != Discarded:
-		return errNobody
+	case !w.Certain && w.State != Refused && w.State != Discarded:
+		return errNoLane
 	}
 	setAside := w.State == Parked || w.State == Superseded || w.State == Discarded // as one is whose damage was found before
 	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !setAside {
 		return errors.New("has a webhook whose body does not fit its digest")
 	}
-	row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, whole: true}
+	row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, hasContent: true}
 	row.size = int64(len(w.Body)+len(w.Header)) + overhead
-	i.last = w.ID
-	if !w.Whose {
-		b.change = append(b.change, func(w *work) { w.added = append(w.added, row) })
+	i.lastID = w.ID
+	if !w.Certain {
+		chunk.changes = append(chunk.changes, func(b *batch) { b.added = append(b.added, row) })
 		return nil
 	}
 	of := webhookgate.Lane{Platform: w.Platform, Tenant: w.Tenant}
 	if w.Tenant == "" {
 		of.Type = w.Type
 	}
-	return b.add(of, func(w *work, to *lane) {
+	return chunk.add(of, func(b *batch, to *lane) {
 		if !row.Rejected() {
-			to.reach(row.ID, row.Webhook)
+			to.raiseTail(row.ID, row.Webhook)
 		}
-		row.lane, w.added = to.key, append(w.added, row)
+		row.lane, b.added = to.key, append(b.added, row)
 	})
 }
 
 // reach makes a webhook the lane's last, if it is: the lane's own line may be faulty, and left out.
-func (l *lane) reach(id int64, uuid string) {
+func (l *lane) raiseTail(id int64, uuid string) {
 	if id > l.tail {
-		l.tail, l.tailID, l.changed = id, uuid, true
+		l.tail, l.tailID, l.dirty = id, uuid, true
 	}
 }
 
 // bare checks a line that is a webhook itself.
-func (i *importing) bare(b *lines, body []byte) error {
+func (i *importJob) addBare(chunk *importChunk, body []byte) error {
 	value, fault := content.Parse(body)
 	if fault != nil {
 		return errors.New(fault.Message)
@@ -545,32 +545,32 @@ func (i *importing) bare(b *lines, body []byte) error {
 	}
 	of := webhookgate.Lane{Platform: platform, Tenant: tenant}
 	row := i.s.newIntake(&webhookgate.Webhook{ID: webhookgate.NewID(), Type: typ, Lane: of, Snapshot: true, Digest: sha256.Sum256(body), Body: body})
-	b.bare++
-	return b.add(of, func(w *work, to *lane) {
-		if to.tail > 0 && to.tail <= i.first {
+	chunk.newNumbers++
+	return chunk.add(of, func(b *batch, to *lane) {
+		if to.tail > 0 && to.tail <= i.lastBefore {
 			i.result.Known++
 			return
 		}
-		row.keepIn(w, to)
+		row.appendKept(b, to)
 		i.highest = max(i.highest, to.tail)
 	})
 }
 
 // flush writes some lines.
-func (i *importing) flush(tx Tx, b *lines) error {
-	if len(b.change) == 0 {
+func (i *importJob) flush(tx Tx, chunk *importChunk) error {
+	if len(chunk.changes) == 0 {
 		return nil
 	}
-	w := newWork(i.s)
-	if err := w.load(tx, &needs{lanes: b.lanes, count: b.bare}); err != nil {
+	b := newBatch(i.s)
+	if err := b.load(tx, &needs{lanes: chunk.lanes, newNumbers: chunk.newNumbers}); err != nil {
 		return err
 	}
-	w.now = i.now
-	for _, change := range b.change {
-		change(w)
+	b.now = i.now
+	for _, change := range chunk.changes {
+		change(b)
 	}
-	i.result.Webhooks += len(w.added)
-	i.result.Snapshots += len(w.taken)
-	w.save(tx)
+	i.result.Webhooks += len(b.added)
+	i.result.Snapshots += len(b.snapshots)
+	b.save(tx)
 	return tx.Send()
 }

@@ -27,32 +27,32 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 	if r.Certain {
 		row.lane = LaneOf(w.Lane)
 	}
-	one := act{s: s, wants: func(n *needs) {
-		n.count++
-		n.refused = append(n.refused, row.digest)
+	one := funcOp{s: s, needFn: func(n *needs) {
+		n.newNumbers++
+		n.refusedDigests = append(n.refusedDigests, row.digest)
 		if r.Certain {
 			n.lanes[row.lane] = w.Lane
-			n.rest[row.lane] = true
+			n.supersedable[row.lane] = true
 		}
-	}, does: func(w *work) error {
-		seq := w.number()
-		if old := w.refused[string(row.digest)]; old != nil && old.State == Refused {
+	}, decideFn: func(b *batch) error {
+		seq := b.nextNumber()
+		if old := b.refusedByDigest[string(row.digest)]; old != nil && old.State == Refused {
 			old.Times++
-			old.Last, old.Newer = w.time(), false
-			w.change(old)
+			old.Last, old.Newer = b.time(), false
+			b.markChanged(old)
 			return nil
 		}
-		l := w.lanes[row.lane]
+		l := b.lanes[row.lane]
 		if l == nil {
 			l = new(lane) // nobody knows whose it is
 		}
-		row.ID, row.Received = seq, w.time()
+		row.ID, row.Received = seq, b.time()
 		row.Status = Status{Faults: r.Faults[:min(len(r.Faults), maxFaults)], Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
-		s.makeRoom(w, l)
-		l.enter(row, Refused, "", w.time())
-		w.added = append(w.added, row)
-		w.refused[string(row.digest)] = row
-		s.overflow.Store(true)
+		s.deleteOldestRefused(b, l)
+		l.countIn(row, Refused, "", b.time())
+		b.added = append(b.added, row)
+		b.refusedByDigest[string(row.digest)] = row
+		s.sweepRefusedSoon.Store(true)
 		return nil
 	}}
 	done := make(chan error, 1)
@@ -61,20 +61,20 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done(): // it may be stored later; its sender does not wait for that
-		return s.tooSlow()
+		return s.timeoutErr()
 	}
 }
 
 // makeRoom deletes the oldest refused webhooks of a tenant that has too many.
-func (s *Store) makeRoom(w *work, l *lane) {
-	for _, old := range w.rest[l.key] {
+func (s *Store) deleteOldestRefused(b *batch, l *lane) {
+	for _, old := range b.supersedable[l.key] {
 		if int(l.refused) < s.cfg.Limits.RefusedTenant {
 			return
 		}
 		if old.State == Refused {
-			l.leave(old)
+			l.countOut(old)
 			old.State = Discarded // for the rest of this batch
-			w.gone = append(w.gone, old.ID)
+			b.deleted = append(b.deleted, old.ID)
 			s.cfg.Log.Warn("a refused webhook is deleted: its tenant has too many", "id", old.ID, "tenant", old.Tenant)
 		}
 	}
@@ -111,12 +111,12 @@ func (s *Store) sweepRefused(tx Tx, now int64) error {
 		}
 		return err
 	}, gone)
-	tx.Queue("content_tidy", nil, gone)
+	tx.Queue("content_delete_orphans", nil, gone)
 	if err := tx.Send(); err != nil {
 		return err
 	}
 	if len(lanes) > 0 {
-		tx.Queue("lane_unrefuse", nil, lanes)
+		tx.Queue("lane_subtract_refused", nil, lanes)
 	}
 	return tx.Send()
 }
@@ -145,45 +145,45 @@ func (s *Store) Accept(id int64, force, keep bool) (int64, error) {
 		return 0, fmt.Errorf("no receiver takes webhooks of its platform %q", hook.Lane.Platform)
 	}
 	i := s.newIntake(hook)
-	i.keep, i.force = keep, true
-	a := &accept{intake: i, id: id, override: force}
+	i.mayKeep, i.skipDedup = keep, true
+	a := &acceptOp{intake: i, id: id, force: force}
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	if err := i.submit(ctx, a).Err; err != nil { // then it is not taken in later either, when its tenant may have a newer one
 		return 0, err
 	}
-	return a.seq, s.explain(a.refusal)
+	return a.newID, s.explain(a.denied)
 }
 
 // ErrNotRefused says that only refused webhooks can be accepted.
 var ErrNotRefused = errors.New("it was not refused, or somebody has dealt with it")
 
 // accept is an intake that also deals with what was refused.
-type accept struct {
+type acceptOp struct {
 	*intake
-	id       int64
-	override bool
-	refusal  error
-	seq      int64
+	id     int64
+	force  bool
+	denied error
+	newID  int64
 }
 
-func (a *accept) need(n *needs) bool {
-	n.rows[a.id] = true
+func (a *acceptOp) need(n *needs) bool {
+	n.webhooks[a.id] = true
 	return a.intake.need(n)
 }
 
-func (a *accept) decide(w *work) {
-	a.refusal, a.answer = nil, Answer{}
-	l, old := w.lanes[a.row.lane], w.rows[a.id]
+func (a *acceptOp) decide(b *batch) {
+	a.denied, a.answer = nil, Answer{}
+	l, old := b.lanes[a.row.lane], b.webhooks[a.id]
 	switch {
 	case old == nil || old.State != Refused:
-		a.refusal = ErrNotRefused
+		a.denied = ErrNotRefused
 		return
-	case (l.tail > a.id || old.Newer) && !a.override && a.row.snapshot:
-		a.refusal = &OverwriteError{a.id, l.last()}
+	case (l.tail > a.id || old.Newer) && !a.force && a.row.snapshot:
+		a.denied = &OverwriteError{a.id, l.tailEntry()}
 		return
 	}
-	a.from = old
-	a.intake.decide(w)
-	a.seq = a.row.ID
+	a.accepted = old
+	a.intake.decide(b)
+	a.newID = a.row.ID
 }

@@ -143,7 +143,7 @@ func (s *Status) noteAttempt(began time.Time, took time.Duration, a receiver.Att
 }
 
 // enter changes the state.
-func (s *Status) enter(state State, why string, now time.Time) {
+func (s *Status) setState(state State, why string, now time.Time) {
 	s.State, s.Why, s.Changed, s.Next = state, why, now, time.Time{}
 }
 
@@ -155,20 +155,20 @@ type Webhook struct {
 	digest   []byte // of the body; SHA-256
 	size     int64  // what it counts for in MaxBytes
 
-	Header http.Header // of what it has to be delivered with; see whole
-	Body   []byte
-	whole  bool // Header and Body are there
-	sound  bool // they come from the gate, and not from a disk
+	Header     http.Header // of what it has to be delivered with; see whole
+	Body       []byte
+	hasContent bool // Header and Body are there
+	verified   bool // they come from the gate, and not from a disk
 }
 
 // Held says whether its content is in memory, and Size what it counts for.
-func (w *Webhook) Held() bool { return w.whole }
+func (w *Webhook) HasContent() bool { return w.hasContent }
 
 // Size is about how many bytes it takes.
 func (w *Webhook) Size() int64 { return w.size }
 
 // since is when its age begins.
-func (w *Webhook) since() time.Time {
+func (w *Webhook) ageFrom() time.Time {
 	if !w.Again.IsZero() {
 		return w.Again
 	}
@@ -176,7 +176,7 @@ func (w *Webhook) since() time.Time {
 }
 
 // lastCame is when it, or a copy that was only counted, last came.
-func (w *Webhook) lastCame() time.Time {
+func (w *Webhook) lastReceived() time.Time {
 	if !w.Last.IsZero() {
 		return w.Last
 	}
@@ -184,7 +184,7 @@ func (w *Webhook) lastCame() time.Time {
 }
 
 // order is its place in the lane: those that somebody sent again come first.
-func (w *Webhook) order() int64 {
+func (w *Webhook) position() int64 {
 	if !w.Again.IsZero() {
 		return w.ID - never
 	}
@@ -198,7 +198,7 @@ func newWebhook(w *webhookgate.Webhook) *Webhook {
 	row := &Webhook{
 		Entry: Entry{Webhook: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant},
 		lane:  LaneOf(w.Lane), snapshot: w.Snapshot, digest: w.Digest[:],
-		Header: w.Header, Body: w.Body, whole: true, sound: true,
+		Header: w.Header, Body: w.Body, hasContent: true, verified: true,
 	}
 	row.size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
 	return row
@@ -209,7 +209,7 @@ var ErrDamaged = errors.New("the stored webhook is damaged: its content does not
 
 // check says whether the content is what was taken in.
 func (w *Webhook) check() error {
-	if w.sound {
+	if w.verified {
 		return nil
 	}
 	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.digest) {
@@ -243,7 +243,7 @@ func (s *Store) scanWebhook(r Row, whole bool) (*Webhook, error) {
 	w.State = stateOf(c.state)
 	w.Received, w.snapshot = moment(c.received), c.snapshot != 0
 	if whole {
-		w.Header, w.whole = decodeHeader(header), header != nil
+		w.Header, w.hasContent = decodeHeader(header), header != nil
 	}
 	return w, nil
 }
@@ -302,9 +302,9 @@ func tenantRange(tenant string) (from, to []byte) {
 
 // How the last try of a lane's first webhook ended.
 const (
-	fine    = 0
-	failing = 1 // the receiver did not take that webhook
-	missed  = 2 // the receiver could not be reached, was too slow, or said that it is down
+	lastOK     = 0
+	lastFailed = 1 // the receiver did not take that webhook
+	lastMissed = 2 // the receiver could not be reached, was too slow, or said that it is down
 )
 
 // A lane is a row of the table lane.
@@ -322,21 +322,21 @@ type lane struct {
 	heldBy     string // the receiver; empty: usher itself
 	heldID     string
 
-	waiting, again, parked, refused int64 // how many; again: of those that wait, somebody has sent
-	bytes                           int64 // of those that wait or are parked
-	since                           int64 // when the first of those that wait came
+	waiting, resent, parked, refused int64 // how many; again: of those that wait, somebody has sent
+	bytes                            int64 // of those that wait or are parked
+	waitingSince                     int64 // when the first of those that wait came
 
-	head     int64 // is being delivered, if the lane has an owner
-	failing  int64
-	failures int64 // in a row
-	tried    int64
-	wish     int64 // not before: the receiver has asked for that, or an erasure
-	paused   bool
-	due      int64 // when it may be tried, or when its owner's leave ends
-	owner    []byte
-	token    int64 // counts leaves
+	leasedID   int64 // is being delivered, if the lane has an owner
+	lastResult int64
+	failures   int64 // in a row
+	lastTry    int64
+	notBefore  int64 // not before: the receiver has asked for that, or an erasure
+	paused     bool
+	due        int64 // when it may be tried, or when its owner's leave ends
+	owner      []byte
+	token      int64 // counts leaves
 
-	changed bool
+	dirty bool
 }
 
 // scanLane reads a row.
@@ -345,20 +345,20 @@ func (s *Store) scanLane(r Row) (*lane, error) {
 	var key, tenant, kind, memory []byte
 	var paused int64
 	err := r.Scan(&key, &tenant, &kind, &l.tail, &memory,
-		&l.waiting, &l.again, &l.parked, &l.refused, &l.bytes, &l.since, &l.failing, &l.tried, &l.wish, &paused, &l.due, &l.owner)
+		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner)
 	copy(l.key[:], key)
 	l.Lane = webhookgate.Lane{Platform: s.platforms.code(l.key[16:]), Tenant: string(tenant), Type: string(kind)}
 	l.paused = paused != 0
 	if len(l.owner) == 0 {
 		l.owner = nil
 	}
-	l.remember(memory)
+	l.unpackDetails(memory)
 	return l, err
 }
 
 // memory is what no statement asks for, in one column: each column of each row costs.
-func (l *lane) memory() (out []byte) {
-	for _, n := range []int64{l.heldAt, l.head, l.failures, l.token} {
+func (l *lane) packDetails() (out []byte) {
+	for _, n := range []int64{l.heldAt, l.leasedID, l.failures, l.token} {
 		out = binary.AppendVarint(out, n)
 	}
 	for _, b := range [][]byte{[]byte(l.tailID), l.tailDigest, l.held, []byte(l.heldBy), []byte(l.heldID)} {
@@ -368,7 +368,7 @@ func (l *lane) memory() (out []byte) {
 }
 
 // remember reads what memory has written. A new lane has nothing yet, and what is damaged counts as nothing.
-func (l *lane) remember(memory []byte) {
+func (l *lane) unpackDetails(memory []byte) {
 	from := bytes.NewReader(memory)
 	number := func() int64 { n, _ := binary.ReadVarint(from); return max(0, n) }
 	text := func() []byte {
@@ -380,13 +380,13 @@ func (l *lane) remember(memory []byte) {
 		from.Read(b)
 		return b
 	}
-	l.heldAt, l.head, l.failures, l.token = number(), number(), number(), number()
+	l.heldAt, l.leasedID, l.failures, l.token = number(), number(), number(), number()
 	l.tailID, l.tailDigest, l.held, l.heldBy, l.heldID = string(text()), text(), text(), string(text()), string(text())
 }
 
 // columns is what lane_save writes of a lane.
 func (l *lane) columns() []any {
-	return []any{l.tail, l.memory(), l.waiting, l.again, l.parked, l.refused, l.bytes, l.since, l.failing, l.tried, l.wish, l.paused, l.due, l.owner, l.key[:]}
+	return []any{l.tail, l.packDetails(), l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.key[:]}
 }
 
 // queueRows queues a statement for rows: the statement gets each column as one slice. No value is NULL.
@@ -422,25 +422,25 @@ func toBytes(v any) []byte {
 	if text, ok := v.(string); ok {
 		return []byte(text)
 	}
-	return blob(v.([]byte))
+	return notNull(v.([]byte))
 }
 
 func toNumber(v any) int64 {
 	if yes, ok := v.(bool); ok {
-		return number(yes)
+		return boolNumber(yes)
 	}
 	return v.(int64)
 }
 
 // blob is never NULL: an empty one means that there is none.
-func blob(b []byte) []byte {
+func notNull(b []byte) []byte {
 	if b == nil {
 		return []byte{}
 	}
 	return b
 }
 
-func number(b bool) int64 {
+func boolNumber(b bool) int64 {
 	if b {
 		return 1
 	}
@@ -448,40 +448,40 @@ func number(b bool) int64 {
 }
 
 // rest gives the lane back: it may be tried from at on, if something waits and nobody has paused it.
-func (l *lane) rest(at int64) {
-	l.owner, l.head, l.changed = nil, 0, true
+func (l *lane) release(at int64) {
+	l.owner, l.leasedID, l.dirty = nil, 0, true
 	switch {
 	case l.waiting == 0:
-		l.due, l.since, l.failing, l.failures = never, never, fine, 0
+		l.due, l.waitingSince, l.lastResult, l.failures = never, never, lastOK, 0
 	case l.paused:
 		l.due = never
 	default:
-		l.due = max(at, l.wish)
+		l.due = max(at, l.notBefore)
 	}
 }
 
 // well says that what is first from now on has not failed.
-func (l *lane) well() { l.failing, l.failures, l.changed = fine, 0, true }
+func (l *lane) clearFailures() { l.lastResult, l.failures, l.dirty = lastOK, 0, true }
 
 // fresh drops the pauses, too, and what somebody has asked for.
-func (l *lane) fresh() { l.well(); l.wish = 0 }
+func (l *lane) clearBackoff() { l.clearFailures(); l.notBefore = 0 }
 
 // forget drops what a copy is compared with.
-func (l *lane) forget() bool {
+func (l *lane) forgetCopies() bool {
 	known := l.tailDigest != nil || l.held != nil
-	l.tailDigest, l.held, l.changed = nil, nil, true
+	l.tailDigest, l.held, l.dirty = nil, nil, true
 	return known
 }
 
 // leave takes w out of the state it is in, and counts.
-func (l *lane) leave(w *Webhook) {
-	l.changed = true
+func (l *lane) countOut(w *Webhook) {
+	l.dirty = true
 	switch w.State {
 	case Waiting:
 		l.waiting--
 		l.bytes -= w.size
 		if !w.Again.IsZero() {
-			l.again--
+			l.resent--
 		}
 		if l.tail == w.ID {
 			l.tailDigest = nil
@@ -495,15 +495,15 @@ func (l *lane) leave(w *Webhook) {
 }
 
 // enter puts w into a state, and counts.
-func (l *lane) enter(w *Webhook, state State, why string, now time.Time) {
-	w.enter(state, why, now)
-	l.changed = true
+func (l *lane) countIn(w *Webhook, state State, why string, now time.Time) {
+	w.setState(state, why, now)
+	l.dirty = true
 	switch state {
 	case Waiting:
 		l.waiting++
 		l.bytes += w.size
 		if !w.Again.IsZero() {
-			l.again++
+			l.resent++
 		}
 	case Parked:
 		l.parked++
@@ -591,8 +591,8 @@ func (e *OverwriteError) Error() string {
 
 // Columns are what the engines' statements put for {lane} and {webhook}: what scanLane and scanWebhook read.
 var Columns = strings.NewReplacer(
-	"{lane}", "l.key, l.tenant, l.kind, l.tail, l.memory, "+
-		"l.waiting, l.again, l.parked, l.refused, l.bytes, l.since, l.failing, l.tried, l.wish, l.paused, l.due, l.owner",
+	"{lane}", "l.key, l.tenant, l.event_type, l.tail, l.details, "+
+		"l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waiting_since, l.last_result, l.last_try, l.not_before, l.paused, l.due, l.owner",
 	"{webhook}", "w.seq, w.uuid, w.lane, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.status, l.tenant",
 	"{never}", strconv.FormatInt(never, 10),
 )

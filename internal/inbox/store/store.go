@@ -36,9 +36,9 @@ type Engine interface {
 	// Shared says whether other processes write to the same database. Then a leave to deliver ends by itself.
 	Shared() bool
 	// Tight says whether there is so little room that only outcomes are to be written.
-	Tight() bool
+	AlmostFull() bool
 	// Tidy is called by the writer when it has nothing else to do, every second at most.
-	Tidy()
+	Maintain()
 	Close() error
 }
 
@@ -61,10 +61,10 @@ type Row interface{ Scan(into ...any) error }
 var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction")
 
 // A GuiltyError says that a statement failed because of its values.
-type GuiltyError struct{ Err error }
+type StatementError struct{ Err error }
 
-func (e *GuiltyError) Error() string { return e.Err.Error() }
-func (e *GuiltyError) Unwrap() error { return e.Err }
+func (e *StatementError) Error() string { return e.Err.Error() }
+func (e *StatementError) Unwrap() error { return e.Err }
 
 // A BrokenError says that nothing will be written any more until usher is restarted.
 type BrokenError struct{ Err error }
@@ -74,25 +74,25 @@ func (e *BrokenError) Unwrap() error { return e.Err }
 
 // Config is what a store needs to know. All of it is required but where it says so.
 type Config struct {
-	Engine    Engine
-	Receivers *receiver.Set // nil: this usher delivers nothing
-	Courier   Courier       // who delivers; nil: nobody, as far as this process is concerned
-	Attempts  int           // then a webhook is parked
-	MaxAge    time.Duration // so is one that is older
+	Engine      Engine
+	Receivers   *receiver.Set // nil: this usher delivers nothing
+	Courier     Courier       // who delivers; nil: nobody, as far as this process is concerned
+	MaxAttempts int           // then a webhook is parked
+	MaxAge      time.Duration // so is one that is older
 	// KeepLatest supersedes a snapshot that waits when a newer one of its tenant arrives.
 	KeepLatest bool
 	// Window is how long a delivered snapshot counts as held by the receiver; zero: nothing is a copy.
-	Window   time.Duration
-	MaxBytes int64 // what may wait or be parked
+	DedupWindow time.Duration
+	MaxBytes    int64 // what may wait or be parked
 	// Changed is called with a tenant's code when its last snapshot has changed, or may have, before anybody is
 	// told so; with an empty one when those of any tenants may have. May be nil.
 	Changed func(tenant string)
 	Log     *slog.Logger
 
-	Limits Limits        // zero: those of the contract
-	Lease  time.Duration // where replicas share a database; zero: Lease
+	Limits    Limits        // zero: those of the contract
+	LeaseTime time.Duration // where replicas share a database; zero: Lease
 	// Ahead is added to the database's clock, for tests.
-	Ahead func() time.Duration
+	ClockOffset func() time.Duration
 	// Jitter returns a pause of at most that long, and at least half of it. Nil: by chance.
 	Jitter func(time.Duration) time.Duration
 }
@@ -101,13 +101,13 @@ type Config struct {
 type Courier interface {
 	// Grant says whether there is room to deliver one more webhook of that size to a receiver. Each true is
 	// followed by Ungrant, and then maybe by Start.
-	Grant(rc *receiver.Receiver, size int64) bool
-	Ungrant(rc *receiver.Receiver, size int64)
-	Start(*Leave)
+	Reserve(rc *receiver.Receiver, size int64) bool
+	Release(rc *receiver.Receiver, size int64)
+	Deliver(*Lease)
 	// Look says that anything may have changed.
-	Look()
+	Wake()
 	// Left says that something waits for a receiver that nobody delivers yet.
-	Left(rc *receiver.Receiver)
+	LaneReady(rc *receiver.Receiver)
 }
 
 // Limits bound what is kept of what is finished or refused.
@@ -123,7 +123,7 @@ type Limits struct {
 
 	ActionAge time.Duration
 
-	Counted int // rows that are counted at each look; zero: 10,000
+	AlwaysCounted int // rows that are counted at each look; zero: 10,000
 }
 
 // DefaultLimits are those of the contract.
@@ -135,30 +135,30 @@ var DefaultLimits = Limits{
 
 // A Store keeps webhooks.
 type Store struct {
-	cfg     Config
-	owner   []byte        // this process
-	lease   time.Duration // how long a leave lasts
-	ops     chan op
-	imports chan *importing
-	opened  chan struct{} // the writer has looked at the database once
-	closed  chan struct{} // the writer has ended
-	stop    context.CancelFunc
-	run     context.Context
-	follows sync.WaitGroup // who reads what other replicas do
-	health  health
+	cfg        Config
+	owner      []byte        // this process
+	leaseTime  time.Duration // how long a leave lasts
+	ops        chan op
+	imports    chan *importJob
+	opened     chan struct{} // the writer has looked at the database once
+	closed     chan struct{} // the writer has ended
+	stop       context.CancelFunc
+	run        context.Context
+	background sync.WaitGroup // who reads what other replicas do
+	health     health
 
 	platforms platforms
 	pauses    pauses
 	clock     clock
 
-	mu    sync.Mutex // guards what follows
-	cache figures
+	mu      sync.Mutex // guards what follows
+	figures figureCache
 
-	jumped   bool        // of the writer: lanes may have times of a clock that has jumped
-	swept    time.Time   // of the writer: when it last deleted what is kept for too long
-	combed   time.Time   // and when it last looked at ages and bytes
-	overflow atomic.Bool // there may be too many refused ones
-	backlog  atomic.Bool // there may be finished webhooks to delete
+	clockJumped      bool        // of the writer: lanes may have times of a clock that has jumped
+	lastSweep        time.Time   // of the writer: when it last deleted what is kept for too long
+	lastFullSweep    time.Time   // and when it last looked at ages and bytes
+	sweepRefusedSoon atomic.Bool // there may be too many refused ones
+	sweepSoon        atomic.Bool // there may be finished webhooks to delete
 }
 
 // never is a due time that does not come.
@@ -168,10 +168,10 @@ const never = int64(1) << 62
 // end: the clocks of a holder and of the database may run at different speeds, and a request takes some time to
 // reach a receiver.
 const (
-	Lease = 10 * time.Second
+	DefaultLeaseTime = 10 * time.Second
 	// alone is the leave in a file: nobody else could take it. It ends far ahead also if it was given before a clock was set right,
 	// so that a start finds it.
-	alone = 100 * 365 * 24 * time.Hour
+	fileLeaseTime = 100 * 365 * 24 * time.Hour
 )
 
 // Open starts a store on an engine whose tables exist.
@@ -179,9 +179,9 @@ func Open(cfg Config) *Store {
 	if cfg.Limits == (Limits{}) {
 		cfg.Limits = DefaultLimits
 	}
-	s := &Store{cfg: cfg, owner: make([]byte, 16), lease: alone, ops: make(chan op, 1024), imports: make(chan *importing), opened: make(chan struct{}), closed: make(chan struct{})}
+	s := &Store{cfg: cfg, owner: make([]byte, 16), leaseTime: fileLeaseTime, ops: make(chan op, 1024), imports: make(chan *importJob), opened: make(chan struct{}), closed: make(chan struct{})}
 	if cfg.Engine.Shared() {
-		s.lease = cmp.Or(cfg.Lease, Lease)
+		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
 	}
 	if s.cfg.Changed == nil {
 		s.cfg.Changed = func(string) {}
@@ -190,12 +190,12 @@ func Open(cfg Config) *Store {
 		s.cfg.Jitter = jitter
 	}
 	rand.Read(s.owner)
-	s.jumped = true // it may have been set back while nobody looked
+	s.clockJumped = true // it may have been set back while nobody looked
 	s.pauses.reading = make(chan struct{}, 1)
 	s.clock.start = time.Now()
 	s.run, s.stop = context.WithCancel(context.Background())
-	go s.write()
-	s.follows.Go(s.followPauses)
+	go s.runWriter()
+	s.background.Go(s.refreshPauses)
 	return s
 }
 
@@ -203,25 +203,25 @@ func Open(cfg Config) *Store {
 func (s *Store) Close() error {
 	s.stop()
 	<-s.closed
-	s.follows.Wait()
+	s.background.Wait()
 	return s.cfg.Engine.Close()
 }
 
 // Leased is how long a leave lasts that is asked for now.
-func (s *Store) Leased() time.Duration { return s.lease - s.lease/5 }
+func (s *Store) UsableLeaseTime() time.Duration { return s.leaseTime - s.leaseTime/5 }
 
 // health is how the database does, as the writer sees it.
 type health struct {
-	mu     sync.Mutex
-	err    error     // of the last transaction; nil: it was committed
-	since  time.Time // the first in a row that failed
-	began  time.Time // of the transaction that runs now; zero: none does
-	ready  bool      // there was one
-	broken bool
+	mu           sync.Mutex
+	err          error     // of the last transaction; nil: it was committed
+	failingSince time.Time // the first in a row that failed
+	txBegan      time.Time // of the transaction that runs now; zero: none does
+	everWritten  bool      // there was one
+	broken       bool
 }
 
 // patience is how long a database may be away before usher says that it is not ready.
-const patience = 5 * time.Second
+const outagePatience = 5 * time.Second
 
 // Err says why nothing can be taken in; nil: it can, or could a moment ago.
 func (s *Store) Err() error {
@@ -229,13 +229,13 @@ func (s *Store) Err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case !h.began.IsZero() && time.Since(h.began) >= patience && !h.broken:
+	case !h.txBegan.IsZero() && time.Since(h.txBegan) >= outagePatience && !h.broken:
 		return errors.New("the inbox's database does not answer")
-	case h.err == nil && h.ready:
+	case h.err == nil && h.everWritten:
 		return nil
 	case h.err == nil:
 		return errors.New("the inbox has not been opened yet")
-	case h.broken || !h.ready || time.Since(h.since) >= patience:
+	case h.broken || !h.everWritten || time.Since(h.failingSince) >= outagePatience:
 		return h.err
 	}
 	return nil
@@ -245,62 +245,62 @@ func (s *Store) Err() error {
 func (s *Store) Ready() bool {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
-	return s.health.ready
+	return s.health.everWritten
 }
 
 // note keeps the outcome of a transaction, and logs the begin and the end of an outage, not each failure.
-func (h *health) note(log *slog.Logger, err error) {
+func (h *health) record(log *slog.Logger, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var broken *BrokenError
 	switch {
 	case err == nil && h.err != nil:
-		log.Info("the inbox can be written again", "after", time.Since(h.since).Round(time.Millisecond))
+		log.Info("the inbox can be written again", "after", time.Since(h.failingSince).Round(time.Millisecond))
 	case errors.As(err, &broken) && !h.broken:
-		h.broken, h.since = true, time.Now()
+		h.broken, h.failingSince = true, time.Now()
 		log.Error("the inbox is broken, and takes nothing in until usher is restarted", "err", err)
 	case err != nil && h.err == nil:
-		h.since = time.Now()
+		h.failingSince = time.Now()
 		log.Error("the inbox can't be written, will retry", "err", err)
 	}
-	h.err, h.began = err, time.Time{}
-	h.ready = h.ready || err == nil
+	h.err, h.txBegan = err, time.Time{}
+	h.everWritten = h.everWritten || err == nil
 }
 
 // clock compares the database's clock with our own. A database that fails over to another machine may have another
 // time from one transaction to the next.
 type clock struct {
-	mu     sync.Mutex
-	offset time.Duration // the database's time less ours, when last seen
-	took   time.Duration // by how much that may be too small: the answer took so long
-	known  bool
-	odd    time.Time // when the offset has jumped, or was first seen
-	start  time.Time // ours counts from there: differences of it do not jump, whatever is done to the wall clock
+	mu          sync.Mutex
+	offset      time.Duration // the database's time less ours, when last seen
+	uncertainty time.Duration // by how much that may be too small: the answer took so long
+	known       bool
+	unsureSince time.Time // when the offset has jumped, or was first seen
+	start       time.Time // ours counts from there: differences of it do not jump, whatever is done to the wall clock
 }
 
 const maxJump = time.Second
 
 // see notes what the database's clock said to a question that was asked between two moments of ours. It says whether the
 // clock has jumped.
-func (c *clock) see(now int64, asked time.Time) bool {
+func (c *clock) observe(now int64, asked time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offset := time.Duration(now)*time.Microsecond - time.Since(c.start)
 	took := time.Since(asked)
-	jumped := c.known && (offset > c.offset+c.took+maxJump || c.offset > offset+took+maxJump)
+	jumped := c.known && (offset > c.offset+c.uncertainty+maxJump || c.offset > offset+took+maxJump)
 	if jumped || !c.known { // it may have jumped right before we first saw it
-		c.odd = time.Now()
+		c.unsureSince = time.Now()
 	}
-	c.offset, c.took, c.known = offset, took, true
+	c.offset, c.uncertainty, c.known = offset, took, true
 	return jumped
 }
 
 // takeover says whether a lane may be taken whose holder has let its leave run out. After a jump of the clock it may still
 // be delivering.
-func (c *clock) takeover(lease time.Duration) bool {
+func (c *clock) mayTakeOver(lease time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.odd.IsZero() || time.Since(c.odd) > lease
+	return c.unsureSince.IsZero() || time.Since(c.unsureSince) > lease
 }
 
 // now is the database's time, as far as it is known without asking.

@@ -8,33 +8,33 @@ import (
 // Retention: what is finished goes in small deletes, by the replica that gets the lock for it.
 
 // sweepMost is how many rows one transaction deletes. Deliveries wait for it.
-const sweepMost = 2000
+const maxSweep = 2000
 
 // sweepEach is how often, while there is something to delete.
-const sweepEach = 100 * time.Millisecond
+const sweepInterval = 100 * time.Millisecond
 
 // sweep deletes some of what is kept for too long.
 func (s *Store) sweep() {
-	full := time.Since(s.combed) > time.Minute // what goes by age or bytes may take a minute
-	refused := s.overflow.Swap(false)
-	if !s.backlog.Swap(false) && !full && !refused {
+	full := time.Since(s.lastFullSweep) > time.Minute // what goes by age or bytes may take a minute
+	refused := s.sweepRefusedSoon.Swap(false)
+	if !s.sweepSoon.Swap(false) && !full && !refused {
 		return
 	}
 	more, err := s.sweepOnce(full, refused)
-	s.swept = time.Now()
+	s.lastSweep = time.Now()
 	if full && err == nil {
-		s.combed = s.swept
+		s.lastFullSweep = s.lastSweep
 	}
 	if full || refused { // there may be less of what was refused
 		s.mu.Lock()
-		s.cache.changes++
+		s.figures.changeCount++
 		s.mu.Unlock()
 	}
 	if err != nil {
-		s.health.note(s.cfg.Log, err)
+		s.health.record(s.cfg.Log, err)
 	}
 	if more || err != nil {
-		s.backlog.Store(true)
+		s.sweepSoon.Store(true)
 	}
 }
 
@@ -43,20 +43,20 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 	err = s.cfg.Engine.Write(func(tx Tx) error {
 		more = false
 		var now, mine int64
-		cut := cutoff{}
+		cut := finishedPos{}
 		tx.Queue("sweep_lock", func(r Row) error { return r.Scan(&mine) })
 		tx.Now(&now)
-		tx.Queue("finished_cut", cut.scan, int64(lim.Finished))
+		tx.Queue("finished_beyond", cut.scan, int64(lim.Finished))
 		if err := tx.Send(); err != nil || mine == 0 {
 			return err
 		}
-		now = s.shift(now)
+		now = s.applyOffset(now)
 		if full {
-			cut.raise(now-int64(lim.FinishedAge/time.Microsecond), never)
-			if err := s.cutBytes(tx, &cut); err != nil {
+			cut.advance(now-int64(lim.FinishedAge/time.Microsecond), never)
+			if err := s.advanceByBytes(tx, &cut); err != nil {
 				return err
 			}
-			tx.Queue("seen_expire", nil, now-int64(seenFor/time.Microsecond))
+			tx.Queue("seen_expire", nil, now-int64(seenIDsFor/time.Microsecond))
 			tx.Queue("action_expire", nil, now-int64(lim.ActionAge/time.Microsecond))
 		}
 		if full || refused {
@@ -65,39 +65,39 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 			}
 		}
 		var gone []int64
-		tx.Queue("finished_before", func(r Row) error {
+		tx.Queue("finished_up_to", func(r Row) error {
 			var seq int64
 			err := r.Scan(&seq)
 			gone = append(gone, seq)
 			return err
-		}, cut.changed, cut.seq, int64(sweepMost))
+		}, cut.changed, cut.seq, int64(maxSweep))
 		if err := tx.Send(); err != nil {
 			return err
 		}
 		if len(gone) > 0 {
-			tx.Queue("seen_dropped", nil, gone)    // one that was discarded may come again; of others the id is that of a copy
-			tx.Queue("finished_delete", nil, gone) // unless somebody has sent one again meanwhile
-			tx.Queue("content_tidy", nil, gone)
+			tx.Queue("seen_delete_discarded", nil, gone) // one that was discarded may come again; of others the id is that of a copy
+			tx.Queue("finished_delete", nil, gone)       // unless somebody has sent one again meanwhile
+			tx.Queue("content_delete_orphans", nil, gone)
 		}
-		more = len(gone) == sweepMost
+		more = len(gone) == maxSweep
 		return nil
 	})
 	return more, err
 }
 
 // cutoff is the last finished webhook to delete, by when it was finished.
-type cutoff struct{ changed, seq int64 }
+type finishedPos struct{ changed, seq int64 }
 
-func (c *cutoff) scan(r Row) error { return r.Scan(&c.changed, &c.seq) }
+func (c *finishedPos) scan(r Row) error { return r.Scan(&c.changed, &c.seq) }
 
-func (c *cutoff) raise(changed, seq int64) {
+func (c *finishedPos) advance(changed, seq int64) {
 	if changed > c.changed || changed == c.changed && seq > c.seq {
 		c.changed, c.seq = changed, seq
 	}
 }
 
 // cutBytes raises the cut-off to where the newest finished webhooks take as many bytes as they may.
-func (s *Store) cutBytes(tx Tx, cut *cutoff) error {
+func (s *Store) advanceByBytes(tx Tx, cut *finishedPos) error {
 	var sum int64
 	tx.Queue("finished_bytes", func(r Row) error { return r.Scan(&sum) })
 	if err := tx.Send(); err != nil || sum <= s.cfg.Limits.FinishedBytes {
@@ -105,13 +105,13 @@ func (s *Store) cutBytes(tx Tx, cut *cutoff) error {
 	}
 	sum = 0
 	tx.Queue("finished_sizes", func(r Row) error {
-		var one cutoff
+		var one finishedPos
 		var size int64
 		if err := r.Scan(&one.changed, &one.seq, &size); err != nil {
 			return err
 		}
 		if sum += size; sum > s.cfg.Limits.FinishedBytes {
-			cut.raise(one.changed, one.seq)
+			cut.advance(one.changed, one.seq)
 		}
 		return nil
 	})
@@ -119,9 +119,9 @@ func (s *Store) cutBytes(tx Tx, cut *cutoff) error {
 }
 
 // shift is the database's time as tests want it.
-func (s *Store) shift(now int64) int64 {
-	if s.cfg.Ahead != nil {
-		now += int64(s.cfg.Ahead() / time.Microsecond)
+func (s *Store) applyOffset(now int64) int64 {
+	if s.cfg.ClockOffset != nil {
+		now += int64(s.cfg.ClockOffset() / time.Microsecond)
 	}
 	return now
 }

@@ -29,10 +29,10 @@ func (s *Store) read(ctx context.Context, fn func(Tx) error) error {
 	case <-ctx.Done():
 	}
 	if !s.Ready() {
-		return s.tooSlow()
+		return s.timeoutErr()
 	}
 	return s.cfg.Engine.Read(ctx, func(tx Tx) error {
-		tx.Queue("platforms", s.platforms.scan) // a row may be of one that only another replica has met
+		tx.Queue("platforms", s.platforms.learnRow) // a row may be of one that only another replica has met
 		return fn(tx)
 	})
 }
@@ -94,7 +94,7 @@ func (s *Store) Each(f Filter, whole bool, fn func(*Item) bool) error {
 	if !f.Until.IsZero() {
 		until = f.Until.UnixMicro()
 	}
-	bodies := number(whole || f.Search != "")
+	bodies := boolNumber(whole || f.Search != "")
 	for {
 		size := int64(pageSize)
 		if f.Limit > 0 && f.Limit < pageSize && f.Search == "" {
@@ -115,9 +115,9 @@ func (s *Store) Each(f Filter, whole bool, fn func(*Item) bool) error {
 			switch {
 			case f.Tenant != "":
 				from, to := tenantRange(f.Tenant)
-				tx.Queue("list_lane", each, append(args, from, to)...)
+				tx.Queue("list_tenant", each, append(args, from, to)...)
 			case f.State == Parked || f.State == Refused:
-				tx.Queue("list_held", each, args...)
+				tx.Queue("list_parked_or_refused", each, args...)
 			default:
 				tx.Queue("list", each, args...)
 			}
@@ -272,66 +272,66 @@ type Stats struct {
 }
 
 // figures is the cached part: what the database had when it was counted.
-type figures struct {
-	stats   Stats
-	oldest  map[string]int64
-	used    int64 // with what this process has changed since
-	added   int64 // bytes that this process has ever added
-	at      time.Time
-	took    time.Duration
-	changes int64 // how often this process has changed something
-	counted int64 // the same, when it began to count
-	acted   int64 // the same, when a person last changed something
-	known   bool
+type figureCache struct {
+	stats           Stats
+	oldest          map[string]int64
+	used            int64 // with what this process has changed since
+	bytesEverAdded  int64 // bytes that this process has ever added
+	readAt          time.Time
+	took            time.Duration
+	changeCount     int64 // how often this process has changed something
+	countedAt       int64 // the same, when it began to count
+	personChangedAt int64 // the same, when a person last changed something
+	known           bool
 }
 
 // used is how many bytes wait or are parked, as far as this process knows.
 func (s *Store) used() (int64, error) {
 	s.mu.Lock()
-	known, used := s.cache.known, s.cache.used
+	known, used := s.figures.known, s.figures.used
 	s.mu.Unlock()
 	if known {
 		return used, nil
 	}
-	if err := s.count(s.run); err != nil {
+	if err := s.recount(s.run); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cache.used, nil
+	return s.figures.used, nil
 }
 
 // Stats counts. What this process changes shows at once, what other replicas change within a second. If there is much to count, both show
 // within twenty times as long as that takes; only what a person has changed here shows at once.
 func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	s.mu.Lock()
-	c := s.cache
+	c := s.figures
 	s.mu.Unlock()
 	old := time.Second
-	if c.changes != c.counted {
+	if c.changeCount != c.countedAt {
 		old = 0
 	}
-	if c.stats.Pending+c.stats.Parked+c.stats.Tenants > cmp.Or(s.cfg.Limits.Counted, counted) {
+	if c.stats.Pending+c.stats.Parked+c.stats.Tenants > cmp.Or(s.cfg.Limits.AlwaysCounted, alwaysCounted) {
 		old = max(old, 20*c.took)
 	}
-	if !c.known || c.counted < c.acted || time.Since(c.at) > old {
-		if err := s.count(ctx); err != nil {
+	if !c.known || c.countedAt < c.personChangedAt || time.Since(c.readAt) > old {
+		if err := s.recount(ctx); err != nil {
 			return Stats{}, err
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := s.cache.stats
-	st.ByPlatform = make(map[string]Figures, len(s.cache.oldest))
+	st := s.figures.stats
+	st.ByPlatform = make(map[string]Figures, len(s.figures.oldest))
 	now := s.now().UnixMicro()
-	for code, f := range s.cache.stats.ByPlatform {
+	for code, f := range s.figures.stats.ByPlatform {
 		if f.Pending > 0 {
-			f.Oldest = ageOf(now, s.cache.oldest[code])
+			f.Oldest = ageOf(now, s.figures.oldest[code])
 		}
 		st.ByPlatform[code] = f
 		st.Oldest = max(st.Oldest, f.Oldest)
 	}
-	st.Used, st.Limit, st.Paused = s.cache.used, s.cfg.MaxBytes, slices.Clone(s.Paused())
+	st.Used, st.Limit, st.Paused = s.figures.used, s.cfg.MaxBytes, slices.Clone(s.Paused())
 	return st, nil
 }
 
@@ -343,16 +343,16 @@ func ageOf(now, since int64) time.Duration {
 }
 
 // counted is how many rows are counted whenever somebody asks and something has changed.
-const counted = 10_000
+const alwaysCounted = 10_000
 
 // maxTook bounds what counting is taken to cost: a database that hangs must not make old figures last.
 const maxTook = 3 * time.Second
 
 // count counts.
-func (s *Store) count(ctx context.Context) error {
+func (s *Store) recount(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()
-	before, changes := s.cache.added, s.cache.changes
+	before, changes := s.figures.bytesEverAdded, s.figures.changeCount
 	s.mu.Unlock()
 	var st Stats
 	var used int64
@@ -382,8 +382,8 @@ func (s *Store) count(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// What this process has added while it counted may be in the sum or not. For the limit it counts either way.
-	s.cache.stats, s.cache.oldest, s.cache.used, s.cache.known = st, oldest, used+s.cache.added-before, true
-	s.cache.at, s.cache.took, s.cache.counted = time.Now(), min(time.Since(began), maxTook), changes
+	s.figures.stats, s.figures.oldest, s.figures.used, s.figures.known = st, oldest, used+s.figures.bytesEverAdded-before, true
+	s.figures.readAt, s.figures.took, s.figures.countedAt = time.Now(), min(time.Since(began), maxTook), changes
 	return nil
 }
 
@@ -436,7 +436,7 @@ func (s *Store) Tenants(f TenantFilter) (all []*Tenant, err error) {
 				t.Waiting, t.Parked, t.Refused, t.HeldUp, t.Paused = int(waiting), int(parked), int(refused), failing > 0 && waiting > 0, paused > 0
 				page = append(page, t)
 				return err
-			}, code, platform, number(f.Troubled), int64(pageSize))
+			}, code, platform, boolNumber(f.Troubled), int64(pageSize))
 			return tx.Send()
 		})
 		if err != nil {
@@ -475,7 +475,7 @@ func (s *Store) HeldUp() (all []HeldUp) {
 		all = nil
 		lanes := make(map[Key]*lane)
 		var order []*lane
-		tx.Queue("held_up", func(r Row) error {
+		tx.Queue("lanes_held_up", func(r Row) error {
 			l, err := s.scanLane(r)
 			lanes[l.key], order = l, append(order, l)
 			return err
@@ -483,21 +483,21 @@ func (s *Store) HeldUp() (all []HeldUp) {
 		if err := tx.Send(); err != nil || len(order) == 0 {
 			return err
 		}
-		w := &work{s: s, next: make(map[Key]*Webhook), rows: make(map[int64]*Webhook)}
+		b := &batch{s: s, next: make(map[Key]*Webhook), webhooks: make(map[int64]*Webhook)}
 		heads := make(map[Key]int64)
 		for k := range lanes {
 			heads[k] = 0
 		}
-		w.queueNext(tx, heads, -1)
+		b.queueNext(tx, heads, -1)
 		if err := tx.Send(); err != nil {
 			return err
 		}
 		for _, l := range order {
 			if l.owner != nil { // it is being tried, and due is when the leave ends
-				l.due = l.tried
+				l.due = l.lastTry
 			}
-			if h := w.next[l.key]; h != nil && len(h.Attempts) > 0 {
-				all = append(all, HeldUp{Entry: h.Entry, Kind: l.Type, Down: l.failing == missed, Next: moment(l.due), Behind: int(l.waiting) - 1})
+			if h := b.next[l.key]; h != nil && len(h.Attempts) > 0 {
+				all = append(all, HeldUp{Entry: h.Entry, Kind: l.Type, Down: l.lastResult == lastMissed, Next: moment(l.due), Behind: int(l.waiting) - 1})
 			}
 		}
 		return nil
@@ -516,7 +516,7 @@ type platforms struct{ codes sync.Map }
 
 func (p *platforms) learn(code string) { p.codes.Store(string(platformHash(code)), code) }
 
-func (p *platforms) scan(r Row) error {
+func (p *platforms) learnRow(r Row) error {
 	var code []byte
 	err := r.Scan(&code)
 	p.learn(string(code))
@@ -543,16 +543,16 @@ func (p *platforms) hashes(fit func(code string) bool) [][]byte {
 }
 
 // Follow reads the platforms that other replicas have met, and counts again. The courier calls it every second.
-func (s *Store) Follow(ctx context.Context) error {
+func (s *Store) Refresh(ctx context.Context) error {
 	err := s.read(ctx, Tx.Send)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	stale := s.cfg.Engine.Shared() && time.Since(s.cache.at) > max(time.Second, 20*s.cache.took)
+	stale := s.cfg.Engine.Shared() && time.Since(s.figures.readAt) > max(time.Second, 20*s.figures.took)
 	s.mu.Unlock()
 	if stale { // others take webhooks in, too
-		return s.count(ctx)
+		return s.recount(ctx)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ type op interface {
 	// need says what must be locked and read before a decision. False: nobody waits for this op any more.
 	need(*needs) bool
 	// decide changes the rows in w. It must not change anything else that outlives it.
-	decide(w *work)
+	decide(b *batch)
 	// done gets nil if the transaction was committed, or why it was not.
 	done(err error)
 	// weight is how many bytes it writes.
@@ -26,22 +26,22 @@ type op interface {
 
 // A batch has at most this many ops, and bytes.
 const (
-	maxOps   = 256
-	maxBatch = 8 << 20
+	maxBatchOps   = 256
+	maxBatchBytes = 8 << 20
 )
 
 // needs is what the ops of a batch must see.
 type needs struct {
-	lanes   map[Key]webhookgate.Lane // to be locked; made if they are new and named
-	next    map[Key]int64            // the first that waits, but for that one
-	rest    map[Key]bool             // what is parked, sent again or refused
-	queue   map[Key]bool             // all that wait
-	rows    map[int64]bool           // webhooks by number
-	seen    []seenID
-	refused [][]byte // digests of refused webhooks
-	count   int64    // how many numbers for new webhooks
-	claim   []claim
-	body    int64 // contents up to that size are read with what comes next
+	lanes          map[Key]webhookgate.Lane // to be locked; made if they are new and named
+	nextExcept     map[Key]int64            // the first that waits, but for that one
+	supersedable   map[Key]bool             // what is parked, sent again or refused
+	waiting        map[Key]bool             // all that wait
+	webhooks       map[int64]bool           // webhooks by number
+	seenIDs        []seenID
+	refusedDigests [][]byte // digests of refused webhooks
+	newNumbers     int64    // how many numbers for new webhooks
+	claims         []claimQuery
+	maxBody        int64 // contents up to that size are read with what comes next
 }
 
 func (n *needs) lane(k Key) {
@@ -51,74 +51,74 @@ func (n *needs) lane(k Key) {
 }
 
 // nobody says whether a lane has no name. Each has a tenant, or else a type.
-func nobody(l webhookgate.Lane) bool { return l.Tenant == "" && l.Type == "" }
+func unnamed(l webhookgate.Lane) bool { return l.Tenant == "" && l.Type == "" }
 
 // work is what a batch has read, and changes.
-type work struct {
-	s       *Store
-	now     int64
-	asked   time.Time // before the transaction began
-	lanes   map[Key]*lane
-	next    map[Key]*Webhook
-	rest    map[Key][]*Webhook
-	queue   map[Key][]*Webhook
-	rows    map[int64]*Webhook    // all that were read, by number
-	seen    map[seenID][]*seenRow // one for each body that the id came with
-	refused map[string]*Webhook   // those that nobody has dealt with, by digest
-	numbers []int64
-	claimed [][]Key // the lanes that each claim found
+type batch struct {
+	s               *Store
+	now             int64
+	askedAt         time.Time // before the transaction began
+	lanes           map[Key]*lane
+	next            map[Key]*Webhook
+	supersedable    map[Key][]*Webhook
+	waiting         map[Key][]*Webhook
+	webhooks        map[int64]*Webhook    // all that were read, by number
+	seen            map[seenID][]*seenRow // one for each body that the id came with
+	refusedByDigest map[string]*Webhook   // those that nobody has dealt with, by digest
+	numbers         []int64
+	claimed         [][]Key // the lanes that each claim found
 
-	added   []*Webhook // to be inserted
-	changed map[int64]*Webhook
-	taken   []*snapshotRow
-	ids     []*seenRow
-	gone    []int64 // webhooks to delete
-	extra   []func(Tx)
-	bytes   int64 // by how much this batch changes what waits or is parked
+	added       []*Webhook // to be inserted
+	changed     map[int64]*Webhook
+	snapshots   []*snapshotRow
+	seenChanges []*seenRow
+	deleted     []int64 // webhooks to delete
+	statements  []func(Tx)
+	bytesAdded  int64 // by how much this batch changes what waits or is parked
 }
 
-func newWork(s *Store) *work {
-	return &work{
-		s: s, asked: time.Now(), lanes: make(map[Key]*lane), next: make(map[Key]*Webhook), rest: make(map[Key][]*Webhook),
-		queue: make(map[Key][]*Webhook), rows: make(map[int64]*Webhook), seen: make(map[seenID][]*seenRow),
-		refused: make(map[string]*Webhook), changed: make(map[int64]*Webhook),
+func newBatch(s *Store) *batch {
+	return &batch{
+		s: s, askedAt: time.Now(), lanes: make(map[Key]*lane), next: make(map[Key]*Webhook), supersedable: make(map[Key][]*Webhook),
+		waiting: make(map[Key][]*Webhook), webhooks: make(map[int64]*Webhook), seen: make(map[seenID][]*seenRow),
+		refusedByDigest: make(map[string]*Webhook), changed: make(map[int64]*Webhook),
 	}
 }
 
-func (w *work) time() time.Time { return moment(w.now) }
+func (b *batch) time() time.Time { return moment(b.now) }
 
 // row returns the one copy of a webhook that this batch works on.
-func (w *work) row(h *Webhook) *Webhook {
-	known := w.rows[h.ID]
+func (b *batch) intern(h *Webhook) *Webhook {
+	known := b.webhooks[h.ID]
 	if known == nil {
-		w.rows[h.ID] = h
+		b.webhooks[h.ID] = h
 		return h
 	}
-	if !known.whole && h.whole {
-		known.Header, known.Body, known.whole = h.Header, h.Body, true
+	if !known.hasContent && h.hasContent {
+		known.Header, known.Body, known.hasContent = h.Header, h.Body, true
 	}
 	return known
 }
 
 // number is that of the next new webhook.
-func (w *work) number() int64 {
-	n := w.numbers[0]
-	w.numbers = w.numbers[1:]
+func (b *batch) nextNumber() int64 {
+	n := b.numbers[0]
+	b.numbers = b.numbers[1:]
 	return n
 }
 
 // change queues an update of a webhook's status.
-func (w *work) change(h *Webhook) { w.changed[h.ID] = h }
+func (b *batch) markChanged(h *Webhook) { b.changed[h.ID] = h }
 
 // move takes a webhook from one state into another.
-func (w *work) move(l *lane, h *Webhook, state State, why string) {
+func (b *batch) move(l *lane, h *Webhook, state State, why string) {
 	before := l.bytes
-	l.leave(h)
-	l.enter(h, state, why, w.time())
-	w.bytes += l.bytes - before
-	w.change(h)
+	l.countOut(h)
+	l.countIn(h, state, why, b.time())
+	b.bytesAdded += l.bytes - before
+	b.markChanged(h)
 	if state.Finished() {
-		w.s.backlog.Store(true)
+		b.s.sweepSoon.Store(true)
 	}
 }
 
@@ -171,9 +171,9 @@ func (s *Store) Queued() int { return len(s.ops) }
 var ErrClosed = errors.New("the inbox is closed")
 
 // write is the writer: one goroutine, one transaction at a time.
-func (s *Store) write() {
+func (s *Store) runWriter() {
 	defer close(s.closed)
-	s.look()
+	s.checkDatabase()
 	close(s.opened)
 	pause := time.Duration(0)
 	tick := time.NewTicker(time.Second)
@@ -182,19 +182,19 @@ func (s *Store) write() {
 		var batch []op
 		select {
 		case o := <-s.ops:
-			if s.jumped {
-				s.look()
+			if s.clockJumped {
+				s.checkDatabase()
 			}
 			batch = s.gather(o)
 		case i := <-s.imports:
 			i.reply <- i.run()
 			continue
 		case <-tick.C:
-			if s.cfg.Courier == nil || s.health.get() != nil {
-				s.look() // nobody else may write anything, and find out whether the database is there
+			if s.cfg.Courier == nil || s.health.lastErr() != nil {
+				s.checkDatabase() // nobody else may write anything, and find out whether the database is there
 			}
-			if s.health.get() == nil {
-				s.cfg.Engine.Tidy()
+			if s.health.lastErr() == nil {
+				s.cfg.Engine.Maintain()
 				s.sweep()
 			}
 			continue
@@ -202,10 +202,10 @@ func (s *Store) write() {
 			s.drain()
 			return
 		}
-		err := s.commit(batch)
+		err := s.commitBatch(batch)
 		if err == nil {
 			pause = 0
-			if (s.backlog.Load() || s.overflow.Load()) && time.Since(s.swept) > sweepEach {
+			if (s.sweepSoon.Load() || s.sweepRefusedSoon.Load()) && time.Since(s.lastSweep) > sweepInterval {
 				s.sweep()
 			}
 			continue
@@ -219,38 +219,38 @@ func (s *Store) write() {
 	}
 }
 
-func (h *health) begin() {
+func (h *health) beginTx() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.began = time.Now()
+	h.txBegan = time.Now()
 }
 
 // look reads the platforms, and finds out whether the database can be written. After its clock has jumped, it corrects the times of
 // lanes: those that were written before may be far ahead.
-func (s *Store) look() {
+func (s *Store) checkDatabase() {
 	err := s.cfg.Engine.Write(func(tx Tx) error {
 		var now int64
-		tx.Queue("platforms", s.platforms.scan)
+		tx.Queue("platforms", s.platforms.learnRow)
 		tx.Now(&now)
 		asked := time.Now()
 		if err := tx.Send(); err != nil {
 			return err
 		}
-		now = s.shift(now)
-		s.see(now, asked)
-		if s.jumped {
+		now = s.applyOffset(now)
+		s.observeClock(now, asked)
+		if s.clockJumped {
 			after := func(d time.Duration) int64 { return now + int64(d/time.Microsecond) }
 			// A leave that another replica gets at this moment may end a little later than it could by our reading of the clock.
-			tx.Queue("lane_due_repair", nil, now, after(longestWish), after(2*lastPause), s.platforms.hashes(nil), after(2*s.lease))
+			tx.Queue("lane_due_repair", nil, now, after(maxRetryAfter), after(2*maxBackoff), s.platforms.hashes(nil), after(2*s.leaseTime))
 		}
 		tx.Queue("touch", nil)
 		return nil
 	})
-	s.jumped = s.jumped && err != nil
-	s.health.note(s.cfg.Log, err)
+	s.clockJumped = s.clockJumped && err != nil
+	s.health.record(s.cfg.Log, err)
 }
 
-func (h *health) get() error {
+func (h *health) lastErr() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.err
@@ -260,8 +260,8 @@ func (h *health) get() error {
 // after everything else of its transaction.
 func (s *Store) gather(o op) []op {
 	batch, weight := []op{o}, o.weight()
-	for len(batch) < maxOps && weight < maxBatch {
-		if _, ok := o.(*act); ok {
+	for len(batch) < maxBatchOps && weight < maxBatchBytes {
+		if _, ok := o.(*funcOp); ok {
 			break
 		}
 		select {
@@ -279,11 +279,11 @@ func (s *Store) drain() {
 	for {
 		select {
 		case o := <-s.ops:
-			if s.health.get() != nil {
+			if s.health.lastErr() != nil {
 				o.done(ErrClosed)
 				continue
 			}
-			s.commit(s.gather(o))
+			s.commitBatch(s.gather(o))
 		default:
 			return
 		}
@@ -292,12 +292,12 @@ func (s *Store) drain() {
 
 // commit writes a batch, tells each op what became of it, and returns why the database failed. An op that fails
 // by its own fault does not fail the others: the batch is split until it is alone.
-func (s *Store) commit(batch []op) error {
+func (s *Store) commitBatch(batch []op) error {
 	err := s.transact(batch)
-	var guilty *GuiltyError
+	var guilty *StatementError
 	if errors.As(err, &guilty) && len(batch) > 1 {
 		half := len(batch) / 2
-		return errors.Join(s.commit(batch[:half]), s.commit(batch[half:]))
+		return errors.Join(s.commitBatch(batch[:half]), s.commitBatch(batch[half:]))
 	}
 	for _, o := range batch {
 		o.done(err)
@@ -311,23 +311,23 @@ func (s *Store) commit(batch []op) error {
 
 // transact runs one transaction: it locks and reads, decides, and writes.
 func (s *Store) transact(batch []op) error {
-	need, live := s.needsOf(batch)
+	need, live := s.collectNeeds(batch)
 	if len(live) == 0 {
 		return nil
 	}
-	s.health.begin()
-	err := s.run1(need, live)
-	var guilty *GuiltyError
+	s.health.beginTx()
+	err := s.decideAndWrite(need, live)
+	var guilty *StatementError
 	if errors.As(err, &guilty) {
-		s.health.note(s.cfg.Log, nil) // the database is well
+		s.health.record(s.cfg.Log, nil) // the database is well
 	} else {
-		s.health.note(s.cfg.Log, err)
+		s.health.record(s.cfg.Log, err)
 	}
 	return err
 }
 
-func (s *Store) needsOf(batch []op) (*needs, []op) {
-	n := &needs{lanes: make(map[Key]webhookgate.Lane), next: make(map[Key]int64), rest: make(map[Key]bool), queue: make(map[Key]bool), rows: make(map[int64]bool)}
+func (s *Store) collectNeeds(batch []op) (*needs, []op) {
+	n := &needs{lanes: make(map[Key]webhookgate.Lane), nextExcept: make(map[Key]int64), supersedable: make(map[Key]bool), waiting: make(map[Key]bool), webhooks: make(map[int64]bool)}
 	var live []op
 	for _, o := range batch {
 		if o.need(n) {
@@ -340,18 +340,18 @@ func (s *Store) needsOf(batch []op) (*needs, []op) {
 	return n, live
 }
 
-func (s *Store) run1(n *needs, live []op) error {
-	var w *work
+func (s *Store) decideAndWrite(n *needs, live []op) error {
+	var b *batch
 	err := s.cfg.Engine.Write(func(tx Tx) error {
-		w = newWork(s)
-		if err := w.load(tx, n); err != nil {
+		b = newBatch(s)
+		if err := b.load(tx, n); err != nil {
 			return err
 		}
-		s.see(w.now, w.asked)
+		s.observeClock(b.now, b.askedAt)
 		for _, o := range live {
-			o.decide(w)
+			o.decide(b)
 		}
-		w.save(tx)
+		b.save(tx)
 		return nil
 	})
 	if errors.Is(err, ErrDoubt) {
@@ -364,120 +364,120 @@ func (s *Store) run1(n *needs, live []op) error {
 	if err != nil {
 		return err
 	}
-	s.settle(w)
+	s.countChange(b)
 	return nil
 }
 
 // see looks at the database's clock.
-func (s *Store) see(now int64, asked time.Time) {
-	if s.clock.see(now, asked) {
+func (s *Store) observeClock(now int64, asked time.Time) {
+	if s.clock.observe(now, asked) {
 		s.cfg.Log.Warn("the database's clock has jumped; what others deliver is left to them for a while")
-		s.jumped = true
+		s.clockJumped = true
 	}
 }
 
 // settle makes what was committed visible in memory, before senders are answered.
-func (s *Store) settle(w *work) {
+func (s *Store) countChange(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cache.changes++
-	s.cache.used += w.bytes
-	s.cache.added += max(0, w.bytes)
+	s.figures.changeCount++
+	s.figures.used += b.bytesAdded
+	s.figures.bytesEverAdded += max(0, b.bytesAdded)
 }
 
 // keys are those of the lanes that are locked, in the order in which all lock them.
-func (w *work) keys() []Key {
-	return slices.SortedFunc(maps.Keys(w.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
+func (b *batch) laneKeys() []Key {
+	return slices.SortedFunc(maps.Keys(b.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
 }
 
 // load locks and reads what the ops need.
-func (w *work) load(tx Tx, n *needs) error {
-	s := w.s
+func (b *batch) load(tx Tx, n *needs) error {
+	s := b.s
 	keys := slices.SortedFunc(maps.Keys(n.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
-	w.lock(tx, keys)
+	b.queueLocks(tx, keys)
 	if !s.cfg.Engine.Shared() { // in a file this costs nothing, and then it is known which lanes have more
 		if err := tx.Send(); err != nil {
 			return err
 		}
 	}
-	tx.Now(&w.now)
-	for _, c := range n.claim {
-		w.claimed = append(w.claimed, nil)
-		c.queue(tx, w, len(w.claimed)-1)
+	tx.Now(&b.now)
+	for _, c := range n.claims {
+		b.claimed = append(b.claimed, nil)
+		c.queue(tx, b, len(b.claimed)-1)
 	}
-	w.draw(tx, n.count)
-	next := maps.Clone(n.next)
-	maps.DeleteFunc(next, func(k Key, _ int64) bool { return w.lanes[k] != nil && w.lanes[k].waiting <= 1 })
-	w.queueNext(tx, next, n.body)
-	if len(n.rows) > 0 {
+	b.queueNumbers(tx, n.newNumbers)
+	next := maps.Clone(n.nextExcept)
+	maps.DeleteFunc(next, func(k Key, _ int64) bool { return b.lanes[k] != nil && b.lanes[k].waiting <= 1 })
+	b.queueNext(tx, next, n.maxBody)
+	if len(n.webhooks) > 0 {
 		tx.Queue("webhooks_lock", func(r Row) error {
 			h, err := s.scanWebhook(r, true)
 			if err == nil {
-				w.row(h)
+				b.intern(h)
 			}
 			return err
-		}, slices.Sorted(maps.Keys(n.rows)))
+		}, slices.Sorted(maps.Keys(n.webhooks)))
 	}
-	w.look(tx, n)
+	b.queueLookups(tx, n)
 	if err := tx.Send(); err != nil {
 		return err
 	}
 	// What most batches do not need.
-	if err := w.found(tx, n, keys); err != nil {
+	if err := b.createLanes(tx, n, keys); err != nil {
 		return err
 	}
 	heads := make(map[Key]int64)
-	for i := range w.claimed {
-		w.claimed[i] = n.claim[i].first(w, w.claimed[i])
-		for _, k := range w.claimed[i] {
+	for i := range b.claimed {
+		b.claimed[i] = n.claims[i].inTurn(b, b.claimed[i])
+		for _, k := range b.claimed[i] {
 			heads[k] = 0
 		}
 	}
-	w.queueNext(tx, heads, n.body)
-	rest := maps.Clone(n.rest)
-	maps.DeleteFunc(rest, func(k Key, _ bool) bool { l := w.lanes[k]; return l == nil || l.parked+l.again+l.refused == 0 })
-	w.collect(tx, "lane_rest", rest, w.rest)
+	b.queueNext(tx, heads, n.maxBody)
+	rest := maps.Clone(n.supersedable)
+	maps.DeleteFunc(rest, func(k Key, _ bool) bool { l := b.lanes[k]; return l == nil || l.parked+l.resent+l.refused == 0 })
+	b.queueWebhooks(tx, "lane_supersedable", rest, b.supersedable)
 	if len(heads)+len(rest) > 0 {
 		if err := tx.Send(); err != nil {
 			return err
 		}
 	}
-	if s.cfg.Ahead != nil {
-		w.now += int64(s.cfg.Ahead() / time.Microsecond)
+	if s.cfg.ClockOffset != nil {
+		b.now += int64(s.cfg.ClockOffset() / time.Microsecond)
 	}
 	return nil
 }
 
 // look queues a look at what waits, was refused or was seen before, as far as the ops need it.
-func (w *work) look(tx Tx, n *needs) {
-	clear(w.queue)
-	clear(w.seen)
-	w.collect(tx, "lane_queue", n.queue, w.queue)
-	if len(n.refused) > 0 {
-		tx.Queue("refused_find", func(r Row) error {
-			h, err := w.s.scanWebhook(r, false)
+func (b *batch) queueLookups(tx Tx, n *needs) {
+	clear(b.waiting)
+	clear(b.seen)
+	b.queueWebhooks(tx, "lane_waiting", n.waiting, b.waiting)
+	if len(n.refusedDigests) > 0 {
+		tx.Queue("refused_copies", func(r Row) error {
+			h, err := b.s.scanWebhook(r, false)
 			if err == nil {
-				h = w.row(h)
-				w.refused[string(h.digest)] = h
+				h = b.intern(h)
+				b.refusedByDigest[string(h.digest)] = h
 			}
 			return err
-		}, n.refused)
+		}, n.refusedDigests)
 	}
-	if len(n.seen) > 0 {
+	if len(n.seenIDs) > 0 {
 		var lanes, ids [][]byte
-		for _, id := range n.seen {
+		for _, id := range n.seenIDs {
 			lanes, ids = append(lanes, id.lane[:]), append(ids, id.hash[:])
 		}
 		tx.Queue("seen_find", func(r Row) error {
 			id, err := scanSeen(r)
-			w.seen[id.seenID] = append(w.seen[id.seenID], id)
+			b.seen[id.seenID] = append(b.seen[id.seenID], id)
 			return err
 		}, lanes, ids)
 	}
 }
 
 // collect queues a look at webhooks of lanes.
-func (w *work) collect(tx Tx, name string, wanted map[Key]bool, into map[Key][]*Webhook) {
+func (b *batch) queueWebhooks(tx Tx, name string, wanted map[Key]bool, into map[Key][]*Webhook) {
 	var keys [][]byte
 	for k := range wanted {
 		keys = append(keys, bytes.Clone(k[:]))
@@ -486,9 +486,9 @@ func (w *work) collect(tx Tx, name string, wanted map[Key]bool, into map[Key][]*
 		return
 	}
 	tx.Queue(name, func(r Row) error {
-		h, err := w.s.scanWebhook(r, false)
+		h, err := b.s.scanWebhook(r, false)
 		if err == nil {
-			h = w.row(h)
+			h = b.intern(h)
 			into[h.lane] = append(into[h.lane], h)
 		}
 		return err
@@ -496,7 +496,7 @@ func (w *work) collect(tx Tx, name string, wanted map[Key]bool, into map[Key][]*
 }
 
 // lock queues the lock of lanes, in the order of their keys.
-func (w *work) lock(tx Tx, keys []Key) {
+func (b *batch) queueLocks(tx Tx, keys []Key) {
 	if len(keys) == 0 {
 		return
 	}
@@ -505,23 +505,23 @@ func (w *work) lock(tx Tx, keys []Key) {
 		all = append(all, k[:])
 	}
 	tx.Queue("lane_lock", func(r Row) error {
-		l, err := w.s.scanLane(r)
-		w.lanes[l.key] = l
+		l, err := b.s.scanLane(r)
+		b.lanes[l.key] = l
 		return err
 	}, all)
 }
 
 // found makes the lanes that are new, and locks them.
-func (w *work) found(tx Tx, n *needs, keys []Key) error {
-	missing := slices.DeleteFunc(keys, func(k Key) bool { return w.lanes[k] != nil || nobody(n.lanes[k]) })
+func (b *batch) createLanes(tx Tx, n *needs, keys []Key) error {
+	missing := slices.DeleteFunc(keys, func(k Key) bool { return b.lanes[k] != nil || unnamed(n.lanes[k]) })
 	if len(missing) == 0 {
 		return nil
 	}
 	addLanes(tx, n, missing)
-	w.lock(tx, missing)
-	if w.s.cfg.Engine.Shared() {
-		w.draw(tx, n.count) // after the locks: those of a lane are in its order
-		w.look(tx, n)       // another replica may have made the lane meanwhile, and stored something
+	b.queueLocks(tx, missing)
+	if b.s.cfg.Engine.Shared() {
+		b.queueNumbers(tx, n.newNumbers) // after the locks: those of a lane are in its order
+		b.queueLookups(tx, n)            // another replica may have made the lane meanwhile, and stored something
 	}
 	return tx.Send()
 }
@@ -533,23 +533,23 @@ func addLanes(tx Tx, n *needs, keys []Key) {
 }
 
 // draw queues a look for numbers for new webhooks.
-func (w *work) draw(tx Tx, count int64) {
-	w.numbers = nil
+func (b *batch) queueNumbers(tx Tx, count int64) {
+	b.numbers = nil
 	if count == 0 {
 		return
 	}
-	tx.Queue("numbers", func(r Row) error {
+	tx.Queue("take_numbers", func(r Row) error {
 		var first, many int64
 		err := r.Scan(&first, &many)
 		for n := range many {
-			w.numbers = append(w.numbers, first+n)
+			b.numbers = append(b.numbers, first+n)
 		}
 		return err
 	}, count)
 }
 
 // queueNext queues a look at the first webhook that waits in each lane, but for one of them.
-func (w *work) queueNext(tx Tx, of map[Key]int64, body int64) {
+func (b *batch) queueNext(tx Tx, of map[Key]int64, body int64) {
 	if len(of) == 0 {
 		return
 	}
@@ -558,44 +558,44 @@ func (w *work) queueNext(tx Tx, of map[Key]int64, body int64) {
 	for k, seq := range of {
 		keys, not = append(keys, bytes.Clone(k[:])), append(not, seq)
 	}
-	tx.Queue("next", func(r Row) error {
-		h, err := w.s.scanWebhook(r, true)
+	tx.Queue("next_waiting", func(r Row) error {
+		h, err := b.s.scanWebhook(r, true)
 		if err == nil {
-			h = w.row(h)
-			w.next[h.lane] = h
+			h = b.intern(h)
+			b.next[h.lane] = h
 		}
 		return err
 	}, keys, not, body)
 }
 
 // save queues what the ops have changed.
-func (w *work) save(tx Tx) {
+func (b *batch) save(tx Tx) {
 	var lanes []*lane
-	for _, k := range w.keys() {
-		if l := w.lanes[k]; l.changed {
+	for _, k := range b.laneKeys() {
+		if l := b.lanes[k]; l.dirty {
 			lanes = append(lanes, l)
 		}
 	}
 	queueRows(tx, "lane_save", lanes, (*lane).columns)
-	insertWebhooks(tx, w.added)
-	for _, h := range w.added {
-		delete(w.changed, h.ID)
+	insertWebhooks(tx, b.added)
+	for _, h := range b.added {
+		delete(b.changed, h.ID)
 	}
-	queueRows(tx, "webhook_save", slices.Sorted(maps.Keys(w.changed)), func(id int64) []any {
-		h := w.changed[id]
-		return []any{h.State.number(), h.order(), h.Changed.UnixMicro(), h.encodeStatus(), id}
+	queueRows(tx, "webhook_save", slices.Sorted(maps.Keys(b.changed)), func(id int64) []any {
+		h := b.changed[id]
+		return []any{h.State.number(), h.position(), h.Changed.UnixMicro(), h.encodeStatus(), id}
 	})
 	// A batch may have several of a tenant or of an id: the last counts.
-	queueRows(tx, "snapshot_save", last(w.taken, func(r *snapshotRow) Key { return r.lane }), (*snapshotRow).columns)
-	queueRows(tx, "seen_save", last(w.ids, func(r *seenRow) string { return string(slices.Concat(r.lane[:], r.hash[:], r.digest)) }), (*seenRow).columns)
-	if len(w.gone) > 0 {
-		tx.Queue("webhook_delete", nil, w.gone)
-		tx.Queue("content_delete", nil, w.gone)
+	queueRows(tx, "snapshot_save", lastOfEach(b.snapshots, func(r *snapshotRow) Key { return r.lane }), (*snapshotRow).columns)
+	queueRows(tx, "seen_save", lastOfEach(b.seenChanges, func(r *seenRow) string { return string(slices.Concat(r.lane[:], r.hash[:], r.digest)) }), (*seenRow).columns)
+	if len(b.deleted) > 0 {
+		tx.Queue("webhook_delete", nil, b.deleted)
+		tx.Queue("content_delete", nil, b.deleted)
 	}
-	for _, f := range w.extra {
+	for _, f := range b.statements {
 		f(tx)
 	}
-	if idle := len(lanes)+len(w.added)+len(w.changed)+len(w.ids)+len(w.gone)+len(w.extra) == 0; idle && w.s.health.get() != nil {
+	if idle := len(lanes)+len(b.added)+len(b.changed)+len(b.seenChanges)+len(b.deleted)+len(b.statements) == 0; idle && b.s.health.lastErr() != nil {
 		tx.Queue("touch", nil) // a transaction that writes nothing does not show that an outage has ended
 	}
 }
@@ -607,13 +607,13 @@ func insertWebhooks(tx Tx, all []*Webhook) {
 		if h.lane == (Key{}) {
 			lane = nil // it belongs to none
 		}
-		return []any{h.ID, h.Webhook, lane, h.Type, h.snapshot, h.digest, h.size, h.Received.UnixMicro(), h.State.number(), h.order(), h.Changed.UnixMicro(), h.encodeStatus()}
+		return []any{h.ID, h.Webhook, lane, h.Type, h.snapshot, h.digest, h.size, h.Received.UnixMicro(), h.State.number(), h.position(), h.Changed.UnixMicro(), h.encodeStatus()}
 	})
 	queueRows(tx, "content_add", all, func(h *Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }
 
 // last returns of all that have the same key the last one.
-func last[T any, K comparable](all []T, key func(T) K) []T {
+func lastOfEach[T any, K comparable](all []T, key func(T) K) []T {
 	at := make(map[K]int, len(all))
 	for i, one := range all {
 		at[key(one)] = i
