@@ -309,7 +309,7 @@ func (c *courier) noteAnswer(t *target, lease *store.Lease, o *store.Outcome) {
 	}
 	t.missesInARow, t.lastAnswer = 0, now
 	if wasDown { // whatever it answers, it is back
-		t.wave = wave{credits: t.Concurrency, triedBefore: c.store.Clock().UnixMicro()}
+		t.wave = wave{credits: t.Concurrency, triedBefore: c.store.Now().UnixMicro()}
 		c.wakeRun()
 	}
 	if o.Attempt.Accepted() {
@@ -354,7 +354,7 @@ func (c *courier) outcomeSaved(o *store.Outcome, err error) {
 		c.wakeRun()
 	}
 	if err == nil && !o.NextTry.IsZero() {
-		due := time.Now().Add(o.NextTry.Sub(c.store.Clock()))
+		due := time.Now().Add(o.NextTry.Sub(c.store.Now()))
 		if t.nextRetry.IsZero() || due.Before(t.nextRetry) {
 			t.nextRetry = due
 			c.wakeRun()
@@ -673,7 +673,7 @@ func (c *courier) logOutcome(o *store.Outcome) {
 			attrs = append(attrs, slog.String("why", e.Why))
 		} else {
 			message = "delivery failed, will retry"
-			attrs = append(attrs, slog.Duration("next_try", max(0, o.NextTry.Sub(c.store.Clock())).Round(time.Second/10)))
+			attrs = append(attrs, slog.Duration("next_try", max(0, o.NextTry.Sub(c.store.Now())).Round(time.Second/10)))
 		}
 		if a.Status != 0 {
 			attrs = append(attrs, slog.Int("receiver_status", a.Status))

@@ -305,7 +305,7 @@ func TestHeldUpWhileUnderWay(t *testing.T) {
 			defer d.main.mu.Unlock()
 			return d.main.underway == 1
 		})
-		if next := d.HeldUp()[0].Next.Sub(d.Clock()); next > time.Second {
+		if next := d.HeldUp()[0].Next.Sub(d.Now()); next > time.Second {
 			t.Errorf("the next try is in %v", next)
 		}
 	})

@@ -267,7 +267,7 @@ func (s *Store) Erase(platform, tenant string) (count int, err error) {
 			return nil
 		}
 		if b.leased(l) { // its holder shall not go on with the next one
-			if until := b.now + int64(eraseHold/time.Microsecond); l.notBefore < until-int64(eraseHold/2/time.Microsecond) {
+			if until := b.now + micros(eraseHold); l.notBefore < until-micros(eraseHold/2) {
 				l.notBefore, l.dirty = until, true
 			}
 			return ErrBusy

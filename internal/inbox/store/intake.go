@@ -14,32 +14,33 @@ import (
 	"usher/webhookgate"
 )
 
-// An Answer is what became of a webhook that was to be taken in.
+// An Answer says what was done with a webhook that Add got.
 type Answer struct {
-	DuplicateOf string // the webhook-id of what it is a copy of; empty: it was taken in
-	lease       *Lease // this process may deliver it now; nil: some process will
-	unleased    bool   // nobody does yet
+	DuplicateOf string // the webhook-id of the original; empty: it is no duplicate, and was taken in
 	Err         error
+
+	lease    *Lease // this process may deliver the webhook now
+	unleased bool   // the lane was idle, but this process had no room: any process may lease it
 }
 
-// intake takes a webhook in.
+// An intake is the op that takes a webhook in.
 type intake struct {
 	s         *Store
-	hook      *webhookgate.Webhook
+	hook      *webhookgate.Webhook // as the gate has read it
 	row       *Webhook
-	snapshot  *snapshotRow
-	mayKeep   bool // it may be kept, if no receiver takes it
-	skipDedup bool // it is accepted by hand: it is no copy
-	accepted  *Webhook
-	abandoned atomic.Bool // the sender has given it up
-
-	reserved bool
-	answer   Answer
-	reply    chan Answer
+	snapshot  *snapshotRow // nil: the webhook is no snapshot
+	mayKeep   bool         // if no receiver takes its platform, it is kept and not delivered
+	skipDedup bool         // somebody accepted it by hand, so it is no duplicate
+	accepted  *Webhook     // the refused webhook that somebody accepted
+	abandoned atomic.Bool  // the sender has given up waiting
+	reserved  bool         // the courier has reserved room for it
+	answer    Answer
+	reply     chan Answer
 }
 
-// Add takes a webhook in and returns once that is durable. After ctx ends it returns an error; then the webhook may
-// have been taken in or not, but it is not taken in later: the sender may have gone on through another replica.
+// Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the webhook
+// may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
+// meanwhile.
 func (s *Store) Add(ctx context.Context, w *webhookgate.Webhook, keep bool) Answer {
 	if s.cfg.Engine.AlmostFull() {
 		return Answer{Err: errors.New("the disk of the inbox's file is full")}
@@ -49,7 +50,7 @@ func (s *Store) Add(ctx context.Context, w *webhookgate.Webhook, keep bool) Answ
 	return i.submit(ctx, i)
 }
 
-// submit hands the intake, or an op that it is part of, to the writer, and waits until ctx ends.
+// submit hands the intake, or an op that it is part of, to the writer, and waits for the answer until ctx ends.
 func (i *intake) submit(ctx context.Context, o op) Answer {
 	a, err := await(ctx, ctx.Done(), i.s, o, i.reply)
 	if err != nil {
@@ -62,6 +63,7 @@ func (i *intake) submit(ctx context.Context, o op) Answer {
 	return a
 }
 
+// timeoutErr is the error of an op that the writer did not confirm in time: the outage, if there is one.
 func (s *Store) timeoutErr() error {
 	if err := s.health.lastErr(); err != nil {
 		return err
@@ -72,13 +74,13 @@ func (s *Store) timeoutErr() error {
 func (s *Store) newIntake(w *webhookgate.Webhook) *intake {
 	i := &intake{s: s, hook: w, row: newWebhook(w), reply: make(chan Answer, 1)}
 	if w.Snapshot {
-		says := w.Says
-		if says == nil { // it does not come from the gate
-			seen := snapshot.Read(w.Body)
-			says = &snapshot.Kept{Name: seen.Name, Features: seen.Encode()}
+		kept := w.Says
+		if kept == nil { // it does not come from the gate
+			payload := snapshot.Read(w.Body)
+			kept = &snapshot.Kept{Name: payload.Name, Features: payload.Encode()}
 		}
 		i.snapshot = &snapshotRow{lane: i.row.lane, Stored: snapshot.Stored{
-			Platform: w.Lane.Platform, Tenant: w.Lane.Tenant, Name: says.Name, Webhook: w.ID, Features: says.Features,
+			Platform: w.Lane.Platform, Tenant: w.Lane.Tenant, Name: kept.Name, Webhook: w.ID, Features: kept.Features,
 		}}
 	}
 	return i
@@ -87,12 +89,11 @@ func (s *Store) newIntake(w *webhookgate.Webhook) *intake {
 func (i *intake) weight() int64 { return i.row.size }
 
 func (i *intake) need(n *needs) bool {
-	i.answer = Answer{} // what a transaction that failed decided does not count
+	i.answer = Answer{} // a transaction that failed may have left one
 	if i.abandoned.Load() {
 		return false
 	}
-	l := i.hook.Lane
-	n.lanes[i.row.lane] = l
+	n.lanes[i.row.lane] = i.hook.Lane
 	n.newNumbers++
 	if i.hook.SignedID != "" {
 		n.seenIDs = append(n.seenIDs, i.seenID())
@@ -106,11 +107,13 @@ func (i *intake) need(n *needs) bool {
 	return true
 }
 
+// decide answers with the original if the webhook is a duplicate, and else puts it at the end of its lane.
 func (i *intake) decide(b *batch) {
 	i.answer = Answer{}
-	// The lane is locked until the transaction ends. So a sender that gives up from here on, and sends through another
-	// replica, finds what becomes of this one. One that gave up before may have found nothing: a transaction that must be
-	// run again had no lock in between.
+	// The lane is locked until the transaction ends. So if the sender gives up from here on, and sends a newer webhook
+	// through another replica, that one waits for the lock and comes after this one. If the sender gave up before, a newer
+	// one may already be in the lane, and this one must not come after it. (The lane was not locked all the time if the
+	// transaction runs again.)
 	if i.abandoned.Load() {
 		i.answer.Err = i.s.timeoutErr()
 		return
@@ -123,7 +126,7 @@ func (i *intake) decide(b *batch) {
 		if original == l.tailID {
 			seq = l.tail
 		}
-		i.rememberID(b, seq, original) // the id of a copy must not bring it back later either
+		i.rememberID(b, seq, original) // the same id must be a duplicate later, too, whatever has come meanwhile
 		for _, old := range b.supersedable[row.lane] {
 			if old.State == Refused && !old.Newer {
 				old.Newer = true
@@ -153,7 +156,7 @@ func (i *intake) decide(b *batch) {
 	}
 }
 
-// take gives the webhook its number, and makes it its lane's last.
+// append gives the webhook its number, and makes it the tail of its lane.
 func (i *intake) append(b *batch, l *lane) {
 	row := i.row
 	row.ID, row.Received = b.nextNumber(), b.time()
@@ -166,7 +169,7 @@ func (i *intake) append(b *batch, l *lane) {
 	}
 }
 
-// keepIn takes the webhook in as one that is not to be delivered: usher itself holds it.
+// appendKept takes the webhook in as kept: it is not delivered, and dedup goes by usher itself as its receiver.
 func (i *intake) appendKept(b *batch, l *lane) {
 	i.append(b, l)
 	l.countIn(i.row, Kept, "", b.time())
@@ -175,7 +178,8 @@ func (i *intake) appendKept(b *batch, l *lane) {
 	i.s.sweepSoon.Store(true)
 }
 
-// remember notes a signed webhook-id: that of a webhook, or of a copy of one. seq is zero if that one was delivered.
+// rememberID stores the webhook's signed id, if it has one, together with the original: the webhook itself, or the one that it
+// is a duplicate of. seq is the original's number; zero: the original counts as delivered.
 func (i *intake) rememberID(b *batch, seq int64, uuid string) {
 	if i.hook.SignedID == "" {
 		return
@@ -183,14 +187,21 @@ func (i *intake) rememberID(b *batch, seq int64, uuid string) {
 	id := &seenRow{seenID: i.seenID(), digest: i.row.digest, seq: seq, at: b.now, state: Waiting, uuid: uuid}
 	same := func(known *seenRow) bool { return bytes.Equal(known.digest, id.digest) }
 	if uuid != i.row.Webhook && slices.ContainsFunc(b.seen[id.seenID], func(known *seenRow) bool { return same(known) && known.makesCopy(b) }) {
-		return // the window counts from the first
+		return // the 15 minutes count from the first time
 	}
-	b.seen[id.seenID] = append(slices.DeleteFunc(b.seen[id.seenID], same), id) // for the rest of this batch
+	b.seen[id.seenID] = append(slices.DeleteFunc(b.seen[id.seenID], same), id) // other ops of this batch must see it
 	b.seenChanges = append(b.seenChanges, id)
 }
 
-// duplicate returns what i is a copy of: of what arrived last, while that one waits; else of what the receiver
-// holds for sure, if it took it within the window. A signed id that was seen before is a copy whatever came since.
+// duplicate returns the webhook-id of the original if the webhook is a duplicate, and else an empty string. This is the whole
+// rule:
+//
+//   - A signed id that was seen within 15 minutes, with the same body, is a duplicate whatever has come since.
+//   - While webhooks wait in the lane, a copy of the tail is a duplicate, if the tail still waits.
+//   - If none waits, a copy of the snapshot that the receiver holds for sure is a duplicate, if the same receiver accepted
+//     it within the window.
+//
+// Anything else may be a change. In A, B, A the second A is not a duplicate.
 func (i *intake) duplicate(b *batch, l *lane) string {
 	row := i.row
 	reused := false
@@ -215,7 +226,8 @@ func (i *intake) duplicate(b *batch, l *lane) string {
 		}
 		return ""
 	}
-	// After a forced redelivery the receiver holds something older than what was taken in last. Then the same again is a change.
+	// After a forced redelivery the receiver holds an older snapshot than the tail. Then a copy of that older one is a change,
+	// which the sender made after the tail.
 	age := time.Duration(b.now-l.heldAt) * time.Microsecond
 	if l.held != nil && l.heldID == l.tailID && bytes.Equal(l.held, row.digest) && age.Abs() < i.s.cfg.DedupWindow && l.heldBy == nameOf(i.hook.Receiver) {
 		return l.heldID
@@ -230,7 +242,7 @@ func nameOf(rc *receiver.Receiver) string {
 	return rc.Name
 }
 
-// digestOf is what a copy is compared with: only snapshots have copies.
+// dedupDigest is the digest that arriving webhooks are compared with. Only snapshots have duplicates.
 func dedupDigest(w *Webhook) []byte {
 	if !w.snapshot {
 		return nil
@@ -238,11 +250,12 @@ func dedupDigest(w *Webhook) []byte {
 	return w.digest
 }
 
-// queue puts the webhook at the end of its lane. If the lane was idle, and this process has room, it may deliver it at
-// once: that saves another transaction.
+// enqueue puts the webhook at the end of its lane. If the lane was idle, and the courier of this process has room, the same
+// transaction gives this process the lease. So most webhooks need no claim.
 func (i *intake) enqueue(b *batch, l *lane, rc *receiver.Receiver) {
 	s, row := i.s, i.row
-	idle := l.waiting == 0 // superseding does not make it so: pauses are the lane's, and so is its turn
+	// Superseding, below, may empty the lane, but does not make it idle: its backoff, its pause and its turn stay.
+	idle := l.waiting == 0
 	if s.cfg.KeepLatest && row.snapshot {
 		b.endExpiredLease(l)
 		for _, old := range b.waiting[row.lane] {
@@ -256,21 +269,24 @@ func (i *intake) enqueue(b *batch, l *lane, rc *receiver.Receiver) {
 	l.countIn(row, Waiting, "", b.time())
 	l.tailDigest = dedupDigest(row)
 	b.waiting[row.lane] = append(b.waiting[row.lane], row)
-	if next := b.next[row.lane]; next == nil || next.State != Waiting { // for an outcome or a claim of this batch
+	if next := b.next[row.lane]; next == nil || next.State != Waiting {
+		// An outcome or a claim of the same batch looks here for the lane's next webhook: row, or one that waits before it and
+		// was not superseded.
 		first := slices.IndexFunc(b.waiting[row.lane], func(h *Webhook) bool { return h.State == Waiting && h.ID != l.leasedID })
-		b.next[row.lane] = b.waiting[row.lane][first] // row, or what waits before it and was not superseded
+		b.next[row.lane] = b.waiting[row.lane][first]
 	}
 	if !idle {
 		return
 	}
-	// From here on the receiver may hold this one or what it held before. Only a 2xx tells.
+	// From here on the receiver may hold this webhook or the one before: a try may succeed without our knowing. Only a 2xx says
+	// which.
 	l.held, l.waitingSince = nil, b.now
 	l.clearBackoff()
 	l.release(b.now)
 	if rc == nil || l.paused || s.cfg.Courier == nil {
 		return
 	}
-	if i.reserved = i.reserved || s.cfg.Courier.Reserve(rc, row.size); i.reserved { // kept, if the transaction runs again
+	if i.reserved = i.reserved || s.cfg.Courier.Reserve(rc, row.size); i.reserved { // once, also if the transaction runs again
 		i.answer.lease = b.grantLease(l, row, rc)
 		return
 	}
@@ -279,8 +295,9 @@ func (i *intake) enqueue(b *batch, l *lane, rc *receiver.Receiver) {
 
 const newerCame = "a newer snapshot of the tenant came before it was delivered"
 
-// settleRefused marks what was refused of the tenant before: this snapshot says what it would have said. It does not say what an
-// event of another type would have said. If it was refused itself, it says nothing about what came again after it.
+// supersedeRefused supersedes the tenant's refused webhooks: this snapshot is newer and complete. It leaves alone events of
+// other types, whose content no snapshot has. If this webhook is a refused one that somebody has accepted, it only supersedes
+// those that were last received before it.
 func (i *intake) supersedeRefused(b *batch, l *lane) {
 	for _, old := range b.supersedable[i.row.lane] {
 		if old.State == Refused && (old.Type == i.row.Type || old.Type == "") && old != i.accepted && (i.accepted == nil || old.ID < i.accepted.ID && !old.Last.After(i.accepted.lastReceived())) {
@@ -297,7 +314,7 @@ func (i *intake) done(err error) {
 	if i.reserved {
 		i.s.cfg.Courier.Release(i.hook.Receiver, i.row.size)
 	}
-	if a.Err == nil && i.snapshot != nil { // of a copy, too: the first may have come through another replica
+	if a.Err == nil && i.snapshot != nil { // also for a duplicate: the original may have come through another replica
 		i.s.cfg.Changed(i.row.Tenant)
 	}
 	i.reply <- a
@@ -309,13 +326,13 @@ func (i *intake) done(err error) {
 	}
 }
 
-// full says whether there is no room for so many bytes more.
+// wouldOverflow says whether there is no room for so many more bytes.
 func (s *Store) wouldOverflow(more int64) bool {
 	used, err := s.used()
 	return err == nil && used+more > s.cfg.MaxBytes
 }
 
-// snapshotRow is a row of the table snapshot: a tenant's last one, for entitlements.
+// A snapshotRow is a row of the table snapshot: the last snapshot of a tenant, for entitlements.
 type snapshotRow struct {
 	lane Key
 	snapshot.Stored
@@ -325,10 +342,10 @@ func (r *snapshotRow) columns() []any {
 	return []any{r.lane[:], r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, r.Features}
 }
 
-// seenFor is how long a signed webhook-id is remembered.
+// seenIDsFor is how long a signed webhook-id is remembered. It is longer than a signature is valid.
 const seenIDsFor = 15 * time.Minute
 
-// seenID is a signed webhook-id of a lane.
+// A seenID is a signed webhook-id in a lane, as its hash.
 type seenID struct {
 	lane Key
 	hash [32]byte
@@ -336,23 +353,26 @@ type seenID struct {
 
 func (i *intake) seenID() seenID { return seenID{i.row.lane, sha256.Sum256([]byte(i.hook.SignedID))} }
 
-// seenRow is a row of the table seen_id: a signed webhook-id that was taken in, with that body.
+// A seenRow is a row of the table seen_id: a signed webhook-id that was seen, with the body that it came with.
 type seenRow struct {
 	seenID
 	digest []byte
-	seq    int64
 	at     int64
-	state  State // of that webhook
-	uuid   string
+
+	// The original.
+	seq   int64 // zero: it counts as delivered
+	uuid  string
+	state State
 }
 
-func (r *seenRow) recent(b *batch) bool { return b.now-r.at < int64(seenIDsFor/time.Microsecond) }
+func (r *seenRow) recent(b *batch) bool { return b.now-r.at < micros(seenIDsFor) }
 
-// counts says whether the same again would be a copy: not if the first was parked or discarded, or came too long ago.
+// makesCopy says whether a webhook with this id and body is a duplicate: not if the original was parked or discarded, or came
+// too long ago.
 func (r *seenRow) makesCopy(b *batch) bool {
 	state := r.state
-	if now := b.changed[r.seq]; now != nil { // in this batch
-		state = now.State
+	if original := b.changed[r.seq]; original != nil { // another op of this batch has changed it
+		state = original.State
 	}
 	return r.recent(b) && (state == Waiting || state.Taken() || state == Superseded)
 }

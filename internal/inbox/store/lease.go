@@ -15,89 +15,96 @@ import (
 	"usher/internal/receiver"
 )
 
-// A Leave is the permission to deliver one lane: its first webhook, and then, if the store says so, the next ones. While it
-// lasts no other process delivers that lane.
+// A Lease is the permission to deliver the first webhook of one lane. While it is valid no other process delivers that lane.
+// The outcome of the delivery ends the lease, or continues it with the lane's next webhook.
+//
+// In the database a lease is the lane's owner, its token, and its due time, at which the lease ends by itself.
 type Lease struct {
 	Webhook       *Webhook
 	Receiver      *receiver.Receiver
 	LastTryFailed bool // the last try of this lane failed
-	InWave        bool // it goes before its time because its receiver is back
-	lane          Key
-	token         int64
-	inARow        int
-	validUntil    atomic.Pointer[time.Time] // by our own clock, counted from when the leave was asked for
+	InWave        bool // it was claimed before its time because its receiver is back; see Wave
+
+	lane       Key
+	token      int64
+	inARow     int                       // how many webhooks of the lane were delivered right before this one
+	validUntil atomic.Pointer[time.Time] // by our own clock
 }
 
-// Held says whether the leave still lasts. Right before a write to the receiver it must be asked once more: a process can
-// be stopped at any moment, and continues without knowing.
+// Valid says whether the lease still lasts. It must be asked right before each write to the receiver: the process may have been
+// stopped for any time since it was last asked, without noticing.
 func (lease *Lease) Valid() bool {
 	now, until := time.Now(), *lease.validUntil.Load()
-	return now.Before(until) && now.Round(0).Before(until.Round(0)) // one clock stands still while a machine sleeps, the other can be set back
+	// Both clocks must agree: the monotonic one stands still while a machine sleeps, and the wall clock can be set back.
+	return now.Before(until) && now.Round(0).Before(until.Round(0))
 }
 
-// Until is when it ends, unless it is renewed.
+// ValidUntil is when the lease ends, unless it is renewed.
 func (lease *Lease) ValidUntil() time.Time { return *lease.validUntil.Load() }
 
-// lease gives this process the leave to deliver row, which is the first of its lane.
+// grantLease gives this process a lease for the lane, to deliver row, which is its first webhook.
 func (b *batch) grantLease(l *lane, row *Webhook, rc *receiver.Receiver) *Lease {
-	l.owner, l.leasedID, l.due, l.dirty = b.s.owner, row.ID, b.now+int64(b.s.leaseTime/time.Microsecond), true
+	l.owner, l.leasedID, l.due, l.dirty = b.s.owner, row.ID, b.now+micros(b.s.leaseTime), true
 	l.token++
 	lease := &Lease{Webhook: row, Receiver: rc, LastTryFailed: l.lastResult != lastOK, lane: l.key, token: l.token}
 	lease.start(b)
 	return lease
 }
 
+// start sets the lease's end. It counts from the begin of the transaction, which is before the database read its clock.
 func (lease *Lease) start(b *batch) {
 	until := b.askedAt.Add(b.s.UsableLeaseTime())
 	lease.validUntil.Store(&until)
 }
 
-// holds says whether the leave is still that of its lane.
+// matches says whether the lane's row still has this lease. If not, the lease has ended, and another process may have the lane.
 func (lease *Lease) matches(b *batch, row *lane) bool {
 	return row != nil && bytes.Equal(row.owner, b.s.owner) && row.token == lease.token && row.leasedID == lease.Webhook.ID
 }
 
-// owned says whether somebody delivers the lane at this moment, or is about to. A clock that has jumped says nothing about that.
+// leased says whether a process has a valid lease for the lane, and may be delivering it. After the clock has jumped every lease
+// counts as valid for a while.
 func (b *batch) leased(l *lane) bool {
 	return l.owner != nil && (l.due > b.now || !b.s.clock.mayTakeOver(b.s.leaseTime))
 }
 
-// reclaim gives back a lane whose owner has let its leave run out. Anybody who changes what that owner was delivering does
-// this first: a late outcome must not count any more.
+// endExpiredLease takes the lane from an owner whose lease has ended. An op that changes the webhook which that owner was
+// delivering must call it first, so that a late outcome no longer matches the row.
 func (b *batch) endExpiredLease(l *lane) {
 	if l.owner != nil && !b.leased(l) {
 		l.release(b.now)
 	}
 }
 
-// ClaimKind is which lanes a claim is for.
+// A ClaimKind says which lanes a claim is for.
 type ClaimKind int
 
-// The kinds of a claim.
+// The kinds of claims.
 const (
-	Ready ClaimKind = iota // their time has come, and their last try did not fail
-	Retry                  // their time has come, and their last try failed
-	Probe                  // they wait because the receiver seemed to be down; the one tried longest ago
-	Wave                   // the same, but the one that waits longest: the receiver is back
+	Ready ClaimKind = iota // lanes that are due, and whose last try did not fail
+	Retry                  // lanes that are due, and whose last try failed
+	Probe                  // lanes whose last try was a miss, due or not, those first that were tried longest ago
+	Wave                   // lanes whose last try was a miss, due or not, those first that wait longest: the receiver is back
 )
 
 var claimStatements = [...]string{"claim_ready", "claim_retry", "claim_probe", "claim_wave"}
 
-// A Claim asks for leave to deliver some of a receiver's lanes.
+// A Claim asks for leases of a receiver's lanes that nobody delivers.
 type Claim struct {
 	Receiver *receiver.Receiver
 	Kind     ClaimKind
 	Max      int
-	Budget   *int // how many more leaves all claims for this receiver may get
-	// Of Wave: those that wait since after After, and were last tried before Before.
+	Budget   *int // how many more leases all claims for this receiver together may get
+	// Only for a Wave: lanes that wait since WaitingFrom or later, and were last tried before TriedBefore.
 	WaitingFrom, TriedBefore int64
 
-	Leases    []*Lease // what it got
-	Found     int      // how many lanes there were, up to Most
-	WaitingTo int64    // of Wave: since when the last of them waits
+	// The result.
+	Leases    []*Lease
+	Found     int   // how many lanes there were, up to Max; maybe more than Leases
+	WaitingTo int64 // only for a Wave: the latest time since which one of these lanes waits
 }
 
-// claim is a Claim in a batch.
+// A claimQuery is a Claim in a batch.
 type claimQuery struct {
 	*Claim
 	platforms   [][]byte
@@ -105,8 +112,9 @@ type claimQuery struct {
 	mayTakeOver bool
 }
 
+// queue queues the search for lanes. The keys that it finds go into b.claimed[n].
 func (c *claimQuery) queue(tx Tx, b *batch, n int) {
-	seen := func(r Row) error {
+	found := func(r Row) error {
 		l, err := b.s.scanLane(r)
 		if err == nil {
 			if known := b.lanes[l.key]; known == nil {
@@ -120,81 +128,17 @@ func (c *claimQuery) queue(tx Tx, b *batch, n int) {
 	if c.Kind == Wave {
 		args = append(args, c.WaitingFrom, c.TriedBefore)
 	}
-	tx.Queue(claimStatements[c.Kind], seen, args...)
+	tx.Queue(claimStatements[c.Kind], found, args...)
 }
 
-// first returns those of the lanes that were found whose turn it is: they come by platform, as many as there may be of each, and the order
-// is one of all platforms.
+// inTurn returns the first lanes of all that were found. The statement returns up to Max lanes of each platform, and their order
+// must go by all platforms together.
 func (c *Claim) inTurn(b *batch, found []Key) []Key {
 	slices.SortStableFunc(found, func(x, y Key) int { return cmp.Compare(c.turn(b.lanes[x]), c.turn(b.lanes[y])) })
 	return found[:min(len(found), c.Max)]
 }
 
-// claiming is an op.
-type claimOp struct {
-	s          *Store
-	claims     []*Claim
-	firstQuery int // index of its first claim in the batch
-	reply      chan error
-}
-
-// Claim asks for leave to deliver. When it returns, each claim says what it got, and the courier has started on it.
-func (s *Store) Claim(ctx context.Context, claims []*Claim) error {
-	c := &claimOp{s: s, claims: claims, reply: make(chan error, 1)}
-	return s.await(ctx, c, c.reply)
-}
-
-func (c *claimOp) weight() int64 { return 0 }
-
-func (c *claimOp) need(n *needs) bool {
-	c.firstQuery = len(n.claims)
-	now := c.s.now().UnixMicro()
-	for _, one := range c.claims {
-		one.Leases, one.Found = nil, 0
-		n.claims = append(n.claims, claimQuery{one, c.s.platforms.hashes(func(code string) bool { return c.s.cfg.Receivers.For(code) == one.Receiver }), now, c.s.clock.mayTakeOver(c.s.leaseTime)})
-	}
-	n.maxBody = maxReadAhead
-	return true
-}
-
-// readAhead is up to which size a content is read before it is needed.
-const maxReadAhead = 64 << 10
-
-func (c *claimOp) decide(b *batch) {
-	for _, one := range c.claims {
-		*one.Budget += len(one.Leases) // of a run before this one
-		one.Leases = nil
-	}
-	for i, one := range c.claims {
-		found := b.claimed[c.firstQuery+i]
-		one.Leases, one.Found = nil, len(found)
-		for _, key := range found {
-			if len(one.Leases) >= one.Max || *one.Budget <= 0 {
-				break
-			}
-			l := b.lanes[key]
-			one.WaitingTo = max(one.WaitingTo, l.waitingSince)
-			// The claim went by our idea of the database's time, and another op of this batch may have changed the lane.
-			if b.leased(l) {
-				continue
-			}
-			if l.paused || l.waiting == 0 {
-				l.release(b.now) // its owner could not do it any more
-				continue
-			}
-			head := b.next[key]
-			if head == nil || head.State != Waiting {
-				continue // another op has taken it out
-			}
-			lease := b.grantLease(l, head, one.Receiver)
-			lease.InWave = one.Kind == Wave
-			one.Leases = append(one.Leases, lease)
-			*one.Budget--
-		}
-	}
-}
-
-// turn is what the lanes of a claim are ordered by.
+// turn is the value by which the lanes of a claim are ordered.
 func (c *Claim) turn(l *lane) int64 {
 	switch c.Kind {
 	case Probe:
@@ -205,43 +149,109 @@ func (c *Claim) turn(l *lane) int64 {
 	return l.due
 }
 
-func (c *claimOp) done(err error) {
-	for _, one := range c.claims {
-		if err != nil {
-			one.Leases = nil
+// A claimOp is the op that claims lanes.
+type claimOp struct {
+	s          *Store
+	claims     []*Claim
+	firstQuery int // the index of its first claim in batch.claimed
+	reply      chan error
+}
+
+// Claim asks for leases. When it returns, each claim has its result, and the courier has got the leases.
+func (s *Store) Claim(ctx context.Context, claims []*Claim) error {
+	c := &claimOp{s: s, claims: claims, reply: make(chan error, 1)}
+	return s.await(ctx, c, c.reply)
+}
+
+func (c *claimOp) weight() int64 { return 0 }
+
+func (c *claimOp) need(n *needs) bool {
+	c.firstQuery = len(n.claims)
+	now := c.s.Now().UnixMicro()
+	for _, claim := range c.claims {
+		claim.Leases, claim.Found = nil, 0
+		platforms := c.s.platforms.hashes(func(code string) bool { return c.s.cfg.Receivers.For(code) == claim.Receiver })
+		n.claims = append(n.claims, claimQuery{claim, platforms, now, c.s.clock.mayTakeOver(c.s.leaseTime)})
+	}
+	n.maxBody = maxReadAhead
+	return true
+}
+
+// maxReadAhead is the size up to which a content is read together with its lease. A larger one is read when it is sent.
+const maxReadAhead = 64 << 10
+
+func (c *claimOp) decide(b *batch) {
+	for _, claim := range c.claims {
+		*claim.Budget += len(claim.Leases) // what a former run of this transaction has taken
+		claim.Leases = nil
+	}
+	for i, claim := range c.claims {
+		found := b.claimed[c.firstQuery+i]
+		claim.Found = len(found)
+		for _, key := range found {
+			if len(claim.Leases) >= claim.Max || *claim.Budget <= 0 {
+				break
+			}
+			l := b.lanes[key]
+			claim.WaitingTo = max(claim.WaitingTo, l.waitingSince)
+			// The search went by our estimate of the database's time, and another op of this batch may have changed the lane.
+			// So everything is checked once more.
+			if b.leased(l) {
+				continue
+			}
+			if l.paused || l.waiting == 0 {
+				l.release(b.now) // its owner has died, or it would have done this
+				continue
+			}
+			head := b.next[key]
+			if head == nil || head.State != Waiting {
+				continue // another op of this batch has delivered or discarded it
+			}
+			lease := b.grantLease(l, head, claim.Receiver)
+			lease.InWave = claim.Kind == Wave
+			claim.Leases = append(claim.Leases, lease)
+			*claim.Budget--
 		}
-		for _, lease := range one.Leases {
+	}
+}
+
+func (c *claimOp) done(err error) {
+	for _, claim := range c.claims {
+		if err != nil {
+			claim.Leases = nil
+		}
+		for _, lease := range claim.Leases {
 			c.s.cfg.Courier.Deliver(lease)
 		}
 	}
 	c.reply <- err
 }
 
-// An Outcome is what came of a try.
+// An Outcome is what came of a lease: usually one try.
 type Outcome struct {
 	Lease      *Lease
 	Attempt    receiver.Attempt
 	Began      time.Time
 	Took       time.Duration
-	Aborted    bool          // it was not tried, or usher itself cancelled it
-	RetryIn    time.Duration // then: how long not to try again
-	ContentErr error         // its content could not be read
-	WantsNext  bool          // the courier would deliver the lane's next one
+	Aborted    bool          // there was no try, or usher itself cancelled it
+	RetryIn    time.Duration // if Aborted: how long to wait before the next try
+	ContentErr error         // there was no try because the content is damaged
+	WantsNext  bool          // the courier wants to deliver the lane's next webhook, too
 
-	// What became of it.
-	LeaseLost bool // another process delivers the lane
-	Entry     Entry
-	NextLease *Lease // the same leave, for the next webhook; nil: the lane was given back
-	NextTry   time.Time
-	LaneReady bool // the lane has more, and anybody may deliver it now
+	// The result.
+	LeaseLost bool      // the lease had ended, and nothing was written
+	Entry     Entry     // the webhook as it is now
+	NextLease *Lease    // the same lease, for the lane's next webhook; nil: the lease has ended
+	NextTry   time.Time // when a webhook that was not accepted is tried again
+	LaneReady bool      // webhooks wait in the lane, and any process may lease it now
 
 	s     *Store
 	saved func(*Outcome, error)
 }
 
-// Settle writes an outcome. It calls ready when that is done.
-func (s *Store) SaveOutcome(o *Outcome, ready func(*Outcome, error)) {
-	o.s, o.saved = s, ready
+// SaveOutcome writes an outcome, and calls saved when that is done or has failed.
+func (s *Store) SaveOutcome(o *Outcome, saved func(*Outcome, error)) {
+	o.s, o.saved = s, saved
 	s.submit(o)
 }
 
@@ -254,13 +264,14 @@ func (o *Outcome) need(n *needs) bool {
 	n.maxBody = maxReadAhead
 	if o.Lease.Webhook.snapshot && o.Attempt.Accepted() {
 		n.supersedable[key] = true
-		if !o.Lease.Webhook.Again.IsZero() { // it went ahead of what waits, which may be older
+		if !o.Lease.Webhook.Again.IsZero() { // somebody sent it again, ahead of waiting webhooks that may be older
 			n.waiting[key] = true
 		}
 	}
 	return true
 }
 
+// decide moves the webhook into its next state, and then continues the lease with the lane's next webhook, or ends it.
 func (o *Outcome) decide(b *batch) {
 	o.LeaseLost, o.NextLease = false, nil
 	l := b.lanes[o.Lease.lane]
@@ -268,11 +279,11 @@ func (o *Outcome) decide(b *batch) {
 		o.LeaseLost = true
 		return
 	}
-	mine := *o.Lease.Webhook // a copy: the transaction may run again
-	h := b.intern(&mine)
+	webhook := *o.Lease.Webhook // a copy: if the transaction runs again, it must begin with the webhook as it was
+	h := b.intern(&webhook)
 	defer func() { o.LaneReady = l.waiting > 0 && l.owner == nil && l.due <= b.now }()
 	if o.Aborted {
-		l.release(b.now + int64(o.RetryIn/time.Microsecond))
+		l.release(b.now + micros(o.RetryIn))
 		o.Entry = h.Entry
 		return
 	}
@@ -280,10 +291,9 @@ func (o *Outcome) decide(b *batch) {
 		h.noteAttempt(b.time().Add(-time.Since(o.Began)), o.Took, o.Attempt)
 		h.Receiver = o.Lease.Receiver.Name
 		l.lastTry = b.now
-	}
-	missedIt := o.ContentErr == nil && isMiss(o.Attempt)
-	if o.ContentErr == nil && !missedIt {
-		h.Counted++
+		if !o.Missed() {
+			h.Counted++
+		}
 	}
 	why := o.parkReason(h, b.time())
 	switch {
@@ -297,7 +307,7 @@ func (o *Outcome) decide(b *batch) {
 		l.held = nil
 		l.clearFailures()
 	default:
-		o.retry(b, l, h, missedIt)
+		o.retry(b, l, h)
 		o.Entry = h.Entry
 		return
 	}
@@ -305,23 +315,23 @@ func (o *Outcome) decide(b *batch) {
 	o.continueLane(b, l)
 }
 
-// retry gives the lane back until the next try.
-func (o *Outcome) retry(b *batch, l *lane, h *Webhook, missedIt bool) {
+// retry ends the lease after a failed try, and says when the lane is due again.
+func (o *Outcome) retry(b *batch, l *lane, h *Webhook) {
 	l.lastResult = lastFailed
-	if missedIt {
+	if o.Missed() {
 		l.lastResult = lastMissed
 	}
-	pause := o.s.cfg.Jitter(min(minBackoff<<min(l.failures, 20), maxBackoff))
+	backoff := o.s.cfg.Jitter(min(minBackoff<<min(l.failures, 20), maxBackoff))
 	l.notBefore = 0
-	if wish := min(o.Attempt.RetryAfter, maxRetryAfter); wish > 0 {
-		l.notBefore = b.now + int64(wish/time.Microsecond)
+	if after := min(o.Attempt.RetryAfter, maxRetryAfter); after > 0 {
+		l.notBefore = b.now + micros(after)
 	}
 	l.failures++
 	if next := b.next[l.key]; o.s.cfg.KeepLatest && h.snapshot && !h.Forced && next != nil && next.State == Waiting && next.snapshot && next.ID > h.ID {
 		b.move(l, h, Superseded, newerCame)
 		l.waitingSince = next.ageFrom().UnixMicro()
 	}
-	l.release(b.now + int64(pause/time.Microsecond))
+	l.release(b.now + micros(backoff))
 	o.NextTry = moment(l.due)
 	if !l.paused && h.State == Waiting {
 		h.Next = o.NextTry
@@ -332,13 +342,13 @@ func (o *Outcome) retry(b *batch, l *lane, h *Webhook, missedIt bool) {
 const (
 	minBackoff = time.Second
 	maxBackoff = 5 * time.Minute
-	// longestWish bounds what a receiver's Retry-After can ask for.
+	// maxRetryAfter bounds a receiver's Retry-After.
 	maxRetryAfter = time.Hour
-	// inARow is how many webhooks of a lane are delivered before others get their turn.
+	// maxInARow is how many webhooks of a lane are delivered in a row before other lanes get their turn.
 	maxInARow = 16
 )
 
-// goOn continues with the lane's next webhook, in the same leave, or gives the lane back.
+// continueLane continues the lease with the lane's next webhook, or ends it.
 func (o *Outcome) continueLane(b *batch, l *lane) {
 	next := b.next[l.key]
 	if next != nil {
@@ -350,11 +360,12 @@ func (o *Outcome) continueLane(b *batch, l *lane) {
 	}
 	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, lane: l.key, token: l.token, inARow: o.Lease.inARow + 1}
 	lease.start(b)
-	l.leasedID, l.due = next.ID, b.now+int64(b.s.leaseTime/time.Microsecond)
+	l.leasedID, l.due = next.ID, b.now+micros(b.s.leaseTime)
 	o.NextLease = lease
 }
 
-// overtake supersedes what is older than what was accepted, and is parked, or waits and was not sent again with force.
+// supersedeOlder supersedes the lane's snapshots that are older than h, which was accepted, and that are parked or wait. One
+// that somebody has sent again with force is delivered nevertheless.
 func (o *Outcome) supersedeOlder(b *batch, l *lane, h *Webhook) {
 	if !h.snapshot {
 		return
@@ -366,7 +377,7 @@ func (o *Outcome) supersedeOlder(b *batch, l *lane, h *Webhook) {
 	}
 }
 
-// hopeless says why a webhook that was not accepted is not tried any more; empty: it is.
+// parkReason says why a webhook that was not accepted is parked. Empty: it is tried again.
 func (o *Outcome) parkReason(h *Webhook, now time.Time) string {
 	switch {
 	case o.ContentErr != nil:
@@ -381,7 +392,7 @@ func (o *Outcome) parkReason(h *Webhook, now time.Time) string {
 	return ""
 }
 
-// isDown: these say that the receiver is down, and nothing about the webhook.
+// isMiss says whether a try was a miss: it says that the receiver is down, and nothing about the webhook.
 func isMiss(a receiver.Attempt) bool {
 	switch a.Status {
 	case 0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -390,10 +401,10 @@ func isMiss(a receiver.Attempt) bool {
 	return false
 }
 
-// Missed says whether the try says that the receiver is down.
+// Missed says whether the try was a miss; see isMiss.
 func (o *Outcome) Missed() bool { return o.ContentErr == nil && !o.Aborted && isMiss(o.Attempt) }
 
-// isFinal: these say that this webhook will never be taken.
+// isPermanent says whether the receiver will never take this webhook.
 func isPermanent(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
@@ -404,7 +415,7 @@ func isPermanent(status int) bool {
 
 func (o *Outcome) done(err error) { o.saved(o, err) }
 
-// renewal prolongs a leave.
+// A renewOp is the op that renews a lease.
 type renewOp struct {
 	s       *Store
 	leave   *Lease
@@ -413,8 +424,8 @@ type renewOp struct {
 	reply   chan error
 }
 
-// Renew prolongs leaves. Each is an op of its own: a lane that somebody has locked must not end the others. Those that it could not
-// prolong run out.
+// Renew renews leases. Each is an op of its own, so that a lane that somebody else has locked does not fail the others. Leases
+// that could not be renewed run out.
 func (s *Store) Renew(ctx context.Context, leases []*Lease) (err error) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
@@ -435,7 +446,7 @@ func (r *renewOp) need(n *needs) bool {
 func (r *renewOp) decide(b *batch) {
 	l := b.lanes[r.leave.lane]
 	if r.renewed, r.askedAt = r.leave.matches(b, l), b.askedAt; r.renewed {
-		l.due, l.dirty = b.now+int64(b.s.leaseTime/time.Microsecond), true
+		l.due, l.dirty = b.now+micros(b.s.leaseTime), true
 	}
 }
 
@@ -447,7 +458,7 @@ func (r *renewOp) done(err error) {
 	r.reply <- err
 }
 
-// Content reads what a leave needs to deliver its webhook, unless it has it already.
+// LoadContent reads the content of a webhook, unless it is in memory, and checks it.
 func (s *Store) LoadContent(ctx context.Context, w *Webhook) error {
 	if !w.hasContent {
 		err := s.cfg.Engine.Read(ctx, func(tx Tx) error {
@@ -464,7 +475,7 @@ func (s *Store) LoadContent(ctx context.Context, w *Webhook) error {
 		}
 	}
 	if !w.hasContent {
-		return ErrDamaged // there is no content
+		return ErrDamaged // the content's row is missing
 	}
 	return w.check()
 }

@@ -159,7 +159,7 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 	}
 	err = s.cfg.Engine.Read(ctx, func(tx Tx) error {
 		if count == 0 { // it may run again
-			if err := write(exportLine{Inbox: &inboxLine{exportVersion, s.Clock()}}); err != nil {
+			if err := write(exportLine{Inbox: &inboxLine{exportVersion, s.Now()}}); err != nil {
 				return err
 			}
 		}
@@ -396,7 +396,7 @@ func (i *importJob) readFile(tx Tx) error {
 	}
 	due = s.applyOffset(due)
 	if s.cfg.Engine.Shared() { // to count and to commit takes no longer than what came before
-		due += max(0, due-now) + int64(importDelay/time.Microsecond)
+		due += max(0, due-now) + micros(importDelay)
 	}
 	tx.Queue("import_recount", nil, due)
 	if faultyCount > 0 { // dedup must not take what was left out for the original of a copy

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"usher/webhookgate"
 )
@@ -94,7 +93,7 @@ func (s *Store) sweepRefused(tx Tx, now int64) error {
 		}
 		count++
 		bytes += size
-		if count > lim.Refused || bytes > lim.RefusedBytes || received < now-int64(lim.RefusedAge/time.Microsecond) {
+		if count > lim.Refused || bytes > lim.RefusedBytes || received < now-micros(lim.RefusedAge) {
 			gone = append(gone, seq)
 		}
 		return nil

@@ -52,12 +52,12 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 		}
 		now = s.applyOffset(now)
 		if full {
-			cut.advance(now-int64(lim.FinishedAge/time.Microsecond), never)
+			cut.advance(now-micros(lim.FinishedAge), never)
 			if err := s.advanceByBytes(tx, &cut); err != nil {
 				return err
 			}
-			tx.Queue("seen_expire", nil, now-int64(seenIDsFor/time.Microsecond))
-			tx.Queue("action_expire", nil, now-int64(lim.ActionAge/time.Microsecond))
+			tx.Queue("seen_expire", nil, now-micros(seenIDsFor))
+			tx.Queue("action_expire", nil, now-micros(lim.ActionAge))
 		}
 		if full || refused {
 			if err := s.sweepRefused(tx, now); err != nil {
@@ -116,14 +116,6 @@ func (s *Store) advanceByBytes(tx Tx, cut *finishedPos) error {
 		return nil
 	})
 	return tx.Send()
-}
-
-// shift is the database's time as tests want it.
-func (s *Store) applyOffset(now int64) int64 {
-	if s.cfg.ClockOffset != nil {
-		now += int64(s.cfg.ClockOffset() / time.Microsecond)
-	}
-	return now
 }
 
 // jitter returns between half of d and d.

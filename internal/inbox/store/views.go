@@ -323,7 +323,7 @@ func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	defer s.mu.Unlock()
 	st := s.figures.stats
 	st.ByPlatform = make(map[string]Figures, len(s.figures.oldest))
-	now := s.now().UnixMicro()
+	now := s.Now().UnixMicro()
 	for code, f := range s.figures.stats.ByPlatform {
 		if f.Pending > 0 {
 			f.Oldest = ageOf(now, s.figures.oldest[code])

@@ -11,16 +11,25 @@ import (
 	"usher/webhookgate"
 )
 
-// An op is something to write. The writer calls need, then decide in the transaction (several times, if the transaction
-// must be run again), and done at the end, once.
+// The writer is one goroutine of each process, and all that is written goes through it. Callers submit operations. The
+// writer gathers those that have arrived, and runs one transaction for all of them:
+//
+//	collectNeeds   each op says what it must see (need)
+//	load           locks the lanes in the order of their keys, and reads
+//	               each op changes the rows in memory (decide)
+//	save           queues the changed rows; the engine sends them together with the commit
+//	               each op answers its caller (done)
+
+// An op is an operation of the writer.
 type op interface {
-	// need says what must be locked and read before a decision. False: nobody waits for this op any more.
+	// need says what must be locked and read before the decision. False: nobody waits for this op any more, skip it.
 	need(*needs) bool
-	// decide changes the rows in w. It must not change anything else that outlives it.
+	// decide changes the rows in b. A transaction may run again after an error, so decide may be called several times, and
+	// must not change anything else in a way that the next call cannot undo.
 	decide(b *batch)
-	// done gets nil if the transaction was committed, or why it was not.
+	// done is called once, at the end: with nil if the transaction was committed, else with the reason why it was not.
 	done(err error)
-	// weight is how many bytes it writes.
+	// weight is about how many bytes the op writes.
 	weight() int64
 }
 
@@ -30,51 +39,56 @@ const (
 	maxBatchBytes = 8 << 20
 )
 
-// needs is what the ops of a batch must see.
+// needs says what the ops of a batch must see.
 type needs struct {
-	lanes          map[Key]webhookgate.Lane // to be locked; made if they are new and named
-	nextExcept     map[Key]int64            // the first that waits, but for that one
-	supersedable   map[Key]bool             // what is parked, sent again or refused
-	waiting        map[Key]bool             // all that wait
-	webhooks       map[int64]bool           // webhooks by number
+	lanes        map[Key]webhookgate.Lane // lanes to lock; a new one is made if its name is given here
+	nextExcept   map[Key]int64            // of these lanes the first waiting webhook, not counting this one
+	supersedable map[Key]bool             // of these lanes the webhooks that are parked, refused or were sent again: a newer snapshot may supersede them
+	waiting      map[Key]bool             // of these lanes all waiting webhooks
+	webhooks     map[int64]bool           // these webhooks, to lock and read
+	maxBody      int64                    // up to this size the content is read together with a lane's first waiting webhook
+
 	seenIDs        []seenID
-	refusedDigests [][]byte // digests of refused webhooks
-	newNumbers     int64    // how many numbers for new webhooks
+	refusedDigests [][]byte // refused webhooks with these digests
+	newNumbers     int64    // how many new webhooks need a number
 	claims         []claimQuery
-	maxBody        int64 // contents up to that size are read with what comes next
 }
 
+// lane asks for a lane. It is not made if it does not exist.
 func (n *needs) lane(k Key) {
 	if _, named := n.lanes[k]; !named {
 		n.lanes[k] = webhookgate.Lane{}
 	}
 }
 
-// nobody says whether a lane has no name. Each has a tenant, or else a type.
+// unnamed says whether a lane's name is not given: each lane has a tenant, or else an event type.
 func unnamed(l webhookgate.Lane) bool { return l.Tenant == "" && l.Type == "" }
 
-// work is what a batch has read, and changes.
+// A batch has what one transaction of the writer has read, and what it changes.
 type batch struct {
-	s               *Store
-	now             int64
-	askedAt         time.Time // before the transaction began
+	s       *Store
+	now     int64     // the database's time
+	askedAt time.Time // our time before the transaction began; leases count from here
+
+	// What was read; see needs. Each webhook is here once, whichever of the maps it is in.
 	lanes           map[Key]*lane
 	next            map[Key]*Webhook
 	supersedable    map[Key][]*Webhook
 	waiting         map[Key][]*Webhook
-	webhooks        map[int64]*Webhook    // all that were read, by number
-	seen            map[seenID][]*seenRow // one for each body that the id came with
-	refusedByDigest map[string]*Webhook   // those that nobody has dealt with, by digest
-	numbers         []int64
-	claimed         [][]Key // the lanes that each claim found
+	webhooks        map[int64]*Webhook    // all webhooks that were read
+	seen            map[seenID][]*seenRow // one row for each body that the id came with
+	refusedByDigest map[string]*Webhook   // only those that nobody has dealt with
+	numbers         []int64               // free numbers for new webhooks
+	claimed         [][]Key               // the lanes that each claim found
 
-	added       []*Webhook // to be inserted
+	// What the ops change, beside the lanes that are dirty.
+	added       []*Webhook
 	changed     map[int64]*Webhook
+	deleted     []int64
 	snapshots   []*snapshotRow
 	seenChanges []*seenRow
-	deleted     []int64 // webhooks to delete
-	statements  []func(Tx)
-	bytesAdded  int64 // by how much this batch changes what waits or is parked
+	statements  []func(Tx) // whatever else an action writes
+	bytesAdded  int64      // by how much the bytes that wait or are parked change; negative: they become less
 }
 
 func newBatch(s *Store) *batch {
@@ -87,7 +101,8 @@ func newBatch(s *Store) *batch {
 
 func (b *batch) time() time.Time { return moment(b.now) }
 
-// row returns the one copy of a webhook that this batch works on.
+// intern returns the one copy of a webhook that this batch works on. Two statements may have read the same webhook, and a
+// change must not get lost in the other copy.
 func (b *batch) intern(h *Webhook) *Webhook {
 	known := b.webhooks[h.ID]
 	if known == nil {
@@ -100,17 +115,17 @@ func (b *batch) intern(h *Webhook) *Webhook {
 	return known
 }
 
-// number is that of the next new webhook.
+// nextNumber returns the number of the next new webhook.
 func (b *batch) nextNumber() int64 {
 	n := b.numbers[0]
 	b.numbers = b.numbers[1:]
 	return n
 }
 
-// change queues an update of a webhook's status.
+// markChanged has a webhook's status updated.
 func (b *batch) markChanged(h *Webhook) { b.changed[h.ID] = h }
 
-// move takes a webhook from one state into another.
+// move takes a webhook from its state into another one.
 func (b *batch) move(l *lane, h *Webhook, state State, why string) {
 	before := l.bytes
 	l.countOut(h)
@@ -122,7 +137,7 @@ func (b *batch) move(l *lane, h *Webhook, state State, why string) {
 	}
 }
 
-// submit hands an op to the writer. It waits while the writer has much to do.
+// submit hands an op to the writer. It blocks while the writer's queue is full.
 func (s *Store) submit(o op) {
 	select {
 	case s.ops <- o:
@@ -131,7 +146,8 @@ func (s *Store) submit(o op) {
 	}
 }
 
-// await submits an op before ctx ends, and waits for its reply. If it gives up waiting, the op may still be done.
+// await submits an op, unless ctx ends before there is room in the writer's queue, and waits for its reply until giveUp is
+// closed. After giving up the op may still be done.
 func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Store, o op, reply chan T) (answer T, err error) {
 	select {
 	case s.ops <- o:
@@ -155,7 +171,7 @@ func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Store, o op, r
 	}
 }
 
-// await is for an op that must be done, or not be done, when it returns.
+// await submits an op and waits for its reply without giving up: when it returns, the op is done, or will never be.
 func (s *Store) await(ctx context.Context, o op, reply chan error) error {
 	failure, err := await(ctx, nil, s, o, reply)
 	if err != nil {
@@ -167,31 +183,31 @@ func (s *Store) await(ctx context.Context, o op, reply chan error) error {
 // Queued is how many operations wait for the writer.
 func (s *Store) Queued() int { return len(s.ops) }
 
-// ErrClosed says that the store takes nothing any more.
+// ErrClosed says that the store has been closed.
 var ErrClosed = errors.New("the inbox is closed")
 
-// write is the writer: one goroutine, one transaction at a time.
+// runWriter runs one transaction after the other until the store is closed.
 func (s *Store) runWriter() {
 	defer close(s.closed)
 	s.checkDatabase()
 	close(s.opened)
-	pause := time.Duration(0)
+	backoff := time.Duration(0)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		var batch []op
+		var ops []op
 		select {
 		case o := <-s.ops:
 			if s.clockJumped {
 				s.checkDatabase()
 			}
-			batch = s.gather(o)
+			ops = s.gather(o)
 		case i := <-s.imports:
 			i.reply <- i.run()
 			continue
 		case <-tick.C:
 			if s.cfg.Courier == nil || s.health.lastErr() != nil {
-				s.checkDatabase() // nobody else may write anything, and find out whether the database is there
+				s.checkDatabase() // without a courier nothing else may be written that would show an outage, or its end
 			}
 			if s.health.lastErr() == nil {
 				s.cfg.Engine.Maintain()
@@ -202,31 +218,25 @@ func (s *Store) runWriter() {
 			s.drain()
 			return
 		}
-		err := s.commitBatch(batch)
+		err := s.commit(ops)
 		if err == nil {
-			pause = 0
+			backoff = 0
 			if (s.sweepSoon.Load() || s.sweepRefusedSoon.Load()) && time.Since(s.lastSweep) > sweepInterval {
 				s.sweep()
 			}
 			continue
 		}
-		// An outage: not as fast as we can.
-		pause = min(max(2*pause, 10*time.Millisecond), time.Second)
+		// In an outage ops fail at once, and their callers submit them again: this must not spin.
+		backoff = min(max(2*backoff, 10*time.Millisecond), time.Second)
 		select {
-		case <-time.After(pause):
+		case <-time.After(backoff):
 		case <-s.run.Done():
 		}
 	}
 }
 
-func (h *health) beginTx() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.txBegan = time.Now()
-}
-
-// look reads the platforms, and finds out whether the database can be written. After its clock has jumped, it corrects the times of
-// lanes: those that were written before may be far ahead.
+// checkDatabase finds out whether the database can be written, and reads the platforms. After its clock has jumped, it also
+// corrects the times that lanes have: those that were written by the old clock may be far ahead.
 func (s *Store) checkDatabase() {
 	err := s.cfg.Engine.Write(func(tx Tx) error {
 		var now int64
@@ -239,9 +249,9 @@ func (s *Store) checkDatabase() {
 		now = s.applyOffset(now)
 		s.observeClock(now, asked)
 		if s.clockJumped {
-			after := func(d time.Duration) int64 { return now + int64(d/time.Microsecond) }
-			// A leave that another replica gets at this moment may end a little later than it could by our reading of the clock.
-			tx.Queue("lane_due_repair", nil, now, after(maxRetryAfter), after(2*maxBackoff), s.platforms.hashes(nil), after(2*s.leaseTime))
+			// No time is further ahead than these. Leases get twice their time: another replica may get one at this moment, with
+			// a later reading of the clock.
+			tx.Queue("lane_due_repair", nil, now, now+micros(maxRetryAfter), now+micros(2*maxBackoff), s.platforms.hashes(nil), now+micros(2*s.leaseTime))
 		}
 		tx.Queue("touch", nil)
 		return nil
@@ -250,31 +260,25 @@ func (s *Store) checkDatabase() {
 	s.health.record(s.cfg.Log, err)
 }
 
-func (h *health) lastErr() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.err
-}
-
-// gather returns what waits to be written, beginning with o. An action is the last: it may delete rows, and that is done
-// after everything else of its transaction.
+// gather returns the ops for one transaction: o, and those that wait in the queue. A funcOp is the last one: it may delete
+// rows, and save does that after everything else.
 func (s *Store) gather(o op) []op {
-	batch, weight := []op{o}, o.weight()
-	for len(batch) < maxBatchOps && weight < maxBatchBytes {
+	ops, weight := []op{o}, o.weight()
+	for len(ops) < maxBatchOps && weight < maxBatchBytes {
 		if _, ok := o.(*funcOp); ok {
 			break
 		}
 		select {
 		case o = <-s.ops:
-			batch, weight = append(batch, o), weight+o.weight()
+			ops, weight = append(ops, o), weight+o.weight()
 		default:
-			return batch
+			return ops
 		}
 	}
-	return batch
+	return ops
 }
 
-// drain writes what was submitted before the end, and refuses what comes later.
+// drain writes the ops that were submitted before the store was closed.
 func (s *Store) drain() {
 	for {
 		select {
@@ -283,64 +287,39 @@ func (s *Store) drain() {
 				o.done(ErrClosed)
 				continue
 			}
-			s.commitBatch(s.gather(o))
+			s.commit(s.gather(o))
 		default:
 			return
 		}
 	}
 }
 
-// commit writes a batch, tells each op what became of it, and returns why the database failed. An op that fails
-// by its own fault does not fail the others: the batch is split until it is alone.
-func (s *Store) commitBatch(batch []op) error {
-	err := s.transact(batch)
-	var guilty *StatementError
-	if errors.As(err, &guilty) && len(batch) > 1 {
-		half := len(batch) / 2
-		return errors.Join(s.commitBatch(batch[:half]), s.commitBatch(batch[half:]))
+// commit runs a transaction for ops and calls their done. It returns an error if the database failed. If the database refuses
+// a statement, one op is to blame: commit splits the ops in halves until that op is alone, and only that one fails.
+func (s *Store) commit(ops []op) error {
+	err := s.transact(ops)
+	var refused *StatementError
+	if errors.As(err, &refused) && len(ops) > 1 {
+		half := len(ops) / 2
+		return errors.Join(s.commit(ops[:half]), s.commit(ops[half:]))
 	}
-	for _, o := range batch {
+	for _, o := range ops {
 		o.done(err)
 	}
-	if errors.As(err, &guilty) {
+	if errors.As(err, &refused) {
 		s.cfg.Log.Error("the database refuses what usher wants to write", "err", err)
-		return nil // the database is well
+		return nil
 	}
 	return err
 }
 
-// transact runs one transaction: it locks and reads, decides, and writes.
-func (s *Store) transact(batch []op) error {
-	need, live := s.collectNeeds(batch)
+// transact runs one transaction for ops: it locks and reads, decides, and writes.
+func (s *Store) transact(ops []op) error {
+	n, live := s.collectNeeds(ops)
 	if len(live) == 0 {
 		return nil
 	}
 	s.health.beginTx()
-	err := s.decideAndWrite(need, live)
-	var guilty *StatementError
-	if errors.As(err, &guilty) {
-		s.health.record(s.cfg.Log, nil) // the database is well
-	} else {
-		s.health.record(s.cfg.Log, err)
-	}
-	return err
-}
-
-func (s *Store) collectNeeds(batch []op) (*needs, []op) {
-	n := &needs{lanes: make(map[Key]webhookgate.Lane), nextExcept: make(map[Key]int64), supersedable: make(map[Key]bool), waiting: make(map[Key]bool), webhooks: make(map[int64]bool)}
-	var live []op
-	for _, o := range batch {
-		if o.need(n) {
-			live = append(live, o)
-		}
-	}
-	for _, lane := range n.lanes {
-		s.platforms.learn(lane.Platform)
-	}
-	return n, live
-}
-
-func (s *Store) decideAndWrite(n *needs, live []op) error {
 	var b *batch
 	err := s.cfg.Engine.Write(func(tx Tx) error {
 		b = newBatch(s)
@@ -354,29 +333,41 @@ func (s *Store) decideAndWrite(n *needs, live []op) error {
 		b.save(tx)
 		return nil
 	})
-	if errors.Is(err, ErrDoubt) {
-		// The senders get 503 and send again. If the transaction was committed, their next try is a duplicate: the server keeps its
-		// lanes locked until then. Entitlements read these tenants again.
+	var refused *StatementError
+	switch {
+	case err == nil:
+		s.countChange(b)
+	case errors.Is(err, ErrDoubt):
+		// The senders get 503 and send again. If the transaction was committed after all, that is a duplicate: the server keeps
+		// these lanes locked until it has ended the transaction. Entitlements must read these tenants again.
 		for _, name := range n.lanes {
 			s.cfg.Changed(name.Tenant)
 		}
 	}
-	if err != nil {
-		return err
+	if errors.As(err, &refused) {
+		s.health.record(s.cfg.Log, nil) // the database works
+	} else {
+		s.health.record(s.cfg.Log, err)
 	}
-	s.countChange(b)
-	return nil
+	return err
 }
 
-// see looks at the database's clock.
-func (s *Store) observeClock(now int64, asked time.Time) {
-	if s.clock.observe(now, asked) {
-		s.cfg.Log.Warn("the database's clock has jumped; what others deliver is left to them for a while")
-		s.clockJumped = true
+// collectNeeds asks each op what it needs, and returns the ops that somebody still waits for.
+func (s *Store) collectNeeds(ops []op) (*needs, []op) {
+	n := &needs{lanes: make(map[Key]webhookgate.Lane), nextExcept: make(map[Key]int64), supersedable: make(map[Key]bool), waiting: make(map[Key]bool), webhooks: make(map[int64]bool)}
+	var live []op
+	for _, o := range ops {
+		if o.need(n) {
+			live = append(live, o)
+		}
 	}
+	for _, lane := range n.lanes {
+		s.platforms.learn(lane.Platform)
+	}
+	return n, live
 }
 
-// settle makes what was committed visible in memory, before senders are answered.
+// countChange has a committed batch show in the figures, before callers get their answers.
 func (s *Store) countChange(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -385,17 +376,17 @@ func (s *Store) countChange(b *batch) {
 	s.figures.bytesEverAdded += max(0, b.bytesAdded)
 }
 
-// keys are those of the lanes that are locked, in the order in which all lock them.
-func (b *batch) laneKeys() []Key {
-	return slices.SortedFunc(maps.Keys(b.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
+// sortedKeys returns the keys of lanes in the order in which every process locks them. So no two wait for each other.
+func sortedKeys[V any](lanes map[Key]V) []Key {
+	return slices.SortedFunc(maps.Keys(lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
 }
 
-// load locks and reads what the ops need.
+// load locks and reads what the ops need. Usually that is one round trip.
 func (b *batch) load(tx Tx, n *needs) error {
 	s := b.s
-	keys := slices.SortedFunc(maps.Keys(n.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
+	keys := sortedKeys(n.lanes)
 	b.queueLocks(tx, keys)
-	if !s.cfg.Engine.Shared() { // in a file this costs nothing, and then it is known which lanes have more
+	if !s.cfg.Engine.Shared() { // in a file a round trip costs nothing, and then b.lanes says which lanes have a next webhook
 		if err := tx.Send(); err != nil {
 			return err
 		}
@@ -422,7 +413,7 @@ func (b *batch) load(tx Tx, n *needs) error {
 	if err := tx.Send(); err != nil {
 		return err
 	}
-	// What most batches do not need.
+	// Most batches need nothing of what follows: lanes that are new, the first webhooks of claimed lanes, supersedable webhooks.
 	if err := b.createLanes(tx, n, keys); err != nil {
 		return err
 	}
@@ -434,21 +425,90 @@ func (b *batch) load(tx Tx, n *needs) error {
 		}
 	}
 	b.queueNext(tx, heads, n.maxBody)
-	rest := maps.Clone(n.supersedable)
-	maps.DeleteFunc(rest, func(k Key, _ bool) bool { l := b.lanes[k]; return l == nil || l.parked+l.resent+l.refused == 0 })
-	b.queueWebhooks(tx, "lane_supersedable", rest, b.supersedable)
-	if len(heads)+len(rest) > 0 {
+	supersedable := maps.Clone(n.supersedable)
+	maps.DeleteFunc(supersedable, func(k Key, _ bool) bool { l := b.lanes[k]; return l == nil || l.parked+l.resent+l.refused == 0 })
+	b.queueWebhooks(tx, "lane_supersedable", supersedable, b.supersedable)
+	if len(heads)+len(supersedable) > 0 {
 		if err := tx.Send(); err != nil {
 			return err
 		}
 	}
-	if s.cfg.ClockOffset != nil {
-		b.now += int64(s.cfg.ClockOffset() / time.Microsecond)
-	}
+	b.now = s.applyOffset(b.now)
 	return nil
 }
 
-// look queues a look at what waits, was refused or was seen before, as far as the ops need it.
+// queueLocks queues the lock of lanes.
+func (b *batch) queueLocks(tx Tx, keys []Key) {
+	if len(keys) == 0 {
+		return
+	}
+	var all [][]byte
+	for _, k := range keys {
+		all = append(all, k[:])
+	}
+	tx.Queue("lane_lock", func(r Row) error {
+		l, err := b.s.scanLane(r)
+		b.lanes[l.key] = l
+		return err
+	}, all)
+}
+
+// createLanes makes the named lanes that do not exist yet, and locks them.
+func (b *batch) createLanes(tx Tx, n *needs, keys []Key) error {
+	missing := slices.DeleteFunc(keys, func(k Key) bool { return b.lanes[k] != nil || unnamed(n.lanes[k]) })
+	if len(missing) == 0 {
+		return nil
+	}
+	queueRows(tx, "platform_add", missing, func(k Key) []any { return []any{k[16:], n.lanes[k].Platform} })
+	queueRows(tx, "lane_add", missing, func(k Key) []any { return []any{k[:], n.lanes[k].Tenant, n.lanes[k].Type} })
+	b.queueLocks(tx, missing)
+	if b.s.cfg.Engine.Shared() {
+		// Another replica may have made such a lane meanwhile, and stored a webhook in it. Our numbers must be higher than that
+		// webhook's, so they are taken once more, now that the lane is locked.
+		b.queueNumbers(tx, n.newNumbers)
+		b.queueLookups(tx, n)
+	}
+	return tx.Send()
+}
+
+// queueNumbers queues the reading of numbers for new webhooks. It comes after the locks, so that the numbers of a lane are in
+// its order.
+func (b *batch) queueNumbers(tx Tx, count int64) {
+	b.numbers = nil
+	if count == 0 {
+		return
+	}
+	tx.Queue("take_numbers", func(r Row) error {
+		var first, many int64
+		err := r.Scan(&first, &many)
+		for n := range many {
+			b.numbers = append(b.numbers, first+n)
+		}
+		return err
+	}, count)
+}
+
+// queueNext queues the reading of the first waiting webhook of each lane, not counting one of them.
+func (b *batch) queueNext(tx Tx, lanes map[Key]int64, maxBody int64) {
+	if len(lanes) == 0 {
+		return
+	}
+	var keys [][]byte
+	var except []int64
+	for k, seq := range lanes {
+		keys, except = append(keys, bytes.Clone(k[:])), append(except, seq)
+	}
+	tx.Queue("next_waiting", func(r Row) error {
+		h, err := b.s.scanWebhook(r, true)
+		if err == nil {
+			h = b.intern(h)
+			b.next[h.lane] = h
+		}
+		return err
+	}, keys, except, maxBody)
+}
+
+// queueLookups queues the reading of waiting webhooks, refused webhooks and signed ids.
 func (b *batch) queueLookups(tx Tx, n *needs) {
 	clear(b.waiting)
 	clear(b.seen)
@@ -476,16 +536,16 @@ func (b *batch) queueLookups(tx Tx, n *needs) {
 	}
 }
 
-// collect queues a look at webhooks of lanes.
-func (b *batch) queueWebhooks(tx Tx, name string, wanted map[Key]bool, into map[Key][]*Webhook) {
+// queueWebhooks queues a statement that returns webhooks of lanes.
+func (b *batch) queueWebhooks(tx Tx, statement string, lanes map[Key]bool, into map[Key][]*Webhook) {
 	var keys [][]byte
-	for k := range wanted {
+	for k := range lanes {
 		keys = append(keys, bytes.Clone(k[:]))
 	}
 	if len(keys) == 0 {
 		return
 	}
-	tx.Queue(name, func(r Row) error {
+	tx.Queue(statement, func(r Row) error {
 		h, err := b.s.scanWebhook(r, false)
 		if err == nil {
 			h = b.intern(h)
@@ -495,83 +555,10 @@ func (b *batch) queueWebhooks(tx Tx, name string, wanted map[Key]bool, into map[
 	}, keys)
 }
 
-// lock queues the lock of lanes, in the order of their keys.
-func (b *batch) queueLocks(tx Tx, keys []Key) {
-	if len(keys) == 0 {
-		return
-	}
-	var all [][]byte
-	for _, k := range keys {
-		all = append(all, k[:])
-	}
-	tx.Queue("lane_lock", func(r Row) error {
-		l, err := b.s.scanLane(r)
-		b.lanes[l.key] = l
-		return err
-	}, all)
-}
-
-// found makes the lanes that are new, and locks them.
-func (b *batch) createLanes(tx Tx, n *needs, keys []Key) error {
-	missing := slices.DeleteFunc(keys, func(k Key) bool { return b.lanes[k] != nil || unnamed(n.lanes[k]) })
-	if len(missing) == 0 {
-		return nil
-	}
-	addLanes(tx, n, missing)
-	b.queueLocks(tx, missing)
-	if b.s.cfg.Engine.Shared() {
-		b.queueNumbers(tx, n.newNumbers) // after the locks: those of a lane are in its order
-		b.queueLookups(tx, n)            // another replica may have made the lane meanwhile, and stored something
-	}
-	return tx.Send()
-}
-
-// addLanes queues what makes lanes, unless they are there.
-func addLanes(tx Tx, n *needs, keys []Key) {
-	queueRows(tx, "platform_add", keys, func(k Key) []any { return []any{k[16:], n.lanes[k].Platform} })
-	queueRows(tx, "lane_add", keys, func(k Key) []any { return []any{k[:], n.lanes[k].Tenant, n.lanes[k].Type} })
-}
-
-// draw queues a look for numbers for new webhooks.
-func (b *batch) queueNumbers(tx Tx, count int64) {
-	b.numbers = nil
-	if count == 0 {
-		return
-	}
-	tx.Queue("take_numbers", func(r Row) error {
-		var first, many int64
-		err := r.Scan(&first, &many)
-		for n := range many {
-			b.numbers = append(b.numbers, first+n)
-		}
-		return err
-	}, count)
-}
-
-// queueNext queues a look at the first webhook that waits in each lane, but for one of them.
-func (b *batch) queueNext(tx Tx, of map[Key]int64, body int64) {
-	if len(of) == 0 {
-		return
-	}
-	var keys [][]byte
-	var not []int64
-	for k, seq := range of {
-		keys, not = append(keys, bytes.Clone(k[:])), append(not, seq)
-	}
-	tx.Queue("next_waiting", func(r Row) error {
-		h, err := b.s.scanWebhook(r, true)
-		if err == nil {
-			h = b.intern(h)
-			b.next[h.lane] = h
-		}
-		return err
-	}, keys, not, body)
-}
-
-// save queues what the ops have changed.
+// save queues the statements that write what the ops have changed.
 func (b *batch) save(tx Tx) {
 	var lanes []*lane
-	for _, k := range b.laneKeys() {
+	for _, k := range sortedKeys(b.lanes) {
 		if l := b.lanes[k]; l.dirty {
 			lanes = append(lanes, l)
 		}
@@ -585,18 +572,18 @@ func (b *batch) save(tx Tx) {
 		h := b.changed[id]
 		return []any{h.State.number(), h.position(), h.Changed.UnixMicro(), h.encodeStatus(), id}
 	})
-	// A batch may have several of a tenant or of an id: the last counts.
+	// A batch may have several rows for one tenant, or for one signed id: the last one counts.
 	queueRows(tx, "snapshot_save", lastOfEach(b.snapshots, func(r *snapshotRow) Key { return r.lane }), (*snapshotRow).columns)
 	queueRows(tx, "seen_save", lastOfEach(b.seenChanges, func(r *seenRow) string { return string(slices.Concat(r.lane[:], r.hash[:], r.digest)) }), (*seenRow).columns)
 	if len(b.deleted) > 0 {
 		tx.Queue("webhook_delete", nil, b.deleted)
 		tx.Queue("content_delete", nil, b.deleted)
 	}
-	for _, f := range b.statements {
-		f(tx)
+	for _, queue := range b.statements {
+		queue(tx)
 	}
 	if idle := len(lanes)+len(b.added)+len(b.changed)+len(b.seenChanges)+len(b.deleted)+len(b.statements) == 0; idle && b.s.health.lastErr() != nil {
-		tx.Queue("touch", nil) // a transaction that writes nothing does not show that an outage has ended
+		tx.Queue("touch", nil) // a transaction that writes nothing does not prove that an outage has ended
 	}
 }
 
@@ -605,19 +592,19 @@ func insertWebhooks(tx Tx, all []*Webhook) {
 	queueRows(tx, "webhook_add", all, func(h *Webhook) []any {
 		lane := h.lane[:]
 		if h.lane == (Key{}) {
-			lane = nil // it belongs to none
+			lane = nil // its tenant is not certain
 		}
 		return []any{h.ID, h.Webhook, lane, h.Type, h.snapshot, h.digest, h.size, h.Received.UnixMicro(), h.State.number(), h.position(), h.Changed.UnixMicro(), h.encodeStatus()}
 	})
 	queueRows(tx, "content_add", all, func(h *Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }
 
-// last returns of all that have the same key the last one.
+// lastOfEach returns the last element for each key, in their order.
 func lastOfEach[T any, K comparable](all []T, key func(T) K) []T {
-	at := make(map[K]int, len(all))
-	for i, one := range all {
-		at[key(one)] = i
+	last := make(map[K]int, len(all))
+	for i, element := range all {
+		last[key(element)] = i
 	}
 	i := -1
-	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { i++; return at[key(one)] != i })
+	return slices.DeleteFunc(slices.Clone(all), func(element T) bool { i++; return last[key(element)] != i })
 }
