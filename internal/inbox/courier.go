@@ -15,60 +15,73 @@ import (
 	"usher/internal/text"
 )
 
-// The courier decides when and how webhooks are tried: each receiver has its own places, its own word on being down, and its
-// own queue of lanes that this process has leave to deliver. What must survive the process, or be agreed on by
-// several, is the store's.
+// The courier decides when webhooks are tried. It keeps nothing that must survive the process, or that replicas must agree on:
+// that is in the store.
+//
+// Leases come from the store in two ways. The intake of a webhook gives one at once, if the courier has room (Reserve, Deliver).
+// For all other lanes run asks the store (claimLanes), when it is woken, when a retry is due, and each second. A lease then goes
+// this way:
+//
+//	enqueue        it waits for one of its receiver's places
+//	deliver        one try, in a goroutine of its own; noteAnswer learns from the answer whether the receiver is down
+//	SaveOutcome    the store writes the outcome
+//	outcomeSaved   logs it, and enqueues the lease again if the store has continued it with the lane's next webhook
 type courier struct {
-	store             *store.Store
-	receivers         *receiver.Set
-	delivered         func(receiver string, after time.Duration)
-	log               *slog.Logger
-	wake              chan struct{} // asks run to look for work
-	paused            func() []store.Pause
-	unservedPlatforms string // the platforms, as last logged, whose webhooks wait though nobody takes them
+	store     *store.Store
+	receivers *receiver.Set
+	delivered func(receiver string, after time.Duration)
+	log       *slog.Logger
+	paused    func() []store.Pause
+	wake      chan struct{} // has run look for lanes to claim
+
+	unservedPlatforms string // only run uses it: the platforms that were last logged because no receiver takes them
 
 	mu         sync.Mutex // guards what follows
-	changed    *sync.Cond // bodies have become less, or busy
+	changed    *sync.Cond // bodies or unfinished has become less
 	targets    map[*receiver.Receiver]*target
-	leases     map[*store.Lease]bool // all that this process has
-	bodies     int64                 // bytes of webhooks that are held to be delivered
-	ending     bool
-	hard       context.Context // ends deliveries that are under way
-	unfinished int             // deliveries, and outcomes that are not written yet; no WaitGroup: leaves may still come while we wait for the last one
+	leases     map[*store.Lease]bool // all leases of this process
+	bodies     int64                 // bytes of webhooks in memory, or for which room is reserved
+	unfinished int                   // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
+	ending     bool                  // no new deliveries: before run has begun, and after its end
+	hard       context.Context       // its end cancels deliveries
 }
 
-// maxBodies is how many bytes of webhooks are held at once, whatever their size, but for one webhook of each receiver.
+// maxBodies bounds courier.bodies. Beyond it each receiver may still get one webhook at a time.
 const maxBodies = 64 << 20
 
-// A line is what one receiver gets.
+// A target is one receiver, as the courier sees it.
 type target struct {
 	*receiver.Receiver
-	queue       []*store.Lease // to be delivered when there is a place
-	inFlight    int
-	sending     int // of those: they have room for their bodies
-	failedLanes int // of those that are ready or under way: lanes whose last try failed
-	reserved    int // leaves that the store may still give
 
-	missesInARow int       // tries in a row that found the receiver down
-	lastAnswer   time.Time // the last that did not
-	lastAccepted time.Time // the last that was accepted
+	// Leases. Each place (Concurrency) takes one delivery at a time.
+	queue       []*store.Lease // wait for a place
+	inFlight    int            // have a place
+	sending     int            // have a place, and room for their body
+	failedLanes int            // in queue or inFlight: lanes whose last try failed
+	reserved    int            // how many the claims and intakes under way may still get
+
+	// Whether the receiver is down.
+	missesInARow int
+	lastAnswer   time.Time // the last try that was not a miss
+	lastAccepted time.Time
 	startedAt    time.Time
-	downLogged   bool // and was logged
+	downLogged   bool // the log says that it is down
 
-	lastProbe      time.Time // when the last probe was asked for
-	mayHaveReady   bool      // there may be lanes whose time has come
-	mayHaveRetries bool      // and some of them may have failed before
-	nextRetry      time.Time // when one of them may be due; zero: none is known of
+	// What to claim next.
+	mayHaveReady   bool      // there may be lanes for a claim of the kind store.Ready
+	mayHaveRetries bool      // there may be lanes for a claim of the kind store.Retry
+	nextRetry      time.Time // when the next lane that failed here is due; zero: none is known
+	lastProbe      time.Time
 	wave           wave
 }
 
-// A wave lets lanes go before their time, after a receiver was down: as many as it has places, and for each
-// success among them as many more.
+// A wave lets lanes go before they are due, after a receiver was down: as many as it has places, and for each success among
+// them as many more.
 type wave struct {
-	credits     int
-	earned      bool  // one of them was accepted: until then they take half of the places, as all that have failed
-	triedBefore int64 // lanes that were last tried before
-	waitingFrom int64 // those that wait since before then had their turn
+	credits     int   // how many more lanes may go
+	earned      bool  // one of them was accepted; until then they take half of the places at most, like all lanes that failed
+	triedBefore int64 // only lanes that were last tried before the wave began
+	waitingFrom int64 // lanes that wait since before this time have had their turn
 }
 
 func newCourier(cfg Config) *courier {
@@ -84,36 +97,38 @@ func newCourier(cfg Config) *courier {
 }
 
 const (
-	downAfter         = 10
-	downFor           = 5 * time.Second
+	downAfter = 10              // misses in a row
+	downFor   = 5 * time.Second // without any other answer
+
 	probeInterval     = time.Second
-	slowProbeInterval = 5 * time.Second
-	slowProbeAfter    = 10 * time.Minute
+	slowProbeInterval = 5 * time.Second  // if the receiver has accepted nothing
+	slowProbeAfter    = 10 * time.Minute // for so long
 )
 
-// down says whether the receiver seems to be down: its last ten tries, and all of the last five seconds, found it so.
+// down says whether the receiver seems to be down: its last ten tries, and all of the last five seconds, were misses.
 func (t *target) down(now time.Time) bool {
 	return t.missesInARow >= downAfter && now.Sub(t.lastAnswer) >= downFor
 }
 
-// free is how many more lanes may be held, under way or ahead of that. Ahead, since otherwise places would wait for commits.
+// room is how many more leases the target can take. It takes twice as many as it has places ahead of those, because a place
+// must not wait for the commit that brings the next lease.
 func (t *target) room() int {
 	return 3*t.Concurrency - t.inFlight - len(t.queue) - t.reserved
 }
 
-// enough is how many lanes to ask for at least, so that a claim is worth its transaction. There are others ready meanwhile.
+// minRoom is how much room there must be before a claim is worth its transaction. Until then the queue has enough.
 func (t *target) minRoom() int { return max(1, t.Concurrency/2) }
 
 func (c *courier) lanePaused(platform, tenant, receiver string) bool {
 	return slices.ContainsFunc(c.paused(), func(p store.Pause) bool { return p.Covers(platform, tenant, receiver) })
 }
 
-// pausedAll says whether a receiver gets nothing at all.
+// receiverPaused says whether a pause holds back everything for a receiver.
 func (c *courier) receiverPaused(t *target) bool {
 	return slices.ContainsFunc(c.paused(), func(p store.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == t.Name) })
 }
 
-// Grant is part of store.Courier.
+// Reserve implements store.Courier.
 func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +141,7 @@ func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	return true
 }
 
-// Ungrant is part of store.Courier.
+// Release implements store.Courier.
 func (c *courier) Release(rc *receiver.Receiver, size int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,12 +149,13 @@ func (c *courier) Release(rc *receiver.Receiver, size int64) {
 	c.freeBytes(size)
 }
 
+// freeBytes gives back room for bodies. c.mu is held.
 func (c *courier) freeBytes(size int64) {
 	c.bodies -= size
 	c.changed.Broadcast()
 }
 
-// done says that a delivery has ended, and its outcome is written.
+// finishOne is called when a delivery has ended, and its outcome is written or given up.
 func (c *courier) finishOne() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +163,7 @@ func (c *courier) finishOne() {
 	c.changed.Broadcast()
 }
 
-// Left is part of store.Courier.
+// LaneReady implements store.Courier.
 func (c *courier) LaneReady(rc *receiver.Receiver) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,7 +173,7 @@ func (c *courier) LaneReady(rc *receiver.Receiver) {
 	}
 }
 
-// Look is part of store.Courier.
+// Wake implements store.Courier.
 func (c *courier) Wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,6 +183,7 @@ func (c *courier) Wake() {
 	c.wakeRun()
 }
 
+// wakeRun has run look for lanes to claim.
 func (c *courier) wakeRun() {
 	select {
 	case c.wake <- struct{}{}:
@@ -174,13 +191,14 @@ func (c *courier) wakeRun() {
 	}
 }
 
-// Start is part of store.Courier.
+// Deliver implements store.Courier.
 func (c *courier) Deliver(lease *store.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enqueue(c.targets[lease.Receiver], lease)
 }
 
+// enqueue adds a lease to its receiver's queue. c.mu is held.
 func (c *courier) enqueue(t *target, lease *store.Lease) {
 	c.leases[lease] = true
 	if lease.LastTryFailed {
@@ -193,7 +211,7 @@ func (c *courier) enqueue(t *target, lease *store.Lease) {
 	c.fillPlaces(t)
 }
 
-// pump begins deliveries while there are places. c.mu is held.
+// fillPlaces begins deliveries while there are free places. c.mu is held.
 func (c *courier) fillPlaces(t *target) {
 	for t.inFlight < t.Concurrency && len(t.queue) > 0 {
 		lease := t.queue[0]
@@ -204,7 +222,7 @@ func (c *courier) fillPlaces(t *target) {
 	}
 }
 
-// deliver tries a webhook once, and gives the outcome to the store.
+// deliver tries a webhook once, and hands the outcome to the store.
 func (c *courier) deliver(t *target, lease *store.Lease) {
 	o := c.try(t, lease)
 	c.mu.Lock()
@@ -212,7 +230,7 @@ func (c *courier) deliver(t *target, lease *store.Lease) {
 	if lease.LastTryFailed {
 		t.failedLanes--
 	}
-	if o == nil { // the leave has run out, and somebody else delivers
+	if o == nil { // the lease has run out: another process delivers the lane
 		delete(c.leases, lease)
 	} else {
 		c.noteAnswer(t, lease, o)
@@ -230,12 +248,14 @@ func (c *courier) deliver(t *target, lease *store.Lease) {
 	c.store.SaveOutcome(o, c.outcomeSaved)
 }
 
-// try reads the content and sends it, if this process may. Nil: it has lost the leave before anything was sent.
+// try loads the content and sends it. It returns nil if the lease ran out before anything was sent.
 func (c *courier) try(t *target, lease *store.Lease) *store.Outcome {
 	w := lease.Webhook
 	c.mu.Lock()
-	if !w.HasContent() { // else it counts already
-		for t.sending > 0 && c.bodies+w.Size() > maxBodies { // the first need not wait: those that are ready may have all of the room, and no place
+	if !w.HasContent() { // otherwise enqueue has counted it
+		// Webhooks in the queue may take all of the room and wait for this very place. So the only one that is sending does not
+		// wait for room.
+		for t.sending > 0 && c.bodies+w.Size() > maxBodies {
 			c.changed.Wait()
 		}
 		c.bodies += w.Size()
@@ -276,7 +296,7 @@ func (c *courier) try(t *target, lease *store.Lease) *store.Outcome {
 	return o
 }
 
-// lasting returns a context that ends with the leave, which may be renewed meanwhile.
+// untilLeaseEnds returns a context that ends with the lease, which may be renewed meanwhile.
 func (c *courier) untilLeaseEnds(parent context.Context, lease *store.Lease) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	var timer *time.Timer
@@ -295,7 +315,7 @@ func (c *courier) untilLeaseEnds(parent context.Context, lease *store.Lease) (co
 	return ctx, func() { timer.Stop(); cancel() }
 }
 
-// judge notes what a try says about the receiver. c.mu is held.
+// noteAnswer learns from a try whether the receiver is down or back. c.mu is held.
 func (c *courier) noteAnswer(t *target, lease *store.Lease, o *store.Outcome) {
 	if o.Aborted || o.ContentErr != nil {
 		return
@@ -308,7 +328,7 @@ func (c *courier) noteAnswer(t *target, lease *store.Lease, o *store.Outcome) {
 		return
 	}
 	t.missesInARow, t.lastAnswer = 0, now
-	if wasDown { // whatever it answers, it is back
+	if wasDown { // any answer that is not a miss says that it is back
 		t.wave = wave{credits: t.Concurrency, triedBefore: c.store.Now().UnixMicro()}
 		c.wakeRun()
 	}
@@ -322,7 +342,7 @@ func (c *courier) noteAnswer(t *target, lease *store.Lease, o *store.Outcome) {
 	c.logDown(t, now)
 }
 
-// sayDown logs that a receiver is down, or no longer. c.mu is held.
+// logDown logs when a receiver goes down, and when it is back. c.mu is held.
 func (c *courier) logDown(t *target, now time.Time) {
 	switch down := t.down(now); {
 	case down && !t.downLogged:
@@ -334,12 +354,12 @@ func (c *courier) logDown(t *target, now time.Time) {
 	}
 }
 
-// settled is called by the store when an outcome is written, or could not be.
+// outcomeSaved is called by the store when an outcome is written, or could not be written.
 func (c *courier) outcomeSaved(o *store.Outcome, err error) {
 	lease := o.Lease
 	t := c.targets[lease.Receiver]
 	if err != nil && !errors.Is(err, store.ErrClosed) && (o.Attempt.Accepted() || lease.Valid()) && !c.hardStopped() {
-		// It must be written, or a webhook that was accepted is sent again. This may take as long as an outage.
+		// Try again, for as long as an outage lasts: without its outcome a webhook that was accepted would be sent once more.
 		time.AfterFunc(200*time.Millisecond, func() { c.store.SaveOutcome(o, c.outcomeSaved) })
 		return
 	}
@@ -371,6 +391,7 @@ func (c *courier) outcomeSaved(o *store.Outcome, err error) {
 	c.logOutcome(o)
 }
 
+// ageFrom is when the webhook was received, or was last sent again by hand.
 func ageFrom(e *store.Entry) time.Time {
 	if !e.Again.IsZero() {
 		return e.Again
@@ -378,18 +399,18 @@ func ageFrom(e *store.Entry) time.Time {
 	return e.Received
 }
 
-// over says whether nobody waits for deliveries any more.
+// hardStopped says whether deliveries that have begun are cancelled, too.
 func (c *courier) hardStopped() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.hard.Err() != nil
 }
 
-// run delivers until ctx ends, then lets what is under way finish, until hard ends.
+// run delivers until ctx ends. Then deliveries that have begun may finish, until hard ends.
 func (c *courier) run(ctx, hard context.Context) {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
-	// Nothing is delivered before it is known what is paused.
+	// Nothing may be delivered before the pauses are known.
 	for c.store.ReadPauses(ctx) != nil && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -406,7 +427,7 @@ func (c *courier) run(ctx, hard context.Context) {
 		c.mu.Lock()
 		var first time.Time
 		for _, t := range c.targets {
-			// Without room the end of a delivery wakes us.
+			// A target without room need not be looked at: the end of a delivery wakes us.
 			if !t.nextRetry.IsZero() && t.room() >= t.minRoom() && (first.IsZero() || t.nextRetry.Before(first)) {
 				first = t.nextRetry
 			}
@@ -426,12 +447,12 @@ func (c *courier) run(ctx, hard context.Context) {
 	c.finish(hard)
 }
 
-// finish waits for deliveries that are under way, and gives back what was not begun.
+// finish waits for deliveries that have begun, and gives the other leases back.
 func (c *courier) finish(hard context.Context) {
 	c.mu.Lock()
 	c.ending = true
 	for _, t := range c.targets {
-		for _, lease := range t.queue { // they end without a try
+		for _, lease := range t.queue { // since c.ending is set, deliver gives it back without a try
 			t.inFlight++
 			c.unfinished++
 			go c.deliver(t, lease)
@@ -460,12 +481,12 @@ func (c *courier) finish(hard context.Context) {
 	}
 }
 
-// follow does what is due every second: leaves are renewed, platforms of other replicas are read.
+// everySecond renews leases, reads what other replicas have changed, and has run look for lanes.
 func (c *courier) everySecond(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c.renew(ctx)
-	c.store.Refresh(ctx) // an outage shows when something is written
+	c.store.Refresh(ctx) // its error does not matter: the writer notices and logs an outage
 	c.logUnservedPlatforms(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -475,7 +496,7 @@ func (c *courier) everySecond(ctx context.Context) {
 	}
 }
 
-// sayHomeless says that webhooks wait for a receiver that is gone from the settings.
+// logUnservedPlatforms logs when webhooks wait whose receiver is gone from the settings.
 func (c *courier) logUnservedPlatforms(ctx context.Context) {
 	st, err := c.store.Stats(ctx)
 	if err != nil || c.receivers == nil {
@@ -495,7 +516,7 @@ func (c *courier) logUnservedPlatforms(ctx context.Context) {
 	}
 }
 
-// renew prolongs the leaves that have lasted for a third of their time.
+// renew renews the leases that have less than two thirds of their time left.
 func (c *courier) renew(ctx context.Context) {
 	var old []*store.Lease
 	c.mu.Lock()
@@ -506,11 +527,11 @@ func (c *courier) renew(ctx context.Context) {
 	}
 	c.mu.Unlock()
 	if len(old) > 0 {
-		c.store.Renew(ctx, old) // those that are lost run out
+		c.store.Renew(ctx, old) // leases that could not be renewed run out
 	}
 }
 
-// look asks the store for leave to deliver, for each receiver that has room.
+// claimLanes asks the store for leases, for each receiver that has room.
 func (c *courier) claimLanes(ctx context.Context) {
 	for {
 		claims, reserved := c.planClaims(time.Now())
@@ -524,89 +545,83 @@ func (c *courier) claimLanes(ctx context.Context) {
 	}
 }
 
-// claims returns what to ask for, and how many leaves it reserves for each receiver.
+// planClaims returns the claims to make, and how many leases it has reserved for each receiver.
 func (c *courier) planClaims(now time.Time) (claims []*store.Claim, reserved map[*target]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	reserved = make(map[*target]int)
 	for _, rc := range c.receivers.All() {
 		t := c.targets[rc]
-		if !t.nextRetry.IsZero() && !t.nextRetry.After(now) { // from here on it waits for room, not for time
+		if !t.nextRetry.IsZero() && !t.nextRetry.After(now) {
+			// From here on the retry waits for room, and no longer for its time. Otherwise run would look again at once, and spin.
 			t.mayHaveReady, t.mayHaveRetries, t.nextRetry = true, true, time.Time{}
 		}
-		free := t.room()
-		if free < t.minRoom() || c.receiverPaused(t) || c.bodies >= maxBodies {
+		budget := t.room()
+		if budget < t.minRoom() || c.receiverPaused(t) || c.bodies >= maxBodies {
 			continue
 		}
-		// Half of the room stays for what arrives meanwhile. Otherwise that would be left to the next claim, and so on for ever: each
-		// webhook would cost a claim.
-		free -= free / 2
-		before := len(claims)
-		ask := func(kind store.ClaimKind, most int) *store.Claim {
-			if most <= 0 {
+		// Half of the room stays for webhooks that arrive meanwhile: they get their lease from the intake. If claims took all of
+		// the room, each of those webhooks would need the next claim, and so on: each would cost one more transaction.
+		budget -= budget / 2
+		first := len(claims)
+		ask := func(kind store.ClaimKind, limit int) *store.Claim {
+			if limit <= 0 {
 				return new(store.Claim)
 			}
-			claim := &store.Claim{Receiver: rc, Kind: kind, Max: most, Budget: &free}
+			claim := &store.Claim{Receiver: rc, Kind: kind, Max: limit, Budget: &budget}
 			claims = append(claims, claim)
 			return claim
 		}
-		half := max(1, t.Concurrency/2) - t.failedLanes // what lanes may still take whose last try failed
+		failedRoom := max(1, t.Concurrency/2) - t.failedLanes // how many more lanes may go whose last try failed
 		probe := t.probeDue(now)
 		if t.down(now) {
 			if probe {
-				free = 1
+				budget = 1
 				ask(store.Ready, 1)
-				ask(store.Probe, min(1, half))
-				ask(store.Retry, min(1, half)) // nobody may be left who found it down: discarded, erased, paused
+				ask(store.Probe, min(1, failedRoom))
+				ask(store.Retry, min(1, failedRoom)) // the lanes with a miss may be gone: discarded, erased or paused
 				t.lastProbe = now
 			}
 		} else {
 			if t.mayHaveReady {
-				ask(store.Ready, free)
+				ask(store.Ready, budget)
 				t.mayHaveReady = false
 			}
 			if t.wave.credits > 0 {
-				most := min(free, t.wave.credits)
+				limit := min(budget, t.wave.credits)
 				if !t.wave.earned {
-					most = min(most, half)
+					limit = min(limit, failedRoom)
 				}
-				w := ask(store.Wave, most)
-				w.WaitingFrom, w.TriedBefore = t.wave.waitingFrom, t.wave.triedBefore
+				claim := ask(store.Wave, limit)
+				claim.WaitingFrom, claim.TriedBefore = t.wave.waitingFrom, t.wave.triedBefore
 			}
 			if t.mayHaveRetries {
-				ask(store.Retry, min(free, half))
+				ask(store.Retry, min(budget, failedRoom))
 				t.mayHaveRetries = false
 			}
 			if probe {
-				ask(store.Probe, min(1, half))
+				ask(store.Probe, min(1, failedRoom))
 				t.lastProbe = now
 			}
 		}
-		if len(claims) > before {
-			reserved[t] = free
-			t.reserved += free
+		if len(claims) > first {
+			reserved[t] = budget
+			t.reserved += budget
 		}
 	}
 	return claims, reserved
 }
 
-// probes says whether it is time for a probe.
+// probeDue says whether it is time for a probe.
 func (t *target) probeDue(now time.Time) bool {
 	each := probeInterval
-	if last := latest(t.lastAccepted, t.startedAt); now.Sub(last) > slowProbeAfter {
+	if now.Sub(t.lastAccepted) > slowProbeAfter && now.Sub(t.startedAt) > slowProbeAfter {
 		each = slowProbeInterval
 	}
 	return now.Sub(t.lastProbe) >= each-50*time.Millisecond // a tick may come early
 }
 
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// claimed notes what the store gave, and says whether to ask again.
+// noteClaims notes the results of claims, and says whether to claim again at once.
 func (c *courier) noteClaims(claims []*store.Claim, reserved map[*target]int, err error) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -641,7 +656,7 @@ func (c *courier) noteClaims(claims []*store.Claim, reserved map[*target]int, er
 	return again && err == nil
 }
 
-// stats is what this process knows about a receiver.
+// stats returns what this process knows about a receiver.
 func (c *courier) stats(rc *receiver.Receiver) ReceiverStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -649,7 +664,7 @@ func (c *courier) stats(rc *receiver.Receiver) ReceiverStats {
 	return ReceiverStats{Down: t.down(time.Now()), TakesNone: t.lastAccepted.IsZero() || t.missesInARow > 0 && time.Since(t.lastAccepted) > downFor}
 }
 
-// report logs what became of a webhook.
+// logOutcome logs what came of a delivery.
 func (c *courier) logOutcome(o *store.Outcome) {
 	e := &o.Entry
 	attrs := []slog.Attr{

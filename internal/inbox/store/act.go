@@ -9,15 +9,15 @@ import (
 	"usher/webhookgate"
 )
 
-// What people do. Each action is a transaction that locks the lane's row, on whichever replica it was asked.
+// What people do. Each action is an op that locks the lane's row, on whichever replica the person has asked.
 
-// act is an op that one person waits for.
+// A funcOp is an op made of two functions, and an error for its caller.
 type funcOp struct {
 	s        *Store
-	byPerson bool // the courier may have something to do after it
+	byPerson bool // a person has changed something: figures must show it, and the courier may have something to do
 	needFn   func(*needs)
 	decideFn func(*batch) error
-	err      error
+	err      error // what decideFn returned
 	reply    chan error
 }
 
@@ -37,22 +37,22 @@ func (a *funcOp) done(err error) {
 	}
 }
 
-// actionPatience is how long a person waits for an action, which may wait for a delivery.
+// actionPatience is how long a person waits for an action, which may have to wait for a delivery.
 const actionPatience = 20 * time.Second
 
-// do runs an action.
+// act runs an action of a person.
 func (s *Store) act(wants func(*needs), does func(*batch) error) error {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	return s.perform(ctx, funcOp{s: s, byPerson: true, needFn: wants, decideFn: does})
 }
 
-// perform runs an action. If it finds that a webhook is being delivered, it waits for the outcome.
-func (s *Store) perform(ctx context.Context, one funcOp) error {
+// perform runs a funcOp. If its webhook is being delivered (ErrBusy), it waits for the outcome and tries again.
+func (s *Store) perform(ctx context.Context, template funcOp) error {
 	for busy := false; ; busy = true {
-		a := one
-		a.reply = make(chan error, 1)
-		err := s.await(ctx, &a, a.reply)
+		o := template
+		o.reply = make(chan error, 1)
+		err := s.await(ctx, &o, o.reply)
 		if busy && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return ErrBusy
 		}
@@ -67,7 +67,7 @@ func (s *Store) perform(ctx context.Context, one funcOp) error {
 	}
 }
 
-// find reads the row of a webhook. Its lane never changes.
+// find reads a webhook with its content. Of the result only the lane and the content never change.
 func (s *Store) find(id int64) (w *Webhook, err error) {
 	err = s.read(s.run, func(tx Tx) error {
 		tx.Queue("webhooks", func(r Row) (err error) { w, err = s.scanWebhook(r, true); return err }, []int64{id})
@@ -79,8 +79,8 @@ func (s *Store) find(id int64) (w *Webhook, err error) {
 	return w, err
 }
 
-// Redeliver sends a webhook again, ahead of what its lane has waiting, with a fresh count of tries; one that waits is tried
-// now. One that is not the latest of its lane would undo what came after it, and needs force.
+// Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A webhook that
+// waits is tried at once. If the webhook is not the tail of its lane, it would overwrite newer ones: that needs force.
 func (s *Store) Redeliver(id int64, force bool) error {
 	found, err := s.find(id)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Store) Redeliver(id int64, force bool) error {
 			}
 			return nil
 		case found.State == Waiting && (h.State == Delivered || h.State == Superseded):
-			return nil // it was to be tried now, and that is done: once more would undo what came after it
+			return nil // it was waiting when it was asked for, and was delivered meanwhile; once more could overwrite a newer one
 		case h.State == Kept && rc == nil:
 			return ErrKept
 		case l.tail > id && !force:
@@ -130,7 +130,8 @@ func (s *Store) Redeliver(id int64, force bool) error {
 		switch {
 		case l.tail == id:
 			l.tailDigest = dedupDigest(h)
-		case l.owner != nil && l.leasedID == l.tail: // the tail is being delivered, and this one comes after it
+		case l.owner != nil && l.leasedID == l.tail:
+			// The tail is being delivered, and this one comes after it. So a copy of the tail is a change again.
 			l.tailDigest = nil
 		}
 		if idle {
@@ -144,15 +145,15 @@ func (s *Store) Redeliver(id int64, force bool) error {
 	}))
 }
 
-// last is what a lane knows about its last webhook.
+// tailEntry returns what the lane's row knows about its tail.
 func (l *lane) tailEntry() Entry {
 	return Entry{ID: l.tail, Webhook: l.tailID, Platform: l.Platform, Tenant: l.Tenant}
 }
 
-// explain adds to an OverwriteError what is known about the newer webhook, unless the history has dropped it.
+// explain completes an OverwriteError with the newer webhook, if that one is still stored.
 func (s *Store) explain(err error) error {
 	if older, ok := errors.AsType[*OverwriteError](err); ok {
-		if latest, gone := s.find(older.Latest.ID); gone == nil {
+		if latest, missing := s.find(older.Latest.ID); missing == nil {
 			older.Latest = latest.Entry
 		}
 	}
@@ -163,10 +164,10 @@ func missingErr(h, found *Webhook) error {
 	if h == nil || found.lane == (Key{}) && found.State != Refused {
 		return ErrNotFound
 	}
-	return ErrRefused // it belongs to no lane
+	return ErrRefused // it has no lane
 }
 
-// Discard sets a webhook aside that waits, is parked or was refused: nothing more is done with it, and it stays to be looked at.
+// Discard discards a webhook that waits, is parked or was refused: nothing more is done with it, and it stays in the history.
 func (s *Store) Discard(id int64) error {
 	found, err := s.find(id)
 	if err != nil {
@@ -190,18 +191,18 @@ func (s *Store) Discard(id int64) error {
 			return ErrFinished
 		case h.State == Refused:
 			if l == nil {
-				l = new(lane) // it belongs to none
+				l = new(lane) // it has no lane: this one is not saved
 			}
 			b.move(l, h, Discarded, byHand)
 			return nil
-		case l == nil: // a damaged file
+		case l == nil: // the lane's row is missing: the file is damaged
 			return ErrNotFound
 		case b.leased(l) && l.leasedID == id:
 			return ErrBusy
 		}
 		first := h.State == Waiting && (b.next[l.key] == nil || b.next[l.key].position() > h.position())
 		b.move(l, h, Discarded, byHand)
-		l.held = nil // the receiver may have got it, though it did not say so
+		l.held = nil // the receiver may have accepted it in a try whose answer got lost
 		if first && !b.leased(l) {
 			if next := b.next[l.key]; next != nil {
 				l.waitingSince = next.ageFrom().UnixMicro()
@@ -232,8 +233,8 @@ func (s *Store) lanesOf(platform *string, tenant string) (all []*lane, err error
 	return all, err
 }
 
-// Forget drops what a copy is compared with, of a tenant's lanes on one platform or on all, and says of how many: the
-// tenant's next snapshot is delivered whatever it is.
+// Forget drops what dedup compares with, of a tenant on one platform or on all: the tenant's next snapshot is delivered, even if
+// it is a copy. It returns the number of platforms on which there was anything to forget.
 func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
 	lanes, err := s.lanesOf(platform, tenant)
 	if err != nil || len(lanes) == 0 {
@@ -256,8 +257,8 @@ func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
 	return count, err
 }
 
-// Erase deletes all that is kept of a tenant: what waits, is parked or was refused, the history, the last snapshot, and
-// what dedup remembers. It says how many webhooks that were.
+// Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number
+// of webhooks.
 func (s *Store) Erase(platform, tenant string) (count int, err error) {
 	key := tenantKey(platform, tenant)
 	err = s.act(func(n *needs) { n.lane(key) }, func(b *batch) error {
@@ -266,7 +267,8 @@ func (s *Store) Erase(platform, tenant string) (count int, err error) {
 		if l == nil {
 			return nil
 		}
-		if b.leased(l) { // its holder shall not go on with the next one
+		if b.leased(l) {
+			// perform calls us again until the lease has ended. Meanwhile its holder must not continue with the lane's next webhook.
 			if until := b.now + micros(eraseHold); l.notBefore < until-micros(eraseHold/2) {
 				l.notBefore, l.dirty = until, true
 			}
@@ -290,16 +292,16 @@ func (s *Store) Erase(platform, tenant string) (count int, err error) {
 	return count, err
 }
 
-// erasing is how long a lane stands still for an erasure that waits for a delivery.
+// eraseHold is how long no delivery of a lane begins while an erasure waits for the current one.
 const eraseHold = 15 * time.Second
 
-// pauses are what is held back by hand, as last read.
+// pauses has the pauses as they were last read.
 type pauses struct {
-	reading chan struct{} // one at a time: what was read later must not be replaced by what was read before
+	reading chan struct{} // one reader at a time: an older result must not replace a newer one
 	list    atomic.Pointer[[]Pause]
 }
 
-// Pause holds deliveries back; see Pause.
+// Pause holds deliveries back; see type Pause.
 func (s *Store) Pause(p Pause) error {
 	return s.setPause(p, func(b *batch, l *lane) {
 		b.statements = append(b.statements, p.insert(b.now))
@@ -348,7 +350,7 @@ func pauseKey(p Pause) []byte {
 	return k[:]
 }
 
-// add returns what stores the pause.
+// insert returns a function that queues the pause's row.
 func (p Pause) insert(since int64) func(Tx) {
 	return func(tx Tx) {
 		tx.Queue("pause_add", nil, []byte(p.Receiver), []byte(p.Platform), []byte(p.Tenant), pauseKey(p), since)
@@ -362,7 +364,7 @@ func scanPause(r Row) (Pause, error) {
 	return Pause{string(receiver), string(platform), string(tenant), moment(since)}, err
 }
 
-// ReadPauses reads what is held back by hand. After an error what was read before counts.
+// ReadPauses reads the pauses. After an error the ones that were read before stay in force.
 func (s *Store) ReadPauses(ctx context.Context) error {
 	select {
 	case s.pauses.reading <- struct{}{}:
@@ -386,13 +388,14 @@ func (s *Store) ReadPauses(ctx context.Context) error {
 	return err
 }
 
-// followPauses reads what others pause: it counts here within a second. Only this process changes a file.
+// refreshPauses reads the pauses again and again, so that a pause of another replica is in force here within a second. In a file,
+// which no other process changes, it reads them once.
 func (s *Store) refreshPauses() {
 	tick := time.NewTicker(time.Second / 2)
 	defer tick.Stop()
 	for s.run.Err() == nil {
 		ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
-		err := s.ReadPauses(ctx) // an outage shows when something is written
+		err := s.ReadPauses(ctx) // not logged: the writer notices an outage
 		cancel()
 		if err == nil && !s.cfg.Engine.Shared() {
 			return
@@ -404,7 +407,7 @@ func (s *Store) refreshPauses() {
 	}
 }
 
-// Paused returns what is held back by hand, as last read.
+// Paused returns the pauses as they were last read.
 func (s *Store) Paused() []Pause {
 	if list := s.pauses.list.Load(); list != nil {
 		return *list

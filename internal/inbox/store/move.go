@@ -18,13 +18,13 @@ import (
 	"usher/webhookgate/content"
 )
 
-// Save and restore: the whole inbox as lines of JSON. The first line says what it is, the last one how many came before it, so
-// that a file that was cut off is noticed. The format is in docs/operations.md, and a golden file holds it.
+// Export and import: the whole inbox as lines of JSON. The first line has the version, the last one the number of lines before
+// it, so that a truncated file is noticed. The format is documented in docs/operations.md, and a golden file guards it.
 
-// exportVersion is that of the lines.
+// exportVersion is the version of the format.
 const exportVersion = 1
 
-// line is one line. Exactly one member is set; a bare webhook has a type instead.
+// An exportLine is one line. Exactly one member is set. A bare webhook, which an export does not have, is a line with a type.
 type exportLine struct {
 	Inbox    *inboxLine    `json:"inbox,omitempty"`
 	Pause    *Pause        `json:"pause,omitempty"`
@@ -36,7 +36,8 @@ type exportLine struct {
 	Type     string        `json:"type,omitempty"`
 }
 
-// number is the webhook's that the line is about, which may be gone: no other may get it.
+// webhookNumber is the number of the webhook that the line names. Even if that webhook is not in the export, no other may get its
+// number.
 func (l *exportLine) webhookNumber() int64 {
 	switch {
 	case l.Webhook != nil:
@@ -51,7 +52,7 @@ func (l *exportLine) webhookNumber() int64 {
 	return 0
 }
 
-// maxNumber leaves room for as many webhooks again.
+// maxNumber is the largest number that an import accepts. It leaves as many for new webhooks.
 const maxNumber = never / 2
 
 type inboxLine struct {
@@ -63,14 +64,14 @@ type endLine struct {
 	Lines int `json:"lines"`
 }
 
-// whose says which lane a line is about.
+// A laneName says which lane a line is about.
 type laneName struct {
 	Platform string `json:"platform,omitempty"`
 	Tenant   string `json:"tenant,omitempty"`
 	Type     string `json:"type,omitempty"` // only without a tenant
 }
 
-// laneLine is what dedup remembers of a tenant.
+// A laneLine is what dedup remembers about a lane.
 type laneLine struct {
 	laneName
 	Tail       int64     `json:"tail"`
@@ -84,7 +85,7 @@ type laneLine struct {
 
 type webhookLine struct {
 	Entry
-	Certain  bool      `json:"certain"` // its tenant is certain; false only for one that was refused
+	Certain  bool      `json:"certain"` // the tenant is certain; false only for a webhook that was refused
 	Snapshot bool      `json:"snapshot"`
 	Digest   octets    `json:"digest"`
 	Header   bytesText `json:"header"`
@@ -109,13 +110,13 @@ type seenLine struct {
 	At      time.Time `json:"at"`
 }
 
-// octets are written in base64.
+// octets is a []byte, which encoding/json writes in base64.
 type octets = []byte
 
-// bytesText is written as text, or in base64 where it is no valid UTF-8.
+// bytesText is a []byte that is written as text, or as {"base64":…} if it is not valid UTF-8.
 type bytesText []byte
 
-// MarshalJSON writes text, or {"base64":…}.
+// MarshalJSON implements json.Marshaler.
 func (b bytesText) MarshalJSON() ([]byte, error) {
 	if utf8.Valid(b) {
 		var out bytes.Buffer
@@ -127,7 +128,7 @@ func (b bytesText) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string][]byte{"base64": b})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON implements json.Unmarshaler.
 func (b *bytesText) UnmarshalJSON(in []byte) error {
 	if len(in) > 0 && in[0] == '{' {
 		var o struct {
@@ -143,7 +144,7 @@ func (b *bytesText) UnmarshalJSON(in []byte) error {
 	return err
 }
 
-// Export writes the whole inbox, as it is at one moment, while it works on, and says how many webhooks that were.
+// Export writes the whole inbox, as it is at one moment, and returns the number of webhooks. The inbox works on meanwhile.
 func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {
 	<-s.opened
 	if !s.Ready() {
@@ -158,7 +159,7 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 		return enc.Encode(l)
 	}
 	err = s.cfg.Engine.Read(ctx, func(tx Tx) error {
-		if count == 0 { // it may run again
+		if count == 0 { // the engine may call this function again, if it has read no row yet
 			if err := write(exportLine{Inbox: &inboxLine{exportVersion, s.Now()}}); err != nil {
 				return err
 			}
@@ -197,10 +198,10 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 		})
 		tx.Queue("export_seen", func(r Row) error {
 			var at int64
-			var platform, tenant, kind, uuid []byte
+			var platform, tenant, eventType, uuid []byte
 			l := new(seenLine)
-			err := r.Scan(&platform, &tenant, &kind, &l.Hash, &l.Digest, &l.ID, &at, &uuid)
-			l.laneName, l.At, l.Webhook = laneName{s.platforms.code(platform), string(tenant), string(kind)}, moment(at), string(uuid)
+			err := r.Scan(&platform, &tenant, &eventType, &l.Hash, &l.Digest, &l.ID, &at, &uuid)
+			l.laneName, l.At, l.Webhook = laneName{s.platforms.code(platform), string(tenant), string(eventType)}, moment(at), string(uuid)
 			return errors.Join(err, write(exportLine{Seen: l}))
 		})
 		return tx.Send()
@@ -228,11 +229,11 @@ var ErrNotEmpty = errors.New("the inbox is not empty: an export can only be impo
 type Imported struct {
 	Webhooks  int      `json:"webhooks"`
 	Snapshots int      `json:"snapshots"`
-	Known     int      `json:"known"` // bare webhooks of tenants that were known before, left out
+	Known     int      `json:"known"` // bare webhooks that were left out because their tenants were known before
 	Faulty    []string `json:"faulty,omitempty"`
 }
 
-// importing is the op that restores an inbox: one transaction, whatever its size.
+// An importJob imports a file: in one transaction, however large the file is.
 type importJob struct {
 	s          *Store
 	from       *bufio.Reader
@@ -240,13 +241,13 @@ type importJob struct {
 	result     Imported
 	reply      chan error
 
-	now        int64 // when it began
-	lastBefore int64 // the last number before it
-	lastID     int64 // the number of the webhook's line before
-	highest    int64
+	now        int64 // the database's time at the begin
+	lastBefore int64 // the last number that was in use before the import
+	lastID     int64 // the number of the last webhook in the file so far
+	highest    int64 // the highest number so far, of the inbox and of the file
 }
 
-// Import reads what Export writes into an empty inbox, or bare webhooks into any. Nothing is in before all of it is.
+// Import reads the lines of an export into an empty inbox, or bare webhooks into any inbox. If it fails, nothing is imported.
 func (s *Store) Import(ctx context.Context, from io.Reader, skipFaulty bool) (Imported, error) {
 	i := &importJob{s: s, from: bufio.NewReaderSize(from, 256<<10), skipFaulty: skipFaulty, reply: make(chan error, 1)}
 	select {
@@ -260,7 +261,7 @@ func (s *Store) Import(ctx context.Context, from io.Reader, skipFaulty bool) (Im
 	return i.result, err
 }
 
-// run imports, in the writer's place: intake and deliveries wait.
+// run imports the file. The writer calls it, so everything else waits meanwhile.
 func (i *importJob) run() error {
 	s := i.s
 	err := s.cfg.Engine.Import(i.readFile)
@@ -271,42 +272,45 @@ func (i *importJob) run() error {
 	s.mu.Lock()
 	s.figures.known = false
 	s.mu.Unlock()
-	for err == nil && s.ReadPauses(s.run) != nil && s.run.Err() == nil { // before anybody can deliver what was imported
+	// The pauses that came with the file must be known before anything of it can be delivered.
+	for err == nil && s.ReadPauses(s.run) != nil && s.run.Err() == nil {
 		time.Sleep(100 * time.Millisecond)
 	}
-	s.cfg.Changed("") // anything may have
+	s.cfg.Changed("")
 	if s.cfg.Courier != nil {
 		s.cfg.Courier.Wake()
 	}
 	return err
 }
 
-// chunk is how many lines go to the database together.
+// chunkLines is how many lines go to the database together.
 const chunkLines = 200
 
-// maxLine is the longest line. A webhook of the largest body may take six times its size, if every byte is escaped.
+// maxLine is the length of the longest line. A body takes six times its size if every byte is escaped.
 const maxLine = 64 << 20
 
-// lines are some that were read: which lanes they are about, and what they change once those are locked.
+// An importChunk has some lines that were read and checked: the lanes that they are about, and what they change when these lanes
+// are locked.
 type importChunk struct {
 	lanes      map[Key]webhookgate.Lane
 	changes    []func(*batch)
-	newNumbers int64 // how many need a number
+	newNumbers int64 // how many bare webhooks need a number
 }
 
 func newImportChunk() *importChunk { return &importChunk{lanes: make(map[Key]webhookgate.Lane)} }
 
-// add adds what a line of a lane changes.
-func (chunk *importChunk) add(of webhookgate.Lane, change func(*batch, *lane)) error {
-	if unnamed(of) {
+// add adds a change of a lane.
+func (chunk *importChunk) add(name webhookgate.Lane, change func(*batch, *lane)) error {
+	if unnamed(name) {
 		return errNoLane
 	}
-	key := LaneOf(of)
-	chunk.lanes[key] = of
+	key := LaneOf(name)
+	chunk.lanes[key] = name
 	chunk.changes = append(chunk.changes, func(b *batch) { change(b, b.lanes[key]) })
 	return nil
 }
 
+// readFile reads the file, and writes it chunk by chunk.
 func (i *importJob) readFile(tx Tx) error {
 	s := i.s
 	var now, first int64
@@ -395,19 +399,19 @@ func (i *importJob) readFile(tx Tx) error {
 		return err
 	}
 	due = s.applyOffset(due)
-	if s.cfg.Engine.Shared() { // to count and to commit takes no longer than what came before
+	if s.cfg.Engine.Shared() { // counting and committing take no longer than reading did
 		due += max(0, due-now) + micros(importDelay)
 	}
 	tx.Queue("import_recount", nil, due)
-	if faultyCount > 0 { // dedup must not take what was left out for the original of a copy
+	if faultyCount > 0 { // a webhook that was left out must not count as the original of a duplicate
 		tx.Queue("import_forget_copies", nil)
 		tx.Queue("seen_expire", nil, never)
 	}
 	return tx.Send()
 }
 
-// importRest is how long what was imported is not delivered where replicas share a database: each reads the pauses that came with it
-// first.
+// importDelay is how long imported webhooks wait if replicas share the database: each replica must have read the pauses that came
+// with them.
 const importDelay = 3 * time.Second
 
 var (
@@ -415,7 +419,7 @@ var (
 	errNoLane   = errors.New("does not say whose it is")
 )
 
-// readLine reads one line without its end. Of one that is too long it drops the rest.
+// readLine reads one line. If it is too long it returns errLongLine, and the next call reads the next line.
 func readLine(r *bufio.Reader) (text []byte, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -438,7 +442,7 @@ func readLine(r *bufio.Reader) (text []byte, err error) {
 	}
 }
 
-// line checks a line of an export.
+// checkLine checks a line of an export, and adds its changes to the chunk.
 func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 	if n := l.webhookNumber(); n < 0 || n > maxNumber {
 		return errors.New("has a number that no webhook can have")
@@ -475,6 +479,7 @@ func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 	return err
 }
 
+// addPause adds a pause, and pauses its tenant's lane.
 func (i *importJob) addPause(chunk *importChunk, p Pause) error {
 	chunk.changes = append(chunk.changes, func(b *batch) { b.statements = append(b.statements, p.insert(p.Since.UnixMicro())) })
 	if p.Tenant == "" {
@@ -483,6 +488,7 @@ func (i *importJob) addPause(chunk *importChunk, p Pause) error {
 	return chunk.add(webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}, func(_ *batch, to *lane) { to.paused, to.dirty = true, true })
 }
 
+// restoreLane copies what dedup remembers into the lane's row.
 func (l *laneLine) restoreLane(_ *batch, to *lane) {
 	to.tail, to.tailID, to.tailDigest, to.held, to.heldBy, to.heldID, to.dirty = l.Tail, l.TailID, l.TailDigest, l.Held, l.HeldBy, l.HeldID, true
 	if !l.HeldAt.IsZero() {
@@ -490,17 +496,18 @@ func (l *laneLine) restoreLane(_ *batch, to *lane) {
 	}
 }
 
+// addWebhook checks a webhook of an export, and adds it in its state.
 func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	switch {
 	case w.State.number() < 0 || w.ID == 0:
 		return errors.New("has a webhook without a valid id or state")
-	case w.ID <= i.lastID: // so a number is there once
+	case w.ID <= i.lastID: // so that no number is there twice
 		return errors.New("has a webhook after one with a higher id")
 	case !w.Certain && w.State != Refused && w.State != Discarded:
 		return errNoLane
 	}
-	setAside := w.State == Parked || w.State == Superseded || w.State == Discarded // as one is whose damage was found before
-	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !setAside {
+	mayBeDamaged := w.State == Parked || w.State == Superseded || w.State == Discarded // usher parks a webhook when it finds it damaged
+	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !mayBeDamaged {
 		return errors.New("has a webhook whose body does not fit its digest")
 	}
 	row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, hasContent: true}
@@ -510,11 +517,11 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 		chunk.changes = append(chunk.changes, func(b *batch) { b.added = append(b.added, row) })
 		return nil
 	}
-	of := webhookgate.Lane{Platform: w.Platform, Tenant: w.Tenant}
+	name := webhookgate.Lane{Platform: w.Platform, Tenant: w.Tenant}
 	if w.Tenant == "" {
-		of.Type = w.Type
+		name.Type = w.Type
 	}
-	return chunk.add(of, func(b *batch, to *lane) {
+	return chunk.add(name, func(b *batch, to *lane) {
 		if !row.Rejected() {
 			to.raiseTail(row.ID, row.Webhook)
 		}
@@ -522,14 +529,14 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	})
 }
 
-// reach makes a webhook the lane's last, if it is: the lane's own line may be faulty, and left out.
+// raiseTail makes a webhook the lane's tail, if it is newer. The lane's own line says it, too, but may be faulty and left out.
 func (l *lane) raiseTail(id int64, uuid string) {
 	if id > l.tail {
 		l.tail, l.tailID, l.dirty = id, uuid, true
 	}
 }
 
-// bare checks a line that is a webhook itself.
+// addBare checks a line that is a webhook itself, and adds it as kept, unless its tenant was known before the import.
 func (i *importJob) addBare(chunk *importChunk, body []byte) error {
 	value, fault := content.Parse(body)
 	if fault != nil {
@@ -543,20 +550,20 @@ func (i *importJob) addBare(chunk *importChunk, body []byte) error {
 	case typ != content.TenantProvisioningChange:
 		return fmt.Errorf("is of the type %q, and only %s says what a tenant may use", typ, content.TenantProvisioningChange)
 	}
-	of := webhookgate.Lane{Platform: platform, Tenant: tenant}
-	row := i.s.newIntake(&webhookgate.Webhook{ID: webhookgate.NewID(), Type: typ, Lane: of, Snapshot: true, Digest: sha256.Sum256(body), Body: body})
+	name := webhookgate.Lane{Platform: platform, Tenant: tenant}
+	in := i.s.newIntake(&webhookgate.Webhook{ID: webhookgate.NewID(), Type: typ, Lane: name, Snapshot: true, Digest: sha256.Sum256(body), Body: body})
 	chunk.newNumbers++
-	return chunk.add(of, func(b *batch, to *lane) {
+	return chunk.add(name, func(b *batch, to *lane) {
 		if to.tail > 0 && to.tail <= i.lastBefore {
 			i.result.Known++
 			return
 		}
-		row.appendKept(b, to)
+		in.appendKept(b, to)
 		i.highest = max(i.highest, to.tail)
 	})
 }
 
-// flush writes some lines.
+// flush writes a chunk.
 func (i *importJob) flush(tx Tx, chunk *importChunk) error {
 	if len(chunk.changes) == 0 {
 		return nil

@@ -5,17 +5,19 @@ import (
 	"time"
 )
 
-// Retention: what is finished goes in small deletes, by the replica that gets the lock for it.
+// Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too many, and
+// each minute also those that are too old, or too large together. One replica at a time does it.
 
-// sweepMost is how many rows one transaction deletes. Deliveries wait for it.
-const maxSweep = 2000
+const (
+	// maxSweep is how many webhooks one transaction deletes. Deliveries wait meanwhile, so it is not more.
+	maxSweep = 2000
+	// sweepInterval is the time between two such transactions while there is more to delete.
+	sweepInterval = 100 * time.Millisecond
+)
 
-// sweepEach is how often, while there is something to delete.
-const sweepInterval = 100 * time.Millisecond
-
-// sweep deletes some of what is kept for too long.
+// sweep deletes some of the webhooks that are kept for too long. A full sweep also looks at ages and bytes.
 func (s *Store) sweep() {
-	full := time.Since(s.lastFullSweep) > time.Minute // what goes by age or bytes may take a minute
+	full := time.Since(s.lastFullSweep) > time.Minute
 	refused := s.sweepRefusedSoon.Swap(false)
 	if !s.sweepSoon.Swap(false) && !full && !refused {
 		return
@@ -25,7 +27,7 @@ func (s *Store) sweep() {
 	if full && err == nil {
 		s.lastFullSweep = s.lastSweep
 	}
-	if full || refused { // there may be less of what was refused
+	if full || refused { // the count of refused webhooks may have changed
 		s.mu.Lock()
 		s.figures.changeCount++
 		s.mu.Unlock()
@@ -42,18 +44,18 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 	lim := s.cfg.Limits
 	err = s.cfg.Engine.Write(func(tx Tx) error {
 		more = false
-		var now, mine int64
-		cut := finishedPos{}
-		tx.Queue("sweep_lock", func(r Row) error { return r.Scan(&mine) })
+		var now, locked int64
+		var upTo finishedPos
+		tx.Queue("sweep_lock", func(r Row) error { return r.Scan(&locked) })
 		tx.Now(&now)
-		tx.Queue("finished_beyond", cut.scan, int64(lim.Finished))
-		if err := tx.Send(); err != nil || mine == 0 {
+		tx.Queue("finished_beyond", upTo.scan, int64(lim.Finished))
+		if err := tx.Send(); err != nil || locked == 0 { // another replica does it
 			return err
 		}
 		now = s.applyOffset(now)
 		if full {
-			cut.advance(now-micros(lim.FinishedAge), never)
-			if err := s.advanceByBytes(tx, &cut); err != nil {
+			upTo.advance(finishedPos{now - micros(lim.FinishedAge), never})
+			if err := s.advanceByBytes(tx, &upTo); err != nil {
 				return err
 			}
 			tx.Queue("seen_expire", nil, now-micros(seenIDsFor))
@@ -64,40 +66,42 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 				return err
 			}
 		}
-		var gone []int64
+		var old []int64
 		tx.Queue("finished_up_to", func(r Row) error {
 			var seq int64
 			err := r.Scan(&seq)
-			gone = append(gone, seq)
+			old = append(old, seq)
 			return err
-		}, cut.changed, cut.seq, int64(maxSweep))
+		}, upTo.changed, upTo.seq, int64(maxSweep))
 		if err := tx.Send(); err != nil {
 			return err
 		}
-		if len(gone) > 0 {
-			tx.Queue("seen_delete_discarded", nil, gone) // one that was discarded may come again; of others the id is that of a copy
-			tx.Queue("finished_delete", nil, gone)       // unless somebody has sent one again meanwhile
-			tx.Queue("content_delete_orphans", nil, gone)
+		if len(old) > 0 {
+			// A signed id without its webhook counts as that of a duplicate. A discarded webhook may be sent again, so its id goes, too.
+			tx.Queue("seen_delete_discarded", nil, old)
+			tx.Queue("finished_delete", nil, old) // but not one that somebody has sent again meanwhile
+			tx.Queue("content_delete_orphans", nil, old)
 		}
-		more = len(gone) == maxSweep
+		more = len(old) == maxSweep
 		return nil
 	})
 	return more, err
 }
 
-// cutoff is the last finished webhook to delete, by when it was finished.
+// A finishedPos is a webhook's position in the order in which webhooks were finished.
 type finishedPos struct{ changed, seq int64 }
 
-func (c *finishedPos) scan(r Row) error { return r.Scan(&c.changed, &c.seq) }
+func (p *finishedPos) scan(r Row) error { return r.Scan(&p.changed, &p.seq) }
 
-func (c *finishedPos) advance(changed, seq int64) {
-	if changed > c.changed || changed == c.changed && seq > c.seq {
-		c.changed, c.seq = changed, seq
+// advance moves p to a later position.
+func (p *finishedPos) advance(to finishedPos) {
+	if to.changed > p.changed || to.changed == p.changed && to.seq > p.seq {
+		*p = to
 	}
 }
 
-// cutBytes raises the cut-off to where the newest finished webhooks take as many bytes as they may.
-func (s *Store) advanceByBytes(tx Tx, cut *finishedPos) error {
+// advanceByBytes moves upTo so far that the finished webhooks after it fit into FinishedBytes.
+func (s *Store) advanceByBytes(tx Tx, upTo *finishedPos) error {
 	var sum int64
 	tx.Queue("finished_bytes", func(r Row) error { return r.Scan(&sum) })
 	if err := tx.Send(); err != nil || sum <= s.cfg.Limits.FinishedBytes {
@@ -105,13 +109,13 @@ func (s *Store) advanceByBytes(tx Tx, cut *finishedPos) error {
 	}
 	sum = 0
 	tx.Queue("finished_sizes", func(r Row) error {
-		var one finishedPos
+		var pos finishedPos
 		var size int64
-		if err := r.Scan(&one.changed, &one.seq, &size); err != nil {
+		if err := r.Scan(&pos.changed, &pos.seq, &size); err != nil {
 			return err
 		}
 		if sum += size; sum > s.cfg.Limits.FinishedBytes {
-			cut.advance(one.changed, one.seq)
+			upTo.advance(pos)
 		}
 		return nil
 	})
