@@ -1,4 +1,6 @@
--- Each statement is named after the question that it answers. A slice of the caller's is an array here.
+-- Each statement is named after the question that it answers or the change that it makes. If an argument is a slice, the
+-- statement gets an array. {lane}, {webhook} and {never} are replaced; see store.Columns. The numbers of the states are in
+-- 001.sql.
 
 -- name: platforms
 SELECT code FROM {schema}.platform
@@ -9,7 +11,7 @@ WHERE NOT EXISTS (SELECT 1 FROM {schema}.platform p WHERE p.hash = n.hash) ORDER
 
 -- name: lane_add
 INSERT INTO {schema}.lane (key, platform, tenant, event_type)
-SELECT n.key, substring(n.key FROM 17), n.tenant, n.event_type FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) AS n (key, tenant, event_type) -- the key's second half is the platform's
+SELECT n.key, substring(n.key FROM 17), n.tenant, n.event_type FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) AS n (key, tenant, event_type) -- the second half of a key is the platform's hash
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.key = n.key)
 ORDER BY n.key ON CONFLICT (key) DO NOTHING
 
@@ -67,7 +69,7 @@ SELECT w.* FROM unnest($1::bytea[], $2::bigint[]) AS n (key, seq) CROSS JOIN LAT
 
 -- name: lane_supersedable
 SELECT {webhook} FROM {schema}.lane l CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.webhook WHERE lane = l.key AND (state IN (1, 2) OR state = 0 AND lane_order < 0) ORDER BY seq) w -- so the server looks lane by lane, and not, while the tables are small, at the webhooks of all lanes
+	SELECT * FROM {schema}.webhook WHERE lane = l.key AND (state IN (1, 2) OR state = 0 AND lane_order < 0) ORDER BY seq) w -- LATERAL has the server search lane by lane; it would read the webhooks of all lanes while the tables are small
 WHERE l.key = ANY($1::bytea[]) AND l.parked + l.resent + l.refused > 0 ORDER BY w.seq
 
 -- name: lane_waiting
@@ -240,9 +242,10 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 -- name: settings
 SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN 'on'
 		ELSE current_setting('synchronous_commit') END, true),
-	set_config('client_min_messages', 'warning', true), -- a COMMIT that no standby has confirmed comes with one
+	set_config('client_min_messages', 'warning', true), -- a COMMIT that no standby has confirmed comes with a warning
 	set_config('statement_timeout', '9000', true), set_config('lock_timeout', '2000', true), set_config('idle_in_transaction_session_timeout', '10000', true),
-	-- The writer looks everything up by its key. The server keeps a plan that it made while the tables were small, and reads whole tables with it.
+	-- The writer finds everything by its key. Without these the server would keep plans that it made while the tables were small,
+	-- and read whole tables.
 	set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true)
 
@@ -262,7 +265,7 @@ SELECT l.platform, l.tenant, l.event_type, s.id, s.digest, s.seq, s.at, s.uuid F
 SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
 
 -- name: import_lock
-LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- with less, who has locked a lane could wait for us, and we for them
+LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- a weaker lock could deadlock with a transaction that has locked a lane
 
 -- name: last_number
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
@@ -274,7 +277,7 @@ SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {s
 UPDATE {schema}.lane SET details = ''
 
 -- name: import_recount
-WITH c AS MATERIALIZED ( -- once: nothing is known yet about tables that were filled in this transaction, and it was done for each lane
+WITH c AS MATERIALIZED ( -- MATERIALIZED: the server has no statistics about tables that this transaction has filled, and would count once for each lane
 	SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0) AS resent,
 	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
 	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS waiting_since

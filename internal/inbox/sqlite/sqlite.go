@@ -1,8 +1,9 @@
 // Package sqlite is the engine of an inbox in a file, for one usher: SQLite, without cgo. It knows statements,
 // transactions and their failures, and nothing about webhooks.
 //
-// A transaction is on disk before Write returns (WAL, synchronous=FULL). After a write that failed with an I/O error nothing
-// more is written: the kernel may have dropped pages that the next sync reports as safe. A full disk is not that.
+// A transaction is on disk before Write returns (WAL, synchronous=FULL). After an I/O error nothing more is written until a
+// restart: the kernel may have dropped pages that the next sync reports as safe. A full disk is not such an error: usher answers
+// 503, and goes on when there is room again.
 package sqlite
 
 import (
@@ -29,7 +30,7 @@ var statementsText string
 //go:embed 001.sql
 var schema001 string
 
-// migrations are numbered from 1, and only add.
+// migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add.
 var migrations = []string{schema001}
 
 var statements = store.Statements(statementsText)
@@ -37,30 +38,32 @@ var statements = store.Statements(statementsText)
 // ErrInUse says that another usher has the file.
 var ErrInUse = errors.New("another usher is using it")
 
-// Engine is a store.Engine.
+// Engine implements store.Engine.
 type Engine struct {
-	name string // as it was given: it may be a link
-	path string
+	name string // the path as it was given; it may be a link
+	path string // the file itself
 	log  *slog.Logger
 	lock *os.File
-	file os.FileInfo // as it was opened: is the path still the same file?
 
-	conn    *conn      // the only one that writes
-	readers chan *conn // those that read; nil: not opened yet
+	conn    *conn      // the only connection that writes
+	readers chan *conn // connections that nobody uses at the moment; nil: not opened yet
 
-	broken       error
-	fileChecked  time.Time   // when the path was last looked at
-	hasReserve   bool        // the reserve file is there
-	almostFull   atomic.Bool // it was given up
-	scrubPending bool        // the log may still have what was erased
+	file        os.FileInfo // the file at its opening, to notice when another one is in its place
+	fileChecked time.Time   // when this was last checked
+	broken      error       // a *store.BrokenError; nil: none
+
+	hasReserve   bool        // the reserve file exists
+	almostFull   atomic.Bool // the disk was full, and the reserve file was deleted
+	scrubPending bool        // the write-ahead log may still have content that was erased
 }
 
 // maxReaders is how many connections read at once.
 const maxReaders = 4
 
-// Open opens the file, or makes it. Only one usher may have it.
+// Open opens the file, or makes it. It fails with ErrInUse if another usher has it.
 func Open(name string, log *slog.Logger) (*Engine, error) {
-	if err := createIfMissing(name); err != nil { // before the lock: of a link to nothing nobody knows yet what is behind it
+	// This comes before the lock: a link can only be resolved if the file behind it exists.
+	if err := createIfMissing(name); err != nil {
 		return nil, err
 	}
 	path := resolveLink(name)
@@ -68,7 +71,7 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A process before this one may have been killed before it could empty the log.
+	// scrubPending: a former process may have been killed after an erasure, before it could empty the write-ahead log.
 	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), scrubPending: true}
 	if err := e.open(); err != nil {
 		e.Close()
@@ -77,7 +80,8 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 	return e, nil
 }
 
-// create makes the file if there is none, to give it its mode. It opens no file that exists: SQLite may have it.
+// createIfMissing makes the file with the right mode. It does not open a file that exists: when it closed that again, SQLite would
+// lose its POSIX locks if it has the file open.
 func createIfMissing(name string) error {
 	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -89,12 +93,13 @@ func createIfMissing(name string) error {
 	return f.Close()
 }
 
-// behind is the file behind a link: SQLite's log is beside that one, and so must be the lock, or two ushers have one inbox.
+// resolveLink returns the file behind a link. SQLite puts its write-ahead log beside that file. Our lock file must be there, too,
+// or two ushers could use one inbox through two links.
 func resolveLink(name string) string {
 	if path, err := filepath.EvalSymlinks(name); err == nil {
 		return path
 	}
-	return name // usher check does not make it
+	return name // the file does not exist: Check does not make it
 }
 
 func (e *Engine) open() error {
@@ -116,15 +121,16 @@ func (e *Engine) open() error {
 }
 
 var pragmas = []string{"busy_timeout(2000)", "journal_mode(WAL)", "synchronous(FULL)", "secure_delete(ON)", "cache_size(-16384)", "journal_size_limit(67108864)",
-	"temp_store(MEMORY)", "fullfsync(1)", "checkpoint_fullfsync(1)"} // the last two make a difference on macOS
+	"temp_store(MEMORY)", "fullfsync(1)", "checkpoint_fullfsync(1)"} // the last two matter on macOS only
 
-// migrate makes the tables, and gives back what a former process had leave to deliver.
+// migrate makes the tables, and ends the leases of a former process.
 func (e *Engine) migrate() error {
 	version, err := e.conn.version()
 	if err != nil {
 		return err
 	}
-	// Damage is found when a page is read. To look for it before, all of the file must be read, and that should not delay a start.
+	// A small file is checked for damage. To check a large one, which means to read all of it, would delay the start: there damage
+	// is found when a damaged page is read.
 	problem := any("ok")
 	if info, err := os.Stat(e.path); err == nil && info.Size() <= maxChecked {
 		if problem, err = e.conn.queryValue("PRAGMA quick_check(1)"); err != nil {
@@ -138,7 +144,7 @@ func (e *Engine) migrate() error {
 	for n := version; n < len(migrations); n++ {
 		script += store.Columns.Replace(migrations[n]) + "\n"
 	}
-	// A leave of this engine lasts for years, so lanes with an owner are at the end of the index lane_due.
+	// Leases of this engine last for a hundred years, so the leased lanes are at the end of the index lane_due.
 	now := time.Now()
 	script += fmt.Sprintf("PRAGMA user_version = %d;\nUPDATE lane SET owner = x'', due = %d\n"+
 		"WHERE platform IN (SELECT hash FROM platform) AND last_result IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
@@ -146,8 +152,8 @@ func (e *Engine) migrate() error {
 	return describe(e.conn.exec(script))
 }
 
-// Check says whether usher could use the file. It makes and changes nothing: the person who checks may be another user than
-// the one that usher runs as.
+// Check says whether usher could use the file. It makes and changes no files, because the person who checks may be another user
+// than the one that usher runs as, and usher could not open them.
 func Check(path string) error {
 	path = resolveLink(path)
 	lock, err := os.OpenFile(path+".lock", os.O_RDWR, 0)
@@ -161,7 +167,7 @@ func Check(path string) error {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) { // usher makes it
+	if errors.Is(err, os.ErrNotExist) { // usher would make it: could it?
 		if f, err = os.CreateTemp(filepath.Dir(path), ".usher-check-*"); err == nil {
 			err = errors.Join(f.Close(), os.Remove(f.Name()))
 		}
@@ -180,13 +186,13 @@ func Check(path string) error {
 	return err
 }
 
-// maxChecked is how large a file may be to be looked through at its start.
+// maxChecked is the size up to which a file is checked for damage at its opening.
 const maxChecked = 32 << 20
 
-// Shared is part of store.Engine.
+// Shared implements store.Engine.
 func (e *Engine) Shared() bool { return false }
 
-// Close ends the connections and gives the file free.
+// Close closes the connections, and unlocks the file.
 func (e *Engine) Close() error {
 	var errs []error
 	if e.file != nil { // it was opened
@@ -197,7 +203,7 @@ func (e *Engine) Close() error {
 		}
 	}
 	if e.conn != nil {
-		if e.broken == nil { // so that the file is whole without the log beside it
+		if e.broken == nil { // move everything from the write-ahead log into the file, so that the file alone is complete
 			errs = append(errs, e.conn.exec("PRAGMA wal_checkpoint(TRUNCATE)"))
 		}
 		errs = append(errs, e.conn.Close())
@@ -205,7 +211,7 @@ func (e *Engine) Close() error {
 	return errors.Join(append(errs, e.lock.Close())...)
 }
 
-// Write is part of store.Engine.
+// Write implements store.Engine.
 func (e *Engine) Write(fn func(store.Tx) error) error {
 	if err := e.checkFile(); err != nil {
 		return err
@@ -217,7 +223,8 @@ func (e *Engine) Write(fn func(store.Tx) error) error {
 	return e.classify(err)
 }
 
-// scrubLog empties the log if it may still have what was erased. While somebody reads it can't; then Tidy does it.
+// scrubLog empties the write-ahead log if it may still have content that was erased. That is not possible while somebody reads;
+// then Maintain tries again.
 func (e *Engine) scrubLog() {
 	if !e.scrubPending {
 		return
@@ -227,7 +234,7 @@ func (e *Engine) scrubLog() {
 	e.scrubPending = err != nil || busy != int64(0)
 }
 
-// verdict says what is wrong, and whether that is for good.
+// classify describes an error, and marks the engine as broken after a fatal one.
 func (e *Engine) classify(err error) error {
 	if err != nil && isFatal(err) {
 		e.broken = &store.BrokenError{Err: fmt.Errorf("the inbox's file could not be written: %w", err)}
@@ -251,7 +258,7 @@ func (e *Engine) transact(fn func(store.Tx) error) error {
 	return err
 }
 
-// Import is part of store.Engine. Its file can be read only once, so that it is not tried again on a full disk.
+// Import implements store.Engine. On a full disk it leaves the reserve file alone, which is for outcomes.
 func (e *Engine) Import(fn func(store.Tx) error) error {
 	if err := e.checkFile(); err != nil {
 		return err
@@ -259,7 +266,7 @@ func (e *Engine) Import(fn func(store.Tx) error) error {
 	return e.classify(e.transact(fn))
 }
 
-// look says whether the file can still be written: it may have been moved or removed.
+// checkFile returns an error if the engine is broken, or if the file has been moved, removed or replaced.
 func (e *Engine) checkFile() error {
 	if e.broken != nil || time.Since(e.fileChecked) < time.Second/2 {
 		return e.broken
@@ -275,7 +282,7 @@ func (e *Engine) checkFile() error {
 	return e.broken
 }
 
-// Read is part of store.Engine.
+// Read implements store.Engine.
 func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) (err error) {
 	var c *conn
 	select {
@@ -292,20 +299,20 @@ func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) (err error) 
 	return describe(c.transaction("begin_read", func() error { return fn(&tx{ctx: ctx, conn: c}) }))
 }
 
-// tx runs statements one after the other, when they are sent.
+// tx implements store.Tx. Send runs the statements one after the other.
 type tx struct {
 	ctx    context.Context
 	conn   *conn
 	queue  []func() error
-	erased bool // it deletes what must not stay in the log either
+	erased bool // it erases content, which must not stay in the write-ahead log either
 }
 
-// Now is part of store.Tx.
+// Now implements store.Tx.
 func (t *tx) Now(at *int64) {
 	t.queue = append(t.queue, func() error { *at = time.Now().UnixMicro(); return nil })
 }
 
-// Send is part of store.Tx.
+// Send implements store.Tx.
 func (t *tx) Send() error {
 	queue := t.queue
 	t.queue = nil
@@ -317,13 +324,13 @@ func (t *tx) Send() error {
 	return nil
 }
 
-// Queue is part of store.Tx.
+// Queue implements store.Tx.
 func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
 	t.erased = t.erased || name == "erase_content"
 	t.queue = append(t.queue, func() error { return t.conn.run(t.ctx, name, each, args) })
 }
 
-// code is SQLite's number of an error; zero: it is none of SQLite's.
+// code returns SQLite's code of an error; zero: it is not an error of SQLite.
 func code(err error) int {
 	var e *sqlite.Error
 	if errors.As(err, &e) {
@@ -334,7 +341,7 @@ func code(err error) int {
 
 func isFull(err error) bool { return code(err)&0xff == lib.SQLITE_FULL }
 
-// breaks says whether nobody knows any more what is on the disk.
+// isFatal says whether, after this error, nobody knows what is on the disk.
 func isFatal(err error) bool {
 	switch code(err) & 0xff {
 	case lib.SQLITE_IOERR, lib.SQLITE_CORRUPT, lib.SQLITE_NOTADB, lib.SQLITE_CANTOPEN:
@@ -343,7 +350,8 @@ func isFatal(err error) bool {
 	return false
 }
 
-// plain says what is wrong, and whose fault it is.
+// describe adds to an error of SQLite what it means for the inbox. An error that a statement's values have caused becomes a
+// *store.StatementError.
 func describe(err error) error {
 	switch code(err) & 0xff {
 	case 0:
@@ -360,14 +368,15 @@ func describe(err error) error {
 	return fmt.Errorf("the inbox's file: %w", err)
 }
 
-// reserveSize is given up when the disk is full, so that what was delivered can still be noted.
+// reserveSize is the size of the reserve file, which is deleted when the disk is full: then outcomes can still be written.
 const reserveSize = 4 << 20
 
 func (e *Engine) reservePath() string { return e.path + ".reserve" }
 
 func (e *Engine) makeReserve() {
 	if info, err := os.Stat(e.reservePath()); err != nil || info.Size() != reserveSize {
-		// Twice as much must fit: what was given up is needed until there is room for more.
+		// Write twice as much first. Otherwise the file would be made, and the disk be full, again and again, as long as there is
+		// room for just one reserve file.
 		err := os.WriteFile(e.reservePath(), make([]byte, 2*reserveSize), 0o600)
 		if err == nil {
 			err = os.Truncate(e.reservePath(), reserveSize)
@@ -381,10 +390,10 @@ func (e *Engine) makeReserve() {
 	e.almostFull.Store(false)
 }
 
-// Tight is part of store.Engine.
+// AlmostFull implements store.Engine.
 func (e *Engine) AlmostFull() bool { return e.almostFull.Load() }
 
-// giveReserve makes room for what was delivered. Until there is room for more, nothing new is taken in.
+// deleteReserve makes room for outcomes. Until there is room for a new reserve file, no webhook is taken in.
 func (e *Engine) deleteReserve() {
 	if !e.hasReserve {
 		return
@@ -395,7 +404,7 @@ func (e *Engine) deleteReserve() {
 	os.Remove(e.reservePath())
 }
 
-// Tidy is part of store.Engine: it keeps the log and the file small.
+// Maintain implements store.Engine: it keeps the write-ahead log and the file small.
 func (e *Engine) Maintain() {
 	if e.checkFile() != nil {
 		return
@@ -403,12 +412,12 @@ func (e *Engine) Maintain() {
 	if !e.hasReserve {
 		e.makeReserve()
 	}
-	// Somebody may read for long, as an export does, and webhooks must not wait for that.
+	// An export may read for long, and webhooks must not wait for its end.
 	e.conn.exec("PRAGMA busy_timeout(50)")
 	defer e.conn.exec("PRAGMA busy_timeout(2000)")
 	e.scrubLog()
 	if info, err := os.Stat(e.path + "-wal"); err == nil && info.Size() > 16<<20 {
-		e.classify(e.conn.exec("PRAGMA wal_checkpoint(RESTART)")) // SQLite says nothing if one of its own fails
+		e.classify(e.conn.exec("PRAGMA wal_checkpoint(RESTART)")) // an error of SQLite's own checkpoints would go unnoticed
 	}
 	e.classify(e.conn.exec("PRAGMA incremental_vacuum(256)"))
 }

@@ -1,5 +1,6 @@
--- Each statement is named after the question that it answers. Where the caller has a slice it runs once for each element, or
--- gets it as one JSON array (bytes in hex) if it says json_each.
+-- Each statement is named after the question that it answers or the change that it makes. If an argument is a slice, the
+-- statement runs once for each element; or, if it says json_each, once with the slice as a JSON array (bytes in hex).
+-- {lane}, {webhook} and {never} are replaced; see store.Columns. The numbers of the states are in 001.sql.
 
 -- name: begin_write
 BEGIN IMMEDIATE
@@ -17,7 +18,7 @@ SELECT code FROM platform
 INSERT INTO platform (hash, code) VALUES (?1, ?2) ON CONFLICT DO NOTHING
 
 -- name: lane_add
-INSERT INTO lane (key, platform, tenant, event_type) VALUES (?1, substr(?1, 17), ?2, ?3) ON CONFLICT DO NOTHING -- the key's second half is the platform's
+INSERT INTO lane (key, platform, tenant, event_type) VALUES (?1, substr(?1, 17), ?2, ?3) ON CONFLICT DO NOTHING -- the second half of a key is the platform's hash
 
 -- name: lane_lock
 SELECT {lane} FROM lane l WHERE l.key IN (SELECT unhex(value) FROM json_each(?1))
