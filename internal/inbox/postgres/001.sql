@@ -21,12 +21,12 @@ CREATE TABLE {schema}.lane (
 
 	-- How many webhooks are in the lane.
 	waiting       bigint NOT NULL DEFAULT 0,
-	resent        bigint NOT NULL DEFAULT 0, -- those of the waiting ones that somebody has sent again by hand
+	resent        bigint NOT NULL DEFAULT 0, -- how many of the waiting webhooks somebody has sent again by hand
 	parked        bigint NOT NULL DEFAULT 0,
 	refused       bigint NOT NULL DEFAULT 0,
-	bytes         bigint NOT NULL DEFAULT 0, -- of those that wait or are parked
+	bytes         bigint NOT NULL DEFAULT 0, -- of the webhooks that wait or are parked
 
-	-- When the lane may be tried, and who delivers it.
+	-- When the lane may be tried, and which process delivers it.
 	waiting_since bigint NOT NULL DEFAULT {never}, -- when the first of the waiting webhooks came
 	last_result   bigint NOT NULL DEFAULT 0, -- of the first webhook's last try: 0 not failed, 1 failed, 2 missed (the receiver seems to be down)
 	last_try      bigint NOT NULL DEFAULT 0,

@@ -21,12 +21,12 @@ CREATE TABLE lane (
 
 	-- How many webhooks are in the lane.
 	waiting       INTEGER NOT NULL DEFAULT 0,
-	resent        INTEGER NOT NULL DEFAULT 0, -- those of the waiting ones that somebody has sent again by hand
+	resent        INTEGER NOT NULL DEFAULT 0, -- how many of the waiting webhooks somebody has sent again by hand
 	parked        INTEGER NOT NULL DEFAULT 0,
 	refused       INTEGER NOT NULL DEFAULT 0,
-	bytes         INTEGER NOT NULL DEFAULT 0, -- of those that wait or are parked
+	bytes         INTEGER NOT NULL DEFAULT 0, -- of the webhooks that wait or are parked
 
-	-- When the lane may be tried, and who delivers it.
+	-- When the lane may be tried, and which process delivers it.
 	waiting_since INTEGER NOT NULL DEFAULT {never}, -- when the first of the waiting webhooks came
 	last_result   INTEGER NOT NULL DEFAULT 0, -- of the first webhook's last try: 0 not failed, 1 failed, 2 missed (the receiver seems to be down)
 	last_try      INTEGER NOT NULL DEFAULT 0,

@@ -46,7 +46,7 @@ type Engine struct {
 	lock *os.File
 
 	conn    *conn      // the only connection that writes
-	readers chan *conn // connections that nobody uses at the moment; nil: not opened yet
+	readers chan *conn // connections that read and are not in use right now; nil: not opened yet
 
 	file        os.FileInfo // the file at its opening, to notice when another one is in its place
 	fileChecked time.Time   // when this was last checked
@@ -93,7 +93,7 @@ func createIfMissing(name string) error {
 	return f.Close()
 }
 
-// resolveLink returns the file behind a link. SQLite puts its write-ahead log beside that file. Our lock file must be there, too,
+// resolveLink returns the file behind a link. SQLite puts its write-ahead log beside that file. Our lock file belongs there, too,
 // or two ushers could use one inbox through two links.
 func resolveLink(name string) string {
 	if path, err := filepath.EvalSymlinks(name); err == nil {

@@ -295,7 +295,7 @@ func (s *Store) Erase(platform, tenant string) (count int, err error) {
 // eraseHold is how long no delivery of a lane begins while an erasure waits for the current one.
 const eraseHold = 15 * time.Second
 
-// pauses has the pauses as they were last read.
+// pauses has the pauses that were read last.
 type pauses struct {
 	reading chan struct{} // one reader at a time: an older result must not replace a newer one
 	list    atomic.Pointer[[]Pause]
@@ -407,7 +407,7 @@ func (s *Store) refreshPauses() {
 	}
 }
 
-// Paused returns the pauses as they were last read.
+// Paused returns the pauses that were read last.
 func (s *Store) Paused() []Pause {
 	if list := s.pauses.list.Load(); list != nil {
 		return *list

@@ -111,8 +111,8 @@ func (i *intake) need(n *needs) bool {
 func (i *intake) decide(b *batch) {
 	i.answer = Answer{}
 	// The lane is locked until the transaction ends. So if the sender gives up from here on, and sends a newer webhook
-	// through another replica, that one waits for the lock and comes after this one. If the sender gave up before, a newer
-	// one may already be in the lane, and this one must not come after it. (The lane was not locked all the time if the
+	// through another replica, the newer one waits for the lock and comes after this one. If the sender gave up before, a
+	// newer one may already be in the lane, and this one must not come after it. (The lane was not locked all the time if the
 	// transaction runs again.)
 	if i.abandoned.Load() {
 		i.answer.Err = i.s.timeoutErr()

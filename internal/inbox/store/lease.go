@@ -418,7 +418,7 @@ func (o *Outcome) done(err error) { o.saved(o, err) }
 // A renewOp is the op that renews a lease.
 type renewOp struct {
 	s       *Store
-	leave   *Lease
+	lease   *Lease
 	renewed bool
 	askedAt time.Time
 	reply   chan error
@@ -429,7 +429,7 @@ type renewOp struct {
 func (s *Store) Renew(ctx context.Context, leases []*Lease) (err error) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
-		r := &renewOp{s: s, leave: lease, reply: make(chan error, 1)}
+		r := &renewOp{s: s, lease: lease, reply: make(chan error, 1)}
 		waiting.Go(func() { s.await(ctx, r, r.reply) })
 	}
 	waiting.Wait()
@@ -439,13 +439,13 @@ func (s *Store) Renew(ctx context.Context, leases []*Lease) (err error) {
 func (r *renewOp) weight() int64 { return 0 }
 
 func (r *renewOp) need(n *needs) bool {
-	n.lane(r.leave.lane)
+	n.lane(r.lease.lane)
 	return true
 }
 
 func (r *renewOp) decide(b *batch) {
-	l := b.lanes[r.leave.lane]
-	if r.renewed, r.askedAt = r.leave.matches(b, l), b.askedAt; r.renewed {
+	l := b.lanes[r.lease.lane]
+	if r.renewed, r.askedAt = r.lease.matches(b, l), b.askedAt; r.renewed {
 		l.due, l.dirty = b.now+micros(b.s.leaseTime), true
 	}
 }
@@ -453,7 +453,7 @@ func (r *renewOp) decide(b *batch) {
 func (r *renewOp) done(err error) {
 	if err == nil && r.renewed {
 		until := r.askedAt.Add(r.s.UsableLeaseTime())
-		r.leave.validUntil.Store(&until)
+		r.lease.validUntil.Store(&until)
 	}
 	r.reply <- err
 }

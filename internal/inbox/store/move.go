@@ -501,7 +501,7 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	switch {
 	case w.State.number() < 0 || w.ID == 0:
 		return errors.New("has a webhook without a valid id or state")
-	case w.ID <= i.lastID: // so that no number is there twice
+	case w.ID <= i.lastID: // so that no number occurs twice
 		return errors.New("has a webhook after one with a higher id")
 	case !w.Certain && w.State != Refused && w.State != Discarded:
 		return errNoLane

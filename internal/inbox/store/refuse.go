@@ -85,7 +85,7 @@ func (s *Store) sweepRefused(tx Tx, now int64) error {
 	var count int
 	var bytes int64
 	var old []int64
-	var lanes [][]byte                          // of those that were deleted
+	var lanes [][]byte                          // the lanes of the deleted webhooks
 	tx.Queue("refused_all", func(r Row) error { // the newest first
 		var seq, size, received int64
 		if err := r.Scan(&seq, &size, &received); err != nil {

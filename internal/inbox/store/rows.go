@@ -324,10 +324,10 @@ type lane struct {
 
 	// How many webhooks the lane has.
 	waiting int64
-	resent  int64 // those of the waiting ones that somebody has sent again
+	resent  int64 // how many of the waiting webhooks somebody has sent again
 	parked  int64
 	refused int64
-	bytes   int64 // of those that wait or are parked
+	bytes   int64 // of the webhooks that wait or are parked
 
 	// When the lane may be tried.
 	waitingSince int64 // when the first of the waiting webhooks came
