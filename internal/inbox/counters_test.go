@@ -15,13 +15,13 @@ import (
 	"usher/webhookgate/content"
 )
 
-// refusalOf is a webhook that was refused, and may be accepted.
+// refusalOf returns a webhook that is refused, and that somebody may accept.
 func refusalOf(d *desk, tenant string, n int) *webhookgate.Refusal {
 	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":{},"n":%d}}`, tenant, n)
 	return &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Certain: true, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}
 }
 
-// again is an engine that runs transactions twice now and then, as after a deadlock, or splits them.
+// again is an engine that runs some transactions twice, as after a deadlock, and refuses others, so that batches are split.
 type again struct{ store.Engine }
 
 func (e *again) Write(fn func(store.Tx) error) error {
@@ -29,15 +29,15 @@ func (e *again) Write(fn func(store.Tx) error) error {
 	case 0:
 		_ = e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), errors.New("a deadlock")) })
 	case 1:
-		guilty := &store.StatementError{Err: errors.New("a value that the database does not take")}
+		refusal := &store.StatementError{Err: errors.New("a value that the database does not take")}
 		if rand.IntN(3) == 0 {
-			return e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), guilty) })
+			return e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), refusal) })
 		}
 	}
 	return e.Engine.Write(fn)
 }
 
-// What a lane counts is what it has, whatever people do at once through three replicas.
+// The counts in a lane's row are right, whatever people do at the same time through three replicas.
 func TestLanesCountWhatTheyHave(t *testing.T) {
 	slow(t)
 	t.Parallel()

@@ -16,8 +16,8 @@ import (
 	"usher/internal/receiver"
 )
 
-// When and how webhooks are tried. The courier is the same for every engine; with a file all of it runs in a bubble, where an
-// hour takes as long as what happens in it.
+// When webhooks are tried. The courier is the same for every engine. With a file all of it runs in a bubble, where an hour
+// takes no longer than the events in it.
 func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), change ...func(*Config)) {
 	t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 		t.Parallel()
@@ -39,7 +39,7 @@ func slow(t *testing.T) {
 	}
 }
 
-// gaps are the pauses between a tenant's tries.
+// gaps returns the times between a tenant's tries.
 func (k *taker) gaps(tenant string) (all []time.Duration) {
 	tries := k.tried(tenant)
 	for i := 1; i < len(tries); i++ {
@@ -548,7 +548,8 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// Erasing waits for a delivery; and a tenant of which much waits, one after the other, can be erased.
+// An erasure waits for the delivery that is under way. A tenant with a long backlog, which is delivered without a gap, can
+// be erased, too.
 func TestEraseWaits(t *testing.T) {
 	inBubble(t, "for a delivery", func(t *testing.T, d *desk) {
 		d.main.delay = time.Second
@@ -581,7 +582,8 @@ func TestEraseWaits(t *testing.T) {
 	})
 }
 
-// What has a place, but no room for its body, does not wait for what has its body in memory, but no place.
+// A webhook that has a place, but no room for its body, does not wait for webhooks that have their body in memory, but no
+// place.
 func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	t.Parallel()
 	one := newTaker(receiver.Main, 1)
@@ -597,7 +599,7 @@ func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	d.idle("")
 }
 
-// hooked is an engine that calls a func after each transaction.
+// hooked is an engine that calls a function after each transaction.
 type hooked struct {
 	held
 	after atomic.Pointer[func()]
@@ -611,7 +613,7 @@ func (e *hooked) Write(fn func(store.Tx) error) error {
 	return err
 }
 
-// The courier ends while one transaction has its last outcome, and leave for another webhook.
+// The courier ends while one transaction has its last outcome, and gives a lease for another webhook.
 func TestLeaveWhileItEnds(t *testing.T) {
 	t.Parallel()
 	e := new(hooked)
@@ -652,7 +654,7 @@ func TestLeaveWhileItEnds(t *testing.T) {
 	d.idle("")
 }
 
-// A retry whose time has come while its receiver gets nothing (it is down, paused, or has no place) must not keep the courier
+// A retry is due, but its receiver gets nothing because it is down, paused, or has no place. This must not keep the courier
 // awake: it would look for work as fast as it can, for as long as that lasts.
 func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 	for name, held := range map[string]func(*courier, *target){

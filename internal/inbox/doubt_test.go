@@ -13,8 +13,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// A connection breaks while the server still works on the transaction. Its sender gets no 200, goes on through another replica, and finds
-// what became of it: nothing is stored twice, and nothing comes after what was sent later.
+// A connection breaks while the server still works on the transaction. The sender gets no 200, and sends through another
+// replica, which finds the result: nothing is stored twice, and nothing comes after a webhook that was sent later.
 func TestConnectionBreaksInACommit(t *testing.T) {
 	t.Parallel()
 	for _, tenant := range []string{"known", "new"} {
@@ -63,7 +63,8 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 	}
 }
 
-// The first webhook of a tenant comes through two replicas at once: the one that waits for the other sees what that one stored.
+// The first webhook of a tenant comes through two replicas at once: the replica that waits for the other sees what the other
+// has stored.
 func TestNewTenantAtOnce(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -109,7 +110,8 @@ func TestNewTenantAtOnce(t *testing.T) {
 	}
 }
 
-// A copy comes through another replica than the first. Its 200 promises as much: what that replica remembers of the tenant is older.
+// A copy comes through another replica than the original. Its 200 promises as much, although that replica's cache has an
+// older snapshot of the tenant.
 func TestCopyThroughAnotherReplica(t *testing.T) {
 	t.Parallel()
 	open := inDatabase(t, pgtest.Schema(t))

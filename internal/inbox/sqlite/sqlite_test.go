@@ -9,7 +9,7 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// While somebody reads, as an export does, the log can't be emptied after an erasure. Other writes do not wait for that reader.
+// While an export reads, the write-ahead log can't be emptied after an erasure. Other writes do not wait for the export.
 func TestWritesDoNotWaitForReaders(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -50,7 +50,8 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 	}
 }
 
-// A page that panics must not leave its transaction open: the connection could never be used again, and the log never be emptied.
+// A handler that panics in a read must not leave its transaction open: the connection could never be used again, and the
+// write-ahead log never be emptied.
 func TestReadPanics(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -73,7 +74,7 @@ func TestReadPanics(t *testing.T) {
 	}
 }
 
-// An import reads its file once. On a full disk it must fail, and not run again with what is left of that file.
+// An import reads its file once. On a full disk it must fail, and not run again with the rest of the file.
 func TestAnImportRunsOnce(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -99,7 +100,8 @@ func TestAnImportRunsOnce(t *testing.T) {
 	}
 }
 
-// A reserve that could not be given up, since somebody had it open, is still there: once there is room webhooks are taken in again.
+// A reserve file that could not be deleted, because somebody had it open, still exists. When there is room again webhooks
+// are taken in again.
 func TestReserveThatStayed(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -112,7 +114,7 @@ func TestReserveThatStayed(t *testing.T) {
 	}
 	e.deleteReserve()
 	if !e.AlmostFull() {
-		t.Error("a full disk is not tight")
+		t.Error("a full disk is not almost full")
 	}
 	if err := os.WriteFile(e.reservePath(), content, 0o600); err != nil { // as if it had not been removed
 		t.Fatal(err)
