@@ -228,8 +228,9 @@ func (i *intake) duplicate(b *batch, l *lane) string {
 	}
 	// After a forced redelivery the receiver holds an older snapshot than the tail. Then a copy of that older one is a change,
 	// which the sender made after the tail.
+	holdsTail := l.held != nil && l.heldID == l.tailID && l.heldBy == nameOf(i.hook.Receiver)
 	age := time.Duration(b.now-l.heldAt) * time.Microsecond
-	if l.held != nil && l.heldID == l.tailID && bytes.Equal(l.held, row.digest) && age.Abs() < i.s.cfg.DedupWindow && l.heldBy == nameOf(i.hook.Receiver) {
+	if holdsTail && bytes.Equal(l.held, row.digest) && age.Abs() < i.s.cfg.DedupWindow {
 		return l.heldID
 	}
 	return ""
@@ -300,7 +301,9 @@ const newerCame = "a newer snapshot of the tenant came before it was delivered"
 // those that were last received before it.
 func (i *intake) supersedeRefused(b *batch, l *lane) {
 	for _, old := range b.supersedable[i.row.lane] {
-		if old.State == Refused && (old.Type == i.row.Type || old.Type == "") && old != i.accepted && (i.accepted == nil || old.ID < i.accepted.ID && !old.Last.After(i.accepted.lastReceived())) {
+		sameType := old.Type == i.row.Type || old.Type == ""
+		isOlder := i.accepted == nil || old.ID < i.accepted.ID && !old.Last.After(i.accepted.lastReceived())
+		if old.State == Refused && sameType && isOlder {
 			b.move(l, old, Superseded, "a newer snapshot of the tenant was taken in")
 		}
 	}

@@ -304,7 +304,7 @@ func (o *Outcome) decide(b *batch) {
 		l.clearFailures()
 	case why != "":
 		b.move(l, h, Parked, why)
-		l.held = nil
+		l.held = nil // the receiver may have accepted it in a try whose answer got lost
 		l.clearFailures()
 	default:
 		o.retry(b, l, h)
@@ -327,7 +327,9 @@ func (o *Outcome) retry(b *batch, l *lane, h *Webhook) {
 		l.notBefore = b.now + micros(after)
 	}
 	l.failures++
-	if next := b.next[l.key]; o.s.cfg.KeepLatest && h.snapshot && !h.Forced && next != nil && next.State == Waiting && next.snapshot && next.ID > h.ID {
+	next := b.next[l.key]
+	newerWaits := next != nil && next.State == Waiting && next.snapshot && next.ID > h.ID
+	if o.s.cfg.KeepLatest && h.snapshot && !h.Forced && newerWaits {
 		b.move(l, h, Superseded, newerCame)
 		l.waitingSince = next.ageFrom().UnixMicro()
 	}

@@ -8,13 +8,13 @@
 //
 // The way of a webhook:
 //
-//	intake.go   Add takes it in: a duplicate, or a new row at the end of its lane. If the lane was idle, the same
-//	            transaction gives this process a lease.
-//	lease.go    A Lease is the permission to deliver one lane. Claim gets leases for lanes that wait longer. The courier
-//	            (package inbox) delivers, and SaveOutcome writes what came of it: delivered, tried again later, or parked.
-//	tidy.go     What is finished is deleted after a while.
+//	intake.go     Add takes it in: it is a duplicate, or a new row at the end of its lane. If the lane was idle, the same
+//	              transaction gives this process a lease.
+//	lease.go      A Lease is the permission to deliver one lane. Claim gets leases for lanes that wait longer. The courier
+//	              (package inbox) delivers, and SaveOutcome writes the result: delivered, tried again later, or parked.
+//	retention.go  Finished webhooks are deleted after a while.
 //
-// Beside it: act.go (what people do), views.go (what people see), refuse.go (webhooks that cannot be taken in), move.go
+// Beside it: act.go (what people do), views.go (what people see), refuse.go (webhooks that cannot be taken in), export.go
 // (export and import).
 package store
 
