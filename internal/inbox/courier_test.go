@@ -614,7 +614,7 @@ func (e *hooked) Write(fn func(store.Tx) error) error {
 }
 
 // The courier ends while one transaction has its last outcome, and gives a lease for another webhook.
-func TestLeaveWhileItEnds(t *testing.T) {
+func TestLeaseWhileItEnds(t *testing.T) {
 	t.Parallel()
 	e := new(hooked)
 	open := inFile(t, filepath.Join(t.TempDir(), "inbox.db"))

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"usher/internal/inbox/store"
 	"usher/internal/testkit/pgtest"
@@ -124,4 +126,49 @@ func TestCopyThroughAnotherReplica(t *testing.T) {
 	if tenant := changed.Load(); tenant == nil || *tenant != "t" {
 		t.Error("who asked the other replica before gets the answer from before")
 	}
+}
+
+// doubts is an engine whose transactions are in doubt while on is set, although they are committed.
+type doubts struct {
+	store.Engine
+	on atomic.Bool
+}
+
+func (e *doubts) Write(fn func(store.Tx) error) error {
+	err := e.Engine.Write(fn)
+	if err == nil && e.on.Load() {
+		return store.ErrDoubt
+	}
+	return err
+}
+
+// An outcome that is in doubt changes nothing about what tenants may use. In an outage, which often begins with such an outcome,
+// entitlements must go on answering with what they hold.
+func TestOutcomeInDoubtKeepsEntitlements(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		e := new(doubts)
+		var mu sync.Mutex
+		var changed []string
+		d := newDesk(t, func() store.Engine { e.Engine = open(); return e }, func(c *Config) {
+			c.Store.Changed = func(tenant string) {
+				mu.Lock()
+				defer mu.Unlock()
+				changed = append(changed, tenant)
+			}
+		})
+		release := d.main.hang("t")
+		d.take("t", "A")
+		d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
+		e.on.Store(true)
+		release()
+		d.until("in doubt", func() bool { return d.Store.Queued() == 0 && d.Err() == nil && len(d.main.got("t")) == 1 })
+		time.Sleep(100 * time.Millisecond)
+		e.on.Store(false)
+		d.idle("")
+		mu.Lock()
+		defer mu.Unlock()
+		if slices.Contains(changed, "") {
+			t.Errorf("snapshots of any tenant may have changed: %q", changed)
+		}
+	})
 }

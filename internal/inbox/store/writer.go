@@ -339,9 +339,12 @@ func (s *Store) transact(ops []op) error {
 		s.countChange(b)
 	case errors.Is(err, ErrDoubt):
 		// The senders get 503 and send again. If the transaction was committed after all, that is a duplicate: the server keeps
-		// these lanes locked until it has ended the transaction. Entitlements must read these tenants again.
+		// these lanes locked until it has ended the transaction. Entitlements must read the tenants of arriving webhooks again.
+		// Other ops, such as outcomes, do not name their lanes and change no snapshot (Erase calls Changed itself).
 		for _, name := range n.lanes {
-			s.cfg.Changed(name.Tenant)
+			if name.Tenant != "" { // an empty code would mean any tenant
+				s.cfg.Changed(name.Tenant)
+			}
 		}
 	}
 	if errors.As(err, &refused) {
