@@ -27,6 +27,8 @@ FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[],
 WHERE l.key = n.key
 
 -- name: lane_due_repair
+-- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure, 5 the end of a lease;
+-- 4 the platforms. A lane whose time is later than possible may be tried now.
 UPDATE {schema}.lane SET due = CASE WHEN not_before <= $2::bigint THEN greatest($1::bigint, not_before) ELSE $1::bigint END,
 	not_before = CASE WHEN not_before <= $2::bigint THEN not_before ELSE 0 END, last_try = least(last_try, $1::bigint)
 WHERE platform = ANY($4::bytea[]) AND due < {never}
@@ -36,6 +38,7 @@ WHERE platform = ANY($4::bytea[]) AND due < {never}
 SELECT {lane} FROM {schema}.lane l WHERE l.key BETWEEN $1 AND $2
 
 -- name: claim_ready
+-- 1 the platforms, 2 now, 3 whether leases that have ended may be taken over (1), 4 how many lanes of each platform. The same for all claims.
 SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
 	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
@@ -46,28 +49,33 @@ SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN (VALUES (1), (2)) AS
 	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: claim_probe
+-- No lane is probed that was tried within the last second.
 SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = 2 AND due < {never} AND last_try <= $2::bigint - 1000000 AND not_before <= $2::bigint AND (owner = '' OR due <= $2::bigint AND $3::bigint = 1)
 	ORDER BY last_try LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: claim_wave
+-- 5 lanes that wait since then or later, 6 lanes that were last tried before then. A wave takes over no leases.
 SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = 2 AND due < {never} AND waiting_since >= $5::bigint AND last_try < $6::bigint AND not_before <= $2::bigint AND owner = '' AND $3::bigint >= 0
 	ORDER BY waiting_since LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: touch
+-- A write that changes nothing, to find out whether the database can be written.
 UPDATE {schema}.schema_version SET version = version
 
 -- name: take_numbers
 SELECT nextval('{schema}.number'), 1::bigint FROM generate_series(1, $1::bigint)
 
 -- name: next_waiting
+-- 1 the lanes, 2 for each a webhook that does not count, 3 the size up to which the content is read, too.
 SELECT w.* FROM unnest($1::bytea[], $2::bigint[]) AS n (key, seq) CROSS JOIN LATERAL (
 	SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON l.key = w.lane
 	LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $3::bigint
 	WHERE w.lane = n.key AND w.state = 0 AND w.seq <> n.seq ORDER BY w.lane_order LIMIT 1) w
 
 -- name: lane_supersedable
+-- Webhooks that a newer snapshot may supersede: parked, refused, or waiting and sent again by hand (their order is negative).
 SELECT {webhook} FROM {schema}.lane l CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.webhook WHERE lane = l.key AND (state IN (1, 2) OR state = 0 AND lane_order < 0) ORDER BY seq) w -- LATERAL has the server search lane by lane; it would read the webhooks of all lanes while the tables are small
 WHERE l.key = ANY($1::bytea[]) AND l.parked + l.resent + l.refused > 0 ORDER BY w.seq
@@ -122,6 +130,7 @@ SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features
 FROM unnest($1::bytea[], $2::bytea[]) AS n (a, b) JOIN {schema}.snapshot s ON s.lane BETWEEN n.a AND n.b JOIN {schema}.lane l ON l.key = s.lane
 
 -- name: seen_find
+-- An id whose webhook is no longer stored counts as delivered (3).
 SELECT s.lane, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid
 FROM unnest($1::bytea[], $2::bytea[]) AS n (lane, id) JOIN {schema}.seen_id s ON s.lane = n.lane AND s.id = n.id
 LEFT JOIN {schema}.webhook w ON w.seq = s.seq
@@ -158,6 +167,7 @@ INSERT INTO {schema}.pause (receiver, platform, tenant, key, since) VALUES ($1, 
 DELETE FROM {schema}.pause WHERE key = $1 RETURNING since
 
 -- name: list
+-- 1 only below this seq, 2 the state (-1: any), 3 and 4 received from and before, 5 whether with content (1), 6 how many. The same for all lists.
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
@@ -168,11 +178,14 @@ LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND w.state = $2::bigint AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
 -- name: list_tenant
+-- 7 and 8 the first and the last key that a lane of the tenant can have.
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.lane BETWEEN $7::bytea AND $8::bytea AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
 -- name: previous
+-- Two rows for each webhook: its tenant's last snapshot before it that was not accepted (waiting, parked, superseded, discarded), and
+-- the last one that was (delivered, kept).
 SELECT n.seq, p.* FROM unnest($1::bytea[], $2::bigint[]) AS n (lane, seq) CROSS JOIN LATERAL (
 	(SELECT seq, state, ''::bytea FROM {schema}.webhook WHERE lane = n.lane AND seq < n.seq AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
 	UNION ALL
@@ -213,9 +226,11 @@ AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.last_result > 0 AND l.waiti
 SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT $1::bigint
 
 -- name: sweep_lock
+-- 1: this replica may delete. The lock ends with the transaction.
 SELECT pg_try_advisory_xact_lock(hashtext('usher sweep {schema}'))::int::bigint
 
 -- name: finished_beyond
+-- The newest finished webhook beyond so many.
 SELECT changed, seq FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC OFFSET $1::bigint LIMIT 1
 
 -- name: finished_up_to

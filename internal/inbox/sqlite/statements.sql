@@ -29,6 +29,8 @@ UPDATE lane SET tail = ?, details = ?, waiting = ?, resent = ?, parked = ?, refu
 WHERE key = ?
 
 -- name: lane_due_repair
+-- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure; 4 the platforms.
+-- Leases do not end here. A lane whose time is later than possible may be tried now.
 UPDATE lane SET due = CASE WHEN not_before <= ?2 THEN max(?1, not_before) ELSE ?1 END, not_before = CASE WHEN not_before <= ?2 THEN not_before ELSE 0 END, last_try = min(last_try, ?1)
 WHERE platform = ?4 AND due < {never} AND owner = x'' AND (last_result = 0 AND due > ?1 OR last_result = 1 AND due > ?3 OR last_result = 2 AND due > ?3)
 
@@ -36,6 +38,7 @@ WHERE platform = ?4 AND due < {never} AND owner = x'' AND (last_result = 0 AND d
 SELECT {lane} FROM lane l WHERE l.key BETWEEN ?1 AND ?2
 
 -- name: claim_ready
+-- 1 the platform, 2 now, 3 whether leases that have ended may be taken over (1), 4 how many lanes. The same for all claims.
 SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.last_result = 0 AND l.due <= ?2 AND l.bytes > 0 AND (l.owner = x'' OR ?3 = 1) ORDER BY l.due LIMIT ?4
 
 -- name: claim_retry
@@ -45,24 +48,29 @@ SELECT {lane} FROM (
 	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND last_result = 2 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)) l
 
 -- name: claim_probe
+-- No lane is probed that was tried within the last second.
 SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.last_result = 2 AND l.due < {never} AND l.last_try <= ?2 - 1000000 AND l.not_before <= ?2 AND (l.owner = x'' OR l.due <= ?2 AND ?3 = 1)
 ORDER BY l.last_try LIMIT ?4
 
 -- name: claim_wave
+-- 5 lanes that wait since then or later, 6 lanes that were last tried before then. A wave takes over no leases.
 SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.last_result = 2 AND l.due < {never} AND l.waiting_since >= ?5 AND l.last_try < ?6 AND l.not_before <= ?2 AND l.owner = x'' AND ?3 >= 0
 ORDER BY l.waiting_since LIMIT ?4
 
 -- name: touch
+-- A write that changes nothing, to find out whether the database can be written.
 UPDATE number SET last = last
 
 -- name: take_numbers
 UPDATE number SET last = last + ?1 RETURNING last - ?1 + 1, ?1
 
 -- name: next_waiting
+-- 1 the lane, 2 a webhook that does not count, 3 the size up to which the content is read, too.
 SELECT {webhook}, c.header, c.body FROM webhook w JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?3
 WHERE w.lane = ?1 AND w.state = 0 AND w.seq <> ?2 ORDER BY w.lane_order LIMIT 1
 
 -- name: lane_supersedable
+-- Webhooks that a newer snapshot may supersede: parked, refused, or waiting and sent again by hand (their order is negative).
 SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key
 WHERE l.key = ?1 AND l.parked + l.resent + l.refused > 0 AND (w.state IN (1, 2) OR w.state = 0 AND w.lane_order < 0) ORDER BY w.seq
 
@@ -73,6 +81,7 @@ SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key WHERE l.key = ?1 A
 SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq WHERE w.seq = ?1
 
 -- name: webhooks_lock
+-- The whole file is locked already.
 SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq WHERE w.seq = ?1
 
 -- name: webhook_add
@@ -108,6 +117,7 @@ ON CONFLICT (lane) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, recei
 SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM snapshot s JOIN lane l ON l.key = s.lane WHERE s.lane BETWEEN ?1 AND ?2
 
 -- name: seen_find
+-- An id whose webhook is no longer stored counts as delivered (3).
 SELECT s.lane, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
 WHERE s.lane = ?1 AND s.id = ?2
 
@@ -143,6 +153,7 @@ INSERT INTO pause (receiver, platform, tenant, key, since) VALUES (?1, ?2, ?3, ?
 DELETE FROM pause WHERE key = ?1 RETURNING since
 
 -- name: list
+-- 1 only below this seq, 2 the state (-1: any), 3 and 4 received from and before, 5 whether with content (1), 6 how many. The same for all lists.
 SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
 WHERE w.seq < ?1 AND (?2 < 0 OR w.state = ?2) AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
 
@@ -151,10 +162,13 @@ SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.
 WHERE w.state IN (1, 2) AND w.seq < ?1 AND w.state = ?2 AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
 
 -- name: list_tenant
+-- 7 and 8 the first and the last key that a lane of the tenant can have.
 SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
 WHERE w.lane BETWEEN ?7 AND ?8 AND w.seq < ?1 AND (?2 < 0 OR w.state = ?2) AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
 
 -- name: previous
+-- Two rows for each webhook: its tenant's last snapshot before it that was not accepted (waiting, parked, superseded, discarded), and
+-- the last one that was (delivered, kept).
 SELECT * FROM (SELECT ?2, seq, state, x'' FROM webhook WHERE lane = ?1 AND seq < ?2 AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
 UNION ALL
 SELECT * FROM (SELECT ?2, w.seq, w.state, c.body FROM webhook w JOIN content c ON c.seq = w.seq
@@ -193,9 +207,11 @@ AND (?3 = 0 OR l.parked + l.refused > 0 OR l.last_result > 0 AND l.waiting > 0) 
 SELECT {lane} FROM lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT ?1
 
 -- name: sweep_lock
+-- 1: this process may delete. No other process has the file.
 SELECT 1
 
 -- name: finished_beyond
+-- The newest finished webhook beyond so many.
 SELECT changed, seq FROM webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT 1 OFFSET ?1
 
 -- name: finished_up_to
@@ -232,6 +248,7 @@ SELECT l.platform, l.tenant, l.event_type, s.id, s.digest, s.seq, s.at, s.uuid F
 SELECT count(*) FROM (SELECT 1 FROM webhook UNION ALL SELECT 1 FROM snapshot LIMIT 1) AS f
 
 -- name: import_lock
+-- The whole file is locked already.
 SELECT 1
 
 -- name: last_number
