@@ -103,9 +103,7 @@ func (s *Store) Redeliver(id int64, force bool) error {
 			return ErrBusy
 		case h.State == Waiting:
 			l.clearBackoff()
-			if !b.leased(l) {
-				l.release(b.now)
-			}
+			b.reschedule(l)
 			return nil
 		case found.State == Waiting && (h.State == Delivered || h.State == Superseded):
 			return nil // it was waiting when it was asked for, and was delivered meanwhile; once more could overwrite a newer one
@@ -116,12 +114,8 @@ func (s *Store) Redeliver(id int64, force bool) error {
 		case h.State != Parked && s.wouldOverflow(h.size):
 			return webhookgate.ErrFull
 		}
+		before, idle := l.bytes, l.waiting == 0
 		l.countOut(h)
-		before := l.bytes
-		if h.State == Parked {
-			before += h.size
-		}
-		idle := l.waiting == 0
 		h.Status = Status{Attempts: h.Attempts, Again: b.time(), Forced: force && l.tail > id}
 		l.countIn(h, Waiting, "", b.time())
 		b.bytesAdded += l.bytes - before
@@ -303,42 +297,37 @@ type pauses struct {
 
 // Pause holds deliveries back; see type Pause.
 func (s *Store) Pause(p Pause) error {
-	return s.setPause(p, func(b *batch, l *lane) {
-		b.statements = append(b.statements, p.insert(b.now))
-		if l != nil && !l.paused {
-			l.paused, l.dirty = true, true
-			if !b.leased(l) {
-				l.release(b.now)
-			}
-		}
-	})
+	return s.setPause(p, true, func(b *batch) { b.statements = append(b.statements, p.insert(b.now)) })
 }
 
 // Resume lifts a pause, and says whether there was one.
 func (s *Store) Resume(p Pause) (bool, error) {
 	var known bool
-	err := s.setPause(p, func(b *batch, l *lane) {
+	err := s.setPause(p, false, func(b *batch) {
 		known = false
 		b.statements = append(b.statements, func(tx Tx) {
 			tx.Queue("pause_remove", func(r Row) error { known = true; var since int64; return r.Scan(&since) }, pauseKey(p))
 		})
-		if l != nil && l.paused {
-			l.paused, l.dirty = false, true
-			if !b.leased(l) {
-				l.release(b.now)
-			}
-		}
 	})
 	return known, err
 }
 
-func (s *Store) setPause(p Pause, change func(*batch, *lane)) error {
+// setPause writes a pause's row, and pauses or resumes the lane if the pause is for a tenant. Then it reads the pauses, so that the
+// change is in force here when it returns.
+func (s *Store) setPause(p Pause, paused bool, writeRow func(*batch)) error {
 	key := tenantKey(p.Platform, p.Tenant)
 	err := s.act(func(n *needs) {
 		if p.Tenant != "" {
 			n.lanes[key] = webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}
 		}
-	}, func(b *batch) error { change(b, b.lanes[key]); return nil })
+	}, func(b *batch) error {
+		writeRow(b)
+		if l := b.lanes[key]; l != nil && l.paused != paused {
+			l.paused, l.dirty = paused, true
+			b.reschedule(l)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}

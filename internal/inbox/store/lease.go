@@ -76,6 +76,13 @@ func (b *batch) endExpiredLease(l *lane) {
 	}
 }
 
+// reschedule computes the lane's due time anew, unless a process has leased it: then the outcome does that.
+func (b *batch) reschedule(l *lane) {
+	if !b.leased(l) {
+		l.release(b.now)
+	}
+}
+
 // A ClaimKind says which lanes a claim is for.
 type ClaimKind int
 
