@@ -241,10 +241,19 @@ type importJob struct {
 	result     Imported
 	reply      chan error
 
-	now        int64 // the database's time at the begin
-	lastBefore int64 // the last number that was in use before the import
-	lastID     int64 // the number of the last webhook in the file so far
-	highest    int64 // the highest number so far, of the inbox and of the file
+	// The inbox at the begin of the import.
+	now        int64 // the database's time
+	filled     bool  // it has webhooks or snapshots
+	lastBefore int64 // the last number that was in use
+
+	// The file, as far as it was read.
+	lines       int      // without empty ones
+	isExport    bool     // its first line says that it is an export
+	ended       bool     // the last line of the export was read
+	lastID      int64    // the number of the last webhook
+	highest     int64    // the highest number, of the inbox and of the file
+	faults      []string // the first 20
+	faultyLines int
 }
 
 // Import reads the lines of an export into an empty inbox, or bare webhooks into any inbox. If it fails, nothing is imported.
@@ -312,65 +321,36 @@ func (chunk *importChunk) add(name webhookgate.Lane, change func(*batch, *lane))
 
 // readFile reads the file, and writes it chunk by chunk.
 func (i *importJob) readFile(tx Tx) error {
-	s := i.s
-	var now, first int64
-	var filled bool
-	tx.Now(&now)
+	tx.Now(&i.now)
 	tx.Queue("import_lock", nil)
-	tx.Queue("inbox_filled", func(r Row) error { var n int64; err := r.Scan(&n); filled = n > 0; return err })
-	tx.Queue("last_number", func(r Row) error { return r.Scan(&first) })
+	tx.Queue("inbox_filled", func(r Row) error { var n int64; err := r.Scan(&n); i.filled = n > 0; return err })
+	tx.Queue("last_number", func(r Row) error { return r.Scan(&i.lastBefore) })
 	if err := tx.Send(); err != nil {
 		return err
 	}
-	now = s.applyOffset(now)
-	var faults []string
-	faultyCount, count, export, ended := 0, 0, false, false
-	i.now, i.lastBefore, i.highest = now, first, first
+	i.now, i.highest = i.s.applyOffset(i.now), i.lastBefore
 	chunk := newImportChunk()
 	for n := 1; ; n++ {
-		text, err := readLine(i.from)
-		if err == io.EOF {
-			break
-		}
-		if err != nil && !errors.Is(err, errLongLine) {
-			return fmt.Errorf("line %d can't be read: %w", n, err)
-		}
-		if len(bytes.TrimSpace(text)) == 0 && err == nil {
-			continue
-		}
-		var l exportLine
-		if err == nil {
-			err = json.Unmarshal(text, &l)
-		}
+		text, fault := readLine(i.from)
 		switch {
-		case err != nil:
-		case ended:
-			err = errors.New("comes after the end")
-		case l.Inbox != nil:
-			switch {
-			case l.Inbox.Version > exportVersion:
-				return fmt.Errorf("line %d: the export is of version %d, and this usher knows %d: use a newer usher", n, l.Inbox.Version, exportVersion)
-			case filled:
-				return ErrNotEmpty
+		case fault == io.EOF:
+			return i.finish(tx, chunk)
+		case fault != nil && !errors.Is(fault, errLongLine):
+			return fmt.Errorf("line %d can't be read: %w", n, fault)
+		case fault == nil:
+			if text = bytes.TrimSpace(text); len(text) == 0 {
+				continue
 			}
-			export = true
-		case l.End != nil:
-			if l.End.Lines != count {
-				err = fmt.Errorf("says that %d lines come before it, but there are %d: the file is not whole", l.End.Lines, count)
+			var err error
+			if fault, err = i.addLine(chunk, n, text); err != nil {
+				return err
 			}
-			ended = true
-		case l.Type != "" || l.Webhook == nil && l.Lane == nil && l.Snapshot == nil && l.Seen == nil && l.Pause == nil:
-			err = i.addBare(chunk, bytes.Clone(bytes.TrimSpace(text)))
-		case !export:
-			err = errors.New("is a line of an export, but the export's first line is missing")
-		default:
-			err = i.checkLine(chunk, &l)
 		}
-		count++
-		if err != nil {
-			faultyCount++
-			if len(faults) < 20 {
-				faults = append(faults, fmt.Sprintf("line %d: %v", n, err))
+		i.lines++
+		if fault != nil {
+			i.faultyLines++
+			if len(i.faults) < 20 {
+				i.faults = append(i.faults, fmt.Sprintf("line %d: %v", n, fault))
 			}
 			continue
 		}
@@ -381,29 +361,63 @@ func (i *importJob) readFile(tx Tx) error {
 			chunk = newImportChunk()
 		}
 	}
-	if export && !ended {
-		faultyCount++
-		faults = append(faults, "the last line is missing: the file is not whole")
+}
+
+// addLine adds line n to the chunk. It returns a fault, with which the line may be left out, or an error, which ends the import.
+func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err error) {
+	var l exportLine
+	if err := json.Unmarshal(text, &l); err != nil {
+		return err, nil
 	}
-	if faultyCount > 0 && !i.skipFaulty {
-		return &FaultyError{faults, faultyCount}
+	switch {
+	case i.ended:
+		return errors.New("comes after the end"), nil
+	case l.Inbox != nil && l.Inbox.Version > exportVersion:
+		return nil, fmt.Errorf("line %d: the export is of version %d, and this usher knows %d: use a newer usher", n, l.Inbox.Version, exportVersion)
+	case l.Inbox != nil && i.filled:
+		return nil, ErrNotEmpty
+	case l.Inbox != nil:
+		i.isExport = true
+	case l.End != nil:
+		i.ended = true
+		if l.End.Lines != i.lines {
+			return fmt.Errorf("says that %d lines come before it, but there are %d: the file is not whole", l.End.Lines, i.lines), nil
+		}
+	case l.Type != "" || l.Webhook == nil && l.Lane == nil && l.Snapshot == nil && l.Seen == nil && l.Pause == nil:
+		return i.addBare(chunk, text), nil
+	case !i.isExport:
+		return errors.New("is a line of an export, but the export's first line is missing"), nil
+	default:
+		return i.checkLine(chunk, &l), nil
 	}
-	i.result.Faulty = faults
+	return nil, nil
+}
+
+// finish writes the last chunk, and, after an export, computes the lanes' counts from the webhooks.
+func (i *importJob) finish(tx Tx, chunk *importChunk) error {
+	if i.isExport && !i.ended {
+		i.faultyLines++
+		i.faults = append(i.faults, "the last line is missing: the file is not whole")
+	}
+	if i.faultyLines > 0 && !i.skipFaulty {
+		return &FaultyError{i.faults, i.faultyLines}
+	}
+	i.result.Faulty = i.faults
 	if err := i.flush(tx, chunk); err != nil {
 		return err
 	}
 	tx.Queue("import_set_number", nil, i.highest)
 	var due int64
 	tx.Now(&due)
-	if err := tx.Send(); err != nil || !export {
+	if err := tx.Send(); err != nil || !i.isExport {
 		return err
 	}
-	due = s.applyOffset(due)
-	if s.cfg.Engine.Shared() { // counting and committing take no longer than reading did
-		due += max(0, due-now) + micros(importDelay)
+	due = i.s.applyOffset(due)
+	if i.s.cfg.Engine.Shared() { // counting and committing take no longer than reading did
+		due += max(0, due-i.now) + micros(importDelay)
 	}
 	tx.Queue("import_recount", nil, due)
-	if faultyCount > 0 { // a webhook that was left out must not count as the original of a duplicate
+	if i.faultyLines > 0 { // a webhook that was left out must not count as the original of a duplicate
 		tx.Queue("import_forget_copies", nil)
 		tx.Queue("seen_expire", nil, never)
 	}
