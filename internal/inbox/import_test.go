@@ -309,3 +309,21 @@ func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 		t.Errorf("%d rows were read to import %d tenants", rows, tenants)
 	}
 }
+
+// The fault of a line is said in words that a user understands.
+func TestFaultsOfLines(t *testing.T) {
+	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")))
+	for line, want := range map[string]string{
+		strings.Repeat("x", 65<<20) + "\n":        "line 1: is too long",
+		strings.Repeat("x", 65<<20):               "line 1: is too long",
+		"[]":                                      "line 1: is a JSON array, not an object",
+		`{"webhook":{"id":"7"}}`:                  `line 1: has a JSON string in "id"`,
+		`{"type":"TenantProvisioningChange"`:      "line 1: unexpected end of JSON input",
+		`{"inbox":{"version":1}}` + "\n\n" + `{}`: "line 3: ",
+	} {
+		_, err := d.Import(t.Context(), strings.NewReader(line), false)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "store.") {
+			t.Errorf("%.30q: %v, want %s", line, err, want)
+		}
+	}
+}

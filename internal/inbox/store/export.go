@@ -367,6 +367,12 @@ func (i *importJob) readFile(tx Tx) error {
 func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err error) {
 	var l exportLine
 	if err := json.Unmarshal(text, &l); err != nil {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
+			if wrong.Field == "" {
+				return fmt.Errorf("is a JSON %s, not an object", wrong.Value), nil
+			}
+			return fmt.Errorf("has a JSON %s in %q", wrong.Value, wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]), nil
+		}
 		return err, nil
 	}
 	switch {
@@ -435,19 +441,18 @@ var (
 
 // readLine reads one line. If it is too long it returns errLongLine, and the next call reads the next line.
 func readLine(r *bufio.Reader) (text []byte, err error) {
+	tooLong := false
 	for {
 		part, err := r.ReadSlice('\n')
-		if len(text)+len(part) <= maxLine {
-			text = append(text, part...)
+		if tooLong = tooLong || len(text)+len(part) > maxLine; tooLong {
+			text = nil
 		} else {
-			text = append(text[:0], '!')
-			if err == nil || err == io.EOF {
-				return nil, errLongLine
-			}
-			continue
+			text = append(text, part...)
 		}
 		switch {
 		case err == bufio.ErrBufferFull:
+		case tooLong && (err == nil || err == io.EOF):
+			return nil, errLongLine
 		case err == io.EOF && len(text) > 0:
 			return text, nil
 		default:
