@@ -160,14 +160,14 @@ func fill(ctx context.Context, inbox, platform, name string, count int, waits bo
 	values := strings.NewReplacer("{count}", fmt.Sprint(count), "{platform}", platform, "{name}", name, "{body}", fmt.Sprintf("%x", body), "{digest}", fmt.Sprintf("%x", digest),
 		"{now}", fmt.Sprint(time.Now().UnixMicro()), "{size}", fmt.Sprint(len(body)+512))
 	statements := []string{
-		`INSERT INTO {lane} (key, platform, tenant, kind) SELECT {key}, p.hash, {tenant}, {empty} FROM {source}`,
+		`INSERT INTO {lane} (key, platform, tenant, event_type) SELECT {key}, p.hash, {tenant}, {empty} FROM {source}`,
 		`INSERT INTO {snapshot} (lane, seq, uuid, received, name, features) SELECT {key}, 1, {tenant}, {now}, {tenant}, {hex:5b7b22636f6465223a227573657273222c226c696d6974223a32357d5d} FROM {source}`,
 	}
 	if waits {
 		statements = []string{
-			`INSERT INTO {lane} (key, platform, tenant, kind, waiting, bytes, since, due, tail)
+			`INSERT INTO {lane} (key, platform, tenant, event_type, waiting, bytes, waiting_since, due, tail)
 			SELECT {key}, p.hash, {tenant}, {empty}, 1, {size}, {now}, {now}, i + {base} FROM {source}`,
-			`INSERT INTO {webhook} (seq, uuid, lane, type, snapshot, digest, size, received, state, ord, changed, status)
+			`INSERT INTO {webhook} (seq, uuid, lane, type, snapshot, digest, size, received, state, lane_order, changed, status)
 			SELECT i + {base}, {tenant}, {key}, {hex:54656e616e7450726f766973696f6e696e674368616e6765}, 1, {hex:{digest}}, {size}, {now}, 0, i + {base}, {now}, {hex:7b7d} FROM {source}`,
 			`INSERT INTO {content} (seq, header, body) SELECT i + {base}, {empty}, {hex:{body}} FROM {source}`,
 			`{advance}`,

@@ -14,6 +14,7 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
+	"usher/internal/receiver"
 )
 
 var (
@@ -26,16 +27,16 @@ var (
 func existing(t *testing.T) map[string][]string {
 	t.Helper()
 	m := metrics.New("v1", "abc")
-	port, id, gate := m.Port("main"), m.Identity("main"), m.Gate()
-	m.Inbox(func() inbox.Stats { return inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"main": {}}} }).Receiver("main")
+	receivers := receiver.NewSet(&receiver.Receiver{Name: "main"})
+	port, id, gate := m.Port("main"), m.Identity("main"), m.Gate(receivers)
+	m.Inbox(func() inbox.Stats { return inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"main": {}}} }, receivers)
 	m.Certificate(time.Now)
-	m.Paused(func() int { return 0 })
 	m.Entitlements(func() int { return 0 })
 	port.Started()
 	port.Finished(200, time.Millisecond)
 	id.Fetched(nil, errors.New("down"))
 	gate.Received("queued", time.Millisecond)
-	gate.Attempted("main", "ok", time.Millisecond)
+	gate.Receiver("main").Tried("ok", time.Millisecond)
 	answer := httptest.NewRecorder()
 	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	names := make(map[string][]string)

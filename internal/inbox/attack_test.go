@@ -15,8 +15,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// twice is an engine whose next transaction fails at its end, once. Then it is run again, after again has returned; if again is nil,
-// it has failed.
+// twice is an engine whose next transaction fails once, at its end. If again is set, the transaction runs again after again
+// has returned; if it is nil, the transaction has failed.
 type twice struct {
 	store.Engine
 	armed atomic.Bool
@@ -36,8 +36,8 @@ func (e *twice) Write(fn func(store.Tx) error) error {
 	return e.Engine.Write(fn)
 }
 
-// A sender that was told 503 goes on through another replica. What it gave up is not taken in after that, also if
-// the transaction that had it must be run again.
+// A sender that got 503 sends its next webhook through another replica. The webhook that it gave up must not be taken in
+// after that, also if the transaction runs again.
 func TestGivenUpMeanwhile(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		e := &twice{Engine: open()}
@@ -58,7 +58,7 @@ func TestGivenUpMeanwhile(t *testing.T) {
 	})
 }
 
-// A platform that this process knows may not be in the database yet. Its lanes must be found after a restart all the same.
+// A platform that this process knows may not be in the database yet. Its lanes must be found after a restart nevertheless.
 func TestPlatformThatWasNotCommitted(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		e := &twice{}
@@ -83,7 +83,7 @@ func TestPlatformThatWasNotCommitted(t *testing.T) {
 	})
 }
 
-// What a clock says that has jumped does not end a leave: its holder is still delivering.
+// A jump of the clock does not end a lease: its holder may still be delivering.
 func TestClockJumpsWhileUnderWay(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open, func(c *Config) { c.Store.KeepLatest = true })
@@ -94,7 +94,7 @@ func TestClockJumpsWhileUnderWay(t *testing.T) {
 	})
 }
 
-// A clock that goes back does not keep what waits from being delivered.
+// A clock that goes back does not delay the deliveries of waiting webhooks.
 func TestClockGoesBack(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -128,8 +128,8 @@ func TestRestoredWithoutPlatform(t *testing.T) {
 	d.want("docs", fmt.Sprint(docs.got("")), "[u:B]")
 }
 
-// A commit that no standby has confirmed is in doubt, in whatever language the server says so, also to a role that asked for no
-// warnings.
+// A commit that no standby has confirmed is in doubt, whatever the server's language is, and also for a role that has
+// switched warnings off.
 func TestWarningInAnotherLanguage(t *testing.T) {
 	t.Setenv("LANGUAGE", "de")
 	server := pgtest.New(t, "lc_messages=C.UTF-8", "client_min_messages=error")
@@ -150,7 +150,7 @@ func TestWarningInAnotherLanguage(t *testing.T) {
 	}
 }
 
-// A clock that was set back, also while usher did not run, lets nobody wait until it has caught up.
+// If the clock is set back, also while usher does not run, webhooks do not wait until it has caught up.
 func TestAClockThatWasSetBack(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -168,7 +168,7 @@ func TestAClockThatWasSetBack(t *testing.T) {
 				var ahead atomic.Int64
 				ahead.Store(int64(tc.back))
 				d := newDesk(t, open, func(c *Config) {
-					c.Store.Ahead = func() time.Duration { return time.Duration(ahead.Load()) }
+					c.Store.ClockOffset = func() time.Duration { return time.Duration(ahead.Load()) }
 					c.Store.Jitter = func(time.Duration) time.Duration { return 4 * time.Minute }
 				})
 				d.main.set("", tc.answer)
@@ -188,7 +188,8 @@ func TestAClockThatWasSetBack(t *testing.T) {
 	}
 }
 
-// A replica that starts right after the database's clock has jumped cannot know that: it leaves what others deliver to them.
+// A replica that starts right after the database's clock has jumped cannot know that. So it does not take lanes over that
+// others may be delivering.
 func TestStartAfterAClockJump(t *testing.T) {
 	t.Parallel()
 	open := inDatabase(t, pgtest.Schema(t))
@@ -198,7 +199,7 @@ func TestStartAfterAClockJump(t *testing.T) {
 	a.until("under way", func() bool { return len(a.main.tried("t")) == 1 })
 	b := newDesk(t, open, func(c *Config) {
 		c.Store.Receivers = a.cfg.Store.Receivers
-		c.Store.Ahead = func() time.Duration { return 15 * time.Second }
+		c.Store.ClockOffset = func() time.Duration { return 15 * time.Second }
 	})
 	b.take("u", "A") // it works
 	b.idle("u")
@@ -210,18 +211,18 @@ func TestStartAfterAClockJump(t *testing.T) {
 	a.idle("t")
 }
 
-// A replica dies, and the database's clock is set back, as by a failover: what it was delivering does not wait until the clock has caught
-// up with the end of its leave.
+// A replica dies, and the database's clock is set back, as by a failover: the webhook that it was delivering does not wait
+// until the clock has caught up with the end of its lease.
 func TestClockGoesBackAfterADeath(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	wire := pgtest.Cut(t, must2(url.Parse(dsn))(t).Host)
-	lease := func(c *Config) { c.Store.Lease = 2 * time.Second }
+	lease := func(c *Config) { c.Store.LeaseTime = 2 * time.Second }
 	b := newDesk(t, inDatabase(t, dsn), lease)
 	b.ahead.Store(int64(5 * time.Minute))
 	a := newDesk(t, inDatabase(t, wire.Through(dsn)), lease, func(c *Config) {
 		c.Store.Receivers = b.cfg.Store.Receivers
-		c.Store.Ahead = func() time.Duration { return 5 * time.Minute }
+		c.Store.ClockOffset = func() time.Duration { return 5 * time.Minute }
 	})
 	b.take("u", "A")
 	release := b.main.hang("t")

@@ -16,7 +16,7 @@ import (
 	"usher/internal/receiver"
 )
 
-// held is an engine whose next transactions wait: so a test decides what shares one.
+// held is an engine whose next transactions wait, so that a test decides which operations share one.
 type held struct {
 	store.Engine
 	mu      sync.Mutex
@@ -31,7 +31,7 @@ func (h *held) Write(fn func(store.Tx) error) error {
 	return h.Engine.Write(fn)
 }
 
-// together has the inbox do all of it in one transaction, in that order.
+// together runs all operations in one transaction, in this order.
 func (d *desk) together(h *held, all ...func()) {
 	h.mu.Lock()
 	var wg sync.WaitGroup
@@ -56,7 +56,7 @@ func (d *desk) together(h *held, all ...func()) {
 	wg.Wait()
 }
 
-// Whatever shares a transaction with an action: it comes before it or after it.
+// Operations that share a transaction with an action come before it or after it, like any other.
 func TestTogetherWithAnAction(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		h := &held{Engine: open()}
@@ -105,7 +105,7 @@ func TestTogetherWithAnAction(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// A receiver has several platforms. Whoever waits longest goes first, whatever its platform.
+// A receiver has several platforms. The lane that waits longest goes first, whatever its platform.
 func TestPlatformsTakeTurns(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open, func(c *Config) {
@@ -146,7 +146,7 @@ func TestClaimsReadWhatTheyTake(t *testing.T) {
 	})
 }
 
-// heads notes how many lanes' next webhooks were read at once.
+// heads is an engine that notes how many lanes' first webhooks were read at once.
 type heads struct {
 	store.Engine
 	most atomic.Int64
@@ -162,13 +162,13 @@ type headsTx struct {
 }
 
 func (t headsTx) Queue(name string, each func(store.Row) error, args ...any) {
-	if name == "next" {
+	if name == "next_waiting" {
 		t.most.Store(max(t.most.Load(), int64(len(args[0].([][]byte)))))
 	}
 	t.Tx.Queue(name, each, args...)
 }
 
-// What is held in memory is counted, and at the end nothing is.
+// The courier counts the bytes of bodies in memory. At the end the count is zero.
 func TestBodiesAreCounted(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -184,15 +184,16 @@ func TestBodiesAreCounted(t *testing.T) {
 		if d.courier.bodies != 0 {
 			t.Errorf("%d bytes are held", d.courier.bodies)
 		}
-		for _, l := range d.courier.lines {
-			if l.granted != 0 || l.underway != 0 || l.failed != 0 || len(l.ready) != 0 || len(d.courier.leaves) != 0 {
-				t.Errorf("%d granted, %d under way, %d failed, %d leaves", l.granted, l.underway, l.failed, len(d.courier.leaves))
+		for _, to := range d.courier.targets {
+			if to.reserved != 0 || to.inFlight != 0 || to.failedLanes != 0 || len(to.queue) != 0 || len(d.courier.leases) != 0 {
+				t.Errorf("%d reserved, %d under way, %d failed, %d leases", to.reserved, to.inFlight, to.failedLanes, len(d.courier.leases))
 			}
 		}
 	})
 }
 
-// A webhook in memory that waits for a place must not take the room that the one with that place waits for.
+// A webhook that is in memory and waits for a place must not take the room for bodies that the webhook in that place waits
+// for.
 func TestBodiesBehindOneThatIsNotHeld(t *testing.T) {
 	if testing.Short() {
 		t.Skip("its bodies are large")
@@ -207,7 +208,7 @@ func TestBodiesBehindOneThatIsNotHeld(t *testing.T) {
 		release := d.main.hang("first")
 		d.take("first", "A")
 		must(t, true, second(d.Resume(store.Pause{Tenant: "stored"})))
-		time.Sleep(2 * time.Second) // its leave waits for the only place, and its content is not in memory
+		time.Sleep(2 * time.Second) // its lease waits for the only place, and its content is not in memory
 		d.take("direct", large)
 		release()
 		time.Sleep(5 * time.Second)
@@ -217,7 +218,8 @@ func TestBodiesBehindOneThatIsNotHeld(t *testing.T) {
 	})
 }
 
-// splits is an engine that refuses the transaction after the next one, once: that batch is split. Meanwhile is called before.
+// splits is an engine that refuses the transaction after the next one, once, so that the batch is split. It calls meanwhile
+// before that.
 type splits struct {
 	store.Engine
 	left      atomic.Int64
@@ -228,13 +230,13 @@ func (e *splits) Write(fn func(store.Tx) error) error {
 	if e.left.Add(-1) != 0 {
 		return e.Engine.Write(fn)
 	}
-	guilty := &store.GuiltyError{Err: errors.New("a value that the database does not take")}
-	err := e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), guilty) })
+	refusal := &store.StatementError{Err: errors.New("a value that the database does not take")}
+	err := e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), refusal) })
 	e.meanwhile()
 	return err
 }
 
-// A sender gives up while its batch is split: what was decided in the transaction that failed does not count.
+// A sender gives up while its batch is split: the decisions of the transaction that failed do not count.
 func TestGivenUpWhileSplit(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		e := &splits{Engine: open()}
@@ -258,8 +260,8 @@ func TestGivenUpWhileSplit(t *testing.T) {
 	})
 }
 
-// A webhook is parked, and in the same transaction its copy comes, with the same signed id: that one is taken in, as it would be
-// a moment later.
+// A webhook is parked, and in the same transaction a copy arrives with the same signed id. The copy is taken in, as it would
+// be a moment later.
 func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		h := &held{Engine: open()}

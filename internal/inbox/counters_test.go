@@ -15,13 +15,13 @@ import (
 	"usher/webhookgate/content"
 )
 
-// refusalOf is a webhook that was refused, and may be accepted.
+// refusalOf returns a webhook that is refused, and that somebody may accept.
 func refusalOf(d *desk, tenant string, n int) *webhookgate.Refusal {
 	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":{},"n":%d}}`, tenant, n)
 	return &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}
 }
 
-// again is an engine that runs transactions twice now and then, as after a deadlock, or splits them.
+// again is an engine that runs some transactions twice, as after a deadlock, and refuses others, so that batches are split.
 type again struct{ store.Engine }
 
 func (e *again) Write(fn func(store.Tx) error) error {
@@ -29,15 +29,15 @@ func (e *again) Write(fn func(store.Tx) error) error {
 	case 0:
 		_ = e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), errors.New("a deadlock")) })
 	case 1:
-		guilty := &store.GuiltyError{Err: errors.New("a value that the database does not take")}
+		refusal := &store.StatementError{Err: errors.New("a value that the database does not take")}
 		if rand.IntN(3) == 0 {
-			return e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), guilty) })
+			return e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), refusal) })
 		}
 	}
 	return e.Engine.Write(fn)
 }
 
-// What a lane counts is what it has, whatever people do at once through three replicas.
+// The counts in a lane's row are right, whatever people do at the same time through three replicas.
 func TestLanesCountWhatTheyHave(t *testing.T) {
 	slow(t)
 	t.Parallel()
@@ -49,7 +49,7 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 			var desks []*desk
 			for range 3 {
 				desks = append(desks, newDesk(t, open, func(c *Config) {
-					c.Store.KeepLatest, c.Store.Attempts = latest, 4
+					c.Store.KeepLatest, c.Store.MaxAttempts = latest, 4
 					c.Store.Limits = store.DefaultLimits
 					c.Store.Limits.Finished, c.Store.Limits.Refused, c.Store.Limits.RefusedTenant = 6, 5, 3
 					if len(desks) > 0 {
@@ -110,13 +110,13 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 				for _, err := desks[0].Resume(store.Pause{Tenant: fmt.Sprint("t", n)}); err != nil; _, err = desks[0].Resume(store.Pause{Tenant: fmt.Sprint("t", n)}) {
 				}
 			}
-			wrong := `SELECT string_agg(format('%s: %s', convert_from(l.tenant, 'UTF8'), row(l.waiting, c.waiting, l.again, c.again, l.parked, c.parked, l.refused, c.refused, l.bytes, c.bytes, l.tail, c.tail, s.seq, c.snap)::text), '; ')
+			wrong := `SELECT string_agg(format('%s: %s', convert_from(l.tenant, 'UTF8'), row(l.waiting, c.waiting, l.resent, c.resent, l.parked, c.parked, l.refused, c.refused, l.bytes, c.bytes, l.tail, c.tail, s.seq, c.snap)::text), '; ')
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.lane = l.key CROSS JOIN LATERAL (
-	SELECT count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND ord < 0) AS again, count(*) FILTER (WHERE state = 1) AS parked,
+	SELECT count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0) AS resent, count(*) FILTER (WHERE state = 1) AS parked,
 		count(*) FILTER (WHERE state = 2) AS refused, coalesce(sum(size) FILTER (WHERE state < 2), 0) AS bytes,
 		max(seq) FILTER (WHERE convert_from(status, 'UTF8') NOT LIKE '%"code":%') AS tail, max(seq) FILTER (WHERE snapshot = 1 AND convert_from(status, 'UTF8') NOT LIKE '%"code":%') AS snap
 	FROM {schema}.webhook WHERE lane = l.key) c
-WHERE (l.waiting, l.again, l.parked, l.refused, l.bytes) <> (c.waiting, c.again, c.parked, c.refused, c.bytes) OR c.tail > l.tail OR c.snap > coalesce(s.seq, 0)
+WHERE (l.waiting, l.resent, l.parked, l.refused, l.bytes) <> (c.waiting, c.resent, c.parked, c.refused, c.bytes) OR c.tail > l.tail OR c.snap > coalesce(s.seq, 0)
 	OR l.tenant <> '' AND l.waiting > 0 AND l.due > 4000000000000000 AND l.paused = 0
 	OR EXISTS (SELECT FROM {schema}.webhook w WHERE w.lane = l.key AND NOT EXISTS (SELECT FROM {schema}.content c WHERE c.seq = w.seq))`
 			if got := inSchema(t, dsn, "SELECT coalesce(("+wrong+"), '')"); got != "" {
@@ -132,9 +132,9 @@ WHERE (l.waiting, l.again, l.parked, l.refused, l.bytes) <> (c.waiting, c.again,
 			for _, d := range desks {
 				d.end()
 				d.courier.mu.Lock()
-				for _, l := range d.courier.lines {
-					if l.granted != 0 || l.underway != 0 || l.failed != 0 || len(l.ready) != 0 || len(d.courier.leaves) != 0 || d.courier.bodies != 0 {
-						t.Errorf("%d granted, %d under way, %d failed, %d leaves, %d bytes", l.granted, l.underway, l.failed, len(d.courier.leaves), d.courier.bodies)
+				for _, to := range d.courier.targets {
+					if to.reserved != 0 || to.inFlight != 0 || to.failedLanes != 0 || len(to.queue) != 0 || len(d.courier.leases) != 0 || d.courier.bodies != 0 {
+						t.Errorf("%d reserved, %d under way, %d failed, %d leases, %d bytes", to.reserved, to.inFlight, to.failedLanes, len(d.courier.leases), d.courier.bodies)
 					}
 				}
 				d.courier.mu.Unlock()

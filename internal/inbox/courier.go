@@ -15,278 +15,298 @@ import (
 	"usher/internal/text"
 )
 
-// The courier decides when and how webhooks are tried: each receiver has its own places, its own word on being down, and its
-// own queue of lanes that this process has leave to deliver. What must survive the process, or be agreed on by
-// several, is the store's.
+// The courier decides when webhooks are tried. It keeps nothing that must survive the process, or that replicas must agree on:
+// that is in the store.
+//
+// Leases come from the store in two ways. The intake of a webhook gives one at once, if the courier has room (Reserve, Deliver).
+// For all other lanes run asks the store (claimLanes), when it is woken, when a retry is due, and each second. A lease then goes
+// this way:
+//
+//	enqueue        it waits for one of its receiver's places
+//	deliver        one try, in a goroutine of its own; noteAnswer learns from the answer whether the receiver is down
+//	SaveOutcome    the store writes the outcome
+//	outcomeSaved   logs it, and enqueues the lease again if the store has continued it with the lane's next webhook
 type courier struct {
 	store     *store.Store
 	receivers *receiver.Set
 	delivered func(receiver string, after time.Duration)
 	log       *slog.Logger
-	wake      chan struct{} // asks run to look for work
 	paused    func() []store.Pause
-	homeless  string // the platforms, as last logged, whose webhooks wait though nobody takes them
+	wake      chan struct{} // has run look for lanes to claim
 
-	mu     sync.Mutex // guards what follows
-	room   *sync.Cond // bodies have become less, or busy
-	lines  map[*receiver.Receiver]*line
-	leaves map[*store.Leave]bool // all that this process has
-	bodies int64                 // bytes of webhooks that are held to be delivered
-	ending bool
-	hard   context.Context // ends deliveries that are under way
-	busy   int             // deliveries, and outcomes that are not written yet; no WaitGroup: leaves may still come while we wait for the last one
+	unservedPlatforms string // only run uses it: the platforms that were last logged because no receiver takes them
+
+	mu         sync.Mutex // guards what follows
+	changed    *sync.Cond // bodies or unfinished has become less
+	targets    map[*receiver.Receiver]*target
+	leases     map[*store.Lease]bool // all leases of this process
+	bodies     int64                 // bytes of webhooks in memory, or for which room is reserved
+	unfinished int                   // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
+	ending     bool                  // no new deliveries: before run has begun, and after its end
+	hard       context.Context       // its end cancels deliveries
 }
 
-// maxBodies is how many bytes of webhooks are held at once, whatever their size, but for one webhook of each receiver.
+// maxBodies bounds courier.bodies. Beyond it each receiver may still get one webhook at a time.
 const maxBodies = 64 << 20
 
-// A line is what one receiver gets.
-type line struct {
+// A target is one receiver, as the courier sees it.
+type target struct {
 	*receiver.Receiver
-	ready    []*store.Leave // to be delivered when there is a place
-	underway int
-	sending  int // of those: they have room for their bodies
-	failed   int // of those that are ready or under way: lanes whose last try failed
-	granted  int // leaves that the store may still give
 
-	streak   int       // tries in a row that found the receiver down
-	answered time.Time // the last that did not
-	took     time.Time // the last that was accepted
-	began    time.Time
-	wasDown  bool // and was logged
+	// Leases. Each place (Concurrency) takes one delivery at a time.
+	queue       []*store.Lease // wait for a place
+	inFlight    int            // have a place
+	sending     int            // have a place, and room for their body
+	failedLanes int            // in queue or inFlight: lanes whose last try failed
+	reserved    int            // how many the claims and intakes under way may still get
 
-	probed time.Time // when the last probe was asked for
-	more   bool      // there may be lanes whose time has come
-	late   bool      // and some of them may have failed before
-	next   time.Time // when one of them may be due; zero: none is known of
-	wave   wave
+	// Whether the receiver is down.
+	missesInARow int
+	lastAnswer   time.Time // the last try that was not a miss
+	lastAccepted time.Time
+	startedAt    time.Time
+	downLogged   bool // the log says that it is down
+
+	// What to claim next.
+	mayHaveReady   bool      // there may be lanes for a claim of the kind store.Ready
+	mayHaveRetries bool      // there may be lanes for a claim of the kind store.Retry
+	nextRetry      time.Time // when the next lane that failed here is due; zero: none is known
+	lastProbe      time.Time
+	wave           wave
 }
 
-// A wave lets lanes go before their time, after a receiver was down: as many as it has places, and for each
-// success among them as many more.
+// A wave lets lanes go before they are due, after a receiver was down: as many as it has places, and for each success among
+// them as many more.
 type wave struct {
-	credits int
-	earned  bool  // one of them was accepted: until then they take half of the places, as all that have failed
-	before  int64 // lanes that were last tried before
-	after   int64 // those that wait since before then had their turn
+	credits     int   // how many more lanes may go
+	earned      bool  // one of them was accepted; until then they take half of the places at most, like all lanes that failed
+	triedBefore int64 // only lanes that were last tried before the wave began
+	waitingFrom int64 // lanes that wait since before this time have had their turn
 }
 
 func newCourier(cfg Config) *courier {
 	c := &courier{
 		receivers: cfg.Store.Receivers, delivered: cfg.Delivered, log: cfg.Store.Log, wake: make(chan struct{}, 1),
-		lines: make(map[*receiver.Receiver]*line), leaves: make(map[*store.Leave]bool), ending: true,
+		targets: make(map[*receiver.Receiver]*target), leases: make(map[*store.Lease]bool), ending: true,
 	}
-	c.room = sync.NewCond(&c.mu)
+	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
-		c.lines[rc] = &line{Receiver: rc, more: true, late: true, began: time.Now()}
+		c.targets[rc] = &target{Receiver: rc, mayHaveReady: true, mayHaveRetries: true, startedAt: time.Now()}
 	}
 	return c
 }
 
 const (
-	inARowDown = 10
-	downFor    = 5 * time.Second
-	probeEach  = time.Second
-	probeSlow  = 5 * time.Second
-	longDown   = 10 * time.Minute
+	downAfter = 10              // misses in a row
+	downFor   = 5 * time.Second // without any other answer
+
+	probeInterval     = time.Second
+	slowProbeInterval = 5 * time.Second  // if the receiver has accepted nothing
+	slowProbeAfter    = 10 * time.Minute // for so long
 )
 
-// down says whether the receiver seems to be down: its last ten tries, and all of the last five seconds, found it so.
-func (l *line) down(now time.Time) bool {
-	return l.streak >= inARowDown && now.Sub(l.answered) >= downFor
+// down says whether the receiver seems to be down: its last ten tries, and all of the last five seconds, were misses.
+func (t *target) down(now time.Time) bool {
+	return t.missesInARow >= downAfter && now.Sub(t.lastAnswer) >= downFor
 }
 
-// free is how many more lanes may be held, under way or ahead of that. Ahead, since otherwise places would wait for commits.
-func (l *line) free() int {
-	return 3*l.Concurrency - l.underway - len(l.ready) - l.granted
+// room is how many more leases the target can take. It takes twice as many as it has places ahead of those, because a place
+// must not wait for the commit that brings the next lease.
+func (t *target) room() int {
+	return 3*t.Concurrency - t.inFlight - len(t.queue) - t.reserved
 }
 
-// enough is how many lanes to ask for at least, so that a claim is worth its transaction. There are others ready meanwhile.
-func (l *line) enough() int { return max(1, l.Concurrency/2) }
+// minRoom is how much room there must be before a claim is worth its transaction. Until then the queue has enough.
+func (t *target) minRoom() int { return max(1, t.Concurrency/2) }
 
-func (c *courier) isPaused(platform, tenant, receiver string) bool {
+func (c *courier) lanePaused(platform, tenant, receiver string) bool {
 	return slices.ContainsFunc(c.paused(), func(p store.Pause) bool { return p.Covers(platform, tenant, receiver) })
 }
 
-// pausedAll says whether a receiver gets nothing at all.
-func (c *courier) pausedAll(l *line) bool {
-	return slices.ContainsFunc(c.paused(), func(p store.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == l.Name) })
+// receiverPaused says whether a pause holds back everything for a receiver.
+func (c *courier) receiverPaused(t *target) bool {
+	return slices.ContainsFunc(c.paused(), func(p store.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == t.Name) })
 }
 
-// Grant is part of store.Courier.
-func (c *courier) Grant(rc *receiver.Receiver, size int64) bool {
+// Reserve implements store.Courier.
+func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := c.lines[rc]
-	if l == nil || c.ending || l.free() <= 0 || l.down(time.Now()) || c.pausedAll(l) || c.bodies+size > maxBodies {
+	t := c.targets[rc]
+	if t == nil || c.ending || t.room() <= 0 || t.down(time.Now()) || c.receiverPaused(t) || c.bodies+size > maxBodies {
 		return false
 	}
-	l.granted++
+	t.reserved++
 	c.bodies += size
 	return true
 }
 
-// Ungrant is part of store.Courier.
-func (c *courier) Ungrant(rc *receiver.Receiver, size int64) {
+// Release implements store.Courier.
+func (c *courier) Release(rc *receiver.Receiver, size int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lines[rc].granted--
-	c.release(size)
+	c.targets[rc].reserved--
+	c.freeBytes(size)
 }
 
-func (c *courier) release(size int64) {
+// freeBytes gives back room for bodies. c.mu is held.
+func (c *courier) freeBytes(size int64) {
 	c.bodies -= size
-	c.room.Broadcast()
+	c.changed.Broadcast()
 }
 
-// done says that a delivery has ended, and its outcome is written.
-func (c *courier) done() {
+// finishOne is called when a delivery has ended, and its outcome is written or given up.
+func (c *courier) finishOne() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.busy--
-	c.room.Broadcast()
+	c.unfinished--
+	c.changed.Broadcast()
 }
 
-// Left is part of store.Courier.
-func (c *courier) Left(rc *receiver.Receiver) {
+// LaneReady implements store.Courier.
+func (c *courier) LaneReady(rc *receiver.Receiver) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l := c.lines[rc]; l != nil {
-		l.more = true
-		c.poke()
+	if t := c.targets[rc]; t != nil {
+		t.mayHaveReady = true
+		c.wakeRun()
 	}
 }
 
-// Look is part of store.Courier.
-func (c *courier) Look() {
+// Wake implements store.Courier.
+func (c *courier) Wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, l := range c.lines {
-		l.more, l.late = true, true
+	for _, t := range c.targets {
+		t.mayHaveReady, t.mayHaveRetries = true, true
 	}
-	c.poke()
+	c.wakeRun()
 }
 
-func (c *courier) poke() {
+// wakeRun has run look for lanes to claim.
+func (c *courier) wakeRun() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Start is part of store.Courier.
-func (c *courier) Start(leave *store.Leave) {
+// Deliver implements store.Courier.
+func (c *courier) Deliver(lease *store.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.start(c.lines[leave.Receiver], leave)
+	c.enqueue(c.targets[lease.Receiver], lease)
 }
 
-func (c *courier) start(l *line, leave *store.Leave) {
-	c.leaves[leave] = true
-	if leave.Failed {
-		l.failed++
+// enqueue adds a lease to its receiver's queue. c.mu is held.
+func (c *courier) enqueue(t *target, lease *store.Lease) {
+	c.leases[lease] = true
+	if lease.LastTryFailed {
+		t.failedLanes++
 	}
-	if leave.Webhook.Held() {
-		c.bodies += leave.Webhook.Size()
+	if lease.Webhook.HasContent() {
+		c.bodies += lease.Webhook.Size()
 	}
-	l.ready = append(l.ready, leave)
-	c.pump(l)
+	t.queue = append(t.queue, lease)
+	c.fillPlaces(t)
 }
 
-// pump begins deliveries while there are places. c.mu is held.
-func (c *courier) pump(l *line) {
-	for l.underway < l.Concurrency && len(l.ready) > 0 {
-		leave := l.ready[0]
-		l.ready = l.ready[1:]
-		l.underway++
-		c.busy++
-		go c.deliver(l, leave)
+// fillPlaces begins deliveries while there are free places. c.mu is held.
+func (c *courier) fillPlaces(t *target) {
+	for t.inFlight < t.Concurrency && len(t.queue) > 0 {
+		lease := t.queue[0]
+		t.queue = t.queue[1:]
+		t.inFlight++
+		c.unfinished++
+		go c.deliver(t, lease)
 	}
 }
 
-// deliver tries a webhook once, and gives the outcome to the store.
-func (c *courier) deliver(l *line, leave *store.Leave) {
-	o := c.try(l, leave)
+// deliver tries a webhook once, and hands the outcome to the store.
+func (c *courier) deliver(t *target, lease *store.Lease) {
+	o := c.try(t, lease)
 	c.mu.Lock()
-	l.underway--
-	if leave.Failed {
-		l.failed--
+	t.inFlight--
+	if lease.LastTryFailed {
+		t.failedLanes--
 	}
-	if o == nil { // the leave has run out, and somebody else delivers
-		delete(c.leaves, leave)
+	if o == nil { // the lease has run out: another process delivers the lane
+		delete(c.leases, lease)
 	} else {
-		c.judge(l, leave, o)
-		o.GoOn = !c.ending && !l.down(time.Now()) && !c.pausedAll(l)
+		c.noteAnswer(t, lease, o)
+		o.WantsNext = !c.ending && !t.down(time.Now()) && !c.receiverPaused(t)
 	}
-	c.pump(l)
-	if l.free() >= l.enough() && (l.more || l.late || !l.next.IsZero() || l.wave.credits > 0) {
-		c.poke()
+	c.fillPlaces(t)
+	if t.room() >= t.minRoom() && (t.mayHaveReady || t.mayHaveRetries || !t.nextRetry.IsZero() || t.wave.credits > 0) {
+		c.wakeRun()
 	}
 	c.mu.Unlock()
 	if o == nil {
-		c.done()
+		c.finishOne()
 		return
 	}
-	c.store.Settle(o, c.settled)
+	c.store.SaveOutcome(o, c.outcomeSaved)
 }
 
-// try reads the content and sends it, if this process may. Nil: it has lost the leave before anything was sent.
-func (c *courier) try(l *line, leave *store.Leave) *store.Outcome {
-	w := leave.Webhook
+// try loads the content and sends it. It returns nil if the lease ran out before anything was sent.
+func (c *courier) try(t *target, lease *store.Lease) *store.Outcome {
+	w := lease.Webhook
 	c.mu.Lock()
-	if !w.Held() { // else it counts already
-		for l.sending > 0 && c.bodies+w.Size() > maxBodies { // the first need not wait: those that are ready may have all of the room, and no place
-			c.room.Wait()
+	if !w.HasContent() { // otherwise enqueue has counted it
+		// Webhooks in the queue may take all of the room and wait for this very place. So the only one that is sending does not
+		// wait for room.
+		for t.sending > 0 && c.bodies+w.Size() > maxBodies {
+			c.changed.Wait()
 		}
 		c.bodies += w.Size()
 	}
-	l.sending++
+	t.sending++
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		l.sending--
-		c.release(w.Size())
+		t.sending--
+		c.freeBytes(w.Size())
 	}()
 	hard := c.hard
-	stop := c.ending || c.isPaused(w.Platform, w.Tenant, l.Name)
+	stop := c.ending || c.lanePaused(w.Platform, w.Tenant, t.Name)
 	c.mu.Unlock()
-	o := &store.Outcome{Leave: leave, Began: time.Now(), Cut: true}
-	if !leave.Held() {
+	o := &store.Outcome{Lease: lease, Began: time.Now(), Aborted: true}
+	if !lease.Valid() {
 		return nil
 	}
 	if stop {
 		return o
 	}
-	if err := c.store.Content(hard, w); errors.Is(err, store.ErrDamaged) {
-		o.Cut, o.Err = false, err
+	if err := c.store.LoadContent(hard, w); errors.Is(err, store.ErrDamaged) {
+		o.Aborted, o.ContentErr = false, err
 		return o
 	} else if err != nil {
-		o.Later = time.Second
+		o.RetryIn = time.Second
 		return o
 	}
-	ctx, cancel := c.lasting(hard, leave)
+	ctx, cancel := c.untilLeaseEnds(hard, lease)
 	defer cancel()
 	o.Began = time.Now()
-	if !leave.Held() {
+	if !lease.Valid() {
 		return nil
 	}
-	o.Attempt = l.Try(receiver.Fenced(ctx, leave.Held), w.Webhook, w.Header, w.Body)
+	o.Attempt = t.Try(receiver.Fenced(ctx, lease.Valid), w.Webhook, w.Header, w.Body)
 	o.Took = time.Since(o.Began)
-	o.Cut = !o.Attempt.Accepted() && (hard.Err() != nil || !leave.Held())
+	o.Aborted = !o.Attempt.Accepted() && (hard.Err() != nil || !lease.Valid())
 	return o
 }
 
-// lasting returns a context that ends with the leave, which may be renewed meanwhile.
-func (c *courier) lasting(parent context.Context, leave *store.Leave) (context.Context, context.CancelFunc) {
+// untilLeaseEnds returns a context that ends with the lease, which may be renewed meanwhile.
+func (c *courier) untilLeaseEnds(parent context.Context, lease *store.Lease) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	var timer *time.Timer
 	var mu sync.Mutex
 	mu.Lock()
 	defer mu.Unlock()
-	timer = time.AfterFunc(time.Until(leave.Until()), func() {
+	timer = time.AfterFunc(time.Until(lease.ValidUntil()), func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if left := time.Until(leave.Until()); left > 0 {
+		if left := time.Until(lease.ValidUntil()); left > 0 {
 			timer.Reset(left)
 			return
 		}
@@ -295,101 +315,102 @@ func (c *courier) lasting(parent context.Context, leave *store.Leave) (context.C
 	return ctx, func() { timer.Stop(); cancel() }
 }
 
-// judge notes what a try says about the receiver. c.mu is held.
-func (c *courier) judge(l *line, leave *store.Leave, o *store.Outcome) {
-	if o.Cut || o.Err != nil {
+// noteAnswer learns from a try whether the receiver is down or back. c.mu is held.
+func (c *courier) noteAnswer(t *target, lease *store.Lease, o *store.Outcome) {
+	if o.Aborted || o.ContentErr != nil {
 		return
 	}
 	now := time.Now()
-	wasDown := l.down(now)
+	wasDown := t.down(now)
 	if o.Missed() {
-		l.streak++
-		c.sayDown(l, now)
+		t.missesInARow++
+		c.logDown(t, now)
 		return
 	}
-	l.streak, l.answered = 0, now
-	if wasDown { // whatever it answers, it is back
-		l.wave = wave{credits: l.Concurrency, before: c.store.Clock().UnixMicro()}
-		c.poke()
+	t.missesInARow, t.lastAnswer = 0, now
+	if wasDown { // any answer that is not a miss says that it is back
+		t.wave = wave{credits: t.Concurrency, triedBefore: c.store.Now().UnixMicro()}
+		c.wakeRun()
 	}
 	if o.Attempt.Accepted() {
-		l.took = now
-		if leave.Wave {
-			l.wave.credits += l.Concurrency
-			l.wave.earned = true
+		t.lastAccepted = now
+		if lease.InWave {
+			t.wave.credits += t.Concurrency
+			t.wave.earned = true
 		}
 	}
-	c.sayDown(l, now)
+	c.logDown(t, now)
 }
 
-// sayDown logs that a receiver is down, or no longer. c.mu is held.
-func (c *courier) sayDown(l *line, now time.Time) {
-	switch down := l.down(now); {
-	case down && !l.wasDown:
-		c.log.Warn("receiver seems to be down, trying one delivery at a time", "receiver", l.Name)
-		l.wasDown = true
-	case !down && l.wasDown:
-		c.log.Info("receiver answers again", "receiver", l.Name)
-		l.wasDown = false
+// logDown logs when a receiver goes down, and when it is back. c.mu is held.
+func (c *courier) logDown(t *target, now time.Time) {
+	switch down := t.down(now); {
+	case down && !t.downLogged:
+		c.log.Warn("receiver seems to be down, trying one delivery at a time", "receiver", t.Name)
+		t.downLogged = true
+	case !down && t.downLogged:
+		c.log.Info("receiver answers again", "receiver", t.Name)
+		t.downLogged = false
 	}
 }
 
-// settled is called by the store when an outcome is written, or could not be.
-func (c *courier) settled(o *store.Outcome, err error) {
-	leave := o.Leave
-	l := c.lines[leave.Receiver]
-	if err != nil && !errors.Is(err, store.ErrClosed) && (o.Attempt.Accepted() || leave.Held()) && !c.over() {
-		// It must be written, or a webhook that was accepted is sent again. This may take as long as an outage.
-		time.AfterFunc(200*time.Millisecond, func() { c.store.Settle(o, c.settled) })
+// outcomeSaved is called by the store when an outcome is written, or could not be written.
+func (c *courier) outcomeSaved(o *store.Outcome, err error) {
+	lease := o.Lease
+	t := c.targets[lease.Receiver]
+	if err != nil && !errors.Is(err, store.ErrClosed) && (o.Attempt.Accepted() || lease.Valid()) && !c.hardStopped() {
+		// Try again, for as long as an outage lasts: without its outcome a webhook that was accepted would be sent once more.
+		time.AfterFunc(200*time.Millisecond, func() { c.store.SaveOutcome(o, c.outcomeSaved) })
 		return
 	}
-	defer c.done()
+	defer c.finishOne()
 	c.mu.Lock()
-	delete(c.leaves, leave)
-	if err == nil && o.Next != nil {
-		c.start(l, o.Next)
+	delete(c.leases, lease)
+	if err == nil && o.NextLease != nil {
+		c.enqueue(t, o.NextLease)
 	}
-	if err == nil && o.More {
-		l.more = true
-		c.poke()
+	if err == nil && o.LaneReady {
+		t.mayHaveReady = true
+		c.wakeRun()
 	}
 	if err == nil && !o.NextTry.IsZero() {
-		due := time.Now().Add(o.NextTry.Sub(c.store.Clock()))
-		if l.next.IsZero() || due.Before(l.next) {
-			l.next = due
-			c.poke()
+		due := time.Now().Add(o.NextTry.Sub(c.store.Now()))
+		if t.nextRetry.IsZero() || due.Before(t.nextRetry) {
+			t.nextRetry = due
+			c.wakeRun()
 		}
 	}
 	c.mu.Unlock()
-	if err != nil || o.Lost {
-		c.log.Debug("an outcome was not written", "id", leave.Webhook.ID, "lost", o.Lost, "err", err)
+	if err != nil || o.LeaseLost {
+		c.log.Debug("an outcome was not written", "id", lease.Webhook.ID, "lost", o.LeaseLost, "err", err)
 		return
 	}
 	if o.Attempt.Accepted() && c.delivered != nil {
-		c.delivered(l.Name, max(0, o.Entry.Changed.Sub(since(&o.Entry))))
+		c.delivered(t.Name, max(0, o.Entry.Changed.Sub(ageFrom(&o.Entry))))
 	}
-	c.report(o)
+	c.logOutcome(o)
 }
 
-func since(e *store.Entry) time.Time {
+// ageFrom is when the webhook was received, or was last sent again by hand.
+func ageFrom(e *store.Entry) time.Time {
 	if !e.Again.IsZero() {
 		return e.Again
 	}
 	return e.Received
 }
 
-// over says whether nobody waits for deliveries any more.
-func (c *courier) over() bool {
+// hardStopped says whether deliveries that have begun are cancelled, too.
+func (c *courier) hardStopped() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.hard.Err() != nil
 }
 
-// run delivers until ctx ends, then lets what is under way finish, until hard ends.
+// run delivers until ctx ends. Then deliveries that have begun may finish, until hard ends.
 func (c *courier) run(ctx, hard context.Context) {
-	tick := time.NewTicker(probeEach)
+	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
-	// Nothing is delivered before it is known what is paused.
+	// Nothing may be delivered before the pauses are known.
 	for c.store.ReadPauses(ctx) != nil && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -402,13 +423,13 @@ func (c *courier) run(ctx, hard context.Context) {
 	due := time.NewTimer(0)
 	defer due.Stop()
 	for ctx.Err() == nil {
-		c.look(ctx)
+		c.claimLanes(ctx)
 		c.mu.Lock()
 		var first time.Time
-		for _, l := range c.lines {
-			// Without room the end of a delivery wakes us.
-			if !l.next.IsZero() && l.free() >= l.enough() && (first.IsZero() || l.next.Before(first)) {
-				first = l.next
+		for _, t := range c.targets {
+			// A target without room need not be looked at: the end of a delivery wakes us.
+			if !t.nextRetry.IsZero() && t.room() >= t.minRoom() && (first.IsZero() || t.nextRetry.Before(first)) {
+				first = t.nextRetry
 			}
 		}
 		c.mu.Unlock()
@@ -418,7 +439,7 @@ func (c *courier) run(ctx, hard context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
-			c.follow(ctx)
+			c.everySecond(ctx)
 		case <-due.C:
 		case <-c.wake:
 		}
@@ -426,17 +447,17 @@ func (c *courier) run(ctx, hard context.Context) {
 	c.finish(hard)
 }
 
-// finish waits for deliveries that are under way, and gives back what was not begun.
+// finish waits for deliveries that have begun, and gives the other leases back.
 func (c *courier) finish(hard context.Context) {
 	c.mu.Lock()
 	c.ending = true
-	for _, l := range c.lines {
-		for _, leave := range l.ready { // they end without a try
-			l.underway++
-			c.busy++
-			go c.deliver(l, leave)
+	for _, t := range c.targets {
+		for _, lease := range t.queue { // since c.ending is set, deliver gives it back without a try
+			t.inFlight++
+			c.unfinished++
+			go c.deliver(t, lease)
 		}
-		l.ready = nil
+		t.queue = nil
 	}
 	c.mu.Unlock()
 	ended := make(chan struct{})
@@ -444,8 +465,8 @@ func (c *courier) finish(hard context.Context) {
 		defer close(ended)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for c.busy > 0 {
-			c.room.Wait()
+		for c.unfinished > 0 {
+			c.changed.Wait()
 		}
 	}()
 	renew := time.NewTicker(time.Second)
@@ -460,23 +481,23 @@ func (c *courier) finish(hard context.Context) {
 	}
 }
 
-// follow does what is due every second: leaves are renewed, platforms of other replicas are read.
-func (c *courier) follow(ctx context.Context) {
+// everySecond renews leases, reads what other replicas have changed, and has run look for lanes.
+func (c *courier) everySecond(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c.renew(ctx)
-	c.store.Follow(ctx) // an outage shows when something is written
-	c.sayHomeless(ctx)
+	c.store.Refresh(ctx) // its error does not matter: the writer notices and logs an outage
+	c.logUnservedPlatforms(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, l := range c.lines {
-		l.more, l.late = true, true
-		c.sayDown(l, time.Now())
+	for _, t := range c.targets {
+		t.mayHaveReady, t.mayHaveRetries = true, true
+		c.logDown(t, time.Now())
 	}
 }
 
-// sayHomeless says that webhooks wait for a receiver that is gone from the settings.
-func (c *courier) sayHomeless(ctx context.Context) {
+// logUnservedPlatforms logs when webhooks wait whose receiver is gone from the settings.
+func (c *courier) logUnservedPlatforms(ctx context.Context) {
 	st, err := c.store.Stats(ctx)
 	if err != nil || c.receivers == nil {
 		return
@@ -488,183 +509,177 @@ func (c *courier) sayHomeless(ctx context.Context) {
 		}
 	}
 	slices.Sort(codes)
-	if all := strings.Join(codes, ", "); all != c.homeless {
-		if c.homeless = all; all != "" {
+	if all := strings.Join(codes, ", "); all != c.unservedPlatforms {
+		if c.unservedPlatforms = all; all != "" {
 			c.log.Warn("webhooks wait, but no receiver takes their platforms", "platforms", all)
 		}
 	}
 }
 
-// renew prolongs the leaves that have lasted for a third of their time.
+// renew renews the leases that have less than two thirds of their time left.
 func (c *courier) renew(ctx context.Context) {
-	var old []*store.Leave
+	var old []*store.Lease
 	c.mu.Lock()
-	for leave := range c.leaves {
-		if left := time.Until(leave.Until()); left > 0 && left < c.store.Leased()*2/3 {
-			old = append(old, leave)
+	for lease := range c.leases {
+		if left := time.Until(lease.ValidUntil()); left > 0 && left < c.store.UsableLeaseTime()*2/3 {
+			old = append(old, lease)
 		}
 	}
 	c.mu.Unlock()
 	if len(old) > 0 {
-		c.store.Renew(ctx, old) // those that are lost run out
+		c.store.Renew(ctx, old) // leases that could not be renewed run out
 	}
 }
 
-// look asks the store for leave to deliver, for each receiver that has room.
-func (c *courier) look(ctx context.Context) {
+// claimLanes asks the store for leases, for each receiver that has room.
+func (c *courier) claimLanes(ctx context.Context) {
 	for {
-		claims, reserved := c.claims(time.Now())
+		claims, reserved := c.planClaims(time.Now())
 		if len(claims) == 0 {
 			return
 		}
 		err := c.store.Claim(ctx, claims)
-		if again := c.claimed(claims, reserved, err); !again {
+		if again := c.noteClaims(claims, reserved, err); !again {
 			return
 		}
 	}
 }
 
-// claims returns what to ask for, and how many leaves it reserves for each receiver.
-func (c *courier) claims(now time.Time) (claims []*store.Claim, reserved map[*line]int) {
+// planClaims returns the claims to make, and how many leases it has reserved for each receiver.
+func (c *courier) planClaims(now time.Time) (claims []*store.Claim, reserved map[*target]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	reserved = make(map[*line]int)
+	reserved = make(map[*target]int)
 	for _, rc := range c.receivers.All() {
-		l := c.lines[rc]
-		if !l.next.IsZero() && !l.next.After(now) { // from here on it waits for room, not for time
-			l.more, l.late, l.next = true, true, time.Time{}
+		t := c.targets[rc]
+		if !t.nextRetry.IsZero() && !t.nextRetry.After(now) {
+			// From here on the retry waits for room, and no longer for its time. Otherwise run would look again at once, and spin.
+			t.mayHaveReady, t.mayHaveRetries, t.nextRetry = true, true, time.Time{}
 		}
-		free := l.free()
-		if free < l.enough() || c.pausedAll(l) || c.bodies >= maxBodies {
+		budget := t.room()
+		if budget < t.minRoom() || c.receiverPaused(t) || c.bodies >= maxBodies {
 			continue
 		}
-		// Half of the room stays for what arrives meanwhile. Otherwise that would be left to the next claim, and so on for ever: each
-		// webhook would cost a claim.
-		free -= free / 2
-		before := len(claims)
-		ask := func(kind store.ClaimKind, most int) *store.Claim {
-			if most <= 0 {
+		// Half of the room stays for webhooks that arrive meanwhile: they get their lease from the intake. If claims took all of
+		// the room, each of those webhooks would need the next claim, and so on: each would cost one more transaction.
+		budget -= budget / 2
+		first := len(claims)
+		ask := func(kind store.ClaimKind, limit int) *store.Claim {
+			if limit <= 0 {
 				return new(store.Claim)
 			}
-			claim := &store.Claim{Receiver: rc, Kind: kind, Most: most, Room: &free}
+			claim := &store.Claim{Receiver: rc, Kind: kind, Max: limit, Budget: &budget}
 			claims = append(claims, claim)
 			return claim
 		}
-		half := max(1, l.Concurrency/2) - l.failed // what lanes may still take whose last try failed
-		probe := l.probes(now)
-		if l.down(now) {
+		failedRoom := max(1, t.Concurrency/2) - t.failedLanes // how many more lanes may go whose last try failed
+		probe := t.probeDue(now)
+		if t.down(now) {
 			if probe {
-				free = 1
+				budget = 1
 				ask(store.Ready, 1)
-				ask(store.Probe, min(1, half))
-				ask(store.Retry, min(1, half)) // nobody may be left who found it down: discarded, erased, paused
-				l.probed = now
+				ask(store.Probe, min(1, failedRoom))
+				ask(store.Retry, min(1, failedRoom)) // the lanes with a miss may be gone: discarded, erased or paused
+				t.lastProbe = now
 			}
 		} else {
-			if l.more {
-				ask(store.Ready, free)
-				l.more = false
+			if t.mayHaveReady {
+				ask(store.Ready, budget)
+				t.mayHaveReady = false
 			}
-			if l.wave.credits > 0 {
-				most := min(free, l.wave.credits)
-				if !l.wave.earned {
-					most = min(most, half)
+			if t.wave.credits > 0 {
+				limit := min(budget, t.wave.credits)
+				if !t.wave.earned {
+					limit = min(limit, failedRoom)
 				}
-				w := ask(store.Wave, most)
-				w.After, w.Before = l.wave.after, l.wave.before
+				claim := ask(store.Wave, limit)
+				claim.WaitingFrom, claim.TriedBefore = t.wave.waitingFrom, t.wave.triedBefore
 			}
-			if l.late {
-				ask(store.Retry, min(free, half))
-				l.late = false
+			if t.mayHaveRetries {
+				ask(store.Retry, min(budget, failedRoom))
+				t.mayHaveRetries = false
 			}
 			if probe {
-				ask(store.Probe, min(1, half))
-				l.probed = now
+				ask(store.Probe, min(1, failedRoom))
+				t.lastProbe = now
 			}
 		}
-		if len(claims) > before {
-			reserved[l] = free
-			l.granted += free
+		if len(claims) > first {
+			reserved[t] = budget
+			t.reserved += budget
 		}
 	}
 	return claims, reserved
 }
 
-// probes says whether it is time for a probe.
-func (l *line) probes(now time.Time) bool {
-	each := probeEach
-	if last := latest(l.took, l.began); now.Sub(last) > longDown {
-		each = probeSlow
+// probeDue says whether it is time for a probe.
+func (t *target) probeDue(now time.Time) bool {
+	each := probeInterval
+	if now.Sub(t.lastAccepted) > slowProbeAfter && now.Sub(t.startedAt) > slowProbeAfter {
+		each = slowProbeInterval
 	}
-	return now.Sub(l.probed) >= each-50*time.Millisecond // a tick may come early
+	return now.Sub(t.lastProbe) >= each-50*time.Millisecond // a tick may come early
 }
 
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// claimed notes what the store gave, and says whether to ask again.
-func (c *courier) claimed(claims []*store.Claim, reserved map[*line]int, err error) (again bool) {
+// noteClaims notes the results of claims, and says whether to claim again at once.
+func (c *courier) noteClaims(claims []*store.Claim, reserved map[*target]int, err error) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for l, n := range reserved {
-		l.granted -= n
+	for t, n := range reserved {
+		t.reserved -= n
 	}
 	for _, claim := range claims {
-		l := c.lines[claim.Receiver]
+		t := c.targets[claim.Receiver]
 		if err != nil {
-			l.more, l.late = true, true
+			t.mayHaveReady, t.mayHaveRetries = true, true
 			continue
 		}
-		full := claim.Found >= claim.Most
+		full := claim.Found >= claim.Max
 		switch claim.Kind {
 		case store.Ready:
 			if full {
-				l.more = true
-				again = again || l.free() >= l.enough() && !l.down(time.Now())
+				t.mayHaveReady = true
+				again = again || t.room() >= t.minRoom() && !t.down(time.Now())
 			}
 		case store.Wave:
-			l.wave.credits -= len(claim.Leaves)
-			l.wave.after = max(l.wave.after, claim.Last)
+			t.wave.credits -= len(claim.Leases)
+			t.wave.waitingFrom = max(t.wave.waitingFrom, claim.WaitingTo)
 			if !full {
-				l.wave.credits = 0
+				t.wave.credits = 0
 			}
 		case store.Retry:
-			if full && claim.Most > 0 {
-				l.late = true
+			if full && claim.Max > 0 {
+				t.mayHaveRetries = true
 			}
 		}
 	}
 	return again && err == nil
 }
 
-// stats is what this process knows about a receiver.
+// stats returns what this process knows about a receiver.
 func (c *courier) stats(rc *receiver.Receiver) ReceiverStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := c.lines[rc]
-	return ReceiverStats{Down: l.down(time.Now()), TakesNone: l.took.IsZero() || l.streak > 0 && time.Since(l.took) > downFor}
+	t := c.targets[rc]
+	return ReceiverStats{Down: t.down(time.Now()), TakesNone: t.lastAccepted.IsZero() || t.missesInARow > 0 && time.Since(t.lastAccepted) > downFor}
 }
 
-// report logs what became of a webhook.
-func (c *courier) report(o *store.Outcome) {
+// logOutcome logs what came of a delivery.
+func (c *courier) logOutcome(o *store.Outcome) {
 	e := &o.Entry
 	attrs := []slog.Attr{
 		slog.Int64("id", e.ID), slog.String("webhook", e.Webhook), slog.String("platform", text.Clip(e.Platform, 200)), slog.String("tenant", text.Clip(e.Tenant, 200)),
-		slog.String("receiver", o.Leave.Receiver.Name), slog.String("state", string(e.State)), slog.Int("attempt", e.Tries),
+		slog.String("receiver", o.Lease.Receiver.Name), slog.String("state", string(e.State)), slog.Int("attempt", e.Tries),
 	}
-	if id := text.TraceID(o.Leave.Webhook.Header); id != "" {
+	if id := text.TraceID(o.Lease.Webhook.Header); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
 	}
 	level, message := slog.LevelInfo, "webhook delivered"
 	switch a := o.Attempt; {
-	case o.Err != nil:
+	case o.ContentErr != nil:
 		level, message = slog.LevelError, "webhook damaged, parked"
-		attrs = append(attrs, slog.Any("err", o.Err))
-	case o.Cut:
+		attrs = append(attrs, slog.Any("err", o.ContentErr))
+	case o.Aborted:
 		message = "delivery interrupted, will retry"
 	case a.Accepted():
 	default:
@@ -673,7 +688,7 @@ func (c *courier) report(o *store.Outcome) {
 			attrs = append(attrs, slog.String("why", e.Why))
 		} else {
 			message = "delivery failed, will retry"
-			attrs = append(attrs, slog.Duration("next_try", max(0, o.NextTry.Sub(c.store.Clock())).Round(time.Second/10)))
+			attrs = append(attrs, slog.Duration("next_try", max(0, o.NextTry.Sub(c.store.Now())).Round(time.Second/10)))
 		}
 		if a.Status != 0 {
 			attrs = append(attrs, slog.Int("receiver_status", a.Status))

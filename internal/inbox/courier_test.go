@@ -16,15 +16,15 @@ import (
 	"usher/internal/receiver"
 )
 
-// When and how webhooks are tried. The courier is the same for every engine; with a file all of it runs in a bubble, where an
-// hour takes as long as what happens in it.
+// When webhooks are tried. The courier is the same for every engine. With a file all of it runs in a bubble, where an hour
+// takes no longer than the events in it.
 func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), change ...func(*Config)) {
 	t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 		t.Parallel()
 		path := filepath.Join(t.TempDir(), "inbox.db")
 		synctest.Test(t, func(t *testing.T) {
 			d := newDesk(t, inFile(t, path), append([]func(*Config){func(c *Config) {
-				c.Store.Attempts, c.Store.Jitter, c.Store.Ahead = 20, func(d time.Duration) time.Duration { return d }, nil
+				c.Store.MaxAttempts, c.Store.Jitter, c.Store.ClockOffset = 20, func(d time.Duration) time.Duration { return d }, nil
 			}}, change...)...)
 			time.Sleep(time.Millisecond)
 			test(t, d)
@@ -39,7 +39,7 @@ func slow(t *testing.T) {
 	}
 }
 
-// gaps are the pauses between a tenant's tries.
+// gaps returns the times between a tenant's tries.
 func (k *taker) gaps(tenant string) (all []time.Duration) {
 	tries := k.tried(tenant)
 	for i := 1; i < len(tries); i++ {
@@ -59,7 +59,7 @@ func answers(codes ...int) func(int) *http.Response {
 }
 
 func TestTries(t *testing.T) {
-	four := func(c *Config) { c.Store.Attempts = 4 }
+	four := func(c *Config) { c.Store.MaxAttempts = 4 }
 	inBubble(t, "pauses double from 1 s to 5 min", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
 		d.take("t", "A")
@@ -548,7 +548,8 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// Erasing waits for a delivery; and a tenant of which much waits, one after the other, can be erased.
+// An erasure waits for the delivery that is under way. A tenant with a long backlog, which is delivered without a gap, can
+// be erased, too.
 func TestEraseWaits(t *testing.T) {
 	inBubble(t, "for a delivery", func(t *testing.T, d *desk) {
 		d.main.delay = time.Second
@@ -581,7 +582,8 @@ func TestEraseWaits(t *testing.T) {
 	})
 }
 
-// What has a place, but no room for its body, does not wait for what has its body in memory, but no place.
+// A webhook that has a place, but no room for its body, does not wait for webhooks that have their body in memory, but no
+// place.
 func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	t.Parallel()
 	one := newTaker(receiver.Main, 1)
@@ -591,13 +593,13 @@ func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	d.take("a", body(30))
 	d.until("a is under way", func() bool { return len(one.tried("a")) == 1 })
 	d.take("b", body(40)) // more than there is room for beside a: it is claimed, and read when it has its place
-	d.until("b is claimed", func() bool { d.courier.mu.Lock(); defer d.courier.mu.Unlock(); return len(d.courier.leaves) == 2 })
+	d.until("b is claimed", func() bool { d.courier.mu.Lock(); defer d.courier.mu.Unlock(); return len(d.courier.leases) == 2 })
 	d.take("c", body(30)) // kept in memory
 	release()
 	d.idle("")
 }
 
-// hooked is an engine that calls a func after each transaction.
+// hooked is an engine that calls a function after each transaction.
 type hooked struct {
 	held
 	after atomic.Pointer[func()]
@@ -611,8 +613,8 @@ func (e *hooked) Write(fn func(store.Tx) error) error {
 	return err
 }
 
-// The courier ends while one transaction has its last outcome, and leave for another webhook.
-func TestLeaveWhileItEnds(t *testing.T) {
+// The courier ends while one transaction has its last outcome, and gives a lease for another webhook.
+func TestLeaseWhileItEnds(t *testing.T) {
 	t.Parallel()
 	e := new(hooked)
 	open := inFile(t, filepath.Join(t.TempDir(), "inbox.db"))
@@ -652,29 +654,29 @@ func TestLeaveWhileItEnds(t *testing.T) {
 	d.idle("")
 }
 
-// A retry whose time has come while its receiver gets nothing (it is down, paused, or has no place) must not keep the courier
+// A retry is due, but its receiver gets nothing because it is down, paused, or has no place. This must not keep the courier
 // awake: it would look for work as fast as it can, for as long as that lasts.
 func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
-	for name, held := range map[string]func(*courier, *line){
-		"down":   func(_ *courier, l *line) { l.streak, l.probed = inARowDown, time.Now() },
-		"paused": func(c *courier, _ *line) { c.paused = func() []store.Pause { return []store.Pause{{}} } },
-		"full":   func(_ *courier, l *line) { l.underway = 3 * l.Concurrency },
-		"bodies": func(c *courier, _ *line) { c.bodies = maxBodies },
+	for name, held := range map[string]func(*courier, *target){
+		"down":   func(_ *courier, to *target) { to.missesInARow, to.lastProbe = downAfter, time.Now() },
+		"paused": func(c *courier, _ *target) { c.paused = func() []store.Pause { return []store.Pause{{}} } },
+		"full":   func(_ *courier, to *target) { to.inFlight = 3 * to.Concurrency },
+		"bodies": func(c *courier, _ *target) { c.bodies = maxBodies },
 	} {
 		t.Run(name, func(t *testing.T) {
 			rc := newTaker(receiver.Main, 4).Receiver
 			c := newCourier(Config{Store: store.Config{Receivers: receiver.NewSet(rc)}})
 			c.paused = func() []store.Pause { return nil }
-			l := c.lines[rc]
-			held(c, l)
-			l.next = time.Now().Add(-time.Second)
-			if claims, _ := c.claims(time.Now()); len(claims) > 0 {
+			to := c.targets[rc]
+			held(c, to)
+			to.nextRetry = time.Now().Add(-time.Second)
+			if claims, _ := c.planClaims(time.Now()); len(claims) > 0 {
 				t.Fatalf("asks for %d claims", len(claims))
 			}
-			if !l.next.IsZero() {
+			if !to.nextRetry.IsZero() {
 				t.Error("looks again at once")
 			}
-			if !l.more || !l.late {
+			if !to.mayHaveReady || !to.mayHaveRetries {
 				t.Error("has forgotten that there is something to do")
 			}
 		})

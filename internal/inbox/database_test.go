@@ -55,12 +55,12 @@ func connectTo(t testing.TB, dsn string) (*pgx.Conn, string) {
 	return conn, schema
 }
 
-// as is the address of a server for another user, or another database.
+// as returns the address of a server for another user, or another database.
 func as(s *pgtest.Server, user, database string) string {
 	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", user, s.Addr(), database)
 }
 
-// What somebody has to change is an error at the start, and says what.
+// A problem that somebody has to correct is an error at the start, and the error says what to do.
 func TestDatabaseSetup(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t, "wal_writer_delay=10s")
@@ -111,8 +111,8 @@ func TestDatabaseSetup(t *testing.T) {
 	d.idle("")
 }
 
-// A server that is killed and comes back: 503 meanwhile, nothing that was answered 200 is lost, all goes on by itself, and an
-// outage is said once.
+// A server is killed and comes back: senders get 503 meanwhile, nothing that got 200 is lost, everything goes on by itself,
+// and the outage is logged once.
 func TestDatabaseIsKilled(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t)
@@ -165,7 +165,8 @@ func TestDatabaseIsKilled(t *testing.T) {
 	}
 }
 
-// The server stands still for 12 s: senders are told within 10 s, usher is unready after 5 s, and nothing is delivered out of turn.
+// The server hangs for 12 s: senders get an answer within 10 s, usher is not ready after 5 s, and nothing is delivered out
+// of order.
 func TestDatabaseStandsStill(t *testing.T) {
 	slow(t)
 	t.Parallel()
@@ -193,7 +194,7 @@ func TestDatabaseStandsStill(t *testing.T) {
 	tries := len(d.main.tried(""))
 	time.Sleep(time.Second)
 	if n := len(d.main.tried("")) - tries; n != 0 {
-		t.Errorf("%d tries after every leave had ended", n)
+		t.Errorf("%d tries after every lease had ended", n)
 	}
 	s.Resume()
 	d.until("ready again", func() bool { return d.Err() == nil && other.Err() == nil })
@@ -205,7 +206,7 @@ func TestDatabaseStandsStill(t *testing.T) {
 	}
 }
 
-// A failover to a synchronous standby loses nothing that was answered 200.
+// A failover to a synchronous standby loses nothing that got 200.
 func TestFailover(t *testing.T) {
 	slow(t)
 	t.Parallel()
@@ -259,7 +260,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// Through a pooler in transaction mode, and over a wire with latency.
+// usher works through a pooler in transaction mode, and over a connection with latency.
 func TestPoolerAndLatency(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -332,7 +333,7 @@ func TestPoolerAndLatency(t *testing.T) {
 	})
 }
 
-// Somebody else holds a lane's row: only that lane's webhook fails, and the others are answered in time.
+// Another client has locked a lane's row: only the webhook of that lane fails, and the others get their answers in time.
 func TestLockedLane(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -368,7 +369,7 @@ func TestLockedLane(t *testing.T) {
 	d.idle("")
 }
 
-// The database's clock jumps, as after a failover to another machine: what waits is delivered, in order, and once.
+// The database's clock jumps, as after a failover to another machine: waiting webhooks are delivered, in order, and once.
 func TestClockJumps(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -389,8 +390,8 @@ func TestClockJumps(t *testing.T) {
 	})
 }
 
-// A transaction that had to wait after it had read the clock does not look like a jump of the clock, which would keep lanes of a
-// replica that is gone from being taken over.
+// A transaction has to wait after it has read the clock. That must not look like a jump of the clock, after which the lanes
+// of a replica that is gone would not be taken over.
 func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -400,7 +401,7 @@ func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	defer conn.Close(context.Background())
 	tx := must2(conn.Begin(t.Context()))(t)
 	key := store.LaneOf(webhookgate.Lane{Tenant: "new"}) // another replica has just met this tenant, too, and its COMMIT takes a while
-	must2(tx.Exec(t.Context(), "INSERT INTO "+schema+".lane (key, platform, tenant, kind) VALUES ($1, $2, 'new', '')", key[:], key[16:]))(t)
+	must2(tx.Exec(t.Context(), "INSERT INTO "+schema+".lane (key, platform, tenant, event_type) VALUES ($1, $2, 'new', '')", key[:], key[16:]))(t)
 	var sender sync.WaitGroup
 	sender.Go(func() { d.send("new", "A") })
 	d.until("it waits for the lane", func() bool {
@@ -416,7 +417,8 @@ func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	}
 }
 
-// A clock that jumps ahead while a transaction waits for a lane is noticed, though the transaction took longer than the jump.
+// A clock that jumps ahead while a transaction waits for a lane is noticed, although the transaction took longer than the
+// jump.
 func TestClockJumpsWhileItWaits(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -441,13 +443,14 @@ func TestClockJumpsWhileItWaits(t *testing.T) {
 	}
 }
 
-// What an intake reads is its own lane's, however many wait in others, and also while the server knows nothing yet about new tables.
+// An intake reads rows of its own lane only, however many webhooks wait in others, and also while the server has no
+// statistics about new tables.
 func TestReadsOnlyItsOwnLane(t *testing.T) {
 	t.Parallel()
 	const tenants = 200
 	for name, read := range map[string]func(d *desk, tenant string){
 		"webhook_waiting": func(d *desk, tenant string) { d.take(tenant, "A", "B") },
-		"webhook_held": func(d *desk, tenant string) {
+		"webhook_attention": func(d *desk, tenant string) {
 			d.take(tenant, "A")
 			d.until("parked", func() bool { return d.states(tenant) == "parked" })
 			d.take(tenant, "B")
@@ -474,7 +477,7 @@ func TestReadsOnlyItsOwnLane(t *testing.T) {
 	}
 }
 
-// A plan of when there were three tenants, which reads all lanes, does not last until autovacuum comes by.
+// A query plan from when there were three tenants, which reads all lanes, does not stay until the next autovacuum.
 func TestPlansDoNotLast(t *testing.T) {
 	if !*long {
 		t.Skip("it waits for six seconds: go test ./internal/inbox -long")
@@ -506,7 +509,8 @@ func TestPlansDoNotLast(t *testing.T) {
 	}
 }
 
-// Whatever isolation a role has by default: who waits for a lane's row sees what became of it, and nobody is refused.
+// Whatever isolation level a role has by default, a transaction that waits for a lane's row sees what the transaction before
+// it has committed, and no statement is refused.
 func TestDefaultIsolation(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t, "default_transaction_isolation=serializable")
@@ -535,8 +539,8 @@ func TestDefaultIsolation(t *testing.T) {
 	}
 }
 
-// A standby may lag behind. While the primary is away for a moment a connection may find it, and what is read there afterwards is older
-// than what was answered 200, or is not there at all.
+// A standby may lag behind. While the primary is away for a moment, a connection may go to the standby, and what is read
+// there is older than what got 200, or is missing.
 func TestStandbyIsNotRead(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.New(t)

@@ -52,8 +52,8 @@ func inFile(t testing.TB, path string) func() store.Engine {
 	}
 }
 
-// openFile opens a file that may have been closed a moment ago. A process that another test starts has a copy of the lock until it runs its
-// own program.
+// openFile opens a file that may have been closed a moment ago. A process that another test has started keeps a copy of the
+// lock until it runs its own program.
 func openFile(path string, log *slog.Logger) (e *sqlite.Engine, err error) {
 	for range 100_000 {
 		if e, err = sqlite.Open(path, log); !errors.Is(err, ErrInUse) {
@@ -83,7 +83,7 @@ func openDatabase(dsn string, password func() string) (store.Engine, error) {
 	return postgres.Open(a, password, slog.New(slog.DiscardHandler))
 }
 
-// A taker is a receiver: it notes what it gets, and answers each tenant as told.
+// A taker is a receiver that notes what it gets, and answers as the test has set for each tenant.
 type taker struct {
 	*receiver.Receiver
 	mu       sync.Mutex
@@ -103,7 +103,7 @@ type aTry struct {
 	header           http.Header
 }
 
-// mostAtOnce is how many tries were under way at once.
+// mostAtOnce returns how many tries were under way at once.
 func (k *taker) mostAtOnce() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -116,7 +116,7 @@ func newTaker(name string, places int, platforms ...string) *taker {
 	return k
 }
 
-// RoundTrip is one try. What a header X-Tenant says is whose it is.
+// RoundTrip is one try. The header X-Tenant names the tenant.
 func (k *taker) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, _ := io.ReadAll(r.Body)
 	tenant := r.Header.Get("X-Tenant")
@@ -161,7 +161,7 @@ func (k *taker) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// status answers every try so. Further arguments are headers.
+// status returns an answer with this status for every try. Further arguments are headers.
 func status(code int, header ...string) func(int) *http.Response {
 	return func(int) *http.Response {
 		r := &http.Response{StatusCode: code, Header: make(http.Header), Body: io.NopCloser(strings.NewReader("said so"))}
@@ -172,10 +172,10 @@ func status(code int, header ...string) func(int) *http.Response {
 	}
 }
 
-// refused is a receiver that can't be reached.
+// refused is the answer of a receiver that can't be reached.
 func refused(int) *http.Response { return nil }
 
-// set has it answer a tenant so from now on, or with "" all others; nil: 200.
+// set sets the answers for a tenant from now on, or with "" those for all other tenants; nil: 200.
 func (k *taker) set(tenant string, answer func(int) *http.Response) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -185,7 +185,7 @@ func (k *taker) set(tenant string, answer func(int) *http.Response) {
 	}
 }
 
-// hang has all tries of a tenant wait until release is called.
+// hang lets all tries of a tenant wait until release is called.
 func (k *taker) hang(tenant string) (release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -201,7 +201,7 @@ func (k *taker) hang(tenant string) (release func()) {
 	}
 }
 
-// got is what it has accepted of a tenant, or of all.
+// got returns the bodies that it has accepted of a tenant, or with "" of all.
 func (k *taker) got(tenant string) (all []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -215,7 +215,7 @@ func (k *taker) got(tenant string) (all []string) {
 	return all
 }
 
-// tried are all tries of a tenant, or of all.
+// tried returns all tries of a tenant, or with "" of all.
 func (k *taker) tried(tenant string) (all []aTry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -227,7 +227,7 @@ func (k *taker) tried(tenant string) (all []aTry) {
 	return all
 }
 
-// A desk is an inbox that runs, and its receiver.
+// A desk is a running inbox with its receiver, for a test.
 type desk struct {
 	*Inbox
 	t       *testing.T
@@ -242,17 +242,17 @@ type desk struct {
 	ended   bool
 }
 
-// quick makes a pause a thousandth of what it should be.
+// quick shortens a backoff to a thousandth.
 func quick(d time.Duration) time.Duration { return d / 1000 }
 
-// newDesk starts an inbox. change may change how; its receivers are the desk's main one, if it sets none.
+// newDesk starts an inbox. change may change its configuration; if it sets no receivers, the desk's main one is used.
 func newDesk(t *testing.T, open func() store.Engine, change ...func(*Config)) *desk {
 	t.Helper()
 	d := &desk{t: t, open: open, main: newTaker(receiver.Main, 32), log: new(testkit.Output), ahead: new(atomic.Int64), release: make(map[string]func())}
 	d.cfg = Config{Store: store.Config{
-		Attempts: 1000, MaxAge: 72 * time.Hour, Window: 10 * time.Minute, MaxBytes: 1 << 30, Jitter: quick,
-		Log:   slog.New(slog.NewTextHandler(d.log, nil)),
-		Ahead: func() time.Duration { return time.Duration(d.ahead.Load()) },
+		MaxAttempts: 1000, MaxAge: 72 * time.Hour, DedupWindow: 10 * time.Minute, MaxBytes: 1 << 30, Jitter: quick,
+		Log:         slog.New(slog.NewTextHandler(d.log, nil)),
+		ClockOffset: func() time.Duration { return time.Duration(d.ahead.Load()) },
 	}}
 	for _, f := range change {
 		f(&d.cfg)
@@ -298,7 +298,7 @@ func (d *desk) restart() { d.shut(); d.start() }
 
 var hookIDs atomic.Int64
 
-// hook makes a webhook of a tenant, "platform/tenant" or "tenant": a snapshot with that body.
+// hook makes a snapshot of a tenant ("platform/tenant" or "tenant") with this body.
 func (d *desk) hook(tenant, body string) *webhookgate.Webhook {
 	return aHook(d.cfg.Store.Receivers, tenant, body)
 }
@@ -315,7 +315,7 @@ func aHook(set *receiver.Set, tenant, body string) *webhookgate.Webhook {
 	}
 }
 
-// send has a webhook taken in, and says "+": it was; "=": it is a copy; else why not.
+// send takes a webhook in, and returns "+" if it was stored, "=" if it is a duplicate, and else the error.
 func (d *desk) send(tenant, body string) string { return d.sendHook(d.hook(tenant, body)) }
 
 func (d *desk) sendHook(w *webhookgate.Webhook) string {
@@ -330,7 +330,7 @@ func (d *desk) sendHook(w *webhookgate.Webhook) string {
 	return "+"
 }
 
-// take sends, and all must be taken in.
+// take sends webhooks, which must all be stored.
 func (d *desk) take(tenant string, bodies ...string) {
 	d.t.Helper()
 	for _, body := range bodies {
@@ -340,7 +340,7 @@ func (d *desk) take(tenant string, bodies ...string) {
 	}
 }
 
-// list are a tenant's webhooks, or all, the oldest first.
+// list returns a tenant's webhooks, or with "" all, the oldest first.
 func (d *desk) list(tenant string) []store.Entry {
 	d.t.Helper()
 	all, err := d.List(store.Filter{Tenant: tenant})
@@ -351,7 +351,7 @@ func (d *desk) list(tenant string) []store.Entry {
 	return all
 }
 
-// states are a tenant's, the oldest first.
+// states returns the states of a tenant's webhooks, the oldest first.
 func (d *desk) states(tenant string) string {
 	d.t.Helper()
 	var all []string
@@ -361,7 +361,7 @@ func (d *desk) states(tenant string) string {
 	return strings.Join(all, " ")
 }
 
-// nth is the id of a tenant's nth webhook, from 1.
+// nth returns the id of a tenant's nth webhook, from 1.
 func (d *desk) nth(tenant string, n int) int64 {
 	d.t.Helper()
 	all := d.list(tenant)
@@ -389,7 +389,7 @@ func (d *desk) picture() string {
 	return out.String() + fmt.Sprintf("%+v", d.Stats())
 }
 
-// idle waits until nothing of a tenant, or of all, waits.
+// idle waits until no webhook of a tenant, or with "" of all, waits.
 func (d *desk) idle(tenant string) {
 	d.t.Helper()
 	d.until(cmp.Or(tenant, "all")+" delivered", func() bool { return !strings.Contains(d.states(tenant), "waiting") })
@@ -410,7 +410,7 @@ func must[T any](t testing.TB, v T, err error) T {
 	return v
 }
 
-// must2 is the same for a call that returns both: must2(f())(t).
+// must2 is like check, for a call that also returns a value: must2(f())(t).
 func must2[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T { t.Helper(); check(t, err); return v }
 }

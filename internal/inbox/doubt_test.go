@@ -13,8 +13,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// A connection breaks while the server still works on the transaction. Its sender gets no 200, goes on through another replica, and finds
-// what became of it: nothing is stored twice, and nothing comes after what was sent later.
+// A connection breaks while the server still works on the transaction. The sender gets no 200, and sends through another
+// replica, which finds the result: nothing is stored twice, and nothing comes after a webhook that was sent later.
 func TestConnectionBreaksInACommit(t *testing.T) {
 	t.Parallel()
 	for _, tenant := range []string{"known", "new"} {
@@ -63,7 +63,8 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 	}
 }
 
-// The first webhook of a tenant comes through two replicas at once: the one that waits for the other sees what that one stored.
+// The first webhook of a tenant comes through two replicas at once: the replica that waits for the other sees what the other
+// has stored.
 func TestNewTenantAtOnce(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -76,7 +77,7 @@ func TestNewTenantAtOnce(t *testing.T) {
 		{"a signed id", "A", "A", false, "waiting"},
 		{"only the latest", "A", "B", true, "superseded waiting"},
 	} {
-		change := func(c *Config) { c.Store.KeepLatest, c.Store.Window = tc.latest, 0 }
+		change := func(c *Config) { c.Store.KeepLatest, c.Store.DedupWindow = tc.latest, 0 }
 		a := newDesk(t, open, change)
 		b := newDesk(t, open, change)
 		check(t, a.Pause(store.Pause{}))
@@ -109,7 +110,8 @@ func TestNewTenantAtOnce(t *testing.T) {
 	}
 }
 
-// A copy comes through another replica than the first. Its 200 promises as much: what that replica remembers of the tenant is older.
+// A copy comes through another replica than the original. Its 200 promises as much, although that replica's cache has an
+// older snapshot of the tenant.
 func TestCopyThroughAnotherReplica(t *testing.T) {
 	t.Parallel()
 	open := inDatabase(t, pgtest.Schema(t))
@@ -122,4 +124,43 @@ func TestCopyThroughAnotherReplica(t *testing.T) {
 	if tenant := changed.Load(); tenant == nil || *tenant != "t" {
 		t.Error("who asked the other replica before gets the answer from before")
 	}
+}
+
+// doubts is an engine whose transactions are in doubt while on is set, although they are committed.
+type doubts struct {
+	store.Engine
+	on atomic.Bool
+}
+
+func (e *doubts) Write(fn func(store.Tx) error) error {
+	err := e.Engine.Write(fn)
+	if err == nil && e.on.Load() {
+		return store.ErrDoubt
+	}
+	return err
+}
+
+// No sender has a 200 for what a transaction in doubt has stored. In an outage, which often begins with such a transaction,
+// entitlements must go on answering with what they hold.
+func TestDoubtKeepsEntitlements(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		e := new(doubts)
+		var changes atomic.Int64
+		d := newDesk(t, func() store.Engine { e.Engine = open(); return e }, func(c *Config) { c.Store.Changed = func(string) { changes.Add(1) } })
+		release := d.main.hang("t")
+		d.take("t", "A")
+		d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
+		before := changes.Load()
+		e.on.Store(true)
+		release() // the outcome is in doubt, and so is what arrives
+		if told := d.send("u", "B"); told == "+" || told == "=" {
+			t.Errorf("its sender was told %q, and nobody knew that", told)
+		}
+		if n := changes.Load() - before; n != 0 {
+			t.Errorf("%d changes", n)
+		}
+		e.on.Store(false)
+		d.idle("t")
+		d.want("the same again", d.send("u", "B"), "=")
+	})
 }

@@ -32,7 +32,7 @@ import (
 
 func aFile(t testing.TB) string { return filepath.Join(t.TempDir(), "inbox.db") }
 
-// sqlOn runs statements on a file that no usher has.
+// sqlOn runs statements on a file that no usher has open.
 func sqlOn(t testing.TB, path string, statements ...string) {
 	t.Helper()
 	db := must2(sql.Open("sqlite", path))(t)
@@ -71,7 +71,7 @@ func TestFileIsOneUshers(t *testing.T) {
 	}
 }
 
-// A link to the file is another name for the same inbox, and for all that is beside it.
+// A link to the file is another name for the same inbox, and for the files beside it.
 func TestFileBehindALinkIsOneUshers(t *testing.T) {
 	path := aFile(t)
 	d := newDesk(t, inFile(t, path))
@@ -93,7 +93,7 @@ func TestFileBehindALinkIsOneUshers(t *testing.T) {
 	}
 }
 
-// So it is if the link was there before the file.
+// The same holds if the link existed before the file.
 func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
 	path := aFile(t)
 	link := filepath.Join(t.TempDir(), "link.db")
@@ -112,11 +112,12 @@ func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
 	}
 }
 
-// A machine that starts without a clock gives leaves by a time long ago. If it is killed then, they do not outlive the next start.
+// A machine that starts without a clock gives leases by a time long ago. If usher is killed then, they end with the next
+// start.
 func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	t.Parallel()
 	path, copied := aFile(t), aFile(t)
-	d := newDesk(t, inFile(t, path), func(c *Config) { c.Store.Ahead = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
+	d := newDesk(t, inFile(t, path), func(c *Config) { c.Store.ClockOffset = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
 	release := d.main.hang("t")
 	d.take("t", "A")
 	d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
@@ -129,7 +130,7 @@ func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	next.want("accepted", fmt.Sprint(next.main.got("t")), "[A]")
 }
 
-// Whatever the file is called, it is a file.
+// A name that has a special meaning for SQLite or in a URL is the name of a file here.
 func TestFileOfAnyName(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, name := range []string{":memory:", "a b?mode=memory#c%41.db", "./x.db", "-wal"} {
@@ -160,7 +161,31 @@ func TestFileCanBeReadMeanwhile(t *testing.T) {
 	}
 }
 
-// A file that is moved, removed or replaced is noticed within two seconds, whether something comes or not.
+// The queries in docs/operations.md fit the tables.
+func TestQueriesOfTheDocs(t *testing.T) {
+	page := string(must2(os.ReadFile("../../docs/operations.md"))(t))
+	query := func(begin, end string) string {
+		_, rest, _ := strings.Cut(page, begin)
+		query, _, ok := strings.Cut(rest, end)
+		if !ok {
+			t.Fatalf("the docs have no query after %q", begin)
+		}
+		return query
+	}
+	t.Run("file", func(t *testing.T) {
+		path := aFile(t)
+		newDesk(t, inFile(t, path)).shut()
+		sqlOn(t, path, query("inbox.db \"\n", "\"\n```"))
+	})
+	t.Run("database", func(t *testing.T) {
+		dsn := pgtest.Schema(t)
+		newDesk(t, inDatabase(t, dsn)).shut()
+		text := "SELECT convert_from" + query("SELECT convert_from", "```")
+		inSchema(t, dsn, strings.ReplaceAll(text, "usher.", "{schema}."))
+	})
+}
+
+// A file that is moved, removed or replaced is noticed within two seconds, even if no webhook comes.
 func TestFileIsGone(t *testing.T) {
 	for name, change := range map[string]func(string) error{
 		"moved":   func(path string) error { return os.Rename(path, path+".old") },
@@ -190,7 +215,7 @@ func TestFileIsGone(t *testing.T) {
 	}
 }
 
-// Nothing of what was erased is left in the file, nor in its log.
+// After an erasure nothing of the content is left in the file, nor in its write-ahead log.
 func TestErasedIsGone(t *testing.T) {
 	path := aFile(t)
 	d := newDesk(t, inFile(t, path))
@@ -228,7 +253,7 @@ func TestErasedIsGone(t *testing.T) {
 	}
 }
 
-// Nor after usher was killed before it could empty the log, because somebody was reading.
+// The same holds if usher was killed before it could empty the log because somebody was reading.
 func TestErasedIsGoneAfterAKill(t *testing.T) {
 	t.Parallel() // the erasure waits for the reader, for two seconds
 	path := aFile(t)
@@ -253,7 +278,8 @@ func TestErasedIsGoneAfterAKill(t *testing.T) {
 	d.until("gone", func() bool { return !bytes.Contains(must2(os.ReadFile(left+"-wal"))(t), []byte(secret)) })
 }
 
-// A body whose digest no longer fits is reported and parked, the rest goes on; the same for one that is gone.
+// A body that does not fit its digest is reported and parked, and the rest goes on. The same holds for a body that is
+// missing.
 func TestDamagedContent(t *testing.T) {
 	damage := []string{"UPDATE content SET body = x'58' WHERE seq = %d", "DELETE FROM content WHERE seq = %d", "UPDATE webhook SET status = x'00ff' WHERE seq = %d"}
 	test := func(t *testing.T, d *desk, hurt func(string)) {
@@ -297,7 +323,7 @@ func TestDamagedContent(t *testing.T) {
 	})
 }
 
-// A webhook whose tenant's row is gone can't be dealt with, but whoever tries does not end usher.
+// A webhook whose lane's row is missing can't be delivered or discarded, but no action crashes usher.
 func TestDamagedLane(t *testing.T) {
 	path := aFile(t)
 	d := newDesk(t, inFile(t, path))
@@ -312,7 +338,7 @@ func TestDamagedLane(t *testing.T) {
 	d.take("acme", "B")
 }
 
-// A refused webhook whose body is not what came any more can't be accepted: the receiver, and entitlements, would go by it.
+// A refused webhook whose stored body has changed can't be accepted: the receiver and entitlements would go by it.
 func TestDamagedRefused(t *testing.T) {
 	path := aFile(t)
 	d := newDesk(t, inFile(t, path))
@@ -332,14 +358,14 @@ func TestDamagedRefused(t *testing.T) {
 	d.want("states", d.states("acme"), "refused")
 }
 
-// What a tenant's row remembers is only of use. If it is damaged, it is forgotten, and nothing stops. A state that there is not
-// must not stop anybody from reading either.
+// If a lane's details are damaged, they are forgotten, and everything goes on. A state that does not exist must not stop
+// anybody from reading either.
 func TestDamagedRows(t *testing.T) {
 	for _, damage := range []string{
-		"UPDATE lane SET memory = x'ff'",
-		"UPDATE lane SET memory = x'ffffffffffffffffffffff'",
-		"UPDATE lane SET memory = x'000001000000000000'", // it has failed -1 times
-		"UPDATE lane SET memory = x'0000000020ff'",
+		"UPDATE lane SET details = x'ff'",
+		"UPDATE lane SET details = x'ffffffffffffffffffffff'",
+		"UPDATE lane SET details = x'000001000000000000'", // it has failed -1 times
+		"UPDATE lane SET details = x'0000000020ff'",
 		"UPDATE webhook SET state = 99 WHERE seq = 1",
 	} {
 		path := aFile(t)
@@ -363,7 +389,8 @@ func TestDamagedRows(t *testing.T) {
 	}
 }
 
-// However a file is damaged while usher is off, usher does not crash, and nobody gets an old snapshot after a newer one.
+// However a file is damaged while usher is off, usher does not crash, and no receiver gets an old snapshot after a newer
+// one.
 func TestDamagedFile(t *testing.T) {
 	worlds := 25
 	if *long {
@@ -401,7 +428,7 @@ func TestDamagedFile(t *testing.T) {
 	t.Log(outcomes)
 }
 
-// runDamaged runs an inbox on a damaged file, and says how that went.
+// runDamaged runs an inbox on a damaged file, and returns a summary.
 func runDamaged(t *testing.T, world int, path string) string {
 	e, err := openFile(path, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -432,7 +459,7 @@ func runDamaged(t *testing.T, world int, path string) string {
 	return "goes on"
 }
 
-// TestChild is what the tests below run in a process of its own: it takes webhooks in and delivers them, and prints each.
+// TestChild is what the tests below run in a process of their own: it takes webhooks in and delivers them, and prints each.
 func TestChild(t *testing.T) {
 	path := os.Getenv("USHER_INBOX_CHILD")
 	if path == "" {
@@ -493,7 +520,7 @@ func child(t *testing.T, path string, lines int, env ...string) (out []string) {
 	return out
 }
 
-// wantAll says what of the acknowledged is missing in a file that was left behind.
+// wantAll reports acknowledged webhooks that are missing in a file that a process has left.
 func wantAll(t *testing.T, path string, lines []string) {
 	t.Helper()
 	d := newDesk(t, inFile(t, path))
@@ -535,7 +562,7 @@ func TestKilled(t *testing.T) {
 	wantAll(t, path, lines)
 }
 
-// A write that fails is final: no more 200s until a restart, though the cause is gone. What was answered 200 before is there.
+// A write that fails is final: no more 200s until a restart, even if the cause is gone. What got 200 before is in the file.
 func TestWriteFails(t *testing.T) {
 	t.Parallel()
 	path := aFile(t)
@@ -547,7 +574,7 @@ func TestWriteFails(t *testing.T) {
 	wantAll(t, path, lines)
 }
 
-// A full disk is not that: 503, and all goes on when there is room.
+// A full disk is not final: senders get 503, and everything goes on when there is room.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := mountSmall(dir, "12m"); err != nil {

@@ -19,7 +19,7 @@ import (
 	"usher/webhookgate/content"
 )
 
-// wholeInboxes are lives of an inbox, as live reads them, that have all there can be in one.
+// wholeInboxes are texts for live that make an inbox with every kind of row.
 var wholeInboxes = []string{
 	"",
 	"0A 0B 0A 1A 2B",                   // A, B, A
@@ -32,7 +32,7 @@ var wholeInboxes = []string{
 	"6w 0A 0B 0C R0 d0 rA r0 x1 f1 0A 8w",
 }
 
-// live does to an inbox what a text says, two letters for each thing.
+// live does to an inbox what a text says, with two letters for each step.
 func live(t *testing.T, d *desk, text string) {
 	tenants := []string{"crm/acme", "crm/other", "acme", "docs/third", "crm/ü/%\x00 \"", strings.Repeat("x", 300)}
 	answers := map[byte]func(int) *http.Response{'5': status(422), '6': status(500), '7': nil, '8': refused}
@@ -105,7 +105,7 @@ func live(t *testing.T, d *desk, text string) {
 	}
 }
 
-// lifeOf is a snapshot of a tenant.
+// lifeOf returns a snapshot of a tenant.
 func lifeOf(tenant string, n int) string {
 	platform, code, ok := strings.Cut(tenant, "/")
 	if !ok {
@@ -115,8 +115,8 @@ func lifeOf(tenant string, n int) string {
 	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%s,"platform":{"code":%s}},"change":{"features":[{"code":"f%d"}]}}}`, quote(code), quote(platform), n)
 }
 
-// An export's import is the same inbox: its export has the same lines, its lists and figures say the same, and so does dedup.
-// However the inbox came to be so, and whatever kind the two are.
+// An export, imported, is the same inbox: its export has the same lines, its lists and figures are the same, and dedup
+// decides the same. This holds for every inbox, of either kind, on both sides.
 func FuzzMove(f *testing.F) {
 	for _, life := range wholeInboxes {
 		f.Add(life)
@@ -191,7 +191,7 @@ func shown(all []*store.Tenant) (out []store.Tenant) {
 	return out
 }
 
-// difference is where two texts begin to differ, but for their first lines.
+// difference returns where two texts begin to differ, apart from their first lines.
 func difference(before, after string) string {
 	x, y := strings.SplitAfter(before, "\n")[1:], strings.SplitAfter(after, "\n")[1:]
 	i := 0
@@ -208,7 +208,7 @@ func exported(t *testing.T, i *Inbox) string {
 	return file.String()
 }
 
-// Whatever a file has, of what an import takes of it the export is imported again as the same.
+// However odd a file is, if it can be imported, the export of the result can be imported, too, and gives the same.
 func FuzzImport(f *testing.F) {
 	golden := readGolden(f)
 	f.Add(golden)
@@ -231,8 +231,8 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-// testdata/export.jsonl has every kind of line there is, as the first version writes it. Who saved that can restore it, with any
-// later usher, and gets the same again.
+// testdata/export.jsonl has every kind of line, as the first version writes it. Every later usher can import it, and exports
+// the same again.
 func TestExportFormat(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		golden := readGolden(t)
@@ -255,9 +255,9 @@ func TestExportFormat(t *testing.T) {
 	})
 }
 
-// timeless is an inbox that neither delivers anything nor finds anything too old.
+// timeless returns an inbox that neither delivers anything nor finds anything too old.
 func timeless(t *testing.T, open func() store.Engine) *Inbox {
-	i := New(open(), Config{Store: store.Config{MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler), Ahead: func() time.Duration { return -100 * 365 * 24 * time.Hour }}})
+	i := New(open(), Config{Store: store.Config{MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler), ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour }}})
 	t.Cleanup(func() { i.Close() })
 	return i
 }

@@ -4,8 +4,9 @@
 //	sqlite/    the engine in a file, for one usher
 //	postgres/  the engine that replicas share
 //
-// The inbox stores a webhook before its sender gets 200, and the courier delivers it. The courier decides when to try;
-// who may deliver which tenant's webhooks, and what came of it, is decided in the store's transactions.
+// The inbox stores a webhook before its sender gets 200 (Keep), and the courier delivers it (Run). The courier decides when to
+// try. Everything else is decided in the store's transactions: which process may deliver a tenant's webhooks, and what the
+// outcome of a try changes.
 package inbox
 
 import (
@@ -43,34 +44,35 @@ func ParseAddress(text string) (*Address, error) {
 	return &Address{database: database}, err
 }
 
-// Shared says whether several replicas can have the inbox.
+// Shared says whether several replicas can use the inbox at this address.
 func (a *Address) Shared() bool { return a.database != nil }
 
 // HasPassword says whether a password is part of the address.
-func (a *Address) HasPassword() bool { return a.database != nil && a.database.Password() }
+func (a *Address) HasPassword() bool { return a.database != nil && a.database.HasPassword() }
 
-// Config is what an inbox needs to know.
+// Config configures an Inbox.
 type Config struct {
 	Address  *Address
-	Password func() string // of the database; nil: none, or that in the address
-	Store    store.Config  // its engine and courier are set here
-	// Keep stores a webhook that no receiver takes: it is never delivered. False: it waits for a receiver.
+	Password func() string // the database's password; nil: none, or the one in the address
+	Store    store.Config  // New sets its engine and courier
+	// Keep says what to do with a webhook that no receiver takes. True: it is kept, and never delivered. False: it waits for a
+	// receiver.
 	Keep bool
-	// Delivered is called for each webhook that was accepted: by whom, and how long after it was
-	// taken in, or was last sent again by hand. May be nil.
+	// Delivered is called for each webhook that was accepted, with the receiver's name and the time since the webhook was
+	// received, or was last sent again by hand. May be nil.
 	Delivered func(receiver string, after time.Duration)
 }
 
-// Inbox keeps webhooks and delivers them.
+// An Inbox keeps webhooks and delivers them.
 type Inbox struct {
-	*store.Store // what people see and do
+	*store.Store // for what people see and do
 	courier      *courier
 	keep         bool
 	shared       bool
 	log          *slog.Logger
 }
 
-// Open opens the inbox. What waits there is delivered by Run.
+// Open opens the inbox. Run delivers the webhooks that wait there.
 func Open(cfg Config) (*Inbox, error) {
 	engine, err := open(cfg)
 	if err != nil {
@@ -106,7 +108,7 @@ func New(engine store.Engine, cfg Config) *Inbox {
 	return &Inbox{Store: c.store, courier: c, keep: cfg.Keep, shared: engine.Shared(), log: cfg.Store.Log}
 }
 
-// Check says whether the inbox can be reached and written; see 'usher check'. A file that a running usher has is not opened.
+// Check says whether the inbox can be reached and written, for 'usher check'. It does not open a file that a running usher has.
 func Check(a *Address, password func() string) error {
 	if a.database != nil {
 		return postgres.Check(a.database, password)
@@ -120,13 +122,13 @@ func Check(a *Address, password func() string) error {
 // ErrInUse says that another usher has the file.
 var ErrInUse = sqlite.ErrInUse
 
-// Shared says whether other replicas may have the inbox, too.
+// Shared says whether other replicas may use the inbox, too.
 func (i *Inbox) Shared() bool { return i.shared }
 
-// answerWithin is how long a sender waits for the inbox at most.
+// answerWithin is the longest time that a sender waits for the inbox.
 const answerWithin = 10 * time.Second
 
-// Keep takes a webhook in; see webhookgate.Config.Keep.
+// Keep stores a webhook for its receiver; see webhookgate.Config.Keep.
 func (i *Inbox) Keep(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
@@ -134,24 +136,24 @@ func (i *Inbox) Keep(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	return a.DuplicateOf, a.Err
 }
 
-// Run delivers until ctx ends, and then lets what is under way finish, until hard ends.
+// Run delivers until ctx ends. Then deliveries that have begun may finish, until hard ends.
 func (i *Inbox) Run(ctx, hard context.Context) { i.courier.run(ctx, hard) }
 
 // ReceiverStats are the figures of one receiver.
 type ReceiverStats struct {
 	store.Figures
-	Down      bool // it seems to be, as this replica sees it
-	TakesNone bool // it has taken nothing since the first of those failed that wait now
+	Down      bool // the receiver seems to be down, as this replica sees it
+	TakesNone bool // webhooks fail, and the receiver has accepted none lately
 }
 
-// Stats are figures of the whole inbox, and by receiver; "" has what no receiver takes right now.
+// Stats are the figures of the whole inbox, and of each receiver. The receiver "" has the webhooks that no receiver takes.
 type Stats struct {
 	store.Stats
 	Receivers map[string]ReceiverStats
-	Unknown   bool // the store can't be read: the figures say nothing
+	Unknown   bool // the store can't be read, and the figures mean nothing
 }
 
-// Stats counts.
+// Stats counts webhooks.
 func (i *Inbox) Stats() Stats {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -174,7 +176,7 @@ func (i *Inbox) Stats() Stats {
 	return s
 }
 
-// Items returns those that f selects, newest first, each with its content and what was taken of its tenant before it.
+// Items returns the webhooks that f selects, newest first, each with its content and its tenant's snapshot before it.
 func (i *Inbox) Items(f store.Filter) (all []*store.Item, err error) {
 	err = i.Each(f, true, func(item *store.Item) bool {
 		all = append(all, item)
@@ -183,8 +185,8 @@ func (i *Inbox) Items(f store.Filter) (all []*store.Item, err error) {
 	return all, err
 }
 
-// Refuse stores a webhook that was refused, and says whether that was possible; see webhookgate.Config.Refused. Its
-// sender is answered the same.
+// Refuse stores a webhook that was refused, and says whether that was possible; see webhookgate.Config.Refused. The sender's
+// answer does not depend on it.
 func (i *Inbox) Refuse(r *webhookgate.Refusal) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
@@ -195,5 +197,5 @@ func (i *Inbox) Refuse(r *webhookgate.Refusal) bool {
 	return err == nil
 }
 
-// Accept takes in a webhook that was refused, and returns its new number.
+// Accept takes in a webhook that was refused, and returns its new id.
 func (i *Inbox) Accept(id int64, force bool) (int64, error) { return i.Store.Accept(id, force, i.keep) }

@@ -9,8 +9,8 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// A list has of each webhook what Show has: its content, and that of its tenant's which was taken before it. A list of
-// several pages has each webhook once.
+// A list has the same of each webhook as Show: its content, and its tenant's accepted snapshot before it. A list of several
+// pages has each webhook once.
 func TestItems(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestMain lets more tests run at once than there are cores, since most of them wait, and keeps the tests' files in memory, where that is possible: no test here can show a sync that is missing, and thousands of
-// them take most of the time on a slow disk.
+// TestMain lets more tests run at once than there are cores, because most of them wait. It keeps the tests' files in memory
+// if that is possible: no test here can show a missing sync, and thousands of syncs take most of the time on a slow disk.
 func TestMain(m *testing.M) { os.Exit(inMemory(m)) }
 
 func inMemory(m *testing.M) int {

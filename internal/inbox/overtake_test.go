@@ -9,7 +9,7 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// With KEEP=latest a new snapshot takes no other webhook's place: what is no snapshot, and came before, goes first.
+// With KEEP=latest a new snapshot does not go ahead: a webhook that is no snapshot, and came before, goes first.
 func TestLatestOvertakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1, filePace)
@@ -42,8 +42,8 @@ func TestLatestOvertakesNothing(t *testing.T) {
 	})
 }
 
-// What is sent again while a newer one is being delivered is the last that the receiver gets: a copy of the newer one is no
-// duplicate.
+// A webhook that is sent again while a newer one is being delivered is the last one that the receiver gets. So a copy of the
+// newer one is no duplicate.
 func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1, filePace)
@@ -75,7 +75,8 @@ func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 	})
 }
 
-// The latest is discarded and sent again, ahead of an older one that still waits: that one does not come after it.
+// The latest webhook is discarded and sent again, ahead of an older one that still waits: the older one is not delivered
+// after it.
 func TestLatestSentAgainBeforeAnOlderOne(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)

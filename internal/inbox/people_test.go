@@ -12,7 +12,7 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// Whoever erases a tenant waits for one delivery that is under way, and not for all that wait behind it.
+// An erasure waits for the one delivery that is under way, and not for all webhooks behind it.
 func TestErasesATenantWithALongQueue(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -28,8 +28,8 @@ func TestErasesATenantWithALongQueue(t *testing.T) {
 	})
 }
 
-// What a receiver holds after a forced redelivery is not what was taken in last: a webhook that says the same is
-// a change, and entitlements must follow it.
+// After a forced redelivery the receiver holds an older snapshot than the last one that was taken in. A copy of the older
+// one is a change, and entitlements must follow it.
 func TestAfterAForcedRedeliveryTheSameIsAChange(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -49,7 +49,7 @@ func TestAfterAForcedRedeliveryTheSameIsAChange(t *testing.T) {
 	})
 }
 
-// A pause that an import brings counts before anything of that import is delivered.
+// A pause that is part of an import is in force before anything of that import is delivered.
 func TestImportedPausesCount(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -60,7 +60,7 @@ func TestImportedPausesCount(t *testing.T) {
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
 		must(t, 0, func() error { _, err := to.Import(t.Context(), &file, false); return err }())
 		to.courier.mu.Lock()
-		paused := to.courier.isPaused("", "acme", "main")
+		paused := to.courier.lanePaused("", "acme", "main")
 		to.courier.mu.Unlock()
 		if got := to.main.got(""); !paused || len(got) > 0 {
 			t.Errorf("all deliveries are paused: %t, and the receiver got %q", paused, got)
@@ -68,7 +68,7 @@ func TestImportedPausesCount(t *testing.T) {
 	})
 }
 
-// It counts on other replicas, too, which read the pauses only now and then.
+// The same holds on other replicas, which read the pauses only now and then.
 func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
 	t.Parallel()
 	from := newDesk(t, inFile(t, t.TempDir()+"/from.db"))
@@ -84,7 +84,7 @@ func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
 	b.idle("")
 	must2(b.Erase("", "first"))(t)
 	must2(a.Import(t.Context(), &file, false))(t)
-	b.until("paused", func() bool { b.courier.Look(); return len(b.Paused()) > 0 })
+	b.until("paused", func() bool { b.courier.Wake(); return len(b.Paused()) > 0 })
 	if got := len(a.main.got("")) + len(b.main.got("")) - 1; got > 0 {
 		t.Errorf("all deliveries are paused, and the receiver got %d", got)
 	}
@@ -92,7 +92,7 @@ func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
 	a.idle("")
 }
 
-// Numbers go on after an import where they were, even if the history has dropped the last ones.
+// After an import numbers go on where they were, even if the history has dropped the last webhooks.
 func TestImportedNumbersGoOn(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.Finished = 1 })
@@ -123,7 +123,7 @@ func TestImportedNumbersGoOn(t *testing.T) {
 	})
 }
 
-// A webhook without a tenant can only be one that was refused. Any other state would be one that nobody delivers.
+// Only a refused webhook may have no tenant. In any other state nothing would deliver it.
 func TestImportsNothingThatBelongsNowhere(t *testing.T) {
 	d := newDesk(t, inFile(t, t.TempDir()+"/inbox.db"))
 	line := `{"webhook":{"id":%d,"webhook":"x","type":"","platform":"","tenant":"","received":"2026-01-01T00:00:00Z","state":%q,"changed":"2026-01-01T00:00:00Z","tries":0,"certain":false,"snapshot":false,"digest":"47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=","header":"","body":""}}`
@@ -143,8 +143,8 @@ func TestImportsNothingThatBelongsNowhere(t *testing.T) {
 	}
 }
 
-// To send a webhook again that waits means to try it now. If it is being delivered, and is accepted, that is done: to send it once more
-// would put it in the place of what came after it.
+// To send a waiting webhook again means to try it now. If it is being delivered, and is accepted, that is done. To send it
+// once more would overwrite newer ones.
 func TestSentAgainWhileItIsDelivered(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		noted := &noted{Engine: open()}
@@ -162,7 +162,7 @@ func TestSentAgainWhileItIsDelivered(t *testing.T) {
 	})
 }
 
-// noted counts the transactions that look at a webhook by its number: those of actions.
+// noted is an engine that counts the transactions which lock a webhook by its number: those of actions.
 type noted struct {
 	store.Engine
 	actions atomic.Int64

@@ -10,7 +10,7 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// judge finds what may never be; see TestWorldsInAFile.
+// judge looks for violations of the rules (a) to (h); see TestWorldsInAFile.
 func (w *world) judge() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -39,7 +39,7 @@ func (w *world) judge() {
 	}
 }
 
-// lives are those of all processes that were seen.
+// lives returns the lives of all processes.
 func (w *world) lives() map[*life]bool {
 	all := make(map[*life]bool)
 	for _, a := range w.arrivals {
@@ -54,7 +54,7 @@ func (w *world) lives() map[*life]bool {
 	return all
 }
 
-// trouble says whether any process had one between two moments: it may hold what others need.
+// trouble says whether any process had a problem with its database between two moments: it may hold a lock that others need.
 func (w *world) trouble(from, to time.Time, away bool) bool {
 	hit := func(t trouble) bool { return (t.away || !away) && !t.from.After(to) && !t.to.Before(from) }
 	if slices.ContainsFunc(w.group.troubles(), hit) {
@@ -77,14 +77,14 @@ func (w *world) mayBeErased(a *arrival) bool {
 	return slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == a.tenant && e.to.After(a.from) })
 }
 
-// isErased says whether an arrival is gone for sure at that time.
+// isErased says whether an arrival has certainly been erased at that time.
 func (w *world) isErased(a *arrival, at time.Time) bool {
 	return a.ok && slices.ContainsFunc(w.erasures, func(e span) bool {
 		return e.tenant == a.tenant && !e.unsure && e.from.After(a.to) && e.to.Before(at)
 	})
 }
 
-// judgeUnsure is (g), for one whose sender was told that it failed, or was told nothing.
+// judgeUnsure checks (g) for an arrival whose sender got an error, or no answer.
 func (w *world) judgeUnsure(a *arrival) {
 	if a.entry == nil {
 		if a.err != nil && w.dsn == "" {
@@ -102,8 +102,8 @@ func (w *world) judgeUnsure(a *arrival) {
 	}
 }
 
-// judgeDuplicate is (a): of all that stood in the lane when n came, the last that was sent to the receiver is what n was. It was
-// accepted within the window before n, or n came before its end.
+// judgeDuplicate checks (a). Of all webhooks in the lane when n came, the last one that was sent to the receiver must have
+// n's content. The receiver accepted it within the window before n came, or n came before its delivery ended.
 func (w *world) judgeDuplicate(n *arrival) {
 	o := w.byID[n.original]
 	if o == nil || o.tenant != n.tenant || o.snapshot != n.snapshot || !o.webhook.Snapshot || !n.webhook.Snapshot {
@@ -151,7 +151,7 @@ func (w *world) judgeDuplicate(n *arrival) {
 	w.violation("(a) arrival %d (%s of %s) was dropped as a copy of %d; %s", n.number, n.snapshot, n.tenant, o.number, why)
 }
 
-// before says whether what is tried stood in the lane for sure when n came, and after that it came later.
+// before says whether the webhook of a try was certainly in the lane when n came, and after, whether it certainly came later.
 func (w *world) before(t *attempt, n *arrival) bool {
 	if t.instance > 0 {
 		return t.began.Before(n.from) || t.again[t.instance-1].to.Before(n.from)
@@ -167,7 +167,7 @@ func (w *world) after(t *attempt, n *arrival) bool {
 	return t.from.After(n.to)
 }
 
-// concluded says whether o had been taken or refused before n came.
+// concluded says whether o had been accepted or refused before n came.
 func (w *world) concluded(o, n *arrival) bool {
 	instance := 0
 	for _, r := range o.again {
@@ -178,14 +178,14 @@ func (w *world) concluded(o, n *arrival) bool {
 	})
 }
 
-// isTail says whether nothing of o's tenant came between o and n for sure.
+// isTail says whether certainly no webhook of o's tenant came between o and n.
 func (w *world) isTail(o, n *arrival) bool {
 	return !slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
 		return m.tenant == n.tenant && m.entry != nil && m.entry.ID > o.entry.ID && m.to.Before(n.from)
 	})
 }
 
-// notHeld says why after a try, the last of its tenant when n came, the receiver does not hold what n was.
+// notHeld says why, after the last try of its tenant before n came, the receiver does not hold n's content.
 func (w *world) notHeld(last *attempt, n *arrival) string {
 	switch {
 	case last == nil || last.snapshot != n.snapshot:
@@ -200,7 +200,7 @@ func (w *world) notHeld(last *attempt, n *arrival) string {
 	return ""
 }
 
-// judgeKept is (c), for one that was acknowledged.
+// judgeKept checks (c) for an arrival that was acknowledged.
 func (w *world) judgeKept(a *arrival) {
 	e := a.entry
 	unsure := slices.ContainsFunc(a.again, func(r *redelivery) bool { return r.unsure })
@@ -246,7 +246,7 @@ func (w *world) wasAccepted(a *arrival) bool {
 	return slices.ContainsFunc(w.tries, func(t *attempt) bool { return t.arrival == a && t.accepted() })
 }
 
-// judgeOrder is (b).
+// judgeOrder checks (b).
 func (w *world) judgeOrder() {
 	type delivery struct {
 		*arrival
@@ -291,7 +291,7 @@ func (w *world) judgeOrder() {
 	}
 }
 
-// judgeAsks is (e).
+// judgeAsks checks (e).
 func (w *world) judgeAsks() {
 	for _, q := range w.asks {
 		if got := w.byID[q.webhook]; got != nil && w.isErased(got, q.at) {
@@ -312,7 +312,7 @@ func (w *world) judgeAsks() {
 	}
 }
 
-// newest is the last arrival of a tenant.
+// newest returns the last arrival of a tenant.
 func (w *world) newest(tenant string) (newest *arrival) {
 	for _, a := range w.arrivals {
 		if a.tenant == tenant {
@@ -322,7 +322,7 @@ func (w *world) newest(tenant string) (newest *arrival) {
 	return newest
 }
 
-// judgeEnd is (d).
+// judgeEnd checks (d).
 func (w *world) judgeEnd(tenant string) {
 	var newest *arrival
 	for _, a := range w.arrivals {
@@ -345,7 +345,7 @@ func (w *world) judgeEnd(tenant string) {
 	}
 }
 
-// tell writes the story of a world.
+// tell prints the story of a world.
 func (w *world) tell(t *testing.T) {
 	for _, v := range w.violations {
 		t.Error(v)

@@ -39,7 +39,7 @@ var (
 	worldLog  = flag.Bool("worldlog", false, "log what the inboxes of that world say")
 )
 
-// A pace is how fast a world lives. A file lives in a bubble, where time costs nothing; a database in ours.
+// A pace is how fast a world lives. A file lives in a bubble, where time costs nothing; a database in real time.
 type pace struct {
 	window, timeout, maxAge, lease time.Duration
 	patience                       time.Duration // of senders
@@ -62,7 +62,7 @@ var filePace = pace{
 	calm:    15 * time.Minute, steps: 45,
 }
 
-// disk is how long a transaction of the file takes, before it is safe, and again until somebody knows.
+// disk is how long a transaction of the file takes: before it is on disk, and then until its caller knows.
 const disk = 3 * time.Millisecond
 
 var databasePace = pace{
@@ -73,10 +73,10 @@ var databasePace = pace{
 	calm:    40 * time.Second, steps: 30,
 }
 
-// worldTries is after how many tries that count a webhook is parked.
+// worldTries is MaxAttempts: after so many tries that count a webhook is parked.
 const worldTries = 3
 
-// A world is an inbox, of one process or of several, who sends to it, and what is behind it.
+// A world is an inbox, of one process or of several, with its senders and receivers.
 type world struct {
 	seed uint64
 	r    *rand.Rand // of the step
@@ -110,10 +110,10 @@ type world struct {
 	seen       map[string]bool // what came up at all
 }
 
-// A holding is what a receiver has of a tenant.
+// A holding is the snapshot that a receiver holds of a tenant.
 type holding struct{ receiver, tenant string }
 
-// A span is when something was done to a tenant.
+// A span is the time in which something was done to a tenant.
 type span struct {
 	tenant   string
 	from, to time.Time
@@ -128,7 +128,7 @@ type ask struct {
 	seq     int64
 }
 
-// A place is where a process runs, one after the other.
+// A place is where processes run, one after the other.
 type place struct {
 	world  *world
 	number int
@@ -138,7 +138,7 @@ type place struct {
 	stop   func(gently bool)
 }
 
-// A life is that of one process.
+// A life is the time from a process's start to its end.
 type life struct {
 	place     *place
 	receivers *receiver.Set
@@ -146,13 +146,14 @@ type life struct {
 	troubles  []trouble
 }
 
-// A trouble is when a process had one with its database. Away: for a while, not only on one connection.
+// A trouble is a time in which a process had a problem with its database. Away: not only one connection broke, the database
+// was away for a while.
 type trouble struct {
 	from, to time.Time
 	away     bool
 }
 
-// An arrival is one webhook, and what became of it.
+// An arrival is one webhook that was sent, and its answer.
 type arrival struct {
 	number           int
 	webhook          *webhookgate.Webhook
@@ -229,7 +230,7 @@ func TestWorldsInAFile(t *testing.T) {
 	}, "duplicate", "delivered", "parked", "superseded", "discarded", "kept", "killed", "repeat", "redelivered", "forced", "asked", "paused", "erased")
 }
 
-// The same with two replicas on a database.
+// TestWorldsInADatabase is the same with two replicas on a database.
 func TestWorldsInADatabase(t *testing.T) {
 	t.Parallel()
 	worlds, atOnce := 12, 12 // they wait most of the time
@@ -246,13 +247,13 @@ func TestWorldsInADatabase(t *testing.T) {
 		for range 2 + seed%2 {
 			w.places = append(w.places, &place{world: w, number: len(w.places)})
 		}
-		w.t(t)
+		w.connectWires(t)
 		w.live(skip)
 		return w
 	}, "duplicate", "delivered", "killed", "cut", "away", "redelivered")
 }
 
-// group is the worlds that share a server.
+// A group has the worlds that share a server.
 type group struct {
 	server   *pgtest.Server
 	mu       sync.Mutex // guards what follows
@@ -282,7 +283,7 @@ func (g *group) troubles() []trouble {
 	return slices.Clone(g.restarts)
 }
 
-// checkWorlds tries so many worlds, some at once. In many, what is expected has to come up at all: a test in which nothing is
+// checkWorlds runs so many worlds, some at once. In many worlds every kind of event must occur: a test in which nothing is
 // parked proves nothing.
 func checkWorlds(t *testing.T, worlds, atOnce int, try func(*testing.T, uint64, []int) *world, expected ...string) {
 	if *worldSeed != 0 {
@@ -367,7 +368,7 @@ func newWorld(seed uint64, p pace) *world {
 		w.routes["k"] = "one"
 	}
 	w.cfg = Config{Keep: w.keep, Store: store.Config{
-		Attempts: worldTries, MaxAge: p.maxAge, Window: p.window, MaxBytes: 1 << 30, Lease: p.lease, KeepLatest: w.r.IntN(3) == 0,
+		MaxAttempts: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, MaxBytes: 1 << 30, LeaseTime: p.lease, KeepLatest: w.r.IntN(3) == 0,
 		Log: slog.New(slog.DiscardHandler),
 		Jitter: func(d time.Duration) time.Duration {
 			return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))
@@ -379,8 +380,8 @@ func newWorld(seed uint64, p pace) *world {
 	return w
 }
 
-// t gives a world what ends with its test.
-func (w *world) t(t testing.TB) {
+// connectWires gives each place a wire to the server, which ends with the test.
+func (w *world) connectWires(t testing.TB) {
 	for _, p := range w.places {
 		p.wire = pgtest.Cut(t, w.group.server.Addr())
 	}
@@ -388,12 +389,12 @@ func (w *world) t(t testing.TB) {
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
-// platform is where a tenant is.
+// platform returns the platform of a tenant.
 func platform(tenant string) string {
 	return map[string]string{"t1": "p", "t2": "q", "t3": "k", "t4": "p"}[tenant]
 }
 
-// live is a world's life, but for the steps in skip.
+// live runs a world's steps, except those in skip.
 func (w *world) live(skip []int) {
 	if w.dsn == "" {
 		dir, err := os.MkdirTemp("", "world")
@@ -485,7 +486,7 @@ func (p *place) open(log *slog.Logger) (store.Engine, error) {
 
 func (w *world) file() string { return filepath.Join(w.dir, fmt.Sprint(w.files)) }
 
-// slowly is an engine that takes its time, so that a crash can find it at work.
+// slowly is an engine that takes its time, so that a crash can find a transaction under way.
 type slowly struct{ *sqlite.Engine }
 
 func (e slowly) Write(fn func(store.Tx) error) error {
@@ -495,7 +496,7 @@ func (e slowly) Write(fn func(store.Tx) error) error {
 	return err
 }
 
-// kill ends a process without a word, and starts another one.
+// kill ends a process without a shutdown, and starts another one.
 func (p *place) kill() {
 	w := p.world
 	if w.dsn == "" {
@@ -624,7 +625,7 @@ func (w *world) step(n int) {
 	}
 }
 
-// disturb gives a process a trouble with its database.
+// disturb makes a problem between a process and its database.
 func (p *place) disturb(step string) {
 	w, r := p.world, p.world.r
 	d := pick(r, 10*time.Millisecond, 200*time.Millisecond, time.Second, 3500*time.Millisecond)
@@ -664,14 +665,14 @@ func (p *place) disturb(step string) {
 		wire.Refuse()
 		time.AfterFunc(d, pass)
 	case "latency":
-		wire.Latency(pick(r, 0, 5*time.Millisecond, 50*time.Millisecond))
+		wire.Latency(pick(r, 0, 5*time.Millisecond, 20*time.Millisecond))
 		note(time.Hour, false)
 	case "restart":
 		w.group.restart()
 	}
 }
 
-// troubled says whether any process had a trouble so far.
+// troubled says whether any process had a problem with its database so far.
 func (w *world) troubled() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -684,7 +685,7 @@ func (w *world) fail(format string, args ...any) {
 	w.violation(format, args...)
 }
 
-// quiet waits until nobody sends anything of a tenant: so it is known what came first.
+// quiet waits until no webhook of a tenant is being sent, so that it is known which one came first.
 func (w *world) quiet(tenant string) {
 	for w.sending(tenant) {
 		time.Sleep(disk)
@@ -697,7 +698,7 @@ func (w *world) sending(tenant string) bool {
 	return slices.ContainsFunc(w.arrivals, func(a *arrival) bool { return a.tenant == tenant && !a.ended && a.life.dead.IsZero() })
 }
 
-// send brings one webhook, now and then one that is no snapshot: it is in the same lane, and never a copy.
+// send sends one webhook. Sometimes it is no snapshot: it is in the same lane, and never a duplicate.
 func (p *place) send(tenant, snapshot string) { p.sendAs(tenant, snapshot, p.world.r.IntN(10) == 0) }
 
 func (p *place) sendAs(tenant, snapshot string, other bool) {
@@ -765,7 +766,7 @@ func (p *place) ask(tenant string) {
 	w.asks = append(w.asks, q)
 }
 
-// some picks one that is listed.
+// some picks one of the listed webhooks.
 func (p *place) some(fits func(store.Entry) bool) (e store.Entry, a *arrival) {
 	w := p.world
 	entries, err := p.inbox.List(store.Filter{})
@@ -867,7 +868,7 @@ func (p *place) erase(tenant string) {
 	}
 }
 
-// pausable is what can be paused.
+// pausable returns the pauses that can be made.
 func (w *world) pausable() []store.Pause {
 	all := []store.Pause{{}, {Receiver: "one"}}
 	for _, tenant := range w.tenants {
@@ -900,7 +901,7 @@ func (p *place) resume(what store.Pause) {
 	}
 }
 
-// receive is the receiver: it does as the webhook's plan says, and keeps a diary.
+// receive is the receiver: it answers according to the webhook's plan, and keeps a diary.
 func (w *world) receive(r *http.Request, life *life, receiver string) (*http.Response, error) {
 	body, _ := io.ReadAll(r.Body)
 	w.mu.Lock()
@@ -979,7 +980,7 @@ func (w *world) holds(receiver string, a *arrival) { // w.mu is held
 	}
 }
 
-// calm lets everything come to its end, and looks where it stands.
+// calm waits until everything is delivered or parked, and notes the final state.
 func (w *world) calm() {
 	w.note("calm")
 	w.mu.Lock()

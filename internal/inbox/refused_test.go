@@ -14,7 +14,7 @@ import (
 	"usher/webhookgate/content"
 )
 
-// refuse has a webhook refused; without a tenant nobody knows whose it is.
+// refuse lets the inbox store a refused webhook. Without a tenant, its tenant is not certain.
 func (d *desk) refuse(tenant, body string) {
 	d.t.Helper()
 	if !d.Refuse(&webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) {
@@ -22,7 +22,7 @@ func (d *desk) refuse(tenant, body string) {
 	}
 }
 
-// refusedBodies are the bodies of those that nobody has dealt with, the oldest first.
+// refusedBodies returns the bodies of the refused webhooks that nobody has dealt with, the oldest first.
 func (d *desk) refusedBodies() string {
 	d.t.Helper()
 	var all []string
@@ -33,8 +33,8 @@ func (d *desk) refusedBodies() string {
 	return strings.Join(all, " ")
 }
 
-// What is refused is bounded: so many of a tenant, so many in all, so many bytes, for so long. The oldest go first, and the log says so.
-// What people did is kept for so long, too.
+// Refused webhooks are bounded in their number for a tenant and in all, in their bytes and in their age. The oldest are
+// deleted first, and the log says so. Actions are bounded in their age.
 func TestRefusedIsBounded(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open, func(c *Config) {
@@ -84,7 +84,7 @@ func TestRefusedIsBounded(t *testing.T) {
 	})
 }
 
-// Another replica deals with what is about to be deleted: it is counted out once.
+// Another replica deals with a refused webhook that is about to be deleted: the lane's count goes down once.
 func TestRefusedIsCountedOutOnce(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -109,7 +109,7 @@ func TestRefusedIsCountedOutOnce(t *testing.T) {
 	d.want("counted", inSchema(t, dsn, "SELECT refused::text FROM {schema}.lane WHERE tenant = 't'"), "1")
 }
 
-// A sender that is refused does not wait for a database that hangs.
+// A sender whose webhook is refused does not wait for a database that hangs.
 func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		h := &held{Engine: open()}
@@ -134,13 +134,13 @@ func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
 	})
 }
 
-// odd is a snapshot of a tenant that usher refuses, and that somebody can accept.
+// odd returns a snapshot of a tenant that usher refuses, and that somebody can accept.
 func odd(tenant, feature string) string {
 	return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + feature + `"}]}}}`
 }
 
-// A, B and A again are refused: that A came once more after B is only counted, but it is the tenant's last word. Whoever accepts B has not
-// dealt with it.
+// A, B and A again are refused. The second A is only counted, but it is what the sender sent last. To accept B does not deal
+// with A.
 func TestRefusedAgainAfterANewerOne(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -157,7 +157,7 @@ func TestRefusedAgainAfterANewerOne(t *testing.T) {
 	})
 }
 
-// A snapshot says what a refused snapshot before it would have said, but not what another event says.
+// A snapshot supersedes refused snapshots before it, but not other events.
 func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -176,7 +176,8 @@ func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
 	})
 }
 
-// Whoever accepts a webhook after a copy of the tenant's last snapshot has come overwrites what its sender said last, and needs --force.
+// After a copy of the tenant's last snapshot has come, to accept an older webhook would overwrite what the sender sent last.
+// That needs --force.
 func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)

@@ -111,7 +111,7 @@ func (d *desk) play(tenant string, s story) {
 	d.want("states", d.states(code), s.states)
 }
 
-// arrive sends what a word of a story says.
+// arrive sends the webhook that a word of a story describes.
 func (d *desk) arrive(tenant, word string) {
 	d.t.Helper()
 	signed := ""
@@ -129,7 +129,7 @@ func (d *desk) arrive(tenant, word string) {
 	}
 }
 
-// errorWord is a short name of an error of an action.
+// errorWord returns a short name of an action's error.
 func errorWord(err error) string {
 	var overwrite *store.OverwriteError
 	switch {
@@ -166,7 +166,7 @@ func playAll(t *testing.T, d *desk, platform string, stories []story) {
 	}
 }
 
-// Dedup asks one thing: does the receiver hold exactly this state, or will it, once all that waits is delivered?
+// Dedup asks one question: does the receiver hold exactly this state, or will it, when all waiting webhooks are delivered?
 func TestCopies(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		playAll(t, newDesk(t, open), "", []story{
@@ -195,7 +195,7 @@ func TestCopies(t *testing.T) {
 	})
 }
 
-// What is none of a tenant's snapshots has no copies, nor does anything if the window is 0.
+// A webhook that is no snapshot is never a duplicate. With a window of 0 no webhook is.
 func TestNoCopies(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -209,7 +209,7 @@ func TestNoCopies(t *testing.T) {
 		}
 		d.idle("")
 		d.shut()
-		d.cfg.Store.Window = 0
+		d.cfg.Store.DedupWindow = 0
 		d.start()
 		d.take("u", "A", "A")
 		d.idle("")
@@ -217,7 +217,7 @@ func TestNoCopies(t *testing.T) {
 	})
 }
 
-// A signed webhook-id with the same body is a copy for 15 minutes, whatever came since.
+// A signed webhook-id with the same body is a duplicate for 15 minutes, whatever came since.
 func TestSignedIDs(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		playAll(t, newDesk(t, open), "", []story{
@@ -240,7 +240,7 @@ func TestSignedIDs(t *testing.T) {
 	})
 }
 
-// A signed webhook-id of one that was discarded may come again, also once the history has dropped that one.
+// The signed webhook-id of a discarded webhook may come again, also when the history has dropped that webhook.
 func TestSignedIDOfWhatTheHistoryHasDropped(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.Finished = 1 })
@@ -260,7 +260,7 @@ func TestSignedIDOfWhatTheHistoryHasDropped(t *testing.T) {
 	})
 }
 
-// One delivery at a time in a lane, in order of arrival; whoever is sent again goes ahead.
+// One delivery at a time in a lane, in order of arrival; a webhook that is sent again goes ahead.
 func TestOrder(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		playAll(t, newDesk(t, open), "", []story{
@@ -288,7 +288,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// Pauses of one tenant. What is under way may finish, what comes waits.
+// Pauses of one tenant. A delivery that has begun may finish, and new webhooks wait.
 func TestPausedTenant(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		playAll(t, newDesk(t, open), "crm/", []story{
@@ -317,7 +317,7 @@ func TestKeepLatest(t *testing.T) {
 	})
 }
 
-// What nobody takes is kept; what waits never becomes kept.
+// A webhook that no receiver takes is kept. A waiting webhook never becomes kept.
 func TestKept(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		main := newTaker("docs", 4, "docs")
@@ -359,7 +359,7 @@ func TestKept(t *testing.T) {
 	})
 }
 
-// A lane's memory names its receiver: what another one accepted does not count, and what waits goes to the new one.
+// Dedup goes by the receiver: what another receiver has accepted does not count, and waiting webhooks go to the new one.
 func TestReceiverChanges(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)

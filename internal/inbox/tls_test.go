@@ -18,7 +18,7 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// TLS with a client's certificate, which takes the place of a password. Without it nobody gets in.
+// TLS with a client's certificate in place of a password. Without the certificate the server refuses the connection.
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -11,8 +11,8 @@ import (
 	"usher/internal/receiver"
 )
 
-// What may wait or be parked is bounded by its bytes, whatever becomes of it: parked it still counts, superseded, discarded,
-// erased or delivered it does not.
+// The bytes of webhooks that wait or are parked are bounded. A webhook that is superseded, discarded, erased or delivered no
+// longer counts.
 func TestMaxBytes(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open, func(c *Config) { c.Store.MaxBytes = 10_000 })
@@ -54,8 +54,8 @@ func TestMaxBytes(t *testing.T) {
 	})
 }
 
-// What is finished stays to be looked at: so many, so long, so many bytes; a tenant's last snapshot and what dedup remembers
-// stay whatever comes.
+// Finished webhooks are kept up to a number, an age and a size. A tenant's last snapshot, and what dedup remembers, stay for
+// ever.
 func TestRetention(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		limits := store.DefaultLimits
@@ -177,7 +177,7 @@ func TestViews(t *testing.T) {
 	})
 }
 
-// place is the number of arrival of a webhook.
+// place returns which one of the arrivals a webhook is.
 func (d *desk) place(id int64) string {
 	for n, e := range d.list("") {
 		if e.ID == id {
@@ -187,7 +187,7 @@ func (d *desk) place(id int64) string {
 	return "none"
 }
 
-// Codes may be anything: long, with zero bytes, not even UTF-8. They come out as they went in, on any platform.
+// A code may be anything: long, with zero bytes, not even UTF-8. It is returned as it was, on any platform.
 func TestOddCodes(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -227,7 +227,7 @@ func TestOddCodes(t *testing.T) {
 	})
 }
 
-// The same request arrives at each try: the body's bytes, its headers, and one webhook-id.
+// Each try is the same request: the body's bytes, its headers, and one webhook-id.
 func TestEachTryIsTheSame(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		told := make(chan string, 10)
@@ -255,7 +255,7 @@ func TestEachTryIsTheSame(t *testing.T) {
 	})
 }
 
-// slowToCount is an engine whose questions take long.
+// slowToCount is an engine whose queries take long.
 type slowToCount struct{ store.Engine }
 
 func (s slowToCount) Read(ctx context.Context, fn func(store.Tx) error) error {
@@ -263,10 +263,10 @@ func (s slowToCount) Read(ctx context.Context, fn func(store.Tx) error) error {
 	return s.Engine.Read(ctx, fn)
 }
 
-// While it takes long to count what waits, figures follow a little later; but they say at once what a person has changed.
+// If counting takes long, figures follow a little later, but what a person has changed shows at once.
 func TestFiguresWhileCountingIsSlow(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		d := newDesk(t, func() store.Engine { return slowToCount{open()} }, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.Counted = 1 })
+		d := newDesk(t, func() store.Engine { return slowToCount{open()} }, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.AlwaysCounted = 1 })
 		d.main.set("ill", status(500))
 		d.main.set("bad", status(422))
 		d.main.set("down", status(503))
@@ -291,7 +291,7 @@ func TestFiguresWhileCountingIsSlow(t *testing.T) {
 	})
 }
 
-// While a webhook that has failed is being tried, its next try is not at the end of the leave.
+// While a webhook that has failed is being tried, its next try is not at the end of the lease.
 func TestHeldUpWhileUnderWay(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)
@@ -305,13 +305,13 @@ func TestHeldUpWhileUnderWay(t *testing.T) {
 			defer d.main.mu.Unlock()
 			return d.main.underway == 1
 		})
-		if next := d.HeldUp()[0].Next.Sub(d.Clock()); next > time.Second {
+		if next := d.HeldUp()[0].Next.Sub(d.Now()); next > time.Second {
 			t.Errorf("the next try is in %v", next)
 		}
 	})
 }
 
-// What is there can be seen as soon as the inbox is open, also by an usher that takes nothing in and delivers nothing.
+// Webhooks can be listed as soon as the inbox is open, also by an usher that takes nothing in and delivers nothing.
 func TestSeenFromTheStart(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		d := newDesk(t, open)

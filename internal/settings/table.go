@@ -98,7 +98,7 @@ func (s *Settings) sections() []section {
 		{"Inbox", "With an inbox usher stores each webhook before it answers 200, and retries until the receiver has it. Without one it passes webhooks through.",
 			"gate", []Variable{
 				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that several replicas share. It takes the usual parameters (`sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `target_session_attrs=read-write` with several hosts) and `schema` (default `usher`), where the tables are."},
-				{"USHER_WEBHOOK_INBOX_ATTEMPTS", positive{&w.Store.Attempts}, "`20`", "usher parks a webhook after this many failed tries. Tries while the receiver is down do not count."},
+				{"USHER_WEBHOOK_INBOX_ATTEMPTS", positive{&w.Store.MaxAttempts}, "`20`", "usher parks a webhook after this many failed tries. Tries while the receiver is down do not count."},
 				{"USHER_WEBHOOK_INBOX_MAX_AGE", positive{&w.Store.MaxAge}, "`72h`", "usher parks a webhook that is older than this."},
 				{"USHER_WEBHOOK_INBOX_CONCURRENCY", positive{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
 				{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.Store.MaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas together. When it is full, senders get 503 with `Retry-After`; deliveries continue."},

@@ -179,7 +179,7 @@ func (w *Webhook) checkInbox(r *reader) {
 			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, and USHER_WEBHOOK_INBOX has a password too (not shown): one of them should go")
 		}
 	}
-	w.Store.Window, w.Store.KeepLatest = w.DedupWindow, w.inboxKeep == "latest"
+	w.Store.DedupWindow, w.Store.KeepLatest = w.DedupWindow, w.inboxKeep == "latest"
 	if w.inboxKeep != "all" && w.inboxKeep != "latest" {
 		r.invalid("USHER_WEBHOOK_INBOX_KEEP", "all or latest")
 	}

@@ -4,5 +4,5 @@ package postgres
 
 import "syscall"
 
-// userTimeout exists on Linux only; elsewhere keep-alives find a server that is gone.
+// userTimeout does nothing: the option exists on Linux only. Elsewhere keep-alives find a server that is gone.
 func userTimeout(_, _ string, _ syscall.RawConn) error { return nil }

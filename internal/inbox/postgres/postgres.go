@@ -1,8 +1,8 @@
 // Package postgres is the engine of an inbox that replicas share: a PostgreSQL database, version 13 or newer. It
 // knows statements, transactions and their failures, and nothing about webhooks.
 //
-// Everything that must hold is set in each transaction's first round trip, since a pooler such as PgBouncer gives the
-// connection to somebody else after it. For the same reason tables are named with their schema, and nothing
+// All settings that a transaction depends on are made in its first round trip, because a pooler such as PgBouncer gives the
+// connection to another client after each transaction. For the same reason tables are named with their schema, and nothing
 // depends on a session: no LISTEN, no session lock, no SET.
 package postgres
 
@@ -32,19 +32,20 @@ var statementsText string
 //go:embed 001.sql
 var schema001 string
 
-// migrations are numbered from 1. They only add: an older replica goes on while a newer one starts.
+// migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add, because an
+// older replica works on while a newer one starts.
 var migrations = []string{schema001}
 
-// An Address says which database. Parse makes it.
+// An Address says where the database is. Parse makes it.
 type Address struct {
 	config *pgxpool.Config
 	schema string
 }
 
-// Parse reads an address as every PostgreSQL client takes it, postgres://user@host[,host]/database, and the parameter
-// schema. Its errors never show a password.
+// Parse reads an address as every PostgreSQL client takes it, postgres://user@host[,host]/database. One more parameter, schema, is
+// usher's own. Errors never show a password.
 func Parse(address string) (*Address, error) {
-	base, text, _ := strings.Cut(address, "?") // url.Parse does not know several hosts
+	base, text, _ := strings.Cut(address, "?") // url.Parse can't read an address with several hosts
 	query, err := url.ParseQuery(text)
 	if err != nil {
 		return nil, errors.New("its parameters can't be read")
@@ -64,11 +65,11 @@ func Parse(address string) (*Address, error) {
 	}
 	config, err := pgxpool.ParseConfig(base + "?" + query.Encode())
 	if err != nil {
-		return nil, errors.New(reason(err))
+		return nil, errors.New(parseReason(err))
 	}
 	for name := range config.ConnConfig.RuntimeParams {
 		if name != "application_name" {
-			// A pooler refuses those it does not know, and keeps none of them.
+			// A pooler refuses parameters that it does not know, and passes none on.
 			return nil, fmt.Errorf("it has the parameter %q, which usher does not know", name)
 		}
 	}
@@ -83,8 +84,8 @@ func Parse(address string) (*Address, error) {
 	return &Address{config, schema}, nil
 }
 
-// reason is what pgx says about an address, without the address: that may have a password.
-func reason(err error) string {
+// parseReason returns pgx's error about an address without the address itself, which may have a password.
+func parseReason(err error) string {
 	var parse *pgconn.ParseConfigError
 	if errors.As(err, &parse) {
 		if inner := errors.Unwrap(parse); inner != nil {
@@ -94,40 +95,41 @@ func reason(err error) string {
 	return "it can't be read as an address"
 }
 
-// Unencrypted says whether the connection to a host that is not this one may be read or answered by others.
+// Unencrypted says whether the connection goes to another host without TLS that checks the server's name: then others could read
+// or change what usher sends.
 func (a *Address) Unencrypted() bool {
 	c := a.config.ConnConfig
-	loose := func(host string, secure bool) bool {
+	exposed := func(host string, secure bool) bool {
 		ip := net.ParseIP(host)
 		return !secure && !strings.HasPrefix(host, "/") && host != "localhost" && (ip == nil || !ip.IsLoopback())
 	}
-	if loose(c.Host, c.TLSConfig != nil && !c.TLSConfig.InsecureSkipVerify) {
+	if exposed(c.Host, c.TLSConfig != nil && !c.TLSConfig.InsecureSkipVerify) {
 		return true
 	}
 	for _, f := range c.Fallbacks {
-		if loose(f.Host, f.TLSConfig != nil && !f.TLSConfig.InsecureSkipVerify) {
+		if exposed(f.Host, f.TLSConfig != nil && !f.TLSConfig.InsecureSkipVerify) {
 			return true
 		}
 	}
 	return false
 }
 
-// Password says whether the address has one inside.
-func (a *Address) Password() bool { return a.config.ConnConfig.Password != "" }
+// HasPassword says whether a password is part of the address.
+func (a *Address) HasPassword() bool { return a.config.ConnConfig.Password != "" }
 
 const (
 	connectPatience = 5 * time.Second
-	// stepPatience is for everything but the confirmation of a transaction.
+	// stepPatience is how long a transaction may take before its COMMIT.
 	stepPatience = 10 * time.Second
-	// commitPatience is how long a transaction may take to be confirmed. Until then the server holds the rows of its
-	// lanes: a second connection could only wait for them.
+	// commitPatience is how long a COMMIT may take. It is long because a second connection would not help: until the COMMIT has
+	// ended, the server keeps the rows of its lanes locked.
 	commitPatience = time.Minute
-	// planPatience is how long the server uses a plan that it has made. A plan from when a table had three rows reads the whole table
-	// each time, and without this only autovacuum, once a minute, would end that.
+	// planPatience is how long the server keeps its query plans. A plan that was made for a table with three rows reads the whole
+	// table each time when it has grown, and without DISCARD PLANS only autovacuum, once a minute, would end that.
 	planPatience = 5 * time.Second
 )
 
-// Engine is a store.Engine.
+// Engine implements store.Engine.
 type Engine struct {
 	config     *pgxpool.Config
 	schema     string
@@ -135,30 +137,32 @@ type Engine struct {
 	log        *slog.Logger
 	pool       *pgxpool.Pool
 
-	conn     *pgx.Conn // the writer's; nil: to be made
-	prepared bool      // the tables are there
-	try      bool      // only see whether they could be made
-	waited   time.Time // when a lock was last waited for in vain
-	planned  time.Time // when the server last forgot its plans
-	warned   bool      // the server has sent a warning since the last look
+	// The writer's connection, and what is known about it.
+	conn           *pgx.Conn // nil: not connected
+	migrated       bool      // the tables are there
+	dryRun         bool      // roll the migrations back: only find out whether they would work
+	lockTimedOut   time.Time // when a statement last gave up waiting for a lock
+	plansDiscarded time.Time // when the server was last told to discard its plans
+	warned         bool      // the server has sent a warning; commit resets it
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards closed and socket
 	closed bool
-	socket net.Conn // of conn
+	socket net.Conn // the socket of conn, for Close
 }
 
-// Open connects and makes the tables. If the server cannot be reached, it goes on trying while the store works: only what
-// somebody has to change is an error.
+// Open connects and makes the tables. If the server cannot be reached, that is no error: Write tries to connect again. Only a
+// *SetupError, which somebody has to correct, is returned.
 func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error) {
 	e := newEngine(a, password, log)
 	readers := e.config.Copy()
 	if readers.ConnConfig.ValidateConnect == nil {
-		// A standby may lag behind: what it has is older than what was answered. Who writes notices where it is, who reads does not.
+		// Reads must not go to a standby, which may lag behind what senders were told is stored. A writer notices a standby by its
+		// errors, but a reader does not.
 		readers.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
 	var err error
 	if e.pool, err = pgxpool.NewWithConfig(context.Background(), readers); err != nil {
-		return nil, errors.New(reason(err))
+		return nil, errors.New(parseReason(err))
 	}
 	if err := e.connect(); err != nil {
 		var setup *SetupError
@@ -183,22 +187,22 @@ func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
 	return e
 }
 
-// A SetupError says that somebody has to change something: waiting does not help.
+// A SetupError says that somebody has to change something, and that waiting does not help.
 type SetupError struct{ Err error }
 
 func (e *SetupError) Error() string { return e.Err.Error() }
 func (e *SetupError) Unwrap() error { return e.Err }
 
-// Shared is part of store.Engine.
+// Shared implements store.Engine.
 func (e *Engine) Shared() bool { return true }
 
-// Tight is part of store.Engine.
-func (e *Engine) Tight() bool { return false }
+// AlmostFull implements store.Engine.
+func (e *Engine) AlmostFull() bool { return false }
 
-// Tidy is part of store.Engine. PostgreSQL tidies up by itself.
-func (e *Engine) Tidy() {}
+// Maintain implements store.Engine. PostgreSQL has its autovacuum.
+func (e *Engine) Maintain() {}
 
-// Close ends the connections. One that waits for a confirmation is cut off.
+// Close closes the connections, even if a COMMIT waits for its confirmation.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true
@@ -210,7 +214,7 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// connect makes the writer's connection, and the tables if they are not there.
+// connect makes the writer's connection, and at the first time the tables.
 func (e *Engine) connect() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stepPatience)
 	defer cancel()
@@ -221,14 +225,14 @@ func (e *Engine) connect() error {
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return plain(err)
+		return describe(err)
 	}
-	if !e.prepared {
+	if !e.migrated {
 		if err := e.migrate(ctx, conn); err != nil {
 			conn.Close(ctx)
 			return err
 		}
-		e.prepared = true
+		e.migrated = true
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -239,17 +243,17 @@ func (e *Engine) connect() error {
 	return nil
 }
 
-// disconnect drops the writer's connection. The next transaction makes another one, maybe to another host.
+// disconnect drops the writer's connection. The next transaction makes a new one, maybe to another host.
 func (e *Engine) disconnect() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.socket != nil {
-		e.socket.Close() // not conn.Close, which would wait, and not a cancelled context, which asks the server to cancel
+		e.socket.Close() // conn.Close would wait, and the end of a context would ask the server to cancel
 	}
 	e.conn, e.socket = nil, nil
 }
 
-// Write is part of store.Engine.
+// Write implements store.Engine.
 func (e *Engine) Write(fn func(store.Tx) error) error {
 	var err error
 	for range 5 {
@@ -258,14 +262,14 @@ func (e *Engine) Write(fn func(store.Tx) error) error {
 				return err
 			}
 		}
-		if err = e.once(fn); !serialization(err) {
+		if err = e.transact(fn); !isSerialization(err) {
 			break
 		}
 	}
 	if isCode(err, "55P03") {
-		e.waited = time.Now()
+		e.lockTimedOut = time.Now()
 	}
-	return plain(err)
+	return describe(err)
 }
 
 func isCode(err error, code string) bool {
@@ -273,7 +277,7 @@ func isCode(err error, code string) bool {
 	return errors.As(err, &pg) && pg.Code == code
 }
 
-// Import is part of store.Engine. It has a connection of its own, without the limits of a short transaction.
+// Import implements store.Engine. It uses a new connection, without the time limits of a short transaction.
 func (e *Engine) Import(fn func(store.Tx) error) error {
 	e.disconnect()
 	if err := e.connect(); err != nil {
@@ -284,36 +288,37 @@ func (e *Engine) Import(fn func(store.Tx) error) error {
 	t.batch.Queue("SET LOCAL statement_timeout = 0")
 	t.batch.Queue("SET LOCAL lock_timeout = 0")
 	t.batch.Queue("SET LOCAL idle_in_transaction_session_timeout = 0")
-	t.batch.Queue("SET LOCAL plan_cache_mode = force_custom_plan") // the tables grow meanwhile: a plan from its beginning would read all of them each time
+	// The tables grow during the import. A plan from its beginning would read whole tables.
+	t.batch.Queue("SET LOCAL plan_cache_mode = force_custom_plan")
 	if err := fn(t); err != nil {
 		e.rollback(err)
-		return err // mostly not the database's
+		return err // as it is: mostly the file has a fault, not the database
 	}
-	return plain(t.commit())
+	return describe(t.commit())
 }
 
-func serialization(err error) bool { return isCode(err, "40001") || isCode(err, "40P01") }
+func isSerialization(err error) bool { return isCode(err, "40001") || isCode(err, "40P01") }
 
-// begin begins a transaction of the writer. Each statement must see what others have committed: who has waited for a lane's row
-// goes by what became of it.
+// begin begins a transaction of the writer. It is READ COMMITTED, because a statement that has waited for a lane's lock must see
+// what the transaction that had the lock has committed.
 func (e *Engine) begin(ctx context.Context) *tx {
 	t := &tx{e: e, conn: e.conn, ctx: ctx}
 	t.batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	t.batch.Queue(e.statements["settings"])
-	if time.Since(e.planned) > planPatience {
-		e.planned = time.Now()
+	if time.Since(e.plansDiscarded) > planPatience {
+		e.plansDiscarded = time.Now()
 		t.batch.Queue("DISCARD PLANS")
 	}
 	return t
 }
 
-func (e *Engine) once(fn func(store.Tx) error) error {
+func (e *Engine) transact(fn func(store.Tx) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stepPatience)
 	defer cancel()
 	t := e.begin(ctx)
-	if time.Since(e.waited) < 5*time.Second {
-		// Somebody holds a row. The batch is split until the webhook that needs it is alone, and the others must not wait
-		// for that row at each step.
+	if time.Since(e.lockTimedOut) < 5*time.Second {
+		// Another client has locked a row. The store splits the batch until the operation that needs this row is alone, and the
+		// other operations must not wait for the row at each step.
 		t.batch.Queue("SELECT set_config('lock_timeout', '200', true)")
 	}
 	if err := fn(t); err != nil {
@@ -323,10 +328,10 @@ func (e *Engine) once(fn func(store.Tx) error) error {
 	return t.commit()
 }
 
-// rollback ends a transaction that failed. If the connection is no longer usable, it is dropped.
+// rollback ends a transaction that failed, and drops the connection if it is no longer usable.
 func (e *Engine) rollback(cause error) {
 	var pg *pgconn.PgError
-	usable := !errors.As(cause, &pg) || pg.Code != "25006" && severity(pg) != "FATAL" // read-only: another host may be the one
+	usable := !errors.As(cause, &pg) || pg.Code != "25006" && severity(pg) != "FATAL" // 25006: it is read-only, but another host may be the primary
 	if usable && !e.conn.IsClosed() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -337,19 +342,20 @@ func (e *Engine) rollback(cause error) {
 	e.disconnect()
 }
 
-// severity is in English, whatever language the server speaks. A pooler sends only the one for people.
+// severity returns an error's severity in English, whatever the server's language is. A pooler sends only the localized one, in
+// English.
 func severity(e *pgconn.PgError) string { return cmp.Or(e.SeverityUnlocalized, e.Severity) }
 
-// tx collects statements in a batch.
+// tx implements store.Tx with a pgx.Batch.
 type tx struct {
-	e     *Engine
-	conn  *pgx.Conn
-	ctx   context.Context
-	batch pgx.Batch
-	seen  bool // a row was read
+	e       *Engine
+	conn    *pgx.Conn
+	ctx     context.Context
+	batch   pgx.Batch
+	rowRead bool // a row was read
 }
 
-// Queue is part of store.Tx.
+// Queue implements store.Tx.
 func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
 	statement, ok := t.e.statements[name]
 	if !ok {
@@ -362,7 +368,7 @@ func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
 	q.Query(func(rows pgx.Rows) error {
 		defer rows.Close()
 		for rows.Next() {
-			t.seen = true
+			t.rowRead = true
 			if err := each(rows); err != nil {
 				return err
 			}
@@ -371,12 +377,12 @@ func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
 	})
 }
 
-// Now is part of store.Tx.
+// Now implements store.Tx.
 func (t *tx) Now(at *int64) {
 	t.Queue("now", func(r store.Row) error { return r.Scan(at) })
 }
 
-// Send is part of store.Tx.
+// Send implements store.Tx.
 func (t *tx) Send() error {
 	if t.batch.Len() == 0 {
 		return nil
@@ -386,9 +392,9 @@ func (t *tx) Send() error {
 	return err
 }
 
-// commit sends what is left together with COMMIT. It runs under no context: when a context ends the driver asks the server
-// to cancel, and a COMMIT that is cancelled while it waits for a standby is committed here, visible, and lost in a
-// failover.
+// commit sends the statements that are still queued, together with COMMIT. It uses no context: when a context ends, the driver
+// asks the server to cancel. A COMMIT that is cancelled while it waits for a standby is committed here, becomes visible, and is
+// lost in a failover.
 func (t *tx) commit() error {
 	e := t.e
 	socket := t.conn.PgConn().Conn()
@@ -399,36 +405,36 @@ func (t *tx) commit() error {
 	err := t.conn.SendBatch(context.Background(), &t.batch).Close()
 	var pg *pgconn.PgError
 	switch {
-	case err == nil && tag.String() == "COMMIT" && e.warned: // it is committed here, and maybe nowhere else
+	case err == nil && tag.String() == "COMMIT" && e.warned: // it is committed here, but maybe not on the standby
 		return store.ErrDoubt
 	case err == nil && tag.String() == "COMMIT":
 		return nil
 	case err == nil:
 		return errors.New("the database rolled a transaction back")
 	case errors.As(err, &pg) && severity(pg) != "FATAL" && severity(pg) != "PANIC":
-		e.rollback(err) // it came before COMMIT, or in its place
+		e.rollback(err) // a statement before COMMIT has failed, or COMMIT itself
 		return err
 	case pgconn.SafeToRetry(err):
 		e.disconnect()
 		return err
 	}
 	e.disconnect()
-	e.log.Debug("a commit was not confirmed", "err", plain(err))
+	e.log.Debug("a commit was not confirmed", "err", describe(err))
 	return store.ErrDoubt
 }
 
-// Read is part of store.Engine. Connections that waited in the pool while the server went away fail once each: as long as no row was
-// read, another one is tried.
+// Read implements store.Engine. After the server was away each connection in the pool fails once. So Read tries the next one, if fn
+// has not got any row yet.
 func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) error {
 	for range int(e.config.MaxConns) {
 		t := &tx{e: e, ctx: ctx}
 		err := e.readOnce(ctx, t, fn)
 		var pg *pgconn.PgError
-		if err == nil || t.seen || errors.As(err, &pg) || ctx.Err() != nil || t.conn == nil || !t.conn.IsClosed() {
-			return plain(err)
+		if err == nil || t.rowRead || errors.As(err, &pg) || ctx.Err() != nil || t.conn == nil || !t.conn.IsClosed() {
+			return describe(err)
 		}
 	}
-	return plain(e.readOnce(ctx, &tx{e: e, ctx: ctx}, fn))
+	return describe(e.readOnce(ctx, &tx{e: e, ctx: ctx}, fn))
 }
 
 func (e *Engine) readOnce(ctx context.Context, t *tx, fn func(store.Tx) error) error {
@@ -449,8 +455,9 @@ func (e *Engine) readOnce(ctx context.Context, t *tx, fn func(store.Tx) error) e
 	return t.Send()
 }
 
-// plain says what is wrong in words, and whose fault it is.
-func plain(err error) error {
+// describe says in words what an error means for the inbox. An error that somebody has to correct becomes a *SetupError, and one
+// that a statement's values or a locked row have caused a *store.StatementError.
+func describe(err error) error {
 	if err == nil || errors.Is(err, store.ErrDoubt) {
 		return err
 	}
@@ -470,14 +477,14 @@ func plain(err error) error {
 	case pg.Code == "25006":
 		return errors.New("the inbox's database may only be read: it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write")
 	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03":
-		return &store.GuiltyError{Err: err}
+		return &store.StatementError{Err: err}
 	case pg.Code == "53100":
 		return errors.New("the disk of the inbox's database is full")
 	}
 	return fmt.Errorf("the inbox's database: %w", err)
 }
 
-// withoutAddress shortens what pgx says when it cannot connect: for each host it names the user and the database.
+// withoutAddress shortens pgx's error when it cannot connect, which names the user and the database for each host.
 func withoutAddress(err error) error {
 	var c *pgconn.ConnectError
 	if errors.As(err, &c) {
@@ -488,10 +495,10 @@ func withoutAddress(err error) error {
 	return err
 }
 
-// migrate makes the tables, or says what is missing.
+// migrate makes the tables. If the role may not do that, the error has the statement that an administrator should run.
 func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 	version, err := e.version(ctx, conn)
-	if err == nil && (version < len(migrations) || e.try) {
+	if err == nil && (version < len(migrations) || e.dryRun) {
 		err = e.apply(ctx, conn)
 		if err == nil {
 			version, err = e.version(ctx, conn)
@@ -504,14 +511,14 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 		return &SetupError{fmt.Errorf("the role %q may not do what usher needs (%s); as an administrator run: CREATE SCHEMA IF NOT EXISTS %s AUTHORIZATION %s; or, for usher to make it: GRANT CREATE ON DATABASE %s TO %s",
 			user, pg.Message, e.schema, pgx.Identifier{user}.Sanitize(), pgx.Identifier{database}.Sanitize(), pgx.Identifier{user}.Sanitize())}
 	case err != nil:
-		return plain(err)
+		return describe(err)
 	case version > len(migrations):
 		return &SetupError{fmt.Errorf("the tables in the schema %s were made by a newer usher (version %d, and this usher knows %d): start that one, or name another schema in USHER_WEBHOOK_INBOX", e.schema, version, len(migrations))}
 	}
 	return nil
 }
 
-// version is that of the tables; zero: there are none.
+// version returns the version of the tables; zero: there are none.
 func (e *Engine) version(ctx context.Context, conn *pgx.Conn) (v int, err error) {
 	err = conn.QueryRow(ctx, "SELECT version FROM "+e.schema+".schema_version").Scan(&v)
 	var pg *pgconn.PgError
@@ -521,11 +528,10 @@ func (e *Engine) version(ctx context.Context, conn *pgx.Conn) (v int, err error)
 	return v, err
 }
 
-// errUndo has a transaction rolled back.
-var errUndo = errors.New("only tried")
+// errDryRun has a transaction rolled back.
+var errDryRun = errors.New("only tried")
 
-// apply runs the migrations that are missing. One replica does it, the others wait for it. If it is only tried, nothing of it
-// stays.
+// apply runs the migrations that are missing. One replica does it, and the others wait. In a dry run all of it is rolled back.
 func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('usher schema '||$1::text))", e.schema); err != nil {
@@ -557,21 +563,21 @@ func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 		_, err := tx.Exec(ctx, fmt.Sprintf("INSERT INTO %s.schema_version VALUES (%d)", e.schema, max(version, len(migrations))))
-		if err == nil && e.try {
-			return errUndo
+		if err == nil && e.dryRun {
+			return errDryRun
 		}
 		return err
 	})
-	if errors.Is(err, errUndo) {
+	if errors.Is(err, errDryRun) {
 		return nil
 	}
 	return err
 }
 
-// Check says whether usher could use the database. Nothing of what it tries stays.
+// Check says whether usher could use the database. It changes nothing.
 func Check(a *Address, password func() string) error {
 	e := newEngine(a, password, slog.New(slog.DiscardHandler))
-	e.try = true
+	e.dryRun = true
 	err := e.connect()
 	if e.conn != nil {
 		e.disconnect()

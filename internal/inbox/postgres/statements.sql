@@ -1,4 +1,6 @@
--- Each statement is named after the question that it answers. A slice of the caller's is an array here.
+-- Each statement is named after the question that it answers or the change that it makes. If an argument is a slice, the
+-- statement gets an array. {lane}, {webhook} and {never} are replaced; see store.Columns. The numbers of the states are in
+-- 001.sql.
 
 -- name: platforms
 SELECT code FROM {schema}.platform
@@ -8,8 +10,8 @@ INSERT INTO {schema}.platform (hash, code) SELECT DISTINCT * FROM unnest($1::byt
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.platform p WHERE p.hash = n.hash) ORDER BY 1 ON CONFLICT (hash) DO NOTHING
 
 -- name: lane_add
-INSERT INTO {schema}.lane (key, platform, tenant, kind)
-SELECT n.key, substring(n.key FROM 17), n.tenant, n.kind FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) AS n (key, tenant, kind) -- the key's second half is the platform's
+INSERT INTO {schema}.lane (key, platform, tenant, event_type)
+SELECT n.key, substring(n.key FROM 17), n.tenant, n.event_type FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) AS n (key, tenant, event_type) -- the second half of a key is the platform's hash
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.key = n.key)
 ORDER BY n.key ON CONFLICT (key) DO NOTHING
 
@@ -17,63 +19,71 @@ ORDER BY n.key ON CONFLICT (key) DO NOTHING
 SELECT {lane} FROM {schema}.lane l WHERE l.key = ANY($1::bytea[]) ORDER BY l.key FOR UPDATE
 
 -- name: lane_save
-UPDATE {schema}.lane l SET tail = n.tail, memory = n.memory, waiting = n.waiting, again = n.again, parked = n.parked, refused = n.refused,
-	bytes = n.bytes, since = n.since, failing = n.failing, tried = n.tried, wish = n.wish, paused = n.paused, due = n.due, owner = n.owner
+UPDATE {schema}.lane l SET tail = n.tail, details = n.details, waiting = n.waiting, resent = n.resent, parked = n.parked, refused = n.refused,
+	bytes = n.bytes, waiting_since = n.waiting_since, last_result = n.last_result, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner
 FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
 	$10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bytea[], $15::bytea[])
-	AS n (tail, memory, waiting, again, parked, refused, bytes, since, failing, tried, wish, paused, due, owner, key)
+	AS n (tail, details, waiting, resent, parked, refused, bytes, waiting_since, last_result, last_try, not_before, paused, due, owner, key)
 WHERE l.key = n.key
 
 -- name: lane_due_repair
-UPDATE {schema}.lane SET due = CASE WHEN wish <= $2::bigint THEN greatest($1::bigint, wish) ELSE $1::bigint END,
-	wish = CASE WHEN wish <= $2::bigint THEN wish ELSE 0 END, tried = least(tried, $1::bigint)
+-- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure, 5 the end of a lease;
+-- 4 the platforms. A lane whose time is later than possible may be tried now.
+UPDATE {schema}.lane SET due = CASE WHEN not_before <= $2::bigint THEN greatest($1::bigint, not_before) ELSE $1::bigint END,
+	not_before = CASE WHEN not_before <= $2::bigint THEN not_before ELSE 0 END, last_try = least(last_try, $1::bigint)
 WHERE platform = ANY($4::bytea[]) AND due < {never}
-	AND (owner = '' AND failing = 0 AND due > $1::bigint OR owner = '' AND due > $3::bigint OR owner <> '' AND due > $5::bigint)
+	AND (owner = '' AND last_result = 0 AND due > $1::bigint OR owner = '' AND due > $3::bigint OR owner <> '' AND due > $5::bigint)
 
 -- name: lanes_between
 SELECT {lane} FROM {schema}.lane l WHERE l.key BETWEEN $1 AND $2
 
 -- name: claim_ready
+-- 1 the platforms, 2 now, 3 whether leases that have ended may be taken over (1), 4 how many lanes of each platform. The same for all claims.
 SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
+	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
 	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: claim_retry
-SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN (VALUES (1), (2)) AS f (failing) CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = f.failing AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
+SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN (VALUES (1), (2)) AS f (last_result) CROSS JOIN LATERAL (
+	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = f.last_result AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
 	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: claim_probe
+-- No lane is probed that was tried within the last second.
 SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = 2 AND due < {never} AND tried <= $2::bigint - 1000000 AND wish <= $2::bigint AND (owner = '' OR due <= $2::bigint AND $3::bigint = 1)
-	ORDER BY tried LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
+	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = 2 AND due < {never} AND last_try <= $2::bigint - 1000000 AND not_before <= $2::bigint AND (owner = '' OR due <= $2::bigint AND $3::bigint = 1)
+	ORDER BY last_try LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: claim_wave
+-- 5 lanes that wait since then or later, 6 lanes that were last tried before then. A wave takes over no leases.
 SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.lane WHERE platform = p.id AND failing = 2 AND due < {never} AND since >= $5::bigint AND tried < $6::bigint AND wish <= $2::bigint AND owner = '' AND $3::bigint >= 0
-	ORDER BY since LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
+	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = 2 AND due < {never} AND waiting_since >= $5::bigint AND last_try < $6::bigint AND not_before <= $2::bigint AND owner = '' AND $3::bigint >= 0
+	ORDER BY waiting_since LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: touch
+-- A write that changes nothing, to find out whether the database can be written.
 UPDATE {schema}.schema_version SET version = version
 
--- name: numbers
+-- name: take_numbers
 SELECT nextval('{schema}.number'), 1::bigint FROM generate_series(1, $1::bigint)
 
--- name: next
+-- name: next_waiting
+-- 1 the lanes, 2 for each a webhook that does not count, 3 the size up to which the content is read, too.
 SELECT w.* FROM unnest($1::bytea[], $2::bigint[]) AS n (key, seq) CROSS JOIN LATERAL (
 	SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON l.key = w.lane
 	LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $3::bigint
-	WHERE w.lane = n.key AND w.state = 0 AND w.seq <> n.seq ORDER BY w.ord LIMIT 1) w
+	WHERE w.lane = n.key AND w.state = 0 AND w.seq <> n.seq ORDER BY w.lane_order LIMIT 1) w
 
--- name: lane_rest
+-- name: lane_supersedable
+-- Webhooks that a newer snapshot may supersede: parked, refused, or waiting and sent again by hand (their order is negative).
 SELECT {webhook} FROM {schema}.lane l CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.webhook WHERE lane = l.key AND (state IN (1, 2) OR state = 0 AND ord < 0) ORDER BY seq) w -- so the server looks lane by lane, and not, while the tables are small, at the webhooks of all lanes
-WHERE l.key = ANY($1::bytea[]) AND l.parked + l.again + l.refused > 0 ORDER BY w.seq
+	SELECT * FROM {schema}.webhook WHERE lane = l.key AND (state IN (1, 2) OR state = 0 AND lane_order < 0) ORDER BY seq) w -- LATERAL has the server search lane by lane; it would read the webhooks of all lanes while the tables are small
+WHERE l.key = ANY($1::bytea[]) AND l.parked + l.resent + l.refused > 0 ORDER BY w.seq
 
--- name: lane_queue
+-- name: lane_waiting
 SELECT {webhook} FROM {schema}.lane l CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.webhook WHERE lane = l.key AND state = 0 ORDER BY ord) w -- see lane_rest
-WHERE l.key = ANY($1::bytea[]) ORDER BY w.ord
+	SELECT * FROM {schema}.webhook WHERE lane = l.key AND state = 0 ORDER BY lane_order) w -- see lane_supersedable
+WHERE l.key = ANY($1::bytea[]) ORDER BY w.lane_order
 
 -- name: webhooks
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
@@ -84,13 +94,13 @@ SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.la
 LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq = ANY($1::bigint[]) FOR UPDATE OF w
 
 -- name: webhook_add
-INSERT INTO {schema}.webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, ord, changed, status)
+INSERT INTO {schema}.webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, lane_order, changed, status)
 SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[],
 	$10::bigint[], $11::bigint[], $12::bytea[])
 
 -- name: webhook_save
-UPDATE {schema}.webhook w SET state = n.state, ord = n.ord, changed = n.changed, status = n.status
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[]) AS n (state, ord, changed, status, seq) WHERE w.seq = n.seq
+UPDATE {schema}.webhook w SET state = n.state, lane_order = n.lane_order, changed = n.changed, status = n.status
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[]) AS n (state, lane_order, changed, status, seq) WHERE w.seq = n.seq
 
 -- name: webhook_delete
 DELETE FROM {schema}.webhook WHERE seq = ANY($1::bigint[])
@@ -98,7 +108,7 @@ DELETE FROM {schema}.webhook WHERE seq = ANY($1::bigint[])
 -- name: finished_delete
 DELETE FROM {schema}.webhook WHERE seq = ANY($1::bigint[]) AND state > 2
 
--- name: content_tidy
+-- name: content_delete_orphans
 DELETE FROM {schema}.content c WHERE c.seq = ANY($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM {schema}.webhook w WHERE w.seq = c.seq)
 
 -- name: content_add
@@ -120,6 +130,7 @@ SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features
 FROM unnest($1::bytea[], $2::bytea[]) AS n (a, b) JOIN {schema}.snapshot s ON s.lane BETWEEN n.a AND n.b JOIN {schema}.lane l ON l.key = s.lane
 
 -- name: seen_find
+-- An id whose webhook is no longer stored counts as delivered (3).
 SELECT s.lane, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid
 FROM unnest($1::bytea[], $2::bytea[]) AS n (lane, id) JOIN {schema}.seen_id s ON s.lane = n.lane AND s.id = n.id
 LEFT JOIN {schema}.webhook w ON w.seq = s.seq
@@ -128,10 +139,10 @@ LEFT JOIN {schema}.webhook w ON w.seq = s.seq
 INSERT INTO {schema}.seen_id (lane, id, digest, seq, at, uuid) SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[])
 ON CONFLICT (lane, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
 
--- name: seen_forget
+-- name: seen_delete_lane
 DELETE FROM {schema}.seen_id WHERE lane = $1
 
--- name: seen_dropped
+-- name: seen_delete_discarded
 DELETE FROM {schema}.seen_id s USING {schema}.webhook w WHERE w.seq = ANY($1::bigint[]) AND w.state = 5 AND s.lane = w.lane AND s.seq = w.seq
 
 -- name: seen_expire
@@ -156,21 +167,25 @@ INSERT INTO {schema}.pause (receiver, platform, tenant, key, since) VALUES ($1, 
 DELETE FROM {schema}.pause WHERE key = $1 RETURNING since
 
 -- name: list
+-- 1 only below this seq, 2 the state (-1: any), 3 and 4 received from and before, 5 whether with content (1), 6 how many. The same for all lists.
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
--- name: list_held
+-- name: list_parked_or_refused
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND w.state = $2::bigint AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
--- name: list_lane
+-- name: list_tenant
+-- 7 and 8 the first and the last key that a lane of the tenant can have.
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.lane BETWEEN $7::bytea AND $8::bytea AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
 -- name: previous
+-- Two rows for each webhook: its tenant's last snapshot before it that was not accepted (waiting, parked, superseded, discarded), and
+-- the last one that was (delivered, kept).
 SELECT n.seq, p.* FROM unnest($1::bytea[], $2::bigint[]) AS n (lane, seq) CROSS JOIN LATERAL (
 	(SELECT seq, state, ''::bytea FROM {schema}.webhook WHERE lane = n.lane AND seq < n.seq AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
 	UNION ALL
@@ -178,11 +193,11 @@ SELECT n.seq, p.* FROM unnest($1::bytea[], $2::bigint[]) AS n (lane, seq) CROSS 
 		WHERE w.lane = n.lane AND w.seq < n.seq AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)) p
 
 -- name: figures
-SELECT platform, sum(waiting)::bigint, min(since), sum(parked)::bigint, sum(bytes)::bigint,
-	count(*) FILTER (WHERE failing = 2 AND waiting > 0), count(*) FILTER (WHERE failing = 1 AND waiting > 0)
+SELECT platform, sum(waiting)::bigint, min(waiting_since), sum(parked)::bigint, sum(bytes)::bigint,
+	count(*) FILTER (WHERE last_result = 2 AND waiting > 0), count(*) FILTER (WHERE last_result = 1 AND waiting > 0)
 FROM {schema}.lane WHERE bytes > 0 GROUP BY platform
 
--- name: refused_find
+-- name: refused_copies
 SELECT {webhook} FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane WHERE w.state = 2 AND w.digest = ANY($1::bytea[]) FOR UPDATE OF w
 
 -- name: refused_all
@@ -191,7 +206,7 @@ SELECT seq, size, received FROM {schema}.webhook WHERE state IN (1, 2) AND state
 -- name: refused_delete
 DELETE FROM {schema}.webhook WHERE seq = ANY($1::bigint[]) AND state = 2 RETURNING lane
 
--- name: lane_unrefuse
+-- name: lane_subtract_refused
 UPDATE {schema}.lane l SET refused = greatest(l.refused - n.count, 0)
 FROM (SELECT key, count(*) FROM unnest($1::bytea[]) AS u (key) GROUP BY key) n WHERE l.key = n.key
 
@@ -202,21 +217,23 @@ SELECT count(*) FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
 SELECT count(*) FROM {schema}.snapshot
 
 -- name: tenants
-SELECT l.platform, l.tenant, coalesce(s.name, ''::bytea), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.failing, l.paused
+SELECT l.platform, l.tenant, coalesce(s.name, ''::bytea), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.lane = l.key
 WHERE l.tenant <> ''::bytea AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > ($1::bytea, $2::bytea)
-AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.failing > 0 AND l.waiting > 0) ORDER BY l.tenant, l.platform LIMIT $4::bigint
+AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.last_result > 0 AND l.waiting > 0) ORDER BY l.tenant, l.platform LIMIT $4::bigint
 
--- name: held_up
-SELECT {lane} FROM {schema}.lane l WHERE l.failing > 0 AND l.waiting > 0 ORDER BY l.since LIMIT $1::bigint
+-- name: lanes_held_up
+SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT $1::bigint
 
 -- name: sweep_lock
+-- 1: this replica may delete. The lock ends with the transaction.
 SELECT pg_try_advisory_xact_lock(hashtext('usher sweep {schema}'))::int::bigint
 
--- name: finished_cut
+-- name: finished_beyond
+-- The newest finished webhook beyond so many.
 SELECT changed, seq FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC OFFSET $1::bigint LIMIT 1
 
--- name: finished_before
+-- name: finished_up_to
 SELECT seq FROM {schema}.webhook WHERE state > 2 AND (changed, seq) <= ($1::bigint, $2::bigint) ORDER BY changed, seq LIMIT $3::bigint
 
 -- name: finished_bytes
@@ -240,9 +257,10 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 -- name: settings
 SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN 'on'
 		ELSE current_setting('synchronous_commit') END, true),
-	set_config('client_min_messages', 'warning', true), -- a COMMIT that no standby has confirmed comes with one
+	set_config('client_min_messages', 'warning', true), -- a COMMIT that no standby has confirmed comes with a warning
 	set_config('statement_timeout', '9000', true), set_config('lock_timeout', '2000', true), set_config('idle_in_transaction_session_timeout', '10000', true),
-	-- The writer looks everything up by its key. The server keeps a plan that it made while the tables were small, and reads whole tables with it.
+	-- The writer finds everything by its key. Without these the server would keep plans that it made while the tables were small,
+	-- and read whole tables.
 	set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true)
 
@@ -256,29 +274,29 @@ SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.la
 SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM {schema}.snapshot s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane
 
 -- name: export_seen
-SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM {schema}.seen_id s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane, s.id, s.digest
+SELECT l.platform, l.tenant, l.event_type, s.id, s.digest, s.seq, s.at, s.uuid FROM {schema}.seen_id s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane, s.id, s.digest
 
--- name: filled
+-- name: inbox_filled
 SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
 
 -- name: import_lock
-LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- with less, who has locked a lane could wait for us, and we for them
+LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- a weaker lock could deadlock with a transaction that has locked a lane
 
 -- name: last_number
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 
--- name: import_number
+-- name: import_set_number
 SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), 1))
 
--- name: import_forget
-UPDATE {schema}.lane SET memory = ''
+-- name: import_forget_copies
+UPDATE {schema}.lane SET details = ''
 
--- name: import_count
-WITH c AS MATERIALIZED ( -- once: nothing is known yet about tables that were filled in this transaction, and it was done for each lane
-	SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND ord < 0) AS again,
+-- name: import_recount
+WITH c AS MATERIALIZED ( -- MATERIALIZED: the server has no statistics about tables that this transaction has filled, and would count once for each lane
+	SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0) AS resent,
 	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
-	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS since
+	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS waiting_since
 	FROM {schema}.webhook WHERE lane <> '' AND state IN (0, 1, 2) GROUP BY lane)
-UPDATE {schema}.lane l SET waiting = c.waiting, again = c.again, parked = c.parked, refused = c.refused, bytes = c.bytes, since = c.since,
+UPDATE {schema}.lane l SET waiting = c.waiting, resent = c.resent, parked = c.parked, refused = c.refused, bytes = c.bytes, waiting_since = c.waiting_since,
 	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
 FROM c WHERE l.key = c.lane AND l.owner = ''

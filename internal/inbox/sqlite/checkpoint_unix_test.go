@@ -13,7 +13,8 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// What is written lies in the log until it is copied into the file. If that fails, it must not be tried again and again unnoticed.
+// Committed pages stay in the write-ahead log until a checkpoint copies them into the file. If that fails, it must not be
+// tried again and again unnoticed.
 func TestCheckpointFails(t *testing.T) {
 	path := os.Getenv("USHER_SQLITE_CHILD")
 	if path == "" { // the limit counts for a whole process
@@ -35,7 +36,7 @@ func TestCheckpointFails(t *testing.T) {
 	if err := add(1, 20<<20); err != nil {
 		t.Fatal(err)
 	}
-	e.Tidy()
+	e.Maintain()
 	signal.Ignore(syscall.SIGXFSZ)
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 30 << 20, Max: 1 << 40}); err != nil {
 		t.Fatal(err)
@@ -43,7 +44,7 @@ func TestCheckpointFails(t *testing.T) {
 	if err := add(2, 20<<20); err != nil { // there is room for it in the log, but not in the file
 		t.Fatal(err)
 	}
-	e.Tidy()
+	e.Maintain()
 	if err := add(3, 1); err == nil {
 		t.Error("it takes more in")
 	}

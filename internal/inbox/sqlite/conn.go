@@ -17,21 +17,21 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// A conn is a connection with its prepared statements. It uses SQLite's driver without package sql: that takes as long for a small
-// statement as the statement itself.
+// A conn is a connection with its prepared statements. It uses SQLite's driver without database/sql, which takes as long for a
+// small statement as SQLite itself.
 type conn struct {
 	driver.Conn
 	prepared map[string]*statement
 }
 
-// A statement is one of statements.sql.
+// A statement is a prepared statement of statements.sql.
 type statement struct {
 	driver.Stmt
-	whole bool // it gets a slice as one JSON array, and does not run once for each element
+	takesArray bool // it gets a slice as one JSON array; otherwise it runs once for each element
 }
 
 func connect(path string, pragmas []string) (*conn, error) {
-	path, err := filepath.Abs(path) // some names, such as :memory:, mean something else to SQLite
+	path, err := filepath.Abs(path) // some names, such as :memory:, have a special meaning for SQLite
 	if err != nil {
 		return nil, err
 	}
@@ -49,9 +49,9 @@ func (c *conn) exec(script string) error {
 	return err
 }
 
-// ask returns the first value of an answer.
-func (c *conn) ask(question string) (answer any, err error) {
-	rows, err := c.Conn.(driver.QueryerContext).QueryContext(context.Background(), question, nil)
+// queryValue runs a query and returns the first value of the first row.
+func (c *conn) queryValue(query string) (value any, err error) {
+	rows, err := c.Conn.(driver.QueryerContext).QueryContext(context.Background(), query, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -60,13 +60,13 @@ func (c *conn) ask(question string) (answer any, err error) {
 	return values[0], errors.Join(err, rows.Close())
 }
 
-// version is that of the tables, if this usher knows it.
+// version returns the version of the tables. If a newer usher made them, that is an error.
 func (c *conn) version() (int, error) {
-	answer, err := c.ask("PRAGMA user_version")
+	value, err := c.queryValue("PRAGMA user_version")
 	if err != nil {
-		return 0, plain(err)
+		return 0, describe(err)
 	}
-	version := int(answer.(int64))
+	version := int(value.(int64))
 	if version > len(migrations) {
 		return 0, fmt.Errorf("its tables were made by a newer usher (version %d, and this usher knows %d): start that one, or use another file", version, len(migrations))
 	}
@@ -80,9 +80,9 @@ func (c *conn) transaction(begin string, fn func() error) error {
 		return err
 	}
 	committed := false
-	defer func() { // also if fn panics
+	defer func() { // deferred, so that it also happens if fn panics
 		if !committed {
-			c.exec("ROLLBACK") // some errors have done it already
+			c.exec("ROLLBACK") // fails if SQLite has rolled back by itself, as it does after some errors
 		}
 	}()
 	err := fn()
@@ -101,16 +101,16 @@ func (c *conn) prepare(name string) (*statement, error) {
 	if !ok {
 		panic("there is no statement " + name)
 	}
-	one, err := c.Prepare(text)
+	prepared, err := c.Prepare(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	s := &statement{one, strings.Contains(text, "json_each(")}
+	s := &statement{prepared, strings.Contains(text, "json_each(")}
 	c.prepared[name] = s
 	return s, nil
 }
 
-// run runs a statement: once for each element of the slices in args, which are of the same length; once, if there is none.
+// run runs a statement: once for each element of the slices in args, which have the same length; or once, if there is no slice.
 func (c *conn) run(ctx context.Context, name string, each func(store.Row) error, args []any) error {
 	s, err := c.prepare(name)
 	if err != nil {
@@ -127,8 +127,8 @@ func (c *conn) run(ctx context.Context, name string, each func(store.Row) error,
 		case int:
 			values[i].Value = int64(a)
 		}
-		if s.whole && times >= 0 {
-			values[i].Value, times = array(a), -1
+		if s.takesArray && times >= 0 {
+			values[i].Value, times = jsonArray(a), -1
 		}
 	}
 	if times < 0 {
@@ -150,8 +150,8 @@ func (c *conn) run(ctx context.Context, name string, each func(store.Row) error,
 	return nil
 }
 
-// array writes a slice as JSON: numbers, or bytes in hex.
-func array(slice any) []byte {
+// jsonArray writes a slice as JSON: numbers, or bytes in hex.
+func jsonArray(slice any) []byte {
 	if all, ok := slice.([][]byte); ok {
 		words := make([]string, len(all))
 		for i, b := range all {
@@ -186,7 +186,7 @@ func (s *statement) run(ctx context.Context, each func(store.Row) error, args []
 	}
 }
 
-// row is a store.Row. Its bytes are its receiver's to keep.
+// row implements store.Row. The caller may keep the bytes that it scans.
 type row []driver.Value
 
 func (r row) Scan(into ...any) error {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile takes a lock that ends with the process. It is on a file of its own: POSIX locks of the database itself would go
-// with the first close of any descriptor.
+// lockFile takes a lock that ends with the process. It locks a file of its own: to open and close the database file itself would
+// end SQLite's POSIX locks on it.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

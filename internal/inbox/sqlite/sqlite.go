@@ -1,8 +1,9 @@
 // Package sqlite is the engine of an inbox in a file, for one usher: SQLite, without cgo. It knows statements,
 // transactions and their failures, and nothing about webhooks.
 //
-// A transaction is on disk before Write returns (WAL, synchronous=FULL). After a write that failed with an I/O error nothing
-// more is written: the kernel may have dropped pages that the next sync reports as safe. A full disk is not that.
+// A transaction is on disk before Write returns (WAL, synchronous=FULL). After an I/O error nothing more is written until a
+// restart: the kernel may have dropped pages that the next sync reports as safe. A full disk is not such an error: usher answers
+// 503, and goes on when there is room again.
 package sqlite
 
 import (
@@ -29,7 +30,7 @@ var statementsText string
 //go:embed 001.sql
 var schema001 string
 
-// migrations are numbered from 1, and only add.
+// migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add.
 var migrations = []string{schema001}
 
 var statements = store.Statements(statementsText)
@@ -37,39 +38,41 @@ var statements = store.Statements(statementsText)
 // ErrInUse says that another usher has the file.
 var ErrInUse = errors.New("another usher is using it")
 
-// Engine is a store.Engine.
+// Engine implements store.Engine.
 type Engine struct {
-	name string // as it was given: it may be a link
-	path string
+	name string // the path as it was given; it may be a link
+	path string // the file itself
 	log  *slog.Logger
 	lock *os.File
-	file os.FileInfo // as it was opened: is the path still the same file?
 
-	conn    *conn      // the only one that writes
-	readers chan *conn // those that read; nil: not opened yet
+	conn    *conn      // the only connection that writes
+	readers chan *conn // connections that read and are not in use right now; nil: not opened yet
 
-	broken  error
-	looked  time.Time   // when the path was last looked at
-	reserve bool        // the reserve file is there
-	tight   atomic.Bool // it was given up
-	scrub   bool        // the log may still have what was erased
+	file        os.FileInfo // the file at its opening, to notice when another one is in its place
+	fileChecked time.Time   // when this was last checked
+	broken      error       // a *store.BrokenError; nil: none
+
+	hasReserve   bool        // the reserve file exists
+	almostFull   atomic.Bool // the disk was full, and the reserve file was deleted
+	scrubPending bool        // the write-ahead log may still have content that was erased
 }
 
 // maxReaders is how many connections read at once.
 const maxReaders = 4
 
-// Open opens the file, or makes it. Only one usher may have it.
+// Open opens the file, or makes it. It fails with ErrInUse if another usher has it.
 func Open(name string, log *slog.Logger) (*Engine, error) {
-	if err := create(name); err != nil { // before the lock: of a link to nothing nobody knows yet what is behind it
+	// This comes before the lock: a link can only be resolved if the file behind it exists.
+	if err := createIfMissing(name); err != nil {
 		return nil, err
 	}
-	path := behind(name)
+	path := resolveLink(name)
 	lock, err := lockFile(path + ".lock")
 	if err != nil {
 		return nil, err
 	}
-	// A process before this one may have been killed before it could empty the log.
-	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), scrub: true}
+	// scrubPending: a former process may have been killed after an erasure, before it could empty the write-ahead log.
+	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), scrubPending: true}
 	if err := e.open(); err != nil {
 		e.Close()
 		return nil, err
@@ -77,8 +80,9 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 	return e, nil
 }
 
-// create makes the file if there is none, to give it its mode. It opens no file that exists: SQLite may have it.
-func create(name string) error {
+// createIfMissing makes the file with the right mode. It does not open a file that exists: when it closed that again, SQLite would
+// lose its POSIX locks if it has the file open.
+func createIfMissing(name string) error {
 	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -89,18 +93,19 @@ func create(name string) error {
 	return f.Close()
 }
 
-// behind is the file behind a link: SQLite's log is beside that one, and so must be the lock, or two ushers have one inbox.
-func behind(name string) string {
+// resolveLink returns the file behind a link. SQLite puts its write-ahead log beside that file. Our lock file belongs there, too,
+// or two ushers could use one inbox through two links.
+func resolveLink(name string) string {
 	if path, err := filepath.EvalSymlinks(name); err == nil {
 		return path
 	}
-	return name // usher check does not make it
+	return name // the file does not exist: Check does not make it
 }
 
 func (e *Engine) open() error {
 	var err error
 	if e.conn, err = connect(e.path, append([]string{"auto_vacuum(INCREMENTAL)", "wal_autocheckpoint(4000)"}, pragmas...)); err != nil {
-		return plain(err)
+		return describe(err)
 	}
 	if err := e.migrate(); err != nil {
 		return err
@@ -116,19 +121,20 @@ func (e *Engine) open() error {
 }
 
 var pragmas = []string{"busy_timeout(2000)", "journal_mode(WAL)", "synchronous(FULL)", "secure_delete(ON)", "cache_size(-16384)", "journal_size_limit(67108864)",
-	"temp_store(MEMORY)", "fullfsync(1)", "checkpoint_fullfsync(1)"} // the last two make a difference on macOS
+	"temp_store(MEMORY)", "fullfsync(1)", "checkpoint_fullfsync(1)"} // the last two matter on macOS only
 
-// migrate makes the tables, and gives back what a former process had leave to deliver.
+// migrate makes the tables, and ends the leases of a former process.
 func (e *Engine) migrate() error {
 	version, err := e.conn.version()
 	if err != nil {
 		return err
 	}
-	// Damage is found when a page is read. To look for it before, all of the file must be read, and that should not delay a start.
+	// A small file is checked for damage. To check a large one, which means to read all of it, would delay the start: there damage
+	// is found when a damaged page is read.
 	problem := any("ok")
 	if info, err := os.Stat(e.path); err == nil && info.Size() <= maxChecked {
-		if problem, err = e.conn.ask("PRAGMA quick_check(1)"); err != nil {
-			return plain(err)
+		if problem, err = e.conn.queryValue("PRAGMA quick_check(1)"); err != nil {
+			return describe(err)
 		}
 	}
 	if problem != "ok" {
@@ -138,18 +144,18 @@ func (e *Engine) migrate() error {
 	for n := version; n < len(migrations); n++ {
 		script += store.Columns.Replace(migrations[n]) + "\n"
 	}
-	// A leave of this engine lasts for years, so lanes with an owner are at the end of the index lane_due.
+	// Leases of this engine last for a hundred years, so the leased lanes are at the end of the index lane_due.
 	now := time.Now()
 	script += fmt.Sprintf("PRAGMA user_version = %d;\nUPDATE lane SET owner = x'', due = %d\n"+
-		"WHERE platform IN (SELECT hash FROM platform) AND failing IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
+		"WHERE platform IN (SELECT hash FROM platform) AND last_result IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
 		len(migrations), now.UnixMicro(), now.Add(100*24*time.Hour).UnixMicro())
-	return plain(e.conn.exec(script))
+	return describe(e.conn.exec(script))
 }
 
-// Check says whether usher could use the file. It makes and changes nothing: the person who checks may be another user than
-// the one that usher runs as.
+// Check says whether usher could use the file. It makes and changes no files, because the person who checks may be another user
+// than the one that usher runs as, and usher could not open them.
 func Check(path string) error {
-	path = behind(path)
+	path = resolveLink(path)
 	lock, err := os.OpenFile(path+".lock", os.O_RDWR, 0)
 	if err == nil {
 		lock.Close()
@@ -161,7 +167,7 @@ func Check(path string) error {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) { // usher makes it
+	if errors.Is(err, os.ErrNotExist) { // usher would make it: could it?
 		if f, err = os.CreateTemp(filepath.Dir(path), ".usher-check-*"); err == nil {
 			err = errors.Join(f.Close(), os.Remove(f.Name()))
 		}
@@ -173,20 +179,20 @@ func Check(path string) error {
 	f.Close() // before SQLite opens it
 	c, err := connect(path, []string{"query_only(1)"})
 	if err != nil {
-		return plain(err)
+		return describe(err)
 	}
 	defer c.Close()
 	_, err = c.version()
 	return err
 }
 
-// maxChecked is how large a file may be to be looked through at its start.
+// maxChecked is the size up to which a file is checked for damage at its opening.
 const maxChecked = 32 << 20
 
-// Shared is part of store.Engine.
+// Shared implements store.Engine.
 func (e *Engine) Shared() bool { return false }
 
-// Close ends the connections and gives the file free.
+// Close closes the connections, and unlocks the file.
 func (e *Engine) Close() error {
 	var errs []error
 	if e.file != nil { // it was opened
@@ -197,7 +203,7 @@ func (e *Engine) Close() error {
 		}
 	}
 	if e.conn != nil {
-		if e.broken == nil { // so that the file is whole without the log beside it
+		if e.broken == nil { // move everything from the write-ahead log into the file, so that the file alone is complete
 			errs = append(errs, e.conn.exec("PRAGMA wal_checkpoint(TRUNCATE)"))
 		}
 		errs = append(errs, e.conn.Close())
@@ -205,38 +211,39 @@ func (e *Engine) Close() error {
 	return errors.Join(append(errs, e.lock.Close())...)
 }
 
-// Write is part of store.Engine.
+// Write implements store.Engine.
 func (e *Engine) Write(fn func(store.Tx) error) error {
-	if err := e.look(); err != nil {
+	if err := e.checkFile(); err != nil {
 		return err
 	}
-	err := e.once(fn)
+	err := e.transact(fn)
 	if isFull(err) {
-		e.giveReserve()
+		e.deleteReserve()
 	}
-	return e.verdict(err)
+	return e.classify(err)
 }
 
-// scrubLog empties the log if it may still have what was erased. While somebody reads it can't; then Tidy does it.
+// scrubLog empties the write-ahead log if it may still have content that was erased. That is not possible while somebody reads;
+// then Maintain tries again.
 func (e *Engine) scrubLog() {
-	if !e.scrub {
+	if !e.scrubPending {
 		return
 	}
-	busy, err := e.conn.ask("PRAGMA wal_checkpoint(TRUNCATE)")
-	e.verdict(err)
-	e.scrub = err != nil || busy != int64(0)
+	busy, err := e.conn.queryValue("PRAGMA wal_checkpoint(TRUNCATE)")
+	e.classify(err)
+	e.scrubPending = err != nil || busy != int64(0)
 }
 
-// verdict says what is wrong, and whether that is for good.
-func (e *Engine) verdict(err error) error {
-	if err != nil && breaks(err) {
+// classify describes an error, and marks the engine as broken after a fatal one.
+func (e *Engine) classify(err error) error {
+	if err != nil && isFatal(err) {
 		e.broken = &store.BrokenError{Err: fmt.Errorf("the inbox's file could not be written: %w", err)}
 		return e.broken
 	}
-	return plain(err)
+	return describe(err)
 }
 
-func (e *Engine) once(fn func(store.Tx) error) error {
+func (e *Engine) transact(fn func(store.Tx) error) error {
 	t := &tx{ctx: context.Background(), conn: e.conn}
 	err := e.conn.transaction("begin_write", func() error {
 		if err := fn(t); err != nil {
@@ -245,26 +252,26 @@ func (e *Engine) once(fn func(store.Tx) error) error {
 		return t.Send()
 	})
 	if err == nil && t.erased {
-		e.scrub = true
+		e.scrubPending = true
 		e.scrubLog()
 	}
 	return err
 }
 
-// Import is part of store.Engine. Its file can be read only once, so that it is not tried again on a full disk.
+// Import implements store.Engine. On a full disk it leaves the reserve file alone, which is for outcomes.
 func (e *Engine) Import(fn func(store.Tx) error) error {
-	if err := e.look(); err != nil {
+	if err := e.checkFile(); err != nil {
 		return err
 	}
-	return e.verdict(e.once(fn))
+	return e.classify(e.transact(fn))
 }
 
-// look says whether the file can still be written: it may have been moved or removed.
-func (e *Engine) look() error {
-	if e.broken != nil || time.Since(e.looked) < time.Second/2 {
+// checkFile returns an error if the engine is broken, or if the file has been moved, removed or replaced.
+func (e *Engine) checkFile() error {
+	if e.broken != nil || time.Since(e.fileChecked) < time.Second/2 {
 		return e.broken
 	}
-	e.looked = time.Now()
+	e.fileChecked = time.Now()
 	info, err := os.Stat(e.name)
 	switch {
 	case err != nil:
@@ -275,7 +282,7 @@ func (e *Engine) look() error {
 	return e.broken
 }
 
-// Read is part of store.Engine.
+// Read implements store.Engine.
 func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) (err error) {
 	var c *conn
 	select {
@@ -286,26 +293,26 @@ func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) (err error) 
 	defer func() { e.readers <- c }()
 	if c == nil {
 		if c, err = connect(e.path, append(slices.Clone(pragmas), "query_only(1)", "cache_size(-2048)")); err != nil {
-			return plain(err)
+			return describe(err)
 		}
 	}
-	return plain(c.transaction("begin_read", func() error { return fn(&tx{ctx: ctx, conn: c}) }))
+	return describe(c.transaction("begin_read", func() error { return fn(&tx{ctx: ctx, conn: c}) }))
 }
 
-// tx runs statements one after the other, when they are sent.
+// tx implements store.Tx. Send runs the statements one after the other.
 type tx struct {
 	ctx    context.Context
 	conn   *conn
 	queue  []func() error
-	erased bool // it deletes what must not stay in the log either
+	erased bool // it erases content, which must not stay in the write-ahead log either
 }
 
-// Now is part of store.Tx.
+// Now implements store.Tx.
 func (t *tx) Now(at *int64) {
 	t.queue = append(t.queue, func() error { *at = time.Now().UnixMicro(); return nil })
 }
 
-// Send is part of store.Tx.
+// Send implements store.Tx.
 func (t *tx) Send() error {
 	queue := t.queue
 	t.queue = nil
@@ -317,13 +324,13 @@ func (t *tx) Send() error {
 	return nil
 }
 
-// Queue is part of store.Tx.
+// Queue implements store.Tx.
 func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
 	t.erased = t.erased || name == "erase_content"
 	t.queue = append(t.queue, func() error { return t.conn.run(t.ctx, name, each, args) })
 }
 
-// code is SQLite's number of an error; zero: it is none of SQLite's.
+// code returns SQLite's code of an error; zero: it is not an error of SQLite.
 func code(err error) int {
 	var e *sqlite.Error
 	if errors.As(err, &e) {
@@ -334,8 +341,8 @@ func code(err error) int {
 
 func isFull(err error) bool { return code(err)&0xff == lib.SQLITE_FULL }
 
-// breaks says whether nobody knows any more what is on the disk.
-func breaks(err error) bool {
+// isFatal says whether, after this error, nobody knows what is on the disk.
+func isFatal(err error) bool {
 	switch code(err) & 0xff {
 	case lib.SQLITE_IOERR, lib.SQLITE_CORRUPT, lib.SQLITE_NOTADB, lib.SQLITE_CANTOPEN:
 		return true
@@ -343,13 +350,14 @@ func breaks(err error) bool {
 	return false
 }
 
-// plain says what is wrong, and whose fault it is.
-func plain(err error) error {
+// describe adds to an error of SQLite what it means for the inbox. An error that a statement's values have caused becomes a
+// *store.StatementError.
+func describe(err error) error {
 	switch code(err) & 0xff {
 	case 0:
 		return err
 	case lib.SQLITE_TOOBIG, lib.SQLITE_CONSTRAINT, lib.SQLITE_MISMATCH, lib.SQLITE_RANGE:
-		return &store.GuiltyError{Err: err}
+		return &store.StatementError{Err: err}
 	case lib.SQLITE_FULL:
 		return fmt.Errorf("the disk of the inbox's file is full: %w", err)
 	case lib.SQLITE_NOTADB, lib.SQLITE_CORRUPT:
@@ -360,14 +368,15 @@ func plain(err error) error {
 	return fmt.Errorf("the inbox's file: %w", err)
 }
 
-// reserveSize is given up when the disk is full, so that what was delivered can still be noted.
+// reserveSize is the size of the reserve file, which is deleted when the disk is full: then outcomes can still be written.
 const reserveSize = 4 << 20
 
 func (e *Engine) reservePath() string { return e.path + ".reserve" }
 
 func (e *Engine) makeReserve() {
 	if info, err := os.Stat(e.reservePath()); err != nil || info.Size() != reserveSize {
-		// Twice as much must fit: what was given up is needed until there is room for more.
+		// Write twice as much first. Otherwise the file would be made, and the disk be full, again and again, as long as there is
+		// room for just one reserve file.
 		err := os.WriteFile(e.reservePath(), make([]byte, 2*reserveSize), 0o600)
 		if err == nil {
 			err = os.Truncate(e.reservePath(), reserveSize)
@@ -377,38 +386,38 @@ func (e *Engine) makeReserve() {
 			return
 		}
 	}
-	e.reserve = true
-	e.tight.Store(false)
+	e.hasReserve = true
+	e.almostFull.Store(false)
 }
 
-// Tight is part of store.Engine.
-func (e *Engine) Tight() bool { return e.tight.Load() }
+// AlmostFull implements store.Engine.
+func (e *Engine) AlmostFull() bool { return e.almostFull.Load() }
 
-// giveReserve makes room for what was delivered. Until there is room for more, nothing new is taken in.
-func (e *Engine) giveReserve() {
-	if !e.reserve {
+// deleteReserve makes room for outcomes. Until there is room for a new reserve file, no webhook is taken in.
+func (e *Engine) deleteReserve() {
+	if !e.hasReserve {
 		return
 	}
 	e.log.Warn("the disk of the inbox's file is full")
-	e.reserve = false
-	e.tight.Store(true)
+	e.hasReserve = false
+	e.almostFull.Store(true)
 	os.Remove(e.reservePath())
 }
 
-// Tidy is part of store.Engine: it keeps the log and the file small.
-func (e *Engine) Tidy() {
-	if e.look() != nil {
+// Maintain implements store.Engine: it keeps the write-ahead log and the file small.
+func (e *Engine) Maintain() {
+	if e.checkFile() != nil {
 		return
 	}
-	if !e.reserve {
+	if !e.hasReserve {
 		e.makeReserve()
 	}
-	// Somebody may read for long, as an export does, and webhooks must not wait for that.
+	// An export may read for long, and webhooks must not wait for its end.
 	e.conn.exec("PRAGMA busy_timeout(50)")
 	defer e.conn.exec("PRAGMA busy_timeout(2000)")
 	e.scrubLog()
 	if info, err := os.Stat(e.path + "-wal"); err == nil && info.Size() > 16<<20 {
-		e.verdict(e.conn.exec("PRAGMA wal_checkpoint(RESTART)")) // SQLite says nothing if one of its own fails
+		e.classify(e.conn.exec("PRAGMA wal_checkpoint(RESTART)")) // an error of SQLite's own checkpoints would go unnoticed
 	}
-	e.verdict(e.conn.exec("PRAGMA incremental_vacuum(256)"))
+	e.classify(e.conn.exec("PRAGMA incremental_vacuum(256)"))
 }

@@ -9,7 +9,7 @@ import (
 	"usher/internal/inbox/store"
 )
 
-// While somebody reads, as an export does, the log can't be emptied after an erasure. Other writes do not wait for that reader.
+// While an export reads, the write-ahead log can't be emptied after an erasure. Other writes do not wait for the export.
 func TestWritesDoNotWaitForReaders(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -36,7 +36,7 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 			tx.Queue("content_delete", nil, []int64{1})
 			tx.Queue("erase_content", nil, make([]byte, 32))
 		})
-		if !e.scrub {
+		if !e.scrubPending {
 			t.Error("the log was emptied while somebody reads")
 		}
 		write("100000000", func(tx store.Tx) { tx.Queue("touch", nil) }) // it would take a day
@@ -45,12 +45,13 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Tidy(); e.scrub {
+	if e.Maintain(); e.scrubPending {
 		t.Error("the log is not emptied when nobody reads any more")
 	}
 }
 
-// A page that panics must not leave its transaction open: the connection could never be used again, and the log never be emptied.
+// A handler that panics in a read must not leave its transaction open: the connection could never be used again, and the
+// write-ahead log never be emptied.
 func TestReadPanics(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -73,7 +74,7 @@ func TestReadPanics(t *testing.T) {
 	}
 }
 
-// An import reads its file once. On a full disk it must fail, and not run again with what is left of that file.
+// An import reads its file once. On a full disk it must fail, and not run again with the rest of the file.
 func TestAnImportRunsOnce(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -94,12 +95,13 @@ func TestAnImportRunsOnce(t *testing.T) {
 	if err == nil || runs != 1 {
 		t.Errorf("ran %d times on a full disk: %v", runs, err)
 	}
-	if !e.reserve {
+	if !e.hasReserve {
 		t.Error("the reserve is given up for an import")
 	}
 }
 
-// A reserve that could not be given up, since somebody had it open, is still there: once there is room webhooks are taken in again.
+// A reserve file that could not be deleted, because somebody had it open, still exists. When there is room again webhooks
+// are taken in again.
 func TestReserveThatStayed(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -110,15 +112,15 @@ func TestReserveThatStayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.giveReserve()
-	if !e.Tight() {
-		t.Error("a full disk is not tight")
+	e.deleteReserve()
+	if !e.AlmostFull() {
+		t.Error("a full disk is not almost full")
 	}
 	if err := os.WriteFile(e.reservePath(), content, 0o600); err != nil { // as if it had not been removed
 		t.Fatal(err)
 	}
-	e.Tidy()
-	if e.Tight() {
+	e.Maintain()
+	if e.AlmostFull() {
 		t.Error("nothing is taken in any more")
 	}
 }

@@ -1,5 +1,6 @@
--- Each statement is named after the question that it answers. Where the caller has a slice it runs once for each element, or
--- gets it as one JSON array (bytes in hex) if it says json_each.
+-- Each statement is named after the question that it answers or the change that it makes. If an argument is a slice, the
+-- statement runs once for each element; or, if it says json_each, once with the slice as a JSON array (bytes in hex).
+-- {lane}, {webhook} and {never} are replaced; see store.Columns. The numbers of the states are in 001.sql.
 
 -- name: begin_write
 BEGIN IMMEDIATE
@@ -17,69 +18,78 @@ SELECT code FROM platform
 INSERT INTO platform (hash, code) VALUES (?1, ?2) ON CONFLICT DO NOTHING
 
 -- name: lane_add
-INSERT INTO lane (key, platform, tenant, kind) VALUES (?1, substr(?1, 17), ?2, ?3) ON CONFLICT DO NOTHING -- the key's second half is the platform's
+INSERT INTO lane (key, platform, tenant, event_type) VALUES (?1, substr(?1, 17), ?2, ?3) ON CONFLICT DO NOTHING -- the second half of a key is the platform's hash
 
 -- name: lane_lock
 SELECT {lane} FROM lane l WHERE l.key IN (SELECT unhex(value) FROM json_each(?1))
 
 -- name: lane_save
-UPDATE lane SET tail = ?, memory = ?, waiting = ?, again = ?, parked = ?, refused = ?, bytes = ?, since = ?, failing = ?, tried = ?, wish = ?,
+UPDATE lane SET tail = ?, details = ?, waiting = ?, resent = ?, parked = ?, refused = ?, bytes = ?, waiting_since = ?, last_result = ?, last_try = ?, not_before = ?,
 	paused = ?, due = ?, owner = ?
 WHERE key = ?
 
 -- name: lane_due_repair
-UPDATE lane SET due = CASE WHEN wish <= ?2 THEN max(?1, wish) ELSE ?1 END, wish = CASE WHEN wish <= ?2 THEN wish ELSE 0 END, tried = min(tried, ?1)
-WHERE platform = ?4 AND due < {never} AND owner = x'' AND (failing = 0 AND due > ?1 OR failing = 1 AND due > ?3 OR failing = 2 AND due > ?3)
+-- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure; 4 the platforms.
+-- Leases do not end here. A lane whose time is later than possible may be tried now.
+UPDATE lane SET due = CASE WHEN not_before <= ?2 THEN max(?1, not_before) ELSE ?1 END, not_before = CASE WHEN not_before <= ?2 THEN not_before ELSE 0 END, last_try = min(last_try, ?1)
+WHERE platform = ?4 AND due < {never} AND owner = x'' AND (last_result = 0 AND due > ?1 OR last_result = 1 AND due > ?3 OR last_result = 2 AND due > ?3)
 
 -- name: lanes_between
 SELECT {lane} FROM lane l WHERE l.key BETWEEN ?1 AND ?2
 
 -- name: claim_ready
-SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.failing = 0 AND l.due <= ?2 AND l.bytes > 0 AND (l.owner = x'' OR ?3 = 1) ORDER BY l.due LIMIT ?4
+-- 1 the platform, 2 now, 3 whether leases that have ended may be taken over (1), 4 how many lanes. The same for all claims.
+SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.last_result = 0 AND l.due <= ?2 AND l.bytes > 0 AND (l.owner = x'' OR ?3 = 1) ORDER BY l.due LIMIT ?4
 
 -- name: claim_retry
 SELECT {lane} FROM (
-	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND failing = 1 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)
+	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND last_result = 1 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)
 	UNION ALL
-	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND failing = 2 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)) l
+	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND last_result = 2 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)) l
 
 -- name: claim_probe
-SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.failing = 2 AND l.due < {never} AND l.tried <= ?2 - 1000000 AND l.wish <= ?2 AND (l.owner = x'' OR l.due <= ?2 AND ?3 = 1)
-ORDER BY l.tried LIMIT ?4
+-- No lane is probed that was tried within the last second.
+SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.last_result = 2 AND l.due < {never} AND l.last_try <= ?2 - 1000000 AND l.not_before <= ?2 AND (l.owner = x'' OR l.due <= ?2 AND ?3 = 1)
+ORDER BY l.last_try LIMIT ?4
 
 -- name: claim_wave
-SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.failing = 2 AND l.due < {never} AND l.since >= ?5 AND l.tried < ?6 AND l.wish <= ?2 AND l.owner = x'' AND ?3 >= 0
-ORDER BY l.since LIMIT ?4
+-- 5 lanes that wait since then or later, 6 lanes that were last tried before then. A wave takes over no leases.
+SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.last_result = 2 AND l.due < {never} AND l.waiting_since >= ?5 AND l.last_try < ?6 AND l.not_before <= ?2 AND l.owner = x'' AND ?3 >= 0
+ORDER BY l.waiting_since LIMIT ?4
 
 -- name: touch
+-- A write that changes nothing, to find out whether the database can be written.
 UPDATE number SET last = last
 
--- name: numbers
+-- name: take_numbers
 UPDATE number SET last = last + ?1 RETURNING last - ?1 + 1, ?1
 
--- name: next
+-- name: next_waiting
+-- 1 the lane, 2 a webhook that does not count, 3 the size up to which the content is read, too.
 SELECT {webhook}, c.header, c.body FROM webhook w JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?3
-WHERE w.lane = ?1 AND w.state = 0 AND w.seq <> ?2 ORDER BY w.ord LIMIT 1
+WHERE w.lane = ?1 AND w.state = 0 AND w.seq <> ?2 ORDER BY w.lane_order LIMIT 1
 
--- name: lane_rest
+-- name: lane_supersedable
+-- Webhooks that a newer snapshot may supersede: parked, refused, or waiting and sent again by hand (their order is negative).
 SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key
-WHERE l.key = ?1 AND l.parked + l.again + l.refused > 0 AND (w.state IN (1, 2) OR w.state = 0 AND w.ord < 0) ORDER BY w.seq
+WHERE l.key = ?1 AND l.parked + l.resent + l.refused > 0 AND (w.state IN (1, 2) OR w.state = 0 AND w.lane_order < 0) ORDER BY w.seq
 
--- name: lane_queue
-SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key WHERE l.key = ?1 AND w.state = 0 ORDER BY w.ord
+-- name: lane_waiting
+SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key WHERE l.key = ?1 AND w.state = 0 ORDER BY w.lane_order
 
 -- name: webhooks
 SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq WHERE w.seq = ?1
 
 -- name: webhooks_lock
+-- The whole file is locked already.
 SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq WHERE w.seq = ?1
 
 -- name: webhook_add
-INSERT INTO webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, ord, changed, status)
+INSERT INTO webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, lane_order, changed, status)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: webhook_save
-UPDATE webhook SET state = ?, ord = ?, changed = ?, status = ? WHERE seq = ?
+UPDATE webhook SET state = ?, lane_order = ?, changed = ?, status = ? WHERE seq = ?
 
 -- name: webhook_delete
 DELETE FROM webhook WHERE seq IN (SELECT value FROM json_each(?1))
@@ -87,7 +97,7 @@ DELETE FROM webhook WHERE seq IN (SELECT value FROM json_each(?1))
 -- name: finished_delete
 DELETE FROM webhook WHERE seq IN (SELECT value FROM json_each(?1)) AND state > 2
 
--- name: content_tidy
+-- name: content_delete_orphans
 DELETE FROM content WHERE seq IN (SELECT value FROM json_each(?1)) AND NOT EXISTS (SELECT 1 FROM webhook w WHERE w.seq = content.seq)
 
 -- name: content_add
@@ -107,6 +117,7 @@ ON CONFLICT (lane) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, recei
 SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM snapshot s JOIN lane l ON l.key = s.lane WHERE s.lane BETWEEN ?1 AND ?2
 
 -- name: seen_find
+-- An id whose webhook is no longer stored counts as delivered (3).
 SELECT s.lane, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
 WHERE s.lane = ?1 AND s.id = ?2
 
@@ -114,10 +125,10 @@ WHERE s.lane = ?1 AND s.id = ?2
 INSERT INTO seen_id (lane, id, digest, seq, at, uuid) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (lane, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
 
--- name: seen_forget
+-- name: seen_delete_lane
 DELETE FROM seen_id WHERE lane = ?1
 
--- name: seen_dropped
+-- name: seen_delete_discarded
 DELETE FROM seen_id WHERE (lane, seq) IN (SELECT lane, seq FROM webhook WHERE seq IN (SELECT value FROM json_each(?1)) AND state = 5)
 
 -- name: seen_expire
@@ -142,29 +153,33 @@ INSERT INTO pause (receiver, platform, tenant, key, since) VALUES (?1, ?2, ?3, ?
 DELETE FROM pause WHERE key = ?1 RETURNING since
 
 -- name: list
+-- 1 only below this seq, 2 the state (-1: any), 3 and 4 received from and before, 5 whether with content (1), 6 how many. The same for all lists.
 SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
 WHERE w.seq < ?1 AND (?2 < 0 OR w.state = ?2) AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
 
--- name: list_held
+-- name: list_parked_or_refused
 SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
 WHERE w.state IN (1, 2) AND w.seq < ?1 AND w.state = ?2 AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
 
--- name: list_lane
+-- name: list_tenant
+-- 7 and 8 the first and the last key that a lane of the tenant can have.
 SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
 WHERE w.lane BETWEEN ?7 AND ?8 AND w.seq < ?1 AND (?2 < 0 OR w.state = ?2) AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
 
 -- name: previous
+-- Two rows for each webhook: its tenant's last snapshot before it that was not accepted (waiting, parked, superseded, discarded), and
+-- the last one that was (delivered, kept).
 SELECT * FROM (SELECT ?2, seq, state, x'' FROM webhook WHERE lane = ?1 AND seq < ?2 AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
 UNION ALL
 SELECT * FROM (SELECT ?2, w.seq, w.state, c.body FROM webhook w JOIN content c ON c.seq = w.seq
 	WHERE w.lane = ?1 AND w.seq < ?2 AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)
 
 -- name: figures
-SELECT platform, sum(waiting), min(since), sum(parked), sum(bytes),
-	count(*) FILTER (WHERE failing = 2 AND waiting > 0), count(*) FILTER (WHERE failing = 1 AND waiting > 0)
+SELECT platform, sum(waiting), min(waiting_since), sum(parked), sum(bytes),
+	count(*) FILTER (WHERE last_result = 2 AND waiting > 0), count(*) FILTER (WHERE last_result = 1 AND waiting > 0)
 FROM lane WHERE bytes > 0 GROUP BY platform
 
--- name: refused_find
+-- name: refused_copies
 SELECT {webhook} FROM webhook w LEFT JOIN lane l ON l.key = w.lane WHERE w.state = 2 AND w.digest = ?1
 
 -- name: refused_all
@@ -173,7 +188,7 @@ SELECT seq, size, received FROM webhook WHERE state IN (1, 2) AND state = 2 ORDE
 -- name: refused_delete
 DELETE FROM webhook WHERE seq = ?1 AND state = 2 RETURNING lane
 
--- name: lane_unrefuse
+-- name: lane_subtract_refused
 UPDATE lane SET refused = max(refused - 1, 0) WHERE key = ?1
 
 -- name: refused_count
@@ -183,21 +198,23 @@ SELECT count(*) FROM webhook WHERE state IN (1, 2) AND state = 2
 SELECT count(*) FROM snapshot
 
 -- name: tenants
-SELECT l.platform, l.tenant, coalesce(s.name, x''), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.failing, l.paused
+SELECT l.platform, l.tenant, coalesce(s.name, x''), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused
 FROM lane l LEFT JOIN snapshot s ON s.lane = l.key
 WHERE l.tenant <> x'' AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > (?1, ?2)
-AND (?3 = 0 OR l.parked + l.refused > 0 OR l.failing > 0 AND l.waiting > 0) ORDER BY l.tenant, l.platform LIMIT ?4
+AND (?3 = 0 OR l.parked + l.refused > 0 OR l.last_result > 0 AND l.waiting > 0) ORDER BY l.tenant, l.platform LIMIT ?4
 
--- name: held_up
-SELECT {lane} FROM lane l WHERE l.failing > 0 AND l.waiting > 0 ORDER BY l.since LIMIT ?1
+-- name: lanes_held_up
+SELECT {lane} FROM lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT ?1
 
 -- name: sweep_lock
+-- 1: this process may delete. No other process has the file.
 SELECT 1
 
--- name: finished_cut
+-- name: finished_beyond
+-- The newest finished webhook beyond so many.
 SELECT changed, seq FROM webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT 1 OFFSET ?1
 
--- name: finished_before
+-- name: finished_up_to
 SELECT seq FROM webhook WHERE state > 2 AND (changed, seq) <= (?1, ?2) ORDER BY changed, seq LIMIT ?3
 
 -- name: finished_bytes
@@ -225,27 +242,28 @@ SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.
 SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM snapshot s JOIN lane l ON l.key = s.lane ORDER BY s.lane
 
 -- name: export_seen
-SELECT l.platform, l.tenant, l.kind, s.id, s.digest, s.seq, s.at, s.uuid FROM seen_id s JOIN lane l ON l.key = s.lane ORDER BY s.lane, s.id, s.digest
+SELECT l.platform, l.tenant, l.event_type, s.id, s.digest, s.seq, s.at, s.uuid FROM seen_id s JOIN lane l ON l.key = s.lane ORDER BY s.lane, s.id, s.digest
 
--- name: filled
+-- name: inbox_filled
 SELECT count(*) FROM (SELECT 1 FROM webhook UNION ALL SELECT 1 FROM snapshot LIMIT 1) AS f
 
 -- name: import_lock
+-- The whole file is locked already.
 SELECT 1
 
 -- name: last_number
 SELECT last FROM number
 
--- name: import_number
+-- name: import_set_number
 UPDATE number SET last = max(last, ?1)
 
--- name: import_forget
-UPDATE lane SET memory = x''
+-- name: import_forget_copies
+UPDATE lane SET details = x''
 
--- name: import_count
-UPDATE lane SET waiting = c.waiting, again = c.again, parked = c.parked, refused = c.refused, bytes = c.bytes, since = c.since,
+-- name: import_recount
+UPDATE lane SET waiting = c.waiting, resent = c.resent, parked = c.parked, refused = c.refused, bytes = c.bytes, waiting_since = c.waiting_since,
 	due = CASE WHEN c.waiting > 0 AND paused = 0 THEN ?1 ELSE {never} END
-FROM (SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND ord < 0) AS again,
+FROM (SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0) AS resent,
 	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
-	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0) AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS since
+	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0) AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS waiting_since
 	FROM webhook WHERE lane <> x'' AND state IN (0, 1, 2) GROUP BY lane) c WHERE lane.key = c.lane AND lane.owner = x''

@@ -9,50 +9,50 @@ import (
 	"usher/webhookgate"
 )
 
-// What people do. Each action is a transaction that locks the lane's row, on whichever replica it was asked.
+// What people do. Each action is an op that locks the lane's row, on whichever replica the person has asked.
 
-// act is an op that one person waits for.
-type act struct {
-	s     *Store
-	wakes bool // the courier may have something to do after it
-	wants func(*needs)
-	does  func(*work) error
-	err   error
-	reply chan error
+// A funcOp is an op made of two functions, and an error for its caller.
+type funcOp struct {
+	s        *Store
+	byPerson bool // a person has changed something: figures must show it, and the courier may have something to do
+	needFn   func(*needs)
+	decideFn func(*batch) error
+	err      error // what decideFn returned
+	reply    chan error
 }
 
-func (a *act) weight() int64      { return 0 }
-func (a *act) need(n *needs) bool { a.wants(n); return true }
-func (a *act) decide(w *work)     { a.err = a.does(w) }
+func (a *funcOp) weight() int64      { return 0 }
+func (a *funcOp) need(n *needs) bool { a.needFn(n); return true }
+func (a *funcOp) decide(b *batch)    { a.err = a.decideFn(b) }
 
-func (a *act) done(err error) {
-	if a.wakes {
+func (a *funcOp) done(err error) {
+	if a.byPerson {
 		a.s.mu.Lock()
-		a.s.cache.acted = a.s.cache.changes
+		a.s.figures.personChangedAt = a.s.figures.changeCount
 		a.s.mu.Unlock()
 	}
 	a.reply <- errors.Join(err, a.err)
-	if a.wakes && a.s.cfg.Courier != nil {
-		a.s.cfg.Courier.Look()
+	if a.byPerson && a.s.cfg.Courier != nil {
+		a.s.cfg.Courier.Wake()
 	}
 }
 
-// actionPatience is how long a person waits for an action, which may wait for a delivery.
+// actionPatience is how long a person waits for an action, which may have to wait for a delivery.
 const actionPatience = 20 * time.Second
 
-// do runs an action.
-func (s *Store) do(wants func(*needs), does func(*work) error) error {
+// act runs an action of a person.
+func (s *Store) act(wants func(*needs), does func(*batch) error) error {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
-	return s.perform(ctx, act{s: s, wakes: true, wants: wants, does: does})
+	return s.perform(ctx, funcOp{s: s, byPerson: true, needFn: wants, decideFn: does})
 }
 
-// perform runs an action. If it finds that a webhook is being delivered, it waits for the outcome.
-func (s *Store) perform(ctx context.Context, one act) error {
+// perform runs a funcOp. If its webhook is being delivered (ErrBusy), it waits for the outcome and tries again.
+func (s *Store) perform(ctx context.Context, template funcOp) error {
 	for busy := false; ; busy = true {
-		a := one
-		a.reply = make(chan error, 1)
-		err := s.await(ctx, &a, a.reply)
+		o := template
+		o.reply = make(chan error, 1)
+		err := s.await(ctx, &o, o.reply)
 		if busy && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return ErrBusy
 		}
@@ -67,7 +67,7 @@ func (s *Store) perform(ctx context.Context, one act) error {
 	}
 }
 
-// find reads the row of a webhook. Its lane never changes.
+// find reads a webhook with its content. Of the result only the lane and the content never change.
 func (s *Store) find(id int64) (w *Webhook, err error) {
 	err = s.read(s.run, func(tx Tx) error {
 		tx.Queue("webhooks", func(r Row) (err error) { w, err = s.scanWebhook(r, true); return err }, []int64{id})
@@ -79,109 +79,104 @@ func (s *Store) find(id int64) (w *Webhook, err error) {
 	return w, err
 }
 
-// Redeliver sends a webhook again, ahead of what its lane has waiting, with a fresh count of tries; one that waits is tried
-// now. One that is not the latest of its lane would undo what came after it, and needs force.
+// Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A webhook that
+// waits is tried at once. If the webhook is not the tail of its lane, it would overwrite newer ones: that needs force.
 func (s *Store) Redeliver(id int64, force bool) error {
 	found, err := s.find(id)
 	if err != nil {
 		return err
 	}
-	return s.explain(s.do(func(n *needs) {
+	return s.explain(s.act(func(n *needs) {
 		n.lane(found.lane)
-		n.rows[id] = true
-	}, func(w *work) error {
-		l, h := w.lanes[found.lane], w.rows[id]
+		n.webhooks[id] = true
+	}, func(b *batch) error {
+		l, h := b.lanes[found.lane], b.webhooks[id]
 		if h == nil || l == nil {
-			return cmpNotFound(h, found)
+			return missingErr(h, found)
 		}
-		w.reclaim(l)
+		b.endExpiredLease(l)
 		rc := s.cfg.Receivers.For(h.Platform)
 		switch {
 		case h.Rejected():
 			return ErrRefused
-		case h.State == Waiting && w.owned(l) && l.head == id:
+		case h.State == Waiting && b.leased(l) && l.leasedID == id:
 			return ErrBusy
 		case h.State == Waiting:
-			l.fresh()
-			if !w.owned(l) {
-				l.rest(w.now)
-			}
+			l.clearBackoff()
+			b.reschedule(l)
 			return nil
 		case found.State == Waiting && (h.State == Delivered || h.State == Superseded):
-			return nil // it was to be tried now, and that is done: once more would undo what came after it
+			return nil // it was waiting when it was asked for, and was delivered meanwhile; once more could overwrite a newer one
 		case h.State == Kept && rc == nil:
 			return ErrKept
 		case l.tail > id && !force:
-			return &OverwriteError{id, l.last()}
-		case h.State != Parked && s.full(h.size):
+			return &OverwriteError{id, l.tailEntry()}
+		case h.State != Parked && s.wouldOverflow(h.size):
 			return webhookgate.ErrFull
 		}
-		l.leave(h)
-		before := l.bytes
-		if h.State == Parked {
-			before += h.size
-		}
-		idle := l.waiting == 0
-		h.Status = Status{Attempts: h.Attempts, Again: w.time(), Forced: force && l.tail > id}
-		l.enter(h, Waiting, "", w.time())
-		w.bytes += l.bytes - before
-		w.change(h)
+		before, idle := l.bytes, l.waiting == 0
+		l.countOut(h)
+		h.Status = Status{Attempts: h.Attempts, Again: b.time(), Forced: force && l.tail > id}
+		l.countIn(h, Waiting, "", b.time())
+		b.bytesAdded += l.bytes - before
+		b.markChanged(h)
 		l.held = nil
 		switch {
 		case l.tail == id:
-			l.tailDigest = digestOf(h)
-		case l.owner != nil && l.head == l.tail: // the tail is being delivered, and this one comes after it
+			l.tailDigest = dedupDigest(h)
+		case l.owner != nil && l.leasedID == l.tail:
+			// The tail is being delivered, and this one comes after it. So a copy of the tail is a change again.
 			l.tailDigest = nil
 		}
 		if idle {
-			l.since = w.now
+			l.waitingSince = b.now
 		}
-		if !w.owned(l) {
-			l.fresh()
-			l.rest(w.now)
+		if !b.leased(l) {
+			l.clearBackoff()
+			l.release(b.now)
 		}
 		return nil
 	}))
 }
 
-// last is what a lane knows about its last webhook.
-func (l *lane) last() Entry {
+// tailEntry returns what the lane's row knows about its tail.
+func (l *lane) tailEntry() Entry {
 	return Entry{ID: l.tail, Webhook: l.tailID, Platform: l.Platform, Tenant: l.Tenant}
 }
 
-// explain adds to an OverwriteError what is known about the newer webhook, unless the history has dropped it.
+// explain completes an OverwriteError with the newer webhook, if that one is still stored.
 func (s *Store) explain(err error) error {
 	if older, ok := errors.AsType[*OverwriteError](err); ok {
-		if latest, gone := s.find(older.Latest.ID); gone == nil {
+		if latest, missing := s.find(older.Latest.ID); missing == nil {
 			older.Latest = latest.Entry
 		}
 	}
 	return err
 }
 
-func cmpNotFound(h, found *Webhook) error {
+func missingErr(h, found *Webhook) error {
 	if h == nil || found.lane == (Key{}) && found.State != Refused {
 		return ErrNotFound
 	}
-	return ErrRefused // it belongs to no lane
+	return ErrRefused // it has no lane
 }
 
-// Discard sets a webhook aside that waits, is parked or was refused: nothing more is done with it, and it stays to be looked at.
+// Discard discards a webhook that waits, is parked or was refused: nothing more is done with it, and it stays in the history.
 func (s *Store) Discard(id int64) error {
 	found, err := s.find(id)
 	if err != nil {
 		return err
 	}
-	return s.do(func(n *needs) {
+	return s.act(func(n *needs) {
 		if found.lane != (Key{}) {
 			n.lane(found.lane)
-			n.next[found.lane] = id
+			n.nextExcept[found.lane] = id
 		}
-		n.rows[id] = true
-	}, func(w *work) error {
-		l, h := w.lanes[found.lane], w.rows[id]
+		n.webhooks[id] = true
+	}, func(b *batch) error {
+		l, h := b.lanes[found.lane], b.webhooks[id]
 		if l != nil {
-			w.reclaim(l)
+			b.endExpiredLease(l)
 		}
 		switch {
 		case h == nil:
@@ -190,24 +185,24 @@ func (s *Store) Discard(id int64) error {
 			return ErrFinished
 		case h.State == Refused:
 			if l == nil {
-				l = new(lane) // it belongs to none
+				l = new(lane) // it has no lane: this one is not saved
 			}
-			w.move(l, h, Discarded, byHand)
+			b.move(l, h, Discarded, byHand)
 			return nil
-		case l == nil: // a damaged file
+		case l == nil: // the lane's row is missing: the file is damaged
 			return ErrNotFound
-		case w.owned(l) && l.head == id:
+		case b.leased(l) && l.leasedID == id:
 			return ErrBusy
 		}
-		first := h.State == Waiting && (w.next[l.key] == nil || w.next[l.key].order() > h.order())
-		w.move(l, h, Discarded, byHand)
-		l.held = nil // the receiver may have got it, though it did not say so
-		if first && !w.owned(l) {
-			if next := w.next[l.key]; next != nil {
-				l.since = next.since().UnixMicro()
+		first := h.State == Waiting && (b.next[l.key] == nil || b.next[l.key].position() > h.position())
+		b.move(l, h, Discarded, byHand)
+		l.held = nil // the receiver may have accepted it in a try whose answer got lost
+		if first && !b.leased(l) {
+			if next := b.next[l.key]; next != nil {
+				l.waitingSince = next.ageFrom().UnixMicro()
 			}
-			l.fresh()
-			l.rest(w.now)
+			l.clearBackoff()
+			l.release(b.now)
 		}
 		return nil
 	})
@@ -232,57 +227,58 @@ func (s *Store) lanesOf(platform *string, tenant string) (all []*lane, err error
 	return all, err
 }
 
-// Forget drops what a copy is compared with, of a tenant's lanes on one platform or on all, and says of how many: the
-// tenant's next snapshot is delivered whatever it is.
+// Forget drops what dedup compares with, of a tenant on one platform or on all: the tenant's next snapshot is delivered, even if
+// it is a copy. It returns the number of platforms on which there was anything to forget.
 func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
 	lanes, err := s.lanesOf(platform, tenant)
 	if err != nil || len(lanes) == 0 {
 		return 0, err
 	}
-	err = s.do(func(n *needs) {
+	err = s.act(func(n *needs) {
 		for _, l := range lanes {
 			n.lane(l.key)
 		}
-	}, func(w *work) error {
+	}, func(b *batch) error {
 		count = 0
 		for _, found := range lanes {
-			if w.lanes[found.key].forget() {
+			if b.lanes[found.key].forgetCopies() {
 				count++
 			}
-			w.extra = append(w.extra, func(tx Tx) { tx.Queue("seen_forget", nil, found.key[:]) })
+			b.statements = append(b.statements, func(tx Tx) { tx.Queue("seen_delete_lane", nil, found.key[:]) })
 		}
 		return nil
 	})
 	return count, err
 }
 
-// Erase deletes all that is kept of a tenant: what waits, is parked or was refused, the history, the last snapshot, and
-// what dedup remembers. It says how many webhooks that were.
+// Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number
+// of webhooks.
 func (s *Store) Erase(platform, tenant string) (count int, err error) {
 	key := tenantKey(platform, tenant)
-	err = s.do(func(n *needs) { n.lane(key) }, func(w *work) error {
+	err = s.act(func(n *needs) { n.lane(key) }, func(b *batch) error {
 		count = 0
-		l := w.lanes[key]
+		l := b.lanes[key]
 		if l == nil {
 			return nil
 		}
-		if w.owned(l) { // its holder shall not go on with the next one
-			if until := w.now + int64(erasing/time.Microsecond); l.wish < until-int64(erasing/2/time.Microsecond) {
-				l.wish, l.changed = until, true
+		if b.leased(l) {
+			// perform calls us again until the lease has ended. Meanwhile its holder must not continue with the lane's next webhook.
+			if until := b.now + micros(eraseHold); l.notBefore < until-micros(eraseHold/2) {
+				l.notBefore, l.dirty = until, true
 			}
 			return ErrBusy
 		}
-		w.bytes -= l.bytes
-		l.forget()
-		l.waiting, l.again, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
+		b.bytesAdded -= l.bytes
+		l.forgetCopies()
+		l.waiting, l.resent, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
 		l.tail, l.tailID = 0, ""
-		l.fresh()
-		l.rest(w.now)
-		w.extra = append(w.extra, func(tx Tx) {
+		l.clearBackoff()
+		l.release(b.now)
+		b.statements = append(b.statements, func(tx Tx) {
 			tx.Queue("erase_content", nil, key[:])
 			tx.Queue("erase_webhooks", func(r Row) error { count++; var seq int64; return r.Scan(&seq) }, key[:])
 			tx.Queue("erase_snapshot", nil, key[:])
-			tx.Queue("seen_forget", nil, key[:])
+			tx.Queue("seen_delete_lane", nil, key[:])
 		})
 		return nil
 	})
@@ -290,53 +286,48 @@ func (s *Store) Erase(platform, tenant string) (count int, err error) {
 	return count, err
 }
 
-// erasing is how long a lane stands still for an erasure that waits for a delivery.
-const erasing = 15 * time.Second
+// eraseHold is how long no delivery of a lane begins while an erasure waits for the current one.
+const eraseHold = 15 * time.Second
 
-// pauses are what is held back by hand, as last read.
+// pauses has the pauses that were read last.
 type pauses struct {
-	reading chan struct{} // one at a time: what was read later must not be replaced by what was read before
+	reading chan struct{} // one reader at a time: an older result must not replace a newer one
 	list    atomic.Pointer[[]Pause]
 }
 
-// Pause holds deliveries back; see Pause.
+// Pause holds deliveries back; see type Pause.
 func (s *Store) Pause(p Pause) error {
-	return s.setPause(p, func(w *work, l *lane) {
-		w.extra = append(w.extra, p.add(w.now))
-		if l != nil && !l.paused {
-			l.paused, l.changed = true, true
-			if !w.owned(l) {
-				l.rest(w.now)
-			}
-		}
-	})
+	return s.setPause(p, true, func(b *batch) { b.statements = append(b.statements, p.insert(b.now)) })
 }
 
 // Resume lifts a pause, and says whether there was one.
 func (s *Store) Resume(p Pause) (bool, error) {
 	var known bool
-	err := s.setPause(p, func(w *work, l *lane) {
+	err := s.setPause(p, false, func(b *batch) {
 		known = false
-		w.extra = append(w.extra, func(tx Tx) {
+		b.statements = append(b.statements, func(tx Tx) {
 			tx.Queue("pause_remove", func(r Row) error { known = true; var since int64; return r.Scan(&since) }, pauseKey(p))
 		})
-		if l != nil && l.paused {
-			l.paused, l.changed = false, true
-			if !w.owned(l) {
-				l.rest(w.now)
-			}
-		}
 	})
 	return known, err
 }
 
-func (s *Store) setPause(p Pause, change func(*work, *lane)) error {
+// setPause writes a pause's row, and pauses or resumes the lane if the pause is for a tenant. Then it reads the pauses, so that the
+// change is in force here when it returns.
+func (s *Store) setPause(p Pause, paused bool, writeRow func(*batch)) error {
 	key := tenantKey(p.Platform, p.Tenant)
-	err := s.do(func(n *needs) {
+	err := s.act(func(n *needs) {
 		if p.Tenant != "" {
 			n.lanes[key] = webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}
 		}
-	}, func(w *work) error { change(w, w.lanes[key]); return nil })
+	}, func(b *batch) error {
+		writeRow(b)
+		if l := b.lanes[key]; l != nil && l.paused != paused {
+			l.paused, l.dirty = paused, true
+			b.reschedule(l)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -348,8 +339,8 @@ func pauseKey(p Pause) []byte {
 	return k[:]
 }
 
-// add returns what stores the pause.
-func (p Pause) add(since int64) func(Tx) {
+// insert returns a function that queues the pause's row.
+func (p Pause) insert(since int64) func(Tx) {
 	return func(tx Tx) {
 		tx.Queue("pause_add", nil, []byte(p.Receiver), []byte(p.Platform), []byte(p.Tenant), pauseKey(p), since)
 	}
@@ -362,7 +353,7 @@ func scanPause(r Row) (Pause, error) {
 	return Pause{string(receiver), string(platform), string(tenant), moment(since)}, err
 }
 
-// ReadPauses reads what is held back by hand. After an error what was read before counts.
+// ReadPauses reads the pauses. After an error the ones that were read before stay in force.
 func (s *Store) ReadPauses(ctx context.Context) error {
 	select {
 	case s.pauses.reading <- struct{}{}:
@@ -386,13 +377,14 @@ func (s *Store) ReadPauses(ctx context.Context) error {
 	return err
 }
 
-// followPauses reads what others pause: it counts here within a second. Only this process changes a file.
-func (s *Store) followPauses() {
+// refreshPauses reads the pauses again and again, so that a pause of another replica is in force here within a second. In a file,
+// which no other process changes, it reads them once.
+func (s *Store) refreshPauses() {
 	tick := time.NewTicker(time.Second / 2)
 	defer tick.Stop()
 	for s.run.Err() == nil {
 		ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
-		err := s.ReadPauses(ctx) // an outage shows when something is written
+		err := s.ReadPauses(ctx) // not logged: the writer notices an outage
 		cancel()
 		if err == nil && !s.cfg.Engine.Shared() {
 			return
@@ -404,7 +396,7 @@ func (s *Store) followPauses() {
 	}
 }
 
-// Paused returns what is held back by hand, as last read.
+// Paused returns the pauses that were read last.
 func (s *Store) Paused() []Pause {
 	if list := s.pauses.list.Load(); list != nil {
 		return *list

@@ -14,56 +14,58 @@ import (
 	"usher/webhookgate"
 )
 
-// An Answer is what became of a webhook that was to be taken in.
+// An Answer says what was done with a webhook that Add got.
 type Answer struct {
-	DuplicateOf string // the webhook-id of what it is a copy of; empty: it was taken in
-	Leave       *Leave // this process may deliver it now; nil: some process will
-	left        bool   // nobody does yet
+	DuplicateOf string // the webhook-id of the original; empty: it is no duplicate, and was taken in
 	Err         error
+
+	lease    *Lease // this process may deliver the webhook now
+	unleased bool   // the lane was idle, but this process had no room: any process may lease it
 }
 
-// intake takes a webhook in.
+// An intake is the op that takes a webhook in.
 type intake struct {
-	s     *Store
-	hook  *webhookgate.Webhook
-	row   *Webhook
-	snap  *snapshotRow
-	keep  bool // it may be kept, if no receiver takes it
-	force bool // it is accepted by hand: it is no copy
-	from  *Webhook
-	gone  atomic.Bool // the sender has given it up
-
-	granted bool
-	answer  Answer
-	reply   chan Answer
+	s         *Store
+	hook      *webhookgate.Webhook // as the gate has read it
+	row       *Webhook
+	snapshot  *snapshotRow // nil: the webhook is no snapshot
+	mayKeep   bool         // if no receiver takes its platform, it is kept and not delivered
+	skipDedup bool         // somebody accepted it by hand, so it is no duplicate
+	accepted  *Webhook     // the refused webhook that somebody accepted
+	abandoned atomic.Bool  // the sender has given up waiting
+	reserved  bool         // the courier has reserved room for it
+	answer    Answer
+	reply     chan Answer
 }
 
-// Add takes a webhook in and returns once that is durable. After ctx ends it returns an error; then the webhook may
-// have been taken in or not, but it is not taken in later: the sender may have gone on through another replica.
+// Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the webhook
+// may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
+// meanwhile.
 func (s *Store) Add(ctx context.Context, w *webhookgate.Webhook, keep bool) Answer {
-	if s.cfg.Engine.Tight() {
+	if s.cfg.Engine.AlmostFull() {
 		return Answer{Err: errors.New("the disk of the inbox's file is full")}
 	}
 	i := s.newIntake(w)
-	i.keep = keep
+	i.mayKeep = keep
 	return i.submit(ctx, i)
 }
 
-// submit hands the intake, or an op that it is part of, to the writer, and waits until ctx ends.
+// submit hands the intake, or an op that it is part of, to the writer, and waits for the answer until ctx ends.
 func (i *intake) submit(ctx context.Context, o op) Answer {
 	a, err := await(ctx, ctx.Done(), i.s, o, i.reply)
 	if err != nil {
-		i.gone.Store(true)
+		i.abandoned.Store(true)
 		if !errors.Is(err, ErrClosed) {
-			err = i.s.tooSlow()
+			err = i.s.timeoutErr()
 		}
 		return Answer{Err: err}
 	}
 	return a
 }
 
-func (s *Store) tooSlow() error {
-	if err := s.health.get(); err != nil {
+// timeoutErr is the error of an op that the writer did not confirm in time: the outage, if there is one.
+func (s *Store) timeoutErr() error {
+	if err := s.health.lastErr(); err != nil {
 		return err
 	}
 	return errors.New("the inbox did not confirm it in time")
@@ -77,7 +79,7 @@ func (s *Store) newIntake(w *webhookgate.Webhook) *intake {
 			read := snapshot.Read(w.Body)
 			state = &read
 		}
-		i.snap = &snapshotRow{lane: i.row.lane, Stored: snapshot.Stored{
+		i.snapshot = &snapshotRow{lane: i.row.lane, Stored: snapshot.Stored{
 			Platform: w.Lane.Platform, Tenant: w.Lane.Tenant, Name: state.Name, Webhook: w.ID, Features: state.Encode(),
 		}}
 	}
@@ -87,126 +89,135 @@ func (s *Store) newIntake(w *webhookgate.Webhook) *intake {
 func (i *intake) weight() int64 { return i.row.size }
 
 func (i *intake) need(n *needs) bool {
-	i.answer = Answer{} // what a transaction that failed decided does not count
-	if i.gone.Load() {
+	i.answer = Answer{} // a transaction that failed may have left one
+	if i.abandoned.Load() {
 		return false
 	}
-	l := i.hook.Lane
-	n.lanes[i.row.lane] = l
-	n.count++
+	n.lanes[i.row.lane] = i.hook.Lane
+	n.newNumbers++
 	if i.hook.SignedID != "" {
-		n.seen = append(n.seen, i.seenID())
+		n.seenIDs = append(n.seenIDs, i.seenID())
 	}
 	if i.hook.Snapshot {
-		n.rest[i.row.lane] = true
+		n.supersedable[i.row.lane] = true
 		if i.s.cfg.KeepLatest {
-			n.queue[i.row.lane] = true
+			n.waiting[i.row.lane] = true
 		}
 	}
 	return true
 }
 
-func (i *intake) decide(w *work) {
+// decide answers with the original if the webhook is a duplicate, and else puts it at the end of its lane.
+func (i *intake) decide(b *batch) {
 	i.answer = Answer{}
-	// The lane is locked until the transaction ends. So a sender that gives up from here on, and sends through another
-	// replica, finds what becomes of this one. One that gave up before may have found nothing: a transaction that must be
-	// run again had no lock in between.
-	if i.gone.Load() {
-		i.answer.Err = i.s.tooSlow()
+	// The lane is locked until the transaction ends. So if the sender gives up from here on, and sends a newer webhook
+	// through another replica, the newer one waits for the lock and comes after this one. If the sender gave up before, a
+	// newer one may already be in the lane, and this one must not come after it. (The lane was not locked all the time if the
+	// transaction runs again.)
+	if i.abandoned.Load() {
+		i.answer.Err = i.s.timeoutErr()
 		return
 	}
 	s, row := i.s, i.row
-	l := w.lanes[row.lane]
-	if original := i.duplicate(w, l); original != "" && !i.force {
+	l := b.lanes[row.lane]
+	if original := i.duplicate(b, l); original != "" && !i.skipDedup {
 		i.answer.DuplicateOf = original
 		seq := int64(0)
 		if original == l.tailID {
 			seq = l.tail
 		}
-		i.remember(w, seq, original) // the id of a copy must not bring it back later either
-		for _, old := range w.rest[row.lane] {
+		i.rememberID(b, seq, original) // the same id must be a duplicate later, too, whatever has come meanwhile
+		for _, old := range b.supersedable[row.lane] {
 			if old.State == Refused && !old.Newer {
 				old.Newer = true
-				w.change(old)
+				b.markChanged(old)
 			}
 		}
 		return
 	}
 	rc := i.hook.Receiver
-	kept := i.keep && rc == nil && l.waiting == 0 && l.parked == 0
-	if !kept && s.full(w.bytes+row.size) {
+	kept := i.mayKeep && rc == nil && l.waiting == 0 && l.parked == 0
+	if !kept && s.wouldOverflow(b.bytesAdded+row.size) {
 		i.answer.Err = webhookgate.ErrFull
 		return
 	}
 	if kept {
-		i.keepIn(w, l)
+		i.appendKept(b, l)
 	} else {
-		i.take(w, l)
-		i.queue(w, l, rc)
+		i.append(b, l)
+		i.enqueue(b, l, rc)
 	}
-	i.remember(w, row.ID, row.Webhook)
-	if i.snap != nil {
-		i.settleRefused(w, l)
+	i.rememberID(b, row.ID, row.Webhook)
+	if i.snapshot != nil {
+		i.supersedeRefused(b, l)
 	}
-	if i.from != nil {
-		w.move(l, i.from, Accepted, "taken in as "+itoa(row.ID))
+	if i.accepted != nil {
+		b.move(l, i.accepted, Accepted, "taken in as "+itoa(row.ID))
 	}
 }
 
-// take gives the webhook its number, and makes it its lane's last.
-func (i *intake) take(w *work, l *lane) {
+// append gives the webhook its number, and makes it the tail of its lane.
+func (i *intake) append(b *batch, l *lane) {
 	row := i.row
-	row.ID, row.Received = w.number(), w.time()
+	row.ID, row.Received = b.nextNumber(), b.time()
 	row.Status = Status{}
-	l.tail, l.tailID, l.changed = row.ID, row.Webhook, true
-	w.added = append(w.added, row)
-	if i.snap != nil {
-		i.snap.Seq, i.snap.Received = row.ID, row.Received
-		w.taken = append(w.taken, i.snap)
+	l.tail, l.tailID, l.dirty = row.ID, row.Webhook, true
+	b.added = append(b.added, row)
+	if i.snapshot != nil {
+		i.snapshot.Seq, i.snapshot.Received = row.ID, row.Received
+		b.snapshots = append(b.snapshots, i.snapshot)
 	}
 }
 
-// keepIn takes the webhook in as one that is not to be delivered: usher itself holds it.
-func (i *intake) keepIn(w *work, l *lane) {
-	i.take(w, l)
-	l.enter(i.row, Kept, "", w.time())
+// appendKept takes the webhook in as kept: it is not delivered, and dedup goes by usher itself as its receiver.
+func (i *intake) appendKept(b *batch, l *lane) {
+	i.append(b, l)
+	l.countIn(i.row, Kept, "", b.time())
 	l.tailDigest = nil
-	l.held, l.heldAt, l.heldBy, l.heldID = digestOf(i.row), w.now, "", i.row.Webhook
-	i.s.backlog.Store(true)
+	l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(i.row), b.now, "", i.row.Webhook
+	i.s.sweepSoon.Store(true)
 }
 
-// remember notes a signed webhook-id: that of a webhook, or of a copy of one. seq is zero if that one was delivered.
-func (i *intake) remember(w *work, seq int64, uuid string) {
+// rememberID stores the webhook's signed id, if it has one, together with the original: the webhook itself, or the one that it
+// is a duplicate of. seq is the original's number; zero: the original counts as delivered.
+func (i *intake) rememberID(b *batch, seq int64, uuid string) {
 	if i.hook.SignedID == "" {
 		return
 	}
-	id := &seenRow{seenID: i.seenID(), digest: i.row.digest, seq: seq, at: w.now, state: Waiting, uuid: uuid}
+	id := &seenRow{seenID: i.seenID(), digest: i.row.digest, seq: seq, at: b.now, state: Waiting, uuid: uuid}
 	same := func(known *seenRow) bool { return bytes.Equal(known.digest, id.digest) }
-	if uuid != i.row.Webhook && slices.ContainsFunc(w.seen[id.seenID], func(known *seenRow) bool { return same(known) && known.counts(w) }) {
-		return // the window counts from the first
+	if uuid != i.row.Webhook && slices.ContainsFunc(b.seen[id.seenID], func(known *seenRow) bool { return same(known) && known.makesCopy(b) }) {
+		return // the 15 minutes count from the first time
 	}
-	w.seen[id.seenID] = append(slices.DeleteFunc(w.seen[id.seenID], same), id) // for the rest of this batch
-	w.ids = append(w.ids, id)
+	b.seen[id.seenID] = append(slices.DeleteFunc(b.seen[id.seenID], same), id) // other ops of this batch must see it
+	b.seenChanges = append(b.seenChanges, id)
 }
 
-// duplicate returns what i is a copy of: of what arrived last, while that one waits; else of what the receiver
-// holds for sure, if it took it within the window. A signed id that was seen before is a copy whatever came since.
-func (i *intake) duplicate(w *work, l *lane) string {
+// duplicate returns the webhook-id of the original if the webhook is a duplicate, and else an empty string. This is the whole
+// rule:
+//
+//   - A signed id that was seen within 15 minutes, with the same body, is a duplicate whatever has come since.
+//   - While webhooks wait in the lane, a copy of the tail is a duplicate, if the tail still waits.
+//   - If none waits, a copy of the snapshot that the receiver holds for sure is a duplicate, if the same receiver accepted
+//     it within the window.
+//
+// Anything else may be a change. In A, B, A the second A is not a duplicate.
+func (i *intake) duplicate(b *batch, l *lane) string {
 	row := i.row
 	reused := false
 	if i.hook.SignedID != "" {
-		for _, seen := range w.seen[i.seenID()] {
+		for _, seen := range b.seen[i.seenID()] {
 			same := bytes.Equal(seen.digest, row.digest)
-			if same && seen.counts(w) {
+			if same && seen.makesCopy(b) {
 				return seen.uuid
 			}
-			reused = reused || !same && seen.fresh(w)
+			reused = reused || !same && seen.recent(b)
 		}
 	}
 	if reused {
 		i.s.cfg.Log.Warn("webhook has a signed webhook-id that another webhook had before; it is taken in", "webhook", row.Webhook, "tenant", row.Tenant)
 	}
-	if !row.snapshot || i.s.cfg.Window == 0 {
+	if !row.snapshot || i.s.cfg.DedupWindow == 0 {
 		return ""
 	}
 	if l.waiting > 0 {
@@ -215,9 +226,11 @@ func (i *intake) duplicate(w *work, l *lane) string {
 		}
 		return ""
 	}
-	// After a forced redelivery the receiver holds something older than what was taken in last. Then the same again is a change.
-	age := time.Duration(w.now-l.heldAt) * time.Microsecond
-	if l.held != nil && l.heldID == l.tailID && bytes.Equal(l.held, row.digest) && age.Abs() < i.s.cfg.Window && l.heldBy == nameOf(i.hook.Receiver) {
+	// After a forced redelivery the receiver holds an older snapshot than the tail. Then a copy of that older one is a change,
+	// which the sender made after the tail.
+	holdsTail := l.held != nil && l.heldID == l.tailID && l.heldBy == nameOf(i.hook.Receiver)
+	age := time.Duration(b.now-l.heldAt) * time.Microsecond
+	if holdsTail && bytes.Equal(l.held, row.digest) && age.Abs() < i.s.cfg.DedupWindow {
 		return l.heldID
 	}
 	return ""
@@ -230,61 +243,68 @@ func nameOf(rc *receiver.Receiver) string {
 	return rc.Name
 }
 
-// digestOf is what a copy is compared with: only snapshots have copies.
-func digestOf(w *Webhook) []byte {
+// dedupDigest is the digest that arriving webhooks are compared with. Only snapshots have duplicates.
+func dedupDigest(w *Webhook) []byte {
 	if !w.snapshot {
 		return nil
 	}
 	return w.digest
 }
 
-// queue puts the webhook at the end of its lane. If the lane was idle, and this process has room, it may deliver it at
-// once: that saves another transaction.
-func (i *intake) queue(w *work, l *lane, rc *receiver.Receiver) {
+// enqueue puts the webhook at the end of its lane. If the lane was idle, and the courier of this process has room, the same
+// transaction gives this process the lease. So most webhooks need no claim.
+func (i *intake) enqueue(b *batch, l *lane, rc *receiver.Receiver) {
 	s, row := i.s, i.row
-	idle := l.waiting == 0 // superseding does not make it so: pauses are the lane's, and so is its turn
+	// Superseding, below, may empty the lane, but does not make it idle: its backoff, its pause and its turn stay.
+	idle := l.waiting == 0
 	if s.cfg.KeepLatest && row.snapshot {
-		w.reclaim(l)
-		for _, old := range w.queue[row.lane] {
-			if old.State == Waiting && old.snapshot && !old.Forced && !(w.owned(l) && l.head == old.ID) {
-				w.move(l, old, Superseded, newerCame)
+		b.endExpiredLease(l)
+		for _, old := range b.waiting[row.lane] {
+			if old.State == Waiting && old.snapshot && !old.Forced && !(b.leased(l) && l.leasedID == old.ID) {
+				b.move(l, old, Superseded, newerCame)
 			}
 		}
-		w.queue[row.lane] = slices.DeleteFunc(w.queue[row.lane], func(old *Webhook) bool { return old.State != Waiting })
+		b.waiting[row.lane] = slices.DeleteFunc(b.waiting[row.lane], func(old *Webhook) bool { return old.State != Waiting })
 	}
-	w.bytes += row.size
-	l.enter(row, Waiting, "", w.time())
-	l.tailDigest = digestOf(row)
-	w.queue[row.lane] = append(w.queue[row.lane], row)
-	if next := w.next[row.lane]; next == nil || next.State != Waiting { // for an outcome or a claim of this batch
-		first := slices.IndexFunc(w.queue[row.lane], func(h *Webhook) bool { return h.State == Waiting && h.ID != l.head })
-		w.next[row.lane] = w.queue[row.lane][first] // row, or what waits before it and was not superseded
+	b.bytesAdded += row.size
+	l.countIn(row, Waiting, "", b.time())
+	l.tailDigest = dedupDigest(row)
+	b.waiting[row.lane] = append(b.waiting[row.lane], row)
+	if next := b.next[row.lane]; next == nil || next.State != Waiting {
+		// An outcome or a claim of the same batch looks here for the lane's next webhook: row, or one that waits before it and
+		// was not superseded.
+		first := slices.IndexFunc(b.waiting[row.lane], func(h *Webhook) bool { return h.State == Waiting && h.ID != l.leasedID })
+		b.next[row.lane] = b.waiting[row.lane][first]
 	}
 	if !idle {
 		return
 	}
-	// From here on the receiver may hold this one or what it held before. Only a 2xx tells.
-	l.held, l.since = nil, w.now
-	l.fresh()
-	l.rest(w.now)
+	// From here on the receiver may hold this webhook or the one before: a try may succeed without our knowing. Only a 2xx says
+	// which.
+	l.held, l.waitingSince = nil, b.now
+	l.clearBackoff()
+	l.release(b.now)
 	if rc == nil || l.paused || s.cfg.Courier == nil {
 		return
 	}
-	if i.granted = i.granted || s.cfg.Courier.Grant(rc, row.size); i.granted { // kept, if the transaction runs again
-		i.answer.Leave = w.lease(l, row, rc)
+	if i.reserved = i.reserved || s.cfg.Courier.Reserve(rc, row.size); i.reserved { // once, also if the transaction runs again
+		i.answer.lease = b.grantLease(l, row, rc)
 		return
 	}
-	i.answer.left = true
+	i.answer.unleased = true
 }
 
 const newerCame = "a newer snapshot of the tenant came before it was delivered"
 
-// settleRefused marks what was refused of the tenant before: this snapshot says what it would have said. It does not say what an
-// event of another type would have said. If it was refused itself, it says nothing about what came again after it.
-func (i *intake) settleRefused(w *work, l *lane) {
-	for _, old := range w.rest[i.row.lane] {
-		if old.State == Refused && (old.Type == i.row.Type || old.Type == "") && old != i.from && (i.from == nil || old.ID < i.from.ID && !old.Last.After(i.from.lastCame())) {
-			w.move(l, old, Superseded, "a newer snapshot of the tenant was taken in")
+// supersedeRefused supersedes the tenant's refused webhooks: this snapshot is newer and complete. It leaves alone events of
+// other types, whose content no snapshot has. If this webhook is a refused one that somebody has accepted, it only supersedes
+// those that were last received before it.
+func (i *intake) supersedeRefused(b *batch, l *lane) {
+	for _, old := range b.supersedable[i.row.lane] {
+		sameType := old.Type == i.row.Type || old.Type == ""
+		isOlder := i.accepted == nil || old.ID < i.accepted.ID && !old.Last.After(i.accepted.lastReceived())
+		if old.State == Refused && sameType && isOlder {
+			b.move(l, old, Superseded, "a newer snapshot of the tenant was taken in")
 		}
 	}
 }
@@ -294,28 +314,28 @@ func (i *intake) done(err error) {
 	if err != nil {
 		a = Answer{Err: err}
 	}
-	if i.granted {
-		i.s.cfg.Courier.Ungrant(i.hook.Receiver, i.row.size)
+	if i.reserved {
+		i.s.cfg.Courier.Release(i.hook.Receiver, i.row.size)
 	}
-	if a.Err == nil && i.snap != nil { // of a copy, too: the first may have come through another replica
+	if a.Err == nil && i.snapshot != nil { // also for a duplicate: the original may have come through another replica
 		i.s.cfg.Changed(i.row.Tenant)
 	}
 	i.reply <- a
 	switch {
-	case a.Leave != nil:
-		i.s.cfg.Courier.Start(a.Leave)
-	case a.left:
-		i.s.cfg.Courier.Left(i.hook.Receiver)
+	case a.lease != nil:
+		i.s.cfg.Courier.Deliver(a.lease)
+	case a.unleased:
+		i.s.cfg.Courier.LaneReady(i.hook.Receiver)
 	}
 }
 
-// full says whether there is no room for so many bytes more.
-func (s *Store) full(more int64) bool {
+// wouldOverflow says whether there is no room for so many more bytes.
+func (s *Store) wouldOverflow(more int64) bool {
 	used, err := s.used()
 	return err == nil && used+more > s.cfg.MaxBytes
 }
 
-// snapshotRow is a row of the table snapshot: a tenant's last one, for entitlements.
+// A snapshotRow is a row of the table snapshot: the last snapshot of a tenant, for entitlements.
 type snapshotRow struct {
 	lane Key
 	snapshot.Stored
@@ -325,10 +345,10 @@ func (r *snapshotRow) columns() []any {
 	return []any{r.lane[:], r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, r.Features}
 }
 
-// seenFor is how long a signed webhook-id is remembered.
-const seenFor = 15 * time.Minute
+// seenIDsFor is how long a signed webhook-id is remembered. It is longer than a signature is valid.
+const seenIDsFor = 15 * time.Minute
 
-// seenID is a signed webhook-id of a lane.
+// A seenID is a signed webhook-id in a lane, as its hash.
 type seenID struct {
 	lane Key
 	hash [32]byte
@@ -336,25 +356,28 @@ type seenID struct {
 
 func (i *intake) seenID() seenID { return seenID{i.row.lane, sha256.Sum256([]byte(i.hook.SignedID))} }
 
-// seenRow is a row of the table seen_id: a signed webhook-id that was taken in, with that body.
+// A seenRow is a row of the table seen_id: a signed webhook-id that was seen, with the body that it came with.
 type seenRow struct {
 	seenID
 	digest []byte
-	seq    int64
 	at     int64
-	state  State // of that webhook
-	uuid   string
+
+	// The original.
+	seq   int64 // zero: it counts as delivered
+	uuid  string
+	state State
 }
 
-func (r *seenRow) fresh(w *work) bool { return w.now-r.at < int64(seenFor/time.Microsecond) }
+func (r *seenRow) recent(b *batch) bool { return b.now-r.at < micros(seenIDsFor) }
 
-// counts says whether the same again would be a copy: not if the first was parked or discarded, or came too long ago.
-func (r *seenRow) counts(w *work) bool {
+// makesCopy says whether a webhook with this id and body is a duplicate: not if the original was parked or discarded, or came
+// too long ago.
+func (r *seenRow) makesCopy(b *batch) bool {
 	state := r.state
-	if now := w.changed[r.seq]; now != nil { // in this batch
-		state = now.State
+	if original := b.changed[r.seq]; original != nil { // another op of this batch has changed it
+		state = original.State
 	}
-	return r.fresh(w) && (state == Waiting || state.Taken() || state == Superseded)
+	return r.recent(b) && (state == Waiting || state.Taken() || state == Superseded)
 }
 
 func scanSeen(r Row) (*seenRow, error) {

@@ -8,15 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// TenantName is a tenant as people write it: platform/tenant, or tenant alone where the platform
-// does not matter. A slash or a percent sign within a code is percent-encoded, and so is what
-// cannot be seen.
+// TenantName is a tenant as people write it: platform/tenant, or tenant alone if the platform does not matter. Within a code
+// slashes, percent signs and characters that cannot be seen are percent-encoded.
 type TenantName struct {
 	Platform *string // nil: any
 	Tenant   string
 }
 
-// ParseTenant reads what ShowTenant writes, and "/tenant" for one without a platform.
+// ParseTenant reads the text that ShowTenant or Exact writes.
 func ParseTenant(text string) (TenantName, error) {
 	platform, tenant, both := strings.Cut(text, "/")
 	if !both {
@@ -34,8 +33,8 @@ func ParseTenant(text string) (TenantName, error) {
 	return name, nil
 }
 
-// escapeCode leaves nothing in a code that could be taken for something else: not a slash, and nothing that cannot be
-// seen, moves a cursor or turns the writing around.
+// escapeCode escapes characters in a code that would mislead a reader: slashes, and those that cannot be seen, move the cursor
+// or turn the direction of the text around.
 func escapeCode(code string) string {
 	special := func(r rune) bool { return r == '/' || r == '%' || !unicode.IsPrint(r) }
 	if !strings.ContainsFunc(code, special) {
@@ -60,18 +59,17 @@ func ShowTenant(platform, tenant string) string {
 	return escapeCode(platform) + "/" + escapeCode(tenant)
 }
 
-// Exact writes a tenant so that no other can be meant: one without a platform as "/tenant".
+// Exact writes a tenant with its platform, even if that is empty ("/tenant"), so that no other tenant can be meant.
 func Exact(platform, tenant string) string { return escapeCode(platform) + "/" + escapeCode(tenant) }
 
-// How many bytes of an attempt are remembered. An error can be long, too: one about a certificate names all hosts that
-// this is for.
+// How many bytes of an attempt are stored. An error can be long, too: one about a certificate names all its hosts.
 const (
 	maxAnswer = 1 << 10
 	maxError  = 512
 )
 
-// readable is what a receiver said as one line that no terminal and no page takes for
-// anything but text: foreign bytes may hold escape sequences, or turn the writing around.
+// readable makes one line of plain text from a receiver's answer: foreign bytes may have escape sequences for a terminal, or turn
+// the direction of the text around.
 func readable(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

@@ -23,12 +23,12 @@ import (
 	"usher/webhookgate/content"
 )
 
-// State is where a webhook in the inbox stands.
+// State is the state of a webhook in the inbox.
 type State string
 
-// A webhook waits until it is delivered, parked, superseded by a newer snapshot of its tenant, or discarded by
-// hand. A redelivery makes it wait again. One that is kept has no receiver but usher itself, and is never
-// delivered. One that is refused was never taken in; if somebody accepts it, it is taken in as a new one.
+// A webhook waits until it is delivered, parked, superseded by a newer snapshot of its tenant, or discarded by hand. A
+// redelivery makes it wait again. A webhook is kept if no receiver takes its platform: usher stores it to answer from, and
+// never delivers it. A refused webhook was never taken in; if somebody accepts it, it is taken in as a new webhook.
 const (
 	Waiting    State = "waiting"
 	Parked     State = "parked"
@@ -40,25 +40,25 @@ const (
 	Accepted   State = "accepted"
 )
 
-// States are all of them, what somebody may have to look at first. Their index is the number in the database:
-// new ones come last.
+// States are all states, those first that somebody may have to deal with. The database stores their index, so a new state
+// must be added at the end.
 var States = []State{Waiting, Parked, Refused, Delivered, Superseded, Discarded, Kept, Accepted}
 
 func (s State) number() int64 { return int64(slices.Index(States, s)) }
 
-// stateOf is the state with that number, which may be damaged.
+// stateOf returns the state with a number of the database. A number that does not exist, in a damaged row, gives some state.
 func stateOf(number int64) State { return States[min(max(0, number), int64(len(States)-1))] }
 
-// Taken says whether a receiver accepted what is in this state, or usher itself, if it has no receiver.
+// Taken says whether a webhook in this state was accepted: by its receiver, or by usher itself if it has no receiver.
 func (s State) Taken() bool { return s == Delivered || s == Kept }
 
-// Finished says whether a webhook in this state is only there to be looked at.
+// Finished says whether a webhook in this state is only history: nothing more will be done with it.
 func (s State) Finished() bool { return s != Waiting && s != Parked && s != Refused }
 
-// Entry is what the inbox knows about a webhook, except its content.
+// Entry is a webhook without its content.
 type Entry struct {
 	ID       int64     `json:"id"`
-	Webhook  string    `json:"webhook"` // what the receiver gets as webhook-id
+	Webhook  string    `json:"webhook"` // the webhook-id that the receiver gets
 	Type     string    `json:"type"`
 	Platform string    `json:"platform"`
 	Tenant   string    `json:"tenant"`
@@ -69,42 +69,42 @@ type Entry struct {
 // Status is the part of an Entry that changes.
 type Status struct {
 	State    State     `json:"state"`
-	Why      string    `json:"why,omitempty"`      // it is parked, superseded or discarded
+	Why      string    `json:"why,omitempty"`      // the reason, if it is parked, superseded or discarded
 	Changed  time.Time `json:"changed"`            // when it came into this state
-	Tries    int       `json:"tries"`              // since it came, or was last sent again by hand
-	Counted  int       `json:"counted,omitempty"`  // of them: not those that found the receiver down
-	Receiver string    `json:"receiver,omitempty"` // that was last tried; once delivered: that accepted it
+	Tries    int       `json:"tries"`              // since it was received, or since somebody last sent it again
+	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Config.MaxAttempts: all but the misses
+	Receiver string    `json:"receiver,omitempty"` // the receiver of the last try
 	Attempts []Attempt `json:"attempts,omitempty"`
-	Next     time.Time `json:"next,omitzero"` // when it was to be tried again, after the last try
+	Next     time.Time `json:"next,omitzero"` // after a failed try: when the next one was due
 
-	// Again is when somebody last sent it again. Its age counts from there, and it goes ahead of what its
-	// lane has waiting. Forced: although a newer one had come.
+	// Again is when somebody last sent the webhook again. From then on its age counts, and it goes ahead of the other
+	// webhooks that wait in its lane. Forced: it was sent again although its tenant had a newer one.
 	Again  time.Time `json:"again,omitzero"`
 	Forced bool      `json:"forced,omitempty"`
 
-	// Of one that was refused: what is wrong with it, who sent it, and how often it came.
+	// Only of a webhook that was refused.
 	Faults []content.Fault `json:"faults,omitempty"`
-	Code   int             `json:"code,omitempty"` // what its sender was answered
-	From   string          `json:"from,omitempty"`
-	Times  int             `json:"times,omitempty"`
-	Last   time.Time       `json:"last,omitzero"`
+	Code   int             `json:"code,omitempty"`  // the HTTP status that its sender got
+	From   string          `json:"from,omitempty"`  // the sender's address
+	Times  int             `json:"times,omitempty"` // how often it was received
+	Last   time.Time       `json:"last,omitzero"`   // when a copy was last received
 	Cut    bool            `json:"cut,omitempty"`   // only the beginning of its body is stored
-	Newer  bool            `json:"newer,omitempty"` // since it last came, its tenant's last snapshot came again
+	Newer  bool            `json:"newer,omitempty"` // after it, a copy of its tenant's last snapshot was received
 }
 
-// Rejected says whether it was refused when it came, whatever somebody has done with it since.
+// Rejected says whether the webhook was refused when it was received, also if somebody has dealt with it since.
 func (s *Status) Rejected() bool { return s.Code != 0 || s.State == Refused }
 
-// Attempt is one try at the receiver. Of many the last are kept.
+// Attempt is one try at the receiver. Of a webhook with many tries the last ones are kept.
 type Attempt struct {
 	At     time.Time     `json:"at"`
 	Took   time.Duration `json:"took"`
-	Status int           `json:"status,omitempty"` // zero: there was no answer
+	Status int           `json:"status,omitempty"` // the HTTP status; zero: there was no answer
 	Error  string        `json:"error,omitempty"`
-	Answer string        `json:"answer,omitempty"` // the receiver's own words, if it refused; safe to show
+	Answer string        `json:"answer,omitempty"` // the beginning of the answer's body, if it is not a 2xx; safe to show
 }
 
-// Words say what the receiver answered.
+// Words returns the receiver's answer as a line of text.
 func (a Attempt) Words() string {
 	status := strings.TrimSpace(strconv.Itoa(a.Status) + " " + http.StatusText(a.Status))
 	switch {
@@ -119,13 +119,13 @@ func (a Attempt) Words() string {
 }
 
 const (
-	// keptAttempts is how many of a webhook's attempts are remembered, and keptAnswers how many of those
-	// with the receiver's words.
+	// keptAttempts is how many of a webhook's attempts are stored, and keptAnswers how many of those with the receiver's
+	// answer.
 	keptAttempts = 20
 	keptAnswers  = 3
 )
 
-// noteAttempt notes a try. It does not change the attempts noted before: others may still read them.
+// noteAttempt adds a try. It copies the former attempts and does not change them in place: others may still read them.
 func (s *Status) noteAttempt(began time.Time, took time.Duration, a receiver.Attempt) {
 	n := Attempt{At: began, Took: took, Status: a.Status}
 	if a.Err != nil {
@@ -142,74 +142,73 @@ func (s *Status) noteAttempt(began time.Time, took time.Duration, a receiver.Att
 	s.Tries++
 }
 
-// enter changes the state.
-func (s *Status) enter(state State, why string, now time.Time) {
+func (s *Status) setState(state State, why string, now time.Time) {
 	s.State, s.Why, s.Changed, s.Next = state, why, now, time.Time{}
 }
 
 // A Webhook is a row of the table webhook.
 type Webhook struct {
 	Entry
-	lane     Key // zero: it names no tenant for certain
+	lane     Key // zero: it was refused, and its tenant is not certain
 	snapshot bool
-	digest   []byte // of the body; SHA-256
-	size     int64  // what it counts for in MaxBytes
+	digest   []byte // SHA-256 of the body
+	size     int64  // about how many bytes it takes; counts towards MaxBytes
 
-	Header http.Header // of what it has to be delivered with; see whole
-	Body   []byte
-	whole  bool // Header and Body are there
-	sound  bool // they come from the gate, and not from a disk
+	hasContent bool // Header and Body are set
+	Header     http.Header
+	Body       []byte
+	verified   bool // the content comes from the gate and not from a disk, so its digest need not be checked
 }
 
-// Held says whether its content is in memory, and Size what it counts for.
-func (w *Webhook) Held() bool { return w.whole }
+// HasContent says whether the webhook's header and body are in memory.
+func (w *Webhook) HasContent() bool { return w.hasContent }
 
-// Size is about how many bytes it takes.
+// Size is about how many bytes the webhook takes.
 func (w *Webhook) Size() int64 { return w.size }
 
-// since is when its age begins.
-func (w *Webhook) since() time.Time {
+// ageFrom is the time from which the webhook's age counts.
+func (w *Webhook) ageFrom() time.Time {
 	if !w.Again.IsZero() {
 		return w.Again
 	}
 	return w.Received
 }
 
-// lastCame is when it, or a copy that was only counted, last came.
-func (w *Webhook) lastCame() time.Time {
+// lastReceived is when a refused webhook, or a copy of it that was only counted, was last received.
+func (w *Webhook) lastReceived() time.Time {
 	if !w.Last.IsZero() {
 		return w.Last
 	}
 	return w.Received
 }
 
-// order is its place in the lane: those that somebody sent again come first.
-func (w *Webhook) order() int64 {
+// position is the webhook's place in its lane. Webhooks that somebody has sent again come first: their positions are negative.
+func (w *Webhook) position() int64 {
 	if !w.Again.IsZero() {
 		return w.ID - never
 	}
 	return w.ID
 }
 
-// overhead is what a webhook takes beside its content, about.
+// overhead is about how many bytes a webhook takes beside its content.
 const overhead = 512
 
 func newWebhook(w *webhookgate.Webhook) *Webhook {
 	row := &Webhook{
 		Entry: Entry{Webhook: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant},
 		lane:  LaneOf(w.Lane), snapshot: w.Snapshot, digest: w.Digest[:],
-		Header: w.Header, Body: w.Body, whole: true, sound: true,
+		Header: w.Header, Body: w.Body, hasContent: true, verified: true,
 	}
 	row.size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
 	return row
 }
 
-// ErrDamaged says that a webhook's content is not what was taken in.
+// ErrDamaged says that the stored content of a webhook is not the content that was taken in.
 var ErrDamaged = errors.New("the stored webhook is damaged: its content does not fit its checksum")
 
-// check says whether the content is what was taken in.
+// check returns ErrDamaged if the content does not fit its digest.
 func (w *Webhook) check() error {
-	if w.sound {
+	if w.verified {
 		return nil
 	}
 	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.digest) {
@@ -218,8 +217,8 @@ func (w *Webhook) check() error {
 	return nil
 }
 
-// scanWebhook reads a row. Platform and tenant come from its lane.
-func (s *Store) scanWebhook(r Row, whole bool) (*Webhook, error) {
+// scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true.
+func (s *Store) scanWebhook(r Row, withContent bool) (*Webhook, error) {
 	w := new(Webhook)
 	var c struct {
 		state, snapshot, received       int64
@@ -227,7 +226,7 @@ func (s *Store) scanWebhook(r Row, whole bool) (*Webhook, error) {
 	}
 	var header []byte
 	into := []any{&w.ID, &c.uuid, &c.lane, &c.typ, &c.snapshot, &w.digest, &w.size, &c.received, &c.state, &c.status, &c.tenant}
-	if whole {
+	if withContent {
 		into = append(into, &header, &w.Body)
 	}
 	if err := r.Scan(into...); err != nil {
@@ -242,8 +241,8 @@ func (s *Store) scanWebhook(r Row, whole bool) (*Webhook, error) {
 	w.Webhook, w.Type, w.Tenant, w.Platform = string(c.uuid), string(c.typ), string(c.tenant), s.platforms.code(w.lane[16:])
 	w.State = stateOf(c.state)
 	w.Received, w.snapshot = moment(c.received), c.snapshot != 0
-	if whole {
-		w.Header, w.whole = decodeHeader(header), header != nil
+	if withContent {
+		w.Header, w.hasContent = decodeHeader(header), header != nil
 	}
 	return w, nil
 }
@@ -253,7 +252,7 @@ func (w *Webhook) encodeStatus() []byte {
 	return text
 }
 
-// encodeHeader and decodeHeader write an http.Header as HTTP does: its values may be any bytes.
+// encodeHeader writes a header as HTTP does, and decodeHeader reads it: not as JSON, because its values may be any bytes.
 func encodeHeader(h http.Header) []byte {
 	var out bytes.Buffer
 	h.Write(&out)
@@ -261,24 +260,25 @@ func encodeHeader(h http.Header) []byte {
 }
 
 func decodeHeader(text []byte) http.Header {
-	h, _ := textproto.NewReader(bufio.NewReader(io.MultiReader(bytes.NewReader(text), strings.NewReader("\r\n")))).ReadMIMEHeader() // ours
+	h, _ := textproto.NewReader(bufio.NewReader(io.MultiReader(bytes.NewReader(text), strings.NewReader("\r\n")))).ReadMIMEHeader() // encodeHeader wrote it
 	return http.Header(h)
 }
 
+// moment is a time of the database.
 func moment(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
 
-// A Key is a lane's: a hash of the tenant, and one of its platform. So the lanes of a tenant are neighbours,
-// whatever their platforms. A code may have a megabyte, and no database can index that.
+// A Key is the key of a lane: a hash of the tenant, and then one of its platform. So the lanes of a tenant are neighbours,
+// whatever their platforms. It is a hash because a code may have a megabyte, which no database can index.
 type Key [32]byte
 
-// LaneOf is the key of a lane's row.
+// LaneOf returns the key of a lane.
 func LaneOf(l webhookgate.Lane) (k Key) {
-	whose := "t" + l.Tenant
+	name := "t" + l.Tenant
 	if l.Tenant == "" {
-		whose = "e" + l.Type
+		name = "e" + l.Type
 	}
-	first := sha256.Sum256([]byte(whose))
-	copy(k[:16], first[:])
+	hash := sha256.Sum256([]byte(name))
+	copy(k[:16], hash[:])
 	copy(k[16:], platformHash(l.Platform))
 	return k
 }
@@ -288,23 +288,23 @@ func platformHash(code string) []byte {
 	return hash[:16]
 }
 
-// tenantKey is the key of a tenant's lane.
+// tenantKey returns the key of a tenant's lane.
 func tenantKey(platform, tenant string) Key {
 	return LaneOf(webhookgate.Lane{Platform: platform, Tenant: tenant})
 }
 
-// tenantRange is between which keys all lanes of a tenant are.
+// tenantRange returns the first and the last key that a lane of this tenant can have, on any platform.
 func tenantRange(tenant string) (from, to []byte) {
 	k := tenantKey("", tenant)
 	from = slices.Concat(k[:16], make([]byte, 16))
 	return from, slices.Concat(k[:16], bytes.Repeat([]byte{0xff}, 16))
 }
 
-// How the last try of a lane's first webhook ended.
+// The values of lane.lastResult: how the last try of the lane's first webhook ended.
 const (
-	fine    = 0
-	failing = 1 // the receiver did not take that webhook
-	missed  = 2 // the receiver could not be reached, was too slow, or said that it is down
+	lastOK     = 0 // it was not tried yet, or was given back without a failure
+	lastFailed = 1 // the receiver did not take that webhook
+	lastMissed = 2 // a miss: the receiver could not be reached, was too slow, or said that it is down
 )
 
 // A lane is a row of the table lane.
@@ -312,53 +312,60 @@ type lane struct {
 	key Key
 	webhookgate.Lane
 
-	// Dedup. While something waits a copy is compared with the tail, which is what arrived last, if that
-	// one waits. If nothing waits, with what the receiver holds for sure.
+	// Dedup compares an arriving webhook with the tail, which arrived last, while webhooks wait. If none waits, it compares
+	// with the snapshot that the receiver holds for sure; see intake.duplicate.
 	tail       int64
-	tailID     string
-	tailDigest []byte // nil: the tail does not wait, or is to be delivered again whatever comes
-	held       []byte // nil: nobody knows
-	heldAt     int64
-	heldBy     string // the receiver; empty: usher itself
-	heldID     string
+	tailID     string // its webhook-id
+	tailDigest []byte // nil: no webhook counts as a copy of the tail, e.g. because the tail does not wait any more
+	held       []byte // the digest of what the receiver holds; nil: nobody knows
+	heldAt     int64  // when the receiver accepted it
+	heldBy     string // the receiver's name; empty: usher itself
+	heldID     string // its webhook-id
 
-	waiting, again, parked, refused int64 // how many; again: of those that wait, somebody has sent
-	bytes                           int64 // of those that wait or are parked
-	since                           int64 // when the first of those that wait came
+	// How many webhooks the lane has.
+	waiting int64
+	resent  int64 // how many of the waiting webhooks somebody has sent again
+	parked  int64
+	refused int64
+	bytes   int64 // of the webhooks that wait or are parked
 
-	head     int64 // is being delivered, if the lane has an owner
-	failing  int64
-	failures int64 // in a row
-	tried    int64
-	wish     int64 // not before: the receiver has asked for that, or an erasure
-	paused   bool
-	due      int64 // when it may be tried, or when its owner's leave ends
-	owner    []byte
-	token    int64 // counts leaves
+	// When the lane may be tried.
+	waitingSince int64 // when the first of the waiting webhooks came
+	lastResult   int64 // lastOK, lastFailed or lastMissed
+	failures     int64 // tries that failed in a row
+	lastTry      int64
+	notBefore    int64 // no try before this time: the receiver has asked for it (Retry-After), or an erasure waits
+	paused       bool
+	due          int64 // without an owner: when the lane may be tried; with one: when its lease ends
 
-	changed bool
+	// The lease.
+	owner    []byte // the process that has it; nil: none
+	leasedID int64  // the webhook that the owner delivers
+	token    int64  // counts leases, so that a late outcome of a former one is recognised
+
+	dirty bool // the row must be written
 }
 
-// scanLane reads a row.
+// scanLane reads a row of {lane}.
 func (s *Store) scanLane(r Row) (*lane, error) {
 	l := new(lane)
-	var key, tenant, kind, memory []byte
+	var key, tenant, eventType, details []byte
 	var paused int64
-	err := r.Scan(&key, &tenant, &kind, &l.tail, &memory,
-		&l.waiting, &l.again, &l.parked, &l.refused, &l.bytes, &l.since, &l.failing, &l.tried, &l.wish, &paused, &l.due, &l.owner)
+	err := r.Scan(&key, &tenant, &eventType, &l.tail, &details,
+		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner)
 	copy(l.key[:], key)
-	l.Lane = webhookgate.Lane{Platform: s.platforms.code(l.key[16:]), Tenant: string(tenant), Type: string(kind)}
+	l.Lane = webhookgate.Lane{Platform: s.platforms.code(l.key[16:]), Tenant: string(tenant), Type: string(eventType)}
 	l.paused = paused != 0
 	if len(l.owner) == 0 {
 		l.owner = nil
 	}
-	l.remember(memory)
+	l.unpackDetails(details)
 	return l, err
 }
 
-// memory is what no statement asks for, in one column: each column of each row costs.
-func (l *lane) memory() (out []byte) {
-	for _, n := range []int64{l.heldAt, l.head, l.failures, l.token} {
+// packDetails writes the fields that no statement asks for into one column: each column of each row costs time.
+func (l *lane) packDetails() (out []byte) {
+	for _, n := range []int64{l.heldAt, l.leasedID, l.failures, l.token} {
 		out = binary.AppendVarint(out, n)
 	}
 	for _, b := range [][]byte{[]byte(l.tailID), l.tailDigest, l.held, []byte(l.heldBy), []byte(l.heldID)} {
@@ -367,9 +374,10 @@ func (l *lane) memory() (out []byte) {
 	return out
 }
 
-// remember reads what memory has written. A new lane has nothing yet, and what is damaged counts as nothing.
-func (l *lane) remember(memory []byte) {
-	from := bytes.NewReader(memory)
+// unpackDetails reads what packDetails has written. A new lane has no details yet, and damaged details count as
+// none.
+func (l *lane) unpackDetails(details []byte) {
+	from := bytes.NewReader(details)
 	number := func() int64 { n, _ := binary.ReadVarint(from); return max(0, n) }
 	text := func() []byte {
 		n, _ := binary.ReadUvarint(from)
@@ -380,16 +388,16 @@ func (l *lane) remember(memory []byte) {
 		from.Read(b)
 		return b
 	}
-	l.heldAt, l.head, l.failures, l.token = number(), number(), number(), number()
+	l.heldAt, l.leasedID, l.failures, l.token = number(), number(), number(), number()
 	l.tailID, l.tailDigest, l.held, l.heldBy, l.heldID = string(text()), text(), text(), string(text()), string(text())
 }
 
-// columns is what lane_save writes of a lane.
+// columns returns the arguments of lane_save.
 func (l *lane) columns() []any {
-	return []any{l.tail, l.memory(), l.waiting, l.again, l.parked, l.refused, l.bytes, l.since, l.failing, l.tried, l.wish, l.paused, l.due, l.owner, l.key[:]}
+	return []any{l.tail, l.packDetails(), l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.key[:]}
 }
 
-// queueRows queues a statement for rows: the statement gets each column as one slice. No value is NULL.
+// queueRows queues a statement for many rows: it passes each column as one slice. No value is NULL.
 func queueRows[T any](tx Tx, name string, rows []T, row func(T) []any) {
 	if len(rows) == 0 {
 		return
@@ -422,66 +430,67 @@ func toBytes(v any) []byte {
 	if text, ok := v.(string); ok {
 		return []byte(text)
 	}
-	return blob(v.([]byte))
+	return notNull(v.([]byte))
 }
 
 func toNumber(v any) int64 {
 	if yes, ok := v.(bool); ok {
-		return number(yes)
+		return boolNumber(yes)
 	}
 	return v.(int64)
 }
 
-// blob is never NULL: an empty one means that there is none.
-func blob(b []byte) []byte {
+// notNull returns an empty slice for nil, which the database would store as NULL.
+func notNull(b []byte) []byte {
 	if b == nil {
 		return []byte{}
 	}
 	return b
 }
 
-func number(b bool) int64 {
+func boolNumber(b bool) int64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// rest gives the lane back: it may be tried from at on, if something waits and nobody has paused it.
-func (l *lane) rest(at int64) {
-	l.owner, l.head, l.changed = nil, 0, true
+// release ends the lease, if there is one. From the time at on any process may lease the lane, if a webhook waits and the
+// lane is not paused.
+func (l *lane) release(at int64) {
+	l.owner, l.leasedID, l.dirty = nil, 0, true
 	switch {
 	case l.waiting == 0:
-		l.due, l.since, l.failing, l.failures = never, never, fine, 0
+		l.due, l.waitingSince, l.lastResult, l.failures = never, never, lastOK, 0
 	case l.paused:
 		l.due = never
 	default:
-		l.due = max(at, l.wish)
+		l.due = max(at, l.notBefore)
 	}
 }
 
-// well says that what is first from now on has not failed.
-func (l *lane) well() { l.failing, l.failures, l.changed = fine, 0, true }
+// clearFailures is for a lane whose first webhook is a new one: it has not failed yet.
+func (l *lane) clearFailures() { l.lastResult, l.failures, l.dirty = lastOK, 0, true }
 
-// fresh drops the pauses, too, and what somebody has asked for.
-func (l *lane) fresh() { l.well(); l.wish = 0 }
+// clearBackoff lets the lane be tried at once: it also ignores a Retry-After.
+func (l *lane) clearBackoff() { l.clearFailures(); l.notBefore = 0 }
 
-// forget drops what a copy is compared with.
-func (l *lane) forget() bool {
+// forgetCopies drops the digests that dedup compares with, and says whether there were any.
+func (l *lane) forgetCopies() bool {
 	known := l.tailDigest != nil || l.held != nil
-	l.tailDigest, l.held, l.changed = nil, nil, true
+	l.tailDigest, l.held, l.dirty = nil, nil, true
 	return known
 }
 
-// leave takes w out of the state it is in, and counts.
-func (l *lane) leave(w *Webhook) {
-	l.changed = true
+// countOut subtracts w from the lane's counts for the state that w is in.
+func (l *lane) countOut(w *Webhook) {
+	l.dirty = true
 	switch w.State {
 	case Waiting:
 		l.waiting--
 		l.bytes -= w.size
 		if !w.Again.IsZero() {
-			l.again--
+			l.resent--
 		}
 		if l.tail == w.ID {
 			l.tailDigest = nil
@@ -494,16 +503,16 @@ func (l *lane) leave(w *Webhook) {
 	}
 }
 
-// enter puts w into a state, and counts.
-func (l *lane) enter(w *Webhook, state State, why string, now time.Time) {
-	w.enter(state, why, now)
-	l.changed = true
+// countIn puts w into a state, and adds it to the lane's counts for that state.
+func (l *lane) countIn(w *Webhook, state State, why string, now time.Time) {
+	w.setState(state, why, now)
+	l.dirty = true
 	switch state {
 	case Waiting:
 		l.waiting++
 		l.bytes += w.size
 		if !w.Again.IsZero() {
-			l.again++
+			l.resent++
 		}
 	case Parked:
 		l.parked++
@@ -513,7 +522,7 @@ func (l *lane) enter(w *Webhook, state State, why string, now time.Time) {
 	}
 }
 
-// Pause holds deliveries back: all of them, those of one receiver, or those of one tenant. What is under way may
+// A Pause holds deliveries back: all of them, those to one receiver, or those of one tenant. Deliveries that have begun may
 // finish.
 type Pause struct {
 	Receiver string    `json:"receiver,omitempty"`
@@ -522,7 +531,7 @@ type Pause struct {
 	Since    time.Time `json:"since,omitzero"`
 }
 
-// Covers says whether p holds back a tenant's webhooks, whose receiver has that name.
+// Covers says whether p holds back the webhooks of a tenant for a receiver.
 func (p Pause) Covers(platform, tenant, receiver string) bool {
 	switch {
 	case p.Tenant != "":
@@ -533,13 +542,13 @@ func (p Pause) Covers(platform, tenant, receiver string) bool {
 	return true
 }
 
-// Same says whether p and q hold back the same.
+// Same says whether p and q hold back the same deliveries.
 func (p Pause) Same(q Pause) bool {
 	p.Since, q.Since = time.Time{}, time.Time{}
 	return p == q
 }
 
-// String says what is held back.
+// String returns what the pause holds back, for people.
 func (p Pause) String() string {
 	switch {
 	case p.Tenant != "":
@@ -550,11 +559,11 @@ func (p Pause) String() string {
 	return "all deliveries"
 }
 
-// Flag is how the pause is named on the command line.
+// Flag returns the pause as an option of the command line.
 func (p Pause) Flag() string {
 	switch {
 	case p.Tenant != "":
-		// Exact, as the line is there to be copied: a tenant without a platform may have a namesake on one.
+		// People copy this line, so it must be exact: a tenant without a platform may have a namesake on a platform.
 		return " --tenant " + Exact(p.Platform, p.Tenant)
 	case p.Receiver != "":
 		return " --receiver " + p.Receiver
@@ -563,11 +572,11 @@ func (p Pause) Flag() string {
 }
 
 var (
-	// ErrNotFound says that the inbox has no webhook of that id (any more).
+	// ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
 	ErrNotFound = errors.New("no such webhook in the inbox")
-	// ErrFinished says that a webhook can't be discarded: nothing would be done with it any more.
+	// ErrFinished says that a webhook can't be discarded because it is only history.
 	ErrFinished = errors.New("it neither waits nor is parked")
-	// ErrKept says that a webhook can't be sent again: it was kept, and still nobody takes it.
+	// ErrKept says that a webhook can't be sent again: it was kept, and still no receiver takes its platform.
 	ErrKept = errors.New("it was kept: no receiver takes webhooks of its platform")
 	// ErrBusy says that a webhook is still being delivered.
 	ErrBusy = errors.New("it is being delivered at this moment; try again")
@@ -575,7 +584,7 @@ var (
 	ErrRefused = errors.New("it was refused, and never taken in ('usher inbox accept' does that, if nobody has dealt with it)")
 )
 
-// OverwriteError says that a redelivery would put an old snapshot in the place of a newer one.
+// An OverwriteError says that a redelivery would replace a newer snapshot at the receiver by an older one.
 type OverwriteError struct {
 	ID     int64
 	Latest Entry
@@ -589,15 +598,15 @@ func (e *OverwriteError) Error() string {
 	return text + fmt.Sprintf(", received %s, %s", e.Latest.Received.Format(time.RFC3339), e.Latest.State)
 }
 
-// Columns are what the engines' statements put for {lane} and {webhook}: what scanLane and scanWebhook read.
+// Columns replaces {lane} and {webhook} in the engines' statements by the columns that scanLane and scanWebhook read.
 var Columns = strings.NewReplacer(
-	"{lane}", "l.key, l.tenant, l.kind, l.tail, l.memory, "+
-		"l.waiting, l.again, l.parked, l.refused, l.bytes, l.since, l.failing, l.tried, l.wish, l.paused, l.due, l.owner",
+	"{lane}", "l.key, l.tenant, l.event_type, l.tail, l.details, "+
+		"l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waiting_since, l.last_result, l.last_try, l.not_before, l.paused, l.due, l.owner",
 	"{webhook}", "w.seq, w.uuid, w.lane, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.status, l.tenant",
 	"{never}", strconv.FormatInt(never, 10),
 )
 
-// Statements splits the text of an engine's .sql file: each statement stands below a line "-- name: NAME".
+// Statements splits the text of an engine's .sql file into statements. Each stands below a line "-- name: NAME".
 func Statements(text string) map[string]string {
 	all := make(map[string]string)
 	for _, part := range strings.Split(text, "-- name: ")[1:] {

@@ -1,10 +1,21 @@
-// Package store is the inbox as rows in a database, and every decision about them: what is a copy, who
-// may deliver a lane, what came of a try, what an action changes. The decisions are Go code over rows, the
-// same for every engine. An engine (packages sqlite and postgres) knows its statements, its transaction and
-// its clock, and nothing about webhooks.
+// Package store keeps the inbox as rows in a database, and makes every decision about them: which webhook is a copy, which
+// process may deliver a lane, what a try changes, what an action changes. The decisions are Go code over rows, the same for
+// every engine. An engine (packages sqlite and postgres) knows its statements, its transaction and its clock, and nothing
+// about webhooks.
 //
-// A lane is a row, and the transaction that has locked that row decides about the lane. One goroutine of each process
-// writes: what arrives while a transaction commits gathers, and shares the next one. See writer.go.
+// A lane is the queue of one tenant, and a row. The transaction that has locked the row decides about the lane. One
+// goroutine of each process writes (writer.go): operations that arrive while a transaction commits share the next one.
+//
+// The way of a webhook:
+//
+//	intake.go     Add takes it in: it is a duplicate, or a new row at the end of its lane. If the lane was idle, the same
+//	              transaction gives this process a lease.
+//	lease.go      A Lease is the permission to deliver one lane. Claim gets leases for lanes that wait longer. The courier
+//	              (package inbox) delivers, and SaveOutcome writes the result: delivered, tried again later, or parked.
+//	retention.go  Finished webhooks are deleted after a while.
+//
+// Beside it: act.go (what people do), views.go (what people see), refuse.go (webhooks that cannot be taken in), export.go
+// (export and import).
 package store
 
 import (
@@ -20,37 +31,36 @@ import (
 	"usher/internal/receiver"
 )
 
-// An Engine runs transactions on a database that has the tables of schema.sql.
+// An Engine runs transactions on a database that has the tables of the engine's 001.sql.
 type Engine interface {
-	// Write runs fn in a transaction that may write, and commits it. It is never called concurrently. What fn
-	// has queued and not sent is sent together with the commit. fn may run several times; only the
-	// last run counts.
+	// Write runs fn in a transaction that may write, and commits it. It is never called concurrently. Statements that fn
+	// has queued and not sent are sent together with the commit. fn may run several times; only the last run counts.
 	//
-	// A *GuiltyError says that a statement failed because of what fn wanted to write, and not because of
-	// the database. ErrDoubt says that nobody knows whether the transaction was committed. After any other error it was not.
+	// After a *StatementError the database works, but refused a statement of fn. ErrDoubt says that nobody knows
+	// whether the transaction was committed. After any other error it was not.
 	Write(fn func(Tx) error) error
-	// Import is as Write, for a transaction that may take minutes. Nobody else writes meanwhile. fn runs once at most.
+	// Import is like Write, for a transaction that may take minutes. Nobody else writes meanwhile. fn runs once at most.
 	Import(fn func(Tx) error) error
 	// Read runs fn on one consistent state of the database.
 	Read(ctx context.Context, fn func(Tx) error) error
-	// Shared says whether other processes write to the same database. Then a leave to deliver ends by itself.
+	// Shared says whether other processes write to the same database. If so, leases end by themselves.
 	Shared() bool
-	// Tight says whether there is so little room that only outcomes are to be written.
-	Tight() bool
-	// Tidy is called by the writer when it has nothing else to do, every second at most.
-	Tidy()
+	// AlmostFull says whether there is so little room that only outcomes should be written.
+	AlmostFull() bool
+	// Maintain is called by the writer when it has nothing else to do, at most once a second.
+	Maintain()
 	Close() error
 }
 
-// A Tx collects statements and sends them in one round trip. A statement is called by its name in the engine's
-// .sql file. If an argument is a slice (but not []byte) the statement runs once for each element; all
-// slices of a call are of the same length.
+// A Tx collects statements and sends them in one round trip. A statement is called by its name in the engine's .sql file. If
+// an argument is a slice (but not []byte) the statement runs once for each element; all slices of a call have the same
+// length.
 type Tx interface {
-	// Queue adds a statement; each is called for every row, during Send. Nil: it returns none.
+	// Queue adds a statement. Send calls each for every row of the answer; nil: the statement returns no rows.
 	Queue(name string, each func(Row) error, args ...any)
-	// Now adds a look at the database's clock, in microseconds since 1970.
+	// Now adds a reading of the database's clock, in microseconds since 1970.
 	Now(at *int64)
-	// Send runs what was queued.
+	// Send runs the statements that were queued.
 	Send() error
 }
 
@@ -60,11 +70,12 @@ type Row interface{ Scan(into ...any) error }
 // ErrDoubt says that nobody knows whether a transaction was committed.
 var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction")
 
-// A GuiltyError says that a statement failed because of its values.
-type GuiltyError struct{ Err error }
+// A StatementError says that the database works, but refused a statement because of its values, or because somebody else has
+// locked a row. So one operation of a batch is to blame, and the others can succeed without it.
+type StatementError struct{ Err error }
 
-func (e *GuiltyError) Error() string { return e.Err.Error() }
-func (e *GuiltyError) Unwrap() error { return e.Err }
+func (e *StatementError) Error() string { return e.Err.Error() }
+func (e *StatementError) Unwrap() error { return e.Err }
 
 // A BrokenError says that nothing will be written any more until usher is restarted.
 type BrokenError struct{ Err error }
@@ -72,45 +83,51 @@ type BrokenError struct{ Err error }
 func (e *BrokenError) Error() string { return e.Err.Error() }
 func (e *BrokenError) Unwrap() error { return e.Err }
 
-// Config is what a store needs to know. All of it is required but where it says so.
+// Config configures a Store. Fields are required unless they say what their zero value means.
 type Config struct {
 	Engine    Engine
 	Receivers *receiver.Set // nil: this usher delivers nothing
-	Courier   Courier       // who delivers; nil: nobody, as far as this process is concerned
-	Attempts  int           // then a webhook is parked
-	MaxAge    time.Duration // so is one that is older
-	// KeepLatest supersedes a snapshot that waits when a newer one of its tenant arrives.
+	Courier   Courier       // delivers webhooks; nil: this process delivers nothing
+	Log       *slog.Logger
+
+	// A webhook is parked after MaxAttempts failed tries, or when it is older than MaxAge.
+	MaxAttempts int
+	MaxAge      time.Duration
+	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in.
+	MaxBytes int64
+	// KeepLatest supersedes a waiting snapshot when a newer one of its tenant arrives.
 	KeepLatest bool
-	// Window is how long a delivered snapshot counts as held by the receiver; zero: nothing is a copy.
-	Window   time.Duration
-	MaxBytes int64 // what may wait or be parked
-	// Changed is called with a tenant's code when its last snapshot has changed, or may have, before anybody is
-	// told so; with an empty one when those of any tenants may have. May be nil.
+	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
+	// webhook is a duplicate.
+	DedupWindow time.Duration
+	// Changed is called with a tenant's code when its last snapshot has changed, or may have, and before any caller gets
+	// an answer that depends on it. An empty code means any tenant. May be nil.
 	Changed func(tenant string)
-	Log     *slog.Logger
 
-	Limits Limits        // zero: those of the contract
-	Lease  time.Duration // where replicas share a database; zero: Lease
-	// Ahead is added to the database's clock, for tests.
-	Ahead func() time.Duration
-	// Jitter returns a pause of at most that long, and at least half of it. Nil: by chance.
-	Jitter func(time.Duration) time.Duration
+	Limits    Limits        // zero: DefaultLimits
+	LeaseTime time.Duration // only if replicas share the database; zero: DefaultLeaseTime
+
+	// For tests. ClockOffset is added to the database's clock; nil: nothing is. Jitter shortens a backoff to between half
+	// and all of its length; nil: by chance.
+	ClockOffset func() time.Duration
+	Jitter      func(time.Duration) time.Duration
 }
 
-// A Courier delivers what the store gives it leave to. The writer calls it: it must be quick.
+// A Courier delivers webhooks under the leases that the store gives it. The writer calls it, so no method may block.
 type Courier interface {
-	// Grant says whether there is room to deliver one more webhook of that size to a receiver. Each true is
-	// followed by Ungrant, and then maybe by Start.
-	Grant(rc *receiver.Receiver, size int64) bool
-	Ungrant(rc *receiver.Receiver, size int64)
-	Start(*Leave)
-	// Look says that anything may have changed.
-	Look()
-	// Left says that something waits for a receiver that nobody delivers yet.
-	Left(rc *receiver.Receiver)
+	// Reserve asks for room to deliver one more webhook of that size to a receiver. If it returns true, the store calls
+	// Release later, and right after that maybe Deliver.
+	Reserve(rc *receiver.Receiver, size int64) bool
+	Release(rc *receiver.Receiver, size int64)
+	// Deliver passes on a lease. The courier delivers its webhook and calls SaveOutcome.
+	Deliver(*Lease)
+	// Wake says that any lane may have changed.
+	Wake()
+	// LaneReady says that a lane of this receiver can be delivered, and that no process has a lease for it.
+	LaneReady(rc *receiver.Receiver)
 }
 
-// Limits bound what is kept of what is finished or refused.
+// Limits bound what is kept of webhooks that are finished or refused.
 type Limits struct {
 	Finished      int
 	FinishedBytes int64
@@ -123,10 +140,10 @@ type Limits struct {
 
 	ActionAge time.Duration
 
-	Counted int // rows that are counted at each look; zero: 10,000
+	AlwaysCounted int // up to this many rows are counted whenever Stats is called after a change; zero: 10,000
 }
 
-// DefaultLimits are those of the contract.
+// DefaultLimits are the documented limits.
 var DefaultLimits = Limits{
 	Finished: 10_000, FinishedBytes: 256 << 20, FinishedAge: 7 * 24 * time.Hour,
 	Refused: 1_000, RefusedTenant: 10, RefusedBytes: 64 << 20, RefusedAge: 30 * 24 * time.Hour,
@@ -135,43 +152,47 @@ var DefaultLimits = Limits{
 
 // A Store keeps webhooks.
 type Store struct {
-	cfg     Config
-	owner   []byte        // this process
-	lease   time.Duration // how long a leave lasts
-	ops     chan op
-	imports chan *importing
-	opened  chan struct{} // the writer has looked at the database once
-	closed  chan struct{} // the writer has ended
-	stop    context.CancelFunc
-	run     context.Context
-	follows sync.WaitGroup // who reads what other replicas do
-	health  health
+	cfg       Config
+	owner     []byte        // a random id of this process, for the lanes that it has leased
+	leaseTime time.Duration // how long a lease lasts, by the database's clock
 
+	ops        chan op         // to the writer
+	imports    chan *importJob // to the writer
+	opened     chan struct{}   // closed when the writer has reached the database, or failed to, once
+	closed     chan struct{}   // closed when the writer has ended
+	run        context.Context // ends with Close
+	stop       context.CancelFunc
+	background sync.WaitGroup // goroutines beside the writer
+
+	// These have locks of their own.
+	health    health
+	clock     clock
 	platforms platforms
 	pauses    pauses
-	clock     clock
 
-	mu    sync.Mutex // guards what follows
-	cache figures
+	mu      sync.Mutex // guards figures
+	figures figureCache
 
-	jumped   bool        // of the writer: lanes may have times of a clock that has jumped
-	swept    time.Time   // of the writer: when it last deleted what is kept for too long
-	combed   time.Time   // and when it last looked at ages and bytes
-	overflow atomic.Bool // there may be too many refused ones
-	backlog  atomic.Bool // there may be finished webhooks to delete
+	// Only the writer uses these three.
+	clockJumped   bool      // times that lanes have may come from before the database's clock was set
+	lastSweep     time.Time // when it last deleted anything that was kept for too long
+	lastFullSweep time.Time // when it last looked at ages and bytes, too
+
+	sweepSoon        atomic.Bool // there may be finished webhooks to delete
+	sweepRefusedSoon atomic.Bool // there may be refused webhooks to delete
 }
 
-// never is a due time that does not come.
+// never is a time that does not come.
 const never = int64(1) << 62
 
-// Lease is how long a leave to deliver lasts where replicas share a database. Its holder stops a fifth of that before its
-// end: the clocks of a holder and of the database may run at different speeds, and a request takes some time to
-// reach a receiver.
 const (
-	Lease = 10 * time.Second
-	// alone is the leave in a file: nobody else could take it. It ends far ahead also if it was given before a clock was set right,
-	// so that a start finds it.
-	alone = 100 * 365 * 24 * time.Hour
+	// DefaultLeaseTime is how long a lease lasts if replicas share a database. Its holder stops a fifth earlier, because the
+	// clocks of the holder and of the database may run at different speeds, and a request takes some time to reach a
+	// receiver.
+	DefaultLeaseTime = 10 * time.Second
+	// fileLeaseTime is for an inbox in a file, where no other process could take a lane over. At its start usher finds the
+	// leases of the last process by their far end, so the end must be far ahead even if the clock was wrong then.
+	fileLeaseTime = 100 * 365 * 24 * time.Hour
 )
 
 // Open starts a store on an engine whose tables exist.
@@ -179,9 +200,9 @@ func Open(cfg Config) *Store {
 	if cfg.Limits == (Limits{}) {
 		cfg.Limits = DefaultLimits
 	}
-	s := &Store{cfg: cfg, owner: make([]byte, 16), lease: alone, ops: make(chan op, 1024), imports: make(chan *importing), opened: make(chan struct{}), closed: make(chan struct{})}
+	s := &Store{cfg: cfg, owner: make([]byte, 16), leaseTime: fileLeaseTime, ops: make(chan op, 1024), imports: make(chan *importJob), opened: make(chan struct{}), closed: make(chan struct{})}
 	if cfg.Engine.Shared() {
-		s.lease = cmp.Or(cfg.Lease, Lease)
+		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
 	}
 	if s.cfg.Changed == nil {
 		s.cfg.Changed = func(string) {}
@@ -190,52 +211,52 @@ func Open(cfg Config) *Store {
 		s.cfg.Jitter = jitter
 	}
 	rand.Read(s.owner)
-	s.jumped = true // it may have been set back while nobody looked
+	s.clockJumped = true // the clock may have been set back while usher did not run
 	s.pauses.reading = make(chan struct{}, 1)
 	s.clock.start = time.Now()
 	s.run, s.stop = context.WithCancel(context.Background())
-	go s.write()
-	s.follows.Go(s.followPauses)
+	go s.runWriter()
+	s.background.Go(s.refreshPauses)
 	return s
 }
 
-// Close ends the writer, after what it is doing, and the engine.
+// Close ends the writer, after it has written what was submitted, and closes the engine.
 func (s *Store) Close() error {
 	s.stop()
 	<-s.closed
-	s.follows.Wait()
+	s.background.Wait()
 	return s.cfg.Engine.Close()
 }
 
-// Leased is how long a leave lasts that is asked for now.
-func (s *Store) Leased() time.Duration { return s.lease - s.lease/5 }
+// UsableLeaseTime is how long the holder of a lease may deliver, from the moment at which it asked for the lease.
+func (s *Store) UsableLeaseTime() time.Duration { return s.leaseTime - s.leaseTime/5 }
 
-// health is how the database does, as the writer sees it.
+// health is the state of the database, as the writer sees it.
 type health struct {
-	mu     sync.Mutex
-	err    error     // of the last transaction; nil: it was committed
-	since  time.Time // the first in a row that failed
-	began  time.Time // of the transaction that runs now; zero: none does
-	ready  bool      // there was one
-	broken bool
+	mu           sync.Mutex
+	err          error     // why the last transaction failed; nil: it was committed
+	failingSince time.Time // when the first of the last transactions failed that failed in a row
+	txBegan      time.Time // when the current transaction began; zero: none runs
+	everWritten  bool      // a transaction was committed since the start
+	broken       bool      // there was a BrokenError
 }
 
-// patience is how long a database may be away before usher says that it is not ready.
-const patience = 5 * time.Second
+// outagePatience is how long a database may be away before usher says that it is not ready.
+const outagePatience = 5 * time.Second
 
-// Err says why nothing can be taken in; nil: it can, or could a moment ago.
+// Err says why nothing can be taken in. It returns nil also during the first seconds of an outage.
 func (s *Store) Err() error {
 	h := &s.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case !h.began.IsZero() && time.Since(h.began) >= patience && !h.broken:
+	case !h.txBegan.IsZero() && time.Since(h.txBegan) >= outagePatience && !h.broken:
 		return errors.New("the inbox's database does not answer")
-	case h.err == nil && h.ready:
+	case h.err == nil && h.everWritten:
 		return nil
 	case h.err == nil:
 		return errors.New("the inbox has not been opened yet")
-	case h.broken || !h.ready || time.Since(h.since) >= patience:
+	case h.broken || !h.everWritten || time.Since(h.failingSince) >= outagePatience:
 		return h.err
 	}
 	return nil
@@ -245,73 +266,102 @@ func (s *Store) Err() error {
 func (s *Store) Ready() bool {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
-	return s.health.ready
+	return s.health.everWritten
 }
 
-// note keeps the outcome of a transaction, and logs the begin and the end of an outage, not each failure.
-func (h *health) note(log *slog.Logger, err error) {
+func (h *health) beginTx() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.txBegan = time.Now()
+}
+
+// lastErr is why the last transaction failed; nil: it was committed.
+func (h *health) lastErr() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+// record keeps the result of a transaction. It logs the begin and the end of an outage, not each failure.
+func (h *health) record(log *slog.Logger, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var broken *BrokenError
 	switch {
 	case err == nil && h.err != nil:
-		log.Info("the inbox can be written again", "after", time.Since(h.since).Round(time.Millisecond))
+		log.Info("the inbox can be written again", "after", time.Since(h.failingSince).Round(time.Millisecond))
 	case errors.As(err, &broken) && !h.broken:
-		h.broken, h.since = true, time.Now()
+		h.broken, h.failingSince = true, time.Now()
 		log.Error("the inbox is broken, and takes nothing in until usher is restarted", "err", err)
 	case err != nil && h.err == nil:
-		h.since = time.Now()
+		h.failingSince = time.Now()
 		log.Error("the inbox can't be written, will retry", "err", err)
 	}
-	h.err, h.began = err, time.Time{}
-	h.ready = h.ready || err == nil
+	h.err, h.txBegan = err, time.Time{}
+	h.everWritten = h.everWritten || err == nil
 }
 
-// clock compares the database's clock with our own. A database that fails over to another machine may have another
-// time from one transaction to the next.
+// clock compares the database's clock with our own. When a database fails over to another machine, its time may jump from
+// one transaction to the next.
 type clock struct {
-	mu     sync.Mutex
-	offset time.Duration // the database's time less ours, when last seen
-	took   time.Duration // by how much that may be too small: the answer took so long
-	known  bool
-	odd    time.Time // when the offset has jumped, or was first seen
-	start  time.Time // ours counts from there: differences of it do not jump, whatever is done to the wall clock
+	mu          sync.Mutex
+	start       time.Time     // our time counts from here, by the monotonic clock: it does not jump when the wall clock is set
+	known       bool          // the database's clock was read at least once
+	offset      time.Duration // the database's time less ours, at the last reading
+	uncertainty time.Duration // by how much offset may be too small: the reading took so long
+	unsureSince time.Time     // when the offset has jumped, or was first read
 }
 
 const maxJump = time.Second
 
-// see notes what the database's clock said to a question that was asked between two moments of ours. It says whether the
-// clock has jumped.
-func (c *clock) see(now int64, asked time.Time) bool {
+// observe notes a reading of the database's clock that was asked for at a moment of ours. It says whether the clock has
+// jumped since the last reading.
+func (c *clock) observe(now int64, asked time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offset := time.Duration(now)*time.Microsecond - time.Since(c.start)
-	took := time.Since(asked)
-	jumped := c.known && (offset > c.offset+c.took+maxJump || c.offset > offset+took+maxJump)
-	if jumped || !c.known { // it may have jumped right before we first saw it
-		c.odd = time.Now()
+	uncertainty := time.Since(asked)
+	jumped := c.known && (offset > c.offset+c.uncertainty+maxJump || c.offset > offset+uncertainty+maxJump)
+	if jumped || !c.known { // the clock may have jumped right before we first read it
+		c.unsureSince = time.Now()
 	}
-	c.offset, c.took, c.known = offset, took, true
+	c.offset, c.uncertainty, c.known = offset, uncertainty, true
 	return jumped
 }
 
-// takeover says whether a lane may be taken whose holder has let its leave run out. After a jump of the clock it may still
-// be delivering.
-func (c *clock) takeover(lease time.Duration) bool {
+// mayTakeOver says whether a lane can be taken from an owner whose lease has ended. For some time after the clock has jumped
+// it cannot: the lease looks ended, but its holder, which goes by its own clock, may still be delivering.
+func (c *clock) mayTakeOver(leaseTime time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.odd.IsZero() || time.Since(c.odd) > lease
+	return c.unsureSince.IsZero() || time.Since(c.unsureSince) > leaseTime
 }
 
-// now is the database's time, as far as it is known without asking.
-func (s *Store) now() time.Time {
+// Now is the database's time, computed from the last reading.
+func (s *Store) Now() time.Time {
 	s.clock.mu.Lock()
 	defer s.clock.mu.Unlock()
 	if !s.clock.known {
-		return time.Now()
+		return moment(time.Now().UnixMicro())
 	}
-	return time.UnixMicro(int64((s.clock.offset + time.Since(s.clock.start)) / time.Microsecond))
+	return moment(int64((s.clock.offset + time.Since(s.clock.start)) / time.Microsecond))
 }
 
-// Clock is the database's time, as far as it is known without asking.
-func (s *Store) Clock() time.Time { return moment(s.now().UnixMicro()) }
+// observeClock notes a reading of the database's clock.
+func (s *Store) observeClock(now int64, asked time.Time) {
+	if s.clock.observe(now, asked) {
+		s.cfg.Log.Warn("the database's clock has jumped; what others deliver is left to them for a while")
+		s.clockJumped = true
+	}
+}
+
+// applyOffset adds a test's offset to a reading of the database's clock.
+func (s *Store) applyOffset(now int64) int64 {
+	if s.cfg.ClockOffset != nil {
+		now += micros(s.cfg.ClockOffset())
+	}
+	return now
+}
+
+// micros is a duration in the unit of the database's times.
+func micros(d time.Duration) int64 { return int64(d / time.Microsecond) }

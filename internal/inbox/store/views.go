@@ -15,7 +15,7 @@ import (
 	"usher/webhookgate/content"
 )
 
-// What people see: queries, the same on every replica.
+// What people see. All of it are queries, with the same result on every replica.
 
 // readPatience is how long a query may take.
 const readPatience = 30 * time.Second
@@ -29,10 +29,10 @@ func (s *Store) read(ctx context.Context, fn func(Tx) error) error {
 	case <-ctx.Done():
 	}
 	if !s.Ready() {
-		return s.tooSlow()
+		return s.timeoutErr()
 	}
 	return s.cfg.Engine.Read(ctx, func(tx Tx) error {
-		tx.Queue("platforms", s.platforms.scan) // a row may be of one that only another replica has met
+		tx.Queue("platforms", s.platforms.learnRow) // a row may have a platform that only another replica has met so far
 		return fn(tx)
 	})
 }
@@ -44,12 +44,12 @@ type Filter struct {
 	Platform *string   // nil: any
 	Since    time.Time // received at that time or later
 	Until    time.Time // received before
-	Search   string    // in any case of letters: in the content, and in all that tells a webhook from others; an id
-	Before   int64     // only ids below it: where a former list ended
-	Limit    int       // the newest so many; 0: all
+	Search   string    // an id; or text, in upper or lower case, of the body, tenant, platform, type or webhook-id
+	Before   int64     // only ids below this one, to continue a former list
+	Limit    int       // only so many, the newest; 0: all
 }
 
-// match checks what the database was not asked for.
+// match checks the conditions that are not part of the query.
 func (f *Filter) match(w *Webhook) bool {
 	switch {
 	case f.Tenant != "" && w.Tenant != f.Tenant, f.Platform != nil && w.Platform != *f.Platform:
@@ -66,7 +66,7 @@ func (f *Filter) match(w *Webhook) bool {
 	return bytes.Contains(bytes.ToLower(w.Body), []byte(search))
 }
 
-// pageSize is how many rows are read at once: a long list must not hold a transaction open for long.
+// pageSize is how many rows one query returns: a long list must not keep a transaction open for long.
 const pageSize = 500
 
 // List returns the entries that f selects, newest first.
@@ -79,9 +79,9 @@ func (s *Store) List(f Filter) ([]Entry, error) {
 	return out, err
 }
 
-// Each calls fn for the webhooks that f selects, newest first, until fn returns false. If whole is true they have their
-// content, and that of their tenant's which was taken before them.
-func (s *Store) Each(f Filter, whole bool, fn func(*Item) bool) error {
+// Each calls fn for the webhooks that f selects, newest first, until fn returns false. If withContent is true they have their
+// content, and their tenant's snapshot before them (Item.Previous).
+func (s *Store) Each(f Filter, withContent bool, fn func(*Item) bool) error {
 	before := f.Before
 	if before == 0 {
 		before = never
@@ -94,7 +94,7 @@ func (s *Store) Each(f Filter, whole bool, fn func(*Item) bool) error {
 	if !f.Until.IsZero() {
 		until = f.Until.UnixMicro()
 	}
-	bodies := number(whole || f.Search != "")
+	bodies := boolNumber(withContent || f.Search != "")
 	for {
 		size := int64(pageSize)
 		if f.Limit > 0 && f.Limit < pageSize && f.Search == "" {
@@ -115,9 +115,9 @@ func (s *Store) Each(f Filter, whole bool, fn func(*Item) bool) error {
 			switch {
 			case f.Tenant != "":
 				from, to := tenantRange(f.Tenant)
-				tx.Queue("list_lane", each, append(args, from, to)...)
+				tx.Queue("list_tenant", each, append(args, from, to)...)
 			case f.State == Parked || f.State == Refused:
-				tx.Queue("list_held", each, args...)
+				tx.Queue("list_parked_or_refused", each, args...)
 			default:
 				tx.Queue("list", each, args...)
 			}
@@ -130,7 +130,7 @@ func (s *Store) Each(f Filter, whole bool, fn func(*Item) bool) error {
 		if !last {
 			before = page[size-1].ID
 		}
-		items, err := s.items(slices.DeleteFunc(page, func(w *Webhook) bool { return !f.match(w) }), whole)
+		items, err := s.items(slices.DeleteFunc(page, func(w *Webhook) bool { return !f.match(w) }), withContent)
 		if err != nil {
 			return err
 		}
@@ -145,22 +145,24 @@ func (s *Store) Each(f Filter, whole bool, fn func(*Item) bool) error {
 	}
 }
 
-// Item is a webhook with its content.
+// An Item is a webhook with its content.
 type Item struct {
 	Entry
-	Header   http.Header `json:"header"`
-	Body     []byte      `json:"-"`
-	Previous *Previous   `json:"-"` // the last of its tenant's snapshots before it that was taken, if it is still there; also of one that was refused
-	Before   int64       `json:"-"` // its tenant's snapshot right before it, taken or not; zero: none is known
+	Header http.Header `json:"header"`
+	Body   []byte      `json:"-"`
+	// Previous is the last snapshot of the same tenant before this one that was accepted (State.Taken); nil: none is stored.
+	Previous *Previous `json:"-"`
+	// Before is the id of the tenant's snapshot right before this one, accepted or not; zero: none is stored.
+	Before int64 `json:"-"`
 }
 
-// Previous is a snapshot that a receiver, or usher itself, took before another one.
+// Previous is the id and the body of a former snapshot.
 type Previous struct {
 	ID   int64
 	Body []byte
 }
 
-// Show returns a webhook with its content, and that of its tenant's which was taken before it.
+// Show returns a webhook with its content, and with its tenant's snapshot before it.
 func (s *Store) Show(id int64) (*Item, error) {
 	w, err := s.find(id)
 	if err != nil {
@@ -173,21 +175,21 @@ func (s *Store) Show(id int64) (*Item, error) {
 	return items[0], nil
 }
 
-// items adds to webhooks, if whole is true, what was taken of their tenants before them.
-func (s *Store) items(all []*Webhook, whole bool) ([]*Item, error) {
-	items, of := make([]*Item, len(all)), make(map[int64]*Item)
+// items returns webhooks as items. If withContent is true it adds their tenants' snapshots before them.
+func (s *Store) items(all []*Webhook, withContent bool) ([]*Item, error) {
+	items, byID := make([]*Item, len(all)), make(map[int64]*Item)
 	var lanes [][]byte
 	var ids []int64
 	for i, w := range all {
 		items[i] = &Item{Entry: w.Entry, Header: w.Header, Body: w.Body}
-		if !whole {
+		if !withContent {
 			continue
 		}
 		if w.State != Refused && w.State != Accepted && w.check() != nil {
 			items[i].Why = ErrDamaged.Error()
 		}
 		if w.lane != (Key{}) && (w.snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
-			of[w.ID], lanes, ids = items[i], append(lanes, w.lane[:]), append(ids, w.ID)
+			byID[w.ID], lanes, ids = items[i], append(lanes, w.lane[:]), append(ids, w.ID)
 		}
 	}
 	if len(ids) == 0 {
@@ -200,7 +202,7 @@ func (s *Store) items(all []*Webhook, whole bool) ([]*Item, error) {
 			if err := r.Scan(&id, &p.ID, &state, &p.Body); err != nil {
 				return err
 			}
-			item := of[id]
+			item := byID[id]
 			item.Before = max(item.Before, p.ID)
 			if stateOf(state).Taken() {
 				item.Previous = p
@@ -239,7 +241,7 @@ func (s *Store) scanSnapshot(r Row) (t snapshot.Stored, err error) {
 	return t, err
 }
 
-// Platforms returns those on which a tenant is known, even if only a pause names it.
+// Platforms returns the platforms on which a tenant is known, even if only by a pause.
 func (s *Store) Platforms(tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(nil, tenant)
 	for _, l := range lanes {
@@ -253,11 +255,11 @@ func (s *Store) Platforms(tenant string) (all []string, err error) {
 
 // Figures count webhooks.
 type Figures struct {
-	Pending int           // waiting or being delivered
-	Oldest  time.Duration // age of the oldest of them
+	Pending int           // webhooks that wait or are being delivered
+	Oldest  time.Duration // the age of the oldest of them
 	Parked  int
-	// Lanes whose first webhook was tried in vain: because the receiver seemed to be down, or because it did not take it.
-	Missed, Refused int
+	Missed  int // lanes whose first webhook's last try was a miss: the receiver seemed to be down
+	Refused int // lanes whose first webhook the receiver did not take
 }
 
 // Stats are figures of the whole inbox.
@@ -265,73 +267,77 @@ type Stats struct {
 	Figures
 	ByPlatform map[string]Figures
 	Unread     int   // refused webhooks that nobody has dealt with
-	Used       int64 // bytes that wait or are parked
-	Limit      int64
-	Tenants    int // that have a snapshot
+	Used       int64 // bytes of webhooks that wait or are parked
+	Limit      int64 // how many bytes may be used
+	Tenants    int   // tenants that have a snapshot
 	Paused     []Pause
 }
 
-// figures is the cached part: what the database had when it was counted.
-type figures struct {
-	stats   Stats
-	oldest  map[string]int64
-	used    int64 // with what this process has changed since
-	added   int64 // bytes that this process has ever added
-	at      time.Time
-	took    time.Duration
-	changes int64 // how often this process has changed something
-	counted int64 // the same, when it began to count
-	acted   int64 // the same, when a person last changed something
-	known   bool
+// A figureCache has the figures as they were last counted, and what says whether they are still good enough.
+type figureCache struct {
+	known  bool // they were counted at least once
+	stats  Stats
+	oldest map[string]int64 // for each platform, when its oldest webhook came
+	readAt time.Time
+	took   time.Duration // how long counting took
+
+	used           int64 // the bytes that were counted, with what this process has added and removed since
+	bytesEverAdded int64 // all bytes that this process has added; what it removed is not subtracted
+
+	// changeCount is how often this process has changed something. The other two are its value when counting last began, and when
+	// a person last changed something here.
+	changeCount     int64
+	countedAt       int64
+	personChangedAt int64
 }
 
-// used is how many bytes wait or are parked, as far as this process knows.
+// used returns how many bytes wait or are parked, as far as this process knows.
 func (s *Store) used() (int64, error) {
 	s.mu.Lock()
-	known, used := s.cache.known, s.cache.used
+	known, used := s.figures.known, s.figures.used
 	s.mu.Unlock()
 	if known {
 		return used, nil
 	}
-	if err := s.count(s.run); err != nil {
+	if err := s.recount(s.run); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cache.used, nil
+	return s.figures.used, nil
 }
 
-// Stats counts. What this process changes shows at once, what other replicas change within a second. If there is much to count, both show
-// within twenty times as long as that takes; only what a person has changed here shows at once.
+// Stats returns figures. Changes of this process show at once, changes of other replicas within a second. If there is much to
+// count, both may be late by twenty times as long as counting takes, except that what a person has changed here shows at once.
 func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	s.mu.Lock()
-	c := s.cache
+	c := s.figures
 	s.mu.Unlock()
 	old := time.Second
-	if c.changes != c.counted {
+	if c.changeCount != c.countedAt {
 		old = 0
 	}
-	if c.stats.Pending+c.stats.Parked+c.stats.Tenants > cmp.Or(s.cfg.Limits.Counted, counted) {
+	if c.stats.Pending+c.stats.Parked+c.stats.Tenants > cmp.Or(s.cfg.Limits.AlwaysCounted, alwaysCounted) {
 		old = max(old, 20*c.took)
 	}
-	if !c.known || c.counted < c.acted || time.Since(c.at) > old {
-		if err := s.count(ctx); err != nil {
+	if !c.known || c.countedAt < c.personChangedAt || time.Since(c.readAt) > old {
+		if err := s.recount(ctx); err != nil {
 			return Stats{}, err
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := s.cache.stats
-	st.ByPlatform = make(map[string]Figures, len(s.cache.oldest))
-	now := s.now().UnixMicro()
-	for code, f := range s.cache.stats.ByPlatform {
+	st := s.figures.stats
+	st.ByPlatform = make(map[string]Figures, len(s.figures.oldest))
+	now := s.Now().UnixMicro()
+	for code, f := range s.figures.stats.ByPlatform {
 		if f.Pending > 0 {
-			f.Oldest = ageOf(now, s.cache.oldest[code])
+			f.Oldest = ageOf(now, s.figures.oldest[code])
 		}
 		st.ByPlatform[code] = f
 		st.Oldest = max(st.Oldest, f.Oldest)
 	}
-	st.Used, st.Limit, st.Paused = s.cache.used, s.cfg.MaxBytes, slices.Clone(s.Paused())
+	st.Used, st.Limit, st.Paused = s.figures.used, s.cfg.MaxBytes, slices.Clone(s.Paused())
 	return st, nil
 }
 
@@ -342,17 +348,17 @@ func ageOf(now, since int64) time.Duration {
 	return time.Duration(now-since) * time.Microsecond
 }
 
-// counted is how many rows are counted whenever somebody asks and something has changed.
-const counted = 10_000
+// alwaysCounted is the default of Limits.AlwaysCounted.
+const alwaysCounted = 10_000
 
-// maxTook bounds what counting is taken to cost: a database that hangs must not make old figures last.
+// maxTook bounds figureCache.took: after a database has hung, old figures must not stay for twenty times as long.
 const maxTook = 3 * time.Second
 
-// count counts.
-func (s *Store) count(ctx context.Context) error {
+// recount counts, and fills the cache.
+func (s *Store) recount(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()
-	before, changes := s.cache.added, s.cache.changes
+	before, changes := s.figures.bytesEverAdded, s.figures.changeCount
 	s.mu.Unlock()
 	var st Stats
 	var used int64
@@ -381,30 +387,31 @@ func (s *Store) count(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// What this process has added while it counted may be in the sum or not. For the limit it counts either way.
-	s.cache.stats, s.cache.oldest, s.cache.used, s.cache.known = st, oldest, used+s.cache.added-before, true
-	s.cache.at, s.cache.took, s.cache.counted = time.Now(), min(time.Since(began), maxTook), changes
+	// Bytes that this process has added during the count may be in the sum or not. They are added in any case: the limit must
+	// hold, so used may be too large for a while, but not too small.
+	s.figures.stats, s.figures.oldest, s.figures.used, s.figures.known = st, oldest, used+s.figures.bytesEverAdded-before, true
+	s.figures.readAt, s.figures.took, s.figures.countedAt = time.Now(), min(time.Since(began), maxTook), changes
 	return nil
 }
 
-// Tenant is a tenant that the inbox knows.
+// A Tenant is a tenant that the inbox knows.
 type Tenant struct {
 	Platform string    `json:"platform"`
 	Tenant   string    `json:"tenant"`
-	Name     string    `json:"name,omitempty"`  // as its last snapshot says
-	Latest   time.Time `json:"latest,omitzero"` // when that was taken in
+	Name     string    `json:"name,omitempty"`  // in its last snapshot
+	Latest   time.Time `json:"latest,omitzero"` // when its last snapshot was taken in
 	Waiting  int       `json:"waiting"`
 	Parked   int       `json:"parked"`
-	Refused  int       `json:"refused"` // and not dealt with
-	HeldUp   bool      `json:"held_up"` // the first webhook that waits was tried in vain
+	Refused  int       `json:"refused"` // those that nobody has dealt with
+	HeldUp   bool      `json:"held_up"` // the last try of its first waiting webhook failed
 	Paused   bool      `json:"paused"`
 }
 
 // TenantFilter selects tenants; empty fields select all.
 type TenantFilter struct {
-	Search   string  // in any case of letters: in the code, the platform's code, or the name
-	Troubled bool    // only those with something that is held up, parked or refused
-	After    *Tenant // where a former list ended
+	Search   string  // text, in upper or lower case, of the code, the platform's code or the name
+	Troubled bool    // only tenants with webhooks that are held up, parked or refused
+	After    *Tenant // only tenants after this one, to continue a former list
 	Limit    int
 }
 
@@ -436,7 +443,7 @@ func (s *Store) Tenants(f TenantFilter) (all []*Tenant, err error) {
 				t.Waiting, t.Parked, t.Refused, t.HeldUp, t.Paused = int(waiting), int(parked), int(refused), failing > 0 && waiting > 0, paused > 0
 				page = append(page, t)
 				return err
-			}, code, platform, number(f.Troubled), int64(pageSize))
+			}, code, platform, boolNumber(f.Troubled), int64(pageSize))
 			return tx.Send()
 		})
 		if err != nil {
@@ -457,16 +464,16 @@ func (s *Store) Tenants(f TenantFilter) (all []*Tenant, err error) {
 	}
 }
 
-// HeldUp is a lane whose first webhook was tried in vain, and holds up those behind it.
+// HeldUp is the first webhook of a lane, if its last try failed: it holds up the webhooks behind it.
 type HeldUp struct {
 	Entry
-	Kind   string    // the lane's event type, only without a tenant
-	Down   bool      // the receiver as a whole seems to be down: the webhook has no fault
-	Next   time.Time // its next try; while the receiver is down, as soon as it is back
-	Behind int       // how many wait behind it
+	Kind   string    // the lane's event type, if the lane has no tenant
+	Down   bool      // the last try was a miss: the receiver seems to be down, and the webhook is not to blame
+	Next   time.Time // when the next try is due; if the receiver is back earlier, it comes earlier
+	Behind int       // how many webhooks wait behind it
 }
 
-// Answer is the receiver's last, in words.
+// Answer is the receiver's last answer, in words.
 func (h *HeldUp) Answer() string { return h.Attempts[len(h.Attempts)-1].Words() }
 
 // HeldUp returns the lanes that are held up, the one that waits longest first.
@@ -475,7 +482,7 @@ func (s *Store) HeldUp() (all []HeldUp) {
 		all = nil
 		lanes := make(map[Key]*lane)
 		var order []*lane
-		tx.Queue("held_up", func(r Row) error {
+		tx.Queue("lanes_held_up", func(r Row) error {
 			l, err := s.scanLane(r)
 			lanes[l.key], order = l, append(order, l)
 			return err
@@ -483,58 +490,59 @@ func (s *Store) HeldUp() (all []HeldUp) {
 		if err := tx.Send(); err != nil || len(order) == 0 {
 			return err
 		}
-		w := &work{s: s, next: make(map[Key]*Webhook), rows: make(map[int64]*Webhook)}
+		b := &batch{s: s, next: make(map[Key]*Webhook), webhooks: make(map[int64]*Webhook)}
 		heads := make(map[Key]int64)
 		for k := range lanes {
 			heads[k] = 0
 		}
-		w.queueNext(tx, heads, -1)
+		b.queueNext(tx, heads, -1)
 		if err := tx.Send(); err != nil {
 			return err
 		}
 		for _, l := range order {
-			if l.owner != nil { // it is being tried, and due is when the leave ends
-				l.due = l.tried
+			if l.owner != nil { // it is being tried, and due is the end of the lease
+				l.due = l.lastTry
 			}
-			if h := w.next[l.key]; h != nil && len(h.Attempts) > 0 {
-				all = append(all, HeldUp{Entry: h.Entry, Kind: l.Type, Down: l.failing == missed, Next: moment(l.due), Behind: int(l.waiting) - 1})
+			if h := b.next[l.key]; h != nil && len(h.Attempts) > 0 {
+				all = append(all, HeldUp{Entry: h.Entry, Kind: l.Type, Down: l.lastResult == lastMissed, Next: moment(l.due), Behind: int(l.waiting) - 1})
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return nil // Err says so
+		return nil // Err reports the outage
 	}
 	return all
 }
 
-// maxHeldUp is how many tenants are named that are held up.
+// maxHeldUp is how many lanes HeldUp returns.
 const maxHeldUp = 1000
 
-// platforms are the codes that this process has met, by their hash: that is the second half of a lane's key. There are few.
+// platforms has the codes of all platforms that this process has met, by their hash, which is the second half of a lane's key.
+// There are few platforms.
 type platforms struct{ codes sync.Map }
 
 func (p *platforms) learn(code string) { p.codes.Store(string(platformHash(code)), code) }
 
-func (p *platforms) scan(r Row) error {
+func (p *platforms) learnRow(r Row) error {
 	var code []byte
 	err := r.Scan(&code)
 	p.learn(string(code))
 	return err
 }
 
-// code is the one with that hash. Empty, too, if a webhook has no lane.
+// code returns the code with a hash. It is empty for a webhook without a lane.
 func (p *platforms) code(hash []byte) string {
 	code, _ := p.codes.Load(string(hash))
 	name, _ := code.(string)
 	return name
 }
 
-// hashes returns those of the platforms that fit; nil: of all.
-func (p *platforms) hashes(fit func(code string) bool) [][]byte {
+// hashes returns the hashes of the platforms that match; nil: of all.
+func (p *platforms) hashes(match func(code string) bool) [][]byte {
 	all := [][]byte{}
 	for _, code := range p.codes.Range {
-		if fit == nil || fit(code.(string)) {
+		if match == nil || match(code.(string)) {
 			all = append(all, platformHash(code.(string)))
 		}
 	}
@@ -542,17 +550,17 @@ func (p *platforms) hashes(fit func(code string) bool) [][]byte {
 	return all
 }
 
-// Follow reads the platforms that other replicas have met, and counts again. The courier calls it every second.
-func (s *Store) Follow(ctx context.Context) error {
+// Refresh reads the platforms that other replicas have met, and counts anew. The courier calls it every second.
+func (s *Store) Refresh(ctx context.Context) error {
 	err := s.read(ctx, Tx.Send)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	stale := s.cfg.Engine.Shared() && time.Since(s.cache.at) > max(time.Second, 20*s.cache.took)
+	stale := s.cfg.Engine.Shared() && time.Since(s.figures.readAt) > max(time.Second, 20*s.figures.took)
 	s.mu.Unlock()
-	if stale { // others take webhooks in, too
-		return s.count(ctx)
+	if stale { // other replicas take webhooks in, too, and MaxBytes bounds all of them together
+		return s.recount(ctx)
 	}
 	return nil
 }

@@ -11,118 +11,133 @@ import (
 	"usher/webhookgate"
 )
 
-// An op is something to write. The writer calls need, then decide in the transaction (several times, if the transaction
-// must be run again), and done at the end, once.
+// The writer is one goroutine of each process, and all that is written goes through it. Callers submit operations. The
+// writer gathers those that have arrived, and runs one transaction for all of them:
+//
+//	collectNeeds   each op says what it must see (need)
+//	load           locks the lanes in the order of their keys, and reads
+//	               each op changes the rows in memory (decide)
+//	save           queues the changed rows; the engine sends them together with the commit
+//	               each op answers its caller (done)
+
+// An op is an operation of the writer.
 type op interface {
-	// need says what must be locked and read before a decision. False: nobody waits for this op any more.
+	// need says what must be locked and read before the decision. False: nobody waits for this op any more, skip it.
 	need(*needs) bool
-	// decide changes the rows in w. It must not change anything else that outlives it.
-	decide(w *work)
-	// done gets nil if the transaction was committed, or why it was not.
+	// decide changes the rows in b. A transaction may run again after an error, so decide may be called several times, and
+	// must not change anything else in a way that the next call cannot undo.
+	decide(b *batch)
+	// done is called once, at the end: with nil if the transaction was committed, else with the reason why it was not.
 	done(err error)
-	// weight is how many bytes it writes.
+	// weight is about how many bytes the op writes.
 	weight() int64
 }
 
 // A batch has at most this many ops, and bytes.
 const (
-	maxOps   = 256
-	maxBatch = 8 << 20
+	maxBatchOps   = 256
+	maxBatchBytes = 8 << 20
 )
 
-// needs is what the ops of a batch must see.
+// needs says what the ops of a batch must see.
 type needs struct {
-	lanes   map[Key]webhookgate.Lane // to be locked; made if they are new and named
-	next    map[Key]int64            // the first that waits, but for that one
-	rest    map[Key]bool             // what is parked, sent again or refused
-	queue   map[Key]bool             // all that wait
-	rows    map[int64]bool           // webhooks by number
-	seen    []seenID
-	refused [][]byte // digests of refused webhooks
-	count   int64    // how many numbers for new webhooks
-	claim   []claim
-	body    int64 // contents up to that size are read with what comes next
+	lanes        map[Key]webhookgate.Lane // lanes to lock; a new one is made if its name is given here
+	nextExcept   map[Key]int64            // of these lanes the first waiting webhook, not counting this one
+	supersedable map[Key]bool             // of these lanes the webhooks that are parked, refused or were sent again: a newer snapshot may supersede them
+	waiting      map[Key]bool             // of these lanes all waiting webhooks
+	webhooks     map[int64]bool           // these webhooks, to lock and read
+	maxBody      int64                    // up to this size the content is read together with a lane's first waiting webhook
+
+	seenIDs        []seenID
+	refusedDigests [][]byte // refused webhooks with these digests
+	newNumbers     int64    // how many new webhooks need a number
+	claims         []claimQuery
 }
 
+// lane asks for a lane. It is not made if it does not exist.
 func (n *needs) lane(k Key) {
 	if _, named := n.lanes[k]; !named {
 		n.lanes[k] = webhookgate.Lane{}
 	}
 }
 
-// nobody says whether a lane has no name. Each has a tenant, or else a type.
-func nobody(l webhookgate.Lane) bool { return l.Tenant == "" && l.Type == "" }
+// unnamed says whether a lane's name is not given: each lane has a tenant, or else an event type.
+func unnamed(l webhookgate.Lane) bool { return l.Tenant == "" && l.Type == "" }
 
-// work is what a batch has read, and changes.
-type work struct {
+// A batch has what one transaction of the writer has read, and what it changes.
+type batch struct {
 	s       *Store
-	now     int64
-	asked   time.Time // before the transaction began
-	lanes   map[Key]*lane
-	next    map[Key]*Webhook
-	rest    map[Key][]*Webhook
-	queue   map[Key][]*Webhook
-	rows    map[int64]*Webhook    // all that were read, by number
-	seen    map[seenID][]*seenRow // one for each body that the id came with
-	refused map[string]*Webhook   // those that nobody has dealt with, by digest
-	numbers []int64
-	claimed [][]Key // the lanes that each claim found
+	now     int64     // the database's time
+	askedAt time.Time // our time before the transaction began; leases count from here
 
-	added   []*Webhook // to be inserted
-	changed map[int64]*Webhook
-	taken   []*snapshotRow
-	ids     []*seenRow
-	gone    []int64 // webhooks to delete
-	extra   []func(Tx)
-	bytes   int64 // by how much this batch changes what waits or is parked
+	// What was read; see needs. Each webhook is here once, whichever of the maps it is in.
+	lanes           map[Key]*lane
+	next            map[Key]*Webhook
+	supersedable    map[Key][]*Webhook
+	waiting         map[Key][]*Webhook
+	webhooks        map[int64]*Webhook    // all webhooks that were read
+	seen            map[seenID][]*seenRow // one row for each body that the id came with
+	refusedByDigest map[string]*Webhook   // only those that nobody has dealt with
+	numbers         []int64               // free numbers for new webhooks
+	claimed         [][]Key               // the lanes that each claim found
+
+	// What the ops change, beside the lanes that are dirty.
+	added       []*Webhook
+	changed     map[int64]*Webhook
+	deleted     []int64
+	snapshots   []*snapshotRow
+	seenChanges []*seenRow
+	statements  []func(Tx) // whatever else an action writes
+	bytesAdded  int64      // by how much the bytes that wait or are parked change; negative: they become less
 }
 
-func newWork(s *Store) *work {
-	return &work{
-		s: s, asked: time.Now(), lanes: make(map[Key]*lane), next: make(map[Key]*Webhook), rest: make(map[Key][]*Webhook),
-		queue: make(map[Key][]*Webhook), rows: make(map[int64]*Webhook), seen: make(map[seenID][]*seenRow),
-		refused: make(map[string]*Webhook), changed: make(map[int64]*Webhook),
+func newBatch(s *Store) *batch {
+	return &batch{
+		s: s, askedAt: time.Now(), lanes: make(map[Key]*lane), next: make(map[Key]*Webhook), supersedable: make(map[Key][]*Webhook),
+		waiting: make(map[Key][]*Webhook), webhooks: make(map[int64]*Webhook), seen: make(map[seenID][]*seenRow),
+		refusedByDigest: make(map[string]*Webhook), changed: make(map[int64]*Webhook),
 	}
 }
 
-func (w *work) time() time.Time { return moment(w.now) }
+func (b *batch) time() time.Time { return moment(b.now) }
 
-// row returns the one copy of a webhook that this batch works on.
-func (w *work) row(h *Webhook) *Webhook {
-	known := w.rows[h.ID]
+// intern returns the one copy of a webhook that this batch works on. Two statements may have read the same webhook, and a
+// change must not get lost in the other copy.
+func (b *batch) intern(h *Webhook) *Webhook {
+	known := b.webhooks[h.ID]
 	if known == nil {
-		w.rows[h.ID] = h
+		b.webhooks[h.ID] = h
 		return h
 	}
-	if !known.whole && h.whole {
-		known.Header, known.Body, known.whole = h.Header, h.Body, true
+	if !known.hasContent && h.hasContent {
+		known.Header, known.Body, known.hasContent = h.Header, h.Body, true
 	}
 	return known
 }
 
-// number is that of the next new webhook.
-func (w *work) number() int64 {
-	n := w.numbers[0]
-	w.numbers = w.numbers[1:]
+// nextNumber returns the number of the next new webhook.
+func (b *batch) nextNumber() int64 {
+	n := b.numbers[0]
+	b.numbers = b.numbers[1:]
 	return n
 }
 
-// change queues an update of a webhook's status.
-func (w *work) change(h *Webhook) { w.changed[h.ID] = h }
+// markChanged has a webhook's status updated.
+func (b *batch) markChanged(h *Webhook) { b.changed[h.ID] = h }
 
-// move takes a webhook from one state into another.
-func (w *work) move(l *lane, h *Webhook, state State, why string) {
+// move takes a webhook from its state into another one.
+func (b *batch) move(l *lane, h *Webhook, state State, why string) {
 	before := l.bytes
-	l.leave(h)
-	l.enter(h, state, why, w.time())
-	w.bytes += l.bytes - before
-	w.change(h)
+	l.countOut(h)
+	l.countIn(h, state, why, b.time())
+	b.bytesAdded += l.bytes - before
+	b.markChanged(h)
 	if state.Finished() {
-		w.s.backlog.Store(true)
+		b.s.sweepSoon.Store(true)
 	}
 }
 
-// submit hands an op to the writer. It waits while the writer has much to do.
+// submit hands an op to the writer. It blocks while the writer's queue is full.
 func (s *Store) submit(o op) {
 	select {
 	case s.ops <- o:
@@ -131,7 +146,8 @@ func (s *Store) submit(o op) {
 	}
 }
 
-// await submits an op before ctx ends, and waits for its reply. If it gives up waiting, the op may still be done.
+// await submits an op, unless ctx ends before there is room in the writer's queue, and waits for its reply until giveUp is
+// closed. After giving up the op may still be done.
 func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Store, o op, reply chan T) (answer T, err error) {
 	select {
 	case s.ops <- o:
@@ -155,7 +171,7 @@ func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Store, o op, r
 	}
 }
 
-// await is for an op that must be done, or not be done, when it returns.
+// await submits an op and waits for its reply without giving up: when it returns, the op is done, or will never be.
 func (s *Store) await(ctx context.Context, o op, reply chan error) error {
 	failure, err := await(ctx, nil, s, o, reply)
 	if err != nil {
@@ -167,34 +183,34 @@ func (s *Store) await(ctx context.Context, o op, reply chan error) error {
 // Queued is how many operations wait for the writer.
 func (s *Store) Queued() int { return len(s.ops) }
 
-// ErrClosed says that the store takes nothing any more.
+// ErrClosed says that the store has been closed.
 var ErrClosed = errors.New("the inbox is closed")
 
-// write is the writer: one goroutine, one transaction at a time.
-func (s *Store) write() {
+// runWriter runs one transaction after the other until the store is closed.
+func (s *Store) runWriter() {
 	defer close(s.closed)
-	s.look()
+	s.checkDatabase()
 	close(s.opened)
-	pause := time.Duration(0)
+	backoff := time.Duration(0)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		var batch []op
+		var ops []op
 		select {
 		case o := <-s.ops:
-			if s.jumped {
-				s.look()
+			if s.clockJumped {
+				s.checkDatabase()
 			}
-			batch = s.gather(o)
+			ops = s.gather(o)
 		case i := <-s.imports:
 			i.reply <- i.run()
 			continue
 		case <-tick.C:
-			if s.cfg.Courier == nil || s.health.get() != nil {
-				s.look() // nobody else may write anything, and find out whether the database is there
+			if s.cfg.Courier == nil || s.health.lastErr() != nil {
+				s.checkDatabase() // without a courier nothing else may be written that would show an outage, or its end
 			}
-			if s.health.get() == nil {
-				s.cfg.Engine.Tidy()
+			if s.health.lastErr() == nil {
+				s.cfg.Engine.Maintain()
 				s.sweep()
 			}
 			continue
@@ -202,84 +218,72 @@ func (s *Store) write() {
 			s.drain()
 			return
 		}
-		err := s.commit(batch)
+		err := s.commit(ops)
 		if err == nil {
-			pause = 0
-			if (s.backlog.Load() || s.overflow.Load()) && time.Since(s.swept) > sweepEach {
+			backoff = 0
+			if (s.sweepSoon.Load() || s.sweepRefusedSoon.Load()) && time.Since(s.lastSweep) > sweepInterval {
 				s.sweep()
 			}
 			continue
 		}
-		// An outage: not as fast as we can.
-		pause = min(max(2*pause, 10*time.Millisecond), time.Second)
+		// In an outage ops fail at once, and their callers submit them again: this must not spin.
+		backoff = min(max(2*backoff, 10*time.Millisecond), time.Second)
 		select {
-		case <-time.After(pause):
+		case <-time.After(backoff):
 		case <-s.run.Done():
 		}
 	}
 }
 
-func (h *health) begin() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.began = time.Now()
-}
-
-// look reads the platforms, and finds out whether the database can be written. After its clock has jumped, it corrects the times of
-// lanes: those that were written before may be far ahead.
-func (s *Store) look() {
+// checkDatabase finds out whether the database can be written, and reads the platforms. After its clock has jumped, it also
+// corrects the times that lanes have: those that were written by the old clock may be far ahead.
+func (s *Store) checkDatabase() {
 	err := s.cfg.Engine.Write(func(tx Tx) error {
 		var now int64
-		tx.Queue("platforms", s.platforms.scan)
+		tx.Queue("platforms", s.platforms.learnRow)
 		tx.Now(&now)
 		asked := time.Now()
 		if err := tx.Send(); err != nil {
 			return err
 		}
-		now = s.shift(now)
-		s.see(now, asked)
-		if s.jumped {
-			after := func(d time.Duration) int64 { return now + int64(d/time.Microsecond) }
-			// A leave that another replica gets at this moment may end a little later than it could by our reading of the clock.
-			tx.Queue("lane_due_repair", nil, now, after(longestWish), after(2*lastPause), s.platforms.hashes(nil), after(2*s.lease))
+		now = s.applyOffset(now)
+		s.observeClock(now, asked)
+		if s.clockJumped {
+			// No time is further ahead than these. Leases get twice their time: another replica may get one at this moment, with
+			// a later reading of the clock.
+			tx.Queue("lane_due_repair", nil, now, now+micros(maxRetryAfter), now+micros(2*maxBackoff), s.platforms.hashes(nil), now+micros(2*s.leaseTime))
 		}
 		tx.Queue("touch", nil)
 		return nil
 	})
-	s.jumped = s.jumped && err != nil
-	s.health.note(s.cfg.Log, err)
+	s.clockJumped = s.clockJumped && err != nil
+	s.health.record(s.cfg.Log, err)
 }
 
-func (h *health) get() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.err
-}
-
-// gather returns what waits to be written, beginning with o. An action is the last: it may delete rows, and that is done
-// after everything else of its transaction.
+// gather returns the ops for one transaction: o, and those that wait in the queue. A funcOp is the last one: it may delete
+// rows, and save does that after everything else.
 func (s *Store) gather(o op) []op {
-	batch, weight := []op{o}, o.weight()
-	for len(batch) < maxOps && weight < maxBatch {
-		if _, ok := o.(*act); ok {
+	ops, weight := []op{o}, o.weight()
+	for len(ops) < maxBatchOps && weight < maxBatchBytes {
+		if _, ok := o.(*funcOp); ok {
 			break
 		}
 		select {
 		case o = <-s.ops:
-			batch, weight = append(batch, o), weight+o.weight()
+			ops, weight = append(ops, o), weight+o.weight()
 		default:
-			return batch
+			return ops
 		}
 	}
-	return batch
+	return ops
 }
 
-// drain writes what was submitted before the end, and refuses what comes later.
+// drain writes the ops that were submitted before the store was closed.
 func (s *Store) drain() {
 	for {
 		select {
 		case o := <-s.ops:
-			if s.health.get() != nil {
+			if s.health.lastErr() != nil {
 				o.done(ErrClosed)
 				continue
 			}
@@ -290,46 +294,64 @@ func (s *Store) drain() {
 	}
 }
 
-// commit writes a batch, tells each op what became of it, and returns why the database failed. An op that fails
-// by its own fault does not fail the others: the batch is split until it is alone.
-func (s *Store) commit(batch []op) error {
-	err := s.transact(batch)
-	var guilty *GuiltyError
-	if errors.As(err, &guilty) && len(batch) > 1 {
-		half := len(batch) / 2
-		return errors.Join(s.commit(batch[:half]), s.commit(batch[half:]))
+// commit runs a transaction for ops and calls their done. It returns an error if the database failed. If the database refuses
+// a statement, one op is to blame: commit splits the ops in halves until that op is alone, and only that one fails.
+func (s *Store) commit(ops []op) error {
+	err := s.transact(ops)
+	var refused *StatementError
+	if errors.As(err, &refused) && len(ops) > 1 {
+		half := len(ops) / 2
+		return errors.Join(s.commit(ops[:half]), s.commit(ops[half:]))
 	}
-	for _, o := range batch {
+	for _, o := range ops {
 		o.done(err)
 	}
-	if errors.As(err, &guilty) {
+	if errors.As(err, &refused) {
 		s.cfg.Log.Error("the database refuses what usher wants to write", "err", err)
-		return nil // the database is well
+		return nil
 	}
 	return err
 }
 
-// transact runs one transaction: it locks and reads, decides, and writes.
-func (s *Store) transact(batch []op) error {
-	need, live := s.needsOf(batch)
+// transact runs one transaction for ops: it locks and reads, decides, and writes.
+func (s *Store) transact(ops []op) error {
+	n, live := s.collectNeeds(ops)
 	if len(live) == 0 {
 		return nil
 	}
-	s.health.begin()
-	err := s.run1(need, live)
-	var guilty *GuiltyError
-	if errors.As(err, &guilty) {
-		s.health.note(s.cfg.Log, nil) // the database is well
+	s.health.beginTx()
+	var b *batch
+	err := s.cfg.Engine.Write(func(tx Tx) error {
+		b = newBatch(s)
+		if err := b.load(tx, n); err != nil {
+			return err
+		}
+		s.observeClock(b.now, b.askedAt)
+		for _, o := range live {
+			o.decide(b)
+		}
+		b.save(tx)
+		return nil
+	})
+	var refused *StatementError
+	// After ErrDoubt the senders get 503 and send again. If the transaction was committed after all, that is a duplicate: the server
+	// keeps these lanes locked until it has ended the transaction. Entitlements go on as before: no sender has a 200 for it.
+	if err == nil {
+		s.countChange(b)
+	}
+	if errors.As(err, &refused) {
+		s.health.record(s.cfg.Log, nil) // the database works
 	} else {
-		s.health.note(s.cfg.Log, err)
+		s.health.record(s.cfg.Log, err)
 	}
 	return err
 }
 
-func (s *Store) needsOf(batch []op) (*needs, []op) {
-	n := &needs{lanes: make(map[Key]webhookgate.Lane), next: make(map[Key]int64), rest: make(map[Key]bool), queue: make(map[Key]bool), rows: make(map[int64]bool)}
+// collectNeeds asks each op what it needs, and returns the ops that somebody still waits for.
+func (s *Store) collectNeeds(ops []op) (*needs, []op) {
+	n := &needs{lanes: make(map[Key]webhookgate.Lane), nextExcept: make(map[Key]int64), supersedable: make(map[Key]bool), waiting: make(map[Key]bool), webhooks: make(map[int64]bool)}
 	var live []op
-	for _, o := range batch {
+	for _, o := range ops {
 		if o.need(n) {
 			live = append(live, o)
 		}
@@ -340,163 +362,78 @@ func (s *Store) needsOf(batch []op) (*needs, []op) {
 	return n, live
 }
 
-func (s *Store) run1(n *needs, live []op) error {
-	var w *work
-	err := s.cfg.Engine.Write(func(tx Tx) error {
-		w = newWork(s)
-		if err := w.load(tx, n); err != nil {
-			return err
-		}
-		s.see(w.now, w.asked)
-		for _, o := range live {
-			o.decide(w)
-		}
-		w.save(tx)
-		return nil
-	})
-	if errors.Is(err, ErrDoubt) {
-		// The senders get 503 and send again. If the transaction was committed, their next try is a duplicate: the server keeps its
-		// lanes locked until then. Entitlements read these tenants again.
-		for _, name := range n.lanes {
-			s.cfg.Changed(name.Tenant)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	s.settle(w)
-	return nil
-}
-
-// see looks at the database's clock.
-func (s *Store) see(now int64, asked time.Time) {
-	if s.clock.see(now, asked) {
-		s.cfg.Log.Warn("the database's clock has jumped; what others deliver is left to them for a while")
-		s.jumped = true
-	}
-}
-
-// settle makes what was committed visible in memory, before senders are answered.
-func (s *Store) settle(w *work) {
+// countChange has a committed batch show in the figures, before callers get their answers.
+func (s *Store) countChange(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cache.changes++
-	s.cache.used += w.bytes
-	s.cache.added += max(0, w.bytes)
+	s.figures.changeCount++
+	s.figures.used += b.bytesAdded
+	s.figures.bytesEverAdded += max(0, b.bytesAdded)
 }
 
-// keys are those of the lanes that are locked, in the order in which all lock them.
-func (w *work) keys() []Key {
-	return slices.SortedFunc(maps.Keys(w.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
+// sortedKeys returns the keys of lanes in the order in which every process locks them. So no two wait for each other.
+func sortedKeys[V any](lanes map[Key]V) []Key {
+	return slices.SortedFunc(maps.Keys(lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
 }
 
-// load locks and reads what the ops need.
-func (w *work) load(tx Tx, n *needs) error {
-	s := w.s
-	keys := slices.SortedFunc(maps.Keys(n.lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
-	w.lock(tx, keys)
-	if !s.cfg.Engine.Shared() { // in a file this costs nothing, and then it is known which lanes have more
+// load locks and reads what the ops need. Usually that is one round trip.
+func (b *batch) load(tx Tx, n *needs) error {
+	s := b.s
+	keys := sortedKeys(n.lanes)
+	b.queueLocks(tx, keys)
+	if !s.cfg.Engine.Shared() { // in a file a round trip costs nothing, and then b.lanes says which lanes have a next webhook
 		if err := tx.Send(); err != nil {
 			return err
 		}
 	}
-	tx.Now(&w.now)
-	for _, c := range n.claim {
-		w.claimed = append(w.claimed, nil)
-		c.queue(tx, w, len(w.claimed)-1)
+	tx.Now(&b.now)
+	for _, c := range n.claims {
+		b.claimed = append(b.claimed, nil)
+		c.queue(tx, b, len(b.claimed)-1)
 	}
-	w.draw(tx, n.count)
-	next := maps.Clone(n.next)
-	maps.DeleteFunc(next, func(k Key, _ int64) bool { return w.lanes[k] != nil && w.lanes[k].waiting <= 1 })
-	w.queueNext(tx, next, n.body)
-	if len(n.rows) > 0 {
+	b.queueNumbers(tx, n.newNumbers)
+	next := maps.Clone(n.nextExcept)
+	maps.DeleteFunc(next, func(k Key, _ int64) bool { return b.lanes[k] != nil && b.lanes[k].waiting <= 1 })
+	b.queueNext(tx, next, n.maxBody)
+	if len(n.webhooks) > 0 {
 		tx.Queue("webhooks_lock", func(r Row) error {
 			h, err := s.scanWebhook(r, true)
 			if err == nil {
-				w.row(h)
+				b.intern(h)
 			}
 			return err
-		}, slices.Sorted(maps.Keys(n.rows)))
+		}, slices.Sorted(maps.Keys(n.webhooks)))
 	}
-	w.look(tx, n)
+	b.queueLookups(tx, n)
 	if err := tx.Send(); err != nil {
 		return err
 	}
-	// What most batches do not need.
-	if err := w.found(tx, n, keys); err != nil {
+	// Most batches need nothing of what follows: lanes that are new, the first webhooks of claimed lanes, supersedable webhooks.
+	if err := b.createLanes(tx, n, keys); err != nil {
 		return err
 	}
 	heads := make(map[Key]int64)
-	for i := range w.claimed {
-		w.claimed[i] = n.claim[i].first(w, w.claimed[i])
-		for _, k := range w.claimed[i] {
+	for i := range b.claimed {
+		b.claimed[i] = n.claims[i].inTurn(b, b.claimed[i])
+		for _, k := range b.claimed[i] {
 			heads[k] = 0
 		}
 	}
-	w.queueNext(tx, heads, n.body)
-	rest := maps.Clone(n.rest)
-	maps.DeleteFunc(rest, func(k Key, _ bool) bool { l := w.lanes[k]; return l == nil || l.parked+l.again+l.refused == 0 })
-	w.collect(tx, "lane_rest", rest, w.rest)
-	if len(heads)+len(rest) > 0 {
+	b.queueNext(tx, heads, n.maxBody)
+	supersedable := maps.Clone(n.supersedable)
+	maps.DeleteFunc(supersedable, func(k Key, _ bool) bool { l := b.lanes[k]; return l == nil || l.parked+l.resent+l.refused == 0 })
+	b.queueWebhooks(tx, "lane_supersedable", supersedable, b.supersedable)
+	if len(heads)+len(supersedable) > 0 {
 		if err := tx.Send(); err != nil {
 			return err
 		}
 	}
-	if s.cfg.Ahead != nil {
-		w.now += int64(s.cfg.Ahead() / time.Microsecond)
-	}
+	b.now = s.applyOffset(b.now)
 	return nil
 }
 
-// look queues a look at what waits, was refused or was seen before, as far as the ops need it.
-func (w *work) look(tx Tx, n *needs) {
-	clear(w.queue)
-	clear(w.seen)
-	w.collect(tx, "lane_queue", n.queue, w.queue)
-	if len(n.refused) > 0 {
-		tx.Queue("refused_find", func(r Row) error {
-			h, err := w.s.scanWebhook(r, false)
-			if err == nil {
-				h = w.row(h)
-				w.refused[string(h.digest)] = h
-			}
-			return err
-		}, n.refused)
-	}
-	if len(n.seen) > 0 {
-		var lanes, ids [][]byte
-		for _, id := range n.seen {
-			lanes, ids = append(lanes, id.lane[:]), append(ids, id.hash[:])
-		}
-		tx.Queue("seen_find", func(r Row) error {
-			id, err := scanSeen(r)
-			w.seen[id.seenID] = append(w.seen[id.seenID], id)
-			return err
-		}, lanes, ids)
-	}
-}
-
-// collect queues a look at webhooks of lanes.
-func (w *work) collect(tx Tx, name string, wanted map[Key]bool, into map[Key][]*Webhook) {
-	var keys [][]byte
-	for k := range wanted {
-		keys = append(keys, bytes.Clone(k[:]))
-	}
-	if len(keys) == 0 {
-		return
-	}
-	tx.Queue(name, func(r Row) error {
-		h, err := w.s.scanWebhook(r, false)
-		if err == nil {
-			h = w.row(h)
-			into[h.lane] = append(into[h.lane], h)
-		}
-		return err
-	}, keys)
-}
-
-// lock queues the lock of lanes, in the order of their keys.
-func (w *work) lock(tx Tx, keys []Key) {
+// queueLocks queues the lock of lanes.
+func (b *batch) queueLocks(tx Tx, keys []Key) {
 	if len(keys) == 0 {
 		return
 	}
@@ -505,98 +442,143 @@ func (w *work) lock(tx Tx, keys []Key) {
 		all = append(all, k[:])
 	}
 	tx.Queue("lane_lock", func(r Row) error {
-		l, err := w.s.scanLane(r)
-		w.lanes[l.key] = l
+		l, err := b.s.scanLane(r)
+		b.lanes[l.key] = l
 		return err
 	}, all)
 }
 
-// found makes the lanes that are new, and locks them.
-func (w *work) found(tx Tx, n *needs, keys []Key) error {
-	missing := slices.DeleteFunc(keys, func(k Key) bool { return w.lanes[k] != nil || nobody(n.lanes[k]) })
+// createLanes makes the named lanes that do not exist yet, and locks them.
+func (b *batch) createLanes(tx Tx, n *needs, keys []Key) error {
+	missing := slices.DeleteFunc(keys, func(k Key) bool { return b.lanes[k] != nil || unnamed(n.lanes[k]) })
 	if len(missing) == 0 {
 		return nil
 	}
-	addLanes(tx, n, missing)
-	w.lock(tx, missing)
-	if w.s.cfg.Engine.Shared() {
-		w.draw(tx, n.count) // after the locks: those of a lane are in its order
-		w.look(tx, n)       // another replica may have made the lane meanwhile, and stored something
+	queueRows(tx, "platform_add", missing, func(k Key) []any { return []any{k[16:], n.lanes[k].Platform} })
+	queueRows(tx, "lane_add", missing, func(k Key) []any { return []any{k[:], n.lanes[k].Tenant, n.lanes[k].Type} })
+	b.queueLocks(tx, missing)
+	if b.s.cfg.Engine.Shared() {
+		// Another replica may have made such a lane meanwhile, and stored a webhook in it. Our numbers must be higher than that
+		// webhook's, so they are taken once more, now that the lane is locked.
+		b.queueNumbers(tx, n.newNumbers)
+		b.queueLookups(tx, n)
 	}
 	return tx.Send()
 }
 
-// addLanes queues what makes lanes, unless they are there.
-func addLanes(tx Tx, n *needs, keys []Key) {
-	queueRows(tx, "platform_add", keys, func(k Key) []any { return []any{k[16:], n.lanes[k].Platform} })
-	queueRows(tx, "lane_add", keys, func(k Key) []any { return []any{k[:], n.lanes[k].Tenant, n.lanes[k].Type} })
-}
-
-// draw queues a look for numbers for new webhooks.
-func (w *work) draw(tx Tx, count int64) {
-	w.numbers = nil
+// queueNumbers queues the reading of numbers for new webhooks. It comes after the locks, so that the numbers of a lane are in
+// its order.
+func (b *batch) queueNumbers(tx Tx, count int64) {
+	b.numbers = nil
 	if count == 0 {
 		return
 	}
-	tx.Queue("numbers", func(r Row) error {
+	tx.Queue("take_numbers", func(r Row) error {
 		var first, many int64
 		err := r.Scan(&first, &many)
 		for n := range many {
-			w.numbers = append(w.numbers, first+n)
+			b.numbers = append(b.numbers, first+n)
 		}
 		return err
 	}, count)
 }
 
-// queueNext queues a look at the first webhook that waits in each lane, but for one of them.
-func (w *work) queueNext(tx Tx, of map[Key]int64, body int64) {
-	if len(of) == 0 {
+// queueNext queues the reading of the first waiting webhook of each lane, not counting one of them.
+func (b *batch) queueNext(tx Tx, lanes map[Key]int64, maxBody int64) {
+	if len(lanes) == 0 {
 		return
 	}
 	var keys [][]byte
-	var not []int64
-	for k, seq := range of {
-		keys, not = append(keys, bytes.Clone(k[:])), append(not, seq)
+	var except []int64
+	for k, seq := range lanes {
+		keys, except = append(keys, bytes.Clone(k[:])), append(except, seq)
 	}
-	tx.Queue("next", func(r Row) error {
-		h, err := w.s.scanWebhook(r, true)
+	tx.Queue("next_waiting", func(r Row) error {
+		h, err := b.s.scanWebhook(r, true)
 		if err == nil {
-			h = w.row(h)
-			w.next[h.lane] = h
+			h = b.intern(h)
+			b.next[h.lane] = h
 		}
 		return err
-	}, keys, not, body)
+	}, keys, except, maxBody)
 }
 
-// save queues what the ops have changed.
-func (w *work) save(tx Tx) {
+// queueLookups queues the reading of waiting webhooks, refused webhooks and signed ids.
+func (b *batch) queueLookups(tx Tx, n *needs) {
+	clear(b.waiting)
+	clear(b.seen)
+	b.queueWebhooks(tx, "lane_waiting", n.waiting, b.waiting)
+	if len(n.refusedDigests) > 0 {
+		tx.Queue("refused_copies", func(r Row) error {
+			h, err := b.s.scanWebhook(r, false)
+			if err == nil {
+				h = b.intern(h)
+				b.refusedByDigest[string(h.digest)] = h
+			}
+			return err
+		}, n.refusedDigests)
+	}
+	if len(n.seenIDs) > 0 {
+		var lanes, ids [][]byte
+		for _, id := range n.seenIDs {
+			lanes, ids = append(lanes, id.lane[:]), append(ids, id.hash[:])
+		}
+		tx.Queue("seen_find", func(r Row) error {
+			id, err := scanSeen(r)
+			b.seen[id.seenID] = append(b.seen[id.seenID], id)
+			return err
+		}, lanes, ids)
+	}
+}
+
+// queueWebhooks queues a statement that returns webhooks of lanes.
+func (b *batch) queueWebhooks(tx Tx, statement string, lanes map[Key]bool, into map[Key][]*Webhook) {
+	var keys [][]byte
+	for k := range lanes {
+		keys = append(keys, bytes.Clone(k[:]))
+	}
+	if len(keys) == 0 {
+		return
+	}
+	tx.Queue(statement, func(r Row) error {
+		h, err := b.s.scanWebhook(r, false)
+		if err == nil {
+			h = b.intern(h)
+			into[h.lane] = append(into[h.lane], h)
+		}
+		return err
+	}, keys)
+}
+
+// save queues the statements that write what the ops have changed.
+func (b *batch) save(tx Tx) {
 	var lanes []*lane
-	for _, k := range w.keys() {
-		if l := w.lanes[k]; l.changed {
+	for _, k := range sortedKeys(b.lanes) {
+		if l := b.lanes[k]; l.dirty {
 			lanes = append(lanes, l)
 		}
 	}
 	queueRows(tx, "lane_save", lanes, (*lane).columns)
-	insertWebhooks(tx, w.added)
-	for _, h := range w.added {
-		delete(w.changed, h.ID)
+	insertWebhooks(tx, b.added)
+	for _, h := range b.added {
+		delete(b.changed, h.ID)
 	}
-	queueRows(tx, "webhook_save", slices.Sorted(maps.Keys(w.changed)), func(id int64) []any {
-		h := w.changed[id]
-		return []any{h.State.number(), h.order(), h.Changed.UnixMicro(), h.encodeStatus(), id}
+	queueRows(tx, "webhook_save", slices.Sorted(maps.Keys(b.changed)), func(id int64) []any {
+		h := b.changed[id]
+		return []any{h.State.number(), h.position(), h.Changed.UnixMicro(), h.encodeStatus(), id}
 	})
-	// A batch may have several of a tenant or of an id: the last counts.
-	queueRows(tx, "snapshot_save", last(w.taken, func(r *snapshotRow) Key { return r.lane }), (*snapshotRow).columns)
-	queueRows(tx, "seen_save", last(w.ids, func(r *seenRow) string { return string(slices.Concat(r.lane[:], r.hash[:], r.digest)) }), (*seenRow).columns)
-	if len(w.gone) > 0 {
-		tx.Queue("webhook_delete", nil, w.gone)
-		tx.Queue("content_delete", nil, w.gone)
+	// A batch may have several rows for one tenant, or for one signed id: the last one counts.
+	queueRows(tx, "snapshot_save", lastOfEach(b.snapshots, func(r *snapshotRow) Key { return r.lane }), (*snapshotRow).columns)
+	queueRows(tx, "seen_save", lastOfEach(b.seenChanges, func(r *seenRow) string { return string(slices.Concat(r.lane[:], r.hash[:], r.digest)) }), (*seenRow).columns)
+	if len(b.deleted) > 0 {
+		tx.Queue("webhook_delete", nil, b.deleted)
+		tx.Queue("content_delete", nil, b.deleted)
 	}
-	for _, f := range w.extra {
-		f(tx)
+	for _, queue := range b.statements {
+		queue(tx)
 	}
-	if idle := len(lanes)+len(w.added)+len(w.changed)+len(w.ids)+len(w.gone)+len(w.extra) == 0; idle && w.s.health.get() != nil {
-		tx.Queue("touch", nil) // a transaction that writes nothing does not show that an outage has ended
+	if idle := len(lanes)+len(b.added)+len(b.changed)+len(b.seenChanges)+len(b.deleted)+len(b.statements) == 0; idle && b.s.health.lastErr() != nil {
+		tx.Queue("touch", nil) // a transaction that writes nothing does not prove that an outage has ended
 	}
 }
 
@@ -605,19 +587,19 @@ func insertWebhooks(tx Tx, all []*Webhook) {
 	queueRows(tx, "webhook_add", all, func(h *Webhook) []any {
 		lane := h.lane[:]
 		if h.lane == (Key{}) {
-			lane = nil // it belongs to none
+			lane = nil // its tenant is not certain
 		}
-		return []any{h.ID, h.Webhook, lane, h.Type, h.snapshot, h.digest, h.size, h.Received.UnixMicro(), h.State.number(), h.order(), h.Changed.UnixMicro(), h.encodeStatus()}
+		return []any{h.ID, h.Webhook, lane, h.Type, h.snapshot, h.digest, h.size, h.Received.UnixMicro(), h.State.number(), h.position(), h.Changed.UnixMicro(), h.encodeStatus()}
 	})
 	queueRows(tx, "content_add", all, func(h *Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }
 
-// last returns of all that have the same key the last one.
-func last[T any, K comparable](all []T, key func(T) K) []T {
-	at := make(map[K]int, len(all))
-	for i, one := range all {
-		at[key(one)] = i
+// lastOfEach returns the last element for each key, in their order.
+func lastOfEach[T any, K comparable](all []T, key func(T) K) []T {
+	last := make(map[K]int, len(all))
+	for i, element := range all {
+		last[key(element)] = i
 	}
 	i := -1
-	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { i++; return at[key(one)] != i })
+	return slices.DeleteFunc(slices.Clone(all), func(element T) bool { i++; return last[key(element)] != i })
 }

@@ -65,9 +65,9 @@ func Open(t testing.TB, names ...string) *Box {
 	}
 	b.engine.Engine = engine
 	b.Inbox = inbox.New(&b.engine, inbox.Config{Keep: true, Store: store.Config{
-		Receivers: b.Receivers, Attempts: 20, MaxAge: time.Hour, Window: time.Minute, MaxBytes: 1 << 30, Log: log,
-		Jitter: func(time.Duration) time.Duration { return 4 * time.Minute },
-		Ahead:  func() time.Duration { b.mu.Lock(); defer b.mu.Unlock(); return b.ahead },
+		Receivers: b.Receivers, MaxAttempts: 20, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: log,
+		Jitter:      func(time.Duration) time.Duration { return 4 * time.Minute },
+		ClockOffset: func() time.Duration { b.mu.Lock(); defer b.mu.Unlock(); return b.ahead },
 	}})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})

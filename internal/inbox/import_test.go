@@ -37,7 +37,7 @@ func openAt(t *testing.T, address string, status *int, more ...func(*Config)) *I
 		t.Fatal(err)
 	}
 	cfg := Config{Address: at, Store: store.Config{
-		Receivers: receiver.NewSet(rc), Attempts: 3, MaxAge: time.Hour, Window: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+		Receivers: receiver.NewSet(rc), MaxAttempts: 3, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
 	}}
 	for _, f := range more {
 		f(&cfg)
@@ -78,7 +78,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// What an inbox has, another one has after an export and an import: states, order, numbers, what is a copy.
+// After an export and an import another inbox has the same: states, order, numbers, and what is a duplicate.
 func TestExportImport(t *testing.T) {
 	engines(t, func(t *testing.T, address func() string) {
 		status := 200
@@ -174,7 +174,7 @@ func mustURL(s string) *url.URL {
 	return u
 }
 
-// A webhook that an import leaves out because its line is faulty is not there: when its sender sends it again it is no copy.
+// An import leaves out a webhook whose line is faulty. When its sender sends it again it is no duplicate.
 func TestSkippedIsNoCopy(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		paused := store.Pause{}
@@ -204,7 +204,7 @@ func TestSkippedIsNoCopy(t *testing.T) {
 	})
 }
 
-// A tenant whose own line is faulty is known by its webhooks and its snapshot: nothing older takes their place.
+// If a lane's own line is faulty, its tail comes from its webhooks and its snapshot: no older webhook can take their place.
 func TestSkippedLaneIsKnown(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		a, b := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db"))), newDesk(t, open)
@@ -228,8 +228,8 @@ func TestSkippedLaneIsKnown(t *testing.T) {
 	})
 }
 
-// What waits is counted once at the end of an import, and not once for each tenant: the server knows nothing yet about the
-// tables that were filled in the same transaction.
+// The waiting webhooks are counted once at the end of an import, and not once for each tenant. The server has no statistics
+// about tables that were filled in the same transaction.
 func TestImportCountsOnce(t *testing.T) {
 	t.Parallel()
 	const tenants, each = 40, 25
@@ -261,8 +261,8 @@ func TestImportCountsOnce(t *testing.T) {
 	}
 }
 
-// An import waits until transactions of other replicas have ended, and theirs wait for it before they have locked anything: neither
-// ends the other.
+// An import waits until transactions of other replicas have ended, and theirs wait for it before they have locked anything.
+// So they do not deadlock.
 func TestImportAmongReplicas(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -285,7 +285,7 @@ func TestImportAmongReplicas(t *testing.T) {
 	check(t, <-imported)
 }
 
-// The more an import has written, the longer it does not take to write on: the server's plans are made while the tables are small.
+// An import does not become slower as the tables grow, although the server makes its plans while they are small.
 func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 	t.Parallel()
 	const tenants = 3000
@@ -307,5 +307,23 @@ func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 	})
 	if rows > 5*tenants {
 		t.Errorf("%d rows were read to import %d tenants", rows, tenants)
+	}
+}
+
+// The fault of a line is said in words that a user understands.
+func TestFaultsOfLines(t *testing.T) {
+	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")))
+	for line, want := range map[string]string{
+		strings.Repeat("x", 65<<20) + "\n":        "line 1: is too long",
+		strings.Repeat("x", 65<<20):               "line 1: is too long",
+		"[]":                                      "line 1: is a JSON array, not an object",
+		`{"webhook":{"id":"7"}}`:                  `line 1: has a JSON string in "id"`,
+		`{"type":"TenantProvisioningChange"`:      "line 1: unexpected end of JSON input",
+		`{"inbox":{"version":1}}` + "\n\n" + `{}`: "line 3: ",
+	} {
+		_, err := d.Import(t.Context(), strings.NewReader(line), false)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "store.") {
+			t.Errorf("%.30q: %v, want %s", line, err, want)
+		}
 	}
 }

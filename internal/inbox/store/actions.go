@@ -9,23 +9,23 @@ import (
 type Action struct {
 	ID    int64     `json:"id"`
 	At    time.Time `json:"at"`
-	Who   string    `json:"who"`             // the token's name, or the address; for commands with the user's name
+	Who   string    `json:"who"`             // the token's name, or the address; for commands also the user's name
 	What  string    `json:"what"`            // redeliver, discard, accept, pause, resume, forget, erase, export, import
-	About string    `json:"about,omitempty"` // what it was asked for: ids, a filter, a tenant; never a payload
+	About string    `json:"about,omitempty"` // ids, a filter or a tenant; never a payload
 	Count int       `json:"count"`           // how many webhooks it touched
 }
 
 // Note stores what a person did.
 func (s *Store) Note(a Action) error {
-	return s.do(func(*needs) {}, func(w *work) error {
-		a.At = w.time()
+	return s.act(func(*needs) {}, func(b *batch) error {
+		a.At = b.time()
 		entry, _ := json.Marshal(a) // strings and numbers
-		w.extra = append(w.extra, func(tx Tx) { tx.Queue("action_add", nil, w.now, entry) })
+		b.statements = append(b.statements, func(tx Tx) { tx.Queue("action_add", nil, b.now, entry) })
 		return nil
 	})
 }
 
-// Actions returns what people did, the last first, before an id (zero: all).
+// Actions returns the last actions with an id below before, newest first. Zero: there is no such bound.
 func (s *Store) Actions(before int64, most int) (all []Action, err error) {
 	if before == 0 {
 		before = never
@@ -39,7 +39,7 @@ func (s *Store) Actions(before int64, most int) (all []Action, err error) {
 			if err := r.Scan(&id, &at, &entry); err != nil {
 				return err
 			}
-			json.Unmarshal(entry, &a) // ours
+			json.Unmarshal(entry, &a) // Note wrote it
 			a.ID, a.At = id, moment(at)
 			all = append(all, a)
 			return nil

@@ -1,0 +1,602 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"usher/internal/snapshot"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+// Export and import: the whole inbox as lines of JSON. The first line has the version, the last one the number of lines before
+// it, so that a truncated file is noticed. The format is documented in docs/operations.md, and a golden file guards it.
+
+// exportVersion is the version of the format.
+const exportVersion = 1
+
+// An exportLine is one line. Exactly one member is set. A bare webhook, which an export does not have, is a line with a type.
+type exportLine struct {
+	Inbox    *inboxLine    `json:"inbox,omitempty"`
+	Pause    *Pause        `json:"pause,omitempty"`
+	Lane     *laneLine     `json:"lane,omitempty"`
+	Webhook  *webhookLine  `json:"webhook,omitempty"`
+	Snapshot *snapshotLine `json:"snapshot,omitempty"`
+	Seen     *seenLine     `json:"seen,omitempty"`
+	End      *endLine      `json:"end,omitempty"`
+	Type     string        `json:"type,omitempty"`
+}
+
+// webhookNumber is the number of the webhook that the line names. Even if that webhook is not in the export, no other may get its
+// number.
+func (l *exportLine) webhookNumber() int64 {
+	switch {
+	case l.Webhook != nil:
+		return l.Webhook.ID
+	case l.Lane != nil:
+		return l.Lane.Tail
+	case l.Snapshot != nil:
+		return l.Snapshot.ID
+	case l.Seen != nil:
+		return l.Seen.ID
+	}
+	return 0
+}
+
+// maxNumber is the largest number that an import accepts. It leaves as many for new webhooks.
+const maxNumber = never / 2
+
+type inboxLine struct {
+	Version int       `json:"version"`
+	At      time.Time `json:"at"`
+}
+
+type endLine struct {
+	Lines int `json:"lines"`
+}
+
+// A laneName says which lane a line is about.
+type laneName struct {
+	Platform string `json:"platform,omitempty"`
+	Tenant   string `json:"tenant,omitempty"`
+	Type     string `json:"type,omitempty"` // only without a tenant
+}
+
+// A laneLine is what dedup remembers about a lane.
+type laneLine struct {
+	laneName
+	Tail       int64     `json:"tail"`
+	TailID     string    `json:"tail_id,omitempty"`
+	TailDigest octets    `json:"tail_digest,omitempty"`
+	Held       octets    `json:"held,omitempty"`
+	HeldAt     time.Time `json:"held_at,omitzero"`
+	HeldBy     string    `json:"held_by,omitempty"`
+	HeldID     string    `json:"held_id,omitempty"`
+}
+
+type webhookLine struct {
+	Entry
+	Certain  bool      `json:"certain"` // the tenant is certain; false only for a webhook that was refused
+	Snapshot bool      `json:"snapshot"`
+	Digest   octets    `json:"digest"`
+	Header   bytesText `json:"header"`
+	Body     bytesText `json:"body"`
+}
+
+type snapshotLine struct {
+	laneName
+	ID       int64           `json:"id"`
+	Webhook  string          `json:"webhook"`
+	Received time.Time       `json:"received"`
+	Name     string          `json:"name,omitempty"`
+	Features json.RawMessage `json:"features,omitempty"`
+}
+
+type seenLine struct {
+	laneName
+	Hash    octets    `json:"hash"`
+	Digest  octets    `json:"digest"`
+	ID      int64     `json:"id"`
+	Webhook string    `json:"webhook"`
+	At      time.Time `json:"at"`
+}
+
+// octets is a []byte, which encoding/json writes in base64.
+type octets = []byte
+
+// bytesText is a []byte that is written as text, or as {"base64":…} if it is not valid UTF-8.
+type bytesText []byte
+
+// MarshalJSON implements json.Marshaler.
+func (b bytesText) MarshalJSON() ([]byte, error) {
+	if utf8.Valid(b) {
+		var out bytes.Buffer
+		enc := json.NewEncoder(&out)
+		enc.SetEscapeHTML(false)
+		err := enc.Encode(string(b))
+		return bytes.TrimSpace(out.Bytes()), err
+	}
+	return json.Marshal(map[string][]byte{"base64": b})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (b *bytesText) UnmarshalJSON(in []byte) error {
+	if len(in) > 0 && in[0] == '{' {
+		var o struct {
+			Base64 []byte `json:"base64"`
+		}
+		err := json.Unmarshal(in, &o)
+		*b = o.Base64
+		return err
+	}
+	var s string
+	err := json.Unmarshal(in, &s)
+	*b = bytesText(s)
+	return err
+}
+
+// Export writes the whole inbox, as it is at one moment, and returns the number of webhooks. The inbox works on meanwhile.
+func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {
+	<-s.opened
+	if !s.Ready() {
+		return 0, s.timeoutErr()
+	}
+	out := bufio.NewWriterSize(to, 64<<10)
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	count := 0
+	write := func(l exportLine) error {
+		count++
+		return enc.Encode(l)
+	}
+	err = s.cfg.Engine.Read(ctx, func(tx Tx) error {
+		if count == 0 { // the engine may call this function again, if it has read no row yet
+			if err := write(exportLine{Inbox: &inboxLine{exportVersion, s.Now()}}); err != nil {
+				return err
+			}
+		}
+		tx.Queue("platforms", s.platforms.learnRow)
+		tx.Queue("pauses", func(r Row) error {
+			p, err := scanPause(r)
+			return errors.Join(err, write(exportLine{Pause: &p}))
+		})
+		tx.Queue("export_lanes", func(r Row) error {
+			l, err := s.scanLane(r)
+			if err != nil {
+				return err
+			}
+			out := &laneLine{laneName: laneName(l.Lane), Tail: l.tail, TailID: l.tailID,
+				TailDigest: l.tailDigest, Held: l.held, HeldBy: l.heldBy, HeldID: l.heldID}
+			if l.heldAt != 0 {
+				out.HeldAt = moment(l.heldAt)
+			}
+			return write(exportLine{Lane: out})
+		})
+		tx.Queue("export_webhooks", func(r Row) error {
+			w, err := s.scanWebhook(r, true)
+			if err != nil {
+				return err
+			}
+			webhooks++
+			return write(exportLine{Webhook: &webhookLine{Entry: w.Entry, Certain: w.lane != Key{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}})
+		})
+		tx.Queue("export_snapshots", func(r Row) error {
+			t, err := s.scanSnapshot(r)
+			if err != nil {
+				return err
+			}
+			return write(exportLine{Snapshot: &snapshotLine{laneName{t.Platform, t.Tenant, ""}, t.Seq, t.Webhook, t.Received, t.Name, json.RawMessage(t.Features)}})
+		})
+		tx.Queue("export_seen", func(r Row) error {
+			var at int64
+			var platform, tenant, eventType, uuid []byte
+			l := new(seenLine)
+			err := r.Scan(&platform, &tenant, &eventType, &l.Hash, &l.Digest, &l.ID, &at, &uuid)
+			l.laneName, l.At, l.Webhook = laneName{s.platforms.code(platform), string(tenant), string(eventType)}, moment(at), string(uuid)
+			return errors.Join(err, write(exportLine{Seen: l}))
+		})
+		return tx.Send()
+	})
+	if err == nil {
+		err = enc.Encode(exportLine{End: &endLine{count}})
+	}
+	return webhooks, errors.Join(err, out.Flush())
+}
+
+// A FaultyError says which lines of a file cannot be imported, and why.
+type FaultyError struct {
+	Lines []string // "line 7: …"; the first of them
+	Count int
+}
+
+func (e *FaultyError) Error() string {
+	return fmt.Sprintf("%d faulty lines, and nothing was imported: %s", e.Count, strings.Join(e.Lines, "; "))
+}
+
+// ErrNotEmpty says that an export can only be imported into an empty inbox.
+var ErrNotEmpty = errors.New("the inbox is not empty: an export can only be imported into an empty one")
+
+// Imported says what an import did.
+type Imported struct {
+	Webhooks  int      `json:"webhooks"`
+	Snapshots int      `json:"snapshots"`
+	Known     int      `json:"known"` // bare webhooks that were left out because their tenants were known before
+	Faulty    []string `json:"faulty,omitempty"`
+}
+
+// An importJob imports a file: in one transaction, however large the file is.
+type importJob struct {
+	s          *Store
+	from       *bufio.Reader
+	skipFaulty bool
+	result     Imported
+	reply      chan error
+
+	// The inbox at the begin of the import.
+	now        int64 // the database's time
+	filled     bool  // it has webhooks or snapshots
+	lastBefore int64 // the last number that was in use
+
+	// The file, as far as it was read.
+	lines       int      // without empty ones
+	isExport    bool     // its first line says that it is an export
+	ended       bool     // the last line of the export was read
+	lastID      int64    // the number of the last webhook
+	highest     int64    // the highest number, of the inbox and of the file
+	faults      []string // the first 20
+	faultyLines int
+}
+
+// Import reads the lines of an export into an empty inbox, or bare webhooks into any inbox. If it fails, nothing is imported.
+func (s *Store) Import(ctx context.Context, from io.Reader, skipFaulty bool) (Imported, error) {
+	i := &importJob{s: s, from: bufio.NewReaderSize(from, 256<<10), skipFaulty: skipFaulty, reply: make(chan error, 1)}
+	select {
+	case s.imports <- i:
+	case <-ctx.Done():
+		return Imported{}, ctx.Err()
+	case <-s.run.Done():
+		return Imported{}, ErrClosed
+	}
+	err := <-i.reply
+	return i.result, err
+}
+
+// run imports the file. The writer calls it, so everything else waits meanwhile.
+func (i *importJob) run() error {
+	s := i.s
+	err := s.cfg.Engine.Import(i.readFile)
+	if err != nil {
+		i.result = Imported{}
+	}
+	s.checkDatabase()
+	s.mu.Lock()
+	s.figures.known = false
+	s.mu.Unlock()
+	// The pauses that came with the file must be known before anything of it can be delivered.
+	for err == nil && s.ReadPauses(s.run) != nil && s.run.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+	}
+	s.cfg.Changed("")
+	if s.cfg.Courier != nil {
+		s.cfg.Courier.Wake()
+	}
+	return err
+}
+
+// chunkLines is how many lines go to the database together.
+const chunkLines = 200
+
+// maxLine is the length of the longest line. A body takes six times its size if every byte is escaped.
+const maxLine = 64 << 20
+
+// An importChunk has some lines that were read and checked: the lanes that they are about, and what they change when these lanes
+// are locked.
+type importChunk struct {
+	lanes      map[Key]webhookgate.Lane
+	changes    []func(*batch)
+	newNumbers int64 // how many bare webhooks need a number
+}
+
+func newImportChunk() *importChunk { return &importChunk{lanes: make(map[Key]webhookgate.Lane)} }
+
+// add adds a change of a lane.
+func (chunk *importChunk) add(name webhookgate.Lane, change func(*batch, *lane)) error {
+	if unnamed(name) {
+		return errNoLane
+	}
+	key := LaneOf(name)
+	chunk.lanes[key] = name
+	chunk.changes = append(chunk.changes, func(b *batch) { change(b, b.lanes[key]) })
+	return nil
+}
+
+// readFile reads the file, and writes it chunk by chunk.
+func (i *importJob) readFile(tx Tx) error {
+	tx.Now(&i.now)
+	tx.Queue("import_lock", nil)
+	tx.Queue("inbox_filled", func(r Row) error { var n int64; err := r.Scan(&n); i.filled = n > 0; return err })
+	tx.Queue("last_number", func(r Row) error { return r.Scan(&i.lastBefore) })
+	if err := tx.Send(); err != nil {
+		return err
+	}
+	i.now, i.highest = i.s.applyOffset(i.now), i.lastBefore
+	chunk := newImportChunk()
+	for n := 1; ; n++ {
+		text, fault := readLine(i.from)
+		switch {
+		case fault == io.EOF:
+			return i.finish(tx, chunk)
+		case fault != nil && !errors.Is(fault, errLongLine):
+			return fmt.Errorf("line %d can't be read: %w", n, fault)
+		case fault == nil:
+			if text = bytes.TrimSpace(text); len(text) == 0 {
+				continue
+			}
+			var err error
+			if fault, err = i.addLine(chunk, n, text); err != nil {
+				return err
+			}
+		}
+		i.lines++
+		if fault != nil {
+			i.faultyLines++
+			if len(i.faults) < 20 {
+				i.faults = append(i.faults, fmt.Sprintf("line %d: %v", n, fault))
+			}
+			continue
+		}
+		if len(chunk.changes) >= chunkLines {
+			if err := i.flush(tx, chunk); err != nil {
+				return err
+			}
+			chunk = newImportChunk()
+		}
+	}
+}
+
+// addLine adds line n to the chunk. It returns a fault, with which the line may be left out, or an error, which ends the import.
+func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err error) {
+	var l exportLine
+	if err := json.Unmarshal(text, &l); err != nil {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
+			if wrong.Field == "" {
+				return fmt.Errorf("is a JSON %s, not an object", wrong.Value), nil
+			}
+			return fmt.Errorf("has a JSON %s in %q", wrong.Value, wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]), nil
+		}
+		return err, nil
+	}
+	switch {
+	case i.ended:
+		return errors.New("comes after the end"), nil
+	case l.Inbox != nil && l.Inbox.Version > exportVersion:
+		return nil, fmt.Errorf("line %d: the export is of version %d, and this usher knows %d: use a newer usher", n, l.Inbox.Version, exportVersion)
+	case l.Inbox != nil && i.filled:
+		return nil, ErrNotEmpty
+	case l.Inbox != nil:
+		i.isExport = true
+	case l.End != nil:
+		i.ended = true
+		if l.End.Lines != i.lines {
+			return fmt.Errorf("says that %d lines come before it, but there are %d: the file is not whole", l.End.Lines, i.lines), nil
+		}
+	case l.Type != "" || l.Webhook == nil && l.Lane == nil && l.Snapshot == nil && l.Seen == nil && l.Pause == nil:
+		return i.addBare(chunk, text), nil
+	case !i.isExport:
+		return errors.New("is a line of an export, but the export's first line is missing"), nil
+	default:
+		return i.checkLine(chunk, &l), nil
+	}
+	return nil, nil
+}
+
+// finish writes the last chunk, and, after an export, computes the lanes' counts from the webhooks.
+func (i *importJob) finish(tx Tx, chunk *importChunk) error {
+	if i.isExport && !i.ended {
+		i.faultyLines++
+		i.faults = append(i.faults, "the last line is missing: the file is not whole")
+	}
+	if i.faultyLines > 0 && !i.skipFaulty {
+		return &FaultyError{i.faults, i.faultyLines}
+	}
+	i.result.Faulty = i.faults
+	if err := i.flush(tx, chunk); err != nil {
+		return err
+	}
+	tx.Queue("import_set_number", nil, i.highest)
+	var due int64
+	tx.Now(&due)
+	if err := tx.Send(); err != nil || !i.isExport {
+		return err
+	}
+	due = i.s.applyOffset(due)
+	if i.s.cfg.Engine.Shared() { // counting and committing take no longer than reading did
+		due += max(0, due-i.now) + micros(importDelay)
+	}
+	tx.Queue("import_recount", nil, due)
+	if i.faultyLines > 0 { // a webhook that was left out must not count as the original of a duplicate
+		tx.Queue("import_forget_copies", nil)
+		tx.Queue("seen_expire", nil, never)
+	}
+	return tx.Send()
+}
+
+// importDelay is how long imported webhooks wait if replicas share the database: each replica must have read the pauses that came
+// with them.
+const importDelay = 3 * time.Second
+
+var (
+	errLongLine = errors.New("is too long")
+	errNoLane   = errors.New("does not say whose it is")
+)
+
+// readLine reads one line. If it is too long it returns errLongLine, and the next call reads the next line.
+func readLine(r *bufio.Reader) (text []byte, err error) {
+	tooLong := false
+	for {
+		part, err := r.ReadSlice('\n')
+		if tooLong = tooLong || len(text)+len(part) > maxLine; tooLong {
+			text = nil
+		} else {
+			text = append(text, part...)
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+		case tooLong && (err == nil || err == io.EOF):
+			return nil, errLongLine
+		case err == io.EOF && len(text) > 0:
+			return text, nil
+		default:
+			return text, err
+		}
+	}
+}
+
+// checkLine checks a line of an export, and adds its changes to the chunk.
+func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
+	if n := l.webhookNumber(); n < 0 || n > maxNumber {
+		return errors.New("has a number that no webhook can have")
+	}
+	err := errNoLane
+	switch {
+	case l.Pause != nil:
+		err = i.addPause(chunk, *l.Pause)
+	case l.Lane != nil:
+		err = chunk.add(webhookgate.Lane(l.Lane.laneName), l.Lane.restoreLane)
+	case l.Webhook != nil:
+		err = i.addWebhook(chunk, l.Webhook)
+	case l.Snapshot != nil:
+		t := l.Snapshot
+		if _, bad := snapshot.Decode(t.Features); bad != nil {
+			return errors.New("has a snapshot whose features can't be read")
+		}
+		err = chunk.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(b *batch, to *lane) {
+			to.raiseTail(t.ID, t.Webhook)
+			b.snapshots = append(b.snapshots, &snapshotRow{to.key, snapshot.Stored{Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: t.Name, Features: t.Features}})
+		})
+	case l.Seen != nil:
+		e := l.Seen
+		if len(e.Hash) != 32 || len(e.Digest) != 32 {
+			return errors.New("has an id without its hash, or without its webhook's")
+		}
+		err = chunk.add(webhookgate.Lane(e.laneName), func(b *batch, to *lane) {
+			b.seenChanges = append(b.seenChanges, &seenRow{seenID: seenID{to.key, [32]byte(e.Hash)}, digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook})
+		})
+	}
+	if err == nil {
+		i.highest = max(i.highest, l.webhookNumber())
+	}
+	return err
+}
+
+// addPause adds a pause, and pauses its tenant's lane.
+func (i *importJob) addPause(chunk *importChunk, p Pause) error {
+	chunk.changes = append(chunk.changes, func(b *batch) { b.statements = append(b.statements, p.insert(p.Since.UnixMicro())) })
+	if p.Tenant == "" {
+		return nil
+	}
+	return chunk.add(webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}, func(_ *batch, to *lane) { to.paused, to.dirty = true, true })
+}
+
+// restoreLane copies what dedup remembers into the lane's row.
+func (l *laneLine) restoreLane(_ *batch, to *lane) {
+	to.tail, to.tailID, to.tailDigest, to.held, to.heldBy, to.heldID, to.dirty = l.Tail, l.TailID, l.TailDigest, l.Held, l.HeldBy, l.HeldID, true
+	if !l.HeldAt.IsZero() {
+		to.heldAt = l.HeldAt.UnixMicro()
+	}
+}
+
+// addWebhook checks a webhook of an export, and adds it in its state.
+func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
+	switch {
+	case w.State.number() < 0 || w.ID == 0:
+		return errors.New("has a webhook without a valid id or state")
+	case w.ID <= i.lastID: // so that no number occurs twice
+		return errors.New("has a webhook after one with a higher id")
+	case !w.Certain && w.State != Refused && w.State != Discarded:
+		return errNoLane
+	}
+	mayBeDamaged := w.State == Parked || w.State == Superseded || w.State == Discarded // usher parks a webhook when it finds it damaged
+	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !mayBeDamaged {
+		return errors.New("has a webhook whose body does not fit its digest")
+	}
+	row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, hasContent: true}
+	row.size = int64(len(w.Body)+len(w.Header)) + overhead
+	i.lastID = w.ID
+	if !w.Certain {
+		chunk.changes = append(chunk.changes, func(b *batch) { b.added = append(b.added, row) })
+		return nil
+	}
+	name := webhookgate.Lane{Platform: w.Platform, Tenant: w.Tenant}
+	if w.Tenant == "" {
+		name.Type = w.Type
+	}
+	return chunk.add(name, func(b *batch, to *lane) {
+		if !row.Rejected() {
+			to.raiseTail(row.ID, row.Webhook)
+		}
+		row.lane, b.added = to.key, append(b.added, row)
+	})
+}
+
+// raiseTail makes a webhook the lane's tail, if it is newer. The lane's own line says it, too, but may be faulty and left out.
+func (l *lane) raiseTail(id int64, uuid string) {
+	if id > l.tail {
+		l.tail, l.tailID, l.dirty = id, uuid, true
+	}
+}
+
+// addBare checks a line that is a webhook itself, and adds it as kept, unless its tenant was known before the import.
+func (i *importJob) addBare(chunk *importChunk, body []byte) error {
+	value, fault := content.Parse(body)
+	if fault != nil {
+		return errors.New(fault.Message)
+	}
+	platform, tenant, certain := content.CertainTenant(value)
+	typ := content.TypeOf(value)
+	switch {
+	case !certain:
+		return errors.New("has no tenant that can be read for certain at /payload/tenant/code")
+	case typ != content.TenantProvisioningChange:
+		return fmt.Errorf("is of the type %q, and only %s says what a tenant may use", typ, content.TenantProvisioningChange)
+	}
+	name := webhookgate.Lane{Platform: platform, Tenant: tenant}
+	in := i.s.newIntake(&webhookgate.Webhook{ID: webhookgate.NewID(), Type: typ, Lane: name, Snapshot: true, Digest: sha256.Sum256(body), Body: body})
+	chunk.newNumbers++
+	return chunk.add(name, func(b *batch, to *lane) {
+		if to.tail > 0 && to.tail <= i.lastBefore {
+			i.result.Known++
+			return
+		}
+		in.appendKept(b, to)
+		i.highest = max(i.highest, to.tail)
+	})
+}
+
+// flush writes a chunk.
+func (i *importJob) flush(tx Tx, chunk *importChunk) error {
+	if len(chunk.changes) == 0 {
+		return nil
+	}
+	b := newBatch(i.s)
+	if err := b.load(tx, &needs{lanes: chunk.lanes, newNumbers: chunk.newNumbers}); err != nil {
+		return err
+	}
+	b.now = i.now
+	for _, change := range chunk.changes {
+		change(b)
+	}
+	i.result.Webhooks += len(b.added)
+	i.result.Snapshots += len(b.snapshots)
+	b.save(tx)
+	return tx.Send()
+}

@@ -1,0 +1,126 @@
+package store
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too many, and
+// each minute also those that are too old, or too large together. One replica at a time does it.
+
+const (
+	// maxSweep is how many webhooks one transaction deletes. Deliveries wait meanwhile, so it is not more.
+	maxSweep = 2000
+	// sweepInterval is the time between two such transactions while there is more to delete.
+	sweepInterval = 100 * time.Millisecond
+)
+
+// sweep deletes some of the webhooks that are kept for too long. A full sweep also looks at ages and bytes.
+func (s *Store) sweep() {
+	full := time.Since(s.lastFullSweep) > time.Minute
+	refused := s.sweepRefusedSoon.Swap(false)
+	if !s.sweepSoon.Swap(false) && !full && !refused {
+		return
+	}
+	more, err := s.sweepOnce(full, refused)
+	s.lastSweep = time.Now()
+	if full && err == nil {
+		s.lastFullSweep = s.lastSweep
+	}
+	if full || refused { // the count of refused webhooks may have changed
+		s.mu.Lock()
+		s.figures.changeCount++
+		s.mu.Unlock()
+	}
+	if err != nil {
+		s.health.record(s.cfg.Log, err)
+	}
+	if more || err != nil {
+		s.sweepSoon.Store(true)
+	}
+}
+
+func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
+	lim := s.cfg.Limits
+	err = s.cfg.Engine.Write(func(tx Tx) error {
+		more = false
+		var now, locked int64
+		var upTo finishedPos
+		tx.Queue("sweep_lock", func(r Row) error { return r.Scan(&locked) })
+		tx.Now(&now)
+		tx.Queue("finished_beyond", upTo.scan, int64(lim.Finished))
+		if err := tx.Send(); err != nil || locked == 0 { // another replica does it
+			return err
+		}
+		now = s.applyOffset(now)
+		if full {
+			upTo.advance(finishedPos{now - micros(lim.FinishedAge), never})
+			if err := s.advanceByBytes(tx, &upTo); err != nil {
+				return err
+			}
+			tx.Queue("seen_expire", nil, now-micros(seenIDsFor))
+			tx.Queue("action_expire", nil, now-micros(lim.ActionAge))
+		}
+		if full || refused {
+			if err := s.sweepRefused(tx, now); err != nil {
+				return err
+			}
+		}
+		var old []int64
+		tx.Queue("finished_up_to", func(r Row) error {
+			var seq int64
+			err := r.Scan(&seq)
+			old = append(old, seq)
+			return err
+		}, upTo.changed, upTo.seq, int64(maxSweep))
+		if err := tx.Send(); err != nil {
+			return err
+		}
+		if len(old) > 0 {
+			// A signed id without its webhook counts as that of a duplicate. A discarded webhook may be sent again, so its id goes, too.
+			tx.Queue("seen_delete_discarded", nil, old)
+			tx.Queue("finished_delete", nil, old) // but not one that somebody has sent again meanwhile
+			tx.Queue("content_delete_orphans", nil, old)
+		}
+		more = len(old) == maxSweep
+		return nil
+	})
+	return more, err
+}
+
+// A finishedPos is a webhook's position in the order in which webhooks were finished.
+type finishedPos struct{ changed, seq int64 }
+
+func (p *finishedPos) scan(r Row) error { return r.Scan(&p.changed, &p.seq) }
+
+// advance moves p to a later position.
+func (p *finishedPos) advance(to finishedPos) {
+	if to.changed > p.changed || to.changed == p.changed && to.seq > p.seq {
+		*p = to
+	}
+}
+
+// advanceByBytes moves upTo so far that the finished webhooks after it fit into FinishedBytes.
+func (s *Store) advanceByBytes(tx Tx, upTo *finishedPos) error {
+	var sum int64
+	tx.Queue("finished_bytes", func(r Row) error { return r.Scan(&sum) })
+	if err := tx.Send(); err != nil || sum <= s.cfg.Limits.FinishedBytes {
+		return err
+	}
+	sum = 0
+	tx.Queue("finished_sizes", func(r Row) error {
+		var pos finishedPos
+		var size int64
+		if err := r.Scan(&pos.changed, &pos.seq, &size); err != nil {
+			return err
+		}
+		if sum += size; sum > s.cfg.Limits.FinishedBytes {
+			upTo.advance(pos)
+		}
+		return nil
+	})
+	return tx.Send()
+}
+
+// jitter returns between half of d and d.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
