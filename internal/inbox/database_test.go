@@ -111,6 +111,19 @@ func TestDatabaseSetup(t *testing.T) {
 	d.idle("")
 }
 
+// Somebody ends all connections, or the server is restarted in order: whoever reads next does not notice.
+func TestReadersGetAnotherConnection(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	d := newDesk(t, inDatabase(t, s.DSN()))
+	d.take("t", "A")
+	d.idle("t")
+	for range 5 {
+		s.Exec(t, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'usher'")
+		d.want("read", d.states("t"), "delivered")
+	}
+}
+
 // A server is killed and comes back: senders get 503 meanwhile, nothing that got 200 is lost, everything goes on by itself,
 // and the outage is logged once.
 func TestDatabaseIsKilled(t *testing.T) {

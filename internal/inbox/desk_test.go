@@ -351,6 +351,15 @@ func (d *desk) list(tenant string) []store.Entry {
 	return all
 }
 
+// items returns the webhooks that f selects, newest first, with their content.
+func (d *desk) items(f store.Filter) (all []*store.Item, err error) {
+	err = d.Each(f, true, func(item *store.Item) bool {
+		all = append(all, item)
+		return f.Limit == 0 || len(all) < f.Limit
+	})
+	return all, err
+}
+
 // states returns the states of a tenant's webhooks, the oldest first.
 func (d *desk) states(tenant string) string {
 	d.t.Helper()

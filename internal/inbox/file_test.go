@@ -382,7 +382,7 @@ func TestDamagedRows(t *testing.T) {
 		must2(d.Resume(store.Pause{}))(t)
 		d.take("other", "A")
 		d.until(damage, func() bool { return len(d.main.got("")) == 2 })
-		if all := must2(d.Items(store.Filter{}))(t); len(all) != 3 {
+		if all := must2(d.items(store.Filter{}))(t); len(all) != 3 {
 			t.Errorf("%s: %d are listed", damage, len(all))
 		}
 		d.shut()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -79,6 +80,29 @@ func eventually(t *testing.T, what string, f func() bool) {
 }
 
 // After an export and an import another inbox has the same: states, order, numbers, and what is a duplicate.
+// Somebody who takes long to receive an export, or many of them, keep nobody else from reading.
+func TestExportsLeaveRoomForOthers(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		d.take("t", strings.Repeat("x", 200_000)) // more than an export buffers
+		d.idle("t")
+		from, to := io.Pipe()
+		defer from.Close()
+		ctx, end := context.WithCancel(t.Context())
+		var exports sync.WaitGroup
+		defer exports.Wait()
+		defer end()
+		for range 10 {
+			exports.Go(func() { d.Export(ctx, to) })
+		}
+		io.ReadFull(from, make([]byte, 100)) // one has begun
+		for range 3 {
+			d.want("read by others", d.states("t"), "delivered")
+		}
+		from.Close()
+	})
+}
+
 func TestExportImport(t *testing.T) {
 	engines(t, func(t *testing.T, address func() string) {
 		status := 200

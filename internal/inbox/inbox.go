@@ -176,15 +176,6 @@ func (i *Inbox) Stats() Stats {
 	return s
 }
 
-// Items returns the webhooks that f selects, newest first, each with its content and its tenant's snapshot before it.
-func (i *Inbox) Items(f store.Filter) (all []*store.Item, err error) {
-	err = i.Each(f, true, func(item *store.Item) bool {
-		all = append(all, item)
-		return f.Limit == 0 || len(all) < f.Limit
-	})
-	return all, err
-}
-
 // Refuse stores a webhook that was refused, and says whether that was possible; see webhookgate.Config.Refused. The sender's
 // answer does not depend on it.
 func (i *Inbox) Refuse(r *webhookgate.Refusal) bool {

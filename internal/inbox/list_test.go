@@ -21,7 +21,7 @@ func TestItems(t *testing.T) {
 			}
 		}
 		d.idle("")
-		all, err := d.Items(store.Filter{})
+		all, err := d.items(store.Filter{})
 		if err != nil || len(all) != 80 {
 			t.Fatalf("%d, %v", len(all), err)
 		}
@@ -37,7 +37,7 @@ func TestItems(t *testing.T) {
 				t.Errorf("%s %s: %+v", item.Tenant, item.Body, item.Previous)
 			}
 		}
-		few, err := d.Items(store.Filter{Tenant: "a", Limit: 3})
+		few, err := d.items(store.Filter{Tenant: "a", Limit: 3})
 		if err != nil || len(few) != 3 || string(few[0].Body) != "body 39" || string(few[0].Previous.Body) != "body 38" {
 			t.Errorf("%+v %v", few, err)
 		}

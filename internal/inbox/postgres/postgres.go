@@ -430,7 +430,8 @@ func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) error {
 		t := &tx{e: e, ctx: ctx}
 		err := e.readOnce(ctx, t, fn)
 		var pg *pgconn.PgError
-		if err == nil || t.rowRead || errors.As(err, &pg) || ctx.Err() != nil || t.conn == nil || !t.conn.IsClosed() {
+		ended := !errors.As(err, &pg) || severity(pg) == "FATAL" // the connection, and not only the statement
+		if err == nil || t.rowRead || !ended || ctx.Err() != nil || t.conn == nil || !t.conn.IsClosed() {
 			return describe(err)
 		}
 	}

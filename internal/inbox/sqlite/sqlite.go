@@ -120,7 +120,8 @@ func (e *Engine) open() error {
 	return nil
 }
 
-var pragmas = []string{"busy_timeout(2000)", "journal_mode(WAL)", "synchronous(FULL)", "secure_delete(ON)", "cache_size(-16384)", "journal_size_limit(67108864)",
+// The cache is small, because after most transactions SQLite goes through all of it.
+var pragmas = []string{"busy_timeout(2000)", "journal_mode(WAL)", "synchronous(FULL)", "secure_delete(ON)", "cache_size(-4096)", "journal_size_limit(67108864)",
 	"temp_store(MEMORY)", "fullfsync(1)", "checkpoint_fullfsync(1)"} // the last two matter on macOS only
 
 // migrate makes the tables, and ends the leases of a former process.

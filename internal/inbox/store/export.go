@@ -150,6 +150,12 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 	if !s.Ready() {
 		return 0, s.timeoutErr()
 	}
+	select { // one at a time: each keeps one of the few connections that read for as long as its caller takes to receive it
+	case s.exporting <- struct{}{}:
+		defer func() { <-s.exporting }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 	out := bufio.NewWriterSize(to, 64<<10)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)

@@ -158,6 +158,7 @@ type Store struct {
 
 	ops        chan op         // to the writer
 	imports    chan *importJob // to the writer
+	exporting  chan struct{}   // has an element while somebody exports
 	opened     chan struct{}   // closed when the writer has reached the database, or failed to, once
 	closed     chan struct{}   // closed when the writer has ended
 	run        context.Context // ends with Close
@@ -200,7 +201,7 @@ func Open(cfg Config) *Store {
 	if cfg.Limits == (Limits{}) {
 		cfg.Limits = DefaultLimits
 	}
-	s := &Store{cfg: cfg, owner: make([]byte, 16), leaseTime: fileLeaseTime, ops: make(chan op, 1024), imports: make(chan *importJob), opened: make(chan struct{}), closed: make(chan struct{})}
+	s := &Store{cfg: cfg, owner: make([]byte, 16), leaseTime: fileLeaseTime, ops: make(chan op, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), opened: make(chan struct{}), closed: make(chan struct{})}
 	if cfg.Engine.Shared() {
 		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
 	}

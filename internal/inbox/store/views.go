@@ -503,9 +503,15 @@ func (s *Store) HeldUp() (all []HeldUp) {
 			if l.owner != nil { // it is being tried, and due is the end of the lease
 				l.due = l.lastTry
 			}
-			if h := b.next[l.key]; h != nil && len(h.Attempts) > 0 {
-				all = append(all, HeldUp{Entry: h.Entry, Kind: l.Type, Down: l.lastResult == lastMissed, Next: moment(l.due), Behind: int(l.waiting) - 1})
+			h := b.next[l.key]
+			if h == nil || len(h.Attempts) == 0 {
+				continue
 			}
+			held := HeldUp{Entry: h.Entry, Kind: l.Type, Down: l.lastResult == lastMissed, Behind: int(l.waiting) - 1}
+			if l.due < never { // else it is paused
+				held.Next = moment(l.due)
+			}
+			all = append(all, held)
 		}
 		return nil
 	})
