@@ -36,7 +36,7 @@ type Value struct {
 	watched bool   // whether path names a regular file that can be read again
 
 	// Set before Watch begins.
-	require  func(string) error // checks a new content; nil: no check
+	require  []func(string) error // check a new content
 	onChange []func()
 
 	// Used by Watch only:
@@ -88,9 +88,9 @@ func (v *Value) Path() string {
 	return v.path
 }
 
-// Require sets a check for a new content of the file. If it returns an error, the last good
+// Require adds a check for a new content of the file. If it returns an error, the last good
 // value stays. The error must not contain the value. Call Require before Watch.
-func (v *Value) Require(check func(string) error) { v.require = check }
+func (v *Value) Require(check func(string) error) { v.require = append(v.require, check) }
 
 // OnChange calls f after each change of the value, on Watch's goroutine. Call OnChange before Watch.
 func (v *Value) OnChange(f func()) { v.onChange = append(v.onChange, f) }
@@ -134,8 +134,10 @@ func (v *Value) reload(log *slog.Logger) {
 	if regular(v.path) { // opening a pipe could block forever
 		value, err = read(v.path)
 	}
-	if err == nil && v.require != nil {
-		err = v.require(value)
+	for _, check := range v.require {
+		if err == nil {
+			err = check(value)
+		}
 	}
 	if err != nil {
 		if complaint := err.Error(); complaint != v.complaint {

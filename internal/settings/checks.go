@@ -50,45 +50,43 @@ func (r *reader) secret(name string) *secret.Value {
 	return nil
 }
 
-// checkHeaderSafe reports a secret that callers cannot send in a header.
-func (r *reader) checkHeaderSafe(name string, v *secret.Value) {
-	s := v.Get()
-	if strings.TrimSpace(s) != s || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f }) {
-		r.problem(name, "has white space at an end, or a control character (not shown), but should hold what can be sent in a header")
+// checkSecret checks a secret now, and whenever its file changes.
+func (r *reader) checkSecret(name string, v *secret.Value, problem func(string) error) {
+	if err := problem(v.Get()); err != nil {
+		r.problem(name, "%v", err)
 	}
+	v.Require(problem)
 }
 
-// checkTokens checks tokens that may have names, and returns them. The same check applies whenever the file
-// of the tokens changes.
+// headerProblem says why a secret that callers send in a header cannot be sent.
+func headerProblem(s string) error {
+	if strings.TrimSpace(s) != s || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f }) {
+		return errors.New("has white space at an end, or a control character (not shown), but should hold what can be sent in a header")
+	}
+	return nil
+}
+
+// checkTokens checks tokens that may have names, and returns them.
 func (r *reader) checkTokens(name string, v *secret.Value) []secret.Token {
 	if v == nil || r.bad[name] {
 		return nil
 	}
-	r.checkHeaderSafe(name, v)
-	all, err := secret.Tokens(v.Get())
-	if err != nil {
-		r.problem(name, "%v", err)
-	}
-	v.Require(func(list string) error { _, err := secret.Tokens(list); return err })
+	r.checkSecret(name, v, headerProblem)
+	r.checkSecret(name, v, func(list string) error { _, err := secret.Tokens(list); return err })
+	all, _ := secret.Tokens(v.Get())
 	return all
 }
 
 // shortestKey is the minimum length of a key on a port that other machines can reach, because they can guess.
 const shortestKey = 16
 
-// checkKeys checks the keys or tokens of a port: one, or several separated by commas. The same check applies
-// whenever the file of the keys changes.
+// checkKeys checks the keys or tokens of a port: one, or several separated by commas.
 func (r *reader) checkKeys(name string, v *secret.Value, reachable bool) {
 	if v == nil || r.bad[name] {
 		return
 	}
-	r.checkHeaderSafe(name, v)
-	if err := keysProblem(v.Get(), reachable); err != nil {
-		r.problem(name, "%v", err)
-	}
-	if reachable { // a port on loopback may share the value, and must not lift this check
-		v.Require(func(keys string) error { return keysProblem(keys, true) })
-	}
+	r.checkSecret(name, v, headerProblem)
+	r.checkSecret(name, v, func(keys string) error { return keysProblem(keys, reachable) })
 }
 
 // keysProblem returns what is wrong with keys, without showing them.
@@ -183,12 +181,15 @@ func (r *reader) readCertificates(name, path string) []byte {
 
 // checkSigningKey checks that a secret is a key of Standard Webhooks.
 func (r *reader) checkSigningKey(name string, v *secret.Value, why string) {
-	if v == nil {
+	if v == nil || r.bad[name] {
 		return
 	}
-	if _, err := signature.ParseKey(v.Get()); err != nil {
-		r.problem(name, "should hold whsec_ and the key in base64%s", why)
-	}
+	r.checkSecret(name, v, func(key string) error {
+		if _, err := signature.ParseKey(key); err != nil {
+			return fmt.Errorf("should hold whsec_ and the key in base64%s", why)
+		}
+		return nil
+	})
 }
 
 // uniqueName returns the name of a further port or receiver, which by default is its index. It reports a name

@@ -2,11 +2,16 @@ package settings
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"usher/internal/secret"
 )
 
 var minimal = []string{
@@ -350,6 +355,60 @@ func TestWatched(t *testing.T) {
 		if err != nil || len(s.Watched) != tc.want {
 			t.Errorf("%q: %v, %+v", tc.env, err, s)
 		}
+	}
+}
+
+// What is a problem at the start does not take the place of a good secret later: a file that
+// somebody writes a wrong one into would lock everybody out, or stop deliveries.
+func TestASecretFileIsCheckedAtAChangeAsAtTheStart(t *testing.T) {
+	const key, signing = "sixteen-letters-or-more", "whsec_a2V5"
+	gate := two("USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_INBOX=file:x")
+	for _, tc := range []struct {
+		name      string
+		env       []string
+		good, bad string
+	}{
+		{"USHER_KEY", minimal, key, "a,,b"},
+		{"USHER_KEY", minimal, key, " white-space-at-its-end"},
+		{"USHER_KEY", with("USHER_LISTEN=:8080", "USHER_PORTS_0_LISTEN=127.0.0.1:81"), key, "short"},
+		{"USHER_PORTS_0_KEY", with("USHER_PORTS_0_LISTEN=127.0.0.1:81"), key, ","},
+		{"USHER_ENTITLEMENTS_KEY", gate, key, "a,,b"},
+		{"USHER_WEBHOOK_TOKEN", gate, key, ","},
+		{"USHER_ADMIN_TOKEN", gate, key, "ana:\x01"},
+		{"USHER_WEBHOOK_SIGN_SECRET", gate, signing, "half a secr"},
+		{"USHER_WEBHOOK_RECEIVERS_1_SIGN_SECRET", gate, signing, "whsec_"},
+		{"USHER_WEBHOOK_HMAC_SECRET", append(gate, "USHER_WEBHOOK_HMAC_SCHEME=standard"), signing, "whsec_!"},
+	} {
+		t.Run(tc.name+"="+tc.bad, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "secret")
+				write := func(content string) {
+					if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(5 * time.Second)
+				}
+				write(tc.bad)
+				env := append(slices.Clone(tc.env), tc.name+"_FILE="+path)
+				if _, err := Read(env); err == nil {
+					t.Fatal("it is no problem at the start")
+				}
+				write(tc.good)
+				s, err := Read(env)
+				if err != nil {
+					t.Fatal(err)
+				}
+				go secret.Watch(t.Context(), slog.New(slog.DiscardHandler), s.Watched...)
+				write(tc.bad)
+				if got := s.Watched[0].Get(); got != tc.good {
+					t.Errorf("it is now %q", got)
+				}
+				write(tc.good + "more")
+				if got := s.Watched[0].Get(); got != tc.good+"more" {
+					t.Errorf("after a good one it is %q", got)
+				}
+			})
+		})
 	}
 }
 

@@ -179,7 +179,7 @@ const settingsIntro = "usher is configured by environment variables, or by files
 	"With several files the later one wins, and the environment wins over all files. An empty variable counts as not set. " +
 	"Durations are written as `90s` or `10m`, sizes in bytes or with `KiB`, `MiB` or `GiB`. Lists are separated by commas. " +
 	"Every secret `X` can be given as `X_FILE` instead, which names a file. usher reads the file again when its content changes, " +
-	"and keeps the last good value when the file is empty or cannot be read."
+	"and keeps the last good value when the file is empty, wrong or cannot be read."
 
 // WriteHelp writes all settings for a terminal or, if word is not empty, those that have the word in their
 // name or meaning. It reports whether there are any.
