@@ -220,7 +220,8 @@ func requireOutbound(s *Settings, r *reader) {
 	r.require("USHER_BASE_URL", s.OutboundOn(), "the billing service's base address, such as https://billing.example.com: 'usher exec' is for programs that call it")
 }
 
-// Unused is a variable that is set although its part is off. Why says how to switch that part on.
+// Unused is a variable that is set although its part, or what it belongs to in the gate, is off. Why says how to
+// switch that on.
 type Unused struct{ Name, Why string }
 
 // unused returns the variables that are set for a part that is off, for a warning: the user who set one
@@ -243,6 +244,17 @@ func (s *Settings) unused(r *reader) (unused []Unused) {
 					}
 				}
 			}
+		}
+	}
+	if !s.GateOn() {
+		return unused
+	}
+	for _, name := range given {
+		switch {
+		case s.Webhook.Inbox == "" && strings.HasPrefix(name, "USHER_WEBHOOK_INBOX_") && !slices.Contains(s.Unknown, name):
+			unused = append(unused, Unused{name, "there is no inbox; to have one, set USHER_WEBHOOK_INBOX"})
+		case s.Webhook.hmacSecret == nil && (name == "USHER_WEBHOOK_HMAC_HEADER" || name == "USHER_WEBHOOK_HMAC_ALGORITHM"):
+			unused = append(unused, Unused{name, "no signature is checked; to check it, set USHER_WEBHOOK_HMAC_SECRET"})
 		}
 	}
 	return unused

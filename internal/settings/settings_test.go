@@ -187,6 +187,7 @@ func TestProblems(t *testing.T) {
 		{"receiver with no platform in its list", []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://r", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=,"}, []string{`USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is ","`}},
 		{"platform claimed twice", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs,crm"),
 			[]string{`USHER_WEBHOOK_RECEIVERS_1_PLATFORMS has "crm", which USHER_WEBHOOK_RECEIVERS_0_PLATFORMS has too`}},
+		{"a platform called *", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs,*"), []string{`USHER_WEBHOOK_RECEIVERS_1_PLATFORMS is "docs,*", but should hold platform codes`}},
 		{"name used twice", two("USHER_WEBHOOK_RECEIVERS_0_NAME=x", "USHER_WEBHOOK_RECEIVERS_1_NAME=x"), []string{`USHER_WEBHOOK_RECEIVERS_1_NAME is "x", but should differ from the name of USHER_WEBHOOK_RECEIVERS_0_…`}},
 		{"name of the main receiver", two("USHER_WEBHOOK_RECEIVERS_0_NAME=main"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "main", but should differ from the name of USHER_WEBHOOK_FORWARD_URL`}},
 		{"name that is an index", two("USHER_WEBHOOK_RECEIVERS_0_NAME=1"), []string{`USHER_WEBHOOK_RECEIVERS_1_NAME is "1", but should differ`}},
@@ -312,7 +313,7 @@ func FuzzSettings(f *testing.F) {
 func TestReceivers(t *testing.T) {
 	key := "whsec_a2V5"
 	s, err := Read([]string{
-		"USHER_WEBHOOK_FORWARD_URL=http://main", "USHER_WEBHOOK_SIGN_SECRET=" + key, "USHER_WEBHOOK_TIMEOUT=3s", "USHER_WEBHOOK_INBOX_CONCURRENCY=7",
+		"USHER_WEBHOOK_FORWARD_URL=http://main", "USHER_WEBHOOK_SIGN_SECRET=" + key, "USHER_WEBHOOK_TIMEOUT=3s", "USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_INBOX_CONCURRENCY=7",
 		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm, mail", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://crm/hook",
 		"USHER_WEBHOOK_RECEIVERS_12_NAME=documents", "USHER_WEBHOOK_RECEIVERS_12_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_12_FORWARD_URL=https://docs",
 		"USHER_WEBHOOK_RECEIVERS_12_SIGN_SECRET=whsec_b3RoZXI=", "USHER_WEBHOOK_RECEIVERS_12_TIMEOUT=1m", "USHER_WEBHOOK_RECEIVERS_12_CONCURRENCY=2",
@@ -474,6 +475,11 @@ func TestUnusedSettings(t *testing.T) {
 			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"},
 		{"outbound off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_CLIENT_ID=x", "USHER_CLIENT_SECRET=x", "USHER_LISTEN=0.0.0.0:8080", "USHER_PORTS_3_SCOPE=x", "USHER_PORTS_3_KEY=k", "USHER_ALLOWED_HOSTS=x"},
 			[]string{"USHER_CLIENT_ID", "USHER_CLIENT_SECRET", "USHER_LISTEN", "USHER_PORTS_3_SCOPE", "USHER_PORTS_3_KEY"}, "outbound is off; to switch it on, set USHER_BASE_URL"},
+		{"no inbox", two("USHER_WEBHOOK_INBOX_KEEP=latest", "USHER_WEBHOOK_INBOX_PASSWORD=p"), []string{"USHER_WEBHOOK_INBOX_KEEP", "USHER_WEBHOOK_INBOX_PASSWORD"},
+			"there is no inbox; to have one, set USHER_WEBHOOK_INBOX"},
+		{"no signature", two("USHER_WEBHOOK_HMAC_HEADER=X-Hub-Signature", "USHER_WEBHOOK_HMAC_ALGORITHM=sha512"), []string{"USHER_WEBHOOK_HMAC_ALGORITHM", "USHER_WEBHOOK_HMAC_HEADER"},
+			"no signature is checked; to check it, set USHER_WEBHOOK_HMAC_SECRET"},
+		{"an inbox and a signature", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_INBOX_KEEP=latest", "USHER_WEBHOOK_HMAC_SECRET=s", "USHER_WEBHOOK_HMAC_HEADER=X-Hub-Signature"), nil, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := Read(tc.env)

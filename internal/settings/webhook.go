@@ -216,6 +216,9 @@ func (w *Webhook) readReceivers(r *reader) {
 		r.checkSigningKey(prefix+"SIGN_SECRET", c.signSecret, "")
 		c.Name = r.uniqueName(names, prefix, c.Name, index)
 		for _, platform := range c.Platforms {
+			if platform == "*" {
+				r.invalid(prefix+"PLATFORMS", "platform codes, separated by commas; the receiver of all other platforms is USHER_WEBHOOK_FORWARD_URL")
+			}
 			if other, taken := claims[platform]; taken && other != prefix {
 				r.problem(prefix+"PLATFORMS", "has %q, which %sPLATFORMS has too: a platform's webhooks should go to one receiver", platform, other)
 			}
