@@ -231,6 +231,9 @@ func (h *Handler) addReceipt(t *Tenant) error {
 	switch answer := cmp.Or(d.Answer, "it did not answer"); {
 	case d.State == store.Kept:
 		r.Why = "No receiver takes its platform: only usher uses it"
+		if h.cfg.Receivers.For(t.Platform) != nil {
+			r.Why = "usher did not deliver it: it was imported, or came when no receiver took its platform"
+		}
 	case r.Taken:
 		r.Why = receiver + " has it"
 	case d.State == store.Parked:

@@ -65,6 +65,18 @@ func TestWhatTheReceiverHas(t *testing.T) {
 	}
 }
 
+// A webhook that was imported is kept although a receiver takes its platform: usher does not say that none does.
+func TestAnImportedWebhookHasAReceiver(t *testing.T) {
+	b := inboxtest.Open(t)
+	if _, err := b.Import(t.Context(), strings.NewReader(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[]}}}`), false); err != nil {
+		t.Fatal(err)
+	}
+	_, page := ask(entitled(b), "GET", "/tenant?platform=eu&code=acme", "", "Accept", "text/html")
+	if strings.Contains(page, "No receiver takes") || !strings.Contains(page, "usher did not deliver it: it was imported, or came when no receiver took its platform.") {
+		t.Errorf("the page:\n%s", page)
+	}
+}
+
 // The overview names the tenants whose webhooks are parked, and what the receiver answered. There is no button for what does not exist.
 func TestOverviewNamesTheParked(t *testing.T) {
 	b := inboxtest.Open(t)

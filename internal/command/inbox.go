@@ -67,7 +67,8 @@ The states:
   delivered   the receiver took it
   superseded  a newer one of the same tenant took its place
   discarded   somebody decided that it is never sent
-  kept        no receiver takes its platform; usher answers from it
+  kept        no receiver takes its platform, or it was imported; usher
+              answers from it
   accepted    it was refused; somebody took it in, under a new id
 
 A tenant is platform/tenant, or tenant alone; write a slash or percent sign
