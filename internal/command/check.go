@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"usher/internal/inbox"
@@ -14,6 +15,7 @@ import (
 	"usher/internal/outbound"
 	"usher/internal/receiver"
 	"usher/internal/settings"
+	"usher/internal/text"
 	"usher/tokens"
 )
 
@@ -69,7 +71,7 @@ func (c *checker) ok(format string, args ...any) {
 
 func (c *checker) fail(format string, args ...any) {
 	c.failed = true
-	fmt.Fprintf(c.out, "FAIL  "+format+"\n", args...)
+	fmt.Fprintf(c.out, "FAIL  %s\n", text.Visible(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 }
 
 func (c *checker) port(ctx context.Context, p *outbound.Port) {
