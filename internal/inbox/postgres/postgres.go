@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -490,10 +491,18 @@ func withoutAddress(err error) error {
 	var c *pgconn.ConnectError
 	if errors.As(err, &c) {
 		if inner := errors.Unwrap(c); inner != nil {
-			return inner
+			return oneLine{inner}
 		}
 	}
 	return err
+}
+
+// oneLine is an error of pgx, which has a line for each try, with TLS and without: what is the same is said once.
+type oneLine struct{ error }
+
+func (e oneLine) Unwrap() error { return e.error }
+func (e oneLine) Error() string {
+	return strings.Join(slices.Compact(strings.Split(e.error.Error(), "\n")), "; ")
 }
 
 // migrate makes the tables. If the role may not do that, the error has the statement that an administrator should run.
