@@ -3,6 +3,7 @@ package settings
 import (
 	"cmp"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,8 +81,9 @@ func (o *Outbound) proxies(r *reader) func(*url.URL) (*url.URL, error) {
 		if !strings.Contains(value, "://") {
 			value = "http://" + value
 		}
-		if u, err := url.Parse(value); o.BaseURL != "" && r.env[name] != "" && (err != nil || u.Hostname() == "") {
-			r.problem(name, "can't be read (not shown, as it may hold a password), but should hold a proxy's address, such as http://proxy:3128")
+		kinds := []string{"http", "https", "socks5", "socks5h"}
+		if u, err := url.Parse(value); o.BaseURL != "" && r.env[name] != "" && (err != nil || u.Hostname() == "" || !slices.Contains(kinds, u.Scheme)) {
+			r.problem(name, "can't be read (not shown, as it may hold a password), but should hold a proxy's address, such as http://proxy:3128 or socks5://proxy:1080")
 		}
 	}
 	either := func(name string) string { return cmp.Or(r.env[name], r.env[strings.ToLower(name)]) }

@@ -97,6 +97,7 @@ func TestProblems(t *testing.T) {
 		{"user info that can't be parsed", with("USHER_BASE_URL=https://u:t0psecret%zz@billing.example.com"), []string{"USHER_BASE_URL holds a user name or password"}},
 		{"base address with a port that is none", with("USHER_BASE_URL=https://billing.example.com:99999"), []string{"USHER_BASE_URL is"}},
 		{"proxy", with("HTTPS_PROXY=http://u:t0psecret%zz@proxy:1"), []string{"HTTPS_PROXY can't be read"}},
+		{"proxy of a kind that usher does not speak", with("HTTPS_PROXY=socks4://u:t0psecret@proxy:1080"), []string{"HTTPS_PROXY can't be read (not shown, as it may hold a password), but should hold a proxy's address, such as http://proxy:3128 or socks5://proxy:1080"}},
 		{"bad key that is inherited", with("USHER_KEY=k ", "USHER_PORTS_0_LISTEN=127.0.0.1:81"), []string{"USHER_KEY has white space"}},
 		{"both, beyond loopback", with("USHER_KEY=k", "USHER_KEY_FILE=/x", "USHER_LISTEN=:8080"), []string{"USHER_KEY and USHER_KEY_FILE are both set"}},
 		{"short key beyond loopback", with("USHER_KEY=fifteen-letters", "USHER_LISTEN=:8080"), []string{"USHER_KEY holds a key (not shown) that is shorter than 16"}},
