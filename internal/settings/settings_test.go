@@ -188,6 +188,7 @@ func TestProblems(t *testing.T) {
 		{"receiver with no platform in its list", []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://r", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=,"}, []string{`USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is ","`}},
 		{"platform claimed twice", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs,crm"),
 			[]string{`USHER_WEBHOOK_RECEIVERS_1_PLATFORMS has "crm", which USHER_WEBHOOK_RECEIVERS_0_PLATFORMS has too`}},
+		{"networks of senders on a socket", two("USHER_WEBHOOK_LISTEN=unix:/run/gate.sock", "USHER_WEBHOOK_ALLOW_CIDRS=192.0.2.0/24"), []string{"USHER_WEBHOOK_ALLOW_CIDRS is set, but nobody on a unix socket has an address"}},
 		{"a platform called *", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs,*"), []string{`USHER_WEBHOOK_RECEIVERS_1_PLATFORMS is "docs,*", but should hold platform codes`}},
 		{"name used twice", two("USHER_WEBHOOK_RECEIVERS_0_NAME=x", "USHER_WEBHOOK_RECEIVERS_1_NAME=x"), []string{`USHER_WEBHOOK_RECEIVERS_1_NAME is "x", but should differ from the name of USHER_WEBHOOK_RECEIVERS_0_…`}},
 		{"name of the main receiver", two("USHER_WEBHOOK_RECEIVERS_0_NAME=main"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "main", but should differ from the name of USHER_WEBHOOK_FORWARD_URL`}},

@@ -62,6 +62,9 @@ func (w *Webhook) checkListener(r *reader) {
 	if w.on() && reachable && !checked && !w.Insecure {
 		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
+	if strings.HasPrefix(w.Listen, "unix:") && len(w.AllowCIDRs) > 0 {
+		r.problem("USHER_WEBHOOK_ALLOW_CIDRS", "is set, but nobody on a unix socket has an address, so every webhook would be rejected: USHER_WEBHOOK_LISTEN should then hold host:port, such as 127.0.0.1:8090")
+	}
 	// The gate compares it with the escaped path that the sender wrote.
 	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
 		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
