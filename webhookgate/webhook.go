@@ -125,7 +125,7 @@ func (g *Gate) vouched(r *http.Request) bool {
 func Accept(id string, header http.Header, body []byte, receivers *receiver.Set) (*Webhook, error) {
 	value, fault := content.Parse(body)
 	if fault != nil {
-		return nil, errors.New("its body is not JSON")
+		return nil, errors.New(fault.String())
 	}
 	platform, tenant, certain := content.CertainTenant(value)
 	if !certain {

@@ -176,6 +176,22 @@ func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
 	})
 }
 
+// Who cannot accept a webhook learns which of the reasons it may be.
+func TestWhyAWebhookIsNotAccepted(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		d.refuse("acme", odd("acme", "a"))
+		d.take("acme", odd("acme", "b"))
+		if _, err := d.Accept(d.nth("acme", 1), true); err == nil || !strings.Contains(err.Error(), "a newer snapshot of its tenant was taken in") {
+			t.Errorf("settled by a newer one: %v", err)
+		}
+		d.refuse("acme", `{"type":"TenantProvisioningChange","type":"x"}`)
+		if _, err := d.Accept(d.nth("acme", 3), true); err == nil || !strings.Contains(err.Error(), "/type is in the object twice") {
+			t.Errorf("a name twice: %v", err)
+		}
+	})
+}
+
 // After a copy of the tenant's last snapshot has come, to accept an older webhook would overwrite what the sender sent last.
 // That needs --force.
 func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {

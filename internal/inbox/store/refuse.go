@@ -155,7 +155,7 @@ func (s *Store) Accept(id int64, force, keep bool) (int64, error) {
 }
 
 // ErrNotRefused says that only refused webhooks can be accepted.
-var ErrNotRefused = errors.New("it was not refused, or somebody has dealt with it")
+var ErrNotRefused = errors.New("it was not refused, or somebody has dealt with it, or a newer snapshot of its tenant was taken in")
 
 // An acceptOp is an intake that also marks the refused webhook as accepted.
 type acceptOp struct {
