@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,6 +129,38 @@ func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	next := newDesk(t, inFile(t, copied))
 	next.idle("t")
 	next.want("accepted", fmt.Sprint(next.main.got("t")), "[A]")
+}
+
+// The database of another program is not an inbox, and gets no tables.
+func TestFileOfAnotherProgram(t *testing.T) {
+	path := aFile(t)
+	sqlOn(t, path, "CREATE TABLE customer (name TEXT)")
+	if e, err := sqlite.Open(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another program") {
+		t.Errorf("opened: %v", err)
+		e.Close()
+	}
+	if err := Check(&Address{path: path}, nil); err == nil || !strings.Contains(err.Error(), "another program") {
+		t.Errorf("usher check: %v", err)
+	}
+	sqlOn(t, path, "CREATE TABLE lane (x)") // else it would be there
+}
+
+// A file that somebody made beforehand, or a copy that was put back, may be readable for all: it holds payloads.
+func TestFileIsForItsUserAlone(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has other rights")
+	}
+	path := aFile(t)
+	check(t, os.WriteFile(path, nil, 0o600))
+	check(t, os.Chmod(path, 0o644)) // whatever the umask is
+	d := newDesk(t, inFile(t, path))
+	d.take("t", "A")
+	d.idle("")
+	for _, end := range []string{"", "-wal", "-shm", ".lock", ".reserve"} {
+		if info := must2(os.Stat(path + end))(t); info.Mode().Perm() != 0o600 {
+			t.Errorf("inbox.db%s: %v", end, info.Mode())
+		}
+	}
 }
 
 // A name that has a special meaning for SQLite or in a URL is the name of a file here.

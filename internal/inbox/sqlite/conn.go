@@ -70,7 +70,14 @@ func (c *conn) version() (int, error) {
 	if version > len(migrations) {
 		return 0, fmt.Errorf("its tables were made by a newer usher (version %d, and this usher knows %d): start that one, or use another file", version, len(migrations))
 	}
-	return version, nil
+	if version > 0 {
+		return version, nil
+	}
+	tables, err := c.queryValue("SELECT count(*) FROM sqlite_master")
+	if err == nil && tables != int64(0) {
+		err = errors.New("it is the database of another program: use another file")
+	}
+	return 0, describe(err)
 }
 
 // transaction runs fn in a transaction, and commits it.

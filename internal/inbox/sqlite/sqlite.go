@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -103,6 +104,11 @@ func resolveLink(name string) string {
 }
 
 func (e *Engine) open() error {
+	for _, end := range []string{"", "-wal", "-shm"} { // a file that usher did not make: it holds payloads
+		if info, err := os.Stat(e.path + end); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 && os.Chmod(e.path+end, 0o600) == nil {
+			e.log.Warn("others could read or write the inbox's file: usher has set its mode to 0600", "file", e.path+end)
+		}
+	}
 	var err error
 	if e.conn, err = connect(e.path, append([]string{"auto_vacuum(INCREMENTAL)", "wal_autocheckpoint(4000)"}, pragmas...)); err != nil {
 		return describe(err)
