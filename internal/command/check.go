@@ -3,6 +3,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -112,7 +113,12 @@ func (c *checker) inbox(w *settings.Webhook) {
 func (c *checker) receiver(ctx context.Context, r *receiver.Receiver) {
 	port := cmp.Or(r.URL.Port(), map[string]string{"http": "80", "https": "443"}[r.URL.Scheme])
 	addr := net.JoinHostPort(r.URL.Hostname(), port)
-	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	dial := dialer.DialContext
+	if r.URL.Scheme == "https" { // a certificate that usher does not trust would fail each delivery
+		dial = (&tls.Dialer{NetDialer: dialer}).DialContext
+	}
+	conn, err := dial(ctx, "tcp", addr)
 	if err != nil {
 		c.fail("receiver %s: %v; is it running? Its address is in %s", r.Name, err, r.Variable)
 		return

@@ -19,6 +19,8 @@ func TestCheck(t *testing.T) {
 	s := testkit.NewService(t)
 	receiver := httptest.NewServer(sandbox.NewReceiver())
 	defer receiver.Close()
+	stranger := httptest.NewTLSServer(sandbox.NewReceiver()) // with a certificate that nobody trusts
+	defer stranger.Close()
 	gone := httptest.NewServer(nil)
 	gone.Close()
 	for _, tc := range []struct {
@@ -33,6 +35,7 @@ func TestCheck(t *testing.T) {
 		{"wrong scope", []string{"USHER_SCOPE=standard:admin"}, 1, []string{"invalid_scope", "check USHER_SCOPE"}},
 		{"wrong prefix", []string{"USHER_BASE_URL=" + s.URL + "/v2"}, 1, []string{"answered 404", "USHER_BASE_URL"}},
 		{"unreachable", []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"can't be reached", "USHER_BASE_URL"}},
+		{"receiver whose certificate is not trusted", []string{"USHER_WEBHOOK_FORWARD_URL=" + stranger.URL}, 1, []string{"FAIL  receiver main: ", "certificate", "USHER_WEBHOOK_FORWARD_URL"}},
 		{"receiver down", []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"ok    graphql", "FAIL  receiver", "USHER_WEBHOOK_FORWARD_URL"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
