@@ -278,6 +278,9 @@ func (h *Handler) unknownTenant(name store.TenantName) error {
 	if name.Platform != nil {
 		why = "unknown tenant " + store.Exact(*name.Platform, name.Tenant)
 	}
+	if h.cfg.Inbox == nil { // perhaps it is the wrong usher
+		why += ": " + errNoInbox.why
+	}
 	if alike, err := h.similarTenants(name.Tenant); err == nil && len(alike) > 0 {
 		why += ": did you mean " + strings.Join(alike, " or ") + "?"
 	}

@@ -260,6 +260,10 @@ func TestAPIWithoutAnInbox(t *testing.T) {
 			t.Errorf("%s: %d %s", call[1], status, body)
 		}
 	}
+	cfg.Platforms = func(string) ([]string, error) { return nil, nil }
+	if status, body := ask(New(cfg), "GET", "/api/tenant?code=acme", ""); status != 404 || !strings.Contains(body, "unknown tenant acme: this usher has no inbox") {
+		t.Errorf("asked the usher that knows no tenants: %d %s", status, body)
+	}
 	if status, body := ask(h, "POST", "/api/forget", `{"tenant":"acme"}`); status != 200 || !strings.Contains(body, `"platform":"eu","tenant":"acme","forgotten":6`) {
 		t.Errorf("%d %s", status, body)
 	}
