@@ -168,7 +168,7 @@ var (
 	listParams   = []string{"state", "tenant", "search", "since", "until", "before", "limit", "inbox"}
 )
 
-// checkQuery refuses unknown parameters. If usher ignored a typing error in a filter, the list or the action would be about all webhooks.
+// checkQuery refuses unknown parameters, and those that are given twice. If usher ignored a typing error in a filter, the list or the action would be about all webhooks.
 func (to *route) checkQuery(rawQuery string) error {
 	if to.params == nil && !strings.HasPrefix(to.path, "/api/") {
 		return nil
@@ -177,6 +177,9 @@ func (to *route) checkQuery(rawQuery string) error {
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(to.params, name) {
 			return badRequest("%s has no parameter %q; it has: %s", to.path, name, cmp.Or(strings.Join(to.params, ", "), "none"))
+		}
+		if len(query[name]) > 1 {
+			return badRequest("%s is given twice: it should be given once", name)
 		}
 	}
 	return err
