@@ -133,22 +133,32 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	f.BoolVar(&i.force, "force", false, "")
 	f.BoolVar(&i.yes, "yes", false, "")
 	f.BoolVar(&i.skip, "skip-faulty", false, "")
-	for _, name := range []string{"since", "until"} {
+	once := func(name string, take func(string) error) { // the first of two would be passed over
+		given := false
 		f.Func(name, "", func(s string) error {
+			if given {
+				return errors.New("give it once")
+			}
+			given = true
+			return take(s)
+		})
+	}
+	for _, name := range []string{"since", "until"} {
+		once(name, func(s string) error {
 			t, err := parseWhen(s, now)
 			i.filter.Set(name, t.UTC().Format(time.RFC3339Nano))
 			return err
 		})
 	}
-	f.Func("tenant", "", i.setTenant)
-	f.Func("state", "", func(s string) error {
+	once("tenant", i.setTenant)
+	once("state", func(s string) error {
 		i.filter.Set("state", s)
 		if !slices.Contains(store.States, store.State(s)) {
 			return errors.New("write waiting, parked, refused, delivered, superseded, discarded, kept or accepted")
 		}
 		return nil
 	})
-	f.Func("receiver", "", func(s string) error {
+	once("receiver", func(s string) error {
 		if i.receiver = s; s == "" { // an unset variable in a script must not pause all receivers
 			return errors.New("write its name")
 		}

@@ -227,6 +227,7 @@ func TestInboxCommands(t *testing.T) {
 		{"redeliver by filter", []string{"redeliver", "--state", "parked", "--yes"}, 0, "Redeliver 2 webhooks? yes\n1 will be sent again\n3 will", "", "1 waiting; 3 waiting"},
 		{"redeliver what waits", []string{"redeliver", "--state", "waiting", "--yes"}, 0, "Redeliver 1 webhook? yes\n5 will be sent again\n", "", ""},
 		{"asked, and nobody answers", []string{"redeliver", "--state", "parked"}, 1, "Redeliver 2 webhooks? [y/N] ", "answer y, or use --yes", ""},
+		{"two tenants where one is taken", []string{"discard", "--tenant", "eu/torn", "--tenant", "eu/acme", "--yes"}, 2, "", "for flag -tenant: give it once", ""},
 		{"nothing to redeliver", []string{"redeliver", "--state", "kept"}, 0, "No webhook to redeliver.\n", "", ""},
 		{"redeliver a tenant in capitals", []string{"redeliver", "--tenant", "TORN", "--yes"}, 1, "", "unknown tenant TORN: did you mean eu/torn?", ""},
 		{"redeliver by a filter that is empty", []string{"redeliver", "--state", "", "--since", "1000h", "--yes"}, 2, "", "write waiting, parked", ""},
