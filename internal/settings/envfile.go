@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"usher/internal/text"
@@ -27,11 +28,12 @@ func WithFiles(environ []string, files ...string) ([]string, error) {
 		if err != nil {
 			problems = append(problems, text.Visible("--env-file "+file+": "+err.Error()))
 		}
-		all = append(all, variables...)
+		all = append(setAside(all, variables), variables...)
 	}
 	if len(problems) > 0 {
 		return nil, problems
 	}
+	all = setAside(all, environ)
 	inFiles := Environment(all)
 	for _, kv := range environ {
 		if name, value, _ := strings.Cut(kv, "="); value != "" || inFiles[name] == "" {
@@ -39,6 +41,19 @@ func WithFiles(environ []string, files ...string) ([]string, error) {
 		}
 	}
 	return all, nil
+}
+
+// setAside returns lower without the secrets that higher, which wins, has in the other spelling: X for X_FILE, or X_FILE for X.
+func setAside(lower, higher []string) []string {
+	won := Environment(higher)
+	return slices.DeleteFunc(lower, func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		other, file := strings.CutSuffix(name, "_FILE")
+		if !file {
+			other += "_FILE"
+		}
+		return strings.HasPrefix(name, "USHER_") && won[other] != ""
+	})
 }
 
 func readEnvFile(path string) ([]string, error) {

@@ -72,6 +72,16 @@ func TestWithFiles(t *testing.T) {
 		t.Error("an empty variable that no file sets is gone: exec passes it on")
 	}
 
+	// A secret and the file that has it are one setting: who sets the one has set the other aside.
+	mine, own := file("mine", "USHER_KEY=t0psecret\nUSHER_ADMIN_TOKEN_FILE=/ana\n"), file("own", "USHER_KEY_FILE=/key\n")
+	environ, err = WithFiles([]string{"USHER_ADMIN_TOKEN=ben"}, mine, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Environment(environ); got["USHER_KEY"]+got["USHER_ADMIN_TOKEN_FILE"] != "" || got["USHER_KEY_FILE"] != "/key" || got["USHER_ADMIN_TOKEN"] != "ben" {
+		t.Errorf("what was set aside is still there: %v", got)
+	}
+
 	huge := file("huge", strings.Repeat("#", maxEnvFile+1))
 	_, err = WithFiles(nil, filepath.Join(dir, "none"), first, dir, file("bad", "s3cret"), huge)
 	var problems Problems
