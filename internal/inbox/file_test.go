@@ -248,6 +248,27 @@ func TestFileIsGone(t *testing.T) {
 	}
 }
 
+// Somebody moves the file away, and back. The newest webhooks are in the log beside it: whoever reads meanwhile must not make a new
+// file, because SQLite empties the log of one.
+func TestFileThatCameBackIsWhole(t *testing.T) {
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path)) // that has not read yet
+	d.take("t", "A")
+	check(t, os.Rename(path, path+".old"))
+	d.until("noticed", func() bool { return d.Err() != nil })
+	for range 10 {
+		_, _ = d.List(store.Filter{})
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("there is a new file")
+	}
+	d.shut()
+	check(t, os.Rename(path+".old", path))
+	next := newDesk(t, inFile(t, path))
+	next.idle("t")
+	next.want("after it came back", next.states("t"), "delivered")
+}
+
 // After an erasure nothing of the content is left in the file, nor in its write-ahead log.
 func TestErasedIsGone(t *testing.T) {
 	path := aFile(t)

@@ -30,12 +30,13 @@ type statement struct {
 	takesArray bool // it gets a slice as one JSON array; otherwise it runs once for each element
 }
 
+// connect opens a file that is there: it never makes one.
 func connect(path string, pragmas []string) (*conn, error) {
 	path, err := filepath.Abs(path) // some names, such as :memory:, have a special meaning for SQLite
 	if err != nil {
 		return nil, err
 	}
-	query := url.Values{"_pragma": pragmas}
+	query := url.Values{"_pragma": pragmas, "mode": {"rw"}}
 	c, err := new(sqlite.Driver).Open("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + query.Encode())
 	if err != nil {
 		return nil, err

@@ -279,14 +279,22 @@ func (e *Engine) checkFile() error {
 		return e.broken
 	}
 	e.fileChecked = time.Now()
+	if err := e.gone(); err != nil {
+		e.broken = &store.BrokenError{Err: err}
+	}
+	return e.broken
+}
+
+// gone returns an error if the path is not that of the file any more.
+func (e *Engine) gone() error {
 	info, err := os.Stat(e.name)
 	switch {
 	case err != nil:
-		e.broken = &store.BrokenError{Err: fmt.Errorf("the inbox's file is gone: %w", err)}
+		return fmt.Errorf("the inbox's file is gone: %w", err)
 	case !os.SameFile(info, e.file):
-		e.broken = &store.BrokenError{Err: fmt.Errorf("the inbox's file %s was replaced by another one", e.name)}
+		return fmt.Errorf("the inbox's file %s was replaced by another one", e.name)
 	}
-	return e.broken
+	return nil
 }
 
 // Read implements store.Engine.
@@ -299,6 +307,9 @@ func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) (err error) 
 	}
 	defer func() { e.readers <- c }()
 	if c == nil {
+		if err := e.gone(); err != nil { // of another file SQLite would empty the log, which may have what is nowhere else
+			return err
+		}
 		if c, err = connect(e.path, append(slices.Clone(pragmas), "query_only(1)", "cache_size(-2048)")); err != nil {
 			return describe(err)
 		}
