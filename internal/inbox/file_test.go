@@ -263,6 +263,18 @@ func TestFileThatCameBackIsWhole(t *testing.T) {
 		t.Error("there is a new file")
 	}
 	d.shut()
+	for _, empty := range []bool{false, true} { // a start meanwhile would do the same
+		if empty {
+			check(t, os.WriteFile(path, nil, 0o600))
+		}
+		if e, err := sqlite.Open(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "inbox.db-wal") {
+			t.Errorf("usher starts on a log without its file: %v", err)
+			e.Close()
+		}
+		if err := Check(&Address{path: path}, nil); err == nil || !strings.Contains(err.Error(), "inbox.db-wal") {
+			t.Errorf("usher check: %v", err)
+		}
+	}
 	check(t, os.Rename(path+".old", path))
 	next := newDesk(t, inFile(t, path))
 	next.idle("t")

@@ -30,7 +30,7 @@ type statement struct {
 	takesArray bool // it gets a slice as one JSON array; otherwise it runs once for each element
 }
 
-// connect opens a file that is there: it never makes one.
+// connect opens a file that exists: it never makes one.
 func connect(path string, pragmas []string) (*conn, error) {
 	path, err := filepath.Abs(path) // some names, such as :memory:, have a special meaning for SQLite
 	if err != nil {

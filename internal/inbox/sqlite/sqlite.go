@@ -84,6 +84,9 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 // createIfMissing makes the file with the right mode. It does not open a file that exists: when it closed that again, SQLite would
 // lose its POSIX locks if it has the file open.
 func createIfMissing(name string) error {
+	if err := checkOrphan(name); err != nil {
+		return err
+	}
 	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -92,6 +95,18 @@ func createIfMissing(name string) error {
 		return err
 	}
 	return f.Close()
+}
+
+// checkOrphan returns an error if there is a write-ahead log without its file: SQLite would empty it for a new file.
+func checkOrphan(name string) error {
+	log := resolveLink(name) + "-wal"
+	if info, err := os.Stat(name); err == nil && info.Size() > 0 {
+		return nil
+	}
+	if info, err := os.Stat(log); err == nil && info.Size() > 0 {
+		return fmt.Errorf("the file is gone or empty, but %s exists, which belongs to it and has its newest webhooks: put the file back, or move that one away to start anew", log)
+	}
+	return nil
 }
 
 // resolveLink returns the file behind a link. SQLite puts its write-ahead log beside that file. Our lock file belongs there, too,
@@ -171,6 +186,9 @@ func Check(path string) error {
 		}
 		defer lock.Close()
 	} else if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := checkOrphan(path); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
