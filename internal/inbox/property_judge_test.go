@@ -259,7 +259,8 @@ func (w *world) judgeOrder() {
 		if before := accepted[d]; before != nil {
 			w.seen["repeat"] = true
 			asked := t.instance > 0 && t.again[t.instance-1].unsure // a redelivery that came while it was tried
-			if !asked && !w.away(before.life, before.began, t.began) {
+			// With any trouble the outcome of the first delivery may not be written before the lease ends.
+			if !asked && !w.away(before.life, before.began, t.began) && !w.trouble(before.began.Add(-w.lease), t.began, false) {
 				w.violation("(b) arrival %d was accepted, and delivered again", t.number)
 			}
 		}
