@@ -16,7 +16,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,9 +146,6 @@ func TestFileOfAnotherProgram(t *testing.T) {
 
 // A file that somebody made beforehand, or a copy that was put back, may be readable for all: it holds payloads.
 func TestFileIsForItsUserAlone(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("Windows has other rights")
-	}
 	path := aFile(t)
 	check(t, os.WriteFile(path, nil, 0o600))
 	check(t, os.Chmod(path, 0o644)) // whatever the umask is
