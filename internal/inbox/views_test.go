@@ -24,7 +24,7 @@ func TestMaxBytes(t *testing.T) {
 				return s.Used >= int64(webhooks*3000) && s.Used < int64(webhooks*4000+1) && s.Limit == 10_000
 			})
 		}
-		d.main.set("", status(500))
+		d.main.set("", status(503)) // so that each is probed once a second, however long the test takes
 		d.main.set("p", status(400))
 		d.take("w", big("A"))
 		d.take("p", big("A"))
@@ -44,7 +44,7 @@ func TestMaxBytes(t *testing.T) {
 		d.main.set("", nil)
 		d.idle("")
 		used("delivered", 0)
-		d.main.set("", status(500))
+		d.main.set("", status(503))
 		d.take("w", big("B"))
 		d.take("x", big("B"))
 		d.until("no room to send again", func() bool { return errorWord(d.Redeliver(d.nth("x", 1), true)) == "full" })
