@@ -32,9 +32,6 @@ func (s *Store) sweep() {
 		s.figures.changeCount++
 		s.mu.Unlock()
 	}
-	if err != nil {
-		s.health.record(s.cfg.Log, err)
-	}
 	if more || err != nil {
 		s.sweepSoon.Store(true)
 	}
@@ -42,7 +39,7 @@ func (s *Store) sweep() {
 
 func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 	lim := s.cfg.Limits
-	err = s.cfg.Engine.Write(func(tx Tx) error {
+	err = s.write(func(tx Tx) error {
 		more = false
 		var now, locked int64
 		var upTo finishedPos

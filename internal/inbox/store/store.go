@@ -236,7 +236,7 @@ func (s *Store) UsableLeaseTime() time.Duration { return s.leaseTime - s.leaseTi
 type health struct {
 	mu           sync.Mutex
 	err          error     // why the last transaction failed; nil: it was committed
-	failingSince time.Time // when the first of the last transactions failed that failed in a row
+	failingSince time.Time // when the first of the last transactions began that failed in a row
 	txBegan      time.Time // when the current transaction began; zero: none runs
 	everWritten  bool      // a transaction was committed since the start
 	broken       bool      // there was a BrokenError
@@ -270,10 +270,25 @@ func (s *Store) Ready() bool {
 	return s.health.everWritten
 }
 
-func (h *health) beginTx() {
+// write runs a transaction of the writer; see Engine.Write. Everything else waits for it, so health knows when it began, and how
+// it ended.
+func (s *Store) write(fn func(Tx) error) error {
+	began := time.Now()
+	s.health.begin(began)
+	err := s.cfg.Engine.Write(fn)
+	var refused *StatementError
+	if errors.As(err, &refused) {
+		s.health.end(s.cfg.Log, began, nil) // the database works
+	} else {
+		s.health.end(s.cfg.Log, began, err)
+	}
+	return err
+}
+
+func (h *health) begin(at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.txBegan = time.Now()
+	h.txBegan = at
 }
 
 // lastErr is why the last transaction failed; nil: it was committed.
@@ -283,8 +298,8 @@ func (h *health) lastErr() error {
 	return h.err
 }
 
-// record keeps the result of a transaction. It logs the begin and the end of an outage, not each failure.
-func (h *health) record(log *slog.Logger, err error) {
+// end keeps the result of a transaction. It logs the begin and the end of an outage, not each failure.
+func (h *health) end(log *slog.Logger, began time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var broken *BrokenError
@@ -292,10 +307,10 @@ func (h *health) record(log *slog.Logger, err error) {
 	case err == nil && h.err != nil:
 		log.Info("the inbox can be written again", "after", time.Since(h.failingSince).Round(time.Millisecond))
 	case errors.As(err, &broken) && !h.broken:
-		h.broken, h.failingSince = true, time.Now()
+		h.broken, h.failingSince = true, began
 		log.Error("the inbox is broken, and takes nothing in until usher is restarted", "err", err)
 	case err != nil && h.err == nil:
-		h.failingSince = time.Now()
+		h.failingSince = began
 		log.Error("the inbox can't be written, will retry", "err", err)
 	}
 	h.err, h.txBegan = err, time.Time{}

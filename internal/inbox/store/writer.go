@@ -238,7 +238,7 @@ func (s *Store) runWriter() {
 // checkDatabase finds out whether the database can be written, and reads the platforms. After its clock has jumped, it also
 // corrects the times that lanes have: those that were written by the old clock may be far ahead.
 func (s *Store) checkDatabase() {
-	err := s.cfg.Engine.Write(func(tx Tx) error {
+	err := s.write(func(tx Tx) error {
 		var now int64
 		tx.Queue("platforms", s.platforms.learnRow)
 		tx.Now(&now)
@@ -257,7 +257,6 @@ func (s *Store) checkDatabase() {
 		return nil
 	})
 	s.clockJumped = s.clockJumped && err != nil
-	s.health.record(s.cfg.Log, err)
 }
 
 // gather returns the ops for one transaction: o, and those that wait in the queue. A funcOp is the last one: it may delete
@@ -319,9 +318,8 @@ func (s *Store) transact(ops []op) error {
 	if len(live) == 0 {
 		return nil
 	}
-	s.health.beginTx()
 	var b *batch
-	err := s.cfg.Engine.Write(func(tx Tx) error {
+	err := s.write(func(tx Tx) error {
 		b = newBatch(s)
 		if err := b.load(tx, n); err != nil {
 			return err
@@ -333,16 +331,10 @@ func (s *Store) transact(ops []op) error {
 		b.save(tx)
 		return nil
 	})
-	var refused *StatementError
 	// After ErrDoubt the senders get 503 and send again. If the transaction was committed after all, that is a duplicate: the server
 	// keeps these lanes locked until it has ended the transaction. Entitlements go on as before: no sender has a 200 for it.
 	if err == nil {
 		s.countChange(b)
-	}
-	if errors.As(err, &refused) {
-		s.health.record(s.cfg.Log, nil) // the database works
-	} else {
-		s.health.record(s.cfg.Log, err)
 	}
 	return err
 }
