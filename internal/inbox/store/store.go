@@ -276,12 +276,7 @@ func (s *Store) write(fn func(Tx) error) error {
 	began := time.Now()
 	s.health.begin(began)
 	err := s.cfg.Engine.Write(fn)
-	var refused *StatementError
-	if errors.As(err, &refused) {
-		s.health.end(s.cfg.Log, began, nil) // the database works
-	} else {
-		s.health.end(s.cfg.Log, began, err)
-	}
+	s.health.end(s.cfg.Log, began, err)
 	return err
 }
 
@@ -302,8 +297,12 @@ func (h *health) lastErr() error {
 func (h *health) end(log *slog.Logger, began time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.txBegan = time.Time{}
+	var refused *StatementError
 	var broken *BrokenError
 	switch {
+	case errors.As(err, &refused):
+		return // this neither begins an outage, nor proves that one has ended
 	case err == nil && h.err != nil:
 		log.Info("the inbox can be written again", "after", time.Since(h.failingSince).Round(time.Millisecond))
 	case errors.As(err, &broken) && !h.broken:
@@ -313,7 +312,7 @@ func (h *health) end(log *slog.Logger, began time.Time, err error) {
 		h.failingSince = began
 		log.Error("the inbox can't be written, will retry", "err", err)
 	}
-	h.err, h.txBegan = err, time.Time{}
+	h.err = err
 	h.everWritten = h.everWritten || err == nil
 }
 
