@@ -77,8 +77,15 @@ func (h *Handler) inboxTrouble() error {
 // UserHeader is the header in which usher's commands send the name of the user at the terminal.
 const UserHeader = "Usher-User"
 
-// did logs an action that was done, and stores it in the inbox.
-func (h *Handler) did(r *http.Request, level slog.Level, a store.Action, message string, args ...any) {
+// did logs an action, and stores it in the inbox, unless err says that it was not done. After store.ErrDoubt it may be done.
+func (h *Handler) did(r *http.Request, err error, level slog.Level, a store.Action, message string, args ...any) {
+	switch {
+	case errors.Is(err, store.ErrDoubt):
+		message += ", but not confirmed"
+		a.About = strings.TrimSpace(a.About + " (not confirmed)")
+	case err != nil:
+		return
+	}
 	h.acted.Add(1)
 	h.cfg.Log.Log(r.Context(), level, message, append(args, "who", nameOf(r), "from", r.RemoteAddr)...)
 	if h.cfg.Inbox == nil {
@@ -105,7 +112,8 @@ func (h *Handler) act(r *http.Request, verb, id string, force bool) (Done, error
 		var taken int64
 		taken, err = h.cfg.Inbox.Accept(n, force)
 		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", []any{"id", n, "as", taken, "force", force}
-		if _, older := errors.AsType[*store.OverwriteError](err); err != nil && !older && !errors.Is(err, store.ErrNotFound) {
+		_, older := errors.AsType[*store.OverwriteError](err)
+		if err != nil && !older && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrDoubt) {
 			err = &refusal{http.StatusConflict, err.Error()}
 		}
 	case "discard":
@@ -115,9 +123,7 @@ func (h *Handler) act(r *http.Request, verb, id string, force bool) (Done, error
 		err, message = h.cfg.Inbox.Redeliver(n, force), "webhook sent again by hand"
 		done.Paused = h.paused()
 	}
-	if err == nil {
-		h.did(r, slog.LevelInfo, store.Action{What: verb, About: id, Count: 1}, message, args...)
-	}
+	h.did(r, err, slog.LevelInfo, store.Action{What: verb, About: id, Count: 1}, message, args...)
 	return done, err
 }
 
@@ -396,11 +402,11 @@ func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 		return nil, "", err
 	}
 	n, err := h.cfg.Forget(named.Platform, named.Tenant)
+	h.did(r, err, slog.LevelInfo, store.Action{What: "forget", About: store.ShowTenant(named.Platform, named.Tenant)},
+		"dedup memory dropped by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
 	if err != nil {
 		return nil, "", err
 	}
-	h.did(r, slog.LevelInfo, store.Action{What: "forget", About: store.ShowTenant(named.Platform, named.Tenant)},
-		"dedup memory dropped by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
 	notice := "forget"
 	if n == 0 {
 		notice = "forget-nothing"
@@ -415,12 +421,14 @@ func (h *Handler) erase(r *http.Request, t target) (any, redirect, error) {
 		return nil, "", err
 	}
 	n, err := h.cfg.Inbox.Erase(named.Platform, named.Tenant)
+	h.did(r, err, slog.LevelWarn, store.Action{What: "erase", About: store.ShowTenant(named.Platform, named.Tenant), Count: n},
+		"tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
+	if err == nil || errors.Is(err, store.ErrDoubt) { // if it was done, nobody can name the tenant again
+		h.cfg.Decisions.erase(named.Platform, named.Tenant)
+	}
 	if err != nil {
 		return nil, "", err
 	}
-	h.cfg.Decisions.erase(named.Platform, named.Tenant)
-	h.did(r, slog.LevelWarn, store.Action{What: "erase", About: store.ShowTenant(named.Platform, named.Tenant), Count: n},
-		"tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
 	return Erased{named, n}, "/webhooks?did=erase", nil
 }
 
@@ -429,10 +437,11 @@ func (h *Handler) pause(r *http.Request, t target) (any, redirect, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if err := h.cfg.Inbox.Pause(p); err != nil {
+	err = h.cfg.Inbox.Pause(p)
+	h.did(r, err, slog.LevelWarn, store.Action{What: "pause", About: p.String()}, "deliveries paused by hand", "what", p.String())
+	if err != nil {
 		return nil, "", err
 	}
-	h.did(r, slog.LevelWarn, store.Action{What: "pause", About: p.String()}, "deliveries paused by hand", "what", p.String())
 	return p, pausePage(p, ""), nil // no notice: a banner shows the pause
 }
 
@@ -442,10 +451,10 @@ func (h *Handler) resume(r *http.Request, t target) (any, redirect, error) {
 		return nil, "", err
 	}
 	was, err := h.cfg.Inbox.Resume(p)
+	h.did(r, err, slog.LevelWarn, store.Action{What: "resume", About: p.String()}, "deliveries resumed by hand", "what", p.String(), "was_paused", was)
 	if err != nil {
 		return nil, "", err
 	}
-	h.did(r, slog.LevelWarn, store.Action{What: "resume", About: p.String()}, "deliveries resumed by hand", "what", p.String(), "was_paused", was)
 	notice := "resume"
 	if h.stillPaused(p) {
 		notice = "resume-held"

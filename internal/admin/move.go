@@ -28,7 +28,7 @@ func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 	conn := http.NewResponseController(w)
 	out := bufio.NewWriterSize(stream{conn, nil, w}, 64<<10)
 	n, err := h.cfg.Inbox.Export(r.Context(), out)
-	h.did(r, slog.LevelWarn, store.Action{What: "export", Count: n}, "inbox exported by hand", "webhooks", n)
+	h.did(r, nil, slog.LevelWarn, store.Action{What: "export", Count: n}, "inbox exported by hand", "webhooks", n)
 	if err := errors.Join(err, out.Flush()); err != nil {
 		h.cfg.Log.Error("an export ended too early", "err", err)
 		panic(http.ErrAbortHandler)
@@ -63,6 +63,7 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 	h.answer(func(r *http.Request) (any, error) {
 		skip := r.URL.Query().Get("skip_faulty") == "true"
 		done, err := h.cfg.Inbox.Import(r.Context(), from, skip)
+		h.did(r, err, slog.LevelWarn, store.Action{What: "import", Count: done.Webhooks}, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
 		var faulty *store.FaultyError
 		switch {
 		case errors.As(err, &faulty), errors.Is(err, store.ErrNotEmpty):
@@ -70,7 +71,6 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 		case err != nil:
 			return nil, err
 		}
-		h.did(r, slog.LevelWarn, store.Action{What: "import", Count: done.Webhooks}, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
 		return done, nil
 	})(w, r)
 }

@@ -167,6 +167,31 @@ func TestPagesEscape(t *testing.T) {
 	}
 }
 
+// A connection may break while the database confirms an action. Then the action may be done, so it is stored, and says so.
+func TestActionsThatWereNotConfirmedAreStored(t *testing.T) {
+	for _, tc := range []struct{ target, body, statement, want string }{
+		{"/api/webhooks/3/discard", "", "webhook_save", "discard 3"},
+		{"/api/webhooks/3/redeliver", "", "webhook_save", "redeliver 3"},
+		{"/api/erase", `{"tenant":"acme","platform":"eu"}`, "erase_snapshot", "erase eu/acme"},
+		{"/api/forget", `{"tenant":"acme","platform":"eu"}`, "seen_delete_lane", "forget eu/acme"},
+		{"/api/pause", `{"receiver":"main"}`, "pause_add", "pause receiver main"},
+		{"/api/resume", `{"receiver":"main"}`, "pause_remove", "resume receiver main"},
+	} {
+		t.Run(tc.target, func(t *testing.T) {
+			b := world(t)
+			b.Doubt(tc.statement)
+			status, body := ask(New(port(b)), "POST", tc.target, tc.body)
+			all, err := b.Actions(0, 1)
+			if err != nil || len(all) == 0 {
+				t.Fatalf("%d %s; nothing is stored: %v", status, body, err)
+			}
+			if got, want := all[0].What+" "+all[0].About, tc.want+" (not confirmed)"; status < 500 || got != want {
+				t.Errorf("%d %s; stored is %q, want %q", status, body, got, want)
+			}
+		})
+	}
+}
+
 func TestActions(t *testing.T) {
 	form := []string{"Content-Type", "application/x-www-form-urlencoded", "Accept", "text/html", "Sec-Fetch-Site", "same-origin"}
 	calm := world(t) // for all that does not act

@@ -68,7 +68,7 @@ type Tx interface {
 type Row interface{ Scan(into ...any) error }
 
 // ErrDoubt says that nobody knows whether a transaction was committed.
-var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction")
+var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction, which may be done or not")
 
 // A StatementError says that the database works, but refused a statement because of its values, or because somebody else has
 // locked a row. So one operation of a batch is to blame, and the others can succeed without it.

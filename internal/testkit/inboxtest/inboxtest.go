@@ -79,18 +79,45 @@ func Open(t testing.TB, names ...string) *Box {
 	return b
 }
 
-// engine can be broken.
+// engine can be broken, or in doubt.
 type engine struct {
 	store.Engine
-	err atomic.Pointer[store.BrokenError]
+	err   atomic.Pointer[store.BrokenError]
+	doubt atomic.Pointer[string]
 }
 
 func (e *engine) Write(fn func(store.Tx) error) error {
 	if err := e.err.Load(); err != nil {
 		return err
 	}
-	return e.Engine.Write(fn)
+	doubt := false
+	err := e.Engine.Write(func(tx store.Tx) error {
+		return fn(&listener{tx, func(statement string) {
+			if name := e.doubt.Load(); name != nil && *name == statement {
+				doubt = true
+			}
+		}})
+	})
+	if doubt && err == nil {
+		e.doubt.Store(nil)
+		return store.ErrDoubt
+	}
+	return err
 }
+
+// listener hears which statements are queued.
+type listener struct {
+	store.Tx
+	hear func(statement string)
+}
+
+func (l *listener) Queue(statement string, each func(store.Row) error, args ...any) {
+	l.hear(statement)
+	l.Tx.Queue(statement, each, args...)
+}
+
+// Doubt has the next transaction with this statement end in doubt, although it is committed.
+func (b *Box) Doubt(statement string) { b.engine.doubt.Store(&statement) }
 
 func (e *engine) Read(ctx context.Context, fn func(store.Tx) error) error {
 	if err := e.err.Load(); err != nil {
