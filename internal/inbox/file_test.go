@@ -26,6 +26,7 @@ import (
 
 	"usher/internal/inbox/sqlite"
 	"usher/internal/inbox/store"
+	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
@@ -275,6 +276,35 @@ func TestFileThatCameBackIsWhole(t *testing.T) {
 	next := newDesk(t, inFile(t, path))
 	next.idle("t")
 	next.want("after it came back", next.states("t"), "delivered")
+}
+
+// A file that is gone is noticed as soon if there is nothing to deliver: the first sender that gets 503 should not be the one who
+// finds out.
+func TestFileIsGoneWhileNothingIsDelivered(t *testing.T) {
+	for name, prepare := range map[string]func(*desk) error{
+		"paused":       func(d *desk) error { return d.Pause(store.Pause{}) },
+		"no receivers": func(*desk) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := aFile(t)
+			d := newDesk(t, inFile(t, path), func(c *Config) {
+				if name == "no receivers" {
+					c.Store.Receivers, c.Keep = receiver.NewSet(), true
+				}
+			})
+			d.take("t", "A")
+			d.idle("t")
+			check(t, prepare(d))
+			time.Sleep(1500 * time.Millisecond) // until the first sweep is over
+			check(t, os.Remove(path))
+			began := time.Now()
+			d.until("noticed", func() bool { return d.Err() != nil })
+			if took := time.Since(began); took > 3*time.Second { // a busy machine
+				t.Errorf("after %v", took)
+			}
+		})
+	}
 }
 
 // After an erasure nothing of the content is left in the file, nor in its write-ahead log.

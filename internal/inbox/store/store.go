@@ -174,7 +174,8 @@ type Store struct {
 	mu      sync.Mutex // guards figures
 	figures figureCache
 
-	// Only the writer uses these three.
+	// Only the writer uses these four.
+	idle          bool      // there was no transaction since the last tick
 	clockJumped   bool      // times that lanes have may come from before the database's clock was set
 	lastSweep     time.Time // when it last deleted anything that was kept for too long
 	lastFullSweep time.Time // when it last looked at ages and bytes, too
@@ -273,6 +274,7 @@ func (s *Store) Ready() bool {
 // write runs a transaction of the writer; see Engine.Write. Everything else waits for it, so health knows when it began, and how
 // it ended.
 func (s *Store) write(fn func(Tx) error) error {
+	s.idle = false
 	began := time.Now()
 	s.health.begin(began)
 	err := s.cfg.Engine.Write(fn)
@@ -291,6 +293,14 @@ func (h *health) lastErr() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.err
+}
+
+// unproven says whether the next transaction must write something: only that proves that the database can be written, after the
+// start or an outage.
+func (h *health) unproven() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err != nil || !h.everWritten
 }
 
 // end keeps the result of a transaction. It logs the begin and the end of an outage, not each failure.

@@ -206,9 +206,10 @@ func (s *Store) runWriter() {
 			i.reply <- i.run()
 			continue
 		case <-tick.C:
-			if s.cfg.Courier == nil || s.health.lastErr() != nil {
-				s.checkDatabase() // without a courier nothing else may be written that would show an outage, or its end
+			if s.idle || s.health.lastErr() != nil {
+				s.checkDatabase() // nothing else shows an outage, or its end
 			}
+			s.idle = true
 			if s.health.lastErr() == nil {
 				s.cfg.Engine.Maintain()
 				s.sweep()
@@ -235,8 +236,9 @@ func (s *Store) runWriter() {
 	}
 }
 
-// checkDatabase finds out whether the database can be written, and reads the platforms. After its clock has jumped, it also
-// corrects the times that lanes have: those that were written by the old clock may be far ahead.
+// checkDatabase finds out whether the database can be reached, and reads the platforms. To open it, or after an outage, it also
+// writes. After the database's clock has jumped, it corrects the times that lanes have: those that were written by the old clock
+// may be far ahead.
 func (s *Store) checkDatabase() {
 	err := s.write(func(tx Tx) error {
 		var now int64
@@ -253,7 +255,9 @@ func (s *Store) checkDatabase() {
 			// a later reading of the clock.
 			tx.Queue("lane_due_repair", nil, now, now+micros(maxRetryAfter), now+micros(2*maxBackoff), s.platforms.hashes(nil), now+micros(2*s.leaseTime))
 		}
-		tx.Queue("touch", nil)
+		if s.health.unproven() {
+			tx.Queue("touch", nil)
+		}
 		return nil
 	})
 	s.clockJumped = s.clockJumped && err != nil
@@ -569,8 +573,8 @@ func (b *batch) save(tx Tx) {
 	for _, queue := range b.statements {
 		queue(tx)
 	}
-	if idle := len(lanes)+len(b.added)+len(b.changed)+len(b.seenChanges)+len(b.deleted)+len(b.statements) == 0; idle && b.s.health.lastErr() != nil {
-		tx.Queue("touch", nil) // a transaction that writes nothing does not prove that an outage has ended
+	if idle := len(lanes)+len(b.added)+len(b.changed)+len(b.seenChanges)+len(b.deleted)+len(b.statements) == 0; idle && b.s.health.unproven() {
+		tx.Queue("touch", nil)
 	}
 }
 
