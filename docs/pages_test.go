@@ -192,29 +192,3 @@ func TestDependenciesAreDocumented(t *testing.T) {
 		t.Errorf("%s is listed, but not in go.mod", name)
 	}
 }
-
-// The queries in docs/operations.md name columns that the tables of both engines have.
-func TestQueriesInDocs(t *testing.T) {
-	page, err := os.ReadFile("operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	queries := regexp.MustCompile(`(?s)SELECT[^;"]*lane l JOIN[^;"]*`).FindAllString(string(page), -1)
-	if len(queries) != 2 {
-		t.Fatalf("%d queries, not one for each engine", len(queries))
-	}
-	tables := map[string]string{"l": "lane", "p": "platform"}
-	for i, engine := range []string{"sqlite", "postgres"} {
-		schema, err := os.ReadFile(root + "internal/inbox/" + engine + "/001.sql")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range regexp.MustCompile(`\b([lp])\.(\w+)`).FindAllStringSubmatch(queries[i], -1) {
-			_, table, _ := strings.Cut(string(schema), tables[name[1]]+" (")
-			table, _, _ = strings.Cut(table, "\n)")
-			if !regexp.MustCompile(`(?m)^\s+` + name[2] + `\s`).MatchString(table) {
-				t.Errorf("%s: the table %s has no column %s", engine, tables[name[1]], name[2])
-			}
-		}
-	}
-}
