@@ -22,6 +22,7 @@ import (
 //	idle           wait until nothing waits
 //	tried parked   wait until the first that waits was tried, until one is parked
 //	hang underway  tries take until "release"; wait until one is under way
+//	quiet          wait until no try is under way: one that began before a pause may still be
 //	+10m           the clock goes on
 //	again:1 force:1 discard:1    by number of arrival; "!busy" and the like behind it: that is the error
 //	forget erase pause resume restart
@@ -65,6 +66,8 @@ func (d *desk) play(tenant string, s story) {
 			d.release[code] = d.main.hang(code)
 		case "underway":
 			d.until("under way", func() bool { d.main.mu.Lock(); defer d.main.mu.Unlock(); return d.main.underway > 0 })
+		case "quiet": // after a pause: a try that had begun before may still be on its way
+			d.until("nothing under way", func() bool { d.courier.mu.Lock(); defer d.courier.mu.Unlock(); return d.courier.unfinished == 0 })
 		case "release":
 			d.release[code]()
 		case "again":
@@ -268,8 +271,8 @@ func TestOrder(t *testing.T) {
 			{"a parked one frees its lane", "s400 A+ parked up B+ idle", "B", "superseded delivered"},
 			{"a parked one that is the last stays", "A+ idle s410 B+ parked", "A", "delivered parked"},
 			{"sent again", "s422 A+ parked up again:1 idle", "A", "delivered"},
-			{"sent again ahead of what waits", "s413 A+ parked s500 B+ tried pause again:1!overwrite force:1 up resume idle", "A B", "delivered delivered"},
-			{"what waits is tried now", "s503 A+ tried pause again:1 up again:1 resume idle", "A", "delivered"},
+			{"sent again ahead of what waits", "s413 A+ parked s500 B+ tried pause quiet again:1!overwrite force:1 up resume idle", "A B", "delivered delivered"},
+			{"what waits is tried now", "s503 A+ tried pause quiet again:1 up again:1 resume idle", "A", "delivered"},
 			{"a redelivery would undo what is newer", "A+ idle B+ idle again:1!overwrite force:1 idle again:2 idle", "A B A B", "delivered delivered"},
 			{"even if the newer one was discarded", "A+ idle s500 B+ tried discard:2 up again:1!overwrite", "A", "delivered discarded"},
 			{"several sent again go by age", "A+ idle B+ idle C+ idle pause force:2 force:1 resume idle", "A B C A B", "delivered delivered delivered"},
