@@ -81,7 +81,7 @@ const UserHeader = "Usher-User"
 func (h *Handler) did(r *http.Request, err error, level slog.Level, a store.Action, message string, args ...any) {
 	switch {
 	case errors.Is(err, store.ErrDoubt):
-		message += ", but not confirmed"
+		args = append(args, "confirmed", false)
 		a.About = strings.TrimSpace(a.About + " (not confirmed)")
 	case err != nil:
 		return
