@@ -98,12 +98,14 @@ func (r *rehearsal) send(bodies ...[]byte) (list []SentWebhook) {
 	return list
 }
 
-// again hangs up as soon as the webhook is sent, as a sender does whose timeout has expired, and sends the
-// webhook once more.
+// again hangs up once the webhook is sent, as a sender does whose timeout has expired, and sends the webhook once
+// more. It hangs up a moment later than net/http says: then the request's end may still be in a buffer.
 func (r *rehearsal) again(body []byte) []SentWebhook {
 	ctx, hangUp := context.WithCancel(r.ctx)
 	defer hangUp()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { hangUp() }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) {
+		time.AfterFunc(100*time.Millisecond, hangUp)
+	}})
 	r.sender.Send(ctx, body)
 	return r.send(body)
 }
