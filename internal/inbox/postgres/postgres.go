@@ -35,7 +35,7 @@ var schema001 string
 
 // migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add, because an
 // older replica works on while a newer one starts.
-var migrations = []string{schema001}
+var migrations = []string{store.Tables + schema001}
 
 // An Address says where the database is. Parse makes it.
 type Address struct {
@@ -134,6 +134,7 @@ const (
 type Engine struct {
 	config     *pgxpool.Config
 	schema     string
+	spelling   *strings.Replacer
 	statements map[string]string
 	log        *slog.Logger
 	pool       *pgxpool.Pool
@@ -178,7 +179,9 @@ func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error)
 
 func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
 	e := &Engine{config: a.config.Copy(), schema: pgx.Identifier{a.schema}.Sanitize(), log: log}
-	e.statements = store.Statements(strings.ReplaceAll(statementsText, "{schema}", e.schema))
+	e.spelling = store.Spelling("{schema}", e.schema, "{int}", "bigint", "{bytes}", "bytea", "{empty}", "''::bytea", "{keyed}", "",
+		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{among}", "= ANY($1::bigint[])", "{lock}", "FOR UPDATE OF w")
+	e.statements = store.Statements(statementsText, e.spelling)
 	e.config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		if password != nil {
 			c.Password = password()
@@ -564,8 +567,7 @@ func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 		for n := version; n < len(migrations); n++ {
-			text := store.Columns.Replace(strings.ReplaceAll(migrations[n], "{schema}", e.schema))
-			if _, err := tx.Conn().PgConn().Exec(ctx, text).ReadAll(); err != nil {
+			if _, err := tx.Conn().PgConn().Exec(ctx, e.spelling.Replace(migrations[n])).ReadAll(); err != nil {
 				return err
 			}
 		}

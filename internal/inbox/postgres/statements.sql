@@ -1,9 +1,5 @@
--- Each statement is named after the question that it answers or the change that it makes. If an argument is a slice, the
--- statement gets an array. {lane}, {webhook} and {never} are replaced; see store.Columns. The numbers of the states are in
--- 001.sql.
-
--- name: platforms
-SELECT code FROM {schema}.platform
+-- The statements that differ from SQLite's; the others are in store/statements.sql. If an argument is a slice, the statement gets an
+-- array.
 
 -- name: platform_add
 INSERT INTO {schema}.platform (hash, code) SELECT DISTINCT * FROM unnest($1::bytea[], $2::bytea[]) AS n (hash, code)
@@ -33,9 +29,6 @@ UPDATE {schema}.lane SET due = CASE WHEN not_before <= $2::bigint THEN greatest(
 	not_before = CASE WHEN not_before <= $2::bigint THEN not_before ELSE 0 END, last_try = least(last_try, $1::bigint)
 WHERE platform = ANY($4::bytea[]) AND due < {never}
 	AND (owner = '' AND last_result = 0 AND due > $1::bigint OR owner = '' AND due > $3::bigint OR owner <> '' AND due > $5::bigint)
-
--- name: lanes_between
-SELECT {lane} FROM {schema}.lane l WHERE l.key BETWEEN $1 AND $2
 
 -- name: claim_ready
 -- 1 the platforms, 2 now, 3 whether leases that have ended may be taken over (1), 4 how many lanes of each platform. The same for all claims.
@@ -85,14 +78,6 @@ SELECT {webhook} FROM {schema}.lane l CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.webhook WHERE lane = l.key AND state = 0 ORDER BY lane_order) w -- see lane_supersedable
 WHERE l.key = ANY($1::bytea[]) ORDER BY w.lane_order
 
--- name: webhooks
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
-LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq = ANY($1::bigint[])
-
--- name: webhooks_lock
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
-LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq = ANY($1::bigint[]) FOR UPDATE OF w
-
 -- name: webhook_add
 INSERT INTO {schema}.webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, lane_order, changed, status)
 SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[],
@@ -102,23 +87,8 @@ SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bi
 UPDATE {schema}.webhook w SET state = n.state, lane_order = n.lane_order, changed = n.changed, status = n.status
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[]) AS n (state, lane_order, changed, status, seq) WHERE w.seq = n.seq
 
--- name: webhook_delete
-DELETE FROM {schema}.webhook WHERE seq = ANY($1::bigint[])
-
--- name: finished_delete
-DELETE FROM {schema}.webhook WHERE seq = ANY($1::bigint[]) AND state > 2
-
--- name: content_delete_orphans
-DELETE FROM {schema}.content c WHERE c.seq = ANY($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM {schema}.webhook w WHERE w.seq = c.seq)
-
 -- name: content_add
 INSERT INTO {schema}.content (seq, header, body) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])
-
--- name: content_delete
-DELETE FROM {schema}.content WHERE seq = ANY($1::bigint[])
-
--- name: content
-SELECT header, body FROM {schema}.content WHERE seq = $1
 
 -- name: snapshot_save
 INSERT INTO {schema}.snapshot (lane, seq, uuid, received, name, features)
@@ -139,50 +109,6 @@ LEFT JOIN {schema}.webhook w ON w.seq = s.seq
 INSERT INTO {schema}.seen_id (lane, id, digest, seq, at, uuid) SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[])
 ON CONFLICT (lane, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
 
--- name: seen_delete_lane
-DELETE FROM {schema}.seen_id WHERE lane = $1
-
--- name: seen_delete_discarded
-DELETE FROM {schema}.seen_id s USING {schema}.webhook w WHERE w.seq = ANY($1::bigint[]) AND w.state = 5 AND s.lane = w.lane AND s.seq = w.seq
-
--- name: seen_expire
-DELETE FROM {schema}.seen_id WHERE at < $1::bigint
-
--- name: erase_content
-DELETE FROM {schema}.content WHERE seq IN (SELECT seq FROM {schema}.webhook WHERE lane = $1)
-
--- name: erase_webhooks
-DELETE FROM {schema}.webhook WHERE lane = $1 RETURNING seq
-
--- name: erase_snapshot
-DELETE FROM {schema}.snapshot WHERE lane = $1
-
--- name: pauses
-SELECT receiver, platform, tenant, since FROM {schema}.pause ORDER BY since
-
--- name: pause_add
-INSERT INTO {schema}.pause (receiver, platform, tenant, key, since) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (key) DO NOTHING
-
--- name: pause_remove
-DELETE FROM {schema}.pause WHERE key = $1 RETURNING since
-
--- name: list
--- 1 only below this seq, 2 the state (-1: any), 3 and 4 received from and before, 5 whether with content (1), 6 how many. The same for all lists.
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
-LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
-WHERE w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
-
--- name: list_parked_or_refused
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
-LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
-WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND w.state = $2::bigint AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
-
--- name: list_tenant
--- 7 and 8 the first and the last key that a lane of the tenant can have.
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
-LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
-WHERE w.lane BETWEEN $7::bytea AND $8::bytea AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
-
 -- name: previous
 -- Two rows for each webhook: its tenant's last snapshot before it that was not accepted (waiting, parked, superseded, discarded), and
 -- the last one that was (delivered, kept).
@@ -192,64 +118,16 @@ SELECT n.seq, p.* FROM unnest($1::bytea[], $2::bigint[]) AS n (lane, seq) CROSS 
 	(SELECT w.seq, w.state, c.body FROM {schema}.webhook w JOIN {schema}.content c ON c.seq = w.seq
 		WHERE w.lane = n.lane AND w.seq < n.seq AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)) p
 
--- name: figures
-SELECT platform, sum(waiting)::bigint, min(waiting_since), sum(parked)::bigint, sum(bytes)::bigint,
-	count(*) FILTER (WHERE last_result = 2 AND waiting > 0), count(*) FILTER (WHERE last_result = 1 AND waiting > 0)
-FROM {schema}.lane WHERE bytes > 0 GROUP BY platform
-
 -- name: refused_copies
 SELECT {webhook} FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane WHERE w.state = 2 AND w.digest = ANY($1::bytea[]) FOR UPDATE OF w
-
--- name: refused_all
-SELECT seq, size, received FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2 ORDER BY seq DESC
-
--- name: refused_delete
-DELETE FROM {schema}.webhook WHERE seq = ANY($1::bigint[]) AND state = 2 RETURNING lane
 
 -- name: lane_subtract_refused
 UPDATE {schema}.lane l SET refused = greatest(l.refused - n.count, 0)
 FROM (SELECT key, count(*) FROM unnest($1::bytea[]) AS u (key) GROUP BY key) n WHERE l.key = n.key
 
--- name: refused_count
-SELECT count(*) FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
-
--- name: tenant_count
-SELECT count(*) FROM {schema}.snapshot
-
--- name: tenants
-SELECT l.platform, l.tenant, coalesce(s.name, ''::bytea), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused
-FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.lane = l.key
-WHERE l.tenant <> ''::bytea AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > ($1::bytea, $2::bytea)
-AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.last_result > 0 AND l.waiting > 0) ORDER BY l.tenant, l.platform LIMIT $4::bigint
-
--- name: lanes_held_up
-SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT $1::bigint
-
 -- name: sweep_lock
 -- 1: this replica may delete. The lock ends with the transaction.
 SELECT pg_try_advisory_xact_lock(hashtext('usher sweep {schema}'))::int::bigint
-
--- name: finished_beyond
--- The newest finished webhook beyond so many.
-SELECT changed, seq FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC OFFSET $1::bigint LIMIT 1
-
--- name: finished_up_to
-SELECT seq FROM {schema}.webhook WHERE state > 2 AND (changed, seq) <= ($1::bigint, $2::bigint) ORDER BY changed, seq LIMIT $3::bigint
-
--- name: finished_bytes
-SELECT coalesce(sum(size), 0)::bigint FROM {schema}.webhook WHERE state > 2
-
--- name: finished_sizes
-SELECT changed, seq, size FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC
-
--- name: action_add
-INSERT INTO {schema}.action (at, entry) VALUES ($1, $2)
-
--- name: actions
-SELECT id, at, entry FROM {schema}.action WHERE id < $1::bigint ORDER BY id DESC LIMIT $2::bigint
-
--- name: action_expire
-DELETE FROM {schema}.action WHERE at < $1::bigint
 
 -- name: now
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -264,21 +142,6 @@ SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_c
 	set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true)
 
--- name: export_lanes
-SELECT {lane} FROM {schema}.lane l WHERE l.tail > 0 ORDER BY l.key
-
--- name: export_webhooks
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane LEFT JOIN {schema}.content c ON c.seq = w.seq ORDER BY w.seq
-
--- name: export_snapshots
-SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM {schema}.snapshot s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane
-
--- name: export_seen
-SELECT l.platform, l.tenant, l.event_type, s.id, s.digest, s.seq, s.at, s.uuid FROM {schema}.seen_id s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane, s.id, s.digest
-
--- name: inbox_filled
-SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
-
 -- name: import_lock
 LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- a weaker lock could deadlock with a transaction that has locked a lane
 
@@ -287,16 +150,3 @@ SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 
 -- name: import_set_number
 SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), 1))
-
--- name: import_forget_copies
-UPDATE {schema}.lane SET details = ''
-
--- name: import_recount
-WITH c AS MATERIALIZED ( -- MATERIALIZED: the server has no statistics about tables that this transaction has filled, and would count once for each lane
-	SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0) AS resent,
-	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
-	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS waiting_since
-	FROM {schema}.webhook WHERE lane <> '' AND state IN (0, 1, 2) GROUP BY lane)
-UPDATE {schema}.lane l SET waiting = c.waiting, resent = c.resent, parked = c.parked, refused = c.refused, bytes = c.bytes, waiting_since = c.waiting_since,
-	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
-FROM c WHERE l.key = c.lane AND l.owner = ''

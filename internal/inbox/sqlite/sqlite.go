@@ -32,9 +32,14 @@ var statementsText string
 var schema001 string
 
 // migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add.
-var migrations = []string{schema001}
+var migrations = []string{store.Tables + schema001}
 
-var statements = store.Statements(statementsText)
+// spelling also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1.
+var spelling = store.Spelling("{schema}.", "", "{int}", "INTEGER", "{bytes}", "BLOB", "{empty}", "x''", "{keyed}", "WITHOUT ROWID",
+	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT", "{among}", "IN (SELECT value FROM json_each(?1))", "{lock}", "", // the whole file is locked already
+	"::bigint", "", "::bytea", "", "$", "?")
+
+var statements = store.Statements(statementsText, spelling)
 
 // ErrInUse says that another usher has the file.
 var ErrInUse = errors.New("another usher is using it")
@@ -164,7 +169,7 @@ func (e *Engine) migrate() error {
 	}
 	script := "BEGIN IMMEDIATE;\n"
 	for n := version; n < len(migrations); n++ {
-		script += store.Columns.Replace(migrations[n]) + "\n"
+		script += spelling.Replace(migrations[n]) + "\n"
 	}
 	// Leases of this engine last for a hundred years, so the leased lanes are at the end of the index lane_due.
 	now := time.Now()

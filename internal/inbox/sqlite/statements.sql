@@ -1,6 +1,5 @@
--- Each statement is named after the question that it answers or the change that it makes. If an argument is a slice, the
--- statement runs once for each element; or, if it says json_each, once with the slice as a JSON array (bytes in hex).
--- {lane}, {webhook} and {never} are replaced; see store.Columns. The numbers of the states are in 001.sql.
+-- The statements that differ from PostgreSQL's; the others are in store/statements.sql. If an argument is a slice, the statement
+-- runs once for each element; or, if it says json_each, once with the slice as a JSON array (bytes in hex).
 
 -- name: begin_write
 BEGIN IMMEDIATE
@@ -10,9 +9,6 @@ BEGIN
 
 -- name: commit
 COMMIT
-
--- name: platforms
-SELECT code FROM platform
 
 -- name: platform_add
 INSERT INTO platform (hash, code) VALUES (?1, ?2) ON CONFLICT DO NOTHING
@@ -33,9 +29,6 @@ WHERE key = ?
 -- Leases do not end here. A lane whose time is later than possible may be tried now.
 UPDATE lane SET due = CASE WHEN not_before <= ?2 THEN max(?1, not_before) ELSE ?1 END, not_before = CASE WHEN not_before <= ?2 THEN not_before ELSE 0 END, last_try = min(last_try, ?1)
 WHERE platform = ?4 AND due < {never} AND owner = x'' AND (last_result = 0 AND due > ?1 OR last_result = 1 AND due > ?3 OR last_result = 2 AND due > ?3)
-
--- name: lanes_between
-SELECT {lane} FROM lane l WHERE l.key BETWEEN ?1 AND ?2
 
 -- name: claim_ready
 -- 1 the platform, 2 now, 3 whether leases that have ended may be taken over (1), 4 how many lanes. The same for all claims.
@@ -77,13 +70,6 @@ WHERE l.key = ?1 AND l.parked + l.resent + l.refused > 0 AND (w.state IN (1, 2) 
 -- name: lane_waiting
 SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key WHERE l.key = ?1 AND w.state = 0 ORDER BY w.lane_order
 
--- name: webhooks
-SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq WHERE w.seq = ?1
-
--- name: webhooks_lock
--- The whole file is locked already.
-SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq WHERE w.seq = ?1
-
 -- name: webhook_add
 INSERT INTO webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, lane_order, changed, status)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -91,23 +77,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 -- name: webhook_save
 UPDATE webhook SET state = ?, lane_order = ?, changed = ?, status = ? WHERE seq = ?
 
--- name: webhook_delete
-DELETE FROM webhook WHERE seq IN (SELECT value FROM json_each(?1))
-
--- name: finished_delete
-DELETE FROM webhook WHERE seq IN (SELECT value FROM json_each(?1)) AND state > 2
-
--- name: content_delete_orphans
-DELETE FROM content WHERE seq IN (SELECT value FROM json_each(?1)) AND NOT EXISTS (SELECT 1 FROM webhook w WHERE w.seq = content.seq)
-
 -- name: content_add
 INSERT INTO content (seq, header, body) VALUES (?, ?, ?)
-
--- name: content_delete
-DELETE FROM content WHERE seq IN (SELECT value FROM json_each(?1))
-
--- name: content
-SELECT header, body FROM content WHERE seq = ?1
 
 -- name: snapshot_save
 INSERT INTO snapshot (lane, seq, uuid, received, name, features) VALUES (?, ?, ?, ?, ?, ?)
@@ -125,47 +96,6 @@ WHERE s.lane = ?1 AND s.id = ?2
 INSERT INTO seen_id (lane, id, digest, seq, at, uuid) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (lane, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
 
--- name: seen_delete_lane
-DELETE FROM seen_id WHERE lane = ?1
-
--- name: seen_delete_discarded
-DELETE FROM seen_id WHERE (lane, seq) IN (SELECT lane, seq FROM webhook WHERE seq IN (SELECT value FROM json_each(?1)) AND state = 5)
-
--- name: seen_expire
-DELETE FROM seen_id WHERE at < ?1
-
--- name: erase_content
-DELETE FROM content WHERE seq IN (SELECT seq FROM webhook WHERE lane = ?1)
-
--- name: erase_webhooks
-DELETE FROM webhook WHERE lane = ?1 RETURNING seq
-
--- name: erase_snapshot
-DELETE FROM snapshot WHERE lane = ?1
-
--- name: pauses
-SELECT receiver, platform, tenant, since FROM pause ORDER BY since
-
--- name: pause_add
-INSERT INTO pause (receiver, platform, tenant, key, since) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING
-
--- name: pause_remove
-DELETE FROM pause WHERE key = ?1 RETURNING since
-
--- name: list
--- 1 only below this seq, 2 the state (-1: any), 3 and 4 received from and before, 5 whether with content (1), 6 how many. The same for all lists.
-SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
-WHERE w.seq < ?1 AND (?2 < 0 OR w.state = ?2) AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
-
--- name: list_parked_or_refused
-SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
-WHERE w.state IN (1, 2) AND w.seq < ?1 AND w.state = ?2 AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
-
--- name: list_tenant
--- 7 and 8 the first and the last key that a lane of the tenant can have.
-SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND ?5 = 1
-WHERE w.lane BETWEEN ?7 AND ?8 AND w.seq < ?1 AND (?2 < 0 OR w.state = ?2) AND w.received >= ?3 AND w.received < ?4 ORDER BY w.seq DESC LIMIT ?6
-
 -- name: previous
 -- Two rows for each webhook: its tenant's last snapshot before it that was not accepted (waiting, parked, superseded, discarded), and
 -- the last one that was (delivered, kept).
@@ -174,78 +104,15 @@ UNION ALL
 SELECT * FROM (SELECT ?2, w.seq, w.state, c.body FROM webhook w JOIN content c ON c.seq = w.seq
 	WHERE w.lane = ?1 AND w.seq < ?2 AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)
 
--- name: figures
-SELECT platform, sum(waiting), min(waiting_since), sum(parked), sum(bytes),
-	count(*) FILTER (WHERE last_result = 2 AND waiting > 0), count(*) FILTER (WHERE last_result = 1 AND waiting > 0)
-FROM lane WHERE bytes > 0 GROUP BY platform
-
 -- name: refused_copies
 SELECT {webhook} FROM webhook w LEFT JOIN lane l ON l.key = w.lane WHERE w.state = 2 AND w.digest = ?1
-
--- name: refused_all
-SELECT seq, size, received FROM webhook WHERE state IN (1, 2) AND state = 2 ORDER BY seq DESC
-
--- name: refused_delete
-DELETE FROM webhook WHERE seq = ?1 AND state = 2 RETURNING lane
 
 -- name: lane_subtract_refused
 UPDATE lane SET refused = max(refused - 1, 0) WHERE key = ?1
 
--- name: refused_count
-SELECT count(*) FROM webhook WHERE state IN (1, 2) AND state = 2
-
--- name: tenant_count
-SELECT count(*) FROM snapshot
-
--- name: tenants
-SELECT l.platform, l.tenant, coalesce(s.name, x''), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused
-FROM lane l LEFT JOIN snapshot s ON s.lane = l.key
-WHERE l.tenant <> x'' AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > (?1, ?2)
-AND (?3 = 0 OR l.parked + l.refused > 0 OR l.last_result > 0 AND l.waiting > 0) ORDER BY l.tenant, l.platform LIMIT ?4
-
--- name: lanes_held_up
-SELECT {lane} FROM lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT ?1
-
 -- name: sweep_lock
 -- 1: this process may delete. No other process has the file.
 SELECT 1
-
--- name: finished_beyond
--- The newest finished webhook beyond so many.
-SELECT changed, seq FROM webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT 1 OFFSET ?1
-
--- name: finished_up_to
-SELECT seq FROM webhook WHERE state > 2 AND (changed, seq) <= (?1, ?2) ORDER BY changed, seq LIMIT ?3
-
--- name: finished_bytes
-SELECT coalesce(sum(size), 0) FROM webhook WHERE state > 2
-
--- name: finished_sizes
-SELECT changed, seq, size FROM webhook WHERE state > 2 ORDER BY changed DESC, seq DESC
-
--- name: action_add
-INSERT INTO action (at, entry) VALUES (?1, ?2)
-
--- name: actions
-SELECT id, at, entry FROM action WHERE id < ?1 ORDER BY id DESC LIMIT ?2
-
--- name: action_expire
-DELETE FROM action WHERE at < ?1
-
--- name: export_lanes
-SELECT {lane} FROM lane l WHERE l.tail > 0 ORDER BY l.key
-
--- name: export_webhooks
-SELECT {webhook}, c.header, c.body FROM webhook w LEFT JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq ORDER BY w.seq
-
--- name: export_snapshots
-SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM snapshot s JOIN lane l ON l.key = s.lane ORDER BY s.lane
-
--- name: export_seen
-SELECT l.platform, l.tenant, l.event_type, s.id, s.digest, s.seq, s.at, s.uuid FROM seen_id s JOIN lane l ON l.key = s.lane ORDER BY s.lane, s.id, s.digest
-
--- name: inbox_filled
-SELECT count(*) FROM (SELECT 1 FROM webhook UNION ALL SELECT 1 FROM snapshot LIMIT 1) AS f
 
 -- name: import_lock
 -- The whole file is locked already.
@@ -256,14 +123,3 @@ SELECT last FROM number
 
 -- name: import_set_number
 UPDATE number SET last = max(last, ?1)
-
--- name: import_forget_copies
-UPDATE lane SET details = x''
-
--- name: import_recount
-UPDATE lane SET waiting = c.waiting, resent = c.resent, parked = c.parked, refused = c.refused, bytes = c.bytes, waiting_since = c.waiting_since,
-	due = CASE WHEN c.waiting > 0 AND paused = 0 THEN ?1 ELSE {never} END
-FROM (SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0) AS resent,
-	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
-	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0) AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS waiting_since
-	FROM webhook WHERE lane <> x'' AND state IN (0, 1, 2) GROUP BY lane) c WHERE lane.key = c.lane AND lane.owner = x''

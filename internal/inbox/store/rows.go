@@ -597,21 +597,3 @@ func (e *OverwriteError) Error() string {
 	}
 	return text + fmt.Sprintf(", received %s, %s", e.Latest.Received.Format(time.RFC3339), e.Latest.State)
 }
-
-// Columns replaces {lane} and {webhook} in the engines' statements by the columns that scanLane and scanWebhook read.
-var Columns = strings.NewReplacer(
-	"{lane}", "l.key, l.tenant, l.event_type, l.tail, l.details, "+
-		"l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waiting_since, l.last_result, l.last_try, l.not_before, l.paused, l.due, l.owner",
-	"{webhook}", "w.seq, w.uuid, w.lane, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.status, l.tenant",
-	"{never}", strconv.FormatInt(never, 10),
-)
-
-// Statements splits the text of an engine's .sql file into statements. Each stands below a line "-- name: NAME".
-func Statements(text string) map[string]string {
-	all := make(map[string]string)
-	for _, part := range strings.Split(text, "-- name: ")[1:] {
-		name, statement, _ := strings.Cut(part, "\n")
-		all[strings.TrimSpace(name)] = Columns.Replace(strings.TrimSpace(statement))
-	}
-	return all
-}

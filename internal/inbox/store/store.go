@@ -31,7 +31,7 @@ import (
 	"usher/internal/receiver"
 )
 
-// An Engine runs transactions on a database that has the tables of the engine's 001.sql.
+// An Engine runs transactions on a database that has the tables of 001.sql.
 type Engine interface {
 	// Write runs fn in a transaction that may write, and commits it. It is never called concurrently. Statements that fn
 	// has queued and not sent are sent together with the commit. fn may run several times; only the last run counts.
@@ -52,9 +52,9 @@ type Engine interface {
 	Close() error
 }
 
-// A Tx collects statements and sends them in one round trip. A statement is called by its name in the engine's .sql file. If
-// an argument is a slice (but not []byte) the statement runs once for each element; all slices of a call have the same
-// length.
+// A Tx collects statements and sends them in one round trip. A statement is called by its name in statements.sql, of this
+// package or of the engine. If an argument is a slice (but not []byte) the statement runs once for each element; all slices of
+// a call have the same length.
 type Tx interface {
 	// Queue adds a statement. Send calls each for every row of the answer; nil: the statement returns no rows.
 	Queue(name string, each func(Row) error, args ...any)
