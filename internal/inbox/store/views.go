@@ -281,8 +281,11 @@ type figureCache struct {
 	readAt time.Time
 	took   time.Duration // how long counting took
 
-	used           int64 // the bytes that were counted, with what this process has added and removed since
+	// used has the bytes that were counted, with what this process has added and removed since. What it changes during a count may be
+	// in the sum or not. The limit must hold, so used may be too large for a while, but not too small.
+	used           int64
 	bytesEverAdded int64 // all bytes that this process has added; what it removed is not subtracted
+	recounts       int64 // how often was counted
 
 	// changeCount is how often this process has changed something. The other two are its value when counting last began, and when
 	// a person last changed something here.
@@ -387,8 +390,7 @@ func (s *Store) recount(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Bytes that this process has added during the count may be in the sum or not. They are added in any case: the limit must
-	// hold, so used may be too large for a while, but not too small.
+	s.figures.recounts++
 	s.figures.stats, s.figures.oldest, s.figures.used, s.figures.known = st, oldest, used+s.figures.bytesEverAdded-before, true
 	s.figures.readAt, s.figures.took, s.figures.countedAt = time.Now(), min(time.Since(began), maxTook), changes
 	return nil

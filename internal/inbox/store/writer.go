@@ -89,11 +89,14 @@ type batch struct {
 	seenChanges []*seenRow
 	statements  []func(Tx) // whatever else an action writes
 	bytesAdded  int64      // by how much the bytes that wait or are parked change; negative: they become less
+	recounts    int64      // figureCache.recounts at the batch's beginning
 }
 
 func newBatch(s *Store) *batch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return &batch{
-		s: s, askedAt: time.Now(), lanes: make(map[Key]*lane), next: make(map[Key]*Webhook), supersedable: make(map[Key][]*Webhook),
+		s: s, recounts: s.figures.recounts, askedAt: time.Now(), lanes: make(map[Key]*lane), next: make(map[Key]*Webhook), supersedable: make(map[Key][]*Webhook),
 		waiting: make(map[Key][]*Webhook), webhooks: make(map[int64]*Webhook), seen: make(map[seenID][]*seenRow),
 		refusedByDigest: make(map[string]*Webhook), changed: make(map[int64]*Webhook),
 	}
@@ -363,8 +366,10 @@ func (s *Store) countChange(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.figures.changeCount++
-	s.figures.used += b.bytesAdded
 	s.figures.bytesEverAdded += max(0, b.bytesAdded)
+	if s.figures.recounts == b.recounts || b.bytesAdded > 0 { // else a count may have seen already that there are less
+		s.figures.used += b.bytesAdded
+	}
 }
 
 // sortedKeys returns the keys of lanes in the order in which every process locks them. So no two wait for each other.
