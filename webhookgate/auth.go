@@ -25,7 +25,7 @@ func (g *Gate) checkToken(in *arrival) *answer {
 	presented := []string{in.pathSecret}
 	switch {
 	case in.pathSecret == "":
-		presented = headerSecrets(in.r.Header, len(good))
+		presented = headerSecrets(in.r, len(good))
 	case len(in.pathSecret) <= 3*len(good): // some senders escape more than they must, others escape nothing
 		presented = append(presented, unescaped(in.pathSecret))
 	}
@@ -57,32 +57,19 @@ func unescaped(s string) string {
 	return strings.Join(parts, "")
 }
 
-const (
-	maxSecrets = 8       // how many lines of each header are checked
-	maxUser    = 1 << 10 // how long the user name of Basic auth may be; usher does not use it
-)
+// maxUser is how long the user name of Basic auth may be; usher does not use it.
+const maxUser = 1 << 10
 
 // headerSecrets returns the secrets in the headers. Strangers send them, too, so it does not decode
 // a value that is too long to be a good secret: that would cost usher more than the stranger.
-func headerSecrets(h http.Header, longest int) []string {
-	presented := slices.Clone(firstOf(h.Values(tokenHeader)))
-	for _, value := range firstOf(h.Values("Authorization")) {
-		scheme, secret, _ := strings.Cut(value, " ")
-		secret = strings.Trim(secret, " ")
-		switch {
-		case strings.EqualFold(scheme, "Bearer"):
-			presented = append(presented, secret)
-		case strings.EqualFold(scheme, "Basic") && len(secret) <= base64.StdEncoding.EncodedLen(maxUser+1+longest):
-			if pair, err := signature.DecodeBase64(secret); err == nil {
-				_, password, _ := strings.Cut(string(pair), ":")
-				presented = append(presented, password)
-			}
-		}
+func headerSecrets(r *http.Request, longest int) []string {
+	presented := []string{r.Header.Get(tokenHeader), guard.Bearer(r.Header)}
+	if len(r.Header.Get("Authorization")) <= len("Basic ")+base64.StdEncoding.EncodedLen(maxUser+1+longest) {
+		_, password, _ := r.BasicAuth()
+		presented = append(presented, password)
 	}
 	return presented
 }
-
-func firstOf(lines []string) []string { return lines[:min(len(lines), maxSecrets)] }
 
 // checkSignature checks the signature over the body, in the configured scheme.
 func (g *Gate) checkSignature(in *arrival, body []byte) *answer {
