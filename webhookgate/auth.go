@@ -144,13 +144,7 @@ func parseHop(s string) netip.Addr {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
 		return plain(ap.Addr())
 	}
-	if inner, ok := strings.CutPrefix(s, "["); ok {
-		if inner, ok = strings.CutSuffix(inner, "]"); !ok || !strings.Contains(inner, ":") {
-			return netip.Addr{}
-		}
-		s = inner
-	}
-	addr, _ := netip.ParseAddr(s)
+	addr, _ := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
 	return plain(addr)
 }
 
