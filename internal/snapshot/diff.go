@@ -64,7 +64,7 @@ func Diff(before, after Snapshot) []string {
 		return []string{featuresUnknown}
 	}
 	words := featureChanges(before.Features, after.Features)
-	words = append(words, subscriptionChanges(before.Subscriptions, after.Subscriptions, words)...)
+	words = append(words, subscriptionChanges(before.Subscriptions, after.Subscriptions)...)
 	if len(words) > maxWords {
 		more := fmt.Sprintf("and %d more", len(words)-maxWords)
 		return append(words[:maxWords:maxWords], more)
@@ -127,13 +127,7 @@ func (f Feature) changesTo(g Feature) (words []string) {
 	return words
 }
 
-// subscriptionChanges leaves out changes of features that are already in listed: a tenant with one
-// product has the same features as its subscription.
-func subscriptionChanges(before, after []Subscription, listed []string) (words []string) {
-	isListed := make(map[string]bool, len(listed))
-	for _, change := range listed {
-		isListed[change] = true
-	}
+func subscriptionChanges(before, after []Subscription) (words []string) {
 	was, removed := match(before, after)
 	var added []string
 	for i := range after {
@@ -148,11 +142,6 @@ func subscriptionChanges(before, after []Subscription, listed []string) (words [
 		}
 		for _, change := range was[i].changesTo(s) {
 			words = append(words, prefix+change)
-		}
-		for _, change := range featureChanges(was[i].Features, s.Features) {
-			if !isListed[change] {
-				words = append(words, prefix+change)
-			}
 		}
 	}
 	words = append(words, added...)

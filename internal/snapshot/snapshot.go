@@ -40,17 +40,16 @@ type Feature struct {
 
 // A Subscription is where features come from. usher only shows it: dates and states decide nothing.
 type Subscription struct {
-	ID         string    `json:"id,omitempty"`
-	Label      string    `json:"label,omitempty"` // tells it from the other subscriptions of its snapshot, if possible
-	State      string    `json:"state,omitempty"`
-	Product    Coded     `json:"product"`
-	Plan       Coded     `json:"plan"`
-	PriceList  Coded     `json:"price_list"`
-	Start      string    `json:"start,omitempty"` // a date, as the next three
-	End        string    `json:"end,omitempty"`
-	TrialStart string    `json:"trial_start,omitempty"`
-	TrialEnd   string    `json:"trial_end,omitempty"`
-	Features   []Feature `json:"features,omitempty"`
+	ID         string `json:"id,omitempty"`
+	Label      string `json:"label,omitempty"` // tells it from the other subscriptions of its snapshot, if possible
+	State      string `json:"state,omitempty"`
+	Product    Coded  `json:"product"`
+	Plan       Coded  `json:"plan"`
+	PriceList  Coded  `json:"price_list"`
+	Start      string `json:"start,omitempty"` // a date, as the next three
+	End        string `json:"end,omitempty"`
+	TrialStart string `json:"trial_start,omitempty"`
+	TrialEnd   string `json:"trial_end,omitempty"`
 }
 
 // Coded is a product, a plan or a price list.
@@ -256,7 +255,6 @@ func readSubscriptions(value any) []Subscription {
 			TrialStart: textOf(item, "trial_start_date"),
 			TrialEnd:   textOf(item, "trial_end_date"),
 		}
-		s.Features, _ = readFeatures(content.Member(item, "features"))
 		s.Label = cmp.Or(s.Product.Label(), s.Plan.Label())
 		times[s.Label]++
 		subscriptions = append(subscriptions, s)
