@@ -196,17 +196,10 @@ func (s *Subscription) changesTo(t *Subscription) (words []string) {
 			words = append(words, fmt.Sprintf("%s%s → %s", what, Shown(cmp.Or(from, "none")), Shown(cmp.Or(to, "none"))))
 		}
 	}
-	coded := func(what string, from, to Coded) {
-		if from.Code != to.Code && from.Name == to.Name {
-			compare(what, from.Code, to.Code) // the names do not show the change
-		} else {
-			compare(what, from.Label(), to.Label())
-		}
-	}
 	compare("", s.State, t.State)
-	coded("product ", s.Product, t.Product)
-	coded("plan ", s.Plan, t.Plan)
-	coded("price list ", s.PriceList, t.PriceList)
+	compare("product ", s.Product.Label(), t.Product.Label())
+	compare("plan ", s.Plan.Label(), t.Plan.Label())
+	compare("price list ", s.PriceList.Label(), t.PriceList.Label())
 	compare("start ", s.Start, t.Start)
 	compare("end ", s.End, t.End)
 	compare("trial start ", s.TrialStart, t.TrialStart)
