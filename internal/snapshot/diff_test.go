@@ -104,7 +104,7 @@ var cases = []struct {
 	{"another product, without ids", subscriptions(sub(`"id":null`)), subscriptions(sub(`"id":null`, `"product":{"code":"crm","name":"CRM"}`)),
 		[]string{"subscription product Mailing → CRM"}},
 	{"a product twice", subscriptions(sub() + "," + sub(`"id":8`)), subscriptions(sub() + "," + sub(`"id":8`, `"state":"active"`)),
-		[]string{"subscription Mailing #8: trial → active"}},
+		[]string{"subscription Mailing: trial → active"}},
 	{"known by id alone", subscriptions(`{"id":1,"state":"a"},{"id":2}`), subscriptions(`{"id":1,"state":"b"},{"id":2}`), []string{"subscription #1: a → b"}},
 	{"known by nothing", subscriptions(`{"state":"a"},{"state":"b"}`), subscriptions(`{"state":"a"}`), []string{"- subscription (b)"}},
 	{"known by name", subscriptions(`{"state":"a","plan":{"name":"A"}},{"state":"a","plan":{"name":"B"}}`), subscriptions(`{"state":"b","plan":{"code":null,"name":"B"}},{"state":"a","plan":{"name":"A"}}`),

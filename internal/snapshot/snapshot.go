@@ -41,7 +41,7 @@ type Feature struct {
 // A Subscription is where features come from. usher only shows it: dates and states decide nothing.
 type Subscription struct {
 	ID         string `json:"id,omitempty"`
-	Label      string `json:"label,omitempty"` // tells it from the other subscriptions of its snapshot, if possible
+	Label      string `json:"label,omitempty"` // its product or, if it has none, its plan or its id
 	State      string `json:"state,omitempty"`
 	Product    Coded  `json:"product"`
 	Plan       Coded  `json:"plan"`
@@ -239,7 +239,6 @@ func limitOf(quantity any) (_ Limit, ok bool) {
 func readSubscriptions(value any) []Subscription {
 	list, _ := value.([]any)
 	var subscriptions []Subscription
-	times := make(map[string]int) // how often a label occurs
 	for _, item := range list {
 		if _, ok := item.(map[string]any); !ok {
 			continue
@@ -255,19 +254,10 @@ func readSubscriptions(value any) []Subscription {
 			TrialStart: textOf(item, "trial_start_date"),
 			TrialEnd:   textOf(item, "trial_end_date"),
 		}
-		s.Label = cmp.Or(s.Product.Label(), s.Plan.Label())
-		times[s.Label]++
-		subscriptions = append(subscriptions, s)
-	}
-	for i := range subscriptions {
-		s := &subscriptions[i]
-		switch {
-		case s.ID == "":
-		case s.Label == "":
+		if s.Label = cmp.Or(s.Product.Label(), s.Plan.Label()); s.Label == "" && s.ID != "" {
 			s.Label = "#" + s.ID
-		case times[s.Label] > 1:
-			s.Label += " #" + s.ID
 		}
+		subscriptions = append(subscriptions, s)
 	}
 	return subscriptions
 }
