@@ -214,22 +214,15 @@ func merge(list []Feature) []Feature {
 	return merged
 }
 
-// limitOf reads a quantity. JSON has many ways to write a number: 1e3 and 25.0 are integers, too, and
-// 1e300 is an integer that no int64 can hold.
+// limitOf reads a quantity. JSON has many ways to write a number: 1e3 and 25.0 are integers, too. A
+// float64 holds every integer up to MaxLimit exactly, and ParseFloat returns infinity for a number that
+// is too large.
 func limitOf(quantity any) (_ Limit, ok bool) {
 	if quantity == nil {
 		return Unlimited, true
 	}
-	number, ok := quantity.(json.Number)
-	if !ok {
-		return 0, false
-	}
-	if n, err := strconv.ParseInt(number.String(), 10, 64); err == nil {
-		return Limit(max(0, min(n, int64(MaxLimit)))), true
-	}
-	// A float64 holds every integer below MaxLimit exactly. ParseFloat returns infinity for a number
-	// that is too large.
-	f, err := strconv.ParseFloat(number.String(), 64)
+	number, _ := quantity.(json.Number)
+	f, err := number.Float64()
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0, false
 	}
