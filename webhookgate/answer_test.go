@@ -13,9 +13,9 @@ func TestSentenceNamesTheFirstFault(t *testing.T) {
 	g := newGate(t, nil)
 	for body, want := range map[string]string{
 		`[]`:                   "the body must be an object, not an array",
-		`{"type":5}`:           "/payload is missing, and one more fault",
-		`{"payload":[]}`:       "/payload must be an object, not an array, and one more fault",
-		`{"payload":{},"a":1}`: "/payload/change is missing, and 2 more faults",
+		`{"type":5}`:           "/payload is missing, and 1 more",
+		`{"payload":[]}`:       "/payload must be an object, not an array, and 1 more",
+		`{"payload":{},"a":1}`: "/payload/change is missing, and 2 more",
 	} {
 		if got := post(t, g, body); got.Error != want {
 			t.Errorf("%s: got %q, want %q", body, got.Error, want)
@@ -30,7 +30,7 @@ func TestEveryFaultIsTold(t *testing.T) {
 		kept := 0
 		g := newGate(t, func(c *setup) { c.Answered = func(o Outcome) { kept = len(o.Faults) } })
 		got := post(t, g, strings.Replace(snapshotOf("acme", "A"), `{"code":"A"}`, strings.TrimSuffix(strings.Repeat(`{"code":1},`, n), ","), 1))
-		if got.Code != 422 || len(got.Faults) != min(n, maxFaults) || kept != maxShownFaults || !strings.Contains(got.Error, fmt.Sprintf("%d more faults", n-1)) {
+		if got.Code != 422 || len(got.Faults) != min(n, maxFaults) || kept != maxShownFaults || !strings.Contains(got.Error, fmt.Sprintf("%d more", n-1)) {
 			t.Errorf("%d of %d faults, %d kept: %s", len(got.Faults), n, kept, got.Error)
 		}
 	}

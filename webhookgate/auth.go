@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +26,7 @@ func (g *Gate) checkToken(in *arrival) *answer {
 	presented := []string{in.pathSecret}
 	switch {
 	case in.pathSecret == "":
-		presented = headerSecrets(in.r.Header, len(good))
+		presented = headerSecrets(in.r, len(good))
 	case len(in.pathSecret) <= 3*len(good): // some senders escape more than they must, others escape nothing
 		presented = append(presented, unescaped(in.pathSecret))
 	}
@@ -42,47 +43,27 @@ func wrongSecret() *answer {
 // unescaped decodes the escapes of an address. Unlike url.PathUnescape it accepts any text, and
 // leaves what is not a valid escape as it is.
 func unescaped(s string) string {
-	before, after, found := strings.Cut(s, "%")
-	if !found {
-		return s
-	}
-	parts := []string{before}
-	for part := range strings.SplitSeq(after, "%") {
-		if c, err := hex.DecodeString(part[:min(len(part), 2)]); err == nil && len(c) == 1 {
-			parts = append(parts, string(c), part[2:])
-		} else {
-			parts = append(parts, "%", part)
-		}
-	}
-	return strings.Join(parts, "")
+	return escape.ReplaceAllStringFunc(s, func(code string) string {
+		c, _ := hex.DecodeString(code[1:])
+		return string(c)
+	})
 }
 
-const (
-	maxSecrets = 8       // how many lines of each header are checked
-	maxUser    = 1 << 10 // how long the user name of Basic auth may be; usher does not use it
-)
+var escape = regexp.MustCompile("%[0-9A-Fa-f]{2}")
+
+// maxUser is how long the user name of Basic auth may be; usher does not use it.
+const maxUser = 1 << 10
 
 // headerSecrets returns the secrets in the headers. Strangers send them, too, so it does not decode
 // a value that is too long to be a good secret: that would cost usher more than the stranger.
-func headerSecrets(h http.Header, longest int) []string {
-	presented := slices.Clone(firstOf(h.Values(tokenHeader)))
-	for _, value := range firstOf(h.Values("Authorization")) {
-		scheme, secret, _ := strings.Cut(value, " ")
-		secret = strings.Trim(secret, " ")
-		switch {
-		case strings.EqualFold(scheme, "Bearer"):
-			presented = append(presented, secret)
-		case strings.EqualFold(scheme, "Basic") && len(secret) <= base64.StdEncoding.EncodedLen(maxUser+1+longest):
-			if pair, err := signature.DecodeBase64(secret); err == nil {
-				_, password, _ := strings.Cut(string(pair), ":")
-				presented = append(presented, password)
-			}
-		}
+func headerSecrets(r *http.Request, longest int) []string {
+	presented := []string{r.Header.Get(tokenHeader), guard.Bearer(r.Header)}
+	if len(r.Header.Get("Authorization")) <= len("Basic ")+base64.StdEncoding.EncodedLen(maxUser+1+longest) {
+		_, password, _ := r.BasicAuth()
+		presented = append(presented, password)
 	}
 	return presented
 }
-
-func firstOf(lines []string) []string { return lines[:min(len(lines), maxSecrets)] }
 
 // checkSignature checks the signature over the body, in the configured scheme.
 func (g *Gate) checkSignature(in *arrival, body []byte) *answer {
@@ -157,13 +138,7 @@ func parseHop(s string) netip.Addr {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
 		return plain(ap.Addr())
 	}
-	if inner, ok := strings.CutPrefix(s, "["); ok {
-		if inner, ok = strings.CutSuffix(inner, "]"); !ok || !strings.Contains(inner, ":") {
-			return netip.Addr{}
-		}
-		s = inner
-	}
-	addr, _ := netip.ParseAddr(s)
+	addr, _ := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
 	return plain(addr)
 }
 

@@ -36,8 +36,6 @@ func TestToken(t *testing.T) {
 		{"basic", []string{"Authorization", basic("anyone:old")}, true},
 		{"basic with a colon in the password", []string{"Authorization", basic("anyone:new:er")}, true},
 		{"basic without a user", []string{"Authorization", basic(":old")}, true},
-		{"basic without padding", []string{"Authorization", strings.TrimRight(basic("ab:old"), "=")}, true},
-		{"basic in the alphabet of addresses", []string{"Authorization", strings.ReplaceAll(basic("~~?:old"), "/", "_")}, true},
 		{"basic, secret as user", []string{"Authorization", basic("old:")}, false},
 		{"basic, no colon", []string{"Authorization", basic("old")}, false},
 		{"basic, not base64", []string{"Authorization", "Basic :old"}, false},
@@ -45,7 +43,6 @@ func TestToken(t *testing.T) {
 		{"own header", []string{"X-Webhook-Token", "old"}, true},
 		{"own header, wrong", []string{"X-Webhook-Token", "Bearer old"}, false},
 		{"own header, empty", []string{"X-Webhook-Token", ""}, false},
-		{"own header, twice", []string{"X-Webhook-Token", "wrong", "X-Webhook-Token", "old"}, true},
 		{"one of two places", []string{"Authorization", "Bearer wrong", "X-Webhook-Token", "old"}, true},
 		{"look-alike", []string{"X_Webhook_Token", "old"}, false},
 	}
@@ -184,7 +181,7 @@ func FuzzAuthorization(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		for _, secret := range headerSecrets(http.Header{"Authorization": {s}}, 10) {
+		for _, secret := range headerSecrets(&http.Request{Header: http.Header{"Authorization": {s}}}, 10) {
 			if len(secret) > len(s) {
 				t.Errorf("%q holds the secret %q", s, secret)
 			}

@@ -13,55 +13,35 @@ import (
 )
 
 const (
-	// bodyPatience is how long each bodyStep of a body may take. Until the signature is checked the
-	// sender may be a stranger. If the limit were for each read, a stranger could send a byte now
-	// and then, and hold a place in flight for ever.
+	// bodyPatience is how long a body may take to arrive. Until the signature is checked the sender
+	// may be a stranger, who would hold a place in flight for ever with a byte now and then.
 	bodyPatience = 30 * time.Second
-	bodyStep     = 64 << 10
 
 	// drainPatience and maxDrain limit how much usher still reads of a request after the answer.
 	drainPatience = 5 * time.Second
 	maxDrain      = 64 << 20
 )
 
-// readBody reads the whole body, up to limit bytes, as long as it keeps arriving. If the body is too
-// large, readBody returns its beginning beside the answer.
+// readBody reads the whole body, up to limit bytes. If the body is too large, readBody returns its
+// beginning beside the answer.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
 	conn := http.NewResponseController(w)
-	if r.ContentLength > limit {
+	conn.SetReadDeadline(time.Now().Add(bodyPatience))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	switch {
+	case err == nil:
+		// A deadline that passes during a long delivery would look as if the sender had hung up.
+		conn.SetReadDeadline(time.Time{})
+		return body, nil
+	case errors.As(err, new(*http.MaxBytesError)):
 		conn.SetReadDeadline(time.Now().Add(drainPatience))
-		var beginning []byte
-		if r.Header.Get("Expect") == "" { // otherwise the sender waits for 100 Continue, and has sent nothing
-			beginning, _ = io.ReadAll(io.LimitReader(r.Body, min(limit, maxRefusedBody))) // as much as arrives
-		}
-		return beginning, tooLarge(limit)
+		tooLarge := content.Fault{Message: fmt.Sprintf("is larger than the %d bytes accepted here", limit)}
+		return bytes.Clone(body[:min(len(body), maxRefusedBody)]), faulty(http.StatusRequestEntityTooLarge, tooLarge)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, reject(http.StatusRequestTimeout, "the body did not arrive in time").with("Connection", "close")
+	default:
+		return nil, reject(http.StatusBadRequest, "the body ended too early").with("Connection", "close")
 	}
-	src := http.MaxBytesReader(w, r.Body, limit)
-	var body bytes.Buffer
-	body.Grow(int(min(limit, bodyStep, r.ContentLength+1)) + bytes.MinRead)
-	for {
-		conn.SetReadDeadline(time.Now().Add(bodyPatience))
-		_, err := io.CopyN(&body, src, bodyStep)
-		switch {
-		case err == nil:
-			continue
-		case err == io.EOF:
-			// A deadline that passes during a long delivery would look as if the sender had hung up.
-			conn.SetReadDeadline(time.Time{})
-			return body.Bytes(), nil
-		case errors.As(err, new(*http.MaxBytesError)):
-			conn.SetReadDeadline(time.Now().Add(drainPatience))
-			return body.Bytes()[:min(body.Len(), maxRefusedBody)], tooLarge(limit)
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, reject(http.StatusRequestTimeout, "the body did not arrive in time").with("Connection", "close")
-		default:
-			return nil, reject(http.StatusBadRequest, "the body ended too early").with("Connection", "close")
-		}
-	}
-}
-
-func tooLarge(limit int64) *answer {
-	return faulty(http.StatusRequestEntityTooLarge, content.Fault{Message: fmt.Sprintf("is larger than the %d bytes accepted here", limit)})
 }
 
 // drain reads what a refused sender still sends. Many senders read the answer only after they

@@ -3,13 +3,11 @@ package webhookgate
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
 	"time"
 
-	"usher/internal/guard"
 	"usher/internal/receiver"
 )
 
@@ -74,12 +72,6 @@ func failure(w *Webhook, n int, t receiver.Attempt) *answer {
 	}
 	if t.Status != 0 {
 		a.Receiver = &receiversAnswer{t.Status, t.Excerpt}
-		if t.RetryAfter > longestPause {
-			a.Error += fmt.Sprintf(" and asked to wait %s seconds", guard.Seconds(t.RetryAfter))
-		}
-	}
-	if n > 1 {
-		a.Error += fmt.Sprintf(", on the last of %d tries", n)
 	}
 	return a
 }

@@ -40,8 +40,8 @@ func TestTries(t *testing.T) {
 		{"425 200", 200, 2, 0, firstPause, ""},
 		{"429 200", 200, 2, 0, firstPause, ""},
 		{"503 429 200", 200, 3, 0, 3 * firstPause, ""},
-		{"500", 502, 3, 0, 3 * firstPause, "answered 500 Internal Server Error, on the last of 3 tries"},
-		{"refused", 502, 3, 0, 3 * firstPause, "could not be reached, on the last of 3 tries"},
+		{"500", 502, 3, 0, 3 * firstPause, "answered 500 Internal Server Error"},
+		{"refused", 502, 3, 0, 3 * firstPause, "could not be reached"},
 		{"timeout", 504, 3, 30 * time.Second, 30*time.Second + 3*firstPause, "did not answer within 10s"},
 		{"timeout timeout 500", 502, 3, 20 * time.Second, 20*time.Second + 3*firstPause, "answered 500"},
 		{"500 500 timeout", 504, 3, 10 * time.Second, 10*time.Second + 3*firstPause, "did not answer"},
@@ -56,14 +56,14 @@ func TestTries(t *testing.T) {
 		{"304", 502, 1, 0, 0, "304"},
 		{"503/3 200", 200, 2, 3 * time.Second, 3 * time.Second, ""},
 		{"429/10 200", 200, 2, 10 * time.Second, 10 * time.Second, ""},
-		{"429/11 200", 502, 1, 0, 0, "429 Too Many Requests and asked to wait 11 seconds"},
-		{"503/99999999999999999999 200", 502, 1, 0, 0, "asked to wait"},
+		{"429/11 200", 502, 1, 0, 0, "429 Too Many Requests"},
+		{"503/99999999999999999999 200", 502, 1, 0, 0, "503 Service Unavailable"},
 		{"503/0 200", 200, 2, 0, firstPause, ""},
 		{"503/-5 200", 200, 2, 0, firstPause, ""},
 		{"503/soon 200", 200, 2, 0, firstPause, ""},
 		{"503/date+4s 200", 200, 2, 4 * time.Second, 4 * time.Second, ""},
 		{"503/date-4s 200", 200, 2, 0, firstPause, ""},
-		{"503/date+60s 200", 502, 1, 0, 0, "asked to wait 60 seconds"},
+		{"503/date+60s 200", 502, 1, 0, 0, "503 Service Unavailable"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.answers, func(t *testing.T) {

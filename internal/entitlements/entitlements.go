@@ -13,10 +13,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"usher/internal/snapshot"
+	"usher/internal/text"
 )
 
 // Lookup returns the last snapshot that was taken in for a tenant. platform is nil if the caller
@@ -49,14 +49,5 @@ var (
 type AmbiguousError struct{ Platforms []string }
 
 func (e *AmbiguousError) Error() string {
-	const most = 10
-	named := make([]string, 0, most)
-	for _, p := range e.Platforms[:min(len(e.Platforms), most)] {
-		named = append(named, fmt.Sprintf("%q", p))
-	}
-	list := strings.Join(named, ", ")
-	if more := len(e.Platforms) - len(named); more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	return "the tenant's code exists on several platforms (" + list + "): name one"
+	return fmt.Sprintf("the tenant's code exists on several platforms, %s: name one", text.Clip(fmt.Sprintf("%q", e.Platforms), 200))
 }

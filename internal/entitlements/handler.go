@@ -32,10 +32,6 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// drainPatience limits how long net/http waits for the rest of a body that the handler did not read. It
-// reads that rest to keep the connection, and would wait without a limit.
-const drainPatience = 5 * time.Second
-
 // Handler serves the port.
 type Handler struct {
 	cfg   Config
@@ -49,15 +45,11 @@ func New(cfg Config) *Handler {
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to := parsePath(guard.SentPath(r.URL))
-	switch {
-	case r.ContentLength == 0:
-	case to.ofrep:
-		// If it cannot be set (a test's recorder) there is no connection that could stall.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainPatience))
-	default:
-		// A common mistake: a web server passes on a visitor's Content-Length, but not the body.
-		// net/http would wait for that body before it answers, unless the connection is closed
-		// afterwards.
+	if r.ContentLength != 0 {
+		// net/http would wait for the whole body before it answers, without a limit, unless the connection
+		// is closed afterwards. (A common mistake: a web server passes on a visitor's Content-Length, but
+		// not the body.) readContext, which reads the body, keeps the connection.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // fails only without a connection
 		w.Header().Set("Connection", "close")
 	}
 	a, err := h.answer(w, r, to)

@@ -125,7 +125,7 @@ func (h *Handler) flags(w http.ResponseWriter, r *http.Request, _ target) (answe
 
 const (
 	// maxContext is the largest body of a question, bodyPatience how long it may take to
-	// arrive.
+	// arrive: net/http removes that deadline at the body's end.
 	maxContext   = 256 << 10
 	bodyPatience = 10 * time.Second
 )
@@ -137,11 +137,11 @@ func readContext(w http.ResponseWriter, r *http.Request) (tenant string, platfor
 		// Some providers do not escape the key. Of "a?b" only "a" would remain.
 		return "", nil, flagProblem("PARSE_ERROR", "There must be no query. Percent-encode the key.")
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // net/http removes it at the body's end
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxContext))
 	if err != nil {
 		return "", nil, flagProblem("PARSE_ERROR", "The body is too large, or it ended too early.")
 	}
+	w.Header().Del("Connection")
 	value, fault := content.Parse(body)
 	request, ok := value.(map[string]any)
 	if fault != nil || !ok {

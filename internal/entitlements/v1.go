@@ -2,9 +2,9 @@ package entitlements
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"usher/internal/snapshot"
@@ -84,13 +84,16 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answe
 		return answer{}, err
 	}
 	tenant, feature := params.Get("tenant"), params.Get("feature")
-	quantity, ok := quantityOf(optional(params, "quantity"))
+	var quantity uint64
+	if n := optional(params, "quantity"); n != nil {
+		quantity, err = strconv.ParseUint(*n, 10, 64) // if it is out of range, the largest number, and so more than any limit
+	}
 	switch {
 	case tenant == "":
 		return answer{}, badRequest("The query parameter tenant is missing.")
 	case feature == "":
 		return answer{}, badRequest("The query parameter feature is missing.")
-	case !ok:
+	case err != nil && !errors.Is(err, strconv.ErrRange):
 		return answer{}, badRequest("The query parameter quantity must be a whole number, 0 or more.")
 	}
 	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, optional(params, "platform"))
@@ -109,14 +112,4 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answe
 	default:
 		return answer{}, denied("This feature is not on the tenant's subscription.")
 	}
-}
-
-// quantityOf returns the requested quantity, 0 if none is given. More than a uint64 can hold is more
-// than any limit.
-func quantityOf(written *string) (_ uint64, ok bool) {
-	if written == nil {
-		return 0, true
-	}
-	n, _ := strconv.ParseUint(*written, 10, 64) // if it is out of range, n is the largest number
-	return n, *written != "" && strings.Trim(*written, "0123456789") == ""
 }

@@ -35,9 +35,14 @@ func TestCheckWithoutItsBody(t *testing.T) {
 			begin := time.Now()
 			conn := wired(t, New(config(t)))
 			go io.WriteString(conn, "GET /v1/check?tenant=acme&feature=users HTTP/1.1\r\nHost: 127.0.0.1:8070\r\n"+framing+"\r\n")
-			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			answers := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(answers, nil)
 			if err != nil || resp.StatusCode != 204 || time.Since(begin) != 0 {
 				t.Errorf("%v, %v, after %v", resp, err, time.Since(begin))
+			}
+			conn.SetReadDeadline(time.Now().Add(time.Minute))
+			if _, err := answers.ReadByte(); err != io.EOF || time.Since(begin) > 2*bodyPatience {
+				t.Errorf("the connection was not closed: %v after %v", err, time.Since(begin))
 			}
 			ended(conn)
 		})
@@ -51,7 +56,7 @@ func TestContextThatStopsComing(t *testing.T) {
 		conn := wired(t, New(config(t)))
 		go io.WriteString(conn, "POST /ofrep/v1/evaluate/flags/users HTTP/1.1\r\nHost: 127.0.0.1:8070\r\nContent-Length: 100\r\n\r\n{")
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil || resp.StatusCode != 400 || errorCode(t, resp) != "PARSE_ERROR" || time.Since(begin) > bodyPatience+drainPatience {
+		if err != nil || resp.StatusCode != 400 || errorCode(t, resp) != "PARSE_ERROR" || time.Since(begin) > bodyPatience {
 			t.Errorf("%v, %v, after %v", resp, err, time.Since(begin))
 		}
 		ended(conn)
@@ -65,7 +70,7 @@ func TestSlowStore(t *testing.T) {
 		fast := cfg.Lookup
 		cfg.Lookup = func(ctx context.Context, tenant string, platform *string) (Answer, error) {
 			select {
-			case <-time.After(bodyPatience + drainPatience):
+			case <-time.After(2 * bodyPatience):
 				return fast(ctx, tenant, platform)
 			case <-ctx.Done():
 				return Answer{}, ctx.Err()

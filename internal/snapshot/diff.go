@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"usher/internal/text"
@@ -20,9 +19,6 @@ const (
 	// that others wrote.
 	maxWords = 100
 	maxShown = 80
-
-	// maxSubscriptions limits the work of matching subscriptions. Most tenants have one.
-	maxSubscriptions = 500
 )
 
 // Between describes what changed from one webhook's body to another's, one change in each element. If
@@ -68,9 +64,7 @@ func Diff(before, after Snapshot) []string {
 		return []string{featuresUnknown}
 	}
 	words := featureChanges(before.Features, after.Features)
-	if len(before.Subscriptions) <= maxSubscriptions && len(after.Subscriptions) <= maxSubscriptions {
-		words = append(words, subscriptionChanges(before.Subscriptions, after.Subscriptions, words)...)
-	}
+	words = append(words, subscriptionChanges(before.Subscriptions, after.Subscriptions)...)
 	if len(words) > maxWords {
 		more := fmt.Sprintf("and %d more", len(words)-maxWords)
 		return append(words[:maxWords:maxWords], more)
@@ -133,13 +127,7 @@ func (f Feature) changesTo(g Feature) (words []string) {
 	return words
 }
 
-// subscriptionChanges leaves out changes of features that are already in listed: a tenant with one
-// product has the same features as its subscription.
-func subscriptionChanges(before, after []Subscription, listed []string) (words []string) {
-	isListed := make(map[string]bool, len(listed))
-	for _, change := range listed {
-		isListed[change] = true
-	}
+func subscriptionChanges(before, after []Subscription) (words []string) {
 	was, removed := match(before, after)
 	var added []string
 	for i := range after {
@@ -155,11 +143,6 @@ func subscriptionChanges(before, after []Subscription, listed []string) (words [
 		for _, change := range was[i].changesTo(s) {
 			words = append(words, prefix+change)
 		}
-		for _, change := range featureChanges(was[i].Features, s.Features) {
-			if !isListed[change] {
-				words = append(words, prefix+change)
-			}
-		}
 	}
 	words = append(words, added...)
 	for _, s := range removed {
@@ -169,49 +152,31 @@ func subscriptionChanges(before, after []Subscription, listed []string) (words [
 }
 
 // match finds the subscriptions of one snapshot in the other. was has the former state of each
-// subscription in after, nil if it is new. removed has the subscriptions that are gone. match tries the
-// surest likeness first. If one subscription is left on each side, and they may be the same, match
-// takes them for the same.
+// subscription in after, nil if it is new. removed has the subscriptions that are gone. If there is
+// one before and one after, they are the same. Otherwise a subscription is known by its id, or by its
+// label if the payload has no ids; those that are alike are matched in their order.
 func match(before, after []Subscription) (was, removed []*Subscription) {
-	was = make([]*Subscription, len(after))
-	for i := range before {
-		removed = append(removed, &before[i])
+	key := func(s *Subscription) string { return cmp.Or(s.ID, s.Label) }
+	if len(before) == 1 && len(after) == 1 {
+		key = func(*Subscription) string { return "" }
 	}
-	pair := func(alike func(a, b *Subscription) bool) {
-		for i := range after {
-			at := slices.IndexFunc(removed, func(s *Subscription) bool { return was[i] == nil && alike(s, &after[i]) })
-			if at >= 0 {
-				was[i] = removed[at]
-				removed = slices.Delete(removed, at, at+1)
-			}
+	former := make(map[string][]*Subscription)
+	for i := range before {
+		k := key(&before[i])
+		former[k] = append(former[k], &before[i])
+	}
+	was = make([]*Subscription, len(after))
+	for i := range after {
+		if k := key(&after[i]); len(former[k]) > 0 {
+			was[i], former[k] = former[k][0], former[k][1:]
 		}
 	}
-	for _, alike := range likenesses {
-		pair(alike)
-	}
-	if added := len(after) - len(before) + len(removed); added == 1 && len(removed) == 1 {
-		pair(compatible)
+	for i := range before {
+		if k := key(&before[i]); len(former[k]) > 0 && former[k][0] == &before[i] {
+			removed, former[k] = append(removed, &before[i]), former[k][1:]
+		}
 	}
 	return was, removed
-}
-
-// likenesses are the ways to recognise a subscription in another snapshot, the surest first. Not all
-// payloads have ids or codes. Subscriptions without a label are matched in their order.
-var likenesses = []func(a, b *Subscription) bool{
-	func(a, b *Subscription) bool { return a.ID != "" && a.ID == b.ID },
-	func(a, b *Subscription) bool {
-		return a.Product.Code != "" && a.Product.Code == b.Product.Code && compatible(a, b)
-	},
-	func(a, b *Subscription) bool {
-		return a.Plan.Code != "" && a.Plan.Code == b.Plan.Code && compatible(a, b)
-	},
-	func(a, b *Subscription) bool { return a.Label == b.Label && compatible(a, b) },
-}
-
-// compatible reports whether a and b may be the same: neither their ids nor their products differ.
-func compatible(a, b *Subscription) bool {
-	differ := func(x, y string) bool { return x != "" && y != "" && x != y }
-	return !differ(a.ID, b.ID) && !differ(a.Product.Code, b.Product.Code)
 }
 
 func (s *Subscription) words() string {
@@ -231,17 +196,10 @@ func (s *Subscription) changesTo(t *Subscription) (words []string) {
 			words = append(words, fmt.Sprintf("%s%s → %s", what, Shown(cmp.Or(from, "none")), Shown(cmp.Or(to, "none"))))
 		}
 	}
-	coded := func(what string, from, to Coded) {
-		if from.Code != to.Code && from.Name == to.Name {
-			compare(what, from.Code, to.Code) // the names do not show the change
-		} else {
-			compare(what, from.Label(), to.Label())
-		}
-	}
 	compare("", s.State, t.State)
-	coded("product ", s.Product, t.Product)
-	coded("plan ", s.Plan, t.Plan)
-	coded("price list ", s.PriceList, t.PriceList)
+	compare("product ", s.Product.Label(), t.Product.Label())
+	compare("plan ", s.Plan.Label(), t.Plan.Label())
+	compare("price list ", s.PriceList.Label(), t.PriceList.Label())
 	compare("start ", s.Start, t.Start)
 	compare("end ", s.End, t.End)
 	compare("trial start ", s.TrialStart, t.TrialStart)

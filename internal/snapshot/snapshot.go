@@ -40,17 +40,16 @@ type Feature struct {
 
 // A Subscription is where features come from. usher only shows it: dates and states decide nothing.
 type Subscription struct {
-	ID         string    `json:"id,omitempty"`
-	Label      string    `json:"label,omitempty"` // tells it from the other subscriptions of its snapshot, if possible
-	State      string    `json:"state,omitempty"`
-	Product    Coded     `json:"product"`
-	Plan       Coded     `json:"plan"`
-	PriceList  Coded     `json:"price_list"`
-	Start      string    `json:"start,omitempty"` // a date, as the next three
-	End        string    `json:"end,omitempty"`
-	TrialStart string    `json:"trial_start,omitempty"`
-	TrialEnd   string    `json:"trial_end,omitempty"`
-	Features   []Feature `json:"features,omitempty"`
+	ID         string `json:"id,omitempty"`
+	Label      string `json:"label,omitempty"` // its product or, if it has none, its plan or its id
+	State      string `json:"state,omitempty"`
+	Product    Coded  `json:"product"`
+	Plan       Coded  `json:"plan"`
+	PriceList  Coded  `json:"price_list"`
+	Start      string `json:"start,omitempty"` // a date, as the next three
+	End        string `json:"end,omitempty"`
+	TrialStart string `json:"trial_start,omitempty"`
+	TrialEnd   string `json:"trial_end,omitempty"`
 }
 
 // Coded is a product, a plan or a price list.
@@ -215,22 +214,15 @@ func merge(list []Feature) []Feature {
 	return merged
 }
 
-// limitOf reads a quantity. JSON has many ways to write a number: 1e3 and 25.0 are integers, too, and
-// 1e300 is an integer that no int64 can hold.
+// limitOf reads a quantity. JSON has many ways to write a number: 1e3 and 25.0 are integers, too. A
+// float64 holds every integer up to MaxLimit exactly, and ParseFloat returns infinity for a number that
+// is too large.
 func limitOf(quantity any) (_ Limit, ok bool) {
 	if quantity == nil {
 		return Unlimited, true
 	}
-	number, ok := quantity.(json.Number)
-	if !ok {
-		return 0, false
-	}
-	if n, err := strconv.ParseInt(number.String(), 10, 64); err == nil {
-		return Limit(max(0, min(n, int64(MaxLimit)))), true
-	}
-	// A float64 holds every integer below MaxLimit exactly. ParseFloat returns infinity for a number
-	// that is too large.
-	f, err := strconv.ParseFloat(number.String(), 64)
+	number, _ := quantity.(json.Number)
+	f, err := number.Float64()
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0, false
 	}
@@ -240,7 +232,6 @@ func limitOf(quantity any) (_ Limit, ok bool) {
 func readSubscriptions(value any) []Subscription {
 	list, _ := value.([]any)
 	var subscriptions []Subscription
-	times := make(map[string]int) // how often a label occurs
 	for _, item := range list {
 		if _, ok := item.(map[string]any); !ok {
 			continue
@@ -256,20 +247,10 @@ func readSubscriptions(value any) []Subscription {
 			TrialStart: textOf(item, "trial_start_date"),
 			TrialEnd:   textOf(item, "trial_end_date"),
 		}
-		s.Features, _ = readFeatures(content.Member(item, "features"))
-		s.Label = cmp.Or(s.Product.Label(), s.Plan.Label())
-		times[s.Label]++
-		subscriptions = append(subscriptions, s)
-	}
-	for i := range subscriptions {
-		s := &subscriptions[i]
-		switch {
-		case s.ID == "":
-		case s.Label == "":
+		if s.Label = cmp.Or(s.Product.Label(), s.Plan.Label()); s.Label == "" && s.ID != "" {
 			s.Label = "#" + s.ID
-		case times[s.Label] > 1:
-			s.Label += " #" + s.ID
 		}
+		subscriptions = append(subscriptions, s)
 	}
 	return subscriptions
 }

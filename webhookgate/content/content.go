@@ -31,16 +31,13 @@ func (f Fault) String() string { return cmp.Or(f.Path, "the body") + " " + f.Mes
 // Summary describes faults in one sentence, because some webhook logs show only one line: it has the
 // first fault, and says how many more there are.
 func Summary(faults []Fault) string {
-	if len(faults) == 0 {
-		return ""
-	}
-	switch more := len(faults) - 1; more {
+	switch len(faults) {
 	case 0:
-		return faults[0].String()
+		return ""
 	case 1:
-		return faults[0].String() + ", and one more fault"
+		return faults[0].String()
 	default:
-		return fmt.Sprintf("%v, and %d more faults", faults[0], more)
+		return fmt.Sprintf("%v, and %d more", faults[0], len(faults)-1)
 	}
 }
 

@@ -37,7 +37,7 @@ func Parse(body []byte) (any, *Fault) {
 		return nil, &Fault{Message: "is empty"}
 	}
 	if !utf8.Valid(body) {
-		return nil, &Fault{Message: "is not valid UTF-8, at " + position(body, badRune(body))}
+		return nil, &Fault{Message: "is not valid UTF-8"}
 	}
 	if !json.Valid(body) {
 		return nil, &Fault{Message: "is not JSON: " + syntaxError(body)}
@@ -203,17 +203,6 @@ func syntaxError(body []byte) string {
 		return fmt.Sprintf("%v, at %s", syntax, position(body, int(syntax.Offset)-1))
 	}
 	return fmt.Sprint(err)
-}
-
-// badRune returns the offset of the first byte of body that is not UTF-8. There must be one.
-func badRune(body []byte) (offset int) {
-	for {
-		r, size := utf8.DecodeRune(body[offset:])
-		if r == utf8.RuneError && size <= 1 {
-			return offset
-		}
-		offset += size
-	}
 }
 
 // position writes an offset as a line and a column, counted from one as editors do.

@@ -32,7 +32,7 @@ func TestParse(t *testing.T) {
 		{`{"a":01}`, " is not JSON"},
 		{`{"a":NaN}`, " is not JSON"},
 		{"{\"a\":\"\n\"}", " is not JSON"},
-		{"{\n\"a\":\"b\xff\"}", "not valid UTF-8, at line 2, column 7"},
+		{"{\n\"a\":\"b\xff\"}", "not valid UTF-8"},
 		{"\"\xed\xa0\x80\"", "not valid UTF-8"},
 		{`{"a":1,"b":2,"a":1}`, "/a is in the object twice"},
 		{`{"code":1,"\u0063ode":2}`, "/code is in the object twice"},

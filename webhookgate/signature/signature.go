@@ -62,7 +62,7 @@ func (a HMAC) parse(s string) ([]byte, error) {
 	case hex.EncodedLen(a.size):
 		return hex.DecodeString(s)
 	case base64.RawStdEncoding.EncodedLen(a.size):
-		return DecodeBase64(s)
+		return decodeBase64(s)
 	}
 	return nil, errors.New("wrong length") // not decoded: a stranger can send megabytes
 }
@@ -80,8 +80,8 @@ func (a HMAC) sign(key []byte, parts ...[]byte) []byte {
 	return mac.Sum(nil)
 }
 
-// DecodeBase64 reads base64 in the standard alphabet or the one for URLs, with or without padding.
-func DecodeBase64(s string) ([]byte, error) {
+// decodeBase64 reads base64 in the standard alphabet or the one for URLs, with or without padding.
+func decodeBase64(s string) ([]byte, error) {
 	return base64.RawStdEncoding.DecodeString(strings.TrimRight(toStandard.Replace(s), "="))
 }
 
