@@ -126,7 +126,7 @@ func (s *story) outage() {
 	}
 	var came []string
 	for _, d := range s.box.Receiver.Deliveries() {
-		if d.Applied && slices.Contains(sent, d.WebhookID) {
+		if d.Status == http.StatusOK && slices.Contains(sent, d.WebhookID) {
 			came = append(came, d.WebhookID)
 		}
 	}

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
@@ -97,7 +96,6 @@ type NamedCode struct {
 type Tenant struct {
 	tenantRecord
 	snapshot
-	Digest string // SHA-256 of the snapshot's bytes, in hex
 }
 
 // String returns one line with the tenant and what it may use.
@@ -129,10 +127,8 @@ func readSnapshot(body []byte) (Tenant, error) {
 	if err := json.Unmarshal(body, &e); err != nil {
 		return Tenant{}, err
 	}
-	return Tenant{e.Payload.Tenant, e.Payload.Change, digest(body)}, nil
+	return Tenant{e.Payload.Tenant, e.Payload.Change}, nil
 }
-
-func digest(body []byte) string { return fmt.Sprintf("%x", sha256.Sum256(body)) }
 
 // tenantState is a tenant as the service stores it.
 type tenantState struct {
