@@ -201,7 +201,7 @@ func runUntilStopped(ctx context.Context, p *Process) error {
 }
 
 func demoCommand(ctx context.Context, p *Process) error {
-	return demo.Run(ctx, demo.Config{Environ: p.Environ, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self})
+	return demo.Run(ctx, demo.Config{Environ: p.Environ, Stdout: p.Stdout, Stderr: p.Stderr})
 }
 
 // execCommand is 'usher exec': it runs a command of the user's, which calls the service through a local

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,7 +29,6 @@ type Config struct {
 	Environ []string
 	Stdout  io.Writer // gets the story
 	Stderr  io.Writer // gets the log
-	Self    string    // the path of usher's binary, for hints; may be empty
 }
 
 const (
@@ -81,7 +79,7 @@ func Run(ctx context.Context, c Config) error {
 			st.muteWarnings()
 		}
 		if st.tell(func() { running.Go(func() { legacyProgram(playing, st.calls) }) }) {
-			say.hints(at, box.URL, programName(c.Self))
+			say.hints(at, box.URL, programName(os.Args[0]))
 			st.sendUntilEnd()
 		}
 	})
@@ -102,30 +100,13 @@ func newLog(c Config, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, level), level
 }
 
-// programName returns how the user can call this program, whose path is self, for a hint. 'go run' builds
-// into a temporary folder, so that path would be of no use.
-func programName(self string) string {
-	if self == "" {
-		return "usher"
-	}
-	if strings.Contains(filepath.ToSlash(self), "/go-build") {
+// programName returns how the user can call this program, for a hint: as it was called, except that 'go run'
+// builds into a temporary folder.
+func programName(called string) string {
+	if strings.Contains(filepath.ToSlash(called), "/go-build") {
 		return "go run ."
 	}
-	if found, err := exec.LookPath("usher"); err == nil && sameFile(found, self) {
-		return "usher"
-	}
-	if here, err := os.Getwd(); err == nil {
-		if rel, err := filepath.Rel(here, self); err == nil && filepath.IsLocal(rel) {
-			return "./" + filepath.ToSlash(rel)
-		}
-	}
-	return self
-}
-
-func sameFile(a, b string) bool {
-	x, _ := os.Stat(a)
-	y, _ := os.Stat(b)
-	return os.SameFile(x, y) // false if one of them is nil
+	return called
 }
 
 const entitlementsListen = "127.0.0.1:8070" // by default this part is off

@@ -73,8 +73,8 @@ var demoStory = []string{
 	`receiver fixed\n`,
 	`usher inbox redeliver \d+ +delivered\n`,
 	`Try these in another terminal:\n`,
-	`USHER_ADMIN_LISTEN=127\.0\.0\.1:\d+ usher inbox ls --limit 5\n`,
-	`usher sandbox send acme users=300 --at http://127\.0\.0\.1:\d+\n`,
+	`USHER_ADMIN_LISTEN=127\.0\.0\.1:\d+ go run \. inbox ls --limit 5\n`,
+	`go run \. sandbox send acme users=300 --at http://127\.0\.0\.1:\d+\n`,
 	`(?m)^\d\d:\d\d:\d\d  .*200 queued, delivered\n`,
 	`the receiver is down\n`,
 	`200 queued, 1 waiting\n`,
@@ -219,13 +219,13 @@ func TestDemoWithoutGate(t *testing.T) {
 	}
 }
 
-// A hint calls the program as the user can call it.
+// A hint calls the program as the user has called it.
 func TestProgramName(t *testing.T) {
-	for self, want := range map[string]string{
-		"": "usher", "/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .", "/opt/x/usher": "/opt/x/usher",
+	for called, want := range map[string]string{
+		"usher": "usher", "./usher": "./usher", "/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .",
 	} {
-		if got := programName(self); got != want {
-			t.Errorf("%q: %q, want %q", self, got, want)
+		if got := programName(called); got != want {
+			t.Errorf("%q: %q, want %q", called, got, want)
 		}
 	}
 }
