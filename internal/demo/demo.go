@@ -100,8 +100,8 @@ func programName(called string) string {
 
 const entitlementsListen = "127.0.0.1:8070" // by default this part is off
 
-// usedSettings are the user's settings that the demo uses. It ignores all others, so that it works also where
-// the environment has settings for a real service.
+// usedSettings are the user's settings that the demo uses, unless a port is off or a socket. It ignores all
+// others, so that it works also where the environment has settings for a real service.
 var usedSettings = []string{
 	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN",
 	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE", "USHER_ADMIN_READ_TOKEN", "USHER_ADMIN_READ_TOKEN_FILE",
@@ -129,7 +129,7 @@ func environment(box *sandbox.Sandbox, given map[string]string, inboxDir string)
 		demo = append(demo, name+"="+given[name])
 	}
 	for _, name := range []string{"USHER_LISTEN", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN", "USHER_ADMIN_LISTEN"} {
-		if given[name] != "" && (name != "USHER_ADMIN_LISTEN" || given[name] != "off") { // the demo needs the admin port itself
+		if given[name] != "" && given[name] != "off" && !strings.HasPrefix(given[name], "unix:") { // the story needs every port
 			continue
 		}
 		addr := cmp.Or(settings.Default(name), entitlementsListen)

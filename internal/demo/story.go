@@ -370,16 +370,12 @@ func (n *narrator) paint(code, s string) string {
 func (n *narrator) bold(s string) string { return n.paint("1", s) }
 
 func (n *narrator) welcome(at serve.Addresses, path, receiver string, replaced []string) {
-	port := at.Calls + "/graphql"
-	if strings.HasPrefix(at.Calls, "unix:") {
-		port = at.Calls
-	}
 	does := "runs on this machine alone; nothing leaves it"
 	if receiver != "" {
 		does = "sends its webhooks to your receiver"
 	}
 	fmt.Fprintf(n.out, "%s %s. Ctrl-C ends it.\n\n", n.bold("usher demo"), does)
-	fmt.Fprintf(n.out, "  calls         %s\n", n.bold(port))
+	fmt.Fprintf(n.out, "  calls         %s\n", n.bold(at.Calls+"/graphql"))
 	fmt.Fprintf(n.out, "  webhooks      %s\n", n.bold(at.Webhooks+path))
 	fmt.Fprintf(n.out, "  entitlements  %s\n", n.bold(at.Entitlements))
 	fmt.Fprintf(n.out, "  admin page    %s\n", n.bold(at.Admin))
@@ -389,7 +385,7 @@ func (n *narrator) welcome(at serve.Addresses, path, receiver string, replaced [
 	for _, addr := range replaced {
 		fmt.Fprintf(n.out, "  (%s is taken, so a free port is used instead)\n", addr)
 	}
-	fmt.Fprintf(n.out, "\nCall it yourself, without a token:\n\n  curl -s %s/graphql \\\n", curlBase(at.Calls))
+	fmt.Fprintf(n.out, "\nCall it yourself, without a token:\n\n  curl -s %s/graphql \\\n", at.Calls)
 	fmt.Fprintf(n.out, "    -H Content-Type:application/json -d '{\"query\":\"{accounts(limit:3){name}}\"}'\n")
 }
 
@@ -400,19 +396,11 @@ func (n *narrator) hints(at serve.Addresses, box, program string) {
 		ask = "USHER_ADMIN_LISTEN=" + addr + " " + program
 	}
 	fmt.Fprintf(n.out, "\nTry these in another terminal:\n\n")
-	fmt.Fprintf(n.out, "  curl -s %s/v1/entitlements/acme/users\n", curlBase(at.Entitlements))
+	fmt.Fprintf(n.out, "  curl -s %s/v1/entitlements/acme/users\n", at.Entitlements)
 	fmt.Fprintf(n.out, "  %s entitlements acme\n  %s inbox ls --limit 5\n", ask, ask)
 	fmt.Fprintf(n.out, "  %s sandbox send acme users=300 --at %s\n", program, box)
 	fmt.Fprintf(n.out, "\nThe admin page shows each webhook and what it changed:  %s\n", n.bold(at.Admin))
 	fmt.Fprintf(n.out, "\nFrom now on a webhook comes every few seconds.\n\n")
-}
-
-// curlBase returns an address as an argument of curl.
-func curlBase(address string) string {
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		return "--unix-socket '" + path + "' http://localhost"
-	}
-	return address
 }
 
 func (n *narrator) step(number int, title string) {
