@@ -264,12 +264,8 @@ func (i *inboxCall) list(ctx context.Context) error {
 	if i.json {
 		return json.NewEncoder(i.Stdout).Encode(l)
 	}
-	width := text.Width(i.Stdout)
-	if err := printList(i.Stdout, l.Webhooks, time.Now(), width); err != nil {
+	if err := printList(i.Stdout, l.Webhooks, time.Now(), text.Width(i.Stdout)); err != nil {
 		return err
-	}
-	if width > 0 {
-		fmt.Fprintln(i.Stderr, summary(l.Webhooks))
 	}
 	if len(l.Webhooks) == 0 && len(l.Alike) > 0 {
 		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", text.Visible(i.filter.Get("tenant")), text.Visible(strings.Join(l.Alike, " or ")))
@@ -557,21 +553,6 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
-}
-
-// summary says how many webhooks there are, in all and in each state.
-func summary(entries []admin.Webhook) string {
-	count := make(map[store.State]int)
-	for i := range entries {
-		count[entries[i].State]++
-	}
-	var words []string
-	for _, state := range store.States {
-		if count[state] > 0 {
-			words = append(words, fmt.Sprintf("%d %s", count[state], state))
-		}
-	}
-	return strings.TrimSuffix(plural(len(entries), "webhook")+": "+strings.Join(words, ", "), ": ")
 }
 
 // printDetail prints everything that usher knows about one webhook.

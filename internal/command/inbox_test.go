@@ -128,16 +128,6 @@ func TestInboxListForATerminal(t *testing.T) {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
-	for _, tc := range []struct {
-		entries []admin.Webhook
-		want    string
-	}{
-		{nil, "0 webhooks"}, {entries[:1], "1 webhook: 1 parked"}, {entries, "3 webhooks: 2 waiting, 1 parked"},
-	} {
-		if got := summary(tc.entries); got != tc.want {
-			t.Errorf("%q, want %q", got, tc.want)
-		}
-	}
 }
 
 func TestInboxShow(t *testing.T) {
