@@ -512,9 +512,6 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// noReceiver is the reason why a webhook waits whose receiver was removed from the settings.
-const noReceiver = "no receiver takes its platform"
-
 // printList prints one line for each webhook. On a terminal, which has terminal columns, it prints headings
 // and cuts the lines; elsewhere terminal is zero.
 func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int) error {
@@ -566,9 +563,6 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	field("id", d.ID)
 	field("state", d.Outcome())
 	field("because", d.Why)
-	if d.NoReceiver {
-		field("because", noReceiver)
-	}
 	field("since", timeAndAge(d.Changed, now))
 	field("tenant", tenantName(&d.Webhook))
 	field("type", d.Type)
@@ -585,16 +579,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 		field("tries", strconv.Itoa(d.Tries))
 	}
 	field("receiver", d.Receiver)
-	switch {
-	case d.Paused:
-		field("next try", "paused")
-	case d.HeldBy != "":
-		field("next try", "waits behind "+d.HeldBy)
-	case d.Down:
-		field("next try", "when the receiver is back")
-	case !d.Next.IsZero():
-		field("next try", d.Next.UTC().Format(time.RFC3339)+", in "+age(now, d.Next))
-	}
+	field("waits", strings.Join(waitsFor(&d.Webhook, now), "; "))
 
 	section := func(title string, lines []string) {
 		if len(lines) > 0 {
@@ -670,16 +655,21 @@ func tenantName(e *admin.Webhook) string {
 
 // lastAnswer returns the receiver's last answer, or why there is none, and what the webhook waits for.
 func lastAnswer(e *admin.Webhook, now time.Time) string {
-	var words []string
+	words := waitsFor(e, now)
 	if answer := cmp.Or(e.Answer, e.Why); answer != "" {
-		words = append(words, text.Visible(answer))
+		words = slices.Insert(words, 0, text.Visible(answer))
 	}
+	return cmp.Or(strings.Join(words, "; "), "-")
+}
+
+// waitsFor says what a webhook waits for, and how many wait behind it.
+func waitsFor(e *admin.Webhook, now time.Time) (words []string) {
 	if e.Paused {
 		words = append(words, "paused")
 	}
 	switch {
 	case e.NoReceiver:
-		words = append(words, noReceiver)
+		words = append(words, "no receiver takes its platform")
 	case e.HeldBy != "":
 		words = append(words, "behind "+e.HeldBy)
 	case !e.Paused && e.Down:
@@ -690,7 +680,7 @@ func lastAnswer(e *admin.Webhook, now time.Time) string {
 	if e.Behind > 0 {
 		words = append(words, fmt.Sprintf("%d behind it", e.Behind))
 	}
-	return cmp.Or(strings.Join(words, "; "), "-")
+	return words
 }
 
 // timeAndAge returns a time and how long ago it was. It is empty for the zero time.
