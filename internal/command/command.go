@@ -322,23 +322,13 @@ func parseFlags(flags *flag.FlagSet, args []string) (others []string, err error)
 	}
 }
 
-// flagProblem replaces the error of package flag about an unknown flag with one that suggests the flag
-// that was meant, or lists all flags.
+// flagProblem replaces the error of package flag about an unknown flag with one that lists all flags.
 func flagProblem(flags *flag.FlagSet, err error) error {
-	unknown, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: ")
+	unknown, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	if !ok {
 		return err
 	}
 	var names []string
 	flags.VisitAll(func(f *flag.Flag) { names = append(names, "--"+f.Name) })
-	unknown = "--" + strings.TrimLeft(unknown, "-")
-	switch meant := settings.Nearest(unknown, names); {
-	case unknown == "--outcome" && slices.Contains(names, "--state"):
-		return fmt.Errorf("%s has no flag %s: use --state", flags.Name(), unknown)
-	case meant != "":
-		return fmt.Errorf("%s has no flag %s: did you mean %s?", flags.Name(), unknown, meant)
-	case len(names) == 0:
-		return fmt.Errorf("%s takes no flags, but got %s", flags.Name(), unknown)
-	}
-	return fmt.Errorf("%s has no flag %s: it has %s", flags.Name(), unknown, strings.Join(names, ", "))
+	return fmt.Errorf("%s has no flag --%s: it has %s", flags.Name(), unknown, cmp.Or(strings.Join(names, ", "), "none"))
 }

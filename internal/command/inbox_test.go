@@ -256,9 +256,8 @@ func TestInboxCommands(t *testing.T) {
 		{"forget nobody", []string{"forget"}, 2, "", "one tenant", ""},
 		{"forget the empty one", []string{"forget", ""}, 2, "", "invalid tenant", ""},
 		{"unknown flag", []string{"show", "4", "--force"}, 2, "", "show has no flag --force: it has --json", ""},
-		{"a slip of a flag", []string{"ls", "--tennant", "acme"}, 2, "", "ls has no flag --tennant: did you mean --tenant?", ""},
-		{"a flag by the page's name", []string{"ls", "--outcome", "parked"}, 2, "", "ls has no flag --outcome: use --state. Run", ""},
-		{"a flag where there are none", []string{"forget", "--force", "acme"}, 2, "", "forget takes no flags, but got --force", ""},
+		{"a slip of a flag", []string{"ls", "--tennant", "acme"}, 2, "", "ls has no flag --tennant: it has --json, --limit, --since, --state, --tenant, --until", ""},
+		{"a flag where there are none", []string{"forget", "--force", "acme"}, 2, "", "forget has no flag --force: it has none", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := calm
