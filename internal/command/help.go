@@ -3,6 +3,8 @@ package command
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"usher/internal/settings"
@@ -155,11 +157,11 @@ func helpCommand(_ context.Context, p *Process, args []string) error {
 		}
 		return nil
 	case len(args) > 1:
-		return usageErrorf("usher help takes one command, but got %q", strings.Join(args, " "))
+		return usageErrorf("takes one command, but got %q", strings.Join(args, " "))
 	}
 	text, ok := commandHelp[args[0]]
 	if !ok {
-		return unknownCommand(args[0])
+		return unknownCommand(args[0], slices.Sorted(maps.Keys(commandHelp)))
 	}
 	fmt.Fprint(p.Stdout, text)
 	return nil

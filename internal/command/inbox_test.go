@@ -243,7 +243,7 @@ func TestInboxCommands(t *testing.T) {
 
 		{"nothing to do", nil, 2, "", "say what to do: ls, show", ""},
 		{"something else", []string{"purge-it"}, 2, "", `unknown command "purge-it": use ls, show`, ""},
-		{"a slip", []string{"lss"}, 2, "", `unknown command "lss": did you mean ls? Run 'usher inbox -h'`, ""},
+		{"a slip", []string{"lss"}, 2, "", `unknown command "lss" (did you mean ls?). Run 'usher inbox -h'`, ""},
 		{"help", []string{"-h"}, 0, "redeliver ID...", "", ""},
 		{"help of a part", []string{"ls", "--help"}, 0, "usher inbox", "", ""},
 		{"ls of less than nothing", []string{"ls", "--limit", "-1"}, 2, "", "write a number, 0 for all", ""},

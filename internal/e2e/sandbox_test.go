@@ -237,7 +237,7 @@ func TestSandboxUsage(t *testing.T) {
 		code int
 		text string
 	}{
-		"snd acme":                               {2, `unknown command "snd": did you mean send?`},
+		"snd acme":                               {2, `unknown command "snd" (did you mean send?)`},
 		"acme":                                   {2, "unknown command"},
 		"--webhooks-to here":                     {2, "write an address"},
 		"--hmac-scheme standard":                 {2, "needs --hmac-secret"},
