@@ -180,11 +180,6 @@ func exportLines(s *sandbox.Sandbox) string {
 	if s.URL != "http://127.0.0.1:9000" {
 		at = " --at " + s.URL
 	}
-	for _, to := range s.Sender.URLs {
-		if u, err := url.Parse(to); err == nil {
-			fmt.Fprintf(&b, "# Webhooks go to %s://%s\n", u.Scheme, u.Host) // the path may be a secret
-		}
-	}
 	fmt.Fprintf(&b, "# Send a webhook: usher sandbox send acme users=25 sso%s\n", at)
 	return b.String()
 }
