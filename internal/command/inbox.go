@@ -86,7 +86,7 @@ type inboxCall struct {
 	filter      url.Values       // state, tenant, since and until, as parameters of the API
 	tenant      store.TenantName // empty if the arguments name no tenant
 	receiver    string
-	limit       uint64
+	limit       uint
 	json, force bool
 	yes, skip   bool
 }
@@ -164,13 +164,7 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 		}
 		return nil
 	})
-	i.limit = 1000
-	f.Func("limit", "", func(s string) (err error) {
-		if i.limit, err = strconv.ParseUint(s, 10, 31); err != nil {
-			return errors.New("write a number, 0 for all")
-		}
-		return nil
-	})
+	f.UintVar(&i.limit, "limit", 1000, "")
 	return f
 }
 
@@ -213,12 +207,12 @@ func (i *inboxCall) setTenant(arg string) (err error) {
 
 // parseWhen parses a time, a day, or a duration before now.
 func parseWhen(s string, now time.Time) (time.Time, error) {
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
+	for _, layout := range []string{time.RFC3339, time.DateOnly} {
 		if t, err := time.Parse(layout, s); err == nil {
 			return t, nil
 		}
 	}
-	s = strings.TrimPrefix(s, "-")
+	s = strings.TrimPrefix(s, "-") // -2h would be a time in the future
 	if days, ok := strings.CutSuffix(s, "d"); ok {
 		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
 			return now.AddDate(0, 0, -int(n)), nil

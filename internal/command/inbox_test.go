@@ -246,7 +246,7 @@ func TestInboxCommands(t *testing.T) {
 		{"a slip", []string{"lss"}, 2, "", `unknown command "lss" (did you mean ls?). Run 'usher inbox -h'`, ""},
 		{"help", []string{"-h"}, 0, "redeliver ID...", "", ""},
 		{"help of a part", []string{"ls", "--help"}, 0, "usher inbox", "", ""},
-		{"ls of less than nothing", []string{"ls", "--limit", "-1"}, 2, "", "write a number, 0 for all", ""},
+		{"ls of less than nothing", []string{"ls", "--limit", "-1"}, 2, "", `invalid value "-1" for flag -limit`, ""},
 		{"ls of something", []string{"ls", "acme"}, 2, "", `ls takes no argument "acme"`, ""},
 		{"show without an id", []string{"show"}, 2, "", "one id", ""},
 		{"show of two", []string{"show", "1", "2"}, 2, "", "one id", ""},
