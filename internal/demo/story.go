@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -331,10 +330,10 @@ func webhookID(e sandbox.SentWebhook) string {
 	return a.Webhook
 }
 
-// legacyProgram stands for a program without OAuth. It makes a few calls a second, at a rate that rises and
-// falls, so that the admin page has something to show.
+// legacyProgram stands for a program without OAuth. It makes a few calls a second, so that the admin page has
+// something to show.
 func legacyProgram(ctx context.Context, calls *serve.Client) {
-	for n := 0; pause(ctx, 300*time.Millisecond+time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond); n++ {
+	for pause(ctx, 300*time.Millisecond) {
 		query(ctx, calls)
 	}
 }
