@@ -56,7 +56,6 @@ func TestAdvice(t *testing.T) {
 		{"secret without a file", nil, []string{"USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE=" + none}, 2, []string{"USHER_CLIENT_SECRET_FILE is", "no such file"}},
 		{"nothing set", nil, []string{"USHER_BASE_URL=", "USHER_CLIENT_ID=", "USHER_CLIENT_SECRET="}, 2, []string{"USHER_BASE_URL is not set", "run 'usher demo'"}},
 		{"exec without --", []string{"exec", "-x"}, nil, 2, []string{"write usher exec -- CMD"}},
-		{"no exec at all", []string{"./report.sh"}, nil, 2, []string{"write usher exec -- ./report.sh"}},
 		{"misspelt command", []string{"chekc"}, nil, 2, []string{"did you mean check?"}},
 		{"nobody to ask", []string{"healthcheck"}, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, 1, []string{"cannot reach usher at 127.0.0.1:1: ", "refused. Is it running? USHER_ADMIN_LISTEN says where, "}},
 	} {

@@ -17,7 +17,6 @@ import (
 	"usher/internal/receiver"
 	"usher/internal/settings"
 	"usher/internal/text"
-	"usher/tokens"
 )
 
 // checkCommand is 'usher check': it tries the settings without opening a port, and prints one line for
@@ -33,7 +32,7 @@ func checkCommand(ctx context.Context, p *Process) error {
 	for _, u := range s.Unused {
 		fmt.Fprintf(p.Stdout, "note  %s is not used: %s\n", u.Name, u.Why)
 	}
-	c := &checker{out: p.Stdout, tokens: make(map[*outbound.Identity]*tokens.Token)}
+	c := &checker{out: p.Stdout}
 	if s.OutboundOn() {
 		if c.outbound, err = outbound.New(s, logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level), nil); err != nil {
 			return err
@@ -61,8 +60,7 @@ func checkCommand(ctx context.Context, p *Process) error {
 
 type checker struct {
 	out      io.Writer
-	outbound *outbound.Outbound                   // nil if outbound is off
-	tokens   map[*outbound.Identity]*tokens.Token // ports with the same identity share a token
+	outbound *outbound.Outbound // nil if outbound is off
 	failed   bool
 }
 
@@ -76,14 +74,10 @@ func (c *checker) fail(format string, args ...any) {
 }
 
 func (c *checker) port(ctx context.Context, p *outbound.Port) {
-	token := c.tokens[p.Identity]
-	if token == nil {
-		var err error
-		if token, err = p.Client.Fetch(ctx); err != nil {
-			c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.Advise(err, &p.Port))
-			return
-		}
-		c.tokens[p.Identity] = token
+	token, err := p.Client.Fetch(ctx)
+	if err != nil {
+		c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.Advise(err, &p.Port))
+		return
 	}
 	c.ok("token for port %s: valid for %v, fingerprint %s", p.Name, time.Until(token.Expiry()).Round(time.Second), token)
 	if err := c.outbound.Probe(ctx, token); err != nil {

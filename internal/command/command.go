@@ -60,7 +60,7 @@ var commands = map[string]func(ctx context.Context, p *Process, args []string) e
 func noArgs(run func(context.Context, *Process) error) func(context.Context, *Process, []string) error {
 	return func(ctx context.Context, p *Process, args []string) error {
 		if len(args) > 0 {
-			return usageErrorf("usher %s takes no arguments, but got %q", p.command, strings.Join(args, " "))
+			return usageErrorf("takes no arguments, but got %q", strings.Join(args, " "))
 		}
 		return run(ctx, p)
 	}
@@ -90,12 +90,12 @@ func (p *Process) run(ctx context.Context) error {
 	case "-h", "-help", "--help":
 		name = "help"
 	}
-	p.command = name
 	run := commands[name]
-	switch {
-	case run == nil:
-		return unknownCommand(name)
-	case len(args) > 0 && isHelp(args[0]):
+	if run == nil {
+		return unknownCommand(name, slices.Sorted(maps.Keys(commandHelp)))
+	}
+	p.command = name
+	if len(args) > 0 && isHelp(args[0]) {
 		return flag.ErrHelp
 	}
 	return run(ctx, p, args)
@@ -147,15 +147,9 @@ func (p *Process) exit(err error) int {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(p.Stdout, commandHelp[p.command])
 		return exitOK
-	case isUsage && (p.command == "inbox" || p.command == "sandbox"): // they have subcommands
-		end := "."
-		if strings.HasSuffix(err.Error(), "?") {
-			end = ""
-		}
-		fmt.Fprintf(p.Stderr, "usher %s: %v%s Run 'usher %s -h' for help.\n", p.command, err, end, p.command)
-		return exitUsage
 	case isUsage:
-		fmt.Fprintf(p.Stderr, "%v\nRun 'usher -h' for help.\n", err)
+		command := strings.TrimSpace("usher " + p.command)
+		fmt.Fprintf(p.Stderr, "%s: %v. Run '%s -h' for help.\n", command, err, command)
 		return exitUsage
 	case isSettings:
 		fmt.Fprintln(p.Stderr, err)
@@ -178,16 +172,12 @@ func (p *Process) commandLine(command string) string {
 	return "usher" + rest
 }
 
-// unknownCommand returns an error that suggests the command that the user probably meant.
-func unknownCommand(name string) error {
-	known := slices.DeleteFunc(slices.Sorted(maps.Keys(commandHelp)), func(name string) bool { return name == "serve" })
-	advice := ""
+// unknownCommand returns an error that suggests the command that the user probably meant, or lists all.
+func unknownCommand(name string, known []string) error {
 	if meant := settings.Nearest(name, known); meant != "" {
-		advice = ": did you mean " + meant + "?"
-	} else if strings.ContainsAny(name, `/\`) {
-		advice = ": to run a program, write usher exec -- " + name
+		return usageErrorf("unknown command %q (did you mean %s?)", name, meant)
 	}
-	return usageErrorf("there is no command %q%s", name, advice)
+	return usageErrorf("unknown command %q: use %s", name, strings.Join(known, ", "))
 }
 
 // runUntilStopped is usher without a command: it serves until ctx ends or a signal stops it.
@@ -201,7 +191,7 @@ func runUntilStopped(ctx context.Context, p *Process) error {
 }
 
 func demoCommand(ctx context.Context, p *Process) error {
-	return demo.Run(ctx, demo.Config{Environ: p.Environ, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self})
+	return demo.Run(ctx, demo.Config{Environ: p.Environ, Stdout: p.Stdout, Stderr: p.Stderr})
 }
 
 // execCommand is 'usher exec': it runs a command of the user's, which calls the service through a local
@@ -215,10 +205,10 @@ func execCommand(ctx context.Context, p *Process, args []string) error {
 		job.Witness(p.Stdin, p.Stdout)
 		return nil
 	case strings.HasPrefix(args[0], "-"):
-		return usageErrorf("usher exec takes no option %q: write usher exec -- CMD ARG...", args[0])
+		return usageErrorf("takes no option %q: write usher exec -- CMD ARG...", args[0])
 	}
 	if len(args) == 0 {
-		return usageErrorf("usher exec needs a command: usher exec -- CMD ARG...")
+		return usageErrorf("needs a command: usher exec -- CMD ARG...")
 	}
 	j := job.Job{Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}
 	code, err := j.Run(ctx)
@@ -293,17 +283,13 @@ func unknownSubcommand(name string, all []subcommand) error {
 			names = append(names, s.name)
 		}
 	}
-	last := len(names) - 1
-	list := strings.Join(names[:last], ", ") + " or " + names[last]
-	switch meant := settings.Nearest(name, names); {
+	switch {
 	case name == "help" || isHelp(name):
 		return flag.ErrHelp
 	case name == "":
-		return usageErrorf("say what to do: %s", list)
-	case meant != "":
-		return usageErrorf("unknown command %q: did you mean %s?", name, meant)
+		return usageErrorf("say what to do: %s", strings.Join(names, ", "))
 	}
-	return usageErrorf("unknown command %q: use %s", name, list)
+	return unknownCommand(name, names)
 }
 
 // parseFlags parses flags before, between and after the other arguments, which it returns. (Package flag
@@ -322,23 +308,13 @@ func parseFlags(flags *flag.FlagSet, args []string) (others []string, err error)
 	}
 }
 
-// flagProblem replaces the error of package flag about an unknown flag with one that suggests the flag
-// that was meant, or lists all flags.
+// flagProblem replaces the error of package flag about an unknown flag with one that lists all flags.
 func flagProblem(flags *flag.FlagSet, err error) error {
-	unknown, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: ")
+	unknown, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	if !ok {
 		return err
 	}
 	var names []string
 	flags.VisitAll(func(f *flag.Flag) { names = append(names, "--"+f.Name) })
-	unknown = "--" + strings.TrimLeft(unknown, "-")
-	switch meant := settings.Nearest(unknown, names); {
-	case unknown == "--outcome" && slices.Contains(names, "--state"):
-		return fmt.Errorf("%s has no flag %s: use --state", flags.Name(), unknown)
-	case meant != "":
-		return fmt.Errorf("%s has no flag %s: did you mean %s?", flags.Name(), unknown, meant)
-	case len(names) == 0:
-		return fmt.Errorf("%s takes no flags, but got %s", flags.Name(), unknown)
-	}
-	return fmt.Errorf("%s has no flag %s: it has %s", flags.Name(), unknown, strings.Join(names, ", "))
+	return fmt.Errorf("%s has no flag --%s: it has %s", flags.Name(), unknown, cmp.Or(strings.Join(names, ", "), "none"))
 }

@@ -28,7 +28,7 @@ tenant may use it.
 // entitlementsCommand is 'usher entitlements': it prints what a tenant may use.
 func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	if len(args) < 1 || len(args) > 2 {
-		return usageErrorf("usher entitlements takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
+		return usageErrorf("takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
 	}
 	name, err := store.ParseTenant(args[0])
 	if err != nil {

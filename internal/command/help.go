@@ -3,6 +3,8 @@ package command
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"usher/internal/settings"
@@ -94,7 +96,7 @@ its webhooks wait, usher retries them, and delivers them when it works again.
 
 The demo uses only your listen, admin, log and shutdown settings and, for your
 receiver, USHER_WEBHOOK_SIGN_SECRET and USHER_WEBHOOK_TIMEOUT. If a default port
-is taken it uses a free one. The log shows warnings only; USHER_LOG_LEVEL=info
+is taken it uses a free one. The log shows errors only; USHER_LOG_LEVEL=info
 shows more.
 `,
 	"exec": `Usage: usher exec -- CMD ARG...
@@ -155,11 +157,11 @@ func helpCommand(_ context.Context, p *Process, args []string) error {
 		}
 		return nil
 	case len(args) > 1:
-		return usageErrorf("usher help takes one command, but got %q", strings.Join(args, " "))
+		return usageErrorf("takes one command, but got %q", strings.Join(args, " "))
 	}
 	text, ok := commandHelp[args[0]]
 	if !ok {
-		return unknownCommand(args[0])
+		return unknownCommand(args[0], slices.Sorted(maps.Keys(commandHelp)))
 	}
 	fmt.Fprint(p.Stdout, text)
 	return nil

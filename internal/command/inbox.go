@@ -86,7 +86,7 @@ type inboxCall struct {
 	filter      url.Values       // state, tenant, since and until, as parameters of the API
 	tenant      store.TenantName // empty if the arguments name no tenant
 	receiver    string
-	limit       uint64
+	limit       uint
 	json, force bool
 	yes, skip   bool
 }
@@ -164,13 +164,7 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 		}
 		return nil
 	})
-	i.limit = 1000
-	f.Func("limit", "", func(s string) (err error) {
-		if i.limit, err = strconv.ParseUint(s, 10, 31); err != nil {
-			return errors.New("write a number, 0 for all")
-		}
-		return nil
-	})
+	f.UintVar(&i.limit, "limit", 1000, "")
 	return f
 }
 
@@ -213,12 +207,12 @@ func (i *inboxCall) setTenant(arg string) (err error) {
 
 // parseWhen parses a time, a day, or a duration before now.
 func parseWhen(s string, now time.Time) (time.Time, error) {
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
+	for _, layout := range []string{time.RFC3339, time.DateOnly} {
 		if t, err := time.Parse(layout, s); err == nil {
 			return t, nil
 		}
 	}
-	s = strings.TrimPrefix(s, "-")
+	s = strings.TrimPrefix(s, "-") // -2h would be a time in the future
 	if days, ok := strings.CutSuffix(s, "d"); ok {
 		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
 			return now.AddDate(0, 0, -int(n)), nil
@@ -264,12 +258,8 @@ func (i *inboxCall) list(ctx context.Context) error {
 	if i.json {
 		return json.NewEncoder(i.Stdout).Encode(l)
 	}
-	width := text.Width(i.Stdout)
-	if err := printList(i.Stdout, l.Webhooks, time.Now(), width); err != nil {
+	if err := printList(i.Stdout, l.Webhooks, time.Now(), text.Width(i.Stdout)); err != nil {
 		return err
-	}
-	if width > 0 {
-		fmt.Fprintln(i.Stderr, summary(l.Webhooks))
 	}
 	if len(l.Webhooks) == 0 && len(l.Alike) > 0 {
 		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", text.Visible(i.filter.Get("tenant")), text.Visible(strings.Join(l.Alike, " or ")))
@@ -516,21 +506,10 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// The columns of printList whose content can be long.
-const (
-	tenantColumn = 2
-	changeColumn = 3
-	lastColumn   = 6
-	alignedWidth = 36 // a longer tenant or change makes only its own line longer, not the column wider
-	columnGap    = "  "
-)
-
-// noReceiver is the reason why a webhook waits whose receiver was removed from the settings.
-const noReceiver = "no receiver takes its platform"
-
 // printList prints one line for each webhook. On a terminal, which has terminal columns, it prints headings
-// and cuts the lines; elsewhere terminal is zero. It never shortens a tenant, so that people can copy it.
+// and cuts the lines; elsewhere terminal is zero.
 func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int) error {
+	const maxWidth = 36 // of a column; a longer cell makes only its own line longer
 	var rows [][]string
 	if terminal > 0 {
 		rows = append(rows, []string{"ID", "STATE", "TENANT", "WHAT CHANGED", "TRIES", "AGE", "LAST ANSWER"})
@@ -538,58 +517,33 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 	for i := range entries {
 		e := &entries[i]
 		changes := cmp.Or(text.Visible(strings.Join(e.Changes, ", ")), "-")
+		if terminal > 0 { // leave room for the last answer
+			changes = text.Shorten(changes, max(12, terminal/4))
+		}
 		rows = append(rows, []string{
 			e.ID, text.Visible(string(e.State)), tenantName(e), changes, strconv.Itoa(e.Tries), age(e.Received, now), lastAnswer(e, now),
 		})
 	}
-	widths := make([]int, lastColumn)
+	var widths [6]int // the last column needs none
 	for _, row := range rows {
 		for i := range widths {
-			width := utf8.RuneCountInString(row[i])
-			if i == tenantColumn || i == changeColumn {
-				width = min(width, alignedWidth)
-			}
-			widths[i] = max(widths[i], width)
+			widths[i] = max(widths[i], min(utf8.RuneCountInString(row[i]), maxWidth))
 		}
-	}
-	if terminal > 0 { // what changed and the last answer share the columns that are left
-		left := terminal + widths[changeColumn]
-		for _, width := range widths {
-			left -= width + len(columnGap)
-		}
-		widths[changeColumn] = max(12, min(widths[changeColumn], left/2, left-20))
 	}
 	var out strings.Builder
 	for _, row := range rows {
 		line := ""
 		for i, width := range widths {
-			if terminal > 0 && i == changeColumn {
-				row[i] = text.Shorten(row[i], width)
-			}
-			line += fmt.Sprintf("%-*s", width, row[i]) + columnGap
+			line += fmt.Sprintf("%-*s  ", width, row[i])
 		}
+		line += row[len(widths)]
 		if terminal > 0 {
-			row[lastColumn] = text.Shorten(row[lastColumn], terminal-utf8.RuneCountInString(line))
+			line = text.Shorten(line, terminal)
 		}
-		out.WriteString(line + row[lastColumn] + "\n")
+		out.WriteString(line + "\n")
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
-}
-
-// summary says how many webhooks there are, in all and in each state.
-func summary(entries []admin.Webhook) string {
-	count := make(map[store.State]int)
-	for i := range entries {
-		count[entries[i].State]++
-	}
-	var words []string
-	for _, state := range store.States {
-		if count[state] > 0 {
-			words = append(words, fmt.Sprintf("%d %s", count[state], state))
-		}
-	}
-	return strings.TrimSuffix(plural(len(entries), "webhook")+": "+strings.Join(words, ", "), ": ")
 }
 
 // printDetail prints everything that usher knows about one webhook.
@@ -603,9 +557,6 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	field("id", d.ID)
 	field("state", d.Outcome())
 	field("because", d.Why)
-	if d.NoReceiver {
-		field("because", noReceiver)
-	}
 	field("since", timeAndAge(d.Changed, now))
 	field("tenant", tenantName(&d.Webhook))
 	field("type", d.Type)
@@ -622,16 +573,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 		field("tries", strconv.Itoa(d.Tries))
 	}
 	field("receiver", d.Receiver)
-	switch {
-	case d.Paused:
-		field("next try", "paused")
-	case d.HeldBy != "":
-		field("next try", "waits behind "+d.HeldBy)
-	case d.Down:
-		field("next try", "when the receiver is back")
-	case !d.Next.IsZero():
-		field("next try", d.Next.UTC().Format(time.RFC3339)+", in "+age(now, d.Next))
-	}
+	field("waits", strings.Join(waitsFor(&d.Webhook, now), "; "))
 
 	section := func(title string, lines []string) {
 		if len(lines) > 0 {
@@ -707,16 +649,21 @@ func tenantName(e *admin.Webhook) string {
 
 // lastAnswer returns the receiver's last answer, or why there is none, and what the webhook waits for.
 func lastAnswer(e *admin.Webhook, now time.Time) string {
-	var words []string
+	words := waitsFor(e, now)
 	if answer := cmp.Or(e.Answer, e.Why); answer != "" {
-		words = append(words, text.Visible(answer))
+		words = slices.Insert(words, 0, text.Visible(answer))
 	}
+	return cmp.Or(strings.Join(words, "; "), "-")
+}
+
+// waitsFor says what a webhook waits for, and how many wait behind it.
+func waitsFor(e *admin.Webhook, now time.Time) (words []string) {
 	if e.Paused {
 		words = append(words, "paused")
 	}
 	switch {
 	case e.NoReceiver:
-		words = append(words, noReceiver)
+		words = append(words, "no receiver takes its platform")
 	case e.HeldBy != "":
 		words = append(words, "behind "+e.HeldBy)
 	case !e.Paused && e.Down:
@@ -727,7 +674,7 @@ func lastAnswer(e *admin.Webhook, now time.Time) string {
 	if e.Behind > 0 {
 		words = append(words, fmt.Sprintf("%d behind it", e.Behind))
 	}
-	return cmp.Or(strings.Join(words, "; "), "-")
+	return words
 }
 
 // timeAndAge returns a time and how long ago it was. It is empty for the zero time.

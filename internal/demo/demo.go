@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,7 +29,6 @@ type Config struct {
 	Environ []string
 	Stdout  io.Writer // gets the story
 	Stderr  io.Writer // gets the log
-	Self    string    // the path of usher's binary, for hints; may be empty
 }
 
 const (
@@ -60,7 +58,10 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	log, level := newLog(c, s)
+	if given["USHER_LOG_LEVEL"] == "" {
+		s.Admin.Level = slog.LevelError // warnings about what the demo itself causes would disturb the story
+	}
+	log := logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
 	defer logs.TakeOver(log)()
 	u, err := serve.Open(s, log)
 	if err != nil {
@@ -76,12 +77,9 @@ func Run(ctx context.Context, c Config) error {
 	var running sync.WaitGroup
 	running.Go(func() {
 		st := &story{ctx: playing, box: box, calls: newClient(at.Calls, ""), entitlements: newClient(at.Entitlements, ""),
-			admin: newClient(at.Admin, s.Admin.Token.Get()), say: say, level: level}
-		if st.ownReceiver() {
-			st.muteWarnings()
-		}
+			admin: newClient(at.Admin, s.Admin.Token.Get()), say: say}
 		if st.tell(func() { running.Go(func() { legacyProgram(playing, st.calls) }) }) {
-			say.hints(at, box.URL, programName(c.Self))
+			say.hints(at, box.URL, programName(os.Args[0]))
 			st.sendUntilEnd()
 		}
 	})
@@ -91,47 +89,19 @@ func Run(ctx context.Context, c Config) error {
 	return err
 }
 
-// newLog returns a log that shows only warnings and errors, so that it does not disturb the story, and its
-// level. If the user has chosen a level, that one applies and the returned level is nil.
-func newLog(c Config, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
-	if settings.Environment(c.Environ)["USHER_LOG_LEVEL"] != "" {
-		return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level), nil
-	}
-	level := new(slog.LevelVar)
-	level.Set(slog.LevelWarn)
-	return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, level), level
-}
-
-// programName returns how the user can call this program, whose path is self, for a hint. 'go run' builds
-// into a temporary folder, so that path would be of no use.
-func programName(self string) string {
-	if self == "" {
-		return "usher"
-	}
-	if strings.Contains(filepath.ToSlash(self), "/go-build") {
+// programName returns how the user can call this program, for a hint: as it was called, except that 'go run'
+// builds into a temporary folder.
+func programName(called string) string {
+	if strings.Contains(filepath.ToSlash(called), "/go-build") {
 		return "go run ."
 	}
-	if found, err := exec.LookPath("usher"); err == nil && sameFile(found, self) {
-		return "usher"
-	}
-	if here, err := os.Getwd(); err == nil {
-		if rel, err := filepath.Rel(here, self); err == nil && filepath.IsLocal(rel) {
-			return "./" + filepath.ToSlash(rel)
-		}
-	}
-	return self
-}
-
-func sameFile(a, b string) bool {
-	x, _ := os.Stat(a)
-	y, _ := os.Stat(b)
-	return os.SameFile(x, y) // false if one of them is nil
+	return called
 }
 
 const entitlementsListen = "127.0.0.1:8070" // by default this part is off
 
-// usedSettings are the user's settings that the demo uses. It ignores all others, so that it works also where
-// the environment has settings for a real service.
+// usedSettings are the user's settings that the demo uses, unless a port is off or a socket. It ignores all
+// others, so that it works also where the environment has settings for a real service.
 var usedSettings = []string{
 	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN",
 	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE", "USHER_ADMIN_READ_TOKEN", "USHER_ADMIN_READ_TOKEN_FILE",
@@ -159,7 +129,7 @@ func environment(box *sandbox.Sandbox, given map[string]string, inboxDir string)
 		demo = append(demo, name+"="+given[name])
 	}
 	for _, name := range []string{"USHER_LISTEN", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN", "USHER_ADMIN_LISTEN"} {
-		if given[name] != "" && (name != "USHER_ADMIN_LISTEN" || given[name] != "off") { // the demo needs the admin port itself
+		if given[name] != "" && given[name] != "off" && !strings.HasPrefix(given[name], "unix:") { // the story needs every port
 			continue
 		}
 		addr := cmp.Or(settings.Default(name), entitlementsListen)

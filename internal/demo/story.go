@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
-	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -33,8 +31,7 @@ type story struct {
 	box                        *sandbox.Sandbox
 	calls, entitlements, admin *serve.Client
 	say                        *narrator
-	level                      *slog.LevelVar // the level of the log; nil if the user has chosen one
-	pending                    []pending      // the webhooks that the receiver has not accepted yet, the oldest first
+	pending                    []pending //  the webhooks that the receiver has not accepted yet, the oldest first
 }
 
 // pending is a webhook that waits for delivery.
@@ -92,7 +89,6 @@ func acme(users int, more ...string) sandbox.State {
 }
 
 func (s *story) revoke() {
-	defer s.muteWarnings()()
 	_, before := s.box.Calls()
 	s.box.Revoke()
 	s.result("token revoked", "")
@@ -112,7 +108,6 @@ func (s *story) forge() {
 }
 
 func (s *story) outage() {
-	defer s.muteWarnings()()
 	s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
 	s.result("receiver down", "")
 	var sent []string
@@ -126,7 +121,7 @@ func (s *story) outage() {
 	}
 	var came []string
 	for _, d := range s.box.Receiver.Deliveries() {
-		if d.Applied && slices.Contains(sent, d.WebhookID) {
+		if d.Status == http.StatusOK && slices.Contains(sent, d.WebhookID) {
 			came = append(came, d.WebhookID)
 		}
 	}
@@ -138,7 +133,6 @@ func (s *story) outage() {
 }
 
 func (s *story) park() {
-	defer s.muteWarnings()()
 	s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusUnprocessableEntity})
 	id := s.webhook("acme: 200 users", acme(200))
 	s.box.Receiver.Fail(sandbox.Fault{})
@@ -236,36 +230,18 @@ func (s *story) result(what, result string) {
 	pause(s.ctx, beat/4)
 }
 
-// muteWarnings keeps warnings about failures that the demo causes itself out of the log, until restore is
-// called. With the user's own receiver they stay out: the story shows what that receiver does.
-func (s *story) muteWarnings() (restore func()) {
-	if s.level == nil {
-		return func() {}
-	}
-	s.level.Set(slog.LevelError)
-	return func() {
-		if !s.ownReceiver() {
-			s.level.Set(slog.LevelWarn)
-		}
-	}
-}
-
 // sendUntilEnd sends a webhook every few seconds until the demo ends: mostly a change, sometimes a copy of the
 // last one. Sometimes the built-in receiver is down for a while.
 func (s *story) sendUntilEnd() {
-	restore := func() {}
 	for n := 0; s.ctx.Err() == nil; n++ {
 		switch {
 		case s.ownReceiver():
 		case n%12 == 6:
-			restore = s.muteWarnings()
 			s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
 			s.say.event("the receiver is down", "")
 		case n%12 == 8:
 			s.box.Receiver.Fail(sandbox.Fault{})
 			s.say.event("the receiver is back", "")
-		case n%12 == 10:
-			restore()
 		}
 		entry := s.box.Sender.Next(s.ctx)
 		outcome := s.outcome(entry.Summary, entry)
@@ -354,10 +330,10 @@ func webhookID(e sandbox.SentWebhook) string {
 	return a.Webhook
 }
 
-// legacyProgram stands for a program without OAuth. It makes a few calls a second, at a rate that rises and
-// falls, so that the admin page has something to show.
+// legacyProgram stands for a program without OAuth. It makes a few calls a second, so that the admin page has
+// something to show.
 func legacyProgram(ctx context.Context, calls *serve.Client) {
-	for n := 0; pause(ctx, 300*time.Millisecond+time.Duration(200*math.Sin(float64(n)/150))*time.Millisecond); n++ {
+	for pause(ctx, 300*time.Millisecond) {
 		query(ctx, calls)
 	}
 }
@@ -393,16 +369,12 @@ func (n *narrator) paint(code, s string) string {
 func (n *narrator) bold(s string) string { return n.paint("1", s) }
 
 func (n *narrator) welcome(at serve.Addresses, path, receiver string, replaced []string) {
-	port := at.Calls + "/graphql"
-	if strings.HasPrefix(at.Calls, "unix:") {
-		port = at.Calls
-	}
 	does := "runs on this machine alone; nothing leaves it"
 	if receiver != "" {
 		does = "sends its webhooks to your receiver"
 	}
 	fmt.Fprintf(n.out, "%s %s. Ctrl-C ends it.\n\n", n.bold("usher demo"), does)
-	fmt.Fprintf(n.out, "  calls         %s\n", n.bold(port))
+	fmt.Fprintf(n.out, "  calls         %s\n", n.bold(at.Calls+"/graphql"))
 	fmt.Fprintf(n.out, "  webhooks      %s\n", n.bold(at.Webhooks+path))
 	fmt.Fprintf(n.out, "  entitlements  %s\n", n.bold(at.Entitlements))
 	fmt.Fprintf(n.out, "  admin page    %s\n", n.bold(at.Admin))
@@ -412,7 +384,7 @@ func (n *narrator) welcome(at serve.Addresses, path, receiver string, replaced [
 	for _, addr := range replaced {
 		fmt.Fprintf(n.out, "  (%s is taken, so a free port is used instead)\n", addr)
 	}
-	fmt.Fprintf(n.out, "\nCall it yourself, without a token:\n\n  curl -s %s/graphql \\\n", curlBase(at.Calls))
+	fmt.Fprintf(n.out, "\nCall it yourself, without a token:\n\n  curl -s %s/graphql \\\n", at.Calls)
 	fmt.Fprintf(n.out, "    -H Content-Type:application/json -d '{\"query\":\"{accounts(limit:3){name}}\"}'\n")
 }
 
@@ -423,19 +395,11 @@ func (n *narrator) hints(at serve.Addresses, box, program string) {
 		ask = "USHER_ADMIN_LISTEN=" + addr + " " + program
 	}
 	fmt.Fprintf(n.out, "\nTry these in another terminal:\n\n")
-	fmt.Fprintf(n.out, "  curl -s %s/v1/entitlements/acme/users\n", curlBase(at.Entitlements))
+	fmt.Fprintf(n.out, "  curl -s %s/v1/entitlements/acme/users\n", at.Entitlements)
 	fmt.Fprintf(n.out, "  %s entitlements acme\n  %s inbox ls --limit 5\n", ask, ask)
 	fmt.Fprintf(n.out, "  %s sandbox send acme users=300 --at %s\n", program, box)
 	fmt.Fprintf(n.out, "\nThe admin page shows each webhook and what it changed:  %s\n", n.bold(at.Admin))
 	fmt.Fprintf(n.out, "\nFrom now on a webhook comes every few seconds.\n\n")
-}
-
-// curlBase returns an address as an argument of curl.
-func curlBase(address string) string {
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		return "--unix-socket '" + path + "' http://localhost"
-	}
-	return address
 }
 
 func (n *narrator) step(number int, title string) {

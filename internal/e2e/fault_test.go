@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -199,14 +200,9 @@ func TestDeliveryBrokenAtEachByte(t *testing.T) {
 
 // holds says whether the receiver holds the snapshot with so many users.
 func holds(rc *sandbox.Receiver, users int) bool {
-	for _, tenant := range rc.Tenants() {
-		for _, f := range tenant.Features {
-			if f.Quantity != nil && int(*f.Quantity) == users {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(rc.Deliveries(), func(d sandbox.Delivery) bool {
+		return d.Status == 200 && strings.HasSuffix(d.Summary, fmt.Sprint("users ≤ ", users))
+	})
 }
 
 // newTLSWorld is a world whose service is reached over TLS, and would speak HTTP/2, too;

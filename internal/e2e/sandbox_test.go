@@ -210,7 +210,7 @@ func TestSandboxRehearse(t *testing.T) {
 	if code != 0 || strings.Count(out, "held  ") != 9 || !strings.HasSuffix(out, "\n9 of 9 held.\n") {
 		t.Errorf("%d\n%s", code, out)
 	}
-	if out, code = rehearse(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(401) }); code != 1 || !strings.HasSuffix(out, "\n0 of 9 held.\nYour receiver rejected every webhook with 401 or 403: set --token, or --hmac-secret and --hmac-scheme. See 'usher sandbox -h'.\n") {
+	if out, code = rehearse(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(401) }); code != 1 || !strings.HasSuffix(out, "\n0 of 9 held.\n") {
 		t.Errorf("%d\n%s", code, out)
 	}
 	var n atomic.Int32
@@ -237,7 +237,7 @@ func TestSandboxUsage(t *testing.T) {
 		code int
 		text string
 	}{
-		"snd acme":                               {2, `unknown command "snd": did you mean send?`},
+		"snd acme":                               {2, `unknown command "snd" (did you mean send?)`},
 		"acme":                                   {2, "unknown command"},
 		"--webhooks-to here":                     {2, "write an address"},
 		"--hmac-scheme standard":                 {2, "needs --hmac-secret"},

@@ -176,43 +176,19 @@ func outboundEnvironment(environ []string) []string {
 }
 
 // commandEnvironment returns the command's environment: environ without usher's secrets, but with USHER_URL.
+// Of two values of a variable the later one counts. Many clients use a proxy even for 127.0.0.1, unless
+// NO_PROXY has that address; some read only the name in small letters.
 func commandEnvironment(environ []string, url string) []string {
-	var env []string
-	proxied := false
-	for _, kv := range environ {
+	env := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		switch {
-		case name == "USHER_URL" || mayBeSecret(name):
-			continue
-		case slices.Contains([]string{"HTTP_PROXY", "ALL_PROXY"}, strings.ToUpper(name)):
-			proxied = true
-		}
-		env = append(env, kv)
-	}
-	if proxied {
-		// Many clients use the proxy even for 127.0.0.1, unless NO_PROXY has that address.
-		env = exemptLoopback(env)
-	}
-	return append(env, "USHER_URL="+url)
-}
-
-// exemptLoopback adds 127.0.0.1 to NO_PROXY and no_proxy. It sets both, because some clients read only one of
-// them.
-func exemptLoopback(env []string) []string {
-	values := settings.Environment(env)
-	exempt := cmp.Or(values["no_proxy"], values["NO_PROXY"])
-	switch exempt {
-	case "*":
-		return env
-	case "":
-		exempt = "127.0.0.1"
-	default:
-		exempt = strings.TrimSuffix(exempt, ",") + ",127.0.0.1"
-	}
-	env = slices.DeleteFunc(env, func(kv string) bool {
-		return strings.HasPrefix(kv, "NO_PROXY=") || strings.HasPrefix(kv, "no_proxy=")
+		return mayBeSecret(name)
 	})
-	return append(env, "NO_PROXY="+exempt, "no_proxy="+exempt)
+	given := settings.Environment(environ)
+	exempt := cmp.Or(given["no_proxy"], given["NO_PROXY"])
+	if exempt != "*" {
+		exempt = strings.TrimLeft(exempt+",127.0.0.1", ",")
+	}
+	return append(env, "NO_PROXY="+exempt, "no_proxy="+exempt, "USHER_URL="+url)
 }
 
 // mayBeSecret reports whether a variable may hold a secret of usher, or name the file of one. That includes

@@ -9,28 +9,11 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // forwardedSignals are the signals that usher forwards to the command.
 var forwardedSignals = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
-}
-
-// fromTerminal guesses whether the terminal sent sig, so that the command has got it, too. It is used if
-// there is no witness.
-func fromTerminal(sig os.Signal) bool {
-	if sig != syscall.SIGINT && sig != syscall.SIGQUIT {
-		return false
-	}
-	tty, err := os.Open("/dev/tty")
-	if err != nil {
-		return false
-	}
-	defer tty.Close()
-	foreground, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
-	return err == nil && foreground == unix.Getpgrp()
 }
 
 // A terminal sends Ctrl-C to every process in its foreground, so the command gets it, too. usher must not
@@ -42,22 +25,13 @@ func fromTerminal(sig os.Signal) bool {
 // WitnessArg makes usher exec the witness. It is not for users.
 const WitnessArg = "--witness"
 
-const (
-	// reportTimeout is how long usher waits for the witness to report a signal that usher has got.
-	reportTimeout = 500 * time.Millisecond
-	// maxReportAge is the age from which a report belongs to an earlier signal.
-	maxReportAge = time.Second
-)
+// reportTimeout is how long usher waits for the witness to report a signal that usher has got.
+const reportTimeout = 500 * time.Millisecond
 
 // witness is the second usher process. It is nil without a terminal, or if it cannot be started.
 type witness struct {
 	cmd     *exec.Cmd
-	reports chan signalReport // closed when the witness has ended
-}
-
-type signalReport struct {
-	signal syscall.Signal
-	at     time.Time
+	reports chan os.Signal // closed when the witness has ended
 }
 
 // startWitness starts self, the path of usher's binary. If self is empty, as in a test, it starts nothing.
@@ -75,7 +49,7 @@ func startWitness(self string) *witness {
 	if inErr != nil || outErr != nil || cmd.Start() != nil {
 		return nil
 	}
-	w := &witness{cmd: cmd, reports: make(chan signalReport, 16)}
+	w := &witness{cmd: cmd, reports: make(chan os.Signal, 16)}
 	ready := make([]byte, 1)
 	if _, err := io.ReadFull(out, ready); err != nil {
 		w.stop()
@@ -92,7 +66,7 @@ func (w *witness) listen(out io.Reader) {
 			return
 		}
 		select {
-		case w.reports <- signalReport{syscall.Signal(b[0]), time.Now()}:
+		case w.reports <- syscall.Signal(b[0]):
 		default: // nobody reads the reports, because usher ignores these signals
 		}
 	}
@@ -101,17 +75,14 @@ func (w *witness) listen(out io.Reader) {
 // sawSignal reports whether the terminal sent sig to the whole process group, and so to the command.
 func (w *witness) sawSignal(sig os.Signal) bool {
 	if w == nil || sig != syscall.SIGINT && sig != syscall.SIGQUIT {
-		return fromTerminal(sig)
+		return false
 	}
 	patience := time.After(reportTimeout)
 	for {
 		select {
 		case s, alive := <-w.reports:
-			if !alive {
-				return fromTerminal(sig)
-			}
-			if s.signal == sig && time.Since(s.at) < maxReportAge {
-				return true
+			if s == sig || !alive {
+				return alive
 			}
 		case <-patience:
 			return false

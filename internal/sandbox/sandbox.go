@@ -3,7 +3,7 @@
 //
 // [Billing] is the service that programs call: a token endpoint that signs real JWTs, and a GraphQL
 // endpoint that checks them. [Sender] sends the service's webhooks: it has a few tenants whose
-// subscriptions change. [Receiver] is the customer's application, which stores what each tenant may use.
+// subscriptions change. [Receiver] is the customer's application, which reads what each tenant may use.
 //
 // The sandbox is strict. It refuses what the published interface says is refused. Where the interface does
 // not say, the sandbox takes the stricter reading. So a program that works with the sandbox probably works

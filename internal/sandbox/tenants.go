@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
@@ -16,8 +15,8 @@ import (
 const EventType = "TenantProvisioningChange"
 
 // envelope is the body of a webhook. The service does not document which fields may be null or missing, so
-// the sandbox sends all variants. A pointer is a field that is null in some payloads. A pointer to a pointer
-// is a field that some payloads do not have at all: nil means missing, and a pointer to nil means null.
+// the sandbox sends all variants. A pointer is a field that is null in some payloads. A field of the type any
+// is missing in some: see [tenantState.absent].
 type envelope struct {
 	Type    string `json:"type"`
 	Payload struct {
@@ -59,25 +58,27 @@ type snapshot struct {
 
 // Feature is something that a tenant may use.
 type Feature struct {
-	Code     string   `json:"code"`
-	Name     string   `json:"name"`
-	Value    **string `json:"value,omitempty"` // may be empty
-	Quantity *int     `json:"quantity"`        // the limit; nil means none
+	Code     string `json:"code"`
+	Name     string `json:"name"`
+	Value    any    `json:"value,omitempty"` // a string; may be empty
+	Quantity *int   `json:"quantity"`        // the limit; nil means none
 }
 
 // Subscription is a tenant's subscription to one product, in the service's own
 // shape. Dates are written YYYY-MM-DD.
 type Subscription struct {
-	ID             **int       `json:"id,omitempty"`
-	State          string      `json:"state"`
-	StartDate      string      `json:"start_date"`
-	EndDate        *string     `json:"end_date"`         // nil without an end
-	TrialStartDate *string     `json:"trial_start_date"` // nil without a trial
-	TrialEndDate   *string     `json:"trial_end_date"`
-	Plan           Plan        `json:"plan"`
-	PriceList      **NamedCode `json:"price_list,omitempty"`
-	Product        **NamedCode `json:"product,omitempty"`
-	Features       []Feature   `json:"features"`
+	ID             any       `json:"id,omitempty"` // an integer
+	State          string    `json:"state"`
+	StartDate      string    `json:"start_date"`
+	EndDate        *string   `json:"end_date"`         // nil without an end
+	TrialStartDate *string   `json:"trial_start_date"` // nil without a trial
+	TrialEndDate   *string   `json:"trial_end_date"`
+	Plan           Plan      `json:"plan"`
+	PriceList      any       `json:"price_list,omitempty"` // a NamedCode
+	Product        any       `json:"product,omitempty"`    // a NamedCode
+	Features       []Feature `json:"features"`
+
+	product *product // of the catalog; nil in a tenant that is made from a State
 }
 
 // Plan is the plan of a subscription; some have no code.
@@ -97,7 +98,6 @@ type NamedCode struct {
 type Tenant struct {
 	tenantRecord
 	snapshot
-	Digest string // SHA-256 of the snapshot's bytes, in hex
 }
 
 // String returns one line with the tenant and what it may use.
@@ -129,10 +129,8 @@ func readSnapshot(body []byte) (Tenant, error) {
 	if err := json.Unmarshal(body, &e); err != nil {
 		return Tenant{}, err
 	}
-	return Tenant{e.Payload.Tenant, e.Payload.Change, digest(body)}, nil
+	return Tenant{e.Payload.Tenant, e.Payload.Change}, nil
 }
-
-func digest(body []byte) string { return fmt.Sprintf("%x", sha256.Sum256(body)) }
 
 // tenantState is a tenant as the service stores it.
 type tenantState struct {
@@ -154,13 +152,13 @@ func (t *tenantState) render() []byte {
 	for _, sub := range t.subs {
 		sub.Features = append([]Feature{}, sub.Features...) // never null
 		if t.withoutIDs {
-			sub.ID = missing[int](t)
+			sub.ID = t.absent()
 			for i := range sub.Features {
-				sub.Features[i].Value = missing[string](t)
+				sub.Features[i].Value = t.absent()
 			}
 		}
 		if t.withoutProducts {
-			sub.PriceList, sub.Product = missing[NamedCode](t), missing[NamedCode](t)
+			sub.PriceList, sub.Product = t.absent(), t.absent()
 		}
 		e.Payload.Change.Subscriptions = append(e.Payload.Change.Subscriptions, sub)
 		if sub.State != "canceled" {
@@ -170,10 +168,10 @@ func (t *tenantState) render() []byte {
 	return encode(e)
 }
 
-// missing returns the value of a field that the tenant's payload lacks: missing or null.
-func missing[T any](t *tenantState) **T {
+// absent returns the value of a field that the tenant's payload lacks: missing or null.
+func (t *tenantState) absent() any {
 	if t.withNulls {
-		return new((*T)(nil))
+		return json.RawMessage("null")
 	}
 	return nil
 }
@@ -181,13 +179,13 @@ func missing[T any](t *tenantState) **T {
 // newSubscription returns a subscription for one year, without features.
 func newSubscription(id int, start time.Time, product NamedCode) Subscription {
 	return Subscription{
-		ID:        new(&id),
+		ID:        id,
 		State:     "active",
 		StartDate: start.Format(time.DateOnly),
 		EndDate:   new(start.AddDate(1, 0, -1).Format(time.DateOnly)),
 		Plan:      Plan{new("standard"), "Standard"},
-		PriceList: new(&NamedCode{"eur-2026", "Euro 2026"}),
-		Product:   new(&product),
+		PriceList: NamedCode{"eur-2026", "Euro 2026"},
+		Product:   product,
 	}
 }
 
@@ -216,7 +214,7 @@ func (s State) tenant() *tenantState {
 	r.Account.Contacts = []contact{{9001, "Ada", "Kovač", "ada@customer.example"}}
 	sub := newSubscription(r.ID, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), NamedCode{r.Platform.Code + "-suite", r.Platform.Name + " Suite"})
 	for _, code := range slices.Sorted(maps.Keys(s.Features)) {
-		sub.Features = append(sub.Features, Feature{code, code, new(new("")), s.Features[code]})
+		sub.Features = append(sub.Features, Feature{code, code, "", s.Features[code]})
 	}
 	t.subs = []Subscription{sub}
 	return t
@@ -243,33 +241,29 @@ type world struct {
 	lastID  int // the last id of a subscription
 }
 
-// product is something that tenants of a platform subscribe to.
+// product is something that tenants subscribe to.
 type product struct {
 	NamedCode
-	platform platformRecord
-	included int       // how many features are in every plan
-	features []Feature // those that are in every plan come first
+	features []Feature // the first one is in every plan
 }
 
 var (
 	crm     = platformRecord{11, "crm", "CRM Cloud"}
 	docs    = platformRecord{12, "docs", "Docs Cloud"}
 	catalog = []*product{
-		{NamedCode{"crm-suite", "CRM Suite"}, crm, 2, []Feature{
+		{NamedCode{"crm-suite", "CRM Suite"}, []Feature{
 			limited("users", "Users"), limited("pipelines", "Pipelines"),
 			enabled("sso", "Single sign-on", "saml"), enabled("api", "API access", ""), enabled("reports", "Reports", "basic")}},
-		{NamedCode{"mailing", "Mailing"}, crm, 1, []Feature{
+		{NamedCode{"mailing", "Mailing"}, []Feature{
 			limited("mailings", "Mailings a day"), enabled("templates", "Templates", ""), enabled("ab_tests", "A/B tests", "")}},
-		{NamedCode{"doc-store", "Document Store"}, docs, 1, []Feature{
+		{NamedCode{"doc-store", "Document Store"}, []Feature{
 			limited("users", "Users"), limited("storage_gb", "Storage in GB"),
 			enabled("versioning", "Versions", "90 days"), enabled("signing", "Signatures", "eidas")}},
 	}
 )
 
-func limited(code, name string) Feature        { return Feature{code, name, new(new("")), new(5)} }
-func enabled(code, name, value string) Feature { return Feature{code, name, new(&value), nil} }
-
-const worldTenants = 8
+func limited(code, name string) Feature        { return Feature{code, name, "", new(5)} }
+func enabled(code, name, value string) Feature { return Feature{code, name, value, nil} }
 
 func newWorld(seed uint64) *world {
 	w := &world{
@@ -277,129 +271,76 @@ func newWorld(seed uint64) *world {
 		today:  time.Date(2026, time.January, 5, 0, 0, 0, 0, time.UTC),
 		lastID: 70000,
 	}
-	for i := range worldTenants {
+	for i := range 8 {
 		w.tenants = append(w.tenants, w.newTenant(i))
 	}
 	return w
 }
 
-// newTenant makes the i-th tenant. The last one has the code of the first one, on the other platform, because
-// a tenant code may exist on two platforms.
+// newTenant makes the i-th tenant. Tenant 7 has the code of tenant 0, on the other platform, because a tenant
+// code may exist on two platforms.
 func (w *world) newTenant(i int) *tenantState {
-	home, owner := catalog[0], i
-	if i%3 == 1 || i == worldTenants-1 {
-		home = catalog[2]
-	}
-	if i == worldTenants-1 {
-		owner = 0
-	}
-	a := accounts()[(owner*37+1)%len(accounts())] // never Acme, which is the tenant in the demo and the docs
+	a := accounts()[i%7*37+1] // never Acme, which is the tenant in the demo and the docs
 	t := &tenantState{withoutIDs: i%2 == 1, withoutProducts: i%4 >= 2, withNulls: i%5 == 3}
 	r := &t.record
-	r.ID, r.Name, r.Platform = 501+i, a.Name, home.platform
+	r.ID, r.Name, r.Platform = 501+i, a.Name, crm
 	r.Code = strings.ReplaceAll(strings.ToLower(a.Name), " ", "-")
 	r.Account.ID, r.Account.Name, r.Account.BillingDay = a.number, a.Name, 1+w.random.IntN(28)
-	people := [][2]string{{"Ada", "Kovač"}, {"Jörg", "Weiß"}, {"Mia", "O'Neil"}, {"Noor", "El Amrani"}}
-	r.Account.Contacts = []contact{}
-	for n := range i % 3 { // some accounts have no contacts
-		p := people[(i+n)%len(people)]
-		email := fmt.Sprintf("contact%d@customer%d.example", n+1, a.number)
-		r.Account.Contacts = append(r.Account.Contacts, contact{9001 + 10*i + n, p[0], p[1], email})
+	r.Account.Contacts = []contact{{9001, "Ada", "Kovač", "ada@customer.example"}, {9002, "Jörg", "Weiß", "joerg@customer.example"}}[:i%3]
+	products := catalog[:1]
+	switch {
+	case i%3 == 1:
+		r.Platform, products = docs, catalog[2:]
+	case i == 3:
+		products = catalog[:2]
 	}
-	w.subscribe(t, home, i%2 == 0)
-	if i%4 == 3 && home == catalog[0] {
-		w.subscribe(t, catalog[1], false)
+	for _, p := range products {
+		sub := w.subscribe(p)
+		if i%2 == 0 {
+			sub.State, sub.TrialStartDate, sub.TrialEndDate = "trial", new(sub.StartDate), new(w.today.AddDate(0, 0, 30).Format(time.DateOnly))
+		}
+		t.subs = append(t.subs, sub)
 	}
 	return t
 }
 
-// subscription returns the tenant's subscription to a product, or nil.
-func (t *tenantState) subscription(p *product) *Subscription {
-	for i := range t.subs {
-		if **t.subs[i].Product == p.NamedCode {
-			return &t.subs[i]
-		}
-	}
-	return nil
-}
-
-// subscribe gives the tenant a new subscription. It replaces an earlier one to the same product.
-func (w *world) subscribe(t *tenantState, p *product, trial bool) {
+func (w *world) subscribe(p *product) Subscription {
 	w.lastID++
 	sub := newSubscription(w.lastID, w.today, p.NamedCode)
-	sub.Features = slices.Clone(p.features[:p.included])
-	if trial {
-		sub.State = "trial"
-		sub.TrialStartDate = new(sub.StartDate)
-		sub.TrialEndDate = new(w.today.AddDate(0, 0, 30).Format(time.DateOnly))
-	}
+	sub.product, sub.Features = p, slices.Clone(p.features[:1])
 	if w.random.IntN(3) == 0 {
 		sub.Plan, sub.EndDate = Plan{nil, "Individual agreement"}, nil // without an end
 	}
-	if former := t.subscription(p); former != nil {
-		*former = sub
-		return
-	}
-	t.subs = append(t.subs, sub)
+	return sub
 }
 
 // change moves the calendar by a day, and changes something about a tenant. It returns the tenant and a
-// summary of the change.
+// summary of the change. Each change changes the payload, so that no two snapshots in a row are equal.
 func (w *world) change() (t *tenantState, summary string) {
 	w.today = w.today.AddDate(0, 0, 1)
 	t = w.tenants[w.random.IntN(len(w.tenants))]
-	choices := w.choices(t)
-	return t, t.record.Name + ": " + choices[w.random.IntN(len(choices))]()
-}
-
-// choices returns the changes that are possible for the tenant. Each function makes its change and returns a
-// summary. A likely change is in the list several times. Each one changes the payload, so that no two
-// snapshots in a row are equal.
-func (w *world) choices(t *tenantState) []func() string {
-	var list []func() string
-	may := func(times int, f func() string) { list = append(list, slices.Repeat([]func() string{f}, times)...) }
-	for _, p := range catalog {
-		sub := t.subscription(p)
-		switch {
-		case p.platform != t.record.Platform:
-			continue
-		case sub == nil:
-			may(1, func() string { w.subscribe(t, p, true); return p.Name + " subscribed, on trial" })
-			continue
-		case sub.State == "canceled": // it subscribes again, without a trial
-			may(3, func() string { w.subscribe(t, p, false); return p.Name + " canceled → active" })
-			continue
-		case sub.State == "trial":
-			may(3, func() string { sub.State = "active"; return p.Name + " trial → active" })
-		}
-		may(1, func() string {
-			former := sub.State
-			sub.State, sub.EndDate = "canceled", new(w.today.Format(time.DateOnly))
-			return fmt.Sprintf("%s %s → canceled", p.Name, former)
-		})
-		may(6, func() string { return w.changeQuantity(sub) })
-		if len(sub.Features) < len(p.features) {
-			may(2, func() string {
-				f := p.features[len(sub.Features)]
-				sub.Features = append(sub.Features, f)
-				return fmt.Sprintf("feature %s added to %s", f.Code, p.Name)
-			})
-		}
+	sub := &t.subs[w.random.IntN(len(t.subs))]
+	former, more, dice := sub.State, sub.product.features[len(sub.Features):], w.random.IntN(10)
+	switch {
+	case former == "canceled": // it subscribes again, without a trial
+		*sub = w.subscribe(sub.product)
+	case former == "trial" && dice < 3:
+		sub.State = "active"
+	case dice == 3:
+		sub.State, sub.EndDate = "canceled", new(w.today.Format(time.DateOnly))
+	case len(more) > 0 && dice < 6:
+		sub.Features = append(sub.Features, more[0])
+		return t, fmt.Sprintf("%s: feature %s added to %s", t.record.Name, more[0].Code, sub.product.Name)
+	default:
+		return t, t.record.Name + ": " + w.changeQuantity(sub)
 	}
-	return list
+	return t, fmt.Sprintf("%s: %s %s → %s", t.record.Name, sub.product.Name, former, sub.State)
 }
 
-// changeQuantity changes the quantity of a feature. There are only a few quantities, so that a tenant often
-// returns to an earlier snapshot (A, B, A).
+// changeQuantity changes the quantity of the first feature, which every plan has. There are only a few
+// quantities, so that a tenant often returns to an earlier snapshot (A, B, A).
 func (w *world) changeQuantity(sub *Subscription) string {
-	var limited []*Feature
-	for i := range sub.Features {
-		// The first feature always counts: its quantity may be nil now, and become a number again.
-		if i == 0 || sub.Features[i].Quantity != nil {
-			limited = append(limited, &sub.Features[i])
-		}
-	}
-	f := limited[w.random.IntN(len(limited))]
+	f := &sub.Features[0]
 	former := quantityText(f.Quantity)
 	quantities := []*int{new(5), new(10), new(25), new(50), nil}
 	quantities = slices.DeleteFunc(quantities, func(q *int) bool { return quantityText(q) == former })
