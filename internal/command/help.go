@@ -96,7 +96,7 @@ its webhooks wait, usher retries them, and delivers them when it works again.
 
 The demo uses only your listen, admin, log and shutdown settings and, for your
 receiver, USHER_WEBHOOK_SIGN_SECRET and USHER_WEBHOOK_TIMEOUT. If a default port
-is taken it uses a free one. The log shows errors only; USHER_LOG_LEVEL=info
+is taken it uses a free one. The log shows warnings only; USHER_LOG_LEVEL=info
 shows more.
 `,
 	"exec": `Usage: usher exec -- CMD ARG...

@@ -58,10 +58,7 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	if given["USHER_LOG_LEVEL"] == "" {
-		s.Admin.Level = slog.LevelError // warnings about what the demo itself causes would disturb the story
-	}
-	log := logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
+	log, level := newLog(c, s)
 	defer logs.TakeOver(log)()
 	u, err := serve.Open(s, log)
 	if err != nil {
@@ -77,7 +74,10 @@ func Run(ctx context.Context, c Config) error {
 	var running sync.WaitGroup
 	running.Go(func() {
 		st := &story{ctx: playing, box: box, calls: newClient(at.Calls, ""), entitlements: newClient(at.Entitlements, ""),
-			admin: newClient(at.Admin, s.Admin.Token.Get()), say: say}
+			admin: newClient(at.Admin, s.Admin.Token.Get()), say: say, level: level}
+		if st.ownReceiver() {
+			st.muteWarnings()
+		}
 		if st.tell(func() { running.Go(func() { legacyProgram(playing, st.calls) }) }) {
 			say.hints(at, box.URL, programName(os.Args[0]))
 			st.sendUntilEnd()
@@ -87,6 +87,17 @@ func Run(ctx context.Context, c Config) error {
 	stop()
 	running.Wait()
 	return err
+}
+
+// newLog returns a log that shows only warnings and errors, so that it does not disturb the story, and its
+// level. If the user has chosen a level, that one applies and the returned level is nil.
+func newLog(c Config, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
+	if settings.Environment(c.Environ)["USHER_LOG_LEVEL"] != "" {
+		return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level), nil
+	}
+	level := new(slog.LevelVar)
+	level.Set(slog.LevelWarn)
+	return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, level), level
 }
 
 // programName returns how the user can call this program, for a hint: as it was called, except that 'go run'

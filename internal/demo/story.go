@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -31,7 +32,8 @@ type story struct {
 	box                        *sandbox.Sandbox
 	calls, entitlements, admin *serve.Client
 	say                        *narrator
-	pending                    []pending //  the webhooks that the receiver has not accepted yet, the oldest first
+	level                      *slog.LevelVar // the level of the log; nil if the user has chosen one
+	pending                    []pending      // the webhooks that the receiver has not accepted yet, the oldest first
 }
 
 // pending is a webhook that waits for delivery.
@@ -89,6 +91,7 @@ func acme(users int, more ...string) sandbox.State {
 }
 
 func (s *story) revoke() {
+	defer s.muteWarnings()()
 	_, before := s.box.Calls()
 	s.box.Revoke()
 	s.result("token revoked", "")
@@ -108,6 +111,7 @@ func (s *story) forge() {
 }
 
 func (s *story) outage() {
+	defer s.muteWarnings()()
 	s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
 	s.result("receiver down", "")
 	var sent []string
@@ -133,6 +137,7 @@ func (s *story) outage() {
 }
 
 func (s *story) park() {
+	defer s.muteWarnings()()
 	s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusUnprocessableEntity})
 	id := s.webhook("acme: 200 users", acme(200))
 	s.box.Receiver.Fail(sandbox.Fault{})
@@ -230,18 +235,36 @@ func (s *story) result(what, result string) {
 	pause(s.ctx, beat/4)
 }
 
+// muteWarnings keeps warnings about failures that the demo causes itself out of the log, until restore is
+// called. With the user's own receiver they stay out: the story shows what that receiver does.
+func (s *story) muteWarnings() (restore func()) {
+	if s.level == nil {
+		return func() {}
+	}
+	s.level.Set(slog.LevelError)
+	return func() {
+		if !s.ownReceiver() {
+			s.level.Set(slog.LevelWarn)
+		}
+	}
+}
+
 // sendUntilEnd sends a webhook every few seconds until the demo ends: mostly a change, sometimes a copy of the
 // last one. Sometimes the built-in receiver is down for a while.
 func (s *story) sendUntilEnd() {
+	restore := func() {}
 	for n := 0; s.ctx.Err() == nil; n++ {
 		switch {
 		case s.ownReceiver():
 		case n%12 == 6:
+			restore = s.muteWarnings()
 			s.box.Receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
 			s.say.event("the receiver is down", "")
 		case n%12 == 8:
 			s.box.Receiver.Fail(sandbox.Fault{})
 			s.say.event("the receiver is back", "")
+		case n%12 == 10:
+			restore()
 		}
 		entry := s.box.Sender.Next(s.ctx)
 		outcome := s.outcome(entry.Summary, entry)
