@@ -46,24 +46,20 @@ type Decisions struct {
 	all    []*decision  // in the order of their numbers
 	counts map[bool]int // how many there are, by decision.stranger
 	bytes  int          // of all payloads
-	last   map[webhookgate.Lane]snapshots
 }
 
 // decision is one decision as the API shows it, without the payload and what that changed. It is shared with readers, so it never changes.
 type decision struct {
 	WebhookDetail
-	seq      int64     // from 1, in the order in which they were made
-	stranger bool      // the sender did not pass the checks
-	body     []byte    // as it came, with contacts; nil if it is not kept
-	earlier  snapshots // of the tenant, before this one
+	seq      int64  // from 1, in the order in which they were made
+	stranger bool   // the sender did not pass the checks
+	body     []byte // as it came, with contacts; nil if it is not kept
+	snapshot bool   // body is a complete state of its tenant that was not refused
 }
-
-// snapshots are the numbers of a tenant's last snapshots: the last that its receiver took, and the last of all. Zero: none is known.
-type snapshots struct{ taken, any int64 }
 
 // NewDecisions returns an empty memory. With payloads it also keeps the payloads of webhooks that passed the checks.
 func NewDecisions(payloads bool) *Decisions {
-	return &Decisions{payloads: payloads, counts: make(map[bool]int), last: make(map[webhookgate.Lane]snapshots)}
+	return &Decisions{payloads: payloads, counts: make(map[bool]int)}
 }
 
 // Add remembers a decision, unless the inbox has the webhook. It is made for webhookgate.Config.Answered.
@@ -96,7 +92,7 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 		e.Webhook.Webhook, e.Type, e.Platform, e.Tenant = w.ID, text.Clip(w.Type, maxText), text.Clip(w.Lane.Platform, maxText), text.Clip(w.Lane.Tenant, maxText)
 		// A duplicate changes nothing, and its payload is that of its original.
 		if d.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload && whole {
-			e.body = w.Body
+			e.body, e.snapshot = w.Body, w.Snapshot && o.Refusal == nil
 			if sizeOf(w.Header) <= maxHeader {
 				e.Header = w.Header
 			}
@@ -105,36 +101,22 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.push(e)
-	last := d.last[e.lane()]
-	switch {
-	case e.body == nil:
-	case o.Refusal != nil:
-		e.earlier.taken = last.taken
-	case w.Snapshot:
-		e.earlier = last
-		if last.any = e.seq; e.Decision == "forwarded" {
-			last.taken = e.seq
-		}
-		d.last[e.lane()] = last
-	}
 	d.limitPayloads()
 }
 
 // push numbers and adds a decision, and drops the oldest of its kind if there are too many. d.mu is held.
 func (d *Decisions) push(e *decision) {
 	d.seq++
-	e.seq, e.ID = d.seq, decisionID(d.seq)
+	e.seq, e.ID = d.seq, "d"+strconv.FormatInt(d.seq, 10)
 	d.all = append(d.all, e)
 	d.bytes += len(e.body)
 	if d.counts[e.stranger]++; d.counts[e.stranger] > maxDecisions {
 		i := slices.IndexFunc(d.all, func(old *decision) bool { return old.stranger == e.stranger })
 		d.counts[e.stranger]--
-		d.dropPayload(d.all[i])
+		d.bytes -= len(d.all[i].body)
 		d.all = slices.Delete(d.all, i, i+1)
 	}
 }
-
-func decisionID(seq int64) string { return "d" + strconv.FormatInt(seq, 10) }
 
 func sizeOf(h http.Header) (n int) {
 	for name, values := range h {
@@ -145,19 +127,11 @@ func sizeOf(h http.Header) (n int) {
 	return n
 }
 
-// dropPayload updates what is known of all payloads when that of a decision goes. d.mu is held.
-func (d *Decisions) dropPayload(e *decision) {
-	d.bytes -= len(e.body)
-	if d.last[e.lane()].any == e.seq {
-		delete(d.last, e.lane())
-	}
-}
-
 // limitPayloads drops the oldest payloads if all of them are too large. d.mu is held.
 func (d *Decisions) limitPayloads() {
 	for i := 0; d.bytes > maxPayloads; i++ {
 		if e := d.all[i]; e.body != nil {
-			d.dropPayload(e)
+			d.bytes -= len(e.body)
 			without := *e
 			without.body, without.Header = nil, nil
 			d.all[i] = &without
@@ -176,7 +150,7 @@ func (d *Decisions) erase(platform, tenant string) {
 		gone := e.Platform == platform && e.Tenant == tenant
 		if gone {
 			d.counts[e.stranger]--
-			d.dropPayload(e)
+			d.bytes -= len(e.body)
 		}
 		return gone
 	})
@@ -231,13 +205,34 @@ func (d *Decisions) get(seq int64) *decision {
 	return nil
 }
 
-// payloadsOf returns the payload of a decision, and that of the snapshot that the tenant's receiver took before it; nil if they are not
-// kept.
-func (d *Decisions) payloadsOf(e *decision) (body, previous []byte) {
-	if p := d.get(e.earlier.taken); p != nil {
-		previous = withoutContacts(p.body)
+// payload returns the payload without contacts, or nil if it is not kept.
+func (e *decision) payload() []byte {
+	if e == nil {
+		return nil
 	}
-	return withoutContacts(e.body), previous
+	return withoutContacts(e.body)
+}
+
+// before returns the snapshots of a tenant before a decision: the last that the receiver took, and the last of all. They are nil if none
+// is known, or if the decision is about an event that cannot be compared with a snapshot.
+func (d *Decisions) before(e *decision) (taken, last *decision) {
+	if !e.snapshot && e.Decision != "rejected" {
+		return nil, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, old := range slices.Backward(d.all) {
+		if old.seq >= e.seq || !old.snapshot || old.body == nil || old.lane() != e.lane() {
+			continue
+		}
+		if last == nil {
+			last = old
+		}
+		if old.Decision == "forwarded" {
+			return old, last
+		}
+	}
+	return nil, last
 }
 
 // failedTenants returns the tenants whose last webhook failed in the last minutes, the newest first. decided has the newest first, too.

@@ -26,11 +26,20 @@ func outcome(tenant, decision, body string) webhookgate.Outcome {
 	}
 }
 
-func payloadOf(d *Decisions, seq int64) []byte {
-	if e := d.get(seq); e != nil {
-		return withoutContacts(e.body)
+// before returns the numbers of what Decisions.before returns.
+func before(d *Decisions, seq int64) (all string) {
+	taken, last := d.before(d.get(seq))
+	for i, e := range []*decision{taken, last} {
+		if i > 0 {
+			all += " "
+		}
+		if e == nil {
+			all += "-"
+		} else {
+			all += fmt.Sprint(e.seq)
+		}
 	}
-	return nil
+	return all
 }
 
 func seqs(entries []*decision) string {
@@ -72,13 +81,13 @@ func TestDecisions(t *testing.T) {
 			t.Errorf("%+v: %s, want %s", tc.filter, got, tc.want)
 		}
 	}
-	if e := j.get(5); e == nil || e.earlier.taken != 1 || e.earlier.any != 1 || string(payloadOf(j, 1)) != `{"n":1}` {
-		t.Errorf("%+v", e)
+	if got := before(j, 5); got != "1 1" || string(j.get(1).payload()) != `{"n":1}` {
+		t.Error(got)
 	}
-	if e := j.get(5); string(withoutContacts(e.body)) != `{"n":"Müller"}` {
-		t.Errorf("%s", withoutContacts(e.body))
+	if e := j.get(5); string(e.payload()) != `{"n":"Müller"}` {
+		t.Errorf("%s", e.payload())
 	}
-	if e := j.get(4); withoutContacts(e.body) != nil || e.earlier.taken != 0 || e.Original != "id-acme" {
+	if e := j.get(4); e.payload() != nil || before(j, 4) != "- -" || e.Original != "id-acme" {
 		t.Errorf("duplicate: %+v", e)
 	}
 	if e := j.get(2); e == nil || e.Why != "no secret" {
@@ -86,10 +95,10 @@ func TestDecisions(t *testing.T) {
 	}
 	// The receiver did not take the one that failed, so the next one is compared with the one before that.
 	j.Add(outcome("acme", "forwarded", `{"n":3}`))
-	if e := j.get(6); e.earlier.taken != 1 || e.earlier.any != 5 {
-		t.Errorf("%+v", e)
+	if got := before(j, 6); got != "1 5" {
+		t.Error(got)
 	}
-	if e := j.get(7); e != nil || payloadOf(j, 7) != nil {
+	if e := j.get(7); e != nil || e.payload() != nil {
 		t.Errorf("%+v", e)
 	}
 }
@@ -101,7 +110,7 @@ func TestDecisionsBesideAnInbox(t *testing.T) {
 	j.Add(stored)
 	j.Add(outcome("acme", "duplicate", `{}`))
 	entries := j.list(store.Filter{Limit: 9})
-	if len(entries) != 1 || entries[0].Decision != "duplicate" || withoutContacts(entries[0].body) != nil || entries[0].Header != nil {
+	if len(entries) != 1 || entries[0].Decision != "duplicate" || entries[0].payload() != nil || entries[0].Header != nil {
 		t.Errorf("%+v", entries)
 	}
 }
@@ -120,14 +129,14 @@ func TestRefusedDecision(t *testing.T) {
 	j.Add(refused("acme", true))
 	j.Add(outcome("acme", "forwarded", `{"n":3}`))
 	j.Add(outcome("other", "forwarded", `{"n":4}`))
-	if e := j.get(2); e.Tenant != "acme" || e.earlier.taken != 1 || string(withoutContacts(e.body)) != `{"n":2}` {
+	if e := j.get(2); e.Tenant != "acme" || before(j, 2) != "1 1" || string(e.payload()) != `{"n":2}` {
 		t.Errorf("%+v", e)
 	}
-	if e := j.get(3); withoutContacts(e.body) != nil {
+	if e := j.get(3); e.payload() != nil {
 		t.Errorf("the beginning of a body: %+v", e)
 	}
-	if e := j.get(4); e.earlier.taken != 1 || e.earlier.any != 1 {
-		t.Errorf("compared with what was refused: %+v", e)
+	if got := before(j, 4); got != "1 1" {
+		t.Errorf("compared with what was refused: %s", got)
 	}
 	stored := refused("acme", false)
 	stored.Stored = true
@@ -158,8 +167,8 @@ func TestDecisionsAreBounded(t *testing.T) {
 	if len(entries) != maxDecisions || entries[maxDecisions-1].Tenant != fmt.Sprint("t", maxDecisions+1) {
 		t.Errorf("%d, the last is %s", len(entries), entries[len(entries)-1].Tenant)
 	}
-	if len(j.last) != maxDecisions || j.bytes != maxDecisions*len(`{"n":1}`) {
-		t.Errorf("%d tenants, %d bytes", len(j.last), j.bytes)
+	if j.bytes != maxDecisions*len(`{"n":1}`) {
+		t.Errorf("%d bytes", j.bytes)
 	}
 
 	large := `{"text":"` + strings.Repeat("x", maxPayload-20) + `"}`
@@ -184,8 +193,8 @@ func TestDecisionsAreBounded(t *testing.T) {
 		t.Errorf("kept: %+v", e)
 	}
 	j.Add(outcome("huge", "forwarded", large+strings.Repeat(" ", maxPayload)))
-	if e := j.list(store.Filter{Limit: 1})[0]; e.Tenant != "huge" || withoutContacts(e.body) != nil {
-		t.Errorf("kept: %s, %d bytes", e.Tenant, len(withoutContacts(e.body)))
+	if e := j.list(store.Filter{Limit: 1})[0]; e.Tenant != "huge" || e.payload() != nil {
+		t.Errorf("kept: %s, %d bytes", e.Tenant, len(e.payload()))
 	}
 }
 

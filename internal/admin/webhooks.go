@@ -170,8 +170,8 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 		} else {
 			w = decided[0].Webhook
 			if compared {
-				body, previous := h.cfg.Decisions.payloadsOf(decided[0])
-				w.compare(previous, body)
+				taken, _ := h.cfg.Decisions.before(decided[0])
+				w.compare(taken.payload(), decided[0].payload())
 			}
 			list.next.decision, decided = decided[0].seq, decided[1:]
 		}
@@ -339,12 +339,13 @@ func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 		return nil, &refusal{http.StatusNotFound, "this decision is not remembered any more: the last 1,000 are"}
 	}
 	d := e.WebhookDetail
-	body, previous := h.cfg.Decisions.payloadsOf(e)
+	taken, last := h.cfg.Decisions.before(e)
+	body, previous := e.payload(), taken.payload()
 	if body != nil && previous != nil {
-		d.Previous = decisionID(e.earlier.taken)
+		d.Previous = taken.ID
 	}
-	if e.earlier.any != 0 && e.earlier.any != e.earlier.taken {
-		d.Untaken = decisionID(e.earlier.any)
+	if e.snapshot && last != taken {
+		d.Untaken = last.ID
 	}
 	h.addContent(&d, e.Header, body, previous)
 	return &d, nil
