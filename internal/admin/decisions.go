@@ -24,9 +24,8 @@ const (
 	// those that did not: requests without the secret must not push out the others.
 	maxDecisions = 1000
 
-	// maxPayload limits one payload that is remembered, maxPayloads all of them together.
-	maxPayload  = 64 << 10
-	maxPayloads = 16 << 20
+	// maxPayload limits a payload that is remembered. All of them together have 16 MiB at most.
+	maxPayload = 16 << 10
 
 	// maxHeader and maxText limit the rest. Senders can make everything long, a tenant's code, too.
 	maxHeader = 8 << 10
@@ -45,7 +44,6 @@ type Decisions struct {
 	seq    int64        // the last number
 	all    []*decision  // in the order of their numbers
 	counts map[bool]int // how many there are, by decision.stranger
-	bytes  int          // of all payloads
 }
 
 // decision is one decision as the API shows it, without the payload and what that changed. It is shared with readers, so it never changes.
@@ -100,20 +98,12 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.push(e)
-	d.limitPayloads()
-}
-
-// push numbers and adds a decision, and drops the oldest of its kind if there are too many. d.mu is held.
-func (d *Decisions) push(e *decision) {
 	d.seq++
 	e.seq, e.ID = d.seq, "d"+strconv.FormatInt(d.seq, 10)
 	d.all = append(d.all, e)
-	d.bytes += len(e.body)
-	if d.counts[e.stranger]++; d.counts[e.stranger] > maxDecisions {
-		i := slices.IndexFunc(d.all, func(old *decision) bool { return old.stranger == e.stranger })
+	if d.counts[e.stranger]++; d.counts[e.stranger] > maxDecisions { // drop the oldest of its kind
 		d.counts[e.stranger]--
-		d.bytes -= len(d.all[i].body)
+		i := slices.IndexFunc(d.all, func(old *decision) bool { return old.stranger == e.stranger })
 		d.all = slices.Delete(d.all, i, i+1)
 	}
 }
@@ -127,18 +117,6 @@ func sizeOf(h http.Header) (n int) {
 	return n
 }
 
-// limitPayloads drops the oldest payloads if all of them are too large. d.mu is held.
-func (d *Decisions) limitPayloads() {
-	for i := 0; d.bytes > maxPayloads; i++ {
-		if e := d.all[i]; e.body != nil {
-			d.bytes -= len(e.body)
-			without := *e
-			without.body, without.Header = nil, nil
-			d.all[i] = &without
-		}
-	}
-}
-
 // erase drops everything about a tenant.
 func (d *Decisions) erase(platform, tenant string) {
 	if d == nil {
@@ -150,7 +128,6 @@ func (d *Decisions) erase(platform, tenant string) {
 		gone := e.Platform == platform && e.Tenant == tenant
 		if gone {
 			d.counts[e.stranger]--
-			d.bytes -= len(e.body)
 		}
 		return gone
 	})
@@ -222,7 +199,7 @@ func (d *Decisions) before(e *decision) (taken, last *decision) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, old := range slices.Backward(d.all) {
-		if old.seq >= e.seq || !old.snapshot || old.body == nil || old.lane() != e.lane() {
+		if old.seq >= e.seq || !old.snapshot || old.lane() != e.lane() {
 			continue
 		}
 		if last == nil {
