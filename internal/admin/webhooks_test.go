@@ -128,7 +128,7 @@ func TestPages(t *testing.T) {
 		{"tenant without a code", "/tenant", 400, []string{"code is missing"}},
 		{"style", "/static/usher.css", 200, []string{"--ground"}},
 		{"no such file", "/static/nothing", 404, nil},
-		{"nor the templates", "/static/..%2fhtml%2flayout.html", 404, nil},
+		{"nor the templates", "/static/..%2fhtml%2flayout.html", 400, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			status, body := ask(h, "GET", numbered(t, h, tc.target), "", html...)

@@ -8,13 +8,9 @@ package page
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"html/template"
 	"net/http"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -82,34 +78,9 @@ func Write(w http.ResponseWriter, p *Page) error {
 	return nil
 }
 
-// staticFiles are served as they are.
-var staticFiles = []string{"usher.css", "usher.js", "icon.svg"}
-
-// edition is a digest of the static files. It is part of their addresses, so that browsers may cache them.
-var edition = func() string {
-	sum := sha256.New()
-	for _, name := range staticFiles {
-		b, err := files.ReadFile("static/" + name)
-		if err != nil {
-			panic(err) // cannot happen: they are embedded
-		}
-		sum.Write(b)
-	}
-	return hex.EncodeToString(sum.Sum(nil)[:4])
-}()
-
 // Static serves the static file whose name is the path value "id".
 func Static(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("id")
-	if !slices.Contains(staticFiles, name) {
-		http.NotFound(w, r)
-		return
-	}
-	w.Header().Set("Cache-Control", "private, max-age=3600")
-	if !strings.Contains(r.URL.RawQuery, edition) { // the address of another edition
-		w.Header().Set("Cache-Control", "no-store")
-	}
-	http.ServeFileFS(w, r, files, "static/"+name)
+	http.ServeFileFS(w, r, files, "static/"+r.PathValue("id"))
 }
 
 var funcs = template.FuncMap{
@@ -127,7 +98,6 @@ var funcs = template.FuncMap{
 	"changeClass": changeClass,
 	"excerpt":     Excerpt,
 	"shown":       snapshot.Shown,
-	"edition":     func() string { return edition },
 	"tone":        tone,
 	"input":       FormatInput,
 }
