@@ -44,19 +44,11 @@ func Span(d time.Duration) string {
 
 // Ago writes how long ago something was. It uses one unit only, so that the times in a list are easy to compare.
 func Ago(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch {
-	case d < time.Second:
+	if d < time.Second {
 		return "just now"
-	case d < time.Minute:
-		return fmt.Sprintf("%d\u00a0s ago", d/time.Second)
-	case d < time.Hour:
-		return fmt.Sprintf("%d\u00a0min ago", d/time.Minute)
-	case d < 2*day:
-		return fmt.Sprintf("%d\u00a0h ago", d/time.Hour)
-	default:
-		return fmt.Sprintf("%d\u00a0d ago", d/day)
 	}
+	largest, _, _ := strings.Cut(Span(d.Truncate(time.Second)), " ")
+	return largest + " ago"
 }
 
 // InputTime is the format of <input type="datetime-local">. On our pages it is always UTC.
