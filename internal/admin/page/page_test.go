@@ -35,7 +35,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("%d: %q", n, got)
 		}
 	}
-	if got := ShortChanges([]string{"+ a", "- b", "c", "d", "e", "f", "g"}); got != "+\u00a0a, -\u00a0b, c, d, e, and 2 more" {
+	if got := ShortChanges([]string{"+ a", "- b", "c", "d", "e", "f", "g"}); got != "+ a, - b, c, d, e, and 2 more" {
 		t.Error(got)
 	}
 }

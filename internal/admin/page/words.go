@@ -117,22 +117,17 @@ func Excerpt(words string) string {
 	return text.Shorten(strings.Join(strings.Fields(words), " "), 120)
 }
 
-// ShortChanges writes the first five changes, and how many more there are. A no-break space keeps a sign on the line of what was added or
-// removed.
+// ShortChanges writes the first five changes, and how many more there are.
 func ShortChanges(changes []string) string {
 	const most = 5
-	more := ""
+	var shown []string
+	for _, c := range changes[:min(most, len(changes))] {
+		shown = append(shown, text.Shorten(c, 120))
+	}
 	if n := len(changes) - most; n > 0 {
-		changes, more = changes[:most], fmt.Sprintf(", and %d more", n)
+		shown = append(shown, fmt.Sprintf("and %d more", n))
 	}
-	shown := make([]string, len(changes))
-	for i, c := range changes {
-		if changeClass(c) != "changed" {
-			c = c[:1] + "\u00a0" + c[2:]
-		}
-		shown[i] = text.Shorten(c, 120)
-	}
-	return strings.Join(shown, ", ") + more
+	return strings.Join(shown, ", ")
 }
 
 // tone returns the CSS class for the colour of a state, a decision or a severity.
