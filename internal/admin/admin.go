@@ -17,7 +17,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -218,11 +217,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case guarded && !known:
 		header.Set("WWW-Authenticate", `Basic realm="usher", charset="UTF-8"`)
 		h.refuse(w, r, http.StatusUnauthorized, "the admin token is missing or wrong: send it as 'Authorization: Bearer TOKEN', or as the password of Basic auth")
-	case h.origin.Check(r) != nil:
+	case guarded && h.foreign(r):
 		// A browser that knows the password adds it to the requests of any page.
-		h.refuse(w, r, http.StatusForbidden, "a page of another origin can't act here")
-	case guarded && embedded(r):
-		h.refuse(w, r, http.StatusForbidden, "a page of another origin can't read here")
+		h.refuse(w, r, http.StatusForbidden, "a page of another origin can neither read nor act here")
 	case to != nil && visitor.readOnly && to.needsAct(r):
 		h.refuse(w, r, http.StatusForbidden, "with this token you can look, but not act")
 	case to == nil:
@@ -258,20 +255,13 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handl
 
 var errNoInbox = &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
 
-// embedded reports whether a page of another origin uses something of this port, such as an image, a script or a stream. That page could
-// not read the answer, but it could see whether there is one, and keep streams open. To follow a link to this port is allowed.
-func embedded(r *http.Request) bool {
-	switch r.Header.Get("Sec-Fetch-Site") {
-	case "same-origin", "none":
-		return false
-	case "":
-		// Not a browser, or one that does not send these headers: an old one, or any over plain http.
-		origin := r.Header.Get("Origin")
-		u, err := url.Parse(origin)
-		return origin != "" && (err != nil || u.Host != r.Host)
-	default:
-		return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
-	}
+// foreign reports whether a page of another origin acts here, or uses something of this port, such as an image, a script or a stream. That
+// page could not read the answer, but it could see whether there is one, and keep streams open. To follow a link to this port is allowed.
+func (h *Handler) foreign(r *http.Request) bool {
+	asAction := *r // http.CrossOriginProtection allows every GET
+	asAction.Method = http.MethodPost
+	link := r.Method != http.MethodPost && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	return !link && h.origin.Check(&asAction) != nil
 }
 
 // find returns the route of a request, or nil. It compares the path as it was sent: http.ServeMux would clean it, and answer with a

@@ -58,12 +58,12 @@ func TestForeignPage(t *testing.T) {
 		if got := await(b, fmt.Sprintf(`new Promise(done => { const f = document.createElement("iframe"); f.onload = () => { try { done(f.contentDocument ? "own" : "foreign") } catch { done("foreign") } }; f.src = %q; document.body.append(f); })`, w.admin+"/webhooks/1/redeliver")); got != "foreign" {
 			t.Errorf("framed: %q", got)
 		}
-		if !strings.Contains(w.Stderr.String(), "a page of another origin can't read here") {
+		if !strings.Contains(w.Stderr.String(), "a page of another origin can neither read nor act here") {
 			t.Error("the frame was not refused")
 		}
 		b.open(origin)
 		b.click("form button")
-		b.until("refused", `document.body.innerText.includes("a page of another origin can't act here")`)
+		b.until("refused", `document.body.innerText.includes("a page of another origin can neither read nor act here")`)
 		// A link is fine: people send each other addresses.
 		b.open(origin)
 		evaluate[bool](b, fmt.Sprintf(`location.href = %q, true`, w.admin+"/webhooks"))
