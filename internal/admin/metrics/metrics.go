@@ -102,10 +102,9 @@ const (
 // Decisions are the gate's decisions. Their indexes are those into Minute.Counts of Gate.Hour.
 var Decisions = [...]string{"forwarded", "queued", "duplicate", "rejected", "failed"}
 
-// Port counts the calls of one local port. It looks up the metrics of its labels once, not with each call.
+// Port counts the calls of one local port.
 type Port struct {
 	requests *prometheus.CounterVec
-	codes    [600]atomic.Pointer[prometheus.Counter] // by status; filled as statuses occur
 	duration prometheus.Observer
 	inFlight prometheus.Gauge
 	retries  prometheus.Counter
@@ -130,7 +129,7 @@ func (p *Port) Started() { p.inFlight.Inc() }
 func (p *Port) Finished(status int, took time.Duration) {
 	p.inFlight.Dec()
 	p.duration.Observe(took.Seconds())
-	p.code(status).Inc()
+	p.requests.WithLabelValues(strconv.Itoa(status)).Inc()
 	kind := CallsFine
 	if status >= 400 && status != 499 { // 499: the caller hung up, and has seen no error
 		kind = CallsFailed
@@ -146,18 +145,6 @@ func (p *Port) Replayed() {
 
 // Hour returns the calls of the last hour.
 func (p *Port) Hour() []Minute { return p.hour.minutes() }
-
-func (p *Port) code(status int) prometheus.Counter {
-	if status < 0 || status >= len(p.codes) {
-		status = 0
-	}
-	if c := p.codes[status].Load(); c != nil {
-		return *c
-	}
-	c := p.requests.WithLabelValues(strconv.Itoa(status))
-	p.codes[status].Store(&c)
-	return c
-}
 
 // tokenResults are the labels of what can come of a token request.
 var tokenResults = [...]string{TokensRenewed: "ok", TokensRejected: "rejected", TokensUnavailable: "unavailable"}
