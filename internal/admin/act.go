@@ -407,11 +407,7 @@ func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	notice := "forget"
-	if n == 0 {
-		notice = "forget-nothing"
-	}
-	return Forgotten{named, n}, redirect(page.TenantURL(named.Platform, named.Tenant, notice)), nil
+	return Forgotten{named, n}, redirect(page.TenantURL(named.Platform, named.Tenant, "forget")), nil
 }
 
 // erase deletes everything that usher has about a tenant.
@@ -455,11 +451,7 @@ func (h *Handler) resume(r *http.Request, t target) (any, redirect, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	notice := "resume"
-	if h.stillPaused(p) {
-		notice = "resume-held"
-	}
-	return Resumed{p, was}, pausePage(p, notice), nil
+	return Resumed{p, was}, pausePage(p, "resume"), nil
 }
 
 // pauseOf returns the pause of a target. It refuses unknown names: a pause with a typing error would hold back nothing.
@@ -482,17 +474,6 @@ func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
 		}
 	}
 	return store.Pause{Receiver: t.Receiver}, nil
-}
-
-// stillPaused reports whether another pause holds back what p held back.
-func (h *Handler) stillPaused(p store.Pause) bool {
-	receiver := p.Receiver
-	if r := h.cfg.Receivers.For(p.Platform); p.Tenant != "" && r != nil {
-		receiver = r.Name
-	}
-	return slices.ContainsFunc(h.paused(), func(other store.Pause) bool {
-		return !other.Same(p) && other.Covers(p.Platform, p.Tenant, receiver)
-	})
 }
 
 // pausePage returns the page to go to after a pause or its end.

@@ -81,17 +81,15 @@ func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox !
 // notices are what a page says after an action. The parameter did of the page's address has the key, not the text: nobody can make a page
 // say something else with a link.
 var notices = map[string]string{
-	"redeliver":      "It is being sent again.",
-	"redeliver-all":  "They are being sent again.",
-	"discard":        "It is discarded.",
-	"accept":         "It is accepted, as a new webhook with its own id.",
-	"discard-all":    "They are discarded.",
-	"nothing":        "Nothing was done: no such webhook is left.",
-	"resume":         "Deliveries go on.",
-	"resume-held":    "Resumed. Another pause still holds these deliveries back.",
-	"forget":         "Forgotten: the tenant's next webhook is delivered whatever it says.",
-	"forget-nothing": "There was nothing to forget about this tenant.",
-	"erase":          "The tenant is erased.",
+	"redeliver":     "It is being sent again.",
+	"redeliver-all": "They are being sent again.",
+	"discard":       "It is discarded.",
+	"accept":        "It is accepted, as a new webhook with its own id.",
+	"discard-all":   "They are discarded.",
+	"nothing":       "Nothing was done: no such webhook is left.",
+	"resume":        "Resumed.",
+	"forget":        "Forgotten: the tenant's next webhook is delivered whatever it says.",
+	"erase":         "The tenant is erased.",
 }
 
 // refusal is an error that the caller made, with its status.

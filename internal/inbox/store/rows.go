@@ -542,12 +542,6 @@ func (p Pause) Covers(platform, tenant, receiver string) bool {
 	return true
 }
 
-// Same says whether p and q hold back the same deliveries.
-func (p Pause) Same(q Pause) bool {
-	p.Since, q.Since = time.Time{}, time.Time{}
-	return p == q
-}
-
 // String returns what the pause holds back, for people.
 func (p Pause) String() string {
 	switch {
