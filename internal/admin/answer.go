@@ -47,7 +47,7 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 				return
 			}
 			v.Version, v.Paused = h.cfg.Version, slices.SortedFunc(slices.Values(h.paused()), func(a, b store.Pause) int { return a.Since.Compare(b.Since) })
-			if v.Live && v.Notice == "" {
+			if v.Live {
 				v.Notice = notices[r.URL.Query().Get("did")]
 			}
 			if err := h.draw(w, r, v); err != nil {
@@ -81,7 +81,7 @@ func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox !
 // notices are what a page says after an action. The parameter did of the page's address has the key, not the text: nobody can make a page
 // say something else with a link.
 var notices = map[string]string{
-	"redeliver":     "It is being sent again.",
+	"redeliver":     "You asked usher to send it again: see its state below.",
 	"redeliver-all": "They are being sent again.",
 	"discard":       "It is discarded.",
 	"accept":        "It is accepted, as a new webhook with its own id.",

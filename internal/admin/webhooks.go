@@ -427,18 +427,7 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 		}
 	}
 	body.Before, body.After = h.neighbours(&d.Webhook)
-	p := &page.Page{Name: "webhook", Title: "Webhook " + d.ID, Section: "webhooks", Live: true, Body: body}
-	if r.URL.Query().Get("did") == "redeliver" {
-		switch {
-		case !d.waits():
-			p.Notice = "It was sent again." // the page shows the result
-		case d.Paused:
-			p.Notice = "It is sent again once its deliveries are resumed."
-		case d.Down:
-			p.Notice = "It is sent again when the receiver is back."
-		}
-	}
-	return p, nil
+	return &page.Page{Name: "webhook", Title: "Webhook " + d.ID, Section: "webhooks", Live: true, Body: body}, nil
 }
 
 // neighbours returns the ids of the tenant's webhooks before and after this one. They are empty if there is none, or if this one is too

@@ -355,36 +355,6 @@ func TestOverviewWithoutTheInbox(t *testing.T) {
 	}
 }
 
-// After a redelivery the page says if the webhook waits for the end of a pause, or for a receiver that is down.
-func TestSentAgainInVain(t *testing.T) {
-	for want, prepare := range map[string]func(*inboxtest.Box){
-		"It is being sent again.": func(*inboxtest.Box) {},
-		"It is sent again once its deliveries are resumed.": func(b *inboxtest.Box) {
-			if err := b.Pause(store.Pause{}); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"It is sent again when the receiver is back.": func(b *inboxtest.Box) {
-			b.Answer(0, "connection refused")
-			if err := b.Redeliver(8, false); err != nil {
-				t.Fatal(err)
-			}
-			for { // until that try is noted
-				if all := b.Entry(8).Attempts; all[len(all)-1].Status == 0 {
-					break
-				}
-				time.Sleep(time.Millisecond)
-			}
-		},
-	} {
-		b := world(t)
-		prepare(b)
-		if _, body := ask(New(port(b)), "GET", "/webhooks/8?did=redeliver", "", "Accept", "text/html"); !strings.Contains(body, want) {
-			t.Errorf("not %q:\n%s", want, body)
-		}
-	}
-}
-
 // Webhooks without a tenant wait for others of the same type. Their pages and the list say so.
 func TestHeldUpWithoutATenant(t *testing.T) {
 	b := inboxtest.Open(t)

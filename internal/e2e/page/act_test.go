@@ -29,7 +29,7 @@ func TestPageActs(t *testing.T) {
 	b.until("it waits behind 1", `document.querySelector("#stand").innerText.includes("held up by webhook 1")`)
 	before := len(w.receiver.Deliveries())
 	b.click(`form[action="/webhooks/1/redeliver"] button`)
-	b.until("told that it is tried", `location.pathname == "/webhooks/1" && document.querySelector(".notice")?.innerText == "It is being sent again."`)
+	b.until("told that it is tried", `location.pathname == "/webhooks/1" && document.querySelector(".notice")?.innerText == "You asked usher to send it again: see its state below."`)
 	b.until("tried", `document.querySelectorAll(".attempts tbody tr").length > 1`)
 	b.until("not told any more, though it waits again", `!document.querySelector(".notice")`)
 	if after := len(w.receiver.Deliveries()); after < before {

@@ -80,7 +80,7 @@ func TestPageInABrowser(t *testing.T) {
 	b.do(chromedp.SendKeys(chromedp.CSS(`form button`), "\r")) // by keyboard
 	b.until("it waits again", `document.querySelector("#stand .badge")?.innerText == "waiting"`)
 	stay(b)
-	b.until("told so", `document.querySelector(".notice")?.innerText == "It is being sent again."`)
+	b.until("told so", `document.querySelector(".notice")?.innerText == "You asked usher to send it again: see its state below."`)
 	close(hold)
 	b.until("delivered", `document.querySelector("#stand .badge").innerText == "delivered"`)
 	b.until("not told any more", `!document.querySelector(".notice")`)
