@@ -290,18 +290,6 @@ func (s *Inbox) AllPaused() bool {
 	return slices.ContainsFunc(s.Paused, func(p store.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
 }
 
-// Full returns how full the inbox is, in percent.
-func (s *Inbox) Full() string {
-	switch percent := s.Used * 100 / max(s.Limit, 1); {
-	case s.Used == 0:
-		return "0\u00a0%"
-	case percent == 0:
-		return "<\u00a01\u00a0%"
-	default:
-		return fmt.Sprintf("%d\u00a0%%", percent)
-	}
-}
-
 func (s *Inbox) troubles() (all []Trouble) {
 	if s.Error != "" {
 		fix := "If the disk of the file in USHER_WEBHOOK_INBOX is full, free some space: usher then goes on by itself. Otherwise fix the disk, then restart usher."

@@ -36,14 +36,6 @@ func TestPausedBy(t *testing.T) {
 }
 
 func TestInboxWords(t *testing.T) {
-	for _, tc := range []struct {
-		used, limit int64
-		want        string
-	}{{0, 0, "0\u00a0%"}, {0, 100, "0\u00a0%"}, {1, 1000, "<\u00a01\u00a0%"}, {250, 1000, "25\u00a0%"}, {1000, 1000, "100\u00a0%"}} {
-		if got := (&Inbox{Used: tc.used, Limit: tc.limit}).Full(); got != tc.want {
-			t.Errorf("%d of %d: %s", tc.used, tc.limit, got)
-		}
-	}
 	held := make([]store.HeldUp, shownHeldUp+2)
 	for i := range held {
 		held[i].Attempts = []store.Attempt{{Status: 500, Answer: "in  use"}}
