@@ -42,8 +42,6 @@ type Config struct {
 	ReadToken func() string
 	// Unready returns why usher is not ready, or nothing if it is. Required.
 	Unready func() []string
-	// Stopping reports whether usher is shutting down. Required.
-	Stopping func() bool
 	// Parts of usher; each has a /readyz/NAME.
 	Parts []Part
 	// Metrics serves /metrics. Required.

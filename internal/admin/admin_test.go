@@ -29,12 +29,11 @@ func TestAdmin(t *testing.T) {
 	id.Fetched(nil, &tokens.RejectedError{Code: "invalid_client"})
 	id.EarlyRevoked()
 	cfg := Config{
-		Hosts:    guard.NewHosts("127.0.0.1:9095", nil, false),
-		Unready:  func() []string { return problems },
-		Stopping: func() bool { return false },
-		Changes:  func() uint64 { return 0 },
-		Metrics:  m.Handler(),
-		Log:      slog.New(slog.DiscardHandler),
+		Hosts:   guard.NewHosts("127.0.0.1:9095", nil, false),
+		Unready: func() []string { return problems },
+		Changes: func() uint64 { return 0 },
+		Metrics: m.Handler(),
+		Log:     slog.New(slog.DiscardHandler),
 	}
 	open := New(cfg)
 	cfg.Token = func() string { return "adm1n" }

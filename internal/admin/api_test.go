@@ -26,12 +26,11 @@ const (
 // port returns the Config of an admin port, with the inbox of box unless that is nil.
 func port(box *inboxtest.Box) Config {
 	cfg := Config{
-		Hosts:    guard.NewHosts("127.0.0.1:9095", nil, false),
-		Unready:  func() []string { return nil },
-		Stopping: func() bool { return false },
-		Changes:  func() uint64 { return 0 },
-		Metrics:  http.NotFoundHandler(),
-		Log:      slog.New(slog.DiscardHandler),
+		Hosts:   guard.NewHosts("127.0.0.1:9095", nil, false),
+		Unready: func() []string { return nil },
+		Changes: func() uint64 { return 0 },
+		Metrics: http.NotFoundHandler(),
+		Log:     slog.New(slog.DiscardHandler),
 	}
 	if box != nil {
 		cfg.Inbox, cfg.Platforms = box.Inbox, box.Platforms

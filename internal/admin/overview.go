@@ -13,7 +13,7 @@ import (
 
 // status collects the state of usher's parts, and has it described in words.
 func (h *Handler) status() *status.Status {
-	now := &status.Status{Version: h.cfg.Version, Ready: len(h.cfg.Unready()) == 0, Stopping: h.cfg.Stopping()}
+	now := &status.Status{Version: h.cfg.Version, Ready: len(h.cfg.Unready()) == 0}
 	if h.cfg.Ports != nil {
 		now.Ports = h.cfg.Ports()
 	}

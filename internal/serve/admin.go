@@ -18,7 +18,6 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		Token:     a.Token.Getter(),
 		ReadToken: a.ReadToken.Getter(),
 		Unready:   func() []string { return u.unready("gate", "entitlements", "outbound") },
-		Stopping:  u.stopping.Load,
 		Parts:     u.parts(),
 		Metrics:   metrics.Handler(),
 		Changes:   metrics.Changes,

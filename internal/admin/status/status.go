@@ -21,8 +21,6 @@ type Status struct {
 	Ports    []Port    `json:"ports"`
 	Gate     *Gate     `json:"gate,omitempty"`  // left out if the gate is off
 	Inbox    *Inbox    `json:"inbox,omitempty"` // left out if there is none
-
-	Stopping bool `json:"-"` // usher is shutting down
 }
 
 // Judge describes the state of each part in words, and lists the troubles.
@@ -45,14 +43,6 @@ type Trouble struct {
 	Link     string `json:"-"` // address of the webhooks that it is about; empty for none
 }
 
-// Them is the word for what Link shows: one webhook, or a list.
-func (t Trouble) Them() string {
-	if strings.HasPrefix(t.Link, "/webhooks/") {
-		return "it"
-	}
-	return "them"
-}
-
 const (
 	good = "good"
 	warn = "warn"
@@ -67,9 +57,6 @@ const (
 
 func (s *Status) troubles(now time.Time) []Trouble {
 	all := []Trouble{} // [] and not null
-	if s.Stopping {
-		all = append(all, Trouble{warn, "usher is shutting down", "What is under way may still finish.", ""})
-	}
 	if s.Inbox != nil {
 		all = append(all, s.Inbox.troubles()...)
 	}

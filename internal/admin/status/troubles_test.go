@@ -25,8 +25,8 @@ func lastHour(counts ...int) []metrics.Minute {
 }
 
 // wrong returns the troubles. With an inbox, the receiver main holds up two tenants.
-func wrong(stopping bool, port Port, gate *Gate, box *inbox.Stats, err error) []Trouble {
-	s := &Status{Stopping: stopping, Ports: []Port{port}, Gate: gate}
+func wrong(port Port, gate *Gate, box *inbox.Stats, err error) []Trouble {
+	s := &Status{Ports: []Port{port}, Gate: gate}
 	if box != nil {
 		held := func(platform, tenant, receiver string, down bool) store.HeldUp {
 			return store.HeldUp{Down: down, Entry: store.Entry{Platform: platform, Tenant: tenant, Status: store.Status{Receiver: receiver, Attempts: []store.Attempt{{Status: 500}}}}}
@@ -72,63 +72,61 @@ func TestTroubles(t *testing.T) {
 		return p
 	}
 	for _, tc := range []struct {
-		name   string
-		ending bool
-		port   Port
-		gate   *Gate
-		box    *inbox.Stats
-		err    error    // the inbox's
-		want   []string // a part of each trouble: severity, what, do
+		name string
+		port Port
+		gate *Gate
+		box  *inbox.Stats
+		err  error    // the inbox's
+		want []string // a part of each trouble: severity, what, do
 	}{
-		{"well", false, port(fine), gate("ok"), box(store.Figures{}, nil), nil, nil},
-		{"gate off", false, port(fine), nil, nil, nil, nil},
-		{"secret refused", false, port(tokens.State{Err: refused("invalid_client")}), nil, nil, nil,
+		{"well", port(fine), gate("ok"), box(store.Figures{}, nil), nil, nil},
+		{"gate off", port(fine), nil, nil, nil, nil},
+		{"secret refused", port(tokens.State{Err: refused("invalid_client")}), nil, nil, nil,
 			[]string{"bad", "Port main: token endpoint refuses: invalid_client", "Check USHER_CLIENT_SECRET_FILE and USHER_CLIENT_ID"}},
-		{"refused with a token at hand", false, port(tokens.State{Had: true, Token: held, Err: refused("invalid_client")}), nil, nil, nil,
+		{"refused with a token at hand", port(tokens.State{Had: true, Token: held, Err: refused("invalid_client")}), nil, nil, nil,
 			[]string{"warn", "invalid_client", "Calls go on with the current token"}},
-		{"scope refused", false, port(tokens.State{Err: refused("invalid_scope")}), nil, nil, nil,
+		{"scope refused", port(tokens.State{Err: refused("invalid_scope")}), nil, nil, nil,
 			[]string{"bad", "invalid_scope", "Check USHER_PORTS_0_SCOPE"}},
-		{"refused for another reason", false, port(tokens.State{Err: refused("access_denied")}), nil, nil, nil,
+		{"refused for another reason", port(tokens.State{Err: refused("access_denied")}), nil, nil, nil,
 			[]string{"bad", "access_denied", "USHER_CLIENT_ID, USHER_CLIENT_SECRET_FILE and USHER_PORTS_0_SCOPE"}},
-		{"unreachable", false, port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil, nil,
+		{"unreachable", port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil, nil,
 			[]string{"bad", "Port main: connection refused", "Check USHER_BASE_URL"}},
-		{"no token yet", false, port(tokens.State{}), nil, nil, nil, []string{"warn", "has had no token yet", ""}},
-		{"revoked", false, with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil,
+		{"no token yet", port(tokens.State{}), nil, nil, nil, []string{"warn", "has had no token yet", ""}},
+		{"revoked", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil,
 			[]string{"warn", "2 tokens were refused long before the end", "API client of its own"}},
-		{"revoked once", false, with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 1) }), nil, nil, nil, nil},
-		{"calls fail", false, with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5) }), nil, nil, nil,
+		{"revoked once", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 1) }), nil, nil, nil, nil},
+		{"calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5) }), nil, nil, nil,
 			[]string{"warn", "5 of 10 calls failed in the last 5 minutes", ""}},
-		{"some calls fail", false, with(port(fine), func(p *Port) { p.Calls = lastHour(500, 5) }), nil, nil, nil, nil},
-		{"receiver away", false, port(fine), gate("error"), box(store.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
+		{"some calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(500, 5) }), nil, nil, nil, nil},
+		{"receiver away", port(fine), gate("error"), box(store.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
 			[]string{"bad", "The receiver can't be reached: 1\u202f204 webhooks wait, the oldest for 2\u00a0min 10\u00a0s", "Bring the receiver http://receiver:3000 back"}},
-		{"receiver away, but the last that it answered was fine", false, port(fine), gate("ok"), box(store.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
+		{"receiver away, but the last that it answered was fine", port(fine), gate("ok"), box(store.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
 			[]string{"bad", "The receiver answers with errors: 1\u202f204 webhooks wait", ""}},
-		{"receiver away for a moment", false, port(fine), gate("error"), box(store.Figures{Pending: 1, Oldest: time.Second}, down), nil, nil},
-		{"receiver slow", false, port(fine), gate("ok"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, nil), nil, []string{"bad", "slow", ""}},
-		{"receiver late", false, port(fine), gate("timeout"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, down), nil, []string{"bad", "does not answer in time", ""}},
-		{"some tenants are refused, and the last try was fine", false, port(fine), gate("ok"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
+		{"receiver away for a moment", port(fine), gate("error"), box(store.Figures{Pending: 1, Oldest: time.Second}, down), nil, nil},
+		{"receiver slow", port(fine), gate("ok"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, nil), nil, []string{"bad", "slow", ""}},
+		{"receiver late", port(fine), gate("timeout"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, down), nil, []string{"bad", "does not answer in time", ""}},
+		{"some tenants are refused, and the last try was fine", port(fine), gate("ok"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
 			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
-		{"some tenants are refused, and the last try failed", false, port(fine), gate("status"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
+		{"some tenants are refused, and the last try failed", port(fine), gate("status"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
 			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
-		{"all tenants are refused", false, port(fine), gate("status"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(3, true)), nil,
+		{"all tenants are refused", port(fine), gate("status"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(3, true)), nil,
 			[]string{"bad", "The receiver answers with errors: 5 webhooks wait", "Bring the receiver"}},
-		{"parked", false, port(fine), gate("status"), box(store.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send it again"}},
-		{"inbox broken", false, port(fine), gate("ok"), box(store.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes no webhooks: no space left", "restart"}},
-		{"inbox nearly full", false, port(fine), gate("ok"), &inbox.Stats{Stats: store.Stats{Used: 1000 << 20, Limit: 1 << 30}}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
-		{"nobody's", false, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: store.Figures{Pending: 2}}}}, nil,
+		{"parked", port(fine), gate("status"), box(store.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send it again"}},
+		{"inbox broken", port(fine), gate("ok"), box(store.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes no webhooks: no space left", "restart"}},
+		{"inbox nearly full", port(fine), gate("ok"), &inbox.Stats{Stats: store.Stats{Used: 1000 << 20, Limit: 1 << 30}}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
+		{"nobody's", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: store.Figures{Pending: 2}}}}, nil,
 			[]string{"bad", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
-		{"nobody's, one", false, port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: store.Figures{Pending: 1}}}}, nil,
+		{"nobody's, one", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: store.Figures{Pending: 1}}}}, nil,
 			[]string{"bad", "1 webhook waits, but no receiver takes its platform any more", "or set USHER_WEBHOOK_FORWARD_URL"}},
-		{"passed through and failed", false, port(fine), gate("status", 0, 0, 0, 0, 3), nil, nil, []string{"bad", "answers with errors: 3 webhooks failed", "resend them"}},
-		{"failed, but well again", false, port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil, nil},
-		{"some are rejected", false, port(fine), gate("ok", 1, 0, 0, 30), nil, nil, nil},
-		{"all are rejected", false, port(fine), gate("ok", 0, 0, 0, 30), nil, nil, []string{"warn", "Every webhook of the last 5 minutes was rejected: 30", "See why"}},
-		{"ending", true, port(fine), nil, nil, nil, []string{"warn", "shutting down", ""}},
-		{"the worst first", false, port(tokens.State{Err: refused("invalid_client")}), gate("ok"), box(store.Figures{Parked: 2}, nil), nil,
+		{"passed through and failed", port(fine), gate("status", 0, 0, 0, 0, 3), nil, nil, []string{"bad", "answers with errors: 3 webhooks failed", "resend them"}},
+		{"failed, but well again", port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil, nil},
+		{"some are rejected", port(fine), gate("ok", 1, 0, 0, 30), nil, nil, nil},
+		{"all are rejected", port(fine), gate("ok", 0, 0, 0, 30), nil, nil, []string{"warn", "Every webhook of the last 5 minutes was rejected: 30", "See why"}},
+		{"the worst first", port(tokens.State{Err: refused("invalid_client")}), gate("ok"), box(store.Figures{Parked: 2}, nil), nil,
 			[]string{"bad", "invalid_client", "", "warn", "2 webhooks are parked", ""}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := wrong(tc.ending, tc.port, tc.gate, tc.box, tc.err)
+			got := wrong(tc.port, tc.gate, tc.box, tc.err)
 			if len(got)*3 != len(tc.want) {
 				t.Fatalf("%+v", got)
 			}
@@ -142,7 +140,7 @@ func TestTroubles(t *testing.T) {
 	}
 	shared := port(tokens.State{Err: refused("invalid_client")})
 	shared.Shares = "main"
-	if got := wrong(false, shared, nil, nil, nil); len(got) != 0 {
+	if got := wrong(shared, nil, nil, nil); len(got) != 0 {
 		t.Errorf("told twice: %+v", got)
 	}
 }
