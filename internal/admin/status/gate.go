@@ -159,8 +159,7 @@ func failureWords(result string) string {
 	}
 }
 
-// GateChart returns the chart of the gate's decisions. With an inbox, webhooks are queued, and only those of USHER_WEBHOOK_SYNC_TYPES
-// are forwarded; without one, none is queued. The chart leaves out what does not occur.
+// GateChart returns the chart of the gate's decisions. It leaves out those that do not occur.
 func (s *Status) GateChart() page.Chart {
 	var starts []time.Time
 	var series []page.Series
@@ -171,7 +170,7 @@ func (s *Status) GateChart() page.Chart {
 	total, summary := metrics.Sum(minutes, len(minutes)), ""
 	for i, decision := range metrics.Decisions {
 		n := metrics.Sum(minutes, len(minutes), i)
-		if n == 0 && (decision == "forwarded" && s.Inbox != nil || decision == "queued" && s.Inbox == nil) {
+		if n == 0 {
 			continue
 		}
 		one := page.Series{Class: "c-" + decision, Label: decision, Total: page.Count(n)}
@@ -179,9 +178,7 @@ func (s *Status) GateChart() page.Chart {
 			one.Add(float64(m.Counts[i]), strconv.Itoa(m.Counts[i]))
 		}
 		series = append(series, one)
-		if n > 0 {
-			summary += fmt.Sprintf(", %s %s", page.Count(n), decision)
-		}
+		summary += fmt.Sprintf(", %s %s", page.Count(n), decision)
 	}
 	return page.NewBars("decisions", "Webhooks per minute",
 		page.Plural(total, "webhook", "webhooks")+" in the last hour"+summary+".", starts, series, figure)
