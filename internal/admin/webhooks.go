@@ -436,24 +436,15 @@ func (h *Handler) neighbours(w *Webhook) (before, after string) {
 	if w.Tenant == "" {
 		return "", ""
 	}
-	f := store.Filter{Tenant: w.Tenant, Platform: &w.Platform, Limit: maxPage}
-	var ids []string // the newest first
-	if w.State != "" {
-		entries, _ := h.cfg.Inbox.List(f) // after an error the page has no links to them
-		for _, e := range entries {
-			ids = append(ids, strconv.FormatInt(e.ID, 10))
-		}
-	} else {
-		for _, e := range h.cfg.Decisions.list(f) {
-			ids = append(ids, e.ID)
-		}
-	}
-	at := slices.Index(ids, w.ID)
+	name := store.TenantName{Tenant: w.Tenant, Platform: &w.Platform}
+	list, _ := h.webhooks(selection{tenant: name, limit: maxPage + 1}) // after an error the page has no links to them
+	all := list.Webhooks                                               // the newest first
+	at := slices.IndexFunc(all, func(other Webhook) bool { return other.ID == w.ID })
 	if at > 0 {
-		after = ids[at-1]
+		after = all[at-1].ID
 	}
-	if at >= 0 && at+1 < len(ids) {
-		before = ids[at+1]
+	if at >= 0 && at+1 < len(all) {
+		before = all[at+1].ID
 	}
 	return before, after
 }
