@@ -50,9 +50,7 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			if v.Live {
 				v.Notice = notices[r.URL.Query().Get("did")]
 			}
-			if err := h.draw(w, r, v); err != nil {
-				h.fail(w, r, fmt.Errorf("the page can't be drawn: %w", err))
-			}
+			h.draw(w, r, v)
 		default:
 			guard.WriteJSON(w, http.StatusOK, v)
 		}
@@ -70,9 +68,12 @@ func with[T any](h *Handler, read func(*http.Request) (T, error), do func(*http.
 	})
 }
 
-func (h *Handler) draw(w http.ResponseWriter, r *http.Request, p *page.Page) error {
+func (h *Handler) draw(w http.ResponseWriter, r *http.Request, p *page.Page) {
 	p.HasWebhooks, p.HasInbox, p.ReadOnly = h.hasWebhooks(), h.cfg.Inbox != nil, visitorOf(r).readOnly
-	return page.Write(w, p)
+	if err := page.Write(w, p); err != nil {
+		h.cfg.Log.Error("page can't be drawn", "err", err)
+		guard.WriteJSON(w, http.StatusInternalServerError, Problem{Error: "the page can't be drawn: " + err.Error()})
+	}
 }
 
 // hasWebhooks reports whether there can be webhooks to show. A replica without a gate shows those of the inbox that it shares.
@@ -147,11 +148,8 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why
 // writeProblem answers with a page for people, and with JSON for programs.
 func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, status int, problem Problem) {
 	if strings.Contains(r.Header.Get("Accept"), "text/html") && !isAPI(r) {
-		err := h.draw(w, r, &page.Page{Name: "failure", Status: status, Title: http.StatusText(status), Body: map[string]any{"Status": status, "Why": problem.Error}})
-		if err == nil {
-			return
-		}
-		h.cfg.Log.Error("page can't be drawn", "err", err)
+		h.draw(w, r, &page.Page{Name: "failure", Status: status, Title: http.StatusText(status), Body: map[string]any{"Status": status, "Why": problem.Error}})
+		return
 	}
 	guard.WriteJSON(w, status, problem)
 }
