@@ -37,7 +37,6 @@ func (u *Usher) Run(ctx context.Context) error {
 	for _, l := range u.allListeners() {
 		u.log.Info("listening", "listener", l.name, "address", l.url())
 		running.Go(func() {
-			defer close(l.served)
 			if err := l.http.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("%s: %w", l.variable, err)
 			}
