@@ -18,11 +18,6 @@ import (
 // wholeLimit is the longest answer that usher reads to its end first.
 const wholeLimit = 1 << 20
 
-// answerError says that the service's answer ended too early.
-type answerError struct{ error }
-
-func (e *answerError) Unwrap() error { return e.error }
-
 // keptBody is the body of an answer whose beginning, or all of it, is in memory.
 type keptBody struct {
 	io.Reader
@@ -46,7 +41,7 @@ func (h *Handler) addLength(resp *http.Response) error {
 	body := &keptBody{rest: resp.Body}
 	if err := body.kept.read(resp.Body, -1, wholeLimit, h.cfg.AnswerMemory); err != nil {
 		body.kept.release()
-		return &answerError{err} // ReverseProxy closes the answer
+		return err // ReverseProxy closes the answer
 	}
 	resp.Body = body
 	if body.Reader = body.kept.stream; body.Reader == nil {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -17,7 +18,7 @@ import (
 // documented form.
 
 const (
-	// maxSearched is how much of a body is searched for the operation's name.
+	// maxSearched is the longest body that is searched for the operation's name.
 	maxSearched = 256 << 10
 	// maxName is the longest name that is logged.
 	maxName = 128
@@ -76,7 +77,7 @@ func whichCall(r *http.Request, out *outcome) (attrs []slog.Attr) {
 }
 
 // operation returns the name of the call's operation: operationName, or the name of the first
-// operation in the query. It is empty if there is none, or if the body was not kept.
+// operation in the query that has one. It is empty if there is none, or if the body was not kept.
 func operation(r *http.Request, body *payload) string {
 	if body.stream == nil && body.length > 0 {
 		return operationIn(body.reader())
@@ -89,84 +90,36 @@ func operation(r *http.Request, body *payload) string {
 }
 
 // operationIn finds the operation's name in the JSON of a GraphQL request, or of the first request of
-// a batch. It reads only as far as it must.
+// a batch.
 func operationIn(body io.Reader) string {
-	d := json.NewDecoder(io.LimitReader(body, maxSearched))
-	open, err := d.Token()
-	if open == json.Delim('[') {
-		open, err = d.Token()
+	from := bufio.NewReader(io.LimitReader(body, maxSearched))
+	if first, _ := from.Peek(1); string(first) == "[" {
+		_, _ = from.Discard(1)
 	}
-	if err != nil || open != json.Delim('{') {
-		return ""
-	}
-	var name, query string
-	for name == "" && d.More() {
-		key, err := d.Token()
-		var value json.RawMessage
-		if err != nil || d.Decode(&value) != nil {
-			break
-		}
-		switch key { // a value that is not a string counts as missing
-		case "operationName":
-			_ = json.Unmarshal(value, &name)
-		case "query":
-			_ = json.Unmarshal(value, &query)
-		}
-	}
-	return named(name, query)
+	var call struct{ OperationName, Query string }
+	_ = json.NewDecoder(from).Decode(&call) // a value that is not a string counts as missing
+	return named(call.OperationName, call.Query)
 }
 
 var (
 	nameForm = regexp.MustCompile(`^[_A-Za-z][_0-9A-Za-z]*$`)
-	// graphQL matches the tokens of a document that matter: comments, strings, words and brackets. A
-	// string without an end matches up to the document's end, so that nothing is searched twice.
-	graphQL = regexp.MustCompile(`#[^\r\n]*|(?s:"""(?:\\"""|.)*?(?:"""|\z))|"(?:\\.?|[^"\\\r\n])*(?:["\r\n]|\z)|[\w\x{80}-\x{fefe}\x{ff00}-\x{10ffff}]+|[](){}[]`)
+	// A string without an end matches up to the document's end, so that nothing is searched twice.
+	commentOrString = regexp.MustCompile(`#[^\r\n]*|(?s:"""(?:\\"""|.)*?(?:"""|\z))|"(?:\\.?|[^"\\\r\n])*(?:["\r\n]|\z)`)
+	// An operation begins the document, or follows the end of another definition.
+	namedOperation = regexp.MustCompile(`(?:^|\})[\s,\x{feff}]*(?:query|mutation|subscription)[\s,]+([_A-Za-z][_0-9A-Za-z]*)[\s,]*[({@]`)
 )
 
-// named returns name if it is a GraphQL name, otherwise the name of the first operation in query.
+// named returns name if it is a GraphQL name, otherwise the name of the first operation in query that has
+// one.
 func named(name, query string) string {
 	if !nameForm.MatchString(name) {
-		name = firstOperation(query)
+		name = ""
+		// Text inside comments and strings may be customers' data.
+		if m := namedOperation.FindStringSubmatch(commentOrString.ReplaceAllLiteralString(query, " ")); m != nil {
+			name = m[1]
+		}
 	}
 	return name[:min(len(name), maxName)]
-}
-
-// firstOperation returns the name of the first operation in a GraphQL document, or an empty string if
-// the operation has no name. Fragments may come before the operation.
-func firstOperation(document string) string {
-	depth, before := 0, "" // before is the first word of the current definition, such as query or fragment
-	for rest := document; ; {
-		at := graphQL.FindStringIndex(rest)
-		if at == nil {
-			return ""
-		}
-		word := rest[at[0]:at[1]]
-		rest = rest[at[1]:]
-		switch word[0] {
-		case '#', '"':
-			continue
-		case '{', '(', '[':
-			if before != "fragment" { // the operation has no name, or this is not GraphQL
-				return ""
-			}
-			depth++
-			continue
-		case '}', ')', ']':
-			if depth--; depth <= 0 && word == "}" {
-				before = ""
-			}
-			continue
-		}
-		switch before {
-		case "query", "mutation", "subscription":
-			if nameForm.MatchString(word) {
-				return word
-			}
-			return ""
-		case "":
-			before = word
-		}
-	}
 }
 
 // requestID returns the caller's X-Request-Id if it is safe to log.

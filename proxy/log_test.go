@@ -42,7 +42,7 @@ func TestOperation(t *testing.T) {
 		{"long", `{"operationName":"` + long + `"}`, long[:maxName]},
 		{"long in the query", `{"query":"query ` + long + ` { a }"}`, long[:maxName]},
 		{"not JSON", `query A { a }`, ""},
-		{"breaks off", `{"operationName":"A","query":"`, "A"},
+		{"breaks off", `{"operationName":"A","query":"`, ""},
 		{"other JSON", `"query A { a }"`, ""},
 		{"empty list", `[]`, ""},
 		{"nothing", ``, ""},

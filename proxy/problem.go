@@ -25,11 +25,11 @@ type problem struct {
 // problemOf turns an error into an answer. No other code does.
 func problemOf(err error) *problem {
 	var (
-		body     *bodyError
-		noToken  *tokens.NoTokenError
-		rejected *tokens.RejectedError
-		unusable *wire.AnswerError
-		cut      *answerError
+		body      *bodyError
+		noToken   *tokens.NoTokenError
+		rejected  *tokens.RejectedError
+		unreached *wire.DialError
+		timeout   net.Error
 	)
 	switch {
 	// This case is the first, because a caller's broken body also breaks the connection to the
@@ -43,27 +43,16 @@ func problemOf(err error) *problem {
 	case errors.As(err, &noToken):
 		return &problem{status: http.StatusServiceUnavailable, code: "TOKEN_UNAVAILABLE",
 			message: err.Error(), retryAfter: max(noToken.RetryAfter, time.Second)}
-	case errors.As(err, &unusable):
+	case errors.As(err, &unreached):
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
-			message: fmt.Sprintf("the billing service's answer can't be used: %v", err)}
-	case errors.As(err, &cut):
-		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
-			message: fmt.Sprintf("the billing service's answer ended too early: %v", err)}
-	case lateAnswer(err):
+			message: fmt.Sprintf("the billing service can't be reached: %v", err)}
+	case errors.As(err, &timeout) && timeout.Timeout():
 		return &problem{status: http.StatusGatewayTimeout, code: "UPSTREAM_TIMEOUT",
 			message: fmt.Sprintf("the billing service did not answer in time: %v", err)}
 	default:
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
-			message: fmt.Sprintf("the billing service can't be reached: %v", err)}
+			message: fmt.Sprintf("the billing service gave no answer that can be used: %v", err)}
 	}
-}
-
-// lateAnswer reports whether the service did not answer in time. If usher could not connect in time, the
-// service was not reached, and that is another problem.
-func lateAnswer(err error) bool {
-	var timeout net.Error
-	unreached := new(wire.DialError)
-	return errors.As(err, &timeout) && timeout.Timeout() && !errors.As(err, &unreached)
 }
 
 type (

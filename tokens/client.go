@@ -37,16 +37,6 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("the token endpoint refused: %s: %s", e.Code, strings.TrimRight(e.Description, "."))
 }
 
-// wireError is a failure of the connection. Its text does not quote what was received, because that
-// may contain a token.
-type wireError struct {
-	what string
-	err  error
-}
-
-func (e *wireError) Error() string { return e.what + ": " + text.Unquoted(e.err.Error()) }
-func (e *wireError) Unwrap() error { return e.err }
-
 // Rejected reports whether err wraps a *RejectedError.
 func Rejected(err error) bool {
 	_, rejected := errors.AsType[*RejectedError](err)
@@ -64,7 +54,7 @@ type Client struct {
 	// Scope has the scopes to request, separated by spaces. Required.
 	Scope string
 	// HTTP sends the request. Required. It must not follow redirects, which could show the secret
-	// to somebody else.
+	// to somebody else, and its errors must not quote the answer, which may contain a token.
 	HTTP http.RoundTripper
 	// UserAgent is sent as the User-Agent header; empty: none.
 	UserAgent string
@@ -100,7 +90,7 @@ func (c *Client) request(ctx context.Context, fetched func(*Token, error)) (*Tok
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
-		return nil, 0, &wireError{"the token endpoint's answer ended too early", err}
+		return nil, 0, fmt.Errorf("the token endpoint's answer ended too early: %w", err)
 	}
 	if len(body) > maxAnswer {
 		return nil, 0, fmt.Errorf("the token endpoint's answer is larger than %d bytes", maxAnswer)
@@ -125,7 +115,7 @@ func (c *Client) ask(ctx context.Context, secret string) (*http.Response, error)
 	req.Header.Set("User-Agent", c.UserAgent)
 	resp, err := c.HTTP.RoundTrip(req)
 	if err != nil {
-		return nil, &wireError{"the token endpoint can't be reached", err}
+		return nil, fmt.Errorf("the token endpoint can't be reached: %w", err)
 	}
 	return resp, nil
 }

@@ -50,7 +50,7 @@ func TestEnvFileMisused(t *testing.T) {
 		{[]string{"--env-file"}, "--env-file needs a file"},
 		{[]string{"--env-file=", "version"}, "--env-file needs a file"},
 		{[]string{"--env-file", dir + "/none", "version"}, "--env-file " + dir + "/none: no such file"},
-		{[]string{"--env-file", bad, "inbox", "ls"}, "line 2 is not NAME=VALUE"},
+		{[]string{"--env-file", bad, "inbox", "ls"}, "lines that are not NAME=VALUE: 2"},
 		{[]string{"inbox", "ls", "--env-file", bad}, "before the command: usher --env-file FILE inbox"},
 		{[]string{"--env-file", bad, "--env-file", dir + "/none"}, "/none: no such file"},
 	} {

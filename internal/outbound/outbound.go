@@ -37,7 +37,7 @@ type Outbound struct {
 	settings   *settings.Settings
 	log        *slog.Logger
 	upstream   *wire.Client
-	forTokens  *wire.Client // the same as upstream, unless the timeout of calls is too short for tokens
+	forTokens  *wire.Client // its timeout is not that of calls, which may be too short for a token
 	target     *url.URL
 	bodies     *proxy.Memory // for proxy.Config.ReplayMemory
 	answers    *proxy.Memory // for proxy.Config.AnswerMemory
@@ -134,12 +134,8 @@ func (o *Outbound) connect() error {
 		cfg.TLS = &tls.Config{RootCAs: roots}
 	}
 	o.upstream = wire.New(cfg)
-	o.forTokens = o.upstream
-	if cfg.Timeout < tokens.FetchTimeout {
-		// With a short timeout for calls usher might never get a token.
-		cfg.Timeout = tokens.FetchTimeout
-		o.forTokens = wire.New(cfg)
-	}
+	cfg.Timeout = tokens.FetchTimeout
+	o.forTokens = wire.New(cfg)
 	return nil
 }
 

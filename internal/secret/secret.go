@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -17,10 +16,6 @@ import (
 
 const (
 	redacted = "[redacted]"
-
-	// maxSize limits what is read from a file. A secret is short, and an endless file must
-	// not fill the memory.
-	maxSize = 64 << 10
 
 	// pollEvery is how often Watch compares the content of the files. Times and inodes are
 	// not enough: a rewritten file may keep both, and a mounted secret changes when a symlink
@@ -167,17 +162,9 @@ func regular(path string) bool {
 }
 
 func read(path string) (string, error) {
-	f, err := os.Open(path)
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return "", err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
-	if err != nil {
-		return "", err
-	}
-	if len(data) > maxSize {
-		return "", fmt.Errorf("%s is larger than %d bytes: not a secret", path, maxSize)
 	}
 	data = bytes.TrimRight(data, "\r\n")
 	if len(bytes.TrimSpace(data)) == 0 {

@@ -7,8 +7,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-
-	"usher/internal/settings"
 )
 
 // ballastSize is how much usher may allocate between two garbage collections, in addition to what Go allows
@@ -22,44 +20,27 @@ import (
 const ballastSize = 10 << 20
 
 // tuneGC sets up the garbage collector so that usher stays within the container's memory limit, if there is
-// one. A user's GOGC or GOMEMLIMIT has priority. restore undoes everything.
-func tuneGC(environ []string) (restore func()) {
+// one. A user's GOMEMLIMIT has priority. restore undoes everything.
+func tuneGC() (restore func()) {
+	ballast := make([]byte, ballastSize)
 	before := debug.SetMemoryLimit(-1) // a negative limit only returns the current one
-	size, limit := gcPlan(settings.Environment(environ)["GOGC"], before, containerMemory())
-	ballast := make([]byte, size)
-	debug.SetMemoryLimit(limit)
+	if container := containerMemory(); container > 0 && before == math.MaxInt64 {
+		// A tenth is for memory that Go does not count. Go does count the ballast, although it takes no memory.
+		debug.SetMemoryLimit(container/10*9 + ballastSize)
+	}
 	return func() {
 		debug.SetMemoryLimit(before)
 		runtime.KeepAlive(ballast)
 	}
 }
 
-// gcPlan returns the size of the ballast and the memory limit to set. limit is that of GOMEMLIMIT, or
-// math.MaxInt64 if there is none. container is the container's memory limit, or zero.
-func gcPlan(gogc string, limit int64, container uint64) (ballast, newLimit int64) {
-	ballast = ballastSize
-	if container > 0 {
-		ballast = min(ballast, int64(container/4))
-		if limit == math.MaxInt64 {
-			limit = int64(container / 10 * 9) // the rest is for memory that Go does not count
-		}
-	}
-	if gogc != "" {
-		ballast = 0
-	}
-	if limit < math.MaxInt64-ballast {
-		limit += ballast // Go counts it towards the limit, although it takes no memory
-	}
-	return ballast, limit
-}
-
 // containerMemory returns the memory limit of the control group (version 2) that usher runs in, or zero if
 // there is none.
-func containerMemory() uint64 {
+func containerMemory() int64 {
 	b, err := os.ReadFile("/sys/fs/cgroup/memory.max")
 	if err != nil {
 		return 0
 	}
-	n, _ := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 63) // zero for "max", which means no limit
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64) // zero for "max", which means no limit
 	return n
 }

@@ -68,8 +68,8 @@ func isAddressOf(setting string, socket net.Addr) bool {
 	return ok && err == nil && has.Port == want.Port && (has.IP.Equal(want.IP) || want.IP == nil && has.IP.IsUnspecified())
 }
 
-// quietPeriod is how long usher keeps a quiet connection open for one more request while it shuts down, if
-// the connection came through an inherited socket.
+// quietPeriod is how long usher keeps the connections of an inherited socket open for one more request while
+// it shuts down.
 const quietPeriod = 500 * time.Millisecond
 
 // drainInherited serves the connections of an inherited socket to their end. New connections wait in the
@@ -82,11 +82,9 @@ func (l *listener) drainInherited(ctx context.Context) {
 		return
 	}
 	l.socket.Close() // the service manager has its own copy
-	<-l.served
-	enough, cancel := context.WithTimeout(ctx, quietPeriod)
-	defer cancel()
-	for enough.Err() == nil && l.open.Load() > 0 {
-		time.Sleep(5 * time.Millisecond)
+	select {
+	case <-time.After(quietPeriod):
+	case <-ctx.Done():
 	}
 	_ = l.http.Shutdown(ctx) // close calls it again, and reports the error
 }

@@ -141,7 +141,7 @@ func TestServedToTheEnd(t *testing.T) {
 			ways[l] = make(pipes)
 			l.handler = draining(&u.stopping, l.handler)
 			l.attach(&closedOnce{Listener: ways[l]}, u.log)
-			go func() { defer close(l.served); _ = l.http.Serve(l.socket) }()
+			go func() { _ = l.http.Serve(l.socket) }()
 		}
 		dial := func() net.Conn {
 			conn, far := net.Pipe()

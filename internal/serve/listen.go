@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,12 +29,9 @@ type listener struct {
 	tls      *tls.Config
 	closing  func() // called when the server begins to close; may be nil
 
-	socket net.Listener // nil until it is open
-	http   *guard.Server
-	served chan struct{} // closed when http has stopped accepting connections
-
+	socket    net.Listener // nil until it is open
 	inherited bool         // the socket came from a service manager
-	open      atomic.Int64 // how many connections are open; counted only if inherited
+	http      *guard.Server
 }
 
 // url returns the address of an open listener for programs on this machine. It is empty if l is nil.
@@ -100,17 +96,6 @@ func (l *listener) attach(socket net.Listener, log *slog.Logger) {
 	l.http = guard.NewServer(l.handler, log)
 	if l.closing != nil {
 		l.http.RegisterOnShutdown(l.closing)
-	}
-	l.served = make(chan struct{})
-	if l.inherited {
-		l.http.ConnState = func(_ net.Conn, state http.ConnState) {
-			switch state {
-			case http.StateNew:
-				l.open.Add(1)
-			case http.StateClosed:
-				l.open.Add(-1)
-			}
-		}
 	}
 }
 

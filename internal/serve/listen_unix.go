@@ -4,7 +4,6 @@ package serve
 
 import (
 	"net"
-	"os"
 	"sync"
 	"syscall"
 )
@@ -17,15 +16,6 @@ var umask sync.Mutex
 func listenUnix(path string) (net.Listener, error) {
 	umask.Lock()
 	defer umask.Unlock()
-	old := syscall.Umask(0o117)
-	l, err := net.Listen("unix", path)
-	syscall.Umask(old)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o660); err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
+	defer syscall.Umask(syscall.Umask(0o117)) // 0777 without these bits is 0660
+	return net.Listen("unix", path)
 }

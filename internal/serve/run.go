@@ -37,7 +37,6 @@ func (u *Usher) Run(ctx context.Context) error {
 	for _, l := range u.allListeners() {
 		u.log.Info("listening", "listener", l.name, "address", l.url())
 		running.Go(func() {
-			defer close(l.served)
 			if err := l.http.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("%s: %w", l.variable, err)
 			}
@@ -176,45 +175,25 @@ func (u *Usher) notify(message func() error) {
 // already on their way.)
 func draining(stopping *atomic.Bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		dw := &drainingWriter{ResponseWriter: w, stopping: stopping}
+		dw := &drainingWriter{w, stopping}
+		dw.closeIfStopping() // for handlers that do not call WriteHeader
 		next.ServeHTTP(dw, r)
-		if !dw.headerWritten && stopping.Load() { // net/http is about to write the header
-			w.Header().Set("Connection", "close")
-		}
 	})
 }
 
-// drainingWriter decides when the header is written whether the connection stays open.
 type drainingWriter struct {
 	http.ResponseWriter
-	stopping      *atomic.Bool
-	headerWritten bool
+	stopping *atomic.Bool
 }
 
 func (w *drainingWriter) WriteHeader(status int) {
-	if status >= 200 && !w.headerWritten {
-		w.headerWritten = true
-		if w.stopping.Load() {
-			w.Header().Set("Connection", "close")
-		}
-	}
+	w.closeIfStopping()
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func (w *drainingWriter) Write(p []byte) (int, error) {
-	w.ensureHeader()
-	return w.ResponseWriter.Write(p)
-}
-
-// FlushError is called by http.ResponseController.
-func (w *drainingWriter) FlushError() error {
-	w.ensureHeader()
-	return http.NewResponseController(w.ResponseWriter).Flush()
-}
-
-func (w *drainingWriter) ensureHeader() {
-	if !w.headerWritten {
-		w.WriteHeader(http.StatusOK)
+func (w *drainingWriter) closeIfStopping() {
+	if w.stopping.Load() {
+		w.Header().Set("Connection", "close")
 	}
 }
 

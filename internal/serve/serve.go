@@ -33,13 +33,13 @@ import (
 type Config struct {
 	Settings  *settings.Settings
 	Log       *slog.Logger
-	Environ   []string // read for GOGC, and for systemd's LISTEN_FDS, NOTIFY_SOCKET and WATCHDOG_USEC
+	Environ   []string // read for systemd's LISTEN_FDS, NOTIFY_SOCKET and WATCHDOG_USEC
 	Listening func()   // called when all ports are open, for the Windows service manager; may be nil
 }
 
 // Run serves until ctx ends or a signal arrives.
 func Run(ctx context.Context, c Config) error {
-	defer tuneGC(c.Environ)()
+	defer tuneGC()()
 	defer logs.TakeOver(c.Log)()
 	for _, name := range c.Settings.Unknown {
 		c.Log.Warn("unknown variable, not used", "name", name)

@@ -3,7 +3,6 @@ package settings
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"regexp"
@@ -12,10 +11,6 @@ import (
 
 	"usher/internal/text"
 )
-
-// maxEnvFile is the largest file of settings, so that an endless one such as /dev/zero does not fill the
-// memory.
-const maxEnvFile = 1 << 20
 
 // WithFiles returns environ together with the variables in files, which have one NAME=VALUE on a line, as
 // systemd's EnvironmentFile= has. A later file wins over an earlier one, and environ wins over all files. An
@@ -57,20 +52,9 @@ func setAside(lower, higher []string) []string {
 }
 
 func readEnvFile(path string) ([]string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		if path := new(fs.PathError); errors.As(err, &path) {
-			err = path.Err // the caller names the file
-		}
-		return nil, err
-	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(content) > maxEnvFile:
-		return nil, fmt.Errorf("it is larger than %d bytes: not a file of settings", maxEnvFile)
+	content, err := os.ReadFile(path)
+	if path := new(fs.PathError); errors.As(err, &path) {
+		return nil, path.Err // the caller names the file
 	}
 	return parseEnvFile(string(content))
 }
@@ -96,13 +80,10 @@ func parseEnvFile(content string) ([]string, error) {
 		}
 		variables = append(variables, name+"="+unquote(strings.TrimSpace(value)))
 	}
-	switch len(bad) {
-	case 0:
-		return variables, nil
-	case 1:
-		return nil, fmt.Errorf("line %s is not NAME=VALUE", bad[0])
+	if bad != nil {
+		return nil, fmt.Errorf("lines that are not NAME=VALUE: %s", strings.Join(bad, ", "))
 	}
-	return nil, fmt.Errorf("lines %s are not NAME=VALUE", strings.Join(bad, ", "))
+	return variables, nil
 }
 
 // unquote removes one pair of quotes around a whole value.

@@ -26,8 +26,8 @@ func TestParseEnvFile(t *testing.T) {
 		{"Windows", "\ufeffA=1\r\nB=\"2\"\r\n", []string{"A=1", "B=2"}, ""},
 		{"empty values", "A=\nB=''", []string{"A=", "B="}, ""},
 		{"equals signs", "A=b=c==", []string{"A=b=c=="}, ""},
-		{"no value", "A=1\ns3cret\n", nil, "line 2 is not NAME=VALUE"},
-		{"not a name", "1A=s3cret\nB C=s3cret\n=s3cret\nA-B=s3cret\nD=\x00", nil, "lines 1, 2, 3, 4, 5 are not NAME=VALUE"},
+		{"no value", "A=1\ns3cret\n", nil, "lines that are not NAME=VALUE: 2"},
+		{"not a name", "1A=s3cret\nB C=s3cret\n=s3cret\nA-B=s3cret\nD=\x00", nil, "lines that are not NAME=VALUE: 1, 2, 3, 4, 5"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parseEnvFile(tt.content)
@@ -82,10 +82,9 @@ func TestWithFiles(t *testing.T) {
 		t.Errorf("what was set aside is still there: %v", got)
 	}
 
-	huge := file("huge", strings.Repeat("#", maxEnvFile+1))
-	_, err = WithFiles(nil, filepath.Join(dir, "none"), first, dir, file("bad", "s3cret"), huge)
+	_, err = WithFiles(nil, filepath.Join(dir, "none"), first, dir, file("bad", "s3cret"))
 	var problems Problems
-	if !errors.As(err, &problems) || len(problems) != 4 || !strings.HasPrefix(problems[0], "--env-file "+filepath.Join(dir, "none")+": ") {
+	if !errors.As(err, &problems) || len(problems) != 3 || !strings.HasPrefix(problems[0], "--env-file "+filepath.Join(dir, "none")+": ") {
 		t.Errorf("%v", err)
 	}
 	if strings.Contains(errorText(err), "s3cret") {

@@ -97,22 +97,16 @@ func Unquoted(text string) string {
 const malformed = "malformed MIME header"
 
 // traceparent matches version "-" trace-id "-" parent-id "-" flags. Later versions may add fields.
-var traceparent = regexp.MustCompile(`^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?$`)
+var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?$`)
 
 // TraceID returns the trace id of the traceparent header (W3C Trace Context, section 3.2). With it in
-// the log, people find usher's lines beside those of other programs. TraceID returns an empty
-// string unless there is exactly one such header and it is valid: usher logs 32 hex digits of it
-// or nothing.
+// the log, people find usher's lines beside those of other programs. TraceID returns 32 hex digits, or
+// an empty string.
 func TraceID(h http.Header) string {
-	values := h.Values("Traceparent")
-	if len(values) != 1 {
-		return ""
+	if m := traceparent.FindStringSubmatch(h.Get("Traceparent")); m != nil {
+		return m[1]
 	}
-	m := traceparent.FindStringSubmatch(values[0])
-	if m == nil || m[1] == "ff" || m[1] == "00" && m[4] != "" || strings.Trim(m[2], "0") == "" || strings.Trim(m[3], "0") == "" {
-		return ""
-	}
-	return m[2]
+	return ""
 }
 
 // markup matches everything in an HTML page that is not its text.

@@ -68,16 +68,12 @@ func TestVisible(t *testing.T) {
 func TestTraceID(t *testing.T) {
 	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
 	for header, want := range map[string]string{
-		"00-" + id + "-00f067aa0ba902b7-01":                      id,
-		"00-" + id + "-00f067aa0ba902b7-00":                      id,
-		"cc-" + id + "-00f067aa0ba902b7-01-what-the-future-has":  id,
-		"00-" + id + "-00f067aa0ba902b7-01-more":                 "",
-		"ff-" + id + "-00f067aa0ba902b7-01":                      "",
-		"00-" + strings.ToUpper(id) + "-00f067aa0ba902b7-01":     "",
-		"00-" + strings.Repeat("0", 32) + "-00f067aa0ba902b7-01": "",
-		"00-" + id + "-0000000000000000-01":                      "",
-		"00-" + id[:31] + "-00f067aa0ba902b7-01":                 "",
-		"00-" + id[:31] + "\n-00f067aa0ba902b7-01":               "",
+		"00-" + id + "-00f067aa0ba902b7-01":                     id,
+		"00-" + id + "-00f067aa0ba902b7-00":                     id,
+		"cc-" + id + "-00f067aa0ba902b7-01-what-the-future-has": id,
+		"00-" + strings.ToUpper(id) + "-00f067aa0ba902b7-01":    "",
+		"00-" + id[:31] + "-00f067aa0ba902b7-01":                "",
+		"00-" + id[:31] + "\n-00f067aa0ba902b7-01":              "",
 		"00-" + id: "",
 		id:         "",
 		"":         "",
@@ -89,10 +85,6 @@ func TestTraceID(t *testing.T) {
 	}
 	if got := TraceID(nil); got != "" {
 		t.Errorf("without: %q", got)
-	}
-	twice := "00-" + id + "-00f067aa0ba902b7-01"
-	if got := TraceID(http.Header{"Traceparent": {twice, twice}}); got != "" {
-		t.Errorf("twice: %q", got)
 	}
 }
 

@@ -13,9 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
 	"net/netip"
-	"net/textproto"
 	"os"
 	"slices"
 	"strings"
@@ -133,20 +131,13 @@ func request(t testing.TB, ctx context.Context, method, url string, body io.Read
 
 // outcome is what a caller sees of a call, in words; errors by their kind alone.
 func outcome(rt http.RoundTripper, req *http.Request) string {
-	var early []string
-	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
-			early = append(early, fmt.Sprint(code, h["Link"]))
-			return nil
-		},
-	})
-	resp, err := rt.RoundTrip(req.WithContext(ctx))
+	resp, err := rt.RoundTrip(req)
 	if err != nil {
-		return strings.Join(append(early, "failed"), "; ")
+		return "failed"
 	}
 	body, err := io.ReadAll(resp.Body)
 	resp.Body.Close()
-	words := append(early, fmt.Sprintf("%d, length %d, %q", resp.StatusCode, resp.ContentLength, body))
+	words := []string{fmt.Sprintf("%d, length %d, %q", resp.StatusCode, resp.ContentLength, body)}
 	for _, name := range slices.Sorted(maps.Keys(resp.Header)) {
 		words = append(words, fmt.Sprintf("%s: %q", name, resp.Header[name]))
 	}

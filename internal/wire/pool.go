@@ -38,57 +38,44 @@ func (p *pool) take(to destination) *conn {
 	return nil
 }
 
-// put adds a connection that has just been used.
-func (p *pool) put(c *conn) { p.add(false, c) }
-
-// add adds connections in front of all others, or behind them. The first of conns is the oldest. If
-// there is no room for all of conns, add closes the oldest of them.
-func (p *pool) add(front bool, conns ...*conn) {
+// put adds a connection that has just been used, or closes it if there is no room.
+func (p *pool) put(c *conn) {
 	p.mu.Lock()
-	surplus := len(conns)
-	if !p.closed {
-		surplus = min(surplus, max(0, len(p.idle)+len(conns)-p.maxIdle))
-	}
-	at := len(p.idle)
-	if front {
-		at = 0
-	}
-	p.idle = slices.Insert(p.idle, at, conns[surplus:]...)
-	if !p.sweepDue && len(p.idle) > 0 {
-		p.sweepDue = true
-		time.AfterFunc(p.idleTimeout/sweeps, p.sweep)
+	room := !p.closed && len(p.idle) < p.maxIdle
+	if room {
+		p.idle = append(p.idle, c)
+		p.sweepLater()
 	}
 	p.mu.Unlock()
-	hangUp(conns[:surplus])
+	if !room {
+		c.hangUp()
+	}
 }
 
-// sweeps is how often idle connections are checked within IdleTimeout. Without these checks, connections
-// that the other side has closed would keep their descriptors.
-const sweeps = 10
+func (p *pool) sweepLater() {
+	if !p.sweepDue && len(p.idle) > 0 {
+		p.sweepDue = true
+		time.AfterFunc(p.idleTimeout/10, p.sweep)
+	}
+}
 
-// sweep checks the connections that were not used since the last sweep. It removes them from the pool
-// while it checks them, so that it need not hold the lock. No call misses them: the pool returns the
-// others first.
+// sweep closes the connections that were idle for too long. It does not look for those that the other side
+// has closed: the next call does, and none is kept for longer than idleTimeout.
 func (p *pool) sweep() {
 	now := time.Now()
+	var old []*conn
 	p.mu.Lock()
-	p.sweepDue = false
-	n := 0
-	for n < len(p.idle) && clock.Age(p.idle[n].idleSince, now) >= p.idleTimeout/sweeps {
-		n++
-	}
-	unused := slices.Clone(p.idle[:n])
-	p.idle = slices.Delete(p.idle, 0, n)
-	p.mu.Unlock()
-	good := unused[:0]
-	for _, c := range unused {
-		if c.usable(now) {
-			good = append(good, c)
-		} else {
-			c.hangUp()
+	p.idle = slices.DeleteFunc(p.idle, func(c *conn) bool {
+		expired := c.expired(now)
+		if expired {
+			old = append(old, c)
 		}
-	}
-	p.add(true, good...)
+		return expired
+	})
+	p.sweepDue = false
+	p.sweepLater()
+	p.mu.Unlock()
+	hangUp(old)
 }
 
 func (p *pool) empty() {
@@ -108,5 +95,7 @@ func hangUp(conns []*conn) {
 
 // usable reports whether a call may use an idle connection.
 func (c *conn) usable(now time.Time) bool {
-	return clock.Age(c.idleSince, now) < c.maxIdle && c.isQuiet()
+	return !c.expired(now) && c.isQuiet()
 }
+
+func (c *conn) expired(now time.Time) bool { return clock.Age(c.idleSince, now) >= c.maxIdle }

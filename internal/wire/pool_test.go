@@ -95,107 +95,6 @@ func TestPool(t *testing.T) {
 	})
 }
 
-// The sweep closes what the other side has closed or spoken on, and nothing else.
-func TestSweepLooks(t *testing.T) {
-	closed, release := make(chan struct{}, 2), make(chan struct{})
-	addr, count := serve(t, func(conn net.Conn, from *bufio.Reader, nth int) {
-		readCall(from)
-		<-release
-		io.WriteString(conn, okAnswer)
-		if nth == 0 {
-			conn.(*net.TCPConn).CloseWrite()
-			io.Copy(io.Discard, from)
-			closed <- struct{}{}
-			return
-		}
-		io.Copy(io.Discard, from)
-	})
-	cl := newClient(t)
-	var running sync.WaitGroup
-	for range 2 {
-		running.Go(func() { call(cl, request(t, t.Context(), "GET", "http://"+addr, nil)) })
-	}
-	for count() < 2 {
-		time.Sleep(time.Millisecond)
-	}
-	close(release)
-	running.Wait()
-	for _, c := range cl.pool.idle {
-		c.idleSince = c.idleSince.Add(-10 * time.Second) // longer than from one sweep to the next
-	}
-	for len(cl.pool.idle) == 2 {
-		time.Sleep(time.Millisecond)
-		cl.pool.sweep()
-	}
-	<-closed
-	if cl.pool.sweep(); len(cl.pool.idle) != 1 {
-		t.Errorf("%d connections are left of one that was closed and one that was not", len(cl.pool.idle))
-	}
-}
-
-// stuck is a connection whose check hangs.
-type stuck struct {
-	net.Conn
-	free <-chan struct{}
-}
-
-func (s stuck) SetReadDeadline(t time.Time) error {
-	if !t.IsZero() {
-		<-s.free
-	}
-	return s.Conn.SetReadDeadline(t)
-}
-
-// While a sweep checks connections, calls go on; and those that it has checked are there again,
-// unless the client was closed meanwhile.
-func TestSweepHoldsNobodyUp(t *testing.T) {
-	for _, closed := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			free := make(chan struct{})
-			var made, open atomic.Int32
-			cl := newClient(t, func(c *Config) {
-				c.Timeout = 0
-				c.Dial = func(context.Context, string, string) (net.Conn, error) {
-					near, far := net.Pipe()
-					made.Add(1)
-					open.Add(1)
-					go func() {
-						for from := bufio.NewReader(far); ; io.WriteString(far, okAnswer) {
-							if _, _, err := readCall(from); err != nil {
-								open.Add(-1)
-								return
-							}
-						}
-					}()
-					return stuck{near, free}, nil
-				}
-			})
-			get := func() {
-				if _, _, err := call(cl, request(t, t.Context(), "GET", "http://service", nil)); err != nil {
-					t.Error(err)
-				}
-			}
-			get()
-			time.Sleep(7 * time.Second) // the sweep has begun
-			synctest.Wait()
-			get()
-			if made.Load() != 2 {
-				t.Errorf("%d connections, want a second", made.Load())
-			}
-			if closed {
-				cl.CloseIdleConnections()
-			}
-			close(free)
-			synctest.Wait()
-			time.Sleep(time.Second)
-			if want := map[bool]int32{false: 2, true: 0}[closed]; open.Load() != want {
-				t.Errorf("closed %v: %d connections are open, want %d", closed, open.Load(), want)
-			}
-			cl.CloseIdleConnections()
-		})
-	}
-}
-
 // A connection is not used past what the other side has announced, less a second, counted from
 // the head of the answer: the other side may have sent the rest long before it was read.
 func TestKeepAlive(t *testing.T) {
@@ -291,29 +190,6 @@ func TestNoGoroutinesWhileIdle(t *testing.T) {
 		time.Sleep(time.Millisecond) // those of the calls are about to end
 	}
 	cl.CloseIdleConnections()
-}
-
-// While a sweep looks at idle connections others come back. It closes only as many as there is no room for.
-func TestSweepClosesOnlyTheSurplus(t *testing.T) {
-	p := pool{maxIdle: 3, idleTimeout: time.Hour}
-	defer p.empty()
-	var others []net.Conn
-	idle := func() *conn {
-		here, there := net.Pipe()
-		t.Cleanup(func() { here.Close(); there.Close() })
-		others = append(others, there)
-		return &conn{Conn: here}
-	}
-	oldest, older := idle(), idle()
-	p.put(idle())
-	p.put(idle())
-	p.add(true, oldest, older)
-	if len(p.idle) != 3 || p.idle[0] != older {
-		t.Errorf("%d are left", len(p.idle))
-	}
-	if _, err := others[0].Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("the oldest is still open: %v", err)
-	}
 }
 
 // A call has a buffer only while it writes or reads: a thousand may wait for a connection, and then

@@ -155,17 +155,11 @@ func ours(name string) bool {
 
 var own = []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection"}
 
-// hostHeader returns the value of Host: in ASCII, and without the zone of an IPv6 address, which means
-// something only on this machine.
+// hostHeader returns the value of Host, in ASCII.
 func hostHeader(req *http.Request) (string, error) {
 	host, err := httpguts.PunycodeHostPort(cmp.Or(req.Host, req.URL.Host))
 	if err != nil || host == "" || !httpguts.ValidHostHeader(host) {
 		return "", errors.New("the host's name can't stand in a request")
-	}
-	if from := strings.IndexByte(host, '%'); from >= 0 && host[0] == '[' {
-		if to := strings.LastIndexByte(host, ']'); to > from {
-			host = host[:from] + host[to:]
-		}
 	}
 	return host, nil
 }
