@@ -210,7 +210,7 @@ func (r *reader) uniqueName(taken map[string]string, prefix, given, index string
 func ListenHint(variable string, err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Sprintf("; another program uses this address, perhaps another usher, or another of your settings: set %s to another address, or stop that program", variable)
+		return fmt.Sprintf("; another program uses this address, perhaps another usher: stop it, or set %s to another address", variable)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return "; this machine does not have that address: use one that it has, 127.0.0.1, or 0.0.0.0 for all"
 	case errors.Is(err, fs.ErrNotExist):

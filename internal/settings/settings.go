@@ -77,6 +77,7 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 	s.Admin.check(r)
 	s.Webhook.check(r)
 	s.Entitlements.check(r, s)
+	checkDistinctAddresses(r, s)
 	for name, v := range r.files {
 		if !slices.ContainsFunc(s.Unused, func(u Unused) bool { return u.Name == name }) {
 			s.Watched = append(s.Watched, v)
@@ -147,6 +148,29 @@ func (e *Entitlements) check(r *reader, s *Settings) {
 		}
 	}
 	r.checkKeys("USHER_ENTITLEMENTS_KEY", e.Key, reachable)
+}
+
+// checkDistinctAddresses reports two listeners that have the same address.
+func checkDistinctAddresses(r *reader, s *Settings) {
+	seen := make(map[string]string)
+	add := func(name, addr string) {
+		if strings.HasSuffix(addr, ":0") || addr == "" || addr == "off" {
+			return
+		}
+		if other, taken := seen[addr]; taken {
+			r.problem(name, "is %q, but should differ from %s", addr, other)
+			return
+		}
+		seen[addr] = name
+	}
+	for _, p := range s.Ports {
+		add(p.prefix+"LISTEN", p.Listen)
+	}
+	if s.GateOn() {
+		add("USHER_WEBHOOK_LISTEN", s.Webhook.Listen)
+	}
+	add("USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen)
+	add("USHER_ADMIN_LISTEN", s.Admin.Listen)
 }
 
 // A Part is one of the three things that usher does. Each part has a setting that switches it on, and works

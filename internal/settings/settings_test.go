@@ -110,6 +110,7 @@ func TestProblems(t *testing.T) {
 		{"further port beyond loopback", with("USHER_PORTS_0_LISTEN=[::]:81"), []string{"USHER_PORTS_0_KEY"}},
 		{"further port without an address", with("USHER_PORTS_0_SCOPE=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
 		{"same name", with("USHER_PORTS_0_NAME=main", "USHER_PORTS_0_LISTEN=127.0.0.1:81"), []string{"USHER_PORTS_0_NAME"}},
+		{"same address", with("USHER_PORTS_0_LISTEN=127.0.0.1:8080"), []string{"USHER_PORTS_0_LISTEN is \"127.0.0.1:8080\", but should differ from USHER_LISTEN"}},
 		{"admin token twice named", with("USHER_ADMIN_TOKEN=a:b:t0psecret"), []string{"USHER_ADMIN_TOKEN has a part (not shown)"}},
 		{"admin token, an empty part", with("USHER_ADMIN_TOKEN=ana:t0psecret,"), []string{"USHER_ADMIN_TOKEN has a part (not shown)"}},
 		{"only for looking", with("USHER_ADMIN_READ_TOKEN=t0psecret"), []string{"USHER_ADMIN_READ_TOKEN is set, but USHER_ADMIN_TOKEN is not"}},
