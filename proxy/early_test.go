@@ -146,6 +146,46 @@ func TestRefusedBeforeTheBody(t *testing.T) {
 	})
 }
 
+// A caller gets usher's own 100 Continue before anything of the service: both at once would be mixed
+// up.
+func TestContinueBeforeHints(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for range 20 {
+			w.WriteHeader(http.StatusEarlyHints)
+		}
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	}))
+	body := strings.Repeat("x", 2*replayLimit)
+	for range 10 {
+		conn, err := net.Dial("tcp", r.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /graphql HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(body))
+		from := bufio.NewReader(conn)
+		for i := range 22 {
+			resp, err := http.ReadResponse(from, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := http.StatusEarlyHints
+			switch i {
+			case 0:
+				want = http.StatusContinue
+				io.WriteString(conn, body)
+			case 21:
+				want = http.StatusOK
+			}
+			if resp.StatusCode != want {
+				t.Fatalf("answer %d is %d", i, resp.StatusCode)
+			}
+		}
+	}
+}
+
 // A call whose body is too large to be kept reaches the service as soon as that is known, and not only when
 // its caller sends the next chunk: it may wait for the answer's beginning before it does.
 func TestStreamedAtTheEndOfAChunk(t *testing.T) {

@@ -243,6 +243,12 @@ type outcome struct {
 }
 
 func (o *outcome) WriteHeader(status int) {
+	if status < 200 { // the answer is still to come
+		if o.request.ProtoAtLeast(1, 1) { // HTTP/1.0 has no 1xx
+			o.ResponseWriter.WriteHeader(status)
+		}
+		return
+	}
 	if o.status == 0 {
 		o.status = status
 	}

@@ -124,7 +124,7 @@ func TestOddAnswers(t *testing.T) {
 		"head over the bound":            {"HTTP/1.1 200 OK\r\nX-Long: " + long + "\r\nContent-Length: 0\r\n\r\n", ""},
 		"status line over the bound":     {"HTTP/1.1 200 " + long + "\r\nContent-Length: 0\r\n\r\n", ""},
 		"one below the bound":            {"HTTP/1.1 200 OK\r\nX-Long: " + long[:15<<10] + "\r\nContent-Length: 2\r\n\r\nok", ""},
-		"many 1xx over the bound in all": {strings.Repeat("HTTP/1.1 103 E\r\nX-Long: "+long[:1000]+"\r\n\r\n", 20) + okAnswer, ""},
+		"many 1xx over the bound in all": {strings.Repeat("HTTP/1.1 103 E\r\nX-Long: "+long[:1000]+"\r\n\r\n", 20) + okAnswer, "they are one answer's heads, and bounded as one"},
 		"1xx many times":                 {strings.Repeat("HTTP/1.1 103 E\r\nLink: </a>\r\n\r\n", 50) + okAnswer, ""},
 		"1xx with a length":              {"HTTP/1.1 103 E\r\nContent-Length: 5\r\n\r\n" + okAnswer, ""},
 		"204 with a length":              {"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", ""},

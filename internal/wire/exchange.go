@@ -8,6 +8,8 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"os"
 	"time"
 )
@@ -84,8 +86,9 @@ func (c *conn) exchange(req *http.Request, out *outgoing, call Call) (_ *http.Re
 	return resp, false, nil
 }
 
-// readHead reads the answer's head, and passes over the 1xx heads before it.
+// readHead reads the answer's head, and the 1xx heads before it.
 func (c *conn) readHead(req *http.Request) (*http.Response, error) {
+	trace := httptrace.ContextClientTrace(req.Context())
 	if c.awaitAnswer() != nil {
 		return nil, c.headError()
 	}
@@ -100,6 +103,10 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 		case resp.StatusCode >= 200:
 			c.budget = math.MaxInt64
 			return resp, nil
+		case trace != nil && trace.Got1xxResponse != nil:
+			if err := trace.Got1xxResponse(resp.StatusCode, textproto.MIMEHeader(resp.Header)); err != nil {
+				return nil, err
+			}
 		}
 	}
 }

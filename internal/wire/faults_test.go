@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"strings"
 	"sync"
@@ -698,6 +700,20 @@ func TestCloseWhileReading(t *testing.T) {
 			t.Error("read after the end")
 		}
 	})
+}
+
+// The caller of 1xx may refuse one, which ends the call.
+func TestRefused1xx(t *testing.T) {
+	addr, _ := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {
+		readCall(from)
+		io.WriteString(conn, "HTTP/1.1 103 E\r\n\r\n"+okAnswer)
+	})
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(int, textproto.MIMEHeader) error { return errBroken },
+	})
+	if _, _, err := call(newClient(t), request(t, ctx, "GET", "http://"+addr, nil)); !errors.Is(err, errBroken) {
+		t.Error(err)
+	}
 }
 
 // What is not allowed any more does not leave, however far it has got; and what was not

@@ -13,7 +13,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/netip"
+	"net/textproto"
 	"os"
 	"slices"
 	"strings"
@@ -131,13 +133,20 @@ func request(t testing.TB, ctx context.Context, method, url string, body io.Read
 
 // outcome is what a caller sees of a call, in words; errors by their kind alone.
 func outcome(rt http.RoundTripper, req *http.Request) string {
-	resp, err := rt.RoundTrip(req)
+	var early []string
+	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+			early = append(early, fmt.Sprint(code, h["Link"]))
+			return nil
+		},
+	})
+	resp, err := rt.RoundTrip(req.WithContext(ctx))
 	if err != nil {
-		return "failed"
+		return strings.Join(append(early, "failed"), "; ")
 	}
 	body, err := io.ReadAll(resp.Body)
 	resp.Body.Close()
-	words := []string{fmt.Sprintf("%d, length %d, %q", resp.StatusCode, resp.ContentLength, body)}
+	words := append(early, fmt.Sprintf("%d, length %d, %q", resp.StatusCode, resp.ContentLength, body))
 	for _, name := range slices.Sorted(maps.Keys(resp.Header)) {
 		words = append(words, fmt.Sprintf("%s: %q", name, resp.Header[name]))
 	}
