@@ -27,7 +27,8 @@ const (
 	// maxPayload limits a payload that is remembered. All of them together have 16 MiB at most.
 	maxPayload = 16 << 10
 
-	// maxHeader and maxText limit the rest. Senders can make everything long, a tenant's code, too.
+	// maxFaults, maxHeader and maxText limit the rest. Senders can make everything long, a tenant's code, too.
+	maxFaults = 20
 	maxHeader = 8 << 10
 	maxText   = 512
 )
@@ -68,7 +69,7 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	e := new(decision)
 	e.Webhook = Webhook{Received: o.At, Decision: o.Decision, Status: o.Status, Why: text.Clip(o.Why, maxText), Tries: o.Tries}
 	e.Original = o.DuplicateOf
-	for _, f := range o.Faults {
+	for _, f := range o.Faults[:min(len(o.Faults), maxFaults)] {
 		e.Faults = append(e.Faults, content.Fault{Path: text.Clip(f.Path, maxText), Message: text.Clip(f.Message, maxText)})
 	}
 	if o.From.IsValid() {

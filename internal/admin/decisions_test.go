@@ -169,10 +169,10 @@ func TestDecisionsAreBounded(t *testing.T) {
 	}
 	large := `{"text":"` + strings.Repeat("x", maxPayload-20) + `"}`
 	o := outcome(strings.Repeat("ä", maxPayload), "forwarded", `{}`)
-	o.Why, o.Faults = large, []content.Fault{{Path: large, Message: large}}
+	o.Why, o.Faults = large, slices.Repeat([]content.Fault{{Path: large, Message: large}}, 1000)
 	o.Webhook.Header = http.Header{"X-Large": {large}}
 	j.Add(o)
-	if e := j.list(store.Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || e.Header != nil || !strings.HasSuffix(e.Tenant, "ä…") {
+	if e := j.list(store.Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || len(e.Faults) != maxFaults || e.Header != nil || !strings.HasSuffix(e.Tenant, "ä…") {
 		t.Errorf("kept: %+v", e)
 	}
 	j.Add(outcome("huge", "forwarded", large+strings.Repeat(" ", maxPayload)))
