@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/testkit"
 	"usher/internal/wire"
 )
 
@@ -205,9 +206,7 @@ func TestFetchAnswers(t *testing.T) {
 }
 
 func TestFetchUnreachable(t *testing.T) {
-	srv := httptest.NewServer(http.NotFoundHandler())
-	srv.Close()
-	_, err := client(srv.URL).Fetch(t.Context())
+	_, err := client("http://" + testkit.FreeAddress(t)).Fetch(t.Context())
 	if err == nil || Rejected(err) {
 		t.Fatalf("got %v", err)
 	}
