@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -43,13 +42,20 @@ func wrongSecret() *answer {
 // unescaped decodes the escapes of an address. Unlike url.PathUnescape it accepts any text, and
 // leaves what is not a valid escape as it is.
 func unescaped(s string) string {
-	return escape.ReplaceAllStringFunc(s, func(code string) string {
-		c, _ := hex.DecodeString(code[1:])
-		return string(c)
-	})
+	before, after, found := strings.Cut(s, "%")
+	if !found {
+		return s
+	}
+	parts := []string{before}
+	for part := range strings.SplitSeq(after, "%") {
+		if c, err := hex.DecodeString(part[:min(len(part), 2)]); err == nil && len(c) == 1 {
+			parts = append(parts, string(c), part[2:])
+		} else {
+			parts = append(parts, "%", part)
+		}
+	}
+	return strings.Join(parts, "")
 }
-
-var escape = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
 // maxUser is how long the user name of Basic auth may be; usher does not use it.
 const maxUser = 1 << 10
