@@ -17,7 +17,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -146,10 +145,6 @@ type Engine struct {
 	lockTimedOut   time.Time // when a statement last gave up waiting for a lock
 	plansDiscarded time.Time // when the server was last told to discard its plans
 	warned         bool      // the server has sent a warning; commit resets it
-
-	mu     sync.Mutex // guards closed and socket
-	closed bool
-	socket net.Conn // the socket of conn, for Close
 }
 
 // Open connects and makes the tables. If the server cannot be reached, that is no error: Write tries to connect again. Only a
@@ -206,14 +201,9 @@ func (e *Engine) AlmostFull() bool { return false }
 // Maintain implements store.Engine. PostgreSQL has its autovacuum.
 func (e *Engine) Maintain() {}
 
-// Close closes the connections, even if a COMMIT waits for its confirmation.
+// Close closes the connections.
 func (e *Engine) Close() error {
-	e.mu.Lock()
-	e.closed = true
-	if e.socket != nil {
-		e.socket.Close()
-	}
-	e.mu.Unlock()
+	e.disconnect()
 	e.pool.Close()
 	return nil
 }
@@ -238,23 +228,16 @@ func (e *Engine) connect() error {
 		}
 		e.migrated = true
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.conn, e.socket = conn, conn.PgConn().Conn()
-	if e.closed {
-		e.socket.Close()
-	}
+	e.conn = conn
 	return nil
 }
 
 // disconnect drops the writer's connection. The next transaction makes a new one, maybe to another host.
 func (e *Engine) disconnect() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.socket != nil {
-		e.socket.Close() // conn.Close would wait, and the end of a context would ask the server to cancel
+	if e.conn != nil {
+		e.conn.PgConn().Conn().Close() // conn.Close would wait, and the end of a context would ask the server to cancel
 	}
-	e.conn, e.socket = nil, nil
+	e.conn = nil
 }
 
 // Write implements store.Engine.
@@ -591,8 +574,6 @@ func Check(a *Address, password func() string) error {
 	e := newEngine(a, password, slog.New(slog.DiscardHandler))
 	e.dryRun = true
 	err := e.connect()
-	if e.conn != nil {
-		e.disconnect()
-	}
+	e.disconnect()
 	return err
 }
