@@ -157,6 +157,8 @@ func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error)
 		// errors, but a reader does not.
 		readers.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
+	// After the server was away the pool's connections are dead. The pool finds that out before it gives one to a reader.
+	readers.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 	var err error
 	if e.pool, err = pgxpool.NewWithConfig(context.Background(), readers); err != nil {
 		return nil, errors.New(parseReason(err))
@@ -335,11 +337,10 @@ func severity(e *pgconn.PgError) string { return cmp.Or(e.SeverityUnlocalized, e
 
 // tx implements store.Tx with a pgx.Batch.
 type tx struct {
-	e       *Engine
-	conn    *pgx.Conn
-	ctx     context.Context
-	batch   pgx.Batch
-	rowRead bool // a row was read
+	e     *Engine
+	conn  *pgx.Conn
+	ctx   context.Context
+	batch pgx.Batch
 }
 
 // Queue implements store.Tx.
@@ -355,7 +356,6 @@ func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
 	q.Query(func(rows pgx.Rows) error {
 		defer rows.Close()
 		for rows.Next() {
-			t.rowRead = true
 			if err := each(rows); err != nil {
 				return err
 			}
@@ -410,37 +410,23 @@ func (t *tx) commit() error {
 	return store.ErrDoubt
 }
 
-// Read implements store.Engine. After the server was away each connection in the pool fails once. So Read tries the next one, if fn
-// has not got any row yet.
+// Read implements store.Engine.
 func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) error {
-	for range int(e.config.MaxConns) {
-		t := &tx{e: e, ctx: ctx}
-		err := e.readOnce(ctx, t, fn)
-		var pg *pgconn.PgError
-		ended := !errors.As(err, &pg) || severity(pg) == "FATAL" // the connection, and not only the statement
-		if err == nil || t.rowRead || !ended || ctx.Err() != nil || t.conn == nil || !t.conn.IsClosed() {
-			return describe(err)
-		}
-	}
-	return describe(e.readOnce(ctx, &tx{e: e, ctx: ctx}, fn))
-}
-
-func (e *Engine) readOnce(ctx context.Context, t *tx, fn func(store.Tx) error) error {
 	conn, err := e.pool.Acquire(ctx)
 	if err != nil {
-		return err
+		return describe(err)
 	}
 	defer conn.Release()
-	t.conn = conn.Conn()
+	t := &tx{e: e, conn: conn.Conn(), ctx: ctx}
 	t.batch.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 	if err := fn(t); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		conn.Exec(ctx, "ROLLBACK")
-		return err
+		return describe(err)
 	}
 	t.batch.Queue("COMMIT")
-	return t.Send()
+	return describe(t.Send())
 }
 
 // describe says in words what an error means for the inbox. An error that somebody has to correct becomes a *SetupError, and one

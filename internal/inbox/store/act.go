@@ -214,7 +214,6 @@ const byHand = "discarded by hand"
 func (s *Store) lanesOf(platform *string, tenant string) (all []*lane, err error) {
 	from, to := tenantRange(tenant)
 	err = s.read(s.run, func(tx Tx) error {
-		all = nil
 		tx.Queue("lanes_between", func(r Row) error {
 			l, err := s.scanLane(r)
 			if err == nil && l.Tenant == tenant && (platform == nil || l.Platform == *platform) {
@@ -363,7 +362,6 @@ func (s *Store) ReadPauses(ctx context.Context) error {
 	}
 	var all []Pause
 	err := s.read(ctx, func(tx Tx) error {
-		all = nil
 		tx.Queue("pauses", func(r Row) error {
 			p, err := scanPause(r)
 			all = append(all, p)

@@ -31,7 +31,6 @@ func (s *Store) Actions(before int64, most int) (all []Action, err error) {
 		before = never
 	}
 	err = s.read(s.run, func(tx Tx) error {
-		all = nil
 		tx.Queue("actions", func(r Row) error {
 			var a Action
 			var id, at int64

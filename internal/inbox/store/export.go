@@ -165,10 +165,8 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 		return enc.Encode(l)
 	}
 	err = s.cfg.Engine.Read(ctx, func(tx Tx) error {
-		if count == 0 { // the engine may call this function again, if it has read no row yet
-			if err := write(exportLine{Inbox: &inboxLine{exportVersion, s.Now()}}); err != nil {
-				return err
-			}
+		if err := write(exportLine{Inbox: &inboxLine{exportVersion, s.Now()}}); err != nil {
+			return err
 		}
 		tx.Queue("platforms", s.platforms.learnRow)
 		tx.Queue("pauses", func(r Row) error {

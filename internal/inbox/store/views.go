@@ -105,7 +105,6 @@ func (s *Store) Each(f Filter, withContent bool, fn func(*Item) bool) error {
 		}
 		var page []*Webhook
 		err := s.read(s.run, func(tx Tx) error {
-			page = nil
 			each := func(r Row) error {
 				w, err := s.scanWebhook(r, true)
 				page = append(page, w)
@@ -222,7 +221,6 @@ func (s *Store) Snapshots(ctx context.Context, tenants []string) (all []snapshot
 		from, to = append(from, a), append(to, b)
 	}
 	err = s.read(ctx, func(tx Tx) error {
-		all = nil
 		tx.Queue("snapshots_between", func(r Row) error {
 			t, err := s.scanSnapshot(r)
 			all = append(all, t)
@@ -363,11 +361,8 @@ func (s *Store) recount(ctx context.Context) error {
 	s.mu.Lock()
 	before, changes := s.figures.bytesEverAdded, s.figures.changeCount
 	s.mu.Unlock()
-	var st Stats
-	var used int64
-	var oldest map[string]int64
+	st, oldest, used := Stats{ByPlatform: make(map[string]Figures)}, make(map[string]int64), int64(0)
 	err := s.read(ctx, func(tx Tx) error {
-		st, oldest, used = Stats{ByPlatform: make(map[string]Figures)}, make(map[string]int64), 0
 		tx.Queue("figures", func(r Row) error {
 			var platform []byte
 			var waiting, since, parked, bytes, missed, failing int64
@@ -432,7 +427,6 @@ func (s *Store) Tenants(f TenantFilter) (all []*Tenant, err error) {
 		}
 		var page []*Tenant
 		err := s.read(s.run, func(tx Tx) error {
-			page = nil
 			tx.Queue("tenants", func(r Row) error {
 				var platform, tenant, name []byte
 				var received, waiting, parked, refused, failing, paused int64
@@ -481,7 +475,6 @@ func (h *HeldUp) Answer() string { return h.Attempts[len(h.Attempts)-1].Words() 
 // HeldUp returns the lanes that are held up, the one that waits longest first.
 func (s *Store) HeldUp() (all []HeldUp) {
 	err := s.read(s.run, func(tx Tx) error {
-		all = nil
 		lanes := make(map[Key]*lane)
 		var order []*lane
 		tx.Queue("lanes_held_up", func(r Row) error {
