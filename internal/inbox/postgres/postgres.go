@@ -479,19 +479,17 @@ func (e oneLine) Error() string {
 
 // migrate makes the tables. If the role may not do that, the error has the statement that an administrator should run.
 func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
-	version, err := e.version(ctx, conn)
-	if err == nil && (version < len(migrations) || e.dryRun) {
-		err = e.apply(ctx, conn)
-		if err == nil {
-			version, err = e.version(ctx, conn)
-		}
+	version := 0
+	err := conn.QueryRow(ctx, "SELECT version FROM "+e.schema+".schema_version").Scan(&version)
+	noTable := isCode(err, "42P01") || isCode(err, "3F000")
+	if noTable || err == nil && (version < len(migrations) || e.dryRun) {
+		version, err = e.apply(ctx, conn)
 	}
-	var pg *pgconn.PgError
 	switch {
-	case errors.As(err, &pg) && pg.Code == "42501":
+	case isCode(err, "42501"):
 		user, database := conn.Config().User, conn.Config().Database
-		return &SetupError{fmt.Errorf("the role %q may not do what usher needs (%s); as an administrator run: CREATE SCHEMA IF NOT EXISTS %s AUTHORIZATION %s; or, for usher to make it: GRANT CREATE ON DATABASE %s TO %s",
-			user, pg.Message, e.schema, pgx.Identifier{user}.Sanitize(), pgx.Identifier{database}.Sanitize(), pgx.Identifier{user}.Sanitize())}
+		return &SetupError{fmt.Errorf("the role %q may not do what usher needs (%w); as an administrator run: CREATE SCHEMA IF NOT EXISTS %s AUTHORIZATION %s; or, for usher to make it: GRANT CREATE ON DATABASE %s TO %s",
+			user, err, e.schema, pgx.Identifier{user}.Sanitize(), pgx.Identifier{database}.Sanitize(), pgx.Identifier{user}.Sanitize())}
 	case err != nil:
 		return describe(err)
 	case version > len(migrations):
@@ -500,59 +498,34 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// version returns the version of the tables; zero: there are none.
-func (e *Engine) version(ctx context.Context, conn *pgx.Conn) (v int, err error) {
-	err = conn.QueryRow(ctx, "SELECT version FROM "+e.schema+".schema_version").Scan(&v)
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000") { // no such table, or schema
-		return 0, nil
+// apply runs the migrations that are missing, and returns the version of the tables. One replica does it, and the others wait. In a
+// dry run all of it is rolled back.
+func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) (version int, err error) {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return 0, err
 	}
-	return v, err
-}
-
-// errDryRun has a transaction rolled back.
-var errDryRun = errors.New("only tried")
-
-// apply runs the migrations that are missing. One replica does it, and the others wait. In a dry run all of it is rolled back.
-func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) error {
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('usher schema '||$1::text))", e.schema); err != nil {
-			return err
-		}
-		var exists bool
-		if err := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL", e.schema).Scan(&exists); err != nil {
-			return err
-		}
-		if !exists {
-			if _, err := tx.Exec(ctx, "CREATE SCHEMA "+e.schema); err != nil {
-				return err
-			}
-		}
-		if _, err := tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS "+e.schema+".schema_version (version bigint NOT NULL)"); err != nil {
-			return err
-		}
-		version := 0
-		if err := tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+e.schema+".schema_version").Scan(&version); err != nil {
-			return err
-		}
-		for n := version; n < len(migrations); n++ {
-			if _, err := tx.Conn().PgConn().Exec(ctx, e.spelling.Replace(migrations[n])).ReadAll(); err != nil {
-				return err
-			}
-		}
-		if _, err := tx.Exec(ctx, "DELETE FROM "+e.schema+".schema_version"); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, fmt.Sprintf("INSERT INTO %s.schema_version VALUES (%d)", e.schema, max(version, len(migrations))))
-		if err == nil && e.dryRun {
-			return errDryRun
-		}
-		return err
-	})
-	if errors.Is(err, errDryRun) {
-		return nil
+	defer tx.Rollback(ctx) // does nothing after a commit
+	script := func(text string) error {
+		return conn.PgConn().Exec(ctx, strings.ReplaceAll(text, "{schema}", e.schema)).Close()
 	}
-	return err
+	// CREATE SCHEMA IF NOT EXISTS needs a right on the database, even if the schema exists.
+	err = script(`SELECT pg_advisory_xact_lock(hashtext('usher schema {schema}'));
+		DO $$ BEGIN IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$;
+		CREATE TABLE IF NOT EXISTS {schema}.schema_version (version bigint NOT NULL)`)
+	if err == nil {
+		err = tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+e.schema+".schema_version").Scan(&version)
+	}
+	for ; err == nil && version < len(migrations); version++ {
+		err = script(e.spelling.Replace(migrations[version]))
+	}
+	if err == nil {
+		err = script(fmt.Sprintf("DELETE FROM {schema}.schema_version; INSERT INTO {schema}.schema_version VALUES (%d)", version))
+	}
+	if err == nil && !e.dryRun {
+		err = tx.Commit(ctx)
+	}
+	return version, err
 }
 
 // Check says whether usher could use the database. It changes nothing.
