@@ -481,12 +481,11 @@ func (c *courier) finish(hard context.Context) {
 	}
 }
 
-// everySecond renews leases, reads what other replicas have changed, and has run look for lanes.
+// everySecond renews leases, counts what other replicas have changed, and has run look for lanes.
 func (c *courier) everySecond(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c.renew(ctx)
-	c.store.Refresh(ctx) // its error does not matter: the writer notices and logs an outage
 	c.logUnservedPlatforms(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -498,7 +497,7 @@ func (c *courier) everySecond(ctx context.Context) {
 
 // logUnservedPlatforms logs when webhooks wait whose receiver is gone from the settings.
 func (c *courier) logUnservedPlatforms(ctx context.Context) {
-	st, err := c.store.Stats(ctx)
+	st, err := c.store.Stats(ctx) // this also counts for MaxBytes, which bounds all replicas together
 	if err != nil || c.receivers == nil {
 		return
 	}

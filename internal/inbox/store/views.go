@@ -550,18 +550,3 @@ func (p *platforms) hashes(match func(code string) bool) [][]byte {
 	slices.SortFunc(all, bytes.Compare)
 	return all
 }
-
-// Refresh reads the platforms that other replicas have met, and counts anew. The courier calls it every second.
-func (s *Store) Refresh(ctx context.Context) error {
-	err := s.read(ctx, Tx.Send)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	stale := s.cfg.Engine.Shared() && time.Since(s.figures.readAt) > max(time.Second, 20*s.figures.took)
-	s.mu.Unlock()
-	if stale { // other replicas take webhooks in, too, and MaxBytes bounds all of them together
-		return s.recount(ctx)
-	}
-	return nil
-}
