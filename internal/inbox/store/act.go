@@ -86,19 +86,20 @@ func (s *Store) Redeliver(id int64, force bool) error {
 	if err != nil {
 		return err
 	}
+	if found.Rejected() { // that never changes, and it may have no lane
+		return ErrRefused
+	}
 	return s.explain(s.act(func(n *needs) {
 		n.lane(found.lane)
 		n.webhooks[id] = true
 	}, func(b *batch) error {
 		l, h := b.lanes[found.lane], b.webhooks[id]
 		if h == nil || l == nil {
-			return missingErr(h, found)
+			return ErrNotFound
 		}
 		b.endExpiredLease(l)
 		rc := s.cfg.Receivers.For(h.Platform)
 		switch {
-		case h.Rejected():
-			return ErrRefused
 		case h.State == Waiting && b.leased(l) && l.leasedID == id:
 			return ErrBusy
 		case h.State == Waiting:
@@ -152,13 +153,6 @@ func (s *Store) explain(err error) error {
 		}
 	}
 	return err
-}
-
-func missingErr(h, found *Webhook) error {
-	if h == nil || found.lane == (Key{}) && found.State != Refused {
-		return ErrNotFound
-	}
-	return ErrRefused // it has no lane
 }
 
 // Discard discards a webhook that waits, is parked or was refused: nothing more is done with it, and it stays in the history.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -152,7 +153,7 @@ func (i *intake) decide(b *batch) {
 		i.supersedeRefused(b, l)
 	}
 	if i.accepted != nil {
-		b.move(l, i.accepted, Accepted, "taken in as "+itoa(row.ID))
+		b.move(l, i.accepted, Accepted, fmt.Sprint("taken in as ", row.ID))
 	}
 }
 

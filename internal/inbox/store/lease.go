@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -435,14 +434,13 @@ type renewOp struct {
 
 // Renew renews leases. Each is an op of its own, so that a lane that somebody else has locked does not fail the others. Leases
 // that could not be renewed run out.
-func (s *Store) Renew(ctx context.Context, leases []*Lease) (err error) {
+func (s *Store) Renew(ctx context.Context, leases []*Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
 		r := &renewOp{s: s, lease: lease, reply: make(chan error, 1)}
 		waiting.Go(func() { s.await(ctx, r, r.reply) })
 	}
 	waiting.Wait()
-	return ctx.Err()
 }
 
 func (r *renewOp) weight() int64 { return 0 }
@@ -480,7 +478,7 @@ func (s *Store) LoadContent(ctx context.Context, w *Webhook) error {
 			return tx.Send()
 		})
 		if err != nil {
-			return fmt.Errorf("%w: %w", errUnread, err)
+			return fmt.Errorf("the stored webhook can't be read: %w", err)
 		}
 	}
 	if !w.hasContent {
@@ -488,7 +486,3 @@ func (s *Store) LoadContent(ctx context.Context, w *Webhook) error {
 	}
 	return w.check()
 }
-
-var errUnread = fmt.Errorf("the stored webhook can't be read")
-
-func itoa(n int64) string { return strconv.FormatInt(n, 10) }
