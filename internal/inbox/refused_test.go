@@ -101,7 +101,7 @@ func TestRefusedIsCountedOutOnce(t *testing.T) {
 	must2(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.webhook SET state = 5 WHERE seq = %d", schema, d.nth("t", 1))))(t)
 	d.refuse("u", "r3")
 	d.until("the sweep waits", func() bool {
-		return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE 'DELETE%{schema}%'") == "1"
+		return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE '%DELETE%{schema}%'") == "1"
 	})
 	check(t, tx.Commit(t.Context()))
 	d.take("v", "A") // after the sweep

@@ -82,41 +82,21 @@ func (s *Store) deleteOldestRefused(b *batch, l *lane) {
 // sweepRefused deletes the oldest refused webhooks, if they are too many, too old, or too large together.
 func (s *Store) sweepRefused(tx Tx, now int64) error {
 	lim := s.cfg.Limits
-	var count int
-	var bytes int64
 	var old []int64
-	var lanes [][]byte                          // the lanes of the deleted webhooks
-	tx.Queue("refused_all", func(r Row) error { // the newest first
-		var seq, size, received int64
-		if err := r.Scan(&seq, &size, &received); err != nil {
-			return err
-		}
-		count++
-		bytes += size
-		if count > lim.Refused || bytes > lim.RefusedBytes || received < now-micros(lim.RefusedAge) {
-			old = append(old, seq)
-		}
-		return nil
-	})
+	var lanes [][]byte // of the deleted webhooks; some have none
+	tx.Queue("refused_delete", func(r Row) error {
+		var seq int64
+		var lane []byte
+		err := r.Scan(&seq, &lane)
+		old, lanes = append(old, seq), append(lanes, lane)
+		return err
+	}, int64(lim.Refused), lim.RefusedBytes, now-micros(lim.RefusedAge))
 	if err := tx.Send(); err != nil || len(old) == 0 {
 		return err
 	}
 	s.cfg.Log.Warn("refused webhooks are deleted that nobody has dealt with: they are too many or too old", "count", len(old))
-	tx.Queue("refused_delete", func(r Row) error { // but not those that another replica has dealt with meanwhile
-		var lane []byte
-		err := r.Scan(&lane)
-		if len(lane) > 0 {
-			lanes = append(lanes, lane)
-		}
-		return err
-	}, old)
-	tx.Queue("content_delete_orphans", nil, old)
-	if err := tx.Send(); err != nil {
-		return err
-	}
-	if len(lanes) > 0 {
-		tx.Queue("lane_subtract_refused", nil, lanes)
-	}
+	tx.Queue("content_delete", nil, old)
+	tx.Queue("lane_subtract_refused", nil, lanes)
 	return tx.Send()
 }
 

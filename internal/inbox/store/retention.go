@@ -42,21 +42,22 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 	err = s.write(func(tx Tx) error {
 		more = false
 		var now, locked int64
-		var upTo finishedPos
+		var changed, seq int64 // the last finished webhook that goes, in the order in which webhooks were finished
 		tx.Queue("sweep_lock", func(r Row) error { return r.Scan(&locked) })
 		tx.Now(&now)
-		tx.Queue("finished_beyond", upTo.scan, int64(lim.Finished))
 		if err := tx.Send(); err != nil || locked == 0 { // another replica does it
 			return err
 		}
 		now = s.applyOffset(now)
+		scan := func(r Row) error { return r.Scan(&changed, &seq) }
+		tx.Queue("finished_beyond", scan, int64(lim.Finished))
 		if full {
-			upTo.advance(finishedPos{now - micros(lim.FinishedAge), never})
-			if err := s.advanceByBytes(tx, &upTo); err != nil {
-				return err
-			}
+			tx.Queue("finished_beyond_all", scan, int64(lim.Finished), lim.FinishedBytes, now-micros(lim.FinishedAge))
 			tx.Queue("seen_expire", nil, now-micros(seenIDsFor))
 			tx.Queue("action_expire", nil, now-micros(lim.ActionAge))
+		}
+		if err := tx.Send(); err != nil {
+			return err
 		}
 		if full || refused {
 			if err := s.sweepRefused(tx, now); err != nil {
@@ -69,7 +70,7 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 			err := r.Scan(&seq)
 			old = append(old, seq)
 			return err
-		}, upTo.changed, upTo.seq, int64(maxSweep))
+		}, changed, seq, int64(maxSweep))
 		if err := tx.Send(); err != nil {
 			return err
 		}
@@ -83,40 +84,6 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 		return nil
 	})
 	return more, err
-}
-
-// A finishedPos is a webhook's position in the order in which webhooks were finished.
-type finishedPos struct{ changed, seq int64 }
-
-func (p *finishedPos) scan(r Row) error { return r.Scan(&p.changed, &p.seq) }
-
-// advance moves p to a later position.
-func (p *finishedPos) advance(to finishedPos) {
-	if to.changed > p.changed || to.changed == p.changed && to.seq > p.seq {
-		*p = to
-	}
-}
-
-// advanceByBytes moves upTo so far that the finished webhooks after it fit into FinishedBytes.
-func (s *Store) advanceByBytes(tx Tx, upTo *finishedPos) error {
-	var sum int64
-	tx.Queue("finished_bytes", func(r Row) error { return r.Scan(&sum) })
-	if err := tx.Send(); err != nil || sum <= s.cfg.Limits.FinishedBytes {
-		return err
-	}
-	sum = 0
-	tx.Queue("finished_sizes", func(r Row) error {
-		var pos finishedPos
-		var size int64
-		if err := r.Scan(&pos.changed, &pos.seq, &size); err != nil {
-			return err
-		}
-		if sum += size; sum > s.cfg.Limits.FinishedBytes {
-			upTo.advance(pos)
-		}
-		return nil
-	})
-	return tx.Send()
 }
 
 // jitter returns between half of d and d.

@@ -81,11 +81,13 @@ SELECT platform, sum(waiting)::bigint, min(waiting_since), sum(parked)::bigint, 
 	count(*) FILTER (WHERE last_result = 2 AND waiting > 0), count(*) FILTER (WHERE last_result = 1 AND waiting > 0)
 FROM {schema}.lane WHERE bytes > 0 GROUP BY platform
 
--- name: refused_all
-SELECT seq, size, received FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2 ORDER BY seq DESC
-
 -- name: refused_delete
-DELETE FROM {schema}.webhook WHERE seq {among} AND state = 2 RETURNING lane
+-- The oldest: beyond so many, beyond so many bytes, or from before this time. But not one that another replica has dealt with meanwhile.
+DELETE FROM {schema}.webhook WHERE state = 2 AND seq IN (
+	SELECT seq FROM (SELECT seq, received, row_number() OVER newer AS count, sum(size) OVER newer AS bytes FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
+		WINDOW newer AS (ORDER BY seq DESC)) AS r
+	WHERE count > $1::bigint OR bytes > $2::bigint OR received < $3::bigint)
+RETURNING seq, lane
 
 -- name: refused_count
 SELECT count(*) FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
@@ -106,14 +108,14 @@ SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORD
 -- The newest finished webhook beyond so many.
 SELECT changed, seq FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT 1 OFFSET $1::bigint
 
+-- name: finished_beyond_all
+-- The newest finished webhook beyond so many, beyond so many bytes, or from before this time.
+SELECT changed, seq FROM (SELECT changed, seq, row_number() OVER newer AS count, sum(size) OVER newer AS bytes FROM {schema}.webhook WHERE state > 2
+	WINDOW newer AS (ORDER BY changed DESC, seq DESC)) AS f
+WHERE count > $1::bigint OR bytes > $2::bigint OR changed < $3::bigint ORDER BY changed DESC, seq DESC LIMIT 1
+
 -- name: finished_up_to
 SELECT seq FROM {schema}.webhook WHERE state > 2 AND (changed, seq) <= ($1::bigint, $2::bigint) ORDER BY changed, seq LIMIT $3::bigint
-
--- name: finished_bytes
-SELECT coalesce(sum(size), 0)::bigint FROM {schema}.webhook WHERE state > 2
-
--- name: finished_sizes
-SELECT changed, seq, size FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC
 
 -- name: action_add
 INSERT INTO {schema}.action (at, entry) VALUES ($1, $2)
