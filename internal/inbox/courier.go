@@ -163,22 +163,14 @@ func (c *courier) finishOne() {
 	c.changed.Broadcast()
 }
 
-// LaneReady implements store.Courier.
-func (c *courier) LaneReady(rc *receiver.Receiver) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if t := c.targets[rc]; t != nil {
-		t.mayHaveReady = true
-		c.wakeRun()
-	}
-}
-
 // Wake implements store.Courier.
-func (c *courier) Wake() {
+func (c *courier) Wake(rc *receiver.Receiver) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.targets {
-		t.mayHaveReady, t.mayHaveRetries = true, true
+		if rc == nil || rc == t.Receiver {
+			t.mayHaveReady, t.mayHaveRetries = true, true
+		}
 	}
 	c.wakeRun()
 }

@@ -84,7 +84,7 @@ func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
 	b.idle("")
 	must2(b.Erase("", "first"))(t)
 	must2(a.Import(t.Context(), &file, false))(t)
-	b.until("paused", func() bool { b.courier.Wake(); return len(b.Paused()) > 0 })
+	b.until("paused", func() bool { b.courier.Wake(nil); return len(b.Paused()) > 0 })
 	if got := len(a.main.got("")) + len(b.main.got("")) - 1; got > 0 {
 		t.Errorf("all deliveries are paused, and the receiver got %d", got)
 	}

@@ -33,7 +33,7 @@ func (a *funcOp) done(err error) {
 	}
 	a.reply <- errors.Join(err, a.err)
 	if a.byPerson && a.s.cfg.Courier != nil {
-		a.s.cfg.Courier.Wake()
+		a.s.cfg.Courier.Wake(nil)
 	}
 }
 

@@ -292,7 +292,7 @@ func (i *importJob) run() error {
 	}
 	s.cfg.Changed("")
 	if s.cfg.Courier != nil {
-		s.cfg.Courier.Wake()
+		s.cfg.Courier.Wake(nil)
 	}
 	return err
 }

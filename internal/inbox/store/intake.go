@@ -326,7 +326,7 @@ func (i *intake) done(err error) {
 	case a.lease != nil:
 		i.s.cfg.Courier.Deliver(a.lease)
 	case a.unleased:
-		i.s.cfg.Courier.LaneReady(i.hook.Receiver)
+		i.s.cfg.Courier.Wake(i.hook.Receiver)
 	}
 }
 

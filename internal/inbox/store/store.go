@@ -121,10 +121,8 @@ type Courier interface {
 	Release(rc *receiver.Receiver, size int64)
 	// Deliver passes on a lease. The courier delivers its webhook and calls SaveOutcome.
 	Deliver(*Lease)
-	// Wake says that any lane may have changed.
-	Wake()
-	// LaneReady says that a lane of this receiver can be delivered, and that no process has a lease for it.
-	LaneReady(rc *receiver.Receiver)
+	// Wake says that there may be lanes of this receiver to claim; nil: of any receiver.
+	Wake(rc *receiver.Receiver)
 }
 
 // Limits bound what is kept of webhooks that are finished or refused.
