@@ -291,20 +291,16 @@ func (c *courier) try(t *target, lease *store.Lease) *store.Outcome {
 // untilLeaseEnds returns a context that ends with the lease, which may be renewed meanwhile.
 func (c *courier) untilLeaseEnds(parent context.Context, lease *store.Lease) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
-	var timer *time.Timer
-	var mu sync.Mutex
-	mu.Lock()
-	defer mu.Unlock()
-	timer = time.AfterFunc(time.Until(lease.ValidUntil()), func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if left := time.Until(lease.ValidUntil()); left > 0 {
-			timer.Reset(left)
-			return
+	go func() {
+		defer cancel()
+		for left := time.Until(lease.ValidUntil()); left > 0 && ctx.Err() == nil; left = time.Until(lease.ValidUntil()) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(left):
+			}
 		}
-		cancel()
-	})
-	return ctx, func() { timer.Stop(); cancel() }
+	}()
+	return ctx, cancel
 }
 
 // noteAnswer learns from a try whether the receiver is down or back. c.mu is held.
