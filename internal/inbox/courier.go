@@ -58,7 +58,7 @@ type target struct {
 	inFlight    int            // have a place
 	sending     int            // have a place, and room for their body
 	failedLanes int            // in queue or inFlight: lanes whose last try failed
-	reserved    int            // how many the claims and intakes under way may still get
+	reserved    int            // how many the intakes under way may still get
 
 	// Whether the receiver is down.
 	missesInARow int
@@ -521,22 +521,22 @@ func (c *courier) renew(ctx context.Context) {
 // claimLanes asks the store for leases, for each receiver that has room.
 func (c *courier) claimLanes(ctx context.Context) {
 	for {
-		claims, reserved := c.planClaims(time.Now())
+		claims := c.planClaims(time.Now())
 		if len(claims) == 0 {
 			return
 		}
 		err := c.store.Claim(ctx, claims)
-		if again := c.noteClaims(claims, reserved, err); !again {
+		if again := c.noteClaims(claims, err); !again {
 			return
 		}
 	}
 }
 
-// planClaims returns the claims to make, and how many leases it has reserved for each receiver.
-func (c *courier) planClaims(now time.Time) (claims []*store.Claim, reserved map[*target]int) {
+// planClaims returns the claims to make. It reserves no room for them: intakes that get leases meanwhile may fill the queue by half
+// as much again, which does no harm.
+func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	reserved = make(map[*target]int)
 	for _, rc := range c.receivers.All() {
 		t := c.targets[rc]
 		if !t.nextRetry.IsZero() && !t.nextRetry.After(now) {
@@ -550,7 +550,6 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim, reserved map
 		// Half of the room stays for webhooks that arrive meanwhile: they get their lease from the intake. If claims took all of
 		// the room, each of those webhooks would need the next claim, and so on: each would cost one more transaction.
 		budget -= budget / 2
-		first := len(claims)
 		ask := func(kind store.ClaimKind, limit int) *store.Claim {
 			if limit <= 0 {
 				return new(store.Claim)
@@ -591,12 +590,8 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim, reserved map
 				t.lastProbe = now
 			}
 		}
-		if len(claims) > first {
-			reserved[t] = budget
-			t.reserved += budget
-		}
 	}
-	return claims, reserved
+	return claims
 }
 
 // probeDue says whether it is time for a probe.
@@ -609,12 +604,9 @@ func (t *target) probeDue(now time.Time) bool {
 }
 
 // noteClaims notes the results of claims, and says whether to claim again at once.
-func (c *courier) noteClaims(claims []*store.Claim, reserved map[*target]int, err error) (again bool) {
+func (c *courier) noteClaims(claims []*store.Claim, err error) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for t, n := range reserved {
-		t.reserved -= n
-	}
 	for _, claim := range claims {
 		t := c.targets[claim.Receiver]
 		if err != nil {

@@ -670,7 +670,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 			to := c.targets[rc]
 			held(c, to)
 			to.nextRetry = time.Now().Add(-time.Second)
-			if claims, _ := c.planClaims(time.Now()); len(claims) > 0 {
+			if claims := c.planClaims(time.Now()); len(claims) > 0 {
 				t.Fatalf("asks for %d claims", len(claims))
 			}
 			if !to.nextRetry.IsZero() {
