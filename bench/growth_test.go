@@ -24,7 +24,7 @@ func TestFill(t *testing.T) {
 				t.Fatal(err)
 			}
 			look := func(then func(*inbox.Inbox)) {
-				in, err := inbox.Open(inbox.Config{Address: address, Keep: true, Store: store.Config{MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}})
+				in, err := inbox.Open(inbox.Config{Address: address, Store: store.Config{Keep: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}})
 				if err != nil {
 					t.Fatal(err)
 				}

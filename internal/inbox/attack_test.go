@@ -48,7 +48,7 @@ func TestGivenUpMeanwhile(t *testing.T) {
 		gone := make(chan struct{})
 		e.again = func() { giveUp(); <-gone }
 		e.armed.Store(true)
-		if a := d.Add(ctx, d.hook("t", "A"), false); a.Err == nil {
+		if a := d.Add(ctx, d.hook("t", "A")); a.Err == nil {
 			t.Fatal("it was to be given up")
 		}
 		close(gone)
@@ -140,7 +140,7 @@ func TestWarningInAnotherLanguage(t *testing.T) {
 	standby.Pause()
 	defer standby.Resume()
 	answer := make(chan store.Answer, 1)
-	go func() { answer <- d.Add(t.Context(), d.hook("t", "A"), false) }()
+	go func() { answer <- d.Add(t.Context(), d.hook("t", "A")) }()
 	d.until("a commit waits for the standby", func() bool {
 		return server.Exec(t, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'") != "0"
 	})

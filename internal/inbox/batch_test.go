@@ -249,7 +249,7 @@ func TestGivenUpWhileSplit(t *testing.T) {
 		e.meanwhile = func() { giveUp(); <-gone }
 		d.together(h, func() {
 			defer close(gone)
-			if a := d.Add(ctx, d.hook("t", "A"), false); a.Err == nil {
+			if a := d.Add(ctx, d.hook("t", "A")); a.Err == nil {
 				t.Error("it was to be given up")
 			}
 		}, func() { d.want("the other", d.send("u", "B"), "+") }, func() { e.left.Store(2) })

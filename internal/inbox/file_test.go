@@ -293,7 +293,7 @@ func TestFileIsGoneWhileNothingIsDelivered(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDesk(t, inFile(t, path), func(c *Config) {
 					if name == "no receivers" {
-						c.Store.Receivers, c.Keep = receiver.NewSet(), true
+						c.Store.Receivers, c.Store.Keep = receiver.NewSet(), true
 					}
 				})
 				d.take("t", "A")

@@ -21,7 +21,7 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				e := &hanging{Engine: inFile(t, filepath.Join(t.TempDir(), "inbox.db"))(), statement: statement, release: make(chan struct{})}
-				cfg := Config{Keep: true, Store: store.Config{MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}}
+				cfg := Config{Store: store.Config{Keep: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}}
 				if statement != "platforms" { // without a receiver the database is only checked when there is nothing to do
 					cfg.Store.Receivers = receiver.NewSet(newTaker(receiver.Main, 1).Receiver)
 				}

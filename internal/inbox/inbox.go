@@ -55,9 +55,6 @@ type Config struct {
 	Address  *Address
 	Password func() string // the database's password; nil: none, or the one in the address
 	Store    store.Config  // New sets its engine and courier
-	// Keep says what to do with a webhook that no receiver takes. True: it is kept, and never delivered. False: it waits for a
-	// receiver.
-	Keep bool
 	// Delivered is called for each webhook that was accepted, with the receiver's name and the time since the webhook was
 	// received, or was last sent again by hand. May be nil.
 	Delivered func(receiver string, after time.Duration)
@@ -67,8 +64,6 @@ type Config struct {
 type Inbox struct {
 	*store.Store // for what people see and do
 	courier      *courier
-	keep         bool
-	shared       bool
 	log          *slog.Logger
 }
 
@@ -105,7 +100,7 @@ func New(engine store.Engine, cfg Config) *Inbox {
 	}
 	c.store = store.Open(cfg.Store)
 	c.paused = c.store.Paused
-	return &Inbox{Store: c.store, courier: c, keep: cfg.Keep, shared: engine.Shared(), log: cfg.Store.Log}
+	return &Inbox{Store: c.store, courier: c, log: cfg.Store.Log}
 }
 
 // Check says whether the inbox can be reached and written, for 'usher check'. It does not open a file that a running usher has.
@@ -122,9 +117,6 @@ func Check(a *Address, password func() string) error {
 // ErrInUse says that another usher has the file.
 var ErrInUse = sqlite.ErrInUse
 
-// Shared says whether other replicas may use the inbox, too.
-func (i *Inbox) Shared() bool { return i.shared }
-
 // answerWithin is the longest time that a sender waits for the inbox.
 const answerWithin = 10 * time.Second
 
@@ -132,7 +124,7 @@ const answerWithin = 10 * time.Second
 func (i *Inbox) Keep(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
-	a := i.Store.Add(ctx, w, i.keep)
+	a := i.Store.Add(ctx, w)
 	return a.DuplicateOf, a.Err
 }
 
@@ -187,6 +179,3 @@ func (i *Inbox) Refuse(r *webhookgate.Refusal) bool {
 	}
 	return err == nil
 }
-
-// Accept takes in a webhook that was refused, and returns its new id.
-func (i *Inbox) Accept(id int64, force bool) (int64, error) { return i.Store.Accept(id, force, i.keep) }

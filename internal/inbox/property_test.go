@@ -367,7 +367,7 @@ func newWorld(seed uint64, p pace) *world {
 	if w.r.IntN(2) == 0 {
 		w.routes["k"] = "one"
 	}
-	w.cfg = Config{Keep: w.keep, Store: store.Config{
+	w.cfg = Config{Store: store.Config{Keep: w.keep,
 		MaxAttempts: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, MaxBytes: 1 << 30, LeaseTime: p.lease, KeepLatest: w.r.IntN(3) == 0,
 		Log: slog.New(slog.DiscardHandler),
 		Jitter: func(d time.Duration) time.Duration {
@@ -730,7 +730,7 @@ func (p *place) sendAs(tenant, snapshot string, other bool) {
 	w.senders.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), w.patience)
 		defer cancel()
-		got := i.Add(ctx, a.webhook, w.keep) // as Keep does, with less patience
+		got := i.Add(ctx, a.webhook) // as Keep does, with less patience
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		a.ended, a.to, a.gave = true, time.Now(), ctx.Err() != nil

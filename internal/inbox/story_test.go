@@ -324,7 +324,7 @@ func TestKeepLatest(t *testing.T) {
 func TestKept(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		main := newTaker("docs", 4, "docs")
-		d := newDesk(t, open, func(c *Config) { c.Keep, c.Store.Receivers = true, receiver.NewSet(main.Receiver) })
+		d := newDesk(t, open, func(c *Config) { c.Store.Keep, c.Store.Receivers = true, receiver.NewSet(main.Receiver) })
 		d.main = main
 		playAll(t, d, "crm/k", []story{
 			{"kept at once", "A+ A= B+ A+", "", "kept kept kept"},

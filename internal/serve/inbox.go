@@ -26,7 +26,7 @@ func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
 	cfg := inbox.Config{Address: w.InboxAddress, Password: w.InboxPassword.Getter(), Store: w.Store, Delivered: delivered}
 	cfg.Store.Changed, cfg.Store.Log = u.book.Changed, u.log
 	if u.gate != nil {
-		cfg.Store.Receivers, cfg.Keep = w.Receivers, w.KeepUnclaimed
+		cfg.Store.Receivers, cfg.Store.Keep = w.Receivers, w.KeepUnclaimed
 	}
 	if u.inbox, err = inbox.Open(cfg); err != nil {
 		return settings.InboxError(err)

@@ -30,7 +30,6 @@ type intake struct {
 	hook      *webhookgate.Webhook // as the gate has read it
 	row       *Webhook
 	snapshot  *snapshotRow // nil: the webhook is no snapshot
-	mayKeep   bool         // if no receiver takes its platform, it is kept and not delivered
 	skipDedup bool         // somebody accepted it by hand, so it is no duplicate
 	accepted  *Webhook     // the refused webhook that somebody accepted
 	abandoned atomic.Bool  // the sender has given up waiting
@@ -42,12 +41,11 @@ type intake struct {
 // Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the webhook
 // may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
 // meanwhile.
-func (s *Store) Add(ctx context.Context, w *webhookgate.Webhook, keep bool) Answer {
+func (s *Store) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
 	if s.cfg.Engine.AlmostFull() {
 		return Answer{Err: errors.New("the disk of the inbox's file is full")}
 	}
 	i := s.newIntake(w)
-	i.mayKeep = keep
 	return i.submit(ctx, i)
 }
 
@@ -137,7 +135,7 @@ func (i *intake) decide(b *batch) {
 		return
 	}
 	rc := i.hook.Receiver
-	kept := i.mayKeep && rc == nil && l.waiting == 0 && l.parked == 0
+	kept := s.cfg.Keep && rc == nil && l.waiting == 0 && l.parked == 0
 	if !kept && s.wouldOverflow(b.bytesAdded+row.size) {
 		i.answer.Err = webhookgate.ErrFull
 		return

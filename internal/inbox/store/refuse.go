@@ -102,7 +102,7 @@ func (s *Store) sweepRefused(tx Tx, now int64) error {
 
 // Accept takes in a webhook that was refused, as it is, at the end of its lane, and returns its new id. If its tenant has a
 // newer snapshot, that needs force.
-func (s *Store) Accept(id int64, force, keep bool) (int64, error) {
+func (s *Store) Accept(id int64, force bool) (int64, error) {
 	found, err := s.find(id)
 	switch {
 	case err != nil:
@@ -120,11 +120,11 @@ func (s *Store) Accept(id int64, force, keep bool) (int64, error) {
 		return 0, err
 	case LaneOf(hook.Lane) != found.lane: // only an import can bring such a webhook
 		return 0, errors.New("its body names another tenant")
-	case hook.Receiver == nil && !keep:
+	case hook.Receiver == nil && !s.cfg.Keep:
 		return 0, fmt.Errorf("no receiver takes webhooks of its platform %q", hook.Lane.Platform)
 	}
 	i := s.newIntake(hook)
-	i.mayKeep, i.skipDedup = keep, true
+	i.skipDedup = true
 	a := &acceptOp{intake: i, id: id, force: force}
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()

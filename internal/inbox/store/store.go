@@ -95,6 +95,9 @@ type Config struct {
 	MaxAge      time.Duration
 	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in.
 	MaxBytes int64
+	// Keep says what to do with a webhook that no receiver takes. True: it is kept, and never delivered. False: it waits for a
+	// receiver.
+	Keep bool
 	// KeepLatest supersedes a waiting snapshot when a newer one of its tenant arrives.
 	KeepLatest bool
 	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
@@ -227,6 +230,9 @@ func (s *Store) Close() error {
 	s.background.Wait()
 	return s.cfg.Engine.Close()
 }
+
+// Shared says whether other replicas may use the inbox, too.
+func (s *Store) Shared() bool { return s.cfg.Engine.Shared() }
 
 // UsableLeaseTime is how long the holder of a lease may deliver, from the moment at which it asked for the lease.
 func (s *Store) UsableLeaseTime() time.Duration { return s.leaseTime - s.leaseTime/5 }

@@ -64,7 +64,7 @@ func Open(t testing.TB, names ...string) *Box {
 		t.Fatal(err)
 	}
 	b.engine.Engine = engine
-	b.Inbox = inbox.New(&b.engine, inbox.Config{Keep: true, Store: store.Config{
+	b.Inbox = inbox.New(&b.engine, inbox.Config{Store: store.Config{Keep: true,
 		Receivers: b.Receivers, MaxAttempts: 20, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: log,
 		Jitter:      func(time.Duration) time.Duration { return 4 * time.Minute },
 		ClockOffset: func() time.Duration { b.mu.Lock(); defer b.mu.Unlock(); return b.ahead },
