@@ -99,19 +99,11 @@ func parseReason(err error) string {
 // or change what usher sends.
 func (a *Address) Unencrypted() bool {
 	c := a.config.ConnConfig
-	exposed := func(host string, secure bool) bool {
-		ip := net.ParseIP(host)
-		return !secure && !strings.HasPrefix(host, "/") && host != "localhost" && (ip == nil || !ip.IsLoopback())
-	}
-	if exposed(c.Host, c.TLSConfig != nil && !c.TLSConfig.InsecureSkipVerify) {
-		return true
-	}
-	for _, f := range c.Fallbacks {
-		if exposed(f.Host, f.TLSConfig != nil && !f.TLSConfig.InsecureSkipVerify) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(append(slices.Clone(c.Fallbacks), &pgconn.FallbackConfig{Host: c.Host, TLSConfig: c.TLSConfig}), func(to *pgconn.FallbackConfig) bool {
+		ip := net.ParseIP(to.Host)
+		here := strings.HasPrefix(to.Host, "/") || to.Host == "localhost" || ip != nil && ip.IsLoopback()
+		return !here && (to.TLSConfig == nil || to.TLSConfig.InsecureSkipVerify)
+	})
 }
 
 // HasPassword says whether a password is part of the address.
@@ -441,7 +433,7 @@ func describe(err error) error {
 		if errors.As(err, &setup) {
 			return err
 		}
-		return fmt.Errorf("the inbox's database can't be reached: %w", withoutAddress(err))
+		return fmt.Errorf("the inbox's database can't be reached: %w", oneLine{err})
 	}
 	switch {
 	case pg.Code == "28P01" || pg.Code == "28000":
@@ -458,23 +450,17 @@ func describe(err error) error {
 	return fmt.Errorf("the inbox's database: %w", err)
 }
 
-// withoutAddress shortens pgx's error when it cannot connect, which names the user and the database for each host.
-func withoutAddress(err error) error {
-	var c *pgconn.ConnectError
-	if errors.As(err, &c) {
-		if inner := errors.Unwrap(c); inner != nil {
-			return oneLine{inner}
-		}
-	}
-	return err
-}
-
-// oneLine is an error of pgx, which has a line for each try, with TLS and without: what is the same is said once.
+// oneLine is an error of pgx when it cannot connect. pgx names the user and the database, and has a line for each try, with TLS and
+// without: what is the same is said once.
 type oneLine struct{ error }
 
 func (e oneLine) Unwrap() error { return e.error }
 func (e oneLine) Error() string {
-	return strings.Join(slices.Compact(strings.Split(e.error.Error(), "\n")), "; ")
+	err := e.error
+	if c, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		err = c.Unwrap()
+	}
+	return strings.Join(slices.Compact(strings.Split(err.Error(), "\n")), "; ")
 }
 
 // migrate makes the tables. If the role may not do that, the error has the statement that an administrator should run.
