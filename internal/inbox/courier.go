@@ -374,17 +374,9 @@ func (c *courier) outcomeSaved(o *store.Outcome, err error) {
 		return
 	}
 	if o.Attempt.Accepted() && c.delivered != nil {
-		c.delivered(t.Name, max(0, o.Entry.Changed.Sub(ageFrom(&o.Entry))))
+		c.delivered(t.Name, max(0, o.Entry.Changed.Sub(o.Entry.AgeFrom())))
 	}
 	c.logOutcome(o)
-}
-
-// ageFrom is when the webhook was received, or was last sent again by hand.
-func ageFrom(e *store.Entry) time.Time {
-	if !e.Again.IsZero() {
-		return e.Again
-	}
-	return e.Received
 }
 
 // hardStopped says whether deliveries that have begun are cancelled, too.

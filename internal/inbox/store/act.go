@@ -193,7 +193,7 @@ func (s *Store) Discard(id int64) error {
 		l.held = nil // the receiver may have accepted it in a try whose answer got lost
 		if first && !b.leased(l) {
 			if next := b.next[l.key]; next != nil {
-				l.waitingSince = next.ageFrom().UnixMicro()
+				l.waitingSince = next.AgeFrom().UnixMicro()
 			}
 			l.clearBackoff()
 			l.release(b.now)

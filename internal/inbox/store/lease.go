@@ -337,7 +337,7 @@ func (o *Outcome) retry(b *batch, l *lane, h *Webhook) {
 	newerWaits := next != nil && next.State == Waiting && next.snapshot && next.ID > h.ID
 	if o.s.cfg.KeepLatest && h.snapshot && !h.Forced && newerWaits {
 		b.move(l, h, Superseded, newerCame)
-		l.waitingSince = next.ageFrom().UnixMicro()
+		l.waitingSince = next.AgeFrom().UnixMicro()
 	}
 	l.release(b.now + micros(backoff))
 	o.NextTry = moment(l.due)
@@ -360,7 +360,7 @@ const (
 func (o *Outcome) continueLane(b *batch, l *lane) {
 	next := b.next[l.key]
 	if next != nil {
-		l.waitingSince = next.ageFrom().UnixMicro()
+		l.waitingSince = next.AgeFrom().UnixMicro()
 	}
 	if next == nil || next.State != Waiting || !o.WantsNext || l.paused || l.notBefore > b.now || o.Lease.inARow >= maxInARow {
 		l.release(b.now)
@@ -394,7 +394,7 @@ func (o *Outcome) parkReason(h *Webhook, now time.Time) string {
 		return "the receiver will not take it: " + http.StatusText(o.Attempt.Status)
 	case h.Counted >= o.s.cfg.MaxAttempts:
 		return "every try failed"
-	case now.Sub(h.ageFrom()) > o.s.cfg.MaxAge:
+	case now.Sub(h.AgeFrom()) > o.s.cfg.MaxAge:
 		return "too old"
 	}
 	return ""

@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 // TenantName is a tenant as people write it: platform/tenant, or tenant alone if the platform does not matter. Within a code
@@ -81,12 +80,5 @@ func readable(s string, most int) string {
 		return -1
 	}, strings.ToValidUTF8(s, "\uFFFD"))
 	s = strings.TrimSpace(s)
-	if len(s) <= most {
-		return s
-	}
-	end := most
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end]
+	return strings.ToValidUTF8(s[:min(len(s), most)], "") // it may end within a character
 }

@@ -66,6 +66,14 @@ type Entry struct {
 	Status
 }
 
+// AgeFrom is the time from which the webhook's age counts: when it was received, or was last sent again by hand.
+func (e *Entry) AgeFrom() time.Time {
+	if !e.Again.IsZero() {
+		return e.Again
+	}
+	return e.Received
+}
+
 // Status is the part of an Entry that changes.
 type Status struct {
 	State    State     `json:"state"`
@@ -165,14 +173,6 @@ func (w *Webhook) HasContent() bool { return w.hasContent }
 
 // Size is about how many bytes the webhook takes.
 func (w *Webhook) Size() int64 { return w.size }
-
-// ageFrom is the time from which the webhook's age counts.
-func (w *Webhook) ageFrom() time.Time {
-	if !w.Again.IsZero() {
-		return w.Again
-	}
-	return w.Received
-}
 
 // lastReceived is when a refused webhook, or a copy of it that was only counted, was last received.
 func (w *Webhook) lastReceived() time.Time {
