@@ -37,7 +37,7 @@ type courier struct {
 	unservedPlatforms string // only run uses it: the platforms that were last logged because no receiver takes them
 
 	mu         sync.Mutex // guards what follows
-	changed    *sync.Cond // bodies or unfinished has become less
+	changed    *sync.Cond // bodies has become less
 	targets    map[*receiver.Receiver]*target
 	leases     map[*store.Lease]bool // all leases of this process
 	bodies     int64                 // bytes of webhooks in memory, or for which room is reserved
@@ -160,7 +160,6 @@ func (c *courier) finishOne() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unfinished--
-	c.changed.Broadcast()
 }
 
 // Wake implements store.Courier.
@@ -440,25 +439,17 @@ func (c *courier) finish(hard context.Context) {
 		t.queue = nil
 	}
 	c.mu.Unlock()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for c.unfinished > 0 {
-			c.changed.Wait()
-		}
-	}()
-	renew := time.NewTicker(time.Second)
-	defer renew.Stop()
-	for {
-		select {
-		case <-ended:
-			return
-		case <-renew.C:
-			c.renew(hard)
-		}
+	for c.delivering() {
+		c.renew(hard)
+		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// delivering says whether a delivery has begun whose outcome is not written yet.
+func (c *courier) delivering() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unfinished > 0
 }
 
 // everySecond renews leases, counts what other replicas have changed, and has run look for lanes.
