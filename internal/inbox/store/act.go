@@ -52,7 +52,7 @@ func (s *Store) perform(ctx context.Context, template funcOp) error {
 	for busy := false; ; busy = true {
 		o := template
 		o.reply = make(chan error, 1)
-		err := s.await(ctx, &o, o.reply)
+		err := s.await(ctx, nil, &o, o.reply)
 		if busy && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return ErrBusy
 		}

@@ -35,7 +35,7 @@ type intake struct {
 	abandoned atomic.Bool  // the sender has given up waiting
 	reserved  bool         // the courier has reserved room for it
 	answer    Answer
-	reply     chan Answer
+	reply     chan error
 }
 
 // Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the webhook
@@ -51,15 +51,15 @@ func (s *Store) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
 
 // submit hands the intake, or an op that it is part of, to the writer, and waits for the answer until ctx ends.
 func (i *intake) submit(ctx context.Context, o op) Answer {
-	a, err := await(ctx, ctx.Done(), i.s, o, i.reply)
-	if err != nil {
-		i.abandoned.Store(true)
-		if !errors.Is(err, ErrClosed) {
-			err = i.s.timeoutErr()
-		}
-		return Answer{Err: err}
+	err := i.s.await(ctx, ctx.Done(), o, i.reply)
+	if err == nil {
+		return i.answer
 	}
-	return a
+	i.abandoned.Store(true)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = i.s.timeoutErr()
+	}
+	return Answer{Err: err}
 }
 
 // timeoutErr is the error of an op that the writer did not confirm in time: the outage, if there is one.
@@ -71,7 +71,7 @@ func (s *Store) timeoutErr() error {
 }
 
 func (s *Store) newIntake(w *webhookgate.Webhook) *intake {
-	i := &intake{s: s, hook: w, row: newWebhook(w), reply: make(chan Answer, 1)}
+	i := &intake{s: s, hook: w, row: newWebhook(w), reply: make(chan error, 1)}
 	if w.Snapshot {
 		state := w.State
 		if state == nil { // it does not come from the gate
@@ -319,7 +319,7 @@ func (i *intake) done(err error) {
 	if a.Err == nil && i.snapshot != nil { // also for a duplicate: the original may have come through another replica
 		i.s.cfg.Changed(i.row.Tenant)
 	}
-	i.reply <- a
+	i.reply <- a.Err
 	switch {
 	case a.lease != nil:
 		i.s.cfg.Courier.Deliver(a.lease)

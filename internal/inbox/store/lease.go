@@ -166,7 +166,7 @@ type claimOp struct {
 // Claim asks for leases. When it returns, each claim has its result, and the courier has got the leases.
 func (s *Store) Claim(ctx context.Context, claims []*Claim) error {
 	c := &claimOp{s: s, claims: claims, reply: make(chan error, 1)}
-	return s.await(ctx, c, c.reply)
+	return s.await(ctx, nil, c, c.reply)
 }
 
 func (c *claimOp) weight() int64 { return 0 }
@@ -438,7 +438,7 @@ func (s *Store) Renew(ctx context.Context, leases []*Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
 		r := &renewOp{s: s, lease: lease, reply: make(chan error, 1)}
-		waiting.Go(func() { s.await(ctx, r, r.reply) })
+		waiting.Go(func() { s.await(ctx, nil, r, r.reply) })
 	}
 	waiting.Wait()
 }

@@ -150,37 +150,28 @@ func (s *Store) submit(o op) {
 }
 
 // await submits an op, unless ctx ends before there is room in the writer's queue, and waits for its reply until giveUp is
-// closed. After giving up the op may still be done.
-func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Store, o op, reply chan T) (answer T, err error) {
+// closed. After giving up the op may still be done. Without giveUp it is done when await returns, or will never be.
+func (s *Store) await(ctx context.Context, giveUp <-chan struct{}, o op, reply chan error) error {
 	select {
 	case s.ops <- o:
 	case <-ctx.Done():
-		return answer, ctx.Err()
+		return ctx.Err()
 	case <-s.run.Done():
-		return answer, ErrClosed
+		return ErrClosed
 	}
 	select {
-	case answer = <-reply:
-		return answer, nil
+	case err := <-reply:
+		return err
 	case <-giveUp:
-		return answer, ctx.Err()
+		return ctx.Err()
 	case <-s.closed:
 	}
 	select {
-	case answer = <-reply:
-		return answer, nil
-	default:
-		return answer, ErrClosed
-	}
-}
-
-// await submits an op and waits for its reply without giving up: when it returns, the op is done, or will never be.
-func (s *Store) await(ctx context.Context, o op, reply chan error) error {
-	failure, err := await(ctx, nil, s, o, reply)
-	if err != nil {
+	case err := <-reply:
 		return err
+	default:
+		return ErrClosed
 	}
-	return failure
 }
 
 // Queued is how many operations wait for the writer.
