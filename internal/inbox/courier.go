@@ -68,11 +68,10 @@ type target struct {
 	downLogged   bool // the log says that it is down
 
 	// What to claim next.
-	mayHaveReady   bool      // there may be lanes for a claim of the kind store.Ready
-	mayHaveRetries bool      // there may be lanes for a claim of the kind store.Retry
-	nextRetry      time.Time // when the next lane that failed here is due; zero: none is known
-	lastProbe      time.Time
-	wave           wave
+	mayHaveLanes bool      // there may be lanes for a claim of the kind store.Ready or store.Retry
+	nextRetry    time.Time // when the next lane that failed here is due; zero: none is known
+	lastProbe    time.Time
+	wave         wave
 }
 
 // A wave lets lanes go before they are due, after a receiver was down: as many as it has places, and for each success among
@@ -91,7 +90,7 @@ func newCourier(cfg Config) *courier {
 	}
 	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
-		c.targets[rc] = &target{Receiver: rc, mayHaveReady: true, mayHaveRetries: true, startedAt: time.Now()}
+		c.targets[rc] = &target{Receiver: rc, mayHaveLanes: true, startedAt: time.Now()}
 	}
 	return c
 }
@@ -168,7 +167,7 @@ func (c *courier) Wake(rc *receiver.Receiver) {
 	defer c.mu.Unlock()
 	for _, t := range c.targets {
 		if rc == nil || rc == t.Receiver {
-			t.mayHaveReady, t.mayHaveRetries = true, true
+			t.mayHaveLanes = true
 		}
 	}
 	c.wakeRun()
@@ -228,7 +227,7 @@ func (c *courier) deliver(t *target, lease *store.Lease) {
 		o.WantsNext = !c.ending && !t.down(time.Now()) && !c.receiverPaused(t)
 	}
 	c.fillPlaces(t)
-	if t.room() >= t.minRoom() && (t.mayHaveReady || t.mayHaveRetries || !t.nextRetry.IsZero() || t.wave.credits > 0) {
+	if t.room() >= t.minRoom() && (t.mayHaveLanes || !t.nextRetry.IsZero() || t.wave.credits > 0) {
 		c.wakeRun()
 	}
 	c.mu.Unlock()
@@ -357,7 +356,7 @@ func (c *courier) outcomeSaved(o *store.Outcome, err error) {
 		c.enqueue(t, o.NextLease)
 	}
 	if err == nil && o.LaneReady {
-		t.mayHaveReady = true
+		t.mayHaveLanes = true
 		c.wakeRun()
 	}
 	if err == nil && !o.NextTry.IsZero() {
@@ -461,7 +460,7 @@ func (c *courier) everySecond(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.targets {
-		t.mayHaveReady, t.mayHaveRetries = true, true
+		t.mayHaveLanes = true
 		c.logDown(t, time.Now())
 	}
 }
@@ -524,7 +523,7 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 		t := c.targets[rc]
 		if !t.nextRetry.IsZero() && !t.nextRetry.After(now) {
 			// From here on the retry waits for room, and no longer for its time. Otherwise run would look again at once, and spin.
-			t.mayHaveReady, t.mayHaveRetries, t.nextRetry = true, true, time.Time{}
+			t.mayHaveLanes, t.nextRetry = true, time.Time{}
 		}
 		budget := t.room()
 		if budget < t.minRoom() || c.receiverPaused(t) || c.bodies >= maxBodies {
@@ -552,9 +551,8 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 				t.lastProbe = now
 			}
 		} else {
-			if t.mayHaveReady {
+			if t.mayHaveLanes {
 				ask(store.Ready, budget)
-				t.mayHaveReady = false
 			}
 			if t.wave.credits > 0 {
 				limit := min(budget, t.wave.credits)
@@ -564,9 +562,9 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 				claim := ask(store.Wave, limit)
 				claim.WaitingFrom, claim.TriedBefore = t.wave.waitingFrom, t.wave.triedBefore
 			}
-			if t.mayHaveRetries {
+			if t.mayHaveLanes {
 				ask(store.Retry, min(budget, failedRoom))
-				t.mayHaveRetries = false
+				t.mayHaveLanes = false
 			}
 			if probe {
 				ask(store.Probe, min(1, failedRoom))
@@ -593,14 +591,14 @@ func (c *courier) noteClaims(claims []*store.Claim, err error) (again bool) {
 	for _, claim := range claims {
 		t := c.targets[claim.Receiver]
 		if err != nil {
-			t.mayHaveReady, t.mayHaveRetries = true, true
+			t.mayHaveLanes = true
 			continue
 		}
 		full := claim.Found >= claim.Max
 		switch claim.Kind {
 		case store.Ready:
 			if full {
-				t.mayHaveReady = true
+				t.mayHaveLanes = true
 				again = again || t.room() >= t.minRoom() && !t.down(time.Now())
 			}
 		case store.Wave:
@@ -610,9 +608,7 @@ func (c *courier) noteClaims(claims []*store.Claim, err error) (again bool) {
 				t.wave.credits = 0
 			}
 		case store.Retry:
-			if full && claim.Max > 0 {
-				t.mayHaveRetries = true
-			}
+			t.mayHaveLanes = t.mayHaveLanes || full
 		}
 	}
 	return again && err == nil

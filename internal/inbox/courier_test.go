@@ -676,7 +676,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 			if !to.nextRetry.IsZero() {
 				t.Error("looks again at once")
 			}
-			if !to.mayHaveReady || !to.mayHaveRetries {
+			if !to.mayHaveLanes {
 				t.Error("has forgotten that there is something to do")
 			}
 		})
