@@ -28,7 +28,7 @@ func (a *funcOp) decide(b *batch)    { a.err = a.decideFn(b) }
 func (a *funcOp) done(err error) {
 	if a.byPerson {
 		a.s.mu.Lock()
-		a.s.figures.personChangedAt = a.s.figures.changeCount
+		a.s.figures.changeCount++
 		a.s.mu.Unlock()
 	}
 	a.reply <- errors.Join(err, a.err)

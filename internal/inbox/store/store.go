@@ -141,14 +141,14 @@ type Limits struct {
 
 	ActionAge time.Duration
 
-	AlwaysCounted int // up to this many rows are counted whenever Stats is called after a change; zero: 10,000
+	AlwaysCounted int // up to this many rows are counted whenever Stats is called after a change
 }
 
 // DefaultLimits are the documented limits.
 var DefaultLimits = Limits{
 	Finished: 10_000, FinishedBytes: 256 << 20, FinishedAge: 7 * 24 * time.Hour,
 	Refused: 1_000, RefusedTenant: 10, RefusedBytes: 64 << 20, RefusedAge: 30 * 24 * time.Hour,
-	ActionAge: 90 * 24 * time.Hour,
+	ActionAge: 90 * 24 * time.Hour, AlwaysCounted: 10_000,
 }
 
 // A Store keeps webhooks.

@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -285,11 +284,8 @@ type figureCache struct {
 	bytesEverAdded int64 // all bytes that this process has added; what it removed is not subtracted
 	recounts       int64 // how often was counted
 
-	// changeCount is how often this process has changed something. The other two are its value when counting last began, and when
-	// a person last changed something here.
-	changeCount     int64
-	countedAt       int64
-	personChangedAt int64
+	changeCount int64 // how often this process has changed something that must show at once
+	countedAt   int64 // its value when counting last began
 }
 
 // used returns how many bytes wait or are parked, as far as this process knows.
@@ -314,14 +310,7 @@ func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	s.mu.Lock()
 	c := s.figures
 	s.mu.Unlock()
-	old := time.Second
-	if c.changeCount != c.countedAt {
-		old = 0
-	}
-	if c.stats.Pending+c.stats.Parked+c.stats.Tenants > cmp.Or(s.cfg.Limits.AlwaysCounted, alwaysCounted) {
-		old = max(old, 20*c.took)
-	}
-	if !c.known || c.countedAt < c.personChangedAt || time.Since(c.readAt) > old {
+	if !c.known || c.changeCount != c.countedAt || time.Since(c.readAt) > max(time.Second, 20*c.took) {
 		if err := s.recount(ctx); err != nil {
 			return Stats{}, err
 		}
@@ -349,11 +338,8 @@ func ageOf(now, since int64) time.Duration {
 	return time.Duration(now-since) * time.Microsecond
 }
 
-// alwaysCounted is the default of Limits.AlwaysCounted.
-const alwaysCounted = 10_000
-
 // maxTook bounds figureCache.took: after a database has hung, old figures must not stay for twenty times as long.
-const maxTook = 3 * time.Second
+const maxTook = time.Second / 2
 
 // recount counts, and fills the cache.
 func (s *Store) recount(ctx context.Context) error {

@@ -356,7 +356,9 @@ func (s *Store) collectNeeds(ops []op) (*needs, []op) {
 func (s *Store) countChange(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.figures.changeCount++
+	if f := &s.figures.stats; f.Pending+f.Parked+f.Tenants <= s.cfg.Limits.AlwaysCounted {
+		s.figures.changeCount++
+	}
 	s.figures.bytesEverAdded += max(0, b.bytesAdded)
 	if s.figures.recounts == b.recounts || b.bytesAdded > 0 { // else a count may have seen already that there are less
 		s.figures.used += b.bytesAdded
