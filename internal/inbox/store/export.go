@@ -337,7 +337,10 @@ func (i *importJob) readFile(tx Tx) error {
 	chunk := newImportChunk()
 	for n := 1; ; n++ {
 		if !i.from.Scan() {
-			if err := i.from.Err(); err != nil {
+			switch err := i.from.Err(); {
+			case errors.Is(err, bufio.ErrTooLong):
+				return fmt.Errorf("line %d is longer than %d MiB", n, maxLine>>20)
+			case err != nil:
 				return fmt.Errorf("line %d can't be read: %w", n, err)
 			}
 			return i.finish(tx, chunk)
