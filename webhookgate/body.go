@@ -26,6 +26,15 @@ const (
 // beginning beside the answer.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
 	conn := http.NewResponseController(w)
+	if r.ContentLength > limit {
+		conn.SetReadDeadline(time.Now().Add(drainPatience))
+		var beginning []byte
+		if r.Header.Get("Expect") == "" { // otherwise the sender waits for 100 Continue, and has sent nothing
+			beginning, _ = io.ReadAll(io.LimitReader(r.Body, min(limit, maxRefusedBody))) // as much as arrives
+		}
+		return beginning, tooLarge(limit)
+	}
+	r.Header.Del("Expect") // net/http answers it with 100 Continue, and then drain has something to read
 	conn.SetReadDeadline(time.Now().Add(bodyPatience))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	switch {
@@ -35,13 +44,16 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ans
 		return body, nil
 	case errors.As(err, new(*http.MaxBytesError)):
 		conn.SetReadDeadline(time.Now().Add(drainPatience))
-		tooLarge := content.Fault{Message: fmt.Sprintf("is larger than the %d bytes accepted here", limit)}
-		return bytes.Clone(body[:min(len(body), maxRefusedBody)]), faulty(http.StatusRequestEntityTooLarge, tooLarge)
+		return bytes.Clone(body[:min(len(body), maxRefusedBody)]), tooLarge(limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, reject(http.StatusRequestTimeout, "the body did not arrive in time").with("Connection", "close")
 	default:
 		return nil, reject(http.StatusBadRequest, "the body ended too early").with("Connection", "close")
 	}
+}
+
+func tooLarge(limit int64) *answer {
+	return faulty(http.StatusRequestEntityTooLarge, content.Fault{Message: fmt.Sprintf("is larger than the %d bytes accepted here", limit)})
 }
 
 // drain reads what a refused sender still sends. Many senders read the answer only after they

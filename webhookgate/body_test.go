@@ -20,11 +20,19 @@ func (u unreadable) Read([]byte) (int, error) {
 }
 
 func TestRefusedBeforeTheBodyIsRead(t *testing.T) {
-	g := newGate(t, func(c *setup) { c.Tokens = tokens("good") })
+	g := newGate(t, func(c *setup) {
+		c.Tokens = tokens("good")
+		c.MaxBody = 1000
+	})
 	for want, change := range map[int]func(*http.Request){
 		401: func(r *http.Request) {},
 		404: func(r *http.Request) { r.URL.Path = "/other" },
 		405: func(r *http.Request) { r.Method = "PUT" },
+		413: func(r *http.Request) {
+			r.Header.Set("X-Webhook-Token", "good")
+			r.Header.Set("Expect", "100-continue") // without it the beginning is kept
+			r.ContentLength = 1001
+		},
 	} {
 		r := httptest.NewRequest("POST", "/webhooks", unreadable{t})
 		change(r)
@@ -92,6 +100,27 @@ func TestSlowBody(t *testing.T) {
 		}
 		if took := time.Since(start); took != bodyPatience {
 			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// A webhook that says that it is too large is refused as such, and kept, also if it would not arrive in time.
+func TestSlowBodyThatIsTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kept []byte
+		g := newGate(t, func(c *setup) {
+			c.Tokens = tokens("good")
+			c.MaxBody = 1 << 20
+			c.Refused = func(r *Refusal) bool { kept = r.Body; return true }
+		})
+		start := time.Now()
+		d := &dripping{ResponseRecorder: httptest.NewRecorder(), steps: 8, each: time.Second}
+		r := httptest.NewRequest("POST", "/webhooks", d)
+		r.Header.Set("X-Webhook-Token", "good")
+		r.ContentLength = 2 << 20
+		g.ServeHTTP(d, r)
+		if took := time.Since(start); d.Code != 413 || len(kept) == 0 || took > 2*drainPatience {
+			t.Errorf("got %d %s after %v, %d bytes kept", d.Code, d.Body, took, len(kept))
 		}
 	})
 }
