@@ -25,13 +25,23 @@ var forwardedSignals = []os.Signal{
 // WitnessArg makes usher exec the witness. It is not for users.
 const WitnessArg = "--witness"
 
-// reportTimeout is how long usher waits for the witness to report a signal that usher has got.
-const reportTimeout = 500 * time.Millisecond
+const (
+	// reportTimeout is how long usher waits for the witness to report a signal that usher has got.
+	reportTimeout = 500 * time.Millisecond
+	// maxReportAge is the age from which a report belongs to an earlier signal: the system makes one signal
+	// of several that come at once, so the witness may have got more of them than usher.
+	maxReportAge = time.Second
+)
 
 // witness is the second usher process. It is nil without a terminal, or if it cannot be started.
 type witness struct {
 	cmd     *exec.Cmd
-	reports chan os.Signal // closed when the witness has ended
+	reports chan report // closed when the witness has ended
+}
+
+type report struct {
+	signal os.Signal
+	at     time.Time
 }
 
 // startWitness starts self, the path of usher's binary. If self is empty, as in a test, it starts nothing.
@@ -49,7 +59,7 @@ func startWitness(self string) *witness {
 	if inErr != nil || outErr != nil || cmd.Start() != nil {
 		return nil
 	}
-	w := &witness{cmd: cmd, reports: make(chan os.Signal, 16)}
+	w := &witness{cmd: cmd, reports: make(chan report, 16)}
 	ready := make([]byte, 1)
 	if _, err := io.ReadFull(out, ready); err != nil {
 		w.stop()
@@ -66,7 +76,7 @@ func (w *witness) listen(out io.Reader) {
 			return
 		}
 		select {
-		case w.reports <- syscall.Signal(b[0]):
+		case w.reports <- report{syscall.Signal(b[0]), time.Now()}:
 		default: // nobody reads the reports, because usher ignores these signals
 		}
 	}
@@ -80,8 +90,8 @@ func (w *witness) sawSignal(sig os.Signal) bool {
 	patience := time.After(reportTimeout)
 	for {
 		select {
-		case s, alive := <-w.reports:
-			if s == sig || !alive {
+		case r, alive := <-w.reports:
+			if !alive || r.signal == sig && time.Since(r.at) < maxReportAge {
 				return alive
 			}
 		case <-patience:
