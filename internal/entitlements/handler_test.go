@@ -296,6 +296,7 @@ func TestTargets(t *testing.T) {
 		{"/v1/check?tenant=acme&feature=users&quantity=1.0", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=users&quantity=1e3", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=users&quantity=0x1", 400, "BAD_REQUEST", ""},
+		{"/v1/check?tenant=acme&feature=sso&quantity=99999999999999999999x", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=users&quantity=%D9%A1", 400, "BAD_REQUEST", ""}, // a digit, but not one of ours
 	} {
 		for _, method := range []string{"GET", "HEAD"} {

@@ -2,8 +2,8 @@ package entitlements
 
 import (
 	"context"
-	"errors"
 	"net/http"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -77,6 +77,8 @@ func enabledBody(f snapshot.Feature) featureBody {
 	return featureBody{Feature: f.Code, Name: f.Name, Enabled: true, Limit: f.Limit, Value: f.Value}
 }
 
+var wholeNumber = regexp.MustCompile(`^[0-9]+$`)
+
 // check answers /v1/check with a status only, for web servers that ask before they pass on a request.
 func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answer, error) {
 	params, err := readQuery(r, "tenant", "feature", "platform", "quantity")
@@ -84,16 +86,17 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answe
 		return answer{}, err
 	}
 	tenant, feature := params.Get("tenant"), params.Get("feature")
+	written := optional(params, "quantity")
 	var quantity uint64
-	if n := optional(params, "quantity"); n != nil {
-		quantity, err = strconv.ParseUint(*n, 10, 64) // if it is out of range, the largest number, and so more than any limit
+	if written != nil {
+		quantity, _ = strconv.ParseUint(*written, 10, 64) // if it is out of range, the largest number, and so more than any limit
 	}
 	switch {
 	case tenant == "":
 		return answer{}, badRequest("The query parameter tenant is missing.")
 	case feature == "":
 		return answer{}, badRequest("The query parameter feature is missing.")
-	case err != nil && !errors.Is(err, strconv.ErrRange):
+	case written != nil && !wholeNumber.MatchString(*written):
 		return answer{}, badRequest("The query parameter quantity must be a whole number, 0 or more.")
 	}
 	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, optional(params, "platform"))
