@@ -53,7 +53,7 @@ type decision struct {
 	seq      int64  // from 1, in the order in which they were made
 	stranger bool   // the sender did not pass the checks
 	body     []byte // as it came, with contacts; nil if it is not kept
-	snapshot bool   // body is a complete state of its tenant that was not refused
+	snapshot bool   // it is a complete state of its tenant that was not refused; body may be nil
 }
 
 // NewDecisions returns an empty memory. With payloads it also keeps the payloads of webhooks that passed the checks.
@@ -90,8 +90,9 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	if e.stranger = w == nil; !e.stranger {
 		e.Webhook.Webhook, e.Type, e.Platform, e.Tenant = w.ID, text.Clip(w.Type, maxText), text.Clip(w.Lane.Platform, maxText), text.Clip(w.Lane.Tenant, maxText)
 		// A duplicate changes nothing, and its payload is that of its original.
+		e.snapshot = d.payloads && o.DuplicateOf == "" && w.Snapshot && o.Refusal == nil
 		if d.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload && whole {
-			e.body, e.snapshot = w.Body, w.Snapshot && o.Refusal == nil
+			e.body = w.Body
 			if sizeOf(w.Header) <= maxHeader {
 				e.Header = w.Header
 			}
@@ -206,7 +207,11 @@ func (d *Decisions) before(e *decision) (taken, last *decision) {
 		if last == nil {
 			last = old
 		}
-		if old.Decision == "forwarded" {
+		switch {
+		case old.Decision != "forwarded":
+		case old.body == nil: // it is not kept, and what came before it was changed by it
+			return nil, nil
+		default:
 			return old, last
 		}
 	}

@@ -150,6 +150,22 @@ func TestRefusedDecision(t *testing.T) {
 	}
 }
 
+// If the snapshot that the receiver took last is too large to be remembered, the next one is not compared with an older one: the page
+// would show changes that did not happen.
+func TestNothingIsComparedAcrossAPayloadThatIsNotKept(t *testing.T) {
+	j := NewDecisions(true)
+	j.Add(outcome("acme", "forwarded", `{"n":1}`))
+	j.Add(outcome("acme", "forwarded", `{"n":2}`+strings.Repeat(" ", maxPayload)))
+	j.Add(outcome("acme", "failed", `{"n":3}`))
+	j.Add(outcome("acme", "forwarded", `{"n":3}`))
+	j.Add(outcome("acme", "forwarded", `{"n":4}`))
+	for seq, want := range map[int64]string{3: "- -", 4: "- -", 5: "4 4"} {
+		if got := before(j, seq); got != want {
+			t.Errorf("before %d: %s, want %s", seq, got, want)
+		}
+	}
+}
+
 // Requests without the secret do not push out decisions about those that had it.
 func TestDecisionsAreBounded(t *testing.T) {
 	j := NewDecisions(true)
