@@ -47,8 +47,8 @@ func TestReadSelection(t *testing.T) {
 
 // The filters by time and platform apply to the inbox and to the decisions.
 func TestSelectionByTimeAndPlatform(t *testing.T) {
-	h, begin := busy(t, 100) // a second apart; the duplicates are of platform docs
-	at := url.QueryEscape(begin.Add(18500 * time.Millisecond).Format(time.RFC3339Nano))
+	h, begin := busy(t, 100) // a minute apart; the duplicates are of platform docs
+	at := url.QueryEscape(begin.Add(18*time.Minute + 30*time.Second).Format(time.RFC3339Nano))
 	for query, want := range map[string]int{"since=" + at: 81 + 27, "until=" + at: 19 + 6, "tenant=docs/t1&state=duplicate": 17} {
 		_, body := ask(h, "GET", "/api/webhooks?limit=500&"+query, "")
 		var list WebhookList

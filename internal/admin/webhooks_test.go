@@ -16,15 +16,15 @@ import (
 	"usher/webhookgate/content"
 )
 
-// busy returns an admin port with an inbox of n kept webhooks, one each second from begin on, and after every third of them a duplicate,
+// busy returns an admin port with an inbox of n kept webhooks, one each minute from begin on, and after every third of them a duplicate,
 // which only the decisions have.
 func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 	b := inboxtest.Open(t, "main-less")
 	cfg := port(b)
 	cfg.Decisions, cfg.Gate, cfg.Receivers = NewDecisions(false), gate, receiversOf(b)
-	b.Pass(-time.Hour)
+	b.Pass(-4 * time.Hour)
 	for i := 1; i <= n; i++ {
-		b.Pass(time.Second)
+		b.Pass(time.Minute)
 		tenant, body := fmt.Sprint("t", i%2), five
 		if i%4 > 1 {
 			body = ten
