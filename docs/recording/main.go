@@ -69,7 +69,8 @@ func record() ([]line, []picture, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "demo")
-	cmd.Env = []string{"PATH=" + dir} // where a hint finds it as usher
+	cmd.Args[0] = "usher" // the demo's hints call it as it was called
+	cmd.Env = []string{} // no settings
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	out, err := cmd.StdoutPipe()
 	if err != nil {
