@@ -218,6 +218,40 @@ func TestBodiesBehindOneThatIsNotHeld(t *testing.T) {
 	})
 }
 
+// However many places a receiver has, a claim reads no more bodies than the courier may hold.
+func TestClaimsBoundBodies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it stores many webhooks")
+	}
+	inBubble(t, "many places", func(t *testing.T, d *desk) {
+		d.courier.mu.Lock()
+		d.main.Concurrency = 2000
+		d.courier.mu.Unlock()
+		check(t, d.Pause(store.Pause{}))
+		body := strings.Repeat("A", 60_000)
+		const count = 1300
+		var release []func()
+		for n := range count {
+			d.take(fmt.Sprint("t", n), body)
+			release = append(release, d.main.hang(fmt.Sprint("t", n)))
+		}
+		must(t, true, second(d.Resume(store.Pause{})))
+		time.Sleep(5 * time.Second)
+		d.courier.mu.Lock()
+		if d.courier.bodies > maxBodies {
+			t.Errorf("%d bytes are held", d.courier.bodies)
+		}
+		d.courier.mu.Unlock()
+		for _, f := range release {
+			f()
+		}
+		time.Sleep(time.Minute)
+		if got := len(d.main.got("")); got != count {
+			t.Errorf("%d of %d were delivered", got, count)
+		}
+	})
+}
+
 // splits is an engine that refuses the transaction after the next one, once, so that the batch is split. It calls meanwhile
 // before that.
 type splits struct {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"usher/internal/inbox/store"
 )
@@ -122,5 +123,42 @@ func TestReserveThatStayed(t *testing.T) {
 	e.Maintain()
 	if e.AlmostFull() {
 		t.Error("nothing is taken in any more")
+	}
+}
+
+// After an import, or a day of many webhooks, far more finished webhooks may be stored than are kept. Each minute retention looks for
+// the first one that is too much. Intake waits meanwhile, so that must not take longer the more there are.
+func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
+	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	err = e.conn.exec(`PRAGMA synchronous = OFF; WITH RECURSIVE n (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM n WHERE seq < 30000)
+		INSERT INTO webhook SELECT seq, x'', x'', x'', 1, x'', 1, 0, 3, seq, seq, x'' FROM n`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fastest := time.Hour // other tests run at the same time, so one measurement says little
+	for range 5 {
+		began := time.Now()
+		err := e.Write(func(tx store.Tx) error {
+			tx.Queue("finished_beyond_all", func(r store.Row) error {
+				var changed, seq int64
+				err := r.Scan(&changed, &seq)
+				if seq != 29_900 {
+					t.Errorf("the newest that goes is %d", seq)
+				}
+				return err
+			}, int64(100), int64(1<<40), int64(0))
+			return tx.Send()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fastest = min(fastest, time.Since(began))
+	}
+	if fastest > 30*time.Millisecond {
+		t.Errorf("it takes %s to find the newest of 30,000 that goes, if 100 are kept", fastest)
 	}
 }

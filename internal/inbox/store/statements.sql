@@ -110,7 +110,8 @@ SELECT changed, seq FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC,
 
 -- name: finished_beyond_all
 -- The newest finished webhook beyond so many, beyond so many bytes, or from before this time.
-SELECT changed, seq FROM (SELECT changed, seq, row_number() OVER newer AS count, sum(size) OVER newer AS bytes FROM {schema}.webhook WHERE state > 2
+SELECT changed, seq FROM (SELECT changed, seq, row_number() OVER newer AS count, sum(size) OVER newer AS bytes
+	FROM (SELECT changed, seq, size FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT $1::bigint + 1) AS n -- without LIMIT all are read
 	WINDOW newer AS (ORDER BY changed DESC, seq DESC)) AS f
 WHERE count > $1::bigint OR bytes > $2::bigint OR changed < $3::bigint ORDER BY changed DESC, seq DESC LIMIT 1
 
