@@ -112,7 +112,7 @@ func (s *Store) Redeliver(id int64, force bool) error {
 			return ErrKept
 		case l.tail > id && !force:
 			return &OverwriteError{id, l.tailEntry()}
-		case h.State != Parked && s.wouldOverflow(h.size):
+		case h.State != Parked && s.wouldOverflow(b.bytesAdded+h.size):
 			return webhookgate.ErrFull
 		}
 		before, idle := l.bytes, l.waiting == 0
