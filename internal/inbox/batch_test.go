@@ -252,6 +252,29 @@ func TestClaimsBoundBodies(t *testing.T) {
 	})
 }
 
+// Receivers that hang may have all of the room for bodies, and more. Meanwhile any other receiver gets one webhook at a time.
+func TestBodiesOfAnotherReceiver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("its bodies are large")
+	}
+	hanging, alike, other := newTaker("hanging", 32, "a"), newTaker("alike", 32, "b"), newTaker("other", 32, "c")
+	inBubble(t, "three receivers", func(t *testing.T, d *desk) {
+		defer hanging.hang("t")()
+		defer alike.hang("t")()
+		d.take("a/t", strings.Repeat("A", maxBodies-10_000))
+		d.take("b/t", strings.Repeat("B", 100_000))
+		time.Sleep(2 * time.Second)
+		for n := range 5 {
+			d.take(fmt.Sprint("c/t", n), strings.Repeat("C", 100))
+			d.take(fmt.Sprint("c/large", n), strings.Repeat("C", 100_000))
+		}
+		time.Sleep(5 * time.Second) // the tries of the others are not over yet
+		if got := len(other.got("")); got != 10 {
+			t.Errorf("%d of 10 were delivered", got)
+		}
+	}, func(c *Config) { c.Store.Receivers = receiver.NewSet(hanging.Receiver, alike.Receiver, other.Receiver) })
+}
+
 // splits is an engine that refuses the transaction after the next one, once, so that the batch is split. It calls meanwhile
 // before that.
 type splits struct {

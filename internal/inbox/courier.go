@@ -519,19 +519,25 @@ func (c *courier) claimLanes(ctx context.Context) {
 func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	bodies := int(maxBodies-c.bodies) / store.MaxReadAhead / max(1, len(c.targets)) // how many more bodies may come, for each receiver
 	for _, rc := range c.receivers.All() {
 		t := c.targets[rc]
 		if !t.nextRetry.IsZero() && !t.nextRetry.After(now) {
 			// From here on the retry waits for room, and no longer for its time. Otherwise run would look again at once, and spin.
 			t.mayHaveLanes, t.nextRetry = true, time.Time{}
 		}
-		budget := t.room()
-		if budget < t.minRoom() || c.receiverPaused(t) || c.bodies >= maxBodies {
+		if t.room() < t.minRoom() || c.receiverPaused(t) {
 			continue
 		}
 		// Half of the room stays for webhooks that arrive meanwhile: they get their lease from the intake. If claims took all of
 		// the room, each of those webhooks would need the next claim, and so on: each would cost one more transaction.
-		budget -= budget / 2
+		budget := min(t.room()-t.room()/2, bodies)
+		if idle := t.inFlight+len(t.queue)+t.reserved == 0; idle {
+			budget = max(1, budget) // see maxBodies
+		}
+		if budget <= 0 {
+			continue
+		}
 		ask := func(kind store.ClaimKind, limit int) *store.Claim {
 			if limit <= 0 {
 				return new(store.Claim)

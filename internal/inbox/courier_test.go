@@ -661,7 +661,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 		"down":   func(_ *courier, to *target) { to.missesInARow, to.lastProbe = downAfter, time.Now() },
 		"paused": func(c *courier, _ *target) { c.paused = func() []store.Pause { return []store.Pause{{}} } },
 		"full":   func(_ *courier, to *target) { to.inFlight = 3 * to.Concurrency },
-		"bodies": func(c *courier, _ *target) { c.bodies = maxBodies },
+		"bodies": func(c *courier, to *target) { c.bodies, to.inFlight = maxBodies, 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			rc := newTaker(receiver.Main, 4).Receiver

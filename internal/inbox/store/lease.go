@@ -179,12 +179,12 @@ func (c *claimOp) need(n *needs) bool {
 		platforms := c.s.platforms.hashes(func(code string) bool { return c.s.cfg.Receivers.For(code) == claim.Receiver })
 		n.claims = append(n.claims, claimQuery{claim, platforms, now, c.s.clock.mayTakeOver(c.s.leaseTime)})
 	}
-	n.maxBody = maxReadAhead
+	n.maxBody = MaxReadAhead
 	return true
 }
 
-// maxReadAhead is the size up to which a content is read together with its lease. A larger one is read when it is sent.
-const maxReadAhead = 64 << 10
+// MaxReadAhead is the size up to which a content is read together with its lease. A larger one is read when it is sent.
+const MaxReadAhead = 64 << 10
 
 func (c *claimOp) decide(b *batch) {
 	for _, claim := range c.claims {
@@ -267,7 +267,7 @@ func (o *Outcome) need(n *needs) bool {
 	key := o.Lease.lane
 	n.lane(key)
 	n.nextExcept[key] = o.Lease.Webhook.ID
-	n.maxBody = maxReadAhead
+	n.maxBody = MaxReadAhead
 	if o.Lease.Webhook.snapshot && o.Attempt.Accepted() {
 		n.supersedable[key] = true
 		if !o.Lease.Webhook.Again.IsZero() { // somebody sent it again, ahead of waiting webhooks that may be older
