@@ -538,11 +538,11 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 		if budget <= 0 {
 			continue
 		}
-		ask := func(kind store.ClaimKind, limit int) *store.Claim {
+		ask := func(kind store.ClaimKind, limit int, budgets ...*int) *store.Claim {
 			if limit <= 0 {
 				return new(store.Claim)
 			}
-			claim := &store.Claim{Receiver: rc, Kind: kind, Max: limit, Budget: &budget}
+			claim := &store.Claim{Receiver: rc, Kind: kind, Max: limit, Budgets: append(budgets, &budget)}
 			claims = append(claims, claim)
 			return claim
 		}
@@ -561,19 +561,23 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 				ask(store.Ready, budget)
 			}
 			if t.wave.credits > 0 {
-				limit := min(budget, t.wave.credits)
+				limit, budgets := min(budget, t.wave.credits), []*int(nil)
 				if !t.wave.earned {
-					limit = min(limit, failedRoom)
+					limit, budgets = min(limit, failedRoom), []*int{&failedRoom}
 				}
-				claim := ask(store.Wave, limit)
+				claim := ask(store.Wave, limit, budgets...)
 				claim.WaitingFrom, claim.TriedBefore = t.wave.waitingFrom, t.wave.triedBefore
 			}
 			if t.mayHaveLanes {
-				ask(store.Retry, min(budget, failedRoom))
+				limit := min(budget, failedRoom)
+				if probe && limit > 1 {
+					limit-- // the probe is the last that asks, and must get one
+				}
+				ask(store.Retry, limit, &failedRoom)
 				t.mayHaveLanes = false
 			}
 			if probe {
-				ask(store.Probe, min(1, failedRoom))
+				ask(store.Probe, min(1, failedRoom), &failedRoom)
 				t.lastProbe = now
 			}
 		}

@@ -682,3 +682,42 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 		})
 	}
 }
+
+// Lanes whose last try failed take at most half of the places, whether they are due or probed. Otherwise the tenants for whom a
+// receiver hangs would sometimes have all places, and the others wait for a whole timeout.
+func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
+	for tenants := 9; tenants < 12; tenants++ {
+		main := newTaker(receiver.Main, 2)
+		inBubble(t, fmt.Sprint(tenants), func(t *testing.T, d *desk) {
+			for n := range tenants {
+				defer main.hang(fmt.Sprint("hangs", n))()
+				d.take(fmt.Sprint("hangs", n), "A")
+			}
+			time.Sleep(time.Minute)
+			for n := range 200 {
+				d.take("t", fmt.Sprint(n))
+				time.Sleep(500 * time.Millisecond)
+				d.courier.mu.Lock()
+				failed := d.courier.targets[main.Receiver].failedLanes
+				d.courier.mu.Unlock()
+				if failed > 1 {
+					t.Fatalf("%d of 2 places", failed)
+				}
+			}
+		}, func(c *Config) { c.Store.Receivers = receiver.NewSet(main.Receiver) })
+	}
+}
+
+// However many retries are due, they leave one of these places to the probe that is due each second.
+func TestRetriesLeaveAPlaceToTheProbe(t *testing.T) {
+	rc := newTaker(receiver.Main, 4).Receiver
+	c := newCourier(Config{Store: store.Config{Receivers: receiver.NewSet(rc)}})
+	c.paused = func() []store.Pause { return nil }
+	most := make(map[store.ClaimKind]int)
+	for _, claim := range c.planClaims(time.Now()) {
+		most[claim.Kind] = claim.Max
+	}
+	if most[store.Retry] != 1 || most[store.Probe] != 1 {
+		t.Errorf("%d retries and %d probes for two places", most[store.Retry], most[store.Probe])
+	}
+}

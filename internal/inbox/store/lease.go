@@ -100,7 +100,7 @@ type Claim struct {
 	Receiver *receiver.Receiver
 	Kind     ClaimKind
 	Max      int
-	Budget   *int // how many more leases all claims for this receiver together may get
+	Budgets  []*int // each says how many more leases the claims that share it may get together
 	// Only for a Wave: lanes that wait since WaitingFrom or later, and were last tried before TriedBefore.
 	WaitingFrom, TriedBefore int64
 
@@ -188,14 +188,14 @@ const MaxReadAhead = 64 << 10
 
 func (c *claimOp) decide(b *batch) {
 	for _, claim := range c.claims {
-		*claim.Budget += len(claim.Leases) // what a former run of this transaction has taken
+		claim.spend(-len(claim.Leases)) // what a former run of this transaction has taken
 		claim.Leases = nil
 	}
 	for i, claim := range c.claims {
 		found := b.claimed[c.firstQuery+i]
 		claim.Found = len(found)
 		for _, key := range found {
-			if len(claim.Leases) >= claim.Max || *claim.Budget <= 0 {
+			if len(claim.Leases) >= claim.Max || slices.ContainsFunc(claim.Budgets, func(left *int) bool { return *left <= 0 }) {
 				break
 			}
 			l := b.lanes[key]
@@ -216,8 +216,14 @@ func (c *claimOp) decide(b *batch) {
 			lease := b.grantLease(l, head, claim.Receiver)
 			lease.InWave = claim.Kind == Wave
 			claim.Leases = append(claim.Leases, lease)
-			*claim.Budget--
+			claim.spend(1)
 		}
+	}
+}
+
+func (c *Claim) spend(leases int) {
+	for _, left := range c.Budgets {
+		*left -= leases
 	}
 }
 
