@@ -338,7 +338,8 @@ func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 func TestFaultsOfLines(t *testing.T) {
 	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")))
 	for line, want := range map[string]string{
-		strings.Repeat("x", 65<<20):               "line 1 is longer than 64 MiB",
+		strings.Repeat("x", 65<<20) + "\n":        "line 1: is too long",
+		strings.Repeat("x", 65<<20):               "line 1: is too long",
 		"[]":                                      "line 1: is a JSON array, not an object",
 		`{"webhook":{"id":"7"}}`:                  `line 1: has a JSON string in "id"`,
 		`{"type":"TenantProvisioningChange"`:      "line 1: unexpected end of JSON input",

@@ -240,7 +240,7 @@ type Imported struct {
 // An importJob imports a file: in one transaction, however large the file is.
 type importJob struct {
 	s          *Store
-	from       *bufio.Scanner
+	from       *bufio.Reader
 	skipFaulty bool
 	result     Imported
 	reply      chan error
@@ -262,8 +262,7 @@ type importJob struct {
 
 // Import reads the lines of an export into an empty inbox, or bare webhooks into any inbox. If it fails, nothing is imported.
 func (s *Store) Import(ctx context.Context, from io.Reader, skipFaulty bool) (Imported, error) {
-	i := &importJob{s: s, from: bufio.NewScanner(from), skipFaulty: skipFaulty, reply: make(chan error, 1)}
-	i.from.Buffer(nil, maxLine)
+	i := &importJob{s: s, from: bufio.NewReaderSize(from, 256<<10), skipFaulty: skipFaulty, reply: make(chan error, 1)}
 	select {
 	case s.imports <- i:
 	case <-ctx.Done():
@@ -336,22 +335,20 @@ func (i *importJob) readFile(tx Tx) error {
 	i.now, i.highest = i.s.applyOffset(i.now), i.lastBefore
 	chunk := newImportChunk()
 	for n := 1; ; n++ {
-		if !i.from.Scan() {
-			switch err := i.from.Err(); {
-			case errors.Is(err, bufio.ErrTooLong):
-				return fmt.Errorf("line %d is longer than %d MiB", n, maxLine>>20)
-			case err != nil:
-				return fmt.Errorf("line %d can't be read: %w", n, err)
-			}
+		text, fault := readLine(i.from)
+		switch {
+		case fault == io.EOF:
 			return i.finish(tx, chunk)
-		}
-		text := bytes.TrimSpace(i.from.Bytes())
-		if len(text) == 0 {
-			continue
-		}
-		fault, err := i.addLine(chunk, n, bytes.Clone(text))
-		if err != nil {
-			return err
+		case fault != nil && !errors.Is(fault, errLongLine):
+			return fmt.Errorf("line %d can't be read: %w", n, fault)
+		case fault == nil:
+			if text = bytes.TrimSpace(text); len(text) == 0 {
+				continue
+			}
+			var err error
+			if fault, err = i.addLine(chunk, n, text); err != nil {
+				return err
+			}
 		}
 		i.lines++
 		if fault != nil {
@@ -441,7 +438,32 @@ func (i *importJob) finish(tx Tx, chunk *importChunk) error {
 // with them.
 const importDelay = 3 * time.Second
 
-var errNoLane = errors.New("does not say whose it is")
+var (
+	errLongLine = errors.New("is too long")
+	errNoLane   = errors.New("does not say whose it is")
+)
+
+// readLine reads one line. If it is too long it returns errLongLine, and the next call reads the next line.
+func readLine(r *bufio.Reader) (text []byte, err error) {
+	tooLong := false
+	for {
+		part, err := r.ReadSlice('\n')
+		if tooLong = tooLong || len(text)+len(part) > maxLine; tooLong {
+			text = nil
+		} else {
+			text = append(text, part...)
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+		case tooLong && (err == nil || err == io.EOF):
+			return nil, errLongLine
+		case err == io.EOF && len(text) > 0:
+			return text, nil
+		default:
+			return text, err
+		}
+	}
+}
 
 // checkLine checks a line of an export, and adds its changes to the chunk.
 func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
