@@ -70,7 +70,7 @@ func record() ([]line, []picture, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "demo")
 	cmd.Args[0] = "usher" // the demo's hints call it as it was called
-	cmd.Env = []string{} // no settings
+	cmd.Env = []string{}  // no settings
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -570,11 +570,15 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 			}
 			if t.mayHaveLanes {
 				limit := min(budget, failedRoom)
-				if probe && limit > 1 {
-					limit-- // the probe is the last that asks, and must get one
+				t.mayHaveLanes = false
+				if probe && limit > 0 {
+					limit--         // the probe is the last that asks, and must get one
+					if limit == 0 { // the retries come after it
+						t.mayHaveLanes = true
+						c.wakeRun()
+					}
 				}
 				ask(store.Retry, limit, &failedRoom)
-				t.mayHaveLanes = false
 			}
 			if probe {
 				ask(store.Probe, min(1, failedRoom), &failedRoom)

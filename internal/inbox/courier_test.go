@@ -708,16 +708,28 @@ func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
 	}
 }
 
-// However many retries are due, they leave one of these places to the probe that is due each second.
+// However many retries are due, they leave one of these places to the probe that is due each second. If there is only one place, the
+// retries have it after the probe.
 func TestRetriesLeaveAPlaceToTheProbe(t *testing.T) {
-	rc := newTaker(receiver.Main, 4).Receiver
-	c := newCourier(Config{Store: store.Config{Receivers: receiver.NewSet(rc)}})
-	c.paused = func() []store.Pause { return nil }
-	most := make(map[store.ClaimKind]int)
-	for _, claim := range c.planClaims(time.Now()) {
-		most[claim.Kind] = claim.Max
-	}
-	if most[store.Retry] != 1 || most[store.Probe] != 1 {
-		t.Errorf("%d retries and %d probes for two places", most[store.Retry], most[store.Probe])
+	for places, want := range map[int][]int{1: {0, 1}, 3: {0, 1}, 4: {1, 2}} { // how many retries may go with the probe, and in the next claim
+		rc := newTaker(receiver.Main, places).Receiver
+		c := newCourier(Config{Store: store.Config{Receivers: receiver.NewSet(rc)}})
+		c.paused = func() []store.Pause { return nil }
+		now := time.Now()
+		for n, retries := range want {
+			most := make(map[store.ClaimKind]int)
+			for _, claim := range c.planClaims(now) {
+				most[claim.Kind] = claim.Max
+			}
+			if most[store.Retry] != retries || most[store.Probe] != 1-n {
+				t.Errorf("%d places, claim %d: %d retries and %d probes", places, n, most[store.Retry], most[store.Probe])
+			}
+			if n == 0 && retries == 0 && len(c.wake) != 1 {
+				t.Errorf("%d places: nothing asks for the retries", places)
+			}
+			if retries > 0 {
+				c.Wake(rc)
+			}
+		}
 	}
 }
