@@ -77,20 +77,32 @@ func (b *tab) open(url string) {
 	b.do(chromedp.Navigate(url))
 }
 
-// click clicks on what a selector finds, once it is there. What is found may be replaced
-// before it is clicked on, as the page is live: then once more.
+// click clicks on what a selector finds, once it is there.
 func (b *tab) click(selector string) {
+	b.t.Helper()
+	b.insist(selector, chromedp.Click(chromedp.CSS(selector)))
+}
+
+// press types keys into what a selector finds, once it is there.
+func (b *tab) press(selector, keys string) {
+	b.t.Helper()
+	b.insist(selector, chromedp.SendKeys(chromedp.CSS(selector), keys))
+}
+
+// insist does a step with an element. The page is live, so an element that was found may be replaced before
+// anything is done with it: then once more.
+func (b *tab) insist(selector string, step chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	var err error
 	for range 5 {
 		ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
-		err = chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector)))
+		err = chromedp.Do(ctx, step)
 		cancel()
 		if err == nil {
 			return
 		}
 	}
-	b.t.Fatalf("%s can't be clicked on: %v\nThe page shows:\n%s", selector, err, b.text("body"))
+	b.t.Fatalf("%s can't be used: %v\nThe page shows:\n%s", selector, err, b.text("body"))
 }
 
 // evaluate returns what a JavaScript expression comes to.

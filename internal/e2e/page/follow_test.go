@@ -30,7 +30,7 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	b.click(`nav a[href="/webhooks"]`)
 	b.until("three webhooks", `document.querySelectorAll(".rows tbody tr").length == 3`)
-	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=tenant]`), "crm/acme\r"))
+	b.press("input[name=tenant]", "crm/acme\r")
 	b.until("two webhooks", `document.querySelectorAll(".rows tbody tr").length == 2`)
 	if row := b.text(".rows tbody tr"); !strings.Contains(row, "users 5 → 10") || !strings.Contains(row, "delivered") {
 		t.Errorf("the row says %q", row)
@@ -77,7 +77,7 @@ func TestPageInABrowser(t *testing.T) {
 	w.hold.Store(&hold)
 	b.click(`a[href="/webhooks/4/redeliver"]`)
 	b.until("asked", `document.querySelector("h1").innerText == "Send webhook 4 again?"`)
-	b.do(chromedp.SendKeys(chromedp.CSS(`form button`), "\r")) // by keyboard
+	b.press("form button", "\r") // by keyboard
 	b.until("it waits again", `document.querySelector("#stand .badge")?.innerText == "waiting"`)
 	stay(b)
 	b.until("told so", `document.querySelector(".notice")?.innerText == "You asked usher to send it again: see its state below."`)
