@@ -240,20 +240,12 @@ func (c *Chosen) redeliver(entries []store.Entry, latest map[webhookgate.Lane]in
 // findTenant returns the tenant of that name. A name that fits several tenants is refused. Without an inbox, usher also knows the tenants
 // of the gate's last decisions, because pages show them.
 func (h *Handler) findTenant(name store.TenantName) (t TenantRef, known bool, err error) {
-	var platforms []string
-	if h.cfg.Platforms != nil {
-		if platforms, err = h.cfg.Platforms(name.Tenant); err != nil {
-			return t, false, err
-		}
+	platforms, err := h.platformsOf(name.Tenant)
+	if err != nil {
+		return t, false, err
 	}
-	if h.cfg.Inbox == nil {
-		for _, e := range h.cfg.Decisions.list(store.Filter{Tenant: name.Tenant}) {
-			platforms = append(platforms, e.Platform)
-		}
-	}
-	platforms = slices.DeleteFunc(slices.Clone(platforms), func(p string) bool { return name.Platform != nil && p != *name.Platform })
-	slices.Sort(platforms)
-	switch platforms = slices.Compact(platforms); len(platforms) {
+	platforms = slices.DeleteFunc(platforms, func(p string) bool { return name.Platform != nil && p != *name.Platform })
+	switch len(platforms) {
 	case 0:
 		return t, false, nil
 	case 1:
@@ -264,6 +256,22 @@ func (h *Handler) findTenant(name store.TenantName) (t TenantRef, known bool, er
 		names = append(names, store.Exact(p, name.Tenant))
 	}
 	return t, false, &refusal{http.StatusConflict, "this could be " + strings.Join(names, " or ") + ": name one of them"}
+}
+
+// platformsOf returns the platforms that have a tenant with this code, in order.
+func (h *Handler) platformsOf(code string) (all []string, err error) {
+	if h.cfg.Platforms != nil {
+		if all, err = h.cfg.Platforms(code); err != nil {
+			return nil, err
+		}
+	}
+	if h.cfg.Inbox == nil {
+		for _, e := range h.cfg.Decisions.list(store.Filter{Tenant: code}) {
+			all = append(all, e.Platform)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 // knownTenant returns the tenant of that name, and refuses an unknown one.

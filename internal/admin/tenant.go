@@ -34,12 +34,8 @@ type Tenant struct {
 	Latest *Webhook `json:"-"` // the one of Snapshots that Rights is from, or nil
 }
 
-// maxTimeline is how many of a tenant's webhooks are shown. maxScan is how many pages of webhooks are searched for them: a tenant with the
-// same code on another platform may have most of those.
-const (
-	maxTimeline = 100
-	maxScan     = 10
-)
+// maxTimeline is how many of a tenant's webhooks are shown.
+const maxTimeline = 100
 
 func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, error) {
 	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
@@ -47,28 +43,20 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	if err := h.addReceipt(t); err != nil {
 		return nil, err
 	}
-	selection := selection{tenant: store.TenantName{Tenant: code}, limit: maxTimeline}
-	for range maxScan {
-		list, err := h.webhooks(selection)
-		if err != nil {
-			return nil, err
-		}
-		for _, w := range list.Webhooks {
-			switch {
-			case w.Platform != platform:
-				if !slices.Contains(t.Elsewhere, w.Platform) {
-					t.Elsewhere = append(t.Elsewhere, w.Platform)
-				}
-			case w.Decision == "duplicate" || w.Decision == "failed" && h.cfg.Inbox != nil: // they changed nothing
-			default:
-				t.Snapshots = append(t.Snapshots, w)
-			}
-		}
-		if list.Next == "" || len(t.Snapshots) > maxTimeline {
-			break
-		}
-		selection.before = list.next
+	others, err := h.platformsOf(code)
+	if err != nil {
+		return nil, err
 	}
+	t.Elsewhere = slices.DeleteFunc(others, func(p string) bool { return p == platform })
+	s := selection{tenant: store.TenantName{Tenant: code, Platform: &platform}, limit: maxPage}
+	if h.cfg.Inbox != nil { // then the gate's decisions have only what changed nothing: duplicates, and what could not be stored
+		s.limit, s.inboxOnly = maxTimeline+1, true
+	}
+	list, err := h.webhooks(s)
+	if err != nil {
+		return nil, err
+	}
+	t.Snapshots = slices.DeleteFunc(list.Webhooks, func(w Webhook) bool { return w.Decision == "duplicate" })
 	if t.More = len(t.Snapshots) > maxTimeline; t.More {
 		t.Snapshots = t.Snapshots[:maxTimeline]
 	}

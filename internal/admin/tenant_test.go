@@ -65,6 +65,20 @@ func TestWhatTheReceiverHas(t *testing.T) {
 	}
 }
 
+// A tenant's page has its own webhooks only, and a link to the tenant of the same code on another platform.
+func TestTenantOnTwoPlatforms(t *testing.T) {
+	b := inboxtest.Open(t)
+	b.Take("eu", "acme", five)
+	for range maxTimeline + 1 { // they must not push out the other's webhook
+		b.Take("us", "acme", ten)
+		b.Take("us", "acme", five)
+	}
+	status, page := ask(entitled(b), "GET", "/tenant?platform=eu&code=acme", "", "Accept", "text/html")
+	if link := `<a href="/tenant?code=acme&amp;platform=us">also on us</a>`; status != 200 || !strings.Contains(page, link) || !strings.Contains(page, `href="/webhooks/1"`) {
+		t.Errorf("%d\n%s", status, page)
+	}
+}
+
 // A webhook that was imported is kept although a receiver takes its platform: usher does not say that none does.
 func TestAnImportedWebhookHasAReceiver(t *testing.T) {
 	b := inboxtest.Open(t)

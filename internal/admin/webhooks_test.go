@@ -122,7 +122,7 @@ func TestPages(t *testing.T) {
 		{"asked to pause a name that can't be read", "/pause?tenant=50%off", 400, []string{"the query can&#39;t be read"}},
 		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"no receiver nobody: there is main-less"}},
 		{"what a filter offers", "/webhooks?state=kept", 200, []string{`href="/redeliver?state=kept"`}},
-		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it should have now", "<code>users</code>", "also on docs", "Forget tenant…"}},
+		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it should have now", "<code>users</code>", "Forget tenant…"}},
 		{"tenant elsewhere", "/tenant?platform=mars&code=t1", 404, []string{"unknown tenant mars/t1: did you mean"}},
 		{"no tenant", "/tenant?platform=mars&code=nobody", 404, []string{"unknown tenant mars/nobody"}},
 		{"tenant without a code", "/tenant", 400, []string{"code is missing"}},

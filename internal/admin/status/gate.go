@@ -28,9 +28,8 @@ func PausedBy(paused []store.Pause, known *receiver.Set, platform, tenant, tried
 
 // Gate is the state of the webhook gate.
 type Gate struct {
-	Address   string       `json:"address"` // where webhooks are posted
-	Receivers []Receiver   `json:"receivers"`
-	Minutes   []GateMinute `json:"minutes"`
+	Address   string     `json:"address"` // where webhooks are posted
+	Receivers []Receiver `json:"receivers"`
 
 	Set       *receiver.Set                  `json:"-"`
 	Tries     map[string]metrics.RecentTries `json:"-"` // by the receiver's name
@@ -40,12 +39,6 @@ type Gate struct {
 	Refused        int      `json:"refused,omitempty"` // webhooks that usher refused, and that nobody has sent again
 	RefusedDetails Details  `json:"-"`
 	FailedTenants  []string `json:"-"` // whose last webhook failed in the last minutes; the newest first
-}
-
-// GateMinute is what the gate decided within one minute.
-type GateMinute struct {
-	Start     time.Time      `json:"start"`
-	Decisions map[string]int `json:"decisions"`
 }
 
 // Receiver is the state of a receiver.
@@ -64,18 +57,11 @@ type Receiver struct {
 	diagnosis diagnosis
 }
 
-// judge derives Receivers and Minutes. box is nil without an inbox.
+// judge derives Receivers. box is nil without an inbox.
 func (g *Gate) judge(box *Inbox) {
 	g.Receivers = []Receiver{} // [] and not null
 	for _, r := range g.Set.All() {
 		g.Receivers = append(g.Receivers, newReceiver(r, g.Tries[r.Name], box))
-	}
-	for _, m := range g.Decisions {
-		minute := GateMinute{m.Start, make(map[string]int, len(metrics.Decisions))}
-		for i, decision := range metrics.Decisions {
-			minute.Decisions[decision] = m.Counts[i]
-		}
-		g.Minutes = append(g.Minutes, minute)
 	}
 }
 
@@ -163,7 +149,7 @@ func failureWords(result string) string {
 func (s *Status) GateChart() page.Chart {
 	var starts []time.Time
 	var series []page.Series
-	minutes := sinceFirst(s.Gate.Decisions, func(m metrics.Minute) bool { return m.Sum() > 0 })
+	minutes := sinceFirst(s.Gate.Decisions)
 	for _, m := range minutes {
 		starts = append(starts, m.Start)
 	}

@@ -15,20 +15,19 @@ import (
 
 // Port is the state of a local port. The caller fills in all fields but those that judge derives.
 type Port struct {
-	Name    string       `json:"name"`
-	Address string       `json:"address"`
-	Scope   string       `json:"scope"`
-	Key     bool         `json:"key"`                       // callers need a key
-	Shares  string       `json:"shares_token_of,omitempty"` // the port whose token it uses; empty if it has its own
-	State   string       `json:"state"`                     // in words; derived, as are the next four
-	Tone    string       `json:"-"`                         // good, warn or bad
-	Token   *Token       `json:"token,omitempty"`           // left out if there is no valid one
-	Error   string       `json:"error,omitempty"`           // of the last token request
-	Minutes []PortMinute `json:"minutes"`                   // the last hour, the oldest first
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	Scope   string `json:"scope"`
+	Key     bool   `json:"key"`                       // callers need a key
+	Shares  string `json:"shares_token_of,omitempty"` // the port whose token it uses; empty if it has its own
+	State   string `json:"state"`                     // in words; derived, as are the next three
+	Tone    string `json:"-"`                         // good, warn or bad
+	Token   *Token `json:"token,omitempty"`           // left out if there is no valid one
+	Error   string `json:"error,omitempty"`           // of the last token request
 
 	Source tokens.State     `json:"-"`
 	Calls  []metrics.Minute `json:"-"` // of metrics.Port
-	Tokens []metrics.Minute `json:"-"` // of metrics.Identity
+	Tokens []metrics.Minute `json:"-"` // of metrics.Identity, the same minutes
 
 	// The settings that somebody has to check if the token endpoint refuses.
 	ClientVariable, SecretVariable, ScopeVariable string `json:"-"`
@@ -43,17 +42,6 @@ type Token struct {
 	Expires     time.Time `json:"expires"`
 }
 
-// PortMinute is what happened on a port within one minute.
-type PortMinute struct {
-	Start    time.Time     `json:"start"`
-	Calls    int           `json:"calls"`
-	Failed   int           `json:"failed"`
-	Replayed int           `json:"replayed"`
-	Renewed  int           `json:"renewed"`
-	P50      time.Duration `json:"p50"` // nanoseconds, as all durations here
-	P99      time.Duration `json:"p99"`
-}
-
 func (p *Port) judge(now time.Time) {
 	p.now = now
 	if t := p.Source.Token; t != nil {
@@ -63,16 +51,6 @@ func (p *Port) judge(now time.Time) {
 		p.Error = p.Source.Err.Error()
 	}
 	p.State, p.Tone = tokenWords(p.Source, now)
-	for i, m := range p.Calls {
-		minute := PortMinute{
-			Start: m.Start, Calls: m.Sum(metrics.CallsFine, metrics.CallsFailed), Failed: m.Counts[metrics.CallsFailed],
-			Replayed: m.Counts[metrics.CallsReplayed], P50: m.P50, P99: m.P99,
-		}
-		if i < len(p.Tokens) {
-			minute.Renewed = p.Tokens[i].Counts[metrics.TokensRenewed]
-		}
-		p.Minutes = append(p.Minutes, minute)
-	}
 }
 
 // tokenWords describes the state of a port's token.
@@ -153,19 +131,22 @@ func (p *Port) Charts() []page.Chart {
 	p50 := page.Series{Class: "c-p50", Label: "p50"}
 	p99 := page.Series{Class: "c-p99", Label: "p99"}
 	var renewed, replayed []int
+	minutes := sinceFirst(p.Calls)
+	tokens := p.Tokens[len(p.Tokens)-len(minutes):]
 	calls, wrong, busiest, slowest := 0, 0, 0.0, time.Duration(0)
-	for _, m := range sinceFirst(p.Minutes, func(m PortMinute) bool { return m.Calls+m.Renewed+m.Replayed > 0 }) {
+	for i, m := range minutes {
+		all, errors := m.Sum(metrics.CallsFine, metrics.CallsFailed), m.Counts[metrics.CallsFailed]
 		// The current minute is not over yet.
 		length := min(max(p.now.Sub(m.Start).Seconds(), 10), 60)
-		rate, errorRate := float64(m.Calls)/length, float64(m.Failed)/length
+		rate, errorRate := float64(all)/length, float64(errors)/length
 		starts = append(starts, m.Start)
 		fine.Add(rate-errorRate, figure(rate))
-		failed.Add(errorRate, strconv.Itoa(m.Failed))
+		failed.Add(errorRate, strconv.Itoa(errors))
 		p50.Add(milliseconds(m.P50), tookWords(m.P50))
 		p99.Add(milliseconds(m.P99), tookWords(m.P99))
 		p50.Total, p99.Total = tookWords(m.P50), tookWords(m.P99)
-		renewed, replayed = append(renewed, m.Renewed), append(replayed, m.Replayed)
-		calls, wrong = calls+m.Calls, wrong+m.Failed
+		renewed, replayed = append(renewed, tokens[i].Counts[metrics.TokensRenewed]), append(replayed, m.Counts[metrics.CallsReplayed])
+		calls, wrong = calls+all, wrong+errors
 		busiest, slowest = max(busiest, rate), max(slowest, m.P99)
 	}
 	fine.Total, failed.Total = page.Count(calls), page.Count(wrong)
@@ -181,8 +162,8 @@ func (p *Port) Charts() []page.Chart {
 }
 
 // sinceFirst leaves out the beginning of the hour if nothing happened then: a chart shows the last 10, 20, 30 or all minutes.
-func sinceFirst[M any](minutes []M, busy func(M) bool) []M {
-	first := slices.IndexFunc(minutes, busy)
+func sinceFirst(minutes []metrics.Minute) []metrics.Minute {
+	first := slices.IndexFunc(minutes, func(m metrics.Minute) bool { return m.Sum() > 0 })
 	for _, n := range []int{10, 20, 30} {
 		if from := len(minutes) - n; from >= 0 && (first < 0 || first >= from) {
 			return minutes[from:]

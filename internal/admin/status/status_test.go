@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
 	"usher/internal/inbox/store"
 	"usher/internal/receiver"
@@ -57,11 +58,11 @@ func TestInboxWords(t *testing.T) {
 // A chart of an usher that has just started shows minutes, not an empty hour.
 func TestSinceFirst(t *testing.T) {
 	for silent, want := range map[int]int{60: 10, 59: 10, 50: 10, 49: 20, 40: 20, 31: 30, 30: 30, 29: 60, 0: 60} {
-		hour := make([]bool, 60)
-		for i := range hour {
-			hour[i] = i >= silent
+		hour := make([]metrics.Minute, 60)
+		for i := range hour[silent:] {
+			hour[silent+i].Counts[0] = 1
 		}
-		if got := len(sinceFirst(hour, func(busy bool) bool { return busy })); got != want {
+		if got := len(sinceFirst(hour)); got != want {
 			t.Errorf("%d silent minutes: %d are shown, want %d", silent, got, want)
 		}
 	}
