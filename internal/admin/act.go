@@ -192,43 +192,30 @@ func (h *Handler) choose(verb string, s selection) (c Chosen, err error) {
 	}
 	s.limit = 0
 	entries, err := h.cfg.Inbox.List(s.filter())
-	switch {
-	case err != nil:
-	case verb == "discard":
-		// The newest first. Otherwise usher could deliver the second webhook of a queue right after the first is discarded.
-		for _, e := range entries {
-			if !e.State.Finished() {
-				c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
-			}
+	if verb == "redeliver" {
+		c.redeliver(entries, s.force)
+		return c, err
+	}
+	// The newest first. Otherwise usher could deliver the second webhook of a queue right after the first is discarded.
+	for _, e := range entries {
+		if !e.State.Finished() {
+			c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
 		}
-	case s.force:
-		c.redeliver(entries, nil)
-	default:
-		// The latest webhook of a tenant may be one that the filter does not select.
-		var all []store.Entry
-		all, err = h.cfg.Inbox.List(store.Filter{Tenant: s.tenant.Tenant, Platform: s.tenant.Platform})
-		latest := make(map[webhookgate.Lane]int64)
-		for _, e := range all {
-			if l := laneOf(e.Platform, e.Tenant, e.Type); !e.Rejected() {
-				latest[l] = max(latest[l], e.ID)
-			}
-		}
-		c.redeliver(entries, latest)
 	}
 	return c, err
 }
 
 // redeliver chooses webhooks to send again, the oldest first, so that they keep their order. Of a tenant's webhooks that wait it chooses
-// the first: the others follow by themselves. Of the others it chooses the latest only, because an older snapshot would undo it; latest
-// has the ids by lane. If latest is nil, it chooses all of them.
-func (c *Chosen) redeliver(entries []store.Entry, latest map[webhookgate.Lane]int64) {
+// the first: the others follow by themselves. Of the others it chooses the newest only, because an older snapshot would undo it; with
+// force it chooses all of them.
+func (c *Chosen) redeliver(entries []store.Entry, force bool) {
 	tried := make(map[webhookgate.Lane]bool)
 	for _, e := range slices.Backward(entries) {
 		waits := e.State == store.Waiting
 		switch l := laneOf(e.Platform, e.Tenant, e.Type); {
 		case e.Rejected(): // there is nothing to send again
 		case waits && e.Tenant != "" && tried[l]: // it follows the one before it
-		case latest == nil, e.Tenant == "", waits, latest[l] == e.ID:
+		case force, waits, e.Newest:
 			tried[l] = tried[l] || waits
 			c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
 		default:

@@ -10,6 +10,7 @@ import (
 
 	"usher/internal/inbox/store"
 	"usher/internal/testkit/pgtest"
+	"usher/webhookgate"
 )
 
 // An erasure waits for the one delivery that is under way, and not for all webhooks behind it.
@@ -46,6 +47,21 @@ func TestAfterAForcedRedeliveryTheSameIsAChange(t *testing.T) {
 		if err != nil || len(all) != 1 || !strings.Contains(string(all[0].Features), `"a"`) {
 			t.Errorf("the sender's last word was a, and entitlements say %s, %v", all[0].Features, err)
 		}
+	})
+}
+
+// Events without a tenant overwrite nothing, so an older one can be sent again, too.
+func TestSendsAnEventWithoutATenantAgain(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		d := newDesk(t, open)
+		for _, body := range []string{"one", "two"} {
+			w := d.hook("", body)
+			w.Type, w.Lane, w.Snapshot = "Invoice", webhookgate.Lane{Type: "Invoice"}, false
+			d.want(body, d.sendHook(w), "+")
+		}
+		d.idle("")
+		check(t, d.Redeliver(d.nth("", 1), false))
+		d.until("sent again", func() bool { return len(d.main.got("")) == 3 })
 	})
 }
 

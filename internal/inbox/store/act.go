@@ -80,7 +80,7 @@ func (s *Store) find(id int64) (w *Webhook, err error) {
 }
 
 // Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A webhook that
-// waits is tried at once. If the webhook is not the tail of its lane, it would overwrite newer ones: that needs force.
+// waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs force.
 func (s *Store) Redeliver(id int64, force bool) error {
 	found, err := s.find(id)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *Store) Redeliver(id int64, force bool) error {
 			return nil // it was waiting when it was asked for, and was delivered meanwhile; once more could overwrite a newer one
 		case h.State == Kept && rc == nil:
 			return ErrKept
-		case l.tail > id && !force:
+		case l.Tenant != "" && l.tail > id && !force:
 			return &OverwriteError{id, l.tailEntry()}
 		case h.State != Parked && s.wouldOverflow(b.bytesAdded+h.size):
 			return webhookgate.ErrFull

@@ -63,6 +63,7 @@ type Entry struct {
 	Platform string    `json:"platform"`
 	Tenant   string    `json:"tenant"`
 	Received time.Time `json:"received"`
+	Newest   bool      `json:"-"` // its tenant has no newer one, so it can be sent again without force
 	Status
 }
 
@@ -221,11 +222,11 @@ func (w *Webhook) check() error {
 func (s *Store) scanWebhook(r Row, withContent bool) (*Webhook, error) {
 	w := new(Webhook)
 	var c struct {
-		state, snapshot, received       int64
+		state, snapshot, received, tail int64
 		uuid, lane, typ, status, tenant []byte
 	}
 	var header []byte
-	into := []any{&w.ID, &c.uuid, &c.lane, &c.typ, &c.snapshot, &w.digest, &w.size, &c.received, &c.state, &c.status, &c.tenant}
+	into := []any{&w.ID, &c.uuid, &c.lane, &c.typ, &c.snapshot, &w.digest, &w.size, &c.received, &c.state, &c.status, &c.tenant, &c.tail}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
@@ -239,7 +240,7 @@ func (s *Store) scanWebhook(r Row, withContent bool) (*Webhook, error) {
 	}
 	copy(w.lane[:], c.lane)
 	w.Webhook, w.Type, w.Tenant, w.Platform = string(c.uuid), string(c.typ), string(c.tenant), s.platforms.code(w.lane[16:])
-	w.State = stateOf(c.state)
+	w.State, w.Newest = stateOf(c.state), w.Tenant == "" || w.ID >= c.tail
 	w.Received, w.snapshot = moment(c.received), c.snapshot != 0
 	if withContent {
 		w.Header, w.hasContent = decodeHeader(header), header != nil

@@ -20,7 +20,7 @@ func Spelling(own ...string) *strings.Replacer {
 	return strings.NewReplacer(append(own,
 		"{lane}", "l.key, l.tenant, l.event_type, l.tail, l.details, "+
 			"l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waiting_since, l.last_result, l.last_try, l.not_before, l.paused, l.due, l.owner",
-		"{webhook}", "w.seq, w.uuid, w.lane, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.status, l.tenant",
+		"{webhook}", "w.seq, w.uuid, w.lane, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.status, l.tenant, coalesce(l.tail, 0)",
 		"{never}", strconv.FormatInt(never, 10),
 	)...)
 }
