@@ -13,6 +13,7 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
+	"usher/internal/admin/status"
 	"usher/internal/inbox/store"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -45,6 +46,9 @@ type Decisions struct {
 	seq    int64        // the last number
 	all    []*decision  // in the order of their numbers
 	counts map[bool]int // how many there are, by decision.stranger
+
+	refused    map[webhookgate.Lane]int // how many webhooks were refused since the last accepted snapshot; see Refused
+	lastReason string                   // why the last of them was refused
 }
 
 // decision is one decision as the API shows it, without the payload and what that changed. It is shared with readers, so it never changes.
@@ -58,7 +62,7 @@ type decision struct {
 
 // NewDecisions returns an empty memory. With payloads it also keeps the payloads of webhooks that passed the checks.
 func NewDecisions(payloads bool) *Decisions {
-	return &Decisions{payloads: payloads, counts: make(map[bool]int)}
+	return &Decisions{payloads: payloads, counts: make(map[bool]int), refused: make(map[webhookgate.Lane]int)}
 }
 
 // Add remembers a decision, unless the inbox has the webhook. It is made for webhookgate.Config.Answered.
@@ -100,6 +104,7 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.countRefused(e, &o)
 	d.seq++
 	e.seq, e.ID = d.seq, "d"+strconv.FormatInt(d.seq, 10)
 	d.all = append(d.all, e)
@@ -108,6 +113,37 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 		i := slices.IndexFunc(d.all, func(old *decision) bool { return old.stranger == e.stranger })
 		d.all = slices.Delete(d.all, i, i+1)
 	}
+}
+
+// countRefused is called for each decision. d.mu is held.
+func (d *Decisions) countRefused(e *decision, o *webhookgate.Outcome) {
+	_, counted := d.refused[e.lane()]
+	switch {
+	case o.Refusal != nil:
+		if d.lastReason = e.Why; counted || len(d.refused) < maxDecisions {
+			d.refused[e.lane()]++
+		}
+	case o.Webhook != nil && o.Webhook.Snapshot && o.Status == http.StatusOK:
+		delete(d.refused, e.lane())
+	}
+}
+
+// Refused returns how many webhooks were refused although their sender was right, each until a later snapshot of the same tenant was
+// accepted. That is for an usher without an inbox, which would store them.
+func (d *Decisions) Refused() (n int, of status.Details) {
+	if d == nil {
+		return 0, of
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	of.Reason, of.Link = d.lastReason, "/webhooks?state=rejected"
+	for lane, times := range d.refused {
+		if n += times; lane.Tenant != "" {
+			of.Tenants = append(of.Tenants, page.TenantName(lane.Platform, lane.Tenant))
+		}
+	}
+	slices.Sort(of.Tenants)
+	return n, of
 }
 
 func sizeOf(h http.Header) (n int) {

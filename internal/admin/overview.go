@@ -22,6 +22,7 @@ func (h *Handler) status() *status.Status {
 		now.Gate.Set = h.cfg.Receivers
 		if h.cfg.Inbox == nil {
 			now.Gate.FailedTenants = failedTenants(h.cfg.Decisions.list(store.Filter{}), time.Now())
+			now.Gate.Refused, now.Gate.RefusedDetails = h.cfg.Decisions.Refused()
 		}
 	}
 	if box := h.cfg.Inbox; box != nil {

@@ -76,9 +76,6 @@ func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	for _, r := range w.Receivers.All() {
 		state.Tries[r.Name] = m.Receiver(r.Name).Recent()
 	}
-	if u.inbox == nil {
-		state.Refused, state.RefusedDetails.Tenants, state.RefusedDetails.Reason = u.refusals.state()
-	}
 	return state
 }
 

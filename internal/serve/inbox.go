@@ -62,7 +62,7 @@ func (u *Usher) inboxStats() inbox.Stats {
 	if u.inbox != nil {
 		return u.inbox.Stats()
 	}
-	refused, _, _ := u.refusals.state()
+	refused, _ := u.decisions.Refused()
 	s := inbox.Stats{Stats: store.Stats{Unread: refused}, Receivers: make(map[string]inbox.ReceiverStats)}
 	for _, c := range u.settings.Webhook.Receivers.All() {
 		s.Receivers[c.Name] = inbox.ReceiverStats{}

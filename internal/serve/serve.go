@@ -75,7 +75,6 @@ type Usher struct {
 	outbound  *outbound.Outbound
 	gate      *webhookgate.Gate
 	decisions *admin.Decisions   // the gate's last decisions
-	refusals  refusals           // counts refused webhooks if there is no inbox
 	inbox     *inbox.Inbox       // nil if usher passes webhooks through
 	book      *entitlements.Book // what tenants may use; nil if there is no inbox
 

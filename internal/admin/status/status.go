@@ -73,7 +73,6 @@ func (s *Status) troubles(now time.Time) []Trouble {
 	}
 	if g := s.Gate; g != nil {
 		if g.Refused > 0 {
-			g.RefusedDetails.Link = "/webhooks?state=rejected"
 			all = append(all, g.RefusedDetails.refused(g.Refused, "and send it again from its webhook log."))
 		}
 		if s.Inbox == nil {
