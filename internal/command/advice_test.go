@@ -40,7 +40,7 @@ func TestAdvice(t *testing.T) {
 		{"wrong secret", []string{"exec", "--", "true"}, []string{"USHER_CLIENT_SECRET=wr0ng"}, 1, []string{"invalid_client", "authentication method; check USHER_CLIENT_ID and USHER_CLIENT_SECRET"}},
 		{"wrong scope", []string{"exec", "--", "true"}, []string{"USHER_SCOPE=admin"}, 1, []string{"invalid_scope", "check USHER_SCOPE"}},
 		{"wrong scope of a further port", []string{"check"}, []string{"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=admin"}, 1, []string{"ok    token for port main", "check USHER_PORTS_0_SCOPE"}},
-		{"base address with a typo in its path", []string{"check"}, []string{"USHER_BASE_URL=" + s.URL + "/apo"}, 1, []string{"answered 404", "usher tried " + s.URL + "/apo/oauth/token: check USHER_BASE_URL"}},
+		{"base address with a typo in its path", []string{"check"}, []string{"USHER_BASE_URL=" + s.URL + "/apo"}, 1, []string{"answered 404", "check USHER_BASE_URL: usher tried " + s.URL + "/apo/oauth/token"}},
 		{"base address of the endpoint", []string{"check"}, []string{"USHER_BASE_URL=" + s.URL + "/graphql"}, 1, []string{"remove /graphql or /oauth/token from USHER_BASE_URL"}},
 		{"nobody there", []string{"check"}, []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"connection refused", "check USHER_BASE_URL"}},
 		{"https where there is none", []string{"check"}, []string{"USHER_BASE_URL=https://" + host}, 1, []string{"the server there does not use https", "USHER_BASE_URL"}},
@@ -82,6 +82,6 @@ func TestAdvice(t *testing.T) {
 func TestAdviceInTheLog(t *testing.T) {
 	p := start(t, testkit.NewService(t).Environ("USHER_CLIENT_SECRET=wr0ng"))
 	testkit.Eventually(t, "said", func() bool {
-		return strings.Contains(p.Stderr.String(), `"advice":"check USHER_CLIENT_ID and USHER_CLIENT_SECRET"`)
+		return strings.Contains(p.Stderr.String(), `"advice":"check USHER_CLIENT_ID and USHER_CLIENT_SECRET: one of them is wrong`)
 	})
 }

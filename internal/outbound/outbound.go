@@ -177,17 +177,19 @@ func (o *Outbound) Advise(err error, p *settings.Port) string {
 	switch {
 	case !refused:
 		return o.adviseAddress(err)
+	case rejected.Code == "invalid_client":
+		return fmt.Sprintf("check %s and %s: one of them is wrong, or the API client was deleted", id, secret)
 	case rejected.Code == "invalid_scope":
 		return fmt.Sprintf("check %s: usher can request only the scopes assigned to the API client", scope)
 	default:
-		return fmt.Sprintf("check %s and %s", id, secret)
+		return fmt.Sprintf("check %s, %s and %s against the API client in the billing service", id, secret, scope)
 	}
 }
 
 // adviseAddress says what to do if the token endpoint cannot be reached, or its answer makes no sense.
 func (o *Outbound) adviseAddress(err error) string {
 	base := o.settings.Outbound.Base
-	asked := "usher tried " + o.settings.Outbound.Endpoint("/oauth/token").Redacted()
+	check := "check USHER_BASE_URL: usher tried " + o.settings.Outbound.Endpoint("/oauth/token").Redacted()
 	network, unreached := errors.AsType[*net.OpError](err)
 	_, stranger := errors.AsType[x509.UnknownAuthorityError](err)
 	_, notTLS := errors.AsType[tls.RecordHeaderError](err)
@@ -197,13 +199,13 @@ func (o *Outbound) adviseAddress(err error) string {
 	case stranger:
 		return "if the certificate comes from your own CA, or from a proxy that inspects TLS, set USHER_CA_FILE to a file with the CA's certificates"
 	case notTLS:
-		return asked + ", and the server there does not use https: check USHER_BASE_URL"
+		return check + ", and the server there does not use https"
 	case strings.HasSuffix(base.Path, "/graphql"), strings.HasSuffix(base.Path, "/oauth/token"):
-		return asked + ": remove /graphql or /oauth/token from USHER_BASE_URL, usher adds them itself"
+		return "remove /graphql or /oauth/token from USHER_BASE_URL: usher adds them itself"
 	case base.Scheme == "http" && !unreached:
-		return asked + ": check USHER_BASE_URL; should it start with https?"
+		return check + "; should it start with https?"
 	}
-	return asked + ": check USHER_BASE_URL"
+	return check
 }
 
 // Probe calls the service with a token. Its error says what is wrong, and what to do about it.

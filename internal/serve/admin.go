@@ -64,7 +64,9 @@ func (u *Usher) portStates() []status.Port {
 		if p.Owner != p.Name {
 			s.Shares = p.Owner
 		}
-		s.ClientVariable, s.SecretVariable, s.ScopeVariable = u.settings.IdentityVariables(&p.Port)
+		if s.Source.Err != nil {
+			s.Advice = u.outbound.Advise(s.Source.Err, &p.Port)
+		}
 		states = append(states, s)
 	}
 	return states

@@ -129,7 +129,7 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 			}
 		}
 	}
-	if all := strings.Join([]string{pages["/"], pages["/webhooks"]}, ""); !strings.Contains(all, "acme") || !strings.Contains(all, "invalid_client") || !strings.Contains(all, "USHER_CLIENT_SECRET ") {
+	if all := strings.Join([]string{pages["/"], pages["/webhooks"]}, ""); !strings.Contains(all, "acme") || !strings.Contains(all, "invalid_client") || !strings.Contains(all, "USHER_CLIENT_SECRET: ") {
 		t.Error("the pages don't show what happened")
 	}
 }

@@ -29,8 +29,7 @@ type Port struct {
 	Calls  []metrics.Minute `json:"-"` // of metrics.Port
 	Tokens []metrics.Minute `json:"-"` // of metrics.Identity, the same minutes
 
-	// The settings that somebody has to check if the token endpoint refuses.
-	ClientVariable, SecretVariable, ScopeVariable string `json:"-"`
+	Advice string `json:"-"` // what to do about Source.Err
 
 	now time.Time // set by judge
 }
@@ -84,10 +83,9 @@ func (p *Port) tokenTroubles(now time.Time) (all []Trouble) {
 	var refused *tokens.RejectedError
 	switch {
 	case errors.As(err, &refused):
-		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: token endpoint refuses: %s", p.Name, refused.Code), effect + " " + p.remedy(refused.Code), ""})
+		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: token endpoint refuses: %s", p.Name, refused.Code), effect + " What to do: " + p.Advice + ".", ""})
 	case err != nil:
-		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: %v", p.Name, err),
-			effect + " Check USHER_BASE_URL and the way there (network, proxy, certificates); usher check tries it. usher goes on trying, at least once a minute.", ""})
+		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: %v", p.Name, err), effect + " usher goes on trying, at least once a minute. What to do: " + p.Advice + ".", ""})
 	case !p.Source.Had:
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
 	}
@@ -98,18 +96,6 @@ func (p *Port) tokenTroubles(now time.Time) (all []Trouble) {
 			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
 	}
 	return all
-}
-
-// remedy says what to check, by the error code of the token endpoint.
-func (p *Port) remedy(code string) string {
-	switch code {
-	case "invalid_client":
-		return fmt.Sprintf("Check %s and %s: the id or the secret is wrong, or the API client was deleted.", p.SecretVariable, p.ClientVariable)
-	case "invalid_scope":
-		return fmt.Sprintf("Check %s: a scope is unknown, or not assigned to the API client.", p.ScopeVariable)
-	default:
-		return fmt.Sprintf("Check %s, %s and %s against the API client in the billing service.", p.ClientVariable, p.SecretVariable, p.ScopeVariable)
-	}
 }
 
 // callTroubles reports that at least a tenth of the last calls failed.

@@ -42,8 +42,7 @@ func wrong(port Port, gate *Gate, box *inbox.Stats, err error) []Trouble {
 func TestTroubles(t *testing.T) {
 	port := func(s tokens.State) Port {
 		return Port{
-			Name: "main", Source: s, ClientVariable: "USHER_CLIENT_ID", SecretVariable: "USHER_CLIENT_SECRET_FILE", ScopeVariable: "USHER_PORTS_0_SCOPE",
-			Calls: lastHour(100), Tokens: lastHour(1),
+			Name: "main", Source: s, Advice: "check USHER_X", Calls: lastHour(100), Tokens: lastHour(1),
 		}
 	}
 	held := new(tokens.Token)
@@ -82,15 +81,11 @@ func TestTroubles(t *testing.T) {
 		{"well", port(fine), gate("ok"), box(store.Figures{}, nil), nil, nil},
 		{"gate off", port(fine), nil, nil, nil, nil},
 		{"secret refused", port(tokens.State{Err: refused("invalid_client")}), nil, nil, nil,
-			[]string{"bad", "Port main: token endpoint refuses: invalid_client", "Check USHER_CLIENT_SECRET_FILE and USHER_CLIENT_ID"}},
+			[]string{"bad", "Port main: token endpoint refuses: invalid_client", "Calls are answered with an error. What to do: check USHER_X."}},
 		{"refused with a token at hand", port(tokens.State{Had: true, Token: held, Err: refused("invalid_client")}), nil, nil, nil,
 			[]string{"warn", "invalid_client", "Calls go on with the current token"}},
-		{"scope refused", port(tokens.State{Err: refused("invalid_scope")}), nil, nil, nil,
-			[]string{"bad", "invalid_scope", "Check USHER_PORTS_0_SCOPE"}},
-		{"refused for another reason", port(tokens.State{Err: refused("access_denied")}), nil, nil, nil,
-			[]string{"bad", "access_denied", "USHER_CLIENT_ID, USHER_CLIENT_SECRET_FILE and USHER_PORTS_0_SCOPE"}},
 		{"unreachable", port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil, nil,
-			[]string{"bad", "Port main: connection refused", "Check USHER_BASE_URL"}},
+			[]string{"bad", "Port main: connection refused", "goes on trying, at least once a minute. What to do: check USHER_X."}},
 		{"no token yet", port(tokens.State{}), nil, nil, nil, []string{"warn", "has had no token yet", ""}},
 		{"revoked", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil,
 			[]string{"warn", "2 tokens were refused long before the end", "API client of its own"}},
