@@ -561,22 +561,16 @@ func (l *lane) raiseTail(id int64, uuid string) {
 
 // addBare checks a line that is a webhook itself, and adds it as kept, unless its tenant was known before the import.
 func (i *importJob) addBare(chunk *importChunk, body []byte) error {
-	value, fault := content.Parse(body)
-	if fault != nil {
-		return errors.New(fault.Message)
+	w, err := webhookgate.Accept(webhookgate.NewID(), nil, body, nil)
+	if err != nil {
+		return err
 	}
-	platform, tenant, certain := content.CertainTenant(value)
-	typ := content.TypeOf(value)
-	switch {
-	case !certain:
-		return errors.New("has no tenant that can be read for certain at /payload/tenant/code")
-	case typ != content.TenantProvisioningChange:
-		return fmt.Errorf("is of the type %q, and only %s says what a tenant may use", typ, content.TenantProvisioningChange)
+	if !w.Snapshot {
+		return fmt.Errorf("it is of the type %q, and only %s says what a tenant may use", w.Type, content.TenantProvisioningChange)
 	}
-	name := webhookgate.Lane{Platform: platform, Tenant: tenant}
-	in := i.s.newIntake(&webhookgate.Webhook{ID: webhookgate.NewID(), Type: typ, Lane: name, Snapshot: true, Digest: sha256.Sum256(body), Body: body})
+	in := i.s.newIntake(w)
 	chunk.newNumbers++
-	return chunk.add(name, func(b *batch, to *lane) {
+	return chunk.add(w.Lane, func(b *batch, to *lane) {
 		if to.tail > 0 && to.tail <= i.lastBefore {
 			i.result.Known++
 			return

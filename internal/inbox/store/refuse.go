@@ -17,14 +17,9 @@ const maxFaults = 100
 // Refuse stores a webhook that was refused. A copy of a refused webhook that nobody has dealt with is only counted.
 func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 	w := &r.Webhook
-	row := &Webhook{
-		Entry:  Entry{Webhook: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant},
-		digest: w.Digest[:], Header: w.Header, Body: w.Body,
-	}
-	header := encodeHeader(w.Header)
-	row.size = int64(len(w.Body)+len(header)) + overhead
-	if w.Lane.Tenant != "" {
-		row.lane = LaneOf(w.Lane)
+	row := newWebhook(w)
+	if w.Lane.Tenant == "" {
+		row.lane = Key{}
 	}
 	o := funcOp{s: s, needFn: func(n *needs) {
 		n.newNumbers++
