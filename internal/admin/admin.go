@@ -125,9 +125,6 @@ func New(cfg Config) *Handler {
 		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
 		{path: "/api/events", read: h.events},
 	}
-	if cfg.Entitlements != nil {
-		h.routes = append(h.routes, route{path: "/api/entitlements", read: cfg.Entitlements.Describe, params: []string{"tenant", "feature", "platform"}})
-	}
 	for _, p := range cfg.Parts {
 		h.routes = append(h.routes, route{path: "/readyz/" + p.Name, read: p.ready, probe: true})
 	}

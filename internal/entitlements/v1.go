@@ -1,7 +1,6 @@
 package entitlements
 
 import (
-	"context"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -34,43 +33,22 @@ func (h *Handler) entitlements(w http.ResponseWriter, r *http.Request, to target
 	if err != nil {
 		return answer{}, err
 	}
-	body, err := h.cfg.Lookup.describe(r.Context(), w, to.tenant, optional(params, "platform"), to.feature)
-	if to.feature != nil {
-		h.count(err, err == nil && body.Enabled)
-	}
-	return answer{http.StatusOK, body}, err
-}
-
-// Describe answers GET ?tenant=&feature=&platform= as /v1/entitlements does. It checks no key: it is for the
-// admin port, which has checked the caller.
-func (l Lookup) Describe(w http.ResponseWriter, r *http.Request) {
-	params, err := readQuery(r, "tenant", "feature", "platform")
-	var body tenantBody
-	if err == nil {
-		body, err = l.describe(r.Context(), w, params.Get("tenant"), optional(params, "platform"), optional(params, "feature"))
-	}
-	respond(w, target{}, answer{http.StatusOK, body}, err)
-}
-
-// describe returns everything that a tenant may use, or one feature, listed or not.
-func (l Lookup) describe(ctx context.Context, w http.ResponseWriter, tenant string, platform, feature *string) (tenantBody, error) {
-	a, err := l.last(ctx, w, tenant, platform)
-	if err != nil {
-		return tenantBody{}, err
-	}
+	a, err := h.cfg.Lookup.last(r.Context(), w, to.tenant, optional(params, "platform"))
 	body := tenantBody{Tenant: a.Tenant, Platform: a.Platform, AsOf: a.Received.UTC(), Webhook: a.Webhook}
-	if feature != nil {
-		body.featureBody = &featureBody{Feature: *feature}
-		if f, enabled := a.Snapshot.Feature(*feature); enabled {
+	if to.feature != nil {
+		body.featureBody = &featureBody{Feature: *to.feature} // also if it is not listed
+		f, enabled := a.Snapshot.Feature(*to.feature)
+		if enabled {
 			*body.featureBody = enabledBody(f)
 		}
-		return body, nil
+		h.count(err, enabled)
+		return answer{http.StatusOK, body}, err
 	}
 	body.Features = make([]featureBody, 0, len(a.Snapshot.Features)) // never null
 	for _, f := range a.Snapshot.Features {
 		body.Features = append(body.Features, enabledBody(f))
 	}
-	return body, nil
+	return answer{http.StatusOK, body}, err
 }
 
 func enabledBody(f snapshot.Feature) featureBody {
