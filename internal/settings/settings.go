@@ -124,11 +124,11 @@ func (a *Admin) check(r *reader) {
 	acting := r.checkTokens("USHER_ADMIN_TOKEN", a.Token)
 	for _, t := range r.checkTokens("USHER_ADMIN_READ_TOKEN", a.ReadToken) {
 		if slices.ContainsFunc(acting, func(o secret.Token) bool { return o.Value == t.Value }) {
-			r.problem("USHER_ADMIN_READ_TOKEN", "holds a token (not shown) that USHER_ADMIN_TOKEN holds, too: with it one may act")
+			r.problem("USHER_ADMIN_READ_TOKEN", "holds a token (not shown) that is also in USHER_ADMIN_TOKEN, so it is not read-only")
 		}
 	}
 	if a.ReadToken != nil && a.Token == nil {
-		r.problem("USHER_ADMIN_READ_TOKEN", "is set, but USHER_ADMIN_TOKEN is not: without that everybody may look and act")
+		r.problem("USHER_ADMIN_READ_TOKEN", "is set, but USHER_ADMIN_TOKEN is not: without that everybody may read and act")
 	}
 	if !slices.Contains([]string{"auto", "text", "json"}, a.LogFormat) {
 		r.invalid("USHER_LOG_FORMAT", "auto, text or json")

@@ -41,7 +41,7 @@ func (v Variable) Secret() bool {
 // description returns the meaning, and whether the value can be in a file.
 func (v Variable) description() string {
 	if v.Secret() {
-		return v.meaning + " Or put it into a file, and name the file in `" + v.Name + "_FILE`."
+		return v.meaning + " Or name a file with it in `" + v.Name + "_FILE`."
 	}
 	return v.meaning
 }
@@ -88,8 +88,8 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none", "Event types that ask your receiver a question (may this checkout go on?). usher sends them once, does not store or deduplicate them, and answers with the receiver's status, `Content-Type` and body. Do not list them in `USHER_WEBHOOK_TYPES`."},
 				{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in", "A JSON Schema of your own, if you customised the payload. It applies to every type; the built-in one applies to `TenantProvisioningChange` only."},
 				{"USHER_WEBHOOK_MAX_BODY", positive{&w.MaxBody}, "`1MiB`", "The largest webhook to accept."},
-				{"USHER_WEBHOOK_DEDUP_SIZE", positive{&w.DedupSize}, "`10000`", "Without an inbox: for how many tenants usher remembers the last webhook, to drop copies of it. An inbox remembers all."},
-				{"USHER_WEBHOOK_DEDUP_WINDOW", &w.DedupWindow, "`10m`", "For how long after the receiver accepted a webhook usher drops copies of it. `0` turns deduplication off."},
+				{"USHER_WEBHOOK_DEDUP_SIZE", positive{&w.DedupSize}, "`10000`", "Without an inbox usher remembers the last webhook of this many tenants, to drop copies of it. An inbox remembers all."},
+				{"USHER_WEBHOOK_DEDUP_WINDOW", &w.DedupWindow, "`10m`", "How long usher drops copies of a webhook, from the moment when the receiver accepted it. `0` turns deduplication off."},
 				{"USHER_WEBHOOK_TIMEOUT", positive{&w.Timeout}, "`10s`", "How long your receiver may take for each try."},
 				{"USHER_WEBHOOK_ATTEMPTS", positive{&w.Attempts}, "`3`", "Tries for each delivery without an inbox."},
 				{"USHER_WEBHOOK_MAX_INFLIGHT", positive{&w.MaxInflight}, "`256`", "Webhooks being handled at once; more get 503. With several receivers each may use an equal share."},
@@ -113,7 +113,7 @@ func (s *Settings) sections() []section {
 		{"Admin port, log, shutdown", "", "", []Variable{
 			{"USHER_ADMIN_LISTEN", &a.Listen, "`127.0.0.1:9095`", "The admin page, its API, `/healthz`, `/readyz` and `/metrics`; `off` for none."},
 			{"USHER_ADMIN_TOKEN", &a.Token, "none", "Required if the admin port can be reached from other machines. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. `/healthz` and `/readyz` need no token. Several, separated by commas; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which `usher inbox actions` shows. Commands send the first."},
-			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, for those who may see everything, `/metrics` too, but not act or export. It needs `USHER_ADMIN_TOKEN`."},
+			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, but read-only: it shows everything, `/metrics` too, and cannot act or export. It needs `USHER_ADMIN_TOKEN`."},
 			{"USHER_LOG_LEVEL", &a.Level, "`info`", "`debug`, `info`, `warn` or `error`."},
 			{"USHER_LOG_FORMAT", &a.LogFormat, "`auto`", "`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
 			{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`", "On SIGTERM usher first reports that it is not ready, but serves for this long, so that load balancers notice. In Kubernetes use `5s`."},
@@ -124,7 +124,7 @@ func (s *Settings) sections() []section {
 
 func (p *Port) variables() []Variable {
 	return []Variable{
-		{"USHER_PORTS_n_LISTEN", &p.Listen, "none", "One more local port; n is 0, 1, … For example a port for scripts that can only read."},
+		{"USHER_PORTS_n_LISTEN", &p.Listen, "none", "One more local port, for example a read-only one for scripts; n is 0, 1, …"},
 		{"USHER_PORTS_n_NAME", &p.Name, "the index", "Its name in logs and metrics. The name of `USHER_LISTEN` is `main`."},
 		{"USHER_PORTS_n_SCOPE", &p.Scope, "inherited", "The scopes to request for this port."},
 		{"USHER_PORTS_n_CLIENT_ID", &p.ClientID, "inherited", "An API client application of its own."},
@@ -174,9 +174,9 @@ func Default(name string) string {
 	return all[slices.IndexFunc(all, func(v Variable) bool { return v.Name == name })].Default()
 }
 
-const settingsIntro = "usher is configured by environment variables, or by files of them: `usher --env-file FILE`, also before any command, reads one `NAME=VALUE` on a line. " +
+const settingsIntro = "usher reads its settings from environment variables, or from files with one `NAME=VALUE` on a line: `usher --env-file FILE`, also before any command. " +
 	"Lines that begin with `#` are comments, one pair of quotes around a value is removed, `export` in front is allowed, and nothing is expanded. " +
-	"With several files the later one wins, and the environment wins over all files. An empty variable counts as not set. " +
+	"If you name several files the last one wins, and the environment wins over all files. An empty variable counts as not set. " +
 	"Durations are written as `90s` or `10m`, sizes in bytes or with `KiB`, `MiB` or `GiB`. Lists are separated by commas. " +
 	"Every secret `X` can be given as `X_FILE` instead, which names a file. usher reads the file again when its content changes, " +
 	"and keeps the last good value when the file is empty, wrong or cannot be read."

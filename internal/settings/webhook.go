@@ -63,7 +63,7 @@ func (w *Webhook) checkListener(r *reader) {
 		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
 	if strings.HasPrefix(w.Listen, "unix:") && len(w.AllowCIDRs) > 0 {
-		r.problem("USHER_WEBHOOK_ALLOW_CIDRS", "is set, but nobody on a unix socket has an address, so every webhook would be rejected: USHER_WEBHOOK_LISTEN should then hold host:port, such as 127.0.0.1:8090")
+		r.problem("USHER_WEBHOOK_ALLOW_CIDRS", "is set, but senders on a unix socket have no address, so every webhook would be rejected: USHER_WEBHOOK_LISTEN should then hold host:port, such as 127.0.0.1:8090")
 	}
 	// The gate compares it with the escaped path that the sender wrote.
 	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
@@ -179,7 +179,7 @@ func (w *Webhook) checkInbox(r *reader) {
 		case !w.InboxAddress.Shared():
 			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, but is only for a database: USHER_WEBHOOK_INBOX should then hold postgres://user@host/database")
 		case w.InboxAddress.HasPassword():
-			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, and USHER_WEBHOOK_INBOX has a password too (not shown): one of them should go")
+			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, and USHER_WEBHOOK_INBOX has a password too (not shown), but only one of them should be set")
 		}
 	}
 	w.Store.DedupWindow, w.Store.KeepLatest = w.DedupWindow, w.inboxKeep == "latest"
