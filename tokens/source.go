@@ -261,7 +261,7 @@ func (s *Source) report(token *Token, err error, wait time.Duration) {
 		s.log.Info("token fetched", "token", token, "life", token.life)
 		return
 	}
-	attrs := []any{"url", s.client.URL, "err", err, "next_try_in", wait.Round(time.Millisecond)}
+	attrs := []any{"url", s.client.URL, "err", err, "next_try", wait.Round(time.Millisecond)}
 	if s.Advice != nil {
 		attrs = append(attrs, "advice", s.Advice(err))
 	}
