@@ -83,7 +83,7 @@ func (p *passThrough) send(w *Webhook) *answer {
 	defer p.finish(w, t) // deferred, so that a panic does not block the lane
 	if t.reused {
 		attrs := append(w.attrs(), slog.String("signed_id", text.Clip(w.SignedID, maxShown)))
-		p.log.LogAttrs(context.Background(), slog.LevelWarn, "webhook-id was used before, for another body", attrs...)
+		p.log.LogAttrs(context.Background(), slog.LevelWarn, "webhook-id was used before, for another body: usher accepts the webhook", attrs...)
 	}
 	if before != nil {
 		<-before.done

@@ -129,7 +129,7 @@ func Accept(id string, header http.Header, body []byte, receivers *receiver.Set)
 	}
 	platform, tenant, certain := content.CertainTenant(value)
 	if !certain {
-		return nil, errors.New("whose webhook it is can't be read for certain")
+		return nil, errors.New("its tenant cannot be read for certain")
 	}
 	typ := content.TypeOf(value)
 	return &Webhook{

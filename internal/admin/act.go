@@ -96,7 +96,7 @@ func (h *Handler) did(r *http.Request, err error, level slog.Level, a store.Acti
 		a.Who += " (" + text.Visible(text.Clip(user, 64)) + ")"
 	}
 	if err := h.cfg.Inbox.Note(a); err != nil {
-		h.cfg.Log.Error("cannot store what was done by hand", "what", a.What, "err", err)
+		h.cfg.Log.Error("cannot store who did what", "what", a.What, "err", err)
 	}
 }
 
@@ -242,7 +242,7 @@ func (h *Handler) findTenant(name store.TenantName) (t TenantRef, known bool, er
 	for _, p := range platforms {
 		names = append(names, store.Exact(p, name.Tenant))
 	}
-	return t, false, &refusal{http.StatusConflict, "this could be " + strings.Join(names, " or ") + ": name one of them"}
+	return t, false, &refusal{http.StatusConflict, "several tenants have this code: write " + strings.Join(names, " or ")}
 }
 
 // platformsOf returns the platforms that have a tenant with this code, in order.
@@ -382,7 +382,7 @@ func readBody(r *http.Request) (t target, err error) {
 func readTenant(query url.Values) (t target, err error) {
 	t.Tenant, t.Platform = query.Get("code"), new(query.Get("platform"))
 	if t.Tenant == "" {
-		return t, badRequest("code is missing: give the tenant's code, and its platform's as platform")
+		return t, badRequest("code is missing: give the tenant's code as code, and the platform's code as platform")
 	}
 	return t, nil
 }
@@ -398,7 +398,7 @@ func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 	}
 	n, err := h.cfg.Forget(named.Platform, named.Tenant)
 	h.did(r, err, slog.LevelInfo, store.Action{What: "forget", About: store.ShowTenant(named.Platform, named.Tenant)},
-		"dedup memory dropped by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
+		"tenant forgotten by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
 	if err != nil {
 		return nil, "", err
 	}
@@ -465,7 +465,7 @@ func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
 			names = append(names, rc.Name)
 		}
 		if !slices.Contains(names, t.Receiver) && !slices.ContainsFunc(h.paused(), func(o store.Pause) bool { return o.Receiver == t.Receiver }) {
-			return p, &refusal{http.StatusNotFound, "no receiver " + t.Receiver + ": there is " + strings.Join(names, ", ")}
+			return p, &refusal{http.StatusNotFound, "unknown receiver " + t.Receiver + ": the receivers are " + strings.Join(names, ", ")}
 		}
 	}
 	return store.Pause{Receiver: t.Receiver}, nil
@@ -521,13 +521,13 @@ func confirmOne(verb string, w *Webhook) *confirmation {
 	switch verb {
 	case "redeliver":
 		c.Question, c.Button = "Send webhook "+w.ID+" again?", "Send it again"
-		c.Effect = "The receiver gets " + what + " once more, with the same webhook-id, before what the tenant has waiting."
+		c.Effect = "The receiver gets " + what + " once more, with the same webhook-id, before the webhooks of the tenant that wait."
 	case "accept":
 		c.Question, c.Button = "Accept webhook "+w.ID+"?", "Accept it"
-		c.Effect = "usher takes in " + what + " as it is, behind what the tenant has waiting: for the receiver, and for what usher answers about the tenant. It becomes a new webhook with its own id."
+		c.Effect = "usher takes in " + what + " as it is, as a new webhook with its own id. usher delivers it after the webhooks of the tenant that wait, and answers from it what the tenant may use."
 	case "discard":
 		c.Question, c.Button, c.Danger = "Discard webhook "+w.ID+"?", "Discard it", true
-		c.Effect = "The receiver never gets " + what + ". The tenant's next webhook goes out instead. " +
+		c.Effect = "The receiver never gets " + what + ". usher delivers the tenant's next webhook instead. " +
 			"It stays in the list as discarded, and you can still send it again. What usher itself answers about the tenant does not change."
 		if w.State == store.Refused {
 			c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
@@ -606,7 +606,7 @@ func (h *Handler) confirmPause(t target) (*confirmation, error) {
 	}
 	return &confirmation{
 		Question: "Pause " + p.String() + "?",
-		Effect: "No delivery begins until somebody resumes, also after a restart, and on all replicas. Deliveries under way may finish. " +
+		Effect: "usher begins no delivery until somebody resumes, also after a restart, and on all replicas. Deliveries in progress may finish. " +
 			"Nothing is lost: senders still get 200, and webhooks wait in the inbox.",
 		Button: "Pause", Action: "/pause", Fields: fields, Back: string(pausePage(p, "")),
 	}, err
@@ -614,8 +614,8 @@ func (h *Handler) confirmPause(t target) (*confirmation, error) {
 
 func (h *Handler) confirmForget(t target) (*confirmation, error) {
 	return &confirmation{
-		Question: "Forget what " + page.TenantName(*t.Platform, t.Tenant) + " was sent last?",
-		Effect: "The tenant's next webhook is delivered even if the receiver was sent exactly that before. " +
+		Question: "Forget the last webhook of " + page.TenantName(*t.Platform, t.Tenant) + "?",
+		Effect: "usher delivers the tenant's next webhook, even if the receiver already has that state. " +
 			"Use it when somebody changed the receiver's state without usher, then resend the webhook from the billing service's log. " +
 			"Nothing is deleted here.",
 		Button: "Forget it", Action: "/tenant/forget", Fields: map[string]string{"platform": *t.Platform, "code": t.Tenant},
@@ -632,7 +632,7 @@ func (h *Handler) confirmErase(t target) (*confirmation, error) {
 	c := &confirmation{
 		Question: "Erase " + page.TenantName(named.Platform, named.Tenant) + "?",
 		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what dedup remembers of it. It can't be undone. "+
-			"usher then answers that it does not know the tenant. The receiver is not told, and keeps what it has.", page.Plural(len(entries), "webhook", "webhooks")),
+			"usher then answers that it does not know the tenant. Nothing changes in the receiver.", page.Plural(len(entries), "webhook", "webhooks")),
 		Button: "Erase it", Danger: true, Action: "/tenant/erase", Fields: map[string]string{"platform": named.Platform, "code": named.Tenant},
 		Back: page.TenantURL(named.Platform, named.Tenant, ""),
 	}

@@ -216,7 +216,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// A browser that knows the password adds it to the requests of any page.
 		h.refuse(w, r, http.StatusForbidden, "a page of another origin can neither read nor act here")
 	case to != nil && visitor.readOnly && to.needsAct(r):
-		h.refuse(w, r, http.StatusForbidden, "with this token you can look, but not act")
+		h.refuse(w, r, http.StatusForbidden, "this token is read-only: it cannot act or export")
 	case to == nil:
 		h.refuse(w, r, http.StatusNotFound, "there is no such page")
 	case r.Method == http.MethodPost && to.act != nil:

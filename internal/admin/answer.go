@@ -71,8 +71,8 @@ func with[T any](h *Handler, read func(*http.Request) (T, error), do func(*http.
 func (h *Handler) draw(w http.ResponseWriter, r *http.Request, p *page.Page) {
 	p.HasWebhooks, p.HasInbox, p.ReadOnly = h.hasWebhooks(), h.cfg.Inbox != nil, visitorOf(r).readOnly
 	if err := page.Write(w, p); err != nil {
-		h.cfg.Log.Error("page can't be drawn", "err", err)
-		guard.WriteJSON(w, http.StatusInternalServerError, Problem{Error: "the page can't be drawn: " + err.Error()})
+		h.cfg.Log.Error("cannot show a page", "err", err)
+		guard.WriteJSON(w, http.StatusInternalServerError, Problem{Error: "cannot show the page: " + err.Error()})
 	}
 }
 
@@ -83,13 +83,13 @@ func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox !
 // say something else with a link.
 var notices = map[string]string{
 	"redeliver":     "You asked usher to send it again: see its state below.",
-	"redeliver-all": "They are being sent again.",
+	"redeliver-all": "usher sends them again.",
 	"discard":       "It is discarded.",
 	"accept":        "It is accepted, as a new webhook with its own id.",
 	"discard-all":   "They are discarded.",
-	"nothing":       "Nothing was done: no such webhook is left.",
+	"nothing":       "Nothing was done: no webhook matches any more.",
 	"resume":        "Resumed.",
-	"forget":        "Forgotten: the tenant's next webhook is delivered whatever it says.",
+	"forget":        "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
 	"erase":         "The tenant is erased.",
 }
 

@@ -163,7 +163,7 @@ func TestAPI(t *testing.T) {
 		{"which, with a slip", "GET", "/api/discard?state=parked&tennant=eu/acme", "", nil, 400, "tennant", ""},
 
 		{"discard", "POST", "/api/webhooks/3/discard", "", nil, 200, `{"id":"3"}`, "3 discarded"},
-		{"discard what is finished", "POST", "/api/webhooks/2/discard", "", nil, 409, "neither waits", ""},
+		{"discard what is finished", "POST", "/api/webhooks/2/discard", "", nil, 409, "neither waiting", ""},
 		{"discard nothing", "POST", "/api/webhooks/9/discard", "", nil, 404, "no such webhook", ""},
 
 		{"pause all", "POST", "/api/pause", "", nil, 200, `{}`, "all deliveries paused"},

@@ -86,7 +86,7 @@ func readSelection(r *http.Request) (s selection, err error) {
 		s.before.inbox, errs[0] = strconv.ParseInt(left, 10, 64)
 		s.before.decision, errs[1] = strconv.ParseInt(right, 10, 64)
 		if errs != [2]error{} {
-			return s, badRequest("before is %q, but should be what a former list had as next", before)
+			return s, badRequest("before is %q, but should be the next of an earlier answer", before)
 		}
 	}
 	if limit := query.Get("limit"); limit != "" {

@@ -225,7 +225,7 @@ func (h *Handler) addReceipt(t *Tenant) error {
 	case r.Taken:
 		r.Why = receiver + " has it"
 	case d.State == store.Parked:
-		r.Why, r.Do, r.Run = receiver+" refused it: "+answer, "Fix the receiver, then send it again.", again
+		r.Why, r.Do, r.Run = receiver+" did not accept it: "+answer, "Fix the receiver, then send it again.", again
 	case !d.waits():
 		r.Why, r.Do, r.Run = cmp.Or(d.Why, "It was "+string(d.State)), "If the receiver should have it, send it again.", again
 	case d.Paused:

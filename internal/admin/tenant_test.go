@@ -29,7 +29,7 @@ func TestWhatTheReceiverHas(t *testing.T) {
 		want    []string
 	}{
 		"taken":  {func(b *inboxtest.Box) { b.Take("eu", "acme", ten) }, []string{"The receiver has it, since"}},
-		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is parked (since", "The receiver refused it: 422: no such account. Fix the receiver", again}},
+		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is parked (since", "The receiver did not accept it: 422: no such account. Fix the receiver", again}},
 		"failed": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is waiting (since", "The receiver does not take it: 500: in use. Fix the receiver", again}},
 		"down":   {func(b *inboxtest.Box) { b.Answer(0, "connection refused"); b.Take("eu", "acme", ten) }, []string{"The receiver is down: ", "connection refused. Bring the receiver back."}},
 		"paused": {func(b *inboxtest.Box) {

@@ -42,7 +42,7 @@ func TestVisitors(t *testing.T) {
 	for _, to := range h.routes {
 		path := strings.NewReplacer("/static/{id}", "/static/usher.css", "{id}", "3").Replace(to.path)
 		if to.act != nil {
-			if status, body := ask("POST", path, "look-t0ken"); status != 403 || !strings.Contains(body, "look, but not act") {
+			if status, body := ask("POST", path, "look-t0ken"); status != 403 || !strings.Contains(body, "read-only") {
 				t.Errorf("POST %s: %d %s", path, status, body)
 			}
 		}

@@ -336,7 +336,7 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 	e := h.cfg.Decisions.get(seq)
 	if e == nil {
-		return nil, &refusal{http.StatusNotFound, "this decision is not remembered any more: the last 1,000 are"}
+		return nil, &refusal{http.StatusNotFound, "usher no longer remembers this decision: it remembers the last 1,000"}
 	}
 	d := e.WebhookDetail
 	taken, last := h.cfg.Decisions.before(e)

@@ -93,7 +93,7 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 		return nil, a.refused(resp.StatusCode, raw)
 	}
 	if err := json.Unmarshal(raw, result); err != nil {
-		return nil, fmt.Errorf("%s is not an usher, or not of this version: %w", a.listen, err)
+		return nil, fmt.Errorf("%s is not usher, or another version of it: %w", a.listen, err)
 	}
 	return raw, nil
 }
@@ -106,7 +106,7 @@ func (a *adminAPI) do(ctx context.Context, method, target string, content io.Rea
 		err = request.Err // without method and URL: the user typed neither
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot reach usher at %s: %w. Is it running? USHER_ADMIN_LISTEN says where, in the environment or in a file (usher --env-file FILE ...).%s", a.listen, err, a.envFileHint())
+		return nil, fmt.Errorf("cannot reach usher at %s: %w. Is it running? Its address is in USHER_ADMIN_LISTEN, from the environment or a file (usher --env-file FILE ...).%s", a.listen, err, a.envFileHint())
 	}
 	return resp, nil
 }
@@ -118,7 +118,7 @@ func (a *adminAPI) refused(status int, raw []byte) error {
 	case status == http.StatusUnauthorized:
 		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, to that of the running usher" + a.envFileHint()
 	case err != nil || e.Problem.Error == "":
-		e.Problem.Error = fmt.Sprintf("%s answered %d: is there an usher?", a.listen, status)
+		e.Problem.Error = fmt.Sprintf("%s answered %d: is that usher?", a.listen, status)
 	default:
 		e.Problem.Error = text.Visible(e.Problem.Error)
 	}

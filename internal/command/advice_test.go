@@ -55,9 +55,9 @@ func TestAdvice(t *testing.T) {
 		{"inbox without a folder", nil, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL, "USHER_WEBHOOK_INBOX=file:" + none + "/x"}, 1, []string{"USHER_WEBHOOK_INBOX: ", "create its folder first"}},
 		{"secret without a file", nil, []string{"USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE=" + none}, 2, []string{"USHER_CLIENT_SECRET_FILE is", "no such file"}},
 		{"nothing set", nil, []string{"USHER_BASE_URL=", "USHER_CLIENT_ID=", "USHER_CLIENT_SECRET="}, 2, []string{"USHER_BASE_URL is not set", "run 'usher demo'"}},
-		{"exec without --", []string{"exec", "-x"}, nil, 2, []string{"write usher exec -- CMD"}},
+		{"exec without --", []string{"exec", "-x"}, nil, 2, []string{"write -- before the command"}},
 		{"misspelt command", []string{"chekc"}, nil, 2, []string{"did you mean check?"}},
-		{"nobody to ask", []string{"healthcheck"}, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, 1, []string{"cannot reach usher at 127.0.0.1:1: ", "refused. Is it running? USHER_ADMIN_LISTEN says where, "}},
+		{"nobody to ask", []string{"healthcheck"}, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, 1, []string{"cannot reach usher at 127.0.0.1:1: ", "refused. Is it running? Its address is in USHER_ADMIN_LISTEN, "}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := start(t, s.Environ(tc.extra...), tc.args...)

@@ -205,10 +205,10 @@ func execCommand(ctx context.Context, p *Process, args []string) error {
 		job.Witness(p.Stdin, p.Stdout)
 		return nil
 	case strings.HasPrefix(args[0], "-"):
-		return usageErrorf("takes no option %q: write usher exec -- CMD ARG...", args[0])
+		return usageErrorf("takes no option %q: write -- before the command, as in: usher exec -- ./report.sh", args[0])
 	}
 	if len(args) == 0 {
-		return usageErrorf("needs a command: usher exec -- CMD ARG...")
+		return usageErrorf("needs a command, as in: usher exec -- ./report.sh")
 	}
 	j := job.Job{Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}
 	code, err := j.Run(ctx)
@@ -287,7 +287,7 @@ func unknownSubcommand(name string, all []subcommand) error {
 	case name == "help" || isHelp(name):
 		return flag.ErrHelp
 	case name == "":
-		return usageErrorf("say what to do: %s", strings.Join(names, ", "))
+		return usageErrorf("needs one of these commands: %s", strings.Join(names, ", "))
 	}
 	return unknownCommand(name, names)
 }

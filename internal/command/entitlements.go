@@ -50,7 +50,7 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	switch {
 	case t.MayUse == nil && t.NotKnown != "":
 		p.printReceipt(&t, now)
-		return fmt.Errorf("usher cannot tell what %s may use: %s", tenant, text.Visible(t.NotKnown))
+		return fmt.Errorf("cannot tell what %s may use: %s", tenant, text.Visible(t.NotKnown))
 	case t.MayUse == nil:
 		return errors.New("this usher has no inbox (USHER_WEBHOOK_INBOX), so it does not know what tenants may use")
 	case !t.MayUse.Known:

@@ -32,7 +32,7 @@ func TestEntitlements(t *testing.T) {
 		want    []string
 	}{
 		"taken":  {func(b *inboxtest.Box) { b.Take("eu", "acme", sso) }, []string{who, since, "The receiver has it (webhook 2).\n"}},
-		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", sso) }, []string{who, since, "The receiver does not have it: webhook 2 is parked (since ", " ago).\n  The receiver refused it: 422: no such account\n  Fix the receiver, then send it again:\n  usher --env-file ENV inbox redeliver 2\n"}},
+		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", sso) }, []string{who, since, "The receiver does not have it: webhook 2 is parked (since ", " ago).\n  The receiver did not accept it: 422: no such account\n  Fix the receiver, then send it again:\n  usher --env-file ENV inbox redeliver 2\n"}},
 		"fails":  {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver does not take it: 500: in use\n", "tries again by itself. To try it now, send it again:\n  usher --env-file ENV inbox redeliver 2\n"}},
 		"behind": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", body()); queue(b) }, []string{who, "webhook 3 is waiting (since ", "The receiver does not take webhook 2, which goes first: 500: in use\n", "inbox redeliver 2\n"}},
 		"down":   {func(b *inboxtest.Box) { b.Answer(0, "connection refused"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver is down: ", "connection refused\n  Bring the receiver back. usher then delivers by itself.\n"}},
@@ -65,7 +65,7 @@ func TestEntitlements(t *testing.T) {
 		"eu/acme":     "eu/acme may use:\n  FEATURE  LIMIT      VALUE  NAME\n  users    5                 \n  sso      unlimited         \nusher has answered this since ",
 		"us/acme":     "us/acme may not use any feature.\n",
 		"eu/acme xyz": "eu/acme may not use xyz\n",
-		"acme":        "usher: this could be eu/acme or us/acme: name one of them\n",
+		"acme":        "usher: several tenants have this code: write eu/acme or us/acme\n",
 		"new sso":     "usher refused webhook 4 of this tenant (",
 		"LOST":        "usher: unknown tenant LOST: did you mean eu/lost?\n",
 		"us/lost sso": "usher: unknown tenant us/lost: did you mean eu/lost?\n",

@@ -72,7 +72,7 @@ func TestEnvFilesOfThisMachine(t *testing.T) {
 		<-p.Ended
 		return p.Stderr.String()
 	}
-	const general = "Is it running? USHER_ADMIN_LISTEN says where, in the environment or in a file (usher --env-file FILE ...)."
+	const general = "Is it running? Its address is in USHER_ADMIN_LISTEN, from the environment or a file (usher --env-file FILE ...)."
 	if out := ask(); !strings.Contains(out, general) || strings.Contains(out, "This machine") {
 		t.Errorf("without files: %s", out)
 	}

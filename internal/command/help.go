@@ -16,8 +16,8 @@ tenant may use.
 
 Usage:
 
-  usher              run until you stop it, with the settings that are in
-                     environment variables
+  usher              run until you stop it, with settings from environment
+                     variables
   usher demo         try it: a built-in billing service, no account, no network,
                      no settings
   usher sandbox      a billing service for your laptop or your CI: try your
@@ -34,9 +34,9 @@ Usage:
   usher version      print version, commit and Go version
 
   usher --env-file FILE COMMAND
-                     read settings from a file, one NAME=VALUE on a line,
-                     before any command or none. Of several files the last one
-                     wins, and environment variables win over files
+                     run a command, or none, with settings from a file: one
+                     NAME=VALUE on a line. If you name several files, the last
+                     one wins. Environment variables win over files
 
 To call the billing service, set these:
 
@@ -90,9 +90,9 @@ Runs usher between a built-in billing service and a built-in receiver. It needs
 no account, no network and no settings. It shows in half a minute what usher
 does, then sends a webhook every few seconds until you press Ctrl-C.
 
-If USHER_WEBHOOK_FORWARD_URL is set, the webhooks go to that receiver, yours,
-and the demo says what it answers. Stop your receiver, or let it answer 500:
-its webhooks wait, usher retries them, and delivers them when it works again.
+If USHER_WEBHOOK_FORWARD_URL is set, the webhooks go to your receiver there, and
+the demo says what it answers. Stop your receiver, or let it answer 500: its
+webhooks wait, and usher delivers them when it works again.
 
 The demo uses only your listen, admin, log and shutdown settings and, for your
 receiver, USHER_WEBHOOK_SIGN_SECRET and USHER_WEBHOOK_TIMEOUT. If a default port
@@ -107,7 +107,8 @@ without a token. On Linux the port answers only processes of the same user.
 
 It needs USHER_BASE_URL, USHER_CLIENT_ID and USHER_CLIENT_SECRET. It waits up to
 30 s for a token, passes signals on, and exits with CMD's exit code: 128+n if
-signal n ended it, 127 if there is no such command, 1 if there is no token.
+signal n ended it, 127 if there is no such command, 126 if it cannot be started,
+1 if there is no token.
 
   usher exec -- ./report.sh
 `,

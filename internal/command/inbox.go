@@ -67,8 +67,8 @@ The states:
   delivered   the receiver took it
   superseded  a newer one of the same tenant took its place
   discarded   somebody decided that it is never sent
-  kept        no receiver takes its platform, or it was imported; usher
-              answers from it
+  kept        stored but not delivered: no receiver takes its platform, or
+              it was imported. Entitlements use it
   accepted    it was refused; somebody took it in, under a new id
 
 A tenant is platform/tenant, or tenant alone; write a slash or percent sign
@@ -401,16 +401,16 @@ func (i *inboxCall) forget(ctx context.Context) error {
 	if err := i.post(ctx, "/api/forget", i.target(), &f); err != nil {
 		return err
 	}
-	result := " forgotten: its next webhook is delivered whatever it says"
+	result := " forgotten: usher delivers its next webhook, even if the receiver already has it"
 	if f.Forgotten == 0 {
-		result = ": dedup remembered nothing"
+		result = ": there was nothing to forget"
 	}
 	fmt.Fprintln(i.Stdout, text.Visible(store.ShowTenant(f.Platform, f.Tenant))+result)
 	return nil
 }
 
 func (i *inboxCall) erase(ctx context.Context) error {
-	question := fmt.Sprintf("Erase %s: delete its webhooks, those that wait included, and what it may use?", text.Visible(i.filter.Get("tenant")))
+	question := fmt.Sprintf("Erase %s: delete all its webhooks, also those that wait, and what it may use?", text.Visible(i.filter.Get("tenant")))
 	if err := i.confirm(question); err != nil {
 		return err
 	}
@@ -604,7 +604,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 
 // changesOf returns what a webhook changed, and a title that says which webhook it is compared with.
 func changesOf(d *admin.WebhookDetail) (title string, changes []string) {
-	const none = "(the receiver took no snapshot before it, as far as usher knows)"
+	const none = "(the receiver has accepted no earlier snapshot, as far as usher knows)"
 	title, changes = "changes since "+d.Previous, []string{"none"}
 	switch {
 	case d.Decision == "rejected":

@@ -146,7 +146,7 @@ func TestInboxShow(t *testing.T) {
 		}
 	}
 	p = s.run(t, "show", "1")
-	if out := p.Stdout.String(); p.Code != 0 || !strings.HasSuffix(out, "payload\n"+`torn\u001b`+"\n") || !strings.Contains(out, "took no snapshot before it") {
+	if out := p.Stdout.String(); p.Code != 0 || !strings.HasSuffix(out, "payload\n"+`torn\u001b`+"\n") || !strings.Contains(out, "has accepted no earlier snapshot") {
 		t.Errorf("%d\n%s", p.Code, out)
 	}
 }
@@ -194,7 +194,7 @@ func TestInboxCommands(t *testing.T) {
 		{"a tenant that is known, and no webhook", []string{"ls", "--tenant", "eu/torn", "--state", "kept"}, 0, "", "To resume: usher inbox resume --receiver crm\n", ""},
 		{"what the gate alone remembers", []string{"show", "d1"}, 1, "", "no such webhook", ""},
 		{"days ago", []string{"ls", "--since", "3d", "--state", "refused"}, 0, "", "", ""},
-		{"a tenant that could be two", []string{"ls", "--tenant", "twice"}, 1, "", "this could be /twice or eu/twice", ""},
+		{"a tenant that could be two", []string{"ls", "--tenant", "twice"}, 1, "", "write /twice or eu/twice", ""},
 		{"no tenant at all", []string{"ls", "--tenant", "a/b/c"}, 2, "", "invalid tenant", ""},
 		{"more than are shown", []string{"ls", "--limit", "2"}, 0, "", "newest 2 are shown", ""},
 		{"no such state", []string{"ls", "--state", "lost"}, 2, "", "lost", ""},
@@ -217,7 +217,7 @@ func TestInboxCommands(t *testing.T) {
 		{"ids and filters", []string{"redeliver", "4", "--state", "parked"}, 2, "", "either ids or filters", ""},
 
 		{"discard", []string{"discard", "3"}, 0, "3 discarded\n", "", "3 discarded"},
-		{"discard what is finished", []string{"discard", "2"}, 1, "", "2 not discarded: it neither waits nor is parked\n", ""},
+		{"discard what is finished", []string{"discard", "2"}, 1, "", "2 not discarded: it is neither waiting nor parked\n", ""},
 		{"discard by filter", []string{"discard", "--since", "1000h", "--yes"}, 0, "Discard 3 webhooks? yes\n5 discarded\n3 discarded\n1 discarded\n", "", "1 discarded; 3 discarded; 5 discarded"},
 
 		{"pause", []string{"pause"}, 0, "paused: all deliveries; to resume: usher inbox resume\n", "", "all deliveries paused"},
@@ -232,7 +232,7 @@ func TestInboxCommands(t *testing.T) {
 		{"resume what is not paused", []string{"resume", "--receiver", "main"}, 1, "", "receiver main: not paused", ""},
 
 		{"forget", []string{"forget", "/twice"}, 0, "twice forgotten", "", ""},
-		{"forget what was not remembered", []string{"forget", "eu/torn"}, 0, "dedup remembered nothing", "", ""},
+		{"forget what was not remembered", []string{"forget", "eu/torn"}, 0, "there was nothing to forget", "", ""},
 		{"forget somebody unknown", []string{"forget", "nobody"}, 1, "", "unknown tenant nobody", ""},
 		{"forget on another platform", []string{"forget", "us/torn"}, 1, "", "unknown tenant us/torn", ""},
 		{"forget one of two", []string{"forget", "twice"}, 1, "", "/twice or eu/twice", ""},
@@ -241,7 +241,7 @@ func TestInboxCommands(t *testing.T) {
 		{"erase without a word", []string{"erase", "torn"}, 1, "Erase torn", "nothing was done", ""},
 		{"erase one of two", []string{"erase", "--yes", "twice"}, 1, "", "/twice or eu/twice", ""},
 
-		{"nothing to do", nil, 2, "", "say what to do: ls, show", ""},
+		{"nothing to do", nil, 2, "", "needs one of these commands: ls, show", ""},
 		{"something else", []string{"purge-it"}, 2, "", `unknown command "purge-it": use ls, show`, ""},
 		{"a slip", []string{"lss"}, 2, "", `unknown command "lss" (did you mean ls?). Run 'usher inbox -h'`, ""},
 		{"help", []string{"-h"}, 0, "redeliver ID...", "", ""},
@@ -307,8 +307,8 @@ func TestInboxFindsThePort(t *testing.T) {
 		{"a token for looking", listen(s.addr, "USHER_ADMIN_READ_TOKEN=ben:adm1n"), 0, "parked"},
 		{"no token", listen(s.addr), 1, "set USHER_ADMIN_TOKEN"},
 		{"wrong token", listen(s.addr, "USHER_ADMIN_TOKEN=wr0ng"), 1, "set USHER_ADMIN_TOKEN"},
-		{"no usher there", listen("127.0.0.1:1"), 1, "USHER_ADMIN_LISTEN says where"},
-		{"another program there", listen(strings.TrimPrefix(other.URL, "http://")), 1, "is there an usher?"},
+		{"no usher there", listen("127.0.0.1:1"), 1, "Its address is in USHER_ADMIN_LISTEN"},
+		{"another program there", listen(strings.TrimPrefix(other.URL, "http://")), 1, "is that usher?"},
 		{"no admin port", listen("off"), 2, "USHER_ADMIN_LISTEN is off, so there is no admin port to ask: set it to"},
 		{"bad address", listen("9095"), 2, `USHER_ADMIN_LISTEN is "9095"`},
 		{"token twice", listen(s.addr, "USHER_ADMIN_TOKEN=adm1n", "USHER_ADMIN_TOKEN_FILE="+file), 2, "both set"},

@@ -43,7 +43,7 @@ press Ctrl-C.
                           itself; several go to each (default: its receiver)
   --every 5s              send a change of one of its tenants every 5 s
 
-The commands speak to a sandbox that runs, at --at URL (default
+These commands call a running sandbox, at --at URL (default
 http://127.0.0.1:9000):
 
   send      send a webhook that lists exactly these features, and print the
@@ -57,9 +57,9 @@ production: copies, a change and back (A, B, A), ten tenants at once, nulls and
 more. The receiver has to answer each with 2xx within a second. If it does not,
 the exit code is 1.
 
-SECRETS prove who sends: --token T is sent as Authorization: Bearer, with
---hmac-secret S each webhook is signed in X-Signature, and with --hmac-scheme
-standard in the Standard Webhooks headers.
+SECRETS are for a receiver that checks the sender: --token T is sent as
+Authorization: Bearer, --hmac-secret S signs each webhook in X-Signature, and
+with --hmac-scheme standard in the Standard Webhooks headers.
 
   usher sandbox --webhooks-to http://127.0.0.1:3000/provisioning
   usher sandbox send acme users=25 sso

@@ -110,8 +110,8 @@ func TestWhoMay(t *testing.T) {
 	}{
 		{ben, "inbox pause", 0, "paused: all deliveries; to resume: usher --env-file " + ben + " inbox resume\n"},
 		{looks, "inbox ls", 0, "Paused since "},
-		{looks, "inbox resume", 1, "usher: with this token you can look, but not act\n"},
-		{looks, "inbox export", 1, "usher: with this token you can look, but not act\n"},
+		{looks, "inbox resume", 1, "usher: this token is read-only: it cannot act or export\n"},
+		{looks, "inbox export", 1, "usher: this token is read-only: it cannot act or export\n"},
 		{looks, "inbox actions", 0, "  pause  "},
 		{looks, "inbox actions", 0, "  ben ("},
 		{looks, "healthcheck", 0, `{"problems":[],"ready":true}` + "\n"},

@@ -171,7 +171,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 			{"accept: exit 1 with the reason", func() {
 				for body, why := range map[string]string{
 					"nonsense": "not JSON",
-					`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":true}}}`: "can't be read for certain",
+					`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":true}}}`: "cannot be read for certain",
 				} {
 					o.send(body, webhookToken)
 					id := o.latest("refused")

@@ -107,7 +107,7 @@ func (b *Book) Lookup(ctx context.Context, tenant string, platform *string) (Ans
 	}
 	a, err := e.on(platform)
 	if stale > 0 && errors.Is(err, ErrUnknown) { // another replica may have taken in its first webhook since
-		return Answer{}, errors.New("the tenant is not known here, and the inbox cannot be read")
+		return Answer{}, errors.New("usher does not know this tenant, and cannot read the inbox now")
 	}
 	a.Stale = stale
 	return a, err

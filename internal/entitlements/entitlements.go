@@ -40,7 +40,7 @@ type Answer struct {
 
 var (
 	// ErrUnknown says that no webhook of the tenant was ever taken in.
-	ErrUnknown = errors.New("no webhook of this tenant was received yet")
+	ErrUnknown = errors.New("usher has not accepted a webhook of this tenant yet")
 
 	errFeaturesUnknown = errors.New("the last webhook of this tenant has no list of features that can be read")
 )
@@ -49,5 +49,5 @@ var (
 type AmbiguousError struct{ Platforms []string }
 
 func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("the tenant's code exists on several platforms, %s: name one", text.Clip(fmt.Sprintf("%q", e.Platforms), 200))
+	return fmt.Sprintf("the tenant's code exists on several platforms: add platform, one of %s", text.Clip(fmt.Sprintf("%q", e.Platforms), 200))
 }

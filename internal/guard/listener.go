@@ -64,7 +64,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if objection == "" {
 		return n, err
 	}
-	c.log.Info("request refused unread", "why", objection, "from", c.RemoteAddr().String())
+	c.log.Info("ambiguous request refused", "why", objection, "from", c.RemoteAddr().String())
 	c.instead = badBody{}
 	if c.framing.inHead() {
 		c.instead = strings.NewReader(malformed)

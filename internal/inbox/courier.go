@@ -368,7 +368,7 @@ func (c *courier) outcomeSaved(o *store.Outcome, err error) {
 	}
 	c.mu.Unlock()
 	if err != nil || o.LeaseLost {
-		c.log.Debug("an outcome was not written", "id", lease.Webhook.ID, "lost", o.LeaseLost, "err", err)
+		c.log.Debug("cannot store the result of a delivery", "id", lease.Webhook.ID, "lost", o.LeaseLost, "err", err)
 		return
 	}
 	if o.Attempt.Accepted() && c.delivered != nil {

@@ -78,7 +78,7 @@ func TestTries(t *testing.T) {
 		}
 		time.Sleep(8 * time.Second)
 		for _, e := range d.list("") {
-			if e.State != store.Parked || e.Tries != 4 || e.Why != "every try failed" {
+			if e.State != store.Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_ATTEMPTS)" {
 				t.Errorf("%+v", e.Status)
 			}
 		}
@@ -108,7 +108,7 @@ func TestTries(t *testing.T) {
 		d.want("for so long", d.states(""), "waiting waiting waiting waiting waiting waiting")
 		time.Sleep(40 * time.Second)
 		d.want("then", d.states(""), "parked parked parked parked parked parked")
-		if e := d.list("t0")[0]; e.Counted != 0 || e.Tries < 5 || e.Why != "too old" {
+		if e := d.list("t0")[0]; e.Counted != 0 || e.Tries < 5 || e.Why != "older than USHER_WEBHOOK_INBOX_MAX_AGE" {
 			t.Errorf("%+v", e.Status)
 		}
 	}, func(c *Config) { c.Store.MaxAge = time.Minute })

@@ -104,7 +104,7 @@ func TestDatabaseSetup(t *testing.T) {
 
 	// It may only be read for a while.
 	s.Exec(t, "ALTER ROLE app SET default_transaction_read_only = on; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
-	d.until("refused", func() bool { return strings.Contains(d.send("t", time.Now().String()), "may only be read") })
+	d.until("refused", func() bool { return strings.Contains(d.send("t", time.Now().String()), "is read-only") })
 	s.Exec(t, "ALTER ROLE app RESET default_transaction_read_only")
 	d.until("taken in again", func() bool { return d.send("t", time.Now().String()) == "+" })
 	d.until("resumed", func() bool { _, err := d.Resume(store.Pause{}); return err == nil })
@@ -173,7 +173,7 @@ func TestDatabaseIsKilled(t *testing.T) {
 			t.Errorf("t%d got %d, the last is %s", n, len(got), got[len(got)-1])
 		}
 	}
-	if n := strings.Count(d.log.String(), "can't be written, will retry"); n > 4 {
+	if n := strings.Count(d.log.String(), "cannot write to the inbox, will retry"); n > 4 {
 		t.Errorf("two outages are said %d times", n)
 	}
 }

@@ -64,7 +64,7 @@ func TestFileIsOneUshers(t *testing.T) {
 	for name, content := range map[string]string{"text": "this is not an inbox\n", "sqlite": "SQLite format 3\x00" + strings.Repeat("x", 5000)} {
 		other := filepath.Join(t.TempDir(), name)
 		check(t, os.WriteFile(other, []byte(content), 0o600))
-		if _, err := openFile(other, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "damaged, or no inbox") {
+		if _, err := openFile(other, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "damaged, or is not an inbox") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

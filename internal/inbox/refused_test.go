@@ -182,7 +182,7 @@ func TestWhyAWebhookIsNotAccepted(t *testing.T) {
 		d := newDesk(t, open)
 		d.refuse("acme", odd("acme", "a"))
 		d.take("acme", odd("acme", "b"))
-		if _, err := d.Accept(d.nth("acme", 1), true); err == nil || !strings.Contains(err.Error(), "a newer snapshot of its tenant was taken in") {
+		if _, err := d.Accept(d.nth("acme", 1), true); err == nil || !strings.Contains(err.Error(), "its tenant has a newer snapshot") {
 			t.Errorf("settled by a newer one: %v", err)
 		}
 		d.refuse("acme", `{"type":"TenantProvisioningChange","type":"x"}`)

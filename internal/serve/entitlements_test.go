@@ -74,7 +74,7 @@ func TestEntitlements(t *testing.T) {
 	ask(0, "crm/acme may use users, limit 5", "crm/acme", "users")
 	ask(1, "crm/acme may not use sso2", "crm/acme", "sso2")
 	ask(0, "users", "docs/acme")
-	ask(1, "this could be crm/acme or docs/acme", "acme")
+	ask(1, "write crm/acme or docs/acme", "acme")
 	ask(1, "unknown tenant nobody", "nobody")
 	ask(2, "takes a tenant")
 	ask(2, "invalid tenant", "a/b/c")

@@ -97,7 +97,7 @@ func (u *Usher) shutdown(atOnce context.Context, stopCourier func(context.Contex
 	select {
 	case <-ended:
 	case <-time.After(u.settings.Admin.ShutdownDelay + u.settings.Admin.ShutdownGrace + afterGrace):
-		u.log.Warn("USHER_SHUTDOWN_GRACE is over, and usher ends without waiting for what still hangs, such as the servers of the inbox")
+		u.log.Warn("USHER_SHUTDOWN_GRACE has passed and something still hangs, such as the inbox's database: usher ends without waiting for it")
 	case <-atOnce.Done():
 		select {
 		case <-ended:
@@ -128,7 +128,7 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 		}
 		closing.Go(func() {
 			if l.close(grace, limit) != nil {
-				u.log.Warn("cut off what was still under way", "listener", l.name)
+				u.log.Warn("cut off requests that were still in progress", "listener", l.name)
 			}
 		})
 	}
@@ -136,13 +136,13 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 		closing.Go(func() {
 			u.gateListener.drainInherited(grace) // the gate refuses webhooks only after that
 			if u.gate.Shutdown(grace) != nil {
-				u.log.Warn("cut off webhooks that were still under way")
+				u.log.Warn("cut off webhooks that were still in progress")
 			}
 		})
 	}
 	closing.Go(func() { // without waiting for the others: other replicas need the leases that it gives back
 		if stopCourier(grace) != nil {
-			u.log.Warn("cut off deliveries that were still under way")
+			u.log.Warn("cut off deliveries that were still in progress")
 		}
 	})
 	closing.Wait()

@@ -95,7 +95,7 @@ func TestShutdownDrainsAndCuts(t *testing.T) {
 		t.Error("still listening")
 	}
 	testkit.Eventually(t, "the log says what was cut off", func() bool {
-		return strings.Contains(p.Stderr.String(), "cut off what was still under way") &&
+		return strings.Contains(p.Stderr.String(), "cut off requests that were still in progress") &&
 			strings.Contains(p.Stderr.String(), "call cut off: usher is shutting down")
 	})
 	if strings.Contains(p.Stderr.String(), "caller hung up") {

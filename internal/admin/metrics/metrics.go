@@ -45,14 +45,14 @@ func New(version, commit string) *Registry {
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.gauge("usher_build_info", "1, with the build in the labels.", "version", "commit", "goversion").WithLabelValues(version, commit, runtime.Version()).Set(1)
 
-	m.proxyRequests = m.counter("usher_proxy_requests_total", "Calls on a local port, by the status that the caller saw (499: it hung up).", "port", "code")
+	m.proxyRequests = m.counter("usher_proxy_requests_total", "Calls on a local port, by the status that the caller got (499: it hung up, or usher cut it off while shutting down).", "port", "code")
 	m.proxyDuration = m.histogram("usher_proxy_request_duration_seconds", "From a call's header to the last byte of its answer.", upToAMinute, "port")
-	m.proxyInFlight = m.gauge("usher_proxy_in_flight", "Calls under way.", "port")
+	m.proxyInFlight = m.gauge("usher_proxy_in_flight", "Calls in progress.", "port")
 	m.proxyRetries = m.counter("usher_proxy_retries_total", "Calls sent a second time, with a new token, after a 401.", "port")
 
 	m.tokenRequests = m.counter("usher_token_requests_total", "Requests to the token endpoint, by result: ok, rejected or unavailable.", "port", "result")
-	m.tokenExpiry = m.gauge("usher_token_expiry_timestamp_seconds", "When the last token that was fetched ends; 0 before the first.", "port")
-	m.tokenEarly = m.counter("usher_token_early_revocations_total", "Tokens that the service refused long before their end.", "port")
+	m.tokenExpiry = m.gauge("usher_token_expiry_timestamp_seconds", "When the newest token expires; 0 before the first.", "port")
+	m.tokenEarly = m.counter("usher_token_early_revocations_total", "Tokens that the service refused long before they expired.", "port")
 	return m
 }
 
@@ -196,7 +196,7 @@ func (i *Identity) Hour() []Minute { return i.hour.minutes() }
 // by its answer, for entitlements.Config.Checked.
 func (m *Registry) Entitlements(tenants func() int) (checked func(result string)) {
 	m.gaugeFunc("usher_entitlement_tenants", "Tenants whose last snapshot is known.", func() float64 { return float64(tenants()) })
-	checks := m.counter("usher_entitlement_checks_total", "Questions whether a tenant may use a feature, by the answer: enabled, denied, or unknown (also: ambiguous, or the inbox can't be read).", "result")
+	checks := m.counter("usher_entitlement_checks_total", "Questions about a feature, by the answer: enabled, denied, or unknown (also: ambiguous, or the inbox cannot be read).", "result")
 	for _, result := range []string{"enabled", "denied", "unknown"} {
 		checks.WithLabelValues(result)
 	}
@@ -241,7 +241,7 @@ var tryResults = [...]string{"ok", "status", "timeout", "error"}
 // Gate registers the metrics of the webhook gate and of its receivers, all with zeros from the start.
 func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	g := &Gate{
-		received:  m.counter("usher_webhook_received_total", "Webhooks, by what became of them.", "decision"),
+		received:  m.counter("usher_webhook_received_total", "Webhooks, by usher's decision.", "decision"),
 		refused:   m.counter("usher_webhook_refused_total", "Webhooks of the right sender whose content was refused: json, size, schema, platform, or type (in neither list of types).", "reason"),
 		duration:  m.histogram("usher_webhook_duration_seconds", "From a webhook's header to the answer to its sender.", upToAMinute).WithLabelValues(),
 		hour:      newRing(false),
@@ -254,7 +254,7 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	for _, reason := range []string{"json", "size", "schema", "platform", "type"} {
 		g.refused.WithLabelValues(reason)
 	}
-	attempts := m.counter("usher_webhook_attempts_total", "Tries at a receiver: ok, status (another than 2xx), timeout or error (no answer).", "receiver", "result")
+	attempts := m.counter("usher_webhook_attempts_total", "Tries at a receiver: ok, status (not a 2xx), timeout or error (no answer).", "receiver", "result")
 	took := m.histogram("usher_webhook_attempt_duration_seconds", "How long a try at a receiver took.", upToAMinute, "receiver")
 	for _, rc := range receivers.All() {
 		r := &Receiver{took: took.WithLabelValues(rc.Name), hour: newRing(false), changes: &m.changes}
@@ -315,7 +315,7 @@ func (r *Receiver) Recent() RecentTries {
 
 // Certificate registers when the gate's own TLS certificate expires, which expires returns.
 func (m *Registry) Certificate(expires func() time.Time) {
-	m.gaugeFunc("usher_webhook_tls_expiry_timestamp_seconds", "When the certificate that the gate shows to senders ends.",
+	m.gaugeFunc("usher_webhook_tls_expiry_timestamp_seconds", "When the gate's own TLS certificate expires.",
 		func() float64 { return float64(expires().Unix()) })
 }
 
@@ -325,7 +325,7 @@ func (m *Registry) Inbox(stats func() inbox.Stats, receivers *receiver.Set) (del
 	m.registry.MustRegister(inboxCollector(stats))
 	// From a few milliseconds to the three days after which a webhook is parked.
 	buckets := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 72 * 3600}
-	delivery := m.histogram("usher_inbox_delivery_seconds", "From a webhook's acceptance (or when it was sent again by hand) to its delivery.", buckets, "receiver")
+	delivery := m.histogram("usher_inbox_delivery_seconds", "From when a webhook was accepted, or last sent again by hand, to its delivery.", buckets, "receiver")
 	for _, r := range receivers.All() {
 		delivery.WithLabelValues(r.Name)
 	}
@@ -349,12 +349,12 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	if s.Unknown {
 		return // zeros would look as if all were well
 	}
-	gauge("usher_inbox_pending", "Webhooks that wait for their delivery.", float64(s.Pending))
+	gauge("usher_inbox_pending", "Webhooks that wait for delivery.", float64(s.Pending))
 	gauge("usher_inbox_oldest_seconds", "Age of the oldest of them.", s.Oldest.Seconds())
-	gauge("usher_inbox_parked", "Webhooks that are not tried any more and were not overtaken.", float64(s.Parked))
+	gauge("usher_inbox_parked", "Parked webhooks that no newer one of the same tenant has replaced.", float64(s.Parked))
 	gauge("usher_inbox_refused", "Refused webhooks that nobody has dealt with.", float64(s.Unread))
-	gauge("usher_inbox_used_bytes", "What waits or is parked takes so much of the inbox; replicas that share one all report the same.", float64(s.Used))
-	gauge("usher_inbox_limit_bytes", "What may wait or be parked; beyond it senders get 503. 0: there is no inbox.", float64(s.Limit))
+	gauge("usher_inbox_used_bytes", "Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.", float64(s.Used))
+	gauge("usher_inbox_limit_bytes", "Bytes that waiting and parked webhooks may take; beyond that senders get 503. 0: there is no inbox.", float64(s.Limit))
 	for receiver, r := range s.Receivers {
 		gauge := func(name, help string, value float64) {
 			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, []string{"receiver"}, nil), prometheus.GaugeValue, value, receiver)
@@ -363,9 +363,9 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 		if r.Down {
 			down = 1
 		}
-		gauge("usher_inbox_receiver_pending", "Webhooks that wait for their delivery to this receiver; an empty name: to none.", float64(r.Pending))
+		gauge("usher_inbox_receiver_pending", "Webhooks that wait for delivery to this receiver. An empty name counts those whose platform no receiver takes.", float64(r.Pending))
 		gauge("usher_inbox_receiver_oldest_seconds", "Age of the oldest of them.", r.Oldest.Seconds())
-		gauge("usher_inbox_receiver_parked", "Webhooks for this receiver that are not tried any more and were not overtaken.", float64(r.Parked))
-		gauge("usher_inbox_receiver_down", "1 while this receiver seems to be down, and is tried with one delivery at a time.", down)
+		gauge("usher_inbox_receiver_parked", "Parked webhooks for this receiver that no newer one of the same tenant has replaced.", float64(r.Parked))
+		gauge("usher_inbox_receiver_down", "1 while this receiver seems to be down, and usher tries one delivery at a time.", down)
 	}
 }

@@ -275,9 +275,9 @@ func (s *Inbox) AllPaused() bool {
 
 func (s *Inbox) troubles() (all []Trouble) {
 	if s.Error != "" {
-		fix := "If the disk of the file in USHER_WEBHOOK_INBOX is full, free some space: usher then goes on by itself. Otherwise fix the disk, then restart usher."
+		fix := "If the disk of the file in USHER_WEBHOOK_INBOX is full, free some space: usher then continues by itself. Otherwise fix the disk, then restart usher."
 		if s.Shared {
-			fix = "Check the database in USHER_WEBHOOK_INBOX: when it is back, usher goes on by itself."
+			fix = "Check the database in USHER_WEBHOOK_INBOX: when it is back, usher continues by itself."
 		}
 		all = append(all, Trouble{bad, "The inbox takes no webhooks: " + s.Error,
 			"Senders get 503, and usher is not ready. Nothing that was answered 200 is lost. " + fix, ""})

@@ -85,14 +85,14 @@ func (p *Port) tokenTroubles(now time.Time) (all []Trouble) {
 	case errors.As(err, &refused):
 		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: token endpoint refuses: %s", p.Name, refused.Code), effect + " What to do: " + p.Advice + ".", ""})
 	case err != nil:
-		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: %v", p.Name, err), effect + " usher goes on trying, at least once a minute. What to do: " + p.Advice + ".", ""})
+		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: %v", p.Name, err), effect + " usher retries, at least once a minute. What to do: " + p.Advice + ".", ""})
 	case !p.Source.Had:
 		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
 	}
 	// One revoked token can be the result of a change in the billing service. Another program with the same API client revokes again and
 	// again.
 	if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 {
-		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s tokens were refused long before the end, in the last hour", p.Name, page.Count(n)),
+		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s tokens were refused long before they expired, in the last hour", p.Name, page.Count(n)),
 			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
 	}
 	return all

@@ -88,7 +88,7 @@ func TestTroubles(t *testing.T) {
 			[]string{"bad", "Port main: connection refused", "goes on trying, at least once a minute. What to do: check USHER_X."}},
 		{"no token yet", port(tokens.State{}), nil, nil, nil, []string{"warn", "has had no token yet", ""}},
 		{"revoked", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil,
-			[]string{"warn", "2 tokens were refused long before the end", "API client of its own"}},
+			[]string{"warn", "2 tokens were refused long before they expired", "API client of its own"}},
 		{"revoked once", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 1) }), nil, nil, nil, nil},
 		{"calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5) }), nil, nil, nil,
 			[]string{"warn", "5 of 10 calls failed in the last 5 minutes", ""}},

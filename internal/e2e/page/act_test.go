@@ -60,7 +60,7 @@ func TestPageActs(t *testing.T) {
 	w.receiver.FailFor("harbour-ltd", sandbox.Fault{})
 	b.open(w.admin + "/webhooks/2")
 	b.until("the next one is delivered", `document.querySelector("#stand .badge").innerText == "delivered"`)
-	b.until("compared with nothing that was taken", `document.querySelector("#changes").parentElement.innerText.includes("has taken none of the tenant's snapshots before it")`)
+	b.until("compared with nothing that was taken", `document.querySelector("#changes").parentElement.innerText.includes("has accepted none of the tenant's earlier snapshots")`)
 
 	// One receiver, then one tenant; what somebody else does shows without a reload.
 	b.open(w.admin + "/")
@@ -86,7 +86,7 @@ func TestPageActs(t *testing.T) {
 	b.until("told who is parked, and why", `document.querySelector("#wrong").innerText.includes("2 webhooks of crm/quay-inc and crm/mill-co are parked") && document.querySelector("#wrong").innerText.includes("The receiver answered: 422: unknown tenant.")`)
 	click(`nav a[href="/tenants"]`)
 	click(`section[aria-labelledby="troubled"] a[href*="code=mill-co"]`)
-	b.until("told what is wrong", `/^usher has answered this since .*, by webhook 3/.test(document.querySelector("#since").innerText) && /^The receiver does not have it: webhook 3 is parked \(since .*\)\s+The receiver refused it: 422: unknown tenant\. Fix the receiver, then send it again\./.test(document.querySelector("#receipt").innerText)`)
+	b.until("told what is wrong", `/^usher has answered this since .*, by webhook 3/.test(document.querySelector("#since").innerText) && /^The receiver does not have it: webhook 3 is parked \(since .*\)\s+The receiver did not accept it: 422: unknown tenant\. Fix the receiver, then send it again\./.test(document.querySelector("#receipt").innerText)`)
 	click("#receipt a.button")
 	b.until("asked", `document.querySelector("h1").innerText == "Send webhook 3 again?"`)
 	click(".ask form button")
@@ -102,7 +102,7 @@ func TestPageActs(t *testing.T) {
 	b.click(`a[href="/redeliver?state=parked"]`)
 	b.until("asked", `document.querySelector("h1").innerText == "Send 1 webhook again?"`)
 	b.click("form button")
-	b.until("told so", `document.querySelector(".notice")?.innerText == "They are being sent again."`)
+	b.until("told so", `document.querySelector(".notice")?.innerText == "usher sends them again."`)
 	b.until("delivered", `document.querySelector("#w-4").innerText.includes("delivered")`)
 	b.open(w.admin + "/webhooks?search=3")
 	b.until("found by its id", `document.querySelector("#w-3 .id").innerText == "3"`)

@@ -439,9 +439,9 @@ func describe(err error) error {
 	case pg.Code == "28P01" || pg.Code == "28000":
 		return &SetupError{fmt.Errorf("the inbox's database refuses the user: %s (check USHER_WEBHOOK_INBOX and USHER_WEBHOOK_INBOX_PASSWORD)", pg.Message)}
 	case pg.Code == "3D000":
-		return &SetupError{fmt.Errorf("the inbox's database does not exist: %s; make it with CREATE DATABASE", pg.Message)}
+		return &SetupError{fmt.Errorf("the inbox's database does not exist: %s; create it with CREATE DATABASE", pg.Message)}
 	case pg.Code == "25006":
-		return errors.New("the inbox's database may only be read: it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write")
+		return errors.New("the inbox's database is read-only: it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write")
 	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03":
 		return &store.StatementError{Err: err}
 	case pg.Code == "53100":
@@ -474,12 +474,12 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 	switch {
 	case isCode(err, "42501"):
 		user, database := conn.Config().User, conn.Config().Database
-		return &SetupError{fmt.Errorf("the role %q may not do what usher needs (%w); as an administrator run: CREATE SCHEMA IF NOT EXISTS %s AUTHORIZATION %s; or, for usher to make it: GRANT CREATE ON DATABASE %s TO %s",
+		return &SetupError{fmt.Errorf("the role %q may not do what usher needs (%w); as an administrator run: CREATE SCHEMA IF NOT EXISTS %s AUTHORIZATION %s; or, to let usher create it: GRANT CREATE ON DATABASE %s TO %s",
 			user, err, e.schema, pgx.Identifier{user}.Sanitize(), pgx.Identifier{database}.Sanitize(), pgx.Identifier{user}.Sanitize())}
 	case err != nil:
 		return describe(err)
 	case version > len(migrations):
-		return &SetupError{fmt.Errorf("the tables in the schema %s were made by a newer usher (version %d, and this usher knows %d): start that one, or name another schema in USHER_WEBHOOK_INBOX", e.schema, version, len(migrations))}
+		return &SetupError{fmt.Errorf("a newer usher made the tables in the schema %s (version %d; this usher knows %d): start the newer usher, or name another schema in USHER_WEBHOOK_INBOX", e.schema, version, len(migrations))}
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ func (c *conn) version() (int, error) {
 	}
 	version := int(value.(int64))
 	if version > len(migrations) {
-		return 0, fmt.Errorf("its tables were made by a newer usher (version %d, and this usher knows %d): start that one, or use another file", version, len(migrations))
+		return 0, fmt.Errorf("a newer usher made its tables (version %d; this usher knows %d): start the newer usher, or use another file", version, len(migrations))
 	}
 	if version > 0 {
 		return version, nil

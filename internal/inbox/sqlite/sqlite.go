@@ -109,7 +109,7 @@ func checkOrphan(name string) error {
 		return nil
 	}
 	if info, err := os.Stat(log); err == nil && info.Size() > 0 {
-		return fmt.Errorf("the file is gone or empty, but %s exists, which belongs to it and has its newest webhooks: put the file back, or move that one away to start anew", log)
+		return fmt.Errorf("the file is gone or empty, but %s exists, which belongs to it and has its newest webhooks: put the file back, or move that one away to start with an empty inbox", log)
 	}
 	return nil
 }
@@ -165,7 +165,7 @@ func (e *Engine) migrate() error {
 		}
 	}
 	if problem != "ok" {
-		return fmt.Errorf("the file is damaged (%v): restore it from a backup ('usher inbox import'), or move it away and start anew", problem)
+		return fmt.Errorf("the file is damaged (%v): put a backup in its place, or move it away and start with an empty inbox", problem)
 	}
 	script := "BEGIN IMMEDIATE;\n"
 	for n := version; n < len(migrations); n++ {
@@ -402,9 +402,9 @@ func describe(err error) error {
 	case lib.SQLITE_FULL:
 		return fmt.Errorf("the disk of the inbox's file is full: %w", err)
 	case lib.SQLITE_NOTADB, lib.SQLITE_CORRUPT:
-		return fmt.Errorf("the inbox's file is damaged, or no inbox: %w", err)
+		return fmt.Errorf("the inbox's file is damaged, or is not an inbox: %w", err)
 	case lib.SQLITE_READONLY:
-		return fmt.Errorf("the inbox's file may only be read: %w", err)
+		return fmt.Errorf("the inbox's file is read-only: %w", err)
 	}
 	return fmt.Errorf("the inbox's file: %w", err)
 }

@@ -383,7 +383,7 @@ func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err 
 	case i.ended:
 		return errors.New("comes after the end"), nil
 	case l.Inbox != nil && l.Inbox.Version > exportVersion:
-		return nil, fmt.Errorf("line %d: the export is of version %d, and this usher knows %d: use a newer usher", n, l.Inbox.Version, exportVersion)
+		return nil, fmt.Errorf("line %d: the export has version %d, and this usher knows version %d: use a newer usher", n, l.Inbox.Version, exportVersion)
 	case l.Inbox != nil && i.filled:
 		return nil, ErrNotEmpty
 	case l.Inbox != nil:
@@ -391,7 +391,7 @@ func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err 
 	case l.End != nil:
 		i.ended = true
 		if l.End.Lines != i.lines {
-			return fmt.Errorf("says that %d lines come before it, but there are %d: the file is not whole", l.End.Lines, i.lines), nil
+			return fmt.Errorf("says that %d lines come before it, but there are %d: the file is not complete", l.End.Lines, i.lines), nil
 		}
 	case l.Type != "" || l.Webhook == nil && l.Lane == nil && l.Snapshot == nil && l.Seen == nil && l.Pause == nil:
 		return i.addBare(chunk, text), nil
@@ -407,7 +407,7 @@ func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err 
 func (i *importJob) finish(tx Tx, chunk *importChunk) error {
 	if i.isExport && !i.ended {
 		i.faultyLines++
-		i.faults = append(i.faults, "the last line is missing: the file is not whole")
+		i.faults = append(i.faults, "the last line is missing: the file is not complete")
 	}
 	if i.faultyLines > 0 && !i.skipFaulty {
 		return &FaultyError{i.faults, i.faultyLines}
@@ -440,7 +440,7 @@ const importDelay = 3 * time.Second
 
 var (
 	errLongLine = errors.New("is too long")
-	errNoLane   = errors.New("does not say whose it is")
+	errNoLane   = errors.New("does not name its tenant")
 )
 
 // readLine reads one line. If it is too long it returns errLongLine, and the next call reads the next line.

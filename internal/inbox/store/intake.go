@@ -67,7 +67,7 @@ func (s *Store) timeoutErr() error {
 	if err := s.health.lastErr(); err != nil {
 		return err
 	}
-	return errors.New("the inbox did not confirm it in time")
+	return errors.New("the inbox did not confirm the webhook in time")
 }
 
 func (s *Store) newIntake(w *webhookgate.Webhook) *intake {
@@ -214,7 +214,7 @@ func (i *intake) duplicate(b *batch, l *lane) string {
 		}
 	}
 	if reused {
-		i.s.cfg.Log.Warn("webhook has a signed webhook-id that another webhook had before; it is taken in", "webhook", row.Webhook, "tenant", row.Tenant)
+		i.s.cfg.Log.Warn("webhook-id was used before, for another body: usher accepts the webhook", "webhook", row.Webhook, "tenant", row.Tenant)
 	}
 	if !row.snapshot || i.s.cfg.DedupWindow == 0 {
 		return ""

@@ -399,9 +399,9 @@ func (o *Outcome) parkReason(h *Webhook, now time.Time) string {
 	case isPermanent(o.Attempt.Status):
 		return "the receiver will not take it: " + http.StatusText(o.Attempt.Status)
 	case h.Counted >= o.s.cfg.MaxAttempts:
-		return "every try failed"
+		return "too many failed tries (USHER_WEBHOOK_INBOX_ATTEMPTS)"
 	case now.Sub(h.AgeFrom()) > o.s.cfg.MaxAge:
-		return "too old"
+		return "older than USHER_WEBHOOK_INBOX_MAX_AGE"
 	}
 	return ""
 }

@@ -69,7 +69,7 @@ func (s *Store) deleteOldestRefused(b *batch, l *lane) {
 			l.countOut(old)
 			old.State = Discarded // other ops of this batch must not see it as refused
 			b.deleted = append(b.deleted, old.ID)
-			s.cfg.Log.Warn("a refused webhook is deleted: its tenant has too many", "id", old.ID, "tenant", old.Tenant)
+			s.cfg.Log.Warn("deleted a refused webhook: its tenant has too many", "id", old.ID, "tenant", old.Tenant)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (s *Store) sweepRefused(tx Tx, now int64) error {
 	if err := tx.Send(); err != nil || len(old) == 0 {
 		return err
 	}
-	s.cfg.Log.Warn("refused webhooks are deleted that nobody has dealt with: they are too many or too old", "count", len(old))
+	s.cfg.Log.Warn("deleted refused webhooks that nobody has dealt with: they are too many or too old", "count", len(old))
 	tx.Queue("content_delete", nil, old)
 	tx.Queue("lane_subtract_refused", nil, lanes)
 	return tx.Send()
@@ -130,7 +130,7 @@ func (s *Store) Accept(id int64, force bool) (int64, error) {
 }
 
 // ErrNotRefused says that only refused webhooks can be accepted.
-var ErrNotRefused = errors.New("it was not refused, or somebody has dealt with it, or a newer snapshot of its tenant was taken in")
+var ErrNotRefused = errors.New("it was not refused, somebody has dealt with it, or its tenant has a newer snapshot")
 
 // An acceptOp is an intake that also marks the refused webhook as accepted.
 type acceptOp struct {

@@ -570,13 +570,13 @@ var (
 	// ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
 	ErrNotFound = errors.New("no such webhook in the inbox")
 	// ErrFinished says that a webhook can't be discarded because it is only history.
-	ErrFinished = errors.New("it neither waits nor is parked")
+	ErrFinished = errors.New("it is neither waiting nor parked")
 	// ErrKept says that a webhook can't be sent again: it was kept, and still no receiver takes its platform.
-	ErrKept = errors.New("it was kept: no receiver takes webhooks of its platform")
+	ErrKept = errors.New("no receiver takes webhooks of its platform")
 	// ErrBusy says that a webhook is still being delivered.
-	ErrBusy = errors.New("it is being delivered at this moment; try again")
+	ErrBusy = errors.New("it is being delivered right now; try again")
 	// ErrRefused says that a webhook was never taken in, so that it can't be sent again.
-	ErrRefused = errors.New("it was refused, and never taken in ('usher inbox accept' does that, if nobody has dealt with it)")
+	ErrRefused = errors.New("it was refused: 'usher inbox accept' takes it in, if nobody has dealt with it")
 )
 
 // An OverwriteError says that a redelivery would replace a newer snapshot at the receiver by an older one.

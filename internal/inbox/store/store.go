@@ -68,7 +68,7 @@ type Tx interface {
 type Row interface{ Scan(into ...any) error }
 
 // ErrDoubt says that nobody knows whether a transaction was committed.
-var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction, which may be done or not")
+var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction: nobody knows whether it was done")
 
 // A StatementError says that the database works, but refused a statement because of its values, or because somebody else has
 // locked a row. So one operation of a batch is to blame, and the others can succeed without it.
@@ -321,10 +321,10 @@ func (h *health) end(log *slog.Logger, began time.Time, err error) {
 		log.Info("the inbox can be written again", "after", time.Since(h.failingSince).Round(time.Millisecond))
 	case errors.As(err, &broken) && !h.broken:
 		h.broken, h.failingSince = true, began
-		log.Error("the inbox is broken, and takes nothing in until usher is restarted", "err", err)
+		log.Error("the inbox is broken: usher stores nothing more in it until you restart usher", "err", err)
 	case err != nil && h.err == nil:
 		h.failingSince = began
-		log.Error("the inbox can't be written, will retry", "err", err)
+		log.Error("cannot write to the inbox, will retry", "err", err)
 	}
 	h.err = err
 	h.everWritten = h.everWritten || err == nil
@@ -379,7 +379,7 @@ func (s *Store) Now() time.Time {
 // observeClock notes a reading of the database's clock.
 func (s *Store) observeClock(now int64, asked time.Time) {
 	if s.clock.observe(now, asked) {
-		s.cfg.Log.Warn("the database's clock has jumped; what others deliver is left to them for a while")
+		s.cfg.Log.Warn("the database's clock has jumped: for some seconds usher takes over no deliveries of other replicas")
 		s.clockJumped = true
 	}
 }
