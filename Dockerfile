@@ -1,11 +1,11 @@
 # docker build -t usher --build-arg VERSION=v0.1.0 --build-arg COMMIT=$(git rev-parse HEAD) .
 #
-# All of the final image comes from two folders that the stage "build" leaves, /image and
-# /state. So it can be built from a binary that is there already, without a registry or a
-# compiler: --build-context build=DIR puts a folder of yours, with those two in it, in the
-# place of the stage. deploy/image_test.go does that.
+# The final image comes from two folders of the stage "build": /image and /state. With
+# --build-context build=DIR a folder of yours, with those two in it, replaces that stage. So
+# you can build the image from an existing binary, without a registry or a compiler, as
+# deploy/image_test.go does.
 
-# As go.mod's toolchain line has it.
+# The same version as in go.mod's toolchain line.
 FROM --platform=$BUILDPLATFORM golang:1.27.3-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -34,5 +34,5 @@ COPY --from=build --chown=65532:65532 /state /var/lib/usher
 # A number, so that Kubernetes can see that it is not root.
 USER 65532:65532
 ENTRYPOINT ["/usher"]
-# It asks the admin port on loopback, which is nobody else's.
+# It asks the admin port, on loopback.
 HEALTHCHECK --interval=10s --timeout=6s --start-period=30s --retries=3 CMD ["/usher", "healthcheck"]

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs one of the two PostgreSQL servers of compose.cluster.yaml. PEER is the address of the other one, and FIRST is
-# set for the one that is made empty; the other begins as its copy. Whichever of them was promoted is the primary, and
-# the one that comes back follows it.
+# Runs one of the two PostgreSQL servers of compose.cluster.yaml. PEER is the address of the other one. FIRST is set for
+# the one that starts empty; the other starts as its copy. The one that was promoted is the primary, and the one that
+# comes back follows it.
 #
-# Nothing here promotes a server by itself: that takes somebody who knows for sure that the other one is gone. In
-# production, leave that to Patroni, CloudNativePG or your cloud.
+# Nothing here promotes a server by itself: only somebody who knows for sure that the other one is gone can do that. In
+# production, leave it to Patroni, CloudNativePG or your cloud.
 set -eu
 PGPASSWORD=$(cat /run/secrets/postgres-password)
 export PGPASSWORD PGCONNECT_TIMEOUT=2
@@ -26,7 +26,7 @@ make_empty() {
 follow_peer() {
 	rm -rf "$PGDATA"
 	pg_basebackup --dbname="$PEER" --pgdata="$PGDATA" --write-recovery-conf --checkpoint=fast
-	# From here on the primary confirms only what this server has, too: what usher answered 200 outlives either of them.
+	# From here on the primary confirms only what this server has, too: what usher answered 200 survives the loss of one.
 	ask_peer "ALTER SYSTEM SET synchronous_standby_names = '*'"
 	ask_peer 'SELECT pg_reload_conf()' >/dev/null
 }

@@ -85,7 +85,7 @@ func TestTroubles(t *testing.T) {
 		{"refused with a token at hand", port(tokens.State{Had: true, Token: held, Err: refused("invalid_client")}), nil, nil, nil,
 			[]string{"warn", "invalid_client", "Calls go on with the current token"}},
 		{"unreachable", port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil, nil,
-			[]string{"bad", "Port main: connection refused", "goes on trying, at least once a minute. What to do: check USHER_X."}},
+			[]string{"bad", "Port main: connection refused", "usher retries, at least once a minute. What to do: check USHER_X."}},
 		{"no token yet", port(tokens.State{}), nil, nil, nil, []string{"warn", "has had no token yet", ""}},
 		{"revoked", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil,
 			[]string{"warn", "2 tokens were refused long before they expired", "API client of its own"}},

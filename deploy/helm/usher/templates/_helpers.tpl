@@ -44,7 +44,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- fail "nothing to run: set receiver.url for webhooks, entitlements.enabled for entitlements, or outbound.baseURL for calls to the billing service" -}}
 {{- end -}}
 {{- if and $gate (not (or $keys.webhookToken $keys.hmacSecret)) -}}
-{{- fail "secret.keys needs webhookToken or hmacSecret: the gate has to be able to tell who sent a webhook" -}}
+{{- fail "secret.keys needs webhookToken or hmacSecret: the gate must be able to check who sent a webhook" -}}
 {{- end -}}
 {{- if and .Values.ingress.enabled (not $gate) -}}
 {{- fail "ingress.enabled is for webhooks: set receiver.url" -}}
@@ -56,7 +56,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- fail "gate.enabled is false: entitlements then need inbox.type postgres, which another usher fills" -}}
 {{- end -}}
 {{- if and (eq $inbox "file") (gt (int (.Values.replicas | default 1)) 1) -}}
-{{- fail "replicas: an inbox in a file is for one replica. With more, a webhook could be taken for a duplicate that is none: use inbox.type postgres" -}}
+{{- fail "replicas: an inbox in a file is for one replica. With more, a change could be dropped as a duplicate: use inbox.type postgres" -}}
 {{- end -}}
 {{- if and (eq $inbox "postgres") (eq (empty $postgres.url) (empty $postgres.secret.name)) -}}
 {{- fail "inbox.postgres needs its address: set url or secret.name, and not both" -}}
@@ -72,7 +72,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end -}}
 {{- end -}}
 
-{{/* The environment: one list, so that what usher is told can be read in one place. */}}
+{{/* The environment: one list, so that all settings of usher are in one place. */}}
 {{- define "usher.env" -}}
 {{- $secret := "/run/secrets/usher" -}}
 {{- $keys := .Values.secret.keys -}}
