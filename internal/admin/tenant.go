@@ -234,7 +234,7 @@ func (h *Handler) addReceipt(t *Tenant) error {
 	case d.NoReceiver:
 		r.Why, r.Do = "No receiver takes its platform any more", "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher."
 	case d.HeldUp != nil && d.HeldUp.Down:
-		r.Why, r.Do = receiver+" is down: "+d.HeldUp.Answer, "Bring the receiver back. usher then delivers by itself."
+		r.Why, r.Do = receiver+" is down: "+d.HeldUp.Answer, "Fix the receiver. usher then delivers by itself."
 	case d.HeldUp != nil:
 		r.Why, r.Do, r.Run = receiver+" does not take webhook "+d.HeldUp.Webhook+", which goes first: "+d.HeldUp.Answer, "Fix the receiver. usher tries again by itself. To try it now, send it again.", "usher inbox redeliver "+d.HeldUp.Webhook
 		if d.HeldUp.Webhook == d.ID {

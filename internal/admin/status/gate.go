@@ -275,7 +275,7 @@ func (s *Inbox) AllPaused() bool {
 
 func (s *Inbox) troubles() (all []Trouble) {
 	if s.Error != "" {
-		fix := "If the disk of the file in USHER_WEBHOOK_INBOX is full, free some space: usher then continues by itself. Otherwise fix the disk, then restart usher."
+		fix := "If the disk of the file in USHER_WEBHOOK_INBOX is full, free some space: usher then continues by itself. Otherwise put the file back or fix the disk, then restart usher."
 		if s.Shared {
 			fix = "Check the database in USHER_WEBHOOK_INBOX: when it is back, usher continues by itself."
 		}

@@ -95,12 +95,12 @@ func receiverTroubles(gate *Gate, box *Inbox) (all []Trouble) {
 		case r.Oldest <= shortPatience, r.Paused: // a banner on every page names the pauses
 		case r.diagnosis == away:
 			all = append(all, Trouble{bad, name + " " + r.State + ": " + waits,
-				fmt.Sprintf("Bring the receiver %s back. Nothing is lost: what waits is delivered when it answers, in order.", r.Address), "/webhooks?state=waiting"})
+				fmt.Sprintf("Fix the receiver %s. Nothing is lost: usher then delivers what waits, in order.", r.Address), "/webhooks?state=waiting"})
 		case r.diagnosis == refusesSome:
 			all = append(all, refusedTenants(name, r.Name, box.HeldUp)...)
 		case r.Oldest > patience && len(box.Paused) == 0: // with a pause, the oldest may be one that is paused
 			all = append(all, Trouble{bad, name + " is slow to take webhooks: " + waits,
-				fmt.Sprintf("See why the receiver %s is slow. Nothing is lost: what waits is delivered in order.", r.Address), "/webhooks?state=waiting"})
+				fmt.Sprintf("Find out why the receiver %s is slow. Nothing is lost: usher delivers what waits, in order.", r.Address), "/webhooks?state=waiting"})
 		}
 	}
 	return all
@@ -145,7 +145,7 @@ func passThroughTroubles(gate *Gate) []Trouble {
 	for i := range gate.Receivers {
 		if r := &gate.Receivers[i]; r.diagnosis == away {
 			all = append(all, Trouble{bad, fmt.Sprintf("%s %s: %s in the last %d minutes", gate.nameOf(r), r.State, page.Plural(n, "webhook failed", "webhooks failed"), lately),
-				fmt.Sprintf("Bring the receiver %s back, %s", r.Address, resend), "/webhooks?state=failed"})
+				fmt.Sprintf("Fix the receiver %s, %s", r.Address, resend), "/webhooks?state=failed"})
 		}
 	}
 	if len(all) == 0 && len(gate.FailedTenants) > 0 {
