@@ -51,7 +51,7 @@ func problemOf(err error) *problem {
 			message: fmt.Sprintf("the billing service did not answer in time: %v", err)}
 	default:
 		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
-			message: fmt.Sprintf("the billing service gave no answer that can be used: %v", err)}
+			message: fmt.Sprintf("the answer of the billing service cannot be used: %v", err)}
 	}
 }
 

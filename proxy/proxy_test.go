@@ -232,7 +232,7 @@ func TestNothingSecretIsLogged(t *testing.T) {
 	if strings.Contains(log, token) || strings.Contains(log, token[len(token)-20:]) || strings.Contains(log, "s3cret") {
 		t.Errorf("a secret is in the log:\n%s", log)
 	}
-	if !strings.Contains(log, "long before its end") {
+	if !strings.Contains(log, "long before it expired") {
 		t.Errorf("nothing is said of the early revocation:\n%s", log)
 	}
 }

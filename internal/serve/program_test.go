@@ -150,7 +150,7 @@ func TestNothingSecretShows(t *testing.T) {
 			t.Errorf("%q shows", secret)
 		}
 	}
-	if !strings.Contains(shown, "[redacted]") || !strings.Contains(shown, "long before its end") {
+	if !strings.Contains(shown, "[redacted]") || !strings.Contains(shown, "long before it expired") {
 		t.Error("the test did not see what it should")
 	}
 }
