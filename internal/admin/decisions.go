@@ -138,11 +138,11 @@ func (d *Decisions) Refused() (n int, of status.Details) {
 	defer d.mu.Unlock()
 	of.Reason, of.Link = d.lastReason, "/webhooks?state=rejected"
 	for lane, times := range d.refused {
-		if n += times; lane.Tenant != "" {
-			of.Tenants = append(of.Tenants, page.TenantName(lane.Platform, lane.Tenant))
-		}
+		n += times
+		of.Tenants = append(of.Tenants, cmp.Or(page.TenantName(lane.Platform, lane.Tenant), unknownTenant))
 	}
 	slices.Sort(of.Tenants)
+	of.Tenants = slices.Compact(of.Tenants)
 	return n, of
 }
 

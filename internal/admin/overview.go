@@ -45,7 +45,11 @@ func (h *Handler) details(state store.State) status.Details {
 	entries, _ := h.cfg.Inbox.List(store.Filter{State: state, Limit: 1000}) // after an error the status already says what is wrong
 	for i := range entries {
 		w := newWebhook(&entries[i])
-		if name := page.TenantName(w.Platform, w.Tenant); w.Tenant != "" && !slices.Contains(d.Tenants, name) {
+		name := page.TenantName(w.Platform, w.Tenant)
+		if w.Tenant == "" {
+			name = unknownTenant
+		}
+		if (w.Tenant != "" || state == store.Refused) && !slices.Contains(d.Tenants, name) {
 			d.Tenants = append(d.Tenants, name)
 		}
 		if i == 0 {
@@ -57,6 +61,9 @@ func (h *Handler) details(state store.State) status.Details {
 	}
 	return d
 }
+
+// unknownTenant stands for the tenant of a refused webhook that does not say for certain whose it is.
+const unknownTenant = "an unknown tenant"
 
 // overviewPage is the front page.
 type overviewPage struct {

@@ -81,3 +81,13 @@ func TestRefusedOnThePages(t *testing.T) {
 	see("/webhooks/d2", []string{"would have added sso", "← name is missing"})
 	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "<code>users</code>"}, "<code>sso</code>", "has not taken this")
 }
+
+// A webhook that does not say whose it is does not count as that of a tenant.
+func TestRefusedOfAnUnknownTenant(t *testing.T) {
+	b := inboxtest.Open(t)
+	b.Refuse(refusal422(five))
+	b.Refuse(&webhookgate.Refusal{Status: 400, Reason: "json", Faults: []content.Fault{{Message: "is not JSON"}}, Webhook: webhookgate.Webhook{ID: "x", Body: []byte("{")}})
+	if _, page := look(entitled(b), "/"); !strings.Contains(page, "usher refused 2 webhooks of an unknown tenant and eu/acme") {
+		t.Error(page)
+	}
+}

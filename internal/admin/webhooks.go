@@ -64,7 +64,7 @@ func (w *Webhook) waits() bool { return w.State == store.Waiting }
 
 // NextTry says when usher tries a webhook that waits, or nothing if that is not known.
 func (w *Webhook) NextTry() string {
-	if w.waits() && (w.Paused || w.HeldBy == "" && !w.Next.IsZero()) {
+	if w.waits() && !w.NoReceiver && (w.Paused || w.HeldBy == "" && !w.Next.IsZero()) {
 		return status.NextTry(w.Next, w.Paused, w.Down)
 	}
 	return ""
@@ -206,8 +206,10 @@ func (h *Handler) whyWaiting(list []Webhook) {
 			continue
 		}
 		w.Paused = status.PausedBy(paused, known, w.Platform, w.Tenant, w.Receiver) != nil
-		w.NoReceiver = homeless && known.For(w.Platform) == nil
-		switch w.HeldUp = held[w.lane()]; {
+		if w.NoReceiver = homeless && known.For(w.Platform) == nil; !w.NoReceiver {
+			w.HeldUp = held[w.lane()]
+		}
+		switch {
 		case w.HeldUp == nil:
 		case w.HeldUp.Webhook == w.ID:
 			w.Behind, w.Down = w.HeldUp.Behind, w.HeldUp.Down

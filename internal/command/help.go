@@ -151,14 +151,12 @@ func helpCommand(_ context.Context, p *Process, args []string) error {
 	case len(args) == 0:
 		fmt.Fprint(p.Stdout, usage)
 		return nil
-	case args[0] == "settings" && len(args) <= 2:
-		word := strings.Join(args[1:], "")
+	case args[0] == "settings":
+		word := strings.Join(args[1:], " ")
 		if !settings.WriteHelp(p.Stdout, word) {
 			return usageErrorf("no setting is about %q", word)
 		}
 		return nil
-	case len(args) > 1:
-		return usageErrorf("takes one command, but got %q", strings.Join(args, " "))
 	}
 	text, ok := commandHelp[args[0]]
 	if !ok {
