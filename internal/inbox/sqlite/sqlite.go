@@ -92,7 +92,11 @@ func createIfMissing(name string) error {
 	if err := checkOrphan(name); err != nil {
 		return err
 	}
-	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
+	info, err := os.Stat(name)
+	if err == nil && info.IsDir() {
+		return errors.New("it is a folder: add the name of a file in it, such as inbox.db")
+	}
+	if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
@@ -124,17 +128,18 @@ func resolveLink(name string) string {
 }
 
 func (e *Engine) open() error {
-	for _, end := range []string{"", "-wal", "-shm"} { // a file that usher did not make: it holds payloads
-		if info, err := os.Stat(e.path + end); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 && os.Chmod(e.path+end, 0o600) == nil {
-			e.log.Warn("others could read or write the inbox's file: usher has set its mode to 0600", "file", e.path+end)
-		}
-	}
 	var err error
 	if e.conn, err = connect(e.path, append([]string{"auto_vacuum(INCREMENTAL)", "wal_autocheckpoint(4000)"}, pragmas...)); err != nil {
 		return describe(err)
 	}
 	if err := e.migrate(); err != nil {
 		return err
+	}
+	// It holds payloads. This comes after the tables: until then it may be something else that was named by mistake.
+	for _, end := range []string{"", "-wal", "-shm"} {
+		if info, err := os.Stat(e.path + end); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 && os.Chmod(e.path+end, 0o600) == nil {
+			e.log.Warn("others could read or write the inbox's file: usher has set its mode to 0600", "file", e.path+end)
+		}
 	}
 	if e.file, err = os.Stat(e.path); err != nil {
 		return err

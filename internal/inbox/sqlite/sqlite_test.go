@@ -1,9 +1,12 @@
 package sqlite
 
 import (
+	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -98,6 +101,28 @@ func TestAnImportRunsOnce(t *testing.T) {
 	}
 	if !e.hasReserve {
 		t.Error("the reserve is given up for an import")
+	}
+}
+
+// Somebody may name a folder, or a file of another program. usher then does not start, and must not keep others from using it.
+func TestWhatIsNoInboxKeepsItsMode(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "notes.txt")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(file, bytes.Repeat([]byte("notes\n"), 100), 0o644), os.Chmod(file, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]os.FileMode{dir: 0o755, file: 0o644} {
+		if e, err := Open(name, slog.New(slog.DiscardHandler)); err == nil {
+			e.Close()
+			t.Errorf("%s is used as an inbox", name)
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); runtime.GOOS != "windows" && got != want {
+			t.Errorf("%s has the mode %o now, want %o", name, got, want)
+		}
 	}
 }
 
