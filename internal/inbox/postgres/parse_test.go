@@ -17,6 +17,7 @@ func TestParse(t *testing.T) {
 		"postgres://u:hidden@h:port/db":                                     "address",
 		"postgres://u:hidden@h/db?sslmode=maybe":                            "sslmode",
 		"postgres://u:hidden@h/db?%zz":                                      "parameters",
+		"postgres://u:12?hidden@h/db":                                       "address", // the password is 12?hidden
 	} {
 		_, err := Parse(address)
 		switch {

@@ -68,7 +68,11 @@ func Parse(address string) (*Address, error) {
 		return nil, errors.New(parseReason(err))
 	}
 	for name := range config.ConnConfig.RuntimeParams {
-		if name != "application_name" {
+		switch {
+		case name == "application_name":
+		case strings.Contains(text, "@") && !strings.Contains(base, "@"): // a question mark in the password: the name is a part of it
+			return nil, errors.New("it can't be read as an address: write a ? inside the password as %3F")
+		default:
 			// A pooler refuses parameters that it does not know, and passes none on.
 			return nil, fmt.Errorf("it has the parameter %q, which usher does not know", name)
 		}
