@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -161,8 +162,25 @@ func regular(path string) bool {
 	return err != nil || info.Mode().IsRegular()
 }
 
+// maxFile is more than any file has that usher is configured with.
+const maxFile = 16 << 20
+
+// ReadFile returns the content of a file. It does not read a device without end, such as /dev/zero, until there is no memory left.
+func ReadFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = &os.PathError{Op: "read", Path: path, Err: errTooLarge}
+	}
+	return data, err
+}
+
 func read(path string) (string, error) {
-	data, err := os.ReadFile(path)
+	data, err := ReadFile(path)
 	if err != nil {
 		return "", err
 	}
@@ -173,4 +191,7 @@ func read(path string) (string, error) {
 	return string(data), nil
 }
 
-var errEmpty = errors.New("the file is empty")
+var (
+	errEmpty    = errors.New("the file is empty")
+	errTooLarge = errors.New("the file is larger than 16 MiB")
+)

@@ -47,6 +47,14 @@ func TestFromFile(t *testing.T) {
 	if _, err := FromFile(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
 	}
+	huge := filepath.Join(dir, "huge") // as /dev/zero: it must not be read to its end
+	write(t, huge, "s3cret")
+	if err := os.Truncate(huge, maxFile+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := FromFile(huge); !errors.Is(err, errTooLarge) {
+		t.Errorf("huge file: %v", err)
+	}
 }
 
 // The kubelet swaps the symlink ..data; a person truncates and writes the file. Watch must see both changes, and

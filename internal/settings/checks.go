@@ -159,7 +159,7 @@ func isLoopback(host string) bool {
 }
 
 func (r *reader) readFile(name, path string) []byte {
-	data, err := os.ReadFile(path)
+	data, err := secret.ReadFile(path)
 	switch {
 	case err != nil && mayBeSecret(path):
 		r.invalid(name, "the name of a file")

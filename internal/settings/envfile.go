@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 
+	"usher/internal/secret"
 	"usher/internal/text"
 )
 
@@ -52,7 +52,7 @@ func setAside(lower, higher []string) []string {
 }
 
 func readEnvFile(path string) ([]string, error) {
-	content, err := os.ReadFile(path)
+	content, err := secret.ReadFile(path)
 	if path := new(fs.PathError); errors.As(err, &path) {
 		return nil, path.Err // the caller names the file
 	}

@@ -82,9 +82,13 @@ func TestWithFiles(t *testing.T) {
 		t.Errorf("what was set aside is still there: %v", got)
 	}
 
-	_, err = WithFiles(nil, filepath.Join(dir, "none"), first, dir, file("bad", "s3cret"))
+	huge := file("huge", "")
+	if err := os.Truncate(huge, 17<<20); err != nil {
+		t.Fatal(err)
+	}
+	_, err = WithFiles(nil, filepath.Join(dir, "none"), first, dir, file("bad", "s3cret"), huge)
 	var problems Problems
-	if !errors.As(err, &problems) || len(problems) != 3 || !strings.HasPrefix(problems[0], "--env-file "+filepath.Join(dir, "none")+": ") {
+	if !errors.As(err, &problems) || len(problems) != 4 || !strings.Contains(problems[3], "larger than 16 MiB") || !strings.HasPrefix(problems[0], "--env-file "+filepath.Join(dir, "none")+": ") {
 		t.Errorf("%v", err)
 	}
 	if strings.Contains(errorText(err), "s3cret") {
