@@ -13,6 +13,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"usher/internal/snapshot"
@@ -49,5 +51,9 @@ var (
 type AmbiguousError struct{ Platforms []string }
 
 func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("the tenant's code exists on several platforms: add platform, one of %s", text.Clip(fmt.Sprintf("%q", e.Platforms), 200))
+	var names []string
+	for _, platform := range e.Platforms {
+		names = append(names, strconv.Quote(platform))
+	}
+	return fmt.Sprintf("the tenant's code exists on several platforms: add platform, one of %s", text.Clip(strings.Join(names, ", "), 200))
 }
