@@ -451,7 +451,7 @@ func describe(err error) error {
 	case pg.Code == "53100":
 		return errors.New("the disk of the inbox's database is full")
 	}
-	return fmt.Errorf("the inbox's database: %w", err)
+	return fmt.Errorf("the inbox's database: %w", pg) // without the list of tries if it cannot connect
 }
 
 // oneLine is an error of pgx when it cannot connect. pgx names the user and the database, and has a line for each try, with TLS and
