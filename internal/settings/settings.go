@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"usher/internal/secret"
+	"usher/webhookgate/content"
 )
 
 // Settings has all settings.
@@ -255,6 +256,8 @@ func (s *Settings) unused(r *reader) (unused []Unused) {
 			unused = append(unused, Unused{name, "there is no inbox; to have one, set USHER_WEBHOOK_INBOX"})
 		case s.Webhook.hmacSecret == nil && (name == "USHER_WEBHOOK_HMAC_HEADER" || name == "USHER_WEBHOOK_HMAC_ALGORITHM"):
 			unused = append(unused, Unused{name, "no signature is checked; to check it, set USHER_WEBHOOK_HMAC_SECRET"})
+		case name == "USHER_ENTITLEMENTS_LISTEN" && !slices.Contains(s.Webhook.Types, "*") && !slices.Contains(s.Webhook.Types, content.TenantProvisioningChange):
+			unused = append(unused, Unused{name, "USHER_WEBHOOK_TYPES does not have TenantProvisioningChange, and what a tenant may use is known from that type alone"})
 		}
 	}
 	return unused
