@@ -288,12 +288,12 @@ func (h *Handler) unknownTenant(name store.TenantName) error {
 	return &refusal{http.StatusNotFound, why}
 }
 
-// similarTenants returns up to three tenants whose code, platform or name contains this text, in any case.
+// similarTenants returns up to three tenants whose code, platform or name contains this text, in any case, or a typing error of it.
 func (h *Handler) similarTenants(tenant string) (names []string, err error) {
 	if h.cfg.Inbox == nil {
 		return nil, nil
 	}
-	all, err := h.cfg.Inbox.Tenants(store.TenantFilter{Search: tenant, Limit: 3})
+	all, err := h.cfg.Inbox.Tenants(store.TenantFilter{Search: tenant, Typo: true, Limit: 3})
 	for _, t := range all {
 		names = append(names, store.ShowTenant(t.Platform, t.Tenant))
 	}

@@ -68,6 +68,7 @@ func TestEntitlements(t *testing.T) {
 		"acme":        "usher: several tenants have this code: write eu/acme or us/acme\n",
 		"new sso":     "usher refused webhook 4 of this tenant (",
 		"LOST":        "usher: unknown tenant LOST: did you mean eu/lost?\n",
+		"lots":        "usher: unknown tenant lots: did you mean eu/lost?\n",
 		"us/lost sso": "usher: unknown tenant us/lost: did you mean eu/lost?\n",
 		"eu/lost":     "usher: the last webhook of eu/lost, 3, has no list of features that can be read\n",
 	} {

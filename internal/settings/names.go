@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"usher/internal/text"
 )
 
 var (
@@ -74,24 +76,10 @@ func Nearest(name string, known []string) string {
 		for _, k := range known {
 			k = strings.Replace(k, "_n_", "_"+index+"_", 1)
 			short := len(k) < len("USHER_")+6 // two edits make too many other words of a short name
-			if (edits < 2 || !short) && withinEdits(name, k, edits) {
+			if (edits < 2 || !short) && text.WithinEdits(name, k, edits) {
 				return k
 			}
 		}
 	}
 	return ""
-}
-
-// withinEdits reports whether a becomes b if at most so many letters are added, removed, replaced or swapped
-// with their neighbour.
-func withinEdits(a, b string, edits int) bool {
-	for a != "" && b != "" && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	if a == "" || b == "" || edits == 0 {
-		return len(a)+len(b) <= edits
-	}
-	swapped := len(a) > 1 && len(b) > 1 && a[0] == b[1] && a[1] == b[0]
-	return withinEdits(a[1:], b, edits-1) || withinEdits(a, b[1:], edits-1) || withinEdits(a[1:], b[1:], edits-1) ||
-		swapped && withinEdits(a[2:], b[2:], edits-1)
 }

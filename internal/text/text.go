@@ -1,6 +1,6 @@
 // Package text prepares text that others wrote before usher logs it or shows it: it cuts the text
-// short, makes control characters visible, or removes quotations. It also reads the trace id of a
-// request, and asks whether an output is a terminal.
+// short, makes control characters visible, or removes quotations. It also finds typing errors, reads the
+// trace id of a request, and asks whether an output is a terminal.
 package text
 
 import (
@@ -119,4 +119,18 @@ func Plain(s string) string {
 		s = html.UnescapeString(markup.ReplaceAllString(s, " "))
 	}
 	return strings.Join(strings.Fields(s), " ")
+}
+
+// WithinEdits reports whether a becomes b if at most so many letters are added, removed, replaced or swapped
+// with their neighbour.
+func WithinEdits(a, b string, edits int) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	if a == "" || b == "" || edits == 0 {
+		return len(a)+len(b) <= edits
+	}
+	swapped := len(a) > 1 && len(b) > 1 && a[0] == b[1] && a[1] == b[0]
+	return WithinEdits(a[1:], b, edits-1) || WithinEdits(a, b[1:], edits-1) || WithinEdits(a[1:], b[1:], edits-1) ||
+		swapped && WithinEdits(a[2:], b[2:], edits-1)
 }

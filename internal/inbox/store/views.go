@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"usher/internal/snapshot"
+	"usher/internal/text"
 	"usher/webhookgate/content"
 )
 
@@ -393,6 +394,7 @@ type Tenant struct {
 // TenantFilter selects tenants; empty fields select all.
 type TenantFilter struct {
 	Search   string  // text, in upper or lower case, of the code, the platform's code or the name
+	Typo     bool    // also tenants whose code is Search with one typing error
 	Troubled bool    // only tenants with webhooks that are held up, parked or refused
 	After    *Tenant // only tenants after this one, to continue a former list
 	Limit    int
@@ -400,7 +402,8 @@ type TenantFilter struct {
 
 func (f *TenantFilter) match(t *Tenant) bool {
 	search := strings.ToLower(f.Search)
-	return search == "" || strings.Contains(strings.ToLower(ShowTenant(t.Platform, t.Tenant)), search) || strings.Contains(strings.ToLower(t.Name), search)
+	return search == "" || strings.Contains(strings.ToLower(ShowTenant(t.Platform, t.Tenant)), search) || strings.Contains(strings.ToLower(t.Name), search) ||
+		f.Typo && text.WithinEdits(strings.ToLower(t.Tenant), search, 1)
 }
 
 // Tenants returns the tenants that f selects, in the order of their codes.
