@@ -45,6 +45,9 @@ func checkCommand(ctx context.Context, p *Process) error {
 		}
 	}
 	if s.GateOn() {
+		if ends := s.Webhook.TLSEnds; !ends.IsZero() && time.Now().After(ends) {
+			c.fail("certificate of the gate: it has expired, on %s; put a new one into USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE", ends.UTC().Format(time.DateOnly))
+		}
 		for _, r := range s.Webhook.Receivers.All() {
 			c.receiver(ctx, r)
 		}

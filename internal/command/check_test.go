@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"usher/internal/sandbox"
 	"usher/internal/testkit"
@@ -23,6 +24,7 @@ func TestCheck(t *testing.T) {
 	defer stranger.Close()
 	gone := httptest.NewServer(nil)
 	gone.Close()
+	expired, key := testkit.CertificateUntil(t, time.Now().Add(-time.Minute), "127.0.0.1")
 	for _, tc := range []struct {
 		name  string
 		extra []string
@@ -37,6 +39,8 @@ func TestCheck(t *testing.T) {
 		{"unreachable", []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"can't be reached", "USHER_BASE_URL"}},
 		{"receiver whose certificate is not trusted", []string{"USHER_WEBHOOK_FORWARD_URL=" + stranger.URL}, 1, []string{"FAIL  receiver main: ", "certificate", "USHER_WEBHOOK_FORWARD_URL"}},
 		{"receiver down", []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"ok    graphql", "FAIL  receiver", "USHER_WEBHOOK_FORWARD_URL"}},
+		{"certificate of the gate that has expired", []string{"USHER_WEBHOOK_FORWARD_URL=" + receiver.URL, "USHER_WEBHOOK_TLS_CERT_FILE=" + expired, "USHER_WEBHOOK_TLS_KEY_FILE=" + key}, 1,
+			[]string{"FAIL  certificate of the gate: it has expired", "USHER_WEBHOOK_TLS_CERT_FILE"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := start(t, s.Environ(tc.extra...), "check")

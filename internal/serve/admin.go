@@ -75,6 +75,9 @@ func (u *Usher) portStates() []status.Port {
 func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	w := &u.settings.Webhook
 	state := &status.Gate{Address: u.gateListener.url() + w.Path, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour()}
+	if u.gateListener.tls != nil {
+		state.CertificateEnds = u.gateListener.certificateExpiry()
+	}
 	for _, r := range w.Receivers.All() {
 		state.Tries[r.Name] = m.Receiver(r.Name).Recent()
 	}

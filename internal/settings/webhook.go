@@ -25,6 +25,7 @@ type Webhook struct {
 
 	Listen, ForwardURL                   string
 	TLSCertFile, TLSKeyFile, TLSClientCA string
+	TLSEnds                              time.Time // of the certificate; zero without TLS
 	Insecure                             bool
 	Types                                []string
 	SchemaFile                           string
@@ -152,7 +153,9 @@ func (w *Webhook) checkTLS(r *reader) {
 		r.problem(certName, "and %s should be set both, or neither", keyName)
 	} else if w.TLSCertFile != "" {
 		cert, key := r.readFile(certName, w.TLSCertFile), r.readFile(keyName, w.TLSKeyFile)
-		if _, err := tls.X509KeyPair(cert, key); err != nil && cert != nil && key != nil {
+		if pair, err := tls.X509KeyPair(cert, key); err == nil {
+			w.TLSEnds = pair.Leaf.NotAfter
+		} else if cert != nil && key != nil {
 			r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)", keyName, err, w.TLSCertFile, w.TLSKeyFile)
 		}
 	}

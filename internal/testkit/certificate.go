@@ -17,11 +17,17 @@ import (
 // Certificate makes a certificate for these names and addresses that vouches for itself, for a server or a client.
 func Certificate(t testing.TB, hosts ...string) (certFile, keyFile string) {
 	t.Helper()
+	return CertificateUntil(t, time.Now().Add(time.Hour), hosts...)
+}
+
+// CertificateUntil does the same for a certificate that ends then.
+func CertificateUntil(t testing.TB, end time.Time, hosts ...string) (certFile, keyFile string) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: end.Add(-2 * time.Hour), NotAfter: end,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {

@@ -35,6 +35,8 @@ type Gate struct {
 	Tries     map[string]metrics.RecentTries `json:"-"` // by the receiver's name
 	Decisions []metrics.Minute               `json:"-"` // of metrics.Gate
 
+	CertificateEnds time.Time `json:"-"` // zero without TLS
+
 	// Only without an inbox:
 	Refused        int      `json:"refused,omitempty"` // webhooks that usher refused, and that nobody has sent again
 	RefusedDetails Details  `json:"-"`

@@ -79,6 +79,9 @@ func (s *Status) troubles(now time.Time) []Trouble {
 			all = append(all, passThroughTroubles(g)...)
 		}
 		all = append(all, senderTroubles(g.Decisions)...)
+		if !g.CertificateEnds.IsZero() {
+			all = append(all, certificateTroubles(g.CertificateEnds.Sub(now))...)
+		}
 	}
 	slices.SortStableFunc(all, func(a, b Trouble) int { return strings.Compare(a.Severity, b.Severity) })
 	return all
@@ -124,6 +127,18 @@ func refusedTenants(name, receiver string, held []HeldUp) []Trouble {
 	}
 	return []Trouble{{warn, name + " does not take the webhooks of " + cmp.Or(page.FirstFew(tenants), "some tenants"),
 		"See below what it answers, and how many wait behind them. Other tenants' webhooks are delivered. usher retries.", "/webhooks?state=waiting"}}
+}
+
+// certificateTroubles returns the trouble of a TLS certificate that lasts for so long. A week is when the alert begins, too.
+func certificateTroubles(left time.Duration) []Trouble {
+	const do = "Put a new one into the files that USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE name. usher uses it without a restart."
+	switch {
+	case left <= 0:
+		return []Trouble{{bad, "The TLS certificate of the webhook gate has expired: senders do not trust it", do, ""}}
+	case left < 7*24*time.Hour:
+		return []Trouble{{warn, "The TLS certificate of the webhook gate expires in " + page.Span(left.Round(time.Second)), do, ""}}
+	}
+	return nil
 }
 
 // nameOf returns the subject of a sentence about a receiver. Its name is left out if there is only one.

@@ -55,6 +55,11 @@ func TestTroubles(t *testing.T) {
 		}
 		return &Gate{Set: mainReceiver, Tries: map[string]metrics.RecentTries{"main": tries}, Decisions: lastHour(decisions...)}
 	}
+	certified := func(left time.Duration) *Gate {
+		g := gate("ok")
+		g.CertificateEnds = time.Now().Add(left)
+		return g
+	}
 	box := func(f store.Figures, edit func(*inbox.ReceiverStats)) *inbox.Stats {
 		r := inbox.ReceiverStats{Figures: f}
 		if edit != nil {
@@ -117,6 +122,9 @@ func TestTroubles(t *testing.T) {
 		{"failed, but well again", port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil, nil},
 		{"some are rejected", port(fine), gate("ok", 1, 0, 0, 30), nil, nil, nil},
 		{"all are rejected", port(fine), gate("ok", 0, 0, 0, 30), nil, nil, []string{"warn", "Every webhook of the last 5 minutes was rejected: 30", "See why"}},
+		{"certificate that ends soon", port(fine), certified(3*24*time.Hour + time.Minute), nil, nil, []string{"warn", "The TLS certificate of the webhook gate expires in 3\u00a0d", "USHER_WEBHOOK_TLS_CERT_FILE"}},
+		{"certificate that has ended", port(fine), certified(-time.Minute), nil, nil, []string{"bad", "The TLS certificate of the webhook gate has expired", "without a restart"}},
+		{"certificate that lasts", port(fine), certified(30 * 24 * time.Hour), nil, nil, nil},
 		{"the worst first", port(tokens.State{Err: refused("invalid_client")}), gate("ok"), box(store.Figures{Parked: 2}, nil), nil,
 			[]string{"bad", "invalid_client", "", "warn", "2 webhooks are parked", ""}},
 	} {
