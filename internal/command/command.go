@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"usher/internal/demo"
 	"usher/internal/job"
@@ -308,8 +309,18 @@ func parseFlags(flags *flag.FlagSet, args []string) (others []string, err error)
 	}
 }
 
-// flagProblem replaces the error of package flag about an unknown flag with one that lists all flags.
+// flagProblem makes errors of package flag say what to write: all flags in place of an unknown one, and the kind of value.
 func flagProblem(flags *flag.FlagSet, err error) error {
+	if invalid, ok := strings.CutSuffix(err.Error(), ": parse error"); ok {
+		want := "a whole number"
+		switch flags.Lookup(invalid[strings.LastIndex(invalid, " -")+2:]).Value.(flag.Getter).Get().(type) {
+		case time.Duration:
+			want = "a time such as 10s"
+		case bool:
+			want = "true or false"
+		}
+		return fmt.Errorf("%s: write %s", invalid, want)
+	}
 	unknown, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	if !ok {
 		return err

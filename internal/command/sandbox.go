@@ -187,6 +187,8 @@ func exportLines(s *sandbox.Sandbox) string {
 // setState sets the tenant and its features.
 func (s *sandboxCall) setState(args []string) error {
 	switch {
+	case s.times == 0:
+		return errors.New("--times: write a number above 0")
 	case s.raw != "" && (len(args) > 0 || s.state.Platform != ""):
 		return errors.New("--raw sends a file as it is: name no tenant, feature or platform")
 	case s.raw != "":
@@ -282,7 +284,7 @@ func (s *sandboxCall) fail(ctx context.Context) error {
 // anything else as JSON.
 func (s *sandboxCall) post(ctx context.Context, target string, content, result any) (err error) {
 	if err := checkURL(s.at); err != nil {
-		return usageErrorf("--at: %w", err)
+		return usageErrorf("--at: write the address of a sandbox, such as http://127.0.0.1:9000")
 	}
 	body, raw := content.([]byte)
 	if !raw {
@@ -307,10 +309,13 @@ func (s *sandboxCall) post(ctx context.Context, target string, content, result a
 		return err
 	}
 	var refused struct{ Error string }
+	json.Unmarshal(answer, &refused) // else it is not a sandbox
 	switch {
 	case resp.StatusCode == http.StatusOK:
 		return json.Unmarshal(answer, result)
-	case json.Unmarshal(answer, &refused) == nil && refused.Error != "":
+	case resp.StatusCode == http.StatusBadRequest && refused.Error != "":
+		return usageError{errors.New(text.Visible(refused.Error))}
+	case resp.StatusCode == http.StatusConflict && refused.Error != "":
 		return errors.New(text.Visible(refused.Error))
 	}
 	return fmt.Errorf("%s answered %d: is that a sandbox?", s.at, resp.StatusCode)

@@ -116,6 +116,11 @@ func TestSandboxBesideUsher(t *testing.T) {
 	s.want(t, 1, "502 failed\n", "send", "acme", "users=26")
 	s.want(t, 0, "", "fail", "off")
 	s.want(t, 0, "200 forwarded\n", "send", "acme", "users=26")
+	s.want(t, 2, "unknown part", "fail", "tokens", "503")
+	s.want(t, 2, "a time that is not negative", "fail", "token", "503", "--for", "-1s")
+	if code, _, stderr := ended(t, nil, "sandbox", "send", "acme", "--at", "http://"+gate); code != 1 || !strings.Contains(stderr, "is that a sandbox?") {
+		t.Errorf("asked a gate: %d %s", code, stderr)
+	}
 
 	// A test in any language does the same with HTTP.
 	var sent struct {
@@ -249,7 +254,10 @@ func TestSandboxUsage(t *testing.T) {
 		"send acme sso sso":                      {2, "each code once"},
 		"send acme --raw x":                      {2, "as it is"},
 		"send --raw /nowhere/x":                  {1, "/nowhere/x"},
-		"send acme --at 127.0.0.1:9000":          {2, "--at"},
+		"send acme --at 127.0.0.1:9000":          {2, "--at: write the address of a sandbox, such as http://127.0.0.1:9000"},
+		"send acme --times 0":                    {2, "--times"},
+		"send acme --times two":                  {2, "for flag -times: write a whole number"},
+		"--every 5":                              {2, "for flag -every: write a time such as 10s"},
 		"send acme --at http://127.0.0.1:1":      {1, "cannot reach a sandbox at http://127.0.0.1:1."},
 		"revoke them":                            {2, "them"},
 		"fail":                                   {2, "fail token 503"},

@@ -162,7 +162,11 @@ func commandError(status int, message string) answer {
 func parseCommand(body []byte, command any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	if err := d.Decode(command); err != nil {
+	err := d.Decode(command)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
+		err = fmt.Errorf("it has a JSON %s in %q", wrong.Value, wrong.Field)
+	}
+	if err != nil {
 		return fmt.Errorf("the command cannot be read: %w", err)
 	}
 	return nil
@@ -257,7 +261,7 @@ func (s *Sandbox) Fail(f Failure) error {
 	case fail == nil:
 		return fmt.Errorf("unknown part %q: use token, graphql, receiver or off", f.Part)
 	case f.Status != 0 && (f.Status < 200 || f.Status > 599) || f.Seconds < 0:
-		return fmt.Errorf("status %d for %g seconds is not possible: use a status from 200 to 599", f.Status, f.Seconds)
+		return fmt.Errorf("status %d for %g seconds is not possible: use a status from 200 to 599, and a time that is not negative", f.Status, f.Seconds)
 	}
 	fault := Fault{Status: f.Status}
 	if f.Seconds > 0 {
