@@ -481,6 +481,8 @@ func TestUnusedSettings(t *testing.T) {
 			"there is no inbox; to have one, set USHER_WEBHOOK_INBOX"},
 		{"no signature", two("USHER_WEBHOOK_HMAC_HEADER=X-Hub-Signature", "USHER_WEBHOOK_HMAC_ALGORITHM=sha512"), []string{"USHER_WEBHOOK_HMAC_ALGORITHM", "USHER_WEBHOOK_HMAC_HEADER"},
 			"no signature is checked; to check it, set USHER_WEBHOOK_HMAC_SECRET"},
+		{"settings of a gate without an inbox", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_ATTEMPTS=50", "USHER_WEBHOOK_DEDUP_SIZE=9"), []string{"USHER_WEBHOOK_ATTEMPTS", "USHER_WEBHOOK_DEDUP_SIZE"},
+			"it is for a gate without an inbox; an inbox has USHER_WEBHOOK_INBOX_ATTEMPTS, and remembers all tenants"},
 		{"entitlements without the type they come from", two("USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_TYPES=Checkout"), []string{"USHER_ENTITLEMENTS_LISTEN"},
 			"USHER_WEBHOOK_TYPES does not have TenantProvisioningChange, and what a tenant may use is known from that type alone"},
 		{"entitlements with any type", two("USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_TYPES=*"), nil, ""},
