@@ -455,6 +455,9 @@ func (i *inboxCall) importFile(ctx context.Context) error {
 			return err
 		}
 		defer f.Close()
+		if info, err := f.Stat(); err == nil && info.IsDir() {
+			return fmt.Errorf("%s is a folder, not a file", i.file)
+		}
 		source = f
 	}
 	i.client.Timeout = 0 // it may take long

@@ -241,6 +241,8 @@ func TestInboxCommands(t *testing.T) {
 		{"erase without a word", []string{"erase", "torn"}, 1, "Erase torn", "nothing was done", ""},
 		{"erase one of two", []string{"erase", "--yes", "twice"}, 1, "", "/twice or eu/twice", ""},
 
+		{"import a folder", []string{"import", "."}, 1, "", "usher: . is a folder, not a file\n", ""},
+
 		{"nothing to do", nil, 2, "", "needs one of these commands: ls, show", ""},
 		{"something else", []string{"purge-it"}, 2, "", `unknown command "purge-it": use ls, show`, ""},
 		{"a slip", []string{"lss"}, 2, "", `unknown command "lss" (did you mean ls?). Run 'usher inbox -h'`, ""},

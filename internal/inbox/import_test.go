@@ -185,6 +185,10 @@ func TestExportImport(t *testing.T) {
 		if n, err := c.Import(t.Context(), strings.NewReader(bare), false); err != nil || n.Known != 2 {
 			t.Errorf("bare, again: %+v, %v", n, err)
 		}
+		twice := `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"a","code":"b"}}}`
+		if _, err := c.Import(t.Context(), strings.NewReader(twice), false); err == nil || err.Error() != "1 faulty line, and nothing was imported: line 1: /payload/tenant/code is in the object twice" {
+			t.Errorf("bare, with a name twice: %v", err)
+		}
 	})
 }
 

@@ -223,7 +223,11 @@ type FaultyError struct {
 }
 
 func (e *FaultyError) Error() string {
-	return fmt.Sprintf("%d faulty lines, and nothing was imported: %s", e.Count, strings.Join(e.Lines, "; "))
+	lines := "lines"
+	if e.Count == 1 {
+		lines = "line"
+	}
+	return fmt.Sprintf("%d faulty %s, and nothing was imported: %s", e.Count, lines, strings.Join(e.Lines, "; "))
 }
 
 // ErrNotEmpty says that an export can only be imported into an empty inbox.
