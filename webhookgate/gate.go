@@ -140,6 +140,9 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 		}
 		return nil, rejection
 	}
+	if g.cfg.Keep != nil && !certain && w.Type == "" { // possible if * is among the types
+		return nil, g.refused(in, w, "schema", faulty(http.StatusUnprocessableEntity, content.Fault{Path: "/type", Message: "must name the event, as there is no tenant"}))
+	}
 	w.Receiver = g.cfg.Receivers.For(platform)
 	switch {
 	case w.Receiver == nil && question:

@@ -3,6 +3,7 @@ package webhookgate
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -45,6 +46,23 @@ func TestLanes(t *testing.T) {
 	for _, tt := range tests {
 		if got := laneIn(t, tt.body); got != tt.want {
 			t.Errorf("%s: got %+v, want %+v", tt.body, got, tt.want)
+		}
+	}
+}
+
+// An event goes by its tenant, or else by its type. An inbox has no lane for one that has neither.
+func TestNeitherTenantNorType(t *testing.T) {
+	for body, want := range map[string]int{
+		`{"type":"","payload":{}}`: 422, `{"type":""}`: 422, `{"payload":7}`: 422, `[]`: 422, `{"type":"","payload":{"tenant":{"code":""}}}`: 422,
+		`{"type":"","payload":{"tenant":{"code":"acme"}}}`: 200, `{"type":" "}`: 200, `{"type":"Other"}`: 200,
+	} {
+		var lanes []Lane
+		g := newGate(t, func(c *setup) {
+			c.Types, c.Schema = []string{"*"}, []byte(`true`)
+			c.Keep = func(w *Webhook) (string, error) { lanes = append(lanes, w.Lane); return "", nil }
+		})
+		if rec := ask(g, body); rec.Code != want || rec.Code == 422 && !strings.Contains(rec.Body.String(), `"/type"`) || slices.Contains(lanes, Lane{}) {
+			t.Errorf("%s: %d %s, kept in %v", body, rec.Code, rec.Body, lanes)
 		}
 	}
 }
