@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -118,4 +119,17 @@ func TestTried(t *testing.T) {
 	if got, want := strings.Join(results, " "), "ok ok status ok status status timeout timeout"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+}
+
+// People read the error of a try in lists and on pages: it is not Go's.
+func TestTooSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &Receiver{URL: new(url.URL), Timeout: 10 * time.Second, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})}
+		if got := r.Try(t.Context(), "id", make(http.Header), nil); !got.TimedOut() || got.Err.Error() != "no answer within 10s" {
+			t.Error(got.Err)
+		}
+	})
 }

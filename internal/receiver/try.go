@@ -2,6 +2,7 @@ package receiver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,9 +73,12 @@ func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body 
 // try makes one request and reads up to limit bytes of the answer. The error is that of reading the
 // answer's body.
 func (r *Receiver) try(ctx context.Context, id string, header http.Header, body []byte, limit int64) (Attempt, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout, tooSlow(r.Timeout))
 	defer cancel()
 	resp, err := r.send(ctx, id, header, body)
+	if err == context.DeadlineExceeded {
+		err = cmp.Or(context.Cause(ctx), err)
+	}
 	if err != nil {
 		return Attempt{Err: err}, nil
 	}
@@ -139,6 +143,12 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 
 // Accepted reports whether the receiver has accepted the webhook.
 func (t Attempt) Accepted() bool { return t.Status/100 == 2 }
+
+// tooSlow is a [context.DeadlineExceeded] that says after how long.
+type tooSlow time.Duration
+
+func (d tooSlow) Error() string      { return fmt.Sprintf("no answer within %v", time.Duration(d)) }
+func (tooSlow) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // TimedOut reports whether the receiver did not answer in time.
 func (t Attempt) TimedOut() bool {
