@@ -366,6 +366,9 @@ func readBody(r *http.Request) (t target, err error) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	err = d.Decode(&t)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
+		err = fmt.Errorf("it has a JSON %s in the wrong place", wrong.Value)
+	}
 	if _, end := d.Token(); err == nil && end != io.EOF {
 		err = errors.New("something follows it")
 	}

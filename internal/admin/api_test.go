@@ -171,6 +171,7 @@ func TestAPI(t *testing.T) {
 		{"pause a receiver", "POST", "/api/pause", `{"receiver":"main"}`, nil, 200, `{"receiver":"main"}`, "receiver main paused"},
 		{"pause somebody unknown", "POST", "/api/pause", `{"tenant":"acne"}`, nil, 404, "unknown tenant acne", ""},
 		{"pause with a slip", "POST", "/api/pause", `{"tenants":"acme"}`, nil, 400, `unknown field \"tenants\"`, ""},
+		{"pause of a number", "POST", "/api/pause", `{"tenant":7}`, nil, 400, `: it has a JSON number in the wrong place`, ""},
 		{"resume with a slip", "POST", "/api/resume", `{"reciever":"crm"}`, nil, 400, `unknown field \"reciever\"`, ""},
 		{"pause nobody in particular", "POST", "/api/pause", `null`, nil, 400, "should be", ""},
 		{"pause two things", "POST", "/api/pause", `{"tenant":"acme"}}`, nil, 400, "should be JSON", ""},
