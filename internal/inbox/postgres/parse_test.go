@@ -33,6 +33,20 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// PostgreSQL's own variables may be there for other programs. What they set for a session is not the address's.
+func TestVariablesOfOtherPrograms(t *testing.T) {
+	t.Setenv("PGTZ", "UTC")
+	t.Setenv("PGOPTIONS", "-c search_path=theirs")
+	t.Setenv("PGAPPNAME", "theirs")
+	a, err := Parse("postgres://u@h/db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := a.config.ConnConfig.RuntimeParams; len(got) != 1 || got["application_name"] != "usher" {
+		t.Error(got)
+	}
+}
+
 // FuzzParse: no address makes it panic, or show a password.
 func FuzzParse(f *testing.F) {
 	f.Add("postgres://u:%s@h/db?schema=x")
