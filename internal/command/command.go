@@ -15,6 +15,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"regexp"
 	"runtime"
 	"slices"
@@ -77,6 +78,11 @@ func (p *Process) run(ctx context.Context) error {
 	}
 	if p.Environ, err = settings.WithFiles(p.Environ, p.envFiles...); err != nil {
 		return err
+	}
+	for _, name := range []string{"SSL_CERT_FILE", "SSL_CERT_DIR"} { // package x509 reads these itself
+		if value := settings.Environment(p.Environ)[name]; value != "" && len(p.envFiles) > 0 {
+			os.Setenv(name, value)
+		}
 	}
 	name := "serve"
 	if len(args) > 0 {
