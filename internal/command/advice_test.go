@@ -21,8 +21,7 @@ func TestAdvice(t *testing.T) {
 	s := testkit.NewService(t)
 	overTLS := httptest.NewTLSServer(sandbox.NewBilling())
 	defer overTLS.Close()
-	gone := httptest.NewServer(nil)
-	gone.Close()
+	gone := "http://" + testkit.FreeAddress(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -42,17 +41,17 @@ func TestAdvice(t *testing.T) {
 		{"wrong scope of a further port", []string{"check"}, []string{"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=admin"}, 1, []string{"ok    token for port main", "check USHER_PORTS_0_SCOPE"}},
 		{"base address with a typo in its path", []string{"check"}, []string{"USHER_BASE_URL=" + s.URL + "/apo"}, 1, []string{"answered 404", "check USHER_BASE_URL: usher tried " + s.URL + "/apo/oauth/token"}},
 		{"base address of the endpoint", []string{"check"}, []string{"USHER_BASE_URL=" + s.URL + "/graphql"}, 1, []string{"remove /graphql or /oauth/token from USHER_BASE_URL"}},
-		{"nobody there", []string{"check"}, []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"connection refused", "check USHER_BASE_URL"}},
+		{"nobody there", []string{"check"}, []string{"USHER_BASE_URL=" + gone}, 1, []string{"connection refused", "check USHER_BASE_URL"}},
 		{"https where there is none", []string{"check"}, []string{"USHER_BASE_URL=https://" + host}, 1, []string{"the server there does not use https", "USHER_BASE_URL"}},
 		{"http where there is https", []string{"check"}, []string{"USHER_BASE_URL=" + strings.Replace(overTLS.URL, "https", "http", 1)}, 1, []string{"answered 400", "should it start with https?"}},
 		{"http beyond this machine", []string{"check"}, []string{"USHER_BASE_URL=http://billing.example.com"}, 2, []string{"should hold an https address", "USHER_ALLOW_PLAIN_HTTP"}},
 		{"a CA of one's own", []string{"check"}, []string{"USHER_BASE_URL=" + overTLS.URL}, 1, []string{"unknown authority", "USHER_CA_FILE"}},
-		{"a proxy that is not there", []string{"check"}, []string{"USHER_BASE_URL=https://billing.example.com", "HTTPS_PROXY=" + gone.URL}, 1, []string{"proxyconnect", "check HTTPS_PROXY"}},
-		{"receiver down", []string{"check"}, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"is it running? Its address is in USHER_WEBHOOK_FORWARD_URL"}},
+		{"a proxy that is not there", []string{"check"}, []string{"USHER_BASE_URL=https://billing.example.com", "HTTPS_PROXY=" + gone}, 1, []string{"proxyconnect", "check HTTPS_PROXY"}},
+		{"receiver down", []string{"check"}, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone}, 1, []string{"is it running? Its address is in USHER_WEBHOOK_FORWARD_URL"}},
 		{"port taken", nil, []string{"USHER_LISTEN=" + taken.Addr().String()}, 1, []string{"another program uses this address", "set USHER_LISTEN to another address"}},
 		{"somebody else's address", nil, []string{"USHER_LISTEN=192.0.2.1:8080", "USHER_KEY=sixteen-letters-"}, 1, []string{"this machine does not have that address"}},
 		{"socket without a folder", nil, []string{"USHER_LISTEN=unix:" + none + "/x"}, 1, []string{"create the socket's folder first"}},
-		{"inbox without a folder", nil, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL, "USHER_WEBHOOK_INBOX=file:" + none + "/x"}, 1, []string{"USHER_WEBHOOK_INBOX: ", "create its folder first"}},
+		{"inbox without a folder", nil, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone, "USHER_WEBHOOK_INBOX=file:" + none + "/x"}, 1, []string{"USHER_WEBHOOK_INBOX: ", "create its folder first"}},
 		{"secret without a file", nil, []string{"USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE=" + none}, 2, []string{"USHER_CLIENT_SECRET_FILE is", "no such file"}},
 		{"nothing set", nil, []string{"USHER_BASE_URL=", "USHER_CLIENT_ID=", "USHER_CLIENT_SECRET="}, 2, []string{"USHER_BASE_URL is not set", "run 'usher demo'"}},
 		{"exec without --", []string{"exec", "-x"}, nil, 2, []string{"write -- before the command"}},

@@ -22,8 +22,7 @@ func TestCheck(t *testing.T) {
 	defer receiver.Close()
 	stranger := httptest.NewTLSServer(sandbox.NewReceiver()) // with a certificate that nobody trusts
 	defer stranger.Close()
-	gone := httptest.NewServer(nil)
-	gone.Close()
+	gone := "http://" + testkit.FreeAddress(t)
 	expired, key := testkit.CertificateUntil(t, time.Now().Add(-time.Minute), "127.0.0.1")
 	for _, tc := range []struct {
 		name  string
@@ -36,9 +35,9 @@ func TestCheck(t *testing.T) {
 		{"wrong secret", []string{"USHER_CLIENT_SECRET=wr0ng"}, 1, []string{"FAIL  token for port main", "invalid_client", "check USHER_CLIENT_ID and USHER_CLIENT_SECRET"}},
 		{"wrong scope", []string{"USHER_SCOPE=standard:admin"}, 1, []string{"invalid_scope", "check USHER_SCOPE"}},
 		{"wrong prefix", []string{"USHER_BASE_URL=" + s.URL + "/v2"}, 1, []string{"answered 404", "USHER_BASE_URL"}},
-		{"unreachable", []string{"USHER_BASE_URL=" + gone.URL}, 1, []string{"can't be reached", "USHER_BASE_URL"}},
+		{"unreachable", []string{"USHER_BASE_URL=" + gone}, 1, []string{"can't be reached", "USHER_BASE_URL"}},
 		{"receiver whose certificate is not trusted", []string{"USHER_WEBHOOK_FORWARD_URL=" + stranger.URL}, 1, []string{"FAIL  receiver main: ", "certificate", "USHER_WEBHOOK_FORWARD_URL"}},
-		{"receiver down", []string{"USHER_WEBHOOK_FORWARD_URL=" + gone.URL}, 1, []string{"ok    graphql", "FAIL  receiver", "USHER_WEBHOOK_FORWARD_URL"}},
+		{"receiver down", []string{"USHER_WEBHOOK_FORWARD_URL=" + gone}, 1, []string{"ok    graphql", "FAIL  receiver", "USHER_WEBHOOK_FORWARD_URL"}},
 		{"certificate of the gate that has expired", []string{"USHER_WEBHOOK_FORWARD_URL=" + receiver.URL, "USHER_WEBHOOK_TLS_CERT_FILE=" + expired, "USHER_WEBHOOK_TLS_KEY_FILE=" + key}, 1,
 			[]string{"FAIL  certificate of the gate: it has expired", "USHER_WEBHOOK_TLS_CERT_FILE"}},
 	} {
