@@ -71,6 +71,7 @@ type target struct {
 	mayHaveLanes bool      // there may be lanes for a claim of the kind store.Ready or store.Retry
 	nextRetry    time.Time // when the next lane that failed here is due; zero: none is known
 	lastProbe    time.Time
+	probedLast   bool // the last lane that failed, and was claimed, was a probe and not a retry
 	wave         wave
 }
 
@@ -114,6 +115,9 @@ func (t *target) down(now time.Time) bool {
 func (t *target) room() int {
 	return 3*t.Concurrency - t.inFlight - len(t.queue) - t.reserved
 }
+
+// failedRoom is how many more lanes may go whose last try failed.
+func (t *target) failedRoom() int { return max(1, t.Concurrency/2) - t.failedLanes }
 
 // minRoom is how much room there must be before a claim is worth its transaction. Until then the queue has enough.
 func (t *target) minRoom() int { return max(1, t.Concurrency/2) }
@@ -546,45 +550,40 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 			claims = append(claims, claim)
 			return claim
 		}
-		failedRoom := max(1, t.Concurrency/2) - t.failedLanes // how many more lanes may go whose last try failed
-		probe := t.probeDue(now)
-		if t.down(now) {
-			if probe {
-				budget = 1
-				ask(store.Ready, 1)
-				ask(store.Probe, min(1, failedRoom))
-				ask(store.Retry, min(1, failedRoom)) // the lanes with a miss may be gone: discarded, erased or paused
+		probe, down, failedRoom := t.probeDue(now), t.down(now), t.failedRoom()
+		if down && !probe {
+			continue
+		}
+		if down {
+			budget = 1
+		}
+		look := t.mayHaveLanes || probe // also with a probe: it may be the turn of the retries
+		if look {
+			ask(store.Ready, budget)
+		}
+		if t.wave.credits > 0 && !down {
+			limit, budgets := min(budget, t.wave.credits), []*int(nil)
+			if !t.wave.earned {
+				limit, budgets = min(limit, failedRoom), []*int{&failedRoom}
+			}
+			claim := ask(store.Wave, limit, budgets...)
+			claim.WaitingFrom, claim.TriedBefore = t.wave.waitingFrom, t.wave.triedBefore
+		}
+		// The claim that asks first gets the room. If there is room for one only, a probe and the retries take turns.
+		failed, order := min(budget, failedRoom), []store.ClaimKind{store.Probe, store.Retry}
+		if failed == 1 && t.probedLast {
+			slices.Reverse(order)
+		}
+		for _, kind := range order {
+			switch {
+			case kind == store.Probe && probe:
+				ask(kind, min(1, failed), &failedRoom)
 				t.lastProbe = now
-			}
-		} else {
-			if t.mayHaveLanes {
-				ask(store.Ready, budget)
-			}
-			if t.wave.credits > 0 {
-				limit, budgets := min(budget, t.wave.credits), []*int(nil)
-				if !t.wave.earned {
-					limit, budgets = min(limit, failedRoom), []*int{&failedRoom}
-				}
-				claim := ask(store.Wave, limit, budgets...)
-				claim.WaitingFrom, claim.TriedBefore = t.wave.waitingFrom, t.wave.triedBefore
-			}
-			if t.mayHaveLanes {
-				limit := min(budget, failedRoom)
-				t.mayHaveLanes = false
-				if probe && limit > 0 {
-					limit--         // the probe is the last that asks, and must get one
-					if limit == 0 { // the retries come after it
-						t.mayHaveLanes = true
-						c.wakeRun()
-					}
-				}
-				ask(store.Retry, limit, &failedRoom)
-			}
-			if probe {
-				ask(store.Probe, min(1, failedRoom), &failedRoom)
-				t.lastProbe = now
+			case kind == store.Retry && look:
+				ask(kind, failed, &failedRoom)
 			}
 		}
+		t.mayHaveLanes = t.mayHaveLanes && down
 	}
 	return claims
 }
@@ -623,6 +622,9 @@ func (c *courier) noteClaims(claims []*store.Claim, err error) (again bool) {
 			}
 		case store.Retry:
 			t.mayHaveLanes = t.mayHaveLanes || full
+			t.probedLast = t.probedLast && len(claim.Leases) == 0
+		case store.Probe:
+			t.probedLast = t.probedLast || len(claim.Leases) > 0
 		}
 	}
 	return again && err == nil

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -708,28 +709,61 @@ func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
 	}
 }
 
-// However many retries are due, they leave one of these places to the probe that is due each second. If there is only one place, the
-// retries have it after the probe.
+// However many retries are due, they leave one of these places to the probe that is due each second: it asks first. If there is only
+// one place, they take turns.
 func TestRetriesLeaveAPlaceToTheProbe(t *testing.T) {
-	for places, want := range map[int][]int{1: {0, 1}, 3: {0, 1}, 4: {1, 2}} { // how many retries may go with the probe, and in the next claim
+	for places, want := range map[int]string{1: "probe retry, retry probe, probe retry", 3: "probe retry, retry probe, probe retry", 4: "probe retry, probe retry, probe retry"} {
 		rc := newTaker(receiver.Main, places).Receiver
 		c := newCourier(Config{Store: store.Config{Receivers: receiver.NewSet(rc)}})
 		c.paused = func() []store.Pause { return nil }
-		now := time.Now()
-		for n, retries := range want {
-			most := make(map[store.ClaimKind]int)
-			for _, claim := range c.planClaims(now) {
-				most[claim.Kind] = claim.Max
+		var got []string
+		for now, n := time.Now(), 0; n < 3; n++ {
+			var asked []string
+			var first *store.Claim
+			for _, claim := range c.planClaims(now.Add(time.Duration(n) * probeInterval)) {
+				if name := map[store.ClaimKind]string{store.Retry: "retry", store.Probe: "probe"}[claim.Kind]; name != "" {
+					asked, first = append(asked, name), cmp.Or(first, claim)
+				}
 			}
-			if most[store.Retry] != retries || most[store.Probe] != 1-n {
-				t.Errorf("%d places, claim %d: %d retries and %d probes", places, n, most[store.Retry], most[store.Probe])
-			}
-			if n == 0 && retries == 0 && len(c.wake) != 1 {
-				t.Errorf("%d places: nothing asks for the retries", places)
-			}
-			if retries > 0 {
-				c.Wake(rc)
-			}
+			got = append(got, strings.Join(asked, " "))
+			first.Leases = make([]*store.Lease, 1)
+			c.noteClaims([]*store.Claim{first}, nil)
+		}
+		if got := strings.Join(got, ", "); got != want {
+			t.Errorf("%d places: %s", places, got)
+		}
+	}
+}
+
+// A tenant whose webhook failed once, for a reason of its own, is tried again soon, however many others are probed, and however few
+// places there are.
+func TestRetriesDoNotWaitForAllProbes(t *testing.T) {
+	for _, places := range []int{1, 2, 4} {
+		for others, most := range map[string]time.Duration{"hang": 5 * time.Minute, "hang and nobody else comes": 5 * time.Minute, "fail": 10 * time.Second} {
+			main := newTaker(receiver.Main, places)
+			inBubble(t, fmt.Sprint(places, " places, others ", others), func(t *testing.T, d *desk) {
+				for n := range 12 {
+					bad := fmt.Sprint("bad", n)
+					if main.set(bad, status(503)); others != "fail" {
+						defer main.hang(bad)()
+					}
+					d.take(bad, "A")
+				}
+				time.Sleep(3 * time.Minute)
+				main.delay = time.Millisecond
+				main.set("ill", answers(500, 200))
+				d.take("ill", "A")
+				began := time.Now()
+				for n := 0; len(main.got("ill")) == 0; n++ {
+					if time.Since(began) > most {
+						t.Fatal("not delivered within", most)
+					}
+					if others != "hang and nobody else comes" {
+						d.take("well", fmt.Sprint(n))
+					}
+					time.Sleep(time.Second / 2)
+				}
+			}, func(c *Config) { c.Store.Receivers = receiver.NewSet(main.Receiver) })
 		}
 	}
 }
