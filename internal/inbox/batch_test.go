@@ -339,3 +339,35 @@ func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 		}, func() { d.want("the copy", signed(), "+") })
 	})
 }
+
+// A receiver that refuses all webhooks of a tenant leaves very many that are parked. To take the next one in, nobody reads them.
+func TestIntakeReadsNothingThatIsParked(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		var read atomic.Int64
+		d := newDesk(t, func() store.Engine {
+			return &heard{open(), func(statement string) { read.Add(int64(number(statement == "lane_supersedable"))) }}
+		})
+		d.main.set("t", status(422))
+		for n := range 5 {
+			d.take("t", fmt.Sprint(n))
+			d.idle("t")
+		}
+		if read.Load() > 0 {
+			t.Error("what is parked was read", read.Load(), "times")
+		}
+		d.main.set("t", nil)
+		d.take("t", "A")
+		d.idle("t")
+		d.want("states", d.states("t"), strings.Repeat("superseded ", 5)+"delivered")
+	})
+}
+
+// heard is an engine that tells which statements the writer queues.
+type heard struct {
+	store.Engine
+	hear func(statement string)
+}
+
+func (e *heard) Write(fn func(store.Tx) error) error {
+	return e.Engine.Write(func(tx store.Tx) error { return fn(&listening{tx, e.hear}) })
+}

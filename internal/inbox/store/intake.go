@@ -98,7 +98,7 @@ func (i *intake) need(n *needs) bool {
 		n.seenIDs = append(n.seenIDs, i.seenID())
 	}
 	if i.hook.Snapshot {
-		n.supersedable[i.row.lane] = true
+		n.refused[i.row.lane] = true
 		if i.s.cfg.KeepLatest {
 			n.waiting[i.row.lane] = true
 		}

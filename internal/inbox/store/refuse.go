@@ -26,7 +26,7 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 		n.refusedDigests = append(n.refusedDigests, row.digest)
 		if w.Lane.Tenant != "" {
 			n.lanes[row.lane] = w.Lane
-			n.supersedable[row.lane] = true
+			n.refused[row.lane] = true
 		}
 	}, decideFn: func(b *batch) error {
 		seq := b.nextNumber()

@@ -43,7 +43,8 @@ const (
 type needs struct {
 	lanes        map[Key]webhookgate.Lane // lanes to lock; a new one is made if its name is given here
 	nextExcept   map[Key]int64            // of these lanes the first waiting webhook, not counting this one
-	supersedable map[Key]bool             // of these lanes the webhooks that are parked, refused or were sent again: a newer snapshot may supersede them
+	supersedable map[Key]bool             // of these lanes the webhooks that are parked or were sent again: an accepted snapshot may supersede them
+	refused      map[Key]bool             // of these lanes the refused webhooks; there are few, while a lane may have very many that are parked
 	waiting      map[Key]bool             // of these lanes all waiting webhooks
 	webhooks     map[int64]bool           // these webhooks, to lock and read
 	maxBody      int64                    // up to this size the content is read together with a lane's first waiting webhook
@@ -339,7 +340,7 @@ func (s *Store) transact(ops []op) error {
 
 // collectNeeds asks each op what it needs, and returns the ops that somebody still waits for.
 func (s *Store) collectNeeds(ops []op) (*needs, []op) {
-	n := &needs{lanes: make(map[Key]webhookgate.Lane), nextExcept: make(map[Key]int64), supersedable: make(map[Key]bool), waiting: make(map[Key]bool), webhooks: make(map[int64]bool)}
+	n := &needs{lanes: make(map[Key]webhookgate.Lane), nextExcept: make(map[Key]int64), supersedable: make(map[Key]bool), refused: make(map[Key]bool), waiting: make(map[Key]bool), webhooks: make(map[int64]bool)}
 	var live []op
 	for _, o := range ops {
 		if o.need(n) {
@@ -414,8 +415,12 @@ func (b *batch) load(tx Tx, n *needs) error {
 		}
 	}
 	b.queueNext(tx, heads, n.maxBody)
-	supersedable := maps.Clone(n.supersedable)
-	maps.DeleteFunc(supersedable, func(k Key, _ bool) bool { l := b.lanes[k]; return l == nil || l.parked+l.resent+l.refused == 0 })
+	supersedable := make(map[Key]bool)
+	for k, l := range b.lanes {
+		if n.supersedable[k] && l.parked+l.resent > 0 || n.refused[k] && l.refused > 0 {
+			supersedable[k] = true
+		}
+	}
 	b.queueWebhooks(tx, "lane_supersedable", supersedable, b.supersedable)
 	if len(heads)+len(supersedable) > 0 {
 		if err := tx.Send(); err != nil {
