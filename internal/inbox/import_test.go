@@ -338,6 +338,45 @@ func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 	}
 }
 
+// An import holds some megabytes of a file at a time, however large its webhooks are.
+func TestImportsLargeWebhooks(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		e := &chunks{Engine: open()}
+		d := newDesk(t, func() store.Engine { return e })
+		var file strings.Builder
+		for n := range 30 {
+			fmt.Fprintf(&file, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d","name":%q},"change":{}}}`+"\n", n, strings.Repeat("x", 1<<20))
+		}
+		done, err := d.Import(t.Context(), strings.NewReader(file.String()), false)
+		check(t, err)
+		if done.Webhooks != 30 || e.most > 16<<20 {
+			t.Errorf("%d webhooks, and %d bytes at once", done.Webhooks, e.most)
+		}
+	})
+}
+
+// chunks is an engine that notes how many bytes of bodies an import writes at once.
+type chunks struct {
+	store.Engine
+	most int
+}
+
+func (e *chunks) Import(fn func(store.Tx) error) error {
+	return e.Engine.Import(func(tx store.Tx) error { return fn(chunksTx{tx, e}) })
+}
+
+type chunksTx struct {
+	store.Tx
+	*chunks
+}
+
+func (t chunksTx) Queue(name string, each func(store.Row) error, args ...any) {
+	if name == "content_add" {
+		t.most = max(t.most, len(bytes.Join(args[2].([][]byte), nil)))
+	}
+	t.Tx.Queue(name, each, args...)
+}
+
 // The fault of a line is said in words that a user understands.
 func TestFaultsOfLines(t *testing.T) {
 	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")))

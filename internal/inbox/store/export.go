@@ -300,8 +300,11 @@ func (i *importJob) run() error {
 	return err
 }
 
-// chunkLines is how many lines go to the database together.
-const chunkLines = 200
+// A chunk of this many lines, or bytes, goes to the database together.
+const (
+	chunkLines = 200
+	chunkBytes = 8 << 20
+)
 
 // maxLine is the length of the longest line. A body takes six times its size if every byte is escaped.
 const maxLine = 64 << 20
@@ -312,6 +315,7 @@ type importChunk struct {
 	lanes      map[Key]webhookgate.Lane
 	changes    []func(*batch)
 	newNumbers int64 // how many bare webhooks need a number
+	bytes      int   // of its lines
 }
 
 func newImportChunk() *importChunk { return &importChunk{lanes: make(map[Key]webhookgate.Lane)} }
@@ -362,7 +366,7 @@ func (i *importJob) readFile(tx Tx) error {
 			}
 			continue
 		}
-		if len(chunk.changes) >= chunkLines {
+		if chunk.bytes += len(text); len(chunk.changes) >= chunkLines || chunk.bytes >= chunkBytes {
 			if err := i.flush(tx, chunk); err != nil {
 				return err
 			}
