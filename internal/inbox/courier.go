@@ -324,6 +324,7 @@ func (c *courier) noteAnswer(t *target, lease *store.Lease, o *store.Outcome) {
 	}
 	if o.Attempt.Accepted() {
 		t.lastAccepted = now
+		t.mayHaveLanes = t.mayHaveLanes || lease.LastTryFailed // others that have failed may be accepted, too
 		if lease.InWave {
 			t.wave.credits += t.Concurrency
 			t.wave.earned = true

@@ -269,6 +269,23 @@ func TestOutages(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.want("delivered", fmt.Sprint(d.main.got("ill")), "[A]")
 	})
+	inBubble(t, "retries that are due go at full speed", func(t *testing.T, d *desk) {
+		d.courier.mu.Lock() // it looks at them all the time
+		d.main.Concurrency = 1
+		d.courier.mu.Unlock()
+		d.main.set("", refused)
+		for n := range 100 {
+			d.take(fmt.Sprint("t", n), "A", "B")
+		}
+		time.Sleep(10 * time.Minute)
+		d.shut()
+		time.Sleep(5 * time.Minute) // each is due
+		d.main.set("", nil)
+		d.main.delay = 10 * time.Millisecond
+		d.start() // and does not know that the receiver was down
+		time.Sleep(10 * time.Second)
+		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "200")
+	})
 	inBubble(t, "whatever it answers it is back", func(t *testing.T, d *desk) {
 		d.main.set("", refused)
 		for n := range 20 {
