@@ -362,7 +362,7 @@ func TestIntakeReadsNothingThatIsParked(t *testing.T) {
 	})
 }
 
-// heard is an engine that tells which statements the writer queues.
+// heard is an engine that tells which statements are queued.
 type heard struct {
 	store.Engine
 	hear func(statement string)
@@ -370,4 +370,8 @@ type heard struct {
 
 func (e *heard) Write(fn func(store.Tx) error) error {
 	return e.Engine.Write(func(tx store.Tx) error { return fn(&listening{tx, e.hear}) })
+}
+
+func (e *heard) Read(ctx context.Context, fn func(store.Tx) error) error {
+	return e.Engine.Read(ctx, func(tx store.Tx) error { return fn(&listening{tx, e.hear}) })
 }

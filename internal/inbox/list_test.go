@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"usher/internal/inbox/store"
@@ -89,6 +90,28 @@ func TestTenants(t *testing.T) {
 		} {
 			if got := list(tc.filter); got != tc.want {
 				t.Errorf("%+v: %s, want %s", tc.filter, got, tc.want)
+			}
+		}
+	})
+}
+
+// Each query for tenants goes through all of them, so there are few, however many tenants there are, also if none is found.
+func TestFindsTenantsWithFewQueries(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		var queries atomic.Int64
+		d := newDesk(t, func() store.Engine {
+			return &heard{open(), func(statement string) { queries.Add(int64(number(statement == "tenants"))) }}
+		})
+		var file strings.Builder
+		for n := range 4000 {
+			fmt.Fprintf(&file, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d"},"change":{}}}`+"\n", n)
+		}
+		must2(d.Import(t.Context(), strings.NewReader(file.String()), false))(t)
+		for search, want := range map[string]int{"nobody": 0, "t3999": 1, "t": 4000} {
+			queries.Store(0)
+			all := must2(d.Tenants(store.TenantFilter{Search: search}))(t)
+			if len(all) != want || queries.Load() > 4 {
+				t.Errorf("%s: %d found with %d queries", search, len(all), queries.Load())
 			}
 		}
 	})
