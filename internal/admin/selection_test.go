@@ -2,13 +2,18 @@ package admin
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"net/url"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"usher/internal/inbox/store"
+	"usher/internal/testkit/inboxtest"
 )
 
 func TestReadSelection(t *testing.T) {
@@ -77,5 +82,37 @@ func TestDownload(t *testing.T) {
 	}
 	if status, _ := ask(h, "GET", "/webhooks/d1/payload", ""); status != 404 { // a duplicate's is not kept
 		t.Errorf("%d", status)
+	}
+}
+
+// An action may be about very many webhooks, and each may have many tries. What is kept of them meanwhile is little.
+func TestActionsOnManyNeedLittleMemory(t *testing.T) {
+	const webhooks = 2000
+	b := inboxtest.Open(t, "main-less")
+	h := New(port(b))
+	var file strings.Builder
+	file.WriteString(`{"inbox":{"version":1}}` + "\n")
+	attempts := strings.Repeat(`,{"status":500,"error":"`+strings.Repeat("x", 400)+`"}`, 20)[1:]
+	for n := range webhooks {
+		fmt.Fprintf(&file, `{"webhook":{"id":%d,"type":"TenantProvisioningChange","tenant":"t%d","state":"parked","attempts":[%s],"certain":true,"snapshot":true}}`+"\n", n+1, n, attempts)
+	}
+	fmt.Fprintf(&file, `{"end":{"lines":%d}}`+"\n", webhooks+1)
+	if _, err := b.Import(t.Context(), strings.NewReader(file.String()), false); err != nil {
+		t.Fatal(err)
+	}
+	inUse := func() int {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	before := inUse()
+	all, err := h.candidates(store.Filter{State: store.Parked}, func(*store.Entry) bool { return true })
+	took := (inUse() - before) / webhooks
+	if err != nil || len(all) != webhooks || took > 500 {
+		t.Errorf("%d webhooks, %d bytes each: %v", len(all), took, err)
+	}
+	if chosen, err := h.choose("redeliver", selection{Outcome: "parked"}); err != nil || len(chosen.Webhooks) != webhooks {
+		t.Errorf("%d are sent again: %v", len(chosen.Webhooks), err)
 	}
 }
