@@ -140,7 +140,7 @@ type Engine struct {
 	conn           *pgx.Conn // nil: not connected
 	migrated       bool      // the tables are there
 	dryRun         bool      // roll the migrations back: only find out whether they would work
-	lockTimedOut   time.Time // when a statement last gave up waiting for a lock
+	lockTimedOut   time.Time // when a statement last gave up waiting for a lock; see noteLock
 	plansDiscarded time.Time // when the server was last told to discard its plans
 	warned         bool      // the server has sent a warning; commit resets it
 }
@@ -243,6 +243,7 @@ func (e *Engine) disconnect() {
 // Write implements store.Engine.
 func (e *Engine) Write(fn func(store.Tx) error) error {
 	var err error
+	hurried := e.hurried()
 	for range 5 {
 		if e.conn == nil {
 			if err := e.connect(); err != nil {
@@ -253,10 +254,19 @@ func (e *Engine) Write(fn func(store.Tx) error) error {
 			break
 		}
 	}
-	if isCode(err, "55P03") {
+	e.noteLock(err, hurried)
+	return describe(err)
+}
+
+// hurried says whether transactions do not wait for locks for long, because one has just waited in vain.
+func (e *Engine) hurried() bool { return time.Since(e.lockTimedOut) < 5*time.Second }
+
+// noteLock notes that a transaction has waited in vain for a lock. One that was hurried does not count: otherwise, if commits take
+// long, all would be hurried for ever.
+func (e *Engine) noteLock(err error, hurried bool) {
+	if isCode(err, "55P03") && !hurried {
 		e.lockTimedOut = time.Now()
 	}
-	return describe(err)
 }
 
 func isCode(err error, code string) bool {
@@ -303,7 +313,7 @@ func (e *Engine) transact(fn func(store.Tx) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stepPatience)
 	defer cancel()
 	t := e.begin(ctx)
-	if time.Since(e.lockTimedOut) < 5*time.Second {
+	if e.hurried() {
 		// Another client has locked a row. The store splits the batch until the operation that needs this row is alone, and the
 		// other operations must not wait for the row at each step.
 		t.batch.Queue("SELECT set_config('lock_timeout', '200', true)")
