@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -59,6 +60,7 @@ type target struct {
 	sending     int            // have a place, and room for their body
 	failedLanes int            // in queue or inFlight: lanes whose last try failed
 	reserved    int            // how many the intakes under way may still get
+	newcomers   int            // how many more may come from intakes before the next claim; see noteClaims
 
 	// Whether the receiver is down.
 	missesInARow int
@@ -91,7 +93,7 @@ func newCourier(cfg Config) *courier {
 	}
 	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
-		c.targets[rc] = &target{Receiver: rc, mayHaveLanes: true, startedAt: time.Now()}
+		c.targets[rc] = &target{Receiver: rc, mayHaveLanes: true, newcomers: math.MaxInt, startedAt: time.Now()}
 	}
 	return c
 }
@@ -136,10 +138,14 @@ func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.targets[rc]
-	if t == nil || c.ending || t.room() <= 0 || t.down(time.Now()) || c.receiverPaused(t) || c.bodies+size > maxBodies {
+	if t != nil && t.room() <= 0 {
+		t.newcomers = 0 // this webhook waits for a claim: those that come later must not pass it
+	}
+	if t == nil || c.ending || t.newcomers <= 0 || t.down(time.Now()) || c.receiverPaused(t) || c.bodies+size > maxBodies {
 		return false
 	}
 	t.reserved++
+	t.newcomers--
 	c.bodies += size
 	return true
 }
@@ -611,7 +617,11 @@ func (c *courier) noteClaims(claims []*store.Claim, err error) (again bool) {
 		full := claim.Found >= claim.Max
 		switch claim.Kind {
 		case store.Ready:
+			t.newcomers = math.MaxInt
 			if full {
+				// More lanes may wait. Of those that come meanwhile, as many get a lease as of those that wait: if a receiver is too slow
+				// for all, they would take each place that becomes free, and leave those that wait behind for as long as it lasts.
+				t.newcomers = len(claim.Leases)
 				t.mayHaveLanes = true
 				again = again || t.room() >= t.minRoom() && !t.down(time.Now())
 			}

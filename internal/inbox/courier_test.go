@@ -672,6 +672,23 @@ func TestLeaseWhileItEnds(t *testing.T) {
 	d.idle("")
 }
 
+// A receiver that is too slow for all webhooks that come gets them about in turn: none waits for as long as more come.
+func TestNewcomersDoNotPassThoseThatWait(t *testing.T) {
+	inBubble(t, "for long", func(t *testing.T, d *desk) {
+		d.main.delay = time.Second
+		for n := range 90 * 40 { // in 90 s; it takes 32 in a second
+			d.take(fmt.Sprint("t", n), "A")
+			time.Sleep(time.Second / 40)
+		}
+		for n := range 20 * 40 {
+			if tenant := fmt.Sprint("t", n); len(d.main.tried(tenant)) == 0 {
+				t.Errorf("%s waits for more than 70 s, but %d others were tried", tenant, len(d.main.tried("")))
+				break
+			}
+		}
+	})
+}
+
 // A retry is due, but its receiver gets nothing because it is down, paused, or has no place. This must not keep the courier
 // awake: it would look for work as fast as it can, for as long as that lasts.
 func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
