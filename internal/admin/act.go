@@ -191,34 +191,25 @@ func (h *Handler) choose(verb string, s selection) (c Chosen, err error) {
 		return c, nil
 	}
 	s.limit = 0
-	discards := verb == "discard"
-	all, err := h.candidates(s.filter(), func(e *store.Entry) bool {
-		return discards && !e.State.Finished() || !discards && !e.Rejected() // of one that was refused there is nothing to send again
-	})
-	if !discards {
-		c.redeliver(all, s.force)
+	entries, err := h.selected(s.filter())
+	if verb == "redeliver" {
+		c.redeliver(entries, s.force)
 		return c, err
 	}
 	// The newest first. Otherwise usher could deliver the second webhook of a queue right after the first is discarded.
-	for _, w := range all {
-		c.Webhooks = append(c.Webhooks, strconv.FormatInt(w.id, 10))
+	for _, e := range entries {
+		if !e.State.Finished() {
+			c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
+		}
 	}
 	return c, err
 }
 
-// A candidate is a webhook that an action may be done to. It is small, because there may be very many.
-type candidate struct {
-	id            int64
-	lane          webhookgate.Lane
-	waits, newest bool
-}
-
-// candidates returns the webhooks that f selects, and for which may is true, the newest first.
-func (h *Handler) candidates(f store.Filter, may func(*store.Entry) bool) (all []candidate, err error) {
+// selected returns the webhooks that f selects, the newest first. They are without their tries, because there may be very many.
+func (h *Handler) selected(f store.Filter) (all []store.Entry, err error) {
 	err = h.cfg.Inbox.Each(f, false, func(w *store.Item) bool {
-		if may(&w.Entry) {
-			all = append(all, candidate{w.ID, laneOf(w.Platform, w.Tenant, w.Type), w.State == store.Waiting, w.Newest})
-		}
+		w.Attempts, w.Faults = nil, nil
+		all = append(all, w.Entry)
 		return true
 	})
 	return all, err
@@ -227,14 +218,16 @@ func (h *Handler) candidates(f store.Filter, may func(*store.Entry) bool) (all [
 // redeliver chooses webhooks to send again, the oldest first, so that they keep their order. Of a tenant's webhooks that wait it chooses
 // the first: the others follow by themselves. Of the others it chooses the newest only, because an older snapshot would undo it; with
 // force it chooses all of them.
-func (c *Chosen) redeliver(all []candidate, force bool) {
+func (c *Chosen) redeliver(entries []store.Entry, force bool) {
 	tried := make(map[webhookgate.Lane]bool)
-	for _, w := range slices.Backward(all) {
-		switch {
-		case w.waits && w.lane.Tenant != "" && tried[w.lane]: // it follows the one before it
-		case force, w.waits, w.newest:
-			tried[w.lane] = tried[w.lane] || w.waits
-			c.Webhooks = append(c.Webhooks, strconv.FormatInt(w.id, 10))
+	for _, e := range slices.Backward(entries) {
+		waits := e.State == store.Waiting
+		switch l := laneOf(e.Platform, e.Tenant, e.Type); {
+		case e.Rejected(): // there is nothing to send again
+		case waits && e.Tenant != "" && tried[l]: // it follows the one before it
+		case force, waits, e.Newest:
+			tried[l] = tried[l] || waits
+			c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
 		default:
 			c.Older++
 		}
