@@ -241,6 +241,25 @@ func TestOutages(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
 	})
+	inBubble(t, "the one that was tried longest ago is probed", func(t *testing.T, d *desk) {
+		const tenants = 12
+		d.main.set("", refused)
+		for n := range tenants {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(10 * time.Second)
+		before := len(d.main.tried(""))
+		time.Sleep(2 * tenants * time.Second)
+		tried := make(map[string]int)
+		for _, try := range d.main.tried("")[before:] {
+			tried[try.tenant]++
+		}
+		for n := range tenants {
+			if times := tried[fmt.Sprint("t", n)]; times < 1 || times > 3 {
+				t.Errorf("t%d was tried %d times in two rounds", n, times)
+			}
+		}
+	})
 	inBubble(t, "a single tenant learns soon that it is back", func(t *testing.T, d *desk) {
 		d.main.set("", refused)
 		d.take("t", "A")
