@@ -587,7 +587,7 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 				ask(kind, min(1, failed), &failedRoom)
 				t.lastProbe = now
 			case kind == store.Retry && look:
-				ask(kind, failed, &failedRoom).NoMisses = down // while the receiver is down, only a probe tries a lane with a miss
+				ask(kind, failed, &failedRoom)
 			}
 		}
 		t.mayHaveLanes = t.mayHaveLanes && down

@@ -37,8 +37,7 @@ SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
 	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 
 -- name: claim_retry
--- 5 whether also lanes whose last try was a miss (1).
-SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN generate_series(1, 1 + $5::bigint) AS f (last_result) CROSS JOIN LATERAL (
+SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN (VALUES (1), (2)) AS f (last_result) CROSS JOIN LATERAL (
 	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = f.last_result AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
 	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
 

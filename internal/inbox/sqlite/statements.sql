@@ -35,11 +35,10 @@ WHERE platform = ?4 AND due < {never} AND owner = x'' AND (last_result = 0 AND d
 SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.last_result = 0 AND l.due <= ?2 AND l.bytes > 0 AND (l.owner = x'' OR ?3 = 1) ORDER BY l.due LIMIT ?4
 
 -- name: claim_retry
--- 5 whether also lanes whose last try was a miss (1).
 SELECT {lane} FROM (
 	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND last_result = 1 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)
 	UNION ALL
-	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND last_result = 2 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) AND ?5 = 1 ORDER BY due LIMIT ?4)) l
+	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND last_result = 2 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)) l
 
 -- name: claim_probe
 -- No lane is probed that was tried within the last second.

@@ -101,8 +101,6 @@ type Claim struct {
 	Kind     ClaimKind
 	Max      int
 	Budgets  []*int // each says how many more leases the claims that share it may get together
-	// Only for a Retry: no lanes whose last try was a miss.
-	NoMisses bool
 	// Only for a Wave: lanes that wait since WaitingFrom or later, and were last tried before TriedBefore.
 	WaitingFrom, TriedBefore int64
 
@@ -133,10 +131,7 @@ func (c *claimQuery) queue(tx Tx, b *batch, n int) {
 		return err
 	}
 	args := []any{c.platforms, c.now, boolNumber(c.mayTakeOver), int64(c.Max)}
-	switch c.Kind {
-	case Retry:
-		args = append(args, boolNumber(!c.NoMisses))
-	case Wave:
+	if c.Kind == Wave {
 		args = append(args, c.WaitingFrom, c.TriedBefore)
 	}
 	tx.Queue(claimStatements[c.Kind], found, args...)
