@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"usher/internal/inbox/store"
 	"usher/internal/testkit/pgtest"
@@ -40,6 +41,7 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 				first, second := make(chan string, 1), make(chan string, 1)
 				go func() { first <- d.send(tenant, "B") }()
 				d.until("the first waits for the table", waits("1"))
+				began := time.Now()
 				wire.Refuse() // the driver can't ask the server to cancel
 				if told := <-first; told == "+" || told == "=" {
 					t.Errorf("its sender was told %q, and nobody knew that", told)
@@ -47,6 +49,9 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 				go func() { second <- replica.send(tenant, next) }()
 				d.until("the second waits for the tenant", waits("2"))
 				exec("ROLLBACK")
+				if time.Since(began) > time.Second {
+					t.Skip("this machine is too slow: the first transaction may have given up, because it waits for a lock for two seconds only")
+				}
 				told := <-second
 				want := map[string]string{"B": "waiting", "C": "waiting waiting"}[next]
 				if tenant == "known" {

@@ -74,7 +74,7 @@ func TestControl(t *testing.T) {
 		{"raw", "/sandbox/send?raw", "\xff", 200, `{"status":400,`},
 		{"no tenant", "/sandbox/send", `{}`, 400, `tenant`},
 		{"a typing error", "/sandbox/send", `{"tenant":"acme","feature":{}}`, 400, `feature`},
-		{"a quantity that is none", "/sandbox/send", `{"tenant":"acme","features":{"users":"many"}}`, 400, `it has a JSON string in \"features\"`},
+		{"a quantity that is none", "/sandbox/send", `{"tenant":"acme","features":{"users":"many"}}`, 400, `it has a JSON string in \"features`},
 		{"a list of features", "/sandbox/send", `{"tenant":"acme","features":["sso"]}`, 400, `it has a JSON array in \"features\"`},
 		{"revoke", "/sandbox/revoke", "", 200, `{"revoked":0}`},
 		{"fail", "/sandbox/fail", `{"part":"receiver","status":500}`, 200, ``},
