@@ -22,6 +22,7 @@ func TestParse(t *testing.T) {
 		"postgres://u:hidden@h/db?sslmode=maybe":                            "sslmode",
 		"postgres://u:hidden@h/db?%zz":                                      "parameters",
 		"postgres://u:12?hidden@h/db":                                       "address", // the password is 12?hidden
+		"postgres://u:1@2?hidden@h/db":                                      "address", // the password is 1@2?hidden
 	} {
 		_, err := Parse(address)
 		switch {

@@ -72,7 +72,7 @@ func Parse(address string) (*Address, error) {
 		case name == "application_name":
 		case !query.Has(name): // from the environment (PGTZ, PGOPTIONS), for other programs
 			delete(config.ConnConfig.RuntimeParams, name)
-		case strings.Contains(text, "@") && !strings.Contains(base, "@"): // a question mark in the password: the name is a part of it
+		case strings.Contains(text, "@"): // a question mark in the password: the name may be a part of it
 			return nil, errors.New("it can't be read as an address: write a ? inside the password as %3F")
 		default:
 			// A pooler refuses parameters that it does not know, and passes none on.
