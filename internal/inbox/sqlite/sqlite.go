@@ -152,7 +152,7 @@ func (e *Engine) open() error {
 }
 
 // The cache is small, because after most transactions SQLite goes through all of it.
-var pragmas = []string{"busy_timeout(2000)", "journal_mode(WAL)", "synchronous(FULL)", "secure_delete(ON)", "cache_size(-4096)", "journal_size_limit(67108864)",
+var pragmas = []string{"busy_timeout(2000)", "synchronous(FULL)", "secure_delete(ON)", "cache_size(-4096)", "journal_size_limit(67108864)",
 	"temp_store(MEMORY)", "fullfsync(1)", "checkpoint_fullfsync(1)"} // the last two matter on macOS only
 
 // migrate makes the tables, and ends the leases of a former process.
@@ -160,6 +160,9 @@ func (e *Engine) migrate() error {
 	version, err := e.conn.version()
 	if err != nil {
 		return err
+	}
+	if err := e.conn.exec("PRAGMA journal_mode = WAL"); err != nil { // not earlier: it changes the file, for whoever has made it
+		return describe(err)
 	}
 	// A small file is checked for damage. To check a large one, which means to read all of it, would delay the start: there damage
 	// is found when a damaged page is read.

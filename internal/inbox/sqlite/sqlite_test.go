@@ -126,6 +126,29 @@ func TestWhatIsNoInboxKeepsItsMode(t *testing.T) {
 	}
 }
 
+// A program that does not expect a write-ahead log may not find it, or not be allowed to write it.
+func TestDatabaseOfAnotherProgramIsNotChanged(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "other.db")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := connect(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.exec("CREATE TABLE theirs (a); INSERT INTO theirs VALUES (1)"), c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := os.ReadFile(file)
+	if e, err := Open(file, slog.New(slog.DiscardHandler)); err == nil {
+		e.Close()
+		t.Error("it is used as an inbox")
+	}
+	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(before, after) {
+		t.Error("it was changed", err)
+	}
+}
+
 // A reserve file that could not be deleted, because somebody had it open, still exists. When there is room again webhooks
 // are taken in again.
 func TestReserveThatStayed(t *testing.T) {
