@@ -48,15 +48,16 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 		return nil, err
 	}
 	t.Elsewhere = slices.DeleteFunc(others, func(p string) bool { return p == platform })
-	s := selection{tenant: store.TenantName{Tenant: code, Platform: &platform}, limit: maxPage}
-	if h.cfg.Inbox != nil { // then the gate's decisions have only what changed nothing: duplicates, and what could not be stored
-		s.limit, s.inboxOnly = maxTimeline+1, true
+	// With an inbox, the gate's decisions have only what changed nothing: duplicates, and what could not be stored.
+	s := selection{tenant: store.TenantName{Tenant: code, Platform: &platform}, limit: maxTimeline + 1, inboxOnly: h.cfg.Inbox != nil}
+	for more := true; more && len(t.Snapshots) <= maxTimeline; {
+		list, err := h.webhooks(s)
+		if err != nil {
+			return nil, err
+		}
+		t.Snapshots = append(t.Snapshots, slices.DeleteFunc(list.Webhooks, func(w Webhook) bool { return w.Decision == "duplicate" })...)
+		s.before, more = list.next, list.Next != ""
 	}
-	list, err := h.webhooks(s)
-	if err != nil {
-		return nil, err
-	}
-	t.Snapshots = slices.DeleteFunc(list.Webhooks, func(w Webhook) bool { return w.Decision == "duplicate" })
 	if t.More = len(t.Snapshots) > maxTimeline; t.More {
 		t.Snapshots = t.Snapshots[:maxTimeline]
 	}

@@ -65,6 +65,19 @@ func TestWhatTheReceiverHas(t *testing.T) {
 	}
 }
 
+// Without an inbox, the copies of a webhook do not hide it, however many the gate remembers.
+func TestTenantWithManyDuplicates(t *testing.T) {
+	cfg := port(nil)
+	cfg.Gate, cfg.Decisions = gate, NewDecisions(true)
+	cfg.Decisions.Add(outcome("acme", "forwarded", five))
+	for range maxDecisions - 1 {
+		cfg.Decisions.Add(outcome("acme", "duplicate", five))
+	}
+	if status, page := ask(New(cfg), "GET", "/api/tenant?code=acme&platform=crm", ""); status != 200 || !strings.Contains(page, `"d1"`) {
+		t.Errorf("%d\n%s", status, page)
+	}
+}
+
 // A tenant's page has its own webhooks only, and a link to the tenant of the same code on another platform.
 func TestTenantOnTwoPlatforms(t *testing.T) {
 	b := inboxtest.Open(t)
