@@ -89,14 +89,10 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 // createIfMissing makes the file with the right mode. It does not open a file that exists: when it closed that again, SQLite would
 // lose its POSIX locks if it has the file open.
 func createIfMissing(name string) error {
-	if err := checkOrphan(name); err != nil {
+	if err := checkName(name); err != nil {
 		return err
 	}
-	info, err := os.Stat(name)
-	if err == nil && info.IsDir() {
-		return errors.New("it is a folder: add the name of a file in it, such as inbox.db")
-	}
-	if !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
@@ -106,10 +102,15 @@ func createIfMissing(name string) error {
 	return f.Close()
 }
 
-// checkOrphan returns an error if there is a write-ahead log without its file: SQLite would empty it for a new file.
-func checkOrphan(name string) error {
+// checkName returns an error if the name is that of a folder, or if there is a write-ahead log without its file: SQLite would empty
+// it for a new file.
+func checkName(name string) error {
 	log := resolveLink(name) + "-wal"
-	if info, err := os.Stat(name); err == nil && info.Size() > 0 {
+	info, err := os.Stat(name)
+	if err == nil && info.IsDir() {
+		return errors.New("it is a folder: add the name of a file in it, such as inbox.db")
+	}
+	if err == nil && info.Size() > 0 {
 		return nil
 	}
 	if info, err := os.Stat(log); err == nil && info.Size() > 0 {
@@ -201,7 +202,7 @@ func Check(path string) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := checkOrphan(path); err != nil {
+	if err := checkName(path); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

@@ -112,9 +112,13 @@ func TestWhatIsNoInboxKeepsItsMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]os.FileMode{dir: 0o755, file: 0o644} {
-		if e, err := Open(name, slog.New(slog.DiscardHandler)); err == nil {
+		e, problem := Open(name, slog.New(slog.DiscardHandler))
+		if problem == nil {
 			e.Close()
-			t.Errorf("%s is used as an inbox", name)
+			t.Fatalf("%s is used as an inbox", name)
+		}
+		if err := Check(name); err == nil || err.Error() != problem.Error() {
+			t.Errorf("Check says %v, Open says %v", err, problem)
 		}
 		info, err := os.Stat(name)
 		if err != nil {
