@@ -232,10 +232,11 @@ func userHint(err error) string {
 
 // InboxError adds to an error of the inbox what to do about it.
 func InboxError(err error) error {
+	_, ofFile := errors.AsType[*fs.PathError](err) // and not of a database's socket
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case ofFile && errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; create its folder first", err)
-	case errors.Is(err, fs.ErrPermission):
+	case ofFile && errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w%s, which needs write access to its folder", err, userHint(err))
 	case errors.Is(err, inbox.ErrInUse):
 		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; stop the other usher, or use another file", err)

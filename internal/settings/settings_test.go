@@ -3,10 +3,12 @@ package settings
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -569,6 +571,16 @@ func TestNoPasswordInProblems(t *testing.T) {
 		}
 		if _, err := Read(append(env, kv)); err == nil || strings.Contains(err.Error(), "hush") {
 			t.Errorf("%s: %v", kv, err)
+		}
+	}
+}
+
+// Nobody creates the folder of a database's socket: its server is not running, or has the socket elsewhere.
+func TestSocketOfADatabaseIsNoFile(t *testing.T) {
+	for _, cause := range []error{syscall.ENOENT, syscall.EACCES} {
+		err := InboxError(&net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", cause)})
+		if strings.Contains(err.Error(), "folder") {
+			t.Error(err)
 		}
 	}
 }
