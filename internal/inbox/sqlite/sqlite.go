@@ -162,7 +162,7 @@ func (e *Engine) migrate() error {
 	if err != nil {
 		return err
 	}
-	if err := e.conn.exec("PRAGMA journal_mode = WAL"); err != nil { // not earlier: it changes the file, for whoever has made it
+	if err := e.conn.exec("PRAGMA journal_mode = WAL"); err != nil { // not earlier: it changes the file, which may be that of another program
 		return describe(err)
 	}
 	// A small file is checked for damage. To check a large one, which means to read all of it, would delay the start: there damage
