@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"usher/internal/inbox/store"
 	"usher/internal/testkit/pgtest"
 )
@@ -37,6 +39,7 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 						return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE '%{schema}%'") == n
 					}
 				}
+				noSweeps(t, other, schema)
 				exec("BEGIN; LOCK TABLE " + schema + ".webhook IN SHARE MODE")
 				first, second := make(chan string, 1), make(chan string, 1)
 				go func() { first <- d.send(tenant, "B") }()
@@ -68,12 +71,22 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 	}
 }
 
+// noSweeps keeps replicas from deleting old webhooks, until conn is closed: a writer that waits for the table to do that does not take
+// in what the test sends.
+func noSweeps(t *testing.T, conn *pgx.Conn, schema string) {
+	t.Helper()
+	must2(conn.Exec(t.Context(), "SELECT pg_advisory_lock(hashtext($1))", `usher sweep "`+schema+`"`))(t)
+}
+
 // The first webhook of a tenant comes through two replicas at once: the replica that waits for the other sees what the other
 // has stored.
 func TestNewTenantAtOnce(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	open := inDatabase(t, dsn)
+	keeper, schema := connectTo(t, dsn)
+	defer keeper.Close(context.Background())
+	noSweeps(t, keeper, schema)
 	for _, tc := range []struct {
 		name, first, second string
 		latest              bool
