@@ -127,6 +127,8 @@ func (w *world) judgeDuplicate(n *arrival) {
 		return t.tenant == o.tenant && t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.entry.ID > o.entry.ID && t.began.After(n.from)
 	}):
 		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
+	case w.keep && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) && w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
+		return // it was kept, and somebody sent it again later, when its platform had a receiver
 	case o.entry.State == store.Kept && n.receiver == "": // what was sent again would be no longer
 		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
 			w.violation("(a) arrival %d was dropped as a copy of %d, which was kept before", n.number, o.number)

@@ -36,6 +36,7 @@ var (
 	long      = flag.Bool("long", false, "many random worlds")
 	worldSeed = flag.Uint64("world", 0, "the seed of the only random world to try")
 	worldSkip = flag.String("skip", "", "steps of that world to leave out, comma-separated")
+	shrinkWorlds = flag.Bool("shrink", false, "shrink worlds that fail")
 	worldLog  = flag.Bool("worldlog", false, "log what the inboxes of that world say")
 )
 
@@ -329,7 +330,7 @@ func checkWorlds(t *testing.T, worlds, atOnce int, try func(*testing.T, uint64, 
 			}
 			failed++
 			var skip []int
-			if w.dsn == "" { // it does the same again
+			if w.dsn == "" && *shrinkWorlds { // it does the same again
 				w, skip = shrink(t, w, try)
 			}
 			t.Errorf("again with -run=%s -world=%d -skip=%s", t.Name(), w.seed, strings.Trim(strings.ReplaceAll(fmt.Sprint(skip), " ", ","), "[]"))

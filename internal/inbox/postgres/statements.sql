@@ -67,16 +67,31 @@ SELECT w.* FROM unnest($1::bytea[], $2::bigint[]) AS n (key, seq) CROSS JOIN LAT
 	LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $3::bigint
 	WHERE w.lane = n.key AND w.state = 0 AND w.seq <> n.seq ORDER BY w.lane_order LIMIT 1) w
 
--- name: lane_supersedable
--- Webhooks that a newer snapshot may supersede: parked, refused, or waiting and sent again by hand (their order is negative).
-SELECT {webhook} FROM {schema}.lane l CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.webhook WHERE lane = l.key AND (state IN (1, 2) OR state = 0 AND lane_order < 0) ORDER BY seq) w -- LATERAL has the server search lane by lane; it would read the webhooks of all lanes while the tables are small
-WHERE l.key = ANY($1::bytea[]) AND l.parked + l.resent + l.refused > 0 ORDER BY w.seq
+-- name: first_waiting
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON l.key = w.lane
+LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $3::bigint
+WHERE w.lane = $2::bytea AND w.state = 0 AND w.seq <> ALL($1::bigint[]) ORDER BY w.lane_order LIMIT 1
 
--- name: lane_waiting
-SELECT {webhook} FROM {schema}.lane l CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.webhook WHERE lane = l.key AND state = 0 ORDER BY lane_order) w -- see lane_supersedable
-WHERE l.key = ANY($1::bytea[]) ORDER BY w.lane_order
+-- name: first_two
+SELECT w.* FROM unnest($1::bytea[]) AS n (key) CROSS JOIN LATERAL (
+	SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON l.key = w.lane WHERE w.lane = n.key AND w.state = 0 ORDER BY w.lane_order LIMIT 2) w
+
+-- name: lane_refused
+SELECT {webhook} FROM {schema}.lane l JOIN {schema}.webhook w ON w.lane = l.key WHERE l.key = $1::bytea AND w.state = 2 ORDER BY w.seq
+
+-- name: supersede_waiting
+UPDATE {schema}.webhook SET state = 4, changed = $4::bigint,
+	status = convert_to(((convert_from(status, 'UTF8')::jsonb || jsonb_build_object('state', 'superseded', 'why', convert_from($5::bytea, 'UTF8'), 'changed', convert_from($6::bytea, 'UTF8'))) - 'next')::text, 'UTF8')
+WHERE seq IN (SELECT seq FROM {schema}.webhook
+	WHERE lane = $2::bytea AND state = 0 AND snapshot = 1 AND seq < $3::bigint AND NOT coalesce((convert_from(status, 'UTF8')::jsonb ->> 'forced')::boolean, false) AND seq <> ALL($1::bigint[]) LIMIT $7::bigint)
+RETURNING size, lane_order
+
+-- name: supersede_parked
+UPDATE {schema}.webhook SET state = 4, changed = $4::bigint,
+	status = convert_to(((convert_from(status, 'UTF8')::jsonb || jsonb_build_object('state', 'superseded', 'why', convert_from($5::bytea, 'UTF8'), 'changed', convert_from($6::bytea, 'UTF8'))) - 'next')::text, 'UTF8')
+WHERE seq IN (SELECT seq FROM {schema}.webhook
+	WHERE lane = $2::bytea AND state = 1 AND snapshot = 1 AND seq < $3::bigint AND NOT coalesce((convert_from(status, 'UTF8')::jsonb ->> 'forced')::boolean, false) AND seq <> ALL($1::bigint[]) LIMIT $7::bigint)
+RETURNING size, lane_order
 
 -- name: webhook_add
 INSERT INTO {schema}.webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, lane_order, changed, status)

@@ -62,13 +62,29 @@ UPDATE number SET last = last + ?1 RETURNING last - ?1 + 1, ?1
 SELECT {webhook}, c.header, c.body FROM webhook w JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?3
 WHERE w.lane = ?1 AND w.state = 0 AND w.seq <> ?2 ORDER BY w.lane_order LIMIT 1
 
--- name: lane_supersedable
--- Webhooks that a newer snapshot may supersede: parked, refused, or waiting and sent again by hand (their order is negative).
-SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key
-WHERE l.key = ?1 AND l.parked + l.resent + l.refused > 0 AND (w.state IN (1, 2) OR w.state = 0 AND w.lane_order < 0) ORDER BY w.seq
+-- name: first_waiting
+SELECT {webhook}, c.header, c.body FROM webhook w JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?3
+WHERE w.lane = ?2 AND w.state = 0 AND w.seq NOT IN (SELECT value FROM json_each(?1)) ORDER BY w.lane_order LIMIT 1
 
--- name: lane_waiting
-SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key WHERE l.key = ?1 AND w.state = 0 ORDER BY w.lane_order
+-- name: first_two
+SELECT {webhook} FROM webhook w JOIN lane l ON l.key = w.lane WHERE w.lane = ?1 AND w.state = 0 ORDER BY w.lane_order LIMIT 2
+
+-- name: lane_refused
+SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key WHERE l.key = ?1 AND w.state = 2 ORDER BY w.seq
+
+-- name: supersede_waiting
+UPDATE webhook SET state = 4, changed = ?4,
+	status = CAST(json_patch(CAST(status AS TEXT), json_object('state', 'superseded', 'why', CAST(?5 AS TEXT), 'changed', CAST(?6 AS TEXT), 'next', NULL)) AS BLOB)
+WHERE seq IN (SELECT seq FROM webhook
+	WHERE lane = ?2 AND state = 0 AND snapshot = 1 AND seq < ?3 AND coalesce(CAST(status AS TEXT) ->> 'forced', 0) = 0 AND seq NOT IN (SELECT value FROM json_each(?1)) LIMIT ?7)
+RETURNING size, lane_order
+
+-- name: supersede_parked
+UPDATE webhook SET state = 4, changed = ?4,
+	status = CAST(json_patch(CAST(status AS TEXT), json_object('state', 'superseded', 'why', CAST(?5 AS TEXT), 'changed', CAST(?6 AS TEXT), 'next', NULL)) AS BLOB)
+WHERE seq IN (SELECT seq FROM webhook
+	WHERE lane = ?2 AND state = 1 AND snapshot = 1 AND seq < ?3 AND coalesce(CAST(status AS TEXT) ->> 'forced', 0) = 0 AND seq NOT IN (SELECT value FROM json_each(?1)) LIMIT ?7)
+RETURNING size, lane_order
 
 -- name: webhook_add
 INSERT INTO webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, lane_order, changed, status)

@@ -11,61 +11,45 @@ import (
 
 // What people do. Each action is an op that locks the lane's row, on whichever replica the person has asked.
 
-// A funcOp is an op made of two functions, and an error for its caller.
-type funcOp struct {
-	s        *Store
-	byPerson bool // a person has changed something: figures must show it, and the courier may have something to do
-	needFn   func(*needs)
-	decideFn func(*batch) error
-	err      error // what decideFn returned
-	reply    chan error
-}
-
-func (a *funcOp) weight() int64      { return 0 }
-func (a *funcOp) need(n *needs) bool { a.needFn(n); return true }
-func (a *funcOp) decide(b *batch)    { a.err = a.decideFn(b) }
-
-func (a *funcOp) done(err error) {
-	if a.byPerson {
-		a.s.mu.Lock()
-		a.s.figures.changeCount++
-		a.s.mu.Unlock()
-	}
-	a.reply <- errors.Join(err, a.err)
-	if a.byPerson && a.s.cfg.Courier != nil {
-		a.s.cfg.Courier.Wake(nil)
-	}
-}
-
 // actionPatience is how long a person waits for an action, which may have to wait for a delivery.
 const actionPatience = 20 * time.Second
 
-// act runs an action of a person.
-func (s *Store) act(wants func(*needs), does func(*batch) error) error {
+// act runs an action of a person. If its webhook is being delivered (ErrBusy), it waits for the outcome and tries again.
+func act[T any](s *Store, names work, does func(*sqlTurn) (T, error)) (result T, denied error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
-	return s.perform(ctx, funcOp{s: s, byPerson: true, needFn: wants, decideFn: does})
-}
-
-// perform runs a funcOp. If its webhook is being delivered (ErrBusy), it waits for the outcome and tries again.
-func (s *Store) perform(ctx context.Context, template funcOp) error {
 	for busy := false; ; busy = true {
-		o := template
-		o.reply = make(chan error, 1)
-		err := s.await(ctx, nil, &o, o.reply)
-		if busy && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return ErrBusy
+		w, reply := names, make(chan error, 1)
+		w.failed = func(err error) { reply <- err }
+		w.decide = func(t *sqlTurn) func() {
+			got, err := does(t)
+			t.byPerson = true
+			return func() {
+				result, denied = got, err
+				reply <- nil
+				if s.cfg.Courier != nil {
+					s.cfg.Courier.Wake(nil)
+				}
+			}
 		}
-		if !errors.Is(err, ErrBusy) {
-			return err
+		err := s.await(ctx, nil, &w, reply)
+		switch {
+		case busy && ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			return result, ErrBusy
+		case err != nil:
+			return result, err
+		case !errors.Is(denied, ErrBusy):
+			return result, denied
 		}
 		select {
 		case <-ctx.Done():
-			return ErrBusy
+			return result, ErrBusy
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
+
+type nothing = struct{}
 
 // find reads a webhook with its content. Of the result only the lane and the content never change.
 func (s *Store) find(id int64) (w *Webhook, err error) {
@@ -89,55 +73,14 @@ func (s *Store) Redeliver(id int64, force bool) error {
 	if found.Rejected() { // that never changes, and it may have no lane
 		return ErrRefused
 	}
-	return s.explain(s.act(func(n *needs) {
-		n.lane(found.lane)
-		n.webhooks[id] = true
-	}, func(b *batch) error {
-		l, h := b.lanes[found.lane], b.webhooks[id]
-		if h == nil || l == nil {
-			return ErrNotFound
+	_, err = act(s, work{keys: []Key{found.lane}, hooks: []int64{id}}, func(t *sqlTurn) (nothing, error) {
+		l := t.lanes[found.lane]
+		if l == nil || l.hook(id) == nil {
+			return nothing{}, ErrNotFound
 		}
-		b.endExpiredLease(l)
-		rc := s.cfg.Receivers.For(h.Platform)
-		switch {
-		case h.State == Waiting && b.leased(l) && l.leasedID == id:
-			return ErrBusy
-		case h.State == Waiting:
-			l.clearBackoff()
-			b.reschedule(l)
-			return nil
-		case found.State == Waiting && (h.State == Delivered || h.State == Superseded):
-			return nil // it was waiting when it was asked for, and was delivered meanwhile; once more could overwrite a newer one
-		case h.State == Kept && rc == nil:
-			return ErrKept
-		case l.Tenant != "" && l.tail > id && !force:
-			return &OverwriteError{id, l.tailEntry()}
-		case h.State != Parked && s.wouldOverflow(b.bytesAdded+h.size):
-			return webhookgate.ErrFull
-		}
-		before, idle := l.bytes, l.waiting == 0
-		l.countOut(h)
-		h.Status = Status{Attempts: h.Attempts, Again: b.time(), Forced: force && l.tail > id}
-		l.countIn(h, Waiting, "", b.time())
-		b.bytesAdded += l.bytes - before
-		b.markChanged(h)
-		l.held = nil
-		switch {
-		case l.tail == id:
-			l.tailDigest = dedupDigest(h)
-		case l.owner != nil && l.leasedID == l.tail:
-			// The tail is being delivered, and this one comes after it. So a copy of the tail is a change again.
-			l.tailDigest = nil
-		}
-		if idle {
-			l.waitingSince = b.now
-		}
-		if !b.leased(l) {
-			l.clearBackoff()
-			l.release(b.now)
-		}
-		return nil
-	}))
+		return nothing{}, l.redeliver(l.hook(id), found.State, force)
+	})
+	return s.explain(err)
 }
 
 // tailEntry returns what the lane's row knows about its tail.
@@ -161,48 +104,22 @@ func (s *Store) Discard(id int64) error {
 	if err != nil {
 		return err
 	}
-	return s.act(func(n *needs) {
+	names := work{hooks: []int64{id}}
+	if found.lane != (Key{}) {
+		names.keys = []Key{found.lane}
+	}
+	_, err = act(s, names, func(t *sqlTurn) (nothing, error) {
+		l := t.nowhere()
 		if found.lane != (Key{}) {
-			n.lane(found.lane)
-			n.nextExcept[found.lane] = id
+			l = t.lanes[found.lane]
 		}
-		n.webhooks[id] = true
-	}, func(b *batch) error {
-		l, h := b.lanes[found.lane], b.webhooks[id]
-		if l != nil {
-			b.endExpiredLease(l)
+		if l == nil || l.hook(id) == nil { // if the lane's row is missing, the file is damaged
+			return nothing{}, ErrNotFound
 		}
-		switch {
-		case h == nil:
-			return ErrNotFound
-		case h.State.Finished():
-			return ErrFinished
-		case h.State == Refused:
-			if l == nil {
-				l = new(lane) // it has no lane: this one is not saved
-			}
-			b.move(l, h, Discarded, byHand)
-			return nil
-		case l == nil: // the lane's row is missing: the file is damaged
-			return ErrNotFound
-		case b.leased(l) && l.leasedID == id:
-			return ErrBusy
-		}
-		first := h.State == Waiting && (b.next[l.key] == nil || b.next[l.key].position() > h.position())
-		b.move(l, h, Discarded, byHand)
-		l.held = nil // the receiver may have accepted it in a try whose answer got lost
-		if first && !b.leased(l) {
-			if next := b.next[l.key]; next != nil {
-				l.waitingSince = next.AgeFrom().UnixMicro()
-			}
-			l.clearBackoff()
-			l.release(b.now)
-		}
-		return nil
+		return nothing{}, l.discard(l.hook(id))
 	})
+	return err
 }
-
-const byHand = "discarded by hand"
 
 // lanesOf returns the lanes of a tenant, on one platform or on all.
 func (s *Store) lanesOf(platform *string, tenant string) (all []*lane, err error) {
@@ -227,53 +144,29 @@ func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
 	if err != nil || len(lanes) == 0 {
 		return 0, err
 	}
-	err = s.act(func(n *needs) {
-		for _, l := range lanes {
-			n.lane(l.key)
-		}
-	}, func(b *batch) error {
-		count = 0
-		for _, found := range lanes {
-			if b.lanes[found.key].forgetCopies() {
+	var names work
+	for _, l := range lanes {
+		names.keys = append(names.keys, l.key)
+	}
+	return act(s, names, func(t *sqlTurn) (count int, err error) {
+		for _, k := range names.keys {
+			if t.lanes[k].forget() {
 				count++
 			}
-			b.statements = append(b.statements, func(tx Tx) { tx.Queue("seen_delete_lane", nil, found.key[:]) })
 		}
-		return nil
+		return count, nil
 	})
-	return count, err
 }
 
 // Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number
 // of webhooks.
 func (s *Store) Erase(platform, tenant string) (count int, err error) {
 	key := tenantKey(platform, tenant)
-	err = s.act(func(n *needs) { n.lane(key) }, func(b *batch) error {
-		count = 0
-		l := b.lanes[key]
-		if l == nil {
-			return nil
+	count, err = act(s, work{keys: []Key{key}}, func(t *sqlTurn) (int, error) {
+		if l := t.lanes[key]; l != nil {
+			return l.erase()
 		}
-		if b.leased(l) {
-			// perform calls us again until the lease has ended. Meanwhile its holder must not continue with the lane's next webhook.
-			if until := b.now + micros(eraseHold); l.notBefore < until-micros(eraseHold/2) {
-				l.notBefore, l.dirty = until, true
-			}
-			return ErrBusy
-		}
-		b.bytesAdded -= l.bytes
-		l.forgetCopies()
-		l.waiting, l.resent, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
-		l.tail, l.tailID = 0, ""
-		l.clearBackoff()
-		l.release(b.now)
-		b.statements = append(b.statements, func(tx Tx) {
-			tx.Queue("erase_content", nil, key[:])
-			tx.Queue("erase_webhooks", func(r Row) error { count++; var seq int64; return r.Scan(&seq) }, key[:])
-			tx.Queue("erase_snapshot", nil, key[:])
-			tx.Queue("seen_delete_lane", nil, key[:])
-		})
-		return nil
+		return 0, nil
 	})
 	s.cfg.Changed(tenant)
 	return count, err
@@ -290,41 +183,36 @@ type pauses struct {
 
 // Pause holds deliveries back; see type Pause.
 func (s *Store) Pause(p Pause) error {
-	return s.setPause(p, true, func(b *batch) { b.statements = append(b.statements, p.insert(b.now)) })
+	_, err := s.setPause(p, true)
+	return err
 }
 
 // Resume lifts a pause, and says whether there was one.
-func (s *Store) Resume(p Pause) (bool, error) {
-	var known bool
-	err := s.setPause(p, false, func(b *batch) {
-		known = false
-		b.statements = append(b.statements, func(tx Tx) {
-			tx.Queue("pause_remove", func(r Row) error { known = true; var since int64; return r.Scan(&since) }, pauseKey(p))
-		})
-	})
-	return known, err
-}
+func (s *Store) Resume(p Pause) (bool, error) { return s.setPause(p, false) }
 
 // setPause writes a pause's row, and pauses or resumes the lane if the pause is for a tenant. Then it reads the pauses, so that the
 // change is in force here when it returns.
-func (s *Store) setPause(p Pause, paused bool, writeRow func(*batch)) error {
-	key := tenantKey(p.Platform, p.Tenant)
-	err := s.act(func(n *needs) {
+func (s *Store) setPause(p Pause, paused bool) (bool, error) {
+	var names work
+	if p.Tenant != "" {
+		names.lanes = []webhookgate.Lane{{Platform: p.Platform, Tenant: p.Tenant}}
+	}
+	known, err := act(s, names, func(t *sqlTurn) (known bool, err error) {
+		if paused {
+			p.insert(t.now)(t.tx)
+		} else {
+			t.tx.Queue("pause_remove", func(r Row) error { known = true; var since int64; return r.Scan(&since) }, pauseKey(p))
+		}
+		t.send()
 		if p.Tenant != "" {
-			n.lanes[key] = webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}
+			t.lanes[tenantKey(p.Platform, p.Tenant)].pause(paused)
 		}
-	}, func(b *batch) error {
-		writeRow(b)
-		if l := b.lanes[key]; l != nil && l.paused != paused {
-			l.paused, l.dirty = paused, true
-			b.reschedule(l)
-		}
-		return nil
+		return known, nil
 	})
 	if err != nil {
-		return err
+		return known, err
 	}
-	return s.ReadPauses(s.run)
+	return known, s.ReadPauses(s.run)
 }
 
 func pauseKey(p Pause) []byte {

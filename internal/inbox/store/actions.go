@@ -17,12 +17,13 @@ type Action struct {
 
 // Note stores what a person did.
 func (s *Store) Note(a Action) error {
-	return s.act(func(*needs) {}, func(b *batch) error {
-		a.At = b.time()
+	_, err := act(s, work{}, func(t *sqlTurn) (nothing, error) {
+		a.At = t.time()
 		entry, _ := json.Marshal(a) // strings and numbers
-		b.statements = append(b.statements, func(tx Tx) { tx.Queue("action_add", nil, b.now, entry) })
-		return nil
+		t.statements = append(t.statements, func(tx Tx) { tx.Queue("action_add", nil, t.now, entry) })
+		return nothing{}, nil
 	})
+	return err
 }
 
 // Actions returns the last actions with an id below before, newest first. Zero: there is no such bound.

@@ -313,7 +313,7 @@ const maxLine = 64 << 20
 // are locked.
 type importChunk struct {
 	lanes      map[Key]webhookgate.Lane
-	changes    []func(*batch)
+	changes    []func(*sqlTurn)
 	newNumbers int64 // how many bare webhooks need a number
 	bytes      int   // of its lines
 }
@@ -321,13 +321,13 @@ type importChunk struct {
 func newImportChunk() *importChunk { return &importChunk{lanes: make(map[Key]webhookgate.Lane)} }
 
 // add adds a change of a lane.
-func (chunk *importChunk) add(name webhookgate.Lane, change func(*batch, *lane)) error {
+func (chunk *importChunk) add(name webhookgate.Lane, change func(*lane)) error {
 	if unnamed(name) {
 		return errNoLane
 	}
 	key := LaneOf(name)
 	chunk.lanes[key] = name
-	chunk.changes = append(chunk.changes, func(b *batch) { change(b, b.lanes[key]) })
+	chunk.changes = append(chunk.changes, func(t *sqlTurn) { change(t.lanes[key]) })
 	return nil
 }
 
@@ -491,17 +491,17 @@ func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 		if _, bad := snapshot.Decode(t.Features); bad != nil {
 			return errors.New("has a snapshot whose features can't be read")
 		}
-		err = chunk.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(b *batch, to *lane) {
+		err = chunk.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(to *lane) {
 			to.raiseTail(t.ID, t.Webhook)
-			b.snapshots = append(b.snapshots, &snapshotRow{to.key, snapshot.Stored{Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: t.Name, Features: t.Features}})
+			to.memory.snapshot = (&snapshotRow{to.key, snapshot.Stored{Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: t.Name, Features: t.Features}})
 		})
 	case l.Seen != nil:
 		e := l.Seen
 		if len(e.Hash) != 32 || len(e.Digest) != 32 {
 			return errors.New("has an id without its hash, or without its webhook's")
 		}
-		err = chunk.add(webhookgate.Lane(e.laneName), func(b *batch, to *lane) {
-			b.seenChanges = append(b.seenChanges, &seenRow{seenID: seenID{to.key, [32]byte(e.Hash)}, digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook})
+		err = chunk.add(webhookgate.Lane(e.laneName), func(to *lane) {
+			to.newSeen = append(to.newSeen, &seenRow{seenID: seenID{to.key, [32]byte(e.Hash)}, digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook})
 		})
 	}
 	if err == nil {
@@ -512,15 +512,15 @@ func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 
 // addPause adds a pause, and pauses its tenant's lane.
 func (i *importJob) addPause(chunk *importChunk, p Pause) error {
-	chunk.changes = append(chunk.changes, func(b *batch) { b.statements = append(b.statements, p.insert(p.Since.UnixMicro())) })
+	chunk.changes = append(chunk.changes, func(t *sqlTurn) { t.statements = append(t.statements, p.insert(p.Since.UnixMicro())) })
 	if p.Tenant == "" {
 		return nil
 	}
-	return chunk.add(webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}, func(_ *batch, to *lane) { to.paused, to.dirty = true, true })
+	return chunk.add(webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}, func(to *lane) { to.paused, to.dirty = true, true })
 }
 
 // restoreLane copies what dedup remembers into the lane's row.
-func (l *laneLine) restoreLane(_ *batch, to *lane) {
+func (l *laneLine) restoreLane(to *lane) {
 	to.tail, to.tailID, to.tailDigest, to.held, to.heldBy, to.heldID, to.dirty = l.Tail, l.TailID, l.TailDigest, l.Held, l.HeldBy, l.HeldID, true
 	if !l.HeldAt.IsZero() {
 		to.heldAt = l.HeldAt.UnixMicro()
@@ -541,22 +541,22 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !mayBeDamaged {
 		return errors.New("has a webhook whose body does not fit its digest")
 	}
-	row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, hasContent: true}
+	row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, hasContent: true, isNew: true}
 	row.size = int64(len(w.Body)+len(w.Header)) + overhead
 	i.lastID = w.ID
 	if !w.Certain {
-		chunk.changes = append(chunk.changes, func(b *batch) { b.added = append(b.added, row) })
+		chunk.changes = append(chunk.changes, func(t *sqlTurn) { t.nowhere().hooks = append(t.nowhere().hooks, row) })
 		return nil
 	}
 	name := webhookgate.Lane{Platform: w.Platform, Tenant: w.Tenant}
 	if w.Tenant == "" {
 		name.Type = w.Type
 	}
-	return chunk.add(name, func(b *batch, to *lane) {
+	return chunk.add(name, func(to *lane) {
 		if !row.Rejected() {
 			to.raiseTail(row.ID, row.Webhook)
 		}
-		row.lane, b.added = to.key, append(b.added, row)
+		row.lane, to.hooks = to.key, append(to.hooks, row)
 	})
 }
 
@@ -576,14 +576,14 @@ func (i *importJob) addBare(chunk *importChunk, body []byte) error {
 	if !w.Snapshot {
 		return fmt.Errorf("it is of the type %q, and only %s says what a tenant may use", w.Type, content.TenantProvisioningChange)
 	}
-	in := i.s.newIntake(w)
+	in := i.s.arriving(w)
 	chunk.newNumbers++
-	return chunk.add(w.Lane, func(b *batch, to *lane) {
+	return chunk.add(w.Lane, func(to *lane) {
 		if to.tail > 0 && to.tail <= i.lastBefore {
 			i.result.Known++
 			return
 		}
-		in.appendKept(b, to)
+		to.keep(in.Webhook, in.state)
 		i.highest = max(i.highest, to.tail)
 	})
 }
@@ -593,16 +593,24 @@ func (i *importJob) flush(tx Tx, chunk *importChunk) error {
 	if len(chunk.changes) == 0 {
 		return nil
 	}
-	b := newBatch(i.s)
-	if err := b.load(tx, &needs{lanes: chunk.lanes, newNumbers: chunk.newNumbers}); err != nil {
+	t := i.s.newTurn(tx)
+	names := &work{numbers: chunk.newNumbers}
+	for _, name := range chunk.lanes {
+		names.lanes = append(names.lanes, name)
+	}
+	if err := t.load([]*work{names}); err != nil {
 		return err
 	}
-	b.now = i.now
+	t.now = i.now
 	for _, change := range chunk.changes {
-		change(b)
+		change(t)
 	}
-	i.result.Webhooks += len(b.added)
-	i.result.Snapshots += len(b.snapshots)
-	b.save(tx)
+	for _, l := range t.lanes {
+		i.result.Webhooks += len(l.hooks)
+		i.result.Snapshots += number(l.memory.snapshot != nil)
+	}
+	t.save()
 	return tx.Send()
 }
+
+func number(b bool) int { return int(boolNumber(b)) }

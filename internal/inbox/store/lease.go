@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -41,45 +40,10 @@ func (lease *Lease) Valid() bool {
 // ValidUntil is when the lease ends, unless it is renewed.
 func (lease *Lease) ValidUntil() time.Time { return *lease.validUntil.Load() }
 
-// grantLease gives this process a lease for the lane, to deliver row, which is its first webhook.
-func (b *batch) grantLease(l *lane, row *Webhook, rc *receiver.Receiver) *Lease {
-	l.owner, l.leasedID, l.due, l.dirty = b.s.owner, row.ID, b.now+micros(b.s.leaseTime), true
-	l.token++
-	lease := &Lease{Webhook: row, Receiver: rc, LastTryFailed: l.lastResult != lastOK, lane: l.key, token: l.token}
-	lease.start(b)
-	return lease
-}
-
 // start sets the lease's end. It counts from the begin of the transaction, which is before the database read its clock.
-func (lease *Lease) start(b *batch) {
-	until := b.askedAt.Add(b.s.UsableLeaseTime())
+func (lease *Lease) start(t *turn) {
+	until := t.askedAt.Add(t.leaseTime - t.leaseTime/5)
 	lease.validUntil.Store(&until)
-}
-
-// matches says whether the lane's row still has this lease. If not, the lease has ended, and another process may have the lane.
-func (lease *Lease) matches(b *batch, row *lane) bool {
-	return row != nil && bytes.Equal(row.owner, b.s.owner) && row.token == lease.token && row.leasedID == lease.Webhook.ID
-}
-
-// leased says whether a process has a valid lease for the lane, and may be delivering it. After the clock has jumped every lease
-// counts as valid for a while.
-func (b *batch) leased(l *lane) bool {
-	return l.owner != nil && (l.due > b.now || !b.s.clock.mayTakeOver(b.s.leaseTime))
-}
-
-// endExpiredLease takes the lane from an owner whose lease has ended. An op that changes the webhook which that owner was
-// delivering must call it first, so that a late outcome no longer matches the row.
-func (b *batch) endExpiredLease(l *lane) {
-	if l.owner != nil && !b.leased(l) {
-		l.release(b.now)
-	}
-}
-
-// reschedule computes the lane's due time anew, unless a process has leased it: then the outcome does that.
-func (b *batch) reschedule(l *lane) {
-	if !b.leased(l) {
-		l.release(b.now)
-	}
 }
 
 // A ClaimKind says which lanes a claim is for.
@@ -110,40 +74,6 @@ type Claim struct {
 	WaitingTo int64 // only for a Wave: the latest time since which one of these lanes waits
 }
 
-// A claimQuery is a Claim in a batch.
-type claimQuery struct {
-	*Claim
-	platforms   [][]byte
-	now         int64
-	mayTakeOver bool
-}
-
-// queue queues the search for lanes. The keys that it finds go into b.claimed[n].
-func (c *claimQuery) queue(tx Tx, b *batch, n int) {
-	found := func(r Row) error {
-		l, err := b.s.scanLane(r)
-		if err == nil {
-			if known := b.lanes[l.key]; known == nil {
-				b.lanes[l.key] = l
-			}
-			b.claimed[n] = append(b.claimed[n], l.key)
-		}
-		return err
-	}
-	args := []any{c.platforms, c.now, boolNumber(c.mayTakeOver), int64(c.Max)}
-	if c.Kind == Wave {
-		args = append(args, c.WaitingFrom, c.TriedBefore)
-	}
-	tx.Queue(claimStatements[c.Kind], found, args...)
-}
-
-// inTurn returns the first lanes of all that were found. The statement returns up to Max lanes of each platform, and their order
-// must go by all platforms together.
-func (c *Claim) inTurn(b *batch, found []Key) []Key {
-	slices.SortStableFunc(found, func(x, y Key) int { return cmp.Compare(c.turn(b.lanes[x]), c.turn(b.lanes[y])) })
-	return found[:min(len(found), c.Max)]
-}
-
 // turn is the value by which the lanes of a claim are ordered.
 func (c *Claim) turn(l *lane) int64 {
 	switch c.Kind {
@@ -155,89 +85,89 @@ func (c *Claim) turn(l *lane) int64 {
 	return l.due
 }
 
-// A claimOp is the op that claims lanes.
-type claimOp struct {
-	s          *Store
-	claims     []*Claim
-	firstQuery int // the index of its first claim in batch.claimed
-	reply      chan error
+// find returns the lanes that claims are for, each with its first webhook.
+func (t *sqlTurn) find(claims []*Claim) [][]*lane {
+	found := make([][]*lane, len(claims))
+	for n, c := range claims {
+		platforms := t.s.platforms.hashes(func(code string) bool { return t.Receivers.For(code) == c.Receiver })
+		args := []any{platforms, t.now, boolNumber(t.mayTakeOver), int64(c.Max)}
+		if c.Kind == Wave {
+			args = append(args, c.WaitingFrom, c.TriedBefore)
+		}
+		t.tx.Queue(claimStatements[c.Kind], func(r Row) error {
+			l, err := t.s.scanLane(r)
+			found[n] = append(found[n], t.adopt(l))
+			return err
+		}, args...)
+	}
+	t.send()
+	heads := make(map[Key]int64)
+	for n, c := range claims {
+		// The statement returns up to Max lanes of each platform, and their order must go by all platforms together.
+		slices.SortStableFunc(found[n], func(x, y *lane) int { return cmp.Compare(c.turn(x), c.turn(y)) })
+		found[n] = found[n][:min(len(found[n]), c.Max)]
+		for _, l := range found[n] {
+			if !l.leased() {
+				heads[l.key] = 0
+			}
+		}
+	}
+	t.readHeads(heads, MaxReadAhead)
+	return found
 }
 
 // Claim asks for leases. When it returns, each claim has its result, and the courier has got the leases.
 func (s *Store) Claim(ctx context.Context, claims []*Claim) error {
-	c := &claimOp{s: s, claims: claims, reply: make(chan error, 1)}
-	return s.await(ctx, nil, c, c.reply)
-}
-
-func (c *claimOp) weight() int64 { return 0 }
-
-func (c *claimOp) need(n *needs) bool {
-	c.firstQuery = len(n.claims)
-	now := c.s.Now().UnixMicro()
-	for _, claim := range c.claims {
-		claim.Leases, claim.Found = nil, 0
-		platforms := c.s.platforms.hashes(func(code string) bool { return c.s.cfg.Receivers.For(code) == claim.Receiver })
-		n.claims = append(n.claims, claimQuery{claim, platforms, now, c.s.clock.mayTakeOver(c.s.leaseTime)})
-	}
-	n.maxBody = MaxReadAhead
-	return true
+	reply := make(chan error, 1)
+	return s.await(ctx, nil, &work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+		type result struct {
+			leases    []*Lease
+			found     int
+			waitingTo int64
+		}
+		left := make(map[*int]int) // of the budgets
+		for _, c := range claims {
+			for _, b := range c.Budgets {
+				left[b] = *b
+			}
+		}
+		results := make([]result, len(claims))
+		for n, found := range t.find(claims) {
+			c, r := claims[n], &results[n]
+			r.found = len(found)
+			for _, l := range found {
+				if len(r.leases) >= c.Max || slices.ContainsFunc(c.Budgets, func(b *int) bool { return left[b] <= 0 }) {
+					break
+				}
+				r.waitingTo = max(r.waitingTo, l.waitingSince)
+				lease := l.claim(c.Receiver)
+				if lease == nil {
+					continue
+				}
+				lease.InWave = c.Kind == Wave
+				r.leases = append(r.leases, lease)
+				for _, b := range c.Budgets {
+					left[b]--
+				}
+			}
+		}
+		return func() {
+			for n, c := range claims {
+				c.Leases, c.Found, c.WaitingTo = results[n].leases, results[n].found, results[n].waitingTo
+				for _, lease := range c.Leases {
+					s.cfg.Courier.Deliver(lease)
+				}
+			}
+			for b, n := range left {
+				*b = n
+			}
+			reply <- nil
+		}
+	}}, reply)
 }
 
 // MaxReadAhead is the size up to which a content is read together with its lease. A larger one is read when it is sent.
 const MaxReadAhead = 64 << 10
-
-func (c *claimOp) decide(b *batch) {
-	for _, claim := range c.claims {
-		claim.spend(-len(claim.Leases)) // what a former run of this transaction has taken
-		claim.Leases = nil
-	}
-	for i, claim := range c.claims {
-		found := b.claimed[c.firstQuery+i]
-		claim.Found = len(found)
-		for _, key := range found {
-			if len(claim.Leases) >= claim.Max || slices.ContainsFunc(claim.Budgets, func(left *int) bool { return *left <= 0 }) {
-				break
-			}
-			l := b.lanes[key]
-			claim.WaitingTo = max(claim.WaitingTo, l.waitingSince)
-			// The search went by our estimate of the database's time, and another op of this batch may have changed the lane.
-			// So everything is checked once more.
-			if b.leased(l) {
-				continue
-			}
-			if l.paused || l.waiting == 0 {
-				l.release(b.now) // its owner has died, or it would have done this
-				continue
-			}
-			head := b.next[key]
-			if head == nil || head.State != Waiting {
-				continue // another op of this batch has delivered or discarded it
-			}
-			lease := b.grantLease(l, head, claim.Receiver)
-			lease.InWave = claim.Kind == Wave
-			claim.Leases = append(claim.Leases, lease)
-			claim.spend(1)
-		}
-	}
-}
-
-func (c *Claim) spend(leases int) {
-	for _, left := range c.Budgets {
-		*left -= leases
-	}
-}
-
-func (c *claimOp) done(err error) {
-	for _, claim := range c.claims {
-		if err != nil {
-			claim.Leases = nil
-		}
-		for _, lease := range claim.Leases {
-			c.s.cfg.Courier.Deliver(lease)
-		}
-	}
-	c.reply <- err
-}
 
 // An Outcome is what came of a lease: usually one try.
 type Outcome struct {
@@ -250,107 +180,19 @@ type Outcome struct {
 	ContentErr error         // there was no try because the content is damaged
 	WantsNext  bool          // the courier wants to deliver the lane's next webhook, too
 
-	// The result.
-	LeaseLost bool      // the lease had ended, and nothing was written
-	Entry     Entry     // the webhook as it is now
-	NextLease *Lease    // the same lease, for the lane's next webhook; nil: the lease has ended
-	NextTry   time.Time // when a webhook that was not accepted is tried again
-	LaneReady bool      // webhooks wait in the lane, and any process may lease it now
-
-	s     *Store
-	saved func(*Outcome, error)
+	settlement // the result
 }
 
 // SaveOutcome writes an outcome, and calls saved when that is done or has failed.
 func (s *Store) SaveOutcome(o *Outcome, saved func(*Outcome, error)) {
-	o.s, o.saved = s, saved
-	s.submit(o)
-}
-
-func (o *Outcome) weight() int64 { return 256 }
-
-func (o *Outcome) need(n *needs) bool {
 	key := o.Lease.lane
-	n.lane(key)
-	n.nextExcept[key] = o.Lease.Webhook.ID
-	n.maxBody = MaxReadAhead
-	if o.Lease.Webhook.snapshot && o.Attempt.Accepted() {
-		n.supersedable[key] = true
-		if !o.Lease.Webhook.Again.IsZero() { // somebody sent it again, ahead of waiting webhooks that may be older
-			n.waiting[key] = true
-		}
-	}
-	return true
-}
-
-// decide moves the webhook into its next state, and then continues the lease with the lane's next webhook, or ends it.
-func (o *Outcome) decide(b *batch) {
-	o.LeaseLost, o.NextLease = false, nil
-	l := b.lanes[o.Lease.lane]
-	if !o.Lease.matches(b, l) {
-		o.LeaseLost = true
-		return
-	}
-	webhook := *o.Lease.Webhook // a copy: if the transaction runs again, it must begin with the webhook as it was
-	h := b.intern(&webhook)
-	defer func() { o.LaneReady = l.waiting > 0 && l.owner == nil && l.due <= b.now }()
-	if o.Aborted {
-		l.release(b.now + micros(o.RetryIn))
-		o.Entry = h.Entry
-		return
-	}
-	if o.ContentErr == nil {
-		h.noteAttempt(b.time().Add(-time.Since(o.Began)), o.Took, o.Attempt)
-		h.Receiver = o.Lease.Receiver.Name
-		l.lastTry = b.now
-		if !o.Missed() {
-			h.Counted++
-		}
-	}
-	why := o.parkReason(h, b.time())
-	switch {
-	case o.Attempt.Accepted() && o.ContentErr == nil:
-		b.move(l, h, Delivered, "")
-		l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(h), b.now, h.Receiver, h.Webhook
-		o.supersedeOlder(b, l, h)
-		l.clearFailures()
-	case why != "":
-		b.move(l, h, Parked, why)
-		l.held = nil // the receiver may have accepted it in a try whose answer got lost
-		l.clearFailures()
-	default:
-		o.retry(b, l, h)
-		o.Entry = h.Entry
-		return
-	}
-	o.Entry = h.Entry
-	o.continueLane(b, l)
-}
-
-// retry ends the lease after a failed try, and says when the lane is due again.
-func (o *Outcome) retry(b *batch, l *lane, h *Webhook) {
-	l.lastResult = lastFailed
-	if o.Missed() {
-		l.lastResult = lastMissed
-	}
-	backoff := o.s.cfg.Jitter(min(minBackoff<<min(l.failures, 20), maxBackoff))
-	l.notBefore = 0
-	if after := min(o.Attempt.RetryAfter, maxRetryAfter); after > 0 {
-		l.notBefore = b.now + micros(after)
-	}
-	l.failures++
-	next := b.next[l.key]
-	newerWaits := next != nil && next.State == Waiting && next.snapshot && next.ID > h.ID
-	if o.s.cfg.KeepLatest && h.snapshot && !h.Forced && newerWaits {
-		b.move(l, h, Superseded, newerCame)
-		l.waitingSince = next.AgeFrom().UnixMicro()
-	}
-	l.release(b.now + micros(backoff))
-	o.NextTry = moment(l.due)
-	if !l.paused && h.State == Waiting {
-		h.Next = o.NextTry
-	}
-	b.markChanged(h)
+	s.submit(&work{
+		keys: []Key{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
+		decide: func(t *sqlTurn) func() {
+			result := t.lanes[key].settle(o)
+			return func() { o.settlement = result; saved(o, nil) }
+		},
+	})
 }
 
 const (
@@ -362,45 +204,16 @@ const (
 	maxInARow = 16
 )
 
-// continueLane continues the lease with the lane's next webhook, or ends it.
-func (o *Outcome) continueLane(b *batch, l *lane) {
-	next := b.next[l.key]
-	if next != nil {
-		l.waitingSince = next.AgeFrom().UnixMicro()
-	}
-	if next == nil || next.State != Waiting || !o.WantsNext || l.paused || l.notBefore > b.now || o.Lease.inARow >= maxInARow {
-		l.release(b.now)
-		return
-	}
-	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, lane: l.key, token: l.token, inARow: o.Lease.inARow + 1}
-	lease.start(b)
-	l.leasedID, l.due = next.ID, b.now+micros(b.s.leaseTime)
-	o.NextLease = lease
-}
-
-// supersedeOlder supersedes the lane's snapshots that are older than h, which was accepted, and that are parked or wait. One
-// that somebody has sent again with force is delivered nevertheless.
-func (o *Outcome) supersedeOlder(b *batch, l *lane, h *Webhook) {
-	if !h.snapshot {
-		return
-	}
-	for _, old := range slices.Concat(b.supersedable[l.key], b.waiting[l.key]) {
-		if old.ID < h.ID && old.snapshot && (old.State == Parked || old.State == Waiting && !old.Forced) {
-			b.move(l, old, Superseded, "a newer snapshot of the tenant was accepted")
-		}
-	}
-}
-
 // parkReason says why a webhook that was not accepted is parked. Empty: it is tried again.
-func (o *Outcome) parkReason(h *Webhook, now time.Time) string {
+func (o *Outcome) parkReason(cfg *Config, h *Webhook, now time.Time) string {
 	switch {
 	case o.ContentErr != nil:
 		return o.ContentErr.Error()
 	case isPermanent(o.Attempt.Status):
 		return "the receiver will not take it: " + http.StatusText(o.Attempt.Status)
-	case h.Counted >= o.s.cfg.MaxAttempts:
+	case h.Counted >= cfg.MaxAttempts:
 		return "too many failed tries (USHER_WEBHOOK_INBOX_ATTEMPTS)"
-	case now.Sub(h.AgeFrom()) > o.s.cfg.MaxAge:
+	case now.Sub(h.AgeFrom()) > cfg.MaxAge:
 		return "older than USHER_WEBHOOK_INBOX_MAX_AGE"
 	}
 	return ""
@@ -427,48 +240,24 @@ func isPermanent(status int) bool {
 	return false
 }
 
-func (o *Outcome) done(err error) { o.saved(o, err) }
-
-// A renewOp is the op that renews a lease.
-type renewOp struct {
-	s       *Store
-	lease   *Lease
-	renewed bool
-	askedAt time.Time
-	reply   chan error
-}
-
-// Renew renews leases. Each is an op of its own, so that a lane that somebody else has locked does not fail the others. Leases
+// Renew renews leases. Each is a work of its own, so that a lane that somebody else has locked does not fail the others. Leases
 // that could not be renewed run out.
 func (s *Store) Renew(ctx context.Context, leases []*Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
-		r := &renewOp{s: s, lease: lease, reply: make(chan error, 1)}
-		waiting.Go(func() { s.await(ctx, nil, r, r.reply) })
+		reply := make(chan error, 1)
+		w := &work{keys: []Key{lease.lane}, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+			renewed := t.lanes[lease.lane].renew(lease)
+			return func() {
+				if renewed {
+					lease.start(&t.turn)
+				}
+				reply <- nil
+			}
+		}}
+		waiting.Go(func() { s.await(ctx, nil, w, reply) })
 	}
 	waiting.Wait()
-}
-
-func (r *renewOp) weight() int64 { return 0 }
-
-func (r *renewOp) need(n *needs) bool {
-	n.lane(r.lease.lane)
-	return true
-}
-
-func (r *renewOp) decide(b *batch) {
-	l := b.lanes[r.lease.lane]
-	if r.renewed, r.askedAt = r.lease.matches(b, l), b.askedAt; r.renewed {
-		l.due, l.dirty = b.now+micros(b.s.leaseTime), true
-	}
-}
-
-func (r *renewOp) done(err error) {
-	if err == nil && r.renewed {
-		until := r.askedAt.Add(r.s.UsableLeaseTime())
-		r.lease.validUntil.Store(&until)
-	}
-	r.reply <- err
 }
 
 // LoadContent reads the content of a webhook, unless it is in memory, and checks it.

@@ -21,57 +21,26 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 	if w.Lane.Tenant == "" {
 		row.lane = Key{}
 	}
-	o := funcOp{s: s, needFn: func(n *needs) {
-		n.newNumbers++
-		n.refusedDigests = append(n.refusedDigests, row.digest)
+	row.Status = Status{Faults: r.Faults[:min(len(r.Faults), maxFaults)], Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
+	o := work{numbers: 1, bytes: row.size, digests: [][]byte{row.digest}}
+	if w.Lane.Tenant != "" {
+		o.lanes = []webhookgate.Lane{w.Lane}
+	}
+	reply := make(chan error, 1)
+	o.failed = func(err error) { reply <- err }
+	o.decide = func(t *sqlTurn) func() {
+		l := t.nowhere()
 		if w.Lane.Tenant != "" {
-			n.lanes[row.lane] = w.Lane
-			n.refused[row.lane] = true
+			l = t.lanes[row.lane]
 		}
-	}, decideFn: func(b *batch) error {
-		seq := b.nextNumber()
-		if old := b.refusedByDigest[string(row.digest)]; old != nil && old.State == Refused {
-			old.Times++
-			old.Last, old.Newer = b.time(), false
-			b.markChanged(old)
-			return nil
-		}
-		l := b.lanes[row.lane]
-		if l == nil {
-			l = new(lane) // its tenant is not certain: it has no lane, and this one is not saved
-		}
-		row.ID, row.Received = seq, b.time()
-		row.Status = Status{Faults: r.Faults[:min(len(r.Faults), maxFaults)], Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
-		s.deleteOldestRefused(b, l)
-		l.countIn(row, Refused, "", b.time())
-		b.added = append(b.added, row)
-		b.refusedByDigest[string(row.digest)] = row
-		s.sweepRefusedSoon.Store(true)
-		return nil
-	}}
-	done := make(chan error, 1)
-	go func() { done <- s.perform(ctx, o) }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done(): // the writer may still store it, but its sender does not wait for that
-		return s.timeoutErr()
+		t.copies[string(row.digest)] = l.refuse(row, t.copies[string(row.digest)])
+		return func() { reply <- nil }
 	}
-}
-
-// deleteOldestRefused deletes the oldest refused webhooks of a tenant that has too many, so that there is room for one more.
-func (s *Store) deleteOldestRefused(b *batch, l *lane) {
-	for _, old := range b.supersedable[l.key] {
-		if int(l.refused) < s.cfg.Limits.RefusedTenant {
-			return
-		}
-		if old.State == Refused {
-			l.countOut(old)
-			old.State = Discarded // other ops of this batch must not see it as refused
-			b.deleted = append(b.deleted, old.ID)
-			s.cfg.Log.Warn("deleted a refused webhook: its tenant has too many", "id", old.ID, "tenant", old.Tenant)
-		}
+	err := s.await(ctx, ctx.Done(), &o, reply) // when ctx ends the writer may still store it, but its sender does not wait for that
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = s.timeoutErr()
 	}
+	return err
 }
 
 // sweepRefused deletes the oldest refused webhooks, if they are too many, too old, or too large together.
@@ -118,47 +87,21 @@ func (s *Store) Accept(id int64, force bool) (int64, error) {
 	case hook.Receiver == nil && !s.cfg.Keep:
 		return 0, fmt.Errorf("no receiver takes webhooks of its platform %q", hook.Lane.Platform)
 	}
-	i := s.newIntake(hook)
-	i.skipDedup = true
-	a := &acceptOp{intake: i, id: id, force: force}
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
-	if err := i.submit(ctx, a).Err; err != nil { // it is not taken in later either, when its tenant may have a newer one
-		return 0, err
-	}
-	return a.newID, s.explain(a.denied)
+	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
+	a := s.takeIn(ctx, s.arriving(hook), work{hooks: []int64{id}}, func(t *sqlTurn, l *lane, in *incoming) error {
+		in.accepting = l.hook(id)
+		switch {
+		case in.accepting == nil || in.accepting.State != Refused:
+			return ErrNotRefused
+		case (l.tail > id || in.accepting.Newer) && !force && in.snapshot:
+			return &OverwriteError{id, l.tailEntry()}
+		}
+		return nil
+	})
+	return a.id, s.explain(a.Err)
 }
 
 // ErrNotRefused says that only refused webhooks can be accepted.
 var ErrNotRefused = errors.New("it was not refused, somebody has dealt with it, or its tenant has a newer snapshot")
-
-// An acceptOp is an intake that also marks the refused webhook as accepted.
-type acceptOp struct {
-	*intake
-	id    int64 // the refused webhook
-	force bool
-
-	denied error // why it was not accepted
-	newID  int64
-}
-
-func (a *acceptOp) need(n *needs) bool {
-	n.webhooks[a.id] = true
-	return a.intake.need(n)
-}
-
-func (a *acceptOp) decide(b *batch) {
-	a.denied, a.answer = nil, Answer{}
-	l, old := b.lanes[a.row.lane], b.webhooks[a.id]
-	switch {
-	case old == nil || old.State != Refused:
-		a.denied = ErrNotRefused
-		return
-	case (l.tail > a.id || old.Newer) && !a.force && a.row.snapshot:
-		a.denied = &OverwriteError{a.id, l.tailEntry()}
-		return
-	}
-	a.accepted = old
-	a.intake.decide(b)
-	a.newID = a.row.ID
-}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -167,6 +168,11 @@ type Webhook struct {
 	Header     http.Header
 	Body       []byte
 	verified   bool // the content comes from the gate and not from a disk, so its digest need not be checked
+
+	// For the transaction that has it in memory.
+	isNew   bool // it has no row yet
+	changed bool // its row must be written
+	gone    bool // it was deleted
 }
 
 // HasContent says whether the webhook's header and body are in memory.
@@ -344,12 +350,12 @@ type lane struct {
 	leasedID int64  // the webhook that the owner delivers
 	token    int64  // counts leases, so that a late outcome of a former one is recognised
 
-	dirty bool // the row must be written
+	memory
 }
 
 // scanLane reads a row of {lane}.
 func (s *Store) scanLane(r Row) (*lane, error) {
-	l := new(lane)
+	l := &lane{memory: memory{frontier: math.MinInt64}}
 	var key, tenant, eventType, details []byte
 	var paused int64
 	err := r.Scan(&key, &tenant, &eventType, &l.tail, &details,
@@ -361,6 +367,9 @@ func (s *Store) scanLane(r Row) (*lane, error) {
 		l.owner = nil
 	}
 	l.unpackDetails(details)
+	if l.owner == nil {
+		l.leasedID = 0 // the engine may have ended the lease, at its start
+	}
 	return l, err
 }
 

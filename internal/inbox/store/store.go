@@ -157,7 +157,7 @@ type Store struct {
 	owner     []byte        // a random id of this process, for the lanes that it has leased
 	leaseTime time.Duration // how long a lease lasts, by the database's clock
 
-	ops        chan op         // to the writer
+	ops        chan *work      // to the writer
 	imports    chan *importJob // to the writer
 	exporting  chan struct{}   // has an element while somebody exports
 	opened     chan struct{}   // closed when the writer has reached the database, or failed to, once
@@ -177,6 +177,7 @@ type Store struct {
 
 	// Only the writer uses these four.
 	idle          bool      // there was no transaction since the last tick
+	rest          []rest    // what was too much for one transaction
 	clockJumped   bool      // times that lanes have may come from before the database's clock was set
 	lastSweep     time.Time // when it last deleted anything that was kept for too long
 	lastFullSweep time.Time // when it last looked at ages and bytes, too
@@ -203,7 +204,7 @@ func Open(cfg Config) *Store {
 	if cfg.Limits == (Limits{}) {
 		cfg.Limits = DefaultLimits
 	}
-	s := &Store{cfg: cfg, owner: make([]byte, 16), leaseTime: fileLeaseTime, ops: make(chan op, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), opened: make(chan struct{}), closed: make(chan struct{})}
+	s := &Store{cfg: cfg, owner: make([]byte, 16), leaseTime: fileLeaseTime, ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), opened: make(chan struct{}), closed: make(chan struct{})}
 	if cfg.Engine.Shared() {
 		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
 	}

@@ -470,12 +470,12 @@ func (s *Store) HeldUp() (all []HeldUp) {
 		if err := tx.Send(); err != nil || len(order) == 0 {
 			return err
 		}
-		b := &batch{s: s, next: make(map[Key]*Webhook), webhooks: make(map[int64]*Webhook)}
+		first := make(map[Key]*Webhook)
 		heads := make(map[Key]int64)
 		for k := range lanes {
 			heads[k] = 0
 		}
-		b.queueNext(tx, heads, -1)
+		s.queueNext(tx, heads, -1, func(h *Webhook) { first[h.lane] = h })
 		if err := tx.Send(); err != nil {
 			return err
 		}
@@ -483,7 +483,7 @@ func (s *Store) HeldUp() (all []HeldUp) {
 			if l.owner != nil { // it is being tried, and due is the end of the lease
 				l.due = l.lastTry
 			}
-			h := b.next[l.key]
+			h := first[l.key]
 			if h == nil || len(h.Attempts) == 0 {
 				continue
 			}

@@ -1,0 +1,719 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"usher/internal/receiver"
+	"usher/webhookgate"
+)
+
+// A lane in memory, and every transition of it. Nothing here knows SQL, the writer or the courier. What of a lane is not in memory
+// is asked of rows.
+
+// A turn is one transaction, as lanes see it.
+type turn struct {
+	rules
+	now     int64     // the database's time
+	askedAt time.Time // our time before the transaction began; leases count from here
+	rows    rows
+
+	mayTakeOver bool
+	hasRoom     func(more int64) bool                        // for so many more bytes
+	reserve     func(rc *receiver.Receiver, size int64) bool // room at the courier, until the turn ends; nil: there is no courier
+
+	number     func() int64 // of the next new webhook
+	bytesAdded int64        // by how much the bytes that wait or are parked change
+	finished   bool         // there may be something to sweep
+	refused    bool         // the same, of refused webhooks
+	rest       []rest
+}
+
+// maxStep is how many parked webhooks one transaction supersedes. Those that wait are superseded at once: they must not be delivered.
+var maxStep = 200
+
+// rest is what was too much for one transaction.
+type rest struct {
+	lane   Key
+	before int64
+	why    string
+}
+
+// rules are what decides, beside the rows.
+type rules struct {
+	*Config
+	owner     []byte
+	leaseTime time.Duration
+}
+
+// rows are the webhooks of a lane that are not in memory. SQL answers; in a test, a slice.
+type rows interface {
+	// firstWaiting returns the first waiting webhook that is none of these; nil: there is none.
+	firstWaiting(l *lane, except []int64) *Webhook
+	refused(l *lane) []*Webhook // all; there are few
+	// supersede changes the lane's snapshots in a state that are older than before, not forced, and none of these.
+	supersede(l *lane, state State, before int64, except []int64, why string, most int) counts // but no more than that
+	erase(l *lane) (webhooks int)
+	forgetIDs(l *lane)
+}
+
+type counts struct{ number, resent, bytes int64 }
+
+func (t *turn) time() time.Time { return moment(t.now) }
+
+// memory is the part of a lane that is no row: what is known of its webhooks, and what must be written.
+type memory struct {
+	t        *turn
+	hooks    []*Webhook              // those of its webhooks that are in memory, new ones included
+	frontier int64                   // every waiting webhook that is not in memory has a position above this one
+	seen     map[[32]byte][]*seenRow // signed ids; one row for each body that the id came with
+	reads    bool                    // its refused webhooks are in memory
+
+	dirty    bool
+	snapshot *snapshotRow
+	deleted  []int64
+	newSeen  []*seenRow
+}
+
+// know returns the lane's copy of a webhook: the one that is in memory already, or else this one.
+func (l *lane) know(h *Webhook) *Webhook {
+	known := l.hook(h.ID)
+	if known == nil {
+		l.hooks = append(l.hooks, h)
+		return h
+	}
+	if !known.hasContent && h.hasContent {
+		known.Header, known.Body, known.hasContent = h.Header, h.Body, true
+	}
+	return known
+}
+
+// hook returns a webhook that is in memory, or nil.
+func (l *lane) hook(id int64) *Webhook {
+	for _, h := range l.hooks {
+		if h.ID == id && !h.gone {
+			return h
+		}
+	}
+	return nil
+}
+
+func (l *lane) inMemory() (ids []int64) {
+	for _, h := range l.hooks {
+		ids = append(ids, h.ID)
+	}
+	return ids
+}
+
+// first returns the first waiting webhook, not counting the one that somebody delivers.
+func (l *lane) first() (first *Webhook) {
+	elsewhere := l.waiting // how many are not in memory
+	for _, h := range l.hooks {
+		if h.State != Waiting || h.gone {
+			continue
+		}
+		elsewhere--
+		if h.ID != l.leasedID && (first == nil || h.position() < first.position()) {
+			first = h
+		}
+	}
+	except := l.inMemory()
+	if l.leasedID != 0 && !slices.Contains(except, l.leasedID) {
+		except = append(except, l.leasedID)
+		elsewhere--
+	}
+	if elsewhere <= 0 || first != nil && first.position() <= l.frontier {
+		return first
+	}
+	if h := l.t.rows.firstWaiting(l, except); h != nil {
+		l.hooks, l.frontier = append(l.hooks, h), h.position()
+		if first == nil || h.position() < first.position() {
+			return h
+		}
+	}
+	return first
+}
+
+// refusedOnes returns the lane's refused webhooks, the oldest first.
+func (l *lane) refusedOnes() (all []*Webhook) {
+	if l.refused > 0 && !l.reads {
+		for _, h := range l.t.rows.refused(l) {
+			if !slices.Contains(l.inMemory(), h.ID) {
+				l.hooks = append(l.hooks, h)
+			}
+		}
+		l.reads = true
+	}
+	for _, h := range l.hooks {
+		if h.State == Refused && !h.gone {
+			all = append(all, h)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Webhook) int { return int(a.ID - b.ID) })
+	return all
+}
+
+// add puts a new webhook into the lane.
+func (l *lane) add(row *Webhook, state State) {
+	row.ID, row.Received, row.isNew = l.t.number(), l.t.time(), true
+	before := l.bytes
+	l.countIn(row, state, "", l.t.time())
+	l.t.bytesAdded += l.bytes - before
+	l.hooks = append(l.hooks, row)
+}
+
+// move takes a webhook from its state into another one.
+func (l *lane) move(h *Webhook, state State, why string) {
+	before := l.bytes
+	l.countOut(h)
+	l.countIn(h, state, why, l.t.time())
+	l.t.bytesAdded += l.bytes - before
+	l.t.finished = l.t.finished || state.Finished()
+	h.changed = true
+}
+
+// drop deletes a webhook.
+func (l *lane) drop(h *Webhook) {
+	l.countOut(h)
+	h.gone = true
+	if !h.isNew {
+		l.deleted = append(l.deleted, h.ID)
+	}
+}
+
+// supersede supersedes the lane's snapshots in a state that are older than before, and were not sent again with force. It leaves alone
+// the one that somebody delivers.
+func (l *lane) supersede(state State, before int64, why string) {
+	except := l.inMemory()
+	if l.leased() {
+		except = append(except, l.leasedID)
+	}
+	unknown := l.waiting // how many are not in memory
+	if state == Parked {
+		unknown = l.parked
+	} else if l.leased() && l.hook(l.leasedID) == nil {
+		unknown--
+	}
+	for _, h := range l.hooks {
+		if h.State != state || h.gone {
+			continue
+		}
+		unknown--
+		if h.ID < before && h.snapshot && !h.Forced && !(l.leased() && h.ID == l.leasedID) {
+			l.move(h, Superseded, why)
+		}
+	}
+	if unknown <= 0 {
+		return
+	}
+	most := math.MaxInt
+	if state == Parked {
+		most = maxStep
+	}
+	n := l.t.rows.supersede(l, state, before, except, why, most)
+	if n.number == 0 {
+		return
+	}
+	if n.number == int64(most) {
+		l.t.rest = append(l.t.rest, rest{l.key, before, why})
+	}
+	l.dirty, l.t.finished = true, true
+	l.bytes -= n.bytes
+	l.t.bytesAdded -= n.bytes
+	if state == Parked {
+		l.parked -= n.number
+	} else {
+		l.waiting -= n.number
+		l.resent -= n.resent
+	}
+	if l.tail > 0 && l.hook(l.tail) == nil && state == Waiting && l.tail < before {
+		l.tailDigest = nil
+	}
+}
+
+// An incoming webhook is one that shall be taken in.
+type incoming struct {
+	*Webhook  // as the row that it becomes; take copies it
+	name      webhookgate.Lane
+	signedID  [32]byte
+	signed    bool
+	receiver  *receiver.Receiver
+	state     *snapshotRow // nil: the webhook is no snapshot
+	accepting *Webhook     // the refused webhook that somebody accepts: so it is no duplicate
+}
+
+// take answers with the webhook-id of the original if the webhook is a duplicate, and else puts it at the end of the lane. If the lane
+// was idle, and there is room at the courier, that also gives the lease.
+func (l *lane) take(in *incoming) (a Answer) {
+	t := l.t
+	if original := l.duplicate(in); original != "" && in.accepting == nil {
+		seq := int64(0)
+		if original == l.tailID {
+			seq = l.tail
+		}
+		l.rememberID(in, seq, original) // the same id must be a duplicate later, too, whatever has come meanwhile
+		if in.snapshot {
+			for _, old := range l.refusedOnes() {
+				old.changed, old.Newer = old.changed || !old.Newer, true
+			}
+		}
+		return Answer{DuplicateOf: original}
+	}
+	kept := t.Keep && in.receiver == nil && l.waiting == 0 && l.parked == 0
+	if !kept && !t.hasRoom(t.bytesAdded+in.size) {
+		return Answer{Err: webhookgate.ErrFull}
+	}
+	row := *in.Webhook
+	if kept {
+		l.keep(&row, in.state)
+	} else {
+		a = l.enqueue(&row, in)
+	}
+	a.id = row.ID
+	l.rememberID(in, row.ID, row.Webhook)
+	if in.snapshot {
+		l.supersedeRefused(in)
+	}
+	if in.accepting != nil {
+		l.move(in.accepting, Accepted, fmt.Sprint("taken in as ", row.ID))
+	}
+	return a
+}
+
+// becomeTail makes a new webhook the lane's tail.
+func (l *lane) becomeTail(row *Webhook, state *snapshotRow) {
+	l.tail, l.tailID, l.dirty = row.ID, row.Webhook, true
+	if state != nil {
+		s := *state
+		s.Seq, s.Received = row.ID, row.Received
+		l.memory.snapshot = &s
+	}
+}
+
+// keep takes a webhook in as kept: it is not delivered, and dedup goes by usher itself as its receiver.
+func (l *lane) keep(row *Webhook, state *snapshotRow) {
+	l.add(row, Kept)
+	l.becomeTail(row, state)
+	l.tailDigest = nil
+	l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(row), l.t.now, "", row.Webhook
+	l.t.finished = true
+}
+
+// enqueue puts a webhook at the end of the lane.
+func (l *lane) enqueue(row *Webhook, in *incoming) (a Answer) {
+	t := l.t
+	// Superseding, below, may empty the lane, but does not make it idle: its backoff, its pause and its turn stay.
+	idle := l.waiting == 0
+	if t.KeepLatest && row.snapshot && !idle {
+		l.endExpiredLease()
+		l.supersede(Waiting, never, newerCame)
+	}
+	l.add(row, Waiting)
+	l.becomeTail(row, in.state)
+	l.tailDigest = dedupDigest(row)
+	if !idle {
+		return a
+	}
+	// From here on the receiver may hold this webhook or the one before: a try may succeed without our knowing. Only a 2xx says
+	// which.
+	l.held, l.waitingSince = nil, t.now
+	l.clearBackoff()
+	l.release(t.now)
+	if in.receiver == nil || l.paused || t.reserve == nil {
+		return a
+	}
+	if t.reserve(in.receiver, row.size) {
+		a.lease = l.lease(row, in.receiver)
+	} else {
+		a.unleased = true
+	}
+	return a
+}
+
+const newerCame = "a newer snapshot of the tenant came before it was delivered"
+
+// supersedeRefused supersedes the tenant's refused webhooks: this snapshot is newer and complete. It leaves alone events of
+// other types, whose content no snapshot has. If this webhook is a refused one that somebody has accepted, it only supersedes
+// those that were last received before it.
+func (l *lane) supersedeRefused(in *incoming) {
+	for _, old := range l.refusedOnes() {
+		sameType := old.Type == in.Type || old.Type == ""
+		isOlder := in.accepting == nil || old.ID < in.accepting.ID && !old.Last.After(in.accepting.lastReceived())
+		if sameType && isOlder {
+			l.move(old, Superseded, "a newer snapshot of the tenant was taken in")
+		}
+	}
+}
+
+// rememberID stores the webhook's signed id, if it has one, together with the original: the webhook itself, or the one that it
+// is a duplicate of. seq is the original's number; zero: the original counts as delivered.
+func (l *lane) rememberID(in *incoming, seq int64, uuid string) {
+	if !in.signed {
+		return
+	}
+	id := &seenRow{seenID: seenID{l.key, in.signedID}, digest: in.digest, seq: seq, at: l.t.now, state: Waiting, uuid: uuid}
+	same := func(known *seenRow) bool { return bytes.Equal(known.digest, id.digest) }
+	if uuid != in.Webhook.Webhook && slices.ContainsFunc(l.seen[id.hash], func(known *seenRow) bool { return same(known) && l.makesCopy(known) }) {
+		return // the 15 minutes count from the first time
+	}
+	if l.seen == nil {
+		l.seen = make(map[[32]byte][]*seenRow)
+	}
+	l.seen[id.hash] = append(slices.DeleteFunc(l.seen[id.hash], same), id)
+	l.newSeen = append(slices.DeleteFunc(l.newSeen, func(r *seenRow) bool { return r.hash == id.hash && same(r) }), id)
+}
+
+// makesCopy says whether a webhook with this id and body is a duplicate: not if the original was parked or discarded, or came
+// too long ago.
+func (l *lane) makesCopy(r *seenRow) bool {
+	state := r.state
+	if original := l.hook(r.seq); original != nil { // it may have changed in this transaction
+		state = original.State
+	}
+	return l.recent(r) && (state == Waiting || state.Taken() || state == Superseded)
+}
+
+func (l *lane) recent(r *seenRow) bool { return l.t.now-r.at < micros(seenIDsFor) }
+
+// duplicate returns the webhook-id of the original if the webhook is a duplicate, and else an empty string. This is the whole
+// rule:
+//
+//   - A signed id that was seen within 15 minutes, with the same body, is a duplicate whatever has come since.
+//   - While webhooks wait in the lane, a copy of the tail is a duplicate, if the tail still waits.
+//   - If none waits, a copy of the snapshot that the receiver holds for sure is a duplicate, if the same receiver accepted
+//     it within the window.
+//
+// Anything else may be a change. In A, B, A the second A is not a duplicate.
+func (l *lane) duplicate(in *incoming) string {
+	reused := false
+	if in.signed {
+		for _, seen := range l.seen[in.signedID] {
+			same := bytes.Equal(seen.digest, in.digest)
+			if same && l.makesCopy(seen) {
+				return seen.uuid
+			}
+			reused = reused || !same && l.recent(seen)
+		}
+	}
+	if reused {
+		l.t.Log.Warn("webhook-id was used before, for another body: usher accepts the webhook", "webhook", in.Webhook.Webhook, "tenant", in.Tenant)
+	}
+	if !in.snapshot || l.t.DedupWindow == 0 {
+		return ""
+	}
+	if l.waiting > 0 {
+		if l.tailDigest != nil && bytes.Equal(l.tailDigest, in.digest) {
+			return l.tailID
+		}
+		return ""
+	}
+	// After a forced redelivery the receiver holds an older snapshot than the tail. Then a copy of that older one is a change,
+	// which the sender made after the tail.
+	holdsTail := l.held != nil && l.heldID == l.tailID && l.heldBy == nameOf(in.receiver)
+	age := time.Duration(l.t.now-l.heldAt) * time.Microsecond
+	if holdsTail && bytes.Equal(l.held, in.digest) && age.Abs() < l.t.DedupWindow {
+		return l.heldID
+	}
+	return ""
+}
+
+// refuse stores a webhook that cannot be taken in. A copy of one that nobody has dealt with is only counted.
+func (l *lane) refuse(in *Webhook, known *Webhook) *Webhook {
+	if known != nil && known.State == Refused && !known.gone {
+		known.Times++
+		known.Last, known.Newer, known.changed = l.t.time(), false, true
+		return known
+	}
+	if l.key != (Key{}) {
+		for all := l.refusedOnes(); len(all) > 0 && len(all) >= l.t.Limits.RefusedTenant; all = all[1:] {
+			l.t.Log.Warn("deleted a refused webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
+			l.drop(all[0])
+		}
+	}
+	row := *in
+	l.add(&row, Refused)
+	l.t.refused = true
+	return &row
+}
+
+// leased says whether a process has a valid lease for the lane, and may be delivering it. After the clock has jumped every lease
+// counts as valid for a while.
+func (l *lane) leased() bool { return l.owner != nil && (l.due > l.t.now || !l.t.mayTakeOver) }
+
+// endExpiredLease takes the lane from an owner whose lease has ended. What changes the webhook which that owner was
+// delivering must call it first, so that a late outcome no longer matches the row.
+func (l *lane) endExpiredLease() {
+	if l.owner != nil && !l.leased() {
+		l.release(l.t.now)
+		l.frontier = math.MinInt64 // what it delivered may not be in memory
+	}
+}
+
+// lease gives this process a lease for the lane, to deliver h, which is its first webhook.
+func (l *lane) lease(h *Webhook, rc *receiver.Receiver) *Lease {
+	l.owner, l.leasedID, l.due, l.dirty = l.t.owner, h.ID, l.t.now+micros(l.t.leaseTime), true
+	l.token++
+	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, lane: l.key, token: l.token}
+	lease.start(l.t)
+	return lease
+}
+
+// claim gives this process a lease for the lane, if nobody has one and a webhook waits.
+func (l *lane) claim(rc *receiver.Receiver) *Lease {
+	if l.leased() {
+		return nil
+	}
+	l.endExpiredLease()
+	if l.paused || l.waiting == 0 {
+		l.release(l.t.now) // its owner has died, or it would have done this
+		return nil
+	}
+	if h := l.first(); h != nil {
+		return l.lease(h, rc)
+	}
+	return nil
+}
+
+// holds says whether this process still has this lease. If not, the lease has ended, and another process may have the lane.
+func (l *lane) holds(lease *Lease) bool {
+	return l != nil && bytes.Equal(l.owner, l.t.owner) && l.token == lease.token && l.leasedID == lease.Webhook.ID
+}
+
+// renew lets a lease last longer.
+func (l *lane) renew(lease *Lease) bool {
+	if !l.holds(lease) {
+		return false
+	}
+	l.due, l.dirty = l.t.now+micros(l.t.leaseTime), true
+	return true
+}
+
+// A settlement is what came of a try.
+type settlement struct {
+	LeaseLost bool      // the lease had ended, and nothing was written
+	Entry     Entry     // the webhook as it is now
+	NextLease *Lease    // the same lease, for the lane's next webhook; nil: the lease has ended
+	NextTry   time.Time // when a webhook that was not accepted is tried again
+	LaneReady bool      // webhooks wait in the lane, and any process may lease it now
+}
+
+// settle moves the webhook that was tried into its next state, and then continues the lease with the lane's next webhook, or ends it.
+func (l *lane) settle(o *Outcome) (s settlement) {
+	if !l.holds(o.Lease) {
+		return settlement{LeaseLost: true}
+	}
+	t := l.t
+	tried := *o.Lease.Webhook
+	tried.isNew, tried.changed, tried.gone = false, false, false
+	h := l.know(&tried)
+	defer func() { s.Entry, s.LaneReady = h.Entry, l.waiting > 0 && l.owner == nil && l.due <= t.now }()
+	if o.Aborted {
+		l.release(t.now + micros(o.RetryIn))
+		return s
+	}
+	if o.ContentErr == nil {
+		h.noteAttempt(t.time().Add(-time.Since(o.Began)), o.Took, o.Attempt)
+		h.Receiver = o.Lease.Receiver.Name
+		l.lastTry = t.now
+		if !o.Missed() {
+			h.Counted++
+		}
+	}
+	why := o.parkReason(t.Config, h, t.time())
+	switch {
+	case o.Attempt.Accepted() && o.ContentErr == nil:
+		l.move(h, Delivered, "")
+		l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(h), t.now, h.Receiver, h.Webhook
+		l.supersedeOlder(h)
+	case why != "":
+		l.move(h, Parked, why)
+		l.held = nil // the receiver may have accepted it in a try whose answer got lost
+	default:
+		s.NextTry = l.retry(o, h)
+		return s
+	}
+	l.clearFailures()
+	s.NextLease = l.proceed(o)
+	return s
+}
+
+// retry ends the lease after a failed try, and says when the lane is due again.
+func (l *lane) retry(o *Outcome, h *Webhook) time.Time {
+	t := l.t
+	l.lastResult = lastFailed
+	if o.Missed() {
+		l.lastResult = lastMissed
+	}
+	backoff := t.Jitter(min(minBackoff<<min(l.failures, 20), maxBackoff))
+	l.notBefore = 0
+	if after := min(o.Attempt.RetryAfter, maxRetryAfter); after > 0 {
+		l.notBefore = t.now + micros(after)
+	}
+	l.failures++
+	if t.KeepLatest && h.snapshot && !h.Forced {
+		if next := l.first(); next != nil && next.snapshot && next.ID > h.ID {
+			l.move(h, Superseded, newerCame)
+			l.waitingSince = next.AgeFrom().UnixMicro()
+		}
+	}
+	l.release(t.now + micros(backoff))
+	if !l.paused && h.State == Waiting {
+		h.Next = moment(l.due)
+	}
+	h.changed = true
+	return moment(l.due)
+}
+
+// proceed continues the lease with the lane's next webhook, or ends it.
+func (l *lane) proceed(o *Outcome) *Lease {
+	t := l.t
+	next := l.first()
+	if next != nil {
+		l.waitingSince = next.AgeFrom().UnixMicro()
+	}
+	if next == nil || !o.WantsNext || l.paused || l.notBefore > t.now || o.Lease.inARow >= maxInARow {
+		l.release(t.now)
+		return nil
+	}
+	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, lane: l.key, token: l.token, inARow: o.Lease.inARow + 1}
+	lease.start(t)
+	l.leasedID, l.due = next.ID, t.now+micros(t.leaseTime)
+	return lease
+}
+
+// supersedeOlder supersedes the lane's snapshots that are older than h, which was accepted, and that are parked or wait. One
+// that somebody has sent again with force is delivered nevertheless.
+func (l *lane) supersedeOlder(h *Webhook) {
+	if !h.snapshot {
+		return
+	}
+	const why = "a newer snapshot of the tenant was accepted"
+	if l.parked > 0 {
+		l.supersede(Parked, h.ID, why)
+	}
+	if l.resent > 0 || !h.Again.IsZero() { // else all that wait are newer
+		l.supersede(Waiting, h.ID, why)
+	}
+}
+
+// redeliver sends a webhook again, ahead of the others that wait. asked is its state when somebody asked for it.
+func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
+	t := l.t
+	l.endExpiredLease()
+	switch {
+	case h.State == Waiting && l.leased() && l.leasedID == h.ID:
+		return ErrBusy
+	case h.State == Waiting:
+		l.clearBackoff()
+		l.reschedule()
+		return nil
+	case asked == Waiting && (h.State == Delivered || h.State == Superseded):
+		return nil // it was waiting when it was asked for, and was delivered meanwhile; once more could overwrite a newer one
+	case h.State == Kept && t.Receivers.For(h.Platform) == nil:
+		return ErrKept
+	case l.Tenant != "" && l.tail > h.ID && !force:
+		return &OverwriteError{h.ID, l.tailEntry()}
+	case h.State != Parked && !t.hasRoom(t.bytesAdded+h.size):
+		return webhookgate.ErrFull
+	}
+	before, idle := l.bytes, l.waiting == 0
+	l.countOut(h)
+	h.Status = Status{Attempts: h.Attempts, Again: t.time(), Forced: force && l.tail > h.ID}
+	l.countIn(h, Waiting, "", t.time())
+	t.bytesAdded += l.bytes - before
+	h.changed = true
+	l.held = nil
+	switch {
+	case l.tail == h.ID:
+		l.tailDigest = dedupDigest(h)
+	case l.owner != nil && l.leasedID == l.tail:
+		// The tail is being delivered, and this one comes after it. So a copy of the tail is a change again.
+		l.tailDigest = nil
+	}
+	if idle {
+		l.waitingSince = t.now
+	}
+	if !l.leased() {
+		l.clearBackoff()
+		l.release(t.now)
+	}
+	return nil
+}
+
+// reschedule computes the lane's due time anew, unless a process has leased it: then the outcome does that.
+func (l *lane) reschedule() {
+	if !l.leased() {
+		l.release(l.t.now)
+	}
+}
+
+// discard does nothing more with a webhook.
+func (l *lane) discard(h *Webhook) error {
+	l.endExpiredLease()
+	switch {
+	case h.State.Finished():
+		return ErrFinished
+	case h.State == Refused:
+		l.move(h, Discarded, byHand)
+		return nil
+	case l.leased() && l.leasedID == h.ID:
+		return ErrBusy
+	}
+	wasFirst := h.State == Waiting && l.first() == h
+	l.move(h, Discarded, byHand)
+	l.held = nil // the receiver may have accepted it in a try whose answer got lost
+	if wasFirst && !l.leased() {
+		if next := l.first(); next != nil {
+			l.waitingSince = next.AgeFrom().UnixMicro()
+		}
+		l.clearBackoff()
+		l.release(l.t.now)
+	}
+	return nil
+}
+
+const byHand = "discarded by hand"
+
+// pause holds the lane back, or not.
+func (l *lane) pause(yes bool) {
+	if l.paused != yes {
+		l.paused, l.dirty = yes, true
+		l.reschedule()
+	}
+}
+
+// forget drops what dedup compares with, and says whether there was anything.
+func (l *lane) forget() bool {
+	l.t.rows.forgetIDs(l)
+	l.seen, l.newSeen = nil, nil
+	return l.forgetCopies()
+}
+
+// erase deletes everything.
+func (l *lane) erase() (count int, err error) {
+	t := l.t
+	if l.leased() {
+		// The action is tried again until the lease has ended. Meanwhile its holder must not continue with the lane's next webhook.
+		if until := t.now + micros(eraseHold); l.notBefore < until-micros(eraseHold/2) {
+			l.notBefore, l.dirty = until, true
+		}
+		return 0, ErrBusy
+	}
+	l.forget()
+	for _, h := range l.hooks {
+		if h.isNew && !h.gone {
+			count++
+		}
+	}
+	count += t.rows.erase(l)
+	t.bytesAdded -= l.bytes
+	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, never, true
+	l.waiting, l.resent, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
+	l.tail, l.tailID = 0, ""
+	l.clearBackoff()
+	l.release(t.now)
+	return count, nil
+}

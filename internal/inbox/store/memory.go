@@ -1,0 +1,289 @@
+package store
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"usher/internal/receiver"
+	"usher/webhookgate"
+)
+
+// Memory has lanes without a database, for the property test: what a transaction does not load is a slice.
+type Memory struct {
+	cfg   *Config
+	owner []byte
+	r     *rand.Rand
+	lanes map[Key]*lane
+	hooks map[Key][]*Webhook // by number
+	seen  map[seenID][]*seenRow
+	last  int64
+	lease time.Duration
+
+	Now     int64
+	Reserve func(*receiver.Receiver) bool
+	Rest    []rest
+	Asked   int // how often a lane asked for rows
+}
+
+func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
+	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[Key]*lane), hooks: make(map[Key][]*Webhook), seen: make(map[seenID][]*seenRow), lease: lease}
+}
+
+// Crash is the end of a process: another one comes. shared: its leases run out; else they end.
+func (m *Memory) Crash(shared bool) {
+	m.owner = []byte{m.owner[0] + 1}
+	for _, l := range m.lanes {
+		if l.owner != nil && !shared {
+			l.owner, l.due, l.leasedID = nil, m.Now, 0
+		}
+	}
+}
+
+// A Work is a piece of work; it returns what to do after the commit.
+type Work func(*memTurn) (after func())
+
+type memTurn struct {
+	turn
+	m     *Memory
+	lanes map[Key]*lane
+	undo  []func()
+}
+
+// Turn is a transaction for works. Sometimes it runs twice, and sometimes more is in memory than was asked for.
+func (m *Memory) Turn(works []Work) (after []func()) {
+	var t *memTurn
+	hooks, last := m.hooks, m.last
+	for again := m.r.IntN(4) == 0; ; again = false {
+		m.hooks, m.last = maps.Clone(hooks), last
+		t = &memTurn{m: m, lanes: make(map[Key]*lane)}
+		t.turn = turn{rules: rules{m.cfg, m.owner, m.lease}, now: m.Now, askedAt: time.Now(), rows: memRows{t}, mayTakeOver: true}
+		t.hasRoom = func(int64) bool { return true }
+		t.number = func() int64 { m.last++; return m.last }
+		t.reserve = func(rc *receiver.Receiver, _ int64) bool { return m.Reserve(rc) }
+		after = nil
+		for _, w := range works {
+			after = append(after, w(t))
+		}
+		if !again {
+			break
+		}
+	}
+	m.Rest = append(m.Rest, t.rest...)
+	for k, l := range t.lanes {
+		for _, h := range l.hooks {
+			row := *h
+			row.isNew, row.changed, row.gone = false, false, false
+			switch n, known := slices.BinarySearchFunc(m.hooks[k], h.ID, func(w *Webhook, id int64) int { return int(w.ID - id) }); {
+			case h.gone && known:
+				m.hooks[k] = slices.Delete(slices.Clone(m.hooks[k]), n, n+1)
+			case h.gone:
+			case h.isNew:
+				m.hooks[k] = append(slices.Clip(m.hooks[k]), &row)
+			case h.changed:
+				all := slices.Clone(m.hooks[k])
+				all[n] = &row
+				m.hooks[k] = all
+			}
+		}
+		if l.dirty {
+			row := *l
+			row.memory = memory{}
+			m.lanes[k] = &row
+		}
+	}
+	return after
+}
+
+func (t *memTurn) lane(name webhookgate.Lane) *lane {
+	k := LaneOf(name)
+	if l := t.lanes[k]; l != nil {
+		return l
+	}
+	l := &lane{key: k, Lane: name, due: never, waitingSince: never}
+	if row := t.m.lanes[k]; row != nil {
+		*l = *row
+	}
+	l.memory = memory{t: &t.turn, frontier: math.MinInt64}
+	t.lanes[k] = l
+	if t.m.r.IntN(2) == 0 { // the first may be in memory or not
+		l.first()
+	}
+	return l
+}
+
+type memRows struct{ t *memTurn }
+
+func (r memRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
+	r.t.m.Asked++
+	for _, h := range r.t.m.hooks[l.key] {
+		if h.State == Waiting && !slices.Contains(except, h.ID) && (first == nil || h.position() < first.position()) {
+			first = h
+		}
+	}
+	if first != nil {
+		row := *first
+		first = &row
+	}
+	return first
+}
+
+func (r memRows) refused(l *lane) (all []*Webhook) { return nil }
+
+func (r memRows) supersede(l *lane, state State, before int64, except []int64, why string, most int) (c counts) {
+	r.t.m.Asked++
+	all := slices.Clone(r.t.m.hooks[l.key])
+	for n, h := range all {
+		if h.State == state && int(c.number) < most && h.snapshot && h.ID < before && !h.Forced && !slices.Contains(except, h.ID) {
+			row := *h
+			row.setState(Superseded, why, r.t.time())
+			all[n] = &row
+			c.number, c.bytes, c.resent = c.number+1, c.bytes+h.size, c.resent+boolNumber(h.position() < 0)
+		}
+	}
+	r.t.m.hooks[l.key] = all
+	return c
+}
+
+func (r memRows) erase(l *lane) int {
+	count := len(r.t.m.hooks[l.key])
+	delete(r.t.m.hooks, l.key)
+	return count
+}
+
+func (r memRows) forgetIDs(l *lane) {}
+
+func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
+	in := (&Store{}).arriving(w)
+	return func(t *memTurn) func() {
+		in := in
+		a := t.lane(w.Lane).take(&in)
+		return func() { done(a, a.lease) }
+	}
+}
+
+func (m *Memory) Settle(o *Outcome, name webhookgate.Lane, done func()) Work {
+	return func(t *memTurn) func() {
+		result := t.lane(name).settle(o)
+		return func() { o.settlement = result; done() }
+	}
+}
+
+// Claim leases the lanes that are due.
+func (m *Memory) Claim(rc func(platform string) *receiver.Receiver, done func([]*Lease)) Work {
+	return func(t *memTurn) func() {
+		var leases []*Lease
+		for _, k := range sortedKeys(m.lanes) {
+			if row := m.lanes[k]; row.due <= m.Now && rc(row.Platform) != nil {
+				if lease := t.lane(row.Lane).claim(rc(row.Platform)); lease != nil {
+					leases = append(leases, lease)
+				}
+			}
+		}
+		return func() { done(leases) }
+	}
+}
+
+// Continue goes on with what was too much for one transaction.
+func (m *Memory) Continue() (works []Work) {
+	for _, r := range m.Rest {
+		works = append(works, m.act(m.lanes[r.lane].Lane, func(_ *memTurn, l *lane) error { l.supersede(Parked, r.before, r.why); return nil }, func(error) {}))
+	}
+	m.Rest = nil
+	return works
+}
+
+// NextDue is when the next lane is due.
+func (m *Memory) NextDue(rc func(platform string) *receiver.Receiver) int64 {
+	next := never
+	for _, l := range m.lanes {
+		if rc(l.Platform) != nil {
+			next = min(next, l.due)
+		}
+	}
+	return next
+}
+
+func (m *Memory) act(name webhookgate.Lane, does func(*memTurn, *lane) error, done func(error)) Work {
+	return func(t *memTurn) func() {
+		err := does(t, t.lane(name))
+		return func() { done(err) }
+	}
+}
+
+// load has a named webhook in memory.
+func (t *memTurn) load(l *lane, id int64) *Webhook {
+	if h := l.hook(id); h != nil || slices.Contains(l.inMemory(), id) {
+		return h
+	}
+	for _, h := range t.m.hooks[l.key] {
+		if h.ID == id {
+			row := *h
+			return l.know(&row)
+		}
+	}
+	return nil
+}
+
+func (m *Memory) Redeliver(e Entry, force bool, done func(error)) Work {
+	return m.act(webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *lane) error {
+		if h := t.load(l, e.ID); h != nil {
+			return l.redeliver(h, e.State, force)
+		}
+		return ErrNotFound
+	}, done)
+}
+
+func (m *Memory) Discard(e Entry, done func(error)) Work {
+	return m.act(webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *lane) error {
+		if h := t.load(l, e.ID); h != nil {
+			return l.discard(h)
+		}
+		return ErrNotFound
+	}, done)
+}
+
+func (m *Memory) Erase(name webhookgate.Lane, done func(error)) Work {
+	return m.act(name, func(t *memTurn, l *lane) error { _, err := l.erase(); return err }, done)
+}
+
+func (m *Memory) Forget(name webhookgate.Lane) Work {
+	return m.act(name, func(t *memTurn, l *lane) error { l.forget(); return nil }, func(error) {})
+}
+
+func (m *Memory) Pause(name webhookgate.Lane, yes bool, done func(error)) Work {
+	return m.act(name, func(t *memTurn, l *lane) error { l.pause(yes); return nil }, done)
+}
+
+// List returns all webhooks, the newest first.
+func (m *Memory) List() (all []Entry) {
+	for _, hooks := range m.hooks {
+		for _, h := range hooks {
+			all = append(all, h.Entry)
+		}
+	}
+	slices.SortFunc(all, func(a, b Entry) int { return int(b.ID - a.ID) })
+	return all
+}
+
+// Check says whether the lanes' counts are right.
+func (m *Memory) Check() error {
+	for k, l := range m.lanes {
+		var waiting, parked, resent, bytes int64
+		for _, h := range m.hooks[k] {
+			waiting += boolNumber(h.State == Waiting)
+			parked += boolNumber(h.State == Parked)
+			resent += boolNumber(h.State == Waiting && h.position() < 0)
+			if h.State == Waiting || h.State == Parked {
+				bytes += h.size
+			}
+		}
+		if waiting != l.waiting || parked != l.parked || resent != l.resent || bytes != l.bytes {
+			return errors.New("(h) the counts of " + l.Tenant + " are wrong")
+		}
+	}
+	return nil
+}
